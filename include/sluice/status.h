@@ -1,0 +1,63 @@
+/* How functions of sluice fail: a status code, and a sentence that says what was wrong.
+ *
+ * Every function that can fail returns an sl_status and gives its results through pointers. On
+ * an error each result pointer is NULL (or untouched where its comment says so), and the calling
+ * thread's error text holds one sentence: who, what was expected, what came, what to do. */
+#ifndef SLUICE_STATUS_H
+#define SLUICE_STATUS_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum sl_status {
+    SL_OK = 0,
+    SL_ERR_INVALID = -1,     /* an argument or a combination of arguments makes no sense */
+    SL_ERR_MEMORY = -2,      /* memory could not be had */
+    SL_ERR_IO = -3,          /* a file or the network failed */
+    SL_ERR_FORMAT = -4,      /* a file's content is not what its format asks for */
+    SL_ERR_NOT_FOUND = -5,   /* a file, name or device does not exist */
+    SL_ERR_UNSUPPORTED = -6, /* meaningful, but this build or device cannot do it */
+    SL_ERR_NUMERIC = -7,     /* a NaN or an infinity where a number was needed */
+    SL_ERR_CANCELLED = -8,   /* stopped because another stage or rank failed */
+    SL_ERR_INTERNAL = -9     /* a mistake in sluice itself */
+} sl_status;
+
+/* The code's short name, "invalid argument" for SL_ERR_INVALID; never NULL. */
+const char *sl_status_name(sl_status status);
+
+/* The sentence that this thread's last failing call left; "" if none failed. It lives in the
+ * thread, and stays until the thread's next error. */
+const char *sl_error_text(void);
+
+/* Sets this thread's error text, printf-style, and returns `status`, so that a failing function
+ * ends with `return sl_error(SL_ERR_INVALID, "sl_x_create: ...")`. For modules written outside
+ * the library as well. Text past 1,023 bytes is cut. */
+sl_status sl_error(sl_status status, const char *format, ...)
+#ifdef __GNUC__
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
+/* Puts a context such as "[stage 1 micro 3] " before this thread's error text and returns
+ * `status`; does nothing when `status` is SL_OK. */
+sl_status sl_error_context(sl_status status, const char *format, ...)
+#ifdef __GNUC__
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
+/* Passes an error up. For functions that have nothing to free. */
+#define SL_TRY(expression)                                                                         \
+    do {                                                                                           \
+        sl_status sl_try_status_ = (expression);                                                   \
+        if (sl_try_status_ != SL_OK)                                                               \
+            return sl_try_status_;                                                                 \
+    } while (0)
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,91 @@
+/* Tensors: a shape and a data type over storage on a device.
+ *
+ * A tensor is a handle; several handles may view one storage, and the storage is freed with its
+ * last handle. Tensors are dense in row-major order, but for the views that sl_tensor_narrow makes
+ * along dimension 0, which are dense as well: so a tensor's elements always lie one after the
+ * other. A handle belongs to one thread at a time; storage may be shared between threads. */
+#ifndef SLUICE_TENSOR_H
+#define SLUICE_TENSOR_H
+
+#include "sluice/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SL_MAX_DIMS = 4 };
+
+typedef enum sl_dtype { SL_F32, SL_F64, SL_I32, SL_I64, SL_BF16 } sl_dtype;
+
+/* "f32", …; and an element's size. */
+const char *sl_dtype_name(sl_dtype dtype);
+size_t sl_dtype_bytes(sl_dtype dtype);
+
+typedef struct sl_tensor sl_tensor;
+
+typedef struct sl_shape {
+    int dims; /* 0 (a scalar) to SL_MAX_DIMS */
+    int64_t size[SL_MAX_DIMS];
+} sl_shape;
+
+/* Shapes from their sizes: sl_shape_2d(20, 35) is [20, 35]. */
+sl_shape sl_shape_1d(int64_t a);
+sl_shape sl_shape_2d(int64_t a, int64_t b);
+sl_shape sl_shape_3d(int64_t a, int64_t b, int64_t c);
+int64_t sl_shape_count(const sl_shape *shape); /* of elements */
+bool sl_shape_equal(const sl_shape *a, const sl_shape *b);
+
+enum { SL_SHAPE_TEXT_BYTES = 96 };
+/* Writes "[20, 35]" to `text`, which holds SL_SHAPE_TEXT_BYTES, and returns it. */
+const char *sl_shape_text(const sl_shape *shape, char *text);
+
+/* A new tensor with undefined content. Errors: SL_ERR_MEMORY, SL_ERR_INVALID (a negative size). */
+sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dtype dtype,
+                           const sl_shape *shape, sl_tensor **out);
+
+/* As sl_tensor_create, with every byte 0. */
+sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, sl_dtype dtype,
+                                const sl_shape *shape, sl_tensor **out);
+
+/* Another handle on the same storage, with the same shape. */
+sl_status sl_tensor_share(const sl_tensor *tensor, sl_tensor **out);
+
+/* A view with another shape of as many elements, starting `offset` elements into the storage of
+ * `tensor`, whose end it may not pass. */
+sl_status sl_tensor_view(const sl_tensor *tensor, int64_t offset, const sl_shape *shape,
+                         sl_tensor **out);
+
+/* A view of rows `start` to `start + length - 1` of dimension 0. */
+sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length,
+                           sl_tensor **out);
+
+/* Frees the handle, and the storage with its last handle; NULL is allowed. */
+void sl_tensor_destroy(sl_tensor **tensor);
+
+const sl_shape *sl_tensor_shape(const sl_tensor *tensor);
+sl_dtype sl_tensor_dtype(const sl_tensor *tensor);
+sl_device *sl_tensor_device(const sl_tensor *tensor);
+int64_t sl_tensor_count(const sl_tensor *tensor);
+size_t sl_tensor_bytes(const sl_tensor *tensor);
+
+/* Sizes as a matrix: the last dimension is its columns, all others together its rows. A scalar
+ * has one row and one column. */
+int64_t sl_tensor_rows(const sl_tensor *tensor);
+int64_t sl_tensor_columns(const sl_tensor *tensor);
+
+/* The first element's address, on the tensor's device. The typed ones assert the data type. */
+void *sl_tensor_data(const sl_tensor *tensor);
+float *sl_tensor_f32(const sl_tensor *tensor);
+int32_t *sl_tensor_i32(const sl_tensor *tensor);
+
+/* Copies between tensors of equal shape and data type, or between a tensor and host memory of
+ * sl_tensor_bytes. Errors: SL_ERR_INVALID naming both shapes. */
+sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from);
+void sl_tensor_write(sl_tensor *tensor, const void *host);
+void sl_tensor_read(const sl_tensor *tensor, void *host);
+void sl_tensor_zero(sl_tensor *tensor);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

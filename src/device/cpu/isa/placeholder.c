@@ -1,0 +1,1 @@
+typedef int sli_isa_placeholder;

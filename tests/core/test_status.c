@@ -1,0 +1,67 @@
+#include "sluice/status.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static void error_sets_the_text_and_returns_the_code(void **state)
+{
+    (void)state;
+    assert_int_equal(sl_error(SL_ERR_INVALID, "chunks must be at least 1, got %d", 0),
+                     SL_ERR_INVALID);
+    assert_string_equal(sl_error_text(), "chunks must be at least 1, got 0");
+}
+
+static void error_may_quote_the_current_text(void **state)
+{
+    (void)state;
+    sl_error(SL_ERR_IO, "disk full");
+    sl_error(SL_ERR_IO, "saving failed: %s", sl_error_text());
+    assert_string_equal(sl_error_text(), "saving failed: disk full");
+}
+
+static void context_goes_before_the_text_and_leaves_success_alone(void **state)
+{
+    (void)state;
+    sl_error(SL_ERR_MEMORY, "no memory");
+    assert_int_equal(sl_error_context(SL_ERR_MEMORY, "[stage %d] ", 1), SL_ERR_MEMORY);
+    assert_string_equal(sl_error_text(), "[stage 1] no memory");
+    assert_int_equal(sl_error_context(SL_OK, "[never] "), SL_OK);
+    assert_string_equal(sl_error_text(), "[stage 1] no memory");
+}
+
+static void error_longer_than_the_buffer_is_cut(void **state)
+{
+    (void)state;
+    char longer[2000];
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    sl_error(SL_ERR_INVALID, "%s", longer);
+    assert_int_equal(strlen(sl_error_text()), 1023);
+    sl_error_context(SL_ERR_INVALID, "[stage 1] ");
+    assert_int_equal(strlen(sl_error_text()), 1023);
+    assert_memory_equal(sl_error_text(), "[stage 1] x", 11);
+}
+
+static void every_code_has_a_name(void **state)
+{
+    (void)state;
+    for (int code = SL_ERR_INTERNAL; code <= SL_OK; code++)
+        assert_string_not_equal(sl_status_name((sl_status)code), "unknown status");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(error_sets_the_text_and_returns_the_code),
+        cmocka_unit_test(error_may_quote_the_current_text),
+        cmocka_unit_test(context_goes_before_the_text_and_leaves_success_alone),
+        cmocka_unit_test(error_longer_than_the_buffer_is_cut),
+        cmocka_unit_test(every_code_has_a_name),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
