@@ -56,8 +56,7 @@ sl_status sl_tensor_view(const sl_tensor *tensor, int64_t offset, const sl_shape
                          sl_tensor **out);
 
 /* A view of rows `start` to `start + length - 1` of dimension 0. */
-sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length,
-                           sl_tensor **out);
+sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length, sl_tensor **out);
 
 /* Frees the handle, and the storage with its last handle; NULL is allowed. */
 void sl_tensor_destroy(sl_tensor **tensor);

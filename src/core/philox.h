@@ -27,7 +27,8 @@ typedef struct sli_philox_key {
 
 static inline sli_philox_key sli_philox_key_make(uint64_t seed, enum sli_random_domain domain)
 {
-    sli_philox_key key = {{(uint32_t)seed, (uint32_t)(seed >> 32) ^ ((uint32_t)domain * 0x9E3779B9u)}};
+    sli_philox_key key = {
+        {(uint32_t)seed, (uint32_t)(seed >> 32) ^ ((uint32_t)domain * 0x9E3779B9u)}};
     return key;
 }
 

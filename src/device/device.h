@@ -1,0 +1,249 @@
+/* The device interface: what a device must be able to do for training.
+ *
+ * A device is a table of operations over memory that it owns. The library calls the operations
+ * through the inline functions at the end of this file; an implementation (cpu/) fills the table.
+ * All matrices are row-major; `ld` is the distance between rows in elements. Every operation
+ * finishes before it returns, unless its comment says otherwise.
+ *
+ * Numerics that every implementation keeps:
+ *  - How an operation is cut into pieces follows from its shapes alone, and pieces are added in a
+ *    fixed order: the result does not depend on the number of threads.
+ *  - A row's result depends on that row alone wherever the mathematics say so; but a matrix
+ *    product of other row counts may round differently.
+ *  - Operations documented as "adds" accumulate into what is there. */
+#ifndef SLI_DEVICE_DEVICE_H
+#define SLI_DEVICE_DEVICE_H
+
+#include "core/philox.h"
+#include "sluice/device.h"
+
+/* Inverted dropout on a matrix whose rows are (sample, position) pairs: element (row, column) is
+ * kept with probability 1 - p and then scaled by 1 / (1 - p). Whether it is kept is a function of
+ * the key, step, site, global sample, position and column (see core/philox.h):
+ *   sample   = first_sample + row / rows_per_sample
+ *   position = row % rows_per_sample
+ *   group    = position * ceil(columns / 4) + column / 4,  word = column % 4
+ *   kept     = sli_uniform_from_bits(word) >= p
+ * p = 0 (also an all-zero struct) means no dropout at all. */
+typedef struct sli_dropout {
+    float p;
+    sli_philox_key key;
+    uint32_t step;
+    uint32_t site;
+    uint32_t first_sample;
+    int64_t rows_per_sample;
+} sli_dropout;
+
+typedef enum sli_activation {
+    SLI_ACTIVATION_NONE,
+    SLI_ACTIVATION_RELU,
+    SLI_ACTIVATION_GELU /* the exact one, with erf, as PyTorch's default */
+} sli_activation;
+
+/* c = epilogue(op(a) op(b) + beta c), [m, n]; op(a) is [m, k], op(b) is [k, n].
+ * The epilogue, in this order, each part optional: add `bias` [n] to every row; store the sum to
+ * `preactivation` [m, n] with row distance ldc; apply `activation`; apply `dropout` (columns n). */
+typedef struct sli_gemm {
+    bool transpose_a, transpose_b;
+    int64_t m, n, k;
+    const float *a;
+    int64_t lda;
+    const float *b;
+    int64_t ldb;
+    float beta; /* 0 (c is not read) or 1 */
+    float *c;
+    int64_t ldc;
+    const float *bias;    /* [n] or NULL */
+    float *preactivation; /* [m, n] or NULL */
+    sli_activation activation;
+    sli_dropout dropout;
+} sli_gemm;
+
+/* Gradient through the epilogue of a product, in place on `grad` [rows, columns]: dropout's, then
+ * the activation's. For RELU `saved` is the epilogue's output (0 where either dropped or cut), for
+ * GELU the pre-activation. Then adds grad's column sums to `grad_bias` [columns] (or stores them
+ * when beta is 0); grad_bias may be NULL. With activation NONE and no dropout it only sums. */
+typedef struct sli_epilogue_backward {
+    int64_t rows, columns;
+    float *grad;
+    const float *saved; /* NULL with NONE */
+    sli_activation activation;
+    sli_dropout dropout;
+    float beta;
+    float *grad_bias;
+} sli_epilogue_backward;
+
+/* out[row] = dropout(table[ids[row]] * scale + positions[row % rows_per_sample]), [rows, width].
+ * `positions` [>= rows_per_sample, width] may be NULL. rows_per_sample is `dropout`'s own field,
+ * set also when p = 0. Ids outside 0 .. table_rows - 1 are the caller's mistake. */
+typedef struct sli_embedding {
+    int64_t rows, width, table_rows;
+    const int32_t *ids;
+    float scale;
+    const float *table;
+    const float *positions;
+    sli_dropout dropout;
+    float *out;
+} sli_embedding;
+
+/* Adds scale * dropout'(grad_out[row]) to grad_table[ids[row]], rows in order. */
+typedef struct sli_embedding_backward {
+    int64_t rows, width, table_rows;
+    const int32_t *ids;
+    float scale;
+    const float *grad_out;
+    sli_dropout dropout;
+    float *grad_table;
+} sli_embedding_backward;
+
+/* sum = residual + dropout(x); out = layer_norm(sum) * weight + bias, over rows of `width`.
+ * residual may be NULL (sum = dropout(x)); out may be NULL (no norm: weight … rstd unused).
+ * `sum` may be NULL if nobody needs it, or equal x or residual (in place). `normalized` gets
+ * (sum - mean) * rstd, and rstd [rows] 1 / sqrt(variance + eps); both NULL in evaluation. */
+typedef struct sli_add_norm {
+    int64_t rows, width;
+    const float *x;
+    const float *residual;
+    sli_dropout dropout;
+    float *sum;
+    float *out;
+    const float *weight, *bias; /* [width] */
+    float eps;
+    float *normalized; /* [rows, width] */
+    float *rstd;       /* [rows] */
+} sli_add_norm;
+
+/* Gradient of sli_add_norm:
+ *   grad_sum = (grad_out through the norm, if grad_out is given) + (grad_sum_in, if given)
+ *   grad_x   = dropout'(grad_sum)      (may be NULL, or equal grad_sum when p = 0)
+ * grad_sum is also the residual's gradient. May run in place: grad_sum may equal grad_out or
+ * grad_sum_in. Adds to (beta 1) or stores (beta 0) grad_weight and grad_bias [width]. */
+typedef struct sli_add_norm_backward {
+    int64_t rows, width;
+    const float *grad_out;    /* NULL: there was no norm */
+    const float *grad_sum_in; /* NULL: sum went nowhere else */
+    const float *normalized;
+    const float *rstd;
+    const float *weight;
+    sli_dropout dropout;
+    float *grad_sum;
+    float *grad_x;
+    float beta;
+    float *grad_weight, *grad_bias;
+} sli_add_norm_backward;
+
+/* Multi-head self-attention between the projections. `qkv` [samples, positions, 3, heads,
+ * head_width] -> out [samples, positions, heads * head_width]:
+ *   p = softmax(q k^T / sqrt(head_width) + mask), out = dropout(p) v
+ * causal: position i sees 0 .. i. `dropout` is applied to p with, for its row numbering, one row
+ * for each (sample, head, query): rows_per_sample = heads * positions, columns = positions.
+ * `log_sum_exp` [samples, heads, positions] is stored for backward; NULL in evaluation. */
+typedef struct sli_attention {
+    int64_t samples, positions, heads, head_width;
+    bool causal;
+    const float *qkv;
+    sli_dropout dropout;
+    float *out;
+    float *log_sum_exp;
+} sli_attention;
+
+/* Gradient of sli_attention; probabilities are computed again from qkv and log_sum_exp.
+ * grad_qkv has qkv's layout and is overwritten. */
+typedef struct sli_attention_backward {
+    int64_t samples, positions, heads, head_width;
+    bool causal;
+    const float *qkv;
+    const float *out;
+    const float *log_sum_exp;
+    sli_dropout dropout;
+    const float *grad_out;
+    float *grad_qkv;
+} sli_attention_backward;
+
+/* Cross entropy of rows of logits: loss[row] = log sum exp(logits[row]) - logits[row][target],
+ * in double precision's sum; 0 for a row whose target is `ignore`. With grad_scale != 0 the logits
+ * are replaced by grad_scale * (softmax - one_hot(target)), or 0 for an ignored row. Targets
+ * outside 0 .. classes - 1 that are not `ignore` are the caller's mistake. */
+typedef struct sli_cross_entropy {
+    int64_t rows, classes;
+    float *logits;
+    const int32_t *targets;
+    int32_t ignore;
+    float grad_scale;
+    double *loss; /* [rows], host memory */
+} sli_cross_entropy;
+
+/* One step of SGD as torch.optim.SGD: g = grad_scale * grad + weight_decay * w;
+ * momentum: m = first ? g : momentum * m + (1 - dampening) * g; g = nesterov ? g + momentum m : m;
+ * w -= lr * g. `momentum_buffer` may be NULL when momentum is 0. */
+typedef struct sli_sgd {
+    int64_t count;
+    float *value;
+    const float *grad;
+    float *momentum_buffer;
+    float grad_scale, lr, momentum, dampening, weight_decay;
+    bool nesterov, first;
+} sli_sgd;
+
+/* One step of torch.optim.AdamW; `bias_correction1`, `2` are 1 - beta^t. */
+typedef struct sli_adamw {
+    int64_t count;
+    float *value;
+    const float *grad;
+    float *exp_avg, *exp_avg_sq;
+    float grad_scale, lr, beta1, beta2, eps, weight_decay;
+    double bias_correction1, bias_correction2;
+} sli_adamw;
+
+/* How initial values are drawn. Element i of the parameter with number `site` is a function of
+ * (seed, site, i) alone. UNIFORM is in [low, high); NORMAL has mean `low` and deviation `high`. */
+typedef enum sli_init_kind { SLI_INIT_CONSTANT, SLI_INIT_UNIFORM, SLI_INIT_NORMAL } sli_init_kind;
+
+typedef struct sli_init {
+    sli_init_kind kind;
+    float low, high; /* CONSTANT: both hold the value */
+} sli_init;
+
+typedef enum sli_norm_kind { SLI_NORM_L1, SLI_NORM_L2, SLI_NORM_INF } sli_norm_kind;
+
+/* The table that an implementation fills. Every slot is required. */
+typedef struct sli_device_ops {
+    void (*destroy)(sl_device *device);
+    /* Memory from the device's cache or the system, 64-byte aligned; NULL when there is none. */
+    void *(*allocate)(sl_device *device, size_t bytes);
+    void (*release)(sl_device *device, void *memory, size_t bytes);
+    void (*write)(sl_device *device, void *to, const void *host, size_t bytes);
+    void (*read)(sl_device *device, void *host, const void *from, size_t bytes);
+    void (*copy)(sl_device *device, void *to, const void *from, size_t bytes);
+    void (*zero)(sl_device *device, void *to, size_t bytes);
+
+    sl_status (*gemm)(sl_device *device, const sli_gemm *arguments);
+    void (*epilogue_backward)(sl_device *device, const sli_epilogue_backward *arguments);
+    void (*embedding)(sl_device *device, const sli_embedding *arguments);
+    void (*embedding_backward)(sl_device *device, const sli_embedding_backward *arguments);
+    void (*add_norm)(sl_device *device, const sli_add_norm *arguments);
+    void (*add_norm_backward)(sl_device *device, const sli_add_norm_backward *arguments);
+    sl_status (*attention)(sl_device *device, const sli_attention *arguments);
+    sl_status (*attention_backward)(sl_device *device, const sli_attention_backward *arguments);
+    void (*cross_entropy)(sl_device *device, const sli_cross_entropy *arguments);
+    void (*add)(sl_device *device, int64_t count, float *to, const float *from); /* to += from */
+    void (*sgd)(sl_device *device, const sli_sgd *arguments);
+    void (*adamw)(sl_device *device, const sli_adamw *arguments);
+    /* Sum of |x| or of x^2, or the largest |x|; NaN if any element is NaN. */
+    double (*norm_term)(sl_device *device, sli_norm_kind kind, int64_t count, const float *x);
+    void (*initialize)(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
+                       int64_t count, float *to);
+} sli_device_ops;
+
+const sli_device_ops *sli_device_get_ops(const sl_device *device);
+
+/* Memory that is counted under a category. `*out` is NULL for 0 bytes. */
+sl_status sli_device_allocate(sl_device *device, sl_memory_category category, size_t bytes,
+                              void **out);
+void sli_device_release(sl_device *device, sl_memory_category category, void *memory, size_t bytes);
+
+/* Called once on each thread that will drive the device (a stage's worker): binds the thread to
+ * the device's first core. A no-op for a device without bound cores. */
+void sli_device_bind_thread(sl_device *device);
+
+#endif

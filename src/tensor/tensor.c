@@ -1,0 +1,297 @@
+#include "sluice/tensor.h"
+
+#include "device/device.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct storage {
+    sl_device *device;
+    sl_memory_category category;
+    size_t bytes;
+    void *memory;
+    /* Handles on this storage may be dropped by different threads (stages hand tensors over). */
+    atomic_int handles;
+} storage;
+
+struct sl_tensor {
+    storage *storage;
+    int64_t offset; /* in elements */
+    sl_dtype dtype;
+    sl_shape shape;
+};
+
+const char *sl_dtype_name(sl_dtype dtype)
+{
+    static const char *const names[] = {"f32", "f64", "i32", "i64", "bf16"};
+    return names[dtype];
+}
+
+size_t sl_dtype_bytes(sl_dtype dtype)
+{
+    static const size_t bytes[] = {4, 8, 4, 8, 2};
+    return bytes[dtype];
+}
+
+sl_shape sl_shape_1d(int64_t a)
+{
+    return (sl_shape){1, {a}};
+}
+
+sl_shape sl_shape_2d(int64_t a, int64_t b)
+{
+    return (sl_shape){2, {a, b}};
+}
+
+sl_shape sl_shape_3d(int64_t a, int64_t b, int64_t c)
+{
+    return (sl_shape){3, {a, b, c}};
+}
+
+int64_t sl_shape_count(const sl_shape *shape)
+{
+    int64_t count = 1;
+    for (int i = 0; i < shape->dims; i++)
+        count *= shape->size[i];
+    return count;
+}
+
+bool sl_shape_equal(const sl_shape *a, const sl_shape *b)
+{
+    if (a->dims != b->dims)
+        return false;
+    for (int i = 0; i < a->dims; i++)
+        if (a->size[i] != b->size[i])
+            return false;
+    return true;
+}
+
+const char *sl_shape_text(const sl_shape *shape, char *text)
+{
+    size_t used = (size_t)snprintf(text, SL_SHAPE_TEXT_BYTES, "[");
+    for (int i = 0; i < shape->dims; i++)
+        used += (size_t)snprintf(text + used, SL_SHAPE_TEXT_BYTES - used, "%s%" PRId64,
+                                 i ? ", " : "", shape->size[i]);
+    snprintf(text + used, SL_SHAPE_TEXT_BYTES - used, "]");
+    return text;
+}
+
+static sl_status check_shape(const char *who, const sl_shape *shape)
+{
+    if (shape->dims < 0 || shape->dims > SL_MAX_DIMS)
+        return sl_error(SL_ERR_INVALID, "%s: a shape has 0 to %d dimensions, got %d", who,
+                        SL_MAX_DIMS, shape->dims);
+    int64_t count = 1;
+    for (int i = 0; i < shape->dims; i++) {
+        char text[SL_SHAPE_TEXT_BYTES];
+        if (shape->size[i] < 0)
+            return sl_error(SL_ERR_INVALID, "%s: sizes must not be negative, got %s", who,
+                            sl_shape_text(shape, text));
+        if (__builtin_mul_overflow(count, shape->size[i], &count) || count > INT64_MAX / 8)
+            return sl_error(SL_ERR_INVALID, "%s: shape %s has too many elements", who,
+                            sl_shape_text(shape, text));
+    }
+    return SL_OK;
+}
+
+static sl_status storage_create(sl_device *device, sl_memory_category category, size_t bytes,
+                                storage **out)
+{
+    storage *created = malloc(sizeof *created);
+    if (!created)
+        return sl_error(SL_ERR_MEMORY, "sl_tensor_create: no memory for a tensor's record");
+    *created = (storage){.device = device, .category = category, .bytes = bytes};
+    atomic_init(&created->handles, 0);
+    sl_status status = sli_device_allocate(device, category, bytes, &created->memory);
+    if (status != SL_OK) {
+        free(created);
+        return status;
+    }
+    *out = created;
+    return SL_OK;
+}
+
+static sl_status handle_create(storage *on, int64_t offset, sl_dtype dtype, const sl_shape *shape,
+                               sl_tensor **out)
+{
+    sl_tensor *tensor = malloc(sizeof *tensor);
+    if (!tensor)
+        return sl_error(SL_ERR_MEMORY, "sl_tensor_create: no memory for a tensor's record");
+    *tensor = (sl_tensor){on, offset, dtype, *shape};
+    atomic_fetch_add_explicit(&on->handles, 1, memory_order_relaxed);
+    *out = tensor;
+    return SL_OK;
+}
+
+static void storage_free(storage *dead)
+{
+    sli_device_release(dead->device, dead->category, dead->memory, dead->bytes);
+    free(dead);
+}
+
+sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dtype dtype,
+                           const sl_shape *shape, sl_tensor **out)
+{
+    *out = NULL;
+    SL_TRY(check_shape("sl_tensor_create", shape));
+    size_t bytes = (size_t)sl_shape_count(shape) * sl_dtype_bytes(dtype);
+    storage *on;
+    SL_TRY(storage_create(device, category, bytes, &on));
+    sl_status status = handle_create(on, 0, dtype, shape, out);
+    if (status != SL_OK)
+        storage_free(on);
+    return status;
+}
+
+sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, sl_dtype dtype,
+                                const sl_shape *shape, sl_tensor **out)
+{
+    SL_TRY(sl_tensor_create(device, category, dtype, shape, out));
+    sl_tensor_zero(*out);
+    return SL_OK;
+}
+
+sl_status sl_tensor_share(const sl_tensor *tensor, sl_tensor **out)
+{
+    *out = NULL;
+    return handle_create(tensor->storage, tensor->offset, tensor->dtype, &tensor->shape, out);
+}
+
+sl_status sl_tensor_view(const sl_tensor *tensor, int64_t offset, const sl_shape *shape,
+                         sl_tensor **out)
+{
+    *out = NULL;
+    SL_TRY(check_shape("sl_tensor_view", shape));
+    int64_t end = sl_tensor_count(tensor);
+    if (offset < 0 || offset > end || sl_shape_count(shape) > end - offset) {
+        char asked[SL_SHAPE_TEXT_BYTES], have[SL_SHAPE_TEXT_BYTES];
+        return sl_error(SL_ERR_INVALID,
+                        "sl_tensor_view: %s at element %" PRId64 " does not fit in a tensor of %s",
+                        sl_shape_text(shape, asked), offset, sl_shape_text(&tensor->shape, have));
+    }
+    return handle_create(tensor->storage, tensor->offset + offset, tensor->dtype, shape, out);
+}
+
+sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length, sl_tensor **out)
+{
+    *out = NULL;
+    if (tensor->shape.dims == 0 || start < 0 || length < 0 ||
+        start > tensor->shape.size[0] - length) {
+        char have[SL_SHAPE_TEXT_BYTES];
+        return sl_error(SL_ERR_INVALID,
+                        "sl_tensor_narrow: rows %" PRId64 " to %" PRId64 " of a tensor of %s",
+                        start, start + length - 1, sl_shape_text(&tensor->shape, have));
+    }
+    int64_t row = 1;
+    for (int i = 1; i < tensor->shape.dims; i++)
+        row *= tensor->shape.size[i];
+    sl_shape shape = tensor->shape;
+    shape.size[0] = length;
+    return handle_create(tensor->storage, tensor->offset + start * row, tensor->dtype, &shape, out);
+}
+
+void sl_tensor_destroy(sl_tensor **tensor)
+{
+    if (!tensor || !*tensor)
+        return;
+    storage *on = (*tensor)->storage;
+    free(*tensor);
+    *tensor = NULL;
+    /* acq_rel: whoever drops the last handle sees all writes of those who dropped theirs. */
+    if (atomic_fetch_sub_explicit(&on->handles, 1, memory_order_acq_rel) == 1)
+        storage_free(on);
+}
+
+const sl_shape *sl_tensor_shape(const sl_tensor *tensor)
+{
+    return &tensor->shape;
+}
+
+sl_dtype sl_tensor_dtype(const sl_tensor *tensor)
+{
+    return tensor->dtype;
+}
+
+sl_device *sl_tensor_device(const sl_tensor *tensor)
+{
+    return tensor->storage->device;
+}
+
+int64_t sl_tensor_count(const sl_tensor *tensor)
+{
+    return sl_shape_count(&tensor->shape);
+}
+
+size_t sl_tensor_bytes(const sl_tensor *tensor)
+{
+    return (size_t)sl_tensor_count(tensor) * sl_dtype_bytes(tensor->dtype);
+}
+
+int64_t sl_tensor_columns(const sl_tensor *tensor)
+{
+    return tensor->shape.dims ? tensor->shape.size[tensor->shape.dims - 1] : 1;
+}
+
+int64_t sl_tensor_rows(const sl_tensor *tensor)
+{
+    int64_t rows = 1;
+    for (int i = 0; i + 1 < tensor->shape.dims; i++)
+        rows *= tensor->shape.size[i];
+    return rows;
+}
+
+void *sl_tensor_data(const sl_tensor *tensor)
+{
+    if (!tensor->storage->memory)
+        return NULL;
+    return (char *)tensor->storage->memory + (size_t)tensor->offset * sl_dtype_bytes(tensor->dtype);
+}
+
+float *sl_tensor_f32(const sl_tensor *tensor)
+{
+    assert(tensor->dtype == SL_F32);
+    return sl_tensor_data(tensor);
+}
+
+int32_t *sl_tensor_i32(const sl_tensor *tensor)
+{
+    assert(tensor->dtype == SL_I32);
+    return sl_tensor_data(tensor);
+}
+
+sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from)
+{
+    if (to->dtype != from->dtype || !sl_shape_equal(&to->shape, &from->shape)) {
+        char target[SL_SHAPE_TEXT_BYTES], source[SL_SHAPE_TEXT_BYTES];
+        return sl_error(SL_ERR_INVALID, "sl_tensor_copy: from %s %s to %s %s",
+                        sl_dtype_name(from->dtype), sl_shape_text(&from->shape, source),
+                        sl_dtype_name(to->dtype), sl_shape_text(&to->shape, target));
+    }
+    sl_device *device = sl_tensor_device(to);
+    sli_device_get_ops(device)->copy(device, sl_tensor_data(to), sl_tensor_data(from),
+                                     sl_tensor_bytes(to));
+    return SL_OK;
+}
+
+void sl_tensor_write(sl_tensor *tensor, const void *host)
+{
+    sl_device *device = sl_tensor_device(tensor);
+    sli_device_get_ops(device)->write(device, sl_tensor_data(tensor), host,
+                                      sl_tensor_bytes(tensor));
+}
+
+void sl_tensor_read(const sl_tensor *tensor, void *host)
+{
+    sl_device *device = sl_tensor_device(tensor);
+    sli_device_get_ops(device)->read(device, host, sl_tensor_data(tensor), sl_tensor_bytes(tensor));
+}
+
+void sl_tensor_zero(sl_tensor *tensor)
+{
+    sl_device *device = sl_tensor_device(tensor);
+    sli_device_get_ops(device)->zero(device, sl_tensor_data(tensor), sl_tensor_bytes(tensor));
+}
