@@ -1,0 +1,66 @@
+/* The layers of Transformer language models, with PyTorch's names, layouts and initial values.
+ *
+ * Batches come first: token ids are i32 [N, T], activations f32 [N, T, D]. */
+#ifndef SLUICE_LAYERS_H
+#define SLUICE_LAYERS_H
+
+#include "sluice/module.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum sl_activation { SL_ACTIVATION_RELU, SL_ACTIVATION_GELU } sl_activation;
+typedef enum sl_mask { SL_MASK_CAUSAL, SL_MASK_NONE } sl_mask;
+
+/* torch.nn.Linear: [..., in] -> [..., out]; `weight` [out, in], `bias` [out] (unless no_bias). */
+sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bias,
+                           sl_module **out);
+
+/* torch.nn.LayerNorm over the last dimension: `weight`, `bias` [width]. eps 0 stands for 1e-5. */
+sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out);
+
+/* torch.nn.ReLU / GELU, and torch.nn.Dropout (0 <= p < 1), for models put together by hand. Dropout
+ * counts dimension 0 as samples and the rest before the last as positions. */
+sl_status sl_activation_create(sl_activation activation, sl_module **out);
+sl_status sl_dropout_create(float p, sl_module **out);
+
+/* torch.nn.MultiheadAttention as self-attention: [N, T, D] -> [N, T, D]; `in_proj_weight` [3D, D],
+ * `in_proj_bias` [3D], `out_proj.weight` [D, D], `out_proj.bias` [D]. `dropout` is applied to the
+ * probabilities. */
+sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, sl_mask mask,
+                                   sl_module **out);
+
+typedef struct sl_encoder_layer_options {
+    int64_t width, heads, feed_forward;
+    float dropout; /* at PyTorch's four places */
+    sl_mask mask;
+    sl_activation activation;
+    bool pre_norm; /* norm_first=True */
+} sl_encoder_layer_options;
+
+/* torch.nn.TransformerEncoderLayer(batch_first=True), eps 1e-5: `self_attn.*`, `linear1.*`,
+ * `linear2.*`, `norm1.*`, `norm2.*`. */
+sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_module **out);
+
+typedef struct sl_embedding_options {
+    int64_t ntokens, width;
+    int64_t max_len; /* 0: 5000 */
+    float dropout;
+    bool position_is_parameter; /* the positional encoding counts as a frozen parameter */
+} sl_embedding_options;
+
+/* The tutorials' Encoder: i32 [N, T] -> [N, T, D]: embedding * sqrt(D), plus the sinusoidal
+ * positional encoding, dropout. `encoder.weight` [ntokens, D], uniform in ±0.1;
+ * `pos_encoder.pe` [max_len, 1, D], a buffer unless it is to count. Ids out of range and T over
+ * max_len are errors that name the first offender. */
+sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **out);
+
+/* The tutorials' Decoder: [N, T, D] -> [N, T, ntokens]; `decoder.weight` uniform in ±0.1,
+ * `decoder.bias` 0. */
+sl_status sl_decoder_create(int64_t width, int64_t ntokens, sl_module **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,27 @@
+/* The Transformer language model of PyTorch's tutorials, and their settings. */
+#ifndef SLUICE_MODEL_H
+#define SLUICE_MODEL_H
+
+#include "sluice/layers.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sl_model_options {
+    int64_t ntokens, emsize, nhid, nlayers, nhead;
+    float dropout;
+    sl_mask mask;
+    sl_activation activation;
+    bool pre_norm;
+    bool position_is_parameter;
+} sl_model_options;
+
+/* Sequential(Encoder, nlayers x TransformerEncoderLayer, Decoder). Errors: SL_ERR_INVALID for
+ * sizes below 1, nhead that does not divide emsize, an odd emsize, dropout outside [0, 1). */
+sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,108 @@
+/* The pipe: a sequence of modules cut into stages that micro-batches flow through.
+ *
+ * Counterpart of torch.distributed.pipeline.sync.Pipe. Each stage has a device and a worker thread;
+ * all stages run at the same time, each its own row of the schedule's table, and hand tensors to
+ * their neighbours through channels. Losses, gradients and weights are the same, bit for bit, for
+ * every number of stages, every checkpoint mode and every schedule, given the same micro-batches.
+ *
+ * A pipe's functions are called by one thread at a time. When one fails, all stages have stopped,
+ * the error is that of the first failing stage (in the order of time) with its place in front
+ * ("[stage 1 micro 3] …"), and the pipe can be used again; gradients are then undefined until
+ * sl_pipe_zero_grad. */
+#ifndef SLUICE_PIPE_H
+#define SLUICE_PIPE_H
+
+#include "sluice/loss.h"
+#include "sluice/schedule.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sl_pipe sl_pipe;
+
+/* ---- Where to cut ----------------------------------------------------------------------- */
+
+typedef enum sl_partition_rule {
+    /* The tutorials': layers per stage ceil(layers / stages); the encoder joins the first stage,
+     * the decoder the last. Where that would leave a stage empty, layers are spread as evenly as
+     * possible, earlier stages getting more. */
+    SL_PARTITION_LAYERS,
+    /* Contiguous blocks whose largest parameter count is as small as possible. */
+    SL_PARTITION_PARAMETERS
+} sl_partition_rule;
+
+/* Modules per stage into balance[0 … stages - 1]. Errors: more stages than modules (PARAMETERS) or
+ * layers (LAYERS: modules less the first and the last). */
+sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rule, int *balance);
+
+/* Micro-batches of `rows` rows as torch.chunk(chunks) cuts them: all of ceil(rows / chunks) but the
+ * last, which has the rest. Gives their number; sizes[] (may be NULL) must hold `chunks`. */
+int sl_micro_batches(int64_t rows, int chunks, int64_t *sizes);
+
+/* ---- Pipe ------------------------------------------------------------------------------- */
+
+typedef struct sl_pipe_options {
+    sl_module *model; /* a sequential; borrowed */
+    sl_loss *loss;    /* borrowed; NULL: the pipe can only run forward */
+    int stages;
+    sl_device *const *devices; /* [stages], borrowed */
+    const int *balance;        /* [stages] modules per stage; NULL: sl_partition by LAYERS for three
+                                  modules and more where it can, else by PARAMETERS */
+    int chunks;                /* 0: 1 */
+    sl_checkpoint checkpoint;  /* zero value: except_last */
+    sl_schedule_kind schedule; /* zero value: gpipe */
+    uint64_t seed;             /* of initial values and dropout */
+    bool no_init;              /* values are undefined (they will be loaded) */
+    bool inference;            /* no gradients: sl_pipe_train is refused */
+} sl_pipe_options;
+
+/* Places every stage's parameters on its device and starts the workers. Errors, in the words of
+ * PyTorch where it has some: not a sequential; chunks below 1; a balance whose length or sum is
+ * wrong; more stages than modules. */
+sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
+void sl_pipe_destroy(sl_pipe **pipe);
+
+typedef struct sl_pipe_batch {
+    const sl_tensor *input;   /* [N, …] */
+    const sl_tensor *targets; /* [N, …] */
+    uint64_t step;            /* of dropout's function */
+    int64_t first_sample;     /* global number of row 0; replicas differ here */
+} sl_pipe_batch;
+
+/* Forward in evaluation mode: *output [N, …] is the micro-batches' outputs one after the other, on
+ * the last stage's device. */
+sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **output);
+
+/* One training step's forward and backward by the schedule's table. Adds the gradient of the mean
+ * over all terms of the batch to the parameters' gradients, and gives that mean. NaN is a value
+ * here, not an error. */
+sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_loss);
+
+/* The loss in evaluation mode: sum over the terms, and their number. */
+sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_tensor *input, const sl_tensor *targets,
+                           double *loss_sum, int64_t *terms);
+
+void sl_pipe_zero_grad(sl_pipe *pipe);
+
+/* Runs fn(stage, arg) on every stage's worker at the same time and waits: for the optimizer. The
+ * first error is returned. */
+sl_status sl_pipe_run(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
+
+/* ---- What it consists of ---------------------------------------------------------------- */
+
+int sl_pipe_stages(const sl_pipe *pipe);
+sl_module *sl_pipe_model(const sl_pipe *pipe);
+sl_device *sl_pipe_device(const sl_pipe *pipe, int stage);
+sl_parameter_set *sl_pipe_parameters(const sl_pipe *pipe, int stage);
+/* Modules first … first + count - 1 of the model. */
+void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *count);
+
+/* When each action of the last sl_pipe_train ran: seconds since its start, in order of start. Lives
+ * until the next call. Has the form that sl_schedule_simulate gives. */
+int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
