@@ -1,0 +1,50 @@
+/* What the benchmarks share: clocks, the machine's measured bounds, and a language model in a pipe
+ * that can be stepped. */
+#ifndef BENCH_SUPPORT_H
+#define BENCH_SUPPORT_H
+
+#include "sluice/model.h"
+#include "sluice/optim.h"
+#include "sluice/pipe.h"
+
+double bench_now(void); /* seconds */
+
+/* Sorts values in place and returns the middle one. */
+double bench_median(double *values, int count);
+
+/* Best rate in FLOP/s of single-threaded dnnl_sgemm calls on `threads` cores at once, over square
+ * and training-like shapes: the bound that training steps are held against. */
+double bench_sgemm_rate(int threads);
+
+/* Says what failed and ends the program with 1; does nothing when status is SL_OK. */
+void bench_check(sl_status status);
+
+typedef struct bench_setup {
+    sl_model_options model;
+    int64_t batch, bptt; /* a step trains on batch x bptt tokens */
+    const char *devices;
+    int stages;         /* as many as devices */
+    const int *balance; /* NULL: the default */
+    int chunks;
+    sl_checkpoint checkpoint;
+    sl_schedule_kind schedule;
+} bench_setup;
+
+/* The tutorials' model at a given width: nhid = emsize, dropout 0.2, causal mask, 28,782 tokens. */
+bench_setup bench_setup_lm(int64_t emsize, int64_t nlayers, int64_t nhead);
+
+typedef struct bench_trainer bench_trainer;
+
+/* A model with SGD and clipping at 0.5, and one random batch. */
+bench_trainer *bench_trainer_create(const bench_setup *setup);
+void bench_trainer_destroy(bench_trainer *trainer);
+
+/* One whole training step: zero_grad, forward, backward, clip, update. Returns its seconds. */
+double bench_trainer_step(bench_trainer *trainer);
+sl_pipe *bench_trainer_pipe(const bench_trainer *trainer);
+
+/* FLOP of one step by the usual count: a multiply-add is 2, backward twice the forward, nothing for
+ * recomputation or look-ups. */
+double bench_trainer_flop(const bench_trainer *trainer);
+
+#endif
