@@ -1,0 +1,120 @@
+/* Reading and writing safetensors files: named tensors, as PyTorch's users exchange them.
+ *
+ * A file is an 8-byte little-endian length, a JSON header of that length (name → data type, shape,
+ * byte range) and the tensors' bytes. Reading checks the whole header before anything else
+ * happens: whatever sl_safetensors_open accepts can be read without further surprises, but for a
+ * failing disk. Writing is atomic: the file appears under its name complete, or not at all.
+ *
+ * Most callers need only sl_safetensors_load and sl_safetensors_save.
+ *
+ * Source: the format's description and its reference implementation (Hugging Face's
+ * `safetensors`), whose checks are all made here. Stricter than that implementation: a name that
+ * occurs twice and a header that does not begin with `{` are errors. */
+#ifndef SLUICE_SAFETENSORS_H
+#define SLUICE_SAFETENSORS_H
+
+#include "sluice/status.h"
+#include "sluice/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One tensor in host memory. */
+typedef struct sl_safetensors_item {
+    const char *name; /* UTF-8 */
+    sl_dtype dtype;
+    sl_shape shape;
+    void *data; /* dense, row-major; may be NULL where the tensor has no elements */
+} sl_safetensors_item;
+
+/* One entry of a file's `__metadata__`. */
+typedef struct sl_safetensors_note {
+    const char *key;
+    const char *value;
+} sl_safetensors_note;
+
+/* Reads a file into `items`, which must be exactly the tensors that the file holds, in any order.
+ * Everything is checked before the first byte is written to memory.
+ * Borrows all. Errors: those of sl_safetensors_open; SL_ERR_INVALID naming the tensors that are
+ * missing from the file and those that are unexpected (the first few of each, and how many), or a
+ * tensor whose shape or data type differs, with both. */
+sl_status sl_safetensors_load(const char *path, const sl_safetensors_item *items, size_t count);
+
+/* Writes `items` and `notes` to a file, replacing an older one only when all is safely on disk.
+ * Borrows all. Errors: those of sl_safetensors_writer_create and what follows it. */
+sl_status sl_safetensors_save(const char *path, const sl_safetensors_item *items, size_t count,
+                              const sl_safetensors_note *notes, size_t note_count);
+
+/* ---- Reading step by step ---- */
+
+/* An open file. Functions that take it const may be called by several threads at once. */
+typedef struct sl_safetensors_reader sl_safetensors_reader;
+
+/* What a file says of one tensor; it lives as long as its reader. */
+typedef struct sl_safetensors_info {
+    const char *name;
+    const char *type_name; /* as the format spells it: "F32", "BF16", "U8", … */
+    bool readable;         /* sluice has this data type */
+    sl_dtype dtype;        /* meaningful where `readable` */
+    int dims;              /* may be more than SL_MAX_DIMS */
+    const int64_t *size;   /* [dims] */
+    uint64_t bytes;
+} sl_safetensors_info;
+
+/* Opens a file and checks its header completely. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO,
+ * SL_ERR_MEMORY; SL_ERR_FORMAT with one sentence on what is wrong: a truncated file, a header
+ * length that passes the file's end or 100 MB, invalid JSON or UTF-8, a name used twice, an unknown
+ * data type, a byte range that does not match shape and data type, ranges that overlap, leave holes
+ * or do not end with the file, products that overflow, `__metadata__` other than strings. */
+sl_status sl_safetensors_open(const char *path, sl_safetensors_reader **out);
+
+/* Closes the file; NULL is allowed. */
+void sl_safetensors_close(sl_safetensors_reader **reader);
+
+size_t sl_safetensors_count(const sl_safetensors_reader *reader);
+
+/* The tensor at `index`, 0 to count - 1, in the order in which their bytes lie in the file. */
+const sl_safetensors_info *sl_safetensors_get(const sl_safetensors_reader *reader, size_t index);
+
+/* The tensor of that name, or NULL. */
+const sl_safetensors_info *sl_safetensors_find(const sl_safetensors_reader *reader,
+                                               const char *name);
+
+/* The value of a key of the file's `__metadata__`, or NULL; it lives as long as the reader. */
+const char *sl_safetensors_metadata(const sl_safetensors_reader *reader, const char *key);
+
+/* Reads a tensor's bytes into `to`, which holds `info->bytes`; `info` came from this reader.
+ * Errors: SL_ERR_UNSUPPORTED where the tensor is not `readable`, SL_ERR_IO. */
+sl_status sl_safetensors_read(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
+                              void *to);
+
+/* ---- Writing step by step ---- */
+
+/* A file being written. It has a temporary name in the same directory until it is committed. */
+typedef struct sl_safetensors_writer sl_safetensors_writer;
+
+/* Starts a file that will hold `items` (whose `data` is not looked at) and `notes`, and takes the
+ * disk space for all of it where the file system can. The bytes lie in the file in the order of
+ * `items`, larger elements first, so that each tensor is aligned to its element.
+ * Borrows the arguments. Errors: SL_ERR_INVALID for a name that is used twice, is not UTF-8 or is
+ * `__metadata__`, for an impossible shape, and where `path` is a directory or device; SL_ERR_IO,
+ * for instance on a full disk. */
+sl_status sl_safetensors_writer_create(const char *path, const sl_safetensors_item *items,
+                                       size_t count, const sl_safetensors_note *notes,
+                                       size_t note_count, sl_safetensors_writer **out);
+
+/* Writes the bytes of the item at `index`; each item once, in any order. Errors: SL_ERR_IO. */
+sl_status sl_safetensors_writer_put(sl_safetensors_writer *writer, size_t index, const void *data);
+
+/* Brings everything to disk and gives the file its name. An error leaves an older file of that
+ * name as it was. Errors: SL_ERR_INVALID naming an item that was not put; SL_ERR_IO. */
+sl_status sl_safetensors_writer_commit(sl_safetensors_writer *writer);
+
+/* Frees the writer, and removes its file if it was not committed; NULL is allowed. */
+void sl_safetensors_writer_destroy(sl_safetensors_writer **writer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

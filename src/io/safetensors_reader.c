@@ -1,0 +1,167 @@
+#include "io/safetensors_dtype.h"
+#include "io/safetensors_header.h"
+#include "io/safetensors_text.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
+               "safetensors files are little-endian, and tensors are read from them unchanged");
+
+enum { LENGTH_BYTES = 8 }; /* of the number before the header */
+
+struct sl_safetensors_reader {
+    int descriptor;
+    char *path;
+    uint64_t data_begin; /* in the file */
+    sli_safetensors_header *header;
+};
+
+static sl_status read_at(const sl_safetensors_reader *reader, uint64_t offset, void *to,
+                         uint64_t bytes)
+{
+    char *at = to;
+    while (bytes > 0) {
+        ssize_t got = pread(reader->descriptor, at, bytes, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return sl_error(SL_ERR_IO, "reading failed: %s", strerror(errno));
+        if (got == 0)
+            return sl_error(SL_ERR_IO, "the file became shorter while it was read");
+        at += got;
+        offset += (uint64_t)got;
+        bytes -= (uint64_t)got;
+    }
+    return SL_OK;
+}
+
+static sl_status open_file(sl_safetensors_reader *reader, uint64_t *file_bytes)
+{
+    struct stat found;
+    /* Not blocking: a pipe of that name is refused below, and must not be waited for here. */
+    reader->descriptor = open(reader->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (reader->descriptor < 0)
+        return sl_error(errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "cannot be opened: %s",
+                        strerror(errno));
+    if (fstat(reader->descriptor, &found) != 0)
+        return sl_error(SL_ERR_IO, "cannot be examined: %s", strerror(errno));
+    if (!S_ISREG(found.st_mode))
+        return sl_error(SL_ERR_INVALID, "is %s, where a regular file was expected",
+                        S_ISDIR(found.st_mode) ? "a directory" : "a device or pipe");
+    *file_bytes = (uint64_t)found.st_size;
+    return SL_OK;
+}
+
+static sl_status read_header_length(const sl_safetensors_reader *reader, uint64_t file_bytes,
+                                    uint64_t *length)
+{
+    if (file_bytes < LENGTH_BYTES)
+        return sl_error(SL_ERR_FORMAT,
+                        "a safetensors file begins with a number of 8 bytes, but the file has "
+                        "%" PRIu64,
+                        file_bytes);
+    SL_TRY(read_at(reader, 0, length, LENGTH_BYTES));
+    if (*length > SLI_SAFETENSORS_HEADER_LIMIT)
+        return sl_error(SL_ERR_FORMAT,
+                        "its header would have %" PRIu64 " bytes, more than the %" PRIu64
+                        " allowed: this is no safetensors file",
+                        *length, SLI_SAFETENSORS_HEADER_LIMIT);
+    if (*length > file_bytes - LENGTH_BYTES)
+        return sl_error(SL_ERR_FORMAT,
+                        "its header should have %" PRIu64 " bytes, but only %" PRIu64
+                        " follow: it was cut short, or is no safetensors file",
+                        *length, file_bytes - LENGTH_BYTES);
+    return SL_OK;
+}
+
+static sl_status read_header(sl_safetensors_reader *reader, uint64_t file_bytes)
+{
+    uint64_t length = 0;
+    SL_TRY(read_header_length(reader, file_bytes, &length));
+    reader->data_begin = LENGTH_BYTES + length;
+    char *text = malloc(length + 1);
+    if (!text)
+        return sl_error(SL_ERR_MEMORY, "no memory for its header of %" PRIu64 " bytes", length);
+    sl_status status = read_at(reader, LENGTH_BYTES, text, length);
+    if (status == SL_OK)
+        status = sli_safetensors_header_parse(text, length, file_bytes - reader->data_begin,
+                                              &reader->header);
+    free(text);
+    return status;
+}
+
+sl_status sl_safetensors_open(const char *path, sl_safetensors_reader **out)
+{
+    uint64_t file_bytes = 0;
+    *out = NULL;
+    sl_safetensors_reader *reader = calloc(1, sizeof *reader);
+    if (!reader)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for a reader", path);
+    reader->descriptor = -1;
+    reader->path = strdup(path);
+    sl_status status = reader->path ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a path");
+    if (status == SL_OK)
+        status = open_file(reader, &file_bytes);
+    if (status == SL_OK)
+        status = read_header(reader, file_bytes);
+    if (status != SL_OK)
+        sl_safetensors_close(&reader);
+    *out = reader;
+    return sl_error_context(status, "%s: ", path);
+}
+
+void sl_safetensors_close(sl_safetensors_reader **reader)
+{
+    if (!reader || !*reader)
+        return;
+    sli_safetensors_header_destroy(&(*reader)->header);
+    if ((*reader)->descriptor >= 0)
+        close((*reader)->descriptor);
+    free((*reader)->path);
+    free(*reader);
+    *reader = NULL;
+}
+
+size_t sl_safetensors_count(const sl_safetensors_reader *reader)
+{
+    return reader->header->count;
+}
+
+const sl_safetensors_info *sl_safetensors_get(const sl_safetensors_reader *reader, size_t index)
+{
+    return &reader->header->entries[index].info;
+}
+
+const sl_safetensors_info *sl_safetensors_find(const sl_safetensors_reader *reader,
+                                               const char *name)
+{
+    const sli_safetensors_entry *entry = sli_safetensors_header_find(reader->header, name);
+    return entry ? &entry->info : NULL;
+}
+
+const char *sl_safetensors_metadata(const sl_safetensors_reader *reader, const char *key)
+{
+    return sli_safetensors_header_note(reader->header, key);
+}
+
+sl_status sl_safetensors_read(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
+                              void *to)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    const sli_safetensors_entry *entry = (const sli_safetensors_entry *)info; /* its first field */
+    sl_status status = SL_OK;
+    if (!info->readable)
+        status = sl_error(SL_ERR_UNSUPPORTED,
+                          "its data type is %s, where F32, F64, I32, I64 and BF16 can be read",
+                          info->type_name);
+    else
+        status = read_at(reader, reader->data_begin + entry->begin, to, info->bytes);
+    return sl_error_context(status, "%s: tensor %s: ", reader->path,
+                            sli_safetensors_quote(info->name, quoted));
+}
