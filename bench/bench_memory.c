@@ -1,0 +1,106 @@
+/* Peak activation bytes of a training step, for each schedule and checkpoint mode, beside what
+ * arithmetic predicts.
+ *
+ *   bench_memory [EMSIZE NLAYERS NHEAD CHUNKS]               default: 512 6 8 8, two stages
+ *
+ * Prediction for a stage: the micro-batches whose activations the table holds at once (the
+ * simulator's peak), times what its modules save for one; plus one stage input for every
+ * micro-batch that is in flight without activations. A loss that takes over the decoder saves
+ * nothing: the logits of a batch never exist at once. */
+#include "support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { STAGES = 2, MAX_MICROS = 64 };
+
+/* Bytes that one micro-batch of `rows` rows keeps at a stage, and its input's bytes. */
+static int64_t saved_bytes(sl_pipe *pipe, int stage, int64_t rows, int64_t bptt,
+                           int64_t *input_bytes)
+{
+    sl_module *model = sl_pipe_model(pipe);
+    sl_shape shape = sl_shape_2d(rows, bptt);
+    int first, count, modules = sl_module_child_count(model);
+    sl_pipe_stage_modules(pipe, stage, &first, &count);
+    int64_t saved = 0;
+    for (int i = 0; i < first + count && i < modules - 1; i++) { /* the loss takes the decoder */
+        sl_module *module = sl_module_child(model, i);
+        sl_shape out;
+        if (i == first)
+            *input_bytes = i == 0 ? 0 : sl_shape_count(&shape) * 4; /* token ids are the caller's */
+        if (i >= first)
+            saved += sl_module_saved_bytes(module, &shape);
+        bench_check(sl_module_output_shape(module, &shape, &out));
+        shape = out;
+    }
+    return saved;
+}
+
+static void measure(bench_setup setup)
+{
+    bench_trainer *trainer = bench_trainer_create(&setup);
+    sl_pipe *pipe = bench_trainer_pipe(trainer);
+    bench_trainer_step(trainer);
+    for (int s = 0; s < STAGES; s++)
+        sl_device_reset_peak(sl_pipe_device(pipe, s));
+    bench_trainer_step(trainer);
+
+    int64_t sizes[MAX_MICROS];
+    int micros = sl_micro_batches(setup.batch, setup.chunks, sizes);
+    sl_schedule *schedule;
+    sl_simulation simulation;
+    double unit[STAGES] = {1, 1};
+    bench_check(sl_schedule_create(setup.schedule, STAGES, micros, setup.checkpoint, &schedule));
+    bench_check(sl_schedule_simulate(schedule, &(sl_cost_model){.forward = unit, .backward = unit},
+                                     &simulation));
+    for (int s = 0; s < STAGES; s++) {
+        sl_memory_stats stats;
+        sl_device_memory(sl_pipe_device(pipe, s), &stats);
+        int64_t input = 0, saved = saved_bytes(pipe, s, sizes[0], setup.bptt, &input);
+        int in_flight = setup.schedule == SL_SCHEDULE_GPIPE ? micros
+                        : micros < STAGES - s               ? micros
+                                                            : STAGES - s;
+        double predicted =
+            (double)simulation.peak_held[s] * (double)saved + (double)in_flight * (double)input;
+        double measured = (double)stats.peak_bytes[SL_MEMORY_ACTIVATIONS];
+        printf("%-5s %-11s stage %d: peak activations %8.2f MiB, predicted %8.2f MiB, "
+               "measured/predicted %.3f\n",
+               sl_schedule_kind_name(setup.schedule), sl_checkpoint_name(setup.checkpoint), s,
+               measured / 1048576, predicted / 1048576, measured / predicted);
+        printf("{\"bench\":\"memory\",\"schedule\":\"%s\",\"checkpoint\":\"%s\",\"stage\":%d,"
+               "\"peak_bytes\":%.0f,\"predicted_bytes\":%.0f,\"ratio\":%.4f}\n",
+               sl_schedule_kind_name(setup.schedule), sl_checkpoint_name(setup.checkpoint), s,
+               measured, predicted, measured / predicted);
+    }
+    fflush(stdout);
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&schedule);
+    bench_trainer_destroy(trainer);
+}
+
+int main(int argc, char **argv)
+{
+    if (argc != 1 && argc != 5) {
+        fprintf(stderr, "usage: bench_memory [EMSIZE NLAYERS NHEAD CHUNKS]\n");
+        return 2;
+    }
+    bench_setup setup = argc == 5
+                            ? bench_setup_lm(strtol(argv[1], NULL, 10), strtol(argv[2], NULL, 10),
+                                             strtol(argv[3], NULL, 10))
+                            : bench_setup_lm(512, 6, 8);
+    setup.chunks = argc == 5 ? (int)strtol(argv[4], NULL, 10) : 8;
+    setup.batch = 4 * setup.chunks; /* equal micro-batches, as the arithmetic wants them */
+    setup.devices = "cpu:0,cpu:1";
+    setup.stages = STAGES;
+    if (setup.chunks < 1 || setup.chunks > MAX_MICROS) {
+        fprintf(stderr, "bench_memory: CHUNKS must be 1 to %d\n", MAX_MICROS);
+        return 2;
+    }
+    for (int schedule = SL_SCHEDULE_GPIPE; schedule <= SL_SCHEDULE_1F1B; schedule++)
+        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++) {
+            setup.schedule = (sl_schedule_kind)schedule;
+            setup.checkpoint = (sl_checkpoint)mode;
+            measure(setup);
+        }
+    return 0;
+}

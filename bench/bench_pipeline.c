@@ -1,0 +1,111 @@
+/* Two stages on two cores against one stage on the same two cores, in turn, against what the
+ * schedule's bubble allows.
+ *
+ *   bench_pipeline [EMSIZE NLAYERS NHEAD CHUNKS [STEPS]]      default: 1024 4 16 4 10
+ *
+ * What the bubble allows comes from the schedule's table, played with the mean time of each stage's
+ * actions in the real run: it holds the idle time of filling and draining, and of stages that are
+ * not equally heavy. The figure: (one stage's time / two stages' time) / (1 - bubble). */
+#include "support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { MAX_STEPS = 64, STAGES = 2 };
+
+typedef struct stage_costs {
+    double forward[STAGES], backward[STAGES];
+} stage_costs;
+
+/* Mean seconds of each stage's actions in the last step. */
+static stage_costs traced_costs(const sl_pipe *pipe)
+{
+    stage_costs costs = {{0}, {0}};
+    int forwards[STAGES] = {0}, backwards[STAGES] = {0};
+    const sl_timeline_entry *entries;
+    int count = sl_pipe_trace(pipe, &entries);
+    for (int i = 0; i < count; i++) {
+        double seconds = entries[i].end - entries[i].start;
+        int stage = entries[i].stage;
+        if (entries[i].action.kind == SL_ACTION_BACKWARD) {
+            costs.backward[stage] += seconds;
+            backwards[stage]++;
+        } else {
+            costs.forward[stage] += seconds;
+            forwards[stage]++;
+        }
+    }
+    for (int s = 0; s < STAGES; s++) {
+        costs.forward[s] /= forwards[s];
+        costs.backward[s] /= backwards[s];
+    }
+    return costs;
+}
+
+static double bubble_of(const bench_setup *setup, const stage_costs *costs)
+{
+    sl_schedule *schedule;
+    sl_simulation simulation;
+    bench_check(sl_schedule_create(setup->schedule, setup->stages,
+                                   sl_micro_batches(setup->batch, setup->chunks, NULL),
+                                   setup->checkpoint, &schedule));
+    bench_check(sl_schedule_simulate(schedule,
+                                     &(sl_cost_model){.forward = costs->forward,
+                                                      .backward = costs->backward},
+                                     &simulation));
+    double bubble = simulation.bubble;
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&schedule);
+    return bubble;
+}
+
+static void compare(const bench_setup *one, const bench_setup *two, int steps)
+{
+    bench_trainer *single = bench_trainer_create(one), *piped = bench_trainer_create(two);
+    double single_seconds[MAX_STEPS], piped_seconds[MAX_STEPS], bubbles[MAX_STEPS];
+    bench_trainer_step(single);
+    bench_trainer_step(piped);
+    for (int i = 0; i < steps; i++) {
+        single_seconds[i] = bench_trainer_step(single);
+        piped_seconds[i] = bench_trainer_step(piped);
+        stage_costs costs = traced_costs(bench_trainer_pipe(piped));
+        bubbles[i] = bubble_of(two, &costs);
+    }
+    double alone = bench_median(single_seconds, steps), both = bench_median(piped_seconds, steps);
+    double bubble = bench_median(bubbles, steps);
+    printf("emsize %d, %d layers, %d chunks, %s: one stage %.1f ms, two stages %.1f ms, bubble "
+           "%.3f (an even one would be %.3f): ratio %.3f\n",
+           (int)two->model.emsize, (int)two->model.nlayers, two->chunks,
+           sl_schedule_kind_name(two->schedule), 1e3 * alone, 1e3 * both, bubble,
+           (STAGES - 1.0) / (two->chunks + STAGES - 1.0), alone / both / (1 - bubble));
+    printf("{\"bench\":\"pipeline\",\"emsize\":%d,\"nlayers\":%d,\"chunks\":%d,\"schedule\":\"%s\","
+           "\"one_stage_ms\":%.2f,\"two_stages_ms\":%.2f,\"bubble\":%.4f,\"ratio\":%.4f}\n",
+           (int)two->model.emsize, (int)two->model.nlayers, two->chunks,
+           sl_schedule_kind_name(two->schedule), 1e3 * alone, 1e3 * both, bubble,
+           alone / both / (1 - bubble));
+    fflush(stdout);
+    bench_trainer_destroy(single);
+    bench_trainer_destroy(piped);
+}
+
+int main(int argc, char **argv)
+{
+    long emsize = argc > 4 ? strtol(argv[1], NULL, 10) : 1024;
+    long nlayers = argc > 4 ? strtol(argv[2], NULL, 10) : 4;
+    long nhead = argc > 4 ? strtol(argv[3], NULL, 10) : 16;
+    long chunks = argc > 4 ? strtol(argv[4], NULL, 10) : 4;
+    long steps = argc > 5 ? strtol(argv[5], NULL, 10) : 10;
+    if ((argc > 1 && argc < 5) || steps < 1 || steps > MAX_STEPS || chunks < 1) {
+        fprintf(stderr, "usage: bench_pipeline [EMSIZE NLAYERS NHEAD CHUNKS [STEPS]]\n");
+        return 2;
+    }
+    bench_setup one = bench_setup_lm(emsize, nlayers, nhead);
+    one.chunks = (int)chunks;
+    bench_setup two = one;
+    two.devices = "cpu:0,cpu:1";
+    two.stages = STAGES;
+    compare(&one, &two, (int)steps);
+    two.schedule = SL_SCHEDULE_1F1B;
+    compare(&one, &two, (int)steps);
+    return 0;
+}
