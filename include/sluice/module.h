@@ -29,21 +29,24 @@ typedef struct sl_module_ops {
     const char *type; /* "Linear": for layer tables and messages */
 
     /* in -> *out. Borrows `in` (to keep it for backward, sl_pass_save_shared it); the caller owns
-     * *out. What is saved is dropped at once by a pass that does not keep. */
+     * *out, which may be another handle on `in`. What is saved is dropped at once by a pass that
+     * does not keep. (optional, with backward: a module that only groups its parent's parameters)
+     */
     sl_status (*forward)(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 
     /* grad_out -> *grad_in, and adds to the parameters' gradients. Pops exactly what forward
-     * saved. May overwrite grad_out's content. grad_in is NULL when nobody needs it (the first
-     * module, whose input are data). */
+     * saved. May overwrite grad_out's content and give another handle on it as *grad_in. grad_in is
+     * NULL when nobody needs it (the first module, whose input are data). */
     sl_status (*backward)(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                           sl_tensor **grad_in);
 
-    /* (optional: output has the input's shape) Checks the input's shape, gives the output's. */
+    /* (optional: output has the input's shape) Checks the input's shape, gives the output's. Called
+     * before forward, which may rely on it. */
     sl_status (*output_shape)(const sl_module *module, const sl_shape *in, sl_shape *out);
 
-    /* (optional: 0) Bytes that forward saves on a keeping pass for an input of this shape, counting
-     * tensors that it shares with its input or output once, on the side of their maker: a saved
-     * input is not counted, a saved output is. */
+    /* (optional: 0) Bytes that forward saves on a keeping pass for an input of this shape: what it
+     * makes, and the input if it is saved, but not the output, which is the next module's input. So
+     * the sum over a chain counts each tensor once. */
     int64_t (*saved_bytes)(const sl_module *module, const sl_shape *in);
 
     /* (optional: 0) Floating-point operations of forward's matrix products, a multiply-add as 2. */
@@ -70,7 +73,8 @@ sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *ch
 int sl_module_child_count(const sl_module *module);
 sl_module *sl_module_child(const sl_module *module, int index);
 
-/* Runs ops->forward / ops->backward; on an error adds the module's path and type to its text. */
+/* Runs ops->forward / ops->backward; an error's text gets the path and type of the innermost module
+ * that failed: "1.linear1 (Linear): …". */
 sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                              sl_tensor **grad_in);
@@ -109,7 +113,8 @@ typedef struct sl_parameter_spec {
 sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *spec,
                                   sl_parameter **out);
 
-/* Within its root: "1.self_attn.in_proj_weight", as PyTorch's state_dict names it. */
+/* Within its root: "1.self_attn.in_proj_weight", as PyTorch's state_dict names it. Changes when the
+ * root becomes part of another module. */
 const char *sl_parameter_name(const sl_parameter *parameter);
 sl_parameter_kind sl_parameter_get_kind(const sl_parameter *parameter);
 const sl_shape *sl_parameter_shape(const sl_parameter *parameter);
@@ -140,9 +145,11 @@ typedef struct sl_parameter_set_options {
  * a device; or, with first = 0 and count = 0, all of any `root`.
  *
  * Values and gradients lie in flat buckets: parameters in reverse order of registration, each
- * starting at a multiple of 64 bytes (the padding is 0 in both); a bucket closes when its bytes
- * reach its limit. Initial values are functions of (seed, the parameter's number in root, element),
- * so they do not depend on how root is cut. Borrows root; a parameter is in one set at a time. */
+ * starting at a multiple of 64 bytes (the padding is 0 in both); a bucket closes when the bytes of
+ * its parameters, without padding, reach its limit. Initial values are functions of (seed, the
+ * parameter's number in root, element), so they do not depend on how root is cut. Borrows root,
+ * which must outlive the set; a parameter is in one set at a time. Sets of different children may
+ * be created and used by different threads. */
 sl_status sl_parameter_set_create(sl_module *root, int first, int count,
                                   const sl_parameter_set_options *options, sl_parameter_set **out);
 void sl_parameter_set_destroy(sl_parameter_set **set);

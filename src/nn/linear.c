@@ -1,0 +1,235 @@
+/* Linear: x W^T + bias. */
+#include "nn/linear.h"
+
+#include "nn/module.h"
+#include "nn/parameter.h"
+#include "nn/pass.h"
+#include "nn/shape.h"
+#include "sluice/layers.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- The products ----------------------------------------------------------------------- */
+
+sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
+                             const sli_epilogue *epilogue, sl_tensor *out)
+{
+    sl_device *device = sl_tensor_device(in);
+    const float *weight, *bias = NULL;
+    SL_TRY(sli_parameter_values(linear->weight, device, &weight));
+    if (linear->bias)
+        SL_TRY(sli_parameter_values(linear->bias, device, &bias));
+    sli_gemm product = {
+        .transpose_b = true,
+        .m = sl_tensor_rows(in),
+        .n = linear->out,
+        .k = linear->in,
+        .a = sl_tensor_f32(in),
+        .lda = linear->in,
+        .b = weight,
+        .ldb = linear->in,
+        .c = sl_tensor_f32(out),
+        .ldc = linear->out,
+        .bias = bias,
+    };
+    if (epilogue) {
+        product.activation = epilogue->activation;
+        product.dropout = epilogue->dropout;
+        if (epilogue->preactivation)
+            product.preactivation = sl_tensor_f32(epilogue->preactivation);
+    }
+    return sli_device_get_ops(device)->gemm(device, &product);
+}
+
+sl_status sli_linear_backward_epilogue(const sli_linear *linear, const sli_epilogue *epilogue,
+                                       const sl_tensor *saved, sl_tensor *grad)
+{
+    if (!epilogue && !linear->bias)
+        return SL_OK;
+    sl_device *device = sl_tensor_device(grad);
+    sli_epilogue_backward back = {
+        .rows = sl_tensor_rows(grad),
+        .columns = linear->out,
+        .grad = sl_tensor_f32(grad),
+        .saved = saved ? sl_tensor_f32(saved) : NULL,
+    };
+    if (epilogue) {
+        back.activation = epilogue->activation;
+        back.dropout = epilogue->dropout;
+    }
+    if (linear->bias)
+        SL_TRY(sli_parameter_gradient(linear->bias, &back.beta, &back.grad_bias));
+    sli_device_get_ops(device)->epilogue_backward(device, &back);
+    return SL_OK;
+}
+
+sl_status sli_linear_backward_weight(const sli_linear *linear, const sl_tensor *grad,
+                                     const sl_tensor *in)
+{
+    sl_device *device = sl_tensor_device(grad);
+    float beta, *grad_weight;
+    SL_TRY(sli_parameter_gradient(linear->weight, &beta, &grad_weight));
+    sli_gemm product = {
+        .transpose_a = true,
+        .m = linear->out,
+        .n = linear->in,
+        .k = sl_tensor_rows(grad),
+        .a = sl_tensor_f32(grad),
+        .lda = linear->out,
+        .b = sl_tensor_f32(in),
+        .ldb = linear->in,
+        .beta = beta,
+        .c = grad_weight,
+        .ldc = linear->in,
+    };
+    return sli_device_get_ops(device)->gemm(device, &product);
+}
+
+sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *grad, float beta,
+                                    sl_tensor *grad_in)
+{
+    sl_device *device = sl_tensor_device(grad);
+    const float *weight;
+    SL_TRY(sli_parameter_values(linear->weight, device, &weight));
+    sli_gemm product = {
+        .m = sl_tensor_rows(grad),
+        .n = linear->in,
+        .k = linear->out,
+        .a = sl_tensor_f32(grad),
+        .lda = linear->out,
+        .b = weight,
+        .ldb = linear->in,
+        .beta = beta,
+        .c = sl_tensor_f32(grad_in),
+        .ldc = linear->in,
+    };
+    return sli_device_get_ops(device)->gemm(device, &product);
+}
+
+sl_status sli_linear_declare(sl_module *module, const char *weight_name, float weight_bound,
+                             const char *bias_name, float bias_bound, sli_linear *linear)
+{
+    sl_parameter_spec weight = {
+        .name = weight_name,
+        .shape = sl_shape_2d(linear->out, linear->in),
+        .low = -weight_bound,
+        .high = weight_bound,
+    };
+    SL_TRY(sl_module_add_parameter(module, &weight, &linear->weight));
+    if (!bias_name)
+        return SL_OK;
+    sl_parameter_spec bias = {
+        .name = bias_name,
+        .shape = sl_shape_1d(linear->out),
+        .low = -bias_bound,
+        .high = bias_bound,
+    };
+    return sl_module_add_parameter(module, &bias, &linear->bias);
+}
+
+/* ---- The module ------------------------------------------------------------------------- */
+
+static sl_status linear_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
+{
+    const sli_linear *linear = sl_module_state(module);
+    SL_TRY(sli_shape_check_width(in, 1, linear->in));
+    out->size[out->dims - 1] = linear->out;
+    return SL_OK;
+}
+
+static sl_status linear_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                sl_tensor **out)
+{
+    const sli_linear *linear = sl_module_state(module);
+    sl_shape shape;
+    SL_TRY(sli_check_dtype("the input", in, SL_F32));
+    SL_TRY(linear_output_shape(module, sl_tensor_shape(in), &shape));
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
+    sl_status status = sli_linear_forward(linear, in, NULL, *out);
+    if (status == SL_OK)
+        status = sl_pass_save_shared(pass, in);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    return status;
+}
+
+static sl_status linear_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                 sl_tensor **grad_in)
+{
+    const sli_linear *linear = sl_module_state(module);
+    sl_shape shape;
+    sl_tensor *in;
+    SL_TRY(sl_pass_pop(pass, &in));
+    sl_status status = linear_output_shape(module, sl_tensor_shape(in), &shape);
+    if (status == SL_OK)
+        status = sli_check_grad(grad_out, &shape);
+    if (status == SL_OK)
+        status = sli_linear_backward_epilogue(linear, NULL, NULL, grad_out);
+    if (status == SL_OK)
+        status = sli_linear_backward_weight(linear, grad_out, in);
+    shape = *sl_tensor_shape(in);
+    sl_tensor_destroy(&in);
+    if (status != SL_OK || !grad_in)
+        return status;
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, grad_in));
+    status = sli_linear_backward_input(linear, grad_out, 0.0f, *grad_in);
+    if (status != SL_OK)
+        sl_tensor_destroy(grad_in);
+    return status;
+}
+
+static int64_t linear_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    (void)module;
+    return sl_shape_count(in) * (int64_t)sizeof(float);
+}
+
+static int64_t linear_flops(const sl_module *module, const sl_shape *in)
+{
+    const sli_linear *linear = sl_module_state(module);
+    return 2 * sli_shape_rows(in) * linear->in * linear->out;
+}
+
+static const sl_module_ops linear_ops = {
+    .type = "Linear",
+    .forward = linear_forward,
+    .backward = linear_backward,
+    .output_shape = linear_output_shape,
+    .saved_bytes = linear_saved_bytes,
+    .flops = linear_flops,
+};
+
+const sli_linear *sli_module_as_linear(const sl_module *module)
+{
+    return module->ops == &linear_ops ? sl_module_state(module) : NULL;
+}
+
+sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, float weight_bound,
+                            float bias_bound, sl_module **out)
+{
+    *out = NULL;
+    sli_linear *linear = calloc(1, sizeof *linear);
+    if (!linear)
+        return sl_error(SL_ERR_MEMORY, "sl_linear_create: no memory for a linear layer");
+    *linear = (sli_linear){.in = in, .out = out_features};
+    SL_TRY(sl_module_create(&linear_ops, linear, out));
+    sl_status status = sli_linear_declare(*out, "weight", weight_bound, no_bias ? NULL : "bias",
+                                          bias_bound, linear);
+    if (status != SL_OK)
+        sl_module_destroy(out);
+    return status;
+}
+
+sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bias, sl_module **out)
+{
+    *out = NULL;
+    if (in_features < 1 || out_features < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_linear_create: features must be at least 1, got %" PRId64
+                        " in and %" PRId64 " out",
+                        in_features, out_features);
+    float bound = (float)(1.0 / sqrt((double)in_features));
+    return sli_linear_create(in_features, out_features, no_bias, bound, bound, out);
+}

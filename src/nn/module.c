@@ -1,0 +1,261 @@
+/* Modules: the tree that they form, and running one of them. */
+#include "nn/module.h"
+
+#include "nn/parameter.h"
+#include "nn/pass.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Creation --------------------------------------------------------------------------- */
+
+static void free_state(const sl_module_ops *ops, void *state)
+{
+    if (ops->destroy_state)
+        ops->destroy_state(state);
+    else
+        free(state);
+}
+
+sl_status sl_module_create(const sl_module_ops *ops, void *state, sl_module **out)
+{
+    *out = NULL;
+    sl_module *module = calloc(1, sizeof *module);
+    if (!module) {
+        free_state(ops, state);
+        return sl_error(SL_ERR_MEMORY, "sl_module_create: no memory for a %s", ops->type);
+    }
+    module->ops = ops;
+    module->state = state;
+    *out = module;
+    return SL_OK;
+}
+
+static void destroy_tree(sl_module *module)
+{
+    for (int i = 0; i < module->child_count; i++)
+        destroy_tree(module->children[i]);
+    for (int i = 0; i < module->parameter_count; i++)
+        sli_parameter_destroy(module->parameters[i]);
+    free_state(module->ops, module->state);
+    free(module->children);
+    free(module->parameters);
+    free(module->name);
+    free(module);
+}
+
+void sl_module_destroy(sl_module **module)
+{
+    if (!module || !*module)
+        return;
+    destroy_tree(*module);
+    *module = NULL;
+}
+
+/* ---- The tree --------------------------------------------------------------------------- */
+
+sl_module *sli_module_root(sl_module *module)
+{
+    while (module->parent)
+        module = module->parent;
+    return module;
+}
+
+static void number_below(sl_module *module, uint32_t *modules, uint32_t *parameters)
+{
+    module->number = (*modules)++;
+    for (int i = 0; i < module->parameter_count; i++)
+        module->parameters[i]->number = (*parameters)++;
+    for (int i = 0; i < module->child_count; i++)
+        number_below(module->children[i], modules, parameters);
+}
+
+void sli_module_number_tree(sl_module *root)
+{
+    uint32_t modules = 0, parameters = 0;
+    number_below(root, &modules, &parameters);
+}
+
+const char *sli_module_path(const sl_module *module, char *text)
+{
+    size_t end = SLI_PATH_BYTES - 1;
+    text[end] = '\0';
+    for (; module->parent; module = module->parent) {
+        size_t length = strlen(module->name);
+        size_t dot = text[end] != '\0';
+        if (length + dot > end)
+            break; /* deeper than any message needs: the path's end says enough */
+        if (dot)
+            text[--end] = '.';
+        end -= length;
+        memcpy(text + end, module->name, length);
+    }
+    return memmove(text, text + end, SLI_PATH_BYTES - end);
+}
+
+sl_status sli_module_check_name(const sl_module *module, const char *name)
+{
+    const char *type = module->ops->type;
+    if (!name || !*name || strchr(name, '.'))
+        return sl_error(SL_ERR_INVALID,
+                        "%s: a name within a module is not empty and has no dot, got \"%s\"", type,
+                        name ? name : "");
+    bool taken = false;
+    for (int i = 0; i < module->child_count && !taken; i++)
+        taken = strcmp(module->children[i]->name, name) == 0;
+    for (int i = 0; i < module->parameter_count && !taken; i++)
+        taken = strcmp(module->parameters[i]->name, name) == 0;
+    if (taken)
+        return sl_error(SL_ERR_INVALID, "%s: the name \"%s\" is used twice", type, name);
+    return SL_OK;
+}
+
+void *sli_grow(void *array, int count)
+{
+    if (count & (count - 1))
+        return array; /* the room is the next power of two */
+    size_t room = count ? 2 * (size_t)count : 1;
+    void *grown = realloc(array, room * sizeof(void *));
+    if (!grown)
+        sl_error(SL_ERR_MEMORY, "no memory for a list of %zu", room);
+    return grown;
+}
+
+/* Makes `child` the last child, or leaves both as they were. */
+static sl_status attach(sl_module *module, const char *name, sl_module *child)
+{
+    SL_TRY(sli_module_check_name(module, name));
+    sl_module **children = sli_grow(module->children, module->child_count);
+    if (!children)
+        return SL_ERR_MEMORY;
+    module->children = children;
+    child->name = strdup(name);
+    if (!child->name)
+        return sl_error(SL_ERR_MEMORY, "sl_module_add_child: no memory for the name \"%s\"", name);
+    child->parent = module;
+    sl_status status = sli_parameters_rename(child);
+    if (status != SL_OK) {
+        child->parent = NULL;
+        return status;
+    }
+    module->children[module->child_count++] = child;
+    sli_module_number_tree(sli_module_root(module));
+    return SL_OK;
+}
+
+sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *child)
+{
+    if (!child)
+        return sl_error(SL_ERR_INVALID, "%s: child \"%s\" is NULL", module->ops->type, name);
+    /* Neither of these is ours to free: one belongs to its parent, the other holds `module`. */
+    if (child->parent)
+        return sl_error(SL_ERR_INVALID, "%s: module with duplicate children is not supported",
+                        module->ops->type);
+    if (child == sli_module_root(module))
+        return sl_error(SL_ERR_INVALID, "%s: a module cannot be part of itself", module->ops->type);
+    sl_status status = attach(module, name, child);
+    if (status != SL_OK)
+        sl_module_destroy(&child);
+    return status;
+}
+
+void *sl_module_state(const sl_module *module)
+{
+    return module->state;
+}
+
+const char *sl_module_type(const sl_module *module)
+{
+    return module->ops->type;
+}
+
+int sl_module_child_count(const sl_module *module)
+{
+    return module->child_count;
+}
+
+sl_module *sl_module_child(const sl_module *module, int index)
+{
+    return module->children[index];
+}
+
+int64_t sl_module_parameter_elements(const sl_module *module)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < module->parameter_count; i++)
+        if (module->parameters[i]->kind != SL_PARAMETER_BUFFER)
+            elements += sl_shape_count(&module->parameters[i]->shape);
+    for (int i = 0; i < module->child_count; i++)
+        elements += sl_module_parameter_elements(module->children[i]);
+    return elements;
+}
+
+/* ---- Running ---------------------------------------------------------------------------- */
+
+/* Ends a call that sli_pass_enter began: an error gets the place of the innermost module only. */
+static sl_status leave(const sl_module *module, sl_pass *pass, sl_status status)
+{
+    if (sli_pass_leave(pass, status)) {
+        char path[SLI_PATH_BYTES];
+        sli_module_path(module, path);
+        if (*path)
+            sl_error_context(status, "%s (%s): ", path, module->ops->type);
+        else
+            sl_error_context(status, "%s: ", module->ops->type);
+    }
+    return status;
+}
+
+static sl_status check_call(const sl_pass *pass, const char *what, const sl_tensor *tensor,
+                            bool can_run)
+{
+    if (!can_run)
+        return sl_error(SL_ERR_UNSUPPORTED, "runs as a part of its parent only");
+    if (sl_tensor_device(tensor) != sl_pass_device(pass))
+        return sl_error(SL_ERR_INVALID, "the %s is on %s, the pass on %s", what,
+                        sl_device_name(sl_tensor_device(tensor)),
+                        sl_device_name(sl_pass_device(pass)));
+    return SL_OK;
+}
+
+sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
+{
+    *out = NULL;
+    sl_shape out_shape;
+    sli_pass_enter(pass);
+    sl_status status = check_call(pass, "input", in, module->ops->forward);
+    if (status == SL_OK)
+        status = sl_module_output_shape(module, sl_tensor_shape(in), &out_shape);
+    if (status == SL_OK)
+        status = module->ops->forward(module, pass, in, out);
+    return leave(module, pass, status);
+}
+
+sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                             sl_tensor **grad_in)
+{
+    if (grad_in)
+        *grad_in = NULL;
+    sli_pass_enter(pass);
+    sl_status status = check_call(pass, "gradient", grad_out, module->ops->backward);
+    if (status == SL_OK)
+        status = module->ops->backward(module, pass, grad_out, grad_in);
+    return leave(module, pass, status);
+}
+
+sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
+{
+    *out = *in;
+    return module->ops->output_shape ? module->ops->output_shape(module, in, out) : SL_OK;
+}
+
+int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    return module->ops->saved_bytes ? module->ops->saved_bytes(module, in) : 0;
+}
+
+int64_t sl_module_flops(const sl_module *module, const sl_shape *in)
+{
+    return module->ops->flops ? module->ops->flops(module, in) : 0;
+}

@@ -1,0 +1,166 @@
+/* Parameters: what a module declares, and the access of its kernels to values and gradients. */
+#include "nn/parameter.h"
+
+#include "nn/module.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Declaration ------------------------------------------------------------------------ */
+
+static sl_status rename_one(sl_parameter *parameter)
+{
+    char path[SLI_PATH_BYTES];
+    sli_module_path(parameter->module, path);
+    size_t bytes = strlen(path) + strlen(parameter->name) + 2;
+    char *joined = malloc(bytes);
+    if (!joined)
+        return sl_error(SL_ERR_MEMORY, "no memory for the name of parameter \"%s\"",
+                        parameter->name);
+    snprintf(joined, bytes, "%s%s%s", path, *path ? "." : "", parameter->name);
+    free(parameter->path);
+    parameter->path = joined;
+    return SL_OK;
+}
+
+sl_status sli_parameters_rename(sl_module *module)
+{
+    for (int i = 0; i < module->parameter_count; i++)
+        SL_TRY(rename_one(module->parameters[i]));
+    for (int i = 0; i < module->child_count; i++)
+        SL_TRY(sli_parameters_rename(module->children[i]));
+    return SL_OK;
+}
+
+static sl_status check_spec(const sl_module *module, const sl_parameter_spec *spec)
+{
+    SL_TRY(sli_module_check_name(module, spec->name));
+    for (int i = 0; i < spec->shape.dims; i++) {
+        char text[SL_SHAPE_TEXT_BYTES];
+        if (spec->shape.size[i] < 1)
+            return sl_error(SL_ERR_INVALID, "%s: parameter \"%s\" cannot have shape %s",
+                            module->ops->type, spec->name, sl_shape_text(&spec->shape, text));
+    }
+    if (!(spec->low <= spec->high))
+        return sl_error(SL_ERR_INVALID,
+                        "%s: initial values of \"%s\" lie between low and high, got %g and %g",
+                        module->ops->type, spec->name, (double)spec->low, (double)spec->high);
+    return SL_OK;
+}
+
+sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *spec,
+                                  sl_parameter **out)
+{
+    *out = NULL;
+    SL_TRY(check_spec(module, spec));
+    sl_parameter **parameters = sli_grow(module->parameters, module->parameter_count);
+    if (!parameters)
+        return SL_ERR_MEMORY;
+    module->parameters = parameters;
+    sl_parameter *parameter = calloc(1, sizeof *parameter);
+    if (!parameter)
+        return sl_error(SL_ERR_MEMORY, "no memory for parameter \"%s\"", spec->name);
+    parameter->module = module;
+    parameter->kind = spec->kind;
+    parameter->shape = spec->shape;
+    parameter->low = spec->low;
+    parameter->high = spec->high;
+    parameter->fill = spec->fill;
+    parameter->name = strdup(spec->name);
+    if (!parameter->name || rename_one(parameter) != SL_OK) {
+        sli_parameter_destroy(parameter);
+        return sl_error(SL_ERR_MEMORY, "no memory for parameter \"%s\"", spec->name);
+    }
+    module->parameters[module->parameter_count++] = parameter;
+    sli_module_number_tree(sli_module_root(module));
+    *out = parameter;
+    return SL_OK;
+}
+
+void sli_parameter_destroy(sl_parameter *parameter)
+{
+    sl_tensor_destroy(&parameter->value);
+    sl_tensor_destroy(&parameter->grad);
+    free(parameter->name);
+    free(parameter->path);
+    free(parameter);
+}
+
+/* ---- Public access ---------------------------------------------------------------------- */
+
+const char *sl_parameter_name(const sl_parameter *parameter)
+{
+    return parameter->path;
+}
+
+sl_parameter_kind sl_parameter_get_kind(const sl_parameter *parameter)
+{
+    return parameter->kind;
+}
+
+const sl_shape *sl_parameter_shape(const sl_parameter *parameter)
+{
+    return &parameter->shape;
+}
+
+sl_tensor *sl_parameter_value(const sl_parameter *parameter)
+{
+    return parameter->value;
+}
+
+sl_tensor *sl_parameter_grad(sl_parameter *parameter)
+{
+    if (parameter->grad && parameter->grad_is_stale) {
+        sl_tensor_zero(parameter->grad);
+        parameter->grad_is_stale = false;
+    }
+    return parameter->grad;
+}
+
+sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta)
+{
+    *beta = parameter->grad_is_stale ? 0.0f : 1.0f;
+    parameter->grad_is_stale = false;
+    return parameter->grad;
+}
+
+/* ---- Access of the layers --------------------------------------------------------------- */
+
+sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *device,
+                               const float **out)
+{
+    *out = NULL;
+    if (!parameter->value)
+        return sl_error(SL_ERR_INVALID,
+                        "parameter %s has no value yet: sl_parameter_set_create places it",
+                        parameter->path);
+    if (sl_tensor_device(parameter->value) != device)
+        return sl_error(SL_ERR_INVALID, "parameter %s is on %s, the input on %s", parameter->path,
+                        sl_device_name(sl_tensor_device(parameter->value)), sl_device_name(device));
+    *out = sl_tensor_f32(parameter->value);
+    return SL_OK;
+}
+
+sl_status sli_parameter_gradient(sl_parameter *parameter, float *beta, float **out)
+{
+    *out = NULL;
+    sl_tensor *grad = sl_parameter_grad_accumulate(parameter, beta);
+    if (!grad)
+        return sl_error(SL_ERR_INVALID,
+                        "parameter %s has no gradient: its set was created without gradients",
+                        parameter->path);
+    *out = sl_tensor_f32(grad);
+    return SL_OK;
+}
+
+sl_status sli_parameter_gradient_pair(sl_parameter *first, sl_parameter *second, float *beta,
+                                      float **out_first, float **out_second)
+{
+    if (first->grad_is_stale != second->grad_is_stale) {
+        sl_parameter_grad(first);
+        sl_parameter_grad(second);
+    }
+    SL_TRY(sli_parameter_gradient(first, beta, out_first));
+    return sli_parameter_gradient(second, beta, out_second);
+}

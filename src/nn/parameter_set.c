@@ -1,0 +1,319 @@
+/* Parameter sets: parameters placed on a device, with values and gradients in flat buckets.
+ *
+ *   registration   a b c d e          (frozen parameters and buffers have tensors of their own)
+ *   buckets        [e d] [c] [b a]    reverse order: backward is done with e first
+ *                   │ └ starts at a multiple of 64 bytes; the gap is 0 in values and gradients
+ *                   └ closed when the bytes of its parameters, gaps not counted, reach the limit
+ *
+ * These are the buckets of PyTorch's _compute_bucket_assignment_by_size for the reversed list. A
+ * gap of zeros changes no sum and no norm, and an optimizer's step leaves it 0. */
+#include "nn/parameter.h"
+
+#include "device/device.h"
+#include "nn/module.h"
+
+#include <stdlib.h>
+
+enum {
+    ALIGNMENT_ELEMENTS = 64 / sizeof(float),
+    FIRST_BUCKET_BYTES = 1 << 20,
+    BUCKET_BYTES = 25 << 20,
+};
+
+typedef struct bucket {
+    int first, count; /* of set->parameters, trained ones, counted from the end */
+    int64_t elements; /* with gaps */
+    sl_tensor *values;
+    sl_tensor *grads; /* NULL without gradients */
+} bucket;
+
+struct sl_parameter_set {
+    sl_parameter_set_options options;
+    sl_parameter **parameters; /* in order of registration */
+    int count;
+    sl_parameter **trained; /* in reverse order: as they lie in the buckets */
+    int trained_count;
+    bucket *buckets;
+    int bucket_count;
+};
+
+/* ---- Which parameters ------------------------------------------------------------------- */
+
+static int count_below(const sl_module *module)
+{
+    int count = module->parameter_count;
+    for (int i = 0; i < module->child_count; i++)
+        count += count_below(module->children[i]);
+    return count;
+}
+
+static void list_below(sl_module *module, sl_parameter_set *set)
+{
+    for (int i = 0; i < module->parameter_count; i++)
+        set->parameters[set->count++] = module->parameters[i];
+    for (int i = 0; i < module->child_count; i++)
+        list_below(module->children[i], set);
+}
+
+static sl_status check_range(const sl_module *root, int first, int count)
+{
+    bool whole = first == 0 && count == 0;
+    if (!whole && !sl_module_is_sequential(root))
+        return sl_error(SL_ERR_INVALID,
+                        "sl_parameter_set_create: only a sequential can be placed in parts, got %s",
+                        sl_module_type(root));
+    if (!whole && (first < 0 || count < 0 || first > root->child_count - count))
+        return sl_error(SL_ERR_INVALID,
+                        "sl_parameter_set_create: children %d to %d of a sequential of %d", first,
+                        first + count - 1, root->child_count);
+    return SL_OK;
+}
+
+static sl_status list_parameters(sl_parameter_set *set, sl_module *root, int first, int count)
+{
+    bool whole = first == 0 && count == 0;
+    int total = whole ? count_below(root) : 0;
+    for (int i = first; i < first + count; i++)
+        total += count_below(root->children[i]);
+    set->parameters = malloc(((size_t)total + 1) * sizeof(sl_parameter *));
+    set->trained = malloc(((size_t)total + 1) * sizeof(sl_parameter *));
+    set->buckets = malloc(((size_t)total + 1) * sizeof(bucket));
+    if (!set->parameters || !set->trained || !set->buckets)
+        return sl_error(SL_ERR_MEMORY,
+                        "sl_parameter_set_create: no memory for the list of %d "
+                        "parameters",
+                        total);
+    if (whole)
+        list_below(root, set);
+    for (int i = first; i < first + count; i++)
+        list_below(root->children[i], set);
+    for (int i = set->count - 1; i >= 0; i--)
+        if (set->parameters[i]->kind == SL_PARAMETER_TRAINED)
+            set->trained[set->trained_count++] = set->parameters[i];
+    return SL_OK;
+}
+
+/* ---- Buckets ---------------------------------------------------------------------------- */
+
+static int64_t elements_of(const sl_parameter *parameter)
+{
+    return sl_shape_count(&parameter->shape);
+}
+
+static int64_t aligned(int64_t elements)
+{
+    return (elements + ALIGNMENT_ELEMENTS - 1) / ALIGNMENT_ELEMENTS * ALIGNMENT_ELEMENTS;
+}
+
+static void assign_buckets(sl_parameter_set *set)
+{
+    const sl_parameter_set_options *options = &set->options;
+    int64_t later = options->bucket_bytes ? options->bucket_bytes : BUCKET_BYTES;
+    int64_t limit = options->first_bucket_bytes ? options->first_bucket_bytes : FIRST_BUCKET_BYTES;
+    for (int i = 0; i < set->trained_count;) {
+        bucket *open = &set->buckets[set->bucket_count++];
+        *open = (bucket){.first = i};
+        for (int64_t bytes = 0; i < set->trained_count && bytes < limit; i++) {
+            bytes += elements_of(set->trained[i]) * (int64_t)sizeof(float);
+            open->elements += aligned(elements_of(set->trained[i]));
+            open->count++;
+        }
+        limit = later;
+    }
+}
+
+static sl_status zero_range(sl_tensor *flat, int64_t from, int64_t to)
+{
+    sl_shape shape = sl_shape_1d(to - from);
+    sl_tensor *view;
+    SL_TRY(sl_tensor_view(flat, from, &shape, &view));
+    sl_tensor_zero(view);
+    sl_tensor_destroy(&view);
+    return SL_OK;
+}
+
+/* Makes the parameters' values or gradients views into `flat`, with zeros between them. */
+static sl_status cut(const sl_parameter_set *set, const bucket *from, sl_tensor *flat, bool grads)
+{
+    int64_t offset = 0;
+    for (int i = from->first; i < from->first + from->count; i++) {
+        sl_parameter *parameter = set->trained[i];
+        int64_t end = offset + elements_of(parameter), next = offset + aligned(end - offset);
+        SL_TRY(sl_tensor_view(flat, offset, &parameter->shape,
+                              grads ? &parameter->grad : &parameter->value));
+        if (next > end)
+            SL_TRY(zero_range(flat, end, next));
+        offset = next;
+    }
+    return SL_OK;
+}
+
+static sl_status place_bucket(const sl_parameter_set *set, bucket *to)
+{
+    sl_device *device = set->options.device;
+    sl_shape shape = sl_shape_1d(to->elements);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, SL_F32, &shape, &to->values));
+    SL_TRY(cut(set, to, to->values, false));
+    if (set->options.no_gradients)
+        return SL_OK;
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &shape, &to->grads));
+    return cut(set, to, to->grads, true);
+}
+
+static sl_status place(sl_parameter_set *set)
+{
+    for (int i = 0; i < set->bucket_count; i++)
+        SL_TRY(place_bucket(set, &set->buckets[i]));
+    for (int i = 0; i < set->count; i++) {
+        sl_parameter *parameter = set->parameters[i];
+        if (parameter->kind != SL_PARAMETER_TRAINED)
+            SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_PARAMETERS, SL_F32,
+                                    &parameter->shape, &parameter->value));
+    }
+    sl_parameter_set_zero_grad(set);
+    return SL_OK;
+}
+
+/* ---- Initial values --------------------------------------------------------------------- */
+
+static sl_status fill_from_host(const sl_parameter *parameter)
+{
+    int64_t count = elements_of(parameter);
+    float *values = malloc((size_t)count * sizeof *values);
+    if (!values)
+        return sl_error(SL_ERR_MEMORY, "no memory for the initial values of %s", parameter->path);
+    parameter->fill(parameter->module, values, count);
+    sl_tensor_write(parameter->value, values);
+    free(values);
+    return SL_OK;
+}
+
+static sl_status initialize(const sl_parameter_set *set)
+{
+    sl_device *device = set->options.device;
+    for (int i = 0; i < set->count; i++) {
+        const sl_parameter *parameter = set->parameters[i];
+        if (parameter->fill) {
+            SL_TRY(fill_from_host(parameter));
+            continue;
+        }
+        bool constant = parameter->low == parameter->high;
+        sli_init init = {constant ? SLI_INIT_CONSTANT : SLI_INIT_UNIFORM, parameter->low,
+                         parameter->high};
+        sli_device_get_ops(device)->initialize(device, &init, set->options.seed, parameter->number,
+                                               elements_of(parameter),
+                                               sl_tensor_f32(parameter->value));
+    }
+    return SL_OK;
+}
+
+/* ---- Public functions ------------------------------------------------------------------- */
+
+static sl_status check_unplaced(const sl_parameter_set *set)
+{
+    for (int i = 0; i < set->count; i++)
+        if (set->parameters[i]->value)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_parameter_set_create: parameter %s is in a parameter set already",
+                            set->parameters[i]->path);
+    return SL_OK;
+}
+
+static sl_status check_options(const sl_parameter_set_options *options)
+{
+    if (!options->device)
+        return sl_error(SL_ERR_INVALID, "sl_parameter_set_create: parameters need a device");
+    if (options->first_bucket_bytes < 0 || options->bucket_bytes < 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_parameter_set_create: a bucket's bytes must not be negative");
+    return SL_OK;
+}
+
+sl_status sl_parameter_set_create(sl_module *root, int first, int count,
+                                  const sl_parameter_set_options *options, sl_parameter_set **out)
+{
+    *out = NULL;
+    SL_TRY(check_options(options));
+    SL_TRY(check_range(root, first, count));
+    sl_parameter_set *set = calloc(1, sizeof *set);
+    if (!set)
+        return sl_error(SL_ERR_MEMORY, "sl_parameter_set_create: no memory for a parameter set");
+    set->options = *options;
+    sl_status status = list_parameters(set, root, first, count);
+    if (status == SL_OK)
+        status = check_unplaced(set);
+    if (status != SL_OK) {
+        set->count = 0; /* what another set placed is not ours to take back */
+        goto fail;
+    }
+    assign_buckets(set);
+    status = place(set);
+    if (status == SL_OK && !options->no_init)
+        status = initialize(set);
+    if (status != SL_OK)
+        goto fail;
+    *out = set;
+    return SL_OK;
+
+fail:
+    sl_parameter_set_destroy(&set);
+    return status;
+}
+
+void sl_parameter_set_destroy(sl_parameter_set **set)
+{
+    if (!set || !*set)
+        return;
+    for (int i = 0; i < (*set)->count; i++) {
+        sl_tensor_destroy(&(*set)->parameters[i]->value);
+        sl_tensor_destroy(&(*set)->parameters[i]->grad);
+    }
+    for (int i = 0; i < (*set)->bucket_count; i++) {
+        sl_tensor_destroy(&(*set)->buckets[i].values);
+        sl_tensor_destroy(&(*set)->buckets[i].grads);
+    }
+    free((*set)->parameters);
+    free((*set)->trained);
+    free((*set)->buckets);
+    free(*set);
+    *set = NULL;
+}
+
+int sl_parameter_set_count(const sl_parameter_set *set)
+{
+    return set->count;
+}
+
+sl_parameter *sl_parameter_set_get(const sl_parameter_set *set, int index)
+{
+    return set->parameters[index];
+}
+
+sl_device *sl_parameter_set_device(const sl_parameter_set *set)
+{
+    return set->options.device;
+}
+
+int sl_parameter_set_bucket_count(const sl_parameter_set *set)
+{
+    return set->bucket_count;
+}
+
+sl_tensor *sl_parameter_set_bucket_values(const sl_parameter_set *set, int index)
+{
+    return set->buckets[index].values;
+}
+
+sl_tensor *sl_parameter_set_bucket_grads(sl_parameter_set *set, int index)
+{
+    const bucket *from = &set->buckets[index];
+    for (int i = from->first; i < from->first + from->count; i++)
+        sl_parameter_grad(set->trained[i]);
+    return from->grads;
+}
+
+void sl_parameter_set_zero_grad(sl_parameter_set *set)
+{
+    for (int i = 0; i < set->trained_count; i++)
+        set->trained[i]->grad_is_stale = true;
+}

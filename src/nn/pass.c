@@ -1,0 +1,129 @@
+/* Passes: the record of one micro-batch through one stage. */
+#include "nn/pass.h"
+
+#include "nn/module.h"
+
+#include <assert.h>
+#include <stdlib.h>
+
+sl_status sl_pass_create(const sl_pass_options *options, sl_pass **out)
+{
+    *out = NULL;
+    if (!options->device)
+        return sl_error(SL_ERR_INVALID, "sl_pass_create: a pass needs a device");
+    sl_pass *pass = calloc(1, sizeof *pass);
+    if (!pass)
+        return sl_error(SL_ERR_MEMORY, "sl_pass_create: no memory for a pass");
+    pass->options = *options;
+    pass->key = sli_philox_key_make(options->seed, SLI_RANDOM_DROPOUT);
+    *out = pass;
+    return SL_OK;
+}
+
+void sl_pass_destroy(sl_pass **pass)
+{
+    if (!pass || !*pass)
+        return;
+    while ((*pass)->count > 0)
+        sl_tensor_destroy(&(*pass)->saved[--(*pass)->count]);
+    free((*pass)->saved);
+    free(*pass);
+    *pass = NULL;
+}
+
+sl_device *sl_pass_device(const sl_pass *pass)
+{
+    return pass->options.device;
+}
+
+bool sl_pass_is_training(const sl_pass *pass)
+{
+    return pass->options.training;
+}
+
+bool sl_pass_keeps(const sl_pass *pass)
+{
+    return pass->options.keep;
+}
+
+int sl_pass_depth(const sl_pass *pass)
+{
+    return pass->count;
+}
+
+sl_status sl_pass_save(sl_pass *pass, sl_tensor **tensor)
+{
+    if (!pass->options.keep) {
+        sl_tensor_destroy(tensor);
+        return SL_OK;
+    }
+    if (!*tensor)
+        return sl_error(SL_ERR_INVALID, "sl_pass_save: there is no tensor to save");
+    sl_tensor **saved = sli_grow(pass->saved, pass->count);
+    if (!saved) {
+        sl_tensor_destroy(tensor);
+        return SL_ERR_MEMORY;
+    }
+    pass->saved = saved;
+    pass->saved[pass->count++] = *tensor;
+    *tensor = NULL;
+    return SL_OK;
+}
+
+sl_status sl_pass_save_shared(sl_pass *pass, const sl_tensor *tensor)
+{
+    if (!pass->options.keep)
+        return SL_OK;
+    sl_tensor *shared;
+    SL_TRY(sl_tensor_share(tensor, &shared));
+    return sl_pass_save(pass, &shared);
+}
+
+sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out)
+{
+    *out = NULL;
+    if (pass->count == 0)
+        return sl_error(SL_ERR_INVALID, "nothing is saved on the pass: backward needs a forward "
+                                        "with a keeping pass before it");
+    *out = pass->saved[--pass->count];
+    return SL_OK;
+}
+
+void sli_pass_enter(sl_pass *pass)
+{
+    pass->calls++;
+}
+
+bool sli_pass_leave(sl_pass *pass, sl_status status)
+{
+    bool name_it = status != SL_OK && !pass->error_is_named;
+    pass->calls--;
+    pass->error_is_named = status != SL_OK && pass->calls > 0;
+    return name_it;
+}
+
+sli_dropout sli_pass_dropout(const sl_pass *pass, const sl_module *module, uint32_t local, float p,
+                             int64_t rows_per_sample)
+{
+    assert(local < SLI_SITES_PER_MODULE);
+    return (sli_dropout){
+        .p = pass->options.training ? p : 0.0f,
+        .key = pass->key,
+        .step = (uint32_t)pass->options.step,
+        .site = module->number * SLI_SITES_PER_MODULE + local,
+        .first_sample = (uint32_t)pass->options.first_sample,
+        .rows_per_sample = rows_per_sample,
+    };
+}
+
+sl_status sli_pass_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
+{
+    sl_memory_category category = pass->options.keep ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE;
+    return sl_tensor_create(pass->options.device, category, SL_F32, shape, out);
+}
+
+sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
+{
+    *out = NULL;
+    return pass->options.keep ? sli_pass_tensor(pass, shape, out) : SL_OK;
+}

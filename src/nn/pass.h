@@ -1,0 +1,35 @@
+/* What the files of nn know about a pass beyond its public interface. */
+#ifndef SLI_NN_PASS_H
+#define SLI_NN_PASS_H
+
+#include "device/device.h"
+#include "sluice/module.h"
+
+struct sl_pass {
+    sl_pass_options options;
+    sli_philox_key key;
+    sl_tensor **saved; /* the stack: saved[count - 1] is the newest */
+    int count;
+    int calls;           /* of modules, one inside the other */
+    bool error_is_named; /* the current error's text names its module */
+};
+
+/* Around every run of a module. sli_pass_leave says whether the error's text needs the module's
+ * place: only the innermost module's place is put there. */
+void sli_pass_enter(sl_pass *pass);
+bool sli_pass_leave(sl_pass *pass, sl_status status);
+
+/* Dropout number `local` (0 … 7) of `module` in this pass, over rows of which `rows_per_sample`
+ * belong to one sample. p is 0 where the pass does not train. */
+sli_dropout sli_pass_dropout(const sl_pass *pass, const sl_module *module, uint32_t local, float p,
+                             int64_t rows_per_sample);
+
+/* A tensor that forward will save: counted as an activation by a pass that keeps it, as workspace
+ * by one that drops it. */
+sl_status sli_pass_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+
+/* As sli_pass_tensor, but leaves *out NULL on a pass that does not keep: for what only backward
+ * reads. */
+sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+
+#endif

@@ -1,0 +1,139 @@
+/* Sequential: children that run one after the other. */
+#include "nn/module.h"
+
+#include <stdio.h>
+
+static sl_status sequential_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                    sl_tensor **out)
+{
+    sl_tensor *current;
+    SL_TRY(sl_tensor_share(in, &current));
+    for (int i = 0; i < module->child_count; i++) {
+        sl_tensor *next;
+        sl_status status = sl_module_forward(module->children[i], pass, current, &next);
+        sl_tensor_destroy(&current); /* it lives on if the child saved it */
+        SL_TRY(status);
+        current = next;
+    }
+    *out = current;
+    return SL_OK;
+}
+
+static sl_status sequential_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                     sl_tensor **grad_in)
+{
+    sl_tensor *current;
+    SL_TRY(sl_tensor_share(grad_out, &current));
+    for (int i = module->child_count - 1; i >= 0; i--) {
+        sl_tensor *next = NULL;
+        bool needed = i > 0 || grad_in;
+        sl_status status =
+            sl_module_backward(module->children[i], pass, current, needed ? &next : NULL);
+        sl_tensor_destroy(&current);
+        SL_TRY(status);
+        current = next;
+    }
+    if (grad_in)
+        *grad_in = current;
+    else
+        sl_tensor_destroy(&current);
+    return SL_OK;
+}
+
+static sl_status sequential_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
+{
+    *out = *in;
+    for (int i = 0; i < module->child_count; i++) {
+        sl_shape next;
+        SL_TRY(sl_module_output_shape(module->children[i], out, &next));
+        *out = next;
+    }
+    return SL_OK;
+}
+
+/* Sums a figure over the children, each with the shape that reaches it. */
+static int64_t sum(const sl_module *module, const sl_shape *in,
+                   int64_t (*figure)(const sl_module *child, const sl_shape *in))
+{
+    int64_t total = 0;
+    sl_shape shape = *in;
+    for (int i = 0; i < module->child_count; i++) {
+        sl_shape next;
+        total += figure(module->children[i], &shape);
+        if (sl_module_output_shape(module->children[i], &shape, &next) != SL_OK)
+            break;
+        shape = next;
+    }
+    return total;
+}
+
+static int64_t sequential_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    return sum(module, in, sl_module_saved_bytes);
+}
+
+static int64_t sequential_flops(const sl_module *module, const sl_shape *in)
+{
+    return sum(module, in, sl_module_flops);
+}
+
+static const sl_module_ops sequential_ops = {
+    .type = "Sequential",
+    .forward = sequential_forward,
+    .backward = sequential_backward,
+    .output_shape = sequential_output_shape,
+    .saved_bytes = sequential_saved_bytes,
+    .flops = sequential_flops,
+};
+
+bool sl_module_is_sequential(const sl_module *module)
+{
+    return module->ops == &sequential_ops;
+}
+
+static bool is_repeated(sl_module *const *modules, int index)
+{
+    for (int i = 0; i < index; i++)
+        if (modules[i] == modules[index])
+            return true;
+    return false;
+}
+
+/* Looked at before any is taken: one that cannot be added may have been freed by then. */
+static sl_status check_modules(sl_module *const *modules, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (!modules[i])
+            return sl_error(SL_ERR_INVALID, "Sequential: module %d is NULL", i);
+        if (modules[i]->parent || is_repeated(modules, i))
+            return sl_error(SL_ERR_INVALID,
+                            "Sequential: module with duplicate children is not supported");
+    }
+    return SL_OK;
+}
+
+sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module **out)
+{
+    *out = NULL;
+    int taken = 0;
+    sl_module *sequential = NULL;
+    sl_status status = check_modules(modules, count);
+    if (status == SL_OK)
+        status = sl_module_create(&sequential_ops, NULL, &sequential);
+    for (; status == SL_OK && taken < count; taken++) {
+        char name[16];
+        snprintf(name, sizeof name, "%d", taken);
+        status = sl_module_add_child(sequential, name, modules[taken]);
+    }
+    if (status == SL_OK) {
+        *out = sequential;
+        return SL_OK;
+    }
+    for (int i = taken; i < count; i++) {
+        sl_module *left = modules[i];
+        if (left && !is_repeated(modules, i) && !left->parent)
+            sl_module_destroy(&left);
+    }
+    sl_module_destroy(&sequential);
+    return status;
+}
