@@ -1,0 +1,130 @@
+/* Where a model is cut into stages. */
+#include "sluice/pipe.h"
+
+#include <stdlib.h>
+
+/* ---- The tutorials' rule ---------------------------------------------------------------- */
+
+static sl_status by_layers(int modules, int stages, int *balance)
+{
+    int layers = modules - 2; /* without the encoder and the decoder */
+    if (layers < stages)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_partition: %d stages need as many layers between the first and the "
+                        "last module, the model has %d",
+                        stages, layers < 0 ? 0 : layers);
+    int share = layers / stages + (layers % stages != 0);
+    bool none_empty = (stages - 1) * share < layers;
+    for (int stage = 0; stage < stages; stage++) {
+        if (!none_empty)
+            balance[stage] = layers / stages + (stage < layers % stages);
+        else if (stage + 1 < stages)
+            balance[stage] = share;
+        else
+            balance[stage] = layers - (stages - 1) * share;
+    }
+    balance[0]++;
+    balance[stages - 1]++;
+    return SL_OK;
+}
+
+/* ---- By parameters ---------------------------------------------------------------------- */
+
+/* best[s][n]: the smallest cost of the first n modules in s + 1 stages; cut[s][n]: where the last
+ * of those stages starts. `before[n]` is the number of parameters before module n. */
+typedef struct search {
+    int modules, stages;
+    const int64_t *before; /* [modules + 1] */
+    double *best;          /* [stages][modules + 1] */
+    int *cut;              /* [stages][modules + 1] */
+} search;
+
+static size_t cell(const search *s, int stage, int modules)
+{
+    return (size_t)stage * (size_t)(s->modules + 1) + (size_t)modules;
+}
+
+static double block(const search *s, int start, int end)
+{
+    return (double)(s->before[end] - s->before[start]);
+}
+
+/* Fills the tables by dynamic programming. Without a limit the cost is the largest block; with one
+ * it is the sum of the blocks' squares, none of them above the limit. Negative: impossible. */
+static void fill(search *s, double limit)
+{
+    for (int stage = 0; stage < s->stages; stage++) {
+        for (int end = 0; end <= s->modules; end++) {
+            double best = -1;
+            int cut = 0;
+            for (int start = stage; start < end; start++) {
+                double size = block(s, start, end);
+                double before = stage > 0 ? s->best[cell(s, stage - 1, start)] : start > 0 ? -1 : 0;
+                if (before < 0 || (limit >= 0 && size > limit))
+                    continue;
+                double cost = limit >= 0 ? before + size * size : size > before ? size : before;
+                if (best < 0 || cost < best) {
+                    best = cost;
+                    cut = start;
+                }
+            }
+            s->best[cell(s, stage, end)] = best;
+            s->cut[cell(s, stage, end)] = cut;
+        }
+    }
+}
+
+/* The largest block is made as small as possible first; of all cuts that reach this, one with the
+ * smallest sum of squares is taken, which spreads what is left as evenly as it can be. */
+static void find_cuts(search *s, int *balance)
+{
+    fill(s, -1);
+    fill(s, s->best[cell(s, s->stages - 1, s->modules)]);
+    int end = s->modules;
+    for (int stage = s->stages - 1; stage >= 0; stage--) {
+        int start = s->cut[cell(s, stage, end)];
+        balance[stage] = end - start;
+        end = start;
+    }
+}
+
+static sl_status by_parameters(const sl_module *model, int stages, int *balance)
+{
+    int modules = sl_module_child_count(model);
+    if (modules < stages)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_partition: %d stages need as many modules, the model has %d", stages,
+                        modules);
+    size_t cells = (size_t)stages * ((size_t)modules + 1);
+    int64_t *before = calloc((size_t)modules + 1, sizeof *before);
+    search s = {modules, stages, before, malloc(cells * sizeof *s.best),
+                malloc(cells * sizeof *s.cut)};
+    sl_status status = SL_OK;
+    if (before && s.best && s.cut) {
+        for (int i = 0; i < modules; i++)
+            before[i + 1] = before[i] + sl_module_parameter_elements(sl_module_child(model, i));
+        find_cuts(&s, balance);
+    } else {
+        status = sl_error(SL_ERR_MEMORY, "sl_partition: no memory for %d modules", modules);
+    }
+    free(before);
+    free(s.best);
+    free(s.cut);
+    return status;
+}
+
+sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rule, int *balance)
+{
+    if (!sl_module_is_sequential(model))
+        return sl_error(SL_ERR_INVALID, "sl_partition: the model must be a sequential, got %s",
+                        sl_module_type(model));
+    if (stages < 1)
+        return sl_error(SL_ERR_INVALID, "sl_partition: stages must be at least 1, got %d", stages);
+    switch (rule) {
+    case SL_PARTITION_LAYERS:
+        return by_layers(sl_module_child_count(model), stages, balance);
+    case SL_PARTITION_PARAMETERS:
+        return by_parameters(model, stages, balance);
+    }
+    return sl_error(SL_ERR_INVALID, "sl_partition: no rule has the number %d", (int)rule);
+}
