@@ -1,4 +1,4 @@
-#include "sluice/tensor.h"
+#include "tensor/tensor.h"
 
 #include "device/device.h"
 
@@ -10,7 +10,7 @@
 #include <string.h>
 
 typedef struct storage {
-    sl_device *device;
+    sl_device *device; /* whose memory it is */
     sl_memory_category category;
     size_t bytes;
     void *memory;
@@ -20,7 +20,8 @@ typedef struct storage {
 
 struct sl_tensor {
     storage *storage;
-    int64_t offset; /* in elements */
+    sl_device *device; /* whose kernels work on it: the storage's, until it is handed over */
+    int64_t offset;    /* in elements */
     sl_dtype dtype;
     sl_shape shape;
 };
@@ -115,13 +116,13 @@ static sl_status storage_create(sl_device *device, sl_memory_category category, 
     return SL_OK;
 }
 
-static sl_status handle_create(storage *on, int64_t offset, sl_dtype dtype, const sl_shape *shape,
-                               sl_tensor **out)
+static sl_status handle_create(storage *on, sl_device *device, int64_t offset, sl_dtype dtype,
+                               const sl_shape *shape, sl_tensor **out)
 {
     sl_tensor *tensor = malloc(sizeof *tensor);
     if (!tensor)
         return sl_error(SL_ERR_MEMORY, "sl_tensor_create: no memory for a tensor's record");
-    *tensor = (sl_tensor){on, offset, dtype, *shape};
+    *tensor = (sl_tensor){on, device, offset, dtype, *shape};
     atomic_fetch_add_explicit(&on->handles, 1, memory_order_relaxed);
     *out = tensor;
     return SL_OK;
@@ -141,7 +142,7 @@ sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dt
     size_t bytes = (size_t)sl_shape_count(shape) * sl_dtype_bytes(dtype);
     storage *on;
     SL_TRY(storage_create(device, category, bytes, &on));
-    sl_status status = handle_create(on, 0, dtype, shape, out);
+    sl_status status = handle_create(on, device, 0, dtype, shape, out);
     if (status != SL_OK)
         storage_free(on);
     return status;
@@ -158,7 +159,8 @@ sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, 
 sl_status sl_tensor_share(const sl_tensor *tensor, sl_tensor **out)
 {
     *out = NULL;
-    return handle_create(tensor->storage, tensor->offset, tensor->dtype, &tensor->shape, out);
+    return handle_create(tensor->storage, tensor->device, tensor->offset, tensor->dtype,
+                         &tensor->shape, out);
 }
 
 sl_status sl_tensor_view(const sl_tensor *tensor, int64_t offset, const sl_shape *shape,
@@ -173,7 +175,8 @@ sl_status sl_tensor_view(const sl_tensor *tensor, int64_t offset, const sl_shape
                         "sl_tensor_view: %s at element %" PRId64 " does not fit in a tensor of %s",
                         sl_shape_text(shape, asked), offset, sl_shape_text(&tensor->shape, have));
     }
-    return handle_create(tensor->storage, tensor->offset + offset, tensor->dtype, shape, out);
+    return handle_create(tensor->storage, tensor->device, tensor->offset + offset, tensor->dtype,
+                         shape, out);
 }
 
 sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t length, sl_tensor **out)
@@ -191,7 +194,8 @@ sl_status sl_tensor_narrow(const sl_tensor *tensor, int64_t start, int64_t lengt
         row *= tensor->shape.size[i];
     sl_shape shape = tensor->shape;
     shape.size[0] = length;
-    return handle_create(tensor->storage, tensor->offset + start * row, tensor->dtype, &shape, out);
+    return handle_create(tensor->storage, tensor->device, tensor->offset + start * row,
+                         tensor->dtype, &shape, out);
 }
 
 void sl_tensor_destroy(sl_tensor **tensor)
@@ -218,7 +222,12 @@ sl_dtype sl_tensor_dtype(const sl_tensor *tensor)
 
 sl_device *sl_tensor_device(const sl_tensor *tensor)
 {
-    return tensor->storage->device;
+    return tensor->device;
+}
+
+void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to)
+{
+    tensor->device = to;
 }
 
 int64_t sl_tensor_count(const sl_tensor *tensor)

@@ -1,0 +1,12 @@
+/* What stages need of tensors beyond the public functions. */
+#ifndef SLI_TENSOR_TENSOR_H
+#define SLI_TENSOR_TENSOR_H
+
+#include "sluice/tensor.h"
+
+/* Puts a handle on another device, which must reach the same memory (as all CPU devices do): the
+ * other device's kernels work on it from now on. Nothing is copied. The memory goes back to the
+ * device that it came from with its last handle. */
+void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to);
+
+#endif
