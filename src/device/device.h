@@ -40,7 +40,8 @@ typedef enum sli_activation {
     SLI_ACTIVATION_GELU /* the exact one, with erf, as PyTorch's default */
 } sli_activation;
 
-/* c = epilogue(op(a) op(b) + beta c), [m, n]; op(a) is [m, k], op(b) is [k, n].
+/* c = epilogue(op(a) op(b) + beta c), [m, n]; op(a) is [m, k], op(b) is [k, n]. k may be 0 (a and b
+ * NULL): then c = epilogue(beta c).
  * The epilogue, in this order, each part optional: add `bias` [n] to every row; store the sum to
  * `preactivation` [m, n] with row distance ldc; apply `activation`; apply `dropout` (columns n). */
 typedef struct sli_gemm {
@@ -60,8 +61,8 @@ typedef struct sli_gemm {
 } sli_gemm;
 
 /* Gradient through the epilogue of a product, in place on `grad` [rows, columns]: dropout's, then
- * the activation's. For RELU `saved` is the epilogue's output (0 where either dropped or cut), for
- * GELU the pre-activation. Then adds grad's column sums to `grad_bias` [columns] (or stores them
+ * the activation's. For RELU `saved` is the epilogue's output (0 where either dropped or cut) or the
+ * pre-activation: the gradient passes where saved > 0. For GELU it is the pre-activation. Then adds grad's column sums to `grad_bias` [columns] (or stores them
  * when beta is 0); grad_bias may be NULL. With activation NONE and no dropout it only sums. */
 typedef struct sli_epilogue_backward {
     int64_t rows, columns;

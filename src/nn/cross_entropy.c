@@ -1,0 +1,229 @@
+/* Cross entropy, alone or taking over the linear layer before it.
+ *
+ * Taking over, it works in panels of rows, so that a micro-batch's logits are never held at once:
+ *
+ *   for each panel of rows of `in` [rows, D]
+ *       logits  = in W^T + b                      [panel, V], the only such matrix
+ *       loss, and dlogits in place of logits      (kernel)
+ *       db += column sums,  dW += dlogits^T in,  grad_in's panel = dlogits W
+ *
+ * A panel's height follows from the shapes alone. It is what PANEL_BYTES of logits give, but high
+ * enough for the products to run well, and the panels of one call are about equal. */
+#include "nn/decoder.h"
+#include "nn/shape.h"
+#include "sluice/loss.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+enum {
+    IGNORE_INDEX = -100,
+    PANEL_BYTES = 32 << 20,
+    PANEL_LEAST_ROWS = 128,
+};
+
+static int64_t panel_rows(int64_t rows, int64_t classes)
+{
+    int64_t most = PANEL_BYTES / (classes * (int64_t)sizeof(float));
+    if (most < PANEL_LEAST_ROWS)
+        most = PANEL_LEAST_ROWS;
+    int64_t panels = (rows + most - 1) / most;
+    return (rows + panels - 1) / panels;
+}
+
+/* ---- Targets ---------------------------------------------------------------------------- */
+
+static sl_status check_target_values(const int32_t *targets, int64_t rows, int64_t classes)
+{
+    for (int64_t row = 0; row < rows; row++)
+        if (targets[row] != IGNORE_INDEX && (targets[row] < 0 || targets[row] >= classes))
+            return sl_error(SL_ERR_INVALID,
+                            "target %" PRId32 " at row %" PRId64 " is not in 0 .. %" PRId64,
+                            targets[row], row, classes - 1);
+    return SL_OK;
+}
+
+static sl_status check_shapes(const sl_loss_call *call, const sli_linear *last)
+{
+    SL_TRY(sli_check_dtype("the input", call->in, SL_F32));
+    SL_TRY(sli_check_dtype("the target", call->targets, SL_I32));
+    const sl_shape *in = sl_tensor_shape(call->in), *targets = sl_tensor_shape(call->targets);
+    char in_text[SL_SHAPE_TEXT_BYTES], target_text[SL_SHAPE_TEXT_BYTES];
+    sl_shape rows = *in;
+    rows.dims = in->dims - 1;
+    if (in->dims < 1 || in->size[in->dims - 1] < 1 || !sl_shape_equal(&rows, targets))
+        return sl_error(SL_ERR_INVALID,
+                        "one target for each row of the input is needed, got shapes %s and %s",
+                        sl_shape_text(targets, target_text), sl_shape_text(in, in_text));
+    if (last)
+        SL_TRY(sli_shape_check_width(in, 1, last->in));
+    return SL_OK;
+}
+
+/* A copy of the targets in host memory, which is not NULL even for none; the caller frees it. */
+static sl_status read_targets(const sl_tensor *targets, int32_t **host)
+{
+    *host = malloc(sl_tensor_bytes(targets) + 1);
+    if (!*host)
+        return sl_error(SL_ERR_MEMORY, "no memory for a copy of %" PRId64 " targets",
+                        sl_tensor_count(targets));
+    sl_tensor_read(targets, *host);
+    return SL_OK;
+}
+
+static sl_status check_call(const sl_loss_call *call, const sli_linear *last)
+{
+    int32_t *host;
+    SL_TRY(check_shapes(call, last));
+    SL_TRY(read_targets(call->targets, &host));
+    sl_status status = check_target_values(host, sl_tensor_count(call->targets),
+                                           last ? last->out : sl_tensor_columns(call->in));
+    free(host);
+    return status;
+}
+
+/* ---- The loss of some rows -------------------------------------------------------------- */
+
+/* Losses of rows first … of the call from their logits [rows, classes]; with `gradient`, their
+ * gradient in place of the logits. */
+static void run_kernel(const sl_loss_call *call, int64_t first, const sl_tensor *logits,
+                       bool gradient)
+{
+    sli_cross_entropy arguments = {
+        .rows = sl_tensor_rows(logits),
+        .classes = sl_tensor_columns(logits),
+        .logits = sl_tensor_f32(logits),
+        .targets = sl_tensor_i32(call->targets) + first,
+        .ignore = IGNORE_INDEX,
+        .grad_scale = gradient ? (float)call->scale : 0.0f,
+        .loss = call->row_losses + first,
+    };
+    const sli_device_ops *ops = sli_device_get_ops(call->device);
+    ops->cross_entropy(call->device, &arguments);
+    /* To the kernel, a scale of 0 means no gradient. */
+    if (gradient && arguments.grad_scale == 0.0f)
+        ops->zero(call->device, arguments.logits, sl_tensor_bytes(logits));
+}
+
+static sl_status apply_to_logits(const sl_loss_call *call)
+{
+    if (!call->grad_in) {
+        run_kernel(call, 0, call->in, false);
+        return SL_OK;
+    }
+    SL_TRY(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(call->in),
+                            call->grad_in));
+    sl_status status = sl_tensor_copy(*call->grad_in, call->in);
+    if (status == SL_OK)
+        run_kernel(call, 0, *call->grad_in, true);
+    else
+        sl_tensor_destroy(call->grad_in);
+    return status;
+}
+
+/* ---- Taking over a linear layer --------------------------------------------------------- */
+
+static sl_status view_rows(const sl_tensor *tensor, int64_t first, int64_t rows, sl_tensor **view)
+{
+    int64_t columns = sl_tensor_columns(tensor);
+    sl_shape shape = sl_shape_2d(rows, columns);
+    return sl_tensor_view(tensor, first * columns, &shape, view);
+}
+
+static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last, int64_t first,
+                                sl_tensor *dlogits, const sl_tensor *in)
+{
+    sl_tensor *grad_in;
+    SL_TRY(sli_linear_backward_epilogue(last, NULL, NULL, dlogits));
+    SL_TRY(sli_linear_backward_weight(last, dlogits, in));
+    SL_TRY(view_rows(*call->grad_in, first, sl_tensor_rows(dlogits), &grad_in));
+    sl_status status = sli_linear_backward_input(last, dlogits, 0.0f, grad_in);
+    sl_tensor_destroy(&grad_in);
+    return status;
+}
+
+/* `room` holds at least `rows` rows of logits. */
+static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last, int64_t first,
+                                int64_t rows, const sl_tensor *room)
+{
+    sl_tensor *in = NULL, *logits = NULL;
+    sl_status status = view_rows(call->in, first, rows, &in);
+    if (status == SL_OK)
+        status = view_rows(room, 0, rows, &logits);
+    if (status == SL_OK)
+        status = sli_linear_forward(last, in, NULL, logits);
+    if (status == SL_OK)
+        run_kernel(call, first, logits, call->grad_in != NULL);
+    if (status == SL_OK && call->grad_in)
+        status = panel_backward(call, last, first, logits, in);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&logits);
+    return status;
+}
+
+static sl_status apply_with_linear(const sl_loss_call *call, const sli_linear *last)
+{
+    int64_t rows = sl_tensor_rows(call->in), step = panel_rows(rows, last->out);
+    sl_shape room_shape = sl_shape_2d(step, last->out);
+    sl_tensor *room;
+    SL_TRY(sl_tensor_create(call->device, SL_MEMORY_WORKSPACE, SL_F32, &room_shape, &room));
+    sl_status status = SL_OK;
+    if (call->grad_in)
+        status = sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
+                                  sl_tensor_shape(call->in), call->grad_in);
+    for (int64_t first = 0; first < rows && status == SL_OK; first += step)
+        status = apply_to_panel(call, last, first, step < rows - first ? step : rows - first, room);
+    sl_tensor_destroy(&room);
+    if (status != SL_OK && call->grad_in)
+        sl_tensor_destroy(call->grad_in);
+    return status;
+}
+
+/* ---- The loss --------------------------------------------------------------------------- */
+
+static sl_status cross_entropy_apply(sl_loss *loss, const sl_loss_call *call)
+{
+    (void)loss;
+    const sli_linear *last = call->last ? sli_linear_within(call->last) : NULL;
+    SL_TRY(check_call(call, last));
+    return last ? apply_with_linear(call, last) : apply_to_logits(call);
+}
+
+/* Every target that is not ignored. Without memory to look at them, none. */
+static int64_t cross_entropy_terms(const sl_loss *loss, const sl_tensor *targets)
+{
+    (void)loss;
+    int64_t terms = 0, count = sl_tensor_count(targets);
+    int32_t *host;
+    if (read_targets(targets, &host) != SL_OK)
+        return 0;
+    for (int64_t i = 0; i < count; i++)
+        terms += host[i] != IGNORE_INDEX;
+    free(host);
+    return terms;
+}
+
+static int64_t cross_entropy_rows(const sl_loss *loss, const sl_tensor *targets)
+{
+    (void)loss;
+    return sl_tensor_count(targets);
+}
+
+static bool cross_entropy_takes_over(const sl_loss *loss, const sl_module *last)
+{
+    (void)loss;
+    return sli_linear_within(last) != NULL;
+}
+
+static const sl_loss_ops cross_entropy_ops = {
+    .type = "CrossEntropyLoss",
+    .apply = cross_entropy_apply,
+    .terms = cross_entropy_terms,
+    .rows = cross_entropy_rows,
+    .takes_over = cross_entropy_takes_over,
+};
+
+sl_status sl_cross_entropy_create(sl_loss **out)
+{
+    return sl_loss_create(&cross_entropy_ops, NULL, out);
+}

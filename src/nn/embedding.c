@@ -1,0 +1,244 @@
+/* The tutorials' Encoder: embedding * sqrt(D), plus the positional encoding, dropout. Only the ids
+ * are saved for backward. */
+#include "device/device.h"
+#include "nn/dropout.h"
+#include "nn/module.h"
+#include "nn/parameter.h"
+#include "nn/pass.h"
+#include "nn/shape.h"
+#include "sluice/layers.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { MAX_LEN = 5000 };
+static const float WEIGHT_BOUND = 0.1f;
+
+typedef struct embedding {
+    sl_embedding_options options;
+    sl_parameter *weight; /* [ntokens, D] */
+    sl_parameter *pe;     /* [max_len, 1, D] */
+} embedding;
+
+/* ---- Forward and backward --------------------------------------------------------------- */
+
+static sl_status check_ids(const embedding *self, const sl_tensor *ids)
+{
+    SL_TRY(sli_check_dtype("the input", ids, SL_I32));
+    int64_t time = sl_tensor_columns(ids), count = sl_tensor_count(ids);
+    int32_t *host = malloc(sl_tensor_bytes(ids));
+    if (!host)
+        return sl_error(SL_ERR_MEMORY, "no memory for a copy of %" PRId64 " token ids", count);
+    sl_tensor_read(ids, host);
+    sl_status status = SL_OK;
+    for (int64_t i = 0; i < count && status == SL_OK; i++)
+        if (host[i] < 0 || host[i] >= self->options.ntokens)
+            status = sl_error(SL_ERR_INVALID,
+                              "token id %" PRId32 " at [%" PRId64 ", %" PRId64
+                              "] is not in 0 .. %" PRId64,
+                              host[i], i / time, i % time, self->options.ntokens - 1);
+    free(host);
+    return status;
+}
+
+static sli_dropout dropout_of(const sl_module *module, const sl_pass *pass, const sl_tensor *ids)
+{
+    const embedding *self = sl_module_state(module);
+    return sli_pass_dropout(pass, module, 0, self->options.dropout, sl_tensor_columns(ids));
+}
+
+static float scale_of(const embedding *self)
+{
+    return (float)sqrt((double)self->options.width);
+}
+
+static sl_status look_up(const sl_module *module, const sl_pass *pass, const sl_tensor *ids,
+                         sl_tensor *out)
+{
+    const embedding *self = sl_module_state(module);
+    sl_device *device = sl_pass_device(pass);
+    sli_embedding arguments = {
+        .rows = sl_tensor_count(ids),
+        .width = self->options.width,
+        .table_rows = self->options.ntokens,
+        .ids = sl_tensor_i32(ids),
+        .scale = scale_of(self),
+        .dropout = dropout_of(module, pass, ids),
+        .out = sl_tensor_f32(out),
+    };
+    SL_TRY(sli_parameter_values(self->weight, device, &arguments.table));
+    SL_TRY(sli_parameter_values(self->pe, device, &arguments.positions));
+    sli_device_get_ops(device)->embedding(device, &arguments);
+    return SL_OK;
+}
+
+static sl_status embedding_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                   sl_tensor **out)
+{
+    sl_shape shape;
+    SL_TRY(check_ids(sl_module_state(module), in));
+    SL_TRY(sl_module_output_shape(module, sl_tensor_shape(in), &shape));
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
+    sl_status status = look_up(module, pass, in, *out);
+    if (status == SL_OK)
+        status = sl_pass_save_shared(pass, in);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    return status;
+}
+
+/* The kernel adds to the few rows that the ids name; sl_parameter_grad makes the others 0. */
+static sl_status add_gradient(const sl_module *module, const sl_pass *pass, const sl_tensor *ids,
+                              const sl_tensor *grad_out)
+{
+    const embedding *self = sl_module_state(module);
+    sl_device *device = sl_pass_device(pass);
+    sl_shape output;
+    float beta;
+    sli_embedding_backward arguments = {
+        .rows = sl_tensor_count(ids),
+        .width = self->options.width,
+        .table_rows = self->options.ntokens,
+        .ids = sl_tensor_i32(ids),
+        .scale = scale_of(self),
+        .grad_out = sl_tensor_f32(grad_out),
+        .dropout = dropout_of(module, pass, ids),
+    };
+    SL_TRY(sl_module_output_shape(module, sl_tensor_shape(ids), &output));
+    SL_TRY(sli_check_grad(grad_out, &output));
+    sl_parameter_grad(self->weight);
+    SL_TRY(sli_parameter_gradient(self->weight, &beta, &arguments.grad_table));
+    sli_device_get_ops(device)->embedding_backward(device, &arguments);
+    return SL_OK;
+}
+
+static sl_status embedding_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                    sl_tensor **grad_in)
+{
+    sl_tensor *ids;
+    if (grad_in)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "token ids have no gradient: ask for none (grad_in NULL)");
+    SL_TRY(sl_pass_pop(pass, &ids));
+    sl_status status = add_gradient(module, pass, ids, grad_out);
+    sl_tensor_destroy(&ids);
+    return status;
+}
+
+/* ---- The module ------------------------------------------------------------------------- */
+
+static sl_status embedding_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
+{
+    const embedding *self = sl_module_state(module);
+    char text[SL_SHAPE_TEXT_BYTES];
+    if (in->dims != 2 || in->size[0] < 1 || in->size[1] < 1)
+        return sl_error(SL_ERR_INVALID, "the input must be token ids [N, T], got %s",
+                        sl_shape_text(in, text));
+    if (in->size[1] > self->options.max_len)
+        return sl_error(SL_ERR_INVALID,
+                        "a sequence of %" PRId64 " tokens is longer than the %" PRId64
+                        " positions that are encoded",
+                        in->size[1], self->options.max_len);
+    *out = sl_shape_3d(in->size[0], in->size[1], self->options.width);
+    return SL_OK;
+}
+
+static int64_t embedding_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    (void)module;
+    return sl_shape_count(in) * (int64_t)sizeof(int32_t);
+}
+
+static const sl_module_ops embedding_ops = {
+    .type = "Encoder",
+    .forward = embedding_forward,
+    .backward = embedding_backward,
+    .output_shape = embedding_output_shape,
+    .saved_bytes = embedding_saved_bytes,
+};
+
+/* They give the parameters their PyTorch names; the Encoder runs them. */
+static const sl_module_ops table_ops = {.type = "Embedding"};
+static const sl_module_ops position_ops = {.type = "PositionalEncoding"};
+
+/* Row t: sin(t w_0), cos(t w_0), sin(t w_1), … with w_i = 10000^(-2 i / D). */
+static void fill_positions(const sl_module *module, float *values, int64_t count)
+{
+    const sl_parameter *pe = module->parameters[0];
+    int64_t width = sl_parameter_shape(pe)->size[2];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t position = i / width, column = i % width;
+        double exponent = -(double)(column - column % 2) / (double)width;
+        double angle = (double)position * pow(10000.0, exponent);
+        values[i] = (float)(column % 2 ? cos(angle) : sin(angle));
+    }
+}
+
+/* Adds a part under `name` that holds one parameter. */
+static sl_status add_part(sl_module *module, const sl_module_ops *ops, const char *name,
+                          const sl_parameter_spec *spec, sl_parameter **out)
+{
+    sl_module *part;
+    SL_TRY(sl_module_create(ops, NULL, &part));
+    sl_status status = sl_module_add_parameter(part, spec, out);
+    if (status != SL_OK) {
+        sl_module_destroy(&part);
+        return status;
+    }
+    return sl_module_add_child(module, name, part);
+}
+
+static sl_status declare(sl_module *module, embedding *self)
+{
+    const sl_embedding_options *options = &self->options;
+    sl_parameter_spec pe = {
+        .name = "pe",
+        .kind = options->position_is_parameter ? SL_PARAMETER_FROZEN : SL_PARAMETER_BUFFER,
+        .shape = sl_shape_3d(options->max_len, 1, options->width),
+        .fill = fill_positions,
+    };
+    sl_parameter_spec weight = {
+        .name = "weight",
+        .shape = sl_shape_2d(options->ntokens, options->width),
+        .low = -WEIGHT_BOUND,
+        .high = WEIGHT_BOUND,
+    };
+    SL_TRY(add_part(module, &position_ops, "pos_encoder", &pe, &self->pe));
+    return add_part(module, &table_ops, "encoder", &weight, &self->weight);
+}
+
+static sl_status check_options(const sl_embedding_options *options)
+{
+    if (options->ntokens < 1 || options->ntokens > INT32_MAX)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_embedding_create: ntokens must be 1 to %" PRId32 ", got %" PRId64,
+                        INT32_MAX, options->ntokens);
+    if (options->width < 2 || options->width % 2)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_embedding_create: the width must be even (sines and cosines of the "
+                        "position take turns), got %" PRId64,
+                        options->width);
+    if (options->max_len < 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_embedding_create: max_len must not be negative, got %" PRId64,
+                        options->max_len);
+    return sli_check_dropout("sl_embedding_create", options->dropout);
+}
+
+sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **out)
+{
+    *out = NULL;
+    SL_TRY(check_options(options));
+    embedding *self = calloc(1, sizeof *self);
+    if (!self)
+        return sl_error(SL_ERR_MEMORY, "sl_embedding_create: no memory for an embedding");
+    self->options = *options;
+    if (self->options.max_len == 0)
+        self->options.max_len = MAX_LEN;
+    SL_TRY(sl_module_create(&embedding_ops, self, out));
+    sl_status status = declare(*out, self);
+    if (status != SL_OK)
+        sl_module_destroy(out);
+    return status;
+}

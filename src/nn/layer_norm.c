@@ -1,0 +1,203 @@
+/* Layer norm: alone as a module, and fused with the residual and the dropout before it. */
+#include "nn/layer_norm.h"
+
+#include "nn/module.h"
+#include "nn/parameter.h"
+#include "nn/pass.h"
+#include "nn/shape.h"
+#include "sluice/layers.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+static float *f32_or_null(const sl_tensor *tensor)
+{
+    return tensor ? sl_tensor_f32(tensor) : NULL;
+}
+
+/* ---- Fused with the sum before it ------------------------------------------------------- */
+
+void sli_norm_saved_clear(sli_norm_saved *saved)
+{
+    sl_tensor_destroy(&saved->normalized);
+    sl_tensor_destroy(&saved->rstd);
+}
+
+sl_status sli_norm_save(sl_pass *pass, sli_norm_saved *saved)
+{
+    SL_TRY(sl_pass_save(pass, &saved->normalized));
+    return sl_pass_save(pass, &saved->rstd);
+}
+
+sl_status sli_norm_pop(sl_pass *pass, sli_norm_saved *saved)
+{
+    *saved = (sli_norm_saved){NULL, NULL};
+    SL_TRY(sl_pass_pop(pass, &saved->rstd));
+    sl_status status = sl_pass_pop(pass, &saved->normalized);
+    if (status != SL_OK)
+        sli_norm_saved_clear(saved);
+    return status;
+}
+
+int64_t sli_norm_saved_bytes(const sl_shape *in)
+{
+    return (sl_shape_count(in) + sli_shape_rows(in)) * (int64_t)sizeof(float);
+}
+
+static sl_status make_saved(const sl_pass *pass, const sl_shape *shape, sli_norm_saved *saved)
+{
+    sl_shape rows = sl_shape_1d(sli_shape_rows(shape));
+    *saved = (sli_norm_saved){NULL, NULL};
+    SL_TRY(sli_pass_tensor_if_kept(pass, shape, &saved->normalized));
+    sl_status status = sli_pass_tensor_if_kept(pass, &rows, &saved->rstd);
+    if (status != SL_OK)
+        sli_norm_saved_clear(saved);
+    return status;
+}
+
+sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, const sl_tensor *x,
+                           const sl_tensor *residual, sli_dropout dropout, sl_tensor *sum,
+                           sl_tensor *out, sli_norm_saved *saved)
+{
+    sl_device *device = sl_tensor_device(x);
+    *saved = (sli_norm_saved){NULL, NULL};
+    const float *weight, *bias;
+    SL_TRY(sli_parameter_values(norm->weight, device, &weight));
+    SL_TRY(sli_parameter_values(norm->bias, device, &bias));
+    SL_TRY(make_saved(pass, sl_tensor_shape(x), saved));
+    sli_add_norm arguments = {
+        .rows = sl_tensor_rows(x),
+        .width = norm->width,
+        .x = sl_tensor_f32(x),
+        .residual = f32_or_null(residual),
+        .dropout = dropout,
+        .sum = f32_or_null(sum),
+        .out = sl_tensor_f32(out),
+        .weight = weight,
+        .bias = bias,
+        .eps = norm->eps,
+        .normalized = f32_or_null(saved->normalized),
+        .rstd = f32_or_null(saved->rstd),
+    };
+    sli_device_get_ops(device)->add_norm(device, &arguments);
+    return SL_OK;
+}
+
+sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *saved,
+                            const sl_tensor *grad_out, const sl_tensor *grad_sum_in,
+                            sli_dropout dropout, sl_tensor *grad_sum, sl_tensor *grad_x)
+{
+    sl_device *device = sl_tensor_device(grad_out);
+    sli_add_norm_backward arguments = {
+        .rows = sl_tensor_rows(grad_out),
+        .width = norm->width,
+        .grad_out = sl_tensor_f32(grad_out),
+        .grad_sum_in = f32_or_null(grad_sum_in),
+        .normalized = sl_tensor_f32(saved->normalized),
+        .rstd = sl_tensor_f32(saved->rstd),
+        .dropout = dropout,
+        .grad_sum = sl_tensor_f32(grad_sum),
+        .grad_x = f32_or_null(grad_x),
+    };
+    SL_TRY(sli_parameter_values(norm->weight, device, &arguments.weight));
+    SL_TRY(sli_parameter_gradient_pair(norm->weight, norm->bias, &arguments.beta,
+                                       &arguments.grad_weight, &arguments.grad_bias));
+    sli_device_get_ops(device)->add_norm_backward(device, &arguments);
+    return SL_OK;
+}
+
+/* ---- The module ------------------------------------------------------------------------- */
+
+static sl_status norm_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
+{
+    const sli_layer_norm *norm = sl_module_state(module);
+    *out = *in;
+    return sli_shape_check_width(in, 1, norm->width);
+}
+
+static sl_status norm_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                              sl_tensor **out)
+{
+    const sli_layer_norm *norm = sl_module_state(module);
+    sli_norm_saved saved;
+    SL_TRY(sli_check_dtype("the input", in, SL_F32));
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(in), out));
+    sl_status status =
+        sli_norm_forward(norm, pass, in, NULL, (sli_dropout){.p = 0.0f}, NULL, *out, &saved);
+    if (status == SL_OK)
+        status = sli_norm_save(pass, &saved);
+    sli_norm_saved_clear(&saved);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    return status;
+}
+
+/* The gradient of the input takes the place of the output's. */
+static sl_status norm_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                               sl_tensor **grad_in)
+{
+    const sli_layer_norm *norm = sl_module_state(module);
+    sli_norm_saved saved;
+    SL_TRY(sli_norm_pop(pass, &saved));
+    sl_status status = sli_check_grad(grad_out, sl_tensor_shape(saved.normalized));
+    if (status == SL_OK)
+        status = sli_norm_backward(norm, &saved, grad_out, NULL, (sli_dropout){.p = 0.0f}, grad_out,
+                                   NULL);
+    sli_norm_saved_clear(&saved);
+    if (status == SL_OK && grad_in)
+        status = sl_tensor_share(grad_out, grad_in);
+    return status;
+}
+
+static int64_t norm_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    (void)module;
+    return sli_norm_saved_bytes(in);
+}
+
+static const sl_module_ops norm_ops = {
+    .type = "LayerNorm",
+    .forward = norm_forward,
+    .backward = norm_backward,
+    .output_shape = norm_output_shape,
+    .saved_bytes = norm_saved_bytes,
+};
+
+const sli_layer_norm *sli_layer_norm_of(const sl_module *module)
+{
+    return sl_module_state(module);
+}
+
+static sl_status declare(sl_module *module, sli_layer_norm *norm)
+{
+    sl_parameter_spec weight = {.name = "weight",
+                                .shape = sl_shape_1d(norm->width),
+                                .low = 1.0f,
+                                .high = 1.0f};
+    sl_parameter_spec bias = {.name = "bias", .shape = sl_shape_1d(norm->width)};
+    SL_TRY(sl_module_add_parameter(module, &weight, &norm->weight));
+    return sl_module_add_parameter(module, &bias, &norm->bias);
+}
+
+sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out)
+{
+    *out = NULL;
+    if (width < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_layer_norm_create: width must be at least 1, got %" PRId64, width);
+    if (!(eps >= 0.0f) || !isfinite(eps))
+        return sl_error(SL_ERR_INVALID, "sl_layer_norm_create: eps must not be negative, got %g",
+                        (double)eps);
+    sli_layer_norm *norm = calloc(1, sizeof *norm);
+    if (!norm)
+        return sl_error(SL_ERR_MEMORY, "sl_layer_norm_create: no memory for a layer norm");
+    norm->width = width;
+    norm->eps = eps > 0.0f ? eps : 1e-5f;
+    SL_TRY(sl_module_create(&norm_ops, norm, out));
+    sl_status status = declare(*out, norm);
+    if (status != SL_OK)
+        sl_module_destroy(out);
+    return status;
+}

@@ -1,0 +1,332 @@
+/* Multi-head self-attention: one product to queries, keys and values, attention between them, one
+ * product back. Saved for backward, oldest first, in floats per position:
+ *
+ *   in         D       shared with whoever made it
+ *   qkv        3 D
+ *   lse        H       log of the softmax's sum, from which backward gets the probabilities again
+ *   attended   D
+ */
+#include "nn/self_attention.h"
+
+#include "nn/dropout.h"
+#include "nn/linear.h"
+#include "nn/module.h"
+#include "nn/pass.h"
+#include "nn/shape.h"
+#include "sluice/layers.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct self_attention {
+    int64_t width, heads;
+    float dropout;
+    sl_mask mask;
+    sli_linear in_proj; /* [D] -> [3 D] */
+    const sli_linear *out_proj;
+} self_attention;
+
+/* ---- Forward ---------------------------------------------------------------------------- */
+
+static sl_shape qkv_shape(const sl_shape *in)
+{
+    return sl_shape_3d(in->size[0], in->size[1], 3 * in->size[2]);
+}
+
+static sl_shape lse_shape(const self_attention *self, const sl_shape *in)
+{
+    return sl_shape_3d(in->size[0], self->heads, in->size[1]);
+}
+
+static sli_dropout probability_dropout(const sl_module *module, const sl_pass *pass, int64_t time)
+{
+    const self_attention *self = sl_module_state(module);
+    return sli_pass_dropout(pass, module, 0, self->dropout, self->heads * time);
+}
+
+static sl_status attend(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
+                        sl_tensor *attended, const sl_tensor *lse)
+{
+    const self_attention *self = sl_module_state(module);
+    sl_device *device = sl_pass_device(pass);
+    const sl_shape *shape = sl_tensor_shape(attended);
+    sli_attention arguments = {
+        .samples = shape->size[0],
+        .positions = shape->size[1],
+        .heads = self->heads,
+        .head_width = self->width / self->heads,
+        .causal = self->mask == SL_MASK_CAUSAL,
+        .qkv = sl_tensor_f32(qkv),
+        .dropout = probability_dropout(module, pass, shape->size[1]),
+        .out = sl_tensor_f32(attended),
+        .log_sum_exp = lse ? sl_tensor_f32(lse) : NULL,
+    };
+    return sli_device_get_ops(device)->attention(device, &arguments);
+}
+
+/* attended [N, T, D] from in; saves in, qkv and lse. */
+static sl_status project_and_attend(const sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                    sl_tensor **attended)
+{
+    const self_attention *self = sl_module_state(module);
+    const sl_shape *shape = sl_tensor_shape(in);
+    sl_shape qkv_is = qkv_shape(shape), lse_is = lse_shape(self, shape);
+    sl_tensor *qkv = NULL, *lse = NULL;
+    *attended = NULL;
+    sl_status status = sli_pass_tensor(pass, &qkv_is, &qkv);
+    if (status == SL_OK)
+        status = sli_linear_forward(&self->in_proj, in, NULL, qkv);
+    if (status == SL_OK)
+        status = sli_pass_tensor_if_kept(pass, &lse_is, &lse);
+    if (status == SL_OK)
+        status = sli_pass_tensor(pass, shape, attended);
+    if (status == SL_OK)
+        status = attend(module, pass, qkv, *attended, lse);
+    if (status == SL_OK)
+        status = sl_pass_save_shared(pass, in);
+    if (status == SL_OK)
+        status = sl_pass_save(pass, &qkv);
+    if (status == SL_OK)
+        status = sl_pass_save(pass, &lse);
+    sl_tensor_destroy(&qkv);
+    sl_tensor_destroy(&lse);
+    if (status != SL_OK)
+        sl_tensor_destroy(attended);
+    return status;
+}
+
+sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                     sl_memory_category category, sl_tensor **out)
+{
+    const self_attention *self = sl_module_state(module);
+    sl_tensor *attended;
+    *out = NULL;
+    SL_TRY(project_and_attend(module, pass, in, &attended));
+    sl_status status =
+        sl_tensor_create(sl_pass_device(pass), category, SL_F32, sl_tensor_shape(in), out);
+    if (status == SL_OK)
+        status = sli_linear_forward(self->out_proj, attended, NULL, *out);
+    if (status == SL_OK)
+        status = sl_pass_save(pass, &attended);
+    sl_tensor_destroy(&attended);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    return status;
+}
+
+static sl_status attention_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                   sl_tensor **out)
+{
+    SL_TRY(sli_check_dtype("the input", in, SL_F32));
+    return sli_self_attention_forward(module, pass, in, SL_MEMORY_ACTIVATIONS, out);
+}
+
+/* ---- Backward --------------------------------------------------------------------------- */
+
+typedef struct saved_tensors {
+    sl_tensor *in, *qkv, *lse, *attended;
+} saved_tensors;
+
+static void saved_clear(saved_tensors *saved)
+{
+    sl_tensor_destroy(&saved->in);
+    sl_tensor_destroy(&saved->qkv);
+    sl_tensor_destroy(&saved->lse);
+    sl_tensor_destroy(&saved->attended);
+}
+
+static sl_status saved_pop(sl_pass *pass, saved_tensors *saved)
+{
+    *saved = (saved_tensors){NULL, NULL, NULL, NULL};
+    sl_status status = sl_pass_pop(pass, &saved->attended);
+    if (status == SL_OK)
+        status = sl_pass_pop(pass, &saved->lse);
+    if (status == SL_OK)
+        status = sl_pass_pop(pass, &saved->qkv);
+    if (status == SL_OK)
+        status = sl_pass_pop(pass, &saved->in);
+    if (status != SL_OK)
+        saved_clear(saved);
+    return status;
+}
+
+/* Through the output's projection: gradient of `attended`. */
+static sl_status backward_out_proj(const self_attention *self, const saved_tensors *saved,
+                                   sl_tensor *grad_out, sl_tensor **grad_attended)
+{
+    *grad_attended = NULL;
+    SL_TRY(sli_linear_backward_epilogue(self->out_proj, NULL, NULL, grad_out));
+    SL_TRY(sli_linear_backward_weight(self->out_proj, grad_out, saved->attended));
+    SL_TRY(sl_tensor_create(sl_tensor_device(grad_out), SL_MEMORY_WORKSPACE, SL_F32,
+                            sl_tensor_shape(grad_out), grad_attended));
+    sl_status status = sli_linear_backward_input(self->out_proj, grad_out, 0.0f, *grad_attended);
+    if (status != SL_OK)
+        sl_tensor_destroy(grad_attended);
+    return status;
+}
+
+static sl_status backward_attend(const sl_module *module, const sl_pass *pass,
+                                 const saved_tensors *saved, const sl_tensor *grad_attended,
+                                 sl_tensor **grad_qkv)
+{
+    const self_attention *self = sl_module_state(module);
+    sl_device *device = sl_pass_device(pass);
+    const sl_shape *shape = sl_tensor_shape(saved->in);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_F32, sl_tensor_shape(saved->qkv),
+                            grad_qkv));
+    sli_attention_backward arguments = {
+        .samples = shape->size[0],
+        .positions = shape->size[1],
+        .heads = self->heads,
+        .head_width = self->width / self->heads,
+        .causal = self->mask == SL_MASK_CAUSAL,
+        .qkv = sl_tensor_f32(saved->qkv),
+        .out = sl_tensor_f32(saved->attended),
+        .log_sum_exp = sl_tensor_f32(saved->lse),
+        .dropout = probability_dropout(module, pass, shape->size[1]),
+        .grad_out = sl_tensor_f32(grad_attended),
+        .grad_qkv = sl_tensor_f32(*grad_qkv),
+    };
+    sl_status status = sli_device_get_ops(device)->attention_backward(device, &arguments);
+    if (status != SL_OK)
+        sl_tensor_destroy(grad_qkv);
+    return status;
+}
+
+sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                      sl_tensor **grad_qkv)
+{
+    const self_attention *self = sl_module_state(module);
+    saved_tensors saved;
+    sl_tensor *grad_attended = NULL;
+    *grad_qkv = NULL;
+    SL_TRY(saved_pop(pass, &saved));
+    sl_status status = sli_check_grad(grad_out, sl_tensor_shape(saved.in));
+    if (status == SL_OK)
+        status = backward_out_proj(self, &saved, grad_out, &grad_attended);
+    if (status == SL_OK)
+        status = backward_attend(module, pass, &saved, grad_attended, grad_qkv);
+    sl_tensor_destroy(&grad_attended);
+    sl_tensor_destroy(&saved.qkv);
+    sl_tensor_destroy(&saved.lse);
+    sl_tensor_destroy(&saved.attended);
+    if (status == SL_OK)
+        status = sli_linear_backward_epilogue(&self->in_proj, NULL, NULL, *grad_qkv);
+    if (status == SL_OK)
+        status = sli_linear_backward_weight(&self->in_proj, *grad_qkv, saved.in);
+    saved_clear(&saved);
+    if (status != SL_OK)
+        sl_tensor_destroy(grad_qkv);
+    return status;
+}
+
+sl_status sli_self_attention_backward_input(const sl_module *module, const sl_tensor *grad_qkv,
+                                            float beta, sl_tensor *grad_in)
+{
+    const self_attention *self = sl_module_state(module);
+    return sli_linear_backward_input(&self->in_proj, grad_qkv, beta, grad_in);
+}
+
+/* The gradient of the input takes the place of the output's. */
+static sl_status attention_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                    sl_tensor **grad_in)
+{
+    sl_tensor *grad_qkv;
+    SL_TRY(sli_self_attention_backward(module, pass, grad_out, &grad_qkv));
+    sl_status status = SL_OK;
+    if (grad_in) {
+        status = sli_self_attention_backward_input(module, grad_qkv, 0.0f, grad_out);
+        if (status == SL_OK)
+            status = sl_tensor_share(grad_out, grad_in);
+    }
+    sl_tensor_destroy(&grad_qkv);
+    return status;
+}
+
+/* ---- The module ------------------------------------------------------------------------- */
+
+static sl_status attention_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
+{
+    const self_attention *self = sl_module_state(module);
+    char text[SL_SHAPE_TEXT_BYTES];
+    *out = *in;
+    if (in->dims != 3)
+        return sl_error(SL_ERR_INVALID, "the input must be [N, T, %" PRId64 "], got %s",
+                        self->width, sl_shape_text(in, text));
+    return sli_shape_check_width(in, 3, self->width);
+}
+
+static int64_t attention_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    const self_attention *self = sl_module_state(module);
+    sl_shape qkv = qkv_shape(in), lse = lse_shape(self, in);
+    int64_t floats = 2 * sl_shape_count(in) + sl_shape_count(&qkv) + sl_shape_count(&lse);
+    return floats * (int64_t)sizeof(float);
+}
+
+/* The projections, and two products of every query with every key that it sees. */
+static int64_t attention_flops(const sl_module *module, const sl_shape *in)
+{
+    const self_attention *self = sl_module_state(module);
+    int64_t samples = in->size[0], time = in->size[1], width = self->width;
+    int64_t pairs = self->mask == SL_MASK_CAUSAL ? time * (time + 1) / 2 : time * time;
+    return samples * (2 * time * width * 4 * width + 2 * 2 * pairs * width);
+}
+
+static const sl_module_ops attention_ops = {
+    .type = "SelfAttention",
+    .forward = attention_forward,
+    .backward = attention_backward,
+    .output_shape = attention_output_shape,
+    .saved_bytes = attention_saved_bytes,
+    .flops = attention_flops,
+};
+
+static sl_status check_options(int64_t width, int64_t heads, float dropout)
+{
+    if (width < 1 || heads < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_self_attention_create: width and heads must be at least 1, got %" PRId64
+                        " and %" PRId64,
+                        width, heads);
+    if (width % heads != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_self_attention_create: the heads must divide the width, got %" PRId64
+                        " heads and a width of %" PRId64,
+                        heads, width);
+    return sli_check_dropout("sl_self_attention_create", dropout);
+}
+
+/* xavier_uniform_ for in_proj_weight [3 D, D], Linear's own for out_proj.weight, biases 0. */
+static sl_status declare(sl_module *module, self_attention *self)
+{
+    double width = (double)self->width;
+    sl_module *out_proj;
+    SL_TRY(sli_linear_declare(module, "in_proj_weight", (float)sqrt(6.0 / (4.0 * width)),
+                              "in_proj_bias", 0.0f, &self->in_proj));
+    SL_TRY(sli_linear_create(self->width, self->width, false, (float)(1.0 / sqrt(width)), 0.0f,
+                             &out_proj));
+    self->out_proj = sli_module_as_linear(out_proj);
+    return sl_module_add_child(module, "out_proj", out_proj);
+}
+
+sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, sl_mask mask,
+                                   sl_module **out)
+{
+    *out = NULL;
+    SL_TRY(check_options(width, heads, dropout));
+    self_attention *self = calloc(1, sizeof *self);
+    if (!self)
+        return sl_error(SL_ERR_MEMORY, "sl_self_attention_create: no memory for self-attention");
+    *self = (self_attention){.width = width,
+                             .heads = heads,
+                             .dropout = dropout,
+                             .mask = mask,
+                             .in_proj = {.in = width, .out = 3 * width}};
+    SL_TRY(sl_module_create(&attention_ops, self, out));
+    sl_status status = declare(*out, self);
+    if (status != SL_OK)
+        sl_module_destroy(out);
+    return status;
+}

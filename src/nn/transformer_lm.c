@@ -1,0 +1,81 @@
+/* The tutorials' language model: Sequential(Encoder, layers, Decoder). */
+#include "sluice/model.h"
+
+#include "nn/dropout.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* Each takes a few kB before it has any memory on a device; deeper models are typing errors. */
+enum { MAX_LAYERS = 1 << 16 };
+
+static sl_status check_options(const sl_model_options *options)
+{
+    const struct {
+        const char *name;
+        int64_t value, most;
+    } sizes[] = {
+        {"ntokens", options->ntokens, INT32_MAX}, {"emsize", options->emsize, INT32_MAX},
+        {"nhid", options->nhid, INT32_MAX},       {"nlayers", options->nlayers, MAX_LAYERS},
+        {"nhead", options->nhead, INT32_MAX},
+    };
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        if (sizes[i].value < 1 || sizes[i].value > sizes[i].most)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_transformer_lm_create: %s must be 1 to %" PRId64 ", got %" PRId64,
+                            sizes[i].name, sizes[i].most, sizes[i].value);
+    if (options->emsize % 2)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_transformer_lm_create: emsize must be even (the positional encoding "
+                        "needs it), got %" PRId64,
+                        options->emsize);
+    if (options->emsize % options->nhead)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_transformer_lm_create: nhead must divide emsize, got nhead %" PRId64
+                        " and emsize %" PRId64,
+                        options->nhead, options->emsize);
+    return sli_check_dropout("sl_transformer_lm_create", options->dropout);
+}
+
+static sl_status create_modules(const sl_model_options *options, sl_module **modules)
+{
+    sl_embedding_options encoder = {
+        .ntokens = options->ntokens,
+        .width = options->emsize,
+        .dropout = options->dropout,
+        .position_is_parameter = options->position_is_parameter,
+    };
+    sl_encoder_layer_options layer = {
+        .width = options->emsize,
+        .heads = options->nhead,
+        .feed_forward = options->nhid,
+        .dropout = options->dropout,
+        .mask = options->mask,
+        .activation = options->activation,
+        .pre_norm = options->pre_norm,
+    };
+    SL_TRY(sl_embedding_create(&encoder, &modules[0]));
+    for (int64_t i = 1; i <= options->nlayers; i++)
+        SL_TRY(sl_encoder_layer_create(&layer, &modules[i]));
+    return sl_decoder_create(options->emsize, options->ntokens, &modules[options->nlayers + 1]);
+}
+
+sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out)
+{
+    *out = NULL;
+    SL_TRY(check_options(options));
+    int64_t count = options->nlayers + 2;
+    sl_module **modules = calloc((size_t)count, sizeof *modules);
+    if (!modules)
+        return sl_error(SL_ERR_MEMORY, "sl_transformer_lm_create: no memory for %" PRId64 " layers",
+                        options->nlayers);
+    sl_status status = create_modules(options, modules);
+    if (status == SL_OK) {
+        status = sl_sequential_create(modules, (int)count, out);
+    } else {
+        for (int64_t i = 0; i < count; i++)
+            sl_module_destroy(&modules[i]);
+    }
+    free(modules);
+    return status;
+}
