@@ -10,7 +10,7 @@ build_packages=(cmake ninja-build gcc libc6-dev pkg-config libdnnl-dev libhwloc-
 data_packages=(curl ca-certificates unzip)
 # What the tests and the lint need besides.
 test_packages=(g++ libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev libomp-dev
-    cppcheck shellcheck python3 python3-numpy python3-torch python3-venv python3-pip zip
+    cppcheck shellcheck python3 python3-numpy python3-torch libopenblas0-pthread python3-venv python3-pip zip
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross)
 
 say() { printf '%s\n' "$*" >&2; }
