@@ -3,6 +3,10 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+/* Macros while the static analyzer runs. */
+#undef sl_error
+#undef sl_error_context
+
 enum { ERROR_TEXT_BYTES = 1024 };
 
 /* Belongs to the thread, as errno does: ranks and stages that are threads never share it. */

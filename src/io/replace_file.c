@@ -14,10 +14,9 @@
 
 struct sli_replace_file {
     int descriptor;
-    bool temporary_exists;
     char *shown;     /* the path as the caller gave it, for error sentences */
     char *path;      /* where the file will be, symbolic links followed */
-    char *temporary; /* its name until then, in the same directory */
+    char *temporary; /* its name until then, in the same directory; NULL while there is no file */
 };
 
 static sl_status failed(const sli_replace_file *file, const char *doing)
@@ -44,17 +43,17 @@ static sl_status find_destination(const char *path, char **out)
 }
 
 /* "dir/name" becomes "dir/.name.0123456789abcdef.tmp". */
-static sl_status name_temporary(sli_replace_file *file)
+static sl_status name_temporary(const sli_replace_file *file, char **out)
 {
     uint64_t random = 0;
+    *out = NULL;
     if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
         return failed(file, "getting a random number");
     const char *slash = strrchr(file->path, '/');
     size_t directory = slash ? (size_t)(slash - file->path) + 1 : 0;
-    free(file->temporary);
-    if (asprintf(&file->temporary, "%.*s.%.200s.%016llx.tmp", (int)directory, file->path,
-                 file->path + directory, (unsigned long long)random) < 0) {
-        file->temporary = NULL;
+    if (asprintf(out, "%.*s.%.200s.%016llx.tmp", (int)directory, file->path, file->path + directory,
+                 (unsigned long long)random) < 0) {
+        *out = NULL;
         return sl_error(SL_ERR_MEMORY, "%s: no memory for a temporary name", file->shown);
     }
     return SL_OK;
@@ -62,17 +61,18 @@ static sl_status name_temporary(sli_replace_file *file)
 
 static sl_status open_temporary(sli_replace_file *file)
 {
-    do {
-        SL_TRY(name_temporary(file));
-        file->descriptor = open(file->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (file->descriptor < 0 && errno == EEXIST);
-    if (file->descriptor < 0 && errno == ENOENT)
+    char *name;
+    SL_TRY(name_temporary(file, &name));
+    file->descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file->descriptor >= 0) {
+        file->temporary = name;
+        return SL_OK;
+    }
+    free(name);
+    if (errno == ENOENT)
         return sl_error(SL_ERR_NOT_FOUND, "%s: cannot be created: its directory does not exist",
                         file->shown);
-    if (file->descriptor < 0)
-        return failed(file, "creating it");
-    file->temporary_exists = true;
-    return SL_OK;
+    return failed(file, "creating it");
 }
 
 sl_status sli_replace_file_create(const char *path, sli_replace_file **out)
@@ -156,7 +156,8 @@ sl_status sli_replace_file_commit(sli_replace_file *file)
         return failed(file, "closing it");
     if (rename(file->temporary, file->path) != 0)
         return failed(file, "giving it its name");
-    file->temporary_exists = false;
+    free(file->temporary);
+    file->temporary = NULL;
     return sync_directory(file);
 }
 
@@ -166,7 +167,7 @@ void sli_replace_file_destroy(sli_replace_file **file)
         return;
     if ((*file)->descriptor >= 0)
         close((*file)->descriptor);
-    if ((*file)->temporary_exists)
+    if ((*file)->temporary)
         unlink((*file)->temporary);
     free((*file)->temporary);
     free((*file)->path);

@@ -99,10 +99,10 @@ static sl_status describe_item(json_t *json, const sl_safetensors_item *item,
     for (int i = 0; i < item->shape.dims; i++)
         json_array_append_new(shape, json_integer(item->shape.size[i]));
     bool complete = json_array_size(shape) == (size_t)item->shape.dims;
+    json_int_t begin = (json_int_t)place->begin, bytes = (json_int_t)place->bytes;
     json_t *value =
         json_pack("{s:s, s:o, s:[I,I]}", "dtype", sli_safetensors_dtype_of(item->dtype)->name,
-                  "shape", shape, "data_offsets", (json_int_t)place->begin,
-                  (json_int_t)(place->begin + place->bytes));
+                  "shape", shape, "data_offsets", begin, begin + bytes);
     /* Like every function of jansson that takes a value, this one accepts a NULL as a failure. */
     if (json_object_set_new(json, item->name, value) != 0 || !complete)
         return no_memory();
