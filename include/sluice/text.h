@@ -1,0 +1,203 @@
+/* From text files to batches of token ids, as torchtext and PyTorch's language model tutorials do:
+ *
+ *   line --sl_tokenizer--> tokens --sl_vocab--> ids --sl_batchify--> columns --> blocks [N, T]
+ *
+ * sl_corpus_load does the first two for a directory of three files. Everything here is host memory
+ * and plain integers; nothing knows of devices or tensors. Objects that are only read (vocabulary,
+ * corpus, batches) may be shared between threads; a tokenizer or a builder belongs to one at a
+ * time. */
+#ifndef SLUICE_TEXT_H
+#define SLUICE_TEXT_H
+
+#include "sluice/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Tokenizer -------------------------------------------------------------------------- */
+
+/* A token's bytes: UTF-8 where the text was, and never empty. */
+typedef struct sl_token {
+    const char *text;
+    size_t bytes;
+} sl_token;
+
+/* torchtext.data.utils.get_tokenizer("basic_english"): lower case; then, in this order, ' spaced,
+ * " removed, . spaced, "<br />" a space, , ( ) ! ? spaced, ; and : spaces; then cut at white space.
+ * Lower case and white space are Unicode's, as in Python's str.lower and str.split. Bytes that are
+ * not UTF-8 stay as they are. */
+typedef struct sl_tokenizer sl_tokenizer;
+
+/* Errors: SL_ERR_MEMORY. */
+sl_status sl_tokenizer_create(sl_tokenizer **out);
+void sl_tokenizer_destroy(sl_tokenizer **tokenizer);
+
+/* Begins a line of `bytes` bytes, which is copied, and forgets the line before. A line may contain
+ * line ends (they are white space) and zeros (they are not). Errors: SL_ERR_MEMORY. */
+sl_status sl_tokenizer_start(sl_tokenizer *tokenizer, const char *line, size_t bytes);
+
+/* The line's next token, or false after its last. The token lives until the next start. Allocates
+ * nothing. */
+bool sl_tokenizer_next(sl_tokenizer *tokenizer, sl_token *out);
+
+/* ---- Vocabulary ------------------------------------------------------------------------- */
+
+/* torchtext.vocab.build_vocab_from_iterator(…, specials=["<unk>"]) with <unk> as default index:
+ * ids run from 0 (<unk>) by falling frequency, and by code point where frequencies are equal. */
+typedef struct sl_vocab sl_vocab;
+
+enum { SL_VOCAB_UNKNOWN = 0 }; /* the id of <unk>, and of every token that is not listed */
+
+/* A vocabulary's file has one token a line; the line's number, from 0, is its id, so that the first
+ * line is <unk>. Errors: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY, and SL_ERR_FORMAT naming the
+ * line where the file is empty, does not begin with <unk>, has a token twice, or has a line that
+ * the tokenizer could not have produced: empty, or with white space in it. */
+sl_status sl_vocab_load(const char *path, sl_vocab **out);
+
+/* Writes such a file; an older one is replaced only when the new one is complete.
+ * Errors: as sl_safetensors_writer has them for a file that cannot be written. */
+sl_status sl_vocab_save(const sl_vocab *vocab, const char *path);
+void sl_vocab_destroy(sl_vocab **vocab);
+
+int32_t sl_vocab_size(const sl_vocab *vocab); /* <unk> included: a model's ntokens */
+
+/* The id of a token, SL_VOCAB_UNKNOWN where it is not listed; and the token of an id, which lives
+ * as long as the vocabulary and has a 0 after its last byte ({NULL, 0} for an id out of range). */
+int32_t sl_vocab_id(const sl_vocab *vocab, const char *text, size_t bytes);
+sl_token sl_vocab_token(const sl_vocab *vocab, int32_t id);
+
+/* Counts tokens and makes a vocabulary of them. */
+typedef struct sl_vocab_builder sl_vocab_builder;
+
+/* Errors: SL_ERR_MEMORY. */
+sl_status sl_vocab_builder_create(sl_vocab_builder **out);
+void sl_vocab_builder_destroy(sl_vocab_builder **builder);
+
+/* Counts one token, which is copied when it is new. `provisional` (NULL: not wanted) is its number
+ * in order of first appearance, from 0: text can so be turned into numbers in the same pass that
+ * counts it, and these into ids afterwards. Errors: SL_ERR_INVALID (an empty token, or one with
+ * ASCII white space), SL_ERR_MEMORY. */
+sl_status sl_vocab_builder_add(sl_vocab_builder *builder, const char *text, size_t bytes,
+                               int32_t *provisional);
+int32_t sl_vocab_builder_size(const sl_vocab_builder *builder); /* provisional numbers in use */
+
+/* The vocabulary of what was counted. `final_ids` (NULL: not wanted) has room for
+ * sl_vocab_builder_size ids and gets the id of each provisional number. The builder is unchanged.
+ * Errors: SL_ERR_MEMORY. */
+sl_status sl_vocab_builder_finish(const sl_vocab_builder *builder, int32_t *final_ids,
+                                  sl_vocab **out);
+
+/* ---- Token ids of a text ---------------------------------------------------------------- */
+
+typedef struct sl_tokens {
+    int32_t *ids; /* [count], owned */
+    int64_t count;
+    int64_t line_count; /* lines of the text, those without tokens included */
+} sl_tokens;
+
+void sl_tokens_free(sl_tokens *tokens); /* leaves zeros */
+
+/* The ids of a text in memory (such as a prompt), possibly none. Errors: SL_ERR_MEMORY. */
+sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, sl_tokens *out);
+
+/* The ids of a text file: its lines' tokens one after the other. Errors: SL_ERR_NOT_FOUND,
+ * SL_ERR_IO, SL_ERR_MEMORY; SL_ERR_FORMAT where the file is empty or has no token. */
+sl_status sl_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out);
+
+/* ---- Corpus ----------------------------------------------------------------------------- */
+
+typedef enum sl_split { SL_SPLIT_TRAIN, SL_SPLIT_VALID, SL_SPLIT_TEST } sl_split;
+enum { SL_SPLITS = 3 };
+
+const char *sl_split_name(sl_split split); /* "train", "valid", "test" */
+
+/* The path of a split's file in a directory: wiki.{train,valid,test}.tokens where one of these
+ * exists, else {train,valid,test}.txt. `*out` is the caller's, to be freed with free. Errors:
+ * SL_ERR_NOT_FOUND (no such directory, none of these files in it, or the split's missing beside the
+ * others), SL_ERR_INVALID (not a directory), SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sl_split_path(const char *directory, sl_split split, char **out);
+
+typedef struct sl_corpus sl_corpus;
+
+/* Reads a directory's three splits, each file once. `vocab` is borrowed for the corpus's life;
+ * NULL: the corpus makes its own from the training text. Errors: as sl_split_path and
+ * sl_tokens_read. */
+sl_status sl_corpus_load(const char *directory, const sl_vocab *vocab, sl_corpus **out);
+void sl_corpus_destroy(sl_corpus **corpus);
+
+/* What the corpus has; these live as long as it. */
+const sl_vocab *sl_corpus_vocab(const sl_corpus *corpus);
+const sl_tokens *sl_corpus_tokens(const sl_corpus *corpus, sl_split split);
+const char *sl_corpus_path(const sl_corpus *corpus, sl_split split);
+
+/* ---- Batches ---------------------------------------------------------------------------- */
+
+/* The tutorials' batchify and get_batch. The tokens are cut into `columns` runs of equal length
+ * that lie side by side (those left over at the end are dropped), and the runs into blocks of
+ * `bptt` positions, the last one possibly shorter. Of arange(26) in 4 columns:
+ *
+ *     column 0   0  1  2  3  4  5        block 0 with bptt 3     inputs 0 1 2    targets 1 2 3
+ *     column 1   6  7  8  9 10 11                                       6 7 8            7 8 9
+ *     column 2  12 13 14 15 16 17                                      …                …
+ *     column 3  18 19 20 21 22 23        block 1                 inputs 3 4      targets 4 5
+ *
+ * A plain value, only to be read; the tokens are borrowed. */
+typedef struct sl_batches {
+    const int32_t *tokens;
+    int64_t columns;       /* N */
+    int64_t column_length; /* tokens in a column */
+    int64_t bptt;          /* T of every block but a last short one */
+} sl_batches;
+
+/* Errors: SL_ERR_INVALID where columns or bptt is below 1, or a column has no `bptt` tokens and one
+ * more for the last target. */
+sl_status sl_batchify(const int32_t *tokens, int64_t count, int64_t columns, int64_t bptt,
+                      sl_batches *out);
+
+/* The columns `first` to `first + columns - 1` alone (a replica's share), as batches of their own.
+ * Errors: SL_ERR_INVALID where they are not all there. */
+sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t columns,
+                             sl_batches *out);
+
+int64_t sl_batches_count(const sl_batches *batches); /* of blocks */
+
+/* T of block `index` (0 to count - 1): bptt, or what is left for the last. */
+int64_t sl_batches_block_length(const sl_batches *batches, int64_t index);
+
+/* Writes block `index`: inputs and targets, each [N, T] with the batch first. targets[n][t] is the
+ * token that follows inputs[n][t] in its column. `targets` may be NULL. Errors: SL_ERR_INVALID
+ * where there is no such block; nothing is then written. */
+sl_status sl_batches_block(const sl_batches *batches, int64_t index, int32_t *inputs,
+                           int32_t *targets);
+
+/* ---- Synthetic corpus ------------------------------------------------------------------- */
+
+typedef struct sl_synthetic_options {
+    uint64_t seed;
+    int64_t train_tokens; /* 0: 500,000 */
+    int64_t eval_tokens;  /* in valid and in test; 0: a tenth of train_tokens */
+} sl_synthetic_options;
+
+/* Writes train.txt, valid.txt and test.txt of random sentences into `directory` (made where it does
+ * not exist), and grammar.json with what the best possible model reaches on them. The sentences
+ * come from a small grammar whose state follows from the words since the last full stop, so that
+ * the entropy of the next word is known exactly: see src/text/grammar.h. Every split ends with
+ * the first sentence that makes it as long as asked. Same seed, same files, on every machine.
+ * Errors: SL_ERR_INVALID (negative counts), SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sl_synthetic_corpus_write(const char *directory, const sl_synthetic_options *options);
+
+/* The best possible perplexity on the synthetic corpus in `directory`, from its grammar.json, for
+ * models that see a block's tokens and no earlier ones: exp of the mean over t = 1 … bptt of the
+ * entropy of a token of which the t before it are known. bptt 0: for models that see all the past,
+ * exp of the entropy rate. `*out` is 0 where the directory has no grammar.json: the corpus is not
+ * a synthetic one. Errors: SL_ERR_FORMAT, SL_ERR_IO, SL_ERR_INVALID (bptt below 0). */
+sl_status sl_synthetic_corpus_best_perplexity(const char *directory, int64_t bptt, double *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,67 @@
+#include "sluice/text.h"
+
+#include <string.h>
+
+sl_status sl_batchify(const int32_t *tokens, int64_t count, int64_t columns, int64_t bptt,
+                      sl_batches *out)
+{
+    *out = (sl_batches){0};
+    if (columns < 1 || bptt < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_batchify: columns and bptt must be at least 1, got %lld and %lld",
+                        (long long)columns, (long long)bptt);
+    int64_t length = count / columns;
+    if (length <= bptt)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_batchify: %lld tokens in %lld columns are %lld a column, too few for "
+                        "bptt %lld and one more as the last target",
+                        (long long)count, (long long)columns, (long long)length, (long long)bptt);
+    *out = (sl_batches){tokens, columns, length, bptt};
+    return SL_OK;
+}
+
+sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t columns,
+                             sl_batches *out)
+{
+    sl_batches whole = *batches; /* `out` may be `batches` */
+    if (first < 0 || columns < 1 || first > whole.columns - columns) {
+        *out = (sl_batches){0};
+        return sl_error(SL_ERR_INVALID,
+                        "sl_batches_columns: asked for %lld columns from column %lld of %lld",
+                        (long long)columns, (long long)first, (long long)whole.columns);
+    }
+    *out = whole;
+    out->tokens += first * whole.column_length;
+    out->columns = columns;
+    return SL_OK;
+}
+
+/* A column's last token is a target only. */
+int64_t sl_batches_count(const sl_batches *batches)
+{
+    return (batches->column_length - 1 + batches->bptt - 1) / batches->bptt;
+}
+
+int64_t sl_batches_block_length(const sl_batches *batches, int64_t index)
+{
+    int64_t left = batches->column_length - 1 - index * batches->bptt;
+    return left < batches->bptt ? left : batches->bptt;
+}
+
+sl_status sl_batches_block(const sl_batches *batches, int64_t index, int32_t *inputs,
+                           int32_t *targets)
+{
+    if (index < 0 || index >= sl_batches_count(batches))
+        return sl_error(SL_ERR_INVALID, "sl_batches_block: asked for block %lld of %lld",
+                        (long long)index, (long long)sl_batches_count(batches));
+    int64_t length = sl_batches_block_length(batches, index);
+    size_t row_bytes = (size_t)length * sizeof *inputs;
+    const int32_t *from = batches->tokens + index * batches->bptt;
+    for (int64_t n = 0; n < batches->columns; n++) {
+        memcpy(inputs + n * length, from, row_bytes);
+        if (targets)
+            memcpy(targets + n * length, from + 1, row_bytes);
+        from += batches->column_length;
+    }
+    return SL_OK;
+}

@@ -1,0 +1,177 @@
+/* A directory of text files, one for each split, as token ids. */
+#include "text/tokens.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- Finding the files ------------------------------------------------------------------ */
+
+typedef struct naming {
+    const char *prefix, *suffix;
+} naming;
+
+static const naming namings[] = {{"wiki.", ".tokens"}, {"", ".txt"}}; /* in order of preference */
+enum { NAMINGS = sizeof namings / sizeof *namings };
+
+const char *sl_split_name(sl_split split)
+{
+    static const char *const names[SL_SPLITS] = {"train", "valid", "test"};
+    return names[split];
+}
+
+static sl_status name_file(const char *directory, const naming *as, sl_split split, char **out)
+{
+    const char *name = sl_split_name(split);
+    size_t bytes = strlen(directory) + strlen(as->prefix) + strlen(name) + strlen(as->suffix) + 2;
+    *out = malloc(bytes);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for the name of a file", directory);
+    snprintf(*out, bytes, "%s/%s%s%s", directory, as->prefix, name, as->suffix);
+    return SL_OK;
+}
+
+static sl_status check_directory(const char *directory)
+{
+    struct stat about;
+    if (stat(directory, &about) != 0)
+        return sl_error(errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO,
+                        "%s: expected a directory of text files: %s", directory, strerror(errno));
+    if (!S_ISDIR(about.st_mode))
+        return sl_error(SL_ERR_INVALID, "%s: expected a directory of text files, got a file",
+                        directory);
+    return SL_OK;
+}
+
+/* *out is the first naming by which there is any file. */
+static sl_status find_naming(const char *directory, const naming **out)
+{
+    struct stat about;
+    char *path;
+    for (int i = 0; i < NAMINGS; i++) {
+        for (int split = 0; split < SL_SPLITS; split++) {
+            SL_TRY(name_file(directory, &namings[i], (sl_split)split, &path));
+            bool exists = stat(path, &about) == 0;
+            free(path);
+            *out = &namings[i];
+            if (exists)
+                return SL_OK;
+        }
+    }
+    return sl_error(SL_ERR_NOT_FOUND,
+                    "%s: has neither wiki.{train,valid,test}.tokens nor {train,valid,test}.txt",
+                    directory);
+}
+
+sl_status sl_split_path(const char *directory, sl_split split, char **out)
+{
+    const naming *as;
+    struct stat about;
+    *out = NULL;
+    SL_TRY(check_directory(directory));
+    SL_TRY(find_naming(directory, &as));
+    SL_TRY(name_file(directory, as, split, out));
+    if (stat(*out, &about) == 0)
+        return SL_OK;
+    sl_status status = sl_error(SL_ERR_NOT_FOUND,
+                                "%s: cannot be found, though other splits' files "
+                                "are there: %s",
+                                *out, strerror(errno));
+    free(*out);
+    *out = NULL;
+    return status;
+}
+
+/* ---- Reading them ----------------------------------------------------------------------- */
+
+struct sl_corpus {
+    const sl_vocab *vocab;
+    sl_vocab *own_vocab; /* the same, where the corpus made it */
+    char *paths[SL_SPLITS];
+    sl_tokens tokens[SL_SPLITS];
+};
+
+/* Numbers the training text's tokens as they come, and gives them their ids when the counts are
+ * known, so that the file is read once. */
+static sl_status read_training_text(sl_corpus *corpus)
+{
+    sl_tokens *tokens = &corpus->tokens[SL_SPLIT_TRAIN];
+    int32_t *final_ids = NULL;
+    sl_vocab_builder *builder = NULL;
+    sl_status status = sl_vocab_builder_create(&builder);
+    if (status == SL_OK)
+        status = sli_tokens_read_counting(builder, corpus->paths[SL_SPLIT_TRAIN], tokens);
+    if (status != SL_OK)
+        goto done;
+    final_ids = malloc((size_t)sl_vocab_builder_size(builder) * sizeof *final_ids);
+    if (!final_ids) {
+        status = sl_error(SL_ERR_MEMORY, "sl_corpus_load: no memory to number tokens");
+        goto done;
+    }
+    status = sl_vocab_builder_finish(builder, final_ids, &corpus->own_vocab);
+    if (status != SL_OK)
+        goto done;
+    corpus->vocab = corpus->own_vocab;
+    for (int64_t i = 0; i < tokens->count; i++)
+        tokens->ids[i] = final_ids[tokens->ids[i]];
+done:
+    free(final_ids);
+    sl_vocab_builder_destroy(&builder);
+    return status;
+}
+
+static sl_status load(sl_corpus *corpus, const char *directory)
+{
+    for (int split = 0; split < SL_SPLITS; split++)
+        SL_TRY(sl_split_path(directory, (sl_split)split, &corpus->paths[split]));
+    if (!corpus->vocab)
+        SL_TRY(read_training_text(corpus));
+    for (int split = 0; split < SL_SPLITS; split++)
+        if (!corpus->tokens[split].ids)
+            SL_TRY(sl_tokens_read(corpus->vocab, corpus->paths[split], &corpus->tokens[split]));
+    return SL_OK;
+}
+
+sl_status sl_corpus_load(const char *directory, const sl_vocab *vocab, sl_corpus **out)
+{
+    *out = NULL;
+    sl_corpus *corpus = calloc(1, sizeof *corpus);
+    if (!corpus)
+        return sl_error(SL_ERR_MEMORY, "sl_corpus_load: no memory");
+    corpus->vocab = vocab;
+    sl_status status = load(corpus, directory);
+    if (status != SL_OK)
+        sl_corpus_destroy(&corpus);
+    *out = corpus;
+    return status;
+}
+
+void sl_corpus_destroy(sl_corpus **corpus)
+{
+    if (!corpus || !*corpus)
+        return;
+    for (int split = 0; split < SL_SPLITS; split++) {
+        sl_tokens_free(&(*corpus)->tokens[split]);
+        free((*corpus)->paths[split]);
+    }
+    sl_vocab_destroy(&(*corpus)->own_vocab);
+    free(*corpus);
+    *corpus = NULL;
+}
+
+const sl_vocab *sl_corpus_vocab(const sl_corpus *corpus)
+{
+    return corpus->vocab;
+}
+
+const sl_tokens *sl_corpus_tokens(const sl_corpus *corpus, sl_split split)
+{
+    return &corpus->tokens[split];
+}
+
+const char *sl_corpus_path(const sl_corpus *corpus, sl_split split)
+{
+    return corpus->paths[split];
+}

@@ -1,0 +1,133 @@
+#include "text/line_reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { FIRST_CAPACITY = 1 << 18 }; /* a block stays in the second-level cache */
+
+struct sli_line_reader {
+    char *path;
+    int descriptor;
+    bool at_end; /* the file has nothing more; the buffer may */
+    size_t file_bytes;
+    int64_t line_count;
+    char *buffer;
+    size_t capacity, start, end; /* buffer[start .. end) is read and not yet handed out */
+};
+
+static sl_status open_file(sli_line_reader *reader)
+{
+    struct stat about;
+    reader->descriptor = open(reader->path, O_RDONLY | O_CLOEXEC);
+    if (reader->descriptor < 0)
+        return sl_error(errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: cannot be opened: %s",
+                        reader->path, strerror(errno));
+    if (fstat(reader->descriptor, &about) != 0)
+        return sl_error(SL_ERR_IO, "%s: cannot be examined: %s", reader->path, strerror(errno));
+    if (S_ISDIR(about.st_mode))
+        return sl_error(SL_ERR_IO, "%s: expected a text file, got a directory", reader->path);
+    reader->file_bytes = S_ISREG(about.st_mode) ? (size_t)about.st_size : 0;
+    return SL_OK;
+}
+
+sl_status sli_line_reader_open(const char *path, sli_line_reader **out)
+{
+    *out = NULL;
+    sli_line_reader *reader = calloc(1, sizeof *reader);
+    if (!reader)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory to read it", path);
+    reader->descriptor = -1;
+    reader->capacity = FIRST_CAPACITY;
+    reader->buffer = malloc(reader->capacity);
+    reader->path = strdup(path);
+    sl_status status = reader->buffer && reader->path
+                           ? open_file(reader)
+                           : sl_error(SL_ERR_MEMORY, "%s: no memory to read it", path);
+    if (status != SL_OK)
+        sli_line_reader_close(&reader);
+    *out = reader;
+    return status;
+}
+
+void sli_line_reader_close(sli_line_reader **reader)
+{
+    if (!reader || !*reader)
+        return;
+    if ((*reader)->descriptor >= 0)
+        close((*reader)->descriptor);
+    free((*reader)->buffer);
+    free((*reader)->path);
+    free(*reader);
+    *reader = NULL;
+}
+
+/* Puts what is not yet handed out at the buffer's front, and sees that there is room behind it. */
+static sl_status make_room(sli_line_reader *reader)
+{
+    reader->end -= reader->start;
+    memmove(reader->buffer, reader->buffer + reader->start, reader->end);
+    reader->start = 0;
+    if (reader->end < reader->capacity)
+        return SL_OK;
+    char *buffer =
+        reader->capacity <= SIZE_MAX / 2 ? realloc(reader->buffer, reader->capacity * 2) : NULL;
+    if (!buffer)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for line %lld of more than %zu bytes",
+                        reader->path, (long long)reader->line_count + 1, reader->capacity);
+    reader->buffer = buffer;
+    reader->capacity *= 2;
+    return SL_OK;
+}
+
+static sl_status read_more(sli_line_reader *reader)
+{
+    ssize_t got;
+    SL_TRY(make_room(reader));
+    do
+        got =
+            read(reader->descriptor, reader->buffer + reader->end, reader->capacity - reader->end);
+    while (got < 0 && errno == EINTR);
+    if (got < 0)
+        return sl_error(SL_ERR_IO, "%s: cannot be read: %s", reader->path, strerror(errno));
+    reader->end += (size_t)got;
+    reader->at_end = got == 0;
+    return SL_OK;
+}
+
+sl_status sli_line_reader_next(sli_line_reader *reader, const char **line, size_t *bytes)
+{
+    size_t searched = 0; /* bytes of the line that are known to hold no line end */
+    char *line_end = NULL;
+    *line = NULL;
+    *bytes = 0;
+    for (;;) {
+        char *from = reader->buffer + reader->start;
+        size_t available = reader->end - reader->start;
+        line_end = memchr(from + searched, '\n', available - searched);
+        if (line_end || reader->at_end)
+            break;
+        searched = available;
+        SL_TRY(read_more(reader));
+    }
+    if (!line_end && reader->start == reader->end)
+        return SL_OK;
+    *line = reader->buffer + reader->start;
+    *bytes = line_end ? (size_t)(line_end - *line) : reader->end - reader->start;
+    reader->start += *bytes + (line_end ? 1 : 0);
+    reader->line_count++;
+    return SL_OK;
+}
+
+int64_t sli_line_reader_line_count(const sli_line_reader *reader)
+{
+    return reader->line_count;
+}
+
+size_t sli_line_reader_file_bytes(const sli_line_reader *reader)
+{
+    return reader->file_bytes;
+}

@@ -1,0 +1,26 @@
+/* A file's lines, one after the other, however long, read in large blocks. */
+#ifndef SLI_TEXT_LINE_READER_H
+#define SLI_TEXT_LINE_READER_H
+
+#include "sluice/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef struct sli_line_reader sli_line_reader;
+
+/* Errors, each beginning with the path: SL_ERR_NOT_FOUND, SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sli_line_reader_open(const char *path, sli_line_reader **out);
+void sli_line_reader_close(sli_line_reader **reader);
+
+/* The next line without its line end ('\n' only), or `*line` NULL at the end of the file; a last
+ * line may lack its line end. The line lives until the next call. Errors: SL_ERR_IO,
+ * SL_ERR_MEMORY. */
+sl_status sli_line_reader_next(sli_line_reader *reader, const char **line, size_t *bytes);
+
+int64_t sli_line_reader_line_count(const sli_line_reader *reader); /* of lines handed out */
+
+/* The file's size where it has one, else 0: to guess how much memory its content will take. */
+size_t sli_line_reader_file_bytes(const sli_line_reader *reader);
+
+#endif

@@ -1,0 +1,167 @@
+/* Vocabularies, and how they are made by counting. */
+#include "text/vocab.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Look-up ---------------------------------------------------------------------------- */
+
+sl_status sli_vocab_create_empty(sl_vocab **out)
+{
+    *out = NULL;
+    sl_vocab *vocab = calloc(1, sizeof *vocab);
+    if (!vocab)
+        return sl_error(SL_ERR_MEMORY, "no memory for a vocabulary");
+    sl_status status = sli_token_table_init(&vocab->tokens);
+    if (status != SL_OK)
+        sl_vocab_destroy(&vocab);
+    *out = vocab;
+    return status;
+}
+
+void sl_vocab_destroy(sl_vocab **vocab)
+{
+    if (!vocab || !*vocab)
+        return;
+    sli_token_table_free(&(*vocab)->tokens);
+    free(*vocab);
+    *vocab = NULL;
+}
+
+int32_t sl_vocab_size(const sl_vocab *vocab)
+{
+    return vocab->tokens.count;
+}
+
+int32_t sl_vocab_id(const sl_vocab *vocab, const char *text, size_t bytes)
+{
+    int32_t id = sli_token_table_find(&vocab->tokens, text, bytes);
+    return id < 0 ? SL_VOCAB_UNKNOWN : id;
+}
+
+sl_token sl_vocab_token(const sl_vocab *vocab, int32_t id)
+{
+    if (id < 0 || id >= vocab->tokens.count)
+        return (sl_token){NULL, 0};
+    return sli_token_table_get(&vocab->tokens, id);
+}
+
+/* ---- Counting --------------------------------------------------------------------------- */
+
+struct sl_vocab_builder {
+    sli_token_table tokens; /* in order of first appearance */
+    int64_t *counts;        /* [capacity] */
+    int32_t capacity;
+};
+
+sl_status sl_vocab_builder_create(sl_vocab_builder **out)
+{
+    *out = NULL;
+    sl_vocab_builder *builder = calloc(1, sizeof *builder);
+    if (!builder)
+        return sl_error(SL_ERR_MEMORY, "sl_vocab_builder_create: no memory");
+    sl_status status = sli_token_table_init(&builder->tokens);
+    if (status != SL_OK)
+        sl_vocab_builder_destroy(&builder);
+    *out = builder;
+    return status;
+}
+
+void sl_vocab_builder_destroy(sl_vocab_builder **builder)
+{
+    if (!builder || !*builder)
+        return;
+    sli_token_table_free(&(*builder)->tokens);
+    free((*builder)->counts);
+    free(*builder);
+    *builder = NULL;
+}
+
+static sl_status grow_counts(sl_vocab_builder *builder)
+{
+    int32_t capacity = builder->tokens.capacity; /* grows by doubling */
+    if (capacity == builder->capacity)
+        capacity = capacity <= INT32_MAX / 2 ? capacity * 2 : INT32_MAX;
+    int64_t *counts = realloc(builder->counts, (size_t)capacity * sizeof *counts);
+    if (!counts)
+        return sl_error(SL_ERR_MEMORY, "sl_vocab_builder_add: no memory for %d counts", capacity);
+    memset(counts + builder->capacity, 0, (size_t)(capacity - builder->capacity) * sizeof *counts);
+    builder->counts = counts;
+    builder->capacity = capacity;
+    return SL_OK;
+}
+
+sl_status sl_vocab_builder_add(sl_vocab_builder *builder, const char *text, size_t bytes,
+                               int32_t *provisional)
+{
+    int32_t id;
+    if (builder->tokens.count == builder->capacity) /* the token may be a new one */
+        SL_TRY(grow_counts(builder));
+    sl_status status = sli_token_table_add(&builder->tokens, text, bytes, &id);
+    if (status != SL_OK)
+        return sl_error_context(status, "sl_vocab_builder_add: ");
+    builder->counts[id]++;
+    if (provisional)
+        *provisional = id;
+    return SL_OK;
+}
+
+int32_t sl_vocab_builder_size(const sl_vocab_builder *builder)
+{
+    return builder->tokens.count;
+}
+
+/* ---- From counts to ids ----------------------------------------------------------------- */
+
+typedef struct counted {
+    sl_token token;
+    int64_t count;
+    int32_t provisional;
+} counted;
+
+/* The order of UTF-8's bytes is that of its code points. */
+static int by_count_then_text(const void *left, const void *right)
+{
+    const counted *a = left, *b = right;
+    if (a->count != b->count)
+        return a->count > b->count ? -1 : 1;
+    size_t common = a->token.bytes < b->token.bytes ? a->token.bytes : b->token.bytes;
+    int order = memcmp(a->token.text, b->token.text, common);
+    if (order != 0)
+        return order;
+    return a->token.bytes < b->token.bytes ? -1 : 1; /* no two are equal */
+}
+
+/* Puts <unk> and then the sorted tokens into the vocabulary. <unk> among them keeps id 0. */
+static sl_status fill(const counted *sorted, int32_t count, int32_t *final_ids, sl_vocab *vocab)
+{
+    int32_t id;
+    SL_TRY(sli_token_table_add(&vocab->tokens, SLI_UNKNOWN_TOKEN, SLI_UNKNOWN_TOKEN_BYTES, &id));
+    for (int32_t i = 0; i < count; i++) {
+        SL_TRY(
+            sli_token_table_add(&vocab->tokens, sorted[i].token.text, sorted[i].token.bytes, &id));
+        if (final_ids)
+            final_ids[sorted[i].provisional] = id;
+    }
+    return SL_OK;
+}
+
+sl_status sl_vocab_builder_finish(const sl_vocab_builder *builder, int32_t *final_ids,
+                                  sl_vocab **out)
+{
+    int32_t count = builder->tokens.count;
+    *out = NULL;
+    counted *sorted = malloc((size_t)count * sizeof *sorted + 1);
+    if (!sorted)
+        return sl_error(SL_ERR_MEMORY, "sl_vocab_builder_finish: no memory for %d tokens", count);
+    for (int32_t i = 0; i < count; i++)
+        sorted[i] = (counted){sli_token_table_get(&builder->tokens, i), builder->counts[i], i};
+    qsort(sorted, (size_t)count, sizeof *sorted, by_count_then_text);
+    sl_status status = sli_vocab_create_empty(out);
+    if (status == SL_OK)
+        status = fill(sorted, count, final_ids, *out);
+    if (status != SL_OK)
+        sl_vocab_destroy(out);
+    free(sorted);
+    return status;
+}
