@@ -5,6 +5,9 @@
  * their neighbours through channels. Losses, gradients and weights are the same, bit for bit, for
  * every number of stages, every checkpoint mode and every schedule, given the same micro-batches.
  *
+ * Stages may share a device; they take turns on it then. The batch's tensors may be on any device
+ * that reaches the same memory as the stages' (as all CPU devices do).
+ *
  * A pipe's functions are called by one thread at a time. When one fails, all stages have stopped,
  * the error is that of the first failing stage (in the order of time) with its place in front
  * ("[stage 1 micro 3] …"), and the pipe can be used again; gradients are then undefined until
@@ -64,14 +67,15 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
 void sl_pipe_destroy(sl_pipe **pipe);
 
 typedef struct sl_pipe_batch {
-    const sl_tensor *input;   /* [N, …] */
-    const sl_tensor *targets; /* [N, …] */
+    const sl_tensor *input;   /* [N, …], N at least 1; borrowed */
+    const sl_tensor *targets; /* [N, …]; borrowed */
     uint64_t step;            /* of dropout's function */
     int64_t first_sample;     /* global number of row 0; replicas differ here */
 } sl_pipe_batch;
 
 /* Forward in evaluation mode: *output [N, …] is the micro-batches' outputs one after the other, on
- * the last stage's device. */
+ * the last stage's device; the caller owns it. It shares the input's storage where no module makes
+ * a tensor of its own. */
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **output);
 
 /* One training step's forward and backward by the schedule's table. Adds the gradient of the mean
@@ -85,8 +89,9 @@ sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_tensor *input, const sl_tenso
 
 void sl_pipe_zero_grad(sl_pipe *pipe);
 
-/* Runs fn(stage, arg) on every stage's worker at the same time and waits: for the optimizer. The
- * first error is returned. */
+/* Runs fn(stage, arg) on every stage's worker at the same time and waits: for the optimizer. Where
+ * stages share a device their calls take turns, so fn must not wait for another stage. The first
+ * error is returned, with "[stage 1] " in front. */
 sl_status sl_pipe_run(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
 
 /* ---- What it consists of ---------------------------------------------------------------- */
@@ -98,8 +103,9 @@ sl_parameter_set *sl_pipe_parameters(const sl_pipe *pipe, int stage);
 /* Modules first … first + count - 1 of the model. */
 void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *count);
 
-/* When each action of the last sl_pipe_train ran: seconds since its start, in order of start. Lives
- * until the next call. Has the form that sl_schedule_simulate gives. */
+/* When each action of the last sl_pipe_train ran: seconds since its start, in order of start; of a
+ * step that failed, those that ended well. Lives until the next call. Has the form that
+ * sl_schedule_simulate gives. */
 int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries);
 
 #ifdef __cplusplus

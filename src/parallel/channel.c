@@ -1,0 +1,125 @@
+#include "parallel/channel.h"
+
+#include "tensor/tensor.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+/* About 50 microseconds: a sleeping thread takes as long to wake, and a stage that waits longer
+ * loses little by sleeping. */
+enum { SPIN_ROUNDS = 1000 };
+
+struct sli_channel {
+    sl_device *to;
+    int micros;
+    bool spins;
+    /* Written and cancelled without the lock. A waiting receiver holds it from its last look until
+     * it sleeps, and whoever changes something signals with the lock held, so no signal is lost. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    atomic_bool cancelled;
+    _Atomic(sl_tensor *) slots[]; /* [micros]; NULL: empty */
+};
+
+sl_status sli_channel_create(sl_device *to, int micros, bool spins, sli_channel **out)
+{
+    *out = NULL;
+    sli_channel *channel = malloc(sizeof *channel + (size_t)micros * sizeof channel->slots[0]);
+    if (!channel)
+        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a channel of %d slots",
+                        micros);
+    channel->to = to;
+    channel->micros = micros;
+    channel->spins = spins;
+    pthread_mutex_init(&channel->lock, NULL);
+    pthread_cond_init(&channel->changed, NULL);
+    atomic_init(&channel->cancelled, false);
+    for (int micro = 0; micro < micros; micro++)
+        atomic_init(&channel->slots[micro], NULL);
+    *out = channel;
+    return SL_OK;
+}
+
+void sli_channel_destroy(sli_channel **channel)
+{
+    if (!channel || !*channel)
+        return;
+    sli_channel_reset(*channel);
+    pthread_cond_destroy(&(*channel)->changed);
+    pthread_mutex_destroy(&(*channel)->lock);
+    free(*channel);
+    *channel = NULL;
+}
+
+static void signal_receiver(sli_channel *channel)
+{
+    pthread_mutex_lock(&channel->lock);
+    pthread_cond_signal(&channel->changed);
+    pthread_mutex_unlock(&channel->lock);
+}
+
+void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
+{
+    assert(micro >= 0 && micro < channel->micros && *tensor);
+    sli_tensor_hand_over(*tensor, channel->to);
+    sl_tensor *before =
+        atomic_exchange_explicit(&channel->slots[micro], *tensor, memory_order_acq_rel);
+    assert(!before);
+    (void)before;
+    *tensor = NULL;
+    signal_receiver(channel);
+}
+
+/* Takes what is in the slot; true when there is no more to wait for. */
+static bool look(sli_channel *channel, int micro, sl_tensor **out)
+{
+    *out = atomic_exchange_explicit(&channel->slots[micro], NULL, memory_order_acq_rel);
+    return *out || atomic_load_explicit(&channel->cancelled, memory_order_relaxed);
+}
+
+static bool is_empty(sli_channel *channel, int micro)
+{
+    return !atomic_load_explicit(&channel->slots[micro], memory_order_relaxed) &&
+           !atomic_load_explicit(&channel->cancelled, memory_order_relaxed);
+}
+
+/* Tells the core that this is a waiting loop. */
+static void relax(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+bool sli_channel_receive(sli_channel *channel, int micro, sl_tensor **out)
+{
+    assert(micro >= 0 && micro < channel->micros);
+    for (int i = 0; channel->spins && i < SPIN_ROUNDS && is_empty(channel, micro); i++)
+        relax();
+    if (look(channel, micro, out))
+        return *out != NULL;
+    pthread_mutex_lock(&channel->lock);
+    while (!look(channel, micro, out))
+        pthread_cond_wait(&channel->changed, &channel->lock);
+    pthread_mutex_unlock(&channel->lock);
+    return *out != NULL;
+}
+
+void sli_channel_cancel(sli_channel *channel)
+{
+    atomic_store(&channel->cancelled, true);
+    signal_receiver(channel);
+}
+
+void sli_channel_reset(sli_channel *channel)
+{
+    for (int micro = 0; micro < channel->micros; micro++) {
+        sl_tensor *left = atomic_exchange(&channel->slots[micro], NULL);
+        sl_tensor_destroy(&left);
+    }
+    atomic_store(&channel->cancelled, false);
+}

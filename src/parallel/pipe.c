@@ -1,0 +1,312 @@
+/* The pipe's functions: each cuts a batch into micro-batches, has every stage run its row of a
+ * table, and puts together what comes out. */
+#include "parallel/pipe.h"
+
+#include "tensor/tensor.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* ---- All stages at once ----------------------------------------------------------------- */
+
+static void call_stage(void *argument)
+{
+    sli_stage_call *call = argument;
+    call->fn(call->stage, call->arg);
+}
+
+void sli_pipe_run_stages(sl_pipe *pipe, void (*fn)(sli_stage *stage, void *arg), void *arg)
+{
+    for (int i = 0; i < pipe->stage_count; i++) {
+        pipe->calls[i] = (sli_stage_call){fn, &pipe->stages[i], arg};
+        sli_worker_start(pipe->workers[i], call_stage, &pipe->calls[i]);
+    }
+    for (int i = 0; i < pipe->stage_count; i++)
+        sli_worker_wait(pipe->workers[i]);
+}
+
+typedef struct user_call {
+    sl_status (*fn)(int stage, void *arg);
+    void *arg;
+    sli_failure *failure;
+} user_call;
+
+static void run_user_call(sli_stage *stage, void *arg)
+{
+    const user_call *call = arg;
+    pthread_mutex_lock(stage->device_lock);
+    sl_status status = call->fn(stage->index, call->arg);
+    pthread_mutex_unlock(stage->device_lock);
+    sl_error_context(status, "[stage %d] ", stage->index);
+    sli_failure_raise(call->failure, status);
+}
+
+sl_status sl_pipe_run(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg)
+{
+    user_call call = {fn, arg, &pipe->failure};
+    sli_pipe_run_stages(pipe, run_user_call, &call);
+    return sli_failure_take(&pipe->failure);
+}
+
+/* ---- Cutting a batch -------------------------------------------------------------------- */
+
+static void drop_micros(sl_pipe *pipe)
+{
+    for (int micro = 0; micro < pipe->chunks; micro++) {
+        sl_tensor_destroy(&pipe->micros[micro].input);
+        sl_tensor_destroy(&pipe->micros[micro].targets);
+    }
+}
+
+/* Rows of a batch as a tensor on `device`. */
+static sl_status cut_rows(const sl_tensor *batch, int64_t first, int64_t rows, sl_device *device,
+                          sl_tensor **out)
+{
+    SL_TRY(sl_tensor_narrow(batch, first, rows, out));
+    sli_tensor_hand_over(*out, device);
+    return SL_OK;
+}
+
+/* Fills pipe->micros; `targets` may be NULL. */
+static sl_status cut_batch(sl_pipe *pipe, const sl_tensor *input, const sl_tensor *targets,
+                           int64_t first_sample, int micros)
+{
+    sl_device *first = pipe->stages[0].device;
+    sl_device *last = pipe->stages[pipe->stage_count - 1].device;
+    int64_t row = 0;
+    for (int micro = 0; micro < micros; micro++) {
+        sli_micro *cut = &pipe->micros[micro];
+        cut->rows = pipe->sizes[micro];
+        cut->first_row = row;
+        cut->first_sample = first_sample + row;
+        SL_TRY(cut_rows(input, row, cut->rows, first, &cut->input));
+        if (targets)
+            SL_TRY(cut_rows(targets, row, cut->rows, last, &cut->targets));
+        row += cut->rows;
+    }
+    return SL_OK;
+}
+
+static int64_t row_count(const sl_tensor *tensor)
+{
+    const sl_shape *shape = sl_tensor_shape(tensor);
+    return shape->dims > 0 ? shape->size[0] : 0;
+}
+
+static sl_status check_batch(const char *who, const sl_tensor *input, const sl_tensor *targets)
+{
+    char text[SL_SHAPE_TEXT_BYTES];
+    if (row_count(input) < 1)
+        return sl_error(SL_ERR_INVALID, "%s: the input must have at least one row, got %s", who,
+                        sl_shape_text(sl_tensor_shape(input), text));
+    if (targets && row_count(targets) != row_count(input))
+        return sl_error(SL_ERR_INVALID,
+                        "%s: the input has %" PRId64 " rows, the targets have %" PRId64, who,
+                        row_count(input), row_count(targets));
+    return SL_OK;
+}
+
+/* ---- Steps ------------------------------------------------------------------------------ */
+
+/* The table for so many micro-batches. */
+static sl_status find_table(sl_pipe *pipe, bool training, int micros, const sl_schedule **out)
+{
+    sl_schedule **table = (training ? pipe->train_tables : pipe->forward_tables) + micros - 1;
+    if (!*table) {
+        sl_schedule *written;
+        SL_TRY(training ? sl_schedule_create(pipe->schedule, pipe->stage_count, micros,
+                                             pipe->checkpoint, &written)
+                        : sl_schedule_forward_only(pipe->stage_count, micros, &written));
+        sl_status status = sl_schedule_validate(written);
+        if (status != SL_OK) {
+            sl_schedule_destroy(&written);
+            return status;
+        }
+        *table = written;
+    }
+    *out = *table;
+    return SL_OK;
+}
+
+static void run_stage(sli_stage *stage, void *arg)
+{
+    sli_stage_run(stage, arg);
+}
+
+/* Merges the stages' entries, each in order already, by the time of their start. */
+static void collect_trace(sl_pipe *pipe)
+{
+    for (int i = 0; i < pipe->stage_count; i++)
+        pipe->stages[i].traced_count = 0;
+    for (;;) {
+        sli_stage *next = NULL;
+        for (int i = 0; i < pipe->stage_count; i++) {
+            sli_stage *stage = &pipe->stages[i];
+            if (stage->traced_count < stage->entry_count &&
+                (!next || stage->entries[stage->traced_count].start <
+                              next->entries[next->traced_count].start))
+                next = stage;
+        }
+        if (!next)
+            break;
+        pipe->trace[pipe->trace_count++] = next->entries[next->traced_count++];
+    }
+}
+
+/* Room for each row's loss, in the order of the batch. */
+static sl_status allocate_row_losses(sl_pipe *pipe, sli_step *step, int micros)
+{
+    int64_t count = 0;
+    for (int micro = 0; micro < micros; micro++)
+        count += sl_loss_rows(step->loss, pipe->micros[micro].targets);
+    step->row_losses = calloc((size_t)count + 1, sizeof *step->row_losses);
+    if (!step->row_losses)
+        return sl_error(SL_ERR_MEMORY, "sl_pipe: no memory for the losses of %" PRId64 " rows",
+                        count);
+    for (int micro = 0; micro < micros; micro++) {
+        pipe->micros[micro].row_losses = step->row_losses + step->row_loss_count;
+        step->row_loss_count += sl_loss_rows(step->loss, pipe->micros[micro].targets);
+    }
+    return SL_OK;
+}
+
+/* Fills in all but what the caller has: `training`, `loss` and `scale`. */
+static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
+{
+    step->rows = row_count(batch->input);
+    step->seed = pipe->seed;
+    step->step = batch->step;
+    step->micros = pipe->micros;
+    step->failure = &pipe->failure;
+    step->channels = pipe->channels;
+    step->channel_count = pipe->channel_count;
+    int micros = sl_micro_batches(step->rows, pipe->chunks, pipe->sizes);
+    SL_TRY(find_table(pipe, step->training, micros, &step->schedule));
+    SL_TRY(cut_batch(pipe, batch->input, step->loss ? batch->targets : NULL, batch->first_sample,
+                     micros));
+    return step->loss ? allocate_row_losses(pipe, step, micros) : SL_OK;
+}
+
+/* On success, what came out is the caller's: step->output or step->row_losses. */
+static sl_status run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
+{
+    sl_status status = prepare_step(pipe, batch, step);
+    if (status == SL_OK) {
+        step->start = sli_clock_seconds();
+        sli_pipe_run_stages(pipe, run_stage, step);
+        status = sli_failure_take(&pipe->failure);
+        if (step->training)
+            collect_trace(pipe);
+    }
+    drop_micros(pipe);
+    if (status == SL_OK)
+        return SL_OK;
+    for (int i = 0; i < pipe->channel_count; i++)
+        sli_channel_reset(pipe->channels[i]);
+    sl_tensor_destroy(&step->output);
+    free(step->row_losses);
+    return status;
+}
+
+static sl_status check_loss_call(const sl_pipe *pipe, const char *who, const sl_pipe_batch *batch)
+{
+    if (!pipe->loss)
+        return sl_error(SL_ERR_INVALID, "%s: the pipe was created without a loss", who);
+    if (!batch->targets)
+        return sl_error(SL_ERR_INVALID, "%s: the batch has no targets", who);
+    return check_batch(who, batch->input, batch->targets);
+}
+
+/* The rows' losses are added in the order of the batch, so that the sum depends on nothing else. */
+static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool training,
+                               double *sum, int64_t *terms)
+{
+    int64_t count = sl_loss_terms(pipe->loss, batch->targets);
+    /* Without any term there is no gradient either, whatever the scale. */
+    sli_step step = {.training = training,
+                     .loss = pipe->loss,
+                     .scale = count > 0 ? 1.0 / (double)count : 1.0};
+    SL_TRY(run_step(pipe, batch, &step));
+    *sum = 0;
+    for (int64_t row = 0; row < step.row_loss_count; row++)
+        *sum += step.row_losses[row];
+    *terms = count;
+    free(step.row_losses);
+    return SL_OK;
+}
+
+/* ---- Public functions ------------------------------------------------------------------- */
+
+sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **output)
+{
+    *output = NULL;
+    SL_TRY(check_batch("sl_pipe_forward", input, NULL));
+    sl_pipe_batch batch = {.input = input};
+    sli_step step = {0};
+    SL_TRY(run_step(pipe, &batch, &step));
+    *output = step.output;
+    return SL_OK;
+}
+
+sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_loss)
+{
+    pipe->trace_count = 0;
+    if (pipe->inference)
+        return sl_error(SL_ERR_INVALID, "sl_pipe_train: the pipe was created for inference");
+    SL_TRY(check_loss_call(pipe, "sl_pipe_train", batch));
+    double sum;
+    int64_t terms;
+    SL_TRY(run_with_loss(pipe, batch, true, &sum, &terms));
+    *mean_loss = sum / (double)terms; /* NaN without terms, as PyTorch's */
+    return SL_OK;
+}
+
+sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_tensor *input, const sl_tensor *targets,
+                           double *loss_sum, int64_t *terms)
+{
+    sl_pipe_batch batch = {.input = input, .targets = targets};
+    SL_TRY(check_loss_call(pipe, "sl_pipe_evaluate", &batch));
+    return run_with_loss(pipe, &batch, false, loss_sum, terms);
+}
+
+void sl_pipe_zero_grad(sl_pipe *pipe)
+{
+    for (int i = 0; i < pipe->stage_count; i++)
+        sl_parameter_set_zero_grad(pipe->stages[i].parameters);
+}
+
+int sl_pipe_stages(const sl_pipe *pipe)
+{
+    return pipe->stage_count;
+}
+
+sl_module *sl_pipe_model(const sl_pipe *pipe)
+{
+    return pipe->model;
+}
+
+sl_device *sl_pipe_device(const sl_pipe *pipe, int stage)
+{
+    assert(stage >= 0 && stage < pipe->stage_count);
+    return pipe->stages[stage].device;
+}
+
+sl_parameter_set *sl_pipe_parameters(const sl_pipe *pipe, int stage)
+{
+    assert(stage >= 0 && stage < pipe->stage_count);
+    return pipe->stages[stage].parameters;
+}
+
+void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *count)
+{
+    assert(stage >= 0 && stage < pipe->stage_count);
+    *first = pipe->stages[stage].first;
+    *count = pipe->stages[stage].count;
+}
+
+int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries)
+{
+    *entries = pipe->trace;
+    return pipe->trace_count;
+}

@@ -1,0 +1,238 @@
+/* What the actions of a table mean for a stage.
+ *
+ * In training, the last stage's output has one reader: the loss, which runs at the beginning of
+ * BACKWARD, where value and gradient are computed at once. So FORWARD_DISCARD has nothing to
+ * compute there: it only keeps the input, and RECOMPUTE gives the output when it is wanted. A loss
+ * that takes over the model's last module (cross entropy after the decoder) gets that module's
+ * input instead, and a micro-batch's logits never exist as a whole.
+ *
+ * Tensors are given back as soon as they have been used: an input when the next module has run
+ * (what backward needs, modules have put on the pass), the pass when its last module has gone
+ * backward. */
+#include "parallel/stage.h"
+
+#include <inttypes.h>
+
+/* ---- Running modules -------------------------------------------------------------------- */
+
+/* How many of the stage's modules it runs itself. */
+static int own_modules(const sli_stage *stage, const sli_step *step)
+{
+    return stage->count - (step->loss && stage->loss_takes_last);
+}
+
+static sl_status missing(const sl_module *module, const char *what)
+{
+    return sl_error(SL_ERR_INVALID, "%s gave no %s, and reported no error", sl_module_type(module),
+                    what);
+}
+
+/* Replaces *tensor by what the modules make of it; NULL on an error. */
+static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, sl_tensor **tensor)
+{
+    sl_status status = SL_OK;
+    for (int i = 0; i < count && status == SL_OK; i++) {
+        sl_module *module = sl_module_child(stage->model, stage->first + i);
+        sl_tensor *out;
+        status = sl_module_forward(module, pass, *tensor, &out);
+        if (status == SL_OK && !out)
+            status = missing(module, "output");
+        sl_tensor_destroy(tensor);
+        *tensor = out;
+    }
+    return status;
+}
+
+/* Replaces the gradient of the output by that of the input; NULL at the first stage, whose input
+ * are data, and on an error. */
+static sl_status run_backward(const sli_stage *stage, sl_pass *pass, int count, sl_tensor **grad)
+{
+    sl_status status = SL_OK;
+    for (int i = count - 1; i >= 0 && status == SL_OK; i--) {
+        sl_module *module = sl_module_child(stage->model, stage->first + i);
+        bool wanted = i > 0 || !stage->is_first;
+        sl_tensor *grad_in = NULL;
+        status = sl_module_backward(module, pass, *grad, wanted ? &grad_in : NULL);
+        if (status == SL_OK && wanted && !grad_in)
+            status = missing(module, "gradient of its input");
+        sl_tensor_destroy(grad);
+        *grad = grad_in;
+    }
+    if (status == SL_OK && stage->is_first)
+        sl_tensor_destroy(grad);
+    if (status == SL_OK && sl_pass_depth(pass) != 0)
+        status = sl_error(SL_ERR_INVALID,
+                          "backward left %d tensors on the pass: it must pop what forward saved",
+                          sl_pass_depth(pass));
+    if (status != SL_OK)
+        sl_tensor_destroy(grad);
+    return status;
+}
+
+/* A forward through the stage; a pass that keeps goes to the record. */
+static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro, bool keep,
+                              sl_tensor **tensor)
+{
+    sl_pass_options options = {
+        .device = stage->device,
+        .training = step->training,
+        .keep = keep,
+        .seed = step->seed,
+        .step = step->step,
+        .first_sample = step->micros[micro].first_sample,
+    };
+    sl_pass *pass;
+    sl_status status = sl_pass_create(&options, &pass);
+    if (status == SL_OK)
+        status = run_forward(stage, pass, own_modules(stage, step), tensor);
+    if (status == SL_OK && keep) {
+        stage->records[micro].pass = pass;
+        return SL_OK;
+    }
+    sl_pass_destroy(&pass);
+    if (status != SL_OK)
+        sl_tensor_destroy(tensor);
+    return status;
+}
+
+/* ---- The end of the pipe ---------------------------------------------------------------- */
+
+/* The loss of the last stage's output, which it takes; its gradient if `grad` is given. */
+static sl_status apply_loss(const sli_stage *stage, const sli_step *step, int micro,
+                            sl_tensor **output, sl_tensor **grad)
+{
+    const sli_micro *rows = &step->micros[micro];
+    sl_module *last = sl_module_child(stage->model, stage->first + stage->count - 1);
+    sl_loss_call call = {
+        .device = stage->device,
+        .last = stage->loss_takes_last ? last : NULL,
+        .in = *output,
+        .targets = rows->targets,
+        .scale = step->scale,
+        .row_losses = rows->row_losses,
+        .grad_in = grad,
+    };
+    sl_status status = sl_loss_apply(step->loss, &call);
+    sl_tensor_destroy(output);
+    if (status == SL_OK && grad && !*grad)
+        status = sl_error(SL_ERR_INVALID, "the loss gave no gradient, and reported no error");
+    return status;
+}
+
+static sl_status check_output(const sl_tensor *output, int64_t rows)
+{
+    const sl_shape *shape = sl_tensor_shape(output);
+    char text[SL_SHAPE_TEXT_BYTES];
+    if (shape->dims == 0 || shape->size[0] != rows)
+        return sl_error(SL_ERR_INVALID,
+                        "the model's output must have as many rows as its input, %" PRId64
+                        ", got %s",
+                        rows, sl_shape_text(shape, text));
+    return SL_OK;
+}
+
+/* Copies a micro-batch's output to its place in the whole batch's. */
+static sl_status copy_output(const sli_stage *stage, sli_step *step, int micro,
+                             const sl_tensor *output)
+{
+    sl_shape shape = *sl_tensor_shape(output);
+    int64_t rows = shape.size[0];
+    shape.size[0] = step->rows;
+    if (!step->output)
+        SL_TRY(sl_tensor_create(stage->device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(output),
+                                &shape, &step->output));
+    sl_tensor *place;
+    SL_TRY(sl_tensor_narrow(step->output, step->micros[micro].first_row, rows, &place));
+    sl_status status = sl_tensor_copy(place, output);
+    sl_tensor_destroy(&place);
+    return status;
+}
+
+/* Takes a micro-batch's output. The only one of a batch is the batch's. */
+static sl_status deliver(const sli_stage *stage, sli_step *step, int micro, sl_tensor **output)
+{
+    sl_status status = check_output(*output, step->micros[micro].rows);
+    if (status == SL_OK && sl_schedule_micros(step->schedule) == 1) {
+        step->output = *output;
+        *output = NULL;
+    } else if (status == SL_OK) {
+        status = copy_output(stage, step, micro, *output);
+    }
+    sl_tensor_destroy(output);
+    return status;
+}
+
+/* ---- Actions ---------------------------------------------------------------------------- */
+
+static sl_status forward(sli_stage *stage, sli_step *step, int micro, bool keep, sl_tensor **tensor)
+{
+    sli_record *record = &stage->records[micro];
+    bool recomputes = step->training && !keep;
+    if (recomputes && stage->is_last) {
+        record->input = *tensor;
+        *tensor = NULL;
+        return SL_OK;
+    }
+    sl_status status = recomputes ? sl_tensor_share(*tensor, &record->input) : SL_OK;
+    if (status != SL_OK) {
+        sl_tensor_destroy(tensor);
+        return status;
+    }
+    SL_TRY(forward_pass(stage, step, micro, keep, tensor));
+    if (!stage->is_last)
+        return SL_OK;
+    if (!step->loss)
+        return deliver(stage, step, micro, tensor);
+    if (!step->training)
+        return apply_loss(stage, step, micro, tensor, NULL);
+    record->output = *tensor;
+    *tensor = NULL;
+    return SL_OK;
+}
+
+static sl_status recompute(sli_stage *stage, sli_step *step, int micro)
+{
+    sli_record *record = &stage->records[micro];
+    sl_tensor *tensor = record->input;
+    record->input = NULL;
+    SL_TRY(forward_pass(stage, step, micro, true, &tensor));
+    if (stage->is_last)
+        record->output = tensor;
+    else
+        sl_tensor_destroy(&tensor); /* the next stage had it long ago */
+    return SL_OK;
+}
+
+static sl_status backward(sli_stage *stage, sli_step *step, int micro, sl_tensor **tensor)
+{
+    sli_record *record = &stage->records[micro];
+    if (stage->is_last)
+        SL_TRY(apply_loss(stage, step, micro, &record->output, tensor));
+    sl_status status = run_backward(stage, record->pass, own_modules(stage, step), tensor);
+    sl_pass_destroy(&record->pass);
+    return status;
+}
+
+sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)
+{
+    switch (action.kind) {
+    case SL_ACTION_FORWARD:
+        return forward(stage, step, action.micro, true, tensor);
+    case SL_ACTION_FORWARD_DISCARD:
+        return forward(stage, step, action.micro, false, tensor);
+    case SL_ACTION_RECOMPUTE:
+        return recompute(stage, step, action.micro);
+    case SL_ACTION_BACKWARD:
+        return backward(stage, step, action.micro, tensor);
+    }
+    return sl_error(SL_ERR_INTERNAL, "an action without a kind");
+}
+
+void sli_stage_clear_records(sli_stage *stage, int micros)
+{
+    for (int micro = 0; micro < micros; micro++) {
+        sl_tensor_destroy(&stage->records[micro].input);
+        sl_pass_destroy(&stage->records[micro].pass);
+        sl_tensor_destroy(&stage->records[micro].output);
+    }
+}

@@ -1,0 +1,55 @@
+/* A stage: a run of the model's modules on one device, with its records of the micro-batches that
+ * are on their way through it. */
+#ifndef SLI_PARALLEL_STAGE_H
+#define SLI_PARALLEL_STAGE_H
+
+#include "parallel/step.h"
+
+/* What a stage holds of a micro-batch between its actions.
+ *
+ *     after FORWARD, RECOMPUTE    pass, at the last stage also output
+ *     after FORWARD_DISCARD       input (nothing in evaluation)
+ *     after BACKWARD              nothing */
+typedef struct sli_record {
+    sl_tensor *input;
+    sl_pass *pass;
+    sl_tensor *output;
+} sli_record;
+
+typedef struct sli_stage {
+    int index;
+    bool is_first, is_last;
+    sl_device *device;
+    sl_module *model;
+    int first, count;     /* the model's modules that are its own */
+    bool loss_takes_last; /* the loss works through the last module itself, where there is one */
+    sl_parameter_set *parameters;
+    sli_record *records; /* [chunks] */
+
+    /* NULL where there is no neighbour. Forward tensors come from the previous stage and go to the
+     * next, gradients come from the next and go to the previous. */
+    sli_channel *from_previous, *to_next, *from_next, *to_previous;
+
+    /* Held while the stage works with its device, because other stages of the pipe may have the
+     * same one. Nobody waits for another stage while holding it, and of locks only a channel's, the
+     * failure's and the device's own are taken below it. */
+    pthread_mutex_t *device_lock;
+
+    sl_timeline_entry *entries; /* of the last step, in order */
+    int entry_count;
+    int traced_count; /* of them, in the pipe's trace */
+} sli_stage;
+
+/* Does what an action asks for, its neighbours apart. `*tensor` comes in as what the action waited
+ * for (a forward's input, a backward's gradient; NULL: nothing) and is taken; it goes out as what
+ * the neighbour waits for (NULL: nothing, and always on an error). */
+sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor);
+
+/* Frees what the records of `micros` micro-batches hold. */
+void sli_stage_clear_records(sli_stage *stage, int micros);
+
+/* The interpreter (interpreter.c): runs the stage's row of the step's table. Errors end the step
+ * for all stages and are found in its failure. */
+void sli_stage_run(sli_stage *stage, sli_step *step);
+
+#endif

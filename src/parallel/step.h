@@ -1,0 +1,47 @@
+/* A step: one run of a table through the pipe. What the stages share while it lasts.
+ *
+ * Everything in it is read by all stages, but a micro-batch's input, which stage 0 takes, and
+ * `row_losses` and `output`, which the last stage writes. Stages are through with it before the
+ * pipe's caller looks at it again. */
+#ifndef SLI_PARALLEL_STEP_H
+#define SLI_PARALLEL_STEP_H
+
+#include "parallel/channel.h"
+#include "parallel/failure.h"
+#include "sluice/loss.h"
+#include "sluice/schedule.h"
+
+typedef struct sli_micro {
+    sl_tensor *input;   /* on the first stage's device */
+    sl_tensor *targets; /* on the last stage's; NULL without a loss */
+    double *row_losses; /* where the last stage writes this micro-batch's; NULL without a loss */
+    int64_t rows;
+    int64_t first_row;    /* within the batch */
+    int64_t first_sample; /* global number of its first row */
+} sli_micro;
+
+typedef struct sli_step {
+    const sl_schedule *schedule;
+    sli_micro *micros;
+    int64_t rows;       /* of the whole batch */
+    bool training;      /* the table goes backward, and dropout is on */
+    sl_loss *loss;      /* NULL: the outputs are wanted */
+    double scale;       /* of gradients: 1 / terms of the whole batch */
+    double *row_losses; /* of the whole batch, in its order; NULL without a loss */
+    int64_t row_loss_count;
+    uint64_t seed, step;
+    double start;      /* on sli_clock_seconds' clock */
+    sl_tensor *output; /* of the whole batch, on the last stage's device; NULL with a loss */
+
+    sli_failure *failure;
+    sli_channel *const *channels; /* all of them */
+    int channel_count;
+} sli_step;
+
+/* Seconds on a clock that only goes forward. */
+double sli_clock_seconds(void);
+
+/* Ends the step for all stages: keeps the error if it is the first, and cancels every channel. */
+void sli_step_fail(sli_step *step, sl_status status);
+
+#endif
