@@ -140,7 +140,7 @@ sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dt
     *out = NULL;
     SL_TRY(check_shape("sl_tensor_create", shape));
     size_t bytes = (size_t)sl_shape_count(shape) * sl_dtype_bytes(dtype);
-    storage *on;
+    storage *on = NULL;
     SL_TRY(storage_create(device, category, bytes, &on));
     sl_status status = handle_create(on, device, 0, dtype, shape, out);
     if (status != SL_OK)
