@@ -1,0 +1,281 @@
+/* How a job is shared.
+ *
+ * One 64-bit word says everything: which job it is (upper half) and how many of its pieces nobody
+ * has taken yet (lower half). Who has seen (job, r) with r > 0 reads the job's fields and tries to
+ * swap the word for (job, r - 1): success means that piece `pieces - r` is his, and that the fields
+ * were that job's, because they change only after all pieces of the job are done. A thread that
+ * wakes late finds r = 0 or a newer job and has done no harm, so a run never waits for a thread
+ * that took no piece.
+ *
+ * The caller publishes a job by a release store of the word, works as well, and then waits until
+ * `done` reaches the number of pieces. Waiting, on both sides, is a bounded spin and then a
+ * condition variable; each sleeper first says that it will sleep and then looks again, each waker
+ * first changes the state and then looks for sleepers, all sequentially consistent, so that one of
+ * the two sees the other. */
+#define _GNU_SOURCE /* pthread_setaffinity_np */
+
+#include "core/threads.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { CACHE_LINE = 64, SPIN_NS = 100000, PAUSES_PER_LOOK_AT_THE_CLOCK = 64 };
+
+typedef struct worker {
+    sli_pool *pool;
+    pthread_t handle;
+    int thread;
+    int core; /* -1: not bound */
+} worker;
+
+struct sli_pool {
+    _Alignas(CACHE_LINE) _Atomic uint64_t word;
+    _Atomic(sli_piece) function;
+    _Atomic(void *) argument;
+    _Atomic int64_t pieces;
+    _Alignas(CACHE_LINE) _Atomic int64_t done;
+    atomic_bool caller_sleeps;
+
+    _Alignas(CACHE_LINE) int threads;
+    bool spin;
+    int started; /* workers that exist */
+    worker *workers;
+    pthread_mutex_t driver; /* held by the caller of a run: guards the job's publication */
+    pthread_mutex_t lock;   /* held only around sleeping and waking; taken after `driver` */
+    pthread_cond_t work, finished;
+    atomic_int sleepers;
+    atomic_bool stop;
+};
+
+static uint32_t remaining(uint64_t word)
+{
+    return (uint32_t)word;
+}
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int64_t now_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* Pauses until `ready` holds, but not for long; returns whether it held. */
+static bool spin_until(sli_pool *pool, bool (*ready)(sli_pool *))
+{
+    if (!pool->spin)
+        return ready(pool);
+    int64_t deadline = 0;
+    for (unsigned turn = 1;; turn++) {
+        if (ready(pool))
+            return true;
+        pause_briefly();
+        if (turn % PAUSES_PER_LOOK_AT_THE_CLOCK)
+            continue;
+        int64_t now = now_ns();
+        if (!deadline)
+            deadline = now + SPIN_NS;
+        else if (now > deadline)
+            return false;
+    }
+}
+
+/* ---- Workers ---------------------------------------------------------------------------- */
+
+static void take_pieces(sli_pool *pool, int thread)
+{
+    uint64_t word = atomic_load(&pool->word);
+    while (remaining(word) > 0) {
+        sli_piece function = atomic_load_explicit(&pool->function, memory_order_relaxed);
+        void *argument = atomic_load_explicit(&pool->argument, memory_order_relaxed);
+        int64_t pieces = atomic_load_explicit(&pool->pieces, memory_order_relaxed);
+        if (!atomic_compare_exchange_weak(&pool->word, &word, word - 1))
+            continue;
+        function(argument, pieces - remaining(word), thread);
+        bool last = atomic_fetch_add(&pool->done, 1) + 1 == pieces;
+        if (last && atomic_load(&pool->caller_sleeps)) {
+            pthread_mutex_lock(&pool->lock);
+            pthread_cond_signal(&pool->finished);
+            pthread_mutex_unlock(&pool->lock);
+        }
+        word = atomic_load(&pool->word);
+    }
+}
+
+static bool work_or_stop(sli_pool *pool)
+{
+    return remaining(atomic_load(&pool->word)) > 0 || atomic_load(&pool->stop);
+}
+
+static void wait_for_work(sli_pool *pool)
+{
+    if (spin_until(pool, work_or_stop))
+        return;
+    pthread_mutex_lock(&pool->lock);
+    atomic_fetch_add(&pool->sleepers, 1);
+    while (!work_or_stop(pool))
+        pthread_cond_wait(&pool->work, &pool->lock);
+    atomic_fetch_sub(&pool->sleepers, 1);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void *worker_main(void *argument)
+{
+    worker *self = argument;
+    if (self->core >= 0)
+        sli_thread_bind(self->core); /* a core that went away costs speed, not results */
+    while (!atomic_load(&self->pool->stop)) {
+        take_pieces(self->pool, self->thread);
+        wait_for_work(self->pool);
+    }
+    return NULL;
+}
+
+/* ---- The caller ------------------------------------------------------------------------- */
+
+static bool all_done(sli_pool *pool)
+{
+    return atomic_load(&pool->done) == atomic_load_explicit(&pool->pieces, memory_order_relaxed);
+}
+
+static void wait_for_all(sli_pool *pool)
+{
+    if (spin_until(pool, all_done))
+        return;
+    pthread_mutex_lock(&pool->lock);
+    atomic_store(&pool->caller_sleeps, true);
+    while (!all_done(pool))
+        pthread_cond_wait(&pool->finished, &pool->lock);
+    atomic_store(&pool->caller_sleeps, false);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void wake_workers(sli_pool *pool, int64_t wanted)
+{
+    if (atomic_load(&pool->sleepers) == 0)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    int sleepers = atomic_load(&pool->sleepers);
+    for (int64_t i = 0; i < wanted && i < sleepers; i++)
+        pthread_cond_signal(&pool->work);
+    pthread_mutex_unlock(&pool->lock);
+}
+
+void sli_pool_run(sli_pool *pool, int64_t pieces, sli_piece function, void *argument)
+{
+    assert(pieces >= 0 && pieces <= UINT32_MAX);
+    if (pieces == 0)
+        return;
+    pthread_mutex_lock(&pool->driver);
+    if (pool->threads == 1 || pieces == 1) {
+        for (int64_t piece = 0; piece < pieces; piece++)
+            function(argument, piece, 0);
+    } else {
+        atomic_store_explicit(&pool->function, function, memory_order_relaxed);
+        atomic_store_explicit(&pool->argument, argument, memory_order_relaxed);
+        atomic_store_explicit(&pool->pieces, pieces, memory_order_relaxed);
+        atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
+        uint64_t job = (atomic_load_explicit(&pool->word, memory_order_relaxed) >> 32) + 1;
+        atomic_store(&pool->word, job << 32 | (uint64_t)pieces);
+        wake_workers(pool, pieces - 1);
+        take_pieces(pool, 0);
+        wait_for_all(pool);
+    }
+    pthread_mutex_unlock(&pool->driver);
+}
+
+/* ---- Life ------------------------------------------------------------------------------- */
+
+sl_status sli_thread_bind(int core)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    if (core < 0 || core >= CPU_SETSIZE)
+        return sl_error(SL_ERR_NOT_FOUND, "sli_thread_bind: there is no core %d", core);
+    CPU_SET((size_t)core, &set);
+    int code = pthread_setaffinity_np(pthread_self(), sizeof set, &set);
+    if (code)
+        return sl_error(SL_ERR_NOT_FOUND, "sli_thread_bind: core %d: %s", core, strerror(code));
+    return SL_OK;
+}
+
+static sl_status start_workers(sli_pool *pool, const int *cores)
+{
+    for (int thread = 1; thread < pool->threads; thread++) {
+        worker *self = &pool->workers[thread - 1];
+        *self = (worker){.pool = pool, .thread = thread, .core = cores ? cores[thread] : -1};
+        int code = pthread_create(&self->handle, NULL, worker_main, self);
+        if (code)
+            return sl_error(SL_ERR_MEMORY, "sli_pool_create: thread %d of %d: %s", thread + 1,
+                            pool->threads, strerror(code));
+        pool->started++;
+    }
+    return SL_OK;
+}
+
+sl_status sli_pool_create(const sli_pool_options *options, sli_pool **out)
+{
+    *out = NULL;
+    if (options->threads < 1)
+        return sl_error(SL_ERR_INVALID, "sli_pool_create: threads must be at least 1, got %d",
+                        options->threads);
+    sli_pool *pool = aligned_alloc(CACHE_LINE, sizeof *pool);
+    worker *workers = calloc((size_t)options->threads, sizeof *workers);
+    if (!pool || !workers) {
+        free(pool);
+        free(workers);
+        return sl_error(SL_ERR_MEMORY, "sli_pool_create: no memory for %d threads",
+                        options->threads);
+    }
+    memset(pool, 0, sizeof *pool);
+    pool->threads = options->threads;
+    pool->spin = options->spin;
+    pool->workers = workers;
+    pthread_mutex_init(&pool->driver, NULL);
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->work, NULL);
+    pthread_cond_init(&pool->finished, NULL);
+    sl_status status = start_workers(pool, options->cores);
+    if (status != SL_OK)
+        sli_pool_destroy(&pool);
+    *out = pool;
+    return status;
+}
+
+void sli_pool_destroy(sli_pool **pool)
+{
+    if (!pool || !*pool)
+        return;
+    sli_pool *dead = *pool;
+    *pool = NULL;
+    pthread_mutex_lock(&dead->lock);
+    atomic_store(&dead->stop, true);
+    pthread_cond_broadcast(&dead->work);
+    pthread_mutex_unlock(&dead->lock);
+    for (int i = 0; i < dead->started; i++)
+        pthread_join(dead->workers[i].handle, NULL);
+    pthread_cond_destroy(&dead->finished);
+    pthread_cond_destroy(&dead->work);
+    pthread_mutex_destroy(&dead->lock);
+    pthread_mutex_destroy(&dead->driver);
+    free(dead->workers);
+    free(dead);
+}
+
+int sli_pool_threads(const sli_pool *pool)
+{
+    return pool->threads;
+}

@@ -1,0 +1,195 @@
+/* Multi-head self-attention: one piece for each sample and head.
+ *
+ * A piece works on blocks of BLOCK queries, so that its score matrices are BLOCK x positions: the
+ * memory grows with the length, not with its square. With the causal mask a block looks only at the
+ * keys up to its last query. q, k and v stay where the projection put them: their rows are
+ * 3 * heads * head_width apart.
+ *
+ * Backward, with P = softmax(S), M the dropout multipliers, O = (P M) V and a gradient dO:
+ *   dV = (P M)^T dO,  d(P M) = dO V^T,  dS = P (M d(P M) - D),  dQ = dS K,  dK = dS^T Q
+ * where D, the sum of P M d(P M) over a row, equals the sum of O dO over it: O already carries the
+ * dropout. (Dao et al., "FlashAttention", 2022, appendix B.) */
+#include "device/cpu/cpu_device.h"
+#include "device/cpu/pieces.h"
+#include "device/cpu/sgemm.h"
+
+#include <math.h>
+#include <stdatomic.h>
+
+enum { BLOCK = 64 };
+
+typedef struct attention_job {
+    const sli_cpu_kernels *kernels;
+    int64_t positions, heads, head_width;
+    bool causal;
+    const float *qkv, *out, *grad_out;
+    const sli_dropout *dropout;
+    float *to; /* out, or grad_qkv */
+    float *log_sum_exp;
+    float *workspace; /* [threads, thread_floats] */
+    int64_t thread_floats;
+    atomic_int code;
+} attention_job;
+
+/* One sample's head: where its matrices are. */
+typedef struct head {
+    const float *q, *k, *v;
+    int64_t ld, out_ld;     /* row distances of q, k, v and of out */
+    int64_t qkv_at, out_at; /* offsets of the first element in qkv and in out */
+    int64_t row;            /* of query 0 in the dropout's numbering and in log_sum_exp */
+} head;
+
+static head find_head(const attention_job *job, int64_t piece)
+{
+    int64_t sample = piece / job->heads, index = piece % job->heads;
+    head h;
+    h.out_ld = job->heads * job->head_width;
+    h.ld = 3 * h.out_ld;
+    h.qkv_at = sample * job->positions * h.ld + index * job->head_width;
+    h.out_at = sample * job->positions * h.out_ld + index * job->head_width;
+    h.q = job->qkv + h.qkv_at;
+    h.k = h.q + h.out_ld;
+    h.v = h.k + h.out_ld;
+    h.row = piece * job->positions;
+    return h;
+}
+
+static sli_score_block score_block(const attention_job *job, const head *h, int64_t first)
+{
+    sli_score_block block = {.rows = sli_smaller(BLOCK, job->positions - first)};
+    block.columns = job->causal ? first + block.rows : job->positions;
+    block.ld = job->positions;
+    block.positions = job->positions;
+    block.first_query = first;
+    block.dropout_row = h->row + first;
+    block.causal = job->causal;
+    block.scale = 1.0f / sqrtf((float)job->head_width);
+    block.dropout = job->dropout;
+    block.log_sum_exp = job->log_sum_exp ? job->log_sum_exp + h->row + first : NULL;
+    return block;
+}
+
+static void multiply(attention_job *job, sli_sgemm_shape shape, const float *a, const float *b,
+                     float beta, float *c)
+{
+    int code = sli_sgemm(&shape, a, b, beta, c), none = 0;
+    if (code)
+        atomic_compare_exchange_strong(&job->code, &none, code);
+}
+
+/* scores [rows, columns] = rows of a times rows of b: [rows, d] [columns, d]^T. */
+static void multiply_rows(attention_job *job, const sli_score_block *block, const float *a,
+                          int64_t lda, const float *b, int64_t ldb, float *scores)
+{
+    sli_sgemm_shape shape = {false,           true, block->rows, block->columns,
+                             job->head_width, lda,  ldb,         block->ld};
+    multiply(job, shape, a, b, 0, scores);
+}
+
+/* to [rows, d] = scores [rows, columns] times b [columns, d]. */
+static void multiply_scores(attention_job *job, const sli_score_block *block, const float *scores,
+                            const float *b, int64_t ldb, float *to, int64_t ldto)
+{
+    sli_sgemm_shape shape = {false,          false,     block->rows, job->head_width,
+                             block->columns, block->ld, ldb,         ldto};
+    multiply(job, shape, scores, b, 0, to);
+}
+
+/* to [columns, d] += scores^T [columns, rows] times b [rows, d]; stored if beta is 0. */
+static void multiply_transposed(attention_job *job, const sli_score_block *block,
+                                const float *scores, const float *b, int64_t ldb, float beta,
+                                float *to, int64_t ldto)
+{
+    sli_sgemm_shape shape = {true, false, block->columns, job->head_width, block->rows, block->ld,
+                             ldb,  ldto};
+    multiply(job, shape, scores, b, beta, to);
+}
+
+static void forward_piece(void *argument, int64_t piece, int thread)
+{
+    attention_job *job = argument;
+    head h = find_head(job, piece);
+    float *scores = job->workspace + thread * job->thread_floats;
+    for (int64_t first = 0; first < job->positions; first += BLOCK) {
+        sli_score_block block = score_block(job, &h, first);
+        multiply_rows(job, &block, h.q + first * h.ld, h.ld, h.k, h.ld, scores);
+        job->kernels->softmax(&block, scores);
+        multiply_scores(job, &block, scores, h.v, h.ld, job->to + h.out_at + first * h.out_ld,
+                        h.out_ld);
+    }
+}
+
+/* The last block comes first: it sees all keys, so its products set the gradients of k and v, and
+ * the others add to them. */
+static void backward_piece(void *argument, int64_t piece, int thread)
+{
+    attention_job *job = argument;
+    head h = find_head(job, piece);
+    float *scores = job->workspace + thread * job->thread_floats;
+    float *grads = scores + sli_smaller(BLOCK, job->positions) * job->positions;
+    float *grad_q = job->to + h.qkv_at, *grad_k = grad_q + h.out_ld, *grad_v = grad_k + h.out_ld;
+    float inner[BLOCK], beta = 0;
+    for (int64_t first = (job->positions - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
+        sli_score_block block = score_block(job, &h, first);
+        const float *q = h.q + first * h.ld;
+        const float *out = job->out + h.out_at + first * h.out_ld;
+        const float *grad_out = job->grad_out + h.out_at + first * h.out_ld;
+        job->kernels->row_products(block.rows, job->head_width, h.out_ld, out, grad_out, inner);
+        multiply_rows(job, &block, q, h.ld, h.k, h.ld, scores);
+        multiply_rows(job, &block, grad_out, h.out_ld, h.v, h.ld, grads);
+        job->kernels->softmax_backward(&block, scores, grads, inner);
+        multiply_transposed(job, &block, scores, grad_out, h.out_ld, beta, grad_v, h.ld);
+        multiply_transposed(job, &block, grads, q, h.ld, beta, grad_k, h.ld);
+        multiply_scores(job, &block, grads, h.k, h.ld, grad_q + first * h.ld, h.ld);
+        beta = 1;
+    }
+}
+
+/* Runs the pieces with a workspace of `matrices` score blocks for each thread. */
+static sl_status run(sl_device *device, attention_job *job, int64_t samples, int matrices,
+                     sli_piece function)
+{
+    if (samples == 0 || job->positions == 0)
+        return SL_OK;
+    job->kernels = sli_cpu(device)->kernels;
+    atomic_init(&job->code, 0);
+    job->thread_floats = matrices * sli_smaller(BLOCK, job->positions) * job->positions;
+    job->thread_floats = sli_divide_up(job->thread_floats, 16) * 16;
+    size_t bytes = (size_t)(job->thread_floats * device->threads) * sizeof(float);
+    void *workspace;
+    SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &workspace));
+    job->workspace = workspace;
+    sli_pool_run(sli_cpu(device)->pool, samples * job->heads, function, job);
+    sli_device_release(device, SL_MEMORY_WORKSPACE, workspace, bytes);
+    sli_sgemm_shape shape = {.m = job->positions, .n = job->positions, .k = job->head_width};
+    return sli_sgemm_error("attention", &shape, atomic_load(&job->code));
+}
+
+sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
+{
+    attention_job job = {.positions = arguments->positions,
+                         .heads = arguments->heads,
+                         .head_width = arguments->head_width,
+                         .causal = arguments->causal,
+                         .qkv = arguments->qkv,
+                         .dropout = &arguments->dropout,
+                         .to = arguments->out,
+                         .log_sum_exp = arguments->log_sum_exp};
+    return run(device, &job, arguments->samples, 1, forward_piece);
+}
+
+sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_backward *arguments)
+{
+    attention_job job = {.positions = arguments->positions,
+                         .heads = arguments->heads,
+                         .head_width = arguments->head_width,
+                         .causal = arguments->causal,
+                         .qkv = arguments->qkv,
+                         .out = arguments->out,
+                         .grad_out = arguments->grad_out,
+                         .dropout = &arguments->dropout,
+                         .to = arguments->grad_qkv,
+                         /* Only read by backward. */
+                         .log_sum_exp = (float *)arguments->log_sum_exp};
+    return run(device, &job, arguments->samples, 2, backward_piece);
+}

@@ -1,0 +1,90 @@
+#include "device/cpu/cpu_cores.h"
+
+#include <hwloc.h>
+#include <stdlib.h>
+
+/* The hardware threads that the process may run on: what the machine allows (control groups) and
+ * what it was bound to (taskset, mpirun, Slurm). */
+static hwloc_bitmap_t allowed_set(hwloc_topology_t topology)
+{
+    hwloc_bitmap_t set = hwloc_bitmap_alloc();
+    if (!set)
+        return NULL;
+    if (hwloc_get_cpubind(topology, set, HWLOC_CPUBIND_PROCESS) < 0 || hwloc_bitmap_iszero(set))
+        hwloc_bitmap_copy(set, hwloc_topology_get_allowed_cpuset(topology));
+    hwloc_bitmap_and(set, set, hwloc_topology_get_allowed_cpuset(topology));
+    return set;
+}
+
+static void add_once(int *list, int *count, int number)
+{
+    for (int i = 0; i < *count; i++)
+        if (list[i] == number)
+            return;
+    list[(*count)++] = number;
+}
+
+/* Walks the hardware threads in topology order; the first allowed one of each core stands for the
+ * core. A thread that hwloc sees outside any core counts as a core. */
+static sl_status collect(hwloc_topology_t topology, hwloc_const_bitmap_t set, sli_cpu_cores *out)
+{
+    int total = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
+    out->cores = calloc((size_t)total + 1, sizeof *out->cores);
+    out->allowed = calloc((size_t)total + 1, sizeof *out->allowed);
+    if (!out->cores || !out->allowed)
+        return sl_error(SL_ERR_MEMORY, "sli_cpu_cores_find: no memory for %d cores", total);
+    for (int i = 0; i < total; i++) {
+        hwloc_obj_t unit = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, (unsigned)i);
+        int number = (int)unit->os_index;
+        if (!hwloc_bitmap_isset(set, unit->os_index))
+            continue;
+        add_once(out->allowed, &out->allowed_count, number);
+        hwloc_obj_t core = hwloc_get_ancestor_obj_by_type(topology, HWLOC_OBJ_CORE, unit);
+        hwloc_bitmap_t mine = core ? hwloc_bitmap_dup(core->cpuset) : NULL;
+        if (mine) {
+            hwloc_bitmap_and(mine, mine, set);
+            number = hwloc_bitmap_first(mine);
+            hwloc_bitmap_free(mine);
+        }
+        add_once(out->cores, &out->core_count, number);
+    }
+    if (out->core_count == 0)
+        return sl_error(SL_ERR_NOT_FOUND, "sli_cpu_cores_find: this process may use no core");
+    return SL_OK;
+}
+
+sl_status sli_cpu_cores_find(sli_cpu_cores *out)
+{
+    *out = (sli_cpu_cores){NULL, 0, NULL, 0};
+    hwloc_topology_t topology;
+    if (hwloc_topology_init(&topology) < 0)
+        return sl_error(SL_ERR_MEMORY, "sli_cpu_cores_find: hwloc could not start");
+    sl_status status = SL_OK;
+    hwloc_bitmap_t set = NULL;
+    if (hwloc_topology_load(topology) < 0)
+        status = sl_error(SL_ERR_NOT_FOUND, "sli_cpu_cores_find: hwloc cannot read the topology");
+    else if (!(set = allowed_set(topology)))
+        status = sl_error(SL_ERR_MEMORY, "sli_cpu_cores_find: no memory for a set of cores");
+    else
+        status = collect(topology, set, out);
+    hwloc_bitmap_free(set);
+    hwloc_topology_destroy(topology);
+    if (status != SL_OK)
+        sli_cpu_cores_clear(out);
+    return status;
+}
+
+void sli_cpu_cores_clear(sli_cpu_cores *cores)
+{
+    free(cores->cores);
+    free(cores->allowed);
+    *cores = (sli_cpu_cores){NULL, 0, NULL, 0};
+}
+
+bool sli_cpu_cores_allow(const sli_cpu_cores *cores, int number)
+{
+    for (int i = 0; i < cores->allowed_count; i++)
+        if (cores->allowed[i] == number)
+            return true;
+    return false;
+}

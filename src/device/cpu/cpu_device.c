@@ -1,0 +1,161 @@
+#include "device/cpu/cpu_device.h"
+
+#include "core/knobs.h"
+#include "device/cpu/cpu_cores.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Which kernels ---------------------------------------------------------------------- */
+
+static bool always(void)
+{
+    return true;
+}
+
+#ifdef SLI_HAVE_X86_KERNELS
+/* The parts of x86-64-v3 and -v4 that compilers can ask for; no processor has these and lacks the
+ * levels' other parts. */
+static bool has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+           __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+}
+
+static bool has_avx512(void)
+{
+    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+           __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+           __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+/* Best first. */
+static const struct {
+    const sli_cpu_kernels *kernels;
+    bool (*usable)(void);
+} choices[] = {
+#ifdef SLI_HAVE_X86_KERNELS
+    {&sli_cpu_kernels_avx512, has_avx512},
+    {&sli_cpu_kernels_avx2, has_avx2},
+#endif
+    {&sli_cpu_kernels_baseline, always},
+};
+
+static sl_status choose_kernels(const char *isa, const sli_cpu_kernels **out)
+{
+    *out = NULL;
+    if (!isa)
+        SL_TRY(sli_knob_read(SLI_KNOB_ISA, &isa));
+    for (size_t i = 0; i < sizeof choices / sizeof *choices; i++) {
+        if (isa && strcmp(isa, choices[i].kernels->isa) != 0)
+            continue;
+        if (choices[i].usable()) {
+            *out = choices[i].kernels;
+            return SL_OK;
+        }
+        if (isa)
+            return sl_error(SL_ERR_UNSUPPORTED, "sl_device: this processor has no %s", isa);
+    }
+    return sl_error(SL_ERR_UNSUPPORTED, "sl_device: this build has no kernels for %s", isa);
+}
+
+/* ---- The table -------------------------------------------------------------------------- */
+
+static void destroy(sl_device *device)
+{
+    sli_cpu_device *cpu = sli_cpu(device);
+    sli_pool_destroy(&cpu->pool);
+    sli_memory_cache_destroy(&cpu->memory);
+    pthread_mutex_destroy(&cpu->scratch_lock);
+    free(cpu->scratch);
+    sli_device_finish(device);
+    free(cpu);
+}
+
+static void *take(sl_device *device, size_t bytes)
+{
+    return sli_memory_cache_take(sli_cpu(device)->memory, bytes);
+}
+
+static void give(sl_device *device, void *memory, size_t bytes)
+{
+    sli_memory_cache_give(sli_cpu(device)->memory, memory, bytes);
+}
+
+static const sli_device_ops ops = {
+    .destroy = destroy,
+    .allocate = take,
+    .release = give,
+    .write = sli_cpu_write,
+    .read = sli_cpu_read,
+    .copy = sli_cpu_copy,
+    .zero = sli_cpu_zero,
+    .gemm = sli_cpu_gemm,
+    .epilogue_backward = sli_cpu_epilogue_backward,
+    .embedding = sli_cpu_embedding,
+    .embedding_backward = sli_cpu_embedding_backward,
+    .add_norm = sli_cpu_add_norm,
+    .add_norm_backward = sli_cpu_add_norm_backward,
+    .attention = sli_cpu_attention,
+    .attention_backward = sli_cpu_attention_backward,
+    .cross_entropy = sli_cpu_cross_entropy,
+    .add = sli_cpu_add,
+    .sgd = sli_cpu_sgd,
+    .adamw = sli_cpu_adamw,
+    .norm_term = sli_cpu_norm_term,
+    .initialize = sli_cpu_initialize,
+};
+
+/* ---- Life ------------------------------------------------------------------------------- */
+
+static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options)
+{
+    const char *debug;
+    SL_TRY(choose_kernels(options->isa, &cpu->kernels));
+    SL_TRY(sli_knob_read(SLI_KNOB_DEBUG, &debug));
+    cpu->base.isa = cpu->kernels->isa;
+    cpu->base.threads = options->threads;
+    cpu->base.first_core = options->cores ? options->cores[0] : -1;
+    cpu->scratch = aligned_alloc(64, SLI_SCRATCH_FLOATS * sizeof(float));
+    cpu->memory = sli_memory_cache_create(&cpu->base.reserved_bytes, debug != NULL);
+    if (!cpu->scratch || !cpu->memory)
+        return sl_error(SL_ERR_MEMORY, "sl_device: no memory for %s's own records", cpu->base.name);
+    sli_pool_options pool = {.threads = options->threads,
+                             .cores = options->cores,
+                             .spin = !options->shared};
+    return sli_pool_create(&pool, &cpu->pool);
+}
+
+sl_status sli_cpu_device_create(const sli_cpu_options *options, sl_device **out)
+{
+    *out = NULL;
+    sli_cpu_device *cpu = calloc(1, sizeof *cpu);
+    if (!cpu)
+        return sl_error(SL_ERR_MEMORY, "sl_device: no memory for %s", options->name);
+    sli_device_init(&cpu->base, &ops, options->name);
+    pthread_mutex_init(&cpu->scratch_lock, NULL);
+    sl_status status = fill_device(cpu, options);
+    if (status != SL_OK) {
+        destroy(&cpu->base);
+        return status;
+    }
+    *out = &cpu->base;
+    return SL_OK;
+}
+
+sl_status sl_device_create_cpu(int threads, sl_device **out)
+{
+    *out = NULL;
+    if (threads < 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_device_create_cpu: threads must be 0 (all cores) or more, got %d",
+                        threads);
+    sli_cpu_cores found;
+    SL_TRY(sli_cpu_cores_find(&found));
+    sli_cpu_options options = {.name = "cpu",
+                               .threads = threads ? threads : found.core_count,
+                               .shared = threads > found.core_count};
+    sli_cpu_cores_clear(&found);
+    return sli_cpu_device_create(&options, out);
+}

@@ -1,0 +1,167 @@
+/* Blocks come in size classes: multiples of 64 bytes up to 1 KiB, then eight classes for each power
+ * of two. A request's class follows from its size alone, so a block needs no header and a released
+ * one fits every later request of its class. Free blocks of a class form a list through their first
+ * word. Blocks of 2 MiB and more are aligned to that and asked to be huge pages: a training step
+ * touches them all, and small pages would cost one fault and one TLB entry for each 4 KiB.
+ *
+ * Under AddressSanitizer nothing is cached, so that it sees every wrong access. */
+#include "device/cpu/cpu_memory.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { SMALLEST = 64, FINE_LIMIT = 1024, STEPS = 8, CLASSES = FINE_LIMIT / SMALLEST + 48 * STEPS };
+static const size_t huge_page = (size_t)2 << 20;
+
+#if defined(__SANITIZE_ADDRESS__)
+static const bool caching = false;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+static const bool caching = false;
+#else
+static const bool caching = true;
+#endif
+#else
+static const bool caching = true;
+#endif
+
+typedef struct free_block {
+    struct free_block *next;
+} free_block;
+
+struct sli_memory_cache {
+    _Atomic uint64_t *reserved_bytes;
+    bool fill;
+    pthread_mutex_t lock; /* guards `lists` */
+    free_block *lists[CLASSES];
+};
+
+typedef struct size_class {
+    int index;
+    size_t bytes;
+} size_class;
+
+static size_class class_of(size_t bytes)
+{
+    if (bytes <= FINE_LIMIT) {
+        size_t index = bytes ? (bytes - 1) / SMALLEST : 0;
+        return (size_class){(int)index, (index + 1) * SMALLEST};
+    }
+    int log = 63 - __builtin_clzll((unsigned long long)bytes - 1); /* 2^log < bytes <= 2^(log+1) */
+    size_t step = ((size_t)1 << log) / STEPS;
+    size_t steps = (bytes - ((size_t)1 << log) + step - 1) / step; /* 1 … STEPS */
+    int index = FINE_LIMIT / SMALLEST + (log - 10) * STEPS + (int)steps - 1;
+    return (size_class){index, ((size_t)1 << log) + steps * step};
+}
+
+size_t sli_memory_block_bytes(size_t bytes)
+{
+    return class_of(bytes).bytes;
+}
+
+sli_memory_cache *sli_memory_cache_create(_Atomic uint64_t *reserved_bytes, bool fill)
+{
+    sli_memory_cache *cache = calloc(1, sizeof *cache);
+    if (!cache)
+        return NULL;
+    cache->reserved_bytes = reserved_bytes;
+    cache->fill = fill;
+    pthread_mutex_init(&cache->lock, NULL);
+    return cache;
+}
+
+static void *system_take(sli_memory_cache *cache, size_t bytes)
+{
+    size_t alignment = bytes >= huge_page ? huge_page : SMALLEST;
+    void *block;
+    if (posix_memalign(&block, alignment, bytes) != 0)
+        return NULL;
+    if (bytes >= huge_page)
+        madvise(block, bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
+    atomic_fetch_add(cache->reserved_bytes, bytes);
+    return block;
+}
+
+static void system_give(sli_memory_cache *cache, void *block, size_t bytes)
+{
+    free(block);
+    atomic_fetch_sub(cache->reserved_bytes, bytes);
+}
+
+static size_t bytes_of_class(int index)
+{
+    int fine = FINE_LIMIT / SMALLEST;
+    if (index < fine)
+        return ((size_t)index + 1) * SMALLEST;
+    size_t power = (size_t)1 << (10 + (index - fine) / STEPS);
+    return power + (size_t)((index - fine) % STEPS + 1) * (power / STEPS);
+}
+
+static void drop_all(sli_memory_cache *cache)
+{
+    pthread_mutex_lock(&cache->lock);
+    for (int index = 0; index < CLASSES; index++)
+        while (cache->lists[index]) {
+            free_block *block = cache->lists[index];
+            cache->lists[index] = block->next;
+            system_give(cache, block, bytes_of_class(index));
+        }
+    pthread_mutex_unlock(&cache->lock);
+}
+
+void sli_memory_cache_destroy(sli_memory_cache **cache)
+{
+    if (!*cache)
+        return;
+    drop_all(*cache);
+    pthread_mutex_destroy(&(*cache)->lock);
+    free(*cache);
+    *cache = NULL;
+}
+
+static void *take_cached(sli_memory_cache *cache, int index)
+{
+    pthread_mutex_lock(&cache->lock);
+    free_block *block = cache->lists[index];
+    if (block)
+        cache->lists[index] = block->next;
+    pthread_mutex_unlock(&cache->lock);
+    return block;
+}
+
+void *sli_memory_cache_take(sli_memory_cache *cache, size_t bytes)
+{
+    if (bytes > (size_t)1 << 57)
+        return NULL;
+    size_class class = class_of(bytes);
+    void *block = take_cached(cache, class.index);
+    /* Without a cache, exactly what was asked for: the sanitizer then sees its end. */
+    size_t wanted = caching ? class.bytes : bytes;
+    if (!block)
+        block = system_take(cache, wanted);
+    if (!block) {
+        drop_all(cache);
+        block = system_take(cache, wanted);
+    }
+    if (block && cache->fill)
+        memset(block, 0xFF, bytes); /* all bits set is a NaN in every float type */
+    return block;
+}
+
+void sli_memory_cache_give(sli_memory_cache *cache, void *block, size_t bytes)
+{
+    if (!caching) {
+        system_give(cache, block, bytes);
+        return;
+    }
+    if (cache->fill)
+        memset(block, 0xFF, bytes);
+    int index = class_of(bytes).index;
+    free_block *freed = block;
+    pthread_mutex_lock(&cache->lock);
+    freed->next = cache->lists[index];
+    cache->lists[index] = freed;
+    pthread_mutex_unlock(&cache->lock);
+}

@@ -1,0 +1,107 @@
+/* What the kernels of one instruction set share: names, lanes, and functions of a number that
+ * compilers can put into vector loops.
+ *
+ * Everything here and in the .c files of this folder is compiled once for each instruction set.
+ * Loops over LANES elements become one vector operation or a few; sums are kept in that many
+ * lanes and added in a fixed order at the end, so that a result is the same whatever the vector
+ * width, up to the rounding of fused multiply-adds. */
+#ifndef SLI_DEVICE_CPU_ISA_ISA_H
+#define SLI_DEVICE_CPU_ISA_ISA_H
+
+#include "device/cpu/kernels.h"
+
+#include <math.h>
+#include <string.h>
+
+#define SLI_JOIN_(a, b) a##_##b
+#define SLI_JOIN(a, b)  SLI_JOIN_(a, b)
+/* sli_add_rows -> sli_add_rows_avx2: an external name of this instruction set. */
+#define SLI_OF_ISA(name) SLI_JOIN(name, SLI_ISA)
+
+enum { LANES = 16 };
+
+/* Before a loop whose pointers are either equal or do not overlap: element i of the result depends
+ * only on element i of the sources. Without it, compilers fall back to one element at a time where
+ * a kernel runs in place. */
+#if defined(__clang__)
+#define SLI_ELEMENTWISE _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define SLI_ELEMENTWISE _Pragma("GCC ivdep")
+#endif
+
+static inline float float_of_bits(uint32_t bits)
+{
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline uint32_t bits_of_float(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* e^x within 1 unit in the last place or so; 0 below -104, infinite above 89, NaN for NaN.
+ *
+ * x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a minimax fit of (e^r - 1 - r) / r^2
+ * (relative error of e^r 3e-9); 2^n is applied in two halves, so that results that are subnormal
+ * or near the largest number come out right. */
+static inline float exp_f32(float x)
+{
+    const float log2_e = 0x1.715476p0f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
+    const float to_integer = 0x1.8p23f; /* adding it leaves the rounded integer in the low bits */
+    x = x < -104.0f ? -104.0f : x;
+    x = x > 89.0f ? 89.0f : x;
+    float shifted = x * log2_e + to_integer;
+    float n = shifted - to_integer;
+    float r = (x - n * ln2_high) - n * ln2_low;
+    float p = 0x1.6a2156p-10f;
+    p = p * r + 0x1.123b9cp-7f;
+    p = p * r + 0x1.5558fcp-5f;
+    p = p * r + 0x1.55549p-3f;
+    p = p * r + 0x1.fffffcp-2f;
+    p = p * (r * r) + r;
+    p = p + 1.0f;
+    int32_t exponent = (int32_t)(bits_of_float(shifted) - bits_of_float(to_integer));
+    int32_t half = exponent >> 1;
+    float first = float_of_bits((uint32_t)(half + 127) << 23);
+    float second = float_of_bits((uint32_t)(exponent - half + 127) << 23);
+    return p * first * second;
+}
+
+/* The normal distribution's density at x, and its integral up to x. The upper tail is the density
+ * times a function that a polynomial in u = 1 / (1 + 0.3 |x|) fits to 4e-9. */
+static inline void normal_f32(float x, float *density, float *integral)
+{
+    float a = fabsf(x);
+    float gauss = exp_f32(-0.5f * a * a);
+    float u = 1.0f / (1.0f + 0.3f * a);
+    float p = -0.020628738753095635f;
+    p = p * u + 0.11246521523711293f;
+    p = p * u - 0.2282857821193144f;
+    p = p * u + 0.19188461769101015f;
+    p = p * u - 0.07951026719662584f;
+    p = p * u + 0.09620551579998585f;
+    p = p * u + 0.07837201757870155f;
+    p = p * u + 0.1102393908525212f;
+    p = p * u + 0.11957131223401299f;
+    p = p * u + 0.1196867169428465f;
+    float tail = gauss * (p * u);
+    *density = 0.3989422804014327f * gauss;
+    *integral = x < 0 ? tail : 1.0f - tail;
+}
+
+/* Lanes added in pairs: always the same order. */
+static inline float sum_of_lanes(const float *lanes)
+{
+    float sum[LANES];
+    memcpy(sum, lanes, sizeof sum);
+    for (int width = LANES / 2; width > 0; width /= 2)
+        for (int l = 0; l < width; l++)
+            sum[l] += sum[l + width];
+    return sum[0];
+}
+
+#endif

@@ -1,0 +1,182 @@
+/* Residual + dropout + layer norm, forward and backward. A row is read from memory once: the later
+ * passes over it find it in the nearest cache. */
+#include "device/cpu/isa/kernel_names.h"
+#include "device/cpu/isa/masks.h"
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* The mask of one part of a row, NULL without dropout. */
+static const float *mask_of(masks *m, int64_t row, int64_t start, int64_t count)
+{
+    return m->dropout ? masks_get(m, row, start, count) : NULL;
+}
+
+/* to = residual + mask * x; residual and mask may be NULL. `to` may be x or residual. */
+static void add_part(int64_t count, float *to, const float *x, const float *residual,
+                     const float *mask)
+{
+    if (mask && residual)
+        SLI_ELEMENTWISE
+    for (int64_t i = 0; i < count; i++)
+        to[i] = residual[i] + mask[i] * x[i];
+    else if (mask) SLI_ELEMENTWISE for (int64_t i = 0; i < count; i++) to[i] = mask[i] * x[i];
+    else if (residual) SLI_ELEMENTWISE for (int64_t i = 0; i < count; i++) to[i] =
+        residual[i] + x[i];
+    else if (to != x) memcpy(to, x, (size_t)count * sizeof *to);
+}
+
+static float sum_of(int64_t count, const float *x)
+{
+    float lanes[LANES] = {0};
+    int64_t whole = count - count % LANES;
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lanes[l] += x[i + l];
+    float sum = sum_of_lanes(lanes);
+    for (int64_t i = whole; i < count; i++)
+        sum += x[i];
+    return sum;
+}
+
+static float squares_around(int64_t count, const float *x, float mean)
+{
+    float lanes[LANES] = {0};
+    int64_t whole = count - count % LANES;
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            float distance = x[i + l] - mean;
+            lanes[l] += distance * distance;
+        }
+    float sum = sum_of_lanes(lanes);
+    for (int64_t i = whole; i < count; i++)
+        sum += (x[i] - mean) * (x[i] - mean);
+    return sum;
+}
+
+/* out may be x. */
+static void normalize(const sli_add_norm *arguments, int64_t row, const float *x)
+{
+    int64_t width = arguments->width;
+    float mean = sum_of(width, x) / (float)width;
+    float variance = squares_around(width, x, mean) / (float)width;
+    float rstd = 1.0f / sqrtf(variance + arguments->eps);
+    float *out = arguments->out + row * width;
+    const float *restrict weight = arguments->weight, *restrict bias = arguments->bias;
+    if (arguments->rstd)
+        arguments->rstd[row] = rstd;
+    if (!arguments->normalized) {
+        SLI_ELEMENTWISE
+        for (int64_t i = 0; i < width; i++)
+            out[i] = (x[i] - mean) * rstd * weight[i] + bias[i];
+        return;
+    }
+    float *restrict normalized = arguments->normalized + row * width;
+    SLI_ELEMENTWISE
+    for (int64_t i = 0; i < width; i++) {
+        float value = (x[i] - mean) * rstd;
+        normalized[i] = value;
+        out[i] = value * weight[i] + bias[i];
+    }
+}
+
+void SLI_OF_ISA(sli_add_norm)(const sli_add_norm *arguments, int64_t first_row, int64_t rows)
+{
+    int64_t width = arguments->width;
+    masks m;
+    masks_begin(&m, &arguments->dropout, width, width <= MASK_COLUMNS ? first_row + rows : 0);
+    for (int64_t row = first_row; row < first_row + rows; row++) {
+        const float *x = arguments->x + row * width;
+        const float *residual = arguments->residual ? arguments->residual + row * width : NULL;
+        float *sum = (arguments->sum ? arguments->sum : arguments->out) + row * width;
+        for (int64_t start = 0; start < width; start += MASK_COLUMNS) {
+            int64_t count = smaller(width - start, MASK_COLUMNS);
+            add_part(count, sum + start, x + start, residual ? residual + start : NULL,
+                     mask_of(&m, row, start, count));
+        }
+        if (arguments->out)
+            normalize(arguments, row, sum);
+    }
+}
+
+/* ---- Backward --------------------------------------------------------------------------- */
+
+/* The two means over a row that the norm's gradient needs: of g = grad_out * weight, and of
+ * g * normalized. Adds the row to the sums for weight and bias on the way. */
+static void reduce_row(int64_t width, const float *restrict grad_out,
+                       const float *restrict normalized, const float *restrict weight,
+                       float *restrict weight_sums, float *restrict bias_sums, float *mean_g,
+                       float *mean_gn)
+{
+    float lanes_g[LANES] = {0}, lanes_gn[LANES] = {0};
+    int64_t whole = width - width % LANES;
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int l = 0; l < LANES; l++) {
+            float grad = grad_out[i + l], n = normalized[i + l];
+            float g = grad * weight[i + l];
+            lanes_g[l] += g;
+            lanes_gn[l] += g * n;
+            weight_sums[i + l] += grad * n;
+            bias_sums[i + l] += grad;
+        }
+    float sum_g = sum_of_lanes(lanes_g), sum_gn = sum_of_lanes(lanes_gn);
+    for (int64_t i = whole; i < width; i++) {
+        float g = grad_out[i] * weight[i];
+        sum_g += g;
+        sum_gn += g * normalized[i];
+        weight_sums[i] += grad_out[i] * normalized[i];
+        bias_sums[i] += grad_out[i];
+    }
+    *mean_g = sum_g / (float)width;
+    *mean_gn = sum_gn / (float)width;
+}
+
+/* grad_sum = gradient through the norm + grad_sum_in; grad_sum may be either of its sources. */
+static void norm_grad(const sli_add_norm_backward *arguments, int64_t row, float mean_g,
+                      float mean_gn)
+{
+    int64_t width = arguments->width;
+    const float *grad_out = arguments->grad_out + row * width;
+    const float *normalized = arguments->normalized + row * width;
+    const float *weight = arguments->weight;
+    float *grad_sum = arguments->grad_sum + row * width;
+    float rstd = arguments->rstd[row];
+    if (arguments->grad_sum_in) {
+        const float *in = arguments->grad_sum_in + row * width;
+        SLI_ELEMENTWISE
+        for (int64_t i = 0; i < width; i++)
+            grad_sum[i] =
+                rstd * (grad_out[i] * weight[i] - mean_g - normalized[i] * mean_gn) + in[i];
+    } else {
+        SLI_ELEMENTWISE
+        for (int64_t i = 0; i < width; i++)
+            grad_sum[i] = rstd * (grad_out[i] * weight[i] - mean_g - normalized[i] * mean_gn);
+    }
+}
+
+void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, int64_t first_row,
+                                       int64_t rows, float *weight_sums, float *bias_sums)
+{
+    int64_t width = arguments->width;
+    masks m;
+    masks_begin(&m, &arguments->dropout, width, width <= MASK_COLUMNS ? first_row + rows : 0);
+    for (int64_t row = first_row; row < first_row + rows; row++) {
+        float *grad_sum = arguments->grad_sum + row * width;
+        if (arguments->grad_out) {
+            float mean_g, mean_gn;
+            reduce_row(width, arguments->grad_out + row * width,
+                       arguments->normalized + row * width, arguments->weight, weight_sums,
+                       bias_sums, &mean_g, &mean_gn);
+            norm_grad(arguments, row, mean_g, mean_gn);
+        } else {
+            add_part(width, grad_sum, arguments->grad_sum_in + row * width, NULL, NULL);
+        }
+        float *grad_x = arguments->grad_x ? arguments->grad_x + row * width : NULL;
+        for (int64_t start = 0; grad_x && start < width; start += MASK_COLUMNS) {
+            int64_t count = smaller(width - start, MASK_COLUMNS);
+            add_part(count, grad_x + start, grad_sum + start, NULL, mask_of(&m, row, start, count));
+        }
+    }
+}

@@ -1,1 +1,0 @@
-typedef int sli_isa_placeholder;

@@ -1,0 +1,95 @@
+/* The epilogue of a matrix product, forward and backward. */
+#include "device/cpu/isa/kernel_names.h"
+#include "device/cpu/isa/masks.h"
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static void activate(sli_activation activation, int64_t count, float *x)
+{
+    if (activation == SLI_ACTIVATION_RELU)
+        for (int64_t i = 0; i < count; i++)
+            x[i] = x[i] <= 0 ? 0.0f : x[i]; /* NaN stays */
+    if (activation == SLI_ACTIVATION_GELU)
+        for (int64_t i = 0; i < count; i++) {
+            float density, integral;
+            normal_f32(x[i], &density, &integral);
+            x[i] *= integral;
+        }
+}
+
+void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, int64_t first_row, int64_t rows,
+                              int64_t first_column, int64_t columns)
+{
+    masks m;
+    masks_begin(&m, &gemm->dropout, gemm->n, columns == gemm->n ? first_row + rows : 0);
+    for (int64_t row = first_row; row < first_row + rows; row++)
+        for (int64_t start = 0; start < columns; start += MASK_COLUMNS) {
+            int64_t column = first_column + start;
+            int64_t count = smaller(columns - start, MASK_COLUMNS);
+            float *restrict c = gemm->c + row * gemm->ldc + column;
+            if (gemm->bias) {
+                const float *restrict bias = gemm->bias + column;
+                for (int64_t i = 0; i < count; i++)
+                    c[i] += bias[i];
+            }
+            if (gemm->preactivation)
+                memcpy(gemm->preactivation + row * gemm->ldc + column, c,
+                       (size_t)count * sizeof *c);
+            activate(gemm->activation, count, c);
+            if (m.dropout) {
+                const float *restrict mask = masks_get(&m, row, column, count);
+                for (int64_t i = 0; i < count; i++)
+                    c[i] *= mask[i];
+            }
+        }
+}
+
+/* What dropout and ReLU let through is what is positive in the saved output; no mask is drawn. */
+static void relu_backward(int64_t count, float *restrict grad, const float *restrict saved,
+                          float scale)
+{
+    for (int64_t i = 0; i < count; i++)
+        grad[i] = saved[i] <= 0 ? 0.0f : grad[i] * scale;
+}
+
+static void gelu_backward(int64_t count, float *restrict grad, const float *restrict saved)
+{
+    for (int64_t i = 0; i < count; i++) {
+        float density, integral;
+        normal_f32(saved[i], &density, &integral);
+        grad[i] *= integral + saved[i] * density;
+    }
+}
+
+void SLI_OF_ISA(sli_epilogue_backward)(const sli_epilogue_backward *arguments, int64_t first_row,
+                                       int64_t rows, float *sums)
+{
+    int64_t columns = arguments->columns;
+    bool relu = arguments->activation == SLI_ACTIVATION_RELU;
+    masks m;
+    masks_begin(&m, &arguments->dropout, columns, columns <= MASK_COLUMNS ? first_row + rows : 0);
+    float scale = m.dropout ? m.scale : 1.0f;
+    for (int64_t start = 0; start < columns; start += MASK_COLUMNS)
+        for (int64_t row = first_row; row < first_row + rows; row++) {
+            int64_t count = smaller(columns - start, MASK_COLUMNS);
+            float *restrict grad = arguments->grad + row * columns + start;
+            const float *saved = arguments->saved + row * columns + start;
+            if (m.dropout && !relu) {
+                const float *restrict mask = masks_get(&m, row, start, count);
+                for (int64_t i = 0; i < count; i++)
+                    grad[i] *= mask[i];
+            }
+            if (relu)
+                relu_backward(count, grad, saved, scale);
+            if (arguments->activation == SLI_ACTIVATION_GELU)
+                gelu_backward(count, grad, saved);
+            if (sums) {
+                float *restrict sum = sums + start;
+                for (int64_t i = 0; i < count; i++)
+                    sum[i] += grad[i];
+            }
+        }
+}

@@ -1,0 +1,23 @@
+#include "device/cpu/isa/kernel_names.h"
+
+#define SLI_TEXT_(name) #name
+#define SLI_TEXT(name)  SLI_TEXT_(name)
+
+const sli_cpu_kernels SLI_OF_ISA(sli_cpu_kernels) = {
+    .isa = SLI_TEXT(SLI_ISA),
+    .epilogue = SLI_OF_ISA(sli_epilogue),
+    .epilogue_backward = SLI_OF_ISA(sli_epilogue_backward),
+    .embedding = SLI_OF_ISA(sli_embedding),
+    .embedding_backward = SLI_OF_ISA(sli_embedding_backward),
+    .add_norm = SLI_OF_ISA(sli_add_norm),
+    .add_norm_backward = SLI_OF_ISA(sli_add_norm_backward),
+    .softmax = SLI_OF_ISA(sli_softmax),
+    .softmax_backward = SLI_OF_ISA(sli_softmax_backward),
+    .row_products = SLI_OF_ISA(sli_row_products),
+    .cross_entropy = SLI_OF_ISA(sli_cross_entropy),
+    .add = SLI_OF_ISA(sli_add),
+    .sgd = SLI_OF_ISA(sli_sgd),
+    .adamw = SLI_OF_ISA(sli_adamw),
+    .norm_term = SLI_OF_ISA(sli_norm_term),
+    .initialize = SLI_OF_ISA(sli_initialize),
+};

@@ -1,0 +1,61 @@
+/* How operations are cut into pieces: by their shapes alone, never by the number of threads. */
+#ifndef SLI_DEVICE_CPU_PIECES_H
+#define SLI_DEVICE_CPU_PIECES_H
+
+#include <stdint.h>
+
+/* Elements that are worth handing to another thread: some 64 KiB, a few microseconds of work. */
+enum { SLI_PIECE_ELEMENTS = 16384 };
+
+typedef struct sli_pieces {
+    int64_t total, size, count; /* `count` pieces of `size`, the last one perhaps shorter */
+} sli_pieces;
+
+typedef struct sli_range {
+    int64_t first, count;
+} sli_range;
+
+static inline int64_t sli_smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static inline int64_t sli_larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static inline int64_t sli_divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+static inline sli_pieces sli_pieces_of(int64_t total, int64_t size)
+{
+    sli_pieces pieces = {total, size, sli_divide_up(total, size)};
+    return pieces;
+}
+
+/* Rows of `width` elements, as many a piece as are worth it, spread evenly. */
+static inline sli_pieces sli_pieces_of_rows(int64_t rows, int64_t width)
+{
+    int64_t most = sli_larger(1, SLI_PIECE_ELEMENTS / sli_larger(1, width));
+    int64_t count = sli_larger(1, sli_divide_up(rows, most));
+    return sli_pieces_of(rows, sli_larger(1, sli_divide_up(rows, count)));
+}
+
+/* At most `most` pieces of at least SLI_PIECE_ELEMENTS elements, sizes multiples of 64. */
+static inline sli_pieces sli_pieces_of_elements(int64_t elements, int64_t most)
+{
+    int64_t size = sli_larger(SLI_PIECE_ELEMENTS, sli_divide_up(elements, most));
+    return sli_pieces_of(elements, sli_divide_up(size, 64) * 64);
+}
+
+static inline sli_range sli_piece_range(const sli_pieces *pieces, int64_t piece)
+{
+    int64_t first = piece * pieces->size;
+    sli_range range = {first, sli_smaller(pieces->size, pieces->total - first)};
+    return range;
+}
+
+#endif

@@ -1,0 +1,149 @@
+/* What all devices share: getters, and the accounts of what memory is used for. */
+#include "device/device_base.h"
+
+#include "core/threads.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *sl_memory_category_name(sl_memory_category category)
+{
+    static const char *const names[SL_MEMORY_CATEGORY_COUNT] = {"parameters", "gradients",
+                                                                "optimizer", "activations",
+                                                                "workspace"};
+    return names[category];
+}
+
+void sli_device_init(sl_device *device, const sli_device_ops *ops, const char *name)
+{
+    memset(device, 0, sizeof *device);
+    device->ops = ops;
+    device->first_core = -1;
+    snprintf(device->name, sizeof device->name, "%s", name);
+    atomic_init(&device->reserved_bytes, 0);
+    pthread_mutex_init(&device->accounts, NULL);
+}
+
+void sli_device_finish(sl_device *device)
+{
+    pthread_mutex_destroy(&device->accounts);
+}
+
+void sl_device_destroy(sl_device **device)
+{
+    if (!device || !*device)
+        return;
+    (*device)->ops->destroy(*device);
+    *device = NULL;
+}
+
+const sli_device_ops *sli_device_get_ops(const sl_device *device)
+{
+    return device->ops;
+}
+
+const char *sl_device_name(const sl_device *device)
+{
+    return device->name;
+}
+
+int sl_device_thread_count(const sl_device *device)
+{
+    return device->threads;
+}
+
+const char *sl_device_isa(const sl_device *device)
+{
+    return device->isa;
+}
+
+void sli_device_bind_thread(sl_device *device)
+{
+    if (device->first_core >= 0)
+        sli_thread_bind(device->first_core); /* refused: slower, but as correct as before */
+}
+
+/* ---- Accounts --------------------------------------------------------------------------- */
+
+static void raise_peak(uint64_t *peak, uint64_t current)
+{
+    if (*peak < current)
+        *peak = current;
+}
+
+static void account_more(sl_device *device, sl_memory_category category, uint64_t bytes)
+{
+    pthread_mutex_lock(&device->accounts);
+    sl_memory_stats *stats = &device->stats;
+    stats->current_bytes[category] += bytes;
+    stats->current_total_bytes += bytes;
+    raise_peak(&stats->peak_bytes[category], stats->current_bytes[category]);
+    raise_peak(&stats->peak_total_bytes, stats->current_total_bytes);
+    pthread_mutex_unlock(&device->accounts);
+}
+
+static void account_less(sl_device *device, sl_memory_category category, uint64_t bytes)
+{
+    pthread_mutex_lock(&device->accounts);
+    assert(device->stats.current_bytes[category] >= bytes);
+    device->stats.current_bytes[category] -= bytes;
+    device->stats.current_total_bytes -= bytes;
+    pthread_mutex_unlock(&device->accounts);
+}
+
+void sl_device_memory(const sl_device *device, sl_memory_stats *out)
+{
+    /* Reading the accounts changes nothing that a caller can see but the lock. */
+    sl_device *lockable = (sl_device *)device;
+    pthread_mutex_lock(&lockable->accounts);
+    *out = device->stats;
+    pthread_mutex_unlock(&lockable->accounts);
+    out->reserved_bytes = atomic_load(&lockable->reserved_bytes);
+}
+
+void sl_device_reset_peak(sl_device *device)
+{
+    pthread_mutex_lock(&device->accounts);
+    sl_memory_stats *stats = &device->stats;
+    memcpy(stats->peak_bytes, stats->current_bytes, sizeof stats->peak_bytes);
+    stats->peak_total_bytes = stats->current_total_bytes;
+    pthread_mutex_unlock(&device->accounts);
+}
+
+static sl_status out_of_memory(sl_device *device, sl_memory_category category, size_t bytes)
+{
+    sl_memory_stats stats;
+    sl_device_memory(device, &stats);
+    char holds[256];
+    size_t used = 0;
+    for (int i = 0; i < SL_MEMORY_CATEGORY_COUNT; i++)
+        used += (size_t)snprintf(holds + used, sizeof holds - used, "%s%s %" PRIu64, i ? ", " : "",
+                                 sl_memory_category_name((sl_memory_category)i),
+                                 stats.current_bytes[i]);
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for %zu bytes of %s; it holds these bytes: %s",
+                    device->name, bytes, sl_memory_category_name(category), holds);
+}
+
+sl_status sli_device_allocate(sl_device *device, sl_memory_category category, size_t bytes,
+                              void **out)
+{
+    *out = NULL;
+    if (bytes == 0)
+        return SL_OK;
+    *out = device->ops->allocate(device, bytes);
+    if (!*out)
+        return out_of_memory(device, category, bytes);
+    account_more(device, category, bytes);
+    return SL_OK;
+}
+
+void sli_device_release(sl_device *device, sl_memory_category category, void *memory, size_t bytes)
+{
+    if (!memory)
+        return;
+    /* First the accounts: once released, the bytes may at once be another thread's. */
+    account_less(device, category, bytes);
+    device->ops->release(device, memory, bytes);
+}

@@ -1,0 +1,148 @@
+/* Device lists: from names to devices with their cores. */
+#include "device/cpu/cpu_cores.h"
+#include "device/cpu/cpu_device.h"
+#include "device/device_base.h"
+
+#include <stdlib.h>
+
+struct sl_device_list {
+    int count;
+    sl_device *devices[];
+};
+
+/* A list is either shares (cpu:0, cpu:1, …, each once) or names of cores, or `cpu` alone. */
+static sl_status check_names(const sli_device_name *names, int count)
+{
+    for (int i = 0; i < count; i++) {
+        if (names[i].kind != names[0].kind)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_device_list_create: \"%s\" and \"%s\" do not mix: cpu:NUMBER "
+                            "divides the cores evenly, cpu:FIRST-LAST names them",
+                            names[0].text, names[i].text);
+        if (names[i].kind == SLI_CPU_SHARE && names[i].first >= count)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_device_list_create: %d devices share the cores, so their names are "
+                            "cpu:0 to cpu:%d, got \"%s\"",
+                            count, count - 1, names[i].text);
+    }
+    return SL_OK;
+}
+
+/* The part of `found` that is share `share` of `shares`; one core, shared, where there are more
+ * shares than cores. */
+static void divide(const sli_cpu_cores *found, int share, int shares, sli_cpu_options *out)
+{
+    int64_t cores = found->core_count;
+    int first = (int)(cores * share / shares), end = (int)(cores * (share + 1) / shares);
+    out->cores = found->cores + first;
+    out->threads = end > first ? end - first : 1;
+    out->shared = cores < shares;
+}
+
+static sl_status create_named(const sli_device_name *name, const sli_cpu_cores *found,
+                              sli_cpu_options *options, sl_device **out)
+{
+    int wanted = name->last - name->first + 1;
+    int *cores = malloc((size_t)wanted * sizeof *cores);
+    if (!cores)
+        return sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for %d cores", wanted);
+    sl_status status = SL_OK;
+    for (int i = 0; i < wanted && status == SL_OK; i++) {
+        cores[i] = name->first + i;
+        if (!sli_cpu_cores_allow(found, cores[i]))
+            status = sl_error(SL_ERR_NOT_FOUND,
+                              "sl_device_list_create: \"%s\": the machine has no core %d, or this "
+                              "process may not use it (it may use %d)",
+                              name->text, cores[i], found->allowed_count);
+    }
+    options->cores = cores;
+    options->threads = wanted;
+    if (status == SL_OK)
+        status = sli_cpu_device_create(options, out);
+    free(cores);
+    return status;
+}
+
+/* Whether another name of the list stands for some of the same cores. */
+static bool overlaps(const sli_device_name *names, int count, int index)
+{
+    for (int i = 0; i < count; i++)
+        if (i != index && names[i].first <= names[index].last &&
+            names[index].first <= names[i].last)
+            return true;
+    return false;
+}
+
+static sl_status create_device(const sli_device_name *names, int count, int index,
+                               const sli_cpu_cores *found, bool *shared, sl_device **out)
+{
+    const sli_device_name *name = &names[index];
+    sli_cpu_options options = {.name = name->text};
+    sl_status status;
+    if (name->kind == SLI_CPU_CORES) {
+        options.shared = overlaps(names, count, index);
+        status = create_named(name, found, &options, out);
+    } else {
+        divide(found, name->first, count, &options);
+        status = sli_cpu_device_create(&options, out);
+    }
+    *shared |= options.shared;
+    return status;
+}
+
+static sl_status create_list(const sli_device_name *names, int count, sl_device_list **out,
+                             bool *shared)
+{
+    sli_cpu_cores found;
+    SL_TRY(sli_cpu_cores_find(&found));
+    sl_status status = SL_OK;
+    sl_device_list *list = calloc(1, sizeof *list + (size_t)count * sizeof *list->devices);
+    if (!list)
+        status = sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for %d devices", count);
+    for (int i = 0; i < count && status == SL_OK; i++) {
+        status = create_device(names, count, i, &found, shared, &list->devices[i]);
+        if (status == SL_OK)
+            list->count++;
+    }
+    if (status != SL_OK)
+        sl_device_list_destroy(&list);
+    sli_cpu_cores_clear(&found);
+    *out = list;
+    return status;
+}
+
+sl_status sl_device_list_create(const char *names, sl_device_list **out, bool *oversubscribed)
+{
+    *out = NULL;
+    sli_device_name *parsed;
+    int count;
+    bool shared = false;
+    SL_TRY(sli_device_names_parse(names, &parsed, &count));
+    sl_status status = check_names(parsed, count);
+    if (status == SL_OK)
+        status = create_list(parsed, count, out, &shared);
+    free(parsed);
+    if (oversubscribed)
+        *oversubscribed = status == SL_OK && shared;
+    return status;
+}
+
+void sl_device_list_destroy(sl_device_list **list)
+{
+    if (!list || !*list)
+        return;
+    for (int i = 0; i < (*list)->count; i++)
+        sl_device_destroy(&(*list)->devices[i]);
+    free(*list);
+    *list = NULL;
+}
+
+int sl_device_list_count(const sl_device_list *list)
+{
+    return list->count;
+}
+
+sl_device *sl_device_list_get(const sl_device_list *list, int index)
+{
+    return list->devices[index];
+}
