@@ -1,0 +1,114 @@
+/* Process groups: what ranks say to each other.
+ *
+ * Counterpart of torch.distributed. A group is a set of ranks that call the same operations in the
+ * same order, each through its own handle. Behind one interface stand backends; the backend `local`
+ * joins ranks that are threads of one process: nothing is copied but what the operation asks for,
+ * and every rank gets the same bits, whoever comes first.
+ *
+ * Every operation works on host memory of `count` elements of one data type, and either blocks
+ * (work == NULL) or returns at once with a handle to wait on; its buffers then belong to the group
+ * until the wait. Operations of one handle run in the order in which they were called. A handle is
+ * used by one thread at a time.
+ *
+ * Each operation has the group's time limit. When it passes, or a rank has left, every other rank's
+ * call ends with an error that names the operation, its sequence number and the ranks that never
+ * came; the group is then broken, and every later call on it returns that first error. */
+#ifndef SLUICE_GROUP_H
+#define SLUICE_GROUP_H
+
+#include "sluice/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct sl_group sl_group;
+typedef struct sl_work sl_work;
+
+typedef enum sl_reduce_op {
+    SL_REDUCE_SUM,
+    SL_REDUCE_AVERAGE, /* floating-point types only */
+    SL_REDUCE_PRODUCT,
+    SL_REDUCE_MIN,
+    SL_REDUCE_MAX
+} sl_reduce_op;
+
+typedef struct sl_group_options {
+    double timeout_seconds; /* 0: 1,800, PyTorch's default */
+    bool check_collectives; /* every operation first compares what the ranks call: a mismatch is an
+                               error that names it, not a hang (SL_DEBUG=collectives) */
+} sl_group_options;
+
+/* The handles of `size` ranks that are threads of this process, into handles[0 … size - 1]: one for
+ * each thread. Each is destroyed by its owner; what they share goes with the last. */
+sl_status sl_group_create_local(int size, const sl_group_options *options, sl_group **handles);
+
+/* Leaves the group. Operations that are still under way on this handle end first or fail. The
+ * others' calls that need this rank fail from now on. NULL is allowed. */
+void sl_group_destroy(sl_group **group);
+
+/* Breaks the group: every rank's waiting and later calls end with `error` and "rank R: TEXT", R
+ * being this one. For a rank that fails and will not call what the others wait for. */
+void sl_group_abort(sl_group *group, sl_status error, const char *text);
+
+int sl_group_rank(const sl_group *group);
+int sl_group_size(const sl_group *group);
+
+/* torch.distributed.new_group, for all groups of a partition at once (MPI_Comm_split): ranks that
+ * pass the same `color` form a group, ordered by rank; a negative color takes part in none, and its
+ * *out is NULL with SL_OK. Called by every rank of `group`. */
+sl_status sl_group_split(sl_group *group, int color, sl_group **out);
+
+/* data = op over all ranks' data, combined in the order of ranks. */
+sl_status sl_group_all_reduce(sl_group *group, void *data, int64_t count, sl_dtype dtype,
+                              sl_reduce_op op, sl_work **work);
+
+/* As all_reduce, but only `root` gets the result; the others' data stay as they were. */
+sl_status sl_group_reduce(sl_group *group, void *data, int64_t count, sl_dtype dtype,
+                          sl_reduce_op op, int root, sl_work **work);
+
+/* Everybody's data become root's. */
+sl_status sl_group_broadcast(sl_group *group, void *data, int64_t count, sl_dtype dtype, int root,
+                             sl_work **work);
+
+/* out [size * count] = every rank's in [count], in the order of ranks; `in` may be its own place in
+ * `out`. */
+sl_status sl_group_all_gather(sl_group *group, const void *in, void *out, int64_t count,
+                              sl_dtype dtype, sl_work **work);
+
+/* out [count] = this rank's part of the reduction of all ranks' in [size * count]. */
+sl_status sl_group_reduce_scatter(sl_group *group, const void *in, void *out, int64_t count,
+                                  sl_dtype dtype, sl_reduce_op op, sl_work **work);
+
+/* At root: out [size * count] = every rank's in. `out` must be NULL elsewhere. */
+sl_status sl_group_gather(sl_group *group, const void *in, void *out, int64_t count, sl_dtype dtype,
+                          int root, sl_work **work);
+
+/* out [count] = this rank's part of root's in [size * count]. `in` must be NULL elsewhere. */
+sl_status sl_group_scatter(sl_group *group, const void *in, void *out, int64_t count,
+                           sl_dtype dtype, int root, sl_work **work);
+
+sl_status sl_group_barrier(sl_group *group, sl_work **work);
+
+/* Point to point. A receive matches sends of its `from` (or SL_ANY_RANK) and `tag` in the order in
+ * which they were posted; counts and types must agree. *source (may be NULL) gets the sender. */
+enum { SL_ANY_RANK = -1 };
+sl_status sl_group_send(sl_group *group, const void *data, int64_t count, sl_dtype dtype, int to,
+                        int tag, sl_work **work);
+sl_status sl_group_recv(sl_group *group, void *data, int64_t count, sl_dtype dtype, int from,
+                        int tag, int *source, sl_work **work);
+
+/* torch.multiprocessing.spawn, with threads: runs fn(handle, arg) for each of `ranks` ranks of a
+ * new local group, each on a thread of its own, and joins them. The first rank to fail breaks the
+ * group, which ends the others at their next operation; its error is returned, "rank R: …" in
+ * front. */
+sl_status sl_spawn(sl_status (*fn)(sl_group *group, void *arg), void *arg, int ranks,
+                   const sl_group_options *options);
+
+/* Waits for an operation, frees the handle and nulls it; gives the operation's error. */
+sl_status sl_work_wait(sl_work **work);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

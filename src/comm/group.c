@@ -1,0 +1,246 @@
+#include "comm/group.h"
+
+#include "comm/local.h"
+#include "comm/thread.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static const double default_timeout_seconds = 1800;
+
+sl_status sl_group_create_local(int size, const sl_group_options *options, sl_group **handles)
+{
+    sl_group_options filled = options ? *options : (sl_group_options){0};
+    if (size < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_group_create_local: a group has at least 1 rank, got %d", size);
+    if (!(filled.timeout_seconds >= 0))
+        return sl_error(SL_ERR_INVALID,
+                        "sl_group_create_local: the time limit must not be negative, got %g s",
+                        filled.timeout_seconds);
+    if (filled.timeout_seconds == 0)
+        filled.timeout_seconds = default_timeout_seconds;
+    return sli_local_create(size, &filled, handles);
+}
+
+void sl_group_destroy(sl_group **group)
+{
+    if (!group || !*group)
+        return;
+    sli_comm_thread_destroy(&(*group)->thread);
+    (*group)->ops->leave(*group);
+    free(*group);
+    *group = NULL;
+}
+
+void sl_group_abort(sl_group *group, sl_status error, const char *text)
+{
+    group->ops->abort(group, error, text);
+}
+
+int sl_group_rank(const sl_group *group)
+{
+    return group->rank;
+}
+
+int sl_group_size(const sl_group *group)
+{
+    return group->size;
+}
+
+/* ---- Checks ------------------------------------------------------------------------------- */
+
+static sl_status check_rank(const sl_group *group, const char *what, int rank)
+{
+    if (rank < 0 || rank >= group->size)
+        return sl_error(SL_ERR_INVALID, "%s: ranks are 0 to %d, got %d", what, group->size - 1,
+                        rank);
+    return SL_OK;
+}
+
+static sl_status check_count(const char *what, int64_t count)
+{
+    if (count < 0)
+        return sl_error(SL_ERR_INVALID, "%s: the count must not be negative, got %" PRId64, what,
+                        count);
+    return SL_OK;
+}
+
+static sl_status check_average(const sli_operation *operation)
+{
+    if (operation->reduce == SL_REDUCE_AVERAGE &&
+        (operation->dtype == SL_I32 || operation->dtype == SL_I64))
+        return sl_error(SL_ERR_INVALID, "%s: an average needs a floating-point type, got %s",
+                        sli_operation_name(operation->kind), sl_dtype_name(operation->dtype));
+    return SL_OK;
+}
+
+/* Of gather and scatter: a buffer that only the root has. */
+static sl_status check_root_only(const sl_group *group, const sli_operation *operation,
+                                 const void *buffer, const char *name)
+{
+    if (group->rank == operation->root && !buffer && operation->count > 0)
+        return sl_error(SL_ERR_INVALID, "%s: `%s` must be given on the root, rank %d",
+                        sli_operation_name(operation->kind), name, operation->root);
+    if (group->rank != operation->root && buffer)
+        return sl_error(SL_ERR_INVALID, "%s: `%s` must be NULL on rank %d, which is not the root",
+                        sli_operation_name(operation->kind), name, group->rank);
+    return SL_OK;
+}
+
+/* ---- Running ------------------------------------------------------------------------------ */
+
+static sl_status run_collective(sl_group *group, const sli_task *task)
+{
+    return group->ops->collective(group, &task->operation);
+}
+
+static sl_status run_receive(sl_group *group, const sli_task *task)
+{
+    return group->ops->receive(group, &task->message);
+}
+
+/* Started operations keep their order: once there is a communication thread, all go through it. */
+static sl_status submit(sl_group *group, const sli_task *task, sl_work **work)
+{
+    if (work)
+        *work = NULL;
+    if (!work && !group->thread)
+        return task->run(group, task);
+    if (!group->thread)
+        SL_TRY(sli_comm_thread_create(group, &group->thread));
+    sl_work *started;
+    SL_TRY(sli_comm_thread_start(group->thread, task, &started));
+    if (!work)
+        return sl_work_wait(&started);
+    *work = started;
+    return SL_OK;
+}
+
+static sl_status submit_collective(sl_group *group, sli_operation *operation, sl_work **work)
+{
+    if (work)
+        *work = NULL;
+    SL_TRY(check_count(sli_operation_name(operation->kind), operation->count));
+    SL_TRY(check_rank(group, sli_operation_name(operation->kind), operation->root));
+    SL_TRY(check_average(operation));
+    operation->sequence = ++group->sequence;
+    return submit(group, &(sli_task){.run = run_collective, .operation = *operation}, work);
+}
+
+/* ---- The operations ----------------------------------------------------------------------- */
+
+sl_status sl_group_all_reduce(sl_group *group, void *data, int64_t count, sl_dtype dtype,
+                              sl_reduce_op op, sl_work **work)
+{
+    sli_operation operation = {.kind = SLI_OP_ALL_REDUCE,
+                               .in = data,
+                               .out = data,
+                               .count = count,
+                               .dtype = dtype,
+                               .reduce = op};
+    return submit_collective(group, &operation, work);
+}
+
+sl_status sl_group_reduce(sl_group *group, void *data, int64_t count, sl_dtype dtype,
+                          sl_reduce_op op, int root, sl_work **work)
+{
+    sli_operation operation = {.kind = SLI_OP_REDUCE,
+                               .in = data,
+                               .out = data,
+                               .count = count,
+                               .dtype = dtype,
+                               .reduce = op,
+                               .root = root};
+    return submit_collective(group, &operation, work);
+}
+
+sl_status sl_group_broadcast(sl_group *group, void *data, int64_t count, sl_dtype dtype, int root,
+                             sl_work **work)
+{
+    sli_operation operation = {.kind = SLI_OP_BROADCAST,
+                               .in = data,
+                               .out = data,
+                               .count = count,
+                               .dtype = dtype,
+                               .root = root};
+    return submit_collective(group, &operation, work);
+}
+
+sl_status sl_group_all_gather(sl_group *group, const void *in, void *out, int64_t count,
+                              sl_dtype dtype, sl_work **work)
+{
+    sli_operation operation = {
+        .kind = SLI_OP_ALL_GATHER, .in = in, .out = out, .count = count, .dtype = dtype};
+    return submit_collective(group, &operation, work);
+}
+
+sl_status sl_group_reduce_scatter(sl_group *group, const void *in, void *out, int64_t count,
+                                  sl_dtype dtype, sl_reduce_op op, sl_work **work)
+{
+    sli_operation operation = {.kind = SLI_OP_REDUCE_SCATTER,
+                               .in = in,
+                               .out = out,
+                               .count = count,
+                               .dtype = dtype,
+                               .reduce = op};
+    return submit_collective(group, &operation, work);
+}
+
+sl_status sl_group_gather(sl_group *group, const void *in, void *out, int64_t count, sl_dtype dtype,
+                          int root, sl_work **work)
+{
+    sli_operation operation = {
+        .kind = SLI_OP_GATHER, .in = in, .out = out, .count = count, .dtype = dtype, .root = root};
+    SL_TRY(check_root_only(group, &operation, out, "out"));
+    return submit_collective(group, &operation, work);
+}
+
+sl_status sl_group_scatter(sl_group *group, const void *in, void *out, int64_t count,
+                           sl_dtype dtype, int root, sl_work **work)
+{
+    sli_operation operation = {
+        .kind = SLI_OP_SCATTER, .in = in, .out = out, .count = count, .dtype = dtype, .root = root};
+    SL_TRY(check_root_only(group, &operation, in, "in"));
+    return submit_collective(group, &operation, work);
+}
+
+sl_status sl_group_barrier(sl_group *group, sl_work **work)
+{
+    sli_operation operation = {.kind = SLI_OP_BARRIER};
+    return submit_collective(group, &operation, work);
+}
+
+sl_status sl_group_split(sl_group *group, int color, sl_group **out)
+{
+    *out = NULL;
+    if (group->thread) /* what was started comes first */
+        SL_TRY(sl_group_barrier(group, NULL));
+    return group->ops->split(group, color, ++group->sequence, out);
+}
+
+sl_status sl_group_send(sl_group *group, const void *data, int64_t count, sl_dtype dtype, int to,
+                        int tag, sl_work **work)
+{
+    if (work)
+        *work = NULL;
+    SL_TRY(check_count("send", count));
+    SL_TRY(check_rank(group, "send", to));
+    sli_message message = {(void *)data, count, dtype, to, tag, NULL};
+    SL_TRY(group->ops->send(group, &message));
+    return work ? sli_work_finished(work) : SL_OK;
+}
+
+sl_status sl_group_recv(sl_group *group, void *data, int64_t count, sl_dtype dtype, int from,
+                        int tag, int *source, sl_work **work)
+{
+    if (work)
+        *work = NULL;
+    SL_TRY(check_count("recv", count));
+    if (from != SL_ANY_RANK)
+        SL_TRY(check_rank(group, "recv", from));
+    sli_task task = {.run = run_receive, .message = {data, count, dtype, from, tag, source}};
+    if (!work) /* waiting in the queue behind a started collective could wait for ourselves */
+        return task.run(group, &task);
+    return submit(group, &task, work);
+}

@@ -1,0 +1,511 @@
+/* The backend `local`: ranks are threads of one process.
+ *
+ * A collective has three phases. Each rank posts its operation and waits until all have (arrive);
+ * each then does its own part of the work, reading the others' buffers where they lie; and each
+ * waits until all are done (depart), since only then may the owner of a buffer touch it again.
+ *
+ *     rank 0   post ──┐      ┌─ slice 0 of everybody's buffers ─┐      ┌─ return
+ *     rank 1   post ──┤ meet ├─ slice 1                         ─┤ meet ├─ return
+ *     rank 2   post ──┘      └─ slice 2                         ─┘      └─ return
+ *
+ * All-reduce: rank r adds up slice r of all buffers, in the order of ranks, and writes the sum to
+ * all of them. Every element is read once and written once for each rank, by one thread, and the
+ * order of addition is fixed: all ranks get the same bits, whoever came first.
+ *
+ * A rank that leaves, and one whose time runs out, break the group for everybody: the first to see
+ * it writes the error down, and all who wait return it. */
+#include "comm/local.h"
+
+#include "comm/group.h"
+#include "comm/reduce.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { ERROR_TEXT_BYTES = 512 };
+
+typedef struct letter {
+    struct letter *next;
+    int from, to, tag;
+    int64_t count;
+    sl_dtype dtype;
+    char data[];
+} letter;
+
+typedef struct rank_slot {
+    sli_operation operation; /* valid from arrival to departure */
+    bool arrived, left;
+    int color;          /* of a split */
+    sl_group *subgroup; /* what a split made for this rank */
+} rank_slot;
+
+typedef struct world {
+    int size;
+    double timeout_seconds;
+    bool check;
+    pthread_mutex_t lock; /* guards all below; slots' operations are read without it between the
+                             meetings, when nobody writes them */
+    pthread_cond_t changed;
+    int here; /* handles not destroyed yet */
+    int arrived, departed;
+    uint64_t meetings; /* completed arrivals and departures */
+    bool broken;
+    sl_status error;
+    char error_text[ERROR_TEXT_BYTES];
+    letter *letters; /* sent and not yet received, oldest first */
+    rank_slot slots[];
+} world;
+
+static struct timespec deadline_after(double seconds)
+{
+    struct timespec at;
+    clock_gettime(CLOCK_MONOTONIC, &at);
+    double whole = (double)(int64_t)seconds;
+    at.tv_sec += (time_t)whole;
+    at.tv_nsec += (long)((seconds - whole) * 1e9);
+    if (at.tv_nsec >= 1000000000L) {
+        at.tv_sec++;
+        at.tv_nsec -= 1000000000L;
+    }
+    return at;
+}
+
+/* ---- Failing, with the lock held ---------------------------------------------------------- */
+
+static sl_status broken_status(const world *w)
+{
+    return sl_error(w->error, "%s", w->error_text);
+}
+
+static void break_world(world *w, sl_status error, const char *text)
+{
+    if (w->broken)
+        return;
+    w->broken = true;
+    w->error = error;
+    snprintf(w->error_text, sizeof w->error_text, "%s", text);
+    pthread_cond_broadcast(&w->changed);
+}
+
+/* Writes the ranks that have not arrived, or only those that never can: "1, 3". */
+static void missing_ranks(const world *w, bool only_left, char *text, size_t bytes)
+{
+    size_t used = 0;
+    text[0] = '\0';
+    for (int r = 0; r < w->size && used < bytes; r++)
+        if (!w->slots[r].arrived && (w->slots[r].left || !only_left))
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", r);
+}
+
+static void break_for_missing(world *w, const sli_operation *operation, bool only_left,
+                              const char *why)
+{
+    char what[SLI_OPERATION_TEXT_BYTES], ranks[160], text[ERROR_TEXT_BYTES];
+    missing_ranks(w, only_left, ranks, sizeof ranks);
+    snprintf(text, sizeof text, "%s, operation %" PRIu64 " of the group: rank %s %s",
+             sli_operation_text(operation, what), operation->sequence, ranks, why);
+    break_world(w, SL_ERR_CANCELLED, text);
+}
+
+static bool someone_left(const world *w)
+{
+    for (int r = 0; r < w->size; r++)
+        if (w->slots[r].left && !w->slots[r].arrived)
+            return true;
+    return false;
+}
+
+static void check_mismatch(world *w, const sli_operation *operation)
+{
+    for (int r = 1; r < w->size; r++) {
+        const sli_operation *first = &w->slots[0].operation, *other = &w->slots[r].operation;
+        if (sli_operation_matches(first, other))
+            continue;
+        char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES], text[ERROR_TEXT_BYTES];
+        snprintf(text, sizeof text,
+                 "operation %" PRIu64 " of the group differs: rank 0 called %s, rank %d %s",
+                 operation->sequence, sli_operation_text(first, a), r,
+                 sli_operation_text(other, b));
+        break_world(w, SL_ERR_INVALID, text);
+        return;
+    }
+}
+
+/* ---- Meeting ------------------------------------------------------------------------------ */
+
+/* Waits until `meetings` changes from `since`, the group breaks or the deadline passes. */
+static sl_status wait_for_meeting(world *w, uint64_t since, const sli_operation *operation,
+                                  const struct timespec *deadline)
+{
+    while (w->meetings == since && !w->broken) {
+        if (operation && someone_left(w)) {
+            break_for_missing(w, operation, true, "left the group before it came");
+            break;
+        }
+        int code = pthread_cond_timedwait(&w->changed, &w->lock, deadline);
+        if (code == ETIMEDOUT && w->meetings == since && !w->broken) {
+            char why[64];
+            snprintf(why, sizeof why, "did not come within %g s", w->timeout_seconds);
+            if (operation)
+                break_for_missing(w, operation, false, why);
+            else
+                break_world(w, SL_ERR_CANCELLED, "a rank did not finish an operation in time");
+        }
+    }
+    return w->meetings == since ? broken_status(w) : SL_OK;
+}
+
+static sl_status arrive(sl_group *group, const sli_operation *operation,
+                        const struct timespec *deadline)
+{
+    world *w = group->state;
+    pthread_mutex_lock(&w->lock);
+    sl_status status = SL_OK;
+    if (w->broken) {
+        status = broken_status(w);
+    } else {
+        w->slots[group->rank].operation = *operation;
+        w->slots[group->rank].arrived = true;
+        uint64_t since = w->meetings;
+        if (++w->arrived == w->size) {
+            if (w->check)
+                check_mismatch(w, operation);
+            w->arrived = 0;
+            if (!w->broken)
+                w->meetings++;
+            pthread_cond_broadcast(&w->changed);
+            status = w->broken ? broken_status(w) : SL_OK;
+        } else {
+            status = wait_for_meeting(w, since, operation, deadline);
+        }
+    }
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+/* Everybody has arrived, so everybody departs: only their own part of the work lies between. */
+static sl_status depart(sl_group *group, const struct timespec *deadline)
+{
+    world *w = group->state;
+    pthread_mutex_lock(&w->lock);
+    sl_status status = SL_OK;
+    uint64_t since = w->meetings;
+    if (++w->departed == w->size) {
+        w->departed = 0;
+        for (int r = 0; r < w->size; r++)
+            w->slots[r].arrived = false;
+        w->meetings++;
+        pthread_cond_broadcast(&w->changed);
+    } else {
+        status = wait_for_meeting(w, since, NULL, deadline);
+    }
+    pthread_mutex_unlock(&w->lock);
+    return status;
+}
+
+/* ---- Each rank's part of the work --------------------------------------------------------- */
+
+/* Slices begin at multiples of 64 elements, so that no two ranks write one cache line. */
+static int64_t slice_start(int64_t count, int part, int parts)
+{
+    if (part == parts)
+        return count;
+    return count / parts * part / 64 * 64;
+}
+
+static void reduce_slice(const world *w, int rank, const sli_operation *mine)
+{
+    const void *sources[w->size];
+    for (int r = 0; r < w->size; r++)
+        sources[r] = w->slots[r].operation.in;
+    int64_t start = slice_start(mine->count, rank, w->size);
+    int64_t count = slice_start(mine->count, rank + 1, w->size) - start;
+    size_t size = sl_dtype_bytes(mine->dtype), offset = (size_t)start * size;
+    int root = mine->kind == SLI_OP_REDUCE ? mine->root : 0;
+    char *to = (char *)w->slots[root].operation.out + offset;
+    sli_reduce(mine->dtype, mine->reduce, sources, w->size, start, count, to);
+    if (mine->kind == SLI_OP_ALL_REDUCE)
+        for (int r = 1; r < w->size; r++)
+            memcpy((char *)w->slots[r].operation.out + offset, to, (size_t)count * size);
+}
+
+static void reduce_own_part(const world *w, int rank, const sli_operation *mine)
+{
+    const void *sources[w->size];
+    for (int r = 0; r < w->size; r++)
+        sources[r] = w->slots[r].operation.in;
+    sli_reduce(mine->dtype, mine->reduce, sources, w->size, rank * mine->count, mine->count,
+               mine->out);
+}
+
+static void copy_unless_same(void *to, const void *from, size_t bytes)
+{
+    if (to != from && bytes > 0)
+        memcpy(to, from, bytes);
+}
+
+static void do_part(const world *w, int rank, const sli_operation *mine)
+{
+    size_t bytes = (size_t)mine->count * sl_dtype_bytes(mine->dtype);
+    const rank_slot *slots = w->slots;
+    switch (mine->kind) {
+    case SLI_OP_ALL_REDUCE:
+    case SLI_OP_REDUCE:
+        reduce_slice(w, rank, mine);
+        break;
+    case SLI_OP_REDUCE_SCATTER:
+        reduce_own_part(w, rank, mine);
+        break;
+    case SLI_OP_BROADCAST:
+        copy_unless_same(mine->out, slots[mine->root].operation.in, bytes);
+        break;
+    case SLI_OP_ALL_GATHER:
+        for (int r = 0; r < w->size; r++)
+            copy_unless_same((char *)mine->out + (size_t)r * bytes, slots[r].operation.in, bytes);
+        break;
+    case SLI_OP_GATHER:
+        if (rank == mine->root)
+            for (int r = 0; r < w->size; r++)
+                copy_unless_same((char *)mine->out + (size_t)r * bytes, slots[r].operation.in,
+                                 bytes);
+        break;
+    case SLI_OP_SCATTER:
+        copy_unless_same(mine->out,
+                         (const char *)slots[mine->root].operation.in + (size_t)rank * bytes,
+                         bytes);
+        break;
+    case SLI_OP_BARRIER:
+    case SLI_OP_SPLIT:
+        break;
+    }
+}
+
+static sl_status local_collective(sl_group *group, const sli_operation *operation)
+{
+    struct timespec deadline = deadline_after(group->options.timeout_seconds);
+    SL_TRY(arrive(group, operation, &deadline));
+    do_part(group->state, group->rank, operation);
+    return depart(group, &deadline);
+}
+
+/* ---- Point to point: letters are copied, so a send never waits ---------------------------- */
+
+static sl_status local_send(sl_group *group, const sli_message *message)
+{
+    world *w = group->state;
+    size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
+    letter *sent = malloc(sizeof *sent + bytes);
+    if (!sent)
+        return sl_error(SL_ERR_MEMORY, "send: no memory for a message of %zu bytes", bytes);
+    *sent =
+        (letter){NULL, group->rank, message->peer, message->tag, message->count, message->dtype};
+    if (bytes > 0)
+        memcpy(sent->data, message->data, bytes);
+    pthread_mutex_lock(&w->lock);
+    sl_status status = SL_OK;
+    if (w->broken) {
+        status = broken_status(w);
+    } else if (w->slots[message->peer].left) {
+        status = sl_error(SL_ERR_CANCELLED, "send: rank %d has left the group", message->peer);
+    } else {
+        letter **end = &w->letters;
+        while (*end)
+            end = &(*end)->next;
+        *end = sent;
+        sent = NULL;
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->lock);
+    free(sent);
+    return status;
+}
+
+/* With the lock held: the oldest letter that the receive matches, taken out of the queue. */
+static letter *take_letter(world *w, int rank, const sli_message *wanted)
+{
+    for (letter **at = &w->letters; *at; at = &(*at)->next) {
+        letter *found = *at;
+        if (found->to == rank && found->tag == wanted->tag &&
+            (wanted->peer == SL_ANY_RANK || wanted->peer == found->from)) {
+            *at = found->next;
+            return found;
+        }
+    }
+    return NULL;
+}
+
+static sl_status deliver(const letter *found, const sli_message *message)
+{
+    if (found->count != message->count || found->dtype != message->dtype)
+        return sl_error(SL_ERR_INVALID,
+                        "recv from rank %d, tag %d: expected %" PRId64 " x %s, got %" PRId64
+                        " x %s",
+                        found->from, found->tag, message->count, sl_dtype_name(message->dtype),
+                        found->count, sl_dtype_name(found->dtype));
+    size_t bytes = (size_t)found->count * sl_dtype_bytes(found->dtype);
+    if (bytes > 0)
+        memcpy(message->data, found->data, bytes);
+    if (message->source)
+        *message->source = found->from;
+    return SL_OK;
+}
+
+/* With the lock held: is there still somebody who could send it? */
+static bool sender_is_there(const world *w, int rank, const sli_message *message)
+{
+    if (message->peer != SL_ANY_RANK)
+        return !w->slots[message->peer].left;
+    for (int r = 0; r < w->size; r++)
+        if (r != rank && !w->slots[r].left)
+            return true;
+    return false;
+}
+
+static sl_status local_receive(sl_group *group, const sli_message *message)
+{
+    world *w = group->state;
+    struct timespec deadline = deadline_after(w->timeout_seconds);
+    sl_status status = SL_OK;
+    letter *found;
+    pthread_mutex_lock(&w->lock);
+    while (!(found = take_letter(w, group->rank, message)) && status == SL_OK) {
+        if (w->broken)
+            status = broken_status(w);
+        else if (!sender_is_there(w, group->rank, message))
+            status = sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d has left the group",
+                              message->tag, message->peer);
+        else if (pthread_cond_timedwait(&w->changed, &w->lock, &deadline) == ETIMEDOUT)
+            status =
+                sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from rank %d within %g s",
+                         message->tag, message->peer, w->timeout_seconds);
+    }
+    pthread_mutex_unlock(&w->lock);
+    if (found)
+        status = deliver(found, message);
+    free(found);
+    return status;
+}
+
+/* ---- Making, splitting, leaving ----------------------------------------------------------- */
+
+static void world_free(world *w)
+{
+    for (letter *at = w->letters, *next; at; at = next) {
+        next = at->next;
+        free(at);
+    }
+    pthread_cond_destroy(&w->changed);
+    pthread_mutex_destroy(&w->lock);
+    free(w);
+}
+
+static void local_leave(sl_group *group)
+{
+    world *w = group->state;
+    pthread_mutex_lock(&w->lock);
+    w->slots[group->rank].left = true;
+    bool last = --w->here == 0;
+    pthread_cond_broadcast(&w->changed);
+    pthread_mutex_unlock(&w->lock);
+    if (last)
+        world_free(w);
+}
+
+/* Between arrival and departure rank 0 alone makes every sub-group; each rank takes its own. */
+static sl_status make_subgroups(world *w, const sl_group_options *options)
+{
+    sl_status status = SL_OK;
+    sl_group *handles[w->size];
+    for (int first = 0; first < w->size && status == SL_OK; first++) {
+        int color = w->slots[first].color, members = 0;
+        if (color < 0 || w->slots[first].subgroup)
+            continue;
+        for (int r = first; r < w->size; r++)
+            members += w->slots[r].color == color;
+        status = sli_local_create(members, options, handles);
+        for (int r = first, next = 0; r < w->size && status == SL_OK; r++)
+            if (w->slots[r].color == color)
+                w->slots[r].subgroup = handles[next++];
+    }
+    return status;
+}
+
+static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_group **out)
+{
+    world *w = group->state;
+    rank_slot *own = &w->slots[group->rank];
+    struct timespec deadline = deadline_after(group->options.timeout_seconds);
+    sli_operation operation = {.kind = SLI_OP_SPLIT, .sequence = sequence};
+    *out = NULL;
+    own->color = color; /* published by arrive's lock */
+    own->subgroup = NULL;
+    SL_TRY(arrive(group, &operation, &deadline));
+    sl_status status = SL_OK;
+    if (group->rank == 0)
+        status = make_subgroups(w, &group->options);
+    if (status != SL_OK) {
+        pthread_mutex_lock(&w->lock);
+        break_world(w, status, sl_error_text());
+        pthread_mutex_unlock(&w->lock);
+    }
+    sl_status departed = depart(group, &deadline);
+    *out = own->subgroup;
+    return status != SL_OK ? status : departed;
+}
+
+static void local_abort(sl_group *group, sl_status error, const char *text)
+{
+    world *w = group->state;
+    char with_rank[ERROR_TEXT_BYTES];
+    snprintf(with_rank, sizeof with_rank, "rank %d: %s", group->rank, text);
+    pthread_mutex_lock(&w->lock);
+    break_world(w, error, with_rank);
+    pthread_mutex_unlock(&w->lock);
+}
+
+static const sli_group_ops local_ops = {local_collective, local_send,  local_receive,
+                                        local_split,      local_abort, local_leave};
+
+static world *world_create(int size, const sl_group_options *options)
+{
+    world *w = calloc(1, sizeof *w + (size_t)size * sizeof w->slots[0]);
+    if (!w)
+        return NULL;
+    w->size = w->here = size;
+    w->timeout_seconds = options->timeout_seconds;
+    w->check = options->check_collectives;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_condattr_t attributes;
+    pthread_condattr_init(&attributes);
+    pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
+    pthread_cond_init(&w->changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+    return w;
+}
+
+sl_status sli_local_create(int size, const sl_group_options *options, sl_group **handles)
+{
+    world *w = world_create(size, options);
+    for (int r = 0; r < size; r++)
+        handles[r] = w ? calloc(1, sizeof *handles[r]) : NULL;
+    if (!w || !handles[size - 1]) {
+        for (int r = 0; r < size; r++) {
+            free(handles[r]);
+            handles[r] = NULL;
+        }
+        if (w)
+            world_free(w);
+        return sl_error(SL_ERR_MEMORY, "sl_group_create_local: no memory for %d ranks", size);
+    }
+    for (int r = 0; r < size; r++)
+        *handles[r] =
+            (sl_group){.ops = &local_ops, .rank = r, .size = size, .options = *options, .state = w};
+    return SL_OK;
+}

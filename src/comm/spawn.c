@@ -1,0 +1,91 @@
+#include "sluice/group.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { ERROR_TEXT_BYTES = 1024 };
+
+/* What the ranks of one sl_spawn share. */
+typedef struct outcome {
+    pthread_mutex_t lock; /* guards all below */
+    bool failed;
+    sl_status error;
+    char text[ERROR_TEXT_BYTES];
+} outcome;
+
+typedef struct rank_thread {
+    pthread_t handle;
+    bool started;
+    sl_group *group;
+    sl_status (*fn)(sl_group *group, void *arg);
+    void *arg;
+    outcome *outcome;
+} rank_thread;
+
+static void record_failure(rank_thread *rank, sl_status error)
+{
+    outcome *shared = rank->outcome;
+    char cause[ERROR_TEXT_BYTES];
+    snprintf(cause, sizeof cause, "%s", sl_error_text());
+    pthread_mutex_lock(&shared->lock);
+    if (!shared->failed) {
+        shared->failed = true;
+        shared->error = error;
+        snprintf(shared->text, sizeof shared->text, "rank %d: %.990s", sl_group_rank(rank->group),
+                 cause);
+    }
+    pthread_mutex_unlock(&shared->lock);
+    sl_group_abort(rank->group, error, cause);
+}
+
+static void *run_rank(void *argument)
+{
+    rank_thread *rank = argument;
+    sl_status status = rank->fn(rank->group, rank->arg);
+    if (status != SL_OK)
+        record_failure(rank, status);
+    sl_group_destroy(&rank->group);
+    return NULL;
+}
+
+static void start_ranks(rank_thread *threads, sl_group **handles, int ranks)
+{
+    for (int r = 0; r < ranks; r++) {
+        threads[r].group = handles[r];
+        int code = pthread_create(&threads[r].handle, NULL, run_rank, &threads[r]);
+        threads[r].started = code == 0;
+        if (code == 0)
+            continue;
+        sl_error(SL_ERR_MEMORY, "sl_spawn: cannot start a thread (error %d)", code);
+        record_failure(&threads[r], SL_ERR_MEMORY);
+        sl_group_destroy(&threads[r].group);
+    }
+}
+
+sl_status sl_spawn(sl_status (*fn)(sl_group *group, void *arg), void *arg, int ranks,
+                   const sl_group_options *options)
+{
+    if (ranks < 1)
+        return sl_error(SL_ERR_INVALID, "sl_spawn: at least 1 rank is needed, got %d", ranks);
+    sl_group **handles = calloc((size_t)ranks, sizeof(sl_group *));
+    rank_thread *threads = calloc((size_t)ranks, sizeof *threads);
+    outcome shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+    sl_status status = handles && threads
+                           ? sl_group_create_local(ranks, options, handles)
+                           : sl_error(SL_ERR_MEMORY, "sl_spawn: no memory for %d ranks", ranks);
+    if (status == SL_OK) {
+        for (int r = 0; r < ranks; r++)
+            threads[r] = (rank_thread){.fn = fn, .arg = arg, .outcome = &shared};
+        start_ranks(threads, handles, ranks);
+        for (int r = 0; r < ranks; r++)
+            if (threads[r].started)
+                pthread_join(threads[r].handle, NULL);
+        if (shared.failed)
+            status = sl_error(shared.error, "%s", shared.text);
+    }
+    pthread_mutex_destroy(&shared.lock);
+    free(threads);
+    free(handles);
+    return status;
+}
