@@ -1,0 +1,212 @@
+#include "io/scratch.h"
+
+#include "sluice/text.h"
+#include "support/check.h"
+
+static void write_text(scratch *in, const char *name, const char *text)
+{
+    write_file(scratch_path(in, name), text, strlen(text));
+}
+
+static void write_splits(scratch *in)
+{
+    write_text(in, "train.txt", "\n = The Title = \n \n The cat , the dog .\n");
+    write_text(in, "valid.txt", "the bird");
+    write_text(in, "test.txt", "Dog .\n\n cat");
+}
+
+/* `expected`: the ids' tokens, each with a blank behind it. */
+static void expect_tokens(const sl_vocab *vocab, const sl_tokens *tokens, const char *expected)
+{
+    char text[256] = "";
+    for (int64_t i = 0; i < tokens->count; i++) {
+        strcat(text, sl_vocab_token(vocab, tokens->ids[i]).text);
+        strcat(text, " ");
+    }
+    assert_string_equal(text, expected);
+}
+
+/* ---- Reading ----------------------------------------------------------------------------- */
+
+static void splits_are_read_with_the_training_texts_vocabulary(void **state)
+{
+    scratch *in = *state;
+    sl_corpus *corpus;
+    write_splits(in);
+    check_ok(sl_corpus_load(in->directory, NULL, &corpus));
+    const sl_vocab *vocab = sl_corpus_vocab(corpus);
+    const sl_tokens *train = sl_corpus_tokens(corpus, SL_SPLIT_TRAIN);
+    expect_tokens(vocab, train, "= the title = the cat , the dog . ");
+    assert_int_equal(train->line_count, 4);
+    expect_tokens(vocab, sl_corpus_tokens(corpus, SL_SPLIT_VALID), "the <unk> ");
+    expect_tokens(vocab, sl_corpus_tokens(corpus, SL_SPLIT_TEST), "dog . cat ");
+    assert_int_equal(sl_corpus_tokens(corpus, SL_SPLIT_TEST)->line_count, 3);
+    assert_int_equal(sl_vocab_size(vocab), 8);
+    assert_int_equal(sl_vocab_id(vocab, "the", 3), 1);
+    assert_int_equal(sl_vocab_id(vocab, "=", 1), 2);
+    assert_string_equal(sl_corpus_path(corpus, SL_SPLIT_TEST), scratch_path(in, "test.txt"));
+    sl_corpus_destroy(&corpus);
+    sl_corpus_destroy(&corpus);
+}
+
+static void given_vocabulary_is_used_for_every_split(void **state)
+{
+    scratch *in = *state;
+    sl_corpus *corpus;
+    sl_vocab *vocab;
+    write_splits(in);
+    write_text(in, "vocab", "<unk>\ndog\n.\n");
+    check_ok(sl_vocab_load(scratch_path(in, "vocab"), &vocab));
+    check_ok(sl_corpus_load(in->directory, vocab, &corpus));
+    assert_ptr_equal(sl_corpus_vocab(corpus), vocab);
+    expect_tokens(vocab, sl_corpus_tokens(corpus, SL_SPLIT_TRAIN),
+                  "<unk> <unk> <unk> <unk> <unk> <unk> <unk> <unk> dog . ");
+    expect_tokens(vocab, sl_corpus_tokens(corpus, SL_SPLIT_TEST), "dog . <unk> ");
+    sl_corpus_destroy(&corpus);
+    sl_vocab_destroy(&vocab);
+}
+
+static void wikitext_names_go_before_plain_ones(void **state)
+{
+    scratch *in = *state;
+    sl_corpus *corpus;
+    write_splits(in);
+    write_text(in, "wiki.train.tokens", "a b");
+    write_text(in, "wiki.valid.tokens", "b");
+    write_text(in, "wiki.test.tokens", "a");
+    check_ok(sl_corpus_load(in->directory, NULL, &corpus));
+    expect_tokens(sl_corpus_vocab(corpus), sl_corpus_tokens(corpus, SL_SPLIT_TRAIN), "a b ");
+    expect_tokens(sl_corpus_vocab(corpus), sl_corpus_tokens(corpus, SL_SPLIT_VALID), "b ");
+    sl_corpus_destroy(&corpus);
+}
+
+static void text_in_memory_is_encoded(void **state)
+{
+    scratch *in = *state;
+    sl_vocab *vocab;
+    sl_tokens tokens;
+    write_text(in, "vocab", "<unk>\nthe\ncat\n.\n");
+    check_ok(sl_vocab_load(scratch_path(in, "vocab"), &vocab));
+    check_ok(sl_tokens_encode(vocab, "The\n\"CAT\" sat.", 14, &tokens));
+    expect_tokens(vocab, &tokens, "the cat <unk> . ");
+    sl_tokens_free(&tokens);
+    assert_null(tokens.ids);
+    check_ok(sl_tokens_encode(vocab, "", 0, &tokens));
+    assert_int_equal(tokens.count, 0);
+    sl_tokens_free(&tokens);
+    sl_vocab_destroy(&vocab);
+}
+
+static void wikitext_2_has_its_known_counts(void **state)
+{
+    static const int64_t expected[SL_SPLITS] = {2049990, 214417, 241859};
+    static const int64_t lines[SL_SPLITS] = {36718, 3760, 4358};
+    const char *directory = getenv("SLUICE_DATA");
+    sl_corpus *corpus;
+    (void)state;
+    if (!directory || !strstr(directory, "wikitext-2")) {
+        print_message("skipped: SLUICE_DATA does not name WikiText-2's directory\n");
+        skip();
+    }
+    check_ok(sl_corpus_load(directory, NULL, &corpus));
+    const sl_vocab *vocab = sl_corpus_vocab(corpus);
+    assert_int_equal(sl_vocab_size(vocab), 28782);
+    for (int split = 0; split < SL_SPLITS; split++) {
+        const sl_tokens *tokens = sl_corpus_tokens(corpus, (sl_split)split);
+        assert_int_equal(tokens->count, expected[split]);
+        assert_int_equal(tokens->line_count, lines[split]);
+        for (int64_t i = 0; i < tokens->count; i++)
+            assert_true(tokens->ids[i] >= 0 && tokens->ids[i] < 28782);
+    }
+    assert_string_equal(sl_vocab_token(vocab, 0).text, "<unk>");
+    assert_string_equal(sl_vocab_token(vocab, 1).text, "the");
+    sl_corpus_destroy(&corpus);
+}
+
+/* ---- Errors ------------------------------------------------------------------------------ */
+
+/* Loading must fail, name the path, and say the sentence. */
+static void expect_refusal(const char *directory, const char *path, sl_status code,
+                           const char *sentence)
+{
+    sl_corpus *corpus = (sl_corpus *)sentence;
+    check_error(sl_corpus_load(directory, NULL, &corpus), code, sentence);
+    assert_null(corpus);
+    assert_ptr_equal(strstr(sl_error_text(), path), sl_error_text());
+}
+
+static void directory_that_is_none_is_refused(void **state)
+{
+    scratch *in = *state;
+    char file[512];
+    expect_refusal("/nowhere/at/all", "/nowhere/at/all", SL_ERR_NOT_FOUND, "No such file");
+    write_text(in, "file", "text");
+    snprintf(file, sizeof file, "%s", scratch_path(in, "file"));
+    expect_refusal(file, file, SL_ERR_INVALID, "expected a directory of text files, got a file");
+    expect_refusal(in->directory, in->directory, SL_ERR_NOT_FOUND,
+                   "has neither wiki.{train,valid,test}.tokens nor {train,valid,test}.txt");
+}
+
+static void split_that_is_missing_is_named(void **state)
+{
+    scratch *in = *state;
+    write_splits(in);
+    assert_int_equal(remove(scratch_path(in, "valid.txt")), 0);
+    expect_refusal(in->directory, scratch_path(in, "valid.txt"), SL_ERR_NOT_FOUND,
+                   "cannot be found, though other splits' files are there");
+    write_text(in, "wiki.test.tokens", "text");
+    expect_refusal(in->directory, scratch_path(in, "wiki.train.tokens"), SL_ERR_NOT_FOUND,
+                   "cannot be found");
+}
+
+static void split_without_tokens_is_refused(void **state)
+{
+    scratch *in = *state;
+    for (int split = 0; split < SL_SPLITS; split++) {
+        char name[32], path[512];
+        write_splits(in);
+        snprintf(name, sizeof name, "%s.txt", sl_split_name((sl_split)split));
+        snprintf(path, sizeof path, "%s", scratch_path(in, name));
+        write_text(in, name, "");
+        expect_refusal(in->directory, path, SL_ERR_FORMAT, "the file is empty");
+        write_text(in, name, "\n ;:\n\"\"\n");
+        expect_refusal(in->directory, path, SL_ERR_FORMAT, "none of its 3 lines has a token");
+    }
+}
+
+static void split_that_cannot_be_read_is_refused(void **state)
+{
+    scratch *in = *state;
+    char path[512];
+    write_splits(in);
+    snprintf(path, sizeof path, "%s", scratch_path(in, "train.txt"));
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+    expect_refusal(in->directory, path, SL_ERR_IO, "expected a text file, got a directory");
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(symlink("/proc/self/mem", path), 0);
+    expect_refusal(in->directory, path, SL_ERR_IO, "cannot be read");
+    if (geteuid() != 0) { /* root may open anything */
+        assert_int_equal(remove(path), 0);
+        write_text(in, "train.txt", "text");
+        assert_int_equal(chmod(path, 0), 0);
+        expect_refusal(in->directory, path, SL_ERR_IO, "cannot be opened: Permission denied");
+    }
+}
+
+int main(void)
+{
+#define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        WITH_SCRATCH(splits_are_read_with_the_training_texts_vocabulary),
+        WITH_SCRATCH(given_vocabulary_is_used_for_every_split),
+        WITH_SCRATCH(wikitext_names_go_before_plain_ones),
+        WITH_SCRATCH(text_in_memory_is_encoded),
+        cmocka_unit_test(wikitext_2_has_its_known_counts),
+        WITH_SCRATCH(directory_that_is_none_is_refused),
+        WITH_SCRATCH(split_that_is_missing_is_named),
+        WITH_SCRATCH(split_without_tokens_is_refused),
+        WITH_SCRATCH(split_that_cannot_be_read_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,259 @@
+#include "io/scratch.h"
+
+#include "sluice/text.h"
+#include "support/check.h"
+
+#include <time.h>
+
+/* ---- Helpers ----------------------------------------------------------------------------- */
+
+/* Counts the words of a text that blanks separate. */
+static sl_vocab_builder *count_words(const char *text)
+{
+    sl_vocab_builder *builder;
+    check_ok(sl_vocab_builder_create(&builder));
+    while (*text) {
+        size_t bytes = strcspn(text, " ");
+        check_ok(sl_vocab_builder_add(builder, text, bytes, NULL));
+        text += bytes + (text[bytes] == ' ');
+    }
+    return builder;
+}
+
+static sl_vocab *vocab_of(const char *text)
+{
+    sl_vocab *vocab;
+    sl_vocab_builder *builder = count_words(text);
+    check_ok(sl_vocab_builder_finish(builder, NULL, &vocab));
+    sl_vocab_builder_destroy(&builder);
+    return vocab;
+}
+
+static void expect_vocab(const sl_vocab *vocab, const char *const *tokens, int32_t count)
+{
+    assert_int_equal(sl_vocab_size(vocab), count);
+    for (int32_t id = 0; id < count; id++) {
+        sl_token token = sl_vocab_token(vocab, id);
+        assert_string_equal(token.text, tokens[id]);
+        assert_int_equal(token.bytes, strlen(tokens[id]));
+        assert_int_equal(sl_vocab_id(vocab, token.text, token.bytes), id);
+    }
+}
+
+/* ---- Building ---------------------------------------------------------------------------- */
+
+static void tokens_are_ordered_by_frequency_then_code_point(void **state)
+{
+    /* U+FF5E comes before U+1F600 by code point, and after it as UTF-16 has them. */
+    static const char *const expected[] = {
+        "<unk>", "c", "b", "B", "a", "aa", "ab", "\xC3\xA9", "\xEF\xBD\x9E", "\xF0\x9F\x98\x80"};
+    (void)state;
+    sl_vocab *vocab = vocab_of("c b \xF0\x9F\x98\x80 c ab aa \xEF\xBD\x9E a c B \xC3\xA9 b");
+    expect_vocab(vocab, expected, sizeof expected / sizeof *expected);
+    sl_vocab_destroy(&vocab);
+    sl_vocab_destroy(&vocab);
+}
+
+static void unknown_token_in_the_text_keeps_id_0(void **state)
+{
+    static const char *const expected[] = {"<unk>", "b", "a"};
+    (void)state;
+    sl_vocab *vocab = vocab_of("a b <unk> b");
+    expect_vocab(vocab, expected, 3);
+    sl_vocab_destroy(&vocab);
+}
+
+static void vocabulary_of_nothing_has_the_unknown_token(void **state)
+{
+    static const char *const expected[] = {"<unk>"};
+    (void)state;
+    sl_vocab *vocab = vocab_of("");
+    expect_vocab(vocab, expected, 1);
+    sl_vocab_destroy(&vocab);
+}
+
+static void token_that_is_not_listed_is_unknown(void **state)
+{
+    (void)state;
+    sl_vocab *vocab = vocab_of("aa bb");
+    assert_int_equal(sl_vocab_id(vocab, "a", 1), SL_VOCAB_UNKNOWN);
+    assert_int_equal(sl_vocab_id(vocab, "aaa", 3), SL_VOCAB_UNKNOWN);
+    assert_int_equal(sl_vocab_id(vocab, "", 0), SL_VOCAB_UNKNOWN);
+    assert_null(sl_vocab_token(vocab, -1).text);
+    assert_null(sl_vocab_token(vocab, 3).text);
+    sl_vocab_destroy(&vocab);
+}
+
+static void provisional_numbers_lead_to_final_ids(void **state)
+{
+    static const char *const words[] = {"x", "y", "y", "<unk>", "x", "y"};
+    static const int32_t expected[] = {2, 1, 1, 0, 2, 1};
+    int32_t provisional[6], final_ids[3];
+    sl_vocab_builder *builder;
+    sl_vocab *vocab;
+    (void)state;
+    check_ok(sl_vocab_builder_create(&builder));
+    for (int i = 0; i < 6; i++)
+        check_ok(sl_vocab_builder_add(builder, words[i], strlen(words[i]), &provisional[i]));
+    assert_int_equal(sl_vocab_builder_size(builder), 3);
+    check_ok(sl_vocab_builder_finish(builder, final_ids, &vocab));
+    for (int i = 0; i < 6; i++)
+        assert_int_equal(final_ids[provisional[i]], expected[i]);
+    sl_vocab_destroy(&vocab);
+    sl_vocab_builder_destroy(&builder);
+    sl_vocab_builder_destroy(&builder);
+}
+
+static void token_with_white_space_or_without_bytes_is_refused(void **state)
+{
+    sl_vocab_builder *builder;
+    (void)state;
+    check_ok(sl_vocab_builder_create(&builder));
+    check_error(sl_vocab_builder_add(builder, "", 0, NULL), SL_ERR_INVALID, "must not be empty");
+    check_error(sl_vocab_builder_add(builder, "a b", 3, NULL), SL_ERR_INVALID, "0x20 at byte 1");
+    check_error(sl_vocab_builder_add(builder, "ab\n", 3, NULL), SL_ERR_INVALID, "0x0A at byte 2");
+    assert_int_equal(sl_vocab_builder_size(builder), 0);
+    sl_vocab_builder_destroy(&builder);
+}
+
+/* Tokens of every length up to 40, more than the tables' first sizes, that are found again. */
+static void many_tokens_are_counted_and_found(void **state)
+{
+    enum { TOKENS = 50000 };
+    uint64_t seed = (uint64_t)time(NULL), random = seed;
+    char text[64];
+    sl_vocab_builder *builder;
+    sl_vocab *vocab;
+    (void)state;
+    print_message("seed %llu\n", (unsigned long long)seed);
+    check_ok(sl_vocab_builder_create(&builder));
+    for (int round = 0; round < 2; round++) {
+        random = seed;
+        for (int32_t i = 0; i < TOKENS; i++) {
+            int32_t provisional;
+            random = random * 6364136223846793005u + 1442695040888963407u;
+            int bytes = snprintf(text, sizeof text, "%d%.*s", i, (int)(random >> 59), /* 0 to 31 */
+                                 "abcdefghijklmnopqrstuvwxyzabcdef");
+            check_ok(sl_vocab_builder_add(builder, text, (size_t)bytes, &provisional));
+            assert_int_equal(provisional, i);
+        }
+    }
+    int32_t *final_ids = calloc(TOKENS, sizeof *final_ids);
+    assert_non_null(final_ids);
+    check_ok(sl_vocab_builder_finish(builder, final_ids, &vocab));
+    assert_int_equal(sl_vocab_size(vocab), TOKENS + 1);
+    for (int32_t id = 1; id <= TOKENS; id++) {
+        sl_token token = sl_vocab_token(vocab, id);
+        assert_int_equal(sl_vocab_id(vocab, token.text, token.bytes), id);
+        assert_int_equal(final_ids[strtol(token.text, NULL, 10)], id);
+        if (id > 1) /* all are equally frequent */
+            assert_true(strcmp(sl_vocab_token(vocab, id - 1).text, token.text) < 0);
+    }
+    free(final_ids);
+    sl_vocab_destroy(&vocab);
+    sl_vocab_builder_destroy(&builder);
+}
+
+/* ---- Files ------------------------------------------------------------------------------- */
+
+static void saved_vocabulary_loads_as_it_was(void **state)
+{
+    static const char *const expected[] = {"<unk>", "b", "\"", "a", "\xFF\xC3"};
+    char *path = scratch_path(*state, "vocab.txt"), text[64];
+    sl_vocab *vocab = vocab_of("b a b \xFF\xC3 \""), *loaded;
+    check_ok(sl_vocab_save(vocab, path));
+    size_t bytes = read_file(path, text, sizeof text);
+    assert_int_equal(bytes, 15);
+    assert_memory_equal(text, "<unk>\nb\n\"\na\n\xFF\xC3\n", bytes);
+    check_ok(sl_vocab_load(path, &loaded));
+    expect_vocab(loaded, expected, 5);
+    sl_vocab_destroy(&vocab);
+    sl_vocab_destroy(&loaded);
+}
+
+static void token_with_a_zero_byte_survives_the_file(void **state)
+{
+    char *path = scratch_path(*state, "vocab.txt");
+    sl_vocab_builder *builder;
+    sl_vocab *vocab, *loaded;
+    check_ok(sl_vocab_builder_create(&builder));
+    check_ok(sl_vocab_builder_add(builder, "a\0b", 3, NULL));
+    check_ok(sl_vocab_builder_finish(builder, NULL, &vocab));
+    check_ok(sl_vocab_save(vocab, path));
+    check_ok(sl_vocab_load(path, &loaded));
+    assert_int_equal(sl_vocab_size(loaded), 2);
+    assert_int_equal(sl_vocab_id(loaded, "a\0b", 3), 1);
+    assert_int_equal(sl_vocab_id(loaded, "a", 1), SL_VOCAB_UNKNOWN);
+    sl_vocab_destroy(&vocab);
+    sl_vocab_destroy(&loaded);
+    sl_vocab_builder_destroy(&builder);
+}
+
+static void file_without_a_last_line_end_loads(void **state)
+{
+    char *path = scratch_path(*state, "vocab.txt");
+    sl_vocab *vocab;
+    write_file(path, "<unk>\nlast", 10);
+    check_ok(sl_vocab_load(path, &vocab));
+    assert_int_equal(sl_vocab_id(vocab, "last", 4), 1);
+    sl_vocab_destroy(&vocab);
+}
+
+static void bad_file_is_refused_naming_the_line(void **state)
+{
+    static const struct {
+        const char *content, *sentence;
+    } cases[] = {
+        {"", "begins with <unk>, but the file is empty"},
+        {"the\n<unk>\n", "line 1: a vocabulary begins with <unk>, got \"the\""},
+        {"\n", "line 1: a vocabulary begins with <unk>, got \"\""},
+        {"<unk>\na\nb\na\n", "line 4: the token \"a\" stands in line 2 too"},
+        {"<unk>\na\n<unk>\n", "line 3: the token \"<unk>\" stands in line 1 too"},
+        {"<unk>\na\n\nb\n", "line 3: a token must not be empty"},
+        {"<unk>\na\n\n", "line 3: a token must not be empty"},
+        {"<unk>\na b\n", "line 2: a token must not contain white space, got 0x20"},
+        {"<unk>\na\r\n", "line 2: a token must not contain white space, got 0x0D"},
+        {"<unk>\r\na\r\n", "line 1: a vocabulary begins with <unk>"},
+    };
+    char *path = scratch_path(*state, "vocab.txt");
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_vocab *vocab = (sl_vocab *)path;
+        write_file(path, cases[i].content, strlen(cases[i].content));
+        check_error(sl_vocab_load(path, &vocab), SL_ERR_FORMAT, cases[i].sentence);
+        assert_non_null(strstr(sl_error_text(), path));
+        assert_null(vocab);
+    }
+}
+
+static void file_that_cannot_be_read_or_written_is_an_error(void **state)
+{
+    scratch *in = *state;
+    sl_vocab *vocab;
+    check_error(sl_vocab_load(scratch_path(in, "missing"), &vocab), SL_ERR_NOT_FOUND, "/missing: ");
+    check_error(sl_vocab_load(in->directory, &vocab), SL_ERR_IO, "got a directory");
+    vocab = vocab_of("a");
+    check_error(sl_vocab_save(vocab, scratch_path(in, "no/vocab.txt")), SL_ERR_NOT_FOUND,
+                "directory does not exist");
+    check_error(sl_vocab_save(vocab, in->directory), SL_ERR_INVALID, "directory");
+    sl_vocab_destroy(&vocab);
+}
+
+int main(void)
+{
+#define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tokens_are_ordered_by_frequency_then_code_point),
+        cmocka_unit_test(unknown_token_in_the_text_keeps_id_0),
+        cmocka_unit_test(vocabulary_of_nothing_has_the_unknown_token),
+        cmocka_unit_test(token_that_is_not_listed_is_unknown),
+        cmocka_unit_test(provisional_numbers_lead_to_final_ids),
+        cmocka_unit_test(token_with_white_space_or_without_bytes_is_refused),
+        cmocka_unit_test(many_tokens_are_counted_and_found),
+        WITH_SCRATCH(saved_vocabulary_loads_as_it_was),
+        WITH_SCRATCH(token_with_a_zero_byte_survives_the_file),
+        WITH_SCRATCH(file_without_a_last_line_end_loads),
+        WITH_SCRATCH(bad_file_is_refused_naming_the_line),
+        WITH_SCRATCH(file_that_cannot_be_read_or_written_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
