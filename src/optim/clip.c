@@ -1,0 +1,59 @@
+/* Gradient clipping by the norm of all parameters together (torch.nn.utils.clip_grad_norm_).
+ *
+ * Each parameter contributes one term, computed on its own device from its elements alone; the
+ * terms are combined in the model's order. So the norm, and with it every weight, is the same bit
+ * for bit however the model is cut into stages. The gradients are not rewritten: the optimizer
+ * multiplies them by the coefficient while it reads them. */
+#include "sluice/optim.h"
+
+#include "device/device.h"
+
+#include <math.h>
+
+static sli_norm_kind device_kind(sl_grad_norm_kind kind)
+{
+    switch (kind) {
+    case SL_GRAD_NORM_L1:
+        return SLI_NORM_L1;
+    case SL_GRAD_NORM_L2:
+        return SLI_NORM_L2;
+    case SL_GRAD_NORM_INF:
+        return SLI_NORM_INF;
+    }
+    return SLI_NORM_L2;
+}
+
+sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms,
+                             int *count)
+{
+    sl_device *device = sl_parameter_set_device(set);
+    *count = 0;
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+        const sl_tensor *grad = sl_parameter_grad(sl_parameter_set_get(set, i));
+        if (grad)
+            terms[(*count)++] =
+                sli_device_get_ops(device)->norm_term(device, device_kind(kind),
+                                                      sl_tensor_count(grad), sl_tensor_f32(grad));
+    }
+    return SL_OK;
+}
+
+double sl_grad_norm_combine(sl_grad_norm_kind kind, const double *terms, int count)
+{
+    double total = 0;
+    for (int i = 0; i < count; i++) {
+        if (kind != SL_GRAD_NORM_INF)
+            total += terms[i];
+        else if (terms[i] > total || isnan(terms[i]))
+            total = terms[i];
+        if (isnan(total))
+            return total;
+    }
+    return kind == SL_GRAD_NORM_L2 ? sqrt(total) : total;
+}
+
+double sl_clip_coefficient(double norm, double max_norm)
+{
+    double coefficient = max_norm / (norm + 1e-6);
+    return coefficient < 1 ? coefficient : isnan(coefficient) ? coefficient : 1;
+}

@@ -1,0 +1,181 @@
+/* Optimizers work on whole buckets: a parameter set's values and gradients are a few flat arrays,
+ * and so is the optimizer's state, each array beside the bucket that it belongs to. */
+#include "sluice/optim.h"
+
+#include "device/device.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { STATE_ARRAYS = 2 }; /* SGD: the momentum; AdamW: both averages */
+
+struct sl_optimizer {
+    sl_optimizer_options options;
+    sl_parameter_set *set;
+    int bucket_count;
+    sl_tensor **state; /* [bucket_count][STATE_ARRAYS]; NULL where the method has none */
+    int64_t steps;
+};
+
+static int state_arrays(const sl_optimizer_options *options)
+{
+    if (options->kind == SL_OPTIMIZER_ADAMW)
+        return 2;
+    return options->momentum != 0 ? 1 : 0;
+}
+
+int64_t sl_optimizer_state_bytes(const sl_optimizer_options *options)
+{
+    return state_arrays(options) * (int64_t)sizeof(float);
+}
+
+static sl_status check_not_negative(const char *name, float value)
+{
+    if (!(value >= 0) || isinf(value))
+        return sl_error(SL_ERR_INVALID, "sl_optimizer_create: %s must be at least 0, got %g", name,
+                        value);
+    return SL_OK;
+}
+
+static sl_status check_options(const sl_optimizer_options *options)
+{
+    SL_TRY(check_not_negative("weight_decay", options->weight_decay));
+    if (options->kind == SL_OPTIMIZER_SGD) {
+        SL_TRY(check_not_negative("momentum", options->momentum));
+        if (options->nesterov && (options->momentum <= 0 || options->dampening != 0))
+            return sl_error(SL_ERR_INVALID, "sl_optimizer_create: Nesterov momentum requires a "
+                                            "momentum and zero dampening");
+        return SL_OK;
+    }
+    SL_TRY(check_not_negative("eps", options->eps));
+    if (!(options->beta1 >= 0 && options->beta1 < 1 && options->beta2 >= 0 && options->beta2 < 1))
+        return sl_error(SL_ERR_INVALID,
+                        "sl_optimizer_create: betas must be in [0, 1), got %g and %g",
+                        options->beta1, options->beta2);
+    return SL_OK;
+}
+
+static void fill_defaults(sl_optimizer_options *options)
+{
+    if (options->kind != SL_OPTIMIZER_ADAMW)
+        return;
+    if (options->beta1 == 0)
+        options->beta1 = 0.9f;
+    if (options->beta2 == 0)
+        options->beta2 = 0.999f;
+    if (options->eps == 0)
+        options->eps = 1e-8f;
+}
+
+static sl_status create_state(sl_optimizer *optimizer)
+{
+    int arrays = state_arrays(&optimizer->options);
+    sl_device *device = sl_parameter_set_device(optimizer->set);
+    for (int b = 0; b < optimizer->bucket_count; b++) {
+        sl_tensor *values = sl_parameter_set_bucket_values(optimizer->set, b);
+        for (int i = 0; i < arrays; i++)
+            SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_OPTIMIZER, SL_F32,
+                                         sl_tensor_shape(values),
+                                         &optimizer->state[b * STATE_ARRAYS + i]));
+    }
+    return SL_OK;
+}
+
+sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_set *set,
+                              sl_optimizer **out)
+{
+    *out = NULL;
+    sl_optimizer_options filled = *options;
+    fill_defaults(&filled);
+    SL_TRY(check_options(&filled));
+    sl_optimizer *optimizer = calloc(1, sizeof *optimizer);
+    int buckets = sl_parameter_set_bucket_count(set);
+    sl_tensor **state = calloc((size_t)buckets * STATE_ARRAYS + 1, sizeof(sl_tensor *));
+    if (!optimizer || !state) {
+        free(optimizer);
+        free(state);
+        return sl_error(SL_ERR_MEMORY, "sl_optimizer_create: no memory for %d buckets", buckets);
+    }
+    *optimizer = (sl_optimizer){filled, set, buckets, state, 0};
+    sl_status status = create_state(optimizer);
+    if (status != SL_OK)
+        sl_optimizer_destroy(&optimizer);
+    *out = optimizer;
+    return status;
+}
+
+void sl_optimizer_destroy(sl_optimizer **optimizer)
+{
+    if (!optimizer || !*optimizer)
+        return;
+    for (int i = 0; i < (*optimizer)->bucket_count * STATE_ARRAYS; i++)
+        sl_tensor_destroy(&(*optimizer)->state[i]);
+    free((*optimizer)->state);
+    free(*optimizer);
+    *optimizer = NULL;
+}
+
+static float *state_of(const sl_optimizer *optimizer, int bucket, int index)
+{
+    const sl_tensor *state = optimizer->state[bucket * STATE_ARRAYS + index];
+    return state ? sl_tensor_f32(state) : NULL;
+}
+
+static void sgd_bucket(const sl_optimizer *optimizer, int bucket, float lr, float grad_scale)
+{
+    const sl_optimizer_options *options = &optimizer->options;
+    sl_tensor *values = sl_parameter_set_bucket_values(optimizer->set, bucket);
+    sl_device *device = sl_tensor_device(values);
+    const sli_sgd arguments = {
+        .count = sl_tensor_count(values),
+        .value = sl_tensor_f32(values),
+        .grad = sl_tensor_f32(sl_parameter_set_bucket_grads(optimizer->set, bucket)),
+        .momentum_buffer = state_of(optimizer, bucket, 0),
+        .grad_scale = grad_scale,
+        .lr = lr,
+        .momentum = options->momentum,
+        .dampening = options->dampening,
+        .weight_decay = options->weight_decay,
+        .nesterov = options->nesterov,
+        .first = optimizer->steps == 1,
+    };
+    sli_device_get_ops(device)->sgd(device, &arguments);
+}
+
+static void adamw_bucket(const sl_optimizer *optimizer, int bucket, float lr, float grad_scale)
+{
+    const sl_optimizer_options *options = &optimizer->options;
+    sl_tensor *values = sl_parameter_set_bucket_values(optimizer->set, bucket);
+    sl_device *device = sl_tensor_device(values);
+    const sli_adamw arguments = {
+        .count = sl_tensor_count(values),
+        .value = sl_tensor_f32(values),
+        .grad = sl_tensor_f32(sl_parameter_set_bucket_grads(optimizer->set, bucket)),
+        .exp_avg = state_of(optimizer, bucket, 0),
+        .exp_avg_sq = state_of(optimizer, bucket, 1),
+        .grad_scale = grad_scale,
+        .lr = lr,
+        .beta1 = options->beta1,
+        .beta2 = options->beta2,
+        .eps = options->eps,
+        .weight_decay = options->weight_decay,
+        .bias_correction1 = 1 - pow(options->beta1, (double)optimizer->steps),
+        .bias_correction2 = 1 - pow(options->beta2, (double)optimizer->steps),
+    };
+    sli_device_get_ops(device)->adamw(device, &arguments);
+}
+
+sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scale)
+{
+    optimizer->steps++;
+    for (int b = 0; b < optimizer->bucket_count; b++) {
+        if (!sl_parameter_set_bucket_grads(optimizer->set, b))
+            return sl_error(SL_ERR_INVALID,
+                            "sl_optimizer_step: the parameters were placed without gradients");
+        if (optimizer->options.kind == SL_OPTIMIZER_SGD)
+            sgd_bucket(optimizer, b, (float)lr, (float)grad_scale);
+        else
+            adamw_bucket(optimizer, b, (float)lr, (float)grad_scale);
+    }
+    return SL_OK;
+}
