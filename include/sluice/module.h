@@ -40,8 +40,8 @@ typedef struct sl_module_ops {
     sl_status (*backward)(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                           sl_tensor **grad_in);
 
-    /* (optional: output has the input's shape) Checks the input's shape, gives the output's. Called
-     * before forward, which may rely on it. */
+    /* (optional: output has the input's shape) Checks the input's shape, gives the output's; *out is
+     * a copy of *in beforehand. Called before forward, which may rely on it. */
     sl_status (*output_shape)(const sl_module *module, const sl_shape *in, sl_shape *out);
 
     /* (optional: 0) Bytes that forward saves on a keeping pass for an input of this shape: what it
@@ -78,6 +78,7 @@ sl_module *sl_module_child(const sl_module *module, int index);
 sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                              sl_tensor **grad_in);
+/* Checks an input's shape without running anything; an error's text has its place as well. */
 sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out);
 int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in);
 int64_t sl_module_flops(const sl_module *module, const sl_shape *in);

@@ -22,7 +22,8 @@ static sl_status decoder_backward(sl_module *module, sl_pass *pass, sl_tensor *g
 
 static sl_status decoder_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
 {
-    return sl_module_output_shape(sl_module_child(module, 0), in, out);
+    const sl_module *linear = sl_module_child(module, 0);
+    return linear->ops->output_shape(linear, in, out);
 }
 
 static int64_t decoder_saved_bytes(const sl_module *module, const sl_shape *in)

@@ -57,6 +57,12 @@ static sl_status workspace_like(const sl_tensor *tensor, sl_tensor **out)
                             sl_tensor_shape(tensor), out);
 }
 
+static sl_status layer_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
+{
+    const encoder_layer *layer = sl_module_state(module);
+    return layer->self_attn->ops->output_shape(layer->self_attn, in, out);
+}
+
 /* ---- Forward ---------------------------------------------------------------------------- */
 
 static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_tensor *x,
@@ -293,7 +299,7 @@ static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
     const encoder_layer *layer = sl_module_state(module);
     sl_shape shape;
     SL_TRY(sli_check_dtype("the gradient", grad_out, SL_F32));
-    SL_TRY(sl_module_output_shape(module, sl_tensor_shape(grad_out), &shape));
+    SL_TRY(layer_output_shape(module, sl_tensor_shape(grad_out), &shape));
     if (layer->options.pre_norm)
         SL_TRY(backward_pre_norm(module, pass, grad_out));
     else
@@ -302,12 +308,6 @@ static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
 }
 
 /* ---- The module ------------------------------------------------------------------------- */
-
-static sl_status layer_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
-{
-    const encoder_layer *layer = sl_module_state(module);
-    return sl_module_output_shape(layer->self_attn, in, out);
-}
 
 static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
 {

@@ -134,6 +134,7 @@ sl_status sli_linear_declare(sl_module *module, const char *weight_name, float w
 static sl_status linear_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
 {
     const sli_linear *linear = sl_module_state(module);
+    *out = *in;
     SL_TRY(sli_shape_check_width(in, 1, linear->in));
     out->size[out->dims - 1] = linear->out;
     return SL_OK;

@@ -193,18 +193,20 @@ int64_t sl_module_parameter_elements(const sl_module *module)
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
+/* Puts the module's place before an error's text. */
+static sl_status add_place(const sl_module *module, sl_status status)
+{
+    char path[SLI_PATH_BYTES];
+    sli_module_path(module, path);
+    if (*path)
+        return sl_error_context(status, "%s (%s): ", path, module->ops->type);
+    return sl_error_context(status, "%s: ", module->ops->type);
+}
+
 /* Ends a call that sli_pass_enter began: an error gets the place of the innermost module only. */
 static sl_status leave(const sl_module *module, sl_pass *pass, sl_status status)
 {
-    if (sli_pass_leave(pass, status)) {
-        char path[SLI_PATH_BYTES];
-        sli_module_path(module, path);
-        if (*path)
-            sl_error_context(status, "%s (%s): ", path, module->ops->type);
-        else
-            sl_error_context(status, "%s: ", module->ops->type);
-    }
-    return status;
+    return sli_pass_leave(pass, status) ? add_place(module, status) : status;
 }
 
 static sl_status check_call(const sl_pass *pass, const char *what, const sl_tensor *tensor,
@@ -212,6 +214,8 @@ static sl_status check_call(const sl_pass *pass, const char *what, const sl_tens
 {
     if (!can_run)
         return sl_error(SL_ERR_UNSUPPORTED, "runs as a part of its parent only");
+    if (!tensor)
+        return sl_error(SL_ERR_INVALID, "there is no %s", what);
     if (sl_tensor_device(tensor) != sl_pass_device(pass))
         return sl_error(SL_ERR_INVALID, "the %s is on %s, the pass on %s", what,
                         sl_device_name(sl_tensor_device(tensor)),
@@ -222,13 +226,16 @@ static sl_status check_call(const sl_pass *pass, const char *what, const sl_tens
 sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
 {
     *out = NULL;
-    sl_shape out_shape;
+    sl_shape shape;
     sli_pass_enter(pass);
     sl_status status = check_call(pass, "input", in, module->ops->forward);
-    if (status == SL_OK)
-        status = sl_module_output_shape(module, sl_tensor_shape(in), &out_shape);
+    if (status != SL_OK)
+        return leave(module, pass, status);
+    status = sl_module_output_shape(module, sl_tensor_shape(in), &shape);
     if (status == SL_OK)
         status = module->ops->forward(module, pass, in, out);
+    else
+        sli_pass_error_is_named(pass);
     return leave(module, pass, status);
 }
 
@@ -247,7 +254,11 @@ sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_o
 sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
 {
     *out = *in;
-    return module->ops->output_shape ? module->ops->output_shape(module, in, out) : SL_OK;
+    if (!module->ops->output_shape)
+        return SL_OK;
+    sl_status status = module->ops->output_shape(module, in, out);
+    /* A sequential's error is that of one of its children, which is named already. */
+    return sl_module_is_sequential(module) ? status : add_place(module, status);
 }
 
 int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in)

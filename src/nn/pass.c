@@ -102,6 +102,11 @@ bool sli_pass_leave(sl_pass *pass, sl_status status)
     return name_it;
 }
 
+void sli_pass_error_is_named(sl_pass *pass)
+{
+    pass->error_is_named = true;
+}
+
 sli_dropout sli_pass_dropout(const sl_pass *pass, const sl_module *module, uint32_t local, float p,
                              int64_t rows_per_sample)
 {

@@ -18,6 +18,8 @@ struct sl_pass {
  * place: only the innermost module's place is put there. */
 void sli_pass_enter(sl_pass *pass);
 bool sli_pass_leave(sl_pass *pass, sl_status status);
+/* The error that is about to leave has its module's place in its text. */
+void sli_pass_error_is_named(sl_pass *pass);
 
 /* Dropout number `local` (0 … 7) of `module` in this pass, over rows of which `rows_per_sample`
  * belong to one sample. p is 0 where the pass does not train. */

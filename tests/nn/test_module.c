@@ -1,0 +1,300 @@
+#include "nn/module.h"
+
+#include "nn/parameter.h"
+#include "sluice/layers.h"
+#include "support/modules.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- A layer of one's own: out = factor * in^2 ------------------------------------------- */
+
+typedef struct square {
+    sl_parameter *factor;
+} square;
+
+static sl_status square_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                sl_tensor **out)
+{
+    const square *self = sl_module_state(module);
+    float factor = sl_tensor_f32(sl_parameter_value(self->factor))[0];
+    const float *x = sl_tensor_f32(in);
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(in), out));
+    for (int64_t i = 0; i < sl_tensor_count(in); i++)
+        sl_tensor_f32(*out)[i] = factor * x[i] * x[i];
+    return sl_pass_save_shared(pass, in);
+}
+
+static sl_status square_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                 sl_tensor **grad_in)
+{
+    const square *self = sl_module_state(module);
+    float factor = sl_tensor_f32(sl_parameter_value(self->factor))[0];
+    float *grad_factor = sl_tensor_f32(sl_parameter_grad(self->factor));
+    float *grad = sl_tensor_f32(grad_out);
+    sl_tensor *in;
+    SL_TRY(sl_pass_pop(pass, &in));
+    const float *x = sl_tensor_f32(in);
+    for (int64_t i = 0; i < sl_tensor_count(in); i++) {
+        grad_factor[0] += grad[i] * x[i] * x[i];
+        grad[i] *= 2.0f * factor * x[i];
+    }
+    sl_tensor_destroy(&in);
+    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
+}
+
+static int64_t square_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    (void)module;
+    return 4 * sl_shape_count(in);
+}
+
+static const sl_module_ops square_ops = {
+    .type = "Square",
+    .forward = square_forward,
+    .backward = square_backward,
+    .saved_bytes = square_saved_bytes,
+};
+
+static sl_module *new_square(void)
+{
+    square *self = calloc(1, sizeof *self);
+    sl_module *module;
+    sl_parameter_spec spec = {.name = "factor", .shape = sl_shape_1d(1), .low = 0.5f, .high = 0.5f};
+    check_ok(sl_module_create(&square_ops, self, &module));
+    check_ok(sl_module_add_parameter(module, &spec, &self->factor));
+    return module;
+}
+
+static sl_module *new_linear(int64_t in, int64_t out)
+{
+    sl_module *module;
+    check_ok(sl_linear_create(in, out, false, &module));
+    return module;
+}
+
+static sl_module *new_sequential(sl_module *const *modules, int count)
+{
+    sl_module *sequential;
+    check_ok(sl_sequential_create(modules, count, &sequential));
+    return sequential;
+}
+
+static void own_layer_runs_between_the_librarys(void **state)
+{
+    (void)state;
+    sl_module *modules[] = {new_linear(3, 4), new_square(), new_linear(4, 2)};
+    sl_module *model = new_sequential(modules, 3);
+    module_case one = {.module = model, .in = sl_shape_2d(5, 3)};
+    check_module(&one);
+    check_samples_are_independent(&one);
+    sl_module_destroy(&model);
+}
+
+/* ---- The tree --------------------------------------------------------------------------- */
+
+static const char *name_of(const sl_module *module, int parameter)
+{
+    return sl_parameter_name(module->parameters[parameter]);
+}
+
+static void names_are_paths_from_the_root(void **state)
+{
+    (void)state;
+    sl_module *inner_modules[] = {new_linear(2, 2), new_linear(2, 2)};
+    sl_module *inner = new_sequential(inner_modules, 2);
+    assert_string_equal(name_of(inner_modules[1], 0), "1.weight");
+    sl_module *outer_modules[] = {new_linear(2, 2), inner};
+    sl_module *outer = new_sequential(outer_modules, 2);
+    assert_string_equal(name_of(outer_modules[0], 1), "0.bias");
+    assert_string_equal(name_of(inner_modules[0], 0), "1.0.weight");
+    assert_string_equal(name_of(inner_modules[1], 1), "1.1.bias");
+    char path[SLI_PATH_BYTES];
+    assert_string_equal(sli_module_path(inner_modules[1], path), "1.1");
+    assert_string_equal(sli_module_path(outer, path), "");
+    sl_module_destroy(&outer);
+}
+
+/* What random functions know modules and parameters by. */
+static void numbers_count_in_preorder(void **state)
+{
+    (void)state;
+    sl_module *inner_modules[] = {new_linear(2, 2), new_linear(2, 2)};
+    sl_module *inner = new_sequential(inner_modules, 2);
+    sl_module *outer_modules[] = {new_square(), inner, new_linear(2, 2)};
+    sl_module *outer = new_sequential(outer_modules, 3);
+    assert_int_equal(outer->number, 0);
+    assert_int_equal(outer_modules[0]->number, 1);
+    assert_int_equal(inner->number, 2);
+    assert_int_equal(inner_modules[0]->number, 3);
+    assert_int_equal(inner_modules[1]->number, 4);
+    assert_int_equal(outer_modules[2]->number, 5);
+    assert_int_equal(outer_modules[0]->parameters[0]->number, 0);
+    assert_int_equal(inner_modules[0]->parameters[1]->number, 2);
+    assert_int_equal(outer_modules[2]->parameters[0]->number, 5);
+    sl_module_destroy(&outer);
+}
+
+static void child_twice_is_refused_in_pytorchs_words(void **state)
+{
+    (void)state;
+    sl_module *module = new_linear(2, 2), *other = new_square();
+    sl_module *twice[] = {module, other, module};
+    sl_module *sequential;
+    check_error(sl_sequential_create(twice, 3, &sequential), SL_ERR_INVALID,
+                "module with duplicate children is not supported");
+    assert_null(sequential); /* and all modules are freed: AddressSanitizer looks */
+
+    sl_module *owned = new_linear(2, 2), *first = new_sequential(&owned, 1);
+    check_error(sl_sequential_create(&owned, 1, &sequential), SL_ERR_INVALID,
+                "module with duplicate children is not supported");
+    check_error(sl_module_add_child(first, "a", NULL), SL_ERR_INVALID, "is NULL");
+    sl_module_destroy(&first);
+}
+
+static void bad_names_and_circles_are_refused(void **state)
+{
+    (void)state;
+    sl_module *module = new_square(), *inner = new_linear(2, 2);
+    sl_parameter *parameter;
+    sl_parameter_spec spec = {.name = "factor", .shape = sl_shape_1d(1)};
+    check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID,
+                "the name \"factor\" is used twice");
+    check_error(sl_module_add_child(module, "factor", new_square()), SL_ERR_INVALID, "used twice");
+    check_error(sl_module_add_child(module, "a.b", new_square()), SL_ERR_INVALID, "has no dot");
+    check_error(sl_module_add_child(module, "", new_square()), SL_ERR_INVALID, "not empty");
+    spec = (sl_parameter_spec){.name = "empty", .shape = sl_shape_2d(3, 0)};
+    check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID, "[3, 0]");
+    spec = (sl_parameter_spec){.name = "range", .shape = sl_shape_1d(1), .low = 1, .high = 0};
+    check_error(sl_module_add_parameter(module, &spec, &parameter), SL_ERR_INVALID, "low and high");
+    check_ok(sl_module_add_child(module, "inner", inner));
+    check_error(sl_module_add_child(inner, "outer", module), SL_ERR_INVALID, "part of itself");
+    assert_int_equal(sl_module_child_count(module), 1);
+    sl_module_destroy(&module);
+}
+
+static void elements_count_without_buffers(void **state)
+{
+    (void)state;
+    sl_module *module = new_linear(3, 4);
+    sl_parameter *parameter;
+    sl_parameter_spec spec = {.name = "buffer",
+                              .kind = SL_PARAMETER_BUFFER,
+                              .shape = sl_shape_1d(100)};
+    check_ok(sl_module_add_parameter(module, &spec, &parameter));
+    spec =
+        (sl_parameter_spec){.name = "frozen", .kind = SL_PARAMETER_FROZEN, .shape = sl_shape_1d(7)};
+    check_ok(sl_module_add_parameter(module, &spec, &parameter));
+    sl_module *sequential = new_sequential(&module, 1);
+    assert_int_equal(sl_module_parameter_elements(sequential), 3 * 4 + 4 + 7);
+    sl_module_destroy(&sequential);
+}
+
+/* ---- Running ---------------------------------------------------------------------------- */
+
+typedef struct bench {
+    sl_device *device;
+    sl_pass *pass;
+} bench;
+
+static bench bench_open(void)
+{
+    bench one;
+    check_ok(sl_device_create_cpu(1, &one.device));
+    sl_pass_options options = {.device = one.device, .keep = true};
+    check_ok(sl_pass_create(&options, &one.pass));
+    return one;
+}
+
+static void bench_close(bench *one)
+{
+    sl_pass_destroy(&one->pass);
+    sl_device_destroy(&one->device);
+}
+
+static void errors_name_the_innermost_module_once(void **state)
+{
+    (void)state;
+    bench one = bench_open();
+    sl_module *inner_modules[] = {new_linear(2, 2), new_linear(5, 2)};
+    sl_module *modules[] = {new_linear(2, 2), new_sequential(inner_modules, 2)};
+    sl_module *model = new_sequential(modules, 2);
+    sl_parameter_set *set = random_parameters(model, one.device);
+    sl_shape shape = sl_shape_2d(3, 2);
+    sl_tensor *in = random_tensor(one.device, &shape, 1), *out;
+    check_error(sl_module_forward(model, one.pass, in, &out), SL_ERR_INVALID,
+                "1.1 (Linear): the input needs at least 1 dimension, none empty, the last of 5; "
+                "got [3, 2]");
+    assert_int_equal(strncmp(sl_error_text(), "1.1 (Linear)", 12), 0);
+    assert_null(out);
+    check_error(sl_module_backward(model, one.pass, in, NULL), SL_ERR_INVALID,
+                "1.1 (Linear): nothing is saved on the pass");
+    assert_int_equal(strncmp(sl_error_text(), "1.1 (Linear)", 12), 0);
+    sl_tensor_destroy(&in);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&model);
+    bench_close(&one);
+}
+
+static void input_of_another_device_is_refused(void **state)
+{
+    (void)state;
+    bench one = bench_open();
+    sl_device *elsewhere;
+    check_ok(sl_device_create_cpu(1, &elsewhere));
+    sl_module *module = new_linear(2, 2);
+    sl_parameter_set *set = random_parameters(module, elsewhere);
+    sl_shape shape = sl_shape_2d(3, 2);
+    sl_tensor *here = random_tensor(one.device, &shape, 1), *out;
+    sl_tensor *there = random_tensor(elsewhere, &shape, 1);
+    check_error(sl_module_forward(module, one.pass, there, &out), SL_ERR_INVALID,
+                "the input is on");
+    check_error(sl_module_forward(module, one.pass, here, &out), SL_ERR_INVALID,
+                "parameter weight is on");
+    sl_tensor_destroy(&here);
+    sl_tensor_destroy(&there);
+    sl_parameter_set_destroy(&set);
+    check_error(sl_module_forward(module, one.pass, NULL, &out), SL_ERR_INVALID, "no input");
+    sl_module_destroy(&module);
+    sl_device_destroy(&elsewhere);
+    bench_close(&one);
+}
+
+static void module_without_values_or_gradients_says_so(void **state)
+{
+    (void)state;
+    bench one = bench_open();
+    sl_module *module = new_linear(2, 2);
+    sl_shape shape = sl_shape_2d(3, 2);
+    sl_tensor *in = random_tensor(one.device, &shape, 1), *out;
+    check_error(sl_module_forward(module, one.pass, in, &out), SL_ERR_INVALID,
+                "parameter weight has no value yet");
+    sl_parameter_set *set;
+    sl_parameter_set_options options = {.device = one.device, .no_gradients = true};
+    check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
+    check_ok(sl_module_forward(module, one.pass, in, &out));
+    check_error(sl_module_backward(module, one.pass, out, NULL), SL_ERR_INVALID,
+                "parameter bias has no gradient");
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&module);
+    bench_close(&one);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_layer_runs_between_the_librarys),
+        cmocka_unit_test(names_are_paths_from_the_root),
+        cmocka_unit_test(numbers_count_in_preorder),
+        cmocka_unit_test(child_twice_is_refused_in_pytorchs_words),
+        cmocka_unit_test(bad_names_and_circles_are_refused),
+        cmocka_unit_test(elements_count_without_buffers),
+        cmocka_unit_test(errors_name_the_innermost_module_once),
+        cmocka_unit_test(input_of_another_device_is_refused),
+        cmocka_unit_test(module_without_values_or_gradients_says_so),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,23 @@
+/* What every test program includes: cmocka with what it needs, and checks of statuses. */
+#ifndef TESTS_SUPPORT_CHECK_H
+#define TESTS_SUPPORT_CHECK_H
+
+#include "sluice/status.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+/* Fails the test, with the error's text, unless `status` is SL_OK. */
+void check_ok_at(sl_status status, const char *file, int line);
+
+/* Fails the test unless `status` is `code` and the error's text contains `text`. */
+void check_error_at(sl_status status, sl_status code, const char *text, const char *file, int line);
+
+#define check_ok(status)                check_ok_at(status, __FILE__, __LINE__)
+#define check_error(status, code, text) check_error_at(status, code, text, __FILE__, __LINE__)
+
+#endif

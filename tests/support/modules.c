@@ -1,0 +1,305 @@
+#include "modules.h"
+
+#include "core/philox.h"
+#include "nn/pass.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SEED = 17, STEP = 3 };
+
+/* ---- Tensors ---------------------------------------------------------------------------- */
+
+static float random_value(uint64_t seed, int64_t index)
+{
+    uint32_t counter[4] = {(uint32_t)index, 0, 0, 0};
+    sli_philox(sli_philox_key_make(seed, SLI_RANDOM_SAMPLE), counter);
+    return 2.0f * sli_uniform_from_bits(counter[0]) - 1.0f;
+}
+
+sl_tensor *float_tensor(sl_device *device, const sl_shape *shape, const float *values)
+{
+    sl_tensor *tensor;
+    check_ok(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, shape, &tensor));
+    sl_tensor_write(tensor, values);
+    return tensor;
+}
+
+sl_tensor *integer_tensor(sl_device *device, const sl_shape *shape, const int32_t *values)
+{
+    sl_tensor *tensor;
+    check_ok(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_I32, shape, &tensor));
+    sl_tensor_write(tensor, values);
+    return tensor;
+}
+
+sl_tensor *random_tensor(sl_device *device, const sl_shape *shape, uint64_t seed)
+{
+    int64_t count = sl_shape_count(shape);
+    float *values = malloc((size_t)count * sizeof *values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = random_value(seed, i);
+    sl_tensor *tensor = float_tensor(device, shape, values);
+    free(values);
+    return tensor;
+}
+
+static sl_tensor *case_input(const module_case *one, sl_device *device)
+{
+    if (one->id_count == 0)
+        return random_tensor(device, &one->in, SEED + 1);
+    int64_t count = sl_shape_count(&one->in);
+    int32_t *ids = malloc((size_t)count * sizeof *ids);
+    for (int64_t i = 0; i < count; i++)
+        ids[i] = (int32_t)((i * i + 3 * i) % one->id_count);
+    sl_tensor *tensor = integer_tensor(device, &one->in, ids);
+    free(ids);
+    return tensor;
+}
+
+float *tensor_values(const sl_tensor *tensor)
+{
+    float *values = malloc(sl_tensor_bytes(tensor) + 1);
+    sl_tensor_read(tensor, values);
+    return values;
+}
+
+double relative_distance(const float *a, const float *b, int64_t count)
+{
+    double difference = 0.0, size = 0.0;
+    for (int64_t i = 0; i < count; i++) {
+        difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
+        size += (double)b[i] * b[i];
+    }
+    return sqrt(size > 0.0 ? difference / size : difference);
+}
+
+sl_parameter_set *random_parameters(sl_module *module, sl_device *device)
+{
+    sl_parameter_set *set;
+    sl_parameter_set_options options = {.device = device, .seed = SEED};
+    check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+        sl_parameter *parameter = sl_parameter_set_get(set, i);
+        if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
+            continue;
+        sl_tensor *value = sl_parameter_value(parameter);
+        float *values = tensor_values(value);
+        for (int64_t k = 0; k < sl_tensor_count(value); k++)
+            values[k] += 0.3f * random_value(SEED + 2 + (uint64_t)i, k);
+        sl_tensor_write(value, values);
+        free(values);
+    }
+    return set;
+}
+
+/* ---- Passes ----------------------------------------------------------------------------- */
+
+int64_t pass_bytes(const sl_pass *pass)
+{
+    int64_t bytes = 0;
+    for (int i = 0; i < pass->count; i++) {
+        bool seen = false;
+        for (int k = 0; k < i; k++)
+            seen = seen || sl_tensor_data(pass->saved[k]) == sl_tensor_data(pass->saved[i]);
+        bytes += seen ? 0 : (int64_t)sl_tensor_bytes(pass->saved[i]);
+    }
+    return bytes;
+}
+
+static sl_pass *new_pass(const module_case *one, sl_device *device, bool keep, int64_t first_sample)
+{
+    sl_pass *pass;
+    sl_pass_options options = {.device = device,
+                               .training = one->training,
+                               .keep = keep,
+                               .seed = SEED,
+                               .step = STEP,
+                               .first_sample = first_sample};
+    check_ok(sl_pass_create(&options, &pass));
+    return pass;
+}
+
+static sl_tensor *run_forward(const module_case *one, sl_device *device, const sl_tensor *in,
+                              int64_t first_sample)
+{
+    sl_tensor *out;
+    sl_pass *pass = new_pass(one, device, false, first_sample);
+    check_ok(sl_module_forward(one->module, pass, in, &out));
+    assert_int_equal(sl_pass_depth(pass), 0);
+    sl_pass_destroy(&pass);
+    return out;
+}
+
+/* ---- Gradients -------------------------------------------------------------------------- */
+
+/* The function whose gradient is taken: the output's elements, weighted. */
+static double weighted_sum(const module_case *one, sl_device *device, const sl_tensor *in)
+{
+    sl_tensor *out = run_forward(one, device, in, 0);
+    float *values = tensor_values(out);
+    double sum = 0.0;
+    for (int64_t i = 0; i < sl_tensor_count(out); i++)
+        sum += (double)random_value(SEED + 100, i) * values[i];
+    free(values);
+    sl_tensor_destroy(&out);
+    return sum;
+}
+
+/* The gradient by central differences with respect to `at`, which is restored. */
+static float *differences(const module_case *one, sl_device *device, const sl_tensor *in,
+                          sl_tensor *at)
+{
+    const float step = 1e-3f;
+    int64_t count = sl_tensor_count(at);
+    float *values = tensor_values(at), *gradient = malloc((size_t)count * sizeof *gradient);
+    for (int64_t i = 0; i < count; i++) {
+        float middle = values[i], low = middle - step, high = middle + step;
+        values[i] = high;
+        sl_tensor_write(at, values);
+        double above = weighted_sum(one, device, in);
+        values[i] = low;
+        sl_tensor_write(at, values);
+        double below = weighted_sum(one, device, in);
+        values[i] = middle;
+        gradient[i] = (float)((above - below) / ((double)high - low));
+    }
+    sl_tensor_write(at, values);
+    free(values);
+    return gradient;
+}
+
+static void check_against_differences(const module_case *one, sl_device *device,
+                                      const sl_tensor *in, sl_tensor *at, const float *gradient,
+                                      const char *name)
+{
+    float *expected = differences(one, device, in, at);
+    double distance = relative_distance(gradient, expected, sl_tensor_count(at));
+    if (!(distance < 5e-3)) {
+        print_error("gradient of %s in %s is off by %g\n", name, sl_module_type(one->module),
+                    distance);
+        fail();
+    }
+    free(expected);
+}
+
+/* Forward and backward on a keeping pass; gives the gradient of the input unless it is NULL. */
+static void run_backward(const module_case *one, sl_device *device, const sl_tensor *in,
+                         sl_tensor **grad_in)
+{
+    sl_tensor *out;
+    sl_shape shape;
+    sl_pass *pass = new_pass(one, device, true, 0);
+    check_ok(sl_module_forward(one->module, pass, in, &out));
+    check_ok(sl_module_output_shape(one->module, sl_tensor_shape(in), &shape));
+    assert_true(sl_shape_equal(&shape, sl_tensor_shape(out)));
+    assert_int_equal(pass_bytes(pass), sl_module_saved_bytes(one->module, sl_tensor_shape(in)));
+    sl_tensor *grad_out = random_tensor(device, &shape, SEED + 100);
+    sl_tensor_destroy(&out);
+    check_ok(sl_module_backward(one->module, pass, grad_out, grad_in));
+    assert_int_equal(sl_pass_depth(pass), 0);
+    sl_tensor_destroy(&grad_out);
+    sl_pass_destroy(&pass);
+}
+
+static void check_parameters(const module_case *one, sl_device *device, sl_parameter_set *set,
+                             const sl_tensor *in)
+{
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+        sl_parameter *parameter = sl_parameter_set_get(set, i);
+        if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED) {
+            assert_null(sl_parameter_grad(parameter));
+            continue;
+        }
+        float *gradient = tensor_values(sl_parameter_grad(parameter));
+        check_against_differences(one, device, in, sl_parameter_value(parameter), gradient,
+                                  sl_parameter_name(parameter));
+        free(gradient);
+    }
+}
+
+/* Each bucket of gradients, malloc'ed, one after the other. */
+static float *all_gradients(sl_parameter_set *set, int64_t *count)
+{
+    float *all = NULL;
+    *count = 0;
+    for (int i = 0; i < sl_parameter_set_bucket_count(set); i++) {
+        const sl_tensor *bucket = sl_parameter_set_bucket_grads(set, i);
+        all = realloc(all, (size_t)(*count + sl_tensor_count(bucket)) * sizeof *all);
+        sl_tensor_read(bucket, all + *count);
+        *count += sl_tensor_count(bucket);
+    }
+    return all;
+}
+
+/* A second backward doubles the gradients; one after zero_grad gives the first's bits again. */
+static void check_accumulation(const module_case *one, sl_device *device, sl_parameter_set *set,
+                               const sl_tensor *in)
+{
+    int64_t count;
+    float *once = all_gradients(set, &count);
+    run_backward(one, device, in, NULL);
+    float *twice = all_gradients(set, &count);
+    for (int64_t i = 0; i < count; i++)
+        twice[i] /= 2.0f;
+    assert_true(relative_distance(twice, once, count) < 1e-6);
+    sl_parameter_set_zero_grad(set);
+    run_backward(one, device, in, NULL);
+    float *again = all_gradients(set, &count);
+    if (count)
+        assert_memory_equal(again, once, (size_t)count * sizeof *once);
+    free(once);
+    free(twice);
+    free(again);
+}
+
+void check_module(const module_case *one)
+{
+    sl_device *device;
+    check_ok(sl_device_create_cpu(2, &device));
+    sl_parameter_set *set = random_parameters(one->module, device);
+    sl_tensor *in = case_input(one, device), *grad_in = NULL;
+    run_backward(one, device, in, one->id_count ? NULL : &grad_in);
+    check_parameters(one, device, set, in);
+    if (grad_in) {
+        assert_true(sl_shape_equal(sl_tensor_shape(grad_in), &one->in));
+        float *gradient = tensor_values(grad_in);
+        check_against_differences(one, device, in, in, gradient, "the input");
+        free(gradient);
+    }
+    check_accumulation(one, device, set, in);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&grad_in);
+    sl_parameter_set_destroy(&set);
+    sl_memory_stats memory;
+    sl_device_memory(device, &memory);
+    assert_int_equal(memory.current_total_bytes, 0);
+    sl_device_destroy(&device);
+}
+
+void check_samples_are_independent(const module_case *one)
+{
+    sl_device *device;
+    check_ok(sl_device_create_cpu(1, &device));
+    sl_parameter_set *set = random_parameters(one->module, device);
+    sl_tensor *in = case_input(one, device), *whole = run_forward(one, device, in, 0);
+    int64_t samples = one->in.size[0], row = sl_tensor_count(whole) / samples;
+    float *expected = tensor_values(whole);
+    for (int64_t first = 0; first < samples; first++) {
+        sl_tensor *part_in;
+        check_ok(sl_tensor_narrow(in, first, 1, &part_in));
+        sl_tensor *part = run_forward(one, device, part_in, first);
+        float *values = tensor_values(part);
+        assert_int_equal(sl_tensor_count(part), row);
+        assert_true(relative_distance(values, expected + first * row, row) < 1e-5);
+        free(values);
+        sl_tensor_destroy(&part);
+        sl_tensor_destroy(&part_in);
+    }
+    free(expected);
+    sl_tensor_destroy(&whole);
+    sl_tensor_destroy(&in);
+    sl_parameter_set_destroy(&set);
+    sl_device_destroy(&device);
+}

@@ -1,0 +1,45 @@
+/* Checks that every module must pass, and what they are made of. */
+#ifndef TESTS_SUPPORT_MODULES_H
+#define TESTS_SUPPORT_MODULES_H
+
+#include "sluice/module.h"
+#include "support/check.h"
+
+/* f32, uniform in [-1, 1) as a function of the seed. */
+sl_tensor *random_tensor(sl_device *device, const sl_shape *shape, uint64_t seed);
+
+/* i32, from `count` values. */
+sl_tensor *integer_tensor(sl_device *device, const sl_shape *shape, const int32_t *values);
+
+/* f32, from host values. */
+sl_tensor *float_tensor(sl_device *device, const sl_shape *shape, const float *values);
+
+/* Its elements, malloc'ed. */
+float *tensor_values(const sl_tensor *tensor);
+
+/* ||a - b|| / ||b||, or ||a - b|| where b is 0. */
+double relative_distance(const float *a, const float *b, int64_t count);
+
+/* All of a module's parameters, with random values that favour nothing: norms' weights near 1. */
+sl_parameter_set *random_parameters(sl_module *module, sl_device *device);
+
+typedef struct module_case {
+    sl_module *module; /* borrowed */
+    sl_shape in;
+    int32_t id_count; /* above 0: the input is ids 0 … id_count - 1 and has no gradient */
+    bool training;    /* dropout is on */
+} module_case;
+
+/* Compares backward with central differences of forward, for the input and for each parameter;
+ * and checks that gradients add up, that backward pops all that forward saved, that what is saved
+ * has the bytes that saved_bytes says, that the output has the shape that output_shape says, that
+ * the gradients do not depend on whether the input's is asked for, and that no memory is left. */
+void check_module(const module_case *one);
+
+/* Checks that samples do not depend on which micro-batch they are in, dropout included. */
+void check_samples_are_independent(const module_case *one);
+
+/* Bytes of the distinct storages that a pass holds. */
+int64_t pass_bytes(const sl_pass *pass);
+
+#endif
