@@ -141,9 +141,21 @@ sl_status sli_device_allocate(sl_device *device, sl_memory_category category, si
 
 void sli_device_release(sl_device *device, sl_memory_category category, void *memory, size_t bytes)
 {
+    sli_device_release_counted(device, device, category, memory, bytes);
+}
+
+void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory_category category,
+                                void *memory, size_t bytes)
+{
     if (!memory)
         return;
     /* First the accounts: once released, the bytes may at once be another thread's. */
-    account_less(device, category, bytes);
+    account_less(counted, category, bytes);
     device->ops->release(device, memory, bytes);
+}
+
+void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category category, size_t bytes)
+{
+    account_less(from, category, bytes);
+    account_more(to, category, bytes);
 }

@@ -244,6 +244,12 @@ sl_status sli_device_allocate(sl_device *device, sl_memory_category category, si
                               void **out);
 void sli_device_release(sl_device *device, sl_memory_category category, void *memory, size_t bytes);
 
+/* Memory of one device that another uses counts there: moves its bytes between their accounts, and
+ * releases memory of `device` whose bytes count on `counted`. */
+void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category category, size_t bytes);
+void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory_category category,
+                                void *memory, size_t bytes);
+
 /* Called once on each thread that will drive the device (a stage's worker): binds the thread to
  * the device's first core. A no-op for a device without bound cores. */
 void sli_device_bind_thread(sl_device *device);

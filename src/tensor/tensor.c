@@ -10,7 +10,8 @@
 #include <string.h>
 
 typedef struct storage {
-    sl_device *device; /* whose memory it is */
+    sl_device *device;  /* whose memory it is */
+    sl_device *counted; /* on whose account; changed by the only handle's owner */
     sl_memory_category category;
     size_t bytes;
     void *memory;
@@ -105,7 +106,7 @@ static sl_status storage_create(sl_device *device, sl_memory_category category, 
     storage *created = malloc(sizeof *created);
     if (!created)
         return sl_error(SL_ERR_MEMORY, "sl_tensor_create: no memory for a tensor's record");
-    *created = (storage){.device = device, .category = category, .bytes = bytes};
+    *created = (storage){.device = device, .counted = device, .category = category, .bytes = bytes};
     atomic_init(&created->handles, 0);
     sl_status status = sli_device_allocate(device, category, bytes, &created->memory);
     if (status != SL_OK) {
@@ -130,7 +131,8 @@ static sl_status handle_create(storage *on, sl_device *device, int64_t offset, s
 
 static void storage_free(storage *dead)
 {
-    sli_device_release(dead->device, dead->category, dead->memory, dead->bytes);
+    sli_device_release_counted(dead->device, dead->counted, dead->category, dead->memory,
+                               dead->bytes);
     free(dead);
 }
 
@@ -227,7 +229,13 @@ sl_device *sl_tensor_device(const sl_tensor *tensor)
 
 void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to)
 {
+    storage *on = tensor->storage;
     tensor->device = to;
+    if (atomic_load_explicit(&on->handles, memory_order_acquire) != 1)
+        return;
+    if (on->counted != to && on->memory)
+        sli_device_recount(on->counted, to, on->category, on->bytes);
+    on->counted = to;
 }
 
 int64_t sl_tensor_count(const sl_tensor *tensor)

@@ -5,8 +5,9 @@
 #include "sluice/tensor.h"
 
 /* Puts a handle on another device, which must reach the same memory (as all CPU devices do): the
- * other device's kernels work on it from now on. Nothing is copied. The memory goes back to the
- * device that it came from with its last handle. */
+ * other device's kernels work on it from now on. Nothing is copied. If it is the storage's only
+ * handle, its bytes count on that device from now on; the memory itself goes back to the device
+ * that it came from, with its last handle. */
 void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to);
 
 #endif

@@ -26,7 +26,7 @@ static char *read_file(const char *path)
 
 static void check_golden(const char *folder, const char *name)
 {
-    char kind_name[16], checkpoint_name[16], path[4096];
+    char kind_name[16], checkpoint_name[16], path[4352];
     int stages, micros;
     if (sscanf(name, "%15[^-]-%dx%d-%15[^.].txt", kind_name, &stages, &micros, checkpoint_name) !=
         4)

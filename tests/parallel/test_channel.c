@@ -1,0 +1,195 @@
+#include "parallel/channel.h"
+#include "support/check.h"
+
+#include <pthread.h>
+
+enum { MICROS = 100 };
+
+typedef struct ends {
+    sl_device *from, *to;
+    sli_channel *channel;
+    bool received;
+    sl_tensor *tensor;
+} ends;
+
+static ends open_channel(bool spins)
+{
+    ends e = {0};
+    check_ok(sl_device_create_cpu(1, &e.from));
+    check_ok(sl_device_create_cpu(1, &e.to));
+    check_ok(sli_channel_create(e.to, MICROS, spins, &e.channel));
+    return e;
+}
+
+static void close_channel(ends *e)
+{
+    sli_channel_destroy(&e->channel);
+    assert_null(e->channel);
+    sl_memory_stats stats;
+    sl_device_memory(e->from, &stats);
+    assert_int_equal(stats.current_total_bytes, 0);
+    sl_device_memory(e->to, &stats);
+    assert_int_equal(stats.current_total_bytes, 0);
+    sl_device_destroy(&e->from);
+    sl_device_destroy(&e->to);
+}
+
+static sl_tensor *tensor_with(sl_device *device, float value)
+{
+    sl_tensor *tensor;
+    sl_shape shape = sl_shape_1d(1);
+    check_ok(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &tensor));
+    sl_tensor_write(tensor, &value);
+    return tensor;
+}
+
+static void assert_holds(const sl_tensor *tensor, float expected)
+{
+    float value;
+    sl_tensor_read(tensor, &value);
+    assert_float_equal(value, expected, 0);
+}
+
+static void tensors_are_received_by_micro_batch_in_any_order(void **state)
+{
+    (void)state;
+    ends e = open_channel(false);
+    for (int micro = 0; micro < 3; micro++) {
+        sl_tensor *tensor = tensor_with(e.from, (float)micro);
+        sli_channel_send(e.channel, micro, &tensor);
+        assert_null(tensor);
+    }
+    const int order[] = {1, 2, 0};
+    for (int i = 0; i < 3; i++) {
+        sl_tensor *tensor;
+        assert_true(sli_channel_receive(e.channel, order[i], &tensor));
+        assert_holds(tensor, (float)order[i]);
+        sl_tensor_destroy(&tensor);
+    }
+    close_channel(&e);
+}
+
+static uint64_t activation_bytes(const sl_device *device)
+{
+    sl_memory_stats stats;
+    sl_device_memory(device, &stats);
+    return stats.current_bytes[SL_MEMORY_ACTIVATIONS];
+}
+
+static void tensor_arrives_without_a_copy_on_the_receivers_device(void **state)
+{
+    (void)state;
+    ends e = open_channel(false);
+    sl_tensor *tensor = tensor_with(e.from, 1);
+    const void *data = sl_tensor_data(tensor);
+    sli_channel_send(e.channel, 0, &tensor);
+    assert_true(sli_channel_receive(e.channel, 0, &tensor));
+    assert_ptr_equal(sl_tensor_data(tensor), data);
+    assert_ptr_equal(sl_tensor_device(tensor), e.to);
+    assert_int_equal(activation_bytes(e.from), 0);
+    assert_int_equal(activation_bytes(e.to), sizeof(float));
+    sl_tensor_destroy(&tensor);
+    assert_int_equal(activation_bytes(e.to), 0);
+    close_channel(&e);
+}
+
+static void *send_all(void *argument)
+{
+    ends *e = argument;
+    for (int micro = 0; micro < MICROS; micro++) {
+        sl_tensor *tensor = tensor_with(e->from, (float)micro);
+        sli_channel_send(e->channel, micro, &tensor);
+    }
+    return NULL;
+}
+
+static void receiver_waits_for_a_sender_on_another_thread(void **state)
+{
+    (void)state;
+    for (int spins = 0; spins < 2; spins++) {
+        ends e = open_channel(spins);
+        pthread_t sender;
+        assert_int_equal(pthread_create(&sender, NULL, send_all, &e), 0);
+        for (int micro = MICROS - 1; micro >= 0; micro--) {
+            sl_tensor *tensor;
+            assert_true(sli_channel_receive(e.channel, micro, &tensor));
+            assert_holds(tensor, (float)micro);
+            sl_tensor_destroy(&tensor);
+        }
+        pthread_join(sender, NULL);
+        close_channel(&e);
+    }
+}
+
+static void *receive_one(void *argument)
+{
+    ends *e = argument;
+    e->received = sli_channel_receive(e->channel, 7, &e->tensor);
+    return NULL;
+}
+
+static void cancelling_ends_every_wait_until_the_channel_is_reset(void **state)
+{
+    (void)state;
+    for (int spins = 0; spins < 2; spins++) {
+        ends e = open_channel(spins);
+        e.received = true;
+        pthread_t receiver;
+        assert_int_equal(pthread_create(&receiver, NULL, receive_one, &e), 0);
+        sli_channel_cancel(e.channel);
+        pthread_join(receiver, NULL);
+        assert_false(e.received);
+        assert_null(e.tensor);
+        receive_one(&e); /* who comes later does not wait either */
+        assert_false(e.received);
+
+        sl_tensor *late = tensor_with(e.from, 5);
+        sli_channel_send(e.channel, 3, &late);
+        sli_channel_reset(e.channel); /* frees it */
+        sl_tensor *tensor = tensor_with(e.from, 6);
+        sli_channel_send(e.channel, 3, &tensor);
+        assert_true(sli_channel_receive(e.channel, 3, &tensor));
+        assert_holds(tensor, 6);
+        sl_tensor_destroy(&tensor);
+        close_channel(&e);
+    }
+}
+
+static void channel_that_is_destroyed_frees_what_was_not_received(void **state)
+{
+    (void)state;
+    ends e = open_channel(false);
+    sl_tensor *tensor = tensor_with(e.from, 1);
+    sli_channel_send(e.channel, 9, &tensor);
+    close_channel(&e);
+}
+
+static void tensor_that_its_maker_keeps_counts_on_the_makers_device(void **state)
+{
+    (void)state;
+    ends e = open_channel(false);
+    sl_tensor *tensor = tensor_with(e.from, 1), *kept;
+    check_ok(sl_tensor_share(tensor, &kept));
+    sli_channel_send(e.channel, 0, &tensor);
+    assert_true(sli_channel_receive(e.channel, 0, &tensor));
+    assert_ptr_equal(sl_tensor_device(tensor), e.to);
+    assert_ptr_equal(sl_tensor_device(kept), e.from);
+    assert_int_equal(activation_bytes(e.from), sizeof(float));
+    assert_int_equal(activation_bytes(e.to), 0);
+    sl_tensor_destroy(&kept);
+    sl_tensor_destroy(&tensor);
+    close_channel(&e);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tensors_are_received_by_micro_batch_in_any_order),
+        cmocka_unit_test(tensor_arrives_without_a_copy_on_the_receivers_device),
+        cmocka_unit_test(tensor_that_its_maker_keeps_counts_on_the_makers_device),
+        cmocka_unit_test(receiver_waits_for_a_sender_on_another_thread),
+        cmocka_unit_test(cancelling_ends_every_wait_until_the_channel_is_reset),
+        cmocka_unit_test(channel_that_is_destroyed_frees_what_was_not_received),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
