@@ -117,6 +117,8 @@ sl_status sl_device_list_create(const char *names, sl_device_list **out, bool *o
     sli_device_name *parsed;
     int count;
     bool shared = false;
+    if (oversubscribed)
+        *oversubscribed = false;
     SL_TRY(sli_device_names_parse(names, &parsed, &count));
     sl_status status = check_names(parsed, count);
     if (status == SL_OK)

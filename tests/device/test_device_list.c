@@ -1,0 +1,219 @@
+#define _GNU_SOURCE /* sched_getaffinity */
+
+#include "device/cpu/cpu_cores.h"
+#include "device/cpu/cpu_device.h"
+
+#include <pthread.h>
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+static int core_count(void)
+{
+    sli_cpu_cores found;
+    assert_int_equal(sli_cpu_cores_find(&found), SL_OK);
+    int count = found.core_count;
+    assert_true(count >= 1 && count <= found.allowed_count);
+    sli_cpu_cores_clear(&found);
+    return count;
+}
+
+static void cpu_alone_is_every_core(void **state)
+{
+    (void)state;
+    sl_device_list *list;
+    bool shared = true;
+    assert_int_equal(sl_device_list_create("cpu", &list, &shared), SL_OK);
+    assert_int_equal(sl_device_list_count(list), 1);
+    sl_device *device = sl_device_list_get(list, 0);
+    assert_string_equal(sl_device_name(device), "cpu");
+    assert_int_equal(sl_device_thread_count(device), core_count());
+    assert_false(shared);
+    sl_device_list_destroy(&list);
+    assert_null(list);
+}
+
+static void numbered_devices_divide_the_cores_evenly(void **state)
+{
+    (void)state;
+    int cores = core_count(), total = 0;
+    sl_device_list *list;
+    bool shared;
+    assert_int_equal(sl_device_list_create(" cpu:1, cpu:0 ", &list, &shared), SL_OK);
+    assert_string_equal(sl_device_name(sl_device_list_get(list, 0)), "cpu:1");
+    for (int i = 0; i < 2; i++) {
+        int threads = sl_device_thread_count(sl_device_list_get(list, i));
+        assert_true(threads >= 1 && threads <= (cores + 1) / 2);
+        total += threads;
+    }
+    assert_int_equal(shared, cores < 2);
+    if (cores >= 2) {
+        assert_int_equal(total, cores);
+        assert_int_not_equal(sl_device_list_get(list, 0)->first_core,
+                             sl_device_list_get(list, 1)->first_core);
+    }
+    sl_device_list_destroy(&list);
+}
+
+static void more_devices_than_cores_share_them(void **state)
+{
+    (void)state;
+    char names[4096] = "cpu:0";
+    int count = core_count() + 1;
+    for (int i = 1; i < count; i++)
+        sprintf(names + strlen(names), ",cpu:%d", i);
+    sl_device_list *list;
+    bool shared = false;
+    assert_int_equal(sl_device_list_create(names, &list, &shared), SL_OK);
+    assert_true(shared);
+    for (int i = 0; i < count; i++)
+        assert_int_equal(sl_device_thread_count(sl_device_list_get(list, i)), 1);
+    sl_device_list_destroy(&list);
+    assert_int_equal(sl_device_list_create(names, &list, NULL), SL_OK);
+    sl_device_list_destroy(&list);
+}
+
+static void a_range_names_cores(void **state)
+{
+    (void)state;
+    sli_cpu_cores found;
+    assert_int_equal(sli_cpu_cores_find(&found), SL_OK);
+    char names[64];
+    snprintf(names, sizeof names, "cpu:%d-%d", found.allowed[0], found.allowed[0]);
+    sl_device_list *list;
+    assert_int_equal(sl_device_list_create(names, &list, NULL), SL_OK);
+    sl_device *device = sl_device_list_get(list, 0);
+    assert_string_equal(sl_device_name(device), names);
+    assert_int_equal(sl_device_thread_count(device), 1);
+    assert_int_equal(device->first_core, found.allowed[0]);
+    sl_device_list_destroy(&list);
+    sli_cpu_cores_clear(&found);
+}
+
+static void *bind_and_look(void *argument)
+{
+    sli_device_bind_thread(argument);
+    cpu_set_t *set = malloc(sizeof *set);
+    sched_getaffinity(0, sizeof *set, set);
+    return set;
+}
+
+static void binding_a_thread_leaves_it_the_first_core(void **state)
+{
+    (void)state;
+    sl_device_list *list;
+    assert_int_equal(sl_device_list_create("cpu", &list, NULL), SL_OK);
+    sl_device *device = sl_device_list_get(list, 0);
+    pthread_t thread;
+    void *result;
+    assert_int_equal(pthread_create(&thread, NULL, bind_and_look, device), 0);
+    pthread_join(thread, &result);
+    cpu_set_t *set = result;
+    assert_int_equal(CPU_COUNT(set), 1);
+    assert_true(CPU_ISSET((size_t)device->first_core, set));
+    free(set);
+    sl_device_list_destroy(&list);
+}
+
+static void expect_error(const char *names, sl_status status, const char *text)
+{
+    sl_device_list *list = (sl_device_list *)&list;
+    bool shared = true;
+    assert_int_equal(sl_device_list_create(names, &list, &shared), status);
+    assert_null(list);
+    assert_false(shared);
+    assert_string_equal(sl_error_text(), text);
+}
+
+static void unreadable_names_are_refused(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"gpu:0",   "cuda:0",  "cpu:",      "cpu:x",
+                                        "cpu:1-",  "cpu:-1",  "cpu:3-1",   "cpux",
+                                        "cpu:0 1", "cpu:0x1", "cpu:1-2-3", "cpu:99999999999",
+                                        "CPU"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char text[200];
+        snprintf(text, sizeof text,
+                 "sl_device_list_create: expected cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"%s\"",
+                 names[i]);
+        expect_error(names[i], SL_ERR_INVALID, text);
+    }
+    expect_error("", SL_ERR_INVALID, "sl_device_list_create: a name in the list is empty");
+    expect_error("cpu:0,,cpu:1", SL_ERR_INVALID,
+                 "sl_device_list_create: a name in the list is empty");
+}
+
+static void names_that_do_not_go_together_are_refused(void **state)
+{
+    (void)state;
+    expect_error("cpu:0,cpu:0", SL_ERR_INVALID, "sl_device_list_create: \"cpu:0\" is named twice");
+    expect_error("cpu:0,cpu:00", SL_ERR_INVALID,
+                 "sl_device_list_create: \"cpu:00\" is named twice");
+    expect_error("cpu:0,cpu:2", SL_ERR_INVALID,
+                 "sl_device_list_create: 2 devices share the cores, so their names are cpu:0 to "
+                 "cpu:1, got \"cpu:2\"");
+    expect_error("cpu:0,cpu:0-0", SL_ERR_INVALID,
+                 "sl_device_list_create: \"cpu:0\" and \"cpu:0-0\" do not mix: cpu:NUMBER divides "
+                 "the cores evenly, cpu:FIRST-LAST names them");
+}
+
+static void cores_that_the_machine_lacks_are_not_found(void **state)
+{
+    (void)state;
+    sl_device_list *list;
+    assert_int_equal(sl_device_list_create("cpu:65000-65001", &list, NULL), SL_ERR_NOT_FOUND);
+    assert_null(list);
+    assert_non_null(strstr(sl_error_text(), "no core 65000"));
+}
+
+static void negative_threads_are_refused(void **state)
+{
+    (void)state;
+    sl_device *device = (sl_device *)&device;
+    assert_int_equal(sl_device_create_cpu(-1, &device), SL_ERR_INVALID);
+    assert_null(device);
+    assert_int_equal(sl_device_create_cpu(0, &device), SL_OK);
+    assert_int_equal(sl_device_thread_count(device), core_count());
+    sl_device_destroy(&device);
+}
+
+static void the_environment_chooses_the_instruction_set(void **state)
+{
+    (void)state;
+    sl_device *device;
+    setenv("SL_ISA", "baseline", 1);
+    assert_int_equal(sl_device_create_cpu(1, &device), SL_OK);
+    assert_string_equal(sl_device_isa(device), "baseline");
+    sl_device_destroy(&device);
+    setenv("SL_ISA", "sse9", 1);
+    assert_int_equal(sl_device_create_cpu(1, &device), SL_ERR_INVALID);
+    assert_null(device);
+    assert_string_equal(sl_error_text(), "environment variable SL_ISA: expected avx512, avx2 or "
+                                         "baseline, got \"sse9\"");
+    unsetenv("SL_ISA");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cpu_alone_is_every_core),
+        cmocka_unit_test(numbered_devices_divide_the_cores_evenly),
+        cmocka_unit_test(more_devices_than_cores_share_them),
+        cmocka_unit_test(a_range_names_cores),
+        cmocka_unit_test(binding_a_thread_leaves_it_the_first_core),
+        cmocka_unit_test(unreadable_names_are_refused),
+        cmocka_unit_test(names_that_do_not_go_together_are_refused),
+        cmocka_unit_test(cores_that_the_machine_lacks_are_not_found),
+        cmocka_unit_test(negative_threads_are_refused),
+        cmocka_unit_test(the_environment_chooses_the_instruction_set),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,233 @@
+/* The accounts of a device, and the cache behind it. */
+#include "device/cpu/cpu_memory.h"
+#include "device/device.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+enum { CACHES = 0 };
+#else
+enum { CACHES = 1 }; /* under AddressSanitizer nothing is cached */
+#endif
+
+static sl_device *create(void)
+{
+    sl_device *device;
+    assert_int_equal(sl_device_create_cpu(2, &device), SL_OK);
+    return device;
+}
+
+static sl_memory_stats stats_of(const sl_device *device)
+{
+    sl_memory_stats stats;
+    sl_device_memory(device, &stats);
+    return stats;
+}
+
+static void *allocate(sl_device *device, sl_memory_category category, size_t bytes)
+{
+    void *memory;
+    assert_int_equal(sli_device_allocate(device, category, bytes, &memory), SL_OK);
+    assert_int_equal((uintptr_t)memory % 64, 0);
+    return memory;
+}
+
+/* ---- Accounts --------------------------------------------------------------------------- */
+
+static void accounts_count_bytes_by_category_with_peaks(void **state)
+{
+    (void)state;
+    sl_device *device = create();
+    void *a = allocate(device, SL_MEMORY_PARAMETERS, 1000);
+    void *b = allocate(device, SL_MEMORY_ACTIVATIONS, 5000);
+    sli_device_release(device, SL_MEMORY_ACTIVATIONS, b, 5000);
+    void *c = allocate(device, SL_MEMORY_GRADIENTS, 3000);
+    sl_memory_stats stats = stats_of(device);
+    assert_int_equal(stats.current_bytes[SL_MEMORY_PARAMETERS], 1000);
+    assert_int_equal(stats.current_bytes[SL_MEMORY_ACTIVATIONS], 0);
+    assert_int_equal(stats.peak_bytes[SL_MEMORY_ACTIVATIONS], 5000);
+    assert_int_equal(stats.current_total_bytes, 4000);
+    assert_int_equal(stats.peak_total_bytes, 6000);
+    assert_true(stats.reserved_bytes >= 4000);
+    sl_device_reset_peak(device);
+    stats = stats_of(device);
+    assert_int_equal(stats.peak_bytes[SL_MEMORY_ACTIVATIONS], 0);
+    assert_int_equal(stats.peak_total_bytes, 4000);
+    sli_device_release(device, SL_MEMORY_PARAMETERS, a, 1000);
+    sli_device_release(device, SL_MEMORY_GRADIENTS, c, 3000);
+    assert_int_equal(stats_of(device).current_total_bytes, 0);
+    sl_device_destroy(&device);
+    assert_null(device);
+}
+
+static void nothing_is_allocated_for_zero_bytes(void **state)
+{
+    (void)state;
+    sl_device *device = create();
+    void *memory = device;
+    assert_int_equal(sli_device_allocate(device, SL_MEMORY_WORKSPACE, 0, &memory), SL_OK);
+    assert_null(memory);
+    sli_device_release(device, SL_MEMORY_WORKSPACE, memory, 0);
+    assert_int_equal(stats_of(device).peak_total_bytes, 0);
+    sl_device_destroy(&device);
+}
+
+static void every_category_has_its_name(void **state)
+{
+    (void)state;
+    assert_string_equal(sl_memory_category_name(SL_MEMORY_PARAMETERS), "parameters");
+    assert_string_equal(sl_memory_category_name(SL_MEMORY_WORKSPACE), "workspace");
+}
+
+static void refused_memory_names_the_device_the_bytes_and_what_it_holds(void **state)
+{
+    (void)state;
+    sl_device *device = create();
+    void *a = allocate(device, SL_MEMORY_PARAMETERS, 1000), *b = a;
+    size_t absurd = (size_t)1 << 58;
+    assert_int_equal(sli_device_allocate(device, SL_MEMORY_ACTIVATIONS, absurd, &b), SL_ERR_MEMORY);
+    assert_null(b);
+    assert_string_equal(sl_error_text(),
+                        "cpu: no memory for 288230376151711744 bytes of activations; it holds "
+                        "these bytes: parameters 1000, gradients 0, optimizer 0, activations 0, "
+                        "workspace 0");
+    assert_int_equal(stats_of(device).current_bytes[SL_MEMORY_ACTIVATIONS], 0);
+    sli_device_release(device, SL_MEMORY_PARAMETERS, a, 1000);
+    sl_device_destroy(&device);
+}
+
+enum { THREADS = 4, ROUNDS = 2000 };
+
+static void *allocate_and_release(void *argument)
+{
+    sl_device *device = argument;
+    for (int i = 1; i <= ROUNDS; i++) {
+        void *memory;
+        size_t bytes = (size_t)(i % 97 + 1) * 40;
+        if (sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &memory) != SL_OK)
+            return device;
+        memset(memory, i, bytes);
+        sli_device_release(device, SL_MEMORY_WORKSPACE, memory, bytes);
+    }
+    return NULL;
+}
+
+static void threads_may_allocate_at_once(void **state)
+{
+    (void)state;
+    sl_device *device = create();
+    pthread_t threads[THREADS];
+    for (int i = 0; i < THREADS; i++)
+        assert_int_equal(pthread_create(&threads[i], NULL, allocate_and_release, device), 0);
+    for (int i = 0; i < THREADS; i++) {
+        void *failed;
+        pthread_join(threads[i], &failed);
+        assert_null(failed);
+    }
+    assert_int_equal(stats_of(device).current_total_bytes, 0);
+    sl_device_destroy(&device);
+}
+
+/* ---- The cache -------------------------------------------------------------------------- */
+
+static void blocks_are_at_most_an_eighth_larger_than_asked(void **state)
+{
+    (void)state;
+    for (size_t bytes = 1; bytes < (size_t)1 << 40; bytes += bytes / 3 + 1) {
+        size_t block = sli_memory_block_bytes(bytes);
+        assert_true(block >= bytes && block % 64 == 0);
+        assert_true(block <= bytes + bytes / 8 || block <= bytes + 63);
+        assert_int_equal(sli_memory_block_bytes(block), block);
+    }
+}
+
+static void released_blocks_serve_later_requests_of_their_size(void **state)
+{
+    (void)state;
+    _Atomic uint64_t reserved = 0;
+    sli_memory_cache *cache = sli_memory_cache_create(&reserved, false);
+    char *first = sli_memory_cache_take(cache, 100000);
+    uint64_t after_first = reserved;
+    assert_true(after_first >= 100000);
+    memset(first, 1, 100000);
+    sli_memory_cache_give(cache, first, 100000);
+    char *second = sli_memory_cache_take(cache, 100000 - 1);
+    if (CACHES) {
+        assert_ptr_equal(first, second);
+        assert_int_equal(reserved, after_first);
+    }
+    char *third = sli_memory_cache_take(cache, 100000);
+    assert_ptr_not_equal(second, third);
+    sli_memory_cache_give(cache, second, 100000 - 1);
+    sli_memory_cache_give(cache, third, 100000);
+    sli_memory_cache_destroy(&cache);
+    assert_int_equal(reserved, 0);
+}
+
+static void large_blocks_are_aligned_to_huge_pages(void **state)
+{
+    (void)state;
+    _Atomic uint64_t reserved = 0;
+    sli_memory_cache *cache = sli_memory_cache_create(&reserved, false);
+    char *block = sli_memory_cache_take(cache, 5000000);
+    assert_int_equal((uintptr_t)block % (2 << 20), 0);
+    block[0] = block[4999999] = 1;
+    sli_memory_cache_give(cache, block, 5000000);
+    sli_memory_cache_destroy(&cache);
+}
+
+static void a_full_system_gets_the_cached_blocks_back(void **state)
+{
+    (void)state;
+    _Atomic uint64_t reserved = 0;
+    sli_memory_cache *cache = sli_memory_cache_create(&reserved, false);
+    void *block = sli_memory_cache_take(cache, 1 << 20);
+    sli_memory_cache_give(cache, block, 1 << 20);
+    assert_int_equal(reserved, CACHES ? 1 << 20 : 0);
+    assert_null(sli_memory_cache_take(cache, (size_t)1 << 56));
+    assert_int_equal(reserved, 0);
+    sli_memory_cache_destroy(&cache);
+}
+
+static void debug_memory_is_nan_when_it_comes(void **state)
+{
+    (void)state;
+    setenv("SL_DEBUG", "memory", 1);
+    sl_device *device = create();
+    unsetenv("SL_DEBUG");
+    for (int round = 0; round < 2; round++) {
+        float *memory = allocate(device, SL_MEMORY_WORKSPACE, 4000);
+        for (int i = 0; i < 1000; i++)
+            assert_true(isnan(memory[i]));
+        for (int i = 0; i < 1000; i++)
+            memory[i] = 1;
+        sli_device_release(device, SL_MEMORY_WORKSPACE, memory, 4000);
+    }
+    sl_device_destroy(&device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(accounts_count_bytes_by_category_with_peaks),
+        cmocka_unit_test(nothing_is_allocated_for_zero_bytes),
+        cmocka_unit_test(every_category_has_its_name),
+        cmocka_unit_test(refused_memory_names_the_device_the_bytes_and_what_it_holds),
+        cmocka_unit_test(threads_may_allocate_at_once),
+        cmocka_unit_test(blocks_are_at_most_an_eighth_larger_than_asked),
+        cmocka_unit_test(released_blocks_serve_later_requests_of_their_size),
+        cmocka_unit_test(large_blocks_are_aligned_to_huge_pages),
+        cmocka_unit_test(a_full_system_gets_the_cached_blocks_back),
+        cmocka_unit_test(debug_memory_is_nan_when_it_comes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
