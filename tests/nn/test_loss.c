@@ -1,0 +1,79 @@
+#include "sluice/layers.h"
+#include "sluice/loss.h"
+#include "support/modules.h"
+
+#include <stdlib.h>
+
+/* A loss of one's own: the sum of the input's elements, times `factor`. */
+static sl_status sum_apply(sl_loss *loss, const sl_loss_call *call)
+{
+    const float *factor = sl_loss_state(loss);
+    int64_t columns = sl_tensor_columns(call->in);
+    if (*factor < 0.0f)
+        return sl_error(SL_ERR_INVALID, "the factor is negative");
+    for (int64_t row = 0; row < sl_tensor_rows(call->in); row++) {
+        call->row_losses[row] = 0.0;
+        for (int64_t i = 0; i < columns; i++)
+            call->row_losses[row] += *factor * sl_tensor_f32(call->in)[row * columns + i];
+    }
+    return SL_OK;
+}
+
+static int64_t sum_terms(const sl_loss *loss, const sl_tensor *targets)
+{
+    (void)loss;
+    return 2 * sl_tensor_count(targets);
+}
+
+static int64_t sum_rows(const sl_loss *loss, const sl_tensor *targets)
+{
+    (void)loss;
+    return sl_tensor_count(targets);
+}
+
+static const sl_loss_ops sum_ops = {.type = "SumLoss",
+                                    .apply = sum_apply,
+                                    .terms = sum_terms,
+                                    .rows = sum_rows};
+
+static void own_loss_is_a_table(void **state)
+{
+    (void)state;
+    sl_device *device;
+    sl_module *linear;
+    sl_loss *loss;
+    float *factor = malloc(sizeof *factor);
+    *factor = 2.0f;
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sl_linear_create(2, 2, false, &linear));
+    check_ok(sl_loss_create(&sum_ops, factor, &loss));
+    sl_shape shape = sl_shape_2d(2, 2), target_shape = sl_shape_1d(2);
+    const float values[] = {1, 2, 3, 4};
+    sl_tensor *in = float_tensor(device, &shape, values);
+    sl_tensor *targets = random_tensor(device, &target_shape, 1);
+    double row_losses[2];
+    sl_loss_call call = {
+        .device = device, .in = in, .targets = targets, .scale = 1.0, .row_losses = row_losses};
+    check_ok(sl_loss_apply(loss, &call));
+    assert_true(row_losses[0] == 6.0 && row_losses[1] == 14.0);
+    assert_int_equal(sl_loss_terms(loss, targets), 4);
+    assert_int_equal(sl_loss_rows(loss, targets), 2);
+    assert_false(sl_loss_takes_over(loss, linear));
+    call.last = linear;
+    check_error(sl_loss_apply(loss, &call), SL_ERR_INVALID, "SumLoss: cannot take over a Linear");
+    call.last = NULL;
+    *factor = -1.0f;
+    check_error(sl_loss_apply(loss, &call), SL_ERR_INVALID, "SumLoss: the factor is negative");
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&targets);
+    sl_loss_destroy(&loss);
+    sl_loss_destroy(&loss);
+    sl_module_destroy(&linear);
+    sl_device_destroy(&device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(own_loss_is_a_table)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
