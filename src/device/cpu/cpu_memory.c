@@ -11,8 +11,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/sysinfo.h>
 
 enum { SMALLEST = 64, FINE_LIMIT = 1024, STEPS = 8, CLASSES = FINE_LIMIT / SMALLEST + 48 * STEPS };
+#define LARGEST ((size_t)1 << 58) /* 2^10 and 48 powers more */
 static const size_t huge_page = (size_t)2 << 20;
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -34,7 +36,8 @@ typedef struct free_block {
 struct sli_memory_cache {
     _Atomic uint64_t *reserved_bytes;
     bool fill;
-    pthread_mutex_t lock; /* guards `lists` */
+    uint64_t machine_bytes; /* memory and swap */
+    pthread_mutex_t lock;   /* guards `lists` */
     free_block *lists[CLASSES];
 };
 
@@ -68,14 +71,28 @@ sli_memory_cache *sli_memory_cache_create(_Atomic uint64_t *reserved_bytes, bool
         return NULL;
     cache->reserved_bytes = reserved_bytes;
     cache->fill = fill;
+    struct sysinfo machine;
+    cache->machine_bytes = UINT64_MAX;
+    if (sysinfo(&machine) == 0)
+        cache->machine_bytes = ((uint64_t)machine.totalram + machine.totalswap) * machine.mem_unit;
     pthread_mutex_init(&cache->lock, NULL);
     return cache;
+}
+
+/* Linux promises more memory than it has and kills who then uses it. What cannot fit is refused
+ * here, while there is still somebody to tell. */
+static bool fits_the_machine(const sli_memory_cache *cache, size_t bytes)
+{
+    uint64_t reserved = atomic_load(cache->reserved_bytes);
+    return bytes <= cache->machine_bytes && reserved <= cache->machine_bytes - bytes;
 }
 
 static void *system_take(sli_memory_cache *cache, size_t bytes)
 {
     size_t alignment = bytes >= huge_page ? huge_page : SMALLEST;
     void *block;
+    if (!fits_the_machine(cache, bytes))
+        return NULL;
     if (posix_memalign(&block, alignment, bytes) != 0)
         return NULL;
     if (bytes >= huge_page)
@@ -133,7 +150,7 @@ static void *take_cached(sli_memory_cache *cache, int index)
 
 void *sli_memory_cache_take(sli_memory_cache *cache, size_t bytes)
 {
-    if (bytes > (size_t)1 << 57)
+    if (bytes > LARGEST)
         return NULL;
     size_class class = class_of(bytes);
     void *block = take_cached(cache, class.index);

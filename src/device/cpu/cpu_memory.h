@@ -17,7 +17,8 @@ sli_memory_cache *sli_memory_cache_create(_Atomic uint64_t *reserved_bytes, bool
 void sli_memory_cache_destroy(sli_memory_cache **cache);
 
 /* A block of at least `bytes` > 0, 64-byte aligned, with undefined content; NULL if even with an
- * empty cache the system has none. Any thread may call. */
+ * empty cache the system has none, or the cache would hold more than the machine's memory. Any
+ * thread may call. */
 void *sli_memory_cache_take(sli_memory_cache *cache, size_t bytes);
 
 /* Takes back what sli_memory_cache_take returned for the same `bytes`. Any thread may call. */

@@ -34,7 +34,8 @@ static inline void masks_begin(masks *m, const sli_dropout *dropout, int64_t col
     m->scale = dropout->p < 1 ? 1.0f / (1.0f - dropout->p) : 0.0f;
     m->row_groups = (columns + 3) / 4;
     m->end_row = end_row;
-    m->groups = 0;
+    m->sample = -1;
+    m->first_group = m->groups = 0;
 }
 
 typedef struct philox_lanes {
