@@ -1,0 +1,185 @@
+/* Training runs: from options to a trained, evaluated and saved language model.
+ *
+ * The library prints nothing. What happens is told to reporters: the program's progress display is
+ * one, the JSON run log another. */
+#ifndef SLUICE_TRAIN_H
+#define SLUICE_TRAIN_H
+
+#include "sluice/model.h"
+#include "sluice/optim.h"
+#include "sluice/pipe.h"
+#include "sluice/text.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { SL_MAX_STAGES = 64 };
+
+/* ---- Options ---------------------------------------------------------------------------- */
+
+typedef enum sl_balance_kind {
+    SL_BALANCE_LAYERS,     /* the tutorials' rule: SL_PARTITION_LAYERS */
+    SL_BALANCE_PARAMETERS, /* SL_PARTITION_PARAMETERS */
+    SL_BALANCE_EXPLICIT    /* `balance` */
+} sl_balance_kind;
+
+/* Everything that decides a run. Strings are borrowed. Where a comment gives no range, what is
+ * impossible is refused by sl_train_options_check. */
+typedef struct sl_train_options {
+    const char *preset; /* the name it came from, for the log; NULL: none */
+
+    const char *data; /* directory */
+    int64_t bptt, batch_size, eval_batch_size;
+    int64_t max_batches, eval_max_batches; /* per epoch and per evaluation; 0: all */
+
+    sl_model_options model; /* ntokens comes from the data */
+
+    int stages;          /* 0: as many as `devices` names */
+    const char *devices; /* NULL: cpu:0, cpu:1, … one a stage */
+    sl_balance_kind balance_kind;
+    int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
+    int balance_count;
+    int chunks;
+    sl_checkpoint checkpoint;
+    sl_schedule_kind schedule;
+
+    int epochs;
+    sl_optimizer_options optimizer;
+    sl_lr_schedule lr; /* total_steps comes from the data */
+    double clip;       /* 0: no clipping */
+    uint64_t seed;
+    bool allow_nan;
+
+    const char *init; /* safetensors to start from; NULL: random */
+    const char *save; /* safetensors to write; NULL: none */
+} sl_train_options;
+
+/* emsize 200, nhid 200, 2 layers, 2 heads, dropout 0.2, causal, bptt 35, batch 20 and 10, one
+ * stage, one chunk, except_last, gpipe, 3 epochs, SGD with lr 5.0 times 0.95 an epoch, clip 0.5,
+ * seed 1: the preset transformer-tutorial. */
+void sl_train_options_default(sl_train_options *options);
+
+/* Overwrites all but `data`, `init` and `save` with a preset's numbers. SL_ERR_NOT_FOUND lists the
+ * presets: transformer-tutorial, pipeline-tutorial, ddp-pipeline. */
+sl_status sl_train_options_preset(const char *name, sl_train_options *options);
+
+/* Refuses what no data could make possible, in one sentence. */
+sl_status sl_train_options_check(const sl_train_options *options);
+
+/* ---- What a run will need --------------------------------------------------------------- */
+
+typedef struct sl_stage_plan {
+    int first, count; /* modules */
+    int64_t parameter_elements;
+    int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
+    int64_t activation_bytes; /* peak, from the schedule's table and what modules save */
+} sl_stage_plan;
+
+typedef struct sl_plan {
+    int64_t total_parameters;
+    int stages;
+    sl_stage_plan stage[SL_MAX_STAGES];
+} sl_plan;
+
+/* Computes it from shapes alone; nothing is allocated on any device. `model` is of these options.
+ */
+sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, sl_plan *out);
+
+/* ---- Running ---------------------------------------------------------------------------- */
+
+typedef struct sl_run_info {
+    const sl_train_options *options;
+    const sl_corpus *corpus;
+    const sl_pipe *pipe;
+    int64_t total_parameters;
+    int64_t batches_per_epoch;
+    bool oversubscribed; /* more devices than cores */
+} sl_run_info;
+
+typedef struct sl_step_info {
+    int64_t epoch, batch, batches_per_epoch; /* from 1 */
+    int64_t step;                            /* from 1, over all epochs */
+    int64_t tokens;
+    double loss, grad_norm, lr, seconds;
+} sl_step_info;
+
+typedef struct sl_eval_info {
+    sl_split split;
+    int64_t epoch, tokens;
+    double loss, perplexity, seconds;
+    double epoch_seconds; /* of a validation: since the epoch's start */
+    bool best;            /* the best validation so far: its parameters were copied */
+} sl_eval_info;
+
+typedef struct sl_run_result {
+    double test_loss, test_perplexity, best_valid_loss, seconds;
+    /* exp of the corpus's entropy for models that see bptt tokens; 0 where it is not known. */
+    double best_possible_perplexity;
+    int64_t steps;
+} sl_run_result;
+
+/* Each function is optional. They are called on the thread that called sl_train_run. An error of
+ * theirs (a log that cannot be written) ends the run. */
+typedef struct sl_reporter {
+    void *context;
+    sl_status (*started)(void *context, const sl_run_info *info);
+    sl_status (*step)(void *context, const sl_step_info *info);
+    sl_status (*evaluated)(void *context, const sl_eval_info *info);
+    sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
+} sl_reporter;
+
+/* Loads the data, trains, validates after every epoch, keeps a real copy of the best parameters,
+ * tests with those, and saves them where options->save says (after every validation that is the
+ * best so far). A loss or gradient norm that is not finite ends the run with SL_ERR_NUMERIC, unless
+ * allow_nan. */
+sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
+                       int reporter_count, sl_run_result *result);
+
+/* The run as JSON lines: one `run` record, a `step` a batch, `eval`, `memory` (per device, after
+ * every evaluation), `end`. The file is created, or emptied, at once. */
+typedef struct sl_run_log sl_run_log;
+sl_status sl_run_log_create(const char *path, sl_run_log **out);
+void sl_run_log_destroy(sl_run_log **log);
+sl_reporter sl_run_log_reporter(sl_run_log *log);
+
+/* ---- Weights ---------------------------------------------------------------------------- */
+
+/* Writes all parameters and buffers under PyTorch's state_dict names, the model's options in the
+ * file's metadata, and the vocabulary (NULL: none) beside it as sl_weights_vocab_path says. */
+sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
+                          const char *path);
+
+/* Reads them. Every name must be there with its shape, and no other; buffers may be missing. What
+ * is wrong is found before any value changes. */
+sl_status sl_weights_load(sl_pipe *pipe, const char *path);
+
+/* The model that a file was saved from. SL_ERR_FORMAT where its metadata do not say. */
+sl_status sl_weights_model(const char *path, sl_model_options *out);
+
+/* "dir/model.safetensors" -> "dir/model.vocab.txt"; malloc'ed. */
+sl_status sl_weights_vocab_path(const char *path, char **out);
+
+/* ---- Using a trained model -------------------------------------------------------------- */
+
+/* True mean of the loss per token over a split's blocks (max_batches 0: all of them). */
+sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens, int64_t batch_size,
+                             int64_t bptt, int64_t max_batches, double *mean_loss,
+                             int64_t *tokens_scored);
+
+typedef struct sl_generate_options {
+    int64_t context;    /* tokens of the past that the model sees; 0: 35 */
+    double temperature; /* 0: greedy */
+    int top_k;          /* 0: all */
+    uint64_t seed;
+} sl_generate_options;
+
+/* Appends `count` tokens to ids[0 … *length - 1] (room for *length + count). <unk> is never drawn
+ * unless nothing else is possible. The draws are functions of (seed, position). */
+sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
+                      int64_t *length, int64_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,126 @@
+/* Text from a trained model: each token is drawn from the model's distribution after the last
+ * `context` tokens. The pipe runs forward only; the last position's logits are all that is used. */
+#include "core/philox.h"
+#include "sluice/train.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_CONTEXT = 35 };
+
+typedef struct candidate {
+    float logit;
+    int32_t id;
+} candidate;
+
+/* Falling logits; equal ones by id, so that the order is the same everywhere. */
+static int compare_candidates(const void *a, const void *b)
+{
+    const candidate *x = a, *y = b;
+    if (x->logit != y->logit)
+        return x->logit < y->logit ? 1 : -1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* A number in [0, 1) for the token at `position`. */
+static double draw(uint64_t seed, int64_t position)
+{
+    uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0};
+    sli_philox(sli_philox_key_make(seed, SLI_RANDOM_SAMPLE), counter);
+    return (double)sli_uniform_from_bits(counter[0]);
+}
+
+/* The first of the sorted candidates at which the cumulated probability passes u. */
+static int32_t pick(const candidate *sorted, int64_t count, double temperature, double u)
+{
+    double total = 0, passed = 0;
+    for (int64_t i = 0; i < count; i++)
+        total += exp((sorted[i].logit - sorted[0].logit) / temperature);
+    for (int64_t i = 0; i < count; i++) {
+        passed += exp((sorted[i].logit - sorted[0].logit) / temperature);
+        if (u * total < passed)
+            return sorted[i].id;
+    }
+    return sorted[count - 1].id;
+}
+
+static int32_t choose(const sl_generate_options *options, const float *logits,
+                      candidate *candidates, int64_t ntokens, int64_t position)
+{
+    int64_t count = 0;
+    for (int32_t id = 0; id < ntokens; id++)
+        if (id != SL_VOCAB_UNKNOWN)
+            candidates[count++] = (candidate){logits[id], id};
+    if (count == 0)
+        return SL_VOCAB_UNKNOWN;
+    qsort(candidates, (size_t)count, sizeof *candidates, compare_candidates);
+    if (options->temperature == 0)
+        return candidates[0].id;
+    if (options->top_k > 0 && count > options->top_k)
+        count = options->top_k;
+    return pick(candidates, count, options->temperature, draw(options->seed, position));
+}
+
+/* The logits of the token after ids[0 … length - 1], into logits [ntokens]. */
+static sl_status last_logits(sl_pipe *pipe, const int32_t *ids, int64_t length, float **logits,
+                             int64_t *ntokens)
+{
+    sl_shape shape = sl_shape_2d(1, length);
+    sl_tensor *input, *output = NULL;
+    SL_TRY(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &input));
+    sl_tensor_write(input, ids);
+    sl_status status = sl_pipe_forward(pipe, input, &output);
+    sl_tensor_destroy(&input);
+    if (status != SL_OK)
+        return status;
+    *ntokens = sl_tensor_columns(output);
+    size_t bytes = sl_tensor_bytes(output), row = (size_t)*ntokens * sizeof(float);
+    float *host = malloc(bytes);
+    if (host) {
+        sl_tensor_read(output, host);
+        memmove(host, (const char *)host + bytes - row, row);
+    } else {
+        status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits", *ntokens);
+    }
+    sl_tensor_destroy(&output);
+    *logits = host;
+    return status;
+}
+
+static sl_status append_token(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
+                              int64_t *length)
+{
+    int64_t context = options->context > 0 ? options->context : DEFAULT_CONTEXT, ntokens;
+    int64_t seen = *length < context ? *length : context;
+    float *logits;
+    SL_TRY(last_logits(pipe, ids + *length - seen, seen, &logits, &ntokens));
+    candidate *candidates = malloc((size_t)ntokens * sizeof *candidates);
+    sl_status status = SL_OK;
+    if (candidates) {
+        ids[*length] = choose(options, logits, candidates, ntokens, *length);
+        ++*length;
+    } else {
+        status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens);
+    }
+    free(candidates);
+    free(logits);
+    return status;
+}
+
+sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
+                      int64_t *length, int64_t count)
+{
+    if (*length < 1)
+        return sl_error(SL_ERR_INVALID, "sl_generate: the prompt must have at least one token");
+    if (!(options->temperature >= 0) || isinf(options->temperature))
+        return sl_error(SL_ERR_INVALID, "sl_generate: temperature must be a number from 0, got %g",
+                        options->temperature);
+    if (options->top_k < 0 || options->context < 0 || count < 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_generate: top-k, context and the count must not be negative");
+    for (int64_t i = 0; i < count; i++)
+        SL_TRY(append_token(pipe, options, ids, length));
+    return SL_OK;
+}

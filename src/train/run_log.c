@@ -1,0 +1,175 @@
+/* The run as JSON lines. Every record is written whole and flushed, so that a run which dies leaves
+ * all that it did. */
+#include "sluice/train.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct sl_run_log {
+    FILE *file;
+    char *path;
+    const sl_pipe *pipe; /* while a run goes on */
+};
+
+sl_status sl_run_log_create(const char *path, sl_run_log **out)
+{
+    *out = NULL;
+    sl_run_log *log = calloc(1, sizeof *log);
+    if (!log || !(log->path = strdup(path))) {
+        free(log);
+        return sl_error(SL_ERR_MEMORY, "no memory for the run log");
+    }
+    log->file = fopen(path, "w");
+    if (!log->file) {
+        sl_status status =
+            sl_error(SL_ERR_IO, "%s: the run log cannot be written: %s", path, strerror(errno));
+        sl_run_log_destroy(&log);
+        return status;
+    }
+    *out = log;
+    return SL_OK;
+}
+
+void sl_run_log_destroy(sl_run_log **log)
+{
+    if (!log || !*log)
+        return;
+    if ((*log)->file)
+        fclose((*log)->file);
+    free((*log)->path);
+    free(*log);
+    *log = NULL;
+}
+
+/* Takes the record; NULL: there was no memory for it. */
+static sl_status write_record(const sl_run_log *log, json_t *record)
+{
+    if (!record)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for a record", log->path);
+    int failed = json_dumpf(record, log->file, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    json_decref(record);
+    if (failed || fputc('\n', log->file) == EOF || fflush(log->file) != 0)
+        return sl_error(SL_ERR_IO, "%s: the run log cannot be written: %s", log->path,
+                        strerror(errno));
+    return SL_OK;
+}
+
+/* JSON has no NaN or infinity; they are written as null. */
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+static json_t *describe_model(const sl_model_options *model)
+{
+    return json_pack("{sI sI sI sI sI so ss ss sb}", "ntokens", (json_int_t)model->ntokens,
+                     "emsize", (json_int_t)model->emsize, "nhid", (json_int_t)model->nhid,
+                     "nlayers", (json_int_t)model->nlayers, "nhead", (json_int_t)model->nhead,
+                     "dropout", number(model->dropout), "mask",
+                     model->mask == SL_MASK_CAUSAL ? "causal" : "none", "activation",
+                     model->activation == SL_ACTIVATION_RELU ? "relu" : "gelu", "pre_norm",
+                     (int)model->pre_norm);
+}
+
+static json_t *describe_stages(const sl_pipe *pipe, bool devices)
+{
+    json_t *list = json_array();
+    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
+        int first, count;
+        sl_pipe_stage_modules(pipe, s, &first, &count);
+        json_array_append_new(list, devices ? json_string(sl_device_name(sl_pipe_device(pipe, s)))
+                                            : json_integer(count));
+    }
+    return list;
+}
+
+static sl_status log_started(void *context, const sl_run_info *info)
+{
+    sl_run_log *log = context;
+    const sl_train_options *options = info->options;
+    log->pipe = info->pipe;
+    return write_record(log,
+                        json_pack("{ss ss ss* so sI sI so so si ss ss sI sI si sI ss so}", "record",
+                                  "run", "version", SLUICE_VERSION, "preset", options->preset,
+                                  "model", describe_model(&options->model), "parameters",
+                                  (json_int_t)info->total_parameters, "ntokens",
+                                  (json_int_t)options->model.ntokens, "devices",
+                                  describe_stages(info->pipe, true), "partition",
+                                  describe_stages(info->pipe, false), "chunks", options->chunks,
+                                  "checkpoint", sl_checkpoint_name(options->checkpoint), "schedule",
+                                  sl_schedule_kind_name(options->schedule), "batch_size",
+                                  (json_int_t)options->batch_size, "bptt",
+                                  (json_int_t)options->bptt, "epochs", options->epochs, "seed",
+                                  (json_int_t)options->seed, "data", options->data, "lr",
+                                  number(options->lr.lr)));
+}
+
+static sl_status log_step(void *context, const sl_step_info *step)
+{
+    return write_record(context,
+                        json_pack("{ss sI sI sI so so so so so}", "record", "step", "epoch",
+                                  (json_int_t)step->epoch, "batch", (json_int_t)step->batch, "step",
+                                  (json_int_t)step->step, "loss", number(step->loss), "grad_norm",
+                                  number(step->grad_norm), "lr", number(step->lr), "ms",
+                                  number(1e3 * step->seconds), "tokens_per_s",
+                                  number((double)step->tokens / step->seconds)));
+}
+
+static json_t *by_category(const uint64_t *bytes)
+{
+    json_t *object = json_object();
+    for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
+        json_object_set_new(object, sl_memory_category_name((sl_memory_category)c),
+                            json_integer((json_int_t)bytes[c]));
+    return object;
+}
+
+static sl_status log_memory(const sl_run_log *log)
+{
+    for (int s = 0; s < sl_pipe_stages(log->pipe); s++) {
+        sl_memory_stats stats;
+        sl_device *device = sl_pipe_device(log->pipe, s);
+        sl_device_memory(device, &stats);
+        SL_TRY(write_record(log, json_pack("{ss ss so so sI sI}", "record", "memory", "device",
+                                           sl_device_name(device), "current_bytes",
+                                           by_category(stats.current_bytes), "peak_bytes",
+                                           by_category(stats.peak_bytes), "peak_total_bytes",
+                                           (json_int_t)stats.peak_total_bytes, "reserved_bytes",
+                                           (json_int_t)stats.reserved_bytes)));
+    }
+    return SL_OK;
+}
+
+static sl_status log_evaluated(void *context, const sl_eval_info *eval)
+{
+    const sl_run_log *log = context;
+    SL_TRY(write_record(log, json_pack("{ss ss sI so so sI so sb}", "record", "eval", "split",
+                                       sl_split_name(eval->split), "epoch", (json_int_t)eval->epoch,
+                                       "loss", number(eval->loss), "ppl", number(eval->perplexity),
+                                       "tokens", (json_int_t)eval->tokens, "seconds",
+                                       number(eval->seconds), "best", (int)eval->best)));
+    return log_memory(log);
+}
+
+static sl_status log_finished(void *context, const sl_run_info *info, const sl_run_result *result)
+{
+    (void)info;
+    return write_record(context,
+                        json_pack("{ss sI so so so so so}", "record", "end", "steps",
+                                  (json_int_t)result->steps, "seconds", number(result->seconds),
+                                  "best_valid_loss", number(result->best_valid_loss), "test_loss",
+                                  number(result->test_loss), "test_ppl",
+                                  number(result->test_perplexity), "best_possible_ppl",
+                                  result->best_possible_perplexity > 0
+                                      ? json_real(result->best_possible_perplexity)
+                                      : json_null()));
+}
+
+sl_reporter sl_run_log_reporter(sl_run_log *log)
+{
+    return (sl_reporter){log, log_started, log_step, log_evaluated, log_finished};
+}

@@ -1,0 +1,100 @@
+#include "train/update.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct stage_update {
+    sl_optimizer *optimizer;
+    double *terms; /* [parameters of the stage] */
+    int term_count;
+} stage_update;
+
+struct sli_update {
+    sl_pipe *pipe;
+    double lr, grad_scale; /* of the step under way */
+    double *all_terms;     /* every stage's, in the model's order */
+    int stages;
+    stage_update stage[]; /* [stages] */
+};
+
+static sl_status create_stage(stage_update *stage, const sl_optimizer_options *options,
+                              sl_parameter_set *set)
+{
+    stage->terms = calloc((size_t)sl_parameter_set_count(set) + 1, sizeof *stage->terms);
+    if (!stage->terms)
+        return sl_error(SL_ERR_MEMORY, "no memory for the gradient norm");
+    return sl_optimizer_create(options, set, &stage->optimizer);
+}
+
+sl_status sli_update_create(sl_pipe *pipe, const sl_optimizer_options *options, sli_update **out)
+{
+    *out = NULL;
+    int stages = sl_pipe_stages(pipe);
+    sli_update *update = calloc(1, sizeof *update + (size_t)stages * sizeof update->stage[0]);
+    if (!update)
+        return sl_error(SL_ERR_MEMORY, "no memory for the optimizers' record");
+    update->pipe = pipe;
+    update->stages = stages;
+    int parameters = 0;
+    sl_status status = SL_OK;
+    for (int s = 0; s < stages && status == SL_OK; s++) {
+        sl_parameter_set *set = sl_pipe_parameters(pipe, s);
+        parameters += sl_parameter_set_count(set);
+        status = create_stage(&update->stage[s], options, set);
+    }
+    update->all_terms = calloc((size_t)parameters + 1, sizeof *update->all_terms);
+    if (status == SL_OK && !update->all_terms)
+        status = sl_error(SL_ERR_MEMORY, "no memory for the gradient norm");
+    if (status != SL_OK)
+        sli_update_destroy(&update);
+    *out = update;
+    return status;
+}
+
+void sli_update_destroy(sli_update **update)
+{
+    if (!*update)
+        return;
+    for (int s = 0; s < (*update)->stages; s++) {
+        sl_optimizer_destroy(&(*update)->stage[s].optimizer);
+        free((*update)->stage[s].terms);
+    }
+    free((*update)->all_terms);
+    free(*update);
+    *update = NULL;
+}
+
+static sl_status stage_terms(int index, void *arg)
+{
+    sli_update *update = arg;
+    stage_update *stage = &update->stage[index];
+    return sl_grad_norm_terms(sl_pipe_parameters(update->pipe, index), SL_GRAD_NORM_L2,
+                              stage->terms, &stage->term_count);
+}
+
+sl_status sli_update_norm(sli_update *update, double *norm)
+{
+    SL_TRY(sl_pipe_run(update->pipe, stage_terms, update));
+    int count = 0;
+    for (int s = 0; s < update->stages; s++) {
+        const stage_update *stage = &update->stage[s];
+        memcpy(update->all_terms + count, stage->terms,
+               (size_t)stage->term_count * sizeof *stage->terms);
+        count += stage->term_count;
+    }
+    *norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, update->all_terms, count);
+    return SL_OK;
+}
+
+static sl_status step_stage(int index, void *arg)
+{
+    sli_update *update = arg;
+    return sl_optimizer_step(update->stage[index].optimizer, update->lr, update->grad_scale);
+}
+
+sl_status sli_update_apply(sli_update *update, double lr, double norm, double clip)
+{
+    update->lr = lr;
+    update->grad_scale = clip > 0 ? sl_clip_coefficient(norm, clip) : 1;
+    return sl_pipe_run(update->pipe, step_stage, update);
+}
