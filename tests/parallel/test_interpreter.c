@@ -1,0 +1,248 @@
+/* What runs, when, and how often: seen by modules that count their calls. */
+#include "sluice/pipe.h"
+#include "support/check.h"
+#include "support/modules.h"
+#include "support/pipes.h"
+#include "support/probe.h"
+
+#include <pthread.h>
+
+enum { FEATURES = 6 };
+
+/* A batch on a device of its own. */
+typedef struct data {
+    sl_device *device;
+    sl_tensor *input;
+} data;
+
+static data random_data(int64_t rows)
+{
+    data d;
+    sl_shape shape = sl_shape_2d(rows, FEATURES);
+    check_ok(sl_device_create_cpu(1, &d.device));
+    d.input = random_tensor(d.device, &shape, 11);
+    return d;
+}
+
+static void free_data(data *d)
+{
+    sl_tensor_destroy(&d->input);
+    sl_device_destroy(&d->device);
+}
+
+static sl_loss *mse(void)
+{
+    sl_loss *loss;
+    check_ok(sl_mse_loss_create(&loss));
+    return loss;
+}
+
+typedef struct crew {
+    probe probes[4];
+    sl_module *model;
+} crew;
+
+/* A model of probes only. */
+static void muster(crew *c, int count)
+{
+    sl_module *modules[4];
+    for (int i = 0; i < count; i++)
+        modules[i] = probe_module(&c->probes[i]);
+    check_ok(sl_sequential_create(modules, count, &c->model));
+}
+
+static void meet_in_first_call(probe *p, int call)
+{
+    if (call == 1)
+        pthread_barrier_wait(p->arg);
+}
+
+static void meet_in_second_call(probe *p, int call)
+{
+    if (call == 2)
+        pthread_barrier_wait(p->arg);
+}
+
+/* Stage 0 is in its second micro-batch while stage 1 is in its first: each waits for the other to
+ * be there, so this would never end if they took turns. */
+static void stages_run_at_the_same_time(void **state)
+{
+    (void)state;
+    pthread_barrier_t barrier;
+    pthread_barrier_init(&barrier, NULL, 2);
+    crew c = {.probes = {{.on_forward = meet_in_second_call, .arg = &barrier},
+                         {.on_forward = meet_in_first_call, .arg = &barrier}}};
+    muster(&c, 2);
+    test_pipe piped = open_pipe(c.model, NULL, (sl_pipe_options){.stages = 2, .chunks = 3}, 2, 1);
+    data d = random_data(3);
+    sl_tensor *output;
+    check_ok(sl_pipe_forward(piped.pipe, d.input, &output));
+    sl_tensor_destroy(&output);
+    close_pipe(&piped);
+    free_data(&d);
+    pthread_barrier_destroy(&barrier);
+}
+
+static void be_alone(probe *p, int call)
+{
+    (void)call;
+    atomic_int *inside = p->arg;
+    if (atomic_fetch_add(inside, 1) != 0)
+        p->fail_forward = call;
+    for (int i = 0; i < 10000; i++)
+        atomic_load(inside);
+    atomic_fetch_sub(inside, 1);
+}
+
+static void stages_on_one_device_take_turns(void **state)
+{
+    (void)state;
+    atomic_int inside = 0;
+    crew c = {0};
+    for (int i = 0; i < 4; i++)
+        c.probes[i] = (probe){.on_forward = be_alone, .arg = &inside};
+    muster(&c, 4);
+    test_pipe piped = open_pipe(c.model, NULL, (sl_pipe_options){.stages = 4, .chunks = 20}, 1, 1);
+    data d = random_data(20);
+    sl_tensor *output;
+    check_ok(sl_pipe_forward(piped.pipe, d.input, &output));
+    sl_tensor_destroy(&output);
+    close_pipe(&piped);
+    free_data(&d);
+}
+
+/* Four rows, four chunks: always recomputes four of them at each stage, except_last three, never
+ * none. At the last stage a discarded forward is not computed at all, since the loss is the only
+ * reader of its output: there, four forwards are enough in every mode. */
+static void recomputations_are_four_three_and_none(void **state)
+{
+    (void)state;
+    const struct {
+        sl_checkpoint mode;
+        int recomputations;
+    } cases[] = {{SL_CHECKPOINT_ALWAYS, 4},
+                 {SL_CHECKPOINT_EXCEPT_LAST, 3},
+                 {SL_CHECKPOINT_NEVER, 0}};
+    for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
+        for (int i = 0; i < 3; i++) {
+            crew c = {0};
+            muster(&c, 3);
+            test_pipe piped = open_pipe(c.model, mse(),
+                                        (sl_pipe_options){.stages = 3,
+                                                          .chunks = 4,
+                                                          .checkpoint = cases[i].mode,
+                                                          .schedule = (sl_schedule_kind)kind},
+                                        3, 1);
+            data d = random_data(4);
+            pipe_train(&piped, d.input, d.input, 0);
+            int traced[3] = {0};
+            const sl_timeline_entry *entries;
+            int count = sl_pipe_trace(piped.pipe, &entries);
+            for (int e = 0; e < count; e++)
+                traced[entries[e].stage] += entries[e].action.kind == SL_ACTION_RECOMPUTE;
+            for (int stage = 0; stage < 3; stage++) {
+                assert_int_equal(traced[stage], cases[i].recomputations);
+                assert_int_equal(c.probes[stage].forwards,
+                                 stage < 2 ? 4 + cases[i].recomputations : 4);
+                assert_int_equal(c.probes[stage].backwards, 4);
+            }
+            close_pipe(&piped);
+            free_data(&d);
+        }
+}
+
+static void evaluation_runs_every_stage_once_whatever_the_checkpoint_mode(void **state)
+{
+    (void)state;
+    crew c = {0};
+    muster(&c, 3);
+    test_pipe piped =
+        open_pipe(c.model, mse(),
+                  (sl_pipe_options){.stages = 3, .chunks = 4, .checkpoint = SL_CHECKPOINT_ALWAYS},
+                  3, 1);
+    data d = random_data(4);
+    double sum;
+    int64_t terms;
+    check_ok(sl_pipe_evaluate(piped.pipe, d.input, d.input, &sum, &terms));
+    assert_true(sum == 0.0);
+    for (int stage = 0; stage < 3; stage++) {
+        assert_int_equal(c.probes[stage].forwards, 4);
+        assert_int_equal(c.probes[stage].backwards, 0);
+    }
+    close_pipe(&piped);
+    free_data(&d);
+}
+
+/* ---- Trace ------------------------------------------------------------------------------ */
+
+static double end_of(const sl_timeline_entry *entries, int count, int stage, sl_action action)
+{
+    for (int i = 0; i < count; i++)
+        if (entries[i].stage == stage && entries[i].action.kind == action.kind &&
+            entries[i].action.micro == action.micro)
+            return entries[i].end;
+    fail_msg("stage %d never ran action %d of micro-batch %d", stage, (int)action.kind,
+             action.micro);
+    return 0;
+}
+
+static void check_trace(const sl_pipe *pipe, const sl_schedule *schedule)
+{
+    const sl_timeline_entry *entries;
+    int count = sl_pipe_trace(pipe, &entries), next[3] = {0}, total = 0;
+    double free_at[3] = {0};
+    for (int i = 0; i < count; i++) {
+        const sl_timeline_entry *e = &entries[i];
+        const sl_action *row;
+        assert_true(next[e->stage] < sl_schedule_actions(schedule, e->stage, &row));
+        assert_memory_equal(&e->action, &row[next[e->stage]++], sizeof e->action);
+        assert_true(e->start >= free_at[e->stage] && e->end >= e->start);
+        assert_true(i == 0 || e->start >= entries[i - 1].start);
+        free_at[e->stage] = e->end;
+        if (e->action.kind == SL_ACTION_BACKWARD && e->stage < 2)
+            assert_true(e->start >= end_of(entries, count, e->stage + 1, e->action));
+        bool forward =
+            e->action.kind == SL_ACTION_FORWARD || e->action.kind == SL_ACTION_FORWARD_DISCARD;
+        if (forward && e->stage > 0)
+            assert_true(e->start >= end_of(entries, count, e->stage - 1, e->action));
+    }
+    for (int stage = 0; stage < 3; stage++) {
+        const sl_action *row;
+        total += sl_schedule_actions(schedule, stage, &row);
+    }
+    assert_int_equal(count, total);
+}
+
+static void trace_has_every_action_of_the_table_in_an_order_that_can_be(void **state)
+{
+    (void)state;
+    data d = random_data(10);
+    for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++) {
+        crew c = {0};
+        muster(&c, 3);
+        sl_pipe_options options = {.stages = 3, .chunks = 5, .schedule = (sl_schedule_kind)kind};
+        test_pipe piped = open_pipe(c.model, mse(), options, 3, 1);
+        sl_schedule *schedule;
+        check_ok(
+            sl_schedule_create((sl_schedule_kind)kind, 3, 5, SL_CHECKPOINT_EXCEPT_LAST, &schedule));
+        for (uint64_t step = 0; step < 3; step++) {
+            pipe_train(&piped, d.input, d.input, step);
+            check_trace(piped.pipe, schedule);
+        }
+        sl_schedule_destroy(&schedule);
+        close_pipe(&piped);
+    }
+    free_data(&d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(stages_run_at_the_same_time),
+        cmocka_unit_test(stages_on_one_device_take_turns),
+        cmocka_unit_test(recomputations_are_four_three_and_none),
+        cmocka_unit_test(evaluation_runs_every_stage_once_whatever_the_checkpoint_mode),
+        cmocka_unit_test(trace_has_every_action_of_the_table_in_an_order_that_can_be),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

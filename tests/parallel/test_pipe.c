@@ -1,0 +1,329 @@
+#include "sluice/layers.h"
+#include "sluice/pipe.h"
+#include "support/check.h"
+#include "support/modules.h"
+#include "support/pipes.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+/* ---- What the tests run ----------------------------------------------------------------- */
+
+enum { FEATURES = 6, CLASSES = 5, WIDTH = 7 };
+
+/* Linear, GELU, LayerNorm, Dropout, Linear, ReLU, Linear. */
+static sl_module *perceptron(float dropout)
+{
+    sl_module *modules[7], *model;
+    check_ok(sl_linear_create(FEATURES, WIDTH, false, &modules[0]));
+    check_ok(sl_activation_create(SL_ACTIVATION_GELU, &modules[1]));
+    check_ok(sl_layer_norm_create(WIDTH, 0, &modules[2]));
+    check_ok(sl_dropout_create(dropout, &modules[3]));
+    check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[4]));
+    check_ok(sl_activation_create(SL_ACTIVATION_RELU, &modules[5]));
+    check_ok(sl_linear_create(WIDTH, CLASSES, false, &modules[6]));
+    check_ok(sl_sequential_create(modules, 7, &model));
+    return model;
+}
+
+static sl_loss *mse(void)
+{
+    sl_loss *loss;
+    check_ok(sl_mse_loss_create(&loss));
+    return loss;
+}
+
+/* A batch on a device of its own, which is none of the pipe's. */
+typedef struct data {
+    sl_device *device;
+    sl_tensor *input, *targets;
+} data;
+
+static data random_data(int64_t rows)
+{
+    data d;
+    sl_shape in = sl_shape_2d(rows, FEATURES), out = sl_shape_2d(rows, CLASSES);
+    check_ok(sl_device_create_cpu(1, &d.device));
+    d.input = random_tensor(d.device, &in, 11);
+    d.targets = random_tensor(d.device, &out, 12);
+    return d;
+}
+
+static void free_data(data *d)
+{
+    sl_tensor_destroy(&d->input);
+    sl_tensor_destroy(&d->targets);
+    sl_device_destroy(&d->device);
+}
+
+static test_pipe open_perceptron(sl_pipe_options options, float dropout)
+{
+    options.seed = 5;
+    return open_pipe(perceptron(dropout), mse(), options, options.stages, 1);
+}
+
+/* One stage, one chunk, nothing recomputed: the unpiped model. */
+static test_pipe open_unpiped(float dropout)
+{
+    return open_perceptron((sl_pipe_options){.stages = 1, .checkpoint = SL_CHECKPOINT_NEVER},
+                           dropout);
+}
+
+static void check_close(const float *a, const float *b, int64_t count, double limit)
+{
+    double distance = relative_distance(a, b, count);
+    if (!(distance <= limit))
+        fail_msg("relative distance %g is above %g", distance, limit);
+}
+
+/* ---- Forward ---------------------------------------------------------------------------- */
+
+static void output_is_the_unpiped_models_in_order(void **state)
+{
+    (void)state;
+    const int64_t rows[] = {12, 7, 5, 1}; /* even, uneven, and fewer than chunks */
+    for (int i = 0; i < 4; i++)
+        for (int stages = 1; stages <= 4; stages++) {
+            data d = random_data(rows[i]);
+            test_pipe alone = open_unpiped(0.5f);
+            test_pipe piped =
+                open_perceptron((sl_pipe_options){.stages = stages, .chunks = 6}, 0.5f);
+            sl_tensor *expected, *output;
+            check_ok(sl_pipe_forward(alone.pipe, d.input, &expected));
+            check_ok(sl_pipe_forward(piped.pipe, d.input, &output));
+            assert_true(sl_shape_equal(sl_tensor_shape(output), sl_tensor_shape(expected)));
+            assert_ptr_equal(sl_tensor_device(output), piped.devices[stages - 1]);
+            check_close(sl_tensor_f32(output), sl_tensor_f32(expected), rows[i] * CLASSES, 1e-6);
+            sl_tensor_destroy(&expected);
+            sl_tensor_destroy(&output);
+            close_pipe(&alone);
+            close_pipe(&piped);
+            free_data(&d);
+        }
+}
+
+static void pipe_without_a_loss_runs_forward_only(void **state)
+{
+    (void)state;
+    data d = random_data(4);
+    test_pipe piped = open_pipe(perceptron(0), NULL, (sl_pipe_options){.stages = 2}, 2, 1);
+    sl_tensor *output;
+    check_ok(sl_pipe_forward(piped.pipe, d.input, &output));
+    sl_tensor_destroy(&output);
+    double loss;
+    int64_t terms;
+    sl_pipe_batch batch = {.input = d.input, .targets = d.targets};
+    check_error(sl_pipe_train(piped.pipe, &batch, &loss), SL_ERR_INVALID,
+                "sl_pipe_train: the pipe was created without a loss");
+    check_error(sl_pipe_evaluate(piped.pipe, d.input, d.targets, &loss, &terms), SL_ERR_INVALID,
+                "sl_pipe_evaluate: the pipe was created without a loss");
+    close_pipe(&piped);
+    free_data(&d);
+}
+
+/* ---- Training --------------------------------------------------------------------------- */
+
+static void check_training(const sl_pipe_options *options, int64_t rows)
+{
+    data d = random_data(rows);
+    test_pipe alone = open_unpiped(0.3f), piped = open_perceptron(*options, 0.3f);
+    for (uint64_t step = 0; step < 2; step++) { /* the second adds to the first's gradients */
+        double expected = pipe_train(&alone, d.input, d.targets, step);
+        double loss = pipe_train(&piped, d.input, d.targets, step);
+        assert_true(fabs(loss - expected) <= 1e-6 * expected);
+        check_pipe_is_empty(&piped);
+    }
+    int64_t count, same;
+    float *expected = pipe_gradients(&alone, &same), *gradients = pipe_gradients(&piped, &count);
+    assert_int_equal(count, same);
+    check_close(gradients, expected, count, 1e-6);
+    free(expected);
+    free(gradients);
+    close_pipe(&alone);
+    close_pipe(&piped);
+    free_data(&d);
+}
+
+static void loss_and_gradients_are_the_unpiped_models(void **state)
+{
+    (void)state;
+    for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
+        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++)
+            for (int stages = 1; stages <= 3; stages++) {
+                sl_pipe_options options = {.stages = stages,
+                                           .chunks = 4,
+                                           .schedule = (sl_schedule_kind)kind,
+                                           .checkpoint = (sl_checkpoint)mode};
+                check_training(&options, 12);
+                check_training(&options, 10); /* 3, 3, 3, 1 */
+                check_training(&options, 2);  /* fewer micro-batches than chunks, and stages */
+            }
+}
+
+static void modules_may_be_cut_anywhere(void **state)
+{
+    (void)state;
+    check_training(&(sl_pipe_options){.stages = 7, .chunks = 3}, 9);
+    check_training(&(sl_pipe_options){.stages = 2, .chunks = 3, .balance = (int[]){1, 6}}, 9);
+    check_training(&(sl_pipe_options){.stages = 2, .chunks = 3, .balance = (int[]){6, 1}}, 9);
+}
+
+static void stages_may_share_devices(void **state)
+{
+    (void)state;
+    data d = random_data(8);
+    sl_pipe_options options = {.stages = 4, .chunks = 4, .seed = 5};
+    test_pipe alone = open_unpiped(0.3f);
+    double expected = pipe_train(&alone, d.input, d.targets, 0);
+    for (int devices = 1; devices <= 3; devices++) {
+        test_pipe shared = open_pipe(perceptron(0.3f), mse(), options, devices, 2);
+        double loss = pipe_train(&shared, d.input, d.targets, 0);
+        assert_true(fabs(loss - expected) <= 1e-6 * expected);
+        check_pipe_is_empty(&shared);
+        close_pipe(&shared);
+    }
+    close_pipe(&alone);
+    free_data(&d);
+}
+
+static void zero_grad_forgets_the_gradients(void **state)
+{
+    (void)state;
+    data d = random_data(6);
+    test_pipe piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0);
+    pipe_train(&piped, d.input, d.targets, 0);
+    int64_t count;
+    float *once = pipe_gradients(&piped, &count);
+    sl_pipe_zero_grad(piped.pipe);
+    pipe_train(&piped, d.input, d.targets, 0);
+    float *again = pipe_gradients(&piped, &count);
+    assert_memory_equal(once, again, (size_t)count * sizeof *once);
+    sl_pipe_zero_grad(piped.pipe);
+    float *zero = pipe_gradients(&piped, &count);
+    for (int64_t i = 0; i < count; i++)
+        assert_true(zero[i] == 0.0f);
+    free(once);
+    free(again);
+    free(zero);
+    close_pipe(&piped);
+    free_data(&d);
+}
+
+/* ---- Evaluation ------------------------------------------------------------------------- */
+
+static void evaluation_has_no_dropout_and_gives_sum_and_terms(void **state)
+{
+    (void)state;
+    data d = random_data(7);
+    test_pipe dropping = open_perceptron((sl_pipe_options){.stages = 3, .chunks = 4}, 0.9f);
+    test_pipe plain = open_unpiped(0);
+    double expected = pipe_train(&plain, d.input, d.targets, 0), sum;
+    int64_t terms;
+    check_ok(sl_pipe_evaluate(dropping.pipe, d.input, d.targets, &sum, &terms));
+    assert_int_equal(terms, 7 * CLASSES);
+    assert_true(fabs(sum / (double)terms - expected) <= 1e-6 * expected);
+    check_pipe_is_empty(&dropping);
+    close_pipe(&dropping);
+    close_pipe(&plain);
+    free_data(&d);
+}
+
+static void inference_has_no_gradients_and_refuses_to_train(void **state)
+{
+    (void)state;
+    data d = random_data(6);
+    test_pipe piped =
+        open_perceptron((sl_pipe_options){.stages = 2, .chunks = 3, .inference = true}, 0);
+    double sum, loss;
+    int64_t terms;
+    check_ok(sl_pipe_evaluate(piped.pipe, d.input, d.targets, &sum, &terms));
+    sl_pipe_batch batch = {.input = d.input, .targets = d.targets};
+    check_error(sl_pipe_train(piped.pipe, &batch, &loss), SL_ERR_INVALID,
+                "sl_pipe_train: the pipe was created for inference");
+    for (int stage = 0; stage < 2; stage++) {
+        sl_memory_stats stats;
+        sl_device_memory(piped.devices[stage], &stats);
+        assert_int_equal(stats.peak_bytes[SL_MEMORY_GRADIENTS], 0);
+    }
+    close_pipe(&piped);
+    free_data(&d);
+}
+
+static void batches_that_make_no_sense_are_refused(void **state)
+{
+    (void)state;
+    data d = random_data(6), other = random_data(5), none = random_data(0);
+    test_pipe piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 3}, 0);
+    double loss;
+    sl_tensor *output;
+    check_error(sl_pipe_train(piped.pipe, &(sl_pipe_batch){d.input, other.targets, 0, 0}, &loss),
+                SL_ERR_INVALID, "sl_pipe_train: the input has 6 rows, the targets have 5");
+    check_error(sl_pipe_train(piped.pipe, &(sl_pipe_batch){none.input, none.targets, 0, 0}, &loss),
+                SL_ERR_INVALID, "sl_pipe_train: the input must have at least one row, got [0, 6]");
+    check_error(sl_pipe_train(piped.pipe, &(sl_pipe_batch){.input = d.input}, &loss),
+                SL_ERR_INVALID, "sl_pipe_train: the batch has no targets");
+    check_error(sl_pipe_forward(piped.pipe, none.input, &output), SL_ERR_INVALID,
+                "sl_pipe_forward: the input must have at least one row");
+    assert_null(output);
+    close_pipe(&piped);
+    free_data(&d);
+    free_data(&other);
+    free_data(&none);
+}
+
+/* ---- Functions on the stages' threads --------------------------------------------------- */
+
+typedef struct visits {
+    pthread_t threads[4];
+    atomic_int count[4];
+    int fails_at;
+} visits;
+
+static sl_status visit(int stage, void *arg)
+{
+    visits *v = arg;
+    v->threads[stage] = pthread_self();
+    atomic_fetch_add(&v->count[stage], 1);
+    if (stage == v->fails_at)
+        return sl_error(SL_ERR_IO, "no more of this");
+    return SL_OK;
+}
+
+static void functions_run_once_on_each_stages_own_thread(void **state)
+{
+    (void)state;
+    test_pipe piped = open_perceptron((sl_pipe_options){.stages = 4}, 0);
+    visits v = {.fails_at = -1};
+    check_ok(sl_pipe_run(piped.pipe, visit, &v));
+    for (int a = 0; a < 4; a++) {
+        assert_int_equal(v.count[a], 1);
+        assert_false(pthread_equal(v.threads[a], pthread_self()));
+        for (int b = 0; b < a; b++)
+            assert_false(pthread_equal(v.threads[a], v.threads[b]));
+    }
+    v.fails_at = 2;
+    check_error(sl_pipe_run(piped.pipe, visit, &v), SL_ERR_IO, "[stage 2] no more of this");
+    v.fails_at = -1;
+    check_ok(sl_pipe_run(piped.pipe, visit, &v));
+    assert_int_equal(v.count[3], 3);
+    close_pipe(&piped);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(output_is_the_unpiped_models_in_order),
+        cmocka_unit_test(pipe_without_a_loss_runs_forward_only),
+        cmocka_unit_test(loss_and_gradients_are_the_unpiped_models),
+        cmocka_unit_test(modules_may_be_cut_anywhere),
+        cmocka_unit_test(stages_may_share_devices),
+        cmocka_unit_test(zero_grad_forgets_the_gradients),
+        cmocka_unit_test(evaluation_has_no_dropout_and_gives_sum_and_terms),
+        cmocka_unit_test(inference_has_no_gradients_and_refuses_to_train),
+        cmocka_unit_test(batches_that_make_no_sense_are_refused),
+        cmocka_unit_test(functions_run_once_on_each_stages_own_thread),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

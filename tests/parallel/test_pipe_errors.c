@@ -1,0 +1,319 @@
+/* Errors in stages: each ends the step everywhere, is reported as it was, and leaves the pipe
+ * usable. A hang shows as CTest's time limit. */
+#include "parallel/pipe.h"
+#include "sluice/layers.h"
+#include "support/check.h"
+#include "support/modules.h"
+#include "support/pipes.h"
+#include "support/probe.h"
+
+#include <math.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STAGES = 4, CHUNKS = 3, FEATURES = 6 };
+
+/* Four stages of a linear layer and a probe each, on devices of their own. */
+typedef struct rig {
+    probe probes[STAGES];
+    test_pipe pipe;
+    sl_tensor *input, *targets;
+} rig;
+
+static void build(rig *r, sl_pipe_options options, unsigned seed)
+{
+    sl_module *modules[2 * STAGES], *model;
+    for (int i = 0; i < STAGES; i++) {
+        r->probes[i] = (probe){0};
+        check_ok(sl_linear_create(FEATURES, FEATURES, false, &modules[2 * i]));
+        modules[2 * i + 1] = probe_module(&r->probes[i]);
+    }
+    check_ok(sl_sequential_create(modules, 2 * STAGES, &model));
+    sl_loss *loss;
+    check_ok(sl_mse_loss_create(&loss));
+    options.stages = STAGES;
+    options.chunks = CHUNKS;
+    options.balance = (int[]){2, 2, 2, 2};
+    options.seed = seed;
+    r->pipe = open_pipe(model, loss, options, STAGES, 1);
+    sl_shape shape = sl_shape_2d(2 * CHUNKS, FEATURES);
+    r->input = random_tensor(r->pipe.devices[0], &shape, 21);
+    r->targets = random_tensor(r->pipe.devices[STAGES - 1], &shape, 22);
+}
+
+static void tear_down(rig *r)
+{
+    sl_tensor_destroy(&r->input);
+    sl_tensor_destroy(&r->targets);
+    close_pipe(&r->pipe);
+}
+
+static sl_status train(rig *r, double *loss)
+{
+    sl_pipe_batch batch = {r->input, r->targets, 0, 0};
+    return sl_pipe_train(r->pipe.pipe, &batch, loss);
+}
+
+/* Bytes in use on all devices. */
+static uint64_t bytes_in_use(const rig *r)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < STAGES; i++) {
+        sl_memory_stats stats;
+        sl_device_memory(r->pipe.devices[i], &stats);
+        sum += stats.current_total_bytes;
+    }
+    return sum;
+}
+
+/* Where a probe is to fail, and in which of its calls. */
+typedef struct fault {
+    int stage, call;
+    bool backward;
+} fault;
+
+static void set_fault(rig *r, fault f)
+{
+    for (int i = 0; i < STAGES; i++) {
+        atomic_store(&r->probes[i].forwards, 0);
+        atomic_store(&r->probes[i].backwards, 0);
+        r->probes[i].fail_forward = i == f.stage && !f.backward ? f.call : 0;
+        r->probes[i].fail_backward = i == f.stage && f.backward ? f.call : 0;
+    }
+}
+
+/* Fails once; then the pipe must train as a pipe that never failed. */
+static void check_fault(rig *r, fault f, double expected)
+{
+    uint64_t before = bytes_in_use(r);
+    char text[128], place[32];
+    double loss = -1;
+    set_fault(r, f);
+    snprintf(text, sizeof text, "%d (Probe): the probe fails in %s %d", 2 * f.stage + 1,
+             f.backward ? "backward" : "forward", f.call);
+    snprintf(place, sizeof place, "[stage %d micro ", f.stage);
+    check_error(train(r, &loss), SL_ERR_NUMERIC, text);
+    assert_memory_equal(sl_error_text(), place, strlen(place));
+    assert_true(loss == -1);
+    assert_int_equal(bytes_in_use(r), before);
+
+    set_fault(r, (fault){.stage = -1});
+    sl_pipe_zero_grad(r->pipe.pipe);
+    check_ok(train(r, &loss));
+    assert_true(loss == expected);
+}
+
+static void any_failing_call_is_reported_and_leaves_a_usable_pipe(void **state)
+{
+    (void)state;
+    for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
+        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++) {
+            rig r;
+            build(&r,
+                  (sl_pipe_options){.schedule = (sl_schedule_kind)kind,
+                                    .checkpoint = (sl_checkpoint)mode},
+                  3);
+            double expected;
+            check_ok(train(&r, &expected));
+            for (int stage = 0; stage < STAGES; stage++)
+                for (int call = 1; call <= CHUNKS; call++)
+                    for (int backward = 0; backward < 2; backward++)
+                        check_fault(&r, (fault){stage, call, backward}, expected);
+            tear_down(&r);
+        }
+}
+
+/* In gpipe's order, call by call: forwards 0, 1, 2, then recomputations and backwards 2, 1, 0. */
+static void error_names_the_stage_and_the_micro_batch(void **state)
+{
+    (void)state;
+    rig r;
+    double loss;
+    build(&r, (sl_pipe_options){.checkpoint = SL_CHECKPOINT_ALWAYS}, 3);
+    const struct {
+        fault f;
+        const char *text;
+    } cases[] = {
+        {{1, 2, false}, "[stage 1 micro 1] 3 (Probe): the probe fails in forward 2"},
+        {{0, 4, false}, "[stage 0 micro 2] 1 (Probe): the probe fails in forward 4"},
+        {{2, 5, false}, "[stage 2 micro 1] 5 (Probe): the probe fails in forward 5"},
+        {{3, 1, true}, "[stage 3 micro 2] 7 (Probe): the probe fails in backward 1"},
+        {{0, 3, true}, "[stage 0 micro 0] 1 (Probe): the probe fails in backward 3"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        set_fault(&r, cases[i].f);
+        assert_int_equal(train(&r, &loss), SL_ERR_NUMERIC);
+        assert_string_equal(sl_error_text(), cases[i].text);
+    }
+    tear_down(&r);
+}
+
+static void evaluation_and_forward_report_errors_as_well(void **state)
+{
+    (void)state;
+    rig r;
+    build(&r, (sl_pipe_options){0}, 3);
+    uint64_t before = bytes_in_use(&r);
+    double sum, again;
+    int64_t terms;
+    sl_tensor *output;
+    check_ok(sl_pipe_evaluate(r.pipe.pipe, r.input, r.targets, &sum, &terms));
+    set_fault(&r, (fault){2, 3, false});
+    check_error(sl_pipe_evaluate(r.pipe.pipe, r.input, r.targets, &again, &terms), SL_ERR_NUMERIC,
+                "[stage 2 micro 2] 5 (Probe): the probe fails");
+    set_fault(&r, (fault){3, 2, false}); /* a part of the output is there already */
+    check_error(sl_pipe_forward(r.pipe.pipe, r.input, &output), SL_ERR_NUMERIC,
+                "[stage 3 micro 1] 7 (Probe): the probe fails");
+    assert_null(output);
+    assert_int_equal(bytes_in_use(&r), before);
+    set_fault(&r, (fault){.stage = -1});
+    check_ok(sl_pipe_evaluate(r.pipe.pipe, r.input, r.targets, &again, &terms));
+    assert_true(again == sum);
+    tear_down(&r);
+}
+
+/* ---- Who was first ---------------------------------------------------------------------- */
+
+typedef struct duel {
+    const sl_pipe *pipe;
+    probe *late;
+} duel;
+
+/* Fails when the other one is in the call in which it will fail. */
+static void fail_first(probe *p, int call)
+{
+    const duel *d = p->arg;
+    while (call == p->fail_forward && atomic_load(&d->late->forwards) < d->late->fail_forward)
+        sched_yield();
+}
+
+static void fail_second(probe *p, int call)
+{
+    const duel *d = p->arg;
+    while (call == p->fail_forward && !sli_failure_is_raised(&d->pipe->failure))
+        sched_yield();
+}
+
+static void check_duel(int early, int early_call, int late, int late_call)
+{
+    rig r;
+    double loss;
+    build(&r, (sl_pipe_options){.checkpoint = SL_CHECKPOINT_NEVER}, 3);
+    duel d = {r.pipe.pipe, &r.probes[late]};
+    r.probes[early].fail_forward = early_call;
+    r.probes[early].on_forward = fail_first;
+    r.probes[late].fail_forward = late_call;
+    r.probes[late].on_forward = fail_second;
+    r.probes[early].arg = r.probes[late].arg = &d;
+    char text[64];
+    snprintf(text, sizeof text, "[stage %d micro %d]", early, early_call - 1);
+    check_error(train(&r, &loss), SL_ERR_NUMERIC, text);
+    assert_int_equal(r.probes[late].forwards, late_call);
+    tear_down(&r);
+}
+
+static void of_two_errors_the_first_in_time_is_reported(void **state)
+{
+    (void)state;
+    check_duel(0, 2, 1, 1);
+    check_duel(1, 1, 0, 2);
+    check_duel(3, 1, 0, 3);
+}
+
+/* torchgpipe's early stop: of four stages the last raises in its first micro-batch; the one before
+ * has its second under way then, and does not begin its third. */
+typedef struct early_stop {
+    const sl_pipe *pipe;
+    probe *counter;
+} early_stop;
+
+static void wait_for_second_call_of_counter(probe *p, int call)
+{
+    (void)call;
+    const early_stop *stop = p->arg;
+    while (atomic_load(&stop->counter->forwards) < 2)
+        sched_yield();
+}
+
+static void wait_for_failure_in_second_call(probe *p, int call)
+{
+    const early_stop *stop = p->arg;
+    while (call == 2 && !sli_failure_is_raised(&stop->pipe->failure))
+        sched_yield();
+}
+
+static void stage_before_the_failing_one_begins_nothing_more(void **state)
+{
+    (void)state;
+    rig r;
+    double loss;
+    build(&r, (sl_pipe_options){.checkpoint = SL_CHECKPOINT_NEVER}, 3);
+    early_stop stop = {r.pipe.pipe, &r.probes[2]};
+    r.probes[2].arg = r.probes[3].arg = &stop;
+    r.probes[2].on_forward = wait_for_failure_in_second_call;
+    r.probes[3].on_forward = wait_for_second_call_of_counter;
+    r.probes[3].fail_forward = 1;
+    check_error(train(&r, &loss), SL_ERR_NUMERIC,
+                "[stage 3 micro 0] 7 (Probe): the probe fails in forward 1");
+    assert_int_equal(r.probes[2].forwards, 2);
+    assert_int_equal(r.probes[3].forwards, 1);
+    for (int stage = 0; stage < STAGES; stage++)
+        assert_int_equal(r.probes[stage].backwards, 0);
+    tear_down(&r);
+}
+
+/* ---- Modules that break their contract -------------------------------------------------- */
+
+static void results_that_are_missing_are_errors(void **state)
+{
+    (void)state;
+    rig r;
+    double loss;
+    build(&r, (sl_pipe_options){.checkpoint = SL_CHECKPOINT_NEVER}, 3);
+    r.probes[1].gives_nothing = true;
+    check_error(train(&r, &loss), SL_ERR_INVALID,
+                "[stage 1 micro 0] Probe gave no output, and reported no error");
+    r.probes[1].gives_nothing = false;
+    r.probes[2].leaves_on_pass = true;
+    check_error(train(&r, &loss), SL_ERR_INVALID, "[stage 2 micro 2]");
+    r.probes[2].leaves_on_pass = false;
+    check_ok(train(&r, &loss));
+    tear_down(&r);
+}
+
+static void input_that_a_module_cannot_take_is_an_error_of_its_stage(void **state)
+{
+    (void)state;
+    rig r;
+    double loss;
+    build(&r, (sl_pipe_options){0}, 3);
+    sl_shape wrong = sl_shape_2d(2 * CHUNKS, FEATURES + 1);
+    sl_tensor *input = random_tensor(r.pipe.devices[0], &wrong, 1);
+    sl_pipe_batch batch = {input, r.targets, 0, 0};
+    check_error(sl_pipe_train(r.pipe.pipe, &batch, &loss), SL_ERR_INVALID,
+                "[stage 0 micro 0] 0 (Linear): ");
+    sl_tensor_destroy(&input);
+    sl_tensor *targets = random_tensor(r.pipe.devices[0], &wrong, 1);
+    batch = (sl_pipe_batch){r.input, targets, 0, 0};
+    assert_int_equal(sl_pipe_train(r.pipe.pipe, &batch, &loss), SL_ERR_INVALID);
+    assert_memory_equal(sl_error_text(), "[stage 3 micro ", 15);
+    sl_tensor_destroy(&targets);
+    check_ok(train(&r, &loss));
+    tear_down(&r);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_failing_call_is_reported_and_leaves_a_usable_pipe),
+        cmocka_unit_test(error_names_the_stage_and_the_micro_batch),
+        cmocka_unit_test(evaluation_and_forward_report_errors_as_well),
+        cmocka_unit_test(of_two_errors_the_first_in_time_is_reported),
+        cmocka_unit_test(stage_before_the_failing_one_begins_nothing_more),
+        cmocka_unit_test(results_that_are_missing_are_errors),
+        cmocka_unit_test(input_that_a_module_cannot_take_is_an_error_of_its_stage),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
