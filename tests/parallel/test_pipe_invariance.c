@@ -1,0 +1,280 @@
+/* Losses and weights are the same bits for every number of stages, balance, checkpoint mode,
+ * schedule, number of devices and number of threads, dropout and all, given the same micro-batches.
+ *
+ * Each round draws a model, a batch and a number of chunks; trains a few steps on one stage with
+ * one thread; and then in pipes that are drawn as well. The seed is printed; SL_TEST_SEED sets
+ * another one. */
+#include "sluice/model.h"
+#include "sluice/pipe.h"
+#include "support/check.h"
+#include "support/modules.h"
+#include "support/pipes.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 3, MAX_MODULES = 12, ROUNDS = 25, PIPES_PER_ROUND = 8 };
+
+static unsigned seed_of_this_run(void)
+{
+    const char *text = getenv("SL_TEST_SEED");
+    unsigned seed = text ? (unsigned)strtoul(text, NULL, 10) : 20240518u;
+    printf("seed %u\n", seed);
+    return seed;
+}
+
+/* A number from low to high. */
+static int draw(unsigned *state, int low, int high)
+{
+    *state = *state * 1664525u + 1013904223u;
+    return low + (int)((*state >> 8) % (unsigned)(high - low + 1));
+}
+
+/* What a round trains. A model is built from its seed again and again. */
+typedef struct recipe {
+    unsigned seed;
+    int rows, chunks, features, classes;
+    bool is_language_model, is_classifier;
+} recipe;
+
+static sl_module *random_module(unsigned *state, int *width, bool is_last, int classes)
+{
+    sl_module *module;
+    int next;
+    switch (is_last ? 0 : draw(state, 0, 4)) {
+    case 0:
+        next = is_last ? classes : draw(state, 1, 40);
+        check_ok(sl_linear_create(*width, next, draw(state, 0, 1), &module));
+        *width = next;
+        break;
+    case 1:
+        check_ok(sl_layer_norm_create(*width, 0, &module));
+        break;
+    case 2:
+        check_ok(sl_dropout_create((float)draw(state, 0, 8) / 10.0f, &module));
+        break;
+    default:
+        check_ok(sl_activation_create(draw(state, 0, 1) ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU,
+                                      &module));
+    }
+    return module;
+}
+
+static sl_module *build_model(const recipe *r)
+{
+    unsigned state = r->seed;
+    sl_module *model;
+    if (r->is_language_model) {
+        sl_model_options options = {.ntokens = r->classes,
+                                    .emsize = 4 * draw(&state, 1, 5),
+                                    .nhid = draw(&state, 1, 30),
+                                    .nlayers = draw(&state, 1, 4),
+                                    .nhead = draw(&state, 0, 1) ? 4 : 2,
+                                    .dropout = 0.2f,
+                                    .mask = draw(&state, 0, 1) ? SL_MASK_CAUSAL : SL_MASK_NONE,
+                                    .pre_norm = draw(&state, 0, 1)};
+        check_ok(sl_transformer_lm_create(&options, &model));
+        return model;
+    }
+    sl_module *modules[MAX_MODULES];
+    int count = draw(&state, 1, MAX_MODULES), width = r->features;
+    for (int i = 0; i < count; i++)
+        modules[i] = random_module(&state, &width, i + 1 == count, r->classes);
+    check_ok(sl_sequential_create(modules, count, &model));
+    return model;
+}
+
+static sl_loss *build_loss(const recipe *r)
+{
+    sl_loss *loss;
+    if (r->is_language_model || r->is_classifier)
+        check_ok(sl_cross_entropy_create(&loss));
+    else
+        check_ok(sl_mse_loss_create(&loss));
+    return loss;
+}
+
+static sl_tensor *random_ids(sl_device *device, const sl_shape *shape, unsigned *state, int high)
+{
+    int32_t ids[512];
+    int64_t count = sl_shape_count(shape);
+    assert_true(count <= 512);
+    for (int64_t i = 0; i < count; i++)
+        ids[i] = draw(state, 0, high);
+    return integer_tensor(device, shape, ids);
+}
+
+typedef struct data {
+    sl_device *device;
+    sl_tensor *input, *targets;
+} data;
+
+static data build_data(const recipe *r)
+{
+    data d;
+    unsigned state = r->seed + 1;
+    check_ok(sl_device_create_cpu(1, &d.device));
+    sl_shape tokens = sl_shape_2d(r->rows, draw(&state, 1, 12));
+    sl_shape ids = sl_shape_1d(r->rows), in = sl_shape_2d(r->rows, r->features);
+    sl_shape out = sl_shape_2d(r->rows, r->classes);
+    if (r->is_language_model) {
+        d.input = random_ids(d.device, &tokens, &state, r->classes - 1);
+        d.targets = random_ids(d.device, &tokens, &state, r->classes - 1);
+    } else {
+        d.input = random_tensor(d.device, &in, r->seed);
+        d.targets = r->is_classifier ? random_ids(d.device, &ids, &state, r->classes - 1)
+                                     : random_tensor(d.device, &out, r->seed + 1);
+    }
+    return d;
+}
+
+static void free_data(data *d)
+{
+    sl_tensor_destroy(&d->input);
+    sl_tensor_destroy(&d->targets);
+    sl_device_destroy(&d->device);
+}
+
+/* ---- Training and comparing ------------------------------------------------------------- */
+
+typedef struct result {
+    double losses[STEPS], evaluated;
+    float *values;
+    int64_t count;
+} result;
+
+static result train(const recipe *r, const data *d, sl_pipe_options options, int devices,
+                    int threads)
+{
+    result got;
+    options.chunks = r->chunks;
+    options.seed = r->seed;
+    test_pipe piped = open_pipe(build_model(r), build_loss(r), options, devices, threads);
+    for (int step = 0; step < STEPS; step++) {
+        sl_pipe_zero_grad(piped.pipe);
+        got.losses[step] = pipe_train(&piped, d->input, d->targets, (uint64_t)step);
+        check_pipe_is_empty(&piped);
+        pipe_sgd_step(&piped, 0.05f);
+    }
+    int64_t terms;
+    check_ok(sl_pipe_evaluate(piped.pipe, d->input, d->targets, &got.evaluated, &terms));
+    got.values = pipe_values(&piped, &got.count);
+    close_pipe(&piped);
+    return got;
+}
+
+/* Draws where to cut: `stages` parts of `modules`, none of them empty. */
+static void draw_balance(unsigned *state, int modules, int stages, int *balance)
+{
+    for (int stage = 0; stage < stages; stage++)
+        balance[stage] = 1;
+    for (int left = modules - stages; left > 0; left--)
+        balance[draw(state, 0, stages - 1)]++;
+}
+
+static int module_count(const recipe *r)
+{
+    sl_module *model = build_model(r);
+    int count = sl_module_child_count(model);
+    sl_module_destroy(&model);
+    return count;
+}
+
+static void check_random_pipe(unsigned *state, const recipe *r, const data *d,
+                              const result *expected)
+{
+    int modules = module_count(r), balance[MAX_MODULES];
+    int stages = draw(state, 1, modules < 4 ? modules : 4);
+    draw_balance(state, modules, stages, balance);
+    sl_pipe_options options = {.stages = stages,
+                               .balance = balance,
+                               .checkpoint = (sl_checkpoint)draw(state, 0, 2),
+                               .schedule = (sl_schedule_kind)draw(state, 0, 1)};
+    int devices = draw(state, 1, stages), threads = draw(state, 1, 3);
+    result got = train(r, d, options, devices, threads);
+    assert_int_equal(got.count, expected->count);
+    bool same = memcmp(got.losses, expected->losses, sizeof got.losses) == 0 &&
+                got.evaluated == expected->evaluated &&
+                memcmp(got.values, expected->values, (size_t)got.count * sizeof(float)) == 0;
+    if (!same)
+        fail_msg("model %u (%s), %d rows in %d chunks, %d modules on %d stages and %d devices of "
+                 "%d threads, %s, %s: losses %.17g %.17g %.17g, should be %.17g %.17g %.17g",
+                 r->seed, r->is_language_model ? "transformer" : "perceptron", r->rows, r->chunks,
+                 modules, stages, devices, threads, sl_checkpoint_name(options.checkpoint),
+                 sl_schedule_kind_name(options.schedule), got.losses[0], got.losses[1],
+                 got.losses[2], expected->losses[0], expected->losses[1], expected->losses[2]);
+    free(got.values);
+}
+
+static recipe draw_recipe(unsigned *state, bool is_language_model)
+{
+    recipe r = {.seed = (unsigned)draw(state, 1, 1 << 20),
+                .rows = draw(state, 1, 20),
+                .features = draw(state, 1, 20),
+                .classes = draw(state, 2, 30),
+                .is_language_model = is_language_model,
+                .is_classifier = draw(state, 0, 1)};
+    r.chunks = draw(state, 1, 9);
+    return r;
+}
+
+static const sl_pipe_options one_stage = {.stages = 1, .checkpoint = SL_CHECKPOINT_NEVER};
+
+static void check_rounds(bool is_language_model)
+{
+    unsigned state = seed_of_this_run();
+    for (int round = 0; round < ROUNDS; round++) {
+        recipe r = draw_recipe(&state, is_language_model);
+        data d = build_data(&r);
+        result expected = train(&r, &d, one_stage, 1, 1);
+        for (int i = 0; i < PIPES_PER_ROUND; i++)
+            check_random_pipe(&state, &r, &d, &expected);
+        free(expected.values);
+        free_data(&d);
+    }
+}
+
+static void random_models_train_to_the_same_bits_in_any_pipe(void **state)
+{
+    (void)state;
+    check_rounds(false);
+}
+
+static void transformers_train_to_the_same_bits_in_any_pipe(void **state)
+{
+    (void)state;
+    check_rounds(true);
+}
+
+static void other_chunks_agree_to_rounding_with_dropout_on(void **state)
+{
+    (void)state;
+    unsigned draws = seed_of_this_run();
+    for (int round = 0; round < ROUNDS; round++) {
+        recipe r = draw_recipe(&draws, round % 2);
+        data d = build_data(&r);
+        r.chunks = 1;
+        result whole = train(&r, &d, one_stage, 1, 1);
+        r.chunks = draw(&draws, 2, 20);
+        result cut = train(&r, &d, one_stage, 1, 1);
+        for (int step = 0; step < STEPS; step++)
+            if (!(fabs(cut.losses[step] - whole.losses[step]) <= 1e-5 * fabs(whole.losses[step])))
+                fail_msg("model %u, %d rows: loss %.9g in %d chunks, %.9g in one", r.seed, r.rows,
+                         cut.losses[step], r.chunks, whole.losses[step]);
+        free(whole.values);
+        free(cut.values);
+        free_data(&d);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(random_models_train_to_the_same_bits_in_any_pipe),
+        cmocka_unit_test(transformers_train_to_the_same_bits_in_any_pipe),
+        cmocka_unit_test(other_chunks_agree_to_rounding_with_dropout_on),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
