@@ -193,6 +193,7 @@ static sl_status read_facts(const char *path, facts *out, bool *exists)
 {
     json_error_t error;
     FILE *file = fopen(path, "rb");
+    *out = (facts){0};
     *exists = file != NULL || errno != ENOENT;
     if (!file)
         return *exists ? sl_error(SL_ERR_IO, "%s: cannot be opened: %s", path, strerror(errno))

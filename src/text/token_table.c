@@ -52,7 +52,7 @@ static sl_status no_memory(const sli_token_table *table)
 
 static sl_status make_slots(size_t count, sli_token_slot **out)
 {
-    *out = malloc(count * sizeof **out);
+    *out = calloc(count, sizeof **out);
     if (!*out)
         return SL_ERR_MEMORY;
     for (size_t i = 0; i < count; i++)
