@@ -1,0 +1,200 @@
+/* What a step keeps in memory, against arithmetic.
+ *
+ * Two stages of MODULES probes each; a probe saves its input and makes an output of the same size,
+ * one unit. The batch is the caller's and costs the pipe nothing. So a micro-batch whose
+ * activations are kept costs
+ *
+ *     stage 0   MODULES - 1 units: the inputs of all modules but the first
+ *     stage 1   MODULES + 1 units: the inputs of all modules, and the output for the loss
+ *
+ * and one that waits for its recomputation costs nothing at stage 0 and one unit, its input, at
+ * stage 1. Gradients that stage 1 has sent count at stage 0, one unit each; how many of them are on
+ * their way at once depends on who is faster, so peaks have a lower and an upper bound. */
+#include "sluice/model.h"
+#include "sluice/pipe.h"
+#include "support/check.h"
+#include "support/modules.h"
+#include "support/pipes.h"
+#include "support/probe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { STAGES = 2, MODULES = 30, MICROS = 4, ROWS = 2 * MICROS, COLUMNS = 50 };
+enum { UNIT_BYTES = ROWS / MICROS * COLUMNS * (int)sizeof(float) };
+
+typedef struct rig {
+    probe probe; /* all modules' */
+    sl_device *device;
+    sl_tensor *batch;
+    test_pipe pipe;
+} rig;
+
+static void build(rig *r, sl_schedule_kind kind, sl_checkpoint checkpoint)
+{
+    sl_module *modules[STAGES * MODULES], *model;
+    sl_loss *loss;
+    r->probe = (probe){0};
+    for (int i = 0; i < STAGES * MODULES; i++)
+        modules[i] = probe_module(&r->probe);
+    check_ok(sl_sequential_create(modules, STAGES * MODULES, &model));
+    check_ok(sl_mse_loss_create(&loss));
+    sl_pipe_options options = {.stages = STAGES,
+                               .chunks = MICROS,
+                               .balance = (int[]){MODULES, MODULES},
+                               .schedule = kind,
+                               .checkpoint = checkpoint};
+    r->pipe = open_pipe(model, loss, options, STAGES, 1);
+    sl_shape shape = sl_shape_2d(ROWS, COLUMNS);
+    check_ok(sl_device_create_cpu(1, &r->device));
+    r->batch = random_tensor(r->device, &shape, 4);
+}
+
+static void tear_down(rig *r)
+{
+    sl_tensor_destroy(&r->batch);
+    sl_device_destroy(&r->device);
+    close_pipe(&r->pipe);
+}
+
+/* Highest use of activations at each stage during a training step, in units. */
+static void measure(sl_schedule_kind kind, sl_checkpoint checkpoint, double *units)
+{
+    rig r;
+    build(&r, kind, checkpoint);
+    for (uint64_t step = 0; step < 2; step++) {
+        for (int stage = 0; stage < STAGES; stage++)
+            sl_device_reset_peak(r.pipe.devices[stage]);
+        pipe_train(&r.pipe, r.batch, r.batch, step);
+        check_pipe_is_empty(&r.pipe);
+    }
+    for (int stage = 0; stage < STAGES; stage++) {
+        sl_memory_stats stats;
+        sl_device_memory(r.pipe.devices[stage], &stats);
+        units[stage] = (double)stats.peak_bytes[SL_MEMORY_ACTIVATIONS] / UNIT_BYTES;
+    }
+    tear_down(&r);
+}
+
+typedef struct bounds {
+    double low[STAGES], high[STAGES];
+} bounds;
+
+static bounds predict(sl_schedule_kind kind, sl_checkpoint checkpoint)
+{
+    const double ones[STAGES] = {1, 1};
+    sl_cost_model costs = {ones, ones, 0};
+    sl_schedule *schedule;
+    sl_simulation simulation;
+    check_ok(sl_schedule_create(kind, STAGES, MICROS, checkpoint, &schedule));
+    check_ok(sl_schedule_simulate(schedule, &costs, &simulation));
+    /* Inputs at stage 1 besides those of the micro-batches held: all others in gpipe; in 1f1b
+     * stage 0 is one micro-batch ahead, or not yet. */
+    int held = simulation.peak_held[1];
+    bool gpipe = kind == SL_SCHEDULE_GPIPE;
+    int waiting_low = gpipe ? MICROS - held : 0, waiting_high = gpipe ? MICROS - held : 1;
+    bounds b;
+    b.low[0] = simulation.peak_held[0] * (MODULES - 1) + 1; /* and the output that is being made */
+    b.high[0] = b.low[0] + MICROS;
+    b.low[1] = held * (MODULES + 1) + waiting_low;
+    b.high[1] = held * (MODULES + 1) + waiting_high + 1; /* and the loss's gradient */
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&schedule);
+    return b;
+}
+
+static void peaks_are_what_the_table_predicts(void **state)
+{
+    (void)state;
+    for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
+        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++) {
+            double units[STAGES];
+            measure((sl_schedule_kind)kind, (sl_checkpoint)mode, units);
+            bounds b = predict((sl_schedule_kind)kind, (sl_checkpoint)mode);
+            for (int stage = 0; stage < STAGES; stage++)
+                if (!(units[stage] >= b.low[stage] && units[stage] <= b.high[stage]))
+                    fail_msg("%s, %s: stage %d holds %g units, predicted %g to %g",
+                             sl_schedule_kind_name((sl_schedule_kind)kind),
+                             sl_checkpoint_name((sl_checkpoint)mode), stage, units[stage],
+                             b.low[stage], b.high[stage]);
+        }
+}
+
+static void checkpointing_and_1f1b_need_less_than_never_and_gpipe(void **state)
+{
+    (void)state;
+    double never[STAGES], except_last[STAGES], always[STAGES], one_each[STAGES];
+    measure(SL_SCHEDULE_GPIPE, SL_CHECKPOINT_NEVER, never);
+    measure(SL_SCHEDULE_GPIPE, SL_CHECKPOINT_EXCEPT_LAST, except_last);
+    measure(SL_SCHEDULE_GPIPE, SL_CHECKPOINT_ALWAYS, always);
+    measure(SL_SCHEDULE_1F1B, SL_CHECKPOINT_NEVER, one_each);
+    for (int stage = 0; stage < STAGES; stage++) {
+        assert_true(always[stage] < never[stage] / 3);
+        assert_true(except_last[stage] < never[stage] / 3);
+        assert_true(one_each[stage] < never[stage] / (stage == 0 ? 1.8 : 3.5));
+    }
+}
+
+static void evaluation_keeps_nothing_but_what_is_on_its_way(void **state)
+{
+    (void)state;
+    rig r;
+    build(&r, SL_SCHEDULE_GPIPE, SL_CHECKPOINT_NEVER);
+    double sum;
+    int64_t terms;
+    check_ok(sl_pipe_evaluate(r.pipe.pipe, r.batch, r.batch, &sum, &terms));
+    check_pipe_is_empty(&r.pipe);
+    for (int stage = 0; stage < STAGES; stage++) {
+        sl_memory_stats stats;
+        sl_device_memory(r.pipe.devices[stage], &stats);
+        int most = stage == 0 ? 2 : 2 + MICROS; /* a module's input and output; inputs that wait */
+        assert_true(stats.peak_bytes[SL_MEMORY_ACTIVATIONS] <= (uint64_t)(most * UNIT_BYTES));
+    }
+    tear_down(&r);
+}
+
+/* A language model whose logits outweigh everything else. */
+static void logits_of_a_batch_are_never_held_at_once(void **state)
+{
+    (void)state;
+    enum { TOKENS = 8, VOCABULARY = 4000 };
+    sl_model_options options = {
+        .ntokens = VOCABULARY, .emsize = 8, .nhid = 8, .nlayers = 2, .nhead = 2, .dropout = 0.1f};
+    sl_module *model;
+    sl_loss *loss;
+    check_ok(sl_transformer_lm_create(&options, &model));
+    check_ok(sl_cross_entropy_create(&loss));
+    test_pipe piped =
+        open_pipe(model, loss,
+                  (sl_pipe_options){.stages = 2, .chunks = ROWS, .checkpoint = SL_CHECKPOINT_NEVER},
+                  2, 1);
+    sl_device *last = piped.devices[1];
+    int32_t values[ROWS * TOKENS];
+    for (int i = 0; i < ROWS * TOKENS; i++)
+        values[i] = i * 61 % VOCABULARY;
+    sl_shape shape = sl_shape_2d(ROWS, TOKENS);
+    sl_tensor *ids = integer_tensor(last, &shape, values);
+    sl_memory_stats before, after;
+    sl_device_memory(last, &before);
+    sl_device_reset_peak(last);
+    pipe_train(&piped, ids, ids, 0);
+    double sum;
+    int64_t terms;
+    check_ok(sl_pipe_evaluate(piped.pipe, ids, ids, &sum, &terms));
+    sl_device_memory(last, &after);
+    uint64_t logits = (uint64_t)ROWS * TOKENS * VOCABULARY * sizeof(float);
+    assert_true(after.peak_total_bytes - before.current_total_bytes < logits / 2);
+    sl_tensor_destroy(&ids);
+    close_pipe(&piped);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(peaks_are_what_the_table_predicts),
+        cmocka_unit_test(checkpointing_and_1f1b_need_less_than_never_and_gpipe),
+        cmocka_unit_test(evaluation_keeps_nothing_but_what_is_on_its_way),
+        cmocka_unit_test(logits_of_a_batch_are_never_held_at_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
