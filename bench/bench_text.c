@@ -1,0 +1,126 @@
+/* How fast text becomes token ids on one core: reading the three files of a corpus, cutting them
+ * into tokens, counting these, ordering the vocabulary and looking every token up (sl_corpus_load).
+ *
+ * It is held against the plainest pass there is over the same files, in the same run: reading them
+ * and counting words between white space, with one table look-up a byte.
+ *
+ *   bench_text [DIR [REPEATS]]      default: SLUICE_DATA, else a synthetic corpus; 15 repeats */
+#include "support.h"
+
+#include "sluice/text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_REPEATS = 1000, DEFAULT_REPEATS = 15, BLOCK_BYTES = 1 << 18 };
+
+typedef struct scan_result {
+    int64_t bytes, words;
+} scan_result;
+
+/* The bound. */
+static void scan_file(const char *path, scan_result *result)
+{
+    static const unsigned char is_space[256] = {
+        ['\t'] = 1, ['\n'] = 1, ['\v'] = 1, ['\f'] = 1, ['\r'] = 1, [' '] = 1};
+    static unsigned char block[BLOCK_BYTES];
+    unsigned before = 1;
+    FILE *file = fopen(path, "rb");
+    if (!file)
+        bench_check(sl_error(SL_ERR_IO, "%s: cannot be opened", path));
+    setvbuf(file, NULL, _IONBF, 0);
+    for (size_t got; (got = fread(block, 1, sizeof block, file)) > 0;) {
+        for (size_t i = 0; i < got; i++) {
+            unsigned now = is_space[block[i]];
+            result->words += before & (now ^ 1);
+            before = now;
+        }
+        result->bytes += (int64_t)got;
+    }
+    fclose(file);
+}
+
+typedef struct measurement {
+    double scan_seconds[MAX_REPEATS], load_seconds[MAX_REPEATS];
+    scan_result scanned;
+    int64_t tokens;
+    int32_t types;
+} measurement;
+
+static void measure_once(const char *directory, int repeat, measurement *into)
+{
+    sl_corpus *corpus;
+    double start = bench_now();
+    bench_check(sl_corpus_load(directory, NULL, &corpus));
+    into->load_seconds[repeat] = bench_now() - start;
+    into->types = sl_vocab_size(sl_corpus_vocab(corpus));
+    into->tokens = 0;
+    into->scanned = (scan_result){0, 0};
+    start = bench_now();
+    for (int split = 0; split < SL_SPLITS; split++)
+        scan_file(sl_corpus_path(corpus, (sl_split)split), &into->scanned);
+    into->scan_seconds[repeat] = bench_now() - start;
+    for (int split = 0; split < SL_SPLITS; split++)
+        into->tokens += sl_corpus_tokens(corpus, (sl_split)split)->count;
+    sl_corpus_destroy(&corpus);
+}
+
+static void report(measurement *of, int repeats)
+{
+    double megabytes = 1e-6 * (double)of->scanned.bytes;
+    double load = bench_median(of->load_seconds, repeats);
+    double scan = bench_median(of->scan_seconds, repeats);
+    printf(
+        "%.1f MB, %lld tokens, %d types, one core: %.1f MB/s (best %.1f); counting words between "
+        "white space alone: %.1f MB/s: ratio %.3f\n",
+        megabytes, (long long)of->tokens, of->types, megabytes / load,
+        megabytes / of->load_seconds[0], megabytes / scan, scan / load);
+    printf("{\"bench\":\"text\",\"megabytes\":%.3f,\"tokens\":%lld,\"types\":%d,"
+           "\"mb_per_s\":%.2f,\"scan_mb_per_s\":%.2f,\"ratio\":%.4f}\n",
+           megabytes, (long long)of->tokens, of->types, megabytes / load, megabytes / scan,
+           scan / load);
+}
+
+/* A corpus of ten megabytes in a new directory, whose name is written to `directory`. */
+static void make_corpus(char *directory)
+{
+    const sl_synthetic_options options = {.train_tokens = 2000000};
+    if (!mkdtemp(directory))
+        bench_check(sl_error(SL_ERR_IO, "%s: cannot be made a directory", directory));
+    bench_check(sl_synthetic_corpus_write(directory, &options));
+}
+
+static void remove_corpus(const char *directory)
+{
+    static const char *const names[] = {"train.txt", "valid.txt", "test.txt", "grammar.json"};
+    char path[128];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", directory, names[i]);
+        remove(path);
+    }
+    rmdir(directory);
+}
+
+int main(int argc, char **argv)
+{
+    static measurement measured;
+    char synthetic[] = "/tmp/sluice-bench-text-XXXXXX";
+    const char *directory = argc > 1 ? argv[1] : getenv("SLUICE_DATA");
+    long repeats = argc > 2 ? strtol(argv[2], NULL, 10) : DEFAULT_REPEATS;
+    if (argc > 3 || repeats < 1 || repeats > MAX_REPEATS) {
+        fprintf(stderr, "usage: bench_text [DIR [REPEATS (1 to %d)]]\n", MAX_REPEATS);
+        return 2;
+    }
+    bool made = !directory || !directory[0];
+    if (made)
+        make_corpus(synthetic);
+    printf("corpus: %s%s\n", made ? "synthetic, " : "", made ? synthetic : directory);
+    for (int i = 0; i < repeats; i++)
+        measure_once(made ? synthetic : directory, i, &measured);
+    if (made)
+        remove_corpus(synthetic);
+    report(&measured, (int)repeats);
+    return 0;
+}
