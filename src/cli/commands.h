@@ -1,5 +1,5 @@
 /* The subcommands: each parses its own arguments and returns the program's exit status: 0, 1 after
- * an error at run time, 64 (EX_USAGE, argp's) for arguments that make no sense. */
+ * an error at run time, 2 for arguments that make no sense. */
 #ifndef SLI_CLI_COMMANDS_H
 #define SLI_CLI_COMMANDS_H
 

@@ -1,0 +1,36 @@
+/* What the subcommands share: numbers from arguments, and how they fail. */
+#ifndef SLI_CLI_ARGUMENTS_H
+#define SLI_CLI_ARGUMENTS_H
+
+#include "sluice/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { CLI_EXIT_ERROR = 1, CLI_EXIT_USAGE = 2 };
+
+/* Prints "sluice: SENTENCE, got "GOT"" (without the end where got is NULL) and ends the program
+ * with CLI_EXIT_USAGE. */
+_Noreturn void cli_refuse(const char *sentence, const char *got);
+
+/* Prints the error text of a failed call, and gives the program's exit status; 0 for SL_OK. */
+int cli_finish(sl_status status);
+
+/* Numbers, whole text or refused: "--NAME must be a whole number from LOWEST to HIGHEST". */
+int64_t cli_parse_integer(const char *name, const char *text, int64_t lowest, int64_t highest);
+/* Any seed: 0 to 2^64 - 1. */
+uint64_t cli_parse_seed(const char *name, const char *text);
+/* Not negative, not infinite. */
+double cli_parse_real(const char *name, const char *text);
+
+/* The index of `text` among `choices` (the last is NULL), or refused with all of them listed. */
+int cli_parse_choice(const char *name, const char *text, const char *const *choices);
+
+enum { CLI_NUMBER_BYTES = 32 };
+/* Writes 2,049,990 for 2049990 and returns `text`. */
+const char *cli_with_commas(int64_t number, char text[CLI_NUMBER_BYTES]);
+
+/* Writes "1.25 GiB" and returns `text`. */
+const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES]);
+
+#endif

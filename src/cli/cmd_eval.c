@@ -1,0 +1,111 @@
+/* sluice eval: the loss of saved weights on a split. */
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/saved_model.h"
+
+#include <argp.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum {
+    KEY_INIT = 0x100,
+    KEY_DATA,
+    KEY_SPLIT,
+    KEY_EVAL_BATCH_SIZE,
+    KEY_BPTT,
+    KEY_EVAL_MAX_BATCHES,
+    KEY_DEVICES
+};
+
+typedef struct settings {
+    const char *init, *data, *devices;
+    sl_split split;
+    int64_t batch_size, bptt, max_batches;
+} settings;
+
+static const struct argp_option options[] = {
+    {"init", KEY_INIT, "FILE", 0, "Weights (safetensors), the vocabulary beside them", 1},
+    {"data", KEY_DATA, "DIR", 0, "Directory of text", 1},
+    {"split", KEY_SPLIT, "NAME", 0, "train, valid or test (default)", 1},
+    {"eval-batch-size", KEY_EVAL_BATCH_SIZE, "N", 0, "Columns of a batch (default 10)", 1},
+    {"bptt", KEY_BPTT, "T", 0, "Tokens of each column in a block (default 35)", 1},
+    {"eval-max-batches", KEY_EVAL_MAX_BATCHES, "N", 0, "Batches at most; 0: all (default)", 1},
+    {"devices", KEY_DEVICES, "LIST", 0, "One device a stage (default cpu:0: all cores)", 1},
+    {0},
+};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    static const char *const splits[] = {"train", "valid", "test", NULL};
+    settings *to = state->input;
+    switch (key) {
+    case KEY_INIT:
+        to->init = text;
+        return 0;
+    case KEY_DATA:
+        to->data = text;
+        return 0;
+    case KEY_SPLIT:
+        to->split = (sl_split)cli_parse_choice("split", text, splits);
+        return 0;
+    case KEY_EVAL_BATCH_SIZE:
+        to->batch_size = cli_parse_integer("eval-batch-size", text, 1, INT64_MAX);
+        return 0;
+    case KEY_BPTT:
+        to->bptt = cli_parse_integer("bptt", text, 1, 5000);
+        return 0;
+    case KEY_EVAL_MAX_BATCHES:
+        to->max_batches = cli_parse_integer("eval-max-batches", text, 0, INT64_MAX);
+        return 0;
+    case KEY_DEVICES:
+        to->devices = text;
+        return 0;
+    case ARGP_KEY_ARG:
+        cli_refuse("eval takes options only", text);
+    case ARGP_KEY_END:
+        if (!to->init || !to->data)
+            cli_refuse("eval needs --init FILE and --data DIR", NULL);
+        return 0;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static sl_status evaluate(const settings *from, const cli_saved_model *saved)
+{
+    char *path;
+    sl_tokens tokens;
+    double loss;
+    int64_t scored;
+    SL_TRY(sl_split_path(from->data, from->split, &path));
+    sl_status status = sl_tokens_read(saved->vocab, path, &tokens);
+    free(path);
+    if (status != SL_OK)
+        return status;
+    status = sl_evaluate_tokens(saved->pipe, &tokens, from->batch_size, from->bptt,
+                                from->max_batches, &loss, &scored);
+    sl_tokens_free(&tokens);
+    if (status == SL_OK)
+        printf("%s loss %.4f | %s ppl %.2f | %" PRId64 " tokens\n", sl_split_name(from->split),
+               loss, sl_split_name(from->split), exp(loss), scored);
+    return status;
+}
+
+int cmd_eval(int argc, char **argv)
+{
+    static const struct argp parser = {
+        .options = options,
+        .parser = parse_option,
+        .doc = "Evaluates saved weights: the mean loss per token of a split, and its perplexity.",
+    };
+    settings parsed = {.split = SL_SPLIT_TEST, .batch_size = 10, .bptt = 35};
+    cli_saved_model saved;
+    argp_parse(&parser, argc, argv, 0, NULL, &parsed);
+    sl_status status = cli_saved_model_load(parsed.init, parsed.devices, &saved);
+    if (status == SL_OK)
+        status = evaluate(&parsed, &saved);
+    cli_saved_model_clear(&saved);
+    return cli_finish(status);
+}

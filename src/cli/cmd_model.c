@@ -1,0 +1,83 @@
+/* sluice model: what a model consists of and will need, without building it. */
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/progress.h"
+#include "cli/run_options.h"
+
+#include <stdio.h>
+
+enum { KEY_NTOKENS = 0x100, KEY_DATA_DIR };
+
+typedef struct settings {
+    cli_run_options run;
+    int64_t ntokens; /* 0: from the data */
+    const char *data;
+} settings;
+
+static const struct argp_option options[] = {
+    {0, 0, NULL, 0, "Vocabulary:", 4},
+    {"ntokens", KEY_NTOKENS, "N", 0, "Types in the vocabulary (default: WikiText-2's 28782)", 4},
+    {"data", KEY_DATA_DIR, "DIR", 0, "Count them in this directory's training text", 4},
+    {0},
+};
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    settings *to = state->input;
+    switch (key) {
+    case ARGP_KEY_INIT:
+        state->child_inputs[0] = &to->run;
+        return 0;
+    case KEY_NTOKENS:
+        to->ntokens = cli_parse_integer("ntokens", text, 1, INT32_MAX);
+        return 0;
+    case KEY_DATA_DIR:
+        to->data = text;
+        return 0;
+    case ARGP_KEY_ARG:
+        cli_refuse("model takes options only", text);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static sl_status count_types(const char *data, int64_t *ntokens)
+{
+    sl_corpus *corpus;
+    SL_TRY(sl_corpus_load(data, NULL, &corpus));
+    *ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
+    sl_corpus_destroy(&corpus);
+    return SL_OK;
+}
+
+static sl_status run(settings *from)
+{
+    sl_train_options *train = &from->run.train;
+    sl_module *model;
+    sl_plan plan;
+    SL_TRY(sl_train_options_check(train));
+    train->model.ntokens = from->ntokens;
+    if (from->data)
+        SL_TRY(count_types(from->data, &train->model.ntokens));
+    SL_TRY(sl_transformer_lm_create(&train->model, &model));
+    sl_status status = sl_plan_create(train, model, &plan);
+    if (status == SL_OK)
+        cli_print_model(train, model, &plan);
+    sl_module_destroy(&model);
+    return status;
+}
+
+int cmd_model(int argc, char **argv)
+{
+    static const struct argp_child children[] = {{&cli_structure_argp, 0, NULL, 0}, {0}};
+    static const struct argp parser = {
+        .options = options,
+        .parser = parse_option,
+        .children = children,
+        .doc = "Shows a model's layers, how it is cut into stages, and the bytes that each stage "
+               "will need, without allocating them.",
+    };
+    settings parsed = {.ntokens = 28782};
+    cli_run_parse(&parser, argc, argv, &parsed, &parsed.run);
+    return cli_finish(run(&parsed));
+}

@@ -1,0 +1,62 @@
+/* The program: finds the subcommand and hands it the rest of the line. */
+#include "cli/arguments.h"
+#include "cli/commands.h"
+
+#include <argp.h>
+#include <stdio.h>
+#include <string.h>
+
+typedef struct command {
+    const char *name;
+    int (*run)(int argc, char **argv);
+    const char *what;
+} command;
+
+static const command commands[] = {
+    {"train", cmd_train, "train a model, validate and test it"},
+    {"eval", cmd_eval, "the loss and perplexity of saved weights"},
+    {"generate", cmd_generate, "text from saved weights"},
+    {"model", cmd_model, "a model's layers, partition and memory"},
+    {"schedule", cmd_schedule, "draw a pipeline schedule"},
+    {"data", cmd_data, "what a directory of text is made of; a synthetic corpus"},
+};
+
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void print_help(void)
+{
+    printf("Usage: sluice COMMAND [OPTION...]\n"
+           "Trains Transformer language models on many devices at once.\n\n");
+    for (int i = 0; i < COMMANDS; i++)
+        printf("  %-10s %s\n", commands[i].name, commands[i].what);
+    printf("\n`sluice COMMAND --help` shows a command's options. The exit status is 0, 1 after an\n"
+           "error, or 2 for a command line that makes no sense.\n");
+}
+
+static int run_command(const command *chosen, int argc, char **argv)
+{
+    /* argp calls the program by argv[0] in its messages. */
+    char name[32];
+    snprintf(name, sizeof name, "sluice %s", chosen->name);
+    argv[0] = name;
+    return chosen->run(argc, argv);
+}
+
+int main(int argc, char **argv)
+{
+    argp_err_exit_status = CLI_EXIT_USAGE;
+    if (argc < 2)
+        cli_refuse("a command is needed: see sluice --help", NULL);
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help();
+        return 0;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("sluice %s\n", SLUICE_VERSION);
+        return 0;
+    }
+    for (int i = 0; i < COMMANDS; i++)
+        if (strcmp(argv[1], commands[i].name) == 0)
+            return run_command(&commands[i], argc - 1, argv + 1);
+    cli_refuse("there is no such command (see sluice --help)", argv[1]);
+}
