@@ -113,26 +113,31 @@ void sli_reduce(sl_dtype dtype, sl_reduce_op op, const void *const *sources, int
                 int64_t start, int64_t count, void *out)
 {
     const size_t size = sl_dtype_bytes(dtype);
-    double total[BLOCK]; /* wide enough for each type */
+    union {
+        float f32[BLOCK]; /* bf16 as well */
+        double f64[BLOCK];
+        uint32_t u32[BLOCK];
+        uint64_t u64[BLOCK];
+    } total;
     for (int64_t done = 0; done < count; done += BLOCK) {
         int64_t length = count - done < BLOCK ? count - done : BLOCK;
         size_t offset = (size_t)(start + done) * size;
         if (dtype == SL_BF16) {
             const uint16_t *first = (const uint16_t *)((const char *)sources[0] + offset);
             for (int64_t i = 0; i < length; i++)
-                ((float *)total)[i] = bf16_to_f32(first[i]);
+                total.f32[i] = bf16_to_f32(first[i]);
         } else {
-            memcpy(total, (const char *)sources[0] + offset, (size_t)length * size);
+            memcpy(&total, (const char *)sources[0] + offset, (size_t)length * size);
         }
         for (int s = 1; s < source_count; s++)
-            combine_block(dtype, op, total, (const char *)sources[s] + offset, length);
+            combine_block(dtype, op, &total, (const char *)sources[s] + offset, length);
         if (op == SL_REDUCE_AVERAGE)
-            scale_block(dtype, total, length, source_count);
+            scale_block(dtype, &total, length, source_count);
         char *to = (char *)out + (size_t)done * size;
         if (dtype == SL_BF16)
             for (int64_t i = 0; i < length; i++)
-                ((uint16_t *)to)[i] = f32_to_bf16(((float *)total)[i]);
+                ((uint16_t *)to)[i] = f32_to_bf16(total.f32[i]);
         else
-            memcpy(to, total, (size_t)length * size);
+            memcpy(to, &total, (size_t)length * size);
     }
 }
