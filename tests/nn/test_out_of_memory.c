@@ -224,7 +224,7 @@ static void check_step(sl_device *device, const sl_tensor *ids, bool pre_norm)
             break;
         check_error(status, SL_ERR_MEMORY, "memory");
     }
-    assert_in_range(number, HOST_CAN_FAIL ? 300 : 50, 5000);
+    assert_in_range(number, HOST_CAN_FAIL ? 300 : 30, 5000);
     print_message("%ld allocations failed in turn\n", number);
 }
 

@@ -1,0 +1,186 @@
+/* One layer, forward and backward, for test_layers.py:
+ *
+ *   layer_driver KIND key=value... < records > records
+ *
+ * Reads `in`, a parameter under each name that it should not initialize itself, and `grad_out` (or
+ * `targets`, for a layer that cross entropy takes over). Writes `out` (or `row_losses`), `grad_in`,
+ * and `grad.NAME` of each trained parameter or `value.NAME` of each other. */
+#include "records.h"
+
+#include "sluice/layers.h"
+#include "sluice/loss.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Options ---------------------------------------------------------------------------- */
+
+static const char *option_text(char **arguments, const char *key)
+{
+    size_t length = strlen(key);
+    for (; *arguments; arguments++)
+        if (strncmp(*arguments, key, length) == 0 && (*arguments)[length] == '=')
+            return *arguments + length + 1;
+    records_check(sl_error(SL_ERR_INVALID, "option %s is missing", key));
+    return NULL;
+}
+
+static int64_t option(char **arguments, const char *key)
+{
+    const char *text = option_text(arguments, key);
+    char *end;
+    long long value = strtoll(text, &end, 10);
+    if (end == text || *end)
+        records_check(sl_error(SL_ERR_INVALID, "option %s is not a number: %s", key, text));
+    return value;
+}
+
+static sl_mask mask_option(char **arguments)
+{
+    return strcmp(option_text(arguments, "mask"), "causal") ? SL_MASK_NONE : SL_MASK_CAUSAL;
+}
+
+static sl_activation activation_option(char **arguments)
+{
+    bool relu = strcmp(option_text(arguments, "activation"), "relu") == 0;
+    return relu ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU;
+}
+
+static sl_status create_encoder_layer(char **o, sl_module **out)
+{
+    sl_encoder_layer_options options = {.width = option(o, "width"),
+                                        .heads = option(o, "heads"),
+                                        .feed_forward = option(o, "feed_forward"),
+                                        .mask = mask_option(o),
+                                        .activation = activation_option(o),
+                                        .pre_norm = option(o, "pre_norm")};
+    return sl_encoder_layer_create(&options, out);
+}
+
+static sl_status create_embedding(char **o, sl_module **out)
+{
+    sl_embedding_options options = {.ntokens = option(o, "ntokens"),
+                                    .width = option(o, "width"),
+                                    .max_len = option(o, "max_len")};
+    return sl_embedding_create(&options, out);
+}
+
+static sl_status create(const char *kind, char **o, sl_module **out)
+{
+    if (strcmp(kind, "linear") == 0)
+        return sl_linear_create(option(o, "in"), option(o, "out"), option(o, "no_bias"), out);
+    if (strcmp(kind, "layer_norm") == 0)
+        return sl_layer_norm_create(option(o, "width"), 0.0f, out);
+    if (strcmp(kind, "activation") == 0)
+        return sl_activation_create(activation_option(o), out);
+    if (strcmp(kind, "self_attention") == 0)
+        return sl_self_attention_create(option(o, "width"), option(o, "heads"), 0.0f,
+                                        mask_option(o), out);
+    if (strcmp(kind, "encoder_layer") == 0)
+        return create_encoder_layer(o, out);
+    if (strcmp(kind, "encoder") == 0)
+        return create_embedding(o, out);
+    if (strcmp(kind, "decoder") == 0)
+        return sl_decoder_create(option(o, "width"), option(o, "ntokens"), out);
+    return sl_error(SL_ERR_INVALID, "unknown layer %s", kind);
+}
+
+/* ---- Running ---------------------------------------------------------------------------- */
+
+static void load_parameters(sl_parameter_set *set, const records *given)
+{
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+        sl_parameter *parameter = sl_parameter_set_get(set, i);
+        const record *values = records_find(given, sl_parameter_name(parameter));
+        if (!values)
+            continue;
+        if (!sl_shape_equal(&values->shape, sl_parameter_shape(parameter)))
+            records_check(sl_error(SL_ERR_INVALID, "%s has another shape", values->name));
+        sl_tensor_write(sl_parameter_value(parameter), values->data);
+    }
+}
+
+static void write_parameters(sl_parameter_set *set)
+{
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+        sl_parameter *parameter = sl_parameter_set_get(set, i);
+        bool trained = sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED;
+        char name[RECORD_NAME_BYTES];
+        snprintf(name, sizeof name, "%s.%s", trained ? "grad" : "value",
+                 sl_parameter_name(parameter));
+        records_write_tensor(stdout, name,
+                             trained ? sl_parameter_grad(parameter)
+                                     : sl_parameter_value(parameter));
+    }
+}
+
+static void run_layer(sl_module *module, sl_device *device, const records *given)
+{
+    sl_pass *pass;
+    sl_pass_options options = {.device = device, .keep = true};
+    sl_tensor *in = records_tensor(given, "in", device), *out, *grad_in = NULL;
+    sl_tensor *grad_out = records_tensor(given, "grad_out", device);
+    bool ids = sl_tensor_dtype(in) == SL_I32;
+    records_check(sl_pass_create(&options, &pass));
+    records_check(sl_module_forward(module, pass, in, &out));
+    records_write_tensor(stdout, "out", out);
+    records_check(sl_module_backward(module, pass, grad_out, ids ? NULL : &grad_in));
+    if (grad_in)
+        records_write_tensor(stdout, "grad_in", grad_in);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    sl_tensor_destroy(&grad_out);
+    sl_tensor_destroy(&grad_in);
+    sl_pass_destroy(&pass);
+}
+
+static void run_loss(sl_module *module, sl_device *device, const records *given)
+{
+    sl_loss *loss;
+    sl_tensor *in = records_tensor(given, "in", device), *grad_in;
+    sl_tensor *targets = records_tensor(given, "targets", device);
+    records_check(sl_cross_entropy_create(&loss));
+    sl_shape rows = sl_shape_1d(sl_loss_rows(loss, targets));
+    double *row_losses = malloc((size_t)rows.size[0] * sizeof *row_losses);
+    sl_loss_call call = {.device = device,
+                         .last = module,
+                         .in = in,
+                         .targets = targets,
+                         .scale = 1.0 / (double)sl_loss_terms(loss, targets),
+                         .row_losses = row_losses,
+                         .grad_in = &grad_in};
+    records_check(sl_loss_apply(loss, &call));
+    records_write(stdout, "row_losses", SL_F64, &rows, row_losses);
+    records_write_tensor(stdout, "grad_in", grad_in);
+    free(row_losses);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&targets);
+    sl_tensor_destroy(&grad_in);
+    sl_loss_destroy(&loss);
+}
+
+int main(int argc, char **argv)
+{
+    static records given;
+    sl_device *device;
+    sl_module *module;
+    sl_parameter_set *set;
+    if (argc < 2)
+        records_check(sl_error(SL_ERR_INVALID, "usage: layer_driver KIND key=value..."));
+    records_read(stdin, &given);
+    records_check(sl_device_create_cpu(2, &device));
+    records_check(create(argv[1], argv + 2, &module));
+    sl_parameter_set_options options = {.device = device};
+    records_check(sl_parameter_set_create(module, 0, 0, &options, &set));
+    load_parameters(set, &given);
+    if (records_find(&given, "targets"))
+        run_loss(module, device, &given);
+    else
+        run_layer(module, device, &given);
+    write_parameters(set);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&module);
+    sl_device_destroy(&device);
+    records_free(&given);
+    return 0;
+}

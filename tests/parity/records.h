@@ -1,0 +1,42 @@
+/* Tensors on a stream, for the programs that run the library beside PyTorch. A record is a line
+ * "NAME DTYPE SIZE...\n" (DTYPE f32, f64 or i32) and the elements' bytes; see records.py. */
+#ifndef TESTS_PARITY_RECORDS_H
+#define TESTS_PARITY_RECORDS_H
+
+#include "sluice/tensor.h"
+
+#include <stdio.h>
+
+enum { RECORD_NAME_BYTES = 128, MAX_RECORDS = 512 };
+
+typedef struct record {
+    char name[RECORD_NAME_BYTES];
+    sl_dtype dtype;
+    sl_shape shape;
+    void *data;
+} record;
+
+typedef struct records {
+    record list[MAX_RECORDS];
+    int count;
+} records;
+
+/* Ends the program, with the error's text, unless `status` is SL_OK. */
+void records_check(sl_status status);
+
+/* Reads all of a stream. */
+void records_read(FILE *stream, records *out);
+void records_free(records *all);
+
+/* The record of that name, or NULL. */
+const record *records_find(const records *all, const char *name);
+
+/* A tensor with a record's content; ends the program if there is none of that name. */
+sl_tensor *records_tensor(const records *all, const char *name, sl_device *device);
+
+/* Writes one record. */
+void records_write(FILE *stream, const char *name, sl_dtype dtype, const sl_shape *shape,
+                   const void *data);
+void records_write_tensor(FILE *stream, const char *name, const sl_tensor *tensor);
+
+#endif

@@ -1,0 +1,238 @@
+"""Every layer, forward and backward, against PyTorch in double precision, over random shapes.
+
+SLUICE_TEST_SEED repeats a run whose seed was printed.
+"""
+
+import os
+import random
+import sys
+import unittest
+
+try:
+    import numpy
+    import torch
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+from records import distance, run_driver
+
+TOLERANCE = 1e-5
+SEED = int(os.environ.get("SLUICE_TEST_SEED", random.SystemRandom().randrange(2**31)))
+
+
+def randomize(module):
+    """Float32 values, so that both sides start from the same numbers; norms' weights near 1."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            noise = torch.rand(parameter.shape) - 0.5
+            scale = 1 / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 0.5
+            parameter.copy_((1.0 if parameter.dim() == 1 else 0.0) + 2 * scale * noise)
+    return module.double()
+
+
+def float_array(tensor):
+    return tensor.detach().to(torch.float32).numpy()
+
+
+def random_tensor(*shape):
+    return (2 * torch.rand(shape) - 1).double()
+
+
+class Layers(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(SEED)
+        self.random = random.Random(SEED)
+
+    def between(self, low, high):
+        return self.random.randint(low, high)
+
+    def compare(self, what, got, expected):
+        for name in expected:
+            off = distance(got[name], expected[name])
+            self.assertLessEqual(off, TOLERANCE, f"{name} of {what}, seed {SEED}")
+        self.assertEqual(sorted(got), sorted(expected), what)
+
+    def check(self, kind, options, module, run, x, ids=False):
+        """Compares the driver's layer with `run`, PyTorch's, at x."""
+        arguments = [kind, *(f"{key}={value}" for key, value in options.items())]
+        given = {name: float_array(value) for name, value in module.named_parameters()}
+        x = x if ids else x.requires_grad_()
+        out = run(x)
+        grad_out = random_tensor(*out.shape)
+        out.backward(grad_out)
+        got = run_driver(
+            "layer_driver",
+            arguments,
+            {
+                "in": x.numpy().astype(numpy.int32) if ids else float_array(x),
+                "grad_out": float_array(grad_out),
+                **given,
+            },
+        )
+        expected = {"out": out.detach().numpy()}
+        if not ids:
+            expected["grad_in"] = x.grad.numpy()
+        for name, value in module.named_parameters():
+            expected["grad." + name] = value.grad.numpy()
+        for name, value in module.named_buffers():
+            expected["value." + name] = value.numpy()
+        self.compare(" ".join(arguments) + f" in {tuple(x.shape)}", got, expected)
+
+    def test_linear(self):
+        for _ in range(8):
+            width, out, no_bias = self.between(1, 300), self.between(1, 300), self.between(0, 1)
+            module = randomize(torch.nn.Linear(width, out, bias=not no_bias))
+            x = random_tensor(*[self.between(1, 9) for _ in range(self.between(0, 2))], width)
+            options = {"in": width, "out": out, "no_bias": no_bias}
+            self.check("linear", options, module, module, x)
+
+    def test_layer_norm(self):
+        for _ in range(8):
+            width = self.between(8, 500)
+            module = randomize(torch.nn.LayerNorm(width))
+            x = random_tensor(self.between(1, 9), self.between(1, 9), width)
+            self.check("layer_norm", {"width": width}, module, module, x)
+
+    def test_activation(self):
+        for name, module in (("relu", torch.nn.ReLU()), ("gelu", torch.nn.GELU())):
+            x = 4 * random_tensor(self.between(1, 9), self.between(1, 300))
+            self.check("activation", {"activation": name}, module, module, x)
+
+    def attention_shape(self):
+        """Samples, time, heads, width: wide enough that a norm's gradient does not cancel out."""
+        heads = self.between(1, 4)
+        return self.between(1, 4), self.between(1, 40), heads, heads * self.between(16 // heads, 40)
+
+    def test_self_attention(self):
+        for mask in ["causal", "none"] * 4:
+            samples, time, heads, width = self.attention_shape()
+            module = randomize(torch.nn.MultiheadAttention(width, heads, batch_first=True))
+            blocked = causal_mask(time) if mask == "causal" else None
+            self.check(
+                "self_attention",
+                {"width": width, "heads": heads, "mask": mask},
+                module,
+                lambda x: module(x, x, x, attn_mask=blocked)[0],
+                random_tensor(samples, time, width),
+            )
+
+    def encoder_layer(self, mask, activation, pre_norm):
+        samples, time, heads, width = self.attention_shape()
+        feed_forward = self.between(1, 200)
+        module = randomize(
+            torch.nn.TransformerEncoderLayer(
+                width, heads, feed_forward, 0.0, activation, batch_first=True, norm_first=pre_norm
+            )
+        )
+        blocked = causal_mask(time) if mask == "causal" else None
+        x = random_tensor(samples, time, width)
+        if activation == "relu" and has_kink(module, x, blocked):
+            return False
+        options = {"width": width, "heads": heads, "feed_forward": feed_forward, "mask": mask}
+        options.update(activation=activation, pre_norm=int(pre_norm))
+        self.check("encoder_layer", options, module, lambda x: module(x, blocked), x)
+        return True
+
+    def test_encoder_layer(self):
+        for mask in ("causal", "none"):
+            for activation in ("relu", "gelu"):
+                for pre_norm in (False, True):
+                    for _ in range(2):
+                        while not self.encoder_layer(mask, activation, pre_norm):
+                            pass
+
+    def test_encoder(self):
+        for _ in range(6):
+            ntokens, width = self.between(1, 200), 2 * self.between(1, 100)
+            max_len = self.between(1, 50)
+            module = randomize(Encoder(ntokens, width, max_len))
+            ids = torch.randint(ntokens, (self.between(1, 9), self.between(1, max_len)))
+            options = {"ntokens": ntokens, "width": width, "max_len": max_len}
+            self.check("encoder", options, module, module, ids, ids=True)
+
+    def test_decoder(self):
+        for _ in range(4):
+            width, ntokens = self.between(1, 200), self.between(1, 500)
+            module = randomize(Decoder(width, ntokens))
+            x = random_tensor(self.between(1, 9), self.between(1, 9), width)
+            options = {"width": width, "ntokens": ntokens}
+            self.check("decoder", options, module, module, x)
+
+    def test_decoder_under_cross_entropy(self):
+        # The last has more logits than fit in one panel.
+        shapes = [(self.between(1, 9), self.between(1, 30), 500) for _ in range(5)] + [(20, 35, 16000)]
+        for samples, time, most in shapes:
+            width, ntokens = self.between(1, 100), self.between(most // 2, most)
+            module = randomize(Decoder(width, ntokens))
+            x = random_tensor(samples, time, width).requires_grad_()
+            targets = torch.randint(ntokens, (samples, time))
+            targets[torch.rand(samples, time) < 0.2] = -100
+            targets[0, 0] = 0
+            given = {name: float_array(value) for name, value in module.named_parameters()}
+            given.update({"in": float_array(x), "targets": targets.numpy().astype(numpy.int32)})
+            options = ["decoder", f"width={width}", f"ntokens={ntokens}"]
+            got = run_driver("layer_driver", options, given)
+
+            rows = torch.nn.functional.cross_entropy(
+                module(x).flatten(0, 1), targets.flatten(), reduction="none"
+            )
+            (rows.sum() / (targets != -100).sum()).backward()
+            expected = {"row_losses": rows.detach().numpy(), "grad_in": x.grad.numpy()}
+            for name, value in module.named_parameters():
+                expected["grad." + name] = value.grad.numpy()
+            self.compare(f"{' '.join(options)} in {tuple(x.shape)}", got, expected)
+
+
+def causal_mask(time):
+    """True blocks."""
+    return torch.ones(time, time).triu(1).bool()
+
+
+def has_kink(layer, x, blocked):
+    """Is some ReLU so close to 0 that single precision may see it on the other side?"""
+    seen = []
+    hook = layer.linear1.register_forward_hook(lambda module, x, out: seen.append(out.abs().min()))
+    with torch.no_grad():
+        layer.train()(x, blocked)
+    hook.remove()
+    return seen[0] < 3e-6
+
+
+class PositionalEncoding(torch.nn.Module):
+    def __init__(self, width, max_len):
+        super().__init__()
+        position = torch.arange(max_len).double().unsqueeze(1)
+        frequency = torch.exp(torch.arange(0, width, 2).double() * (-numpy.log(10000.0) / width))
+        pe = torch.zeros(max_len, 1, width).double()
+        pe[:, 0, 0::2] = torch.sin(position * frequency)
+        pe[:, 0, 1::2] = torch.cos(position * frequency)
+        self.register_buffer("pe", pe)
+
+
+class Encoder(torch.nn.Module):
+    """The tutorials', with the batch first."""
+
+    def __init__(self, ntokens, width, max_len):
+        super().__init__()
+        self.pos_encoder = PositionalEncoding(width, max_len)
+        self.encoder = torch.nn.Embedding(ntokens, width)
+        self.width = width
+
+    def forward(self, ids):
+        pe = self.pos_encoder.pe[: ids.shape[1], 0]
+        return self.encoder(ids) * self.width**0.5 + pe
+
+
+class Decoder(torch.nn.Module):
+    def __init__(self, width, ntokens):
+        super().__init__()
+        self.decoder = torch.nn.Linear(width, ntokens)
+
+    def forward(self, x):
+        return self.decoder(x)
+
+
+if __name__ == "__main__":
+    print(f"seed {SEED}", flush=True)
+    unittest.main()
