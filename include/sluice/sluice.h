@@ -1,0 +1,20 @@
+/* All of sluice. */
+#ifndef SLUICE_SLUICE_H
+#define SLUICE_SLUICE_H
+
+#include "sluice/device.h"
+#include "sluice/group.h"
+#include "sluice/layers.h"
+#include "sluice/loss.h"
+#include "sluice/model.h"
+#include "sluice/module.h"
+#include "sluice/optim.h"
+#include "sluice/pipe.h"
+#include "sluice/safetensors.h"
+#include "sluice/schedule.h"
+#include "sluice/status.h"
+#include "sluice/tensor.h"
+#include "sluice/text.h"
+#include "sluice/train.h"
+
+#endif
