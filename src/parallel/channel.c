@@ -1,5 +1,6 @@
 #include "parallel/channel.h"
 
+#include "core/clock.h"
 #include "tensor/tensor.h"
 
 #include <assert.h>
@@ -7,9 +8,10 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* About 50 microseconds: a sleeping thread takes as long to wake, and a stage that waits longer
- * loses little by sleeping. */
-enum { SPIN_ROUNDS = 1000 };
+/* A sleeping thread takes tens of microseconds to wake. Who waits no longer than this does not
+ * sleep, and who waits longer loses little by it. */
+static const double SPIN_SECONDS = 50e-6;
+enum { PAUSES_PER_LOOK_AT_THE_CLOCK = 32 };
 
 struct sli_channel {
     sl_device *to;
@@ -79,7 +81,7 @@ static bool look(sli_channel *channel, int micro, sl_tensor **out)
     return *out || atomic_load_explicit(&channel->cancelled, memory_order_relaxed);
 }
 
-static bool is_empty(sli_channel *channel, int micro)
+static bool is_empty(const sli_channel *channel, int micro)
 {
     return !atomic_load_explicit(&channel->slots[micro], memory_order_relaxed) &&
            !atomic_load_explicit(&channel->cancelled, memory_order_relaxed);
@@ -95,11 +97,23 @@ static void relax(void)
 #endif
 }
 
+static void spin(const sli_channel *channel, int micro)
+{
+    double deadline = sli_clock_seconds() + SPIN_SECONDS;
+    do {
+        for (int i = 0; i < PAUSES_PER_LOOK_AT_THE_CLOCK; i++) {
+            if (!is_empty(channel, micro))
+                return;
+            relax();
+        }
+    } while (sli_clock_seconds() < deadline);
+}
+
 bool sli_channel_receive(sli_channel *channel, int micro, sl_tensor **out)
 {
     assert(micro >= 0 && micro < channel->micros);
-    for (int i = 0; channel->spins && i < SPIN_ROUNDS && is_empty(channel, micro); i++)
-        relax();
+    if (channel->spins && is_empty(channel, micro))
+        spin(channel, micro);
     if (look(channel, micro, out))
         return *out != NULL;
     pthread_mutex_lock(&channel->lock);

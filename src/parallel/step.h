@@ -6,6 +6,7 @@
 #ifndef SLI_PARALLEL_STEP_H
 #define SLI_PARALLEL_STEP_H
 
+#include "core/clock.h"
 #include "parallel/channel.h"
 #include "parallel/failure.h"
 #include "sluice/loss.h"
@@ -37,9 +38,6 @@ typedef struct sli_step {
     sli_channel *const *channels; /* all of them */
     int channel_count;
 } sli_step;
-
-/* Seconds on a clock that only goes forward. */
-double sli_clock_seconds(void);
 
 /* Ends the step for all stages: keeps the error if it is the first, and cancels every channel. */
 void sli_step_fail(sli_step *step, sl_status status);
