@@ -40,8 +40,8 @@ typedef struct sl_module_ops {
     sl_status (*backward)(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                           sl_tensor **grad_in);
 
-    /* (optional: output has the input's shape) Checks the input's shape, gives the output's; *out is
-     * a copy of *in beforehand. Called before forward, which may rely on it. */
+    /* (optional: output has the input's shape) Checks the input's shape, gives the output's; *out
+     * is a copy of *in beforehand. Called before forward, which may rely on it. */
     sl_status (*output_shape)(const sl_module *module, const sl_shape *in, sl_shape *out);
 
     /* (optional: 0) Bytes that forward saves on a keeping pass for an input of this shape: what it
@@ -136,7 +136,7 @@ sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta);
 typedef struct sl_parameter_set_options {
     sl_device *device;
     uint64_t seed;              /* of the initial values */
-    bool no_init;               /* leave values undefined (they will be loaded) */
+    bool no_init;               /* leave random values undefined (they will be loaded) */
     bool no_gradients;          /* for evaluation only */
     int64_t first_bucket_bytes; /* 0: 1 MiB */
     int64_t bucket_bytes;       /* 0: 25 MiB */
@@ -163,8 +163,8 @@ sl_device *sl_parameter_set_device(const sl_parameter_set *set);
 /* Trained parameters only. Both tensors are flat f32; gradients are NULL without gradients.
  * Getting the gradients zeroes those that zero_grad left stale. */
 int sl_parameter_set_bucket_count(const sl_parameter_set *set);
-sl_tensor *sl_parameter_set_bucket_values(const sl_parameter_set *set, int bucket);
-sl_tensor *sl_parameter_set_bucket_grads(sl_parameter_set *set, int bucket);
+sl_tensor *sl_parameter_set_bucket_values(const sl_parameter_set *set, int index);
+sl_tensor *sl_parameter_set_bucket_grads(sl_parameter_set *set, int index);
 
 /* All gradients become 0. Costs nothing here: each is overwritten by its first contribution. */
 void sl_parameter_set_zero_grad(sl_parameter_set *set);

@@ -75,9 +75,9 @@ static sl_status list_parameters(sl_parameter_set *set, sl_module *root, int fir
     int total = whole ? count_below(root) : 0;
     for (int i = first; i < first + count; i++)
         total += count_below(root->children[i]);
-    set->parameters = malloc(((size_t)total + 1) * sizeof(sl_parameter *));
-    set->trained = malloc(((size_t)total + 1) * sizeof(sl_parameter *));
-    set->buckets = malloc(((size_t)total + 1) * sizeof(bucket));
+    set->parameters = calloc((size_t)total + 1, sizeof(sl_parameter *));
+    set->trained = calloc((size_t)total + 1, sizeof(sl_parameter *));
+    set->buckets = calloc((size_t)total + 1, sizeof(bucket));
     if (!set->parameters || !set->trained || !set->buckets)
         return sl_error(SL_ERR_MEMORY,
                         "sl_parameter_set_create: no memory for the list of %d "
@@ -197,6 +197,8 @@ static sl_status initialize(const sl_parameter_set *set)
             SL_TRY(fill_from_host(parameter));
             continue;
         }
+        if (set->options.no_init)
+            continue;
         bool constant = parameter->low == parameter->high;
         sli_init init = {constant ? SLI_INIT_CONSTANT : SLI_INIT_UNIFORM, parameter->low,
                          parameter->high};
@@ -248,7 +250,7 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
     }
     assign_buckets(set);
     status = place(set);
-    if (status == SL_OK && !options->no_init)
+    if (status == SL_OK)
         status = initialize(set);
     if (status != SL_OK)
         goto fail;
