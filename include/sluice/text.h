@@ -183,11 +183,12 @@ typedef struct sl_synthetic_options {
 } sl_synthetic_options;
 
 /* Writes train.txt, valid.txt and test.txt of random sentences into `directory` (made where it does
- * not exist), and grammar.json with what the best possible model reaches on them. The sentences
- * come from a small grammar whose state follows from the words since the last full stop, so that
- * the entropy of the next word is known exactly: see src/text/grammar.h. Every split ends with
- * the first sentence that makes it as long as asked. Same seed, same files, on every machine.
- * Errors: SL_ERR_INVALID (negative counts), SL_ERR_IO, SL_ERR_MEMORY. */
+ * not exist), and grammar.json with what the best possible model reaches on them. An older
+ * synthetic corpus is replaced; a directory with other text is refused. The sentences come from a
+ * small grammar whose state follows from the words since the last full stop, so that the entropy of
+ * the next word is known exactly: see src/text/grammar.h. Every split ends with the first sentence
+ * that makes it as long as asked. Same seed, same files, on every machine. Errors: SL_ERR_INVALID
+ * (negative counts, other text), SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_synthetic_corpus_write(const char *directory, const sl_synthetic_options *options);
 
 /* The best possible perplexity on the synthetic corpus in `directory`, from its grammar.json, for

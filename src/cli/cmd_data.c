@@ -1,16 +1,16 @@
 /* sluice data: what a directory of text is made of; and the synthetic corpus. */
+#include "cli/arguments.h"
 #include "cli/commands.h"
 
 #include "sluice/text.h"
 
 #include <argp.h>
 #include <errno.h>
-#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { EXIT_USAGE = 2, DEFAULT_HEAD = 10, EXAMPLE_BPTT = 35 };
+enum { DEFAULT_HEAD = 10, EXAMPLE_BPTT = 35, MAX_TOKENS = 2000000000 };
 
 typedef struct settings {
     const char *directory;
@@ -45,38 +45,19 @@ static const char description[] =
     "training text, by falling frequency. For a synthetic corpus, the perplexity that the best "
     "possible model reaches is shown too.";
 
-_Noreturn static void refuse(const char *sentence, const char *got)
-{
-    fprintf(stderr, "sluice: %s%s%s%s\n", sentence, got ? ", got \"" : "", got ? got : "",
-            got ? "\"" : "");
-    exit(EXIT_USAGE);
-}
-
-static uint64_t parse_number(const char *text, uint64_t lowest, uint64_t highest,
-                             const char *sentence)
-{
-    char *end;
-    errno = 0;
-    uint64_t value = strtoumax(text, &end, 10);
-    /* strtoumax takes blanks and signs, which no number here has. */
-    if (text[0] < '0' || text[0] > '9' || *end || errno || value < lowest || value > highest)
-        refuse(sentence, text);
-    return value;
-}
-
 static void set_directory(settings *to, const char *directory)
 {
     if (to->directory)
-        refuse("data: expected one directory", directory);
+        cli_refuse("data: expected one directory", directory);
     to->directory = directory;
 }
 
 static void check_settings(const settings *parsed)
 {
     if (!parsed->directory)
-        refuse("data: expected a directory of text, or --synthetic DIR", NULL);
+        cli_refuse("data: expected a directory of text, or --synthetic DIR", NULL);
     if (parsed->only_synthetic && !parsed->synthetic)
-        refuse("data: expected --synthetic with this option", parsed->only_synthetic);
+        cli_refuse("data: expected --synthetic with this option", parsed->only_synthetic);
 }
 
 static error_t parse_option(int key, char *argument, struct argp_state *state)
@@ -87,7 +68,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         to->vocab_path = argument;
         break;
     case KEY_HEAD:
-        to->head = (int64_t)parse_number(argument, 0, INT32_MAX, "--head must be a number from 0");
+        to->head = cli_parse_integer("head", argument, 0, INT32_MAX);
         break;
     case KEY_SYNTHETIC:
         to->synthetic = true;
@@ -95,14 +76,11 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
         break;
     case KEY_SEED:
         to->only_synthetic = "--seed";
-        to->corpus.seed =
-            parse_number(argument, 0, UINT64_MAX, "--seed must be a number from 0 to 2^64 - 1");
+        to->corpus.seed = cli_parse_seed("seed", argument);
         break;
     case KEY_TOKENS:
         to->only_synthetic = "--tokens";
-        to->corpus.train_tokens =
-            (int64_t)parse_number(argument, 1, 10000000000u,
-                                  "--tokens must be a number from 1 to 10000000000");
+        to->corpus.train_tokens = cli_parse_integer("tokens", argument, 1, MAX_TOKENS);
         break;
     case ARGP_KEY_ARG:
         set_directory(to, argument);
@@ -118,25 +96,9 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
 
 /* ---- What is shown ----------------------------------------------------------------------- */
 
-enum { NUMBER_BYTES = 32 };
-
-/* Writes 2,049,990 for 2049990, and returns `text`. */
-static const char *with_commas(int64_t number, char text[NUMBER_BYTES])
-{
-    char digits[NUMBER_BYTES], *to = text;
-    int length = snprintf(digits, sizeof digits, "%" PRId64, number);
-    for (int i = 0; i < length; i++) {
-        if (i > 0 && (length - i) % 3 == 0)
-            *to++ = ',';
-        *to++ = digits[i];
-    }
-    *to = '\0';
-    return text;
-}
-
 static void show_counts(const sl_corpus *corpus)
 {
-    char lines[NUMBER_BYTES], tokens[NUMBER_BYTES], unknown[NUMBER_BYTES];
+    char lines[CLI_NUMBER_BYTES], tokens[CLI_NUMBER_BYTES], unknown[CLI_NUMBER_BYTES];
     printf("%-6s %12s %14s %14s\n", "split", "lines", "tokens", "of these <unk>");
     for (int split = 0; split < SL_SPLITS; split++) {
         const sl_tokens *of = sl_corpus_tokens(corpus, (sl_split)split);
@@ -144,8 +106,8 @@ static void show_counts(const sl_corpus *corpus)
         for (int64_t i = 0; i < of->count; i++)
             unknown_count += of->ids[i] == SL_VOCAB_UNKNOWN;
         printf("%-6s %12s %14s %14s  %s\n", sl_split_name((sl_split)split),
-               with_commas(of->line_count, lines), with_commas(of->count, tokens),
-               with_commas(unknown_count, unknown), sl_corpus_path(corpus, (sl_split)split));
+               cli_with_commas(of->line_count, lines), cli_with_commas(of->count, tokens),
+               cli_with_commas(unknown_count, unknown), sl_corpus_path(corpus, (sl_split)split));
     }
 }
 
@@ -155,8 +117,8 @@ static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
     const sl_vocab *vocab = sl_corpus_vocab(corpus);
     const sl_tokens *train = sl_corpus_tokens(corpus, SL_SPLIT_TRAIN);
     int32_t size = sl_vocab_size(vocab);
-    char text[NUMBER_BYTES];
-    printf("\nvocabulary: %s types, with <unk>\n", with_commas(size, text));
+    char text[CLI_NUMBER_BYTES];
+    printf("\nvocabulary: %s types, with <unk>\n", cli_with_commas(size, text));
     int64_t *counts = calloc((size_t)size, sizeof *counts);
     if (!counts)
         return sl_error(SL_ERR_MEMORY, "no memory for %d counts", size);
@@ -165,7 +127,8 @@ static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
     if (head > 0)
         printf("%8s %14s  %s\n", "id", "in train", "token");
     for (int32_t id = 0; id < size && id < head; id++)
-        printf("%8d %14s  %s\n", id, with_commas(counts[id], text), sl_vocab_token(vocab, id).text);
+        printf("%8d %14s  %s\n", id, cli_with_commas(counts[id], text),
+               sl_vocab_token(vocab, id).text);
     free(counts);
     return SL_OK;
 }
@@ -210,14 +173,8 @@ static sl_status run(const settings *from)
 
 int cmd_data(int argc, char **argv)
 {
-    char name[] = "sluice data"; /* --help and getopt's own sentences begin with it */
     const struct argp parser = {options, parse_option, usage, description, NULL, NULL, NULL};
     settings parsed = {.head = DEFAULT_HEAD};
-    argp_err_exit_status = EXIT_USAGE;
-    argv[0] = name;
     argp_parse(&parser, argc, argv, 0, NULL, &parsed);
-    if (run(&parsed) == SL_OK)
-        return EXIT_SUCCESS;
-    fprintf(stderr, "sluice: %s\n", sl_error_text());
-    return EXIT_FAILURE;
+    return cli_finish(run(&parsed));
 }

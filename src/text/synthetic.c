@@ -99,16 +99,16 @@ static int64_t write_sentence(const sli_grammar *grammar, uint64_t seed, sl_spli
 }
 
 static sl_status write_split(const sli_grammar *grammar, const char *directory, uint64_t seed,
-                             sl_split split, int64_t wanted, int64_t *written)
+                             sl_split split, int64_t wanted)
 {
     char *path = NULL, *text = NULL;
     size_t bytes = 0;
     SL_TRY(path_in(directory, sl_split_name(split), ".txt", &path));
     sl_status status = SL_OK;
     FILE *memory = open_memstream(&text, &bytes);
-    *written = 0;
-    for (uint32_t sentence = 0; memory && *written < wanted; sentence++)
-        *written += write_sentence(grammar, seed, split, sentence, memory);
+    int64_t written = 0;
+    for (uint32_t sentence = 0; memory && written < wanted; sentence++)
+        written += write_sentence(grammar, seed, split, sentence, memory);
     bool complete = memory && !ferror(memory);
     if (memory && fclose(memory) != 0)
         complete = false;
@@ -219,17 +219,38 @@ static sl_status make_directory(const char *directory)
     return sl_error(SL_ERR_IO, "%s: cannot be made a directory: %s", directory, strerror(errno));
 }
 
+/* Nobody's own text is overwritten, nor hidden behind: what is there must be a synthetic corpus. */
+static sl_status check_replaceable(const char *directory)
+{
+    struct stat about;
+    char *path;
+    SL_TRY(path_in(directory, facts_name, "", &path));
+    bool synthetic = stat(path, &about) == 0;
+    free(path);
+    for (int split = 0; split < SL_SPLITS && !synthetic; split++) {
+        if (sl_split_path(directory, (sl_split)split, &path) != SL_OK)
+            continue;
+        sl_status status =
+            sl_error(SL_ERR_INVALID, "%s: a synthetic corpus goes where no other text is, got %s",
+                     directory, path);
+        free(path);
+        return status;
+    }
+    return SL_OK;
+}
+
+/* The facts first: so an interrupted corpus can be written again. */
 static sl_status write_corpus(const sli_grammar *grammar, const char *directory, uint64_t seed,
                               const int64_t wanted[SL_SPLITS])
 {
-    int64_t written[SL_SPLITS];
     facts known;
     SL_TRY(compute_facts(grammar, &known));
     SL_TRY(make_directory(directory));
+    SL_TRY(check_replaceable(directory));
+    SL_TRY(write_facts(directory, &known, seed, wanted));
     for (int split = 0; split < SL_SPLITS; split++)
-        SL_TRY(
-            write_split(grammar, directory, seed, (sl_split)split, wanted[split], &written[split]));
-    return write_facts(directory, &known, seed, written);
+        SL_TRY(write_split(grammar, directory, seed, (sl_split)split, wanted[split]));
+    return SL_OK;
 }
 
 sl_status sl_synthetic_corpus_write(const char *directory, const sl_synthetic_options *options)

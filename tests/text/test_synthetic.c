@@ -223,6 +223,21 @@ static void impossible_requests_are_refused(void **state)
                 "at least 0, got -1");
 }
 
+static void text_that_is_no_synthetic_corpus_is_not_replaced(void **state)
+{
+    static const char *const names[] = {"test.txt", "wiki.valid.tokens"};
+    const sl_synthetic_options small = {.train_tokens = 1};
+    scratch *in = *state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        write_file(scratch_path(in, names[i]), "mine", 4);
+        check_error(sl_synthetic_corpus_write(in->directory, &small), SL_ERR_INVALID,
+                    "a synthetic corpus goes where no other text is, got ");
+        assert_non_null(strstr(sl_error_text(), names[i]));
+        assert_int_equal(scratch_entries(in, 0), 1);
+        assert_int_equal(remove(scratch_path(in, names[i])), 0);
+    }
+}
+
 int main(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
@@ -235,6 +250,7 @@ int main(void)
         WITH_SCRATCH(directory_without_facts_has_no_best_perplexity),
         WITH_SCRATCH(damaged_facts_are_refused),
         WITH_SCRATCH(impossible_requests_are_refused),
+        WITH_SCRATCH(text_that_is_no_synthetic_corpus_is_not_replaced),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
