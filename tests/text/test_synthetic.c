@@ -26,17 +26,24 @@ static double best_perplexity(const char *directory, int64_t bptt)
 static void same_seed_writes_the_same_sentences(void **state)
 {
     static const char expected[] =
-        "This famous teacher near that house invites these neighbors and "
-        "obeys that clever farmer soon.\n";
+        "This famous teacher near that house invites these neighbors and obeys that clever farmer "
+        "soon.\n"
+        "These clever teachers behind my garden repair many mirrors.\n"
+        "Every teacher drops this wagon.\n"
+        "Several wild dogs slice this muffin often.\n"
+        "The cat peels your apples soon.\n"
+        "This neighbor nibbles the turnip.\n"
+        "One gardener moves your rusty clocks.\n"
+        "This painter past every garden feeds one cat and rides the cats.\n";
     scratch *in = *state;
-    char text[sizeof expected];
-    write_corpus(in->directory, 1, 1, 1);
+    char text[sizeof expected + 1];
+    write_corpus(in->directory, 1, 65, 1);
     size_t bytes = read_file(scratch_path(in, "train.txt"), text, sizeof text);
     text[bytes < sizeof text ? bytes : sizeof text - 1] = '\0';
     assert_string_equal(text, expected);
     read_file(scratch_path(in, "valid.txt"), text, sizeof text);
     assert_memory_not_equal(text, expected, 10);
-    write_corpus(in->directory, 2, 1, 1);
+    write_corpus(in->directory, 2, 65, 1);
     read_file(scratch_path(in, "train.txt"), text, sizeof text);
     assert_memory_not_equal(text, expected, 10);
 }
