@@ -58,6 +58,7 @@ typedef struct sl_pipe_options {
     uint64_t seed;             /* of initial values and dropout */
     bool no_init;              /* values are undefined (they will be loaded) */
     bool inference;            /* no gradients: sl_pipe_train is refused */
+    int64_t first_bucket_bytes, bucket_bytes; /* as in sl_parameter_set_options */
 } sl_pipe_options;
 
 /* Places every stage's parameters on its device and starts the workers. Errors, in the words of

@@ -2,6 +2,7 @@
 #ifndef SLUICE_SLUICE_H
 #define SLUICE_SLUICE_H
 
+#include "sluice/ddp.h"
 #include "sluice/device.h"
 #include "sluice/group.h"
 #include "sluice/layers.h"

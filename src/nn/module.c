@@ -248,6 +248,8 @@ sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_o
     sl_status status = check_call(pass, "gradient", grad_out, module->ops->backward);
     if (status == SL_OK)
         status = module->ops->backward(module, pass, grad_out, grad_in);
+    if (status == SL_OK)
+        sli_pass_went_backward(pass, module);
     return leave(module, pass, status);
 }
 

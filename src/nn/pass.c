@@ -89,6 +89,17 @@ sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out)
     return SL_OK;
 }
 
+void sli_pass_observe(sl_pass *pass, const sli_pass_observer *observer)
+{
+    pass->observer = observer;
+}
+
+void sli_pass_went_backward(const sl_pass *pass, const sl_module *module)
+{
+    if (pass->observer)
+        pass->observer->went_backward(pass->observer->arg, module);
+}
+
 void sli_pass_enter(sl_pass *pass)
 {
     pass->calls++;

@@ -5,14 +5,29 @@
 #include "device/device.h"
 #include "sluice/module.h"
 
+/* Is told of every module that has gone backward on a pass, inner modules before the one that they
+ * are part of, on the thread that runs the pass: for data parallelism, which sends gradients off as
+ * soon as they are complete. */
+typedef struct sli_pass_observer {
+    void (*went_backward)(void *arg, const sl_module *module);
+    void *arg;
+} sli_pass_observer;
+
 struct sl_pass {
     sl_pass_options options;
+    const sli_pass_observer *observer; /* NULL: nobody wants to know */
     sli_philox_key key;
     sl_tensor **saved; /* the stack: saved[count - 1] is the newest */
     int count;
     int calls;           /* of modules, one inside the other */
     bool error_is_named; /* the current error's text names its module */
 };
+
+/* From now on `observer` (borrowed; NULL: nobody) is told. */
+void sli_pass_observe(sl_pass *pass, const sli_pass_observer *observer);
+
+/* Tells the observer. sl_module_backward does; whoever else takes a module backward must, too. */
+void sli_pass_went_backward(const sl_pass *pass, const sl_module *module);
 
 /* Around every run of a module. sli_pass_leave says whether the error's text needs the module's
  * place: only the innermost module's place is put there. */

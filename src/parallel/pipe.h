@@ -20,6 +20,7 @@ struct sl_pipe {
     sl_checkpoint checkpoint;
     sl_schedule_kind schedule;
     uint64_t seed;
+    int64_t first_bucket_bytes, bucket_bytes;
     bool no_init, inference;
 
     int stage_count;

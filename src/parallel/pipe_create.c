@@ -174,6 +174,8 @@ static void place_parameters(sli_stage *stage, void *arg)
         .seed = pipe->seed,
         .no_init = pipe->no_init,
         .no_gradients = pipe->inference,
+        .first_bucket_bytes = pipe->first_bucket_bytes,
+        .bucket_bytes = pipe->bucket_bytes,
     };
     pthread_mutex_lock(stage->device_lock);
     sl_status status = sl_parameter_set_create(stage->model, stage->first, stage->count, &options,
@@ -186,7 +188,7 @@ static void place_parameters(sli_stage *stage, void *arg)
 static sl_status assemble(sl_pipe *pipe, const sl_pipe_options *options)
 {
     SL_TRY(allocate_arrays(pipe));
-    int *balance = malloc((size_t)pipe->stage_count * sizeof *balance);
+    int *balance = calloc((size_t)pipe->stage_count, sizeof *balance);
     if (!balance)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a balance");
     sl_status status = sli_pipe_choose_balance(options, balance);
@@ -213,6 +215,8 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
     pipe->checkpoint = options->checkpoint;
     pipe->schedule = options->schedule;
     pipe->seed = options->seed;
+    pipe->first_bucket_bytes = options->first_bucket_bytes;
+    pipe->bucket_bytes = options->bucket_bytes;
     pipe->no_init = options->no_init;
     pipe->inference = options->inference;
     pipe->stage_count = options->stages;

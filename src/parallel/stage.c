@@ -206,8 +206,15 @@ static sl_status recompute(sli_stage *stage, sli_step *step, int micro)
 static sl_status backward(sli_stage *stage, sli_step *step, int micro, sl_tensor **tensor)
 {
     sli_record *record = &stage->records[micro];
+    /* Every schedule goes backward from the last micro-batch to the first, whose backward therefore
+     * completes the gradients. */
+    if (micro == 0)
+        sli_pass_observe(record->pass, stage->observer);
     if (stage->is_last)
         SL_TRY(apply_loss(stage, step, micro, &record->output, tensor));
+    if (stage->loss_takes_last)
+        sli_pass_went_backward(record->pass,
+                               sl_module_child(stage->model, stage->first + stage->count - 1));
     sl_status status = run_backward(stage, record->pass, own_modules(stage, step), tensor);
     sl_pass_destroy(&record->pass);
     return status;

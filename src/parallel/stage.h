@@ -3,6 +3,7 @@
 #ifndef SLI_PARALLEL_STAGE_H
 #define SLI_PARALLEL_STAGE_H
 
+#include "nn/pass.h"
 #include "parallel/step.h"
 
 /* What a stage holds of a micro-batch between its actions.
@@ -24,7 +25,8 @@ typedef struct sli_stage {
     int first, count;     /* the model's modules that are its own */
     bool loss_takes_last; /* the loss works through the last module itself, where there is one */
     sl_parameter_set *parameters;
-    sli_record *records; /* [chunks] */
+    const sli_pass_observer *observer; /* of the backward that completes a step's gradients */
+    sli_record *records;               /* [chunks] */
 
     /* NULL where there is no neighbour. Forward tensors come from the previous stage and go to the
      * next, gradients come from the next and go to the previous. */

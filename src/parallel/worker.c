@@ -20,7 +20,8 @@ struct sli_worker {
 static void *work(void *argument)
 {
     sli_worker *worker = argument;
-    sli_device_bind_thread(worker->device);
+    if (worker->device)
+        sli_device_bind_thread(worker->device);
     pthread_mutex_lock(&worker->lock);
     for (;;) {
         while (!worker->task && !worker->quits)

@@ -6,7 +6,8 @@
 
 typedef struct sli_worker sli_worker;
 
-/* The thread is bound to the device's first core, where it has one. */
+/* The thread is bound to the device's first core, where it has one. Without a device (NULL) it runs
+ * wherever there is room. */
 sl_status sli_worker_create(sl_device *device, sli_worker **out);
 void sli_worker_destroy(sli_worker **worker); /* waits for the thread's end */
 

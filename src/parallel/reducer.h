@@ -1,0 +1,45 @@
+/* The reducer: exchanges one parameter set's gradients with the other replicas, bucket by bucket,
+ * while backward goes on. */
+#ifndef SLI_PARALLEL_REDUCER_H
+#define SLI_PARALLEL_REDUCER_H
+
+#include "nn/pass.h"
+#include "sluice/ddp.h"
+
+typedef struct sli_reducer sli_reducer;
+
+/* What a step's exchange is. */
+typedef struct sli_reduction {
+    sl_ddp_hook hook; /* NULL: the average */
+    void *hook_arg;
+    int divisor;  /* the average is the sum divided by it; 0: by the number of ranks */
+    double start; /* times in the log count from here, on sli_clock_seconds' clock */
+} sli_reduction;
+
+/* Borrows the set and the group, which the reducer uses alone during a step. */
+sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage, sli_reducer **out);
+void sli_reducer_destroy(sli_reducer **reducer);
+
+/* Between begin and end, the observer must be told of the modules that go backward for the last
+ * time. Calls of one reducer come from one thread at a time. */
+void sli_reducer_begin(sli_reducer *reducer, const sli_reduction *reduction);
+const sli_pass_observer *sli_reducer_observer(const sli_reducer *reducer);
+
+/* Sends what is left and waits for the end of the exchange; the first error of the step. */
+sl_status sli_reducer_end(sli_reducer *reducer);
+
+/* Instead of the end, when backward has failed: breaks the group with the error, whose text is the
+ * calling thread's, so that the other replicas' steps end, and waits for the thread. */
+void sli_reducer_abandon(sli_reducer *reducer, sl_status error);
+
+/* Of the last step: the trained parameters that got no gradient, as places in the order of trained
+ * parameters, into places[]; the room is their number, sli_reducer_trained_count. */
+int sli_reducer_missing(const sli_reducer *reducer, int *places);
+int sli_reducer_trained_count(const sli_reducer *reducer);
+const sl_parameter *sli_reducer_trained(const sli_reducer *reducer, int place);
+
+/* Of the last step, in the order of sending, into logs[]; their number is sli_reducer_buckets. */
+int sli_reducer_bucket_count(const sli_reducer *reducer);
+void sli_reducer_log(const sli_reducer *reducer, sl_ddp_bucket_log *logs);
+
+#endif

@@ -1,0 +1,501 @@
+/* DistributedDataParallel over a module whose gradients can be worked out by hand: PyTorch's
+ * answers to the same situations. Rank r usually feeds r + 1, which is its gradient as well. */
+#include "sluice/ddp.h"
+
+#include "support/check.h"
+#include "support/replicas.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static float own_x(const sl_group *group)
+{
+    return (float)sl_group_rank(group) + 1;
+}
+
+/* ---- Construction ----------------------------------------------------------------------- */
+
+static sl_status start_differently(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    toy_options options = {.w = own_x(group),
+                           .with_unused = true,
+                           .with_frozen = true,
+                           .with_buffer = true};
+    SL_TRY(toy_open(group, &options, NULL, &replica));
+    sl_status status = expect(toy_value(&replica, "w") == 1 && toy_value(&replica, "frozen") == 1 &&
+                                  toy_value(&replica, "buffer") == 1,
+                              "rank 0's values");
+    toy_close(&replica);
+    return status;
+}
+
+static void construction_copies_rank_0s_parameters_and_buffers(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 4; ranks++)
+        check_ranks(start_differently, NULL, ranks);
+}
+
+static sl_status open_with_an_extra_parameter(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    toy_options options = {.with_unused = sl_group_rank(group) == 0};
+    const char *expected = sl_group_rank(group) == 0
+                               ? "Rank 0 has 2 params, while rank 1 has inconsistent 1 params"
+                               : "Rank 1 has 1 params, while rank 0 has inconsistent 2 params";
+    SL_TRY(expect(toy_open(group, &options, NULL, &replica) == SL_ERR_INVALID &&
+                      strstr(sl_error_text(), expected),
+                  "\"%s\", got \"%s\"", expected, sl_error_text()));
+    return sl_group_barrier(group, NULL);
+}
+
+static sl_status open_with_another_shape(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    int rank = sl_group_rank(group);
+    toy_options options = {.with_unused = true, .unused_size = rank == 1 ? 4 : 3};
+    const char *expected = rank == 1
+                               ? "params[1] (unused) in this process with sizes [4] appears not to "
+                                 "match sizes [3] of the same param in process 0"
+                               : "the parameters of rank 1 differ from those of rank 0";
+    SL_TRY(expect(toy_open(group, &options, NULL, &replica) == SL_ERR_INVALID &&
+                      strstr(sl_error_text(), expected),
+                  "\"%s\", got \"%s\"", expected, sl_error_text()));
+    return sl_group_barrier(group, NULL);
+}
+
+static sl_status open_with_other_options(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    sl_ddp_options options = {.find_unused_parameters = sl_group_rank(group) == 0};
+    return expect(toy_open(group, &(toy_options){0}, &options, &replica) == SL_ERR_INVALID,
+                  "options that differ to be refused");
+}
+
+static void construction_with_replicas_that_differ_names_the_difference(void **state)
+{
+    (void)state;
+    check_ranks(open_with_an_extra_parameter, NULL, 2);
+    check_ranks(open_with_another_shape, NULL, 3);
+    check_ranks(open_with_other_options, NULL, 2);
+}
+
+static sl_status open_wrongly(sl_group *group, void *arg)
+{
+    (void)arg;
+    sl_ddp *ddp;
+    SL_TRY(expect(sl_ddp_create(&(sl_ddp_options){.group = group}, &ddp) == SL_ERR_INVALID && !ddp,
+                  "nothing to replicate to be refused"));
+    sl_device *device;
+    sl_module *module;
+    sl_parameter_set *set;
+    SL_TRY(sl_device_create_cpu(1, &device));
+    SL_TRY(sl_sequential_create(NULL, 0, &module));
+    SL_TRY(
+        sl_parameter_set_create(module, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
+    sl_ddp_options options = {.group = group, .module = module, .parameters = set};
+    sl_status status =
+        expect(sl_ddp_create(&options, &ddp) == SL_ERR_INVALID &&
+                   strstr(sl_error_text(), "doesn't have any parameters that require a gradient"),
+               "a module without parameters to be refused");
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&module);
+    sl_device_destroy(&device);
+    return status;
+}
+
+static void construction_without_trained_parameters_is_refused(void **state)
+{
+    (void)state;
+    check_ranks(open_wrongly, NULL, 2);
+}
+
+/* ---- Gradients -------------------------------------------------------------------------- */
+
+static sl_status average_twice(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    sl_status status = toy_step(&replica, own_x(group));
+    if (status == SL_OK)
+        status = expect(toy_grad(&replica, "w") == 1.5f, "1.5, got %g", toy_grad(&replica, "w"));
+    if (status == SL_OK)
+        status = toy_step(&replica, own_x(group));
+    if (status == SL_OK)
+        status = expect(toy_grad(&replica, "w") == 3.0f, "3.0, got %g", toy_grad(&replica, "w"));
+    toy_close(&replica);
+    return status;
+}
+
+static void gradients_are_averaged_and_add_up_without_zeroing(void **state)
+{
+    (void)state;
+    check_ranks(average_twice, NULL, 2);
+}
+
+static sl_status use_a_weight_twice(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    toy_options options = {.w = 3, .squared = true, .with_frozen = true};
+    SL_TRY(toy_open(group, &options, NULL, &replica));
+    sl_status status = toy_step(&replica, own_x(group));
+    if (status == SL_OK)
+        status = expect(toy_grad(&replica, "w") == 9, "9, got %g", toy_grad(&replica, "w"));
+    if (status == SL_OK)
+        status = expect(toy_value(&replica, "frozen") == 3, "a frozen parameter to stay");
+    toy_close(&replica);
+    return status;
+}
+
+static void weight_that_is_used_twice_counts_once(void **state)
+{
+    (void)state;
+    check_ranks(use_a_weight_twice, NULL, 2);
+}
+
+static sl_status accumulate(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    float own = own_x(group), after_one = 0, after_two = 0, after_four = 0;
+    sl_ddp_set_sync(replica.ddp, false);
+    sl_status status = toy_step(&replica, own);
+    after_one = toy_grad(&replica, "w");
+    sl_ddp_set_sync(replica.ddp, true);
+    if (status == SL_OK)
+        status = toy_step(&replica, own);
+    after_two = toy_grad(&replica, "w");
+    sl_parameter_set_zero_grad(replica.set);
+    for (int i = 0; i < 4 && status == SL_OK; i++) {
+        sl_ddp_set_sync(replica.ddp, i == 3);
+        status = toy_step(&replica, own);
+    }
+    after_four = toy_grad(&replica, "w");
+    if (status == SL_OK)
+        status = expect(after_one == own && after_two == 3 && after_four == 6,
+                        "%g, 3 and 6, got %g, %g and %g", own, after_one, after_two, after_four);
+    if (status == SL_OK)
+        status = expect(sl_ddp_get_log(replica.ddp)->steps == 2, "two exchanges");
+    toy_close(&replica);
+    return status;
+}
+
+static void steps_without_sync_are_averaged_with_the_next_synced_one(void **state)
+{
+    (void)state;
+    check_ranks(accumulate, NULL, 2);
+}
+
+/* ---- Parameters without a gradient ------------------------------------------------------ */
+
+static sl_status leave_one_unused(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){.with_unused = true}, NULL, &replica));
+    char expected[80];
+    snprintf(expected, sizeof expected,
+             "Parameter indices which did not receive grad for rank %d: 1", sl_group_rank(group));
+    sl_status status = SL_OK;
+    for (int i = 0; i < 2 && status == SL_OK; i++) {
+        sl_parameter_set_zero_grad(replica.set);
+        status = expect(toy_step(&replica, own_x(group)) == SL_ERR_INVALID &&
+                            strstr(sl_error_text(), expected),
+                        "\"%s\", got \"%s\"", expected, sl_error_text());
+        if (status == SL_OK)
+            status = expect(toy_grad(&replica, "w") == 1.5f, "the others' average all the same");
+    }
+    toy_close(&replica);
+    return status;
+}
+
+static void unused_parameter_is_an_error_that_names_its_index(void **state)
+{
+    (void)state;
+    check_ranks(leave_one_unused, NULL, 2);
+}
+
+static sl_status use_w_on_rank_0_alone(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    toy_options options = {.with_unused = true, .skips_w = sl_group_rank(group) == 1};
+    SL_TRY(toy_open(group, &options, &(sl_ddp_options){.find_unused_parameters = true}, &replica));
+    sl_status status = toy_step(&replica, 6);
+    if (status == SL_OK)
+        status =
+            expect(toy_grad(&replica, "w") == 3 && toy_grad(&replica, "unused") == 0,
+                   "3 and 0, got %g and %g", toy_grad(&replica, "w"), toy_grad(&replica, "unused"));
+    toy_close(&replica);
+    return status;
+}
+
+static void unused_parameter_counts_as_zero_where_it_is_allowed(void **state)
+{
+    (void)state;
+    check_ranks(use_w_on_rank_0_alone, NULL, 2);
+}
+
+/* ---- Buffers ---------------------------------------------------------------------------- */
+
+/* Each forward adds 1. Rank 1 adds another 10 between the steps. */
+static sl_status change_buffers(sl_group *group, void *arg)
+{
+    bool broadcast = *(bool *)arg;
+    toy replica;
+    sl_ddp_options options = {.no_buffer_broadcast = !broadcast};
+    SL_TRY(toy_open(group, &(toy_options){.with_buffer = true}, &options, &replica));
+    sl_status status = toy_step(&replica, 1);
+    if (sl_group_rank(group) == 1)
+        for (int i = 0; i < sl_parameter_set_count(replica.set); i++)
+            if (sl_parameter_get_kind(sl_parameter_set_get(replica.set, i)) == SL_PARAMETER_BUFFER)
+                sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(replica.set, i)))[0] += 10;
+    if (status == SL_OK)
+        status = toy_step(&replica, 1);
+    float expected = sl_group_rank(group) == 1 && !broadcast ? 12 : 2;
+    if (status == SL_OK)
+        status = expect(toy_value(&replica, "buffer") == expected, "%g, got %g", expected,
+                        toy_value(&replica, "buffer"));
+    toy_close(&replica);
+    return status;
+}
+
+static void training_steps_start_from_rank_0s_buffers_unless_told_otherwise(void **state)
+{
+    (void)state;
+    check_ranks(change_buffers, &(bool){true}, 2);
+    check_ranks(change_buffers, &(bool){false}, 2);
+}
+
+/* Rank 1 looks at its own model in between; nobody waits for anybody. */
+static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){.with_buffer = true}, NULL, &replica));
+    sl_status status = toy_step(&replica, own_x(group));
+    if (status == SL_OK && sl_group_rank(group) == 1) {
+        sl_pass *pass;
+        sl_tensor *in, *out = NULL;
+        sl_shape shape = sl_shape_1d(1);
+        SL_TRY(sl_pass_create(&(sl_pass_options){.device = replica.device}, &pass));
+        SL_TRY(sl_tensor_create_zero(replica.device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in));
+        status = sl_ddp_forward(replica.ddp, pass, in, &out);
+        sl_tensor_destroy(&in);
+        sl_tensor_destroy(&out);
+        sl_pass_destroy(&pass);
+    }
+    if (status == SL_OK)
+        status = toy_step(&replica, own_x(group));
+    toy_close(&replica);
+    return status;
+}
+
+static void forward_without_backward_on_one_rank_waits_for_nobody(void **state)
+{
+    (void)state;
+    check_ranks(evaluate_on_one_rank, NULL, 2);
+}
+
+/* ---- Failures --------------------------------------------------------------------------- */
+
+static sl_status stop_early(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    int steps = sl_group_rank(group) == 0 ? 1 : 2;
+    sl_status status = SL_OK;
+    for (int i = 0; i < steps && status == SL_OK; i++)
+        status = toy_step(&replica, 1);
+    toy_close(&replica);
+    return status;
+}
+
+static void uneven_inputs_without_join_end_in_an_error(void **state)
+{
+    (void)state;
+    check_error(sl_spawn(stop_early, NULL, 2, &(sl_group_options){.timeout_seconds = 60}),
+                SL_ERR_CANCELLED, "rank 1: gradients of stage 0, bucket 0: all_reduce");
+}
+
+/* ---- Join ------------------------------------------------------------------------------- */
+
+typedef struct join_case {
+    sl_ddp_join_options options;
+    float expected[4]; /* rank 1's gradients */
+} join_case;
+
+/* Rank 0 has two batches, rank 1 four. */
+static sl_status train_unevenly(sl_group *group, void *arg)
+{
+    const join_case *one = arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){.with_buffer = true}, NULL, &replica));
+    sl_status status = sl_ddp_join_begin(replica.ddp, &one->options);
+    int rank = sl_group_rank(group);
+    for (int i = 0; i < 2 + 2 * rank && status == SL_OK; i++) {
+        sl_parameter_set_zero_grad(replica.set);
+        status = toy_step(&replica, own_x(group));
+        float got = toy_grad(&replica, "w");
+        if (status == SL_OK)
+            status =
+                expect(got == one->expected[i], "%g in step %d, got %g", one->expected[i], i, got);
+        float w = toy_value(&replica, "w") - got; /* lr = 1 */
+        sl_tensor_write(sl_parameter_value(sl_parameter_set_get(replica.set, 0)), &w);
+    }
+    if (status == SL_OK)
+        status = sl_ddp_join_end(replica.ddp);
+    float w = 1 - one->expected[0] - one->expected[1] - one->expected[2] - one->expected[3];
+    if (status == SL_OK)
+        status = expect(toy_value(&replica, "w") == w && toy_value(&replica, "buffer") == 4,
+                        "the last rank's values, %g and 4, got %g and %g", w,
+                        toy_value(&replica, "w"), toy_value(&replica, "buffer"));
+    toy_close(&replica);
+    return status;
+}
+
+static void join_lets_ranks_have_different_numbers_of_batches(void **state)
+{
+    (void)state;
+    check_ranks(train_unevenly, &(join_case){.expected = {1.5f, 1.5f, 1, 1}}, 2);
+    check_ranks(train_unevenly,
+                &(join_case){.options.divide_by_active = true, .expected = {1.5f, 1.5f, 2, 2}}, 2);
+}
+
+static sl_status join_that_fails_early(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    sl_status status =
+        sl_ddp_join_begin(replica.ddp, &(sl_ddp_join_options){.fail_at_first = true});
+    for (int i = 0; i < 2 + sl_group_rank(group) && status == SL_OK; i++)
+        status = toy_step(&replica, 1);
+    if (status == SL_OK)
+        status = sl_ddp_join_end(replica.ddp);
+    toy_close(&replica);
+    return expect(status == SL_ERR_CANCELLED && strstr(sl_error_text(), "exhausted its inputs"),
+                  "all ranks to fail, got \"%s\"", sl_error_text());
+}
+
+static void join_can_stop_all_ranks_at_the_first_that_is_out_of_data(void **state)
+{
+    (void)state;
+    check_ranks(join_that_fails_early, NULL, 3);
+}
+
+/* ---- Hooks ------------------------------------------------------------------------------ */
+
+static sl_status sum_hook(void *arg, sl_ddp_bucket *bucket)
+{
+    ++*(int *)arg;
+    return sl_group_all_reduce(bucket->group, bucket->grads, bucket->count, SL_F32, SL_REDUCE_SUM,
+                               NULL);
+}
+
+static sl_status constant_hook(void *arg, sl_ddp_bucket *bucket)
+{
+    ++*(int *)arg;
+    for (int64_t i = 0; i < bucket->count; i++)
+        bucket->grads[i] = 42;
+    return SL_OK;
+}
+
+static sl_status failing_hook(void *arg, sl_ddp_bucket *bucket)
+{
+    (void)arg;
+    return sl_error(SL_ERR_NUMERIC, "bucket %d is bad", bucket->index);
+}
+
+typedef struct hook_case {
+    sl_ddp_hook hook;
+    float factor, expected;
+    bool counts;
+} hook_case;
+
+static sl_status run_hook(sl_group *group, void *arg)
+{
+    const hook_case *one = arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    int calls = 0;
+    sl_status status = sl_ddp_register_hook(replica.ddp, one->hook, &calls);
+    for (int i = 0; i < 2 && status == SL_OK; i++) {
+        sl_ddp_set_sync(replica.ddp, i == 1);
+        status = toy_step(&replica, i == 1 ? one->factor * own_x(group) : 0);
+    }
+    if (status == SL_OK)
+        status = expect(toy_grad(&replica, "w") == one->expected, "%g, got %g", one->expected,
+                        toy_grad(&replica, "w"));
+    if (status == SL_OK)
+        status = expect(!one->counts || calls == 1, "one call, got %d", calls);
+    if (status == SL_OK)
+        status = expect(sl_ddp_register_hook(replica.ddp, one->hook, NULL) == SL_ERR_INVALID,
+                        "a second hook to be refused");
+    toy_close(&replica);
+    return status;
+}
+
+static void hook_replaces_averaging(void **state)
+{
+    (void)state;
+    check_ranks(run_hook, &(hook_case){sum_hook, 1, 3, true}, 2);
+    check_ranks(run_hook, &(hook_case){constant_hook, 1, 42, true}, 2);
+    check_ranks(run_hook, &(hook_case){sl_ddp_average_hook, 1, 1.5f, false}, 2);
+    check_ranks(run_hook, &(hook_case){sl_ddp_bf16_hook, 1.0003f, 1.5f, false}, 2);
+    check_ranks(run_hook, &(hook_case){sl_ddp_bf16_hook, INFINITY, INFINITY, false}, 2);
+}
+
+static sl_status fail_in_hook(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    sl_status status = SL_OK;
+    if (sl_group_rank(group) == 1)
+        status = sl_ddp_register_hook(replica.ddp, failing_hook, NULL);
+    if (status == SL_OK)
+        status = toy_step(&replica, 1);
+    toy_close(&replica);
+    status = expect(status == SL_ERR_NUMERIC && strstr(sl_error_text(), "bucket 0 is bad"),
+                    "every rank to fail with rank 1's error, got \"%s\"", sl_error_text());
+    return status;
+}
+
+static void hook_that_fails_on_one_rank_ends_the_step_on_all(void **state)
+{
+    (void)state;
+    check_ranks(fail_in_hook, NULL, 3);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(construction_copies_rank_0s_parameters_and_buffers),
+        cmocka_unit_test(construction_with_replicas_that_differ_names_the_difference),
+        cmocka_unit_test(construction_without_trained_parameters_is_refused),
+        cmocka_unit_test(gradients_are_averaged_and_add_up_without_zeroing),
+        cmocka_unit_test(weight_that_is_used_twice_counts_once),
+        cmocka_unit_test(steps_without_sync_are_averaged_with_the_next_synced_one),
+        cmocka_unit_test(unused_parameter_is_an_error_that_names_its_index),
+        cmocka_unit_test(unused_parameter_counts_as_zero_where_it_is_allowed),
+        cmocka_unit_test(training_steps_start_from_rank_0s_buffers_unless_told_otherwise),
+        cmocka_unit_test(forward_without_backward_on_one_rank_waits_for_nobody),
+        cmocka_unit_test(uneven_inputs_without_join_end_in_an_error),
+        cmocka_unit_test(join_lets_ranks_have_different_numbers_of_batches),
+        cmocka_unit_test(join_can_stop_all_ranks_at_the_first_that_is_out_of_data),
+        cmocka_unit_test(hook_replaces_averaging),
+        cmocka_unit_test(hook_that_fails_on_one_rank_ends_the_step_on_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,440 @@
+/* Replicas of pipes, held against one pipe that gets all the data: over random models, cuts,
+ * micro-batches, bucket sizes, and 1 to 8 ranks. */
+#include "core/philox.h"
+#include "sluice/ddp.h"
+#include "sluice/layers.h"
+#include "sluice/optim.h"
+
+#include "support/check.h"
+#include "support/modules.h"
+#include "support/replicas.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_MODULES = 8, MAX_STAGES = 4, STEPS = 3, CASES = 24 };
+
+/* ---- Random models ---------------------------------------------------------------------- */
+
+/* A module with a parameter that it does not use, between others. */
+static sl_status pass_on(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
+{
+    (void)module;
+    (void)pass;
+    return sl_tensor_share(in, out);
+}
+
+static sl_status pass_back(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                           sl_tensor **grad_in)
+{
+    (void)module;
+    (void)pass;
+    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
+}
+
+static sl_status idle_create(int64_t size, sl_module **out)
+{
+    static const sl_module_ops ops = {.type = "Idle", .forward = pass_on, .backward = pass_back};
+    SL_TRY(sl_module_create(&ops, NULL, out));
+    sl_parameter_spec spec = {.name = "idle",
+                              .shape = sl_shape_1d(size),
+                              .low = 0.5f,
+                              .high = 0.5f};
+    sl_parameter *parameter;
+    return sl_module_add_parameter(*out, &spec, &parameter);
+}
+
+typedef struct replica_case {
+    uint64_t seed;
+    uint32_t draws;
+    int ranks, modules, stages, chunks;
+    int kinds[MAX_MODULES];
+    int64_t widths[MAX_MODULES + 1];
+    int64_t rows; /* of one rank's batch */
+    int64_t first_bucket_bytes, bucket_bytes;
+    bool has_idle, has_dropout;
+    sl_checkpoint checkpoint;
+    sl_schedule_kind schedule;
+} replica_case;
+
+static int draw(replica_case *one, int from, int to)
+{
+    uint32_t counter[4] = {one->draws++, 0, 0, 0};
+    sli_philox(sli_philox_key_make(one->seed, SLI_RANDOM_SAMPLE), counter);
+    return from + (int)(counter[0] % (uint32_t)(to - from + 1));
+}
+
+enum { LINEAR, NORM, RELU, DROPOUT, IDLE, KINDS };
+
+static replica_case draw_case(uint64_t seed)
+{
+    replica_case one = {.seed = seed};
+    one.ranks = draw(&one, 1, 8);
+    one.modules = draw(&one, 1, MAX_MODULES);
+    one.stages = draw(&one, 1, one.modules < MAX_STAGES ? one.modules : MAX_STAGES);
+    one.chunks = draw(&one, 1, 4);
+    one.rows = draw(&one, 1, 6);
+    one.first_bucket_bytes = draw(&one, 1, 600);
+    one.bucket_bytes = draw(&one, 1, 2000);
+    one.checkpoint = (sl_checkpoint)draw(&one, SL_CHECKPOINT_EXCEPT_LAST, SL_CHECKPOINT_ALWAYS);
+    one.schedule = (sl_schedule_kind)draw(&one, SL_SCHEDULE_GPIPE, SL_SCHEDULE_1F1B);
+    one.widths[0] = draw(&one, 2, 20);
+    for (int i = 0; i < one.modules; i++) {
+        one.kinds[i] = i == 0 ? LINEAR : draw(&one, LINEAR, KINDS - 1);
+        one.widths[i + 1] = one.kinds[i] == LINEAR ? draw(&one, 2, 20) : one.widths[i];
+        one.has_idle |= one.kinds[i] == IDLE;
+        one.has_dropout |= one.kinds[i] == DROPOUT;
+    }
+    return one;
+}
+
+static sl_status create_part(const replica_case *one, int i, sl_module **out)
+{
+    switch (one->kinds[i]) {
+    case LINEAR:
+        return sl_linear_create(one->widths[i], one->widths[i + 1], false, out);
+    case NORM:
+        return sl_layer_norm_create(one->widths[i], 0, out);
+    case RELU:
+        return sl_activation_create(SL_ACTIVATION_RELU, out);
+    case DROPOUT:
+        return sl_dropout_create(0.2f, out);
+    default:
+        return idle_create(one->widths[i], out);
+    }
+}
+
+static sl_status create_model(const replica_case *one, sl_module **out)
+{
+    sl_module *parts[MAX_MODULES];
+    for (int i = 0; i < one->modules; i++)
+        SL_TRY(create_part(one, i, &parts[i]));
+    return sl_sequential_create(parts, one->modules, out);
+}
+
+/* ---- Training --------------------------------------------------------------------------- */
+
+typedef struct trainee {
+    sl_device *devices[MAX_STAGES];
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    sl_ddp *ddp; /* NULL: alone */
+} trainee;
+
+static sl_status open_trainee(const replica_case *one, sl_group *group, uint64_t seed, trainee *out)
+{
+    *out = (trainee){0};
+    for (int i = 0; i < one->stages; i++)
+        SL_TRY(sl_device_create_cpu(1, &out->devices[i]));
+    int balance[MAX_STAGES];
+    for (int i = 0; i < one->stages; i++)
+        balance[i] = one->modules / one->stages + (i < one->modules % one->stages);
+    SL_TRY(create_model(one, &out->model));
+    SL_TRY(sl_mse_loss_create(&out->loss));
+    sl_pipe_options options = {
+        .model = out->model,
+        .loss = out->loss,
+        .stages = one->stages,
+        .devices = out->devices,
+        .balance = balance,
+        .chunks = one->chunks,
+        .checkpoint = one->checkpoint,
+        .schedule = one->schedule,
+        .seed = seed,
+        .first_bucket_bytes = one->first_bucket_bytes,
+        .bucket_bytes = one->bucket_bytes,
+    };
+    SL_TRY(sl_pipe_create(&options, &out->pipe));
+    if (!group)
+        return SL_OK;
+    sl_ddp_options ddp = {.group = group,
+                          .pipe = out->pipe,
+                          .find_unused_parameters = one->has_idle};
+    return sl_ddp_create(&ddp, &out->ddp);
+}
+
+static void close_trainee(trainee *dead)
+{
+    sl_ddp_destroy(&dead->ddp);
+    sl_pipe_destroy(&dead->pipe);
+    sl_loss_destroy(&dead->loss);
+    sl_module_destroy(&dead->model);
+    for (int i = 0; i < MAX_STAGES; i++)
+        sl_device_destroy(&dead->devices[i]);
+}
+
+/* Element i of row `row` of all data. */
+static float datum(int64_t row, int64_t i, int which)
+{
+    return (float)((row * 7919 + i * 104729 + which * 1299709) % 2003) / 1001.5f - 1;
+}
+
+static sl_status make_rows(sl_device *device, int64_t first, int64_t rows, int64_t width, int which,
+                           sl_tensor **out)
+{
+    sl_shape shape = sl_shape_2d(rows, width);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
+    for (int64_t row = 0; row < rows; row++)
+        for (int64_t i = 0; i < width; i++)
+            sl_tensor_f32(*out)[row * width + i] = datum(first + row, i, which);
+    return SL_OK;
+}
+
+static sl_status train_on_rows(const replica_case *one, trainee *at, int64_t first, int64_t rows,
+                               uint64_t step)
+{
+    sl_tensor *input = NULL, *targets = NULL;
+    double loss;
+    SL_TRY(make_rows(at->devices[0], first, rows, one->widths[0], 0, &input));
+    SL_TRY(make_rows(at->devices[0], first, rows, one->widths[one->modules], 1, &targets));
+    sl_pipe_batch batch = {input, targets, step, first};
+    sl_pipe_zero_grad(at->pipe);
+    sl_status status =
+        at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss);
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&targets);
+    return status;
+}
+
+/* The gradients' norm over all stages. */
+static sl_status whole_norm(const trainee *at, double *norm)
+{
+    double terms[4 * MAX_MODULES];
+    int count = 0;
+    for (int stage = 0; stage < sl_pipe_stages(at->pipe); stage++) {
+        int more;
+        SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, stage), SL_GRAD_NORM_L2,
+                                  terms + count, &more));
+        count += more;
+    }
+    *norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, terms, count);
+    return SL_OK;
+}
+
+/* value -= 0.1 * clipped gradient. */
+static sl_status update(const trainee *at, double *norm)
+{
+    SL_TRY(whole_norm(at, norm));
+    float lr = (float)(0.1 * sl_clip_coefficient(*norm, 0.25));
+    for (int stage = 0; stage < sl_pipe_stages(at->pipe); stage++) {
+        sl_parameter_set *set = sl_pipe_parameters(at->pipe, stage);
+        for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
+            sl_tensor *values = sl_parameter_set_bucket_values(set, b);
+            const float *grads = sl_tensor_f32(sl_parameter_set_bucket_grads(set, b));
+            for (int64_t i = 0; i < sl_tensor_count(values); i++)
+                sl_tensor_f32(values)[i] -= lr * grads[i];
+        }
+    }
+    return SL_OK;
+}
+
+/* Values of all trained parameters in the model's order; malloc'ed. */
+static float *all_values(const trainee *at, int64_t *count)
+{
+    float *all = NULL;
+    *count = 0;
+    for (int stage = 0; stage < sl_pipe_stages(at->pipe); stage++) {
+        const sl_parameter_set *set = sl_pipe_parameters(at->pipe, stage);
+        for (int i = 0; i < sl_parameter_set_count(set); i++) {
+            const sl_tensor *value = sl_parameter_value(sl_parameter_set_get(set, i));
+            all = realloc(all, (size_t)(*count + sl_tensor_count(value)) * sizeof *all);
+            sl_tensor_read(value, all + *count);
+            *count += sl_tensor_count(value);
+        }
+    }
+    return all;
+}
+
+/* ---- Comparing -------------------------------------------------------------------------- */
+
+typedef struct expectation {
+    const replica_case *one;
+    const float *values; /* of the pipe that got all the data */
+    int64_t count;
+} expectation;
+
+/* Have all ranks the same bits as rank 0? */
+static sl_status same_bits(sl_group *group, const void *data, size_t bytes, const char *what)
+{
+    int words = (int)(bytes / 4);
+    float *first = malloc(bytes);
+    memcpy(first, data, bytes);
+    sl_status status = sl_group_broadcast(group, first, words, SL_F32, 0, NULL);
+    if (status == SL_OK)
+        status = expect(memcmp(first, data, bytes) == 0, "%s to be rank 0's, bit for bit", what);
+    free(first);
+    return status;
+}
+
+static sl_status train_replica(sl_group *group, const expectation *wanted, trainee *at)
+{
+    const replica_case *one = wanted->one;
+    int rank = sl_group_rank(group);
+    for (uint64_t step = 0; step < STEPS; step++) {
+        double norm;
+        int64_t first = ((int64_t)step * one->ranks + rank) * one->rows;
+        SL_TRY(train_on_rows(one, at, first, one->rows, step));
+        SL_TRY(update(at, &norm));
+        SL_TRY(same_bits(group, &norm, sizeof norm, "the clipped norm"));
+    }
+    int64_t count;
+    float *values = all_values(at, &count);
+    sl_status status = same_bits(group, values, (size_t)count * sizeof *values, "the weights");
+    double distance = relative_distance(values, wanted->values, count);
+    if (status == SL_OK)
+        status = expect(count == wanted->count && distance < 2e-6,
+                        "the weights of one pipe with all rows, off by %g", distance);
+    free(values);
+    return status;
+}
+
+/* Each rank starts with weights of its own, and rank 0's must win; but with dropout they need one
+ * seed, which then makes their masks those of one pipe with all rows. */
+static sl_status run_replica(sl_group *group, void *arg)
+{
+    const expectation *wanted = arg;
+    trainee at;
+    uint64_t own = wanted->one->has_dropout ? 0 : (uint64_t)sl_group_rank(group);
+    sl_status status = open_trainee(wanted->one, group, wanted->one->seed + own, &at);
+    if (status == SL_OK)
+        status = train_replica(group, wanted, &at);
+    close_trainee(&at);
+    return status;
+}
+
+static void check_case(const replica_case *one)
+{
+    trainee alone;
+    check_ok(open_trainee(one, NULL, one->seed, &alone));
+    for (uint64_t step = 0; step < STEPS; step++) {
+        double norm;
+        int64_t all = one->ranks * one->rows;
+        check_ok(train_on_rows(one, &alone, (int64_t)step * all, all, step));
+        check_ok(update(&alone, &norm));
+    }
+    expectation wanted = {.one = one};
+    float *values = all_values(&alone, &wanted.count);
+    wanted.values = values;
+    check_ranks(run_replica, &wanted, one->ranks);
+    free(values);
+    close_trainee(&alone);
+}
+
+static void replicas_of_random_pipes_equal_one_pipe_with_all_rows(void **state)
+{
+    (void)state;
+    const char *given = getenv("SLUICE_TEST_SEED");
+    uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
+    for (int i = 0; i < CASES; i++) {
+        replica_case one = draw_case(seed + (uint64_t)i);
+        print_message("seed %llu: %d ranks, %d modules, %d stages, %d chunks, %lld rows\n",
+                      (unsigned long long)one.seed, one.ranks, one.modules, one.stages, one.chunks,
+                      (long long)one.rows);
+        check_case(&one);
+    }
+}
+
+/* ---- Pipes only ------------------------------------------------------------------------- */
+
+static replica_case small_case(void)
+{
+    replica_case one = {.seed = 5,
+                        .ranks = 2,
+                        .modules = 4,
+                        .stages = 2,
+                        .chunks = 2,
+                        .rows = 4,
+                        .first_bucket_bytes = 64,
+                        .bucket_bytes = 64};
+    const int kinds[] = {LINEAR, IDLE, LINEAR, LINEAR};
+    memcpy(one.kinds, kinds, sizeof kinds);
+    for (int i = 0; i <= one.modules; i++)
+        one.widths[i] = 8;
+    return one;
+}
+
+/* Trained in order of registration: 0, 1 (linear), 2 (idle), 3 … */
+static sl_status leave_unused(sl_group *group, void *arg)
+{
+    replica_case *one = arg;
+    trainee at;
+    SL_TRY(open_trainee(one, group, 1, &at));
+    sl_status status = train_on_rows(one, &at, 0, one->rows, 0);
+    char expected[100];
+    snprintf(expected, sizeof expected,
+             "the first is 1.idle; find_unused_parameters allows that. Parameter indices which did "
+             "not");
+    status = expect(status == SL_ERR_INVALID && strstr(sl_error_text(), expected) &&
+                        strstr(sl_error_text(), ": 2"),
+                    "\"%s\", got \"%s\"", expected, sl_error_text());
+    close_trainee(&at);
+    return status;
+}
+
+static void unused_parameter_of_a_stage_is_named(void **state)
+{
+    (void)state;
+    replica_case one = small_case();
+    check_ranks(leave_unused, &one, 2);
+}
+
+static sl_status cut_differently(sl_group *group, void *arg)
+{
+    replica_case one = *(replica_case *)arg;
+    one.bucket_bytes = sl_group_rank(group) == 1 ? 1 << 20 : 64;
+    one.first_bucket_bytes = one.bucket_bytes;
+    trainee at;
+    sl_status status = open_trainee(&one, group, 1, &at);
+    close_trainee(&at);
+    return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "buckets"),
+                  "other buckets to be refused, got \"%s\"", sl_error_text());
+}
+
+static void replicas_with_other_buckets_are_refused(void **state)
+{
+    (void)state;
+    replica_case one = small_case();
+    check_ranks(cut_differently, &one, 2);
+}
+
+/* Rank 1's targets are missing: its step fails before it begins, and rank 0 must not wait. */
+static sl_status fail_on_rank_1(sl_group *group, void *arg)
+{
+    replica_case *one = arg;
+    trainee at;
+    SL_TRY(open_trainee(one, group, 1, &at));
+    sl_status status;
+    if (sl_group_rank(group) == 0) {
+        status = train_on_rows(one, &at, 0, one->rows, 0);
+    } else {
+        sl_tensor *input;
+        double loss;
+        SL_TRY(make_rows(at.devices[0], 0, one->rows, one->widths[0], 0, &input));
+        status = sl_ddp_train(at.ddp, &(sl_pipe_batch){.input = input}, &loss);
+        sl_tensor_destroy(&input);
+    }
+    close_trainee(&at);
+    const char *expected = sl_group_rank(group) == 0 ? "rank 1: sl_pipe_train: the batch has no"
+                                                     : "sl_pipe_train: the batch has no targets";
+    return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), expected),
+                  "\"%s\", got \"%s\"", expected, sl_error_text());
+}
+
+static void step_that_fails_on_one_rank_ends_on_all_with_its_error(void **state)
+{
+    (void)state;
+    replica_case one = small_case();
+    check_ranks(fail_on_rank_1, &one, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(replicas_of_random_pipes_equal_one_pipe_with_all_rows),
+        cmocka_unit_test(unused_parameter_of_a_stage_is_named),
+        cmocka_unit_test(replicas_with_other_buckets_are_refused),
+        cmocka_unit_test(step_that_fails_on_one_rank_ends_on_all_with_its_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
