@@ -211,6 +211,49 @@ static void zero_grad_forgets_the_gradients(void **state)
     free_data(&d);
 }
 
+static void batch_without_any_term_has_loss_nan_and_no_gradient(void **state)
+{
+    (void)state;
+    const int32_t ignored[4] = {-100, -100, -100, -100};
+    data d = random_data(4);
+    sl_loss *loss;
+    check_ok(sl_cross_entropy_create(&loss));
+    test_pipe piped =
+        open_pipe(perceptron(0), loss, (sl_pipe_options){.stages = 2, .chunks = 2}, 2, 1);
+    sl_shape shape = sl_shape_1d(4);
+    sl_tensor *targets = integer_tensor(d.device, &shape, ignored);
+    assert_true(isnan(pipe_train(&piped, d.input, targets, 0)));
+    int64_t count;
+    float *gradients = pipe_gradients(&piped, &count);
+    for (int64_t i = 0; i < count; i++)
+        assert_true(gradients[i] == 0.0f);
+    free(gradients);
+    sl_tensor_destroy(&targets);
+    close_pipe(&piped);
+    free_data(&d);
+}
+
+/* Two replicas with half the batch each see the dropout masks of the whole batch's rows. */
+static void first_sample_says_where_a_batch_lies_in_a_larger_one(void **state)
+{
+    (void)state;
+    data d = random_data(8);
+    test_pipe piped = open_perceptron((sl_pipe_options){.stages = 3, .chunks = 2}, 0.5f);
+    double whole = pipe_train(&piped, d.input, d.targets, 0), halves[2];
+    for (int half = 0; half < 2; half++) {
+        sl_tensor *input, *targets;
+        check_ok(sl_tensor_narrow(d.input, 4 * half, 4, &input));
+        check_ok(sl_tensor_narrow(d.targets, 4 * half, 4, &targets));
+        sl_pipe_batch batch = {input, targets, 0, 4 * half};
+        check_ok(sl_pipe_train(piped.pipe, &batch, &halves[half]));
+        sl_tensor_destroy(&input);
+        sl_tensor_destroy(&targets);
+    }
+    assert_true(fabs((halves[0] + halves[1]) / 2 - whole) <= 1e-6 * whole);
+    close_pipe(&piped);
+    free_data(&d);
+}
+
 /* ---- Evaluation ------------------------------------------------------------------------- */
 
 static void evaluation_has_no_dropout_and_gives_sum_and_terms(void **state)
@@ -320,6 +363,8 @@ int main(void)
         cmocka_unit_test(modules_may_be_cut_anywhere),
         cmocka_unit_test(stages_may_share_devices),
         cmocka_unit_test(zero_grad_forgets_the_gradients),
+        cmocka_unit_test(batch_without_any_term_has_loss_nan_and_no_gradient),
+        cmocka_unit_test(first_sample_says_where_a_batch_lies_in_a_larger_one),
         cmocka_unit_test(evaluation_has_no_dropout_and_gives_sum_and_terms),
         cmocka_unit_test(inference_has_no_gradients_and_refuses_to_train),
         cmocka_unit_test(batches_that_make_no_sense_are_refused),
