@@ -30,8 +30,7 @@ typedef struct sl_module_ops {
 
     /* in -> *out. Borrows `in` (to keep it for backward, sl_pass_save_shared it); the caller owns
      * *out, which may be another handle on `in`. What is saved is dropped at once by a pass that
-     * does not keep. (optional, with backward: a module that only groups its parent's parameters)
-     */
+     * does not keep. (optional, with backward: the module only groups its parent's parameters) */
     sl_status (*forward)(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 
     /* grad_out -> *grad_in, and adds to the parameters' gradients. Pops exactly what forward
