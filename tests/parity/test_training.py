@@ -1,0 +1,232 @@
+"""Training steps of whole language models against PyTorch in double precision.
+
+Same initial weights and data, dropout 0: logits, losses, every gradient, the gradient norm, and the
+weights after several steps, for one to three stages.
+
+The draws are the same in every run: among models drawn anew each time there would now and then be
+one whose gradients cancel so far that float32 itself is off by more than the tolerance.
+SLUICE_TEST_SEED draws others.
+"""
+
+import math
+import os
+import random
+import sys
+import tempfile
+import unittest
+
+try:
+    import numpy
+    import torch
+    from torch import nn
+except ImportError as missing:
+    print(f"skipped: {missing}")
+    sys.exit(77)
+
+from records import distance, run_driver
+
+TOLERANCE = 1e-5
+SEED = int(os.environ.get("SLUICE_TEST_SEED", 7))
+
+
+class PositionalEncoding(nn.Module):
+    def __init__(self, width, max_len=5000):
+        super().__init__()
+        position = torch.arange(max_len, dtype=torch.double).unsqueeze(1)
+        rate = torch.arange(0, width, 2, dtype=torch.double) * (-math.log(10000.0) / width)
+        table = torch.zeros(max_len, 1, width, dtype=torch.double)
+        table[:, 0, 0::2] = torch.sin(position * torch.exp(rate))
+        table[:, 0, 1::2] = torch.cos(position * torch.exp(rate))
+        self.register_buffer("pe", table)
+
+    def forward(self, x):
+        return x + self.pe[: x.size(1), 0]
+
+
+class Encoder(nn.Module):
+    def __init__(self, ntokens, width):
+        super().__init__()
+        self.encoder = nn.Embedding(ntokens, width)
+        self.pos_encoder = PositionalEncoding(width)
+        self.width = width
+
+    def forward(self, ids):
+        return self.pos_encoder(self.encoder(ids) * math.sqrt(self.width))
+
+
+class Layer(nn.TransformerEncoderLayer):
+    def __init__(self, options):
+        super().__init__(options["emsize"], options["nhead"], options["nhid"], 0.0,
+                         options["activation"], batch_first=True,
+                         norm_first=bool(options["pre_norm"]))
+        self.causal = options["mask"] == "causal"
+
+    def forward(self, x):
+        if not self.causal:
+            return super().forward(x)
+        time = x.size(1)
+        later = torch.ones(time, time, dtype=torch.bool).triu(1)
+        return super().forward(x, src_mask=later)
+
+
+class Decoder(nn.Module):
+    def __init__(self, width, ntokens):
+        super().__init__()
+        self.decoder = nn.Linear(width, ntokens)
+
+    def forward(self, x):
+        return self.decoder(x)
+
+
+def build(options):
+    """The tutorials' model; values are float32's, so that both sides start from the same."""
+    layers = [Layer(options) for _ in range(options["nlayers"])]
+    model = nn.Sequential(Encoder(options["ntokens"], options["emsize"]), *layers,
+                          Decoder(options["emsize"], options["ntokens"]))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            spread = 0.5 / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 0.1
+            parameter.add_(spread * torch.randn(parameter.shape))
+    return model.double()
+
+
+def make_optimizer(model, options):
+    if options["optimizer"] == "adamw":
+        return torch.optim.AdamW(model.parameters(), options["lr"], eps=options["eps"],
+                                 weight_decay=options["weight_decay"])
+    return torch.optim.SGD(model.parameters(), options["lr"], options["momentum"],
+                           options["dampening"], options["weight_decay"],
+                           bool(options["nesterov"]))
+
+
+def train(model, forward, options, batches):
+    """What the driver writes, from PyTorch."""
+    optimizer = make_optimizer(model, options)
+    expected = {}
+    for step, (ids, targets) in enumerate(batches):
+        optimizer.zero_grad()
+        logits = forward(ids)
+        loss = nn.functional.cross_entropy(logits.reshape(-1, options["ntokens"]),
+                                           targets.reshape(-1))
+        loss.backward()
+        if step == 0:
+            expected["logits"] = logits.detach().numpy()
+            for name, value in model.named_parameters():
+                expected["grad." + name] = value.grad.numpy().copy()
+        limit = options["clip"] or math.inf
+        norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
+        optimizer.step()
+        expected[f"loss.{step}"] = loss.item()
+        expected[f"norm.{step}"] = norm.item()
+    for name, value in model.named_parameters():
+        expected["value." + name] = value.detach().numpy()
+    return expected
+
+
+class Training(unittest.TestCase):
+    def setUp(self):
+        torch.manual_seed(SEED)
+        self.random = random.Random(SEED)
+        self.farthest = 0.0
+        self.addCleanup(lambda: print(f"farthest from PyTorch: {self.farthest:.2e}"))
+
+    def draw(self, **fixed):
+        nhead = self.random.choice([1, 2, 4])
+        options = {
+            "ntokens": self.random.randint(5, 60),
+            "emsize": nhead * 2 * self.random.randint(2, 8),
+            "nhid": self.random.randint(3, 40),
+            "nlayers": self.random.randint(3, 4),
+            "nhead": nhead,
+            "mask": self.random.choice(["causal", "none"]),
+            "activation": self.random.choice(["relu", "gelu"]),
+            "pre_norm": self.random.choice([0, 1]),
+            "chunks": self.random.randint(1, 4),
+            "stages": self.random.randint(1, 3),
+            "checkpoint": self.random.choice(["never", "except_last", "always"]),
+            "schedule": self.random.choice(["gpipe", "1f1b"]),
+            "optimizer": "sgd", "lr": 0.1, "momentum": 0, "dampening": 0, "nesterov": 0,
+            "weight_decay": 0, "eps": 1e-8, "clip": 0.5, "steps": 3,
+        }
+        options.update(fixed)
+        return options
+
+    def batches(self, options):
+        """Blocks of unequal micro-batches, the last one shorter."""
+        rows = self.random.randint(options["chunks"], 3 * options["chunks"] + 1)
+        time = self.random.randint(2, 12)
+        made = []
+        for step in range(options["steps"]):
+            length = time if step + 1 < options["steps"] else max(1, time // 2)
+            shape = (rows, length)
+            made.append((torch.randint(options["ntokens"], shape),
+                         torch.randint(options["ntokens"], shape)))
+        return made
+
+    def check(self, options, forward=None, model=None, prefix=lambda name: name):
+        model = model or build(options)
+        batches = self.batches(options)
+        given = {prefix(name): value.detach().to(torch.float32).numpy().copy()
+                 for name, value in model.named_parameters()}
+        expected = train(model, forward or model, options, batches)
+        for step, (ids, targets) in enumerate(batches):
+            given[f"ids.{step}"] = ids.numpy().astype(numpy.int32)
+            given[f"targets.{step}"] = targets.numpy().astype(numpy.int32)
+        arguments = [f"{key}={value}" for key, value in options.items()]
+        got = run_driver("training_driver", arguments, given)
+        for name, value in expected.items():
+            kind, _, rest = name.partition(".")
+            mapped = f"{kind}.{prefix(rest)}" if kind in ("grad", "value") else name
+            off = distance(got[mapped], value)
+            self.farthest = max(self.farthest, off)
+            self.assertLessEqual(off, TOLERANCE, f"{mapped}, seed {SEED}, {options}")
+        self.assertEqual(len(got), len(expected))
+
+    def test_plain_sgd_with_each_mask_and_number_of_stages(self):
+        for mask in ("causal", "none"):
+            for stages in (1, 2, 3):
+                self.check(self.draw(mask=mask, stages=stages))
+
+    def test_post_norm_relu_as_in_the_tutorials(self):
+        for stages in (1, 2, 3):
+            self.check(self.draw(mask="causal", activation="relu", pre_norm=0, stages=stages))
+
+    def test_sgd_with_momentum_dampening_nesterov_and_weight_decay(self):
+        self.check(self.draw(momentum=0.9))
+        self.check(self.draw(momentum=0.9, dampening=0.5, weight_decay=0.01))
+        self.check(self.draw(momentum=0.9, nesterov=1, weight_decay=0.01, clip=0))
+
+    def test_adamw(self):
+        # Its first steps divide gradients by their own size: where a gradient is 0 but for rounding
+        # (the keys' bias), nothing can be compared, unless eps is larger than that rounding.
+        for stages in (1, 2, 3):
+            self.check(self.draw(optimizer="adamw", lr=1e-3, weight_decay=0.1, eps=1e-3,
+                                 stages=stages))
+
+    def test_against_pytorchs_own_pipe(self):
+        from torch.distributed import rpc
+        from torch.distributed.pipeline.sync import Pipe
+
+        options = rpc.TensorPipeRpcBackendOptions(
+            init_method="file://" + os.path.join(tempfile.mkdtemp(), "rendezvous"))
+        rpc.init_rpc("worker", rank=0, world_size=1, rpc_backend_options=options)
+        drawn = self.draw(nlayers=3, stages=2, chunks=2, checkpoint="except_last",
+                          schedule="gpipe")
+        flat = build(drawn)
+        cut = 3  # Encoder and two layers; one layer and the Decoder
+        pipe = Pipe(nn.Sequential(nn.Sequential(*flat[:cut]), nn.Sequential(*flat[cut:])),
+                    chunks=2, checkpoint="except_last")
+
+        def flat_name(name):  # partitions.STAGE.INDEX.rest
+            _, stage, index, rest = name.split(".", 3)
+            return f"{int(index) + cut * int(stage)}.{rest}"
+
+        self.check(drawn, lambda ids: pipe(ids).local_value(), pipe, flat_name)
+
+
+if __name__ == "__main__":
+    print(f"seed {SEED}")
+    result = unittest.main(exit=False, verbosity=2).result
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(not result.wasSuccessful())  # rpc's threads would wait for peers that do not exist
