@@ -54,7 +54,8 @@ sl_status sl_schedule_create(sl_schedule_kind kind, int stages, int micros,
                              sl_checkpoint checkpoint, sl_schedule **out);
 
 /* Forward only, for evaluation: every stage runs FORWARD_DISCARD of 0 … micros - 1. Every function
- * here takes a table without RECOMPUTE and BACKWARD, whose forwards all discard, for one of these. */
+ * here takes a table without RECOMPUTE and BACKWARD, whose forwards all discard, for one of these.
+ */
 sl_status sl_schedule_forward_only(int stages, int micros, sl_schedule **out);
 
 /* A table of one's own: `counts[s]` actions of stage s, one stage after the other in `actions`
