@@ -19,10 +19,10 @@ static void write_splits(scratch *in)
 static void expect_tokens(const sl_vocab *vocab, const sl_tokens *tokens, const char *expected)
 {
     char text[256] = "";
-    for (int64_t i = 0; i < tokens->count; i++) {
-        strcat(text, sl_vocab_token(vocab, tokens->ids[i]).text);
-        strcat(text, " ");
-    }
+    size_t used = 0;
+    for (int64_t i = 0; i < tokens->count && used < sizeof text; i++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s ",
+                                 sl_vocab_token(vocab, tokens->ids[i]).text);
     assert_string_equal(text, expected);
 }
 
