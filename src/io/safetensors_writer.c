@@ -1,4 +1,4 @@
-#include "io/replace_file.h"
+#include "core/replace_file.h"
 #include "io/safetensors_layout.h"
 #include "io/safetensors_text.h"
 

@@ -2,7 +2,7 @@
 #include "sluice/text.h"
 
 #include "core/philox.h"
-#include "io/replace_file.h"
+#include "core/replace_file.h"
 #include "text/grammar.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* A file that takes its name only when it is complete: it is written under a temporary name in the
  * same directory, brought to disk, then renamed. Whoever opens the name sees the old content or
  * the new, whole. Error sentences begin with the path. */
-#ifndef SLI_IO_REPLACE_FILE_H
-#define SLI_IO_REPLACE_FILE_H
+#ifndef SLI_CORE_REPLACE_FILE_H
+#define SLI_CORE_REPLACE_FILE_H
 
 #include "sluice/status.h"
 

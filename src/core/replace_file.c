@@ -1,6 +1,6 @@
 #define _GNU_SOURCE /* fallocate */
 
-#include "io/replace_file.h"
+#include "core/replace_file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
-#include "scratch.h"
+#include "io/scratch.h"
 
-#include "io/replace_file.h"
+#include "core/replace_file.h"
 
 #include <errno.h>
 #include <signal.h>
