@@ -1,0 +1,159 @@
+#include "sluice/layers.h"
+#include "sluice/optim.h"
+#include "support/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* A linear layer without bias in one bucket, all of its weights equal. */
+typedef struct subject {
+    sl_device *device;
+    sl_module *module;
+    sl_parameter_set *set;
+} subject;
+
+static subject create_subject(int64_t elements, float value)
+{
+    subject s;
+    check_ok(sl_device_create_cpu(2, &s.device));
+    check_ok(sl_linear_create(elements, 1, true, &s.module));
+    check_ok(sl_parameter_set_create(s.module, 0, 0,
+                                     &(sl_parameter_set_options){.device = s.device}, &s.set));
+    float *values = sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(s.set, 0)));
+    for (int64_t i = 0; i < elements; i++)
+        values[i] = value;
+    return s;
+}
+
+static void destroy_subject(subject *s)
+{
+    sl_parameter_set_destroy(&s->set);
+    sl_module_destroy(&s->module);
+    sl_device_destroy(&s->device);
+}
+
+/* Steps with all gradients 1; checks the first weight after each. */
+static void check_steps(const sl_optimizer_options *options, double lr, double grad_scale,
+                        const double *expected, int steps)
+{
+    subject s = create_subject(37, 1);
+    sl_optimizer *optimizer;
+    sl_parameter *weight = sl_parameter_set_get(s.set, 0);
+    check_ok(sl_optimizer_create(options, s.set, &optimizer));
+    for (int step = 0; step < steps; step++) {
+        sl_parameter_set_zero_grad(s.set);
+        float *grad = sl_tensor_f32(sl_parameter_grad(weight));
+        for (int i = 0; i < 37; i++)
+            grad[i] = 1;
+        check_ok(sl_optimizer_step(optimizer, lr, grad_scale));
+        const float *values = sl_tensor_f32(sl_parameter_value(weight));
+        for (int i = 0; i < 37; i++)
+            assert_true(fabs(values[i] - expected[step]) < 2e-6);
+    }
+    sl_optimizer_destroy(&optimizer);
+    destroy_subject(&s);
+}
+
+/* The numbers are those of torch.optim with lr 0.1, gradient 1, starting from 1. */
+static void sgd_takes_pytorchs_steps(void **state)
+{
+    (void)state;
+    const sl_optimizer_options plain = {0}, momentum = {.momentum = 0.9f},
+                               nesterov = {.momentum = 0.9f, .nesterov = true},
+                               dampening = {.momentum = 0.9f, .dampening = 0.5f},
+                               decay = {.momentum = 0.9f, .weight_decay = 0.1f};
+    check_steps(&plain, 0.1, 1, (double[]){0.9, 0.8, 0.7}, 3);
+    check_steps(&momentum, 0.1, 1, (double[]){0.9, 0.71, 0.439}, 3);
+    check_steps(&nesterov, 0.1, 1, (double[]){0.81, 0.539, 0.1951}, 3);
+    check_steps(&dampening, 0.1, 1, (double[]){0.9, 0.76, 0.584}, 3);
+    check_steps(&decay, 0.1, 1, (double[]){0.89, 0.6821, 0.388169}, 3);
+}
+
+static void grad_scale_multiplies_the_gradient_and_nothing_else(void **state)
+{
+    (void)state;
+    const sl_optimizer_options decay = {.weight_decay = 0.1f};
+    check_steps(&decay, 0.1, 0.5, (double[]){1 - 0.1 * (0.5 + 0.1)}, 1);
+}
+
+/* With a constant gradient both averages stay in proportion: each step is lr, and the decay. */
+static void adamw_takes_pytorchs_steps(void **state)
+{
+    (void)state;
+    const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.01f};
+    double expected[3], value = 1;
+    for (int step = 0; step < 3; step++)
+        expected[step] = value = value * (1 - 0.1 * 0.01) - 0.1;
+    check_steps(&adamw, 0.1, 1, expected, 3);
+}
+
+static void state_is_counted_as_the_optimizers_memory(void **state)
+{
+    (void)state;
+    const struct {
+        sl_optimizer_options options;
+        int64_t bytes;
+    } cases[] = {{{0}, 0}, {{.momentum = 0.9f}, 4}, {{.kind = SL_OPTIMIZER_ADAMW}, 8}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        subject s = create_subject(64, 1);
+        sl_optimizer *optimizer;
+        sl_memory_stats stats;
+        check_ok(sl_optimizer_create(&cases[i].options, s.set, &optimizer));
+        sl_device_memory(s.device, &stats);
+        assert_int_equal(stats.current_bytes[SL_MEMORY_OPTIMIZER], 64 * cases[i].bytes);
+        assert_int_equal(sl_optimizer_state_bytes(&cases[i].options), cases[i].bytes);
+        sl_optimizer_destroy(&optimizer);
+        destroy_subject(&s);
+    }
+}
+
+static void impossible_options_are_refused(void **state)
+{
+    (void)state;
+    subject s = create_subject(4, 1);
+    sl_optimizer *optimizer;
+    sl_optimizer_options negative = {.momentum = -1}, nesterov = {.nesterov = true},
+                         decay = {.weight_decay = NAN},
+                         beta = {.kind = SL_OPTIMIZER_ADAMW, .beta1 = 1};
+    check_error(sl_optimizer_create(&negative, s.set, &optimizer), SL_ERR_INVALID,
+                "momentum must be at least 0, got -1");
+    check_error(sl_optimizer_create(&nesterov, s.set, &optimizer), SL_ERR_INVALID,
+                "Nesterov momentum requires a momentum and zero dampening");
+    check_error(sl_optimizer_create(&decay, s.set, &optimizer), SL_ERR_INVALID, "weight_decay");
+    check_error(sl_optimizer_create(&beta, s.set, &optimizer), SL_ERR_INVALID,
+                "betas must be in [0, 1)");
+    assert_null(optimizer);
+    destroy_subject(&s);
+}
+
+static void step_without_gradients_is_an_error(void **state)
+{
+    (void)state;
+    sl_device *device;
+    sl_module *module;
+    sl_parameter_set *set;
+    sl_optimizer *optimizer;
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sl_linear_create(2, 2, true, &module));
+    check_ok(sl_parameter_set_create(
+        module, 0, 0, &(sl_parameter_set_options){.device = device, .no_gradients = true}, &set));
+    check_ok(sl_optimizer_create(&(sl_optimizer_options){0}, set, &optimizer));
+    check_error(sl_optimizer_step(optimizer, 1, 1), SL_ERR_INVALID, "placed without gradients");
+    sl_optimizer_destroy(&optimizer);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&module);
+    sl_device_destroy(&device);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sgd_takes_pytorchs_steps),
+        cmocka_unit_test(grad_scale_multiplies_the_gradient_and_nothing_else),
+        cmocka_unit_test(adamw_takes_pytorchs_steps),
+        cmocka_unit_test(state_is_counted_as_the_optimizers_memory),
+        cmocka_unit_test(impossible_options_are_refused),
+        cmocka_unit_test(step_without_gradients_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
