@@ -69,6 +69,8 @@ sl_status sli_ddp_end(sl_ddp *ddp)
     if (first != SL_OK)
         return sl_error(first, "%s", text);
     write_log(ddp, backward_end);
+    for (int stage = 0; stage < ddp->stage_count && !ddp->has_rebuilt_order; stage++)
+        SL_TRY(sli_reducer_rebuild_order(ddp->reducers[stage]));
     ddp->has_rebuilt_order = true;
     return SL_OK;
 }

@@ -61,7 +61,6 @@ struct sli_reducer {
     int *order;    /* [bucket_count] in which they are sent */
     int *arrivals; /* [bucket_count] the order in which they became full in this step */
     int bucket_count, arrived;
-    bool order_is_rebuilt;
 
     pthread_mutex_t lock; /* guards what follows; taken last */
     pthread_cond_t changed;
@@ -195,13 +194,12 @@ void sli_reducer_begin(sli_reducer *reducer, const sli_reduction *reduction)
     sli_worker_start(reducer->thread, communicate, reducer);
 }
 
-static sl_status rebuild_order(sli_reducer *reducer)
+sl_status sli_reducer_rebuild_order(sli_reducer *reducer)
 {
     SL_TRY(sl_group_broadcast(reducer->group, reducer->arrivals, reducer->bucket_count, SL_I32, 0,
                               NULL));
     for (int i = 0; i < reducer->bucket_count; i++)
         reducer->order[i] = reducer->arrivals[i];
-    reducer->order_is_rebuilt = true;
     return SL_OK;
 }
 
@@ -210,8 +208,7 @@ sl_status sli_reducer_end(sli_reducer *reducer)
     for (int place = reducer->trained_count - 1; place >= 0; place--)
         mark_ready(reducer, place);
     sli_worker_wait(reducer->thread);
-    SL_TRY(sli_failure_take(&reducer->failure));
-    return reducer->order_is_rebuilt ? SL_OK : rebuild_order(reducer);
+    return sli_failure_take(&reducer->failure);
 }
 
 void sli_reducer_abandon(sli_reducer *reducer, sl_status error)

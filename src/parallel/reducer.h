@@ -28,6 +28,9 @@ const sli_pass_observer *sli_reducer_observer(const sli_reducer *reducer);
 /* Sends what is left and waits for the end of the exchange; the first error of the step. */
 sl_status sli_reducer_end(sli_reducer *reducer);
 
+/* After a step: from now on buckets are sent in the order in which rank 0's became full in it. */
+sl_status sli_reducer_rebuild_order(sli_reducer *reducer);
+
 /* Instead of the end, when backward has failed: breaks the group with the error, whose text is the
  * calling thread's, so that the other replicas' steps end, and waits for the thread. */
 void sli_reducer_abandon(sli_reducer *reducer, sl_status error);

@@ -1,0 +1,270 @@
+/* When buckets are sent, and in which order. */
+#include "sluice/ddp.h"
+
+#include "support/check.h"
+#include "support/replicas.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <time.h>
+
+enum { PARTS = 3 };
+
+/* Wakes who waits for it; once it rang, it stays so. */
+typedef struct bell {
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool rang;
+} bell;
+
+static void ring(bell *at)
+{
+    pthread_mutex_lock(&at->lock);
+    at->rang = true;
+    pthread_cond_broadcast(&at->changed);
+    pthread_mutex_unlock(&at->lock);
+}
+
+/* The limit only keeps a test that fails from hanging. */
+static sl_status wait_for(bell *at)
+{
+    struct timespec limit;
+    clock_gettime(CLOCK_REALTIME, &limit);
+    limit.tv_sec += 60;
+    int code = 0;
+    pthread_mutex_lock(&at->lock);
+    while (!at->rang && code == 0)
+        code = pthread_cond_timedwait(&at->changed, &at->lock, &limit);
+    bool rang = at->rang;
+    pthread_mutex_unlock(&at->lock);
+    return expect(rang, "the bell to ring");
+}
+
+/* ---- Modules with trained parameters that pass on what they get ------------------------- */
+
+typedef struct part {
+    bell *waits; /* NULL, or: its backward waits for it */
+    sl_parameter *weights[PARTS];
+    int count;
+} part;
+
+static sl_status part_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                              sl_tensor **out)
+{
+    (void)module;
+    (void)pass;
+    return sl_tensor_share(in, out);
+}
+
+static sl_status part_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                               sl_tensor **grad_in)
+{
+    (void)pass;
+    part *own = sl_module_state(module);
+    if (own->waits)
+        SL_TRY(wait_for(own->waits));
+    for (int i = 0; i < own->count; i++)
+        sl_tensor_f32(sl_parameter_grad(own->weights[i]))[0] += 1;
+    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
+}
+
+static sl_status create_part(int weights, bell *waits, sl_module **out)
+{
+    static const sl_module_ops ops = {.type = "Part",
+                                      .forward = part_forward,
+                                      .backward = part_backward};
+    part *own = calloc(1, sizeof *own);
+    own->waits = waits;
+    own->count = weights;
+    SL_TRY(sl_module_create(&ops, own, out));
+    static const char *const names[PARTS] = {"a", "b", "c"};
+    for (int i = 0; i < weights; i++) {
+        sl_parameter_spec spec = {.name = names[i], .shape = sl_shape_1d(1 + i)};
+        SL_TRY(sl_module_add_parameter(*out, &spec, &own->weights[i]));
+    }
+    return SL_OK;
+}
+
+/* ---- A replica with a bucket for each parameter ------------------------------------------ */
+
+typedef struct replica {
+    sl_device *device;
+    sl_module *module;
+    sl_parameter_set *set;
+    sl_ddp *ddp;
+} replica;
+
+static sl_status open_replica(sl_group *group, sl_module *module, replica *out)
+{
+    *out = (replica){.module = module};
+    SL_TRY(sl_device_create_cpu(1, &out->device));
+    sl_parameter_set_options placement = {.device = out->device,
+                                          .first_bucket_bytes = 1,
+                                          .bucket_bytes = 1};
+    SL_TRY(sl_parameter_set_create(module, 0, 0, &placement, &out->set));
+    sl_ddp_options options = {.group = group, .module = module, .parameters = out->set};
+    return sl_ddp_create(&options, &out->ddp);
+}
+
+static void close_replica(replica *dead)
+{
+    sl_ddp_destroy(&dead->ddp);
+    sl_parameter_set_destroy(&dead->set);
+    sl_module_destroy(&dead->module);
+    sl_device_destroy(&dead->device);
+}
+
+static sl_status step(const replica *at)
+{
+    sl_pass *pass = NULL;
+    sl_tensor *in = NULL, *out = NULL;
+    sl_shape shape = sl_shape_1d(1);
+    sl_pass_options options = {.device = at->device, .training = true, .keep = true};
+    sl_parameter_set_zero_grad(at->set);
+    sl_status status =
+        sl_tensor_create_zero(at->device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in);
+    if (status == SL_OK)
+        status = sl_pass_create(&options, &pass);
+    if (status == SL_OK)
+        status = sl_ddp_forward(at->ddp, pass, in, &out);
+    if (status == SL_OK)
+        status = sl_ddp_backward(at->ddp, pass, out, NULL);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    sl_pass_destroy(&pass);
+    return status;
+}
+
+/* ---- Overlap ---------------------------------------------------------------------------- */
+
+static sl_status average_and_ring(void *arg, sl_ddp_bucket *bucket)
+{
+    SL_TRY(sl_ddp_average_hook(NULL, bucket));
+    ring(arg);
+    return SL_OK;
+}
+
+/* The first module's backward, the last to run, waits until the last module's gradient has been
+ * exchanged: a reducer that begins after backward would never get there. */
+static sl_status exchange_before_the_end(sl_group *group, void *arg)
+{
+    (void)arg;
+    bell exchanged = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    sl_module *parts[2], *model;
+    replica at;
+    SL_TRY(create_part(1, &exchanged, &parts[0]));
+    SL_TRY(create_part(1, NULL, &parts[1]));
+    SL_TRY(sl_sequential_create(parts, 2, &model));
+    sl_status status = open_replica(group, model, &at);
+    if (status == SL_OK)
+        status = sl_ddp_register_hook(at.ddp, average_and_ring, &exchanged);
+    if (status == SL_OK)
+        status = step(&at);
+    const sl_ddp_log *log = sl_ddp_get_log(at.ddp);
+    if (status == SL_OK)
+        status =
+            expect(log->steps == 1 && log->bucket_count == 2 &&
+                       log->buckets[0].reduce_end < log->backward_end &&
+                       log->buckets[1].ready <= log->backward_end && log->overlap_seconds > 0 &&
+                       log->overlap_seconds <= log->reduce_seconds && log->wait_seconds >= 0,
+                   "a log that shows the overlap");
+    close_replica(&at);
+    return status;
+}
+
+static void exchange_starts_while_backward_goes_on(void **state)
+{
+    (void)state;
+    check_ranks(exchange_before_the_end, NULL, 2);
+}
+
+/* ---- Order ------------------------------------------------------------------------------ */
+
+static sl_status expect_order(const replica *at, const int *expected)
+{
+    SL_TRY(step(at));
+    const sl_ddp_log *log = sl_ddp_get_log(at->ddp);
+    SL_TRY(expect(log->bucket_count == PARTS, "three buckets"));
+    for (int i = 0; i < PARTS; i++)
+        SL_TRY(
+            expect(log->buckets[i].index == expected[i] && log->buckets[i].bytes == 64 &&
+                       log->buckets[i].parameters == 1 &&
+                       (i == 0 || log->buckets[i].reduce_start >= log->buckets[i - 1].reduce_end),
+                   "bucket %d in place %d, got %d", expected[i], i, log->buckets[i].index));
+    return SL_OK;
+}
+
+/* One module with three parameters is done with all of them at once, and its first is found full
+ * first; buckets lie in reverse. */
+static sl_status follow_gradients(sl_group *group, void *arg)
+{
+    (void)arg;
+    sl_module *module;
+    replica at;
+    SL_TRY(create_part(PARTS, NULL, &module));
+    sl_status status = open_replica(group, module, &at);
+    if (status == SL_OK)
+        status = expect_order(&at, (const int[]){0, 1, 2});
+    for (int i = 0; i < 2 && status == SL_OK; i++)
+        status = expect_order(&at, (const int[]){2, 1, 0});
+    close_replica(&at);
+    return status;
+}
+
+static void order_of_sending_follows_the_gradients_of_the_first_step(void **state)
+{
+    (void)state;
+    check_ranks(follow_gradients, NULL, 1);
+    check_ranks(follow_gradients, NULL, 3);
+}
+
+/* ---- Failures --------------------------------------------------------------------------- */
+
+static sl_status failing_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                  sl_tensor **grad_in)
+{
+    (void)module;
+    (void)pass;
+    (void)grad_out;
+    (void)grad_in;
+    return sl_error(SL_ERR_NUMERIC, "cannot go back");
+}
+
+/* On rank 1, backward fails after the last module's bucket has been sent. */
+static sl_status fail_in_backward(sl_group *group, void *arg)
+{
+    (void)arg;
+    static const sl_module_ops ops = {.type = "Wall",
+                                      .forward = part_forward,
+                                      .backward = failing_backward};
+    int rank = sl_group_rank(group);
+    sl_module *parts[3], *model;
+    replica at;
+    SL_TRY(create_part(2, NULL, &parts[0]));
+    SL_TRY(rank == 1 ? sl_module_create(&ops, NULL, &parts[1]) : create_part(0, NULL, &parts[1]));
+    SL_TRY(create_part(1, NULL, &parts[2]));
+    SL_TRY(sl_sequential_create(parts, 3, &model));
+    sl_status status = open_replica(group, model, &at);
+    if (status == SL_OK)
+        status = step(&at);
+    close_replica(&at);
+    return expect(status == SL_ERR_NUMERIC, "every rank to fail with rank 1's error, got %s",
+                  sl_error_text());
+}
+
+static void backward_that_fails_on_one_rank_ends_the_step_on_all(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++)
+        check_ranks(fail_in_backward, NULL, ranks);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(exchange_starts_while_backward_goes_on),
+        cmocka_unit_test(order_of_sending_follows_the_gradients_of_the_first_step),
+        cmocka_unit_test(backward_that_fails_on_one_rank_ends_the_step_on_all),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
