@@ -66,6 +66,7 @@ static void destroy(sl_device *device)
 {
     sli_cpu_device *cpu = sli_cpu(device);
     sli_pool_destroy(&cpu->pool);
+    sli_matmul_destroy(&cpu->matmul);
     sli_memory_cache_destroy(&cpu->memory);
     pthread_mutex_destroy(&cpu->scratch_lock);
     free(cpu->scratch);
@@ -121,6 +122,7 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
     cpu->memory = sli_memory_cache_create(&cpu->base.reserved_bytes, debug != NULL);
     if (!cpu->scratch || !cpu->memory)
         return sl_error(SL_ERR_MEMORY, "sl_device: no memory for %s's own records", cpu->base.name);
+    SL_TRY(sli_matmul_create(options->threads, &cpu->matmul));
     sli_pool_options pool = {.threads = options->threads,
                              .cores = options->cores,
                              .spin = !options->shared};

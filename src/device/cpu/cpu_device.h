@@ -5,6 +5,7 @@
 #include "core/threads.h"
 #include "device/cpu/cpu_memory.h"
 #include "device/cpu/kernels.h"
+#include "device/cpu/matmul.h"
 #include "device/device_base.h"
 
 /* Zero fields are defaults. */
@@ -25,6 +26,7 @@ typedef struct sli_cpu_device {
     sli_pool *pool;
     const sli_cpu_kernels *kernels;
     sli_memory_cache *memory;
+    sli_matmul *matmul;
     /* Partial sums of one kernel: [SLI_SCRATCH_FLOATS]. A kernel that uses it holds the lock. */
     pthread_mutex_t scratch_lock;
     float *scratch;

@@ -1,67 +1,175 @@
 /* Matrix products: oneDNN on panels of c, one thread each, and the epilogue while the panel is in
- * the cache. */
+ * the cache.
+ *
+ * How panels are cut follows from the shape. Their columns are multiples of 48, which oneDNN's
+ * kernels work on at once; how many rows pay depends on what must be rearranged for a panel:
+ *   a b      nothing to speak of: few rows will do
+ *   a^T b    both: many rows and columns. The gradient of a weight, whose rows are many
+ *   a b^T    b. Forward. Not with dnnl_sgemm, if all is dense: see matmul.h. The primitive writes
+ *            to dense memory, from where the epilogue takes the panel to its place in c. */
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/pieces.h"
 #include "device/cpu/sgemm.h"
 
 #include <stdatomic.h>
 
-enum { PANEL_ROWS = 352, PANEL_COLUMNS = 512, ROW_GRAIN = 16, COLUMN_GRAIN = 64, FEWEST = 4 };
+enum {
+    ROW_GRAIN = 8,
+    COLUMN_GRAIN = 48,
+    PANEL_COLUMNS = 528,
+    FEWEST_PANELS = 4,
+    MATMUL_ROWS = 352, /* with MATMUL_COLUMNS, a panel fits into a core's own cache */
+    MATMUL_COLUMNS = 192,
+    MATMUL_FEWEST_ROWS = 16,
+};
+static const int64_t least_work = 1 << 20; /* multiply-adds that are worth another panel */
 
 typedef struct gemm_job {
-    const sli_cpu_kernels *kernels;
+    sli_cpu_device *cpu;
     const sli_gemm *gemm;
     sli_pieces rows, columns;
+    /* The primitives of panels [is in the last rows][is in the last columns]; else dnnl_sgemm. */
+    bool use_matmul;
+    const sli_matmul_size *sizes[2][2];
+    float *workspace; /* [threads, thread_floats]: a panel, then the primitive's scratch */
+    int64_t panel_floats, thread_floats;
     atomic_int code; /* oneDNN's first error */
 } gemm_job;
 
-/* Even pieces of at most `most`, multiples of `grain`. */
-static sli_pieces even_pieces(int64_t total, int64_t most, int64_t grain)
+/* ---- Choosing panels -------------------------------------------------------------------- */
+
+static void choose_panels(gemm_job *job, int64_t rows, int64_t columns)
 {
-    int64_t count = sli_divide_up(total, most);
-    int64_t size = sli_divide_up(sli_divide_up(total, count), grain) * grain;
-    return sli_pieces_of(total, size);
+    const sli_gemm *g = job->gemm;
+    job->columns = sli_pieces_near(g->n, columns, COLUMN_GRAIN);
+    job->rows = sli_pieces_near(g->m, rows, ROW_GRAIN);
+    int64_t work = g->m * g->n * g->k;
+    while (job->rows.count * job->columns.count < FEWEST_PANELS && rows > ROW_GRAIN &&
+           work / (job->rows.count * job->columns.count) >= 2 * least_work) {
+        rows /= 2;
+        job->rows = sli_pieces_near(g->m, rows, ROW_GRAIN);
+    }
 }
 
-/* Panels of about PANEL_ROWS x PANEL_COLUMNS; fewer columns where that would give less than FEWEST
- * of them. */
-static void choose_panels(gemm_job *job)
+static void choose_sgemm_panels(gemm_job *job)
 {
-    const sli_gemm *gemm = job->gemm;
-    int64_t columns = PANEL_COLUMNS;
-    job->rows = even_pieces(gemm->m, PANEL_ROWS, ROW_GRAIN);
-    while (columns > COLUMN_GRAIN && job->rows.count * sli_divide_up(gemm->n, columns) < FEWEST)
-        columns /= 2;
-    job->columns = even_pieces(gemm->n, columns, COLUMN_GRAIN);
+    const sli_gemm *g = job->gemm;
+    int64_t rows = g->transpose_a ? 512 : g->transpose_b ? 352 : 176;
+    choose_panels(job, rows, PANEL_COLUMNS);
 }
 
-static void panel_piece(void *argument, int64_t piece, int thread)
+static bool suits_matmul(const sli_gemm *g)
+{
+    return !g->transpose_a && g->transpose_b && g->beta == 0 && g->lda == g->k && g->ldb == g->k &&
+           g->m >= MATMUL_FEWEST_ROWS && g->m * g->n * g->k >= least_work;
+}
+
+/* Finds the primitives for the panels' sizes; job->use_matmul tells whether there are any. */
+static sl_status find_primitives(gemm_job *job)
+{
+    int64_t scratch = 0;
+    job->use_matmul = true;
+    for (int i = 0; i < 4 && job->use_matmul; i++) {
+        sli_range rows = sli_piece_range(&job->rows, i / 2 ? job->rows.count - 1 : 0);
+        sli_range columns = sli_piece_range(&job->columns, i % 2 ? job->columns.count - 1 : 0);
+        const sli_matmul_size **size = &job->sizes[i / 2][i % 2];
+        SL_TRY(sli_matmul_find(job->cpu->matmul, rows.count, columns.count, job->gemm->k, size));
+        job->use_matmul = *size != NULL;
+        if (*size)
+            scratch = sli_larger(scratch, sli_matmul_scratch_floats(*size));
+        job->panel_floats = sli_larger(job->panel_floats, rows.count * columns.count);
+    }
+    job->panel_floats = sli_divide_up(job->panel_floats, 16) * 16;
+    job->thread_floats = job->panel_floats + sli_divide_up(scratch, 16) * 16;
+    return SL_OK;
+}
+
+/* ---- Panels ----------------------------------------------------------------------------- */
+
+static void note_error(gemm_job *job, int code)
+{
+    int none = 0;
+    if (code)
+        atomic_compare_exchange_strong(&job->code, &none, code);
+}
+
+static bool has_epilogue(const sli_gemm *g)
+{
+    return g->bias || g->preactivation || g->activation || g->dropout.p > 0;
+}
+
+static void sgemm_panel(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     gemm_job *job = argument;
     const sli_gemm *g = job->gemm;
-    sli_range rows = sli_piece_range(&job->rows, piece / job->columns.count);
-    sli_range columns = sli_piece_range(&job->columns, piece % job->columns.count);
+    sli_range rows = sli_piece_range(&job->rows, piece % job->rows.count);
+    sli_range columns = sli_piece_range(&job->columns, piece / job->rows.count);
     sli_sgemm_shape shape = {g->transpose_a, g->transpose_b, rows.count, columns.count,
                              g->k,           g->lda,         g->ldb,     g->ldc};
     const float *a = g->a + rows.first * (g->transpose_a ? 1 : g->lda);
     const float *b = g->b + columns.first * (g->transpose_b ? g->ldb : 1);
     float *c = g->c + rows.first * g->ldc + columns.first;
-    int code = sli_sgemm(&shape, a, b, g->beta, c), none = 0;
-    if (code)
-        atomic_compare_exchange_strong(&job->code, &none, code);
-    if (g->bias || g->preactivation || g->activation || g->dropout.p > 0)
-        job->kernels->epilogue(g, rows.first, rows.count, columns.first, columns.count);
+    note_error(job, sli_sgemm(&shape, a, b, g->beta, c));
+    if (has_epilogue(g))
+        job->cpu->kernels->epilogue(g, c, g->ldc, rows.first, rows.count, columns.first,
+                                    columns.count);
+}
+
+static void matmul_panel(void *argument, int64_t piece, int thread)
+{
+    gemm_job *job = argument;
+    const sli_gemm *g = job->gemm;
+    int64_t row = piece % job->rows.count, column = piece / job->rows.count;
+    sli_range rows = sli_piece_range(&job->rows, row);
+    sli_range columns = sli_piece_range(&job->columns, column);
+    const sli_matmul_size *size =
+        job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
+    float *panel = job->workspace + thread * job->thread_floats;
+    note_error(job,
+               sli_matmul_run(job->cpu->matmul, size, thread, g->a + rows.first * g->lda,
+                              g->b + columns.first * g->ldb, panel, panel + job->panel_floats));
+    job->cpu->kernels->epilogue(g, panel, columns.count, rows.first, rows.count, columns.first,
+                                columns.count);
+}
+
+/* ---- The product ------------------------------------------------------------------------ */
+
+static sl_status run_matmul(sl_device *device, gemm_job *job)
+{
+    size_t bytes = (size_t)(job->thread_floats * device->threads) * sizeof(float);
+    void *workspace;
+    SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &workspace));
+    job->workspace = workspace;
+    sli_pool_run(job->cpu->pool, job->rows.count * job->columns.count, matmul_panel, job);
+    sli_device_release(device, SL_MEMORY_WORKSPACE, workspace, bytes);
+    return SL_OK;
+}
+
+/* Sets job->use_matmul if the product was done this way. */
+static sl_status try_matmul(sl_device *device, gemm_job *job)
+{
+    choose_panels(job, MATMUL_ROWS, MATMUL_COLUMNS);
+    sli_matmul_lock(job->cpu->matmul);
+    sl_status status = find_primitives(job);
+    if (status == SL_OK && job->use_matmul)
+        status = run_matmul(device, job);
+    sli_matmul_unlock(job->cpu->matmul);
+    return status;
 }
 
 sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments)
 {
     if (arguments->m == 0 || arguments->n == 0)
         return SL_OK;
-    gemm_job job = {.kernels = sli_cpu(device)->kernels, .gemm = arguments};
+    gemm_job job = {.cpu = sli_cpu(device), .gemm = arguments};
     atomic_init(&job.code, 0);
-    choose_panels(&job);
-    sli_pool_run(sli_cpu(device)->pool, job.rows.count * job.columns.count, panel_piece, &job);
+    if (suits_matmul(arguments))
+        SL_TRY(try_matmul(device, &job));
+    if (!job.use_matmul) {
+        choose_sgemm_panels(&job);
+        sli_pool_run(job.cpu->pool, job.rows.count * job.columns.count, sgemm_panel, &job);
+    }
     sli_sgemm_shape shape = {.m = arguments->m, .n = arguments->n, .k = arguments->k};
     return sli_sgemm_error("gemm", &shape, atomic_load(&job.code));
 }

@@ -14,8 +14,8 @@
 #include <sys/sysinfo.h>
 
 enum { SMALLEST = 64, FINE_LIMIT = 1024, STEPS = 8, CLASSES = FINE_LIMIT / SMALLEST + 48 * STEPS };
-#define LARGEST ((size_t)1 << 58) /* 2^10 and 48 powers more */
 static const size_t huge_page = (size_t)2 << 20;
+static const size_t largest = (size_t)1 << 58; /* FINE_LIMIT and 48 powers of two more */
 
 #if defined(__SANITIZE_ADDRESS__)
 static const bool caching = false;
@@ -150,7 +150,7 @@ static void *take_cached(sli_memory_cache *cache, int index)
 
 void *sli_memory_cache_take(sli_memory_cache *cache, size_t bytes)
 {
-    if (bytes > LARGEST)
+    if (bytes > largest)
         return NULL;
     size_class class = class_of(bytes);
     void *block = take_cached(cache, class.index);

@@ -24,9 +24,10 @@ typedef struct sli_score_block {
 typedef struct sli_cpu_kernels {
     const char *isa;
 
-    /* A product's epilogue on rows and columns of c; first_column is a multiple of 4. */
-    void (*epilogue)(const sli_gemm *gemm, int64_t first_row, int64_t rows, int64_t first_column,
-                     int64_t columns);
+    /* A product's epilogue on a panel of c; first_column is a multiple of 4. `from` [rows, columns]
+     * with row distance ld is the product's panel, which may already lie in c. */
+    void (*epilogue)(const sli_gemm *gemm, const float *from, int64_t ld, int64_t first_row,
+                     int64_t rows, int64_t first_column, int64_t columns);
     /* Works on rows of grad and adds their column sums to `sums` [columns], which may be NULL. */
     void (*epilogue_backward)(const sli_epilogue_backward *arguments, int64_t first_row,
                               int64_t rows, float *sums);

@@ -2,13 +2,14 @@
 #ifndef SLI_DEVICE_CPU_PIECES_H
 #define SLI_DEVICE_CPU_PIECES_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Elements that are worth handing to another thread: some 64 KiB, a few microseconds of work. */
 enum { SLI_PIECE_ELEMENTS = 16384 };
 
 typedef struct sli_pieces {
-    int64_t total, size, count; /* `count` pieces of `size`, the last one perhaps shorter */
+    int64_t total, size, count; /* `count` pieces of `size`; the last one has what remains */
 } sli_pieces;
 
 typedef struct sli_range {
@@ -36,6 +37,16 @@ static inline sli_pieces sli_pieces_of(int64_t total, int64_t size)
     return pieces;
 }
 
+/* About total / size pieces, their size rounded to a multiple of `grain`; none is much shorter than
+ * the others. */
+static inline sli_pieces sli_pieces_near(int64_t total, int64_t size, int64_t grain)
+{
+    int64_t count = sli_larger(1, (total + size / 2) / size);
+    int64_t rounded = sli_larger(grain, (total / count + grain / 2) / grain * grain);
+    sli_pieces pieces = {total, rounded, sli_larger(1, sli_smaller(count, total / rounded))};
+    return pieces;
+}
+
 /* Rows of `width` elements, as many a piece as are worth it, spread evenly. */
 static inline sli_pieces sli_pieces_of_rows(int64_t rows, int64_t width)
 {
@@ -54,7 +65,8 @@ static inline sli_pieces sli_pieces_of_elements(int64_t elements, int64_t most)
 static inline sli_range sli_piece_range(const sli_pieces *pieces, int64_t piece)
 {
     int64_t first = piece * pieces->size;
-    sli_range range = {first, sli_smaller(pieces->size, pieces->total - first)};
+    bool last = piece == pieces->count - 1;
+    sli_range range = {first, last ? pieces->total - first : pieces->size};
     return range;
 }
 

@@ -4,8 +4,9 @@
 
 #include "device/cpu/isa/isa.h"
 
-void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, int64_t first_row, int64_t rows,
-                              int64_t first_column, int64_t columns);
+void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, const float *from, int64_t ld,
+                              int64_t first_row, int64_t rows, int64_t first_column,
+                              int64_t columns);
 void SLI_OF_ISA(sli_epilogue_backward)(const sli_epilogue_backward *arguments, int64_t first_row,
                                        int64_t rows, float *sums);
 void SLI_OF_ISA(sli_embedding)(const sli_embedding *arguments, int64_t first_row, int64_t rows);

@@ -20,8 +20,21 @@ static void activate(sli_activation activation, int64_t count, float *x)
         }
 }
 
-void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, int64_t first_row, int64_t rows,
-                              int64_t first_column, int64_t columns)
+/* to = from + bias; to may be from. */
+static void add_bias(int64_t count, float *to, const float *from, const float *bias)
+{
+    if (bias) {
+        SLI_ELEMENTWISE
+        for (int64_t i = 0; i < count; i++)
+            to[i] = from[i] + bias[i];
+    } else if (to != from) {
+        memcpy(to, from, (size_t)count * sizeof *to);
+    }
+}
+
+void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, const float *from, int64_t ld,
+                              int64_t first_row, int64_t rows, int64_t first_column,
+                              int64_t columns)
 {
     masks m;
     masks_begin(&m, &gemm->dropout, gemm->n, columns == gemm->n ? first_row + rows : 0);
@@ -29,12 +42,9 @@ void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, int64_t first_row, int64_t r
         for (int64_t start = 0; start < columns; start += MASK_COLUMNS) {
             int64_t column = first_column + start;
             int64_t count = smaller(columns - start, MASK_COLUMNS);
-            float *restrict c = gemm->c + row * gemm->ldc + column;
-            if (gemm->bias) {
-                const float *restrict bias = gemm->bias + column;
-                for (int64_t i = 0; i < count; i++)
-                    c[i] += bias[i];
-            }
+            float *c = gemm->c + row * gemm->ldc + column;
+            add_bias(count, c, from + (row - first_row) * ld + start,
+                     gemm->bias ? gemm->bias + column : NULL);
             if (gemm->preactivation)
                 memcpy(gemm->preactivation + row * gemm->ldc + column, c,
                        (size_t)count * sizeof *c);
@@ -76,7 +86,7 @@ void SLI_OF_ISA(sli_epilogue_backward)(const sli_epilogue_backward *arguments, i
         for (int64_t row = first_row; row < first_row + rows; row++) {
             int64_t count = smaller(columns - start, MASK_COLUMNS);
             float *restrict grad = arguments->grad + row * columns + start;
-            const float *saved = arguments->saved + row * columns + start;
+            const float *saved = arguments->saved ? arguments->saved + row * columns + start : NULL;
             if (m.dropout && !relu) {
                 const float *restrict mask = masks_get(&m, row, start, count);
                 for (int64_t i = 0; i < count; i++)

@@ -1,0 +1,244 @@
+#include "device/cpu/matmul.h"
+
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SIZES = 128, MEMORIES = 4 };
+
+/* What one thread passes to a primitive: its memories are pointed at new data at each run. */
+typedef struct call {
+    dnnl_memory_t memory[MEMORIES]; /* a, b, c, scratch */
+} call;
+
+struct sli_matmul_size {
+    int64_t m, n, k;
+    dnnl_primitive_t primitive; /* NULL: not better than dnnl_sgemm */
+    int64_t scratch_floats;
+    call *calls; /* [threads] */
+};
+
+struct sli_matmul {
+    pthread_mutex_t lock; /* guards the sizes, and is held while one is in use */
+    dnnl_engine_t engine;
+    int threads;
+    dnnl_stream_t *streams; /* [threads] a stream belongs to one thread at a time */
+    int count, next;        /* sizes that are filled; the one to be replaced when all are */
+    sli_matmul_size sizes[SIZES];
+};
+
+/* ---- Building a primitive --------------------------------------------------------------- */
+
+#if DNNL_VERSION_MAJOR >= 3
+static dnnl_status_t describe(dnnl_engine_t engine, const sli_matmul_size *size,
+                              const_dnnl_primitive_attr_t attributes, dnnl_primitive_desc_t *out)
+{
+    dnnl_dims_t a = {size->m, size->k}, b = {size->k, size->n}, c = {size->m, size->n};
+    dnnl_memory_desc_t md[3] = {NULL, NULL, NULL};
+    dnnl_status_t code = dnnl_memory_desc_create_with_tag(&md[0], 2, a, dnnl_f32, dnnl_ab);
+    if (code == dnnl_success)
+        code = dnnl_memory_desc_create_with_tag(&md[1], 2, b, dnnl_f32, dnnl_ba);
+    if (code == dnnl_success)
+        code = dnnl_memory_desc_create_with_tag(&md[2], 2, c, dnnl_f32, dnnl_ab);
+    if (code == dnnl_success)
+        code =
+            dnnl_matmul_primitive_desc_create(out, engine, md[0], md[1], NULL, md[2], attributes);
+    for (int i = 0; i < 3; i++)
+        if (md[i])
+            dnnl_memory_desc_destroy(md[i]);
+    return code;
+}
+#else
+static dnnl_status_t describe(dnnl_engine_t engine, const sli_matmul_size *size,
+                              const_dnnl_primitive_attr_t attributes, dnnl_primitive_desc_t *out)
+{
+    dnnl_dims_t a = {size->m, size->k}, b = {size->k, size->n}, c = {size->m, size->n};
+    dnnl_memory_desc_t md[3];
+    dnnl_matmul_desc_t product;
+    dnnl_status_t code = dnnl_memory_desc_init_by_tag(&md[0], 2, a, dnnl_f32, dnnl_ab);
+    if (code == dnnl_success)
+        code = dnnl_memory_desc_init_by_tag(&md[1], 2, b, dnnl_f32, dnnl_ba);
+    if (code == dnnl_success)
+        code = dnnl_memory_desc_init_by_tag(&md[2], 2, c, dnnl_f32, dnnl_ab);
+    if (code == dnnl_success)
+        code = dnnl_matmul_desc_init(&product, &md[0], &md[1], NULL, &md[2]);
+    if (code == dnnl_success)
+        code = dnnl_primitive_desc_create(out, &product, attributes, engine, NULL);
+    return code;
+}
+#endif
+
+/* oneDNN's implementations bear names; this family is the one that is worth it. */
+static bool is_brgemm(const_dnnl_primitive_desc_t product)
+{
+    const char *name = NULL;
+    dnnl_status_t code = dnnl_primitive_desc_query(product, dnnl_query_impl_info_str, 0, &name);
+    return code == dnnl_success && name && strncmp(name, "brg", 3) == 0;
+}
+
+static dnnl_status_t make_calls(sli_matmul *matmul, sli_matmul_size *size,
+                                const_dnnl_primitive_desc_t product)
+{
+    static const dnnl_query_t queries[MEMORIES] = {dnnl_query_src_md, dnnl_query_weights_md,
+                                                   dnnl_query_dst_md, dnnl_query_scratchpad_md};
+    size->calls = calloc((size_t)matmul->threads, sizeof *size->calls);
+    if (!size->calls)
+        return dnnl_out_of_memory;
+    for (int i = 0; i < matmul->threads * MEMORIES; i++) {
+        dnnl_status_t code =
+            dnnl_memory_create(&size->calls[i / MEMORIES].memory[i % MEMORIES],
+                               dnnl_primitive_desc_query_md(product, queries[i % MEMORIES], 0),
+                               matmul->engine, DNNL_MEMORY_NONE);
+        if (code != dnnl_success)
+            return code;
+    }
+    return dnnl_success;
+}
+
+static void clear_size(const sli_matmul *matmul, sli_matmul_size *size)
+{
+    for (int i = 0; size->calls && i < matmul->threads * MEMORIES; i++)
+        dnnl_memory_destroy(size->calls[i / MEMORIES].memory[i % MEMORIES]);
+    free(size->calls);
+    dnnl_primitive_destroy(size->primitive);
+    memset(size, 0, sizeof *size);
+}
+
+/* Leaves size->primitive NULL where there is no kernel worth it. */
+static dnnl_status_t build(sli_matmul *matmul, sli_matmul_size *size)
+{
+    dnnl_primitive_attr_t attributes = NULL;
+    dnnl_primitive_desc_t product = NULL;
+    dnnl_status_t code = dnnl_primitive_attr_create(&attributes);
+    if (code == dnnl_success) /* the library's own scratch memory belongs to the building thread */
+        code = dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
+    if (code == dnnl_success)
+        code = describe(matmul->engine, size, attributes, &product);
+    if (code == dnnl_success && is_brgemm(product)) {
+        size_t bytes = dnnl_memory_desc_get_size(
+            dnnl_primitive_desc_query_md(product, dnnl_query_scratchpad_md, 0));
+        size->scratch_floats = (int64_t)((bytes + sizeof(float) - 1) / sizeof(float));
+        code = dnnl_primitive_create(&size->primitive, product);
+        if (code == dnnl_success)
+            code = make_calls(matmul, size, product);
+    }
+    dnnl_primitive_desc_destroy(product);
+    dnnl_primitive_attr_destroy(attributes);
+    return code;
+}
+
+sl_status sli_matmul_find(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
+                          const sli_matmul_size **out)
+{
+    *out = NULL;
+    for (int i = 0; i < matmul->count; i++) {
+        const sli_matmul_size *known = &matmul->sizes[i];
+        if (known->m == m && known->n == n && known->k == k) {
+            *out = known->primitive ? known : NULL;
+            return SL_OK;
+        }
+    }
+    sli_matmul_size *size = &matmul->sizes[matmul->next];
+    clear_size(matmul, size);
+    *size = (sli_matmul_size){.m = m, .n = n, .k = k};
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1); /* a primitive is built for a number of threads */
+    dnnl_status_t code = build(matmul, size);
+    omp_set_num_threads(threads);
+    if (code != dnnl_success) {
+        clear_size(matmul, size);
+        return sl_error(code == dnnl_out_of_memory ? SL_ERR_MEMORY : SL_ERR_INTERNAL,
+                        "gemm: oneDNN could not prepare a product of %lld x %lld by %lld x %lld "
+                        "(code %d)",
+                        (long long)m, (long long)k, (long long)k, (long long)n, (int)code);
+    }
+    matmul->next = (matmul->next + 1) % SIZES;
+    matmul->count = matmul->count < SIZES ? matmul->count + 1 : SIZES;
+    *out = size->primitive ? size : NULL;
+    return SL_OK;
+}
+
+int64_t sli_matmul_scratch_floats(const sli_matmul_size *size)
+{
+    return size->scratch_floats;
+}
+
+/* ---- Running it ------------------------------------------------------------------------- */
+
+int sli_matmul_run(sli_matmul *matmul, const sli_matmul_size *size, int thread, const float *a,
+                   const float *b, float *c, float *scratch)
+{
+    static const int roles[MEMORIES] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
+                                        DNNL_ARG_SCRATCHPAD};
+    const void *data[MEMORIES] = {a, b, c, scratch};
+    const call *own = &size->calls[thread];
+    dnnl_exec_arg_t arguments[MEMORIES];
+    for (int i = 0; i < MEMORIES; i++) {
+        dnnl_status_t code = dnnl_memory_set_data_handle(own->memory[i], (void *)data[i]);
+        if (code != dnnl_success)
+            return (int)code;
+        arguments[i] = (dnnl_exec_arg_t){roles[i], own->memory[i]};
+    }
+    int threads = omp_get_max_threads();
+    if (threads != 1)
+        omp_set_num_threads(1);
+    dnnl_status_t code =
+        dnnl_primitive_execute(size->primitive, matmul->streams[thread], MEMORIES, arguments);
+    if (threads != 1)
+        omp_set_num_threads(threads);
+    return (int)code;
+}
+
+/* ---- Life ------------------------------------------------------------------------------- */
+
+sl_status sli_matmul_create(int threads, sli_matmul **out)
+{
+    *out = NULL;
+    sli_matmul *matmul = calloc(1, sizeof *matmul);
+    if (!matmul)
+        return sl_error(SL_ERR_MEMORY, "sli_matmul_create: no memory");
+    pthread_mutex_init(&matmul->lock, NULL);
+    matmul->threads = threads;
+    matmul->streams = calloc((size_t)threads, sizeof *matmul->streams);
+    dnnl_status_t code = matmul->streams ? dnnl_success : dnnl_out_of_memory;
+    if (code == dnnl_success)
+        code = dnnl_engine_create(&matmul->engine, dnnl_cpu, 0);
+    for (int i = 0; i < threads && code == dnnl_success; i++)
+        code = dnnl_stream_create(&matmul->streams[i], matmul->engine, dnnl_stream_default_flags);
+    if (code != dnnl_success) {
+        sli_matmul_destroy(&matmul);
+        return sl_error(SL_ERR_INTERNAL, "sli_matmul_create: oneDNN does not start (code %d)",
+                        (int)code);
+    }
+    *out = matmul;
+    return SL_OK;
+}
+
+void sli_matmul_destroy(sli_matmul **matmul)
+{
+    if (!*matmul)
+        return;
+    sli_matmul *dead = *matmul;
+    *matmul = NULL;
+    for (int i = 0; i < SIZES; i++)
+        clear_size(dead, &dead->sizes[i]);
+    for (int i = 0; dead->streams && i < dead->threads; i++)
+        dnnl_stream_destroy(dead->streams[i]);
+    free(dead->streams);
+    dnnl_engine_destroy(dead->engine);
+    pthread_mutex_destroy(&dead->lock);
+    free(dead);
+}
+
+void sli_matmul_lock(sli_matmul *matmul)
+{
+    pthread_mutex_lock(&matmul->lock);
+}
+
+void sli_matmul_unlock(sli_matmul *matmul)
+{
+    pthread_mutex_unlock(&matmul->lock);
+}
