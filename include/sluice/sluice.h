@@ -2,6 +2,7 @@
 #ifndef SLUICE_SLUICE_H
 #define SLUICE_SLUICE_H
 
+#include "sluice/data_parallel.h"
 #include "sluice/ddp.h"
 #include "sluice/device.h"
 #include "sluice/group.h"
@@ -17,5 +18,6 @@
 #include "sluice/tensor.h"
 #include "sluice/text.h"
 #include "sluice/train.h"
+#include "sluice/zero.h"
 
 #endif

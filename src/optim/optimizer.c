@@ -1,6 +1,6 @@
 /* Optimizers work on whole buckets: a parameter set's values and gradients are a few flat arrays,
  * and so is the optimizer's state, each array beside the bucket that it belongs to. */
-#include "sluice/optim.h"
+#include "optim/optimizer.h"
 
 #include "device/device.h"
 
@@ -12,6 +12,7 @@ enum { STATE_ARRAYS = 2 }; /* SGD: the momentum; AdamW: both averages */
 struct sl_optimizer {
     sl_optimizer_options options;
     sl_parameter_set *set;
+    int part, parts; /* works on this slice of every bucket */
     int bucket_count;
     sl_tensor **state; /* [bucket_count][STATE_ARRAYS]; NULL where the method has none */
     int64_t steps;
@@ -67,15 +68,33 @@ static void fill_defaults(sl_optimizer_options *options)
         options->eps = 1e-8f;
 }
 
+/* ---- Slices ----------------------------------------------------------------------------- */
+
+/* Slices begin at multiples of 16 elements, a cache line, so that no two ranks' meet in one. */
+sli_slice sli_optimizer_slice(const sl_parameter_set *set, int bucket, int part, int parts)
+{
+    int64_t elements = sl_tensor_count(sl_parameter_set_bucket_values(set, bucket));
+    int64_t length = (elements + parts - 1) / parts;
+    length = (length + 15) / 16 * 16;
+    int64_t start = part * length < elements ? part * length : elements;
+    return (sli_slice){start, elements - start < length ? elements - start : length};
+}
+
+static sli_slice own_slice(const sl_optimizer *optimizer, int bucket)
+{
+    return sli_optimizer_slice(optimizer->set, bucket, optimizer->part, optimizer->parts);
+}
+
+/* ---- Creation --------------------------------------------------------------------------- */
+
 static sl_status create_state(sl_optimizer *optimizer)
 {
     int arrays = state_arrays(&optimizer->options);
     sl_device *device = sl_parameter_set_device(optimizer->set);
     for (int b = 0; b < optimizer->bucket_count; b++) {
-        sl_tensor *values = sl_parameter_set_bucket_values(optimizer->set, b);
+        sl_shape shape = sl_shape_1d(own_slice(optimizer, b).count);
         for (int i = 0; i < arrays; i++)
-            SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_OPTIMIZER, SL_F32,
-                                         sl_tensor_shape(values),
+            SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_OPTIMIZER, SL_F32, &shape,
                                          &optimizer->state[b * STATE_ARRAYS + i]));
     }
     return SL_OK;
@@ -83,6 +102,12 @@ static sl_status create_state(sl_optimizer *optimizer)
 
 sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_set *set,
                               sl_optimizer **out)
+{
+    return sli_optimizer_create_part(options, set, 0, 1, out);
+}
+
+sl_status sli_optimizer_create_part(const sl_optimizer_options *options, sl_parameter_set *set,
+                                    int part, int parts, sl_optimizer **out)
 {
     *out = NULL;
     sl_optimizer_options filled = *options;
@@ -96,7 +121,7 @@ sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_
         free(state);
         return sl_error(SL_ERR_MEMORY, "sl_optimizer_create: no memory for %d buckets", buckets);
     }
-    *optimizer = (sl_optimizer){filled, set, buckets, state, 0};
+    *optimizer = (sl_optimizer){filled, set, part, parts, buckets, state, 0};
     sl_status status = create_state(optimizer);
     if (status != SL_OK)
         sl_optimizer_destroy(&optimizer);
@@ -115,6 +140,40 @@ void sl_optimizer_destroy(sl_optimizer **optimizer)
     *optimizer = NULL;
 }
 
+/* ---- State ------------------------------------------------------------------------------ */
+
+int sli_optimizer_bucket_count(const sl_optimizer *optimizer)
+{
+    return optimizer->bucket_count;
+}
+
+int sli_optimizer_state_arrays(const sl_optimizer *optimizer)
+{
+    return state_arrays(&optimizer->options);
+}
+
+sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int array)
+{
+    return optimizer->state[bucket * STATE_ARRAYS + array];
+}
+
+int64_t sli_optimizer_steps(const sl_optimizer *optimizer)
+{
+    return optimizer->steps;
+}
+
+void sli_optimizer_set_steps(sl_optimizer *optimizer, int64_t steps)
+{
+    optimizer->steps = steps;
+}
+
+const sl_optimizer_options *sli_optimizer_options(const sl_optimizer *optimizer)
+{
+    return &optimizer->options;
+}
+
+/* ---- Steps ------------------------------------------------------------------------------ */
+
 static float *state_of(const sl_optimizer *optimizer, int bucket, int index)
 {
     const sl_tensor *state = optimizer->state[bucket * STATE_ARRAYS + index];
@@ -126,10 +185,11 @@ static void sgd_bucket(const sl_optimizer *optimizer, int bucket, float lr, floa
     const sl_optimizer_options *options = &optimizer->options;
     sl_tensor *values = sl_parameter_set_bucket_values(optimizer->set, bucket);
     sl_device *device = sl_tensor_device(values);
+    sli_slice slice = own_slice(optimizer, bucket);
     const sli_sgd arguments = {
-        .count = sl_tensor_count(values),
-        .value = sl_tensor_f32(values),
-        .grad = sl_tensor_f32(sl_parameter_set_bucket_grads(optimizer->set, bucket)),
+        .count = slice.count,
+        .value = sl_tensor_f32(values) + slice.start,
+        .grad = sl_tensor_f32(sl_parameter_set_bucket_grads(optimizer->set, bucket)) + slice.start,
         .momentum_buffer = state_of(optimizer, bucket, 0),
         .grad_scale = grad_scale,
         .lr = lr,
@@ -147,10 +207,11 @@ static void adamw_bucket(const sl_optimizer *optimizer, int bucket, float lr, fl
     const sl_optimizer_options *options = &optimizer->options;
     sl_tensor *values = sl_parameter_set_bucket_values(optimizer->set, bucket);
     sl_device *device = sl_tensor_device(values);
+    sli_slice slice = own_slice(optimizer, bucket);
     const sli_adamw arguments = {
-        .count = sl_tensor_count(values),
-        .value = sl_tensor_f32(values),
-        .grad = sl_tensor_f32(sl_parameter_set_bucket_grads(optimizer->set, bucket)),
+        .count = slice.count,
+        .value = sl_tensor_f32(values) + slice.start,
+        .grad = sl_tensor_f32(sl_parameter_set_bucket_grads(optimizer->set, bucket)) + slice.start,
         .exp_avg = state_of(optimizer, bucket, 0),
         .exp_avg_sq = state_of(optimizer, bucket, 1),
         .grad_scale = grad_scale,

@@ -1,0 +1,281 @@
+/* DataParallel's steps: each is a row of tasks that all replicas do at the same time, one phase
+ * after the other.
+ *
+ *     forward     copy weights │ cut rows, forward  │ gather outputs
+ *     backward                 │ cut rows, backward │ add gradients on the first device, gather
+ *
+ * Weights are copied in a phase of their own, so that no replica reads a buffer of the first one
+ * that its forward may change. */
+#include "parallel/data_parallel.h"
+
+#include "device/device.h"
+#include "sluice/pipe.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+/* ---- All replicas at once --------------------------------------------------------------- */
+
+/* The lowest failing replica's error. */
+static sl_status first_error(const sl_data_parallel *parallel)
+{
+    for (int i = 0; i < parallel->used; i++) {
+        const sli_replica *replica = &parallel->replicas[i];
+        if (replica->status != SL_OK)
+            return sl_error(replica->status, "sl_data_parallel: in replica %d on device %s: %s", i,
+                            sl_device_name(replica->device), replica->text);
+    }
+    return SL_OK;
+}
+
+static sl_status run_all(sl_data_parallel *parallel, void (*task)(void *replica))
+{
+    for (int i = 0; i < parallel->used; i++)
+        sli_worker_start(parallel->replicas[i].worker, task, &parallel->replicas[i]);
+    for (int i = 0; i < parallel->used; i++)
+        sli_worker_wait(parallel->replicas[i].worker);
+    return first_error(parallel);
+}
+
+static void end_task(sli_replica *replica, sl_status status)
+{
+    replica->status = status;
+    snprintf(replica->text, sizeof replica->text, "%s", status == SL_OK ? "" : sl_error_text());
+}
+
+/* ---- Tasks ------------------------------------------------------------------------------ */
+
+static sl_status copy_values(const sl_parameter_set *from, const sl_parameter_set *to)
+{
+    for (int b = 0; b < sl_parameter_set_bucket_count(from); b++)
+        SL_TRY(sl_tensor_copy(sl_parameter_set_bucket_values(to, b),
+                              sl_parameter_set_bucket_values(from, b)));
+    for (int i = 0; i < sl_parameter_set_count(from); i++) {
+        const sl_parameter *parameter = sl_parameter_set_get(from, i);
+        if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
+            SL_TRY(sl_tensor_copy(sl_parameter_value(sl_parameter_set_get(to, i)),
+                                  sl_parameter_value(parameter)));
+    }
+    return SL_OK;
+}
+
+static void copy_weights(void *argument)
+{
+    sli_replica *replica = argument;
+    const sli_replica *first = &replica->parallel->replicas[0];
+    end_task(replica, replica == first ? SL_OK : copy_values(first->set, replica->set));
+}
+
+/* This replica's rows of the batch, on its device. */
+static sl_status cut_rows(const sli_replica *replica, sl_tensor **out)
+{
+    const sl_tensor *batch = replica->parallel->batch;
+    sl_tensor *rows;
+    *out = NULL;
+    SL_TRY(sl_tensor_narrow(batch, replica->first_row, replica->rows, &rows));
+    sl_status status = sl_tensor_create(replica->device, SL_MEMORY_ACTIVATIONS,
+                                        sl_tensor_dtype(batch), sl_tensor_shape(rows), out);
+    if (status == SL_OK)
+        status = sl_tensor_copy(*out, rows);
+    sl_tensor_destroy(&rows);
+    return status;
+}
+
+static sl_status forward(sli_replica *replica)
+{
+    sl_pass_options options = replica->parallel->pass;
+    options.device = replica->device;
+    options.first_sample += replica->first_row;
+    sl_tensor *in;
+    SL_TRY(cut_rows(replica, &in));
+    sl_status status = sl_pass_create(&options, &replica->pass);
+    if (status == SL_OK)
+        status = sl_module_forward(replica->module, replica->pass, in, &replica->result);
+    sl_tensor_destroy(&in);
+    if (status != SL_OK || !options.keep)
+        sl_pass_destroy(&replica->pass);
+    return status;
+}
+
+static void forward_task(void *replica)
+{
+    end_task(replica, forward(replica));
+}
+
+static sl_status backward(sli_replica *replica)
+{
+    if (replica->index > 0)
+        sl_parameter_set_zero_grad(replica->set);
+    sl_tensor *grad;
+    SL_TRY(cut_rows(replica, &grad));
+    sl_status status =
+        sl_module_backward(replica->module, replica->pass, grad,
+                           replica->parallel->wants_grad_input ? &replica->result : NULL);
+    sl_tensor_destroy(&grad);
+    sl_pass_destroy(&replica->pass);
+    return status;
+}
+
+static void backward_task(void *replica)
+{
+    end_task(replica, backward(replica));
+}
+
+/* On the first device: its gradients plus all others', in the order of devices. */
+static void add_gradients(void *argument)
+{
+    const sli_replica *first = argument;
+    const sl_data_parallel *parallel = first->parallel;
+    for (int i = 1; i < parallel->used; i++)
+        for (int b = 0; b < sl_parameter_set_bucket_count(first->set); b++) {
+            sl_tensor *to = sl_parameter_set_bucket_grads(first->set, b);
+            const sl_tensor *from = sl_parameter_set_bucket_grads(parallel->replicas[i].set, b);
+            sli_device_get_ops(first->device)
+                ->add(first->device, sl_tensor_count(to), sl_tensor_f32(to), sl_tensor_f32(from));
+        }
+}
+
+/* ---- A batch ---------------------------------------------------------------------------- */
+
+static void drop_results(sl_data_parallel *parallel)
+{
+    for (int i = 0; i < parallel->count; i++)
+        sl_tensor_destroy(&parallel->replicas[i].result);
+}
+
+static void drop_passes(sl_data_parallel *parallel)
+{
+    for (int i = 0; i < parallel->count; i++)
+        sl_pass_destroy(&parallel->replicas[i].pass);
+}
+
+static void share_out(sl_data_parallel *parallel, int64_t rows)
+{
+    parallel->rows = rows;
+    parallel->used = sl_micro_batches(rows, parallel->count, parallel->sizes);
+    int64_t row = 0;
+    for (int i = 0; i < parallel->used; i++) {
+        parallel->replicas[i].first_row = row;
+        parallel->replicas[i].rows = parallel->sizes[i];
+        row += parallel->sizes[i];
+    }
+}
+
+static sl_status check_result(const sli_replica *replica, const sl_shape *first)
+{
+    sl_shape shape = *sl_tensor_shape(replica->result), expected = *first;
+    char got[SL_SHAPE_TEXT_BYTES], wanted[SL_SHAPE_TEXT_BYTES];
+    if (expected.dims > 0)
+        expected.size[0] = replica->rows;
+    if (expected.dims == 0 || !sl_shape_equal(&shape, &expected))
+        return sl_error(SL_ERR_INVALID,
+                        "sl_data_parallel: replica %d made %s of %" PRId64
+                        " rows, expected %s: outputs are gathered along their rows",
+                        replica->index, sl_shape_text(&shape, got), replica->rows,
+                        expected.dims ? sl_shape_text(&expected, wanted) : "a tensor with rows");
+    return SL_OK;
+}
+
+static sl_status copy_rows(sl_tensor *whole, const sli_replica *from)
+{
+    sl_tensor *place;
+    SL_TRY(sl_tensor_narrow(whole, from->first_row, from->rows, &place));
+    sl_status status = sl_tensor_copy(place, from->result);
+    sl_tensor_destroy(&place);
+    return status;
+}
+
+/* All replicas' results, one after the other, on the output device. */
+static sl_status gather(const sl_data_parallel *parallel, sl_tensor **out)
+{
+    const sl_tensor *first = parallel->replicas[0].result;
+    sl_shape shape = *sl_tensor_shape(first);
+    for (int i = 0; i < parallel->used; i++)
+        SL_TRY(check_result(&parallel->replicas[i], sl_tensor_shape(first)));
+    shape.size[0] = parallel->rows;
+    SL_TRY(sl_tensor_create(parallel->output_device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(first),
+                            &shape, out));
+    sl_status status = SL_OK;
+    for (int i = 0; i < parallel->used && status == SL_OK; i++)
+        status = copy_rows(*out, &parallel->replicas[i]);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    return status;
+}
+
+/* ---- Public functions ------------------------------------------------------------------- */
+
+sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_options *pass,
+                                   const sl_tensor *input, sl_tensor **output)
+{
+    *output = NULL;
+    char text[SL_SHAPE_TEXT_BYTES];
+    const sl_shape *shape = sl_tensor_shape(input);
+    if (shape->dims == 0 || shape->size[0] < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_data_parallel_forward: the input must have at least one row, got %s",
+                        sl_shape_text(shape, text));
+    drop_passes(parallel);
+    share_out(parallel, shape->size[0]);
+    parallel->pass = *pass;
+    parallel->batch = input;
+    sl_status status = run_all(parallel, copy_weights);
+    if (status == SL_OK)
+        status = run_all(parallel, forward_task);
+    if (status == SL_OK)
+        status = gather(parallel, output);
+    drop_results(parallel);
+    if (status != SL_OK)
+        drop_passes(parallel);
+    return status;
+}
+
+static sl_status check_backward(const sl_data_parallel *parallel, const sl_tensor *grad_output)
+{
+    char text[SL_SHAPE_TEXT_BYTES];
+    const sl_shape *shape = sl_tensor_shape(grad_output);
+    if (!parallel->replicas[0].pass)
+        return sl_error(SL_ERR_INVALID, "sl_data_parallel_backward: there was no forward that "
+                                        "kept what backward needs");
+    if (shape->dims == 0 || shape->size[0] != parallel->rows)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_data_parallel_backward: the gradient must have the output's %" PRId64
+                        " rows, got %s",
+                        parallel->rows, sl_shape_text(shape, text));
+    return SL_OK;
+}
+
+sl_status sl_data_parallel_backward(sl_data_parallel *parallel, const sl_tensor *grad_output,
+                                    sl_tensor **grad_input)
+{
+    if (grad_input)
+        *grad_input = NULL;
+    SL_TRY(check_backward(parallel, grad_output));
+    parallel->batch = grad_output;
+    parallel->wants_grad_input = grad_input != NULL;
+    sl_status status = run_all(parallel, backward_task);
+    drop_passes(parallel);
+    if (status == SL_OK) {
+        sli_worker_start(parallel->replicas[0].worker, add_gradients, &parallel->replicas[0]);
+        sli_worker_wait(parallel->replicas[0].worker);
+    }
+    if (status == SL_OK && grad_input)
+        status = gather(parallel, grad_input);
+    drop_results(parallel);
+    return status;
+}
+
+sl_parameter_set *sl_data_parallel_parameters(const sl_data_parallel *parallel)
+{
+    return parallel->replicas[0].set;
+}
+
+int sl_data_parallel_device_count(const sl_data_parallel *parallel)
+{
+    return parallel->count;
+}
+
+sl_device *sl_data_parallel_device(const sl_data_parallel *parallel, int index)
+{
+    return parallel->replicas[index].device;
+}

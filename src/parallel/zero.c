@@ -1,0 +1,151 @@
+/* ZeRO-1: an optimizer over this rank's slice of every bucket, and the exchange of slices. */
+#include "sluice/zero.h"
+
+#include "optim/optimizer.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct sl_zero {
+    sl_parameter_set *set;
+    sl_group *group;
+    sl_optimizer *own; /* of slice `rank` of `ranks` */
+    int rank, ranks;
+};
+
+sl_status sl_zero_create(const sl_optimizer_options *options, sl_parameter_set *set,
+                         sl_group *group, sl_zero **out)
+{
+    *out = NULL;
+    sl_zero *zero = calloc(1, sizeof *zero);
+    if (!zero)
+        return sl_error(SL_ERR_MEMORY, "sl_zero_create: no memory for an optimizer");
+    *zero = (sl_zero){set, group, NULL, sl_group_rank(group), sl_group_size(group)};
+    sl_status status = sli_optimizer_create_part(options, set, zero->rank, zero->ranks, &zero->own);
+    if (status != SL_OK)
+        sl_zero_destroy(&zero);
+    *out = zero;
+    return status;
+}
+
+void sl_zero_destroy(sl_zero **zero)
+{
+    if (!zero || !*zero)
+        return;
+    sl_optimizer_destroy(&(*zero)->own);
+    free(*zero);
+    *zero = NULL;
+}
+
+sl_status sl_zero_update(sl_zero *zero, double lr, double grad_scale)
+{
+    return sl_optimizer_step(zero->own, lr, grad_scale);
+}
+
+/* Every rank's slice of `flat`, a bucket's values, to all. Slices differ in length, so this is a
+ * broadcast each and not an all-gather. */
+static sl_status exchange_bucket(const sl_zero *zero, int bucket)
+{
+    float *values = sl_tensor_f32(sl_parameter_set_bucket_values(zero->set, bucket));
+    for (int rank = 0; rank < zero->ranks; rank++) {
+        sli_slice slice = sli_optimizer_slice(zero->set, bucket, rank, zero->ranks);
+        if (slice.count > 0)
+            SL_TRY(sl_group_broadcast(zero->group, values + slice.start, slice.count, SL_F32, rank,
+                                      NULL));
+    }
+    return SL_OK;
+}
+
+sl_status sl_zero_exchange(sl_zero *zero)
+{
+    for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
+        SL_TRY(exchange_bucket(zero, b));
+    return SL_OK;
+}
+
+sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale)
+{
+    SL_TRY(sl_zero_update(zero, lr, grad_scale));
+    return sl_zero_exchange(zero);
+}
+
+/* ---- The whole state -------------------------------------------------------------------- */
+
+/* Slice `from` of an array of a bucket's state, to its place in `whole`, which rank `to` has. */
+static sl_status send_slice(const sl_zero *zero, int from, int to, int bucket, int array,
+                            sl_optimizer *whole)
+{
+    sli_slice slice = sli_optimizer_slice(zero->set, bucket, from, zero->ranks);
+    if (slice.count == 0 || (zero->rank != from && zero->rank != to))
+        return SL_OK;
+    const float *own =
+        zero->rank == from ? sl_tensor_f32(sli_optimizer_state(zero->own, bucket, array)) : NULL;
+    float *place =
+        whole ? sl_tensor_f32(sli_optimizer_state(whole, bucket, array)) + slice.start : NULL;
+    if (from == to) {
+        for (int64_t i = 0; i < slice.count; i++)
+            place[i] = own[i];
+        return SL_OK;
+    }
+    if (zero->rank == from)
+        return sl_group_send(zero->group, own, slice.count, SL_F32, to, array, NULL);
+    return sl_group_recv(zero->group, place, slice.count, SL_F32, from, array, NULL, NULL);
+}
+
+sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole)
+{
+    *whole = NULL;
+    if (to < 0 || to >= zero->ranks)
+        return sl_error(SL_ERR_INVALID, "sl_zero_consolidate: ranks are 0 to %d, got %d",
+                        zero->ranks - 1, to);
+    if (zero->rank == to) {
+        SL_TRY(sl_optimizer_create(sli_optimizer_options(zero->own), zero->set, whole));
+        sli_optimizer_set_steps(*whole, sli_optimizer_steps(zero->own));
+    }
+    sl_status status = SL_OK;
+    for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
+        for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++)
+            for (int from = 0; from < zero->ranks && status == SL_OK; from++)
+                status = send_slice(zero, from, to, b, array, *whole);
+    if (status != SL_OK)
+        sl_optimizer_destroy(whole);
+    return status;
+}
+
+static sl_status check_whole(const sl_zero *zero, const sl_optimizer *whole)
+{
+    int arrays = sli_optimizer_state_arrays(zero->own);
+    if (sli_optimizer_state_arrays(whole) != arrays)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_zero_load: expected %d arrays of state a bucket, got %d", arrays,
+                        sli_optimizer_state_arrays(whole));
+    int buckets = sl_parameter_set_bucket_count(zero->set);
+    if (sli_optimizer_bucket_count(whole) != buckets)
+        return sl_error(SL_ERR_INVALID, "sl_zero_load: expected %d buckets, got %d", buckets,
+                        sli_optimizer_bucket_count(whole));
+    for (int b = 0; b < buckets && arrays > 0; b++) {
+        int64_t expected = sl_tensor_count(sl_parameter_set_bucket_values(zero->set, b));
+        int64_t got = sl_tensor_count(sli_optimizer_state(whole, b, 0));
+        if (got != expected)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_zero_load: expected state for %" PRId64 " elements of bucket %d, "
+                            "got %" PRId64,
+                            expected, b, got);
+    }
+    return SL_OK;
+}
+
+sl_status sl_zero_load(sl_zero *zero, const sl_optimizer *whole)
+{
+    SL_TRY(check_whole(zero, whole));
+    for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++) {
+        sli_slice slice = sli_optimizer_slice(zero->set, b, zero->rank, zero->ranks);
+        for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++) {
+            const float *from = sl_tensor_f32(sli_optimizer_state(whole, b, array)) + slice.start;
+            if (slice.count > 0)
+                sl_tensor_write(sli_optimizer_state(zero->own, b, array), from);
+        }
+    }
+    sli_optimizer_set_steps(zero->own, sli_optimizer_steps(whole));
+    return SL_OK;
+}

@@ -1,0 +1,276 @@
+/* DataParallel, held against the same module on one device. */
+#include "sluice/data_parallel.h"
+#include "sluice/layers.h"
+
+#include "support/check.h"
+#include "support/modules.h"
+#include "support/probe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEVICES = 8, IN = 5, OUT = 3 };
+
+typedef struct lab {
+    sl_device *devices[MAX_DEVICES];
+    int count;
+    sl_module *module;
+    sl_data_parallel *parallel;
+} lab;
+
+/* Linear, dropout, ReLU, linear. */
+static sl_status create_model(void *arg, sl_module **out)
+{
+    (void)arg;
+    sl_module *parts[4];
+    SL_TRY(sl_linear_create(IN, 7, false, &parts[0]));
+    SL_TRY(sl_dropout_create(0.3f, &parts[1]));
+    SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &parts[2]));
+    SL_TRY(sl_linear_create(7, OUT, false, &parts[3]));
+    return sl_sequential_create(parts, 4, out);
+}
+
+static lab open_lab(int count)
+{
+    lab opened = {.count = count};
+    for (int i = 0; i < count; i++)
+        check_ok(sl_device_create_cpu(1, &opened.devices[i]));
+    check_ok(create_model(NULL, &opened.module));
+    sl_data_parallel_options options = {.module = opened.module,
+                                        .replicate = create_model,
+                                        .devices = opened.devices,
+                                        .device_count = count,
+                                        .output_device = opened.devices[count - 1],
+                                        .seed = 4};
+    check_ok(sl_data_parallel_create(&options, &opened.parallel));
+    return opened;
+}
+
+static void close_lab(lab *dead)
+{
+    sl_data_parallel_destroy(&dead->parallel);
+    sl_module_destroy(&dead->module);
+    for (int i = 0; i < dead->count; i++) {
+        sl_memory_stats stats;
+        sl_device_memory(dead->devices[i], &stats);
+        assert_int_equal(stats.current_total_bytes, 0);
+        sl_device_destroy(&dead->devices[i]);
+    }
+}
+
+typedef struct results {
+    float *output, *grad_input, *grads;
+    int64_t grad_count;
+} results;
+
+static float *flat_gradients(sl_parameter_set *set, int64_t *count)
+{
+    sl_tensor *grads = sl_parameter_set_bucket_grads(set, 0);
+    *count = sl_tensor_count(grads);
+    return tensor_values(grads);
+}
+
+/* Two steps whose gradients add up; the second one's results. */
+static results train(const lab *at, int64_t rows)
+{
+    results all = {0};
+    sl_shape in_shape = sl_shape_2d(rows, IN), out_shape = sl_shape_2d(rows, OUT);
+    sl_parameter_set_zero_grad(sl_data_parallel_parameters(at->parallel));
+    for (uint64_t step = 0; step < 2; step++) {
+        sl_tensor *input = random_tensor(at->devices[0], &in_shape, 11 + step);
+        sl_tensor *grad = random_tensor(at->devices[0], &out_shape, 31 + step);
+        sl_tensor *output, *grad_input;
+        sl_pass_options pass = {.training = true, .keep = true, .seed = 8, .step = step};
+        check_ok(sl_data_parallel_forward(at->parallel, &pass, input, &output));
+        assert_ptr_equal(sl_tensor_device(output), at->devices[at->count - 1]);
+        check_ok(sl_data_parallel_backward(at->parallel, grad, &grad_input));
+        free(all.output);
+        free(all.grad_input);
+        all.output = tensor_values(output);
+        all.grad_input = tensor_values(grad_input);
+        sl_tensor_destroy(&input);
+        sl_tensor_destroy(&grad);
+        sl_tensor_destroy(&output);
+        sl_tensor_destroy(&grad_input);
+    }
+    all.grads = flat_gradients(sl_data_parallel_parameters(at->parallel), &all.grad_count);
+    return all;
+}
+
+static void free_results(results *all)
+{
+    free(all->output);
+    free(all->grad_input);
+    free(all->grads);
+}
+
+static void devices_together_give_what_one_gives(void **state)
+{
+    (void)state;
+    for (int count = 1; count <= MAX_DEVICES; count += count < 3 ? 1 : 5)
+        for (int64_t rows = 1; rows <= 30; rows += rows < 3 ? 1 : 9) {
+            lab one = open_lab(1), many = open_lab(count);
+            results expected = train(&one, rows), got = train(&many, rows);
+            assert_int_equal(got.grad_count, expected.grad_count);
+            assert_true(relative_distance(got.output, expected.output, rows * OUT) < 1e-6);
+            assert_true(relative_distance(got.grad_input, expected.grad_input, rows * IN) < 1e-6);
+            assert_true(relative_distance(got.grads, expected.grads, got.grad_count) < 1e-6);
+            free_results(&expected);
+            free_results(&got);
+            close_lab(&one);
+            close_lab(&many);
+        }
+}
+
+static void weights_that_an_optimizer_changed_reach_all_devices(void **state)
+{
+    (void)state;
+    lab at = open_lab(3);
+    sl_shape shape = sl_shape_2d(6, IN);
+    sl_tensor *input = random_tensor(at.devices[0], &shape, 1), *output;
+    sl_tensor *values = sl_parameter_set_bucket_values(sl_data_parallel_parameters(at.parallel), 0);
+    sl_tensor_zero(values);
+    check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){0}, input, &output));
+    for (int64_t i = 0; i < sl_tensor_count(output); i++)
+        assert_true(sl_tensor_f32(output)[i] == 0.0f);
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&output);
+    close_lab(&at);
+}
+
+/* ---- How rows are shared out ------------------------------------------------------------ */
+
+typedef struct probes {
+    probe each[MAX_DEVICES];
+    int made;
+} probes;
+
+static sl_status create_probe(void *arg, sl_module **out)
+{
+    probes *all = arg;
+    *out = probe_module(&all->each[all->made++]);
+    return SL_OK;
+}
+
+static int replicas_used(int64_t rows, int devices)
+{
+    probes all = {0};
+    lab at = {.count = devices};
+    for (int i = 0; i < devices; i++)
+        check_ok(sl_device_create_cpu(1, &at.devices[i]));
+    check_ok(create_probe(&all, &at.module));
+    sl_data_parallel_options options = {.module = at.module,
+                                        .replicate = create_probe,
+                                        .arg = &all,
+                                        .devices = at.devices,
+                                        .device_count = devices};
+    check_ok(sl_data_parallel_create(&options, &at.parallel));
+    sl_shape shape = sl_shape_2d(rows, 2);
+    sl_tensor *input = random_tensor(at.devices[0], &shape, 1), *output;
+    check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){0}, input, &output));
+    assert_memory_equal(sl_tensor_data(output), sl_tensor_data(input), sl_tensor_bytes(input));
+    int used = 0;
+    for (int i = 0; i < devices; i++)
+        used += atomic_load(&all.each[i].forwards);
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&output);
+    close_lab(&at);
+    return used;
+}
+
+static void rows_are_shared_out_as_torch_chunk_does(void **state)
+{
+    (void)state;
+    assert_int_equal(replicas_used(30, 8), 8);
+    assert_int_equal(replicas_used(10, 8), 5);
+    assert_int_equal(replicas_used(30, 2), 2);
+    assert_int_equal(replicas_used(1, 3), 1);
+}
+
+/* ---- Failures --------------------------------------------------------------------------- */
+
+static void error_is_the_lowest_failing_replicas(void **state)
+{
+    (void)state;
+    probes all = {.each = {[1] = {.fail_forward = 1}, [2] = {.fail_forward = 1}}};
+    lab at = {.count = 3};
+    for (int i = 0; i < at.count; i++)
+        check_ok(sl_device_create_cpu(1, &at.devices[i]));
+    check_ok(create_probe(&all, &at.module));
+    sl_data_parallel_options options = {.module = at.module,
+                                        .replicate = create_probe,
+                                        .arg = &all,
+                                        .devices = at.devices,
+                                        .device_count = at.count};
+    check_ok(sl_data_parallel_create(&options, &at.parallel));
+    sl_shape shape = sl_shape_2d(6, 2);
+    sl_tensor *input = random_tensor(at.devices[0], &shape, 1), *output, *grad;
+    sl_pass_options pass = {.training = true, .keep = true};
+    check_error(sl_data_parallel_forward(at.parallel, &pass, input, &output), SL_ERR_NUMERIC,
+                "in replica 1 on device");
+    assert_null(output);
+    check_error(sl_data_parallel_backward(at.parallel, input, &grad), SL_ERR_INVALID,
+                "there was no forward");
+    check_ok(sl_data_parallel_forward(at.parallel, &pass, input, &output)); /* goes on */
+    check_ok(sl_data_parallel_backward(at.parallel, input, NULL));
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&output);
+    close_lab(&at);
+}
+
+static sl_status create_other(void *arg, sl_module **out)
+{
+    (void)arg;
+    return sl_linear_create(IN, OUT + 1, false, out);
+}
+
+static void construction_with_wrong_options_is_refused(void **state)
+{
+    (void)state;
+    lab at = {.count = 2};
+    for (int i = 0; i < at.count; i++)
+        check_ok(sl_device_create_cpu(1, &at.devices[i]));
+    check_ok(sl_linear_create(IN, OUT, false, &at.module));
+    sl_data_parallel_options options = {.module = at.module,
+                                        .devices = at.devices,
+                                        .device_count = 2};
+    check_error(sl_data_parallel_create(&options, &at.parallel), SL_ERR_INVALID, "`replicate`");
+    options.replicate = create_other;
+    check_error(sl_data_parallel_create(&options, &at.parallel), SL_ERR_INVALID,
+                "parameter weight of replica 1 is not as the module's weight");
+    options.device_count = 0;
+    check_error(sl_data_parallel_create(&options, &at.parallel), SL_ERR_INVALID, "got 0");
+    options.module = NULL;
+    check_error(sl_data_parallel_create(&options, &at.parallel), SL_ERR_INVALID, "no module");
+    close_lab(&at);
+}
+
+static void devices_are_counted_when_none_are_named(void **state)
+{
+    (void)state;
+    sl_device *all;
+    sl_module *module;
+    sl_data_parallel *parallel;
+    check_ok(sl_device_create_cpu(0, &all));
+    check_ok(create_model(NULL, &module));
+    sl_data_parallel_options options = {.module = module, .replicate = create_model};
+    check_ok(sl_data_parallel_create(&options, &parallel));
+    assert_int_equal(sl_data_parallel_device_count(parallel), sl_device_thread_count(all));
+    assert_string_equal(sl_device_name(sl_data_parallel_device(parallel, 0)), "cpu:0");
+    sl_data_parallel_destroy(&parallel);
+    sl_module_destroy(&module);
+    sl_device_destroy(&all);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(devices_together_give_what_one_gives),
+        cmocka_unit_test(weights_that_an_optimizer_changed_reach_all_devices),
+        cmocka_unit_test(rows_are_shared_out_as_torch_chunk_does),
+        cmocka_unit_test(error_is_the_lowest_failing_replicas),
+        cmocka_unit_test(construction_with_wrong_options_is_refused),
+        cmocka_unit_test(devices_are_counted_when_none_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

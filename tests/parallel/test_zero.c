@@ -1,0 +1,227 @@
+/* An optimizer whose state is sharded over ranks, held against the same one whole. */
+#include "sluice/zero.h"
+
+#include "core/philox.h"
+#include "optim/optimizer.h"
+#include "sluice/layers.h"
+
+#include "support/check.h"
+#include "support/replicas.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 4, LAYERS = 3 };
+
+typedef struct zero_case {
+    sl_optimizer_options options;
+    int64_t width, bucket_bytes;
+} zero_case;
+
+/* A model, its parameters, and gradients that are functions of the step. */
+typedef struct replica {
+    sl_device *device;
+    sl_module *model;
+    sl_parameter_set *set;
+} replica;
+
+static sl_status open_replica(const zero_case *one, replica *out)
+{
+    *out = (replica){0};
+    sl_module *layers[LAYERS];
+    SL_TRY(sl_device_create_cpu(1, &out->device));
+    for (int i = 0; i < LAYERS; i++)
+        SL_TRY(sl_linear_create(one->width, one->width + i, false, &layers[i]));
+    SL_TRY(sl_sequential_create(layers, LAYERS, &out->model));
+    sl_parameter_set_options options = {.device = out->device,
+                                        .seed = 3,
+                                        .first_bucket_bytes = one->bucket_bytes,
+                                        .bucket_bytes = one->bucket_bytes};
+    return sl_parameter_set_create(out->model, 0, 0, &options, &out->set);
+}
+
+static void close_replica(replica *dead)
+{
+    sl_parameter_set_destroy(&dead->set);
+    sl_module_destroy(&dead->model);
+    sl_device_destroy(&dead->device);
+}
+
+static void write_gradients(const replica *at, int step)
+{
+    for (int i = 0; i < sl_parameter_set_count(at->set); i++) {
+        sl_tensor *grad = sl_parameter_grad(sl_parameter_set_get(at->set, i));
+        for (int64_t k = 0; k < sl_tensor_count(grad); k++) {
+            uint32_t counter[4] = {(uint32_t)k, (uint32_t)i, (uint32_t)step, 0};
+            sli_philox(sli_philox_key_make(9, SLI_RANDOM_SAMPLE), counter);
+            sl_tensor_f32(grad)[k] = sli_uniform_from_bits(counter[0]) - 0.5f;
+        }
+    }
+}
+
+static sl_status same_weights(const replica *a, const replica *b)
+{
+    for (int i = 0; i < sl_parameter_set_bucket_count(a->set); i++) {
+        const sl_tensor *x = sl_parameter_set_bucket_values(a->set, i);
+        const sl_tensor *y = sl_parameter_set_bucket_values(b->set, i);
+        SL_TRY(expect(memcmp(sl_tensor_data(x), sl_tensor_data(y), sl_tensor_bytes(x)) == 0,
+                      "the whole optimizer's weights in bucket %d, bit for bit", i));
+    }
+    return SL_OK;
+}
+
+static sl_status same_state(const replica *at, const sl_optimizer *a, const sl_optimizer *b)
+{
+    SL_TRY(expect(sli_optimizer_steps(a) == sli_optimizer_steps(b), "equal numbers of steps"));
+    for (int i = 0; i < sl_parameter_set_bucket_count(at->set); i++)
+        for (int array = 0; array < sli_optimizer_state_arrays(a); array++) {
+            const sl_tensor *x = sli_optimizer_state(a, i, array);
+            const sl_tensor *y = sli_optimizer_state(b, i, array);
+            SL_TRY(expect(memcmp(sl_tensor_data(x), sl_tensor_data(y), sl_tensor_bytes(x)) == 0,
+                          "the whole optimizer's state in bucket %d, bit for bit", i));
+        }
+    return SL_OK;
+}
+
+/* ---- Steps ------------------------------------------------------------------------------ */
+
+static sl_status step_both(const replica *a, sl_optimizer *whole, const replica *b, sl_zero *zero,
+                           int step)
+{
+    write_gradients(a, step);
+    write_gradients(b, step);
+    double lr = 0.1 / (step + 1), scale = 0.75;
+    SL_TRY(sl_optimizer_step(whole, lr, scale));
+    SL_TRY(sl_zero_step(zero, lr, scale));
+    return same_weights(a, b);
+}
+
+/* Consolidates on the last rank and goes on from there with fresh optimizers everywhere. */
+static sl_status hand_on(sl_group *group, const zero_case *one, const replica *a,
+                         sl_optimizer *whole, const replica *b, sl_zero **zero)
+{
+    sl_optimizer *consolidated;
+    int last = sl_group_size(group) - 1;
+    SL_TRY(sl_zero_consolidate(*zero, last, &consolidated));
+    SL_TRY(expect((sl_group_rank(group) == last) == (consolidated != NULL),
+                  "the state on the last rank alone"));
+    sl_status status = consolidated ? same_state(a, whole, consolidated) : SL_OK;
+    sl_optimizer_destroy(&consolidated);
+    sl_zero_destroy(zero);
+    if (status == SL_OK)
+        status = sl_zero_create(&one->options, b->set, group, zero);
+    return status == SL_OK ? sl_zero_load(*zero, whole) : status;
+}
+
+/* A rank's state is its share of the whole, to a cache line a bucket. */
+static sl_status check_memory(sl_group *group, const zero_case *one, const replica *whole,
+                              const replica *sharded)
+{
+    sl_memory_stats all, own;
+    sl_device_memory(whole->device, &all);
+    sl_device_memory(sharded->device, &own);
+    uint64_t buckets = (uint64_t)sl_parameter_set_bucket_count(whole->set);
+    uint64_t arrays = (uint64_t)sl_optimizer_state_bytes(&one->options) / sizeof(float);
+    uint64_t limit = all.current_bytes[SL_MEMORY_OPTIMIZER] / (uint64_t)sl_group_size(group) +
+                     64 * buckets * arrays;
+    return expect(own.current_bytes[SL_MEMORY_OPTIMIZER] <= limit,
+                  "at most %llu bytes of state, got %llu", (unsigned long long)limit,
+                  (unsigned long long)own.current_bytes[SL_MEMORY_OPTIMIZER]);
+}
+
+static sl_status train_both(sl_group *group, void *arg)
+{
+    const zero_case *one = arg;
+    replica a, b;
+    sl_optimizer *whole = NULL;
+    sl_zero *zero = NULL;
+    sl_status status = open_replica(one, &a);
+    if (status == SL_OK)
+        status = open_replica(one, &b);
+    if (status == SL_OK)
+        status = sl_optimizer_create(&one->options, a.set, &whole);
+    if (status == SL_OK)
+        status = sl_zero_create(&one->options, b.set, group, &zero);
+    if (status == SL_OK)
+        status = check_memory(group, one, &a, &b);
+    for (int step = 0; step < STEPS && status == SL_OK; step++) {
+        status = step_both(&a, whole, &b, zero, step);
+        if (status == SL_OK && step == 1)
+            status = hand_on(group, one, &a, whole, &b, &zero);
+    }
+    sl_optimizer_destroy(&whole);
+    sl_zero_destroy(&zero);
+    close_replica(&a);
+    close_replica(&b);
+    return status;
+}
+
+static void sharded_optimizer_gives_the_whole_ones_bits_with_its_share_of_the_memory(void **state)
+{
+    (void)state;
+    const sl_optimizer_options methods[] = {
+        {.kind = SL_OPTIMIZER_SGD},
+        {.kind = SL_OPTIMIZER_SGD, .momentum = 0.9f, .nesterov = true, .weight_decay = 0.01f},
+        {.kind = SL_OPTIMIZER_SGD, .momentum = 0.8f, .dampening = 0.5f},
+        {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.01f},
+    };
+    for (size_t m = 0; m < sizeof methods / sizeof *methods; m++)
+        for (int ranks = 1; ranks <= 8; ranks += ranks < 4 ? 1 : 4) {
+            zero_case one = {methods[m], 3 + 17 * (ranks % 3), ranks % 2 ? 600 : 1 << 20};
+            check_ranks(train_both, &one, ranks);
+        }
+}
+
+/* ---- Mistakes --------------------------------------------------------------------------- */
+
+static sl_status load_wrong_states(sl_group *group, void *arg)
+{
+    (void)arg;
+    const zero_case sgd = {.options = {.kind = SL_OPTIMIZER_SGD, .momentum = 0.5f},
+                           .width = 4,
+                           .bucket_bytes = 1 << 20};
+    zero_case adam = sgd, wider = sgd;
+    adam.options = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
+    wider.width = 40;
+    replica small, large;
+    sl_zero *zero;
+    sl_optimizer *other;
+    SL_TRY(open_replica(&sgd, &small));
+    SL_TRY(open_replica(&wider, &large));
+    SL_TRY(sl_zero_create(&sgd.options, small.set, group, &zero));
+    SL_TRY(sl_optimizer_create(&adam.options, small.set, &other));
+    SL_TRY(expect(sl_zero_load(zero, other) == SL_ERR_INVALID &&
+                      strstr(sl_error_text(), "expected 1 arrays of state a bucket, got 2"),
+                  "another method's state to be refused"));
+    sl_optimizer_destroy(&other);
+    SL_TRY(sl_optimizer_create(&sgd.options, large.set, &other));
+    SL_TRY(expect(sl_zero_load(zero, other) == SL_ERR_INVALID &&
+                      strstr(sl_error_text(), "elements of bucket 0"),
+                  "another model's state to be refused"));
+    sl_optimizer_destroy(&other);
+    SL_TRY(expect(sl_zero_consolidate(zero, 2, &other) == SL_ERR_INVALID && !other,
+                  "rank 2 of two to be refused"));
+    sl_zero_destroy(&zero);
+    SL_TRY(expect(sl_zero_create(&(sl_optimizer_options){.weight_decay = -1}, small.set, group,
+                                 &zero) == SL_ERR_INVALID &&
+                      !zero,
+                  "a negative decay to be refused"));
+    close_replica(&small);
+    close_replica(&large);
+    return SL_OK;
+}
+
+static void state_of_another_optimizer_is_refused(void **state)
+{
+    (void)state;
+    check_ranks(load_wrong_states, NULL, 2);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sharded_optimizer_gives_the_whole_ones_bits_with_its_share_of_the_memory),
+        cmocka_unit_test(state_of_another_optimizer_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
