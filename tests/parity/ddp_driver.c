@@ -1,0 +1,239 @@
+/* Training steps of replicas of a whole language model, for test_ddp.py:
+ *
+ *   ddp_driver key=value... < records > records
+ *
+ * Reads every parameter under its name, and `ids.K.A.R`, `targets.K.A.R`: what rank R gets in
+ * accumulation A of step K. Rank 0 starts with these values, all others with random ones. Writes
+ * `loss.K.A.R`, and from rank 0 `grad.NAME` after the first step's exchange, `norm.K`, and
+ * `value.NAME` after the last step. Fails unless all ranks have rank 0's values, bit for bit, at
+ * the end. */
+#include "records.h"
+
+#include "sluice/ddp.h"
+#include "sluice/model.h"
+#include "train/update.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_STAGES = 4 };
+
+/* ---- Options ---------------------------------------------------------------------------- */
+
+static const char *text_of(char **arguments, const char *key)
+{
+    size_t length = strlen(key);
+    for (; *arguments; arguments++)
+        if (strncmp(*arguments, key, length) == 0 && (*arguments)[length] == '=')
+            return *arguments + length + 1;
+    records_check(sl_error(SL_ERR_INVALID, "option %s is missing", key));
+    return NULL;
+}
+
+static double number_of(char **arguments, const char *key)
+{
+    const char *text = text_of(arguments, key);
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end)
+        records_check(sl_error(SL_ERR_INVALID, "option %s is not a number: %s", key, text));
+    return value;
+}
+
+static sl_model_options model_options(char **o)
+{
+    return (sl_model_options){
+        .ntokens = (int64_t)number_of(o, "ntokens"),
+        .emsize = (int64_t)number_of(o, "emsize"),
+        .nhid = (int64_t)number_of(o, "nhid"),
+        .nlayers = (int64_t)number_of(o, "nlayers"),
+        .nhead = (int64_t)number_of(o, "nhead"),
+        .pre_norm = number_of(o, "pre_norm") != 0,
+    };
+}
+
+/* ---- A rank ----------------------------------------------------------------------------- */
+
+typedef struct job {
+    char **options;
+    const records *given;
+    pthread_mutex_t *output; /* guards stdout */
+} job;
+
+typedef struct replica {
+    const job *job;
+    sl_group *group;
+    sl_device *devices[MAX_STAGES];
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    sl_ddp *ddp;
+    sli_update *update;
+} replica;
+
+static void open_replica(replica *at)
+{
+    char **o = at->job->options;
+    int rank = sl_group_rank(at->group);
+    const sl_model_options of_model = model_options(o);
+    const sl_optimizer_options of_optimizer = {.kind = SL_OPTIMIZER_SGD, .momentum = 0.9f};
+    sl_pipe_options options = {
+        .stages = (int)number_of(o, "stages"),
+        .devices = at->devices,
+        .chunks = (int)number_of(o, "chunks"),
+        .seed = (uint64_t)rank,
+        .first_bucket_bytes = (int64_t)number_of(o, "bucket_bytes"),
+        .bucket_bytes = (int64_t)number_of(o, "bucket_bytes"),
+    };
+    records_check(sl_checkpoint_parse(text_of(o, "checkpoint"), &options.checkpoint));
+    records_check(sl_schedule_kind_parse(text_of(o, "schedule"), &options.schedule));
+    for (int s = 0; s < options.stages; s++)
+        records_check(sl_device_create_cpu(1, &at->devices[s]));
+    records_check(sl_transformer_lm_create(&of_model, &at->model));
+    records_check(sl_cross_entropy_create(&at->loss));
+    options.model = at->model;
+    options.loss = at->loss;
+    records_check(sl_pipe_create(&options, &at->pipe));
+    records_check(sli_update_create(at->pipe, &of_optimizer, &at->update));
+}
+
+static void close_replica(replica *at)
+{
+    sli_update_destroy(&at->update);
+    sl_ddp_destroy(&at->ddp);
+    sl_pipe_destroy(&at->pipe);
+    sl_loss_destroy(&at->loss);
+    sl_module_destroy(&at->model);
+    for (int s = 0; s < MAX_STAGES; s++)
+        sl_device_destroy(&at->devices[s]);
+}
+
+/* Calls `each` for every trained parameter, in the model's order. */
+static void for_each_parameter(replica *at, void (*each)(replica *, sl_parameter *))
+{
+    for (int s = 0; s < sl_pipe_stages(at->pipe); s++) {
+        sl_parameter_set *set = sl_pipe_parameters(at->pipe, s);
+        for (int i = 0; i < sl_parameter_set_count(set); i++)
+            if (sl_parameter_get_kind(sl_parameter_set_get(set, i)) == SL_PARAMETER_TRAINED)
+                each(at, sl_parameter_set_get(set, i));
+    }
+}
+
+static void set_value(replica *at, sl_parameter *parameter)
+{
+    const record *value = records_find(at->job->given, sl_parameter_name(parameter));
+    if (!value || !sl_shape_equal(&value->shape, sl_parameter_shape(parameter)))
+        records_check(sl_error(SL_ERR_INVALID, "no value of the right shape for %s",
+                               sl_parameter_name(parameter)));
+    sl_tensor_write(sl_parameter_value(parameter), value->data);
+}
+
+static void write_named(const char *prefix, const sl_parameter *parameter, const sl_tensor *tensor)
+{
+    char name[RECORD_NAME_BYTES];
+    snprintf(name, sizeof name, "%s.%s", prefix, sl_parameter_name(parameter));
+    records_write_tensor(stdout, name, tensor);
+}
+
+static void write_grad(replica *at, sl_parameter *parameter)
+{
+    (void)at;
+    write_named("grad", parameter, sl_parameter_grad(parameter));
+}
+
+static void write_value(replica *at, sl_parameter *parameter)
+{
+    (void)at;
+    write_named("value", parameter, sl_parameter_value(parameter));
+}
+
+static void check_same_value(replica *at, sl_parameter *parameter)
+{
+    sl_tensor *value = sl_parameter_value(parameter);
+    float *first = malloc(sl_tensor_bytes(value));
+    memcpy(first, sl_tensor_data(value), sl_tensor_bytes(value));
+    records_check(sl_group_broadcast(at->group, first, sl_tensor_count(value), SL_F32, 0, NULL));
+    if (memcmp(first, sl_tensor_data(value), sl_tensor_bytes(value)) != 0)
+        records_check(sl_error(SL_ERR_INTERNAL, "%s on rank %d is not rank 0's",
+                               sl_parameter_name(parameter), sl_group_rank(at->group)));
+    free(first);
+}
+
+/* ---- Training --------------------------------------------------------------------------- */
+
+/* Ranks write in between each other, each record whole. */
+static void write_number(const replica *at, const char *name, double value)
+{
+    const sl_shape scalar = {0};
+    pthread_mutex_lock(at->job->output);
+    records_write(stdout, name, SL_F64, &scalar, &value);
+    pthread_mutex_unlock(at->job->output);
+}
+
+static void train_on(replica *at, int step, int accumulation)
+{
+    char place[48], name[RECORD_NAME_BYTES];
+    double loss;
+    snprintf(place, sizeof place, "%d.%d.%d", step, accumulation, sl_group_rank(at->group));
+    snprintf(name, sizeof name, "ids.%s", place);
+    sl_tensor *ids = records_tensor(at->job->given, name, at->devices[0]);
+    snprintf(name, sizeof name, "targets.%s", place);
+    sl_tensor *targets = records_tensor(at->job->given, name, at->devices[0]);
+    records_check(sl_ddp_train(at->ddp, &(sl_pipe_batch){.input = ids, .targets = targets}, &loss));
+    snprintf(name, sizeof name, "loss.%s", place);
+    write_number(at, name, loss);
+    sl_tensor_destroy(&ids);
+    sl_tensor_destroy(&targets);
+}
+
+static void train_step(replica *at, int step)
+{
+    char **o = at->job->options, name[RECORD_NAME_BYTES];
+    int accumulations = (int)number_of(o, "accumulate");
+    double norm;
+    sl_pipe_zero_grad(at->pipe);
+    for (int a = 0; a < accumulations; a++) {
+        sl_ddp_set_sync(at->ddp, a + 1 == accumulations);
+        train_on(at, step, a);
+    }
+    bool first = sl_group_rank(at->group) == 0;
+    pthread_mutex_lock(at->job->output);
+    if (step == 0 && first)
+        for_each_parameter(at, write_grad);
+    pthread_mutex_unlock(at->job->output);
+    records_check(sli_update_norm(at->update, &norm));
+    records_check(sli_update_apply(at->update, number_of(o, "lr"), norm, number_of(o, "clip")));
+    snprintf(name, sizeof name, "norm.%d", step);
+    if (first)
+        write_number(at, name, norm);
+}
+
+static sl_status run_rank(sl_group *group, void *arg)
+{
+    replica at = {.job = arg, .group = group};
+    open_replica(&at);
+    if (sl_group_rank(group) == 0)
+        for_each_parameter(&at, set_value);
+    records_check(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at.pipe}, &at.ddp));
+    int steps = (int)number_of(at.job->options, "steps");
+    for (int step = 0; step < steps; step++)
+        train_step(&at, step);
+    for_each_parameter(&at, check_same_value);
+    if (sl_group_rank(group) == 0)
+        for_each_parameter(&at, write_value);
+    close_replica(&at);
+    return SL_OK;
+}
+
+int main(int argc, char **argv)
+{
+    (void)argc;
+    static records given;
+    pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
+    job shared = {argv + 1, &given, &output};
+    records_read(stdin, &given);
+    records_check(sl_spawn(run_rank, &shared, (int)number_of(argv + 1, "ranks"), NULL));
+    records_free(&given);
+    return 0;
+}
