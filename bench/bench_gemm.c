@@ -14,14 +14,17 @@ enum { VOCABULARY = 28782, MAX_ROUNDS = 200, MIN_ROUNDS = 5 };
 typedef struct product {
     const char *name;
     bool transpose_a, transpose_b;
+    bool bias; /* added to every row, as forward does */
     int64_t m, n, k;
 } product;
 
-static float *array(int64_t count)
+/* In the device's memory, as training's are: large arrays lie on huge pages. */
+static float *array(sl_device *device, int64_t count)
 {
-    float *values = aligned_alloc(64, ((size_t)count * sizeof(float) + 63) / 64 * 64);
-    if (!values)
-        bench_check(sl_error(SL_ERR_MEMORY, "no memory for %lld floats", (long long)count));
+    void *memory;
+    bench_check(
+        sli_device_allocate(device, SL_MEMORY_WORKSPACE, (size_t)count * sizeof(float), &memory));
+    float *values = memory;
     for (int64_t i = 0; i < count; i++)
         values[i] = 1e-3f * (float)(i % 1009) - 0.5f;
     return values;
@@ -30,7 +33,9 @@ static float *array(int64_t count)
 /* Best and median seconds of one product. */
 static void measure(sl_device *device, const product *p, double *best, double *median)
 {
-    float *a = array(p->m * p->k), *b = array(p->k * p->n), *c = array(p->m * p->n);
+    int64_t sizes[4] = {p->m * p->k, p->k * p->n, p->m * p->n, p->n};
+    float *a = array(device, sizes[0]), *b = array(device, sizes[1]), *c = array(device, sizes[2]);
+    float *bias = array(device, sizes[3]);
     sli_gemm gemm = {.transpose_a = p->transpose_a, .transpose_b = p->transpose_b};
     gemm.m = p->m;
     gemm.n = p->n;
@@ -41,6 +46,7 @@ static void measure(sl_device *device, const product *p, double *best, double *m
     gemm.ldb = p->transpose_b ? p->k : p->n;
     gemm.c = c;
     gemm.ldc = p->n;
+    gemm.bias = p->bias ? bias : NULL;
     double seconds[MAX_ROUNDS], start = bench_now();
     int rounds = 0;
     bench_check(sli_device_get_ops(device)->gemm(device, &gemm)); /* warms up */
@@ -51,9 +57,10 @@ static void measure(sl_device *device, const product *p, double *best, double *m
     }
     *median = bench_median(seconds, rounds);
     *best = seconds[0];
-    free(a);
-    free(b);
-    free(c);
+    float *arrays[4] = {a, b, c, bias};
+    for (int i = 0; i < 4; i++)
+        sli_device_release(device, SL_MEMORY_WORKSPACE, arrays[i],
+                           (size_t)sizes[i] * sizeof(float));
 }
 
 static void report(sl_device *device, const product *p, int64_t width, int64_t rows, double bound)
@@ -84,9 +91,9 @@ static void report_width(sl_device *device, int64_t rows, int64_t width, double 
                   {"decoder", "decoder dx", "decoder dw", VOCABULARY}};
     for (size_t i = 0; i < sizeof layers / sizeof *layers; i++) {
         int64_t out = layers[i].out;
-        product products[] = {{layers[i].forward, false, true, rows, out, width},
-                              {layers[i].input, false, false, rows, width, out},
-                              {layers[i].weight, true, false, out, width, rows}};
+        product products[] = {{layers[i].forward, false, true, true, rows, out, width},
+                              {layers[i].input, false, false, false, rows, width, out},
+                              {layers[i].weight, true, false, false, out, width, rows}};
         for (int p = 0; p < 3; p++)
             report(device, &products[p], width, rows, bound);
     }

@@ -1,27 +1,33 @@
 /* Matrix products: oneDNN on panels of c, one thread each, and the epilogue while the panel is in
  * the cache.
  *
- * How panels are cut follows from the shape. Their columns are multiples of 48, which oneDNN's
- * kernels work on at once; how many rows pay depends on what must be rearranged for a panel:
- *   a b      nothing to speak of: few rows will do
+ * How c is cut follows from its shape. Panels should be large, so that what oneDNN rearranges for
+ * one of them pays, and many and even, so that any number of threads ends together. What pays
+ * depends on what must be rearranged:
+ *   a b      little: rows may be few, but not below 56
  *   a^T b    both: many rows and columns. The gradient of a weight, whose rows are many
  *   a b^T    b. Forward. Not with dnnl_sgemm, if all is dense: see matmul.h. The primitive writes
- *            to dense memory, from where the epilogue takes the panel to its place in c. */
+ *            to dense memory, from where the epilogue takes the panel to its place in c, and is
+ *            content with narrow panels. */
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/pieces.h"
 #include "device/cpu/sgemm.h"
 
 #include <stdatomic.h>
 
-enum {
-    ROW_GRAIN = 8,
-    COLUMN_GRAIN = 48,
-    PANEL_COLUMNS = 528,
-    FEWEST_PANELS = 4,
-    MATMUL_ROWS = 352, /* with MATMUL_COLUMNS, a panel fits into a core's own cache */
-    MATMUL_COLUMNS = 192,
-    MATMUL_FEWEST_ROWS = 16,
-};
+/* The size of panels, unless that makes fewer than `fewest`; then down to the least size. */
+typedef struct panel_rule {
+    int64_t rows, columns;
+    int64_t least_rows, least_columns;
+    int64_t fewest;
+} panel_rule;
+
+static const panel_rule plain_rule = {176, 528, 56, 192, 4};         /* a b */
+static const panel_rule transposed_a_rule = {512, 528, 48, 192, 4};  /* a^T b, a^T b^T */
+static const panel_rule transposed_b_rule = {352, 528, 104, 192, 4}; /* a b^T, dnnl_sgemm */
+static const panel_rule matmul_rule = {352, 192, 88, 48, 16};        /* a b^T, the primitive */
+
+enum { ROW_GRAIN = 8, COLUMN_GRAIN = 16, MATMUL_LEAST_ROWS = 16 };
 static const int64_t least_work = 1 << 20; /* multiply-adds that are worth another panel */
 
 typedef struct gemm_job {
@@ -38,30 +44,37 @@ typedef struct gemm_job {
 
 /* ---- Choosing panels -------------------------------------------------------------------- */
 
-static void choose_panels(gemm_job *job, int64_t rows, int64_t columns)
+/* Even pieces of about `most`; where these are fewer than `wanted`, of at least `least`. */
+static sli_pieces cut(int64_t total, int64_t most, int64_t least, int64_t wanted, int64_t grain)
 {
-    const sli_gemm *g = job->gemm;
-    job->columns = sli_pieces_near(g->n, columns, COLUMN_GRAIN);
-    job->rows = sli_pieces_near(g->m, rows, ROW_GRAIN);
-    int64_t work = g->m * g->n * g->k;
-    while (job->rows.count * job->columns.count < FEWEST_PANELS && rows > ROW_GRAIN &&
-           work / (job->rows.count * job->columns.count) >= 2 * least_work) {
-        rows /= 2;
-        job->rows = sli_pieces_near(g->m, rows, ROW_GRAIN);
-    }
+    sli_pieces pieces = sli_pieces_near(total, most, grain);
+    if (pieces.count < wanted)
+        pieces = sli_pieces_near(total, sli_larger(least, total / wanted), grain);
+    return pieces;
 }
 
-static void choose_sgemm_panels(gemm_job *job)
+static void choose_panels(gemm_job *job, const panel_rule *rule)
 {
     const sli_gemm *g = job->gemm;
-    int64_t rows = g->transpose_a ? 512 : g->transpose_b ? 352 : 176;
-    choose_panels(job, rows, PANEL_COLUMNS);
+    int64_t fewest = sli_smaller(rule->fewest, sli_larger(1, g->m * g->n * g->k / least_work));
+    job->rows = sli_pieces_near(g->m, rule->rows, ROW_GRAIN);
+    job->columns = cut(g->n, rule->columns, rule->least_columns,
+                       sli_divide_up(fewest, job->rows.count), COLUMN_GRAIN);
+    job->rows = cut(g->m, rule->rows, rule->least_rows, sli_divide_up(fewest, job->columns.count),
+                    ROW_GRAIN);
+}
+
+static const panel_rule *sgemm_rule(const sli_gemm *g)
+{
+    if (g->transpose_a)
+        return &transposed_a_rule;
+    return g->transpose_b ? &transposed_b_rule : &plain_rule;
 }
 
 static bool suits_matmul(const sli_gemm *g)
 {
     return !g->transpose_a && g->transpose_b && g->beta == 0 && g->lda == g->k && g->ldb == g->k &&
-           g->m >= MATMUL_FEWEST_ROWS && g->m * g->n * g->k >= least_work;
+           g->m >= MATMUL_LEAST_ROWS && g->m * g->n * g->k >= least_work;
 }
 
 /* Finds the primitives for the panels' sizes; job->use_matmul tells whether there are any. */
@@ -149,7 +162,7 @@ static sl_status run_matmul(sl_device *device, gemm_job *job)
 /* Sets job->use_matmul if the product was done this way. */
 static sl_status try_matmul(sl_device *device, gemm_job *job)
 {
-    choose_panels(job, MATMUL_ROWS, MATMUL_COLUMNS);
+    choose_panels(job, &matmul_rule);
     sli_matmul_lock(job->cpu->matmul);
     sl_status status = find_primitives(job);
     if (status == SL_OK && job->use_matmul)
@@ -167,7 +180,7 @@ sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments)
     if (suits_matmul(arguments))
         SL_TRY(try_matmul(device, &job));
     if (!job.use_matmul) {
-        choose_sgemm_panels(&job);
+        choose_panels(&job, sgemm_rule(arguments));
         sli_pool_run(job.cpu->pool, job.rows.count * job.columns.count, sgemm_panel, &job);
     }
     sli_sgemm_shape shape = {.m = arguments->m, .n = arguments->n, .k = arguments->k};
