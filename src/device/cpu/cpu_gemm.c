@@ -22,13 +22,13 @@ typedef struct panel_rule {
     int64_t fewest;
 } panel_rule;
 
-static const panel_rule plain_rule = {176, 528, 56, 192, 4};         /* a b */
+static const panel_rule plain_rule = {88, 528, 56, 192, 4};          /* a b */
 static const panel_rule transposed_a_rule = {512, 528, 48, 192, 4};  /* a^T b, a^T b^T */
 static const panel_rule transposed_b_rule = {352, 528, 104, 192, 4}; /* a b^T, dnnl_sgemm */
 static const panel_rule matmul_rule = {352, 192, 88, 48, 16};        /* a b^T, the primitive */
 
 enum { ROW_GRAIN = 8, COLUMN_GRAIN = 16, MATMUL_LEAST_ROWS = 16 };
-static const int64_t least_work = 1 << 20; /* multiply-adds that are worth another panel */
+static const int64_t least_work = 1 << 19; /* multiply-adds that are worth another panel */
 
 typedef struct gemm_job {
     sli_cpu_device *cpu;
@@ -56,7 +56,9 @@ static sli_pieces cut(int64_t total, int64_t most, int64_t least, int64_t wanted
 static void choose_panels(gemm_job *job, const panel_rule *rule)
 {
     const sli_gemm *g = job->gemm;
-    int64_t fewest = sli_smaller(rule->fewest, sli_larger(1, g->m * g->n * g->k / least_work));
+    int64_t fewest = rule->fewest;
+    while (fewest > 1 && g->m * g->n * g->k < fewest * least_work)
+        fewest /= 2;
     job->rows = sli_pieces_near(g->m, rule->rows, ROW_GRAIN);
     job->columns = cut(g->n, rule->columns, rule->least_columns,
                        sli_divide_up(fewest, job->rows.count), COLUMN_GRAIN);

@@ -37,13 +37,12 @@ static inline sli_pieces sli_pieces_of(int64_t total, int64_t size)
     return pieces;
 }
 
-/* About total / size pieces, their size rounded to a multiple of `grain`; none is much shorter than
- * the others. */
+/* About total / size even pieces, their size rounded to a multiple of `grain`. */
 static inline sli_pieces sli_pieces_near(int64_t total, int64_t size, int64_t grain)
 {
     int64_t count = sli_larger(1, (total + size / 2) / size);
     int64_t rounded = sli_larger(grain, (total / count + grain / 2) / grain * grain);
-    sli_pieces pieces = {total, rounded, sli_larger(1, sli_smaller(count, total / rounded))};
+    sli_pieces pieces = {total, rounded, sli_smaller(count, sli_divide_up(total, rounded))};
     return pieces;
 }
 
