@@ -164,7 +164,7 @@ static sl_status exchange_before_the_end(sl_group *group, void *arg)
     if (status == SL_OK)
         status =
             expect(log->steps == 1 && log->bucket_count == 2 &&
-                       log->buckets[0].reduce_end < log->backward_end &&
+                       log->buckets[0].reduce_start < log->backward_end &&
                        log->buckets[1].ready <= log->backward_end && log->overlap_seconds > 0 &&
                        log->overlap_seconds <= log->reduce_seconds && log->wait_seconds >= 0,
                    "a log that shows the overlap");

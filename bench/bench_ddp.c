@@ -1,0 +1,213 @@
+/* What data parallelism costs.
+ *
+ *   bench_ddp [EMSIZE NLAYERS NHEAD [STEPS]]        default: 1024 4 16 6
+ *
+ * Hidden: two replicas on one core each, rows of the batch shared evenly. The figure is the part of
+ * a step in which this rank has its own gradients and waits for the exchange: what backward does
+ * not hide. With one core a replica, the exchange takes its time from backward's core where it is
+ * hidden, so the same steps without any exchange are timed beside it: the whole cost of the
+ * exchange.
+ *
+ * Scaling: two replicas on one core each against one replica on the same two cores, the same rows
+ * in all, in turn: the ratio of tokens per second. */
+#include "sluice/ddp.h"
+#include "support.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { REPLICAS = 2, MAX_STEPS = 64, MAX_TERMS = 4096 };
+
+/* ---- A replica that can be stepped ------------------------------------------------------ */
+
+typedef struct replica {
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    sl_optimizer *optimizer;
+    sl_ddp *ddp; /* NULL: alone */
+    sl_tensor *input, *targets;
+    uint64_t step;
+} replica;
+
+static void fill(sl_tensor *ids, int64_t ntokens, uint32_t state)
+{
+    for (int64_t i = 0; i < sl_tensor_count(ids); i++) {
+        state = state * 1664525u + 1013904223u;
+        sl_tensor_i32(ids)[i] = (int32_t)((state >> 8) % (uint32_t)ntokens);
+    }
+}
+
+static replica open_replica(const bench_setup *setup, sl_device *device, int64_t rows)
+{
+    replica at = {0};
+    bench_check(sl_transformer_lm_create(&setup->model, &at.model));
+    bench_check(sl_cross_entropy_create(&at.loss));
+    sl_pipe_options options = {.model = at.model,
+                               .loss = at.loss,
+                               .stages = 1,
+                               .devices = &device,
+                               .checkpoint = SL_CHECKPOINT_NEVER,
+                               .seed = 1};
+    bench_check(sl_pipe_create(&options, &at.pipe));
+    sl_optimizer_options sgd = {.kind = SL_OPTIMIZER_SGD};
+    bench_check(sl_optimizer_create(&sgd, sl_pipe_parameters(at.pipe, 0), &at.optimizer));
+    sl_shape shape = sl_shape_2d(rows, setup->bptt);
+    bench_check(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, &at.input));
+    bench_check(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, &at.targets));
+    fill(at.input, setup->model.ntokens, 1);
+    fill(at.targets, setup->model.ntokens, 2);
+    return at;
+}
+
+static void close_replica(replica *at)
+{
+    sl_ddp_destroy(&at->ddp);
+    sl_tensor_destroy(&at->input);
+    sl_tensor_destroy(&at->targets);
+    sl_optimizer_destroy(&at->optimizer);
+    sl_pipe_destroy(&at->pipe);
+    sl_loss_destroy(&at->loss);
+    sl_module_destroy(&at->model);
+}
+
+static sl_status update(int stage, void *arg)
+{
+    (void)stage;
+    replica *at = arg;
+    double terms[MAX_TERMS];
+    int count;
+    SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, 0), SL_GRAD_NORM_L2, terms, &count));
+    double norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, terms, count);
+    return sl_optimizer_step(at->optimizer, 0.01, sl_clip_coefficient(norm, 0.5));
+}
+
+/* zero_grad, forward, backward with or without the exchange, clip, update. */
+static sl_status train_step(replica *at, bool syncs)
+{
+    sl_pipe_batch batch = {at->input, at->targets, at->step++, 0};
+    double loss;
+    sl_pipe_zero_grad(at->pipe);
+    if (at->ddp)
+        sl_ddp_set_sync(at->ddp, syncs);
+    SL_TRY(at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss));
+    return sl_pipe_run(at->pipe, update, at);
+}
+
+/* ---- Two replicas ----------------------------------------------------------------------- */
+
+typedef struct figures {
+    double synced[MAX_STEPS], alone[MAX_STEPS]; /* seconds of steps with and without exchange */
+    double waited[MAX_STEPS], reduced[MAX_STEPS];
+} figures;
+
+typedef struct job {
+    const bench_setup *setup;
+    sl_device_list *devices;
+    int steps;
+    figures *out; /* rank 0's */
+} job;
+
+/* Ranks start together and the slower one counts. */
+static sl_status timed_step(sl_group *group, replica *at, bool syncs, double *seconds)
+{
+    SL_TRY(sl_group_barrier(group, NULL));
+    double start = bench_now();
+    SL_TRY(train_step(at, syncs));
+    SL_TRY(sl_group_barrier(group, NULL));
+    *seconds = bench_now() - start;
+    return SL_OK;
+}
+
+static sl_status run_steps(sl_group *group, const job *all, replica *at)
+{
+    figures own;
+    SL_TRY(train_step(at, true));
+    for (int i = 0; i < all->steps; i++) {
+        SL_TRY(timed_step(group, at, true, &own.synced[i]));
+        own.waited[i] = sl_ddp_get_log(at->ddp)->wait_seconds;
+        own.reduced[i] = sl_ddp_get_log(at->ddp)->reduce_seconds;
+        SL_TRY(timed_step(group, at, false, &own.alone[i]));
+    }
+    if (sl_group_rank(group) == 0)
+        *all->out = own;
+    return SL_OK;
+}
+
+static sl_status run_rank(sl_group *group, void *arg)
+{
+    const job *all = arg;
+    sl_device *device = sl_device_list_get(all->devices, sl_group_rank(group));
+    replica at = open_replica(all->setup, device, all->setup->batch / REPLICAS);
+    sl_status status = sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at.pipe}, &at.ddp);
+    if (status == SL_OK)
+        status = run_steps(group, all, &at);
+    close_replica(&at);
+    return status;
+}
+
+static figures measure_replicas(const bench_setup *setup, int steps)
+{
+    figures out;
+    job all = {.setup = setup, .steps = steps, .out = &out};
+    bench_check(sl_device_list_create("cpu:0,cpu:1", &all.devices, NULL));
+    bench_check(sl_spawn(run_rank, &all, REPLICAS, NULL));
+    sl_device_list_destroy(&all.devices);
+    return out;
+}
+
+/* ---- One replica on all cores ------------------------------------------------------------ */
+
+static double measure_one(const bench_setup *setup, int steps)
+{
+    sl_device_list *devices;
+    double seconds[MAX_STEPS];
+    bench_check(sl_device_list_create("cpu", &devices, NULL));
+    replica at = open_replica(setup, sl_device_list_get(devices, 0), setup->batch);
+    bench_check(train_step(&at, false));
+    for (int i = 0; i < steps; i++) {
+        double start = bench_now();
+        bench_check(train_step(&at, false));
+        seconds[i] = bench_now() - start;
+    }
+    close_replica(&at);
+    sl_device_list_destroy(&devices);
+    return bench_median(seconds, steps);
+}
+
+static void report(const bench_setup *setup, figures *two, double one, int steps)
+{
+    double synced = bench_median(two->synced, steps), alone = bench_median(two->alone, steps);
+    double waited = bench_median(two->waited, steps), reduced = bench_median(two->reduced, steps);
+    printf("emsize %d, %d layers, %d replicas: step %.1f ms, exchange %.1f ms, of it not hidden "
+           "%.1f ms: %.1f%% of the step; steps without exchange %.1f ms\n",
+           (int)setup->model.emsize, (int)setup->model.nlayers, REPLICAS, 1e3 * synced,
+           1e3 * reduced, 1e3 * waited, 100 * waited / synced, 1e3 * alone);
+    printf("%d replicas x 1 core: %.0f tokens/s; 1 replica x %d cores: %.0f tokens/s: ratio %.3f\n",
+           REPLICAS, (double)(setup->batch * setup->bptt) / synced, REPLICAS,
+           (double)(setup->batch * setup->bptt) / one, one / synced);
+    printf("{\"bench\":\"ddp\",\"emsize\":%d,\"nlayers\":%d,\"step_ms\":%.2f,\"exchange_ms\":%.2f,"
+           "\"not_hidden_ms\":%.2f,\"not_hidden_share\":%.4f,\"step_without_exchange_ms\":%.2f,"
+           "\"one_replica_ms\":%.2f,\"ratio\":%.4f}\n",
+           (int)setup->model.emsize, (int)setup->model.nlayers, 1e3 * synced, 1e3 * reduced,
+           1e3 * waited, waited / synced, 1e3 * alone, 1e3 * one, one / synced);
+}
+
+int main(int argc, char **argv)
+{
+    long emsize = argc > 3 ? strtol(argv[1], NULL, 10) : 1024;
+    long nlayers = argc > 3 ? strtol(argv[2], NULL, 10) : 4;
+    long nhead = argc > 3 ? strtol(argv[3], NULL, 10) : 16;
+    long steps = argc > 4 ? strtol(argv[4], NULL, 10) : 6;
+    if ((argc > 1 && argc < 4) || steps < 1 || steps > MAX_STEPS) {
+        fprintf(stderr, "usage: bench_ddp [EMSIZE NLAYERS NHEAD [STEPS]], STEPS 1 to %d\n",
+                MAX_STEPS);
+        return 2;
+    }
+    bench_setup setup = bench_setup_lm(emsize, nlayers, nhead);
+    double one_before = measure_one(&setup, (int)steps);
+    figures two = measure_replicas(&setup, (int)steps);
+    double one_after = measure_one(&setup, (int)steps);
+    report(&setup, &two, (one_before + one_after) / 2, (int)steps);
+    return 0;
+}
