@@ -220,20 +220,27 @@ static int64_t slice_start(int64_t count, int part, int parts)
     return count / parts * part / 64 * 64;
 }
 
+/* Elements that stay in the second-level cache until every buffer has got them. */
+enum { REDUCE_PIECE = 1 << 14 };
+
 static void reduce_slice(const world *w, int rank, const sli_operation *mine)
 {
     const void *sources[w->size];
     for (int r = 0; r < w->size; r++)
         sources[r] = w->slots[r].operation.in;
     int64_t start = slice_start(mine->count, rank, w->size);
-    int64_t count = slice_start(mine->count, rank + 1, w->size) - start;
-    size_t size = sl_dtype_bytes(mine->dtype), offset = (size_t)start * size;
+    int64_t end = slice_start(mine->count, rank + 1, w->size);
+    size_t size = sl_dtype_bytes(mine->dtype);
     int root = mine->kind == SLI_OP_REDUCE ? mine->root : 0;
-    char *to = (char *)w->slots[root].operation.out + offset;
-    sli_reduce(mine->dtype, mine->reduce, sources, w->size, start, count, to);
-    if (mine->kind == SLI_OP_ALL_REDUCE)
-        for (int r = 1; r < w->size; r++)
-            memcpy((char *)w->slots[r].operation.out + offset, to, (size_t)count * size);
+    for (; start < end; start += REDUCE_PIECE) {
+        int64_t count = end - start < REDUCE_PIECE ? end - start : REDUCE_PIECE;
+        size_t offset = (size_t)start * size;
+        char *to = (char *)w->slots[root].operation.out + offset;
+        sli_reduce(mine->dtype, mine->reduce, sources, w->size, start, count, to);
+        if (mine->kind == SLI_OP_ALL_REDUCE)
+            for (int r = 1; r < w->size; r++)
+                memcpy((char *)w->slots[r].operation.out + offset, to, (size_t)count * size);
+    }
 }
 
 static void reduce_own_part(const world *w, int rank, const sli_operation *mine)
