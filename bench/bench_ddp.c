@@ -99,11 +99,13 @@ static sl_status train_step(replica *at, bool syncs)
 typedef struct figures {
     double synced[MAX_STEPS], alone[MAX_STEPS]; /* seconds of steps with and without exchange */
     double waited[MAX_STEPS], reduced[MAX_STEPS];
+    double one[MAX_STEPS]; /* seconds of one replica's steps on all cores */
 } figures;
 
 typedef struct job {
     const bench_setup *setup;
     sl_device_list *devices;
+    replica *one; /* on all cores; rank 0 steps it while the others sleep */
     int steps;
     figures *out; /* rank 0's */
 } job;
@@ -119,15 +121,26 @@ static sl_status timed_step(sl_group *group, replica *at, bool syncs, double *se
     return SL_OK;
 }
 
+static sl_status step_one(sl_group *group, const job *all, double *seconds)
+{
+    double start = bench_now();
+    if (sl_group_rank(group) == 0)
+        SL_TRY(train_step(all->one, false));
+    *seconds = bench_now() - start;
+    return SL_OK;
+}
+
 static sl_status run_steps(sl_group *group, const job *all, replica *at)
 {
     figures own;
     SL_TRY(train_step(at, true));
+    SL_TRY(step_one(group, all, &own.one[0]));
     for (int i = 0; i < all->steps; i++) {
         SL_TRY(timed_step(group, at, true, &own.synced[i]));
         own.waited[i] = sl_ddp_get_log(at->ddp)->wait_seconds;
         own.reduced[i] = sl_ddp_get_log(at->ddp)->reduce_seconds;
         SL_TRY(timed_step(group, at, false, &own.alone[i]));
+        SL_TRY(step_one(group, all, &own.one[i]));
     }
     if (sl_group_rank(group) == 0)
         *all->out = own;
@@ -146,39 +159,27 @@ static sl_status run_rank(sl_group *group, void *arg)
     return status;
 }
 
-static figures measure_replicas(const bench_setup *setup, int steps)
+static figures measure(const bench_setup *setup, int steps)
 {
     figures out;
+    sl_device_list *whole;
     job all = {.setup = setup, .steps = steps, .out = &out};
     bench_check(sl_device_list_create("cpu:0,cpu:1", &all.devices, NULL));
+    bench_check(sl_device_list_create("cpu", &whole, NULL));
+    replica one = open_replica(setup, sl_device_list_get(whole, 0), setup->batch);
+    all.one = &one;
     bench_check(sl_spawn(run_rank, &all, REPLICAS, NULL));
+    close_replica(&one);
+    sl_device_list_destroy(&whole);
     sl_device_list_destroy(&all.devices);
     return out;
 }
 
-/* ---- One replica on all cores ------------------------------------------------------------ */
-
-static double measure_one(const bench_setup *setup, int steps)
-{
-    sl_device_list *devices;
-    double seconds[MAX_STEPS];
-    bench_check(sl_device_list_create("cpu", &devices, NULL));
-    replica at = open_replica(setup, sl_device_list_get(devices, 0), setup->batch);
-    bench_check(train_step(&at, false));
-    for (int i = 0; i < steps; i++) {
-        double start = bench_now();
-        bench_check(train_step(&at, false));
-        seconds[i] = bench_now() - start;
-    }
-    close_replica(&at);
-    sl_device_list_destroy(&devices);
-    return bench_median(seconds, steps);
-}
-
-static void report(const bench_setup *setup, figures *two, double one, int steps)
+static void report(const bench_setup *setup, figures *two, int steps)
 {
     double synced = bench_median(two->synced, steps), alone = bench_median(two->alone, steps);
     double waited = bench_median(two->waited, steps), reduced = bench_median(two->reduced, steps);
+    double one = bench_median(two->one, steps);
     printf("emsize %d, %d layers, %d replicas: step %.1f ms, exchange %.1f ms, of it not hidden "
            "%.1f ms: %.1f%% of the step; steps without exchange %.1f ms\n",
            (int)setup->model.emsize, (int)setup->model.nlayers, REPLICAS, 1e3 * synced,
@@ -205,9 +206,7 @@ int main(int argc, char **argv)
         return 2;
     }
     bench_setup setup = bench_setup_lm(emsize, nlayers, nhead);
-    double one_before = measure_one(&setup, (int)steps);
-    figures two = measure_replicas(&setup, (int)steps);
-    double one_after = measure_one(&setup, (int)steps);
-    report(&setup, &two, (one_before + one_after) / 2, (int)steps);
+    figures two = measure(&setup, (int)steps);
+    report(&setup, &two, (int)steps);
     return 0;
 }
