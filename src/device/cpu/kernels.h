@@ -59,7 +59,7 @@ typedef struct sli_cpu_kernels {
     void (*sgd)(const sli_sgd *arguments, int64_t first, int64_t count);
     void (*adamw)(const sli_adamw *arguments, int64_t first, int64_t count);
     double (*norm_term)(sli_norm_kind kind, int64_t count, const float *x);
-    /* `first` is a multiple of 4; `to` is the whole array. */
+    /* `first` is a multiple of 64; `to` is the whole array. */
     void (*initialize)(const sli_init *init, sli_philox_key key, uint32_t site, int64_t first,
                        int64_t count, float *to);
 } sli_cpu_kernels;

@@ -5,7 +5,7 @@
  * the exponentials behind; the second scales each block by what its shift turned out to be off. */
 #include "device/cpu/isa/kernel_names.h"
 
-enum { MAX_BLOCKS = 128, SMALLEST_BLOCK = 512 };
+enum { MAX_BLOCKS = 128, CHUNK = 512 };
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -15,45 +15,22 @@ static int64_t smaller(int64_t a, int64_t b)
 static int64_t block_size(int64_t classes)
 {
     int64_t size = (classes + MAX_BLOCKS - 1) / MAX_BLOCKS;
-    return size < SMALLEST_BLOCK ? SMALLEST_BLOCK : (size + LANES - 1) / LANES * LANES;
-}
-
-static float max_of(int64_t count, const float *x, float max)
-{
-    float lanes[LANES];
-    for (int l = 0; l < LANES; l++)
-        lanes[l] = max;
-    int64_t whole = count - count % LANES;
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
-    for (int l = 0; l < LANES; l++)
-        max = lanes[l] > max ? lanes[l] : max;
-    for (int64_t i = whole; i < count; i++)
-        max = x[i] > max ? x[i] : max;
-    return max;
+    return (size + CHUNK - 1) / CHUNK * CHUNK;
 }
 
 /* Sum of e^(x - shift); with `keep` the exponentials replace x. */
 static double exponentials(int64_t count, float *x, float shift, bool keep)
 {
-    float lanes[LANES] = {0};
-    int64_t whole = count - count % LANES;
-    for (int64_t i = 0; i < whole; i += LANES) {
-        float e[LANES];
-        for (int l = 0; l < LANES; l++) {
-            e[l] = exp_f32(x[i + l] - shift);
-            lanes[l] += e[l];
-        }
-        if (keep)
-            memcpy(x + i, e, sizeof e);
-    }
-    float sum = sum_of_lanes(lanes);
-    for (int64_t i = whole; i < count; i++) {
-        float e = exp_f32(x[i] - shift);
-        sum += e;
-        if (keep)
-            x[i] = e;
+    double sum = 0;
+    float apart[CHUNK];
+    for (int64_t start = 0; start < count; start += CHUNK) {
+        int64_t part = smaller(count - start, CHUNK);
+        const float *from = x + start;
+        float *to = keep ? x + start : apart;
+        SLI_ELEMENTWISE
+        for (int64_t i = 0; i < part; i++)
+            to[i] = exp_f32(from[i] - shift);
+        sum += (double)sum_f32(part, to);
     }
     return sum;
 }
@@ -67,7 +44,7 @@ static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t tar
     int blocks = 0;
     for (int64_t start = 0; start < classes; start += block) {
         int64_t count = smaller(classes - start, block);
-        max = max_of(count, x + start, max);
+        max = max_f32(count, x + start, max);
         float next = max == -INFINITY ? 0 : max; /* so far only impossible classes: all are 0 */
         if (next != shift)
             sum *= exp((double)shift - next);

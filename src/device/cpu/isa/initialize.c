@@ -1,39 +1,24 @@
 /* Initial values. Counter: [0], [1] the group of four elements, [2] the parameter, [3] 0. */
 #include "device/cpu/isa/kernel_names.h"
-#include "device/cpu/isa/masks.h"
+#include "device/cpu/isa/random.h"
 
-/* Four elements of one group from its four words. */
-static void uniform_group(const sli_init *init, const uint32_t *words, float *out)
+static void uniform_run(const sli_init *init, const uint32_t *words, float *out)
 {
-    float range = init->high - init->low;
-    for (int i = 0; i < 4; i++) {
-        float value = init->low + range * sli_uniform_from_bits(words[i]);
-        out[i] = value < init->high ? value : init->low; /* rounding may reach `high` */
+    float low = init->low, high = init->high, range = high - low;
+    for (int i = 0; i < RUN_WORDS; i++) {
+        float value = low + range * ((float)(int32_t)(words[i] >> 8) * 0x1p-24f);
+        out[i] = value < high ? value : low; /* rounding may reach `high` */
     }
 }
 
 /* Box and Muller: two uniform numbers give two normal ones. 1 - u is in (0, 1]. */
-static void normal_group(const sli_init *init, const uint32_t *words, float *out)
+static void normal_run(const sli_init *init, const uint32_t *words, float *out)
 {
-    for (int i = 0; i < 4; i += 2) {
+    for (int i = 0; i < RUN_WORDS; i += 2) {
         float radius = sqrtf(-2.0f * logf(1.0f - sli_uniform_from_bits(words[i])));
         float angle = 0x1.921fb6p2f * sli_uniform_from_bits(words[i + 1]);
         out[i] = init->low + init->high * radius * cosf(angle);
         out[i + 1] = init->low + init->high * radius * sinf(angle);
-    }
-}
-
-static void draw_run(const sli_init *init, sli_philox_key key, uint32_t site, uint64_t group,
-                     float *out)
-{
-    philox_lanes x;
-    philox_run(&x, key, (uint32_t)group, (uint32_t)(group >> 32), site, 0);
-    for (int l = 0; l < LANES; l++) {
-        uint32_t words[4] = {x.c[0][l], x.c[1][l], x.c[2][l], x.c[3][l]};
-        if (init->kind == SLI_INIT_NORMAL)
-            normal_group(init, words, out + 4 * l);
-        else
-            uniform_group(init, words, out + 4 * l);
     }
 }
 
@@ -45,10 +30,16 @@ void SLI_OF_ISA(sli_initialize)(const sli_init *init, sli_philox_key key, uint32
             to[i] = init->low;
         return;
     }
-    for (int64_t done = 0; done < count; done += 4 * LANES) {
-        float run[4 * LANES];
-        draw_run(init, key, site, (uint64_t)(first + done) / 4, run);
-        int64_t part = count - done < 4 * LANES ? count - done : 4 * LANES;
+    for (int64_t done = 0; done < count; done += RUN_WORDS) {
+        uint64_t group = (uint64_t)(first + done) / 4;
+        uint32_t words[RUN_WORDS];
+        float run[RUN_WORDS];
+        random_run(key, (uint32_t)group, (uint32_t)(group >> 32), site, 0, words);
+        if (init->kind == SLI_INIT_NORMAL)
+            normal_run(init, words, run);
+        else
+            uniform_run(init, words, run);
+        int64_t part = count - done < RUN_WORDS ? count - done : RUN_WORDS;
         memcpy(to + first + done, run, (size_t)part * sizeof *run);
     }
 }

@@ -2,9 +2,8 @@
  * compilers can put into vector loops.
  *
  * Everything here and in the .c files of this folder is compiled once for each instruction set.
- * Loops over LANES elements become one vector operation or a few; sums are kept in that many
- * lanes and added in a fixed order at the end, so that a result is the same whatever the vector
- * width, up to the rounding of fused multiply-adds. */
+ * Sums are kept in LANES lanes, which become a few vectors, and added in a fixed order at the end:
+ * a result is the same whatever the vector width, up to the rounding of fused multiply-adds. */
 #ifndef SLI_DEVICE_CPU_ISA_ISA_H
 #define SLI_DEVICE_CPU_ISA_ISA_H
 
@@ -18,7 +17,7 @@
 /* sli_add_rows -> sli_add_rows_avx2: an external name of this instruction set. */
 #define SLI_OF_ISA(name) SLI_JOIN(name, SLI_ISA)
 
-enum { LANES = 16 };
+enum { LANES = 32 };
 
 /* Before a loop whose pointers are either equal or do not overlap: element i of the result depends
  * only on element i of the sources. Without it, compilers fall back to one element at a time where
@@ -43,17 +42,16 @@ static inline uint32_t bits_of_float(float value)
     return bits;
 }
 
-/* e^x within 1 unit in the last place or so; 0 below -104, infinite above 89, NaN for NaN.
+/* e^x for x <= 88, within 1 unit in the last place or so; 0 where it would be subnormal, NaN for
+ * NaN. Kernels need it for what is about 0 at most.
  *
- * x = n ln 2 + r with |r| <= ln 2 / 2; the polynomial is a minimax fit of (e^r - 1 - r) / r^2
- * (relative error of e^r 3e-9); 2^n is applied in two halves, so that results that are subnormal
- * or near the largest number come out right. */
+ * x = n ln 2 + r with |r| <= ln 2 / 2. The polynomial is a minimax fit of (e^r - 1 - r) / r^2 (the
+ * relative error of e^r is 3e-9). Adding `to_integer` rounds n and leaves n + 127, the exponent of
+ * 2^n, in the lowest bits of the sum, from where one shift moves it to its place. */
 static inline float exp_f32(float x)
 {
     const float log2_e = 0x1.715476p0f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
-    const float to_integer = 0x1.8p23f; /* adding it leaves the rounded integer in the low bits */
-    x = x < -104.0f ? -104.0f : x;
-    x = x > 89.0f ? 89.0f : x;
+    const float to_integer = 0x1.8p23f + 127.0f, smallest = -87.3f;
     float shifted = x * log2_e + to_integer;
     float n = shifted - to_integer;
     float r = (x - n * ln2_high) - n * ln2_low;
@@ -64,11 +62,8 @@ static inline float exp_f32(float x)
     p = p * r + 0x1.fffffcp-2f;
     p = p * (r * r) + r;
     p = p + 1.0f;
-    int32_t exponent = (int32_t)(bits_of_float(shifted) - bits_of_float(to_integer));
-    int32_t half = exponent >> 1;
-    float first = float_of_bits((uint32_t)(half + 127) << 23);
-    float second = float_of_bits((uint32_t)(exponent - half + 127) << 23);
-    return p * first * second;
+    float power = float_of_bits(bits_of_float(shifted) << 23);
+    return x < smallest ? 0.0f : p * power;
 }
 
 /* The normal distribution's density at x, and its integral up to x. The upper tail is the density
@@ -102,6 +97,37 @@ static inline float sum_of_lanes(const float *lanes)
         for (int l = 0; l < width; l++)
             sum[l] += sum[l + width];
     return sum[0];
+}
+
+static inline float sum_f32(int64_t count, const float *x)
+{
+    float lanes[LANES] = {0};
+    int64_t whole = count - count % LANES;
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lanes[l] += x[i + l];
+    float sum = sum_of_lanes(lanes);
+    for (int64_t i = whole; i < count; i++)
+        sum += x[i];
+    return sum;
+}
+
+/* The largest of `start` and x; NaNs are passed over. */
+static inline float max_f32(int64_t count, const float *x, float start)
+{
+    float lanes[LANES];
+    for (int l = 0; l < LANES; l++)
+        lanes[l] = start;
+    int64_t whole = count - count % LANES;
+    for (int64_t i = 0; i < whole; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
+    float max = start;
+    for (int l = 0; l < LANES; l++)
+        max = lanes[l] > max ? lanes[l] : max;
+    for (int64_t i = whole; i < count; i++)
+        max = x[i] > max ? x[i] : max;
+    return max;
 }
 
 #endif

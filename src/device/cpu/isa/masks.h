@@ -1,14 +1,13 @@
 /* Dropout masks as multipliers, 0 or 1 / (1 - p), in a buffer that follows the rows.
  *
- * Sixteen groups of four elements are drawn at once: counters that follow each other, one a lane.
  * Rows that are wanted whole lie one after the other in group numbers as long as they belong to
  * one sample, so the buffer is filled ahead over row ends and short rows waste nothing. */
 #ifndef SLI_DEVICE_CPU_ISA_MASKS_H
 #define SLI_DEVICE_CPU_ISA_MASKS_H
 
-#include "device/cpu/isa/isa.h"
+#include "device/cpu/isa/random.h"
 
-enum { MASK_GROUPS = 256, MASK_COLUMNS = 4 * MASK_GROUPS }; /* groups: a multiple of LANES */
+enum { MASK_GROUPS = 256, MASK_COLUMNS = 4 * MASK_GROUPS }; /* a multiple of RUN_GROUPS */
 
 typedef struct masks {
     const sli_dropout *dropout; /* NULL: nothing is dropped */
@@ -38,41 +37,6 @@ static inline void masks_begin(masks *m, const sli_dropout *dropout, int64_t col
     m->first_group = m->groups = 0;
 }
 
-typedef struct philox_lanes {
-    uint32_t c[4][LANES];
-} philox_lanes;
-
-/* One round in each lane. */
-static inline void philox_round(philox_lanes *x, uint32_t k0, uint32_t k1)
-{
-    for (int l = 0; l < LANES; l++) {
-        uint64_t product0 = (uint64_t)0xD2511F53u * x->c[0][l];
-        uint64_t product1 = (uint64_t)0xCD9E8D57u * x->c[2][l];
-        x->c[0][l] = (uint32_t)(product1 >> 32) ^ x->c[1][l] ^ k0;
-        x->c[1][l] = (uint32_t)product1;
-        x->c[2][l] = (uint32_t)(product0 >> 32) ^ x->c[3][l] ^ k1;
-        x->c[3][l] = (uint32_t)product0;
-    }
-}
-
-/* The words of groups first … first + LANES - 1: x->c[word][lane]. */
-static inline void philox_run(philox_lanes *x, sli_philox_key key, uint32_t first, uint32_t c1,
-                              uint32_t c2, uint32_t c3)
-{
-    for (int l = 0; l < LANES; l++) {
-        x->c[0][l] = first + (uint32_t)l;
-        x->c[1][l] = c1;
-        x->c[2][l] = c2;
-        x->c[3][l] = c3;
-    }
-    uint32_t k0 = key.word[0], k1 = key.word[1];
-    for (int round = 0; round < 10; round++) {
-        philox_round(x, k0, k1);
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-}
-
 static inline void masks_fill(masks *m, int64_t sample, int64_t first_group, int64_t groups)
 {
     const sli_dropout *dropout = m->dropout;
@@ -80,14 +44,13 @@ static inline void masks_fill(masks *m, int64_t sample, int64_t first_group, int
     m->first_group = first_group;
     m->groups = groups;
     uint32_t global = dropout->first_sample + (uint32_t)sample;
-    for (int64_t g = 0; g < groups; g += LANES) {
-        philox_lanes x;
-        philox_run(&x, dropout->key, (uint32_t)(first_group + g), global, dropout->site,
-                   dropout->step);
+    for (int64_t g = 0; g < groups; g += RUN_GROUPS) {
+        uint32_t words[RUN_WORDS];
+        random_run(dropout->key, (uint32_t)(first_group + g), global, dropout->site, dropout->step,
+                   words);
         float *to = m->values + 4 * g;
-        for (int l = 0; l < LANES; l++)
-            for (int word = 0; word < 4; word++)
-                to[4 * l + word] = x.c[word][l] >= m->threshold ? m->scale : 0.0f;
+        for (int i = 0; i < RUN_WORDS; i++)
+            to[i] = words[i] >= m->threshold ? m->scale : 0.0f;
     }
 }
 

@@ -28,19 +28,6 @@ static void add_part(int64_t count, float *to, const float *x, const float *resi
     else if (to != x) memcpy(to, x, (size_t)count * sizeof *to);
 }
 
-static float sum_of(int64_t count, const float *x)
-{
-    float lanes[LANES] = {0};
-    int64_t whole = count - count % LANES;
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] += x[i + l];
-    float sum = sum_of_lanes(lanes);
-    for (int64_t i = whole; i < count; i++)
-        sum += x[i];
-    return sum;
-}
-
 static float squares_around(int64_t count, const float *x, float mean)
 {
     float lanes[LANES] = {0};
@@ -60,7 +47,7 @@ static float squares_around(int64_t count, const float *x, float mean)
 static void normalize(const sli_add_norm *arguments, int64_t row, const float *x)
 {
     int64_t width = arguments->width;
-    float mean = sum_of(width, x) / (float)width;
+    float mean = sum_f32(width, x) / (float)width;
     float variance = squares_around(width, x, mean) / (float)width;
     float rstd = 1.0f / sqrtf(variance + arguments->eps);
     float *out = arguments->out + row * width;

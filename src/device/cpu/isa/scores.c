@@ -29,36 +29,6 @@ static void apply_mask(masks *m, const sli_score_block *block, int64_t row, int6
     }
 }
 
-static float max_of(int64_t count, const float *x)
-{
-    float lanes[LANES];
-    for (int l = 0; l < LANES; l++)
-        lanes[l] = -INFINITY;
-    int64_t whole = count - count % LANES;
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] = x[i + l] > lanes[l] ? x[i + l] : lanes[l];
-    float max = -INFINITY;
-    for (int l = 0; l < LANES; l++)
-        max = lanes[l] > max ? lanes[l] : max;
-    for (int64_t i = whole; i < count; i++)
-        max = x[i] > max ? x[i] : max;
-    return max;
-}
-
-static float sum_of(int64_t count, const float *x)
-{
-    float lanes[LANES] = {0};
-    int64_t whole = count - count % LANES;
-    for (int64_t i = 0; i < whole; i += LANES)
-        for (int l = 0; l < LANES; l++)
-            lanes[l] += x[i + l];
-    float sum = sum_of_lanes(lanes);
-    for (int64_t i = whole; i < count; i++)
-        sum += x[i];
-    return sum;
-}
-
 void SLI_OF_ISA(sli_softmax)(const sli_score_block *block, float *scores)
 {
     masks m;
@@ -66,10 +36,10 @@ void SLI_OF_ISA(sli_softmax)(const sli_score_block *block, float *scores)
     for (int64_t row = 0; row < block->rows; row++) {
         float *restrict x = scores + row * block->ld;
         int64_t count = visible(block, row);
-        float shift = block->scale * max_of(count, x), scale = block->scale;
+        float shift = block->scale * max_f32(count, x, -INFINITY), scale = block->scale;
         for (int64_t i = 0; i < count; i++)
             x[i] = exp_f32(x[i] * scale - shift);
-        float sum = sum_of(count, x), inverse = 1.0f / sum;
+        float sum = sum_f32(count, x), inverse = 1.0f / sum;
         for (int64_t i = 0; i < count; i++)
             x[i] *= inverse;
         if (block->log_sum_exp)
