@@ -4,6 +4,7 @@
 #include "sluice/ddp.h"
 #include "sluice/layers.h"
 #include "sluice/optim.h"
+#include "sluice/zero.h"
 
 #include "support/check.h"
 #include "support/modules.h"
@@ -428,6 +429,95 @@ static void step_that_fails_on_one_rank_ends_on_all_with_its_error(void **state)
     check_ranks(fail_on_rank_1, &one, 2);
 }
 
+/* ---- Sharded optimizers ----------------------------------------------------------------- */
+
+static const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
+
+typedef struct sharded {
+    sl_zero *stages[MAX_STAGES];
+} sharded;
+
+static sl_status update_shard(int stage, void *arg)
+{
+    return sl_zero_update(((sharded *)arg)->stages[stage], 0.01, 0.5);
+}
+
+static sl_status step_whole(const trainee *at, sl_optimizer **optimizers)
+{
+    for (int stage = 0; stage < sl_pipe_stages(at->pipe); stage++)
+        SL_TRY(sl_optimizer_step(optimizers[stage], 0.01, 0.5));
+    return SL_OK;
+}
+
+static sl_status step_sharded(const trainee *at, sharded *shards)
+{
+    SL_TRY(sl_pipe_run(at->pipe, update_shard, shards));
+    for (int stage = 0; stage < sl_pipe_stages(at->pipe); stage++)
+        SL_TRY(sl_zero_exchange(shards->stages[stage]));
+    return SL_OK;
+}
+
+static sl_status train_both(sl_group *group, const replica_case *one, trainee *whole,
+                            trainee *split)
+{
+    sl_optimizer *optimizers[MAX_STAGES] = {NULL};
+    sharded shards = {{NULL}};
+    sl_status status = SL_OK;
+    for (int stage = 0; stage < one->stages && status == SL_OK; stage++) {
+        status =
+            sl_optimizer_create(&adamw, sl_pipe_parameters(whole->pipe, stage), &optimizers[stage]);
+        if (status == SL_OK)
+            status = sl_zero_create(&adamw, sl_pipe_parameters(split->pipe, stage),
+                                    sl_ddp_group(split->ddp, stage), &shards.stages[stage]);
+    }
+    for (uint64_t step = 0; step < STEPS && status == SL_OK; step++) {
+        int64_t first = ((int64_t)step * one->ranks + sl_group_rank(group)) * one->rows;
+        status = train_on_rows(one, whole, first, one->rows, step);
+        if (status == SL_OK)
+            status = step_whole(whole, optimizers);
+        if (status == SL_OK)
+            status = train_on_rows(one, split, first, one->rows, step);
+        if (status == SL_OK)
+            status = step_sharded(split, &shards);
+    }
+    for (int stage = 0; stage < one->stages; stage++) {
+        sl_optimizer_destroy(&optimizers[stage]);
+        sl_zero_destroy(&shards.stages[stage]);
+    }
+    return status;
+}
+
+static sl_status compare_optimizers(sl_group *group, void *arg)
+{
+    replica_case *one = arg;
+    trainee whole, split = {0};
+    sl_status status = open_trainee(one, group, 1, &whole);
+    if (status == SL_OK)
+        status = open_trainee(one, group, 1, &split);
+    if (status == SL_OK)
+        status = train_both(group, one, &whole, &split);
+    if (status == SL_OK) {
+        int64_t count;
+        float *expected = all_values(&whole, &count), *got = all_values(&split, &count);
+        status = expect(memcmp(expected, got, (size_t)count * sizeof *got) == 0,
+                        "the whole optimizers' weights, bit for bit");
+        free(expected);
+        free(got);
+    }
+    close_trainee(&whole);
+    close_trainee(&split);
+    return status;
+}
+
+static void stages_with_sharded_optimizers_get_the_whole_ones_bits(void **state)
+{
+    (void)state;
+    replica_case one = small_case();
+    one.has_idle = true;
+    for (one.ranks = 1; one.ranks <= 3; one.ranks++)
+        check_ranks(compare_optimizers, &one, one.ranks);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -435,6 +525,7 @@ int main(void)
         cmocka_unit_test(unused_parameter_of_a_stage_is_named),
         cmocka_unit_test(replicas_with_other_buckets_are_refused),
         cmocka_unit_test(step_that_fails_on_one_rank_ends_on_all_with_its_error),
+        cmocka_unit_test(stages_with_sharded_optimizers_get_the_whole_ones_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
