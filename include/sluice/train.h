@@ -137,7 +137,8 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
                        int reporter_count, sl_run_result *result);
 
 /* The run as JSON lines: one `run` record, a `step` a batch, `eval`, `memory` (per device, after
- * every evaluation), `end`. The file is created, or emptied, at once. */
+ * every evaluation), `end`. The file is opened at once, and
+ * emptied when the run begins; where none begins, an old log stays and no new one is left. */
 typedef struct sl_run_log sl_run_log;
 sl_status sl_run_log_create(const char *path, sl_run_log **out);
 void sl_run_log_destroy(sl_run_log **log);

@@ -18,13 +18,60 @@ _Noreturn void cli_refuse(const char *sentence, const char *got)
     exit(CLI_EXIT_USAGE);
 }
 
+/* ---- Options ------------------------------------------------------------------------------ */
+
+void cli_parse(const struct argp *parser, int argc, char **argv, void *input)
+{
+    if (argp_parse(parser, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP, NULL, input) != 0)
+        cli_refuse("the options could not be read", NULL);
+}
+
+/* The option of `parser` or of its children whose name is the first `length` bytes of `name`. */
+static const struct argp_option *find_option(const struct argp *parser, const char *name,
+                                             size_t length)
+{
+    const struct argp_option *found = NULL;
+    for (const struct argp_option *at = parser->options; at && (at->name || at->doc); at++)
+        if (at->name && strlen(at->name) == length && strncmp(at->name, name, length) == 0)
+            return at;
+    for (const struct argp_child *child = parser->children; child && child->argp && !found; child++)
+        found = find_option(child->argp, name, length);
+    return found;
+}
+
+_Noreturn void cli_end_at_option(const struct argp_state *state)
+{
+    char sentence[SENTENCE_BYTES];
+    const char *word = state->argv[state->next - 1];
+    if (word[0] != '-' && state->next < state->argc)
+        word = state->argv[state->next]; /* of "-xyz", argp stops at x */
+    if (strcmp(word, "--help") == 0) {   /* argp's own is off: it comes with two-line errors */
+        argp_help(state->root_argp, stdout, ARGP_HELP_STD_HELP, state->argv[0]);
+        exit(cli_finish(SL_OK));
+    }
+    size_t length = strcspn(word, "=");
+    const struct argp_option *option =
+        length > 2 ? find_option(state->root_argp, word + 2, length - 2) : NULL;
+    if (option) {
+        snprintf(sentence, sizeof sentence,
+                 option->arg ? "--%s needs a value" : "--%s takes no value", option->name);
+        cli_refuse(sentence, option->arg ? NULL : word + length + (word[length] == '='));
+    }
+    snprintf(sentence, sizeof sentence, "there is no such option (see %s --help)", state->argv[0]);
+    cli_refuse(sentence, word);
+}
+
 int cli_finish(sl_status status)
 {
+    if (status == SL_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        status = sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
     if (status == SL_OK)
         return 0;
     fprintf(stderr, "sluice: %s\n", sl_error_text());
     return CLI_EXIT_ERROR;
 }
+
+/* ---- Values ------------------------------------------------------------------------------- */
 
 static int is_digit(char c)
 {
@@ -85,6 +132,8 @@ int cli_parse_choice(const char *name, const char *text, const char *const *choi
     }
     cli_refuse(sentence, text);
 }
+
+/* ---- Numbers shown ------------------------------------------------------------------------ */
 
 const char *cli_with_commas(int64_t number, char text[CLI_NUMBER_BYTES])
 {

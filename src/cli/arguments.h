@@ -4,6 +4,7 @@
 
 #include "sluice/status.h"
 
+#include <argp.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -13,7 +14,16 @@ enum { CLI_EXIT_ERROR = 1, CLI_EXIT_USAGE = 2 };
  * with CLI_EXIT_USAGE. */
 _Noreturn void cli_refuse(const char *sentence, const char *got);
 
-/* Prints the error text of a failed call, and gives the program's exit status; 0 for SL_OK. */
+/* argp_parse, but for --help and what it says of a bad option: those are left to the parser, which
+ * is to answer ARGP_KEY_ERROR with cli_end_at_option. */
+void cli_parse(const struct argp *parser, int argc, char **argv, void *input);
+
+/* Ends the program for the option at which argp stopped: shows the help, or refuses the option in
+ * one sentence, for there is none of that name, its value is missing, or it takes none. */
+_Noreturn void cli_end_at_option(const struct argp_state *state);
+
+/* Prints the error text of a failed call, and gives the program's exit status; 0 for SL_OK. What
+ * standard output could not take is an error as well. */
 int cli_finish(sl_status status);
 
 /* Numbers, whole text or refused: "--NAME must be a whole number from LOWEST to HIGHEST". */

@@ -4,7 +4,6 @@
 
 #include "sluice/text.h"
 
-#include <argp.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -88,6 +87,8 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     case ARGP_KEY_END:
         check_settings(to);
         break;
+    case ARGP_KEY_ERROR:
+        cli_end_at_option(state);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -154,8 +155,6 @@ static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
         SL_TRY(sl_vocab_save(sl_corpus_vocab(corpus), from->vocab_path));
         printf("\nvocabulary written to %s\n", from->vocab_path);
     }
-    if (fflush(stdout) != 0 || ferror(stdout))
-        return sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
     return SL_OK;
 }
 
@@ -175,6 +174,6 @@ int cmd_data(int argc, char **argv)
 {
     const struct argp parser = {options, parse_option, usage, description, NULL, NULL, NULL};
     settings parsed = {.head = DEFAULT_HEAD};
-    argp_parse(&parser, argc, argv, 0, NULL, &parsed);
+    cli_parse(&parser, argc, argv, &parsed);
     return cli_finish(run(&parsed));
 }

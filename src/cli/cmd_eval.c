@@ -3,7 +3,6 @@
 #include "cli/commands.h"
 #include "cli/saved_model.h"
 
-#include <argp.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -68,6 +67,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         if (!to->init || !to->data)
             cli_refuse("eval needs --init FILE and --data DIR", NULL);
         return 0;
+    case ARGP_KEY_ERROR:
+        cli_end_at_option(state);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -102,7 +103,7 @@ int cmd_eval(int argc, char **argv)
     };
     settings parsed = {.split = SL_SPLIT_TEST, .batch_size = 10, .bptt = 35};
     cli_saved_model saved;
-    argp_parse(&parser, argc, argv, 0, NULL, &parsed);
+    cli_parse(&parser, argc, argv, &parsed);
     sl_status status = cli_saved_model_load(parsed.init, parsed.devices, &saved);
     if (status == SL_OK)
         status = evaluate(&parsed, &saved);

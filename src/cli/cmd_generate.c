@@ -3,7 +3,6 @@
 #include "cli/commands.h"
 #include "cli/saved_model.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +75,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         if (!to->init)
             cli_refuse("generate needs --init FILE", NULL);
         return 0;
+    case ARGP_KEY_ERROR:
+        cli_end_at_option(state);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -118,7 +119,7 @@ int cmd_generate(int argc, char **argv)
     };
     settings parsed = {.prompt = "the", .tokens = 50, .how = {.temperature = 1, .seed = 1}};
     cli_saved_model saved;
-    argp_parse(&parser, argc, argv, 0, NULL, &parsed);
+    cli_parse(&parser, argc, argv, &parsed);
     sl_status status = cli_saved_model_load(parsed.init, parsed.devices, &saved);
     if (status == SL_OK)
         status = generate(&parsed, &saved);

@@ -15,9 +15,9 @@ typedef struct settings {
 } settings;
 
 static const struct argp_option options[] = {
-    {0, 0, NULL, 0, "Vocabulary:", 4},
-    {"ntokens", KEY_NTOKENS, "N", 0, "Types in the vocabulary (default: WikiText-2's 28782)", 4},
-    {"data", KEY_DATA_DIR, "DIR", 0, "Count them in this directory's training text", 4},
+    {0, 0, NULL, 0, "Vocabulary:", 7},
+    {"ntokens", KEY_NTOKENS, "N", 0, "Types in the vocabulary (default: WikiText-2's 28782)", 7},
+    {"data", KEY_DATA_DIR, "DIR", 0, "Count them in this directory's training text", 7},
     {0},
 };
 
@@ -36,6 +36,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         cli_refuse("model takes options only", text);
+    case ARGP_KEY_ERROR:
+        cli_end_at_option(state);
     default:
         return ARGP_ERR_UNKNOWN;
     }

@@ -3,7 +3,6 @@
 #include "cli/commands.h"
 #include "sluice/schedule.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -44,6 +43,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         cli_refuse("schedule takes options only", text);
+    case ARGP_KEY_ERROR:
+        cli_end_at_option(state);
     default:
         return ARGP_ERR_UNKNOWN;
     }
@@ -81,12 +82,13 @@ int cmd_schedule(int argc, char **argv)
     static const struct argp parser = {
         .options = options,
         .parser = parse_option,
-        .doc = "Draws a schedule: a row a stage, a column a clock; F forward, B backward, R "
-               "recomputation, with the micro-batch's number.",
+        .doc = "Draws a schedule: a row a stage, a column a clock. With the number of the "
+               "micro-batch, F is a forward that keeps its activations, f one that drops them, R "
+               "their recomputation, B a backward; .. is a pause.",
     };
     settings parsed = {.stages = 2, .chunks = 8};
     sl_schedule *schedule;
-    argp_parse(&parser, argc, argv, 0, NULL, &parsed);
+    cli_parse(&parser, argc, argv, &parsed);
     sl_status status = sl_schedule_create(parsed.schedule, parsed.stages, parsed.chunks,
                                           parsed.checkpoint, &schedule);
     if (status == SL_OK)

@@ -52,6 +52,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case ARGP_KEY_ARG:
         cli_refuse("train takes options only", text);
+    case ARGP_KEY_ERROR:
+        cli_end_at_option(state);
     default:
         return ARGP_ERR_UNKNOWN;
     }

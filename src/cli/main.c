@@ -2,7 +2,6 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 
-#include <argp.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -44,7 +43,6 @@ static int run_command(const command *chosen, int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    argp_err_exit_status = CLI_EXIT_USAGE;
     if (argc < 2)
         cli_refuse("a command is needed: see sluice --help", NULL);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {

@@ -346,9 +346,9 @@ void cli_run_parse(const struct argp *parser, int argc, char **argv, void *input
 {
     sl_train_options_default(&options->train);
     options->only_preset = true;
-    argp_parse(parser, argc, argv, 0, NULL, input);
+    cli_parse(parser, argc, argv, input);
     options->only_preset = false;
     if (options->preset && sl_train_options_preset(options->preset, &options->train) != SL_OK)
         cli_refuse(sl_error_text(), NULL);
-    argp_parse(parser, argc, argv, 0, NULL, input);
+    cli_parse(parser, argc, argv, input);
 }

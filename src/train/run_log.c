@@ -8,11 +8,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct sl_run_log {
     FILE *file;
     char *path;
-    const sl_pipe *pipe; /* while a run goes on */
+    bool created;        /* it is not there without us */
+    const sl_pipe *pipe; /* since the run began */
 };
 
 sl_status sl_run_log_create(const char *path, sl_run_log **out)
@@ -23,7 +26,9 @@ sl_status sl_run_log_create(const char *path, sl_run_log **out)
         free(log);
         return sl_error(SL_ERR_MEMORY, "no memory for the run log");
     }
-    log->file = fopen(path, "w");
+    /* Emptied when the run begins, so that a run which is refused destroys no other's log. */
+    log->created = access(path, F_OK) != 0;
+    log->file = fopen(path, "a");
     if (!log->file) {
         sl_status status =
             sl_error(SL_ERR_IO, "%s: the run log cannot be written: %s", path, strerror(errno));
@@ -40,6 +45,8 @@ void sl_run_log_destroy(sl_run_log **log)
         return;
     if ((*log)->file)
         fclose((*log)->file);
+    if ((*log)->file && (*log)->created && !(*log)->pipe)
+        unlink((*log)->path);
     free((*log)->path);
     free(*log);
     *log = NULL;
@@ -87,11 +94,22 @@ static json_t *describe_stages(const sl_pipe *pipe, bool devices)
     return list;
 }
 
+static sl_status empty(const sl_run_log *log)
+{
+    struct stat what;
+    int file = fileno(log->file);
+    if (fstat(file, &what) != 0 || (S_ISREG(what.st_mode) && ftruncate(file, 0) != 0))
+        return sl_error(SL_ERR_IO, "%s: the run log cannot be emptied: %s", log->path,
+                        strerror(errno));
+    return SL_OK;
+}
+
 static sl_status log_started(void *context, const sl_run_info *info)
 {
     sl_run_log *log = context;
     const sl_train_options *options = info->options;
     log->pipe = info->pipe;
+    SL_TRY(empty(log));
     return write_record(log,
                         json_pack("{ss ss ss* so sI sI so so si ss ss sI sI si sI ss so}", "record",
                                   "run", "version", SLUICE_VERSION, "preset", options->preset,
