@@ -1,0 +1,98 @@
+/* The program `sluice generate`, run as a user does. */
+#include "cli/corpus.h"
+
+static program_run trained;
+
+static int create(void **state)
+{
+    return corpus_create_trained(state, &trained);
+}
+
+static void generate(void **state, program_run *run, const char *options)
+{
+    scratch *in = *state;
+    program_succeed(run, "generate --init %s/model.safetensors --tokens 30 %s", in->directory,
+                    options);
+}
+
+static int count_words(const char *text)
+{
+    int count = 0;
+    for (; *text; text++)
+        count += *text == ' ' || *text == '\n';
+    return count;
+}
+
+static void seed_decides_the_text(void **state)
+{
+    program_run first, again, other;
+    generate(state, &first, "--seed 7");
+    generate(state, &again, "--seed 7");
+    generate(state, &other, "--seed 8");
+    assert_string_equal(first.out, again.out);
+    assert_string_not_equal(first.out, other.out);
+    assert_int_equal(count_words(first.out), 1 + 30); /* the prompt is "the" */
+}
+
+static void greedy_is_the_best_of_one(void **state)
+{
+    program_run greedy, best, cold;
+    generate(state, &greedy, "--greedy");
+    generate(state, &best, "--top-k 1 --seed 3");
+    generate(state, &cold, "--temperature 0");
+    assert_string_equal(greedy.out, best.out);
+    assert_string_equal(greedy.out, cold.out);
+}
+
+static void text_begins_with_the_prompt(void **state)
+{
+    program_run run;
+    generate(state, &run, "--prompt The$cat");
+    assert_memory_equal(run.out, "the ", 4);
+    assert_int_equal(count_words(run.out), 2 + 30);
+}
+
+static void what_cannot_be_generated_is_refused(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    const char *at = in->directory;
+    program_start(&run, "generate");
+    check_refused(&run, 2, "generate needs --init FILE\n");
+    program_start(&run, "generate --init %s/none.safetensors", at);
+    check_refused(&run, 1, "/none.safetensors: cannot be opened");
+    program_start(&run, "generate --init %s/model.safetensors --tokens 0", at);
+    check_refused(&run, 2, "--tokens must be a whole number from 1 to 1000000, got \"0\"\n");
+    program_start(&run, "generate --init %s/model.safetensors --temperature -1", at);
+    check_refused(&run, 2, "--temperature must be a number from 0, got \"-1\"\n");
+    program_start(&run, "generate --init %s/model.safetensors --top-k x", at);
+    check_refused(&run, 2, "--top-k must be a whole number from 0, got \"x\"\n");
+    program_start(&run, "generate --init %s/model.safetensors --prompt ''", at);
+    check_refused(&run, 1, "prompt");
+}
+
+static void weights_without_their_vocabulary_are_refused(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char away[512];
+    snprintf(away, sizeof away, "%s/away", in->directory);
+    assert_int_equal(rename(scratch_path(in, "model.vocab.txt"), away), 0);
+    program_start(&run, "generate --init %s/model.safetensors", in->directory);
+    assert_int_equal(rename(away, scratch_path(in, "model.vocab.txt")), 0);
+    check_refused(&run, 1, "/model.vocab.txt: ");
+}
+
+int main(void)
+{
+    if (!program_exists())
+        return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(seed_decides_the_text),
+        cmocka_unit_test(greedy_is_the_best_of_one),
+        cmocka_unit_test(text_begins_with_the_prompt),
+        cmocka_unit_test(what_cannot_be_generated_is_refused),
+        cmocka_unit_test(weights_without_their_vocabulary_are_refused),
+    };
+    return cmocka_run_group_tests(tests, create, scratch_remove);
+}

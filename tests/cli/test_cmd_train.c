@@ -1,0 +1,368 @@
+/* The program `sluice train`, run as a user does, on a small synthetic corpus. */
+#include "cli/corpus.h"
+
+#include <jansson.h>
+#include <sys/mount.h>
+
+#define TINY        TINY_MODEL " " TINY_BATCH " --batch-size 8"
+#define TINY_SHORT  TINY " --epochs 1 --max-batches 3"
+#define STEPS_SHORT 3
+
+/* ---- What a run shows --------------------------------------------------------------------- */
+
+static void lines_have_the_tutorials_form(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run,
+                    "train --data %s " TINY " --epochs 2 --max-batches 12 --pp 2 --chunks 3 --save "
+                    "%s/model.safetensors",
+                    in->directory, in->directory);
+    check_line(run.out, "^  train +4,0[0-9]+ tokens  /.*/train\\.txt$");
+    check_line(run.out,
+               "^Model: emsize 16, nhid 16, 2 layers, 2 heads, dropout 0\\.2, mask causal");
+    check_line(run.out, "^Total parameters in model: [0-9,]+$");
+    check_line(run.out, "^Pipeline: 2 stages, 3 chunks, checkpoint except_last, schedule gpipe$");
+    check_line(run.out, "^  stage 1 on cpu:1 \\([0-9]+ threads?, [a-z0-9_]+\\): modules 2 to 3$");
+    check_line(run.out,
+               "^\\| epoch   1 \\|    10/   12 batches \\| lr 5\\.00 \\| ms/batch +[0-9.]+ "
+               "\\| loss +[0-9.]+ \\| ppl +[0-9.]+ \\| [0-9]+ tokens/s$");
+    check_line(run.out, "^\\| epoch   2 \\|    12/   12 batches \\| lr 4\\.75 \\| ");
+    check_line(run.out,
+               "^\\| end of epoch   1 \\| time: +[0-9.]+s \\| valid loss +[0-9.]+ \\| valid "
+               "ppl +[0-9.]+ \\| best so far$");
+    check_line(run.out, "^\\| End of training \\| test loss +[0-9.]+ \\| test ppl +[0-9.]+$");
+    check_line(run.out, "^The best weights are in /.*/model\\.safetensors$");
+    check_without(run.out, "\r");
+    assert_int_equal(access(scratch_path(in, "model.vocab.txt"), R_OK), 0);
+    remove(scratch_path(in, "model.vocab.txt"));
+    assert_int_equal(remove(scratch_path(in, "model.safetensors")), 0);
+}
+
+static void distance_to_the_best_possible_model_is_said(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run, "train --data %s " TINY_SHORT, in->directory);
+    check_line(run.out, "^The best possible perplexity on this corpus, seeing blocks of 8 tokens, "
+                        "is [0-9.]+: the model is [0-9.]+% above it\\.$");
+    double best = number_after(run.out, "blocks of 8 tokens, is ");
+    double tested = number_after(run.out, "| test ppl ");
+    double above = number_after(run.out, "the model is ");
+    assert_float_equal(best, 15.7397, 1e-9);
+    assert_float_equal(above, 100 * (tested / best - 1), 0.1);
+}
+
+static void seed_and_flags_decide_the_run(void **state)
+{
+    scratch *in = *state;
+    program_run before, after, other;
+    program_succeed(&before, "train --quiet " TINY_SHORT " --preset transformer-tutorial --data %s",
+                    in->directory);
+    program_succeed(&after, "train --quiet --preset transformer-tutorial " TINY_SHORT " --data %s",
+                    in->directory);
+    program_succeed(&other, "train --quiet " TINY_SHORT " --seed 2 --data %s", in->directory);
+    assert_string_equal(before.out, after.out);
+    assert_string_not_equal(before.out, other.out);
+}
+
+static void quiet_run_shows_the_result_only(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run, "train --data %s " TINY_SHORT " --quiet", in->directory);
+    check_text(run.out, "| End of training | test loss ");
+    check_without(run.out, "batches");
+    check_without(run.out, "Model:");
+    check_without(run.out, "valid");
+}
+
+static void terminal_gets_a_live_line(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_start_on_terminal(&run, "train --data %s " TINY_SHORT, in->directory);
+    assert_int_equal(run.status, 0);
+    check_text(run.err, "\r\033[Kepoch 1 [########                ] 1/3 | loss ");
+    check_text(run.err, " tokens/s | ");
+    check_text(run.err, " left to train");
+    size_t length = strlen(run.err);
+    assert_true(length > 4);
+    assert_string_equal(run.err + length - 4, "\r\033[K"); /* it does not stay */
+    check_without(run.out, "left to train");
+    program_start_on_terminal(&run, "train --data %s " TINY_SHORT " --quiet", in->directory);
+    assert_string_equal(run.err, "");
+}
+
+static void devices_beyond_the_cores_are_warned_of(void **state)
+{
+    enum { STAGES = 64 };
+    scratch *in = *state;
+    program_run run;
+    if (sysconf(_SC_NPROCESSORS_ONLN) >= STAGES) {
+        print_message("skipped: there are as many cores as stages can be\n");
+        skip();
+    }
+    program_start(&run,
+                  "train --data %s " TINY_SHORT
+                  " --nlayers %d --pp %d --quiet --eval-max-batches 1",
+                  in->directory, STAGES, STAGES);
+    assert_int_equal(run.status, 0);
+    assert_string_equal(run.err, "sluice: warning: there are more devices than cores, they share "
+                                 "them\n");
+}
+
+/* ---- The run log -------------------------------------------------------------------------- */
+
+static int count_records(json_t *const *records, int count, const char *kind)
+{
+    int found = 0;
+    for (int i = 0; i < count; i++)
+        found += strcmp(json_string_value(json_object_get(records[i], "record")), kind) == 0;
+    return found;
+}
+
+static void check_step(const json_t *step, int number)
+{
+    assert_int_equal(json_integer_value(json_object_get(step, "step")), number);
+    assert_int_equal(json_integer_value(json_object_get(step, "epoch")), 1);
+    assert_int_equal(json_integer_value(json_object_get(step, "batch")), number);
+    static const char *const numbers[] = {"loss", "grad_norm", "lr", "ms", "tokens_per_s"};
+    for (int i = 0; i < 5; i++)
+        assert_true(json_real_value(json_object_get(step, numbers[i])) > 0);
+}
+
+static void run_log_is_json_lines(void **state)
+{
+    enum { MOST = 32 };
+    scratch *in = *state;
+    program_run run;
+    json_t *records[MOST];
+    int count = 0;
+    const char *path = scratch_path(in, "log.jsonl");
+    write_file(path, "old\n", 4); /* is replaced */
+    program_succeed(&run, "train --data %s " TINY_SHORT " --pp 2 --seed 5 --log-json %s",
+                    in->directory, path);
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    for (char line[4096]; count < MOST && fgets(line, sizeof line, file); count++)
+        assert_non_null(records[count] = json_loads(line, 0, NULL));
+    fclose(file);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(count_records(records, 1, "run"), 1);
+    assert_int_equal(json_integer_value(json_object_get(records[0], "seed")), 5);
+    assert_int_equal(json_array_size(json_object_get(records[0], "devices")), 2);
+    assert_int_equal(count_records(records, count, "step"), STEPS_SHORT);
+    for (int i = 1; i <= STEPS_SHORT; i++)
+        check_step(records[i], i);
+    assert_int_equal(count_records(records, count, "eval"), 2);
+    assert_int_equal(count_records(records, count, "memory"), 2 * 2);
+    assert_int_equal(count_records(&records[count - 1], 1, "end"), 1);
+    double loss = json_real_value(json_object_get(records[count - 1], "test_loss"));
+    assert_float_equal(loss, number_after(run.out, "| test loss "), 0.0051);
+    for (int i = 0; i < count; i++)
+        json_decref(records[i]);
+}
+
+static void refused_run_leaves_the_old_log(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char text[8];
+    const char *path = scratch_path(in, "log.jsonl");
+    write_file(path, "old\n", 4);
+    program_start(&run, "train --data %s --nhead 3 --log-json %s", in->directory, path);
+    check_refused(&run, 1, "emsize must be divisible by nhead");
+    assert_int_equal(read_file(path, text, sizeof text), 4);
+    assert_int_equal(remove(path), 0);
+}
+
+/* ---- Refusals ----------------------------------------------------------------------------- */
+
+typedef struct refusal {
+    const char *options; /* after those of a run that works */
+    int status;
+    const char *text;
+} refusal;
+
+static const refusal refusals[] = {
+    {"--nhead 3", 1, "emsize must be divisible by nhead, got emsize 16 and nhead 3\n"},
+    {"--emsize 15 --nhead 1", 1, "emsize must be even"},
+    {"--pp 3", 1, "there are more stages than layers: 3 stages, 2 layers\n"},
+    {"--devices cpu:0,cpu:1,cpu:2", 1, "the model has 2\n"},
+    {"--bptt 4000", 1, "too few for bptt 4000"},
+    {"--bptt 5001", 1, "bptt must be at most 5000"},
+    {"--batch-size 1000000", 1, "too few for bptt 8"},
+    {"--devices gpu:0", 1, "got \"gpu:0\"\n"},
+    {"--devices cpu:0,cpu:0", 1, "\"cpu:0\" is named twice\n"},
+    {"--devices ,", 1, "a name in the list is empty\n"},
+    {"--pp 2 --devices cpu:0", 1, "each stage needs a device of its own: 2 stages"},
+    {"--data /nowhere", 1, "/nowhere: expected a directory of text files"},
+    {"--data /dev/null", 1, "/dev/null: expected a directory of text files, got a file\n"},
+    {"--save /nowhere/model.safetensors", 1, "its directory does not exist\n"},
+    {"--save /dev/full", 1, "/dev/full: "},
+    {"--log-json /nowhere/log", 1, "/nowhere/log: the run log cannot be written"},
+    {"--log-json /dev", 1, "/dev: the run log cannot be written: Is a directory"},
+    {"--init /nowhere/model.safetensors", 1, "/nowhere/model.safetensors: cannot be opened"},
+    {"--preset x", 2, "preset must be transformer-tutorial, pipeline-tutorial or ddp-pipeline"},
+    {"--chunks 0", 2, "--chunks must be a whole number from 1, got \"0\"\n"},
+    {"--chunks 5000", 1, "chunks must be at most 4096, got 5000\n"},
+    {"--chunks 1.5", 2, "got \"1.5\"\n"},
+    {"--epochs 0x2", 2, "--epochs must be a whole number from 1, got \"0x2\"\n"},
+    {"--emsize ''", 2, "--emsize must be a whole number from 1, got \"\"\n"},
+    {"--nlayers 99999999999999999999", 2, "--nlayers must be a whole number from 1 to 10000"},
+    {"--seed -1", 2, "--seed must be a whole number from 0 to 2^64 - 1, got \"-1\"\n"},
+    {"--lr nan", 2, "--lr must be a number from 0, got \"nan\"\n"},
+    {"--lr 1e999", 2, "--lr must be a number from 0, got \"1e999\"\n"},
+    {"--clip -1", 2, "--clip must be a number from 0, got \"-1\"\n"},
+    {"--dropout 1", 1, "dropout must be at least 0 and below 1, got 1\n"},
+    {"--dropout half", 2, "--dropout must be a number from 0, got \"half\"\n"},
+    {"--balance 1,2", 1, "balance must add up to the model's 4 modules (encoder, 2 layers, "},
+    {"--balance 0,4", 1, "each number of balance must be at least 1, got 0\n"},
+    {"--balance 2,,2", 2, "--balance must be layers, auto, or numbers of modules per stage"},
+    {"--balance 2,2 --pp 1", 1, "balance must give one number for each of 1 stages"},
+    {"--mask some", 2, "--mask must be causal or none, got \"some\"\n"},
+    {"--checkpoint x", 2, "--checkpoint must be except_last, never or always, got \"x\"\n"},
+    {"--optimizer x", 2, "--optimizer must be sgd or adamw, got \"x\"\n"},
+    {"--betas 0.9", 2, "--betas must be two numbers such as 0.9,0.999, got \"0.9\"\n"},
+    {"--nesterov", 1, "Nesterov momentum requires a momentum"},
+    {"--log-interval 0", 2, "--log-interval must be a whole number from 1, got \"0\"\n"},
+};
+
+static void impossible_value_is_one_sentence_and_leaves_nothing(void **state)
+{
+    scratch *in = *state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        program_run run;
+        const refusal *each = &refusals[i];
+        program_start(&run,
+                      "train --data %s " TINY_SHORT
+                      " --save %s/model.safetensors --log-json %s/log.jsonl %s",
+                      in->directory, in->directory, in->directory, each->options);
+        check_refused(&run, each->status, each->text);
+        assert_int_equal(scratch_entries(in, 0), CORPUS_FILES);
+    }
+}
+
+static void data_that_are_no_text_are_refused(void **state)
+{
+    static const char *const names[] = {"train.txt", "valid.txt", "test.txt"};
+    scratch *in = *state;
+    program_run run;
+    program_start(&run, "train");
+    check_refused(&run, 2, "train needs --data DIR, a directory with wiki.{train,valid,test}");
+    program_start(&run, "train --data %s", in->directory);
+    check_refused(&run, 1,
+                  ": has neither wiki.{train,valid,test}.tokens nor {train,valid,test}.txt");
+    for (int i = 0; i < 3; i++)
+        write_file(scratch_path(in, names[i]), "", 0);
+    program_start(&run, "train --data %s", in->directory);
+    check_refused(&run, 1, "/train.txt: expected text, but the file is empty\n");
+    assert_int_equal(remove(scratch_path(in, "valid.txt")), 0);
+    assert_int_equal(mkdir(scratch_path(in, "valid.txt"), 0700), 0);
+    write_file(scratch_path(in, "train.txt"), "some text", 9);
+    program_start(&run, "train --data %s", in->directory);
+    check_refused(&run, 1, "/valid.txt");
+    if (geteuid() != 0) { /* who may read everything */
+        assert_int_equal(chmod(scratch_path(in, "train.txt"), 0), 0);
+        program_start(&run, "train --data %s", in->directory);
+        check_refused(&run, 1, "/train.txt: ");
+    }
+}
+
+static void save_trained(scratch *in)
+{
+    program_run run;
+    program_succeed(&run, "train --data %s " TINY_SHORT " --save %s/model.safetensors",
+                    in->directory, in->directory);
+}
+
+static void weights_that_do_not_fit_are_refused(void **state)
+{
+    static const char *const others[] = {"--nlayers 3", "--nhid 32", "--emsize 32"};
+    scratch *in = *state;
+    program_run run;
+    char whole[65536 * 2];
+    save_trained(in);
+    for (int i = 0; i < 3; i++) {
+        program_start(&run, "train --data %s " TINY_SHORT " --init %s/model.safetensors %s",
+                      in->directory, in->directory, others[i]);
+        check_refused(&run, 1, "/model.safetensors");
+    }
+    const char *path = scratch_path(in, "model.safetensors");
+    size_t bytes = read_file(path, whole, sizeof whole);
+    const size_t kept[] = {0, 7, 100, bytes / 2, bytes - 1};
+    for (int i = 0; i < 5; i++) {
+        write_file(path, whole, kept[i]);
+        program_start(&run, "train --data %s " TINY_SHORT " --init %s", in->directory, path);
+        check_refused(&run, 1, "/model.safetensors: ");
+    }
+}
+
+static void saved_weights_are_where_training_goes_on(void **state)
+{
+    scratch *in = *state;
+    program_run run, tested;
+    save_trained(in);
+    program_succeed(&tested, "eval --init %s/model.safetensors --data %s " TINY_BATCH,
+                    in->directory, in->directory);
+    program_succeed(&run, "train --data %s " TINY_SHORT " --lr 0 --init %s/model.safetensors",
+                    in->directory, in->directory);
+    assert_float_equal(number_after(run.out, "| test ppl "), number_after(tested.out, "test ppl "),
+                       1e-6);
+}
+
+static void loss_that_is_no_number_ends_the_run(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_start(&run, "train --data %s " TINY_SHORT " --quiet --lr 1e30 --clip 0", in->directory);
+    check_refused(&run, 1, "in epoch 1, batch 2 (step 2): a lower --lr or a --clip may help");
+    program_start(&run, "train --data %s " TINY_SHORT " --quiet --lr 1e30 --clip 0 --allow-nan",
+                  in->directory);
+    assert_int_equal(run.status, 0);
+}
+
+static void full_disk_is_said_and_leaves_nothing(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char disk[512];
+    snprintf(disk, sizeof disk, "%s", scratch_path(in, "disk"));
+    assert_int_equal(mkdir(disk, 0700), 0);
+    if (mount("tmpfs", disk, "tmpfs", 0, "size=16k") != 0) {
+        print_message("skipped: a small file system cannot be mounted here\n");
+        skip();
+    }
+    program_start(&run, "train --data %s " TINY_SHORT " --quiet --save %s/model.safetensors",
+                  in->directory, disk);
+    bool empty = rmdir(disk) != 0 && access(scratch_path(in, "disk/model.safetensors"), F_OK) != 0;
+    assert_int_equal(umount(disk), 0);
+    check_refused(&run, 1, "No space left on device");
+    assert_true(empty);
+}
+
+int main(void)
+{
+    if (!program_exists())
+        return 77;
+#define WITH_CORPUS(test)  cmocka_unit_test_setup_teardown(test, corpus_create, scratch_remove)
+#define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        WITH_CORPUS(lines_have_the_tutorials_form),
+        WITH_CORPUS(distance_to_the_best_possible_model_is_said),
+        WITH_CORPUS(seed_and_flags_decide_the_run),
+        WITH_CORPUS(quiet_run_shows_the_result_only),
+        WITH_CORPUS(terminal_gets_a_live_line),
+        WITH_CORPUS(devices_beyond_the_cores_are_warned_of),
+        WITH_CORPUS(run_log_is_json_lines),
+        WITH_CORPUS(refused_run_leaves_the_old_log),
+        WITH_CORPUS(impossible_value_is_one_sentence_and_leaves_nothing),
+        WITH_SCRATCH(data_that_are_no_text_are_refused),
+        WITH_CORPUS(weights_that_do_not_fit_are_refused),
+        WITH_CORPUS(saved_weights_are_where_training_goes_on),
+        WITH_CORPUS(loss_that_is_no_number_ends_the_run),
+        WITH_CORPUS(full_disk_is_said_and_leaves_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

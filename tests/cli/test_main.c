@@ -1,0 +1,110 @@
+/* What the program itself says, before a command takes over. */
+#include "support/program.h"
+
+#include <stdio.h>
+
+static const char *const commands[] = {"train", "eval", "generate", "model", "schedule", "data"};
+enum { COMMANDS = sizeof commands / sizeof *commands };
+
+static void help_names_every_command(void **state)
+{
+    (void)state;
+    program_run run;
+    program_succeed(&run, "--help");
+    check_text(run.out, "Usage: sluice COMMAND");
+    for (int i = 0; i < COMMANDS; i++) {
+        char line[32];
+        snprintf(line, sizeof line, "\n  %-10s ", commands[i]);
+        check_text(run.out, line);
+    }
+}
+
+static void version_is_a_number(void **state)
+{
+    (void)state;
+    program_run run;
+    program_succeed(&run, "--version");
+    check_line(run.out, "^sluice [0-9]+\\.[0-9]+\\.[0-9]+$");
+}
+
+static void every_command_has_help(void **state)
+{
+    (void)state;
+    for (int i = 0; i < COMMANDS; i++) {
+        program_run run;
+        char usage[64];
+        program_succeed(&run, "%s --help", commands[i]);
+        snprintf(usage, sizeof usage, "Usage: sluice %s ", commands[i]);
+        check_text(run.out, usage);
+        check_text(run.out, "\n      --");
+    }
+}
+
+static void help_of_train_is_in_groups(void **state)
+{
+    (void)state;
+    static const char *const groups[] = {"Model:",    "Pipeline:",  "Batches:",
+                                         "Training:", "Optimizer:", "Files and display:"};
+    program_run run;
+    program_succeed(&run, "train --help");
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) {
+        char title[32];
+        snprintf(title, sizeof title, "\n\n %s\n      --", groups[i]);
+        check_text(run.out, title);
+    }
+}
+
+static void bad_option_of_any_command_is_one_sentence(void **state)
+{
+    (void)state;
+    program_run run;
+    for (int i = 0; i < COMMANDS; i++) {
+        program_start(&run, "%s --bogus", commands[i]);
+        check_refused(&run, 2, "there is no such option (see sluice ");
+        check_text(run.err, "got \"--bogus\"\n");
+        program_start(&run, "%s -xyz", commands[i]);
+        check_refused(&run, 2, "there is no such option");
+    }
+    program_start(&run, "train --data");
+    check_refused(&run, 2, "--data needs a value\n");
+    program_start(&run, "train --quiet=3");
+    check_refused(&run, 2, "--quiet takes no value, got \"3\"\n");
+}
+
+static void word_where_only_options_go_is_refused(void **state)
+{
+    (void)state;
+    program_run run;
+    for (int i = 0; i < COMMANDS - 1; i++) { /* data takes a directory */
+        program_start(&run, "%s word", commands[i]);
+        check_refused(&run, 2, "takes options only, got \"word\"\n");
+    }
+}
+
+static void command_that_is_none_is_refused(void **state)
+{
+    (void)state;
+    program_run run;
+    program_start(&run, "trian");
+    check_refused(&run, 2, "there is no such command (see sluice --help), got \"trian\"\n");
+    program_start(&run, "''");
+    check_refused(&run, 2, "there is no such command");
+    program_start(&run, " ");
+    check_refused(&run, 2, "a command is needed: see sluice --help\n");
+}
+
+int main(void)
+{
+    if (!program_exists())
+        return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(help_names_every_command),
+        cmocka_unit_test(version_is_a_number),
+        cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test(help_of_train_is_in_groups),
+        cmocka_unit_test(bad_option_of_any_command_is_one_sentence),
+        cmocka_unit_test(word_where_only_options_go_is_refused),
+        cmocka_unit_test(command_that_is_none_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
