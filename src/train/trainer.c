@@ -145,6 +145,8 @@ static sl_status check_finite(const run *r, const char *what, double value,
 {
     if (isfinite(value) || r->options.allow_nan)
         return SL_OK;
+    if (isnan(value))
+        value = NAN; /* its sign says nothing */
     return sl_error(SL_ERR_NUMERIC,
                     "the %s is %g in epoch %" PRId64 ", batch %" PRId64 " (step %" PRId64
                     "): a lower --lr or a --clip may help, --allow-nan goes on",
