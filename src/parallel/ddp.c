@@ -186,9 +186,13 @@ sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_ten
 {
     *out = NULL;
     SL_TRY(check_module(ddp, "sl_ddp_forward"));
-    if (ddp->syncs && sl_pass_keeps(pass))
+    bool takes_part = ddp->syncs && sl_pass_keeps(pass);
+    if (takes_part)
         SL_TRY(before_forward(ddp));
-    return sl_module_forward(ddp->module, pass, in, out);
+    sl_status status = sl_module_forward(ddp->module, pass, in, out);
+    if (status != SL_OK && takes_part) /* the others would wait for our gradients */
+        sl_group_abort(ddp->groups[0], status, sl_error_text());
+    return status;
 }
 
 sl_status sl_ddp_backward(sl_ddp *ddp, sl_pass *pass, sl_tensor *grad_out, sl_tensor **grad_in)

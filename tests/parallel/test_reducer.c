@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { PARTS = 3 };
@@ -220,6 +221,16 @@ static void order_of_sending_follows_the_gradients_of_the_first_step(void **stat
 
 /* ---- Failures --------------------------------------------------------------------------- */
 
+static sl_status failing_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                 sl_tensor **out)
+{
+    (void)module;
+    (void)pass;
+    (void)in;
+    (void)out;
+    return sl_error(SL_ERR_NUMERIC, "cannot go on");
+}
+
 static sl_status failing_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                   sl_tensor **grad_in)
 {
@@ -230,33 +241,41 @@ static sl_status failing_backward(sl_module *module, sl_pass *pass, sl_tensor *g
     return sl_error(SL_ERR_NUMERIC, "cannot go back");
 }
 
-/* On rank 1, backward fails after the last module's bucket has been sent. */
-static sl_status fail_in_backward(sl_group *group, void *arg)
+/* On rank 1 the middle module fails: in backward, that is after the last module's bucket has been
+ * sent. */
+static sl_status fail_on_rank_1(sl_group *group, void *arg)
 {
-    (void)arg;
-    static const sl_module_ops ops = {.type = "Wall",
-                                      .forward = part_forward,
-                                      .backward = failing_backward};
+    static const sl_module_ops walls[] = {
+        {.type = "Wall", .forward = failing_forward, .backward = part_backward},
+        {.type = "Wall", .forward = part_forward, .backward = failing_backward},
+    };
+    const bool *backward = arg;
     int rank = sl_group_rank(group);
     sl_module *parts[3], *model;
     replica at;
     SL_TRY(create_part(2, NULL, &parts[0]));
-    SL_TRY(rank == 1 ? sl_module_create(&ops, NULL, &parts[1]) : create_part(0, NULL, &parts[1]));
+    SL_TRY(rank == 1 ? sl_module_create(&walls[*backward], NULL, &parts[1])
+                     : create_part(0, NULL, &parts[1]));
     SL_TRY(create_part(1, NULL, &parts[2]));
     SL_TRY(sl_sequential_create(parts, 3, &model));
     sl_status status = open_replica(group, model, &at);
     if (status == SL_OK)
         status = step(&at);
+    status = expect(status == SL_ERR_NUMERIC && strstr(sl_error_text(), "cannot go"),
+                    "every rank to fail with rank 1's error, got %s", sl_error_text());
+    if (status == SL_OK)
+        status = sl_group_barrier(group, NULL); /* nobody leaves before all know */
     close_replica(&at);
-    return expect(status == SL_ERR_NUMERIC, "every rank to fail with rank 1's error, got %s",
-                  sl_error_text());
+    return status;
 }
 
-static void backward_that_fails_on_one_rank_ends_the_step_on_all(void **state)
+static void module_that_fails_on_one_rank_ends_the_step_on_all(void **state)
 {
     (void)state;
-    for (int ranks = 2; ranks <= 4; ranks++)
-        check_ranks(fail_in_backward, NULL, ranks);
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        check_ranks(fail_on_rank_1, &(bool){false}, ranks);
+        check_ranks(fail_on_rank_1, &(bool){true}, ranks);
+    }
 }
 
 int main(void)
@@ -264,7 +283,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exchange_starts_while_backward_goes_on),
         cmocka_unit_test(order_of_sending_follows_the_gradients_of_the_first_step),
-        cmocka_unit_test(backward_that_fails_on_one_rank_ends_the_step_on_all),
+        cmocka_unit_test(module_that_fails_on_one_rank_ends_the_step_on_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
