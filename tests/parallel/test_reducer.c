@@ -26,19 +26,20 @@ static void ring(bell *at)
     pthread_mutex_unlock(&at->lock);
 }
 
-/* The limit only keeps a test that fails from hanging. */
-static sl_status wait_for(bell *at)
+static bool rings_within(bell *at, double seconds)
 {
     struct timespec limit;
     clock_gettime(CLOCK_REALTIME, &limit);
-    limit.tv_sec += 60;
+    int64_t nanoseconds = limit.tv_nsec + (int64_t)(seconds * 1e9);
+    limit.tv_sec += nanoseconds / 1000000000;
+    limit.tv_nsec = nanoseconds % 1000000000;
     int code = 0;
     pthread_mutex_lock(&at->lock);
     while (!at->rang && code == 0)
         code = pthread_cond_timedwait(&at->changed, &at->lock, &limit);
     bool rang = at->rang;
     pthread_mutex_unlock(&at->lock);
-    return expect(rang, "the bell to ring");
+    return rang;
 }
 
 /* ---- Modules with trained parameters that pass on what they get ------------------------- */
@@ -62,8 +63,8 @@ static sl_status part_backward(sl_module *module, sl_pass *pass, sl_tensor *grad
 {
     (void)pass;
     part *own = sl_module_state(module);
-    if (own->waits)
-        SL_TRY(wait_for(own->waits));
+    if (own->waits) /* the limit only keeps a test that fails from hanging */
+        SL_TRY(expect(rings_within(own->waits, 60), "the bell to ring"));
     for (int i = 0; i < own->count; i++)
         sl_tensor_f32(sl_parameter_grad(own->weights[i]))[0] += 1;
     return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
@@ -179,6 +180,69 @@ static void exchange_starts_while_backward_goes_on(void **state)
     check_ranks(exchange_before_the_end, NULL, 2);
 }
 
+/* ---- Modules that run twice ------------------------------------------------------------- */
+
+static sl_status twice_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                               sl_tensor **out)
+{
+    sl_tensor *middle;
+    sl_module *child = sl_module_child(module, 0);
+    SL_TRY(sl_module_forward(child, pass, in, &middle));
+    sl_status status = sl_module_forward(child, pass, middle, out);
+    sl_tensor_destroy(&middle);
+    return status;
+}
+
+/* Between the two it gives an exchange that comes too early the time to happen; one that comes
+ * right cannot happen before the end. */
+static sl_status twice_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                sl_tensor **grad_in)
+{
+    sl_tensor *middle;
+    sl_module *child = sl_module_child(module, 0);
+    bell *exchanged = *(bell **)sl_module_state(module);
+    SL_TRY(sl_module_backward(child, pass, grad_out, &middle));
+    sl_status status =
+        expect(!rings_within(exchanged, 0.05), "no exchange while gradients still come");
+    if (status == SL_OK)
+        status = sl_module_backward(child, pass, middle, grad_in);
+    sl_tensor_destroy(&middle);
+    return status;
+}
+
+static sl_status run_a_child_twice(sl_group *group, void *arg)
+{
+    (void)arg;
+    static const sl_module_ops ops = {.type = "Twice",
+                                      .forward = twice_forward,
+                                      .backward = twice_backward};
+    bell exchanged = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
+    bell **state = malloc(sizeof *state);
+    sl_module *child, *twice, *model;
+    replica at;
+    *state = &exchanged;
+    SL_TRY(create_part(1, NULL, &child));
+    SL_TRY(sl_module_create(&ops, state, &twice));
+    SL_TRY(sl_module_add_child(twice, "child", child));
+    SL_TRY(sl_sequential_create(&twice, 1, &model));
+    sl_status status = open_replica(group, model, &at);
+    if (status == SL_OK)
+        status = sl_ddp_register_hook(at.ddp, average_and_ring, &exchanged);
+    if (status == SL_OK)
+        status = step(&at);
+    const sl_tensor *grads = sl_parameter_set_bucket_grads(at.set, 0);
+    if (status == SL_OK)
+        status = expect(sl_tensor_f32(grads)[0] == 2, "both runs' gradients");
+    close_replica(&at);
+    return status;
+}
+
+static void gradients_of_a_module_that_runs_twice_wait_for_both_runs(void **state)
+{
+    (void)state;
+    check_ranks(run_a_child_twice, NULL, 2);
+}
+
 /* ---- Order ------------------------------------------------------------------------------ */
 
 static sl_status expect_order(const replica *at, const int *expected)
@@ -282,6 +346,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exchange_starts_while_backward_goes_on),
+        cmocka_unit_test(gradients_of_a_module_that_runs_twice_wait_for_both_runs),
         cmocka_unit_test(order_of_sending_follows_the_gradients_of_the_first_step),
         cmocka_unit_test(module_that_fails_on_one_rank_ends_the_step_on_all),
     };
