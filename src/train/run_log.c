@@ -3,6 +3,7 @@
 #include "sluice/train.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -71,6 +72,14 @@ static json_t *number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
+/* JSON's readers hold integers in 64 signed bits; a seed beyond them is written as a string. */
+static json_t *seed_value(uint64_t seed)
+{
+    char digits[24];
+    snprintf(digits, sizeof digits, "%" PRIu64, seed);
+    return seed <= INT64_MAX ? json_integer((json_int_t)seed) : json_string(digits);
+}
+
 static json_t *describe_model(const sl_model_options *model)
 {
     return json_pack("{sI sI sI sI sI so ss ss sb}", "ntokens", (json_int_t)model->ntokens,
@@ -111,7 +120,7 @@ static sl_status log_started(void *context, const sl_run_info *info)
     log->pipe = info->pipe;
     SL_TRY(empty(log));
     return write_record(log,
-                        json_pack("{ss ss ss* so sI sI so so si ss ss sI sI si sI ss so}", "record",
+                        json_pack("{ss ss ss* so sI sI so so si ss ss sI sI si so ss so}", "record",
                                   "run", "version", SLUICE_VERSION, "preset", options->preset,
                                   "model", describe_model(&options->model), "parameters",
                                   (json_int_t)info->total_parameters, "ntokens",
@@ -122,7 +131,7 @@ static sl_status log_started(void *context, const sl_run_info *info)
                                   sl_schedule_kind_name(options->schedule), "batch_size",
                                   (json_int_t)options->batch_size, "bptt",
                                   (json_int_t)options->bptt, "epochs", options->epochs, "seed",
-                                  (json_int_t)options->seed, "data", options->data, "lr",
+                                  seed_value(options->seed), "data", options->data, "lr",
                                   number(options->lr.lr)));
 }
 

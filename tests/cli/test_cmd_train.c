@@ -164,6 +164,20 @@ static void run_log_is_json_lines(void **state)
         json_decref(records[i]);
 }
 
+static void any_seed_is_logged_as_it_is(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char text[4096];
+    const char *path = scratch_path(in, "log.jsonl");
+    program_succeed(&run,
+                    "train --data %s " TINY_SHORT " --seed 18446744073709551615 --log-json %s",
+                    in->directory, path);
+    text[read_file(path, text, sizeof text - 1)] = '\0';
+    assert_int_equal(remove(path), 0);
+    check_text(text, "\"seed\":\"18446744073709551615\",");
+}
+
 static void refused_run_leaves_the_old_log(void **state)
 {
     scratch *in = *state;
@@ -357,6 +371,7 @@ int main(void)
         WITH_CORPUS(terminal_gets_a_live_line),
         WITH_CORPUS(devices_beyond_the_cores_are_warned_of),
         WITH_CORPUS(run_log_is_json_lines),
+        WITH_CORPUS(any_seed_is_logged_as_it_is),
         WITH_CORPUS(refused_run_leaves_the_old_log),
         WITH_CORPUS(impossible_value_is_one_sentence_and_leaves_nothing),
         WITH_SCRATCH(data_that_are_no_text_are_refused),
