@@ -9,7 +9,7 @@
 
 #include <string.h>
 
-enum { MAX_BLOCKS = 16, COMBINE_COLUMNS = 2048, EMBEDDING_COLUMNS = 64 };
+enum { MAX_BLOCKS = 16, COMBINE_COLUMNS = 2048 };
 
 typedef struct row_job {
     const sli_cpu_kernels *kernels;
@@ -81,7 +81,8 @@ static void embedding_backward_piece(void *argument, int64_t piece, int thread)
 
 void sli_cpu_embedding_backward(sl_device *device, const sli_embedding_backward *arguments)
 {
-    row_job job = {.pieces = sli_pieces_of(arguments->width, EMBEDDING_COLUMNS),
+    int64_t columns = sli_smaller(512, sli_larger(64, arguments->width / 8));
+    row_job job = {.pieces = sli_pieces_near(arguments->width, columns, 16),
                    .arguments = arguments};
     run(device, &job, embedding_backward_piece);
 }

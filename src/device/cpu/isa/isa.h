@@ -88,15 +88,22 @@ static inline void normal_f32(float x, float *density, float *integral)
     *integral = x < 0 ? tail : 1.0f - tail;
 }
 
+static inline void fold(float *lanes, int width)
+{
+    for (int l = 0; l < width; l++)
+        lanes[l] += lanes[l + width];
+}
+
 /* Lanes added in pairs: always the same order. */
 static inline float sum_of_lanes(const float *lanes)
 {
     float sum[LANES];
     memcpy(sum, lanes, sizeof sum);
-    for (int width = LANES / 2; width > 0; width /= 2)
-        for (int l = 0; l < width; l++)
-            sum[l] += sum[l + width];
-    return sum[0];
+    fold(sum, 16); /* spelled out: known widths become vectors */
+    fold(sum, 8);
+    fold(sum, 4);
+    fold(sum, 2);
+    return sum[0] + sum[1];
 }
 
 static inline float sum_f32(int64_t count, const float *x)

@@ -43,6 +43,8 @@ static inline void masks_fill(masks *m, int64_t sample, int64_t first_group, int
     m->sample = sample;
     m->first_group = first_group;
     m->groups = groups;
+    uint32_t threshold = m->threshold;
+    float scale = m->scale;
     uint32_t global = dropout->first_sample + (uint32_t)sample;
     for (int64_t g = 0; g < groups; g += RUN_GROUPS) {
         uint32_t words[RUN_WORDS];
@@ -50,7 +52,7 @@ static inline void masks_fill(masks *m, int64_t sample, int64_t first_group, int
                    words);
         float *to = m->values + 4 * g;
         for (int i = 0; i < RUN_WORDS; i++)
-            to[i] = words[i] >= m->threshold ? m->scale : 0.0f;
+            to[i] = words[i] >= threshold ? scale : 0.0f;
     }
 }
 
