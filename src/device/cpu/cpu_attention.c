@@ -3,7 +3,8 @@
  * A piece works on blocks of BLOCK queries, so that its score matrices are BLOCK x positions: the
  * memory grows with the length, not with its square. With the causal mask a block looks only at the
  * keys up to its last query. q, k and v stay where the projection put them: their rows are
- * 3 * heads * head_width apart.
+ * 3 * heads * head_width apart. Where one block is all, a head's matrices are so small that own
+ * kernels multiply them (small_product); they skip what the causal mask makes zero.
  *
  * Backward, with P = softmax(S), M the dropout multipliers, O = (P M) V and a gradient dO:
  *   dV = (P M)^T dO,  d(P M) = dO V^T,  dS = P (M d(P M) - D),  dQ = dS K,  dK = dS^T Q
@@ -28,6 +29,7 @@ typedef struct attention_job {
     float *log_sum_exp;
     float *workspace; /* [threads, thread_floats] */
     int64_t thread_floats;
+    bool small; /* one block, multiplied by own kernels */
     atomic_int code;
 } attention_job;
 
@@ -77,12 +79,26 @@ static void multiply(attention_job *job, sli_sgemm_shape shape, const float *a, 
         atomic_compare_exchange_strong(&job->code, &none, code);
 }
 
-/* scores [rows, columns] = rows of a times rows of b: [rows, d] [columns, d]^T. */
-static void multiply_rows(attention_job *job, const sli_score_block *block, const float *a,
-                          int64_t lda, const float *b, int64_t ldb, float *scores)
+static void multiply_small(const attention_job *job, sli_small_product product, sli_triangle causal)
 {
-    sli_sgemm_shape shape = {false,           true, block->rows, block->columns,
-                             job->head_width, lda,  ldb,         block->ld};
+    product.triangle = job->causal ? causal : SLI_WHOLE;
+    job->kernels->small_product(&product);
+}
+
+/* scores [rows, columns] = rows of a times rows of b: [rows, d] [columns, d]^T. `turned` [d,
+ * positions] is for b's transpose. */
+static void multiply_rows(attention_job *job, const sli_score_block *block, const float *a,
+                          int64_t lda, const float *b, int64_t ldb, float *turned, float *scores)
+{
+    int64_t d = job->head_width;
+    if (job->small) {
+        job->kernels->transpose(block->columns, d, b, ldb, turned);
+        sli_small_product product = {block->rows, block->columns, d,      a,         lda,      1,
+                                     turned,      block->columns, scores, block->ld, SLI_WHOLE};
+        multiply_small(job, product, SLI_C_LOWER);
+        return;
+    }
+    sli_sgemm_shape shape = {false, true, block->rows, block->columns, d, lda, ldb, block->ld};
     multiply(job, shape, a, b, 0, scores);
 }
 
@@ -90,8 +106,14 @@ static void multiply_rows(attention_job *job, const sli_score_block *block, cons
 static void multiply_scores(attention_job *job, const sli_score_block *block, const float *scores,
                             const float *b, int64_t ldb, float *to, int64_t ldto)
 {
-    sli_sgemm_shape shape = {false,          false,     block->rows, job->head_width,
-                             block->columns, block->ld, ldb,         ldto};
+    int64_t d = job->head_width;
+    if (job->small) {
+        sli_small_product product = {block->rows, d,  block->columns, scores,   block->ld, 1, b,
+                                     ldb,         to, ldto,           SLI_WHOLE};
+        multiply_small(job, product, SLI_A_LOWER);
+        return;
+    }
+    sli_sgemm_shape shape = {false, false, block->rows, d, block->columns, block->ld, ldb, ldto};
     multiply(job, shape, scores, b, 0, to);
 }
 
@@ -100,21 +122,49 @@ static void multiply_transposed(attention_job *job, const sli_score_block *block
                                 const float *scores, const float *b, int64_t ldb, float beta,
                                 float *to, int64_t ldto)
 {
-    sli_sgemm_shape shape = {true, false, block->columns, job->head_width, block->rows, block->ld,
-                             ldb,  ldto};
+    int64_t d = job->head_width;
+    if (job->small) {
+        sli_small_product product = {block->columns, d, block->rows, scores, 1,
+                                     block->ld,      b, ldb,         to,     ldto,
+                                     SLI_WHOLE};
+        multiply_small(job, product, SLI_A_UPPER);
+        return;
+    }
+    sli_sgemm_shape shape = {true, false, block->columns, d, block->rows, block->ld, ldb, ldto};
     multiply(job, shape, scores, b, beta, to);
+}
+
+/* ---- One head --------------------------------------------------------------------------- */
+
+/* A thread's workspace: two score blocks and a transposed matrix. Forward needs one block. */
+typedef struct workspace {
+    float *scores, *grads, *turned;
+} workspace;
+
+static int64_t block_floats(const attention_job *job)
+{
+    return sli_divide_up(sli_smaller(BLOCK, job->positions) * job->positions, 16) * 16;
+}
+
+static workspace thread_workspace(const attention_job *job, int thread)
+{
+    workspace w;
+    w.turned = job->workspace + thread * job->thread_floats;
+    w.scores = w.turned + (job->small ? job->head_width * job->positions : 0);
+    w.grads = w.scores + block_floats(job);
+    return w;
 }
 
 static void forward_piece(void *argument, int64_t piece, int thread)
 {
     attention_job *job = argument;
     head h = find_head(job, piece);
-    float *scores = job->workspace + thread * job->thread_floats;
+    workspace w = thread_workspace(job, thread);
     for (int64_t first = 0; first < job->positions; first += BLOCK) {
         sli_score_block block = score_block(job, &h, first);
-        multiply_rows(job, &block, h.q + first * h.ld, h.ld, h.k, h.ld, scores);
-        job->kernels->softmax(&block, scores);
-        multiply_scores(job, &block, scores, h.v, h.ld, job->to + h.out_at + first * h.out_ld,
+        multiply_rows(job, &block, h.q + first * h.ld, h.ld, h.k, h.ld, w.turned, w.scores);
+        job->kernels->softmax(&block, w.scores);
+        multiply_scores(job, &block, w.scores, h.v, h.ld, job->to + h.out_at + first * h.out_ld,
                         h.out_ld);
     }
 }
@@ -125,8 +175,7 @@ static void backward_piece(void *argument, int64_t piece, int thread)
 {
     attention_job *job = argument;
     head h = find_head(job, piece);
-    float *scores = job->workspace + thread * job->thread_floats;
-    float *grads = scores + sli_smaller(BLOCK, job->positions) * job->positions;
+    workspace w = thread_workspace(job, thread);
     float *grad_q = job->to + h.qkv_at, *grad_k = grad_q + h.out_ld, *grad_v = grad_k + h.out_ld;
     float inner[BLOCK], beta = 0;
     for (int64_t first = (job->positions - 1) / BLOCK * BLOCK; first >= 0; first -= BLOCK) {
@@ -135,12 +184,12 @@ static void backward_piece(void *argument, int64_t piece, int thread)
         const float *out = job->out + h.out_at + first * h.out_ld;
         const float *grad_out = job->grad_out + h.out_at + first * h.out_ld;
         job->kernels->row_products(block.rows, job->head_width, h.out_ld, out, grad_out, inner);
-        multiply_rows(job, &block, q, h.ld, h.k, h.ld, scores);
-        multiply_rows(job, &block, grad_out, h.out_ld, h.v, h.ld, grads);
-        job->kernels->softmax_backward(&block, scores, grads, inner);
-        multiply_transposed(job, &block, scores, grad_out, h.out_ld, beta, grad_v, h.ld);
-        multiply_transposed(job, &block, grads, q, h.ld, beta, grad_k, h.ld);
-        multiply_scores(job, &block, grads, h.k, h.ld, grad_q + first * h.ld, h.ld);
+        multiply_rows(job, &block, q, h.ld, h.k, h.ld, w.turned, w.scores);
+        multiply_rows(job, &block, grad_out, h.out_ld, h.v, h.ld, w.turned, w.grads);
+        job->kernels->softmax_backward(&block, w.scores, w.grads, inner);
+        multiply_transposed(job, &block, w.scores, grad_out, h.out_ld, beta, grad_v, h.ld);
+        multiply_transposed(job, &block, w.grads, q, h.ld, beta, grad_k, h.ld);
+        multiply_scores(job, &block, w.grads, h.k, h.ld, grad_q + first * h.ld, h.ld);
         beta = 1;
     }
 }
@@ -153,14 +202,17 @@ static sl_status run(sl_device *device, attention_job *job, int64_t samples, int
         return SL_OK;
     job->kernels = sli_cpu(device)->kernels;
     atomic_init(&job->code, 0);
-    job->thread_floats = matrices * sli_smaller(BLOCK, job->positions) * job->positions;
-    job->thread_floats = sli_divide_up(job->thread_floats, 16) * 16;
+    job->small = job->positions <= BLOCK && job->positions >= SLI_SMALL_LEAST &&
+                 job->head_width >= SLI_SMALL_LEAST;
+    job->thread_floats = matrices * block_floats(job);
+    if (job->small)
+        job->thread_floats += job->head_width * job->positions;
     size_t bytes = (size_t)(job->thread_floats * device->threads) * sizeof(float);
-    void *workspace;
-    SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &workspace));
-    job->workspace = workspace;
+    void *memory;
+    SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &memory));
+    job->workspace = memory;
     sli_pool_run(sli_cpu(device)->pool, samples * job->heads, function, job);
-    sli_device_release(device, SL_MEMORY_WORKSPACE, workspace, bytes);
+    sli_device_release(device, SL_MEMORY_WORKSPACE, memory, bytes);
     sli_sgemm_shape shape = {.m = job->positions, .n = job->positions, .k = job->head_width};
     return sli_sgemm_error("attention", &shape, atomic_load(&job->code));
 }

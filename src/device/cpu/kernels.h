@@ -21,6 +21,29 @@ typedef struct sli_score_block {
     float *log_sum_exp; /* [rows] or NULL: written by forward, read by backward */
 } sli_score_block;
 
+/* What is known to be zero, or not needed, in a product of square causal scores. */
+typedef enum sli_triangle {
+    SLI_WHOLE,
+    SLI_A_LOWER, /* a[i, k] is 0 for k > i */
+    SLI_A_UPPER, /* a[i, k] is 0 for k < i */
+    SLI_C_LOWER  /* c[i, j] is not needed for j > i, and need not be written */
+} sli_triangle;
+
+/* c [m, n] = a [m, k] b [k, n]. a's element (i, k) is a[i * a_row + k * a_step]. n is at least
+ * SLI_SMALL_LEAST, m and k at least 1. */
+typedef struct sli_small_product {
+    int64_t m, n, k;
+    const float *a;
+    int64_t a_row, a_step;
+    const float *b;
+    int64_t ldb;
+    float *c;
+    int64_t ldc;
+    sli_triangle triangle;
+} sli_small_product;
+
+enum { SLI_SMALL_LEAST = 16 };
+
 typedef struct sli_cpu_kernels {
     const char *isa;
 
@@ -52,6 +75,10 @@ typedef struct sli_cpu_kernels {
     /* inner[row] = sum over width of a[row] * b[row]; both have row distance ld. */
     void (*row_products)(int64_t rows, int64_t width, int64_t ld, const float *a, const float *b,
                          float *inner);
+
+    void (*small_product)(const sli_small_product *product);
+    /* to [columns, rows] = the transpose of from [rows, columns] with row distance ld. */
+    void (*transpose)(int64_t rows, int64_t columns, const float *from, int64_t ld, float *to);
 
     void (*cross_entropy)(const sli_cross_entropy *arguments, int64_t first_row, int64_t rows);
 

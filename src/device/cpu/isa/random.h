@@ -1,0 +1,105 @@
+/* Philox-4x32-10 (core/philox.h) on sixteen counters that follow each other.
+ *
+ * Each counter takes one 64-bit lane for each of its words, of which only the lower half counts:
+ * then a product is one instruction, its upper half one shift away, and nothing is rearranged
+ * between rounds. Compilers do not find that instruction in a plain loop, hence the vectors. */
+#ifndef SLI_DEVICE_CPU_ISA_RANDOM_H
+#define SLI_DEVICE_CPU_ISA_RANDOM_H
+
+#include "device/cpu/isa/isa.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+enum { RUN_GROUPS = 16, RUN_WORDS = 4 * RUN_GROUPS };
+
+#if defined(__AVX512F__)
+typedef uint64_t word_lanes __attribute__((vector_size(64)));
+static inline word_lanes multiply_lower(word_lanes a, word_lanes b)
+{
+    return (word_lanes)_mm512_mul_epu32((__m512i)a, (__m512i)b);
+}
+#elif defined(__AVX2__)
+typedef uint64_t word_lanes __attribute__((vector_size(32)));
+static inline word_lanes multiply_lower(word_lanes a, word_lanes b)
+{
+    return (word_lanes)_mm256_mul_epu32((__m256i)a, (__m256i)b);
+}
+#elif defined(__SSE2__)
+typedef uint64_t word_lanes __attribute__((vector_size(16)));
+static inline word_lanes multiply_lower(word_lanes a, word_lanes b)
+{
+    return (word_lanes)_mm_mul_epu32((__m128i)a, (__m128i)b);
+}
+#else
+typedef uint64_t word_lanes __attribute__((vector_size(16)));
+static inline word_lanes multiply_lower(word_lanes a, word_lanes b)
+{
+    return (a & 0xFFFFFFFFu) * (b & 0xFFFFFFFFu);
+}
+#endif
+
+enum { WORD_LANES = sizeof(word_lanes) / sizeof(uint64_t) };
+
+typedef struct counters {
+    word_lanes c[4]; /* the upper halves of the lanes are arbitrary */
+} counters;
+
+static inline word_lanes same_in_all(uint64_t value)
+{
+    return (word_lanes){0} + value;
+}
+
+static inline counters philox_round(counters x, uint32_t k0, uint32_t k1)
+{
+    word_lanes product0 = multiply_lower(x.c[0], same_in_all(0xD2511F53u));
+    word_lanes product1 = multiply_lower(x.c[2], same_in_all(0xCD9E8D57u));
+    counters next = {{(product1 >> 32) ^ x.c[1] ^ same_in_all(k0), product1,
+                      (product0 >> 32) ^ x.c[3] ^ same_in_all(k1), product0}};
+    return next;
+}
+
+/* The ten rounds on two vectors, which fill the processor and fit into its registers. Word 0 and 1
+ * of each counter go to words01, word 2 and 3 to words23. */
+static inline void random_pair(sli_philox_key key, counters a, counters b, uint64_t *words01,
+                               uint64_t *words23)
+{
+    uint32_t k0 = key.word[0], k1 = key.word[1];
+    for (int round = 0; round < 10; round++) {
+        a = philox_round(a, k0, k1);
+        b = philox_round(b, k0, k1);
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    word_lanes out01[2] = {(a.c[0] & 0xFFFFFFFFu) | a.c[1] << 32,
+                           (b.c[0] & 0xFFFFFFFFu) | b.c[1] << 32};
+    word_lanes out23[2] = {(a.c[2] & 0xFFFFFFFFu) | a.c[3] << 32,
+                           (b.c[2] & 0xFFFFFFFFu) | b.c[3] << 32};
+    memcpy(words01, out01, sizeof out01);
+    memcpy(words23, out23, sizeof out23);
+}
+
+/* The words of groups first … first + RUN_GROUPS - 1, whose other counters are c1, c2, c3, in their
+ * order: words[4 * group + word]. */
+static inline void random_run(sli_philox_key key, uint32_t first, uint32_t c1, uint32_t c2,
+                              uint32_t c3, uint32_t words[RUN_WORDS])
+{
+    static const uint64_t steps[RUN_GROUPS] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                               8, 9, 10, 11, 12, 13, 14, 15};
+    uint64_t words01[RUN_GROUPS], words23[RUN_GROUPS], ordered[2 * RUN_GROUPS];
+    for (int g = 0; g < RUN_GROUPS; g += 2 * WORD_LANES) {
+        word_lanes numbers[2];
+        memcpy(numbers, steps + g, sizeof numbers);
+        counters a = {{numbers[0] + first, same_in_all(c1), same_in_all(c2), same_in_all(c3)}};
+        counters b = {{numbers[1] + first, a.c[1], a.c[2], a.c[3]}};
+        random_pair(key, a, b, words01 + g, words23 + g);
+    }
+    for (int g = 0; g < RUN_GROUPS; g++) {
+        ordered[2 * g] = words01[g];
+        ordered[2 * g + 1] = words23[g];
+    }
+    memcpy(words, ordered, sizeof ordered);
+}
+
+#endif

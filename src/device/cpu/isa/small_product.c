@@ -1,0 +1,100 @@
+/* Products of the small matrices of attention, where calling a library costs more than the product.
+ *
+ * c is made in tiles of ROWS rows and up to COLUMNS vectors whose sums stay in registers. A tile
+ * that would pass the last row or column is moved back, so that it makes some elements again, with
+ * the same result: all vectors are whole. */
+#include "device/cpu/isa/kernel_names.h"
+
+#if defined(__AVX512F__)
+enum { VECTOR_BYTES = 64, ROWS = 6, COLUMNS = 4 }; /* of 32 registers */
+#elif defined(__AVX2__)
+enum { VECTOR_BYTES = 32, ROWS = 4, COLUMNS = 3 }; /* of 16 */
+#else
+enum { VECTOR_BYTES = 16, ROWS = 4, COLUMNS = 3 };
+#endif
+enum { WIDTH = VECTOR_BYTES / sizeof(float) };
+
+/* Loaded from and stored to any float's address. */
+typedef float vector __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
+
+typedef struct tile {
+    const float *a[ROWS]; /* a's rows */
+    float *c[ROWS];
+    int64_t column[COLUMNS]; /* where the vectors begin */
+    int64_t first, end;      /* of the inner dimension */
+} tile;
+
+/* Inlined with a constant `columns`. */
+static inline __attribute__((always_inline)) void make_tile(const sli_small_product *p,
+                                                            const tile *t, int columns)
+{
+    vector sum[ROWS][COLUMNS];
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < columns; v++)
+            sum[r][v] = (vector){0};
+    for (int64_t k = t->first; k < t->end; k++) {
+        vector b[COLUMNS];
+        for (int v = 0; v < columns; v++)
+            b[v] = *(const vector *)(p->b + k * p->ldb + t->column[v]);
+        for (int r = 0; r < ROWS; r++) {
+            float a = t->a[r][k * p->a_step];
+            for (int v = 0; v < columns; v++)
+                sum[r][v] += a * b[v];
+        }
+    }
+    for (int r = 0; r < ROWS; r++)
+        for (int v = 0; v < columns; v++)
+            *(vector *)(t->c[r] + t->column[v]) = sum[r][v];
+}
+
+static void make_row_of_tiles(const sli_small_product *p, tile *t, int64_t columns)
+{
+    for (int64_t start = 0; start < columns; start += COLUMNS * WIDTH) {
+        int64_t left = (columns - start + WIDTH - 1) / WIDTH;
+        for (int v = 0; v < COLUMNS; v++) {
+            int64_t column = start + v * WIDTH, last = p->n - WIDTH;
+            t->column[v] = column < last ? column : last;
+        }
+        if (left >= COLUMNS)
+            make_tile(p, t, COLUMNS);
+        else if (left == 3)
+            make_tile(p, t, 3);
+        else if (left == 2)
+            make_tile(p, t, 2);
+        else
+            make_tile(p, t, 1);
+    }
+}
+
+void SLI_OF_ISA(sli_small_product)(const sli_small_product *p)
+{
+    for (int64_t row = 0; row < p->m; row += ROWS) {
+        tile t;
+        int64_t end = row + ROWS < p->m ? row + ROWS : p->m;
+        for (int r = 0; r < ROWS; r++) {
+            int64_t i = row + r < p->m ? row + r : p->m - 1;
+            t.a[r] = p->a + i * p->a_row;
+            t.c[r] = p->c + i * p->ldc;
+        }
+        t.first = p->triangle == SLI_A_UPPER ? row : 0;
+        t.end = p->triangle == SLI_A_LOWER ? end : p->k;
+        make_row_of_tiles(p, &t, p->triangle == SLI_C_LOWER ? end : p->n);
+    }
+}
+
+void SLI_OF_ISA(sli_transpose)(int64_t rows, int64_t columns, const float *from, int64_t ld,
+                               float *to)
+{
+    enum { TOGETHER = 4 }; /* rows whose elements are stored at once */
+    int64_t whole = rows - rows % TOGETHER;
+    for (int64_t i = 0; i < whole; i += TOGETHER)
+        for (int64_t j = 0; j < columns; j++) {
+            float four[TOGETHER];
+            for (int r = 0; r < TOGETHER; r++)
+                four[r] = from[(i + r) * ld + j];
+            memcpy(to + j * rows + i, four, sizeof four);
+        }
+    for (int64_t i = whole; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++)
+            to[j * rows + i] = from[i * ld + j];
+}
