@@ -51,7 +51,8 @@ typedef struct sl_train_options {
     uint64_t seed;
     bool allow_nan;
 
-    const char *init; /* safetensors to start from; NULL: random */
+    const char *init; /* safetensors to start from, the vocabulary beside it, where there is one,
+                         instead of the data's own; NULL: random */
     const char *save; /* safetensors to write; NULL: none */
 } sl_train_options;
 
@@ -70,6 +71,7 @@ sl_status sl_train_options_check(const sl_train_options *options);
 /* ---- What a run will need --------------------------------------------------------------- */
 
 typedef struct sl_stage_plan {
+    char device[32];  /* its name */
     int first, count; /* modules */
     int64_t parameter_elements;
     int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
@@ -104,6 +106,12 @@ typedef struct sl_step_info {
     double loss, grad_norm, lr, seconds;
 } sl_step_info;
 
+/* An evaluation under way. */
+typedef struct sl_evaluating_info {
+    sl_split split;
+    int64_t epoch, batch, batches; /* `batch` of `batches` is done, from 1 */
+} sl_evaluating_info;
+
 typedef struct sl_eval_info {
     sl_split split;
     int64_t epoch, tokens;
@@ -125,6 +133,7 @@ typedef struct sl_reporter {
     void *context;
     sl_status (*started)(void *context, const sl_run_info *info);
     sl_status (*step)(void *context, const sl_step_info *info);
+    sl_status (*evaluating)(void *context, const sl_evaluating_info *info);
     sl_status (*evaluated)(void *context, const sl_eval_info *info);
     sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
 } sl_reporter;
@@ -137,8 +146,8 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
                        int reporter_count, sl_run_result *result);
 
 /* The run as JSON lines: one `run` record, a `step` a batch, `eval`, `memory` (per device, after
- * every evaluation), `end`. The file is opened at once, and
- * emptied when the run begins; where none begins, an old log stays and no new one is left. */
+ * every evaluation), `end`. The file is opened at once, and emptied when the run begins; where none
+ * begins, an old log stays and no new one is left. */
 typedef struct sl_run_log sl_run_log;
 sl_status sl_run_log_create(const char *path, sl_run_log **out);
 void sl_run_log_destroy(sl_run_log **log);
@@ -163,10 +172,23 @@ sl_status sl_weights_vocab_path(const char *path, char **out);
 
 /* ---- Using a trained model -------------------------------------------------------------- */
 
-/* True mean of the loss per token over a split's blocks (max_batches 0: all of them). */
-sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens, int64_t batch_size,
-                             int64_t bptt, int64_t max_batches, double *mean_loss,
-                             int64_t *tokens_scored);
+typedef struct sl_evaluate_options {
+    int64_t batch_size, bptt;
+    int64_t max_batches; /* 0: all */
+    /* (optional) Called after each batch, from 1; an error of its own ends the evaluation. */
+    sl_status (*progress)(void *context, int64_t batch, int64_t batches);
+    void *context;
+} sl_evaluate_options;
+
+typedef struct sl_evaluation {
+    double loss, perplexity; /* the true mean per token, and exp of it */
+    int64_t tokens;          /* scored */
+} sl_evaluation;
+
+/* Scores every token of a split's blocks but each column's first against those before it in its
+ * block, through the pipe in evaluation mode. Errors: as sl_batchify and sl_pipe_evaluate. */
+sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
+                             const sl_evaluate_options *options, sl_evaluation *out);
 
 typedef struct sl_generate_options {
     int64_t context;    /* tokens of the past that the model sees; 0: 35 */

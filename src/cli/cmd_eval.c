@@ -4,7 +4,6 @@
 #include "cli/saved_model.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -74,23 +73,29 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-static sl_status evaluate(const settings *from, const cli_saved_model *saved)
+static sl_status read_split(const settings *from, const sl_vocab *vocab, sl_tokens *out)
 {
     char *path;
-    sl_tokens tokens;
-    double loss;
-    int64_t scored;
     SL_TRY(sl_split_path(from->data, from->split, &path));
-    sl_status status = sl_tokens_read(saved->vocab, path, &tokens);
+    sl_status status = sl_tokens_read(vocab, path, out);
     free(path);
-    if (status != SL_OK)
-        return status;
-    status = sl_evaluate_tokens(saved->pipe, &tokens, from->batch_size, from->bptt,
-                                from->max_batches, &loss, &scored);
+    return status;
+}
+
+static sl_status evaluate(const settings *from, const cli_saved_model *saved)
+{
+    sl_tokens tokens;
+    sl_evaluation result;
+    SL_TRY(read_split(from, saved->vocab, &tokens));
+    sl_status status = sl_evaluate_tokens(saved->pipe, &tokens,
+                                          &(sl_evaluate_options){.batch_size = from->batch_size,
+                                                                 .bptt = from->bptt,
+                                                                 .max_batches = from->max_batches},
+                                          &result);
     sl_tokens_free(&tokens);
     if (status == SL_OK)
         printf("%s loss %.4f | %s ppl %.2f | %" PRId64 " tokens\n", sl_split_name(from->split),
-               loss, sl_split_name(from->split), exp(loss), scored);
+               result.loss, sl_split_name(from->split), result.perplexity, result.tokens);
     return status;
 }
 

@@ -1,7 +1,6 @@
 /* sluice model: what a model consists of and will need, without building it. */
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "cli/progress.h"
 #include "cli/run_options.h"
 
 #include <stdio.h>
@@ -52,6 +51,55 @@ static sl_status count_types(const char *data, int64_t *ntokens)
     return SL_OK;
 }
 
+/* ---- What is shown ----------------------------------------------------------------------- */
+
+static void print_modules(const sl_train_options *train, const sl_module *model)
+{
+    char parameters[CLI_NUMBER_BYTES], shape_text[SL_SHAPE_TEXT_BYTES];
+    sl_shape shape = sl_shape_2d(train->batch_size, train->bptt);
+    printf("%-4s %-24s %-20s %14s\n", "name", "type", "output", "parameters");
+    for (int i = 0; i < sl_module_child_count(model); i++) {
+        const sl_module *module = sl_module_child(model, i);
+        sl_shape out;
+        if (sl_module_output_shape(module, &shape, &out) != SL_OK)
+            break;
+        shape = out;
+        printf("%-4d %-24s %-20s %14s\n", i, sl_module_type(module),
+               sl_shape_text(&shape, shape_text),
+               cli_with_commas(sl_module_parameter_elements(module), parameters));
+    }
+}
+
+static void print_plan(const sl_plan *plan)
+{
+    char parameters[CLI_NUMBER_BYTES], gradients[CLI_NUMBER_BYTES], state[CLI_NUMBER_BYTES],
+        activations[CLI_NUMBER_BYTES], modules[CLI_NUMBER_BYTES];
+    printf("%-6s %-10s %-10s %14s %12s %12s %12s %12s\n", "stage", "device", "modules", "elements",
+           "parameters", "gradients", "optimizer", "activations");
+    for (int s = 0; s < plan->stages; s++) {
+        const sl_stage_plan *stage = &plan->stage[s];
+        char elements[CLI_NUMBER_BYTES];
+        snprintf(modules, sizeof modules, "%d-%d", stage->first, stage->first + stage->count - 1);
+        printf("%-6d %-10s %-10s %14s %12s %12s %12s %12s\n", s, stage->device, modules,
+               cli_with_commas(stage->parameter_elements, elements),
+               cli_bytes_text(stage->parameter_bytes, parameters),
+               cli_bytes_text(stage->gradient_bytes, gradients),
+               cli_bytes_text(stage->optimizer_bytes, state),
+               cli_bytes_text(stage->activation_bytes, activations));
+    }
+}
+
+static void print_model(const sl_train_options *train, const sl_module *model, const sl_plan *plan)
+{
+    char total[CLI_NUMBER_BYTES];
+    print_modules(train, model);
+    printf("\n");
+    print_plan(plan);
+    printf("\nA run of several epochs keeps a copy of the best parameters as well.\n"
+           "Total parameters in model: %s\n",
+           cli_with_commas(plan->total_parameters, total));
+}
+
 static sl_status run(settings *from)
 {
     sl_train_options *train = &from->run.train;
@@ -64,7 +112,7 @@ static sl_status run(settings *from)
     SL_TRY(sl_transformer_lm_create(&train->model, &model));
     sl_status status = sl_plan_create(train, model, &plan);
     if (status == SL_OK)
-        cli_print_model(train, model, &plan);
+        print_model(train, model, &plan);
     sl_module_destroy(&model);
     return status;
 }

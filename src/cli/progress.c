@@ -39,28 +39,50 @@ static const char *duration_text(double seconds, char text[CLI_NUMBER_BYTES])
     return text;
 }
 
-static void draw_live(cli_progress *progress, const sl_step_info *step)
+/* Whether the live line may be drawn (again) now. */
+static bool is_due(cli_progress *progress)
 {
-    enum { BAR = 24 };
     const double pause = 0.1; /* a person cannot read faster */
     double now = clock_seconds();
-    if (!progress->live || now - progress->live_time < pause)
-        return;
+    if (!progress->live || progress->quiet || now - progress->live_time < pause)
+        return false;
     progress->live_time = now;
-    char bar[BAR + 1], left[CLI_NUMBER_BYTES];
-    int done = (int)(BAR * step->batch / step->batches_per_epoch);
-    memset(bar, ' ', BAR);
-    memset(bar, '#', (size_t)done);
-    bar[BAR] = '\0';
+    progress->live_shown = true;
+    return true;
+}
+
+/* "[#####     ] 10/50" */
+static void draw_bar(int64_t done, int64_t all)
+{
+    enum { BAR = 24 };
+    static const char full[] = "########################";
+    int length = (int)(BAR * done / all);
+    fprintf(stderr, "[%-*.*s] %" PRId64 "/%" PRId64, BAR, length, full, done, all);
+}
+
+static void draw_step(cli_progress *progress, const sl_step_info *step)
+{
+    char left[CLI_NUMBER_BYTES];
+    if (!is_due(progress))
+        return;
     double each = progress->trained_seconds / (double)step->step;
-    fprintf(stderr,
-            "\r\033[Kepoch %" PRId64 " [%s] %" PRId64 "/%" PRId64
-            " | loss %.3f | %.0f tokens/s | %s left to train",
-            step->epoch, bar, step->batch, step->batches_per_epoch, step->loss,
+    fprintf(stderr, "\r\033[Kepoch %" PRId64 " ", step->epoch);
+    draw_bar(step->batch, step->batches_per_epoch);
+    fprintf(stderr, " | loss %.3f | %.0f tokens/s | %s left to train", step->loss,
             (double)step->tokens / step->seconds,
             duration_text(each * (double)(progress->total_batches - step->step), left));
     fflush(stderr);
-    progress->live_shown = true;
+}
+
+static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
+{
+    cli_progress *progress = context;
+    if (is_due(progress)) {
+        fprintf(stderr, "\r\033[K%s ", info->split == SL_SPLIT_VALID ? "validation" : "test");
+        draw_bar(info->batch, info->batches);
+        fflush(stderr);
+    }
+    return SL_OK;
 }
 
 /* ---- Lines -------------------------------------------------------------------------------- */
@@ -114,12 +136,20 @@ static sl_status print_started(void *context, const sl_run_info *info)
     return SL_OK;
 }
 
+/* Two decimals, as in the tutorials, or an exponent where they would show little. */
+static const char *rate_text(double lr, char text[CLI_NUMBER_BYTES])
+{
+    snprintf(text, CLI_NUMBER_BYTES, lr == 0 || lr >= 0.1 ? "%.2f" : "%.2e", lr);
+    return text;
+}
+
 static void print_interval(cli_progress *progress, const sl_step_info *step)
 {
+    char lr[CLI_NUMBER_BYTES];
     double loss = progress->interval_loss / (double)progress->interval_tokens;
     printf("| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
-           " batches | lr %02.2f | ms/batch %5.2f | loss %5.2f | ppl %8.2f | %.0f tokens/s\n",
-           step->epoch, step->batch, step->batches_per_epoch, step->lr,
+           " batches | lr %s | ms/batch %5.2f | loss %5.2f | ppl %8.2f | %.0f tokens/s\n",
+           step->epoch, step->batch, step->batches_per_epoch, rate_text(step->lr, lr),
            1e3 * progress->interval_seconds / (double)progress->interval_batches, loss, exp(loss),
            (double)progress->interval_tokens / progress->interval_seconds);
     fflush(stdout);
@@ -142,7 +172,7 @@ static sl_status print_step(void *context, const sl_step_info *step)
         clear_live(progress);
         print_interval(progress, step);
     } else {
-        draw_live(progress, step);
+        draw_step(progress, step);
     }
     return SL_OK;
 }
@@ -177,52 +207,10 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
 
 sl_reporter cli_progress_reporter(cli_progress *progress)
 {
-    return (sl_reporter){progress, print_started, print_step, print_evaluated, print_finished};
-}
-
-/* ---- The layer table ---------------------------------------------------------------------- */
-
-static void print_modules(const sl_train_options *options, const sl_module *model)
-{
-    char parameters[CLI_NUMBER_BYTES], shape_text[SL_SHAPE_TEXT_BYTES];
-    sl_shape shape = sl_shape_2d(options->batch_size, options->bptt);
-    printf("%-4s %-24s %-20s %14s\n", "name", "type", "output", "parameters");
-    for (int i = 0; i < sl_module_child_count(model); i++) {
-        const sl_module *module = sl_module_child(model, i);
-        sl_shape out;
-        if (sl_module_output_shape(module, &shape, &out) != SL_OK)
-            break;
-        shape = out;
-        printf("%-4d %-24s %-20s %14s\n", i, sl_module_type(module),
-               sl_shape_text(&shape, shape_text),
-               cli_with_commas(sl_module_parameter_elements(module), parameters));
-    }
-}
-
-static void print_plan(const sl_plan *plan)
-{
-    char parameters[CLI_NUMBER_BYTES], gradients[CLI_NUMBER_BYTES], state[CLI_NUMBER_BYTES],
-        activations[CLI_NUMBER_BYTES], modules[CLI_NUMBER_BYTES];
-    printf("%-6s %-10s %14s %12s %12s %12s %12s\n", "stage", "modules", "elements", "parameters",
-           "gradients", "optimizer", "activations");
-    for (int s = 0; s < plan->stages; s++) {
-        const sl_stage_plan *stage = &plan->stage[s];
-        char elements[CLI_NUMBER_BYTES];
-        snprintf(modules, sizeof modules, "%d-%d", stage->first, stage->first + stage->count - 1);
-        printf("%-6d %-10s %14s %12s %12s %12s %12s\n", s, modules,
-               cli_with_commas(stage->parameter_elements, elements),
-               cli_bytes_text(stage->parameter_bytes, parameters),
-               cli_bytes_text(stage->gradient_bytes, gradients),
-               cli_bytes_text(stage->optimizer_bytes, state),
-               cli_bytes_text(stage->activation_bytes, activations));
-    }
-}
-
-void cli_print_model(const sl_train_options *options, const sl_module *model, const sl_plan *plan)
-{
-    char total[CLI_NUMBER_BYTES];
-    print_modules(options, model);
-    printf("\n");
-    print_plan(plan);
-    printf("\nTotal parameters in model: %s\n", cli_with_commas(plan->total_parameters, total));
+    return (sl_reporter){.context = progress,
+                         .started = print_started,
+                         .step = print_step,
+                         .evaluating = draw_evaluating,
+                         .evaluated = print_evaluated,
+                         .finished = print_finished};
 }

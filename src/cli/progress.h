@@ -21,8 +21,4 @@ typedef struct cli_progress {
 
 sl_reporter cli_progress_reporter(cli_progress *progress);
 
-/* The table of modules and the partition, as `sluice model` and the beginning of a run show them.
- */
-void cli_print_model(const sl_train_options *options, const sl_module *model, const sl_plan *plan);
-
 #endif

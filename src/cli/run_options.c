@@ -41,6 +41,7 @@ enum {
     KEY_NESTEROV,
     KEY_WEIGHT_DECAY,
     KEY_BETAS,
+    KEY_EPS,
     KEY_SEED,
     KEY_ALLOW_NAN,
 };
@@ -99,6 +100,7 @@ static const struct argp_option run_options[] = {
     {"dampening", KEY_DAMPENING, "X", 0, "SGD's dampening", 6},
     {"nesterov", KEY_NESTEROV, NULL, 0, "Nesterov momentum", 6},
     {"betas", KEY_BETAS, "B1,B2", 0, "AdamW's averages (default 0.9,0.999)", 6},
+    {"eps", KEY_EPS, "X", 0, "AdamW's smallest divisor (default 1e-8)", 6},
     {"weight-decay", KEY_WEIGHT_DECAY, "X", 0, "Weight decay", 6},
     {"seed", KEY_SEED, "S", 0, "Seed of initial values and dropout (default 1)", 5},
     {"allow-nan", KEY_ALLOW_NAN, NULL, 0, "Go on after a loss that is not a number", 5},
@@ -294,6 +296,9 @@ static bool parse_training(int key, const char *text, sl_train_options *to)
     case KEY_BETAS:
         parse_betas(text, &to->optimizer);
         return true;
+    case KEY_EPS:
+        to->optimizer.eps = (float)cli_parse_real("eps", text);
+        return true;
     case KEY_SEED:
         to->seed = cli_parse_seed("seed", text);
         return true;
@@ -350,5 +355,11 @@ void cli_run_parse(const struct argp *parser, int argc, char **argv, void *input
     options->only_preset = false;
     if (options->preset && sl_train_options_preset(options->preset, &options->train) != SL_OK)
         cli_refuse(sl_error_text(), NULL);
+    /* Devices or a balance override a preset's number of stages as --pp does. */
+    int preset_stages = options->train.stages;
+    options->train.stages = 0;
     cli_parse(parser, argc, argv, input);
+    if (options->train.stages == 0 && !options->train.devices &&
+        options->train.balance_kind != SL_BALANCE_EXPLICIT)
+        options->train.stages = preset_stages;
 }

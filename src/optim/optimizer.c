@@ -33,26 +33,24 @@ int64_t sl_optimizer_state_bytes(const sl_optimizer_options *options)
 static sl_status check_not_negative(const char *name, float value)
 {
     if (!(value >= 0) || isinf(value))
-        return sl_error(SL_ERR_INVALID, "sl_optimizer_create: %s must be at least 0, got %g", name,
-                        value);
+        return sl_error(SL_ERR_INVALID, "%s must be at least 0, got %g", name, value);
     return SL_OK;
 }
 
-static sl_status check_options(const sl_optimizer_options *options)
+static sl_status check_filled(const sl_optimizer_options *options)
 {
     SL_TRY(check_not_negative("weight_decay", options->weight_decay));
     if (options->kind == SL_OPTIMIZER_SGD) {
         SL_TRY(check_not_negative("momentum", options->momentum));
         if (options->nesterov && (options->momentum <= 0 || options->dampening != 0))
-            return sl_error(SL_ERR_INVALID, "sl_optimizer_create: Nesterov momentum requires a "
-                                            "momentum and zero dampening");
+            return sl_error(SL_ERR_INVALID,
+                            "Nesterov momentum requires a momentum and zero dampening");
         return SL_OK;
     }
     SL_TRY(check_not_negative("eps", options->eps));
     if (!(options->beta1 >= 0 && options->beta1 < 1 && options->beta2 >= 0 && options->beta2 < 1))
-        return sl_error(SL_ERR_INVALID,
-                        "sl_optimizer_create: betas must be in [0, 1), got %g and %g",
-                        options->beta1, options->beta2);
+        return sl_error(SL_ERR_INVALID, "betas must be in [0, 1), got %g and %g", options->beta1,
+                        options->beta2);
     return SL_OK;
 }
 
@@ -66,6 +64,13 @@ static void fill_defaults(sl_optimizer_options *options)
         options->beta2 = 0.999f;
     if (options->eps == 0)
         options->eps = 1e-8f;
+}
+
+sl_status sli_optimizer_check(const sl_optimizer_options *options)
+{
+    sl_optimizer_options filled = *options;
+    fill_defaults(&filled);
+    return check_filled(&filled);
 }
 
 /* ---- Slices ----------------------------------------------------------------------------- */
@@ -112,7 +117,7 @@ sl_status sli_optimizer_create_part(const sl_optimizer_options *options, sl_para
     *out = NULL;
     sl_optimizer_options filled = *options;
     fill_defaults(&filled);
-    SL_TRY(check_options(&filled));
+    SL_TRY(sl_error_context(check_filled(&filled), "sl_optimizer_create: "));
     sl_optimizer *optimizer = calloc(1, sizeof *optimizer);
     int buckets = sl_parameter_set_bucket_count(set);
     sl_tensor **state = calloc((size_t)buckets * STATE_ARRAYS + 1, sizeof(sl_tensor *));

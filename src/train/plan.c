@@ -1,6 +1,7 @@
 #include "train/session.h"
 
-#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 /* A stage's peak: what its modules save for each micro-batch whose activations the table holds at
  * once, and the inputs of the others that are on their way. */
@@ -30,6 +31,17 @@ static sl_status plan_activations(const sl_train_options *options, const sl_modu
         stage->activation_bytes = peak_activations(saved, input, held[s], micros);
     }
     return SL_OK;
+}
+
+/* The device of stage `stage`: what lies between its commas, or cpu:STAGE. */
+static void name_device(const char *devices, int stage, sl_stage_plan *out)
+{
+    for (int i = 0; i < stage && devices; i++)
+        devices = strchr(devices, ',') ? strchr(devices, ',') + 1 : NULL;
+    if (devices)
+        snprintf(out->device, sizeof out->device, "%.*s", (int)strcspn(devices, ","), devices);
+    else
+        snprintf(out->device, sizeof out->device, "cpu:%d", stage);
 }
 
 /* Micro-batches whose activations each stage holds at once. */
@@ -75,6 +87,7 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
     SL_TRY(sli_session_balance(options, model, balance, &out->stages));
     for (int s = 0; s < out->stages; s++) {
         sl_stage_plan *stage = &out->stage[s];
+        name_device(options->devices, s, stage);
         stage->first = first;
         stage->count = balance[s];
         first += balance[s];

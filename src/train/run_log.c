@@ -198,5 +198,9 @@ static sl_status log_finished(void *context, const sl_run_info *info, const sl_r
 
 sl_reporter sl_run_log_reporter(sl_run_log *log)
 {
-    return (sl_reporter){log, log_started, log_step, log_evaluated, log_finished};
+    return (sl_reporter){.context = log,
+                         .started = log_started,
+                         .step = log_step,
+                         .evaluated = log_evaluated,
+                         .finished = log_finished};
 }

@@ -1,30 +1,15 @@
 #include "train/session.h"
 
+#include "train/options.h"
+#include "train/weights.h"
+
 #include <stdio.h>
 #include <string.h>
-
-/* How many devices a list names: commas, and one. */
-static int count_names(const char *devices)
-{
-    int count = 1;
-    for (const char *at = devices; *at; at++)
-        count += *at == ',';
-    return count;
-}
-
-static int stage_count(const sl_train_options *options)
-{
-    if (options->stages > 0)
-        return options->stages;
-    if (options->balance_kind == SL_BALANCE_EXPLICIT)
-        return options->balance_count;
-    return options->devices ? count_names(options->devices) : 1;
-}
 
 sl_status sli_session_balance(const sl_train_options *options, const sl_module *model, int *balance,
                               int *stages)
 {
-    *stages = stage_count(options);
+    *stages = sli_train_options_stages(options);
     if (options->balance_kind != SL_BALANCE_EXPLICIT)
         return sl_partition(model, *stages,
                             options->balance_kind == SL_BALANCE_LAYERS ? SL_PARTITION_LAYERS
@@ -56,14 +41,10 @@ static sl_status create_devices(const sl_train_options *options, int stages, sli
     return SL_OK;
 }
 
-static sl_status create_pipe(const sl_train_options *options, bool inference, sli_session *session)
+static sl_status create_pipe(const sl_train_options *options, sli_session *session)
 {
-    int balance[SL_MAX_STAGES], stages;
+    int balance[SL_MAX_STAGES], stages = sli_train_options_stages(options);
     sl_device *devices[SL_MAX_STAGES];
-    stages = stage_count(options);
-    if (stages > SL_MAX_STAGES)
-        return sl_error(SL_ERR_INVALID, "there can be at most %d stages, got %d", SL_MAX_STAGES,
-                        stages);
     SL_TRY(create_devices(options, stages, session));
     SL_TRY(sl_transformer_lm_create(&options->model, &session->model));
     SL_TRY(sl_cross_entropy_create(&session->loss));
@@ -79,17 +60,18 @@ static sl_status create_pipe(const sl_train_options *options, bool inference, sl
                                              .checkpoint = options->checkpoint,
                                              .schedule = options->schedule,
                                              .seed = options->seed,
-                                             .no_init = options->init != NULL,
-                                             .inference = inference},
+                                             .no_init = options->init != NULL},
                           &session->pipe);
 }
 
-sl_status sli_session_create(const sl_train_options *options, bool inference, sli_session *out)
+sl_status sli_session_create(const sl_train_options *options, sli_session *out)
 {
     *out = (sli_session){0};
     sl_status status = sl_train_options_check(options);
+    if (status == SL_OK && options->init)
+        status = sli_weights_check_model(options->init, &options->model);
     if (status == SL_OK)
-        status = create_pipe(options, inference, out);
+        status = create_pipe(options, out);
     if (status == SL_OK && options->init)
         status = sl_weights_load(out->pipe, options->init);
     if (status != SL_OK)

@@ -14,7 +14,7 @@ typedef struct sli_session {
 
 /* `options->model.ntokens` must be known. Loads options->init where it is given. Cleared by
  * sli_session_clear, also after an error. */
-sl_status sli_session_create(const sl_train_options *options, bool inference, sli_session *out);
+sl_status sli_session_create(const sl_train_options *options, sli_session *out);
 void sli_session_clear(sli_session *session);
 
 /* Modules per stage by the options' rule, and the number of stages. */

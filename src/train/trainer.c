@@ -5,6 +5,7 @@
  *       validate           on the whole split; a real copy of the parameters if it was the best
  *   test                   with the best parameters
  */
+#include "core/clock.h"
 #include "train/best.h"
 #include "train/feed.h"
 #include "train/session.h"
@@ -13,12 +14,12 @@
 
 #include <inttypes.h>
 #include <math.h>
-#include <time.h>
 
 typedef struct run {
     sl_train_options options; /* completed by what the data say */
     const sl_reporter *reporters;
     int reporter_count;
+    sl_vocab *vocab; /* that the initial weights were saved with, if any */
     sl_corpus *corpus;
     sli_session session;
     sl_batches batches;
@@ -31,13 +32,6 @@ typedef struct run {
     double best_loss, started;
 } run;
 
-static double clock_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 /* ---- Setting up ------------------------------------------------------------------------- */
 
 static sl_status prepare_data(run *r)
@@ -45,7 +39,9 @@ static sl_status prepare_data(run *r)
     sl_train_options *options = &r->options;
     if (!options->data)
         return sl_error(SL_ERR_INVALID, "no data directory was given");
-    SL_TRY(sl_corpus_load(options->data, NULL, &r->corpus));
+    if (options->init) /* its ids mean the tokens of its own vocabulary */
+        SL_TRY(sli_weights_vocab(options->init, &r->vocab));
+    SL_TRY(sl_corpus_load(options->data, r->vocab, &r->corpus));
     options->model.ntokens = sl_vocab_size(sl_corpus_vocab(r->corpus));
     const int64_t columns[SL_SPLITS] = {options->batch_size, options->eval_batch_size,
                                         options->eval_batch_size};
@@ -73,7 +69,7 @@ static sl_status set_up(run *r)
     sl_train_options *options = &r->options;
     SL_TRY(sl_train_options_check(options));
     SL_TRY(prepare_data(r));
-    SL_TRY(sli_session_create(options, false, &r->session));
+    SL_TRY(sli_session_create(options, &r->session));
     SL_TRY(check_save(r));
     SL_TRY(sli_feed_create(r->session.pipe, &r->batches, &r->feed));
     SL_TRY(sli_update_create(r->session.pipe, &options->optimizer, &r->update));
@@ -102,6 +98,7 @@ static void clean_up(run *r)
     sli_feed_clear(&r->feed);
     sli_session_clear(&r->session);
     sl_corpus_destroy(&r->corpus);
+    sl_vocab_destroy(&r->vocab);
 }
 
 /* ---- Reporting -------------------------------------------------------------------------- */
@@ -155,7 +152,7 @@ static sl_status check_finite(const run *r, const char *what, double value,
 
 static sl_status train_block(run *r, int64_t epoch, int64_t block)
 {
-    double start = clock_seconds();
+    double start = sli_clock_seconds();
     sl_step_info step = {
         .epoch = epoch + 1,
         .batch = block + 1,
@@ -176,20 +173,45 @@ static sl_status train_block(run *r, int64_t epoch, int64_t block)
     SL_TRY(check_finite(r, "gradient norm", step.grad_norm, &step));
     SL_TRY(sli_update_apply(r->update, step.lr, step.grad_norm, r->options.clip));
     r->steps++;
-    step.seconds = clock_seconds() - start;
+    step.seconds = sli_clock_seconds() - start;
     return report_step(r, &step);
+}
+
+/* What the blocks of one evaluation have in common, for reports. */
+typedef struct evaluation {
+    const run *run;
+    sl_evaluating_info info;
+} evaluation;
+
+static sl_status report_evaluating(void *context, int64_t batch, int64_t batches)
+{
+    evaluation *of = context;
+    of->info.batch = batch;
+    of->info.batches = batches;
+    const run *r = of->run;
+    for (int i = 0; i < r->reporter_count; i++)
+        if (r->reporters[i].evaluating)
+            SL_TRY(r->reporters[i].evaluating(r->reporters[i].context, &of->info));
+    return SL_OK;
 }
 
 static sl_status evaluate(run *r, sl_split split, sl_eval_info *eval)
 {
-    double start = clock_seconds();
-    const sl_train_options *options = &r->options;
-    eval->split = split;
+    double start = sli_clock_seconds();
+    evaluation of = {.run = r, .info = {.split = split, .epoch = eval->epoch}};
+    sl_evaluation result;
     SL_TRY(sl_evaluate_tokens(r->session.pipe, sl_corpus_tokens(r->corpus, split),
-                              options->eval_batch_size, options->bptt, options->eval_max_batches,
-                              &eval->loss, &eval->tokens));
-    eval->perplexity = exp(eval->loss);
-    eval->seconds = clock_seconds() - start;
+                              &(sl_evaluate_options){.batch_size = r->options.eval_batch_size,
+                                                     .bptt = r->options.bptt,
+                                                     .max_batches = r->options.eval_max_batches,
+                                                     .progress = report_evaluating,
+                                                     .context = &of},
+                              &result));
+    eval->split = split;
+    eval->loss = result.loss;
+    eval->perplexity = result.perplexity;
+    eval->tokens = result.tokens;
+    eval->seconds = sli_clock_seconds() - start;
     return SL_OK;
 }
 
@@ -213,13 +235,13 @@ static sl_status validate(run *r, int64_t epoch, double epoch_start)
             SL_TRY(sli_best_keep(r->best));
         SL_TRY(save_weights(r));
     }
-    eval.epoch_seconds = clock_seconds() - epoch_start;
+    eval.epoch_seconds = sli_clock_seconds() - epoch_start;
     return report_evaluated(r, &eval);
 }
 
 static sl_status train_epoch(run *r, int64_t epoch)
 {
-    double start = clock_seconds();
+    double start = sli_clock_seconds();
     for (int64_t block = 0; block < r->info.batches_per_epoch; block++)
         SL_TRY(train_block(r, epoch, block));
     return validate(r, epoch, start);
@@ -238,7 +260,7 @@ static sl_status test(run *r, sl_run_result *result)
         .test_loss = eval.loss,
         .test_perplexity = eval.perplexity,
         .best_valid_loss = r->best_loss,
-        .seconds = clock_seconds() - r->started,
+        .seconds = sli_clock_seconds() - r->started,
         .steps = r->steps,
     };
     return sl_synthetic_corpus_best_perplexity(r->options.data, r->options.bptt,
@@ -261,7 +283,7 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
     run r = {.options = *options,
              .reporters = reporters,
              .reporter_count = reporter_count,
-             .started = clock_seconds()};
+             .started = sli_clock_seconds()};
     sl_status status = train_all(&r, result);
     clean_up(&r);
     return status;

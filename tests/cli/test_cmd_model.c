@@ -8,8 +8,8 @@ static void totals_of_the_presets_are_the_tutorials(void **state)
     program_succeed(&run, "model --preset pipeline-tutorial");
     check_text(run.out, "\nTotal parameters in model: 1,444,261,998\n");
     check_line(run.out, "^13 +Decoder +\\[20, 25, 28782\\] +117,919,854$");
-    check_line(run.out, "^0 +0-6 +722,116,608 .* GiB .* MiB$");
-    check_line(run.out, "^1 +7-13 +722,145,390 .* GiB .* MiB$");
+    check_line(run.out, "^0 +cpu:0 +0-6 +722,116,608 .* GiB .* MiB$");
+    check_line(run.out, "^1 +cpu:1 +7-13 +722,145,390 .* GiB .* MiB$");
     program_succeed(&run, "model --preset ddp-pipeline --ntokens 28782");
     check_text(run.out, "\nTotal parameters in model: 1,061,924,974\n");
     program_succeed(&run, "model");
@@ -35,7 +35,7 @@ static void flag_overrides_the_preset_wherever_it_stands(void **state)
     program_succeed(&after, "model --preset pipeline-tutorial --emsize 64 --nlayers 4 --pp 1");
     assert_string_equal(before.out, after.out);
     check_line(after.out, "^5 +Decoder +\\[20, 25, 28782\\]");
-    check_line(after.out, "^0 +0-5 ");
+    check_line(after.out, "^0 +cpu:0 +0-5 ");
 }
 
 static void columns_stand_under_their_titles(void **state)

@@ -203,7 +203,7 @@ static const refusal refusals[] = {
     {"--nhead 3", 1, "emsize must be divisible by nhead, got emsize 16 and nhead 3\n"},
     {"--emsize 15 --nhead 1", 1, "emsize must be even"},
     {"--pp 3", 1, "there are more stages than layers: 3 stages, 2 layers\n"},
-    {"--devices cpu:0,cpu:1,cpu:2", 1, "the model has 2\n"},
+    {"--devices cpu:0,cpu:1,cpu:2", 1, "more stages than layers: 3 stages, 2 layers\n"},
     {"--bptt 4000", 1, "too few for bptt 4000"},
     {"--bptt 5001", 1, "bptt must be at most 5000"},
     {"--batch-size 1000000", 1, "too few for bptt 8"},

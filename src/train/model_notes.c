@@ -1,0 +1,116 @@
+#include "train/model_notes.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { NTOKENS, EMSIZE, NHID, NLAYERS, NHEAD, MASK, ACTIVATION, PRE_NORM, DROPOUT };
+
+#define PREFIX "sluice."
+
+static const char *const keys[SLI_MODEL_NOTES] = {
+    [NTOKENS] = PREFIX "ntokens",
+    [EMSIZE] = PREFIX "emsize",
+    [NHID] = PREFIX "nhid",
+    [NLAYERS] = PREFIX "nlayers",
+    [NHEAD] = PREFIX "nhead",
+    [MASK] = PREFIX "mask",
+    [ACTIVATION] = PREFIX "activation",
+    [PRE_NORM] = PREFIX "pre_norm",
+    [DROPOUT] = PREFIX "dropout",
+};
+
+void sli_model_notes_write(const sl_model_options *model, sli_model_notes *out)
+{
+    const int64_t numbers[] = {
+        [NTOKENS] = model->ntokens, [EMSIZE] = model->emsize, [NHID] = model->nhid,
+        [NLAYERS] = model->nlayers, [NHEAD] = model->nhead,
+    };
+    char(*text)[SLI_NOTE_BYTES] = out->text;
+    for (int i = NTOKENS; i <= NHEAD; i++)
+        snprintf(text[i], SLI_NOTE_BYTES, "%" PRId64, numbers[i]);
+    snprintf(text[MASK], SLI_NOTE_BYTES, "%s", model->mask == SL_MASK_CAUSAL ? "causal" : "none");
+    snprintf(text[ACTIVATION], SLI_NOTE_BYTES, "%s",
+             model->activation == SL_ACTIVATION_RELU ? "relu" : "gelu");
+    snprintf(text[PRE_NORM], SLI_NOTE_BYTES, "%s", model->pre_norm ? "true" : "false");
+    snprintf(text[DROPOUT], SLI_NOTE_BYTES, "%.9g", model->dropout);
+    for (int i = 0; i < SLI_MODEL_NOTES; i++)
+        out->notes[i] = (sl_safetensors_note){keys[i], text[i]};
+}
+
+/* ---- Reading ---------------------------------------------------------------------------- */
+
+static sl_status read_note(const sl_safetensors_reader *reader, const char *path, int index,
+                           const char **value)
+{
+    *value = sl_safetensors_metadata(reader, keys[index]);
+    if (!*value)
+        return sl_error(SL_ERR_FORMAT,
+                        "%s: its metadata do not say \"%s\": the file was not saved by sluice",
+                        path, keys[index]);
+    return SL_OK;
+}
+
+static sl_status read_number(const sl_safetensors_reader *reader, const char *path, int index,
+                             int64_t *out)
+{
+    const char *value;
+    char *end;
+    SL_TRY(read_note(reader, path, index, &value));
+    errno = 0;
+    long long number = strtoll(value, &end, 10);
+    if (errno != 0 || end == value || *end != '\0' || number < 1)
+        return sl_error(SL_ERR_FORMAT, "%s: \"%s\" must be a number from 1, got \"%s\"", path,
+                        keys[index], value);
+    *out = number;
+    return SL_OK;
+}
+
+/* *first: the value is `yes`; anything but `yes` and `no` is an error. */
+static sl_status read_choice(const sl_safetensors_reader *reader, const char *path, int index,
+                             const char *yes, const char *no, bool *first)
+{
+    const char *value;
+    SL_TRY(read_note(reader, path, index, &value));
+    *first = strcmp(value, yes) == 0;
+    if (!*first && strcmp(value, no) != 0)
+        return sl_error(SL_ERR_FORMAT, "%s: \"%s\" must be %s or %s, got \"%s\"", path, keys[index],
+                        yes, no, value);
+    return SL_OK;
+}
+
+sl_status sli_model_notes_read(const sl_safetensors_reader *reader, const char *path,
+                               sl_model_options *out)
+{
+    bool causal, relu;
+    *out = (sl_model_options){0};
+    int64_t *const numbers[] = {
+        [NTOKENS] = &out->ntokens, [EMSIZE] = &out->emsize, [NHID] = &out->nhid,
+        [NLAYERS] = &out->nlayers, [NHEAD] = &out->nhead,
+    };
+    for (int i = NTOKENS; i <= NHEAD; i++)
+        SL_TRY(read_number(reader, path, i, numbers[i]));
+    SL_TRY(read_choice(reader, path, MASK, "causal", "none", &causal));
+    SL_TRY(read_choice(reader, path, ACTIVATION, "relu", "gelu", &relu));
+    SL_TRY(read_choice(reader, path, PRE_NORM, "true", "false", &out->pre_norm));
+    out->mask = causal ? SL_MASK_CAUSAL : SL_MASK_NONE;
+    out->activation = relu ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU;
+    return SL_OK;
+}
+
+sl_status sli_model_notes_check(const sl_safetensors_reader *reader, const char *path,
+                                const sl_model_options *model)
+{
+    sli_model_notes wanted;
+    sli_model_notes_write(model, &wanted);
+    for (int i = NHEAD; i <= PRE_NORM; i++) {
+        const char *name = keys[i] + strlen(PREFIX),
+                   *has = sl_safetensors_metadata(reader, keys[i]);
+        if (has && strcmp(has, wanted.text[i]) != 0)
+            return sl_error(SL_ERR_INVALID, "%s: its model has %s %s, expected %s %s", path, name,
+                            has, name, wanted.text[i]);
+    }
+    return SL_OK;
+}

@@ -1,0 +1,73 @@
+/* The tutorials' numbers. */
+#include "sluice/train.h"
+
+#include <string.h>
+
+void sl_train_options_default(sl_train_options *options)
+{
+    *options = (sl_train_options){
+        .preset = "transformer-tutorial",
+        .bptt = 35,
+        .batch_size = 20,
+        .eval_batch_size = 10,
+        .model = {.emsize = 200, .nhid = 200, .nlayers = 2, .nhead = 2, .dropout = 0.2f},
+        .chunks = 1,
+        .epochs = 3,
+        .lr = {.kind = SL_LR_STEP, .lr = 5.0, .gamma = 0.95, .step_epochs = 1},
+        .clip = 0.5,
+        .seed = 1,
+    };
+}
+
+/* Training Transformer models using Pipeline Parallelism. */
+static void pipeline_tutorial(sl_train_options *options)
+{
+    sl_train_options_default(options);
+    options->preset = "pipeline-tutorial";
+    options->model.emsize = options->model.nhid = 4096;
+    options->model.nlayers = 12;
+    options->model.nhead = 16;
+    options->bptt = 25;
+    options->stages = 2;
+    options->chunks = 8;
+    options->max_batches = options->eval_max_batches = 50;
+}
+
+/* Training Transformer models using Distributed Data Parallel and Pipeline Parallelism: the model
+ * and pipeline of one of its two replicas. */
+static void ddp_pipeline(sl_train_options *options)
+{
+    pipeline_tutorial(options);
+    options->preset = "ddp-pipeline";
+    options->model.nlayers = 8;
+    options->model.position_is_parameter = true;
+    options->bptt = 35;
+    options->checkpoint = SL_CHECKPOINT_NEVER;
+}
+
+static const struct preset {
+    const char *name;
+    void (*fill)(sl_train_options *options);
+} presets[] = {
+    {"transformer-tutorial", sl_train_options_default},
+    {"pipeline-tutorial", pipeline_tutorial},
+    {"ddp-pipeline", ddp_pipeline},
+};
+
+sl_status sl_train_options_preset(const char *name, sl_train_options *options)
+{
+    const char *data = options->data, *init = options->init, *save = options->save;
+    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
+        if (strcmp(name, presets[i].name) != 0)
+            continue;
+        presets[i].fill(options);
+        options->data = data;
+        options->init = init;
+        options->save = save;
+        return SL_OK;
+    }
+    return sl_error(SL_ERR_NOT_FOUND,
+                    "preset must be transformer-tutorial, pipeline-tutorial or ddp-pipeline, got "
+                    "\"%s\"",
+                    name);
+}
