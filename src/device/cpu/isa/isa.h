@@ -28,6 +28,14 @@ enum { LANES = 32 };
 #define SLI_ELEMENTWISE _Pragma("GCC ivdep")
 #endif
 
+/* Asks for 32 floats of memory that will soon be written. A store must otherwise wait until its
+ * line has come, and a kernel that stores a row at once fills the processor's queue of them. */
+static inline void expect_writes(const float *to)
+{
+    __builtin_prefetch(to, 1);
+    __builtin_prefetch(to + 16, 1);
+}
+
 static inline float float_of_bits(uint32_t bits)
 {
     float value;

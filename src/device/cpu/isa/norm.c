@@ -28,15 +28,18 @@ static void add_part(int64_t count, float *to, const float *x, const float *resi
     else if (to != x) memcpy(to, x, (size_t)count * sizeof *to);
 }
 
-static float squares_around(int64_t count, const float *x, float mean)
+/* `soon` [count] will be written next. */
+static float squares_around(int64_t count, const float *x, float mean, const float *soon)
 {
     float lanes[LANES] = {0};
     int64_t whole = count - count % LANES;
-    for (int64_t i = 0; i < whole; i += LANES)
+    for (int64_t i = 0; i < whole; i += LANES) {
+        expect_writes(soon + i);
         for (int l = 0; l < LANES; l++) {
             float distance = x[i + l] - mean;
             lanes[l] += distance * distance;
         }
+    }
     float sum = sum_of_lanes(lanes);
     for (int64_t i = whole; i < count; i++)
         sum += (x[i] - mean) * (x[i] - mean);
@@ -48,9 +51,10 @@ static void normalize(const sli_add_norm *arguments, int64_t row, const float *x
 {
     int64_t width = arguments->width;
     float mean = sum_f32(width, x) / (float)width;
-    float variance = squares_around(width, x, mean) / (float)width;
-    float rstd = 1.0f / sqrtf(variance + arguments->eps);
     float *out = arguments->out + row * width;
+    const float *soon = arguments->normalized ? arguments->normalized + row * width : out;
+    float variance = squares_around(width, x, mean, soon) / (float)width;
+    float rstd = 1.0f / sqrtf(variance + arguments->eps);
     const float *restrict weight = arguments->weight, *restrict bias = arguments->bias;
     if (arguments->rstd)
         arguments->rstd[row] = rstd;
@@ -91,15 +95,17 @@ void SLI_OF_ISA(sli_add_norm)(const sli_add_norm *arguments, int64_t first_row, 
 /* ---- Backward --------------------------------------------------------------------------- */
 
 /* The two means over a row that the norm's gradient needs: of g = grad_out * weight, and of
- * g * normalized. Adds the row to the sums for weight and bias on the way. */
+ * g * normalized. Adds the row to the sums for weight and bias on the way. `soon` [width] will be
+ * written next. */
 static void reduce_row(int64_t width, const float *restrict grad_out,
                        const float *restrict normalized, const float *restrict weight,
-                       float *restrict weight_sums, float *restrict bias_sums, float *mean_g,
-                       float *mean_gn)
+                       const float *soon, float *restrict weight_sums, float *restrict bias_sums,
+                       float *mean_g, float *mean_gn)
 {
     float lanes_g[LANES] = {0}, lanes_gn[LANES] = {0};
     int64_t whole = width - width % LANES;
-    for (int64_t i = 0; i < whole; i += LANES)
+    for (int64_t i = 0; i < whole; i += LANES) {
+        expect_writes(soon + i);
         for (int l = 0; l < LANES; l++) {
             float grad = grad_out[i + l], n = normalized[i + l];
             float g = grad * weight[i + l];
@@ -108,6 +114,7 @@ static void reduce_row(int64_t width, const float *restrict grad_out,
             weight_sums[i + l] += grad * n;
             bias_sums[i + l] += grad;
         }
+    }
     float sum_g = sum_of_lanes(lanes_g), sum_gn = sum_of_lanes(lanes_gn);
     for (int64_t i = whole; i < width; i++) {
         float g = grad_out[i] * weight[i];
@@ -154,8 +161,8 @@ void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, i
         if (arguments->grad_out) {
             float mean_g, mean_gn;
             reduce_row(width, arguments->grad_out + row * width,
-                       arguments->normalized + row * width, arguments->weight, weight_sums,
-                       bias_sums, &mean_g, &mean_gn);
+                       arguments->normalized + row * width, arguments->weight, grad_sum,
+                       weight_sums, bias_sums, &mean_g, &mean_gn);
             norm_grad(arguments, row, mean_g, mean_gn);
         } else {
             add_part(width, grad_sum, arguments->grad_sum_in + row * width, NULL, NULL);
