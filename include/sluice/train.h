@@ -75,7 +75,8 @@ typedef struct sl_stage_plan {
     int first, count; /* modules */
     int64_t parameter_elements;
     int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
-    int64_t activation_bytes; /* peak, from the schedule's table and what modules save */
+    int64_t activation_bytes; /* peak, from the schedule's table and what modules save; gradients
+                                 that may have to wait for the stage count */
 } sl_stage_plan;
 
 typedef struct sl_plan {

@@ -3,36 +3,6 @@
 #include <stdio.h>
 #include <string.h>
 
-/* A stage's peak: what its modules save for each micro-batch whose activations the table holds at
- * once, and the inputs of the others that are on their way. */
-static int64_t peak_activations(int64_t saved, int64_t input, int held, int micros)
-{
-    return held * saved + (micros - held) * input;
-}
-
-static sl_status plan_activations(const sl_train_options *options, const sl_module *model,
-                                  const int *held, int micros, sl_plan *out)
-{
-    int64_t rows = (options->batch_size + options->chunks - 1) / options->chunks;
-    sl_shape shape = sl_shape_2d(rows, options->bptt);
-    int modules = sl_module_child_count(model);
-    for (int s = 0; s < out->stages; s++) {
-        sl_stage_plan *stage = &out->stage[s];
-        /* The first stage's inputs are token ids, which the caller holds. */
-        int64_t input = s > 0 ? sl_shape_count(&shape) * (int64_t)sizeof(float) : 0;
-        int64_t saved = input;
-        for (int i = stage->first; i < stage->first + stage->count && i < modules - 1; i++) {
-            const sl_module *module = sl_module_child(model, i);
-            sl_shape next;
-            saved += sl_module_saved_bytes(module, &shape);
-            SL_TRY(sl_module_output_shape(module, &shape, &next));
-            shape = next;
-        }
-        stage->activation_bytes = peak_activations(saved, input, held[s], micros);
-    }
-    return SL_OK;
-}
-
 /* The device of stage `stage`: what lies between its commas, or cpu:STAGE. */
 static void name_device(const char *devices, int stage, sl_stage_plan *out)
 {
@@ -44,26 +14,69 @@ static void name_device(const char *devices, int stage, sl_stage_plan *out)
         snprintf(out->device, sizeof out->device, "cpu:%d", stage);
 }
 
-/* Micro-batches whose activations each stage holds at once. */
-static sl_status held_at_once(const sl_train_options *options, int stages, int *held, int *micros)
+/* The most micro-batches at once whose activations a row of the table holds, and the most that
+ * are between their forward and the end of their backward. */
+static void count_held(const sl_schedule *schedule, int stage, int *held, int *under_way)
 {
-    double unit[SL_MAX_STAGES];
-    sl_schedule *schedule;
-    sl_simulation simulation;
-    *micros = sl_micro_batches(options->batch_size, options->chunks, NULL);
-    for (int s = 0; s < stages; s++)
-        unit[s] = 1;
-    SL_TRY(sl_schedule_create(options->schedule, stages, *micros, options->checkpoint, &schedule));
-    sl_status status =
-        sl_schedule_simulate(schedule, &(sl_cost_model){.forward = unit, .backward = unit},
-                             &simulation);
-    if (status == SL_OK) {
-        for (int s = 0; s < stages; s++)
-            held[s] = simulation.peak_held[s];
-        sl_simulation_clear(&simulation);
+    const sl_action *actions;
+    int count = sl_schedule_actions(schedule, stage, &actions), now_held = 0, now_under_way = 0;
+    *held = *under_way = 0;
+    for (int i = 0; i < count; i++) {
+        bool enters =
+            actions[i].kind == SL_ACTION_FORWARD || actions[i].kind == SL_ACTION_FORWARD_DISCARD;
+        bool leaves = actions[i].kind == SL_ACTION_BACKWARD;
+        now_under_way += enters;
+        now_held += actions[i].kind == SL_ACTION_FORWARD || actions[i].kind == SL_ACTION_RECOMPUTE;
+        *held = now_held > *held ? now_held : *held;
+        *under_way = now_under_way > *under_way ? now_under_way : *under_way;
+        now_under_way -= leaves;
+        now_held -= leaves;
     }
-    sl_schedule_destroy(&schedule);
-    return status;
+}
+
+/* What a stage's modules save of a micro-batch; *shape is its input's, and becomes its output's.
+ * The last stage keeps its output, the decoder's input, for the loss, which takes the decoder over.
+ */
+static sl_status plan_saved(const sl_module *model, const sl_stage_plan *stage, sl_shape *shape,
+                            int64_t *saved)
+{
+    int last = sl_module_child_count(model) - 1;
+    *saved = 0;
+    for (int i = stage->first; i < stage->first + stage->count; i++) {
+        const sl_module *module = sl_module_child(model, i);
+        sl_shape out;
+        if (i == last) {
+            *saved += sl_shape_count(shape) * (int64_t)sizeof(float);
+            return SL_OK;
+        }
+        *saved += sl_module_saved_bytes(module, shape);
+        SL_TRY(sl_module_output_shape(module, shape, &out));
+        *shape = out;
+    }
+    return SL_OK;
+}
+
+/* A stage's peak: what its modules save for each micro-batch whose activations the table holds at
+ * once, the inputs of the others that are under way, the output that is being made, and, where the
+ * next stage is the faster one, gradients that wait. */
+static sl_status plan_activations(const sl_train_options *options, const sl_module *model,
+                                  const sl_schedule *schedule, sl_plan *out)
+{
+    int64_t rows = (options->batch_size + options->chunks - 1) / options->chunks;
+    sl_shape shape = sl_shape_2d(rows, options->bptt);
+    int64_t input = 0; /* the first stage's, token ids, are the caller's */
+    for (int s = 0; s < out->stages; s++) {
+        sl_stage_plan *stage = &out->stage[s];
+        int64_t saved;
+        int held, under_way;
+        count_held(schedule, s, &held, &under_way);
+        SL_TRY(plan_saved(model, stage, &shape, &saved));
+        int64_t output = sl_shape_count(&shape) * (int64_t)sizeof(float);
+        int64_t in_transit = s + 1 < out->stages ? under_way * output : output;
+        stage->activation_bytes = held * saved + (under_way - held) * input + in_transit;
+        input = output;
+    }
+    return SL_OK;
 }
 
 /* The positional encoding, in the first stage, is memory without gradient or state: a frozen
@@ -80,10 +93,9 @@ static void plan_parameters(const sl_train_options *options, bool has_positions,
     stage->optimizer_bytes = trained * sl_optimizer_state_bytes(&options->optimizer);
 }
 
-sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, sl_plan *out)
+static sl_status plan_stages(const sl_train_options *options, const sl_module *model, sl_plan *out)
 {
-    int balance[SL_MAX_STAGES], held[SL_MAX_STAGES], first = 0, micros;
-    *out = (sl_plan){.total_parameters = sl_module_parameter_elements(model)};
+    int balance[SL_MAX_STAGES], first = 0;
     SL_TRY(sli_session_balance(options, model, balance, &out->stages));
     for (int s = 0; s < out->stages; s++) {
         sl_stage_plan *stage = &out->stage[s];
@@ -95,6 +107,18 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
             stage->parameter_elements += sl_module_parameter_elements(sl_module_child(model, i));
         plan_parameters(options, s == 0, stage);
     }
-    SL_TRY(held_at_once(options, out->stages, held, &micros));
-    return plan_activations(options, model, held, micros, out);
+    return SL_OK;
+}
+
+sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, sl_plan *out)
+{
+    sl_schedule *schedule;
+    *out = (sl_plan){.total_parameters = sl_module_parameter_elements(model)};
+    SL_TRY(plan_stages(options, model, out));
+    int micros = sl_micro_batches(options->batch_size, options->chunks, NULL);
+    SL_TRY(
+        sl_schedule_create(options->schedule, out->stages, micros, options->checkpoint, &schedule));
+    sl_status status = plan_activations(options, model, schedule, out);
+    sl_schedule_destroy(&schedule);
+    return status;
 }

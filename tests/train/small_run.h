@@ -1,0 +1,113 @@
+/* Small training runs on a synthetic corpus, and what they report. */
+#ifndef TESTS_TRAIN_SMALL_RUN_H
+#define TESTS_TRAIN_SMALL_RUN_H
+
+#include "io/scratch.h"
+#include "sluice/train.h"
+#include "support/check.h"
+
+enum { SMALL_MOST_STEPS = 256, SMALL_MOST_EVALS = 16 };
+
+typedef struct small_record {
+    sl_step_info steps[SMALL_MOST_STEPS];
+    sl_eval_info evals[SMALL_MOST_EVALS];
+    int step_count, eval_count, started, finished, evaluated_batches;
+    uint64_t peak_activations[SL_MAX_STAGES]; /* of training alone */
+    sl_memory_stats memory[SL_MAX_STAGES];    /* after the last step */
+    const sl_pipe *pipe;                      /* while the run goes on */
+    sl_run_result result;
+} small_record;
+
+/* cmocka's set-up: `*state` is a scratch with a corpus of 4,000 tokens. */
+static inline int small_corpus_create(void **state)
+{
+    scratch_create(state);
+    scratch *in = *state;
+    check_ok(sl_synthetic_corpus_write(in->directory,
+                                       &(sl_synthetic_options){.seed = 1, .train_tokens = 4000}));
+    return 0;
+}
+
+/* Three layers, dropout on, micro-batches of 3, 3 and 1 rows, and two threads in all. */
+static inline sl_train_options small_options(scratch *in)
+{
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.data = in->directory;
+    options.model.emsize = 16;
+    options.model.nhid = 24;
+    options.model.nlayers = 3;
+    options.model.nhead = 2;
+    options.bptt = 9;
+    options.batch_size = options.eval_batch_size = 7;
+    options.chunks = 3;
+    options.epochs = 1;
+    options.max_batches = 4;
+    options.eval_max_batches = 3;
+    return options;
+}
+
+static inline sl_status small_started(void *context, const sl_run_info *info)
+{
+    small_record *record = context;
+    record->pipe = info->pipe;
+    record->started++;
+    for (int s = 0; s < sl_pipe_stages(info->pipe); s++)
+        sl_device_reset_peak(sl_pipe_device(info->pipe, s));
+    return SL_OK;
+}
+
+static inline sl_status small_step(void *context, const sl_step_info *step)
+{
+    small_record *record = context;
+    assert_true(record->step_count < SMALL_MOST_STEPS);
+    record->steps[record->step_count++] = *step;
+    for (int s = 0; s < sl_pipe_stages(record->pipe); s++) {
+        sl_device_memory(sl_pipe_device(record->pipe, s), &record->memory[s]);
+        record->peak_activations[s] = record->memory[s].peak_bytes[SL_MEMORY_ACTIVATIONS];
+    }
+    return SL_OK;
+}
+
+static inline sl_status small_evaluating(void *context, const sl_evaluating_info *info)
+{
+    small_record *record = context;
+    assert_true(info->batch >= 1 && info->batch <= info->batches);
+    record->evaluated_batches++;
+    return SL_OK;
+}
+
+static inline sl_status small_evaluated(void *context, const sl_eval_info *eval)
+{
+    small_record *record = context;
+    assert_true(record->eval_count < SMALL_MOST_EVALS);
+    record->evals[record->eval_count++] = *eval;
+    return SL_OK;
+}
+
+static inline sl_status small_finished(void *context, const sl_run_info *info,
+                                       const sl_run_result *result)
+{
+    small_record *record = context;
+    assert_ptr_equal(info->pipe, record->pipe);
+    record->result = *result;
+    record->finished++;
+    return SL_OK;
+}
+
+static inline sl_reporter small_reporter(small_record *record)
+{
+    *record = (small_record){0};
+    return (sl_reporter){record,           small_started,   small_step,
+                         small_evaluating, small_evaluated, small_finished};
+}
+
+/* The run's status; what it reported is in *record. */
+static inline sl_status small_run(const sl_train_options *options, small_record *record)
+{
+    sl_run_result result;
+    sl_reporter reporter = small_reporter(record);
+    return sl_train_run(options, &reporter, 1, &result);
+}
+
+#endif

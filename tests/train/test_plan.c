@@ -1,0 +1,128 @@
+/* What a run will need, by arithmetic, against what a run took. */
+#include "small_run.h"
+
+#include <math.h>
+
+static sl_plan plan_of(const sl_train_options *options, int64_t ntokens)
+{
+    sl_train_options complete = *options;
+    sl_module *model;
+    sl_plan plan;
+    complete.model.ntokens = ntokens;
+    check_ok(sl_transformer_lm_create(&complete.model, &model));
+    check_ok(sl_plan_create(&complete, model, &plan));
+    sl_module_destroy(&model);
+    return plan;
+}
+
+static void totals_of_the_tutorials_models_are_theirs(void **state)
+{
+    (void)state;
+    enum { WIKITEXT2 = 28782 };
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("pipeline-tutorial", &options));
+    sl_plan plan = plan_of(&options, WIKITEXT2);
+    assert_int_equal(plan.total_parameters, 1444261998);
+    assert_int_equal(plan.stages, 2);
+    assert_int_equal(plan.stage[0].parameter_elements + plan.stage[1].parameter_elements,
+                     plan.total_parameters);
+    assert_int_equal(plan.stage[0].first, 0);
+    assert_int_equal(plan.stage[0].count, 7);
+    assert_int_equal(plan.stage[1].first, 7);
+    assert_int_equal(plan.stage[1].count, 7);
+    assert_int_equal(plan.stage[1].parameter_bytes, 4 * plan.stage[1].parameter_elements);
+    check_ok(sl_train_options_preset("ddp-pipeline", &options));
+    plan = plan_of(&options, WIKITEXT2);
+    assert_int_equal(plan.total_parameters, 1061924974);
+    /* The positional encoding is counted, but has no gradient. */
+    assert_int_equal(plan.stage[0].parameter_bytes, 4 * plan.stage[0].parameter_elements);
+    assert_int_equal(plan.stage[0].parameter_bytes - plan.stage[0].gradient_bytes, 4 * 5000 * 4096);
+}
+
+static void devices_have_the_names_that_the_run_will_use(void **state)
+{
+    (void)state;
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("pipeline-tutorial", &options));
+    sl_plan plan = plan_of(&options, 100);
+    assert_string_equal(plan.stage[0].device, "cpu:0");
+    assert_string_equal(plan.stage[1].device, "cpu:1");
+    options.devices = "cpu:0-3,cpu:4-7";
+    plan = plan_of(&options, 100);
+    assert_string_equal(plan.stage[0].device, "cpu:0-3");
+    assert_string_equal(plan.stage[1].device, "cpu:4-7");
+}
+
+static void check_near(const char *what, double planned, double taken, double tolerance)
+{
+    if (!(fabs(planned - taken) <= tolerance * taken))
+        fail_msg("%s: planned %.0f bytes, taken %.0f", what, planned, taken);
+}
+
+enum { CHUNKS = 8, ROWS = 2, TIME = 16, WIDTH = 32 };
+enum { UNIT_BYTES = ROWS * TIME * WIDTH * (int)sizeof(float) }; /* what stages hand over */
+
+/* Gradients that wait are planned for; whether they do depends on which stage is faster, as it does
+ * whether all inputs are there before the first backward. */
+static void check_activations(const char *what, int64_t planned, int64_t taken)
+{
+    if (taken > planned + 2 * UNIT_BYTES || taken < planned - 2 * CHUNKS * UNIT_BYTES)
+        fail_msg("%s: planned %d units, taken %d", what, (int)(planned / UNIT_BYTES),
+                 (int)(taken / UNIT_BYTES));
+}
+
+/* Runs, and compares every stage's bytes. Buckets are padded, so there may be a little more. */
+static void check_run(const sl_train_options *options)
+{
+    static small_record record;
+    sl_corpus *corpus;
+    check_ok(sl_corpus_load(options->data, NULL, &corpus));
+    sl_plan plan = plan_of(options, sl_vocab_size(sl_corpus_vocab(corpus)));
+    sl_corpus_destroy(&corpus);
+    check_ok(small_run(options, &record));
+    for (int s = 0; s < plan.stages; s++) {
+        const sl_stage_plan *stage = &plan.stage[s];
+        const uint64_t *taken = record.memory[s].current_bytes;
+        char what[96];
+        snprintf(what, sizeof what, "stage %d of %d, %s, %s", s, plan.stages,
+                 sl_checkpoint_name(options->checkpoint), sl_schedule_kind_name(options->schedule));
+        check_near(what, (double)stage->parameter_bytes, (double)taken[SL_MEMORY_PARAMETERS], 0.02);
+        check_near(what, (double)stage->gradient_bytes, (double)taken[SL_MEMORY_GRADIENTS], 0.02);
+        check_near(what, (double)stage->optimizer_bytes, (double)taken[SL_MEMORY_OPTIMIZER], 0.02);
+        check_activations(what, stage->activation_bytes, (int64_t)record.peak_activations[s]);
+    }
+}
+
+static void planned_bytes_are_those_that_a_run_takes(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.model.emsize = WIDTH;
+    options.model.nhid = 64;
+    options.model.nlayers = 12;
+    options.batch_size = ROWS * CHUNKS;
+    options.chunks = CHUNKS;
+    options.bptt = TIME;
+    options.max_batches = options.eval_max_batches = 2;
+    for (int stages = 1; stages <= 3; stages++)
+        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++)
+            for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++) {
+                options.stages = stages;
+                options.checkpoint = (sl_checkpoint)mode;
+                options.schedule = (sl_schedule_kind)kind;
+                options.optimizer.kind = stages == 2 ? SL_OPTIMIZER_ADAMW : SL_OPTIMIZER_SGD;
+                options.optimizer.momentum = stages == 3 ? 0.9f : 0;
+                options.lr.lr = 1e-3;
+                check_run(&options);
+            }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(totals_of_the_tutorials_models_are_theirs),
+        cmocka_unit_test(devices_have_the_names_that_the_run_will_use),
+        cmocka_unit_test_setup_teardown(planned_bytes_are_those_that_a_run_takes,
+                                        small_corpus_create, scratch_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
