@@ -1,0 +1,140 @@
+/* Cutting, scheduling, checkpointing and threads change nothing: losses, gradient norms and
+ * evaluations of a run are the same bits, given the same micro-batches. */
+#include "small_run.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Every number that a run computes, in order. */
+typedef struct trace {
+    double numbers[2 * SMALL_MOST_STEPS + SMALL_MOST_EVALS];
+    int count;
+} trace;
+
+static trace trace_run(const sl_train_options *options)
+{
+    static small_record record;
+    trace made = {.count = 0};
+    check_ok(small_run(options, &record));
+    for (int i = 0; i < record.step_count; i++) {
+        made.numbers[made.count++] = record.steps[i].loss;
+        made.numbers[made.count++] = record.steps[i].grad_norm;
+    }
+    for (int i = 0; i < record.eval_count; i++)
+        made.numbers[made.count++] = record.evals[i].loss;
+    return made;
+}
+
+static void check_same(const trace *one, const trace *other, const char *what)
+{
+    assert_int_equal(one->count, other->count);
+    for (int i = 0; i < one->count; i++)
+        if (memcmp(&one->numbers[i], &other->numbers[i], sizeof one->numbers[i]) != 0)
+            fail_msg("%s: number %d is %.17g, not %.17g", what, i, other->numbers[i],
+                     one->numbers[i]);
+}
+
+static void losses_are_the_same_bits_in_every_pipe(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.epochs = 2;
+    trace reference = trace_run(&options);
+    assert_int_equal(reference.count, 2 * 4 * 2 + 3);
+    for (int stages = 1; stages <= 3; stages++)
+        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++)
+            for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++) {
+                char what[96];
+                options.stages = stages;
+                options.checkpoint = (sl_checkpoint)mode;
+                options.schedule = (sl_schedule_kind)kind;
+                snprintf(what, sizeof what, "%d stages, %s, %s", stages,
+                         sl_checkpoint_name(options.checkpoint),
+                         sl_schedule_kind_name(options.schedule));
+                trace other = trace_run(&options);
+                check_same(&reference, &other, what);
+            }
+}
+
+/* Large enough that kernels are cut into pieces for several threads. */
+static sl_train_options wide_options(scratch *in)
+{
+    sl_train_options options = small_options(in);
+    options.model.emsize = 64;
+    options.model.nhid = 128;
+    options.batch_size = 20;
+    options.bptt = 35;
+    options.max_batches = 2;
+    options.chunks = 2;
+    options.lr.lr = 1e-3;
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
+    return options;
+}
+
+static void losses_are_the_same_bits_for_any_balance(void **state)
+{
+    sl_train_options options = wide_options(*state);
+    trace reference = trace_run(&options);
+    options.balance_kind = SL_BALANCE_EXPLICIT;
+    options.balance_count = 2;
+    for (int first = 1; first <= 4; first++) {
+        options.balance[0] = first;
+        options.balance[1] = 5 - first;
+        trace other = trace_run(&options);
+        check_same(&reference, &other, "another balance");
+    }
+}
+
+static void losses_are_the_same_bits_for_any_number_of_threads(void **state)
+{
+    sl_device_list *two;
+    if (sl_device_list_create("cpu:0-1", &two, NULL) != SL_OK) {
+        print_message("skipped: cores 0 and 1 cannot both be used\n");
+        skip();
+    }
+    sl_device_list_destroy(&two);
+    sl_train_options options = wide_options(*state);
+    options.devices = "cpu:0-0";
+    trace one_thread = trace_run(&options);
+    options.devices = "cpu:0-1";
+    trace two_threads = trace_run(&options);
+    check_same(&one_thread, &two_threads, "two threads");
+}
+
+static void chunks_change_losses_by_rounding_only(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.lr.lr = 0.5; /* so that rounding does not grow from step to step */
+    trace reference = trace_run(&options);
+    for (int chunks = 1; chunks <= 8; chunks++) {
+        options.chunks = chunks;
+        trace other = trace_run(&options);
+        assert_int_equal(reference.count, other.count);
+        for (int i = 0; i < reference.count; i++)
+            if (!(fabs(other.numbers[i] / reference.numbers[i] - 1) < 1e-4))
+                fail_msg("%d chunks: number %d is %.9g, not %.9g", chunks, i, other.numbers[i],
+                         reference.numbers[i]);
+    }
+}
+
+static void seed_decides_the_losses(void **state)
+{
+    sl_train_options options = small_options(*state);
+    trace reference = trace_run(&options), again = trace_run(&options);
+    check_same(&reference, &again, "the same run again");
+    options.seed++;
+    trace other = trace_run(&options);
+    assert_true(other.numbers[0] != reference.numbers[0]);
+}
+
+int main(void)
+{
+#define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        WITH_CORPUS(losses_are_the_same_bits_in_every_pipe),
+        WITH_CORPUS(losses_are_the_same_bits_for_any_balance),
+        WITH_CORPUS(losses_are_the_same_bits_for_any_number_of_threads),
+        WITH_CORPUS(chunks_change_losses_by_rounding_only),
+        WITH_CORPUS(seed_decides_the_losses),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,215 @@
+#include "sluice/train.h"
+#include "support/check.h"
+#include "train/options.h"
+
+#include <math.h>
+
+/* ---- Presets ------------------------------------------------------------------------------ */
+
+static void defaults_are_the_first_tutorials(void **state)
+{
+    (void)state;
+    sl_train_options fresh, preset = {.data = "data"};
+    sl_train_options_default(&fresh);
+    check_ok(sl_train_options_check(&fresh));
+    check_ok(sl_train_options_preset("transformer-tutorial", &preset));
+    assert_string_equal(preset.data, "data");
+    preset.data = NULL;
+    assert_memory_equal(&fresh, &preset, sizeof fresh);
+    assert_string_equal(fresh.preset, "transformer-tutorial");
+    assert_int_equal(fresh.model.emsize, 200);
+    assert_int_equal(fresh.model.nhid, 200);
+    assert_int_equal(fresh.model.nlayers, 2);
+    assert_int_equal(fresh.model.nhead, 2);
+    assert_true(fresh.model.dropout == 0.2f);
+    assert_int_equal(fresh.model.mask, SL_MASK_CAUSAL);
+    assert_int_equal(fresh.bptt, 35);
+    assert_int_equal(fresh.batch_size, 20);
+    assert_int_equal(fresh.eval_batch_size, 10);
+    assert_int_equal(fresh.epochs, 3);
+    assert_int_equal(fresh.max_batches, 0);
+    assert_true(fresh.lr.lr == 5.0 && fresh.lr.gamma == 0.95 && fresh.clip == 0.5);
+    assert_int_equal(sli_train_options_stages(&fresh), 1);
+}
+
+static void pipeline_preset_has_its_tutorials_numbers(void **state)
+{
+    (void)state;
+    sl_train_options options = {.init = "a", .save = "b"};
+    check_ok(sl_train_options_preset("pipeline-tutorial", &options));
+    check_ok(sl_train_options_check(&options));
+    assert_int_equal(options.model.emsize, 4096);
+    assert_int_equal(options.model.nhid, 4096);
+    assert_int_equal(options.model.nlayers, 12);
+    assert_int_equal(options.model.nhead, 16);
+    assert_true(options.model.dropout == 0.2f);
+    assert_int_equal(options.model.mask, SL_MASK_CAUSAL);
+    assert_false(options.model.position_is_parameter);
+    assert_int_equal(options.bptt, 25);
+    assert_int_equal(options.batch_size, 20);
+    assert_int_equal(options.eval_batch_size, 10);
+    assert_int_equal(options.chunks, 8);
+    assert_int_equal(options.checkpoint, SL_CHECKPOINT_EXCEPT_LAST);
+    assert_int_equal(sli_train_options_stages(&options), 2);
+    assert_int_equal(options.epochs, 3);
+    assert_int_equal(options.max_batches, 50);
+    assert_true(options.lr.lr == 5.0 && options.lr.gamma == 0.95 && options.clip == 0.5);
+    assert_string_equal(options.init, "a");
+    assert_string_equal(options.save, "b");
+}
+
+static void ddp_preset_has_its_tutorials_numbers(void **state)
+{
+    (void)state;
+    sl_train_options options = {0};
+    check_ok(sl_train_options_preset("ddp-pipeline", &options));
+    check_ok(sl_train_options_check(&options));
+    assert_int_equal(options.model.emsize, 4096);
+    assert_int_equal(options.model.nlayers, 8);
+    assert_true(options.model.position_is_parameter);
+    assert_int_equal(options.bptt, 35);
+    assert_int_equal(options.chunks, 8);
+    assert_int_equal(options.checkpoint, SL_CHECKPOINT_NEVER);
+    assert_int_equal(sli_train_options_stages(&options), 2);
+}
+
+static void unknown_preset_lists_those_there_are(void **state)
+{
+    (void)state;
+    sl_train_options options = {.epochs = 7};
+    check_error(sl_train_options_preset("tutorial", &options), SL_ERR_NOT_FOUND,
+                "preset must be transformer-tutorial, pipeline-tutorial or ddp-pipeline, got "
+                "\"tutorial\"");
+    assert_int_equal(options.epochs, 7);
+}
+
+/* ---- Stages ------------------------------------------------------------------------------- */
+
+static void stages_follow_from_what_is_given(void **state)
+{
+    (void)state;
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.devices = "cpu:0,cpu:1";
+    assert_int_equal(sli_train_options_stages(&options), 2);
+    options.balance_kind = SL_BALANCE_EXPLICIT;
+    options.balance_count = 3;
+    assert_int_equal(sli_train_options_stages(&options), 3);
+    options.stages = 4;
+    assert_int_equal(sli_train_options_stages(&options), 4);
+}
+
+/* ---- Refusals ----------------------------------------------------------------------------- */
+
+#define CHECK_REFUSED(field, value, text)                                                          \
+    do {                                                                                           \
+        sl_train_options options;                                                                  \
+        sl_train_options_default(&options);                                                        \
+        options.field = value;                                                                     \
+        check_error(sl_train_options_check(&options), SL_ERR_INVALID, text);                       \
+    } while (0)
+
+static void impossible_models_are_refused(void **state)
+{
+    (void)state;
+    CHECK_REFUSED(model.emsize, 0, "emsize must be at least 1, got 0");
+    CHECK_REFUSED(model.emsize, INT64_MAX,
+                  "emsize must be at most 1048576, got 9223372036854775807");
+    CHECK_REFUSED(model.nhid, -1, "nhid must be at least 1, got -1");
+    CHECK_REFUSED(model.nhid, INT64_MAX, "nhid must be at most 1048576");
+    CHECK_REFUSED(model.nlayers, 0, "nlayers must be at least 1, got 0");
+    CHECK_REFUSED(model.nlayers, 10001, "nlayers must be at most 10000, got 10001");
+    CHECK_REFUSED(model.nhead, 0, "nhead must be at least 1, got 0");
+    CHECK_REFUSED(model.nhead, 3, "emsize must be divisible by nhead, got emsize 200 and nhead 3");
+    CHECK_REFUSED(model.dropout, 1.0f, "dropout must be at least 0 and below 1, got 1");
+    CHECK_REFUSED(model.dropout, -0.1f, "dropout must be at least 0 and below 1, got -0.1");
+    CHECK_REFUSED(model.dropout, NAN, "dropout must be at least 0 and below 1");
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.model.emsize = 9;
+    options.model.nhead = 3;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "emsize must be even");
+}
+
+static void impossible_batches_are_refused(void **state)
+{
+    (void)state;
+    CHECK_REFUSED(bptt, 0, "bptt must be at least 1, got 0");
+    CHECK_REFUSED(bptt, 5001, "bptt must be at most 5000, the positional encoding's length, got");
+    CHECK_REFUSED(batch_size, 0, "batch-size must be at least 1, got 0");
+    CHECK_REFUSED(batch_size, INT64_MAX, "batch-size must be at most 1048576, got 9223372036854");
+    CHECK_REFUSED(eval_batch_size, 0, "eval-batch-size must be at least 1, got 0");
+    CHECK_REFUSED(chunks, 0, "chunks must be at least 1, got 0");
+    CHECK_REFUSED(chunks, 4097, "chunks must be at most 4096, got 4097");
+    CHECK_REFUSED(max_batches, -1, "max-batches must be at least 0, got -1");
+    CHECK_REFUSED(eval_max_batches, -1, "eval-max-batches must be at least 0, got -1");
+}
+
+static void impossible_training_is_refused(void **state)
+{
+    (void)state;
+    CHECK_REFUSED(epochs, 0, "epochs must be at least 1, got 0");
+    CHECK_REFUSED(lr.lr, -1.0, "lr must be a number from 0, got -1");
+    CHECK_REFUSED(lr.lr, NAN, "lr must be a number from 0, got nan");
+    CHECK_REFUSED(lr.gamma, INFINITY, "gamma must be a number from 0, got inf");
+    CHECK_REFUSED(lr.warmup_steps, -1, "warmup must be at least 0, got -1");
+    CHECK_REFUSED(lr.step_epochs, -1, "step-epochs must be at least 0, got -1");
+    CHECK_REFUSED(clip, -0.5, "clip must be a number from 0, got -0.5");
+    CHECK_REFUSED(optimizer.momentum, -1.0f, "momentum must be at least 0, got -1");
+    CHECK_REFUSED(optimizer.weight_decay, NAN, "weight_decay must be at least 0, got nan");
+    CHECK_REFUSED(optimizer.nesterov, true, "Nesterov momentum requires a momentum");
+}
+
+static void numbers_of_the_other_optimizer_are_refused(void **state)
+{
+    (void)state;
+    CHECK_REFUSED(optimizer.beta1, 0.9f, "betas and eps belong to the optimizer adamw, got sgd");
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .momentum = 0.9f};
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "momentum, dampening and nesterov belong to the optimizer sgd, got adamw");
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .beta1 = 1.0f};
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "betas must be in [0, 1)");
+}
+
+static void impossible_stages_are_refused(void **state)
+{
+    (void)state;
+    CHECK_REFUSED(stages, 3, "there are more stages than layers: 3 stages, 2 layers");
+    CHECK_REFUSED(stages, 65, "there can be at most 64 stages, got 65");
+    CHECK_REFUSED(stages, -1, "the number of stages must be at least 0, got -1");
+    CHECK_REFUSED(devices, "a,b,c", "there are more stages than layers: 3 stages, 2 layers");
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.balance_kind = SL_BALANCE_EXPLICIT;
+    options.balance_count = 2;
+    options.balance[0] = options.balance[1] = 2;
+    check_ok(sl_train_options_check(&options));
+    options.balance[1] = 3;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "balance must add up to the model's 4 modules (encoder, 2 layers, decoder), got 5");
+    options.balance[0] = 0;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "each number of balance must be at least 1, got 0");
+    options.stages = 3;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "balance must give one number for each of 3 stages, got 2 numbers");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(defaults_are_the_first_tutorials),
+        cmocka_unit_test(pipeline_preset_has_its_tutorials_numbers),
+        cmocka_unit_test(ddp_preset_has_its_tutorials_numbers),
+        cmocka_unit_test(unknown_preset_lists_those_there_are),
+        cmocka_unit_test(stages_follow_from_what_is_given),
+        cmocka_unit_test(impossible_models_are_refused),
+        cmocka_unit_test(impossible_batches_are_refused),
+        cmocka_unit_test(impossible_training_is_refused),
+        cmocka_unit_test(numbers_of_the_other_optimizer_are_refused),
+        cmocka_unit_test(impossible_stages_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
