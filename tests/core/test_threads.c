@@ -1,8 +1,9 @@
-#define _GNU_SOURCE /* usleep */
+#define _GNU_SOURCE /* usleep, sched_getaffinity */
 
 #include "core/threads.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -137,6 +138,43 @@ static void pieces_run_at_the_same_time(void **state)
     sli_pool_destroy(&pool);
 }
 
+/* Where each thread may run; all have arrived before any leaves, so each does one piece. */
+typedef struct places {
+    meeting all;
+    cpu_set_t sets[3];
+} places;
+
+static void note_place(void *argument, int64_t piece, int thread)
+{
+    places *p = argument;
+    sched_getaffinity(0, sizeof p->sets[thread], &p->sets[thread]);
+    meet(&p->all, piece, thread);
+}
+
+static void workers_are_bound_to_their_cores(void **state)
+{
+    (void)state;
+    cpu_set_t mine;
+    assert_int_equal(sched_getaffinity(0, sizeof mine, &mine), 0);
+    int first = 0, last = CPU_SETSIZE - 1;
+    while (!CPU_ISSET((size_t)first, &mine))
+        first++;
+    while (!CPU_ISSET((size_t)last, &mine))
+        last--;
+    int cores[3] = {first, last, first};
+    sli_pool_options options = {.threads = 3, .cores = cores};
+    sli_pool *pool;
+    assert_int_equal(sli_pool_create(&options, &pool), SL_OK);
+    places p = {.all = {0}};
+    sli_pool_run(pool, 3, note_place, &p);
+    assert_true(CPU_EQUAL(&p.sets[0], &mine)); /* the caller's own affair */
+    for (int thread = 1; thread < 3; thread++) {
+        assert_int_equal(CPU_COUNT(&p.sets[thread]), 1);
+        assert_true(CPU_ISSET((size_t)cores[thread], &p.sets[thread]));
+    }
+    sli_pool_destroy(&pool);
+}
+
 static void impossible_options_are_refused(void **state)
 {
     (void)state;
@@ -157,6 +195,7 @@ int main(void)
         cmocka_unit_test(an_unused_pool_ends),
         cmocka_unit_test(several_callers_take_turns),
         cmocka_unit_test(pieces_run_at_the_same_time),
+        cmocka_unit_test(workers_are_bound_to_their_cores),
         cmocka_unit_test(impossible_options_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

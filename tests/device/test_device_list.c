@@ -12,6 +12,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -122,6 +124,38 @@ static void binding_a_thread_leaves_it_the_first_core(void **state)
     sl_device_list_destroy(&list);
 }
 
+/* In a process of its own, which may run on one core only: 0 if `cpu` is that core. */
+static int try_on_one_core(int core)
+{
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET((size_t)core, &set);
+    sl_device_list *list;
+    if (sched_setaffinity(0, sizeof set, &set) != 0 ||
+        sl_device_list_create("cpu", &list, NULL) != SL_OK)
+        return 1;
+    sl_device *device = sl_device_list_get(list, 0);
+    bool right = sl_device_thread_count(device) == 1 && device->first_core == core;
+    sl_device_list_destroy(&list);
+    return right ? 0 : 2;
+}
+
+static void cores_that_the_process_may_not_use_are_left_out(void **state)
+{
+    (void)state;
+    sli_cpu_cores found;
+    assert_int_equal(sli_cpu_cores_find(&found), SL_OK);
+    int core = found.allowed[found.allowed_count - 1], result;
+    sli_cpu_cores_clear(&found);
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0)
+        _exit(try_on_one_core(core));
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
+}
+
 static void expect_error(const char *names, sl_status status, const char *text)
 {
     sl_device_list *list = (sl_device_list *)&list;
@@ -209,6 +243,7 @@ int main(void)
         cmocka_unit_test(more_devices_than_cores_share_them),
         cmocka_unit_test(a_range_names_cores),
         cmocka_unit_test(binding_a_thread_leaves_it_the_first_core),
+        cmocka_unit_test(cores_that_the_process_may_not_use_are_left_out),
         cmocka_unit_test(unreadable_names_are_refused),
         cmocka_unit_test(names_that_do_not_go_together_are_refused),
         cmocka_unit_test(cores_that_the_machine_lacks_are_not_found),

@@ -102,6 +102,40 @@ static void gemm_of_several_panels_matches_the_reference(void **state)
     check_gemm(*state, &source, 3000, 90, 5);
 }
 
+/* A device remembers primitives for some sizes; the first one must come out the same when it has
+ * been forgotten meanwhile. */
+static void gemm_of_many_sizes_stays_the_same(void **state)
+{
+    enum { ROWS = 64, INNER = 160, SIZES = 150, WIDEST = 160 + SIZES };
+    const lab *all = *state;
+    random_source source = random_start(__func__);
+    float *a = random_floats(&source, ROWS * INNER), *b = random_floats(&source, WIDEST * INNER);
+    float *first = floats(ROWS * WIDEST), *c = floats(ROWS * WIDEST);
+    sl_device *device = all->devices[0][1];
+    for (int i = 0; i <= SIZES; i++) {
+        sli_gemm gemm = {.transpose_b = true, .m = ROWS, .n = 160 + i % SIZES, .k = INNER};
+        gemm.a = a;
+        gemm.b = b;
+        gemm.c = i ? c : first;
+        gemm.lda = gemm.ldb = INNER;
+        gemm.ldc = gemm.n;
+        assert_int_equal(sli_device_get_ops(device)->gemm(device, &gemm), SL_OK);
+    }
+    assert_memory_equal(c, first, ROWS * 160 * sizeof *c);
+    free(a);
+    free(b);
+    free(first);
+    free(c);
+}
+
+static void gemm_gives_its_workspace_back(void **state)
+{
+    const lab *all = *state;
+    sl_memory_stats stats;
+    sl_device_memory(all->devices[0][1], &stats);
+    assert_int_equal(stats.current_total_bytes, 0);
+}
+
 static void gemm_without_an_inner_dimension_still_runs_the_epilogue(void **state)
 {
     random_source source = random_start(__func__);
@@ -208,6 +242,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gemm_of_random_shapes_matches_the_reference),
         cmocka_unit_test(gemm_of_several_panels_matches_the_reference),
+        cmocka_unit_test(gemm_of_many_sizes_stays_the_same),
+        cmocka_unit_test(gemm_gives_its_workspace_back),
         cmocka_unit_test(gemm_without_an_inner_dimension_still_runs_the_epilogue),
         cmocka_unit_test(gemm_without_rows_or_columns_does_nothing),
         cmocka_unit_test(gemm_does_not_read_c_when_beta_is_zero),

@@ -28,7 +28,7 @@ static const panel_rule transposed_b_rule = {352, 528, 104, 192, 4}; /* a b^T, d
 static const panel_rule matmul_rule = {352, 192, 88, 48, 16};        /* a b^T, the primitive */
 
 enum { ROW_GRAIN = 8, COLUMN_GRAIN = 16, MATMUL_LEAST_ROWS = 16 };
-static const int64_t least_work = 1 << 19; /* multiply-adds that are worth another panel */
+static const int64_t least_work = 1 << 20; /* multiply-adds that are worth another panel */
 
 typedef struct gemm_job {
     sli_cpu_device *cpu;
