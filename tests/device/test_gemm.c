@@ -47,14 +47,20 @@ static void run_gemm(sl_device *device, const void *arguments, outputs *out)
     free(pre);
 }
 
-static void check_gemm(const lab *all, random_source *source, int64_t m, int64_t n, int64_t k)
+/* How the matrices lie: transposed or not, dense or with longer rows. */
+typedef struct layout {
+    bool transpose_a, transpose_b, dense;
+} layout;
+
+static void check_layout(const lab *all, random_source *source, int64_t m, int64_t n, int64_t k,
+                         layout lies)
 {
     gemm_case c = {.gemm = {.m = m, .n = n, .k = k}};
     sli_gemm *g = &c.gemm;
-    g->transpose_a = random_below(source, 2);
-    g->transpose_b = random_below(source, 2);
-    g->lda = (g->transpose_a ? m : k) + random_below(source, 3);
-    g->ldb = (g->transpose_b ? k : n) + random_below(source, 3);
+    g->transpose_a = lies.transpose_a;
+    g->transpose_b = lies.transpose_b;
+    g->lda = (g->transpose_a ? m : k) + (lies.dense ? 0 : 1 + random_below(source, 3));
+    g->ldb = (g->transpose_b ? k : n) + (lies.dense ? 0 : 1 + random_below(source, 3));
     g->ldc = n + random_below(source, 2) * 5;
     g->lda = g->lda ? g->lda : 1;
     g->ldb = g->ldb ? g->ldb : 1;
@@ -84,6 +90,12 @@ static void check_gemm(const lab *all, random_source *source, int64_t m, int64_t
     free(c.before);
 }
 
+static void check_gemm(const lab *all, random_source *source, int64_t m, int64_t n, int64_t k)
+{
+    layout lies = {random_below(source, 2), random_below(source, 2), random_below(source, 2)};
+    check_layout(all, source, m, n, k, lies);
+}
+
 static void gemm_of_random_shapes_matches_the_reference(void **state)
 {
     random_source source = random_start(__func__);
@@ -93,13 +105,17 @@ static void gemm_of_random_shapes_matches_the_reference(void **state)
     }
 }
 
+/* Shapes whose panels differ in size, in every layout. */
 static void gemm_of_several_panels_matches_the_reference(void **state)
 {
+    static const int64_t shapes[][3] = {{700, 257, 17}, {361, 1030, 3}, {88, 5000, 8},
+                                        {88, 5000, 16}, {3000, 90, 5},  {533, 203, 40}};
     random_source source = random_start(__func__);
-    check_gemm(*state, &source, 700, 257, 17);
-    check_gemm(*state, &source, 361, 1030, 3);
-    check_gemm(*state, &source, 88, 5000, 8);
-    check_gemm(*state, &source, 3000, 90, 5);
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        for (int l = 0; l < 8; l++) {
+            layout lies = {l & 1, l & 2, l & 4};
+            check_layout(*state, &source, shapes[i][0], shapes[i][1], shapes[i][2], lies);
+        }
 }
 
 /* A device remembers primitives for some sizes; the first one must come out the same when it has
