@@ -47,9 +47,9 @@ static void run_gemm(sl_device *device, const void *arguments, outputs *out)
     free(pre);
 }
 
-/* How the matrices lie: transposed or not, dense or with longer rows. */
+/* How the matrices lie: transposed or not, dense or with longer rows; whether c is added to. */
 typedef struct layout {
-    bool transpose_a, transpose_b, dense;
+    bool transpose_a, transpose_b, dense, add;
 } layout;
 
 static void check_layout(const lab *all, random_source *source, int64_t m, int64_t n, int64_t k,
@@ -64,7 +64,7 @@ static void check_layout(const lab *all, random_source *source, int64_t m, int64
     g->ldc = n + random_below(source, 2) * 5;
     g->lda = g->lda ? g->lda : 1;
     g->ldb = g->ldb ? g->ldb : 1;
-    g->beta = (float)random_below(source, 2);
+    g->beta = lies.add ? 1 : 0;
     g->activation = (sli_activation)random_below(source, 3);
     g->dropout = random_dropout(source);
     c.keep_preactivation = random_below(source, 2);
@@ -92,7 +92,8 @@ static void check_layout(const lab *all, random_source *source, int64_t m, int64
 
 static void check_gemm(const lab *all, random_source *source, int64_t m, int64_t n, int64_t k)
 {
-    layout lies = {random_below(source, 2), random_below(source, 2), random_below(source, 2)};
+    layout lies = {random_below(source, 2), random_below(source, 2), random_below(source, 2),
+                   random_below(source, 2)};
     check_layout(all, source, m, n, k, lies);
 }
 
@@ -112,8 +113,8 @@ static void gemm_of_several_panels_matches_the_reference(void **state)
                                         {88, 5000, 16}, {3000, 90, 5},  {533, 203, 40}};
     random_source source = random_start(__func__);
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        for (int l = 0; l < 8; l++) {
-            layout lies = {l & 1, l & 2, l & 4};
+        for (int l = 0; l < 16; l++) {
+            layout lies = {l & 1, l & 2, l & 4, l & 8};
             check_layout(*state, &source, shapes[i][0], shapes[i][1], shapes[i][2], lies);
         }
 }
