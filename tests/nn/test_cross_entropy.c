@@ -292,7 +292,9 @@ static void logits_are_held_in_panels(void **state)
     sl_device_reset_peak(one->device);
     check_ok(sl_loss_apply(one->loss, &call)); /* values only */
     sl_device_memory(one->device, &memory);
-    assert_int_equal(memory.peak_bytes[SL_MEMORY_WORKSPACE], 120 * classes * 4);
+    /* beside the panel of logits only what products need for their own panels */
+    const uint64_t panel = 120 * classes * 4, products = 1 << 20;
+    assert_in_range(memory.peak_bytes[SL_MEMORY_WORKSPACE], panel, panel + products);
     free(row_losses);
     sl_tensor_destroy(&in);
     sl_tensor_destroy(&targets);
