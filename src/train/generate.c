@@ -89,6 +89,17 @@ static sl_status last_logits(sl_pipe *pipe, const int32_t *ids, int64_t length, 
     return status;
 }
 
+/* Weights that training has ruined have no most probable token. */
+static sl_status check_finite(const float *logits, int64_t ntokens)
+{
+    for (int64_t id = 0; id < ntokens; id++)
+        if (!isfinite(logits[id]))
+            return sl_error(SL_ERR_NUMERIC,
+                            "sl_generate: the model's output for token %" PRId64 " is %g", id,
+                            logits[id]);
+    return SL_OK;
+}
+
 static sl_status append_token(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                               int64_t *length)
 {
@@ -97,11 +108,11 @@ static sl_status append_token(sl_pipe *pipe, const sl_generate_options *options,
     float *logits;
     SL_TRY(last_logits(pipe, ids + *length - seen, seen, &logits, &ntokens));
     candidate *candidates = malloc((size_t)ntokens * sizeof *candidates);
-    sl_status status = SL_OK;
-    if (candidates) {
+    sl_status status = check_finite(logits, ntokens);
+    if (status == SL_OK && candidates) {
         ids[*length] = choose(options, logits, candidates, ntokens, *length);
         ++*length;
-    } else {
+    } else if (status == SL_OK) {
         status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens);
     }
     free(candidates);
