@@ -12,6 +12,9 @@ typedef struct sl_optimizer sl_optimizer;
 
 typedef enum sl_optimizer_kind { SL_OPTIMIZER_SGD, SL_OPTIMIZER_ADAMW } sl_optimizer_kind;
 
+/* "sgd" or "adamw". */
+const char *sl_optimizer_kind_name(sl_optimizer_kind kind);
+
 typedef struct sl_optimizer_options {
     sl_optimizer_kind kind;
     /* SGD */

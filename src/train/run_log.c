@@ -113,26 +113,40 @@ static sl_status empty(const sl_run_log *log)
     return SL_OK;
 }
 
+/* What was asked for, beside the model and where its stages are. */
+static json_t *describe_training(const sl_train_options *options)
+{
+    const sl_optimizer_options *optimizer = &options->optimizer;
+    return json_pack("{si ss ss sI sI sI si so ss ss so so so}", "chunks", options->chunks,
+                     "checkpoint", sl_checkpoint_name(options->checkpoint), "schedule",
+                     sl_schedule_kind_name(options->schedule), "batch_size",
+                     (json_int_t)options->batch_size, "eval_batch_size",
+                     (json_int_t)options->eval_batch_size, "bptt", (json_int_t)options->bptt,
+                     "epochs", options->epochs, "seed", seed_value(options->seed), "data",
+                     options->data, "optimizer", sl_optimizer_kind_name(optimizer->kind), "lr",
+                     number(options->lr.lr), "weight_decay", number(optimizer->weight_decay),
+                     "clip", number(options->clip));
+}
+
 static sl_status log_started(void *context, const sl_run_info *info)
 {
     sl_run_log *log = context;
     const sl_train_options *options = info->options;
     log->pipe = info->pipe;
     SL_TRY(empty(log));
-    return write_record(log,
-                        json_pack("{ss ss ss* so sI sI so so si ss ss sI sI si so ss so}", "record",
-                                  "run", "version", SLUICE_VERSION, "preset", options->preset,
-                                  "model", describe_model(&options->model), "parameters",
-                                  (json_int_t)info->total_parameters, "ntokens",
-                                  (json_int_t)options->model.ntokens, "devices",
-                                  describe_stages(info->pipe, true), "partition",
-                                  describe_stages(info->pipe, false), "chunks", options->chunks,
-                                  "checkpoint", sl_checkpoint_name(options->checkpoint), "schedule",
-                                  sl_schedule_kind_name(options->schedule), "batch_size",
-                                  (json_int_t)options->batch_size, "bptt",
-                                  (json_int_t)options->bptt, "epochs", options->epochs, "seed",
-                                  seed_value(options->seed), "data", options->data, "lr",
-                                  number(options->lr.lr)));
+    json_t *record =
+        json_pack("{ss ss ss* so sI sI so so}", "record", "run", "version", SLUICE_VERSION,
+                  "preset", options->preset, "model", describe_model(&options->model), "parameters",
+                  (json_int_t)info->total_parameters, "ntokens", (json_int_t)options->model.ntokens,
+                  "devices", describe_stages(info->pipe, true), "partition",
+                  describe_stages(info->pipe, false));
+    json_t *training = describe_training(options);
+    if (!record || !training || json_object_update(record, training) != 0) {
+        json_decref(record);
+        record = NULL;
+    }
+    json_decref(training);
+    return write_record(log, record);
 }
 
 static sl_status log_step(void *context, const sl_step_info *step)
