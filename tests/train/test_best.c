@@ -1,0 +1,96 @@
+#include "train/best.h"
+
+#include "train/small_model.h"
+
+static void change_all(test_pipe *pipe, float by)
+{
+    for (int s = 0; s < sl_pipe_stages(pipe->pipe); s++) {
+        const sl_parameter_set *set = sl_pipe_parameters(pipe->pipe, s);
+        for (int i = 0; i < sl_parameter_set_count(set); i++) {
+            sl_parameter *parameter = sl_parameter_set_get(set, i);
+            if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
+                continue;
+            float *values = sl_tensor_f32(sl_parameter_value(parameter));
+            for (int64_t k = 0; k < sl_tensor_count(sl_parameter_value(parameter)); k++)
+                values[k] += by;
+        }
+    }
+}
+
+static uint64_t parameter_bytes(const test_pipe *pipe)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < pipe->device_count; i++) {
+        sl_memory_stats stats;
+        sl_device_memory(pipe->devices[i], &stats);
+        bytes += stats.current_bytes[SL_MEMORY_PARAMETERS];
+    }
+    return bytes;
+}
+
+static void restored_values_are_those_kept_last(void **state)
+{
+    (void)state;
+    for (int stages = 1; stages <= 3; stages++) {
+        sli_best *best;
+        int64_t count;
+        test_pipe pipe = open_small_model(stages, 2);
+        check_ok(sli_best_create(pipe.pipe, &best));
+        check_ok(sli_best_keep(best));
+        change_all(&pipe, 1);
+        check_ok(sli_best_keep(best));
+        float *kept = pipe_values(&pipe, &count);
+        change_all(&pipe, 1); /* a second name for the same values would change with them */
+        check_ok(sli_best_restore(best));
+        float *restored = pipe_values(&pipe, &count);
+        assert_memory_equal(kept, restored, (size_t)count * sizeof *kept);
+        free(kept);
+        free(restored);
+        sli_best_destroy(&best);
+        close_pipe(&pipe);
+    }
+}
+
+static void memory_is_taken_with_the_first_copy_only(void **state)
+{
+    (void)state;
+    sli_best *best;
+    test_pipe pipe = open_small_model(2, 2);
+    check_ok(sli_best_create(pipe.pipe, &best));
+    uint64_t without = parameter_bytes(&pipe);
+    check_ok(sli_best_keep(best));
+    uint64_t with = parameter_bytes(&pipe);
+    assert_true(with > without);
+    check_ok(sli_best_keep(best));
+    assert_int_equal(parameter_bytes(&pipe), with);
+    sli_best_destroy(&best);
+    assert_int_equal(parameter_bytes(&pipe), without);
+    close_pipe(&pipe);
+}
+
+static void restoring_without_a_copy_changes_nothing(void **state)
+{
+    (void)state;
+    sli_best *best;
+    int64_t count;
+    test_pipe pipe = open_small_model(2, 2);
+    check_ok(sli_best_create(pipe.pipe, &best));
+    float *before = pipe_values(&pipe, &count);
+    check_ok(sli_best_restore(best));
+    float *after = pipe_values(&pipe, &count);
+    assert_memory_equal(before, after, (size_t)count * sizeof *before);
+    free(before);
+    free(after);
+    sli_best_destroy(&best);
+    close_pipe(&pipe);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(restored_values_are_those_kept_last),
+        cmocka_unit_test(memory_is_taken_with_the_first_copy_only),
+        cmocka_unit_test(restoring_without_a_copy_changes_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

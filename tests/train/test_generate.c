@@ -1,0 +1,172 @@
+#include "train/small_model.h"
+
+#include <math.h>
+
+enum { ADDED = 40, PROMPT = 3, ROOM = PROMPT + ADDED };
+static const int32_t prompt[PROMPT] = {4, 2, 7};
+
+/* Generates behind the prompt; ids[] has room for ROOM. */
+static void generate(test_pipe *pipe, const sl_generate_options *options, int32_t *ids)
+{
+    int64_t length = PROMPT;
+    memcpy(ids, prompt, sizeof prompt);
+    check_ok(sl_generate(pipe->pipe, options, ids, &length, ADDED));
+    assert_int_equal(length, ROOM);
+    assert_memory_equal(ids, prompt, sizeof prompt);
+}
+
+/* The logits after ids[0 … length - 1] of one forward pass, malloc'ed. */
+static float *logits_after(test_pipe *pipe, const int32_t *ids, int64_t length)
+{
+    sl_tensor *in, *out;
+    sl_shape shape = sl_shape_2d(1, length);
+    check_ok(sl_tensor_create(pipe->devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
+    sl_tensor_write(in, ids);
+    check_ok(sl_pipe_forward(pipe->pipe, in, &out));
+    float *all = malloc(sl_tensor_bytes(out)), *last = malloc(SMALL_TOKENS * sizeof *last);
+    sl_tensor_read(out, all);
+    memcpy(last, all + (length - 1) * SMALL_TOKENS, SMALL_TOKENS * sizeof *last);
+    free(all);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    return last;
+}
+
+static void greedy_token_is_the_most_probable_one(void **state)
+{
+    (void)state;
+    enum { CONTEXT = 5 };
+    int32_t ids[ROOM];
+    test_pipe pipe = open_small_model(2, 3);
+    generate(&pipe, &(sl_generate_options){.context = CONTEXT}, ids);
+    for (int64_t at = PROMPT; at < ROOM; at++) {
+        int64_t seen = at < CONTEXT ? at : CONTEXT;
+        float *logits = logits_after(&pipe, ids + at - seen, seen);
+        for (int id = SL_VOCAB_UNKNOWN + 1; id < SMALL_TOKENS; id++)
+            assert_true(logits[ids[at]] >= logits[id]);
+        assert_int_not_equal(ids[at], SL_VOCAB_UNKNOWN);
+        free(logits);
+    }
+    close_pipe(&pipe);
+}
+
+static void one_candidate_is_greedy(void **state)
+{
+    (void)state;
+    int32_t greedy[ROOM], one[ROOM], cold[ROOM];
+    test_pipe pipe = open_small_model(1, 3);
+    generate(&pipe, &(sl_generate_options){0}, greedy);
+    generate(&pipe, &(sl_generate_options){.temperature = 5, .top_k = 1, .seed = 9}, one);
+    generate(&pipe, &(sl_generate_options){.temperature = 1e-6, .seed = 9}, cold);
+    assert_memory_equal(greedy, one, sizeof greedy);
+    assert_memory_equal(greedy, cold, sizeof greedy);
+    close_pipe(&pipe);
+}
+
+static void seed_decides_the_text_in_every_pipe(void **state)
+{
+    (void)state;
+    int32_t one[ROOM], other[ROOM];
+    sl_generate_options options = {.temperature = 2, .seed = 5};
+    test_pipe pipe = open_small_model(1, 3);
+    generate(&pipe, &options, one);
+    options.seed = 6;
+    generate(&pipe, &options, other);
+    assert_memory_not_equal(one, other, sizeof one);
+    close_pipe(&pipe);
+    pipe = open_small_model(3, 3);
+    options.seed = 5;
+    generate(&pipe, &options, other);
+    assert_memory_equal(one, other, sizeof one);
+    close_pipe(&pipe);
+}
+
+/* The frequencies of many draws after the prompt, against softmax(logits / temperature) over the
+ * candidates. */
+static void check_draws(double temperature, int top_k)
+{
+    enum { DRAWS = 4000 };
+    int counts[SMALL_TOKENS] = {0};
+    test_pipe pipe = open_small_model(1, 3);
+    for (int draw = 0; draw < DRAWS; draw++) {
+        int32_t ids[PROMPT + 1];
+        int64_t length = PROMPT;
+        sl_generate_options options = {.temperature = temperature,
+                                       .top_k = top_k,
+                                       .seed = (uint64_t)draw};
+        memcpy(ids, prompt, sizeof prompt);
+        check_ok(sl_generate(pipe.pipe, &options, ids, &length, 1));
+        counts[ids[PROMPT]]++;
+    }
+    float *logits = logits_after(&pipe, prompt, PROMPT);
+    double total = 0, expected[SMALL_TOKENS] = {0};
+    for (int id = 1; id < SMALL_TOKENS; id++) {
+        int above = 0;
+        for (int k = 1; k < SMALL_TOKENS; k++)
+            above += logits[k] > logits[id];
+        if (top_k == 0 || above < top_k)
+            total += expected[id] = exp(logits[id] / temperature);
+    }
+    for (int id = 0; id < SMALL_TOKENS; id++) {
+        double mean = DRAWS * expected[id] / total;
+        if (expected[id] == 0)
+            assert_int_equal(counts[id], 0);
+        else if (fabs(counts[id] - mean) > 4.5 * sqrt(mean)) /* seeds are fixed: no luck involved */
+            fail_msg("token %d was drawn %d times, expected %.1f", id, counts[id], mean);
+    }
+    free(logits);
+    close_pipe(&pipe);
+}
+
+static void draws_follow_the_models_distribution(void **state)
+{
+    (void)state;
+    check_draws(1, 0);
+    check_draws(0.3, 0);
+    check_draws(1, 4);
+}
+
+static void impossible_requests_are_refused(void **state)
+{
+    (void)state;
+    int32_t ids[ROOM] = {4};
+    int64_t length = 0;
+    test_pipe pipe = open_small_model(1, 3);
+    check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, 1), SL_ERR_INVALID,
+                "the prompt must have at least one token");
+    length = 1;
+    check_error(sl_generate(pipe.pipe, &(sl_generate_options){.temperature = NAN}, ids, &length, 1),
+                SL_ERR_INVALID, "temperature must be a number from 0, got nan");
+    check_error(sl_generate(pipe.pipe, &(sl_generate_options){.top_k = -1}, ids, &length, 1),
+                SL_ERR_INVALID, "must not be negative");
+    check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, -1), SL_ERR_INVALID,
+                "must not be negative");
+    assert_int_equal(length, 1);
+    close_pipe(&pipe);
+}
+
+static void output_that_is_no_number_is_an_error(void **state)
+{
+    (void)state;
+    int32_t ids[ROOM] = {4};
+    int64_t length = 1;
+    test_pipe pipe = open_small_model(1, 3);
+    sl_tensor_f32(sl_parameter_value(find_parameter(&pipe, "4.decoder.bias")))[6] = NAN;
+    check_error(sl_generate(pipe.pipe, &(sl_generate_options){0}, ids, &length, 1), SL_ERR_NUMERIC,
+                "the model's output for token 6 is nan");
+    assert_int_equal(length, 1);
+    close_pipe(&pipe);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(greedy_token_is_the_most_probable_one),
+        cmocka_unit_test(one_candidate_is_greedy),
+        cmocka_unit_test(seed_decides_the_text_in_every_pipe),
+        cmocka_unit_test(draws_follow_the_models_distribution),
+        cmocka_unit_test(impossible_requests_are_refused),
+        cmocka_unit_test(output_that_is_no_number_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,180 @@
+#include "small_run.h"
+
+#include <jansson.h>
+#include <math.h>
+
+enum { MOST_RECORDS = 64 };
+
+typedef struct log_file {
+    json_t *records[MOST_RECORDS];
+    int count;
+} log_file;
+
+static log_file read_log(const char *path)
+{
+    log_file read = {.count = 0};
+    char line[8192];
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    while (fgets(line, sizeof line, file)) {
+        assert_true(read.count < MOST_RECORDS);
+        json_t *record = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        assert_true(json_is_object(record));
+        read.records[read.count++] = record;
+    }
+    fclose(file);
+    return read;
+}
+
+static void free_log(log_file *log)
+{
+    for (int i = 0; i < log->count; i++)
+        json_decref(log->records[i]);
+}
+
+static bool is_kind(const json_t *record, const char *kind)
+{
+    return strcmp(json_string_value(json_object_get(record, "record")), kind) == 0;
+}
+
+static double real_of(const json_t *record, const char *key)
+{
+    const json_t *value = json_object_get(record, key);
+    if (!json_is_number(value))
+        fail_msg("\"%s\" is missing or no number", key);
+    return json_number_value(value);
+}
+
+static void run_is_logged_with_all_that_decided_it(void **state)
+{
+    static small_record record;
+    scratch *in = *state;
+    sl_run_log *log;
+    sl_run_result result;
+    char path[512];
+    snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
+    sl_train_options options = small_options(in);
+    options.stages = 2;
+    options.seed = 77;
+    check_ok(sl_run_log_create(path, &log));
+    const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};
+    check_ok(sl_train_run(&options, reporters, 2, &result));
+    sl_run_log_destroy(&log);
+
+    log_file read = read_log(path);
+    /* run, 4 steps, 2 evaluations with 2 devices' memory each, end */
+    assert_int_equal(read.count, 1 + 4 + 2 * (1 + 2) + 1);
+    const json_t *run = read.records[0];
+    assert_true(is_kind(run, "run"));
+    assert_non_null(json_string_value(json_object_get(run, "version")));
+    assert_true(real_of(run, "seed") == 77);
+    assert_true(real_of(run, "parameters") > 1000);
+    assert_true(real_of(run, "ntokens") > 10);
+    assert_true(real_of(json_object_get(run, "model"), "nlayers") == 3);
+    assert_true(real_of(run, "clip") == 0.5);
+    assert_string_equal(json_string_value(json_object_get(run, "optimizer")), "sgd");
+    assert_string_equal(json_string_value(json_object_get(run, "schedule")), "gpipe");
+    assert_string_equal(json_string_value(json_array_get(json_object_get(run, "devices"), 1)),
+                        "cpu:1");
+    assert_true(json_integer_value(json_array_get(json_object_get(run, "partition"), 0)) == 3);
+    for (int i = 0; i < 4; i++) {
+        const json_t *step = read.records[1 + i];
+        assert_true(is_kind(step, "step"));
+        assert_true(real_of(step, "step") == i + 1);
+        assert_true(real_of(step, "epoch") == 1);
+        assert_true(real_of(step, "batch") == i + 1);
+        assert_true(real_of(step, "loss") == record.steps[i].loss); /* to the last bit */
+        assert_true(real_of(step, "grad_norm") == record.steps[i].grad_norm);
+        assert_true(real_of(step, "lr") == 5);
+        assert_true(real_of(step, "ms") > 0 && real_of(step, "tokens_per_s") > 0);
+    }
+    free_log(&read);
+}
+
+static void evaluations_and_memory_are_logged(void **state)
+{
+    static small_record record;
+    scratch *in = *state;
+    sl_run_log *log;
+    sl_run_result result;
+    char path[512];
+    snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
+    sl_train_options options = small_options(in);
+    check_ok(sl_run_log_create(path, &log));
+    const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};
+    check_ok(sl_train_run(&options, reporters, 2, &result));
+    sl_run_log_destroy(&log);
+
+    log_file read = read_log(path);
+    assert_int_equal(read.count, 1 + 4 + 2 * (1 + 1) + 1);
+    static const char *const splits[] = {"valid", "test"};
+    for (int i = 0; i < 2; i++) {
+        const json_t *eval = read.records[5 + 2 * i], *memory = read.records[6 + 2 * i];
+        assert_true(is_kind(eval, "eval"));
+        assert_string_equal(json_string_value(json_object_get(eval, "split")), splits[i]);
+        assert_true(real_of(eval, "loss") == record.evals[i].loss);
+        assert_true(real_of(eval, "ppl") == record.evals[i].perplexity);
+        assert_true(is_kind(memory, "memory"));
+        assert_string_equal(json_string_value(json_object_get(memory, "device")), "cpu:0");
+        const json_t *peak = json_object_get(memory, "peak_bytes");
+        assert_true(real_of(peak, "parameters") > 0 && real_of(peak, "gradients") > 0);
+        assert_true(real_of(peak, "activations") > 0 && real_of(peak, "optimizer") == 0);
+        assert_true(real_of(memory, "peak_total_bytes") > real_of(peak, "parameters"));
+    }
+    const json_t *end = read.records[read.count - 1];
+    assert_true(is_kind(end, "end"));
+    assert_true(real_of(end, "steps") == 4);
+    assert_true(real_of(end, "test_loss") == record.result.test_loss);
+    assert_true(real_of(end, "best_possible_ppl") == record.result.best_possible_perplexity);
+    free_log(&read);
+}
+
+static void numbers_that_are_none_are_null(void **state)
+{
+    scratch *in = *state;
+    sl_run_log *log;
+    const char *path = scratch_path(in, "log.jsonl");
+    check_ok(sl_run_log_create(path, &log));
+    sl_reporter reporter = sl_run_log_reporter(log);
+    const sl_step_info step = {.step = 1, .loss = NAN, .grad_norm = INFINITY, .seconds = 1};
+    check_ok(reporter.step(reporter.context, &step));
+    log_file read = read_log(path); /* is there at once: every record is flushed */
+    assert_int_equal(read.count, 1);
+    assert_true(json_is_null(json_object_get(read.records[0], "loss")));
+    assert_true(json_is_null(json_object_get(read.records[0], "grad_norm")));
+    assert_true(real_of(read.records[0], "lr") == 0);
+    free_log(&read);
+    sl_run_log_destroy(&log);
+}
+
+static void log_that_cannot_be_written_is_an_error(void **state)
+{
+    (void)state;
+    sl_run_log *log;
+    check_error(sl_run_log_create("/nowhere/log", &log), SL_ERR_IO,
+                "/nowhere/log: the run log cannot be written: No such file or directory");
+    assert_null(log);
+    if (access("/dev/full", W_OK) != 0) {
+        print_message("skipped: there is no /dev/full\n");
+        skip();
+    }
+    check_ok(sl_run_log_create("/dev/full", &log));
+    sl_reporter reporter = sl_run_log_reporter(log);
+    const sl_step_info step = {.step = 1, .seconds = 1};
+    check_error(reporter.step(reporter.context, &step), SL_ERR_IO,
+                "/dev/full: the run log cannot be written: No space left on device");
+    sl_run_log_destroy(&log);
+}
+
+int main(void)
+{
+#define WITH_CORPUS(test)  cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
+#define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        WITH_CORPUS(run_is_logged_with_all_that_decided_it),
+        WITH_CORPUS(evaluations_and_memory_are_logged),
+        WITH_SCRATCH(numbers_that_are_none_are_null),
+        cmocka_unit_test(log_that_cannot_be_written_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,253 @@
+#include "io/scratch.h"
+#include "sluice/safetensors.h"
+#include "train/small_model.h"
+#include "train/weights.h"
+
+/* ---- Writing and reading ------------------------------------------------------------------ */
+
+static void saved_weights_come_back_in_any_cut(void **state)
+{
+    char *path = scratch_path(*state, "model.safetensors");
+    test_pipe from = open_small_model(2, 1);
+    check_ok(sl_weights_save(from.pipe, &small_model_options, NULL, path));
+    int64_t count;
+    float *expected = pipe_values(&from, &count);
+    for (int stages = 1; stages <= 3; stages++) {
+        test_pipe to = open_small_model(stages, 2);
+        check_ok(sl_weights_load(to.pipe, path));
+        float *values = pipe_values(&to, &count);
+        assert_memory_equal(values, expected, (size_t)count * sizeof *values);
+        free(values);
+        close_pipe(&to);
+    }
+    free(expected);
+    close_pipe(&from);
+}
+
+/* The names that PyTorch's state_dict of the tutorials' flat model has, in its order. */
+static void names_are_pytorchs(void **state)
+{
+    static const char *const layer[] = {
+        "self_attn.in_proj_weight",
+        "self_attn.in_proj_bias",
+        "self_attn.out_proj.weight",
+        "self_attn.out_proj.bias",
+        "linear1.weight",
+        "linear1.bias",
+        "linear2.weight",
+        "linear2.bias",
+        "norm1.weight",
+        "norm1.bias",
+        "norm2.weight",
+        "norm2.bias",
+    };
+    enum { LAYER_NAMES = sizeof layer / sizeof *layer };
+    char *path = scratch_path(*state, "model.safetensors");
+    sl_safetensors_reader *reader;
+    test_pipe pipe = open_small_model(1, 1);
+    check_ok(sl_weights_save(pipe.pipe, &small_model_options, NULL, path));
+    close_pipe(&pipe);
+    check_ok(sl_safetensors_open(path, &reader));
+    assert_int_equal(sl_safetensors_count(reader), 2 + 3 * LAYER_NAMES + 2);
+    const sl_safetensors_info *pe = sl_safetensors_get(reader, 0);
+    assert_string_equal(pe->name, "0.pos_encoder.pe");
+    assert_string_equal(sl_safetensors_get(reader, 1)->name, "0.encoder.weight");
+    assert_int_equal(pe->dims, 3);
+    assert_int_equal(pe->size[0], 5000);
+    assert_int_equal(pe->size[1], 1);
+    for (int i = 1; i <= 3; i++)
+        for (int k = 0; k < LAYER_NAMES; k++) {
+            char name[64];
+            snprintf(name, sizeof name, "%d.%s", i, layer[k]);
+            assert_non_null(sl_safetensors_find(reader, name));
+        }
+    assert_non_null(sl_safetensors_find(reader, "4.decoder.weight"));
+    assert_non_null(sl_safetensors_find(reader, "4.decoder.bias"));
+    sl_safetensors_close(&reader);
+}
+
+static void metadata_give_the_model_back(void **state)
+{
+    char *path = scratch_path(*state, "model.safetensors");
+    sl_model_options saved = small_model_options, read;
+    test_pipe pipe = open_small_model(1, 1);
+    for (int variant = 0; variant < 2; variant++) {
+        saved.mask = variant ? SL_MASK_NONE : SL_MASK_CAUSAL;
+        saved.activation = variant ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU;
+        saved.pre_norm = variant;
+        check_ok(sl_weights_save(pipe.pipe, &saved, NULL, path));
+        check_ok(sl_weights_model(path, &read));
+        assert_int_equal(read.ntokens, saved.ntokens);
+        assert_int_equal(read.emsize, saved.emsize);
+        assert_int_equal(read.nhid, saved.nhid);
+        assert_int_equal(read.nlayers, saved.nlayers);
+        assert_int_equal(read.nhead, saved.nhead);
+        assert_int_equal(read.mask, saved.mask);
+        assert_int_equal(read.activation, saved.activation);
+        assert_int_equal(read.pre_norm, saved.pre_norm);
+    }
+    close_pipe(&pipe);
+}
+
+/* ---- Files that do not fit ---------------------------------------------------------------- */
+
+/* Writes the file of a pipe again, without the tensor `without`, with `extra` (each may be NULL),
+ * and with these notes. */
+static void rewrite(const char *path, const char *without, const char *extra,
+                    const sl_safetensors_note *notes, size_t note_count)
+{
+    enum { MOST = 64 };
+    sl_safetensors_item items[MOST];
+    sl_safetensors_reader *reader;
+    size_t count = 0;
+    float one = 1;
+    check_ok(sl_safetensors_open(path, &reader));
+    for (size_t i = 0; i < sl_safetensors_count(reader); i++) {
+        const sl_safetensors_info *info = sl_safetensors_get(reader, i);
+        if (without && strcmp(info->name, without) == 0)
+            continue;
+        sl_safetensors_item *item = &items[count++];
+        *item = (sl_safetensors_item){.name = info->name, .dtype = info->dtype};
+        item->shape.dims = info->dims;
+        memcpy(item->shape.size, info->size, (size_t)info->dims * sizeof *info->size);
+        item->data = malloc(info->bytes);
+        check_ok(sl_safetensors_read(reader, info, item->data));
+    }
+    size_t read = count;
+    if (extra)
+        items[count++] = (sl_safetensors_item){extra, SL_F32, sl_shape_1d(1), &one};
+    check_ok(sl_safetensors_save(path, items, count, notes, note_count));
+    for (size_t i = 0; i < read; i++)
+        free(items[i].data);
+    sl_safetensors_close(&reader);
+}
+
+static void buffer_may_be_missing_and_nothing_else(void **state)
+{
+    char *path = scratch_path(*state, "model.safetensors");
+    int64_t count;
+    test_pipe pipe = open_small_model(2, 1);
+    check_ok(sl_weights_save(pipe.pipe, &small_model_options, NULL, path));
+    rewrite(path, "0.pos_encoder.pe", NULL, NULL, 0);
+    check_ok(sl_weights_load(pipe.pipe, path));
+    float *before = pipe_values(&pipe, &count);
+    rewrite(path, "2.norm1.bias", NULL, NULL, 0);
+    check_error(sl_weights_load(pipe.pipe, path), SL_ERR_INVALID, "2.norm1.bias");
+    check_ok(sl_weights_save(pipe.pipe, &small_model_options, NULL, path));
+    rewrite(path, NULL, "5.decoder.bias", NULL, 0);
+    check_error(sl_weights_load(pipe.pipe, path), SL_ERR_INVALID, "5.decoder.bias");
+    float *after = pipe_values(&pipe, &count);
+    assert_memory_equal(before, after, (size_t)count * sizeof *before);
+    free(before);
+    free(after);
+    close_pipe(&pipe);
+}
+
+static void metadata_that_make_no_sense_are_refused(void **state)
+{
+    static const char *const bad[][3] = {
+        {"sluice.nhead", "0", "\"sluice.nhead\" must be a number from 1, got \"0\""},
+        {"sluice.nhead", "2x", "\"sluice.nhead\" must be a number from 1, got \"2x\""},
+        {"sluice.nhead", "99999999999999999999", "\"sluice.nhead\" must be a number from 1"},
+        {"sluice.mask", "some", "\"sluice.mask\" must be causal or none, got \"some\""},
+        {"sluice.pre_norm", "1", "\"sluice.pre_norm\" must be true or false, got \"1\""},
+    };
+    char *path = scratch_path(*state, "model.safetensors");
+    sl_model_options read;
+    test_pipe pipe = open_small_model(1, 1);
+    check_ok(sl_weights_save(pipe.pipe, &small_model_options, NULL, path));
+    close_pipe(&pipe);
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        sl_safetensors_note notes[] = {{"sluice.ntokens", "11"},    {"sluice.emsize", "8"},
+                                       {"sluice.nhid", "12"},       {"sluice.nlayers", "3"},
+                                       {"sluice.nhead", "2"},       {"sluice.mask", "none"},
+                                       {"sluice.pre_norm", "true"}, {"sluice.activation", "gelu"}};
+        enum { NOTES = sizeof notes / sizeof *notes };
+        for (int k = 0; k < NOTES; k++)
+            if (strcmp(notes[k].key, bad[i][0]) == 0)
+                notes[k].value = bad[i][1];
+        rewrite(path, NULL, NULL, notes, NOTES);
+        check_error(sl_weights_model(path, &read), SL_ERR_FORMAT, bad[i][2]);
+    }
+    rewrite(path, NULL, NULL, NULL, 0);
+    check_error(sl_weights_model(path, &read), SL_ERR_FORMAT,
+                "its metadata do not say \"sluice.ntokens\": the file was not saved by sluice");
+    check_ok(sli_weights_check_model(path, &small_model_options)); /* nothing contradicts it */
+}
+
+/* ---- The vocabulary ----------------------------------------------------------------------- */
+
+static void check_vocab_path(const char *weights, const char *expected)
+{
+    char *path;
+    check_ok(sl_weights_vocab_path(weights, &path));
+    assert_string_equal(path, expected);
+    free(path);
+}
+
+static void vocabulary_lies_beside_the_weights(void **state)
+{
+    (void)state;
+    check_vocab_path("dir/model.safetensors", "dir/model.vocab.txt");
+    check_vocab_path("model", "model.vocab.txt");
+    check_vocab_path("a.b/model.bin", "a.b/model.bin.vocab.txt");
+    check_vocab_path(".safetensors", ".safetensors.vocab.txt");
+}
+
+static void vocabulary_is_saved_and_found(void **state)
+{
+    scratch *in = *state;
+    sl_vocab *vocab, *found;
+    char path[512];
+    snprintf(path, sizeof path, "%s/model.safetensors", in->directory);
+    check_ok(sli_weights_vocab(path, &found));
+    assert_null(found);
+    write_file(scratch_path(in, "words"), "<unk>\none\ntwo\n", 14);
+    check_ok(sl_vocab_load(scratch_path(in, "words"), &vocab));
+    test_pipe pipe = open_small_model(1, 1);
+    check_ok(sl_weights_save(pipe.pipe, &small_model_options, vocab, path));
+    close_pipe(&pipe);
+    check_ok(sli_weights_vocab(path, &found));
+    assert_int_equal(sl_vocab_size(found), 3);
+    assert_int_equal(sl_vocab_id(found, "two", 3), 2);
+    sl_vocab_destroy(&found);
+    sl_vocab_destroy(&vocab);
+    write_file(scratch_path(in, "model.vocab.txt"), "one\n", 4);
+    check_error(sli_weights_vocab(path, &found), SL_ERR_FORMAT, "/model.vocab.txt");
+    assert_null(found);
+}
+
+/* ---- Where to write ----------------------------------------------------------------------- */
+
+static void trying_to_save_leaves_nothing_and_harms_nothing(void **state)
+{
+    scratch *in = *state;
+    char path[512], content[16];
+    snprintf(path, sizeof path, "%s/model.safetensors", in->directory);
+    test_pipe pipe = open_small_model(1, 1);
+    check_ok(sli_weights_check_save(pipe.pipe, path));
+    assert_int_equal(scratch_entries(in, 0), 0);
+    write_file(path, "old", 3);
+    check_ok(sli_weights_check_save(pipe.pipe, path));
+    assert_int_equal(read_file(path, content, sizeof content), 3);
+    assert_int_equal(scratch_entries(in, 0), 1);
+    check_error(sli_weights_check_save(pipe.pipe, in->directory), SL_ERR_INVALID, in->directory);
+    check_error(sli_weights_check_save(pipe.pipe, "/nowhere/x"), SL_ERR_NOT_FOUND, "/nowhere/x");
+    close_pipe(&pipe);
+}
+
+int main(void)
+{
+#define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        WITH_SCRATCH(saved_weights_come_back_in_any_cut),
+        WITH_SCRATCH(names_are_pytorchs),
+        WITH_SCRATCH(metadata_give_the_model_back),
+        WITH_SCRATCH(buffer_may_be_missing_and_nothing_else),
+        WITH_SCRATCH(metadata_that_make_no_sense_are_refused),
+        cmocka_unit_test(vocabulary_lies_beside_the_weights),
+        WITH_SCRATCH(vocabulary_is_saved_and_found),
+        WITH_SCRATCH(trying_to_save_leaves_nothing_and_harms_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
