@@ -1,6 +1,6 @@
 """Every layer, forward and backward, against PyTorch in double precision, over random shapes.
 
-SLUICE_TEST_SEED repeats a run whose seed was printed.
+SLUICE_TEST_SEED draws other shapes and numbers.
 """
 
 import os
@@ -18,7 +18,7 @@ except ImportError as missing:
 from records import distance, run_driver
 
 TOLERANCE = 1e-5
-SEED = int(os.environ.get("SLUICE_TEST_SEED", random.SystemRandom().randrange(2**31)))
+SEED = int(os.environ.get("SLUICE_TEST_SEED", 7))
 
 
 def randomize(module):
