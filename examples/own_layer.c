@@ -1,0 +1,242 @@
+/* A layer of one's own: RMSNorm, which the library does not have, as a table of functions, trained
+ * in a pipe like any other layer.
+ *
+ * A layer written outside the library works on its tensors with plain loops, on its stage's thread.
+ * What it needs of the library's kernels it takes in as children: sl_linear_create, …
+ *
+ * Everything that holds for the library's layers then holds for it. The program trains the same
+ * model twice, uncut and cut with recomputation, and the losses must be the same bits. */
+#include <sluice/sluice.h>
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- The layer: out = x / rms(x) * weight, rms(x) = sqrt(mean(x^2) + eps) over the last dimension
+ */
+
+typedef struct rms_norm {
+    int64_t width;
+    sl_parameter *weight; /* [width]; belongs to the module */
+} rms_norm;
+
+/* 1 / rms of a row. */
+static float scale_of(const float *x, int64_t width)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < width; i++)
+        sum += (double)x[i] * x[i];
+    return (float)(1 / sqrt(sum / (double)width + 1e-6));
+}
+
+static sl_status rms_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
+{
+    const rms_norm *norm = sl_module_state(module);
+    const float *weight = sl_tensor_f32(sl_parameter_value(norm->weight));
+    SL_TRY(sl_pass_save_shared(pass, in)); /* all that backward will need */
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(in), out));
+    for (int64_t row = 0; row < sl_tensor_rows(in); row++) {
+        const float *x = sl_tensor_f32(in) + row * norm->width;
+        float *y = sl_tensor_f32(*out) + row * norm->width, scale = scale_of(x, norm->width);
+        for (int64_t i = 0; i < norm->width; i++)
+            y[i] = x[i] * scale * weight[i];
+    }
+    return SL_OK;
+}
+
+/* With n = x * scale: grad_x = scale * (g - n * mean(g * n)), g = grad_y * weight; in place. */
+static void backward_row(const rms_norm *norm, const float *weight, const float *x, float *grad,
+                         float *grad_weight)
+{
+    float scale = scale_of(x, norm->width);
+    double inner = 0;
+    for (int64_t i = 0; i < norm->width; i++)
+        inner += (double)grad[i] * weight[i] * x[i] * scale;
+    float mean = (float)(inner / (double)norm->width);
+    for (int64_t i = 0; i < norm->width; i++) {
+        grad_weight[i] += grad[i] * x[i] * scale; /* adds: other micro-batches have been here */
+        grad[i] = scale * (grad[i] * weight[i] - x[i] * scale * mean);
+    }
+}
+
+static sl_status rms_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                              sl_tensor **grad_in)
+{
+    const rms_norm *norm = sl_module_state(module);
+    const float *weight = sl_tensor_f32(sl_parameter_value(norm->weight));
+    float *grad_weight = sl_tensor_f32(sl_parameter_grad(norm->weight));
+    sl_tensor *in;
+    SL_TRY(sl_pass_pop(pass, &in));
+    for (int64_t row = 0; row < sl_tensor_rows(in); row++)
+        backward_row(norm, weight, sl_tensor_f32(in) + row * norm->width,
+                     sl_tensor_f32(grad_out) + row * norm->width, grad_weight);
+    sl_tensor_destroy(&in);
+    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK; /* NULL: nobody needs it */
+}
+
+static sl_status rms_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
+{
+    const rms_norm *norm = sl_module_state(module);
+    char text[SL_SHAPE_TEXT_BYTES];
+    if (in->dims < 1 || in->size[in->dims - 1] != norm->width)
+        return sl_error(SL_ERR_INVALID, "expected rows of %lld, got %s", (long long)norm->width,
+                        sl_shape_text(in, text));
+    *out = *in;
+    return SL_OK;
+}
+
+static int64_t rms_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    (void)module;
+    return sl_shape_count(in) * (int64_t)sizeof(float);
+}
+
+static sl_status rms_norm_create(int64_t width, sl_module **out)
+{
+    static const sl_module_ops ops = {.type = "RMSNorm",
+                                      .forward = rms_forward,
+                                      .backward = rms_backward,
+                                      .output_shape = rms_output_shape,
+                                      .saved_bytes = rms_saved_bytes};
+    rms_norm *norm = malloc(sizeof *norm);
+    *out = NULL;
+    if (!norm)
+        return sl_error(SL_ERR_MEMORY, "rms_norm_create: no memory");
+    norm->width = width;
+    SL_TRY(sl_module_create(&ops, norm, out)); /* takes the state */
+    sl_parameter_spec weight = {.name = "weight", .shape = sl_shape_1d(width), .low = 1, .high = 1};
+    sl_status status = sl_module_add_parameter(*out, &weight, &norm->weight);
+    if (status != SL_OK)
+        sl_module_destroy(out);
+    return status;
+}
+
+/* ---- Training it: how far is a point from the origin? ---- */
+
+enum { ROWS = 64, WIDTH = 32, MODULES = 6, STEPS = 300, MAX_STAGES = 3 };
+
+typedef struct trainer {
+    sl_device_list *devices;
+    sl_module *modules[MODULES]; /* until the model has them */
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    sl_optimizer *optimizers[MAX_STAGES];
+    sl_tensor *points, *targets; /* f32 [ROWS, 2] and [ROWS, 1] */
+} trainer;
+
+static sl_status create_model(trainer *at)
+{
+    sl_module **modules = at->modules;
+    SL_TRY(sl_linear_create(2, WIDTH, false, &modules[0]));
+    SL_TRY(rms_norm_create(WIDTH, &modules[1]));
+    SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &modules[2]));
+    SL_TRY(sl_linear_create(WIDTH, WIDTH, false, &modules[3]));
+    SL_TRY(rms_norm_create(WIDTH, &modules[4]));
+    SL_TRY(sl_linear_create(WIDTH, 1, false, &modules[5]));
+    sl_status status = sl_sequential_create(modules, MODULES, &at->model);
+    memset(modules, 0, sizeof at->modules); /* taken, also by a call that failed */
+    return status;
+}
+
+static sl_status open_trainer(trainer *at, const char *names, sl_checkpoint checkpoint)
+{
+    SL_TRY(sl_device_list_create(names, &at->devices, NULL));
+    SL_TRY(create_model(at));
+    SL_TRY(sl_mse_loss_create(&at->loss));
+    int stages = sl_device_list_count(at->devices);
+    sl_device *devices[MAX_STAGES];
+    for (int s = 0; s < stages; s++)
+        devices[s] = sl_device_list_get(at->devices, s);
+    SL_TRY(sl_pipe_create(&(sl_pipe_options){.model = at->model,
+                                             .loss = at->loss,
+                                             .stages = stages,
+                                             .devices = devices,
+                                             .chunks = 4,
+                                             .checkpoint = checkpoint,
+                                             .seed = 1},
+                          &at->pipe));
+    sl_optimizer_options sgd = {.kind = SL_OPTIMIZER_SGD, .momentum = 0.9f};
+    for (int s = 0; s < stages; s++)
+        SL_TRY(sl_optimizer_create(&sgd, sl_pipe_parameters(at->pipe, s), &at->optimizers[s]));
+    sl_shape points = sl_shape_2d(ROWS, 2), targets = sl_shape_2d(ROWS, 1);
+    SL_TRY(sl_tensor_create(devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &points, &at->points));
+    return sl_tensor_create(devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &targets, &at->targets);
+}
+
+static void close_trainer(trainer *at)
+{
+    sl_tensor_destroy(&at->points);
+    sl_tensor_destroy(&at->targets);
+    for (int s = 0; s < MAX_STAGES; s++)
+        sl_optimizer_destroy(&at->optimizers[s]);
+    sl_pipe_destroy(&at->pipe);
+    sl_loss_destroy(&at->loss);
+    sl_module_destroy(&at->model);
+    for (int i = 0; i < MODULES; i++)
+        sl_module_destroy(&at->modules[i]);
+    sl_device_list_destroy(&at->devices);
+}
+
+static void write_points(float *points, float *targets)
+{
+    for (int row = 0; row < ROWS; row++) { /* a grid over [-1, 1) x [-1, 1) */
+        int column = row % 8, line = row / 8;
+        float x = (float)column / 4 - 1, y = (float)line / 4 - 1;
+        points[2 * row] = x;
+        points[2 * row + 1] = y;
+        targets[row] = sqrtf(x * x + y * y);
+    }
+}
+
+static sl_status update_stage(int stage, void *arg)
+{
+    const trainer *at = arg;
+    return sl_optimizer_step(at->optimizers[stage], 0.02, 1);
+}
+
+static sl_status run(trainer *at, const char *devices, sl_checkpoint checkpoint, double *losses)
+{
+    SL_TRY(open_trainer(at, devices, checkpoint));
+    write_points(sl_tensor_f32(at->points), sl_tensor_f32(at->targets));
+    for (int step = 0; step < STEPS; step++) {
+        sl_pipe_batch batch = {at->points, at->targets, (uint64_t)step, 0};
+        sl_pipe_zero_grad(at->pipe);
+        SL_TRY(sl_pipe_train(at->pipe, &batch, &losses[step]));
+        SL_TRY(sl_pipe_run(at->pipe, update_stage, at));
+    }
+    printf("%-18s %-12s loss %.6f in the first step, %.6f in the last\n", devices,
+           sl_checkpoint_name(checkpoint), losses[0], losses[STEPS - 1]);
+    return SL_OK;
+}
+
+static sl_status train(const char *devices, sl_checkpoint checkpoint, double *losses)
+{
+    trainer at = {0};
+    sl_status status = run(&at, devices, checkpoint, losses);
+    close_trainer(&at);
+    return status;
+}
+
+static sl_status check(void)
+{
+    static double whole[STEPS], cut[STEPS];
+    SL_TRY(train("cpu:0", SL_CHECKPOINT_NEVER, whole));
+    SL_TRY(train("cpu:0,cpu:1,cpu:2", SL_CHECKPOINT_ALWAYS, cut));
+    for (int step = 0; step < STEPS; step++)
+        if (whole[step] != cut[step])
+            return sl_error(SL_ERR_NUMERIC, "the losses depend on how the model is cut");
+    if (!(whole[STEPS - 1] < whole[0] / 100))
+        return sl_error(SL_ERR_NUMERIC, "the loss did not fall");
+    return SL_OK;
+}
+
+int main(void)
+{
+    sl_status status = check();
+    if (status != SL_OK)
+        fprintf(stderr, "own_layer: %s\n", sl_error_text());
+    return status != SL_OK;
+}
