@@ -4,9 +4,10 @@
  *   bench_memory [EMSIZE NLAYERS NHEAD CHUNKS]               default: 512 6 8 8, two stages
  *
  * Prediction for a stage: the micro-batches whose activations the table holds at once (the
- * simulator's peak), times what its modules save for one; plus one stage input for every
- * micro-batch that is in flight without activations. A loss that takes over the decoder saves
- * nothing: the logits of a batch never exist at once. */
+ * simulator's peak), times what its modules save for one; plus the input of every other micro-batch
+ * that is under way; plus the one output that is being made. A loss that takes over the decoder
+ * keeps the decoder's input and no more: the logits of a batch never exist at once. What may be
+ * there besides, by chance, is an input or a gradient that has come before it is needed. */
 #include "support.h"
 
 #include <stdio.h>
@@ -14,26 +15,33 @@
 
 enum { STAGES = 2, MAX_MICROS = 64 };
 
-/* Bytes that one micro-batch of `rows` rows keeps at a stage, and its input's bytes. */
-static int64_t saved_bytes(sl_pipe *pipe, int stage, int64_t rows, int64_t bptt,
-                           int64_t *input_bytes)
+/* In bytes, of one micro-batch at one stage. Token ids, the first stage's input, are the caller's.
+ */
+typedef struct stage_bytes {
+    int64_t input, saved, output;
+} stage_bytes;
+
+static stage_bytes count_bytes(sl_pipe *pipe, int stage, int64_t rows, int64_t bptt)
 {
     sl_module *model = sl_pipe_model(pipe);
     sl_shape shape = sl_shape_2d(rows, bptt);
-    int first, count, modules = sl_module_child_count(model);
+    int first, count, decoder = sl_module_child_count(model) - 1;
     sl_pipe_stage_modules(pipe, stage, &first, &count);
-    int64_t saved = 0;
-    for (int i = 0; i < first + count && i < modules - 1; i++) { /* the loss takes the decoder */
+    stage_bytes bytes = {0, 0, 0};
+    for (int i = 0; i < first + count && i < decoder; i++) {
         sl_module *module = sl_module_child(model, i);
-        sl_shape out;
-        if (i == first)
-            *input_bytes = i == 0 ? 0 : sl_shape_count(&shape) * 4; /* token ids are the caller's */
+        if (i == first && i > 0)
+            bytes.input = sl_shape_count(&shape) * 4;
         if (i >= first)
-            saved += sl_module_saved_bytes(module, &shape);
+            bytes.saved += sl_module_saved_bytes(module, &shape);
+        sl_shape out;
         bench_check(sl_module_output_shape(module, &shape, &out));
         shape = out;
     }
-    return saved;
+    bytes.output = sl_shape_count(&shape) * 4;
+    if (first + count > decoder)
+        bytes.saved += bytes.output; /* for the loss */
+    return bytes;
 }
 
 static void measure(bench_setup setup)
@@ -56,12 +64,13 @@ static void measure(bench_setup setup)
     for (int s = 0; s < STAGES; s++) {
         sl_memory_stats stats;
         sl_device_memory(sl_pipe_device(pipe, s), &stats);
-        int64_t input = 0, saved = saved_bytes(pipe, s, sizes[0], setup.bptt, &input);
-        int in_flight = setup.schedule == SL_SCHEDULE_GPIPE ? micros
+        stage_bytes bytes = count_bytes(pipe, s, sizes[0], setup.bptt);
+        int under_way = setup.schedule == SL_SCHEDULE_GPIPE ? micros
                         : micros < STAGES - s               ? micros
                                                             : STAGES - s;
+        int held = simulation.peak_held[s];
         double predicted =
-            (double)simulation.peak_held[s] * (double)saved + (double)in_flight * (double)input;
+            (double)(held * bytes.saved + (under_way - held) * bytes.input + bytes.output);
         double measured = (double)stats.peak_bytes[SL_MEMORY_ACTIVATIONS];
         printf("%-5s %-11s stage %d: peak activations %8.2f MiB, predicted %8.2f MiB, "
                "measured/predicted %.3f\n",

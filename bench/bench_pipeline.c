@@ -1,7 +1,10 @@
 /* Two stages on two cores against one stage on the same two cores, in turn, against what the
  * schedule's bubble allows.
  *
- *   bench_pipeline [EMSIZE NLAYERS NHEAD CHUNKS [STEPS]]      default: 1024 4 16 4 10
+ *   bench_pipeline [EMSIZE NLAYERS NHEAD CHUNKS [STEPS [MODULES]]]      default: 1024 4 16 4 10 5
+ *
+ * MODULES are those of the first stage, of NLAYERS + 2; at emsize 1024 the decoder is about as
+ * heavy as four layers and the rest. 0: the tutorials' rule.
  *
  * What the bubble allows comes from the schedule's table, played with the mean time of each stage's
  * actions in the real run: it holds the idle time of filling and draining, and of stages that are
@@ -95,8 +98,10 @@ int main(int argc, char **argv)
     long nhead = argc > 4 ? strtol(argv[3], NULL, 10) : 16;
     long chunks = argc > 4 ? strtol(argv[4], NULL, 10) : 4;
     long steps = argc > 5 ? strtol(argv[5], NULL, 10) : 10;
-    if ((argc > 1 && argc < 5) || steps < 1 || steps > MAX_STEPS || chunks < 1) {
-        fprintf(stderr, "usage: bench_pipeline [EMSIZE NLAYERS NHEAD CHUNKS [STEPS]]\n");
+    long modules = argc > 6 ? strtol(argv[6], NULL, 10) : argc > 1 ? 0 : 5;
+    if ((argc > 1 && argc < 5) || steps < 1 || steps > MAX_STEPS || chunks < 1 || modules < 0 ||
+        modules > nlayers + 1) {
+        fprintf(stderr, "usage: bench_pipeline [EMSIZE NLAYERS NHEAD CHUNKS [STEPS [MODULES]]]\n");
         return 2;
     }
     bench_setup one = bench_setup_lm(emsize, nlayers, nhead);
@@ -104,6 +109,8 @@ int main(int argc, char **argv)
     bench_setup two = one;
     two.devices = "cpu:0,cpu:1";
     two.stages = STAGES;
+    const int balance[STAGES] = {(int)modules, (int)(nlayers + 2 - modules)};
+    two.balance = modules > 0 ? balance : NULL;
     compare(&one, &two, (int)steps);
     two.schedule = SL_SCHEDULE_1F1B;
     compare(&one, &two, (int)steps);

@@ -89,7 +89,10 @@ static double sgemm_rate_of_shape(long m, long n, long k, int threads)
 
 double bench_sgemm_rate(int threads)
 {
-    static const long shapes[][3] = {{1024, 1024, 1024}, {700, 1024, 1024}, {350, 2048, 1024}};
+    static const long shapes[][3] = {{1024, 1024, 1024},
+                                     {700, 1024, 1024},
+                                     {350, 2048, 1024},
+                                     {2048, 2048, 2048}};
     double best = 0;
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         double rate = sgemm_rate_of_shape(shapes[i][0], shapes[i][1], shapes[i][2],
