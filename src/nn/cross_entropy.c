@@ -18,7 +18,7 @@
 
 enum {
     IGNORE_INDEX = -100,
-    PANEL_BYTES = 32 << 20,
+    PANEL_BYTES = 64 << 20,
     PANEL_LEAST_ROWS = 128,
 };
 

@@ -44,13 +44,18 @@ typedef struct gemm_job {
 
 /* ---- Choosing panels -------------------------------------------------------------------- */
 
-/* Even pieces of about `most`; where these are fewer than `wanted`, of at least `least`. */
+/* Even pieces of about `most`; where these are fewer than `wanted`, as many as that, or half as
+ * many, or a quarter …, of about `least` at least: three pieces would leave one of two threads
+ * idle. */
 static sli_pieces cut(int64_t total, int64_t most, int64_t least, int64_t wanted, int64_t grain)
 {
     sli_pieces pieces = sli_pieces_near(total, most, grain);
-    if (pieces.count < wanted)
-        pieces = sli_pieces_near(total, sli_larger(least, total / wanted), grain);
-    return pieces;
+    int64_t count = wanted;
+    if (pieces.count >= wanted)
+        return pieces;
+    while (count > 1 && total + least / 2 < count * least)
+        count /= 2;
+    return sli_pieces_near(total, sli_divide_up(total, count), grain);
 }
 
 static void choose_panels(gemm_job *job, const panel_rule *rule)
