@@ -71,9 +71,9 @@ static sl_status take_name(const char *start, size_t length, sli_device_name *ou
 }
 
 /* Also "cpu:1" and "cpu:01". */
-static bool same_cores(const sli_device_name *a, const sli_device_name *b)
+static bool same_share(const sli_device_name *a, const sli_device_name *b)
 {
-    return a->kind == b->kind && a->first == b->first && a->last == b->last;
+    return a->kind == b->kind && a->kind == SLI_CPU_SHARE && a->first == b->first;
 }
 
 sl_status sli_device_names_parse(const char *names, sli_device_name **out, int *count)
@@ -93,7 +93,7 @@ sl_status sli_device_names_parse(const char *names, sli_device_name **out, int *
         size_t length = strcspn(names, ",");
         sl_status status = take_name(names, length, &list[i]);
         for (size_t j = 0; j < i && status == SL_OK; j++)
-            if (same_cores(&list[i], &list[j]))
+            if (same_share(&list[i], &list[j]))
                 status = sl_error(SL_ERR_INVALID, "sl_device_list_create: \"%s\" is named twice",
                                   list[i].text);
         if (status != SL_OK) {

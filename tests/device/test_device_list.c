@@ -99,6 +99,25 @@ static void a_range_names_cores(void **state)
     sli_cpu_cores_clear(&found);
 }
 
+static void the_same_cores_may_have_two_devices(void **state)
+{
+    (void)state;
+    sli_cpu_cores found;
+    assert_int_equal(sli_cpu_cores_find(&found), SL_OK);
+    char names[128];
+    int core = found.allowed[0];
+    snprintf(names, sizeof names, "cpu:%d-%d,cpu:%d-%d", core, core, core, core);
+    sl_device_list *list;
+    bool shared = false;
+    assert_int_equal(sl_device_list_create(names, &list, &shared), SL_OK);
+    assert_true(shared);
+    assert_int_equal(sl_device_list_count(list), 2);
+    for (int i = 0; i < 2; i++)
+        assert_int_equal(sl_device_list_get(list, i)->first_core, core);
+    sl_device_list_destroy(&list);
+    sli_cpu_cores_clear(&found);
+}
+
 static void *bind_and_look(void *argument)
 {
     sli_device_bind_thread(argument);
@@ -242,6 +261,7 @@ int main(void)
         cmocka_unit_test(numbered_devices_divide_the_cores_evenly),
         cmocka_unit_test(more_devices_than_cores_share_them),
         cmocka_unit_test(a_range_names_cores),
+        cmocka_unit_test(the_same_cores_may_have_two_devices),
         cmocka_unit_test(binding_a_thread_leaves_it_the_first_core),
         cmocka_unit_test(cores_that_the_process_may_not_use_are_left_out),
         cmocka_unit_test(unreadable_names_are_refused),
