@@ -24,7 +24,12 @@
 #include <string.h>
 #include <time.h>
 
-enum { CACHE_LINE = 64, SPIN_NS = 100000, PAUSES_PER_LOOK_AT_THE_CLOCK = 64 };
+enum {
+    CACHE_LINE = 64,
+    SPIN_NS = 100000,
+    SHARED_SPIN_NS = 20000,
+    PAUSES_PER_LOOK_AT_THE_CLOCK = 64
+};
 
 typedef struct worker {
     sli_pool *pool;
@@ -76,18 +81,18 @@ static int64_t now_ns(void)
 /* Pauses until `ready` holds, but not for long; returns whether it held. */
 static bool spin_until(sli_pool *pool, bool (*ready)(sli_pool *))
 {
-    if (!pool->spin)
-        return ready(pool);
-    int64_t deadline = 0;
+    int64_t deadline = 0, limit = pool->spin ? SPIN_NS : SHARED_SPIN_NS;
     for (unsigned turn = 1;; turn++) {
         if (ready(pool))
             return true;
         pause_briefly();
         if (turn % PAUSES_PER_LOOK_AT_THE_CLOCK)
             continue;
+        if (!pool->spin) /* another pool may have work for this core */
+            sched_yield();
         int64_t now = now_ns();
         if (!deadline)
-            deadline = now + SPIN_NS;
+            deadline = now + limit;
         else if (now > deadline)
             return false;
     }
