@@ -6,6 +6,7 @@
 #include "sluice/ddp.h"
 #include "sluice/device.h"
 #include "sluice/group.h"
+#include "sluice/launch.h"
 #include "sluice/layers.h"
 #include "sluice/loss.h"
 #include "sluice/model.h"
