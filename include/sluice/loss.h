@@ -2,8 +2,8 @@
  *
  * A loss gives its value and its gradient in one call, so that what lies between (a micro-batch's
  * logits) never has to be kept. One that can take over the model's last module (cross entropy
- * after a linear layer) works through it in panels of a few rows: logits, loss, gradient of the
- * layer's input, weights and bias, panel after panel. */
+ * after a linear layer) works through it in panels of some hundred rows: logits, loss, gradient of
+ * the layer's input, weights and bias, panel after panel. */
 #ifndef SLUICE_LOSS_H
 #define SLUICE_LOSS_H
 

@@ -187,7 +187,7 @@ typedef struct sl_synthetic_options {
  * synthetic corpus is replaced; a directory with other text is refused. The sentences come from a
  * small grammar whose state follows from the words since the last full stop, so that the entropy of
  * the next word is known exactly: see src/text/grammar.h. Every split ends with the first sentence
- * that makes it as long as asked. Same seed, same files, on every machine. Errors: SL_ERR_INVALID
+ * that makes it as long as asked. Same seed, same text, on every machine. Errors: SL_ERR_INVALID
  * (negative counts, other text), SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_synthetic_corpus_write(const char *directory, const sl_synthetic_options *options);
 
