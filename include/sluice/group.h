@@ -1,9 +1,10 @@
 /* Process groups: what ranks say to each other.
  *
  * Counterpart of torch.distributed. A group is a set of ranks that call the same operations in the
- * same order, each through its own handle. Behind one interface stand backends; the backend `local`
- * joins ranks that are threads of one process: nothing is copied but what the operation asks for,
- * and every rank gets the same bits, whoever comes first.
+ * same order, each through its own handle. Behind one interface stand backends. `local` joins ranks
+ * that are threads of one process: nothing is copied but what the operation asks for. `mpi` joins
+ * processes, on one host or several. With either every rank gets the same bits, whoever comes
+ * first.
  *
  * Every operation works on host memory of `count` elements of one data type, and either blocks
  * (work == NULL) or returns at once with a handle to wait on; its buffers then belong to the group
@@ -42,6 +43,23 @@ typedef struct sl_group_options {
 /* The handles of `size` ranks that are threads of this process, into handles[0 … size - 1]: one for
  * each thread. Each is destroyed by its owner; what they share goes with the last. */
 sl_status sl_group_create_local(int size, const sl_group_options *options, sl_group **handles);
+
+/* This process's handle of a new group of all processes that the launcher (mpirun, srun, sluice
+ * launch) has started; a process that was started by itself is a group of one. All processes create
+ * the same such groups, in the same order. They give the same bits as as many local ranks.
+ *
+ * MPI is opened by the first call, initialized with MPI_THREAD_MULTIPLE unless the program has done
+ * so, and finalized when the process exits. Beside MPI the processes are joined by TCP connections
+ * to rank 0, over which they notice when one of them dies. By itself mpirun kills all ranks when
+ * one dies; with `mpirun --enable-recovery` the survivors end by themselves, with an error.
+ *
+ * Different threads may use different groups at the same time. Errors: SL_ERR_UNSUPPORTED where
+ * sluice was built without MPI, or none is installed; SL_ERR_IO where rank 0 cannot be reached. */
+sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out);
+
+/* By the backend's name: "mpi", or "local": a group of this one rank. "nccl" is known, but not
+ * built: SL_ERR_UNSUPPORTED. */
+sl_status sl_group_create(const char *backend, const sl_group_options *options, sl_group **out);
 
 /* Leaves the group. Operations that are still under way on this handle end first or fail. The
  * others' calls that need this rank fail from now on. NULL is allowed. */

@@ -1,26 +1,62 @@
 #include "comm/group.h"
 
 #include "comm/local.h"
+#include "comm/mpi/mpi.h"
 #include "comm/thread.h"
+#include "core/knobs.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const double default_timeout_seconds = 1800;
 
+/* The options with their defaults filled in. */
+static sl_status fill_options(const sl_group_options *options, const char *who,
+                              sl_group_options *out)
+{
+    *out = options ? *options : (sl_group_options){0};
+    if (!(out->timeout_seconds >= 0))
+        return sl_error(SL_ERR_INVALID, "%s: the time limit must not be negative, got %g s", who,
+                        out->timeout_seconds);
+    if (out->timeout_seconds == 0)
+        out->timeout_seconds = default_timeout_seconds;
+    if (!out->check_collectives)
+        SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "collectives", &out->check_collectives));
+    return SL_OK;
+}
+
 sl_status sl_group_create_local(int size, const sl_group_options *options, sl_group **handles)
 {
-    sl_group_options filled = options ? *options : (sl_group_options){0};
+    sl_group_options filled;
     if (size < 1)
         return sl_error(SL_ERR_INVALID,
                         "sl_group_create_local: a group has at least 1 rank, got %d", size);
-    if (!(filled.timeout_seconds >= 0))
-        return sl_error(SL_ERR_INVALID,
-                        "sl_group_create_local: the time limit must not be negative, got %g s",
-                        filled.timeout_seconds);
-    if (filled.timeout_seconds == 0)
-        filled.timeout_seconds = default_timeout_seconds;
+    for (int r = 0; r < size; r++)
+        handles[r] = NULL;
+    SL_TRY(fill_options(options, "sl_group_create_local", &filled));
     return sli_local_create(size, &filled, handles);
+}
+
+sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out)
+{
+    sl_group_options filled;
+    *out = NULL;
+    SL_TRY(fill_options(options, "sl_group_create_mpi", &filled));
+    return sli_mpi_create(&filled, out);
+}
+
+sl_status sl_group_create(const char *backend, const sl_group_options *options, sl_group **out)
+{
+    *out = NULL;
+    if (strcmp(backend, "local") == 0)
+        return sl_group_create_local(1, options, out);
+    if (strcmp(backend, "mpi") == 0)
+        return sl_group_create_mpi(options, out);
+    if (strcmp(backend, "nccl") == 0)
+        return sl_error(SL_ERR_UNSUPPORTED, "sl_group_create: the backend nccl is not built");
+    return sl_error(SL_ERR_INVALID, "sl_group_create: backends are local, mpi and nccl, got \"%s\"",
+                    backend);
 }
 
 void sl_group_destroy(sl_group **group)

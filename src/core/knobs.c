@@ -15,9 +15,11 @@ static const struct {
                       "The instruction set of sluice's own CPU kernels; unset, the best one that\n"
                       "the processor has. oneDNN's products obey ONEDNN_MAX_CPU_ISA instead."},
     [SLI_KNOB_DEBUG] = {"SL_DEBUG",
-                        {"memory"},
-                        "memory: device memory is filled with NaN when it is handed out and when\n"
-                        "it comes back, so that reading too early or too late shows."},
+                        {"memory", "collectives"},
+                        "A list, with commas between. memory: device memory is filled with NaN\n"
+                        "when it is handed out and when it comes back, so that reading too early\n"
+                        "or too late shows. collectives: before each operation of a group its\n"
+                        "ranks compare what they call; a difference is an error that names it."},
 };
 
 /* "avx512, avx2 or baseline" */
@@ -33,21 +35,49 @@ static void join_values(sli_knob knob, char *text, size_t size)
     }
 }
 
+/* The table's spelling of the first `length` characters of `text`; NULL if it has none. */
+static const char *find_value(sli_knob knob, const char *text, size_t length)
+{
+    for (int i = 0; i < MAX_VALUES && table[knob].values[i]; i++)
+        if (strlen(table[knob].values[i]) == length &&
+            strncmp(text, table[knob].values[i], length) == 0)
+            return table[knob].values[i];
+    return NULL;
+}
+
+static sl_status refuse(sli_knob knob, const char *text)
+{
+    char values[128];
+    join_values(knob, values, sizeof values);
+    return sl_error(SL_ERR_INVALID, "environment variable %s: expected %s, got \"%s\"",
+                    table[knob].name, values, text);
+}
+
 sl_status sli_knob_read(sli_knob knob, const char **out)
 {
     *out = NULL;
     const char *text = getenv(table[knob].name);
     if (!text || !*text)
         return SL_OK;
-    for (int i = 0; i < MAX_VALUES && table[knob].values[i]; i++)
-        if (strcmp(text, table[knob].values[i]) == 0) {
-            *out = table[knob].values[i];
-            return SL_OK;
-        }
-    char values[128];
-    join_values(knob, values, sizeof values);
-    return sl_error(SL_ERR_INVALID, "environment variable %s: expected %s, got \"%s\"",
-                    table[knob].name, values, text);
+    *out = find_value(knob, text, strlen(text));
+    return *out ? SL_OK : refuse(knob, text);
+}
+
+sl_status sli_knob_contains(sli_knob knob, const char *value, bool *out)
+{
+    *out = false;
+    const char *text = getenv(table[knob].name);
+    bool found = false;
+    for (const char *word = text; word && *word;) {
+        size_t length = strcspn(word, ",");
+        const char *known = find_value(knob, word, length);
+        if (!known)
+            return refuse(knob, text);
+        found |= strcmp(known, value) == 0;
+        word += length + (word[length] == ',');
+    }
+    *out = found;
+    return SL_OK;
 }
 
 static void print_indented(FILE *to, const char *text)

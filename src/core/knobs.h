@@ -18,6 +18,9 @@ typedef enum sli_knob {
  * it is not set or empty. Errors: SL_ERR_INVALID names the variable, its values and what came. */
 sl_status sli_knob_read(sli_knob knob, const char **out);
 
+/* Of a variable whose value is a list, "a,b": is `value` in it? Errors as above. */
+sl_status sli_knob_contains(sli_knob knob, const char *value, bool *out);
+
 /* Writes one paragraph for each variable: its name, its values and what they do. */
 void sli_knobs_print_help(FILE *to);
 

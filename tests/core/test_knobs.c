@@ -13,12 +13,12 @@ static void knob_that_is_unset_or_empty_reads_as_null(void **state)
 {
     (void)state;
     const char *value = "?";
-    unsetenv("SL_DEBUG");
-    assert_int_equal(sli_knob_read(SLI_KNOB_DEBUG, &value), SL_OK);
+    unsetenv("SL_ISA");
+    assert_int_equal(sli_knob_read(SLI_KNOB_ISA, &value), SL_OK);
     assert_null(value);
-    setenv("SL_DEBUG", "", 1);
+    setenv("SL_ISA", "", 1);
     value = "?";
-    assert_int_equal(sli_knob_read(SLI_KNOB_DEBUG, &value), SL_OK);
+    assert_int_equal(sli_knob_read(SLI_KNOB_ISA, &value), SL_OK);
     assert_null(value);
 }
 
@@ -36,12 +36,35 @@ static void knob_with_another_value_is_refused(void **state)
 {
     (void)state;
     const char *value = "?";
-    setenv("SL_DEBUG", "yes", 1);
-    assert_int_equal(sli_knob_read(SLI_KNOB_DEBUG, &value), SL_ERR_INVALID);
+    setenv("SL_ISA", "yes", 1);
+    assert_int_equal(sli_knob_read(SLI_KNOB_ISA, &value), SL_ERR_INVALID);
     assert_null(value);
-    assert_string_equal(sl_error_text(),
-                        "environment variable SL_DEBUG: expected memory, got \"yes\"");
+    assert_string_equal(
+        sl_error_text(),
+        "environment variable SL_ISA: expected avx512, avx2 or baseline, got \"yes\"");
+    unsetenv("SL_ISA");
+}
+
+static void knob_that_is_a_list_contains_its_words(void **state)
+{
+    (void)state;
+    bool memory = false, collectives = true;
+    setenv("SL_DEBUG", "memory", 1);
+    assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "memory", &memory), SL_OK);
+    assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "collectives", &collectives), SL_OK);
+    assert_true(memory && !collectives);
+    setenv("SL_DEBUG", "memory,collectives", 1);
+    assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "collectives", &collectives), SL_OK);
+    assert_true(collectives);
+    setenv("SL_DEBUG", "collectives,mem", 1);
+    assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "collectives", &collectives),
+                     SL_ERR_INVALID);
+    assert_false(collectives);
+    assert_string_equal(sl_error_text(), "environment variable SL_DEBUG: expected memory or "
+                                         "collectives, got \"collectives,mem\"");
     unsetenv("SL_DEBUG");
+    assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "memory", &memory), SL_OK);
+    assert_false(memory);
 }
 
 static void help_names_every_variable_and_its_values(void **state)
@@ -54,7 +77,7 @@ static void help_names_every_variable_and_its_values(void **state)
     sli_knobs_print_help(to);
     fclose(to);
     assert_non_null(strstr(text, "  SL_ISA=avx512, avx2 or baseline\n      The instruction"));
-    assert_non_null(strstr(text, "  SL_DEBUG=memory\n"));
+    assert_non_null(strstr(text, "  SL_DEBUG=memory or collectives\n"));
     free(text);
 }
 
@@ -64,6 +87,7 @@ int main(void)
         cmocka_unit_test(knob_that_is_unset_or_empty_reads_as_null),
         cmocka_unit_test(knob_with_a_known_value_reads_as_it),
         cmocka_unit_test(knob_with_another_value_is_refused),
+        cmocka_unit_test(knob_that_is_a_list_contains_its_words),
         cmocka_unit_test(help_names_every_variable_and_its_values),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -112,14 +112,14 @@ static const sli_device_ops ops = {
 
 static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options)
 {
-    const char *debug;
+    bool debug;
     SL_TRY(choose_kernels(options->isa, &cpu->kernels));
-    SL_TRY(sli_knob_read(SLI_KNOB_DEBUG, &debug));
+    SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "memory", &debug));
     cpu->base.isa = cpu->kernels->isa;
     cpu->base.threads = options->threads;
     cpu->base.first_core = options->cores ? options->cores[0] : -1;
     cpu->scratch = aligned_alloc(64, SLI_SCRATCH_FLOATS * sizeof(float));
-    cpu->memory = sli_memory_cache_create(&cpu->base.reserved_bytes, debug != NULL);
+    cpu->memory = sli_memory_cache_create(&cpu->base.reserved_bytes, debug);
     if (!cpu->scratch || !cpu->memory)
         return sl_error(SL_ERR_MEMORY, "sl_device: no memory for %s's own records", cpu->base.name);
     SL_TRY(sli_matmul_create(options->threads, &cpu->matmul));

@@ -1,0 +1,173 @@
+#include "comm/mpi/call.h"
+
+#include "core/clock.h"
+
+#include <assert.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+/* How long messages may take to end when their call has failed: a transfer may be under way, and
+ * the others learn that the group is broken in this time. */
+static const double cancel_seconds = 0.25;
+/* Waiting is first on the watch for microseconds, then leaves the core to others who want it, then
+ * sleeps: the rank computes meanwhile, often on this very core. */
+enum { EAGER_POLLS = 500, YIELDING_POLLS = 5000, SLEEP_NS = 20000, LOOKS = 64 };
+
+sli_call sli_call_begin(sl_group *group, const sli_operation *operation)
+{
+    double now = sli_clock_seconds();
+    return (sli_call){group, group->state, operation, now, now + group->options.timeout_seconds, 0};
+}
+
+sl_status sli_call_reserve(sli_call *call, int count)
+{
+    sli_mpi_group *state = call->state;
+    if (count > state->slot_count) {
+        sli_request *grown = realloc(state->slots, (size_t)count * sizeof *grown);
+        if (!grown)
+            return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d messages", count);
+        for (int i = state->slot_count; i < count; i++)
+            grown[i] = (sli_request){.bits = NULL};
+        state->slots = grown;
+        state->slot_count = count;
+    }
+    return SL_OK;
+}
+
+sl_status sli_call_scratch(const sli_call *call, size_t bytes, void **out)
+{
+    sli_mpi_group *state = call->state;
+    if (bytes > state->scratch_bytes) {
+        free(state->scratch);
+        state->scratch_bytes = 0;
+        state->scratch = malloc(bytes);
+        if (!state->scratch)
+            return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %zu bytes of messages", bytes);
+        state->scratch_bytes = bytes;
+    }
+    *out = state->scratch;
+    return SL_OK;
+}
+
+/* ---- Messages ----------------------------------------------------------------------------- */
+
+sl_status sli_call_mpi_error(const sli_call *call, int code)
+{
+    char cause[256], text[SLI_NOTE_TEXT_BYTES];
+    call->state->session->mpi->describe(code, cause, sizeof cause);
+    snprintf(text, sizeof text,
+             "rank %d: MPI: %s (SL_DEBUG=collectives shows whether the ranks call the same)",
+             call->group->rank, cause);
+    return sli_watch_break(call->state->session->watch, &call->state->member, SL_ERR_IO, text);
+}
+
+static sl_status usable(const sli_call *call)
+{
+    if (atomic_load_explicit(&call->state->session->unusable, memory_order_relaxed))
+        return sl_error(SL_ERR_CANCELLED,
+                        "sl_group: an operation of another group failed amid a transfer, so this "
+                        "process cannot use MPI any more");
+    return SL_OK;
+}
+
+sl_status sli_call_send(sli_call *call, int slot, const void *data, size_t bytes, int to, int tag)
+{
+    sli_mpi_group *state = call->state;
+    assert(slot < state->slot_count && !state->slots[slot].bits);
+    SL_TRY(usable(call));
+    int code = state->session->mpi->send(state->comm, data, bytes, to, tag, &state->slots[slot]);
+    return code == 0 ? SL_OK : sli_call_mpi_error(call, code);
+}
+
+sl_status sli_call_receive(sli_call *call, int slot, void *data, size_t bytes, int from, int tag)
+{
+    sli_mpi_group *state = call->state;
+    assert(slot < state->slot_count && !state->slots[slot].bits);
+    SL_TRY(usable(call));
+    int code =
+        state->session->mpi->receive(state->comm, data, bytes, from, tag, &state->slots[slot]);
+    return code == 0 ? SL_OK : sli_call_mpi_error(call, code);
+}
+
+/* ---- Waiting ------------------------------------------------------------------------------ */
+
+void sli_rest(int polls)
+{
+    if (polls >= YIELDING_POLLS)
+        nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
+    else if (polls >= EAGER_POLLS)
+        sched_yield();
+}
+
+sl_status sli_call_idle(sli_call *call)
+{
+    sli_mpi_group *state = call->state;
+    call->idle++;
+    if (call->idle < EAGER_POLLS && call->idle % LOOKS != 0)
+        return SL_OK;
+    SL_TRY(usable(call));
+    if (atomic_load_explicit(&state->member.alarm, memory_order_relaxed))
+        SL_TRY(sli_watch_check(state->session->watch, &state->member, call->operation));
+    if (sli_clock_seconds() > call->deadline)
+        return sli_watch_late(state->session->watch, &state->member, call->operation,
+                              call->group->options.timeout_seconds);
+    sli_rest(call->idle);
+    return SL_OK;
+}
+
+sl_status sli_call_wait(sli_call *call, int slot)
+{
+    sli_mpi_group *state = call->state;
+    while (state->slots[slot].bits) {
+        bool done = false;
+        int code = state->session->mpi->test(&state->slots[slot], &done);
+        if (code != 0)
+            return sli_call_mpi_error(call, code);
+        if (done)
+            call->idle = 0;
+        else
+            SL_TRY(sli_call_idle(call));
+    }
+    return SL_OK;
+}
+
+sl_status sli_call_wait_all(sli_call *call, int count)
+{
+    for (int slot = 0; slot < count; slot++)
+        SL_TRY(sli_call_wait(call, slot));
+    return SL_OK;
+}
+
+/* ---- Ending early ------------------------------------------------------------------------- */
+
+static bool has_ended(sli_session *session, sli_request *request)
+{
+    bool done = !request->bits;
+    if (!done)
+        (void)session->mpi->test(request, &done); /* how it ended does not matter any more */
+    return done;
+}
+
+void sli_requests_end(sli_session *session, sli_request *requests, int count)
+{
+    double until = sli_clock_seconds() + cancel_seconds;
+    if (!atomic_load(&session->unusable))
+        for (int i = 0; i < count; i++)
+            if (requests[i].bits && requests[i].receives)
+                (void)session->mpi->cancel(&requests[i]);
+    for (int i = 0; i < count; i++) {
+        while (!atomic_load(&session->unusable) && !has_ended(session, &requests[i]) &&
+               sli_clock_seconds() < until)
+            sched_yield();
+        if (requests[i].bits && requests[i].receives)
+            atomic_store(&session->unusable, true);
+        requests[i].bits = NULL;
+    }
+}
+
+void sli_call_cancel(sli_call *call)
+{
+    sli_requests_end(call->state->session, call->state->slots, call->state->slot_count);
+}

@@ -1,0 +1,80 @@
+/* One call of a group over MPI: its messages under way, and waiting for them.
+ *
+ * Messages stand in numbered slots. Waiting polls: it fails when the time limit passes, when a rank
+ * that is needed is no more and when the group is broken. A call that fails cancels its messages
+ * before it returns, since its buffers are the caller's again. */
+#ifndef SLI_COMM_MPI_CALL_H
+#define SLI_COMM_MPI_CALL_H
+
+#include "comm/group.h"
+#include "comm/mpi/session.h"
+
+#include <pthread.h>
+
+enum { SLI_TAG_DATA, SLI_TAG_RESULT, SLI_TAG_CHECK, SLI_TAG_USERS };
+
+/* A message that was copied when it was sent, until MPI has taken it. */
+typedef struct sli_outgoing {
+    struct sli_outgoing *next;
+    sli_request request;
+    int to;
+    _Alignas(16) char data[];
+} sli_outgoing;
+
+/* A group's handle in this process: sl_group.state. */
+typedef struct sli_mpi_group {
+    sli_session *session;
+    sli_communicator *comm;
+    sli_member member;
+    int *processes;
+    uint64_t splits; /* so far */
+    /* Used by one collective operation at a time. */
+    sli_request *slots;
+    int slot_count;
+    void *scratch;
+    size_t scratch_bytes;
+    pthread_mutex_t lock; /* guards all below */
+    sli_outgoing *outgoing;
+} sli_mpi_group;
+
+typedef struct sli_call {
+    sl_group *group;
+    sli_mpi_group *state;
+    const sli_operation *operation; /* NULL: the group is being made */
+    double started, deadline;
+    int idle; /* polls since something last happened */
+} sli_call;
+
+sli_call sli_call_begin(sl_group *group, const sli_operation *operation);
+
+/* Makes room for messages in slots 0 … count - 1. Once in a call, before its first message. */
+sl_status sli_call_reserve(sli_call *call, int count);
+
+/* Memory that lasts until the next call asks. */
+sl_status sli_call_scratch(const sli_call *call, size_t bytes, void **out);
+
+/* Start a message in a free slot. */
+sl_status sli_call_send(sli_call *call, int slot, const void *data, size_t bytes, int to, int tag);
+sl_status sli_call_receive(sli_call *call, int slot, void *data, size_t bytes, int from, int tag);
+
+/* Wait until the message in a slot, or all below `count`, are done, which frees the slots. */
+sl_status sli_call_wait(sli_call *call, int slot);
+sl_status sli_call_wait_all(sli_call *call, int count);
+
+/* To be called whenever a poll found nothing: rests a little, and fails when waiting is over. */
+sl_status sli_call_idle(sli_call *call);
+
+/* Rests after so many polls without a result. */
+void sli_rest(int polls);
+
+/* Ends what a failed call has under way. */
+void sli_call_cancel(sli_call *call);
+
+/* Breaks the group because an MPI function gave `code`. */
+sl_status sli_call_mpi_error(const sli_call *call, int code);
+
+/* Ends requests whose buffers are needed for other things. Sends that nobody takes are forgotten:
+ * in a broken group nobody will. A receive that does not end makes MPI unusable. */
+void sli_requests_end(sli_session *session, sli_request *requests, int count);
+
+#endif

@@ -1,0 +1,28 @@
+/* What the hub knows about groups: who has joined, left and come how far, and whether a group is
+ * broken. Used by the hub's thread alone. */
+#ifndef SLI_COMM_MPI_HUB_GROUPS_H
+#define SLI_COMM_MPI_HUB_GROUPS_H
+
+#include "comm/mpi/note.h"
+
+typedef struct sli_hub_group sli_hub_group;
+
+typedef struct sli_hub_groups {
+    sli_hub_group *first;
+    /* Sends a note to a process; does nothing where it is dead. */
+    void (*tell)(void *hub, int process, const sli_note *note);
+    void *hub;
+} sli_hub_groups;
+
+/* A note about a group has come from `process`. */
+void sli_hub_groups_take(sli_hub_groups *groups, int process, const sli_note *note);
+
+/* `process` will say nothing any more. */
+void sli_hub_groups_lose(sli_hub_groups *groups, int process);
+
+/* Ends what has waited for answers long enough. */
+void sli_hub_groups_tick(sli_hub_groups *groups);
+
+void sli_hub_groups_free(sli_hub_groups *groups);
+
+#endif

@@ -1,0 +1,240 @@
+/* A message travels with what it is, so that the receiver can say what it expected instead. It is
+ * copied when it is sent, since a send never waits for the receiver. */
+#include "comm/mpi/message.h"
+
+#include "core/clock.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct envelope {
+    int64_t count;
+    int32_t dtype, unused;
+} envelope;
+
+/* MPI counts very large messages in units (transport.h). */
+static size_t padded(size_t bytes)
+{
+    return bytes <= (size_t)1 << 30
+               ? bytes
+               : (bytes + SLI_TRANSPORT_UNIT - 1) / SLI_TRANSPORT_UNIT * SLI_TRANSPORT_UNIT;
+}
+
+static sl_status check_tag(const sli_mpi_group *state, const char *what, int tag)
+{
+    int highest = state->session->mpi->highest_tag() - SLI_TAG_USERS;
+    if (tag < 0 || tag > highest)
+        return sl_error(SL_ERR_INVALID, "%s: tags are 0 to %d over MPI, got %d", what, highest,
+                        tag);
+    return SL_OK;
+}
+
+/* ---- Sending ------------------------------------------------------------------------------ */
+
+/* With the lock held: frees what MPI has taken. */
+static void reap(sli_mpi_group *state)
+{
+    sli_outgoing **at = &state->outgoing;
+    while (*at) {
+        sli_outgoing *one = *at;
+        bool done = false;
+        if (atomic_load(&state->session->unusable) ||
+            state->session->mpi->test(&one->request, &done) != 0 || !done) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        free(one);
+    }
+}
+
+static sl_status post(sl_group *group, const sli_message *message, sli_outgoing *sent, size_t bytes)
+{
+    sli_mpi_group *state = group->state;
+    pthread_mutex_lock(&state->lock);
+    reap(state);
+    int code = state->session->mpi->send(state->comm, sent->data, bytes, message->peer,
+                                         message->tag + SLI_TAG_USERS, &sent->request);
+    if (code == 0) {
+        sent->next = state->outgoing;
+        state->outgoing = sent;
+    }
+    pthread_mutex_unlock(&state->lock);
+    if (code == 0)
+        return SL_OK;
+    free(sent);
+    sli_call call = sli_call_begin(group, NULL);
+    return sli_call_mpi_error(&call, code);
+}
+
+sl_status sli_mpi_send(sl_group *group, const sli_message *message)
+{
+    sli_mpi_group *state = group->state;
+    SL_TRY(check_tag(state, "send", message->tag));
+    SL_TRY(sli_watch_status(state->session->watch, &state->member));
+    const char *absence = sli_watch_absence(state->session->watch, &state->member, message->peer);
+    if (absence)
+        return sl_error(SL_ERR_CANCELLED, "send: rank %d %s", message->peer, absence);
+    size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
+    size_t whole = padded(sizeof(envelope) + bytes);
+    sli_outgoing *sent = malloc(sizeof *sent + whole);
+    if (!sent)
+        return sl_error(SL_ERR_MEMORY, "send: no memory for a message of %zu bytes", bytes);
+    *sent = (sli_outgoing){.to = message->peer};
+    envelope top = {message->count, message->dtype, 0};
+    memcpy(sent->data, &top, sizeof top);
+    if (bytes > 0)
+        memcpy(sent->data + sizeof top, message->data, bytes);
+    if (whole > sizeof top + bytes)
+        memset(sent->data + sizeof top + bytes, 0, whole - sizeof top - bytes);
+    return post(group, message, sent, whole);
+}
+
+/* With the lock held: is there a message whose receiver may still come? */
+static bool someone_may_come(sli_mpi_group *state)
+{
+    for (const sli_outgoing *at = state->outgoing; at; at = at->next)
+        if (!sli_watch_absence(state->session->watch, &state->member, at->to))
+            return true;
+    return false;
+}
+
+void sli_mpi_flush(sl_group *group)
+{
+    sli_mpi_group *state = group->state;
+    sli_call call = sli_call_begin(group, NULL);
+    pthread_mutex_lock(&state->lock);
+    for (int polls = 0; state->outgoing; polls++) {
+        reap(state);
+        if (!someone_may_come(state) || atomic_load(&state->session->unusable) ||
+            sli_watch_status(state->session->watch, &state->member) != SL_OK ||
+            sli_clock_seconds() > call.deadline)
+            break;
+        sli_rest(polls);
+    }
+    while (state->outgoing) {
+        sli_outgoing *one = state->outgoing;
+        state->outgoing = one->next;
+        sli_requests_end(state->session, &one->request, 1);
+        free(one);
+    }
+    pthread_mutex_unlock(&state->lock);
+}
+
+/* ---- Receiving ---------------------------------------------------------------------------- */
+
+/* Why nobody can send it any more; NULL if somebody can. */
+static const char *absent_sender(sl_group *group, const sli_message *message)
+{
+    sli_mpi_group *state = group->state;
+    const char *why = NULL;
+    for (int r = 0; r < group->size; r++) {
+        if ((message->peer == SL_ANY_RANK && r == group->rank) ||
+            (message->peer != SL_ANY_RANK && message->peer != r))
+            continue;
+        why = sli_watch_absence(state->session->watch, &state->member, r);
+        if (!why)
+            return NULL;
+    }
+    return why ? why : "is alone in the group";
+}
+
+/* Nothing has come yet: fails when waiting is over. */
+static sl_status keep_waiting(sli_call *call, const sli_message *message)
+{
+    sli_mpi_group *state = call->state;
+    SL_TRY(sli_watch_status(state->session->watch, &state->member));
+    if (atomic_load(&state->session->unusable))
+        return sl_error(SL_ERR_CANCELLED, "recv: this process cannot use MPI any more");
+    if (sli_clock_seconds() > call->deadline)
+        return sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from rank %d within %g s",
+                        message->tag, message->peer, call->group->options.timeout_seconds);
+    sli_rest(call->idle++);
+    return SL_OK;
+}
+
+static sl_status match(sli_call *call, const sli_message *message, sli_matched *out)
+{
+    const sli_transport *mpi = call->state->session->mpi;
+    for (;;) {
+        /* Before looking: what an absent rank has sent came before it left. */
+        const char *absence = absent_sender(call->group, message);
+        bool found;
+        int code =
+            mpi->match(call->state->comm, message->peer, message->tag + SLI_TAG_USERS, &found, out);
+        if (code != 0)
+            return sli_call_mpi_error(call, code);
+        if (found)
+            return SL_OK;
+        if (absence)
+            return sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d %s", message->tag,
+                            message->peer, absence);
+        SL_TRY(keep_waiting(call, message));
+    }
+}
+
+static sl_status fetch(sli_call *call, const sli_message *message, sli_matched *matched, char *data)
+{
+    sli_session *session = call->state->session;
+    sli_request request = {.bits = NULL};
+    sli_message from_it = *message;
+    from_it.peer = matched->source;
+    int code = session->mpi->receive_matched(matched, data, &request);
+    sl_status status = SL_OK;
+    while (code == 0 && status == SL_OK && request.bits) {
+        bool done = false;
+        code = session->mpi->test(&request, &done);
+        if (code != 0 || done)
+            break;
+        if (sli_watch_absence(session->watch, &call->state->member, matched->source) &&
+            call->idle > 10000)
+            status =
+                sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d %s amid its message",
+                         message->tag, matched->source,
+                         sli_watch_absence(session->watch, &call->state->member, matched->source));
+        else
+            status = keep_waiting(call, &from_it);
+    }
+    if (code != 0)
+        status = sli_call_mpi_error(call, code);
+    if (status != SL_OK)
+        sli_requests_end(session, &request, 1);
+    return status;
+}
+
+static sl_status deliver(const char *data, size_t bytes, int source, const sli_message *message)
+{
+    envelope top = {0};
+    if (bytes >= sizeof top)
+        memcpy(&top, data, sizeof top);
+    if (top.count != message->count || top.dtype != (int32_t)message->dtype)
+        return sl_error(SL_ERR_INVALID,
+                        "recv from rank %d, tag %d: expected %" PRId64 " x %s, got %" PRId64
+                        " x %s",
+                        source, message->tag, message->count, sl_dtype_name(message->dtype),
+                        top.count, sl_dtype_name((sl_dtype)top.dtype));
+    if (top.count > 0)
+        memcpy(message->data, data + sizeof top,
+               (size_t)top.count * sl_dtype_bytes(message->dtype));
+    if (message->source)
+        *message->source = source;
+    return SL_OK;
+}
+
+sl_status sli_mpi_receive(sl_group *group, const sli_message *message)
+{
+    sli_call call = sli_call_begin(group, NULL);
+    SL_TRY(check_tag(call.state, "recv", message->tag));
+    sli_matched matched;
+    SL_TRY(match(&call, message, &matched));
+    call.idle = 0;
+    char *data = malloc(matched.bytes);
+    if (!data)
+        return sl_error(SL_ERR_MEMORY, "recv: no memory for a message of %zu bytes", matched.bytes);
+    sl_status status = fetch(&call, message, &matched, data);
+    if (status == SL_OK)
+        status = deliver(data, matched.bytes, matched.source, message);
+    free(data);
+    return status;
+}

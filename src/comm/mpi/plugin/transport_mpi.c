@@ -1,0 +1,233 @@
+/* The plugin: the only file of sluice that calls MPI. Built as sluice_mpi.so. */
+#include "comm/mpi/transport.h"
+
+#include <mpi.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request fits into its slot");
+_Static_assert(sizeof(MPI_Message) <= sizeof(void *), "a message fits into its slot");
+
+struct sli_communicator {
+    MPI_Comm comm;
+};
+
+/* One byte, or units where an int could not count the bytes. */
+typedef struct extent {
+    MPI_Datatype type;
+    int count;
+} extent;
+
+enum { MANY_BYTES = 1 << 30 };
+
+/* MPI is initialized once in a process, so its state is the process's: whether it is ours to
+ * finalize, and the type of large messages. Written by `start` alone, which libsluice calls once.
+ */
+static bool initialized_here;
+static MPI_Datatype unit_type = MPI_DATATYPE_NULL;
+
+static extent extent_of(size_t bytes)
+{
+    if (bytes <= MANY_BYTES)
+        return (extent){MPI_BYTE, (int)bytes};
+    return (extent){unit_type, (int)(bytes / SLI_TRANSPORT_UNIT)};
+}
+
+static void put_request(sli_request *out, MPI_Request request)
+{
+    out->bits = NULL;
+    if (request != MPI_REQUEST_NULL)
+        memcpy(&out->bits, &request, sizeof request);
+}
+
+static MPI_Request get_request(const sli_request *from)
+{
+    MPI_Request request = MPI_REQUEST_NULL;
+    if (from->bits)
+        memcpy(&request, &from->bits, sizeof request);
+    return request;
+}
+
+static int wrap(MPI_Comm comm, sli_communicator **out)
+{
+    *out = malloc(sizeof **out);
+    if (!*out)
+        return MPI_ERR_NO_MEM;
+    (*out)->comm = comm;
+    return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+}
+
+static int initialize(char *error, size_t error_bytes)
+{
+    int is_initialized = 0, is_finalized = 0, provided = MPI_THREAD_SINGLE;
+    MPI_Initialized(&is_initialized);
+    MPI_Finalized(&is_finalized);
+    if (is_finalized) {
+        snprintf(error, error_bytes, "the program has finalized MPI already");
+        return MPI_ERR_OTHER;
+    }
+    int code = is_initialized ? MPI_Query_thread(&provided)
+                              : MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
+    if (code != MPI_SUCCESS)
+        return code;
+    initialized_here = !is_initialized;
+    if (provided < MPI_THREAD_MULTIPLE) {
+        snprintf(error, error_bytes, "MPI gives no MPI_THREAD_MULTIPLE%s",
+                 is_initialized ? ": the program initialized it with less" : "");
+        return MPI_ERR_OTHER;
+    }
+    return MPI_SUCCESS;
+}
+
+static int start(sli_communicator **world, int *rank, int *size, char *error, size_t error_bytes)
+{
+    *world = NULL;
+    int code = initialize(error, error_bytes);
+    MPI_Comm comm = MPI_COMM_NULL;
+    if (code == MPI_SUCCESS)
+        code = MPI_Type_contiguous(SLI_TRANSPORT_UNIT, MPI_BYTE, &unit_type);
+    if (code == MPI_SUCCESS)
+        code = MPI_Type_commit(&unit_type);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+    if (code == MPI_SUCCESS)
+        code = wrap(comm, world);
+    if (code != MPI_SUCCESS)
+        return code;
+    MPI_Comm_rank(comm, rank);
+    return MPI_Comm_size(comm, size);
+}
+
+static void finish(void)
+{
+    int is_finalized = 0;
+    MPI_Finalized(&is_finalized);
+    if (initialized_here && !is_finalized)
+        MPI_Finalize();
+}
+
+static int share(sli_communicator *comm, void *data, int bytes)
+{
+    return MPI_Bcast(data, bytes, MPI_BYTE, 0, comm->comm);
+}
+
+static int send_data(sli_communicator *comm, const void *data, size_t bytes, int to, int tag,
+                     sli_request *out)
+{
+    extent size = extent_of(bytes);
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = MPI_Isend(data, size.count, size.type, to, tag, comm->comm, &request);
+    /* The caller tests it until it is done: NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker) */
+    put_request(out, request);
+    out->receives = false;
+    return code;
+}
+
+static int receive_data(sli_communicator *comm, void *data, size_t bytes, int from, int tag,
+                        sli_request *out)
+{
+    extent size = extent_of(bytes);
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = MPI_Irecv(data, size.count, size.type, from, tag, comm->comm, &request);
+    /* The caller tests it until it is done: NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker) */
+    put_request(out, request);
+    out->receives = true;
+    return code;
+}
+
+static int test(sli_request *request, bool *done)
+{
+    MPI_Request tested = get_request(request);
+    int flag = 0;
+    int code = MPI_Test(&tested, &flag, MPI_STATUS_IGNORE);
+    put_request(request, tested);
+    *done = flag;
+    return code;
+}
+
+static int cancel(sli_request *request)
+{
+    MPI_Request cancelled = get_request(request);
+    return cancelled == MPI_REQUEST_NULL ? MPI_SUCCESS : MPI_Cancel(&cancelled);
+}
+
+static int match(sli_communicator *comm, int from, int tag, bool *found, sli_matched *out)
+{
+    int flag = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    int code =
+        MPI_Improbe(from < 0 ? MPI_ANY_SOURCE : from, tag, comm->comm, &flag, &message, &status);
+    *found = code == MPI_SUCCESS && flag;
+    if (!*found)
+        return code;
+    MPI_Count bytes = 0;
+    code = MPI_Get_elements_x(&status, MPI_BYTE, &bytes);
+    *out = (sli_matched){.source = status.MPI_SOURCE, .bytes = (size_t)bytes};
+    memcpy(&out->bits, &message, sizeof message);
+    return code;
+}
+
+static int receive_matched(sli_matched *matched, void *data, sli_request *out)
+{
+    extent size = extent_of(matched->bytes);
+    MPI_Message message;
+    memcpy(&message, &matched->bits, sizeof message);
+    MPI_Request request = MPI_REQUEST_NULL;
+    int code = MPI_Imrecv(data, size.count, size.type, &message, &request);
+    put_request(out, request);
+    out->receives = true;
+    return code;
+}
+
+static int create(sli_communicator *parent, const int *ranks, int count, sli_communicator **out)
+{
+    *out = NULL;
+    MPI_Group all = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
+    MPI_Comm comm = MPI_COMM_NULL;
+    int code = MPI_Comm_group(parent->comm, &all);
+    if (code == MPI_SUCCESS)
+        code = MPI_Group_incl(all, count, ranks, &members);
+    if (code == MPI_SUCCESS)
+        code = MPI_Comm_create_group(parent->comm, members, 0, &comm);
+    if (code == MPI_SUCCESS)
+        code = wrap(comm, out);
+    if (members != MPI_GROUP_NULL)
+        MPI_Group_free(&members);
+    if (all != MPI_GROUP_NULL)
+        MPI_Group_free(&all);
+    return code;
+}
+
+static void free_communicator(sli_communicator *comm)
+{
+    MPI_Comm_free(&comm->comm);
+    free(comm);
+}
+
+static void describe(int code, char *text, size_t bytes)
+{
+    char full[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, full, &length);
+    snprintf(text, bytes, "%s", full);
+}
+
+static int highest_tag(void)
+{
+    int *value = NULL, found = 0;
+    MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, (void *)&value, &found);
+    return found ? *value : 32767; /* the least that the standard allows */
+}
+
+const sli_transport *sluice_mpi_transport(void);
+
+const sli_transport *sluice_mpi_transport(void)
+{
+    static const sli_transport transport = {
+        start, finish,          share,  send_data,         receive_data, test,       cancel,
+        match, receive_matched, create, free_communicator, describe,     highest_tag};
+    return &transport;
+}

@@ -1,0 +1,390 @@
+#include "comm/mpi/watch.h"
+
+#include "comm/mpi/hub.h"
+#include "core/clock.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { WHY_BYTES = 64 };
+static const uint64_t has_not_left = UINT64_MAX;
+/* How long to wait for the hub's word on a late operation: longer than the hub waits for ranks. */
+static const double verdict_seconds = 2.5;
+
+struct sli_watch {
+    pthread_t thread;
+    int rank, size;
+    int stop;             /* eventfd: ends the thread */
+    sli_line line;        /* read by the thread; notes are sent by anyone who has the lock */
+    double heard;         /* the thread's */
+    pthread_mutex_t lock; /* guards all below, and the sending */
+    sli_member *members;
+    char (*dead)[WHY_BYTES]; /* [size] "" where a process lives */
+    bool alone;              /* the hub is lost */
+    bool ended, all_ready;
+};
+
+/* ---- Composing errors, with the lock held ------------------------------------------------- */
+
+static const char *operation_text(const sli_operation *operation, char *text)
+{
+    if (operation)
+        return sli_operation_text(operation, text);
+    snprintf(text, SLI_OPERATION_TEXT_BYTES, "the making of the group");
+    return text;
+}
+
+static void break_member(sli_member *member, sl_status error, const char *text)
+{
+    if (member->broken)
+        return;
+    member->broken = true;
+    member->error = error;
+    snprintf(member->error_text, sizeof member->error_text, "%s", text);
+    atomic_store(&member->alarm, true);
+}
+
+/* Why `rank` will not come to operation `sequence`; NULL if it may. */
+static const char *reason(const sli_watch *watch, const sli_member *member, int rank,
+                          uint64_t sequence)
+{
+    if (member->stays[rank] != has_not_left)
+        return member->stays[rank] < sequence ? "left the group before it came" : NULL;
+    const char *why = watch->dead[member->processes[rank]];
+    return *why ? why : NULL;
+}
+
+static void break_for_absent(const sli_watch *watch, sli_member *member,
+                             const sli_operation *operation)
+{
+    uint64_t sequence = operation ? operation->sequence : 0;
+    char ranks[160] = "", what[SLI_OPERATION_TEXT_BYTES], text[SLI_NOTE_TEXT_BYTES];
+    const char *first = NULL;
+    size_t used = 0;
+    for (int r = 0; r < member->size && used < sizeof ranks; r++) {
+        const char *why = reason(watch, member, r, sequence);
+        if (!why || (first && strcmp(first, why) != 0))
+            continue;
+        first = why;
+        used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", used ? ", " : "", r);
+    }
+    if (!first && !watch->alone)
+        return;
+    if (first)
+        snprintf(text, sizeof text, "%s, operation %" PRIu64 " of the group: rank %s %s",
+                 operation_text(operation, what), sequence, ranks, first);
+    else
+        snprintf(text, sizeof text,
+                 "%s, operation %" PRIu64 " of the group: rank 0 of the job %s, which watches "
+                 "over the others",
+                 operation_text(operation, what), sequence, watch->dead[0]);
+    break_member(member, SL_ERR_CANCELLED, text);
+}
+
+static sl_status member_status(const sli_member *member)
+{
+    return member->broken ? sl_error(member->error, "%s", member->error_text) : SL_OK;
+}
+
+/* ---- The thread --------------------------------------------------------------------------- */
+
+static sli_member *find(const sli_watch *watch, uint64_t id)
+{
+    sli_member *at = watch->members;
+    while (at && at->id != id)
+        at = at->next;
+    return at;
+}
+
+static void tell(const sli_watch *watch, const sli_note *note)
+{
+    if (watch->line.fd >= 0) /* a line that is broken shows when it is read */
+        (void)sli_note_send(watch->line.fd, note);
+}
+
+static void mark_dead(sli_watch *watch, int process, const char *why)
+{
+    if (*watch->dead[process])
+        return;
+    snprintf(watch->dead[process], WHY_BYTES, "%.63s", why);
+    for (sli_member *at = watch->members; at; at = at->next)
+        atomic_store(&at->alarm, true);
+}
+
+static void take_group_note(sli_watch *watch, const sli_note *note)
+{
+    sli_member *member = find(watch, note->group);
+    if (!member)
+        return;
+    if (note->kind == SLI_NOTE_BREAK) {
+        break_member(member, (sl_status)note->number, note->text);
+    } else if (note->kind == SLI_NOTE_LEFT) {
+        member->stays[note->rank] = note->sequence;
+        atomic_store(&member->alarm, true);
+    } else if (note->kind == SLI_NOTE_ASK) {
+        sli_note answer = {.kind = SLI_NOTE_AT,
+                           .group = member->id,
+                           .rank = member->rank,
+                           .sequence = atomic_load(&member->sequence)};
+        tell(watch, &answer);
+    }
+}
+
+static void take_note(sli_watch *watch, const sli_note *note)
+{
+    pthread_mutex_lock(&watch->lock);
+    watch->heard = sli_clock_seconds();
+    if (note->kind == SLI_NOTE_DEAD) {
+        mark_dead(watch, note->rank, note->text);
+    } else if (note->kind == SLI_NOTE_END) {
+        watch->ended = true;
+        watch->all_ready = note->number == 0;
+    } else {
+        take_group_note(watch, note);
+    }
+    pthread_mutex_unlock(&watch->lock);
+}
+
+static void lose_hub(sli_watch *watch, const char *why)
+{
+    pthread_mutex_lock(&watch->lock);
+    sli_line_close(&watch->line);
+    if (!watch->ended) {
+        watch->alone = true;
+        mark_dead(watch, 0, why);
+    }
+    pthread_mutex_unlock(&watch->lock);
+}
+
+static void listen_to_hub(sli_watch *watch)
+{
+    sli_note note;
+    sli_line_state state;
+    while ((state = sli_note_take(&watch->line, &note)) == SLI_LINE_NOTE)
+        take_note(watch, &note);
+    if (state == SLI_LINE_BROKEN)
+        lose_hub(watch, "died");
+    else if (sli_clock_seconds() - watch->heard > SLI_SILENT_SECONDS)
+        lose_hub(watch, "cannot be reached any more");
+}
+
+static void *keep_watch(void *argument)
+{
+    sli_watch *watch = argument;
+    double said_alive = 0;
+    struct pollfd polled[2] = {{watch->line.fd, POLLIN, 0}, {watch->stop, POLLIN, 0}};
+    while (!polled[1].revents && watch->line.fd >= 0) {
+        poll(polled, 2, (int)(SLI_ALIVE_SECONDS * 500));
+        listen_to_hub(watch);
+        if (sli_clock_seconds() - said_alive >= SLI_ALIVE_SECONDS) {
+            said_alive = sli_clock_seconds();
+            pthread_mutex_lock(&watch->lock);
+            tell(watch, &(sli_note){.kind = SLI_NOTE_ALIVE});
+            pthread_mutex_unlock(&watch->lock);
+        }
+    }
+    return NULL;
+}
+
+/* ---- Making and ending -------------------------------------------------------------------- */
+
+static void watch_free(sli_watch *watch)
+{
+    sli_line_close(&watch->line);
+    if (watch->stop >= 0)
+        close(watch->stop);
+    pthread_mutex_destroy(&watch->lock);
+    free(watch->dead);
+    free(watch);
+}
+
+sl_status sli_watch_create(const sli_hub_address *hub, int rank, int size, sli_watch **out)
+{
+    *out = NULL;
+    sli_watch *watch = calloc(1, sizeof *watch);
+    if (!watch)
+        return sl_error(SL_ERR_MEMORY, "sl_group_create_mpi: no memory for %d ranks", size);
+    watch->rank = rank;
+    watch->size = size;
+    watch->line.fd = -1;
+    pthread_mutex_init(&watch->lock, NULL);
+    watch->dead = calloc((size_t)size, sizeof *watch->dead);
+    watch->stop = eventfd(0, EFD_CLOEXEC);
+    sl_status status = SL_OK;
+    if (!watch->dead || watch->stop < 0)
+        status = sl_error(SL_ERR_MEMORY, "sl_group_create_mpi: no memory for %d ranks", size);
+    if (status == SL_OK)
+        status = sli_hub_call(hub, rank, &watch->line);
+    watch->heard = sli_clock_seconds();
+    int code = status == SL_OK ? pthread_create(&watch->thread, NULL, keep_watch, watch) : 0;
+    if (code != 0)
+        status =
+            sl_error(SL_ERR_MEMORY, "sl_group_create_mpi: cannot start a thread (error %d)", code);
+    if (status != SL_OK) {
+        watch_free(watch);
+        return status;
+    }
+    *out = watch;
+    return SL_OK;
+}
+
+bool sli_watch_end(sli_watch *watch, bool ready, void (*progress)(void *argument), void *argument)
+{
+    sli_note bye = {.kind = SLI_NOTE_BYE, .number = !ready};
+    pthread_mutex_lock(&watch->lock);
+    tell(watch, &bye);
+    while (!watch->ended && !watch->alone) {
+        pthread_mutex_unlock(&watch->lock);
+        progress(argument);
+        nanosleep(&(struct timespec){0, 500000}, NULL);
+        pthread_mutex_lock(&watch->lock);
+    }
+    bool all_ready = watch->ended && watch->all_ready;
+    pthread_mutex_unlock(&watch->lock);
+    return all_ready;
+}
+
+void sli_watch_destroy(sli_watch **watch)
+{
+    if (!*watch)
+        return;
+    (void)eventfd_write((*watch)->stop, 1);
+    pthread_join((*watch)->thread, NULL);
+    watch_free(*watch);
+    *watch = NULL;
+}
+
+/* ---- Groups ------------------------------------------------------------------------------- */
+
+sl_status sli_watch_join(sli_watch *watch, sli_member *member)
+{
+    member->stays = malloc((size_t)member->size * sizeof *member->stays);
+    if (!member->stays)
+        return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d ranks", member->size);
+    for (int r = 0; r < member->size; r++)
+        member->stays[r] = has_not_left;
+    sli_note join = {.kind = SLI_NOTE_JOIN,
+                     .group = member->id,
+                     .rank = member->rank,
+                     .number = member->size};
+    pthread_mutex_lock(&watch->lock);
+    atomic_store(&member->alarm, true); /* who died before is looked for once */
+    member->next = watch->members;
+    watch->members = member;
+    tell(watch, &join);
+    pthread_mutex_unlock(&watch->lock);
+    return SL_OK;
+}
+
+void sli_watch_leave(sli_watch *watch, sli_member *member)
+{
+    sli_note left = {.kind = SLI_NOTE_LEFT,
+                     .group = member->id,
+                     .rank = member->rank,
+                     .sequence = atomic_load(&member->sequence)};
+    pthread_mutex_lock(&watch->lock);
+    sli_member **at = &watch->members;
+    while (*at != member)
+        at = &(*at)->next;
+    *at = member->next;
+    tell(watch, &left);
+    pthread_mutex_unlock(&watch->lock);
+    free(member->stays);
+    member->stays = NULL;
+}
+
+bool sli_watch_has_members(sli_watch *watch)
+{
+    pthread_mutex_lock(&watch->lock);
+    bool has = watch->members != NULL;
+    pthread_mutex_unlock(&watch->lock);
+    return has;
+}
+
+sl_status sli_watch_check(sli_watch *watch, sli_member *member, const sli_operation *operation)
+{
+    pthread_mutex_lock(&watch->lock);
+    if (!member->broken)
+        break_for_absent(watch, member, operation);
+    bool absent = watch->alone || member->broken;
+    for (int r = 0; r < member->size; r++)
+        absent |= reason(watch, member, r, UINT64_MAX) != NULL;
+    atomic_store(&member->alarm, absent);
+    sl_status status = member_status(member);
+    pthread_mutex_unlock(&watch->lock);
+    return status;
+}
+
+sl_status sli_watch_status(sli_watch *watch, sli_member *member)
+{
+    pthread_mutex_lock(&watch->lock);
+    sl_status status = member_status(member);
+    pthread_mutex_unlock(&watch->lock);
+    return status;
+}
+
+sl_status sli_watch_break(sli_watch *watch, sli_member *member, sl_status error, const char *text)
+{
+    pthread_mutex_lock(&watch->lock);
+    if (!member->broken) {
+        sli_note note = {.kind = SLI_NOTE_BREAK, .group = member->id, .number = error};
+        break_member(member, error, text);
+        memcpy(note.text, member->error_text, sizeof note.text);
+        tell(watch, &note);
+    }
+    sl_status status = member_status(member);
+    pthread_mutex_unlock(&watch->lock);
+    return status;
+}
+
+sl_status sli_watch_late(sli_watch *watch, sli_member *member, const sli_operation *operation,
+                         double seconds)
+{
+    char what[SLI_OPERATION_TEXT_BYTES];
+    sli_note late = {.kind = SLI_NOTE_LATE,
+                     .group = member->id,
+                     .rank = member->rank,
+                     .sequence = operation ? operation->sequence : 0,
+                     .seconds = seconds};
+    snprintf(late.text, sizeof late.text, "%s", operation_text(operation, what));
+    double until = sli_clock_seconds() + verdict_seconds;
+    pthread_mutex_lock(&watch->lock);
+    tell(watch, &late);
+    while (!member->broken && sli_clock_seconds() < until) {
+        pthread_mutex_unlock(&watch->lock);
+        nanosleep(&(struct timespec){0, 500000}, NULL);
+        pthread_mutex_lock(&watch->lock);
+        if (!member->broken)
+            break_for_absent(watch, member, operation);
+    }
+    if (!member->broken) {
+        char text[SLI_NOTE_TEXT_BYTES];
+        snprintf(text, sizeof text,
+                 "%.128s, operation %" PRIu64 " of the group: not finished within %g s", late.text,
+                 late.sequence, seconds);
+        break_member(member, SL_ERR_CANCELLED, text);
+    }
+    sl_status status = member_status(member);
+    pthread_mutex_unlock(&watch->lock);
+    return status;
+}
+
+const char *sli_watch_absence(sli_watch *watch, sli_member *member, int rank)
+{
+    pthread_mutex_lock(&watch->lock);
+    const char *why = NULL;
+    if (member->stays[rank] != has_not_left)
+        why = "has left the group";
+    else if (*watch->dead[member->processes[rank]])
+        why = watch->dead[member->processes[rank]];
+    pthread_mutex_unlock(&watch->lock);
+    return why;
+}

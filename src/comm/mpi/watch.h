@@ -1,0 +1,60 @@
+/* A rank's watch: what it knows about the others' lives, from the hub (hub.h), and a thread that
+ * listens for it. */
+#ifndef SLI_COMM_MPI_WATCH_H
+#define SLI_COMM_MPI_WATCH_H
+
+#include "comm/mpi/note.h"
+#include "comm/operation.h"
+
+#include <stdatomic.h>
+
+typedef struct sli_watch sli_watch;
+
+/* One group, as its handle in this process and the watch share it. */
+typedef struct sli_member {
+    struct sli_member *next;
+    uint64_t id; /* the same in all its ranks, no other group's */
+    int rank, size;
+    const int *processes;          /* [size] each rank's process; borrowed */
+    atomic_uint_fast64_t sequence; /* the newest operation begun */
+    atomic_bool alarm;             /* a rank is dead or has left, or the group is broken: check */
+    /* The watch's lock guards the rest. */
+    uint64_t *stays; /* [size] a rank that has left came to operations up to this one */
+    bool broken;
+    sl_status error;
+    char error_text[SLI_NOTE_TEXT_BYTES];
+} sli_member;
+
+sl_status sli_watch_create(const sli_hub_address *hub, int rank, int size, sli_watch **out);
+
+/* Tells the hub that this process ends, `ready` to finalize MPI or not; `progress` is called while
+ * the others are waited for. True if MPI can be finalized: all ranks are ready. */
+bool sli_watch_end(sli_watch *watch, bool ready, void (*progress)(void *argument), void *argument);
+
+/* After sli_watch_end. NULL is allowed. */
+void sli_watch_destroy(sli_watch **watch);
+
+/* Joins a group; the member's id, rank, size and processes are filled in. */
+sl_status sli_watch_join(sli_watch *watch, sli_member *member);
+void sli_watch_leave(sli_watch *watch, sli_member *member);
+bool sli_watch_has_members(sli_watch *watch);
+
+/* Fails if the group is broken, or breaks because `operation` needs a rank that is no more. NULL
+ * stands for the making of the group. */
+sl_status sli_watch_check(sli_watch *watch, sli_member *member, const sli_operation *operation);
+
+/* Fails if the group is broken. */
+sl_status sli_watch_status(sli_watch *watch, sli_member *member);
+
+/* Breaks the group everywhere, unless it is broken; gives the error that it is broken with. */
+sl_status sli_watch_break(sli_watch *watch, sli_member *member, sl_status error, const char *text);
+
+/* The time limit is over: breaks the group, naming the ranks that have not come. */
+sl_status sli_watch_late(sli_watch *watch, sli_member *member, const sli_operation *operation,
+                         double seconds);
+
+/* Can `rank` still send or receive? "left the group", or what happened to it, if not: static
+ * text, or the watch's. */
+const char *sli_watch_absence(sli_watch *watch, sli_member *member, int rank);
+
+#endif
