@@ -500,9 +500,12 @@ static world *world_create(int size, const sl_group_options *options)
 sl_status sli_local_create(int size, const sl_group_options *options, sl_group **handles)
 {
     world *w = world_create(size, options);
-    for (int r = 0; r < size; r++)
-        handles[r] = w ? calloc(1, sizeof *handles[r]) : NULL;
-    if (!w || !handles[size - 1]) {
+    bool complete = w != NULL;
+    for (int r = 0; r < size; r++) {
+        handles[r] = complete ? calloc(1, sizeof *handles[r]) : NULL;
+        complete &= handles[r] != NULL;
+    }
+    if (!complete) {
         for (int r = 0; r < size; r++) {
             free(handles[r]);
             handles[r] = NULL;
