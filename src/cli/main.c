@@ -1,6 +1,7 @@
 /* The program: finds the subcommand and hands it the rest of the line. */
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "core/knobs.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -29,7 +30,8 @@ static void print_help(void)
     for (int i = 0; i < COMMANDS; i++)
         printf("  %-10s %s\n", commands[i].name, commands[i].what);
     printf("\n`sluice COMMAND --help` shows a command's options. The exit status is 0, 1 after an\n"
-           "error, or 2 for a command line that makes no sense.\n");
+           "error, or 2 for a command line that makes no sense.\n\nEnvironment variables:\n");
+    sli_knobs_print_help(stdout);
 }
 
 static int run_command(const command *chosen, int argc, char **argv)
