@@ -60,12 +60,12 @@ typedef struct random_source {
     uint64_t state;
 } random_source;
 
-/* Prints the seed, so that a failure can be run again with SL_TEST_SEED. */
+/* Prints the seed, so that a failure can be run again with SLUICE_TEST_SEED. */
 static inline random_source random_start(const char *who)
 {
-    const char *text = getenv("SL_TEST_SEED");
+    const char *text = getenv("SLUICE_TEST_SEED");
     random_source source = {text ? strtoull(text, NULL, 10) : 20240229u};
-    print_message("%s: SL_TEST_SEED=%llu\n", who, (unsigned long long)source.state);
+    print_message("%s: seed %llu\n", who, (unsigned long long)source.state);
     return source;
 }
 
