@@ -5,7 +5,7 @@ checkpoint mode, the two programs in turn, medians of a few rounds.
 
 PyTorch gets its best setting: OpenBLAS's AVX-512 kernels where the machine has them, and the better
 of one and two threads an operation. Both programs run two stages on the same two cores: PyTorch's
-stages both use both, and so do sluice's (devices cpu:0-1,cpu:0-1). Each line gives the ratio and the
+stages both use both, and so do sluice's (devices cpu,cpu). Each line gives the ratio and the
 settings.
 """
 import argparse
@@ -58,7 +58,7 @@ def main():
         ours, theirs = [], {1: [], 2: []}
         for _ in range(args.rounds):
             ours.append(run([str(args.build / "bench" / "bench_lm"), *flags,
-                             "--devices", "cpu:0-1,cpu:0-1"], dict(os.environ)))
+                             "--devices", "cpu,cpu"], dict(os.environ)))
             for threads, values in theirs.items():
                 values.append(run([args.python, str(HERE / "pytorch_lm.py"), *flags],
                                   environment(threads)))

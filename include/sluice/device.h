@@ -45,8 +45,8 @@ typedef struct sl_memory_stats {
  * in the order of hwloc's topology, so that neighbours share caches; with more devices than cores
  * they share cores, and `*oversubscribed` (may be NULL) is set to true. `cpu` alone is all cores.
  * `cpu:0-3` names cores by the system's numbers; such a name and a divided one do not mix.
- * `cpu:0-0` is core 0 alone. Devices may have cores in common: `cpu:0-1,cpu:0-1` lets two stages use
- * both, whichever has work. A share has one device: `cpu:0` twice is an error.
+ * `cpu:0-0` is core 0 alone. Devices may have cores in common: with `cpu,cpu` two stages use all
+ * cores, whichever has work. A share has one device: `cpu:0` twice is an error.
  *
  * Errors: SL_ERR_INVALID for a name that cannot be read or is unknown, SL_ERR_NOT_FOUND for cores
  * that the machine lacks or this process may not use. */

@@ -97,7 +97,7 @@ typedef struct sl_run_info {
     const sl_pipe *pipe;
     int64_t total_parameters;
     int64_t batches_per_epoch;
-    bool oversubscribed; /* more devices than cores */
+    bool oversubscribed; /* devices share cores */
 } sl_run_info;
 
 typedef struct sl_step_info {

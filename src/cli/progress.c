@@ -117,7 +117,7 @@ static sl_status print_started(void *context, const sl_run_info *info)
     const sl_train_options *options = info->options;
     progress->total_batches = info->batches_per_epoch * options->epochs;
     if (info->oversubscribed)
-        fprintf(stderr, "sluice: warning: there are more devices than cores, they share them\n");
+        fprintf(stderr, "sluice: warning: devices share cores\n");
     if (progress->quiet)
         return SL_OK;
     char text[CLI_NUMBER_BYTES];

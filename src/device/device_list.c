@@ -10,7 +10,9 @@ struct sl_device_list {
     sl_device *devices[];
 };
 
-/* A list is either shares (cpu:0, cpu:1, …, each once) or names of cores, or `cpu` alone. */
+/* A list is either shares (cpu:0, cpu:1, …, each once), or names of cores, or `cpu` again and
+ * again.
+ */
 static sl_status check_names(const sli_device_name *names, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -83,7 +85,9 @@ static sl_status create_device(const sli_device_name *names, int count, int inde
         options.shared = overlaps(names, count, index);
         status = create_named(name, found, &options, out);
     } else {
-        divide(found, name->first, count, &options);
+        bool all = name->kind == SLI_CPU_ALL;
+        divide(found, name->first, all ? 1 : count, &options);
+        options.shared |= all && count > 1;
         status = sli_cpu_device_create(&options, out);
     }
     *shared |= options.shared;

@@ -115,6 +115,11 @@ static void the_same_cores_may_have_two_devices(void **state)
     for (int i = 0; i < 2; i++)
         assert_int_equal(sl_device_list_get(list, i)->first_core, core);
     sl_device_list_destroy(&list);
+    assert_int_equal(sl_device_list_create("cpu,cpu,cpu", &list, &shared), SL_OK);
+    assert_true(shared);
+    for (int i = 0; i < 3; i++)
+        assert_int_equal(sl_device_thread_count(sl_device_list_get(list, i)), found.core_count);
+    sl_device_list_destroy(&list);
     sli_cpu_cores_clear(&found);
 }
 
