@@ -150,6 +150,7 @@ typedef struct sl_batches {
     const int32_t *tokens;
     int64_t columns;       /* N */
     int64_t column_length; /* tokens in a column */
+    int64_t stride;        /* tokens from the start of a column to the next one's */
     int64_t bptt;          /* T of every block but a last short one */
 } sl_batches;
 
@@ -158,10 +159,20 @@ typedef struct sl_batches {
 sl_status sl_batchify(const int32_t *tokens, int64_t count, int64_t columns, int64_t bptt,
                       sl_batches *out);
 
-/* The columns `first` to `first + columns - 1` alone (a replica's share), as batches of their own.
- * Errors: SL_ERR_INVALID where they are not all there. */
+/* The columns `first` to `first + columns - 1` alone, as batches of their own. Errors:
+ * SL_ERR_INVALID where they are not all there. */
 sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t columns,
                              sl_batches *out);
+
+/* Share `share` of `shares` as the data-parallel tutorial's batchify takes it for a rank: every
+ * column's length is divided evenly, and a share has one piece of each (what is left over at the
+ * end of the columns is dropped). Share 1 of 2 of the columns above:
+ *
+ *     column 0   3  4  5        column 1   9 10 11        …
+ *
+ * Errors: SL_ERR_INVALID where there is no such share, or a piece has no `bptt` tokens and one more
+ * for the last target. */
+sl_status sl_batches_share(const sl_batches *batches, int share, int shares, sl_batches *out);
 
 int64_t sl_batches_count(const sl_batches *batches); /* of blocks */
 

@@ -5,6 +5,7 @@
 #ifndef SLUICE_TRAIN_H
 #define SLUICE_TRAIN_H
 
+#include "sluice/ddp.h"
 #include "sluice/model.h"
 #include "sluice/optim.h"
 #include "sluice/pipe.h"
@@ -14,7 +15,7 @@
 extern "C" {
 #endif
 
-enum { SL_MAX_STAGES = 64 };
+enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024 };
 
 /* ---- Options ---------------------------------------------------------------------------- */
 
@@ -29,14 +30,20 @@ typedef enum sl_balance_kind {
 typedef struct sl_train_options {
     const char *preset; /* the name it came from, for the log; NULL: none */
 
-    const char *data; /* directory */
-    int64_t bptt, batch_size, eval_batch_size;
-    int64_t max_batches, eval_max_batches; /* per epoch and per evaluation; 0: all */
+    const char *data;                          /* directory */
+    int64_t bptt, batch_size, eval_batch_size; /* batch_size: rows of each replica's batch */
+    int64_t max_batches, eval_max_batches;     /* per epoch and per evaluation; 0: all */
 
     sl_model_options model; /* ntokens comes from the data */
 
-    int stages;          /* 0: as many as `devices` names */
-    const char *devices; /* NULL: cpu:0, cpu:1, … one a stage */
+    int replicas;        /* of the whole pipeline, each with its share of the training text; 0: as
+                            many as `devices` has parts */
+    int local_replicas;  /* of them, those on this host, which share `devices`; 0: all */
+    bool zero;           /* the optimizer's state is sharded over replicas: see sluice/zero.h */
+    int stages;          /* of each replica; 0: as many as `devices` names for it */
+    const char *devices; /* one a stage: "cpu:0,cpu:1,cpu:2,cpu:3" is split evenly over the host's
+                            replicas, "cpu:0,cpu:1;cpu:2,cpu:3" has a part for each; NULL: cpu:0,
+                            cpu:1, … */
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
@@ -79,22 +86,26 @@ typedef struct sl_stage_plan {
                                  that may have to wait for the stage count */
 } sl_stage_plan;
 
+/* One replica's. */
 typedef struct sl_plan {
-    int64_t total_parameters;
+    int64_t total_parameters; /* of the model, which every replica has */
     int stages;
     sl_stage_plan stage[SL_MAX_STAGES];
 } sl_plan;
 
-/* Computes it from shapes alone; nothing is allocated on any device. `model` is of these options.
- */
-sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, sl_plan *out);
+/* Computes it from shapes alone; nothing is allocated on any device. `model` is of these options;
+ * `replica` is one of this host's. Replicas differ in their devices alone. */
+sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
+                         sl_plan *out);
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
 typedef struct sl_run_info {
     const sl_train_options *options;
     const sl_corpus *corpus;
-    const sl_pipe *pipe;
+    const sl_pipe *pipe; /* this replica's */
+    const sl_ddp *ddp;   /* what joins it to the others; NULL: there are none */
+    int replica, replicas;
     int64_t total_parameters;
     int64_t batches_per_epoch;
     bool oversubscribed; /* devices share cores */
@@ -103,8 +114,11 @@ typedef struct sl_run_info {
 typedef struct sl_step_info {
     int64_t epoch, batch, batches_per_epoch; /* from 1 */
     int64_t step;                            /* from 1, over all epochs */
-    int64_t tokens;
-    double loss, grad_norm, lr, seconds;
+    int64_t tokens;                          /* of all replicas */
+    double loss;                             /* the mean over them: the same on each */
+    double replica_loss;                     /* of this one's rows */
+    double grad_norm;                        /* of the averaged gradient: the same on each */
+    double lr, seconds;
 } sl_step_info;
 
 /* An evaluation under way. */
@@ -128,8 +142,9 @@ typedef struct sl_run_result {
     int64_t steps;
 } sl_run_result;
 
-/* Each function is optional. They are called on the thread that called sl_train_run. An error of
- * theirs (a log that cannot be written) ends the run. */
+/* What one replica reports. Each function is optional. They are called on the replica's thread,
+ * which is the caller's own where there is one replica. An error of theirs (a log that cannot be
+ * written) ends the run. */
 typedef struct sl_reporter {
     void *context;
     sl_status (*started)(void *context, const sl_run_info *info);
@@ -137,14 +152,27 @@ typedef struct sl_reporter {
     sl_status (*evaluating)(void *context, const sl_evaluating_info *info);
     sl_status (*evaluated)(void *context, const sl_eval_info *info);
     sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
+    int replica; /* whose reports these are */
 } sl_reporter;
 
 /* Loads the data, trains, validates after every epoch, keeps a real copy of the best parameters,
  * tests with those, and saves them where options->save says (after every validation that is the
  * best so far). A loss or gradient norm that is not finite ends the run with SL_ERR_NUMERIC, unless
- * allow_nan. */
+ * allow_nan.
+ *
+ * Several replicas are threads of this process. Each trains on its share of the text
+ * (sl_batches_share) with averaged gradients (sluice/ddp.h); evaluations are of the whole split,
+ * the replicas sharing its blocks out, and give all of them the bits that one alone would get. The
+ * first one saves. When one fails, all end with its error, "rank R: …". */
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result);
+
+/* The same for one replica, called by each rank of `group` (borrowed; broken by an error), which
+ * may be processes on several machines. options->replicas is the group's size, or 0;
+ * `local_replica` counts this host's, which share its devices. */
+sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_replica,
+                            const sl_reporter *reporters, int reporter_count,
+                            sl_run_result *result);
 
 /* The run as JSON lines: one `run` record, a `step` a batch, `eval`, `memory` (per device, after
  * every evaluation), `end`. The file is opened at once, and emptied when the run begins; where none

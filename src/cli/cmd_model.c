@@ -2,6 +2,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/run_options.h"
+#include "train/layout.h"
 
 #include <stdio.h>
 
@@ -14,9 +15,9 @@ typedef struct settings {
 } settings;
 
 static const struct argp_option options[] = {
-    {0, 0, NULL, 0, "Vocabulary:", 7},
-    {"ntokens", KEY_NTOKENS, "N", 0, "Types in the vocabulary (default: WikiText-2's 28782)", 7},
-    {"data", KEY_DATA_DIR, "DIR", 0, "Count them in this directory's training text", 7},
+    {0, 0, NULL, 0, "Vocabulary:", 8},
+    {"ntokens", KEY_NTOKENS, "N", 0, "Types in the vocabulary (default: WikiText-2's 28782)", 8},
+    {"data", KEY_DATA_DIR, "DIR", 0, "Count them in this directory's training text", 8},
     {0},
 };
 
@@ -70,15 +71,16 @@ static void print_modules(const sl_train_options *train, const sl_module *model)
     }
 }
 
-static void print_plan(const sl_plan *plan)
+static void print_plan(const sl_plan *plan, int replica, int replicas)
 {
-    char parameters[CLI_NUMBER_BYTES], gradients[CLI_NUMBER_BYTES], state[CLI_NUMBER_BYTES],
-        activations[CLI_NUMBER_BYTES], modules[CLI_NUMBER_BYTES];
+    char elements[CLI_NUMBER_BYTES], parameters[CLI_NUMBER_BYTES], gradients[CLI_NUMBER_BYTES],
+        state[CLI_NUMBER_BYTES], activations[CLI_NUMBER_BYTES], modules[CLI_NUMBER_BYTES];
+    if (replicas > 1)
+        printf("Replica %d:\n", replica);
     printf("%-6s %-10s %-10s %14s %12s %12s %12s %12s\n", "stage", "device", "modules", "elements",
            "parameters", "gradients", "optimizer", "activations");
     for (int s = 0; s < plan->stages; s++) {
         const sl_stage_plan *stage = &plan->stage[s];
-        char elements[CLI_NUMBER_BYTES];
         snprintf(modules, sizeof modules, "%d-%d", stage->first, stage->first + stage->count - 1);
         printf("%-6d %-10s %-10s %14s %12s %12s %12s %12s\n", s, stage->device, modules,
                cli_with_commas(stage->parameter_elements, elements),
@@ -87,32 +89,37 @@ static void print_plan(const sl_plan *plan)
                cli_bytes_text(stage->optimizer_bytes, state),
                cli_bytes_text(stage->activation_bytes, activations));
     }
+    printf("\n");
 }
 
-static void print_model(const sl_train_options *train, const sl_module *model, const sl_plan *plan)
+static sl_status print_model(const sl_train_options *train, const sl_module *model)
 {
     char total[CLI_NUMBER_BYTES];
+    sl_plan plan;
+    int replicas = sli_layout_replicas(train);
+    SL_TRY(sl_plan_create(train, model, 0, &plan)); /* an error comes before anything is shown */
     print_modules(train, model);
     printf("\n");
-    print_plan(plan);
-    printf("\nA run of several epochs keeps a copy of the best parameters as well.\n"
+    for (int r = 0; r < replicas; r++) {
+        SL_TRY(sl_plan_create(train, model, r, &plan));
+        print_plan(&plan, r, replicas);
+    }
+    printf("A run of several epochs keeps a copy of the best parameters as well.\n"
            "Total parameters in model: %s\n",
-           cli_with_commas(plan->total_parameters, total));
+           cli_with_commas(plan.total_parameters, total));
+    return SL_OK;
 }
 
 static sl_status run(settings *from)
 {
     sl_train_options *train = &from->run.train;
     sl_module *model;
-    sl_plan plan;
     SL_TRY(sl_train_options_check(train));
     train->model.ntokens = from->ntokens;
     if (from->data)
         SL_TRY(count_types(from->data, &train->model.ntokens));
     SL_TRY(sl_transformer_lm_create(&train->model, &model));
-    sl_status status = sl_plan_create(train, model, &plan);
-    if (status == SL_OK)
-        print_model(train, model, &plan);
+    sl_status status = print_model(train, model);
     sl_module_destroy(&model);
     return status;
 }

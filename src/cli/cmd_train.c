@@ -3,8 +3,10 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/run_options.h"
+#include "core/knobs.h"
+#include "train/layout.h"
 
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -18,13 +20,13 @@ typedef struct settings {
 } settings;
 
 static const struct argp_option options[] = {
-    {0, 0, NULL, 0, "Files and display:", 7},
-    {"init", KEY_INIT, "FILE", 0, "Start from the weights in FILE (safetensors)", 7},
+    {0, 0, NULL, 0, "Files and display:", 8},
+    {"init", KEY_INIT, "FILE", 0, "Start from the weights in FILE (safetensors)", 8},
     {"save", KEY_SAVE, "FILE", 0,
-     "Write the best weights to FILE (safetensors), the vocabulary beside it", 7},
-    {"log-json", KEY_LOG_JSON, "FILE", 0, "Write the run as JSON lines", 7},
-    {"log-interval", KEY_LOG_INTERVAL, "N", 0, "Batches between two lines (default 10)", 7},
-    {"quiet", KEY_QUIET, NULL, 0, "Show the result only", 7},
+     "Write the best weights to FILE (safetensors), the vocabulary beside it", 8},
+    {"log-json", KEY_LOG_JSON, "FILE", 0, "Write the run as JSON lines", 8},
+    {"log-interval", KEY_LOG_INTERVAL, "N", 0, "Batches between two lines (default 10)", 8},
+    {"quiet", KEY_QUIET, NULL, 0, "Show the result only", 8},
     {0},
 };
 
@@ -59,20 +61,41 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
+/* Every replica's lines; the run log (NULL: none) is the first one's. */
+static sl_status train(settings *from, sl_run_log *log)
+{
+    sl_run_result result;
+    int replicas = sli_layout_replicas(&from->run.train);
+    cli_progress *progress = calloc((size_t)replicas, sizeof *progress);
+    sl_reporter *reporters = calloc((size_t)replicas + 1, sizeof *reporters);
+    sl_status status = SL_OK;
+    if (!progress || !reporters)
+        status = sl_error(SL_ERR_MEMORY, "no memory for the display of %d replicas", replicas);
+    for (int r = 0; r < replicas && status == SL_OK; r++) {
+        progress[r] = from->progress;
+        progress[r].replica = r;
+        progress[r].replicas = replicas;
+        progress[r].drawer = &progress[0];
+        reporters[r] = cli_progress_reporter(&progress[r]);
+    }
+    if (log && status == SL_OK)
+        reporters[replicas] = sl_run_log_reporter(log);
+    if (status == SL_OK)
+        status = sl_train_run(&from->run.train, reporters, replicas + (log != NULL), &result);
+    free(reporters);
+    free(progress);
+    return status;
+}
+
 static sl_status run(settings *from)
 {
     sl_run_log *log = NULL;
-    sl_run_result result;
-    sl_reporter reporters[2] = {cli_progress_reporter(&from->progress)};
-    int count = 1;
-    if (from->log_json) {
+    SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
+    SL_TRY(sl_train_options_check(&from->run.train));
+    if (from->log_json)
         SL_TRY(sl_run_log_create(from->log_json, &log));
-        reporters[count++] = sl_run_log_reporter(log);
-    }
-    sl_status status = sl_train_run(&from->run.train, reporters, count, &result);
+    sl_status status = train(from, log);
     sl_run_log_destroy(&log);
-    if (status == SL_OK && from->run.train.save && !from->progress.quiet)
-        printf("The best weights are in %s\n", from->run.train.save);
     return status;
 }
 
@@ -94,7 +117,5 @@ int cmd_train(int argc, char **argv)
         cli_refuse("train needs --data DIR, a directory with wiki.{train,valid,test}.tokens or "
                    "{train,valid,test}.txt",
                    NULL);
-    if (parsed.run.preset && strcmp(parsed.run.preset, "ddp-pipeline") == 0)
-        fprintf(stderr, "sluice: note: one of the preset's two replicas is trained\n");
     return cli_finish(run(&parsed));
 }

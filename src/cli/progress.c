@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -20,11 +21,11 @@ static double clock_seconds(void)
 
 /* ---- The live line ------------------------------------------------------------------------ */
 
-static void clear_live(cli_progress *progress)
+static void clear_live(cli_progress *drawer)
 {
-    if (progress->live_shown)
+    if (drawer->live_shown)
         fputs("\r\033[K", stderr);
-    progress->live_shown = false;
+    drawer->live_shown = false;
 }
 
 /* "1:02:03" or "2:03" */
@@ -44,11 +45,24 @@ static bool is_due(cli_progress *progress)
 {
     const double pause = 0.1; /* a person cannot read faster */
     double now = clock_seconds();
-    if (!progress->live || progress->quiet || now - progress->live_time < pause)
+    if (!progress->live || progress->quiet || progress->replica > 0 ||
+        now - progress->live_time < pause)
         return false;
     progress->live_time = now;
-    progress->live_shown = true;
     return true;
+}
+
+static void begin_live(cli_progress *progress)
+{
+    flockfile(stdout);
+    progress->live_shown = true;
+    fputs("\r\033[K", stderr);
+}
+
+static void end_live(void)
+{
+    fflush(stderr);
+    funlockfile(stdout);
 }
 
 /* "[#####     ] 10/50" */
@@ -66,73 +80,121 @@ static void draw_step(cli_progress *progress, const sl_step_info *step)
     if (!is_due(progress))
         return;
     double each = progress->trained_seconds / (double)step->step;
-    fprintf(stderr, "\r\033[Kepoch %" PRId64 " ", step->epoch);
+    begin_live(progress);
+    fprintf(stderr, "epoch %" PRId64 " ", step->epoch);
     draw_bar(step->batch, step->batches_per_epoch);
     fprintf(stderr, " | loss %.3f | %.0f tokens/s | %s left to train", step->loss,
             (double)step->tokens / step->seconds,
             duration_text(each * (double)(progress->total_batches - step->step), left));
-    fflush(stderr);
+    end_live();
 }
 
 static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
 {
     cli_progress *progress = context;
     if (is_due(progress)) {
-        fprintf(stderr, "\r\033[K%s ", info->split == SL_SPLIT_VALID ? "validation" : "test");
+        begin_live(progress);
+        fprintf(stderr, "%s ", info->split == SL_SPLIT_VALID ? "validation" : "test");
         draw_bar(info->batch, info->batches);
-        fflush(stderr);
+        end_live();
     }
     return SL_OK;
 }
 
 /* ---- Lines -------------------------------------------------------------------------------- */
 
-static void print_data(const sl_run_info *info)
+static void begin_lines(cli_progress *progress)
 {
-    char text[CLI_NUMBER_BYTES];
-    printf("Data: %s\n", info->options->data);
-    for (int split = 0; split < SL_SPLITS; split++)
-        printf("  %-5s %12s tokens  %s\n", sl_split_name((sl_split)split),
-               cli_with_commas(sl_corpus_tokens(info->corpus, (sl_split)split)->count, text),
-               sl_corpus_path(info->corpus, (sl_split)split));
-    printf("  vocabulary of %s types\n",
-           cli_with_commas(sl_vocab_size(sl_corpus_vocab(info->corpus)), text));
+    flockfile(stdout);
+    clear_live(progress->drawer ? progress->drawer : progress);
 }
 
-static void print_stages(const sl_run_info *info)
+static void end_lines(void)
+{
+    fflush(stdout);
+    funlockfile(stdout);
+}
+
+/* One line, its end included. */
+__attribute__((format(printf, 2, 3))) static void say(const cli_progress *progress,
+                                                      const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    if (progress->replicas > 1)
+        printf("[RANK %d]: ", progress->replica);
+    vprintf(format, arguments);
+    va_end(arguments);
+}
+
+static const char *plural(int count)
+{
+    return count == 1 ? "" : "s";
+}
+
+static void say_data(const cli_progress *progress, const sl_run_info *info)
+{
+    char text[CLI_NUMBER_BYTES];
+    say(progress, "Data: %s\n", info->options->data);
+    for (int split = 0; split < SL_SPLITS; split++)
+        say(progress, "  %-5s %12s tokens  %s\n", sl_split_name((sl_split)split),
+            cli_with_commas(sl_corpus_tokens(info->corpus, (sl_split)split)->count, text),
+            sl_corpus_path(info->corpus, (sl_split)split));
+    say(progress, "  vocabulary of %s types\n",
+        cli_with_commas(sl_vocab_size(sl_corpus_vocab(info->corpus)), text));
+}
+
+/* What all replicas have in common. */
+static void say_model(const cli_progress *progress, const sl_run_info *info)
+{
+    char text[CLI_NUMBER_BYTES];
+    const sl_train_options *options = info->options;
+    const sl_model_options *model = &options->model;
+    say(progress,
+        "Model: emsize %" PRId64 ", nhid %" PRId64 ", %" PRId64 " layers, %" PRId64
+        " heads, dropout %g, mask %s\n",
+        model->emsize, model->nhid, model->nlayers, model->nhead, model->dropout,
+        model->mask == SL_MASK_CAUSAL ? "causal" : "none");
+    say(progress, "Total parameters in model: %s\n", cli_with_commas(info->total_parameters, text));
+    if (info->replicas > 1)
+        say(progress, "Data parallelism: %d replicas, batches of %d x %" PRId64 " columns%s\n",
+            info->replicas, info->replicas, options->batch_size,
+            options->zero ? ", optimizer state sharded" : "");
+    say(progress, "Pipeline: %d stage%s, %d chunk%s, checkpoint %s, schedule %s\n",
+        sl_pipe_stages(info->pipe), plural(sl_pipe_stages(info->pipe)), options->chunks,
+        plural(options->chunks), sl_checkpoint_name(options->checkpoint),
+        sl_schedule_kind_name(options->schedule));
+}
+
+static void say_stages(const cli_progress *progress, const sl_run_info *info)
 {
     for (int s = 0; s < sl_pipe_stages(info->pipe); s++) {
         int first, count;
         const sl_device *device = sl_pipe_device(info->pipe, s);
+        int threads = sl_device_thread_count(device);
         sl_pipe_stage_modules(info->pipe, s, &first, &count);
-        printf("  stage %d on %s (%d thread%s, %s): modules %d to %d\n", s, sl_device_name(device),
-               sl_device_thread_count(device), sl_device_thread_count(device) == 1 ? "" : "s",
-               sl_device_isa(device), first, first + count - 1);
+        say(progress, "  stage %d on %s (%d thread%s, %s): modules %d to %d\n", s,
+            sl_device_name(device), threads, plural(threads), sl_device_isa(device), first,
+            first + count - 1);
     }
 }
 
 static sl_status print_started(void *context, const sl_run_info *info)
 {
     cli_progress *progress = context;
-    const sl_train_options *options = info->options;
-    progress->total_batches = info->batches_per_epoch * options->epochs;
-    if (info->oversubscribed)
+    bool is_first = progress->replica == 0;
+    progress->total_batches = info->batches_per_epoch * info->options->epochs;
+    if (info->oversubscribed && is_first)
         fprintf(stderr, "sluice: warning: devices share cores\n");
     if (progress->quiet)
         return SL_OK;
-    char text[CLI_NUMBER_BYTES];
-    print_data(info);
-    printf("Model: emsize %" PRId64 ", nhid %" PRId64 ", %" PRId64 " layers, %" PRId64
-           " heads, dropout %g, mask %s\n",
-           options->model.emsize, options->model.nhid, options->model.nlayers, options->model.nhead,
-           options->model.dropout, options->model.mask == SL_MASK_CAUSAL ? "causal" : "none");
-    printf("Total parameters in model: %s\n", cli_with_commas(info->total_parameters, text));
-    printf("Pipeline: %d stage%s, %d chunk%s, checkpoint %s, schedule %s\n",
-           sl_pipe_stages(info->pipe), sl_pipe_stages(info->pipe) == 1 ? "" : "s", options->chunks,
-           options->chunks == 1 ? "" : "s", sl_checkpoint_name(options->checkpoint),
-           sl_schedule_kind_name(options->schedule));
-    print_stages(info);
-    fflush(stdout);
+    begin_lines(progress);
+    if (is_first) {
+        say_data(progress, info);
+        say_model(progress, info);
+    }
+    say_stages(progress, info);
+    end_lines();
     return SL_OK;
 }
 
@@ -147,12 +209,14 @@ static void print_interval(cli_progress *progress, const sl_step_info *step)
 {
     char lr[CLI_NUMBER_BYTES];
     double loss = progress->interval_loss / (double)progress->interval_tokens;
-    printf("| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
-           " batches | lr %s | ms/batch %5.2f | loss %5.2f | ppl %8.2f | %.0f tokens/s\n",
-           step->epoch, step->batch, step->batches_per_epoch, rate_text(step->lr, lr),
-           1e3 * progress->interval_seconds / (double)progress->interval_batches, loss, exp(loss),
-           (double)progress->interval_tokens / progress->interval_seconds);
-    fflush(stdout);
+    begin_lines(progress);
+    say(progress,
+        "| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
+        " batches | lr %s | ms/batch %5.2f | loss %5.2f | ppl %8.2f | %.0f tokens/s\n",
+        step->epoch, step->batch, step->batches_per_epoch, rate_text(step->lr, lr),
+        1e3 * progress->interval_seconds / (double)progress->interval_batches, loss, exp(loss),
+        (double)progress->interval_tokens / progress->interval_seconds);
+    end_lines();
     progress->interval_loss = progress->interval_seconds = 0;
     progress->interval_tokens = progress->interval_batches = 0;
 }
@@ -160,7 +224,7 @@ static void print_interval(cli_progress *progress, const sl_step_info *step)
 static sl_status print_step(void *context, const sl_step_info *step)
 {
     cli_progress *progress = context;
-    progress->interval_loss += step->loss * (double)step->tokens;
+    progress->interval_loss += step->replica_loss * (double)step->tokens;
     progress->interval_tokens += step->tokens;
     progress->interval_seconds += step->seconds;
     progress->interval_batches++;
@@ -168,40 +232,55 @@ static sl_status print_step(void *context, const sl_step_info *step)
     if (progress->quiet)
         return SL_OK;
     bool last = step->batch == step->batches_per_epoch;
-    if (step->batch % progress->log_interval == 0 || last) {
-        clear_live(progress);
+    if (step->batch % progress->log_interval == 0 || last)
         print_interval(progress, step);
-    } else {
+    else
         draw_step(progress, step);
-    }
     return SL_OK;
 }
 
 static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
     cli_progress *progress = context;
-    clear_live(progress);
-    if (progress->quiet || eval->split != SL_SPLIT_VALID)
-        return SL_OK;
-    printf("%s\n| end of epoch %3" PRId64
-           " | time: %5.2fs | valid loss %5.2f | valid ppl %8.2f%s\n%s\n",
-           rule, eval->epoch, eval->epoch_seconds, eval->loss, eval->perplexity,
-           eval->best ? " | best so far" : "", rule);
-    fflush(stdout);
+    begin_lines(progress);
+    if (!progress->quiet && eval->split == SL_SPLIT_VALID) {
+        say(progress, "%s\n", rule);
+        say(progress,
+            "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5.2f | valid ppl %8.2f%s\n",
+            eval->epoch, eval->epoch_seconds, eval->loss, eval->perplexity,
+            eval->best ? " | best so far" : "");
+        say(progress, "%s\n", rule);
+    }
+    end_lines();
     return SL_OK;
+}
+
+static void say_result(const cli_progress *progress, const sl_run_info *info,
+                       const sl_run_result *result)
+{
+    double best = result->best_possible_perplexity;
+    say(progress, "| End of training | test loss %5.2f | test ppl %8.2f\n", result->test_loss,
+        result->test_perplexity);
+    say(progress, "%s\n", rule);
+    if (best > 0 && progress->replica == 0)
+        say(progress,
+            "The best possible perplexity on this corpus, seeing blocks of %" PRId64
+            " tokens, is %.4f: the model is %.2f%% above it.\n",
+            info->options->bptt, best, 100 * (result->test_perplexity / best - 1));
 }
 
 static sl_status print_finished(void *context, const sl_run_info *info, const sl_run_result *result)
 {
-    (void)context;
-    printf("| End of training | test loss %5.2f | test ppl %8.2f\n%s\n", result->test_loss,
-           result->test_perplexity, rule);
-    double best = result->best_possible_perplexity;
-    if (best > 0)
-        printf("The best possible perplexity on this corpus, seeing blocks of %" PRId64
-               " tokens, is %.4f: the model is %.2f%% above it.\n",
-               info->options->bptt, best, 100 * (result->test_perplexity / best - 1));
-    fflush(stdout);
+    cli_progress *progress = context;
+    bool is_first = progress->replica == 0;
+    begin_lines(progress);
+    if (!progress->quiet || is_first)
+        say_result(progress, info, result);
+    if (info->options->save && is_first && !progress->quiet)
+        say(progress, "The best weights are in %s\n", info->options->save);
+    end_lines();
+    if (progress->debug && is_first && info->ddp)
+        sl_ddp_print_log(info->ddp, stderr);
     return SL_OK;
 }
 
@@ -212,5 +291,6 @@ sl_reporter cli_progress_reporter(cli_progress *progress)
                          .step = print_step,
                          .evaluating = draw_evaluating,
                          .evaluated = print_evaluated,
-                         .finished = print_finished};
+                         .finished = print_finished,
+                         .replica = progress->replica};
 }

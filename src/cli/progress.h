@@ -1,4 +1,5 @@
-/* What a person sees of a run: lines in the form of PyTorch's tutorials on standard output, and a
+/* What a person sees of one replica of a run: lines in the form of PyTorch's tutorials on standard
+ * output, each with "[RANK r]: " in front where there are several replicas, and the first one's
  * live line on the terminal while a batch interval is under way. */
 #ifndef SLI_CLI_PROGRESS_H
 #define SLI_CLI_PROGRESS_H
@@ -6,17 +7,21 @@
 #include "sluice/train.h"
 
 typedef struct cli_progress {
+    int replica, replicas;
     int64_t log_interval;
-    bool quiet; /* results only */
+    bool quiet; /* the first replica's results only */
     bool live;  /* standard error is a terminal */
+    bool debug; /* at the end, the first replica's log of the last exchange */
     /* Since the last line: */
     double interval_loss, interval_seconds;
     int64_t interval_tokens, interval_batches;
     /* Since the run began: */
     double trained_seconds;
     int64_t total_batches;
-    bool live_shown;
     double live_time; /* when the live line was last drawn */
+    /* Guarded by standard output's lock, which keeps the threads' lines together: */
+    bool live_shown;
+    struct cli_progress *drawer; /* the first replica's, whose live line is in the way */
 } cli_progress;
 
 sl_reporter cli_progress_reporter(cli_progress *progress);

@@ -23,6 +23,8 @@ enum {
     KEY_ACTIVATION,
     KEY_PRE_NORM,
     KEY_PP,
+    KEY_DP,
+    KEY_ZERO,
     KEY_DEVICES,
     KEY_BALANCE,
     KEY_CHUNKS,
@@ -66,44 +68,52 @@ static const struct argp_option structure_options[] = {
     {0, 0, NULL, 0, "Pipeline:", 3},
     {"pp", KEY_PP, "S", 0, "Stages, on the devices cpu:0, cpu:1, …", 3},
     {"devices", KEY_DEVICES, "LIST", 0,
-     "One device a stage: cpu:0,cpu:1 share the machine's cores evenly; cpu:0-3 names cores", 3},
+     "One device a stage: cpu:0,cpu:1 share the machine's cores evenly; cpu:0-3 names cores. "
+     "Replicas share the list evenly, or have parts of their own as in 'cpu:0,cpu:1;cpu:2,cpu:3'",
+     3},
     {"balance", KEY_BALANCE, "RULE", 0,
      "layers (default), auto (even parameter counts), or modules per stage as in 7,7", 3},
     {"chunks", KEY_CHUNKS, "M", 0, "Micro-batches that a batch is cut into", 3},
     {"checkpoint", KEY_CHECKPOINT, "MODE", 0,
      "Recompute activations: never, except_last (the last micro-batch) or always", 3},
     {"schedule", KEY_SCHEDULE, "NAME", 0, "gpipe (default) or 1f1b", 3},
-    {0, 0, NULL, 0, "Batches:", 4},
-    {"batch-size", KEY_BATCH_SIZE, "N", 0, "Columns of a training batch", 4},
-    {"bptt", KEY_BPTT, "T", 0, "Tokens of each column in a block", 4},
-    {0, 0, NULL, 0, "Optimizer:", 6},
-    {"optimizer", KEY_OPTIMIZER, "NAME", 0, "sgd (default) or adamw", 6},
-    {"momentum", KEY_MOMENTUM, "X", 0, "SGD's momentum", 6},
+    {0, 0, NULL, 0, "Data parallelism:", 4},
+    {"dp", KEY_DP, "R", 0,
+     "Replicas of the pipeline, each on its share of the training text (default 1; under mpirun: "
+     "the number of processes)",
+     4},
+    {"zero", KEY_ZERO, NULL, 0, "Shard the optimizer's state over the replicas (ZeRO-1)", 4},
+    {0, 0, NULL, 0, "Batches:", 5},
+    {"batch-size", KEY_BATCH_SIZE, "N", 0, "Columns of a replica's training batch", 5},
+    {"bptt", KEY_BPTT, "T", 0, "Tokens of each column in a block", 5},
+    {0, 0, NULL, 0, "Optimizer:", 7},
+    {"optimizer", KEY_OPTIMIZER, "NAME", 0, "sgd (default) or adamw", 7},
+    {"momentum", KEY_MOMENTUM, "X", 0, "SGD's momentum", 7},
     {0},
 };
 
 static const struct argp_option run_options[] = {
     {"data", KEY_DATA, "DIR", 0,
-     "Directory with wiki.{train,valid,test}.tokens or {train,valid,test}.txt", 4},
-    {"eval-batch-size", KEY_EVAL_BATCH_SIZE, "N", 0, "Columns of an evaluation batch", 4},
-    {"max-batches", KEY_MAX_BATCHES, "N", 0, "Batches an epoch at most; 0: all", 4},
-    {"eval-max-batches", KEY_EVAL_MAX_BATCHES, "N", 0, "Batches an evaluation at most; 0: all", 4},
-    {0, 0, NULL, 0, "Training:", 5},
-    {"epochs", KEY_EPOCHS, "N", 0, "Epochs", 5},
-    {"lr", KEY_LR, "X", 0, "Learning rate", 5},
+     "Directory with wiki.{train,valid,test}.tokens or {train,valid,test}.txt", 5},
+    {"eval-batch-size", KEY_EVAL_BATCH_SIZE, "N", 0, "Columns of an evaluation batch", 5},
+    {"max-batches", KEY_MAX_BATCHES, "N", 0, "Batches an epoch at most; 0: all", 5},
+    {"eval-max-batches", KEY_EVAL_MAX_BATCHES, "N", 0, "Batches an evaluation at most; 0: all", 5},
+    {0, 0, NULL, 0, "Training:", 6},
+    {"epochs", KEY_EPOCHS, "N", 0, "Epochs", 6},
+    {"lr", KEY_LR, "X", 0, "Learning rate", 6},
     {"lr-schedule", KEY_LR_SCHEDULE, "NAME", 0,
-     "step (default): times gamma every step-epochs; cosine: to 0 over the run", 5},
-    {"gamma", KEY_GAMMA, "X", 0, "Factor of the step schedule", 5},
-    {"step-epochs", KEY_STEP_EPOCHS, "N", 0, "Epochs between its steps (default 1)", 5},
-    {"warmup", KEY_WARMUP, "N", 0, "Steps of linear warm-up before either schedule", 5},
-    {"clip", KEY_CLIP, "X", 0, "Largest gradient norm over all stages; 0: no clipping", 5},
-    {"dampening", KEY_DAMPENING, "X", 0, "SGD's dampening", 6},
-    {"nesterov", KEY_NESTEROV, NULL, 0, "Nesterov momentum", 6},
-    {"betas", KEY_BETAS, "B1,B2", 0, "AdamW's averages (default 0.9,0.999)", 6},
-    {"eps", KEY_EPS, "X", 0, "AdamW's smallest divisor (default 1e-8)", 6},
-    {"weight-decay", KEY_WEIGHT_DECAY, "X", 0, "Weight decay", 6},
-    {"seed", KEY_SEED, "S", 0, "Seed of initial values and dropout (default 1)", 5},
-    {"allow-nan", KEY_ALLOW_NAN, NULL, 0, "Go on after a loss that is not a number", 5},
+     "step (default): times gamma every step-epochs; cosine: to 0 over the run", 6},
+    {"gamma", KEY_GAMMA, "X", 0, "Factor of the step schedule", 6},
+    {"step-epochs", KEY_STEP_EPOCHS, "N", 0, "Epochs between its steps (default 1)", 6},
+    {"warmup", KEY_WARMUP, "N", 0, "Steps of linear warm-up before either schedule", 6},
+    {"clip", KEY_CLIP, "X", 0, "Largest gradient norm over all stages; 0: no clipping", 6},
+    {"dampening", KEY_DAMPENING, "X", 0, "SGD's dampening", 7},
+    {"nesterov", KEY_NESTEROV, NULL, 0, "Nesterov momentum", 7},
+    {"betas", KEY_BETAS, "B1,B2", 0, "AdamW's averages (default 0.9,0.999)", 7},
+    {"eps", KEY_EPS, "X", 0, "AdamW's smallest divisor (default 1e-8)", 7},
+    {"weight-decay", KEY_WEIGHT_DECAY, "X", 0, "Weight decay", 7},
+    {"seed", KEY_SEED, "S", 0, "Seed of initial values and dropout (default 1)", 6},
+    {"allow-nan", KEY_ALLOW_NAN, NULL, 0, "Go on after a loss that is not a number", 6},
     {0},
 };
 
@@ -200,6 +210,12 @@ static bool parse_pipeline(int key, const char *text, sl_train_options *to)
     switch (key) {
     case KEY_PP:
         to->stages = (int)cli_parse_integer("pp", text, 1, SL_MAX_STAGES);
+        return true;
+    case KEY_DP:
+        to->replicas = (int)cli_parse_integer("dp", text, 1, SL_MAX_REPLICAS);
+        return true;
+    case KEY_ZERO:
+        to->zero = true;
         return true;
     case KEY_DEVICES:
         to->devices = text;
@@ -355,11 +371,15 @@ void cli_run_parse(const struct argp *parser, int argc, char **argv, void *input
     options->only_preset = false;
     if (options->preset && sl_train_options_preset(options->preset, &options->train) != SL_OK)
         cli_refuse(sl_error_text(), NULL);
-    /* Devices or a balance override a preset's number of stages as --pp does. */
-    int preset_stages = options->train.stages;
-    options->train.stages = 0;
+    /* Devices or a balance override a preset's number of stages as --pp does, and devices in parts
+     * its number of replicas as --dp does. */
+    sl_train_options *train = &options->train;
+    int preset_stages = train->stages, preset_replicas = train->replicas;
+    train->stages = train->replicas = 0;
     cli_parse(parser, argc, argv, input);
-    if (options->train.stages == 0 && !options->train.devices &&
-        options->train.balance_kind != SL_BALANCE_EXPLICIT)
-        options->train.stages = preset_stages;
+    if (train->stages == 0 && !train->devices && train->balance_kind != SL_BALANCE_EXPLICIT)
+        train->stages = preset_stages;
+    options->preset_replicas = train->replicas == 0;
+    if (options->preset_replicas && !(train->devices && strchr(train->devices, ';')))
+        train->replicas = preset_replicas;
 }

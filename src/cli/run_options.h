@@ -10,7 +10,8 @@
 typedef struct cli_run_options {
     sl_train_options train;
     const char *preset;
-    bool only_preset; /* the first of two passes: flags override a preset wherever it stands */
+    bool preset_replicas; /* their number was not asked for: it is the preset's or the devices' */
+    bool only_preset;     /* the first of two passes: flags override a preset wherever it stands */
 } cli_run_options;
 
 extern const struct argp cli_run_argp;       /* everything */

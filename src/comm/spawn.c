@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { ERROR_TEXT_BYTES = 1024 };
 
@@ -23,20 +24,27 @@ typedef struct rank_thread {
     outcome *outcome;
 } rank_thread;
 
+/* A rank may have broken the group itself, before it came here, and so have made this one fail,
+ * which came first: it is the group that knows whose error was the first. */
 static void record_failure(rank_thread *rank, sl_status error)
 {
     outcome *shared = rank->outcome;
     char cause[ERROR_TEXT_BYTES];
     snprintf(cause, sizeof cause, "%s", sl_error_text());
+    sl_group_abort(rank->group, error, cause);
+    error = sl_group_barrier(rank->group, NULL);
+    bool has_rank = strncmp(sl_error_text(), "rank ", 5) == 0; /* else no rank broke it: time did */
     pthread_mutex_lock(&shared->lock);
     if (!shared->failed) {
         shared->failed = true;
         shared->error = error;
-        snprintf(shared->text, sizeof shared->text, "rank %d: %.990s", sl_group_rank(rank->group),
-                 cause);
+        if (has_rank)
+            snprintf(shared->text, sizeof shared->text, "%s", sl_error_text());
+        else
+            snprintf(shared->text, sizeof shared->text, "rank %d: %.990s",
+                     sl_group_rank(rank->group), sl_error_text());
     }
     pthread_mutex_unlock(&shared->lock);
-    sl_group_abort(rank->group, error, cause);
 }
 
 static void *run_rank(void *argument)

@@ -15,11 +15,13 @@ static const struct {
                       "The instruction set of sluice's own CPU kernels; unset, the best one that\n"
                       "the processor has. oneDNN's products obey ONEDNN_MAX_CPU_ISA instead."},
     [SLI_KNOB_DEBUG] = {"SL_DEBUG",
-                        {"memory", "collectives"},
+                        {"memory", "collectives", "ddp"},
                         "A list, with commas between. memory: device memory is filled with NaN\n"
                         "when it is handed out and when it comes back, so that reading too early\n"
                         "or too late shows. collectives: before each operation of a group its\n"
-                        "ranks compare what they call; a difference is an error that names it."},
+                        "ranks compare what they call; a difference is an error that names it.\n"
+                        "ddp: sluice train shows, at its end, the last step's gradient buckets:\n"
+                        "their sizes, when they were ready and when they were exchanged."},
 };
 
 /* "avx512, avx2 or baseline" */

@@ -1,8 +1,11 @@
 /* Device lists: from names to devices with their cores. */
+#include "device/device_list.h"
+
 #include "device/cpu/cpu_cores.h"
 #include "device/cpu/cpu_device.h"
 #include "device/device_base.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 struct sl_device_list {
@@ -94,17 +97,19 @@ static sl_status create_device(const sli_device_name *names, int count, int inde
     return status;
 }
 
-static sl_status create_list(const sli_device_name *names, int count, sl_device_list **out,
-                             bool *shared)
+/* Devices first … end - 1 of the `count` that are named. */
+static sl_status create_list(const sli_device_name *names, int count, int first, int end,
+                             sl_device_list **out, bool *shared)
 {
     sli_cpu_cores found;
     SL_TRY(sli_cpu_cores_find(&found));
     sl_status status = SL_OK;
-    sl_device_list *list = calloc(1, sizeof *list + (size_t)count * sizeof *list->devices);
+    size_t size = (size_t)(end - first);
+    sl_device_list *list = calloc(1, sizeof *list + size * sizeof *list->devices);
     if (!list)
         status = sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for %d devices", count);
-    for (int i = 0; i < count && status == SL_OK; i++) {
-        status = create_device(names, count, i, &found, shared, &list->devices[i]);
+    for (int i = first; i < end && status == SL_OK; i++) {
+        status = create_device(names, count, i, &found, shared, &list->devices[i - first]);
         if (status == SL_OK)
             list->count++;
     }
@@ -115,7 +120,8 @@ static sl_status create_list(const sli_device_name *names, int count, sl_device_
     return status;
 }
 
-sl_status sl_device_list_create(const char *names, sl_device_list **out, bool *oversubscribed)
+sl_status sli_device_list_create_part(const char *names, int first, int most, sl_device_list **out,
+                                      bool *oversubscribed)
 {
     *out = NULL;
     sli_device_name *parsed;
@@ -125,12 +131,19 @@ sl_status sl_device_list_create(const char *names, sl_device_list **out, bool *o
         *oversubscribed = false;
     SL_TRY(sli_device_names_parse(names, &parsed, &count));
     sl_status status = check_names(parsed, count);
+    int begin = first < count ? first : count;
+    int end = most < count - begin ? begin + most : count;
     if (status == SL_OK)
-        status = create_list(parsed, count, out, &shared);
+        status = create_list(parsed, count, begin, end, out, &shared);
     free(parsed);
     if (oversubscribed)
         *oversubscribed = status == SL_OK && shared;
     return status;
+}
+
+sl_status sl_device_list_create(const char *names, sl_device_list **out, bool *oversubscribed)
+{
+    return sli_device_list_create_part(names, 0, INT_MAX, out, oversubscribed);
 }
 
 void sl_device_list_destroy(sl_device_list **list)

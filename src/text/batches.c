@@ -16,7 +16,7 @@ sl_status sl_batchify(const int32_t *tokens, int64_t count, int64_t columns, int
                         "sl_batchify: %lld tokens in %lld columns are %lld a column, too few for "
                         "bptt %lld and one more as the last target",
                         (long long)count, (long long)columns, (long long)length, (long long)bptt);
-    *out = (sl_batches){tokens, columns, length, bptt};
+    *out = (sl_batches){tokens, columns, length, length, bptt};
     return SL_OK;
 }
 
@@ -31,8 +31,28 @@ sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t c
                         (long long)columns, (long long)first, (long long)whole.columns);
     }
     *out = whole;
-    out->tokens += first * whole.column_length;
+    out->tokens += first * whole.stride;
     out->columns = columns;
+    return SL_OK;
+}
+
+sl_status sl_batches_share(const sl_batches *batches, int share, int shares, sl_batches *out)
+{
+    sl_batches whole = *batches; /* `out` may be `batches` */
+    *out = (sl_batches){0};
+    if (shares < 1 || share < 0 || share >= shares)
+        return sl_error(SL_ERR_INVALID, "sl_batches_share: asked for share %d of %d", share,
+                        shares);
+    int64_t length = whole.column_length / shares;
+    if (length <= whole.bptt)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_batches_share: %lld tokens a column in %d shares are %lld each, too "
+                        "few for bptt %lld and one more as the last target",
+                        (long long)whole.column_length, shares, (long long)length,
+                        (long long)whole.bptt);
+    *out = whole;
+    out->tokens += share * length;
+    out->column_length = length;
     return SL_OK;
 }
 
@@ -61,7 +81,7 @@ sl_status sl_batches_block(const sl_batches *batches, int64_t index, int32_t *in
         memcpy(inputs + n * length, from, row_bytes);
         if (targets)
             memcpy(targets + n * length, from + 1, row_bytes);
-        from += batches->column_length;
+        from += batches->stride;
     }
     return SL_OK;
 }

@@ -1,44 +1,68 @@
+#include "train/evaluate.h"
+
 #include "train/feed.h"
 
-#include "sluice/train.h"
-
 #include <math.h>
+#include <stdlib.h>
 
-/* Adds a block's terms to the sums. */
-static sl_status evaluate_block(sl_pipe *pipe, sli_feed *feed, int64_t index, double *sum,
-                                int64_t *terms)
+/* What an evaluation adds up, block by block; 0 for the blocks of other replicas. */
+typedef struct sums {
+    double *loss; /* [blocks] */
+    double *terms;
+    int64_t blocks;
+} sums;
+
+static sl_status evaluate_blocks(const sli_peers *peers, sli_feed *feed,
+                                 const sl_evaluate_options *options, sums *to)
 {
-    double block_sum;
-    int64_t block_terms;
-    SL_TRY(sli_feed_load(feed, index));
-    SL_TRY(sl_pipe_evaluate(pipe, feed->input, feed->targets, &block_sum, &block_terms));
-    *sum += block_sum;
-    *terms += block_terms;
-    return SL_OK;
+    for (int64_t i = peers->rank; i < to->blocks; i += peers->count) {
+        int64_t terms;
+        SL_TRY(sli_feed_load(feed, i));
+        SL_TRY(sl_pipe_evaluate(peers->pipe, feed->input, feed->targets, &to->loss[i], &terms));
+        to->terms[i] = (double)terms;
+        if (options->progress)
+            SL_TRY(options->progress(options->context, i + 1, to->blocks));
+    }
+    return sli_peers_sum(peers, to->loss, 2 * to->blocks);
 }
 
-sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
-                             const sl_evaluate_options *options, sl_evaluation *out)
+/* In the order of the blocks, whoever scored them. */
+static void add_up(const sums *from, sl_evaluation *out)
+{
+    double loss = 0, terms = 0;
+    for (int64_t i = 0; i < from->blocks; i++) {
+        loss += from->loss[i];
+        terms += from->terms[i];
+    }
+    *out = (sl_evaluation){loss / terms, exp(loss / terms), (int64_t)terms};
+}
+
+sl_status sli_evaluate(const sli_peers *peers, const sl_tokens *tokens,
+                       const sl_evaluate_options *options, sl_evaluation *out)
 {
     sl_batches batches;
     sli_feed feed;
     *out = (sl_evaluation){0};
     SL_TRY(sl_batchify(tokens->ids, tokens->count, options->batch_size, options->bptt, &batches));
-    SL_TRY(sli_feed_create(pipe, &batches, &feed));
-    int64_t count = sl_batches_count(&batches), terms = 0;
-    if (options->max_batches > 0 && count > options->max_batches)
-        count = options->max_batches;
-    double sum = 0;
-    sl_status status = SL_OK;
-    for (int64_t i = 0; i < count && status == SL_OK; i++) {
-        status = evaluate_block(pipe, &feed, i, &sum, &terms);
-        if (status == SL_OK && options->progress)
-            status = options->progress(options->context, i + 1, count);
-    }
+    int64_t blocks = sl_batches_count(&batches);
+    if (options->max_batches > 0 && blocks > options->max_batches)
+        blocks = options->max_batches;
+    double *values = calloc((size_t)blocks, 2 * sizeof *values);
+    if (!values)
+        return sl_error(SL_ERR_MEMORY, "no memory for an evaluation's sums");
+    sums to = {values, values + blocks, blocks};
+    sl_status status = sli_feed_create(peers->pipe, &batches, &feed);
+    if (status == SL_OK)
+        status = evaluate_blocks(peers, &feed, options, &to);
+    if (status == SL_OK)
+        add_up(&to, out);
     sli_feed_clear(&feed);
-    if (status == SL_OK) {
-        double loss = sum / (double)terms;
-        *out = (sl_evaluation){loss, exp(loss), terms};
-    }
+    free(values);
     return status;
+}
+
+sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
+                             const sl_evaluate_options *options, sl_evaluation *out)
+{
+    return sli_evaluate(&(sli_peers){.pipe = pipe, .count = 1}, tokens, options, out);
 }

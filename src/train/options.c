@@ -1,7 +1,6 @@
 /* What no data could make possible is refused before anything is read or allocated. */
-#include "train/options.h"
-
 #include "optim/optimizer.h"
+#include "train/layout.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -67,24 +66,6 @@ static sl_status check_batches(const sl_train_options *options)
 
 /* ---- Stages ----------------------------------------------------------------------------- */
 
-/* How many devices a list names: commas, and one. */
-static int count_names(const char *devices)
-{
-    int count = 1;
-    for (const char *at = devices; *at; at++)
-        count += *at == ',';
-    return count;
-}
-
-int sli_train_options_stages(const sl_train_options *options)
-{
-    if (options->stages > 0)
-        return options->stages;
-    if (options->balance_kind == SL_BALANCE_EXPLICIT)
-        return options->balance_count;
-    return options->devices ? count_names(options->devices) : 1;
-}
-
 static sl_status check_balance(const sl_train_options *options, int stages)
 {
     if (options->balance_count != stages)
@@ -109,16 +90,20 @@ static sl_status check_pipeline(const sl_train_options *options)
     enum { MAX_CHUNKS = 4096 };
     SL_TRY(check_range("chunks", options->chunks, 1, MAX_CHUNKS));
     SL_TRY(check_at_least("the number of stages", options->stages, 0));
-    int stages = sli_train_options_stages(options);
+    int stages = sli_layout_stages(options);
     if (stages > SL_MAX_STAGES)
         return sl_error(SL_ERR_INVALID, "there can be at most %d stages, got %d", SL_MAX_STAGES,
                         stages);
     if (options->balance_kind == SL_BALANCE_EXPLICIT)
-        return check_balance(options, stages);
-    if (stages > options->model.nlayers)
+        SL_TRY(check_balance(options, stages));
+    else if (stages > options->model.nlayers)
         return sl_error(SL_ERR_INVALID,
                         "there are more stages than layers: %d stages, %" PRId64 " layers", stages,
                         options->model.nlayers);
+    SL_TRY(sli_layout_check(options));
+    if (options->zero && sli_layout_replicas(options) == 1)
+        return sl_error(SL_ERR_INVALID,
+                        "zero shards the optimizer's state over replicas, and there is only one");
     return SL_OK;
 }
 

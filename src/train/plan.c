@@ -1,17 +1,24 @@
+#include "train/layout.h"
 #include "train/session.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* The device of stage `stage`: what lies between its commas, or cpu:STAGE. */
-static void name_device(const char *devices, int stage, sl_stage_plan *out)
+static sl_status name_devices(const sl_train_options *options, int replica, sl_plan *out)
 {
-    for (int i = 0; i < stage && devices; i++)
-        devices = strchr(devices, ',') ? strchr(devices, ',') + 1 : NULL;
-    if (devices)
-        snprintf(out->device, sizeof out->device, "%.*s", (int)strcspn(devices, ","), devices);
-    else
-        snprintf(out->device, sizeof out->device, "cpu:%d", stage);
+    char *devices;
+    SL_TRY(sli_layout_devices(options, &devices));
+    const char *at = devices;
+    for (int i = 0; i < (replica + 1) * out->stages; i++) {
+        int length = (int)strcspn(at, ",");
+        char *name = out->stage[i % out->stages].device;
+        if (i / out->stages == replica)
+            snprintf(name, sizeof out->stage[0].device, "%.*s", length, at);
+        at += length + (at[length] == ',');
+    }
+    free(devices);
+    return SL_OK;
 }
 
 /* The most micro-batches at once whose activations a row of the table holds, and the most that
@@ -90,7 +97,9 @@ static void plan_parameters(const sl_train_options *options, bool has_positions,
     int64_t trained = stage->parameter_elements - (counted ? positions : 0);
     stage->parameter_bytes = (trained + positions) * (int64_t)sizeof(float);
     stage->gradient_bytes = trained * (int64_t)sizeof(float);
-    stage->optimizer_bytes = trained * sl_optimizer_state_bytes(&options->optimizer);
+    int shards = options->zero ? sli_layout_replicas(options) : 1;
+    stage->optimizer_bytes =
+        (trained + shards - 1) / shards * sl_optimizer_state_bytes(&options->optimizer);
 }
 
 static sl_status plan_stages(const sl_train_options *options, const sl_module *model, sl_plan *out)
@@ -99,7 +108,6 @@ static sl_status plan_stages(const sl_train_options *options, const sl_module *m
     SL_TRY(sli_session_balance(options, model, balance, &out->stages));
     for (int s = 0; s < out->stages; s++) {
         sl_stage_plan *stage = &out->stage[s];
-        name_device(options->devices, s, stage);
         stage->first = first;
         stage->count = balance[s];
         first += balance[s];
@@ -110,11 +118,17 @@ static sl_status plan_stages(const sl_train_options *options, const sl_module *m
     return SL_OK;
 }
 
-sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, sl_plan *out)
+sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
+                         sl_plan *out)
 {
     sl_schedule *schedule;
     *out = (sl_plan){.total_parameters = sl_module_parameter_elements(model)};
+    SL_TRY(sli_layout_check(options));
+    if (replica < 0 || replica >= sli_layout_local_replicas(options))
+        return sl_error(SL_ERR_INVALID, "sl_plan_create: asked for replica %d of %d", replica,
+                        sli_layout_local_replicas(options));
     SL_TRY(plan_stages(options, model, out));
+    SL_TRY(name_devices(options, replica, out));
     int micros = sl_micro_batches(options->batch_size, options->chunks, NULL);
     SL_TRY(
         sl_schedule_create(options->schedule, out->stages, micros, options->checkpoint, &schedule));

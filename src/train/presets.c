@@ -33,12 +33,12 @@ static void pipeline_tutorial(sl_train_options *options)
     options->max_batches = options->eval_max_batches = 50;
 }
 
-/* Training Transformer models using Distributed Data Parallel and Pipeline Parallelism: the model
- * and pipeline of one of its two replicas. */
+/* Training Transformer models using Distributed Data Parallel and Pipeline Parallelism. */
 static void ddp_pipeline(sl_train_options *options)
 {
     pipeline_tutorial(options);
     options->preset = "ddp-pipeline";
+    options->replicas = 2;
     options->model.nlayers = 8;
     options->model.position_is_parameter = true;
     options->bptt = 35;

@@ -117,8 +117,9 @@ static sl_status empty(const sl_run_log *log)
 static json_t *describe_training(const sl_train_options *options)
 {
     const sl_optimizer_options *optimizer = &options->optimizer;
-    return json_pack("{si ss ss sI sI sI si so ss ss so so so}", "chunks", options->chunks,
-                     "checkpoint", sl_checkpoint_name(options->checkpoint), "schedule",
+    return json_pack("{sb si ss ss sI sI sI si so ss ss so so so}", "zero", (int)options->zero,
+                     "chunks", options->chunks, "checkpoint",
+                     sl_checkpoint_name(options->checkpoint), "schedule",
                      sl_schedule_kind_name(options->schedule), "batch_size",
                      (json_int_t)options->batch_size, "eval_batch_size",
                      (json_int_t)options->eval_batch_size, "bptt", (json_int_t)options->bptt,
@@ -135,11 +136,11 @@ static sl_status log_started(void *context, const sl_run_info *info)
     log->pipe = info->pipe;
     SL_TRY(empty(log));
     json_t *record =
-        json_pack("{ss ss ss* so sI sI so so}", "record", "run", "version", SLUICE_VERSION,
+        json_pack("{ss ss ss* so sI sI si so so}", "record", "run", "version", SLUICE_VERSION,
                   "preset", options->preset, "model", describe_model(&options->model), "parameters",
                   (json_int_t)info->total_parameters, "ntokens", (json_int_t)options->model.ntokens,
-                  "devices", describe_stages(info->pipe, true), "partition",
-                  describe_stages(info->pipe, false));
+                  "replicas", info->replicas, "devices", describe_stages(info->pipe, true),
+                  "partition", describe_stages(info->pipe, false));
     json_t *training = describe_training(options);
     if (!record || !training || json_object_update(record, training) != 0) {
         json_decref(record);

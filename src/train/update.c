@@ -1,11 +1,14 @@
 #include "train/update.h"
 
+#include "sluice/zero.h"
+
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct stage_update {
-    sl_optimizer *optimizer;
-    double *terms; /* [parameters of the stage] */
+    sl_optimizer *optimizer; /* or */
+    sl_zero *zero;           /* a shard of one */
+    double *terms;           /* [parameters of the stage] */
     int term_count;
 } stage_update;
 
@@ -17,16 +20,19 @@ struct sli_update {
     stage_update stage[]; /* [stages] */
 };
 
+/* `group`: over which state is sharded, or NULL. */
 static sl_status create_stage(stage_update *stage, const sl_optimizer_options *options,
-                              sl_parameter_set *set)
+                              sl_parameter_set *set, sl_group *group)
 {
     stage->terms = calloc((size_t)sl_parameter_set_count(set) + 1, sizeof *stage->terms);
     if (!stage->terms)
         return sl_error(SL_ERR_MEMORY, "no memory for the gradient norm");
-    return sl_optimizer_create(options, set, &stage->optimizer);
+    return group ? sl_zero_create(options, set, group, &stage->zero)
+                 : sl_optimizer_create(options, set, &stage->optimizer);
 }
 
-sl_status sli_update_create(sl_pipe *pipe, const sl_optimizer_options *options, sli_update **out)
+sl_status sli_update_create(sl_pipe *pipe, const sl_optimizer_options *options,
+                            const sl_ddp *sharded, sli_update **out)
 {
     *out = NULL;
     int stages = sl_pipe_stages(pipe);
@@ -40,7 +46,8 @@ sl_status sli_update_create(sl_pipe *pipe, const sl_optimizer_options *options, 
     for (int s = 0; s < stages && status == SL_OK; s++) {
         sl_parameter_set *set = sl_pipe_parameters(pipe, s);
         parameters += sl_parameter_set_count(set);
-        status = create_stage(&update->stage[s], options, set);
+        status = create_stage(&update->stage[s], options, set,
+                              sharded ? sl_ddp_group(sharded, s) : NULL);
     }
     update->all_terms = calloc((size_t)parameters + 1, sizeof *update->all_terms);
     if (status == SL_OK && !update->all_terms)
@@ -57,6 +64,7 @@ void sli_update_destroy(sli_update **update)
         return;
     for (int s = 0; s < (*update)->stages; s++) {
         sl_optimizer_destroy(&(*update)->stage[s].optimizer);
+        sl_zero_destroy(&(*update)->stage[s].zero);
         free((*update)->stage[s].terms);
     }
     free((*update)->all_terms);
@@ -88,13 +96,19 @@ sl_status sli_update_norm(sli_update *update, double *norm)
 
 static sl_status step_stage(int index, void *arg)
 {
-    sli_update *update = arg;
-    return sl_optimizer_step(update->stage[index].optimizer, update->lr, update->grad_scale);
+    const sli_update *update = arg;
+    const stage_update *stage = &update->stage[index];
+    return stage->zero ? sl_zero_update(stage->zero, update->lr, update->grad_scale)
+                       : sl_optimizer_step(stage->optimizer, update->lr, update->grad_scale);
 }
 
 sl_status sli_update_apply(sli_update *update, double lr, double norm, double clip)
 {
     update->lr = lr;
     update->grad_scale = clip > 0 ? sl_clip_coefficient(norm, clip) : 1;
-    return sl_pipe_run(update->pipe, step_stage, update);
+    SL_TRY(sl_pipe_run(update->pipe, step_stage, update));
+    for (int s = 0; s < update->stages; s++)
+        if (update->stage[s].zero)
+            SL_TRY(sl_zero_exchange(update->stage[s].zero));
+    return SL_OK;
 }

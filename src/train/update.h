@@ -2,13 +2,15 @@
 #ifndef SLI_TRAIN_UPDATE_H
 #define SLI_TRAIN_UPDATE_H
 
+#include "sluice/ddp.h"
 #include "sluice/optim.h"
-#include "sluice/pipe.h"
 
 typedef struct sli_update sli_update;
 
-/* Borrows the pipe. */
-sl_status sli_update_create(sl_pipe *pipe, const sl_optimizer_options *options, sli_update **out);
+/* Borrows the pipe. `sharded` (borrowed; NULL: no sharding) are the replicas over which the
+ * optimizer's state is sharded; every function but the norm then takes all of them. */
+sl_status sli_update_create(sl_pipe *pipe, const sl_optimizer_options *options,
+                            const sl_ddp *sharded, sli_update **out);
 void sli_update_destroy(sli_update **update);
 
 /* The L2 norm of all gradients together: the same bits for every partition. */

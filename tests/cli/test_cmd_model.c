@@ -16,6 +16,21 @@ static void totals_of_the_presets_are_the_tutorials(void **state)
     check_text(run.out, "\nTotal parameters in model: 12,025,582\n");
 }
 
+static void replicas_are_shown_with_their_devices(void **state)
+{
+    (void)state;
+    program_run run, sharded;
+    program_succeed(&run, "model --preset ddp-pipeline --momentum 0.9");
+    check_text(run.out, "\nReplica 0:\nstage ");
+    check_text(run.out, "\nReplica 1:\nstage ");
+    check_line(run.out, "^0 +cpu:0 +0-4 +541,188,096 +2.02 GiB +1.94 GiB +1.94 GiB ");
+    check_line(run.out, "^1 +cpu:3 +5-9 +520,736,878 +1.94 GiB +1.94 GiB +1.94 GiB ");
+    program_succeed(&sharded, "model --preset ddp-pipeline --momentum 0.9 --zero");
+    check_line(sharded.out, "^0 +cpu:0 +0-4 +541,188,096 +2.02 GiB +1.94 GiB +993.17 MiB ");
+    program_succeed(&run, "model");
+    check_without(run.out, "Replica");
+}
+
 static void types_are_counted_in_the_data(void **state)
 {
     scratch *in = *state;
@@ -76,6 +91,7 @@ int main(void)
         return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(totals_of_the_presets_are_the_tutorials),
+        cmocka_unit_test(replicas_are_shown_with_their_devices),
         cmocka_unit_test_setup_teardown(types_are_counted_in_the_data, corpus_create,
                                         scratch_remove),
         cmocka_unit_test(flag_overrides_the_preset_wherever_it_stands),

@@ -2,6 +2,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -230,6 +231,30 @@ static void spawn_with_a_failing_rank_stops_the_others_and_names_it(void **state
     assert_string_equal(sl_error_text(), "rank 1: the loss is NaN");
 }
 
+/* Rank 1 breaks the group while it goes on itself; rank 0 is the first to come back with that. */
+static sl_status rank_1_breaks_the_group(sl_group *group, void *arg)
+{
+    atomic_int *ends = arg;
+    if (sl_group_rank(group) == 1) {
+        sl_group_abort(group, SL_ERR_IO, "the disk is full");
+        while (atomic_load(ends) == 0)
+            usleep(1000);
+        usleep(20000);
+        return sl_error(SL_ERR_INTERNAL, "what follows from it");
+    }
+    sl_status status = sl_group_barrier(group, NULL);
+    atomic_fetch_add(ends, 1);
+    return status == SL_ERR_IO ? sl_error(SL_ERR_CANCELLED, "the others are gone") : status;
+}
+
+static void spawn_blames_the_rank_that_broke_the_group(void **state)
+{
+    (void)state;
+    atomic_int ends = 0;
+    assert_int_equal(sl_spawn(rank_1_breaks_the_group, &ends, 2, NULL), SL_ERR_IO);
+    assert_string_equal(sl_error_text(), "rank 1: the disk is full");
+}
+
 static sl_status rank_2_stays_away(sl_group *group, void *arg)
 {
     (void)arg;
@@ -318,6 +343,7 @@ int main(void)
         cmocka_unit_test(split_gives_each_rank_its_row_and_column),
         cmocka_unit_test(messages_are_matched_by_tag),
         cmocka_unit_test(spawn_with_a_failing_rank_stops_the_others_and_names_it),
+        cmocka_unit_test(spawn_blames_the_rank_that_broke_the_group),
         cmocka_unit_test(operation_past_its_time_limit_names_who_never_came),
         cmocka_unit_test(operation_after_a_rank_left_fails_at_once),
         cmocka_unit_test(mismatch_in_debug_mode_names_both_calls),

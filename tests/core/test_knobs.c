@@ -60,8 +60,9 @@ static void knob_that_is_a_list_contains_its_words(void **state)
     assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "collectives", &collectives),
                      SL_ERR_INVALID);
     assert_false(collectives);
-    assert_string_equal(sl_error_text(), "environment variable SL_DEBUG: expected memory or "
-                                         "collectives, got \"collectives,mem\"");
+    assert_string_equal(sl_error_text(),
+                        "environment variable SL_DEBUG: expected memory, collectives "
+                        "or ddp, got \"collectives,mem\"");
     unsetenv("SL_DEBUG");
     assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "memory", &memory), SL_OK);
     assert_false(memory);
@@ -77,7 +78,7 @@ static void help_names_every_variable_and_its_values(void **state)
     sli_knobs_print_help(to);
     fclose(to);
     assert_non_null(strstr(text, "  SL_ISA=avx512, avx2 or baseline\n      The instruction"));
-    assert_non_null(strstr(text, "  SL_DEBUG=memory or collectives\n"));
+    assert_non_null(strstr(text, "  SL_DEBUG=memory, collectives or ddp\n"));
     free(text);
 }
 

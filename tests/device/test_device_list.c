@@ -2,6 +2,7 @@
 
 #include "device/cpu/cpu_cores.h"
 #include "device/cpu/cpu_device.h"
+#include "device/device_list.h"
 
 #include <pthread.h>
 #include <sched.h>
@@ -232,6 +233,34 @@ static void cores_that_the_machine_lacks_are_not_found(void **state)
     assert_non_null(strstr(sl_error_text(), "no core 65000"));
 }
 
+/* As processes on one machine do: each creates its own devices, and all names decide on the cores.
+ */
+static void part_of_a_list_has_the_whole_lists_cores(void **state)
+{
+    (void)state;
+    enum { NAMED = 4 };
+    const char *names = "cpu:0,cpu:1,cpu:2,cpu:3";
+    sl_device_list *whole, *part;
+    bool shared, part_shared;
+    assert_int_equal(sl_device_list_create(names, &whole, &shared), SL_OK);
+    for (int first = 0; first <= NAMED; first++)
+        for (int most = 0; most <= NAMED + 1; most++) {
+            int expected = most < NAMED - first ? most : NAMED - first;
+            assert_int_equal(sli_device_list_create_part(names, first, most, &part, &part_shared),
+                             SL_OK);
+            assert_int_equal(sl_device_list_count(part), expected);
+            assert_true(part_shared == (shared && expected > 0));
+            for (int i = 0; i < expected; i++) {
+                const sl_device *of_whole = sl_device_list_get(whole, first + i);
+                const sl_device *of_part = sl_device_list_get(part, i);
+                assert_string_equal(sl_device_name(of_part), sl_device_name(of_whole));
+                assert_int_equal(sl_device_thread_count(of_part), sl_device_thread_count(of_whole));
+            }
+            sl_device_list_destroy(&part);
+        }
+    sl_device_list_destroy(&whole);
+}
+
 static void negative_threads_are_refused(void **state)
 {
     (void)state;
@@ -272,6 +301,7 @@ int main(void)
         cmocka_unit_test(unreadable_names_are_refused),
         cmocka_unit_test(names_that_do_not_go_together_are_refused),
         cmocka_unit_test(cores_that_the_machine_lacks_are_not_found),
+        cmocka_unit_test(part_of_a_list_has_the_whole_lists_cores),
         cmocka_unit_test(negative_threads_are_refused),
         cmocka_unit_test(the_environment_chooses_the_instruction_set),
     };

@@ -95,7 +95,7 @@ static void open_replica(replica *at)
     options.model = at->model;
     options.loss = at->loss;
     records_check(sl_pipe_create(&options, &at->pipe));
-    records_check(sli_update_create(at->pipe, &of_optimizer, &at->update));
+    records_check(sli_update_create(at->pipe, &of_optimizer, NULL, &at->update));
 }
 
 static void close_replica(replica *at)

@@ -191,7 +191,7 @@ int main(int argc, char **argv)
     records_check(sl_cross_entropy_create(&loss));
     sl_pipe *pipe = create_pipe(o, model, loss, devices);
     for_each_parameter(pipe, set_value, &given);
-    records_check(sli_update_create(pipe, &of_optimizer, &update));
+    records_check(sli_update_create(pipe, &of_optimizer, NULL, &update));
     int steps = (int)number_of(o, "steps");
     for (int step = 0; step < steps; step++)
         train_step(o, pipe, update, &given, step);

@@ -94,6 +94,45 @@ static void some_columns_are_batches_of_their_own(void **state)
     assert_int_equal(batches.tokens[0], 12);
 }
 
+/* Share r of R has token r P + i of every column as its token i, P being the column's length by R.
+ */
+static void share_has_a_piece_of_every_column(void **state)
+{
+    enum { TOKENS = 103, COLUMNS = 4 };
+    int32_t tokens[TOKENS], inputs[TOKENS], targets[TOKENS];
+    sl_batches whole, share;
+    (void)state;
+    count_up(tokens, TOKENS);
+    check_ok(sl_batchify(tokens, TOKENS, COLUMNS, 4, &whole));
+    for (int shares = 1; shares <= 5; shares++)
+        for (int r = 0; r < shares; r++) {
+            int64_t piece = whole.column_length / shares, position = 0;
+            check_ok(sl_batches_share(&whole, r, shares, &share));
+            assert_int_equal(share.column_length, piece);
+            for (int64_t i = 0; i < sl_batches_count(&share); i++) {
+                int64_t length = sl_batches_block_length(&share, i);
+                check_ok(sl_batches_block(&share, i, inputs, targets));
+                for (int64_t k = 0; k < COLUMNS * length; k++) {
+                    int64_t expected =
+                        k / length * whole.column_length + r * piece + position + k % length;
+                    assert_int_equal(inputs[k], expected);
+                    assert_int_equal(targets[k], expected + 1);
+                }
+                position += length;
+            }
+            assert_int_equal(position, piece - 1);
+        }
+    check_ok(sl_batches_share(&whole, 1, 2, &share));
+    check_ok(sl_batches_columns(&share, 2, 1, &share));
+    assert_int_equal(share.tokens[0], 2 * 25 + 12);
+    check_error(sl_batches_share(&whole, 2, 2, &share), SL_ERR_INVALID, "share 2 of 2");
+    check_error(sl_batches_share(&whole, -1, 2, &share), SL_ERR_INVALID, "share -1 of 2");
+    check_error(sl_batches_share(&whole, 0, 0, &share), SL_ERR_INVALID, "share 0 of 0");
+    check_error(sl_batches_share(&whole, 0, 6, &share), SL_ERR_INVALID,
+                "25 tokens a column in 6 shares are 4 each, too few for bptt 4");
+    assert_null(share.tokens);
+}
+
 static void impossible_sizes_are_refused(void **state)
 {
     int32_t tokens[26];
@@ -128,6 +167,7 @@ int main(void)
         cmocka_unit_test(last_block_is_shorter),
         cmocka_unit_test(blocks_cover_every_column_once),
         cmocka_unit_test(some_columns_are_batches_of_their_own),
+        cmocka_unit_test(share_has_a_piece_of_every_column),
         cmocka_unit_test(impossible_sizes_are_refused),
         cmocka_unit_test(block_that_is_not_there_is_refused),
     };

@@ -98,8 +98,12 @@ static inline sl_status small_finished(void *context, const sl_run_info *info,
 static inline sl_reporter small_reporter(small_record *record)
 {
     *record = (small_record){0};
-    return (sl_reporter){record,           small_started,   small_step,
-                         small_evaluating, small_evaluated, small_finished};
+    return (sl_reporter){.context = record,
+                         .started = small_started,
+                         .step = small_step,
+                         .evaluating = small_evaluating,
+                         .evaluated = small_evaluated,
+                         .finished = small_finished};
 }
 
 /* The run's status; what it reported is in *record. */

@@ -1,6 +1,6 @@
 #include "sluice/train.h"
 #include "support/check.h"
-#include "train/options.h"
+#include "train/layout.h"
 
 #include <math.h>
 
@@ -29,7 +29,7 @@ static void defaults_are_the_first_tutorials(void **state)
     assert_int_equal(fresh.epochs, 3);
     assert_int_equal(fresh.max_batches, 0);
     assert_true(fresh.lr.lr == 5.0 && fresh.lr.gamma == 0.95 && fresh.clip == 0.5);
-    assert_int_equal(sli_train_options_stages(&fresh), 1);
+    assert_int_equal(sli_layout_stages(&fresh), 1);
 }
 
 static void pipeline_preset_has_its_tutorials_numbers(void **state)
@@ -50,7 +50,7 @@ static void pipeline_preset_has_its_tutorials_numbers(void **state)
     assert_int_equal(options.eval_batch_size, 10);
     assert_int_equal(options.chunks, 8);
     assert_int_equal(options.checkpoint, SL_CHECKPOINT_EXCEPT_LAST);
-    assert_int_equal(sli_train_options_stages(&options), 2);
+    assert_int_equal(sli_layout_stages(&options), 2);
     assert_int_equal(options.epochs, 3);
     assert_int_equal(options.max_batches, 50);
     assert_true(options.lr.lr == 5.0 && options.lr.gamma == 0.95 && options.clip == 0.5);
@@ -70,7 +70,7 @@ static void ddp_preset_has_its_tutorials_numbers(void **state)
     assert_int_equal(options.bptt, 35);
     assert_int_equal(options.chunks, 8);
     assert_int_equal(options.checkpoint, SL_CHECKPOINT_NEVER);
-    assert_int_equal(sli_train_options_stages(&options), 2);
+    assert_int_equal(sli_layout_stages(&options), 2);
 }
 
 static void unknown_preset_lists_those_there_are(void **state)
@@ -91,12 +91,12 @@ static void stages_follow_from_what_is_given(void **state)
     sl_train_options options;
     sl_train_options_default(&options);
     options.devices = "cpu:0,cpu:1";
-    assert_int_equal(sli_train_options_stages(&options), 2);
+    assert_int_equal(sli_layout_stages(&options), 2);
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = 3;
-    assert_int_equal(sli_train_options_stages(&options), 3);
+    assert_int_equal(sli_layout_stages(&options), 3);
     options.stages = 4;
-    assert_int_equal(sli_train_options_stages(&options), 4);
+    assert_int_equal(sli_layout_stages(&options), 4);
 }
 
 /* ---- Refusals ----------------------------------------------------------------------------- */

@@ -10,7 +10,7 @@ static sl_plan plan_of(const sl_train_options *options, int64_t ntokens)
     sl_plan plan;
     complete.model.ntokens = ntokens;
     check_ok(sl_transformer_lm_create(&complete.model, &model));
-    check_ok(sl_plan_create(&complete, model, &plan));
+    check_ok(sl_plan_create(&complete, model, 0, &plan));
     sl_module_destroy(&model);
     return plan;
 }
@@ -53,6 +53,38 @@ static void devices_have_the_names_that_the_run_will_use(void **state)
     assert_string_equal(plan.stage[1].device, "cpu:4-7");
 }
 
+static void replicas_differ_in_their_devices_and_shard_what_zero_shards(void **state)
+{
+    (void)state;
+    sl_train_options options = {0};
+    sl_module *model;
+    sl_plan plan;
+    check_ok(sl_train_options_preset("ddp-pipeline", &options));
+    options.optimizer.momentum = 0.9f;
+    sl_plan whole = plan_of(&options, 100);
+    options.zero = true;
+    options.model.ntokens = 100;
+    check_ok(sl_transformer_lm_create(&options.model, &model));
+    for (int replica = 0; replica < 2; replica++) {
+        check_ok(sl_plan_create(&options, model, replica, &plan));
+        for (int s = 0; s < 2; s++) {
+            char name[8];
+            snprintf(name, sizeof name, "cpu:%d", 2 * replica + s);
+            assert_string_equal(plan.stage[s].device, name);
+            int64_t trained = whole.stage[s].gradient_bytes / 4;
+            assert_int_equal(whole.stage[s].optimizer_bytes, 4 * trained);
+            assert_int_equal(plan.stage[s].optimizer_bytes, 4 * ((trained + 1) / 2));
+            assert_int_equal(plan.stage[s].gradient_bytes, whole.stage[s].gradient_bytes);
+        }
+    }
+    check_error(sl_plan_create(&options, model, 2, &plan), SL_ERR_INVALID, "replica 2 of 2");
+    options.devices = "cpu:0-1,cpu:2-3;cpu:4-5,cpu:6-7";
+    check_ok(sl_plan_create(&options, model, 1, &plan));
+    assert_string_equal(plan.stage[0].device, "cpu:4-5");
+    assert_string_equal(plan.stage[1].device, "cpu:6-7");
+    sl_module_destroy(&model);
+}
+
 static void check_near(const char *what, double planned, double taken, double tolerance)
 {
     if (!(fabs(planned - taken) <= tolerance * taken))
@@ -71,7 +103,8 @@ static void check_activations(const char *what, int64_t planned, int64_t taken)
                  (int)(taken / UNIT_BYTES));
 }
 
-/* Runs, and compares every stage's bytes. Buckets are padded, so there may be a little more. */
+/* Runs, and compares the bytes of every stage of the first replica. Buckets are padded, so there
+ * may be a little more. */
 static void check_run(const sl_train_options *options)
 {
     static small_record record;
@@ -116,11 +149,31 @@ static void planned_bytes_are_those_that_a_run_takes(void **state)
             }
 }
 
+static void planned_shards_are_those_that_a_run_takes(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.model.emsize = WIDTH;
+    options.model.nhid = 64;
+    options.batch_size = ROWS * CHUNKS;
+    options.chunks = CHUNKS;
+    options.bptt = TIME;
+    options.max_batches = options.eval_max_batches = 2;
+    options.optimizer.kind = SL_OPTIMIZER_ADAMW;
+    options.lr.lr = 1e-3;
+    options.zero = true;
+    options.stages = 2;
+    for (options.replicas = 2; options.replicas <= 4; options.replicas++)
+        check_run(&options);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(totals_of_the_tutorials_models_are_theirs),
         cmocka_unit_test(devices_have_the_names_that_the_run_will_use),
+        cmocka_unit_test(replicas_differ_in_their_devices_and_shard_what_zero_shards),
+        cmocka_unit_test_setup_teardown(planned_shards_are_those_that_a_run_takes,
+                                        small_corpus_create, scratch_remove),
         cmocka_unit_test_setup_teardown(planned_bytes_are_those_that_a_run_takes,
                                         small_corpus_create, scratch_remove),
     };

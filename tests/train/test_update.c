@@ -29,7 +29,7 @@ static double norm_of(int stages)
     sli_update *update;
     test_pipe pipe = open_small_model(stages, 4);
     make_gradients(&pipe);
-    check_ok(sli_update_create(pipe.pipe, &(sl_optimizer_options){0}, &update));
+    check_ok(sli_update_create(pipe.pipe, &(sl_optimizer_options){0}, NULL, &update));
     check_ok(sli_update_norm(update, &norm));
     int64_t count;
     float *gradients = pipe_gradients(&pipe, &count);
@@ -61,7 +61,7 @@ static void check_step(int stages, double clip)
     sli_update *update;
     test_pipe pipe = open_small_model(stages, 4);
     make_gradients(&pipe);
-    check_ok(sli_update_create(pipe.pipe, &(sl_optimizer_options){0}, &update));
+    check_ok(sli_update_create(pipe.pipe, &(sl_optimizer_options){0}, NULL, &update));
     check_ok(sli_update_norm(update, &norm));
     float *before = pipe_values(&pipe, &count), *gradients = pipe_gradients(&pipe, &count);
     check_ok(sli_update_apply(update, lr, norm, clip));
@@ -94,7 +94,8 @@ static void impossible_optimizer_is_refused(void **state)
     (void)state;
     sli_update *update;
     test_pipe pipe = open_small_model(2, 4);
-    check_error(sli_update_create(pipe.pipe, &(sl_optimizer_options){.nesterov = true}, &update),
+    check_error(sli_update_create(pipe.pipe, &(sl_optimizer_options){.nesterov = true}, NULL,
+                                  &update),
                 SL_ERR_INVALID, "Nesterov momentum requires a momentum");
     assert_null(update);
     close_pipe(&pipe);

@@ -1,0 +1,12 @@
+/* Part of a device list: for a process that is one of several on a machine. */
+#ifndef SLI_DEVICE_LIST_H
+#define SLI_DEVICE_LIST_H
+
+#include "sluice/device.h"
+
+/* As sl_device_list_create, but creates devices `first` to `first + most - 1` of those named alone
+ * (fewer where the list ends before). All names decide who has which cores. */
+sl_status sli_device_list_create_part(const char *names, int first, int most, sl_device_list **out,
+                                      bool *oversubscribed);
+
+#endif

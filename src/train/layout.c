@@ -1,0 +1,138 @@
+#include "train/layout.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int count_of(const char *text, char wanted)
+{
+    int count = 0;
+    for (; *text; text++)
+        count += *text == wanted;
+    return count;
+}
+
+static bool has_parts(const sl_train_options *options)
+{
+    return options->devices && strchr(options->devices, ';');
+}
+
+int sli_layout_replicas(const sl_train_options *options)
+{
+    if (options->replicas > 0)
+        return options->replicas;
+    return has_parts(options) ? 1 + count_of(options->devices, ';') : 1;
+}
+
+int sli_layout_local_replicas(const sl_train_options *options)
+{
+    return options->local_replicas > 0 ? options->local_replicas : sli_layout_replicas(options);
+}
+
+/* How many devices are named up to the end of the part, or of the list. */
+static int count_devices(const char *part)
+{
+    int count = 1;
+    for (; *part && *part != ';'; part++)
+        count += *part == ',';
+    return count;
+}
+
+int sli_layout_stages(const sl_train_options *options)
+{
+    if (options->stages > 0)
+        return options->stages;
+    if (options->balance_kind == SL_BALANCE_EXPLICIT)
+        return options->balance_count;
+    if (!options->devices)
+        return 1;
+    int devices = count_devices(options->devices), sharers = sli_layout_local_replicas(options);
+    if (has_parts(options))
+        return devices;
+    return devices < sharers ? 1 : devices / sharers;
+}
+
+/* ---- Checking --------------------------------------------------------------------------- */
+
+static sl_status check_numbers(const sl_train_options *options)
+{
+    int replicas = options->replicas, local = options->local_replicas;
+    if (replicas < 0 || replicas > SL_MAX_REPLICAS)
+        return sl_error(SL_ERR_INVALID, "the number of replicas must be from 1 to %d, got %d",
+                        SL_MAX_REPLICAS, replicas);
+    if (local < 0 || local > sli_layout_replicas(options))
+        return sl_error(SL_ERR_INVALID,
+                        "the number of replicas on a host must be from 1 to their number, %d, "
+                        "got %d",
+                        sli_layout_replicas(options), local);
+    return SL_OK;
+}
+
+static const char *plural(int count)
+{
+    return count == 1 ? "" : "s";
+}
+
+/* A part for each replica, with a device for each stage. */
+static sl_status check_parts(const sl_train_options *options, int replicas, int stages)
+{
+    const char *list = options->devices, *part = list;
+    int parts = 1 + count_of(list, ';');
+    for (int i = 0; i < parts; i++, part += strcspn(part, ";") + 1)
+        if (strcspn(part, ";") == 0)
+            return sl_error(SL_ERR_INVALID, "part %d of the devices is empty: \"%s\"", i, list);
+    if (parts != replicas)
+        return sl_error(SL_ERR_INVALID,
+                        "%d replica%s need%s a part of the devices each, got %d parts: \"%s\"",
+                        replicas, plural(replicas), replicas == 1 ? "s" : "", parts, list);
+    part = list;
+    for (int i = 0; i < parts; i++, part += strcspn(part, ";") + 1)
+        if (count_devices(part) != stages)
+            return sl_error(SL_ERR_INVALID,
+                            "each stage needs a device of its own: %d stage%s, part %d of \"%s\"",
+                            stages, plural(stages), i, list);
+    return SL_OK;
+}
+
+sl_status sli_layout_check(const sl_train_options *options)
+{
+    SL_TRY(check_numbers(options));
+    if (!options->devices)
+        return SL_OK;
+    int replicas = sli_layout_local_replicas(options), stages = sli_layout_stages(options);
+    if (has_parts(options))
+        return check_parts(options, replicas, stages);
+    if (count_devices(options->devices) == replicas * stages)
+        return SL_OK;
+    if (replicas == 1)
+        return sl_error(SL_ERR_INVALID,
+                        "each stage needs a device of its own: %d stages, devices \"%s\"", stages,
+                        options->devices);
+    return sl_error(SL_ERR_INVALID,
+                    "each stage of each replica needs a device of its own: %d replicas, %d "
+                    "stage%s, devices \"%s\"",
+                    replicas, stages, plural(stages), options->devices);
+}
+
+/* ---- The list --------------------------------------------------------------------------- */
+
+static char *default_devices(int count)
+{
+    enum { NAME_BYTES = 16 }; /* "cpu:65535," */
+    size_t bytes = (size_t)count * NAME_BYTES + 1, used = 0;
+    char *names = calloc(bytes, 1);
+    for (int i = 0; i < count && names; i++)
+        used += (size_t)snprintf(names + used, bytes - used, "%scpu:%d", i ? "," : "", i);
+    return names;
+}
+
+sl_status sli_layout_devices(const sl_train_options *options, char **out)
+{
+    int count = sli_layout_local_replicas(options) * sli_layout_stages(options);
+    *out = options->devices ? strdup(options->devices) : default_devices(count);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for the names of %d devices", count);
+    for (char *at = *out; *at; at++)
+        *at = *at == ';' ? ',' : *at;
+    return SL_OK;
+}

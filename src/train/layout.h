@@ -1,0 +1,28 @@
+/* Where a run's replicas are: how many there are, and which devices the stages of each one have.
+ *
+ * A host's devices stand in one list, replica by replica: stage s of the host's replica r has
+ * device r * stages + s of it. The list is what `devices` says,
+ *
+ *     cpu:0,cpu:1,cpu:2,cpu:3      divided evenly: two replicas have cpu:0,cpu:1 and cpu:2,cpu:3
+ *     cpu:0,cpu:1;cpu:2,cpu:3      the same, with a part for each replica
+ *
+ * or, by default, cpu:0, cpu:1, … */
+#ifndef SLI_TRAIN_LAYOUT_H
+#define SLI_TRAIN_LAYOUT_H
+
+#include "sluice/train.h"
+
+/* Replicas in all, and those on this host. */
+int sli_layout_replicas(const sl_train_options *options);
+int sli_layout_local_replicas(const sl_train_options *options);
+
+/* Stages of each replica: what the options say, or as many as the balance or the devices have. */
+int sli_layout_stages(const sl_train_options *options);
+
+/* Refuses numbers of replicas and devices that do not go together, in one sentence. */
+sl_status sli_layout_check(const sl_train_options *options);
+
+/* The host's list, with commas alone; the caller frees it. */
+sl_status sli_layout_devices(const sl_train_options *options, char **out);
+
+#endif

@@ -1,0 +1,34 @@
+/* What a replica and the others do together. A replica alone is all of them: every function then
+ * gives its own numbers back. */
+#ifndef SLI_TRAIN_PEERS_H
+#define SLI_TRAIN_PEERS_H
+
+#include "sluice/ddp.h"
+
+typedef struct sli_peers {
+    sl_group *group; /* one rank a replica; borrowed; NULL: there is only one */
+    sl_pipe *pipe;   /* borrowed */
+    sl_ddp *ddp;     /* NULL: there is only one */
+    int rank, count;
+} sli_peers;
+
+/* Tells the others the calling thread's error, so that they end with it whatever they wait for. To
+ * be called before anything is destroyed that they share. */
+void sli_peers_abort(const sli_peers *peers, sl_status error);
+
+/* Gives every replica the first one's parameters. */
+sl_status sli_peers_create(sl_group *group, sl_pipe *pipe, sli_peers *out);
+void sli_peers_clear(sli_peers *peers);
+
+/* sl_pipe_train with averaged gradients at the end; *loss is this replica's. */
+sl_status sli_peers_train(sli_peers *peers, const sl_pipe_batch *batch, double *loss);
+
+/* *value becomes the mean of everybody's; values[0 … count - 1] the sums, in the order of ranks. */
+sl_status sli_peers_mean(const sli_peers *peers, double *value);
+sl_status sli_peers_sum(const sli_peers *peers, double *values, int64_t count);
+
+/* For an error that all replicas come to at the same place: true on the first, who is to report it.
+ * The others wait for that, and have its error in *status. */
+bool sli_peers_speak(const sli_peers *peers, sl_status *status);
+
+#endif

@@ -1,0 +1,88 @@
+#include "train/shared.h"
+
+#include "device/device_list.h"
+#include "train/layout.h"
+#include "train/weights.h"
+
+#include <stdlib.h>
+
+static sl_status read_corpus(sli_shared *shared)
+{
+    const sl_train_options *options = &shared->options;
+    if (!options->data)
+        return sl_error(SL_ERR_INVALID, "no data directory was given");
+    if (options->init) /* its ids mean the tokens of its own vocabulary */
+        SL_TRY(sli_weights_vocab(options->init, &shared->vocab));
+    return sl_corpus_load(options->data, shared->vocab, &shared->corpus);
+}
+
+/* Cuts every split, so that what is impossible is found now, not after an epoch. */
+static sl_status cut_splits(sli_shared *shared)
+{
+    const sl_train_options *options = &shared->options;
+    const int64_t columns[SL_SPLITS] = {options->batch_size, options->eval_batch_size,
+                                        options->eval_batch_size};
+    for (int split = 0; split < SL_SPLITS; split++) {
+        const sl_tokens *tokens = sl_corpus_tokens(shared->corpus, (sl_split)split);
+        int shares = split == SL_SPLIT_TRAIN ? sli_layout_replicas(options) : 1;
+        sl_batches cut, share;
+        sl_status status =
+            sl_batchify(tokens->ids, tokens->count, columns[split], options->bptt, &cut);
+        if (status == SL_OK)
+            status = sl_batches_share(&cut, 0, shares, &share);
+        if (status != SL_OK)
+            return sl_error_context(status,
+                                    "%s: ", sl_corpus_path(shared->corpus, (sl_split)split));
+        if (split != SL_SPLIT_TRAIN)
+            continue;
+        shared->batches = cut;
+        shared->batches_per_epoch = sl_batches_count(&share);
+    }
+    return SL_OK;
+}
+
+static void complete_options(sli_shared *shared)
+{
+    sl_train_options *options = &shared->options;
+    if (options->max_batches > 0 && shared->batches_per_epoch > options->max_batches)
+        shared->batches_per_epoch = options->max_batches;
+    options->lr.total_steps = shared->batches_per_epoch * options->epochs;
+    options->model.ntokens = sl_vocab_size(sl_corpus_vocab(shared->corpus));
+    options->stages = sli_layout_stages(options);
+    options->replicas = sli_layout_replicas(options);
+}
+
+static sl_status create_devices(sli_shared *shared, int first, int count)
+{
+    char *names;
+    int stages = shared->options.stages;
+    SL_TRY(sli_layout_devices(&shared->options, &names));
+    sl_status status = sli_device_list_create_part(names, first * stages, count * stages,
+                                                   &shared->devices, &shared->oversubscribed);
+    free(names);
+    return status;
+}
+
+sl_status sli_shared_create(const sl_train_options *options, int first, int count, sli_shared *out)
+{
+    *out = (sli_shared){.options = *options};
+    sl_status status = sl_train_options_check(options);
+    if (status == SL_OK)
+        status = read_corpus(out);
+    if (status == SL_OK)
+        status = cut_splits(out);
+    if (status == SL_OK) {
+        complete_options(out);
+        status = create_devices(out, first, count);
+    }
+    if (status != SL_OK)
+        sli_shared_clear(out);
+    return status;
+}
+
+void sli_shared_clear(sli_shared *shared)
+{
+    sl_device_list_destroy(&shared->devices);
+    sl_corpus_destroy(&shared->corpus);
+    sl_vocab_destroy(&shared->vocab);
+}

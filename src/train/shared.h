@@ -1,0 +1,22 @@
+/* What the replicas of one process share: options, text and devices. They only read it. */
+#ifndef SLI_TRAIN_SHARED_H
+#define SLI_TRAIN_SHARED_H
+
+#include "sluice/train.h"
+
+typedef struct sli_shared {
+    sl_train_options options; /* completed by what the data say */
+    sl_vocab *vocab;          /* that the initial weights were saved with, if any */
+    sl_corpus *corpus;
+    sl_batches batches; /* the training text, of all replicas */
+    int64_t batches_per_epoch;
+    sl_device_list *devices; /* [replicas of the process * stages] */
+    bool oversubscribed;
+} sli_shared;
+
+/* Checks the options, reads the text and creates the devices of this host's replicas `first` to
+ * `first + count - 1`. Cleared by sli_shared_clear, also after an error. */
+sl_status sli_shared_create(const sl_train_options *options, int first, int count, sli_shared *out);
+void sli_shared_clear(sli_shared *shared);
+
+#endif

@@ -1,0 +1,219 @@
+/* `sluice train --dp`, run as a user does. */
+#include "cli/corpus.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define TINY_REPLICAS                                                                              \
+    TINY_MODEL " " TINY_BATCH " --batch-size 8 --epochs 1 --max-batches 3 --log-interval 2"
+
+enum { REPLICAS = 2 };
+
+/* Fails the test unless every line begins with "[RANK r]: ", r below `replicas`; how many each
+ * replica has in counts[0 … replicas - 1]. */
+static void count_lines(const char *out, int replicas, int *counts)
+{
+    memset(counts, 0, (size_t)replicas * sizeof *counts);
+    for (const char *line = out; *line; line = strchr(line, '\n') + 1) {
+        int rank = -1, end = 0;
+        if (sscanf(line, "[RANK %d]:%n", &rank, &end) != 1 || end == 0 || line[end] != ' ' ||
+            rank < 0 || rank >= replicas)
+            fail_msg("expected \"[RANK r]: \", got: %.60s", line);
+        assert_non_null(strchr(line, '\n'));
+        counts[rank]++;
+    }
+}
+
+static void lines_have_their_rank_in_front(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    int counts[REPLICAS];
+    program_start(&run, "train --data %s " TINY_REPLICAS " --dp 2 --pp 2 --chunks 2 --save %s/m.st",
+                  in->directory, in->directory);
+    assert_int_equal(run.status, 0);
+    count_lines(run.out, REPLICAS, counts);
+    assert_int_equal(counts[1], 2 + 2 + 3 + 2); /* stages, steps, validation, test */
+    assert_true(counts[0] > counts[1]);
+    for (int r = 0; r < REPLICAS; r++) {
+        char pattern[128];
+        for (int s = 0; s < 2; s++) {
+            snprintf(pattern, sizeof pattern, "^\\[RANK %d\\]:   stage %d on cpu:%d \\(", r, s,
+                     2 * r + s);
+            check_line(run.out, pattern);
+        }
+        snprintf(pattern, sizeof pattern,
+                 "^\\[RANK %d\\]: \\| epoch   1 \\|     2/    3 batches \\| lr 5.00 \\| ms/batch",
+                 r);
+        check_line(run.out, pattern);
+        snprintf(pattern, sizeof pattern, "^\\[RANK %d\\]: \\| end of epoch   1 \\| time: ", r);
+        check_line(run.out, pattern);
+        snprintf(pattern, sizeof pattern, "^\\[RANK %d\\]: \\| End of training \\| test loss", r);
+        check_line(run.out, pattern);
+    }
+    check_text(run.out, "[RANK 0]: Data parallelism: 2 replicas, batches of 2 x 8 columns\n");
+    check_text(run.out, "[RANK 0]: The best weights are in ");
+    check_without(run.out, "[RANK 1]: The best weights");
+    check_without(run.out, "[RANK 1]: Model:");
+}
+
+static void one_replica_has_no_rank_in_front(void **state)
+{
+    scratch *in = *state;
+    program_run alone, one;
+    program_succeed(&alone, "train --data %s " TINY_REPLICAS " --quiet", in->directory);
+    program_succeed(&one, "train --data %s " TINY_REPLICAS " --quiet --dp 1", in->directory);
+    assert_string_equal(alone.out, one.out);
+    check_without(one.out, "RANK");
+}
+
+static void quiet_replicas_show_one_result(void **state)
+{
+    scratch *in = *state;
+    program_run run, sharded;
+    int counts[REPLICAS];
+    program_start(&run, "train --data %s " TINY_REPLICAS " --quiet --dp 2 --momentum 0.5",
+                  in->directory);
+    assert_int_equal(run.status, 0);
+    count_lines(run.out, REPLICAS, counts);
+    assert_int_equal(counts[1], 0);
+    assert_int_equal(counts[0], 3); /* test, rule, the corpus's best */
+    program_start(&sharded,
+                  "train --data %s " TINY_REPLICAS " --quiet --dp 2 --momentum 0.5 --zero",
+                  in->directory);
+    assert_string_equal(sharded.out, run.out);
+}
+
+static void first_replica_alone_draws(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_start_on_terminal(&run, "train --data %s " TINY_REPLICAS " --dp 2", in->directory);
+    assert_int_equal(run.status, 0);
+    static const char line[] = "\r\033[Kepoch 1 [########                ] 1/3 | loss ";
+    const char *drawn = strstr(run.err, line);
+    assert_non_null(drawn);
+    assert_null(strstr(drawn + strlen(line), "] 1/3 | loss "));
+    size_t length = strlen(run.err);
+    assert_string_equal(run.err + length - 4, "\r\033[K"); /* it does not stay */
+}
+
+static void run_log_is_the_first_replicas(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    static char text[65536];
+    const char *path = scratch_path(in, "log.jsonl");
+    program_start(&run,
+                  "train --data %s " TINY_REPLICAS
+                  " --devices cpu:2;cpu:0;cpu:1 --momentum 0.5 --zero --log-json %s",
+                  in->directory, path);
+    assert_int_equal(run.status, 0);
+    text[read_file(path, text, sizeof text - 1)] = '\0';
+    assert_int_equal(remove(path), 0);
+    check_text(text, "\"replicas\":3,\"devices\":[\"cpu:2\"],");
+    check_text(text, "\"zero\":true,");
+    int records = 0;
+    for (const char *line = text; *line; line = strchr(line, '\n') + 1)
+        records++;
+    assert_int_equal(records, 1 + 3 + 2 * 2 + 1); /* run, steps, evaluations and memory, end */
+}
+
+static void debugging_shows_the_buckets(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    setenv("SL_DEBUG", "ddp", 1);
+    program_start(&run, "train --data %s " TINY_REPLICAS " --dp 2 --pp 2 --quiet", in->directory);
+    unsetenv("SL_DEBUG");
+    assert_int_equal(run.status, 0);
+    check_text(run.err, "ddp: rank 0 of 2, step 3, ");
+    check_text(run.err, "ddp:   stage 1 bucket 0: ");
+    check_without(run.err, "rank 1");
+    setenv("SL_DEBUG", "all", 1);
+    program_start(&run, "train --data %s " TINY_REPLICAS, in->directory);
+    unsetenv("SL_DEBUG");
+    check_refused(&run, 1, "environment variable SL_DEBUG: expected ");
+}
+
+static void replicas_of_the_preset_can_be_overridden(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    int counts[3];
+    program_start(&run, "train --preset ddp-pipeline --data %s " TINY_REPLICAS " --chunks 2",
+                  in->directory);
+    assert_int_equal(run.status, 0);
+    count_lines(run.out, 2, counts);
+    check_line(run.out, "^\\[RANK 1\\]:   stage 1 on cpu:3 ");
+    program_succeed(&run,
+                    "train --preset ddp-pipeline --data %s " TINY_REPLICAS
+                    " --chunks 2 --dp 1 --pp 1",
+                    in->directory);
+    check_without(run.out, "RANK");
+    program_start(&run,
+                  "train --preset ddp-pipeline --data %s " TINY_REPLICAS
+                  " --chunks 2 --devices cpu:0;cpu:1;cpu:2",
+                  in->directory);
+    assert_int_equal(run.status, 0);
+    count_lines(run.out, 3, counts);
+    assert_true(counts[2] > 0);
+}
+
+static void impossible_replicas_are_one_sentence(void **state)
+{
+    static const struct {
+        const char *options;
+        int status;
+        const char *text;
+    } refusals[] = {
+        {"--dp 0", 2, "--dp must be a whole number from 1 to 1024, got \"0\"\n"},
+        {"--dp two", 2, "--dp must be a whole number from 1 to 1024, got \"two\"\n"},
+        {"--dp 2 --devices cpu:0,cpu:1,cpu:2", 1, "2 replicas, 1 stage, devices \"cpu:0,cpu:1,"},
+        {"--devices cpu:0;;cpu:1", 1, "part 1 of the devices is empty: \"cpu:0;;cpu:1\"\n"},
+        {"--dp 3 --devices cpu:0;cpu:1", 1, "3 replicas need a part of the devices each"},
+        {"--devices cpu:0;cpu:0", 1, "\"cpu:0\" is named twice\n"},
+        {"--dp 2 --batch-size 300", 1, "tokens a column in 2 shares are "},
+        {"--zero", 1, "zero shards the optimizer's state over replicas, and there is only one\n"},
+        {"--dp 2 --save /nowhere/model.safetensors", 1, "its directory does not exist\n"},
+        {"--dp 2 --log-json /nowhere/log", 1, "/nowhere/log: the run log cannot be written"},
+        {"--dp 2 --init /nowhere/model.safetensors", 1, "/nowhere/model.safetensors: cannot be"},
+    };
+    scratch *in = *state;
+    for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+        program_run run;
+        program_start(&run, "train --data %s " TINY_REPLICAS " %s", in->directory,
+                      refusals[i].options);
+        check_refused(&run, refusals[i].status, refusals[i].text);
+        assert_int_equal(scratch_entries(in, 0), CORPUS_FILES);
+    }
+}
+
+static void failing_replica_is_named(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_start(&run, "train --data %s " TINY_REPLICAS " --dp 2 --quiet --lr 1e30 --clip 0",
+                  in->directory);
+    assert_int_equal(run.status, 1);
+    check_line(run.err, "^sluice: rank [01]: the loss is nan in epoch 1, batch 2 \\(step 2\\): ");
+}
+
+int main(void)
+{
+    if (!program_exists())
+        return 77;
+#define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, corpus_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        WITH_CORPUS(lines_have_their_rank_in_front),
+        WITH_CORPUS(one_replica_has_no_rank_in_front),
+        WITH_CORPUS(quiet_replicas_show_one_result),
+        WITH_CORPUS(first_replica_alone_draws),
+        WITH_CORPUS(run_log_is_the_first_replicas),
+        WITH_CORPUS(debugging_shows_the_buckets),
+        WITH_CORPUS(replicas_of_the_preset_can_be_overridden),
+        WITH_CORPUS(impossible_replicas_are_one_sentence),
+        WITH_CORPUS(failing_replica_is_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,128 @@
+#include "train/layout.h"
+
+#include "support/check.h"
+
+#include <stdlib.h>
+
+static sl_train_options layout_of(int replicas, int stages, const char *devices)
+{
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.model.nlayers = 8;
+    options.replicas = replicas;
+    options.stages = stages;
+    options.devices = devices;
+    return options;
+}
+
+/* What is asked for, and what comes of it; 0 and NULL: not asked for. */
+static const struct good {
+    int replicas, local, stages;
+    const char *devices;
+    int expected_replicas, expected_stages;
+    const char *expected;
+} goods[] = {
+    {0, 0, 0, NULL, 1, 1, "cpu:0"},
+    {1, 0, 0, NULL, 1, 1, "cpu:0"},
+    {3, 0, 0, NULL, 3, 1, "cpu:0,cpu:1,cpu:2"},
+    {2, 0, 2, NULL, 2, 2, "cpu:0,cpu:1,cpu:2,cpu:3"},
+    {0, 0, 0, "cpu:0,cpu:1", 1, 2, "cpu:0,cpu:1"},
+    {2, 0, 0, "cpu:0,cpu:1", 2, 1, "cpu:0,cpu:1"},
+    {2, 0, 2, "cpu:0-1,cpu:2,cpu:3,cpu:4", 2, 2, "cpu:0-1,cpu:2,cpu:3,cpu:4"},
+    {0, 0, 0, "cpu:3,cpu:1;cpu:2,cpu:0", 2, 2, "cpu:3,cpu:1,cpu:2,cpu:0"},
+    {3, 0, 1, "cpu:2;cpu:1;cpu:0", 3, 1, "cpu:2,cpu:1,cpu:0"},
+    {8, 2, 2, NULL, 8, 2, "cpu:0,cpu:1,cpu:2,cpu:3"},
+    {8, 2, 0, "cpu:0,cpu:1", 8, 1, "cpu:0,cpu:1"},
+    {8, 2, 0, "cpu:0,cpu:1;cpu:2,cpu:3", 8, 2, "cpu:0,cpu:1,cpu:2,cpu:3"},
+};
+
+static void devices_go_to_replicas_and_stages(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof goods / sizeof *goods; i++) {
+        const struct good *each = &goods[i];
+        sl_train_options options = layout_of(each->replicas, each->stages, each->devices);
+        options.local_replicas = each->local;
+        char *devices;
+        check_ok(sl_train_options_check(&options));
+        assert_int_equal(sli_layout_replicas(&options), each->expected_replicas);
+        assert_int_equal(sli_layout_stages(&options), each->expected_stages);
+        check_ok(sli_layout_devices(&options, &devices));
+        assert_string_equal(devices, each->expected);
+        free(devices);
+    }
+}
+
+static void balance_says_the_stages_of_each_replica(void **state)
+{
+    (void)state;
+    sl_train_options options = layout_of(2, 0, NULL);
+    options.balance_kind = SL_BALANCE_EXPLICIT;
+    options.balance_count = 2;
+    options.balance[0] = options.balance[1] = 5;
+    char *devices;
+    check_ok(sl_train_options_check(&options));
+    check_ok(sli_layout_devices(&options, &devices));
+    assert_string_equal(devices, "cpu:0,cpu:1,cpu:2,cpu:3");
+    free(devices);
+    options.devices = "cpu:0,cpu:1";
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "2 replicas, 2 stages, devices");
+}
+
+static const struct bad {
+    int replicas, stages;
+    const char *devices, *text;
+} bads[] = {
+    {-1, 0, NULL, "the number of replicas must be from 1 to 1024, got -1"},
+    {1025, 0, NULL, "the number of replicas must be from 1 to 1024, got 1025"},
+    {2, 0, "cpu:0,cpu:1,cpu:2",
+     "each stage of each replica needs a device of its own: 2 replicas, 1 stage, devices "
+     "\"cpu:0,cpu:1,cpu:2\""},
+    {2, 2, "cpu:0,cpu:1", "2 replicas, 2 stages, devices \"cpu:0,cpu:1\""},
+    {3, 0, "cpu:0", "3 replicas, 1 stage, devices \"cpu:0\""},
+    {1, 2, "cpu:0", "each stage needs a device of its own: 2 stages, devices \"cpu:0\""},
+    {0, 2, "cpu:0,cpu:1;cpu:2",
+     "each stage needs a device of its own: 2 stages, part 1 of \"cpu:0,cpu:1;cpu:2\""},
+    {0, 0, "cpu:0,cpu:1;cpu:2", "2 stages, part 1 of"},
+    {0, 1, "cpu:0,cpu:1;cpu:2", "1 stage, part 0 of"},
+    {1, 0, "cpu:0;cpu:1", "1 replica needs a part of the devices each, got 2 parts"},
+    {3, 0, "cpu:0;cpu:1", "3 replicas need a part of the devices each, got 2 parts"},
+    {2, 0, "cpu:0;", "part 1 of the devices is empty: \"cpu:0;\""},
+    {2, 0, ";cpu:0", "part 0 of the devices is empty: \";cpu:0\""},
+    {0, 0, "cpu:0;;cpu:1", "part 1 of the devices is empty"},
+    {0, 0, ";", "part 0 of the devices is empty"},
+};
+
+static void what_does_not_go_together_is_refused(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof bads / sizeof *bads; i++) {
+        sl_train_options options = layout_of(bads[i].replicas, bads[i].stages, bads[i].devices);
+        check_error(sl_train_options_check(&options), SL_ERR_INVALID, bads[i].text);
+    }
+    sl_train_options options = layout_of(2, 1, NULL);
+    options.local_replicas = 3;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "on a host must be from 1 to their number, 2, got 3");
+}
+
+static void state_is_sharded_over_several_replicas_only(void **state)
+{
+    (void)state;
+    sl_train_options options = layout_of(1, 0, NULL);
+    options.zero = true;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "there is only one");
+    options.replicas = 2;
+    check_ok(sl_train_options_check(&options));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(devices_go_to_replicas_and_stages),
+        cmocka_unit_test(balance_says_the_stages_of_each_replica),
+        cmocka_unit_test(what_does_not_go_together_is_refused),
+        cmocka_unit_test(state_is_sharded_over_several_replicas_only),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

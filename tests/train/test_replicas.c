@@ -1,0 +1,440 @@
+/* Replicas train as one that has all their rows, and agree in every number, to the bit. */
+#include "small_run.h"
+
+#include "support/replicas.h"
+#include "train/session.h"
+#include "train/shared.h"
+#include "train/update.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { MOST_REPLICAS = 4 };
+
+static small_record records[MOST_REPLICAS];
+
+/* Runs options->replicas replicas (0: 1); what each reported is in `records`. */
+static sl_status run_replicas(const sl_train_options *options)
+{
+    sl_reporter reporters[MOST_REPLICAS];
+    sl_run_result result;
+    int count = options->replicas ? options->replicas : 1;
+    for (int r = 0; r < count; r++) {
+        reporters[r] = small_reporter(&records[r]);
+        reporters[r].replica = r;
+    }
+    return sl_train_run(options, reporters, count, &result);
+}
+
+static void check_bits(double one, double other, const char *what, int index)
+{
+    if (memcmp(&one, &other, sizeof one) != 0)
+        fail_msg("%s %d is %.17g and %.17g", what, index, one, other);
+}
+
+/* The numbers that follow from averaged gradients and losses. */
+static void check_same_record(const small_record *one, const small_record *other)
+{
+    assert_int_equal(one->step_count, other->step_count);
+    assert_int_equal(one->eval_count, other->eval_count);
+    for (int i = 0; i < one->step_count; i++) {
+        check_bits(one->steps[i].loss, other->steps[i].loss, "loss of step", i);
+        check_bits(one->steps[i].grad_norm, other->steps[i].grad_norm, "norm of step", i);
+        check_bits(one->steps[i].lr, other->steps[i].lr, "rate of step", i);
+        assert_int_equal(one->steps[i].tokens, other->steps[i].tokens);
+    }
+    for (int i = 0; i < one->eval_count; i++) {
+        check_bits(one->evals[i].loss, other->evals[i].loss, "loss of evaluation", i);
+        assert_int_equal(one->evals[i].tokens, other->evals[i].tokens);
+        assert_int_equal(one->evals[i].best, other->evals[i].best);
+    }
+}
+
+/* ---- What replicas report ----------------------------------------------------------------- */
+
+static void one_replica_is_a_run_of_its_own(void **state)
+{
+    static small_record alone;
+    sl_train_options options = small_options(*state);
+    check_ok(small_run(&options, &alone));
+    options.replicas = 1;
+    check_ok(run_replicas(&options));
+    check_same_record(&alone, &records[0]);
+    for (int i = 0; i < alone.step_count; i++)
+        check_bits(alone.steps[i].replica_loss, alone.steps[i].loss, "loss of step", i);
+}
+
+static void replicas_report_the_same_numbers(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.stages = 2;
+    options.epochs = 2;
+    for (options.replicas = 2; options.replicas <= MOST_REPLICAS; options.replicas++) {
+        check_ok(run_replicas(&options));
+        for (int r = 0; r < options.replicas; r++) {
+            assert_int_equal(records[r].started, 1);
+            assert_int_equal(records[r].finished, 1);
+            check_same_record(&records[0], &records[r]);
+        }
+        assert_int_equal(records[0].steps[0].tokens, options.replicas * 7 * 9);
+        for (int i = 0; i < records[0].step_count; i++) {
+            double sum = 0;
+            for (int r = 0; r < options.replicas; r++)
+                sum += records[r].steps[i].replica_loss;
+            assert_float_equal(sum / options.replicas, records[0].steps[i].loss, 1e-12);
+            assert_true(records[0].steps[i].replica_loss != records[1].steps[i].replica_loss);
+        }
+    }
+}
+
+static void batches_are_as_many_as_a_share_has(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.batch_size = 20;
+    options.max_batches = 0;
+    options.replicas = 3;
+    check_ok(run_replicas(&options));
+    sl_corpus *corpus;
+    check_ok(sl_corpus_load(options.data, NULL, &corpus));
+    int64_t share = sl_corpus_tokens(corpus, SL_SPLIT_TRAIN)->count / 20 / 3;
+    sl_corpus_destroy(&corpus);
+    assert_int_equal(records[2].step_count, (share - 1 + 8) / 9);
+    assert_int_equal(records[2].steps[0].batches_per_epoch, records[2].step_count);
+}
+
+/* ---- One that has all rows ---------------------------------------------------------------- */
+
+/* Columns of a batch for which R shares of each one are the columns of an R times as wide batch:
+ * their length is a multiple of R. */
+static int64_t even_columns(const char *data, int replicas)
+{
+    sl_corpus *corpus;
+    check_ok(sl_corpus_load(data, NULL, &corpus));
+    int64_t tokens = sl_corpus_tokens(corpus, SL_SPLIT_TRAIN)->count, columns = 4;
+    while (tokens / columns % replicas != 0)
+        columns++;
+    sl_corpus_destroy(&corpus);
+    assert_true(columns < 40);
+    return columns;
+}
+
+static void check_close(double one, double other, const char *what, int index)
+{
+    if (!(fabs(one - other) <= 1e-4 * fabs(one)))
+        fail_msg("%s %d is %.9g, not %.9g", what, index, other, one);
+}
+
+static void replicas_equal_one_with_all_their_rows(void **state)
+{
+    static small_record wide;
+    sl_train_options options = small_options(*state);
+    options.model.dropout = 0;
+    options.epochs = 2;
+    options.lr.lr = 0.5;
+    for (int replicas = 2; replicas <= MOST_REPLICAS; replicas++) {
+        int64_t columns = even_columns(options.data, replicas);
+        options.replicas = 1;
+        options.batch_size = columns * replicas;
+        check_ok(small_run(&options, &wide));
+        options.replicas = replicas;
+        options.batch_size = columns;
+        check_ok(run_replicas(&options));
+        assert_int_equal(wide.step_count, records[0].step_count);
+        for (int i = 0; i < wide.step_count; i++) {
+            check_close(wide.steps[i].loss, records[0].steps[i].loss, "loss of step", i);
+            check_close(wide.steps[i].grad_norm, records[0].steps[i].grad_norm, "norm of step", i);
+            assert_int_equal(wide.steps[i].tokens, records[0].steps[i].tokens);
+        }
+        for (int i = 0; i < wide.eval_count; i++)
+            check_close(wide.evals[i].loss, records[0].evals[i].loss, "evaluation", i);
+    }
+}
+
+/* Every replica's rows of a block, one replica after the other: [replicas * columns, T]. */
+static void gather_block(const sli_shared *shared, int64_t block, int32_t *inputs, int32_t *targets)
+{
+    for (int r = 0; r < shared->options.replicas; r++) {
+        sl_batches share;
+        check_ok(sl_batches_share(&shared->batches, r, shared->options.replicas, &share));
+        int64_t count = share.columns * sl_batches_block_length(&share, block);
+        check_ok(sl_batches_block(&share, block, inputs + r * count, targets + r * count));
+    }
+}
+
+/* One pipe's step with all rows, numbered through. */
+static double train_whole(const sli_shared *shared, sl_pipe *pipe, sli_update *update, int step)
+{
+    enum { MOST = 4096 };
+    int32_t inputs[MOST], targets[MOST];
+    double loss, norm;
+    const sl_train_options *options = &shared->options;
+    sl_shape shape = sl_shape_2d(options->replicas * options->batch_size, options->bptt);
+    assert_true(sl_shape_count(&shape) <= MOST);
+    sl_tensor *in, *out;
+    check_ok(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
+    check_ok(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &out));
+    gather_block(shared, step, inputs, targets);
+    sl_tensor_write(in, inputs);
+    sl_tensor_write(out, targets);
+    sl_pipe_zero_grad(pipe);
+    check_ok(sl_pipe_train(pipe,
+                           &(sl_pipe_batch){.input = in, .targets = out, .step = (uint64_t)step},
+                           &loss));
+    check_ok(sli_update_norm(update, &norm));
+    check_ok(sli_update_apply(update, sl_lr_at(&options->lr, step, 0), norm, options->clip));
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    return loss;
+}
+
+/* Row i of replica r drops what row r * columns + i of one that has all rows does. */
+static void dropout_follows_the_global_sample(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.model.dropout = 0.5f;
+    options.lr.lr = 0.5;
+    options.replicas = 3;
+    check_ok(run_replicas(&options));
+    sli_shared shared;
+    sli_session session;
+    sli_update *update;
+    check_ok(sli_shared_create(&options, 0, 1, &shared));
+    sl_device *device = sl_device_list_get(shared.devices, 0);
+    check_ok(sli_session_create(&shared.options, &device, true, &session));
+    check_ok(sli_update_create(session.pipe, &options.optimizer, NULL, &update));
+    for (int i = 0; i < records[0].step_count; i++)
+        check_close(train_whole(&shared, session.pipe, update, i), records[0].steps[i].loss,
+                    "loss of step", i);
+    sli_update_destroy(&update);
+    sli_session_clear(&session);
+    sli_shared_clear(&shared);
+}
+
+/* Replicas share an evaluation's blocks out: more of them, none for some, and one that scores all.
+ */
+static void evaluation_has_the_bits_of_one_replicas(void **state)
+{
+    static small_record alone;
+    scratch *in = *state;
+    sl_train_options options = small_options(in);
+    options.lr.lr = 0.5;
+    options.eval_max_batches = 3;
+    for (options.replicas = 2; options.replicas <= MOST_REPLICAS; options.replicas++) {
+        options.save = scratch_path(in, "model.safetensors");
+        check_ok(run_replicas(&options));
+        int scored = 0;
+        for (int r = 0; r < options.replicas; r++)
+            scored += records[r].evaluated_batches;
+        assert_int_equal(scored, 2 * 3);
+        sl_train_options again = options;
+        again.init = options.save;
+        again.save = NULL;
+        again.lr.lr = 0;
+        again.replicas = 1;
+        check_ok(small_run(&again, &alone));
+        for (int i = 0; i < 2; i++) {
+            check_bits(alone.evals[i].loss, records[0].evals[i].loss, "evaluation", i);
+            assert_int_equal(alone.evals[i].tokens, records[0].evals[i].tokens);
+        }
+    }
+}
+
+/* ---- What changes nothing ----------------------------------------------------------------- */
+
+static void pipes_of_replicas_give_the_same_bits(void **state)
+{
+    static small_record reference;
+    sl_train_options options = small_options(*state);
+    options.replicas = 2;
+    check_ok(run_replicas(&options));
+    reference = records[0];
+    options.stages = 2;
+    for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++)
+        for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++) {
+            options.checkpoint = (sl_checkpoint)mode;
+            options.schedule = (sl_schedule_kind)kind;
+            check_ok(run_replicas(&options));
+            check_same_record(&reference, &records[0]);
+            check_same_record(&reference, &records[1]);
+        }
+}
+
+static size_t read_saved(const sl_train_options *options, char *bytes, size_t room)
+{
+    size_t count = read_file(options->save, bytes, room);
+    assert_true(count > 1000 && count < room);
+    return count;
+}
+
+static void sharded_optimizers_give_the_same_bits(void **state)
+{
+    static const sl_optimizer_options optimizers[] = {
+        {.kind = SL_OPTIMIZER_SGD},
+        {.kind = SL_OPTIMIZER_SGD, .momentum = 0.9f, .weight_decay = 0.01f},
+        {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.01f},
+    };
+    static small_record reference;
+    static char whole[1 << 20], sharded[1 << 20];
+    scratch *in = *state;
+    sl_train_options options = small_options(in);
+    options.save = scratch_path(in, "model.safetensors");
+    options.epochs = 2;
+    options.lr.lr = 1e-2;
+    for (int i = 0; i < 3; i++)
+        for (options.replicas = 2; options.replicas <= 3; options.replicas++) {
+            options.stages = options.replicas == 2 ? 2 : 1;
+            options.optimizer = optimizers[i];
+            options.zero = false;
+            check_ok(run_replicas(&options));
+            reference = records[0];
+            size_t bytes = read_saved(&options, whole, sizeof whole);
+            options.zero = true;
+            check_ok(run_replicas(&options));
+            check_same_record(&reference, &records[0]);
+            check_same_record(&reference, &records[1]);
+            assert_int_equal(read_saved(&options, sharded, sizeof sharded), bytes);
+            assert_memory_equal(whole, sharded, bytes);
+        }
+}
+
+/* The second epoch's rate ruins the model: every replica goes back to the first epoch's. */
+static void replicas_go_back_to_the_best_parameters(void **state)
+{
+    static small_record one_epoch;
+    sl_train_options options = small_options(*state);
+    options.replicas = 2;
+    options.zero = true;
+    options.optimizer.momentum = 0.5f;
+    check_ok(run_replicas(&options));
+    one_epoch = records[0];
+    options.epochs = 2;
+    options.lr.gamma = 10;
+    check_ok(run_replicas(&options));
+    for (int r = 0; r < 2; r++) {
+        assert_true(records[r].evals[1].loss > records[r].evals[0].loss);
+        check_bits(one_epoch.result.test_loss, records[r].result.test_loss, "test", r);
+    }
+}
+
+/* ---- Ranks that are no threads of one run -------------------------------------------------- */
+
+typedef struct own_run {
+    sl_train_options options;
+    int local_replicas; /* of each host */
+} own_run;
+
+static sl_status run_own_rank(sl_group *group, void *arg)
+{
+    const own_run *of = arg;
+    sl_train_options options = of->options;
+    sl_run_result result;
+    int rank = sl_group_rank(group);
+    sl_reporter reporter = small_reporter(&records[rank]);
+    reporter.replica = rank;
+    options.local_replicas = of->local_replicas;
+    return sl_train_run_rank(&options, group, rank % of->local_replicas, &reporter, 1, &result);
+}
+
+static void ranks_with_devices_of_their_own_give_the_same_bits(void **state)
+{
+    static small_record reference;
+    own_run run = {.options = small_options(*state)};
+    run.options.stages = 2;
+    run.options.replicas = 4;
+    check_ok(run_replicas(&run.options));
+    reference = records[0];
+    run.options.replicas = 0; /* as many as there are ranks */
+    for (run.local_replicas = 1; run.local_replicas <= 4; run.local_replicas *= 2) {
+        check_ranks(run_own_rank, &run, 4);
+        for (int r = 0; r < 4; r++)
+            check_same_record(&reference, &records[r]);
+    }
+}
+
+static void ranks_that_are_not_the_replicas_are_refused(void **state)
+{
+    own_run run = {.options = small_options(*state), .local_replicas = 2};
+    run.options.replicas = 3;
+    check_error(sl_spawn(run_own_rank, &run, 2, NULL), SL_ERR_INVALID,
+                "3 replicas were asked for, but there are 2 ranks");
+}
+
+/* ---- Failures ----------------------------------------------------------------------------- */
+
+static sl_status refuse_step(void *context, const sl_step_info *step)
+{
+    (void)context;
+    return step->step < 3 ? SL_OK : sl_error(SL_ERR_IO, "the disk is full");
+}
+
+static void error_of_a_replica_ends_all_and_names_it(void **state)
+{
+    sl_run_result result;
+    sl_train_options options = small_options(*state);
+    options.replicas = 3;
+    options.stages = 2;
+    for (int failing = 0; failing < 3; failing++) {
+        sl_reporter reporters[4] = {{.step = refuse_step, .replica = failing}};
+        for (int r = 0; r < 3; r++) {
+            reporters[1 + r] = small_reporter(&records[r]);
+            reporters[1 + r].replica = r;
+        }
+        char expected[64];
+        snprintf(expected, sizeof expected, "rank %d: the disk is full", failing);
+        check_error(sl_train_run(&options, reporters, 4, &result), SL_ERR_IO, expected);
+        for (int r = 0; r < 3; r++) {
+            assert_true(records[r].step_count <= 3);
+            assert_int_equal(records[r].finished, 0);
+        }
+        assert_int_equal(records[failing].step_count, 2);
+    }
+}
+
+static void loss_that_is_no_number_ends_all_replicas(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.replicas = 2;
+    options.stages = 2;
+    options.lr.lr = 1e30;
+    options.clip = 0;
+    check_error(run_replicas(&options), SL_ERR_NUMERIC, "in epoch 1, batch 2 (step 2)");
+    assert_int_equal(strncmp(sl_error_text(), "rank ", 5), 0);
+    assert_int_equal(records[0].step_count, 1);
+    assert_int_equal(records[1].step_count, 1);
+    options.allow_nan = true;
+    check_ok(run_replicas(&options));
+    assert_int_equal(records[1].step_count, 4);
+    assert_true(!isfinite(records[1].result.test_loss));
+}
+
+static void share_too_short_for_a_block_is_refused(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.replicas = 2;
+    options.batch_size = 40;
+    options.bptt = 60;
+    check_error(run_replicas(&options), SL_ERR_INVALID,
+                "train.txt: sl_batches_share: 100 tokens a column in 2 shares are 50 each");
+}
+
+int main(void)
+{
+#define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        WITH_CORPUS(one_replica_is_a_run_of_its_own),
+        WITH_CORPUS(replicas_report_the_same_numbers),
+        WITH_CORPUS(batches_are_as_many_as_a_share_has),
+        WITH_CORPUS(replicas_equal_one_with_all_their_rows),
+        WITH_CORPUS(dropout_follows_the_global_sample),
+        WITH_CORPUS(evaluation_has_the_bits_of_one_replicas),
+        WITH_CORPUS(pipes_of_replicas_give_the_same_bits),
+        WITH_CORPUS(sharded_optimizers_give_the_same_bits),
+        WITH_CORPUS(replicas_go_back_to_the_best_parameters),
+        WITH_CORPUS(ranks_with_devices_of_their_own_give_the_same_bits),
+        WITH_CORPUS(ranks_that_are_not_the_replicas_are_refused),
+        WITH_CORPUS(error_of_a_replica_ends_all_and_names_it),
+        WITH_CORPUS(loss_that_is_no_number_ends_all_replicas),
+        WITH_CORPUS(share_too_short_for_a_block_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
