@@ -2,6 +2,7 @@
 #ifndef SLUICE_SLUICE_H
 #define SLUICE_SLUICE_H
 
+#include "sluice/checkpoint.h"
 #include "sluice/data_parallel.h"
 #include "sluice/ddp.h"
 #include "sluice/device.h"

@@ -2,13 +2,13 @@
 
 #include "core/replace_file.h"
 
+#include "core/file_names.h"
+
 #include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -42,27 +42,10 @@ static sl_status find_destination(const char *path, char **out)
     return *out ? SL_OK : sl_error(SL_ERR_MEMORY, "%s: no memory for its path", path);
 }
 
-/* "dir/name" becomes "dir/.name.0123456789abcdef.tmp". */
-static sl_status name_temporary(const sli_replace_file *file, char **out)
-{
-    uint64_t random = 0;
-    *out = NULL;
-    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
-        return failed(file, "getting a random number");
-    const char *slash = strrchr(file->path, '/');
-    size_t directory = slash ? (size_t)(slash - file->path) + 1 : 0;
-    if (asprintf(out, "%.*s.%.200s.%016llx.tmp", (int)directory, file->path, file->path + directory,
-                 (unsigned long long)random) < 0) {
-        *out = NULL;
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a temporary name", file->shown);
-    }
-    return SL_OK;
-}
-
 static sl_status open_temporary(sli_replace_file *file)
 {
     char *name;
-    SL_TRY(name_temporary(file, &name));
+    SL_TRY(sli_temporary_name(file->path, file->shown, &name));
     file->descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file->descriptor >= 0) {
         file->temporary = name;
@@ -128,24 +111,6 @@ sl_status sli_replace_file_write(sli_replace_file *file, uint64_t offset, const 
     return SL_OK;
 }
 
-/* The new name itself must survive a power cut. */
-static sl_status sync_directory(const sli_replace_file *file)
-{
-    const char *slash = strrchr(file->path, '/');
-    char *directory = slash ? strndup(file->path, (size_t)(slash - file->path) + 1) : strdup(".");
-    if (!directory)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for its directory's name", file->shown);
-    int descriptor = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    free(directory);
-    /* Some file systems cannot sync a directory (EINVAL); a directory may be closed to readers. */
-    if (descriptor < 0)
-        return errno == EACCES ? SL_OK : failed(file, "opening its directory after writing it");
-    bool synced = fsync(descriptor) == 0 || errno == EINVAL;
-    sl_status status = synced ? SL_OK : failed(file, "syncing its directory after writing it");
-    close(descriptor);
-    return status;
-}
-
 sl_status sli_replace_file_commit(sli_replace_file *file)
 {
     if (fsync(file->descriptor) != 0)
@@ -158,7 +123,7 @@ sl_status sli_replace_file_commit(sli_replace_file *file)
         return failed(file, "giving it its name");
     free(file->temporary);
     file->temporary = NULL;
-    return sync_directory(file);
+    return sli_sync_name(file->path, file->shown);
 }
 
 void sli_replace_file_destroy(sli_replace_file **file)

@@ -1,3 +1,5 @@
+#include "io/safetensors_reader.h"
+
 #include "io/safetensors_dtype.h"
 #include "io/safetensors_header.h"
 #include "io/safetensors_text.h"
@@ -18,12 +20,13 @@ enum { LENGTH_BYTES = 8 }; /* of the number before the header */
 struct sl_safetensors_reader {
     int descriptor;
     char *path;
+    uint64_t file_bytes;
     uint64_t data_begin; /* in the file */
     sli_safetensors_header *header;
 };
 
-static sl_status read_at(const sl_safetensors_reader *reader, uint64_t offset, void *to,
-                         uint64_t bytes)
+sl_status sli_safetensors_read_raw(const sl_safetensors_reader *reader, uint64_t offset, void *to,
+                                   uint64_t bytes)
 {
     char *at = to;
     while (bytes > 0) {
@@ -66,7 +69,7 @@ static sl_status read_header_length(const sl_safetensors_reader *reader, uint64_
                         "a safetensors file begins with a number of 8 bytes, but the file has "
                         "%" PRIu64,
                         file_bytes);
-    SL_TRY(read_at(reader, 0, length, LENGTH_BYTES));
+    SL_TRY(sli_safetensors_read_raw(reader, 0, length, LENGTH_BYTES));
     if (*length > SLI_SAFETENSORS_HEADER_LIMIT)
         return sl_error(SL_ERR_FORMAT,
                         "its header would have %" PRIu64 " bytes, more than the %" PRIu64
@@ -84,11 +87,12 @@ static sl_status read_header(sl_safetensors_reader *reader, uint64_t file_bytes)
 {
     uint64_t length = 0;
     SL_TRY(read_header_length(reader, file_bytes, &length));
+    reader->file_bytes = file_bytes;
     reader->data_begin = LENGTH_BYTES + length;
     char *text = malloc(length + 1);
     if (!text)
         return sl_error(SL_ERR_MEMORY, "no memory for its header of %" PRIu64 " bytes", length);
-    sl_status status = read_at(reader, LENGTH_BYTES, text, length);
+    sl_status status = sli_safetensors_read_raw(reader, LENGTH_BYTES, text, length);
     if (status == SL_OK)
         status = sli_safetensors_header_parse(text, length, file_bytes - reader->data_begin,
                                               &reader->header);
@@ -161,7 +165,18 @@ sl_status sl_safetensors_read(const sl_safetensors_reader *reader, const sl_safe
                           "its data type is %s, where F32, F64, I32, I64 and BF16 can be read",
                           info->type_name);
     else
-        status = read_at(reader, reader->data_begin + entry->begin, to, info->bytes);
+        status =
+            sli_safetensors_read_raw(reader, reader->data_begin + entry->begin, to, info->bytes);
     return sl_error_context(status, "%s: tensor %s: ", reader->path,
                             sli_safetensors_quote(info->name, quoted));
+}
+
+uint64_t sli_safetensors_head_bytes(const sl_safetensors_reader *reader)
+{
+    return reader->data_begin;
+}
+
+uint64_t sli_safetensors_file_bytes(const sl_safetensors_reader *reader)
+{
+    return reader->file_bytes;
 }

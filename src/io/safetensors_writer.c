@@ -1,3 +1,5 @@
+#include "io/safetensors_writer.h"
+
 #include "core/replace_file.h"
 #include "io/safetensors_layout.h"
 #include "io/safetensors_text.h"
@@ -12,7 +14,26 @@ struct sl_safetensors_writer {
     sli_replace_file *file;
     sli_safetensors_layout *layout;
     bool *written; /* [layout->count] */
+    sli_checksum *sum;
+    uint64_t summed; /* bytes from the file's start that `sum` has */
 };
+
+/* Writes and sums in pieces that stay in a core's cache between the two. */
+static sl_status write_summed(sl_safetensors_writer *writer, uint64_t offset, const char *data,
+                              uint64_t bytes)
+{
+    enum { PIECE_BYTES = 1 << 18 };
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t piece = bytes - done < PIECE_BYTES ? bytes - done : PIECE_BYTES;
+        if (writer->summed == offset + done) {
+            sli_checksum_add(writer->sum, data + done, piece);
+            writer->summed += piece;
+        }
+        SL_TRY(sli_replace_file_write(writer->file, offset + done, data + done, piece));
+        done += piece;
+    }
+    return SL_OK;
+}
 
 static sl_status begin(sl_safetensors_writer *writer, const char *path)
 {
@@ -20,9 +41,10 @@ static sl_status begin(sl_safetensors_writer *writer, const char *path)
     writer->written = calloc(layout->count + 1, sizeof *writer->written);
     if (!writer->written)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for a writer", path);
+    SL_TRY(sli_checksum_create(&writer->sum));
     SL_TRY(sli_replace_file_create(path, &writer->file));
     SL_TRY(sli_replace_file_reserve(writer->file, layout->file_bytes));
-    return sli_replace_file_write(writer->file, 0, layout->head, layout->head_bytes);
+    return write_summed(writer, 0, layout->head, layout->head_bytes);
 }
 
 sl_status sl_safetensors_writer_create(const char *path, const sl_safetensors_item *items,
@@ -48,7 +70,7 @@ sl_status sl_safetensors_writer_put(sl_safetensors_writer *writer, size_t index,
 {
     assert(index < writer->layout->count);
     const sli_safetensors_place *place = &writer->layout->places[index];
-    SL_TRY(sli_replace_file_write(writer->file, place->begin, data, place->bytes));
+    SL_TRY(write_summed(writer, place->begin, data, place->bytes));
     writer->written[index] = true;
     return SL_OK;
 }
@@ -70,7 +92,22 @@ void sl_safetensors_writer_destroy(sl_safetensors_writer **writer)
         return;
     sli_replace_file_destroy(&(*writer)->file);
     sli_safetensors_layout_destroy(&(*writer)->layout);
+    sli_checksum_destroy(&(*writer)->sum);
     free((*writer)->written);
     free(*writer);
     *writer = NULL;
+}
+
+uint64_t sli_safetensors_writer_bytes(const sl_safetensors_writer *writer)
+{
+    return writer->layout->file_bytes;
+}
+
+sl_status sli_safetensors_writer_checksum(const sl_safetensors_writer *writer, char *text)
+{
+    if (writer->summed != writer->layout->file_bytes)
+        return sl_error(SL_ERR_INTERNAL,
+                        "the tensors of a file with a checksum must be put in their order");
+    sli_checksum_text(writer->sum, text);
+    return SL_OK;
 }

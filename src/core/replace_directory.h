@@ -1,0 +1,30 @@
+/* A directory of files that takes its name only when it is complete: its files are written under a
+ * temporary name beside it, brought to disk, then it is renamed. Whoever opens the name sees the
+ * old directory or the new one, whole. These directories hold files only. */
+#ifndef SLI_CORE_REPLACE_DIRECTORY_H
+#define SLI_CORE_REPLACE_DIRECTORY_H
+
+#include "sluice/status.h"
+
+typedef struct sli_replace_directory sli_replace_directory;
+
+/* Makes the temporary directory. Errors begin with `path`: SL_ERR_NOT_FOUND (what should hold it is
+ * not there), SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
+
+/* Where its files are to be written until then. */
+const char *sli_replace_directory_temporary(const sli_replace_directory *directory);
+
+/* Brings the names to disk (the files have come there) and renames; an older directory is removed
+ * after that. Errors: SL_ERR_IO; an older directory is then unchanged, unless the error says that
+ * only the one around it could not be brought to disk. */
+sl_status sli_replace_directory_commit(sli_replace_directory *directory);
+
+/* Frees the record, and removes the directory if it was not committed; NULL is allowed. */
+void sli_replace_directory_destroy(sli_replace_directory **directory);
+
+/* Removes the directory `path` and its files. It takes a temporary name first, so that nobody sees
+ * a part of it. Errors: SL_ERR_IO. */
+sl_status sli_remove_directory(const char *path);
+
+#endif

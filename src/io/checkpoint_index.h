@@ -1,0 +1,29 @@
+/* Hugging Face's index of a model in several files, NAME.safetensors.index.json:
+ *
+ *   {"metadata": {"total_size": 4096}, "weight_map": {"0.weight": "NAME-00001-of-00002.…", …}} */
+#ifndef SLI_IO_CHECKPOINT_INDEX_H
+#define SLI_IO_CHECKPOINT_INDEX_H
+
+#include "sluice/safetensors.h"
+
+#include <stdbool.h>
+
+/* Prints the index of `items`, items[i] being in the file shard_names[shard_of[i]]; `*text` is
+ * malloc'ed. */
+sl_status sli_checkpoint_index_print(const sl_safetensors_item *items, size_t count,
+                                     const size_t *shard_of, char *const *shard_names,
+                                     uint64_t total_bytes, char **text);
+
+typedef struct sli_checkpoint_index {
+    struct json_t *json;
+    size_t count; /* of tensors */
+} sli_checkpoint_index;
+
+/* Reads one. Errors: SL_ERR_FORMAT with one sentence. */
+sl_status sli_checkpoint_index_parse(const char *text, size_t length, sli_checkpoint_index *out);
+void sli_checkpoint_index_clear(sli_checkpoint_index *index);
+
+/* The file that holds the tensor, or NULL; it lives as long as the index. */
+const char *sli_checkpoint_index_file(const sli_checkpoint_index *index, const char *tensor);
+
+#endif

@@ -1,0 +1,291 @@
+/* Reading tensors: each file once, from its first byte to its last, its checksum taken on the way.
+ */
+#include "io/checkpoint_reader.h"
+#include "io/safetensors_dtype.h"
+#include "io/safetensors_reader.h"
+#include "io/safetensors_text.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- One file --------------------------------------------------------------------------- */
+
+enum { PIECE_BYTES = 1 << 18 }; /* stays in a core's cache between reading and summing */
+
+typedef struct stream {
+    const sl_safetensors_reader *file;
+    sli_checksum *sum;
+    char *piece; /* [PIECE_BYTES] for bytes that nobody wants */
+} stream;
+
+/* Bytes `begin` to `end` of the file; `to` may be NULL. */
+static sl_status stream_range(const stream *from, uint64_t begin, uint64_t end, char *to)
+{
+    while (begin < end) {
+        uint64_t bytes = end - begin < PIECE_BYTES ? end - begin : PIECE_BYTES;
+        char *at = to ? to : from->piece;
+        SL_TRY(sli_safetensors_read_raw(from->file, begin, at, bytes));
+        sli_checksum_add(from->sum, at, bytes);
+        to = to ? to + bytes : NULL;
+        begin += bytes;
+    }
+    return SL_OK;
+}
+
+static sl_status stream_tensors(const stream *from, sli_checkpoint_place place, void *context)
+{
+    uint64_t at = sli_safetensors_head_bytes(from->file);
+    SL_TRY(stream_range(from, 0, at, NULL));
+    for (size_t i = 0; i < sl_safetensors_count(from->file); i++) {
+        const sl_safetensors_info *info = sl_safetensors_get(from->file, i);
+        char *to = place ? place(context, info) : NULL;
+        SL_TRY(stream_range(from, at, at + info->bytes, to));
+        at += info->bytes;
+    }
+    return SL_OK;
+}
+
+static sl_status compare(const sl_checkpoint_reader *reader, size_t index, const sli_checksum *sum)
+{
+    char found[SLI_CHECKSUM_BYTES];
+    const sl_checkpoint_file_info *file = &reader->state.files[index];
+    if (strcmp(sli_checksum_text(sum, found), file->checksum) == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_FORMAT, "%s/%s: it is damaged: its checksum is %s, and %s in state.json",
+                    reader->path, file->name, found, file->checksum);
+}
+
+sl_status sli_checkpoint_stream(const sl_checkpoint_reader *reader, size_t index,
+                                sli_checkpoint_place place, void *context)
+{
+    stream from = {.file = reader->shards[index], .piece = malloc(PIECE_BYTES)};
+    sl_status status = sli_checksum_create(&from.sum);
+    if (status == SL_OK && !from.piece)
+        status = sl_error(SL_ERR_MEMORY, "%s: no memory for reading it", reader->path);
+    if (status == SL_OK)
+        status = sl_error_context(stream_tensors(&from, place, context), "%s/%s: ", reader->path,
+                                  reader->state.files[index].name);
+    if (status == SL_OK)
+        status = compare(reader, index, from.sum);
+    sli_checksum_destroy(&from.sum);
+    free(from.piece);
+    return status;
+}
+
+sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
+{
+    for (size_t i = 0; i < reader->state.count; i++) {
+        if (reader->shards[i]) {
+            SL_TRY(sli_checkpoint_stream(reader, i, NULL, NULL));
+            continue;
+        }
+        char *data;
+        size_t bytes;
+        SL_TRY(sl_checkpoint_read_file(reader, reader->state.files[i].name, &data, &bytes));
+        free(data);
+    }
+    return SL_OK;
+}
+
+/* ---- A part to memory ------------------------------------------------------------------- */
+
+/* The items in the order of their names. */
+typedef struct wanted {
+    const sl_safetensors_item **sorted;
+    size_t count;
+} wanted;
+
+static int compare_items(const void *a, const void *b)
+{
+    const sl_safetensors_item *const *left = a, *const *right = b;
+    return strcmp((*left)->name, (*right)->name);
+}
+
+static int compare_with_name(const void *name, const void *item)
+{
+    return strcmp(name, (*(const sl_safetensors_item *const *)item)->name);
+}
+
+static const sl_safetensors_item *find_item(const wanted *in, const char *name)
+{
+    const sl_safetensors_item **found =
+        bsearch(name, in->sorted, in->count, sizeof(sl_safetensors_item *), compare_with_name);
+    return found ? *found : NULL;
+}
+
+static bool fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
+{
+    if (!info->readable || info->dtype != item->dtype || info->dims != item->shape.dims)
+        return false;
+    for (int i = 0; i < info->dims; i++)
+        if (info->size[i] != item->shape.size[i])
+            return false;
+    return true;
+}
+
+static sl_status check_tensor(const wanted *in, const sl_safetensors_info *info)
+{
+    char quoted[SLI_QUOTE_BYTES], expected[SLI_SIZES_BYTES], found[SLI_SIZES_BYTES];
+    const sl_safetensors_item *item = find_item(in, info->name);
+    if (!item)
+        return sl_error(SL_ERR_INVALID, "tensor %s is unexpected",
+                        sli_safetensors_quote(info->name, quoted));
+    if (!fits(info, item))
+        return sl_error(SL_ERR_INVALID, "tensor %s should be %s %s, but is %s %s",
+                        sli_safetensors_quote(info->name, quoted),
+                        sli_safetensors_dtype_of(item->dtype)->name,
+                        sli_safetensors_sizes(item->shape.dims, item->shape.size, expected),
+                        info->type_name, sli_safetensors_sizes(info->dims, info->size, found));
+    return SL_OK;
+}
+
+static sl_status check_missing(const sl_checkpoint_reader *reader, const char *part,
+                               const wanted *in)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    for (size_t k = 0; k < in->count; k++) {
+        bool found = false;
+        for (size_t i = 0; i < reader->state.count && !found; i++)
+            found = sli_checkpoint_is_shard(reader, i, part) &&
+                    sl_safetensors_find(reader->shards[i], in->sorted[k]->name);
+        if (!found)
+            return sl_error(SL_ERR_INVALID, "tensor %s is missing",
+                            sli_safetensors_quote(in->sorted[k]->name, quoted));
+        if (k > 0 && strcmp(in->sorted[k - 1]->name, in->sorted[k]->name) == 0)
+            return sl_error(SL_ERR_INVALID, "tensor %s is asked for twice",
+                            sli_safetensors_quote(in->sorted[k]->name, quoted));
+    }
+    return SL_OK;
+}
+
+static sl_status check_wanted(const sl_checkpoint_reader *reader, const char *part,
+                              const wanted *in)
+{
+    size_t count = sl_checkpoint_tensor_count(reader, part);
+    for (size_t i = 0; i < count; i++)
+        SL_TRY(check_tensor(in, sl_checkpoint_tensor_get(reader, part, i)));
+    return check_missing(reader, part, in);
+}
+
+static void *place_item(void *context, const sl_safetensors_info *info)
+{
+    return find_item(context, info->name)->data;
+}
+
+/* Every file of the part. */
+static sl_status stream_part(const sl_checkpoint_reader *reader, const char *part,
+                             sli_checkpoint_place place, void *context)
+{
+    for (size_t i = 0; i < reader->state.count; i++)
+        if (sli_checkpoint_is_shard(reader, i, part))
+            SL_TRY(sli_checkpoint_stream(reader, i, place, context));
+    return SL_OK;
+}
+
+static sl_status check_part(const sl_checkpoint_reader *reader, const char *part)
+{
+    for (size_t i = 0; i < reader->state.count; i++)
+        if (sli_checkpoint_is_shard(reader, i, part))
+            return SL_OK;
+    return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", reader->path, part);
+}
+
+sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *part,
+                             const sl_safetensors_item *items, size_t count)
+{
+    SL_TRY(check_part(reader, part));
+    wanted in = {calloc(count + 1, sizeof(sl_safetensors_item *)), count};
+    if (!in.sorted)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
+    for (size_t i = 0; i < count; i++)
+        in.sorted[i] = &items[i];
+    qsort(in.sorted, count, sizeof(sl_safetensors_item *), compare_items);
+    sl_status status =
+        sl_error_context(check_wanted(reader, part, &in), "%s: part %s: ", reader->path, part);
+    if (status == SL_OK)
+        status = stream_part(reader, part, place_item, &in);
+    free(in.sorted);
+    return status;
+}
+
+/* ---- A part to devices ------------------------------------------------------------------ */
+
+typedef struct loading {
+    sl_checkpoint_tensor *tensors;
+    size_t count, next;
+} loading;
+
+static sl_status create_tensor(const sl_safetensors_info *info, sl_device *device, sl_tensor **out)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    if (!info->readable || info->dims > SL_MAX_DIMS)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "tensor %s: %s with %d dimensions is none of sluice's tensors",
+                        sli_safetensors_quote(info->name, quoted), info->type_name, info->dims);
+    sl_shape shape = {.dims = info->dims};
+    for (int i = 0; i < info->dims; i++)
+        shape.size[i] = info->size[i];
+    return sl_tensor_create(device, SL_MEMORY_PARAMETERS, info->dtype, &shape, out);
+}
+
+static sl_status create_tensors(const sl_checkpoint_reader *reader, const char *part,
+                                sl_device *(*device_of)(void *context, const char *name),
+                                void *context, loading *to)
+{
+    size_t count = sl_checkpoint_tensor_count(reader, part);
+    to->tensors = calloc(count + 1, sizeof *to->tensors);
+    if (!to->tensors)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
+    for (size_t i = 0; i < count; i++) {
+        const sl_safetensors_info *info = sl_checkpoint_tensor_get(reader, part, i);
+        sl_device *device = device_of(context, info->name);
+        if (!device)
+            continue;
+        to->tensors[to->count].name = info->name;
+        SL_TRY(create_tensor(info, device, &to->tensors[to->count].tensor));
+        to->count++;
+    }
+    return SL_OK;
+}
+
+/* The tensors were created in the order in which the files are read. A CPU's memory is the host's.
+ */
+static void *place_tensor(void *context, const sl_safetensors_info *info)
+{
+    loading *to = context;
+    if (to->next == to->count || to->tensors[to->next].name != info->name)
+        return NULL;
+    return sl_tensor_data(to->tensors[to->next++].tensor);
+}
+
+sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *part,
+                             sl_device *(*device_of)(void *context, const char *name),
+                             void *context, sl_checkpoint_tensor **out, size_t *count)
+{
+    loading to = {0};
+    *out = NULL;
+    *count = 0;
+    SL_TRY(check_part(reader, part));
+    sl_status status = sl_error_context(create_tensors(reader, part, device_of, context, &to),
+                                        "%s: part %s: ", reader->path, part);
+    if (status == SL_OK)
+        status = stream_part(reader, part, place_tensor, &to);
+    if (status != SL_OK) {
+        sl_checkpoint_tensors_destroy(&to.tensors, to.count);
+        return status;
+    }
+    *out = to.tensors;
+    *count = to.count;
+    return SL_OK;
+}
+
+void sl_checkpoint_tensors_destroy(sl_checkpoint_tensor **tensors, size_t count)
+{
+    if (!tensors || !*tensors)
+        return;
+    for (size_t i = 0; i < count; i++)
+        sl_tensor_destroy(&(*tensors)[i].tensor);
+    free(*tensors);
+    *tensors = NULL;
+}

@@ -1,0 +1,91 @@
+/* Directories that appear whole: under a temporary name until they are committed. */
+#include "io/scratch.h"
+
+#include "core/replace_directory.h"
+#include "support/check.h"
+
+#include <sys/stat.h>
+
+static void put(sli_replace_directory *directory, const char *name)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", sli_replace_directory_temporary(directory), name);
+    write_file(path, name, strlen(name));
+}
+
+static void commit(const char *path, const char *name)
+{
+    sli_replace_directory *directory;
+    check_ok(sli_replace_directory_create(path, &directory));
+    put(directory, name);
+    check_ok(sli_replace_directory_commit(directory));
+    sli_replace_directory_destroy(&directory);
+}
+
+static void directory_appears_when_committed(void **state)
+{
+    sli_replace_directory *directory;
+    char *path = strdup(scratch_path(*state, "new"));
+    check_ok(sli_replace_directory_create(path, &directory));
+    put(directory, "a");
+    assert_int_not_equal(access(path, F_OK), 0);
+    check_ok(sli_replace_directory_commit(directory));
+    sli_replace_directory_destroy(&directory);
+    assert_int_equal(access(scratch_path(*state, "new/a"), F_OK), 0);
+    assert_int_equal(scratch_entries(*state, 0), 1);
+    check_ok(sli_remove_directory(path));
+    assert_int_equal(scratch_entries(*state, 0), 0);
+    free(path);
+}
+
+static void directory_replaces_an_older_one(void **state)
+{
+    char *path = strdup(scratch_path(*state, "same"));
+    commit(path, "old");
+    commit(path, "new");
+    assert_int_equal(access(scratch_path(*state, "same/new"), F_OK), 0);
+    assert_int_not_equal(access(scratch_path(*state, "same/old"), F_OK), 0);
+    assert_int_equal(scratch_entries(*state, 0), 1);
+    check_ok(sli_remove_directory(path));
+    free(path);
+}
+
+static void directory_not_committed_is_removed(void **state)
+{
+    sli_replace_directory *directory;
+    char *path = strdup(scratch_path(*state, "kept"));
+    commit(path, "old");
+    check_ok(sli_replace_directory_create(path, &directory));
+    put(directory, "new");
+    sli_replace_directory_destroy(&directory);
+    assert_null(directory);
+    assert_int_equal(access(scratch_path(*state, "kept/old"), F_OK), 0);
+    assert_int_equal(scratch_entries(*state, 0), 1);
+    check_ok(sli_remove_directory(path));
+    free(path);
+}
+
+static void impossible_place_is_refused(void **state)
+{
+    sli_replace_directory *directory;
+    assert_int_equal(sli_replace_directory_create(scratch_path(*state, "no/where"), &directory),
+                     SL_ERR_NOT_FOUND);
+    assert_null(directory);
+    assert_non_null(strstr(sl_error_text(), "no/where: "));
+    assert_int_equal(sli_remove_directory(scratch_path(*state, "nothing")), SL_ERR_IO);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(directory_appears_when_committed, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(directory_replaces_an_older_one, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(directory_not_committed_is_removed, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(impossible_place_is_refused, scratch_create,
+                                        scratch_remove),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
