@@ -62,30 +62,53 @@ static const char *reason(const sli_watch *watch, const sli_member *member, int 
     return *why ? why : NULL;
 }
 
+/* The reason to give: ranks leave because another one has died, so that comes first. */
+static const char *first_reason(const sli_watch *watch, const sli_member *member, uint64_t sequence)
+{
+    const char *first = NULL;
+    for (int r = 0; r < member->size; r++) {
+        const char *why = reason(watch, member, r, sequence);
+        if (why && (!first || member->stays[r] == has_not_left))
+            first = why;
+    }
+    return first;
+}
+
+/* "rank 1, 3 died"; "rank 1 (3 of the job) died" where numbers differ. */
+static void absence_text(const sli_watch *watch, const sli_member *member, uint64_t sequence,
+                         const char *why, char *text, size_t bytes)
+{
+    size_t used = (size_t)snprintf(text, bytes, "rank");
+    const char *glue = " ";
+    for (int r = 0; r < member->size && used < bytes; r++) {
+        const char *own = reason(watch, member, r, sequence);
+        if (!own || strcmp(own, why) != 0)
+            continue;
+        used += (size_t)snprintf(text + used, bytes - used, "%s%d", glue, r);
+        if (member->processes[r] != r && used < bytes)
+            used += (size_t)snprintf(text + used, bytes - used, " (%d of the job)",
+                                     member->processes[r]);
+        glue = ", ";
+    }
+    if (used < bytes)
+        snprintf(text + used, bytes - used, " %s", why);
+}
+
 static void break_for_absent(const sli_watch *watch, sli_member *member,
                              const sli_operation *operation)
 {
     uint64_t sequence = operation ? operation->sequence : 0;
-    char ranks[160] = "", what[SLI_OPERATION_TEXT_BYTES], text[SLI_NOTE_TEXT_BYTES];
-    const char *first = NULL;
-    size_t used = 0;
-    for (int r = 0; r < member->size && used < sizeof ranks; r++) {
-        const char *why = reason(watch, member, r, sequence);
-        if (!why || (first && strcmp(first, why) != 0))
-            continue;
-        first = why;
-        used += (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", used ? ", " : "", r);
-    }
-    if (!first && !watch->alone)
-        return;
-    if (first)
-        snprintf(text, sizeof text, "%s, operation %" PRIu64 " of the group: rank %s %s",
-                 operation_text(operation, what), sequence, ranks, first);
+    char who[256], what[SLI_OPERATION_TEXT_BYTES], text[SLI_NOTE_TEXT_BYTES];
+    const char *why = first_reason(watch, member, sequence);
+    if (why)
+        absence_text(watch, member, sequence, why, who, sizeof who);
+    else if (watch->alone)
+        snprintf(who, sizeof who, "rank 0 of the job %s, which watches over the others",
+                 watch->dead[0]);
     else
-        snprintf(text, sizeof text,
-                 "%s, operation %" PRIu64 " of the group: rank 0 of the job %s, which watches "
-                 "over the others",
-                 operation_text(operation, what), sequence, watch->dead[0]);
+        return;
+    snprintf(text, sizeof text, "%s, operation %" PRIu64 " of the group: %s",
+             operation_text(operation, what), sequence, who);
     break_member(member, SL_ERR_CANCELLED, text);
 }
 

@@ -1,0 +1,377 @@
+#include "comm/contract.h"
+
+#include "support/replicas.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Reductions --------------------------------------------------------------------------- */
+
+static float bf16_value(uint16_t bits)
+{
+    uint32_t wide = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &wide, sizeof value);
+    return value;
+}
+
+/* Ranks give 2, 3, 4, then ones: PyTorch's own example, on three ranks and more. */
+static sl_status reduce_each_way(sl_group *group, void *arg)
+{
+    (void)arg;
+    int rank = sl_group_rank(group), ones = sl_group_size(group) - 3;
+    const struct {
+        sl_reduce_op op;
+        double expected;
+    } cases[] = {{SL_REDUCE_SUM, 9 + ones},
+                 {SL_REDUCE_PRODUCT, 24},
+                 {SL_REDUCE_MIN, ones ? 1 : 2},
+                 {SL_REDUCE_MAX, 4},
+                 {SL_REDUCE_AVERAGE, (9.0 + ones) / (3 + ones)}};
+    static const uint16_t bf16_values[] = {0x4000, 0x4040, 0x4080, 0x3f80};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        double expected = cases[i].expected, f64 = rank < 3 ? 2 + rank : 1;
+        float f32 = (float)f64;
+        uint16_t bf16 = bf16_values[rank < 3 ? rank : 3];
+        SL_TRY(sl_group_all_reduce(group, &f32, 1, SL_F32, cases[i].op, NULL));
+        SL_TRY(sl_group_all_reduce(group, &f64, 1, SL_F64, cases[i].op, NULL));
+        SL_TRY(sl_group_all_reduce(group, &bf16, 1, SL_BF16, cases[i].op, NULL));
+        SL_TRY(expect(fabs(f32 - expected) <= 1e-6 * expected, "the f32 result %g, got %g",
+                      expected, f32));
+        SL_TRY(expect(fabs(f64 - expected) <= 1e-15 * expected, "the f64 result %g, got %g",
+                      expected, f64));
+        SL_TRY(expect(fabs(bf16_value(bf16) - expected) <= expected / 256,
+                      "the bf16 result %g, got %g", expected, bf16_value(bf16)));
+        if (cases[i].op == SL_REDUCE_AVERAGE)
+            continue;
+        int32_t i32 = rank < 3 ? 2 + rank : 1;
+        int64_t i64 = i32;
+        SL_TRY(sl_group_all_reduce(group, &i32, 1, SL_I32, cases[i].op, NULL));
+        SL_TRY(sl_group_all_reduce(group, &i64, 1, SL_I64, cases[i].op, NULL));
+        SL_TRY(expect(i32 == (int32_t)expected, "the i32 result %g, got %d", expected, i32));
+        SL_TRY(expect(i64 == (int64_t)expected, "the i64 result %g", expected));
+    }
+    return SL_OK;
+}
+
+enum { LONG = 200003 }; /* several pieces for each rank */
+
+static float element(int rank, int64_t i)
+{
+    return (float)((i * 7919 + rank * 104729) % 1000003) * 1e-3f;
+}
+
+/* Every rank computes the expected bits: the sum in the order of ranks. */
+static sl_status reduce_long(sl_group *group, void *arg)
+{
+    (void)arg;
+    float *data = malloc(LONG * sizeof *data);
+    if (!data)
+        return sl_error(SL_ERR_MEMORY, "no memory");
+    for (int64_t i = 0; i < LONG; i++)
+        data[i] = element(sl_group_rank(group), i);
+    sl_status status = sl_group_all_reduce(group, data, LONG, SL_F32, SL_REDUCE_SUM, NULL);
+    for (int64_t i = 0; i < LONG && status == SL_OK; i++) {
+        float sum = element(0, i);
+        for (int r = 1; r < sl_group_size(group); r++)
+            sum += element(r, i);
+        status = expect(memcmp(&sum, &data[i], sizeof sum) == 0, "the sum in the order of ranks");
+    }
+    free(data);
+    return status;
+}
+
+/* ---- Moving data -------------------------------------------------------------------------- */
+
+static sl_status move_around(sl_group *group, void *arg)
+{
+    (void)arg;
+    int rank = sl_group_rank(group), size = sl_group_size(group), last = size - 1;
+    int32_t own[2] = {rank, 10 * rank}, all[16], part[2], one = rank == last ? 42 : 0;
+    SL_TRY(sl_group_broadcast(group, &one, 1, SL_I32, last, NULL));
+    SL_TRY(expect(one == 42, "root's value"));
+    SL_TRY(sl_group_all_gather(group, own, all, 2, SL_I32, NULL));
+    for (int r = 0; r < size; r++)
+        SL_TRY(expect(all[2 * r] == r && all[2 * r + 1] == 10 * r, "everybody's values in order"));
+    SL_TRY(sl_group_scatter(group, rank == last ? all : NULL, part, 2, SL_I32, last, NULL));
+    SL_TRY(expect(part[0] == rank && part[1] == 10 * rank, "the own part"));
+    memset(all, 0, sizeof all);
+    SL_TRY(sl_group_gather(group, part, rank == 0 ? all : NULL, 2, SL_I32, 0, NULL));
+    SL_TRY(expect(rank != 0 || all[2 * last + 1] == 10 * last, "the last rank's value"));
+    int32_t sum = rank, total = size * last / 2;
+    SL_TRY(sl_group_reduce(group, &sum, 1, SL_I32, SL_REDUCE_SUM, last, NULL));
+    SL_TRY(expect(sum == (rank == last ? total : rank), "a sum at the root alone"));
+    for (int i = 0; i < size; i++)
+        all[i] = rank + i;
+    SL_TRY(sl_group_reduce_scatter(group, all, &sum, 1, SL_I32, SL_REDUCE_SUM, NULL));
+    return expect(sum == total + size * rank, "the own part of the sum");
+}
+
+static sl_status start_many(sl_group *group, void *arg)
+{
+    (void)arg;
+    enum { MANY = 20 };
+    int size = sl_group_size(group);
+    sl_work *works[MANY];
+    double values[MANY], sum = sl_group_rank(group), total = size * (size - 1) / 2.0;
+    for (int i = 0; i < MANY; i++) {
+        values[i] = sl_group_rank(group) * (i + 1);
+        SL_TRY(sl_group_all_reduce(group, &values[i], 1, SL_F64, SL_REDUCE_SUM, &works[i]));
+    }
+    SL_TRY(sl_group_all_reduce(group, &sum, 1, SL_F64, SL_REDUCE_SUM, NULL)); /* keeps its place */
+    for (int i = MANY - 1; i >= 0; i--)
+        SL_TRY(sl_work_wait(&works[i]));
+    for (int i = 0; i < MANY; i++)
+        SL_TRY(expect(values[i] == total * (i + 1), "each sum"));
+    return expect(sum == total, "the waited-for sum");
+}
+
+/* ---- Sub-groups --------------------------------------------------------------------------- */
+
+/* Both at once, each with its own communication thread, and the whole group meanwhile. */
+static sl_status sum_in_parts(sl_group *group, sl_group *row, sl_group *column)
+{
+    int rank = sl_group_rank(group), size = sl_group_size(group);
+    int32_t in_row = rank, in_column = rank, in_all = rank, row_sum = 0, column_sum = 0;
+    sl_work *works[2];
+    SL_TRY(sl_group_all_reduce(row, &in_row, 1, SL_I32, SL_REDUCE_SUM, &works[0]));
+    SL_TRY(sl_group_all_reduce(column, &in_column, 1, SL_I32, SL_REDUCE_SUM, &works[1]));
+    SL_TRY(sl_group_all_reduce(group, &in_all, 1, SL_I32, SL_REDUCE_SUM, NULL));
+    SL_TRY(sl_work_wait(&works[0]));
+    SL_TRY(sl_work_wait(&works[1]));
+    for (int r = 0; r < size; r++) {
+        row_sum += r / 2 == rank / 2 ? r : 0;
+        column_sum += r % 2 == rank % 2 ? r : 0;
+    }
+    return expect(in_row == row_sum && in_column == column_sum && in_all == size * (size - 1) / 2,
+                  "sums of row, column and all");
+}
+
+static sl_status split_mesh(sl_group *group, void *arg)
+{
+    (void)arg;
+    sl_group *row = NULL, *column = NULL, *none = NULL;
+    int rank = sl_group_rank(group), size = sl_group_size(group); /* replicas of two stages */
+    sl_status status = sl_group_split(group, rank / 2, &row);
+    if (status == SL_OK)
+        status = sl_group_split(group, rank % 2, &column);
+    if (status == SL_OK)
+        status = sl_group_split(group, rank == size - 1 ? 0 : -1, &none);
+    if (status == SL_OK)
+        status = expect(sl_group_rank(row) == rank % 2 && sl_group_rank(column) == rank / 2,
+                        "ranks within row and column");
+    if (status == SL_OK)
+        status = expect(rank == size - 1 ? sl_group_size(none) == 1 : none == NULL, "one member");
+    if (status == SL_OK)
+        status = sum_in_parts(group, row, column);
+    sl_group_destroy(&row);
+    sl_group_destroy(&column);
+    sl_group_destroy(&none);
+    return status;
+}
+
+/* ---- Messages ----------------------------------------------------------------------------- */
+
+static sl_status exchange(sl_group *group, void *arg)
+{
+    (void)arg;
+    int32_t a = 1, b = 2, got = 0;
+    int source = -7;
+    sl_work *works[2];
+    if (sl_group_rank(group) > 1)
+        return SL_OK;
+    if (sl_group_rank(group) == 0) {
+        SL_TRY(sl_group_send(group, &a, 1, SL_I32, 1, 1, &works[0]));
+        SL_TRY(sl_group_send(group, &b, 1, SL_I32, 1, 2, &works[1]));
+        SL_TRY(sl_work_wait(&works[0]));
+        return sl_work_wait(&works[1]);
+    }
+    SL_TRY(sl_group_recv(group, &got, 1, SL_I32, 0, 2, NULL, NULL));
+    SL_TRY(expect(got == 2, "tag 2 first"));
+    SL_TRY(sl_group_recv(group, &got, 1, SL_I32, SL_ANY_RANK, 1, &source, NULL));
+    return expect(got == 1 && source == 0, "tag 1 from rank 0");
+}
+
+/* A send never waits, so both may send before either receives, whatever the size. */
+static sl_status exchange_large(sl_group *group, void *arg)
+{
+    (void)arg;
+    int rank = sl_group_rank(group), size = sl_group_size(group);
+    float *data = malloc(2 * LONG * sizeof *data);
+    if (!data)
+        return sl_error(SL_ERR_MEMORY, "no memory");
+    for (int64_t i = 0; i < LONG; i++)
+        data[i] = element(rank, i);
+    int from = (rank + size - 1) % size;
+    sl_status status = sl_group_send(group, data, LONG, SL_F32, (rank + 1) % size, 0, NULL);
+    if (status == SL_OK)
+        status = sl_group_recv(group, data + LONG, LONG, SL_F32, from, 0, NULL, NULL);
+    for (int64_t i = 0; i < LONG && status == SL_OK; i++)
+        status = expect(data[LONG + i] == element(from, i), "the left neighbour's data");
+    free(data);
+    return status;
+}
+
+static sl_status receive_something_else(sl_group *group, void *arg)
+{
+    (void)arg;
+    int32_t sent[2] = {1, 2};
+    float got = 0;
+    if (sl_group_rank(group) == 0)
+        SL_TRY(sl_group_send(group, sent, 2, SL_I32, 1, 5, NULL));
+    if (sl_group_rank(group) == 1) {
+        SL_TRY(expect(sl_group_recv(group, &got, 1, SL_F32, 0, 5, NULL, NULL) == SL_ERR_INVALID,
+                      "a message of another type to be refused"));
+        SL_TRY(expect(strcmp(sl_error_text(), "recv from rank 0, tag 5: expected 1 x f32, got 2 x "
+                                              "i32") == 0,
+                      "both types in the error, got: %.150s", sl_error_text()));
+    }
+    return sl_group_barrier(group, NULL); /* the group goes on */
+}
+
+static sl_status wrong_arguments(sl_group *group, void *arg)
+{
+    (void)arg;
+    int32_t x[8] = {0};
+    bool root = sl_group_rank(group) == 0;
+    SL_TRY(
+        expect(sl_group_all_reduce(group, x, 1, SL_I32, SL_REDUCE_AVERAGE, NULL) == SL_ERR_INVALID,
+               "integers to have no average"));
+    SL_TRY(expect(sl_group_broadcast(group, x, 1, SL_I32, 8, NULL) == SL_ERR_INVALID,
+                  "a root that is no rank to be refused"));
+    SL_TRY(expect(sl_group_gather(group, x, root ? NULL : x, 1, SL_I32, 0, NULL) == SL_ERR_INVALID,
+                  "gather's output where it does not belong to be refused"));
+    SL_TRY(expect(sl_group_all_reduce(group, x, -1, SL_I32, SL_REDUCE_SUM, NULL) == SL_ERR_INVALID,
+                  "a negative count to be refused"));
+    return sl_group_barrier(group, NULL); /* the group goes on */
+}
+
+const contract_case contract_cases[] = {{"all_reduce_gives_pytorchs_results", reduce_each_way, 3},
+                                        {"all_reduce_adds_in_the_order_of_ranks", reduce_long, 1},
+                                        {"data_move_in_the_order_of_ranks", move_around, 1},
+                                        {"started_operations_run_in_order", start_many, 1},
+                                        {"split_gives_each_rank_its_row_and_column", split_mesh, 1},
+                                        {"messages_are_matched_by_tag", exchange, 2},
+                                        {"sends_do_not_wait_for_receivers", exchange_large, 1},
+                                        {"message_of_another_type_is_refused",
+                                         receive_something_else, 2},
+                                        {"wrong_arguments_are_refused_and_the_group_goes_on",
+                                         wrong_arguments, 1},
+                                        {NULL, NULL, 0}};
+
+/* ---- Digests ------------------------------------------------------------------------------ */
+
+typedef struct sweep {
+    sl_group *group;
+    uint64_t seed, digest;
+    int64_t count;
+    sl_dtype dtype;
+    void *in, *out; /* [size * count] */
+} sweep;
+
+static uint64_t next(uint64_t *state)
+{
+    uint64_t x = *state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* Any bits, but for numbers that are none. */
+static void fill(sweep *run)
+{
+    uint64_t state = run->seed + 1000003 * (uint64_t)sl_group_rank(run->group);
+    int64_t count = run->count * sl_group_size(run->group);
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t bits = next(&state);
+        double value = (double)(int64_t)bits * 0x1p-62;
+        if (run->dtype == SL_F32)
+            ((float *)run->in)[i] = (float)value;
+        else if (run->dtype == SL_F64)
+            ((double *)run->in)[i] = value;
+        else if (run->dtype == SL_BF16)
+            ((uint16_t *)run->in)[i] = (uint16_t)((bits & 0x80ff) | 0x3f00);
+        else if (run->dtype == SL_I32)
+            ((int32_t *)run->in)[i] = (int32_t)bits;
+        else
+            ((int64_t *)run->in)[i] = (int64_t)bits;
+    }
+    memcpy(run->out, run->in, (size_t)count * sl_dtype_bytes(run->dtype));
+}
+
+static void fold(sweep *run)
+{
+    size_t bytes = (size_t)(run->count * sl_group_size(run->group)) * sl_dtype_bytes(run->dtype);
+    const char *out = run->out;
+    for (size_t done = 0; done < bytes; done += sizeof(uint64_t)) { /* FNV-1a, by words */
+        uint64_t word = 0;
+        memcpy(&word, out + done, bytes - done < sizeof word ? bytes - done : sizeof word);
+        run->digest = (run->digest ^ word) * 0x100000001b3u;
+        run->digest ^= run->digest >> 29;
+    }
+    if (bytes > 0)
+        memcpy(run->out, run->in, bytes);
+}
+
+static sl_status sweep_reductions(sweep *run)
+{
+    int root = sl_group_size(run->group) - 1;
+    bool is_float = run->dtype != SL_I32 && run->dtype != SL_I64;
+    for (int op = SL_REDUCE_SUM; op <= SL_REDUCE_MAX; op++) {
+        sl_reduce_op how = (sl_reduce_op)op;
+        if (how == SL_REDUCE_AVERAGE && !is_float)
+            continue;
+        SL_TRY(sl_group_all_reduce(run->group, run->out, run->count, run->dtype, how, NULL));
+        fold(run);
+        SL_TRY(sl_group_reduce(run->group, run->out, run->count, run->dtype, how, root, NULL));
+        fold(run);
+        SL_TRY(sl_group_reduce_scatter(run->group, run->in, run->out, run->count, run->dtype, how,
+                                       NULL));
+        fold(run);
+    }
+    return SL_OK;
+}
+
+static sl_status sweep_moves(sweep *run)
+{
+    sl_group *group = run->group;
+    int root = sl_group_size(group) / 2;
+    bool is_root = sl_group_rank(group) == root;
+    SL_TRY(sl_group_broadcast(group, run->out, run->count, run->dtype, root, NULL));
+    fold(run);
+    SL_TRY(sl_group_all_gather(group, run->in, run->out, run->count, run->dtype, NULL));
+    fold(run);
+    SL_TRY(sl_group_gather(group, run->in, is_root ? run->out : NULL, run->count, run->dtype, root,
+                           NULL));
+    fold(run);
+    SL_TRY(sl_group_scatter(group, is_root ? run->in : NULL, run->out, run->count, run->dtype, root,
+                            NULL));
+    fold(run);
+    return SL_OK;
+}
+
+sl_status contract_digest(sl_group *group, uint64_t seed, uint64_t *digest)
+{
+    static const int64_t counts[] = {0, 1, 63, 1000, 1025, 5003, 70001, 300007};
+    static const sl_dtype dtypes[] = {SL_F32, SL_F64, SL_BF16, SL_I32, SL_I64};
+    size_t most = (size_t)(300007 * sl_group_size(group)) * sizeof(double);
+    sweep run = {.group = group, .seed = seed, .in = malloc(most), .out = malloc(most)};
+    sl_status status = run.in && run.out ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory");
+    for (size_t c = 0; c < sizeof counts / sizeof *counts && status == SL_OK; c++)
+        for (size_t d = 0; d < sizeof dtypes / sizeof *dtypes && status == SL_OK; d++) {
+            run.count = counts[c];
+            run.dtype = dtypes[d];
+            if (run.count > 100000 && run.dtype != SL_F32 && run.dtype != SL_BF16)
+                continue; /* as many elements, no other path */
+            run.seed = next(&seed);
+            fill(&run);
+            status = sweep_reductions(&run);
+            if (status == SL_OK)
+                status = sweep_moves(&run);
+        }
+    free(run.in);
+    free(run.out);
+    *digest = run.digest;
+    return status;
+}

@@ -1,0 +1,160 @@
+/* One rank of a group over MPI. Usage: mpi_driver CASE, started by mpirun. What fails is written
+ * to standard error as "rank R: TEXT", with exit status 1. */
+#include "comm/contract.h"
+#include "sluice/group.h"
+#include "support/replicas.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static int last_rank(const sl_group *group)
+{
+    return sl_group_size(group) - 1;
+}
+
+/* ---- What must succeed -------------------------------------------------------------------- */
+
+static sl_status contract(sl_group *group)
+{
+    for (const contract_case *one = contract_cases; one->name; one++)
+        if (sl_group_size(group) >= one->least_ranks)
+            SL_TRY(sl_error_context(one->run(group, NULL), "%s: ", one->name));
+    return SL_OK;
+}
+
+static sl_status local_digest(sl_group *group, void *arg)
+{
+    uint64_t *digests = arg;
+    return contract_digest(group, 20, &digests[sl_group_rank(group)]);
+}
+
+/* Each process runs the same with threads, and compares its rank's. */
+static sl_status bits(sl_group *group)
+{
+    uint64_t local[16], own;
+    SL_TRY(contract_digest(group, 20, &own));
+    SL_TRY(sl_spawn(local_digest, local, sl_group_size(group), NULL));
+    return expect(own == local[sl_group_rank(group)], "the bits of local ranks");
+}
+
+static sl_status again(sl_group *group)
+{
+    (void)group;
+    sl_group *other;
+    SL_TRY(sl_group_create_mpi(NULL, &other));
+    sl_status status = sl_group_barrier(other, NULL);
+    sl_group_destroy(&other);
+    return status;
+}
+
+/* ---- What must fail ----------------------------------------------------------------------- */
+
+/* Stays away until the others have given up, which breaks the group. */
+static sl_status late(sl_group *group)
+{
+    float x[1000] = {0};
+    SL_TRY(sl_group_barrier(group, NULL));
+    if (sl_group_rank(group) != last_rank(group))
+        return sl_group_all_reduce(group, x, 1000, SL_F32, SL_REDUCE_SUM, NULL);
+    for (;;) {
+        SL_TRY(sl_group_send(group, NULL, 0, SL_F32, sl_group_rank(group), 0, NULL));
+        usleep(1000);
+    }
+}
+
+static sl_status leaves(sl_group *group)
+{
+    SL_TRY(sl_group_barrier(group, NULL));
+    return sl_group_rank(group) == last_rank(group) ? SL_OK : sl_group_barrier(group, NULL);
+}
+
+static sl_status aborts(sl_group *group)
+{
+    if (sl_group_rank(group) == last_rank(group))
+        sl_group_abort(group, SL_ERR_NUMERIC, "the loss is NaN");
+    return sl_group_barrier(group, NULL);
+}
+
+static sl_status mismatch(sl_group *group)
+{
+    float x[2] = {0};
+    return sl_group_rank(group) == 1
+               ? sl_group_broadcast(group, x, 2, SL_F32, 0, NULL)
+               : sl_group_all_reduce(group, x, 1, SL_F32, SL_REDUCE_MAX, NULL);
+}
+
+static sl_status receives_from_a_leaver(sl_group *group)
+{
+    int32_t x = 7;
+    SL_TRY(sl_group_barrier(group, NULL));
+    if (sl_group_rank(group) == last_rank(group))
+        return sl_group_send(group, &x, 1, SL_I32, 0, 3, NULL);
+    if (sl_group_rank(group) != 0)
+        return SL_OK;
+    SL_TRY(sl_group_recv(group, &x, 1, SL_I32, last_rank(group), 3, NULL, NULL));
+    return sl_group_recv(group, &x, 1, SL_I32, last_rank(group), 3, NULL, NULL);
+}
+
+/* Goes on until somebody ends it; tells its process and that it has begun. */
+static sl_status endless(sl_group *group)
+{
+    enum { MANY = 300000 };
+    float *data = calloc(MANY, sizeof *data);
+    sl_group *half = NULL;
+    sl_status status = data ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory");
+    printf("pid %d %d\n", sl_group_rank(group), (int)getpid());
+    fflush(stdout);
+    for (int64_t i = 0; status == SL_OK; i++) {
+        status =
+            sl_group_all_reduce(group, data, i % 3 == 0 ? MANY : 5, SL_F32, SL_REDUCE_SUM, NULL);
+        if (status == SL_OK)
+            status = sl_group_broadcast(group, data, MANY, SL_F32, (int)(i % 2), NULL);
+        if (status == SL_OK && i % 5 == 0)
+            status = sl_group_split(group, sl_group_rank(group) % 2, &half);
+        if (status == SL_OK && half)
+            status = sl_group_all_reduce(half, data, 1000, SL_F32, SL_REDUCE_MAX, NULL);
+        sl_group_destroy(&half);
+    }
+    free(data);
+    return status;
+}
+
+static const struct {
+    const char *name;
+    sl_status (*run)(sl_group *group);
+    double limit_seconds;
+} cases[] = {{"contract", contract, 60}, {"bits", bits, 60},
+             {"again", again, 60},       {"late", late, 0.3},
+             {"leaves", leaves, 60},     {"aborts", aborts, 60},
+             {"mismatch", mismatch, 60}, {"receives_from_a_leaver", receives_from_a_leaver, 60},
+             {"endless", endless, 60}};
+
+static sl_status run(const char *name, int *rank)
+{
+    size_t i = 0;
+    while (i < sizeof cases / sizeof *cases && strcmp(cases[i].name, name) != 0)
+        i++;
+    if (i == sizeof cases / sizeof *cases)
+        return sl_error(SL_ERR_INVALID, "mpi_driver: no case \"%s\"", name);
+    sl_group *group;
+    sl_group_options options = {.timeout_seconds = cases[i].limit_seconds};
+    SL_TRY(sl_group_create_mpi(&options, &group));
+    *rank = sl_group_rank(group);
+    sl_status status = cases[i].run(group);
+    sl_group_destroy(&group);
+    return status;
+}
+
+int main(int count, char **words)
+{
+    int rank = -1;
+    sl_status status =
+        count == 2 ? run(words[1], &rank) : sl_error(SL_ERR_INVALID, "usage: mpi_driver CASE");
+    if (status == SL_OK)
+        return 0;
+    char line[1200]; /* in one piece, however many write */
+    int length = snprintf(line, sizeof line, "rank %d: %s\n", rank, sl_error_text());
+    return write(STDERR_FILENO, line, (size_t)length) == length ? 1 : 2;
+}
