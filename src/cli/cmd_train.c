@@ -3,11 +3,9 @@
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/run_options.h"
+#include "cli/train_ranks.h"
 #include "core/knobs.h"
-#include "train/layout.h"
 
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { KEY_INIT = 0x100, KEY_SAVE, KEY_LOG_JSON, KEY_LOG_INTERVAL, KEY_QUIET };
@@ -61,42 +59,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-/* Every replica's lines; the run log (NULL: none) is the first one's. */
-static sl_status train(settings *from, sl_run_log *log)
-{
-    sl_run_result result;
-    int replicas = sli_layout_replicas(&from->run.train);
-    cli_progress *progress = calloc((size_t)replicas, sizeof *progress);
-    sl_reporter *reporters = calloc((size_t)replicas + 1, sizeof *reporters);
-    sl_status status = SL_OK;
-    if (!progress || !reporters)
-        status = sl_error(SL_ERR_MEMORY, "no memory for the display of %d replicas", replicas);
-    for (int r = 0; r < replicas && status == SL_OK; r++) {
-        progress[r] = from->progress;
-        progress[r].replica = r;
-        progress[r].replicas = replicas;
-        progress[r].drawer = &progress[0];
-        reporters[r] = cli_progress_reporter(&progress[r]);
-    }
-    if (log && status == SL_OK)
-        reporters[replicas] = sl_run_log_reporter(log);
-    if (status == SL_OK)
-        status = sl_train_run(&from->run.train, reporters, replicas + (log != NULL), &result);
-    free(reporters);
-    free(progress);
-    return status;
-}
-
 static sl_status run(settings *from)
 {
-    sl_run_log *log = NULL;
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
-    SL_TRY(sl_train_options_check(&from->run.train));
-    if (from->log_json)
-        SL_TRY(sl_run_log_create(from->log_json, &log));
-    sl_status status = train(from, log);
-    sl_run_log_destroy(&log);
-    return status;
+    return cli_train_ranks(&from->run, &from->progress, from->log_json);
 }
 
 int cmd_train(int argc, char **argv)

@@ -120,8 +120,16 @@ static sl_status create_list(const sli_device_name *names, int count, int first,
     return status;
 }
 
-sl_status sli_device_list_create_part(const char *names, int first, int most, sl_device_list **out,
-                                      bool *oversubscribed)
+/* Makes a part of a list a list of its own, whose names are kept: its shares are counted anew. */
+static void count_shares(sli_device_name *names, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (names[i].kind == SLI_CPU_SHARE)
+            names[i].first = names[i].last = i;
+}
+
+sl_status sli_device_list_create_part(const char *names, int first, int most, bool bound,
+                                      sl_device_list **out, bool *oversubscribed)
 {
     *out = NULL;
     sli_device_name *parsed;
@@ -133,7 +141,11 @@ sl_status sli_device_list_create_part(const char *names, int first, int most, sl
     sl_status status = check_names(parsed, count);
     int begin = first < count ? first : count;
     int end = most < count - begin ? begin + most : count;
-    if (status == SL_OK)
+    if (bound)
+        count_shares(parsed + begin, end - begin);
+    if (status == SL_OK && bound)
+        status = create_list(parsed + begin, end - begin, 0, end - begin, out, &shared);
+    else if (status == SL_OK)
         status = create_list(parsed, count, begin, end, out, &shared);
     free(parsed);
     if (oversubscribed)
@@ -143,7 +155,7 @@ sl_status sli_device_list_create_part(const char *names, int first, int most, sl
 
 sl_status sl_device_list_create(const char *names, sl_device_list **out, bool *oversubscribed)
 {
-    return sli_device_list_create_part(names, 0, INT_MAX, out, oversubscribed);
+    return sli_device_list_create_part(names, 0, INT_MAX, false, out, oversubscribed);
 }
 
 void sl_device_list_destroy(sl_device_list **list)

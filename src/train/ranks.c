@@ -1,8 +1,9 @@
 /* Runs as ranks: replicas are threads of this process, or this process is one of them. */
+#include "train/binding.h"
 #include "train/layout.h"
 #include "train/trainer.h"
 
-#include <stdlib.h>
+#include <stdio.h>
 
 /* What the ranks of this process are given. */
 typedef struct job {
@@ -41,7 +42,7 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
     here.local_replicas = 0;
     sli_shared shared;
     int replicas = sli_layout_replicas(&here);
-    SL_TRY(sli_shared_create(&here, 0, replicas, &shared));
+    SL_TRY(sli_shared_create(&here, &(sli_place){.count = replicas}, &shared));
     job of = {&shared, reporters, reporter_count, result};
     sl_status status =
         replicas == 1 ? train_on(&of, NULL, 0, result) : sl_spawn(run_thread, &of, replicas, NULL);
@@ -64,21 +65,33 @@ static sl_status check_rank(const sl_train_options *options, const sl_group *gro
     return SL_OK;
 }
 
+/* Breaks the group with this thread's error, unless another rank has done so; every rank's error is
+ * then that of the first, "rank R: …". */
+static sl_status end_group(sl_group *group, sl_status error)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", sl_error_text());
+    sl_group_abort(group, error, text);
+    sl_status first = sl_group_barrier(group, NULL);
+    return first == SL_OK ? sl_error(error, "%s", text) : first;
+}
+
 sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_replica,
                             const sl_reporter *reporters, int reporter_count, sl_run_result *result)
 {
     sl_train_options here = *options;
     sli_shared shared = {0};
+    sli_place place = {.first = local_replica, .count = 1};
     here.replicas = here.replicas ? here.replicas : sl_group_size(group);
     sl_status status = check_rank(&here, group, local_replica);
     if (status == SL_OK)
-        status = sli_shared_create(&here, local_replica, 1, &shared);
+        status = sli_binding_find(group, &place.bound);
+    if (status == SL_OK)
+        status = sli_shared_create(&here, &place, &shared);
     if (status == SL_OK) {
         job of = {&shared, reporters, reporter_count, result};
         status = train_on(&of, sl_group_size(group) > 1 ? group : NULL, 0, result);
     }
     sli_shared_clear(&shared);
-    if (status != SL_OK)
-        sl_group_abort(group, status, sl_error_text());
-    return status;
+    return status == SL_OK ? SL_OK : end_group(group, status);
 }

@@ -52,18 +52,20 @@ static void complete_options(sli_shared *shared)
     options->replicas = sli_layout_replicas(options);
 }
 
-static sl_status create_devices(sli_shared *shared, int first, int count)
+static sl_status create_devices(sli_shared *shared, const sli_place *place)
 {
     char *names;
     int stages = shared->options.stages;
     SL_TRY(sli_layout_devices(&shared->options, &names));
-    sl_status status = sli_device_list_create_part(names, first * stages, count * stages,
-                                                   &shared->devices, &shared->oversubscribed);
+    sl_status status =
+        sli_device_list_create_part(names, place->first * stages, place->count * stages,
+                                    place->bound, &shared->devices, &shared->oversubscribed);
     free(names);
     return status;
 }
 
-sl_status sli_shared_create(const sl_train_options *options, int first, int count, sli_shared *out)
+sl_status sli_shared_create(const sl_train_options *options, const sli_place *place,
+                            sli_shared *out)
 {
     *out = (sli_shared){.options = *options};
     sl_status status = sl_train_options_check(options);
@@ -73,7 +75,7 @@ sl_status sli_shared_create(const sl_train_options *options, int first, int coun
         status = cut_splits(out);
     if (status == SL_OK) {
         complete_options(out);
-        status = create_devices(out, first, count);
+        status = create_devices(out, place);
     }
     if (status != SL_OK)
         sli_shared_clear(out);

@@ -14,9 +14,16 @@ typedef struct sli_shared {
     bool oversubscribed;
 } sli_shared;
 
-/* Checks the options, reads the text and creates the devices of this host's replicas `first` to
- * `first + count - 1`. Cleared by sli_shared_clear, also after an error. */
-sl_status sli_shared_create(const sl_train_options *options, int first, int count, sli_shared *out);
+/* Which of the host's replicas are in this process. */
+typedef struct sli_place {
+    int first, count;
+    bool bound; /* this process has cores that the other replicas have not */
+} sli_place;
+
+/* Checks the options, reads the text and creates the devices of the replicas in this process.
+ * Cleared by sli_shared_clear, also after an error. */
+sl_status sli_shared_create(const sl_train_options *options, const sli_place *place,
+                            sli_shared *out);
 void sli_shared_clear(sli_shared *shared);
 
 #endif

@@ -246,7 +246,8 @@ static void part_of_a_list_has_the_whole_lists_cores(void **state)
     for (int first = 0; first <= NAMED; first++)
         for (int most = 0; most <= NAMED + 1; most++) {
             int expected = most < NAMED - first ? most : NAMED - first;
-            assert_int_equal(sli_device_list_create_part(names, first, most, &part, &part_shared),
+            assert_int_equal(sli_device_list_create_part(names, first, most, false, &part,
+                                                         &part_shared),
                              SL_OK);
             assert_int_equal(sl_device_list_count(part), expected);
             assert_true(part_shared == (shared && expected > 0));
@@ -259,6 +260,22 @@ static void part_of_a_list_has_the_whole_lists_cores(void **state)
             sl_device_list_destroy(&part);
         }
     sl_device_list_destroy(&whole);
+}
+
+/* The launcher has bound the process: all allowed cores are for its part of the names. */
+static void part_of_a_bound_process_divides_all_its_cores(void **state)
+{
+    (void)state;
+    sl_device_list *part;
+    bool shared;
+    assert_int_equal(sli_device_list_create_part("cpu:0,cpu:1,cpu:2,cpu:3", 3, 1, true, &part,
+                                                 &shared),
+                     SL_OK);
+    assert_int_equal(sl_device_list_count(part), 1);
+    assert_false(shared);
+    assert_string_equal(sl_device_name(sl_device_list_get(part, 0)), "cpu:3");
+    assert_int_equal(sl_device_thread_count(sl_device_list_get(part, 0)), core_count());
+    sl_device_list_destroy(&part);
 }
 
 static void negative_threads_are_refused(void **state)
@@ -302,6 +319,7 @@ int main(void)
         cmocka_unit_test(names_that_do_not_go_together_are_refused),
         cmocka_unit_test(cores_that_the_machine_lacks_are_not_found),
         cmocka_unit_test(part_of_a_list_has_the_whole_lists_cores),
+        cmocka_unit_test(part_of_a_bound_process_divides_all_its_cores),
         cmocka_unit_test(negative_threads_are_refused),
         cmocka_unit_test(the_environment_chooses_the_instruction_set),
     };

@@ -1,0 +1,109 @@
+#include "cli/train_ranks.h"
+
+#include "sluice/launch.h"
+#include "train/layout.h"
+
+#include <stdlib.h>
+
+/* The display and log of replicas first … first + count - 1 of `replicas`. */
+typedef struct reports {
+    cli_progress *progress; /* [count] */
+    sl_reporter *reporters; /* [reporter_count] */
+    int reporter_count;
+    sl_run_log *log; /* NULL: none, or not ours */
+} reports;
+
+static void reports_clear(reports *of)
+{
+    sl_run_log_destroy(&of->log);
+    free(of->reporters);
+    free(of->progress);
+}
+
+static sl_status reports_create(const cli_progress *display, const char *log_json, int first,
+                                int count, int replicas, reports *out)
+{
+    *out = (reports){.progress = calloc((size_t)count, sizeof *out->progress),
+                     .reporters = calloc((size_t)count + 1, sizeof *out->reporters)};
+    sl_status status = SL_OK;
+    if (!out->progress || !out->reporters)
+        status = sl_error(SL_ERR_MEMORY, "no memory for the display of %d replicas", count);
+    else if (log_json && first == 0)
+        status = sl_run_log_create(log_json, &out->log);
+    if (status != SL_OK) {
+        reports_clear(out);
+        return status;
+    }
+    for (int i = 0; i < count; i++) {
+        cli_progress *progress = &out->progress[i];
+        *progress = *display;
+        progress->replica = first + i;
+        progress->replicas = replicas;
+        progress->drawer = &out->progress[0];
+        out->reporters[out->reporter_count++] = cli_progress_reporter(progress);
+    }
+    if (out->log)
+        out->reporters[out->reporter_count++] = sl_run_log_reporter(out->log);
+    return SL_OK;
+}
+
+static sl_status train_threads(const sl_train_options *options, const cli_progress *display,
+                               const char *log_json)
+{
+    reports of;
+    sl_run_result result;
+    int replicas = sli_layout_replicas(options);
+    SL_TRY(sl_train_options_check(options));
+    SL_TRY(reports_create(display, log_json, 0, replicas, replicas, &of));
+    sl_status status = sl_train_run(options, of.reporters, of.reporter_count, &result);
+    reports_clear(&of);
+    return status;
+}
+
+/* ---- Processes ---------------------------------------------------------------------------- */
+
+/* There are as many replicas as processes, and those of this machine share its devices. */
+static sl_status fit_to_launch(const cli_run_options *from, const sl_launch_info *launch,
+                               sl_train_options *out)
+{
+    *out = from->train;
+    if (!from->preset_replicas && out->replicas != launch->world_size)
+        return sl_error(SL_ERR_INVALID,
+                        "--dp must be the number of processes that were started, %d, got \"%d\"",
+                        launch->world_size, out->replicas);
+    out->replicas = launch->world_size;
+    out->local_replicas = launch->local_world_size;
+    return sl_train_options_check(out);
+}
+
+static sl_status train_process(const cli_run_options *from, const sl_launch_info *launch,
+                               const cli_progress *display, const char *log_json)
+{
+    sl_train_options options;
+    sl_group *group;
+    reports of;
+    sl_run_result result;
+    SL_TRY(fit_to_launch(from, launch, &options));
+    SL_TRY(sl_group_create_mpi(NULL, &group));
+    int rank = sl_group_rank(group);
+    sl_status status = reports_create(display, log_json, rank, 1, options.replicas, &of);
+    if (status == SL_OK) {
+        status = sl_train_run_rank(&options, group, launch->local_rank, of.reporters,
+                                   of.reporter_count, &result);
+        reports_clear(&of);
+    } else {
+        sl_group_abort(group, status, sl_error_text());
+    }
+    sl_group_destroy(&group);
+    return status;
+}
+
+sl_status cli_train_ranks(const cli_run_options *options, const cli_progress *display,
+                          const char *log_json)
+{
+    sl_launch_info launch;
+    SL_TRY(sl_launch_info_read(&launch));
+    if (launch.world_size > 1)
+        return train_process(options, &launch, display, log_json);
+    return train_threads(&options->train, display, log_json);
+}

@@ -1,0 +1,14 @@
+/* A training run with its display and its log, replica by replica: threads of this process, or,
+ * where a launcher has started several processes, this process as one of them. */
+#ifndef SLI_CLI_TRAIN_RANKS_H
+#define SLI_CLI_TRAIN_RANKS_H
+
+#include "cli/progress.h"
+#include "cli/run_options.h"
+
+/* `display` says how; the lines of each replica are its own. `log_json` (NULL: none) is the first
+ * replica's. */
+sl_status cli_train_ranks(const cli_run_options *options, const cli_progress *display,
+                          const char *log_json);
+
+#endif

@@ -1,0 +1,60 @@
+#!/bin/bash
+# `sluice train` under mpirun: ranks are processes, and nothing else changes.
+set -euo pipefail
+
+program=${SLUICE_PROGRAM:?}
+skip() { echo "skipped: $1"; exit 77; }
+fail() { echo "$1"; exit 1; }
+command -v mpirun >/dev/null || skip "there is no mpirun"
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+
+"$program" data --synthetic "$scratch/text" --tokens 4000 >"$scratch/out"
+train=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8
+    --batch-size 8 --eval-batch-size 8 --epochs 1 --max-batches 4 --momentum 0.5)
+
+# Runs the options as N processes; what they write is in out and err.
+processes() { # N OPTION...
+    timeout 60 mpirun -n "$1" "${train[@]}" "${@:2}" >"$scratch/out" 2>"$scratch/err"
+}
+
+processes 2 --quiet || {
+    grep -q 'without MPI' "$scratch/err" && skip "sluice was built without MPI"
+    cat "$scratch/err"
+    fail "two processes do not train"
+}
+
+numbers() { # LOG: what does not depend on the clock
+    grep -oE '"(loss|grad_norm|test_loss)":[^,}]*' "$1"
+}
+
+# Processes, threads: the same bits, whatever the pipe and the optimizer's state.
+for ranks in 2 3; do
+    for options in "" "--pp 2 --chunks 2 --zero"; do
+        # shellcheck disable=SC2086 # words
+        "${train[@]}" --dp "$ranks" $options --quiet --log-json "$scratch/threads" >"$scratch/out" 2>&1
+        # shellcheck disable=SC2086 # words
+        processes "$ranks" $options --log-json "$scratch/processes"
+        diff <(numbers "$scratch/threads") <(numbers "$scratch/processes") ||
+            fail "$ranks processes and threads differ: '$options'"
+        test "$(numbers "$scratch/threads" | wc -l)" -ge 10 || fail "the log has too few numbers"
+        for ((rank = 0; rank < ranks; rank++)); do
+            grep -q "^\[RANK $rank\]: | End of training | test loss" "$scratch/out" ||
+                fail "rank $rank does not show its end"
+        done
+    done
+done
+if grep -v '^\[RANK [0-2]\]: ' "$scratch/out"; then fail "a line has no rank in front"; fi
+
+# What cannot be ends every process, with one sentence and no hang.
+if processes 2 --dp 3; then fail "--dp 3 with two processes is accepted"; fi
+grep -q '^sluice: --dp must be the number of processes that were started, 2, got "3"$' \
+    "$scratch/err" || fail "--dp 3 with two processes is not explained"
+if processes 2 --lr 1e30 --clip 0; then fail "a loss that is no number is accepted"; fi
+grep -qE '^sluice: rank [01]: the loss is nan in epoch 1, batch 2' "$scratch/err" ||
+    fail "the failing rank is not named"
+if processes 2 --save /nowhere/model; then fail "a place that is not there is accepted"; fi
+grep -q '^sluice: rank 0: /nowhere/model' "$scratch/err" || fail "the first rank's error is not told"
+echo "passed"
