@@ -113,41 +113,64 @@ static sl_status empty(const sl_run_log *log)
     return SL_OK;
 }
 
-/* What was asked for, beside the model and where its stages are. */
-static json_t *describe_training(const sl_train_options *options)
+static json_t *describe_batches(const sl_train_options *options)
 {
-    const sl_optimizer_options *optimizer = &options->optimizer;
-    return json_pack("{sb si ss ss sI sI sI si so ss ss so so so}", "zero", (int)options->zero,
-                     "chunks", options->chunks, "checkpoint",
+    return json_pack("{ss ss* sI sI sI sI sI si si ss ss so sb}", "data", options->data, "init",
+                     options->init, "batch_size", (json_int_t)options->batch_size,
+                     "eval_batch_size", (json_int_t)options->eval_batch_size, "bptt",
+                     (json_int_t)options->bptt, "max_batches", (json_int_t)options->max_batches,
+                     "eval_max_batches", (json_int_t)options->eval_max_batches, "epochs",
+                     options->epochs, "chunks", options->chunks, "checkpoint",
                      sl_checkpoint_name(options->checkpoint), "schedule",
-                     sl_schedule_kind_name(options->schedule), "batch_size",
-                     (json_int_t)options->batch_size, "eval_batch_size",
-                     (json_int_t)options->eval_batch_size, "bptt", (json_int_t)options->bptt,
-                     "epochs", options->epochs, "seed", seed_value(options->seed), "data",
-                     options->data, "optimizer", sl_optimizer_kind_name(optimizer->kind), "lr",
-                     number(options->lr.lr), "weight_decay", number(optimizer->weight_decay),
-                     "clip", number(options->clip));
+                     sl_schedule_kind_name(options->schedule), "seed", seed_value(options->seed),
+                     "allow_nan", (int)options->allow_nan);
 }
 
-static sl_status log_started(void *context, const sl_run_info *info)
+static json_t *describe_updates(const sl_train_options *options)
 {
-    sl_run_log *log = context;
+    const sl_optimizer_options *optimizer = &options->optimizer;
+    const sl_lr_schedule *lr = &options->lr;
+    return json_pack("{ss sb so so sb so so so so so ss so si sI}", "optimizer",
+                     sl_optimizer_kind_name(optimizer->kind), "zero", (int)options->zero,
+                     "momentum", number(optimizer->momentum), "dampening",
+                     number(optimizer->dampening), "nesterov", (int)optimizer->nesterov, "beta1",
+                     number(optimizer->beta1), "beta2", number(optimizer->beta2), "eps",
+                     number(optimizer->eps), "weight_decay", number(optimizer->weight_decay),
+                     "clip", number(options->clip), "lr_schedule",
+                     lr->kind == SL_LR_STEP ? "step" : "cosine", "gamma", number(lr->gamma),
+                     "step_epochs", lr->step_epochs, "warmup_steps", (json_int_t)lr->warmup_steps);
+}
+
+static json_t *describe_run(const sl_run_info *info)
+{
     const sl_train_options *options = info->options;
-    log->pipe = info->pipe;
-    SL_TRY(empty(log));
-    json_t *record =
-        json_pack("{ss ss ss* so sI sI si so so}", "record", "run", "version", SLUICE_VERSION,
-                  "preset", options->preset, "model", describe_model(&options->model), "parameters",
-                  (json_int_t)info->total_parameters, "ntokens", (json_int_t)options->model.ntokens,
-                  "replicas", info->replicas, "devices", describe_stages(info->pipe, true),
-                  "partition", describe_stages(info->pipe, false));
-    json_t *training = describe_training(options);
-    if (!record || !training || json_object_update(record, training) != 0) {
+    return json_pack("{ss ss ss* so sI sI si so so so}", "record", "run", "version", SLUICE_VERSION,
+                     "preset", options->preset, "model", describe_model(&options->model),
+                     "parameters", (json_int_t)info->total_parameters, "ntokens",
+                     (json_int_t)options->model.ntokens, "replicas", info->replicas, "devices",
+                     describe_stages(info->pipe, true), "partition",
+                     describe_stages(info->pipe, false), "lr", number(options->lr.lr));
+}
+
+/* Moves `more`'s members to `record`, which is freed where there is no memory for that. */
+static json_t *join(json_t *record, json_t *more)
+{
+    if (!record || !more || json_object_update(record, more) != 0) {
         json_decref(record);
         record = NULL;
     }
-    json_decref(training);
-    return write_record(log, record);
+    json_decref(more);
+    return record;
+}
+
+/* What was asked for, so that the run can be repeated, and what it runs on. */
+static sl_status log_started(void *context, const sl_run_info *info)
+{
+    sl_run_log *log = context;
+    log->pipe = info->pipe;
+    SL_TRY(empty(log));
+    json_t *record = join(describe_run(info), describe_batches(info->options));
+    return write_record(log, join(record, describe_updates(info->options)));
 }
 
 static sl_status log_step(void *context, const sl_step_info *step)

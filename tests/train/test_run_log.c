@@ -72,6 +72,10 @@ static void run_is_logged_with_all_that_decided_it(void **state)
     assert_true(real_of(run, "ntokens") > 10);
     assert_true(real_of(json_object_get(run, "model"), "nlayers") == 3);
     assert_true(real_of(run, "clip") == 0.5);
+    assert_true(real_of(run, "lr") == 5 && real_of(run, "gamma") == options.lr.gamma);
+    assert_true(real_of(run, "max_batches") == (double)options.max_batches);
+    assert_string_equal(json_string_value(json_object_get(run, "lr_schedule")), "step");
+    assert_null(json_object_get(run, "init"));
     assert_string_equal(json_string_value(json_object_get(run, "optimizer")), "sgd");
     assert_string_equal(json_string_value(json_object_get(run, "schedule")), "gpipe");
     assert_string_equal(json_string_value(json_array_get(json_object_get(run, "devices"), 1)),
