@@ -9,7 +9,7 @@
 typedef struct command {
     const char *name;
     int (*run)(int argc, char **argv);
-    const char *what;
+    const char *what; /* NULL: not for users */
 } command;
 
 static const command commands[] = {
@@ -19,6 +19,8 @@ static const command commands[] = {
     {"model", cmd_model, "a model's layers, partition and memory"},
     {"schedule", cmd_schedule, "draw a pipeline schedule"},
     {"data", cmd_data, "what a directory of text is made of; a synthetic corpus"},
+    {"launch", cmd_launch, "start a program on many processes, here or on several machines"},
+    {"launch-rank", cmd_launch_rank, NULL},
 };
 
 enum { COMMANDS = sizeof commands / sizeof *commands };
@@ -28,7 +30,8 @@ static void print_help(void)
     printf("Usage: sluice COMMAND [OPTION...]\n"
            "Trains Transformer language models on many devices at once.\n\n");
     for (int i = 0; i < COMMANDS; i++)
-        printf("  %-10s %s\n", commands[i].name, commands[i].what);
+        if (commands[i].what)
+            printf("  %-10s %s\n", commands[i].name, commands[i].what);
     printf("\n`sluice COMMAND --help` shows a command's options. The exit status is 0, 1 after an\n"
            "error, or 2 for a command line that makes no sense.\n\nEnvironment variables:\n");
     sli_knobs_print_help(stdout);

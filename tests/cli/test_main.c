@@ -3,7 +3,8 @@
 
 #include <stdio.h>
 
-static const char *const commands[] = {"train", "eval", "generate", "model", "schedule", "data"};
+static const char *const commands[] = {"train",    "eval",   "generate", "model",
+                                       "schedule", "launch", "data"};
 enum { COMMANDS = sizeof commands / sizeof *commands };
 
 static void help_names_every_command(void **state)
@@ -62,7 +63,7 @@ static void bad_option_of_any_command_is_one_sentence(void **state)
         program_start(&run, "%s --bogus", commands[i]);
         check_refused(&run, 2, "there is no such option (see sluice ");
         check_text(run.err, "got \"--bogus\"\n");
-        program_start(&run, "%s -xyz", commands[i]);
+        program_start(&run, "%s -zyx", commands[i]);
         check_refused(&run, 2, "there is no such option");
     }
     program_start(&run, "train --data");
@@ -75,7 +76,7 @@ static void word_where_only_options_go_is_refused(void **state)
 {
     (void)state;
     program_run run;
-    for (int i = 0; i < COMMANDS - 1; i++) { /* data takes a directory */
+    for (int i = 0; i < COMMANDS - 2; i++) { /* the last two take words */
         program_start(&run, "%s word", commands[i]);
         check_refused(&run, 2, "takes options only, got \"word\"\n");
     }

@@ -1,0 +1,270 @@
+/* sluice launch: a program as many processes, through MPI's mpirun. */
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/launch_job.h"
+#include "cli/launch_line.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { KEY_HOSTS = 0x100, KEY_MAX_RESTARTS, KEY_GRACE, KEY_LAUNCH_AGENT };
+enum { MAX_PROCESSES = 4096, MAX_EXPORTS = 64, FIXED_WORDS = 32, DEFAULT_GRACE_SECONDS = 10 };
+
+/* torchrun's names; programs may read them to know that they were started again. */
+static const char restart_count[] = "TORCHELASTIC_RESTART_COUNT";
+static const char max_restarts[] = "TORCHELASTIC_MAX_RESTARTS";
+
+typedef struct settings {
+    int processes, restarts;
+    double grace_seconds;
+    const char *hosts, *agent;
+    const char *exports[MAX_EXPORTS]; /* NAME or NAME=VALUE */
+    int export_count;
+    char **program; /* with its arguments, up to a NULL */
+} settings;
+
+static const struct argp_option options[] = {
+    {"nproc", 'n', "N", 0, "Processes to start", 1},
+    {"hosts", KEY_HOSTS, "FILE", 0,
+     "Start them on the hosts in FILE, one a line, with \" slots=N\" for the processes that it is "
+     "to have (default: all on this machine)",
+     1},
+    {"max-restarts", KEY_MAX_RESTARTS, "K", 0,
+     "Start a job that fails again, up to K times (default 0)", 1},
+    {"grace", KEY_GRACE, "SECONDS", 0,
+     "What the other processes have to end by themselves after a failure or a signal (default 10)",
+     1},
+    {"export", 'x', "NAME[=VALUE]", 0,
+     "Pass this environment variable to processes on other hosts; may be repeated", 1},
+    {"launch-agent", KEY_LAUNCH_AGENT, "COMMAND", 0,
+     "What starts a command on a host, called with the host and the command (default ssh)", 1},
+    {0},
+};
+
+/* ---- Options ------------------------------------------------------------------------------ */
+
+static void add_export(settings *to, const char *text)
+{
+    if (!*text || *text == '=')
+        cli_refuse("--export must be NAME or NAME=VALUE", text);
+    if (to->export_count == MAX_EXPORTS)
+        cli_refuse("--export can be repeated 64 times", NULL);
+    to->exports[to->export_count++] = text;
+}
+
+/* The rest of the line, options and all, is the program's. */
+static void take_program(settings *to, struct argp_state *state)
+{
+    to->program = &state->argv[state->next - 1];
+    state->next = state->argc;
+    for (char **word = to->program; *word; word++)
+        if (strcmp(*word, ":") == 0)
+            cli_refuse("mpirun cannot pass on an argument that is a single colon", NULL);
+}
+
+static void check(const settings *parsed)
+{
+    if (!parsed->program)
+        cli_refuse("launch needs a program to start", NULL);
+    if (parsed->processes == 0)
+        cli_refuse("launch needs -n N, the number of processes", NULL);
+    if (parsed->hosts && access(parsed->hosts, R_OK) != 0) {
+        char sentence[256];
+        snprintf(sentence, sizeof sentence, "--hosts must name a file (%s)", strerror(errno));
+        cli_refuse(sentence, parsed->hosts);
+    }
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    settings *to = state->input;
+    switch (key) {
+    case 'n':
+        to->processes = (int)cli_parse_integer("nproc", text, 1, MAX_PROCESSES);
+        return 0;
+    case KEY_HOSTS:
+        to->hosts = text;
+        return 0;
+    case KEY_MAX_RESTARTS:
+        to->restarts = (int)cli_parse_integer("max-restarts", text, 0, INT_MAX - 1);
+        return 0;
+    case KEY_GRACE:
+        to->grace_seconds = cli_parse_real("grace", text);
+        return 0;
+    case 'x':
+        add_export(to, text);
+        return 0;
+    case KEY_LAUNCH_AGENT:
+        to->agent = text;
+        return 0;
+    case ARGP_KEY_ARG:
+        take_program(to, state);
+        return 0;
+    case ARGP_KEY_END:
+        check(to);
+        return 0;
+    case ARGP_KEY_ERROR:
+        cli_end_at_option(state);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+/* ---- mpirun ------------------------------------------------------------------------------- */
+
+/* Another MPI's mpirun takes other options. */
+static sl_status check_mpirun(void)
+{
+    char line[256] = "";
+    FILE *from = popen("mpirun --version 2>&1", "r"); /* NOLINT(cert-env33-c): a constant */
+    if (from && !fgets(line, sizeof line, from))
+        line[0] = '\0';
+    int status = from ? pclose(from) : -1;
+    line[strcspn(line, "\n")] = '\0';
+    if (status == 0 && strstr(line, "Open MPI"))
+        return SL_OK;
+    if (status == 0)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "launch: mpirun must be Open MPI's, and this one says \"%s\"", line);
+    return sl_error(SL_ERR_NOT_FOUND, "launch: there is no mpirun on PATH that runs: install Open "
+                                      "MPI (Debian: openmpi-bin)");
+}
+
+/* A command line, written word by word. */
+typedef struct words {
+    char **list;
+    int count;
+} words;
+
+static void add(words *to, const char *word)
+{
+    to->list[to->count++] = (char *)word; /* exec's argument is not const, but left alone */
+}
+
+static void add_pair(words *to, const char *option, const char *value)
+{
+    add(to, option);
+    add(to, value);
+}
+
+/* Lost hosts are noticed within some 10 s, where Open MPI would take minutes. */
+static void add_host_options(words *to, const settings *parsed)
+{
+    static const char *const limits[][2] = {{"oob_tcp_keepalive_time", "3"},
+                                            {"oob_tcp_keepalive_intvl", "1"},
+                                            {"oob_tcp_keepalive_probes", "5"}};
+    add_pair(to, "--hostfile", parsed->hosts);
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        add(to, "--mca");
+        add_pair(to, limits[i][0], limits[i][1]);
+    }
+}
+
+/* Ranks bind their devices' threads to cores themselves. */
+static void write_command(words *to, const settings *parsed, const char *self, const char *count)
+{
+    add_pair(to, "mpirun", "--quiet");
+    add_pair(to, "--bind-to", "none");
+    add_pair(to, "-n", count);
+    if (geteuid() == 0)
+        add(to, "--allow-run-as-root");
+    if (parsed->hosts)
+        add_host_options(to, parsed);
+    if (parsed->hosts || parsed->processes > sysconf(_SC_NPROCESSORS_ONLN))
+        add(to, "--oversubscribe");
+    if (parsed->agent) {
+        add(to, "--mca");
+        add_pair(to, "plm_rsh_agent", parsed->agent);
+    }
+    add_pair(to, "-x", CLI_LAUNCHER_VARIABLE);
+    add_pair(to, "-x", restart_count);
+    add_pair(to, "-x", max_restarts);
+    for (int i = 0; i < parsed->export_count; i++)
+        add_pair(to, "-x", parsed->exports[i]);
+    add_pair(to, self, "launch-rank");
+    for (char **word = parsed->program; *word; word++)
+        add(to, *word);
+    add(to, NULL);
+}
+
+/* ---- Attempts ----------------------------------------------------------------------------- */
+
+static void export_number(const char *name, int number)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", number);
+    setenv(name, text, 1);
+}
+
+static void report(const cli_job_end *end, int attempt, int attempts, bool again)
+{
+    if (attempts == 1)
+        fprintf(stderr, "sluice: %s\n", end->why);
+    else
+        fprintf(stderr, "sluice: attempt %d of %d: %s%s\n", attempt, attempts, end->why,
+                again ? "; starting again" : "");
+}
+
+static sl_status run_attempts(char **command, const settings *parsed, int *result)
+{
+    int attempts = parsed->restarts + 1;
+    bool again = true;
+    export_number(max_restarts, parsed->restarts);
+    for (int attempt = 1; again; attempt++) {
+        cli_job_end end;
+        export_number(restart_count, attempt - 1);
+        SL_TRY(cli_job_run(command, parsed->processes, parsed->grace_seconds, &end));
+        again = end.status != 0 && !end.final && attempt < attempts;
+        if (end.status != 0)
+            report(&end, attempt, attempts, again);
+        *result = end.status;
+    }
+    return SL_OK;
+}
+
+static sl_status launch(const settings *parsed, int *result)
+{
+    char self[PATH_MAX], count[16];
+    words command = {0};
+    SL_TRY(check_mpirun());
+    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
+    if (length < 0)
+        return sl_error(SL_ERR_IO, "launch: /proc/self/exe: %s", strerror(errno));
+    self[length] = '\0';
+    snprintf(count, sizeof count, "%d", parsed->processes);
+    size_t room = FIXED_WORDS + 2 * MAX_EXPORTS;
+    for (char **word = parsed->program; *word; word++)
+        room++;
+    command.list = calloc(room, sizeof *command.list);
+    if (!command.list)
+        return sl_error(SL_ERR_MEMORY, "launch: no memory for a command of %zu words", room);
+    write_command(&command, parsed, self, count);
+    sl_status status = run_attempts(command.list, parsed, result);
+    free(command.list);
+    return status;
+}
+
+int cmd_launch(int argc, char **argv)
+{
+    static const struct argp parser = {
+        .options = options,
+        .parser = parse_option,
+        .args_doc = "PROGRAM [ARGUMENT...]",
+        .doc = "Starts PROGRAM as N processes through Open MPI's mpirun, each with its RANK, "
+               "LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in the environment. When one fails, "
+               "the others may end by themselves, are then ended, and the first failure is "
+               "reported; the exit status is that process's, or 128 and the signal's number.",
+    };
+    settings parsed = {.grace_seconds = DEFAULT_GRACE_SECONDS};
+    int result = 0;
+    /* cli_parse, but what follows PROGRAM is PROGRAM's. */
+    if (argp_parse(&parser, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_IN_ORDER, NULL,
+                   &parsed) != 0)
+        cli_refuse("the options could not be read", NULL);
+    sl_status status = launch(&parsed, &result);
+    return status == SL_OK ? result : cli_finish(status);
+}

@@ -1,0 +1,308 @@
+/* From the first failure on, or from a signal to end, a job has these stages:
+ *
+ *     RUNNING ──→ ENDING ──→ RELEASED ──→ TERMINATED ──→ KILLED
+ *
+ *     ENDING      the other ranks may end by themselves: those of a group notice within 5 s
+ *     RELEASED    all have, or the time is over: the launcher hangs up, which ends the rest
+ *     TERMINATED  mpirun gets SIGTERM, for it has not ended; it may wait for a host that is gone
+ *     KILLED      and SIGKILL
+ *
+ * Each stage but the first has a time limit, so that every job ends in bounded time. */
+#define _GNU_SOURCE
+#include "cli/launch_job.h"
+
+#include "cli/launch_line.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef enum stage { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } stage;
+
+static const double released_seconds = 8, terminated_seconds = 5;
+
+enum { SPARE_CALLERS = 16, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
+
+typedef struct caller {
+    cli_line line;
+    int rank;      /* -1: has not said who it is */
+    char host[64]; /* where it runs */
+} caller;
+
+typedef struct job {
+    cli_launcher launcher;
+    int ranks, started, ended;
+    caller *callers; /* [places] */
+    struct pollfd *polled;
+    int places;
+    int signals; /* signalfd */
+    sigset_t mask_before;
+    pid_t mpirun;
+    int mpirun_status;
+    stage stage;
+    double deadline; /* of this stage */
+    double grace_seconds;
+    cli_job_end *end;
+} job;
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* ---- Stages ------------------------------------------------------------------------------- */
+
+static void enter(job *in, stage next)
+{
+    in->stage = next;
+    in->deadline = now() + (next == ENDING     ? in->grace_seconds
+                            : next == RELEASED ? released_seconds
+                                               : terminated_seconds);
+    if (next >= RELEASED)
+        for (int i = 0; i < in->places; i++)
+            cli_line_close(&in->callers[i].line);
+    if (next >= TERMINATED)
+        kill(in->mpirun, next == KILLED ? SIGKILL : SIGTERM);
+}
+
+/* The first failure is the job's, whatever else follows from it. */
+static void fail(job *in, int status, const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    if (in->end->status == 0) {
+        in->end->status = status;
+        vsnprintf(in->end->why, sizeof in->end->why, format, values);
+    }
+    va_end(values);
+    if (in->stage == RUNNING)
+        enter(in, ENDING);
+}
+
+static void release_if_all_have_ended(job *in)
+{
+    if (in->stage == ENDING && in->ended == in->ranks)
+        enter(in, RELEASED);
+}
+
+/* ---- Ranks -------------------------------------------------------------------------------- */
+
+static void welcome(job *in, caller *from, char *text)
+{
+    char *host = text;
+    const char *token = strtok_r(host, " ", &host);
+    int rank;
+    bool known = token && strcmp(token, in->launcher.token) == 0 && cli_take_number(&host, &rank) &&
+                 rank < in->ranks;
+    if (!known || in->stage >= RELEASED) {
+        cli_line_close(&from->line);
+        return;
+    }
+    from->rank = rank;
+    snprintf(from->host, sizeof from->host, "%s", host);
+    in->started++;
+    cli_line_send(&from->line, "welcome");
+}
+
+static void take_end(job *in, caller *from, char *text)
+{
+    int number;
+    in->ended++;
+    if (cli_line_number(text, "exit", &number)) {
+        if (number != 0)
+            fail(in, number, "rank %d on %s ended with exit status %d", from->rank, from->host,
+                 number);
+    } else if (cli_line_number(text, "signal", &number)) {
+        fail(in, SIGNAL_STATUS + number, "rank %d on %s was killed by signal %d (%s)", from->rank,
+             from->host, number, strsignal(number));
+    } else if (cli_line_number(text, "errno", &number)) {
+        in->end->final |= in->end->status == 0;
+        fail(in, NOT_FOUND_STATUS, "rank %d on %s: the program cannot be started: %s", from->rank,
+             from->host, strerror(number));
+    }
+    from->rank = in->ranks; /* has ended: its line's end means nothing */
+}
+
+static void hear(job *in, caller *from)
+{
+    char text[CLI_LINE_BYTES];
+    cli_line_state state;
+    while (from->line.fd >= 0 && (state = cli_line_take(&from->line, text)) != CLI_LINE_NOTHING) {
+        if (state == CLI_LINE_TEXT && from->rank < 0) {
+            welcome(in, from, text);
+        } else if (state == CLI_LINE_TEXT && from->rank < in->ranks) {
+            take_end(in, from, text);
+        } else if (state == CLI_LINE_CLOSED) {
+            cli_line_close(&from->line);
+            if (from->rank < 0 || from->rank >= in->ranks)
+                break;
+            in->ended++;
+            fail(in, 1, "rank %d was lost, or its host %s", from->rank, from->host);
+        }
+    }
+    release_if_all_have_ended(in);
+}
+
+static void answer(job *in)
+{
+    cli_line line;
+    while ((line = cli_launcher_accept(&in->launcher)).fd >= 0) {
+        int place = 0;
+        while (place < in->places && in->callers[place].line.fd >= 0)
+            place++;
+        if (place == in->places)
+            cli_line_close(&line);
+        else
+            in->callers[place] = (caller){.line = line, .rank = -1};
+    }
+}
+
+/* ---- Signals and mpirun ------------------------------------------------------------------- */
+
+/* The first signal goes to the programs, the next one is meant more seriously. */
+static void forward(job *in, int number)
+{
+    if (in->stage != RUNNING) {
+        if (in->stage < KILLED)
+            enter(in, in->stage + 1);
+        return;
+    }
+    in->end->final = true;
+    for (int i = 0; i < in->places; i++)
+        if (in->callers[i].rank >= 0)
+            cli_line_send(&in->callers[i].line, "signal %d", number);
+    if (in->started == in->ranks) {
+        enter(in, ENDING);
+        return;
+    }
+    fail(in, SIGNAL_STATUS + number, "stopped by signal %d (%s)", number, strsignal(number));
+    enter(in, TERMINATED); /* nobody would tell those that are yet to start */
+}
+
+static bool mpirun_has_ended(job *in)
+{
+    struct signalfd_siginfo got;
+    while (read(in->signals, &got, sizeof got) == sizeof got)
+        if (got.ssi_signo != SIGCHLD)
+            forward(in, (int)got.ssi_signo);
+    return waitpid(in->mpirun, &in->mpirun_status, WNOHANG) == in->mpirun;
+}
+
+/* In the child: becomes mpirun, in a process group of its own, so that a terminal's Ctrl-C reaches
+ * the programs only once, as this process forwards it. */
+static _Noreturn void become_mpirun(const job *in, char **command, pid_t parent)
+{
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    setenv(CLI_LAUNCHER_VARIABLE, in->launcher.text, 1);
+    sigprocmask(SIG_SETMASK, &in->mask_before, NULL);
+    if (getppid() == parent)
+        execvp(command[0], command);
+    _exit(NOT_FOUND_STATUS);
+}
+
+static sl_status start_mpirun(job *in, char **command)
+{
+    sigset_t blocked;
+    pid_t self = getpid();
+    sigemptyset(&blocked);
+    static const int numbers[] = {SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        sigaddset(&blocked, numbers[i]);
+    sigprocmask(SIG_BLOCK, &blocked, &in->mask_before);
+    in->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (in->signals < 0 || (in->mpirun = fork()) < 0)
+        return sl_error(SL_ERR_IO, "mpirun cannot be started: %s", strerror(errno));
+    if (in->mpirun == 0)
+        become_mpirun(in, command, self);
+    return SL_OK;
+}
+
+/* ---- The whole ---------------------------------------------------------------------------- */
+
+static int milliseconds_left(const job *in)
+{
+    double left = in->deadline - now();
+    if (in->stage == RUNNING || in->stage == KILLED)
+        return -1;
+    return left > 0 ? (int)(1000 * left) + 1 : 0;
+}
+
+static void watch(job *in)
+{
+    while (!mpirun_has_ended(in)) {
+        in->polled[0] = (struct pollfd){.fd = in->signals, .events = POLLIN};
+        in->polled[1] = (struct pollfd){.fd = in->launcher.fd, .events = POLLIN};
+        for (int i = 0; i < in->places; i++)
+            in->polled[2 + i] = (struct pollfd){.fd = in->callers[i].line.fd, .events = POLLIN};
+        int count = poll(in->polled, (nfds_t)in->places + 2, milliseconds_left(in));
+        for (int i = 0; i < in->places; i++)
+            if (count > 0 && in->polled[2 + i].revents && in->callers[i].line.fd >= 0)
+                hear(in, &in->callers[i]);
+        if (count > 0 && in->polled[1].revents)
+            answer(in);
+        if (milliseconds_left(in) == 0)
+            enter(in, in->stage + 1);
+    }
+}
+
+/* Mpirun's status counts only where no rank has failed, and not all have ended well. */
+static void judge(job *in)
+{
+    for (int i = 0; i < in->places; i++)
+        if (in->callers[i].line.fd >= 0)
+            hear(in, &in->callers[i]);
+    if (in->end->status != 0 || in->ended == in->ranks)
+        return;
+    int status = WIFEXITED(in->mpirun_status) ? WEXITSTATUS(in->mpirun_status)
+                                              : SIGNAL_STATUS + WTERMSIG(in->mpirun_status);
+    in->end->status = status != 0 ? status : 1;
+    snprintf(in->end->why, sizeof in->end->why,
+             "mpirun ended with status %d when %d of %d processes had started", status, in->started,
+             in->ranks);
+}
+
+sl_status cli_job_run(char **command, int ranks, double grace_seconds, cli_job_end *out)
+{
+    *out = (cli_job_end){0};
+    job here = {.ranks = ranks,
+                .places = ranks + SPARE_CALLERS,
+                .signals = -1,
+                .grace_seconds = grace_seconds,
+                .end = out};
+    SL_TRY(cli_launcher_listen(&here.launcher));
+    here.callers = calloc((size_t)here.places, sizeof *here.callers);
+    here.polled = calloc((size_t)here.places + 2, sizeof *here.polled);
+    sl_status status = here.callers && here.polled
+                           ? SL_OK
+                           : sl_error(SL_ERR_MEMORY, "no memory for %d processes", ranks);
+    for (int i = 0; status == SL_OK && i < here.places; i++)
+        here.callers[i].line.fd = -1;
+    if (status == SL_OK) {
+        status = start_mpirun(&here, command);
+        if (status == SL_OK) {
+            watch(&here);
+            judge(&here);
+        }
+        for (int i = 0; i < here.places; i++)
+            cli_line_close(&here.callers[i].line);
+        sigprocmask(SIG_SETMASK, &here.mask_before, NULL);
+        if (here.signals >= 0)
+            close(here.signals);
+    }
+    close(here.launcher.fd);
+    free(here.callers);
+    free(here.polled);
+    return status;
+}

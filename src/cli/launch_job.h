@@ -1,0 +1,23 @@
+/* One attempt of `sluice launch` at a job: mpirun, and the ranks' lines (launch_line.h). */
+#ifndef SLI_CLI_LAUNCH_JOB_H
+#define SLI_CLI_LAUNCH_JOB_H
+
+#include "sluice/status.h"
+
+#include <stdbool.h>
+
+enum { CLI_JOB_WHY_BYTES = 512 };
+
+/* How an attempt ended. */
+typedef struct cli_job_end {
+    int status;                  /* the first failed rank's, as a shell gives it; 0: none failed */
+    bool final;                  /* another attempt would make no sense */
+    char why[CLI_JOB_WHY_BYTES]; /* for status other than 0: who failed, and how */
+} cli_job_end;
+
+/* Runs `command`, an mpirun that starts `ranks` processes of `sluice launch-rank`, until nothing of
+ * it is left. After a failure or a signal, the other programs have `grace_seconds` to end. Called
+ * by a process of one thread. Errors: what keeps it from being started. */
+sl_status cli_job_run(char **command, int ranks, double grace_seconds, cli_job_end *out);
+
+#endif

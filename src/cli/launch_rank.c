@@ -1,0 +1,250 @@
+/* sluice launch-rank: what `sluice launch` has mpirun start instead of the program itself.
+ *
+ *     sluice launch ── mpirun ──┬── sluice launch-rank ── PROGRAM     rank 0
+ *           │                   └── sluice launch-rank ── PROGRAM     rank 1
+ *           └───────── TCP ─────────────────┘
+ *
+ * mpirun kills every rank as soon as one fails, and what it knows of them ends at "status 1". So
+ * this process stands between: it gives the program torchrun's names for its rank, starts it, tells
+ * the launcher how it ended, and stays until the launcher hangs up. Mpirun sees a rank that lives,
+ * the other programs have time to end with an error of their own, and the launcher decides.
+ *
+ * Nothing outlives it: a program whose parent dies is killed, and what the program leaves behind
+ * becomes this process's own child, and is killed with it. */
+#define _GNU_SOURCE
+#include "cli/arguments.h"
+#include "cli/commands.h"
+#include "cli/launch_line.h"
+#include "sluice/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { END_MS = 2000 };      /* from SIGTERM to SIGKILL */
+enum { RELEASE_MS = 60000 }; /* for the launcher, which hangs up sooner, or is gone */
+#define PARENT_DIED SIGRTMAX /* which nobody else sends */
+enum { NOT_STARTED = 127 };  /* as a shell says it */
+
+typedef struct supervisor {
+    cli_line line;
+    int signals; /* signalfd */
+    sigset_t mask_before;
+    pid_t program;
+    int start_error; /* errno of the program that did not start */
+} supervisor;
+
+/* ---- The program -------------------------------------------------------------------------- */
+
+static void set_number(const char *name, int number)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", number);
+    setenv(name, text, 1);
+}
+
+/* The launcher's own names come first in sl_launch_info_read, and those that it was started with
+ * are none of this job's. */
+static sl_status take_names(sl_launch_info *info)
+{
+    static const char *const names[] = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"};
+    for (int i = 0; i < 4; i++)
+        unsetenv(names[i]);
+    SL_TRY(sl_launch_info_read(info));
+    set_number("RANK", info->rank);
+    set_number("LOCAL_RANK", info->local_rank);
+    set_number("WORLD_SIZE", info->world_size);
+    set_number("LOCAL_WORLD_SIZE", info->local_world_size);
+    return SL_OK;
+}
+
+/* In the child: becomes the program, or writes to `failure` why not. */
+static _Noreturn void become(char **command, const sigset_t *mask, pid_t parent, int failure)
+{
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == parent) {
+        sigprocmask(SIG_SETMASK, mask, NULL);
+        execvp(command[0], command);
+    }
+    int error = errno;
+    (void)!write(failure, &error, sizeof error);
+    _exit(NOT_STARTED);
+}
+
+static void start_program(supervisor *here, char **command)
+{
+    int ends[2];
+    pid_t self = getpid();
+    if (pipe2(ends, O_CLOEXEC) != 0) {
+        here->start_error = errno;
+        return;
+    }
+    here->program = fork();
+    if (here->program == 0)
+        become(command, &here->mask_before, self, ends[1]);
+    if (here->program < 0)
+        here->start_error = errno;
+    close(ends[1]);
+    /* Nothing comes from a program that starts: the pipe closes. */
+    if (here->program > 0 && read(ends[0], &here->start_error, sizeof(int)) > 0) {
+        waitpid(here->program, NULL, 0);
+        here->program = -1;
+    }
+    close(ends[0]);
+}
+
+/* Kills and reaps all children, which are what the program left behind. */
+static void end_children(void)
+{
+    for (;;) {
+        char text[4096] = "", *rest = text;
+        FILE *list = fopen("/proc/thread-self/children", "re");
+        if (list && fgets(text, sizeof text, list) && strrchr(text, ' '))
+            *strrchr(text, ' ') = '\0'; /* a number that is cut off comes the next time */
+        if (list)
+            fclose(list);
+        for (int child; cli_take_number(&rest, &child) && child > 1;)
+            kill(child, SIGKILL);
+        if (!list || (waitpid(-1, NULL, 0) < 0 && errno != EINTR))
+            return;
+    }
+}
+
+/* ---- Waiting ------------------------------------------------------------------------------ */
+
+static bool program_has_ended(const supervisor *here, int *status)
+{
+    pid_t ended;
+    while ((ended = waitpid(-1, status, WNOHANG)) > 0)
+        if (ended == here->program)
+            return true;
+    return false;
+}
+
+/* Signals go to the process group, as a terminal's and mpirun's do; here they are blocked. */
+static void obey(supervisor *here)
+{
+    char text[CLI_LINE_BYTES];
+    cli_line_state state;
+    int number;
+    while ((state = cli_line_take(&here->line, text)) == CLI_LINE_TEXT)
+        if (cli_line_number(text, "signal", &number))
+            kill(0, number);
+    if (state == CLI_LINE_CLOSED)
+        cli_line_close(&here->line);
+}
+
+/* True where mpirun is gone. */
+static bool read_signals(const supervisor *here)
+{
+    struct signalfd_siginfo got;
+    bool orphaned = false;
+    while (read(here->signals, &got, sizeof got) == sizeof got)
+        orphaned |= (int)got.ssi_signo == PARENT_DIED;
+    return orphaned;
+}
+
+/* Until the program has ended: by itself, or because the launcher or mpirun is gone. */
+static int wait_for_program(supervisor *here)
+{
+    int status, patience = -1;
+    while (!program_has_ended(here, &status)) {
+        struct pollfd polled[] = {{.fd = here->signals, .events = POLLIN},
+                                  {.fd = here->line.fd, .events = POLLIN}};
+        int count = poll(polled, 2, patience);
+        if (count == 0)
+            kill(here->program, SIGKILL);
+        bool orphaned = read_signals(here);
+        if (here->line.fd >= 0 && polled[1].revents)
+            obey(here);
+        if (patience < 0 && (orphaned || here->line.fd < 0)) {
+            kill(0, SIGTERM);
+            patience = END_MS;
+        }
+    }
+    return status;
+}
+
+/* Until the launcher hangs up. False if it did not. */
+static bool wait_for_release(supervisor *here)
+{
+    while (here->line.fd >= 0) {
+        struct pollfd one = {.fd = here->line.fd, .events = POLLIN};
+        int count = poll(&one, 1, RELEASE_MS);
+        if (count == 0 || (count < 0 && errno != EINTR))
+            return false;
+        obey(here);
+    }
+    return true;
+}
+
+/* ---- The command -------------------------------------------------------------------------- */
+
+static sl_status prepare(supervisor *here)
+{
+    sigset_t blocked;
+    sigemptyset(&blocked);
+    const int numbers[] = {PARENT_DIED, SIGCHLD, SIGHUP,  SIGINT,
+                           SIGTERM,     SIGUSR1, SIGUSR2, SIGCONT};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        sigaddset(&blocked, numbers[i]);
+    sigprocmask(SIG_BLOCK, &blocked, &here->mask_before);
+    if (getpgrp() != getpid())
+        setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, PARENT_DIED);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    here->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (here->signals < 0)
+        return sl_error(SL_ERR_IO, "signals cannot be read: %s", strerror(errno));
+    return SL_OK;
+}
+
+/* The exit status for mpirun: 0 where the launcher hangs up, for then mpirun's own measures against
+ * a failed rank would only take time. */
+static int run_program(supervisor *here, char **command)
+{
+    int status = 0;
+    start_program(here, command);
+    if (here->start_error) {
+        cli_line_send(&here->line, "errno %d", here->start_error);
+        return wait_for_release(here) ? 0 : NOT_STARTED;
+    }
+    status = wait_for_program(here);
+    end_children();
+    if (WIFSIGNALED(status))
+        cli_line_send(&here->line, "signal %d", WTERMSIG(status));
+    else
+        cli_line_send(&here->line, "exit %d", WEXITSTATUS(status));
+    if (status == 0 || wait_for_release(here))
+        return 0;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+int cmd_launch_rank(int argc, char **argv)
+{
+    supervisor here = {.line = {.fd = -1}, .signals = -1};
+    sl_launch_info info;
+    const char *launcher = getenv(CLI_LAUNCHER_VARIABLE);
+    if (argc < 2 || !launcher)
+        cli_refuse("launch-rank is for sluice launch to call", NULL);
+    sl_status status = prepare(&here);
+    if (status == SL_OK)
+        status = take_names(&info);
+    if (status == SL_OK)
+        status = cli_launcher_call(launcher, info.rank, &here.line);
+    if (status != SL_OK)
+        return cli_finish(status);
+    unsetenv(CLI_LAUNCHER_VARIABLE);
+    int result = run_program(&here, argv + 1);
+    cli_line_close(&here.line);
+    close(here.signals);
+    return result;
+}

@@ -1,0 +1,398 @@
+/* The program `sluice launch`, run as a user does: shell scripts are what it starts. */
+#include "io/scratch.h"
+#include "support/program.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <time.h>
+
+/* Every rank leaves its process number in a file; what it is to do follows. */
+static const char head[] = "cd \"$(dirname \"$0\")\" || exit 99\n"
+                           "echo $$ >pid.$RANK.$TORCHELASTIC_RESTART_COUNT\n"
+                           "all() { while [ $(ls $1.* | wc -l) != $WORLD_SIZE ]; do sleep 0.01; "
+                           "done; }\n"
+                           "see_end() {\n"
+                           "    until [ -s pid.$1.0 ]; do sleep 0.01; done\n"
+                           "    while [ -d /proc/$(cat pid.$1.0) ]; do sleep 0.01; done\n"
+                           "    sleep 0.5\n"
+                           "}\n";
+
+/* The process that called mpirun: the shell's parent's parent's parent. */
+static const char find_launcher[] = "parent() { read -r _ _ _ p _ </proc/$1/stat; echo $p; }\n"
+                                    "launcher=$(parent $(parent $(parent $$)))\n";
+
+static void write_script(scratch *in, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+static void write_script(scratch *in, const char *format, ...)
+{
+    FILE *file = fopen(scratch_path(in, "job.sh"), "w");
+    va_list values;
+    assert_non_null(file);
+    fputs(head, file);
+    va_start(values, format);
+    vfprintf(file, format, values);
+    va_end(values);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* Runs `sluice launch OPTIONS sh job.sh`. */
+static void launch(program_run *to, scratch *in, const char *options)
+{
+    program_start(to, "launch %s sh %s/job.sh", options, in->directory);
+}
+
+/* A zombie waits for its parent to hear of it, and runs no more. */
+static bool is_running(int process)
+{
+    char path[64], text[256];
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    bool read = fgets(text, sizeof text, file) != NULL;
+    fclose(file);
+    const char *state = read ? strstr(text, ") ") : NULL;
+    return state && state[2] != 'Z' && state[2] != 'X';
+}
+
+/* Fails the test unless `count` processes left their numbers, and none of them is there. */
+static void check_all_ended(scratch *in, int count)
+{
+    int found = 0;
+    DIR *open = opendir(in->directory);
+    assert_non_null(open);
+    for (struct dirent *entry; (entry = readdir(open));) {
+        char text[32] = "";
+        if (strncmp(entry->d_name, "pid.", 4) != 0)
+            continue;
+        found++;
+        read_file(scratch_path(in, entry->d_name), text, sizeof text - 1);
+        if (is_running(atoi(text)))
+            fail_msg("%s: process %s is still there", entry->d_name, text);
+    }
+    closedir(open);
+    assert_int_equal(found, count);
+}
+
+/* ---- Ranks -------------------------------------------------------------------------------- */
+
+static void ranks_have_torchruns_names(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "echo rank $RANK/$WORLD_SIZE, here $LOCAL_RANK/$LOCAL_WORLD_SIZE, attempt "
+                     "$TORCHELASTIC_RESTART_COUNT of $TORCHELASTIC_MAX_RESTARTS\n");
+    setenv("RANK", "9", 1); /* of another job, in which this one is started */
+    program_succeed(&run, "launch -n 3 --max-restarts 4 sh %s/job.sh", in->directory);
+    unsetenv("RANK");
+    check_line(run.out, "^rank 0/3, here 0/3, attempt 0 of 4$");
+    check_line(run.out, "^rank 1/3, here 1/3, attempt 0 of 4$");
+    check_line(run.out, "^rank 2/3, here 2/3, attempt 0 of 4$");
+    check_all_ended(in, 3);
+}
+
+static void arguments_reach_the_program_as_they_are(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "for word; do echo \"<$word>\"; done\n");
+    program_succeed(&run, "launch -n 1 sh %s/job.sh -n --hosts a$b '' *", in->directory);
+    assert_string_equal(run.out, "<-n>\n<--hosts>\n<a b>\n<>\n<*>\n");
+}
+
+static void host_file_places_more_processes_than_slots(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "echo rank $RANK\n");
+    write_file(scratch_path(in, "hosts"), "localhost slots=1\n", 18);
+    program_succeed(&run, "launch -n 2 --hosts %s/hosts sh %s/job.sh", in->directory,
+                    in->directory);
+    check_line(run.out, "^rank 0$");
+    check_line(run.out, "^rank 1$");
+}
+
+/* ---- Failures ----------------------------------------------------------------------------- */
+
+static void first_failure_is_named_and_its_status_returned(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "[ $RANK = 1 ] && exit 7\n"
+                     "see_end 1; exit 3\n");
+    launch(&run, in, "-n 3");
+    check_refused(&run, 7, "rank 1 on ");
+    check_text(run.err, " ended with exit status 7\n");
+    check_all_ended(in, 3);
+}
+
+static void survivors_may_say_what_they_noticed(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "[ $RANK = 1 ] && { all pid; kill -9 $$; }\n"
+                     "see_end 1; echo rank $RANK noticed; exit 1\n");
+    launch(&run, in, "-n 3");
+    assert_int_equal(run.status, 128 + SIGKILL);
+    check_line(run.out, "^rank 0 noticed$");
+    check_line(run.out, "^rank 2 noticed$");
+    check_line(run.err, "^sluice: rank 1 on [^ ]+ was killed by signal 9 \\(Killed\\)$");
+    check_all_ended(in, 3);
+}
+
+static void survivors_that_go_on_are_ended(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "all pid\n"
+                     "[ $RANK = 0 ] && exit 5\n"
+                     "trap '' TERM\n"
+                     "while :; do sleep 1; done\n");
+    launch(&run, in, "-n 2 --grace 0.1");
+    check_refused(&run, 5, "rank 0 on ");
+    check_all_ended(in, 2);
+}
+
+static void what_a_program_leaves_behind_is_ended(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "setsid sleep 300 & echo $! >pid.left.$RANK\n");
+    launch(&run, in, "-n 2");
+    assert_int_equal(run.status, 0);
+    check_all_ended(in, 4);
+}
+
+static void program_that_is_none_is_not_started_again(void **state)
+{
+    (void)state;
+    program_run run;
+    program_start(&run, "launch -n 2 --max-restarts 3 ./there-is-no-such-program");
+    check_refused(&run, 127, "the program cannot be started: No such file or directory");
+    check_text(run.err, "attempt 1 of 4: rank ");
+}
+
+/* ---- Restarts ----------------------------------------------------------------------------- */
+
+static void failed_job_is_started_again(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "[ $TORCHELASTIC_RESTART_COUNT = 2 ] && exec echo done\n"
+                     "[ $RANK = 0 ] && exec sleep 60\n"
+                     "while [ ! -s pid.0.$TORCHELASTIC_RESTART_COUNT ]; do sleep 0.01; done\n"
+                     "exit 4\n");
+    launch(&run, in, "-n 2 --max-restarts 5 --grace 0");
+    assert_int_equal(run.status, 0);
+    assert_string_equal(run.out, "done\ndone\n");
+    check_line(run.err, "^sluice: attempt 1 of 6: rank 1 on .* status 4; starting again$");
+    check_line(run.err, "^sluice: attempt 2 of 6: rank 1 on .* status 4; starting again$");
+    check_without(run.err, "attempt 3");
+    check_all_ended(in, 6);
+}
+
+static void restarts_end(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "exit 6\n");
+    launch(&run, in, "-n 1 --max-restarts 1");
+    assert_int_equal(run.status, 6);
+    check_line(run.err, "^sluice: attempt 1 of 2: rank 0 on .* status 6; starting again$");
+    check_line(run.err, "^sluice: attempt 2 of 2: rank 0 on .* status 6$");
+    check_all_ended(in, 2);
+}
+
+/* ---- Signals ------------------------------------------------------------------------------ */
+
+static void signals_reach_every_rank(void **state)
+{
+    static const char *const names[] = {"INT", "TERM", "HUP"};
+    scratch *in = *state;
+    program_run run;
+    for (int i = 0; i < 3; i++) {
+        write_script(in,
+                     "%strap 'echo rank $RANK got %s; exit 0' %s\n"
+                     "touch ready.$RANK\n"
+                     "[ $RANK = 0 ] && { all ready; kill -%s $launcher; }\n"
+                     "while :; do sleep 0.01; done\n",
+                     find_launcher, names[i], names[i], names[i]);
+        launch(&run, in, "-n 2 --max-restarts 3");
+        assert_int_equal(run.status, 0); /* as the programs ended */
+        for (int rank = 0; rank < 2; rank++) {
+            char line[64];
+            snprintf(line, sizeof line, "^rank %d got %s$", rank, names[i]);
+            check_line(run.out, line);
+        }
+        check_all_ended(in, 2);
+        scratch_entries(in, 1);
+    }
+}
+
+static void job_ended_by_a_signal_is_not_started_again(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%stouch ready.$RANK\n"
+                 "[ $RANK = 0 ] && { all ready; kill -TERM $launcher; }\n"
+                 "while :; do sleep 0.01; done\n",
+                 find_launcher);
+    launch(&run, in, "-n 2 --max-restarts 3");
+    check_refused(&run, 128 + SIGTERM, " was killed by signal 15 (Terminated)\n");
+    check_text(run.err, "attempt 1 of 4: rank ");
+    check_all_ended(in, 2);
+}
+
+static void second_signal_ends_programs_that_ignore_the_first(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%strap '' TERM\n"
+                 "trap 'touch got.$RANK' INT\n"
+                 "touch ready.$RANK\n"
+                 "[ $RANK = 0 ] && { all ready; kill -INT $launcher; all got; kill -INT "
+                 "$launcher; }\n"
+                 "while :; do sleep 0.01; done\n",
+                 find_launcher);
+    launch(&run, in, "-n 2 --grace 100");
+    assert_int_not_equal(run.status, 0);
+    check_all_ended(in, 2);
+}
+
+static void programs_end_when_their_launcher_is_killed(void **state)
+{
+    enum { POLLS = 1000 };
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%strap 'touch told.$RANK; exit 1' TERM\n"
+                 "touch ready.$RANK\n"
+                 "[ $RANK = 0 ] && { all ready; kill -KILL $launcher; }\n"
+                 "while :; do sleep 0.01; done\n",
+                 find_launcher);
+    launch(&run, in, "-n 2");
+    assert_int_equal(run.status, -1);
+    for (int poll = 0; poll < POLLS; poll++) { /* nobody is left to wait for them */
+        if (access(scratch_path(in, "told.0"), F_OK) == 0 &&
+            access(scratch_path(in, "told.1"), F_OK) == 0)
+            break;
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+    assert_int_equal(access(scratch_path(in, "told.0"), F_OK), 0);
+    assert_int_equal(access(scratch_path(in, "told.1"), F_OK), 0);
+    nanosleep(&(struct timespec){0, 100000000}, NULL);
+    check_all_ended(in, 2);
+}
+
+/* ---- What is refused ---------------------------------------------------------------------- */
+
+static void bad_command_line_is_one_sentence(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *words, *sentence;
+    } cases[] = {
+        {"launch", "launch needs a program to start\n"},
+        {"launch -n 2", "launch needs a program to start\n"},
+        {"launch true", "launch needs -n N, the number of processes\n"},
+        {"launch -n 0 true", "--nproc must be a whole number from 1 to 4096, got \"0\"\n"},
+        {"launch --nproc two true", "--nproc must be a whole number from 1 to 4096, got \"two\"\n"},
+        {"launch -n 2 --hosts /no/file true",
+         "--hosts must name a file (No such file or directory), got \"/no/file\"\n"},
+        {"launch -n 2 --max-restarts -1 true", "--max-restarts must be a whole number from 0"},
+        {"launch -n 2 --grace soon true", "--grace must be a number from 0, got \"soon\"\n"},
+        {"launch -n 2 -x =1 true", "--export must be NAME or NAME=VALUE, got \"=1\"\n"},
+        {"launch -n 2 echo a : b", "an argument that is a single colon\n"},
+        {"launch --hostfile a -n 2 true", "there is no such option (see sluice launch --help)"},
+        {"launch-rank true", "launch-rank is for sluice launch to call\n"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        program_run run;
+        program_start(&run, "%s", cases[i].words);
+        check_refused(&run, 2, cases[i].sentence);
+    }
+}
+
+static void mpirun_that_is_missing_or_another_is_named(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char before[4096];
+    snprintf(before, sizeof before, "%s", getenv("PATH"));
+    setenv("PATH", in->directory, 1);
+    program_start(&run, "launch -n 2 true");
+    check_refused(&run, 1, "there is no mpirun on PATH that runs: install Open MPI");
+    const char *path = scratch_path(in, "mpirun");
+    static const char script[] = "#!/bin/sh\necho HYDRA build details:\n";
+    write_file(path, script, sizeof script - 1);
+    assert_int_equal(chmod(path, 0700), 0);
+    program_start(&run, "launch -n 2 true");
+    setenv("PATH", before, 1);
+    check_refused(&run, 1, "must be Open MPI's, and this one says \"HYDRA build details:\"\n");
+}
+
+static void rank_without_its_launcher_says_so(void **state)
+{
+    (void)state;
+    program_run run;
+    setenv("OMPI_COMM_WORLD_RANK", "1", 1);
+    setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
+    setenv("SLUICE_LAUNCHER", "token 1 127.0.0.1", 1);
+    program_start(&run, "launch-rank true");
+    check_refused(&run, 1, "rank 1 on ");
+    check_text(run.err, " cannot reach its launcher by TCP\n");
+    unsetenv("OMPI_COMM_WORLD_RANK");
+    unsetenv("OMPI_COMM_WORLD_SIZE");
+    unsetenv("SLUICE_LAUNCHER");
+}
+
+static int test_jobs(void)
+{
+    const struct CMUnitTest with_mpirun[] = {
+        cmocka_unit_test_setup_teardown(ranks_have_torchruns_names, scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(arguments_reach_the_program_as_they_are, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(host_file_places_more_processes_than_slots, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(first_failure_is_named_and_its_status_returned,
+                                        scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(survivors_may_say_what_they_noticed, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(survivors_that_go_on_are_ended, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(what_a_program_leaves_behind_is_ended, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test(program_that_is_none_is_not_started_again),
+        cmocka_unit_test_setup_teardown(failed_job_is_started_again, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(restarts_end, scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(signals_reach_every_rank, scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(job_ended_by_a_signal_is_not_started_again, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(second_signal_ends_programs_that_ignore_the_first,
+                                        scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(programs_end_when_their_launcher_is_killed, scratch_create,
+                                        scratch_remove),
+    };
+    if (system("mpirun --version >/dev/null 2>&1") != 0) {
+        print_message("skipped: there is no mpirun\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(with_mpirun, NULL, NULL);
+}
+
+int main(void)
+{
+    if (!program_exists())
+        return 77;
+    const struct CMUnitTest without_mpirun[] = {
+        cmocka_unit_test(bad_command_line_is_one_sentence),
+        cmocka_unit_test_setup_teardown(mpirun_that_is_missing_or_another_is_named, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test(rank_without_its_launcher_says_so),
+    };
+    int failed = cmocka_run_group_tests(without_mpirun, NULL, NULL);
+    return failed ? failed : test_jobs();
+}
