@@ -147,12 +147,12 @@ static void parse_balance(const char *text, sl_train_options *to)
 static void parse_betas(const char *text, sl_optimizer_options *to)
 {
     char first[32];
-    const char *comma = strchr(text, ',');
-    if (!comma || (size_t)(comma - text) >= sizeof first)
+    size_t length = strcspn(text, ",");
+    if (text[length] != ',' || length >= sizeof first)
         cli_refuse("--betas must be two numbers such as 0.9,0.999", text);
-    snprintf(first, sizeof first, "%.*s", (int)(comma - text), text);
+    snprintf(first, sizeof first, "%.*s", (int)length, text);
     to->beta1 = (float)cli_parse_real("betas", first);
-    to->beta2 = (float)cli_parse_real("betas", comma + 1);
+    to->beta2 = (float)cli_parse_real("betas", text + length + 1);
 }
 
 static int parse_int(const char *name, const char *text, int64_t lowest)

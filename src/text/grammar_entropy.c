@@ -106,10 +106,11 @@ static sl_status state_shares(const sli_grammar *grammar, double *shares)
 sl_status sli_grammar_entropy_rate(const sli_grammar *grammar, double *out)
 {
     size_t count = (size_t)grammar->state_count;
-    double *shares = calloc(2 * count, sizeof *shares), *one = shares + count;
+    double *shares = calloc(2 * count, sizeof *shares);
     *out = 0;
     if (!shares)
         return sl_error(SL_ERR_MEMORY, "no memory for the grammar's states");
+    double *one = shares + count;
     sl_status status = state_shares(grammar, shares);
     for (size_t i = 0; status == SL_OK && i < count; i++) {
         one[i] = 1;

@@ -16,7 +16,9 @@ fail() {
 }
 
 # The script's own array `train`, with its results in our directory.
+# shellcheck disable=SC2034 # the array names it
 result=$scratch
+train=()
 eval "$(sed -n '/^train=(/,/)$/p' "$SLUICE_SOURCE_DIR/scripts/demo")"
 [ "${#train[@]}" -gt 0 ] || fail "scripts/demo has no array train"
 

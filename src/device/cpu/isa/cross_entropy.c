@@ -26,7 +26,7 @@ static double exponentials(int64_t count, float *x, float shift, bool keep)
     for (int64_t start = 0; start < count; start += CHUNK) {
         int64_t part = smaller(count - start, CHUNK);
         const float *from = x + start;
-        float *to = keep ? x + start : apart;
+        float *to = keep ? x + start : apart; /* cppcheck-suppress legacyUninitvar */
         SLI_ELEMENTWISE
         for (int64_t i = 0; i < part; i++)
             to[i] = exp_f32(from[i] - shift);
