@@ -7,6 +7,7 @@
  * `loss.K.A.R`, and from rank 0 `grad.NAME` after the first step's exchange, `norm.K`, and
  * `value.NAME` after the last step. Fails unless all ranks have rank 0's values, bit for bit, at
  * the end. */
+#include "driver_options.h"
 #include "records.h"
 
 #include "sluice/ddp.h"
@@ -21,35 +22,15 @@ enum { MAX_STAGES = 4 };
 
 /* ---- Options ---------------------------------------------------------------------------- */
 
-static const char *text_of(char **arguments, const char *key)
-{
-    size_t length = strlen(key);
-    for (; *arguments; arguments++)
-        if (strncmp(*arguments, key, length) == 0 && (*arguments)[length] == '=')
-            return *arguments + length + 1;
-    records_check(sl_error(SL_ERR_INVALID, "option %s is missing", key));
-    return NULL;
-}
-
-static double number_of(char **arguments, const char *key)
-{
-    const char *text = text_of(arguments, key);
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end)
-        records_check(sl_error(SL_ERR_INVALID, "option %s is not a number: %s", key, text));
-    return value;
-}
-
 static sl_model_options model_options(char **o)
 {
     return (sl_model_options){
-        .ntokens = (int64_t)number_of(o, "ntokens"),
-        .emsize = (int64_t)number_of(o, "emsize"),
-        .nhid = (int64_t)number_of(o, "nhid"),
-        .nlayers = (int64_t)number_of(o, "nlayers"),
-        .nhead = (int64_t)number_of(o, "nhead"),
-        .pre_norm = number_of(o, "pre_norm") != 0,
+        .ntokens = option_count(o, "ntokens"),
+        .emsize = option_count(o, "emsize"),
+        .nhid = option_count(o, "nhid"),
+        .nlayers = option_count(o, "nlayers"),
+        .nhead = option_count(o, "nhead"),
+        .pre_norm = option_number(o, "pre_norm") != 0,
     };
 }
 
@@ -79,15 +60,15 @@ static void open_replica(replica *at)
     const sl_model_options of_model = model_options(o);
     const sl_optimizer_options of_optimizer = {.kind = SL_OPTIMIZER_SGD, .momentum = 0.9f};
     sl_pipe_options options = {
-        .stages = (int)number_of(o, "stages"),
+        .stages = (int)option_number(o, "stages"),
         .devices = at->devices,
-        .chunks = (int)number_of(o, "chunks"),
+        .chunks = (int)option_number(o, "chunks"),
         .seed = (uint64_t)rank,
-        .first_bucket_bytes = (int64_t)number_of(o, "bucket_bytes"),
-        .bucket_bytes = (int64_t)number_of(o, "bucket_bytes"),
+        .first_bucket_bytes = option_count(o, "bucket_bytes"),
+        .bucket_bytes = option_count(o, "bucket_bytes"),
     };
-    records_check(sl_checkpoint_parse(text_of(o, "checkpoint"), &options.checkpoint));
-    records_check(sl_schedule_kind_parse(text_of(o, "schedule"), &options.schedule));
+    records_check(sl_checkpoint_parse(option_text(o, "checkpoint"), &options.checkpoint));
+    records_check(sl_schedule_kind_parse(option_text(o, "schedule"), &options.schedule));
     for (int s = 0; s < options.stages; s++)
         records_check(sl_device_create_cpu(1, &at->devices[s]));
     records_check(sl_transformer_lm_create(&of_model, &at->model));
@@ -190,7 +171,7 @@ static void train_on(replica *at, int step, int accumulation)
 static void train_step(replica *at, int step)
 {
     char **o = at->job->options, name[RECORD_NAME_BYTES];
-    int accumulations = (int)number_of(o, "accumulate");
+    int accumulations = (int)option_number(o, "accumulate");
     double norm;
     sl_pipe_zero_grad(at->pipe);
     for (int a = 0; a < accumulations; a++) {
@@ -203,7 +184,8 @@ static void train_step(replica *at, int step)
         for_each_parameter(at, write_grad);
     pthread_mutex_unlock(at->job->output);
     records_check(sli_update_norm(at->update, &norm));
-    records_check(sli_update_apply(at->update, number_of(o, "lr"), norm, number_of(o, "clip")));
+    records_check(
+        sli_update_apply(at->update, option_number(o, "lr"), norm, option_number(o, "clip")));
     snprintf(name, sizeof name, "norm.%d", step);
     if (first)
         write_number(at, name, norm);
@@ -216,7 +198,7 @@ static sl_status run_rank(sl_group *group, void *arg)
     if (sl_group_rank(group) == 0)
         for_each_parameter(&at, set_value);
     records_check(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at.pipe}, &at.ddp));
-    int steps = (int)number_of(at.job->options, "steps");
+    int steps = (int)option_number(at.job->options, "steps");
     for (int step = 0; step < steps; step++)
         train_step(&at, step);
     for_each_parameter(&at, check_same_value);
@@ -233,7 +215,7 @@ int main(int argc, char **argv)
     pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
     job shared = {argv + 1, &given, &output};
     records_read(stdin, &given);
-    records_check(sl_spawn(run_rank, &shared, (int)number_of(argv + 1, "ranks"), NULL));
+    records_check(sl_spawn(run_rank, &shared, (int)option_number(argv + 1, "ranks"), NULL));
     records_free(&given);
     return 0;
 }

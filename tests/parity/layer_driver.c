@@ -5,6 +5,7 @@
  * Reads `in`, a parameter under each name that it should not initialize itself, and `grad_out` (or
  * `targets`, for a layer that cross entropy takes over). Writes `out` (or `row_losses`), `grad_in`,
  * and `grad.NAME` of each trained parameter or `value.NAME` of each other. */
+#include "driver_options.h"
 #include "records.h"
 
 #include "sluice/layers.h"
@@ -14,26 +15,6 @@
 #include <string.h>
 
 /* ---- Options ---------------------------------------------------------------------------- */
-
-static const char *option_text(char **arguments, const char *key)
-{
-    size_t length = strlen(key);
-    for (; *arguments; arguments++)
-        if (strncmp(*arguments, key, length) == 0 && (*arguments)[length] == '=')
-            return *arguments + length + 1;
-    records_check(sl_error(SL_ERR_INVALID, "option %s is missing", key));
-    return NULL;
-}
-
-static int64_t option(char **arguments, const char *key)
-{
-    const char *text = option_text(arguments, key);
-    char *end;
-    long long value = strtoll(text, &end, 10);
-    if (end == text || *end)
-        records_check(sl_error(SL_ERR_INVALID, "option %s is not a number: %s", key, text));
-    return value;
-}
 
 static sl_mask mask_option(char **arguments)
 {
@@ -48,40 +29,41 @@ static sl_activation activation_option(char **arguments)
 
 static sl_status create_encoder_layer(char **o, sl_module **out)
 {
-    sl_encoder_layer_options options = {.width = option(o, "width"),
-                                        .heads = option(o, "heads"),
-                                        .feed_forward = option(o, "feed_forward"),
+    sl_encoder_layer_options options = {.width = option_count(o, "width"),
+                                        .heads = option_count(o, "heads"),
+                                        .feed_forward = option_count(o, "feed_forward"),
                                         .mask = mask_option(o),
                                         .activation = activation_option(o),
-                                        .pre_norm = option(o, "pre_norm")};
+                                        .pre_norm = option_count(o, "pre_norm")};
     return sl_encoder_layer_create(&options, out);
 }
 
 static sl_status create_embedding(char **o, sl_module **out)
 {
-    sl_embedding_options options = {.ntokens = option(o, "ntokens"),
-                                    .width = option(o, "width"),
-                                    .max_len = option(o, "max_len")};
+    sl_embedding_options options = {.ntokens = option_count(o, "ntokens"),
+                                    .width = option_count(o, "width"),
+                                    .max_len = option_count(o, "max_len")};
     return sl_embedding_create(&options, out);
 }
 
 static sl_status create(const char *kind, char **o, sl_module **out)
 {
     if (strcmp(kind, "linear") == 0)
-        return sl_linear_create(option(o, "in"), option(o, "out"), option(o, "no_bias"), out);
+        return sl_linear_create(option_count(o, "in"), option_count(o, "out"),
+                                option_count(o, "no_bias"), out);
     if (strcmp(kind, "layer_norm") == 0)
-        return sl_layer_norm_create(option(o, "width"), 0.0f, out);
+        return sl_layer_norm_create(option_count(o, "width"), 0.0f, out);
     if (strcmp(kind, "activation") == 0)
         return sl_activation_create(activation_option(o), out);
     if (strcmp(kind, "self_attention") == 0)
-        return sl_self_attention_create(option(o, "width"), option(o, "heads"), 0.0f,
+        return sl_self_attention_create(option_count(o, "width"), option_count(o, "heads"), 0.0f,
                                         mask_option(o), out);
     if (strcmp(kind, "encoder_layer") == 0)
         return create_encoder_layer(o, out);
     if (strcmp(kind, "encoder") == 0)
         return create_embedding(o, out);
     if (strcmp(kind, "decoder") == 0)
-        return sl_decoder_create(option(o, "width"), option(o, "ntokens"), out);
+        return sl_decoder_create(option_count(o, "width"), option_count(o, "ntokens"), out);
     return sl_error(SL_ERR_INVALID, "unknown layer %s", kind);
 }
 

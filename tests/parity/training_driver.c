@@ -5,6 +5,7 @@
  * Reads every parameter under its name, and `ids.K`, `targets.K` of each step K. Writes `logits` of
  * the first batch before training, `loss.K` and `norm.K`, `grad.NAME` after the first step's
  * backward, and `value.NAME` after the last step. */
+#include "driver_options.h"
 #include "records.h"
 
 #include "sluice/model.h"
@@ -18,54 +19,29 @@ enum { MAX_STAGES = 8 };
 
 /* ---- Options ---------------------------------------------------------------------------- */
 
-static const char *text_of(char **arguments, const char *key)
-{
-    size_t length = strlen(key);
-    for (; *arguments; arguments++)
-        if (strncmp(*arguments, key, length) == 0 && (*arguments)[length] == '=')
-            return *arguments + length + 1;
-    records_check(sl_error(SL_ERR_INVALID, "option %s is missing", key));
-    return NULL;
-}
-
-static double number_of(char **arguments, const char *key)
-{
-    const char *text = text_of(arguments, key);
-    char *end;
-    double value = strtod(text, &end);
-    if (end == text || *end)
-        records_check(sl_error(SL_ERR_INVALID, "option %s is not a number: %s", key, text));
-    return value;
-}
-
-static bool is(char **arguments, const char *key, const char *value)
-{
-    return strcmp(text_of(arguments, key), value) == 0;
-}
-
 static sl_model_options model_options(char **o)
 {
     return (sl_model_options){
-        .ntokens = (int64_t)number_of(o, "ntokens"),
-        .emsize = (int64_t)number_of(o, "emsize"),
-        .nhid = (int64_t)number_of(o, "nhid"),
-        .nlayers = (int64_t)number_of(o, "nlayers"),
-        .nhead = (int64_t)number_of(o, "nhead"),
-        .mask = is(o, "mask", "causal") ? SL_MASK_CAUSAL : SL_MASK_NONE,
-        .activation = is(o, "activation", "relu") ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU,
-        .pre_norm = number_of(o, "pre_norm") != 0,
+        .ntokens = option_count(o, "ntokens"),
+        .emsize = option_count(o, "emsize"),
+        .nhid = option_count(o, "nhid"),
+        .nlayers = option_count(o, "nlayers"),
+        .nhead = option_count(o, "nhead"),
+        .mask = option_is(o, "mask", "causal") ? SL_MASK_CAUSAL : SL_MASK_NONE,
+        .activation = option_is(o, "activation", "relu") ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU,
+        .pre_norm = option_number(o, "pre_norm") != 0,
     };
 }
 
 static sl_optimizer_options optimizer_options(char **o)
 {
     return (sl_optimizer_options){
-        .kind = is(o, "optimizer", "sgd") ? SL_OPTIMIZER_SGD : SL_OPTIMIZER_ADAMW,
-        .momentum = (float)number_of(o, "momentum"),
-        .dampening = (float)number_of(o, "dampening"),
-        .nesterov = number_of(o, "nesterov") != 0,
-        .eps = (float)number_of(o, "eps"),
-        .weight_decay = (float)number_of(o, "weight_decay"),
+        .kind = option_is(o, "optimizer", "sgd") ? SL_OPTIMIZER_SGD : SL_OPTIMIZER_ADAMW,
+        .momentum = (float)option_number(o, "momentum"),
+        .dampening = (float)option_number(o, "dampening"),
+        .nesterov = option_number(o, "nesterov") != 0,
+        .eps = (float)option_number(o, "eps"),
+        .weight_decay = (float)option_number(o, "weight_decay"),
     };
 }
 
@@ -76,13 +52,13 @@ static sl_pipe *create_pipe(char **o, sl_module *model, sl_loss *loss, sl_device
     sl_pipe_options options = {
         .model = model,
         .loss = loss,
-        .stages = (int)number_of(o, "stages"),
+        .stages = (int)option_number(o, "stages"),
         .devices = devices,
-        .chunks = (int)number_of(o, "chunks"),
+        .chunks = (int)option_number(o, "chunks"),
         .no_init = true,
     };
-    records_check(sl_checkpoint_parse(text_of(o, "checkpoint"), &options.checkpoint));
-    records_check(sl_schedule_kind_parse(text_of(o, "schedule"), &options.schedule));
+    records_check(sl_checkpoint_parse(option_text(o, "checkpoint"), &options.checkpoint));
+    records_check(sl_schedule_kind_parse(option_text(o, "schedule"), &options.schedule));
     for (int s = 0; s < options.stages; s++)
         records_check(sl_device_create_cpu(1 + s % 2, &devices[s]));
     sl_pipe *pipe;
@@ -168,7 +144,7 @@ static void train_step(char **o, sl_pipe *pipe, sli_update *update, const record
     if (step == 0)
         for_each_parameter(pipe, write_grad, given);
     records_check(sli_update_norm(update, &norm));
-    records_check(sli_update_apply(update, number_of(o, "lr"), norm, number_of(o, "clip")));
+    records_check(sli_update_apply(update, option_number(o, "lr"), norm, option_number(o, "clip")));
     write_number("loss", step, loss);
     write_number("norm", step, norm);
     sl_tensor_destroy(&ids);
@@ -192,7 +168,7 @@ int main(int argc, char **argv)
     sl_pipe *pipe = create_pipe(o, model, loss, devices);
     for_each_parameter(pipe, set_value, &given);
     records_check(sli_update_create(pipe, &of_optimizer, NULL, &update));
-    int steps = (int)number_of(o, "steps");
+    int steps = (int)option_number(o, "steps");
     for (int step = 0; step < steps; step++)
         train_step(o, pipe, update, &given, step);
     for_each_parameter(pipe, write_value, &given);
