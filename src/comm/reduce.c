@@ -24,28 +24,25 @@ static uint16_t f32_to_bf16(float value)
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
-/* The same five loops for each type; the compiler vectorizes them. */
+/* The same five loops for each type. `to` may be `a` or `b`, but no other element depends on one
+ * that is written, so the compiler may vectorize them. */
+#define COMBINE_LOOP(EXPRESSION)                                                                   \
+    _Pragma("GCC ivdep") for (int64_t i = 0; i < count; i++) to[i] = (EXPRESSION);                 \
+    break
 #define DEFINE_COMBINE(TYPE, NAME)                                                                 \
-    static void combine_##NAME(sl_reduce_op op, TYPE *total, const TYPE *next, int64_t count)      \
+    static void combine_##NAME(sl_reduce_op op, TYPE *to, const TYPE *a, const TYPE *b,            \
+                               int64_t count)                                                      \
     {                                                                                              \
         switch (op) {                                                                              \
         case SL_REDUCE_SUM:                                                                        \
         case SL_REDUCE_AVERAGE:                                                                    \
-            for (int64_t i = 0; i < count; i++)                                                    \
-                total[i] = total[i] + next[i];                                                     \
-            break;                                                                                 \
+            COMBINE_LOOP(a[i] + b[i]);                                                             \
         case SL_REDUCE_PRODUCT:                                                                    \
-            for (int64_t i = 0; i < count; i++)                                                    \
-                total[i] = total[i] * next[i];                                                     \
-            break;                                                                                 \
+            COMBINE_LOOP(a[i] * b[i]);                                                             \
         case SL_REDUCE_MIN:                                                                        \
-            for (int64_t i = 0; i < count; i++)                                                    \
-                total[i] = next[i] < total[i] ? next[i] : total[i];                                \
-            break;                                                                                 \
+            COMBINE_LOOP(b[i] < a[i] ? b[i] : a[i]);                                               \
         case SL_REDUCE_MAX:                                                                        \
-            for (int64_t i = 0; i < count; i++)                                                    \
-                total[i] = next[i] > total[i] ? next[i] : total[i];                                \
-            break;                                                                                 \
+            COMBINE_LOOP(b[i] > a[i] ? b[i] : a[i]);                                               \
         }                                                                                          \
     }
 
@@ -62,34 +59,35 @@ static bool is_ordering(sl_reduce_op op)
     return op == SL_REDUCE_MIN || op == SL_REDUCE_MAX;
 }
 
-static void combine_block(sl_dtype dtype, sl_reduce_op op, void *total, const void *next,
+/* to = a op b. `b` is as it was given, which for bf16 is narrower than `to` and `a`. */
+static void combine_block(sl_dtype dtype, sl_reduce_op op, void *to, const void *a, const void *b,
                           int64_t count)
 {
     switch (dtype) {
     case SL_F32:
-        combine_f32(op, total, next, count);
+        combine_f32(op, to, a, b, count);
         break;
     case SL_F64:
-        combine_f64(op, total, next, count);
+        combine_f64(op, to, a, b, count);
         break;
     case SL_I32:
         if (is_ordering(op))
-            combine_i32_ordered(op, total, next, count);
+            combine_i32_ordered(op, to, a, b, count);
         else
-            combine_u32(op, total, next, count);
+            combine_u32(op, to, a, b, count);
         break;
     case SL_I64:
         if (is_ordering(op))
-            combine_i64_ordered(op, total, next, count);
+            combine_i64_ordered(op, to, a, b, count);
         else
-            combine_u64(op, total, next, count);
+            combine_u64(op, to, a, b, count);
         break;
     case SL_BF16: {
         float wide[BLOCK];
-        const uint16_t *narrow = next;
+        const uint16_t *narrow = b;
         for (int64_t i = 0; i < count; i++)
             wide[i] = bf16_to_f32(narrow[i]);
-        combine_f32(op, total, wide, count);
+        combine_f32(op, to, a, wide, count);
         break;
     }
     }
@@ -109,6 +107,36 @@ static void scale_block(sl_dtype dtype, void *total, int64_t count, int sources)
     }
 }
 
+/* One block, bf16 having become f32 in `total`; what the first sources give goes there too. */
+static void reduce_block(sl_dtype dtype, sl_reduce_op op, const void *const *sources,
+                         int source_count, size_t offset, int64_t count, void *total, void *out)
+{
+    const char *so_far = (const char *)sources[0] + offset;
+    size_t bytes = (size_t)count * sl_dtype_bytes(dtype);
+    bool is_last_in_total = dtype == SL_BF16 || op == SL_REDUCE_AVERAGE;
+    if (dtype == SL_BF16) {
+        for (int64_t i = 0; i < count; i++)
+            ((float *)total)[i] = bf16_to_f32(((const uint16_t *)(const void *)so_far)[i]);
+        so_far = total;
+    }
+    for (int s = 1; s < source_count; s++) {
+        void *to = s == source_count - 1 && !is_last_in_total ? out : total;
+        combine_block(dtype, op, to, so_far, (const char *)sources[s] + offset, count);
+        so_far = to;
+    }
+    if (op == SL_REDUCE_AVERAGE) {
+        if (so_far != total)
+            memcpy(total, so_far, bytes);
+        scale_block(dtype, total, count, source_count);
+        so_far = total;
+    }
+    if (dtype == SL_BF16)
+        for (int64_t i = 0; i < count; i++)
+            ((uint16_t *)out)[i] = f32_to_bf16(((const float *)(const void *)so_far)[i]);
+    else if (so_far != out)
+        memcpy(out, so_far, bytes);
+}
+
 void sli_reduce(sl_dtype dtype, sl_reduce_op op, const void *const *sources, int source_count,
                 int64_t start, int64_t count, void *out)
 {
@@ -121,23 +149,7 @@ void sli_reduce(sl_dtype dtype, sl_reduce_op op, const void *const *sources, int
     } total;
     for (int64_t done = 0; done < count; done += BLOCK) {
         int64_t length = count - done < BLOCK ? count - done : BLOCK;
-        size_t offset = (size_t)(start + done) * size;
-        if (dtype == SL_BF16) {
-            const uint16_t *first = (const uint16_t *)((const char *)sources[0] + offset);
-            for (int64_t i = 0; i < length; i++)
-                total.f32[i] = bf16_to_f32(first[i]);
-        } else {
-            memcpy(&total, (const char *)sources[0] + offset, (size_t)length * size);
-        }
-        for (int s = 1; s < source_count; s++)
-            combine_block(dtype, op, &total, (const char *)sources[s] + offset, length);
-        if (op == SL_REDUCE_AVERAGE)
-            scale_block(dtype, &total, length, source_count);
-        char *to = (char *)out + (size_t)done * size;
-        if (dtype == SL_BF16)
-            for (int64_t i = 0; i < length; i++)
-                ((uint16_t *)to)[i] = f32_to_bf16(total.f32[i]);
-        else
-            memcpy(to, &total, (size_t)length * size);
+        reduce_block(dtype, op, sources, source_count, (size_t)(start + done) * size, length,
+                     &total, (char *)out + (size_t)done * size);
     }
 }

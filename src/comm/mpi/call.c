@@ -17,8 +17,7 @@ enum { EAGER_POLLS = 500, YIELDING_POLLS = 5000, SLEEP_NS = 20000, LOOKS = 64 };
 
 sli_call sli_call_begin(sl_group *group, const sli_operation *operation)
 {
-    double now = sli_clock_seconds();
-    return (sli_call){group, group->state, operation, now, now + group->options.timeout_seconds, 0};
+    return (sli_call){.group = group, .state = group->state, .operation = operation};
 }
 
 sl_status sli_call_reserve(sli_call *call, int count)
@@ -101,6 +100,15 @@ void sli_rest(int polls)
         sched_yield();
 }
 
+/* The clock is first read when there is time for it. */
+bool sli_call_is_late(sli_call *call)
+{
+    double now = sli_clock_seconds();
+    if (call->deadline == 0)
+        call->deadline = now + call->group->options.timeout_seconds;
+    return now > call->deadline;
+}
+
 sl_status sli_call_idle(sli_call *call)
 {
     sli_mpi_group *state = call->state;
@@ -110,7 +118,7 @@ sl_status sli_call_idle(sli_call *call)
     SL_TRY(usable(call));
     if (atomic_load_explicit(&state->member.alarm, memory_order_relaxed))
         SL_TRY(sli_watch_check(state->session->watch, &state->member, call->operation));
-    if (sli_clock_seconds() > call->deadline)
+    if (sli_call_is_late(call))
         return sli_watch_late(state->session->watch, &state->member, call->operation,
                               call->group->options.timeout_seconds);
     sli_rest(call->idle);

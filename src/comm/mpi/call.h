@@ -41,8 +41,8 @@ typedef struct sli_call {
     sl_group *group;
     sli_mpi_group *state;
     const sli_operation *operation; /* NULL: the group is being made */
-    double started, deadline;
-    int idle; /* polls since something last happened */
+    double deadline;                /* 0: not set yet */
+    int idle;                       /* polls since something last happened */
 } sli_call;
 
 sli_call sli_call_begin(sl_group *group, const sli_operation *operation);
@@ -63,6 +63,9 @@ sl_status sli_call_wait_all(sli_call *call, int count);
 
 /* To be called whenever a poll found nothing: rests a little, and fails when waiting is over. */
 sl_status sli_call_idle(sli_call *call);
+
+/* Is the time limit over? It begins with the first question. */
+bool sli_call_is_late(sli_call *call);
 
 /* Rests after so many polls without a result. */
 void sli_rest(int polls);

@@ -2,8 +2,6 @@
  * copied when it is sent, since a send never waits for the receiver. */
 #include "comm/mpi/message.h"
 
-#include "core/clock.h"
-
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -109,7 +107,7 @@ void sli_mpi_flush(sl_group *group)
         reap(state);
         if (!someone_may_come(state) || atomic_load(&state->session->unusable) ||
             sli_watch_status(state->session->watch, &state->member) != SL_OK ||
-            sli_clock_seconds() > call.deadline)
+            sli_call_is_late(&call))
             break;
         sli_rest(polls);
     }
@@ -147,7 +145,7 @@ static sl_status keep_waiting(sli_call *call, const sli_message *message)
     SL_TRY(sli_watch_status(state->session->watch, &state->member));
     if (atomic_load(&state->session->unusable))
         return sl_error(SL_ERR_CANCELLED, "recv: this process cannot use MPI any more");
-    if (sli_clock_seconds() > call->deadline)
+    if (sli_call_is_late(call))
         return sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from rank %d within %g s",
                         message->tag, message->peer, call->group->options.timeout_seconds);
     sli_rest(call->idle++);

@@ -18,8 +18,8 @@
 #include <string.h>
 
 enum {
-    SMALL_BYTES = 1 << 14, /* of all ranks' data together */
-    PIECE_BYTES = 1 << 18,
+    SMALL_BYTES = 2048, /* what MPI takes at once, with room to spare */
+    PIECE_BYTES = 1 << 19,
     WINDOW = 4, /* pieces under way: */
     AHEAD = 2   /* so many are sent before they are combined, the others' results after */
 };
@@ -179,49 +179,53 @@ static sl_status in_slices(reduction *run)
     return SL_OK;
 }
 
+/* Room for `buffers` of `bytes` each, and for the pointers to them. */
+static sl_status prepare(reduction *run, int messages, size_t buffers, size_t bytes)
+{
+    void *scratch;
+    SL_TRY(sli_call_reserve(run->call, messages));
+    SL_TRY(sli_call_scratch(run->call, buffers * bytes + (size_t)run->size * sizeof(void *),
+                            &scratch));
+    run->sources = scratch;
+    run->scratch = (char *)(run->sources + run->size);
+    return SL_OK;
+}
+
 /* ---- Small data --------------------------------------------------------------------------- */
 
-static sl_status at_once(const reduction *run)
+static sl_status at_once(reduction *run)
 {
-    size_t bytes = (size_t)run->mine->count * run->element_bytes;
-    for (int i = 1; i < run->size; i++) {
-        int from = (run->rank + run->size - i) % run->size;
-        SL_TRY(sli_call_receive(run->call, slot(run, DATA_IN, from, 0), came_from(run, from, 0),
-                                bytes, from, SLI_TAG_DATA));
+    const sli_operation *mine = run->mine;
+    size_t bytes = (size_t)mine->count * run->element_bytes;
+    int slots = 0;
+    SL_TRY(prepare(run, 2 * run->size, (size_t)run->size, bytes));
+    for (int r = 0; r < run->size; r++) {
+        char *came = run->scratch + (size_t)r * bytes;
+        run->sources[r] = r == run->rank ? mine->in : came;
+        if (r != run->rank)
+            SL_TRY(sli_call_receive(run->call, slots++, came, bytes, r, SLI_TAG_DATA));
     }
-    for (int i = 1; i < run->size; i++) {
-        int to = (run->rank + i) % run->size;
-        SL_TRY(sli_call_send(run->call, slot(run, DATA_OUT, to, 0), run->mine->in, bytes, to,
+    for (int i = 1; i < run->size; i++)
+        SL_TRY(sli_call_send(run->call, slots++, mine->in, bytes, (run->rank + i) % run->size,
                              SLI_TAG_DATA));
-    }
-    SL_TRY(sli_call_wait_all(run->call, run->size * SORTS));
-    for (int r = 0; r < run->size; r++)
-        run->sources[r] = r == run->rank ? run->mine->in : came_from(run, r, 0);
-    sli_reduce(run->mine->dtype, run->mine->reduce, run->sources, run->size, 0, run->mine->count,
-               run->mine->out);
+    SL_TRY(sli_call_wait_all(run->call, slots));
+    sli_reduce(mine->dtype, mine->reduce, run->sources, run->size, 0, mine->count, mine->out);
     return SL_OK;
 }
 
 /* ---- Both --------------------------------------------------------------------------------- */
 
-static void alone(const reduction *run)
+static sl_status by_pieces(reduction *run)
 {
-    run->sources[0] = run->mine->in;
-    sli_reduce(run->mine->dtype, run->mine->reduce, run->sources, 1, 0, run->mine->count,
-               run->mine->out);
-}
-
-static sl_status prepare(reduction *run)
-{
-    size_t source_bytes = (size_t)run->size * sizeof(void *);
-    size_t piece = (size_t)run->piece * run->element_bytes;
-    void *scratch;
-    SL_TRY(sli_call_reserve(run->call, WINDOW * run->size * SORTS));
-    SL_TRY(
-        sli_call_scratch(run->call, WINDOW * (size_t)run->size * piece + source_bytes, &scratch));
-    run->scratch = scratch;
-    run->sources = (const void **)(run->scratch + WINDOW * (size_t)run->size * piece);
-    return SL_OK;
+    run->piece = PIECE_BYTES / (int64_t)run->element_bytes;
+    for (int owner = 0; owner < run->size; owner++) {
+        int64_t count = slice_start(run, owner + 1) - slice_start(run, owner);
+        int64_t pieces = (count + run->piece - 1) / run->piece;
+        run->pieces = pieces > run->pieces ? pieces : run->pieces;
+    }
+    SL_TRY(prepare(run, WINDOW * run->size * SORTS, (size_t)WINDOW * (size_t)run->size,
+                   (size_t)run->piece * run->element_bytes));
+    return in_slices(run);
 }
 
 sl_status sli_mpi_reduction(sli_call *call)
@@ -234,19 +238,11 @@ sl_status sli_mpi_reduction(sli_call *call)
                      .element_bytes = sl_dtype_bytes(mine->dtype)};
     if (mine->count == 0)
         return SL_OK;
-    run.piece = PIECE_BYTES / (int64_t)run.element_bytes;
-    for (int owner = 0; owner < run.size; owner++) {
-        int64_t count = slice_start(&run, owner + 1) - slice_start(&run, owner);
-        int64_t pieces = (count + run.piece - 1) / run.piece;
-        run.pieces = pieces > run.pieces ? pieces : run.pieces;
-    }
-    SL_TRY(prepare(&run));
     if (run.size == 1) {
-        alone(&run);
+        sli_reduce(mine->dtype, mine->reduce, &mine->in, 1, 0, mine->count, mine->out);
         return SL_OK;
     }
-    size_t everything = (size_t)mine->count * (size_t)run.size * run.element_bytes;
-    if (mine->kind == SLI_OP_ALL_REDUCE && everything <= SMALL_BYTES)
+    if (mine->kind == SLI_OP_ALL_REDUCE && (size_t)mine->count * run.element_bytes <= SMALL_BYTES)
         return at_once(&run);
-    return in_slices(&run);
+    return by_pieces(&run);
 }

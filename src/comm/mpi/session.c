@@ -25,10 +25,8 @@ static struct {
 static void make_progress(void *argument)
 {
     sli_session *session = argument;
-    sli_matched ignored;
-    bool found;
     if (!atomic_load(&session->unusable))
-        (void)session->mpi->match(session->world, -1, 0, &found, &ignored);
+        session->mpi->progress(session->world);
 }
 
 static atomic_bool finished; /* outlives the thread that sets it, and whoever waits for it */

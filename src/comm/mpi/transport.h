@@ -32,6 +32,8 @@ typedef struct sli_transport {
     int (*start)(sli_communicator **world, int *rank, int *size, char *error, size_t error_bytes);
     /* MPI_Finalize, if `start` initialized MPI. Waits for all processes. */
     void (*finish)(void);
+    /* Lets MPI go on with what is under way, unless the program has finalized it. */
+    void (*progress)(sli_communicator *comm);
     /* Blocking: everybody's data become rank 0's. */
     int (*share)(sli_communicator *comm, void *data, int bytes);
 

@@ -108,6 +108,14 @@ static void finish(void)
         MPI_Finalize();
 }
 
+static void progress(sli_communicator *comm)
+{
+    int is_finalized = 0, flag = 0;
+    MPI_Finalized(&is_finalized);
+    if (!is_finalized)
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm->comm, &flag, MPI_STATUS_IGNORE);
+}
+
 static int share(sli_communicator *comm, void *data, int bytes)
 {
     return MPI_Bcast(data, bytes, MPI_BYTE, 0, comm->comm);
@@ -226,8 +234,19 @@ const sli_transport *sluice_mpi_transport(void);
 
 const sli_transport *sluice_mpi_transport(void)
 {
-    static const sli_transport transport = {
-        start, finish,          share,  send_data,         receive_data, test,       cancel,
-        match, receive_matched, create, free_communicator, describe,     highest_tag};
+    static const sli_transport transport = {.start = start,
+                                            .finish = finish,
+                                            .progress = progress,
+                                            .share = share,
+                                            .send = send_data,
+                                            .receive = receive_data,
+                                            .test = test,
+                                            .cancel = cancel,
+                                            .match = match,
+                                            .receive_matched = receive_matched,
+                                            .create = create,
+                                            .free = free_communicator,
+                                            .describe = describe,
+                                            .highest_tag = highest_tag};
     return &transport;
 }
