@@ -25,6 +25,30 @@ typedef enum sl_balance_kind {
     SL_BALANCE_EXPLICIT    /* `balance` */
 } sl_balance_kind;
 
+/* What a run's owner wants of it. */
+typedef enum sl_train_request {
+    SL_TRAIN_GO_ON,
+    SL_TRAIN_SAVE, /* a checkpoint now */
+    SL_TRAIN_STOP  /* a checkpoint now, and the end */
+} sl_train_request;
+
+/* When checkpoints (sluice/checkpoint.h) are saved, and from which one a run starts. They lie in
+ * one directory: step-00000040, …, and best, the model of the best validation alone. */
+typedef struct sl_save_options {
+    const char *directory; /* made where it is not there; NULL: no checkpoints */
+    int64_t every_steps;   /* 0: not by steps */
+    bool every_epoch;      /* after each validation */
+    int keep;              /* after a save the newest so many stay; 0: all */
+    uint64_t shard_bytes;  /* as in sl_checkpoint_contents */
+    const char *resume;    /* a checkpoint, or a directory of them, of which the newest whole one is
+                              taken; NULL: none */
+    bool resume_if_any;    /* `resume` without a whole checkpoint is no error: the run starts */
+    /* (optional) Asked after every step and validation, on each replica's thread: what one replica
+     * is told to do, all do. */
+    sl_train_request (*request)(void *context);
+    void *context;
+} sl_save_options;
+
 /* Everything that decides a run. Strings are borrowed. Where a comment gives no range, what is
  * impossible is refused by sl_train_options_check. */
 typedef struct sl_train_options {
@@ -61,6 +85,7 @@ typedef struct sl_train_options {
     const char *init; /* safetensors to start from, the vocabulary beside it, where there is one,
                          instead of the data's own; NULL: random */
     const char *save; /* safetensors to write; NULL: none */
+    sl_save_options checkpoints;
 } sl_train_options;
 
 /* emsize 200, nhid 200, 2 layers, 2 heads, dropout 0.2, causal, bptt 35, batch 20 and 10, one
@@ -68,8 +93,8 @@ typedef struct sl_train_options {
  * seed 1: the preset transformer-tutorial. */
 void sl_train_options_default(sl_train_options *options);
 
-/* Overwrites all but `data`, `init` and `save` with a preset's numbers. SL_ERR_NOT_FOUND lists the
- * presets: transformer-tutorial, pipeline-tutorial, ddp-pipeline. */
+/* Overwrites all but `data`, `init`, `save` and `checkpoints` with a preset's numbers.
+ * SL_ERR_NOT_FOUND lists the presets: transformer-tutorial, pipeline-tutorial, ddp-pipeline. */
 sl_status sl_train_options_preset(const char *name, sl_train_options *options);
 
 /* Refuses what no data could make possible, in one sentence. */
@@ -140,7 +165,24 @@ typedef struct sl_run_result {
     /* exp of the corpus's entropy for models that see bptt tokens; 0 where it is not known. */
     double best_possible_perplexity;
     int64_t steps;
+    bool stopped; /* by request, before its end: there are no test's results */
 } sl_run_result;
+
+typedef enum sl_checkpoint_event_kind {
+    SL_CHECKPOINT_SKIPPED, /* a newer one that is damaged, for `reason` */
+    SL_CHECKPOINT_RESUMED, /* the run goes on from it */
+    SL_CHECKPOINT_SAVED,
+    SL_CHECKPOINT_FAILED /* could not be saved, for `reason`; the run goes on */
+} sl_checkpoint_event_kind;
+
+typedef struct sl_checkpoint_event {
+    sl_checkpoint_event_kind kind;
+    const char *path;
+    int64_t step;         /* after which it was made; SKIPPED: 0 */
+    double copy_seconds;  /* SAVED: that the run waited for the copy of its state */
+    double write_seconds; /* SAVED: that writing the copy took, behind the run */
+    const char *reason;
+} sl_checkpoint_event;
 
 /* What one replica reports. Each function is optional. They are called on the replica's thread,
  * which is the caller's own where there is one replica. An error of theirs (a log that cannot be
@@ -153,6 +195,8 @@ typedef struct sl_reporter {
     sl_status (*evaluated)(void *context, const sl_eval_info *info);
     sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
     int replica; /* whose reports these are */
+    /* The first replica's alone; SKIPPED and RESUMED come before `started`. */
+    sl_status (*checkpoint)(void *context, const sl_checkpoint_event *event);
 } sl_reporter;
 
 /* Loads the data, trains, validates after every epoch, keeps a real copy of the best parameters,
@@ -163,7 +207,13 @@ typedef struct sl_reporter {
  * Several replicas are threads of this process. Each trains on its share of the text
  * (sl_batches_share) with averaged gradients (sluice/ddp.h); evaluations are of the whole split,
  * the replicas sharing its blocks out, and give all of them the bits that one alone would get. The
- * first one saves. When one fails, all end with its error, "rank R: …". */
+ * first one saves. When one fails, all end with its error, "rank R: …".
+ *
+ * A run that resumes goes on bit for bit as it would have without the interruption, dropout and the
+ * best parameters included; `finished` and the test see no difference. The pipeline may be cut
+ * differently: stages, balance, devices, schedule, zero. Options that decide numbers must be those
+ * of the checkpoint: SL_ERR_INVALID names each one that is not. Checkpoints are written by a thread
+ * of their own from a copy; a save that comes due while it is writing waits for it. */
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result);
 

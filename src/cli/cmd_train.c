@@ -1,19 +1,38 @@
 /* sluice train: the main job. */
 #include "cli/arguments.h"
+#include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
 #include "cli/run_options.h"
+#include "cli/signals.h"
 #include "cli/train_ranks.h"
 #include "core/knobs.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
-enum { KEY_INIT = 0x100, KEY_SAVE, KEY_LOG_JSON, KEY_LOG_INTERVAL, KEY_QUIET };
-enum { DEFAULT_LOG_INTERVAL = 10 };
+enum {
+    KEY_INIT = 0x100,
+    KEY_SAVE,
+    KEY_LOG_JSON,
+    KEY_LOG_INTERVAL,
+    KEY_QUIET,
+    KEY_SAVE_DIR,
+    KEY_SAVE_EVERY,
+    KEY_KEEP,
+    KEY_SHARD_SIZE,
+    KEY_RESUME,
+};
+enum { DEFAULT_LOG_INTERVAL = 10, DEFAULT_KEEP = 3 };
 
 typedef struct settings {
     cli_run_options run;
     const char *log_json;
+    const char *needs_directory; /* an option that was given and has no sense without it */
+    bool save_every_given;
+    int keep;
     cli_progress progress;
 } settings;
 
@@ -25,12 +44,70 @@ static const struct argp_option options[] = {
     {"log-json", KEY_LOG_JSON, "FILE", 0, "Write the run as JSON lines", 8},
     {"log-interval", KEY_LOG_INTERVAL, "N", 0, "Batches between two lines (default 10)", 8},
     {"quiet", KEY_QUIET, NULL, 0, "Show the result only", 8},
+    {0, 0, NULL, 0, "Checkpoints:", 9},
+    {"save-dir", KEY_SAVE_DIR, "DIR", 0,
+     "Save checkpoints in DIR; then SIGTERM and SIGINT stop the run after one, SIGUSR1 saves one",
+     9},
+    {"save-every", KEY_SAVE_EVERY, "N", 0, "Steps between two of them, or epoch (default)", 9},
+    {"keep", KEY_KEEP, "K", 0, "How many stay (default 3; 0: all), beside the best model", 9},
+    {"shard-size", KEY_SHARD_SIZE, "BYTES", 0,
+     "Cut their tensors into files of at most so many bytes (K, M and G are powers of 1024)", 9},
+    {"resume", KEY_RESUME, "DIR", 0,
+     "Go on from the checkpoint DIR, or from the newest whole one in DIR; auto: from that of "
+     "--save-dir, where there is one",
+     9},
     {0},
 };
+
+/* "500M" */
+static uint64_t parse_bytes(const char *name, const char *text)
+{
+    static const char units[] = "KMG";
+    char digits[32];
+    size_t length = strlen(text);
+    const char *unit = length > 0 ? strchr(units, text[length - 1]) : NULL;
+    int shift = unit && *unit ? 10 * (int)(unit - units + 1) : 0;
+    snprintf(digits, sizeof digits, "%.*s", (int)(length - (shift > 0)), text);
+    if (length - (shift > 0) < sizeof digits)
+        return (uint64_t)cli_parse_integer(name, digits, 1, INT64_MAX >> 30) << shift;
+    return (uint64_t)cli_parse_integer(name, text, 1, INT64_MAX >> 30);
+}
+
+static bool parse_checkpoint_option(int key, const char *text, settings *to)
+{
+    sl_save_options *checkpoints = &to->run.train.checkpoints;
+    if (key == KEY_SAVE_EVERY || key == KEY_KEEP || key == KEY_SHARD_SIZE)
+        to->needs_directory = key == KEY_KEEP         ? "--keep needs --save-dir DIR"
+                              : key == KEY_SHARD_SIZE ? "--shard-size needs --save-dir DIR"
+                                                      : "--save-every needs --save-dir DIR";
+    switch (key) {
+    case KEY_SAVE_DIR:
+        checkpoints->directory = text;
+        return true;
+    case KEY_SAVE_EVERY:
+        to->save_every_given = true;
+        checkpoints->every_epoch = strcmp(text, "epoch") == 0;
+        checkpoints->every_steps =
+            checkpoints->every_epoch ? 0 : cli_parse_integer("save-every", text, 1, INT64_MAX);
+        return true;
+    case KEY_KEEP:
+        to->keep = (int)cli_parse_integer("keep", text, 0, INT32_MAX);
+        return true;
+    case KEY_SHARD_SIZE:
+        checkpoints->shard_bytes = parse_bytes("shard-size", text);
+        return true;
+    case KEY_RESUME:
+        checkpoints->resume = text;
+        return true;
+    }
+    return false;
+}
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     settings *to = state->input;
+    if (parse_checkpoint_option(key, text, to))
+        return 0;
     switch (key) {
     case ARGP_KEY_INIT:
         state->child_inputs[0] = &to->run;
@@ -59,10 +136,37 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-static sl_status run(settings *from)
+static sl_status run(settings *from, sl_run_result *result)
 {
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
-    return cli_train_ranks(&from->run, &from->progress, from->log_json);
+    if (from->run.train.checkpoints.directory)
+        SL_TRY(cli_signals_take());
+    return cli_train_ranks(&from->run, &from->progress, from->log_json, result);
+}
+
+/* Completes what the options say of checkpoints, or refuses them. */
+static void check_checkpoints(settings *parsed)
+{
+    sl_save_options *checkpoints = &parsed->run.train.checkpoints;
+    if (checkpoints->resume && strcmp(checkpoints->resume, "auto") == 0) {
+        if (!checkpoints->directory)
+            cli_refuse("--resume auto needs --save-dir DIR", NULL);
+        checkpoints->resume = checkpoints->directory;
+        checkpoints->resume_if_any = true;
+    }
+    if (parsed->needs_directory && !checkpoints->directory)
+        cli_refuse(parsed->needs_directory, NULL);
+    checkpoints->every_epoch |= !parsed->save_every_given;
+    checkpoints->keep = parsed->keep;
+    if (checkpoints->directory)
+        checkpoints->request = cli_signals_request;
+}
+
+static void say_how_to_resume(int argc, char **argv, const sl_run_result *result)
+{
+    printf("Stopped after step %" PRId64 ", its checkpoint is saved. To go on:\n  ", result->steps);
+    cli_print_command(stdout, argc, argv, "--resume");
+    printf(" --resume auto\n");
 }
 
 int cmd_train(int argc, char **argv)
@@ -76,12 +180,18 @@ int cmd_train(int argc, char **argv)
                "\vNumbers that no option gives are those of the preset. Weights and layouts are "
                "PyTorch's state_dict.",
     };
-    settings parsed = {
-        .progress = {.log_interval = DEFAULT_LOG_INTERVAL, .live = isatty(STDERR_FILENO) == 1}};
+    settings parsed = {.keep = DEFAULT_KEEP,
+                       .progress = {.log_interval = DEFAULT_LOG_INTERVAL,
+                                    .live = isatty(STDERR_FILENO) == 1}};
+    sl_run_result result = {0};
     cli_run_parse(&parser, argc, argv, &parsed, &parsed.run);
     if (!parsed.run.train.data)
         cli_refuse("train needs --data DIR, a directory with wiki.{train,valid,test}.tokens or "
                    "{train,valid,test}.txt",
                    NULL);
-    return cli_finish(run(&parsed));
+    check_checkpoints(&parsed);
+    sl_status status = run(&parsed, &result);
+    if (status == SL_OK && result.stopped)
+        say_how_to_resume(argc, argv, &result);
+    return cli_finish(status);
 }

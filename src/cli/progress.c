@@ -79,7 +79,7 @@ static void draw_step(cli_progress *progress, const sl_step_info *step)
     char left[CLI_NUMBER_BYTES];
     if (!is_due(progress))
         return;
-    double each = progress->trained_seconds / (double)step->step;
+    double each = progress->trained_seconds / (double)progress->trained_batches;
     begin_live(progress);
     fprintf(stderr, "epoch %" PRId64 " ", step->epoch);
     draw_bar(step->batch, step->batches_per_epoch);
@@ -229,6 +229,7 @@ static sl_status print_step(void *context, const sl_step_info *step)
     progress->interval_seconds += step->seconds;
     progress->interval_batches++;
     progress->trained_seconds += step->seconds;
+    progress->trained_batches++;
     if (progress->quiet)
         return SL_OK;
     bool last = step->batch == step->batches_per_epoch;
@@ -284,6 +285,38 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
     return SL_OK;
 }
 
+static void say_saved(const cli_progress *progress, const sl_checkpoint_event *event)
+{
+    say(progress, "| saved %s | copied in %.0f ms, written in %.0f ms\n", event->path,
+        1e3 * event->copy_seconds, 1e3 * event->write_seconds);
+}
+
+static sl_status print_checkpoint(void *context, const sl_checkpoint_event *event)
+{
+    cli_progress *progress = context;
+    begin_lines(progress);
+    switch (event->kind) {
+    case SL_CHECKPOINT_SKIPPED:
+        fprintf(stderr, "sluice: warning: checkpoint %s is skipped: %s\n", event->path,
+                event->reason);
+        break;
+    case SL_CHECKPOINT_FAILED:
+        fprintf(stderr, "sluice: warning: step %" PRId64 " is not saved, the run goes on: %s\n",
+                event->step, event->reason);
+        break;
+    case SL_CHECKPOINT_RESUMED:
+        if (!progress->quiet)
+            say(progress, "Resuming after step %" PRId64 " from %s\n", event->step, event->path);
+        break;
+    case SL_CHECKPOINT_SAVED:
+        if (!progress->quiet)
+            say_saved(progress, event);
+        break;
+    }
+    end_lines();
+    return SL_OK;
+}
+
 sl_reporter cli_progress_reporter(cli_progress *progress)
 {
     return (sl_reporter){.context = progress,
@@ -292,5 +325,6 @@ sl_reporter cli_progress_reporter(cli_progress *progress)
                          .evaluating = draw_evaluating,
                          .evaluated = print_evaluated,
                          .finished = print_finished,
-                         .replica = progress->replica};
+                         .replica = progress->replica,
+                         .checkpoint = print_checkpoint};
 }

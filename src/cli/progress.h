@@ -17,6 +17,7 @@ typedef struct cli_progress {
     int64_t interval_tokens, interval_batches;
     /* Since the run began: */
     double trained_seconds;
+    int64_t trained_batches; /* in them */
     int64_t total_batches;
     double live_time; /* when the live line was last drawn */
     /* Guarded by standard output's lock, which keeps the threads' lines together: */

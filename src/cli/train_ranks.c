@@ -48,14 +48,13 @@ static sl_status reports_create(const cli_progress *display, const char *log_jso
 }
 
 static sl_status train_threads(const sl_train_options *options, const cli_progress *display,
-                               const char *log_json)
+                               const char *log_json, sl_run_result *result)
 {
     reports of;
-    sl_run_result result;
     int replicas = sli_layout_replicas(options);
     SL_TRY(sl_train_options_check(options));
     SL_TRY(reports_create(display, log_json, 0, replicas, replicas, &of));
-    sl_status status = sl_train_run(options, of.reporters, of.reporter_count, &result);
+    sl_status status = sl_train_run(options, of.reporters, of.reporter_count, result);
     reports_clear(&of);
     return status;
 }
@@ -77,20 +76,22 @@ static sl_status fit_to_launch(const cli_run_options *from, const sl_launch_info
 }
 
 static sl_status train_process(const cli_run_options *from, const sl_launch_info *launch,
-                               const cli_progress *display, const char *log_json)
+                               const cli_progress *display, const char *log_json,
+                               sl_run_result *result)
 {
     sl_train_options options;
     sl_group *group;
     reports of;
-    sl_run_result result;
     SL_TRY(fit_to_launch(from, launch, &options));
     SL_TRY(sl_group_create_mpi(NULL, &group));
     int rank = sl_group_rank(group);
     sl_status status = reports_create(display, log_json, rank, 1, options.replicas, &of);
     if (status == SL_OK) {
         status = sl_train_run_rank(&options, group, launch->local_rank, of.reporters,
-                                   of.reporter_count, &result);
+                                   of.reporter_count, result);
         reports_clear(&of);
+        if (rank != 0)
+            *result = (sl_run_result){0};
     } else {
         sl_group_abort(group, status, sl_error_text());
     }
@@ -99,11 +100,12 @@ static sl_status train_process(const cli_run_options *from, const sl_launch_info
 }
 
 sl_status cli_train_ranks(const cli_run_options *options, const cli_progress *display,
-                          const char *log_json)
+                          const char *log_json, sl_run_result *result)
 {
     sl_launch_info launch;
+    *result = (sl_run_result){0};
     SL_TRY(sl_launch_info_read(&launch));
     if (launch.world_size > 1)
-        return train_process(options, &launch, display, log_json);
-    return train_threads(&options->train, display, log_json);
+        return train_process(options, &launch, display, log_json, result);
+    return train_threads(&options->train, display, log_json, result);
 }

@@ -7,8 +7,8 @@
 #include "cli/run_options.h"
 
 /* `display` says how; the lines of each replica are its own. `log_json` (NULL: none) is the first
- * replica's. */
+ * replica's. *result is empty in a process that does not have that one. */
 sl_status cli_train_ranks(const cli_run_options *options, const cli_progress *display,
-                          const char *log_json);
+                          const char *log_json, sl_run_result *result);
 
 #endif

@@ -173,6 +173,13 @@ sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int ar
     return optimizer->state[bucket * STATE_ARRAYS + array];
 }
 
+const char *sli_optimizer_state_name(const sl_optimizer *optimizer, int array)
+{
+    if (optimizer->options.kind == SL_OPTIMIZER_SGD)
+        return "momentum_buffer";
+    return array == 0 ? "exp_avg" : "exp_avg_sq";
+}
+
 int64_t sli_optimizer_steps(const sl_optimizer *optimizer)
 {
     return optimizer->steps;

@@ -25,6 +25,9 @@ int sli_optimizer_bucket_count(const sl_optimizer *optimizer);
 int sli_optimizer_state_arrays(const sl_optimizer *optimizer);
 sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int array);
 
+/* What torch.optim calls array i: "momentum_buffer"; "exp_avg" and "exp_avg_sq". */
+const char *sli_optimizer_state_name(const sl_optimizer *optimizer, int array);
+
 int64_t sli_optimizer_steps(const sl_optimizer *optimizer);
 void sli_optimizer_set_steps(sl_optimizer *optimizer, int64_t steps);
 const sl_optimizer_options *sli_optimizer_options(const sl_optimizer *optimizer);

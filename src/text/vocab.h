@@ -2,6 +2,7 @@
 #ifndef SLI_TEXT_VOCAB_H
 #define SLI_TEXT_VOCAB_H
 
+#include "sluice/text.h"
 #include "text/token_table.h"
 
 struct sl_vocab {
@@ -13,5 +14,8 @@ enum { SLI_UNKNOWN_TOKEN_BYTES = sizeof SLI_UNKNOWN_TOKEN - 1 };
 
 /* A vocabulary without any token, not even <unk>. Errors: SL_ERR_MEMORY. */
 sl_status sli_vocab_create_empty(sl_vocab **out);
+
+/* The file that sl_vocab_save writes, as malloc'ed text without an end. */
+sl_status sli_vocab_text(const sl_vocab *vocab, char **text, size_t *bytes);
 
 #endif

@@ -66,23 +66,24 @@ sl_status sl_vocab_load(const char *path, sl_vocab **out)
 
 /* The table holds the tokens in the order of their ids with a 0 after each: the file, but for the
  * line ends. Tokens may have zeros of their own, so the ends are known by the starts alone. */
-static char *text_of(const sli_token_table *tokens, size_t bytes)
+sl_status sli_vocab_text(const sl_vocab *vocab, char **text, size_t *bytes)
 {
-    char *text = malloc(bytes);
-    if (!text)
-        return NULL;
-    memcpy(text, tokens->bytes, bytes);
+    const sli_token_table *tokens = &vocab->tokens;
+    *bytes = tokens->starts[tokens->count];
+    *text = malloc(*bytes);
+    if (!*text)
+        return sl_error(SL_ERR_MEMORY, "no memory for a vocabulary of %zu bytes", *bytes);
+    memcpy(*text, tokens->bytes, *bytes);
     for (int32_t i = 1; i <= tokens->count; i++)
-        text[tokens->starts[i] - 1] = '\n';
-    return text;
+        (*text)[tokens->starts[i] - 1] = '\n';
+    return SL_OK;
 }
 
 sl_status sl_vocab_save(const sl_vocab *vocab, const char *path)
 {
-    size_t bytes = vocab->tokens.starts[vocab->tokens.count];
-    char *text = text_of(&vocab->tokens, bytes);
-    if (!text)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a vocabulary of %zu bytes", path, bytes);
+    char *text;
+    size_t bytes;
+    SL_TRY(sl_error_context(sli_vocab_text(vocab, &text, &bytes), "%s: ", path));
     sli_replace_file *file = NULL;
     sl_status status = sli_replace_file_create(path, &file);
     if (status == SL_OK)

@@ -82,6 +82,16 @@ sl_status sli_best_keep(sli_best *best)
     return SL_OK;
 }
 
+bool sli_best_kept(const sli_best *best)
+{
+    return best->kept;
+}
+
+sl_tensor *sli_best_bucket(const sli_best *best, int stage, int bucket)
+{
+    return best->copies[stage].buckets[bucket];
+}
+
 sl_status sli_best_restore(sli_best *best)
 {
     return best->kept ? sl_pipe_run(best->pipe, restore_stage, best) : SL_OK;

@@ -57,6 +57,7 @@ static const struct preset {
 sl_status sl_train_options_preset(const char *name, sl_train_options *options)
 {
     const char *data = options->data, *init = options->init, *save = options->save;
+    const sl_save_options checkpoints = options->checkpoints;
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
         if (strcmp(name, presets[i].name) != 0)
             continue;
@@ -64,6 +65,7 @@ sl_status sl_train_options_preset(const char *name, sl_train_options *options)
         options->data = data;
         options->init = init;
         options->save = save;
+        options->checkpoints = checkpoints;
         return SL_OK;
     }
     return sl_error(SL_ERR_NOT_FOUND,

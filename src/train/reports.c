@@ -56,3 +56,12 @@ sl_status sli_report_finished(const sli_reports *to, const sl_run_info *info,
             SL_TRY(each->finished(each->context, info, result));
     return SL_OK;
 }
+
+sl_status sli_report_checkpoint(const sli_reports *to, const sl_checkpoint_event *event)
+{
+    int index = 0;
+    for (const sl_reporter *each; (each = next(to, &index));)
+        if (each->checkpoint)
+            SL_TRY(each->checkpoint(each->context, event));
+    return SL_OK;
+}

@@ -17,5 +17,6 @@ sl_status sli_report_evaluating(const sli_reports *to, const sl_evaluating_info 
 sl_status sli_report_evaluated(const sli_reports *to, const sl_eval_info *eval);
 sl_status sli_report_finished(const sli_reports *to, const sl_run_info *info,
                               const sl_run_result *result);
+sl_status sli_report_checkpoint(const sli_reports *to, const sl_checkpoint_event *event);
 
 #endif

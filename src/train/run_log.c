@@ -17,6 +17,8 @@ struct sl_run_log {
     char *path;
     bool created;        /* it is not there without us */
     const sl_pipe *pipe; /* since the run began */
+    bool resumed;
+    int64_t resumed_step;
 };
 
 sl_status sl_run_log_create(const char *path, sl_run_log **out)
@@ -103,6 +105,19 @@ static json_t *describe_stages(const sl_pipe *pipe, bool devices)
     return list;
 }
 
+/* A run that goes on adds to its log, after a line that was cut off as well. */
+static sl_status end_last_line(const sl_run_log *log)
+{
+    FILE *file = fopen(log->path, "r");
+    bool cut = file && fseek(file, -1, SEEK_END) == 0 && fgetc(file) != '\n';
+    if (file)
+        fclose(file);
+    if (cut && fputc('\n', log->file) == EOF)
+        return sl_error(SL_ERR_IO, "%s: the run log cannot be written: %s", log->path,
+                        strerror(errno));
+    return SL_OK;
+}
+
 static sl_status empty(const sl_run_log *log)
 {
     struct stat what;
@@ -168,9 +183,12 @@ static sl_status log_started(void *context, const sl_run_info *info)
 {
     sl_run_log *log = context;
     log->pipe = info->pipe;
-    SL_TRY(empty(log));
+    SL_TRY(log->resumed ? end_last_line(log) : empty(log));
     json_t *record = join(describe_run(info), describe_batches(info->options));
-    return write_record(log, join(record, describe_updates(info->options)));
+    record = join(record, describe_updates(info->options));
+    if (record && log->resumed)
+        json_object_set_new(record, "resumed_step", json_integer(log->resumed_step));
+    return write_record(log, record);
 }
 
 static sl_status log_step(void *context, const sl_step_info *step)
@@ -234,11 +252,30 @@ static sl_status log_finished(void *context, const sl_run_info *info, const sl_r
                                       : json_null()));
 }
 
+/* Skipping and resuming come before the run's record, which says the latter. */
+static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
+{
+    sl_run_log *log = context;
+    bool saved = event->kind == SL_CHECKPOINT_SAVED;
+    if (event->kind == SL_CHECKPOINT_RESUMED) {
+        log->resumed = true;
+        log->resumed_step = event->step;
+    }
+    if (!saved && event->kind != SL_CHECKPOINT_FAILED)
+        return SL_OK;
+    return write_record(log,
+                        json_pack("{ss sb sI ss so so ss*}", "record", "checkpoint", "saved",
+                                  (int)saved, "step", (json_int_t)event->step, "path", event->path,
+                                  "copy_ms", number(1e3 * event->copy_seconds), "write_ms",
+                                  number(1e3 * event->write_seconds), "reason", event->reason));
+}
+
 sl_reporter sl_run_log_reporter(sl_run_log *log)
 {
     return (sl_reporter){.context = log,
                          .started = log_started,
                          .step = log_step,
                          .evaluated = log_evaluated,
-                         .finished = log_finished};
+                         .finished = log_finished,
+                         .checkpoint = log_checkpoint};
 }

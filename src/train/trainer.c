@@ -11,11 +11,11 @@
 #include "train/trainer.h"
 
 #include "core/clock.h"
-#include "train/best.h"
+#include "train/checkpoints.h"
 #include "train/evaluate.h"
 #include "train/feed.h"
+#include "train/resume.h"
 #include "train/session.h"
-#include "train/update.h"
 #include "train/weights.h"
 
 #include <inttypes.h>
@@ -32,9 +32,10 @@ typedef struct run {
     sli_update *update;
     sli_best *best;
     sl_run_info info;
-    int64_t steps; /* done */
-    int64_t best_step;
-    double best_loss, started;
+    sli_checkpoints *checkpoints;
+    sli_position at;
+    bool stopped; /* by request */
+    double started;
 } run;
 
 /* ---- Setting up ------------------------------------------------------------------------- */
@@ -53,11 +54,14 @@ static sl_status check_save(const run *r)
     return sli_weights_check_save(r->session.pipe, r->options->save);
 }
 
-static sl_status set_up(run *r, sl_group *group, sl_device *const *devices)
+/* `from`: the checkpoint to resume from, the first replica's; or NULL. */
+static sl_status set_up_from(run *r, sl_group *group, sl_device *const *devices,
+                             const sl_checkpoint_reader *from)
 {
     const sl_train_options *options = r->options;
-    r->peers.group = group; /* to be told of an error */
-    SL_TRY(sli_session_create(options, devices, is_first(r), &r->session));
+    SL_TRY(sli_session_create(options, devices, is_first(r) && !from, &r->session));
+    if (from)
+        SL_TRY(sli_resume_model(from, r->session.pipe));
     SL_TRY(check_save(r));
     SL_TRY(sli_peers_create(group, r->session.pipe, &r->peers));
     SL_TRY(sl_batches_share(&r->shared->batches, r->info.replica, r->info.replicas, &r->batches));
@@ -68,12 +72,32 @@ static sl_status set_up(run *r, sl_group *group, sl_device *const *devices)
     r->info.pipe = r->session.pipe;
     r->info.ddp = r->peers.ddp;
     r->info.total_parameters = sl_module_parameter_elements(r->session.model);
-    r->best_loss = INFINITY;
-    return SL_OK;
+    r->at.best_loss = INFINITY;
+    if (options->checkpoints.resume)
+        SL_TRY(sli_resume_rest(from, &r->peers, r->update, r->best, &r->at));
+    return sli_checkpoints_create(&(sli_checkpoints_run){.shared = r->shared,
+                                                         .reports = r->reports,
+                                                         .peers = &r->peers,
+                                                         .update = r->update,
+                                                         .best = r->best,
+                                                         .position = &r->at},
+                                  &r->checkpoints);
+}
+
+static sl_status set_up(run *r, sl_group *group, sl_device *const *devices)
+{
+    sl_checkpoint_reader *from = NULL;
+    r->peers.group = group; /* to be told of an error */
+    sl_status status = is_first(r) ? sli_resume_open(r->shared, r->reports, &from) : SL_OK;
+    if (status == SL_OK)
+        status = set_up_from(r, group, devices, from);
+    sl_checkpoint_close(&from);
+    return status;
 }
 
 static void clean_up(run *r)
 {
+    sli_checkpoints_destroy(&r->checkpoints);
     sli_best_destroy(&r->best);
     sli_update_destroy(&r->update);
     sli_feed_clear(&r->feed);
@@ -112,30 +136,32 @@ static sl_status check_norm(const run *r, const sl_step_info *step)
     return status;
 }
 
-static sl_status train_block(run *r, int64_t epoch, int64_t block)
+static sl_status train_block(run *r)
 {
+    int64_t epoch = r->at.epoch, block = r->at.block;
     double start = sli_clock_seconds();
     sl_step_info step = {
         .epoch = epoch + 1,
         .batch = block + 1,
         .batches_per_epoch = r->info.batches_per_epoch,
-        .step = r->steps + 1,
+        .step = r->at.steps + 1,
         .tokens =
             r->info.replicas * r->batches.columns * sl_batches_block_length(&r->batches, block),
-        .lr = sl_lr_at(&r->options->lr, r->steps, epoch),
+        .lr = sl_lr_at(&r->options->lr, r->at.steps, epoch),
     };
     SL_TRY(sli_feed_load(&r->feed, block));
     sl_pipe_zero_grad(r->session.pipe);
     const sl_pipe_batch batch = {.input = r->feed.input,
                                  .targets = r->feed.targets,
-                                 .step = (uint64_t)r->steps,
+                                 .step = (uint64_t)r->at.steps,
                                  .first_sample = r->info.replica * r->batches.columns};
     SL_TRY(sli_peers_train(&r->peers, &batch, &step.replica_loss));
     SL_TRY(check_losses(r, &step));
     SL_TRY(sli_update_norm(r->update, &step.grad_norm));
     SL_TRY(check_norm(r, &step));
     SL_TRY(sli_update_apply(r->update, step.lr, step.grad_norm, r->options->clip));
-    r->steps++;
+    r->at.steps++;
+    r->at.block++;
     step.seconds = sli_clock_seconds() - start;
     return sli_report_step(r->reports, &step);
 }
@@ -182,45 +208,51 @@ static sl_status save_weights(const run *r)
                            r->options->save);
 }
 
-static sl_status validate(run *r, int64_t epoch, double epoch_start)
+static sl_status validate(run *r, double epoch_start)
 {
-    sl_eval_info eval = {.epoch = epoch + 1};
+    sl_eval_info eval = {.epoch = r->at.epoch + 1};
     SL_TRY(evaluate(r, SL_SPLIT_VALID, &eval));
-    eval.best = eval.loss < r->best_loss;
+    eval.best = eval.loss < r->at.best_loss;
     if (eval.best) {
-        r->best_loss = eval.loss;
-        r->best_step = r->steps;
-        if (epoch + 1 < r->options->epochs) /* after the last epoch they are the current ones */
+        r->at.best_loss = eval.loss;
+        r->at.best_step = r->at.steps;
+        if (eval.epoch < r->options->epochs) /* after the last epoch they are the current ones */
             SL_TRY(sli_best_keep(r->best));
         SL_TRY(save_weights(r));
     }
+    r->at.epoch++;
+    r->at.block = 0;
     eval.epoch_seconds = sli_clock_seconds() - epoch_start;
-    return sli_report_evaluated(r->reports, &eval);
+    SL_TRY(sli_report_evaluated(r->reports, &eval));
+    return sli_checkpoints_after_epoch(r->checkpoints, eval.best, &r->stopped);
 }
 
-static sl_status train_epoch(run *r, int64_t epoch)
+/* What is left of the epoch under way. */
+static sl_status train_epoch(run *r)
 {
     double start = sli_clock_seconds();
-    for (int64_t block = 0; block < r->info.batches_per_epoch; block++)
-        SL_TRY(train_block(r, epoch, block));
-    return validate(r, epoch, start);
+    while (r->at.block < r->info.batches_per_epoch && !r->stopped) {
+        SL_TRY(train_block(r));
+        SL_TRY(sli_checkpoints_after_step(r->checkpoints, &r->stopped));
+    }
+    return r->stopped ? SL_OK : validate(r, start);
 }
 
 static sl_status test(run *r, sl_run_result *result)
 {
     sl_eval_info eval = {.epoch = r->options->epochs};
-    if (r->best_step != r->steps)
+    if (r->at.best_step != r->at.steps)
         SL_TRY(sli_best_restore(r->best));
-    if (!isfinite(r->best_loss)) /* no validation gave a number: there is only the last state */
+    if (!isfinite(r->at.best_loss)) /* no validation gave a number: there is only the last state */
         SL_TRY(save_weights(r));
     SL_TRY(evaluate(r, SL_SPLIT_TEST, &eval));
     SL_TRY(sli_report_evaluated(r->reports, &eval));
     *result = (sl_run_result){
         .test_loss = eval.loss,
         .test_perplexity = eval.perplexity,
-        .best_valid_loss = r->best_loss,
+        .best_valid_loss = r->at.best_loss,
         .seconds = sli_clock_seconds() - r->started,
-        .steps = r->steps,
+        .steps = r->at.steps,
     };
     return sl_synthetic_corpus_best_perplexity(r->options->data, r->options->bptt,
                                                &result->best_possible_perplexity);
@@ -229,9 +261,17 @@ static sl_status test(run *r, sl_run_result *result)
 static sl_status train_all(run *r, sl_run_result *result)
 {
     SL_TRY(sli_report_started(r->reports, &r->info));
-    for (int epoch = 0; epoch < r->options->epochs; epoch++)
-        SL_TRY(train_epoch(r, epoch));
+    while (r->at.epoch < r->options->epochs && !r->stopped)
+        SL_TRY(train_epoch(r));
+    if (r->stopped) {
+        *result = (sl_run_result){.best_valid_loss = r->at.best_loss,
+                                  .seconds = sli_clock_seconds() - r->started,
+                                  .steps = r->at.steps,
+                                  .stopped = true};
+        return SL_OK;
+    }
     SL_TRY(test(r, result));
+    SL_TRY(sli_checkpoints_finish(r->checkpoints));
     return sli_report_finished(r->reports, &r->info, result);
 }
 

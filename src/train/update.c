@@ -14,6 +14,7 @@ typedef struct stage_update {
 
 struct sli_update {
     sl_pipe *pipe;
+    sl_optimizer_options options;
     double lr, grad_scale; /* of the step under way */
     double *all_terms;     /* every stage's, in the model's order */
     int stages;
@@ -40,6 +41,7 @@ sl_status sli_update_create(sl_pipe *pipe, const sl_optimizer_options *options,
     if (!update)
         return sl_error(SL_ERR_MEMORY, "no memory for the optimizers' record");
     update->pipe = pipe;
+    update->options = *options;
     update->stages = stages;
     int parameters = 0;
     sl_status status = SL_OK;
@@ -111,4 +113,53 @@ sl_status sli_update_apply(sli_update *update, double lr, double norm, double cl
         if (update->stage[s].zero)
             SL_TRY(sl_zero_exchange(update->stage[s].zero));
     return SL_OK;
+}
+
+/* ---- The optimizers' whole state -------------------------------------------------------- */
+
+sl_status sli_update_gather(sli_update *update, sl_optimizer **whole)
+{
+    sl_status status = SL_OK;
+    for (int s = 0; s < update->stages; s++) {
+        stage_update *stage = &update->stage[s];
+        whole[s] = stage->optimizer;
+        if (stage->zero && status == SL_OK)
+            status = sl_zero_consolidate(stage->zero, 0, &whole[s]);
+    }
+    if (status != SL_OK)
+        sli_update_release(update, whole);
+    return status;
+}
+
+void sli_update_release(const sli_update *update, sl_optimizer **whole)
+{
+    for (int s = 0; s < update->stages; s++) {
+        if (update->stage[s].zero)
+            sl_optimizer_destroy(&whole[s]);
+        whole[s] = NULL;
+    }
+}
+
+sl_status sli_update_prepare(const sli_update *update, sl_optimizer **whole)
+{
+    sl_status status = SL_OK;
+    for (int s = 0; s < update->stages; s++) {
+        whole[s] = update->stage[s].optimizer;
+        if (update->stage[s].zero && status == SL_OK)
+            status = sl_optimizer_create(&update->options, sl_pipe_parameters(update->pipe, s),
+                                         &whole[s]);
+    }
+    if (status != SL_OK)
+        sli_update_release(update, whole);
+    return status;
+}
+
+sl_status sli_update_load(sli_update *update, sl_optimizer **whole)
+{
+    sl_status status = SL_OK;
+    for (int s = 0; s < update->stages && status == SL_OK; s++)
+        if (update->stage[s].zero)
+            status = sl_zero_load(update->stage[s].zero, whole[s]);
+    sli_update_release(update, whole);
+    return status;
 }

@@ -20,4 +20,17 @@ sl_status sli_update_norm(sli_update *update, double *norm);
  * (0: no clipping). */
 sl_status sli_update_apply(sli_update *update, double lr, double norm, double clip);
 
+/* ---- The optimizers' whole state, for checkpoints --------------------------------------- */
+
+/* Each stage's optimizer with the state of all its parameters, into whole[0 … stages - 1]. Where
+ * the state is sharded they are copies of their own, which only the first replica has, the others
+ * having NULL. To be given back by sli_update_release. */
+sl_status sli_update_gather(sli_update *update, sl_optimizer **whole);
+void sli_update_release(const sli_update *update, sl_optimizer **whole);
+
+/* The same, with undefined state, on every replica: to be filled alike on all of them, and handed
+ * to sli_update_load, which takes it over and releases it. */
+sl_status sli_update_prepare(const sli_update *update, sl_optimizer **whole);
+sl_status sli_update_load(sli_update *update, sl_optimizer **whole);
+
 #endif

@@ -1,0 +1,225 @@
+#define _GNU_SOURCE /* asprintf */
+
+#include "train/resume.h"
+
+#include "optim/optimizer.h"
+#include "train/run_state.h"
+#include "train/save_directory.h"
+#include "train/tensors.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+/* ---- Which one -------------------------------------------------------------------------- */
+
+static sl_status is_checkpoint(const char *path, bool *out)
+{
+    char *state;
+    if (asprintf(&state, "%s/state.json", path) < 0)
+        return sl_error(SL_ERR_MEMORY, "no memory for a path");
+    *out = access(state, F_OK) == 0;
+    free(state);
+    return SL_OK;
+}
+
+static sl_status report(const sli_reports *reports, sl_checkpoint_event_kind kind, const char *path,
+                        int64_t step, const char *reason)
+{
+    const sl_checkpoint_event event = {.kind = kind, .path = path, .step = step, .reason = reason};
+    return sli_report_checkpoint(reports, &event);
+}
+
+/* Opens it, and reads all of it once: what is damaged is found while there is another choice. */
+static sl_status open_whole(const char *path, sl_checkpoint_reader **out)
+{
+    SL_TRY(sl_checkpoint_open(path, out));
+    sl_status status = sl_checkpoint_verify(*out);
+    if (status != SL_OK)
+        sl_checkpoint_close(out);
+    return status;
+}
+
+/* A checkpoint that cannot be read is skipped; a lack of memory is no fault of its. */
+static sl_status try_one(const sli_reports *reports, const char *path, sl_checkpoint_reader **out)
+{
+    char reason[1024];
+    sl_status status = open_whole(path, out);
+    if (status == SL_OK || status == SL_ERR_MEMORY)
+        return status;
+    snprintf(reason, sizeof reason, "%s", sl_error_text());
+    return report(reports, SL_CHECKPOINT_SKIPPED, path, 0, reason);
+}
+
+static sl_status find_newest(const sl_save_options *options, const sli_reports *reports,
+                             char **path, sl_checkpoint_reader **out)
+{
+    int64_t *steps;
+    size_t count;
+    SL_TRY(sli_save_directory_list(options->resume, &steps, &count));
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < count && status == SL_OK && !*out; i++) {
+        free(*path);
+        status = sli_save_directory_step(options->resume, steps[i], path);
+        if (status == SL_OK)
+            status = try_one(reports, *path, out);
+    }
+    free(steps);
+    if (status == SL_OK && !*out && !options->resume_if_any)
+        status = sl_error(SL_ERR_NOT_FOUND, "%s: there is no whole checkpoint to resume from",
+                          options->resume);
+    return status;
+}
+
+static sl_status open_named(const sl_save_options *options, const sli_reports *reports, char **path,
+                            sl_checkpoint_reader **out)
+{
+    bool single = false;
+    SL_TRY(is_checkpoint(options->resume, &single));
+    if (!single)
+        return find_newest(options, reports, path, out);
+    if (asprintf(path, "%s", options->resume) < 0) {
+        *path = NULL;
+        return sl_error(SL_ERR_MEMORY, "no memory for a path");
+    }
+    return sl_checkpoint_open(*path, out);
+}
+
+static sl_status check_run(const sli_shared *shared, const sli_reports *reports, const char *path,
+                           const sl_checkpoint_reader *reader)
+{
+    sli_position position;
+    const char *state = sl_checkpoint_state(reader);
+    SL_TRY(sl_error_context(sli_run_state_check(state, shared), "%s: ", path));
+    SL_TRY(sli_run_state_position(state, &position));
+    return report(reports, SL_CHECKPOINT_RESUMED, path, position.steps, NULL);
+}
+
+sl_status sli_resume_open(const sli_shared *shared, const sli_reports *reports,
+                          sl_checkpoint_reader **out)
+{
+    const sl_save_options *options = &shared->options.checkpoints;
+    char *path = NULL;
+    *out = NULL;
+    if (!options->resume)
+        return SL_OK;
+    sl_status status = open_named(options, reports, &path, out);
+    if (status == SL_OK && *out)
+        status = check_run(shared, reports, path, *out);
+    if (status != SL_OK)
+        sl_checkpoint_close(out);
+    free(path);
+    return status;
+}
+
+/* ---- Tensors ---------------------------------------------------------------------------- */
+
+static sl_status read_tensors(const sl_checkpoint_reader *from, const char *part,
+                              const sli_tensors *to)
+{
+    sl_safetensors_item *items;
+    SL_TRY(sli_tensors_items(to, &items));
+    sl_status status = sl_checkpoint_read(from, part, items, to->count);
+    free(items);
+    return status;
+}
+
+/* Everybody's become the first replica's. */
+static sl_status share_tensors(const sli_peers *peers, const sli_tensors *tensors)
+{
+    for (size_t i = 0; peers->group && i < tensors->count; i++) {
+        sl_tensor *tensor = tensors->entries[i].tensor;
+        SL_TRY(sl_group_broadcast(peers->group, sl_tensor_data(tensor), sl_tensor_count(tensor),
+                                  SL_F32, 0, NULL));
+    }
+    return SL_OK;
+}
+
+static sl_status read_and_share(const sl_checkpoint_reader *from, const char *part,
+                                const sli_peers *peers, const sli_tensors *to)
+{
+    if (from)
+        SL_TRY(read_tensors(from, part, to));
+    return share_tensors(peers, to);
+}
+
+sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe)
+{
+    sli_tensors tensors;
+    sl_status status = sli_tensors_of_model(pipe, &tensors);
+    if (status == SL_OK)
+        status = read_tensors(from, "model", &tensors);
+    sli_tensors_clear(&tensors);
+    return status;
+}
+
+static sl_status resume_optimizers(const sl_checkpoint_reader *from, const sli_peers *peers,
+                                   sli_update *update, int64_t steps)
+{
+    sli_tensors tensors = {0};
+    sl_optimizer *whole[SL_MAX_STAGES];
+    SL_TRY(sli_update_prepare(update, whole));
+    for (int s = 0; s < sl_pipe_stages(peers->pipe); s++)
+        sli_optimizer_set_steps(whole[s], steps);
+    sl_status status = sli_tensors_of_optimizer(peers->pipe, whole, &tensors);
+    if (status == SL_OK)
+        status = read_and_share(from, "optimizer", peers, &tensors);
+    sli_tensors_clear(&tensors);
+    if (status == SL_OK)
+        return sli_update_load(update, whole);
+    sli_update_release(update, whole);
+    return status;
+}
+
+/* The best parameters are the model's where the checkpoint was made right after their validation.
+ */
+static sl_status resume_best(const sl_checkpoint_reader *from, const sli_peers *peers,
+                             sli_best *best, const sli_position *position)
+{
+    sli_tensors tensors = {0};
+    if (!isfinite(position->best_loss))
+        return SL_OK;
+    SL_TRY(sli_best_keep(best));
+    if (position->best_step == position->steps)
+        return SL_OK;
+    sl_status status = sli_tensors_of_best(peers->pipe, best, &tensors);
+    if (status == SL_OK)
+        status = read_and_share(from, "best", peers, &tensors);
+    sli_tensors_clear(&tensors);
+    return status;
+}
+
+/* ---- All of it -------------------------------------------------------------------------- */
+
+/* What the first replica read, everybody knows; *found: there is a checkpoint. */
+static sl_status share_position(const sl_checkpoint_reader *from, const sli_peers *peers,
+                                sli_position *position, bool *found)
+{
+    if (from)
+        SL_TRY(sli_run_state_position(sl_checkpoint_state(from), position));
+    int64_t numbers[] = {from != NULL, position->steps, position->epoch, position->block,
+                         position->best_step};
+    if (peers->group) {
+        SL_TRY(sl_group_broadcast(peers->group, numbers, sizeof numbers / sizeof *numbers, SL_I64,
+                                  0, NULL));
+        SL_TRY(sl_group_broadcast(peers->group, &position->best_loss, 1, SL_F64, 0, NULL));
+    }
+    *found = numbers[0] != 0;
+    position->steps = numbers[1];
+    position->epoch = numbers[2];
+    position->block = numbers[3];
+    position->best_step = numbers[4];
+    return SL_OK;
+}
+
+sl_status sli_resume_rest(const sl_checkpoint_reader *from, const sli_peers *peers,
+                          sli_update *update, sli_best *best, sli_position *position)
+{
+    bool found;
+    SL_TRY(share_position(from, peers, position, &found));
+    if (!found)
+        return SL_OK;
+    SL_TRY(resume_optimizers(from, peers, update, position->steps));
+    return resume_best(from, peers, best, position);
+}

@@ -1,0 +1,31 @@
+/* The directory that a run's checkpoints lie in:
+ *
+ *   DIR/step-00000020/   DIR/step-00000040/   …   after so many steps; the newest is the last
+ *   DIR/best/                                     the best model alone
+ *
+ * One run at a time saves to it. */
+#ifndef SLI_TRAIN_SAVE_DIRECTORY_H
+#define SLI_TRAIN_SAVE_DIRECTORY_H
+
+#include "sluice/train.h"
+
+typedef struct sli_save_directory sli_save_directory;
+
+/* Makes the directory where it is not there, keeps other runs out, and removes what saves that were
+ * interrupted have left. Errors: SL_ERR_INVALID where another run saves there, SL_ERR_IO where
+ * nothing can be written. */
+sl_status sli_save_directory_create(const char *path, sli_save_directory **out);
+void sli_save_directory_destroy(sli_save_directory **directory); /* NULL is allowed */
+
+/* "DIR/step-00000040" and "DIR/best", malloc'ed. */
+sl_status sli_save_directory_step(const char *path, int64_t step, char **out);
+sl_status sli_save_directory_best(const char *path, char **out);
+
+/* Removes checkpoints of steps before `step` until, it included, at most `keep` (0: all) stay. */
+sl_status sli_save_directory_prune(const char *path, int64_t step, int keep);
+
+/* The steps of the checkpoints in a directory, newest first: *steps [*count], to be freed. A
+ * directory that is not there has none. */
+sl_status sli_save_directory_list(const char *path, int64_t **steps, size_t *count);
+
+#endif

@@ -1,0 +1,506 @@
+/* Runs that are interrupted and go on: the same bits as if nothing had happened. */
+#include "small_run.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mount.h>
+
+enum { EPOCHS = 3, BATCHES = 4, STEPS = EPOCHS * BATCHES, PLACES = EPOCHS * (BATCHES + 1) };
+
+/* A run that is stopped when it asks for the `at`-th time, from 1, after a step or a validation. */
+typedef struct stopper {
+    int asked, at;
+    sl_train_request wish;
+} stopper;
+
+static sl_train_request ask_stopper(void *context)
+{
+    stopper *of = context;
+    return ++of->asked == of->at ? of->wish : SL_TRAIN_GO_ON;
+}
+
+typedef struct event_log {
+    int saved, failed, skipped, resumed;
+    int64_t resumed_step;
+    char reason[2048]; /* of the last that was skipped or failed */
+} event_log;
+
+static sl_status note_event(void *context, const sl_checkpoint_event *event)
+{
+    event_log *log = context;
+    log->saved += event->kind == SL_CHECKPOINT_SAVED;
+    log->failed += event->kind == SL_CHECKPOINT_FAILED;
+    log->skipped += event->kind == SL_CHECKPOINT_SKIPPED;
+    log->resumed += event->kind == SL_CHECKPOINT_RESUMED;
+    if (event->kind == SL_CHECKPOINT_RESUMED)
+        log->resumed_step = event->step;
+    if (event->reason)
+        snprintf(log->reason, sizeof log->reason, "%s: %s", event->path, event->reason);
+    return SL_OK;
+}
+
+static sl_status run_noting(const sl_train_options *options, small_record *record, event_log *log,
+                            sl_run_result *result)
+{
+    sl_reporter reporters[] = {small_reporter(record), {.context = log, .checkpoint = note_event}};
+    *log = (event_log){0};
+    return sl_train_run(options, reporters, 2, result);
+}
+
+static sl_train_options three_epochs(scratch *in)
+{
+    sl_train_options options = small_options(in);
+    options.epochs = EPOCHS;
+    options.max_batches = BATCHES;
+    options.lr.lr = 1;
+    options.lr.gamma = 0.5;
+    return options;
+}
+
+/* ---- The directory of checkpoints ---------------------------------------------------------- */
+
+static char *checkpoints_path(scratch *in)
+{
+    static char path[600];
+    snprintf(path, sizeof path, "%s/checkpoints", in->directory);
+    return path;
+}
+
+/* How many checkpoints lie there; removes them, and what else is there, where `remove_all`. */
+static int checkpoints_count(scratch *in, bool remove_all)
+{
+    char line[700];
+    int count = 0;
+    DIR *open = opendir(checkpoints_path(in));
+    for (struct dirent *entry; open && (entry = readdir(open));)
+        count += strncmp(entry->d_name, "step-", 5) == 0;
+    if (open)
+        closedir(open);
+    snprintf(line, sizeof line, "rm -rf '%s'", checkpoints_path(in));
+    if (remove_all)
+        assert_int_equal(system(line), 0);
+    return count;
+}
+
+static int tear_down(void **state)
+{
+    checkpoints_count(*state, true);
+    return scratch_remove(state);
+}
+
+/* ---- Interrupted at every place ------------------------------------------------------------ */
+
+static void check_same_step(const sl_step_info *got, const sl_step_info *expected)
+{
+    assert_int_equal(got->step, expected->step);
+    assert_int_equal(got->epoch, expected->epoch);
+    assert_int_equal(got->batch, expected->batch);
+    assert_memory_equal(&got->loss, &expected->loss, sizeof got->loss);
+    assert_memory_equal(&got->grad_norm, &expected->grad_norm, sizeof got->grad_norm);
+    assert_memory_equal(&got->lr, &expected->lr, sizeof got->lr);
+}
+
+/* `second` goes on where `first` was stopped, and together they are `whole`. */
+static void check_continued(const small_record *first, const small_record *second,
+                            const small_record *whole)
+{
+    assert_int_equal(first->step_count + second->step_count, whole->step_count);
+    assert_int_equal(first->eval_count + second->eval_count, whole->eval_count);
+    for (int i = 0; i < whole->step_count; i++)
+        check_same_step(i < first->step_count ? &first->steps[i]
+                                              : &second->steps[i - first->step_count],
+                        &whole->steps[i]);
+    for (int i = 0; i < whole->eval_count; i++) {
+        const sl_eval_info *got =
+            i < first->eval_count ? &first->evals[i] : &second->evals[i - first->eval_count];
+        assert_int_equal(got->split, whole->evals[i].split);
+        assert_int_equal(got->epoch, whole->evals[i].epoch);
+        assert_int_equal(got->best, whole->evals[i].best);
+        assert_memory_equal(&got->loss, &whole->evals[i].loss, sizeof got->loss);
+    }
+    assert_memory_equal(&second->result.test_loss, &whole->result.test_loss, sizeof(double));
+    assert_memory_equal(&second->result.best_valid_loss, &whole->result.best_valid_loss,
+                        sizeof(double));
+    assert_int_equal(second->result.steps, whole->result.steps);
+}
+
+/* What a resumed run has of its own. */
+typedef struct other_layout {
+    int stages, balance[3];
+    sl_schedule_kind schedule;
+    sl_checkpoint checkpoint;
+    bool zero;
+} other_layout;
+
+static const other_layout layouts[] = {
+    {.stages = 1},
+    {.stages = 2},
+    {.stages = 3, .schedule = SL_SCHEDULE_1F1B},
+    {.stages = 3, .balance = {1, 3, 1}, .checkpoint = SL_CHECKPOINT_ALWAYS},
+};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static void take_layout(sl_train_options *options, const other_layout *layout)
+{
+    options->stages = layout->stages;
+    options->schedule = layout->schedule;
+    options->checkpoint = layout->checkpoint;
+    if (!layout->balance[0])
+        return;
+    options->balance_kind = SL_BALANCE_EXPLICIT;
+    options->balance_count = layout->stages;
+    memcpy(options->balance, layout->balance, sizeof layout->balance);
+}
+
+static void interrupt_everywhere(scratch *in, sl_train_options options)
+{
+    static small_record whole, first, second;
+    sl_run_result result;
+    event_log log;
+    check_ok(small_run(&options, &whole));
+    assert_int_equal(whole.step_count, STEPS * (options.max_batches / BATCHES));
+    int places = EPOCHS * ((int)options.max_batches + 1);
+    for (int place = 1; place <= places; place++) {
+        stopper stop = {.at = place, .wish = SL_TRAIN_STOP};
+        sl_train_options begun = options, resumed;
+        begun.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
+                                              .request = ask_stopper,
+                                              .context = &stop};
+        take_layout(&begun, &layouts[place % LAYOUTS]);
+        check_ok(run_noting(&begun, &first, &log, &result));
+        assert_true(result.stopped);
+        assert_int_equal(result.steps, first.step_count);
+        assert_int_equal(first.finished, 0);
+
+        resumed = options;
+        resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+        take_layout(&resumed, &layouts[place / LAYOUTS % LAYOUTS]);
+        check_ok(run_noting(&resumed, &second, &log, &result));
+        assert_int_equal(log.resumed, 1);
+        assert_int_equal(log.resumed_step, first.step_count);
+        assert_false(result.stopped);
+        check_continued(&first, &second, &whole);
+        checkpoints_count(in, true);
+    }
+}
+
+static void sgd_goes_on_with_the_same_bits(void **state)
+{
+    interrupt_everywhere(*state, three_epochs(*state));
+}
+
+static void momentum_goes_on_with_the_same_bits(void **state)
+{
+    sl_train_options options = three_epochs(*state);
+    options.optimizer.momentum = 0.9f;
+    options.optimizer.dampening = 0.3f;
+    options.lr.lr = 0.2;
+    interrupt_everywhere(*state, options);
+}
+
+static void adamw_with_cosine_goes_on_with_the_same_bits(void **state)
+{
+    sl_train_options options = three_epochs(*state);
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
+    options.lr = (sl_lr_schedule){.kind = SL_LR_COSINE, .lr = 0.01, .warmup_steps = 3};
+    options.checkpoints.shard_bytes = 0;
+    interrupt_everywhere(*state, options);
+}
+
+/* A rate that is far too high after the first epoch: the best parameters stay the first ones. */
+static void best_parameters_go_on(void **state)
+{
+    static small_record whole;
+    sl_train_options options = three_epochs(*state);
+    options.lr.gamma = 30;
+    check_ok(small_run(&options, &whole));
+    assert_true(whole.evals[0].best);
+    assert_false(whole.evals[1].best || whole.evals[2].best);
+    interrupt_everywhere(*state, options);
+}
+
+static void replicas_go_on_with_the_same_bits(void **state)
+{
+    static small_record whole, first, second;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    sl_train_options options = three_epochs(in);
+    options.replicas = 2;
+    options.devices = "cpu:0-0,cpu:0-0";
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
+    options.lr.lr = 0.01;
+    check_ok(small_run(&options, &whole));
+    for (int place = 1; place <= PLACES; place += 3) {
+        stopper stop = {.at = 2 * place - 1, .wish = SL_TRAIN_STOP}; /* both replicas ask */
+        sl_train_options begun = options, resumed = options;
+        begun.zero = place % 2 == 0;
+        resumed.zero = place / 2 % 2 == 0;
+        begun.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
+                                              .request = ask_stopper,
+                                              .context = &stop};
+        check_ok(run_noting(&begun, &first, &log, &result));
+        assert_true(result.stopped);
+        resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+        check_ok(run_noting(&resumed, &second, &log, &result));
+        check_continued(&first, &second, &whole);
+        checkpoints_count(in, true);
+    }
+}
+
+/* ---- When checkpoints are made -------------------------------------------------------------- */
+
+static void checkpoints_are_saved_when_due_and_kept(void **state)
+{
+    static small_record record;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    char path[700];
+    sl_train_options options = three_epochs(in);
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
+                                            .every_steps = 5,
+                                            .keep = 2,
+                                            .shard_bytes = 4000};
+    check_ok(run_noting(&options, &record, &log, &result));
+    int best = 0;
+    for (int i = 0; i < record.eval_count; i++)
+        best += record.evals[i].split == SL_SPLIT_VALID && record.evals[i].best;
+    assert_true(record.evals[EPOCHS - 1].best);
+    assert_int_equal(log.saved, 2 + 1 + best - 1); /* 5, 10, the end, whose best is saved with it */
+    assert_int_equal(log.failed, 0);
+    snprintf(path, sizeof path, "%s/step-00000012/state.json", checkpoints_path(in));
+    assert_int_equal(access(path, F_OK), 0);
+    snprintf(path, sizeof path, "%s/step-00000010/model.safetensors.index.json",
+             checkpoints_path(in));
+    assert_int_equal(access(path, F_OK), 0);
+    snprintf(path, sizeof path, "%s/best/state.json", checkpoints_path(in));
+    assert_int_equal(access(path, F_OK), 0);
+    assert_int_equal(checkpoints_count(in, true), 2);
+
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in), .every_epoch = true};
+    check_ok(run_noting(&options, &record, &log, &result));
+    assert_int_equal(log.saved, EPOCHS);
+    assert_int_equal(checkpoints_count(in, true), EPOCHS);
+}
+
+static void checkpoint_asked_for_is_saved_and_the_run_goes_on(void **state)
+{
+    static small_record record, whole;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    stopper asking = {.at = 3, .wish = SL_TRAIN_SAVE};
+    sl_train_options options = three_epochs(in);
+    options.epochs = 1;
+    check_ok(small_run(&options, &whole));
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
+                                            .request = ask_stopper,
+                                            .context = &asking};
+    check_ok(run_noting(&options, &record, &log, &result));
+    assert_false(result.stopped);
+    assert_int_equal(log.saved, 2);
+    assert_int_equal(checkpoints_count(in, false), 2);
+    assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
+}
+
+/* ---- Which checkpoint is taken ---------------------------------------------------------------*/
+
+static void damage(scratch *in, const char *checkpoint, const char *file)
+{
+    char path[800], line[1700];
+    snprintf(path, sizeof path, "%s/%s/%s", checkpoints_path(in), checkpoint, file);
+    snprintf(line, sizeof line, "printf x | dd of='%s' bs=1 seek=200 conv=notrunc 2>/dev/null",
+             path);
+    assert_int_equal(system(line), 0);
+}
+
+static void damaged_checkpoints_are_skipped_with_their_reasons(void **state)
+{
+    static small_record record, whole;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    sl_train_options options = three_epochs(in);
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in), .every_steps = 4};
+    check_ok(run_noting(&options, &whole, &log, &result));
+    damage(in, "step-00000012", "model.safetensors");
+    options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    check_ok(run_noting(&options, &record, &log, &result));
+    assert_int_equal(log.skipped, 1);
+    assert_int_equal(log.resumed_step, 8);
+    if (!strstr(log.reason, "step-00000012: ") || !strstr(log.reason, "model.safetensors: "))
+        fail_msg("no file and reason: %s", log.reason);
+    assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
+
+    damage(in, "step-00000008", "state.json");
+    damage(in, "step-00000004", "optimizer.safetensors");
+    assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_NOT_FOUND);
+    assert_int_equal(log.skipped, 3);
+    assert_int_equal(record.started, 0);
+    options.checkpoints.resume_if_any = true;
+    check_ok(run_noting(&options, &record, &log, &result));
+    assert_int_equal(log.resumed, 0);
+    assert_int_equal(record.step_count, STEPS);
+}
+
+static void other_options_are_named_one_by_one(void **state)
+{
+    static small_record record;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    sl_train_options options = three_epochs(in);
+    options.epochs = 1;
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in)};
+    check_ok(run_noting(&options, &record, &log, &result));
+    options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    options.lr.lr = 3;
+    options.seed = 77;
+    options.model.dropout = 0.5f;
+    options.max_batches = 3;
+    assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_INVALID);
+    const char *const named[] = {"lr 1.0, not 3.0", "seed \"1\", not \"77\"",
+                                 "dropout 0.2, not 0.5", "max-batches 4, not 3"};
+    for (size_t i = 0; i < sizeof named / sizeof *named; i++)
+        if (!strstr(sl_error_text(), named[i]))
+            fail_msg("\"%s\" is not in: %s", named[i], sl_error_text());
+    assert_null(strstr(sl_error_text(), "emsize"));
+}
+
+static void more_epochs_continue_a_finished_run(void **state)
+{
+    static small_record record, whole;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    sl_train_options options = three_epochs(in);
+    check_ok(small_run(&options, &whole));
+    options.epochs = 1;
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in)};
+    check_ok(run_noting(&options, &record, &log, &result));
+    options.epochs = EPOCHS;
+    options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    check_ok(run_noting(&options, &record, &log, &result));
+    assert_int_equal(record.step_count, STEPS - BATCHES);
+    assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
+    options.epochs = 1;
+    options.checkpoints.directory = NULL;
+    check_ok(run_noting(&options, &record, &log, &result)); /* only the test is left */
+    assert_int_equal(record.step_count, 0);
+}
+
+/* ---- Failures -------------------------------------------------------------------------------- */
+
+static void second_run_to_the_same_directory_is_refused(void **state)
+{
+    static small_record record;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    sl_train_options options = three_epochs(in);
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in)};
+    assert_int_equal(mkdir(checkpoints_path(in), 0777), 0);
+    int other = open(checkpoints_path(in), O_RDONLY | O_DIRECTORY);
+    assert_int_equal(flock(other, LOCK_EX), 0);
+    sl_status status = run_noting(&options, &record, &log, &result);
+    close(other);
+    assert_int_equal(status, SL_ERR_INVALID);
+    assert_non_null(strstr(sl_error_text(), "another run saves its checkpoints there"));
+}
+
+/* A directory that takes `most` bytes; false where this process may not make one. */
+static bool small_disk(scratch *in, int most)
+{
+    char options[64];
+    assert_int_equal(mkdir(checkpoints_path(in), 0777), 0);
+    snprintf(options, sizeof options, "size=%d", most);
+    return mount("none", checkpoints_path(in), "tmpfs", 0, options) == 0;
+}
+
+static void full_disk_leaves_the_older_checkpoint_and_the_run(void **state)
+{
+    static small_record record, whole;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    sl_train_options options = three_epochs(in);
+    check_ok(small_run(&options, &whole));
+    if (!small_disk(in, 900 << 10))
+        skip();
+    /* The best model and one checkpoint fit; the next one does not fit beside them. */
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in), .every_steps = 5};
+    sl_status status = run_noting(&options, &record, &log, &result);
+    int count = checkpoints_count(in, false);
+    static small_record again;
+    event_log resumed = {0};
+    options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    sl_status second = run_noting(&options, &again, &resumed, &result);
+    assert_int_equal(umount(checkpoints_path(in)), 0);
+    assert_int_equal(status, SL_OK);
+    assert_int_equal(count, 1);
+    assert_true(log.saved >= 1 && log.failed >= 1);
+    if (!strstr(log.reason, "No space left") && !strstr(log.reason, "no room"))
+        fail_msg("the disk is not blamed: %s", log.reason);
+    assert_int_equal(record.step_count, STEPS);
+    assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
+    assert_int_equal(second, SL_OK);
+    assert_int_equal(resumed.skipped, 0);
+    assert_int_equal(resumed.resumed_step, 5);
+    assert_memory_equal(&again.result.test_loss, &whole.result.test_loss, sizeof(double));
+}
+
+static void unwritable_directory_is_refused_before_training(void **state)
+{
+    static small_record record;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    sl_train_options options = three_epochs(in);
+    options.checkpoints = (sl_save_options){.directory = "/proc/checkpoints"};
+    assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_IO);
+    assert_int_equal(record.step_count, 0);
+}
+
+static void leftovers_of_an_interrupted_save_are_removed(void **state)
+{
+    static small_record record;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    char line[2000];
+    sl_train_options options = three_epochs(in);
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in)};
+    snprintf(line, sizeof line,
+             "mkdir -p '%s/.step-00000003.0123456789abcdef.tmp'; touch '%s/mine'",
+             checkpoints_path(in), checkpoints_path(in));
+    assert_int_equal(system(line), 0);
+    check_ok(run_noting(&options, &record, &log, &result));
+    snprintf(line, sizeof line, "test -e '%s/mine' && test ! -e '%s/.step-00000003.%s.tmp'",
+             checkpoints_path(in), checkpoints_path(in), "0123456789abcdef");
+    assert_int_equal(system(line), 0);
+}
+
+#define on_corpus(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        on_corpus(sgd_goes_on_with_the_same_bits),
+        on_corpus(momentum_goes_on_with_the_same_bits),
+        on_corpus(adamw_with_cosine_goes_on_with_the_same_bits),
+        on_corpus(best_parameters_go_on),
+        on_corpus(replicas_go_on_with_the_same_bits),
+        on_corpus(checkpoints_are_saved_when_due_and_kept),
+        on_corpus(checkpoint_asked_for_is_saved_and_the_run_goes_on),
+        on_corpus(damaged_checkpoints_are_skipped_with_their_reasons),
+        on_corpus(other_options_are_named_one_by_one),
+        on_corpus(more_epochs_continue_a_finished_run),
+        on_corpus(second_run_to_the_same_directory_is_refused),
+        on_corpus(full_disk_leaves_the_older_checkpoint_and_the_run),
+        on_corpus(unwritable_directory_is_refused_before_training),
+        on_corpus(leftovers_of_an_interrupted_save_are_removed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
