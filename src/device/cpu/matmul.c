@@ -18,7 +18,8 @@ struct sli_matmul_size {
     int64_t m, n, k;
     dnnl_primitive_t primitive; /* NULL: not better than dnnl_sgemm */
     int64_t scratch_floats;
-    call *calls; /* [threads] */
+    call *calls;    /* [threads] */
+    uint64_t asked; /* when it was last asked for, by matmul->clock; 0: not filled */
 };
 
 struct sli_matmul {
@@ -26,7 +27,7 @@ struct sli_matmul {
     dnnl_engine_t engine;
     int threads;
     dnnl_stream_t *streams; /* [threads] a stream belongs to one thread at a time */
-    int count, next;        /* sizes that are filled; the one to be replaced when all are */
+    uint64_t clock;         /* counts what was asked for */
     sli_matmul_size sizes[SIZES];
 };
 
@@ -130,18 +131,30 @@ static dnnl_status_t build(sli_matmul *matmul, sli_matmul_size *size)
     return code;
 }
 
-sl_status sli_matmul_find(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
-                          const sli_matmul_size **out)
+/* The record of a size, NULL if there is none. */
+static sli_matmul_size *recall(sli_matmul *matmul, int64_t m, int64_t n, int64_t k)
 {
-    *out = NULL;
-    for (int i = 0; i < matmul->count; i++) {
-        const sli_matmul_size *known = &matmul->sizes[i];
-        if (known->m == m && known->n == n && known->k == k) {
-            *out = known->primitive ? known : NULL;
-            return SL_OK;
-        }
+    for (int i = 0; i < SIZES; i++) {
+        sli_matmul_size *known = &matmul->sizes[i];
+        if (known->asked && known->m == m && known->n == n && known->k == k)
+            return known;
     }
-    sli_matmul_size *size = &matmul->sizes[matmul->next];
+    return NULL;
+}
+
+/* A free record, or else the one that nobody has asked for for the longest. */
+static sli_matmul_size *choose_record(sli_matmul *matmul)
+{
+    sli_matmul_size *oldest = &matmul->sizes[0];
+    for (int i = 1; i < SIZES; i++)
+        if (matmul->sizes[i].asked < oldest->asked)
+            oldest = &matmul->sizes[i];
+    return oldest;
+}
+
+static sl_status learn(sli_matmul *matmul, int64_t m, int64_t n, int64_t k, sli_matmul_size **out)
+{
+    sli_matmul_size *size = choose_record(matmul);
     clear_size(matmul, size);
     *size = (sli_matmul_size){.m = m, .n = n, .k = k};
     int threads = omp_get_max_threads();
@@ -155,8 +168,18 @@ sl_status sli_matmul_find(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
                         "(code %d)",
                         (long long)m, (long long)k, (long long)k, (long long)n, (int)code);
     }
-    matmul->next = (matmul->next + 1) % SIZES;
-    matmul->count = matmul->count < SIZES ? matmul->count + 1 : SIZES;
+    *out = size;
+    return SL_OK;
+}
+
+sl_status sli_matmul_find(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
+                          const sli_matmul_size **out)
+{
+    *out = NULL;
+    sli_matmul_size *size = recall(matmul, m, n, k);
+    if (!size)
+        SL_TRY(learn(matmul, m, n, k, &size));
+    size->asked = ++matmul->clock;
     *out = size->primitive ? size : NULL;
     return SL_OK;
 }

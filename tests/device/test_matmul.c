@@ -1,0 +1,65 @@
+/* What a device remembers of oneDNN's primitives. */
+#include "device/cpu/matmul.h"
+#include "support/check.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 16, COLUMNS = 64, INNER = 64, OTHERS = 300, LONGEST = INNER + OTHERS };
+
+static float *floats(int64_t count)
+{
+    float *values = malloc((size_t)count * sizeof *values);
+    assert_non_null(values);
+    for (int64_t i = 0; i < count; i++)
+        values[i] = (float)(i % 13) - 6.0f;
+    return values;
+}
+
+/* Runs the size's product; all buffers have room for any size that this test asks for. */
+static void multiply(sli_matmul *matmul, const sli_matmul_size *size, float *c)
+{
+    float *a = floats(ROWS * LONGEST), *b = floats(COLUMNS * LONGEST);
+    float *scratch = floats(sli_matmul_scratch_floats(size) + 1);
+    assert_int_equal(sli_matmul_run(matmul, size, 0, a, b, c, scratch), 0);
+    free(a);
+    free(b);
+    free(scratch);
+}
+
+/* More sizes come than are remembered, each after one that is asked for again and again. */
+static void size_is_valid_until_some_others_were_asked_for(void **state)
+{
+    (void)state;
+    sli_matmul *matmul;
+    const sli_matmul_size *size, *other;
+    float first[ROWS * COLUMNS], again[ROWS * COLUMNS];
+    check_ok(sli_matmul_create(1, &matmul));
+    sli_matmul_lock(matmul);
+    check_ok(sli_matmul_find(matmul, ROWS, COLUMNS, INNER, &size));
+    bool usable = size != NULL;
+    if (usable)
+        multiply(matmul, size, first);
+    for (int i = 1; usable && i <= OTHERS; i++) {
+        check_ok(sli_matmul_find(matmul, ROWS, COLUMNS, INNER, &size));
+        for (int more = 1; more < SLI_MATMUL_AT_ONCE; more++)
+            check_ok(sli_matmul_find(matmul, ROWS - more, COLUMNS, INNER + i, &other));
+        multiply(matmul, size, again);
+        assert_memory_equal(again, first, sizeof first);
+    }
+    sli_matmul_unlock(matmul);
+    sli_matmul_destroy(&matmul);
+    if (!usable) {
+        print_message("skipped: oneDNN has no such kernel for this processor\n");
+        skip();
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(size_is_valid_until_some_others_were_asked_for),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
