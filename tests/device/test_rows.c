@@ -329,6 +329,27 @@ static void cross_entropy_of_growing_logits_matches_the_reference(void **state)
     check_on_all(*state, "cross_entropy", run_cross_entropy, &c, &out);
 }
 
+/* All possible classes are further below 0 than an exponential reaches, and a first block of
+ * classes may be impossible. */
+static void cross_entropy_of_logits_far_below_zero_matches_the_reference(void **state)
+{
+    enum { CLASSES = 1500 };
+    for (int impossible = 0; impossible <= 600; impossible += 600) {
+        float logits[CLASSES];
+        for (int i = 0; i < CLASSES; i++)
+            logits[i] = i < impossible ? -INFINITY : -2000.0f - 0.25f * (float)(i % 7);
+        int32_t targets[1] = {1000};
+        sli_cross_entropy c = {.rows = 1, .classes = CLASSES, .logits = logits, .targets = targets};
+        c.ignore = -1;
+        c.grad_scale = 1;
+        outputs out = {.arrays = 2, .count = {CLASSES, 1}, .tolerance = {1e-6, 1e-6}};
+        out.expected[0] = doubles(CLASSES);
+        out.expected[1] = doubles(1);
+        reference_cross_entropy(&c, out.expected[0], out.expected[1]);
+        check_on_all(*state, "cross_entropy", run_cross_entropy, &c, &out);
+    }
+}
+
 static void cross_entropy_of_a_nan_or_only_infinities_is_nan(void **state)
 {
     const lab *all = *state;
@@ -358,6 +379,7 @@ int main(void)
         cmocka_unit_test(add_norm_backward_matches_the_reference_also_in_place),
         cmocka_unit_test(cross_entropy_matches_the_reference),
         cmocka_unit_test(cross_entropy_of_growing_logits_matches_the_reference),
+        cmocka_unit_test(cross_entropy_of_logits_far_below_zero_matches_the_reference),
         cmocka_unit_test(cross_entropy_of_a_nan_or_only_infinities_is_nan),
     };
     return cmocka_run_group_tests(tests, lab_create, lab_destroy);

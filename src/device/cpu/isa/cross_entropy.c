@@ -46,10 +46,10 @@ static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t tar
         int64_t count = smaller(classes - start, block);
         max = max_f32(count, x + start, max);
         float next = max == -INFINITY ? 0 : max; /* so far only impossible classes: all are 0 */
-        if (next != shift)
+        if (sum != 0 && next != shift) /* where it is 0, e^(shift - next) may be infinite */
             sum *= exp((double)shift - next);
         shift = next;
-        shifts[blocks++] = shift;
+        shifts[blocks++] = max; /* that of impossible classes makes their scale 0 as well */
         sum += exponentials(count, x + start, shift, keep);
     }
     for (int b = 0; keep && b < blocks; b++) {
