@@ -140,12 +140,13 @@ static void check_mismatch(world *w, const sli_operation *operation)
 
 /* ---- Meeting ------------------------------------------------------------------------------ */
 
-/* Waits until `meetings` changes from `since`, the group breaks or the deadline passes. */
-static sl_status wait_for_meeting(world *w, uint64_t since, const sli_operation *operation,
-                                  const struct timespec *deadline)
+/* Waits until everybody has arrived (`meetings` changes from `since`), the group breaks or the
+ * deadline passes. */
+static sl_status wait_for_arrivals(world *w, uint64_t since, const sli_operation *operation,
+                                   const struct timespec *deadline)
 {
     while (w->meetings == since && !w->broken) {
-        if (operation && someone_left(w)) {
+        if (someone_left(w)) {
             break_for_missing(w, operation, true, "left the group before it came");
             break;
         }
@@ -153,10 +154,7 @@ static sl_status wait_for_meeting(world *w, uint64_t since, const sli_operation 
         if (code == ETIMEDOUT && w->meetings == since && !w->broken) {
             char why[64];
             snprintf(why, sizeof why, "did not come within %g s", w->timeout_seconds);
-            if (operation)
-                break_for_missing(w, operation, false, why);
-            else
-                break_world(w, SL_ERR_CANCELLED, "a rank did not finish an operation in time");
+            break_for_missing(w, operation, false, why);
         }
     }
     return w->meetings == since ? broken_status(w) : SL_OK;
@@ -183,19 +181,20 @@ static sl_status arrive(sl_group *group, const sli_operation *operation,
             pthread_cond_broadcast(&w->changed);
             status = w->broken ? broken_status(w) : SL_OK;
         } else {
-            status = wait_for_meeting(w, since, operation, deadline);
+            status = wait_for_arrivals(w, since, operation, deadline);
         }
     }
     pthread_mutex_unlock(&w->lock);
     return status;
 }
 
-/* Everybody has arrived, so everybody departs: only their own part of the work lies between. */
-static sl_status depart(sl_group *group, const struct timespec *deadline)
+/* Everybody has arrived, so everybody departs: only their own part of the work lies between. Until
+ * then others read and write this rank's buffers, so it waits also when the group breaks meanwhile,
+ * and however long that takes. */
+static void depart(sl_group *group)
 {
     world *w = group->state;
     pthread_mutex_lock(&w->lock);
-    sl_status status = SL_OK;
     uint64_t since = w->meetings;
     if (++w->departed == w->size) {
         w->departed = 0;
@@ -203,11 +202,10 @@ static sl_status depart(sl_group *group, const struct timespec *deadline)
             w->slots[r].arrived = false;
         w->meetings++;
         pthread_cond_broadcast(&w->changed);
-    } else {
-        status = wait_for_meeting(w, since, NULL, deadline);
     }
+    while (w->meetings == since)
+        pthread_cond_wait(&w->changed, &w->lock);
     pthread_mutex_unlock(&w->lock);
-    return status;
 }
 
 /* ---- Each rank's part of the work --------------------------------------------------------- */
@@ -299,7 +297,8 @@ static sl_status local_collective(sl_group *group, const sli_operation *operatio
     struct timespec deadline = deadline_after(group->options.timeout_seconds);
     SL_TRY(arrive(group, operation, &deadline));
     do_part(group->state, group->rank, operation);
-    return depart(group, &deadline);
+    depart(group);
+    return SL_OK;
 }
 
 /* ---- Point to point: letters are copied, so a send never waits ---------------------------- */
@@ -425,7 +424,18 @@ static void local_leave(sl_group *group)
         world_free(w);
 }
 
-/* Between arrival and departure rank 0 alone makes every sub-group; each rank takes its own. */
+static void local_abort(sl_group *group, sl_status error, const char *text)
+{
+    world *w = group->state;
+    char with_rank[ERROR_TEXT_BYTES];
+    snprintf(with_rank, sizeof with_rank, "rank %d: %s", group->rank, text);
+    pthread_mutex_lock(&w->lock);
+    break_world(w, error, with_rank);
+    pthread_mutex_unlock(&w->lock);
+}
+
+/* Between arrival and departure rank 0 alone makes every sub-group, or none; each rank takes its
+ * own. */
 static sl_status make_subgroups(world *w, const sl_group_options *options)
 {
     sl_status status = SL_OK;
@@ -441,6 +451,8 @@ static sl_status make_subgroups(world *w, const sl_group_options *options)
             if (w->slots[r].color == color)
                 w->slots[r].subgroup = handles[next++];
     }
+    for (int r = 0; r < w->size && status != SL_OK; r++)
+        sl_group_destroy(&w->slots[r].subgroup);
     return status;
 }
 
@@ -454,27 +466,16 @@ static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_g
     own->color = color; /* published by arrive's lock */
     own->subgroup = NULL;
     SL_TRY(arrive(group, &operation, &deadline));
-    sl_status status = SL_OK;
-    if (group->rank == 0)
-        status = make_subgroups(w, &group->options);
-    if (status != SL_OK) {
-        pthread_mutex_lock(&w->lock);
-        break_world(w, status, sl_error_text());
-        pthread_mutex_unlock(&w->lock);
-    }
-    sl_status departed = depart(group, &deadline);
+    if (group->rank == 0 && make_subgroups(w, &group->options) != SL_OK)
+        local_abort(group, SL_ERR_MEMORY, sl_error_text());
+    depart(group);
     *out = own->subgroup;
-    return status != SL_OK ? status : departed;
-}
-
-static void local_abort(sl_group *group, sl_status error, const char *text)
-{
-    world *w = group->state;
-    char with_rank[ERROR_TEXT_BYTES];
-    snprintf(with_rank, sizeof with_rank, "rank %d: %s", group->rank, text);
+    if (*out || color < 0)
+        return SL_OK;
     pthread_mutex_lock(&w->lock);
-    break_world(w, error, with_rank);
+    sl_status status = broken_status(w);
     pthread_mutex_unlock(&w->lock);
+    return status;
 }
 
 static const sli_group_ops local_ops = {local_collective, local_send,  local_receive,
