@@ -35,7 +35,7 @@ typedef enum sl_reduce_op {
 } sl_reduce_op;
 
 typedef struct sl_group_options {
-    double timeout_seconds; /* 0: 1,800, PyTorch's default */
+    double timeout_seconds; /* 0: 1,800, PyTorch's default; INFINITY: none */
     bool check_collectives; /* every operation first compares what the ranks call: a mismatch is an
                                error that names it, not a hang (SL_DEBUG=collectives) */
 } sl_group_options;

@@ -10,6 +10,7 @@
 #include <string.h>
 
 static const double default_timeout_seconds = 1800;
+static const double longest_timeout_seconds = 1e9; /* clocks cannot count to infinity */
 
 /* The options with their defaults filled in. */
 static sl_status fill_options(const sl_group_options *options, const char *who,
@@ -21,6 +22,8 @@ static sl_status fill_options(const sl_group_options *options, const char *who,
                         out->timeout_seconds);
     if (out->timeout_seconds == 0)
         out->timeout_seconds = default_timeout_seconds;
+    if (out->timeout_seconds > longest_timeout_seconds)
+        out->timeout_seconds = longest_timeout_seconds;
     if (!out->check_collectives)
         SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "collectives", &out->check_collectives));
     return SL_OK;

@@ -3,6 +3,7 @@
 #include "comm/contract.h"
 #include "support/check.h"
 
+#include <math.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -111,6 +112,19 @@ static void buffers_belong_to_their_owner_again_only_when_nobody_reads_them(void
     free(gathered);
 }
 
+static sl_status meet_once(sl_group *group, void *arg)
+{
+    (void)arg;
+    return sl_group_barrier(group, NULL);
+}
+
+static void time_limit_may_be_infinite(void **state)
+{
+    (void)state;
+    sl_group_options options = {.timeout_seconds = INFINITY};
+    check_ok(sl_spawn(meet_once, NULL, 3, &options));
+}
+
 /* Rank 2 comes back only when the others' calls have ended. */
 static sl_status rank_2_stays_away(sl_group *group, void *arg)
 {
@@ -198,6 +212,7 @@ int main(void)
         cmocka_unit_test(spawn_with_a_failing_rank_stops_the_others_and_names_it),
         cmocka_unit_test(spawn_blames_the_rank_that_broke_the_group),
         cmocka_unit_test(buffers_belong_to_their_owner_again_only_when_nobody_reads_them),
+        cmocka_unit_test(time_limit_may_be_infinite),
         cmocka_unit_test(operation_past_its_time_limit_names_who_never_came),
         cmocka_unit_test(operation_after_a_rank_left_fails_at_once),
         cmocka_unit_test(mismatch_in_debug_mode_names_both_calls),
