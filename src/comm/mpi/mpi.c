@@ -49,11 +49,12 @@ static void *create_communicator(void *argument)
     return NULL;
 }
 
-/* Makes the group's communicator of the ranks of `parent` that are named. */
-static sl_status make_communicator(sl_group *group, sli_communicator *parent, const int *ranks)
+/* Makes the group's communicator of the ranks of `parent` that are named. The call is the one that
+ * is waited in: what ends it ends this. */
+static sl_status make_communicator(sli_call *call, sl_group *group, sli_communicator *parent,
+                                   const int *ranks)
 {
     sli_mpi_group *state = group->state;
-    sli_call call = sli_call_begin(group, NULL);
     pthread_t thread;
     creation *one = malloc(sizeof *one + (size_t)group->size * sizeof(int));
     if (!one)
@@ -70,11 +71,11 @@ static sl_status make_communicator(sl_group *group, sli_communicator *parent, co
     pthread_detach(thread);
     sl_status status = SL_OK;
     while (!atomic_load(&one->done) && status == SL_OK)
-        status = sli_call_idle(&call);
+        status = sli_call_idle(call);
     if (status != SL_OK) /* the thread stays inside MPI */
         atomic_store(&state->session->unusable, true);
     else if (one->code != 0)
-        status = sli_call_mpi_error(&call, one->code);
+        status = sli_call_mpi_error(call, one->code);
     else
         state->comm = one->made;
     release(one);
@@ -105,6 +106,23 @@ static void mpi_leave(sl_group *group)
     state_free(state);
 }
 
+static void mpi_abort(sl_group *group, sl_status error, const char *text)
+{
+    sli_mpi_group *state = group->state;
+    char with_rank[SLI_NOTE_TEXT_BYTES];
+    snprintf(with_rank, sizeof with_rank, "rank %d: %.480s", group->rank, text);
+    (void)sli_watch_break(state->session->watch, &state->member, error, with_rank);
+}
+
+/* What fails on one rank alone, for want of memory say, must end the others' waiting too. Does
+ * nothing where the group is broken, as it mostly is. */
+static void mpi_fail(sl_group *group, sl_status error)
+{
+    char text[SLI_NOTE_TEXT_BYTES];
+    snprintf(text, sizeof text, "%s", sl_error_text());
+    mpi_abort(group, error, text);
+}
+
 static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
 {
     sli_mpi_group *state = group->state;
@@ -115,17 +133,11 @@ static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
         status = sli_watch_check(state->session->watch, &state->member, operation);
     if (status == SL_OK)
         status = sli_mpi_run(&call);
-    if (status != SL_OK)
+    if (status != SL_OK) {
         sli_call_cancel(&call);
+        mpi_fail(group, status);
+    }
     return status;
-}
-
-static void mpi_abort(sl_group *group, sl_status error, const char *text)
-{
-    sli_mpi_group *state = group->state;
-    char with_rank[SLI_NOTE_TEXT_BYTES];
-    snprintf(with_rank, sizeof with_rank, "rank %d: %s", group->rank, text);
-    (void)sli_watch_break(state->session->watch, &state->member, error, with_rank);
 }
 
 static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_group **out);
@@ -140,6 +152,7 @@ typedef struct plan {
     int rank, size;
     const int *ranks;            /* [size] of the parent */
     const sli_mpi_group *parent; /* NULL: the world */
+    sli_call *call;              /* of the parent; NULL without one */
 } plan;
 
 static sl_status make_group(sli_session *session, const plan *made, const sl_group_options *options,
@@ -174,8 +187,9 @@ static sl_status make_group(sli_session *session, const plan *made, const sl_gro
         free(group);
         return status;
     }
-    status =
-        make_communicator(group, made->parent ? made->parent->comm : session->world, made->ranks);
+    sli_call own = sli_call_begin(group, NULL);
+    status = make_communicator(made->call ? made->call : &own, group,
+                               made->parent ? made->parent->comm : session->world, made->ranks);
     if (status != SL_OK)
         sl_group_destroy(&group);
     *out = group;
@@ -211,13 +225,15 @@ sl_status sli_mpi_create(const sl_group_options *options, sl_group **out)
     return status;
 }
 
-static sl_status split_by_color(sl_group *group, const int64_t *colors, int *ranks, sl_group **out)
+static sl_status split_by_color(sli_call *call, const int64_t *colors, int *ranks, sl_group **out)
 {
-    sli_mpi_group *state = group->state;
+    sl_group *group = call->group;
+    sli_mpi_group *state = call->state;
     int64_t color = colors[group->rank];
     plan part = {.id = mix(mix(state->member.id, state->splits++), (uint64_t)color),
                  .ranks = ranks,
-                 .parent = state};
+                 .parent = state,
+                 .call = call};
     for (int r = 0; r < group->size; r++) {
         if (colors[r] != color)
             continue;
@@ -245,8 +261,12 @@ static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_gro
                                .sequence = sequence};
     if (status == SL_OK)
         status = mpi_collective(group, &operation);
-    if (status == SL_OK)
-        status = split_by_color(group, colors, ranks, out);
+    sli_call call = sli_call_begin(group, &operation);
+    if (status == SL_OK) {
+        status = split_by_color(&call, colors, ranks, out);
+        if (status != SL_OK)
+            mpi_fail(group, status);
+    }
     free(colors);
     free(ranks);
     return status;
