@@ -32,6 +32,9 @@ static const double released_seconds = 8, terminated_seconds = 5;
 
 enum { SPARE_CALLERS = 16, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
 
+/* A rank that ends with an error may do so because another has died, and may be heard first. */
+typedef enum failure { NO_FAILURE, ENDED, DIED } failure;
+
 typedef struct caller {
     cli_line line;
     int rank;      /* -1: has not said who it is */
@@ -51,6 +54,7 @@ typedef struct job {
     stage stage;
     double deadline; /* of this stage */
     double grace_seconds;
+    failure failure; /* what `end` tells of */
     cli_job_end *end;
 } job;
 
@@ -76,12 +80,13 @@ static void enter(job *in, stage next)
         kill(in->mpirun, next == KILLED ? SIGKILL : SIGTERM);
 }
 
-/* The first failure is the job's, whatever else follows from it. */
-static void fail(job *in, int status, const char *format, ...)
+/* The first failure is the job's, whatever else follows from it, but a death comes before all. */
+static void fail(job *in, failure kind, int status, const char *format, ...)
 {
     va_list values;
     va_start(values, format);
-    if (in->end->status == 0) {
+    if (kind > in->failure) {
+        in->failure = kind;
         in->end->status = status;
         vsnprintf(in->end->why, sizeof in->end->why, format, values);
     }
@@ -121,15 +126,15 @@ static void take_end(job *in, caller *from, char *text)
     in->ended++;
     if (cli_line_number(text, "exit", &number)) {
         if (number != 0)
-            fail(in, number, "rank %d on %s ended with exit status %d", from->rank, from->host,
-                 number);
+            fail(in, ENDED, number, "rank %d on %s ended with exit status %d", from->rank,
+                 from->host, number);
     } else if (cli_line_number(text, "signal", &number)) {
-        fail(in, SIGNAL_STATUS + number, "rank %d on %s was killed by signal %d (%s)", from->rank,
-             from->host, number, strsignal(number));
+        fail(in, DIED, SIGNAL_STATUS + number, "rank %d on %s was killed by signal %d (%s)",
+             from->rank, from->host, number, strsignal(number));
     } else if (cli_line_number(text, "errno", &number)) {
-        in->end->final |= in->end->status == 0;
-        fail(in, NOT_FOUND_STATUS, "rank %d on %s: the program cannot be started: %s", from->rank,
-             from->host, strerror(number));
+        in->end->final |= in->failure == NO_FAILURE;
+        fail(in, ENDED, NOT_FOUND_STATUS, "rank %d on %s: the program cannot be started: %s",
+             from->rank, from->host, strerror(number));
     }
     from->rank = in->ranks; /* has ended: its line's end means nothing */
 }
@@ -143,12 +148,12 @@ static void hear(job *in, caller *from)
             welcome(in, from, text);
         } else if (state == CLI_LINE_TEXT && from->rank < in->ranks) {
             take_end(in, from, text);
-        } else if (state == CLI_LINE_CLOSED) {
+        } else if (state == CLI_LINE_CLOSED || state == CLI_LINE_LOST) {
             cli_line_close(&from->line);
             if (from->rank < 0 || from->rank >= in->ranks)
                 break;
             in->ended++;
-            fail(in, 1, "rank %d was lost, or its host %s", from->rank, from->host);
+            fail(in, DIED, 1, "rank %d on %s was lost", from->rank, from->host);
         }
     }
     release_if_all_have_ended(in);
@@ -186,7 +191,7 @@ static void forward(job *in, int number)
         enter(in, ENDING);
         return;
     }
-    fail(in, SIGNAL_STATUS + number, "stopped by signal %d (%s)", number, strsignal(number));
+    fail(in, DIED, SIGNAL_STATUS + number, "stopped by signal %d (%s)", number, strsignal(number));
     enter(in, TERMINATED); /* nobody would tell those that are yet to start */
 }
 

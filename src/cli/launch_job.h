@@ -10,7 +10,7 @@ enum { CLI_JOB_WHY_BYTES = 512 };
 
 /* How an attempt ended. */
 typedef struct cli_job_end {
-    int status;                  /* the first failed rank's, as a shell gives it; 0: none failed */
+    int status;                  /* as a shell gives it, of the rank that failed; 0: none */
     bool final;                  /* another attempt would make no sense */
     char why[CLI_JOB_WHY_BYTES]; /* for status other than 0: who failed, and how */
 } cli_job_end;

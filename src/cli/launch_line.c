@@ -65,8 +65,10 @@ cli_line_state cli_line_take(cli_line *line, char text[CLI_LINE_BYTES])
             line->used += (size_t)bytes;
         else if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK) && room > 0)
             return CLI_LINE_NOTHING;
-        else if (bytes == 0 || errno != EINTR)
+        else if (bytes == 0 || errno == ECONNRESET || room == 0)
             return CLI_LINE_CLOSED;
+        else if (errno != EINTR)
+            return CLI_LINE_LOST;
     }
     return CLI_LINE_TEXT;
 }

@@ -47,7 +47,12 @@ sl_status cli_launcher_call(const char *launcher, int rank, cli_line *out);
 void cli_line_send(const cli_line *line, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
-typedef enum cli_line_state { CLI_LINE_TEXT, CLI_LINE_NOTHING, CLI_LINE_CLOSED } cli_line_state;
+typedef enum cli_line_state {
+    CLI_LINE_TEXT,
+    CLI_LINE_NOTHING,
+    CLI_LINE_CLOSED, /* the other side has hung up, or its process has died */
+    CLI_LINE_LOST    /* its host does not answer */
+} cli_line_state;
 
 /* Takes the next line, if the whole of it has come, into `text`, without its end. Never waits. */
 cli_line_state cli_line_take(cli_line *line, char text[CLI_LINE_BYTES]);

@@ -39,6 +39,7 @@ typedef struct supervisor {
     int signals; /* signalfd */
     sigset_t mask_before;
     pid_t program;
+    bool cut_off;    /* the launcher's host does not answer any more */
     int start_error; /* errno of the program that did not start */
 } supervisor;
 
@@ -138,7 +139,8 @@ static void obey(supervisor *here)
     while ((state = cli_line_take(&here->line, text)) == CLI_LINE_TEXT)
         if (cli_line_number(text, "signal", &number))
             kill(0, number);
-    if (state == CLI_LINE_CLOSED)
+    here->cut_off |= state == CLI_LINE_LOST;
+    if (state != CLI_LINE_NOTHING)
         cli_line_close(&here->line);
 }
 
@@ -184,6 +186,22 @@ static bool wait_for_release(supervisor *here)
         obey(here);
     }
     return true;
+}
+
+/* Mpirun's daemon on this host waits for mpirun's for as long as TCP repeats what it has sent, a
+ * quarter of an hour. Where the launcher's host is out of reach, nobody needs it any more. */
+static void end_daemon(void)
+{
+    char path[64], name[16] = "";
+    pid_t parent = getppid();
+    snprintf(path, sizeof path, "/proc/%d/comm", (int)parent);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return;
+    bool read = fgets(name, sizeof name, file) != NULL;
+    fclose(file);
+    if (read && (strcmp(name, "orted\n") == 0 || strcmp(name, "prted\n") == 0))
+        kill(parent, SIGTERM);
 }
 
 /* ---- The command -------------------------------------------------------------------------- */
@@ -244,6 +262,8 @@ int cmd_launch_rank(int argc, char **argv)
         return cli_finish(status);
     unsetenv(CLI_LAUNCHER_VARIABLE);
     int result = run_program(&here, argv + 1);
+    if (here.cut_off)
+        end_daemon();
     cli_line_close(&here.line);
     close(here.signals);
     return result;

@@ -140,6 +140,17 @@ static void survivors_may_say_what_they_noticed(void **state)
     check_all_ended(in, 3);
 }
 
+static void death_is_named_before_an_end_that_was_heard_first(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "[ $RANK = 0 ] && { all pid; exit 3; }\n"
+                     "see_end 0; kill -9 $$\n");
+    launch(&run, in, "-n 2");
+    check_refused(&run, 128 + SIGKILL, "rank 1 on ");
+    check_all_ended(in, 2);
+}
+
 static void survivors_that_go_on_are_ended(void **state)
 {
     scratch *in = *state;
@@ -360,6 +371,8 @@ static int test_jobs(void)
                                         scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(survivors_may_say_what_they_noticed, scratch_create,
                                         scratch_remove),
+        cmocka_unit_test_setup_teardown(death_is_named_before_an_end_that_was_heard_first,
+                                        scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(survivors_that_go_on_are_ended, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(what_a_program_leaves_behind_is_ended, scratch_create,
