@@ -73,7 +73,8 @@ int sl_module_child_count(const sl_module *module);
 sl_module *sl_module_child(const sl_module *module, int index);
 
 /* Runs ops->forward / ops->backward; an error's text gets the path and type of the innermost module
- * that failed: "1.linear1 (Linear): …". */
+ * that failed: "1.linear1 (Linear): …". An output, or a gradient that was asked for, that does not
+ * come is an error. */
 sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                              sl_tensor **grad_in);

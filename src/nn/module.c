@@ -223,6 +223,11 @@ static sl_status check_call(const sl_pass *pass, const char *what, const sl_tens
     return SL_OK;
 }
 
+static sl_status missing(const char *what)
+{
+    return sl_error(SL_ERR_INVALID, "gave no %s, and reported no error", what);
+}
+
 sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
 {
     *out = NULL;
@@ -236,6 +241,8 @@ sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *i
         status = module->ops->forward(module, pass, in, out);
     else
         sli_pass_error_is_named(pass);
+    if (status == SL_OK && !*out)
+        status = missing("output");
     return leave(module, pass, status);
 }
 
@@ -248,6 +255,8 @@ sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_o
     sl_status status = check_call(pass, "gradient", grad_out, module->ops->backward);
     if (status == SL_OK)
         status = module->ops->backward(module, pass, grad_out, grad_in);
+    if (status == SL_OK && grad_in && !*grad_in)
+        status = missing("gradient of its input");
     if (status == SL_OK)
         sli_pass_went_backward(pass, module);
     return leave(module, pass, status);

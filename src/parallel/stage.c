@@ -21,12 +21,6 @@ static int own_modules(const sli_stage *stage, const sli_step *step)
     return stage->count - (step->loss && stage->loss_takes_last);
 }
 
-static sl_status missing(const sl_module *module, const char *what)
-{
-    return sl_error(SL_ERR_INVALID, "%s gave no %s, and reported no error", sl_module_type(module),
-                    what);
-}
-
 /* Replaces *tensor by what the modules make of it; NULL on an error. */
 static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, sl_tensor **tensor)
 {
@@ -35,8 +29,6 @@ static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, s
         sl_module *module = sl_module_child(stage->model, stage->first + i);
         sl_tensor *out;
         status = sl_module_forward(module, pass, *tensor, &out);
-        if (status == SL_OK && !out)
-            status = missing(module, "output");
         sl_tensor_destroy(tensor);
         *tensor = out;
     }
@@ -53,8 +45,6 @@ static sl_status run_backward(const sli_stage *stage, sl_pass *pass, int count, 
         bool wanted = i > 0 || !stage->is_first;
         sl_tensor *grad_in = NULL;
         status = sl_module_backward(module, pass, *grad, wanted ? &grad_in : NULL);
-        if (status == SL_OK && wanted && !grad_in)
-            status = missing(module, "gradient of its input");
         sl_tensor_destroy(grad);
         *grad = grad_in;
     }

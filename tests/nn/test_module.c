@@ -237,6 +237,41 @@ static void errors_name_the_innermost_module_once(void **state)
     bench_close(&one);
 }
 
+static sl_status silent_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                sl_tensor **out)
+{
+    (void)module, (void)pass, (void)in, (void)out;
+    return SL_OK;
+}
+
+static sl_status silent_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                 sl_tensor **grad_in)
+{
+    (void)module, (void)pass, (void)grad_out, (void)grad_in;
+    return SL_OK;
+}
+
+static void results_that_are_missing_are_errors(void **state)
+{
+    static const sl_module_ops silent = {.type = "Silent",
+                                         .forward = silent_forward,
+                                         .backward = silent_backward};
+    (void)state;
+    bench one = bench_open();
+    sl_module *module;
+    check_ok(sl_module_create(&silent, NULL, &module));
+    sl_shape shape = sl_shape_2d(3, 2);
+    sl_tensor *in = random_tensor(one.device, &shape, 1), *out;
+    check_error(sl_module_forward(module, one.pass, in, &out), SL_ERR_INVALID,
+                "Silent: gave no output, and reported no error");
+    check_error(sl_module_backward(module, one.pass, in, &out), SL_ERR_INVALID,
+                "Silent: gave no gradient of its input, and reported no error");
+    check_ok(sl_module_backward(module, one.pass, in, NULL));
+    sl_tensor_destroy(&in);
+    sl_module_destroy(&module);
+    bench_close(&one);
+}
+
 static void input_of_another_device_is_refused(void **state)
 {
     (void)state;
@@ -293,6 +328,7 @@ int main(void)
         cmocka_unit_test(bad_names_and_circles_are_refused),
         cmocka_unit_test(elements_count_without_buffers),
         cmocka_unit_test(errors_name_the_innermost_module_once),
+        cmocka_unit_test(results_that_are_missing_are_errors),
         cmocka_unit_test(input_of_another_device_is_refused),
         cmocka_unit_test(module_without_values_or_gradients_says_so),
     };

@@ -274,7 +274,7 @@ static void results_that_are_missing_are_errors(void **state)
     build(&r, (sl_pipe_options){.checkpoint = SL_CHECKPOINT_NEVER}, 3);
     r.probes[1].gives_nothing = true;
     check_error(train(&r, &loss), SL_ERR_INVALID,
-                "[stage 1 micro 0] Probe gave no output, and reported no error");
+                "[stage 1 micro 0] 3 (Probe): gave no output, and reported no error");
     r.probes[1].gives_nothing = false;
     r.probes[2].leaves_on_pass = true;
     check_error(train(&r, &loss), SL_ERR_INVALID, "[stage 2 micro 2]");
