@@ -40,8 +40,8 @@ typedef struct sl_ddp_options {
 } sl_ddp_options;
 
 /* Copies rank 0's parameters and buffers to all ranks. Called by all ranks. Errors: SL_ERR_INVALID
- * for a replica without trained parameters or gradients, and, on all ranks, for ranks whose
- * replicas or options differ, which names what differs. */
+ * for a replica without trained parameters or gradients, or with some that are not in the set, and,
+ * on all ranks, for ranks whose replicas or options differ, which names what differs. */
 sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out);
 void sl_ddp_destroy(sl_ddp **ddp); /* NULL is allowed */
 

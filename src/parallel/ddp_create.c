@@ -2,6 +2,7 @@
  * made, one for each stage, and rank 0's values become everybody's. */
 #include "parallel/ddp.h"
 
+#include "nn/module.h"
 #include "nn/parameter.h"
 
 #include <stdlib.h>
@@ -44,6 +45,23 @@ static sl_status check_options(const sl_ddp_options *options)
     return SL_OK;
 }
 
+/* Are all parameters below `module` in the set? */
+static sl_status check_held(const sl_parameter_set *set, const sl_module *module)
+{
+    int count = sl_parameter_set_count(set);
+    for (int i = 0; i < module->parameter_count; i++) {
+        const sl_parameter *parameter = module->parameters[i];
+        /* A set's parameters have successive numbers. */
+        uint32_t place = count ? parameter->number - sl_parameter_set_get(set, 0)->number : 0;
+        if (place >= (uint32_t)count || sl_parameter_set_get(set, (int)place) != parameter)
+            return sl_error(SL_ERR_INVALID, "sl_ddp_create: parameter %s is not in the given set",
+                            parameter->path);
+    }
+    for (int i = 0; i < module->child_count; i++)
+        SL_TRY(check_held(set, module->children[i]));
+    return SL_OK;
+}
+
 /* Counts what is trained, and looks for buffers. */
 static sl_status look_at_set(sl_ddp *ddp, const sl_parameter_set *set)
 {
@@ -63,6 +81,8 @@ static sl_status look_at_set(sl_ddp *ddp, const sl_parameter_set *set)
 
 static sl_status look_at_replica(sl_ddp *ddp, const sl_ddp_options *options)
 {
+    if (!ddp->pipe)
+        SL_TRY(check_held(ddp->parameters, ddp->module));
     for (int stage = 0; stage < ddp->stage_count; stage++) {
         const sl_parameter_set *set = sli_ddp_set(ddp, stage);
         SL_TRY(look_at_set(ddp, set));

@@ -2,6 +2,7 @@
  * answers to the same situations. Rank r usually feeds r + 1, which is its gradient as well. */
 #include "sluice/ddp.h"
 
+#include "sluice/layers.h"
 #include "support/check.h"
 #include "support/replicas.h"
 
@@ -114,6 +115,37 @@ static void construction_without_trained_parameters_is_refused(void **state)
 {
     (void)state;
     check_ranks(open_wrongly, NULL, 2);
+}
+
+static sl_status open_with_a_part_of_the_parameters(sl_group *group, void *arg)
+{
+    (void)arg;
+    sl_ddp *ddp;
+    sl_device *device;
+    sl_module *model, *layers[2];
+    sl_parameter_set *set;
+    SL_TRY(sl_device_create_cpu(1, &device));
+    for (int i = 0; i < 2; i++)
+        SL_TRY(sl_linear_create(3, 3, false, &layers[i]));
+    SL_TRY(sl_sequential_create(layers, 2, &model));
+    SL_TRY(
+        sl_parameter_set_create(model, 0, 1, &(sl_parameter_set_options){.device = device}, &set));
+    sl_ddp_options options = {.group = group, .module = model, .parameters = set};
+    sl_status status =
+        expect(sl_ddp_create(&options, &ddp) == SL_ERR_INVALID && !ddp &&
+                   strstr(sl_error_text(), "1.weight is not in the given set"),
+               "a set of one layer of two to be refused, got \"%s\"", sl_error_text());
+    sl_ddp_destroy(&ddp);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&model);
+    sl_device_destroy(&device);
+    return status;
+}
+
+static void construction_with_parameters_outside_the_set_is_refused(void **state)
+{
+    (void)state;
+    check_ranks(open_with_a_part_of_the_parameters, NULL, 2);
 }
 
 /* ---- Gradients -------------------------------------------------------------------------- */
@@ -484,6 +516,7 @@ int main(void)
         cmocka_unit_test(construction_copies_rank_0s_parameters_and_buffers),
         cmocka_unit_test(construction_with_replicas_that_differ_names_the_difference),
         cmocka_unit_test(construction_without_trained_parameters_is_refused),
+        cmocka_unit_test(construction_with_parameters_outside_the_set_is_refused),
         cmocka_unit_test(gradients_are_averaged_and_add_up_without_zeroing),
         cmocka_unit_test(weight_that_is_used_twice_counts_once),
         cmocka_unit_test(steps_without_sync_are_averaged_with_the_next_synced_one),
