@@ -61,8 +61,9 @@ sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out);
  * built: SL_ERR_UNSUPPORTED. */
 sl_status sl_group_create(const char *backend, const sl_group_options *options, sl_group **out);
 
-/* Leaves the group. Operations that are still under way on this handle end first or fail. The
- * others' calls that need this rank fail from now on. NULL is allowed. */
+/* Leaves the group; work handles must be waited for before. Operations that are still under way on
+ * this handle end first or fail. The others' calls that need this rank fail from now on. NULL is
+ * allowed. */
 void sl_group_destroy(sl_group **group);
 
 /* Breaks the group: every rank's waiting and later calls end with `error` and "rank R: TEXT", R

@@ -61,8 +61,9 @@ typedef struct sli_gemm {
 } sli_gemm;
 
 /* Gradient through the epilogue of a product, in place on `grad` [rows, columns]: dropout's, then
- * the activation's. For RELU `saved` is the epilogue's output (0 where either dropped or cut) or
- * the pre-activation: the gradient passes where saved > 0. For GELU it is the pre-activation. Then
+ * the activation's. For RELU `saved` is the epilogue's output (0 where either dropped or cut) or,
+ * without dropout, the pre-activation: the gradient passes where saved > 0. For GELU it is the
+ * pre-activation. Then
  * adds grad's column sums to `grad_bias` [columns] (or stores them when beta is 0); grad_bias may
  * be NULL. With activation NONE and no dropout it only sums. */
 typedef struct sli_epilogue_backward {
