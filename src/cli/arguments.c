@@ -96,6 +96,21 @@ int64_t cli_parse_integer(const char *name, const char *text, int64_t lowest, in
     cli_refuse(sentence, text);
 }
 
+uint64_t cli_parse_bytes(const char *name, const char *text)
+{
+    static const char units[] = "KMG";
+    char *end, sentence[SENTENCE_BYTES];
+    errno = 0;
+    uint64_t value = strtoumax(text, &end, 10);
+    const char *unit = *end ? strchr(units, *end) : NULL;
+    int shift = unit ? 10 * (int)(unit - units + 1) : 0;
+    if (is_digit(text[0]) && end[unit != NULL] == '\0' && errno == 0 && value > 0 &&
+        value <= (uint64_t)INT64_MAX >> shift)
+        return value << shift;
+    snprintf(sentence, sizeof sentence, "--%s must be a number of bytes such as 500M", name);
+    cli_refuse(sentence, text);
+}
+
 uint64_t cli_parse_seed(const char *name, const char *text)
 {
     char *end, sentence[SENTENCE_BYTES];

@@ -28,6 +28,8 @@ int cli_finish(sl_status status);
 
 /* Numbers, whole text or refused: "--NAME must be a whole number from LOWEST to HIGHEST". */
 int64_t cli_parse_integer(const char *name, const char *text, int64_t lowest, int64_t highest);
+/* Bytes, from 1; K, M and G behind the number are powers of 1024. */
+uint64_t cli_parse_bytes(const char *name, const char *text);
 /* Any seed: 0 to 2^64 - 1. */
 uint64_t cli_parse_seed(const char *name, const char *text);
 /* Not negative, not infinite. */

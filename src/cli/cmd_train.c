@@ -59,20 +59,6 @@ static const struct argp_option options[] = {
     {0},
 };
 
-/* "500M" */
-static uint64_t parse_bytes(const char *name, const char *text)
-{
-    static const char units[] = "KMG";
-    char digits[32];
-    size_t length = strlen(text);
-    const char *unit = length > 0 ? strchr(units, text[length - 1]) : NULL;
-    int shift = unit && *unit ? 10 * (int)(unit - units + 1) : 0;
-    snprintf(digits, sizeof digits, "%.*s", (int)(length - (shift > 0)), text);
-    if (length - (shift > 0) < sizeof digits)
-        return (uint64_t)cli_parse_integer(name, digits, 1, INT64_MAX >> 30) << shift;
-    return (uint64_t)cli_parse_integer(name, text, 1, INT64_MAX >> 30);
-}
-
 static bool parse_checkpoint_option(int key, const char *text, settings *to)
 {
     sl_save_options *checkpoints = &to->run.train.checkpoints;
@@ -94,7 +80,7 @@ static bool parse_checkpoint_option(int key, const char *text, settings *to)
         to->keep = (int)cli_parse_integer("keep", text, 0, INT32_MAX);
         return true;
     case KEY_SHARD_SIZE:
-        checkpoints->shard_bytes = parse_bytes("shard-size", text);
+        checkpoints->shard_bytes = cli_parse_bytes("shard-size", text);
         return true;
     case KEY_RESUME:
         checkpoints->resume = text;

@@ -12,6 +12,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_model(int argc, char **argv);
 int cmd_schedule(int argc, char **argv);
 int cmd_data(int argc, char **argv);
+int cmd_checkpoint(int argc, char **argv);
 int cmd_launch(int argc, char **argv);
 int cmd_launch_rank(int argc, char **argv); /* what cmd_launch starts; not in the help */
 

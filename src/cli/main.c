@@ -19,6 +19,7 @@ static const command commands[] = {
     {"model", cmd_model, "a model's layers, partition and memory"},
     {"schedule", cmd_schedule, "draw a pipeline schedule"},
     {"data", cmd_data, "what a directory of text is made of; a synthetic corpus"},
+    {"checkpoint", cmd_checkpoint, "show, verify, convert and average checkpoints"},
     {"launch", cmd_launch, "start a program on many processes, here or on several machines"},
     {"launch-rank", cmd_launch_rank, NULL},
 };

@@ -283,3 +283,19 @@ const char *sli_safetensors_header_note(const sli_safetensors_header *header, co
 {
     return json_string_value(json_object_get(json_object_get(header->json, metadata_key), key));
 }
+
+sl_status sli_safetensors_header_notes(const sli_safetensors_header *header,
+                                       sl_safetensors_note **notes, size_t *count)
+{
+    json_t *metadata = json_object_get(header->json, metadata_key), *value;
+    const char *key;
+    *count = 0;
+    *notes = calloc(json_object_size(metadata) + 1, sizeof **notes);
+    if (!*notes)
+        return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
+    json_object_foreach(metadata, key, value)
+    {
+        (*notes)[(*count)++] = (sl_safetensors_note){key, json_string_value(value)};
+    }
+    return SL_OK;
+}

@@ -33,4 +33,8 @@ const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_h
                                                          const char *name);
 const char *sli_safetensors_header_note(const sli_safetensors_header *header, const char *key);
 
+/* All of the metadata; the array is to be freed. */
+sl_status sli_safetensors_header_notes(const sli_safetensors_header *header,
+                                       sl_safetensors_note **notes, size_t *count);
+
 #endif

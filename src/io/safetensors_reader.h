@@ -12,4 +12,8 @@ uint64_t sli_safetensors_file_bytes(const sl_safetensors_reader *reader);
 sl_status sli_safetensors_read_raw(const sl_safetensors_reader *reader, uint64_t offset, void *to,
                                    uint64_t bytes);
 
+/* The file's metadata, whose strings live as long as the reader: *notes [*count], to be freed. */
+sl_status sli_safetensors_notes(const sl_safetensors_reader *reader, sl_safetensors_note **notes,
+                                size_t *count);
+
 #endif

@@ -1,0 +1,197 @@
+/* How fast checkpoints are: saving against plain write and fsync, loading against plain reading,
+ * each of the same bytes in the same run; and what saving in the background costs a training run.
+ *
+ * Usage: bench_checkpoint [DIRECTORY [MIB]]     (default /tmp, 1024) */
+#define _GNU_SOURCE
+#include "support.h"
+
+#include "sluice/checkpoint.h"
+#include "sluice/train.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { ROUNDS = 3, TENSORS = 64, PATH_BYTES = 512 };
+
+static void demand(bool condition, const char *what)
+{
+    if (condition)
+        return;
+    perror(what);
+    exit(1);
+}
+
+static void remove_tree(const char *path)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        execlp("rm", "rm", "-rf", path, (char *)NULL);
+        _exit(127);
+    }
+    waitpid(child, NULL, 0);
+}
+
+/* ---- Bytes ------------------------------------------------------------------------------ */
+
+static double write_plainly(const char *path, const char *data, size_t bytes)
+{
+    double start = bench_now();
+    int file = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+    demand(file >= 0, path);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t written = write(file, data + done, bytes - done);
+        demand(written > 0, path);
+        done += (size_t)written;
+    }
+    demand(fsync(file) == 0, path);
+    close(file);
+    return bench_now() - start;
+}
+
+static double read_plainly(const char *path, char *data, size_t bytes)
+{
+    double start = bench_now();
+    int file = open(path, O_RDONLY);
+    demand(file >= 0, path);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = read(file, data + done, bytes - done);
+        demand(got > 0, path);
+        done += (size_t)got;
+    }
+    close(file);
+    return bench_now() - start;
+}
+
+static void make_items(char *data, size_t bytes, sl_safetensors_item *items,
+                       char names[TENSORS][16])
+{
+    size_t each = bytes / TENSORS;
+    for (int i = 0; i < TENSORS; i++) {
+        snprintf(names[i], 16, "%d.weight", i);
+        items[i] =
+            (sl_safetensors_item){names[i], SL_F32, sl_shape_1d((int64_t)(each / sizeof(float))),
+                                  data + (size_t)i * each};
+    }
+}
+
+static double load(const char *path, const sl_safetensors_item *items)
+{
+    sl_checkpoint_reader *reader;
+    double start = bench_now();
+    bench_check(sl_checkpoint_open(path, &reader));
+    bench_check(sl_checkpoint_read(reader, "model", items, TENSORS));
+    sl_checkpoint_close(&reader);
+    return bench_now() - start;
+}
+
+static void print_rate(const char *what, double *seconds, double *plain, size_t bytes)
+{
+    double ours = bench_median(seconds, ROUNDS), theirs = bench_median(plain, ROUNDS);
+    printf("%-28s %8.0f MB/s   plain %8.0f MB/s   %.2f of it (median of %d)\n", what,
+           1e-6 * (double)bytes / ours, 1e-6 * (double)bytes / theirs, theirs / ours, ROUNDS);
+}
+
+static void bench_bytes(const char *directory, size_t bytes)
+{
+    static char names[TENSORS][16];
+    char path[PATH_BYTES], plain_path[PATH_BYTES];
+    sl_safetensors_item items[TENSORS];
+    double saving[ROUNDS], loading[ROUNDS], writing[ROUNDS], reading[ROUNDS];
+    char *data = malloc(bytes);
+    demand(data != NULL, "memory");
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (char)(i * 2654435761u >> 13);
+    make_items(data, bytes, items, names);
+    snprintf(path, sizeof path, "%s/checkpoint", directory);
+    snprintf(plain_path, sizeof plain_path, "%s/plain", directory);
+    const sl_checkpoint_part part = {"model", items, TENSORS, NULL, 0};
+    const sl_checkpoint_contents contents = {.parts = &part, .part_count = 1};
+    for (int round = 0; round < ROUNDS; round++) {
+        writing[round] = write_plainly(plain_path, data, bytes);
+        reading[round] = read_plainly(plain_path, data, bytes);
+        unlink(plain_path);
+        double start = bench_now();
+        bench_check(sl_checkpoint_save(path, &contents));
+        saving[round] = bench_now() - start;
+        loading[round] = load(path, items);
+        remove_tree(path);
+    }
+    print_rate("saving (write, fsync)", saving, writing, bytes);
+    print_rate("loading (from the cache)", loading, reading, bytes);
+    free(data);
+}
+
+/* ---- Training --------------------------------------------------------------------------- */
+
+static sl_status add_seconds(void *context, const sl_step_info *step)
+{
+    (void)step;
+    double *last = context;
+    *last = bench_now();
+    return SL_OK;
+}
+
+static sl_status note_start(void *context, const sl_run_info *info)
+{
+    (void)info;
+    double *times = context;
+    times[1] = bench_now();
+    return SL_OK;
+}
+
+/* Seconds from the first step's start to the last one's end. */
+static double train(const char *text, const char *checkpoints)
+{
+    double times[2];
+    sl_train_options options;
+    sl_run_result result;
+    sl_train_options_default(&options);
+    options.data = text;
+    options.model.emsize = options.model.nhid = 256;
+    options.epochs = 1;
+    options.max_batches = 100;
+    options.eval_max_batches = 1;
+    options.optimizer.momentum = 0.9f;
+    options.lr.lr = 0.1;
+    if (checkpoints)
+        options.checkpoints =
+            (sl_save_options){.directory = checkpoints, .every_steps = 20, .keep = 2};
+    const sl_reporter reporter = {.context = times, .started = note_start, .step = add_seconds};
+    bench_check(sl_train_run(&options, &reporter, 1, &result));
+    return times[0] - times[1];
+}
+
+static void bench_training(const char *directory)
+{
+    char text[PATH_BYTES], checkpoints[PATH_BYTES];
+    double without[ROUNDS], with[ROUNDS];
+    snprintf(text, sizeof text, "%s/text", directory);
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", directory);
+    bench_check(sl_synthetic_corpus_write(text, &(sl_synthetic_options){.train_tokens = 100000}));
+    for (int round = 0; round < ROUNDS; round++) {
+        without[round] = train(text, NULL);
+        with[round] = train(text, checkpoints);
+        remove_tree(checkpoints);
+    }
+    double alone = bench_median(without, ROUNDS), saving = bench_median(with, ROUNDS);
+    printf("training, saved every 20 steps: %.2f ms a step, %.2f ms without: %+.1f%%\n",
+           10 * saving, 10 * alone, 100 * (saving / alone - 1));
+}
+
+int main(int argc, char **argv)
+{
+    char directory[256];
+    setlinebuf(stdout);
+    size_t mib = argc > 2 ? strtoul(argv[2], NULL, 10) : 1024;
+    snprintf(directory, sizeof directory, "%s/sluice-bench-XXXXXX", argc > 1 ? argv[1] : "/tmp");
+    demand(mib > 0 && mkdtemp(directory) != NULL, directory);
+    printf("%zu MiB in %s\n", mib, directory);
+    bench_bytes(directory, mib << 20);
+    bench_training(directory);
+    remove_tree(directory);
+    return 0;
+}

@@ -1,0 +1,203 @@
+/* sluice checkpoint: what is in checkpoints, whether they are whole, and others made from them. */
+#include "cli/arguments.h"
+#include "cli/commands.h"
+
+#include "sluice/checkpoint.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { KEY_SHARD_SIZE = 0x100, MOST_PATHS = 256 };
+
+typedef enum what { SHOW, VERIFY, CONVERT, AVERAGE } what;
+
+typedef struct settings {
+    int words; /* on the line so far */
+    what what;
+    const char *paths[MOST_PATHS];
+    size_t count;
+    bool sharded; /* --shard-size was given */
+    uint64_t shard_bytes;
+} settings;
+
+/* ---- Arguments --------------------------------------------------------------------------- */
+
+static const struct argp_option options[] = {
+    {"shard-size", KEY_SHARD_SIZE, "BYTES", 0,
+     "convert, average: files of at most so many bytes of tensors (K, M and G are powers of 1024); "
+     "without it each part is one file",
+     1},
+    {0},
+};
+
+static const char usage[] = "show DIR...\nverify DIR...\nconvert FROM TO\naverage FROM... TO";
+static const char description[] =
+    "Shows checkpoints, reads them whole and compares their checksums, writes one with files of "
+    "another size, or the mean of several models.\v"
+    "verify ends with status 1 where one is damaged. average writes a model without an "
+    "optimizer, for eval and generate.";
+
+static void add_word(settings *to, const char *word)
+{
+    static const char *const names[] = {"show", "verify", "convert", "average", NULL};
+    if (to->words++ == 0) {
+        for (int i = 0; names[i]; i++)
+            if (strcmp(word, names[i]) == 0) {
+                to->what = (what)i;
+                return;
+            }
+        cli_refuse("checkpoint: expected show, verify, convert or average", word);
+    }
+    if (to->count == MOST_PATHS)
+        cli_refuse("checkpoint: there are too many directories", word);
+    to->paths[to->count++] = word;
+}
+
+static error_t parse_option(int key, char *text, struct argp_state *state)
+{
+    settings *to = state->input;
+    switch (key) {
+    case KEY_SHARD_SIZE:
+        to->sharded = true;
+        to->shard_bytes = cli_parse_bytes("shard-size", text);
+        return 0;
+    case ARGP_KEY_ARG:
+        add_word(to, text);
+        return 0;
+    case ARGP_KEY_ERROR:
+        cli_end_at_option(state);
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+}
+
+static void check_settings(const settings *parsed)
+{
+    bool writes = parsed->what == CONVERT || parsed->what == AVERAGE;
+    if (parsed->words == 0)
+        cli_refuse("checkpoint: expected show, verify, convert or average", NULL);
+    if (!writes && parsed->count == 0)
+        cli_refuse("checkpoint: expected the directory of a checkpoint", NULL);
+    if (parsed->what == CONVERT && parsed->count != 2)
+        cli_refuse("checkpoint convert: expected two directories, FROM and TO", NULL);
+    if (parsed->what == AVERAGE && parsed->count < 2)
+        cli_refuse("checkpoint average: expected directories, FROM... and TO", NULL);
+    if (parsed->sharded && !writes)
+        cli_refuse("checkpoint: --shard-size belongs to convert and average", NULL);
+}
+
+/* ---- Showing ------------------------------------------------------------------------------ */
+
+static void print_files(const sl_checkpoint_reader *reader)
+{
+    char bytes[CLI_NUMBER_BYTES];
+    for (size_t i = 0; i < sl_checkpoint_file_count(reader); i++) {
+        const sl_checkpoint_file_info *file = sl_checkpoint_file_get(reader, i);
+        printf("  %-34s %12s  %s\n", file->name, cli_bytes_text((int64_t)file->bytes, bytes),
+               file->checksum);
+    }
+}
+
+static bool is_first_of_part(const sl_checkpoint_reader *reader, size_t index)
+{
+    const char *part = sl_checkpoint_file_get(reader, index)->part;
+    for (size_t i = 0; i < index && part; i++) {
+        const char *other = sl_checkpoint_file_get(reader, i)->part;
+        if (other && strcmp(other, part) == 0)
+            return false;
+    }
+    return part != NULL;
+}
+
+static void print_part(const sl_checkpoint_reader *reader, const char *part)
+{
+    char number[CLI_NUMBER_BYTES];
+    size_t count = sl_checkpoint_tensor_count(reader, part);
+    int64_t elements = 0;
+    for (size_t i = 0; i < count; i++) {
+        const sl_safetensors_info *info = sl_checkpoint_tensor_get(reader, part, i);
+        int64_t product = 1;
+        for (int d = 0; d < info->dims; d++)
+            product *= info->size[d];
+        elements += product;
+    }
+    printf("  part %-10s %6zu tensors of %s elements\n", part, count,
+           cli_with_commas(elements, number));
+}
+
+static sl_status show(const char *path)
+{
+    sl_checkpoint_reader *reader;
+    SL_TRY(sl_checkpoint_open(path, &reader));
+    printf("%s, by sluice %s\n", path, sl_checkpoint_version(reader));
+    print_files(reader);
+    for (size_t i = 0; i < sl_checkpoint_file_count(reader); i++)
+        if (is_first_of_part(reader, i))
+            print_part(reader, sl_checkpoint_file_get(reader, i)->part);
+    printf("  state %s\n", sl_checkpoint_state(reader));
+    sl_checkpoint_close(&reader);
+    return SL_OK;
+}
+
+/* ---- Verifying ---------------------------------------------------------------------------- */
+
+static sl_status verify(const char *path)
+{
+    sl_checkpoint_reader *reader;
+    SL_TRY(sl_checkpoint_open(path, &reader));
+    sl_status status = sl_checkpoint_verify(reader);
+    sl_checkpoint_close(&reader);
+    if (status == SL_OK)
+        printf("%s is whole\n", path);
+    return status;
+}
+
+/* All are looked at; those that are damaged but the last are told here. */
+static sl_status verify_all(const settings *from)
+{
+    size_t damaged = 0;
+    for (size_t i = 0; i < from->count; i++) {
+        if (verify(from->paths[i]) == SL_OK)
+            continue;
+        fprintf(stderr, "sluice: %s\n", sl_error_text());
+        damaged++;
+    }
+    return damaged ? sl_error(SL_ERR_FORMAT, "%zu of %zu checkpoint%s damaged", damaged,
+                              from->count, from->count == 1 ? " is" : "s are")
+                   : SL_OK;
+}
+
+/* ---- The command -------------------------------------------------------------------------- */
+
+static sl_status run(const settings *from)
+{
+    switch (from->what) {
+    case SHOW:
+        for (size_t i = 0; i < from->count; i++)
+            SL_TRY(show(from->paths[i]));
+        return SL_OK;
+    case VERIFY:
+        return verify_all(from);
+    case CONVERT:
+        return sl_checkpoint_convert(from->paths[0], from->paths[1], from->shard_bytes);
+    case AVERAGE:
+        return sl_checkpoint_average(from->paths, from->count - 1, from->paths[from->count - 1],
+                                     from->shard_bytes);
+    }
+    return SL_OK;
+}
+
+int cmd_checkpoint(int argc, char **argv)
+{
+    static const struct argp parser = {
+        .options = options,
+        .parser = parse_option,
+        .args_doc = usage,
+        .doc = description,
+    };
+    settings parsed = {0};
+    cli_parse(&parser, argc, argv, &parsed);
+    check_settings(&parsed);
+    return cli_finish(run(&parsed));
+}

@@ -1,0 +1,184 @@
+/* The program `sluice checkpoint`, run as a user does, on the checkpoints of a small run; and the
+ * options of `sluice train` that are about checkpoints. */
+#include "cli/corpus.h"
+
+#include "sluice/checkpoint.h"
+
+#define RUN TINY_MODEL " " TINY_BATCH " --batch-size 8 --epochs 2 --max-batches 4 --quiet"
+
+static int set_up(void **state)
+{
+    program_run run;
+    corpus_create(state);
+    scratch *in = *state;
+    program_succeed(&run, "train --data %s " RUN " --save-dir %s/saved --save-every 4",
+                    in->directory, in->directory);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    char line[200];
+    scratch *in = *state;
+    for (int i = 0; i < 4; i++) {
+        static const char *const names[] = {"saved", "cut", "back", "mean"};
+        snprintf(line, sizeof line, "rm -rf '%s/%s'", in->directory, names[i]);
+        assert_int_equal(system(line), 0);
+    }
+    return scratch_remove(state);
+}
+
+static void show_tells_files_and_parts(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run, "checkpoint show %s/saved/step-00000008", in->directory);
+    check_line(run.out, "^  model\\.safetensors +[0-9.]+ KiB  [0-9a-f]{32}$");
+    check_line(run.out, "^  part model +[0-9]+ tensors of [0-9,]+ elements$");
+    check_line(run.out, "^  state \\{\"step\":8,");
+}
+
+static void verify_finds_the_damaged_one(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char line[300];
+    program_succeed(&run, "checkpoint verify %s/saved/step-00000008 %s/saved/best", in->directory,
+                    in->directory);
+    check_line(run.out, "^/.*/saved/best is whole$");
+    snprintf(line, sizeof line,
+             "printf x | dd of='%s/saved/step-00000004/model.safetensors' bs=1 seek=3000 "
+             "conv=notrunc 2>/dev/null",
+             in->directory);
+    assert_int_equal(system(line), 0);
+    program_start(&run, "checkpoint verify %s/saved/step-00000004 %s/saved/step-00000008",
+                  in->directory, in->directory);
+    assert_int_equal(run.status, 1);
+    check_line(run.out, "^/.*/step-00000008 is whole$");
+    check_text(run.err, "model.safetensors: it is damaged: its checksum is ");
+    check_text(run.err, "sluice: 1 of 2 checkpoints are damaged");
+}
+
+static size_t read_model(scratch *in, const char *name, float *values, size_t room)
+{
+    sl_safetensors_reader *reader;
+    check_ok(sl_safetensors_open(scratch_path(in, name), &reader));
+    /* The last one is trained; the first is the positional encoding. */
+    const sl_safetensors_info *info = sl_safetensors_get(reader, sl_safetensors_count(reader) - 1);
+    assert_true(info->bytes <= room);
+    check_ok(sl_safetensors_read(reader, info, values));
+    size_t count = info->bytes / sizeof(float);
+    sl_safetensors_close(&reader);
+    return count;
+}
+
+static void convert_cuts_and_joins(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    static char one[1 << 20], back[1 << 20];
+    program_succeed(&run, "checkpoint convert %s/saved/step-00000008 %s/cut --shard-size 8K",
+                    in->directory, in->directory);
+    assert_int_equal(access(scratch_path(in, "cut/model.safetensors.index.json"), F_OK), 0);
+    program_succeed(&run, "checkpoint verify %s/cut", in->directory);
+    program_succeed(&run, "checkpoint convert %s/cut %s/back", in->directory, in->directory);
+    size_t bytes =
+        read_file(scratch_path(in, "saved/step-00000008/model.safetensors"), one, sizeof one);
+    assert_int_equal(read_file(scratch_path(in, "back/model.safetensors"), back, sizeof back),
+                     bytes);
+    size_t id = 0; /* the only difference: 16 digits in the header */
+    for (size_t i = 0; i < bytes; i++)
+        id += one[i] != back[i];
+    assert_in_range(id, 1, 16);
+    program_start(&run, "checkpoint convert %s/cut %s/back", in->directory, in->directory);
+    check_refused(&run, 1, "there is something of that name already");
+    /* A run goes on from any of them. */
+    program_succeed(&run, "train --data %s " RUN " --resume %s/cut", in->directory, in->directory);
+    check_text(run.out, "| End of training | test loss ");
+}
+
+static void average_is_the_mean(void **state)
+{
+    enum { ROOM = 1 << 16 };
+    static float one[ROOM], other[ROOM], mean[ROOM];
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run,
+                    "checkpoint average %s/saved/step-00000004 %s/saved/step-00000008 %s/mean",
+                    in->directory, in->directory, in->directory);
+    size_t count = read_model(in, "saved/step-00000004/model.safetensors", one, sizeof one);
+    assert_int_equal(read_model(in, "saved/step-00000008/model.safetensors", other, sizeof other),
+                     count);
+    assert_int_equal(read_model(in, "mean/model.safetensors", mean, sizeof mean), count);
+    int different = 0;
+    for (size_t i = 0; i < count; i++) {
+        assert_true(mean[i] == (float)(((double)one[i] + (double)other[i]) / 2));
+        different += one[i] != other[i];
+    }
+    assert_true(different > 0);
+    program_succeed(&run, "eval --init %s/mean/model.safetensors --data %s " TINY_BATCH,
+                    in->directory, in->directory);
+    program_start(&run, "train --data %s " RUN " --resume %s/mean", in->directory, in->directory);
+    check_refused(&run, 1, "\"step\" of the run must be a whole number");
+}
+
+static void resuming_continues_the_log(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    static char text[1 << 16];
+    program_succeed(&run,
+                    "train --data %s " RUN " --resume %s/saved/step-00000004 --log-json %s/cut",
+                    in->directory, in->directory, in->directory);
+    program_succeed(&run,
+                    "train --data %s " RUN " --resume %s/saved/step-00000004 --log-json %s/cut",
+                    in->directory, in->directory, in->directory);
+    text[read_file(scratch_path(in, "cut"), text, sizeof text - 1)] = '\0';
+    int runs = 0;
+    for (const char *at = text; (at = strstr(at, "\"resumed_step\":4")); at++)
+        runs++;
+    assert_int_equal(runs, 2);
+    check_without(text, "\"step\":4,");
+    check_text(text, "\"step\":5,");
+}
+
+static void options_without_sense_are_refused(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    static const struct {
+        const char *line, *sentence;
+    } lines[] = {
+        {"train --data %s --resume auto", "--resume auto needs --save-dir DIR"},
+        {"train --data %s --keep 2", "--keep needs --save-dir DIR"},
+        {"train --data %s --save-every 2", "--save-every needs --save-dir DIR"},
+        {"train --data %s --shard-size 0", "--shard-size must be a number of bytes such as 500M"},
+        {"checkpoint %s", "expected show, verify, convert or average"},
+        {"checkpoint convert %s", "expected two directories"},
+        {"checkpoint average %s", "expected directories"},
+        {"checkpoint show %s --shard-size 5", "belongs to convert and average"},
+    };
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char line[300];
+        snprintf(line, sizeof line, "%.*s%s%s", (int)(strstr(lines[i].line, "%s") - lines[i].line),
+                 lines[i].line, in->directory, strstr(lines[i].line, "%s") + 2);
+        program_start(&run, "%s", line);
+        check_refused(&run, 2, lines[i].sentence);
+    }
+    program_start(&run, "checkpoint show %s", in->directory);
+    check_refused(&run, 1, "state.json: cannot be opened");
+}
+
+#define on_run(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        on_run(show_tells_files_and_parts), on_run(verify_finds_the_damaged_one),
+        on_run(convert_cuts_and_joins),     on_run(average_is_the_mean),
+        on_run(resuming_continues_the_log), on_run(options_without_sense_are_refused),
+    };
+    if (!program_exists())
+        return 77;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

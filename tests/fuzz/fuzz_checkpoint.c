@@ -1,0 +1,96 @@
+/* Any bytes as the state.json of a checkpoint, as the index of its shards, or as a run's state:
+ * each ends in a checked record or in one sentence. The first byte chooses. A run's state is first
+ * put into a state.json, whose checksum is right then. */
+#include "io/checkpoint_index.h"
+#include "io/checkpoint_state.h"
+#include "train/run_state.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
+
+static void demand(int condition, const char *what)
+{
+    if (condition)
+        return;
+    fprintf(stderr, "fuzz_checkpoint: not %s; the last error: %s\n", what, sl_error_text());
+    abort();
+}
+
+static void check_state(const sli_checkpoint_state *state)
+{
+    demand(state->id && state->version && state->run, "complete");
+    for (size_t i = 0; i < state->count; i++) {
+        const sl_checkpoint_file_info *file = &state->files[i];
+        demand(file->name[0] != '.' && !strchr(file->name, '/'), "a name in the directory");
+        demand(strlen(file->checksum) == SLI_CHECKSUM_BYTES - 1, "a checksum");
+    }
+}
+
+static void fuzz_state(const char *text, size_t bytes)
+{
+    sli_checkpoint_state state;
+    sl_status status = sli_checkpoint_state_parse(text, bytes, &state);
+    demand(status == SL_OK || status == SL_ERR_FORMAT, "accepted or refused for its format");
+    if (status == SL_OK)
+        check_state(&state);
+    sli_checkpoint_state_clear(&state);
+}
+
+/* What was printed of any text must be read back. */
+static void fuzz_printed(const char *text)
+{
+    sli_checkpoint_state state;
+    char *printed;
+    const sl_checkpoint_file_info file = {"model.safetensors", "model", 7,
+                                          "0123456789abcdef0123456789abcdef"};
+    sl_status status = sli_checkpoint_state_print("id", text, &file, 1, &printed);
+    demand(status == SL_OK || status == SL_ERR_INVALID, "printed or refused");
+    if (status != SL_OK)
+        return;
+    demand(sli_checkpoint_state_parse(printed, strlen(printed), &state) == SL_OK, "read back");
+    check_state(&state);
+    sli_position position;
+    status = sli_run_state_position(state.run, &position);
+    demand(status == SL_OK || status == SL_ERR_FORMAT, "a position or refused for its format");
+    if (status == SL_OK)
+        demand(position.steps >= 0 && position.best_step <= position.steps, "possible");
+    sli_checkpoint_state_clear(&state);
+    free(printed);
+}
+
+static void fuzz_index(const char *text, size_t bytes)
+{
+    sli_checkpoint_index index;
+    sl_status status = sli_checkpoint_index_parse(text, bytes, &index);
+    demand(status == SL_OK || status == SL_ERR_FORMAT, "accepted or refused for its format");
+    if (status == SL_OK && sli_checkpoint_index_file(&index, "0.weight"))
+        demand(index.count > 0, "counted");
+    sli_checkpoint_index_clear(&index);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
+{
+    if (bytes == 0)
+        return 0;
+    char *text = malloc(bytes);
+    demand(text != NULL, "memory");
+    memcpy(text, data + 1, bytes - 1);
+    text[bytes - 1] = '\0';
+    switch (data[0] % 3) {
+    case 0:
+        fuzz_state(text, bytes - 1);
+        break;
+    case 1:
+        fuzz_printed(text);
+        break;
+    case 2:
+        fuzz_index(text, bytes - 1);
+        break;
+    }
+    free(text);
+    return 0;
+}
