@@ -79,7 +79,8 @@ typedef struct sl_ddp_join_options {
 /* torch's `with ddp.join()`: between these two calls ranks may train on different numbers of
  * batches. A rank that has no more calls join_end, which takes part in the others' exchanges with
  * gradients of 0 until all have come there. All ranks then have the weights and buffers of the last
- * one to come. `options` may be NULL. */
+ * one to come. A forward that fails between them breaks the options' group. `options` may be NULL.
+ */
 sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options);
 sl_status sl_ddp_join_end(sl_ddp *ddp);
 

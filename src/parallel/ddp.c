@@ -190,8 +190,11 @@ sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_ten
     if (takes_part)
         SL_TRY(before_forward(ddp));
     sl_status status = sl_module_forward(ddp->module, pass, in, out);
-    if (status != SL_OK && takes_part) /* the others would wait for our gradients */
+    if (status != SL_OK && takes_part) { /* the others would wait for what we do next */
         sl_group_abort(ddp->groups[0], status, sl_error_text());
+        if (ddp->joins)
+            sl_group_abort(ddp->group, status, sl_error_text());
+    }
     return status;
 }
 

@@ -7,8 +7,10 @@
 #include "support/replicas.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static float own_x(const sl_group *group)
 {
@@ -404,6 +406,36 @@ static void join_lets_ranks_have_different_numbers_of_batches(void **state)
                 &(join_case){.options.divide_by_active = true, .expected = {1.5f, 1.5f, 2, 2}}, 2);
 }
 
+/* Rank 0, whose forward fails, stays in the group until rank 1's step has ended. */
+static sl_status fail_while_joined(sl_group *group, void *arg)
+{
+    atomic_int *ends = arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    sl_status status = sl_ddp_join_begin(replica.ddp, NULL);
+    if (status == SL_OK && sl_group_rank(group) == 1) {
+        status = toy_step(&replica, 1);
+        atomic_fetch_add(ends, 1);
+    } else if (status == SL_OK) {
+        sl_pass *pass;
+        sl_tensor *out;
+        SL_TRY(sl_pass_create(&(sl_pass_options){.device = replica.device, .keep = true}, &pass));
+        status = sl_ddp_forward(replica.ddp, pass, NULL, &out);
+        sl_pass_destroy(&pass);
+        while (atomic_load(ends) == 0)
+            usleep(1000);
+    }
+    toy_close(&replica);
+    return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "there is no input"),
+                  "rank 0's error on both ranks, got \"%s\"", sl_error_text());
+}
+
+static void forward_that_fails_while_joined_ends_the_others_steps(void **state)
+{
+    (void)state;
+    check_ranks(fail_while_joined, &(atomic_int){0}, 2);
+}
+
 static sl_status join_that_fails_early(sl_group *group, void *arg)
 {
     (void)arg;
@@ -526,6 +558,7 @@ int main(void)
         cmocka_unit_test(forward_without_backward_on_one_rank_waits_for_nobody),
         cmocka_unit_test(uneven_inputs_without_join_end_in_an_error),
         cmocka_unit_test(join_lets_ranks_have_different_numbers_of_batches),
+        cmocka_unit_test(forward_that_fails_while_joined_ends_the_others_steps),
         cmocka_unit_test(join_can_stop_all_ranks_at_the_first_that_is_out_of_data),
         cmocka_unit_test(hook_replaces_averaging),
         cmocka_unit_test(hook_that_fails_on_one_rank_ends_the_step_on_all),
