@@ -1,28 +1,13 @@
 #include "comm/reduce.h"
 
+#include "core/bf16.h"
+
 #include <assert.h>
 #include <string.h>
 
 /* Buffers are combined in blocks that stay in the first-level cache, so that each source is read
  * once and the result written once, whatever the number of sources. */
 enum { BLOCK = 2048 };
-
-static float bf16_to_f32(uint16_t bits)
-{
-    uint32_t wide = (uint32_t)bits << 16;
-    float value;
-    memcpy(&value, &wide, sizeof value);
-    return value;
-}
-
-static uint16_t f32_to_bf16(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(bits >> 16 | 0x40u); /* NaN stays NaN */
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
-}
 
 /* The same five loops for each type. `to` may be `a` or `b`, but no other element depends on one
  * that is written, so the compiler may vectorize them. */
@@ -86,7 +71,7 @@ static void combine_block(sl_dtype dtype, sl_reduce_op op, void *to, const void 
         float wide[BLOCK];
         const uint16_t *narrow = b;
         for (int64_t i = 0; i < count; i++)
-            wide[i] = bf16_to_f32(narrow[i]);
+            wide[i] = sli_f32_from_bf16(narrow[i]);
         combine_f32(op, to, a, wide, count);
         break;
     }
@@ -116,7 +101,7 @@ static void reduce_block(sl_dtype dtype, sl_reduce_op op, const void *const *sou
     bool is_last_in_total = dtype == SL_BF16 || op == SL_REDUCE_AVERAGE;
     if (dtype == SL_BF16) {
         for (int64_t i = 0; i < count; i++)
-            ((float *)total)[i] = bf16_to_f32(((const uint16_t *)(const void *)so_far)[i]);
+            ((float *)total)[i] = sli_f32_from_bf16(((const uint16_t *)(const void *)so_far)[i]);
         so_far = total;
     }
     for (int s = 1; s < source_count; s++) {
@@ -132,7 +117,7 @@ static void reduce_block(sl_dtype dtype, sl_reduce_op op, const void *const *sou
     }
     if (dtype == SL_BF16)
         for (int64_t i = 0; i < count; i++)
-            ((uint16_t *)out)[i] = f32_to_bf16(((const float *)(const void *)so_far)[i]);
+            ((uint16_t *)out)[i] = sli_bf16_from_f32(((const float *)(const void *)so_far)[i]);
     else if (so_far != out)
         memcpy(out, so_far, bytes);
 }

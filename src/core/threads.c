@@ -16,6 +16,8 @@
 
 #include "core/threads.h"
 
+#include "core/pause.h"
+
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>
@@ -62,15 +64,6 @@ static uint32_t remaining(uint64_t word)
     return (uint32_t)word;
 }
 
-static void pause_briefly(void)
-{
-#if defined(__x86_64__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static int64_t now_ns(void)
 {
     struct timespec now;
@@ -85,7 +78,7 @@ static bool spin_until(sli_pool *pool, bool (*ready)(sli_pool *))
     for (unsigned turn = 1;; turn++) {
         if (ready(pool))
             return true;
-        pause_briefly();
+        sli_pause();
         if (turn % PAUSES_PER_LOOK_AT_THE_CLOCK)
             continue;
         if (!pool->spin) /* another pool may have work for this core */

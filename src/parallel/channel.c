@@ -1,6 +1,7 @@
 #include "parallel/channel.h"
 
 #include "core/clock.h"
+#include "core/pause.h"
 #include "tensor/tensor.h"
 
 #include <assert.h>
@@ -87,16 +88,6 @@ static bool is_empty(const sli_channel *channel, int micro)
            !atomic_load_explicit(&channel->cancelled, memory_order_relaxed);
 }
 
-/* Tells the core that this is a waiting loop. */
-static void relax(void)
-{
-#if defined(__x86_64__) || defined(__i386__)
-    __builtin_ia32_pause();
-#elif defined(__aarch64__)
-    __asm__ volatile("yield");
-#endif
-}
-
 static void spin(const sli_channel *channel, int micro)
 {
     double deadline = sli_clock_seconds() + SPIN_SECONDS;
@@ -104,7 +95,7 @@ static void spin(const sli_channel *channel, int micro)
         for (int i = 0; i < PAUSES_PER_LOOK_AT_THE_CLOCK; i++) {
             if (!is_empty(channel, micro))
                 return;
-            relax();
+            sli_pause();
         }
     } while (sli_clock_seconds() < deadline);
 }
