@@ -3,6 +3,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/mount.h>
 
@@ -10,14 +11,15 @@ enum { EPOCHS = 3, BATCHES = 4, STEPS = EPOCHS * BATCHES, PLACES = EPOCHS * (BAT
 
 /* A run that is stopped when it asks for the `at`-th time, from 1, after a step or a validation. */
 typedef struct stopper {
-    int asked, at;
+    atomic_int asked; /* by every replica */
+    int at;
     sl_train_request wish;
 } stopper;
 
 static sl_train_request ask_stopper(void *context)
 {
     stopper *of = context;
-    return ++of->asked == of->at ? of->wish : SL_TRAIN_GO_ON;
+    return atomic_fetch_add(&of->asked, 1) + 1 == of->at ? of->wish : SL_TRAIN_GO_ON;
 }
 
 typedef struct event_log {
