@@ -1,6 +1,7 @@
 /* sluice data: what a directory of text is made of; and the synthetic corpus. */
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/run_files.h"
 
 #include "sluice/text.h"
 
@@ -163,6 +164,8 @@ static sl_status run(const settings *from)
     sl_corpus *corpus = NULL;
     if (from->synthetic)
         SL_TRY(sl_synthetic_corpus_write(from->directory, &from->corpus));
+    if (from->vocab_path)
+        SL_TRY(cli_check_vocab_file(from->vocab_path, from->directory));
     sl_status status = sl_corpus_load(from->directory, NULL, &corpus);
     if (status == SL_OK)
         status = show_corpus(from, corpus);

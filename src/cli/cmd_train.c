@@ -3,6 +3,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/progress.h"
+#include "cli/run_files.h"
 #include "cli/run_options.h"
 #include "cli/signals.h"
 #include "cli/train_ranks.h"
@@ -125,6 +126,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 static sl_status run(settings *from, sl_run_result *result)
 {
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
+    SL_TRY(cli_check_train_files(&from->run.train, from->log_json));
     if (from->run.train.checkpoints.directory)
         SL_TRY(cli_signals_take());
     return cli_train_ranks(&from->run, &from->progress, from->log_json, result);

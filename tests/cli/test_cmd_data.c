@@ -56,6 +56,11 @@ static void failure_is_one_sentence_and_status_1(void **state)
     program_start(&run, "data %s --vocab %s/no/vocab", in->directory, in->directory);
     assert_int_equal(run.status, 1);
     check_line(run.err, "^sluice: .*directory does not exist$");
+    program_start(&run, "data %s --vocab %s/./train.txt", in->directory, in->directory);
+    check_refused(&run, 1, "--vocab would overwrite /");
+    program_start(&run, "data --synthetic %s --vocab %s/test.txt", in->directory, in->directory);
+    check_refused(&run, 1, "/test.txt, which is read\n");
+    program_succeed(&run, "data %s", in->directory);
 }
 
 static void output_that_cannot_be_written_is_an_error(void **state)

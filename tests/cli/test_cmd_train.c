@@ -257,6 +257,45 @@ static void impossible_value_is_one_sentence_and_leaves_nothing(void **state)
     }
 }
 
+static void save_trained(scratch *in)
+{
+    program_run run;
+    program_succeed(&run, "train --data %s " TINY_SHORT " --save %s/model.safetensors",
+                    in->directory, in->directory);
+}
+
+/* Starts a run whose options name files in the scratch directory, where they have a %s. */
+static void check_kept(scratch *in, const char *options, const char *text)
+{
+    char line[512];
+    program_run run;
+    int entries = scratch_entries(in, 0);
+    snprintf(line, sizeof line, options, in->directory, in->directory);
+    program_start(&run, "train --data %s " TINY_SHORT " %s", in->directory, line);
+    check_refused(&run, 1, text);
+    assert_int_equal(scratch_entries(in, 0), entries);
+}
+
+static void file_that_is_read_is_never_overwritten(void **state)
+{
+    scratch *in = *state;
+    save_trained(in);
+    assert_int_equal(symlink("test.txt", scratch_path(in, "linked.vocab.txt")), 0);
+    assert_int_equal(symlink("train.txt", scratch_path(in, "linked.txt")), 0);
+    check_kept(in, "--save %s/train.txt", "--save would overwrite /");
+    check_kept(in, "--save %s/linked.txt", "/train.txt, which is read\n");
+    check_kept(in, "--save %s/linked.safetensors", "the vocabulary beside --save would overwrite");
+    check_kept(in, "--log-json %s/valid.txt", "/valid.txt, which is read\n");
+    check_kept(in, "--init %s/model.safetensors --log-json %s/model.safetensors",
+               "--log-json would overwrite /");
+    check_kept(in, "--init %s/model.safetensors --log-json %s/model.vocab.txt",
+               "/model.vocab.txt, which is read\n");
+    check_kept(in, "--save %s/model.safetensors --log-json %s/model.safetensors",
+               "--log-json and --save would both write /");
+    check_kept(in, "--save %s/new.safetensors --log-json %s/new.vocab.txt",
+               "--log-json and the vocabulary beside --save would both write /");
+}
+
 static void data_that_are_no_text_are_refused(void **state)
 {
     static const char *const names[] = {"train.txt", "valid.txt", "test.txt"};
@@ -281,13 +320,6 @@ static void data_that_are_no_text_are_refused(void **state)
         program_start(&run, "train --data %s", in->directory);
         check_refused(&run, 1, "/train.txt: ");
     }
-}
-
-static void save_trained(scratch *in)
-{
-    program_run run;
-    program_succeed(&run, "train --data %s " TINY_SHORT " --save %s/model.safetensors",
-                    in->directory, in->directory);
 }
 
 static void weights_that_do_not_fit_are_refused(void **state)
@@ -373,6 +405,7 @@ int main(void)
         WITH_CORPUS(any_seed_is_logged_as_it_is),
         WITH_CORPUS(refused_run_leaves_the_old_log),
         WITH_CORPUS(impossible_value_is_one_sentence_and_leaves_nothing),
+        WITH_CORPUS(file_that_is_read_is_never_overwritten),
         WITH_SCRATCH(data_that_are_no_text_are_refused),
         WITH_CORPUS(weights_that_do_not_fit_are_refused),
         WITH_CORPUS(saved_weights_are_where_training_goes_on),

@@ -1,0 +1,85 @@
+#include "cli/run_files.h"
+
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* A file that is written, and the option that says so. */
+typedef struct output {
+    const char *option, *path; /* path NULL: none */
+} output;
+
+/* Under whatever names. What is no regular file cannot be replaced. */
+static bool is_same(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    if (stat(a, &of_a) != 0 || stat(b, &of_b) != 0)
+        return strcmp(a, b) == 0;
+    return S_ISREG(of_a.st_mode) && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+}
+
+static sl_status check_not_read(output to, const char *path)
+{
+    if (to.path && is_same(to.path, path))
+        return sl_error(SL_ERR_INVALID, "%s would overwrite %s, which is read", to.option, path);
+    return SL_OK;
+}
+
+static sl_status check_different(output a, output b)
+{
+    if (a.path && b.path && is_same(a.path, b.path))
+        return sl_error(SL_ERR_INVALID, "%s and %s would both write %s", a.option, b.option,
+                        a.path);
+    return SL_OK;
+}
+
+/* Texts that cannot be found are refused where they are read. */
+static sl_status check_not_text(output to, const char *directory)
+{
+    sl_status status = SL_OK;
+    for (int split = 0; split < SL_SPLITS && status == SL_OK; split++) {
+        char *path;
+        if (sl_split_path(directory, (sl_split)split, &path) != SL_OK)
+            continue;
+        status = check_not_read(to, path);
+        free(path);
+    }
+    return status;
+}
+
+static sl_status check_log_is_not_init(output log, const char *init)
+{
+    char *vocab;
+    SL_TRY(check_not_read(log, init));
+    SL_TRY(sl_weights_vocab_path(init, &vocab));
+    sl_status status = check_not_read(log, vocab);
+    free(vocab);
+    return status;
+}
+
+sl_status cli_check_vocab_file(const char *vocab, const char *directory)
+{
+    return check_not_text((output){"--vocab", vocab}, directory);
+}
+
+sl_status cli_check_train_files(const sl_train_options *options, const char *log_json)
+{
+    char *vocab_path = NULL;
+    if (options->save)
+        SL_TRY(sl_weights_vocab_path(options->save, &vocab_path));
+    const output weights = {"--save", options->save}, log = {"--log-json", log_json},
+                 vocab = {"the vocabulary beside --save", vocab_path};
+    const output all[] = {weights, vocab, log};
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < sizeof all / sizeof *all && status == SL_OK; i++)
+        status = check_not_text(all[i], options->data);
+    if (status == SL_OK && options->init)
+        status = check_log_is_not_init(log, options->init);
+    if (status == SL_OK)
+        status = check_different(log, weights);
+    if (status == SL_OK)
+        status = check_different(log, vocab);
+    free(vocab_path);
+    return status;
+}
