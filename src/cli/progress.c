@@ -54,15 +54,15 @@ static bool is_due(cli_progress *progress)
 
 static void begin_live(cli_progress *progress)
 {
-    flockfile(stdout);
+    pthread_mutex_lock(progress->screen);
     progress->live_shown = true;
     fputs("\r\033[K", stderr);
 }
 
-static void end_live(void)
+static void end_live(cli_progress *progress)
 {
     fflush(stderr);
-    funlockfile(stdout);
+    pthread_mutex_unlock(progress->screen);
 }
 
 /* "[#####     ] 10/50" */
@@ -86,7 +86,7 @@ static void draw_step(cli_progress *progress, const sl_step_info *step)
     fprintf(stderr, " | loss %.3f | %.0f tokens/s | %s left to train", step->loss,
             (double)step->tokens / step->seconds,
             duration_text(each * (double)(progress->total_batches - step->step), left));
-    end_live();
+    end_live(progress);
 }
 
 static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
@@ -96,7 +96,7 @@ static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
         begin_live(progress);
         fprintf(stderr, "%s ", info->split == SL_SPLIT_VALID ? "validation" : "test");
         draw_bar(info->batch, info->batches);
-        end_live();
+        end_live(progress);
     }
     return SL_OK;
 }
@@ -105,14 +105,14 @@ static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
 
 static void begin_lines(cli_progress *progress)
 {
-    flockfile(stdout);
+    pthread_mutex_lock(progress->screen);
     clear_live(progress->drawer ? progress->drawer : progress);
 }
 
-static void end_lines(void)
+static void end_lines(cli_progress *progress)
 {
     fflush(stdout);
-    funlockfile(stdout);
+    pthread_mutex_unlock(progress->screen);
 }
 
 /* One line, its end included. */
@@ -194,7 +194,7 @@ static sl_status print_started(void *context, const sl_run_info *info)
         say_model(progress, info);
     }
     say_stages(progress, info);
-    end_lines();
+    end_lines(progress);
     return SL_OK;
 }
 
@@ -216,7 +216,7 @@ static void print_interval(cli_progress *progress, const sl_step_info *step)
         step->epoch, step->batch, step->batches_per_epoch, rate_text(step->lr, lr),
         1e3 * progress->interval_seconds / (double)progress->interval_batches, loss, exp(loss),
         (double)progress->interval_tokens / progress->interval_seconds);
-    end_lines();
+    end_lines(progress);
     progress->interval_loss = progress->interval_seconds = 0;
     progress->interval_tokens = progress->interval_batches = 0;
 }
@@ -252,7 +252,7 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
             eval->best ? " | best so far" : "");
         say(progress, "%s\n", rule);
     }
-    end_lines();
+    end_lines(progress);
     return SL_OK;
 }
 
@@ -279,7 +279,7 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
         say_result(progress, info, result);
     if (info->options->save && is_first && !progress->quiet)
         say(progress, "The best weights are in %s\n", info->options->save);
-    end_lines();
+    end_lines(progress);
     if (progress->debug && is_first && info->ddp)
         sl_ddp_print_log(info->ddp, stderr);
     return SL_OK;
@@ -313,7 +313,7 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
             say_saved(progress, event);
         break;
     }
-    end_lines();
+    end_lines(progress);
     return SL_OK;
 }
 

@@ -6,6 +6,8 @@
 
 #include "sluice/train.h"
 
+#include <pthread.h>
+
 typedef struct cli_progress {
     int replica, replicas;
     int64_t log_interval;
@@ -19,8 +21,8 @@ typedef struct cli_progress {
     double trained_seconds;
     int64_t trained_batches; /* in them */
     int64_t total_batches;
-    double live_time; /* when the live line was last drawn */
-    /* Guarded by standard output's lock, which keeps the threads' lines together: */
+    double live_time;        /* when the live line was last drawn */
+    pthread_mutex_t *screen; /* of all replicas of this process: keeps lines together, guards: */
     bool live_shown;
     struct cli_progress *drawer; /* the first replica's, whose live line is in the way */
 } cli_progress;

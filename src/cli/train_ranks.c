@@ -8,6 +8,7 @@
 /* The display and log of replicas first … first + count - 1 of `replicas`. */
 typedef struct reports {
     cli_progress *progress; /* [count] */
+    pthread_mutex_t screen; /* theirs */
     sl_reporter *reporters; /* [reporter_count] */
     int reporter_count;
     sl_run_log *log; /* NULL: none, or not ours */
@@ -16,6 +17,7 @@ typedef struct reports {
 static void reports_clear(reports *of)
 {
     sl_run_log_destroy(&of->log);
+    pthread_mutex_destroy(&of->screen);
     free(of->reporters);
     free(of->progress);
 }
@@ -25,6 +27,7 @@ static sl_status reports_create(const cli_progress *display, const char *log_jso
 {
     *out = (reports){.progress = calloc((size_t)count, sizeof *out->progress),
                      .reporters = calloc((size_t)count + 1, sizeof *out->reporters)};
+    pthread_mutex_init(&out->screen, NULL);
     sl_status status = SL_OK;
     if (!out->progress || !out->reporters)
         status = sl_error(SL_ERR_MEMORY, "no memory for the display of %d replicas", count);
@@ -40,6 +43,7 @@ static sl_status reports_create(const cli_progress *display, const char *log_jso
         progress->replica = first + i;
         progress->replicas = replicas;
         progress->drawer = &out->progress[0];
+        progress->screen = &out->screen;
         out->reporters[out->reporter_count++] = cli_progress_reporter(progress);
     }
     if (out->log)
