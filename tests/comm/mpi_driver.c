@@ -2,6 +2,7 @@
  * to standard error as "rank R: TEXT", with exit status 1. */
 #include "comm/contract.h"
 #include "sluice/group.h"
+#include "sluice/launch.h"
 #include "support/replicas.h"
 
 #include <stdio.h>
@@ -149,9 +150,12 @@ static sl_status run(const char *name, int *rank)
 
 int main(int count, char **words)
 {
-    int rank = -1;
-    sl_status status =
-        count == 2 ? run(words[1], &rank) : sl_error(SL_ERR_INVALID, "usage: mpi_driver CASE");
+    sl_launch_info launch = {0};
+    sl_status status = sl_launch_info_read(&launch);
+    int rank = launch.launched ? launch.rank : -1;
+    if (status == SL_OK)
+        status =
+            count == 2 ? run(words[1], &rank) : sl_error(SL_ERR_INVALID, "usage: mpi_driver CASE");
     if (status == SL_OK)
         return 0;
     char line[1200]; /* in one piece, however many write */
