@@ -192,20 +192,34 @@ static sl_status check_gap(const sli_safetensors_header *header, size_t index, u
     return SL_OK;
 }
 
-/* The tensors must lie one after the other, from the data's first byte to its last. */
-static sl_status check_cover(const sli_safetensors_header *header, uint64_t data_bytes)
+static uint64_t end_of(const sli_safetensors_entry *entry)
+{
+    return entry->begin + entry->info.bytes; /* both at most INT64_MAX */
+}
+
+static sl_status check_range(const sli_safetensors_header *header, uint64_t data_bytes)
 {
     char quoted[SLI_QUOTE_BYTES];
-    uint64_t end = 0;
     for (size_t i = 0; i < header->count; i++) {
         const sli_safetensors_entry *entry = &header->entries[i];
-        SL_TRY(check_gap(header, i, end));
-        end = entry->begin + entry->info.bytes; /* both at most INT64_MAX */
-        if (end > data_bytes)
+        if (end_of(entry) > data_bytes)
             return sl_error(SL_ERR_FORMAT,
                             "tensor %s ends at byte %" PRIu64 " of the data, but the file has only "
                             "%" PRIu64 " of them: it was cut short, or its header is wrong",
-                            sli_safetensors_quote(entry->info.name, quoted), end, data_bytes);
+                            sli_safetensors_quote(entry->info.name, quoted), end_of(entry),
+                            data_bytes);
+    }
+    return SL_OK;
+}
+
+/* The tensors must lie one after the other, from the data's first byte to its last. */
+static sl_status check_cover(const sli_safetensors_header *header, uint64_t data_bytes)
+{
+    uint64_t end = 0;
+    SL_TRY(check_range(header, data_bytes));
+    for (size_t i = 0; i < header->count; i++) {
+        SL_TRY(check_gap(header, i, end));
+        end = end_of(&header->entries[i]);
     }
     if (end < data_bytes)
         return sl_error(SL_ERR_FORMAT,
