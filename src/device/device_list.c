@@ -21,14 +21,15 @@ static sl_status check_names(const sli_device_name *names, int count)
     for (int i = 0; i < count; i++) {
         if (names[i].kind != names[0].kind)
             return sl_error(SL_ERR_INVALID,
-                            "sl_device_list_create: \"%s\" and \"%s\" do not mix: cpu:NUMBER "
+                            "the devices \"%s\" and \"%s\" do not mix: cpu:NUMBER "
                             "divides the cores evenly, cpu:FIRST-LAST names them",
                             names[0].text, names[i].text);
         if (names[i].kind == SLI_CPU_SHARE && names[i].first >= count)
-            return sl_error(SL_ERR_INVALID,
-                            "sl_device_list_create: %d devices share the cores, so their names are "
-                            "cpu:0 to cpu:%d, got \"%s\"",
-                            count, count - 1, names[i].text);
+            return sl_error(
+                SL_ERR_INVALID,
+                "cpu:NUMBER is an even share of the cores: of %d in the list, the last is "
+                "cpu:%d, got \"%s\"",
+                count, count - 1, names[i].text);
     }
     return SL_OK;
 }
@@ -56,7 +57,7 @@ static sl_status create_named(const sli_device_name *name, const sli_cpu_cores *
         cores[i] = name->first + i;
         if (!sli_cpu_cores_allow(found, cores[i]))
             status = sl_error(SL_ERR_NOT_FOUND,
-                              "sl_device_list_create: \"%s\": the machine has no core %d, or this "
+                              "%s: the machine has no core %d, or this "
                               "process may not use it (it may use %d)",
                               name->text, cores[i], found->allowed_count);
     }

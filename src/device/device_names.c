@@ -46,8 +46,7 @@ static sl_status parse_name(const char *text, sli_device_name *out)
             return SL_OK;
     }
     return sl_error(SL_ERR_INVALID,
-                    "sl_device_list_create: expected cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"%s\"",
-                    text);
+                    "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"%s\"", text);
 }
 
 /* Copies the name that starts at `start` and ends before a comma or the end, without blanks. */
@@ -61,10 +60,9 @@ static sl_status take_name(const char *start, size_t length, sli_device_name *ou
         length--;
     char text[SLI_DEVICE_NAME_BYTES];
     if (length == 0)
-        return sl_error(SL_ERR_INVALID, "sl_device_list_create: a name in the list is empty");
+        return sl_error(SL_ERR_INVALID, "a name in the list of devices is empty");
     if (length >= sizeof text)
-        return sl_error(SL_ERR_INVALID, "sl_device_list_create: \"%.40s…\" is no device's name",
-                        start);
+        return sl_error(SL_ERR_INVALID, "\"%.40s…\" is no device's name", start);
     memcpy(text, start, length);
     text[length] = '\0';
     return parse_name(text, out);
@@ -84,8 +82,8 @@ sl_status sli_device_names_parse(const char *names, sli_device_name **out, int *
     for (const char *c = names; *c; c++)
         commas += *c == ',';
     if (commas + 1 > SLI_MAX_DEVICES)
-        return sl_error(SL_ERR_INVALID, "sl_device_list_create: at most %d devices, got %zu",
-                        SLI_MAX_DEVICES, commas + 1);
+        return sl_error(SL_ERR_INVALID, "there can be at most %d devices, got %zu", SLI_MAX_DEVICES,
+                        commas + 1);
     sli_device_name *list = calloc(commas + 1, sizeof *list);
     if (!list)
         return sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for the names");
@@ -94,8 +92,7 @@ sl_status sli_device_names_parse(const char *names, sli_device_name **out, int *
         sl_status status = take_name(names, length, &list[i]);
         for (size_t j = 0; j < i && status == SL_OK; j++)
             if (same_share(&list[i], &list[j]))
-                status = sl_error(SL_ERR_INVALID, "sl_device_list_create: \"%s\" is named twice",
-                                  list[i].text);
+                status = sl_error(SL_ERR_INVALID, "the device \"%s\" is named twice", list[i].text);
         if (status != SL_OK) {
             free(list);
             return status;

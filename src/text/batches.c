@@ -13,7 +13,7 @@ sl_status sl_batchify(const int32_t *tokens, int64_t count, int64_t columns, int
     int64_t length = count / columns;
     if (length <= bptt)
         return sl_error(SL_ERR_INVALID,
-                        "sl_batchify: %lld tokens in %lld columns are %lld a column, too few for "
+                        "%lld tokens in %lld columns are %lld a column, too few for "
                         "bptt %lld and one more as the last target",
                         (long long)count, (long long)columns, (long long)length, (long long)bptt);
     *out = (sl_batches){tokens, columns, length, length, bptt};
@@ -46,7 +46,7 @@ sl_status sl_batches_share(const sl_batches *batches, int share, int shares, sl_
     int64_t length = whole.column_length / shares;
     if (length <= whole.bptt)
         return sl_error(SL_ERR_INVALID,
-                        "sl_batches_share: %lld tokens a column in %d shares are %lld each, too "
+                        "%lld tokens a column in %d shares are %lld each, too "
                         "few for bptt %lld and one more as the last target",
                         (long long)whole.column_length, shares, (long long)length,
                         (long long)whole.bptt);

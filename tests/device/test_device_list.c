@@ -205,26 +205,28 @@ static void unreadable_names_are_refused(void **state)
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char text[200];
         snprintf(text, sizeof text,
-                 "sl_device_list_create: expected cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"%s\"",
-                 names[i]);
+                 "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"%s\"", names[i]);
         expect_error(names[i], SL_ERR_INVALID, text);
     }
-    expect_error("", SL_ERR_INVALID, "sl_device_list_create: a name in the list is empty");
-    expect_error("cpu:0,,cpu:1", SL_ERR_INVALID,
-                 "sl_device_list_create: a name in the list is empty");
+    expect_error("", SL_ERR_INVALID, "a name in the list of devices is empty");
+    expect_error("cpu:0,,cpu:1", SL_ERR_INVALID, "a name in the list of devices is empty");
 }
 
 static void names_that_do_not_go_together_are_refused(void **state)
 {
     (void)state;
-    expect_error("cpu:0,cpu:0", SL_ERR_INVALID, "sl_device_list_create: \"cpu:0\" is named twice");
-    expect_error("cpu:0,cpu:00", SL_ERR_INVALID,
-                 "sl_device_list_create: \"cpu:00\" is named twice");
-    expect_error("cpu:0,cpu:2", SL_ERR_INVALID,
-                 "sl_device_list_create: 2 devices share the cores, so their names are cpu:0 to "
-                 "cpu:1, got \"cpu:2\"");
+    expect_error("cpu:0,cpu:0", SL_ERR_INVALID, "the device \"cpu:0\" is named twice");
+    expect_error("cpu:0,cpu:00", SL_ERR_INVALID, "the device \"cpu:00\" is named twice");
+    expect_error(
+        "cpu:0,cpu:2", SL_ERR_INVALID,
+        "cpu:NUMBER is an even share of the cores: of 2 in the list, the last is cpu:1, got "
+        "\"cpu:2\"");
+    expect_error(
+        "cpu:1", SL_ERR_INVALID,
+        "cpu:NUMBER is an even share of the cores: of 1 in the list, the last is cpu:0, got "
+        "\"cpu:1\"");
     expect_error("cpu:0,cpu:0-0", SL_ERR_INVALID,
-                 "sl_device_list_create: \"cpu:0\" and \"cpu:0-0\" do not mix: cpu:NUMBER divides "
+                 "the devices \"cpu:0\" and \"cpu:0-0\" do not mix: cpu:NUMBER divides "
                  "the cores evenly, cpu:FIRST-LAST names them");
 }
 
