@@ -87,7 +87,10 @@ int64_t cli_parse_integer(const char *name, const char *text, int64_t lowest, in
     bool plain = is_digit(text[0]) || (text[0] == '-' && is_digit(text[1]));
     if (plain && *end == '\0' && errno == 0 && value >= lowest && value <= highest)
         return value;
-    if (highest == INT64_MAX || highest == INT32_MAX)
+    bool limited = highest != INT64_MAX && highest != INT32_MAX; /* by more than our types */
+    if (!limited && plain && *end == '\0' && value > lowest)
+        snprintf(sentence, sizeof sentence, "--%s must be at most %" PRId64, name, highest);
+    else if (!limited)
         snprintf(sentence, sizeof sentence, "--%s must be a whole number from %" PRId64, name,
                  lowest);
     else
@@ -132,6 +135,15 @@ double cli_parse_real(const char *name, const char *text)
         return value;
     snprintf(sentence, sizeof sentence, "--%s must be a number from 0", name);
     cli_refuse(sentence, text);
+}
+
+const char *cli_parse_path(const char *name, const char *text)
+{
+    char sentence[SENTENCE_BYTES];
+    if (*text)
+        return text;
+    snprintf(sentence, sizeof sentence, "--%s must not be empty", name);
+    cli_refuse(sentence, NULL);
 }
 
 int cli_parse_choice(const char *name, const char *text, const char *const *choices)

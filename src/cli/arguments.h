@@ -35,6 +35,9 @@ uint64_t cli_parse_seed(const char *name, const char *text);
 /* Not negative, not infinite. */
 double cli_parse_real(const char *name, const char *text);
 
+/* The name of a file or directory, which is `text` itself. */
+const char *cli_parse_path(const char *name, const char *text);
+
 /* The index of `text` among `choices` (the last is NULL), or refused with all of them listed. */
 int cli_parse_choice(const char *name, const char *text, const char *const *choices);
 

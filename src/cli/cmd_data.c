@@ -47,6 +47,8 @@ static const char description[] =
 
 static void set_directory(settings *to, const char *directory)
 {
+    if (!*directory)
+        cli_refuse("data: expected a directory of text", directory);
     if (to->directory)
         cli_refuse("data: expected one directory", directory);
     to->directory = directory;
@@ -65,7 +67,7 @@ static error_t parse_option(int key, char *argument, struct argp_state *state)
     settings *to = state->input;
     switch (key) {
     case KEY_VOCAB:
-        to->vocab_path = argument;
+        to->vocab_path = cli_parse_path("vocab", argument);
         break;
     case KEY_HEAD:
         to->head = cli_parse_integer("head", argument, 0, INT32_MAX);

@@ -40,10 +40,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     settings *to = state->input;
     switch (key) {
     case KEY_INIT:
-        to->init = text;
+        to->init = cli_parse_path("init", text);
         return 0;
     case KEY_DATA:
-        to->data = text;
+        to->data = cli_parse_path("data", text);
         return 0;
     case KEY_SPLIT:
         to->split = (sl_split)cli_parse_choice("split", text, splits);
@@ -73,11 +73,20 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
+/* What is too short is refused here, where the file's name is known. */
 static sl_status read_split(const settings *from, const sl_vocab *vocab, sl_tokens *out)
 {
     char *path;
+    sl_batches cut;
     SL_TRY(sl_split_path(from->data, from->split, &path));
     sl_status status = sl_tokens_read(vocab, path, out);
+    if (status == SL_OK) {
+        status = sl_batchify(out->ids, out->count, from->batch_size, from->bptt, &cut);
+        if (status != SL_OK) {
+            sl_tokens_free(out);
+            sl_error_context(status, "%s: ", path);
+        }
+    }
     free(path);
     return status;
 }

@@ -21,6 +21,8 @@ enum {
 
 typedef struct settings {
     const char *init, *prompt, *devices;
+    bool greedy;
+    const char *drawn; /* an option that was given and says how to draw */
     int64_t tokens;
     sl_generate_options how;
 } settings;
@@ -43,7 +45,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     settings *to = state->input;
     switch (key) {
     case KEY_INIT:
-        to->init = text;
+        to->init = cli_parse_path("init", text);
         return 0;
     case KEY_PROMPT:
         to->prompt = text;
@@ -52,12 +54,14 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         to->tokens = cli_parse_integer("tokens", text, 1, 1000000);
         return 0;
     case KEY_GREEDY:
-        to->how.temperature = 0;
+        to->greedy = true;
         return 0;
     case KEY_TEMPERATURE:
+        to->drawn = "--temperature";
         to->how.temperature = cli_parse_real("temperature", text);
         return 0;
     case KEY_TOP_K:
+        to->drawn = "--top-k";
         to->how.top_k = (int)cli_parse_integer("top-k", text, 0, INT32_MAX);
         return 0;
     case KEY_SEED:
@@ -74,6 +78,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case ARGP_KEY_END:
         if (!to->init)
             cli_refuse("generate needs --init FILE", NULL);
+        if (to->greedy && to->drawn)
+            cli_refuse("--greedy draws nothing, so it allows no other choice", to->drawn);
+        if (to->greedy)
+            to->how.temperature = 0;
         return 0;
     case ARGP_KEY_ERROR:
         cli_end_at_option(state);
@@ -93,12 +101,16 @@ static sl_status generate(const settings *from, const cli_saved_model *saved)
 {
     sl_tokens prompt;
     SL_TRY(sl_tokens_encode(saved->vocab, from->prompt, strlen(from->prompt), &prompt));
+    if (prompt.count == 0) {
+        sl_tokens_free(&prompt);
+        return sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
+                        from->prompt);
+    }
     int64_t length = prompt.count;
     int32_t *ids = malloc((size_t)(length + from->tokens) * sizeof *ids);
     sl_status status = SL_OK;
     if (ids) {
-        if (length > 0)
-            memcpy(ids, prompt.ids, (size_t)length * sizeof *ids);
+        memcpy(ids, prompt.ids, (size_t)length * sizeof *ids);
         status = sl_generate(saved->pipe, &from->how, ids, &length, from->tokens);
     } else {
         status = sl_error(SL_ERR_MEMORY, "no memory for the text");

@@ -32,7 +32,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         to->ntokens = cli_parse_integer("ntokens", text, 1, INT32_MAX);
         return 0;
     case KEY_DATA_DIR:
-        to->data = text;
+        to->data = cli_parse_path("data", text);
         return 0;
     case ARGP_KEY_ARG:
         cli_refuse("model takes options only", text);

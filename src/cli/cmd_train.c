@@ -69,7 +69,7 @@ static bool parse_checkpoint_option(int key, const char *text, settings *to)
                                                       : "--save-every needs --save-dir DIR";
     switch (key) {
     case KEY_SAVE_DIR:
-        checkpoints->directory = text;
+        checkpoints->directory = cli_parse_path("save-dir", text);
         return true;
     case KEY_SAVE_EVERY:
         to->save_every_given = true;
@@ -84,7 +84,7 @@ static bool parse_checkpoint_option(int key, const char *text, settings *to)
         checkpoints->shard_bytes = cli_parse_bytes("shard-size", text);
         return true;
     case KEY_RESUME:
-        checkpoints->resume = text;
+        checkpoints->resume = cli_parse_path("resume", text);
         return true;
     }
     return false;
@@ -100,13 +100,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         state->child_inputs[0] = &to->run;
         return 0;
     case KEY_INIT:
-        to->run.train.init = text;
+        to->run.train.init = cli_parse_path("init", text);
         return 0;
     case KEY_SAVE:
-        to->run.train.save = text;
+        to->run.train.save = cli_parse_path("save", text);
         return 0;
     case KEY_LOG_JSON:
-        to->log_json = text;
+        to->log_json = cli_parse_path("log-json", text);
         return 0;
     case KEY_LOG_INTERVAL:
         to->progress.log_interval = cli_parse_integer("log-interval", text, 1, INT64_MAX);

@@ -53,11 +53,11 @@ int main(int argc, char **argv)
         cli_refuse("a command is needed: see sluice --help", NULL);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
         print_help();
-        return 0;
+        return cli_finish(SL_OK);
     }
     if (strcmp(argv[1], "--version") == 0) {
         printf("sluice %s\n", SLUICE_VERSION);
-        return 0;
+        return cli_finish(SL_OK);
     }
     for (int i = 0; i < COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0)

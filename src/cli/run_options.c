@@ -240,7 +240,7 @@ static bool parse_data(int key, const char *text, sl_train_options *to)
 {
     switch (key) {
     case KEY_DATA:
-        to->data = text;
+        to->data = cli_parse_path("data", text);
         return true;
     case KEY_BPTT:
         to->bptt = parse_wide("bptt", text, 1);

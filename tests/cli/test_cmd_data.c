@@ -66,24 +66,30 @@ static void failure_is_one_sentence_and_status_1(void **state)
 static void output_that_cannot_be_written_is_an_error(void **state)
 {
     (void)state;
-    char command[1024], text[256] = "";
+    static const char *const lines[] = {"schedule", "train --help", "--help", "--version"};
     if (access("/dev/full", W_OK) != 0) {
         print_message("skipped: there is no /dev/full\n");
         skip();
     }
-    snprintf(command, sizeof command, "exec 2>&1; '%s' schedule >/dev/full",
-             getenv("SLUICE_PROGRAM"));
-    FILE *running = popen(command, "r");
-    assert_non_null(running);
-    assert_non_null(fgets(text, sizeof text, running));
-    assert_int_equal(WEXITSTATUS(pclose(running)), 1);
-    check_text(text, "sluice: standard output cannot be written: ");
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        char command[1024], text[256] = "";
+        snprintf(command, sizeof command, "exec 2>&1; '%s' %s >/dev/full", getenv("SLUICE_PROGRAM"),
+                 lines[i]);
+        FILE *running = popen(command, "r");
+        assert_non_null(running);
+        assert_non_null(fgets(text, sizeof text, running));
+        assert_int_equal(WEXITSTATUS(pclose(running)), 1);
+        check_text(text, "sluice: standard output cannot be written: ");
+    }
 }
 
 static void misuse_is_one_sentence_and_status_2(void **state)
 {
     static const char *const misuses[][2] = {
         {"", "sluice: data: expected a directory of text, or --synthetic DIR\n"},
+        {"''", "sluice: data: expected a directory of text, got \"\"\n"},
+        {"--synthetic=", "sluice: data: expected a directory of text, got \"\"\n"},
+        {"a --vocab=", "sluice: --vocab must not be empty\n"},
         {"a b", "sluice: data: expected one directory, got \"b\"\n"},
         {"a --synthetic b", "sluice: data: expected one directory, got "},
         {"a --seed 1", "expected --synthetic with this option, got \"--seed\"\n"},

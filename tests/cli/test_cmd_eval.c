@@ -54,9 +54,14 @@ static void what_cannot_be_evaluated_is_refused(void **state)
     program_start(&run, "eval --init %s/model.safetensors --data %s --split all", at, at);
     check_refused(&run, 2, "--split must be train, valid or test, got \"all\"\n");
     program_start(&run, "eval --init %s/model.safetensors --data %s --bptt 4000", at, at);
-    check_refused(&run, 1, "too few for bptt 4000");
+    check_line(run.err, "^sluice: /.*/test\\.txt: [0-9]+ tokens in .*, too few for bptt 4000 and ");
+    assert_int_equal(run.status, 1);
     program_start(&run, "eval --init %s/model.safetensors --data %s --devices gpu", at, at);
-    check_refused(&run, 1, "got \"gpu\"");
+    check_refused(&run, 1,
+                  "sluice: a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"gpu\"");
+    program_start(&run, "eval --init %s/model.safetensors --data %s --devices cpu,cpu,cpu,cpu,cpu",
+                  at, at);
+    check_refused(&run, 1, "(encoder, layers, decoder): 5 devices, 4 modules\n");
 }
 
 int main(void)

@@ -68,7 +68,13 @@ static void what_cannot_be_generated_is_refused(void **state)
     program_start(&run, "generate --init %s/model.safetensors --top-k x", at);
     check_refused(&run, 2, "--top-k must be a whole number from 0, got \"x\"\n");
     program_start(&run, "generate --init %s/model.safetensors --prompt ''", at);
-    check_refused(&run, 1, "prompt");
+    check_refused(&run, 1, "sluice: --prompt must have at least one token, got \"\"\n");
+    program_start(&run, "generate --init ''");
+    check_refused(&run, 2, "--init must not be empty\n");
+    program_start(&run, "generate --greedy --init %s/model.safetensors --temperature 2", at);
+    check_refused(&run, 2, "--greedy draws nothing, so it allows no other choice, got ");
+    program_start(&run, "generate --top-k 3 --greedy --init %s/model.safetensors", at);
+    check_refused(&run, 2, "got \"--top-k\"\n");
 }
 
 static void weights_without_their_vocabulary_are_refused(void **state)
