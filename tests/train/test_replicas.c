@@ -414,7 +414,7 @@ static void share_too_short_for_a_block_is_refused(void **state)
     options.batch_size = 40;
     options.bptt = 60;
     check_error(run_replicas(&options), SL_ERR_INVALID,
-                "train.txt: sl_batches_share: 100 tokens a column in 2 shares are 50 each");
+                "train.txt: 100 tokens a column in 2 shares are 50 each");
 }
 
 int main(void)
