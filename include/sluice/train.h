@@ -43,8 +43,9 @@ typedef struct sl_save_options {
     const char *resume;    /* a checkpoint, or a directory of them, of which the newest whole one is
                               taken; NULL: none */
     bool resume_if_any;    /* `resume` without a whole checkpoint is no error: the run starts */
-    /* (optional) Asked after every step and validation, on each replica's thread: what one replica
-     * is told to do, all do. */
+    /* (optional) Asked after every step and validation, and before each block of a validation and
+     * of the test, on each replica's thread: what one replica is told to do, all do. A validation
+     * that is stopped is done again by the run that goes on. */
     sl_train_request (*request)(void *context);
     void *context;
 } sl_save_options;

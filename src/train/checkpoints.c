@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct sli_checkpoints {
     sli_checkpoints_run run;
@@ -19,6 +20,7 @@ struct sli_checkpoints {
     sli_saver *saver;
     sli_model_notes notes;
     char *vocab;
+    bool end_saved;      /* or saving it has begun */
     double copy_seconds; /* of the save under way */
     char reason[1024];   /* why the last one failed; empty: it did not */
 };
@@ -239,7 +241,29 @@ sl_status sli_checkpoints_after_epoch(sli_checkpoints *checkpoints, bool best, b
     int targets = best ? SLI_SAVE_BEST : 0;
     if (checkpoints->options->every_epoch || last)
         targets |= SLI_SAVE_STEP;
+    checkpoints->end_saved = last;
     return save_due(checkpoints, targets, stop);
+}
+
+sl_status sli_checkpoints_in_evaluation(sli_checkpoints *checkpoints, bool *stop)
+{
+    sl_train_request request;
+    SL_TRY(report_ended(checkpoints, false));
+    SL_TRY(ask(checkpoints, &request));
+    if (request != SL_TRAIN_GO_ON && !checkpoints->end_saved)
+        SL_TRY(save(checkpoints, SLI_SAVE_STEP));
+    *stop = request == SL_TRAIN_STOP;
+    return *stop ? end_stopped(checkpoints) : SL_OK;
+}
+
+sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints)
+{
+    const sl_save_options *options = checkpoints->options;
+    bool there =
+        options->directory && options->resume && strcmp(options->directory, options->resume) == 0;
+    bool saved = checkpoints->end_saved || there;
+    checkpoints->end_saved = true;
+    return saved ? SL_OK : save(checkpoints, SLI_SAVE_STEP);
 }
 
 sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints)

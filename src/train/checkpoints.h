@@ -31,6 +31,14 @@ void sli_checkpoints_destroy(sli_checkpoints **checkpoints); /* waits; NULL is a
 sl_status sli_checkpoints_after_step(sli_checkpoints *checkpoints, bool *stop);
 sl_status sli_checkpoints_after_epoch(sli_checkpoints *checkpoints, bool best, bool *stop);
 
+/* Between the blocks of a validation, whose begin is what is saved: a run that goes on from there
+ * does it again. And between those of the test, before which the run's end was saved. */
+sl_status sli_checkpoints_in_evaluation(sli_checkpoints *checkpoints, bool *stop);
+
+/* Before the test changes parameters: a run of which only the test is left, and that came from
+ * elsewhere, has not saved its end here. */
+sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints);
+
 /* Waits for the save under way, and reports it. */
 sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints);
 

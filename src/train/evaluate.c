@@ -12,16 +12,29 @@ typedef struct sums {
     int64_t blocks;
 } sums;
 
-static sl_status evaluate_blocks(const sli_peers *peers, sli_feed *feed,
-                                 const sl_evaluate_options *options, sums *to)
+static sl_status evaluate_block(const sli_peers *peers, sli_feed *feed,
+                                const sl_evaluate_options *options, int64_t block, sums *to)
 {
-    for (int64_t i = peers->rank; i < to->blocks; i += peers->count) {
-        int64_t terms;
-        SL_TRY(sli_feed_load(feed, i));
-        SL_TRY(sl_pipe_evaluate(peers->pipe, feed->input, feed->targets, &to->loss[i], &terms));
-        to->terms[i] = (double)terms;
-        if (options->progress)
-            SL_TRY(options->progress(options->context, i + 1, to->blocks));
+    int64_t terms;
+    SL_TRY(sli_feed_load(feed, block));
+    SL_TRY(sl_pipe_evaluate(peers->pipe, feed->input, feed->targets, &to->loss[block], &terms));
+    to->terms[block] = (double)terms;
+    return options->progress ? options->progress(options->context, block + 1, to->blocks) : SL_OK;
+}
+
+/* Round by round, in each of which every replica has one block, or in the last one none. */
+static sl_status evaluate_blocks(const sli_peers *peers, sli_feed *feed,
+                                 const sl_evaluate_options *options, const sli_evaluate_stop *stop,
+                                 sums *to, bool *stopped)
+{
+    *stopped = false;
+    for (int64_t first = 0; first < to->blocks; first += peers->count) {
+        if (stop)
+            SL_TRY(stop->ask(stop->context, stopped));
+        if (*stopped)
+            return SL_OK;
+        if (first + peers->rank < to->blocks)
+            SL_TRY(evaluate_block(peers, feed, options, first + peers->rank, to));
     }
     return sli_peers_sum(peers, to->loss, 2 * to->blocks);
 }
@@ -38,10 +51,12 @@ static void add_up(const sums *from, sl_evaluation *out)
 }
 
 sl_status sli_evaluate(const sli_peers *peers, const sl_tokens *tokens,
-                       const sl_evaluate_options *options, sl_evaluation *out)
+                       const sl_evaluate_options *options, const sli_evaluate_stop *stop,
+                       sl_evaluation *out)
 {
     sl_batches batches;
     sli_feed feed;
+    bool stopped = false;
     *out = (sl_evaluation){0};
     SL_TRY(sl_batchify(tokens->ids, tokens->count, options->batch_size, options->bptt, &batches));
     int64_t blocks = sl_batches_count(&batches);
@@ -53,8 +68,8 @@ sl_status sli_evaluate(const sli_peers *peers, const sl_tokens *tokens,
     sums to = {values, values + blocks, blocks};
     sl_status status = sli_feed_create(peers->pipe, &batches, &feed);
     if (status == SL_OK)
-        status = evaluate_blocks(peers, &feed, options, &to);
-    if (status == SL_OK)
+        status = evaluate_blocks(peers, &feed, options, stop, &to, &stopped);
+    if (status == SL_OK && !stopped)
         add_up(&to, out);
     sli_feed_clear(&feed);
     free(values);
@@ -64,5 +79,5 @@ sl_status sli_evaluate(const sli_peers *peers, const sl_tokens *tokens,
 sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
                              const sl_evaluate_options *options, sl_evaluation *out)
 {
-    return sli_evaluate(&(sli_peers){.pipe = pipe, .count = 1}, tokens, options, out);
+    return sli_evaluate(&(sli_peers){.pipe = pipe, .count = 1}, tokens, options, NULL, out);
 }

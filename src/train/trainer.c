@@ -180,6 +180,15 @@ static sl_status report_evaluating(void *context, int64_t batch, int64_t batches
     return sli_report_evaluating(of->run->reports, &of->info);
 }
 
+static sl_status ask_to_stop(void *context, bool *stop)
+{
+    run *r = context;
+    SL_TRY(sli_checkpoints_in_evaluation(r->checkpoints, stop));
+    r->stopped = *stop;
+    return SL_OK;
+}
+
+/* There are no results where the run is stopped meanwhile. */
 static sl_status evaluate(run *r, sl_split split, sl_eval_info *eval)
 {
     double start = sli_clock_seconds();
@@ -191,7 +200,7 @@ static sl_status evaluate(run *r, sl_split split, sl_eval_info *eval)
                                                .max_batches = r->options->eval_max_batches,
                                                .progress = report_evaluating,
                                                .context = &of},
-                        &result));
+                        &(sli_evaluate_stop){ask_to_stop, r}, &result));
     eval->split = split;
     eval->loss = result.loss;
     eval->perplexity = result.perplexity;
@@ -212,6 +221,8 @@ static sl_status validate(run *r, double epoch_start)
 {
     sl_eval_info eval = {.epoch = r->at.epoch + 1};
     SL_TRY(evaluate(r, SL_SPLIT_VALID, &eval));
+    if (r->stopped)
+        return SL_OK;
     eval.best = eval.loss < r->at.best_loss;
     if (eval.best) {
         r->at.best_loss = eval.loss;
@@ -241,11 +252,14 @@ static sl_status train_epoch(run *r)
 static sl_status test(run *r, sl_run_result *result)
 {
     sl_eval_info eval = {.epoch = r->options->epochs};
+    SL_TRY(sli_checkpoints_before_test(r->checkpoints));
     if (r->at.best_step != r->at.steps)
         SL_TRY(sli_best_restore(r->best));
     if (!isfinite(r->at.best_loss)) /* no validation gave a number: there is only the last state */
         SL_TRY(save_weights(r));
     SL_TRY(evaluate(r, SL_SPLIT_TEST, &eval));
+    if (r->stopped)
+        return SL_OK;
     SL_TRY(sli_report_evaluated(r->reports, &eval));
     *result = (sl_run_result){
         .test_loss = eval.loss,
@@ -263,6 +277,8 @@ static sl_status train_all(run *r, sl_run_result *result)
     SL_TRY(sli_report_started(r->reports, &r->info));
     while (r->at.epoch < r->options->epochs && !r->stopped)
         SL_TRY(train_epoch(r));
+    if (!r->stopped)
+        SL_TRY(test(r, result));
     if (r->stopped) {
         *result = (sl_run_result){.best_valid_loss = r->at.best_loss,
                                   .seconds = sli_clock_seconds() - r->started,
@@ -270,7 +286,6 @@ static sl_status train_all(run *r, sl_run_result *result)
                                   .stopped = true};
         return SL_OK;
     }
-    SL_TRY(test(r, result));
     SL_TRY(sli_checkpoints_finish(r->checkpoints));
     return sli_report_finished(r->reports, &r->info, result);
 }

@@ -7,9 +7,10 @@
 #include <sys/file.h>
 #include <sys/mount.h>
 
-enum { EPOCHS = 3, BATCHES = 4, STEPS = EPOCHS * BATCHES, PLACES = EPOCHS * (BATCHES + 1) };
+enum { EPOCHS = 3, BATCHES = 4, STEPS = EPOCHS * BATCHES, EVAL_BATCHES = 2 };
 
-/* A run that is stopped when it asks for the `at`-th time, from 1, after a step or a validation. */
+/* A run that is stopped when it asks for the `at`-th time, from 1: after a step or a validation, or
+ * before a block of a validation or of the test. 0: never. */
 typedef struct stopper {
     atomic_int asked; /* by every replica */
     int at;
@@ -55,6 +56,7 @@ static sl_train_options three_epochs(scratch *in)
     sl_train_options options = small_options(in);
     options.epochs = EPOCHS;
     options.max_batches = BATCHES;
+    options.eval_max_batches = EVAL_BATCHES;
     options.lr.lr = 1;
     options.lr.gamma = 0.5;
     return options;
@@ -155,14 +157,23 @@ static void take_layout(sl_train_options *options, const other_layout *layout)
     memcpy(options->balance, layout->balance, sizeof layout->balance);
 }
 
+/* The undisturbed run, and how often its replicas ask in all. */
+static int run_whole(sl_train_options options, small_record *whole)
+{
+    stopper never = {0};
+    options.checkpoints = (sl_save_options){.request = ask_stopper, .context = &never};
+    check_ok(small_run(&options, whole));
+    assert_int_equal(whole->step_count, STEPS);
+    return atomic_load(&never.asked);
+}
+
 static void interrupt_everywhere(scratch *in, sl_train_options options)
 {
     static small_record whole, first, second;
     sl_run_result result;
     event_log log;
-    check_ok(small_run(&options, &whole));
-    assert_int_equal(whole.step_count, STEPS * (options.max_batches / BATCHES));
-    int places = EPOCHS * ((int)options.max_batches + 1);
+    int places = run_whole(options, &whole);
+    assert_int_equal(places, EPOCHS * (BATCHES + EVAL_BATCHES + 1) + EVAL_BATCHES);
     for (int place = 1; place <= places; place++) {
         stopper stop = {.at = place, .wish = SL_TRAIN_STOP};
         sl_train_options begun = options, resumed;
@@ -174,6 +185,7 @@ static void interrupt_everywhere(scratch *in, sl_train_options options)
         assert_true(result.stopped);
         assert_int_equal(result.steps, first.step_count);
         assert_int_equal(first.finished, 0);
+        assert_int_equal(log.failed, 0);
 
         resumed = options;
         resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
@@ -233,9 +245,10 @@ static void replicas_go_on_with_the_same_bits(void **state)
     options.devices = "cpu:0-0,cpu:0-0";
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
     options.lr.lr = 0.01;
-    check_ok(small_run(&options, &whole));
-    for (int place = 1; place <= PLACES; place += 3) {
-        stopper stop = {.at = 2 * place - 1, .wish = SL_TRAIN_STOP}; /* both replicas ask */
+    options.eval_max_batches = 2 * EVAL_BATCHES - 1; /* the second one has a block less */
+    int places = run_whole(options, &whole);
+    for (int place = 1; place <= places; place += 3) {
+        stopper stop = {.at = place, .wish = SL_TRAIN_STOP}; /* one of both asks */
         sl_train_options begun = options, resumed = options;
         begun.zero = place % 2 == 0;
         resumed.zero = place / 2 % 2 == 0;
@@ -249,6 +262,33 @@ static void replicas_go_on_with_the_same_bits(void **state)
         check_continued(&first, &second, &whole);
         checkpoints_count(in, true);
     }
+}
+
+/* A run of which only the test is left, from elsewhere: stopped there, it goes on from here. */
+static void test_alone_is_stopped_and_goes_on(void **state)
+{
+    static small_record whole, first, second;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    sl_train_options options = three_epochs(in);
+    char elsewhere[600];
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", in->directory);
+    options.checkpoints = (sl_save_options){.directory = elsewhere};
+    check_ok(run_noting(&options, &whole, &log, &result));
+    stopper stop = {.at = 2, .wish = SL_TRAIN_STOP};
+    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
+                                            .resume = elsewhere,
+                                            .request = ask_stopper,
+                                            .context = &stop};
+    check_ok(run_noting(&options, &first, &log, &result));
+    assert_true(result.stopped);
+    assert_int_equal(first.step_count + first.eval_count, 0);
+    options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    check_ok(run_noting(&options, &second, &log, &result));
+    assert_memory_equal(&second.result.test_loss, &whole.result.test_loss, sizeof(double));
+    snprintf(elsewhere, sizeof elsewhere, "rm -rf '%s/elsewhere'", in->directory);
+    assert_int_equal(system(elsewhere), 0);
 }
 
 /* ---- When checkpoints are made -------------------------------------------------------------- */
@@ -494,6 +534,7 @@ int main(void)
         on_corpus(adamw_with_cosine_goes_on_with_the_same_bits),
         on_corpus(best_parameters_go_on),
         on_corpus(replicas_go_on_with_the_same_bits),
+        on_corpus(test_alone_is_stopped_and_goes_on),
         on_corpus(checkpoints_are_saved_when_due_and_kept),
         on_corpus(checkpoint_asked_for_is_saved_and_the_run_goes_on),
         on_corpus(damaged_checkpoints_are_skipped_with_their_reasons),
