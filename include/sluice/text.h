@@ -147,11 +147,13 @@ const char *sl_corpus_path(const sl_corpus *corpus, sl_split split);
  *
  * A plain value, only to be read; the tokens are borrowed. */
 typedef struct sl_batches {
-    const int32_t *tokens;
+    const int32_t *tokens; /* column 0 begins here */
     int64_t columns;       /* N */
     int64_t column_length; /* tokens in a column */
     int64_t stride;        /* tokens from the start of a column to the next one's */
     int64_t bptt;          /* T of every block but a last short one */
+    int64_t share_columns; /* after so many columns the next share's begin, column_length further */
+    int64_t skipped;       /* columns of the first share that are not among the N */
 } sl_batches;
 
 /* Errors: SL_ERR_INVALID where columns or bptt is below 1, or a column has no `bptt` tokens and one
@@ -164,14 +166,20 @@ sl_status sl_batchify(const int32_t *tokens, int64_t count, int64_t columns, int
 sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t columns,
                              sl_batches *out);
 
-/* Share `share` of `shares` as the data-parallel tutorial's batchify takes it for a rank: every
- * column's length is divided evenly, and a share has one piece of each (what is left over at the
- * end of the columns is dropped). Share 1 of 2 of the columns above:
+/* The columns of all `shares` shares side by side, share after share. A share is what the
+ * data-parallel tutorial's batchify gives a rank: every column's length is divided evenly, and a
+ * share has one piece of each (what is left over at the end of the columns is dropped). The columns
+ * above in 2 shares:
  *
- *     column 0   3  4  5        column 1   9 10 11        …
+ *     share 0    column 0   0  1  2      column 1   6  7  8        …     column 3  18 19 20
+ *     share 1    column 4   3  4  5      column 5   9 10 11        …     column 7  21 22 23
  *
- * Errors: SL_ERR_INVALID where there is no such share, or a piece has no `bptt` tokens and one more
- * for the last target. */
+ * Errors: SL_ERR_INVALID for less than 1 share, where a piece has no `bptt` tokens and one more for
+ * the last target, and for columns of more than one share already. */
+sl_status sl_batches_shares(const sl_batches *batches, int shares, sl_batches *out);
+
+/* The columns of share `share` alone. Errors: as sl_batches_shares; SL_ERR_INVALID where there is
+ * no such share. */
 sl_status sl_batches_share(const sl_batches *batches, int share, int shares, sl_batches *out);
 
 int64_t sl_batches_count(const sl_batches *batches); /* of blocks */

@@ -16,8 +16,20 @@ sl_status sl_batchify(const int32_t *tokens, int64_t count, int64_t columns, int
                         "%lld tokens in %lld columns are %lld a column, too few for "
                         "bptt %lld and one more as the last target",
                         (long long)count, (long long)columns, (long long)length, (long long)bptt);
-    *out = (sl_batches){tokens, columns, length, length, bptt};
+    *out = (sl_batches){.tokens = tokens,
+                        .columns = columns,
+                        .column_length = length,
+                        .stride = length,
+                        .bptt = bptt,
+                        .share_columns = columns};
     return SL_OK;
+}
+
+static const int32_t *column_start(const sl_batches *batches, int64_t n)
+{
+    int64_t column = batches->skipped + n;
+    return batches->tokens + column / batches->share_columns * batches->column_length +
+           (column % batches->share_columns - batches->skipped) * batches->stride;
 }
 
 sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t columns,
@@ -31,18 +43,22 @@ sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t c
                         (long long)columns, (long long)first, (long long)whole.columns);
     }
     *out = whole;
-    out->tokens += first * whole.stride;
+    out->tokens = column_start(&whole, first);
+    out->skipped = (whole.skipped + first) % whole.share_columns;
     out->columns = columns;
     return SL_OK;
 }
 
-sl_status sl_batches_share(const sl_batches *batches, int share, int shares, sl_batches *out)
+sl_status sl_batches_shares(const sl_batches *batches, int shares, sl_batches *out)
 {
     sl_batches whole = *batches; /* `out` may be `batches` */
     *out = (sl_batches){0};
-    if (shares < 1 || share < 0 || share >= shares)
-        return sl_error(SL_ERR_INVALID, "sl_batches_share: asked for share %d of %d", share,
-                        shares);
+    if (shares < 1)
+        return sl_error(SL_ERR_INVALID, "sl_batches_shares: asked for %d shares", shares);
+    if (whole.skipped + whole.columns > whole.share_columns)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_batches_shares: these %lld columns are of several shares already",
+                        (long long)whole.columns);
     int64_t length = whole.column_length / shares;
     if (length <= whole.bptt)
         return sl_error(SL_ERR_INVALID,
@@ -51,9 +67,25 @@ sl_status sl_batches_share(const sl_batches *batches, int share, int shares, sl_
                         (long long)whole.column_length, shares, (long long)length,
                         (long long)whole.bptt);
     *out = whole;
-    out->tokens += share * length;
+    out->columns = shares * whole.columns;
     out->column_length = length;
+    out->share_columns = whole.columns;
+    out->skipped = 0;
     return SL_OK;
+}
+
+sl_status sl_batches_share(const sl_batches *batches, int share, int shares, sl_batches *out)
+{
+    sl_batches all;
+    sl_status status = sl_batches_shares(batches, shares, &all);
+    int64_t columns = all.share_columns;
+    if (status == SL_OK && (share < 0 || share >= shares))
+        status =
+            sl_error(SL_ERR_INVALID, "sl_batches_share: asked for share %d of %d", share, shares);
+    if (status == SL_OK)
+        return sl_batches_columns(&all, share * columns, columns, out);
+    *out = (sl_batches){0};
+    return status;
 }
 
 /* A column's last token is a target only. */
@@ -76,12 +108,11 @@ sl_status sl_batches_block(const sl_batches *batches, int64_t index, int32_t *in
                         (long long)index, (long long)sl_batches_count(batches));
     int64_t length = sl_batches_block_length(batches, index);
     size_t row_bytes = (size_t)length * sizeof *inputs;
-    const int32_t *from = batches->tokens + index * batches->bptt;
     for (int64_t n = 0; n < batches->columns; n++) {
+        const int32_t *from = column_start(batches, n) + index * batches->bptt;
         memcpy(inputs + n * length, from, row_bytes);
         if (targets)
             memcpy(targets + n * length, from + 1, row_bytes);
-        from += batches->stride;
     }
     return SL_OK;
 }

@@ -127,10 +127,52 @@ static void share_has_a_piece_of_every_column(void **state)
     assert_int_equal(share.tokens[0], 2 * 25 + 12);
     check_error(sl_batches_share(&whole, 2, 2, &share), SL_ERR_INVALID, "share 2 of 2");
     check_error(sl_batches_share(&whole, -1, 2, &share), SL_ERR_INVALID, "share -1 of 2");
-    check_error(sl_batches_share(&whole, 0, 0, &share), SL_ERR_INVALID, "share 0 of 0");
+    check_error(sl_batches_share(&whole, 0, 0, &share), SL_ERR_INVALID, "asked for 0 shares");
     check_error(sl_batches_share(&whole, 0, 6, &share), SL_ERR_INVALID,
                 "25 tokens a column in 6 shares are 4 each, too few for bptt 4");
     assert_null(share.tokens);
+    check_ok(sl_batches_columns(&whole, 1, 2, &share)); /* share 1 of columns 1 and 2 */
+    check_ok(sl_batches_share(&share, 1, 5, &share));
+    assert_int_equal(share.columns, 2);
+    assert_int_equal(share.tokens[0], 25 + 5);
+}
+
+/* Any run of columns of all shares has the rows that the shares have one by one. */
+static void columns_may_be_of_several_shares(void **state)
+{
+    enum { TOKENS = 103, COLUMNS = 4, SHARES = 3, BPTT = 3, ALL = SHARES * COLUMNS };
+    int32_t tokens[TOKENS], expected[ALL * BPTT], got[ALL * BPTT], targets[ALL * BPTT];
+    sl_batches whole, all, share, part;
+    (void)state;
+    count_up(tokens, TOKENS);
+    check_ok(sl_batchify(tokens, TOKENS, COLUMNS, BPTT, &whole));
+    check_ok(sl_batches_shares(&whole, SHARES, &all));
+    assert_int_equal(all.columns, ALL);
+    for (int64_t block = 0; block < sl_batches_count(&all); block++) {
+        int64_t length = sl_batches_block_length(&all, block);
+        for (int s = 0; s < SHARES; s++) {
+            check_ok(sl_batches_share(&whole, s, SHARES, &share));
+            assert_int_equal(sl_batches_block_length(&share, block), length);
+            check_ok(sl_batches_block(&share, block, expected + s * COLUMNS * length, NULL));
+        }
+        for (int first = 0; first < ALL; first++)
+            for (int count = 1; count <= ALL - first; count++) {
+                check_ok(sl_batches_columns(&all, first, count, &part));
+                assert_int_equal(part.tokens[0] + block * BPTT, expected[first * length]);
+                check_ok(sl_batches_block(&part, block, got, targets));
+                for (int i = 0; i < count * length; i++) {
+                    assert_int_equal(got[i], expected[first * length + i]);
+                    assert_int_equal(targets[i], expected[first * length + i] + 1);
+                }
+            }
+    }
+    check_ok(sl_batches_columns(&all, 3, 7, &part)); /* columns of columns */
+    check_ok(sl_batches_columns(&part, 2, 4, &part));
+    check_ok(sl_batches_block(&part, 0, got, NULL));
+    check_ok(sl_batches_block(&all, 0, expected, NULL));
+    assert_memory_equal(got, expected + 5 * BPTT, 4 * BPTT * sizeof *got);
+    check_error(sl_batches_shares(&all, 1, &part), SL_ERR_INVALID, "of several shares already");
+    check_error(sl_batches_columns(&all, 3, 10, &part), SL_ERR_INVALID, "from column 3 of 12");
 }
 
 static void impossible_sizes_are_refused(void **state)
@@ -168,6 +210,7 @@ int main(void)
         cmocka_unit_test(blocks_cover_every_column_once),
         cmocka_unit_test(some_columns_are_batches_of_their_own),
         cmocka_unit_test(share_has_a_piece_of_every_column),
+        cmocka_unit_test(columns_may_be_of_several_shares),
         cmocka_unit_test(impossible_sizes_are_refused),
         cmocka_unit_test(block_that_is_not_there_is_refused),
     };
