@@ -85,7 +85,7 @@ static sl_status update(int stage, void *arg)
 /* zero_grad, forward, backward with or without the exchange, clip, update. */
 static sl_status train_step(replica *at, bool syncs)
 {
-    sl_pipe_batch batch = {at->input, at->targets, at->step++, 0};
+    sl_pipe_batch batch = {.input = at->input, .targets = at->targets, .step = at->step++};
     double loss;
     sl_pipe_zero_grad(at->pipe);
     if (at->ddp)

@@ -79,7 +79,10 @@ static sl_status train(replica *at, int rank)
         status = random_rows(at->devices[0], 5, 100 + (uint32_t)rank, &labels);
     for (uint64_t step = 0; step < STEPS && status == SL_OK; step++) {
         double loss = 0;
-        sl_pipe_batch batch = {input, labels, step, rank * ROWS};
+        sl_pipe_batch batch = {.input = input,
+                               .targets = labels,
+                               .step = step,
+                               .first_sample = rank * ROWS};
         sl_pipe_zero_grad(at->pipe);
         status = sl_ddp_train(at->ddp, &batch, &loss);
         if (status == SL_OK)

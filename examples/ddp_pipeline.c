@@ -92,8 +92,12 @@ static sl_status train_step(replica *at, const sl_batches *own, int rank, uint64
     int64_t first_sample = ((int64_t)step * RANKS + rank) * COLUMNS;
     SL_TRY(sl_batches_block(own, block, sl_tensor_i32(at->input), sl_tensor_i32(at->targets)));
     sl_pipe_zero_grad(at->pipe);
-    SL_TRY(
-        sl_ddp_train(at->ddp, &(sl_pipe_batch){at->input, at->targets, step, first_sample}, loss));
+    SL_TRY(sl_ddp_train(at->ddp,
+                        &(sl_pipe_batch){.input = at->input,
+                                         .targets = at->targets,
+                                         .step = step,
+                                         .first_sample = first_sample},
+                        loss));
     SL_TRY(clip(at, norm));
     return sl_pipe_run(at->pipe, update_stage, at);
 }

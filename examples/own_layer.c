@@ -202,7 +202,7 @@ static sl_status run(trainer *at, const char *devices, sl_checkpoint checkpoint,
     SL_TRY(open_trainer(at, devices, checkpoint));
     write_points(sl_tensor_f32(at->points), sl_tensor_f32(at->targets));
     for (int step = 0; step < STEPS; step++) {
-        sl_pipe_batch batch = {at->points, at->targets, (uint64_t)step, 0};
+        sl_pipe_batch batch = {.input = at->points, .targets = at->targets, .step = (uint64_t)step};
         sl_pipe_zero_grad(at->pipe);
         SL_TRY(sl_pipe_train(at->pipe, &batch, &losses[step]));
         SL_TRY(sl_pipe_run(at->pipe, update_stage, at));

@@ -110,10 +110,12 @@ static sl_status train_epoch(trainer *at, const sl_batches *batches, int epoch, 
         SL_TRY(sl_batches_block(batches, i, sl_tensor_i32(at->input), sl_tensor_i32(at->targets)));
         uint64_t step = (uint64_t)(epoch * blocks + i);
         sl_pipe_zero_grad(at->pipe);
-        SL_TRY(
-            sl_pipe_train(at->pipe,
-                          &(sl_pipe_batch){at->input, at->targets, step, (int64_t)step * COLUMNS},
-                          &loss));
+        SL_TRY(sl_pipe_train(at->pipe,
+                             &(sl_pipe_batch){.input = at->input,
+                                              .targets = at->targets,
+                                              .step = step,
+                                              .first_sample = (int64_t)step * COLUMNS},
+                             &loss));
         SL_TRY(clip(at));
         SL_TRY(sl_pipe_run(at->pipe, update_stage, at));
         *mean += loss / (double)blocks;

@@ -48,7 +48,9 @@ void sl_ddp_destroy(sl_ddp **ddp); /* NULL is allowed */
 /* ---- Steps ------------------------------------------------------------------------------ */
 
 /* Over a pipe: sl_pipe_train, with averaged gradients at the end. `mean_loss` is this rank's.
- * Batches of different sizes count the same: the gradient is the mean of the ranks' means.
+ * Batches of different sizes count the same, the gradient being the mean of the ranks' means,
+ * unless their weights say otherwise: with each one's terms * ranks / terms of all, it is the
+ * gradient of the mean over all terms.
  *
  * Errors: SL_ERR_INVALID for parameters that got no gradient since the last zero_grad, unless
  * find_unused_parameters ("Parameter indices which did not receive grad for rank 0: 1"); all ranks

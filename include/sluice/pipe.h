@@ -72,6 +72,7 @@ typedef struct sl_pipe_batch {
     const sl_tensor *targets; /* [N, …]; borrowed */
     uint64_t step;            /* of dropout's function */
     int64_t first_sample;     /* global number of row 0; replicas differ here */
+    double weight;            /* of the batch's gradient; 0: 1 */
 } sl_pipe_batch;
 
 /* Forward in evaluation mode: *output [N, …] is the micro-batches' outputs one after the other, on
@@ -80,8 +81,8 @@ typedef struct sl_pipe_batch {
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **output);
 
 /* One training step's forward and backward by the schedule's table. Adds the gradient of the mean
- * over all terms of the batch to the parameters' gradients, and gives that mean. NaN is a value
- * here, not an error. */
+ * over all terms of the batch, times the batch's weight, to the parameters' gradients, and gives
+ * that mean, without the weight. NaN is a value here, not an error. */
 sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_loss);
 
 /* The loss in evaluation mode: sum over the terms, and their number. */

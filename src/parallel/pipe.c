@@ -223,10 +223,11 @@ static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool t
                                double *sum, int64_t *terms)
 {
     int64_t count = sl_loss_terms(pipe->loss, batch->targets);
+    double weight = batch->weight != 0 ? batch->weight : 1;
     /* Without any term there is no gradient either, whatever the scale. */
     sli_step step = {.training = training,
                      .loss = pipe->loss,
-                     .scale = count > 0 ? 1.0 / (double)count : 1.0};
+                     .scale = count > 0 ? weight / (double)count : 1.0};
     SL_TRY(run_step(pipe, batch, &step));
     *sum = 0;
     for (int64_t row = 0; row < step.row_loss_count; row++)

@@ -27,7 +27,7 @@ typedef struct sli_step {
     int64_t rows;       /* of the whole batch */
     bool training;      /* the table goes backward, and dropout is on */
     sl_loss *loss;      /* NULL: the outputs are wanted */
-    double scale;       /* of gradients: 1 / terms of the whole batch */
+    double scale;       /* of gradients: weight / terms of the whole batch */
     double *row_losses; /* of the whole batch, in its order; NULL without a loss */
     int64_t row_loss_count;
     uint64_t seed, step;

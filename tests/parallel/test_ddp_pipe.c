@@ -51,7 +51,7 @@ typedef struct replica_case {
     int ranks, modules, stages, chunks;
     int kinds[MAX_MODULES];
     int64_t widths[MAX_MODULES + 1];
-    int64_t rows; /* of one rank's batch */
+    int64_t rows; /* of all ranks' batches; a rank has a part that is as even as possible */
     int64_t first_bucket_bytes, bucket_bytes;
     bool has_idle, has_dropout;
     sl_checkpoint checkpoint;
@@ -74,7 +74,7 @@ static replica_case draw_case(uint64_t seed)
     one.modules = draw(&one, 1, MAX_MODULES);
     one.stages = draw(&one, 1, one.modules < MAX_STAGES ? one.modules : MAX_STAGES);
     one.chunks = draw(&one, 1, 4);
-    one.rows = draw(&one, 1, 6);
+    one.rows = draw(&one, one.ranks, 6 * one.ranks);
     one.first_bucket_bytes = draw(&one, 1, 600);
     one.bucket_bytes = draw(&one, 1, 2000);
     one.checkpoint = (sl_checkpoint)draw(&one, SL_CHECKPOINT_EXCEPT_LAST, SL_CHECKPOINT_ALWAYS);
@@ -182,14 +182,21 @@ static sl_status make_rows(sl_device *device, int64_t first, int64_t rows, int64
     return SL_OK;
 }
 
-static sl_status train_on_rows(const replica_case *one, trainee *at, int64_t first, int64_t rows,
+/* Rows `from` to `to` - 1 of the step's, which count as many times as there are of them. */
+static sl_status train_on_rows(const replica_case *one, trainee *at, int64_t from, int64_t to,
                                uint64_t step)
 {
+    int64_t first = (int64_t)step * one->rows + from, rows = to - from;
     sl_tensor *input = NULL, *targets = NULL;
     double loss;
     SL_TRY(make_rows(at->devices[0], first, rows, one->widths[0], 0, &input));
     SL_TRY(make_rows(at->devices[0], first, rows, one->widths[one->modules], 1, &targets));
-    sl_pipe_batch batch = {input, targets, step, first};
+    double ranks = at->ddp ? one->ranks : 1;
+    sl_pipe_batch batch = {.input = input,
+                           .targets = targets,
+                           .step = step,
+                           .first_sample = first,
+                           .weight = (double)rows * ranks / (double)one->rows};
     sl_pipe_zero_grad(at->pipe);
     sl_status status =
         at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss);
@@ -274,8 +281,8 @@ static sl_status train_replica(sl_group *group, const expectation *wanted, train
     int rank = sl_group_rank(group);
     for (uint64_t step = 0; step < STEPS; step++) {
         double norm;
-        int64_t first = ((int64_t)step * one->ranks + rank) * one->rows;
-        SL_TRY(train_on_rows(one, at, first, one->rows, step));
+        SL_TRY(train_on_rows(one, at, one->rows * rank / one->ranks,
+                             one->rows * (rank + 1) / one->ranks, step));
         SL_TRY(update(at, &norm));
         SL_TRY(same_bits(group, &norm, sizeof norm, "the clipped norm"));
     }
@@ -310,8 +317,7 @@ static void check_case(const replica_case *one)
     check_ok(open_trainee(one, NULL, one->seed, &alone));
     for (uint64_t step = 0; step < STEPS; step++) {
         double norm;
-        int64_t all = one->ranks * one->rows;
-        check_ok(train_on_rows(one, &alone, (int64_t)step * all, all, step));
+        check_ok(train_on_rows(one, &alone, 0, one->rows, step));
         check_ok(update(&alone, &norm));
     }
     expectation wanted = {.one = one};
@@ -471,12 +477,13 @@ static sl_status train_both(sl_group *group, const replica_case *one, trainee *w
                                     sl_ddp_group(split->ddp, stage), &shards.stages[stage]);
     }
     for (uint64_t step = 0; step < STEPS && status == SL_OK; step++) {
-        int64_t first = ((int64_t)step * one->ranks + sl_group_rank(group)) * one->rows;
-        status = train_on_rows(one, whole, first, one->rows, step);
+        int64_t rank = sl_group_rank(group);
+        int64_t from = one->rows * rank / one->ranks, to = one->rows * (rank + 1) / one->ranks;
+        status = train_on_rows(one, whole, from, to, step);
         if (status == SL_OK)
             status = step_whole(whole, optimizers);
         if (status == SL_OK)
-            status = train_on_rows(one, split, first, one->rows, step);
+            status = train_on_rows(one, split, from, to, step);
         if (status == SL_OK)
             status = step_sharded(split, &shards);
     }

@@ -244,12 +244,45 @@ static void first_sample_says_where_a_batch_lies_in_a_larger_one(void **state)
         sl_tensor *input, *targets;
         check_ok(sl_tensor_narrow(d.input, 4 * half, 4, &input));
         check_ok(sl_tensor_narrow(d.targets, 4 * half, 4, &targets));
-        sl_pipe_batch batch = {input, targets, 0, 4 * half};
+        sl_pipe_batch batch = {.input = input, .targets = targets, .first_sample = 4 * half};
         check_ok(sl_pipe_train(piped.pipe, &batch, &halves[half]));
         sl_tensor_destroy(&input);
         sl_tensor_destroy(&targets);
     }
     assert_true(fabs((halves[0] + halves[1]) / 2 - whole) <= 1e-6 * whole);
+    close_pipe(&piped);
+    free_data(&d);
+}
+
+/* Parts of a batch, each weighted by its share of the rows, add up to the whole batch. */
+static void weighted_parts_have_the_whole_batchs_gradient(void **state)
+{
+    (void)state;
+    enum { ROWS = 7, FIRST = 3 };
+    data d = random_data(ROWS);
+    test_pipe piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 2}, 0.5f);
+    int64_t count;
+    double whole = pipe_train(&piped, d.input, d.targets, 0), sum = 0;
+    float *expected = pipe_gradients(&piped, &count);
+    sl_pipe_zero_grad(piped.pipe);
+    for (int64_t first = 0, rows = FIRST; first < ROWS; first += rows, rows = ROWS - FIRST) {
+        sl_pipe_batch batch = {.first_sample = first, .weight = (double)rows / ROWS};
+        sl_tensor *input, *targets;
+        double mean;
+        check_ok(sl_tensor_narrow(d.input, first, rows, &input));
+        check_ok(sl_tensor_narrow(d.targets, first, rows, &targets));
+        batch.input = input;
+        batch.targets = targets;
+        check_ok(sl_pipe_train(piped.pipe, &batch, &mean));
+        sum += batch.weight * mean;
+        sl_tensor_destroy(&input);
+        sl_tensor_destroy(&targets);
+    }
+    assert_true(fabs(sum - whole) <= 1e-6 * whole);
+    float *got = pipe_gradients(&piped, &count);
+    check_close(got, expected, count, 1e-6);
+    free(got);
+    free(expected);
     close_pipe(&piped);
     free_data(&d);
 }
@@ -301,9 +334,12 @@ static void batches_that_make_no_sense_are_refused(void **state)
     test_pipe piped = open_perceptron((sl_pipe_options){.stages = 2, .chunks = 3}, 0);
     double loss;
     sl_tensor *output;
-    check_error(sl_pipe_train(piped.pipe, &(sl_pipe_batch){d.input, other.targets, 0, 0}, &loss),
+    check_error(sl_pipe_train(piped.pipe,
+                              &(sl_pipe_batch){.input = d.input, .targets = other.targets}, &loss),
                 SL_ERR_INVALID, "sl_pipe_train: the input has 6 rows, the targets have 5");
-    check_error(sl_pipe_train(piped.pipe, &(sl_pipe_batch){none.input, none.targets, 0, 0}, &loss),
+    check_error(sl_pipe_train(piped.pipe,
+                              &(sl_pipe_batch){.input = none.input, .targets = none.targets},
+                              &loss),
                 SL_ERR_INVALID, "sl_pipe_train: the input must have at least one row, got [0, 6]");
     check_error(sl_pipe_train(piped.pipe, &(sl_pipe_batch){.input = d.input}, &loss),
                 SL_ERR_INVALID, "sl_pipe_train: the batch has no targets");
@@ -365,6 +401,7 @@ int main(void)
         cmocka_unit_test(zero_grad_forgets_the_gradients),
         cmocka_unit_test(batch_without_any_term_has_loss_nan_and_no_gradient),
         cmocka_unit_test(first_sample_says_where_a_batch_lies_in_a_larger_one),
+        cmocka_unit_test(weighted_parts_have_the_whole_batchs_gradient),
         cmocka_unit_test(evaluation_has_no_dropout_and_gives_sum_and_terms),
         cmocka_unit_test(inference_has_no_gradients_and_refuses_to_train),
         cmocka_unit_test(batches_that_make_no_sense_are_refused),

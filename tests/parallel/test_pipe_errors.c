@@ -52,7 +52,7 @@ static void tear_down(rig *r)
 
 static sl_status train(rig *r, double *loss)
 {
-    sl_pipe_batch batch = {r->input, r->targets, 0, 0};
+    sl_pipe_batch batch = {.input = r->input, .targets = r->targets};
     return sl_pipe_train(r->pipe.pipe, &batch, loss);
 }
 
@@ -291,12 +291,12 @@ static void input_that_a_module_cannot_take_is_an_error_of_its_stage(void **stat
     build(&r, (sl_pipe_options){0}, 3);
     sl_shape wrong = sl_shape_2d(2 * CHUNKS, FEATURES + 1);
     sl_tensor *input = random_tensor(r.pipe.devices[0], &wrong, 1);
-    sl_pipe_batch batch = {input, r.targets, 0, 0};
+    sl_pipe_batch batch = {.input = input, .targets = r.targets};
     check_error(sl_pipe_train(r.pipe.pipe, &batch, &loss), SL_ERR_INVALID,
                 "[stage 0 micro 0] 0 (Linear): ");
     sl_tensor_destroy(&input);
     sl_tensor *targets = random_tensor(r.pipe.devices[0], &wrong, 1);
-    batch = (sl_pipe_batch){r.input, targets, 0, 0};
+    batch = (sl_pipe_batch){.input = r.input, .targets = targets};
     assert_int_equal(sl_pipe_train(r.pipe.pipe, &batch, &loss), SL_ERR_INVALID);
     assert_memory_equal(sl_error_text(), "[stage 3 micro ", 15);
     sl_tensor_destroy(&targets);

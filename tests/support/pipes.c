@@ -108,7 +108,10 @@ void pipe_sgd_step(test_pipe *pipe, float lr)
 
 double pipe_train(test_pipe *pipe, const sl_tensor *input, const sl_tensor *targets, uint64_t step)
 {
-    sl_pipe_batch batch = {input, targets, step, (int64_t)step * sl_tensor_shape(input)->size[0]};
+    sl_pipe_batch batch = {.input = input,
+                           .targets = targets,
+                           .step = step,
+                           .first_sample = (int64_t)step * sl_tensor_shape(input)->size[0]};
     double loss = -1;
     check_ok(sl_pipe_train(pipe->pipe, &batch, &loss));
     return loss;
