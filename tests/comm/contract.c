@@ -55,7 +55,10 @@ static sl_status reduce_each_way(sl_group *group, void *arg)
     return SL_OK;
 }
 
-enum { LONG = 200003 }; /* several pieces for each rank */
+enum {
+    LONG = 200003,   /* more than MPI takes at once */
+    LONGER = 3000017 /* more pieces for each rank than are under way at a time */
+};
 
 static float element(int rank, int64_t i)
 {
@@ -66,13 +69,13 @@ static float element(int rank, int64_t i)
 static sl_status reduce_long(sl_group *group, void *arg)
 {
     (void)arg;
-    float *data = malloc(LONG * sizeof *data);
+    float *data = malloc(LONGER * sizeof *data);
     if (!data)
         return sl_error(SL_ERR_MEMORY, "no memory");
-    for (int64_t i = 0; i < LONG; i++)
+    for (int64_t i = 0; i < LONGER; i++)
         data[i] = element(sl_group_rank(group), i);
-    sl_status status = sl_group_all_reduce(group, data, LONG, SL_F32, SL_REDUCE_SUM, NULL);
-    for (int64_t i = 0; i < LONG && status == SL_OK; i++) {
+    sl_status status = sl_group_all_reduce(group, data, LONGER, SL_F32, SL_REDUCE_SUM, NULL);
+    for (int64_t i = 0; i < LONGER && status == SL_OK; i++) {
         float sum = element(0, i);
         for (int r = 1; r < sl_group_size(group); r++)
             sum += element(r, i);

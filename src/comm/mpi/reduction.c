@@ -18,10 +18,11 @@
 #include <string.h>
 
 enum {
-    SMALL_BYTES = 2048, /* what MPI takes at once, with room to spare */
-    PIECE_BYTES = 1 << 19,
-    WINDOW = 4, /* pieces under way: */
-    AHEAD = 2   /* so many are sent before they are combined, the others' results after */
+    SMALL_BYTES = 2048,          /* what MPI takes at once, with room to spare */
+    ROW_BYTES = 1 << 21,         /* a piece of each rank together, so that scratch does not grow, */
+    LEAST_PIECE_BYTES = 1 << 16, /* until messages would get too small to be worth sending */
+    WINDOW = 4,                  /* pieces under way: */
+    AHEAD = 2 /* so many are sent before they are combined, the others' results after */
 };
 
 typedef struct reduction {
@@ -217,7 +218,9 @@ static sl_status at_once(reduction *run)
 
 static sl_status by_pieces(reduction *run)
 {
-    run->piece = PIECE_BYTES / (int64_t)run->element_bytes;
+    int bytes = ROW_BYTES / run->size;
+    run->piece =
+        (bytes < LEAST_PIECE_BYTES ? LEAST_PIECE_BYTES : bytes) / (int64_t)run->element_bytes;
     for (int owner = 0; owner < run->size; owner++) {
         int64_t count = slice_start(run, owner + 1) - slice_start(run, owner);
         int64_t pieces = (count + run->piece - 1) / run->piece;
