@@ -86,7 +86,8 @@ size_t sl_checkpoint_file_count(const sl_checkpoint_reader *reader);
 const sl_checkpoint_file_info *sl_checkpoint_file_get(const sl_checkpoint_reader *reader,
                                                       size_t index);
 
-/* How many tensors a part has in all its files, 0 where there is no such part; each of them. */
+/* How many tensors a part has in all its files, 0 where there is no such part; each of them. What
+ * several ranks have saved in slices (docs/checkpoints.md) is one tensor here. */
 size_t sl_checkpoint_tensor_count(const sl_checkpoint_reader *reader, const char *part);
 const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *reader,
                                                     const char *part, size_t index);
@@ -120,7 +121,7 @@ typedef struct sl_checkpoint_tensor {
 
 /* Counterpart of torch.load's map_location: reads a part's tensors, each to the device that
  * `device_of` gives for its name. Tensors for which it gives NULL are left out, and no other device
- * is touched: so each rank of several loads its own. *out [*count] is in the order of the files.
+ * is touched: so each rank of several loads its own. *out [*count] is in the part's order.
  * Errors as sl_checkpoint_read; SL_ERR_UNSUPPORTED for data types that sluice does not have and for
  * more than SL_MAX_DIMS dimensions. */
 sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *part,

@@ -5,7 +5,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,20 +16,31 @@ static sl_status failed(const char *shown, const char *doing)
     return sl_error(SL_ERR_IO, "%s: %s failed: %s", shown, doing, strerror(errno));
 }
 
-sl_status sli_temporary_name(const char *path, const char *shown, char **out)
+sl_status sli_draw_number(const char *shown, uint64_t *out)
 {
-    uint64_t random = 0;
-    *out = NULL;
-    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
-        return failed(shown, "getting a random number");
+    *out = 0;
+    return getrandom(out, sizeof *out, 0) == (ssize_t)sizeof *out
+               ? SL_OK
+               : failed(shown, "getting a random number");
+}
+
+sl_status sli_numbered_name(const char *path, const char *shown, uint64_t number, char **out)
+{
     const char *slash = strrchr(path, '/');
     size_t directory = slash ? (size_t)(slash - path) + 1 : 0;
     if (asprintf(out, "%.*s.%.200s.%016llx.tmp", (int)directory, path, path + directory,
-                 (unsigned long long)random) < 0) {
-        *out = NULL;
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a temporary name", shown);
-    }
-    return SL_OK;
+                 (unsigned long long)number) >= 0)
+        return SL_OK;
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for a temporary name", shown);
+}
+
+sl_status sli_temporary_name(const char *path, const char *shown, char **out)
+{
+    uint64_t number;
+    *out = NULL;
+    SL_TRY(sli_draw_number(shown, &number));
+    return sli_numbered_name(path, shown, number, out);
 }
 
 sl_status sli_sync_directory(const char *path, const char *shown)

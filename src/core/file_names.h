@@ -5,8 +5,14 @@
 
 #include "sluice/status.h"
 
-/* "dir/name" becomes "dir/.name.0123456789abcdef.tmp", malloc'ed. Error sentences begin with
- * `shown`. */
+#include <stdint.h>
+
+/* A number that no other name has. */
+sl_status sli_draw_number(const char *shown, uint64_t *out);
+
+/* "dir/name" becomes "dir/.name.0123456789abcdef.tmp", malloc'ed: `number` in hexadecimal, or one
+ * that is drawn. Error sentences begin with `shown`. */
+sl_status sli_numbered_name(const char *path, const char *shown, uint64_t number, char **out);
 sl_status sli_temporary_name(const char *path, const char *shown, char **out);
 
 /* Brings the directory that holds `path` to disk, and with it the name. */

@@ -4,6 +4,7 @@
 
 #include "core/file_names.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -17,6 +18,7 @@
 struct sli_replace_directory {
     char *path;
     char *temporary; /* NULL while there is none */
+    bool joined;     /* another one commits or removes it */
 };
 
 static sl_status failed(const char *path, const char *doing)
@@ -24,28 +26,62 @@ static sl_status failed(const char *path, const char *doing)
     return sl_error(SL_ERR_IO, "%s: %s failed: %s", path, doing, strerror(errno));
 }
 
-sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out)
+/* *out has no temporary directory yet. */
+static sl_status create_record(const char *path, sli_replace_directory **out)
 {
+    *out = calloc(1, sizeof **out);
+    if (*out && ((*out)->path = strdup(path)))
+        return SL_OK;
+    sli_replace_directory_destroy(out);
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
+}
+
+/* Takes `name` for the temporary directory's. `shared`: it may be there already. */
+static sl_status make(sli_replace_directory **directory, char *name, bool shared)
+{
+    const char *path = (*directory)->path;
     sl_status status = SL_OK;
-    char *name = NULL;
-    *out = NULL;
-    sli_replace_directory *directory = calloc(1, sizeof *directory);
-    if (!directory || !(directory->path = strdup(path)))
-        status = sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
-    if (status == SL_OK)
-        status = sli_temporary_name(path, path, &name);
-    if (status == SL_OK && mkdir(name, 0777) != 0)
+    if (mkdir(name, 0777) != 0 && !(shared && errno == EEXIST))
         status = errno == ENOENT
                      ? sl_error(SL_ERR_NOT_FOUND,
                                 "%s: cannot be created: what should hold it does not exist", path)
                      : failed(path, "creating it");
-    if (status != SL_OK) {
-        free(name);
-        sli_replace_directory_destroy(&directory);
-        return status;
+    if (status == SL_OK) {
+        (*directory)->temporary = name;
+        return SL_OK;
     }
-    directory->temporary = name;
-    *out = directory;
+    free(name);
+    sli_replace_directory_destroy(directory);
+    return status;
+}
+
+sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out)
+{
+    char *name;
+    SL_TRY(create_record(path, out));
+    sl_status status = sli_temporary_name(path, path, &name);
+    if (status == SL_OK)
+        return make(out, name, false);
+    sli_replace_directory_destroy(out);
+    return status;
+}
+
+sl_status sli_replace_directory_create_numbered(const char *path, uint64_t number,
+                                                sli_replace_directory **out)
+{
+    char *name;
+    SL_TRY(create_record(path, out));
+    sl_status status = sli_numbered_name(path, path, number, &name);
+    if (status == SL_OK)
+        return make(out, name, true);
+    sli_replace_directory_destroy(out);
+    return status;
+}
+
+sl_status sli_replace_directory_join(const char *path, uint64_t number, sli_replace_directory **out)
+{
+    SL_TRY(sli_replace_directory_create_numbered(path, number, out));
+    (*out)->joined = true;
     return SL_OK;
 }
 
@@ -84,6 +120,7 @@ static bool take_name(const sli_replace_directory *directory, bool *replaced)
 sl_status sli_replace_directory_commit(sli_replace_directory *directory)
 {
     bool replaced;
+    assert(!directory->joined);
     SL_TRY(sli_sync_directory(directory->temporary, directory->path));
     if (!take_name(directory, &replaced))
         return failed(directory->path, "giving it its name");
@@ -99,7 +136,7 @@ void sli_replace_directory_destroy(sli_replace_directory **directory)
 {
     if (!directory || !*directory)
         return;
-    if ((*directory)->temporary)
+    if ((*directory)->temporary && !(*directory)->joined)
         empty_and_remove((*directory)->temporary);
     free((*directory)->temporary);
     free((*directory)->path);

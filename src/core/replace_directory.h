@@ -1,16 +1,30 @@
 /* A directory of files that takes its name only when it is complete: its files are written under a
  * temporary name beside it, brought to disk, then it is renamed. Whoever opens the name sees the
- * old directory or the new one, whole. These directories hold files only. */
+ * old directory or the new one, whole. These directories hold files only.
+ *
+ * Where a file system lacks renameat2's flags (NFS, among others), a directory can take a free name
+ * or that of an empty directory, but not that of an older one with files: that is an error, and the
+ * older one stays. */
 #ifndef SLI_CORE_REPLACE_DIRECTORY_H
 #define SLI_CORE_REPLACE_DIRECTORY_H
 
 #include "sluice/status.h"
+
+#include <stdint.h>
 
 typedef struct sli_replace_directory sli_replace_directory;
 
 /* Makes the temporary directory. Errors begin with `path`: SL_ERR_NOT_FOUND (what should hold it is
  * not there), SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
+
+/* The same with a temporary name that follows from `number`, so that others can write files there
+ * as well: one creates it and commits or removes it, after the others have ended. They join it,
+ * whoever comes first; a directory that was joined is neither committed nor removed. */
+sl_status sli_replace_directory_create_numbered(const char *path, uint64_t number,
+                                                sli_replace_directory **out);
+sl_status sli_replace_directory_join(const char *path, uint64_t number,
+                                     sli_replace_directory **out);
 
 /* Where its files are to be written until then. */
 const char *sli_replace_directory_temporary(const sli_replace_directory *directory);

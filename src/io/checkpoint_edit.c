@@ -1,5 +1,6 @@
 /* Checkpoints made from checkpoints, in memory. */
 #include "io/checkpoint_reader.h"
+#include "io/checkpoint_slices.h"
 #include "io/safetensors_reader.h"
 #include "io/safetensors_text.h"
 
@@ -13,7 +14,7 @@ typedef struct held_part {
     sl_safetensors_item *items; /* [count], names are the reader's */
     size_t count;
     char *memory;
-    sl_safetensors_note *notes; /* the reader's, but the checkpoint's id */
+    sl_safetensors_note *notes; /* the reader's, but the checkpoint's id and slices */
     size_t note_count;
 } held_part;
 
@@ -46,7 +47,8 @@ static sl_status hold_notes(const sl_checkpoint_reader *reader, const char *part
             SL_TRY(sli_safetensors_notes(reader->shards[i], &to->notes, &to->note_count));
     size_t kept = 0;
     for (size_t i = 0; i < to->note_count; i++)
-        if (strcmp(to->notes[i].key, SLI_CHECKPOINT_ID_NOTE) != 0)
+        if (strcmp(to->notes[i].key, SLI_CHECKPOINT_ID_NOTE) != 0 &&
+            strcmp(to->notes[i].key, SLI_SLICES_NOTE) != 0)
             to->notes[kept++] = to->notes[i];
     to->note_count = kept;
     return SL_OK;

@@ -33,15 +33,16 @@ static sl_status stream_range(const stream *from, uint64_t begin, uint64_t end, 
     return SL_OK;
 }
 
-static sl_status stream_tensors(const stream *from, sli_checkpoint_place place, void *context)
+static sl_status stream_tensors(const stream *from, const sli_checkpoint_place *places,
+                                sli_checkpoint_target target, void *context)
 {
     uint64_t at = sli_safetensors_head_bytes(from->file);
     SL_TRY(stream_range(from, 0, at, NULL));
     for (size_t i = 0; i < sl_safetensors_count(from->file); i++) {
-        const sl_safetensors_info *info = sl_safetensors_get(from->file, i);
-        char *to = place ? place(context, info) : NULL;
-        SL_TRY(stream_range(from, at, at + info->bytes, to));
-        at += info->bytes;
+        uint64_t bytes = sl_safetensors_get(from->file, i)->bytes;
+        char *to = target ? target(context, places[i].tensor) : NULL;
+        SL_TRY(stream_range(from, at, at + bytes, to ? to + places[i].offset : NULL));
+        at += bytes;
     }
     return SL_OK;
 }
@@ -57,15 +58,15 @@ static sl_status compare(const sl_checkpoint_reader *reader, size_t index, const
 }
 
 sl_status sli_checkpoint_stream(const sl_checkpoint_reader *reader, size_t index,
-                                sli_checkpoint_place place, void *context)
+                                sli_checkpoint_target target, void *context)
 {
     stream from = {.file = reader->shards[index], .piece = malloc(PIECE_BYTES)};
     sl_status status = sli_checksum_create(&from.sum);
     if (status == SL_OK && !from.piece)
         status = sl_error(SL_ERR_MEMORY, "%s: no memory for reading it", reader->path);
     if (status == SL_OK)
-        status = sl_error_context(stream_tensors(&from, place, context), "%s/%s: ", reader->path,
-                                  reader->state.files[index].name);
+        status = sl_error_context(stream_tensors(&from, reader->places[index], target, context),
+                                  "%s/%s: ", reader->path, reader->state.files[index].name);
     if (status == SL_OK)
         status = compare(reader, index, from.sum);
     sli_checksum_destroy(&from.sum);
@@ -92,6 +93,7 @@ sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
 
 /* The items in the order of their names. */
 typedef struct wanted {
+    const sl_checkpoint_reader *reader;
     const sl_safetensors_item **sorted;
     size_t count;
 } wanted;
@@ -100,6 +102,11 @@ static int compare_items(const void *a, const void *b)
 {
     const sl_safetensors_item *const *left = a, *const *right = b;
     return strcmp((*left)->name, (*right)->name);
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
 static int compare_with_name(const void *name, const void *item)
@@ -140,54 +147,59 @@ static sl_status check_tensor(const wanted *in, const sl_safetensors_info *info)
     return SL_OK;
 }
 
-static sl_status check_missing(const sl_checkpoint_reader *reader, const char *part,
+static sl_status check_missing(const sl_checkpoint_reader *reader, const sli_checkpoint_range *part,
                                const wanted *in)
 {
     char quoted[SLI_QUOTE_BYTES];
-    for (size_t k = 0; k < in->count; k++) {
-        bool found = false;
-        for (size_t i = 0; i < reader->state.count && !found; i++)
-            found = sli_checkpoint_is_shard(reader, i, part) &&
-                    sl_safetensors_find(reader->shards[i], in->sorted[k]->name);
-        if (!found)
-            return sl_error(SL_ERR_INVALID, "tensor %s is missing",
-                            sli_safetensors_quote(in->sorted[k]->name, quoted));
-        if (k > 0 && strcmp(in->sorted[k - 1]->name, in->sorted[k]->name) == 0)
-            return sl_error(SL_ERR_INVALID, "tensor %s is asked for twice",
-                            sli_safetensors_quote(in->sorted[k]->name, quoted));
+    const char **names = calloc(part->count + 1, sizeof(char *));
+    if (!names)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", part->count);
+    for (size_t i = 0; i < part->count; i++)
+        names[i] = reader->tensors[part->first + i].info.name;
+    qsort(names, part->count, sizeof(char *), compare_texts);
+    sl_status status = SL_OK;
+    for (size_t k = 0; k < in->count && status == SL_OK; k++) {
+        const char *name = in->sorted[k]->name;
+        if (!bsearch(&name, names, part->count, sizeof(char *), compare_texts))
+            status = sl_error(SL_ERR_INVALID, "tensor %s is missing",
+                              sli_safetensors_quote(name, quoted));
+        else if (k > 0 && strcmp(in->sorted[k - 1]->name, name) == 0)
+            status = sl_error(SL_ERR_INVALID, "tensor %s is asked for twice",
+                              sli_safetensors_quote(name, quoted));
     }
-    return SL_OK;
+    free(names);
+    return status;
 }
 
 static sl_status check_wanted(const sl_checkpoint_reader *reader, const char *part,
                               const wanted *in)
 {
-    size_t count = sl_checkpoint_tensor_count(reader, part);
-    for (size_t i = 0; i < count; i++)
-        SL_TRY(check_tensor(in, sl_checkpoint_tensor_get(reader, part, i)));
-    return check_missing(reader, part, in);
+    const sli_checkpoint_range *range = sli_checkpoint_range_of(reader, part);
+    for (size_t i = 0; i < range->count; i++)
+        SL_TRY(check_tensor(in, &reader->tensors[range->first + i].info));
+    return check_missing(reader, range, in);
 }
 
-static void *place_item(void *context, const sl_safetensors_info *info)
+static void *item_memory(void *context, size_t tensor)
 {
-    return find_item(context, info->name)->data;
+    const wanted *in = context;
+    return find_item(in, in->reader->tensors[tensor].info.name)->data;
 }
 
 /* Every file of the part. */
 static sl_status stream_part(const sl_checkpoint_reader *reader, const char *part,
-                             sli_checkpoint_place place, void *context)
+                             sli_checkpoint_target target, void *context)
 {
     for (size_t i = 0; i < reader->state.count; i++)
         if (sli_checkpoint_is_shard(reader, i, part))
-            SL_TRY(sli_checkpoint_stream(reader, i, place, context));
+            SL_TRY(sli_checkpoint_stream(reader, i, target, context));
     return SL_OK;
 }
 
 static sl_status check_part(const sl_checkpoint_reader *reader, const char *part)
 {
-    for (size_t i = 0; i < reader->state.count; i++)
-        if (sli_checkpoint_is_shard(reader, i, part))
-            return SL_OK;
+    if (sli_checkpoint_range_of(reader, part))
+        return SL_OK;
     return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", reader->path, part);
 }
 
@@ -195,7 +207,7 @@ sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *par
                              const sl_safetensors_item *items, size_t count)
 {
     SL_TRY(check_part(reader, part));
-    wanted in = {calloc(count + 1, sizeof(sl_safetensors_item *)), count};
+    wanted in = {reader, calloc(count + 1, sizeof(sl_safetensors_item *)), count};
     if (!in.sorted)
         return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
     for (size_t i = 0; i < count; i++)
@@ -204,7 +216,7 @@ sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *par
     sl_status status =
         sl_error_context(check_wanted(reader, part, &in), "%s: part %s: ", reader->path, part);
     if (status == SL_OK)
-        status = stream_part(reader, part, place_item, &in);
+        status = stream_part(reader, part, item_memory, &in);
     free(in.sorted);
     return status;
 }
@@ -212,8 +224,10 @@ sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *par
 /* ---- A part to devices ------------------------------------------------------------------ */
 
 typedef struct loading {
-    sl_checkpoint_tensor *tensors;
-    size_t count, next;
+    size_t first;              /* the part's, of the checkpoint's tensors */
+    sl_tensor **of;            /* [tensors of the part]; NULL: left out */
+    sl_checkpoint_tensor *out; /* [count] */
+    size_t count;
 } loading;
 
 static sl_status create_tensor(const sl_safetensors_info *info, sl_device *device, sl_tensor **out)
@@ -229,53 +243,55 @@ static sl_status create_tensor(const sl_safetensors_info *info, sl_device *devic
     return sl_tensor_create(device, SL_MEMORY_PARAMETERS, info->dtype, &shape, out);
 }
 
-static sl_status create_tensors(const sl_checkpoint_reader *reader, const char *part,
+static sl_status create_tensors(const sl_checkpoint_reader *reader,
+                                const sli_checkpoint_range *part,
                                 sl_device *(*device_of)(void *context, const char *name),
                                 void *context, loading *to)
 {
-    size_t count = sl_checkpoint_tensor_count(reader, part);
-    to->tensors = calloc(count + 1, sizeof *to->tensors);
-    if (!to->tensors)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
-    for (size_t i = 0; i < count; i++) {
-        const sl_safetensors_info *info = sl_checkpoint_tensor_get(reader, part, i);
+    *to = (loading){.first = part->first,
+                    .of = calloc(part->count + 1, sizeof(sl_tensor *)),
+                    .out = calloc(part->count + 1, sizeof *to->out)};
+    if (!to->of || !to->out)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", part->count);
+    for (size_t i = 0; i < part->count; i++) {
+        const sl_safetensors_info *info = &reader->tensors[part->first + i].info;
         sl_device *device = device_of(context, info->name);
         if (!device)
             continue;
-        to->tensors[to->count].name = info->name;
-        SL_TRY(create_tensor(info, device, &to->tensors[to->count].tensor));
-        to->count++;
+        SL_TRY(create_tensor(info, device, &to->of[i]));
+        to->out[to->count++] = (sl_checkpoint_tensor){info->name, to->of[i]};
     }
     return SL_OK;
 }
 
-/* The tensors were created in the order in which the files are read. A CPU's memory is the host's.
- */
-static void *place_tensor(void *context, const sl_safetensors_info *info)
+/* A CPU's memory is the host's. */
+static void *tensor_memory(void *context, size_t tensor)
 {
-    loading *to = context;
-    if (to->next == to->count || to->tensors[to->next].name != info->name)
-        return NULL;
-    return sl_tensor_data(to->tensors[to->next++].tensor);
+    const loading *to = context;
+    sl_tensor *found = to->of[tensor - to->first];
+    return found ? sl_tensor_data(found) : NULL;
 }
 
 sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *part,
                              sl_device *(*device_of)(void *context, const char *name),
                              void *context, sl_checkpoint_tensor **out, size_t *count)
 {
-    loading to = {0};
+    loading to;
     *out = NULL;
     *count = 0;
     SL_TRY(check_part(reader, part));
-    sl_status status = sl_error_context(create_tensors(reader, part, device_of, context, &to),
-                                        "%s: part %s: ", reader->path, part);
+    sl_status status =
+        sl_error_context(create_tensors(reader, sli_checkpoint_range_of(reader, part), device_of,
+                                        context, &to),
+                         "%s: part %s: ", reader->path, part);
     if (status == SL_OK)
-        status = stream_part(reader, part, place_tensor, &to);
+        status = stream_part(reader, part, tensor_memory, &to);
+    free(to.of);
     if (status != SL_OK) {
-        sl_checkpoint_tensors_destroy(&to.tensors, to.count);
+        sl_checkpoint_tensors_destroy(&to.out, to.count);
         return status;
     }
-    *out = to.tensors;
+    *out = to.out;
     *count = to.count;
     return SL_OK;
 }

@@ -183,9 +183,11 @@ static sl_status compare_index(const sl_checkpoint_reader *reader, const char *p
                                const sli_checkpoint_index *index)
 {
     char quoted[SLI_QUOTE_BYTES];
+    size_t found = 0;
     for (size_t i = 0; i < reader->state.count; i++) {
         if (!sli_checkpoint_is_shard(reader, i, part))
             continue;
+        found += sl_safetensors_count(reader->shards[i]);
         for (size_t t = 0; t < sl_safetensors_count(reader->shards[i]); t++) {
             const char *tensor = sl_safetensors_get(reader->shards[i], t)->name;
             const char *file = sli_checkpoint_index_file(index, tensor);
@@ -194,7 +196,6 @@ static sl_status compare_index(const sl_checkpoint_reader *reader, const char *p
                                 sli_safetensors_quote(tensor, quoted), reader->state.files[i].name);
         }
     }
-    size_t found = sl_checkpoint_tensor_count(reader, part);
     if (found != index->count)
         return sl_error(SL_ERR_FORMAT, "it names %zu tensors, but the part's files have %zu",
                         index->count, found);
@@ -252,7 +253,8 @@ static sl_status open_all(sl_checkpoint_reader *reader)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for its files", reader->path);
     for (size_t i = 0; i < reader->state.count; i++)
         SL_TRY(open_file(reader, i));
-    return check_parts(reader);
+    SL_TRY(check_parts(reader));
+    return sli_checkpoint_list_tensors(reader);
 }
 
 sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
@@ -274,6 +276,7 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
 {
     if (!reader || !*reader)
         return;
+    sli_checkpoint_free_tensors(*reader);
     for (size_t i = 0; (*reader)->shards && i < (*reader)->state.count; i++)
         sl_safetensors_close(&(*reader)->shards[i]);
     free((*reader)->shards);
@@ -304,26 +307,26 @@ const sl_checkpoint_file_info *sl_checkpoint_file_get(const sl_checkpoint_reader
     return &reader->state.files[index];
 }
 
+const sli_checkpoint_range *sli_checkpoint_range_of(const sl_checkpoint_reader *reader,
+                                                    const char *part)
+{
+    for (size_t i = 0; i < reader->part_count; i++)
+        if (strcmp(reader->parts[i].part, part) == 0)
+            return &reader->parts[i];
+    return NULL;
+}
+
 size_t sl_checkpoint_tensor_count(const sl_checkpoint_reader *reader, const char *part)
 {
-    size_t count = 0;
-    for (size_t i = 0; i < reader->state.count; i++)
-        if (sli_checkpoint_is_shard(reader, i, part))
-            count += sl_safetensors_count(reader->shards[i]);
-    return count;
+    const sli_checkpoint_range *range = sli_checkpoint_range_of(reader, part);
+    return range ? range->count : 0;
 }
 
 const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *reader,
                                                     const char *part, size_t index)
 {
-    for (size_t i = 0; i < reader->state.count; i++) {
-        if (!sli_checkpoint_is_shard(reader, i, part))
-            continue;
-        if (index < sl_safetensors_count(reader->shards[i]))
-            return sl_safetensors_get(reader->shards[i], index);
-        index -= sl_safetensors_count(reader->shards[i]);
-    }
-    return NULL;
+    const sli_checkpoint_range *range = sli_checkpoint_range_of(reader, part);
+    return range && index < range->count ? &reader->tensors[range->first + index].info : NULL;
 }
 
 const char *sl_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,

@@ -6,23 +6,58 @@
 
 #include <stdbool.h>
 
+/* A tensor of a part: as a file has it, or joined from slices (io/checkpoint_slices.h). */
+typedef struct sli_checkpoint_entry {
+    sl_safetensors_info info;
+    char *joined_name; /* NULL: the name is the file's */
+    int64_t joined_size[SL_MAX_DIMS];
+} sli_checkpoint_entry;
+
+/* Where the bytes of a file's tensor belong: to a tensor of the checkpoint, from its byte `offset`
+ * on. */
+typedef struct sli_checkpoint_place {
+    size_t tensor;
+    uint64_t offset;
+} sli_checkpoint_place;
+
+/* A part's tensors are those from `first` on: the ones that are in one piece, in the order of the
+ * files, and then the joined ones by name. */
+typedef struct sli_checkpoint_range {
+    const char *part;
+    size_t first, count;
+} sli_checkpoint_range;
+
 struct sl_checkpoint_reader {
     char *path;
     sli_checkpoint_state state;
     sl_safetensors_reader **shards; /* [state.count]; NULL for files without tensors */
+    sli_checkpoint_place **places;  /* [state.count][tensors of the shard]; NULL as these */
+    sli_checkpoint_entry *tensors;  /* [tensor_count] */
+    size_t tensor_count;
+    sli_checkpoint_range *parts; /* [part_count] */
+    size_t part_count;
 };
 
 /* Whether file `index` has tensors of the part. */
 bool sli_checkpoint_is_shard(const sl_checkpoint_reader *reader, size_t index, const char *part);
 
+/* The part's tensors, or NULL. */
+const sli_checkpoint_range *sli_checkpoint_range_of(const sl_checkpoint_reader *reader,
+                                                    const char *part);
+
+/* Lists all files' tensors, slices joined, into `tensors`, `places` and `parts`; freed by the
+ * second, also after an error. Errors: SL_ERR_FORMAT where slices do not make up their tensor. */
+sl_status sli_checkpoint_list_tensors(sl_checkpoint_reader *reader);
+void sli_checkpoint_free_tensors(sl_checkpoint_reader *reader);
+
 /* "PATH/NAME"; malloc'ed. */
 sl_status sli_checkpoint_path(const char *path, const char *name, char **out);
 
 /* Reads file `index` from its first byte to its last and compares its checksum. Where it has
- * tensors, place(context, info) says where to put each one's bytes; NULL: nowhere. `place` may be
- * NULL. */
-typedef void *(*sli_checkpoint_place)(void *context, const sl_safetensors_info *info);
+ * tensors, target(context, tensor) says where the memory of that tensor of the checkpoint begins,
+ * of which the file may have a slice; NULL: its bytes go nowhere. `target` may be NULL. */
+typedef void *(*sli_checkpoint_target)(void *context, size_t tensor);
 sl_status sli_checkpoint_stream(const sl_checkpoint_reader *reader, size_t index,
-                                sli_checkpoint_place place, void *context);
+                                sli_checkpoint_target target, void *context);
 
 #endif

@@ -2,6 +2,9 @@
  * written; state.json, which lists them, comes last; then the directory gets its name. */
 #define _GNU_SOURCE /* asprintf */
 
+#include "io/checkpoint_writer.h"
+
+#include "core/file_names.h"
 #include "core/replace_directory.h"
 #include "core/replace_file.h"
 #include "io/checkpoint_index.h"
@@ -13,25 +16,25 @@
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What has been written so far, as state.json will say it. Owns the strings but `part`. */
-typedef struct writing {
-    const char *directory;
+struct sli_checkpoint_writer {
+    sli_replace_directory *directory;
     char id[SLI_CHECKPOINT_ID_BYTES];
-    sl_checkpoint_file_info *files;
+    /* What has been written so far, as state.json will say it. Owns the strings but `part`. */
+    sl_checkpoint_file_info *files; /* [count] */
     size_t count, room;
-} writing;
+};
 
 /* ---- The list of files ------------------------------------------------------------------ */
 
-static sl_status note_file(writing *to, const char *name, const char *part, uint64_t bytes,
-                           const char *checksum)
+static sl_status note_file(sli_checkpoint_writer *to, const char *name, const char *part,
+                           uint64_t bytes, const char *checksum)
 {
     if (to->count == to->room) {
         size_t room = 2 * to->room + 8;
@@ -47,24 +50,16 @@ static sl_status note_file(writing *to, const char *name, const char *part, uint
                                         : sl_error(SL_ERR_MEMORY, "no memory for a file's name");
 }
 
-static void clear(writing *to)
+static sl_status path_of(const sli_checkpoint_writer *to, const char *name, char **path)
 {
-    for (size_t i = 0; i < to->count; i++) {
-        free((char *)to->files[i].name);
-        free((char *)to->files[i].checksum);
-    }
-    free(to->files);
-}
-
-static sl_status path_of(const writing *to, const char *name, char **path)
-{
-    if (asprintf(path, "%s/%s", to->directory, name) >= 0)
+    if (asprintf(path, "%s/%s", sli_replace_directory_temporary(to->directory), name) >= 0)
         return SL_OK;
     *path = NULL;
     return sl_error(SL_ERR_MEMORY, "no memory for a path");
 }
 
-static sl_status write_bytes(const writing *to, const char *name, const void *data, size_t bytes)
+static sl_status write_bytes(const sli_checkpoint_writer *to, const char *name, const void *data,
+                             size_t bytes)
 {
     char *path;
     sli_replace_file *file = NULL;
@@ -80,8 +75,8 @@ static sl_status write_bytes(const writing *to, const char *name, const void *da
 }
 
 /* A file that is listed with its checksum. */
-static sl_status add_bytes(writing *to, const char *name, const char *part, const void *data,
-                           size_t bytes)
+static sl_status add_bytes(sli_checkpoint_writer *to, const char *name, const char *part,
+                           const void *data, size_t bytes)
 {
     char checksum[SLI_CHECKSUM_BYTES];
     SL_TRY(write_bytes(to, name, data, bytes));
@@ -89,80 +84,6 @@ static sl_status add_bytes(writing *to, const char *name, const char *part, cons
 }
 
 /* ---- Parts ------------------------------------------------------------------------------ */
-
-/* A part's tensors as its files have them: larger elements first, else as they were given. */
-typedef struct part_plan {
-    const sl_checkpoint_part *part;
-    sl_safetensors_item *items; /* [part->count] */
-    size_t *shard_of;           /* [part->count], not falling */
-    size_t shards;
-    char **names; /* [shards] of files */
-    uint64_t bytes;
-} part_plan;
-
-static void clear_plan(part_plan *plan)
-{
-    for (size_t i = 0; plan->names && i < plan->shards; i++)
-        free(plan->names[i]);
-    free(plan->names);
-    free(plan->shard_of);
-    free(plan->items);
-}
-
-static void order_items(const sl_checkpoint_part *part, sl_safetensors_item *out)
-{
-    static const size_t widths[] = {8, 4, 2};
-    size_t placed = 0;
-    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
-        for (size_t i = 0; i < part->count; i++)
-            if (sl_dtype_bytes(part->items[i].dtype) == widths[w])
-                out[placed++] = part->items[i];
-}
-
-/* Fills each file up to the limit; a tensor beyond it has a file of its own. */
-static void assign_shards(part_plan *plan, uint64_t limit)
-{
-    uint64_t in_shard = 0;
-    plan->shards = 1;
-    for (size_t i = 0; i < plan->part->count; i++) {
-        const sl_safetensors_item *item = &plan->items[i];
-        uint64_t bytes = (uint64_t)sl_shape_count(&item->shape) * sl_dtype_bytes(item->dtype);
-        if (limit > 0 && in_shard > 0 && in_shard + bytes > limit) {
-            plan->shards++;
-            in_shard = 0;
-        }
-        plan->shard_of[i] = plan->shards - 1;
-        in_shard += bytes;
-        plan->bytes += bytes;
-    }
-}
-
-static sl_status name_shards(part_plan *plan)
-{
-    plan->names = calloc(plan->shards, sizeof(char *));
-    for (size_t i = 0; plan->names && i < plan->shards; i++) {
-        int made = plan->shards == 1 ? asprintf(&plan->names[i], "%s.safetensors", plan->part->name)
-                                     : asprintf(&plan->names[i], "%s-%05zu-of-%05zu.safetensors",
-                                                plan->part->name, i + 1, plan->shards);
-        if (made < 0) {
-            plan->names[i] = NULL;
-            return sl_error(SL_ERR_MEMORY, "no memory for a file's name");
-        }
-    }
-    return plan->names ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the names of files");
-}
-
-static sl_status plan_part(const sl_checkpoint_part *part, uint64_t limit, part_plan *out)
-{
-    *out = (part_plan){.part = part,
-                       .items = calloc(part->count + 1, sizeof *out->items),
-                       .shard_of = calloc(part->count + 1, sizeof *out->shard_of)};
-    if (!out->items || !out->shard_of)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", part->count);
-    order_items(part, out->items);
-    assign_shards(out, limit);
-    return name_shards(out);
-}
 
 static sl_status put_all(sl_safetensors_writer *writer, const sl_safetensors_item *items,
                          size_t count)
@@ -172,76 +93,126 @@ static sl_status put_all(sl_safetensors_writer *writer, const sl_safetensors_ite
     return sl_safetensors_writer_commit(writer);
 }
 
-/* Items first … first + count - 1 as one file. */
-static sl_status write_shard(writing *to, const part_plan *plan, size_t shard, size_t first,
-                             size_t count, const sl_safetensors_note *notes)
+/* The part's metadata, and the checkpoint's id: *out [part->note_count + 1], to be freed. */
+static sl_status list_notes(const sli_checkpoint_writer *to, const sl_checkpoint_part *part,
+                            sl_safetensors_note **out)
 {
-    char *path, checksum[SLI_CHECKSUM_BYTES];
+    *out = calloc(part->note_count + 1, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for the metadata");
+    if (part->note_count)
+        memcpy(*out, part->notes, part->note_count * sizeof **out);
+    (*out)[part->note_count] = (sl_safetensors_note){SLI_CHECKPOINT_ID_NOTE, to->id};
+    return SL_OK;
+}
+
+/* One file of the plan, with `note_count` notes. */
+static sl_status write_file(const sli_checkpoint_writer *to, const sli_checkpoint_plan *plan,
+                            size_t file, const sl_safetensors_note *notes, size_t note_count,
+                            sli_checkpoint_file *written)
+{
+    char *path;
     sl_safetensors_writer *writer = NULL;
-    SL_TRY(path_of(to, plan->names[shard], &path));
-    sl_status status = sl_safetensors_writer_create(path, plan->items + first, count, notes,
-                                                    plan->part->note_count + 1, &writer);
+    size_t first = 0, count = 0;
+    while (first < plan->count && plan->file_of[first] < file)
+        first++;
+    while (first + count < plan->count && plan->file_of[first + count] == file)
+        count++;
+    SL_TRY(path_of(to, plan->names[file], &path));
+    sl_status status =
+        sl_safetensors_writer_create(path, plan->items + first, count, notes, note_count, &writer);
     if (status == SL_OK)
         status = put_all(writer, plan->items + first, count);
     if (status == SL_OK)
-        status = sli_safetensors_writer_checksum(writer, checksum);
+        status = sli_safetensors_writer_checksum(writer, written->checksum);
     if (status == SL_OK)
-        status = note_file(to, plan->names[shard], plan->part->name,
-                           sli_safetensors_writer_bytes(writer), checksum);
+        written->bytes = sli_safetensors_writer_bytes(writer);
     sl_safetensors_writer_destroy(&writer);
     free(path);
     return status;
 }
 
-static sl_status write_shards(writing *to, const part_plan *plan)
+sl_status sli_checkpoint_writer_write_own(sli_checkpoint_writer *to,
+                                          const sli_checkpoint_share *share, int self,
+                                          sli_checkpoint_file *written)
 {
-    const sl_checkpoint_part *part = plan->part;
-    sl_safetensors_note *notes = calloc(part->note_count + 1, sizeof *notes);
-    if (!notes)
-        return sl_error(SL_ERR_MEMORY, "no memory for the metadata");
-    if (part->note_count)
-        memcpy(notes, part->notes, part->note_count * sizeof *notes);
-    notes[part->note_count] = (sl_safetensors_note){SLI_CHECKPOINT_ID_NOTE, to->id};
+    size_t count, first = sli_checkpoint_plan_first(share->plan, self, &count);
+    sl_safetensors_note *notes;
+    SL_TRY(list_notes(to, share->part, &notes));
     sl_status status = SL_OK;
-    for (size_t shard = 0, first = 0; shard < plan->shards && status == SL_OK; shard++) {
-        size_t end = first;
-        while (end < part->count && plan->shard_of[end] == shard)
-            end++;
-        status = write_shard(to, plan, shard, first, end - first, notes);
-        first = end;
-    }
+    for (size_t i = 0; i < count && status == SL_OK; i++)
+        status =
+            write_file(to, share->plan, first + i, notes, share->part->note_count + 1, &written[i]);
     free(notes);
     return status;
 }
 
-static sl_status write_index(writing *to, const part_plan *plan)
+static sl_status write_index(sli_checkpoint_writer *to, const char *part,
+                             const sli_checkpoint_plan *plan)
 {
     char *text, *name;
-    SL_TRY(sli_checkpoint_index_print(plan->items, plan->part->count, plan->shard_of, plan->names,
+    SL_TRY(sli_checkpoint_index_print(plan->items, plan->count, plan->file_of, plan->names,
                                       plan->bytes, &text));
-    if (asprintf(&name, "%s.safetensors.index.json", plan->part->name) < 0) {
+    if (asprintf(&name, "%s.safetensors.index.json", part) < 0) {
         free(text);
         return sl_error(SL_ERR_MEMORY, "no memory for a file's name");
     }
-    sl_status status = add_bytes(to, name, plan->part->name, text, strlen(text));
+    sl_status status = add_bytes(to, name, part, text, strlen(text));
     free(name);
     free(text);
     return status;
 }
 
-static sl_status write_part(writing *to, const sl_checkpoint_part *part, uint64_t limit)
+/* Another's file must be there, as it says. */
+static sl_status check_file(const sli_checkpoint_writer *to, const char *name, uint64_t bytes)
 {
-    part_plan plan;
-    sl_status status = plan_part(part, limit, &plan);
-    if (status == SL_OK)
-        status = write_shards(to, &plan);
-    if (status == SL_OK && plan.shards > 1)
-        status = write_index(to, &plan);
-    clear_plan(&plan);
+    char *path;
+    struct stat found;
+    SL_TRY(path_of(to, name, &path));
+    sl_status status = SL_OK;
+    if (stat(path, &found) != 0)
+        status = sl_error(SL_ERR_IO, "%s: another rank has written it, but it cannot be seen: %s",
+                          path, strerror(errno));
+    else if ((uint64_t)found.st_size != bytes)
+        status = sl_error(SL_ERR_IO,
+                          "%s: another rank has written %" PRIu64 " bytes, but it has %" PRIu64,
+                          path, bytes, (uint64_t)found.st_size);
+    free(path);
     return status;
 }
 
-/* ---- All of it -------------------------------------------------------------------------- */
+sl_status sli_checkpoint_writer_list_all(sli_checkpoint_writer *to,
+                                         const sli_checkpoint_share *share,
+                                         const sli_checkpoint_file *written)
+{
+    const sli_checkpoint_plan *plan = share->plan;
+    for (size_t i = 0; i < plan->files; i++) {
+        SL_TRY(check_file(to, plan->names[i], written[i].bytes));
+        SL_TRY(note_file(to, plan->names[i], share->part->name, written[i].bytes,
+                         written[i].checksum));
+    }
+    return plan->files > 1 ? write_index(to, share->part->name, plan) : SL_OK;
+}
+
+static sl_status write_part(sli_checkpoint_writer *to, const sl_checkpoint_part *part,
+                            uint64_t limit)
+{
+    sli_checkpoint_plan plan;
+    sl_status status = sli_checkpoint_plan_create(part, NULL, limit, &plan);
+    sli_checkpoint_file *written = status == SL_OK ? calloc(plan.files, sizeof *written) : NULL;
+    const sli_checkpoint_share all = {part, &plan};
+    if (status == SL_OK && !written)
+        status = sl_error(SL_ERR_MEMORY, "no memory for the list of files");
+    if (status == SL_OK)
+        status = sli_checkpoint_writer_write_own(to, &all, 0, written);
+    if (status == SL_OK)
+        status = sli_checkpoint_writer_list_all(to, &all, written);
+    free(written);
+    sli_checkpoint_plan_clear(&plan);
+    return status;
+}
+
+/* ---- What may be written ---------------------------------------------------------------- */
 
 static sl_status check_part(const sl_checkpoint_part *part)
 {
@@ -304,37 +275,83 @@ static sl_status check_place(const char *path)
     return SL_OK;
 }
 
-static sl_status write_all(writing *to, const sl_checkpoint_contents *contents)
+/* ---- The writer ------------------------------------------------------------------------- */
+
+static sl_status create(uint64_t id, sli_checkpoint_writer **out)
 {
-    char *text;
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for a checkpoint's record");
+    snprintf((*out)->id, sizeof(*out)->id, "%016" PRIx64, id);
+    return SL_OK;
+}
+
+sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, sli_checkpoint_writer **out)
+{
+    SL_TRY(create(id, out));
+    sl_status status = check_place(path);
+    if (status == SL_OK)
+        status = sli_replace_directory_create_numbered(path, id, &(*out)->directory);
+    if (status != SL_OK)
+        sli_checkpoint_writer_destroy(out);
+    return status;
+}
+
+sl_status sli_checkpoint_writer_join(const char *path, uint64_t id, sli_checkpoint_writer **out)
+{
+    SL_TRY(create(id, out));
+    sl_status status = sli_replace_directory_join(path, id, &(*out)->directory);
+    if (status != SL_OK)
+        sli_checkpoint_writer_destroy(out);
+    return status;
+}
+
+sl_status sli_checkpoint_writer_add(sli_checkpoint_writer *to,
+                                    const sl_checkpoint_contents *contents)
+{
+    SL_TRY(check_contents(contents));
     for (size_t i = 0; i < contents->part_count; i++)
         SL_TRY(write_part(to, &contents->parts[i], contents->shard_bytes));
     for (size_t i = 0; i < contents->file_count; i++)
         SL_TRY(add_bytes(to, contents->files[i].name, NULL, contents->files[i].data,
                          contents->files[i].bytes));
-    SL_TRY(sli_checkpoint_state_print(to->id, contents->state, to->files, to->count, &text));
+    return SL_OK;
+}
+
+sl_status sli_checkpoint_writer_commit(sli_checkpoint_writer *to, const char *state)
+{
+    char *text;
+    SL_TRY(sli_checkpoint_state_print(to->id, state, to->files, to->count, &text));
     sl_status status = write_bytes(to, SLI_CHECKPOINT_STATE, text, strlen(text));
     free(text);
-    return status;
+    return status == SL_OK ? sli_replace_directory_commit(to->directory) : status;
+}
+
+void sli_checkpoint_writer_destroy(sli_checkpoint_writer **writer)
+{
+    if (!writer || !*writer)
+        return;
+    sli_replace_directory_destroy(&(*writer)->directory);
+    for (size_t i = 0; i < (*writer)->count; i++) {
+        free((char *)(*writer)->files[i].name);
+        free((char *)(*writer)->files[i].checksum);
+    }
+    free((*writer)->files);
+    free(*writer);
+    *writer = NULL;
 }
 
 static sl_status save(const char *path, const sl_checkpoint_contents *contents)
 {
-    writing to = {0};
-    uint64_t random;
-    sli_replace_directory *directory;
-    SL_TRY(check_contents(contents));
-    SL_TRY(check_place(path));
-    if (getrandom(&random, sizeof random, 0) != (ssize_t)sizeof random)
-        return sl_error(SL_ERR_IO, "getting a random number failed: %s", strerror(errno));
-    snprintf(to.id, sizeof to.id, "%016llx", (unsigned long long)random);
-    SL_TRY(sli_replace_directory_create(path, &directory));
-    to.directory = sli_replace_directory_temporary(directory);
-    sl_status status = write_all(&to, contents);
+    uint64_t id;
+    sli_checkpoint_writer *writer;
+    SL_TRY(check_contents(contents)); /* before anything is created */
+    SL_TRY(sli_draw_number(path, &id));
+    SL_TRY(sli_checkpoint_writer_create(path, id, &writer));
+    sl_status status = sli_checkpoint_writer_add(writer, contents);
     if (status == SL_OK)
-        status = sli_replace_directory_commit(directory);
-    sli_replace_directory_destroy(&directory);
-    clear(&to);
+        status = sli_checkpoint_writer_commit(writer, contents->state);
+    sli_checkpoint_writer_destroy(&writer);
     return status;
 }
 

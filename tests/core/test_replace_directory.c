@@ -50,6 +50,24 @@ static void directory_replaces_an_older_one(void **state)
     free(path);
 }
 
+static void joined_directory_is_left_to_the_one_that_creates_it(void **state)
+{
+    char *path = strdup(scratch_path(*state, "both"));
+    sli_replace_directory *directory, *joined;
+    check_ok(sli_replace_directory_join(path, 7, &joined)); /* may come first */
+    put(joined, "theirs");
+    sli_replace_directory_destroy(&joined);
+    check_ok(sli_replace_directory_create_numbered(path, 7, &directory));
+    put(directory, "own");
+    check_ok(sli_replace_directory_commit(directory));
+    sli_replace_directory_destroy(&directory);
+    assert_int_equal(access(scratch_path(*state, "both/theirs"), F_OK), 0);
+    assert_int_equal(access(scratch_path(*state, "both/own"), F_OK), 0);
+    assert_int_equal(scratch_entries(*state, 0), 1);
+    check_ok(sli_remove_directory(path));
+    free(path);
+}
+
 static void directory_not_committed_is_removed(void **state)
 {
     sli_replace_directory *directory;
@@ -82,6 +100,8 @@ int main(void)
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(directory_replaces_an_older_one, scratch_create,
                                         scratch_remove),
+        cmocka_unit_test_setup_teardown(joined_directory_is_left_to_the_one_that_creates_it,
+                                        scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(directory_not_committed_is_removed, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(impossible_place_is_refused, scratch_create,

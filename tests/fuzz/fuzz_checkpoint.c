@@ -1,7 +1,8 @@
-/* Any bytes as the state.json of a checkpoint, as the index of its shards, or as a run's state:
- * each ends in a checked record or in one sentence. The first byte chooses. A run's state is first
- * put into a state.json, whose checksum is right then. */
+/* Any bytes as the state.json of a checkpoint, as the index of its shards, as the shapes of tensors
+ * in slices, or as a run's state: each ends in a checked record or in one sentence. The first byte
+ * chooses. A run's state is first put into a state.json, whose checksum is right then. */
 #include "io/checkpoint_index.h"
+#include "io/checkpoint_slices.h"
 #include "io/checkpoint_state.h"
 #include "train/run_state.h"
 
@@ -72,6 +73,23 @@ static void fuzz_index(const char *text, size_t bytes)
     sli_checkpoint_index_clear(&index);
 }
 
+/* What is taken for a shape has elements that can be counted, and each name is found again. */
+static void fuzz_slices(const char *text)
+{
+    sli_slices cut;
+    sl_status status = sli_slices_parse(text, &cut);
+    demand(status == SL_OK || status == SL_ERR_FORMAT, "accepted or refused for its format");
+    for (size_t i = 0; status == SL_OK && i < cut.count; i++) {
+        char *name;
+        int64_t offset;
+        demand(sl_shape_count(&cut.tensors[i].shape) > 0, "a count of elements");
+        demand(sli_slice_name(cut.tensors[i].name, 17, &name) == SL_OK, "memory");
+        demand(sli_slices_find(&cut, name, &offset) == &cut.tensors[i] && offset == 17, "found");
+        free(name);
+    }
+    sli_slices_clear(&cut);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     if (bytes == 0)
@@ -80,7 +98,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     demand(text != NULL, "memory");
     memcpy(text, data + 1, bytes - 1);
     text[bytes - 1] = '\0';
-    switch (data[0] % 3) {
+    switch (data[0] % 4) {
     case 0:
         fuzz_state(text, bytes - 1);
         break;
@@ -89,6 +107,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         break;
     case 2:
         fuzz_index(text, bytes - 1);
+        break;
+    case 3:
+        fuzz_slices(text);
         break;
     }
     free(text);
