@@ -1,20 +1,43 @@
+#define _GNU_SOURCE /* vasprintf */
 #include "cli/arguments.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { SENTENCE_BYTES = 256 };
 
+/* ---- Sentences ---------------------------------------------------------------------------- */
+
+void cli_complain(const char *format, ...)
+{
+    char *text;
+    va_list values;
+    va_start(values, format);
+    int length = vasprintf(&text, format, values);
+    va_end(values);
+    if (length < 0) {
+        fputs("sluice: no memory for an error's text\n", stderr);
+        return;
+    }
+    for (char *c = text; *c; c++)
+        if (iscntrl((unsigned char)*c))
+            *c = '?';
+    fprintf(stderr, "sluice: %s\n", text);
+    free(text);
+}
+
 _Noreturn void cli_refuse(const char *sentence, const char *got)
 {
     if (got)
-        fprintf(stderr, "sluice: %s, got \"%s\"\n", sentence, got);
+        cli_complain("%s, got \"%s\"", sentence, got);
     else
-        fprintf(stderr, "sluice: %s\n", sentence);
+        cli_complain("%s", sentence);
     exit(CLI_EXIT_USAGE);
 }
 
@@ -67,7 +90,7 @@ int cli_finish(sl_status status)
         status = sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
     if (status == SL_OK)
         return 0;
-    fprintf(stderr, "sluice: %s\n", sl_error_text());
+    cli_complain("%s", sl_error_text());
     return CLI_EXIT_ERROR;
 }
 
@@ -184,4 +207,9 @@ const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES])
         value /= 1024;
     snprintf(text, CLI_NUMBER_BYTES, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
     return text;
+}
+
+double cli_shown(double value)
+{
+    return isnan(value) ? fabs(value) : value;
 }

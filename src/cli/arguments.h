@@ -10,6 +10,10 @@
 
 enum { CLI_EXIT_ERROR = 1, CLI_EXIT_USAGE = 2 };
 
+/* Prints "sluice: " and one line on standard error. A name in it may have any byte; control
+ * characters are shown as ?, so that it stays one line and does nothing to a terminal. */
+void cli_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
 /* Prints "sluice: SENTENCE, got "GOT"" (without the end where got is NULL) and ends the program
  * with CLI_EXIT_USAGE. */
 _Noreturn void cli_refuse(const char *sentence, const char *got);
@@ -47,5 +51,8 @@ const char *cli_with_commas(int64_t number, char text[CLI_NUMBER_BYTES]);
 
 /* Writes "1.25 GiB" and returns `text`. */
 const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES]);
+
+/* What printf shows as "nan" where `value` is no number, which it may call "-nan"; else `value`. */
+double cli_shown(double value);
 
 #endif

@@ -160,7 +160,7 @@ static sl_status verify_all(const settings *from)
     for (size_t i = 0; i < from->count; i++) {
         if (verify(from->paths[i]) == SL_OK)
             continue;
-        fprintf(stderr, "sluice: %s\n", sl_error_text());
+        cli_complain("%s", sl_error_text());
         damaged++;
     }
     return damaged ? sl_error(SL_ERR_FORMAT, "%zu of %zu checkpoint%s damaged", damaged,

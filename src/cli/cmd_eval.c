@@ -104,7 +104,8 @@ static sl_status evaluate(const settings *from, const cli_saved_model *saved)
     sl_tokens_free(&tokens);
     if (status == SL_OK)
         printf("%s loss %.4f | %s ppl %.2f | %" PRId64 " tokens\n", sl_split_name(from->split),
-               result.loss, sl_split_name(from->split), result.perplexity, result.tokens);
+               cli_shown(result.loss), sl_split_name(from->split), cli_shown(result.perplexity),
+               result.tokens);
     return status;
 }
 

@@ -83,7 +83,7 @@ static void draw_step(cli_progress *progress, const sl_step_info *step)
     begin_live(progress);
     fprintf(stderr, "epoch %" PRId64 " ", step->epoch);
     draw_bar(step->batch, step->batches_per_epoch);
-    fprintf(stderr, " | loss %.3f | %.0f tokens/s | %s left to train", step->loss,
+    fprintf(stderr, " | loss %.3f | %.0f tokens/s | %s left to train", cli_shown(step->loss),
             (double)step->tokens / step->seconds,
             duration_text(each * (double)(progress->total_batches - step->step), left));
     end_live(progress);
@@ -185,7 +185,7 @@ static sl_status print_started(void *context, const sl_run_info *info)
     bool is_first = progress->replica == 0;
     progress->total_batches = info->batches_per_epoch * info->options->epochs;
     if (info->oversubscribed && is_first)
-        fprintf(stderr, "sluice: warning: devices share cores\n");
+        cli_complain("warning: devices share cores");
     if (progress->quiet)
         return SL_OK;
     begin_lines(progress);
@@ -208,7 +208,7 @@ static const char *rate_text(double lr, char text[CLI_NUMBER_BYTES])
 static void print_interval(cli_progress *progress, const sl_step_info *step)
 {
     char lr[CLI_NUMBER_BYTES];
-    double loss = progress->interval_loss / (double)progress->interval_tokens;
+    double loss = cli_shown(progress->interval_loss / (double)progress->interval_tokens);
     begin_lines(progress);
     say(progress,
         "| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
@@ -248,7 +248,7 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
         say(progress, "%s\n", rule);
         say(progress,
             "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5.2f | valid ppl %8.2f%s\n",
-            eval->epoch, eval->epoch_seconds, eval->loss, eval->perplexity,
+            eval->epoch, eval->epoch_seconds, cli_shown(eval->loss), cli_shown(eval->perplexity),
             eval->best ? " | best so far" : "");
         say(progress, "%s\n", rule);
     }
@@ -260,10 +260,10 @@ static void say_result(const cli_progress *progress, const sl_run_info *info,
                        const sl_run_result *result)
 {
     double best = result->best_possible_perplexity;
-    say(progress, "| End of training | test loss %5.2f | test ppl %8.2f\n", result->test_loss,
-        result->test_perplexity);
+    say(progress, "| End of training | test loss %5.2f | test ppl %8.2f\n",
+        cli_shown(result->test_loss), cli_shown(result->test_perplexity));
     say(progress, "%s\n", rule);
-    if (best > 0 && progress->replica == 0)
+    if (best > 0 && isfinite(result->test_perplexity) && progress->replica == 0)
         say(progress,
             "The best possible perplexity on this corpus, seeing blocks of %" PRId64
             " tokens, is %.4f: the model is %.2f%% above it.\n",
@@ -297,12 +297,11 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
     begin_lines(progress);
     switch (event->kind) {
     case SL_CHECKPOINT_SKIPPED:
-        fprintf(stderr, "sluice: warning: checkpoint %s is skipped: %s\n", event->path,
-                event->reason);
+        cli_complain("warning: checkpoint %s is skipped: %s", event->path, event->reason);
         break;
     case SL_CHECKPOINT_FAILED:
-        fprintf(stderr, "sluice: warning: step %" PRId64 " is not saved, the run goes on: %s\n",
-                event->step, event->reason);
+        cli_complain("warning: step %" PRId64 " is not saved, the run goes on: %s", event->step,
+                     event->reason);
         break;
     case SL_CHECKPOINT_RESUMED:
         if (!progress->quiet)

@@ -94,6 +94,16 @@ static void command_that_is_none_is_refused(void **state)
     check_refused(&run, 2, "a command is needed: see sluice --help\n");
 }
 
+static void control_characters_in_an_error_are_not_shown(void **state)
+{
+    (void)state;
+    program_run run;
+    program_start(&run, "two\nlines\033[31m");
+    check_refused(&run, 2, "got \"two?lines?[31m\"\n");
+    program_start(&run, "data no\nsuch\033directory");
+    check_refused(&run, 1, "no?such?directory: expected a directory of text");
+}
+
 int main(void)
 {
     if (!program_exists())
@@ -106,6 +116,7 @@ int main(void)
         cmocka_unit_test(bad_option_of_any_command_is_one_sentence),
         cmocka_unit_test(word_where_only_options_go_is_refused),
         cmocka_unit_test(command_that_is_none_is_refused),
+        cmocka_unit_test(control_characters_in_an_error_are_not_shown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
