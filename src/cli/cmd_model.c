@@ -8,9 +8,11 @@
 
 enum { KEY_NTOKENS = 0x100, KEY_DATA_DIR };
 
+enum { WIKITEXT2_TYPES = 28782 };
+
 typedef struct settings {
     cli_run_options run;
-    int64_t ntokens; /* 0: from the data */
+    int64_t ntokens; /* 0: not given */
     const char *data;
 } settings;
 
@@ -115,7 +117,7 @@ static sl_status run(settings *from)
     sl_train_options *train = &from->run.train;
     sl_module *model;
     SL_TRY(sl_train_options_check(train));
-    train->model.ntokens = from->ntokens;
+    train->model.ntokens = from->ntokens ? from->ntokens : WIKITEXT2_TYPES;
     if (from->data)
         SL_TRY(count_types(from->data, &train->model.ntokens));
     SL_TRY(sl_transformer_lm_create(&train->model, &model));
@@ -134,7 +136,10 @@ int cmd_model(int argc, char **argv)
         .doc = "Shows a model's layers, how it is cut into stages, and the bytes that each stage "
                "will need, without allocating them.",
     };
-    settings parsed = {.ntokens = 28782};
+    settings parsed = {0};
     cli_run_parse(&parser, argc, argv, &parsed, &parsed.run);
+    if (parsed.data && parsed.ntokens)
+        cli_refuse("--data counts the vocabulary's types, so it allows no other number",
+                   "--ntokens");
     return cli_finish(run(&parsed));
 }

@@ -3,8 +3,10 @@
 #include "cli/commands.h"
 #include "core/knobs.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct command {
     const char *name;
@@ -47,8 +49,18 @@ static int run_command(const command *chosen, int argc, char **argv)
     return chosen->run(argc, argv);
 }
 
+/* A standard stream that is closed leaves its number to the next file that is opened: what the
+ * program shows would end up in the run log. Opened the wrong way round, it fails as before. */
+static void hold_closed_streams(void)
+{
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) == -1)
+            (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+}
+
 int main(int argc, char **argv)
 {
+    hold_closed_streams();
     if (argc < 2)
         cli_refuse("a command is needed: see sluice --help", NULL);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {

@@ -42,6 +42,14 @@ static void types_are_counted_in_the_data(void **state)
     assert_string_equal(counted.out, given.out);
 }
 
+static void number_of_types_beside_the_data_is_refused(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_start(&run, "model --ntokens 5 --data %s", in->directory);
+    check_refused(&run, 2, "so it allows no other number, got \"--ntokens\"\n");
+}
+
 static void flag_overrides_the_preset_wherever_it_stands(void **state)
 {
     (void)state;
@@ -93,6 +101,8 @@ int main(void)
         cmocka_unit_test(totals_of_the_presets_are_the_tutorials),
         cmocka_unit_test(replicas_are_shown_with_their_devices),
         cmocka_unit_test_setup_teardown(types_are_counted_in_the_data, corpus_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(number_of_types_beside_the_data_is_refused, corpus_create,
                                         scratch_remove),
         cmocka_unit_test(flag_overrides_the_preset_wherever_it_stands),
         cmocka_unit_test(columns_stand_under_their_titles),
