@@ -144,15 +144,28 @@ static void parse_balance(const char *text, sl_train_options *to)
     }
 }
 
+/* In the library's options 0 stands for the default, so it cannot be asked for. */
+static float parse_eps(const char *text)
+{
+    float eps = (float)cli_parse_real("eps", text);
+    if (eps == 0)
+        cli_refuse("--eps must be a number above 0", text);
+    return eps;
+}
+
 static void parse_betas(const char *text, sl_optimizer_options *to)
 {
+    static const char sentence[] =
+        "--betas must be two numbers above 0 and below 1, such as 0.9,0.999";
     char first[32];
     size_t length = strcspn(text, ",");
-    if (text[length] != ',' || length >= sizeof first)
-        cli_refuse("--betas must be two numbers such as 0.9,0.999", text);
+    if (text[length] != ',' || strchr(text + length + 1, ',') || length >= sizeof first)
+        cli_refuse(sentence, text);
     snprintf(first, sizeof first, "%.*s", (int)length, text);
     to->beta1 = (float)cli_parse_real("betas", first);
     to->beta2 = (float)cli_parse_real("betas", text + length + 1);
+    if (to->beta1 == 0 || to->beta1 >= 1 || to->beta2 == 0 || to->beta2 >= 1)
+        cli_refuse(sentence, text);
 }
 
 static int parse_int(const char *name, const char *text, int64_t lowest)
@@ -313,7 +326,7 @@ static bool parse_training(int key, const char *text, sl_train_options *to)
         parse_betas(text, &to->optimizer);
         return true;
     case KEY_EPS:
-        to->optimizer.eps = (float)cli_parse_real("eps", text);
+        to->optimizer.eps = parse_eps(text);
         return true;
     case KEY_SEED:
         to->seed = cli_parse_seed("seed", text);

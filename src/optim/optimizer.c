@@ -65,22 +65,23 @@ static sl_status check_filled(const sl_optimizer_options *options)
     return SL_OK;
 }
 
-static void fill_defaults(sl_optimizer_options *options)
+sl_optimizer_options sli_optimizer_filled(const sl_optimizer_options *options)
 {
-    if (options->kind != SL_OPTIMIZER_ADAMW)
-        return;
-    if (options->beta1 == 0)
-        options->beta1 = 0.9f;
-    if (options->beta2 == 0)
-        options->beta2 = 0.999f;
-    if (options->eps == 0)
-        options->eps = 1e-8f;
+    sl_optimizer_options filled = *options;
+    if (filled.kind != SL_OPTIMIZER_ADAMW)
+        return filled;
+    if (filled.beta1 == 0)
+        filled.beta1 = 0.9f;
+    if (filled.beta2 == 0)
+        filled.beta2 = 0.999f;
+    if (filled.eps == 0)
+        filled.eps = 1e-8f;
+    return filled;
 }
 
 sl_status sli_optimizer_check(const sl_optimizer_options *options)
 {
-    sl_optimizer_options filled = *options;
-    fill_defaults(&filled);
+    sl_optimizer_options filled = sli_optimizer_filled(options);
     return check_filled(&filled);
 }
 
@@ -126,8 +127,7 @@ sl_status sli_optimizer_create_part(const sl_optimizer_options *options, sl_para
                                     int part, int parts, sl_optimizer **out)
 {
     *out = NULL;
-    sl_optimizer_options filled = *options;
-    fill_defaults(&filled);
+    sl_optimizer_options filled = sli_optimizer_filled(options);
     SL_TRY(sl_error_context(check_filled(&filled), "sl_optimizer_create: "));
     sl_optimizer *optimizer = calloc(1, sizeof *optimizer);
     int buckets = sl_parameter_set_bucket_count(set);

@@ -7,6 +7,9 @@
 /* Refuses what sl_optimizer_create refuses. */
 sl_status sli_optimizer_check(const sl_optimizer_options *options);
 
+/* `options` with AdamW's defaults in place of zeros. */
+sl_optimizer_options sli_optimizer_filled(const sl_optimizer_options *options);
+
 typedef struct sli_slice {
     int64_t start, count; /* elements of a bucket; the last slices may be short or empty */
 } sli_slice;

@@ -1,5 +1,6 @@
 /* The run as JSON lines. Every record is written whole and flushed, so that a run which dies leaves
  * all that it did. */
+#include "optim/optimizer.h"
 #include "sluice/train.h"
 
 #include <errno.h>
@@ -11,6 +12,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <unistr.h>
 
 struct sl_run_log {
     FILE *file;
@@ -74,6 +76,39 @@ static json_t *number(double value)
     return isfinite(value) ? json_real(value) : json_null();
 }
 
+/* As few digits as give the same float: 0.9, not the 0.89999997615814209 that it is as a double. */
+static json_t *number_of_float(float value)
+{
+    char digits[32];
+    int precision = 6;
+    do
+        snprintf(digits, sizeof digits, "%.*g", precision++, value);
+    while (precision <= 9 && strtof(digits, NULL) != value);
+    return number(strtod(digits, NULL));
+}
+
+/* JSON is UTF-8, names of files are any bytes: what is none becomes U+FFFD. NULL for NULL. */
+static json_t *text_value(const char *text)
+{
+    json_t *value = json_string(text);
+    if (value || !text)
+        return value;
+    size_t left = strlen(text), used = 0;
+    uint8_t *clean = malloc(3 * left + 1);
+    if (!clean)
+        return NULL;
+    for (const uint8_t *at = (const uint8_t *)text; left > 0;) {
+        ucs4_t character;
+        int length = u8_mbtouc(&character, at, left);
+        used += (size_t)u8_uctomb(clean + used, character, 4);
+        at += length;
+        left -= (size_t)length;
+    }
+    value = json_stringn((const char *)clean, used);
+    free(clean);
+    return value;
+}
+
 /* JSON's readers hold integers in 64 signed bits; a seed beyond them is written as a string. */
 static json_t *seed_value(uint64_t seed)
 {
@@ -87,7 +122,7 @@ static json_t *describe_model(const sl_model_options *model)
     return json_pack("{sI sI sI sI sI so ss ss sb}", "ntokens", (json_int_t)model->ntokens,
                      "emsize", (json_int_t)model->emsize, "nhid", (json_int_t)model->nhid,
                      "nlayers", (json_int_t)model->nlayers, "nhead", (json_int_t)model->nhead,
-                     "dropout", number(model->dropout), "mask",
+                     "dropout", number_of_float(model->dropout), "mask",
                      model->mask == SL_MASK_CAUSAL ? "causal" : "none", "activation",
                      model->activation == SL_ACTIVATION_RELU ? "relu" : "gelu", "pre_norm",
                      (int)model->pre_norm);
@@ -130,28 +165,29 @@ static sl_status empty(const sl_run_log *log)
 
 static json_t *describe_batches(const sl_train_options *options)
 {
-    return json_pack("{ss ss* sI sI sI sI sI si si ss ss so sb}", "data", options->data, "init",
-                     options->init, "batch_size", (json_int_t)options->batch_size,
-                     "eval_batch_size", (json_int_t)options->eval_batch_size, "bptt",
-                     (json_int_t)options->bptt, "max_batches", (json_int_t)options->max_batches,
-                     "eval_max_batches", (json_int_t)options->eval_max_batches, "epochs",
-                     options->epochs, "chunks", options->chunks, "checkpoint",
-                     sl_checkpoint_name(options->checkpoint), "schedule",
-                     sl_schedule_kind_name(options->schedule), "seed", seed_value(options->seed),
-                     "allow_nan", (int)options->allow_nan);
+    return json_pack("{so so* sI sI sI sI sI si si ss ss so sb}", "data", text_value(options->data),
+                     "init", text_value(options->init), "batch_size",
+                     (json_int_t)options->batch_size, "eval_batch_size",
+                     (json_int_t)options->eval_batch_size, "bptt", (json_int_t)options->bptt,
+                     "max_batches", (json_int_t)options->max_batches, "eval_max_batches",
+                     (json_int_t)options->eval_max_batches, "epochs", options->epochs, "chunks",
+                     options->chunks, "checkpoint", sl_checkpoint_name(options->checkpoint),
+                     "schedule", sl_schedule_kind_name(options->schedule), "seed",
+                     seed_value(options->seed), "allow_nan", (int)options->allow_nan);
 }
 
 static json_t *describe_updates(const sl_train_options *options)
 {
-    const sl_optimizer_options *optimizer = &options->optimizer;
+    sl_optimizer_options optimizer = sli_optimizer_filled(&options->optimizer);
     const sl_lr_schedule *lr = &options->lr;
     return json_pack("{ss sb so so sb so so so so so ss so si sI}", "optimizer",
-                     sl_optimizer_kind_name(optimizer->kind), "zero", (int)options->zero,
-                     "momentum", number(optimizer->momentum), "dampening",
-                     number(optimizer->dampening), "nesterov", (int)optimizer->nesterov, "beta1",
-                     number(optimizer->beta1), "beta2", number(optimizer->beta2), "eps",
-                     number(optimizer->eps), "weight_decay", number(optimizer->weight_decay),
-                     "clip", number(options->clip), "lr_schedule",
+                     sl_optimizer_kind_name(optimizer.kind), "zero", (int)options->zero, "momentum",
+                     number_of_float(optimizer.momentum), "dampening",
+                     number_of_float(optimizer.dampening), "nesterov", (int)optimizer.nesterov,
+                     "beta1", number_of_float(optimizer.beta1), "beta2",
+                     number_of_float(optimizer.beta2), "eps", number_of_float(optimizer.eps),
+                     "weight_decay", number_of_float(optimizer.weight_decay), "clip",
+                     number(options->clip), "lr_schedule",
                      lr->kind == SL_LR_STEP ? "step" : "cosine", "gamma", number(lr->gamma),
                      "step_epochs", lr->step_epochs, "warmup_steps", (json_int_t)lr->warmup_steps);
 }
@@ -263,11 +299,12 @@ static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
     }
     if (!saved && event->kind != SL_CHECKPOINT_FAILED)
         return SL_OK;
-    return write_record(log,
-                        json_pack("{ss sb sI ss so so ss*}", "record", "checkpoint", "saved",
-                                  (int)saved, "step", (json_int_t)event->step, "path", event->path,
-                                  "copy_ms", number(1e3 * event->copy_seconds), "write_ms",
-                                  number(1e3 * event->write_seconds), "reason", event->reason));
+    return write_record(log, json_pack("{ss sb sI so so so so*}", "record", "checkpoint", "saved",
+                                       (int)saved, "step", (json_int_t)event->step, "path",
+                                       text_value(event->path), "copy_ms",
+                                       number(1e3 * event->copy_seconds), "write_ms",
+                                       number(1e3 * event->write_seconds), "reason",
+                                       text_value(event->reason)));
 }
 
 sl_reporter sl_run_log_reporter(sl_run_log *log)

@@ -1,6 +1,7 @@
 #include "train/run_state.h"
 
 #include "io/checksum.h"
+#include "optim/optimizer.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -46,13 +47,9 @@ static json_t *describe_batches(const sl_train_options *options)
                      (json_int_t)options->eval_max_batches, "dp", options->replicas);
 }
 
-static double or_default(float value, double standard)
+static json_t *describe_optimizer(const sl_optimizer_options *given)
 {
-    return value != 0 ? (double)value : standard;
-}
-
-static json_t *describe_optimizer(const sl_optimizer_options *optimizer)
-{
+    sl_optimizer_options filled = sli_optimizer_filled(given), *optimizer = &filled;
     const char *name = sl_optimizer_kind_name(optimizer->kind);
     if (optimizer->kind == SL_OPTIMIZER_SGD)
         return json_pack("{ss sf sf sf sb}", "optimizer", name, "weight-decay",
@@ -60,9 +57,8 @@ static json_t *describe_optimizer(const sl_optimizer_options *optimizer)
                          "dampening", (double)optimizer->dampening, "nesterov",
                          (int)optimizer->nesterov);
     return json_pack("{ss sf s[f,f] sf}", "optimizer", name, "weight-decay",
-                     (double)optimizer->weight_decay, "betas", or_default(optimizer->beta1, 0.9f),
-                     or_default(optimizer->beta2, 0.999f), "eps",
-                     or_default(optimizer->eps, 1e-8f));
+                     (double)optimizer->weight_decay, "betas", (double)optimizer->beta1,
+                     (double)optimizer->beta2, "eps", (double)optimizer->eps);
 }
 
 /* More epochs are no other run, but for the cosine, which ends with the last. */

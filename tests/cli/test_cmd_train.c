@@ -177,6 +177,56 @@ static void any_seed_is_logged_as_it_is(void **state)
     check_text(text, "\"seed\":\"18446744073709551615\",");
 }
 
+static void run_log_has_the_numbers_that_are_used(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char text[4096];
+    const char *path = scratch_path(in, "log.jsonl");
+    program_succeed(&run,
+                    "train --data %s " TINY_SHORT " --optimizer adamw --lr 0.01 --log-json %s",
+                    in->directory, path);
+    text[read_file(path, text, sizeof text - 1)] = '\0';
+    assert_int_equal(remove(path), 0);
+    assert_true(number_after(text, "\"beta1\":") == 0.9);
+    assert_true(number_after(text, "\"beta2\":") == 0.999);
+    assert_true(number_after(text, "\"eps\":") == 1e-8);
+    assert_true(number_after(text, "\"dropout\":") == 0.2);
+}
+
+static void log_of_names_that_are_no_utf8_is_json(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char text[65536];
+    assert_int_equal(symlink(".", scratch_path(in, "d\xc3\xa9\xff")), 0);
+    program_succeed(&run,
+                    "train --data %s/d\xc3\xa9\xff " TINY_SHORT " --log-json %s/\xfflog.jsonl",
+                    in->directory, in->directory);
+    text[read_file(scratch_path(in, "\xfflog.jsonl"), text, sizeof text - 1)] = '\0';
+    check_text(text, "/d\xc3\xa9\xef\xbf\xbd\",");
+    json_t *record = json_loads(text, JSON_DISABLE_EOF_CHECK, NULL);
+    assert_non_null(record);
+    json_decref(record);
+}
+
+/* Or the log would take the closed stream's number, and the lines that are meant for it. */
+static void log_has_no_lines_of_a_closed_output(void **state)
+{
+    scratch *in = *state;
+    char command[1024], text[65536];
+    const char *path = scratch_path(in, "log.jsonl");
+    snprintf(command, sizeof command,
+             "exec '%s' train --data %s " TINY_SHORT " --log-json %s >&- 2>&- <&-",
+             getenv("SLUICE_PROGRAM"), in->directory, path);
+    assert_int_equal(WEXITSTATUS(system(command)), 1);
+    text[read_file(path, text, sizeof text - 1)] = '\0';
+    assert_int_equal(remove(path), 0);
+    check_text(text, "\n{\"record\":\"end\",");
+    check_without(text, "\n|");
+    check_without(text, "sluice: ");
+}
+
 static void refused_run_leaves_the_old_log(void **state)
 {
     scratch *in = *state;
@@ -244,7 +294,13 @@ static const refusal refusals[] = {
     {"--mask some", 2, "--mask must be causal or none, got \"some\"\n"},
     {"--checkpoint x", 2, "--checkpoint must be except_last, never or always, got \"x\"\n"},
     {"--optimizer x", 2, "--optimizer must be sgd or adamw, got \"x\"\n"},
-    {"--betas 0.9", 2, "--betas must be two numbers such as 0.9,0.999, got \"0.9\"\n"},
+    {"--betas 0.9", 2, "--betas must be two numbers above 0 and below 1, such as 0.9,0.999, got"},
+    {"--betas 0.9,0.99,0.5", 2, "--betas must be two numbers above 0"},
+    {"--optimizer adamw --betas 0,0.999", 2, "--betas must be two numbers above 0"},
+    {"--optimizer adamw --betas 0.9,1", 2, "below 1, such as 0.9,0.999, got \"0.9,1\"\n"},
+    {"--betas 0.9,x", 2, "--betas must be a number from 0, got \"x\"\n"},
+    {"--optimizer adamw --eps 0", 2, "--eps must be a number above 0, got \"0\"\n"},
+    {"--optimizer adamw --eps 1e-60", 2, "--eps must be a number above 0, got \"1e-60\"\n"},
     {"--nesterov", 1, "Nesterov momentum requires a momentum"},
     {"--log-interval 0", 2, "--log-interval must be a whole number from 1, got \"0\"\n"},
 };
@@ -374,6 +430,8 @@ static void loss_that_is_no_number_ends_the_run(void **state)
     program_start(&run, "train --data %s " TINY_SHORT " --quiet --lr 1e30 --clip 0 --allow-nan",
                   in->directory);
     assert_int_equal(run.status, 0);
+    check_text(run.out, "| test loss   nan | test ppl      nan\n");
+    check_without(run.out, "best possible");
 }
 
 static void full_disk_is_said_and_leaves_nothing(void **state)
@@ -410,6 +468,9 @@ int main(void)
         WITH_CORPUS(devices_beyond_the_cores_are_warned_of),
         WITH_CORPUS(run_log_is_json_lines),
         WITH_CORPUS(any_seed_is_logged_as_it_is),
+        WITH_CORPUS(run_log_has_the_numbers_that_are_used),
+        WITH_CORPUS(log_of_names_that_are_no_utf8_is_json),
+        WITH_CORPUS(log_has_no_lines_of_a_closed_output),
         WITH_CORPUS(refused_run_leaves_the_old_log),
         WITH_CORPUS(impossible_value_is_one_sentence_and_leaves_nothing),
         WITH_CORPUS(file_that_is_read_is_never_overwritten),
