@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { KEY_HOSTS = 0x100, KEY_MAX_RESTARTS, KEY_GRACE, KEY_LAUNCH_AGENT };
@@ -66,17 +67,27 @@ static void take_program(settings *to, struct argp_state *state)
             cli_refuse("mpirun cannot pass on an argument that is a single colon", NULL);
 }
 
+static void check_hosts(const char *path)
+{
+    char sentence[256];
+    struct stat what;
+    int error = access(path, R_OK) != 0 || stat(path, &what) != 0 ? errno : 0;
+    if (error == 0 && S_ISDIR(what.st_mode))
+        error = EISDIR;
+    if (error == 0)
+        return;
+    snprintf(sentence, sizeof sentence, "--hosts must name a file (%s)", strerror(error));
+    cli_refuse(sentence, path);
+}
+
 static void check(const settings *parsed)
 {
     if (!parsed->program)
         cli_refuse("launch needs a program to start", NULL);
     if (parsed->processes == 0)
         cli_refuse("launch needs -n N, the number of processes", NULL);
-    if (parsed->hosts && access(parsed->hosts, R_OK) != 0) {
-        char sentence[256];
-        snprintf(sentence, sizeof sentence, "--hosts must name a file (%s)", strerror(errno));
-        cli_refuse(sentence, parsed->hosts);
-    }
+    if (parsed->hosts)
+        check_hosts(parsed->hosts);
 }
 
 static error_t parse_option(int key, char *text, struct argp_state *state)

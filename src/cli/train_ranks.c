@@ -79,6 +79,17 @@ static sl_status fit_to_launch(const cli_run_options *from, const sl_launch_info
     return sl_train_options_check(out);
 }
 
+/* The names of torchrun alone, as after an export, start nobody. */
+static sl_status check_started(const sl_launch_info *launch, sl_group *group)
+{
+    if (sl_group_size(group) == launch->world_size)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "the environment is that of rank %d of %d, but MPI knows of %d: start the "
+                    "processes with sluice launch, mpirun or srun",
+                    launch->rank, launch->world_size, sl_group_size(group));
+}
+
 static sl_status train_process(const cli_run_options *from, const sl_launch_info *launch,
                                const cli_progress *display, const char *log_json,
                                sl_run_result *result)
@@ -89,7 +100,12 @@ static sl_status train_process(const cli_run_options *from, const sl_launch_info
     SL_TRY(fit_to_launch(from, launch, &options));
     SL_TRY(sl_group_create_mpi(NULL, &group));
     int rank = sl_group_rank(group);
-    sl_status status = reports_create(display, log_json, rank, 1, options.replicas, &of);
+    sl_status status = check_started(launch, group);
+    if (status != SL_OK) {
+        sl_group_destroy(&group);
+        return status;
+    }
+    status = reports_create(display, log_json, rank, 1, options.replicas, &of);
     if (status == SL_OK) {
         status = sl_train_run_rank(&options, group, launch->local_rank, of.reporters,
                                    of.reporter_count, result);

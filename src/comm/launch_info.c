@@ -46,12 +46,10 @@ static sl_status read_variable(const char *name, const char *beside, int *out)
 {
     const char *end, *text = variable(name);
     if (!text)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_launch_info_read: environment variable %s is set without %s", beside,
-                        name);
+        return sl_error(SL_ERR_INVALID, "environment variable %s is set without %s", beside, name);
     if (!read_number(text, &end, out) || *end)
         return sl_error(SL_ERR_INVALID,
-                        "sl_launch_info_read: environment variable %s: expected a whole number "
+                        "environment variable %s: expected a whole number "
                         "from 0, got \"%s\"",
                         name, text);
     return SL_OK;
@@ -61,9 +59,8 @@ static sl_status check_below(const char *name, int value, const char *limit_name
 {
     if (value < limit)
         return SL_OK;
-    return sl_error(SL_ERR_INVALID,
-                    "sl_launch_info_read: environment variable %s must be below %s, got %d and %d",
-                    name, limit_name, value, limit);
+    return sl_error(SL_ERR_INVALID, "environment variable %s must be below %s, got %d and %d", name,
+                    limit_name, value, limit);
 }
 
 static sl_status check_machine(const sl_launch_info *info, const family *names)
@@ -72,7 +69,7 @@ static sl_status check_machine(const sl_launch_info *info, const family *names)
                        info->local_world_size));
     if (info->local_world_size > info->world_size)
         return sl_error(SL_ERR_INVALID,
-                        "sl_launch_info_read: environment variable %s must be at most %s, got %d "
+                        "environment variable %s must be at most %s, got %d "
                         "and %d",
                         names->local_world_size, names->world_size, info->local_world_size,
                         info->world_size);
@@ -140,7 +137,7 @@ static sl_status read_slurm(sl_launch_info *info)
     const char *list = variable(slurm.local_world_size);
     if (!list || !tasks_of_node(list, node, &info->local_world_size))
         return sl_error(SL_ERR_INVALID,
-                        "sl_launch_info_read: environment variable %s: expected the tasks of each "
+                        "environment variable %s: expected the tasks of each "
                         "node up to SLURM_NODEID %d, such as 4,2(x3), got \"%s\"",
                         slurm.local_world_size, node, list ? list : "");
     return check_machine(info, &slurm);

@@ -310,6 +310,8 @@ static void bad_command_line_is_one_sentence(void **state)
         {"launch true", "launch needs -n N, the number of processes\n"},
         {"launch -n 0 true", "--nproc must be a whole number from 1 to 4096, got \"0\"\n"},
         {"launch --nproc two true", "--nproc must be a whole number from 1 to 4096, got \"two\"\n"},
+        {"launch -n 2 --hosts /tmp true",
+         "--hosts must name a file (Is a directory), got \"/tmp\"\n"},
         {"launch -n 2 --hosts /no/file true",
          "--hosts must name a file (No such file or directory), got \"/no/file\"\n"},
         {"launch -n 2 --max-restarts -1 true", "--max-restarts must be a whole number from 0"},

@@ -57,4 +57,10 @@ grep -qE '^sluice: rank [01]: the loss is nan in epoch 1, batch 2' "$scratch/err
     fail "the failing rank is not named"
 if processes 2 --save /nowhere/model; then fail "a place that is not there is accepted"; fi
 grep -q '^sluice: rank 0: /nowhere/model' "$scratch/err" || fail "the first rank's error is not told"
+# torchrun's names without a launcher.
+if RANK=0 WORLD_SIZE=2 "${train[@]}" >"$scratch/out" 2>"$scratch/err"; then
+    fail "an environment that nobody was started with is accepted"
+fi
+grep -q '^sluice: the environment is that of rank 0 of 2, but MPI knows of 1: start' "$scratch/err" ||
+    fail "an environment that nobody was started with is not explained"
 echo "passed"

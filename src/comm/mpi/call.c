@@ -66,7 +66,7 @@ static sl_status usable(const sli_call *call)
 {
     if (atomic_load_explicit(&call->state->session->unusable, memory_order_relaxed))
         return sl_error(SL_ERR_CANCELLED,
-                        "sl_group: an operation of another group failed amid a transfer, so this "
+                        "an operation of another group failed amid a transfer, so this "
                         "process cannot use MPI any more");
     return SL_OK;
 }

@@ -62,19 +62,17 @@ sl_status sli_transport_load(const sli_transport **out)
     char path[2 * PATH_MAX];
     if (!find_plugin(path, sizeof path))
         return sl_error(SL_ERR_UNSUPPORTED,
-                        "sl_group_create_mpi: this sluice was built without MPI: no %s beside the "
+                        "this sluice was built without MPI: no %s beside the "
                         "program or in %s/sluice",
                         plugin_name, SLI_INSTALLED_LIBRARY_FOLDER);
     /* Open MPI opens plugins of its own, which may look for MPI's symbols among the global ones. */
     void *plugin = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     if (!plugin)
-        return sl_error(SL_ERR_UNSUPPORTED, "sl_group_create_mpi: no MPI on this machine: %s",
-                        dlerror());
+        return sl_error(SL_ERR_UNSUPPORTED, "there is no MPI on this machine: %s", dlerror());
     sli_transport_entry entry;
     void *symbol = dlsym(plugin, SLI_TRANSPORT_SYMBOL);
     if (!symbol)
-        return sl_error(SL_ERR_UNSUPPORTED, "sl_group_create_mpi: %s is no plugin of sluice: %s",
-                        path, dlerror());
+        return sl_error(SL_ERR_UNSUPPORTED, "%s is no plugin of sluice: %s", path, dlerror());
     memcpy(&entry, &symbol, sizeof entry);
     *out = entry();
     return SL_OK;

@@ -132,8 +132,7 @@ sl_status sli_hub_listen(int *fd, sli_hub_address *out)
     if (*fd < 0 || getifaddrs(&interfaces) != 0 ||
         getrandom(out->token, sizeof out->token, 0) != sizeof out->token) {
         sl_status status =
-            sl_error(SL_ERR_IO, "sl_group_create_mpi: cannot listen for the other ranks: %s",
-                     strerror(errno));
+            sl_error(SL_ERR_IO, "cannot listen for the other ranks: %s", strerror(errno));
         if (*fd >= 0)
             close(*fd);
         *fd = -1;
@@ -203,7 +202,7 @@ sl_status sli_hub_call(const sli_hub_address *hub, int rank, sli_line *out)
         sli_line_close(out);
     }
     return sl_error(SL_ERR_IO,
-                    "sl_group_create_mpi: rank %d cannot reach rank 0 by TCP on any of its %d "
+                    "rank %d cannot reach rank 0 by TCP on any of its %d "
                     "addresses",
                     rank, hub->count);
 }

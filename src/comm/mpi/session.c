@@ -76,7 +76,7 @@ static sl_status start_mpi(sli_session *session)
         return SL_OK;
     if (!*text)
         session->mpi->describe(code, text, sizeof text);
-    return sl_error(SL_ERR_UNSUPPORTED, "sl_group_create_mpi: %s", text);
+    return sl_error(SL_ERR_UNSUPPORTED, "MPI does not start: %s", text);
 }
 
 static sl_status make_session(sli_session *session)
@@ -92,7 +92,7 @@ static sl_status make_session(sli_session *session)
     if (status == SL_OK && code != 0) {
         char text[256];
         session->mpi->describe(code, text, sizeof text);
-        status = sl_error(SL_ERR_IO, "sl_group_create_mpi: %s", text);
+        status = sl_error(SL_ERR_IO, "the ranks cannot find each other by MPI: %s", text);
     }
     if (status == SL_OK)
         status = sli_watch_create(&address, session->rank, session->size, &session->watch);
