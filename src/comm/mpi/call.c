@@ -1,6 +1,7 @@
 #include "comm/mpi/call.h"
 
 #include "core/clock.h"
+#include "core/huge_pages.h"
 
 #include <assert.h>
 #include <sched.h>
@@ -41,7 +42,7 @@ sl_status sli_call_scratch(const sli_call *call, size_t bytes, void **out)
     if (bytes > state->scratch_bytes) {
         free(state->scratch);
         state->scratch_bytes = 0;
-        state->scratch = malloc(bytes);
+        state->scratch = sli_huge_pages_alloc(bytes);
         if (!state->scratch)
             return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %zu bytes of messages", bytes);
         state->scratch_bytes = bytes;

@@ -180,15 +180,16 @@ static sl_status in_slices(reduction *run)
     return SL_OK;
 }
 
-/* Room for `buffers` of `bytes` each, and for the pointers to them. */
+/* Room for `buffers` of `bytes` each, and before them for the pointers to them, in whole cache
+ * lines. */
 static sl_status prepare(reduction *run, int messages, size_t buffers, size_t bytes)
 {
+    size_t pointer_bytes = ((size_t)run->size * sizeof *run->sources + 63) / 64 * 64;
     void *scratch;
     SL_TRY(sli_call_reserve(run->call, messages));
-    SL_TRY(sli_call_scratch(run->call, buffers * bytes + (size_t)run->size * sizeof(void *),
-                            &scratch));
+    SL_TRY(sli_call_scratch(run->call, pointer_bytes + buffers * bytes, &scratch));
     run->sources = scratch;
-    run->scratch = (char *)(run->sources + run->size);
+    run->scratch = (char *)scratch + pointer_bytes;
     return SL_OK;
 }
 

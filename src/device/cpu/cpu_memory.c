@@ -1,20 +1,19 @@
 /* Blocks come in size classes: multiples of 64 bytes up to 1 KiB, then eight classes for each power
  * of two. A request's class follows from its size alone, so a block needs no header and a released
  * one fits every later request of its class. Free blocks of a class form a list through their first
- * word. Blocks of 2 MiB and more are aligned to that and asked to be huge pages: a training step
- * touches them all, and small pages would cost one fault and one TLB entry for each 4 KiB.
+ * word. Large blocks are huge pages: a training step touches them all.
  *
  * Under AddressSanitizer nothing is cached, so that it sees every wrong access. */
 #include "device/cpu/cpu_memory.h"
 
+#include "core/huge_pages.h"
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/sysinfo.h>
 
 enum { SMALLEST = 64, FINE_LIMIT = 1024, STEPS = 8, CLASSES = FINE_LIMIT / SMALLEST + 48 * STEPS };
-static const size_t huge_page = (size_t)2 << 20;
 static const size_t largest = (size_t)1 << 58; /* FINE_LIMIT and 48 powers of two more */
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -89,14 +88,9 @@ static bool fits_the_machine(const sli_memory_cache *cache, size_t bytes)
 
 static void *system_take(sli_memory_cache *cache, size_t bytes)
 {
-    size_t alignment = bytes >= huge_page ? huge_page : SMALLEST;
-    void *block;
-    if (!fits_the_machine(cache, bytes))
+    void *block = fits_the_machine(cache, bytes) ? sli_huge_pages_alloc(bytes) : NULL;
+    if (!block)
         return NULL;
-    if (posix_memalign(&block, alignment, bytes) != 0)
-        return NULL;
-    if (bytes >= huge_page)
-        madvise(block, bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
     atomic_fetch_add(cache->reserved_bytes, bytes);
     return block;
 }
