@@ -56,13 +56,16 @@ typedef struct sl_train_options {
     const char *preset; /* the name it came from, for the log; NULL: none */
 
     const char *data;                          /* directory */
-    int64_t bptt, batch_size, eval_batch_size; /* batch_size: rows of each replica's batch */
+    int64_t bptt, batch_size, eval_batch_size; /* batch_size: rows of each share of a batch */
     int64_t max_batches, eval_max_batches;     /* per epoch and per evaluation; 0: all */
 
     sl_model_options model; /* ntokens comes from the data */
 
-    int replicas;        /* of the whole pipeline, each with its share of the training text; 0: as
+    int replicas;        /* of the whole pipeline, which divide a batch's rows among them; 0: as
                             many as `devices` has parts */
+    int shares;          /* that the training text is cut into (sl_batches_shares): a batch has
+                            batch_size rows of each. 0: as many as replicas, one for each, or, in a
+                            run that resumes, as its checkpoint's run has */
     int local_replicas;  /* of them, those on this host, which share `devices`; 0: all */
     bool zero;           /* the optimizer's state is sharded over replicas: see sluice/zero.h */
     int stages;          /* of each replica; 0: as many as `devices` names for it */
@@ -206,15 +209,21 @@ typedef struct sl_reporter {
  * allow_nan.
  *
  * Several replicas are threads of this process. Each trains on its share of the text
- * (sl_batches_share) with averaged gradients (sluice/ddp.h); evaluations are of the whole split,
- * the replicas sharing its blocks out, and give all of them the bits that one alone would get. The
- * first one saves. When one fails, all end with its error, "rank R: …".
+ * (sl_batches_share) with averaged gradients (sluice/ddp.h). Where there are more or fewer shares
+ * than replicas, a batch's rows, share after share, are divided as evenly as possible: a replica
+ * has a run of them, the first ones one row more, in micro-batches that are neither larger nor
+ * fewer than those of a share would be; gradients and losses are means over all rows, and equal to
+ * rounding whatever the replicas. Evaluations are of the whole split, the replicas sharing its
+ * blocks out, and give all of them the bits that one alone would get. The first one saves. When one
+ * fails, all end with its error, "rank R: …".
  *
  * A run that resumes goes on bit for bit as it would have without the interruption, dropout and the
  * best parameters included; `finished` and the test see no difference. The pipeline may be cut
- * differently: stages, balance, devices, schedule, zero. Options that decide numbers must be those
- * of the checkpoint: SL_ERR_INVALID names each one that is not. Checkpoints are written by a thread
- * of their own from a copy; a save that comes due while it is writing waits for it. */
+ * differently: stages, balance, devices, schedule, zero. With other replicas than the checkpoint's
+ * run had, it keeps that run's shares, and goes on equal to rounding. Options that decide numbers
+ * must be those of the checkpoint: SL_ERR_INVALID names each one that is not. Checkpoints are
+ * written by a thread of their own from a copy; a save that comes due while it is writing waits for
+ * it. */
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result);
 

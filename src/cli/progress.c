@@ -156,9 +156,9 @@ static void say_model(const cli_progress *progress, const sl_run_info *info)
         model->emsize, model->nhid, model->nlayers, model->nhead, model->dropout,
         model->mask == SL_MASK_CAUSAL ? "causal" : "none");
     say(progress, "Total parameters in model: %s\n", cli_with_commas(info->total_parameters, text));
-    if (info->replicas > 1)
-        say(progress, "Data parallelism: %d replicas, batches of %d x %" PRId64 " columns%s\n",
-            info->replicas, info->replicas, options->batch_size,
+    if (info->replicas > 1 || options->shares > 1)
+        say(progress, "Data parallelism: %d replica%s, batches of %d x %" PRId64 " columns%s\n",
+            info->replicas, plural(info->replicas), options->shares, options->batch_size,
             options->zero ? ", optimizer state sharded" : "");
     say(progress, "Pipeline: %d stage%s, %d chunk%s, checkpoint %s, schedule %s\n",
         sl_pipe_stages(info->pipe), plural(sl_pipe_stages(info->pipe)), options->chunks,

@@ -1,5 +1,6 @@
 #include "train/layout.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,26 @@ int sli_layout_local_replicas(const sl_train_options *options)
     return options->local_replicas > 0 ? options->local_replicas : sli_layout_replicas(options);
 }
 
+int sli_layout_shares(const sl_train_options *options)
+{
+    return options->shares > 0 ? options->shares : sli_layout_replicas(options);
+}
+
+sli_rows sli_layout_rows(const sl_train_options *options, int replica)
+{
+    int64_t rows = sli_layout_shares(options) * options->batch_size;
+    int64_t each = rows / sli_layout_replicas(options), rest = rows % sli_layout_replicas(options);
+    return (sli_rows){.first = replica * each + (replica < rest ? replica : rest),
+                      .count = each + (replica < rest)};
+}
+
+int sli_layout_chunks(const sl_train_options *options, int64_t rows)
+{
+    int64_t size = (options->batch_size + options->chunks - 1) / options->chunks;
+    int64_t wanted = (rows + size - 1) / size;
+    return wanted > options->chunks ? (int)wanted : options->chunks;
+}
+
 /* How many devices are named up to the end of the part, or of the list. */
 static int count_devices(const char *part)
 {
@@ -54,6 +75,20 @@ int sli_layout_stages(const sl_train_options *options)
 
 /* ---- Checking --------------------------------------------------------------------------- */
 
+static sl_status check_shares(const sl_train_options *options)
+{
+    int replicas = sli_layout_replicas(options), shares = options->shares;
+    if (shares < 0 || shares > SL_MAX_REPLICAS)
+        return sl_error(SL_ERR_INVALID, "the number of shares must be from 1 to %d, got %d",
+                        SL_MAX_REPLICAS, shares);
+    if (shares > 0 && replicas > shares * options->batch_size)
+        return sl_error(SL_ERR_INVALID,
+                        "%d replicas are too many: a batch has %" PRId64
+                        " rows, %d times the batch size, and each replica needs one",
+                        replicas, shares * options->batch_size, shares);
+    return SL_OK;
+}
+
 static sl_status check_numbers(const sl_train_options *options)
 {
     int replicas = options->replicas, local = options->local_replicas;
@@ -65,7 +100,7 @@ static sl_status check_numbers(const sl_train_options *options)
                         "the number of replicas on a host must be from 1 to their number, %d, "
                         "got %d",
                         sli_layout_replicas(options), local);
-    return SL_OK;
+    return check_shares(options);
 }
 
 static const char *plural(int count)

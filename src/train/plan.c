@@ -63,13 +63,12 @@ static sl_status plan_saved(const sl_module *model, const sl_stage_plan *stage, 
     return SL_OK;
 }
 
-/* A stage's peak: what its modules save for each micro-batch whose activations the table holds at
- * once, the inputs of the others that are under way, the output that is being made, and, where the
- * next stage is the faster one, gradients that wait. */
-static sl_status plan_activations(const sl_train_options *options, const sl_module *model,
-                                  const sl_schedule *schedule, sl_plan *out)
+/* A stage's peak with micro-batches of `rows` rows: what its modules save for each micro-batch
+ * whose activations the table holds at once, the inputs of the others that are under way, the
+ * output that is being made, and, where the next stage is the faster one, gradients that wait. */
+static sl_status plan_activations(const sl_train_options *options, int64_t rows,
+                                  const sl_module *model, const sl_schedule *schedule, sl_plan *out)
 {
-    int64_t rows = (options->batch_size + options->chunks - 1) / options->chunks;
     sl_shape shape = sl_shape_2d(rows, options->bptt);
     int64_t input = 0; /* the first stage's, token ids, are the caller's */
     for (int s = 0; s < out->stages; s++) {
@@ -129,10 +128,12 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
                         sli_layout_local_replicas(options));
     SL_TRY(plan_stages(options, model, out));
     SL_TRY(name_devices(options, replica, out));
-    int micros = sl_micro_batches(options->batch_size, options->chunks, NULL);
+    int64_t rows = sli_layout_rows(options, 0).count; /* no replica has more */
+    int micros = sl_micro_batches(rows, sli_layout_chunks(options, rows), NULL);
     SL_TRY(
         sl_schedule_create(options->schedule, out->stages, micros, options->checkpoint, &schedule));
-    sl_status status = plan_activations(options, model, schedule, out);
+    sl_status status =
+        plan_activations(options, (rows + micros - 1) / micros, model, schedule, out);
     sl_schedule_destroy(&schedule);
     return status;
 }

@@ -1,27 +1,56 @@
 /* Runs as ranks: replicas are threads of this process, or this process is one of them. */
 #include "train/binding.h"
 #include "train/layout.h"
+#include "train/resume.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
 
 /* What the ranks of this process are given. */
 typedef struct job {
-    const sli_shared *shared;
+    sli_shared shared;
+    sli_resume from; /* the first replica's */
     const sl_reporter *reporters;
     int reporter_count;
     sl_run_result *result; /* the first replica's */
 } job;
 
+/* The first replica finds the checkpoint to go on from, which says how the text is cut. `group`:
+ * the ranks that are processes; NULL: all are in this one. Cleared by job_clear, also after an
+ * error. */
+static sl_status job_create(const sl_train_options *options, const sli_place *place,
+                            sl_group *group, job *of)
+{
+    const sl_save_options *checkpoints = &options->checkpoints;
+    const sli_reports reports = {of->reporters, of->reporter_count, 0};
+    int shares = sli_layout_shares(options);
+    SL_TRY(sli_shared_create(options, place, &of->shared));
+    if (!group || sl_group_rank(group) == 0)
+        SL_TRY(sli_resume_open(checkpoints, &reports, &of->from));
+    if (of->from.reader && options->shares == 0)
+        SL_TRY(sli_resume_shares(&of->from, &shares));
+    if (group && checkpoints->resume)
+        SL_TRY(sl_group_broadcast(group, &shares, 1, SL_I32, 0, NULL));
+    SL_TRY(sli_shared_cut(&of->shared, shares));
+    return sli_resume_check(&of->from, &of->shared, &reports);
+}
+
+static void job_clear(job *of)
+{
+    sli_resume_clear(&of->from);
+    sli_shared_clear(&of->shared);
+}
+
 /* The replica whose devices start at `first` of the process's. */
 static sl_status train_on(const job *of, sl_group *group, int first, sl_run_result *result)
 {
     sl_device *devices[SL_MAX_STAGES];
-    for (int s = 0; s < of->shared->options.stages; s++)
-        devices[s] = sl_device_list_get(of->shared->devices, first + s);
-    const sli_reports reports = {of->reporters, of->reporter_count,
-                                 group ? sl_group_rank(group) : 0};
-    return sli_train_replica(of->shared, group, devices, &reports, result);
+    int rank = group ? sl_group_rank(group) : 0;
+    for (int s = 0; s < of->shared.options.stages; s++)
+        devices[s] = sl_device_list_get(of->shared.devices, first + s);
+    const sli_reports reports = {of->reporters, of->reporter_count, rank};
+    return sli_train_replica(&of->shared, group, devices, rank == 0 ? of->from.reader : NULL,
+                             &reports, result);
 }
 
 static sl_status run_thread(sl_group *group, void *arg)
@@ -29,7 +58,7 @@ static sl_status run_thread(sl_group *group, void *arg)
     const job *of = arg;
     sl_run_result result = {0};
     int rank = sl_group_rank(group);
-    SL_TRY(train_on(of, group, rank * of->shared->options.stages, &result));
+    SL_TRY(train_on(of, group, rank * of->shared.options.stages, &result));
     if (rank == 0)
         *of->result = result;
     return SL_OK;
@@ -40,13 +69,13 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
 {
     sl_train_options here = *options;
     here.local_replicas = 0;
-    sli_shared shared;
     int replicas = sli_layout_replicas(&here);
-    SL_TRY(sli_shared_create(&here, &(sli_place){.count = replicas}, &shared));
-    job of = {&shared, reporters, reporter_count, result};
-    sl_status status =
-        replicas == 1 ? train_on(&of, NULL, 0, result) : sl_spawn(run_thread, &of, replicas, NULL);
-    sli_shared_clear(&shared);
+    job of = {.reporters = reporters, .reporter_count = reporter_count, .result = result};
+    sl_status status = job_create(&here, &(sli_place){.count = replicas}, NULL, &of);
+    if (status == SL_OK)
+        status = replicas == 1 ? train_on(&of, NULL, 0, result)
+                               : sl_spawn(run_thread, &of, replicas, NULL);
+    job_clear(&of);
     return status;
 }
 
@@ -80,18 +109,16 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
                             const sl_reporter *reporters, int reporter_count, sl_run_result *result)
 {
     sl_train_options here = *options;
-    sli_shared shared = {0};
+    job of = {.reporters = reporters, .reporter_count = reporter_count, .result = result};
     sli_place place = {.first = local_replica, .count = 1};
     here.replicas = here.replicas ? here.replicas : sl_group_size(group);
     sl_status status = check_rank(&here, group, local_replica);
     if (status == SL_OK)
         status = sli_binding_find(group, &place.bound);
     if (status == SL_OK)
-        status = sli_shared_create(&here, &place, &shared);
-    if (status == SL_OK) {
-        job of = {&shared, reporters, reporter_count, result};
+        status = job_create(&here, &place, group, &of);
+    if (status == SL_OK)
         status = train_on(&of, sl_group_size(group) > 1 ? group : NULL, 0, result);
-    }
-    sli_shared_clear(&shared);
+    job_clear(&of);
     return status == SL_OK ? SL_OK : end_group(group, status);
 }

@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* ---- Which one -------------------------------------------------------------------------- */
@@ -53,64 +54,64 @@ static sl_status try_one(const sli_reports *reports, const char *path, sl_checkp
 }
 
 static sl_status find_newest(const sl_save_options *options, const sli_reports *reports,
-                             char **path, sl_checkpoint_reader **out)
+                             sli_resume *out)
 {
     int64_t *steps;
     size_t count;
     SL_TRY(sli_save_directory_list(options->resume, &steps, &count));
     sl_status status = SL_OK;
-    for (size_t i = 0; i < count && status == SL_OK && !*out; i++) {
-        free(*path);
-        status = sli_save_directory_step(options->resume, steps[i], path);
+    for (size_t i = 0; i < count && status == SL_OK && !out->reader; i++) {
+        free(out->path);
+        status = sli_save_directory_step(options->resume, steps[i], &out->path);
         if (status == SL_OK)
-            status = try_one(reports, *path, out);
+            status = try_one(reports, out->path, &out->reader);
     }
     free(steps);
-    if (status == SL_OK && !*out && !options->resume_if_any)
+    if (status == SL_OK && !out->reader && !options->resume_if_any)
         status = sl_error(SL_ERR_NOT_FOUND, "%s: there is no whole checkpoint to resume from",
                           options->resume);
     return status;
 }
 
-static sl_status open_named(const sl_save_options *options, const sli_reports *reports, char **path,
-                            sl_checkpoint_reader **out)
+sl_status sli_resume_open(const sl_save_options *options, const sli_reports *reports,
+                          sli_resume *out)
 {
     bool single = false;
-    SL_TRY(is_checkpoint(options->resume, &single));
-    if (!single)
-        return find_newest(options, reports, path, out);
-    if (asprintf(path, "%s", options->resume) < 0) {
-        *path = NULL;
-        return sl_error(SL_ERR_MEMORY, "no memory for a path");
-    }
-    return sl_checkpoint_open(*path, out);
-}
-
-static sl_status check_run(const sli_shared *shared, const sli_reports *reports, const char *path,
-                           const sl_checkpoint_reader *reader)
-{
-    sli_position position;
-    const char *state = sl_checkpoint_state(reader);
-    SL_TRY(sl_error_context(sli_run_state_check(state, shared), "%s: ", path));
-    SL_TRY(sli_run_state_position(state, &position));
-    return report(reports, SL_CHECKPOINT_RESUMED, path, position.steps, NULL);
-}
-
-sl_status sli_resume_open(const sli_shared *shared, const sli_reports *reports,
-                          sl_checkpoint_reader **out)
-{
-    const sl_save_options *options = &shared->options.checkpoints;
-    char *path = NULL;
-    *out = NULL;
+    *out = (sli_resume){0};
     if (!options->resume)
         return SL_OK;
-    sl_status status = open_named(options, reports, &path, out);
-    if (status == SL_OK && *out)
-        status = check_run(shared, reports, path, *out);
-    if (status != SL_OK)
-        sl_checkpoint_close(out);
-    free(path);
-    return status;
+    SL_TRY(is_checkpoint(options->resume, &single));
+    if (!single)
+        return find_newest(options, reports, out);
+    out->path = strdup(options->resume);
+    if (!out->path)
+        return sl_error(SL_ERR_MEMORY, "no memory for a path");
+    return sl_checkpoint_open(out->path, &out->reader);
+}
+
+void sli_resume_clear(sli_resume *from)
+{
+    sl_checkpoint_close(&from->reader);
+    free(from->path);
+    *from = (sli_resume){0};
+}
+
+sl_status sli_resume_shares(const sli_resume *from, int *shares)
+{
+    return sl_error_context(sli_run_state_shares(sl_checkpoint_state(from->reader), shares),
+                            "%s: ", from->path);
+}
+
+sl_status sli_resume_check(const sli_resume *from, const sli_shared *shared,
+                           const sli_reports *reports)
+{
+    sli_position position;
+    if (!from->reader)
+        return SL_OK;
+    const char *state = sl_checkpoint_state(from->reader);
+    SL_TRY(sl_error_context(sli_run_state_check(state, shared), "%s: ", from->path));
+    SL_TRY(sli_run_state_position(state, &position));
+    return report(reports, SL_CHECKPOINT_RESUMED, from->path, position.steps, NULL);
 }
 
 /* ---- Tensors ---------------------------------------------------------------------------- */

@@ -10,11 +10,25 @@
 #include "train/shared.h"
 #include "train/update.h"
 
+/* A checkpoint that a run goes on from; without a reader: none. */
+typedef struct sli_resume {
+    sl_checkpoint_reader *reader;
+    char *path;
+} sli_resume;
+
 /* Opens the checkpoint that the options name: that one, or the newest whole one of a directory,
- * reporting those that were skipped. *out is NULL where there is none and none is needed. Errors:
- * SL_ERR_INVALID for other options than its own. */
-sl_status sli_resume_open(const sli_shared *shared, const sli_reports *reports,
-                          sl_checkpoint_reader **out);
+ * reporting those that were skipped. There is none where none is needed. Cleared by
+ * sli_resume_clear, also after an error. */
+sl_status sli_resume_open(const sl_save_options *options, const sli_reports *reports,
+                          sli_resume *out);
+void sli_resume_clear(sli_resume *from);
+
+/* Into how many shares its run's text is cut. There must be a checkpoint. */
+sl_status sli_resume_shares(const sli_resume *from, int *shares);
+
+/* Reports that the run goes on from it. Errors: SL_ERR_INVALID for other options than its own. */
+sl_status sli_resume_check(const sli_resume *from, const sli_shared *shared,
+                           const sli_reports *reports);
 
 /* The model's tensors, into a pipe of any partition. */
 sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe);

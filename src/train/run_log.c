@@ -165,15 +165,16 @@ static sl_status empty(const sl_run_log *log)
 
 static json_t *describe_batches(const sl_train_options *options)
 {
-    return json_pack("{so so* sI sI sI sI sI si si ss ss so sb}", "data", text_value(options->data),
-                     "init", text_value(options->init), "batch_size",
-                     (json_int_t)options->batch_size, "eval_batch_size",
-                     (json_int_t)options->eval_batch_size, "bptt", (json_int_t)options->bptt,
-                     "max_batches", (json_int_t)options->max_batches, "eval_max_batches",
-                     (json_int_t)options->eval_max_batches, "epochs", options->epochs, "chunks",
-                     options->chunks, "checkpoint", sl_checkpoint_name(options->checkpoint),
-                     "schedule", sl_schedule_kind_name(options->schedule), "seed",
-                     seed_value(options->seed), "allow_nan", (int)options->allow_nan);
+    return json_pack("{so so* si sI sI sI sI sI si si ss ss so sb}", "data",
+                     text_value(options->data), "init", text_value(options->init), "shares",
+                     options->shares, "batch_size", (json_int_t)options->batch_size,
+                     "eval_batch_size", (json_int_t)options->eval_batch_size, "bptt",
+                     (json_int_t)options->bptt, "max_batches", (json_int_t)options->max_batches,
+                     "eval_max_batches", (json_int_t)options->eval_max_batches, "epochs",
+                     options->epochs, "chunks", options->chunks, "checkpoint",
+                     sl_checkpoint_name(options->checkpoint), "schedule",
+                     sl_schedule_kind_name(options->schedule), "seed", seed_value(options->seed),
+                     "allow_nan", (int)options->allow_nan);
 }
 
 static json_t *describe_updates(const sl_train_options *options)

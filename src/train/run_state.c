@@ -44,7 +44,7 @@ static json_t *describe_batches(const sl_train_options *options)
                      (json_int_t)options->batch_size, "eval-batch-size",
                      (json_int_t)options->eval_batch_size, "max-batches",
                      (json_int_t)options->max_batches, "eval-max-batches",
-                     (json_int_t)options->eval_max_batches, "dp", options->replicas);
+                     (json_int_t)options->eval_max_batches, "dp", options->shares);
 }
 
 static json_t *describe_optimizer(const sl_optimizer_options *given)
@@ -174,6 +174,32 @@ sl_status sli_run_state_position(const char *text, sli_position *out)
     *out = (sli_position){0};
     SL_TRY(parse(text, &json));
     sl_status status = read_position(json, out);
+    json_decref(json);
+    return status;
+}
+
+/* Under the name of the option that a run's shares come from: its replicas when it began. */
+static sl_status read_shares(const json_t *json, int *out)
+{
+    const json_t *value = json_object_get(json_object_get(json, "options"), "dp");
+    if (!json_is_integer(value) || json_integer_value(value) < 1 ||
+        json_integer_value(value) > SL_MAX_REPLICAS)
+        return sl_error(SL_ERR_FORMAT,
+                        "\"dp\" of the run's options must be a whole number from 1 to %d",
+                        SL_MAX_REPLICAS);
+    *out = (int)json_integer_value(value);
+    return SL_OK;
+}
+
+sl_status sli_run_state_shares(const char *text, int *out)
+{
+    json_t *json;
+    sli_position position;
+    *out = 0;
+    SL_TRY(parse(text, &json));
+    sl_status status = read_position(json, &position); /* what has none is no run's */
+    if (status == SL_OK)
+        status = read_shares(json, out);
     json_decref(json);
     return status;
 }

@@ -18,6 +18,9 @@ sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,
 /* How far the run had come. Errors: SL_ERR_FORMAT. */
 sl_status sli_run_state_position(const char *text, sli_position *out);
 
+/* Into how many shares its text was cut. Errors: SL_ERR_FORMAT. */
+sl_status sli_run_state_shares(const char *text, int *out);
+
 /* Refuses to continue with other options than the checkpoint's, naming each that differs, and a
  * position that these options cannot have. */
 sl_status sli_run_state_check(const char *text, const sli_shared *shared);

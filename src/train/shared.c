@@ -24,19 +24,17 @@ static sl_status cut_splits(sli_shared *shared)
                                         options->eval_batch_size};
     for (int split = 0; split < SL_SPLITS; split++) {
         const sl_tokens *tokens = sl_corpus_tokens(shared->corpus, (sl_split)split);
-        int shares = split == SL_SPLIT_TRAIN ? sli_layout_replicas(options) : 1;
-        sl_batches cut, share;
+        bool is_training = split == SL_SPLIT_TRAIN;
+        sl_batches cut;
         sl_status status =
             sl_batchify(tokens->ids, tokens->count, columns[split], options->bptt, &cut);
-        if (status == SL_OK)
-            status = sl_batches_share(&cut, 0, shares, &share);
+        if (status == SL_OK && is_training)
+            status = sl_batches_shares(&cut, options->shares, &cut);
         if (status != SL_OK)
             return sl_error_context(status,
                                     "%s: ", sl_corpus_path(shared->corpus, (sl_split)split));
-        if (split != SL_SPLIT_TRAIN)
-            continue;
-        shared->batches = cut;
-        shared->batches_per_epoch = sl_batches_count(&share);
+        if (is_training)
+            shared->batches = cut;
     }
     return SL_OK;
 }
@@ -44,9 +42,6 @@ static sl_status cut_splits(sli_shared *shared)
 static void complete_options(sli_shared *shared)
 {
     sl_train_options *options = &shared->options;
-    if (options->max_batches > 0 && shared->batches_per_epoch > options->max_batches)
-        shared->batches_per_epoch = options->max_batches;
-    options->lr.total_steps = shared->batches_per_epoch * options->epochs;
     options->model.ntokens = sl_vocab_size(sl_corpus_vocab(shared->corpus));
     options->stages = sli_layout_stages(options);
     options->replicas = sli_layout_replicas(options);
@@ -71,8 +66,6 @@ sl_status sli_shared_create(const sl_train_options *options, const sli_place *pl
     sl_status status = sl_train_options_check(options);
     if (status == SL_OK)
         status = read_corpus(out);
-    if (status == SL_OK)
-        status = cut_splits(out);
     if (status == SL_OK) {
         complete_options(out);
         status = create_devices(out, place);
@@ -80,6 +73,19 @@ sl_status sli_shared_create(const sl_train_options *options, const sli_place *pl
     if (status != SL_OK)
         sli_shared_clear(out);
     return status;
+}
+
+sl_status sli_shared_cut(sli_shared *shared, int shares)
+{
+    sl_train_options *options = &shared->options;
+    options->shares = shares;
+    SL_TRY(sli_layout_check(options));
+    SL_TRY(cut_splits(shared));
+    shared->batches_per_epoch = sl_batches_count(&shared->batches);
+    if (options->max_batches > 0 && shared->batches_per_epoch > options->max_batches)
+        shared->batches_per_epoch = options->max_batches;
+    options->lr.total_steps = shared->batches_per_epoch * options->epochs;
+    return SL_OK;
 }
 
 void sli_shared_clear(sli_shared *shared)

@@ -8,7 +8,7 @@ typedef struct sli_shared {
     sl_train_options options; /* completed by what the data say */
     sl_vocab *vocab;          /* that the initial weights were saved with, if any */
     sl_corpus *corpus;
-    sl_batches batches; /* the training text, of all replicas */
+    sl_batches batches; /* the training text, all shares side by side */
     int64_t batches_per_epoch;
     sl_device_list *devices; /* [replicas of the process * stages] */
     bool oversubscribed;
@@ -20,10 +20,13 @@ typedef struct sli_place {
     bool bound; /* this process has cores that the other replicas have not */
 } sli_place;
 
-/* Checks the options, reads the text and creates the devices of the replicas in this process.
- * Cleared by sli_shared_clear, also after an error. */
+/* Checks the options, reads the text and creates the devices of the replicas in this process; the
+ * text is not cut yet. Cleared by sli_shared_clear, also after an error. */
 sl_status sli_shared_create(const sl_train_options *options, const sli_place *place,
                             sli_shared *out);
+/* Cuts the text, the training's into `shares` shares: what options and text then say is complete.
+ */
+sl_status sli_shared_cut(sli_shared *shared, int shares);
 void sli_shared_clear(sli_shared *shared);
 
 #endif

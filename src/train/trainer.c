@@ -5,7 +5,7 @@
  *       validate           on the whole split; a real copy of the parameters if it was the best
  *   test                   with the best parameters
  *
- * Every replica runs it, on its own share of the training text. They meet where gradients are
+ * Every replica runs it, on its own rows of each batch. They meet where gradients are
  * averaged, where losses are, and in evaluations; everything else follows from the same numbers on
  * each of them. */
 #include "train/trainer.h"
@@ -14,6 +14,7 @@
 #include "train/checkpoints.h"
 #include "train/evaluate.h"
 #include "train/feed.h"
+#include "train/layout.h"
 #include "train/resume.h"
 #include "train/session.h"
 #include "train/weights.h"
@@ -27,7 +28,9 @@ typedef struct run {
     const sli_reports *reports;
     sli_session session;
     sli_peers peers;
-    sl_batches batches; /* this replica's */
+    sl_batches batches; /* this replica's rows */
+    int64_t first_row;
+    double weight; /* of its mean in the mean over all rows */
     sli_feed feed;
     sli_update *update;
     sli_best *best;
@@ -54,17 +57,29 @@ static sl_status check_save(const run *r)
     return sli_weights_check_save(r->session.pipe, r->options->save);
 }
 
-/* `from`: the checkpoint to resume from, the first replica's; or NULL. */
-static sl_status set_up_from(run *r, sl_group *group, sl_device *const *devices,
-                             const sl_checkpoint_reader *from)
+/* The replica's part of every batch. */
+static sl_status take_rows(run *r, const sli_rows *rows)
 {
-    const sl_train_options *options = r->options;
+    const sl_batches *all = &r->shared->batches;
+    r->first_row = rows->first;
+    r->weight = (double)(rows->count * r->info.replicas) / (double)all->columns;
+    return sl_batches_columns(all, rows->first, rows->count, &r->batches);
+}
+
+static sl_status set_up(run *r, sl_group *group, sl_device *const *devices,
+                        const sl_checkpoint_reader *from)
+{
+    sl_train_options own = *r->options;
+    const sl_train_options *options = &own;
+    sli_rows rows = sli_layout_rows(options, r->info.replica);
+    own.chunks = sli_layout_chunks(options, rows.count);
+    r->peers.group = group; /* to be told of an error */
     SL_TRY(sli_session_create(options, devices, is_first(r) && !from, &r->session));
     if (from)
         SL_TRY(sli_resume_model(from, r->session.pipe));
     SL_TRY(check_save(r));
     SL_TRY(sli_peers_create(group, r->session.pipe, &r->peers));
-    SL_TRY(sl_batches_share(&r->shared->batches, r->info.replica, r->info.replicas, &r->batches));
+    SL_TRY(take_rows(r, &rows));
     SL_TRY(sli_feed_create(r->session.pipe, &r->batches, &r->feed));
     SL_TRY(sli_update_create(r->session.pipe, &options->optimizer,
                              options->zero ? r->peers.ddp : NULL, &r->update));
@@ -82,17 +97,6 @@ static sl_status set_up_from(run *r, sl_group *group, sl_device *const *devices,
                                                          .best = r->best,
                                                          .position = &r->at},
                                   &r->checkpoints);
-}
-
-static sl_status set_up(run *r, sl_group *group, sl_device *const *devices)
-{
-    sl_checkpoint_reader *from = NULL;
-    r->peers.group = group; /* to be told of an error */
-    sl_status status = is_first(r) ? sli_resume_open(r->shared, r->reports, &from) : SL_OK;
-    if (status == SL_OK)
-        status = set_up_from(r, group, devices, from);
-    sl_checkpoint_close(&from);
-    return status;
 }
 
 static void clean_up(run *r)
@@ -124,7 +128,7 @@ static sl_status check_finite(const run *r, const char *what, double value,
 static sl_status check_losses(const run *r, sl_step_info *step)
 {
     SL_TRY(check_finite(r, "loss", step->replica_loss, step));
-    step->loss = step->replica_loss;
+    step->loss = step->replica_loss * r->weight;
     return sli_peers_mean(&r->peers, &step->loss);
 }
 
@@ -145,8 +149,7 @@ static sl_status train_block(run *r)
         .batch = block + 1,
         .batches_per_epoch = r->info.batches_per_epoch,
         .step = r->at.steps + 1,
-        .tokens =
-            r->info.replicas * r->batches.columns * sl_batches_block_length(&r->batches, block),
+        .tokens = r->shared->batches.columns * sl_batches_block_length(&r->batches, block),
         .lr = sl_lr_at(&r->options->lr, r->at.steps, epoch),
     };
     SL_TRY(sli_feed_load(&r->feed, block));
@@ -154,7 +157,8 @@ static sl_status train_block(run *r)
     const sl_pipe_batch batch = {.input = r->feed.input,
                                  .targets = r->feed.targets,
                                  .step = (uint64_t)r->at.steps,
-                                 .first_sample = r->info.replica * r->batches.columns};
+                                 .first_sample = r->first_row,
+                                 .weight = r->weight};
     SL_TRY(sli_peers_train(&r->peers, &batch, &step.replica_loss));
     SL_TRY(check_losses(r, &step));
     SL_TRY(sli_update_norm(r->update, &step.grad_norm));
@@ -291,7 +295,8 @@ static sl_status train_all(run *r, sl_run_result *result)
 }
 
 sl_status sli_train_replica(const sli_shared *shared, sl_group *group, sl_device *const *devices,
-                            const sli_reports *reports, sl_run_result *result)
+                            const sl_checkpoint_reader *from, const sli_reports *reports,
+                            sl_run_result *result)
 {
     run r = {.shared = shared,
              .options = &shared->options,
@@ -303,7 +308,7 @@ sl_status sli_train_replica(const sli_shared *shared, sl_group *group, sl_device
                       .replicas = group ? sl_group_size(group) : 1,
                       .batches_per_epoch = shared->batches_per_epoch,
                       .oversubscribed = shared->oversubscribed}};
-    sl_status status = set_up(&r, group, devices);
+    sl_status status = set_up(&r, group, devices, from);
     if (status == SL_OK)
         status = train_all(&r, result);
     if (status != SL_OK)

@@ -116,6 +116,50 @@ static void state_is_sharded_over_several_replicas_only(void **state)
     check_ok(sl_train_options_check(&options));
 }
 
+static void rows_of_all_shares_are_divided_evenly(void **state)
+{
+    (void)state;
+    sl_train_options options = layout_of(1, 1, NULL);
+    options.batch_size = 5;
+    for (options.shares = 1; options.shares <= 4; options.shares++) {
+        int64_t rows = 5 * options.shares;
+        for (options.replicas = 1; options.replicas <= rows; options.replicas++) {
+            int64_t next = 0, most = sli_layout_rows(&options, 0).count;
+            check_ok(sl_train_options_check(&options));
+            for (int r = 0; r < options.replicas; r++) {
+                sli_rows own = sli_layout_rows(&options, r);
+                assert_int_equal(own.first, next);
+                assert_true(own.count == most || own.count == most - 1);
+                assert_true(own.count <= sli_layout_rows(&options, r > 0 ? r - 1 : 0).count);
+                next += own.count;
+            }
+            assert_int_equal(next, rows);
+        }
+        check_error(sl_train_options_check(&options), SL_ERR_INVALID, "replicas are too many");
+    }
+    options.shares = 0; /* one each */
+    options.replicas = 3;
+    assert_int_equal(sli_layout_rows(&options, 2).first, 10);
+    assert_int_equal(sli_layout_rows(&options, 2).count, 5);
+    options.shares = -1;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "of shares must be from 1 to");
+}
+
+/* A share of 7 rows in 3 chunks: micro-batches of 3, 3 and 1. */
+static void micro_batches_are_neither_larger_nor_fewer_than_a_shares(void **state)
+{
+    (void)state;
+    static const int64_t cases[][2] = {{1, 3}, {4, 3}, {7, 3}, {8, 3}, {9, 3}, {10, 4}, {21, 7}};
+    sl_train_options options = layout_of(1, 1, NULL);
+    options.batch_size = 7;
+    options.chunks = 3;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(sli_layout_chunks(&options, cases[i][0]), cases[i][1]);
+    options.chunks = 6; /* of 2, 2, 2 and 1 rows: the pipe has no use for more */
+    assert_int_equal(sli_layout_chunks(&options, 7), 6);
+    assert_int_equal(sli_layout_chunks(&options, 14), 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -123,6 +167,8 @@ int main(void)
         cmocka_unit_test(balance_says_the_stages_of_each_replica),
         cmocka_unit_test(what_does_not_go_together_is_refused),
         cmocka_unit_test(state_is_sharded_over_several_replicas_only),
+        cmocka_unit_test(rows_of_all_shares_are_divided_evenly),
+        cmocka_unit_test(micro_batches_are_neither_larger_nor_fewer_than_a_shares),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -166,6 +166,22 @@ static void planned_shards_are_those_that_a_run_takes(void **state)
         check_run(&options);
 }
 
+static void planned_bytes_of_several_shares_are_those_that_a_run_takes(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.model.emsize = WIDTH;
+    options.model.nhid = 64;
+    options.batch_size = ROWS * CHUNKS / 2;
+    options.chunks = CHUNKS / 2;
+    options.bptt = TIME;
+    options.max_batches = options.eval_max_batches = 2;
+    options.lr.lr = 1e-3;
+    options.stages = 2;
+    options.shares = 3;
+    options.replicas = 2;
+    check_run(&options);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -173,6 +189,8 @@ int main(void)
         cmocka_unit_test(devices_have_the_names_that_the_run_will_use),
         cmocka_unit_test(replicas_differ_in_their_devices_and_shard_what_zero_shards),
         cmocka_unit_test_setup_teardown(planned_shards_are_those_that_a_run_takes,
+                                        small_corpus_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(planned_bytes_of_several_shares_are_those_that_a_run_takes,
                                         small_corpus_create, scratch_remove),
         cmocka_unit_test_setup_teardown(planned_bytes_are_those_that_a_run_takes,
                                         small_corpus_create, scratch_remove),

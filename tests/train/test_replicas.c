@@ -153,9 +153,12 @@ static void replicas_equal_one_with_all_their_rows(void **state)
 /* Every replica's rows of a block, one replica after the other: [replicas * columns, T]. */
 static void gather_block(const sli_shared *shared, int64_t block, int32_t *inputs, int32_t *targets)
 {
-    for (int r = 0; r < shared->options.replicas; r++) {
-        sl_batches share;
-        check_ok(sl_batches_share(&shared->batches, r, shared->options.replicas, &share));
+    const sl_train_options *options = &shared->options;
+    const sl_tokens *tokens = sl_corpus_tokens(shared->corpus, SL_SPLIT_TRAIN);
+    sl_batches whole, share;
+    check_ok(sl_batchify(tokens->ids, tokens->count, options->batch_size, options->bptt, &whole));
+    for (int r = 0; r < options->replicas; r++) {
+        check_ok(sl_batches_share(&whole, r, options->replicas, &share));
         int64_t count = share.columns * sl_batches_block_length(&share, block);
         check_ok(sl_batches_block(&share, block, inputs + r * count, targets + r * count));
     }
@@ -199,6 +202,7 @@ static void dropout_follows_the_global_sample(void **state)
     sli_session session;
     sli_update *update;
     check_ok(sli_shared_create(&options, &(sli_place){.count = 1}, &shared));
+    check_ok(sli_shared_cut(&shared, options.replicas));
     sl_device *device = sl_device_list_get(shared.devices, 0);
     check_ok(sli_session_create(&shared.options, &device, true, &session));
     check_ok(sli_update_create(session.pipe, &options.optimizer, NULL, &update));
