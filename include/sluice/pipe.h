@@ -73,6 +73,7 @@ typedef struct sl_pipe_batch {
     uint64_t step;            /* of dropout's function */
     int64_t first_sample;     /* global number of row 0; replicas differ here */
     double weight;            /* of the batch's gradient; 0: 1 */
+    bool evaluation;          /* modules in evaluation mode: no dropout; nothing is recomputed */
 } sl_pipe_batch;
 
 /* Forward in evaluation mode: *output [N, …] is the micro-batches' outputs one after the other, on
@@ -80,9 +81,10 @@ typedef struct sl_pipe_batch {
  * a tensor of its own. */
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **output);
 
-/* One training step's forward and backward by the schedule's table. Adds the gradient of the mean
- * over all terms of the batch, times the batch's weight, to the parameters' gradients, and gives
- * that mean, without the weight. NaN is a value here, not an error. */
+/* One training step's forward and backward by the schedule's table (of the mode `never` for a batch
+ * in evaluation mode, as under PyTorch's eval(): gradients without dropout). Adds the gradient of
+ * the mean over all terms of the batch, times the batch's weight, to the parameters' gradients, and
+ * gives that mean, without the weight. NaN is a value here, not an error. */
 sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_loss);
 
 /* The loss in evaluation mode: sum over the terms, and their number. */

@@ -109,15 +109,22 @@ static sl_status check_batch(const char *who, const sl_tensor *input, const sl_t
 
 /* ---- Steps ------------------------------------------------------------------------------ */
 
-/* The table for so many micro-batches. */
-static sl_status find_table(sl_pipe *pipe, bool training, int micros, const sl_schedule **out)
+static sl_status write_table(const sl_pipe *pipe, sli_table_kind kind, int micros,
+                             sl_schedule **out)
 {
-    sl_schedule **table = (training ? pipe->train_tables : pipe->forward_tables) + micros - 1;
+    if (kind == SLI_TABLE_FORWARD)
+        return sl_schedule_forward_only(pipe->stage_count, micros, out);
+    sl_checkpoint checkpoint = kind == SLI_TABLE_TRAINING ? pipe->checkpoint : SL_CHECKPOINT_NEVER;
+    return sl_schedule_create(pipe->schedule, pipe->stage_count, micros, checkpoint, out);
+}
+
+/* The table for so many micro-batches. */
+static sl_status find_table(sl_pipe *pipe, sli_table_kind kind, int micros, const sl_schedule **out)
+{
+    sl_schedule **table = pipe->tables[kind] + micros - 1;
     if (!*table) {
         sl_schedule *written;
-        SL_TRY(training ? sl_schedule_create(pipe->schedule, pipe->stage_count, micros,
-                                             pipe->checkpoint, &written)
-                        : sl_schedule_forward_only(pipe->stage_count, micros, &written));
+        SL_TRY(write_table(pipe, kind, micros, &written));
         sl_status status = sl_schedule_validate(written);
         if (status != SL_OK) {
             sl_schedule_destroy(&written);
@@ -171,7 +178,14 @@ static sl_status allocate_row_losses(sl_pipe *pipe, sli_step *step, int micros)
     return SL_OK;
 }
 
-/* Fills in all but what the caller has: `training`, `loss` and `scale`. */
+static sli_table_kind table_kind(const sli_step *step)
+{
+    if (!step->backward)
+        return SLI_TABLE_FORWARD;
+    return step->training ? SLI_TABLE_TRAINING : SLI_TABLE_GRADIENT;
+}
+
+/* Fills in all but what the caller has: `backward`, `training`, `loss` and `scale`. */
 static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
 {
     step->rows = row_count(batch->input);
@@ -182,7 +196,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->channels = pipe->channels;
     step->channel_count = pipe->channel_count;
     int micros = sl_micro_batches(step->rows, pipe->chunks, pipe->sizes);
-    SL_TRY(find_table(pipe, step->training, micros, &step->schedule));
+    SL_TRY(find_table(pipe, table_kind(step), micros, &step->schedule));
     SL_TRY(cut_batch(pipe, batch->input, step->loss ? batch->targets : NULL, batch->first_sample,
                      micros));
     return step->loss ? allocate_row_losses(pipe, step, micros) : SL_OK;
@@ -196,7 +210,7 @@ static sl_status run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *s
         step->start = sli_clock_seconds();
         sli_pipe_run_stages(pipe, run_stage, step);
         status = sli_failure_take(&pipe->failure);
-        if (step->training)
+        if (step->backward)
             collect_trace(pipe);
     }
     drop_micros(pipe);
@@ -219,13 +233,14 @@ static sl_status check_loss_call(const sl_pipe *pipe, const char *who, const sl_
 }
 
 /* The rows' losses are added in the order of the batch, so that the sum depends on nothing else. */
-static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool training,
+static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool backward,
                                double *sum, int64_t *terms)
 {
     int64_t count = sl_loss_terms(pipe->loss, batch->targets);
     double weight = batch->weight != 0 ? batch->weight : 1;
     /* Without any term there is no gradient either, whatever the scale. */
-    sli_step step = {.training = training,
+    sli_step step = {.backward = backward,
+                     .training = backward && !batch->evaluation,
                      .loss = pipe->loss,
                      .scale = count > 0 ? weight / (double)count : 1.0};
     SL_TRY(run_step(pipe, batch, &step));

@@ -6,6 +6,14 @@
 #include "parallel/worker.h"
 #include "sluice/pipe.h"
 
+/* What a table is for. */
+typedef enum sli_table_kind {
+    SLI_TABLE_FORWARD,
+    SLI_TABLE_TRAINING,
+    SLI_TABLE_GRADIENT, /* backward in evaluation mode: as training, without recomputation */
+    SLI_TABLE_KINDS
+} sli_table_kind;
+
 /* What a stage's worker is asked to do. */
 typedef struct sli_stage_call {
     void (*fn)(sli_stage *stage, void *arg);
@@ -32,9 +40,9 @@ struct sl_pipe {
     pthread_mutex_t *device_locks; /* [stage_count], of which one for each distinct device */
     int device_lock_count;
 
-    /* Tables by number of micro-batches (1 … chunks, at [number - 1]): written and validated when
-     * first needed. */
-    sl_schedule **train_tables, **forward_tables;
+    /* Tables of each kind by number of micro-batches (1 … chunks, at [number - 1]): written and
+     * validated when first needed. */
+    sl_schedule **tables[SLI_TABLE_KINDS];
 
     sli_micro *micros; /* [chunks], of the step under way */
     int64_t *sizes;    /* [chunks] */

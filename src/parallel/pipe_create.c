@@ -80,14 +80,15 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     pipe->workers = calloc(stages, sizeof *pipe->workers);
     pipe->channels = calloc(2 * stages, sizeof *pipe->channels);
     pipe->device_locks = calloc(stages, sizeof *pipe->device_locks);
-    pipe->train_tables = calloc(chunks, sizeof *pipe->train_tables);
-    pipe->forward_tables = calloc(chunks, sizeof *pipe->forward_tables);
     pipe->micros = calloc(chunks, sizeof *pipe->micros);
     pipe->sizes = calloc(chunks, sizeof *pipe->sizes);
     pipe->trace = calloc(stages * actions, sizeof *pipe->trace);
     bool complete = pipe->stages && pipe->calls && pipe->workers && pipe->channels &&
-                    pipe->device_locks && pipe->train_tables && pipe->forward_tables &&
-                    pipe->micros && pipe->sizes && pipe->trace;
+                    pipe->device_locks && pipe->micros && pipe->sizes && pipe->trace;
+    for (int kind = 0; complete && kind < SLI_TABLE_KINDS; kind++) {
+        pipe->tables[kind] = calloc(chunks, sizeof *pipe->tables[kind]);
+        complete = pipe->tables[kind];
+    }
     for (size_t stage = 0; complete && stage < stages; stage++) {
         sli_stage *each = &pipe->stages[stage];
         each->records = calloc(chunks, sizeof *each->records);
@@ -253,8 +254,8 @@ void sl_pipe_destroy(sl_pipe **pipe)
     }
     for (int i = 0; i < dead->device_lock_count; i++)
         pthread_mutex_destroy(&dead->device_locks[i]);
-    destroy_tables(dead->train_tables, dead->chunks);
-    destroy_tables(dead->forward_tables, dead->chunks);
+    for (int kind = 0; kind < SLI_TABLE_KINDS; kind++)
+        destroy_tables(dead->tables[kind], dead->chunks);
     sli_failure_destroy(&dead->failure);
     free(dead->stages);
     free(dead->calls);

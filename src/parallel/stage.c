@@ -1,10 +1,10 @@
 /* What the actions of a table mean for a stage.
  *
- * In training, the last stage's output has one reader: the loss, which runs at the beginning of
- * BACKWARD, where value and gradient are computed at once. So FORWARD_DISCARD has nothing to
- * compute there: it only keeps the input, and RECOMPUTE gives the output when it is wanted. A loss
- * that takes over the model's last module (cross entropy after the decoder) gets that module's
- * input instead, and a micro-batch's logits never exist as a whole.
+ * In a step that goes backward, the last stage's output has one reader: the loss, which runs at the
+ * beginning of BACKWARD, where value and gradient are computed at once. So FORWARD_DISCARD has
+ * nothing to compute there: it only keeps the input, and RECOMPUTE gives the output when it is
+ * wanted. A loss that takes over the model's last module (cross entropy after the decoder) gets
+ * that module's input instead, and a micro-batch's logits never exist as a whole.
  *
  * Tensors are given back as soon as they have been used: an input when the next module has run
  * (what backward needs, modules have put on the pass), the pass when its last module has gone
@@ -157,7 +157,7 @@ static sl_status deliver(const sli_stage *stage, sli_step *step, int micro, sl_t
 static sl_status forward(sli_stage *stage, sli_step *step, int micro, bool keep, sl_tensor **tensor)
 {
     sli_record *record = &stage->records[micro];
-    bool recomputes = step->training && !keep;
+    bool recomputes = step->backward && !keep;
     if (recomputes && stage->is_last) {
         record->input = *tensor;
         *tensor = NULL;
@@ -173,7 +173,7 @@ static sl_status forward(sli_stage *stage, sli_step *step, int micro, bool keep,
         return SL_OK;
     if (!step->loss)
         return deliver(stage, step, micro, tensor);
-    if (!step->training)
+    if (!step->backward)
         return apply_loss(stage, step, micro, tensor, NULL);
     record->output = *tensor;
     *tensor = NULL;

@@ -25,7 +25,8 @@ typedef struct sli_step {
     const sl_schedule *schedule;
     sli_micro *micros;
     int64_t rows;       /* of the whole batch */
-    bool training;      /* the table goes backward, and dropout is on */
+    bool backward;      /* the table goes backward */
+    bool training;      /* modules are in training mode: dropout is on */
     sl_loss *loss;      /* NULL: the outputs are wanted */
     double scale;       /* of gradients: weight / terms of the whole batch */
     double *row_losses; /* of the whole batch, in its order; NULL without a loss */

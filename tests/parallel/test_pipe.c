@@ -306,6 +306,45 @@ static void evaluation_has_no_dropout_and_gives_sum_and_terms(void **state)
     free_data(&d);
 }
 
+/* What a pipe with dropout 0.9 that recomputes everything does with a batch in evaluation mode. */
+static void check_gradients_in_evaluation(sl_pipe_options options)
+{
+    data d = random_data(10);
+    options.chunks = 4;
+    test_pipe plain = open_perceptron(options, 0);
+    options.checkpoint = SL_CHECKPOINT_ALWAYS;
+    test_pipe dropping = open_perceptron(options, 0.9f);
+    sl_pipe_batch batch = {.input = d.input, .targets = d.targets, .evaluation = true};
+    double loss, expected_loss = pipe_train(&plain, d.input, d.targets, 0);
+    check_ok(sl_pipe_train(dropping.pipe, &batch, &loss));
+    assert_true(loss == expected_loss);
+    const sl_timeline_entry *entries;
+    for (int i = sl_pipe_trace(dropping.pipe, &entries) - 1; i >= 0; i--)
+        assert_true(entries[i].action.kind == SL_ACTION_FORWARD ||
+                    entries[i].action.kind == SL_ACTION_BACKWARD);
+    int64_t count;
+    float *expected = pipe_gradients(&plain, &count),
+          *gradients = pipe_gradients(&dropping, &count);
+    assert_memory_equal(gradients, expected, (size_t)count * sizeof *gradients);
+    free(expected);
+    free(gradients);
+    check_pipe_is_empty(&dropping);
+    assert_true(pipe_train(&dropping, d.input, d.targets, 0) != loss); /* its dropout is back */
+    close_pipe(&plain);
+    close_pipe(&dropping);
+    free_data(&d);
+}
+
+static void gradients_flow_in_evaluation_without_dropout_or_recomputation(void **state)
+{
+    (void)state;
+    for (int stages = 1; stages <= 3; stages++) {
+        check_gradients_in_evaluation((sl_pipe_options){.stages = stages});
+        check_gradients_in_evaluation(
+            (sl_pipe_options){.stages = stages, .schedule = SL_SCHEDULE_1F1B});
+    }
+}
+
 static void inference_has_no_gradients_and_refuses_to_train(void **state)
 {
     (void)state;
@@ -403,6 +442,7 @@ int main(void)
         cmocka_unit_test(first_sample_says_where_a_batch_lies_in_a_larger_one),
         cmocka_unit_test(weighted_parts_have_the_whole_batchs_gradient),
         cmocka_unit_test(evaluation_has_no_dropout_and_gives_sum_and_terms),
+        cmocka_unit_test(gradients_flow_in_evaluation_without_dropout_or_recomputation),
         cmocka_unit_test(inference_has_no_gradients_and_refuses_to_train),
         cmocka_unit_test(batches_that_make_no_sense_are_refused),
         cmocka_unit_test(functions_run_once_on_each_stages_own_thread),
