@@ -1,3 +1,5 @@
+#define _GNU_SOURCE /* vasprintf */
+
 #include "cli/progress.h"
 
 #include "cli/arguments.h"
@@ -6,6 +8,7 @@
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -115,16 +118,23 @@ static void end_lines(cli_progress *progress)
     pthread_mutex_unlock(progress->screen);
 }
 
-/* One line, its end included. */
+/* One line, its end included, as one write even where MPI has taken standard output's buffer away:
+ * the lines of other processes come between writes. */
 __attribute__((format(printf, 2, 3))) static void say(const cli_progress *progress,
                                                       const char *format, ...)
 {
+    char *line;
     va_list arguments;
     va_start(arguments, format);
-    if (progress->replicas > 1)
-        printf("[RANK %d]: ", progress->replica);
-    vprintf(format, arguments);
+    int bytes = vasprintf(&line, format, arguments);
     va_end(arguments);
+    if (bytes < 0)
+        return;
+    if (progress->replicas > 1)
+        printf("[RANK %d]: %s", progress->replica, line);
+    else
+        fputs(line, stdout);
+    free(line);
 }
 
 static const char *plural(int count)

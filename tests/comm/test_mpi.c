@@ -57,15 +57,21 @@ static void driver_path(char *path, size_t bytes)
     snprintf(strrchr(path, '/'), 16, "/mpi_driver");
 }
 
+static bool is_mpich; /* else Open MPI */
+
 static void start(const char *name, int ranks)
 {
     char driver[4096], count[16];
     int out[2], err[2];
     driver_path(driver, sizeof driver);
     snprintf(count, sizeof count, "%d", ranks);
-    char *words[] = {
+    /* The launcher must leave the survivors of a rank alone. */
+    char *open_mpi[] = {
         SLUICE_MPIRUN, "--oversubscribe", "--bind-to", "none", "--enable-recovery", "-n", count,
         driver,        (char *)name,      NULL};
+    char *mpich[] = {SLUICE_MPIRUN, "-disable-auto-cleanup", "-n", count, driver, (char *)name,
+                     NULL};
+    char **words = is_mpich ? mpich : open_mpi;
     memset(&job, 0, sizeof job);
     assert_int_equal(pipe2(out, O_CLOEXEC | O_NONBLOCK), 0);
     assert_int_equal(pipe2(err, O_CLOEXEC | O_NONBLOCK), 0);
@@ -291,6 +297,10 @@ static uint64_t random_next(uint64_t *state)
 static void death_of_a_rank_ends_the_others_and_leaves_nothing_behind(void **state)
 {
     (void)state;
+    if (is_mpich) {
+        print_message("skipped: MPICH's launcher ends the survivors before they can tell\n");
+        skip();
+    }
     const char *given = getenv("SLUICE_TEST_SEED");
     uint64_t seed = given ? strtoull(given, NULL, 10) : 1;
     double slowest = 0;
@@ -362,6 +372,12 @@ static void group_where_there_is_no_plugin_is_refused(void **state)
     check_rank_says(-1, "this sluice was built without MPI");
 }
 
+static bool find_mpich(void)
+{
+    capture(SLUICE_MPIRUN " --version 2>&1");
+    return strstr(job.err_text, "HYDRA");
+}
+
 int main(void)
 {
     if (!*SLUICE_MPIRUN || access(SLUICE_MPIRUN, X_OK) != 0 || IS_THREAD_SANITIZED) {
@@ -385,6 +401,7 @@ int main(void)
         cmocka_unit_test(program_without_a_launcher_is_a_group_of_one),
         cmocka_unit_test(group_where_there_is_no_plugin_is_refused),
     };
+    is_mpich = find_mpich();
     /* mpirun refuses root, which the tests of a container are, without these. */
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 1);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 1);
