@@ -1,16 +1,14 @@
 /* Training a Transformer language model with pipeline parallelism, as PyTorch's tutorial of that
  * name: the layers are cut into two stages on two devices, a batch into eight micro-batches.
  *
- * The text is made up here (sluice train reads real ones): each token follows from the one before,
- * so that there is something to learn in seconds. */
+ * The text is made up here: each token follows from the one before, to be learnt in seconds. */
 #include <sluice/sluice.h>
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { NTOKENS = 40, TEXT = 7001, COLUMNS = 20, BPTT = 35, STAGES = 2, CHUNKS = 8 };
-enum { EPOCHS = 3, MAX_TERMS = 128 };
+enum { NTOKENS = 40, TEXT = 7001, COLUMNS = 20, BPTT = 35, STAGES = 2, CHUNKS = 8, EPOCHS = 3 };
 
 typedef struct trainer {
     sl_device_list *devices;
@@ -92,7 +90,7 @@ static sl_status update_stage(int stage, void *arg)
 /* The coefficient that brings the norm over all stages down to 0.5. */
 static sl_status clip(trainer *at)
 {
-    double terms[MAX_TERMS];
+    double terms[128]; /* one a parameter */
     int count = 0, more;
     for (int s = 0; s < STAGES; s++, count += more)
         SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, s), SL_GRAD_NORM_L2, terms + count,
