@@ -1,5 +1,5 @@
 /* ZeRO-1: an optimizer over this rank's slice of every bucket, and the exchange of slices. */
-#include "sluice/zero.h"
+#include "parallel/zero.h"
 
 #include "optim/optimizer.h"
 
@@ -35,6 +35,11 @@ void sl_zero_destroy(sl_zero **zero)
     sl_optimizer_destroy(&(*zero)->own);
     free(*zero);
     *zero = NULL;
+}
+
+const sl_optimizer *sli_zero_own(const sl_zero *zero)
+{
+    return zero->own;
 }
 
 sl_status sl_zero_update(sl_zero *zero, double lr, double grad_scale)

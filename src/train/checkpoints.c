@@ -1,6 +1,14 @@
+/* Saving, seen by the replicas.
+ *
+ * The first one saves what all have alike. Where the optimizers' state is sharded, each writes its
+ * own slices, if all see the same directory; else the first one gathers them. A save that all
+ * contribute to has two halves (train/saver.h): after every step the replicas tell each other, with
+ * what else they have to agree on, whether their writing has ended; once all have, they hand their
+ * reports to the first one, whose thread completes the checkpoint. So no step waits for a disk. */
 #include "train/checkpoints.h"
 
 #include "core/clock.h"
+#include "core/file_names.h"
 #include "text/vocab.h"
 #include "train/model_notes.h"
 #include "train/run_state.h"
@@ -15,9 +23,11 @@
 struct sli_checkpoints {
     sli_checkpoints_run run;
     const sl_save_options *options;
+    sli_saver *saver;   /* the first replica's where there is a directory, or everybody's */
+    sli_shards *shards; /* of everybody's */
+    uint64_t number;    /* drawn for this run; counts its saves */
     /* The first replica's, where there is a directory: */
     sli_save_directory *directory;
-    sli_saver *saver;
     sli_model_notes notes;
     char *vocab;
     bool end_saved;      /* or saving it has begun */
@@ -27,23 +37,49 @@ struct sli_checkpoints {
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
-static sl_status create_saver(sli_checkpoints *checkpoints)
+/* What the first replica alone saves. */
+static sl_status create_directory(sli_checkpoints *checkpoints, sli_saver_options *to)
 {
     const sli_shared *shared = checkpoints->run.shared;
-    const sl_save_options *options = checkpoints->options;
     size_t vocab_bytes;
-    SL_TRY(sli_save_directory_create(options->directory, &checkpoints->directory));
+    SL_TRY(sli_save_directory_create(checkpoints->options->directory, &checkpoints->directory));
     SL_TRY(sli_vocab_text(sl_corpus_vocab(shared->corpus), &checkpoints->vocab, &vocab_bytes));
     sli_model_notes_write(&shared->options.model, &checkpoints->notes);
-    const sli_saver_options saver = {
-        .directory = options->directory,
-        .keep = options->keep,
-        .shard_bytes = options->shard_bytes,
-        .notes = checkpoints->notes.notes,
-        .note_count = SLI_MODEL_NOTES,
-        .file = {"model.vocab.txt", checkpoints->vocab, vocab_bytes},
-    };
-    return sli_saver_create(&saver, &checkpoints->saver);
+    to->notes = checkpoints->notes.notes;
+    to->note_count = SLI_MODEL_NOTES;
+    to->file = (sl_checkpoint_file){"model.vocab.txt", checkpoints->vocab, vocab_bytes};
+    return SL_OK;
+}
+
+/* The shards, where each replica has a part of the optimizers' state, and a way to write it. */
+static sl_status create_shards(sli_checkpoints *checkpoints)
+{
+    const sli_checkpoints_run *run = &checkpoints->run;
+    const sl_train_options *options = &run->shared->options;
+    bool visible;
+    if (!options->zero || !run->peers->ddp || sl_optimizer_state_bytes(&options->optimizer) == 0)
+        return sli_draw_number(options->checkpoints.directory, &checkpoints->number);
+    SL_TRY(sli_save_directory_is_shared(options->checkpoints.directory, run->peers, &visible,
+                                        &checkpoints->number));
+    return visible ? sli_shards_create(run->peers, run->update, options->checkpoints.shard_bytes,
+                                       &checkpoints->shards)
+                   : SL_OK;
+}
+
+static sl_status create_saver(sli_checkpoints *checkpoints)
+{
+    const sl_save_options *options = checkpoints->options;
+    const sli_peers *peers = checkpoints->run.peers;
+    sli_saver_options saver = {.directory = options->directory,
+                               .keep = options->keep,
+                               .shard_bytes = options->shard_bytes,
+                               .rank = peers->rank,
+                               .replicas = peers->count};
+    if (peers->rank == 0)
+        SL_TRY(create_directory(checkpoints, &saver));
+    SL_TRY(create_shards(checkpoints));
+    saver.shards = checkpoints->shards;
+    return peers->rank == 0 || saver.shards ? sli_saver_create(&saver, &checkpoints->saver) : SL_OK;
 }
 
 sl_status sli_checkpoints_create(const sli_checkpoints_run *run, sli_checkpoints **out)
@@ -53,9 +89,7 @@ sl_status sli_checkpoints_create(const sli_checkpoints_run *run, sli_checkpoints
         return sl_error(SL_ERR_MEMORY, "no memory for the checkpoints' record");
     (*out)->run = *run;
     (*out)->options = &run->shared->options.checkpoints;
-    if (!(*out)->options->directory || run->peers->rank != 0)
-        return SL_OK;
-    sl_status status = create_saver(*out);
+    sl_status status = (*out)->options->directory ? create_saver(*out) : SL_OK;
     if (status != SL_OK)
         sli_checkpoints_destroy(out);
     return status;
@@ -66,6 +100,7 @@ void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
     if (!checkpoints || !*checkpoints)
         return;
     sli_saver_destroy(&(*checkpoints)->saver);
+    sli_shards_destroy(&(*checkpoints)->shards);
     sli_save_directory_destroy(&(*checkpoints)->directory);
     free((*checkpoints)->vocab);
     free(*checkpoints);
@@ -87,7 +122,45 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
     if (!checkpoints->saver || !sli_saver_ended(checkpoints->saver, wait, &event))
         return SL_OK;
     event.copy_seconds = checkpoints->copy_seconds;
-    return report(checkpoints, &event);
+    return checkpoints->run.peers->rank == 0 ? report(checkpoints, &event) : SL_OK;
+}
+
+/* Whether a save is between its halves: on every replica or on none. */
+static bool is_shared(const sli_checkpoints *checkpoints)
+{
+    return checkpoints->saver && sli_saver_is_shared(checkpoints->saver);
+}
+
+/* Every replica, once all have written or are to be waited for: the first one gets the reports, and
+ * completes the checkpoint. */
+static sl_status hand_over(sli_checkpoints *checkpoints)
+{
+    const sli_peers *peers = checkpoints->run.peers;
+    size_t bytes = sli_saver_report_bytes(checkpoints->saver);
+    char *own = malloc(bytes), *all = NULL;
+    if (peers->rank == 0)
+        all = malloc(bytes * (size_t)peers->count);
+    sl_status status = SL_OK;
+    if (!own || (peers->rank == 0 && !all))
+        status = sl_error(SL_ERR_MEMORY, "no memory for the replicas' reports on a checkpoint");
+    if (status == SL_OK) {
+        sli_saver_report(checkpoints->saver, own);
+        status = sl_group_gather(peers->group, own, all, (int64_t)(bytes / sizeof(int64_t)), SL_I64,
+                                 0, NULL);
+    }
+    if (status == SL_OK)
+        sli_saver_complete(checkpoints->saver, all);
+    free(own);
+    free(all);
+    return status;
+}
+
+/* Every replica: waits for the save under way, and reports it. */
+static sl_status finish(sli_checkpoints *checkpoints)
+{
+    if (is_shared(checkpoints))
+        SL_TRY(hand_over(checkpoints));
+    return report_ended(checkpoints, true);
 }
 
 /* ---- Saving ----------------------------------------------------------------------------- */
@@ -136,78 +209,79 @@ static sl_status copy_state(const sli_checkpoints_run *run, sli_snapshot *to)
     return sli_run_state_print(run->shared, run->peers->pipe, run->position, &to->state);
 }
 
-/* `whole` are the optimizers; NULL: they are not saved. */
-static sl_status copy_and_write(sli_checkpoints *checkpoints, int targets,
-                                sl_optimizer *const *whole)
+/* What this replica writes; `whole` are the optimizers, NULL where they are not saved or are in
+ * shards. */
+static sl_status copy(sli_checkpoints *checkpoints, int targets, sl_optimizer *const *whole)
 {
     const sli_checkpoints_run *run = &checkpoints->run;
     sli_snapshot *to = sli_saver_snapshot(checkpoints->saver);
     double start = sli_clock_seconds();
-    SL_TRY(copy_state(run, to));
-    SL_TRY(copy_model(run, to));
-    if (whole) {
-        SL_TRY(copy_optimizers(run, whole, to));
-        SL_TRY(copy_best(run, to));
+    if (run->peers->rank == 0) {
+        SL_TRY(copy_state(run, to));
+        SL_TRY(copy_model(run, to));
+        if (targets & SLI_SAVE_STEP)
+            SL_TRY(copy_best(run, to));
     }
+    if (whole)
+        SL_TRY(copy_optimizers(run, whole, to));
+    if (checkpoints->shards && targets & SLI_SAVE_STEP)
+        SL_TRY(sli_copied_take(run->peers->pipe, &checkpoints->shards->own, &to->optimizer));
     checkpoints->copy_seconds = sli_clock_seconds() - start;
-    return sli_saver_start(checkpoints->saver, targets, run->position->steps);
+    return SL_OK;
 }
 
 /* A copy that cannot be made is a save that failed, and the run goes on. */
-static sl_status write_or_report(sli_checkpoints *checkpoints, int targets,
-                                 sl_optimizer *const *whole)
+static void copy_and_write(sli_checkpoints *checkpoints, int targets, sl_optimizer *const *whole)
 {
-    char reason[1024];
-    SL_TRY(report_ended(checkpoints, true)); /* its copy is in use until then */
-    if (copy_and_write(checkpoints, targets, whole) == SL_OK)
-        return SL_OK;
-    snprintf(reason, sizeof reason, "%s", sl_error_text());
-    const sl_checkpoint_event event = {.kind = SL_CHECKPOINT_FAILED,
-                                       .path = checkpoints->options->directory,
-                                       .step = checkpoints->run.position->steps,
-                                       .reason = reason};
-    return report(checkpoints, &event);
+    int64_t steps = checkpoints->run.position->steps;
+    sl_status status = copy(checkpoints, targets, whole);
+    if (status == SL_OK)
+        status = sli_saver_start(checkpoints->saver, targets, steps, checkpoints->number);
+    if (status != SL_OK)
+        sli_saver_start_failed(checkpoints->saver, targets, steps, status, sl_error_text());
 }
 
-/* Every replica: where the optimizers' state is sharded, the first one gets it from the others. */
+/* Every replica. Without shards a sharded state is gathered, for the first one to write it. */
 static sl_status save(sli_checkpoints *checkpoints, int targets)
 {
     sli_update *update = checkpoints->run.update;
     sl_optimizer *whole[SL_MAX_STAGES] = {NULL};
     if (targets == 0 || !checkpoints->options->directory)
         return SL_OK;
-    bool optimizers = targets & SLI_SAVE_STEP;
-    if (optimizers)
+    SL_TRY(finish(checkpoints)); /* its copy is in use until then */
+    checkpoints->number++;       /* on all, whoever has to write */
+    bool gathers = targets & SLI_SAVE_STEP && !checkpoints->shards;
+    if (gathers)
         SL_TRY(sli_update_gather(update, whole));
-    sl_status status = SL_OK;
-    if (checkpoints->saver)
-        status = write_or_report(checkpoints, targets, optimizers ? whole : NULL);
-    if (optimizers)
+    bool writes = checkpoints->run.peers->rank == 0 || targets & SLI_SAVE_STEP;
+    if (checkpoints->saver && writes)
+        copy_and_write(checkpoints, targets, gathers ? whole : NULL);
+    if (gathers)
         sli_update_release(update, whole);
-    return status;
+    return SL_OK;
 }
 
 /* ---- When ------------------------------------------------------------------------------- */
 
-/* What the run is asked for, on every replica the strongest wish of all. */
-static sl_status ask(const sli_checkpoints *checkpoints, sl_train_request *out)
+/* What the run is asked for, on every replica the strongest wish of all; on the way they learn
+ * whether all have written their shares of a save. */
+static sl_status ask(sli_checkpoints *checkpoints, sl_train_request *out)
 {
     const sl_save_options *options = checkpoints->options;
     sl_group *group = checkpoints->run.peers->group;
-    *out = SL_TRAIN_GO_ON;
-    if (!options->request)
-        return SL_OK;
-    int32_t wish = (int32_t)options->request(options->context);
-    if (group)
-        SL_TRY(sl_group_all_reduce(group, &wish, 1, SL_I32, SL_REDUCE_MAX, NULL));
-    *out = (sl_train_request)wish;
-    return SL_OK;
+    bool shared = is_shared(checkpoints);
+    int32_t wish = options->request ? (int32_t)options->request(options->context) : SL_TRAIN_GO_ON;
+    int32_t words[] = {wish, shared && !sli_saver_wrote(checkpoints->saver)};
+    if (group && (options->request || shared))
+        SL_TRY(sl_group_all_reduce(group, words, 2, SL_I32, SL_REDUCE_MAX, NULL));
+    *out = (sl_train_request)words[0];
+    return shared && words[1] == 0 ? hand_over(checkpoints) : SL_OK;
 }
 
 /* Whoever stops a run relies on its checkpoint. */
 static sl_status end_stopped(sli_checkpoints *checkpoints)
 {
-    SL_TRY(report_ended(checkpoints, true));
+    SL_TRY(finish(checkpoints));
     if (checkpoints->reason[0])
         return sl_error(SL_ERR_IO, "the run was stopped, but its state could not be saved: %s",
                         checkpoints->reason);
@@ -268,5 +342,5 @@ sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints)
 
 sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints)
 {
-    return report_ended(checkpoints, true);
+    return finish(checkpoints);
 }

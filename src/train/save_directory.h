@@ -8,6 +8,7 @@
 #define SLI_TRAIN_SAVE_DIRECTORY_H
 
 #include "sluice/train.h"
+#include "train/peers.h"
 
 typedef struct sli_save_directory sli_save_directory;
 
@@ -16,6 +17,12 @@ typedef struct sli_save_directory sli_save_directory;
  * nothing can be written. */
 sl_status sli_save_directory_create(const char *path, sli_save_directory **out);
 void sli_save_directory_destroy(sli_save_directory **directory); /* NULL is allowed */
+
+/* Whether the files that one replica writes there are seen by all, as on one machine or a shared
+ * file system; called by every replica, the first of which must have created the directory.
+ * *number is drawn for this run, and the same on all. */
+sl_status sli_save_directory_is_shared(const char *path, const sli_peers *peers, bool *out,
+                                       uint64_t *number);
 
 /* "DIR/step-00000040" and "DIR/best", malloc'ed. */
 sl_status sli_save_directory_step(const char *path, int64_t step, char **out);

@@ -40,9 +40,8 @@ static sl_status add_shared(sli_tensors *to, const sl_parameter *parameter, int 
     return sl_tensor_share(sl_parameter_value(parameter), &entry->tensor);
 }
 
-/* Where a trained parameter's values begin in which bucket of its set. */
-static sl_status find_place(const sl_parameter_set *set, const sl_parameter *parameter, int *bucket,
-                            int64_t *offset)
+sl_status sli_tensors_find_place(const sl_parameter_set *set, const sl_parameter *parameter,
+                                 int *bucket, int64_t *offset)
 {
     const float *first = sl_tensor_f32(sl_parameter_value(parameter));
     for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
@@ -67,6 +66,19 @@ static sl_status add_view(sli_tensors *to, const sl_parameter *parameter, const 
     return sl_tensor_view(flat, offset, sl_parameter_shape(parameter), &entry->tensor);
 }
 
+sl_status sli_tensors_add(sli_tensors *to, const char *name, int stage, const sl_tensor *flat,
+                          int64_t offset, const sl_shape *shape)
+{
+    sli_tensor_entry *more = realloc(to->entries, (to->count + 1) * sizeof *more);
+    if (!more)
+        return no_memory();
+    to->entries = more;
+    sli_tensor_entry *entry = &to->entries[to->count++];
+    *entry = (sli_tensor_entry){.stage = stage};
+    SL_TRY(name_entry(name, NULL, &entry->name));
+    return sl_tensor_view(flat, offset, shape, &entry->tensor);
+}
+
 sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
 {
     SL_TRY(allocate(pipe, 1, out));
@@ -89,7 +101,7 @@ sl_status sli_tensors_of_best(const sl_pipe *pipe, const sli_best *best, sli_ten
             int64_t offset;
             if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
                 continue;
-            SL_TRY(find_place(set, parameter, &bucket, &offset));
+            SL_TRY(sli_tensors_find_place(set, parameter, &bucket, &offset));
             SL_TRY(add_view(out, parameter, NULL, s, sli_best_bucket(best, s, bucket), offset));
         }
     }
@@ -103,7 +115,7 @@ static sl_status add_state(sli_tensors *to, const sl_parameter_set *set,
     int64_t offset;
     if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
         return SL_OK;
-    SL_TRY(find_place(set, parameter, &bucket, &offset));
+    SL_TRY(sli_tensors_find_place(set, parameter, &bucket, &offset));
     for (int a = 0; a < sli_optimizer_state_arrays(whole); a++)
         SL_TRY(add_view(to, parameter, sli_optimizer_state_name(whole, a), stage,
                         sli_optimizer_state(whole, bucket, a), offset));

@@ -29,6 +29,14 @@ sl_status sli_tensors_of_best(const sl_pipe *pipe, const sli_best *best, sli_ten
 sl_status sli_tensors_of_optimizer(const sl_pipe *pipe, sl_optimizer *const *whole,
                                    sli_tensors *out);
 
+/* Where a trained parameter's values begin in which bucket of its set. */
+sl_status sli_tensors_find_place(const sl_parameter_set *set, const sl_parameter *parameter,
+                                 int *bucket, int64_t *offset);
+
+/* Adds the elements of `flat` from `offset` on, as a tensor of that shape. */
+sl_status sli_tensors_add(sli_tensors *to, const char *name, int stage, const sl_tensor *flat,
+                          int64_t offset, const sl_shape *shape);
+
 void sli_tensors_clear(sli_tensors *tensors);
 
 /* As items whose data are the tensors' own memory, which is the host's; free() the array. */

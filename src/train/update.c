@@ -1,6 +1,6 @@
 #include "train/update.h"
 
-#include "sluice/zero.h"
+#include "parallel/zero.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -115,7 +115,13 @@ sl_status sli_update_apply(sli_update *update, double lr, double norm, double cl
     return SL_OK;
 }
 
-/* ---- The optimizers' whole state -------------------------------------------------------- */
+/* ---- The optimizers' state -------------------------------------------------------------- */
+
+const sl_optimizer *sli_update_own(const sli_update *update, int stage)
+{
+    const stage_update *of = &update->stage[stage];
+    return of->zero ? sli_zero_own(of->zero) : of->optimizer;
+}
 
 sl_status sli_update_gather(sli_update *update, sl_optimizer **whole)
 {

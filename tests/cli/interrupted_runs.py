@@ -85,7 +85,7 @@ def test_kills(root, reference, chance):
     """Half of the runs die before a call, half at a random time."""
     killed, turn = 0, 0
     while killed < RUNS:
-        layout = LAYOUTS[turn % len(LAYOUTS)]
+        layout = LAYOUTS[3 * turn % len(LAYOUTS)]
         expected, seconds = reference[layout]
         counted = Folder(root, f"count{turn}", layout)
         count = os.path.join(root, "calls")
@@ -115,10 +115,10 @@ def test_kills(root, reference, chance):
 
 def test_failures(root, reference, chance):
     """Wherever a call fails for want of room, the run goes on, and what was saved stays whole."""
-    layout = LAYOUTS[0]
-    expected, _ = reference[layout]
     failed = 0
-    for turn in range(max(4, RUNS // 8)):
+    for turn in range(max(6, RUNS // 8)):
+        layout = LAYOUTS[3 * (turn % 2)]
+        expected, _ = reference[layout]
         folder = Folder(root, f"full{turn}", layout)
         # Not the first calls, which find out before training that nothing can be written.
         process = folder.start(*folder.saving, LD_PRELOAD=FAULTS,

@@ -242,6 +242,31 @@ static void notes_that_give_no_shapes_are_refused(void **state)
         check_error(open_items(*state, &item, 1, notes[i]), SL_ERR_FORMAT, "sluice.slices");
 }
 
+static void writer_without_items_has_no_file(void **state)
+{
+    (void)state;
+    const sl_safetensors_item items[] = {{"a", SL_F32, sl_shape_1d(3), NULL},
+                                         {"b", SL_I64, sl_shape_1d(3), NULL},
+                                         {"c", SL_F32, sl_shape_1d(3), NULL}};
+    const sl_checkpoint_part part = {"optimizer", items, 3, NULL, 0},
+                             none = {"optimizer", NULL, 0, NULL, 0};
+    sli_checkpoint_plan plan;
+    size_t count;
+    check_ok(sli_checkpoint_plan_create(&part, (int[]){0, 0, 2}, 0, &plan));
+    assert_int_equal(plan.files, 2);
+    assert_int_equal(sli_checkpoint_plan_first(&plan, 1, &count), 1);
+    assert_int_equal(count, 0);
+    assert_int_equal(sli_checkpoint_plan_first(&plan, 2, &count), 1);
+    assert_int_equal(count, 1);
+    assert_string_equal(plan.names[1], "optimizer-00002-of-00002.safetensors");
+    assert_string_equal(plan.items[0].name, "b"); /* larger elements first, of each writer's */
+    assert_string_equal(plan.items[2].name, "c");
+    sli_checkpoint_plan_clear(&plan);
+    check_ok(sli_checkpoint_plan_create(&none, NULL, 0, &plan));
+    assert_int_equal(plan.files, 1);
+    sli_checkpoint_plan_clear(&plan);
+}
+
 static void names_of_slices_are_found(void **state)
 {
     (void)state;
@@ -275,6 +300,7 @@ int main(void)
                                         scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(notes_that_give_no_shapes_are_refused, scratch_create,
                                         scratch_remove),
+        cmocka_unit_test(writer_without_items_has_no_file),
         cmocka_unit_test(names_of_slices_are_found),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

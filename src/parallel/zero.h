@@ -1,0 +1,10 @@
+/* Beyond the public functions on sharded optimizers: see sluice/zero.h. */
+#ifndef SLI_PARALLEL_ZERO_H
+#define SLI_PARALLEL_ZERO_H
+
+#include "sluice/zero.h"
+
+/* This rank's, over its slices; it lives as long as `zero`. */
+const sl_optimizer *sli_zero_own(const sl_zero *zero);
+
+#endif

@@ -1,0 +1,92 @@
+/* Whether all replicas see one directory: the first makes a temporary directory of a name that
+ * nobody can guess, the others put a file into it, and the first looks for these. */
+#define _GNU_SOURCE /* asprintf */
+
+#include "core/file_names.h"
+#include "core/replace_directory.h"
+#include "train/save_directory.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static sl_status trial_path(const char *path, uint64_t number, int rank, char **out)
+{
+    char *name, *directory;
+    *out = NULL;
+    SL_TRY(sli_save_directory_step(path, 0, &name));
+    sl_status status = sli_numbered_name(name, path, number, &directory);
+    free(name);
+    SL_TRY(status);
+    if (asprintf(out, "%s/rank-%d", directory, rank) < 0) {
+        *out = NULL;
+        status = sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
+    }
+    free(directory);
+    return status;
+}
+
+/* The directory must be there: nobody but the first replica makes it. */
+static bool put_file(const char *path, uint64_t number, int rank)
+{
+    char *file;
+    if (trial_path(path, number, rank, &file) != SL_OK)
+        return false;
+    int descriptor = open(file, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (descriptor >= 0)
+        close(descriptor);
+    free(file);
+    return descriptor >= 0;
+}
+
+static bool sees_file(const char *path, uint64_t number, int rank)
+{
+    char *file;
+    if (trial_path(path, number, rank, &file) != SL_OK)
+        return false;
+    bool seen = access(file, F_OK) == 0;
+    free(file);
+    return seen;
+}
+
+/* The others have put their files; all learn what the first one sees of them. */
+static sl_status look_for_files(const char *path, const sli_peers *peers, uint64_t number,
+                                bool *out)
+{
+    int32_t shared = peers->rank == 0 || put_file(path, number, peers->rank);
+    SL_TRY(sl_group_all_reduce(peers->group, &shared, 1, SL_I32, SL_REDUCE_MIN, NULL));
+    for (int rank = 1; peers->rank == 0 && rank < peers->count && shared; rank++)
+        shared = sees_file(path, number, rank);
+    SL_TRY(sl_group_broadcast(peers->group, &shared, 1, SL_I32, 0, NULL));
+    *out = shared != 0;
+    return SL_OK;
+}
+
+static sl_status make_trial(const char *path, uint64_t number, sli_replace_directory **out)
+{
+    char *name;
+    SL_TRY(sli_save_directory_step(path, 0, &name));
+    sl_status status = sli_replace_directory_create_numbered(name, number, out);
+    free(name);
+    return status;
+}
+
+sl_status sli_save_directory_is_shared(const char *path, const sli_peers *peers, bool *out,
+                                       uint64_t *number)
+{
+    sli_replace_directory *trial = NULL;
+    *number = 0;
+    *out = false;
+    if (peers->rank == 0) {
+        SL_TRY(sli_draw_number(path, number));
+        SL_TRY(make_trial(path, *number, &trial));
+    }
+    int64_t drawn = (int64_t)*number;
+    sl_status status = sl_group_broadcast(peers->group, &drawn, 1, SL_I64, 0, NULL);
+    *number = (uint64_t)drawn;
+    if (status == SL_OK)
+        status = look_for_files(path, peers, *number, out);
+    sli_replace_directory_destroy(&trial);
+    return status;
+}

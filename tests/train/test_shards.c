@@ -1,0 +1,246 @@
+/* Checkpoints of runs whose optimizer state is sharded: each replica writes what it has, and
+ * together it is what one replica alone would have saved. */
+#include "small_run.h"
+
+#include "sluice/checkpoint.h"
+
+enum { STEPS = 4 };
+
+typedef struct layout {
+    int replicas, stages;
+    uint64_t shard_bytes;
+} layout;
+
+static const layout layouts[] = {{2, 1, 0}, {3, 1, 0}, {3, 2, 0}, {5, 1, 0}, {2, 2, 4000}};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static sl_train_options options_of(scratch *in, const layout *of, bool zero)
+{
+    sl_train_options options = small_options(in);
+    options.replicas = of->replicas;
+    options.stages = of->stages;
+    static char devices[128];
+    devices[0] = '\0';
+    for (int i = 0; i < of->replicas * of->stages; i++)
+        strcat(strcat(devices, i ? "," : ""), "cpu:0-0");
+    options.devices = devices;
+    options.zero = zero;
+    options.batch_size = 4;
+    options.max_batches = STEPS;
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
+    options.lr.lr = 0.01;
+    return options;
+}
+
+static char *checkpoints_path(scratch *in, const char *name)
+{
+    char *path = malloc(600);
+    snprintf(path, 600, "%s/%s", in->directory, name);
+    return path;
+}
+
+static void remove_tree(char *path)
+{
+    char line[700];
+    snprintf(line, sizeof line, "rm -rf '%s'", path);
+    assert_int_equal(system(line), 0);
+    free(path);
+}
+
+static sl_checkpoint_reader *open_step(const char *directory, int step)
+{
+    char path[700];
+    sl_checkpoint_reader *reader;
+    snprintf(path, sizeof path, "%s/step-%08d", directory, step);
+    check_ok(sl_checkpoint_open(path, &reader));
+    check_ok(sl_checkpoint_verify(reader));
+    return reader;
+}
+
+static size_t count_files(const sl_checkpoint_reader *reader, const char *prefix)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < sl_checkpoint_file_count(reader); i++)
+        count += strncmp(sl_checkpoint_file_get(reader, i)->name, prefix, strlen(prefix)) == 0;
+    return count;
+}
+
+static sl_device *everything(void *context, const char *name)
+{
+    (void)name;
+    return context;
+}
+
+static const sl_tensor *find(const sl_checkpoint_tensor *in, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(in[i].name, name) == 0)
+            return in[i].tensor;
+    fail_msg("there is no tensor %s", name);
+    return NULL;
+}
+
+static void check_same_part(const sl_checkpoint_reader *a, const sl_checkpoint_reader *b,
+                            const char *part)
+{
+    sl_device *device;
+    sl_checkpoint_tensor *of_a, *of_b;
+    size_t count, other;
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sl_checkpoint_load(a, part, everything, device, &of_a, &count));
+    check_ok(sl_checkpoint_load(b, part, everything, device, &of_b, &other));
+    assert_int_equal(count, other);
+    assert_true(count > 10);
+    for (size_t i = 0; i < count; i++) {
+        const sl_tensor *mine = of_a[i].tensor, *theirs = find(of_b, count, of_a[i].name);
+        assert_true(sl_shape_equal(sl_tensor_shape(mine), sl_tensor_shape(theirs)));
+        assert_memory_equal(sl_tensor_f32(mine), sl_tensor_f32(theirs), sl_tensor_bytes(mine));
+    }
+    sl_checkpoint_tensors_destroy(&of_a, count);
+    sl_checkpoint_tensors_destroy(&of_b, other);
+    sl_device_destroy(&device);
+}
+
+static void slices_make_up_what_one_replica_saves(void **state)
+{
+    static small_record record;
+    scratch *in = *state;
+    for (int i = 0; i < LAYOUTS; i++) {
+        sl_train_options whole = options_of(in, &layouts[i], false), sharded = whole;
+        char *one = checkpoints_path(in, "one"), *many = checkpoints_path(in, "many");
+        sharded.zero = true;
+        whole.checkpoints = (sl_save_options){.directory = one, .every_steps = 1};
+        sharded.checkpoints = (sl_save_options){.directory = many,
+                                                .every_steps = 1,
+                                                .shard_bytes = layouts[i].shard_bytes};
+        check_ok(small_run(&whole, &record));
+        check_ok(small_run(&sharded, &record));
+        for (int step = 1; step <= STEPS; step++) {
+            sl_checkpoint_reader *a = open_step(one, step), *b = open_step(many, step);
+            size_t files = count_files(b, "optimizer-0");
+            assert_int_equal(count_files(a, "optimizer.safetensors"), 1);
+            if (layouts[i].shard_bytes == 0)
+                assert_int_equal(files, layouts[i].replicas);
+            else
+                assert_true(files > (size_t)layouts[i].replicas);
+            assert_int_equal(count_files(b, "optimizer.safetensors.index.json"), 1);
+            check_same_part(a, b, "optimizer");
+            check_same_part(a, b, "model");
+            sl_checkpoint_close(&a);
+            sl_checkpoint_close(&b);
+        }
+        remove_tree(one);
+        remove_tree(many);
+    }
+}
+
+/* ---- Memory --------------------------------------------------------------------------------- */
+
+/* What the optimizer's state of each replica has taken at most, seen after each step. */
+typedef struct peaks {
+    const sl_pipe *pipe;
+    uint64_t now, most;
+} peaks;
+
+static sl_status note_start(void *context, const sl_run_info *info)
+{
+    peaks *of = context;
+    sl_memory_stats stats;
+    of->pipe = info->pipe;
+    sl_device_reset_peak(sl_pipe_device(of->pipe, 0));
+    sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
+    of->now = stats.current_bytes[SL_MEMORY_OPTIMIZER];
+    return SL_OK;
+}
+
+static sl_status note_finish(void *context, const sl_run_info *info, const sl_run_result *result)
+{
+    (void)info;
+    (void)result;
+    peaks *of = context;
+    sl_memory_stats stats;
+    sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
+    of->most = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
+    return SL_OK;
+}
+
+static void nobody_holds_more_than_its_slices(void **state)
+{
+    scratch *in = *state;
+    const layout two = {2, 1, 0};
+    peaks of[2] = {{0}};
+    sl_reporter reporters[2];
+    sl_run_result result;
+    char *path = checkpoints_path(in, "saved");
+    sl_train_options options = options_of(in, &two, true);
+    options.checkpoints = (sl_save_options){.directory = path, .every_steps = 1};
+    for (int replica = 0; replica < 2; replica++)
+        reporters[replica] = (sl_reporter){.context = &of[replica],
+                                           .started = note_start,
+                                           .finished = note_finish,
+                                           .replica = replica};
+    check_ok(sl_train_run(&options, reporters, 2, &result));
+    for (int replica = 0; replica < 2; replica++) {
+        assert_true(of[replica].now > 0);
+        assert_int_equal(of[replica].most, of[replica].now);
+    }
+    remove_tree(path);
+}
+
+/* ---- When the replicas' halves meet --------------------------------------------------------- */
+
+typedef struct seen {
+    int saved, failed;
+    int64_t step;
+} seen;
+
+static sl_status see_step(void *context, const sl_step_info *info)
+{
+    seen *of = context;
+    of->step = info->step;
+    return SL_OK;
+}
+
+static sl_status see_checkpoint(void *context, const sl_checkpoint_event *event)
+{
+    seen *of = context;
+    of->saved += event->kind == SL_CHECKPOINT_SAVED;
+    of->failed += event->kind == SL_CHECKPOINT_FAILED;
+    if (event->kind == SL_CHECKPOINT_SAVED)
+        assert_true(event->step <= of->step);
+    return SL_OK;
+}
+
+static void every_save_is_completed_and_reported_once(void **state)
+{
+    scratch *in = *state;
+    const layout three = {3, 1, 0};
+    char *path = checkpoints_path(in, "saved");
+    seen of = {0};
+    const sl_reporter reporter = {.context = &of, .step = see_step, .checkpoint = see_checkpoint};
+    sl_run_result result;
+    sl_train_options options = options_of(in, &three, true);
+    options.epochs = 2;
+    options.checkpoints =
+        (sl_save_options){.directory = path, .every_steps = 3, .every_epoch = true, .keep = 2};
+    check_ok(sl_train_run(&options, &reporter, 1, &result));
+    /* After steps 3, 4 (the epoch's), 6 and 8 (the end's); each validation was the best. */
+    assert_int_equal(of.saved, 4);
+    assert_int_equal(of.failed, 0);
+    sl_checkpoint_reader *last = open_step(path, 8), *before = open_step(path, 6);
+    sl_checkpoint_close(&last);
+    sl_checkpoint_close(&before);
+    remove_tree(path);
+}
+
+#define on_corpus(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        on_corpus(slices_make_up_what_one_replica_saves),
+        on_corpus(nobody_holds_more_than_its_slices),
+        on_corpus(every_save_is_completed_and_reported_once),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
