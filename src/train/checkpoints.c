@@ -37,12 +37,30 @@ struct sli_checkpoints {
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
+/* Among another run's checkpoints those of a run from the beginning would be overwritten, or taken
+ * for older ones. */
+static sl_status check_unused(const char *directory)
+{
+    int64_t *steps;
+    size_t count;
+    SL_TRY(sli_save_directory_list(directory, &steps, &count));
+    free(steps);
+    if (count == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "%s: has checkpoints of another run: --resume auto goes on from them, another "
+                    "--save-dir leaves them alone",
+                    directory);
+}
+
 /* What the first replica alone saves. */
 static sl_status create_directory(sli_checkpoints *checkpoints, sli_saver_options *to)
 {
     const sli_shared *shared = checkpoints->run.shared;
     size_t vocab_bytes;
     SL_TRY(sli_save_directory_create(checkpoints->options->directory, &checkpoints->directory));
+    if (!checkpoints->options->resume)
+        SL_TRY(check_unused(checkpoints->options->directory));
     SL_TRY(sli_vocab_text(sl_corpus_vocab(shared->corpus), &checkpoints->vocab, &vocab_bytes));
     sli_model_notes_write(&shared->options.model, &checkpoints->notes);
     to->notes = checkpoints->notes.notes;

@@ -142,6 +142,21 @@ static void resuming_continues_the_log(void **state)
     check_text(text, "\"step\":5,");
 }
 
+static void checkpoints_of_another_run_are_left_alone(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    static char before[1 << 16], after[1 << 16];
+    const char *path = scratch_path(in, "saved/step-00000004/state.json");
+    size_t bytes = read_file(path, before, sizeof before);
+    program_start(&run, "train --data %s " RUN " --save-dir %s/saved --quiet", in->directory,
+                  in->directory);
+    check_refused(&run, 1, "/saved: has checkpoints of another run: --resume auto goes on from");
+    path = scratch_path(in, "saved/step-00000004/state.json");
+    assert_int_equal(read_file(path, after, sizeof after), bytes);
+    assert_memory_equal(after, before, bytes);
+}
+
 static void options_without_sense_are_refused(void **state)
 {
     scratch *in = *state;
@@ -174,9 +189,13 @@ static void options_without_sense_are_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        on_run(show_tells_files_and_parts), on_run(verify_finds_the_damaged_one),
-        on_run(convert_cuts_and_joins),     on_run(average_is_the_mean),
-        on_run(resuming_continues_the_log), on_run(options_without_sense_are_refused),
+        on_run(show_tells_files_and_parts),
+        on_run(verify_finds_the_damaged_one),
+        on_run(convert_cuts_and_joins),
+        on_run(average_is_the_mean),
+        on_run(resuming_continues_the_log),
+        on_run(checkpoints_of_another_run_are_left_alone),
+        on_run(options_without_sense_are_refused),
     };
     if (!program_exists())
         return 77;

@@ -36,12 +36,16 @@ static const char *checkpoint(scratch *in, int number, int64_t step)
     return path;
 }
 
+static void remove_folders(const scratch *in, const char *names)
+{
+    char line[700];
+    snprintf(line, sizeof line, "rm -rf '%s'/%s", in->directory, names);
+    assert_int_equal(system(line), 0);
+}
+
 static int remove_all(void **state)
 {
-    scratch *in = *state;
-    char line[700];
-    snprintf(line, sizeof line, "rm -rf '%s'/saved*", in->directory);
-    assert_int_equal(system(line), 0);
+    remove_folders(*state, "saved*");
     return scratch_remove(state);
 }
 
@@ -131,11 +135,13 @@ static sl_train_options laid_out(sl_train_options options, const run_layout *lay
 }
 
 /* Trains in `layout`, from step `from` of the checkpoints in folder `source` (-1: from the
- * beginning), with a checkpoint after every step in folder `target`. */
+ * beginning, with no folders left), with a checkpoint after every step in folder `target`. */
 static void train_saving(scratch *in, const sl_train_options *options, const run_layout *layout,
                          int source, int64_t from, int target, small_record *record)
 {
     sl_train_options all = laid_out(*options, layout);
+    if (source < 0)
+        remove_folders(in, "saved*");
     all.checkpoints = (sl_save_options){.directory = folder(in, target),
                                         .every_steps = 1,
                                         .resume = source < 0 ? NULL : checkpoint(in, source, from)};
