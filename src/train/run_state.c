@@ -152,6 +152,8 @@ static sl_status read_position(const json_t *json, sli_position *out)
 {
     static const char *const keys[] = {"step", "epoch", "block", "best_step"};
     int64_t *const values[] = {&out->steps, &out->epoch, &out->block, &out->best_step};
+    if (!json_object_get(json, keys[0])) /* a mean, or one that a program wrote */
+        return sl_error(SL_ERR_FORMAT, "it has a model, but no run to go on from");
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *value = json_object_get(json, keys[i]);
         if (!json_is_integer(value) || json_integer_value(value) < 0)

@@ -119,7 +119,7 @@ static void average_is_the_mean(void **state)
     program_succeed(&run, "eval --init %s/mean/model.safetensors --data %s " TINY_BATCH,
                     in->directory, in->directory);
     program_start(&run, "train --data %s " RUN " --resume %s/mean", in->directory, in->directory);
-    check_refused(&run, 1, "\"step\" of the run must be a whole number");
+    check_refused(&run, 1, "/mean: it has a model, but no run to go on from\n");
 }
 
 static void resuming_continues_the_log(void **state)
