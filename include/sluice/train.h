@@ -86,8 +86,8 @@ typedef struct sl_train_options {
     uint64_t seed;
     bool allow_nan;
 
-    const char *init; /* safetensors to start from, the vocabulary beside it, where there is one,
-                         instead of the data's own; NULL: random */
+    const char *init; /* weights to start from, as sl_weights_load takes them, the vocabulary beside
+                         it, where there is one, instead of the data's own; NULL: random */
     const char *save; /* safetensors to write; NULL: none */
     sl_save_options checkpoints;
 } sl_train_options;
@@ -249,14 +249,16 @@ sl_reporter sl_run_log_reporter(sl_run_log *log);
 sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
                           const char *path);
 
-/* Reads them. Every name must be there with its shape, and no other; buffers may be missing. What
- * is wrong is found before any value changes. */
+/* Reads them, from a file or, as sl_safetensors_load, from an index or a directory. Every name must
+ * be there with its shape, and no other; buffers may be missing. What is wrong is found before any
+ * value changes. */
 sl_status sl_weights_load(sl_pipe *pipe, const char *path);
 
-/* The model that a file was saved from. SL_ERR_FORMAT where its metadata do not say. */
+/* The model that such weights were saved from. SL_ERR_FORMAT where its metadata do not say. */
 sl_status sl_weights_model(const char *path, sl_model_options *out);
 
-/* "dir/model.safetensors" -> "dir/model.vocab.txt"; malloc'ed. */
+/* "dir/model.safetensors", "dir/model.safetensors.index.json" and the directory "dir" ->
+ * "dir/model.vocab.txt"; malloc'ed. */
 sl_status sl_weights_vocab_path(const char *path, char **out);
 
 /* ---- Using a trained model -------------------------------------------------------------- */

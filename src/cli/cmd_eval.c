@@ -24,7 +24,10 @@ typedef struct settings {
 } settings;
 
 static const struct argp_option options[] = {
-    {"init", KEY_INIT, "FILE", 0, "Weights (safetensors), the vocabulary beside them", 1},
+    {"init", KEY_INIT, "FILE", 0,
+     "Weights: a safetensors file, the index of several, or a checkpoint's directory; the "
+     "vocabulary beside them",
+     1},
     {"data", KEY_DATA, "DIR", 0, "Directory of text", 1},
     {"split", KEY_SPLIT, "NAME", 0, "train, valid or test (default)", 1},
     {"eval-batch-size", KEY_EVAL_BATCH_SIZE, "N", 0, "Columns of a batch (default 10)", 1},

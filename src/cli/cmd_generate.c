@@ -28,7 +28,10 @@ typedef struct settings {
 } settings;
 
 static const struct argp_option options[] = {
-    {"init", KEY_INIT, "FILE", 0, "Weights (safetensors), the vocabulary beside them", 1},
+    {"init", KEY_INIT, "FILE", 0,
+     "Weights: a safetensors file, the index of several, or a checkpoint's directory; the "
+     "vocabulary beside them",
+     1},
     {"prompt", KEY_PROMPT, "TEXT", 0, "What the text begins with (default \"the\")", 1},
     {"tokens", KEY_TOKENS, "N", 0, "Tokens to add (default 50)", 1},
     {"greedy", KEY_GREEDY, NULL, 0, "Always the most probable token", 1},

@@ -39,7 +39,9 @@ typedef struct settings {
 
 static const struct argp_option options[] = {
     {0, 0, NULL, 0, "Files and display:", 8},
-    {"init", KEY_INIT, "FILE", 0, "Start from the weights in FILE (safetensors)", 8},
+    {"init", KEY_INIT, "FILE", 0,
+     "Start from weights: a safetensors file, the index of several, or a checkpoint's directory",
+     8},
     {"save", KEY_SAVE, "FILE", 0,
      "Write the best weights to FILE (safetensors), the vocabulary beside it", 8},
     {"log-json", KEY_LOG_JSON, "FILE", 0, "Write the run as JSON lines", 8},

@@ -1,5 +1,7 @@
 #include "cli/run_files.h"
 
+#include "io/safetensors_set.h"
+
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,10 +53,17 @@ static sl_status check_not_text(output to, const char *directory)
 static sl_status check_log_is_not_init(output log, const char *init)
 {
     char *vocab;
+    sli_safetensors_set *weights;
     SL_TRY(check_not_read(log, init));
     SL_TRY(sl_weights_vocab_path(init, &vocab));
     sl_status status = check_not_read(log, vocab);
     free(vocab);
+    SL_TRY(status);
+    if (sli_safetensors_set_open(init, &weights) != SL_OK)
+        return SL_OK; /* refused where they are read */
+    for (size_t i = 0; i < sli_safetensors_set_files(weights) && status == SL_OK; i++)
+        status = check_not_read(log, sli_safetensors_set_file(weights, i));
+    sli_safetensors_set_close(&weights);
     return status;
 }
 
@@ -74,7 +83,7 @@ sl_status cli_check_train_files(const sl_train_options *options, const char *log
     sl_status status = SL_OK;
     for (size_t i = 0; i < sizeof all / sizeof *all && status == SL_OK; i++)
         status = check_not_text(all[i], options->data);
-    if (status == SL_OK && options->init)
+    if (status == SL_OK && options->init && log_json)
         status = check_log_is_not_init(log, options->init);
     if (status == SL_OK)
         status = check_different(log, weights);

@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *const map_key = "weight_map";
 
@@ -63,6 +64,32 @@ void sli_checkpoint_index_clear(sli_checkpoint_index *index)
 {
     json_decref(index->json);
     *index = (sli_checkpoint_index){0};
+}
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+sl_status sli_checkpoint_index_files(const sli_checkpoint_index *index, const char ***files,
+                                     size_t *count)
+{
+    const char *tensor;
+    json_t *value;
+    size_t listed = 0;
+    *count = 0;
+    *files = calloc(index->count + 1, sizeof(char *));
+    if (!*files)
+        return sl_error(SL_ERR_MEMORY, "no memory for an index of %zu tensors", index->count);
+    json_object_foreach(json_object_get(index->json, map_key), tensor, value)
+    {
+        (*files)[listed++] = json_string_value(value);
+    }
+    qsort(*files, listed, sizeof(char *), compare_texts);
+    for (size_t i = 0; i < listed; i++)
+        if (i == 0 || strcmp((*files)[i], (*files)[*count - 1]) != 0)
+            (*files)[(*count)++] = (*files)[i];
+    return SL_OK;
 }
 
 const char *sli_checkpoint_index_file(const sli_checkpoint_index *index, const char *tensor)

@@ -23,6 +23,11 @@ typedef struct sli_checkpoint_index {
 sl_status sli_checkpoint_index_parse(const char *text, size_t length, sli_checkpoint_index *out);
 void sli_checkpoint_index_clear(sli_checkpoint_index *index);
 
+/* The files that it names, each once, in the order of their names: *files [*count], to be freed;
+ * the strings live as long as the index. */
+sl_status sli_checkpoint_index_files(const sli_checkpoint_index *index, const char ***files,
+                                     size_t *count);
+
 /* The file that holds the tensor, or NULL; it lives as long as the index. */
 const char *sli_checkpoint_index_file(const sli_checkpoint_index *index, const char *tensor);
 

@@ -75,7 +75,7 @@ static sl_status read_open_file(int descriptor, uint64_t most, char **data, size
     return read_descriptor(descriptor, *data, *bytes);
 }
 
-static sl_status read_small_file(const char *path, uint64_t most, char **data, size_t *bytes)
+sl_status sli_checkpoint_read_text(const char *path, uint64_t most, char **data, size_t *bytes)
 {
     *data = NULL;
     *bytes = 0;
@@ -105,7 +105,7 @@ sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char
         return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no file \"%s\"", reader->path,
                         name);
     SL_TRY(sli_checkpoint_path(reader->path, name, &path));
-    sl_status status = read_small_file(path, file->bytes, data, bytes);
+    sl_status status = sli_checkpoint_read_text(path, file->bytes, data, bytes);
     if (status == SL_OK && strcmp(sli_checksum_of(*data, *bytes, checksum), file->checksum) != 0)
         status =
             sl_error(SL_ERR_FORMAT, "%s: it is damaged: its checksum is %s, and %s in state.json",
@@ -122,11 +122,10 @@ sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char
 
 static sl_status read_state(sl_checkpoint_reader *reader)
 {
-    enum { MOST_BYTES = 64 << 20 };
     char *path, *text;
     size_t bytes;
     SL_TRY(sli_checkpoint_path(reader->path, SLI_CHECKPOINT_STATE, &path));
-    sl_status status = read_small_file(path, MOST_BYTES, &text, &bytes);
+    sl_status status = sli_checkpoint_read_text(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes);
     if (status == SL_OK) {
         status = sli_checkpoint_state_parse(text, bytes, &reader->state);
         status = sl_error_context(status, "%s: ", path);

@@ -50,6 +50,10 @@ const sli_checkpoint_range *sli_checkpoint_range_of(const sl_checkpoint_reader *
 sl_status sli_checkpoint_list_tensors(sl_checkpoint_reader *reader);
 void sli_checkpoint_free_tensors(sl_checkpoint_reader *reader);
 
+/* Reads a file of text, of at most `most` bytes; *data is malloc'ed, with a 0 behind its *bytes. */
+enum { SLI_CHECKPOINT_MOST_TEXT = 64 << 20 };
+sl_status sli_checkpoint_read_text(const char *path, uint64_t most, char **data, size_t *bytes);
+
 /* "PATH/NAME"; malloc'ed. */
 sl_status sli_checkpoint_path(const char *path, const char *name, char **out);
 

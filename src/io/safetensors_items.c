@@ -1,5 +1,6 @@
-/* Whole files from and to a list of tensors. */
+/* Whole models from and to a list of tensors. */
 #include "io/safetensors_dtype.h"
+#include "io/safetensors_set.h"
 #include "io/safetensors_text.h"
 #include "sluice/safetensors.h"
 
@@ -39,18 +40,18 @@ static int compare_with_name(const void *name, const void *item)
 }
 
 /* `sorted` [count] are the items in the order of their names. */
-static sl_status check_names(const sl_safetensors_reader *reader,
-                             const sl_safetensors_item **sorted, size_t count)
+static sl_status check_names(const sli_safetensors_set *set, const sl_safetensors_item **sorted,
+                             size_t count)
 {
     name_list missing = {0}, unexpected = {0};
     for (size_t i = 0; i < count; i++) {
         if (i > 0 && strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
             return sl_error(SL_ERR_INVALID, "tensor \"%s\" is asked for twice", sorted[i]->name);
-        if (!sl_safetensors_find(reader, sorted[i]->name))
+        if (!sli_safetensors_set_find(set, sorted[i]->name))
             name_list_add(&missing, sorted[i]->name);
     }
-    for (size_t i = 0; i < sl_safetensors_count(reader); i++) {
-        const char *name = sl_safetensors_get(reader, i)->name;
+    for (size_t i = 0; i < sli_safetensors_set_count(set); i++) {
+        const char *name = sli_safetensors_set_get(set, i)->name;
         if (!bsearch(name, sorted, count, sizeof(sl_safetensors_item *), compare_with_name))
             name_list_add(&unexpected, name);
     }
@@ -68,8 +69,8 @@ static sl_status check_names(const sl_safetensors_reader *reader,
     return SL_OK;
 }
 
-static sl_status check_all_names(const sl_safetensors_reader *reader,
-                                 const sl_safetensors_item *items, size_t count)
+static sl_status check_all_names(const sli_safetensors_set *set, const sl_safetensors_item *items,
+                                 size_t count)
 {
     const sl_safetensors_item **sorted = calloc(count + 1, sizeof(sl_safetensors_item *));
     if (!sorted)
@@ -77,7 +78,7 @@ static sl_status check_all_names(const sl_safetensors_reader *reader,
     for (size_t i = 0; i < count; i++)
         sorted[i] = &items[i];
     qsort(sorted, count, sizeof(sl_safetensors_item *), compare_items);
-    sl_status status = check_names(reader, sorted, count);
+    sl_status status = check_names(set, sorted, count);
     free(sorted);
     return status;
 }
@@ -93,14 +94,14 @@ static bool fits(const sl_safetensors_info *info, const sl_safetensors_item *ite
 }
 
 /* Names the first item whose shape or data type is not the file's, and counts the others. */
-static sl_status check_shapes(const sl_safetensors_reader *reader, const sl_safetensors_item *items,
+static sl_status check_shapes(const sli_safetensors_set *set, const sl_safetensors_item *items,
                               size_t count)
 {
     char quoted[SLI_QUOTE_BYTES], wanted[SLI_SIZES_BYTES], found[SLI_SIZES_BYTES], more[64] = "";
     const sl_safetensors_item *first = NULL;
     size_t misfits = 0;
     for (size_t i = 0; i < count; i++)
-        if (!fits(sl_safetensors_find(reader, items[i].name), &items[i])) {
+        if (!fits(sli_safetensors_set_find(set, items[i].name), &items[i])) {
             first = first ? first : &items[i];
             misfits++;
         }
@@ -108,7 +109,7 @@ static sl_status check_shapes(const sl_safetensors_reader *reader, const sl_safe
         return SL_OK;
     if (misfits > 1)
         snprintf(more, sizeof more, "; %zu more of the tensors do not fit", misfits - 1);
-    const sl_safetensors_info *info = sl_safetensors_find(reader, first->name);
+    const sl_safetensors_info *info = sli_safetensors_set_find(set, first->name);
     return sl_error(SL_ERR_INVALID, "tensor %s should be %s %s, but is %s %s%s",
                     sli_safetensors_quote(first->name, quoted),
                     sli_safetensors_dtype_of(first->dtype)->name,
@@ -118,16 +119,15 @@ static sl_status check_shapes(const sl_safetensors_reader *reader, const sl_safe
 
 sl_status sl_safetensors_load(const char *path, const sl_safetensors_item *items, size_t count)
 {
-    sl_safetensors_reader *reader;
-    SL_TRY(sl_safetensors_open(path, &reader));
-    sl_status status = check_all_names(reader, items, count);
+    sli_safetensors_set *set;
+    SL_TRY(sli_safetensors_set_open(path, &set));
+    sl_status status = check_all_names(set, items, count);
     if (status == SL_OK)
-        status = check_shapes(reader, items, count);
+        status = check_shapes(set, items, count);
     status = sl_error_context(status, "%s: ", path);
-    for (size_t i = 0; i < count && status == SL_OK; i++)
-        status =
-            sl_safetensors_read(reader, sl_safetensors_find(reader, items[i].name), items[i].data);
-    sl_safetensors_close(&reader);
+    if (status == SL_OK)
+        status = sli_safetensors_set_read(set, items, count);
+    sli_safetensors_set_close(&set);
     return status;
 }
 

@@ -42,10 +42,10 @@ void sli_model_notes_write(const sl_model_options *model, sli_model_notes *out)
 
 /* ---- Reading ---------------------------------------------------------------------------- */
 
-static sl_status read_note(const sl_safetensors_reader *reader, const char *path, int index,
+static sl_status read_note(const sli_safetensors_set *from, const char *path, int index,
                            const char **value)
 {
-    *value = sl_safetensors_metadata(reader, keys[index]);
+    *value = sli_safetensors_set_metadata(from, keys[index]);
     if (!*value)
         return sl_error(SL_ERR_FORMAT,
                         "%s: its metadata do not say \"%s\": the file was not saved by sluice",
@@ -53,12 +53,12 @@ static sl_status read_note(const sl_safetensors_reader *reader, const char *path
     return SL_OK;
 }
 
-static sl_status read_number(const sl_safetensors_reader *reader, const char *path, int index,
+static sl_status read_number(const sli_safetensors_set *from, const char *path, int index,
                              int64_t *out)
 {
     const char *value;
     char *end;
-    SL_TRY(read_note(reader, path, index, &value));
+    SL_TRY(read_note(from, path, index, &value));
     errno = 0;
     long long number = strtoll(value, &end, 10);
     if (errno != 0 || end == value || *end != '\0' || number < 1)
@@ -69,11 +69,11 @@ static sl_status read_number(const sl_safetensors_reader *reader, const char *pa
 }
 
 /* *first: the value is `yes`; anything but `yes` and `no` is an error. */
-static sl_status read_choice(const sl_safetensors_reader *reader, const char *path, int index,
+static sl_status read_choice(const sli_safetensors_set *from, const char *path, int index,
                              const char *yes, const char *no, bool *first)
 {
     const char *value;
-    SL_TRY(read_note(reader, path, index, &value));
+    SL_TRY(read_note(from, path, index, &value));
     *first = strcmp(value, yes) == 0;
     if (!*first && strcmp(value, no) != 0)
         return sl_error(SL_ERR_FORMAT, "%s: \"%s\" must be %s or %s, got \"%s\"", path, keys[index],
@@ -81,7 +81,7 @@ static sl_status read_choice(const sl_safetensors_reader *reader, const char *pa
     return SL_OK;
 }
 
-sl_status sli_model_notes_read(const sl_safetensors_reader *reader, const char *path,
+sl_status sli_model_notes_read(const sli_safetensors_set *from, const char *path,
                                sl_model_options *out)
 {
     bool causal, relu;
@@ -91,23 +91,23 @@ sl_status sli_model_notes_read(const sl_safetensors_reader *reader, const char *
         [NLAYERS] = &out->nlayers, [NHEAD] = &out->nhead,
     };
     for (int i = NTOKENS; i <= NHEAD; i++)
-        SL_TRY(read_number(reader, path, i, numbers[i]));
-    SL_TRY(read_choice(reader, path, MASK, "causal", "none", &causal));
-    SL_TRY(read_choice(reader, path, ACTIVATION, "relu", "gelu", &relu));
-    SL_TRY(read_choice(reader, path, PRE_NORM, "true", "false", &out->pre_norm));
+        SL_TRY(read_number(from, path, i, numbers[i]));
+    SL_TRY(read_choice(from, path, MASK, "causal", "none", &causal));
+    SL_TRY(read_choice(from, path, ACTIVATION, "relu", "gelu", &relu));
+    SL_TRY(read_choice(from, path, PRE_NORM, "true", "false", &out->pre_norm));
     out->mask = causal ? SL_MASK_CAUSAL : SL_MASK_NONE;
     out->activation = relu ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU;
     return SL_OK;
 }
 
-sl_status sli_model_notes_check(const sl_safetensors_reader *reader, const char *path,
+sl_status sli_model_notes_check(const sli_safetensors_set *from, const char *path,
                                 const sl_model_options *model)
 {
     sli_model_notes wanted;
     sli_model_notes_write(model, &wanted);
     for (int i = NHEAD; i <= PRE_NORM; i++) {
         const char *name = keys[i] + strlen(PREFIX),
-                   *has = sl_safetensors_metadata(reader, keys[i]);
+                   *has = sli_safetensors_set_metadata(from, keys[i]);
         if (has && strcmp(has, wanted.text[i]) != 0)
             return sl_error(SL_ERR_INVALID, "%s: its model has %s %s, expected %s %s", path, name,
                             has, name, wanted.text[i]);

@@ -1,12 +1,16 @@
 /* A model's weights as a safetensors file: PyTorch's names and layouts, and in the metadata what is
  * needed to build the model again. */
+#define _GNU_SOURCE /* asprintf */
+
 #include "train/weights.h"
 
 #include "core/replace_file.h"
 #include "train/model_notes.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* ---- The tensors ------------------------------------------------------------------------ */
 
@@ -25,8 +29,7 @@ static int parameter_count(const sl_pipe *pipe)
 
 /* Every parameter and buffer of the model, in its order; but with `in_file` only those buffers that
  * the file has. Data are the tensors' own memory. */
-static sl_status list_items(const sl_pipe *pipe, const sl_safetensors_reader *in_file,
-                            item_list *out)
+static sl_status list_items(const sl_pipe *pipe, const sli_safetensors_set *in_file, item_list *out)
 {
     *out = (item_list){calloc((size_t)parameter_count(pipe) + 1, sizeof *out->items), 0};
     if (!out->items)
@@ -37,7 +40,7 @@ static sl_status list_items(const sl_pipe *pipe, const sl_safetensors_reader *in
             const sl_parameter *parameter = sl_parameter_set_get(set, i);
             const char *name = sl_parameter_name(parameter);
             if (in_file && sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER &&
-                !sl_safetensors_find(in_file, name))
+                !sli_safetensors_set_find(in_file, name))
                 continue;
             out->items[out->count++] =
                 (sl_safetensors_item){name, SL_F32, *sl_parameter_shape(parameter),
@@ -49,18 +52,32 @@ static sl_status list_items(const sl_pipe *pipe, const sl_safetensors_reader *in
 
 /* ---- The vocabulary beside them ---------------------------------------------------------- */
 
+static bool is_directory(const char *path)
+{
+    struct stat found;
+    return stat(path, &found) == 0 && S_ISDIR(found.st_mode);
+}
+
+/* The length of `path` without `ending`, or 0 where it ends otherwise or is nothing else. */
+static size_t length_before(const char *path, const char *ending)
+{
+    size_t length = strlen(path), cut = strlen(ending);
+    return length > cut && strcmp(path + length - cut, ending) == 0 ? length - cut : 0;
+}
+
 sl_status sl_weights_vocab_path(const char *path, char **out)
 {
-    static const char ending[] = ".safetensors", replacement[] = ".vocab.txt";
-    size_t length = strlen(path), cut = sizeof ending - 1;
-    if (length > cut && strcmp(path + length - cut, ending) == 0)
-        length -= cut;
-    *out = malloc(length + sizeof replacement);
-    if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for a path");
-    memcpy(*out, path, length);
-    memcpy(*out + length, replacement, sizeof replacement);
-    return SL_OK;
+    static const char ending[] = ".safetensors", index_ending[] = ".safetensors.index.json";
+    bool directory = is_directory(path);
+    size_t length = directory ? 0 : length_before(path, ending);
+    if (length == 0 && !directory)
+        length = length_before(path, index_ending);
+    if (length == 0)
+        length = strlen(path);
+    if (asprintf(out, "%.*s%s.vocab.txt", (int)length, path, directory ? "/model" : "") >= 0)
+        return SL_OK;
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "no memory for a path");
 }
 
 static sl_status save_vocab(const sl_vocab *vocab, const char *path)
@@ -125,30 +142,30 @@ sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
 
 sl_status sl_weights_model(const char *path, sl_model_options *out)
 {
-    sl_safetensors_reader *reader;
+    sli_safetensors_set *from;
     *out = (sl_model_options){0};
-    SL_TRY(sl_safetensors_open(path, &reader));
-    sl_status status = sli_model_notes_read(reader, path, out);
-    sl_safetensors_close(&reader);
+    SL_TRY(sli_safetensors_set_open(path, &from));
+    sl_status status = sli_model_notes_read(from, path, out);
+    sli_safetensors_set_close(&from);
     return status;
 }
 
 sl_status sli_weights_check_model(const char *path, const sl_model_options *model)
 {
-    sl_safetensors_reader *reader;
-    SL_TRY(sl_safetensors_open(path, &reader));
-    sl_status status = sli_model_notes_check(reader, path, model);
-    sl_safetensors_close(&reader);
+    sli_safetensors_set *from;
+    SL_TRY(sli_safetensors_set_open(path, &from));
+    sl_status status = sli_model_notes_check(from, path, model);
+    sli_safetensors_set_close(&from);
     return status;
 }
 
 sl_status sl_weights_load(sl_pipe *pipe, const char *path)
 {
-    sl_safetensors_reader *reader;
+    sli_safetensors_set *from;
     item_list list;
-    SL_TRY(sl_safetensors_open(path, &reader));
-    sl_status status = list_items(pipe, reader, &list);
-    sl_safetensors_close(&reader);
+    SL_TRY(sli_safetensors_set_open(path, &from));
+    sl_status status = list_items(pipe, from, &list);
+    sli_safetensors_set_close(&from);
     if (status == SL_OK)
         status = sl_safetensors_load(path, list.items, list.count);
     free(list.items);

@@ -97,6 +97,40 @@ static void convert_cuts_and_joins(void **state)
     check_text(run.out, "| End of training | test loss ");
 }
 
+/* The model of a checkpoint, and the file, the index and the directory that it is in. */
+static void weights_are_taken_from_any_of_its_forms(void **state)
+{
+    scratch *in = *state;
+    const char *at = in->directory;
+    program_run file, other, text;
+    static const char *const forms[] = {"cut", "cut/model.safetensors.index.json",
+                                        "saved/step-00000008"};
+    program_succeed(&file, "checkpoint convert %s/saved/step-00000008 %s/cut --shard-size 8K", at,
+                    at);
+    program_succeed(&file,
+                    "eval --init %s/saved/step-00000008/model.safetensors --data %s " TINY_BATCH,
+                    at, at);
+    program_succeed(&text, "generate --init %s/saved/step-00000008/model.safetensors --tokens 9",
+                    at);
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        program_succeed(&other, "eval --init %s/%s --data %s " TINY_BATCH, at, forms[i], at);
+        assert_string_equal(other.out, file.out);
+        program_succeed(&other, "generate --init %s/%s --tokens 9", at, forms[i]);
+        assert_string_equal(other.out, text.out);
+        program_succeed(&other, "train --data %s " RUN " --init %s/%s --epochs 1 --quiet", at, at,
+                        forms[i]);
+    }
+    program_start(&other,
+                  "train --data %s " RUN " --init %s/saved/step-00000008 --log-json "
+                  "%s/saved/step-00000008/model.safetensors",
+                  at, at, at);
+    check_refused(&other, 1, "--log-json would overwrite /");
+    program_start(&other, "eval --init %s/saved --data %s", at, at);
+    check_refused(&other, 1,
+                  "/saved: the directory is no checkpoint, and has neither "
+                  "model.safetensors nor model.safetensors.index.json");
+}
+
 static void average_is_the_mean(void **state)
 {
     enum { ROOM = 1 << 16 };
@@ -192,6 +226,7 @@ int main(void)
         on_run(show_tells_files_and_parts),
         on_run(verify_finds_the_damaged_one),
         on_run(convert_cuts_and_joins),
+        on_run(weights_are_taken_from_any_of_its_forms),
         on_run(average_is_the_mean),
         on_run(resuming_continues_the_log),
         on_run(checkpoints_of_another_run_are_left_alone),

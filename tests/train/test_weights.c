@@ -192,6 +192,8 @@ static void vocabulary_lies_beside_the_weights(void **state)
     check_vocab_path("model", "model.vocab.txt");
     check_vocab_path("a.b/model.bin", "a.b/model.bin.vocab.txt");
     check_vocab_path(".safetensors", ".safetensors.vocab.txt");
+    check_vocab_path("dir/model.safetensors.index.json", "dir/model.vocab.txt");
+    check_vocab_path("/proc", "/proc/model.vocab.txt"); /* a directory */
 }
 
 static void vocabulary_is_saved_and_found(void **state)

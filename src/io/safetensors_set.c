@@ -1,0 +1,295 @@
+#define _GNU_SOURCE /* asprintf */
+
+#include "io/safetensors_set.h"
+
+#include "io/checkpoint_index.h"
+#include "io/checkpoint_reader.h"
+#include "io/safetensors_text.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char part[] = "model", single[] = "model.safetensors",
+                  index_name[] = "model.safetensors.index.json", index_ending[] = ".index.json";
+
+struct sli_safetensors_set {
+    sl_checkpoint_reader *checkpoint; /* whose part it is; or NULL, and */
+    sl_safetensors_reader **readers;  /* [count] */
+    char **paths;                     /* [count] */
+    size_t count, room;
+};
+
+static sl_status no_memory(const char *path)
+{
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for the record of its files", path);
+}
+
+/* ---- Files ------------------------------------------------------------------------------ */
+
+/* Takes `path`, and a reader of its own where `opens`. */
+static sl_status add_file(sli_safetensors_set *to, char *path, bool opens)
+{
+    if (to->count == to->room) {
+        size_t room = 2 * to->room + 4;
+        char **paths = realloc(to->paths, room * sizeof *paths);
+        to->paths = paths ? paths : to->paths;
+        sl_safetensors_reader **readers = realloc(to->readers, room * sizeof *readers);
+        to->readers = readers ? readers : to->readers;
+        if (!paths || !readers) {
+            free(path);
+            return no_memory("the model");
+        }
+        to->room = room;
+    }
+    to->paths[to->count] = path;
+    to->readers[to->count++] = NULL;
+    return opens ? sl_safetensors_open(path, &to->readers[to->count - 1]) : SL_OK;
+}
+
+static sl_status open_file(const char *path, sli_safetensors_set *to)
+{
+    char *copy = strdup(path);
+    return copy ? add_file(to, copy, true) : no_memory(path);
+}
+
+static sl_status join(const char *directory, const char *name, char **out)
+{
+    if (asprintf(out, "%s/%s", directory, name) >= 0)
+        return SL_OK;
+    *out = NULL;
+    return no_memory(directory);
+}
+
+/* ---- An index --------------------------------------------------------------------------- */
+
+/* The path of a file that the index at `path` names. */
+static sl_status path_beside(const char *path, const char *name, char **out)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    const char *slash = strrchr(path, '/');
+    *out = NULL;
+    if (name[0] == '\0' || name[0] == '.' || strchr(name, '/'))
+        return sl_error(SL_ERR_FORMAT, "%s: it names %s, which is no file beside it", path,
+                        sli_safetensors_quote(name, quoted));
+    if (asprintf(out, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, name) < 0) {
+        *out = NULL;
+        return no_memory(path);
+    }
+    return SL_OK;
+}
+
+static sl_status open_named(const char *path, const sli_checkpoint_index *index,
+                            sli_safetensors_set *to)
+{
+    const char **names;
+    size_t count;
+    SL_TRY(sli_checkpoint_index_files(index, &names, &count));
+    sl_status status = count > 0 ? SL_OK : sl_error(SL_ERR_FORMAT, "%s: it names no tensors", path);
+    for (size_t i = 0; i < count && status == SL_OK; i++) {
+        char *file;
+        status = path_beside(path, names[i], &file);
+        if (status == SL_OK)
+            status = add_file(to, file, true);
+    }
+    free(names);
+    return status;
+}
+
+/* Every tensor of the files is where the index says, and the index says no more. */
+static sl_status compare(const char *path, const sli_checkpoint_index *index,
+                         const sli_safetensors_set *set)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    size_t found = 0;
+    for (size_t f = 0; f < set->count; f++) {
+        const char *slash = strrchr(set->paths[f], '/');
+        const char *name = slash ? slash + 1 : set->paths[f];
+        size_t count = sl_safetensors_count(set->readers[f]);
+        for (size_t i = 0; i < count; i++) {
+            const char *tensor = sl_safetensors_get(set->readers[f], i)->name;
+            const char *told = sli_checkpoint_index_file(index, tensor);
+            if (!told || strcmp(told, name) != 0)
+                return sl_error(SL_ERR_FORMAT,
+                                "%s: tensor %s is in %s, where it does not look for it", path,
+                                sli_safetensors_quote(tensor, quoted), name);
+        }
+        found += count;
+    }
+    if (found != index->count)
+        return sl_error(SL_ERR_FORMAT, "%s: it names %zu tensors, but its files have %zu", path,
+                        index->count, found);
+    return SL_OK;
+}
+
+static sl_status open_index(const char *path, sli_safetensors_set *to)
+{
+    char *text;
+    size_t bytes;
+    sli_checkpoint_index index;
+    SL_TRY(sli_checkpoint_read_text(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes));
+    sl_status status =
+        sl_error_context(sli_checkpoint_index_parse(text, bytes, &index), "%s: ", path);
+    free(text);
+    SL_TRY(status);
+    status = open_named(path, &index, to);
+    if (status == SL_OK)
+        status = compare(path, &index, to);
+    sli_checkpoint_index_clear(&index);
+    return status;
+}
+
+/* ---- A directory ------------------------------------------------------------------------ */
+
+static sl_status open_checkpoint(const char *path, sli_safetensors_set *to)
+{
+    SL_TRY(sl_checkpoint_open(path, &to->checkpoint));
+    if (!sli_checkpoint_range_of(to->checkpoint, part))
+        return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", path, part);
+    for (size_t i = 0; i < to->checkpoint->state.count; i++) {
+        char *file;
+        if (!sli_checkpoint_is_shard(to->checkpoint, i, part))
+            continue;
+        SL_TRY(join(path, to->checkpoint->state.files[i].name, &file));
+        SL_TRY(add_file(to, file, false));
+    }
+    return SL_OK;
+}
+
+/* Whether the directory has a file of that name; its path is *out then, to be freed. */
+static bool has(const char *directory, const char *name, char **out, sl_status *status)
+{
+    *out = NULL;
+    if (*status == SL_OK)
+        *status = join(directory, name, out);
+    if (*status == SL_OK && access(*out, F_OK) == 0)
+        return true;
+    free(*out);
+    *out = NULL;
+    return false;
+}
+
+static sl_status open_directory(const char *path, sli_safetensors_set *to)
+{
+    char *file;
+    sl_status status = SL_OK;
+    if (has(path, SLI_CHECKPOINT_STATE, &file, &status))
+        status = open_checkpoint(path, to);
+    else if (has(path, single, &file, &status))
+        status = open_file(file, to);
+    else if (has(path, index_name, &file, &status))
+        status = open_index(file, to);
+    else if (status == SL_OK)
+        status = sl_error(SL_ERR_NOT_FOUND,
+                          "%s: the directory is no checkpoint, and has neither %s nor %s", path,
+                          single, index_name);
+    free(file);
+    return status;
+}
+
+/* ---- The set ---------------------------------------------------------------------------- */
+
+static bool is_directory(const char *path)
+{
+    struct stat found;
+    return stat(path, &found) == 0 && S_ISDIR(found.st_mode);
+}
+
+static bool is_index(const char *path)
+{
+    size_t length = strlen(path), ending = sizeof index_ending - 1;
+    return length > ending && strcmp(path + length - ending, index_ending) == 0;
+}
+
+sl_status sli_safetensors_set_open(const char *path, sli_safetensors_set **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return no_memory(path);
+    sl_status status = is_directory(path) ? open_directory(path, *out)
+                       : is_index(path)   ? open_index(path, *out)
+                                          : open_file(path, *out);
+    if (status != SL_OK)
+        sli_safetensors_set_close(out);
+    return status;
+}
+
+void sli_safetensors_set_close(sli_safetensors_set **set)
+{
+    if (!set || !*set)
+        return;
+    for (size_t i = 0; i < (*set)->count; i++) {
+        sl_safetensors_close(&(*set)->readers[i]);
+        free((*set)->paths[i]);
+    }
+    free((*set)->readers);
+    free((*set)->paths);
+    sl_checkpoint_close(&(*set)->checkpoint);
+    free(*set);
+    *set = NULL;
+}
+
+size_t sli_safetensors_set_files(const sli_safetensors_set *set)
+{
+    return set->count;
+}
+
+const char *sli_safetensors_set_file(const sli_safetensors_set *set, size_t index)
+{
+    return set->paths[index];
+}
+
+size_t sli_safetensors_set_count(const sli_safetensors_set *set)
+{
+    size_t count = 0;
+    if (set->checkpoint)
+        return sl_checkpoint_tensor_count(set->checkpoint, part);
+    for (size_t i = 0; i < set->count; i++)
+        count += sl_safetensors_count(set->readers[i]);
+    return count;
+}
+
+const sl_safetensors_info *sli_safetensors_set_get(const sli_safetensors_set *set, size_t index)
+{
+    size_t file = 0;
+    if (set->checkpoint)
+        return sl_checkpoint_tensor_get(set->checkpoint, part, index);
+    while (index >= sl_safetensors_count(set->readers[file]))
+        index -= sl_safetensors_count(set->readers[file++]);
+    return sl_safetensors_get(set->readers[file], index);
+}
+
+const sl_safetensors_info *sli_safetensors_set_find(const sli_safetensors_set *set,
+                                                    const char *name)
+{
+    const sl_safetensors_info *found = NULL;
+    for (size_t i = 0; !set->checkpoint && i < set->count && !found; i++)
+        found = sl_safetensors_find(set->readers[i], name);
+    for (size_t i = 0; set->checkpoint && i < sli_safetensors_set_count(set) && !found; i++) {
+        const sl_safetensors_info *info = sli_safetensors_set_get(set, i);
+        found = strcmp(info->name, name) == 0 ? info : NULL;
+    }
+    return found;
+}
+
+const char *sli_safetensors_set_metadata(const sli_safetensors_set *set, const char *key)
+{
+    return set->checkpoint ? sl_checkpoint_metadata(set->checkpoint, part, key)
+                           : sl_safetensors_metadata(set->readers[0], key);
+}
+
+sl_status sli_safetensors_set_read(const sli_safetensors_set *set, const sl_safetensors_item *items,
+                                   size_t count)
+{
+    if (set->checkpoint)
+        return sl_checkpoint_read(set->checkpoint, part, items, count);
+    for (size_t i = 0; i < count; i++)
+        for (size_t f = 0; f < set->count; f++) {
+            const sl_safetensors_info *info = sl_safetensors_find(set->readers[f], items[i].name);
+            if (info)
+                SL_TRY(sl_safetensors_read(set->readers[f], info, items[i].data));
+        }
+    return SL_OK;
+}
