@@ -33,7 +33,8 @@ typedef enum sl_train_request {
 } sl_train_request;
 
 /* When checkpoints (sluice/checkpoint.h) are saved, and from which one a run starts. They lie in
- * one directory: step-00000040, …, and best, the model of the best validation alone. */
+ * one directory: step-00000040, …, and best, the model of the best validation alone; beside them
+ * progress, the number of the last step that was done. */
 typedef struct sl_save_options {
     const char *directory; /* made where it is not there; NULL: no checkpoints */
     int64_t every_steps;   /* 0: not by steps */
@@ -183,6 +184,8 @@ typedef struct sl_checkpoint_event {
     sl_checkpoint_event_kind kind;
     const char *path;
     int64_t step;         /* after which it was made; SKIPPED: 0 */
+    int64_t lost_steps;   /* RESUMED, the newest one of a directory: the steps after it that the run
+                             had done before it ended, and that are done again */
     double copy_seconds;  /* SAVED: that the run waited for the copy of its state */
     double write_seconds; /* SAVED: that writing the copy took, behind the run */
     const char *reason;

@@ -12,8 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { KEY_HOSTS = 0x100, KEY_MAX_RESTARTS, KEY_GRACE, KEY_LAUNCH_AGENT };
+enum { KEY_HOSTS = 0x100, KEY_MAX_RESTARTS, KEY_ELASTIC, KEY_GRACE, KEY_LAUNCH_AGENT };
 enum { MAX_PROCESSES = 4096, MAX_EXPORTS = 64, FIXED_WORDS = 32, DEFAULT_GRACE_SECONDS = 10 };
+enum { COUNT_BYTES = 16 };
 
 /* torchrun's names; programs may read them to know that they were started again. */
 static const char restart_count[] = "TORCHELASTIC_RESTART_COUNT";
@@ -21,6 +22,7 @@ static const char max_restarts[] = "TORCHELASTIC_MAX_RESTARTS";
 
 typedef struct settings {
     int processes, restarts;
+    int least, most; /* processes of an elastic job; 0: their number stays */
     double grace_seconds;
     const char *hosts, *agent;
     const char *exports[MAX_EXPORTS]; /* NAME or NAME=VALUE */
@@ -36,6 +38,11 @@ static const struct argp_option options[] = {
      1},
     {"max-restarts", KEY_MAX_RESTARTS, "K", 0,
      "Start a job that fails again, up to K times (default 0)", 1},
+    {"elastic", KEY_ELASTIC, "MIN:MAX", 0,
+     "Start it again with one process less for each that was killed or lost, but with MIN at "
+     "least; "
+     "-n is MAX at most, and MAX by default",
+     1},
     {"grace", KEY_GRACE, "SECONDS", 0,
      "What the other processes have to end by themselves after a failure or a signal (default 10)",
      1},
@@ -70,7 +77,7 @@ static void take_program(settings *to, struct argp_state *state)
 static void check_hosts(const char *path)
 {
     char sentence[256];
-    struct stat what;
+    struct stat what = {0};
     int error = access(path, R_OK) != 0 || stat(path, &what) != 0 ? errno : 0;
     if (error == 0 && S_ISDIR(what.st_mode))
         error = EISDIR;
@@ -80,12 +87,28 @@ static void check_hosts(const char *path)
     cli_refuse(sentence, path);
 }
 
-static void check(const settings *parsed)
+static void parse_elastic(const char *text, settings *to)
 {
+    char *end;
+    long least = strtol(text, &end, 10), most = *end == ':' ? strtol(end + 1, &end, 10) : 0;
+    if (*end || least < 1 || least > most || most > MAX_PROCESSES)
+        cli_refuse("--elastic must be MIN:MAX, two numbers of processes", text);
+    to->least = (int)least;
+    to->most = (int)most;
+}
+
+static void check(settings *parsed)
+{
+    if (parsed->processes == 0)
+        parsed->processes = parsed->most;
     if (!parsed->program)
         cli_refuse("launch needs a program to start", NULL);
     if (parsed->processes == 0)
         cli_refuse("launch needs -n N, the number of processes", NULL);
+    if (parsed->most > 0 && parsed->restarts == 0)
+        cli_refuse("--elastic needs --max-restarts K", NULL);
+    if (parsed->most > 0 && (parsed->processes < parsed->least || parsed->processes > parsed->most))
+        cli_refuse("-n must be within --elastic MIN:MAX", NULL);
     if (parsed->hosts)
         check_hosts(parsed->hosts);
 }
@@ -102,6 +125,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_MAX_RESTARTS:
         to->restarts = (int)cli_parse_integer("max-restarts", text, 0, INT_MAX - 1);
+        return 0;
+    case KEY_ELASTIC:
+        parse_elastic(text, to);
         return 0;
     case KEY_GRACE:
         to->grace_seconds = cli_parse_real("grace", text);
@@ -211,27 +237,44 @@ static void export_number(const char *name, int number)
     setenv(name, text, 1);
 }
 
-static void report(const cli_job_end *end, int attempt, int attempts, bool again)
+/* Of the attempt after one of `processes`. */
+static int next_processes(const settings *parsed, int processes, const cli_job_end *end)
 {
-    if (attempts == 1)
-        fprintf(stderr, "sluice: %s\n", end->why);
-    else
-        fprintf(stderr, "sluice: attempt %d of %d: %s%s\n", attempt, attempts, end->why,
-                again ? "; starting again" : "");
+    if (parsed->most == 0)
+        return processes;
+    return processes - end->died > parsed->least ? processes - end->died : parsed->least;
 }
 
-static sl_status run_attempts(char **command, const settings *parsed, int *result)
+/* `next`: the processes of the attempt that follows; 0: none does. */
+static void report(const cli_job_end *end, const settings *parsed, int attempt, int next)
 {
-    int attempts = parsed->restarts + 1;
+    if (parsed->restarts > 0)
+        fprintf(stderr, "sluice: attempt %d of %d: %s", attempt, parsed->restarts + 1, end->why);
+    else
+        fprintf(stderr, "sluice: %s", end->why);
+    if (next > 0)
+        fprintf(stderr, "; starting again");
+    if (next > 0 && parsed->most > 0)
+        fprintf(stderr, " with %d process%s", next, next == 1 ? "" : "es");
+    fprintf(stderr, "\n");
+}
+
+/* `count` is the word of the command that says how many processes there are. */
+static sl_status run_attempts(char **command, char count[COUNT_BYTES], const settings *parsed,
+                              int *result)
+{
+    int processes = parsed->processes;
     bool again = true;
     export_number(max_restarts, parsed->restarts);
     for (int attempt = 1; again; attempt++) {
         cli_job_end end;
         export_number(restart_count, attempt - 1);
-        SL_TRY(cli_job_run(command, parsed->processes, parsed->grace_seconds, &end));
-        again = end.status != 0 && !end.final && attempt < attempts;
+        snprintf(count, COUNT_BYTES, "%d", processes);
+        SL_TRY(cli_job_run(command, processes, parsed->grace_seconds, &end));
+        again = end.status != 0 && !end.final && attempt <= parsed->restarts;
+        processes = next_processes(parsed, processes, &end);
         if (end.status != 0)
-            report(&end, attempt, attempts, again);
+            report(&end, parsed, attempt, again ? processes : 0);
         *result = end.status;
     }
     return SL_OK;
@@ -239,14 +282,13 @@ static sl_status run_attempts(char **command, const settings *parsed, int *resul
 
 static sl_status launch(const settings *parsed, int *result)
 {
-    char self[PATH_MAX], count[16];
+    char self[PATH_MAX], count[COUNT_BYTES];
     words command = {0};
     SL_TRY(check_mpirun());
     ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
     if (length < 0)
         return sl_error(SL_ERR_IO, "launch: /proc/self/exe: %s", strerror(errno));
     self[length] = '\0';
-    snprintf(count, sizeof count, "%d", parsed->processes);
     size_t room = FIXED_WORDS + 2 * MAX_EXPORTS;
     for (char **word = parsed->program; *word; word++)
         room++;
@@ -254,7 +296,7 @@ static sl_status launch(const settings *parsed, int *result)
     if (!command.list)
         return sl_error(SL_ERR_MEMORY, "launch: no memory for a command of %zu words", room);
     write_command(&command, parsed, self, count);
-    sl_status status = run_attempts(command.list, parsed, result);
+    sl_status status = run_attempts(command.list, count, parsed, result);
     free(command.list);
     return status;
 }

@@ -125,13 +125,28 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
+/* A job that the launcher has started again goes on where it was, as with --resume auto. */
+static void resume_after_restart(settings *to, int restarts)
+{
+    sl_save_options *checkpoints = &to->run.train.checkpoints;
+    if (!checkpoints->directory || checkpoints->resume)
+        return;
+    checkpoints->resume = checkpoints->directory;
+    checkpoints->resume_if_any = true;
+    to->progress.restarts = restarts;
+}
+
 static sl_status run(settings *from, sl_run_result *result)
 {
+    sl_launch_info launch;
+    SL_TRY(sl_launch_info_read(&launch));
+    if (launch.restarts > 0)
+        resume_after_restart(from, launch.restarts);
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
     SL_TRY(cli_check_train_files(&from->run.train, from->log_json));
     if (from->run.train.checkpoints.directory)
         SL_TRY(cli_signals_take());
-    return cli_train_ranks(&from->run, &from->progress, from->log_json, result);
+    return cli_train_ranks(&from->run, &launch, &from->progress, from->log_json, result);
 }
 
 /* Completes what the options say of checkpoints, or refuses them. */

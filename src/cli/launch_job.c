@@ -85,6 +85,7 @@ static void fail(job *in, failure kind, int status, const char *format, ...)
 {
     va_list values;
     va_start(values, format);
+    in->end->died += kind == DIED;
     if (kind > in->failure) {
         in->failure = kind;
         in->end->status = status;

@@ -12,6 +12,7 @@ enum { CLI_JOB_WHY_BYTES = 512 };
 typedef struct cli_job_end {
     int status;                  /* as a shell gives it, of the rank that failed; 0: none */
     bool final;                  /* another attempt would make no sense */
+    int died;                    /* ranks that were killed, or lost with their host */
     char why[CLI_JOB_WHY_BYTES]; /* for status other than 0: who failed, and how */
 } cli_job_end;
 

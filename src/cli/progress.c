@@ -200,6 +200,9 @@ static sl_status print_started(void *context, const sl_run_info *info)
         return SL_OK;
     begin_lines(progress);
     if (is_first) {
+        if (progress->restarts > 0 && !progress->resumed)
+            say(progress, "Restart %d: there is no checkpoint yet, the run begins anew\n",
+                progress->restarts);
         say_data(progress, info);
         say_model(progress, info);
     }
@@ -301,6 +304,21 @@ static void say_saved(const cli_progress *progress, const sl_checkpoint_event *e
         1e3 * event->copy_seconds, 1e3 * event->write_seconds);
 }
 
+static void say_resumed(cli_progress *progress, const sl_checkpoint_event *event)
+{
+    progress->resumed = true;
+    if (progress->quiet)
+        return;
+    if (progress->restarts > 0)
+        say(progress, "Restart %d: resuming after step %" PRId64 " from %s\n", progress->restarts,
+            event->step, event->path);
+    else
+        say(progress, "Resuming after step %" PRId64 " from %s\n", event->step, event->path);
+    if (event->lost_steps > 0)
+        say(progress, "Lost since the checkpoint, and done again: %" PRId64 " step%s\n",
+            event->lost_steps, event->lost_steps == 1 ? "" : "s");
+}
+
 static sl_status print_checkpoint(void *context, const sl_checkpoint_event *event)
 {
     cli_progress *progress = context;
@@ -314,8 +332,7 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
                      event->reason);
         break;
     case SL_CHECKPOINT_RESUMED:
-        if (!progress->quiet)
-            say(progress, "Resuming after step %" PRId64 " from %s\n", event->step, event->path);
+        say_resumed(progress, event);
         break;
     case SL_CHECKPOINT_SAVED:
         if (!progress->quiet)

@@ -11,9 +11,11 @@
 typedef struct cli_progress {
     int replica, replicas;
     int64_t log_interval;
-    bool quiet; /* the first replica's results only */
-    bool live;  /* standard error is a terminal */
-    bool debug; /* at the end, the first replica's log of the last exchange */
+    bool quiet;   /* the first replica's results only */
+    bool live;    /* standard error is a terminal */
+    bool debug;   /* at the end, the first replica's log of the last exchange */
+    int restarts; /* of the job, after which the run goes on by itself */
+    bool resumed;
     /* Since the last line: */
     double interval_loss, interval_seconds;
     int64_t interval_tokens, interval_batches;

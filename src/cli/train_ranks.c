@@ -1,9 +1,9 @@
 #include "cli/train_ranks.h"
 
-#include "sluice/launch.h"
 #include "train/layout.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* The display and log of replicas first … first + count - 1 of `replicas`. */
 typedef struct reports {
@@ -90,6 +90,16 @@ static sl_status check_started(const sl_launch_info *launch, sl_group *group)
                     launch->rank, launch->world_size, sl_group_size(group));
 }
 
+/* The only process of a launcher is one replica, if nothing says otherwise. A job may have come to
+ * that by and by, so what was asked of several replicas is no mistake. */
+static void fit_to_one_process(sl_train_options *options)
+{
+    if (options->devices && strchr(options->devices, ';'))
+        return;
+    options->replicas = 1;
+    options->zero = false;
+}
+
 static sl_status train_process(const cli_run_options *from, const sl_launch_info *launch,
                                const cli_progress *display, const char *log_json,
                                sl_run_result *result)
@@ -119,13 +129,14 @@ static sl_status train_process(const cli_run_options *from, const sl_launch_info
     return status;
 }
 
-sl_status cli_train_ranks(const cli_run_options *options, const cli_progress *display,
-                          const char *log_json, sl_run_result *result)
+sl_status cli_train_ranks(const cli_run_options *options, const sl_launch_info *launch,
+                          const cli_progress *display, const char *log_json, sl_run_result *result)
 {
-    sl_launch_info launch;
     *result = (sl_run_result){0};
-    SL_TRY(sl_launch_info_read(&launch));
-    if (launch.world_size > 1)
-        return train_process(options, &launch, display, log_json, result);
-    return train_threads(&options->train, display, log_json, result);
+    if (launch->world_size > 1)
+        return train_process(options, launch, display, log_json, result);
+    sl_train_options train = options->train;
+    if (launch->launched && options->preset_replicas)
+        fit_to_one_process(&train);
+    return train_threads(&train, display, log_json, result);
 }

@@ -5,10 +5,12 @@
 
 #include "cli/progress.h"
 #include "cli/run_options.h"
+#include "sluice/launch.h"
 
-/* `display` says how; the lines of each replica are its own. `log_json` (NULL: none) is the first
- * replica's. *result is empty in a process that does not have that one. */
-sl_status cli_train_ranks(const cli_run_options *options, const cli_progress *display,
-                          const char *log_json, sl_run_result *result);
+/* `launch` says who this process is. `display` says how; the lines of each replica are its own.
+ * `log_json` (NULL: none) is the first replica's. *result is empty in a process that does not have
+ * that one. */
+sl_status cli_train_ranks(const cli_run_options *options, const sl_launch_info *launch,
+                          const cli_progress *display, const char *log_json, sl_run_result *result);
 
 #endif

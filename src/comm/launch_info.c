@@ -19,6 +19,8 @@ static const family families[] = {
     {"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
 };
 
+static const char restart_count[] = "TORCHELASTIC_RESTART_COUNT";
+
 enum { FAMILIES = sizeof families / sizeof *families };
 
 static const sl_launch_info alone = {.world_size = 1, .local_world_size = 1};
@@ -160,6 +162,8 @@ sl_status sl_launch_info_read(sl_launch_info *out)
         status = read_slurm(&info);
     else
         return SL_OK;
+    if (status == SL_OK && variable(restart_count))
+        status = read_variable(restart_count, restart_count, &info.restarts);
     if (status == SL_OK)
         *out = info;
     return status;

@@ -3,6 +3,7 @@
 #include "train/resume.h"
 
 #include "optim/optimizer.h"
+#include "train/last_step.h"
 #include "train/run_state.h"
 #include "train/save_directory.h"
 #include "train/tensors.h"
@@ -25,13 +26,6 @@ static sl_status is_checkpoint(const char *path, bool *out)
     return SL_OK;
 }
 
-static sl_status report(const sli_reports *reports, sl_checkpoint_event_kind kind, const char *path,
-                        int64_t step, const char *reason)
-{
-    const sl_checkpoint_event event = {.kind = kind, .path = path, .step = step, .reason = reason};
-    return sli_report_checkpoint(reports, &event);
-}
-
 /* Opens it, and reads all of it once: what is damaged is found while there is another choice. */
 static sl_status open_whole(const char *path, sl_checkpoint_reader **out)
 {
@@ -46,11 +40,14 @@ static sl_status open_whole(const char *path, sl_checkpoint_reader **out)
 static sl_status try_one(const sli_reports *reports, const char *path, sl_checkpoint_reader **out)
 {
     char reason[1024];
+    const sl_checkpoint_event event = {.kind = SL_CHECKPOINT_SKIPPED,
+                                       .path = path,
+                                       .reason = reason};
     sl_status status = open_whole(path, out);
     if (status == SL_OK || status == SL_ERR_MEMORY)
         return status;
     snprintf(reason, sizeof reason, "%s", sl_error_text());
-    return report(reports, SL_CHECKPOINT_SKIPPED, path, 0, reason);
+    return sli_report_checkpoint(reports, &event);
 }
 
 static sl_status find_newest(const sl_save_options *options, const sli_reports *reports,
@@ -58,6 +55,7 @@ static sl_status find_newest(const sl_save_options *options, const sli_reports *
 {
     int64_t *steps;
     size_t count;
+    out->last_step = sli_last_step_read(options->resume);
     SL_TRY(sli_save_directory_list(options->resume, &steps, &count));
     sl_status status = SL_OK;
     for (size_t i = 0; i < count && status == SL_OK && !out->reader; i++) {
@@ -111,7 +109,13 @@ sl_status sli_resume_check(const sli_resume *from, const sli_shared *shared,
     const char *state = sl_checkpoint_state(from->reader);
     SL_TRY(sl_error_context(sli_run_state_check(state, shared), "%s: ", from->path));
     SL_TRY(sli_run_state_position(state, &position));
-    return report(reports, SL_CHECKPOINT_RESUMED, from->path, position.steps, NULL);
+    const sl_checkpoint_event event = {
+        .kind = SL_CHECKPOINT_RESUMED,
+        .path = from->path,
+        .step = position.steps,
+        .lost_steps = from->last_step > position.steps ? from->last_step - position.steps : 0,
+    };
+    return sli_report_checkpoint(reports, &event);
 }
 
 /* ---- Tensors ---------------------------------------------------------------------------- */

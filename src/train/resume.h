@@ -14,6 +14,7 @@
 typedef struct sli_resume {
     sl_checkpoint_reader *reader;
     char *path;
+    int64_t last_step; /* that a run in this directory had done; 0: not known, or a single one */
 } sli_resume;
 
 /* Opens the checkpoint that the options name: that one, or the newest whole one of a directory,

@@ -20,7 +20,7 @@ struct sl_run_log {
     bool created;        /* it is not there without us */
     const sl_pipe *pipe; /* since the run began */
     bool resumed;
-    int64_t resumed_step;
+    int64_t resumed_step, lost_steps;
 };
 
 sl_status sl_run_log_create(const char *path, sl_run_log **out)
@@ -223,8 +223,9 @@ static sl_status log_started(void *context, const sl_run_info *info)
     SL_TRY(log->resumed ? end_last_line(log) : empty(log));
     json_t *record = join(describe_run(info), describe_batches(info->options));
     record = join(record, describe_updates(info->options));
-    if (record && log->resumed)
-        json_object_set_new(record, "resumed_step", json_integer(log->resumed_step));
+    if (log->resumed)
+        record = join(record, json_pack("{sI sI}", "resumed_step", (json_int_t)log->resumed_step,
+                                        "lost_steps", (json_int_t)log->lost_steps));
     return write_record(log, record);
 }
 
@@ -297,6 +298,7 @@ static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
     if (event->kind == SL_CHECKPOINT_RESUMED) {
         log->resumed = true;
         log->resumed_step = event->step;
+        log->lost_steps = event->lost_steps;
     }
     if (!saved && event->kind != SL_CHECKPOINT_FAILED)
         return SL_OK;

@@ -14,6 +14,7 @@
 #include "train/checkpoints.h"
 #include "train/evaluate.h"
 #include "train/feed.h"
+#include "train/last_step.h"
 #include "train/layout.h"
 #include "train/resume.h"
 #include "train/session.h"
@@ -36,6 +37,7 @@ typedef struct run {
     sli_best *best;
     sl_run_info info;
     sli_checkpoints *checkpoints;
+    sli_last_step last_step;
     sli_position at;
     bool stopped; /* by request */
     double started;
@@ -90,17 +92,21 @@ static sl_status set_up(run *r, sl_group *group, sl_device *const *devices,
     r->at.best_loss = INFINITY;
     if (options->checkpoints.resume)
         SL_TRY(sli_resume_rest(from, &r->peers, r->update, r->best, &r->at));
-    return sli_checkpoints_create(&(sli_checkpoints_run){.shared = r->shared,
+    SL_TRY(sli_checkpoints_create(&(sli_checkpoints_run){.shared = r->shared,
                                                          .reports = r->reports,
                                                          .peers = &r->peers,
                                                          .update = r->update,
                                                          .best = r->best,
                                                          .position = &r->at},
-                                  &r->checkpoints);
+                                  &r->checkpoints));
+    if (is_first(r) && options->checkpoints.directory)
+        r->last_step = sli_last_step_open(options->checkpoints.directory);
+    return SL_OK;
 }
 
 static void clean_up(run *r)
 {
+    sli_last_step_close(&r->last_step);
     sli_checkpoints_destroy(&r->checkpoints);
     sli_best_destroy(&r->best);
     sli_update_destroy(&r->update);
@@ -166,6 +172,7 @@ static sl_status train_block(run *r)
     SL_TRY(sli_update_apply(r->update, step.lr, step.grad_norm, r->options->clip));
     r->at.steps++;
     r->at.block++;
+    sli_last_step_note(&r->last_step, r->at.steps);
     step.seconds = sli_clock_seconds() - start;
     return sli_report_step(r->reports, &step);
 }

@@ -214,6 +214,42 @@ static void restarts_end(void **state)
     check_all_ended(in, 2);
 }
 
+/* As many fewer as have died, however the others end; and not fewer than the least. */
+static void elastic_job_goes_on_without_the_dead(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "case $TORCHELASTIC_RESTART_COUNT in\n"
+                     "0) all pid\n"
+                     "   [ $RANK != 0 ] && kill -9 $$\n"
+                     "   see_end 1; see_end 2; exit 3;;\n"
+                     "1) [ $RANK = 1 ] && kill -9 $$\n"
+                     "   exit 3;;\n"
+                     "2) exit 4;;\n"
+                     "esac\n"
+                     "echo $WORLD_SIZE go on\n");
+    launch(&run, in, "--max-restarts 3 --elastic 2:4");
+    assert_int_equal(run.status, 0);
+    assert_string_equal(run.out, "2 go on\n2 go on\n");
+    check_line(run.err, "^sluice: attempt 1 of 4: rank [123] on .* was killed by signal 9 "
+                        "\\(Killed\\); starting again with 2 processes$");
+    check_line(run.err, "^sluice: attempt 2 of 4: rank 1 on .* starting again with 2 processes$");
+    check_line(run.err, "^sluice: attempt 3 of 4: rank . on .* ended with exit status 4; "
+                        "starting again with 2 processes$");
+}
+
+static void elastic_job_without_dead_keeps_its_size(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "[ $TORCHELASTIC_RESTART_COUNT = 0 ] && exit 5\n"
+                     "echo $WORLD_SIZE go on\n");
+    launch(&run, in, "-n 2 --max-restarts 1 --elastic 1:3");
+    assert_int_equal(run.status, 0);
+    assert_string_equal(run.out, "2 go on\n2 go on\n");
+    check_text(run.err, " ended with exit status 5; starting again with 2 processes\n");
+}
+
 /* ---- Signals ------------------------------------------------------------------------------ */
 
 static void signals_reach_every_rank(void **state)
@@ -315,6 +351,15 @@ static void bad_command_line_is_one_sentence(void **state)
         {"launch -n 2 --hosts /no/file true",
          "--hosts must name a file (No such file or directory), got \"/no/file\"\n"},
         {"launch -n 2 --max-restarts -1 true", "--max-restarts must be a whole number from 0"},
+        {"launch -n 2 --max-restarts 1 --elastic 2 true",
+         "--elastic must be MIN:MAX, two numbers of processes, got \"2\"\n"},
+        {"launch -n 2 --max-restarts 1 --elastic 0:2 true", "--elastic must be MIN:MAX"},
+        {"launch -n 2 --max-restarts 1 --elastic 3:2 true", "--elastic must be MIN:MAX"},
+        {"launch -n 2 --max-restarts 1 --elastic 1:4097 true", "--elastic must be MIN:MAX"},
+        {"launch -n 2 --max-restarts 1 --elastic 1:2x true", "--elastic must be MIN:MAX"},
+        {"launch -n 4 --max-restarts 1 --elastic 2:3 true", "-n must be within --elastic MIN:MAX"},
+        {"launch -n 1 --max-restarts 1 --elastic 2:3 true", "-n must be within --elastic MIN:MAX"},
+        {"launch --elastic 2:3 true", "--elastic needs --max-restarts K\n"},
         {"launch -n 2 --grace soon true", "--grace must be a number from 0, got \"soon\"\n"},
         {"launch -n 2 -x =1 true", "--export must be NAME or NAME=VALUE, got \"=1\"\n"},
         {"launch -n 2 echo a : b", "an argument that is a single colon\n"},
@@ -383,6 +428,10 @@ static int test_jobs(void)
         cmocka_unit_test_setup_teardown(failed_job_is_started_again, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(restarts_end, scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(elastic_job_goes_on_without_the_dead, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(elastic_job_without_dead_keeps_its_size, scratch_create,
+                                        scratch_remove),
         cmocka_unit_test_setup_teardown(signals_reach_every_rank, scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(job_ended_by_a_signal_is_not_started_again, scratch_create,
                                         scratch_remove),

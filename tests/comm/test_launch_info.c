@@ -31,6 +31,7 @@ static void check_info(const char *environment, sl_launch_info expected)
     assert_int_equal(info.local_rank, expected.local_rank);
     assert_int_equal(info.world_size, expected.world_size);
     assert_int_equal(info.local_world_size, expected.local_world_size);
+    assert_int_equal(info.restarts, expected.restarts);
 }
 
 static void check_rank_refused(const char *environment, const char *sentence)
@@ -48,7 +49,7 @@ static const sl_launch_info alone = {.world_size = 1, .local_world_size = 1};
 
 static sl_launch_info launched(int rank, int world_size, int local_rank, int local_world_size)
 {
-    return (sl_launch_info){true, rank, local_rank, world_size, local_world_size};
+    return (sl_launch_info){true, rank, local_rank, world_size, local_world_size, 0};
 }
 
 static void nothing_set_is_one_rank_not_launched(void **state)
@@ -57,6 +58,19 @@ static void nothing_set_is_one_rank_not_launched(void **state)
     check_info("PATH=/bin", alone);
     check_info("RANK= WORLD_SIZE= OMPI_COMM_WORLD_RANK= PMI_RANK= SLURM_STEP_ID=", alone);
     check_info("LOCAL_RANK=1 LOCAL_WORLD_SIZE=2", alone);
+    check_info("TORCHELASTIC_RESTART_COUNT=3", alone); /* another job's */
+}
+
+static void restarts_are_counted_by_the_launcher(void **state)
+{
+    (void)state;
+    sl_launch_info expected = launched(1, 2, 1, 2);
+    check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=0", expected);
+    check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=", expected);
+    expected.restarts = 12;
+    check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=12", expected);
+    check_rank_refused("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=once",
+                       "TORCHELASTIC_RESTART_COUNT: expected a whole number from 0, got \"once\"");
 }
 
 static void torchrun_names_are_read(void **state)
@@ -185,6 +199,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_set_is_one_rank_not_launched),
+        cmocka_unit_test(restarts_are_counted_by_the_launcher),
         cmocka_unit_test(torchrun_names_are_read),
         cmocka_unit_test(ranks_of_no_named_machine_are_on_this_one),
         cmocka_unit_test(open_mpi_names_are_read),
