@@ -1,5 +1,6 @@
 /* How fast checkpoints are: saving against plain write and fsync, loading against plain reading,
- * each of the same bytes in the same run; and what saving in the background costs a training run.
+ * each of the same bytes in the same run; and what saving in the background costs a training run,
+ * alone and of two replicas, whose optimizer's state is whole on each or sharded.
  *
  * Usage: bench_checkpoint [DIRECTORY [MIB]]     (default /tmp, 1024) */
 #define _GNU_SOURCE
@@ -9,6 +10,7 @@
 #include "sluice/train.h"
 
 #include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,59 +132,130 @@ static void bench_bytes(const char *directory, size_t bytes)
 
 /* ---- Training --------------------------------------------------------------------------- */
 
-static sl_status add_seconds(void *context, const sl_step_info *step)
+enum { MOST_REPLICAS = 2 };
+
+/* One replica's: when its steps began and ended, and what its optimizer's state takes. */
+typedef struct seen {
+    const sl_pipe *pipe;
+    double start, end;
+    uint64_t optimizer_bytes, optimizer_peak;
+    double copy_seconds;
+    int saved, failed;
+} seen;
+
+static void look_at_memory(seen *of)
 {
-    (void)step;
-    double *last = context;
-    *last = bench_now();
-    return SL_OK;
+    sl_memory_stats stats;
+    sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
+    of->optimizer_bytes = stats.current_bytes[SL_MEMORY_OPTIMIZER];
+    of->optimizer_peak = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
 }
 
 static sl_status note_start(void *context, const sl_run_info *info)
 {
-    (void)info;
-    double *times = context;
-    times[1] = bench_now();
+    seen *of = context;
+    of->pipe = info->pipe;
+    of->start = bench_now();
     return SL_OK;
 }
 
-/* Seconds from the first step's start to the last one's end. */
-static double train(const char *text, const char *checkpoints)
+static sl_status note_step(void *context, const sl_step_info *step)
 {
-    double times[2];
+    (void)step;
+    seen *of = context;
+    of->end = bench_now();
+    return SL_OK;
+}
+
+static sl_status note_finish(void *context, const sl_run_info *info, const sl_run_result *result)
+{
+    (void)info;
+    (void)result;
+    look_at_memory(context);
+    return SL_OK;
+}
+
+static sl_status note_checkpoint(void *context, const sl_checkpoint_event *event)
+{
+    seen *of = context;
+    of->saved += event->kind == SL_CHECKPOINT_SAVED;
+    of->failed += event->kind == SL_CHECKPOINT_FAILED;
+    of->copy_seconds += event->copy_seconds;
+    return SL_OK;
+}
+
+static void run_training(const char *text, const char *checkpoints, bool zero, int replicas,
+                         seen *of)
+{
     sl_train_options options;
     sl_run_result result;
+    sl_reporter reporters[MOST_REPLICAS];
     sl_train_options_default(&options);
     options.data = text;
     options.model.emsize = options.model.nhid = 256;
     options.epochs = 1;
     options.max_batches = 100;
     options.eval_max_batches = 1;
-    options.optimizer.momentum = 0.9f;
-    options.lr.lr = 0.1;
+    options.replicas = replicas;
+    options.zero = zero;
+    options.batch_size /= replicas;
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
+    options.lr.lr = 1e-3;
     if (checkpoints)
         options.checkpoints =
             (sl_save_options){.directory = checkpoints, .every_steps = 20, .keep = 2};
-    const sl_reporter reporter = {.context = times, .started = note_start, .step = add_seconds};
-    bench_check(sl_train_run(&options, &reporter, 1, &result));
-    return times[0] - times[1];
+    for (int r = 0; r < replicas; r++) {
+        of[r] = (seen){0};
+        reporters[r] = (sl_reporter){.context = &of[r],
+                                     .started = note_start,
+                                     .step = note_step,
+                                     .finished = note_finish,
+                                     .replica = r,
+                                     .checkpoint = note_checkpoint};
+    }
+    bench_check(sl_train_run(&options, reporters, replicas, &result));
+    demand(of[0].failed == 0, "a save failed");
 }
 
-static void bench_training(const char *directory)
+static void print_state(const char *what, const seen *of)
 {
-    char text[PATH_BYTES], checkpoints[PATH_BYTES];
+    printf("  %s: %.2f MiB of optimizer's state, %.2f MiB at most\n", what,
+           (double)of->optimizer_bytes / (1 << 20), (double)of->optimizer_peak / (1 << 20));
+}
+
+/* The same training without and with saves, alternately. */
+static void bench_training(const char *text, const char *checkpoints, const char *what, bool zero,
+                           int replicas)
+{
     double without[ROUNDS], with[ROUNDS];
-    snprintf(text, sizeof text, "%s/text", directory);
-    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", directory);
-    bench_check(sl_synthetic_corpus_write(text, &(sl_synthetic_options){.train_tokens = 100000}));
+    seen of[MOST_REPLICAS];
     for (int round = 0; round < ROUNDS; round++) {
-        without[round] = train(text, NULL);
-        with[round] = train(text, checkpoints);
+        run_training(text, NULL, zero, replicas, of);
+        without[round] = of[0].end - of[0].start;
+        run_training(text, checkpoints, zero, replicas, of);
+        with[round] = of[0].end - of[0].start;
         remove_tree(checkpoints);
     }
     double alone = bench_median(without, ROUNDS), saving = bench_median(with, ROUNDS);
-    printf("training, saved every 20 steps: %.2f ms a step, %.2f ms without: %+.1f%%\n",
+    printf("%s, saved every 20 steps: %.2f ms a step, %.2f ms without: %+.1f%%\n", what,
            10 * saving, 10 * alone, 100 * (saving / alone - 1));
+    printf("  the copies: %.2f ms of each 20 steps\n", 1e3 * of[0].copy_seconds / of[0].saved);
+    for (int r = 0; r < replicas; r++) {
+        char name[32];
+        snprintf(name, sizeof name, "replica %d", r);
+        print_state(name, &of[r]);
+    }
+}
+
+static void bench_trainings(const char *directory)
+{
+    char text[PATH_BYTES], checkpoints[PATH_BYTES];
+    snprintf(text, sizeof text, "%s/text", directory);
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", directory);
+    bench_check(sl_synthetic_corpus_write(text, &(sl_synthetic_options){.train_tokens = 200000}));
+    bench_training(text, checkpoints, "training", false, 1);
+    bench_training(text, checkpoints, "two replicas, each with all of the state", false, 2);
+    bench_training(text, checkpoints, "two replicas with --zero", true, 2);
 }
 
 int main(int argc, char **argv)
@@ -194,7 +267,7 @@ int main(int argc, char **argv)
     demand(mib > 0 && mkdtemp(directory) != NULL, directory);
     printf("%zu MiB in %s\n", mib, directory);
     bench_bytes(directory, mib << 20);
-    bench_training(directory);
+    bench_trainings(directory);
     remove_tree(directory);
     return 0;
 }

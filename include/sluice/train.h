@@ -217,8 +217,9 @@ typedef struct sl_reporter {
  * has a run of them, the first ones one row more, in micro-batches that are neither larger nor
  * fewer than those of a share would be; gradients and losses are means over all rows, and equal to
  * rounding whatever the replicas. Evaluations are of the whole split, the replicas sharing its
- * blocks out, and give all of them the bits that one alone would get. The first one saves. When one
- * fails, all end with its error, "rank R: …".
+ * blocks out, and give all of them the bits that one alone would get. The first one saves what all
+ * have alike, and each its slices of a sharded optimizer. When one fails, all end with its error,
+ * "rank R: …".
  *
  * A run that resumes goes on bit for bit as it would have without the interruption, dropout and the
  * best parameters included; `finished` and the test see no difference. The pipeline may be cut
