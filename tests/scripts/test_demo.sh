@@ -28,3 +28,11 @@ eval "$(sed -n '/^train=(/,/)$/p' "$SLUICE_SOURCE_DIR/scripts/demo")"
 grep -q "| test ppl " "$scratch/output" || fail "the run did not say its test perplexity"
 [ -s "$scratch/model.safetensors" ] || fail "the run saved no weights"
 [ -s "$scratch/log.jsonl" ] || fail "the run wrote no log"
+
+# A directory without data is refused at once.
+if "$SLUICE_SOURCE_DIR/scripts/demo" "$scratch/absent" >"$scratch/output" 2>&1; then
+    fail "a directory that is not there was accepted"
+fi
+grep -q "absent (named on the command line) must hold wiki.train.tokens" "$scratch/output" ||
+    fail "a directory that is not there was not named"
+! grep -q "Building" "$scratch/output" || fail "minutes went into a build before that"

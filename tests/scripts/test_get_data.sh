@@ -152,6 +152,8 @@ check "even before SLUICE_DATA" chose "$scratch/wikitext-2"
 SLUICE_DATA=$scratch/wikitext-2 get_data
 check "SLUICE_DATA comes before the checkout's data" chose "$scratch/wikitext-2"
 check "and is named as the reason" said "named by SLUICE_DATA"
+get_data --help
+check "an option, of which there is none, is answered with the usage" said "Usage: scripts/get-data"
 get_data "$scratch/served"
 check "a directory without data is refused" refused
 SLUICE_DATA=$scratch/absent get_data
