@@ -46,9 +46,11 @@ static sl_status make_room(listing *in)
         return SL_OK;
     size_t room = 2 * in->room + 256;
     sl_safetensors_item *items = realloc(to->items, room * sizeof *items);
-    to->items = items ? items : to->items;
+    if (items)
+        to->items = items;
     int *owner_of = realloc(to->owner_of, room * sizeof *owner_of);
-    to->owner_of = owner_of ? owner_of : to->owner_of;
+    if (owner_of)
+        to->owner_of = owner_of;
     if (!items || !owner_of)
         return no_memory();
     in->room = room;
