@@ -99,11 +99,13 @@ sl_status sl_group_all_gather(sl_group *group, const void *in, void *out, int64_
 sl_status sl_group_reduce_scatter(sl_group *group, const void *in, void *out, int64_t count,
                                   sl_dtype dtype, sl_reduce_op op, sl_work **work);
 
-/* At root: out [size * count] = every rank's in. `out` must be NULL elsewhere. */
+/* At root: out [size * count] = every rank's in. `out` must be NULL elsewhere: a rank that has it
+ * wrong breaks the group with that error, as the others cannot know of it. */
 sl_status sl_group_gather(sl_group *group, const void *in, void *out, int64_t count, sl_dtype dtype,
                           int root, sl_work **work);
 
-/* out [count] = this rank's part of root's in [size * count]. `in` must be NULL elsewhere. */
+/* out [count] = this rank's part of root's in [size * count]. `in` must be NULL elsewhere, as `out`
+ * of sl_group_gather. */
 sl_status sl_group_scatter(sl_group *group, const void *in, void *out, int64_t count,
                            sl_dtype dtype, int root, sl_work **work);
 

@@ -6,6 +6,7 @@
 #include "core/knobs.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,9 +115,8 @@ static sl_status check_average(const sli_operation *operation)
     return SL_OK;
 }
 
-/* Of gather and scatter: a buffer that only the root has. */
-static sl_status check_root_only(const sl_group *group, const sli_operation *operation,
-                                 const void *buffer, const char *name)
+static sl_status wrong_buffer(const sl_group *group, const sli_operation *operation,
+                              const void *buffer, const char *name)
 {
     if (group->rank == operation->root && !buffer && operation->count > 0)
         return sl_error(SL_ERR_INVALID, "%s: `%s` must be given on the root, rank %d",
@@ -125,6 +125,20 @@ static sl_status check_root_only(const sl_group *group, const sli_operation *ope
         return sl_error(SL_ERR_INVALID, "%s: `%s` must be NULL on rank %d, which is not the root",
                         sli_operation_name(operation->kind), name, group->rank);
     return SL_OK;
+}
+
+/* Of gather and scatter: a buffer that only the root has. Other wrong arguments are wrong on every
+ * rank; this may be one rank's mistake, for whom the others would wait until their time is up. */
+static sl_status check_root_only(sl_group *group, const sli_operation *operation,
+                                 const void *buffer, const char *name)
+{
+    char text[256];
+    sl_status status = wrong_buffer(group, operation, buffer, name);
+    if (status == SL_OK || group->size == 1)
+        return status;
+    snprintf(text, sizeof text, "%s", sl_error_text());
+    sl_group_abort(group, status, text);
+    return sl_error(status, "%s", text);
 }
 
 /* ---- Running ------------------------------------------------------------------------------ */

@@ -16,7 +16,7 @@
  * it writes the error down, and all who wait return it. */
 #include "comm/local.h"
 
-#include "comm/group.h"
+#include "comm/local_world.h"
 #include "comm/reduce.h"
 
 #include <assert.h>
@@ -29,41 +29,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { ERROR_TEXT_BYTES = 512 };
-
-typedef struct letter {
-    struct letter *next;
-    int from, to, tag;
-    int64_t count;
-    sl_dtype dtype;
-    char data[];
-} letter;
-
-typedef struct rank_slot {
-    sli_operation operation; /* valid from arrival to departure */
-    bool arrived, left;
-    int color;          /* of a split */
-    sl_group *subgroup; /* what a split made for this rank */
-} rank_slot;
-
-typedef struct world {
-    int size;
-    double timeout_seconds;
-    bool check;
-    pthread_mutex_t lock; /* guards all below; slots' operations are read without it between the
-                             meetings, when nobody writes them */
-    pthread_cond_t changed;
-    int here; /* handles not destroyed yet */
-    int arrived, departed;
-    uint64_t meetings; /* completed arrivals and departures */
-    bool broken;
-    sl_status error;
-    char error_text[ERROR_TEXT_BYTES];
-    letter *letters; /* sent and not yet received, oldest first */
-    rank_slot slots[];
-} world;
-
-static struct timespec deadline_after(double seconds)
+struct timespec sli_local_deadline(double seconds)
 {
     struct timespec at;
     clock_gettime(CLOCK_MONOTONIC, &at);
@@ -79,12 +45,12 @@ static struct timespec deadline_after(double seconds)
 
 /* ---- Failing, with the lock held ---------------------------------------------------------- */
 
-static sl_status broken_status(const world *w)
+sl_status sli_local_broken(const sli_world *w)
 {
     return sl_error(w->error, "%s", w->error_text);
 }
 
-static void break_world(world *w, sl_status error, const char *text)
+static void break_world(sli_world *w, sl_status error, const char *text)
 {
     if (w->broken)
         return;
@@ -95,7 +61,7 @@ static void break_world(world *w, sl_status error, const char *text)
 }
 
 /* Writes the ranks that have not arrived, or only those that never can: "1, 3". */
-static void missing_ranks(const world *w, bool only_left, char *text, size_t bytes)
+static void missing_ranks(const sli_world *w, bool only_left, char *text, size_t bytes)
 {
     size_t used = 0;
     text[0] = '\0';
@@ -104,17 +70,17 @@ static void missing_ranks(const world *w, bool only_left, char *text, size_t byt
             used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", r);
 }
 
-static void break_for_missing(world *w, const sli_operation *operation, bool only_left,
+static void break_for_missing(sli_world *w, const sli_operation *operation, bool only_left,
                               const char *why)
 {
-    char what[SLI_OPERATION_TEXT_BYTES], ranks[160], text[ERROR_TEXT_BYTES];
+    char what[SLI_OPERATION_TEXT_BYTES], ranks[160], text[SLI_LOCAL_ERROR_BYTES];
     missing_ranks(w, only_left, ranks, sizeof ranks);
     snprintf(text, sizeof text, "%s, operation %" PRIu64 " of the group: rank %s %s",
              sli_operation_text(operation, what), operation->sequence, ranks, why);
     break_world(w, SL_ERR_CANCELLED, text);
 }
 
-static bool someone_left(const world *w)
+static bool someone_left(const sli_world *w)
 {
     for (int r = 0; r < w->size; r++)
         if (w->slots[r].left && !w->slots[r].arrived)
@@ -122,13 +88,13 @@ static bool someone_left(const world *w)
     return false;
 }
 
-static void check_mismatch(world *w, const sli_operation *operation)
+static void check_mismatch(sli_world *w, const sli_operation *operation)
 {
     for (int r = 1; r < w->size; r++) {
         const sli_operation *first = &w->slots[0].operation, *other = &w->slots[r].operation;
         if (sli_operation_matches(first, other))
             continue;
-        char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES], text[ERROR_TEXT_BYTES];
+        char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES], text[SLI_LOCAL_ERROR_BYTES];
         snprintf(text, sizeof text,
                  "operation %" PRIu64 " of the group differs: rank 0 called %s, rank %d %s",
                  operation->sequence, sli_operation_text(first, a), r,
@@ -142,7 +108,7 @@ static void check_mismatch(world *w, const sli_operation *operation)
 
 /* Waits until everybody has arrived (`meetings` changes from `since`), the group breaks or the
  * deadline passes. */
-static sl_status wait_for_arrivals(world *w, uint64_t since, const sli_operation *operation,
+static sl_status wait_for_arrivals(sli_world *w, uint64_t since, const sli_operation *operation,
                                    const struct timespec *deadline)
 {
     while (w->meetings == since && !w->broken) {
@@ -157,17 +123,17 @@ static sl_status wait_for_arrivals(world *w, uint64_t since, const sli_operation
             break_for_missing(w, operation, false, why);
         }
     }
-    return w->meetings == since ? broken_status(w) : SL_OK;
+    return w->meetings == since ? sli_local_broken(w) : SL_OK;
 }
 
 static sl_status arrive(sl_group *group, const sli_operation *operation,
                         const struct timespec *deadline)
 {
-    world *w = group->state;
+    sli_world *w = group->state;
     pthread_mutex_lock(&w->lock);
     sl_status status = SL_OK;
     if (w->broken) {
-        status = broken_status(w);
+        status = sli_local_broken(w);
     } else {
         w->slots[group->rank].operation = *operation;
         w->slots[group->rank].arrived = true;
@@ -179,7 +145,7 @@ static sl_status arrive(sl_group *group, const sli_operation *operation,
             if (!w->broken)
                 w->meetings++;
             pthread_cond_broadcast(&w->changed);
-            status = w->broken ? broken_status(w) : SL_OK;
+            status = w->broken ? sli_local_broken(w) : SL_OK;
         } else {
             status = wait_for_arrivals(w, since, operation, deadline);
         }
@@ -193,7 +159,7 @@ static sl_status arrive(sl_group *group, const sli_operation *operation,
  * and however long that takes. */
 static void depart(sl_group *group)
 {
-    world *w = group->state;
+    sli_world *w = group->state;
     pthread_mutex_lock(&w->lock);
     uint64_t since = w->meetings;
     if (++w->departed == w->size) {
@@ -221,7 +187,7 @@ static int64_t slice_start(int64_t count, int part, int parts)
 /* Elements that stay in the second-level cache until every buffer has got them. */
 enum { REDUCE_PIECE = 1 << 14 };
 
-static void reduce_slice(const world *w, int rank, const sli_operation *mine)
+static void reduce_slice(const sli_world *w, int rank, const sli_operation *mine)
 {
     const void *sources[w->size];
     for (int r = 0; r < w->size; r++)
@@ -241,7 +207,7 @@ static void reduce_slice(const world *w, int rank, const sli_operation *mine)
     }
 }
 
-static void reduce_own_part(const world *w, int rank, const sli_operation *mine)
+static void reduce_own_part(const sli_world *w, int rank, const sli_operation *mine)
 {
     const void *sources[w->size];
     for (int r = 0; r < w->size; r++)
@@ -256,10 +222,10 @@ static void copy_unless_same(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-static void do_part(const world *w, int rank, const sli_operation *mine)
+static void do_part(const sli_world *w, int rank, const sli_operation *mine)
 {
     size_t bytes = (size_t)mine->count * sl_dtype_bytes(mine->dtype);
-    const rank_slot *slots = w->slots;
+    const sli_rank_slot *slots = w->slots;
     switch (mine->kind) {
     case SLI_OP_ALL_REDUCE:
     case SLI_OP_REDUCE:
@@ -294,116 +260,18 @@ static void do_part(const world *w, int rank, const sli_operation *mine)
 
 static sl_status local_collective(sl_group *group, const sli_operation *operation)
 {
-    struct timespec deadline = deadline_after(group->options.timeout_seconds);
+    struct timespec deadline = sli_local_deadline(group->options.timeout_seconds);
     SL_TRY(arrive(group, operation, &deadline));
     do_part(group->state, group->rank, operation);
     depart(group);
     return SL_OK;
 }
 
-/* ---- Point to point: letters are copied, so a send never waits ---------------------------- */
-
-static sl_status local_send(sl_group *group, const sli_message *message)
-{
-    world *w = group->state;
-    size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
-    letter *sent = malloc(sizeof *sent + bytes);
-    if (!sent)
-        return sl_error(SL_ERR_MEMORY, "send: no memory for a message of %zu bytes", bytes);
-    *sent =
-        (letter){NULL, group->rank, message->peer, message->tag, message->count, message->dtype};
-    if (bytes > 0)
-        memcpy(sent->data, message->data, bytes);
-    pthread_mutex_lock(&w->lock);
-    sl_status status = SL_OK;
-    if (w->broken) {
-        status = broken_status(w);
-    } else if (w->slots[message->peer].left) {
-        status = sl_error(SL_ERR_CANCELLED, "send: rank %d has left the group", message->peer);
-    } else {
-        letter **end = &w->letters;
-        while (*end)
-            end = &(*end)->next;
-        *end = sent;
-        sent = NULL;
-        pthread_cond_broadcast(&w->changed);
-    }
-    pthread_mutex_unlock(&w->lock);
-    free(sent);
-    return status;
-}
-
-/* With the lock held: the oldest letter that the receive matches, taken out of the queue. */
-static letter *take_letter(world *w, int rank, const sli_message *wanted)
-{
-    for (letter **at = &w->letters; *at; at = &(*at)->next) {
-        letter *found = *at;
-        if (found->to == rank && found->tag == wanted->tag &&
-            (wanted->peer == SL_ANY_RANK || wanted->peer == found->from)) {
-            *at = found->next;
-            return found;
-        }
-    }
-    return NULL;
-}
-
-static sl_status deliver(const letter *found, const sli_message *message)
-{
-    if (found->count != message->count || found->dtype != message->dtype)
-        return sl_error(SL_ERR_INVALID,
-                        "recv from rank %d, tag %d: expected %" PRId64 " x %s, got %" PRId64
-                        " x %s",
-                        found->from, found->tag, message->count, sl_dtype_name(message->dtype),
-                        found->count, sl_dtype_name(found->dtype));
-    size_t bytes = (size_t)found->count * sl_dtype_bytes(found->dtype);
-    if (bytes > 0)
-        memcpy(message->data, found->data, bytes);
-    if (message->source)
-        *message->source = found->from;
-    return SL_OK;
-}
-
-/* With the lock held: is there still somebody who could send it? */
-static bool sender_is_there(const world *w, int rank, const sli_message *message)
-{
-    if (message->peer != SL_ANY_RANK)
-        return !w->slots[message->peer].left;
-    for (int r = 0; r < w->size; r++)
-        if (r != rank && !w->slots[r].left)
-            return true;
-    return false;
-}
-
-static sl_status local_receive(sl_group *group, const sli_message *message)
-{
-    world *w = group->state;
-    struct timespec deadline = deadline_after(w->timeout_seconds);
-    sl_status status = SL_OK;
-    letter *found;
-    pthread_mutex_lock(&w->lock);
-    while (!(found = take_letter(w, group->rank, message)) && status == SL_OK) {
-        if (w->broken)
-            status = broken_status(w);
-        else if (!sender_is_there(w, group->rank, message))
-            status = sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d has left the group",
-                              message->tag, message->peer);
-        else if (pthread_cond_timedwait(&w->changed, &w->lock, &deadline) == ETIMEDOUT)
-            status =
-                sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from rank %d within %g s",
-                         message->tag, message->peer, w->timeout_seconds);
-    }
-    pthread_mutex_unlock(&w->lock);
-    if (found)
-        status = deliver(found, message);
-    free(found);
-    return status;
-}
-
 /* ---- Making, splitting, leaving ----------------------------------------------------------- */
 
-static void world_free(world *w)
+static void world_free(sli_world *w)
 {
-    for (letter *at = w->letters, *next; at; at = next) {
+    for (sli_letter *at = w->letters, *next; at; at = next) {
         next = at->next;
         free(at);
     }
@@ -414,7 +282,7 @@ static void world_free(world *w)
 
 static void local_leave(sl_group *group)
 {
-    world *w = group->state;
+    sli_world *w = group->state;
     pthread_mutex_lock(&w->lock);
     w->slots[group->rank].left = true;
     bool last = --w->here == 0;
@@ -426,8 +294,8 @@ static void local_leave(sl_group *group)
 
 static void local_abort(sl_group *group, sl_status error, const char *text)
 {
-    world *w = group->state;
-    char with_rank[ERROR_TEXT_BYTES];
+    sli_world *w = group->state;
+    char with_rank[SLI_LOCAL_ERROR_BYTES];
     snprintf(with_rank, sizeof with_rank, "rank %d: %s", group->rank, text);
     pthread_mutex_lock(&w->lock);
     break_world(w, error, with_rank);
@@ -436,7 +304,7 @@ static void local_abort(sl_group *group, sl_status error, const char *text)
 
 /* Between arrival and departure rank 0 alone makes every sub-group, or none; each rank takes its
  * own. */
-static sl_status make_subgroups(world *w, const sl_group_options *options)
+static sl_status make_subgroups(sli_world *w, const sl_group_options *options)
 {
     sl_status status = SL_OK;
     sl_group *handles[w->size];
@@ -458,9 +326,9 @@ static sl_status make_subgroups(world *w, const sl_group_options *options)
 
 static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_group **out)
 {
-    world *w = group->state;
-    rank_slot *own = &w->slots[group->rank];
-    struct timespec deadline = deadline_after(group->options.timeout_seconds);
+    sli_world *w = group->state;
+    sli_rank_slot *own = &w->slots[group->rank];
+    struct timespec deadline = sli_local_deadline(group->options.timeout_seconds);
     sli_operation operation = {.kind = SLI_OP_SPLIT, .sequence = sequence};
     *out = NULL;
     own->color = color; /* published by arrive's lock */
@@ -473,17 +341,17 @@ static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_g
     if (*out || color < 0)
         return SL_OK;
     pthread_mutex_lock(&w->lock);
-    sl_status status = broken_status(w);
+    sl_status status = sli_local_broken(w);
     pthread_mutex_unlock(&w->lock);
     return status;
 }
 
-static const sli_group_ops local_ops = {local_collective, local_send,  local_receive,
-                                        local_split,      local_abort, local_leave};
+static const sli_group_ops local_ops = {local_collective, sli_local_send, sli_local_receive,
+                                        local_split,      local_abort,    local_leave};
 
-static world *world_create(int size, const sl_group_options *options)
+static sli_world *world_create(int size, const sl_group_options *options)
 {
-    world *w = calloc(1, sizeof *w + (size_t)size * sizeof w->slots[0]);
+    sli_world *w = calloc(1, sizeof *w + (size_t)size * sizeof w->slots[0]);
     if (!w)
         return NULL;
     w->size = w->here = size;
@@ -500,7 +368,7 @@ static world *world_create(int size, const sl_group_options *options)
 
 sl_status sli_local_create(int size, const sl_group_options *options, sl_group **handles)
 {
-    world *w = world_create(size, options);
+    sli_world *w = world_create(size, options);
     bool complete = w != NULL;
     for (int r = 0; r < size; r++) {
         handles[r] = complete ? calloc(1, sizeof *handles[r]) : NULL;

@@ -14,7 +14,6 @@
 #include "sluice/loss.h"
 
 #include <inttypes.h>
-#include <stdlib.h>
 
 enum {
     IGNORE_INDEX = -100,
@@ -33,13 +32,31 @@ static int64_t panel_rows(int64_t rows, int64_t classes)
 
 /* ---- Targets ---------------------------------------------------------------------------- */
 
-static sl_status check_target_values(const int32_t *targets, int64_t rows, int64_t classes)
+/* A piece of the targets, in host memory of the caller's own: none has to be found for it. */
+enum { TARGETS_PIECE = 1024 };
+
+/* Reads targets first … and returns how many of them there are in this piece. */
+static int64_t read_targets(const sl_tensor *targets, int64_t first, int32_t host[TARGETS_PIECE])
 {
-    for (int64_t row = 0; row < rows; row++)
-        if (targets[row] != IGNORE_INDEX && (targets[row] < 0 || targets[row] >= classes))
-            return sl_error(SL_ERR_INVALID,
-                            "target %" PRId32 " at row %" PRId64 " is not in 0 .. %" PRId64,
-                            targets[row], row, classes - 1);
+    int64_t left = sl_tensor_count(targets) - first;
+    int64_t count = left < TARGETS_PIECE ? left : TARGETS_PIECE;
+    sl_device *device = sl_tensor_device(targets);
+    sli_device_get_ops(device)->read(device, host, sl_tensor_i32(targets) + first,
+                                     (size_t)count * sizeof *host);
+    return count;
+}
+
+static sl_status check_target_values(const sl_tensor *targets, int64_t classes)
+{
+    int32_t host[TARGETS_PIECE];
+    for (int64_t first = 0, count; first < sl_tensor_count(targets); first += count) {
+        count = read_targets(targets, first, host);
+        for (int64_t i = 0; i < count; i++)
+            if (host[i] != IGNORE_INDEX && (host[i] < 0 || host[i] >= classes))
+                return sl_error(SL_ERR_INVALID,
+                                "target %" PRId32 " at row %" PRId64 " is not in 0 .. %" PRId64,
+                                host[i], first + i, classes - 1);
+    }
     return SL_OK;
 }
 
@@ -60,26 +77,10 @@ static sl_status check_shapes(const sl_loss_call *call, const sli_linear *last)
     return SL_OK;
 }
 
-/* A copy of the targets in host memory, which is not NULL even for none; the caller frees it. */
-static sl_status read_targets(const sl_tensor *targets, int32_t **host)
-{
-    *host = malloc(sl_tensor_bytes(targets) + 1);
-    if (!*host)
-        return sl_error(SL_ERR_MEMORY, "no memory for a copy of %" PRId64 " targets",
-                        sl_tensor_count(targets));
-    sl_tensor_read(targets, *host);
-    return SL_OK;
-}
-
 static sl_status check_call(const sl_loss_call *call, const sli_linear *last)
 {
-    int32_t *host;
     SL_TRY(check_shapes(call, last));
-    SL_TRY(read_targets(call->targets, &host));
-    sl_status status = check_target_values(host, sl_tensor_count(call->targets),
-                                           last ? last->out : sl_tensor_columns(call->in));
-    free(host);
-    return status;
+    return check_target_values(call->targets, last ? last->out : sl_tensor_columns(call->in));
 }
 
 /* ---- The loss of some rows -------------------------------------------------------------- */
@@ -189,17 +190,17 @@ static sl_status cross_entropy_apply(sl_loss *loss, const sl_loss_call *call)
     return last ? apply_with_linear(call, last) : apply_to_logits(call);
 }
 
-/* Every target that is not ignored. Without memory to look at them, none. */
+/* Every target that is not ignored. */
 static int64_t cross_entropy_terms(const sl_loss *loss, const sl_tensor *targets)
 {
     (void)loss;
-    int64_t terms = 0, count = sl_tensor_count(targets);
-    int32_t *host;
-    if (read_targets(targets, &host) != SL_OK)
-        return 0;
-    for (int64_t i = 0; i < count; i++)
-        terms += host[i] != IGNORE_INDEX;
-    free(host);
+    int32_t host[TARGETS_PIECE];
+    int64_t terms = 0;
+    for (int64_t first = 0, count; first < sl_tensor_count(targets); first += count) {
+        count = read_targets(targets, first, host);
+        for (int64_t i = 0; i < count; i++)
+            terms += host[i] != IGNORE_INDEX;
+    }
     return terms;
 }
 

@@ -1,0 +1,129 @@
+/* Point to point between threads: a message is copied into a letter, so a send never waits; the
+ * letters of a group stand in one queue, out of which each receive takes the oldest that it
+ * matches.
+ */
+#include "comm/local_world.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SENDER_BYTES = 32 };
+
+sl_status sli_local_send(sl_group *group, const sli_message *message)
+{
+    sli_world *w = group->state;
+    size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
+    sli_letter *sent = malloc(sizeof *sent + bytes);
+    if (!sent)
+        return sl_error(SL_ERR_MEMORY, "send: no memory for a message of %zu bytes", bytes);
+    *sent = (sli_letter){NULL,         group->rank,    message->peer,
+                         message->tag, message->count, message->dtype};
+    if (bytes > 0)
+        memcpy(sent->data, message->data, bytes);
+    pthread_mutex_lock(&w->lock);
+    sl_status status = SL_OK;
+    if (w->broken) {
+        status = sli_local_broken(w);
+    } else if (w->slots[message->peer].left) {
+        status = sl_error(SL_ERR_CANCELLED, "send: rank %d has left the group", message->peer);
+    } else {
+        sli_letter **end = &w->letters;
+        while (*end)
+            end = &(*end)->next;
+        *end = sent;
+        sent = NULL;
+        pthread_cond_broadcast(&w->changed);
+    }
+    pthread_mutex_unlock(&w->lock);
+    free(sent);
+    return status;
+}
+
+/* With the lock held: the oldest letter that the receive matches, taken out of the queue. */
+static sli_letter *take_letter(sli_world *w, int rank, const sli_message *wanted)
+{
+    for (sli_letter **at = &w->letters; *at; at = &(*at)->next) {
+        sli_letter *found = *at;
+        if (found->to == rank && found->tag == wanted->tag &&
+            (wanted->peer == SL_ANY_RANK || wanted->peer == found->from)) {
+            *at = found->next;
+            return found;
+        }
+    }
+    return NULL;
+}
+
+static sl_status deliver(const sli_letter *found, const sli_message *message)
+{
+    if (found->count != message->count || found->dtype != message->dtype)
+        return sl_error(SL_ERR_INVALID,
+                        "recv from rank %d, tag %d: expected %" PRId64 " x %s, got %" PRId64
+                        " x %s",
+                        found->from, found->tag, message->count, sl_dtype_name(message->dtype),
+                        found->count, sl_dtype_name(found->dtype));
+    size_t bytes = (size_t)found->count * sl_dtype_bytes(found->dtype);
+    if (bytes > 0)
+        memcpy(message->data, found->data, bytes);
+    if (message->source)
+        *message->source = found->from;
+    return SL_OK;
+}
+
+/* With the lock held: is there still somebody who could send it? */
+static bool sender_is_there(const sli_world *w, int rank, const sli_message *message)
+{
+    if (message->peer != SL_ANY_RANK)
+        return !w->slots[message->peer].left;
+    for (int r = 0; r < w->size; r++)
+        if (r != rank && !w->slots[r].left)
+            return true;
+    return false;
+}
+
+/* "rank 2", or "any rank" */
+static const char *sender_text(const sli_message *message, char text[SENDER_BYTES])
+{
+    if (message->peer == SL_ANY_RANK)
+        return "any rank";
+    snprintf(text, SENDER_BYTES, "rank %d", message->peer);
+    return text;
+}
+
+/* With the lock held: waits for something to change. */
+static sl_status wait_for_letter(sli_world *w, int rank, const sli_message *message,
+                                 const struct timespec *deadline)
+{
+    char text[SENDER_BYTES];
+    const char *sender = sender_text(message, text);
+    if (w->broken)
+        return sli_local_broken(w);
+    if (!sender_is_there(w, rank, message))
+        return message->peer == SL_ANY_RANK
+                   ? sl_error(SL_ERR_CANCELLED, "recv, tag %d: all others have left the group",
+                              message->tag)
+                   : sl_error(SL_ERR_CANCELLED, "recv, tag %d: %s has left the group", message->tag,
+                              sender);
+    if (pthread_cond_timedwait(&w->changed, &w->lock, deadline) == ETIMEDOUT)
+        return sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from %s within %g s",
+                        message->tag, sender, w->timeout_seconds);
+    return SL_OK;
+}
+
+sl_status sli_local_receive(sl_group *group, const sli_message *message)
+{
+    sli_world *w = group->state;
+    struct timespec deadline = sli_local_deadline(w->timeout_seconds);
+    sl_status status = SL_OK;
+    sli_letter *found;
+    pthread_mutex_lock(&w->lock);
+    while (!(found = take_letter(w, group->rank, message)) && status == SL_OK)
+        status = wait_for_letter(w, group->rank, message, &deadline);
+    pthread_mutex_unlock(&w->lock);
+    if (found)
+        status = deliver(found, message);
+    free(found);
+    return status;
+}

@@ -1,0 +1,57 @@
+/* The ranks of a group of threads, as the files of the backend `local` see them. */
+#ifndef SLI_COMM_LOCAL_WORLD_H
+#define SLI_COMM_LOCAL_WORLD_H
+
+#include "comm/group.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <time.h>
+
+enum { SLI_LOCAL_ERROR_BYTES = 512 };
+
+/* A message on its way. */
+typedef struct sli_letter {
+    struct sli_letter *next;
+    int from, to, tag;
+    int64_t count;
+    sl_dtype dtype;
+    char data[];
+} sli_letter;
+
+typedef struct sli_rank_slot {
+    sli_operation operation; /* valid from arrival to departure */
+    bool arrived, left;
+    int color;          /* of a split */
+    sl_group *subgroup; /* what a split made for this rank */
+} sli_rank_slot;
+
+typedef struct sli_world {
+    int size;
+    double timeout_seconds;
+    bool check;
+    pthread_mutex_t lock; /* guards all below; slots' operations are read without it between the
+                             meetings, when nobody writes them */
+    pthread_cond_t changed;
+    int here; /* handles not destroyed yet */
+    int arrived, departed;
+    uint64_t meetings; /* completed arrivals and departures */
+    bool broken;
+    sl_status error;
+    char error_text[SLI_LOCAL_ERROR_BYTES];
+    sli_letter *letters; /* sent and not yet received, oldest first */
+    sli_rank_slot slots[];
+} sli_world;
+
+/* So many seconds from now, on the clock of `changed`. */
+struct timespec sli_local_deadline(double seconds);
+
+/* With the lock held: the error that broke the group. */
+sl_status sli_local_broken(const sli_world *w);
+
+/* Point to point (local_messages.c). */
+sl_status sli_local_send(sl_group *group, const sli_message *message);
+sl_status sli_local_receive(sl_group *group, const sli_message *message);
+
+#endif
