@@ -34,6 +34,27 @@ static sl_status check_names(const sli_device_name *names, int count)
     return SL_OK;
 }
 
+/* Reads a list's names, which the caller frees. */
+static sl_status read_names(const char *names, sli_device_name **out, int *count)
+{
+    SL_TRY(sli_device_names_parse(names, out, count));
+    sl_status status = check_names(*out, *count);
+    if (status != SL_OK) {
+        free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+sl_status sli_device_list_check(const char *names)
+{
+    sli_device_name *parsed;
+    int count;
+    SL_TRY(read_names(names, &parsed, &count));
+    free(parsed);
+    return SL_OK;
+}
+
 /* The part of `found` that is share `share` of `shares`; one core, shared, where there are more
  * shares than cores. */
 static void divide(const sli_cpu_cores *found, int share, int shares, sli_cpu_options *out)
@@ -138,16 +159,14 @@ sl_status sli_device_list_create_part(const char *names, int first, int most, bo
     bool shared = false;
     if (oversubscribed)
         *oversubscribed = false;
-    SL_TRY(sli_device_names_parse(names, &parsed, &count));
-    sl_status status = check_names(parsed, count);
+    SL_TRY(read_names(names, &parsed, &count));
     int begin = first < count ? first : count;
     int end = most < count - begin ? begin + most : count;
     if (bound)
         count_shares(parsed + begin, end - begin);
-    if (status == SL_OK && bound)
-        status = create_list(parsed + begin, end - begin, 0, end - begin, out, &shared);
-    else if (status == SL_OK)
-        status = create_list(parsed, count, begin, end, out, &shared);
+    sl_status status = bound
+                           ? create_list(parsed + begin, end - begin, 0, end - begin, out, &shared)
+                           : create_list(parsed, count, begin, end, out, &shared);
     free(parsed);
     if (oversubscribed)
         *oversubscribed = status == SL_OK && shared;

@@ -10,4 +10,7 @@
 sl_status sli_device_list_create_part(const char *names, int first, int most, bool bound,
                                       sl_device_list **out, bool *oversubscribed);
 
+/* Refuses a list that sl_device_list_create would refuse on every machine. */
+sl_status sli_device_list_check(const char *names);
+
 #endif

@@ -1,5 +1,7 @@
 #include "train/layout.h"
 
+#include "device/device_list.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -129,11 +131,9 @@ static sl_status check_parts(const sl_train_options *options, int replicas, int 
     return SL_OK;
 }
 
-sl_status sli_layout_check(const sl_train_options *options)
+/* One for each stage of each replica on this host. */
+static sl_status check_count(const sl_train_options *options)
 {
-    SL_TRY(check_numbers(options));
-    if (!options->devices)
-        return SL_OK;
     int replicas = sli_layout_local_replicas(options), stages = sli_layout_stages(options);
     if (has_parts(options))
         return check_parts(options, replicas, stages);
@@ -147,6 +147,19 @@ sl_status sli_layout_check(const sl_train_options *options)
                     "each stage of each replica needs a device of its own: %d replicas, %d "
                     "stage%s, devices \"%s\"",
                     replicas, stages, plural(stages), options->devices);
+}
+
+sl_status sli_layout_check(const sl_train_options *options)
+{
+    char *names;
+    SL_TRY(check_numbers(options));
+    if (!options->devices)
+        return SL_OK;
+    SL_TRY(check_count(options));
+    SL_TRY(sli_layout_devices(options, &names));
+    sl_status status = sli_device_list_check(names);
+    free(names);
+    return status;
 }
 
 /* ---- The list --------------------------------------------------------------------------- */

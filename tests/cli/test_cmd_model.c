@@ -42,6 +42,16 @@ static void types_are_counted_in_the_data(void **state)
     assert_string_equal(counted.out, given.out);
 }
 
+static void devices_need_not_be_here_but_be_some(void **state)
+{
+    (void)state;
+    program_run run;
+    program_succeed(&run, "model --devices cpu:1000-1063");
+    check_line(run.out, "^0 +cpu:1000-1063 +0-3 ");
+    program_start(&run, "model --devices gpu");
+    check_refused(&run, 1, "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"gpu\"\n");
+}
+
 static void number_of_types_beside_the_data_is_refused(void **state)
 {
     scratch *in = *state;
@@ -104,6 +114,7 @@ int main(void)
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(number_of_types_beside_the_data_is_refused, corpus_create,
                                         scratch_remove),
+        cmocka_unit_test(devices_need_not_be_here_but_be_some),
         cmocka_unit_test(flag_overrides_the_preset_wherever_it_stands),
         cmocka_unit_test(columns_stand_under_their_titles),
         cmocka_unit_test(impossible_model_is_refused),

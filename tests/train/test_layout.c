@@ -28,7 +28,7 @@ static const struct good {
     {2, 0, 2, NULL, 2, 2, "cpu:0,cpu:1,cpu:2,cpu:3"},
     {0, 0, 0, "cpu:0,cpu:1", 1, 2, "cpu:0,cpu:1"},
     {2, 0, 0, "cpu:0,cpu:1", 2, 1, "cpu:0,cpu:1"},
-    {2, 0, 2, "cpu:0-1,cpu:2,cpu:3,cpu:4", 2, 2, "cpu:0-1,cpu:2,cpu:3,cpu:4"},
+    {2, 0, 2, "cpu:0-1,cpu:2-2,cpu:3-3,cpu:4-4", 2, 2, "cpu:0-1,cpu:2-2,cpu:3-3,cpu:4-4"},
     {0, 0, 0, "cpu:3,cpu:1;cpu:2,cpu:0", 2, 2, "cpu:3,cpu:1,cpu:2,cpu:0"},
     {3, 0, 1, "cpu:2;cpu:1;cpu:0", 3, 1, "cpu:2,cpu:1,cpu:0"},
     {8, 2, 2, NULL, 8, 2, "cpu:0,cpu:1,cpu:2,cpu:3"},
@@ -91,6 +91,9 @@ static const struct bad {
     {2, 0, ";cpu:0", "part 0 of the devices is empty: \";cpu:0\""},
     {0, 0, "cpu:0;;cpu:1", "part 1 of the devices is empty"},
     {0, 0, ";", "part 0 of the devices is empty"},
+    {1, 1, "foo", "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"foo\""},
+    {2, 1, "cpu:0;cpu:0", "the device \"cpu:0\" is named twice"},
+    {2, 1, "cpu:0,cpu:5", "of 2 in the list, the last is cpu:1, got \"cpu:5\""},
 };
 
 static void what_does_not_go_together_is_refused(void **state)
