@@ -33,15 +33,33 @@ static sl_status stream_range(const stream *from, uint64_t begin, uint64_t end, 
     return SL_OK;
 }
 
+/* A file's tensor, which is the tensor's bytes offset … offset + bytes - 1. */
+static sl_status stream_tensor(const stream *from, uint64_t at, uint64_t offset, uint64_t bytes,
+                               const sli_checkpoint_target *target)
+{
+    uint64_t low = target->begin > offset ? target->begin - offset : 0;
+    uint64_t high = target->end > offset ? target->end - offset : 0;
+    if (high > bytes)
+        high = bytes;
+    if (!target->memory || low >= high)
+        return stream_range(from, at, at + bytes, NULL);
+    SL_TRY(stream_range(from, at, at + low, NULL));
+    SL_TRY(
+        stream_range(from, at + low, at + high, target->memory + (offset + low - target->begin)));
+    return stream_range(from, at + high, at + bytes, NULL);
+}
+
 static sl_status stream_tensors(const stream *from, const sli_checkpoint_place *places,
-                                sli_checkpoint_target target, void *context)
+                                sli_checkpoint_find find, void *context)
 {
     uint64_t at = sli_safetensors_head_bytes(from->file);
     SL_TRY(stream_range(from, 0, at, NULL));
     for (size_t i = 0; i < sl_safetensors_count(from->file); i++) {
         uint64_t bytes = sl_safetensors_get(from->file, i)->bytes;
-        char *to = target ? target(context, places[i].tensor) : NULL;
-        SL_TRY(stream_range(from, at, at + bytes, to ? to + places[i].offset : NULL));
+        sli_checkpoint_target target = {NULL, 0, 0};
+        if (find)
+            target = find(context, places[i].tensor);
+        SL_TRY(stream_tensor(from, at, places[i].offset, bytes, &target));
         at += bytes;
     }
     return SL_OK;
@@ -58,14 +76,14 @@ static sl_status compare(const sl_checkpoint_reader *reader, size_t index, const
 }
 
 sl_status sli_checkpoint_stream(const sl_checkpoint_reader *reader, size_t index,
-                                sli_checkpoint_target target, void *context)
+                                sli_checkpoint_find find, void *context)
 {
     stream from = {.file = reader->shards[index], .piece = malloc(PIECE_BYTES)};
     sl_status status = sli_checksum_create(&from.sum);
     if (status == SL_OK && !from.piece)
         status = sl_error(SL_ERR_MEMORY, "%s: no memory for reading it", reader->path);
     if (status == SL_OK)
-        status = sl_error_context(stream_tensors(&from, reader->places[index], target, context),
+        status = sl_error_context(stream_tensors(&from, reader->places[index], find, context),
                                   "%s/%s: ", reader->path, reader->state.files[index].name);
     if (status == SL_OK)
         status = compare(reader, index, from.sum);
@@ -91,17 +109,17 @@ sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
 
 /* ---- A part to memory ------------------------------------------------------------------- */
 
-/* The items in the order of their names. */
+/* What is wanted of each tensor, in the order of their names. */
 typedef struct wanted {
     const sl_checkpoint_reader *reader;
-    const sl_safetensors_item **sorted;
+    const sli_checkpoint_slice **sorted;
     size_t count;
 } wanted;
 
-static int compare_items(const void *a, const void *b)
+static int compare_slices(const void *a, const void *b)
 {
-    const sl_safetensors_item *const *left = a, *const *right = b;
-    return strcmp((*left)->name, (*right)->name);
+    const sli_checkpoint_slice *const *left = a, *const *right = b;
+    return strcmp((*left)->tensor, (*right)->tensor);
 }
 
 static int compare_texts(const void *a, const void *b)
@@ -109,24 +127,24 @@ static int compare_texts(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static int compare_with_name(const void *name, const void *item)
+static int compare_with_name(const void *name, const void *slice)
 {
-    return strcmp(name, (*(const sl_safetensors_item *const *)item)->name);
+    return strcmp(name, (*(const sli_checkpoint_slice *const *)slice)->tensor);
 }
 
-static const sl_safetensors_item *find_item(const wanted *in, const char *name)
+static const sli_checkpoint_slice *find_slice(const wanted *in, const char *name)
 {
-    const sl_safetensors_item **found =
-        bsearch(name, in->sorted, in->count, sizeof(sl_safetensors_item *), compare_with_name);
+    const sli_checkpoint_slice **found =
+        bsearch(name, in->sorted, in->count, sizeof(sli_checkpoint_slice *), compare_with_name);
     return found ? *found : NULL;
 }
 
-static bool fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
+static bool fits(const sl_safetensors_info *info, const sli_checkpoint_slice *slice)
 {
-    if (!info->readable || info->dtype != item->dtype || info->dims != item->shape.dims)
+    if (!info->readable || info->dtype != slice->dtype || info->dims != slice->shape.dims)
         return false;
     for (int i = 0; i < info->dims; i++)
-        if (info->size[i] != item->shape.size[i])
+        if (info->size[i] != slice->shape.size[i])
             return false;
     return true;
 }
@@ -134,15 +152,15 @@ static bool fits(const sl_safetensors_info *info, const sl_safetensors_item *ite
 static sl_status check_tensor(const wanted *in, const sl_safetensors_info *info)
 {
     char quoted[SLI_QUOTE_BYTES], expected[SLI_SIZES_BYTES], found[SLI_SIZES_BYTES];
-    const sl_safetensors_item *item = find_item(in, info->name);
-    if (!item)
+    const sli_checkpoint_slice *slice = find_slice(in, info->name);
+    if (!slice)
         return sl_error(SL_ERR_INVALID, "tensor %s is unexpected",
                         sli_safetensors_quote(info->name, quoted));
-    if (!fits(info, item))
+    if (!fits(info, slice))
         return sl_error(SL_ERR_INVALID, "tensor %s should be %s %s, but is %s %s",
                         sli_safetensors_quote(info->name, quoted),
-                        sli_safetensors_dtype_of(item->dtype)->name,
-                        sli_safetensors_sizes(item->shape.dims, item->shape.size, expected),
+                        sli_safetensors_dtype_of(slice->dtype)->name,
+                        sli_safetensors_sizes(slice->shape.dims, slice->shape.size, expected),
                         info->type_name, sli_safetensors_sizes(info->dims, info->size, found));
     return SL_OK;
 }
@@ -159,11 +177,11 @@ static sl_status check_missing(const sl_checkpoint_reader *reader, const sli_che
     qsort(names, part->count, sizeof(char *), compare_texts);
     sl_status status = SL_OK;
     for (size_t k = 0; k < in->count && status == SL_OK; k++) {
-        const char *name = in->sorted[k]->name;
+        const char *name = in->sorted[k]->tensor;
         if (!bsearch(&name, names, part->count, sizeof(char *), compare_texts))
             status = sl_error(SL_ERR_INVALID, "tensor %s is missing",
                               sli_safetensors_quote(name, quoted));
-        else if (k > 0 && strcmp(in->sorted[k - 1]->name, name) == 0)
+        else if (k > 0 && strcmp(in->sorted[k - 1]->tensor, name) == 0)
             status = sl_error(SL_ERR_INVALID, "tensor %s is asked for twice",
                               sli_safetensors_quote(name, quoted));
     }
@@ -180,20 +198,37 @@ static sl_status check_wanted(const sl_checkpoint_reader *reader, const char *pa
     return check_missing(reader, range, in);
 }
 
-static void *item_memory(void *context, size_t tensor)
+static sli_checkpoint_target slice_memory(void *context, size_t tensor)
 {
     const wanted *in = context;
-    return find_item(in, in->reader->tensors[tensor].info.name)->data;
+    const sli_checkpoint_slice *slice = find_slice(in, in->reader->tensors[tensor].info.name);
+    uint64_t element = sl_dtype_bytes(slice->dtype), begin = (uint64_t)slice->begin * element;
+    return (sli_checkpoint_target){slice->data, begin, begin + (uint64_t)slice->count * element};
 }
 
 /* Every file of the part. */
 static sl_status stream_part(const sl_checkpoint_reader *reader, const char *part,
-                             sli_checkpoint_target target, void *context)
+                             sli_checkpoint_find find, void *context)
 {
     for (size_t i = 0; i < reader->state.count; i++)
         if (sli_checkpoint_is_shard(reader, i, part))
-            SL_TRY(sli_checkpoint_stream(reader, i, target, context));
+            SL_TRY(sli_checkpoint_stream(reader, i, find, context));
     return SL_OK;
+}
+
+/* Whether a file has anything that is wanted; of one without tensors nobody can tell. */
+static bool is_wanted(const wanted *in, size_t file)
+{
+    const sl_safetensors_reader *shard = in->reader->shards[file];
+    size_t count = sl_safetensors_count(shard);
+    for (size_t i = 0; i < count; i++) {
+        const sli_checkpoint_place *place = &in->reader->places[file][i];
+        sli_checkpoint_target target = slice_memory((void *)in, place->tensor);
+        uint64_t end = place->offset + sl_safetensors_get(shard, i)->bytes;
+        if (target.begin < target.end && target.begin < end && target.end > place->offset)
+            return true;
+    }
+    return count == 0;
 }
 
 static sl_status check_part(const sl_checkpoint_reader *reader, const char *part)
@@ -203,21 +238,43 @@ static sl_status check_part(const sl_checkpoint_reader *reader, const char *part
     return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", reader->path, part);
 }
 
-sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *part,
-                             const sl_safetensors_item *items, size_t count)
+static sl_status read_wanted(const char *part, wanted *in)
+{
+    const sl_checkpoint_reader *reader = in->reader;
+    qsort(in->sorted, in->count, sizeof(sli_checkpoint_slice *), compare_slices);
+    SL_TRY(sl_error_context(check_wanted(reader, part, in), "%s: part %s: ", reader->path, part));
+    for (size_t i = 0; i < reader->state.count; i++)
+        if (sli_checkpoint_is_shard(reader, i, part) && is_wanted(in, i))
+            SL_TRY(sli_checkpoint_stream(reader, i, slice_memory, in));
+    return SL_OK;
+}
+
+sl_status sli_checkpoint_read_slices(const sl_checkpoint_reader *reader, const char *part,
+                                     const sli_checkpoint_slice *slices, size_t count)
 {
     SL_TRY(check_part(reader, part));
-    wanted in = {reader, calloc(count + 1, sizeof(sl_safetensors_item *)), count};
+    wanted in = {reader, calloc(count + 1, sizeof(sli_checkpoint_slice *)), count};
     if (!in.sorted)
         return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
     for (size_t i = 0; i < count; i++)
-        in.sorted[i] = &items[i];
-    qsort(in.sorted, count, sizeof(sl_safetensors_item *), compare_items);
-    sl_status status =
-        sl_error_context(check_wanted(reader, part, &in), "%s: part %s: ", reader->path, part);
-    if (status == SL_OK)
-        status = stream_part(reader, part, item_memory, &in);
+        in.sorted[i] = &slices[i];
+    sl_status status = read_wanted(part, &in);
     free(in.sorted);
+    return status;
+}
+
+sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *part,
+                             const sl_safetensors_item *items, size_t count)
+{
+    sli_checkpoint_slice *slices = calloc(count + 1, sizeof *slices);
+    if (!slices)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
+    for (size_t i = 0; i < count; i++)
+        slices[i] = (sli_checkpoint_slice){
+            items[i].name, items[i].dtype, items[i].shape, 0, sl_shape_count(&items[i].shape),
+            items[i].data};
+    sl_status status = sli_checkpoint_read_slices(reader, part, slices, count);
+    free(slices);
     return status;
 }
 
@@ -265,11 +322,13 @@ static sl_status create_tensors(const sl_checkpoint_reader *reader,
 }
 
 /* A CPU's memory is the host's. */
-static void *tensor_memory(void *context, size_t tensor)
+static sli_checkpoint_target tensor_memory(void *context, size_t tensor)
 {
     const loading *to = context;
     sl_tensor *found = to->of[tensor - to->first];
-    return found ? sl_tensor_data(found) : NULL;
+    if (!found)
+        return (sli_checkpoint_target){NULL, 0, 0};
+    return (sli_checkpoint_target){sl_tensor_data(found), 0, sl_tensor_bytes(found)};
 }
 
 sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *part,

@@ -57,11 +57,31 @@ sl_status sli_checkpoint_read_text(const char *path, uint64_t most, char **data,
 /* "PATH/NAME"; malloc'ed. */
 sl_status sli_checkpoint_path(const char *path, const char *name, char **out);
 
+/* The bytes begin … end - 1 of a tensor go to `memory`; NULL: none of them. */
+typedef struct sli_checkpoint_target {
+    char *memory;
+    uint64_t begin, end;
+} sli_checkpoint_target;
+
 /* Reads file `index` from its first byte to its last and compares its checksum. Where it has
- * tensors, target(context, tensor) says where the memory of that tensor of the checkpoint begins,
- * of which the file may have a slice; NULL: its bytes go nowhere. `target` may be NULL. */
-typedef void *(*sli_checkpoint_target)(void *context, size_t tensor);
+ * tensors, find(context, tensor) says what becomes of that tensor of the checkpoint, of which the
+ * file may have a slice. `find` may be NULL: nobody wants anything. */
+typedef sli_checkpoint_target (*sli_checkpoint_find)(void *context, size_t tensor);
 sl_status sli_checkpoint_stream(const sl_checkpoint_reader *reader, size_t index,
-                                sli_checkpoint_target target, void *context);
+                                sli_checkpoint_find find, void *context);
+
+/* Elements begin … begin + count - 1 of a tensor, row by row, whatever slices the files have. */
+typedef struct sli_checkpoint_slice {
+    const char *tensor;
+    sl_dtype dtype;
+    sl_shape shape; /* the tensor's */
+    int64_t begin, count;
+    void *data;
+} sli_checkpoint_slice;
+
+/* sl_checkpoint_read for slices, one (which may be empty) of each of the part's tensors. Files that
+ * have nothing of them are not read. */
+sl_status sli_checkpoint_read_slices(const sl_checkpoint_reader *reader, const char *part,
+                                     const sli_checkpoint_slice *slices, size_t count);
 
 #endif

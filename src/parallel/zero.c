@@ -37,7 +37,7 @@ void sl_zero_destroy(sl_zero **zero)
     *zero = NULL;
 }
 
-const sl_optimizer *sli_zero_own(const sl_zero *zero)
+sl_optimizer *sli_zero_own(const sl_zero *zero)
 {
     return zero->own;
 }

@@ -5,6 +5,6 @@
 #include "sluice/zero.h"
 
 /* This rank's, over its slices; it lives as long as `zero`. */
-const sl_optimizer *sli_zero_own(const sl_zero *zero);
+sl_optimizer *sli_zero_own(const sl_zero *zero);
 
 #endif

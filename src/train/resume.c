@@ -4,6 +4,7 @@
 
 #include "optim/optimizer.h"
 #include "train/last_step.h"
+#include "train/resume_slices.h"
 #include "train/run_state.h"
 #include "train/save_directory.h"
 #include "train/tensors.h"
@@ -164,6 +165,13 @@ static sl_status resume_optimizers(const sl_checkpoint_reader *from, const sli_p
 {
     sli_tensors tensors = {0};
     sl_optimizer *whole[SL_MAX_STAGES];
+    bool done = false;
+    if (sli_update_is_sharded(update))
+        SL_TRY(sli_resume_slices(from, peers, update, &done));
+    for (int s = 0; s < sl_pipe_stages(peers->pipe) && done; s++)
+        sli_optimizer_set_steps(sli_update_own(update, s), steps);
+    if (done)
+        return SL_OK;
     SL_TRY(sli_update_prepare(update, whole));
     for (int s = 0; s < sl_pipe_stages(peers->pipe); s++)
         sli_optimizer_set_steps(whole[s], steps);

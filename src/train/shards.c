@@ -26,17 +26,16 @@ static sl_status no_memory(void)
 
 /* ---- One piece -------------------------------------------------------------------------- */
 
-/* Elements begin … end - 1 of an array of a parameter's state. */
+/* A part of an array of a parameter's state. */
 typedef struct piece {
     const sl_parameter *parameter;
-    int stage, bucket, array;
-    int64_t begin, end;
-    int64_t in_slice; /* where it begins in the slice of the bucket */
+    int stage, array;
+    sli_shard_range at;
 } piece;
 
 static bool is_whole(const piece *of)
 {
-    return of->end - of->begin == sl_shape_count(sl_parameter_shape(of->parameter));
+    return of->at.end - of->at.begin == sl_shape_count(sl_parameter_shape(of->parameter));
 }
 
 static sl_status make_room(listing *in)
@@ -86,8 +85,8 @@ static sl_status name_piece(listing *in, const piece *of, const char *array_name
         *out = name;
         return SL_OK;
     }
-    sl_status status = sli_slice_name(name, of->begin, out);
-    if (status == SL_OK && of->begin == 0)
+    sl_status status = sli_slice_name(name, of->at.begin, out);
+    if (status == SL_OK && of->at.begin == 0)
         return add_cut(in, name, sl_parameter_shape(of->parameter));
     free(name);
     return status;
@@ -97,14 +96,15 @@ static sl_status add_own(listing *in, const piece *of, const char *name, const s
 {
     const sl_optimizer *own = sli_update_own(in->update, of->stage);
     return sli_tensors_add(&in->to->own, name, of->stage,
-                           sli_optimizer_state(own, of->bucket, of->array), of->in_slice, shape);
+                           sli_optimizer_state(own, of->at.bucket, of->array), of->at.in_slice,
+                           shape);
 }
 
 static sl_status add_piece(listing *in, const piece *of)
 {
     const sl_optimizer *own = sli_update_own(in->update, of->stage);
     sl_shape shape =
-        is_whole(of) ? *sl_parameter_shape(of->parameter) : sl_shape_1d(of->end - of->begin);
+        is_whole(of) ? *sl_parameter_shape(of->parameter) : sl_shape_1d(of->at.end - of->at.begin);
     char *name;
     SL_TRY(make_room(in));
     sl_status status = name_piece(in, of, sli_optimizer_state_name(own, of->array), &name);
@@ -122,21 +122,27 @@ static sl_status add_piece(listing *in, const piece *of)
 
 /* ---- All of them ------------------------------------------------------------------------ */
 
-/* The part of a parameter's state that lies in the replica's slice, if any. */
+sl_status sli_shard_find(const sl_parameter_set *set, const sl_parameter *parameter, int rank,
+                         int ranks, sli_shard_range *out)
+{
+    int64_t offset, count = sl_shape_count(sl_parameter_shape(parameter));
+    SL_TRY(sli_tensors_find_place(set, parameter, &out->bucket, &offset));
+    sli_slice slice = sli_optimizer_slice(set, out->bucket, rank, ranks);
+    int64_t end = slice.start + slice.count - offset;
+    out->begin = slice.start > offset ? slice.start - offset : 0;
+    out->end = end < count ? end : count;
+    out->in_slice = offset + out->begin - slice.start;
+    return SL_OK;
+}
+
 static sl_status list_parameter(listing *in, int stage, const sl_parameter *parameter)
 {
     const sl_parameter_set *set = sl_pipe_parameters(in->peers->pipe, stage);
     piece found = {.parameter = parameter, .stage = stage};
-    int64_t offset, count = sl_shape_count(sl_parameter_shape(parameter));
     if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
         return SL_OK;
-    SL_TRY(sli_tensors_find_place(set, parameter, &found.bucket, &offset));
-    sli_slice slice = sli_optimizer_slice(set, found.bucket, in->rank, in->peers->count);
-    found.begin = slice.start > offset ? slice.start - offset : 0;
-    found.end =
-        slice.start + slice.count - offset < count ? slice.start + slice.count - offset : count;
-    found.in_slice = offset + found.begin - slice.start;
-    if (found.begin >= found.end)
+    SL_TRY(sli_shard_find(set, parameter, in->rank, in->peers->count, &found.at));
+    if (found.at.begin >= found.at.end)
         return SL_OK;
     int arrays = sli_optimizer_state_arrays(sli_update_own(in->update, stage));
     for (found.array = 0; found.array < arrays; found.array++)

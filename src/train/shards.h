@@ -29,6 +29,17 @@ typedef struct sli_shards {
     sl_safetensors_note note;
 } sli_shards;
 
+/* The elements begin … end - 1 of a trained parameter that lie in a replica's slice of their
+ * bucket, none where they end before they begin; `in_slice` is the place of the first of them
+ * there. */
+typedef struct sli_shard_range {
+    int bucket;
+    int64_t begin, end, in_slice;
+} sli_shard_range;
+
+sl_status sli_shard_find(const sl_parameter_set *set, const sl_parameter *parameter, int rank,
+                         int ranks, sli_shard_range *out);
+
 /* For the replica `peers->rank`, whose optimizers are sharded over all. */
 sl_status sli_shards_create(const sli_peers *peers, const sli_update *update, uint64_t shard_bytes,
                             sli_shards **out);

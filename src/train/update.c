@@ -117,10 +117,15 @@ sl_status sli_update_apply(sli_update *update, double lr, double norm, double cl
 
 /* ---- The optimizers' state -------------------------------------------------------------- */
 
-const sl_optimizer *sli_update_own(const sli_update *update, int stage)
+sl_optimizer *sli_update_own(const sli_update *update, int stage)
 {
     const stage_update *of = &update->stage[stage];
     return of->zero ? sli_zero_own(of->zero) : of->optimizer;
+}
+
+bool sli_update_is_sharded(const sli_update *update)
+{
+    return update->stage[0].zero != NULL;
 }
 
 sl_status sli_update_gather(sli_update *update, sl_optimizer **whole)

@@ -23,7 +23,8 @@ sl_status sli_update_apply(sli_update *update, double lr, double norm, double cl
 /* ---- The optimizers' state, for checkpoints --------------------------------------------- */
 
 /* A stage's optimizer with what this replica has of its state: all of it, or its slices. */
-const sl_optimizer *sli_update_own(const sli_update *update, int stage);
+sl_optimizer *sli_update_own(const sli_update *update, int stage);
+bool sli_update_is_sharded(const sli_update *update);
 
 /* Each stage's optimizer with the state of all its parameters, into whole[0 … stages - 1]. Where
  * the state is sharded they are copies of their own, which only the first replica has, the others

@@ -93,6 +93,12 @@ if unshare -m mount -t tmpfs none "$scratch/saved" 2>"$scratch/err"; then
     same "$scratch/log"
     test -f "$scratch/saved/step-00000006/optimizer.safetensors" || fail "nothing was gathered"
     "$program" checkpoint verify "$scratch"/saved/step-* >"$scratch/out" || fail "one is damaged"
+    rm -r "$scratch/saved/step-00000008"
+    # shellcheck disable=SC2016 # the inner shell's
+    processes "$scratch/other" --resume "$scratch/saved" -- unshare -m sh -c \
+        'mount -t tmpfs none "$0" && exec "$@"' "$scratch/saved" || fail "it does not go on"
+    diff <(numbers "$scratch/rest") <(numbers "$scratch/other") ||
+        fail "it goes on with other numbers from another disk"
 else
     echo "skipped: two file systems, which only root can have"
 fi

@@ -2,6 +2,7 @@
  * tensors, and nothing that does not fit together is taken for one. */
 #include "scratch.h"
 
+#include "io/checkpoint_reader.h"
 #include "io/checkpoint_slices.h"
 #include "io/checkpoint_writer.h"
 #include "support/check.h"
@@ -154,6 +155,63 @@ static void slices_go_to_a_device_as_one_tensor(void **state)
     shared_clear(&made);
 }
 
+/* Any range of "a", whatever slices the files have. */
+static void any_slice_is_read(void **state)
+{
+    shared made;
+    sl_checkpoint_reader *reader;
+    char *path = scratch_path(*state, "saved");
+    shared_fill(&made, 0);
+    check_ok(save_shared(&made, path));
+    check_ok(sl_checkpoint_open(path, &reader));
+    for (int begin = 0; begin <= ELEMENTS; begin++)
+        for (int count = 0; count <= ELEMENTS - begin; count++) {
+            float a[ELEMENTS + 1], b[2] = {7, 7};
+            for (int i = 0; i <= ELEMENTS; i++)
+                a[i] = -9;
+            const sli_checkpoint_slice slices[] = {
+                {"b", SL_F32, sl_shape_1d(2), 1, 1, b},
+                {"a", SL_F32, sl_shape_2d(ROWS, COLUMNS), begin, count, a},
+            };
+            check_ok(sli_checkpoint_read_slices(reader, "optimizer", slices, 2));
+            for (int i = 0; i <= ELEMENTS; i++)
+                assert_float_equal(a[i], i < count ? begin + i : -9, 0);
+            assert_float_equal(b[0], -2, 0);
+            assert_float_equal(b[1], 7, 0);
+        }
+    sl_checkpoint_close(&reader);
+    remove_tree(path);
+    shared_clear(&made);
+}
+
+/* Of the three files one is wanted, and only that one's damage matters. */
+static void files_without_anything_wanted_are_not_read(void **state)
+{
+    shared made;
+    sl_checkpoint_reader *reader;
+    float a[8];
+    const sli_checkpoint_slice slices[] = {{"b", SL_F32, sl_shape_1d(2), 0, 0, NULL},
+                                           {"a", SL_F32, sl_shape_2d(ROWS, COLUMNS), 0, 8, a}};
+    char path[512], file[600];
+    snprintf(path, sizeof path, "%s", scratch_path(*state, "saved"));
+    shared_fill(&made, 0);
+    check_ok(save_shared(&made, path));
+    for (int damaged = 3; damaged >= 1; damaged -= 2) {
+        snprintf(file, sizeof file, "%s/optimizer-%05d-of-00003.safetensors", path, damaged);
+        FILE *open = fopen(file, "r+b");
+        assert_non_null(open);
+        assert_int_equal(fseek(open, -1, SEEK_END), 0);
+        assert_int_not_equal(fputc(1, open), EOF);
+        assert_int_equal(fclose(open), 0);
+        check_ok(sl_checkpoint_open(path, &reader));
+        sl_status status = sli_checkpoint_read_slices(reader, "optimizer", slices, 2);
+        assert_int_equal(status, damaged == 1 ? SL_ERR_FORMAT : SL_OK);
+        sl_checkpoint_close(&reader);
+    }
+    remove_tree(path);
+    shared_clear(&made);
+}
+
 /* ---- Not whole ------------------------------------------------------------------------------ */
 
 static void files_that_cannot_be_seen_fail_the_save(void **state)
@@ -293,6 +351,9 @@ int main(void)
         cmocka_unit_test_setup_teardown(slices_of_several_writers_are_whole_tensors_to_readers,
                                         scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(slices_go_to_a_device_as_one_tensor, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(any_slice_is_read, scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(files_without_anything_wanted_are_not_read, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(files_that_cannot_be_seen_fail_the_save, scratch_create,
                                         scratch_remove),
