@@ -57,7 +57,7 @@ static const struct argp_option options[] = {
      "Cut their tensors into files of at most so many bytes (K, M and G are powers of 1024)", 9},
     {"resume", KEY_RESUME, "DIR", 0,
      "Go on from the checkpoint DIR, or from the newest whole one in DIR; auto: from that of "
-     "--save-dir, where there is one",
+     "--save-dir, where there is one, which is also what a job does that sluice launch restarts",
      9},
     {0},
 };

@@ -5,12 +5,14 @@ Usage: interrupted_runs.py PROGRAM FAULTS RUNS
 
 FAULTS is the library of tests/faults/io_faults.c. RUNS runs are killed with signal 9: half of them
 before one of the calls that change the file system, each another one, evenly over the run; half at
-random times. Each resumes until it has come to its end, and must have the losses of the undisturbed
-run. SLUICE_TEST_SEED repeats the random times."""
+random times. Where there is an mpirun, half of all are jobs of two processes, of which one is killed,
+or, at every other random time, both with their mpirun. Each resumes until it has come to its end, and
+must have the losses of the undisturbed run. SLUICE_TEST_SEED repeats the random times."""
 
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -23,12 +25,15 @@ MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --eval-batch-size
          "--epochs 3 --max-batches 8 --eval-max-batches 5 --optimizer adamw --lr 0.01 --quiet")
 LAYOUTS = ["--pp 1", "--pp 2", "--dp 2 --devices cpu:0-0,cpu:0-0",
            "--dp 2 --zero --devices cpu:0-0,cpu:0-0"]
+PROCESSES = 2
+PROCESSES_LAYOUT = "--zero"
 
 
 class Folder:
     """One run's checkpoints and log."""
 
     def __init__(self, root, name, layout):
+        self.root, self.processes = root, PROCESSES if layout == PROCESSES_LAYOUT else 1
         self.path = os.path.join(root, name)
         os.mkdir(self.path)
         self.log = os.path.join(self.path, "log")
@@ -37,13 +42,29 @@ class Folder:
                      *layout.split(), "--log-json", self.log]
         self.saving = ["--save-dir", self.checkpoints, "--save-every", "3", "--keep", "2"]
 
-    def start(self, *more, **variables):
-        return subprocess.Popen(self.line + list(more), stdout=subprocess.PIPE,
-                                stderr=subprocess.PIPE, text=True,
-                                env={**os.environ, **variables})
+    def start(self, *more, rank=0, **variables):
+        """Of several processes, the variables are rank `rank`'s."""
+        line, environment = self.line + list(more), {**os.environ, **variables}
+        if self.processes > 1:
+            words = [f"{name}={value}" for name, value in variables.items()]
+            ranks = [["-n", "1", "env", *(words if r == rank else []), *line, ":"]
+                     for r in range(self.processes)]
+            line = ["mpirun", *sum(ranks, [])[:-1]]
+            environment = self.mpi_environment()
+        return subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                env=environment)
 
-    def resume(self, **variables):
-        return self.start(*self.saving, "--resume", "auto", **variables)
+    def mpi_environment(self):
+        """What a killed job leaves behind lies in the test's own folder."""
+        temporary = os.path.join(self.root, "mpi")
+        os.makedirs(temporary, exist_ok=True)
+        return {**os.environ, "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+                "OMPI_MCA_rmaps_base_oversubscribe": "1", "TMPDIR": temporary,
+                "OMPI_MCA_orte_tmpdir_base": temporary,
+                "OMPI_MCA_btl_vader_backing_directory": temporary}
+
+    def resume(self, rank=0, **variables):
+        return self.start(*self.saving, "--resume", "auto", rank=rank, **variables)
 
     def numbers(self):
         """What decides a run, of each step and evaluation the last record."""
@@ -66,51 +87,100 @@ def finish(process, status=0):
     return out, err
 
 
-def kill_every_call(folder, expected, first, stride, calls):
+def was_killed(process, err):
+    """Of a process that has ended. Fails where it had an error that does not come from a kill."""
+    if process.returncode == 0:
+        return False
+    # Mpirun has the status of the rank that was killed, or of one that ended because of that.
+    killed = process.returncode in (-signal.SIGKILL, 128 + signal.SIGKILL)
+    assert killed or re.search("rank [01] (died|cannot be reached)", err), (process.returncode, err)
+    return True
+
+
+def kill_every_call(folder, expected, rank, first, stride, calls):
     """Kills one run again and again, each time before a later call, until it comes to its end."""
     killed = 0
     for call in range(first, calls + 1, stride):
-        process = folder.resume(LD_PRELOAD=FAULTS, SLUICE_IO_KILL=str(call))
-        process.communicate(timeout=120)
-        if process.returncode == 0:
+        process = folder.resume(rank, LD_PRELOAD=FAULTS, SLUICE_IO_KILL=str(call))
+        _, err = process.communicate(timeout=120)
+        if not was_killed(process, err):
             break
-        assert process.returncode == -signal.SIGKILL, process.returncode
         killed += 1
     finish(folder.resume())
     assert folder.numbers() == expected, folder.path
     return killed
 
 
-def test_kills(root, reference, chance):
+def is_running(process):
+    try:
+        with open(f"/proc/{process}/stat", encoding="utf8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def ranks_of(mpirun):
+    """The processes that it has started."""
+    found = []
+    for task in os.listdir(f"/proc/{mpirun}/task"):
+        with open(f"/proc/{mpirun}/task/{task}/children", encoding="utf8") as file:
+            found += [int(number) for number in file.read().split()]
+    return found
+
+
+def kill_job(process, chance, whole):
+    """Kills a rank of a running job, or, `whole`, mpirun and all ranks, which is then waited for."""
+    if process.poll() is not None:
+        return
+    os.kill(process.pid, signal.SIGSTOP)  # so that it starts no more
+    ranks = ranks_of(process.pid)
+    victims = ranks + [process.pid] if whole or not ranks else [chance.choice(ranks)]
+    for victim in victims:
+        os.kill(victim, signal.SIGKILL)
+    os.kill(process.pid, signal.SIGCONT)
+    wait_for(lambda: not any(map(is_running, victims)), "the end of what was killed")
+
+
+def kill_at_random_times(folder, expected, chance, seconds, count):
+    killed = 0
+    for number in range(count):
+        process = folder.resume()
+        time.sleep(chance.uniform(0, 1.2 * seconds))
+        if folder.processes > 1:
+            kill_job(process, chance, whole=number % 2 == 1)
+        else:
+            process.kill()
+        _, err = process.communicate(timeout=120)
+        killed += was_killed(process, err)
+    finish(folder.resume())
+    assert folder.numbers() == expected, folder.path
+    return killed
+
+
+def test_kills(root, reference, chance, layouts, runs):
     """Half of the runs die before a call, half at a random time."""
     killed, turn = 0, 0
-    while killed < RUNS:
-        layout = LAYOUTS[3 * turn % len(LAYOUTS)]
+    while killed < runs:
+        layout = layouts[3 * turn % len(layouts)]
         expected, seconds = reference[layout]
         counted = Folder(root, f"count{turn}", layout)
+        rank = turn % counted.processes
         count = os.path.join(root, "calls")
-        finish(counted.resume(LD_PRELOAD=FAULTS, SLUICE_IO_COUNT=count))
+        finish(counted.resume(rank, LD_PRELOAD=FAULTS, SLUICE_IO_COUNT=count))
         assert counted.numbers() == expected
         with open(count, encoding="utf8") as file:
             calls = int(file.read())
         # Another phase each turn, and so many of them that the runs are used up in few turns.
-        stride = max(1, calls // max(1, RUNS // 4))
-        killed += kill_every_call(Folder(root, f"call{turn}", layout), expected,
+        stride = max(1, calls // max(1, runs // 4))
+        killed += kill_every_call(Folder(root, f"call{turn}", layout), expected, rank,
                                   1 + chance.randrange(stride), stride, calls)
-        folder = Folder(root, f"time{turn}", layout)
-        for _ in range(max(1, RUNS // 4)):
-            process = folder.resume()
-            time.sleep(chance.uniform(0, 1.2 * seconds))
-            process.kill()
-            process.communicate()
-            killed += process.returncode == -signal.SIGKILL
-        finish(folder.resume())
-        assert folder.numbers() == expected, folder.path
+        killed += kill_at_random_times(Folder(root, f"time{turn}", layout), expected, chance, seconds,
+                                       max(2, runs // 4))
         for name in os.listdir(root):
             if name.startswith(("count", "call", "time")) and os.path.isdir(os.path.join(root, name)):
                 shutil.rmtree(os.path.join(root, name))
         turn += 1
-    print(f"{killed} runs were killed and resumed, over {turn} turns of layouts")
+    return killed, turn
 
 
 def test_failures(root, reference, chance):
@@ -155,6 +225,20 @@ def steps_logged(folder):
 
 
 LONG = ["--epochs", "1000", "--max-batches", "100"]
+
+
+def processes_run(root):
+    """Whether there can be jobs of several processes; else says why not."""
+    if not shutil.which("mpirun"):
+        print("skipped: jobs of two processes, for there is no mpirun")
+        return False
+    process = Folder(root, "trial", PROCESSES_LAYOUT).start("--max-batches", "1", "--epochs", "1")
+    _, err = process.communicate(timeout=120)
+    if "without MPI" in err:
+        print("skipped: jobs of two processes, for sluice was built without MPI")
+        return False
+    assert process.returncode == 0, err
+    return True
 
 
 def checkpoints(folder):
@@ -205,7 +289,8 @@ def main():
         subprocess.run([PROGRAM, "data", "--synthetic", os.path.join(root, "text"), "--tokens",
                         "4000"], check=True, stdout=subprocess.DEVNULL)
         reference = {}
-        for i, layout in enumerate(LAYOUTS):
+        jobs = [PROCESSES_LAYOUT] if processes_run(root) else []
+        for i, layout in enumerate(LAYOUTS + jobs):
             folder = Folder(root, f"reference{i}", layout)
             start = time.monotonic()
             finish(folder.start())
@@ -213,7 +298,11 @@ def main():
             assert reference[layout][0][1], "the undisturbed run has no end"
         test_signals(root)
         test_failures(root, reference, chance)
-        test_kills(root, reference, chance)
+        killed, turns = test_kills(root, reference, chance, LAYOUTS, RUNS // 2 if jobs else RUNS)
+        print(f"{killed} runs were killed and resumed, over {turns} turns of layouts")
+        if jobs:
+            killed, turns = test_kills(root, reference, chance, jobs, RUNS - RUNS // 2)
+            print(f"{killed} jobs of {PROCESSES} processes were killed and resumed, over {turns} turns")
     finally:
         shutil.rmtree(root)
 

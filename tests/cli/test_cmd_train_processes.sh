@@ -48,6 +48,14 @@ for ranks in 2 3; do
 done
 if grep -v '^\[RANK [0-2]\]: ' "$scratch/out"; then fail "a line has no rank in front"; fi
 
+# The launcher's processes are the replicas, whatever a preset says; one alone has nothing to shard.
+for ranks in 1 3; do
+    processes "$ranks" --preset ddp-pipeline --pp 1 --zero --log-json "$scratch/log" ||
+        fail "a preset of 2 replicas with $ranks processes is refused"
+    grep -q "\"replicas\":$ranks,.*\"shares\":$ranks," "$scratch/log" ||
+        fail "$ranks processes are not $ranks replicas"
+done
+
 # What cannot be ends every process, with one sentence and no hang.
 if processes 2 --dp 3; then fail "--dp 3 with two processes is accepted"; fi
 grep -q '^sluice: --dp must be the number of processes that were started, 2, got "3"$' \

@@ -1,6 +1,6 @@
 """Training jobs of which a rank is killed, and that the launcher starts again: test_restarts.py.
 
-The run log is a named pipe of little room, which holds the job up where it is no longer read: so the
+The run log is a named pipe of little room, which holds the job up where it is no longer read: so a
 rank dies in the middle of the run, however busy the machine. With as many ranks as before the job
 ends with the bits of one that was left alone, with fewer ranks with its losses to rounding.
 """
@@ -18,7 +18,7 @@ import time
 PROGRAM = os.environ["SLUICE_PROGRAM"]
 RANKS = 3
 SAVE_EVERY = 5
-DEATH_STEP = 12
+FIRST_DEATH, SECOND_DEATH = 12, 70  # steps
 PATIENCE_SECONDS = 60
 MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --batch-size 4 --eval-batch-size 8 "
          "--epochs 2 --max-batches 60 --eval-max-batches 5 --optimizer adamw --lr 0.003 --zero")
@@ -89,14 +89,15 @@ def numbers(records):
     return found
 
 
-def run(folder, name, options, victim=None):
-    """The job's records, and what it wrote to its outputs."""
+def run(folder, name, options, deaths=(), save_every=SAVE_EVERY):
+    """The job's records, and what it wrote to its outputs. `deaths`: steps and ranks, in order."""
+    deaths = list(deaths)
     path = os.path.join(folder, name)
     os.mkdir(path)
     log = Log(os.path.join(path, "log"))
     command = [PROGRAM, "launch", "-n", str(RANKS), "--grace", "20", *options, PROGRAM, "train",
                "--data", f"{folder}/text", *MODEL.split(), "--log-json", os.path.join(path, "log"),
-               "--save-dir", os.path.join(path, "saved"), "--save-every", str(SAVE_EVERY)]
+               "--save-dir", os.path.join(path, "saved"), "--save-every", str(save_every)]
     with open(os.path.join(path, "out"), "w", encoding="utf-8") as out, \
             open(os.path.join(path, "err"), "w", encoding="utf-8") as err, \
             subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as job:
@@ -104,9 +105,8 @@ def run(folder, name, options, victim=None):
             records = []
             for record in log.records(job):
                 records.append(record)
-                if victim is not None and record.get("step") == DEATH_STEP:
-                    os.kill(find_rank(job.pid, victim), 9)
-                    victim = None
+                if deaths and record["record"] == "step" and record["step"] == deaths[0][0]:
+                    os.kill(find_rank(job.pid, deaths.pop(0)[1]), 9)
         finally:
             for process in family(job.pid):
                 os.kill(process, 9)
@@ -126,26 +126,57 @@ def check_same(expected, got, tolerance):
                 sys.exit(f"FAILED: {key} is {got[key]}, not {values}")
 
 
-def check_restart(records, out, err, victim, ranks, words):
-    """What the second attempt says and logs of the first."""
+def fail_unless(true, what, shown):
+    if not true:
+        sys.exit(f"FAILED: {what}: {shown}")
+
+
+def attempts(records):
+    """The records of each attempt."""
     begins = [i for i, record in enumerate(records) if record["record"] == "run"]
-    if len(begins) != 2:
-        sys.exit(f"FAILED: {len(begins)} attempts: {err}")
-    again = records[begins[1]]
-    done = max(record["step"] for record in records[:begins[1]] if record["record"] == "step")
-    # A step may be done and not be logged.
-    if again["replicas"] != ranks or again["shares"] != RANKS or again["resumed_step"] < SAVE_EVERY \
-            or again["lost_steps"] - (done - again["resumed_step"]) not in (0, 1):
-        sys.exit(f"FAILED: after step {done} the second attempt is {again}")
-    cause = f"attempt 1 of 3: rank {victim} on "
-    if cause not in err or f" was killed by signal 9 (Killed); starting again{words}\n" not in err:
-        sys.exit(f"FAILED: the launcher does not say what happened: {err}")
-    said = [f"Restart 1: resuming after step {again['resumed_step']} from "]
-    if again["lost_steps"]:
-        said.append(f"Lost since the checkpoint, and done again: {again['lost_steps']} step")
+    return [records[begin:end] for begin, end in zip(begins, begins[1:] + [len(records)])]
+
+
+def check_restart(number, before, after, out):
+    """What attempt `number`, from 1, says and logs of the one before it."""
+    begin, done = after[0], max(r["step"] for r in before if r["record"] == "step")
+    lost = done - begin["resumed_step"]
+    fail_unless(begin["lost_steps"] in (lost, lost + 1),  # a step may be done and not be logged
+                f"after step {done} too much or too little was lost", begin)
+    said = [f"Restart {number}: resuming after step {begin['resumed_step']} from "]
+    if begin["lost_steps"]:
+        said.append(f"Lost since the checkpoint, and done again: {begin['lost_steps']} step")
     for text in said:
-        if text not in out:
-            sys.exit(f"FAILED: \"{text}\" is not in: {out}")
+        fail_unless(text in out, f"\"{text}\" is not said", out)
+
+
+def check_job(folder, name, expected, deaths, sizes, tolerance):
+    """A job with these deaths, whose attempts have these numbers of ranks."""
+    elastic = len(set(sizes)) > 1
+    options = ["--max-restarts", str(len(deaths))] + elastic * ["--elastic", f"1:{RANKS}"]
+    records, out, err = run(folder, name, options, deaths)
+    of_attempts = attempts(records)
+    fail_unless([a[0]["replicas"] for a in of_attempts] == sizes, "the attempts have other sizes", err)
+    fail_unless(all(a[0]["shares"] == RANKS for a in of_attempts), "the text is cut anew", records)
+    for i, (_, victim) in enumerate(deaths):
+        check_restart(i + 1, of_attempts[i], of_attempts[i + 1], out)
+        plural = "" if sizes[i + 1] == 1 else "es"
+        again = f"; starting again with {sizes[i + 1]} process{plural}" if elastic else "; starting again"
+        said = [line for line in err.splitlines() if f" attempt {i + 1} of {len(sizes)}: " in line]
+        fail_unless(len(said) == 1 and f": rank {victim} on " in said[0] and
+                    said[0].endswith(f" was killed by signal 9 (Killed){again}"),
+                    "the launcher does not say what happened", err)
+    check_same(expected, numbers(records), tolerance)
+    print(f"killed {deaths} (step, rank): attempts with {sizes} ranks ended "
+          + ("with the same losses" if tolerance else "with the same bits"), flush=True)
+
+
+def check_nothing_saved(folder, expected):
+    """A rank that dies before there is a checkpoint: the run begins anew."""
+    records, out, _ = run(folder, "unsaved", ["--max-restarts", "1"], [(FIRST_DEATH, 1)], 1000)
+    fail_unless("Restart 1: there is no checkpoint yet, the run begins anew" in out, "not said", out)
+    check_same(expected, numbers(attempts(records)[1]), 0)
+    print("a job without a checkpoint began anew", flush=True)
 
 
 def main():
@@ -155,16 +186,12 @@ def main():
                        stdout=subprocess.DEVNULL, check=True)
         expected = numbers(run(folder, "alone", [])[0])
         for victim in (0, 1):
-            records, out, err = run(folder, f"same{victim}", ["--max-restarts", "2"], victim)
-            check_restart(records, out, err, victim, RANKS, "")
-            check_same(expected, numbers(records), 0)
-            print(f"rank {victim} was killed: {RANKS} ranks ended with the same bits")
-            records, out, err = run(folder, f"fewer{victim}",
-                                    ["--max-restarts", "2", "--elastic", f"1:{RANKS}"], victim)
-            check_restart(records, out, err, victim, RANKS - 1,
-                          f" with {RANKS - 1} processes")
-            check_same(expected, numbers(records), 1e-3)
-            print(f"rank {victim} was killed: {RANKS - 1} ranks ended with the same losses")
+            deaths = [(FIRST_DEATH, victim)]
+            check_job(folder, f"same{victim}", expected, deaths, [3, 3], 0)
+            check_job(folder, f"fewer{victim}", expected, deaths, [3, 2], 1e-3)
+        deaths = [(FIRST_DEATH, 2), (SECOND_DEATH, 1)]
+        check_job(folder, "one", expected, deaths, [3, 2, 1], 1e-3)
+        check_nothing_saved(folder, expected)
     finally:
         shutil.rmtree(folder)
 
