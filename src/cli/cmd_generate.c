@@ -43,6 +43,16 @@ static const struct argp_option options[] = {
     {0},
 };
 
+static void complete(settings *to)
+{
+    if (!to->init)
+        cli_refuse("generate needs --init FILE", NULL);
+    if (to->greedy && to->drawn)
+        cli_refuse("--greedy draws nothing, so it allows no other choice", to->drawn);
+    if (to->greedy)
+        to->how.temperature = 0;
+}
+
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
     settings *to = state->input;
@@ -79,12 +89,7 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     case ARGP_KEY_ARG:
         cli_refuse("generate takes options only", text);
     case ARGP_KEY_END:
-        if (!to->init)
-            cli_refuse("generate needs --init FILE", NULL);
-        if (to->greedy && to->drawn)
-            cli_refuse("--greedy draws nothing, so it allows no other choice", to->drawn);
-        if (to->greedy)
-            to->how.temperature = 0;
+        complete(to);
         return 0;
     case ARGP_KEY_ERROR:
         cli_end_at_option(state);

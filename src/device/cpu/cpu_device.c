@@ -55,9 +55,9 @@ static sl_status choose_kernels(const char *isa, const sli_cpu_kernels **out)
             return SL_OK;
         }
         if (isa)
-            return sl_error(SL_ERR_UNSUPPORTED, "sl_device: this processor has no %s", isa);
+            return sl_error(SL_ERR_UNSUPPORTED, "this processor has no %s", isa);
     }
-    return sl_error(SL_ERR_UNSUPPORTED, "sl_device: this build has no kernels for %s", isa);
+    return sl_error(SL_ERR_UNSUPPORTED, "this build has no kernels for %s", isa);
 }
 
 /* ---- The table -------------------------------------------------------------------------- */
