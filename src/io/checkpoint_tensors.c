@@ -206,6 +206,7 @@ static bool is_listed(const sl_checkpoint_reader *reader, const char *part)
 sl_status sli_checkpoint_list_tensors(sl_checkpoint_reader *reader)
 {
     size_t files = reader->state.count, most = 0;
+    reader->tensor_count = reader->part_count = 0;
     for (size_t i = 0; i < files; i++)
         most += reader->shards[i] ? sl_safetensors_count(reader->shards[i]) : 0;
     reader->tensors = calloc(most + 1, sizeof *reader->tensors);
@@ -213,9 +214,11 @@ sl_status sli_checkpoint_list_tensors(sl_checkpoint_reader *reader)
     reader->parts = calloc(files + 1, sizeof *reader->parts);
     if (!reader->tensors || !reader->places || !reader->parts)
         return no_memory();
-    for (size_t i = 0; i < files; i++)
-        if (reader->shards[i] && !is_listed(reader, reader->state.files[i].part))
-            SL_TRY(list_part(reader, reader->state.files[i].part));
+    for (size_t i = 0; i < files; i++) {
+        const char *part = reader->state.files[i].part;
+        if (reader->shards[i] && part && !is_listed(reader, part))
+            SL_TRY(list_part(reader, part));
+    }
     return SL_OK;
 }
 

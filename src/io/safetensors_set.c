@@ -15,10 +15,14 @@
 static const char part[] = "model", single[] = "model.safetensors",
                   index_name[] = "model.safetensors.index.json", index_ending[] = ".index.json";
 
+typedef struct set_file {
+    char *path;
+    sl_safetensors_reader *reader; /* NULL: a checkpoint's */
+} set_file;
+
 struct sli_safetensors_set {
-    sl_checkpoint_reader *checkpoint; /* whose part it is; or NULL, and */
-    sl_safetensors_reader **readers;  /* [count] */
-    char **paths;                     /* [count] */
+    sl_checkpoint_reader *checkpoint; /* whose part it is, or NULL */
+    set_file *files;                  /* [count] */
     size_t count, room;
 };
 
@@ -34,19 +38,17 @@ static sl_status add_file(sli_safetensors_set *to, char *path, bool opens)
 {
     if (to->count == to->room) {
         size_t room = 2 * to->room + 4;
-        char **paths = realloc(to->paths, room * sizeof *paths);
-        to->paths = paths ? paths : to->paths;
-        sl_safetensors_reader **readers = realloc(to->readers, room * sizeof *readers);
-        to->readers = readers ? readers : to->readers;
-        if (!paths || !readers) {
+        set_file *more = realloc(to->files, room * sizeof *more);
+        if (!more) {
             free(path);
             return no_memory("the model");
         }
+        to->files = more;
         to->room = room;
     }
-    to->paths[to->count] = path;
-    to->readers[to->count++] = NULL;
-    return opens ? sl_safetensors_open(path, &to->readers[to->count - 1]) : SL_OK;
+    set_file *file = &to->files[to->count++];
+    *file = (set_file){path, NULL};
+    return opens ? sl_safetensors_open(path, &file->reader) : SL_OK;
 }
 
 static sl_status open_file(const char *path, sli_safetensors_set *to)
@@ -105,11 +107,11 @@ static sl_status compare(const char *path, const sli_checkpoint_index *index,
     char quoted[SLI_QUOTE_BYTES];
     size_t found = 0;
     for (size_t f = 0; f < set->count; f++) {
-        const char *slash = strrchr(set->paths[f], '/');
-        const char *name = slash ? slash + 1 : set->paths[f];
-        size_t count = sl_safetensors_count(set->readers[f]);
+        const char *slash = strrchr(set->files[f].path, '/');
+        const char *name = slash ? slash + 1 : set->files[f].path;
+        size_t count = sl_safetensors_count(set->files[f].reader);
         for (size_t i = 0; i < count; i++) {
-            const char *tensor = sl_safetensors_get(set->readers[f], i)->name;
+            const char *tensor = sl_safetensors_get(set->files[f].reader, i)->name;
             const char *told = sli_checkpoint_index_file(index, tensor);
             if (!told || strcmp(told, name) != 0)
                 return sl_error(SL_ERR_FORMAT,
@@ -221,11 +223,10 @@ void sli_safetensors_set_close(sli_safetensors_set **set)
     if (!set || !*set)
         return;
     for (size_t i = 0; i < (*set)->count; i++) {
-        sl_safetensors_close(&(*set)->readers[i]);
-        free((*set)->paths[i]);
+        sl_safetensors_close(&(*set)->files[i].reader);
+        free((*set)->files[i].path);
     }
-    free((*set)->readers);
-    free((*set)->paths);
+    free((*set)->files);
     sl_checkpoint_close(&(*set)->checkpoint);
     free(*set);
     *set = NULL;
@@ -238,7 +239,7 @@ size_t sli_safetensors_set_files(const sli_safetensors_set *set)
 
 const char *sli_safetensors_set_file(const sli_safetensors_set *set, size_t index)
 {
-    return set->paths[index];
+    return set->files[index].path;
 }
 
 size_t sli_safetensors_set_count(const sli_safetensors_set *set)
@@ -247,7 +248,7 @@ size_t sli_safetensors_set_count(const sli_safetensors_set *set)
     if (set->checkpoint)
         return sl_checkpoint_tensor_count(set->checkpoint, part);
     for (size_t i = 0; i < set->count; i++)
-        count += sl_safetensors_count(set->readers[i]);
+        count += sl_safetensors_count(set->files[i].reader);
     return count;
 }
 
@@ -256,9 +257,9 @@ const sl_safetensors_info *sli_safetensors_set_get(const sli_safetensors_set *se
     size_t file = 0;
     if (set->checkpoint)
         return sl_checkpoint_tensor_get(set->checkpoint, part, index);
-    while (index >= sl_safetensors_count(set->readers[file]))
-        index -= sl_safetensors_count(set->readers[file++]);
-    return sl_safetensors_get(set->readers[file], index);
+    while (index >= sl_safetensors_count(set->files[file].reader))
+        index -= sl_safetensors_count(set->files[file++].reader);
+    return sl_safetensors_get(set->files[file].reader, index);
 }
 
 const sl_safetensors_info *sli_safetensors_set_find(const sli_safetensors_set *set,
@@ -266,7 +267,7 @@ const sl_safetensors_info *sli_safetensors_set_find(const sli_safetensors_set *s
 {
     const sl_safetensors_info *found = NULL;
     for (size_t i = 0; !set->checkpoint && i < set->count && !found; i++)
-        found = sl_safetensors_find(set->readers[i], name);
+        found = sl_safetensors_find(set->files[i].reader, name);
     for (size_t i = 0; set->checkpoint && i < sli_safetensors_set_count(set) && !found; i++) {
         const sl_safetensors_info *info = sli_safetensors_set_get(set, i);
         found = strcmp(info->name, name) == 0 ? info : NULL;
@@ -277,7 +278,7 @@ const sl_safetensors_info *sli_safetensors_set_find(const sli_safetensors_set *s
 const char *sli_safetensors_set_metadata(const sli_safetensors_set *set, const char *key)
 {
     return set->checkpoint ? sl_checkpoint_metadata(set->checkpoint, part, key)
-                           : sl_safetensors_metadata(set->readers[0], key);
+                           : sl_safetensors_metadata(set->files[0].reader, key);
 }
 
 sl_status sli_safetensors_set_read(const sli_safetensors_set *set, const sl_safetensors_item *items,
@@ -287,9 +288,10 @@ sl_status sli_safetensors_set_read(const sli_safetensors_set *set, const sl_safe
         return sl_checkpoint_read(set->checkpoint, part, items, count);
     for (size_t i = 0; i < count; i++)
         for (size_t f = 0; f < set->count; f++) {
-            const sl_safetensors_info *info = sl_safetensors_find(set->readers[f], items[i].name);
+            const sl_safetensors_info *info =
+                sl_safetensors_find(set->files[f].reader, items[i].name);
             if (info)
-                SL_TRY(sl_safetensors_read(set->readers[f], info, items[i].data));
+                SL_TRY(sl_safetensors_read(set->files[f].reader, info, items[i].data));
         }
     return SL_OK;
 }

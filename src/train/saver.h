@@ -61,10 +61,10 @@ bool sli_saver_is_shared(const sli_saver *saver);
 /* Whether its first half has ended. */
 bool sli_saver_wrote(const sli_saver *saver);
 
-/* One report is so many bytes, the same on all replicas, a multiple of 8. Waits for the end of the
- * first half. */
+/* One report is so many bytes, the same on all replicas, a multiple of 8. It is made when the first
+ * half has ended, for which it waits. */
 size_t sli_saver_report_bytes(const sli_saver *saver);
-void sli_saver_report(sli_saver *saver, void *report);
+void sli_saver_report(sli_saver *saver, void *to);
 
 /* Replica 0: with everybody's reports, in the order of ranks, starts the second half, or ends the
  * save as failed. The others (NULL) are done. */

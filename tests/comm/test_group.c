@@ -150,6 +150,36 @@ static void operation_past_its_time_limit_names_who_never_came(void **state)
                                             "rank 2 did not come within 1 s"));
 }
 
+/* Rank 0 waits for a message that nobody sends, from anyone or from rank 1. */
+static sl_status wait_in_vain(sl_group *group, void *arg)
+{
+    const int *from = arg;
+    int32_t got;
+    if (sl_group_rank(group) == 0)
+        return sl_group_recv(group, &got, 1, SL_I32, *from, 3, NULL, NULL);
+    return SL_OK; /* and leaves */
+}
+
+static void message_that_cannot_come_names_its_senders(void **state)
+{
+    (void)state;
+    int anyone = SL_ANY_RANK, one = 1;
+    check_error(sl_spawn(wait_in_vain, &anyone, 3, NULL), SL_ERR_CANCELLED,
+                "recv, tag 3: all others have left the group");
+    check_error(sl_spawn(wait_in_vain, &one, 3, NULL), SL_ERR_CANCELLED,
+                "recv, tag 3: rank 1 has left the group");
+    const sl_group_options options = {.timeout_seconds = 0.01};
+    sl_group *handles[2];
+    int32_t got;
+    check_ok(sl_group_create_local(2, &options, handles));
+    check_error(sl_group_recv(handles[0], &got, 1, SL_I32, SL_ANY_RANK, 3, NULL, NULL),
+                SL_ERR_CANCELLED, "recv, tag 3: nothing came from any rank within 0.01 s");
+    check_error(sl_group_recv(handles[0], &got, 1, SL_I32, 1, 3, NULL, NULL), SL_ERR_CANCELLED,
+                "recv, tag 3: nothing came from rank 1 within 0.01 s");
+    sl_group_destroy(&handles[0]);
+    sl_group_destroy(&handles[1]);
+}
+
 static sl_status rank_0_leaves(sl_group *group, void *arg)
 {
     (void)arg;
@@ -214,6 +244,7 @@ int main(void)
         cmocka_unit_test(buffers_belong_to_their_owner_again_only_when_nobody_reads_them),
         cmocka_unit_test(time_limit_may_be_infinite),
         cmocka_unit_test(operation_past_its_time_limit_names_who_never_came),
+        cmocka_unit_test(message_that_cannot_come_names_its_senders),
         cmocka_unit_test(operation_after_a_rank_left_fails_at_once),
         cmocka_unit_test(mismatch_in_debug_mode_names_both_calls),
         cmocka_unit_test(mismatch_is_looked_for_where_the_environment_says_so),
