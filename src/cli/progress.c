@@ -343,6 +343,12 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
     return SL_OK;
 }
 
+void cli_progress_end(cli_progress *progress)
+{
+    clear_live(progress);
+    fflush(stderr);
+}
+
 sl_reporter cli_progress_reporter(cli_progress *progress)
 {
     return (sl_reporter){.context = progress,

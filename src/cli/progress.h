@@ -31,4 +31,7 @@ typedef struct cli_progress {
 
 sl_reporter cli_progress_reporter(cli_progress *progress);
 
+/* Takes the live line away that a run which failed has left, when nobody reports any more. */
+void cli_progress_end(cli_progress *progress);
+
 #endif

@@ -16,6 +16,8 @@ typedef struct reports {
 
 static void reports_clear(reports *of)
 {
+    if (of->progress)
+        cli_progress_end(&of->progress[0]);
     sl_run_log_destroy(&of->log);
     pthread_mutex_destroy(&of->screen);
     free(of->reporters);

@@ -92,6 +92,9 @@ static void terminal_gets_a_live_line(void **state)
     check_without(run.out, "left to train");
     program_start_on_terminal(&run, "train --data %s " TINY_SHORT " --quiet", in->directory);
     assert_string_equal(run.err, "");
+    program_start_on_terminal(&run, "train --data %s " TINY_SHORT " --lr 1e30 --clip 0",
+                              in->directory);
+    check_text(run.err, "left to train\r\033[Ksluice: the loss is "); /* nor before an error */
 }
 
 static void devices_beyond_the_cores_are_warned_of(void **state)
