@@ -191,9 +191,9 @@ typedef struct sl_checkpoint_event {
     const char *reason;
 } sl_checkpoint_event;
 
-/* What one replica reports. Each function is optional. They are called on the replica's thread,
- * which is the caller's own where there is one replica. An error of theirs (a log that cannot be
- * written) ends the run. */
+/* What one replica reports. Each function is optional. They are called on the replica's thread; on
+ * the caller's where there is one replica, and before `started`. An error of theirs (a log that
+ * cannot be written) ends the run. */
 typedef struct sl_reporter {
     void *context;
     sl_status (*started)(void *context, const sl_run_info *info);
