@@ -17,6 +17,7 @@ typedef struct sl_launch_info {
     int world_size;       /* processes of the job */
     int local_world_size; /* those of them on this machine */
     int restarts;         /* how often the launcher has started the job again */
+    int first_world_size; /* processes of its first attempt; world_size where nothing says so */
 } sl_launch_info;
 
 /* Reads the environment that the launcher left. Of these, the first whose rank or size is there:
@@ -29,11 +30,12 @@ typedef struct sl_launch_info {
  *                            an interactive shell, which are no ranks
  *
  * Where TORCHELASTIC_RESTART_COUNT is set beside them, as torchrun and sluice launch do, it gives
- * `restarts`. A variable that is empty counts as not set. Where a launcher says nothing of the
- * machine (the last two names of a line), all ranks are taken to be on this one. Not while another
- * thread changes the environment. Errors: SL_ERR_INVALID for a variable that is missing beside the
- * others, is no number, or contradicts another, which the sentence names; `*out` is then rank 0
- * of 1. */
+ * `restarts`; above 0, SLUICE_FIRST_WORLD_SIZE, which sluice launch sets, gives first_world_size. A
+ * variable that is empty counts as not set. Where a launcher says nothing of the machine (the last
+ * two names of a line), all ranks are taken to be on this one. Not while another thread changes the
+ * environment.
+ * Errors: SL_ERR_INVALID for a variable that is missing beside the others, is no number, or
+ * contradicts another, which the sentence names; `*out` is then rank 0 of 1. */
 sl_status sl_launch_info_read(sl_launch_info *out);
 
 #ifdef __cplusplus

@@ -65,8 +65,8 @@ typedef struct sl_train_options {
     int replicas;        /* of the whole pipeline, which divide a batch's rows among them; 0: as
                             many as `devices` has parts */
     int shares;          /* that the training text is cut into (sl_batches_shares): a batch has
-                            batch_size rows of each. 0: as many as replicas, one for each, or, in a
-                            run that resumes, as its checkpoint's run has */
+                            batch_size rows of each. 0: as many as replicas, one for each. A run
+                            that resumes has its checkpoint's, whatever this says */
     int local_replicas;  /* of them, those on this host, which share `devices`; 0: all */
     bool zero;           /* the optimizer's state is sharded over replicas: see sluice/zero.h */
     int stages;          /* of each replica; 0: as many as `devices` names for it */

@@ -16,9 +16,11 @@ enum { KEY_HOSTS = 0x100, KEY_MAX_RESTARTS, KEY_ELASTIC, KEY_GRACE, KEY_LAUNCH_A
 enum { MAX_PROCESSES = 4096, MAX_EXPORTS = 64, FIXED_WORDS = 32, DEFAULT_GRACE_SECONDS = 10 };
 enum { COUNT_BYTES = 16 };
 
-/* torchrun's names; programs may read them to know that they were started again. */
+/* torchrun's names, and one of our own; programs may read them to know that they were started
+ * again. */
 static const char restart_count[] = "TORCHELASTIC_RESTART_COUNT";
 static const char max_restarts[] = "TORCHELASTIC_MAX_RESTARTS";
+static const char first_world_size[] = "SLUICE_FIRST_WORLD_SIZE";
 
 typedef struct settings {
     int processes, restarts;
@@ -220,6 +222,7 @@ static void write_command(words *to, const settings *parsed, const char *self, c
     add_pair(to, "-x", CLI_LAUNCHER_VARIABLE);
     add_pair(to, "-x", restart_count);
     add_pair(to, "-x", max_restarts);
+    add_pair(to, "-x", first_world_size);
     for (int i = 0; i < parsed->export_count; i++)
         add_pair(to, "-x", parsed->exports[i]);
     add_pair(to, self, "launch-rank");
@@ -266,6 +269,7 @@ static sl_status run_attempts(char **command, char count[COUNT_BYTES], const set
     int processes = parsed->processes;
     bool again = true;
     export_number(max_restarts, parsed->restarts);
+    export_number(first_world_size, processes);
     for (int attempt = 1; again; attempt++) {
         cli_job_end end;
         export_number(restart_count, attempt - 1);

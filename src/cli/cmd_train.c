@@ -125,15 +125,18 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
 }
 
-/* A job that the launcher has started again goes on where it was, as with --resume auto. */
-static void resume_after_restart(settings *to, int restarts)
+/* A job that the launcher has started again goes on where it was, as with --resume auto, or begins
+ * anew with its text cut as for the processes of the first attempt. */
+static void resume_after_restart(settings *to, const sl_launch_info *launch)
 {
     sl_save_options *checkpoints = &to->run.train.checkpoints;
+    if (launch->first_world_size > 1)
+        to->run.train.shares = launch->first_world_size;
     if (!checkpoints->directory || checkpoints->resume)
         return;
     checkpoints->resume = checkpoints->directory;
     checkpoints->resume_if_any = true;
-    to->progress.restarts = restarts;
+    to->progress.restarts = launch->restarts;
 }
 
 static sl_status run(settings *from, sl_run_result *result)
@@ -141,7 +144,7 @@ static sl_status run(settings *from, sl_run_result *result)
     sl_launch_info launch;
     SL_TRY(sl_launch_info_read(&launch));
     if (launch.restarts > 0)
-        resume_after_restart(from, launch.restarts);
+        resume_after_restart(from, &launch);
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
     SL_TRY(cli_check_train_files(&from->run.train, from->log_json));
     if (from->run.train.checkpoints.directory)

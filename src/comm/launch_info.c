@@ -20,10 +20,11 @@ static const family families[] = {
 };
 
 static const char restart_count[] = "TORCHELASTIC_RESTART_COUNT";
+static const char first_world_size[] = "SLUICE_FIRST_WORLD_SIZE";
 
 enum { FAMILIES = sizeof families / sizeof *families };
 
-static const sl_launch_info alone = {.world_size = 1, .local_world_size = 1};
+static const sl_launch_info alone = {.world_size = 1, .local_world_size = 1, .first_world_size = 1};
 
 static const char *variable(const char *name)
 {
@@ -147,6 +148,17 @@ static sl_status read_slurm(sl_launch_info *info)
 
 /* ---- All ---------------------------------------------------------------------------------- */
 
+/* Which of several attempts at the job this is. */
+static sl_status read_attempt(sl_launch_info *info)
+{
+    info->first_world_size = info->world_size;
+    if (variable(restart_count))
+        SL_TRY(read_variable(restart_count, restart_count, &info->restarts));
+    if (info->restarts > 0 && variable(first_world_size))
+        SL_TRY(read_variable(first_world_size, restart_count, &info->first_world_size));
+    return check_below("RANK", info->rank, first_world_size, info->first_world_size);
+}
+
 sl_status sl_launch_info_read(sl_launch_info *out)
 {
     sl_launch_info info = {.launched = true};
@@ -162,8 +174,8 @@ sl_status sl_launch_info_read(sl_launch_info *out)
         status = read_slurm(&info);
     else
         return SL_OK;
-    if (status == SL_OK && variable(restart_count))
-        status = read_variable(restart_count, restart_count, &info.restarts);
+    if (status == SL_OK)
+        status = read_attempt(&info);
     if (status == SL_OK)
         *out = info;
     return status;

@@ -27,7 +27,7 @@ static sl_status job_create(const sl_train_options *options, const sli_place *pl
     SL_TRY(sli_shared_create(options, place, &of->shared));
     if (!group || sl_group_rank(group) == 0)
         SL_TRY(sli_resume_open(checkpoints, &reports, &of->from));
-    if (of->from.reader && options->shares == 0)
+    if (of->from.reader)
         SL_TRY(sli_resume_shares(&of->from, &shares));
     if (group && checkpoints->resume)
         SL_TRY(sl_group_broadcast(group, &shares, 1, SL_I32, 0, NULL));

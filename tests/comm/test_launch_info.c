@@ -32,6 +32,7 @@ static void check_info(const char *environment, sl_launch_info expected)
     assert_int_equal(info.world_size, expected.world_size);
     assert_int_equal(info.local_world_size, expected.local_world_size);
     assert_int_equal(info.restarts, expected.restarts);
+    assert_int_equal(info.first_world_size, expected.first_world_size);
 }
 
 static void check_rank_refused(const char *environment, const char *sentence)
@@ -45,11 +46,11 @@ static void check_rank_refused(const char *environment, const char *sentence)
     assert_int_equal(info.local_world_size, 1);
 }
 
-static const sl_launch_info alone = {.world_size = 1, .local_world_size = 1};
+static const sl_launch_info alone = {.world_size = 1, .local_world_size = 1, .first_world_size = 1};
 
 static sl_launch_info launched(int rank, int world_size, int local_rank, int local_world_size)
 {
-    return (sl_launch_info){true, rank, local_rank, world_size, local_world_size, 0};
+    return (sl_launch_info){true, rank, local_rank, world_size, local_world_size, 0, world_size};
 }
 
 static void nothing_set_is_one_rank_not_launched(void **state)
@@ -69,6 +70,13 @@ static void restarts_are_counted_by_the_launcher(void **state)
     check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=", expected);
     expected.restarts = 12;
     check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=12", expected);
+    expected.first_world_size = 5;
+    check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=12 SLUICE_FIRST_WORLD_SIZE=5",
+               expected);
+    check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=0 SLUICE_FIRST_WORLD_SIZE=5",
+               launched(1, 2, 1, 2)); /* left by another job */
+    check_rank_refused("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=1 SLUICE_FIRST_WORLD_SIZE=1",
+                       "RANK must be below SLUICE_FIRST_WORLD_SIZE, got 1 and 1");
     check_rank_refused("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=once",
                        "TORCHELASTIC_RESTART_COUNT: expected a whole number from 0, got \"once\"");
 }

@@ -172,10 +172,11 @@ def check_job(folder, name, expected, deaths, sizes, tolerance):
 
 
 def check_nothing_saved(folder, expected):
-    """A rank that dies before there is a checkpoint: the run begins anew."""
-    records, out, _ = run(folder, "unsaved", ["--max-restarts", "1"], [(FIRST_DEATH, 1)], 1000)
+    """A rank that dies before there is a checkpoint: the run begins anew, its text cut as before."""
+    records, out, _ = run(folder, "unsaved", ["--max-restarts", "1", "--elastic", f"1:{RANKS}"],
+                          [(FIRST_DEATH, 1)], 1000)
     fail_unless("Restart 1: there is no checkpoint yet, the run begins anew" in out, "not said", out)
-    check_same(expected, numbers(attempts(records)[1]), 0)
+    check_same(expected, numbers(attempts(records)[1]), 1e-3)
     print("a job without a checkpoint began anew", flush=True)
 
 
