@@ -280,6 +280,31 @@ def test_signals(root):
     print("signals stop, save and end a run")
 
 
+def test_signal_in_validation(root):
+    """A validation that would take half a minute is left at once; resuming begins with it."""
+    text = os.path.join(root, "long")
+    subprocess.run([PROGRAM, "data", "--synthetic", text, "--tokens", "200000"], check=True,
+                   stdout=subprocess.DEVNULL)
+    folder = Folder(root, "validation", LAYOUTS[3])
+    folder.line += ["--data", text, "--emsize", "256", "--max-batches", "1", "--bptt", "2",
+                    "--eval-batch-size", "1", "--eval-max-batches", "0"]
+    for more in ([], ["--resume", "auto"]):
+        process = folder.start(*folder.saving[:2], *more)
+        wait_for(lambda: steps_logged(folder) == 1 and (not more or resumed(folder)), "the step")
+        process.send_signal(signal.SIGTERM)
+        out, _ = finish(process)
+        assert "Stopped after step 1, its checkpoint is saved. To go on:" in out, out
+        numbers, end = folder.numbers()
+        assert list(numbers) == [("step", 1)] and end is None, (numbers, end)
+        assert checkpoints(folder) == ["step-00000001"], checkpoints(folder)
+    print("a signal leaves a validation, and resuming begins with it")
+
+
+def resumed(folder):
+    with open(folder.log, encoding="utf8") as file:
+        return '"resumed_step":1' in file.read()
+
+
 def main():
     seed = int(os.environ.get("SLUICE_TEST_SEED", "1"))
     print(f"SLUICE_TEST_SEED={seed}")
@@ -297,6 +322,7 @@ def main():
             reference[layout] = folder.numbers(), time.monotonic() - start
             assert reference[layout][0][1], "the undisturbed run has no end"
         test_signals(root)
+        test_signal_in_validation(root)
         test_failures(root, reference, chance)
         killed, turns = test_kills(root, reference, chance, LAYOUTS, RUNS // 2 if jobs else RUNS)
         print(f"{killed} runs were killed and resumed, over {turns} turns of layouts")
