@@ -1,4 +1,5 @@
 #include "sluice/layers.h"
+#include "support/layer_names.h"
 #include "support/modules.h"
 
 static sl_encoder_layer_options small(bool pre_norm, sl_activation activation, float dropout)
@@ -31,29 +32,15 @@ static void gradients_match_differences(void **state)
 static void parameters_bear_pytorchs_names_in_its_order(void **state)
 {
     (void)state;
-    static const char *const names[] = {
-        "self_attn.in_proj_weight",
-        "self_attn.in_proj_bias",
-        "self_attn.out_proj.weight",
-        "self_attn.out_proj.bias",
-        "linear1.weight",
-        "linear1.bias",
-        "linear2.weight",
-        "linear2.bias",
-        "norm1.weight",
-        "norm1.bias",
-        "norm2.weight",
-        "norm2.bias",
-    };
     sl_device *device;
     sl_module *module;
     sl_encoder_layer_options options = small(false, SL_ACTIVATION_RELU, 0.0f);
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_encoder_layer_create(&options, &module));
     sl_parameter_set *set = random_parameters(module, device);
-    assert_int_equal(sl_parameter_set_count(set), 12);
-    for (int i = 0; i < 12; i++)
-        assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, i)), names[i]);
+    assert_int_equal(sl_parameter_set_count(set), LAYER_NAMES);
+    for (int i = 0; i < LAYER_NAMES; i++)
+        assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, i)), layer_names[i]);
     sl_parameter_set_destroy(&set);
     sl_module_destroy(&module);
     sl_device_destroy(&device);

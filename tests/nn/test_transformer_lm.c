@@ -1,4 +1,5 @@
 #include "sluice/model.h"
+#include "support/layer_names.h"
 #include "support/modules.h"
 
 #include <stdio.h>
@@ -38,32 +39,19 @@ static sl_model_options small(void)
 static void names_are_those_of_the_flat_sequential(void **state)
 {
     (void)state;
-    static const char *const layer[] = {
-        "self_attn.in_proj_weight",
-        "self_attn.in_proj_bias",
-        "self_attn.out_proj.weight",
-        "self_attn.out_proj.bias",
-        "linear1.weight",
-        "linear1.bias",
-        "linear2.weight",
-        "linear2.bias",
-        "norm1.weight",
-        "norm1.bias",
-        "norm2.weight",
-        "norm2.bias",
-    };
     sl_device *device;
     sl_module *model;
     sl_model_options options = small();
     check_ok(sl_device_create_cpu(1, &device));
     check_ok(sl_transformer_lm_create(&options, &model));
     sl_parameter_set *set = random_parameters(model, device);
-    assert_int_equal(sl_parameter_set_count(set), 2 + 2 * 12 + 2);
+    assert_int_equal(sl_parameter_set_count(set), 2 + 2 * LAYER_NAMES + 2);
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 0)), "0.pos_encoder.pe");
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 1)), "0.encoder.weight");
-    for (int i = 0; i < 24; i++) {
+    for (int i = 0; i < 2 * LAYER_NAMES; i++) {
         char expected[64];
-        snprintf(expected, sizeof expected, "%d.%s", 1 + i / 12, layer[i % 12]);
+        snprintf(expected, sizeof expected, "%d.%s", 1 + i / LAYER_NAMES,
+                 layer_names[i % LAYER_NAMES]);
         assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 2 + i)), expected);
     }
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 26)), "3.decoder.weight");

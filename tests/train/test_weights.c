@@ -1,5 +1,6 @@
 #include "io/scratch.h"
 #include "sluice/safetensors.h"
+#include "support/layer_names.h"
 #include "train/small_model.h"
 #include "train/weights.h"
 
@@ -27,21 +28,6 @@ static void saved_weights_come_back_in_any_cut(void **state)
 /* The names that PyTorch's state_dict of the tutorials' flat model has, in its order. */
 static void names_are_pytorchs(void **state)
 {
-    static const char *const layer[] = {
-        "self_attn.in_proj_weight",
-        "self_attn.in_proj_bias",
-        "self_attn.out_proj.weight",
-        "self_attn.out_proj.bias",
-        "linear1.weight",
-        "linear1.bias",
-        "linear2.weight",
-        "linear2.bias",
-        "norm1.weight",
-        "norm1.bias",
-        "norm2.weight",
-        "norm2.bias",
-    };
-    enum { LAYER_NAMES = sizeof layer / sizeof *layer };
     char *path = scratch_path(*state, "model.safetensors");
     sl_safetensors_reader *reader;
     test_pipe pipe = open_small_model(1, 1);
@@ -58,7 +44,7 @@ static void names_are_pytorchs(void **state)
     for (int i = 1; i <= 3; i++)
         for (int k = 0; k < LAYER_NAMES; k++) {
             char name[64];
-            snprintf(name, sizeof name, "%d.%s", i, layer[k]);
+            snprintf(name, sizeof name, "%d.%s", i, layer_names[k]);
             assert_non_null(sl_safetensors_find(reader, name));
         }
     assert_non_null(sl_safetensors_find(reader, "4.decoder.weight"));
