@@ -202,6 +202,7 @@ static void options_without_sense_are_refused(void **state)
         {"train --data %s --keep 2", "--keep needs --save-dir DIR"},
         {"train --data %s --save-every 2", "--save-every needs --save-dir DIR"},
         {"train --data %s --shard-size 0", "--shard-size must be a number of bytes such as 500M"},
+        {"train --data %s --shard-size 17179869184G", "--shard-size must be a number of bytes"},
         {"checkpoint %s", "expected show, verify, convert or average"},
         {"checkpoint convert %s", "expected two directories"},
         {"checkpoint average %s", "expected directories"},
