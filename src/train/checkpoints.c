@@ -183,7 +183,6 @@ static sl_status finish(sli_checkpoints *checkpoints)
 
 /* ---- Saving ----------------------------------------------------------------------------- */
 
-/* The functions that list a run's tensors, given its parts. */
 static sl_status copy_model(const sli_checkpoints_run *run, sli_snapshot *to)
 {
     sli_tensors tensors;

@@ -347,6 +347,39 @@ static void checkpoint_asked_for_is_saved_and_the_run_goes_on(void **state)
     assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
 }
 
+/* Within a validation it is the state before it; the test begins when all is saved. */
+static void checkpoint_asked_for_in_an_evaluation_is_of_its_begin(void **state)
+{
+    static small_record record, rest, whole;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    sl_train_options options = three_epochs(in), resumed = options;
+    check_ok(small_run(&options, &whole));
+    for (int block = 1; block <= EVAL_BATCHES; block++) {
+        stopper asking = {.at = BATCHES + block, .wish = SL_TRAIN_SAVE};
+        char path[700];
+        options.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
+                                                .request = ask_stopper,
+                                                .context = &asking};
+        check_ok(run_noting(&options, &record, &log, &result));
+        assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
+        snprintf(path, sizeof path, "%s/step-%08d", checkpoints_path(in), BATCHES);
+        resumed.checkpoints = (sl_save_options){.resume = path};
+        check_ok(run_noting(&resumed, &rest, &log, &result));
+        assert_int_equal(rest.eval_count, whole.eval_count); /* the first validation again */
+        assert_int_equal(rest.step_count, STEPS - BATCHES);
+        assert_memory_equal(&rest.evals[0].loss, &whole.evals[0].loss, sizeof(double));
+        assert_memory_equal(&rest.result.test_loss, &whole.result.test_loss, sizeof(double));
+        checkpoints_count(in, true);
+    }
+    int places = EPOCHS * (BATCHES + EVAL_BATCHES + 1);
+    stopper asking = {.at = places + 1, .wish = SL_TRAIN_SAVE};
+    options.checkpoints.context = &asking;
+    check_ok(run_noting(&options, &record, &log, &result));
+    assert_int_equal(checkpoints_count(in, false), 1); /* the end's */
+}
+
 /* ---- Which checkpoint is taken ---------------------------------------------------------------*/
 
 static void damage(scratch *in, const char *checkpoint, const char *file)
@@ -537,6 +570,7 @@ int main(void)
         on_corpus(test_alone_is_stopped_and_goes_on),
         on_corpus(checkpoints_are_saved_when_due_and_kept),
         on_corpus(checkpoint_asked_for_is_saved_and_the_run_goes_on),
+        on_corpus(checkpoint_asked_for_in_an_evaluation_is_of_its_begin),
         on_corpus(damaged_checkpoints_are_skipped_with_their_reasons),
         on_corpus(other_options_are_named_one_by_one),
         on_corpus(more_epochs_continue_a_finished_run),
