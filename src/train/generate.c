@@ -94,8 +94,8 @@ static sl_status check_finite(const float *logits, int64_t ntokens)
 {
     for (int64_t id = 0; id < ntokens; id++)
         if (!isfinite(logits[id]))
-            return sl_error(SL_ERR_NUMERIC, "the model's output for token %" PRId64 " is %g", id,
-                            logits[id]);
+            return sl_error(SL_ERR_NUMERIC, "the model's output for token %" PRId64 " is %s", id,
+                            isnan(logits[id]) ? "nan" : "infinite");
     return SL_OK;
 }
 

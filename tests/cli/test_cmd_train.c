@@ -2,6 +2,7 @@
 #include "cli/corpus.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <sys/mount.h>
 
 #define TINY        TINY_MODEL " " TINY_BATCH " --batch-size 8"
@@ -37,6 +38,50 @@ static void lines_have_the_tutorials_form(void **state)
     assert_int_equal(access(scratch_path(in, "model.vocab.txt"), R_OK), 0);
     remove(scratch_path(in, "model.vocab.txt"));
     assert_int_equal(remove(scratch_path(in, "model.safetensors")), 0);
+}
+
+/* Losses of all steps, from the run log; gives their number. */
+static int read_losses(const char *path, double *losses, int most)
+{
+    int count = 0;
+    FILE *file = fopen(path, "r");
+    assert_non_null(file);
+    for (char line[4096]; fgets(line, sizeof line, file);) {
+        if (!strstr(line, "\"record\":\"step\""))
+            continue;
+        assert_true(count < most);
+        losses[count++] = number_after(line, "\"loss\":");
+    }
+    fclose(file);
+    return count;
+}
+
+/* Over the tokens since the line before; the last block is short. */
+static void line_has_the_mean_since_the_one_before(void **state)
+{
+    enum { MOST = 100, BPTT = 8, COLUMN = 500, EACH = 5 };
+    scratch *in = *state;
+    program_run run;
+    double losses[MOST];
+    program_succeed(&run, "train --data %s " TINY " --epochs 1 --log-interval 5 --log-json %s/log",
+                    in->directory, in->directory);
+    int count = read_losses(scratch_path(in, "log"), losses, MOST), done = 0;
+    assert_int_equal(remove(in->path), 0);
+    assert_int_equal(count, (COLUMN - 1 + BPTT - 1) / BPTT);
+    for (const char *at = run.out; (at = strstr(at, "| epoch   1 |")); at++) {
+        double sum = 0, tokens = 0;
+        int until = done + EACH < count ? done + EACH : count;
+        for (; done < until; done++) {
+            int length = done + 1 < count ? BPTT : COLUMN - 1 - done * BPTT;
+            sum += losses[done] * length;
+            tokens += length;
+        }
+        assert_int_equal(number_after(at, "| epoch   1 |"), done);
+        double loss = number_after(at, "| loss ");
+        assert_float_equal(loss, sum / tokens, 0.00501);
+        assert_float_equal(number_after(at, "| ppl "), exp(sum / tokens), 0.00501);
+    }
+    assert_int_equal(done, count);
 }
 
 static void distance_to_the_best_possible_model_is_said(void **state)
@@ -464,6 +509,7 @@ int main(void)
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(lines_have_the_tutorials_form),
+        WITH_CORPUS(line_has_the_mean_since_the_one_before),
         WITH_CORPUS(distance_to_the_best_possible_model_is_said),
         WITH_CORPUS(seed_and_flags_decide_the_run),
         WITH_CORPUS(quiet_run_shows_the_result_only),
