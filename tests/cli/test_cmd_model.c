@@ -71,6 +71,18 @@ static void flag_overrides_the_preset_wherever_it_stands(void **state)
     check_line(after.out, "^0 +cpu:0 +0-5 ");
 }
 
+static void balance_and_devices_replace_the_presets_stages(void **state)
+{
+    (void)state;
+    program_run run;
+    program_succeed(&run, "model --preset pipeline-tutorial --balance 5,5,4");
+    check_line(run.out, "^2 +cpu:2 +10-13 ");
+    program_succeed(&run, "model --preset pipeline-tutorial --devices cpu:0,cpu:1,cpu:2");
+    check_line(run.out, "^2 +cpu:2 +9-13 ");
+    program_start(&run, "model --preset pipeline-tutorial --pp 2 --balance 5,5,4");
+    check_refused(&run, 1, "balance must give one number for each of 2 stages, got 3 numbers\n");
+}
+
 static void columns_stand_under_their_titles(void **state)
 {
     (void)state;
@@ -116,6 +128,7 @@ int main(void)
                                         scratch_remove),
         cmocka_unit_test(devices_need_not_be_here_but_be_some),
         cmocka_unit_test(flag_overrides_the_preset_wherever_it_stands),
+        cmocka_unit_test(balance_and_devices_replace_the_presets_stages),
         cmocka_unit_test(columns_stand_under_their_titles),
         cmocka_unit_test(impossible_model_is_refused),
     };
