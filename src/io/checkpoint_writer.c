@@ -132,17 +132,17 @@ static sl_status write_file(const sli_checkpoint_writer *to, const sli_checkpoin
     return status;
 }
 
-sl_status sli_checkpoint_writer_write_own(sli_checkpoint_writer *to,
+sl_status sli_checkpoint_writer_write_own(sli_checkpoint_writer *writer,
                                           const sli_checkpoint_share *share, int self,
                                           sli_checkpoint_file *written)
 {
     size_t count, first = sli_checkpoint_plan_first(share->plan, self, &count);
     sl_safetensors_note *notes;
-    SL_TRY(list_notes(to, share->part, &notes));
+    SL_TRY(list_notes(writer, share->part, &notes));
     sl_status status = SL_OK;
     for (size_t i = 0; i < count && status == SL_OK; i++)
-        status =
-            write_file(to, share->plan, first + i, notes, share->part->note_count + 1, &written[i]);
+        status = write_file(writer, share->plan, first + i, notes, share->part->note_count + 1,
+                            &written[i]);
     free(notes);
     return status;
 }
@@ -181,17 +181,17 @@ static sl_status check_file(const sli_checkpoint_writer *to, const char *name, u
     return status;
 }
 
-sl_status sli_checkpoint_writer_list_all(sli_checkpoint_writer *to,
+sl_status sli_checkpoint_writer_list_all(sli_checkpoint_writer *writer,
                                          const sli_checkpoint_share *share,
                                          const sli_checkpoint_file *written)
 {
     const sli_checkpoint_plan *plan = share->plan;
     for (size_t i = 0; i < plan->files; i++) {
-        SL_TRY(check_file(to, plan->names[i], written[i].bytes));
-        SL_TRY(note_file(to, plan->names[i], share->part->name, written[i].bytes,
+        SL_TRY(check_file(writer, plan->names[i], written[i].bytes));
+        SL_TRY(note_file(writer, plan->names[i], share->part->name, written[i].bytes,
                          written[i].checksum));
     }
-    return plan->files > 1 ? write_index(to, share->part->name, plan) : SL_OK;
+    return plan->files > 1 ? write_index(writer, share->part->name, plan) : SL_OK;
 }
 
 static sl_status write_part(sli_checkpoint_writer *to, const sl_checkpoint_part *part,
@@ -306,25 +306,25 @@ sl_status sli_checkpoint_writer_join(const char *path, uint64_t id, sli_checkpoi
     return status;
 }
 
-sl_status sli_checkpoint_writer_add(sli_checkpoint_writer *to,
+sl_status sli_checkpoint_writer_add(sli_checkpoint_writer *writer,
                                     const sl_checkpoint_contents *contents)
 {
     SL_TRY(check_contents(contents));
     for (size_t i = 0; i < contents->part_count; i++)
-        SL_TRY(write_part(to, &contents->parts[i], contents->shard_bytes));
+        SL_TRY(write_part(writer, &contents->parts[i], contents->shard_bytes));
     for (size_t i = 0; i < contents->file_count; i++)
-        SL_TRY(add_bytes(to, contents->files[i].name, NULL, contents->files[i].data,
+        SL_TRY(add_bytes(writer, contents->files[i].name, NULL, contents->files[i].data,
                          contents->files[i].bytes));
     return SL_OK;
 }
 
-sl_status sli_checkpoint_writer_commit(sli_checkpoint_writer *to, const char *state)
+sl_status sli_checkpoint_writer_commit(sli_checkpoint_writer *writer, const char *state)
 {
     char *text;
-    SL_TRY(sli_checkpoint_state_print(to->id, state, to->files, to->count, &text));
-    sl_status status = write_bytes(to, SLI_CHECKPOINT_STATE, text, strlen(text));
+    SL_TRY(sli_checkpoint_state_print(writer->id, state, writer->files, writer->count, &text));
+    sl_status status = write_bytes(writer, SLI_CHECKPOINT_STATE, text, strlen(text));
     free(text);
-    return status == SL_OK ? sli_replace_directory_commit(to->directory) : status;
+    return status == SL_OK ? sli_replace_directory_commit(writer->directory) : status;
 }
 
 void sli_checkpoint_writer_destroy(sli_checkpoint_writer **writer)
