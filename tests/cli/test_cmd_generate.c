@@ -34,6 +34,17 @@ static void seed_decides_the_text(void **state)
     assert_int_equal(count_words(first.out), 1 + 30); /* the prompt is "the" */
 }
 
+static void context_temperature_and_choice_change_the_text(void **state)
+{
+    static const char *const options[] = {"--context 1", "--temperature 0.2", "--top-k 2"};
+    program_run plain, other;
+    generate(state, &plain, "");
+    for (int i = 0; i < 3; i++) {
+        generate(state, &other, options[i]);
+        assert_string_not_equal(other.out, plain.out);
+    }
+}
+
 static void greedy_is_the_best_of_one(void **state)
 {
     program_run greedy, best, cold;
@@ -95,6 +106,7 @@ int main(void)
         return 77;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(seed_decides_the_text),
+        cmocka_unit_test(context_temperature_and_choice_change_the_text),
         cmocka_unit_test(greedy_is_the_best_of_one),
         cmocka_unit_test(text_begins_with_the_prompt),
         cmocka_unit_test(what_cannot_be_generated_is_refused),
