@@ -19,7 +19,7 @@ static const option_case cases[] = {
     {"--pre-norm", "\"pre_norm\":true"},
     {"--pp 2", "\"partition\":[2,2]"},
     {"--balance 1,3", "\"partition\":[1,3]"},
-    {"--devices cpu:0-0", "\"devices\":[\"cpu:0-0\"]"},
+    {"--devices cpu", "\"devices\":[\"cpu\"]"},
     {"--chunks 3", "\"chunks\":3,"},
     {"--checkpoint always", "\"checkpoint\":\"always\""},
     {"--schedule 1f1b", "\"schedule\":\"1f1b\""},
