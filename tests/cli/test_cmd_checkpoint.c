@@ -176,6 +176,20 @@ static void resuming_continues_the_log(void **state)
     check_text(text, "\"step\":5,");
 }
 
+static void so_many_checkpoints_stay_as_are_kept(void **state)
+{
+    static const int kept[] = {0, 0, 0, 0, 0, 0, 1, 1};
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run, "train --data %s " RUN " --save-dir %s/cut --save-every 1 --keep 2",
+                    in->directory, in->directory);
+    for (int step = 1; step <= 8; step++) {
+        char name[32];
+        snprintf(name, sizeof name, "cut/step-%08d", step);
+        assert_int_equal(access(scratch_path(in, name), F_OK) == 0, kept[step - 1]);
+    }
+}
+
 static void checkpoints_of_another_run_are_left_alone(void **state)
 {
     scratch *in = *state;
@@ -229,6 +243,7 @@ int main(void)
         on_run(convert_cuts_and_joins),
         on_run(weights_are_taken_from_any_of_its_forms),
         on_run(average_is_the_mean),
+        on_run(so_many_checkpoints_stay_as_are_kept),
         on_run(resuming_continues_the_log),
         on_run(checkpoints_of_another_run_are_left_alone),
         on_run(options_without_sense_are_refused),

@@ -46,6 +46,17 @@ static void synthetic_corpus_is_written_and_its_best_perplexity_said(void **stat
     assert_string_equal(shown.out, written.out);
 }
 
+static void seed_decides_the_synthetic_corpus(void **state)
+{
+    scratch *in = *state;
+    program_run first, other, again;
+    program_succeed(&first, "data --synthetic %s --tokens 2000 --seed 1", in->directory);
+    program_succeed(&other, "data --synthetic %s --tokens 2000 --seed 2", in->directory);
+    program_succeed(&again, "data --synthetic %s --tokens 2000 --seed 1", in->directory);
+    assert_string_not_equal(first.out, other.out);
+    assert_string_equal(first.out, again.out);
+}
+
 static void failure_is_one_sentence_and_status_1(void **state)
 {
     scratch *in = *state;
@@ -114,6 +125,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(directory_is_shown_and_its_vocabulary_written),
         WITH_SCRATCH(synthetic_corpus_is_written_and_its_best_perplexity_said),
+        WITH_SCRATCH(seed_decides_the_synthetic_corpus),
         WITH_SCRATCH(failure_is_one_sentence_and_status_1),
         cmocka_unit_test(output_that_cannot_be_written_is_an_error),
         cmocka_unit_test(misuse_is_one_sentence_and_status_2),

@@ -38,6 +38,17 @@ static void split_and_stages_are_chosen(void **state)
     assert_string_equal(one.out, two.out);
 }
 
+static void batches_are_as_many_as_asked_for(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run,
+                    "eval --init %s/model.safetensors --data %s " TINY_BATCH
+                    " --eval-max-batches 2",
+                    in->directory, in->directory);
+    check_text(run.out, " | 128 tokens\n"); /* 2 blocks of 8 columns of 8 */
+}
+
 static void what_cannot_be_evaluated_is_refused(void **state)
 {
     scratch *in = *state;
@@ -71,6 +82,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(saved_weights_give_the_loss_that_the_run_ended_with),
         cmocka_unit_test(split_and_stages_are_chosen),
+        cmocka_unit_test(batches_are_as_many_as_asked_for),
         cmocka_unit_test(what_cannot_be_evaluated_is_refused),
     };
     return cmocka_run_group_tests(tests, create, scratch_remove);
