@@ -13,49 +13,13 @@ import sys
 import tempfile
 import time
 
+from jobs import family, find_programs, is_running
+
 PROGRAM = os.environ["SLUICE_PROGRAM"]
 RANKS = 3
 GRACE_SECONDS = 5
 END_SECONDS = 30  # the grace, the launcher's own stages, and a busy machine
 LONGEST_LIFE_SECONDS = 1.2
-
-
-def read(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return ""
-
-
-def is_running(process):
-    state = read(f"/proc/{process}/stat").rpartition(")")[2].split()
-    return bool(state) and state[0] not in "ZX"
-
-
-def children(process):
-    return [int(number) for task in os.listdir(f"/proc/{process}/task")
-            for number in read(f"/proc/{process}/task/{task}/children").split()]
-
-
-def family(process):
-    """The process and all that it has started."""
-    try:
-        return [process] + [one for child in children(process) for one in family(child)]
-    except FileNotFoundError:
-        return []
-
-
-def find_programs(launcher):
-    """The training processes by rank."""
-    found = {}
-    for process in family(launcher):
-        command = read(f"/proc/{process}/cmdline").split("\0")
-        names = dict(word.partition("=")[::2]
-                     for word in read(f"/proc/{process}/environ").split("\0"))
-        if command[1:2] == ["train"] and "RANK" in names:
-            found[int(names["RANK"])] = process
-    return found
 
 
 def wait_until(condition, seconds, what):

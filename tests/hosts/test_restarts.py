@@ -15,6 +15,8 @@ import sys
 import tempfile
 import time
 
+from jobs import family, find_programs, read
+
 PROGRAM = os.environ["SLUICE_PROGRAM"]
 RANKS = 3
 SAVE_EVERY = 5
@@ -23,32 +25,6 @@ PATIENCE_SECONDS = 60
 MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --batch-size 4 --eval-batch-size 8 "
          "--epochs 2 --max-batches 60 --eval-max-batches 5 --optimizer adamw --lr 0.003 --zero")
 F_SETPIPE_SZ = 1031
-
-
-def read(path):
-    try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.read()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return ""
-
-
-def family(process):
-    """The process and all that it has started."""
-    try:
-        children = [int(number) for task in os.listdir(f"/proc/{process}/task")
-                    for number in read(f"/proc/{process}/task/{task}/children").split()]
-    except FileNotFoundError:
-        return []
-    return [process] + [one for child in children for one in family(child)]
-
-
-def find_rank(launcher, rank):
-    for process in family(launcher):
-        command = read(f"/proc/{process}/cmdline").split("\0")
-        if command[1:2] == ["train"] and f"RANK={rank}" in read(f"/proc/{process}/environ").split("\0"):
-            return process
-    sys.exit(f"FAILED: there is no rank {rank}")
 
 
 class Log:
@@ -106,7 +82,7 @@ def run(folder, name, options, deaths=(), save_every=SAVE_EVERY):
             for record in log.records(job):
                 records.append(record)
                 if deaths and record["record"] == "step" and record["step"] == deaths[0][0]:
-                    os.kill(find_rank(job.pid, deaths.pop(0)[1]), 9)
+                    os.kill(find_programs(job.pid)[deaths.pop(0)[1]], 9)
         finally:
             for process in family(job.pid):
                 os.kill(process, 9)
