@@ -19,7 +19,7 @@ add_test(NAME partly COMMAND bash -c
   "echo 'skipped: no mount'; echo '[  SKIPPED ] 2 test(s), listed below:'")
 set_tests_properties(good bad skips silent partly PROPERTIES SKIP_RETURN_CODE 77)
 PROJECT
-cmake -S "$scratch" -B "$scratch/build" >/dev/null
+cmake -G Ninja -S "$scratch" -B "$scratch/build" >/dev/null
 ctest --test-dir "$scratch/build" --output-junit "$scratch/report.xml" >/dev/null 2>&1 || true
 
 cat >"$scratch/expected" <<'COUNTS'
