@@ -20,6 +20,9 @@ import sys
 import tempfile
 import time
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "hosts"))
+from jobs import children, is_running, kill
+
 PROGRAM, FAULTS, RUNS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --eval-batch-size 8 --batch-size 4 "
          "--epochs 3 --max-batches 8 --eval-max-batches 5 --optimizer adamw --lr 0.01 --quiet")
@@ -111,32 +114,14 @@ def kill_every_call(folder, expected, rank, first, stride, calls):
     return killed
 
 
-def is_running(process):
-    try:
-        with open(f"/proc/{process}/stat", encoding="utf8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-def ranks_of(mpirun):
-    """The processes that it has started."""
-    found = []
-    for task in os.listdir(f"/proc/{mpirun}/task"):
-        with open(f"/proc/{mpirun}/task/{task}/children", encoding="utf8") as file:
-            found += [int(number) for number in file.read().split()]
-    return found
-
-
 def kill_job(process, chance, whole):
     """Kills a rank of a running job, or, `whole`, mpirun and all ranks, which is then waited for."""
     if process.poll() is not None:
         return
     os.kill(process.pid, signal.SIGSTOP)  # so that it starts no more
-    ranks = ranks_of(process.pid)
+    ranks = children(process.pid)
     victims = ranks + [process.pid] if whole or not ranks else [chance.choice(ranks)]
-    for victim in victims:
-        os.kill(victim, signal.SIGKILL)
+    kill(victims)
     os.kill(process.pid, signal.SIGCONT)
     wait_for(lambda: not any(map(is_running, victims)), "the end of what was killed")
 

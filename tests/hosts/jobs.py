@@ -1,6 +1,7 @@
 """The processes of a job, as /proc shows them."""
 
 import os
+import signal
 
 
 def read(path):
@@ -14,6 +15,15 @@ def read(path):
 def is_running(process):
     state = read(f"/proc/{process}/stat").rpartition(")")[2].split()
     return bool(state) and state[0] not in "ZX"
+
+
+def kill(processes):
+    """All of them; those that the end of the others has ended meanwhile are left out."""
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
 
 
 def children(process):

@@ -16,10 +16,11 @@ Nothing is made outside of these namespaces. They bear the number of this proces
 import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import time
+
+from jobs import is_running, kill, read
 
 RATE = "tc qdisc replace dev {} root tbf rate {} burst 256kb latency 100ms"
 DELAY = "tc qdisc replace dev {} root netem delay {}ms"
@@ -70,8 +71,7 @@ class Network:
             self.slow_switch.kill()
             self.slow_switch.wait()
         for name in self.names + ["switch"]:
-            for process in self.processes(name):
-                os.kill(process, signal.SIGKILL)
+            kill(self.processes(name))
             subprocess.run(["ip", "netns", "del", self.space(name)], capture_output=True,
                            check=False)
 
@@ -124,7 +124,7 @@ class Network:
         """The numbers of the processes that run there; those that have ended do not count."""
         listed = subprocess.run(["ip", "netns", "pids", self.space(name)], capture_output=True,
                                 text=True, check=False)
-        return [int(number) for number in listed.stdout.split() if _is_running(number)]
+        return [int(number) for number in listed.stdout.split() if is_running(number)]
 
     def wait_until_idle(self, seconds):
         """Waits until no process runs on any host; returns the commands of those that still do."""
@@ -180,17 +180,5 @@ class Network:
         self.run("switch", f"ip link set {self.port(name)} nomaster")
 
 
-def _is_running(number):
-    try:
-        with open(f"/proc/{number}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def _command(number):
-    try:
-        with open(f"/proc/{number}/cmdline", encoding="utf-8", errors="replace") as file:
-            return f"{number}: " + file.read().replace("\0", " ")
-    except (FileNotFoundError, ProcessLookupError):
-        return f"{number}: (ended)"
+    return f"{number}: " + (read(f"/proc/{number}/cmdline").replace("\0", " ") or "(ended)")

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import time
 
-from jobs import family, find_programs, is_running
+from jobs import family, find_programs, is_running, kill
 
 PROGRAM = os.environ["SLUICE_PROGRAM"]
 RANKS = 3
@@ -42,14 +42,13 @@ def kill_once(text, draw):
             wait_until(lambda: len(find_programs(job.pid)) == RANKS, END_SECONDS, "all have started")
             processes, programs = family(job.pid), find_programs(job.pid)
             time.sleep(life)
-            os.kill(programs[victim], 9)
+            kill([programs[victim]])
             killed = time.monotonic()
             _, err = job.communicate(timeout=END_SECONDS)
             took = time.monotonic() - killed
             wait_until(lambda: not any(map(is_running, processes)), 1, "nothing is left")
         finally:
-            for process in family(job.pid):
-                os.kill(process, 9)
+            kill(family(job.pid))
     if job.returncode != 137 or f"rank {victim} on " not in err.splitlines()[-1]:
         sys.exit(f"FAILED: status {job.returncode} after rank {victim} was killed: {err}")
     return victim, life, took, err

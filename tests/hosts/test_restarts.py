@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 
-from jobs import family, find_programs, read
+from jobs import family, find_programs, kill, read
 
 PROGRAM = os.environ["SLUICE_PROGRAM"]
 RANKS = 3
@@ -82,10 +82,9 @@ def run(folder, name, options, deaths=(), save_every=SAVE_EVERY):
             for record in log.records(job):
                 records.append(record)
                 if deaths and record["record"] == "step" and record["step"] == deaths[0][0]:
-                    os.kill(find_programs(job.pid)[deaths.pop(0)[1]], 9)
+                    kill([find_programs(job.pid)[deaths.pop(0)[1]]])
         finally:
-            for process in family(job.pid):
-                os.kill(process, 9)
+            kill(family(job.pid))
     os.close(log.pipe)
     out, err = read(os.path.join(path, "out")), read(os.path.join(path, "err"))
     if job.returncode != 0:
