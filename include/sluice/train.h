@@ -171,6 +171,7 @@ typedef struct sl_run_result {
     double best_possible_perplexity;
     int64_t steps;
     bool stopped; /* by request, before its end: there are no test's results */
+    bool saved;   /* the best parameters are in options->save */
 } sl_run_result;
 
 typedef enum sl_checkpoint_event_kind {
@@ -192,8 +193,8 @@ typedef struct sl_checkpoint_event {
 } sl_checkpoint_event;
 
 /* What one replica reports. Each function is optional. They are called on the replica's thread; on
- * the caller's where there is one replica, and before `started`. An error of theirs (a log that
- * cannot be written) ends the run. */
+ * the caller's where there is one replica, and before `started`. An error of theirs ends
+ * the run. */
 typedef struct sl_reporter {
     void *context;
     sl_status (*started)(void *context, const sl_run_info *info);
@@ -207,9 +208,10 @@ typedef struct sl_reporter {
 } sl_reporter;
 
 /* Loads the data, trains, validates after every epoch, keeps a real copy of the best parameters,
- * tests with those, and saves them where options->save says (after every validation that is the
- * best so far). A loss or gradient norm that is not finite ends the run with SL_ERR_NUMERIC, unless
- * allow_nan.
+ * tests with those, and saves them where options->save says: after every validation that is the
+ * best so far. Where that fails it is reported (SL_CHECKPOINT_FAILED), the run goes on, and tries
+ * again at its end; when that fails too, it is the run's error, after the results. A loss or
+ * gradient norm that is not finite ends the run with SL_ERR_NUMERIC, unless allow_nan.
  *
  * Several replicas are threads of this process. Each trains on its share of the text
  * (sl_batches_share) with averaged gradients (sluice/ddp.h). Where there are more or fewer shares
@@ -240,9 +242,15 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
 
 /* The run as JSON lines: one `run` record, a `step` a batch, `eval`, `memory` (per device, after
  * every evaluation), `end`. The file is opened at once, and emptied when the run begins; where none
- * begins, an old log stays and no new one is left. */
+ * begins, an old log stays and no new one is left.
+ *
+ * Where records of a run that is under way cannot be written (the disk is full), `failed` is told
+ * why at the first one, once, and the run goes on; when there is room again, a `gap` record says
+ * how many are missing. Without `failed` that is the run's error. `context` is passed on to it. */
 typedef struct sl_run_log sl_run_log;
-sl_status sl_run_log_create(const char *path, sl_run_log **out);
+typedef void sl_run_log_failed(void *context, const char *reason);
+sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *context,
+                            sl_run_log **out);
 void sl_run_log_destroy(sl_run_log **log);
 sl_reporter sl_run_log_reporter(sl_run_log *log);
 

@@ -290,7 +290,7 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
     begin_lines(progress);
     if (!progress->quiet || is_first)
         say_result(progress, info, result);
-    if (info->options->save && is_first && !progress->quiet)
+    if (result->saved && is_first && !progress->quiet)
         say(progress, "The best weights are in %s\n", info->options->save);
     end_lines(progress);
     if (progress->debug && is_first && info->ddp)
@@ -341,6 +341,14 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
     }
     end_lines(progress);
     return SL_OK;
+}
+
+void cli_progress_log_failed(void *context, const char *reason)
+{
+    cli_progress *progress = context;
+    begin_lines(progress);
+    cli_complain("warning: %s; the run goes on without", reason);
+    end_lines(progress);
 }
 
 void cli_progress_end(cli_progress *progress)

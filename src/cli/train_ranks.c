@@ -34,7 +34,7 @@ static sl_status reports_create(const cli_progress *display, const char *log_jso
     if (!out->progress || !out->reporters)
         status = sl_error(SL_ERR_MEMORY, "no memory for the display of %d replicas", count);
     else if (log_json && first == 0)
-        status = sl_run_log_create(log_json, &out->log);
+        status = sl_run_log_create(log_json, cli_progress_log_failed, &out->progress[0], &out->log);
     if (status != SL_OK) {
         reports_clear(out);
         return status;

@@ -1,29 +1,37 @@
-/* The run as JSON lines. Every record is written whole and flushed, so that a run which dies leaves
- * all that it did. */
+/* The run as JSON lines. Every record is written when it comes, so that a run which dies leaves all
+ * that it did. */
 #include "optim/optimizer.h"
 #include "sluice/train.h"
+#include "train/line_file.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <unistr.h>
 
 struct sl_run_log {
-    FILE *file;
+    sli_line_file file;
     char *path;
-    bool created;        /* it is not there without us */
+    sl_run_log_failed *failed; /* NULL: what cannot be written ends the run */
+    void *context;
     const sl_pipe *pipe; /* since the run began */
     bool resumed;
     int64_t resumed_step, lost_steps;
+    int64_t missing; /* records since the last that was written */
+    bool complained;
 };
 
-sl_status sl_run_log_create(const char *path, sl_run_log **out)
+static sl_status cannot_write(const sl_run_log *log, sl_status status)
+{
+    return sl_error_context(status, "%s: the run log cannot be written: ", log->path);
+}
+
+sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *context,
+                            sl_run_log **out)
 {
     *out = NULL;
     sl_run_log *log = calloc(1, sizeof *log);
@@ -31,13 +39,13 @@ sl_status sl_run_log_create(const char *path, sl_run_log **out)
         free(log);
         return sl_error(SL_ERR_MEMORY, "no memory for the run log");
     }
+    log->failed = failed;
+    log->context = context;
     /* Emptied when the run begins, so that a run which is refused destroys no other's log. */
-    log->created = access(path, F_OK) != 0;
-    log->file = fopen(path, "a");
-    if (!log->file) {
-        sl_status status =
-            sl_error(SL_ERR_IO, "%s: the run log cannot be written: %s", path, strerror(errno));
-        sl_run_log_destroy(&log);
+    sl_status status = cannot_write(log, sli_line_file_open(log->path, &log->file));
+    if (status != SL_OK) {
+        free(log->path);
+        free(log);
         return status;
     }
     *out = log;
@@ -48,9 +56,8 @@ void sl_run_log_destroy(sl_run_log **log)
 {
     if (!log || !*log)
         return;
-    if ((*log)->file)
-        fclose((*log)->file);
-    if ((*log)->file && (*log)->created && !(*log)->pipe)
+    sli_line_file_close(&(*log)->file);
+    if ((*log)->file.created && !(*log)->pipe)
         unlink((*log)->path);
     free((*log)->path);
     free(*log);
@@ -60,13 +67,42 @@ void sl_run_log_destroy(sl_run_log **log)
 /* Takes the record; NULL: there was no memory for it. */
 static sl_status write_record(const sl_run_log *log, json_t *record)
 {
-    if (!record)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a record", log->path);
-    int failed = json_dumpf(record, log->file, JSON_COMPACT | JSON_REAL_PRECISION(17));
+    char *text = record ? json_dumps(record, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(record);
-    if (failed || fputc('\n', log->file) == EOF || fflush(log->file) != 0)
-        return sl_error(SL_ERR_IO, "%s: the run log cannot be written: %s", log->path,
-                        strerror(errno));
+    if (!text)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for a record", log->path);
+    size_t bytes = strlen(text);
+    text[bytes] = '\n'; /* in place of the zero */
+    sl_status status = cannot_write(log, sli_line_file_add(&log->file, text, bytes + 1));
+    free(text);
+    return status;
+}
+
+/* After records that could not be written one says how many they were. */
+static sl_status write_gap(sl_run_log *log)
+{
+    if (log->missing == 0)
+        return SL_OK;
+    SL_TRY(write_record(log, json_pack("{ss sI}", "record", "gap", "records",
+                                       (json_int_t)log->missing)));
+    log->missing = 0;
+    return SL_OK;
+}
+
+/* Takes a record of a run that is under way, which is not lost for the sake of its log. */
+static sl_status log_record(sl_run_log *log, json_t *record)
+{
+    sl_status status = write_gap(log);
+    if (status == SL_OK)
+        status = write_record(log, record);
+    else
+        json_decref(record);
+    if (status == SL_OK || !log->failed)
+        return status;
+    if (!log->complained)
+        log->failed(log->context, sl_error_text());
+    log->complained = true;
+    log->missing++;
     return SL_OK;
 }
 
@@ -140,29 +176,6 @@ static json_t *describe_stages(const sl_pipe *pipe, bool devices)
     return list;
 }
 
-/* A run that goes on adds to its log, after a line that was cut off as well. */
-static sl_status end_last_line(const sl_run_log *log)
-{
-    FILE *file = fopen(log->path, "r");
-    bool cut = file && fseek(file, -1, SEEK_END) == 0 && fgetc(file) != '\n';
-    if (file)
-        fclose(file);
-    if (cut && fputc('\n', log->file) == EOF)
-        return sl_error(SL_ERR_IO, "%s: the run log cannot be written: %s", log->path,
-                        strerror(errno));
-    return SL_OK;
-}
-
-static sl_status empty(const sl_run_log *log)
-{
-    struct stat what;
-    int file = fileno(log->file);
-    if (fstat(file, &what) != 0 || (S_ISREG(what.st_mode) && ftruncate(file, 0) != 0))
-        return sl_error(SL_ERR_IO, "%s: the run log cannot be emptied: %s", log->path,
-                        strerror(errno));
-    return SL_OK;
-}
-
 static json_t *describe_batches(const sl_train_options *options)
 {
     return json_pack("{so so* si sI sI sI sI sI si si ss ss so sb}", "data",
@@ -220,7 +233,9 @@ static sl_status log_started(void *context, const sl_run_info *info)
 {
     sl_run_log *log = context;
     log->pipe = info->pipe;
-    SL_TRY(log->resumed ? end_last_line(log) : empty(log));
+    /* A run that goes on adds to its log. */
+    SL_TRY(cannot_write(log, log->resumed ? sli_line_file_end_last(&log->file)
+                                          : sli_line_file_empty(&log->file)));
     json_t *record = join(describe_run(info), describe_batches(info->options));
     record = join(record, describe_updates(info->options));
     if (log->resumed)
@@ -231,13 +246,13 @@ static sl_status log_started(void *context, const sl_run_info *info)
 
 static sl_status log_step(void *context, const sl_step_info *step)
 {
-    return write_record(context,
-                        json_pack("{ss sI sI sI so so so so so}", "record", "step", "epoch",
-                                  (json_int_t)step->epoch, "batch", (json_int_t)step->batch, "step",
-                                  (json_int_t)step->step, "loss", number(step->loss), "grad_norm",
-                                  number(step->grad_norm), "lr", number(step->lr), "ms",
-                                  number(1e3 * step->seconds), "tokens_per_s",
-                                  number((double)step->tokens / step->seconds)));
+    return log_record(context,
+                      json_pack("{ss sI sI sI so so so so so}", "record", "step", "epoch",
+                                (json_int_t)step->epoch, "batch", (json_int_t)step->batch, "step",
+                                (json_int_t)step->step, "loss", number(step->loss), "grad_norm",
+                                number(step->grad_norm), "lr", number(step->lr), "ms",
+                                number(1e3 * step->seconds), "tokens_per_s",
+                                number((double)step->tokens / step->seconds)));
 }
 
 static json_t *by_category(const uint64_t *bytes)
@@ -249,45 +264,45 @@ static json_t *by_category(const uint64_t *bytes)
     return object;
 }
 
-static sl_status log_memory(const sl_run_log *log)
+static sl_status log_memory(sl_run_log *log)
 {
     for (int s = 0; s < sl_pipe_stages(log->pipe); s++) {
         sl_memory_stats stats;
         sl_device *device = sl_pipe_device(log->pipe, s);
         sl_device_memory(device, &stats);
-        SL_TRY(write_record(log, json_pack("{ss ss so so sI sI}", "record", "memory", "device",
-                                           sl_device_name(device), "current_bytes",
-                                           by_category(stats.current_bytes), "peak_bytes",
-                                           by_category(stats.peak_bytes), "peak_total_bytes",
-                                           (json_int_t)stats.peak_total_bytes, "reserved_bytes",
-                                           (json_int_t)stats.reserved_bytes)));
+        SL_TRY(log_record(log, json_pack("{ss ss so so sI sI}", "record", "memory", "device",
+                                         sl_device_name(device), "current_bytes",
+                                         by_category(stats.current_bytes), "peak_bytes",
+                                         by_category(stats.peak_bytes), "peak_total_bytes",
+                                         (json_int_t)stats.peak_total_bytes, "reserved_bytes",
+                                         (json_int_t)stats.reserved_bytes)));
     }
     return SL_OK;
 }
 
 static sl_status log_evaluated(void *context, const sl_eval_info *eval)
 {
-    const sl_run_log *log = context;
-    SL_TRY(write_record(log, json_pack("{ss ss sI so so sI so sb}", "record", "eval", "split",
-                                       sl_split_name(eval->split), "epoch", (json_int_t)eval->epoch,
-                                       "loss", number(eval->loss), "ppl", number(eval->perplexity),
-                                       "tokens", (json_int_t)eval->tokens, "seconds",
-                                       number(eval->seconds), "best", (int)eval->best)));
+    sl_run_log *log = context;
+    SL_TRY(log_record(log, json_pack("{ss ss sI so so sI so sb}", "record", "eval", "split",
+                                     sl_split_name(eval->split), "epoch", (json_int_t)eval->epoch,
+                                     "loss", number(eval->loss), "ppl", number(eval->perplexity),
+                                     "tokens", (json_int_t)eval->tokens, "seconds",
+                                     number(eval->seconds), "best", (int)eval->best)));
     return log_memory(log);
 }
 
 static sl_status log_finished(void *context, const sl_run_info *info, const sl_run_result *result)
 {
     (void)info;
-    return write_record(context,
-                        json_pack("{ss sI so so so so so}", "record", "end", "steps",
-                                  (json_int_t)result->steps, "seconds", number(result->seconds),
-                                  "best_valid_loss", number(result->best_valid_loss), "test_loss",
-                                  number(result->test_loss), "test_ppl",
-                                  number(result->test_perplexity), "best_possible_ppl",
-                                  result->best_possible_perplexity > 0
-                                      ? json_real(result->best_possible_perplexity)
-                                      : json_null()));
+    return log_record(context,
+                      json_pack("{ss sI so so so so so}", "record", "end", "steps",
+                                (json_int_t)result->steps, "seconds", number(result->seconds),
+                                "best_valid_loss", number(result->best_valid_loss), "test_loss",
+                                number(result->test_loss), "test_ppl",
+                                number(result->test_perplexity), "best_possible_ppl",
+                                result->best_possible_perplexity > 0
+                                    ? json_real(result->best_possible_perplexity)
+                                    : json_null()));
 }
 
 /* Skipping and resuming come before the run's record, which says the latter. */
@@ -302,12 +317,12 @@ static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
     }
     if (!saved && event->kind != SL_CHECKPOINT_FAILED)
         return SL_OK;
-    return write_record(log, json_pack("{ss sb sI so so so so*}", "record", "checkpoint", "saved",
-                                       (int)saved, "step", (json_int_t)event->step, "path",
-                                       text_value(event->path), "copy_ms",
-                                       number(1e3 * event->copy_seconds), "write_ms",
-                                       number(1e3 * event->write_seconds), "reason",
-                                       text_value(event->reason)));
+    return log_record(log, json_pack("{ss sb sI so so so so*}", "record", "checkpoint", "saved",
+                                     (int)saved, "step", (json_int_t)event->step, "path",
+                                     text_value(event->path), "copy_ms",
+                                     number(1e3 * event->copy_seconds), "write_ms",
+                                     number(1e3 * event->write_seconds), "reason",
+                                     text_value(event->reason)));
 }
 
 sl_reporter sl_run_log_reporter(sl_run_log *log)

@@ -40,6 +40,7 @@ typedef struct run {
     sli_last_step last_step;
     sli_position at;
     bool stopped; /* by request */
+    bool saved;   /* the best parameters so far are in options->save */
     double started;
 } run;
 
@@ -51,10 +52,15 @@ static bool is_first(const run *r)
     return r->info.replica == 0;
 }
 
+static bool saves_weights(const run *r)
+{
+    return r->options->save && is_first(r);
+}
+
 /* Finds out that the weights could not be written before hours have gone into them. */
 static sl_status check_save(const run *r)
 {
-    if (!r->options->save || !is_first(r))
+    if (!saves_weights(r))
         return SL_OK;
     return sli_weights_check_save(r->session.pipe, r->options->save);
 }
@@ -222,10 +228,22 @@ static sl_status evaluate(run *r, sl_split split, sl_eval_info *eval)
 
 static sl_status save_weights(const run *r)
 {
-    if (!r->options->save || !is_first(r))
-        return SL_OK;
     return sl_weights_save(r->session.pipe, &r->options->model, sl_corpus_vocab(r->shared->corpus),
                            r->options->save);
+}
+
+/* Hours of training are not lost for want of room, which there may be at the end. */
+static sl_status try_to_save_weights(run *r)
+{
+    if (!saves_weights(r))
+        return SL_OK;
+    r->saved = save_weights(r) == SL_OK;
+    if (r->saved)
+        return SL_OK;
+    return sli_report_checkpoint(r->reports, &(sl_checkpoint_event){.kind = SL_CHECKPOINT_FAILED,
+                                                                    .path = r->options->save,
+                                                                    .step = r->at.steps,
+                                                                    .reason = sl_error_text()});
 }
 
 static sl_status validate(run *r, double epoch_start)
@@ -240,7 +258,7 @@ static sl_status validate(run *r, double epoch_start)
         r->at.best_step = r->at.steps;
         if (eval.epoch < r->options->epochs) /* after the last epoch they are the current ones */
             SL_TRY(sli_best_keep(r->best));
-        SL_TRY(save_weights(r));
+        SL_TRY(try_to_save_weights(r));
     }
     r->at.epoch++;
     r->at.block = 0;
@@ -266,8 +284,9 @@ static sl_status test(run *r, sl_run_result *result)
     SL_TRY(sli_checkpoints_before_test(r->checkpoints));
     if (r->at.best_step != r->at.steps)
         SL_TRY(sli_best_restore(r->best));
-    if (!isfinite(r->at.best_loss)) /* no validation gave a number: there is only the last state */
-        SL_TRY(save_weights(r));
+    if (!r->saved) /* also the best of before a resumed run, and where no validation gave a number
+                    */
+        SL_TRY(try_to_save_weights(r));
     SL_TRY(evaluate(r, SL_SPLIT_TEST, &eval));
     if (r->stopped)
         return SL_OK;
@@ -278,6 +297,7 @@ static sl_status test(run *r, sl_run_result *result)
         .best_valid_loss = r->at.best_loss,
         .seconds = sli_clock_seconds() - r->started,
         .steps = r->at.steps,
+        .saved = r->saved,
     };
     return sl_synthetic_corpus_best_perplexity(r->options->data, r->options->bptt,
                                                &result->best_possible_perplexity);
@@ -298,7 +318,8 @@ static sl_status train_all(run *r, sl_run_result *result)
         return SL_OK;
     }
     SL_TRY(sli_checkpoints_finish(r->checkpoints));
-    return sli_report_finished(r->reports, &r->info, result);
+    SL_TRY(sli_report_finished(r->reports, &r->info, result));
+    return saves_weights(r) && !r->saved ? save_weights(r) : SL_OK;
 }
 
 sl_status sli_train_replica(const sli_shared *shared, sl_group *group, sl_device *const *devices,

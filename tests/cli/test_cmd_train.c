@@ -4,6 +4,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 
 #define TINY        TINY_MODEL " " TINY_BATCH " --batch-size 8"
 #define TINY_SHORT  TINY " --epochs 1 --max-batches 3"
@@ -501,6 +502,30 @@ static void full_disk_is_said_and_leaves_nothing(void **state)
     assert_true(empty);
 }
 
+/* Where its files may not grow the run loses lines of its log and the weights, and neither the
+ * results nor a word about it. */
+static void run_without_room_for_its_files_ends_with_its_results(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    struct rlimit limit, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    small = limit;
+    small.rlim_cur = 2000;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    program_start(&run, "train --data %s " TINY_SHORT " --quiet --log-json %s/log", in->directory,
+                  in->directory);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    assert_int_equal(run.status, 0);
+    check_text(run.out, "| End of training | test loss");
+    check_line(run.err, "^sluice: warning: .*/log: the run log cannot be written: File too large; "
+                        "the run goes on without$");
+    assert_ptr_equal(strchr(run.err, '\n'), strrchr(run.err, '\n'));
+    struct stat what;
+    assert_int_equal(stat(scratch_path(in, "log"), &what), 0);
+    assert_true(what.st_size > 500 && what.st_size <= 2000);
+}
+
 int main(void)
 {
     if (!program_exists())
@@ -528,6 +553,7 @@ int main(void)
         WITH_CORPUS(saved_weights_are_where_training_goes_on),
         WITH_CORPUS(loss_that_is_no_number_ends_the_run),
         WITH_CORPUS(full_disk_is_said_and_leaves_nothing),
+        WITH_CORPUS(run_without_room_for_its_files_ends_with_its_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

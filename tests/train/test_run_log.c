@@ -2,6 +2,8 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/resource.h>
 
 enum { MOST_RECORDS = 64 };
 
@@ -56,7 +58,7 @@ static void run_is_logged_with_all_that_decided_it(void **state)
     sl_train_options options = small_options(in);
     options.stages = 2;
     options.seed = 77;
-    check_ok(sl_run_log_create(path, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
     const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};
     check_ok(sl_train_run(&options, reporters, 2, &result));
     sl_run_log_destroy(&log);
@@ -104,7 +106,7 @@ static void evaluations_and_memory_are_logged(void **state)
     char path[512];
     snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
     sl_train_options options = small_options(in);
-    check_ok(sl_run_log_create(path, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
     const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};
     check_ok(sl_train_run(&options, reporters, 2, &result));
     sl_run_log_destroy(&log);
@@ -138,7 +140,7 @@ static void numbers_that_are_none_are_null(void **state)
     scratch *in = *state;
     sl_run_log *log;
     const char *path = scratch_path(in, "log.jsonl");
-    check_ok(sl_run_log_create(path, &log));
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     const sl_step_info step = {.step = 1, .loss = NAN, .grad_norm = INFINITY, .seconds = 1};
     check_ok(reporter.step(reporter.context, &step));
@@ -155,18 +157,89 @@ static void log_that_cannot_be_written_is_an_error(void **state)
 {
     (void)state;
     sl_run_log *log;
-    check_error(sl_run_log_create("/nowhere/log", &log), SL_ERR_IO,
+    check_error(sl_run_log_create("/nowhere/log", NULL, NULL, &log), SL_ERR_IO,
                 "/nowhere/log: the run log cannot be written: No such file or directory");
     assert_null(log);
     if (access("/dev/full", W_OK) != 0) {
         print_message("skipped: there is no /dev/full\n");
         skip();
     }
-    check_ok(sl_run_log_create("/dev/full", &log));
+    check_ok(sl_run_log_create("/dev/full", NULL, NULL, &log));
     sl_reporter reporter = sl_run_log_reporter(log);
     const sl_step_info step = {.step = 1, .seconds = 1};
     check_error(reporter.step(reporter.context, &step), SL_ERR_IO,
                 "/dev/full: the run log cannot be written: No space left on device");
+    sl_run_log_destroy(&log);
+}
+
+/* ---- A disk without room ------------------------------------------------------------------- */
+
+typedef struct complaints {
+    int count;
+    char last[512];
+} complaints;
+
+static void complain(void *context, const char *reason)
+{
+    complaints *of = context;
+    of->count++;
+    snprintf(of->last, sizeof of->last, "%s", reason);
+}
+
+/* Files of this process may grow to `bytes`, as on a disk that is full then. */
+static void limit_files(rlim_t bytes)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static void log_step_number(const sl_reporter *reporter, int64_t number)
+{
+    check_ok(reporter->step(reporter->context, &(sl_step_info){.step = number, .seconds = 1}));
+}
+
+static void run_goes_on_without_records_there_is_no_room_for(void **state)
+{
+    scratch *in = *state;
+    sl_run_log *log;
+    complaints said = {0};
+    struct stat what;
+    const char *path = scratch_path(in, "log.jsonl");
+    signal(SIGXFSZ, SIG_IGN);
+    check_ok(sl_run_log_create(path, complain, &said, &log));
+    sl_reporter reporter = sl_run_log_reporter(log);
+    log_step_number(&reporter, 1);
+    assert_int_equal(stat(path, &what), 0);
+    limit_files((rlim_t)what.st_size + 20); /* less than a record: what came is taken back */
+    log_step_number(&reporter, 2);
+    log_step_number(&reporter, 3);
+    limit_files(RLIM_INFINITY);
+    assert_int_equal(said.count, 1);
+    assert_non_null(strstr(said.last, "/log.jsonl: the run log cannot be written: File too large"));
+    log_step_number(&reporter, 4);
+    limit_files(1);
+    log_step_number(&reporter, 5);
+    limit_files(RLIM_INFINITY);
+    log_step_number(&reporter, 6);
+    assert_int_equal(said.count, 1);
+    assert_non_null(strstr(said.last, "/log.jsonl: the run log cannot be written: File too large"));
+
+    static const struct {
+        const char *kind, *key;
+        double value;
+    } expected[] = {
+        {"step", "step", 1},   {"gap", "records", 2}, {"step", "step", 4},
+        {"gap", "records", 1}, {"step", "step", 6},
+    };
+    log_file read = read_log(path);
+    assert_int_equal(read.count, sizeof expected / sizeof *expected);
+    for (int i = 0; i < read.count; i++) {
+        assert_true(is_kind(read.records[i], expected[i].kind));
+        assert_true(real_of(read.records[i], expected[i].key) == expected[i].value);
+    }
+    free_log(&read);
     sl_run_log_destroy(&log);
 }
 
@@ -179,6 +252,7 @@ int main(void)
         WITH_CORPUS(evaluations_and_memory_are_logged),
         WITH_SCRATCH(numbers_that_are_none_are_null),
         cmocka_unit_test(log_that_cannot_be_written_is_an_error),
+        WITH_SCRATCH(run_goes_on_without_records_there_is_no_room_for),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,153 @@
+/* The file of the best weights: it holds them whatever befell the run, or the run says that it has
+ * failed. */
+#include "small_run.h"
+
+/* Takes the directory of the weights away after some step, and brings it back after another. */
+typedef struct disk {
+    char directory[512], hidden[512];
+    int64_t gone_after, back_after; /* steps; 0: never */
+    int failed;                     /* saves that were reported so */
+} disk;
+
+static sl_status disk_step(void *context, const sl_step_info *step)
+{
+    const disk *of = context;
+    if (step->step == of->gone_after)
+        assert_int_equal(rename(of->directory, of->hidden), 0);
+    if (step->step == of->back_after)
+        assert_int_equal(rename(of->hidden, of->directory), 0);
+    return SL_OK;
+}
+
+static sl_status disk_event(void *context, const sl_checkpoint_event *event)
+{
+    disk *of = context;
+    if (event->kind == SL_CHECKPOINT_FAILED) {
+        of->failed++;
+        assert_non_null(strstr(event->path, "model.safetensors"));
+        assert_non_null(strstr(event->reason, "its directory does not exist"));
+    }
+    return SL_OK;
+}
+
+static sl_status run_on(disk *of, const sl_train_options *options, small_record *record)
+{
+    sl_run_result result;
+    sl_reporter reporters[] = {small_reporter(record),
+                               {.context = of, .step = disk_step, .checkpoint = disk_event}};
+    return sl_train_run(options, reporters, 2, &result);
+}
+
+/* Two epochs of four steps, of which the first one's parameters are the best. */
+static sl_train_options best_is_first(scratch *in, disk *of, char path[512])
+{
+    sl_train_options options = small_options(in);
+    options.epochs = 2;
+    options.lr.gamma = 10;
+    *of = (disk){0};
+    snprintf(of->directory, sizeof of->directory, "%s/weights", in->directory);
+    snprintf(of->hidden, sizeof of->hidden, "%s/hidden", in->directory);
+    snprintf(path, 512, "%.400s/model.safetensors", of->directory);
+    assert_int_equal(mkdir(of->directory, 0700), 0);
+    options.save = path;
+    return options;
+}
+
+/* What an undisturbed run saves. */
+static size_t expected_weights(scratch *in, sl_train_options options, char *bytes, size_t room)
+{
+    static small_record record;
+    options.save = scratch_path(in, "undisturbed.safetensors");
+    check_ok(small_run(&options, &record));
+    assert_true(record.evals[0].best);
+    assert_false(record.evals[1].best);
+    assert_true(record.result.saved);
+    size_t count = read_file(options.save, bytes, room);
+    assert_true(count > 1000 && count < room);
+    return count;
+}
+
+static void check_weights(const char *path, const char *expected, size_t count)
+{
+    static char got[1 << 20];
+    assert_int_equal(read_file(path, got, sizeof got), count);
+    assert_memory_equal(got, expected, count);
+}
+
+static void run_without_room_for_its_weights_goes_on(void **state)
+{
+    static char expected[1 << 20], path[512];
+    static small_record record;
+    disk of;
+    sl_train_options options = best_is_first(*state, &of, path);
+    size_t count = expected_weights(*state, options, expected, sizeof expected);
+    of.gone_after = 2;
+    of.back_after = 6;
+    check_ok(run_on(&of, &options, &record));
+    assert_int_equal(of.failed, 1);
+    assert_int_equal(record.step_count, 8);
+    assert_true(record.result.saved);
+    check_weights(path, expected, count);
+}
+
+static void weights_that_cannot_be_saved_at_last_are_an_error_after_the_results(void **state)
+{
+    static small_record record;
+    static char path[512];
+    disk of;
+    sl_train_options options = best_is_first(*state, &of, path);
+    of.gone_after = 2;
+    options.replicas = 2;
+    options.devices = "cpu:0-0,cpu:0-0";
+    check_error(run_on(&of, &options, &record), SL_ERR_NOT_FOUND, "its directory does not exist");
+    assert_int_equal(of.failed, 2);
+    assert_int_equal(record.finished, 1);
+    assert_false(record.result.saved);
+    assert_true(record.result.test_loss > 0);
+}
+
+static void resumed_run_saves_what_was_best_before(void **state)
+{
+    static char expected[1 << 20], path[512], checkpoints[512], elsewhere[512], line[600];
+    static small_record record;
+    scratch *in = *state;
+    disk of;
+    sl_train_options options = best_is_first(in, &of, path);
+    size_t count = expected_weights(in, options, expected, sizeof expected);
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", in->directory);
+    snprintf(elsewhere, sizeof elsewhere, "%.400s/elsewhere.safetensors", of.directory);
+    options.checkpoints = (sl_save_options){.directory = checkpoints, .every_epoch = true};
+    check_ok(run_on(&of, &options, &record));
+    for (int more = 2; more <= 3; more++) { /* only the test is left, and an epoch as well */
+        options.save = elsewhere;
+        options.epochs = more;
+        options.checkpoints = (sl_save_options){.resume = checkpoints};
+        check_ok(run_on(&of, &options, &record));
+        assert_int_equal(record.step_count, more == 2 ? 0 : 4);
+        assert_true(record.result.saved);
+        check_weights(elsewhere, expected, count);
+        assert_int_equal(remove(elsewhere), 0);
+    }
+    snprintf(line, sizeof line, "rm -r '%s'", checkpoints);
+    assert_int_equal(system(line), 0);
+}
+
+static int tear_down(void **state)
+{
+    char line[200];
+    scratch *in = *state;
+    snprintf(line, sizeof line, "rm -rf '%s/weights' '%s/hidden'", in->directory, in->directory);
+    assert_int_equal(system(line), 0);
+    return scratch_remove(state);
+}
+
+int main(void)
+{
+#define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, tear_down)
+    const struct CMUnitTest tests[] = {
+        WITH_CORPUS(run_without_room_for_its_weights_goes_on),
+        WITH_CORPUS(weights_that_cannot_be_saved_at_last_are_an_error_after_the_results),
+        WITH_CORPUS(resumed_run_saves_what_was_best_before),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
