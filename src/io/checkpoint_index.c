@@ -96,3 +96,17 @@ const char *sli_checkpoint_index_file(const sli_checkpoint_index *index, const c
 {
     return json_string_value(json_object_get(json_object_get(index->json, map_key), tensor));
 }
+
+sl_status sli_checkpoint_index_compare(const sli_checkpoint_index *index, const char *file,
+                                       const sl_safetensors_reader *reader)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    for (size_t i = 0; i < sl_safetensors_count(reader); i++) {
+        const char *tensor = sl_safetensors_get(reader, i)->name;
+        const char *told = sli_checkpoint_index_file(index, tensor);
+        if (!told || strcmp(told, file) != 0)
+            return sl_error(SL_ERR_FORMAT, "tensor %s is in %s, where it does not look for it",
+                            sli_safetensors_quote(tensor, quoted), file);
+    }
+    return SL_OK;
+}

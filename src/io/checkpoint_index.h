@@ -31,4 +31,8 @@ sl_status sli_checkpoint_index_files(const sli_checkpoint_index *index, const ch
 /* The file that holds the tensor, or NULL; it lives as long as the index. */
 const char *sli_checkpoint_index_file(const sli_checkpoint_index *index, const char *tensor);
 
+/* SL_ERR_FORMAT where the index does not say of each tensor of the file that it is in it. */
+sl_status sli_checkpoint_index_compare(const sli_checkpoint_index *index, const char *file,
+                                       const sl_safetensors_reader *reader);
+
 #endif

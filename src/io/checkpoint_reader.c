@@ -6,7 +6,6 @@
 
 #include "io/checkpoint_index.h"
 #include "io/safetensors_reader.h"
-#include "io/safetensors_text.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -181,19 +180,12 @@ static sl_status open_file(sl_checkpoint_reader *reader, size_t index)
 static sl_status compare_index(const sl_checkpoint_reader *reader, const char *part,
                                const sli_checkpoint_index *index)
 {
-    char quoted[SLI_QUOTE_BYTES];
     size_t found = 0;
     for (size_t i = 0; i < reader->state.count; i++) {
         if (!sli_checkpoint_is_shard(reader, i, part))
             continue;
         found += sl_safetensors_count(reader->shards[i]);
-        for (size_t t = 0; t < sl_safetensors_count(reader->shards[i]); t++) {
-            const char *tensor = sl_safetensors_get(reader->shards[i], t)->name;
-            const char *file = sli_checkpoint_index_file(index, tensor);
-            if (!file || strcmp(file, reader->state.files[i].name) != 0)
-                return sl_error(SL_ERR_FORMAT, "tensor %s is in %s, where it does not look for it",
-                                sli_safetensors_quote(tensor, quoted), reader->state.files[i].name);
-        }
+        SL_TRY(sli_checkpoint_index_compare(index, reader->state.files[i].name, reader->shards[i]));
     }
     if (found != index->count)
         return sl_error(SL_ERR_FORMAT, "it names %zu tensors, but the part's files have %zu",

@@ -101,28 +101,18 @@ static sl_status open_named(const char *path, const sli_checkpoint_index *index,
 }
 
 /* Every tensor of the files is where the index says, and the index says no more. */
-static sl_status compare(const char *path, const sli_checkpoint_index *index,
-                         const sli_safetensors_set *set)
+static sl_status compare(const sli_checkpoint_index *index, const sli_safetensors_set *set)
 {
-    char quoted[SLI_QUOTE_BYTES];
     size_t found = 0;
     for (size_t f = 0; f < set->count; f++) {
         const char *slash = strrchr(set->files[f].path, '/');
-        const char *name = slash ? slash + 1 : set->files[f].path;
-        size_t count = sl_safetensors_count(set->files[f].reader);
-        for (size_t i = 0; i < count; i++) {
-            const char *tensor = sl_safetensors_get(set->files[f].reader, i)->name;
-            const char *told = sli_checkpoint_index_file(index, tensor);
-            if (!told || strcmp(told, name) != 0)
-                return sl_error(SL_ERR_FORMAT,
-                                "%s: tensor %s is in %s, where it does not look for it", path,
-                                sli_safetensors_quote(tensor, quoted), name);
-        }
-        found += count;
+        found += sl_safetensors_count(set->files[f].reader);
+        SL_TRY(sli_checkpoint_index_compare(index, slash ? slash + 1 : set->files[f].path,
+                                            set->files[f].reader));
     }
     if (found != index->count)
-        return sl_error(SL_ERR_FORMAT, "%s: it names %zu tensors, but its files have %zu", path,
-                        index->count, found);
+        return sl_error(SL_ERR_FORMAT, "it names %zu tensors, but its files have %zu", index->count,
+                        found);
     return SL_OK;
 }
 
@@ -138,7 +128,7 @@ static sl_status open_index(const char *path, sli_safetensors_set *to)
     SL_TRY(status);
     status = open_named(path, &index, to);
     if (status == SL_OK)
-        status = compare(path, &index, to);
+        status = sl_error_context(compare(&index, to), "%s: ", path);
     sli_checkpoint_index_clear(&index);
     return status;
 }
