@@ -4,10 +4,13 @@
  *
  *     ENDING      the other ranks may end by themselves: those of a group notice within 5 s
  *     RELEASED    all have, or the time is over: the launcher hangs up, which ends the rest
- *     TERMINATED  mpirun gets SIGTERM, for it has not ended; it may wait for a host that is gone
+ *     TERMINATED  mpirun gets SIGTERM, for it has not ended; it may wait for a host that is gone,
+ *                 or have locked itself up in its own end, as Open MPI's rarely does
  *     KILLED      and SIGKILL
  *
- * Each stage but the first has a time limit, so that every job ends in bounded time. */
+ * Each stage but the first has a time limit, so that every job ends in bounded time. A job that
+ * succeeds goes from RUNNING to RELEASED when all its ranks have ended; what they have written may
+ * then still be read, however slowly. */
 #define _GNU_SOURCE
 #include "cli/launch_job.h"
 
@@ -98,7 +101,7 @@ static void fail(job *in, failure kind, int status, const char *format, ...)
 
 static void release_if_all_have_ended(job *in)
 {
-    if (in->stage == ENDING && in->ended == in->ranks)
+    if (in->stage <= ENDING && in->ended == in->ranks)
         enter(in, RELEASED);
 }
 
@@ -245,6 +248,22 @@ static int milliseconds_left(const job *in)
     return left > 0 ? (int)(1000 * left) + 1 : 0;
 }
 
+/* Whether mpirun may still be there for what a rank has written, which somebody reads slowly. */
+static bool output_is_waiting(void)
+{
+    struct pollfd outputs[] = {{.fd = STDOUT_FILENO, .events = POLLOUT},
+                               {.fd = STDERR_FILENO, .events = POLLOUT}};
+    return poll(outputs, 2, 0) < 2;
+}
+
+static void pass_deadline(job *in)
+{
+    if (in->stage == RELEASED && in->failure == NO_FAILURE && output_is_waiting())
+        in->deadline = now() + released_seconds;
+    else
+        enter(in, in->stage + 1);
+}
+
 static void watch(job *in)
 {
     while (!mpirun_has_ended(in)) {
@@ -259,7 +278,7 @@ static void watch(job *in)
         if (count > 0 && in->polled[1].revents)
             answer(in);
         if (milliseconds_left(in) == 0)
-            enter(in, in->stage + 1);
+            pass_deadline(in);
     }
 }
 

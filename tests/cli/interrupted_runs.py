@@ -84,9 +84,26 @@ class Folder:
         return found, end
 
 
-def finish(process, status=0):
-    out, err = process.communicate(timeout=120)
-    assert process.returncode == status, (process.returncode, out, err)
+def wait_for_end(process):
+    """Its outputs. Open MPI's mpirun may lock itself up in its own end (PMIx_server_finalize), most
+    of all when a rank was killed: where it stays behind its ranks for 20 s it is killed as well."""
+    seconds, alone = 0, 0
+    while True:
+        try:
+            return process.communicate(timeout=5)
+        except subprocess.TimeoutExpired:
+            seconds += 5
+            alone = 0 if any(map(is_running, children(process.pid))) else alone + 5
+            if process.args[0] == "mpirun" and alone == 20:
+                print("an mpirun that had locked itself up was killed")
+                process.kill()
+            elif seconds == 120:
+                raise
+
+
+def finish(process):
+    out, err = wait_for_end(process)
+    assert process.returncode == 0, (process.returncode, out, err)
     return out, err
 
 
@@ -105,7 +122,7 @@ def kill_every_call(folder, expected, rank, first, stride, calls):
     killed = 0
     for call in range(first, calls + 1, stride):
         process = folder.resume(rank, LD_PRELOAD=FAULTS, SLUICE_IO_KILL=str(call))
-        _, err = process.communicate(timeout=120)
+        _, err = wait_for_end(process)
         if not was_killed(process, err):
             break
         killed += 1
@@ -135,7 +152,7 @@ def kill_at_random_times(folder, expected, chance, seconds, count):
             kill_job(process, chance, whole=number % 2 == 1)
         else:
             process.kill()
-        _, err = process.communicate(timeout=120)
+        _, err = wait_for_end(process)
         killed += was_killed(process, err)
     finish(folder.resume())
     assert folder.numbers() == expected, folder.path
@@ -218,7 +235,7 @@ def processes_run(root):
         print("skipped: jobs of two processes, for there is no mpirun")
         return False
     process = Folder(root, "trial", PROCESSES_LAYOUT).start("--max-batches", "1", "--epochs", "1")
-    _, err = process.communicate(timeout=120)
+    _, err = wait_for_end(process)
     if "without MPI" in err:
         print("skipped: jobs of two processes, for sluice was built without MPI")
         return False

@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <math.h>
 #include <poll.h>
 #include <signal.h>
@@ -29,7 +30,7 @@ extern char **environ;
 
 /* HANG_SECONDS is far above the 5 s that are promised: a slow machine is no failure. What was
  * really needed is printed. */
-enum { MAX_RANKS = 8, TEXT_BYTES = 32768, HANG_SECONDS = 60 };
+enum { MAX_RANKS = 8, TEXT_BYTES = 32768, HANG_SECONDS = 60, ALONE_SECONDS = 20 };
 
 /* One mpirun, with what it has written; one at a time. */
 static struct {
@@ -130,12 +131,46 @@ static int end_job(void **state)
     return 0;
 }
 
+/* Whether no process runs that mpirun has started. */
+static bool ranks_have_ended(void)
+{
+    char pattern[64], path[64], stat[512];
+    glob_t lists;
+    bool running = false;
+    snprintf(pattern, sizeof pattern, "/proc/%d/task/*/children", (int)job.mpirun);
+    if (glob(pattern, 0, NULL, &lists) != 0)
+        return true;
+    for (size_t i = 0; i < lists.gl_pathc; i++) {
+        FILE *list = fopen(lists.gl_pathv[i], "r");
+        int child;
+        while (list && fscanf(list, "%d", &child) == 1) {
+            snprintf(path, sizeof path, "/proc/%d/stat", child);
+            FILE *file = fopen(path, "r");
+            const char *state = file && fgets(stat, sizeof stat, file) ? strrchr(stat, ')') : NULL;
+            running |= state && state[2] != 'Z' && state[2] != 'X';
+            if (file)
+                fclose(file);
+        }
+        if (list)
+            fclose(list);
+    }
+    globfree(&lists);
+    return !running;
+}
+
+/* Open MPI's mpirun may lock itself up in its own end (PMIx_server_finalize) when a rank was
+ * killed: where it stays behind its ranks for ALONE_SECONDS it is killed as well. */
 static void finish(double seconds)
 {
-    double until = now() + seconds;
-    while (!poll_job())
+    double until = now() + seconds, last_with_ranks = now();
+    while (!poll_job()) {
+        if (!ranks_have_ended())
+            last_with_ranks = now();
+        else if (now() > last_with_ranks + ALONE_SECONDS)
+            kill(job.mpirun, SIGKILL);
         if (now() > until)
             fail_msg("the ranks still run after %g s:\n%s%s", seconds, job.out_text, job.err_text);
+    }
     job.mpirun = 0;
     close(job.out);
     close(job.err);

@@ -1,0 +1,39 @@
+#!/bin/bash
+# How `sluice launch` ends where its mpirun does not, though all ranks have: one that hangs, and one
+# that still holds what the ranks have written.
+set -euo pipefail
+skip() { echo "skipped: $1"; exit 77; }
+[ -x "$SLUICE_PROGRAM" ] || skip "$SLUICE_PROGRAM is not there"
+mpirun=$(command -v mpirun) || skip "there is no mpirun"
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+fail() { echo "FAILED: $1"; exit 1; }
+
+# An mpirun that has done its work and stays.
+mkdir "$scratch/bin"
+cat >"$scratch/bin/mpirun" <<SCRIPT
+#!/bin/sh
+[ "\$1" != --version ] || exec "$mpirun" --version
+"$mpirun" "\$@"
+exec sleep 600
+SCRIPT
+chmod +x "$scratch/bin/mpirun"
+hang() {
+    local status=0
+    PATH=$scratch/bin:$PATH timeout 60 "$SLUICE_PROGRAM" launch -n 2 sh -c "echo here; exit $1" \
+        >"$scratch/out$1" 2>"$scratch/err$1" || status=$?
+    [ "$status" = "$1" ] || fail "a launcher that hangs: status $status, not $1: $(cat "$scratch/err$1")"
+    [ "$(cat "$scratch/out$1")" = $'here\nhere' ] || fail "the output: $(cat "$scratch/out$1")"
+}
+hang 0 &
+good=$!
+hang 3 &
+bad=$!
+
+# Longer than all the stages of an end take.
+"$SLUICE_PROGRAM" launch -n 1 head -c 1000000 /dev/zero | { sleep 16; wc -c; } >"$scratch/bytes"
+[ "$(cat "$scratch/bytes")" = 1000000 ] || fail "only $(cat "$scratch/bytes") bytes were read"
+wait "$good"
+wait "$bad"
+[ ! -s "$scratch/err0" ] || fail "a success complains: $(cat "$scratch/err0")"
+echo "launchers that stay are ended, but not before what they hold is read"
