@@ -1,6 +1,6 @@
 #!/bin/bash
 # `sluice train` under signals, kill -9 and failing disks: see interrupted_runs.py. SLUICE_KILLS says
-# how many runs are killed, 16 where nothing does; 200 take a few minutes.
+# how many runs are killed, 16 where nothing does; 200 take three minutes.
 set -euo pipefail
 python=/usr/bin/python3
 [ -x "$python" ] || { echo "$python is not there"; exit 77; }
