@@ -132,13 +132,15 @@ void sl_checkpoint_tensors_destroy(sl_checkpoint_tensor **tensors, size_t count)
 /* ---- Checkpoints from checkpoints ------------------------------------------------------- */
 
 /* Saves all that the checkpoint `from` has as `to`, which must not be there, in files of another
- * size. It is held in memory as a whole. Errors: SL_ERR_INVALID, those of reading and saving. */
+ * size. Its checksums are compared first; memory holds one tensor at a time. Errors:
+ * SL_ERR_INVALID, those of reading and saving. */
 sl_status sl_checkpoint_convert(const char *from, const char *to, uint64_t shard_bytes);
 
 /* Saves the mean of the parts "model" of `count` checkpoints as `to`, which must not be there: each
  * element's sum in double precision, in the order given. Other files are the first one's; there is
- * no optimizer, and no run can resume from it. Errors: SL_ERR_INVALID where tensors differ in names
- * or shapes, or are not F32; those of reading and saving. */
+ * no optimizer, and no run can resume from it. Checksums and memory as in sl_checkpoint_convert.
+ * Errors: SL_ERR_INVALID where tensors differ in names or shapes, or are not F32; those of reading
+ * and saving. */
 sl_status sl_checkpoint_average(const char *const *from, size_t count, const char *to,
                                 uint64_t shard_bytes);
 

@@ -1,6 +1,9 @@
-/* Checkpoints made from checkpoints, in memory. */
-#include "io/checkpoint_reader.h"
+/* Checkpoints made from checkpoints. What goes in is compared with its checksums first; then each
+ * tensor is read when its turn to be written comes, so that memory need hold but the largest. */
+#include "core/file_names.h"
+#include "io/checkpoint_pieces.h"
 #include "io/checkpoint_slices.h"
+#include "io/checkpoint_writer.h"
 #include "io/safetensors_reader.h"
 #include "io/safetensors_text.h"
 
@@ -8,39 +11,38 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- A part in memory ------------------------------------------------------------------- */
+static const char *const model_part = "model";
 
-typedef struct held_part {
+/* ---- What a part has -------------------------------------------------------------------- */
+
+typedef struct listed_part {
     sl_safetensors_item *items; /* [count], names are the reader's */
     size_t count;
-    char *memory;
+    uint64_t largest;           /* bytes of the largest tensor */
     sl_safetensors_note *notes; /* the reader's, but the checkpoint's id and slices */
     size_t note_count;
-} held_part;
+} listed_part;
 
-static void release(held_part *part)
+static void clear_list(listed_part *part)
 {
     free(part->items);
-    free(part->memory);
     free(part->notes);
-    *part = (held_part){0};
 }
 
-static sl_status describe_item(const sl_safetensors_info *info, char *data,
-                               sl_safetensors_item *out)
+static sl_status describe_item(const sl_safetensors_info *info, sl_safetensors_item *out)
 {
     char quoted[SLI_QUOTE_BYTES];
     if (!info->readable || info->dims > SL_MAX_DIMS)
         return sl_error(SL_ERR_UNSUPPORTED,
                         "tensor %s: %s with %d dimensions is none of sluice's tensors",
                         sli_safetensors_quote(info->name, quoted), info->type_name, info->dims);
-    *out = (sl_safetensors_item){info->name, info->dtype, {.dims = info->dims}, data};
+    *out = (sl_safetensors_item){info->name, info->dtype, {.dims = info->dims}, NULL};
     for (int i = 0; i < info->dims; i++)
         out->shape.size[i] = info->size[i];
     return SL_OK;
 }
 
-static sl_status hold_notes(const sl_checkpoint_reader *reader, const char *part, held_part *to)
+static sl_status list_notes(const sl_checkpoint_reader *reader, const char *part, listed_part *to)
 {
     for (size_t i = 0; i < reader->state.count && !to->notes; i++)
         if (sli_checkpoint_is_shard(reader, i, part))
@@ -54,113 +56,153 @@ static sl_status hold_notes(const sl_checkpoint_reader *reader, const char *part
     return SL_OK;
 }
 
-/* Lists the part's tensors and takes memory for them. */
-static sl_status prepare(const sl_checkpoint_reader *reader, const char *part, held_part *to)
+/* Cleared by clear_list, also after an error. */
+static sl_status list_part(const sl_checkpoint_reader *reader, const char *part, listed_part *to)
 {
-    uint64_t bytes = 0;
     size_t count = sl_checkpoint_tensor_count(reader, part);
-    for (size_t i = 0; i < count; i++)
-        bytes += (sl_checkpoint_tensor_get(reader, part, i)->bytes + 7) / 8 * 8;
-    to->items = calloc(count + 1, sizeof *to->items);
-    to->memory = malloc(bytes + 1);
-    if (!to->items || !to->memory)
-        return sl_error(SL_ERR_MEMORY, "no memory for the %llu bytes of part %s",
-                        (unsigned long long)bytes, part);
-    char *at = to->memory;
+    *to = (listed_part){.items = calloc(count + 1, sizeof *to->items)};
+    if (!to->items)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
     for (size_t i = 0; i < count; i++) {
         const sl_safetensors_info *info = sl_checkpoint_tensor_get(reader, part, i);
-        SL_TRY(describe_item(info, at, &to->items[i]));
-        to->count++;
-        at += (info->bytes + 7) / 8 * 8;
+        SL_TRY(describe_item(info, &to->items[to->count++]));
+        if (info->bytes > to->largest)
+            to->largest = info->bytes;
     }
-    return hold_notes(reader, part, to);
+    return list_notes(reader, part, to);
 }
 
-static sl_status hold(const sl_checkpoint_reader *reader, const char *part, held_part *to)
+/* ---- Where tensors come from ------------------------------------------------------------ */
+
+/* One checkpoint's tensors, or the means of several's. */
+typedef struct origin {
+    sli_checkpoint_pieces **of; /* [count] */
+    size_t count;
+    float *data;  /* of the tensor that was asked for last, of whatever type */
+    double *sums; /* of its elements; NULL: there is one checkpoint */
+} origin;
+
+static void origin_clear(origin *from)
 {
-    *to = (held_part){0};
-    sl_status status = prepare(reader, part, to);
+    for (size_t i = 0; from->of && i < from->count; i++)
+        sli_checkpoint_pieces_destroy(&from->of[i]);
+    free(from->of);
+    free(from->data);
+    free(from->sums);
+}
+
+static sl_status origin_create(sl_checkpoint_reader *const *readers, size_t count, const char *part,
+                               uint64_t largest, origin *out)
+{
+    *out = (origin){.of = calloc(count, sizeof(sli_checkpoint_pieces *)),
+                    .count = count,
+                    .data = malloc(largest + 1),
+                    .sums = count > 1 ? malloc(2 * largest + 1) : NULL};
+    if (!out->of || !out->data || (count > 1 && !out->sums))
+        return sl_error(SL_ERR_MEMORY, "no memory for a tensor of %llu bytes",
+                        (unsigned long long)largest);
+    for (size_t i = 0; i < count; i++)
+        SL_TRY(sli_checkpoint_pieces_create(readers[i], part, &out->of[i]));
+    return SL_OK;
+}
+
+static sl_status read_mean(const origin *from, const sl_safetensors_item *item)
+{
+    int64_t elements = sl_shape_count(&item->shape);
+    for (int64_t k = 0; k < elements; k++)
+        from->sums[k] = 0;
+    for (size_t i = 0; i < from->count; i++) {
+        SL_TRY(sli_checkpoint_pieces_read(from->of[i], item->name, from->data));
+        for (int64_t k = 0; k < elements; k++)
+            from->sums[k] += (double)from->data[k];
+    }
+    for (int64_t k = 0; k < elements; k++)
+        from->data[k] = (float)(from->sums[k] / (double)from->count);
+    return SL_OK;
+}
+
+static sl_status read_item(void *context, const sl_safetensors_item *item, const void **data)
+{
+    const origin *from = context;
+    *data = from->data;
+    if (from->count > 1)
+        return read_mean(from, item);
+    return sli_checkpoint_pieces_read(from->of[0], item->name, from->data);
+}
+
+/* ---- Writing ---------------------------------------------------------------------------- */
+
+/* The part of the first reader's checkpoint, or of several the mean. */
+static sl_status write_part(sli_checkpoint_writer *to, sl_checkpoint_reader *const *readers,
+                            size_t count, const char *name, uint64_t shard_bytes)
+{
+    listed_part list;
+    origin from = {0};
+    sl_status status = list_part(readers[0], name, &list);
+    const sl_checkpoint_part part = {name, list.items, list.count, list.notes, list.note_count};
     if (status == SL_OK)
-        status = sl_checkpoint_read(reader, part, to->items, to->count);
-    if (status != SL_OK)
-        release(to);
+        status = origin_create(readers, count, name, list.largest, &from);
+    if (status == SL_OK)
+        status = sli_checkpoint_writer_add_from(to, &part, shard_bytes,
+                                                &(sli_checkpoint_source){read_item, &from});
+    origin_clear(&from);
+    clear_list(&list);
     return status;
 }
 
-/* ---- A checkpoint in memory ------------------------------------------------------------- */
-
-typedef struct held_checkpoint {
-    const sl_checkpoint_reader *reader;
-    sl_checkpoint_part *parts; /* [part_count], over `held` */
-    held_part *held;
-    size_t part_count;
-    sl_checkpoint_file *files; /* [file_count], data of their own */
-    size_t file_count;
-} held_checkpoint;
-
-static void release_checkpoint(held_checkpoint *of)
+/* All that belongs to no part. */
+static sl_status write_files(sli_checkpoint_writer *to, const sl_checkpoint_reader *from)
 {
-    for (size_t i = 0; i < of->part_count; i++)
-        release(&of->held[i]);
-    for (size_t i = 0; i < of->file_count; i++)
-        free((void *)of->files[i].data);
-    free(of->files);
-    free(of->held);
-    free(of->parts);
-}
-
-static sl_status hold_part(held_checkpoint *to, const char *name)
-{
-    for (size_t i = 0; i < to->part_count; i++)
-        if (strcmp(to->parts[i].name, name) == 0)
-            return SL_OK;
-    held_part *held = &to->held[to->part_count];
-    SL_TRY(hold(to->reader, name, held));
-    to->parts[to->part_count++] =
-        (sl_checkpoint_part){name, held->items, held->count, held->notes, held->note_count};
-    return SL_OK;
-}
-
-static sl_status hold_file(held_checkpoint *to, const char *name)
-{
-    char *data;
-    size_t bytes;
-    SL_TRY(sl_checkpoint_read_file(to->reader, name, &data, &bytes));
-    to->files[to->file_count++] = (sl_checkpoint_file){name, data, bytes};
-    return SL_OK;
-}
-
-/* Its parts (only_model: that one alone) and other files. */
-static sl_status hold_checkpoint(const sl_checkpoint_reader *reader, bool only_model,
-                                 held_checkpoint *to)
-{
-    size_t count = sl_checkpoint_file_count(reader);
-    *to = (held_checkpoint){.reader = reader,
-                            .parts = calloc(count + 1, sizeof *to->parts),
-                            .held = calloc(count + 1, sizeof *to->held),
-                            .files = calloc(count + 1, sizeof *to->files)};
-    if (!to->parts || !to->held || !to->files)
-        return sl_error(SL_ERR_MEMORY, "no memory for a checkpoint's parts");
-    for (size_t i = 0; i < count; i++) {
-        const sl_checkpoint_file_info *file = sl_checkpoint_file_get(reader, i);
-        if (!file->part)
-            SL_TRY(hold_file(to, file->name));
-        else if (!only_model || strcmp(file->part, "model") == 0)
-            SL_TRY(hold_part(to, file->part));
+    for (size_t i = 0; i < sl_checkpoint_file_count(from); i++) {
+        const sl_checkpoint_file_info *info = sl_checkpoint_file_get(from, i);
+        char *data;
+        size_t bytes;
+        if (info->part)
+            continue;
+        SL_TRY(sl_checkpoint_read_file(from, info->name, &data, &bytes));
+        const sl_checkpoint_file file = {info->name, data, bytes};
+        sl_status status =
+            sli_checkpoint_writer_add(to,
+                                      &(sl_checkpoint_contents){.files = &file, .file_count = 1});
+        free(data);
+        SL_TRY(status);
     }
     return SL_OK;
 }
 
-static sl_status save(const held_checkpoint *held, const char *state, const char *to,
-                      uint64_t shard_bytes)
+/* What a checkpoint is made of: all of one, or the mean of several's models. */
+typedef struct recipe {
+    sl_checkpoint_reader **readers; /* [count] */
+    size_t count;
+    bool mean;
+    uint64_t shard_bytes;
+} recipe;
+
+static sl_status fill(sli_checkpoint_writer *to, const recipe *by)
 {
-    const sl_checkpoint_contents contents = {.parts = held->parts,
-                                             .part_count = held->part_count,
-                                             .files = held->files,
-                                             .file_count = held->file_count,
-                                             .state = state,
-                                             .shard_bytes = shard_bytes};
-    return sl_checkpoint_save(to, &contents);
+    const sl_checkpoint_reader *first = by->readers[0];
+    for (size_t i = 0; i < first->part_count; i++)
+        if (!by->mean || strcmp(first->parts[i].part, model_part) == 0)
+            SL_TRY(write_part(to, by->readers, by->count, first->parts[i].part, by->shard_bytes));
+    SL_TRY(write_files(to, first));
+    return sli_checkpoint_writer_commit(to, by->mean ? NULL : sl_checkpoint_state(first));
+}
+
+static sl_status write_checkpoint(const recipe *by, const char *path)
+{
+    uint64_t id;
+    sli_checkpoint_writer *writer;
+    SL_TRY(sli_draw_number(path, &id));
+    SL_TRY(sli_checkpoint_writer_create(path, id, &writer));
+    sl_status status = fill(writer, by);
+    sli_checkpoint_writer_destroy(&writer);
+    return status;
+}
+
+static sl_status write_new(const recipe *by, const char *path)
+{
+    return sl_error_context(write_checkpoint(by, path),
+                            "%s: the checkpoint cannot be written: ", path);
 }
 
 static sl_status check_free(const char *path)
@@ -174,115 +216,59 @@ static sl_status check_free(const char *path)
 sl_status sl_checkpoint_convert(const char *from, const char *to, uint64_t shard_bytes)
 {
     sl_checkpoint_reader *reader;
-    held_checkpoint held;
     SL_TRY(check_free(to));
     SL_TRY(sl_checkpoint_open(from, &reader));
-    sl_status status = hold_checkpoint(reader, false, &held);
+    sl_status status = sl_checkpoint_verify(reader);
     if (status == SL_OK)
-        status = save(&held, sl_checkpoint_state(reader), to, shard_bytes);
-    release_checkpoint(&held);
+        status = write_new(&(recipe){&reader, 1, false, shard_bytes}, to);
     sl_checkpoint_close(&reader);
     return status;
 }
 
 /* ---- The mean --------------------------------------------------------------------------- */
 
-/* The running sums of a part's elements, item by item. */
-typedef struct sums {
-    double **of; /* [count] */
-    size_t count;
-} sums;
-
-static void release_sums(sums *to)
-{
-    for (size_t i = 0; to->of && i < to->count; i++)
-        free(to->of[i]);
-    free(to->of);
-}
-
-static sl_status create_sums(const sl_checkpoint_part *part, sums *out)
+static sl_status check_floats(const listed_part *model)
 {
     char quoted[SLI_QUOTE_BYTES];
-    *out = (sums){calloc(part->count + 1, sizeof(double *)), part->count};
-    if (!out->of)
-        return sl_error(SL_ERR_MEMORY, "no memory for a mean");
-    for (size_t i = 0; i < part->count; i++) {
-        const sl_safetensors_item *item = &part->items[i];
-        if (item->dtype != SL_F32)
+    for (size_t i = 0; i < model->count; i++)
+        if (model->items[i].dtype != SL_F32)
             return sl_error(SL_ERR_INVALID, "tensor %s is %s: only f32 can be averaged",
-                            sli_safetensors_quote(item->name, quoted), sl_dtype_name(item->dtype));
-        out->of[i] = calloc((size_t)sl_shape_count(&item->shape) + 1, sizeof(double));
-        if (!out->of[i])
-            return sl_error(SL_ERR_MEMORY, "no memory for a mean");
-    }
+                            sli_safetensors_quote(model->items[i].name, quoted),
+                            sl_dtype_name(model->items[i].dtype));
     return SL_OK;
 }
 
-static void add_to(sums *to, const sl_checkpoint_part *part)
+/* All models must have the first one's names and shapes, and be whole. */
+static sl_status check_models(sl_checkpoint_reader *const *readers, size_t count)
 {
-    for (size_t i = 0; i < part->count; i++) {
-        const float *values = part->items[i].data;
-        int64_t count = sl_shape_count(&part->items[i].shape);
-        for (int64_t k = 0; k < count; k++)
-            to->of[i][k] += (double)values[k];
-    }
-}
-
-static void divide(const sums *from, size_t by, const sl_checkpoint_part *part)
-{
-    for (size_t i = 0; i < part->count; i++) {
-        float *values = part->items[i].data;
-        int64_t count = sl_shape_count(&part->items[i].shape);
-        for (int64_t k = 0; k < count; k++)
-            values[k] = (float)(from->of[i][k] / (double)by);
-    }
-}
-
-/* Reads the model of `path` over the first one's, whose names and shapes it must have. */
-static sl_status add_model(const char *path, const sl_checkpoint_part *over, sums *to)
-{
-    sl_checkpoint_reader *reader;
-    SL_TRY(sl_checkpoint_open(path, &reader));
-    sl_status status = sl_checkpoint_read(reader, "model", over->items, over->count);
-    sl_checkpoint_close(&reader);
+    listed_part first;
+    sl_status status = list_part(readers[0], model_part, &first);
     if (status == SL_OK)
-        add_to(to, over);
-    return status;
-}
-
-static sl_status average(const held_checkpoint *held, const char *const *from, size_t count,
-                         const char *to, uint64_t shard_bytes)
-{
-    sums total = {0};
-    if (held->part_count == 0)
-        return sl_error(SL_ERR_INVALID, "%s: the checkpoint has no part \"model\"", from[0]);
-    const sl_checkpoint_part *model = &held->parts[0];
-    sl_status status = create_sums(model, &total);
-    if (status == SL_OK)
-        add_to(&total, model);
+        status = check_floats(&first);
     for (size_t i = 1; i < count && status == SL_OK; i++)
-        status = add_model(from[i], model, &total);
-    if (status == SL_OK) {
-        divide(&total, count, model);
-        status = save(held, NULL, to, shard_bytes);
-    }
-    release_sums(&total);
+        status = sli_checkpoint_check_items(readers[i], model_part, first.items, first.count);
+    for (size_t i = 0; i < count && status == SL_OK; i++)
+        status = sli_checkpoint_verify_part(readers[i], model_part);
+    clear_list(&first);
     return status;
 }
 
 sl_status sl_checkpoint_average(const char *const *from, size_t count, const char *to,
                                 uint64_t shard_bytes)
 {
-    sl_checkpoint_reader *reader;
-    held_checkpoint held;
     if (count == 0)
         return sl_error(SL_ERR_INVALID, "sl_checkpoint_average: a mean needs a checkpoint");
     SL_TRY(check_free(to));
-    SL_TRY(sl_checkpoint_open(from[0], &reader));
-    sl_status status = hold_checkpoint(reader, true, &held);
+    sl_checkpoint_reader **readers = calloc(count, sizeof *readers);
+    sl_status status = readers ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a mean");
+    for (size_t i = 0; i < count && status == SL_OK; i++)
+        status = sl_checkpoint_open(from[i], &readers[i]);
     if (status == SL_OK)
-        status = average(&held, from, count, to, shard_bytes);
-    release_checkpoint(&held);
-    sl_checkpoint_close(&reader);
+        status = check_models(readers, count);
+    if (status == SL_OK)
+        status = write_new(&(recipe){readers, count, true, shard_bytes}, to);
+    for (size_t i = 0; readers && i < count; i++)
+        sl_checkpoint_close(&readers[i]);
+    free(readers);
     return status;
 }

@@ -238,44 +238,75 @@ static sl_status check_part(const sl_checkpoint_reader *reader, const char *part
     return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", reader->path, part);
 }
 
-static sl_status read_wanted(const char *part, wanted *in)
+/* The list, sorted, when it is exactly the part's tensors; `in->sorted` is to be freed, also after
+ * an error. */
+static sl_status want(const sl_checkpoint_reader *reader, const char *part,
+                      const sli_checkpoint_slice *slices, size_t count, wanted *in)
 {
-    const sl_checkpoint_reader *reader = in->reader;
-    qsort(in->sorted, in->count, sizeof(sli_checkpoint_slice *), compare_slices);
-    SL_TRY(sl_error_context(check_wanted(reader, part, in), "%s: part %s: ", reader->path, part));
-    for (size_t i = 0; i < reader->state.count; i++)
-        if (sli_checkpoint_is_shard(reader, i, part) && is_wanted(in, i))
-            SL_TRY(sli_checkpoint_stream(reader, i, slice_memory, in));
-    return SL_OK;
+    *in = (wanted){reader, NULL, count};
+    SL_TRY(check_part(reader, part));
+    in->sorted = calloc(count + 1, sizeof(sli_checkpoint_slice *));
+    if (!in->sorted)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
+    for (size_t i = 0; i < count; i++)
+        in->sorted[i] = &slices[i];
+    qsort(in->sorted, count, sizeof(sli_checkpoint_slice *), compare_slices);
+    return sl_error_context(check_wanted(reader, part, in), "%s: part %s: ", reader->path, part);
 }
 
 sl_status sli_checkpoint_read_slices(const sl_checkpoint_reader *reader, const char *part,
                                      const sli_checkpoint_slice *slices, size_t count)
 {
-    SL_TRY(check_part(reader, part));
-    wanted in = {reader, calloc(count + 1, sizeof(sli_checkpoint_slice *)), count};
-    if (!in.sorted)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
-    for (size_t i = 0; i < count; i++)
-        in.sorted[i] = &slices[i];
-    sl_status status = read_wanted(part, &in);
+    wanted in;
+    sl_status status = want(reader, part, slices, count, &in);
+    for (size_t i = 0; i < reader->state.count && status == SL_OK; i++)
+        if (sli_checkpoint_is_shard(reader, i, part) && is_wanted(&in, i))
+            status = sli_checkpoint_stream(reader, i, slice_memory, &in);
     free(in.sorted);
     return status;
+}
+
+/* Each item whole; NULL: there was no memory. */
+static sli_checkpoint_slice *whole_slices(const sl_safetensors_item *items, size_t count)
+{
+    sli_checkpoint_slice *slices = calloc(count + 1, sizeof *slices);
+    for (size_t i = 0; slices && i < count; i++)
+        slices[i] = (sli_checkpoint_slice){
+            items[i].name, items[i].dtype, items[i].shape, 0, sl_shape_count(&items[i].shape),
+            items[i].data};
+    if (!slices)
+        sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
+    return slices;
 }
 
 sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *part,
                              const sl_safetensors_item *items, size_t count)
 {
-    sli_checkpoint_slice *slices = calloc(count + 1, sizeof *slices);
+    sli_checkpoint_slice *slices = whole_slices(items, count);
     if (!slices)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
-    for (size_t i = 0; i < count; i++)
-        slices[i] = (sli_checkpoint_slice){
-            items[i].name, items[i].dtype, items[i].shape, 0, sl_shape_count(&items[i].shape),
-            items[i].data};
+        return SL_ERR_MEMORY;
     sl_status status = sli_checkpoint_read_slices(reader, part, slices, count);
     free(slices);
     return status;
+}
+
+sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,
+                                     const sl_safetensors_item *items, size_t count)
+{
+    wanted in;
+    sli_checkpoint_slice *slices = whole_slices(items, count);
+    if (!slices)
+        return SL_ERR_MEMORY;
+    sl_status status = want(reader, part, slices, count, &in);
+    free(in.sorted);
+    free(slices);
+    return status;
+}
+
+sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const char *part)
+{
+    SL_TRY(check_part(reader, part));
+    return stream_part(reader, part, NULL, NULL);
 }
 
 /* ---- A part to devices ------------------------------------------------------------------ */

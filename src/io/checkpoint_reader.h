@@ -84,4 +84,12 @@ typedef struct sli_checkpoint_slice {
 sl_status sli_checkpoint_read_slices(const sl_checkpoint_reader *reader, const char *part,
                                      const sli_checkpoint_slice *slices, size_t count);
 
+/* Whether `items`, whose data are not looked at, are exactly the part's tensors: the errors of
+ * sl_checkpoint_read. */
+sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,
+                                     const sl_safetensors_item *items, size_t count);
+
+/* Reads every byte of the part's files with tensors and compares the checksums. */
+sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const char *part);
+
 #endif

@@ -86,10 +86,14 @@ static sl_status add_bytes(sli_checkpoint_writer *to, const char *name, const ch
 /* ---- Parts ------------------------------------------------------------------------------ */
 
 static sl_status put_all(sl_safetensors_writer *writer, const sl_safetensors_item *items,
-                         size_t count)
+                         size_t count, const sli_checkpoint_source *source)
 {
-    for (size_t i = 0; i < count; i++)
-        SL_TRY(sl_safetensors_writer_put(writer, i, items[i].data));
+    for (size_t i = 0; i < count; i++) {
+        const void *data = items[i].data;
+        if (source)
+            SL_TRY(source->read(source->context, &items[i], &data));
+        SL_TRY(sl_safetensors_writer_put(writer, i, data));
+    }
     return sl_safetensors_writer_commit(writer);
 }
 
@@ -107,11 +111,12 @@ static sl_status list_notes(const sli_checkpoint_writer *to, const sl_checkpoint
 }
 
 /* One file of the plan, with `note_count` notes. */
-static sl_status write_file(const sli_checkpoint_writer *to, const sli_checkpoint_plan *plan,
+static sl_status write_file(const sli_checkpoint_writer *to, const sli_checkpoint_share *share,
                             size_t file, const sl_safetensors_note *notes, size_t note_count,
                             sli_checkpoint_file *written)
 {
     char *path;
+    const sli_checkpoint_plan *plan = share->plan;
     sl_safetensors_writer *writer = NULL;
     size_t first = 0, count = 0;
     while (first < plan->count && plan->file_of[first] < file)
@@ -122,7 +127,7 @@ static sl_status write_file(const sli_checkpoint_writer *to, const sli_checkpoin
     sl_status status =
         sl_safetensors_writer_create(path, plan->items + first, count, notes, note_count, &writer);
     if (status == SL_OK)
-        status = put_all(writer, plan->items + first, count);
+        status = put_all(writer, plan->items + first, count, share->source);
     if (status == SL_OK)
         status = sli_safetensors_writer_checksum(writer, written->checksum);
     if (status == SL_OK)
@@ -141,8 +146,8 @@ sl_status sli_checkpoint_writer_write_own(sli_checkpoint_writer *writer,
     SL_TRY(list_notes(writer, share->part, &notes));
     sl_status status = SL_OK;
     for (size_t i = 0; i < count && status == SL_OK; i++)
-        status = write_file(writer, share->plan, first + i, notes, share->part->note_count + 1,
-                            &written[i]);
+        status =
+            write_file(writer, share, first + i, notes, share->part->note_count + 1, &written[i]);
     free(notes);
     return status;
 }
@@ -195,12 +200,12 @@ sl_status sli_checkpoint_writer_list_all(sli_checkpoint_writer *writer,
 }
 
 static sl_status write_part(sli_checkpoint_writer *to, const sl_checkpoint_part *part,
-                            uint64_t limit)
+                            uint64_t limit, const sli_checkpoint_source *source)
 {
     sli_checkpoint_plan plan;
     sl_status status = sli_checkpoint_plan_create(part, NULL, limit, &plan);
     sli_checkpoint_file *written = status == SL_OK ? calloc(plan.files, sizeof *written) : NULL;
-    const sli_checkpoint_share all = {part, &plan};
+    const sli_checkpoint_share all = {part, &plan, source};
     if (status == SL_OK && !written)
         status = sl_error(SL_ERR_MEMORY, "no memory for the list of files");
     if (status == SL_OK)
@@ -311,11 +316,19 @@ sl_status sli_checkpoint_writer_add(sli_checkpoint_writer *writer,
 {
     SL_TRY(check_contents(contents));
     for (size_t i = 0; i < contents->part_count; i++)
-        SL_TRY(write_part(writer, &contents->parts[i], contents->shard_bytes));
+        SL_TRY(write_part(writer, &contents->parts[i], contents->shard_bytes, NULL));
     for (size_t i = 0; i < contents->file_count; i++)
         SL_TRY(add_bytes(writer, contents->files[i].name, NULL, contents->files[i].data,
                          contents->files[i].bytes));
     return SL_OK;
+}
+
+sl_status sli_checkpoint_writer_add_from(sli_checkpoint_writer *writer,
+                                         const sl_checkpoint_part *part, uint64_t shard_bytes,
+                                         const sli_checkpoint_source *source)
+{
+    SL_TRY(check_part(part));
+    return write_part(writer, part, shard_bytes, source);
 }
 
 sl_status sli_checkpoint_writer_commit(sli_checkpoint_writer *writer, const char *state)

@@ -26,11 +26,19 @@ typedef struct sli_checkpoint_file {
     char checksum[SLI_CHECKSUM_BYTES];
 } sli_checkpoint_file;
 
+/* Where the bytes of items come from whose data are not in memory. They are asked for one after the
+ * other; *data lives until the next is. */
+typedef struct sli_checkpoint_source {
+    sl_status (*read)(void *context, const sl_safetensors_item *item, const void **data);
+    void *context;
+} sli_checkpoint_source;
+
 /* A part that several write: the items of all of them, and how they lie in files. Of another's
  * items the data are not looked at. */
 typedef struct sli_checkpoint_share {
     const sl_checkpoint_part *part;
     const sli_checkpoint_plan *plan;
+    const sli_checkpoint_source *source; /* NULL: the items have data */
 } sli_checkpoint_share;
 
 /* An older checkpoint at `path` may be replaced, but nothing else. Errors as sl_checkpoint_save. */
@@ -40,6 +48,11 @@ sl_status sli_checkpoint_writer_join(const char *path, uint64_t id, sli_checkpoi
 /* Parts and files; `contents` is borrowed until the commit, without its state. */
 sl_status sli_checkpoint_writer_add(sli_checkpoint_writer *writer,
                                     const sl_checkpoint_contents *contents);
+
+/* A part whose items have no data; `source` has. */
+sl_status sli_checkpoint_writer_add_from(sli_checkpoint_writer *writer,
+                                         const sl_checkpoint_part *part, uint64_t shard_bytes,
+                                         const sli_checkpoint_source *source);
 
 /* Writes the files that the plan gives to writer `self`; they are on disk then. written [as many]
  * says what to tell writer 0. */

@@ -135,7 +135,7 @@ static sl_status write_copy(const sli_saver *saver, sli_checkpoint_writer *write
 
 static sli_checkpoint_share share_of(const sli_saver *saver)
 {
-    return (sli_checkpoint_share){&saver->options.shards->part, &saver->options.shards->plan};
+    return (sli_checkpoint_share){&saver->options.shards->part, &saver->options.shards->plan, NULL};
 }
 
 /* Of a checkpoint that is not shared, all; of one that is, the first half. */

@@ -38,7 +38,7 @@ static void shared_fill(shared *to, uint64_t shard_bytes)
     to->note = (sl_safetensors_note){SLI_SLICES_NOTE, to->note_text};
     to->part = (sl_checkpoint_part){"optimizer", to->items, WRITERS + 1, &to->note, 1};
     check_ok(sli_checkpoint_plan_create(&to->part, to->writer_of, shard_bytes, &to->plan));
-    to->share = (sli_checkpoint_share){&to->part, &to->plan};
+    to->share = (sli_checkpoint_share){&to->part, &to->plan, NULL};
 }
 
 static void shared_clear(shared *of)
