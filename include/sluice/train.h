@@ -178,13 +178,15 @@ typedef enum sl_checkpoint_event_kind {
     SL_CHECKPOINT_SKIPPED, /* a newer one that is damaged, for `reason` */
     SL_CHECKPOINT_RESUMED, /* the run goes on from it */
     SL_CHECKPOINT_SAVED,
-    SL_CHECKPOINT_FAILED /* could not be saved, for `reason`; the run goes on */
+    SL_CHECKPOINT_FAILED, /* could not be saved, for `reason`; the run goes on */
+    SL_WEIGHTS_FAILED     /* no checkpoint: the best parameters so far could not be saved as
+                             options->save, for `reason`; the run goes on */
 } sl_checkpoint_event_kind;
 
 typedef struct sl_checkpoint_event {
     sl_checkpoint_event_kind kind;
     const char *path;
-    int64_t step;         /* after which it was made; SKIPPED: 0 */
+    int64_t step;         /* after which it was made, or the parameters were so; SKIPPED: 0 */
     int64_t lost_steps;   /* RESUMED, the newest one of a directory: the steps after it that the run
                              had done before it ended, and that are done again */
     double copy_seconds;  /* SAVED: that the run waited for the copy of its state */
@@ -209,8 +211,8 @@ typedef struct sl_reporter {
 
 /* Loads the data, trains, validates after every epoch, keeps a real copy of the best parameters,
  * tests with those, and saves them where options->save says: after every validation that is the
- * best so far. Where that fails it is reported (SL_CHECKPOINT_FAILED), the run goes on, and tries
- * again at its end; when that fails too, it is the run's error, after the results. A loss or
+ * best so far. Where that fails it is reported (SL_WEIGHTS_FAILED), the run goes on, and tries
+ * again at its end; when that fails too, it is the run's error, after `finished`. A loss or
  * gradient norm that is not finite ends the run with SL_ERR_NUMERIC, unless allow_nan.
  *
  * Several replicas are threads of this process. Each trains on its share of the text
@@ -244,9 +246,10 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
  * every evaluation), `end`. The file is opened at once, and emptied when the run begins; where none
  * begins, an old log stays and no new one is left.
  *
- * Where records of a run that is under way cannot be written (the disk is full), `failed` is told
- * why at the first one, once, and the run goes on; when there is room again, a `gap` record says
- * how many are missing. Without `failed` that is the run's error. `context` is passed on to it. */
+ * Where records of a run that is under way cannot be written to a file (the disk is full), `failed`
+ * is told why at the first one, once, and the run goes on; when there is room again, a `gap` record
+ * says how many are missing. Without `failed` that is the run's error. `context` is passed on to
+ * it. */
 typedef struct sl_run_log sl_run_log;
 typedef void sl_run_log_failed(void *context, const char *reason);
 sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *context,

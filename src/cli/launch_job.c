@@ -8,12 +8,14 @@
  *                 or have locked itself up in its own end, as Open MPI's rarely does
  *     KILLED      and SIGKILL
  *
- * Each stage but the first has a time limit, so that every job ends in bounded time. A job that
- * succeeds goes from RUNNING to RELEASED when all its ranks have ended; what they have written may
- * then still be read, however slowly. */
+ * Each stage but the first has a time limit, so that every job that fails ends in bounded time. One
+ * that succeeds goes from RUNNING to RELEASED when all its ranks have ended, and has more time
+ * there, for what they have written may still be on its way; as long as nobody reads it, it waits.
+ */
 #define _GNU_SOURCE
 #include "cli/launch_job.h"
 
+#include "cli/arguments.h"
 #include "cli/launch_line.h"
 
 #include <errno.h>
@@ -31,7 +33,7 @@
 
 typedef enum stage { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } stage;
 
-static const double released_seconds = 8, terminated_seconds = 5;
+static const double released_seconds = 8, released_success_seconds = 60, terminated_seconds = 5;
 
 enum { SPARE_CALLERS = 16, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
 
@@ -70,12 +72,22 @@ static double now(void)
 
 /* ---- Stages ------------------------------------------------------------------------------- */
 
+static double seconds_of(const job *in, stage next)
+{
+    switch (next) {
+    case ENDING:
+        return in->grace_seconds;
+    case RELEASED:
+        return in->failure == NO_FAILURE ? released_success_seconds : released_seconds;
+    default:
+        return terminated_seconds;
+    }
+}
+
 static void enter(job *in, stage next)
 {
     in->stage = next;
-    in->deadline = now() + (next == ENDING     ? in->grace_seconds
-                            : next == RELEASED ? released_seconds
-                                               : terminated_seconds);
+    in->deadline = now() + seconds_of(in, next);
     if (next >= RELEASED)
         for (int i = 0; i < in->places; i++)
             cli_line_close(&in->callers[i].line);
@@ -258,10 +270,14 @@ static bool output_is_waiting(void)
 
 static void pass_deadline(job *in)
 {
-    if (in->stage == RELEASED && in->failure == NO_FAILURE && output_is_waiting())
-        in->deadline = now() + released_seconds;
-    else
-        enter(in, in->stage + 1);
+    bool success = in->stage == RELEASED && in->failure == NO_FAILURE;
+    if (success && output_is_waiting()) {
+        enter(in, RELEASED);
+        return;
+    }
+    if (success)
+        cli_complain("warning: all processes have ended, and mpirun has not: it is ended");
+    enter(in, in->stage + 1);
 }
 
 static void watch(job *in)

@@ -331,6 +331,9 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
         cli_complain("warning: step %" PRId64 " is not saved, the run goes on: %s", event->step,
                      event->reason);
         break;
+    case SL_WEIGHTS_FAILED:
+        cli_complain("warning: the best weights are not saved, the run goes on: %s", event->reason);
+        break;
     case SL_CHECKPOINT_RESUMED:
         say_resumed(progress, event);
         break;

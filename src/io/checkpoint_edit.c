@@ -245,7 +245,7 @@ static sl_status check_models(sl_checkpoint_reader *const *readers, size_t count
     sl_status status = list_part(readers[0], model_part, &first);
     if (status == SL_OK)
         status = check_floats(&first);
-    for (size_t i = 1; i < count && status == SL_OK; i++)
+    for (size_t i = 0; i < count && status == SL_OK; i++)
         status = sli_checkpoint_check_items(readers[i], model_part, first.items, first.count);
     for (size_t i = 0; i < count && status == SL_OK; i++)
         status = sli_checkpoint_verify_part(readers[i], model_part);

@@ -45,11 +45,11 @@ typedef struct sli_checkpoint_share {
 sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, sli_checkpoint_writer **out);
 sl_status sli_checkpoint_writer_join(const char *path, uint64_t id, sli_checkpoint_writer **out);
 
-/* Parts and files; `contents` is borrowed until the commit, without its state. */
+/* Parts and files, without the state. The parts' names are borrowed until the commit. */
 sl_status sli_checkpoint_writer_add(sli_checkpoint_writer *writer,
                                     const sl_checkpoint_contents *contents);
 
-/* A part whose items have no data; `source` has. */
+/* A part whose items have no data; `source` has. Its name is borrowed until the commit. */
 sl_status sli_checkpoint_writer_add_from(sli_checkpoint_writer *writer,
                                          const sl_checkpoint_part *part, uint64_t shard_bytes,
                                          const sli_checkpoint_source *source);

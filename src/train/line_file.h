@@ -1,5 +1,5 @@
-/* A file to which lines are added, each whole or not at all: what a disk had no room for is taken
- * back, so that readers never see half a line. */
+/* A file to which lines are added. Of one that cannot be written whole nothing stays: it is taken
+ * back, or else, like one that a killed writer has left, ended before the next. */
 #ifndef SLI_TRAIN_LINE_FILE_H
 #define SLI_TRAIN_LINE_FILE_H
 
@@ -11,6 +11,7 @@ typedef struct sli_line_file {
     const char *path; /* borrowed */
     int descriptor;
     bool created; /* it was not there before */
+    bool cut;     /* its last line has no end */
 } sli_line_file;
 
 /* Opens the file to add to it, or makes it. SL_ERR_IO, with the system's reason alone, as of all.
@@ -19,12 +20,12 @@ sl_status sli_line_file_open(const char *path, sli_line_file *out);
 void sli_line_file_close(const sli_line_file *file);
 
 /* Takes all lines away; what is no regular file (a pipe) has none. */
-sl_status sli_line_file_empty(const sli_line_file *file);
+sl_status sli_line_file_empty(sli_line_file *file);
 
-/* Ends the last line, which may have been cut off when its writer was killed. */
-sl_status sli_line_file_end_last(const sli_line_file *file);
+/* What is added comes after the lines that are there. */
+void sli_line_file_continue(sli_line_file *file);
 
 /* `line` has `bytes` bytes, the last one being its '\n'. */
-sl_status sli_line_file_add(const sli_line_file *file, const char *line, size_t bytes);
+sl_status sli_line_file_add(sli_line_file *file, const char *line, size_t bytes);
 
 #endif

@@ -65,7 +65,7 @@ void sl_run_log_destroy(sl_run_log **log)
 }
 
 /* Takes the record; NULL: there was no memory for it. */
-static sl_status write_record(const sl_run_log *log, json_t *record)
+static sl_status write_record(sl_run_log *log, json_t *record)
 {
     char *text = record ? json_dumps(record, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(record);
@@ -233,15 +233,16 @@ static sl_status log_started(void *context, const sl_run_info *info)
 {
     sl_run_log *log = context;
     log->pipe = info->pipe;
-    /* A run that goes on adds to its log. */
-    SL_TRY(cannot_write(log, log->resumed ? sli_line_file_end_last(&log->file)
-                                          : sli_line_file_empty(&log->file)));
+    if (log->resumed)
+        sli_line_file_continue(&log->file);
+    else
+        SL_TRY(cannot_write(log, sli_line_file_empty(&log->file)));
     json_t *record = join(describe_run(info), describe_batches(info->options));
     record = join(record, describe_updates(info->options));
     if (log->resumed)
         record = join(record, json_pack("{sI sI}", "resumed_step", (json_int_t)log->resumed_step,
                                         "lost_steps", (json_int_t)log->lost_steps));
-    return write_record(log, record);
+    return log->resumed ? log_record(log, record) : write_record(log, record);
 }
 
 static sl_status log_step(void *context, const sl_step_info *step)
@@ -315,6 +316,11 @@ static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
         log->resumed_step = event->step;
         log->lost_steps = event->lost_steps;
     }
+    if (event->kind == SL_WEIGHTS_FAILED)
+        return log_record(log,
+                          json_pack("{ss sb sI so so}", "record", "weights", "saved", 0, "step",
+                                    (json_int_t)event->step, "path", text_value(event->path),
+                                    "reason", text_value(event->reason)));
     if (!saved && event->kind != SL_CHECKPOINT_FAILED)
         return SL_OK;
     return log_record(log, json_pack("{ss sb sI so so so so*}", "record", "checkpoint", "saved",

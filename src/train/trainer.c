@@ -22,6 +22,9 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
+
+enum { MOST_REASON = 1024 }; /* bytes of an error's text */
 
 typedef struct run {
     const sli_shared *shared;
@@ -233,17 +236,34 @@ static sl_status save_weights(const run *r)
 }
 
 /* Hours of training are not lost for want of room, which there may be at the end. */
-static sl_status try_to_save_weights(run *r)
+static sl_status save_best(run *r)
 {
+    char reason[MOST_REASON];
     if (!saves_weights(r))
         return SL_OK;
     r->saved = save_weights(r) == SL_OK;
     if (r->saved)
         return SL_OK;
-    return sli_report_checkpoint(r->reports, &(sl_checkpoint_event){.kind = SL_CHECKPOINT_FAILED,
+    snprintf(reason, sizeof reason, "%s", sl_error_text());
+    return sli_report_checkpoint(r->reports, &(sl_checkpoint_event){.kind = SL_WEIGHTS_FAILED,
                                                                     .path = r->options->save,
-                                                                    .step = r->at.steps,
-                                                                    .reason = sl_error_text()});
+                                                                    .step = r->at.best_step,
+                                                                    .reason = reason});
+}
+
+/* The results come before the error of weights that could not be saved, which is every replica's.
+ */
+static sl_status finish(run *r, sl_run_result *result)
+{
+    char reason[MOST_REASON] = "";
+    sl_status last = saves_weights(r) && !r->saved ? save_weights(r) : SL_OK;
+    if (last != SL_OK)
+        snprintf(reason, sizeof reason, "%s", sl_error_text());
+    result->saved = saves_weights(r) && last == SL_OK;
+    SL_TRY(sli_report_finished(r->reports, &r->info, result));
+    if (last != SL_OK)
+        return sl_error(last, "%s", reason);
+    return r->options->save && r->peers.group ? sl_group_barrier(r->peers.group, NULL) : SL_OK;
 }
 
 static sl_status validate(run *r, double epoch_start)
@@ -258,7 +278,7 @@ static sl_status validate(run *r, double epoch_start)
         r->at.best_step = r->at.steps;
         if (eval.epoch < r->options->epochs) /* after the last epoch they are the current ones */
             SL_TRY(sli_best_keep(r->best));
-        SL_TRY(try_to_save_weights(r));
+        SL_TRY(save_best(r));
     }
     r->at.epoch++;
     r->at.block = 0;
@@ -284,9 +304,10 @@ static sl_status test(run *r, sl_run_result *result)
     SL_TRY(sli_checkpoints_before_test(r->checkpoints));
     if (r->at.best_step != r->at.steps)
         SL_TRY(sli_best_restore(r->best));
-    if (!r->saved) /* also the best of before a resumed run, and where no validation gave a number
-                    */
-        SL_TRY(try_to_save_weights(r));
+    /* The best of before a resumed run, and where no validation gave a number the last ones, are
+     * yet to be saved; what fails is tried again after the test. */
+    if (saves_weights(r) && !r->saved)
+        r->saved = save_weights(r) == SL_OK;
     SL_TRY(evaluate(r, SL_SPLIT_TEST, &eval));
     if (r->stopped)
         return SL_OK;
@@ -297,7 +318,6 @@ static sl_status test(run *r, sl_run_result *result)
         .best_valid_loss = r->at.best_loss,
         .seconds = sli_clock_seconds() - r->started,
         .steps = r->at.steps,
-        .saved = r->saved,
     };
     return sl_synthetic_corpus_best_perplexity(r->options->data, r->options->bptt,
                                                &result->best_possible_perplexity);
@@ -314,12 +334,12 @@ static sl_status train_all(run *r, sl_run_result *result)
         *result = (sl_run_result){.best_valid_loss = r->at.best_loss,
                                   .seconds = sli_clock_seconds() - r->started,
                                   .steps = r->at.steps,
-                                  .stopped = true};
+                                  .stopped = true,
+                                  .saved = r->saved};
         return SL_OK;
     }
     SL_TRY(sli_checkpoints_finish(r->checkpoints));
-    SL_TRY(sli_report_finished(r->reports, &r->info, result));
-    return saves_weights(r) && !r->saved ? save_weights(r) : SL_OK;
+    return finish(r, result);
 }
 
 sl_status sli_train_replica(const sli_shared *shared, sl_group *group, sl_device *const *devices,

@@ -21,7 +21,7 @@ import tempfile
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "hosts"))
-from jobs import children, is_running, kill
+from jobs import children, family, is_running, kill
 
 PROGRAM, FAULTS, RUNS = sys.argv[1], sys.argv[2], int(sys.argv[3])
 MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --eval-batch-size 8 --batch-size 4 "
@@ -87,23 +87,26 @@ class Folder:
 def wait_for_end(process):
     """Its outputs. Open MPI's mpirun may lock itself up in its own end (PMIx_server_finalize), most
     of all when a rank was killed: where it stays behind its ranks for 20 s it is killed as well."""
+    process.locked_up = False
     seconds, alone = 0, 0
     while True:
         try:
             return process.communicate(timeout=5)
         except subprocess.TimeoutExpired:
             seconds += 5
-            alone = 0 if any(map(is_running, children(process.pid))) else alone + 5
+            alone = 0 if any(map(is_running, family(process.pid)[1:])) else alone + 5
             if process.args[0] == "mpirun" and alone == 20:
                 print("an mpirun that had locked itself up was killed")
+                process.locked_up = True
                 process.kill()
-            elif seconds == 120:
+            elif seconds >= 120:
                 raise
 
 
 def finish(process):
+    """Its outputs; it must have succeeded. Of an mpirun that locked itself up only the log can tell."""
     out, err = wait_for_end(process)
-    assert process.returncode == 0, (process.returncode, out, err)
+    assert process.returncode == 0 or process.locked_up, (process.returncode, out, err)
     return out, err
 
 
@@ -239,7 +242,7 @@ def processes_run(root):
     if "without MPI" in err:
         print("skipped: jobs of two processes, for sluice was built without MPI")
         return False
-    assert process.returncode == 0, err
+    assert process.returncode == 0 or process.locked_up, err
     return True
 
 

@@ -4,6 +4,8 @@
 
 #include "sluice/checkpoint.h"
 
+#include <sys/resource.h>
+
 #define RUN TINY_MODEL " " TINY_BATCH " --batch-size 8 --epochs 2 --max-batches 4 --quiet"
 
 static int set_up(void **state)
@@ -156,6 +158,53 @@ static void average_is_the_mean(void **state)
     check_refused(&run, 1, "/mean: it has a model, but no run to go on from\n");
 }
 
+/* Runs it with a lower limit of this process's. */
+static void start_limited(program_run *to, __rlimit_resource_t resource, rlim_t bytes,
+                          const char *line)
+{
+    struct rlimit before, lower;
+    assert_int_equal(getrlimit(resource, &before), 0);
+    lower = before;
+    lower.rlim_cur = bytes;
+    assert_int_equal(setrlimit(resource, &lower), 0);
+    program_start(to, "%s", line);
+    assert_int_equal(setrlimit(resource, &before), 0);
+}
+
+static void average_of_more_files_than_may_be_open(void **state)
+{
+    enum { TIMES = 20, FILES = 16 };
+    scratch *in = *state;
+    program_run run;
+    char line[TIMES * 128] = "checkpoint average";
+    for (int i = 0; i < TIMES; i++)
+        snprintf(line + strlen(line), sizeof line - strlen(line), " %s/saved/step-00000004",
+                 in->directory);
+    snprintf(line + strlen(line), sizeof line - strlen(line), " %s/mean", in->directory);
+    start_limited(&run, RLIMIT_NOFILE, FILES, line);
+    assert_string_equal(run.err, "");
+    assert_int_equal(run.status, 0);
+}
+
+static void run_resumes_though_its_log_cannot_be_written(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char line[512];
+    snprintf(line, sizeof line,
+             "train --data %s " RUN " --resume %s/saved/step-00000004 --log-json %s/log",
+             in->directory, in->directory, in->directory);
+    program_succeed(&run, "%s", line);
+    struct stat what;
+    assert_int_equal(stat(scratch_path(in, "log"), &what), 0);
+    start_limited(&run, RLIMIT_FSIZE, (rlim_t)what.st_size, line); /* room for what it shows */
+    assert_int_equal(run.status, 0);
+    check_text(run.out, "| End of training | test loss");
+    check_line(run.err, "^sluice: warning: .*/log: the run log cannot be written: File too large; "
+                        "the run goes on without$");
+    assert_ptr_equal(strchr(run.err, '\n'), strrchr(run.err, '\n'));
+}
+
 static void resuming_continues_the_log(void **state)
 {
     scratch *in = *state;
@@ -243,6 +292,8 @@ int main(void)
         on_run(convert_cuts_and_joins),
         on_run(weights_are_taken_from_any_of_its_forms),
         on_run(average_is_the_mean),
+        on_run(average_of_more_files_than_may_be_open),
+        on_run(run_resumes_though_its_log_cannot_be_written),
         on_run(so_many_checkpoints_stay_as_are_kept),
         on_run(resuming_continues_the_log),
         on_run(checkpoints_of_another_run_are_left_alone),

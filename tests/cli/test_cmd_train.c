@@ -502,9 +502,8 @@ static void full_disk_is_said_and_leaves_nothing(void **state)
     assert_true(empty);
 }
 
-/* Where its files may not grow the run loses lines of its log and the weights, and neither the
- * results nor a word about it. */
-static void run_without_room_for_its_files_ends_with_its_results(void **state)
+/* Where its files may not grow the run loses lines of its log, says so, and has its results. */
+static void run_without_room_for_its_log_ends_with_its_results(void **state)
 {
     scratch *in = *state;
     program_run run;
@@ -553,7 +552,7 @@ int main(void)
         WITH_CORPUS(saved_weights_are_where_training_goes_on),
         WITH_CORPUS(loss_that_is_no_number_ends_the_run),
         WITH_CORPUS(full_disk_is_said_and_leaves_nothing),
-        WITH_CORPUS(run_without_room_for_its_files_ends_with_its_results),
+        WITH_CORPUS(run_without_room_for_its_log_ends_with_its_results),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

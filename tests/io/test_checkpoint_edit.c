@@ -4,6 +4,7 @@
 #include "sluice/checkpoint.h"
 #include "support/check.h"
 
+#include <malloc.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 
@@ -82,6 +83,7 @@ static void edit(const char *const *from, size_t count, const char *to, rlim_t m
     pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {
+        malloc_trim(0); /* what is free is no reserve */
         rlim_t bytes = data_bytes() + most;
         if (memory_is_ours && setrlimit(RLIMIT_DATA, &(struct rlimit){bytes, bytes}) != 0)
             _exit(2);

@@ -21,11 +21,11 @@ static void lines_are_added_to_what_is_there(void **state)
     sli_line_file_close(&file);
     check_ok(sli_line_file_open(path, &file));
     assert_false(file.created);
-    check_ok(sli_line_file_end_last(&file)); /* it has an end */
+    sli_line_file_continue(&file); /* the last line has an end */
     check_ok(sli_line_file_add(&file, "two\n", 4));
     check_content(path, "one\ntwo\n");
     check_ok(sli_line_file_empty(&file));
-    check_ok(sli_line_file_end_last(&file)); /* there is none */
+    sli_line_file_continue(&file); /* there is none */
     check_content(path, "");
     check_ok(sli_line_file_add(&file, "three\n", 6));
     sli_line_file_close(&file);
@@ -38,10 +38,12 @@ static void line_that_was_cut_off_is_ended(void **state)
     char *path = scratch_path(*state, "lines");
     write_file(path, "one\ntw", 6);
     check_ok(sli_line_file_open(path, &file));
-    check_ok(sli_line_file_end_last(&file));
+    sli_line_file_continue(&file);
+    check_content(path, "one\ntw"); /* what is only looked at stays as it is */
     check_ok(sli_line_file_add(&file, "three\n", 6));
+    check_ok(sli_line_file_add(&file, "four\n", 5));
     sli_line_file_close(&file);
-    check_content(path, "one\ntw\nthree\n");
+    check_content(path, "one\ntw\nthree\nfour\n");
 }
 
 static void pipe_takes_lines_and_has_none(void **state)
@@ -53,7 +55,7 @@ static void pipe_takes_lines_and_has_none(void **state)
     assert_true(reader >= 0);
     check_ok(sli_line_file_open(path, &file));
     check_ok(sli_line_file_empty(&file));
-    check_ok(sli_line_file_end_last(&file));
+    sli_line_file_continue(&file);
     check_ok(sli_line_file_add(&file, "one\n", 4));
     sli_line_file_close(&file);
     assert_int_equal(read(reader, got, sizeof got), 4);
