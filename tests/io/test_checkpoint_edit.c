@@ -8,7 +8,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 
-enum { TENSORS = 16, ELEMENTS = 1 << 20, MEGABYTE = 1 << 20 };
+enum { TENSORS = 16, ELEMENTS = 1 << 19, MEGABYTE = 1 << 20 };
 
 /* Sanitizers take memory of their own. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -17,7 +17,7 @@ static const bool memory_is_ours = false;
 static const bool memory_is_ours = true;
 #endif
 
-/* 64 MiB of tensors, whose elements are `base` and what they are counted by. */
+/* 32 MiB of tensors, whose elements are `base` and what they are counted by. */
 static void write_large(const char *path, float base)
 {
     static char names[TENSORS][16];
@@ -87,8 +87,8 @@ static void edit(const char *const *from, size_t count, const char *to, rlim_t m
         rlim_t bytes = data_bytes() + most;
         if (memory_is_ours && setrlimit(RLIMIT_DATA, &(struct rlimit){bytes, bytes}) != 0)
             _exit(2);
-        sl_status done = count == 1 ? sl_checkpoint_convert(from[0], to, 20 * MEGABYTE)
-                                    : sl_checkpoint_average(from, count, to, 20 * MEGABYTE);
+        sl_status done = count == 1 ? sl_checkpoint_convert(from[0], to, 12 * MEGABYTE)
+                                    : sl_checkpoint_average(from, count, to, 12 * MEGABYTE);
         if (done != SL_OK)
             fprintf(stderr, "%s\n", sl_error_text());
         _exit(done != SL_OK);
@@ -109,9 +109,9 @@ static void large_checkpoints_need_little_memory(void **state)
     }
     snprintf(to, sizeof to, "%s/converted", in->directory);
     snprintf(mean, sizeof mean, "%s/mean", in->directory);
-    edit(from, 1, to, 10 * MEGABYTE); /* a tensor has 4 */
+    edit(from, 1, to, 8 * MEGABYTE); /* a tensor has 2 */
     check_large(to, 0);
-    edit(from, 3, mean, 20 * MEGABYTE); /* and its sums 8 */
+    edit(from, 3, mean, 12 * MEGABYTE); /* and its sums 4 */
     check_large(mean, 3);
 }
 
@@ -128,7 +128,7 @@ static void damaged_checkpoint_is_no_source(void **state)
     snprintf(file, sizeof file, "%s/model.safetensors", bad);
     FILE *damaged = fopen(file, "r+");
     assert_non_null(damaged);
-    assert_int_equal(fseek(damaged, 30 * MEGABYTE, SEEK_SET), 0);
+    assert_int_equal(fseek(damaged, 20 * MEGABYTE, SEEK_SET), 0);
     fputc(1, damaged);
     fclose(damaged);
     check_error(sl_checkpoint_convert(bad, to, 0), SL_ERR_FORMAT,
