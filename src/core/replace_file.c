@@ -1,4 +1,4 @@
-#define _GNU_SOURCE /* fallocate */
+#define _GNU_SOURCE /* fallocate, sync_file_range */
 
 #include "core/replace_file.h"
 
@@ -17,7 +17,12 @@ struct sli_replace_file {
     char *shown;     /* the path as the caller gave it, for error sentences */
     char *path;      /* where the file will be, symbolic links followed */
     char *temporary; /* its name until then, in the same directory; NULL while there is no file */
+    uint64_t given;  /* bytes from the start that the disk has been given to write */
 };
+
+/* Pieces in which the disk is given what is written, so that it works while the rest is prepared.
+ */
+enum { DISK_PIECE_BYTES = 8 << 20 };
 
 static sl_status failed(const sli_replace_file *file, const char *doing)
 {
@@ -94,6 +99,17 @@ sl_status sli_replace_file_reserve(sli_replace_file *file, uint64_t bytes)
     return SL_OK;
 }
 
+/* Files are written from front to back, as good as always; what is not given here is left to fsync,
+ * whose is also every error. */
+static void give_to_disk(sli_replace_file *file, uint64_t end)
+{
+    if (end < file->given + DISK_PIECE_BYTES)
+        return;
+    (void)sync_file_range(file->descriptor, (off_t)file->given, (off_t)(end - file->given),
+                          SYNC_FILE_RANGE_WRITE);
+    file->given = end;
+}
+
 sl_status sli_replace_file_write(sli_replace_file *file, uint64_t offset, const void *data,
                                  size_t bytes)
 {
@@ -108,6 +124,7 @@ sl_status sli_replace_file_write(sli_replace_file *file, uint64_t offset, const 
             bytes -= (size_t)written;
         }
     }
+    give_to_disk(file, offset);
     return SL_OK;
 }
 
