@@ -61,17 +61,16 @@ diff <(numbers "$scratch/reference" | tail -n 6) <(numbers "$scratch/rest" | tai
     >"$scratch/out" 2>"$scratch/err" || fail "threads do not go on"
 diff <(numbers "$scratch/rest") <(numbers "$scratch/threads") || fail "threads have other numbers"
 
-# Wherever the second one's disk fails, the first tells it, and everything else is as before. MPI's
-# own calls come first.
+# Wherever the second one's disk fails, the first tells it, and everything else is as before.
 rm -rf "$scratch/saved"
 processes "$scratch/log" --save-dir "$scratch/saved" --save-every 3 -- \
-    env LD_PRELOAD="$faults" SLUICE_IO_COUNT="$scratch/calls" || fail "counting calls ends the run"
+    env LD_PRELOAD="$faults" SLUICE_IO_ONLY=/saved SLUICE_IO_COUNT="$scratch/calls" || fail "counting calls ends the run"
 calls=$(cat "$scratch/calls")
 failed=0
 for back in 0 2 4 6 8; do
     rm -rf "$scratch/saved"
     processes "$scratch/log" --save-dir "$scratch/saved" --save-every 3 -- \
-        env LD_PRELOAD="$faults" SLUICE_IO_FAIL=$((calls - back)) ||
+        env LD_PRELOAD="$faults" SLUICE_IO_ONLY=/saved SLUICE_IO_FAIL=$((calls - back)) ||
         fail "a failing disk ends the run"
     same "$scratch/log"
     if grep -qE 'is not saved, the run goes on: rank 1: .*No space' "$scratch/err"; then
