@@ -20,7 +20,7 @@ static const bool memory_is_ours = true;
 /* 32 MiB of tensors, whose elements are `base` and what they are counted by. */
 static void write_large(const char *path, float base)
 {
-    static char names[TENSORS][16];
+    static char names[TENSORS][24];
     sl_safetensors_item items[TENSORS];
     for (int t = 0; t < TENSORS; t++) {
         float *data = malloc(ELEMENTS * sizeof *data);
@@ -40,7 +40,7 @@ static void check_large(const char *path, float base)
 {
     sl_checkpoint_reader *reader;
     float *data = malloc((size_t)TENSORS * ELEMENTS * sizeof *data);
-    char names[TENSORS][16];
+    char names[TENSORS][24];
     sl_safetensors_item items[TENSORS];
     assert_non_null(data);
     for (int t = 0; t < TENSORS; t++) {
