@@ -153,6 +153,30 @@ static void numbers_that_are_none_are_null(void **state)
     sl_run_log_destroy(&log);
 }
 
+static void weights_that_were_not_saved_are_logged(void **state)
+{
+    scratch *in = *state;
+    sl_run_log *log;
+    const char *path = scratch_path(in, "log.jsonl");
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    sl_reporter reporter = sl_run_log_reporter(log);
+    const sl_checkpoint_event event = {.kind = SL_WEIGHTS_FAILED,
+                                       .path = "m.safetensors",
+                                       .step = 4,
+                                       .reason = "no room"};
+    check_ok(reporter.checkpoint(reporter.context, &event));
+    log_file read = read_log(path);
+    assert_int_equal(read.count, 1);
+    assert_true(is_kind(read.records[0], "weights"));
+    assert_true(json_is_false(json_object_get(read.records[0], "saved")));
+    assert_true(real_of(read.records[0], "step") == 4);
+    assert_string_equal(json_string_value(json_object_get(read.records[0], "path")),
+                        "m.safetensors");
+    assert_string_equal(json_string_value(json_object_get(read.records[0], "reason")), "no room");
+    free_log(&read);
+    sl_run_log_destroy(&log);
+}
+
 static void log_that_cannot_be_written_is_an_error(void **state)
 {
     (void)state;
@@ -252,6 +276,7 @@ int main(void)
         WITH_CORPUS(run_is_logged_with_all_that_decided_it),
         WITH_CORPUS(evaluations_and_memory_are_logged),
         WITH_SCRATCH(numbers_that_are_none_are_null),
+        WITH_SCRATCH(weights_that_were_not_saved_are_logged),
         cmocka_unit_test(log_that_cannot_be_written_is_an_error),
         WITH_SCRATCH(run_goes_on_without_records_there_is_no_room_for),
     };

@@ -107,6 +107,41 @@ static void weights_that_cannot_be_saved_at_last_are_an_error_after_the_results(
     assert_true(record.result.test_loss > 0);
 }
 
+typedef struct ranks_run {
+    sl_train_options options;
+    disk *disk;
+    sl_status ended[2];
+} ranks_run;
+
+static sl_status run_rank(sl_group *group, void *arg)
+{
+    static small_record records[2];
+    ranks_run *of = arg;
+    int rank = sl_group_rank(group);
+    sl_run_result result;
+    sl_train_options options = of->options;
+    sl_reporter reporters[] = {small_reporter(&records[rank]),
+                               {.context = of->disk, .step = disk_step}};
+    reporters[0].replica = rank;
+    options.local_replicas = 2;
+    of->ended[rank] =
+        sl_train_run_rank(&options, group, rank, reporters, rank == 0 ? 2 : 1, &result);
+    return SL_OK; /* a joined error would be the first rank's alone */
+}
+
+static void every_rank_hears_of_weights_that_cannot_be_saved(void **state)
+{
+    static char path[512];
+    disk of;
+    ranks_run run = {.options = best_is_first(*state, &of, path), .disk = &of};
+    of.gone_after = 2;
+    run.options.replicas = 2;
+    run.options.devices = "cpu:0-0,cpu:0-0";
+    check_ok(sl_spawn(run_rank, &run, 2, NULL));
+    assert_int_equal(run.ended[0], SL_ERR_NOT_FOUND);
+    assert_int_not_equal(run.ended[1], SL_OK);
+}
+
 static void resumed_run_saves_what_was_best_before(void **state)
 {
     static char expected[1 << 20], path[512], checkpoints[512], elsewhere[512], line[600];
@@ -148,6 +183,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(run_without_room_for_its_weights_goes_on),
         WITH_CORPUS(weights_that_cannot_be_saved_at_last_are_an_error_after_the_results),
+        WITH_CORPUS(every_rank_hears_of_weights_that_cannot_be_saved),
         WITH_CORPUS(resumed_run_saves_what_was_best_before),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
