@@ -251,8 +251,7 @@ static sl_status save_best(run *r)
                                                                     .reason = reason});
 }
 
-/* The results come before the error of weights that could not be saved, which is every replica's.
- */
+/* Weights that could not be saved are every replica's error, after the results. */
 static sl_status finish(run *r, sl_run_result *result)
 {
     char reason[MOST_REASON] = "";
