@@ -2,6 +2,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "core/knobs.h"
+#include "core/limits.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -61,6 +62,7 @@ static void hold_closed_streams(void)
 int main(int argc, char **argv)
 {
     hold_closed_streams();
+    (void)sli_raise_descriptor_limit(); /* checkpoints of many files, jobs of many processes */
     if (argc < 2)
         cli_refuse("a command is needed: see sluice --help", NULL);
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {

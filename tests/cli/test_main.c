@@ -1,7 +1,9 @@
 /* What the program itself says, before a command takes over. */
+#include "io/scratch.h"
 #include "support/program.h"
 
 #include <stdio.h>
+#include <sys/resource.h>
 
 static const char *const commands[] = {"train",    "eval",   "generate", "model",
                                        "schedule", "launch", "data"};
@@ -39,6 +41,28 @@ static void every_command_has_help(void **state)
         check_text(run.out, usage);
         check_text(run.out, "\n      --");
     }
+}
+
+/* A script in mpirun's place says which limit it was started with, and the refusal quotes it. */
+static void limit_on_open_files_is_raised_to_the_hard_one(void **state)
+{
+    scratch *in = *state;
+    char path[256], before[4096], quoted[64];
+    struct rlimit limit, low;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    low = (struct rlimit){.rlim_cur = 64, .rlim_max = limit.rlim_max};
+    write_file(scratch_path(in, "mpirun"), "#!/bin/sh\nulimit -n\n", 19);
+    assert_int_equal(chmod(scratch_path(in, "mpirun"), 0755), 0);
+    snprintf(before, sizeof before, "%s", getenv("PATH"));
+    snprintf(path, sizeof path, "%s:/usr/bin:/bin", in->directory);
+    setenv("PATH", path, 1);
+    program_run run;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &low), 0);
+    program_start(&run, "launch -n 1 true");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    setenv("PATH", before, 1);
+    snprintf(quoted, sizeof quoted, "\"%llu\"", (unsigned long long)limit.rlim_max);
+    check_text(run.err, quoted);
 }
 
 static void help_of_train_is_in_groups(void **state)
@@ -112,6 +136,8 @@ int main(void)
         cmocka_unit_test(help_names_every_command),
         cmocka_unit_test(version_is_a_number),
         cmocka_unit_test(every_command_has_help),
+        cmocka_unit_test_setup_teardown(limit_on_open_files_is_raised_to_the_hard_one,
+                                        scratch_create, scratch_remove),
         cmocka_unit_test(help_of_train_is_in_groups),
         cmocka_unit_test(bad_option_of_any_command_is_one_sentence),
         cmocka_unit_test(word_where_only_options_go_is_refused),
