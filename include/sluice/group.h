@@ -78,7 +78,8 @@ int sl_group_size(const sl_group *group);
  * *out is NULL with SL_OK. Called by every rank of `group`. */
 sl_status sl_group_split(sl_group *group, int color, sl_group **out);
 
-/* data = op over all ranks' data, combined in the order of ranks. */
+/* data = op over all ranks' data, combined in the order of ranks. A NaN of any rank makes the
+ * result NaN, for SL_REDUCE_MIN and SL_REDUCE_MAX as well (torch.minimum, torch.maximum). */
 sl_status sl_group_all_reduce(sl_group *group, void *data, int64_t count, sl_dtype dtype,
                               sl_reduce_op op, sl_work **work);
 

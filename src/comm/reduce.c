@@ -10,7 +10,8 @@
 enum { BLOCK = 2048 };
 
 /* The same five loops for each type. `to` may be `a` or `b`, but no other element depends on one
- * that is written, so the compiler may vectorize them. */
+ * that is written, so the compiler may vectorize them. Minimum and maximum of values that cannot be
+ * ordered are their sum, which is NaN. */
 #define COMBINE_LOOP(EXPRESSION)                                                                   \
     _Pragma("GCC ivdep") for (int64_t i = 0; i < count; i++) to[i] = (EXPRESSION);                 \
     break
@@ -25,9 +26,9 @@ enum { BLOCK = 2048 };
         case SL_REDUCE_PRODUCT:                                                                    \
             COMBINE_LOOP(a[i] * b[i]);                                                             \
         case SL_REDUCE_MIN:                                                                        \
-            COMBINE_LOOP(b[i] < a[i] ? b[i] : a[i]);                                               \
+            COMBINE_LOOP(a[i] <= b[i] ? a[i] : b[i] < a[i] ? b[i] : a[i] + b[i]);                  \
         case SL_REDUCE_MAX:                                                                        \
-            COMBINE_LOOP(b[i] > a[i] ? b[i] : a[i]);                                               \
+            COMBINE_LOOP(a[i] >= b[i] ? a[i] : b[i] > a[i] ? b[i] : a[i] + b[i]);                  \
         }                                                                                          \
     }
 

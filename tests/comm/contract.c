@@ -3,6 +3,7 @@
 #include "support/replicas.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -53,6 +54,54 @@ static sl_status reduce_each_way(sl_group *group, void *arg)
         SL_TRY(expect(i64 == (int64_t)expected, "the i64 result %g", expected));
     }
     return SL_OK;
+}
+
+enum { FLOAT_TYPES = 3 };
+
+/* Element i is NaN on rank i alone; the others give their rank. */
+static sl_status reduce_nan(sl_group *group, sl_reduce_op op, int64_t count, void *data[])
+{
+    static const sl_dtype types[FLOAT_TYPES] = {SL_F32, SL_F64, SL_BF16};
+    int rank = sl_group_rank(group), size = sl_group_size(group);
+    float *f32 = data[0];
+    double *f64 = data[1];
+    uint16_t *bf16 = data[2];
+    for (int64_t i = 0; i < count; i++) {
+        bool is_nan = i % (size + 1) == rank;
+        f32[i] = is_nan ? NAN : (float)rank;
+        f64[i] = f32[i];
+        uint32_t wide;
+        memcpy(&wide, &f32[i], sizeof wide);
+        bf16[i] = (uint16_t)(wide >> 16);
+    }
+    for (int t = 0; t < FLOAT_TYPES; t++)
+        SL_TRY(sl_group_all_reduce(group, data[t], count, types[t], op, NULL));
+    for (int64_t i = 0; i < count; i++) {
+        double got[FLOAT_TYPES] = {f32[i], f64[i], bf16_value(bf16[i])};
+        double ordered = op == SL_REDUCE_MIN ? 0 : size - 1;
+        for (int t = 0; t < FLOAT_TYPES; t++)
+            SL_TRY(expect(i % (size + 1) == size ? got[t] == ordered : isnan(got[t]),
+                          "element %d of type %d to be NaN where a rank gave one, got %g", (int)i,
+                          t, got[t]));
+    }
+    return SL_OK;
+}
+
+static sl_status reduce_nan_of_any_rank(sl_group *group, void *arg)
+{
+    (void)arg;
+    enum { MANY = 20011 }; /* more than goes at once */
+    void *data[FLOAT_TYPES] = {malloc(MANY * sizeof(float)), malloc(MANY * sizeof(double)),
+                               malloc(MANY * sizeof(uint16_t))};
+    sl_status status = data[0] && data[1] && data[2] ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory");
+    for (int op = SL_REDUCE_MIN; op <= SL_REDUCE_MAX && status == SL_OK; op++) {
+        status = reduce_nan(group, (sl_reduce_op)op, 17, data);
+        if (status == SL_OK)
+            status = reduce_nan(group, (sl_reduce_op)op, MANY, data);
+    }
+    for (int t = 0; t < FLOAT_TYPES; t++)
+        free(data[t]);
+    return status;
 }
 
 enum {
@@ -279,6 +328,7 @@ static sl_status wrong_buffers(sl_group *group, void *arg)
 
 const contract_case contract_cases[] = {
     {"all_reduce_gives_pytorchs_results", reduce_each_way, 3},
+    {"minimum_and_maximum_keep_the_nan_of_any_rank", reduce_nan_of_any_rank, 1},
     {"all_reduce_adds_in_the_order_of_ranks", reduce_long, 1},
     {"data_move_in_the_order_of_ranks", move_around, 1},
     {"started_operations_run_in_order", start_many, 1},
