@@ -150,13 +150,21 @@ uint64_t cli_parse_seed(const char *name, const char *text)
 
 double cli_parse_real(const char *name, const char *text)
 {
+    return cli_parse_real_to(name, text, INFINITY);
+}
+
+double cli_parse_real_to(const char *name, const char *text, double highest)
+{
     char *end, sentence[SENTENCE_BYTES];
     errno = 0;
     double value = strtod(text, &end);
     bool plain = is_digit(text[0]) || text[0] == '.';
-    if (plain && *end == '\0' && errno == 0 && value >= 0 && isfinite(value))
+    if (plain && *end == '\0' && errno == 0 && value >= 0 && isfinite(value) && value <= highest)
         return value;
-    snprintf(sentence, sizeof sentence, "--%s must be a number from 0", name);
+    if (isfinite(highest))
+        snprintf(sentence, sizeof sentence, "--%s must be a number from 0 to %.0f", name, highest);
+    else
+        snprintf(sentence, sizeof sentence, "--%s must be a number from 0", name);
     cli_refuse(sentence, text);
 }
 

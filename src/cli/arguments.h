@@ -36,8 +36,9 @@ int64_t cli_parse_integer(const char *name, const char *text, int64_t lowest, in
 uint64_t cli_parse_bytes(const char *name, const char *text);
 /* Any seed: 0 to 2^64 - 1. */
 uint64_t cli_parse_seed(const char *name, const char *text);
-/* Not negative, not infinite. */
+/* Not negative, not infinite; the second one at most `highest`. */
 double cli_parse_real(const char *name, const char *text);
+double cli_parse_real_to(const char *name, const char *text, double highest);
 
 /* The name of a file or directory, which is `text` itself. */
 const char *cli_parse_path(const char *name, const char *text);

@@ -13,8 +13,8 @@
 #include <unistd.h>
 
 enum { KEY_HOSTS = 0x100, KEY_MAX_RESTARTS, KEY_ELASTIC, KEY_GRACE, KEY_LAUNCH_AGENT };
-enum { MAX_PROCESSES = 4096, MAX_EXPORTS = 64, FIXED_WORDS = 32, DEFAULT_GRACE_SECONDS = 10 };
-enum { COUNT_BYTES = 16 };
+enum { MAX_PROCESSES = 4096, MAX_RESTARTS = 1000000, MAX_SECONDS = 1000000 };
+enum { DEFAULT_GRACE_SECONDS = 10, COUNT_BYTES = 16 };
 
 /* torchrun's names, and one of our own; programs may read them to know that they were started
  * again. */
@@ -22,31 +22,38 @@ static const char restart_count[] = "TORCHELASTIC_RESTART_COUNT";
 static const char max_restarts[] = "TORCHELASTIC_MAX_RESTARTS";
 static const char first_world_size[] = "SLUICE_FIRST_WORLD_SIZE";
 
+/* A command line, or a part of one, written word by word. The words are borrowed. */
+typedef struct words {
+    char **list; /* [room], malloc'ed */
+    size_t count, room;
+    bool failed; /* there was no memory for one */
+} words;
+
 typedef struct settings {
     int processes, restarts;
     int least, most; /* processes of an elastic job; 0: their number stays */
     double grace_seconds;
     const char *hosts, *agent;
-    const char *exports[MAX_EXPORTS]; /* NAME or NAME=VALUE */
-    int export_count;
+    words exports;  /* "-x", NAME or NAME=VALUE, "-x", … */
     char **program; /* with its arguments, up to a NULL */
 } settings;
 
 static const struct argp_option options[] = {
-    {"nproc", 'n', "N", 0, "Processes to start", 1},
+    {"nproc", 'n', "N", 0, "Processes to start (1 to 4096)", 1},
     {"hosts", KEY_HOSTS, "FILE", 0,
      "Start them on the hosts in FILE, one a line, with \" slots=N\" for the processes that it is "
      "to have (default: all on this machine)",
      1},
     {"max-restarts", KEY_MAX_RESTARTS, "K", 0,
-     "Start a job that fails again, up to K times (default 0)", 1},
+     "Start a job that fails again, up to K times (0 to 1000000; default 0)", 1},
     {"elastic", KEY_ELASTIC, "MIN:MAX", 0,
      "Start it again with one process less for each that was killed or lost, but with MIN at "
      "least; "
      "-n is MAX at most, and MAX by default",
      1},
     {"grace", KEY_GRACE, "SECONDS", 0,
-     "What the other processes have to end by themselves after a failure or a signal (default 10)",
+     "What the other processes have to end by themselves after a failure or a signal (0 to "
+     "1000000; default 10)",
      1},
     {"export", 'x', "NAME[=VALUE]", 0,
      "Pass this environment variable to processes on other hosts; may be repeated", 1},
@@ -55,15 +62,36 @@ static const struct argp_option options[] = {
     {0},
 };
 
+/* ---- Words -------------------------------------------------------------------------------- */
+
+static void add(words *to, const char *word)
+{
+    if (to->count == to->room) {
+        size_t room = to->room ? 2 * to->room : 64;
+        char **list = realloc(to->list, room * sizeof *list);
+        if (!list) {
+            to->failed = true;
+            return;
+        }
+        to->list = list;
+        to->room = room;
+    }
+    to->list[to->count++] = (char *)word; /* exec's argument is not const, but left alone */
+}
+
+static void add_pair(words *to, const char *option, const char *value)
+{
+    add(to, option);
+    add(to, value);
+}
+
 /* ---- Options ------------------------------------------------------------------------------ */
 
 static void add_export(settings *to, const char *text)
 {
     if (!*text || *text == '=')
         cli_refuse("--export must be NAME or NAME=VALUE", text);
-    if (to->export_count == MAX_EXPORTS)
-        cli_refuse("--export can be repeated 64 times", NULL);
-    to->exports[to->export_count++] = text;
+    add_pair(&to->exports, "-x", text);
 }
 
 /* The rest of the line, options and all, is the program's. */
@@ -91,12 +119,11 @@ static void check_hosts(const char *path)
 
 static void parse_elastic(const char *text, settings *to)
 {
-    char *end;
-    long least = strtol(text, &end, 10), most = *end == ':' ? strtol(end + 1, &end, 10) : 0;
-    if (*end || least < 1 || least > most || most > MAX_PROCESSES)
-        cli_refuse("--elastic must be MIN:MAX, two numbers of processes", text);
-    to->least = (int)least;
-    to->most = (int)most;
+    char *rest = (char *)text; /* left alone */
+    if (!cli_take_number(&rest, &to->least) || *rest++ != ':' ||
+        !cli_take_number(&rest, &to->most) || *rest || to->least < 1 || to->least > to->most ||
+        to->most > MAX_PROCESSES)
+        cli_refuse("--elastic must be MIN:MAX, two numbers of processes from 1 to 4096", text);
 }
 
 static void check(settings *parsed)
@@ -126,13 +153,13 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         to->hosts = text;
         return 0;
     case KEY_MAX_RESTARTS:
-        to->restarts = (int)cli_parse_integer("max-restarts", text, 0, INT_MAX - 1);
+        to->restarts = (int)cli_parse_integer("max-restarts", text, 0, MAX_RESTARTS);
         return 0;
     case KEY_ELASTIC:
         parse_elastic(text, to);
         return 0;
     case KEY_GRACE:
-        to->grace_seconds = cli_parse_real("grace", text);
+        to->grace_seconds = cli_parse_real_to("grace", text, MAX_SECONDS);
         return 0;
     case 'x':
         add_export(to, text);
@@ -173,23 +200,6 @@ static sl_status check_mpirun(void)
                                       "MPI (Debian: openmpi-bin)");
 }
 
-/* A command line, written word by word. */
-typedef struct words {
-    char **list;
-    int count;
-} words;
-
-static void add(words *to, const char *word)
-{
-    to->list[to->count++] = (char *)word; /* exec's argument is not const, but left alone */
-}
-
-static void add_pair(words *to, const char *option, const char *value)
-{
-    add(to, option);
-    add(to, value);
-}
-
 /* Lost hosts are noticed within some 10 s, where Open MPI would take minutes. */
 static void add_host_options(words *to, const settings *parsed)
 {
@@ -223,12 +233,13 @@ static void write_command(words *to, const settings *parsed, const char *self, c
     add_pair(to, "-x", restart_count);
     add_pair(to, "-x", max_restarts);
     add_pair(to, "-x", first_world_size);
-    for (int i = 0; i < parsed->export_count; i++)
-        add_pair(to, "-x", parsed->exports[i]);
+    for (size_t i = 0; i < parsed->exports.count; i++)
+        add(to, parsed->exports.list[i]);
     add_pair(to, self, "launch-rank");
     for (char **word = parsed->program; *word; word++)
         add(to, *word);
     add(to, NULL);
+    to->failed |= parsed->exports.failed;
 }
 
 /* ---- Attempts ----------------------------------------------------------------------------- */
@@ -293,14 +304,10 @@ static sl_status launch(const settings *parsed, int *result)
     if (length < 0)
         return sl_error(SL_ERR_IO, "launch: /proc/self/exe: %s", strerror(errno));
     self[length] = '\0';
-    size_t room = FIXED_WORDS + 2 * MAX_EXPORTS;
-    for (char **word = parsed->program; *word; word++)
-        room++;
-    command.list = calloc(room, sizeof *command.list);
-    if (!command.list)
-        return sl_error(SL_ERR_MEMORY, "launch: no memory for a command of %zu words", room);
     write_command(&command, parsed, self, count);
-    sl_status status = run_attempts(command.list, count, parsed, result);
+    sl_status status = command.failed
+                           ? sl_error(SL_ERR_MEMORY, "launch: no memory for mpirun's command line")
+                           : run_attempts(command.list, count, parsed, result);
     free(command.list);
     return status;
 }
@@ -323,5 +330,6 @@ int cmd_launch(int argc, char **argv)
                    &parsed) != 0)
         cli_refuse("the options could not be read", NULL);
     sl_status status = launch(&parsed, &result);
+    free(parsed.exports.list);
     return status == SL_OK ? result : cli_finish(status);
 }

@@ -100,6 +100,23 @@ static void arguments_reach_the_program_as_they_are(void **state)
     assert_string_equal(run.out, "<-n>\n<--hosts>\n<a b>\n<>\n<*>\n");
 }
 
+static void any_number_of_variables_is_exported(void **state)
+{
+    scratch *in = *state;
+    static const int counts[] = {1, 64, 500};
+    write_script(in, "env | grep -c '^EXPORTED[0-9]*=v$'\n");
+    for (int i = 0; i < 3; i++) {
+        program_run run;
+        char words[16000] = "", expected[16];
+        size_t used = 0;
+        for (int e = 0; e < counts[i]; e++)
+            used += (size_t)snprintf(words + used, sizeof words - used, "-x EXPORTED%d=v ", e);
+        snprintf(expected, sizeof expected, "%d\n", counts[i]);
+        program_succeed(&run, "launch -n 1 %s sh %s/job.sh", words, in->directory);
+        assert_string_equal(run.out, expected);
+    }
+}
+
 static void host_file_places_more_processes_than_slots(void **state)
 {
     scratch *in = *state;
@@ -350,17 +367,25 @@ static void bad_command_line_is_one_sentence(void **state)
          "--hosts must name a file (Is a directory), got \"/tmp\"\n"},
         {"launch -n 2 --hosts /no/file true",
          "--hosts must name a file (No such file or directory), got \"/no/file\"\n"},
-        {"launch -n 2 --max-restarts -1 true", "--max-restarts must be a whole number from 0"},
+        {"launch -n 2 --max-restarts -1 true",
+         "--max-restarts must be a whole number from 0 to 1000000, got \"-1\"\n"},
+        {"launch -n 2 --max-restarts 1000001 true",
+         "--max-restarts must be a whole number from 0 to 1000000, got \"1000001\"\n"},
         {"launch -n 2 --max-restarts 1 --elastic 2 true",
-         "--elastic must be MIN:MAX, two numbers of processes, got \"2\"\n"},
+         "--elastic must be MIN:MAX, two numbers of processes from 1 to 4096, got \"2\"\n"},
         {"launch -n 2 --max-restarts 1 --elastic 0:2 true", "--elastic must be MIN:MAX"},
         {"launch -n 2 --max-restarts 1 --elastic 3:2 true", "--elastic must be MIN:MAX"},
         {"launch -n 2 --max-restarts 1 --elastic 1:4097 true", "--elastic must be MIN:MAX"},
         {"launch -n 2 --max-restarts 1 --elastic 1:2x true", "--elastic must be MIN:MAX"},
+        {"launch -n 2 --max-restarts 1 --elastic +1:2 true", "--elastic must be MIN:MAX"},
+        {"launch -n 2 --max-restarts 1 --elastic 1:$2 true", "--elastic must be MIN:MAX"},
         {"launch -n 4 --max-restarts 1 --elastic 2:3 true", "-n must be within --elastic MIN:MAX"},
         {"launch -n 1 --max-restarts 1 --elastic 2:3 true", "-n must be within --elastic MIN:MAX"},
         {"launch --elastic 2:3 true", "--elastic needs --max-restarts K\n"},
-        {"launch -n 2 --grace soon true", "--grace must be a number from 0, got \"soon\"\n"},
+        {"launch -n 2 --grace soon true",
+         "--grace must be a number from 0 to 1000000, got \"soon\"\n"},
+        {"launch -n 2 --grace 3e6 true",
+         "--grace must be a number from 0 to 1000000, got \"3e6\"\n"},
         {"launch -n 2 -x =1 true", "--export must be NAME or NAME=VALUE, got \"=1\"\n"},
         {"launch -n 2 echo a : b", "an argument that is a single colon\n"},
         {"launch --hostfile a -n 2 true", "there is no such option (see sluice launch --help)"},
@@ -411,6 +436,8 @@ static int test_jobs(void)
     const struct CMUnitTest with_mpirun[] = {
         cmocka_unit_test_setup_teardown(ranks_have_torchruns_names, scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(arguments_reach_the_program_as_they_are, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(any_number_of_variables_is_exported, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(host_file_places_more_processes_than_slots, scratch_create,
                                         scratch_remove),

@@ -12,7 +12,7 @@
 
 extern char **environ;
 
-enum { LINE_BYTES = 4096, WORDS = 64 };
+enum { LINE_BYTES = 16384, WORDS = 1100 };
 
 /* ---- Running ------------------------------------------------------------------------------ */
 
