@@ -65,9 +65,11 @@ void sl_module_destroy(sl_module **module);
 void *sl_module_state(const sl_module *module);
 const char *sl_module_type(const sl_module *module);
 
-/* Makes `child` part of `module` under `name` ("self_attn"). Takes the child, also when it fails.
- * Errors: SL_ERR_INVALID for a child that is part of a module already ("module with duplicate
- * children is not supported"), for a name twice. */
+/* Makes `child` part of `module` under `name` ("self_attn"). Takes the child, also when it fails,
+ * unless it is part of another module or in use. Errors: SL_ERR_INVALID for a child that is part of
+ * a module already ("module with duplicate children is not supported"), for a name twice, and for a
+ * model in use, on either side: while a parameter set (a pipe, a DDP replica) holds parameters of a
+ * model, it takes no other child or parameter. */
 sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *child);
 int sl_module_child_count(const sl_module *module);
 sl_module *sl_module_child(const sl_module *module, int index);
@@ -87,8 +89,8 @@ int64_t sl_module_flops(const sl_module *module, const sl_shape *in);
  * count, frozen parameters do). */
 int64_t sl_module_parameter_elements(const sl_module *module);
 
-/* torch.nn.Sequential: children named "0", "1", … run one after the other. Takes the modules, also
- * when it fails. */
+/* torch.nn.Sequential: children named "0", "1", … run one after the other. Takes the modules, as
+ * sl_module_add_child does, also when it fails. */
 sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module **out);
 bool sl_module_is_sequential(const sl_module *module);
 
@@ -110,7 +112,8 @@ typedef struct sl_parameter_spec {
     void (*fill)(const sl_module *module, float *values, int64_t count);
 } sl_parameter_spec;
 
-/* Declares a parameter. It belongs to the module. */
+/* Declares a parameter. It belongs to the module. Errors: SL_ERR_INVALID for a name twice, a shape
+ * without elements, a model in use (sl_module_add_child). */
 sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *spec,
                                   sl_parameter **out);
 

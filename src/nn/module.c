@@ -94,6 +94,20 @@ const char *sli_module_path(const sl_module *module, char *text)
     return memmove(text, text + end, SLI_PATH_BYTES - end);
 }
 
+/* The end of both sentences: what to do about it. */
+#define IN_USE_ADVICE                                                                              \
+    "a parameter set or a pipe holds its parameters; put the model together before, or destroy "   \
+    "the set or pipe first"
+
+sl_status sli_module_check_open(sl_module *module, const char *what, const char *name)
+{
+    if (atomic_load(&sli_module_root(module)->sets) == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "%s: %s \"%s\" cannot be added to a model in use: " IN_USE_ADVICE,
+                    module->ops->type, what, name);
+}
+
 sl_status sli_module_check_name(const sl_module *module, const char *name)
 {
     const char *type = module->ops->type;
@@ -126,6 +140,7 @@ void *sli_grow(void *array, int count)
 static sl_status attach(sl_module *module, const char *name, sl_module *child)
 {
     SL_TRY(sli_module_check_name(module, name));
+    SL_TRY(sli_module_check_open(module, "child", name));
     sl_module **children = sli_grow(module->children, module->child_count);
     if (!children)
         return SL_ERR_MEMORY;
@@ -148,12 +163,17 @@ sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *ch
 {
     if (!child)
         return sl_error(SL_ERR_INVALID, "%s: child \"%s\" is NULL", module->ops->type, name);
-    /* Neither of these is ours to free: one belongs to its parent, the other holds `module`. */
+    /* None of these is ours to free: one belongs to its parent, one holds `module`, one's
+     * parameters are a set's. */
     if (child->parent)
         return sl_error(SL_ERR_INVALID, "%s: module with duplicate children is not supported",
                         module->ops->type);
     if (child == sli_module_root(module))
         return sl_error(SL_ERR_INVALID, "%s: a module cannot be part of itself", module->ops->type);
+    if (atomic_load(&child->sets) > 0)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: a model in use cannot become child \"%s\": " IN_USE_ADVICE,
+                        module->ops->type, name);
     sl_status status = attach(module, name, child);
     if (status != SL_OK)
         sl_module_destroy(&child);

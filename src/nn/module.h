@@ -4,6 +4,8 @@
 
 #include "sluice/module.h"
 
+#include <stdatomic.h>
+
 struct sl_module {
     const sl_module_ops *ops;
     void *state;
@@ -14,6 +16,7 @@ struct sl_module {
     sl_parameter **parameters;
     int parameter_count;
     uint32_t number; /* in its root, counted in preorder: the root's is 0 */
+    atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
 };
 
 /* A module's random masks are told apart by their sites: number * 8 + 0 … 7. */
@@ -31,6 +34,10 @@ void sli_module_number_tree(sl_module *root);
 enum { SLI_PATH_BYTES = 256 };
 /* Writes "1.self_attn" ("" for a root) to `text`, which holds SLI_PATH_BYTES, and returns it. */
 const char *sli_module_path(const sl_module *module, char *text);
+
+/* Can a parameter or child ("parameter", "child") of that name be added below the root? Not while
+ * parameter sets hold parameters of its tree: they have those that were there, by their numbers. */
+sl_status sli_module_check_open(sl_module *module, const char *what, const char *name);
 
 /* Can `name` be given to a new child or parameter of `module`? Errors: SL_ERR_INVALID for an empty
  * name, one with a dot, one that is taken. */

@@ -33,9 +33,10 @@ sl_status sli_parameters_rename(sl_module *module)
     return SL_OK;
 }
 
-static sl_status check_spec(const sl_module *module, const sl_parameter_spec *spec)
+static sl_status check_spec(sl_module *module, const sl_parameter_spec *spec)
 {
     SL_TRY(sli_module_check_name(module, spec->name));
+    SL_TRY(sli_module_check_open(module, "parameter", spec->name));
     for (int i = 0; i < spec->shape.dims; i++) {
         char text[SL_SHAPE_TEXT_BYTES];
         if (spec->shape.size[i] < 1)

@@ -28,6 +28,7 @@ typedef struct bucket {
 } bucket;
 
 struct sl_parameter_set {
+    sl_module *root; /* of the tree, which counts this set; NULL until it does */
     sl_parameter_set_options options;
     sl_parameter **parameters; /* in order of registration */
     int count;
@@ -254,6 +255,8 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
         status = initialize(set);
     if (status != SL_OK)
         goto fail;
+    set->root = sli_module_root(root);
+    atomic_fetch_add(&set->root->sets, 1);
     *out = set;
     return SL_OK;
 
@@ -274,6 +277,8 @@ void sl_parameter_set_destroy(sl_parameter_set **set)
         sl_tensor_destroy(&(*set)->buckets[i].values);
         sl_tensor_destroy(&(*set)->buckets[i].grads);
     }
+    if ((*set)->root)
+        atomic_fetch_sub(&(*set)->root->sets, 1);
     free((*set)->parameters);
     free((*set)->trained);
     free((*set)->buckets);

@@ -131,7 +131,7 @@ sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module *
     }
     for (int i = taken; i < count; i++) {
         sl_module *left = modules[i];
-        if (left && !is_repeated(modules, i) && !left->parent)
+        if (left && !is_repeated(modules, i) && !left->parent && left->sets == 0)
             sl_module_destroy(&left);
     }
     sl_module_destroy(&sequential);

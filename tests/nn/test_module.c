@@ -191,6 +191,46 @@ static void elements_count_without_buffers(void **state)
     sl_module_destroy(&sequential);
 }
 
+/* ---- A placed model --------------------------------------------------------------------- */
+
+static void placed_model_takes_no_parameter_and_no_child(void **state)
+{
+    (void)state;
+    sl_device *device;
+    sl_parameter *parameter;
+    sl_parameter_set *set, *second;
+    sl_module *modules[] = {new_linear(2, 2), new_linear(2, 2)};
+    sl_module *model = new_sequential(modules, 2), *outer = new_sequential(NULL, 0), *other;
+    const sl_parameter_spec spec = {.name = "late", .shape = sl_shape_1d(1)};
+    check_ok(sl_device_create_cpu(1, &device));
+    const sl_parameter_set_options options = {.device = device};
+    check_ok(sl_parameter_set_create(model, 0, 1, &options, &set));
+    check_ok(sl_parameter_set_create(model, 1, 1, &options, &second));
+
+    check_error(sl_module_add_parameter(model, &spec, &parameter), SL_ERR_INVALID,
+                "Sequential: parameter \"late\" cannot be added to a model in use");
+    assert_null(parameter);
+    check_error(sl_module_add_parameter(modules[1], &spec, &parameter), SL_ERR_INVALID,
+                "Linear: parameter \"late\" cannot be added to a model in use");
+    check_error(sl_module_add_child(modules[0], "late", new_linear(2, 2)), SL_ERR_INVALID,
+                "Linear: child \"late\" cannot be added to a model in use");
+    check_error(sl_module_add_child(outer, "0", model), SL_ERR_INVALID,
+                "Sequential: a model in use cannot become child \"0\"");
+    check_error(sl_sequential_create(&model, 1, &other), SL_ERR_INVALID,
+                "Sequential: a model in use cannot become child \"0\"");
+    assert_int_equal(sl_module_child_count(outer), 0);
+
+    sl_parameter_set_destroy(&set); /* the second one is left */
+    check_error(sl_module_add_parameter(model, &spec, &parameter), SL_ERR_INVALID, "late");
+    check_error(sl_parameter_set_create(model, 0, 0, &options, &set), SL_ERR_INVALID,
+                "in a parameter set already");
+    sl_parameter_set_destroy(&second);
+    check_ok(sl_module_add_parameter(model, &spec, &parameter));
+    check_ok(sl_module_add_child(outer, "0", model));
+    sl_module_destroy(&outer);
+    sl_device_destroy(&device);
+}
+
 /* ---- Running ---------------------------------------------------------------------------- */
 
 typedef struct bench {
@@ -327,6 +367,7 @@ int main(void)
         cmocka_unit_test(child_twice_is_refused_in_pytorchs_words),
         cmocka_unit_test(bad_names_and_circles_are_refused),
         cmocka_unit_test(elements_count_without_buffers),
+        cmocka_unit_test(placed_model_takes_no_parameter_and_no_child),
         cmocka_unit_test(errors_name_the_innermost_module_once),
         cmocka_unit_test(results_that_are_missing_are_errors),
         cmocka_unit_test(input_of_another_device_is_refused),

@@ -150,6 +150,27 @@ static void construction_with_parameters_outside_the_set_is_refused(void **state
     check_ranks(open_with_a_part_of_the_parameters, NULL, 2);
 }
 
+static sl_status add_a_parameter(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    sl_parameter *late;
+    const sl_parameter_spec spec = {.name = "late", .shape = sl_shape_1d(1)};
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    sl_status status =
+        expect(sl_module_add_parameter(replica.module, &spec, &late) == SL_ERR_INVALID &&
+                   strstr(sl_error_text(), "parameter \"late\" cannot be added to a model in use"),
+               "a parameter of a replica's to be refused, got \"%s\"", sl_error_text());
+    toy_close(&replica);
+    return status;
+}
+
+static void replica_takes_no_other_parameter(void **state)
+{
+    (void)state;
+    check_ranks(add_a_parameter, NULL, 2);
+}
+
 /* ---- Gradients -------------------------------------------------------------------------- */
 
 static sl_status average_twice(sl_group *group, void *arg)
@@ -549,6 +570,7 @@ int main(void)
         cmocka_unit_test(construction_with_replicas_that_differ_names_the_difference),
         cmocka_unit_test(construction_without_trained_parameters_is_refused),
         cmocka_unit_test(construction_with_parameters_outside_the_set_is_refused),
+        cmocka_unit_test(replica_takes_no_other_parameter),
         cmocka_unit_test(gradients_are_averaged_and_add_up_without_zeroing),
         cmocka_unit_test(weight_that_is_used_twice_counts_once),
         cmocka_unit_test(steps_without_sync_are_averaged_with_the_next_synced_one),

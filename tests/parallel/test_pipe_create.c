@@ -124,6 +124,29 @@ static void model_in_another_pipe_is_refused_and_stays_in_it(void **state)
     tear_down(&b);
 }
 
+static void model_in_a_pipe_takes_no_parameter_and_no_child(void **state)
+{
+    (void)state;
+    bench b = set_up();
+    sl_pipe_options options = {.model = b.model, .devices = b.devices, .stages = 3};
+    const sl_parameter_spec spec = {.name = "late", .shape = sl_shape_1d(1)};
+    sl_parameter *parameter;
+    sl_module *late;
+    sl_pipe *pipe;
+    check_ok(sl_pipe_create(&options, &pipe));
+    check_ok(sl_linear_create(1, 1, true, &late));
+    check_error(sl_module_add_child(b.model, "late", late), SL_ERR_INVALID, "a model in use");
+    check_error(sl_module_add_parameter(sl_module_child(b.model, 3), &spec, &parameter),
+                SL_ERR_INVALID, "a model in use");
+    sl_pipe_destroy(&pipe);
+    check_ok(sl_module_add_parameter(sl_module_child(b.model, 3), &spec, &parameter));
+    check_ok(sl_linear_create(1, 1, true, &late));
+    check_ok(sl_module_add_child(b.model, "late", late));
+    check_ok(sl_pipe_create(&options, &pipe));
+    sl_pipe_destroy(&pipe);
+    tear_down(&b);
+}
+
 static void initial_values_do_not_depend_on_the_cut(void **state)
 {
     (void)state;
@@ -158,6 +181,7 @@ int main(void)
         cmocka_unit_test(options_that_make_no_sense_are_refused),
         cmocka_unit_test(model_is_cut_by_balance_by_layers_or_by_parameters),
         cmocka_unit_test(model_in_another_pipe_is_refused_and_stays_in_it),
+        cmocka_unit_test(model_in_a_pipe_takes_no_parameter_and_no_child),
         cmocka_unit_test(initial_values_do_not_depend_on_the_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
