@@ -10,7 +10,7 @@
 #ifndef SLI_IO_CHECKPOINT_STATE_H
 #define SLI_IO_CHECKPOINT_STATE_H
 
-#include "io/checksum.h"
+#include "core/checksum.h"
 #include "sluice/checkpoint.h"
 
 #define SLI_CHECKPOINT_STATE "state.json"

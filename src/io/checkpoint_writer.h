@@ -15,8 +15,8 @@
 #ifndef SLI_IO_CHECKPOINT_WRITER_H
 #define SLI_IO_CHECKPOINT_WRITER_H
 
+#include "core/checksum.h"
 #include "io/checkpoint_plan.h"
-#include "io/checksum.h"
 
 typedef struct sli_checkpoint_writer sli_checkpoint_writer;
 

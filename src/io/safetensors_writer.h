@@ -2,7 +2,7 @@
 #ifndef SLI_IO_SAFETENSORS_WRITER_H
 #define SLI_IO_SAFETENSORS_WRITER_H
 
-#include "io/checksum.h"
+#include "core/checksum.h"
 #include "sluice/safetensors.h"
 
 uint64_t sli_safetensors_writer_bytes(const sl_safetensors_writer *writer); /* of the file */

@@ -1,6 +1,6 @@
 #include "train/run_state.h"
 
-#include "io/checksum.h"
+#include "core/checksum.h"
 #include "optim/optimizer.h"
 
 #include <inttypes.h>

@@ -2,7 +2,7 @@
  * damaged in any way is taken for whole. */
 #include "scratch.h"
 
-#include "io/checksum.h"
+#include "core/checksum.h"
 #include "sluice/checkpoint.h"
 #include "support/check.h"
 

@@ -1,7 +1,7 @@
 /* The checksum of a file's bytes: XXH3's 128 bits, as `xxh128sum` prints them. It finds damage; it
  * is no protection against someone who wants to deceive. */
-#ifndef SLI_IO_CHECKSUM_H
-#define SLI_IO_CHECKSUM_H
+#ifndef SLI_CORE_CHECKSUM_H
+#define SLI_CORE_CHECKSUM_H
 
 #include "sluice/status.h"
 

@@ -1,4 +1,4 @@
-#include "io/checksum.h"
+#include "core/checksum.h"
 
 #include <stdio.h>
 #define XXH_STATIC_LINKING_ONLY /* XXH3_state_t in full */
