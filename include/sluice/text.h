@@ -202,8 +202,9 @@ typedef struct sl_synthetic_options {
 } sl_synthetic_options;
 
 /* Writes train.txt, valid.txt and test.txt of random sentences into `directory` (made where it does
- * not exist), and grammar.json with what the best possible model reaches on them. An older
- * synthetic corpus is replaced; a directory with other text is refused. The sentences come from a
+ * not exist), and grammar.json with what the best possible model reaches on them and the texts'
+ * checksums. An older synthetic corpus, known by its grammar.json, is replaced; a directory with
+ * another grammar.json or other text, a changed one included, is refused. The sentences come from a
  * small grammar whose state follows from the words since the last full stop, so that the entropy of
  * the next word is known exactly: see src/text/grammar.h. Every split ends with the first sentence
  * that makes it as long as asked. Same seed, same text, on every machine. Errors: SL_ERR_INVALID
@@ -213,8 +214,10 @@ sl_status sl_synthetic_corpus_write(const char *directory, const sl_synthetic_op
 /* The best possible perplexity on the synthetic corpus in `directory`, from its grammar.json, for
  * models that see a block's tokens and no earlier ones: exp of the mean over t = 1 … bptt of the
  * entropy of a token of which the t before it are known. bptt 0: for models that see all the past,
- * exp of the entropy rate. `*out` is 0 where the directory has no grammar.json: the corpus is not
- * a synthetic one. Errors: SL_ERR_FORMAT, SL_ERR_IO, SL_ERR_INVALID (bptt below 0). */
+ * exp of the entropy rate. `*out` is 0 where the corpus is not a synthetic one: there is no such
+ * file, it is not sluice's or cannot be read, or its checksums are those of other texts. Errors:
+ * SL_ERR_FORMAT (it is sluice's, but lacks a number), SL_ERR_INVALID (bptt below 0), those of
+ * sl_split_path and of reading the texts. */
 sl_status sl_synthetic_corpus_best_perplexity(const char *directory, int64_t bptt, double *out);
 
 #ifdef __cplusplus

@@ -137,23 +137,17 @@ static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
     return SL_OK;
 }
 
-static sl_status show_best_perplexity(const char *directory)
+static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
 {
     double all, block;
-    SL_TRY(sl_synthetic_corpus_best_perplexity(directory, 0, &all));
-    SL_TRY(sl_synthetic_corpus_best_perplexity(directory, EXAMPLE_BPTT, &block));
+    SL_TRY(sl_synthetic_corpus_best_perplexity(from->directory, 0, &all));
+    SL_TRY(sl_synthetic_corpus_best_perplexity(from->directory, EXAMPLE_BPTT, &block));
+    show_counts(corpus);
+    SL_TRY(show_vocabulary(corpus, from->head));
     if (all > 0)
         printf("\nsynthetic corpus: the best possible perplexity is %.4f (%.4f in blocks of %d "
                "tokens, at whose beginnings the text before is not known)\n",
                all, block, EXAMPLE_BPTT);
-    return SL_OK;
-}
-
-static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
-{
-    show_counts(corpus);
-    SL_TRY(show_vocabulary(corpus, from->head));
-    SL_TRY(show_best_perplexity(from->directory));
     if (from->vocab_path) {
         SL_TRY(sl_vocab_save(sl_corpus_vocab(corpus), from->vocab_path));
         printf("\nvocabulary written to %s\n", from->vocab_path);

@@ -13,7 +13,9 @@ static sl_status read_corpus(sli_shared *shared)
         return sl_error(SL_ERR_INVALID, "no data directory was given");
     if (options->init) /* its ids mean the tokens of its own vocabulary */
         SL_TRY(sli_weights_vocab(options->init, &shared->vocab));
-    return sl_corpus_load(options->data, shared->vocab, &shared->corpus);
+    SL_TRY(sl_corpus_load(options->data, shared->vocab, &shared->corpus));
+    return sl_synthetic_corpus_best_perplexity(options->data, options->bptt,
+                                               &shared->best_possible_perplexity);
 }
 
 /* Cuts every split, so that what is impossible is found now, not after an epoch. */

@@ -12,6 +12,7 @@ typedef struct sli_shared {
     int64_t batches_per_epoch;
     sl_device_list *devices; /* [replicas of the process * stages] */
     bool oversubscribed;
+    double best_possible_perplexity; /* 0 where the text is no synthetic corpus */
 } sli_shared;
 
 /* Which of the host's replicas are in this process. */

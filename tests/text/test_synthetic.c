@@ -166,51 +166,7 @@ static void mean_surprise_is_the_entropy_rate(void **state)
     sl_corpus_destroy(&corpus);
 }
 
-/* ---- grammar.json ------------------------------------------------------------------------ */
-
-static void longer_blocks_allow_a_lower_perplexity(void **state)
-{
-    scratch *in = *state;
-    write_corpus(in->directory, 1, 100, 100);
-    double all = best_perplexity(in->directory, 0), before = INFINITY;
-    for (int64_t bptt = 1; bptt < 100000; bptt *= 2) {
-        double now = best_perplexity(in->directory, bptt);
-        assert_true(now < before && now > all);
-        before = now;
-    }
-    assert_true(before / all < 1.0001);
-}
-
-static void directory_without_facts_has_no_best_perplexity(void **state)
-{
-    scratch *in = *state;
-    assert_true(best_perplexity(in->directory, 35) == 0);
-    assert_true(best_perplexity("/nowhere", 35) == 0);
-}
-
-static void damaged_facts_are_refused(void **state)
-{
-    static const char *const contents[] = {
-        "",
-        "[]",
-        "{\"entropy_rate\": 2.0}",
-        "{\"entropy_rate\": 2.0, \"entropy_by_known_tokens\": [3.0]}",
-        "{\"entropy_rate\": \"2\", \"entropy_by_known_tokens\":"
-        " [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}",
-        "{\"entropy_rate\": 2, \"entropy_by_known_tokens\":"
-        " [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,-1]}",
-        "{\"entropy_rate\": 1e300, \"entropy_by_known_tokens\":"
-        " [1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1]}",
-    };
-    scratch *in = *state;
-    for (size_t i = 0; i < sizeof contents / sizeof *contents; i++) {
-        double perplexity = -1;
-        write_file(scratch_path(in, "grammar.json"), contents[i], strlen(contents[i]));
-        check_error(sl_synthetic_corpus_best_perplexity(in->directory, 35, &perplexity),
-                    SL_ERR_FORMAT, "grammar.json: ");
-        assert_true(perplexity == 0);
-    }
-}
+/* ---- Where it goes ------------------------------------------------------------------------ */
 
 static void impossible_requests_are_refused(void **state)
 {
@@ -245,6 +201,57 @@ static void text_that_is_no_synthetic_corpus_is_not_replaced(void **state)
     }
 }
 
+/* The first bytes of a file, as text. */
+static const char *content(const char *path)
+{
+    static char text[64];
+    size_t bytes = read_file(path, text, sizeof text - 1);
+    text[bytes < sizeof text ? bytes : sizeof text - 1] = '\0';
+    return text;
+}
+
+static void changed_text_of_a_synthetic_corpus_is_not_replaced(void **state)
+{
+    static const char *const names[] = {"train.txt", "valid.txt", "test.txt"};
+    const sl_synthetic_options small = {.seed = 2, .train_tokens = 10};
+    scratch *in = *state;
+    for (int i = 0; i < SL_SPLITS; i++) {
+        write_corpus(in->directory, 1, 10, 10);
+        write_file(scratch_path(in, names[i]), "mine", 4);
+        check_error(sl_synthetic_corpus_write(in->directory, &small), SL_ERR_INVALID, names[i]);
+        assert_string_equal(content(scratch_path(in, names[i])), "mine");
+        assert_int_equal(scratch_entries(in, 1), 4); /* the other texts have stayed too */
+    }
+}
+
+static void foreign_grammar_is_not_replaced_nor_text_beside_it(void **state)
+{
+    static const char foreign[] = "{\"rules\": [\"S -> NP VP\"]}";
+    const sl_synthetic_options small = {.train_tokens = 1};
+    scratch *in = *state;
+    write_file(scratch_path(in, "grammar.json"), foreign, sizeof foreign - 1);
+    check_error(sl_synthetic_corpus_write(in->directory, &small), SL_ERR_INVALID, "grammar.json");
+    write_file(scratch_path(in, "train.txt"), "mine", 4);
+    check_error(sl_synthetic_corpus_write(in->directory, &small), SL_ERR_INVALID, in->directory);
+    assert_string_equal(content(scratch_path(in, "train.txt")), "mine");
+    assert_string_equal(content(scratch_path(in, "grammar.json")), foreign);
+    assert_int_equal(scratch_entries(in, 0), 2);
+}
+
+static void corpus_that_lacks_texts_is_written_again(void **state)
+{
+    static const char *const names[] = {"test.txt", "train.txt", "valid.txt"};
+    scratch *in = *state;
+    for (int i = 0; i <= SL_SPLITS; i++) {
+        write_corpus(in->directory, (uint64_t)i, 10, 10);
+        for (int k = 0; k < i; k++)
+            assert_int_equal(remove(scratch_path(in, names[k])), 0);
+    }
+    write_corpus(in->directory, 9, 10, 10);
+    assert_true(best_perplexity(in->directory, 0) > 1);
+    assert_int_equal(scratch_entries(in, 0), 4);
+}
+
 int main(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
@@ -253,11 +260,11 @@ int main(void)
         WITH_SCRATCH(splits_are_as_long_as_asked),
         WITH_SCRATCH(entropies_of_words_and_pairs_are_as_stated),
         WITH_SCRATCH(mean_surprise_is_the_entropy_rate),
-        WITH_SCRATCH(longer_blocks_allow_a_lower_perplexity),
-        WITH_SCRATCH(directory_without_facts_has_no_best_perplexity),
-        WITH_SCRATCH(damaged_facts_are_refused),
         WITH_SCRATCH(impossible_requests_are_refused),
         WITH_SCRATCH(text_that_is_no_synthetic_corpus_is_not_replaced),
+        WITH_SCRATCH(changed_text_of_a_synthetic_corpus_is_not_replaced),
+        WITH_SCRATCH(foreign_grammar_is_not_replaced_nor_text_beside_it),
+        WITH_SCRATCH(corpus_that_lacks_texts_is_written_again),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

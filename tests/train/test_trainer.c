@@ -257,6 +257,21 @@ static void data_too_short_for_a_block_name_their_file(void **state)
     assert_int_equal(record.started, 0);
 }
 
+static void grammar_is_looked_at_before_training(void **state)
+{
+    static const char broken[] = "{\"format\": \"sluice synthetic corpus 1\"}";
+    static small_record record;
+    scratch *in = *state;
+    sl_train_options options = small_options(in);
+    write_file(scratch_path(in, "grammar.json"), broken, sizeof broken - 1);
+    check_error(small_run(&options, &record), SL_ERR_FORMAT, "/grammar.json: ");
+    assert_int_equal(record.started, 0);
+    write_file(scratch_path(in, "grammar.json"), "S: NP VP", 8); /* somebody else's */
+    check_ok(small_run(&options, &record));
+    assert_int_equal(record.finished, 1);
+    assert_true(record.result.best_possible_perplexity == 0);
+}
+
 int main(void)
 {
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
@@ -272,6 +287,7 @@ int main(void)
         WITH_CORPUS(weights_of_another_model_are_refused),
         WITH_CORPUS(place_for_weights_is_tried_before_training),
         WITH_CORPUS(data_too_short_for_a_block_name_their_file),
+        WITH_CORPUS(grammar_is_looked_at_before_training),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
