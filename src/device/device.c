@@ -122,8 +122,11 @@ static sl_status out_of_memory(sl_device *device, sl_memory_category category, s
         used += (size_t)snprintf(holds + used, sizeof holds - used, "%s%s %" PRIu64, i ? ", " : "",
                                  sl_memory_category_name((sl_memory_category)i),
                                  stats.current_bytes[i]);
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for %zu bytes of %s; it holds these bytes: %s",
-                    device->name, bytes, sl_memory_category_name(category), holds);
+    return sl_error(SL_ERR_MEMORY,
+                    "%s: no memory for %zu bytes of %s; it holds these bytes: %s; the process can "
+                    "have %" PRIu64,
+                    device->name, bytes, sl_memory_category_name(category), holds,
+                    device->usable_bytes);
 }
 
 sl_status sli_device_allocate(sl_device *device, sl_memory_category category, size_t bytes,

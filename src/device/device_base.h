@@ -17,6 +17,7 @@ struct sl_device {
     const char *isa;
     int threads;
     int first_core;                  /* -1: threads are bound to no core */
+    uint64_t usable_bytes;           /* that the process can have, for an error's text */
     _Atomic uint64_t reserved_bytes; /* kept by the implementation's allocator */
     pthread_mutex_t accounts;        /* guards `stats` */
     sl_memory_stats stats;           /* `reserved_bytes` in it is unused */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 
 struct sl_device_list {
+    sli_memory_bound bound; /* the devices' */
     int count;
     sl_device *devices[];
 };
@@ -61,7 +62,7 @@ static void divide(const sli_cpu_cores *found, int share, int shares, sli_cpu_op
 {
     int64_t cores = found->core_count;
     int first = (int)(cores * share / shares), end = (int)(cores * (share + 1) / shares);
-    out->cores = found->cores + first;
+    out->cores = found->limited ? NULL : found->cores + first;
     out->threads = end > first ? end - first : 1;
     out->shared = cores < shares;
 }
@@ -100,14 +101,24 @@ static bool overlaps(const sli_device_name *names, int count, int index)
     return false;
 }
 
+/* Whether all named cores together have more threads than the process gets time for. */
+static bool exceed_quota(const sli_device_name *names, int count, const sli_cpu_cores *found)
+{
+    int64_t threads = 0;
+    for (int i = 0; i < count; i++)
+        threads += names[i].last - names[i].first + 1;
+    return threads > found->quota;
+}
+
 static sl_status create_device(const sli_device_name *names, int count, int index,
-                               const sli_cpu_cores *found, bool *shared, sl_device **out)
+                               const sli_cpu_cores *found, sli_memory_bound *bound, bool *shared,
+                               sl_device **out)
 {
     const sli_device_name *name = &names[index];
-    sli_cpu_options options = {.name = name->text};
+    sli_cpu_options options = {.name = name->text, .bound = bound};
     sl_status status;
     if (name->kind == SLI_CPU_CORES) {
-        options.shared = overlaps(names, count, index);
+        options.shared = overlaps(names, count, index) || exceed_quota(names, count, found);
         status = create_named(name, found, &options, out);
     } else {
         bool all = name->kind == SLI_CPU_ALL;
@@ -119,19 +130,31 @@ static sl_status create_device(const sli_device_name *names, int count, int inde
     return status;
 }
 
-/* Devices first … end - 1 of the `count` that are named. */
-static sl_status create_list(const sli_device_name *names, int count, int first, int end,
+/* What is left of the quota where other processes have other parts of a list of `all`. */
+static void divide_quota(sli_cpu_cores *found, int part, int all)
+{
+    if (found->quota < INT_MAX)
+        sli_cpu_cores_limit(found, (int)(((int64_t)found->quota * part + all - 1) / all));
+}
+
+/* Devices first … end - 1 of the `count` that are named, in a process with as many of the `all`
+ * that processes with the same quota have. */
+static sl_status create_list(const sli_device_name *names, int count, int all, int first, int end,
                              sl_device_list **out, bool *shared)
 {
     sli_cpu_cores found;
     SL_TRY(sli_cpu_cores_find(&found));
+    divide_quota(&found, count, all);
     sl_status status = SL_OK;
     size_t size = (size_t)(end - first);
     sl_device_list *list = calloc(1, sizeof *list + size * sizeof *list->devices);
     if (!list)
         status = sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for %d devices", count);
+    else
+        sli_memory_bound_init(&list->bound);
     for (int i = first; i < end && status == SL_OK; i++) {
-        status = create_device(names, count, i, &found, shared, &list->devices[i - first]);
+        status =
+            create_device(names, count, i, &found, &list->bound, shared, &list->devices[i - first]);
         if (status == SL_OK)
             list->count++;
     }
@@ -164,9 +187,9 @@ sl_status sli_device_list_create_part(const char *names, int first, int most, bo
     int end = most < count - begin ? begin + most : count;
     if (bound)
         count_shares(parsed + begin, end - begin);
-    sl_status status = bound
-                           ? create_list(parsed + begin, end - begin, 0, end - begin, out, &shared)
-                           : create_list(parsed, count, begin, end, out, &shared);
+    sl_status status =
+        bound ? create_list(parsed + begin, end - begin, count, 0, end - begin, out, &shared)
+              : create_list(parsed, count, count, begin, end, out, &shared);
     free(parsed);
     if (oversubscribed)
         *oversubscribed = status == SL_OK && shared;

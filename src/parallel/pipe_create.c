@@ -2,6 +2,8 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "parallel/pipe.h"
 
+#include "core/cgroup.h"
+
 #include <sched.h>
 #include <stdlib.h>
 
@@ -132,8 +134,8 @@ static void set_up_stages(sl_pipe *pipe, const sl_pipe_options *options, const i
     }
 }
 
-/* Is there a core for each thread of each stage? Only then may a stage spend time on looking out
- * for a tensor that is yet to come. */
+/* Is there a core for each thread of each stage, and the time to use it? Only then may a stage
+ * spend time on looking out for a tensor that is yet to come. */
 static bool has_cores_to_itself(const sl_pipe *pipe)
 {
     cpu_set_t allowed;
@@ -143,7 +145,7 @@ static bool has_cores_to_itself(const sl_pipe *pipe)
     int64_t threads = 0;
     for (int i = 0; i < pipe->stage_count; i++)
         threads += sl_device_thread_count(pipe->stages[i].device);
-    return threads <= CPU_COUNT(&allowed);
+    return threads <= CPU_COUNT(&allowed) && threads <= sli_cgroup_limits_read("").cores;
 }
 
 static sl_status connect_stages(sl_pipe *pipe)

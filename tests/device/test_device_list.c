@@ -185,6 +185,24 @@ static void cores_that_the_process_may_not_use_are_left_out(void **state)
     assert_int_equal(WEXITSTATUS(result), 0);
 }
 
+static void a_quota_takes_cores_away_and_binds_no_thread(void **state)
+{
+    (void)state;
+    sli_cpu_cores found;
+    assert_int_equal(sli_cpu_cores_find(&found), SL_OK);
+    int cores = found.core_count;
+    sli_cpu_cores_limit(&found, cores + 1);
+    assert_int_equal(found.core_count, cores);
+    if (found.quota == cores + 1) /* there is no other */
+        assert_false(found.limited);
+    sli_cpu_cores_limit(&found, 1);
+    assert_int_equal(found.core_count, 1);
+    assert_int_equal(found.quota, 1);
+    if (cores > 1)
+        assert_true(found.limited);
+    sli_cpu_cores_clear(&found);
+}
+
 static void expect_error(const char *names, sl_status status, const char *text)
 {
     sl_device_list *list = (sl_device_list *)&list;
@@ -321,6 +339,7 @@ int main(void)
         cmocka_unit_test(the_same_cores_may_have_two_devices),
         cmocka_unit_test(binding_a_thread_leaves_it_the_first_core),
         cmocka_unit_test(cores_that_the_process_may_not_use_are_left_out),
+        cmocka_unit_test(a_quota_takes_cores_away_and_binds_no_thread),
         cmocka_unit_test(unreadable_names_are_refused),
         cmocka_unit_test(names_that_do_not_go_together_are_refused),
         cmocka_unit_test(cores_that_the_machine_lacks_are_not_found),

@@ -2,12 +2,14 @@
 #include "device/cpu/cpu_memory.h"
 #include "device/device.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,10 +98,13 @@ static void refused_memory_names_the_device_the_bytes_and_what_it_holds(void **s
     size_t absurd = (size_t)1 << 58;
     assert_int_equal(sli_device_allocate(device, SL_MEMORY_ACTIVATIONS, absurd, &b), SL_ERR_MEMORY);
     assert_null(b);
-    assert_string_equal(sl_error_text(),
-                        "cpu: no memory for 288230376151711744 bytes of activations; it holds "
-                        "these bytes: parameters 1000, gradients 0, optimizer 0, activations 0, "
-                        "workspace 0");
+    char expected[256];
+    snprintf(expected, sizeof expected,
+             "cpu: no memory for 288230376151711744 bytes of activations; it holds these bytes: "
+             "parameters 1000, gradients 0, optimizer 0, activations 0, workspace 0; the process "
+             "can have %" PRIu64,
+             sli_usable_memory(""));
+    assert_string_equal(sl_error_text(), expected);
     assert_int_equal(stats_of(device).current_bytes[SL_MEMORY_ACTIVATIONS], 0);
     sli_device_release(device, SL_MEMORY_PARAMETERS, a, 1000);
     sl_device_destroy(&device);
@@ -150,11 +155,18 @@ static void blocks_are_at_most_an_eighth_larger_than_asked(void **state)
     }
 }
 
+static sli_memory_cache *create_cache(_Atomic uint64_t *reserved)
+{
+    static sli_memory_bound bound;
+    sli_memory_bound_init(&bound);
+    return sli_memory_cache_create(reserved, false, &bound);
+}
+
 static void released_blocks_serve_later_requests_of_their_size(void **state)
 {
     (void)state;
     _Atomic uint64_t reserved = 0;
-    sli_memory_cache *cache = sli_memory_cache_create(&reserved, false);
+    sli_memory_cache *cache = create_cache(&reserved);
     char *first = sli_memory_cache_take(cache, 100000);
     uint64_t after_first = reserved;
     assert_true(after_first >= 100000);
@@ -177,7 +189,7 @@ static void large_blocks_are_aligned_to_huge_pages(void **state)
 {
     (void)state;
     _Atomic uint64_t reserved = 0;
-    sli_memory_cache *cache = sli_memory_cache_create(&reserved, false);
+    sli_memory_cache *cache = create_cache(&reserved);
     char *block = sli_memory_cache_take(cache, 5000000);
     assert_int_equal((uintptr_t)block % (2 << 20), 0);
     block[0] = block[4999999] = 1;
@@ -189,13 +201,56 @@ static void a_full_system_gets_the_cached_blocks_back(void **state)
 {
     (void)state;
     _Atomic uint64_t reserved = 0;
-    sli_memory_cache *cache = sli_memory_cache_create(&reserved, false);
+    sli_memory_cache *cache = create_cache(&reserved);
     void *block = sli_memory_cache_take(cache, 1 << 20);
     sli_memory_cache_give(cache, block, 1 << 20);
     assert_int_equal(reserved, CACHES ? 1 << 20 : 0);
     assert_null(sli_memory_cache_take(cache, (size_t)1 << 56));
     assert_int_equal(reserved, 0);
     sli_memory_cache_destroy(&cache);
+}
+
+/* As the stages of one process do. */
+static void caches_of_one_bound_share_it(void **state)
+{
+    (void)state;
+    enum { ROOM = 1 << 16 };
+    _Atomic uint64_t reserved[2] = {0, 0};
+    sli_memory_bound bound = {.usable_bytes = ROOM};
+    sli_memory_cache *caches[2];
+    for (int i = 0; i < 2; i++)
+        caches[i] = sli_memory_cache_create(&reserved[i], false, &bound);
+    void *first = sli_memory_cache_take(caches[0], ROOM / 2);
+    assert_non_null(first);
+    assert_null(sli_memory_cache_take(caches[1], ROOM / 2 + 64));
+    assert_int_equal(bound.taken_bytes, ROOM / 2);
+    void *second = sli_memory_cache_take(caches[1], ROOM / 2);
+    assert_non_null(second);
+    assert_null(sli_memory_cache_take(caches[0], 64));
+    sli_memory_cache_give(caches[0], first, ROOM / 2);
+    sli_memory_cache_give(caches[1], second, ROOM / 2);
+    for (int i = 0; i < 2; i++)
+        sli_memory_cache_destroy(&caches[i]);
+    assert_int_equal(bound.taken_bytes, 0);
+}
+
+/* Memory that others in the process hold leaves less room for large blocks. */
+static void a_bound_counts_what_the_process_holds_besides(void **state)
+{
+    (void)state;
+    enum { HELD = 64 << 20 };
+    sli_memory_bound bound;
+    sli_memory_bound_init(&bound);
+    assert_true(bound.taken_bytes > 0);
+    assert_true(bound.taken_bytes < bound.usable_bytes);
+    bound.usable_bytes = sli_resident_memory() + HELD / 2;
+    assert_true(sli_memory_bound_take(&bound, HELD / 4));
+    sli_memory_bound_give(&bound, HELD / 4);
+    char *held = malloc(HELD);
+    assert_non_null(held);
+    memset(held, 1, HELD);
+    assert_false(sli_memory_bound_take(&bound, HELD / 4));
+    free(held);
 }
 
 static void debug_memory_is_nan_when_it_comes(void **state)
@@ -227,6 +282,8 @@ int main(void)
         cmocka_unit_test(released_blocks_serve_later_requests_of_their_size),
         cmocka_unit_test(large_blocks_are_aligned_to_huge_pages),
         cmocka_unit_test(a_full_system_gets_the_cached_blocks_back),
+        cmocka_unit_test(caches_of_one_bound_share_it),
+        cmocka_unit_test(a_bound_counts_what_the_process_holds_besides),
         cmocka_unit_test(debug_memory_is_nan_when_it_comes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,12 @@
 #include "device/cpu/cpu_cores.h"
 
+#include "core/cgroup.h"
+
 #include <hwloc.h>
+#include <limits.h>
 #include <stdlib.h>
 
-/* The hardware threads that the process may run on: what the machine allows (control groups) and
+/* The hardware threads that the process may run on: what the machine allows (cpusets) and
  * what it was bound to (taskset, mpirun, Slurm). */
 static hwloc_bitmap_t allowed_set(hwloc_topology_t topology)
 {
@@ -55,7 +58,7 @@ static sl_status collect(hwloc_topology_t topology, hwloc_const_bitmap_t set, sl
 
 sl_status sli_cpu_cores_find(sli_cpu_cores *out)
 {
-    *out = (sli_cpu_cores){NULL, 0, NULL, 0};
+    *out = (sli_cpu_cores){.quota = INT_MAX};
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology) < 0)
         return sl_error(SL_ERR_MEMORY, "sli_cpu_cores_find: hwloc could not start");
@@ -69,16 +72,28 @@ sl_status sli_cpu_cores_find(sli_cpu_cores *out)
         status = collect(topology, set, out);
     hwloc_bitmap_free(set);
     hwloc_topology_destroy(topology);
-    if (status != SL_OK)
+    if (status == SL_OK)
+        sli_cpu_cores_limit(out, sli_cgroup_limits_read("").cores);
+    else
         sli_cpu_cores_clear(out);
     return status;
+}
+
+void sli_cpu_cores_limit(sli_cpu_cores *cores, int quota)
+{
+    if (quota < cores->quota)
+        cores->quota = quota;
+    if (quota < cores->core_count) {
+        cores->core_count = quota;
+        cores->limited = true;
+    }
 }
 
 void sli_cpu_cores_clear(sli_cpu_cores *cores)
 {
     free(cores->cores);
     free(cores->allowed);
-    *cores = (sli_cpu_cores){NULL, 0, NULL, 0};
+    *cores = (sli_cpu_cores){.quota = INT_MAX};
 }
 
 bool sli_cpu_cores_allow(const sli_cpu_cores *cores, int number)

@@ -119,7 +119,11 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
     cpu->base.threads = options->threads;
     cpu->base.first_core = options->cores ? options->cores[0] : -1;
     cpu->scratch = aligned_alloc(64, SLI_SCRATCH_FLOATS * sizeof(float));
-    cpu->memory = sli_memory_cache_create(&cpu->base.reserved_bytes, debug);
+    sli_memory_bound *bound = options->bound ? options->bound : &cpu->own_bound;
+    if (bound == &cpu->own_bound)
+        sli_memory_bound_init(bound);
+    cpu->base.usable_bytes = bound->usable_bytes;
+    cpu->memory = sli_memory_cache_create(&cpu->base.reserved_bytes, debug, bound);
     if (!cpu->scratch || !cpu->memory)
         return sl_error(SL_ERR_MEMORY, "sl_device: no memory for %s's own records", cpu->base.name);
     SL_TRY(sli_matmul_create(options->threads, &cpu->matmul));

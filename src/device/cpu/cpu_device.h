@@ -11,10 +11,11 @@
 /* Zero fields are defaults. */
 typedef struct sli_cpu_options {
     const char *name;
-    int threads;      /* at least 1 */
-    const int *cores; /* [threads] system numbers to bind threads to, or NULL */
-    bool shared;      /* others compute on these cores as well: idle threads sleep at once */
-    const char *isa;  /* "avx512", …; NULL: what SL_ISA says, or the best */
+    int threads;             /* at least 1 */
+    const int *cores;        /* [threads] system numbers to bind threads to, or NULL */
+    sli_memory_bound *bound; /* of all devices of a list; NULL: one of its own */
+    bool shared;             /* others compute on these cores as well: idle threads sleep at once */
+    const char *isa;         /* "avx512", …; NULL: what SL_ISA says, or the best */
 } sli_cpu_options;
 
 /* Errors: SL_ERR_INVALID for an unknown instruction set, SL_ERR_UNSUPPORTED for one that the
@@ -25,6 +26,7 @@ typedef struct sli_cpu_device {
     sl_device base;
     sli_pool *pool;
     const sli_cpu_kernels *kernels;
+    sli_memory_bound own_bound;
     sli_memory_cache *memory;
     sli_matmul *matmul;
     /* Partial sums of one kernel: [SLI_SCRATCH_FLOATS]. A kernel that uses it holds the lock. */

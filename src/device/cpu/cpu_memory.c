@@ -11,7 +11,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/sysinfo.h>
 
 enum { SMALLEST = 64, FINE_LIMIT = 1024, STEPS = 8, CLASSES = FINE_LIMIT / SMALLEST + 48 * STEPS };
 static const size_t largest = (size_t)1 << 58; /* FINE_LIMIT and 48 powers of two more */
@@ -35,8 +34,8 @@ typedef struct free_block {
 struct sli_memory_cache {
     _Atomic uint64_t *reserved_bytes;
     bool fill;
-    uint64_t machine_bytes; /* memory and swap */
-    pthread_mutex_t lock;   /* guards `lists` */
+    sli_memory_bound *bound;
+    pthread_mutex_t lock; /* guards `lists` */
     free_block *lists[CLASSES];
 };
 
@@ -63,35 +62,28 @@ size_t sli_memory_block_bytes(size_t bytes)
     return class_of(bytes).bytes;
 }
 
-sli_memory_cache *sli_memory_cache_create(_Atomic uint64_t *reserved_bytes, bool fill)
+sli_memory_cache *sli_memory_cache_create(_Atomic uint64_t *reserved_bytes, bool fill,
+                                          sli_memory_bound *bound)
 {
     sli_memory_cache *cache = calloc(1, sizeof *cache);
     if (!cache)
         return NULL;
     cache->reserved_bytes = reserved_bytes;
     cache->fill = fill;
-    struct sysinfo machine;
-    cache->machine_bytes = UINT64_MAX;
-    if (sysinfo(&machine) == 0)
-        cache->machine_bytes = ((uint64_t)machine.totalram + machine.totalswap) * machine.mem_unit;
+    cache->bound = bound;
     pthread_mutex_init(&cache->lock, NULL);
     return cache;
 }
 
-/* Linux promises more memory than it has and kills who then uses it. What cannot fit is refused
- * here, while there is still somebody to tell. */
-static bool fits_the_machine(const sli_memory_cache *cache, size_t bytes)
-{
-    uint64_t reserved = atomic_load(cache->reserved_bytes);
-    return bytes <= cache->machine_bytes && reserved <= cache->machine_bytes - bytes;
-}
-
 static void *system_take(sli_memory_cache *cache, size_t bytes)
 {
-    void *block = fits_the_machine(cache, bytes) ? sli_huge_pages_alloc(bytes) : NULL;
-    if (!block)
+    if (!sli_memory_bound_take(cache->bound, bytes))
         return NULL;
-    atomic_fetch_add(cache->reserved_bytes, bytes);
+    void *block = sli_huge_pages_alloc(bytes);
+    if (block)
+        atomic_fetch_add(cache->reserved_bytes, bytes);
+    else
+        sli_memory_bound_give(cache->bound, bytes);
     return block;
 }
 
@@ -99,6 +91,7 @@ static void system_give(sli_memory_cache *cache, void *block, size_t bytes)
 {
     free(block);
     atomic_fetch_sub(cache->reserved_bytes, bytes);
+    sli_memory_bound_give(cache->bound, bytes);
 }
 
 static size_t bytes_of_class(int index)
