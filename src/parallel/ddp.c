@@ -1,6 +1,7 @@
 /* DistributedDataParallel: a replica's training steps. */
 #include "parallel/ddp.h"
 
+#include "core/c_numbers.h"
 #include "core/clock.h"
 #include "parallel/pipe.h"
 
@@ -242,6 +243,7 @@ const sl_ddp_log *sl_ddp_get_log(const sl_ddp *ddp)
 void sl_ddp_print_log(const sl_ddp *ddp, FILE *to)
 {
     const sl_ddp_log *log = &ddp->log;
+    sli_c_numbers scope = sli_c_numbers_begin();
     fprintf(to,
             "ddp: rank %d of %d, step %" PRId64 ", order of buckets %s: backward %.3f ms, "
             "exchange %.3f ms, of it overlapped %.3f ms, waited for %.3f ms\n",
@@ -256,4 +258,5 @@ void sl_ddp_print_log(const sl_ddp *ddp, FILE *to)
                 each->stage, each->index, each->parameters, each->bytes, 1e3 * each->ready,
                 1e3 * each->reduce_start, 1e3 * each->reduce_end);
     }
+    sli_c_numbers_end(scope);
 }

@@ -1,5 +1,7 @@
 #include "train/model_notes.h"
 
+#include "core/c_numbers.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -35,7 +37,9 @@ void sli_model_notes_write(const sl_model_options *model, sli_model_notes *out)
     snprintf(text[ACTIVATION], SLI_NOTE_BYTES, "%s",
              model->activation == SL_ACTIVATION_RELU ? "relu" : "gelu");
     snprintf(text[PRE_NORM], SLI_NOTE_BYTES, "%s", model->pre_norm ? "true" : "false");
+    sli_c_numbers scope = sli_c_numbers_begin();
     snprintf(text[DROPOUT], SLI_NOTE_BYTES, "%.9g", model->dropout);
+    sli_c_numbers_end(scope);
     for (int i = 0; i < SLI_MODEL_NOTES; i++)
         out->notes[i] = (sl_safetensors_note){keys[i], text[i]};
 }
