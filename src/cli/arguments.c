@@ -1,9 +1,12 @@
 #define _GNU_SOURCE /* vasprintf */
 #include "cli/arguments.h"
 
+#include "core/printable.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -13,6 +16,18 @@
 enum { SENTENCE_BYTES = 256 };
 
 /* ---- Sentences ---------------------------------------------------------------------------- */
+
+/* Returns the bytes printed. */
+static int print_text(FILE *to, const char *text)
+{
+    size_t room = SLI_PRINTABLE_GROWTH * strlen(text) + 1;
+    char *shown = malloc(room);
+    size_t length = shown ? sli_printable(text, shown, room) : 0;
+    if (shown)
+        fwrite(shown, 1, length, to);
+    free(shown);
+    return (int)length;
+}
 
 void cli_complain(const char *format, ...)
 {
@@ -25,10 +40,9 @@ void cli_complain(const char *format, ...)
         fputs("sluice: no memory for an error's text\n", stderr);
         return;
     }
-    for (char *c = text; *c; c++)
-        if (iscntrl((unsigned char)*c))
-            *c = '?';
-    fprintf(stderr, "sluice: %s\n", text);
+    fputs("sluice: ", stderr);
+    print_text(stderr, text);
+    fputs("\n", stderr);
     free(text);
 }
 
@@ -38,6 +52,65 @@ _Noreturn void cli_refuse(const char *sentence, const char *got)
         cli_complain("%s, got \"%s\"", sentence, got);
     else
         cli_complain("%s", sentence);
+    exit(CLI_EXIT_USAGE);
+}
+
+void cli_print_text(const char *text, int width)
+{
+    for (int printed = print_text(stdout, text); printed < width; printed++)
+        putchar(' ');
+}
+
+/* ---- Near misses -------------------------------------------------------------------------- */
+
+enum { NEAR_LETTERS = 32 }; /* longer words are not compared */
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+/* Letters inserted, left out, changed or exchanged with their neighbour (Damerau); capitals are
+ * letters like others. */
+static int distance(const char *a, const char *b)
+{
+    int row[NEAR_LETTERS + 1][NEAR_LETTERS + 1], a_length = (int)strlen(a),
+                                                 b_length = (int)strlen(b);
+    if (a_length > NEAR_LETTERS || b_length > NEAR_LETTERS)
+        return INT_MAX;
+    for (int i = 0; i <= a_length; i++)
+        for (int k = 0; k <= b_length; k++) {
+            if (i == 0 || k == 0) {
+                row[i][k] = i + k;
+                continue;
+            }
+            int changed = tolower((unsigned char)a[i - 1]) != tolower((unsigned char)b[k - 1]);
+            row[i][k] = least(row[i - 1][k - 1] + changed, 1 + least(row[i - 1][k], row[i][k - 1]));
+            if (i > 1 && k > 1 &&
+                tolower((unsigned char)a[i - 1]) == tolower((unsigned char)b[k - 2]) &&
+                tolower((unsigned char)a[i - 2]) == tolower((unsigned char)b[k - 1]))
+                row[i][k] = least(row[i][k], row[i - 2][k - 2] + 1);
+        }
+    return row[a_length][b_length];
+}
+
+void cli_near_consider(cli_near *near, const char *candidate)
+{
+    int found = distance(near->word, candidate), length = (int)strlen(near->word);
+    int most = length < 4 ? 1 : length < 9 ? 2 : 3; /* more is another word */
+    if (found > most || found >= length || (near->best && found >= near->distance))
+        return;
+    near->best = candidate;
+    near->distance = found;
+}
+
+_Noreturn void cli_refuse_near(const char *sentence, const char *got, const cli_near *near,
+                               const char *before)
+{
+    if (near->best)
+        cli_complain("%s, got \"%s\": did you mean %s%s?", sentence, got, before, near->best);
+    else
+        cli_complain("%s, got \"%s\"", sentence, got);
     exit(CLI_EXIT_USAGE);
 }
 
@@ -62,6 +135,15 @@ static const struct argp_option *find_option(const struct argp *parser, const ch
     return found;
 }
 
+static void consider_options(const struct argp *parser, cli_near *near)
+{
+    for (const struct argp_option *at = parser->options; at && (at->name || at->doc); at++)
+        if (at->name)
+            cli_near_consider(near, at->name);
+    for (const struct argp_child *child = parser->children; child && child->argp; child++)
+        consider_options(child->argp, near);
+}
+
 _Noreturn void cli_end_at_option(const struct argp_state *state)
 {
     char sentence[SENTENCE_BYTES];
@@ -80,8 +162,12 @@ _Noreturn void cli_end_at_option(const struct argp_state *state)
                  option->arg ? "--%s needs a value" : "--%s takes no value", option->name);
         cli_refuse(sentence, option->arg ? NULL : word + length + (word[length] == '='));
     }
+    char name[NEAR_LETTERS + 2];
+    snprintf(name, sizeof name, "%.*s", length > 2 ? (int)length - 2 : 0, word + 2);
+    cli_near near = {.word = name};
+    consider_options(state->root_argp, &near);
     snprintf(sentence, sizeof sentence, "there is no such option (see %s --help)", state->argv[0]);
-    cli_refuse(sentence, word);
+    cli_refuse_near(sentence, word, &near, "--");
 }
 
 int cli_finish(sl_status status)
@@ -180,15 +266,17 @@ const char *cli_parse_path(const char *name, const char *text)
 int cli_parse_choice(const char *name, const char *text, const char *const *choices)
 {
     char sentence[SENTENCE_BYTES];
+    cli_near near = {.word = text};
     size_t used = (size_t)snprintf(sentence, sizeof sentence, "--%s must be ", name);
     for (int i = 0; choices[i]; i++) {
         if (strcmp(text, choices[i]) == 0)
             return i;
+        cli_near_consider(&near, choices[i]);
         const char *between = i == 0 ? "" : choices[i + 1] ? ", " : " or ";
         used +=
             (size_t)snprintf(sentence + used, sizeof sentence - used, "%s%s", between, choices[i]);
     }
-    cli_refuse(sentence, text);
+    cli_refuse_near(sentence, text, &near, "");
 }
 
 /* ---- Numbers shown ------------------------------------------------------------------------ */

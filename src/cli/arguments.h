@@ -10,13 +10,29 @@
 
 enum { CLI_EXIT_ERROR = 1, CLI_EXIT_USAGE = 2 };
 
-/* Prints "sluice: " and one line on standard error. A name in it may have any byte; control
- * characters are shown as ?, so that it stays one line and does nothing to a terminal. */
+/* Prints "sluice: " and one line on standard error, with control characters and bytes that are no
+ * UTF-8 escaped, as in sl_error_text. */
 void cli_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* Prints text that comes from a file on standard output, escaped in the same way, with blanks up to
+ * `width` bytes. */
+void cli_print_text(const char *text, int width);
 
 /* Prints "sluice: SENTENCE, got "GOT"" (without the end where got is NULL) and ends the program
  * with CLI_EXIT_USAGE. */
 _Noreturn void cli_refuse(const char *sentence, const char *got);
+
+/* The word of those considered that is nearest to `word`, and how far it is; NULL: none is near. */
+typedef struct cli_near {
+    const char *word, *best;
+    int distance;
+} cli_near;
+
+void cli_near_consider(cli_near *near, const char *candidate);
+
+/* cli_refuse, with `: did you mean BEFOREBEST?` where one is near. */
+_Noreturn void cli_refuse_near(const char *sentence, const char *got, const cli_near *near,
+                               const char *before);
 
 /* argp_parse, but for --help and what it says of a bad option: those are left to the parser, which
  * is to answer ARGP_KEY_ERROR with cli_end_at_option. */

@@ -43,12 +43,15 @@ static void add_word(settings *to, const char *word)
 {
     static const char *const names[] = {"show", "verify", "convert", "average", NULL};
     if (to->words++ == 0) {
-        for (int i = 0; names[i]; i++)
+        cli_near near = {.word = word};
+        for (int i = 0; names[i]; i++) {
             if (strcmp(word, names[i]) == 0) {
                 to->what = (what)i;
                 return;
             }
-        cli_refuse("checkpoint: expected show, verify, convert or average", word);
+            cli_near_consider(&near, names[i]);
+        }
+        cli_refuse_near("checkpoint: expected show, verify, convert or average", word, &near, "");
     }
     if (to->count == MOST_PATHS)
         cli_refuse("checkpoint: there are too many directories", word);
@@ -95,8 +98,9 @@ static void print_files(const sl_checkpoint_reader *reader)
     char bytes[CLI_NUMBER_BYTES];
     for (size_t i = 0; i < sl_checkpoint_file_count(reader); i++) {
         const sl_checkpoint_file_info *file = sl_checkpoint_file_get(reader, i);
-        printf("  %-34s %12s  %s\n", file->name, cli_bytes_text((int64_t)file->bytes, bytes),
-               file->checksum);
+        printf("  ");
+        cli_print_text(file->name, 34);
+        printf(" %12s  %s\n", cli_bytes_text((int64_t)file->bytes, bytes), file->checksum);
     }
 }
 
@@ -123,20 +127,25 @@ static void print_part(const sl_checkpoint_reader *reader, const char *part)
             product *= info->size[d];
         elements += product;
     }
-    printf("  part %-10s %6zu tensors of %s elements\n", part, count,
-           cli_with_commas(elements, number));
+    printf("  part ");
+    cli_print_text(part, 10);
+    printf(" %6zu tensors of %s elements\n", count, cli_with_commas(elements, number));
 }
 
 static sl_status show(const char *path)
 {
     sl_checkpoint_reader *reader;
     SL_TRY(sl_checkpoint_open(path, &reader));
-    printf("%s, by sluice %s\n", path, sl_checkpoint_version(reader));
+    printf("%s, by sluice ", path);
+    cli_print_text(sl_checkpoint_version(reader), 0);
+    printf("\n");
     print_files(reader);
     for (size_t i = 0; i < sl_checkpoint_file_count(reader); i++)
         if (is_first_of_part(reader, i))
             print_part(reader, sl_checkpoint_file_get(reader, i)->part);
-    printf("  state %s\n", sl_checkpoint_state(reader));
+    printf("  state ");
+    cli_print_text(sl_checkpoint_state(reader), 0);
+    printf("\n");
     sl_checkpoint_close(&reader);
     return SL_OK;
 }

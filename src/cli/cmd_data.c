@@ -130,9 +130,11 @@ static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
         counts[train->ids[i]]++;
     if (head > 0)
         printf("%8s %14s  %s\n", "id", "in train", "token");
-    for (int32_t id = 0; id < size && id < head; id++)
-        printf("%8d %14s  %s\n", id, cli_with_commas(counts[id], text),
-               sl_vocab_token(vocab, id).text);
+    for (int32_t id = 0; id < size && id < head; id++) {
+        printf("%8d %14s  ", id, cli_with_commas(counts[id], text));
+        cli_print_text(sl_vocab_token(vocab, id).text, 0);
+        printf("\n");
+    }
     free(counts);
     return SL_OK;
 }

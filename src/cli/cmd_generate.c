@@ -100,8 +100,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 
 static void print_tokens(const sl_vocab *vocab, const int32_t *ids, int64_t count)
 {
-    for (int64_t i = 0; i < count; i++)
-        printf("%s%s", i > 0 ? " " : "", sl_vocab_token(vocab, ids[i]).text);
+    for (int64_t i = 0; i < count; i++) {
+        fputs(i > 0 ? " " : "", stdout);
+        cli_print_text(sl_vocab_token(vocab, ids[i]).text, 0);
+    }
     printf("\n");
 }
 

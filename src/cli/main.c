@@ -73,8 +73,12 @@ int main(int argc, char **argv)
         printf("sluice %s\n", SLUICE_VERSION);
         return cli_finish(SL_OK);
     }
-    for (int i = 0; i < COMMANDS; i++)
+    cli_near near = {.word = argv[1]};
+    for (int i = 0; i < COMMANDS; i++) {
         if (strcmp(argv[1], commands[i].name) == 0)
             return run_command(&commands[i], argc - 1, argv + 1);
-    cli_refuse("there is no such command (see sluice --help)", argv[1]);
+        if (commands[i].what)
+            cli_near_consider(&near, commands[i].name);
+    }
+    cli_refuse_near("there is no such command (see sluice --help)", argv[1], &near, "");
 }

@@ -341,9 +341,11 @@ static bool parse_training(int key, const char *text, sl_train_options *to)
 
 static error_t parse_option(int key, char *text, struct argp_state *state)
 {
+    static const char *const presets[] = {"transformer-tutorial", "pipeline-tutorial",
+                                          "ddp-pipeline", NULL};
     cli_run_options *options = state->input;
     if (key == KEY_PRESET) {
-        options->preset = text;
+        options->preset = presets[cli_parse_choice("preset", text, presets)];
         return 0;
     }
     if (key < KEY_PRESET || key > KEY_ALLOW_NAN)

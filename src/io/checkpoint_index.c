@@ -44,13 +44,12 @@ static sl_status check_map(json_t *map)
 sl_status sli_checkpoint_index_parse(const char *text, size_t length, sli_checkpoint_index *out)
 {
     json_error_t error;
-    char reason[JSON_ERROR_TEXT_LENGTH];
     *out = (sli_checkpoint_index){json_loadb(text, length, JSON_REJECT_DUPLICATES, &error), 0};
     if (!out->json && json_error_code(&error) == json_error_out_of_memory)
         return sl_error(SL_ERR_MEMORY, "no memory for its content");
     if (!out->json)
         return sl_error(SL_ERR_FORMAT, "it is not valid JSON at its byte %d: %s", error.position,
-                        sli_safetensors_clean(error.text, reason, sizeof reason));
+                        error.text);
     json_t *map = json_object_get(out->json, map_key);
     sl_status status = check_map(map);
     if (status == SL_OK)

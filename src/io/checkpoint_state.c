@@ -160,13 +160,12 @@ static sl_status check_format(const json_t *json)
 static sl_status parse_json(const char *text, size_t length, json_t **out)
 {
     json_error_t error;
-    char reason[JSON_ERROR_TEXT_LENGTH];
     *out = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
     if (!*out && json_error_code(&error) == json_error_out_of_memory)
         return sl_error(SL_ERR_MEMORY, "no memory for its content");
     if (!*out)
         return sl_error(SL_ERR_FORMAT, "it is not valid JSON at its byte %d: %s", error.position,
-                        sli_safetensors_clean(error.text, reason, sizeof reason));
+                        error.text);
     if (!json_is_object(*out))
         return sl_error(SL_ERR_FORMAT, "it must be a JSON object");
     return SL_OK;

@@ -23,9 +23,8 @@ static sl_status parse_json(const char *text, size_t length, json_t **out)
     if (!*out && json_error_code(&error) == json_error_out_of_memory)
         return sl_error(SL_ERR_MEMORY, "no memory for a header of %zu bytes", length);
     if (!*out) {
-        char reason[JSON_ERROR_TEXT_LENGTH];
         return sl_error(SL_ERR_FORMAT, "the header is not valid JSON at its byte %d: %s",
-                        error.position, sli_safetensors_clean(error.text, reason, sizeof reason));
+                        error.position, error.text);
     }
     return SL_OK;
 }

@@ -4,31 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const ellipsis = "...";
-
-const char *sli_safetensors_clean(const char *from, char *text, size_t bytes)
-{
-    size_t length = strlen(from);
-    size_t room = bytes - 1;
-    size_t kept = length <= room ? length : room - strlen(ellipsis);
-    if (kept < length)
-        while (kept > 0 && ((unsigned char)from[kept] & 0xC0) == 0x80)
-            kept--; /* not inside a character of several bytes */
-    for (size_t i = 0; i < kept; i++) {
-        unsigned char byte = (unsigned char)from[i];
-        text[i] = (char)(byte < 0x20 || byte == 0x7F ? '?' : byte);
-    }
-    snprintf(text + kept, bytes - kept, "%s", kept < length ? ellipsis : "");
-    return text;
-}
-
 const char *sli_safetensors_quote(const char *name, char *text)
 {
-    text[0] = '"';
-    sli_safetensors_clean(name, text + 1, SLI_QUOTE_BYTES - 2);
-    size_t used = strlen(text);
-    text[used] = '"';
-    text[used + 1] = '\0';
+    enum { ROOM = SLI_QUOTE_BYTES - 6 }; /* beside quotes, "..." and the 0 */
+    size_t length = strlen(name), kept = length <= ROOM ? length : ROOM;
+    while (kept < length && kept > 0 && ((unsigned char)name[kept] & 0xC0) == 0x80)
+        kept--; /* not inside a character of several bytes */
+    snprintf(text, SLI_QUOTE_BYTES, "\"%.*s%s\"", (int)kept, name, kept < length ? "..." : "");
     return text;
 }
 

@@ -40,6 +40,26 @@ static void show_tells_files_and_parts(void **state)
     check_line(run.out, "^  state \\{\"step\":8,");
 }
 
+/* A checkpoint whose file's name and state would move a terminal's cursor. */
+static void show_escapes_control_characters(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    const sl_checkpoint_file file = {.name = "a\x1b[2J\xc2\x9bnote", .data = "x", .bytes = 1};
+    const sl_safetensors_item none = {0};
+    const sl_checkpoint_part part = {.name = "model", .items = &none};
+    check_ok(sl_checkpoint_save(scratch_path(in, "cut"),
+                                &(sl_checkpoint_contents){.parts = &part,
+                                                          .part_count = 1,
+                                                          .files = &file,
+                                                          .file_count = 1,
+                                                          .state = "{\"k\": \"\x7f\xc2\x9b\"}"}));
+    program_succeed(&run, "checkpoint show %s/cut", in->directory);
+    check_text(run.out, "\n  a\\x1b[2J\\xc2\\x9bnote ");
+    check_text(run.out, "\n  state {\"k\":\"\\x7f\\xc2\\x9b\"}\n");
+    check_without(run.out, "\x1b");
+}
+
 static void verify_finds_the_damaged_one(void **state)
 {
     scratch *in = *state;
@@ -288,6 +308,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         on_run(show_tells_files_and_parts),
+        on_run(show_escapes_control_characters),
         on_run(verify_finds_the_damaged_one),
         on_run(convert_cuts_and_joins),
         on_run(weights_are_taken_from_any_of_its_forms),

@@ -33,6 +33,29 @@ static void directory_is_shown_and_its_vocabulary_written(void **state)
     assert_memory_equal(vocab, expected, bytes);
 }
 
+static void control_characters_of_a_text_are_escaped(void **state)
+{
+    static const char *const splits[] = {"train.txt", "valid.txt", "test.txt"};
+    scratch *in = *state;
+    program_run run;
+    for (int i = 0; i < 3; i++)
+        write_text(in, splits[i],
+                   "\x1b[31mred na\xc3\xafve \xff\xc2\x9b"
+                   "2J\n");
+    program_succeed(&run, "data %s", in->directory);
+    check_text(run.out, "  \\x1b[31mred\n");
+    check_text(run.out, "  na\xc3\xafve\n");
+    check_text(run.out, "  \\xff\\xc2\\x9b2j\n");
+    program_succeed(&run,
+                    "train --data %s --emsize 8 --nhid 8 --nhead 1 --nlayers 1 --bptt 1 "
+                    "--batch-size 1 --eval-batch-size 1 --epochs 1 --quiet --save %s/m.safetensors",
+                    in->directory, in->directory);
+    program_succeed(&run, "generate --init %s/m.safetensors --tokens 1 --prompt \x1b[31mred",
+                    in->directory);
+    check_text(run.out, "\\x1b[31mred ");
+    check_without(run.out, "\x1b");
+}
+
 static void synthetic_corpus_is_written_and_its_best_perplexity_said(void **state)
 {
     scratch *in = *state;
@@ -124,6 +147,7 @@ int main(void)
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(directory_is_shown_and_its_vocabulary_written),
+        WITH_SCRATCH(control_characters_of_a_text_are_escaped),
         WITH_SCRATCH(synthetic_corpus_is_written_and_its_best_perplexity_said),
         WITH_SCRATCH(seed_decides_the_synthetic_corpus),
         WITH_SCRATCH(failure_is_one_sentence_and_status_1),

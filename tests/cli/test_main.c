@@ -110,22 +110,49 @@ static void command_that_is_none_is_refused(void **state)
 {
     (void)state;
     program_run run;
-    program_start(&run, "trian");
-    check_refused(&run, 2, "there is no such command (see sluice --help), got \"trian\"\n");
+    program_start(&run, "fine-tune");
+    check_refused(&run, 2, "there is no such command (see sluice --help), got \"fine-tune\"\n");
     program_start(&run, "''");
     check_refused(&run, 2, "there is no such command");
     program_start(&run, " ");
     check_refused(&run, 2, "a command is needed: see sluice --help\n");
 }
 
-static void control_characters_in_an_error_are_not_shown(void **state)
+static void near_miss_is_refused_with_what_was_meant(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *end;
+    } cases[] = {
+        {"trian", "got \"trian\": did you mean train?\n"},
+        {"Launch", "got \"Launch\": did you mean launch?\n"},
+        {"launch-ran", "got \"launch-ran\"\n"}, /* launch-rank is not for users */
+        {"train --batchsize 3", "got \"--batchsize\": did you mean --batch-size?\n"},
+        {"train --bathc-size=3", "got \"--bathc-size=3\": did you mean --batch-size?\n"},
+        {"train --save-dri x", "got \"--save-dri\": did you mean --save-dir?\n"},
+        {"schedule --chunsk 3", "got \"--chunsk\": did you mean --chunks?\n"},
+        {"train --optimizer adam", "must be sgd or adamw, got \"adam\": did you mean adamw?\n"},
+        {"model --schedule 1F1B", "must be gpipe or 1f1b, got \"1F1B\": did you mean 1f1b?\n"},
+        {"model --schedule zigzag", "must be gpipe or 1f1b, got \"zigzag\"\n"},
+        {"train --preset ddp-pipline", "got \"ddp-pipline\": did you mean ddp-pipeline?\n"},
+        {"eval --split tset", "train, valid or test, got \"tset\": did you mean test?\n"},
+        {"checkpoint shwo", "got \"shwo\": did you mean show?\n"},
+    };
+    program_run run;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        program_start(&run, "%s", cases[i].line);
+        check_refused(&run, 2, cases[i].end);
+    }
+}
+
+static void control_characters_in_an_error_are_escaped(void **state)
 {
     (void)state;
     program_run run;
     program_start(&run, "two\nlines\033[31m");
-    check_refused(&run, 2, "got \"two?lines?[31m\"\n");
+    check_refused(&run, 2, "got \"two\\x0alines\\x1b[31m\"\n");
     program_start(&run, "data no\nsuch\033directory");
-    check_refused(&run, 1, "no?such?directory: expected a directory of text");
+    check_refused(&run, 1, "no\\x0asuch\\x1bdirectory: expected a directory of text");
 }
 
 int main(void)
@@ -142,7 +169,8 @@ int main(void)
         cmocka_unit_test(bad_option_of_any_command_is_one_sentence),
         cmocka_unit_test(word_where_only_options_go_is_refused),
         cmocka_unit_test(command_that_is_none_is_refused),
-        cmocka_unit_test(control_characters_in_an_error_are_not_shown),
+        cmocka_unit_test(near_miss_is_refused_with_what_was_meant),
+        cmocka_unit_test(control_characters_in_an_error_are_escaped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -47,6 +47,32 @@ static void error_longer_than_the_buffer_is_cut(void **state)
     assert_memory_equal(sl_error_text(), "[stage 1] x", 11);
 }
 
+/* What a terminal would obey is shown: ESC, a line's end, DEL, C1 in both of its forms. */
+static void error_quotes_no_control_characters(void **state)
+{
+    (void)state;
+    sl_error(SL_ERR_FORMAT, "tensor \"%s\"", "a\x1b[2J\n\x7f\x9b\xc2\x9bz");
+    assert_string_equal(sl_error_text(), "tensor \"a\\x1b[2J\\x0a\\x7f\\x9b\\xc2\\x9bz\"");
+    sl_error_context(SL_ERR_FORMAT, "fi\tle: ");
+    assert_string_equal(sl_error_text(),
+                        "fi\\x09le: tensor \"a\\x1b[2J\\x0a\\x7f\\x9b\\xc2\\x9bz\"");
+}
+
+static void error_keeps_utf8_and_is_cut_between_characters(void **state)
+{
+    (void)state;
+    char longer[2048];
+    sl_error(SL_ERR_FORMAT, "%s", "na\xc3\xafve \xe6\x97\xa5 \xf0\x9f\x98\x80 back\\slash");
+    assert_string_equal(sl_error_text(), "na\xc3\xafve \xe6\x97\xa5 \xf0\x9f\x98\x80 back\\slash");
+    sl_error(SL_ERR_FORMAT, "%s", "\xe6\x97|\xc0\x80|\xed\xa0\x80"); /* cut, overlong, half */
+    assert_string_equal(sl_error_text(), "\\xe6\\x97|\\xc0\\x80|\\xed\\xa0\\x80");
+    memset(longer, 0x1b, sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    sl_error(SL_ERR_FORMAT, "%s", longer);
+    assert_int_equal(strlen(sl_error_text()), 1020);
+    assert_string_equal(sl_error_text() + 1016, "\\x1b");
+}
+
 static void every_code_has_a_name(void **state)
 {
     (void)state;
@@ -61,6 +87,8 @@ int main(void)
         cmocka_unit_test(error_may_quote_the_current_text),
         cmocka_unit_test(context_goes_before_the_text_and_leaves_success_alone),
         cmocka_unit_test(error_longer_than_the_buffer_is_cut),
+        cmocka_unit_test(error_quotes_no_control_characters),
+        cmocka_unit_test(error_keeps_utf8_and_is_cut_between_characters),
         cmocka_unit_test(every_code_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -196,7 +196,7 @@ static void open_hostile_name_is_shown_harmlessly(void **state)
     char *path = scratch_path(*state, "hostile");
     const char *escape = "{\"a\\u001b[2J\":{}}";
     write_safetensors(path, escape, strlen(escape), 0);
-    assert_refused(path, SL_ERR_FORMAT, "tensor \"a?[2J\": ");
+    assert_refused(path, SL_ERR_FORMAT, "tensor \"a\\x1b[2J\": ");
     /* 300 characters of two bytes each are cut between two of them. */
     char name[601] = "";
     for (int i = 0; i < 150; i++)
