@@ -12,9 +12,16 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { KEY_HOSTS = 0x100, KEY_MAX_RESTARTS, KEY_ELASTIC, KEY_GRACE, KEY_LAUNCH_AGENT };
+enum {
+    KEY_HOSTS = 0x100,
+    KEY_MAX_RESTARTS,
+    KEY_ELASTIC,
+    KEY_GRACE,
+    KEY_GRACE_SAVE,
+    KEY_LAUNCH_AGENT
+};
 enum { MAX_PROCESSES = 4096, MAX_RESTARTS = 1000000, MAX_SECONDS = 1000000 };
-enum { DEFAULT_GRACE_SECONDS = 10, COUNT_BYTES = 16 };
+enum { DEFAULT_GRACE_SECONDS = 10, DEFAULT_SAVE_SECONDS = 600, COUNT_BYTES = 16 };
 
 /* torchrun's names, and one of our own; programs may read them to know that they were started
  * again. */
@@ -32,7 +39,7 @@ typedef struct words {
 typedef struct settings {
     int processes, restarts;
     int least, most; /* processes of an elastic job; 0: their number stays */
-    double grace_seconds;
+    cli_job_limits limits;
     const char *hosts, *agent;
     words exports;  /* "-x", NAME or NAME=VALUE, "-x", … */
     char **program; /* with its arguments, up to a NULL */
@@ -54,6 +61,10 @@ static const struct argp_option options[] = {
     {"grace", KEY_GRACE, "SECONDS", 0,
      "What the other processes have to end by themselves after a failure or a signal (0 to "
      "1000000; default 10)",
+     1},
+    {"grace-save", KEY_GRACE_SAVE, "SECONDS", 0,
+     "For so long, that time begins again while one of them saves a checkpoint (0 to 1000000; "
+     "default 600)",
      1},
     {"export", 'x', "NAME[=VALUE]", 0,
      "Pass this environment variable to processes on other hosts; may be repeated", 1},
@@ -159,7 +170,10 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         parse_elastic(text, to);
         return 0;
     case KEY_GRACE:
-        to->grace_seconds = cli_parse_real_to("grace", text, MAX_SECONDS);
+        to->limits.grace_seconds = cli_parse_real_to("grace", text, MAX_SECONDS);
+        return 0;
+    case KEY_GRACE_SAVE:
+        to->limits.save_seconds = cli_parse_real_to("grace-save", text, MAX_SECONDS);
         return 0;
     case 'x':
         add_export(to, text);
@@ -285,7 +299,7 @@ static sl_status run_attempts(char **command, char count[COUNT_BYTES], const set
         cli_job_end end;
         export_number(restart_count, attempt - 1);
         snprintf(count, COUNT_BYTES, "%d", processes);
-        SL_TRY(cli_job_run(command, processes, parsed->grace_seconds, &end));
+        SL_TRY(cli_job_run(command, processes, &parsed->limits, &end));
         again = end.status != 0 && !end.final && attempt <= parsed->restarts;
         processes = next_processes(parsed, processes, &end);
         if (end.status != 0)
@@ -323,7 +337,7 @@ int cmd_launch(int argc, char **argv)
                "the others may end by themselves, are then ended, and the first failure is "
                "reported; the exit status is that process's, or 128 and the signal's number.",
     };
-    settings parsed = {.grace_seconds = DEFAULT_GRACE_SECONDS};
+    settings parsed = {.limits = {DEFAULT_GRACE_SECONDS, DEFAULT_SAVE_SECONDS}};
     int result = 0;
     /* cli_parse, but what follows PROGRAM is PROGRAM's. */
     if (argp_parse(&parser, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_IN_ORDER, NULL,

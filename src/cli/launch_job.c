@@ -2,7 +2,8 @@
  *
  *     RUNNING ──→ ENDING ──→ RELEASED ──→ TERMINATED ──→ KILLED
  *
- *     ENDING      the other ranks may end by themselves: those of a group notice within 5 s
+ *     ENDING      the other ranks may end by themselves: those of a group notice within 5 s; the
+ *                 grace begins again while one of them is saving, up to a limit
  *     RELEASED    all have, or the time is over: the launcher hangs up, which ends the rest
  *     TERMINATED  mpirun gets SIGTERM, for it has not ended; it may wait for a host that is gone,
  *                 or have locked itself up in its own end, as Open MPI's rarely does
@@ -42,7 +43,8 @@ typedef enum failure { NO_FAILURE, ENDED, DIED } failure;
 
 typedef struct caller {
     cli_line line;
-    int rank;      /* -1: has not said who it is */
+    int rank;      /* -1: has not said who it is; the job's ranks: has ended */
+    bool saving;   /* its program has said so */
     char host[64]; /* where it runs */
 } caller;
 
@@ -57,8 +59,10 @@ typedef struct job {
     pid_t mpirun;
     int mpirun_status;
     stage stage;
-    double deadline; /* of this stage */
-    double grace_seconds;
+    double deadline;     /* of this stage */
+    double ending_since; /* when the stage ENDING began */
+    cli_job_limits limits;
+    int signal;      /* that was forwarded to the programs; 0: none */
     failure failure; /* what `end` tells of */
     cli_job_end *end;
 } job;
@@ -74,20 +78,54 @@ static double now(void)
 
 static double seconds_of(const job *in, stage next)
 {
-    switch (next) {
-    case ENDING:
-        return in->grace_seconds;
-    case RELEASED:
+    if (next == RELEASED)
         return in->failure == NO_FAILURE ? released_success_seconds : released_seconds;
-    default:
-        return terminated_seconds;
-    }
+    return terminated_seconds;
+}
+
+static bool runs(const job *in, const caller *one)
+{
+    return one->line.fd >= 0 && one->rank >= 0 && one->rank < in->ranks;
+}
+
+static bool is_saving(const job *in)
+{
+    for (int i = 0; i < in->places; i++)
+        if (runs(in, &in->callers[i]) && in->callers[i].saving)
+            return true;
+    return false;
+}
+
+/* The grace begins when the job does not run any more, and again whenever a program saves, until
+ * the time for that is over. */
+static void begin_grace(job *in)
+{
+    double last = in->ending_since + in->limits.save_seconds, from = now();
+    if (in->stage != ENDING)
+        return;
+    if (is_saving(in) || from > last)
+        from = last;
+    if (from < in->ending_since)
+        from = in->ending_since;
+    in->deadline = from + in->limits.grace_seconds;
+}
+
+static void set_saving(job *in, caller *of, bool saving)
+{
+    bool changes = of->saving != saving;
+    of->saving = saving;
+    if (changes)
+        begin_grace(in);
 }
 
 static void enter(job *in, stage next)
 {
     in->stage = next;
     in->deadline = now() + seconds_of(in, next);
+    if (next == ENDING) {
+        in->ending_since = now();
+        begin_grace(in);
+    }
     if (next >= RELEASED)
         for (int i = 0; i < in->places; i++)
             cli_line_close(&in->callers[i].line);
@@ -109,6 +147,34 @@ static void fail(job *in, failure kind, int status, const char *format, ...)
     va_end(values);
     if (in->stage == RUNNING)
         enter(in, ENDING);
+}
+
+/* Before the launcher ends the programs that still run, for they `did not end`: what becomes of
+ * them then is its doing, and no failure of theirs. */
+static void tell_of_running(job *in, const char *did_not_end)
+{
+    const caller *first = NULL;
+    int others = -1;
+    for (int i = 0; i < in->places; i++) {
+        const caller *one = &in->callers[i];
+        if (!runs(in, one))
+            continue;
+        others++;
+        first = !first || one->rank < first->rank ? one : first;
+    }
+    if (!first)
+        return;
+    char more[32] = "";
+    if (others > 0)
+        snprintf(more, sizeof more, " and %d other%s", others, others == 1 ? "" : "s");
+    if (in->signal)
+        fail(in, ENDED, SIGNAL_STATUS + in->signal, "stopped by signal %d (%s)", in->signal,
+             strsignal(in->signal));
+    size_t used = strlen(in->end->why);
+    snprintf(in->end->why + used, sizeof in->end->why - used,
+             "; rank %d on %s%s did not end %s, "
+             "and %s ended",
+             first->rank, first->host, more, did_not_end, others ? "were" : "was");
 }
 
 static void release_if_all_have_ended(job *in)
@@ -136,9 +202,15 @@ static void welcome(job *in, caller *from, char *text)
     cli_line_send(&from->line, "welcome");
 }
 
-static void take_end(job *in, caller *from, char *text)
+/* What a rank says of its program. */
+static void take_word(job *in, caller *from, char *text)
 {
     int number;
+    if (strcmp(text, "saving") == 0 || strcmp(text, "saved") == 0) {
+        set_saving(in, from, strcmp(text, "saving") == 0);
+        return;
+    }
+    set_saving(in, from, false);
     in->ended++;
     if (cli_line_number(text, "exit", &number)) {
         if (number != 0)
@@ -163,11 +235,12 @@ static void hear(job *in, caller *from)
         if (state == CLI_LINE_TEXT && from->rank < 0) {
             welcome(in, from, text);
         } else if (state == CLI_LINE_TEXT && from->rank < in->ranks) {
-            take_end(in, from, text);
+            take_word(in, from, text);
         } else if (state == CLI_LINE_CLOSED || state == CLI_LINE_LOST) {
             cli_line_close(&from->line);
             if (from->rank < 0 || from->rank >= in->ranks)
                 break;
+            set_saving(in, from, false);
             in->ended++;
             fail(in, DIED, 1, "rank %d on %s was lost", from->rank, from->host);
         }
@@ -195,11 +268,14 @@ static void answer(job *in)
 static void forward(job *in, int number)
 {
     if (in->stage != RUNNING) {
+        if (in->stage == ENDING)
+            tell_of_running(in, "before the next signal");
         if (in->stage < KILLED)
             enter(in, in->stage + 1);
         return;
     }
     in->end->final = true;
+    in->signal = number;
     for (int i = 0; i < in->places; i++)
         if (in->callers[i].rank >= 0)
             cli_line_send(&in->callers[i].line, "signal %d", number);
@@ -275,6 +351,14 @@ static void pass_deadline(job *in)
         enter(in, RELEASED);
         return;
     }
+    if (in->stage == ENDING) {
+        char within[96];
+        int length = snprintf(within, sizeof within, "within %g s", in->limits.grace_seconds);
+        if (is_saving(in))
+            snprintf(within + length, sizeof within - (size_t)length, " and %g s of saving",
+                     in->limits.save_seconds);
+        tell_of_running(in, within);
+    }
     if (success)
         cli_complain("warning: all processes have ended, and mpirun has not: it is ended");
     enter(in, in->stage + 1);
@@ -310,17 +394,17 @@ static void judge(job *in)
                                               : SIGNAL_STATUS + WTERMSIG(in->mpirun_status);
     in->end->status = status != 0 ? status : 1;
     snprintf(in->end->why, sizeof in->end->why,
-             "mpirun ended with status %d when %d of %d processes had started", status, in->started,
-             in->ranks);
+             "mpirun ended with status %d when %d of %d processes had started and %d had ended",
+             status, in->started, in->ranks, in->ended);
 }
 
-sl_status cli_job_run(char **command, int ranks, double grace_seconds, cli_job_end *out)
+sl_status cli_job_run(char **command, int ranks, const cli_job_limits *limits, cli_job_end *out)
 {
     *out = (cli_job_end){0};
     job here = {.ranks = ranks,
                 .places = ranks + SPARE_CALLERS,
                 .signals = -1,
-                .grace_seconds = grace_seconds,
+                .limits = *limits,
                 .end = out};
     SL_TRY(cli_launcher_listen(&here.launcher));
     here.callers = calloc((size_t)here.places, sizeof *here.callers);

@@ -16,9 +16,14 @@ typedef struct cli_job_end {
     char why[CLI_JOB_WHY_BYTES]; /* for status other than 0: who failed, and how */
 } cli_job_end;
 
+/* After a failure or a signal, the programs have `grace_seconds` to end. These begin again as long
+ * as a program is saving, but not when `save_seconds` have passed. */
+typedef struct cli_job_limits {
+    double grace_seconds, save_seconds;
+} cli_job_limits;
+
 /* Runs `command`, an mpirun that starts `ranks` processes of `sluice launch-rank`, until nothing of
- * it is left. After a failure or a signal, the other programs have `grace_seconds` to end. Called
- * by a process of one thread. Errors: what keeps it from being started. */
-sl_status cli_job_run(char **command, int ranks, double grace_seconds, cli_job_end *out);
+ * it is left. Called by a process of one thread. Errors: what keeps it from being started. */
+sl_status cli_job_run(char **command, int ranks, const cli_job_limits *limits, cli_job_end *out);
 
 #endif

@@ -1,6 +1,8 @@
 /* What `sluice launch` and the processes that it starts tell each other: lines of text over TCP.
  *
  *     rank → launcher   TOKEN RANK HOST     first, or the launcher hangs up
+ *                       saving              the program writes what must not be cut off …
+ *                       saved               … or does so no longer
  *                       exit STATUS         the program has ended by itself,
  *                       signal NUMBER       … was killed,
  *                       errno NUMBER        … or could not be started

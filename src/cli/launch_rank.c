@@ -15,6 +15,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/launch_line.h"
+#include "cli/supervisor.h"
 #include "sluice/launch.h"
 
 #include <errno.h>
@@ -26,6 +27,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,7 +38,8 @@ enum { NOT_STARTED = 127 };  /* as a shell says it */
 
 typedef struct supervisor {
     cli_line line;
-    int signals; /* signalfd */
+    int signals;    /* signalfd */
+    int notices[2]; /* what the program says (supervisor.h): our end, and its own */
     sigset_t mask_before;
     pid_t program;
     bool cut_off;    /* the launcher's host does not answer any more */
@@ -68,11 +71,11 @@ static sl_status take_names(sl_launch_info *info)
 }
 
 /* In the child: becomes the program, or writes to `failure` why not. */
-static _Noreturn void become(char **command, const sigset_t *mask, pid_t parent, int failure)
+static _Noreturn void become(char **command, const supervisor *here, pid_t parent, int failure)
 {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
-    if (getppid() == parent) {
-        sigprocmask(SIG_SETMASK, mask, NULL);
+    if (getppid() == parent && fcntl(here->notices[1], F_SETFD, 0) == 0) {
+        sigprocmask(SIG_SETMASK, &here->mask_before, NULL);
         execvp(command[0], command);
     }
     int error = errno;
@@ -88,12 +91,14 @@ static void start_program(supervisor *here, char **command)
         here->start_error = errno;
         return;
     }
+    set_number(CLI_SUPERVISOR_VARIABLE, here->notices[1]);
     here->program = fork();
     if (here->program == 0)
-        become(command, &here->mask_before, self, ends[1]);
+        become(command, here, self, ends[1]);
     if (here->program < 0)
         here->start_error = errno;
     close(ends[1]);
+    close(here->notices[1]);
     /* Nothing comes from a program that starts: the pipe closes. */
     if (here->program > 0 && read(ends[0], &here->start_error, sizeof(int)) > 0) {
         waitpid(here->program, NULL, 0);
@@ -144,6 +149,23 @@ static void obey(supervisor *here)
         cli_line_close(&here->line);
 }
 
+/* Hands on what the launcher is to know. */
+static void take_notices(supervisor *here)
+{
+    char text[16];
+    ssize_t bytes;
+    while ((bytes = recv(here->notices[0], text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
+        text[bytes] = '\0';
+        text[strcspn(text, "\n")] = '\0';
+        if (strcmp(text, "saving") == 0 || strcmp(text, "saved") == 0)
+            cli_line_send(&here->line, "%s", text);
+    }
+    if (bytes == 0) { /* nobody has the other end any more */
+        close(here->notices[0]);
+        here->notices[0] = -1;
+    }
+}
+
 /* True where mpirun is gone. */
 static bool read_signals(const supervisor *here)
 {
@@ -160,13 +182,16 @@ static int wait_for_program(supervisor *here)
     int status, patience = -1;
     while (!program_has_ended(here, &status)) {
         struct pollfd polled[] = {{.fd = here->signals, .events = POLLIN},
-                                  {.fd = here->line.fd, .events = POLLIN}};
-        int count = poll(polled, 2, patience);
+                                  {.fd = here->line.fd, .events = POLLIN},
+                                  {.fd = patience < 0 ? here->notices[0] : -1, .events = POLLIN}};
+        int count = poll(polled, 3, patience);
         if (count == 0)
             kill(here->program, SIGKILL);
         bool orphaned = read_signals(here);
         if (here->line.fd >= 0 && polled[1].revents)
             obey(here);
+        if (polled[2].revents)
+            take_notices(here);
         if (patience < 0 && (orphaned || here->line.fd < 0)) {
             kill(0, SIGTERM);
             patience = END_MS;
@@ -222,6 +247,8 @@ static sl_status prepare(supervisor *here)
     here->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     if (here->signals < 0)
         return sl_error(SL_ERR_IO, "signals cannot be read: %s", strerror(errno));
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, here->notices) != 0)
+        return sl_error(SL_ERR_IO, "the program cannot be given a socket: %s", strerror(errno));
     return SL_OK;
 }
 

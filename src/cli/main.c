@@ -1,6 +1,7 @@
 /* The program: finds the subcommand and hands it the rest of the line. */
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/supervisor.h"
 #include "core/knobs.h"
 #include "core/limits.h"
 
@@ -61,6 +62,7 @@ static void hold_closed_streams(void)
 
 int main(int argc, char **argv)
 {
+    cli_supervisor_find();
     hold_closed_streams();
     (void)sli_raise_descriptor_limit(); /* checkpoints of many files, jobs of many processes */
     if (argc < 2)

@@ -178,6 +178,8 @@ static void survivors_that_go_on_are_ended(void **state)
                      "while :; do sleep 1; done\n");
     launch(&run, in, "-n 2 --grace 0.1");
     check_refused(&run, 5, "rank 0 on ");
+    check_line(run.err, "^sluice: rank 0 on [^ ]+ ended with exit status 5; rank 1 on [^ ]+ did "
+                        "not end within 0.1 s, and was ended$");
     check_all_ended(in, 2);
 }
 
@@ -213,8 +215,8 @@ static void failed_job_is_started_again(void **state)
     launch(&run, in, "-n 2 --max-restarts 5 --grace 0");
     assert_int_equal(run.status, 0);
     assert_string_equal(run.out, "done\ndone\n");
-    check_line(run.err, "^sluice: attempt 1 of 6: rank 1 on .* status 4; starting again$");
-    check_line(run.err, "^sluice: attempt 2 of 6: rank 1 on .* status 4; starting again$");
+    check_line(run.err, "^sluice: attempt 1 of 6: rank 1 on .* status 4; .*starting again$");
+    check_line(run.err, "^sluice: attempt 2 of 6: rank 1 on .* status 4; .*starting again$");
     check_without(run.err, "attempt 3");
     check_all_ended(in, 6);
 }
@@ -321,7 +323,95 @@ static void second_signal_ends_programs_that_ignore_the_first(void **state)
                  "while :; do sleep 0.01; done\n",
                  find_launcher);
     launch(&run, in, "-n 2 --grace 100");
-    assert_int_not_equal(run.status, 0);
+    assert_int_equal(run.status, 128 + SIGINT);
+    check_line(run.err, "^sluice: stopped by signal 2 \\(Interrupt\\); rank 0 on [^ ]+ and 1 other "
+                        "did not end before the next signal, and were ended$");
+    check_all_ended(in, 2);
+}
+
+/* ---- Saving ------------------------------------------------------------------------------- */
+
+/* Every rank takes its time to save when it is told to end, some longer than the grace. */
+static void grace_begins_again_while_a_program_saves(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%ssave() {\n"
+                 "    printf saving >&$SLUICE_LAUNCH_FD\n"
+                 "    sleep $((2 + 2 * RANK))\n"
+                 "    printf saved >&$SLUICE_LAUNCH_FD\n"
+                 "    echo rank $RANK saved; exit 0\n"
+                 "}\n"
+                 "trap save TERM\n"
+                 "touch ready.$RANK\n"
+                 "[ $RANK = 0 ] && { all ready; kill -TERM $launcher; }\n"
+                 "while :; do sleep 0.01; done\n",
+                 find_launcher);
+    launch(&run, in, "-n 2 --grace 1.5");
+    assert_int_equal(run.status, 0);
+    check_without(run.err, "sluice");
+    check_line(run.out, "^rank 0 saved$");
+    check_line(run.out, "^rank 1 saved$");
+    check_all_ended(in, 2);
+}
+
+/* The same where it is another rank's failure that ends the job, while one is saving already. */
+static void save_under_way_at_a_failure_is_not_cut_off(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "if [ $RANK = 0 ]; then\n"
+                     "    printf saving >&$SLUICE_LAUNCH_FD; sleep 0.2; touch saves.0\n"
+                     "    see_end 1; sleep 2\n"
+                     "    echo rank 0 saved; exit 0\n"
+                     "fi\n"
+                     "while [ ! -e saves.0 ]; do sleep 0.01; done\n"
+                     "exit 7\n");
+    launch(&run, in, "-n 2 --grace 0.1");
+    assert_int_equal(run.status, 7);
+    check_line(run.out, "^rank 0 saved$");
+    check_line(run.err, "^sluice: rank 1 on [^ ]+ ended with exit status 7$");
+    check_all_ended(in, 2);
+}
+
+/* However often a program says so, and whatever else it does. */
+static void saving_adds_a_limited_time(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%strap '' TERM\n"
+                 "touch ready.$RANK\n"
+                 "[ $RANK = 0 ] && { all ready; kill -TERM $launcher; }\n"
+                 "while :; do\n"
+                 "    printf saving >&$SLUICE_LAUNCH_FD; sleep 0.1\n"
+                 "    [ $RANK = 0 ] || printf saved >&$SLUICE_LAUNCH_FD\n"
+                 "done\n",
+                 find_launcher);
+    launch(&run, in, "-n 2 --grace 0.5 --grace-save 1");
+    assert_int_equal(run.status, 128 + SIGTERM);
+    check_line(run.err,
+               "^sluice: stopped by signal 15 \\(Terminated\\); rank 0 on [^ ]+ and 1 other "
+               "did not end within 0.5 s and 1 s of saving, and were ended$");
+    check_all_ended(in, 2);
+}
+
+static void programs_that_the_launcher_ends_are_not_said_to_have_failed(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%strap '' TERM\n"
+                 "touch ready.$RANK\n"
+                 "[ $RANK = 0 ] && { all ready; kill -TERM $launcher; exit 0; }\n"
+                 "while :; do sleep 0.01; done\n",
+                 find_launcher);
+    launch(&run, in, "-n 2 --grace 0.3 --max-restarts 2");
+    assert_int_equal(run.status, 128 + SIGTERM);
+    check_line(run.err, "^sluice: attempt 1 of 3: stopped by signal 15 \\(Terminated\\); rank 1 on "
+                        "[^ ]+ did not end within 0.3 s, and was ended$");
+    check_without(run.err, "attempt 2");
     check_all_ended(in, 2);
 }
 
@@ -384,6 +474,8 @@ static void bad_command_line_is_one_sentence(void **state)
         {"launch --elastic 2:3 true", "--elastic needs --max-restarts K\n"},
         {"launch -n 2 --grace soon true",
          "--grace must be a number from 0 to 1000000, got \"soon\"\n"},
+        {"launch -n 2 --grace-save -1 true",
+         "--grace-save must be a number from 0 to 1000000, got \"-1\"\n"},
         {"launch -n 2 --grace 3e6 true",
          "--grace must be a number from 0 to 1000000, got \"3e6\"\n"},
         {"launch -n 2 -x =1 true", "--export must be NAME or NAME=VALUE, got \"=1\"\n"},
@@ -463,6 +555,13 @@ static int test_jobs(void)
         cmocka_unit_test_setup_teardown(job_ended_by_a_signal_is_not_started_again, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(second_signal_ends_programs_that_ignore_the_first,
+                                        scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(grace_begins_again_while_a_program_saves, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(save_under_way_at_a_failure_is_not_cut_off, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(saving_adds_a_limited_time, scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(programs_that_the_launcher_ends_are_not_said_to_have_failed,
                                         scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(programs_end_when_their_launcher_is_killed, scratch_create,
                                         scratch_remove),

@@ -1,0 +1,48 @@
+#include "cli/supervisor.h"
+
+#include "cli/launch_line.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+/* The process's, as its environment is. */
+static int supervisor = -1;
+static atomic_int saving;
+
+/* A shell that was in between may have put another file under the number. */
+static bool is_supervisor(int fd)
+{
+    int family = 0, type = 0;
+    socklen_t bytes = sizeof family;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX &&
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0 && type == SOCK_SEQPACKET;
+}
+
+void cli_supervisor_find(void)
+{
+    int fd;
+    char *text = getenv(CLI_SUPERVISOR_VARIABLE);
+    if (text && cli_take_number(&text, &fd) && *text == '\0' && is_supervisor(fd) &&
+        fcntl(fd, F_SETFD, FD_CLOEXEC) == 0)
+        supervisor = fd;
+    unsetenv(CLI_SUPERVISOR_VARIABLE);
+}
+
+/* Of calls at the same time, the last one to look sends what is true then. */
+void cli_supervisor_saving(bool begins)
+{
+    int kept = errno;
+    bool told;
+    atomic_fetch_add(&saving, begins ? 1 : -1);
+    do {
+        told = atomic_load(&saving) > 0;
+        const char *word = told ? "saving" : "saved";
+        if (supervisor >= 0)
+            (void)!send(supervisor, word, strlen(word), MSG_NOSIGNAL | MSG_DONTWAIT);
+    } while (told != (atomic_load(&saving) > 0));
+    errno = kept;
+}
