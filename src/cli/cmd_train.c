@@ -147,7 +147,6 @@ static sl_status run(settings *from, sl_run_result *result)
         resume_after_restart(from, &launch);
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
     SL_TRY(cli_check_train_files(&from->run.train, from->log_json));
-    cli_signals_leave_file_limit();
     if (from->run.train.checkpoints.directory)
         SL_TRY(cli_signals_take());
     return cli_train_ranks(&from->run, &launch, &from->progress, from->log_json, result);

@@ -6,6 +6,7 @@
 #include "core/limits.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -60,10 +61,28 @@ static void hold_closed_streams(void)
             (void)open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
 }
 
+static void do_nothing(int number)
+{
+    (void)number;
+}
+
+/* A file that reaches the limit on its size (ulimit -f) is an error of its write, as on a full
+ * disk, and no signal that ends the process. A handler, since programs that are started would
+ * inherit that the signal is ignored. */
+static void leave_file_limit(void)
+{
+    struct sigaction before;
+    if (sigaction(SIGXFSZ, NULL, &before) == 0 && before.sa_handler == SIG_DFL)
+        (void)sigaction(SIGXFSZ,
+                        &(struct sigaction){.sa_handler = do_nothing, .sa_flags = SA_RESTART},
+                        NULL);
+}
+
 int main(int argc, char **argv)
 {
     cli_supervisor_find();
     hold_closed_streams();
+    leave_file_limit();
     (void)sli_raise_descriptor_limit(); /* checkpoints of many files, jobs of many processes */
     if (argc < 2)
         cli_refuse("a command is needed: see sluice --help", NULL);

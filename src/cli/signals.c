@@ -32,11 +32,6 @@ sl_status cli_signals_take(void)
     return SL_OK;
 }
 
-void cli_signals_leave_file_limit(void)
-{
-    signal(SIGXFSZ, SIG_IGN);
-}
-
 sl_train_request cli_signals_request(void *context)
 {
     (void)context;

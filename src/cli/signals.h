@@ -8,10 +8,6 @@
 /* From here on the process takes these signals. */
 sl_status cli_signals_take(void);
 
-/* A file that reaches the limit on its size (ulimit -f) is from here on an error of its write, as
- * on a full disk, and no signal that ends the process. */
-void cli_signals_leave_file_limit(void);
-
 /* What they have asked for since the last call; a run's `request`. */
 sl_train_request cli_signals_request(void *context);
 
