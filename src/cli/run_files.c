@@ -1,5 +1,6 @@
 #include "cli/run_files.h"
 
+#include "core/directory.h"
 #include "io/safetensors_set.h"
 
 #include <stdbool.h>
@@ -15,10 +16,10 @@ typedef struct output {
 /* Under whatever names. What is no regular file cannot be replaced. */
 static bool is_same(const char *a, const char *b)
 {
-    struct stat of_a, of_b;
-    if (stat(a, &of_a) != 0 || stat(b, &of_b) != 0)
-        return strcmp(a, b) == 0;
-    return S_ISREG(of_a.st_mode) && of_a.st_dev == of_b.st_dev && of_a.st_ino == of_b.st_ino;
+    struct stat found;
+    if (stat(a, &found) == 0 && !S_ISREG(found.st_mode))
+        return false;
+    return sli_directory_same_file(a, b);
 }
 
 static sl_status check_not_read(output to, const char *path)

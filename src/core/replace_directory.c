@@ -1,11 +1,11 @@
-#define _GNU_SOURCE /* renameat2 */
+#define _GNU_SOURCE /* renameat2, asprintf */
 
 #include "core/replace_directory.h"
 
-#include "core/file_names.h"
+#include "core/directory.h"
+#include "core/temporary.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
@@ -17,8 +17,12 @@
 
 struct sli_replace_directory {
     char *path;
-    char *temporary; /* NULL while there is none */
-    bool joined;     /* another one commits or removes it */
+    int holder;                          /* the directory that holds it */
+    char *name;                          /* in there */
+    char temporary[SLI_TEMPORARY_BYTES]; /* its name until then */
+    char *temporary_path;
+    int descriptor; /* of the temporary directory, with its lock; -1: there is none */
+    bool joined;    /* another one commits or removes it */
 };
 
 static sl_status failed(const char *path, const char *doing)
@@ -26,109 +30,131 @@ static sl_status failed(const char *path, const char *doing)
     return sl_error(SL_ERR_IO, "%s: %s failed: %s", path, doing, strerror(errno));
 }
 
+/* ---- Creation --------------------------------------------------------------------------- */
+
 /* *out has no temporary directory yet. */
 static sl_status create_record(const char *path, sli_replace_directory **out)
 {
     *out = calloc(1, sizeof **out);
-    if (*out && ((*out)->path = strdup(path)))
-        return SL_OK;
-    sli_replace_directory_destroy(out);
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
+    (*out)->holder = (*out)->descriptor = -1;
+    (*out)->path = strdup(path);
+    if (!(*out)->path)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
+    return sli_directory_open_parent(path, path, &(*out)->holder, &(*out)->name);
 }
 
-/* Takes `name` for the temporary directory's. `shared`: it may be there already. */
-static sl_status make(sli_replace_directory **directory, char *name, bool shared)
+/* The temporary name by `number`, and its path beside the directory. */
+static sl_status name_temporary(sli_replace_directory *directory, uint64_t number)
 {
-    const char *path = (*directory)->path;
-    sl_status status = SL_OK;
-    if (mkdir(name, 0777) != 0 && !(shared && errno == EEXIST))
-        status = errno == ENOENT
-                     ? sl_error(SL_ERR_NOT_FOUND,
-                                "%s: cannot be created: what should hold it does not exist", path)
-                     : failed(path, "creating it");
-    if (status == SL_OK) {
-        (*directory)->temporary = name;
+    const char *path = directory->path;
+    size_t end = strlen(path);
+    while (end > 0 && path[end - 1] == '/')
+        end--;
+    sli_temporary_name(directory->name, number, directory->temporary);
+    if (asprintf(&directory->temporary_path, "%.*s%s", (int)(end - strlen(directory->name)), path,
+                 directory->temporary) >= 0)
         return SL_OK;
+    directory->temporary_path = NULL;
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for a temporary name", path);
+}
+
+/* Another of its writers may have made it. */
+static sl_status make(sli_replace_directory *directory)
+{
+    while (directory->descriptor < 0) {
+        if (mkdirat(directory->holder, directory->temporary, 0777) != 0 && errno != EEXIST)
+            return failed(directory->path, "creating it");
+        int made = openat(directory->holder, directory->temporary,
+                          O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+        if (made < 0 && errno != ENOENT)
+            return failed(directory->path, "opening it under a temporary name");
+        if (made >= 0 && sli_temporary_hold(directory->holder, directory->temporary, made))
+            directory->descriptor = made;
+        else if (made >= 0)
+            close(made);
     }
-    free(name);
-    sli_replace_directory_destroy(directory);
-    return status;
+    return SL_OK;
+}
+
+static sl_status create(const char *path, uint64_t number, bool joins, sli_replace_directory **out)
+{
+    sl_status status = create_record(path, out);
+    if (status == SL_OK)
+        status = name_temporary(*out, number);
+    if (status == SL_OK)
+        status = make(*out);
+    if (status != SL_OK) {
+        sli_replace_directory_destroy(out);
+        return status;
+    }
+    (*out)->joined = joins;
+    if (!joins) /* its own is locked, also where others came first */
+        sli_temporary_sweep_name((*out)->holder, (*out)->name);
+    return SL_OK;
 }
 
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out)
 {
-    char *name;
-    SL_TRY(create_record(path, out));
-    sl_status status = sli_temporary_name(path, path, &name);
-    if (status == SL_OK)
-        return make(out, name, false);
-    sli_replace_directory_destroy(out);
-    return status;
+    uint64_t number;
+    *out = NULL;
+    SL_TRY(sli_draw_number(path, &number));
+    return create(path, number, false, out);
 }
 
 sl_status sli_replace_directory_create_numbered(const char *path, uint64_t number,
                                                 sli_replace_directory **out)
 {
-    char *name;
-    SL_TRY(create_record(path, out));
-    sl_status status = sli_numbered_name(path, path, number, &name);
-    if (status == SL_OK)
-        return make(out, name, true);
-    sli_replace_directory_destroy(out);
-    return status;
+    return create(path, number, false, out);
 }
 
 sl_status sli_replace_directory_join(const char *path, uint64_t number, sli_replace_directory **out)
 {
-    SL_TRY(sli_replace_directory_create_numbered(path, number, out));
-    (*out)->joined = true;
-    return SL_OK;
+    return create(path, number, true, out);
 }
 
 const char *sli_replace_directory_temporary(const sli_replace_directory *directory)
 {
-    return directory->temporary;
+    return directory->temporary_path;
 }
 
-/* Removes a directory's files and itself, as far as possible. */
-static void empty_and_remove(const char *path)
+/* ---- Its end ---------------------------------------------------------------------------- */
+
+static void release(sli_replace_directory *directory)
 {
-    DIR *open = opendir(path);
-    for (struct dirent *entry; open && (entry = readdir(open));)
-        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            unlinkat(dirfd(open), entry->d_name, 0);
-    if (open)
-        closedir(open);
-    rmdir(path);
+    if (directory->descriptor >= 0)
+        close(directory->descriptor);
+    directory->descriptor = -1;
 }
 
-/* Gives the temporary directory its name. One that has the name already changes places with it. */
+/* Gives the temporary directory its name. What has the name already changes places with it. */
 static bool take_name(const sli_replace_directory *directory, bool *replaced)
 {
-    const char *from = directory->temporary, *to = directory->path;
+    int at = directory->holder;
+    const char *from = directory->temporary, *to = directory->name;
     *replaced = false;
-    if (renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE) == 0)
+    if (renameat2(at, from, at, to, RENAME_NOREPLACE) == 0)
         return true;
     if (errno == EEXIST) {
-        *replaced = renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE) == 0;
+        *replaced = renameat2(at, from, at, to, RENAME_EXCHANGE) == 0;
         return *replaced;
     }
     /* File systems without these flags can replace an empty directory alone. */
-    return (errno == EINVAL || errno == ENOSYS) && rename(from, to) == 0;
+    return (errno == EINVAL || errno == ENOSYS) && renameat(at, from, at, to) == 0;
 }
 
 sl_status sli_replace_directory_commit(sli_replace_directory *directory)
 {
     bool replaced;
     assert(!directory->joined);
-    SL_TRY(sli_sync_directory(directory->temporary, directory->path));
+    SL_TRY(sli_directory_sync(directory->descriptor, directory->path));
     if (!take_name(directory, &replaced))
         return failed(directory->path, "giving it its name");
-    sl_status status = sli_sync_name(directory->path, directory->path);
+    release(directory);
+    sl_status status = sli_directory_sync(directory->holder, directory->path);
     if (replaced)
-        empty_and_remove(directory->temporary); /* the old one */
-    free(directory->temporary);
-    directory->temporary = NULL;
+        (void)sli_directory_remove(directory->holder, directory->temporary); /* the old one */
     return status;
 }
 
@@ -136,21 +162,46 @@ void sli_replace_directory_destroy(sli_replace_directory **directory)
 {
     if (!directory || !*directory)
         return;
-    if ((*directory)->temporary && !(*directory)->joined)
-        empty_and_remove((*directory)->temporary);
-    free((*directory)->temporary);
+    if ((*directory)->descriptor >= 0 && !(*directory)->joined)
+        (void)sli_directory_remove((*directory)->holder, (*directory)->temporary);
+    release(*directory);
+    if ((*directory)->holder >= 0)
+        close((*directory)->holder);
+    free((*directory)->temporary_path);
+    free((*directory)->name);
     free((*directory)->path);
     free(*directory);
     *directory = NULL;
 }
 
+/* ---- Removal ---------------------------------------------------------------------------- */
+
+static sl_status remove_in(int holder, const char *name, const char *path)
+{
+    struct stat found;
+    char temporary[SLI_TEMPORARY_BYTES];
+    uint64_t number;
+    if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
+        return failed(path, "removing it");
+    if (S_ISLNK(found.st_mode))
+        return unlinkat(holder, name, 0) == 0 ? SL_OK : failed(path, "removing the link");
+    if (!S_ISDIR(found.st_mode) || !sli_directory_is_flat(holder, name))
+        return sl_error(SL_ERR_INVALID, "%s: it is no directory of files, and stays", path);
+    SL_TRY(sli_draw_number(path, &number));
+    sli_temporary_name(name, number, temporary);
+    if (renameat(holder, name, holder, temporary) != 0)
+        return failed(path, "removing it");
+    (void)sli_directory_remove(holder, temporary);
+    return SL_OK;
+}
+
 sl_status sli_remove_directory(const char *path)
 {
+    int holder;
     char *name;
-    SL_TRY(sli_temporary_name(path, path, &name));
-    sl_status status = rename(path, name) == 0 ? SL_OK : failed(path, "removing it");
-    if (status == SL_OK)
-        empty_and_remove(name);
+    SL_TRY(sli_directory_open_parent(path, path, &holder, &name));
+    sl_status status = remove_in(holder, name, path);
+    close(holder);
     free(name);
     return status;
 }

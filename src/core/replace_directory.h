@@ -1,6 +1,9 @@
 /* A directory of files that takes its name only when it is complete: its files are written under a
- * temporary name beside it, brought to disk, then it is renamed. Whoever opens the name sees the
- * old directory or the new one, whole. These directories hold files only.
+ * temporary name beside it (core/temporary.h), brought to disk, then it is renamed. Whoever opens
+ * the name sees the old directory or the new one, whole. These directories hold files only.
+ *
+ * Slashes at the end of a path do not count. A link that is replaced or removed goes, and its
+ * target stays.
  *
  * Where a file system lacks renameat2's flags (NFS, among others), a directory can take a free name
  * or that of an empty directory, but not that of an older one with files: that is an error, and the
@@ -14,8 +17,9 @@
 
 typedef struct sli_replace_directory sli_replace_directory;
 
-/* Makes the temporary directory. Errors begin with `path`: SL_ERR_NOT_FOUND (what should hold it is
- * not there), SL_ERR_IO, SL_ERR_MEMORY. */
+/* Makes the temporary directory, and removes what writers of `path` that died have left. Errors
+ * begin with `path`: SL_ERR_NOT_FOUND (what should hold it is not there), SL_ERR_INVALID (it has no
+ * name), SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
 
 /* The same with a temporary name that follows from `number`, so that others can write files there
@@ -37,8 +41,9 @@ sl_status sli_replace_directory_commit(sli_replace_directory *directory);
 /* Frees the record, and removes the directory if it was not committed; NULL is allowed. */
 void sli_replace_directory_destroy(sli_replace_directory **directory);
 
-/* Removes the directory `path` and its files. It takes a temporary name first, so that nobody sees
- * a part of it. Errors: SL_ERR_IO. */
+/* Removes the directory `path` and its files, or the link of that name. It takes a temporary name
+ * first, so that nobody sees a part of it. Errors: SL_ERR_INVALID for a file, and for a directory
+ * that holds others: both stay as they are. SL_ERR_NOT_FOUND, SL_ERR_IO. */
 sl_status sli_remove_directory(const char *path);
 
 #endif

@@ -2,7 +2,8 @@
 
 #include "core/replace_file.h"
 
-#include "core/file_names.h"
+#include "core/directory.h"
+#include "core/temporary.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -13,11 +14,13 @@
 #include <unistd.h>
 
 struct sli_replace_file {
+    char *shown;                         /* the path as the caller gave it, for error sentences */
+    int directory;                       /* that holds it, symbolic links followed */
+    char *name;                          /* in it */
+    char temporary[SLI_TEMPORARY_BYTES]; /* its name until then */
+    bool exists;                         /* under that name */
     int descriptor;
-    char *shown;     /* the path as the caller gave it, for error sentences */
-    char *path;      /* where the file will be, symbolic links followed */
-    char *temporary; /* its name until then, in the same directory; NULL while there is no file */
-    uint64_t given;  /* bytes from the start that the disk has been given to write */
+    uint64_t given; /* bytes from the start that the disk has been given to write */
 };
 
 /* Pieces in which the disk is given what is written, so that it works while the rest is prepared.
@@ -30,37 +33,60 @@ static sl_status failed(const sli_replace_file *file, const char *doing)
 }
 
 /* Replacing a device or a pipe by a file would be a nasty surprise, and a directory cannot be. */
-static sl_status find_destination(const char *path, char **out)
+static sl_status check_replaceable(const char *path)
 {
     struct stat present;
-    *out = NULL;
     if (path[0] == '\0')
         return sl_error(SL_ERR_INVALID, "the path of a file to write must not be empty");
-    if (stat(path, &present) != 0) {
-        *out = strdup(path);
-    } else if (S_ISREG(present.st_mode)) {
-        *out = realpath(path, NULL);
-    } else {
-        return sl_error(SL_ERR_INVALID, "%s: a file cannot be written there: it is %s", path,
-                        S_ISDIR(present.st_mode) ? "a directory" : "no regular file");
-    }
-    return *out ? SL_OK : sl_error(SL_ERR_MEMORY, "%s: no memory for its path", path);
+    if (stat(path, &present) != 0 || S_ISREG(present.st_mode))
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s: a file cannot be written there: it is %s", path,
+                    S_ISDIR(present.st_mode) ? "a directory" : "no regular file");
 }
 
+/* A directory that is itself under a temporary name is new, and is removed as a whole. */
+static bool is_in_temporary(const char *path)
+{
+    char name[SLI_TEMPORARY_BYTES], of[SLI_TEMPORARY_BYTES];
+    const char *end = strrchr(path, '/'), *begin = end;
+    while (begin && begin > path && begin[-1] != '/')
+        begin--;
+    if (!begin || (size_t)(end - begin) >= sizeof name)
+        return false;
+    snprintf(name, sizeof name, "%.*s", (int)(end - begin), begin);
+    return sli_temporary_parse(name, of);
+}
+
+static sl_status find_destination(sli_replace_file *file)
+{
+    char *path;
+    SL_TRY(check_replaceable(file->shown));
+    SL_TRY(sli_directory_follow(file->shown, &path));
+    sl_status status = sli_directory_open_parent(path, file->shown, &file->directory, &file->name);
+    if (status == SL_OK && !is_in_temporary(path))
+        sli_temporary_sweep_name(file->directory, file->name);
+    free(path);
+    return status;
+}
+
+/* Readable as well, for the lock. */
 static sl_status open_temporary(sli_replace_file *file)
 {
-    char *name;
-    SL_TRY(sli_temporary_name(file->path, file->shown, &name));
-    file->descriptor = open(name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    if (file->descriptor >= 0) {
-        file->temporary = name;
-        return SL_OK;
+    while (!file->exists) {
+        uint64_t number;
+        SL_TRY(sli_draw_number(file->shown, &number));
+        sli_temporary_name(file->name, number, file->temporary);
+        file->descriptor =
+            openat(file->directory, file->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (file->descriptor < 0)
+            return failed(file, "creating it");
+        file->exists = sli_temporary_hold(file->directory, file->temporary, file->descriptor);
+        if (!file->exists) {
+            close(file->descriptor);
+            file->descriptor = -1;
+        }
     }
-    free(name);
-    if (errno == ENOENT)
-        return sl_error(SL_ERR_NOT_FOUND, "%s: cannot be created: its directory does not exist",
-                        file->shown);
-    return failed(file, "creating it");
+    return SL_OK;
 }
 
 sl_status sli_replace_file_create(const char *path, sli_replace_file **out)
@@ -69,10 +95,10 @@ sl_status sli_replace_file_create(const char *path, sli_replace_file **out)
     sli_replace_file *file = calloc(1, sizeof *file);
     if (!file)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for a file's record", path);
-    file->descriptor = -1;
+    file->descriptor = file->directory = -1;
     file->shown = strdup(path);
     sl_status status = file->shown
-                           ? find_destination(path, &file->path)
+                           ? find_destination(file)
                            : sl_error(SL_ERR_MEMORY, "%s: no memory for a file's path", path);
     if (status == SL_OK)
         status = open_temporary(file);
@@ -132,27 +158,23 @@ sl_status sli_replace_file_commit(sli_replace_file *file)
 {
     if (fsync(file->descriptor) != 0)
         return failed(file, "bringing it to disk");
-    int closed = close(file->descriptor);
-    file->descriptor = -1;
-    if (closed != 0)
-        return failed(file, "closing it");
-    if (rename(file->temporary, file->path) != 0)
+    if (renameat(file->directory, file->temporary, file->directory, file->name) != 0)
         return failed(file, "giving it its name");
-    free(file->temporary);
-    file->temporary = NULL;
-    return sli_sync_name(file->path, file->shown);
+    file->exists = false;
+    return sli_directory_sync(file->directory, file->shown);
 }
 
 void sli_replace_file_destroy(sli_replace_file **file)
 {
     if (!file || !*file)
         return;
+    if ((*file)->exists)
+        (void)unlinkat((*file)->directory, (*file)->temporary, 0);
     if ((*file)->descriptor >= 0)
         close((*file)->descriptor);
-    if ((*file)->temporary)
-        unlink((*file)->temporary);
-    free((*file)->temporary);
-    free((*file)->path);
+    if ((*file)->directory >= 0)
+        close((*file)->directory);
+    free((*file)->name);
     free((*file)->shown);
     free(*file);
     *file = NULL;

@@ -1,6 +1,6 @@
 /* A file that takes its name only when it is complete: it is written under a temporary name in the
- * same directory, brought to disk, then renamed. Whoever opens the name sees the old content or
- * the new, whole. Error sentences begin with the path. */
+ * same directory (core/temporary.h), brought to disk, then renamed. Whoever opens the name sees the
+ * old content or the new, whole. Error sentences begin with the path. */
 #ifndef SLI_CORE_REPLACE_FILE_H
 #define SLI_CORE_REPLACE_FILE_H
 
@@ -10,8 +10,9 @@
 
 typedef struct sli_replace_file sli_replace_file;
 
-/* Starts the file; a symbolic link at `path` is followed, so that its target is replaced.
- * Errors: SL_ERR_NOT_FOUND (no such directory), SL_ERR_INVALID (`path` is a directory or device),
+/* Starts the file, and removes what writers of it that died have left. A symbolic link at `path` is
+ * followed: its target is replaced, or made where it is not there. Errors: SL_ERR_NOT_FOUND (no
+ * such directory), SL_ERR_INVALID (`path` is a directory or device, or a link in a circle),
  * SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_file_create(const char *path, sli_replace_file **out);
 

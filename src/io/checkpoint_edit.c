@@ -1,15 +1,18 @@
 /* Checkpoints made from checkpoints. What goes in is compared with its checksums first; then each
  * tensor is read when its turn to be written comes, so that memory need hold but the largest. */
-#include "core/file_names.h"
+#include "core/directory.h"
+#include "core/temporary.h"
 #include "io/checkpoint_pieces.h"
 #include "io/checkpoint_slices.h"
 #include "io/checkpoint_writer.h"
 #include "io/safetensors_reader.h"
 #include "io/safetensors_text.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 static const char *const model_part = "model";
 
@@ -207,10 +210,16 @@ static sl_status write_new(const recipe *by, const char *path)
 
 static sl_status check_free(const char *path)
 {
+    int holder;
+    char *name;
     struct stat found;
-    if (lstat(path, &found) == 0)
-        return sl_error(SL_ERR_INVALID, "%s: there is something of that name already", path);
-    return SL_OK;
+    SL_TRY(sli_directory_open_parent(path, path, &holder, &name));
+    bool free_name = fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0;
+    close(holder);
+    free(name);
+    return free_name
+               ? SL_OK
+               : sl_error(SL_ERR_INVALID, "%s: there is something of that name already", path);
 }
 
 sl_status sl_checkpoint_convert(const char *from, const char *to, uint64_t shard_bytes)
@@ -253,6 +262,16 @@ static sl_status check_models(sl_checkpoint_reader *const *readers, size_t count
     return status;
 }
 
+/* The files of many checkpoints would be more than may be open at once. */
+static sl_status open_released(const char *path, sl_checkpoint_reader **out)
+{
+    SL_TRY(sl_checkpoint_open(path, out));
+    for (size_t i = 0; i < (*out)->state.count && i < SLI_SAFETENSORS_MOST_OPEN; i++)
+        if ((*out)->shards[i])
+            sli_safetensors_release((*out)->shards[i]);
+    return SL_OK;
+}
+
 sl_status sl_checkpoint_average(const char *const *from, size_t count, const char *to,
                                 uint64_t shard_bytes)
 {
@@ -262,7 +281,7 @@ sl_status sl_checkpoint_average(const char *const *from, size_t count, const cha
     sl_checkpoint_reader **readers = calloc(count, sizeof *readers);
     sl_status status = readers ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a mean");
     for (size_t i = 0; i < count && status == SL_OK; i++)
-        status = sl_checkpoint_open(from[i], &readers[i]);
+        status = open_released(from[i], &readers[i]);
     if (status == SL_OK)
         status = check_models(readers, count);
     if (status == SL_OK)

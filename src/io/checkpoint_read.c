@@ -15,6 +15,7 @@ enum { PIECE_BYTES = 1 << 18 }; /* stays in a core's cache between reading and s
 
 typedef struct stream {
     const sl_safetensors_reader *file;
+    int descriptor;
     sli_checksum *sum;
     char *piece; /* [PIECE_BYTES] for bytes that nobody wants */
 } stream;
@@ -25,7 +26,7 @@ static sl_status stream_range(const stream *from, uint64_t begin, uint64_t end, 
     while (begin < end) {
         uint64_t bytes = end - begin < PIECE_BYTES ? end - begin : PIECE_BYTES;
         char *at = to ? to : from->piece;
-        SL_TRY(sli_safetensors_read_raw(from->file, begin, at, bytes));
+        SL_TRY(sli_safetensors_read_raw(from->descriptor, begin, at, bytes));
         sli_checksum_add(from->sum, at, bytes);
         to = to ? to + bytes : NULL;
         begin += bytes;
@@ -49,8 +50,8 @@ static sl_status stream_tensor(const stream *from, uint64_t at, uint64_t offset,
     return stream_range(from, at + high, at + bytes, NULL);
 }
 
-static sl_status stream_tensors(const stream *from, const sli_checkpoint_place *places,
-                                sli_checkpoint_find find, void *context)
+static sl_status stream_open_file(const stream *from, const sli_checkpoint_place *places,
+                                  sli_checkpoint_find find, void *context)
 {
     uint64_t at = sli_safetensors_head_bytes(from->file);
     SL_TRY(stream_range(from, 0, at, NULL));
@@ -63,6 +64,15 @@ static sl_status stream_tensors(const stream *from, const sli_checkpoint_place *
         at += bytes;
     }
     return SL_OK;
+}
+
+static sl_status stream_tensors(stream *from, const sli_checkpoint_place *places,
+                                sli_checkpoint_find find, void *context)
+{
+    SL_TRY(sli_safetensors_acquire(from->file, &from->descriptor));
+    sl_status status = stream_open_file(from, places, find, context);
+    sli_safetensors_give_back(from->file, from->descriptor);
+    return status;
 }
 
 static sl_status compare(const sl_checkpoint_reader *reader, size_t index, const sli_checksum *sum)

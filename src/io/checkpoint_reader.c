@@ -138,8 +138,12 @@ static sl_status check_size(const char *path, const sl_checkpoint_file_info *fil
 {
     struct stat found;
     if (stat(path, &found) != 0)
-        return sl_error(SL_ERR_FORMAT, "%s: state.json names it, but it cannot be found: %s", path,
-                        strerror(errno));
+        return errno == ENOENT || errno == ENOTDIR
+                   ? sl_error(SL_ERR_FORMAT, "%s: state.json names it, but it cannot be found: %s",
+                              path, strerror(errno))
+                   : sl_error(SL_ERR_IO, "%s: cannot be examined: %s", path, strerror(errno));
+    if (!S_ISREG(found.st_mode))
+        return sl_error(SL_ERR_FORMAT, "%s: it is no regular file", path);
     if ((uint64_t)found.st_size != file->bytes)
         return sl_error(SL_ERR_FORMAT,
                         "%s: it has %" PRIu64 " bytes, and %" PRIu64
@@ -155,6 +159,8 @@ static sl_status open_shard(sl_checkpoint_reader *reader, size_t index, const ch
     const char *id = sl_safetensors_metadata(reader->shards[index], SLI_CHECKPOINT_ID_NOTE);
     if (!id || strcmp(id, reader->state.id) != 0)
         return sl_error(SL_ERR_FORMAT, "%s: it is another checkpoint's file", path);
+    if (index >= SLI_SAFETENSORS_MOST_OPEN)
+        sli_safetensors_release(reader->shards[index]);
     return SL_OK;
 }
 

@@ -4,9 +4,10 @@
 
 #include "io/checkpoint_writer.h"
 
-#include "core/file_names.h"
+#include "core/directory.h"
 #include "core/replace_directory.h"
 #include "core/replace_file.h"
+#include "core/temporary.h"
 #include "io/checkpoint_index.h"
 #include "io/checkpoint_state.h"
 #include "io/safetensors_dtype.h"
@@ -14,8 +15,8 @@
 #include "io/safetensors_writer.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -256,28 +257,46 @@ static sl_status check_contents(const sl_checkpoint_contents *contents)
     return SL_OK;
 }
 
-/* An older checkpoint, an empty directory or nothing may be replaced. */
-static sl_status check_place(const char *path)
+static sl_status find_entry(void *context, const char *name)
+{
+    (void)context;
+    (void)name;
+    return sl_error(SL_ERR_INVALID, "the directory is there and is no checkpoint");
+}
+
+/* An older checkpoint, a link to one, or an empty directory may be replaced. */
+static sl_status check_replaceable(int holder, const char *name)
 {
     struct stat found;
-    char *state;
-    if (lstat(path, &found) != 0)
+    if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
         return SL_OK;
-    if (!S_ISDIR(found.st_mode))
+    bool is_link = S_ISLNK(found.st_mode);
+    int directory = is_link || S_ISDIR(found.st_mode)
+                        ? openat(holder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                        : -1;
+    if (directory < 0)
         return sl_error(SL_ERR_INVALID, "there is something else of that name");
-    if (asprintf(&state, "%s/%s", path, SLI_CHECKPOINT_STATE) < 0)
-        return sl_error(SL_ERR_MEMORY, "no memory for a path");
-    bool checkpoint = access(state, F_OK) == 0;
-    free(state);
-    DIR *open = checkpoint ? NULL : opendir(path);
-    int entries = 0;
-    while (open && readdir(open))
-        entries++;
-    if (open)
-        closedir(open);
-    if (!checkpoint && entries > 2) /* . and .. */
-        return sl_error(SL_ERR_INVALID, "the directory is there and is no checkpoint");
-    return SL_OK;
+    bool checkpoint = faccessat(directory, SLI_CHECKPOINT_STATE, F_OK, 0) == 0;
+    sl_status status = SL_OK;
+    if (!checkpoint)
+        status = is_link
+                     ? sl_error(SL_ERR_INVALID, "there is a link to something else of that name")
+                     : sli_directory_visit(directory, name, find_entry, NULL);
+    else if (!is_link && !sli_directory_is_flat(holder, name))
+        status = sl_error(SL_ERR_INVALID, "the checkpoint of that name has a directory in it");
+    close(directory);
+    return status;
+}
+
+static sl_status check_place(const char *path)
+{
+    int holder;
+    char *name;
+    SL_TRY(sli_directory_open_parent(path, path, &holder, &name));
+    sl_status status = check_replaceable(holder, name);
+    close(holder);
+    free(name);
+    return status;
 }
 
 /* ---- The writer ------------------------------------------------------------------------- */

@@ -8,9 +8,18 @@
 uint64_t sli_safetensors_head_bytes(const sl_safetensors_reader *reader);
 uint64_t sli_safetensors_file_bytes(const sl_safetensors_reader *reader);
 
+/* A set of files keeps so many of them open; of the others it releases the descriptor, and each
+ * read opens the file again. */
+enum { SLI_SAFETENSORS_MOST_OPEN = 16 };
+void sli_safetensors_release(sl_safetensors_reader *reader);
+
+/* A descriptor to read from, to be given back. Errors: SL_ERR_NOT_FOUND and SL_ERR_IO where a
+ * released file cannot be opened again, or is another one by then. */
+sl_status sli_safetensors_acquire(const sl_safetensors_reader *reader, int *descriptor);
+void sli_safetensors_give_back(const sl_safetensors_reader *reader, int descriptor);
+
 /* Reads bytes of the file as they are. Errors: SL_ERR_IO. */
-sl_status sli_safetensors_read_raw(const sl_safetensors_reader *reader, uint64_t offset, void *to,
-                                   uint64_t bytes);
+sl_status sli_safetensors_read_raw(int descriptor, uint64_t offset, void *to, uint64_t bytes);
 
 /* The file's metadata, whose strings live as long as the reader: *notes [*count], to be freed. */
 sl_status sli_safetensors_notes(const sl_safetensors_reader *reader, sl_safetensors_note **notes,

@@ -4,6 +4,7 @@
 
 #include "io/checkpoint_index.h"
 #include "io/checkpoint_reader.h"
+#include "io/safetensors_reader.h"
 #include "io/safetensors_text.h"
 
 #include <stdio.h>
@@ -48,7 +49,12 @@ static sl_status add_file(sli_safetensors_set *to, char *path, bool opens)
     }
     set_file *file = &to->files[to->count++];
     *file = (set_file){path, NULL};
-    return opens ? sl_safetensors_open(path, &file->reader) : SL_OK;
+    if (!opens)
+        return SL_OK;
+    SL_TRY(sl_safetensors_open(path, &file->reader));
+    if (to->count > SLI_SAFETENSORS_MOST_OPEN)
+        sli_safetensors_release(file->reader);
+    return SL_OK;
 }
 
 static sl_status open_file(const char *path, sli_safetensors_set *to)

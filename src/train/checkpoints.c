@@ -8,7 +8,7 @@
 #include "train/checkpoints.h"
 
 #include "core/clock.h"
-#include "core/file_names.h"
+#include "core/temporary.h"
 #include "text/vocab.h"
 #include "train/model_notes.h"
 #include "train/run_state.h"
@@ -37,20 +37,29 @@ struct sli_checkpoints {
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
-/* Among another run's checkpoints those of a run from the beginning would be overwritten, or taken
- * for older ones. */
-static sl_status check_unused(const char *directory)
+/* Files with the names of checkpoints are not the run's: they stay, and no checkpoint can have the
+ * name. */
+static sl_status report_others(const sli_checkpoints *checkpoints)
 {
+    const char *directory = checkpoints->options->directory;
     int64_t *steps;
     size_t count;
-    SL_TRY(sli_save_directory_list(directory, &steps, &count));
+    SL_TRY(sli_save_directory_list_others(directory, &steps, &count));
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < count && status == SL_OK; i++) {
+        char *path;
+        status = sli_save_directory_step(directory, steps[i], &path);
+        if (status != SL_OK)
+            break;
+        const sl_checkpoint_event event = {
+            .kind = SL_CHECKPOINT_SKIPPED,
+            .path = path,
+            .reason = "it is no directory, and stays: no checkpoint of this step can be saved"};
+        status = sli_report_checkpoint(checkpoints->run.reports, &event);
+        free(path);
+    }
     free(steps);
-    if (count == 0)
-        return SL_OK;
-    return sl_error(SL_ERR_INVALID,
-                    "%s: has checkpoints of another run: --resume auto goes on from them, another "
-                    "--save-dir leaves them alone",
-                    directory);
+    return status;
 }
 
 /* What the first replica alone saves. */
@@ -58,9 +67,9 @@ static sl_status create_directory(sli_checkpoints *checkpoints, sli_saver_option
 {
     const sli_shared *shared = checkpoints->run.shared;
     size_t vocab_bytes;
-    SL_TRY(sli_save_directory_create(checkpoints->options->directory, &checkpoints->directory));
-    if (!checkpoints->options->resume)
-        SL_TRY(check_unused(checkpoints->options->directory));
+    SL_TRY(sli_save_directory_create(checkpoints->options->directory, checkpoints->options->resume,
+                                     &checkpoints->directory));
+    SL_TRY(report_others(checkpoints));
     SL_TRY(sli_vocab_text(sl_corpus_vocab(shared->corpus), &checkpoints->vocab, &vocab_bytes));
     sli_model_notes_write(&shared->options.model, &checkpoints->notes);
     to->notes = checkpoints->notes.notes;

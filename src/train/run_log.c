@@ -1,5 +1,6 @@
 /* The run as JSON lines. Every record is written when it comes, so that a run which dies leaves all
  * that it did. */
+#include "core/directory.h"
 #include "optim/optimizer.h"
 #include "sluice/train.h"
 #include "train/line_file.h"
@@ -10,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include <unistr.h>
 
 struct sl_run_log {
@@ -56,9 +56,9 @@ void sl_run_log_destroy(sl_run_log **log)
 {
     if (!log || !*log)
         return;
-    sli_line_file_close(&(*log)->file);
     if ((*log)->file.created && !(*log)->pipe)
-        unlink((*log)->path);
+        sli_directory_remove_open((*log)->path, (*log)->file.descriptor);
+    sli_line_file_close(&(*log)->file);
     free((*log)->path);
     free(*log);
     *log = NULL;

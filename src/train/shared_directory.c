@@ -2,29 +2,29 @@
  * nobody can guess, the others put a file into it, and the first looks for these. */
 #define _GNU_SOURCE /* asprintf */
 
-#include "core/file_names.h"
 #include "core/replace_directory.h"
+#include "core/temporary.h"
 #include "train/save_directory.h"
 
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 static sl_status trial_path(const char *path, uint64_t number, int rank, char **out)
 {
-    char *name, *directory;
+    char *directory, name[SLI_TEMPORARY_BYTES];
     *out = NULL;
-    SL_TRY(sli_save_directory_step(path, 0, &name));
-    sl_status status = sli_numbered_name(name, path, number, &directory);
-    free(name);
-    SL_TRY(status);
-    if (asprintf(out, "%s/rank-%d", directory, rank) < 0) {
-        *out = NULL;
-        status = sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
-    }
+    SL_TRY(sli_save_directory_step(path, 0, &directory));
+    const char *slash = strrchr(directory, '/');
+    sli_temporary_name(slash + 1, number, name);
+    int length = asprintf(out, "%.*s/%s/rank-%d", (int)(slash - directory), directory, name, rank);
     free(directory);
-    return status;
+    if (length >= 0)
+        return SL_OK;
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
 }
 
 /* The directory must be there: nobody but the first replica makes it. */

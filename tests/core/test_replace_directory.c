@@ -93,6 +93,41 @@ static void impossible_place_is_refused(void **state)
     assert_int_equal(sli_remove_directory(scratch_path(*state, "nothing")), SL_ERR_IO);
 }
 
+/* A link of the name goes, what it leads to stays. */
+static void link_is_replaced_or_removed_and_its_target_stays(void **state)
+{
+    scratch *in = *state;
+    char *path = strdup(scratch_path(in, "link"));
+    assert_int_equal(mkdir(scratch_path(in, "archive"), 0777), 0);
+    write_file(scratch_path(in, "archive/kept"), "x", 1);
+    assert_int_equal(symlink("archive", path), 0);
+    check_ok(sli_remove_directory(path));
+    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(symlink("archive", path), 0);
+    commit(path, "new");
+    assert_int_equal(scratch_entries(in, 0), 2);
+    assert_int_equal(access(scratch_path(in, "link/new"), F_OK), 0);
+    assert_int_equal(access(scratch_path(in, "archive/kept"), F_OK), 0);
+    check_ok(sli_remove_directory(path));
+    check_ok(sli_remove_directory(scratch_path(in, "archive")));
+    free(path);
+}
+
+static void files_and_directories_of_directories_are_not_removed(void **state)
+{
+    scratch *in = *state;
+    write_file(scratch_path(in, "file"), "x", 1);
+    assert_int_equal(sli_remove_directory(scratch_path(in, "file")), SL_ERR_INVALID);
+    assert_int_equal(mkdir(scratch_path(in, "old"), 0777), 0);
+    assert_int_equal(mkdir(scratch_path(in, "old/mine"), 0777), 0);
+    write_file(scratch_path(in, "old/a"), "x", 1);
+    assert_int_equal(sli_remove_directory(scratch_path(in, "old")), SL_ERR_INVALID);
+    assert_int_equal(access(scratch_path(in, "old/a"), F_OK), 0);
+    assert_int_equal(access(scratch_path(in, "file"), F_OK), 0);
+    assert_int_equal(unlink(scratch_path(in, "old/a")), 0);
+    assert_int_equal(rmdir(scratch_path(in, "old/mine")), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -104,6 +139,10 @@ int main(void)
                                         scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(directory_not_committed_is_removed, scratch_create,
                                         scratch_remove),
+        cmocka_unit_test_setup_teardown(link_is_replaced_or_removed_and_its_target_stays,
+                                        scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(files_and_directories_of_directories_are_not_removed,
+                                        scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(impossible_place_is_refused, scratch_create,
                                         scratch_remove),
     };

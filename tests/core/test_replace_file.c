@@ -74,6 +74,26 @@ static void commit_through_a_symbolic_link_replaces_its_target(void **state)
     assert_int_equal(scratch_entries(in, 0), 2);
 }
 
+static void commit_through_a_link_to_nothing_makes_its_target(void **state)
+{
+    scratch *in = *state;
+    char *path = scratch_path(in, "link");
+    assert_int_equal(symlink("target", path), 0);
+    sli_replace_file *file;
+    assert_int_equal(sli_replace_file_create(path, &file), SL_OK);
+    sli_replace_file_destroy(&file);
+    assert_int_equal(scratch_entries(in, 0), 1); /* the link */
+    assert_int_equal(sli_replace_file_create(path, &file), SL_OK);
+    assert_int_equal(sli_replace_file_write(file, 0, "new", 3), SL_OK);
+    assert_int_equal(sli_replace_file_commit(file), SL_OK);
+    sli_replace_file_destroy(&file);
+    struct stat found;
+    assert_int_equal(lstat(path, &found), 0);
+    assert_true(S_ISLNK(found.st_mode));
+    assert_content(scratch_path(in, "target"), "new");
+    assert_int_equal(scratch_entries(in, 0), 2);
+}
+
 static void commit_in_the_working_directory_needs_no_slash(void **state)
 {
     scratch *in = *state;
@@ -113,7 +133,7 @@ static void create_where_no_file_can_be_is_refused(void **state)
     assert_create_refused(scratch_path(in, "absent/file"), SL_ERR_NOT_FOUND,
                           "its directory does not exist");
     assert_create_refused(scratch_path(in, "file/file"), SL_ERR_IO,
-                          "creating it failed: Not a directory");
+                          "opening its directory failed: Not a directory");
     assert_int_equal(scratch_entries(in, 0), 1);
 }
 
@@ -190,6 +210,7 @@ int main(void)
         TEST(commit_replaces_the_old_content),
         TEST(commit_gives_the_mode_that_the_umask_asks_for),
         TEST(commit_through_a_symbolic_link_replaces_its_target),
+        TEST(commit_through_a_link_to_nothing_makes_its_target),
         TEST(commit_in_the_working_directory_needs_no_slash),
         TEST(destroy_without_commit_leaves_the_old_content_and_no_trace),
         TEST(create_where_no_file_can_be_is_refused),

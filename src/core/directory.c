@@ -1,0 +1,225 @@
+#define _GNU_SOURCE /* asprintf, O_PATH */
+
+#include "core/directory.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MOST_LINKS = 40 };
+
+static sl_status failed(const char *shown, const char *doing)
+{
+    return sl_error(SL_ERR_IO, "%s: %s failed: %s", shown, doing, strerror(errno));
+}
+
+static bool is_same(const struct stat *a, const struct stat *b)
+{
+    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
+}
+
+/* ---- Paths ------------------------------------------------------------------------------ */
+
+/* A directory that may be entered but not read can neither be listed nor synced. */
+static int open_directory(const char *path)
+{
+    int directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0 && errno == EACCES)
+        directory = open(path, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return directory;
+}
+
+sl_status sli_directory_open_parent(const char *path, const char *shown, int *directory,
+                                    char **name)
+{
+    size_t end = strlen(path);
+    *directory = -1;
+    *name = NULL;
+    while (end > 0 && path[end - 1] == '/')
+        end--;
+    size_t begin = end;
+    while (begin > 0 && path[begin - 1] != '/')
+        begin--;
+    if (begin == end)
+        return sl_error(SL_ERR_INVALID, "%s: a path that names a file or directory was expected",
+                        shown);
+    char *holder = begin > 0 ? strndup(path, begin) : strdup(".");
+    *name = strndup(path + begin, end - begin);
+    sl_status status = SL_OK;
+    if (!holder || !*name)
+        status = sl_error(SL_ERR_MEMORY, "%s: no memory for its path", shown);
+    else if ((*directory = open_directory(holder)) < 0)
+        status = errno == ENOENT
+                     ? sl_error(SL_ERR_NOT_FOUND,
+                                "%s: cannot be created: its directory does not exist", shown)
+                     : failed(shown, "opening its directory");
+    free(holder);
+    if (status != SL_OK) {
+        free(*name);
+        *name = NULL;
+    }
+    return status;
+}
+
+/* The target of the link at `path`, seen from where `path` is; NULL where it is no link. */
+static sl_status read_link(const char *path, char **out)
+{
+    char target[PATH_MAX];
+    const char *slash = strrchr(path, '/');
+    *out = NULL;
+    ssize_t length = readlink(path, target, sizeof target);
+    if (length < 0)
+        return SL_OK;
+    int holder = slash && target[0] != '/' ? (int)(slash - path) + 1 : 0;
+    if (asprintf(out, "%.*s%.*s", holder, path, (int)length, target) >= 0)
+        return SL_OK;
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for its path", path);
+}
+
+sl_status sli_directory_follow(const char *path, char **out)
+{
+    *out = strdup(path);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for its path", path);
+    for (int links = 0; links < MOST_LINKS; links++) {
+        char *next;
+        sl_status status = read_link(*out, &next);
+        if (status == SL_OK && !next)
+            return SL_OK;
+        free(*out);
+        *out = next;
+        SL_TRY(status);
+    }
+    free(*out);
+    *out = NULL;
+    return sl_error(SL_ERR_INVALID, "%s: its links lead in a circle", path);
+}
+
+/* The directory that a file at `path` is, or will be, in. */
+static bool find_holder(const char *path, struct stat *holder, char **name)
+{
+    char *followed;
+    int directory;
+    *name = NULL;
+    if (sli_directory_follow(path, &followed) != SL_OK)
+        return false;
+    bool found = sli_directory_open_parent(followed, path, &directory, name) == SL_OK;
+    if (found) {
+        found = fstat(directory, holder) == 0;
+        close(directory);
+    }
+    free(followed);
+    return found;
+}
+
+bool sli_directory_same_file(const char *a, const char *b)
+{
+    struct stat of_a, of_b;
+    char *name_a, *name_b = NULL;
+    if (stat(a, &of_a) == 0 && stat(b, &of_b) == 0)
+        return is_same(&of_a, &of_b);
+    bool same = find_holder(a, &of_a, &name_a) && find_holder(b, &of_b, &name_b) &&
+                is_same(&of_a, &of_b) && strcmp(name_a, name_b) == 0;
+    free(name_a);
+    free(name_b);
+    return same;
+}
+
+/* ---- Entries ---------------------------------------------------------------------------- */
+
+sl_status sli_directory_visit(int directory, const char *shown,
+                              sl_status (*visit)(void *context, const char *name), void *context)
+{
+    int own = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = own >= 0 ? fdopendir(own) : NULL;
+    if (!entries) {
+        sl_status status = failed(shown, "reading the directory");
+        if (own >= 0)
+            close(own);
+        return status;
+    }
+    sl_status status = SL_OK;
+    struct dirent *entry;
+    while (status == SL_OK && (errno = 0, entry = readdir(entries)))
+        if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
+            status = visit(context, entry->d_name);
+    if (status == SL_OK && errno != 0)
+        status = failed(shown, "reading the directory");
+    closedir(entries);
+    return status;
+}
+
+static int open_entry(int directory, const char *name)
+{
+    return openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+}
+
+static sl_status check_no_directory(void *context, const char *name)
+{
+    struct stat found;
+    if (fstatat(*(const int *)context, name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+        !S_ISDIR(found.st_mode))
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s: it is a directory", name);
+}
+
+bool sli_directory_is_flat(int directory, const char *name)
+{
+    int inside = open_entry(directory, name);
+    if (inside < 0)
+        return false;
+    bool flat = sli_directory_visit(inside, name, check_no_directory, &inside) == SL_OK;
+    close(inside);
+    return flat;
+}
+
+static sl_status remove_file(void *context, const char *name)
+{
+    (void)unlinkat(*(const int *)context, name, 0);
+    return SL_OK;
+}
+
+bool sli_directory_remove(int directory, const char *name)
+{
+    if (unlinkat(directory, name, 0) == 0)
+        return true;
+    int inside = errno == EISDIR ? open_entry(directory, name) : -1;
+    if (inside < 0)
+        return false;
+    (void)sli_directory_visit(inside, name, remove_file, &inside);
+    close(inside);
+    return unlinkat(directory, name, AT_REMOVEDIR) == 0;
+}
+
+void sli_directory_remove_open(const char *path, int descriptor)
+{
+    char *followed, *name;
+    int directory;
+    struct stat open_file, found;
+    if (sli_directory_follow(path, &followed) != SL_OK)
+        return;
+    if (sli_directory_open_parent(followed, path, &directory, &name) == SL_OK) {
+        if (fstat(descriptor, &open_file) == 0 &&
+            fstatat(directory, name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+            is_same(&open_file, &found))
+            (void)unlinkat(directory, name, 0);
+        close(directory);
+        free(name);
+    }
+    free(followed);
+}
+
+sl_status sli_directory_sync(int directory, const char *shown)
+{
+    /* Some file systems cannot sync a directory (EINVAL); one opened as a path has nothing read. */
+    if (fsync(directory) == 0 || errno == EINVAL || errno == EBADF)
+        return SL_OK;
+    return failed(shown, "syncing its directory after writing it");
+}

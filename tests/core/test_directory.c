@@ -1,0 +1,166 @@
+/* What removes and replaces uses names in directories without following links. */
+#include "core/directory.h"
+
+#include "io/scratch.h"
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+static int open_scratch(scratch *in)
+{
+    int directory = open(in->directory, O_RDONLY | O_DIRECTORY);
+    assert_true(directory >= 0);
+    return directory;
+}
+
+static void make_directory(scratch *in, const char *name)
+{
+    assert_int_equal(mkdir(scratch_path(in, name), 0777), 0);
+}
+
+static void make_link(scratch *in, const char *target, const char *name)
+{
+    assert_int_equal(symlink(target, scratch_path(in, name)), 0);
+}
+
+static bool exists(scratch *in, const char *name)
+{
+    struct stat found;
+    return lstat(scratch_path(in, name), &found) == 0;
+}
+
+static void parent_is_found_whatever_slashes_follow(void **state)
+{
+    static const char *const paths[] = {"name", "name/", "name///", ".//name"};
+    scratch *in = *state;
+    struct stat expected, found;
+    assert_int_equal(stat(in->directory, &expected), 0);
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        int directory;
+        char *name;
+        check_ok(sli_directory_open_parent(scratch_path(in, paths[i]), "it", &directory, &name));
+        assert_string_equal(name, "name");
+        assert_int_equal(fstat(directory, &found), 0);
+        assert_int_equal(found.st_ino, expected.st_ino);
+        close(directory);
+        free(name);
+    }
+}
+
+static void path_without_a_name_or_a_parent_is_refused(void **state)
+{
+    int directory;
+    char *name;
+    assert_int_equal(sli_directory_open_parent("/", "it", &directory, &name), SL_ERR_INVALID);
+    assert_int_equal(sli_directory_open_parent("", "it", &directory, &name), SL_ERR_INVALID);
+    assert_int_equal(sli_directory_open_parent(scratch_path(*state, "no/where"), "it", &directory,
+                                               &name),
+                     SL_ERR_NOT_FOUND);
+    assert_null(name);
+}
+
+static void links_are_followed_to_where_a_file_will_be(void **state)
+{
+    scratch *in = *state;
+    char *followed, *expected = strdup(scratch_path(in, "sub/file"));
+    make_directory(in, "sub");
+    make_link(in, "sub/second", "first");
+    make_link(in, "file", "sub/second"); /* whose target is not there */
+    check_ok(sli_directory_follow(scratch_path(in, "first"), &followed));
+    assert_string_equal(followed, expected);
+    free(followed);
+    char *first = strdup(scratch_path(in, "first"));
+    assert_true(sli_directory_same_file(first, expected));
+    assert_false(sli_directory_same_file(first, scratch_path(in, "sub/other")));
+    write_file(expected, "", 0);
+    assert_true(sli_directory_same_file(first, expected));
+    free(first);
+    free(expected);
+    assert_int_equal(unlink(scratch_path(in, "sub/file")), 0);
+    assert_int_equal(unlink(scratch_path(in, "sub/second")), 0);
+}
+
+static void links_in_a_circle_are_refused(void **state)
+{
+    scratch *in = *state;
+    char *followed;
+    make_link(in, "b", "a");
+    make_link(in, "a", "b");
+    assert_int_equal(sli_directory_follow(scratch_path(in, "a"), &followed), SL_ERR_INVALID);
+    assert_null(followed);
+}
+
+static void removal_takes_files_links_and_directories_of_files(void **state)
+{
+    scratch *in = *state;
+    int directory = open_scratch(in);
+    make_directory(in, "archive");
+    write_file(scratch_path(in, "archive/kept"), "x", 1);
+    make_directory(in, "old");
+    write_file(scratch_path(in, "old/a"), "x", 1);
+    make_link(in, "../archive", "old/inside");
+    make_link(in, "archive", "link");
+    write_file(scratch_path(in, "file"), "x", 1);
+    assert_true(sli_directory_remove(directory, "old"));
+    assert_true(sli_directory_remove(directory, "link"));
+    assert_true(sli_directory_remove(directory, "file"));
+    assert_false(sli_directory_remove(directory, "nothing"));
+    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_true(exists(in, "archive/kept"));
+    assert_true(sli_directory_remove(directory, "archive"));
+    close(directory);
+}
+
+static void directories_in_a_directory_stay(void **state)
+{
+    scratch *in = *state;
+    int directory = open_scratch(in);
+    make_directory(in, "old");
+    assert_true(sli_directory_is_flat(directory, "old"));
+    make_directory(in, "old/mine");
+    assert_false(sli_directory_is_flat(directory, "old"));
+    write_file(scratch_path(in, "old/mine/text"), "x", 1);
+    assert_false(sli_directory_remove(directory, "old"));
+    assert_int_equal(errno, ENOTEMPTY);
+    assert_true(exists(in, "old/mine/text"));
+    assert_int_equal(unlink(scratch_path(in, "old/mine/text")), 0);
+    assert_int_equal(rmdir(scratch_path(in, "old/mine")), 0);
+    close(directory);
+}
+
+static void file_that_is_open_is_removed_by_its_path_and_nothing_else(void **state)
+{
+    scratch *in = *state;
+    write_file(scratch_path(in, "file"), "x", 1);
+    make_link(in, "file", "link");
+    char *link = strdup(scratch_path(in, "link"));
+    int descriptor = open(link, O_RDONLY);
+    assert_int_equal(rename(scratch_path(in, "file"), link), 0); /* the link is gone */
+    make_link(in, "other", "file");
+    write_file(scratch_path(in, "other"), "y", 1);
+    sli_directory_remove_open(scratch_path(in, "file"), descriptor); /* leads elsewhere */
+    assert_true(exists(in, "file") && exists(in, "other") && exists(in, "link"));
+    assert_int_equal(unlink(scratch_path(in, "file")), 0);
+    make_link(in, "link", "file");
+    sli_directory_remove_open(scratch_path(in, "file"), descriptor);
+    assert_true(exists(in, "file")); /* the link stays, its target goes */
+    assert_false(exists(in, "link"));
+    close(descriptor);
+    free(link);
+}
+
+int main(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        TEST(parent_is_found_whatever_slashes_follow),
+        TEST(path_without_a_name_or_a_parent_is_refused),
+        TEST(links_are_followed_to_where_a_file_will_be),
+        TEST(links_in_a_circle_are_refused),
+        TEST(removal_takes_files_links_and_directories_of_files),
+        TEST(directories_in_a_directory_stay),
+        TEST(file_that_is_open_is_removed_by_its_path_and_nothing_else),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
