@@ -43,7 +43,8 @@ typedef struct sl_save_options {
     uint64_t shard_bytes;  /* as in sl_checkpoint_contents */
     const char *resume;    /* a checkpoint, or a directory of them, of which the newest whole one is
                               taken; NULL: none */
-    bool resume_if_any;    /* `resume` without a whole checkpoint is no error: the run starts */
+    bool resume_if_any;    /* `resume` is a directory of them, and without any it is no error: the
+                              run starts */
     /* (optional) Asked after every step and validation, and before each block of a validation and
      * of the test, on each replica's thread: what one replica is told to do, all do. A validation
      * that is stopped is done again by the run that goes on. */
@@ -175,7 +176,8 @@ typedef struct sl_run_result {
 } sl_run_result;
 
 typedef enum sl_checkpoint_event_kind {
-    SL_CHECKPOINT_SKIPPED, /* a newer one that is damaged, for `reason` */
+    SL_CHECKPOINT_SKIPPED, /* a newer one that is damaged, or a file with a checkpoint's name, for
+                              `reason` */
     SL_CHECKPOINT_RESUMED, /* the run goes on from it */
     SL_CHECKPOINT_SAVED,
     SL_CHECKPOINT_FAILED, /* could not be saved, for `reason`; the run goes on */

@@ -9,22 +9,27 @@
 #include "train/save_directory.h"
 #include "train/tensors.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 
 /* ---- Which one -------------------------------------------------------------------------- */
 
 static sl_status is_checkpoint(const char *path, bool *out)
 {
     char *state;
+    struct stat found;
     if (asprintf(&state, "%s/state.json", path) < 0)
         return sl_error(SL_ERR_MEMORY, "no memory for a path");
-    *out = access(state, F_OK) == 0;
+    *out = stat(state, &found) == 0;
+    sl_status status = SL_OK;
+    if (!*out && errno != ENOENT && errno != ENOTDIR)
+        status = sl_error(SL_ERR_IO, "%s: looking for it failed: %s", state, strerror(errno));
     free(state);
-    return SL_OK;
+    return status;
 }
 
 /* Opens it, and reads all of it once: what is damaged is found while there is another choice. */
@@ -37,7 +42,8 @@ static sl_status open_whole(const char *path, sl_checkpoint_reader **out)
     return status;
 }
 
-/* A checkpoint that cannot be read is skipped; a lack of memory is no fault of its. */
+/* One that is damaged, or has lost files, is skipped; whatever else keeps it from being read may
+ * pass, and an older one in its place would lose steps. */
 static sl_status try_one(const sli_reports *reports, const char *path, sl_checkpoint_reader **out)
 {
     char reason[1024];
@@ -45,12 +51,29 @@ static sl_status try_one(const sli_reports *reports, const char *path, sl_checkp
                                        .path = path,
                                        .reason = reason};
     sl_status status = open_whole(path, out);
-    if (status == SL_OK || status == SL_ERR_MEMORY)
+    if (status != SL_ERR_FORMAT && status != SL_ERR_NOT_FOUND)
         return status;
     snprintf(reason, sizeof reason, "%s", sl_error_text());
     return sli_report_checkpoint(reports, &event);
 }
 
+static sl_status open_newest_of(const char *directory, const int64_t *steps, size_t count,
+                                const sli_reports *reports, sli_resume *out)
+{
+    for (size_t i = 0; i < count && !out->reader; i++) {
+        free(out->path);
+        SL_TRY(sli_save_directory_step(directory, steps[i], &out->path));
+        SL_TRY(try_one(reports, out->path, &out->reader));
+    }
+    if (out->reader || count == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_NOT_FOUND,
+                    "%s: has %zu checkpoint%s, but none is whole: restore one, or train into "
+                    "another directory to begin anew",
+                    directory, count, count == 1 ? "" : "s");
+}
+
+/* A run that recorded steps is never begun anew. */
 static sl_status find_newest(const sl_save_options *options, const sli_reports *reports,
                              sli_resume *out)
 {
@@ -58,16 +81,10 @@ static sl_status find_newest(const sl_save_options *options, const sli_reports *
     size_t count;
     out->last_step = sli_last_step_read(options->resume);
     SL_TRY(sli_save_directory_list(options->resume, &steps, &count));
-    sl_status status = SL_OK;
-    for (size_t i = 0; i < count && status == SL_OK && !out->reader; i++) {
-        free(out->path);
-        status = sli_save_directory_step(options->resume, steps[i], &out->path);
-        if (status == SL_OK)
-            status = try_one(reports, out->path, &out->reader);
-    }
+    sl_status status = open_newest_of(options->resume, steps, count, reports, out);
     free(steps);
     if (status == SL_OK && !out->reader && !options->resume_if_any)
-        status = sl_error(SL_ERR_NOT_FOUND, "%s: there is no whole checkpoint to resume from",
+        status = sl_error(SL_ERR_NOT_FOUND, "%s: there is no checkpoint to resume from",
                           options->resume);
     return status;
 }
@@ -79,7 +96,8 @@ sl_status sli_resume_open(const sl_save_options *options, const sli_reports *rep
     *out = (sli_resume){0};
     if (!options->resume)
         return SL_OK;
-    SL_TRY(is_checkpoint(options->resume, &single));
+    if (!options->resume_if_any) /* then it is a directory of them, or will be */
+        SL_TRY(is_checkpoint(options->resume, &single));
     if (!single)
         return find_newest(options, reports, out);
     out->path = strdup(options->resume);

@@ -18,8 +18,9 @@ typedef struct sli_resume {
 } sli_resume;
 
 /* Opens the checkpoint that the options name: that one, or the newest whole one of a directory,
- * reporting those that were skipped. There is none where none is needed. Cleared by
- * sli_resume_clear, also after an error. */
+ * reporting those that were skipped because they are damaged or have lost files. There is none
+ * where none is needed and none was ever saved. Cleared by sli_resume_clear, also after an error.
+ * Errors: SL_ERR_NOT_FOUND where none is whole; any other that reading met, as SL_ERR_IO. */
 sl_status sli_resume_open(const sl_save_options *options, const sli_reports *reports,
                           sli_resume *out);
 void sli_resume_clear(sli_resume *from);

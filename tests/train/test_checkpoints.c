@@ -1,6 +1,8 @@
 /* Runs that are interrupted and go on: the same bits as if nothing had happened. */
 #include "small_run.h"
 
+#include "support/program.h"
+
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdatomic.h>
@@ -414,7 +416,14 @@ static void damaged_checkpoints_are_skipped_with_their_reasons(void **state)
     assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_NOT_FOUND);
     assert_int_equal(log.skipped, 3);
     assert_int_equal(record.started, 0);
+
+    /* Where steps were recorded, no run begins anew. */
     options.checkpoints.resume_if_any = true;
+    assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_NOT_FOUND);
+    check_text(sl_error_text(), "has 3 checkpoints, but none is whole: restore one, or train into");
+    assert_int_equal(log.skipped, 3);
+    assert_int_equal(record.started, 0);
+    checkpoints_count(in, true);
     check_ok(run_noting(&options, &record, &log, &result));
     assert_int_equal(log.resumed, 0);
     assert_int_equal(record.step_count, STEPS);
