@@ -7,7 +7,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/resource.h>
 
 enum { KEY_SHARD_SIZE = 0x100, MOST_PATHS = 256 };
 
@@ -180,16 +179,6 @@ static sl_status verify_all(const settings *from)
 
 /* ---- The command -------------------------------------------------------------------------- */
 
-/* A mean has every file of every checkpoint open, more than a process may have by default. */
-static void allow_many_files(void)
-{
-    struct rlimit limit;
-    if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
-        return;
-    limit.rlim_cur = limit.rlim_max;
-    (void)setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 static sl_status run(const settings *from)
 {
     switch (from->what) {
@@ -202,7 +191,6 @@ static sl_status run(const settings *from)
     case CONVERT:
         return sl_checkpoint_convert(from->paths[0], from->paths[1], from->shard_bytes);
     case AVERAGE:
-        allow_many_files();
         return sl_checkpoint_average(from->paths, from->count - 1, from->paths[from->count - 1],
                                      from->shard_bytes);
     }
