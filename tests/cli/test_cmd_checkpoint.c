@@ -268,7 +268,8 @@ static void checkpoints_of_another_run_are_left_alone(void **state)
     size_t bytes = read_file(path, before, sizeof before);
     program_start(&run, "train --data %s " RUN " --save-dir %s/saved --quiet", in->directory,
                   in->directory);
-    check_refused(&run, 1, "/saved: has checkpoints of another run: resume from one of them, or save");
+    check_refused(&run, 1,
+                  "/saved: has checkpoints of another run: resume from one of them, or save");
     path = scratch_path(in, "saved/step-00000004/state.json");
     assert_int_equal(read_file(path, after, sizeof after), bytes);
     assert_memory_equal(after, before, bytes);
