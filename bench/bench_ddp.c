@@ -77,7 +77,8 @@ static sl_status update(int stage, void *arg)
     replica *at = arg;
     double terms[MAX_TERMS];
     int count;
-    SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, 0), SL_GRAD_NORM_L2, terms, &count));
+    SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, 0), SL_GRAD_NORM_L2, terms, MAX_TERMS,
+                              &count));
     double norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, terms, count);
     return sl_optimizer_step(at->optimizer, 0.01, sl_clip_coefficient(norm, 0.5));
 }

@@ -204,7 +204,7 @@ static sl_status norm_of_stage(int stage, void *argument)
 {
     bench_trainer *trainer = argument;
     return sl_grad_norm_terms(sl_pipe_parameters(trainer->pipe, stage), SL_GRAD_NORM_L2,
-                              trainer->terms[stage], &trainer->term_counts[stage]);
+                              trainer->terms[stage], MAX_TERMS, &trainer->term_counts[stage]);
 }
 
 static sl_status update_stage(int stage, void *argument)

@@ -78,7 +78,7 @@ static sl_status clip(replica *at, double *norm)
     int count = 0, more;
     for (int s = 0; s < STAGES; s++, count += more)
         SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, s), SL_GRAD_NORM_L2, terms + count,
-                                  &more));
+                                  MAX_TERMS - count, &more));
     *norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, terms, count);
     at->clip = sl_clip_coefficient(*norm, 0.5);
     return SL_OK;

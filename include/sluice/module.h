@@ -127,7 +127,8 @@ const sl_shape *sl_parameter_shape(const sl_parameter *parameter);
 sl_tensor *sl_parameter_value(const sl_parameter *parameter);
 
 /* The gradient, for reading or adding to; NULL for what is not trained, or placed without
- * gradients. (A gradient that zero_grad left stale is zeroed here first.) */
+ * gradients. Where there has been none since zero_grad (PyTorch's None), this makes one of 0, which
+ * an optimizer then counts; one that it finds missing, it leaves out. */
 sl_tensor *sl_parameter_grad(sl_parameter *parameter);
 
 /* The gradient, for a kernel that can either add to it or overwrite it. *beta is 0 for the first
@@ -164,12 +165,13 @@ sl_parameter *sl_parameter_set_get(const sl_parameter_set *set, int index);
 sl_device *sl_parameter_set_device(const sl_parameter_set *set);
 
 /* Trained parameters only. Both tensors are flat f32; gradients are NULL without gradients.
- * Getting the gradients zeroes those that zero_grad left stale. */
+ * Getting the gradients makes those that are missing 0, as sl_parameter_grad. */
 int sl_parameter_set_bucket_count(const sl_parameter_set *set);
 sl_tensor *sl_parameter_set_bucket_values(const sl_parameter_set *set, int index);
 sl_tensor *sl_parameter_set_bucket_grads(sl_parameter_set *set, int index);
 
-/* All gradients become 0. Costs nothing here: each is overwritten by its first contribution. */
+/* PyTorch's zero_grad(set_to_none=True): no parameter has a gradient, and the first contribution
+ * overwrites what was there. */
 void sl_parameter_set_zero_grad(sl_parameter_set *set);
 
 /* ---- Passes ----------------------------------------------------------------------------- */

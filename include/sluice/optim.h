@@ -33,8 +33,10 @@ sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_
                               sl_optimizer **out);
 void sl_optimizer_destroy(sl_optimizer **optimizer);
 
-/* One step with the gradients multiplied by `grad_scale` (the clipping coefficient). To be called
- * by the thread that drives the set's device. */
+/* One step with the gradients multiplied by `grad_scale` (the clipping coefficient). A parameter
+ * that has got no gradient since zero_grad stays as it is, weight decay and state included, and
+ * the step does not count among its own (AdamW's bias correction), as in PyTorch. To be called by
+ * the thread that drives the set's device. */
 sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scale);
 
 /* Bytes of state per parameter element: 0, 4 (momentum) or 8 (AdamW). */
@@ -63,9 +65,10 @@ typedef enum sl_grad_norm_kind {
 } sl_grad_norm_kind;
 
 /* Each trained parameter's contribution to the norm (L1: sum of |g|, L2: sum of g^2, INF: largest
- * |g|) into terms[0 … trained parameters - 1], in order of registration; *count says how many. To
- * be called by the thread that drives the set's device. */
-sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms,
+ * |g|; 0 where there is no gradient) into terms[size], in order of registration; *count says how
+ * many. sl_parameter_set_count of the set is always enough room. To be called by the thread that
+ * drives the set's device. Errors: SL_ERR_INVALID for too little room. */
+sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms, int size,
                              int *count);
 
 /* The norm from all stages' terms, in the model's order: so it does not depend on the partition. */

@@ -16,7 +16,8 @@ struct sl_parameter {
     /* While a set holds the parameter; views into the set's buckets for trained ones. */
     sl_tensor *value;
     sl_tensor *grad;
-    bool grad_is_stale; /* its content does not count: the gradient is 0 */
+    bool grad_is_stale; /* there has been no gradient since zero_grad (PyTorch's None): its content
+                           does not count */
 };
 
 void sli_parameter_destroy(sl_parameter *parameter);
@@ -36,5 +37,14 @@ sl_status sli_parameter_gradient(sl_parameter *parameter, float *beta, float **o
 /* The same for two that one kernel writes with one beta. */
 sl_status sli_parameter_gradient_pair(sl_parameter *first, sl_parameter *second, float *beta,
                                       float **out_first, float **out_second);
+
+/* Elements that a trained parameter takes in its bucket, the gap after it among them. */
+int64_t sli_parameter_room(const sl_parameter *parameter);
+
+/* A bucket's parameters as they lie in it, one after the other; gives their number. */
+int sli_parameter_set_bucket(const sl_parameter_set *set, int index, sl_parameter *const **out);
+
+/* A bucket's gradients as they are, stale ones among them; NULL without gradients. */
+sl_tensor *sli_parameter_set_stale_grads(const sl_parameter_set *set, int index);
 
 #endif

@@ -101,9 +101,10 @@ static int64_t elements_of(const sl_parameter *parameter)
     return sl_shape_count(&parameter->shape);
 }
 
-static int64_t aligned(int64_t elements)
+int64_t sli_parameter_room(const sl_parameter *parameter)
 {
-    return (elements + ALIGNMENT_ELEMENTS - 1) / ALIGNMENT_ELEMENTS * ALIGNMENT_ELEMENTS;
+    return (elements_of(parameter) + ALIGNMENT_ELEMENTS - 1) / ALIGNMENT_ELEMENTS *
+           ALIGNMENT_ELEMENTS;
 }
 
 static void assign_buckets(sl_parameter_set *set)
@@ -116,7 +117,7 @@ static void assign_buckets(sl_parameter_set *set)
         *open = (bucket){.first = i};
         for (int64_t bytes = 0; i < set->trained_count && bytes < limit; i++) {
             bytes += elements_of(set->trained[i]) * (int64_t)sizeof(float);
-            open->elements += aligned(elements_of(set->trained[i]));
+            open->elements += sli_parameter_room(set->trained[i]);
             open->count++;
         }
         limit = later;
@@ -139,7 +140,8 @@ static sl_status cut(const sl_parameter_set *set, const bucket *from, sl_tensor 
     int64_t offset = 0;
     for (int i = from->first; i < from->first + from->count; i++) {
         sl_parameter *parameter = set->trained[i];
-        int64_t end = offset + elements_of(parameter), next = offset + aligned(end - offset);
+        int64_t end = offset + elements_of(parameter),
+                next = offset + sli_parameter_room(parameter);
         SL_TRY(sl_tensor_view(flat, offset, &parameter->shape,
                               grads ? &parameter->grad : &parameter->value));
         if (next > end)
@@ -317,6 +319,17 @@ sl_tensor *sl_parameter_set_bucket_grads(sl_parameter_set *set, int index)
     for (int i = from->first; i < from->first + from->count; i++)
         sl_parameter_grad(set->trained[i]);
     return from->grads;
+}
+
+int sli_parameter_set_bucket(const sl_parameter_set *set, int index, sl_parameter *const **out)
+{
+    *out = set->trained + set->buckets[index].first;
+    return set->buckets[index].count;
+}
+
+sl_tensor *sli_parameter_set_stale_grads(const sl_parameter_set *set, int index)
+{
+    return set->buckets[index].grads;
 }
 
 void sl_parameter_set_zero_grad(sl_parameter_set *set)

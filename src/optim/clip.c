@@ -7,6 +7,7 @@
 #include "sluice/optim.h"
 
 #include "device/device.h"
+#include "nn/parameter.h"
 
 #include <math.h>
 
@@ -23,17 +24,35 @@ static sli_norm_kind device_kind(sl_grad_norm_kind kind)
     return SLI_NORM_L2;
 }
 
-sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms,
+static int count_gradients(const sl_parameter_set *set)
+{
+    int count = 0;
+    for (int i = 0; i < sl_parameter_set_count(set); i++)
+        count += sl_parameter_set_get(set, i)->grad != NULL;
+    return count;
+}
+
+sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms, int size,
                              int *count)
 {
     sl_device *device = sl_parameter_set_device(set);
     *count = 0;
+    if (count_gradients(set) > size)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_grad_norm_terms: %d trained parameters give as many terms, there is "
+                        "room for %d",
+                        count_gradients(set), size);
     for (int i = 0; i < sl_parameter_set_count(set); i++) {
-        const sl_tensor *grad = sl_parameter_grad(sl_parameter_set_get(set, i));
-        if (grad)
-            terms[(*count)++] =
+        const sl_parameter *parameter = sl_parameter_set_get(set, i);
+        const sl_tensor *grad = parameter->grad;
+        if (!grad)
+            continue;
+        double term = 0;
+        if (!parameter->grad_is_stale)
+            term =
                 sli_device_get_ops(device)->norm_term(device, device_kind(kind),
                                                       sl_tensor_count(grad), sl_tensor_f32(grad));
+        terms[(*count)++] = term;
     }
     return SL_OK;
 }

@@ -3,6 +3,7 @@
 #include "optim/optimizer.h"
 
 #include "device/device.h"
+#include "nn/parameter.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -15,7 +16,8 @@ struct sl_optimizer {
     int part, parts; /* works on this slice of every bucket */
     int bucket_count;
     sl_tensor **state; /* [bucket_count][STATE_ARRAYS]; NULL where the method has none */
-    int64_t steps;
+    int64_t *steps;    /* [parameters] that each trained one has taken, in the order of buckets */
+    int parameters;
 };
 
 static int state_arrays(const sl_optimizer_options *options)
@@ -108,6 +110,17 @@ static sl_status create_state(sl_optimizer *optimizer)
 {
     int arrays = state_arrays(&optimizer->options);
     sl_device *device = sl_parameter_set_device(optimizer->set);
+    int buckets = sl_parameter_set_bucket_count(optimizer->set);
+    for (int b = 0; b < buckets; b++) {
+        sl_parameter *const *unused;
+        optimizer->parameters += sli_parameter_set_bucket(optimizer->set, b, &unused);
+    }
+    optimizer->state = calloc((size_t)buckets * STATE_ARRAYS + 1, sizeof(sl_tensor *));
+    optimizer->steps = calloc((size_t)optimizer->parameters + 1, sizeof *optimizer->steps);
+    if (!optimizer->state || !optimizer->steps)
+        return sl_error(SL_ERR_MEMORY, "sl_optimizer_create: no memory for %d parameters",
+                        optimizer->parameters);
+    optimizer->bucket_count = buckets;
     for (int b = 0; b < optimizer->bucket_count; b++) {
         sl_shape shape = sl_shape_1d(own_slice(optimizer, b).count);
         for (int i = 0; i < arrays; i++)
@@ -130,14 +143,9 @@ sl_status sli_optimizer_create_part(const sl_optimizer_options *options, sl_para
     sl_optimizer_options filled = sli_optimizer_filled(options);
     SL_TRY(sl_error_context(check_filled(&filled), "sl_optimizer_create: "));
     sl_optimizer *optimizer = calloc(1, sizeof *optimizer);
-    int buckets = sl_parameter_set_bucket_count(set);
-    sl_tensor **state = calloc((size_t)buckets * STATE_ARRAYS + 1, sizeof(sl_tensor *));
-    if (!optimizer || !state) {
-        free(optimizer);
-        free(state);
-        return sl_error(SL_ERR_MEMORY, "sl_optimizer_create: no memory for %d buckets", buckets);
-    }
-    *optimizer = (sl_optimizer){filled, set, part, parts, buckets, state, 0};
+    if (!optimizer)
+        return sl_error(SL_ERR_MEMORY, "sl_optimizer_create: no memory for an optimizer");
+    *optimizer = (sl_optimizer){.options = filled, .set = set, .part = part, .parts = parts};
     sl_status status = create_state(optimizer);
     if (status != SL_OK)
         sl_optimizer_destroy(&optimizer);
@@ -152,6 +160,7 @@ void sl_optimizer_destroy(sl_optimizer **optimizer)
     for (int i = 0; i < (*optimizer)->bucket_count * STATE_ARRAYS; i++)
         sl_tensor_destroy(&(*optimizer)->state[i]);
     free((*optimizer)->state);
+    free((*optimizer)->steps);
     free(*optimizer);
     *optimizer = NULL;
 }
@@ -180,14 +189,22 @@ const char *sli_optimizer_state_name(const sl_optimizer *optimizer, int array)
     return array == 0 ? "exp_avg" : "exp_avg_sq";
 }
 
-int64_t sli_optimizer_steps(const sl_optimizer *optimizer)
+const int64_t *sli_optimizer_steps(const sl_optimizer *optimizer, int *parameters)
 {
+    *parameters = optimizer->parameters;
     return optimizer->steps;
 }
 
 void sli_optimizer_set_steps(sl_optimizer *optimizer, int64_t steps)
 {
-    optimizer->steps = steps;
+    for (int i = 0; i < optimizer->parameters; i++)
+        optimizer->steps[i] = steps;
+}
+
+void sli_optimizer_copy_steps(sl_optimizer *to, const sl_optimizer *from)
+{
+    for (int i = 0; i < to->parameters; i++)
+        to->steps[i] = from->steps[i];
 }
 
 const sl_optimizer_options *sli_optimizer_options(const sl_optimizer *optimizer)
@@ -197,69 +214,132 @@ const sl_optimizer_options *sli_optimizer_options(const sl_optimizer *optimizer)
 
 /* ---- Steps ------------------------------------------------------------------------------ */
 
-static float *state_of(const sl_optimizer *optimizer, int bucket, int index)
+/* Neighbours in a bucket that take their step together: as a rule, all of the bucket. */
+typedef struct run {
+    int bucket;
+    int64_t start, count; /* elements of the bucket */
+    int64_t steps;        /* that its parameters have taken, with this one */
+    float lr, grad_scale;
+} run;
+
+/* Elements of a bucket's array, from the run's first on. `in_slice`: the array has the elements of
+ * the optimizer's slice alone. */
+static float *elements(const sl_optimizer *optimizer, const run *of, const sl_tensor *array,
+                       bool in_slice)
 {
-    const sl_tensor *state = optimizer->state[bucket * STATE_ARRAYS + index];
-    return state ? sl_tensor_f32(state) : NULL;
+    if (!array)
+        return NULL;
+    int64_t before = in_slice ? own_slice(optimizer, of->bucket).start : 0;
+    return sl_tensor_f32(array) + of->start - before;
 }
 
-static void sgd_bucket(const sl_optimizer *optimizer, int bucket, float lr, float grad_scale)
+static float *state_of(const sl_optimizer *optimizer, const run *of, int array)
+{
+    return elements(optimizer, of, sli_optimizer_state(optimizer, of->bucket, array), true);
+}
+
+static float *values_of(const sl_optimizer *optimizer, const run *of)
+{
+    return elements(optimizer, of, sl_parameter_set_bucket_values(optimizer->set, of->bucket),
+                    false);
+}
+
+static const float *grads_of(const sl_optimizer *optimizer, const run *of)
+{
+    return elements(optimizer, of, sli_parameter_set_stale_grads(optimizer->set, of->bucket),
+                    false);
+}
+
+static void sgd_run(const sl_optimizer *optimizer, const run *of)
 {
     const sl_optimizer_options *options = &optimizer->options;
-    sl_tensor *values = sl_parameter_set_bucket_values(optimizer->set, bucket);
-    sl_device *device = sl_tensor_device(values);
-    sli_slice slice = own_slice(optimizer, bucket);
+    sl_device *device = sl_parameter_set_device(optimizer->set);
     const sli_sgd arguments = {
-        .count = slice.count,
-        .value = sl_tensor_f32(values) + slice.start,
-        .grad = sl_tensor_f32(sl_parameter_set_bucket_grads(optimizer->set, bucket)) + slice.start,
-        .momentum_buffer = state_of(optimizer, bucket, 0),
-        .grad_scale = grad_scale,
-        .lr = lr,
+        .count = of->count,
+        .value = values_of(optimizer, of),
+        .grad = grads_of(optimizer, of),
+        .momentum_buffer = state_of(optimizer, of, 0),
+        .grad_scale = of->grad_scale,
+        .lr = of->lr,
         .momentum = options->momentum,
         .dampening = options->dampening,
         .weight_decay = options->weight_decay,
         .nesterov = options->nesterov,
-        .first = optimizer->steps == 1,
+        .first = of->steps == 1,
     };
     sli_device_get_ops(device)->sgd(device, &arguments);
 }
 
-static void adamw_bucket(const sl_optimizer *optimizer, int bucket, float lr, float grad_scale)
+static void adamw_run(const sl_optimizer *optimizer, const run *of)
 {
     const sl_optimizer_options *options = &optimizer->options;
-    sl_tensor *values = sl_parameter_set_bucket_values(optimizer->set, bucket);
-    sl_device *device = sl_tensor_device(values);
-    sli_slice slice = own_slice(optimizer, bucket);
+    sl_device *device = sl_parameter_set_device(optimizer->set);
     const sli_adamw arguments = {
-        .count = slice.count,
-        .value = sl_tensor_f32(values) + slice.start,
-        .grad = sl_tensor_f32(sl_parameter_set_bucket_grads(optimizer->set, bucket)) + slice.start,
-        .exp_avg = state_of(optimizer, bucket, 0),
-        .exp_avg_sq = state_of(optimizer, bucket, 1),
-        .grad_scale = grad_scale,
-        .lr = lr,
+        .count = of->count,
+        .value = values_of(optimizer, of),
+        .grad = grads_of(optimizer, of),
+        .exp_avg = state_of(optimizer, of, 0),
+        .exp_avg_sq = state_of(optimizer, of, 1),
+        .grad_scale = of->grad_scale,
+        .lr = of->lr,
         .beta1 = options->beta1,
         .beta2 = options->beta2,
         .eps = options->eps,
         .weight_decay = options->weight_decay,
-        .bias_correction1 = 1 - pow(options->beta1, (double)optimizer->steps),
-        .bias_correction2 = 1 - pow(options->beta2, (double)optimizer->steps),
+        .bias_correction1 = 1 - pow(options->beta1, (double)of->steps),
+        .bias_correction2 = 1 - pow(options->beta2, (double)of->steps),
     };
     sli_device_get_ops(device)->adamw(device, &arguments);
 }
 
+/* The run's step, as far as it lies in this optimizer's slice. */
+static void step_run(const sl_optimizer *optimizer, run of)
+{
+    sli_slice slice = own_slice(optimizer, of.bucket);
+    int64_t end = of.start + of.count, slice_end = slice.start + slice.count;
+    if (slice.start > of.start)
+        of.start = slice.start;
+    of.count = (slice_end < end ? slice_end : end) - of.start;
+    if (of.count <= 0)
+        return;
+    if (optimizer->options.kind == SL_OPTIMIZER_SGD)
+        sgd_run(optimizer, &of);
+    else
+        adamw_run(optimizer, &of);
+}
+
+/* Cuts the bucket into runs of parameters that have a gradient and the same number of steps.
+ * `steps` are those of the bucket's parameters. */
+static void step_bucket(const sl_optimizer *optimizer, run next, int64_t *steps)
+{
+    sl_parameter *const *in;
+    int count = sli_parameter_set_bucket(optimizer->set, next.bucket, &in);
+    for (int i = 0; i < count;) {
+        int first = i;
+        bool is_stale = in[first]->grad_is_stale;
+        next.steps = steps[first] + 1;
+        next.count = 0;
+        for (; i < count && in[i]->grad_is_stale == is_stale && steps[i] == next.steps - 1; i++)
+            next.count += sli_parameter_room(in[i]);
+        for (int k = first; k < i && !is_stale; k++)
+            steps[k]++;
+        if (!is_stale)
+            step_run(optimizer, next);
+        next.start += next.count;
+    }
+}
+
 sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scale)
 {
-    optimizer->steps++;
+    int64_t *steps = optimizer->steps;
     for (int b = 0; b < optimizer->bucket_count; b++) {
-        if (!sl_parameter_set_bucket_grads(optimizer->set, b))
+        sl_parameter *const *in;
+        if (!sli_parameter_set_stale_grads(optimizer->set, b))
             return sl_error(SL_ERR_INVALID,
                             "sl_optimizer_step: the parameters were placed without gradients");
-        if (optimizer->options.kind == SL_OPTIMIZER_SGD)
-            sgd_bucket(optimizer, b, (float)lr, (float)grad_scale);
-        else
-            adamw_bucket(optimizer, b, (float)lr, (float)grad_scale);
+        step_bucket(optimizer, (run){.bucket = b, .lr = (float)lr, .grad_scale = (float)grad_scale},
+                    steps);
+        steps += sli_parameter_set_bucket(optimizer->set, b, &in);
     }
     return SL_OK;
 }

@@ -31,8 +31,11 @@ sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int ar
 /* What torch.optim calls array i: "momentum_buffer"; "exp_avg" and "exp_avg_sq". */
 const char *sli_optimizer_state_name(const sl_optimizer *optimizer, int array);
 
-int64_t sli_optimizer_steps(const sl_optimizer *optimizer);
-void sli_optimizer_set_steps(sl_optimizer *optimizer, int64_t steps);
+/* How many steps each trained parameter has taken, in the order of the buckets. */
+const int64_t *sli_optimizer_steps(const sl_optimizer *optimizer, int *parameters);
+void sli_optimizer_set_steps(sl_optimizer *optimizer, int64_t steps); /* of all */
+/* Of parameters in the same number. */
+void sli_optimizer_copy_steps(sl_optimizer *to, const sl_optimizer *from);
 const sl_optimizer_options *sli_optimizer_options(const sl_optimizer *optimizer);
 
 #endif

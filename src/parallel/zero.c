@@ -105,7 +105,7 @@ sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole)
                         zero->ranks - 1, to);
     if (zero->rank == to) {
         SL_TRY(sl_optimizer_create(sli_optimizer_options(zero->own), zero->set, whole));
-        sli_optimizer_set_steps(*whole, sli_optimizer_steps(zero->own));
+        sli_optimizer_copy_steps(*whole, zero->own);
     }
     sl_status status = SL_OK;
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
@@ -128,6 +128,12 @@ static sl_status check_whole(const sl_zero *zero, const sl_optimizer *whole)
     if (sli_optimizer_bucket_count(whole) != buckets)
         return sl_error(SL_ERR_INVALID, "sl_zero_load: expected %d buckets, got %d", buckets,
                         sli_optimizer_bucket_count(whole));
+    int parameters, others;
+    sli_optimizer_steps(zero->own, &parameters);
+    sli_optimizer_steps(whole, &others);
+    if (others != parameters)
+        return sl_error(SL_ERR_INVALID, "sl_zero_load: expected %d trained parameters, got %d",
+                        parameters, others);
     for (int b = 0; b < buckets && arrays > 0; b++) {
         int64_t expected = sl_tensor_count(sl_parameter_set_bucket_values(zero->set, b));
         int64_t got = sl_tensor_count(sli_optimizer_state(whole, b, 0));
@@ -151,6 +157,6 @@ sl_status sl_zero_load(sl_zero *zero, const sl_optimizer *whole)
                 sl_tensor_write(sli_optimizer_state(zero->own, b, array), from);
         }
     }
-    sli_optimizer_set_steps(zero->own, sli_optimizer_steps(whole));
+    sli_optimizer_copy_steps(zero->own, whole);
     return SL_OK;
 }

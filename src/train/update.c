@@ -78,8 +78,9 @@ static sl_status stage_terms(int index, void *arg)
 {
     sli_update *update = arg;
     stage_update *stage = &update->stage[index];
-    return sl_grad_norm_terms(sl_pipe_parameters(update->pipe, index), SL_GRAD_NORM_L2,
-                              stage->terms, &stage->term_count);
+    sl_parameter_set *set = sl_pipe_parameters(update->pipe, index);
+    return sl_grad_norm_terms(set, SL_GRAD_NORM_L2, stage->terms, sl_parameter_set_count(set),
+                              &stage->term_count);
 }
 
 sl_status sli_update_norm(sli_update *update, double *norm)

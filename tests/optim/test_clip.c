@@ -28,18 +28,21 @@ static void check_norm(sl_grad_norm_kind kind, double expected)
         sl_parameter_set_create(module, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
     double terms[2];
     int count;
-    check_ok(sl_grad_norm_terms(set, kind, terms, &count));
+    check_ok(sl_grad_norm_terms(set, kind, terms, 2, &count));
     assert_int_equal(count, 2);
     assert_true(sl_grad_norm_combine(kind, terms, count) == 0); /* untouched gradients are 0 */
+    check_error(sl_grad_norm_terms(set, kind, terms, 1, &count), SL_ERR_INVALID,
+                "2 trained parameters give as many terms, there is room for 1");
+    assert_int_equal(count, 0);
     float *weight = sl_tensor_f32(sl_parameter_grad(sl_parameter_set_get(set, 0)));
     float *bias = sl_tensor_f32(sl_parameter_grad(sl_parameter_set_get(set, 1)));
     weight[0] = 3;
     weight[1] = -4;
     bias[0] = 12;
-    check_ok(sl_grad_norm_terms(set, kind, terms, &count));
+    check_ok(sl_grad_norm_terms(set, kind, terms, 2, &count));
     assert_true(fabs(sl_grad_norm_combine(kind, terms, count) - expected) < 1e-6);
     bias[0] = NAN;
-    check_ok(sl_grad_norm_terms(set, kind, terms, &count));
+    check_ok(sl_grad_norm_terms(set, kind, terms, 2, &count));
     assert_true(isnan(sl_grad_norm_combine(kind, terms, count)));
     sl_parameter_set_destroy(&set);
     sl_module_destroy(&module);

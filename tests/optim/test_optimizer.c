@@ -87,6 +87,75 @@ static void adamw_takes_pytorchs_steps(void **state)
     check_steps(&adamw, 0.1, 1, expected, 3);
 }
 
+/* ---- Parameters without a gradient ------------------------------------------------------ */
+
+enum { WEIGHTS = 6, OUTS = 2, BUCKET_BYTES = 4 };
+
+/* `steps` steps of a linear layer; the bias has a gradient from step `bias_from` on. What is left
+ * of weight and bias. */
+static void train_unevenly(const sl_optimizer_options *options, int64_t bucket_bytes, int steps,
+                           int bias_from, float *weight, float *bias)
+{
+    sl_device *device;
+    sl_module *module;
+    sl_parameter_set *set;
+    sl_optimizer *optimizer;
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sl_linear_create(WEIGHTS / OUTS, OUTS, false, &module));
+    const sl_parameter_set_options placement = {.device = device,
+                                                .first_bucket_bytes = bucket_bytes,
+                                                .bucket_bytes = bucket_bytes};
+    check_ok(sl_parameter_set_create(module, 0, 0, &placement, &set));
+    check_ok(sl_optimizer_create(options, set, &optimizer));
+    for (int i = 0; i < 2; i++) {
+        float *values = sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(set, i)));
+        for (int at = 0; at < (i ? OUTS : WEIGHTS); at++)
+            values[at] = 0.5f + (float)at;
+    }
+    for (int step = 0; step < steps; step++) {
+        double terms[2];
+        int count;
+        sl_parameter_set_zero_grad(set);
+        for (int i = 0; i < (step < bias_from ? 1 : 2); i++) {
+            float *grad = sl_tensor_f32(sl_parameter_grad(sl_parameter_set_get(set, i)));
+            for (int at = 0; at < (i ? OUTS : WEIGHTS); at++)
+                grad[at] = 0.25f * (float)(step - (i ? bias_from : 0) + at + 1);
+        }
+        check_ok(sl_grad_norm_terms(set, SL_GRAD_NORM_L2, terms, 2, &count)); /* changes nothing */
+        assert_int_equal(count, 2);
+        check_ok(sl_optimizer_step(optimizer, 0.1, 1));
+    }
+    sl_tensor_read(sl_parameter_value(sl_parameter_set_get(set, 0)), weight);
+    sl_tensor_read(sl_parameter_value(sl_parameter_set_get(set, 1)), bias);
+    sl_optimizer_destroy(&optimizer);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&module);
+    sl_device_destroy(&device);
+}
+
+/* In one bucket and in two: as if its steps began with its first gradient. */
+static void parameter_without_a_gradient_is_left_as_it_is(void **state)
+{
+    (void)state;
+    const sl_optimizer_options all[] = {
+        {.weight_decay = 0.1f},
+        {.momentum = 0.9f, .dampening = 0.5f, .weight_decay = 0.1f},
+        {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (int64_t bytes = 0; bytes <= BUCKET_BYTES; bytes += BUCKET_BYTES) {
+            float weight[WEIGHTS], bias[OUTS], expected_weight[WEIGHTS], expected_bias[OUTS];
+            train_unevenly(&all[i], bytes, 2, 2, weight, bias);
+            assert_true(bias[0] == 0.5f && bias[1] == 1.5f);
+            assert_true(weight[0] < 0.5f);
+            train_unevenly(&all[i], bytes, 5, 2, weight, bias);
+            train_unevenly(&all[i], bytes, 5, 0, expected_weight, expected_bias);
+            assert_memory_equal(weight, expected_weight, sizeof weight);
+            train_unevenly(&all[i], bytes, 3, 0, expected_weight, expected_bias);
+            assert_memory_equal(bias, expected_bias, sizeof bias);
+        }
+}
+
 static void state_is_counted_as_the_optimizers_memory(void **state)
 {
     (void)state;
@@ -151,6 +220,7 @@ int main(void)
         cmocka_unit_test(sgd_takes_pytorchs_steps),
         cmocka_unit_test(grad_scale_multiplies_the_gradient_and_nothing_else),
         cmocka_unit_test(adamw_takes_pytorchs_steps),
+        cmocka_unit_test(parameter_without_a_gradient_is_left_as_it_is),
         cmocka_unit_test(state_is_counted_as_the_optimizers_memory),
         cmocka_unit_test(impossible_options_are_refused),
         cmocka_unit_test(step_without_gradients_is_an_error),

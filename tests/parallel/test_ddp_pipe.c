@@ -213,7 +213,7 @@ static sl_status whole_norm(const trainee *at, double *norm)
     for (int stage = 0; stage < sl_pipe_stages(at->pipe); stage++) {
         int more;
         SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, stage), SL_GRAD_NORM_L2,
-                                  terms + count, &more));
+                                  terms + count, 4 * MAX_MODULES - count, &more));
         count += more;
     }
     *norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, terms, count);
