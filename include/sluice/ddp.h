@@ -35,8 +35,9 @@ typedef struct sl_ddp_options {
     sl_parameter_set *parameters;
     bool no_buffer_broadcast;    /* broadcast_buffers=False: buffers stay what each rank makes them;
                                     else each training step starts with rank 0's */
-    bool find_unused_parameters; /* a trained parameter that gets no gradient counts as 0; else it
-                                    is an error */
+    bool find_unused_parameters; /* a trained parameter may get no gradient: on some ranks, it
+                                    counts as 0 there; on all, it has none, and optimizers leave it
+                                    as it is. Else it is an error */
 } sl_ddp_options;
 
 /* Copies rank 0's parameters and buffers to all ranks. Called by all ranks. Errors: SL_ERR_INVALID
@@ -63,7 +64,12 @@ sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_ten
 sl_status sl_ddp_backward(sl_ddp *ddp, sl_pass *pass, sl_tensor *grad_out, sl_tensor **grad_in);
 
 /* sync = false is torch's no_sync: until it is true again, steps add to this rank's own gradients.
- * The next step after that averages all that has come together. */
+ * The next step after that averages all that has come together.
+ *
+ * Over a module the mode at forward decides, as in PyTorch: a forward that syncs (on a pass that
+ * keeps) asks for one exchange, which the next backward makes, of whichever forward that is; the
+ * backwards after it stay local until there is another such forward. So of two forwards and then
+ * two backwards, the first backward averages and the second adds to this rank's own gradients. */
 void sl_ddp_set_sync(sl_ddp *ddp, bool sync);
 
 /* The group in which stage `stage` (0 for a module) exchanges its gradients: this rank's handle,

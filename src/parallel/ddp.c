@@ -69,6 +69,8 @@ sl_status sli_ddp_end(sl_ddp *ddp)
     }
     if (first != SL_OK)
         return sl_error(first, "%s", text);
+    for (int stage = 0; stage < ddp->stage_count && ddp->find_unused_parameters; stage++)
+        SL_TRY(sli_reducer_drop_unused(ddp->reducers[stage]));
     write_log(ddp, backward_end);
     for (int stage = 0; stage < ddp->stage_count && !ddp->has_rebuilt_order; stage++)
         SL_TRY(sli_reducer_rebuild_order(ddp->reducers[stage]));
@@ -191,6 +193,7 @@ sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_ten
     if (takes_part)
         SL_TRY(before_forward(ddp));
     sl_status status = sl_module_forward(ddp->module, pass, in, out);
+    ddp->exchanges |= takes_part && status == SL_OK;
     if (status != SL_OK && takes_part) { /* the others would wait for what we do next */
         sl_group_abort(ddp->groups[0], status, sl_error_text());
         if (ddp->joins)
@@ -204,8 +207,9 @@ sl_status sl_ddp_backward(sl_ddp *ddp, sl_pass *pass, sl_tensor *grad_out, sl_te
     if (grad_in)
         *grad_in = NULL;
     SL_TRY(check_module(ddp, "sl_ddp_backward"));
-    if (!ddp->syncs)
+    if (!ddp->exchanges)
         return sl_module_backward(ddp->module, pass, grad_out, grad_in);
+    ddp->exchanges = false;
     SL_TRY(before_backward(ddp));
     sli_pass_observe(pass, sli_reducer_observer(ddp->reducers[0]));
     sl_status status = sl_module_backward(ddp->module, pass, grad_out, grad_in);

@@ -21,7 +21,8 @@ struct sl_ddp {
 
     sl_ddp_hook hook; /* NULL: the average */
     void *hook_arg;
-    bool syncs;
+    bool syncs;     /* the mode of what comes */
+    bool exchanges; /* over a module: a forward that syncs has come, and no exchange since */
 
     bool joins; /* between join_begin and join_end */
     sl_ddp_join_options join;

@@ -53,6 +53,7 @@ struct sli_reducer {
     sl_parameter **trained; /* [trained_count] in the order of registration */
     int *bucket_of;         /* [trained_count] */
     bool *ready, *missing;  /* [trained_count] in the step: complete; complete without a gradient */
+    int32_t *used;          /* [trained_count] room, for what all ranks say of `missing` */
     int *place_of;          /* [parameters of the set] place in `trained`, -1 for others */
     uint32_t first_number;  /* of the set's parameters, which have successive numbers */
     int trained_count;
@@ -203,6 +204,18 @@ sl_status sli_reducer_rebuild_order(sli_reducer *reducer)
     return SL_OK;
 }
 
+sl_status sli_reducer_drop_unused(sli_reducer *reducer)
+{
+    for (int place = 0; place < reducer->trained_count; place++)
+        reducer->used[place] = !reducer->missing[place];
+    SL_TRY(sl_group_all_reduce(reducer->group, reducer->used, reducer->trained_count, SL_I32,
+                               SL_REDUCE_MAX, NULL));
+    for (int place = 0; place < reducer->trained_count; place++)
+        if (!reducer->used[place])
+            reducer->trained[place]->grad_is_stale = true;
+    return SL_OK;
+}
+
 sl_status sli_reducer_end(sli_reducer *reducer)
 {
     for (int place = reducer->trained_count - 1; place >= 0; place--)
@@ -231,12 +244,14 @@ static sl_status allocate(sli_reducer *reducer)
     reducer->bucket_of = calloc(parameters, sizeof *reducer->bucket_of);
     reducer->ready = calloc(parameters, sizeof *reducer->ready);
     reducer->missing = calloc(parameters, sizeof *reducer->missing);
+    reducer->used = calloc(parameters, sizeof *reducer->used);
     reducer->place_of = calloc(parameters, sizeof *reducer->place_of);
     reducer->buckets = calloc(buckets, sizeof *reducer->buckets);
     reducer->order = calloc(buckets, sizeof *reducer->order);
     reducer->arrivals = calloc(buckets, sizeof *reducer->arrivals);
     if (!reducer->trained || !reducer->bucket_of || !reducer->ready || !reducer->missing ||
-        !reducer->place_of || !reducer->buckets || !reducer->order || !reducer->arrivals)
+        !reducer->used || !reducer->place_of || !reducer->buckets || !reducer->order ||
+        !reducer->arrivals)
         return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for a list of %d parameters",
                         count);
     return SL_OK;
@@ -325,6 +340,7 @@ void sli_reducer_destroy(sli_reducer **reducer)
     free(dead->bucket_of);
     free(dead->ready);
     free(dead->missing);
+    free(dead->used);
     free(dead->place_of);
     free(dead->buckets);
     free(dead->order);

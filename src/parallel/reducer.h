@@ -31,6 +31,9 @@ sl_status sli_reducer_end(sli_reducer *reducer);
 /* After a step: from now on buckets are sent in the order in which rank 0's became full in it. */
 sl_status sli_reducer_rebuild_order(sli_reducer *reducer);
 
+/* After a step, called by all ranks: parameters that have a gradient on no rank have none again. */
+sl_status sli_reducer_drop_unused(sli_reducer *reducer);
+
 /* Instead of the end, when backward has failed: breaks the group with the error, whose text is the
  * calling thread's, so that the other replicas' steps end, and waits for the thread. */
 void sli_reducer_abandon(sli_reducer *reducer, sl_status error);

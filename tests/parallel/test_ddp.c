@@ -3,6 +3,7 @@
 #include "sluice/ddp.h"
 
 #include "sluice/layers.h"
+#include "sluice/zero.h"
 #include "support/check.h"
 #include "support/replicas.h"
 
@@ -250,6 +251,67 @@ static void steps_without_sync_are_averaged_with_the_next_synced_one(void **stat
     check_ranks(accumulate, NULL, 2);
 }
 
+typedef struct two_passes {
+    const char *modes;    /* of the two forwards: S(ync), N(o sync) */
+    int order[2];         /* in which they go backward */
+    float expected[2][2]; /* [rank][backward]: w's gradient after it */
+    int64_t exchanges;
+} two_passes;
+
+/* Forward i has x = (rank + 1) * 10^i. */
+static sl_status forward_twice_and_backward_twice(sl_group *group, void *arg)
+{
+    const two_passes *one = arg;
+    int rank = sl_group_rank(group);
+    const sl_shape shape = sl_shape_1d(1);
+    const float ones = 1;
+    toy replica;
+    sl_pass *passes[2] = {NULL, NULL};
+    sl_tensor *outputs[2] = {NULL, NULL};
+    sl_status status = toy_open(group, &(toy_options){0}, NULL, &replica);
+    for (int i = 0; i < 2 && status == SL_OK; i++) {
+        sl_tensor *in;
+        const float x = own_x(group) * (i ? 10.0f : 1.0f);
+        SL_TRY(
+            sl_pass_create(&(sl_pass_options){.device = replica.device, .keep = true}, &passes[i]));
+        SL_TRY(sl_tensor_create(replica.device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in));
+        sl_tensor_write(in, &x);
+        sl_ddp_set_sync(replica.ddp, one->modes[i] == 'S');
+        status = sl_ddp_forward(replica.ddp, passes[i], in, &outputs[i]);
+        sl_tensor_destroy(&in);
+    }
+    for (int i = 0; i < 2 && status == SL_OK; i++) {
+        sl_tensor_write(outputs[one->order[i]], &ones);
+        status = sl_ddp_backward(replica.ddp, passes[one->order[i]], outputs[one->order[i]], NULL);
+        float expected = one->expected[rank][i];
+        if (status == SL_OK)
+            status = expect(toy_grad(&replica, "w") == expected, "%g after backward %d, got %g",
+                            expected, i, toy_grad(&replica, "w"));
+    }
+    if (status == SL_OK)
+        status = expect(sl_ddp_get_log(replica.ddp)->steps == one->exchanges,
+                        "another number of exchanges");
+    for (int i = 0; i < 2; i++) {
+        sl_tensor_destroy(&outputs[i]);
+        sl_pass_destroy(&passes[i]);
+    }
+    toy_close(&replica);
+    return status;
+}
+
+/* The numbers are PyTorch's; tests/parity/test_ddp.py asks it. */
+static void mode_at_forward_decides_what_backward_exchanges(void **state)
+{
+    (void)state;
+    two_passes all[] = {
+        {"NS", {0, 1}, {{1.5f, 11.5f}, {1.5f, 21.5f}}, 1}, {"NS", {1, 0}, {{15, 16}, {15, 17}}, 1},
+        {"SN", {0, 1}, {{1.5f, 11.5f}, {1.5f, 21.5f}}, 1}, {"SN", {1, 0}, {{15, 16}, {15, 17}}, 1},
+        {"SS", {0, 1}, {{1.5f, 11.5f}, {1.5f, 21.5f}}, 1}, {"NN", {0, 1}, {{1, 11}, {2, 22}}, 0},
+    };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        check_ranks(forward_twice_and_backward_twice, &all[i], 2);
+}
+
 /* ---- Parameters without a gradient ------------------------------------------------------ */
 
 static sl_status leave_one_unused(sl_group *group, void *arg)
@@ -298,6 +360,48 @@ static void unused_parameter_counts_as_zero_where_it_is_allowed(void **state)
 {
     (void)state;
     check_ranks(use_w_on_rank_0_alone, NULL, 2);
+}
+
+/* Rank 0 alone uses w; `unused` has a gradient in a third step alone, made by hand. */
+static sl_status decay_what_is_used(sl_group *group, void *arg)
+{
+    bool sharded = *(bool *)arg;
+    toy replica;
+    sl_optimizer *whole = NULL;
+    sl_zero *zero = NULL;
+    const sl_optimizer_options options = {.momentum = 0.5f, .weight_decay = 0.5f};
+    toy_options of_toy = {.with_unused = true,
+                          .unused_size = 40,
+                          .skips_w = sl_group_rank(group) == 1};
+    SL_TRY(toy_open(group, &of_toy, &(sl_ddp_options){.find_unused_parameters = true}, &replica));
+    sl_status status =
+        sharded ? sl_zero_create(&options, replica.set, sl_ddp_group(replica.ddp, 0), &zero)
+                : sl_optimizer_create(&options, replica.set, &whole);
+    const float w[] = {0.75f, 0.4375f, 0.171875f}, unused[] = {1, 1, 0.75f}; /* lr 0.5 */
+    for (int step = 0; step < 3 && status == SL_OK; step++) {
+        sl_parameter_set_zero_grad(replica.set);
+        status = toy_step(&replica, 0); /* a gradient of 0, on rank 0 */
+        if (step == 2)
+            toy_grad(&replica, "unused"); /* now it has one of 0 */
+        if (status == SL_OK)
+            status = sharded ? sl_zero_step(zero, 0.5, 1) : sl_optimizer_step(whole, 0.5, 1);
+        if (status == SL_OK)
+            status = expect(toy_value(&replica, "unused") == unused[step] &&
+                                toy_value(&replica, "w") == w[step],
+                            "%g and %g after step %d, got %g and %g", unused[step], w[step], step,
+                            toy_value(&replica, "unused"), toy_value(&replica, "w"));
+    }
+    sl_zero_destroy(&zero);
+    sl_optimizer_destroy(&whole);
+    toy_close(&replica);
+    return status;
+}
+
+static void parameter_that_no_rank_uses_is_not_decayed(void **state)
+{
+    (void)state;
+    check_ranks(decay_what_is_used, &(bool){false}, 2);
+    check_ranks(decay_what_is_used, &(bool){true}, 2);
 }
 
 /* ---- Buffers ---------------------------------------------------------------------------- */
@@ -574,8 +678,10 @@ int main(void)
         cmocka_unit_test(gradients_are_averaged_and_add_up_without_zeroing),
         cmocka_unit_test(weight_that_is_used_twice_counts_once),
         cmocka_unit_test(steps_without_sync_are_averaged_with_the_next_synced_one),
+        cmocka_unit_test(mode_at_forward_decides_what_backward_exchanges),
         cmocka_unit_test(unused_parameter_is_an_error_that_names_its_index),
         cmocka_unit_test(unused_parameter_counts_as_zero_where_it_is_allowed),
+        cmocka_unit_test(parameter_that_no_rank_uses_is_not_decayed),
         cmocka_unit_test(training_steps_start_from_rank_0s_buffers_unless_told_otherwise),
         cmocka_unit_test(forward_without_backward_on_one_rank_waits_for_nobody),
         cmocka_unit_test(uneven_inputs_without_join_end_in_an_error),

@@ -2,7 +2,8 @@
 
 Two and four ranks, the same initial weights and shares of the data, dropout 0: every rank's losses,
 the averaged gradients, their norm, and the weights after several clipped steps, with and without
-pipelines inside and accumulation without sync.
+pipelines inside and accumulation without sync. Over a module of two layers: forwards and backwards
+in other orders, with and without sync, and layers that some or all ranks leave out.
 
 SLUICE_TEST_SEED draws others than the usual models.
 """
@@ -64,11 +65,60 @@ def train_rank(rank, options, state, batches, folder):
     dist.destroy_process_group()
 
 
-def train(options, state, batches):
+class Fork(nn.Module):
+    """Two linear layers; the output is the sum of those that a forward uses."""
+
+    def __init__(self, width):
+        super().__init__()
+        self.a, self.b = nn.Linear(width, width), nn.Linear(width, width)
+
+    def forward(self, x, uses):
+        return sum(layer(x) for i, layer in enumerate((self.a, self.b)) if uses >> i & 1)
+
+
+def train_fork_rank(rank, options, state, given, folder):
+    """What one rank of the plan in `options` sees, into FOLDER/RANK."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank,
+                            world_size=options["ranks"])
+    model = Fork(options["width"]).double()
+    if rank == 0:
+        model.load_state_dict(state)
+    replica = nn.parallel.DistributedDataParallel(
+        model, find_unused_parameters=bool(options["find_unused"]))
+    rate = {"lr": options["lr"], "weight_decay": options["weight_decay"]}
+    if options["optimizer"] == "sgd":
+        optimizer = torch.optim.SGD(model.parameters(), momentum=options["momentum"],
+                                    dampening=options["dampening"], **rate)
+    else:
+        optimizer = torch.optim.AdamW(model.parameters(), **rate)
+    seen = {}
+    for step in range(options["steps"]):
+        optimizer.zero_grad(set_to_none=True)
+        losses = []
+        plans = options["plan"].split(",")
+        for action in plans[step % len(plans)]:
+            if action.isdigit():
+                losses[int(action)].backward()
+                continue
+            x, g, uses = (given[f"{what}.{step}.{len(losses)}.{rank}"]
+                          for what in ("x", "g", "uses"))
+            with contextlib.nullcontext() if action == "s" else replica.no_sync():
+                output = replica(torch.from_numpy(x).double(), int(uses[0]))
+            losses.append((output * torch.from_numpy(g).double()).sum())
+        optimizer.step()
+        for name, value in model.named_parameters():
+            seen[f"value.{step}.{rank}.{name}"] = value.detach().numpy().copy()
+    torch.save(seen, os.path.join(folder, str(rank)))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def train(options, state, batches, rank_function=train_rank):
     """What all ranks see."""
     seen = {}
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(train_rank, (options, state, batches, folder),
+        torch.multiprocessing.spawn(rank_function, (options, state, batches, folder),
                                     options["ranks"])
         for rank in range(options["ranks"]):
             seen.update(torch.load(os.path.join(folder, str(rank))))
@@ -123,6 +173,47 @@ class DistributedDataParallel(unittest.TestCase):
             farthest = max(farthest, off)
             self.assertLessEqual(off, TOLERANCE, f"{name}, seed {SEED}, {options}")
         print(f"{options['ranks']} ranks, {options['stages']} stages: farthest {farthest:.2e}")
+
+    def check_fork(self, plan, uses, **fixed):
+        """Steps by the plans in turn; uses(step, rank): the layers of a step's forwards on a rank."""
+        options = {"ranks": 2, "width": self.random.randint(1, 9), "plan": plan, "steps": 4,
+                   "find_unused": 0, "optimizer": "sgd", "momentum": 0.9, "dampening": 0.5,
+                   "weight_decay": 0.3, "lr": 0.1, "bucket_bytes": self.random.choice([1, 1000])}
+        options.update(fixed)
+        width, forwards = options["width"], 2
+        state = {name: value.detach() for name, value in Fork(width).named_parameters()}
+        given = {name: value.numpy() for name, value in state.items()}
+        for step in range(options["steps"]):
+            for forward in range(forwards):
+                for rank in range(options["ranks"]):
+                    place = f"{step}.{forward}.{rank}"
+                    given["x." + place] = torch.randn(3, width).numpy()
+                    given["g." + place] = torch.randn(3, width).numpy()
+                    given["uses." + place] = numpy.array([uses(step, rank)], numpy.int32)
+        expected = train(options, {name: value.double() for name, value in state.items()}, given,
+                         train_fork_rank)
+        got = run_driver("ddp_module_driver", [f"{k}={v}" for k, v in options.items()], given)
+        self.assertEqual(sorted(got), sorted(expected))
+        for name, value in expected.items():
+            self.assertLessEqual(distance(got[name], value), TOLERANCE,
+                                 f"{name}, seed {SEED}, {options}")
+
+    def test_mode_at_forward_decides(self):
+        self.check_fork("ns01,ns10,sn01,sn10,ss01,nn01,n0s1,s0n1,s0s1", lambda step, rank: 3,
+                        steps=9)
+
+    def test_unused_parameters(self):
+        """Layer b: not at first, then on one rank, then on both, then on the other."""
+        uses = [(1, 1), (1, 3), (3, 3), (2, 1)]
+        for optimizer in ("sgd", "adamw"):
+            with self.subTest(optimizer=optimizer):
+                self.check_fork("s0", lambda step, rank: uses[step][rank], find_unused=1,
+                                optimizer=optimizer, momentum=0.9 if optimizer == "sgd" else 0,
+                                dampening=0.5 if optimizer == "sgd" else 0)
+
+    def test_unused_parameters_of_accumulated_steps(self):
+        uses = [(1, 1), (1, 3), (3, 3), (1, 1)]
+        self.check_fork("n0s1", lambda step, rank: uses[step][rank], find_unused=1)
 
     def test_replicas(self):
         for ranks in (2, 4):
