@@ -88,7 +88,10 @@ typedef struct sl_ddp_join_options {
  * batches. A rank that has no more calls join_end, which takes part in the others' exchanges with
  * gradients of 0 until all have come there. All ranks then have the weights and buffers of the last
  * one to come. A forward that fails between them breaks the options' group. `options` may be NULL.
- */
+ *
+ * An error of the exchange ends the join on all ranks, without join_end; that of fail_at_first
+ * (SL_ERR_CANCELLED, which names the first rank that is out of data) leaves everything fit for
+ * another join. */
 sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options);
 sl_status sl_ddp_join_end(sl_ddp *ddp);
 

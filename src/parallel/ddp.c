@@ -151,10 +151,11 @@ static sl_status before_backward(sl_ddp *ddp)
 
 static sl_status after_backward(sl_ddp *ddp, sl_status status)
 {
-    if (status != SL_OK)
-        return abandon(ddp, status);
-    SL_TRY(sli_ddp_end(ddp));
-    return check_missing(ddp);
+    status = status == SL_OK ? sli_ddp_end(ddp) : abandon(ddp, status);
+    if (status == SL_OK)
+        return check_missing(ddp);
+    ddp->joins = false;
+    return status;
 }
 
 static void observe_pipe(const sl_ddp *ddp, bool on)
@@ -198,6 +199,7 @@ sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_ten
         sl_group_abort(ddp->groups[0], status, sl_error_text());
         if (ddp->joins)
             sl_group_abort(ddp->group, status, sl_error_text());
+        ddp->joins = false;
     }
     return status;
 }

@@ -6,30 +6,31 @@
  * gradients of 0. An announcement that nobody has data for is the end.
  *
  *     rank 0   step  step  out  shadow  shadow  (nobody left)  values ◀─┐
- *     rank 1   step  step  step  step    out    (nobody left)  values ──┘ the last one's */
+ *     rank 1   step  step  step  step    out    (nobody left)  values ──┘ the last one's
+ *
+ * An error in an announcement or an exchange is every rank's, and ends the join on all of them. */
 #include "parallel/ddp.h"
 
 enum { ACTIVE, BEFORE_FORWARD, BEFORE_BACKWARD, WORDS };
 
 /* All ranks' words added up, and the first rank that has data. */
-static sl_status exchange_words(const sl_ddp *ddp, int32_t *words, int *root)
+static sl_status exchange_words(sl_ddp *ddp, int32_t *words, int *root)
 {
-    int32_t size = sl_group_size(ddp->group);
-    int32_t first = words[ACTIVE] ? sl_group_rank(ddp->group) : size;
+    enum { HAS_DATA, HAS_NONE, KINDS }; /* the first rank of each */
+    int32_t size = sl_group_size(ddp->group), rank = sl_group_rank(ddp->group);
+    int32_t first[KINDS] = {words[ACTIVE] ? rank : size, words[ACTIVE] ? size : rank};
     SL_TRY(sl_group_all_reduce(ddp->group, words, WORDS, SL_I32, SL_REDUCE_SUM, NULL));
-    if (words[ACTIVE] < size) /* otherwise it is rank 0 */
-        SL_TRY(sl_group_all_reduce(ddp->group, &first, 1, SL_I32, SL_REDUCE_MIN, NULL));
-    else
-        first = 0;
-    *root = first;
-    return SL_OK;
-}
-
-static sl_status check_termination(const sl_ddp *ddp, const int32_t *words)
-{
-    if (ddp->join.fail_at_first && words[ACTIVE] < sl_group_size(ddp->group))
-        return sl_error(SL_ERR_CANCELLED, "sl_ddp: detected at least one rank that exhausted its "
-                                          "inputs, and fail_at_first asks to stop all");
+    *root = 0;
+    ddp->active = words[ACTIVE];
+    if (ddp->active == size)
+        return SL_OK;
+    SL_TRY(sl_group_all_reduce(ddp->group, first, KINDS, SL_I32, SL_REDUCE_MIN, NULL));
+    *root = first[HAS_DATA];
+    if (ddp->join.fail_at_first && ddp->active > 0)
+        return sl_error(SL_ERR_CANCELLED,
+                        "sl_ddp: rank %d exhausted its inputs, and fail_at_first asks to stop all "
+                        "ranks then",
+                        (int)first[HAS_NONE]);
     return SL_OK;
 }
 
@@ -40,9 +41,9 @@ sl_status sli_ddp_announce(sl_ddp *ddp, sli_ddp_phase phase, int *root)
     if (!ddp->joins)
         return SL_OK;
     int32_t words[WORDS] = {1, phase == SLI_DDP_FORWARD, phase == SLI_DDP_BACKWARD};
-    SL_TRY(exchange_words(ddp, words, root));
-    ddp->active = words[ACTIVE];
-    return check_termination(ddp, words);
+    sl_status status = exchange_words(ddp, words, root);
+    ddp->joins = status == SL_OK;
+    return status;
 }
 
 /* Takes part in what the others do, with nothing to add. */
@@ -64,6 +65,18 @@ static sl_status take_last_values(const sl_ddp *ddp, bool was_last)
     return sli_ddp_broadcast(ddp, root, false);
 }
 
+static sl_status shadow_others(sl_ddp *ddp)
+{
+    for (bool was_last = true;; was_last = false) {
+        int32_t words[WORDS] = {0};
+        int root;
+        SL_TRY(exchange_words(ddp, words, &root));
+        if (ddp->active == 0)
+            return take_last_values(ddp, was_last);
+        SL_TRY(shadow(ddp, words, root));
+    }
+}
+
 sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options)
 {
     if (ddp->joins)
@@ -76,19 +89,9 @@ sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options)
 sl_status sl_ddp_join_end(sl_ddp *ddp)
 {
     if (!ddp->joins)
-        return sl_error(SL_ERR_INVALID, "sl_ddp_join_end: called without sl_ddp_join_begin");
-    bool was_last = true;
-    for (;;) {
-        int32_t words[WORDS] = {0};
-        int root;
-        SL_TRY(exchange_words(ddp, words, &root));
-        if (words[ACTIVE] == 0)
-            break;
-        SL_TRY(check_termination(ddp, words));
-        ddp->active = words[ACTIVE];
-        SL_TRY(shadow(ddp, words, root));
-        was_last = false;
-    }
+        return sl_error(SL_ERR_INVALID, "sl_ddp_join_end: no join is under way: "
+                                        "sl_ddp_join_begin begins one, and an error ends it");
+    sl_status status = shadow_others(ddp);
     ddp->joins = false;
-    return take_last_values(ddp, was_last);
+    return status;
 }

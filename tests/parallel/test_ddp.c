@@ -485,6 +485,7 @@ static void uneven_inputs_without_join_end_in_an_error(void **state)
     (void)state;
     check_error(sl_spawn(stop_early, NULL, 2, &(sl_group_options){.timeout_seconds = 60}),
                 SL_ERR_CANCELLED, "rank 1: gradients of stage 0, bucket 0: all_reduce");
+    assert_non_null(strstr(sl_error_text(), "rank 0 left the group"));
 }
 
 /* ---- Join ------------------------------------------------------------------------------- */
@@ -561,26 +562,46 @@ static void forward_that_fails_while_joined_ends_the_others_steps(void **state)
     check_ranks(fail_while_joined, &(atomic_int){0}, 2);
 }
 
-static sl_status join_that_fails_early(sl_group *group, void *arg)
+/* One join: `steps` steps of this rank. */
+static sl_status join(toy *replica, const sl_ddp_join_options *options, int steps)
 {
-    (void)arg;
-    toy replica;
-    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
-    sl_status status =
-        sl_ddp_join_begin(replica.ddp, &(sl_ddp_join_options){.fail_at_first = true});
-    for (int i = 0; i < 2 + sl_group_rank(group) && status == SL_OK; i++)
-        status = toy_step(&replica, 1);
-    if (status == SL_OK)
-        status = sl_ddp_join_end(replica.ddp);
-    toy_close(&replica);
-    return expect(status == SL_ERR_CANCELLED && strstr(sl_error_text(), "exhausted its inputs"),
-                  "all ranks to fail, got \"%s\"", sl_error_text());
+    SL_TRY(sl_ddp_join_begin(replica->ddp, options));
+    for (int i = 0; i < steps; i++) {
+        sl_parameter_set_zero_grad(replica->set);
+        SL_TRY(toy_step(replica, 1));
+    }
+    return sl_ddp_join_end(replica->ddp);
 }
 
-static void join_can_stop_all_ranks_at_the_first_that_is_out_of_data(void **state)
+/* Rank 1 is out of data first; the join after that, without the option, lasts to its end. */
+static sl_status join_that_fails_early(sl_group *group, void *arg)
+{
+    const sl_ddp_join_options fails = {.fail_at_first = true};
+    int steps = *(int *)arg + (sl_group_rank(group) != 1);
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    sl_status status = SL_OK;
+    for (int i = 0; i < 2 && status == SL_OK; i++) {
+        status = expect(join(&replica, &fails, steps) == SL_ERR_CANCELLED &&
+                            strstr(sl_error_text(), "rank 1 exhausted its inputs"),
+                        "all ranks to fail and to name rank 1, got \"%s\"", sl_error_text());
+        if (status == SL_OK)
+            status = expect(sl_ddp_join_end(replica.ddp) == SL_ERR_INVALID &&
+                                strstr(sl_error_text(), "no join is under way"),
+                            "the join to have ended, got \"%s\"", sl_error_text());
+        if (status == SL_OK)
+            status = join(&replica, NULL, sl_group_rank(group));
+    }
+    toy_close(&replica);
+    return status;
+}
+
+static void
+join_that_stopped_all_ranks_names_the_first_out_of_data_and_can_be_followed(void **state)
 {
     (void)state;
-    check_ranks(join_that_fails_early, NULL, 3);
+    for (int steps = 0; steps <= 2; steps++)
+        check_ranks(join_that_fails_early, &steps, 3);
 }
 
 /* ---- Hooks ------------------------------------------------------------------------------ */
@@ -687,7 +708,8 @@ int main(void)
         cmocka_unit_test(uneven_inputs_without_join_end_in_an_error),
         cmocka_unit_test(join_lets_ranks_have_different_numbers_of_batches),
         cmocka_unit_test(forward_that_fails_while_joined_ends_the_others_steps),
-        cmocka_unit_test(join_can_stop_all_ranks_at_the_first_that_is_out_of_data),
+        cmocka_unit_test(
+            join_that_stopped_all_ranks_names_the_first_out_of_data_and_can_be_followed),
         cmocka_unit_test(hook_replaces_averaging),
         cmocka_unit_test(hook_that_fails_on_one_rank_ends_the_step_on_all),
     };
