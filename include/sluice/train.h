@@ -16,6 +16,7 @@ extern "C" {
 #endif
 
 enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024 };
+#define SL_LR_DEFAULT (-1.0) /* see sl_train_options_lr */
 
 /* ---- Options ---------------------------------------------------------------------------- */
 
@@ -83,7 +84,7 @@ typedef struct sl_train_options {
 
     int epochs;
     sl_optimizer_options optimizer;
-    sl_lr_schedule lr; /* total_steps comes from the data */
+    sl_lr_schedule lr; /* total_steps comes from the data; lr may be SL_LR_DEFAULT */
     double clip;       /* 0: no clipping */
     uint64_t seed;
     bool allow_nan;
@@ -102,6 +103,11 @@ void sl_train_options_default(sl_train_options *options);
 /* Overwrites all but `data`, `init`, `save` and `checkpoints` with a preset's numbers.
  * SL_ERR_NOT_FOUND lists the presets: transformer-tutorial, pipeline-tutorial, ddp-pipeline. */
 sl_status sl_train_options_preset(const char *name, sl_train_options *options);
+
+/* The learning rate that a run begins with: lr.lr, or where that is SL_LR_DEFAULT the optimizer's
+ * default, 5.0 for SGD, as in the tutorials, and 0.001 for AdamW, as in PyTorch. A run that resumes
+ * with SL_LR_DEFAULT keeps its checkpoint's rate. */
+double sl_train_options_lr(const sl_train_options *options);
 
 /* Refuses what no data could make possible, in one sentence. */
 sl_status sl_train_options_check(const sl_train_options *options);

@@ -97,7 +97,7 @@ static int distance(const char *a, const char *b)
 void cli_near_consider(cli_near *near, const char *candidate)
 {
     int found = distance(near->word, candidate), length = (int)strlen(near->word);
-    int most = length < 4 ? 1 : length < 9 ? 2 : 3; /* more is another word */
+    int most = 1 + length / 6; /* more is another word */
     if (found > most || found >= length || (near->best && found >= near->distance))
         return;
     near->best = candidate;
@@ -305,7 +305,14 @@ const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES])
     return text;
 }
 
-double cli_shown(double value)
+const char *cli_real_text(double value, int decimals, char text[CLI_NUMBER_BYTES])
 {
-    return isnan(value) ? fabs(value) : value;
+    const double many_digits = 1e6;
+    if (isnan(value))
+        snprintf(text, CLI_NUMBER_BYTES, "nan"); /* printf may have it "-nan" */
+    else if (fabs(value) < many_digits)
+        snprintf(text, CLI_NUMBER_BYTES, "%.*f", decimals, value);
+    else
+        snprintf(text, CLI_NUMBER_BYTES, "%.3g", value);
+    return text;
 }

@@ -69,7 +69,8 @@ const char *cli_with_commas(int64_t number, char text[CLI_NUMBER_BYTES]);
 /* Writes "1.25 GiB" and returns `text`. */
 const char *cli_bytes_text(int64_t bytes, char text[CLI_NUMBER_BYTES]);
 
-/* What printf shows as "nan" where `value` is no number, which it may call "-nan"; else `value`. */
-double cli_shown(double value);
+/* Writes a loss, a perplexity or the like with `decimals`, or from a million on as 1.23e+09; "inf",
+ * "nan". Returns `text`. */
+const char *cli_real_text(double value, int decimals, char text[CLI_NUMBER_BYTES]);
 
 #endif

@@ -96,6 +96,7 @@ static sl_status read_split(const settings *from, const sl_vocab *vocab, sl_toke
 
 static sl_status evaluate(const settings *from, const cli_saved_model *saved)
 {
+    char loss[CLI_NUMBER_BYTES], perplexity[CLI_NUMBER_BYTES];
     sl_tokens tokens;
     sl_evaluation result;
     SL_TRY(read_split(from, saved->vocab, &tokens));
@@ -106,9 +107,9 @@ static sl_status evaluate(const settings *from, const cli_saved_model *saved)
                                           &result);
     sl_tokens_free(&tokens);
     if (status == SL_OK)
-        printf("%s loss %.4f | %s ppl %.2f | %" PRId64 " tokens\n", sl_split_name(from->split),
-               cli_shown(result.loss), sl_split_name(from->split), cli_shown(result.perplexity),
-               result.tokens);
+        printf("%s loss %s | %s ppl %s | %" PRId64 " tokens\n", sl_split_name(from->split),
+               cli_real_text(result.loss, 4, loss), sl_split_name(from->split),
+               cli_real_text(result.perplexity, 2, perplexity), result.tokens);
     return status;
 }
 

@@ -79,15 +79,15 @@ static void draw_bar(int64_t done, int64_t all)
 
 static void draw_step(cli_progress *progress, const sl_step_info *step)
 {
-    char left[CLI_NUMBER_BYTES];
+    char left[CLI_NUMBER_BYTES], loss[CLI_NUMBER_BYTES];
     if (!is_due(progress))
         return;
     double each = progress->trained_seconds / (double)progress->trained_batches;
     begin_live(progress);
     fprintf(stderr, "epoch %" PRId64 " ", step->epoch);
     draw_bar(step->batch, step->batches_per_epoch);
-    fprintf(stderr, " | loss %.3f | %.0f tokens/s | %s left to train", cli_shown(step->loss),
-            (double)step->tokens / step->seconds,
+    fprintf(stderr, " | loss %s | %.0f tokens/s | %s left to train",
+            cli_real_text(step->loss, 3, loss), (double)step->tokens / step->seconds,
             duration_text(each * (double)(progress->total_batches - step->step), left));
     end_live(progress);
 }
@@ -170,6 +170,8 @@ static void say_model(const cli_progress *progress, const sl_run_info *info)
         say(progress, "Data parallelism: %d replica%s, batches of %d x %" PRId64 " columns%s\n",
             info->replicas, plural(info->replicas), options->shares, options->batch_size,
             options->zero ? ", optimizer state sharded" : "");
+    say(progress, "Optimizer: %s, lr %g\n", sl_optimizer_kind_name(options->optimizer.kind),
+        options->lr.lr);
     say(progress, "Pipeline: %d stage%s, %d chunk%s, checkpoint %s, schedule %s\n",
         sl_pipe_stages(info->pipe), plural(sl_pipe_stages(info->pipe)), options->chunks,
         plural(options->chunks), sl_checkpoint_name(options->checkpoint),
@@ -214,20 +216,21 @@ static sl_status print_started(void *context, const sl_run_info *info)
 /* Two decimals, as in the tutorials, or an exponent where they would show little. */
 static const char *rate_text(double lr, char text[CLI_NUMBER_BYTES])
 {
-    snprintf(text, CLI_NUMBER_BYTES, lr == 0 || lr >= 0.1 ? "%.2f" : "%.2e", lr);
+    snprintf(text, CLI_NUMBER_BYTES, lr == 0 || (lr >= 0.1 && lr < 1e6) ? "%.2f" : "%.2e", lr);
     return text;
 }
 
 static void print_interval(cli_progress *progress, const sl_step_info *step)
 {
-    char lr[CLI_NUMBER_BYTES];
-    double loss = cli_shown(progress->interval_loss / (double)progress->interval_tokens);
+    char lr[CLI_NUMBER_BYTES], loss_text[CLI_NUMBER_BYTES], perplexity[CLI_NUMBER_BYTES];
+    double loss = progress->interval_loss / (double)progress->interval_tokens;
     begin_lines(progress);
     say(progress,
         "| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
-        " batches | lr %s | ms/batch %5.2f | loss %5.2f | ppl %8.2f | %.0f tokens/s\n",
+        " batches | lr %s | ms/batch %5.2f | loss %5s | ppl %8s | %.0f tokens/s\n",
         step->epoch, step->batch, step->batches_per_epoch, rate_text(step->lr, lr),
-        1e3 * progress->interval_seconds / (double)progress->interval_batches, loss, exp(loss),
+        1e3 * progress->interval_seconds / (double)progress->interval_batches,
+        cli_real_text(loss, 2, loss_text), cli_real_text(exp(loss), 2, perplexity),
         (double)progress->interval_tokens / progress->interval_seconds);
     end_lines(progress);
     progress->interval_loss = progress->interval_seconds = 0;
@@ -255,14 +258,15 @@ static sl_status print_step(void *context, const sl_step_info *step)
 
 static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
+    char loss[CLI_NUMBER_BYTES], perplexity[CLI_NUMBER_BYTES];
     cli_progress *progress = context;
     begin_lines(progress);
     if (!progress->quiet && eval->split == SL_SPLIT_VALID) {
         say(progress, "%s\n", rule);
         say(progress,
-            "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5.2f | valid ppl %8.2f%s\n",
-            eval->epoch, eval->epoch_seconds, cli_shown(eval->loss), cli_shown(eval->perplexity),
-            eval->best ? " | best so far" : "");
+            "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5s | valid ppl %8s%s\n",
+            eval->epoch, eval->epoch_seconds, cli_real_text(eval->loss, 2, loss),
+            cli_real_text(eval->perplexity, 2, perplexity), eval->best ? " | best so far" : "");
         say(progress, "%s\n", rule);
     }
     end_lines(progress);
@@ -272,15 +276,18 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 static void say_result(const cli_progress *progress, const sl_run_info *info,
                        const sl_run_result *result)
 {
+    char loss[CLI_NUMBER_BYTES], perplexity[CLI_NUMBER_BYTES], above[CLI_NUMBER_BYTES];
     double best = result->best_possible_perplexity;
-    say(progress, "| End of training | test loss %5.2f | test ppl %8.2f\n",
-        cli_shown(result->test_loss), cli_shown(result->test_perplexity));
+    say(progress, "| End of training | test loss %5s | test ppl %8s\n",
+        cli_real_text(result->test_loss, 2, loss),
+        cli_real_text(result->test_perplexity, 2, perplexity));
     say(progress, "%s\n", rule);
     if (best > 0 && isfinite(result->test_perplexity) && progress->replica == 0)
         say(progress,
             "The best possible perplexity on this corpus, seeing blocks of %" PRId64
-            " tokens, is %.4f: the model is %.2f%% above it.\n",
-            info->options->bptt, best, 100 * (result->test_perplexity / best - 1));
+            " tokens, is %.4f: the model is %s%% above it.\n",
+            info->options->bptt, best,
+            cli_real_text(100 * (result->test_perplexity / best - 1), 2, above));
 }
 
 static sl_status print_finished(void *context, const sl_run_info *info, const sl_run_result *result)

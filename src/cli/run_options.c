@@ -101,7 +101,7 @@ static const struct argp_option run_options[] = {
     {"eval-max-batches", KEY_EVAL_MAX_BATCHES, "N", 0, "Batches an evaluation at most; 0: all", 5},
     {0, 0, NULL, 0, "Training:", 6},
     {"epochs", KEY_EPOCHS, "N", 0, "Epochs", 6},
-    {"lr", KEY_LR, "X", 0, "Learning rate", 6},
+    {"lr", KEY_LR, "X", 0, "Learning rate (default 5.0 for sgd, 0.001 for adamw)", 6},
     {"lr-schedule", KEY_LR_SCHEDULE, "NAME", 0,
      "step (default): times gamma every step-epochs; cosine: to 0 over the run", 6},
     {"gamma", KEY_GAMMA, "X", 0, "Factor of the step schedule", 6},

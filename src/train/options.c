@@ -129,10 +129,17 @@ static sl_status check_training(const sl_train_options *options)
     SL_TRY(check_at_least("eval-max-batches", options->eval_max_batches, 0));
     SL_TRY(check_at_least("warmup", options->lr.warmup_steps, 0));
     SL_TRY(check_at_least("step-epochs", options->lr.step_epochs, 0));
-    SL_TRY(check_finite("lr", options->lr.lr));
+    SL_TRY(check_finite("lr", sl_train_options_lr(options)));
     SL_TRY(check_finite("gamma", options->lr.gamma));
     SL_TRY(check_finite("clip", options->clip));
     return check_optimizer(&options->optimizer);
+}
+
+double sl_train_options_lr(const sl_train_options *options)
+{
+    if (options->lr.lr != SL_LR_DEFAULT)
+        return options->lr.lr;
+    return options->optimizer.kind == SL_OPTIMIZER_SGD ? 5.0 : 1e-3;
 }
 
 sl_status sl_train_options_check(const sl_train_options *options)

@@ -13,7 +13,7 @@ void sl_train_options_default(sl_train_options *options)
         .model = {.emsize = 200, .nhid = 200, .nlayers = 2, .nhead = 2, .dropout = 0.2f},
         .chunks = 1,
         .epochs = 3,
-        .lr = {.kind = SL_LR_STEP, .lr = 5.0, .gamma = 0.95, .step_epochs = 1},
+        .lr = {.kind = SL_LR_STEP, .lr = SL_LR_DEFAULT, .gamma = 0.95, .step_epochs = 1},
         .clip = 0.5,
         .seed = 1,
     };

@@ -15,23 +15,25 @@ typedef struct job {
     sl_run_result *result; /* the first replica's */
 } job;
 
-/* The first replica finds the checkpoint to go on from, which says how the text is cut. `group`:
- * the ranks that are processes; NULL: all are in this one. Cleared by job_clear, also after an
- * error. */
+/* The first replica finds the checkpoint to go on from, which says how the text is cut and which
+ * rate it began with. `group`: the ranks that are processes; NULL: all are in this one. Cleared by
+ * job_clear, also after an error. */
 static sl_status job_create(const sl_train_options *options, const sli_place *place,
                             sl_group *group, job *of)
 {
     const sl_save_options *checkpoints = &options->checkpoints;
     const sli_reports reports = {of->reporters, of->reporter_count, 0};
-    int shares = sli_layout_shares(options);
+    sli_recorded run = {sli_layout_shares(options), sl_train_options_lr(options)};
     SL_TRY(sli_shared_create(options, place, &of->shared));
     if (!group || sl_group_rank(group) == 0)
         SL_TRY(sli_resume_open(checkpoints, &reports, &of->from));
     if (of->from.reader)
-        SL_TRY(sli_resume_shares(&of->from, &shares));
-    if (group && checkpoints->resume)
-        SL_TRY(sl_group_broadcast(group, &shares, 1, SL_I32, 0, NULL));
-    SL_TRY(sli_shared_cut(&of->shared, shares));
+        SL_TRY(sli_resume_recorded(&of->from, &run));
+    if (group && checkpoints->resume) {
+        SL_TRY(sl_group_broadcast(group, &run.shares, 1, SL_I32, 0, NULL));
+        SL_TRY(sl_group_broadcast(group, &run.lr, 1, SL_F64, 0, NULL));
+    }
+    SL_TRY(sli_shared_cut(&of->shared, run.shares, run.lr));
     return sli_resume_check(&of->from, &of->shared, &reports);
 }
 

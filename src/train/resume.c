@@ -5,7 +5,6 @@
 #include "optim/optimizer.h"
 #include "train/last_step.h"
 #include "train/resume_slices.h"
-#include "train/run_state.h"
 #include "train/save_directory.h"
 #include "train/tensors.h"
 
@@ -113,9 +112,9 @@ void sli_resume_clear(sli_resume *from)
     *from = (sli_resume){0};
 }
 
-sl_status sli_resume_shares(const sli_resume *from, int *shares)
+sl_status sli_resume_recorded(const sli_resume *from, sli_recorded *out)
 {
-    return sl_error_context(sli_run_state_shares(sl_checkpoint_state(from->reader), shares),
+    return sl_error_context(sli_run_state_recorded(sl_checkpoint_state(from->reader), out),
                             "%s: ", from->path);
 }
 

@@ -7,6 +7,7 @@
 #include "train/peers.h"
 #include "train/position.h"
 #include "train/reports.h"
+#include "train/run_state.h"
 #include "train/shared.h"
 #include "train/update.h"
 
@@ -25,8 +26,8 @@ sl_status sli_resume_open(const sl_save_options *options, const sli_reports *rep
                           sli_resume *out);
 void sli_resume_clear(sli_resume *from);
 
-/* Into how many shares its run's text is cut. There must be a checkpoint. */
-sl_status sli_resume_shares(const sli_resume *from, int *shares);
+/* What its run has decided. There must be a checkpoint. */
+sl_status sli_resume_recorded(const sli_resume *from, sli_recorded *out);
 
 /* Reports that the run goes on from it. Errors: SL_ERR_INVALID for other options than its own. */
 sl_status sli_resume_check(const sli_resume *from, const sli_shared *shared,

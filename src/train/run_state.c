@@ -180,28 +180,31 @@ sl_status sli_run_state_position(const char *text, sli_position *out)
     return status;
 }
 
-/* Under the name of the option that a run's shares come from: its replicas when it began. */
-static sl_status read_shares(const json_t *json, int *out)
+/* The shares go under the name of the option that they come from: the replicas when it began. */
+static sl_status read_recorded(const json_t *json, sli_recorded *out)
 {
-    const json_t *value = json_object_get(json_object_get(json, "options"), "dp");
-    if (!json_is_integer(value) || json_integer_value(value) < 1 ||
-        json_integer_value(value) > SL_MAX_REPLICAS)
+    const json_t *options = json_object_get(json, "options"), *dp = json_object_get(options, "dp"),
+                 *lr = json_object_get(options, "lr");
+    if (!json_is_integer(dp) || json_integer_value(dp) < 1 ||
+        json_integer_value(dp) > SL_MAX_REPLICAS)
         return sl_error(SL_ERR_FORMAT,
                         "\"dp\" of the run's options must be a whole number from 1 to %d",
                         SL_MAX_REPLICAS);
-    *out = (int)json_integer_value(value);
+    if (!json_is_number(lr) || !(json_number_value(lr) >= 0))
+        return sl_error(SL_ERR_FORMAT, "\"lr\" of the run's options must be a number from 0");
+    *out = (sli_recorded){(int)json_integer_value(dp), json_number_value(lr)};
     return SL_OK;
 }
 
-sl_status sli_run_state_shares(const char *text, int *out)
+sl_status sli_run_state_recorded(const char *text, sli_recorded *out)
 {
     json_t *json;
     sli_position position;
-    *out = 0;
+    *out = (sli_recorded){0};
     SL_TRY(parse(text, &json));
     sl_status status = read_position(json, &position); /* what has none is no run's */
     if (status == SL_OK)
-        status = read_shares(json, out);
+        status = read_recorded(json, out);
     json_decref(json);
     return status;
 }

@@ -18,8 +18,14 @@ sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,
 /* How far the run had come. Errors: SL_ERR_FORMAT. */
 sl_status sli_run_state_position(const char *text, sli_position *out);
 
-/* Into how many shares its text was cut. Errors: SL_ERR_FORMAT. */
-sl_status sli_run_state_shares(const char *text, int *out);
+/* What a run that goes on has from its checkpoint, whatever its options leave open. */
+typedef struct sli_recorded {
+    int shares; /* that its text is cut into */
+    double lr;  /* the learning rate it began with */
+} sli_recorded;
+
+/* Errors: SL_ERR_FORMAT. */
+sl_status sli_run_state_recorded(const char *text, sli_recorded *out);
 
 /* Refuses to continue with other options than the checkpoint's, naming each that differs, and a
  * position that these options cannot have. */

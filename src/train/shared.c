@@ -77,10 +77,12 @@ sl_status sli_shared_create(const sl_train_options *options, const sli_place *pl
     return status;
 }
 
-sl_status sli_shared_cut(sli_shared *shared, int shares)
+sl_status sli_shared_cut(sli_shared *shared, int shares, double lr)
 {
     sl_train_options *options = &shared->options;
     options->shares = shares;
+    if (options->lr.lr == SL_LR_DEFAULT)
+        options->lr.lr = lr;
     SL_TRY(sli_layout_check(options));
     SL_TRY(cut_splits(shared));
     shared->batches_per_epoch = sl_batches_count(&shared->batches);

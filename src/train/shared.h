@@ -25,9 +25,9 @@ typedef struct sli_place {
  * text is not cut yet. Cleared by sli_shared_clear, also after an error. */
 sl_status sli_shared_create(const sl_train_options *options, const sli_place *place,
                             sli_shared *out);
-/* Cuts the text, the training's into `shares` shares: what options and text then say is complete.
- */
-sl_status sli_shared_cut(sli_shared *shared, int shares);
+/* Cuts the text, the training's into `shares` shares; `lr` is the learning rate where the options
+ * leave it open. What options and text then say is complete. */
+sl_status sli_shared_cut(sli_shared *shared, int shares, double lr);
 void sli_shared_clear(sli_shared *shared);
 
 #endif

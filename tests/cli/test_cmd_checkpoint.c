@@ -259,6 +259,29 @@ static void so_many_checkpoints_stay_as_are_kept(void **state)
     }
 }
 
+static void resumed_run_keeps_its_rate_where_none_is_given(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char log[1 << 14];
+    const char *at = in->directory;
+    program_succeed(&run,
+                    "train --data %s " RUN " --optimizer adamw --lr 0.25 --save-dir %s/back "
+                    "--save-every 4",
+                    at, at);
+    program_succeed(&run,
+                    "train --data %s " RUN " --optimizer adamw --resume %s/back/step-00000004 "
+                    "--log-json %s/log",
+                    at, at, at);
+    log[read_file(scratch_path(in, "log"), log, sizeof log - 1)] = '\0';
+    check_text(log, "\"lr\":0.25,");
+    program_start(&run,
+                  "train --data %s " RUN " --optimizer adamw --lr 0.5 --resume "
+                  "%s/back/step-00000004",
+                  at, at);
+    check_refused(&run, 1, "the checkpoint's run has lr 0.25, not 0.5\n");
+}
+
 static void checkpoints_of_another_run_are_left_alone(void **state)
 {
     scratch *in = *state;
@@ -318,6 +341,7 @@ int main(void)
         on_run(run_resumes_though_its_log_cannot_be_written),
         on_run(so_many_checkpoints_stay_as_are_kept),
         on_run(resuming_continues_the_log),
+        on_run(resumed_run_keeps_its_rate_where_none_is_given),
         on_run(checkpoints_of_another_run_are_left_alone),
         on_run(options_without_sense_are_refused),
     };

@@ -24,6 +24,7 @@ static void lines_have_the_tutorials_form(void **state)
     check_line(run.out,
                "^Model: emsize 16, nhid 16, 2 layers, 2 heads, dropout 0\\.2, mask causal");
     check_line(run.out, "^Total parameters in model: [0-9,]+$");
+    check_line(run.out, "^Optimizer: sgd, lr 5$");
     check_line(run.out, "^Pipeline: 2 stages, 3 chunks, checkpoint except_last, schedule gpipe$");
     check_line(run.out, "^  stage 1 on cpu:1 \\([0-9]+ threads?, [a-z0-9_]+\\): modules 2 to 3$");
     check_line(run.out,
@@ -289,6 +290,20 @@ static void refused_run_leaves_the_old_log(void **state)
     assert_int_equal(remove(path), 0);
 }
 
+/* A loss of a hundred is a perplexity of 44 digits. */
+static void exploding_loss_is_a_short_number(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run, "train --data %s " TINY_SHORT " --max-batches 1 --lr 200 --clip 0",
+                    in->directory);
+    check_line(run.out, "valid ppl [0-9]\\.[0-9]+e\\+[0-9]+ \\| best so far$");
+    check_line(run.out, "test ppl [0-9]\\.[0-9]+e\\+[0-9]+$");
+    check_line(run.out, "the model is [0-9]\\.[0-9]+e\\+[0-9]+% above it\\.$");
+    for (const char *at = run.out; (at = strpbrk(at, "0123456789")); at += strspn(at, "0123456789"))
+        assert_in_range(strspn(at, "0123456789"), 1, 9);
+}
+
 /* ---- Refusals ----------------------------------------------------------------------------- */
 
 typedef struct refusal {
@@ -539,6 +554,7 @@ int main(void)
         WITH_CORPUS(quiet_run_shows_the_result_only),
         WITH_CORPUS(terminal_gets_a_live_line),
         WITH_CORPUS(devices_beyond_the_cores_are_warned_of),
+        WITH_CORPUS(exploding_loss_is_a_short_number),
         WITH_CORPUS(run_log_is_json_lines),
         WITH_CORPUS(any_seed_is_logged_as_it_is),
         WITH_CORPUS(run_log_has_the_numbers_that_are_used),

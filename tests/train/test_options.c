@@ -3,6 +3,7 @@
 #include "train/layout.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- Presets ------------------------------------------------------------------------------ */
 
@@ -28,7 +29,7 @@ static void defaults_are_the_first_tutorials(void **state)
     assert_int_equal(fresh.eval_batch_size, 10);
     assert_int_equal(fresh.epochs, 3);
     assert_int_equal(fresh.max_batches, 0);
-    assert_true(fresh.lr.lr == 5.0 && fresh.lr.gamma == 0.95 && fresh.clip == 0.5);
+    assert_true(sl_train_options_lr(&fresh) == 5.0 && fresh.lr.gamma == 0.95 && fresh.clip == 0.5);
     assert_int_equal(sli_layout_stages(&fresh), 1);
 }
 
@@ -53,7 +54,8 @@ static void pipeline_preset_has_its_tutorials_numbers(void **state)
     assert_int_equal(sli_layout_stages(&options), 2);
     assert_int_equal(options.epochs, 3);
     assert_int_equal(options.max_batches, 50);
-    assert_true(options.lr.lr == 5.0 && options.lr.gamma == 0.95 && options.clip == 0.5);
+    assert_true(sl_train_options_lr(&options) == 5.0 && options.lr.gamma == 0.95 &&
+                options.clip == 0.5);
     assert_string_equal(options.init, "a");
     assert_string_equal(options.save, "b");
 }
@@ -149,7 +151,7 @@ static void impossible_training_is_refused(void **state)
 {
     (void)state;
     CHECK_REFUSED(epochs, 0, "epochs must be at least 1, got 0");
-    CHECK_REFUSED(lr.lr, -1.0, "lr must be a number from 0, got -1");
+    CHECK_REFUSED(lr.lr, -2.0, "lr must be a number from 0, got -2");
     CHECK_REFUSED(lr.lr, NAN, "lr must be a number from 0, got nan");
     CHECK_REFUSED(lr.gamma, INFINITY, "gamma must be a number from 0, got inf");
     CHECK_REFUSED(lr.warmup_steps, -1, "warmup must be at least 0, got -1");
@@ -158,6 +160,22 @@ static void impossible_training_is_refused(void **state)
     CHECK_REFUSED(optimizer.momentum, -1.0f, "momentum must be at least 0, got -1");
     CHECK_REFUSED(optimizer.weight_decay, NAN, "weight_decay must be at least 0, got nan");
     CHECK_REFUSED(optimizer.nesterov, true, "Nesterov momentum requires a momentum");
+}
+
+static void each_optimizer_has_a_rate_of_its_own(void **state)
+{
+    static const char *const presets[] = {"transformer-tutorial", "pipeline-tutorial",
+                                          "ddp-pipeline"};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        sl_train_options options;
+        check_ok(sl_train_options_preset(presets[i], memset(&options, 0, sizeof options)));
+        assert_true(sl_train_options_lr(&options) == 5.0);
+        options.optimizer.kind = SL_OPTIMIZER_ADAMW;
+        assert_true(sl_train_options_lr(&options) == 1e-3);
+        options.lr.lr = 0;
+        assert_true(sl_train_options_lr(&options) == 0);
+    }
 }
 
 static void numbers_of_the_other_optimizer_are_refused(void **state)
@@ -208,6 +226,7 @@ int main(void)
         cmocka_unit_test(impossible_models_are_refused),
         cmocka_unit_test(impossible_batches_are_refused),
         cmocka_unit_test(impossible_training_is_refused),
+        cmocka_unit_test(each_optimizer_has_a_rate_of_its_own),
         cmocka_unit_test(numbers_of_the_other_optimizer_are_refused),
         cmocka_unit_test(impossible_stages_are_refused),
     };

@@ -202,7 +202,7 @@ static void dropout_follows_the_global_sample(void **state)
     sli_session session;
     sli_update *update;
     check_ok(sli_shared_create(&options, &(sli_place){.count = 1}, &shared));
-    check_ok(sli_shared_cut(&shared, options.replicas));
+    check_ok(sli_shared_cut(&shared, options.replicas, options.lr.lr));
     sl_device *device = sl_device_list_get(shared.devices, 0);
     check_ok(sli_session_create(&shared.options, &device, true, &session));
     check_ok(sli_update_create(session.pipe, &options.optimizer, NULL, &update));
