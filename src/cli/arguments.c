@@ -17,33 +17,29 @@ enum { SENTENCE_BYTES = 256 };
 
 /* ---- Sentences ---------------------------------------------------------------------------- */
 
-/* Returns the bytes printed. */
-static int print_text(FILE *to, const char *text)
+/* Of a file's text what a terminal may be given; malloc'ed. NULL: there is no memory. */
+static char *shown_text(const char *text)
 {
     size_t room = SLI_PRINTABLE_GROWTH * strlen(text) + 1;
     char *shown = malloc(room);
-    size_t length = shown ? sli_printable(text, shown, room) : 0;
     if (shown)
-        fwrite(shown, 1, length, to);
-    free(shown);
-    return (int)length;
+        sli_printable(text, shown, room);
+    return shown;
 }
 
 void cli_complain(const char *format, ...)
 {
-    char *text;
+    char *text, *shown;
     va_list values;
     va_start(values, format);
     int length = vasprintf(&text, format, values);
     va_end(values);
-    if (length < 0) {
-        fputs("sluice: no memory for an error's text\n", stderr);
-        return;
-    }
-    fputs("sluice: ", stderr);
-    print_text(stderr, text);
-    fputs("\n", stderr);
-    free(text);
+    shown = length < 0 ? NULL : shown_text(text);
+    /* One write, as other processes may have the same standard error. */
+    fprintf(stderr, "sluice: %s\n", shown ? shown : "no memory for an error's text");
+    free(shown);
+    if (length >= 0)
+        free(text);
 }
 
 _Noreturn void cli_refuse(const char *sentence, const char *got)
@@ -57,8 +53,9 @@ _Noreturn void cli_refuse(const char *sentence, const char *got)
 
 void cli_print_text(const char *text, int width)
 {
-    for (int printed = print_text(stdout, text); printed < width; printed++)
-        putchar(' ');
+    char *shown = shown_text(text);
+    printf("%-*s", width, shown ? shown : "?");
+    free(shown);
 }
 
 /* ---- Near misses -------------------------------------------------------------------------- */
