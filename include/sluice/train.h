@@ -90,7 +90,8 @@ typedef struct sl_train_options {
     bool allow_nan;
 
     const char *init; /* weights to start from, as sl_weights_load takes them, the vocabulary beside
-                         it, where there is one, instead of the data's own; NULL: random */
+                         it, where there is one, instead of the data's own, which must else be
+                         the one that they say they were saved with; NULL: random */
     const char *save; /* safetensors to write; NULL: none */
     sl_save_options checkpoints;
 } sl_train_options;
@@ -268,7 +269,9 @@ sl_reporter sl_run_log_reporter(sl_run_log *log);
 /* ---- Weights ---------------------------------------------------------------------------- */
 
 /* Writes all parameters and buffers under PyTorch's state_dict names, the model's options in the
- * file's metadata, and the vocabulary (NULL: none) beside it as sl_weights_vocab_path says. */
+ * file's metadata, and the vocabulary (NULL: none) beside it as sl_weights_vocab_path says, with
+ * its checksum in the metadata. Whenever the process or the machine dies, sl_weights_vocab finds
+ * the vocabulary of the weights that are then at `path`. */
 sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
                           const char *path);
 
@@ -280,9 +283,18 @@ sl_status sl_weights_load(sl_pipe *pipe, const char *path);
 /* The model that such weights were saved from. SL_ERR_FORMAT where its metadata do not say. */
 sl_status sl_weights_model(const char *path, sl_model_options *out);
 
-/* "dir/model.safetensors", "dir/model.safetensors.index.json" and the directory "dir" ->
- * "dir/model.vocab.txt"; malloc'ed. */
+/* Where the vocabulary lies: "dir/model.safetensors", "dir/model.safetensors.index.json" and the
+ * directory "dir" -> "dir/model.vocab.txt"; any other name, "dir/model" -> "dir/model.vocab".
+ * malloc'ed. */
 sl_status sl_weights_vocab_path(const char *path, char **out);
+
+/* The vocabulary beside weights, which may be a file, an index or a directory: the one whose
+ * checksum they state in their metadata, or, of a checkpoint, in its state.json. It is where
+ * sl_weights_vocab_path says; beside that, with .new added, where saving was interrupted; or at
+ * "dir/model.vocab.txt" for "dir/model". Weights that state none have what is in the first or last
+ * of these. NULL where there is none. Errors: SL_ERR_INVALID where only others are there, those of
+ * sl_vocab_load and of opening the weights. */
+sl_status sl_weights_vocab(const char *path, sl_vocab **out);
 
 /* ---- Using a trained model -------------------------------------------------------------- */
 

@@ -7,8 +7,12 @@ static sl_status load_vocab(const char *weights, cli_saved_model *to)
 {
     char *path;
     SL_TRY(sl_weights_vocab_path(weights, &path));
-    sl_status status = sl_vocab_load(path, &to->vocab);
-    if (status == SL_OK && sl_vocab_size(to->vocab) != to->options.ntokens)
+    sl_status status = sl_weights_vocab(weights, &to->vocab);
+    if (status == SL_OK && !to->vocab)
+        status = sl_error(SL_ERR_NOT_FOUND,
+                          "%s: the vocabulary of the weights is not there; it belongs beside them",
+                          path);
+    else if (status == SL_OK && sl_vocab_size(to->vocab) != to->options.ntokens)
         status = sl_error(SL_ERR_INVALID, "%s has %d types, the weights in %s are for %" PRId64,
                           path, sl_vocab_size(to->vocab), weights, to->options.ntokens);
     free(path);

@@ -198,6 +198,17 @@ bool sli_directory_remove(int directory, const char *name)
     return unlinkat(directory, name, AT_REMOVEDIR) == 0;
 }
 
+sl_status sli_directory_remove_path(const char *path)
+{
+    char *name;
+    int directory;
+    SL_TRY(sli_directory_open_parent(path, path, &directory, &name));
+    sl_status status = sli_directory_remove(directory, name) ? SL_OK : failed(path, "removing it");
+    close(directory);
+    free(name);
+    return status;
+}
+
 void sli_directory_remove_open(const char *path, int descriptor)
 {
     char *followed, *name;

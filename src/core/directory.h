@@ -32,6 +32,9 @@ bool sli_directory_is_flat(int directory, const char *name);
  * fails; of a directory some files may be removed then. Directories in it stay. */
 bool sli_directory_remove(int directory, const char *name);
 
+/* The same of a path. Errors begin with it: SL_ERR_NOT_FOUND, SL_ERR_IO. */
+sl_status sli_directory_remove_path(const char *path);
+
 /* Removes the file that `descriptor` is open on, where `path` still leads to it; a link that leads
  * there stays. */
 void sli_directory_remove_open(const char *path, int descriptor);

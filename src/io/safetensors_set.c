@@ -277,6 +277,16 @@ const char *sli_safetensors_set_metadata(const sli_safetensors_set *set, const c
                            : sl_safetensors_metadata(set->files[0].reader, key);
 }
 
+const char *sli_safetensors_set_checksum(const sli_safetensors_set *set, const char *file)
+{
+    for (size_t i = 0; set->checkpoint && i < sl_checkpoint_file_count(set->checkpoint); i++) {
+        const sl_checkpoint_file_info *info = sl_checkpoint_file_get(set->checkpoint, i);
+        if (strcmp(info->name, file) == 0)
+            return info->checksum;
+    }
+    return NULL;
+}
+
 sl_status sli_safetensors_set_read(const sli_safetensors_set *set, const sl_safetensors_item *items,
                                    size_t count)
 {

@@ -29,6 +29,10 @@ const sl_safetensors_info *sli_safetensors_set_find(const sli_safetensors_set *s
                                                     const char *name);
 const char *sli_safetensors_set_metadata(const sli_safetensors_set *set, const char *key);
 
+/* The checksum that a checkpoint states for its other file of that name; NULL where the set is no
+ * checkpoint, or has no such file. */
+const char *sli_safetensors_set_checksum(const sli_safetensors_set *set, const char *file);
+
 /* Reads tensors that the set has, with their types and shapes; a checkpoint's against its
  * checksums, and all that it has. */
 sl_status sli_safetensors_set_read(const sli_safetensors_set *set, const sl_safetensors_item *items,

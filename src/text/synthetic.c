@@ -1,6 +1,7 @@
 /* Writing the synthetic corpus. */
 #define _GNU_SOURCE /* asprintf */
 
+#include "core/directory.h"
 #include "core/philox.h"
 #include "core/replace_file.h"
 #include "text/synthetic_facts.h"
@@ -10,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 enum { DEFAULT_TRAIN_TOKENS = 500000, TRAIN_TO_EVAL = 10 };
 
@@ -139,9 +139,7 @@ static sl_status check_text(const char *path, const sli_synthetic_facts *older, 
                         "a synthetic corpus goes where no other text is, got %s: name another "
                         "directory",
                         path);
-    if (remove && unlink(path) != 0)
-        return sl_error(SL_ERR_IO, "%s: cannot be removed: %s", path, strerror(errno));
-    return SL_OK;
+    return remove ? sli_directory_remove_path(path) : SL_OK;
 }
 
 static sl_status check_texts(const char *directory, const sli_synthetic_facts *older, bool found,

@@ -2,6 +2,7 @@
 #ifndef SLI_TEXT_VOCAB_H
 #define SLI_TEXT_VOCAB_H
 
+#include "core/checksum.h"
 #include "sluice/text.h"
 #include "text/token_table.h"
 
@@ -17,5 +18,8 @@ sl_status sli_vocab_create_empty(sl_vocab **out);
 
 /* The file that sl_vocab_save writes, as malloc'ed text without an end. */
 sl_status sli_vocab_text(const sl_vocab *vocab, char **text, size_t *bytes);
+
+/* That file's checksum. Errors: SL_ERR_MEMORY. */
+sl_status sli_vocab_checksum(const sl_vocab *vocab, char text[SLI_CHECKSUM_BYTES]);
 
 #endif

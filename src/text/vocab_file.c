@@ -79,6 +79,16 @@ sl_status sli_vocab_text(const sl_vocab *vocab, char **text, size_t *bytes)
     return SL_OK;
 }
 
+sl_status sli_vocab_checksum(const sl_vocab *vocab, char text[SLI_CHECKSUM_BYTES])
+{
+    char *content;
+    size_t bytes;
+    SL_TRY(sli_vocab_text(vocab, &content, &bytes));
+    sli_checksum_of(content, bytes, text);
+    free(content);
+    return SL_OK;
+}
+
 sl_status sl_vocab_save(const sl_vocab *vocab, const char *path)
 {
     char *text;

@@ -67,13 +67,15 @@ static sl_status create_directory(sli_checkpoints *checkpoints, sli_saver_option
 {
     const sli_shared *shared = checkpoints->run.shared;
     size_t vocab_bytes;
+    char checksum[SLI_CHECKSUM_BYTES];
     SL_TRY(sli_save_directory_create(checkpoints->options->directory, checkpoints->options->resume,
                                      &checkpoints->directory));
     SL_TRY(report_others(checkpoints));
     SL_TRY(sli_vocab_text(sl_corpus_vocab(shared->corpus), &checkpoints->vocab, &vocab_bytes));
-    sli_model_notes_write(&shared->options.model, &checkpoints->notes);
+    sli_checksum_of(checkpoints->vocab, vocab_bytes, checksum);
+    sli_model_notes_write(&shared->options.model, checksum, &checkpoints->notes);
     to->notes = checkpoints->notes.notes;
-    to->note_count = SLI_MODEL_NOTES;
+    to->note_count = checkpoints->notes.count;
     to->file = (sl_checkpoint_file){"model.vocab.txt", checkpoints->vocab, vocab_bytes};
     return SL_OK;
 }

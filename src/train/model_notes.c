@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NTOKENS, EMSIZE, NHID, NLAYERS, NHEAD, MASK, ACTIVATION, PRE_NORM, DROPOUT };
+enum { NTOKENS, EMSIZE, NHID, NLAYERS, NHEAD, MASK, ACTIVATION, PRE_NORM, DROPOUT, VOCAB };
 
 #define PREFIX "sluice."
 
@@ -22,9 +22,11 @@ static const char *const keys[SLI_MODEL_NOTES] = {
     [ACTIVATION] = PREFIX "activation",
     [PRE_NORM] = PREFIX "pre_norm",
     [DROPOUT] = PREFIX "dropout",
+    [VOCAB] = PREFIX "vocab_xxh128",
 };
 
-void sli_model_notes_write(const sl_model_options *model, sli_model_notes *out)
+void sli_model_notes_write(const sl_model_options *model, const char *vocab_checksum,
+                           sli_model_notes *out)
 {
     const int64_t numbers[] = {
         [NTOKENS] = model->ntokens, [EMSIZE] = model->emsize, [NHID] = model->nhid,
@@ -40,6 +42,8 @@ void sli_model_notes_write(const sl_model_options *model, sli_model_notes *out)
     sli_c_numbers scope = sli_c_numbers_begin();
     snprintf(text[DROPOUT], SLI_NOTE_BYTES, "%.9g", model->dropout);
     sli_c_numbers_end(scope);
+    snprintf(text[VOCAB], SLI_NOTE_BYTES, "%s", vocab_checksum ? vocab_checksum : "");
+    out->count = vocab_checksum ? SLI_MODEL_NOTES : VOCAB;
     for (int i = 0; i < SLI_MODEL_NOTES; i++)
         out->notes[i] = (sl_safetensors_note){keys[i], text[i]};
 }
@@ -108,7 +112,7 @@ sl_status sli_model_notes_check(const sli_safetensors_set *from, const char *pat
                                 const sl_model_options *model)
 {
     sli_model_notes wanted;
-    sli_model_notes_write(model, &wanted);
+    sli_model_notes_write(model, NULL, &wanted);
     for (int i = NHEAD; i <= PRE_NORM; i++) {
         const char *name = keys[i] + strlen(PREFIX),
                    *has = sli_safetensors_set_metadata(from, keys[i]);
@@ -117,4 +121,9 @@ sl_status sli_model_notes_check(const sli_safetensors_set *from, const char *pat
                             has, name, wanted.text[i]);
     }
     return SL_OK;
+}
+
+const char *sli_model_notes_vocab(const sli_safetensors_set *from)
+{
+    return sli_safetensors_set_metadata(from, keys[VOCAB]);
 }

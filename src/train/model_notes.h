@@ -5,14 +5,17 @@
 #include "io/safetensors_set.h"
 #include "sluice/model.h"
 
-enum { SLI_MODEL_NOTES = 9, SLI_NOTE_BYTES = 32 };
+enum { SLI_MODEL_NOTES = 10, SLI_NOTE_BYTES = 40 };
 
 typedef struct sli_model_notes {
-    sl_safetensors_note notes[SLI_MODEL_NOTES]; /* point into `text` */
+    sl_safetensors_note notes[SLI_MODEL_NOTES]; /* [count] point into `text` */
+    size_t count;
     char text[SLI_MODEL_NOTES][SLI_NOTE_BYTES];
 } sli_model_notes;
 
-void sli_model_notes_write(const sl_model_options *model, sli_model_notes *out);
+/* `vocab_checksum` NULL: nothing is said of a vocabulary. */
+void sli_model_notes_write(const sl_model_options *model, const char *vocab_checksum,
+                           sli_model_notes *out);
 
 /* SL_ERR_FORMAT where one is missing or makes no sense. `path` is the set's, for messages. */
 sl_status sli_model_notes_read(const sli_safetensors_set *from, const char *path,
@@ -22,5 +25,9 @@ sl_status sli_model_notes_read(const sli_safetensors_set *from, const char *path
  * nhead, mask, activation, pre_norm. */
 sl_status sli_model_notes_check(const sli_safetensors_set *from, const char *path,
                                 const sl_model_options *model);
+
+/* The checksum of the vocabulary that the weights were saved with, as the file says; NULL where it
+ * says nothing. */
+const char *sli_model_notes_vocab(const sli_safetensors_set *from);
 
 #endif

@@ -2,7 +2,7 @@
 
 #include "device/device_list.h"
 #include "train/layout.h"
-#include "train/weights.h"
+#include "train/weights_vocab.h"
 
 #include <stdlib.h>
 
@@ -12,8 +12,10 @@ static sl_status read_corpus(sli_shared *shared)
     if (!options->data)
         return sl_error(SL_ERR_INVALID, "no data directory was given");
     if (options->init) /* its ids mean the tokens of its own vocabulary */
-        SL_TRY(sli_weights_vocab(options->init, &shared->vocab));
+        SL_TRY(sl_weights_vocab(options->init, &shared->vocab));
     SL_TRY(sl_corpus_load(options->data, shared->vocab, &shared->corpus));
+    if (options->init && !shared->vocab)
+        SL_TRY(sli_weights_vocab_check(options->init, sl_corpus_vocab(shared->corpus)));
     return sl_synthetic_corpus_best_perplexity(options->data, options->bptt,
                                                &shared->best_possible_perplexity);
 }

@@ -1,16 +1,13 @@
 /* A model's weights as a safetensors file: PyTorch's names and layouts, and in the metadata what is
  * needed to build the model again. */
-#define _GNU_SOURCE /* asprintf */
-
 #include "train/weights.h"
 
 #include "core/replace_file.h"
+#include "text/vocab.h"
 #include "train/model_notes.h"
+#include "train/weights_vocab.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
 
 /* ---- The tensors ------------------------------------------------------------------------ */
 
@@ -50,55 +47,6 @@ static sl_status list_items(const sl_pipe *pipe, const sli_safetensors_set *in_f
     return SL_OK;
 }
 
-/* ---- The vocabulary beside them ---------------------------------------------------------- */
-
-static bool is_directory(const char *path)
-{
-    struct stat found;
-    return stat(path, &found) == 0 && S_ISDIR(found.st_mode);
-}
-
-/* The length of `path` without `ending`, or 0 where it ends otherwise or is nothing else. */
-static size_t length_before(const char *path, const char *ending)
-{
-    size_t length = strlen(path), cut = strlen(ending);
-    return length > cut && strcmp(path + length - cut, ending) == 0 ? length - cut : 0;
-}
-
-sl_status sl_weights_vocab_path(const char *path, char **out)
-{
-    static const char ending[] = ".safetensors", index_ending[] = ".safetensors.index.json";
-    bool directory = is_directory(path);
-    size_t length = directory ? 0 : length_before(path, ending);
-    if (length == 0 && !directory)
-        length = length_before(path, index_ending);
-    if (length == 0)
-        length = strlen(path);
-    if (asprintf(out, "%.*s%s.vocab.txt", (int)length, path, directory ? "/model" : "") >= 0)
-        return SL_OK;
-    *out = NULL;
-    return sl_error(SL_ERR_MEMORY, "no memory for a path");
-}
-
-static sl_status save_vocab(const sl_vocab *vocab, const char *path)
-{
-    char *vocab_path;
-    SL_TRY(sl_weights_vocab_path(path, &vocab_path));
-    sl_status status = sl_vocab_save(vocab, vocab_path);
-    free(vocab_path);
-    return status;
-}
-
-sl_status sli_weights_vocab(const char *path, sl_vocab **out)
-{
-    char *vocab_path;
-    *out = NULL;
-    SL_TRY(sl_weights_vocab_path(path, &vocab_path));
-    sl_status status = sl_vocab_load(vocab_path, out);
-    free(vocab_path);
-    return status == SL_ERR_NOT_FOUND ? SL_OK : status;
-}
-
 /* ---- Writing ---------------------------------------------------------------------------- */
 
 sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
@@ -106,12 +54,17 @@ sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, co
 {
     sli_model_notes described;
     item_list list;
-    sli_model_notes_write(model, &described);
+    char checksum[SLI_CHECKSUM_BYTES];
+    if (vocab)
+        SL_TRY(sli_vocab_checksum(vocab, checksum));
+    sli_model_notes_write(model, vocab ? checksum : NULL, &described);
     SL_TRY(list_items(pipe, NULL, &list));
-    sl_status status = vocab ? save_vocab(vocab, path) : SL_OK;
+    sl_status status = vocab ? sli_weights_vocab_begin(path, vocab) : SL_OK;
     if (status == SL_OK)
         status =
-            sl_safetensors_save(path, list.items, list.count, described.notes, SLI_MODEL_NOTES);
+            sl_safetensors_save(path, list.items, list.count, described.notes, described.count);
+    if (status == SL_OK && vocab)
+        status = sli_weights_vocab_end(path);
     free(list.items);
     return status;
 }

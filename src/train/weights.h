@@ -4,9 +4,6 @@
 
 #include "sluice/train.h"
 
-/* The vocabulary that lies beside a weights file; NULL where there is none. */
-sl_status sli_weights_vocab(const char *path, sl_vocab **out);
-
 /* Refuses a file that says of its model what contradicts `model`, beyond the shapes. */
 sl_status sli_weights_check_model(const char *path, const sl_model_options *model);
 

@@ -153,6 +153,28 @@ static void weights_are_taken_from_any_of_its_forms(void **state)
                   "model.safetensors nor model.safetensors.index.json");
 }
 
+/* Two tokens change places, so that the file's size is the same. */
+static void changed_vocabulary_is_refused(void **state)
+{
+    static const char *const forms[] = {"", "/model.safetensors"};
+    scratch *in = *state;
+    program_run run;
+    char line[300];
+    snprintf(line, sizeof line, "sed -i '2{h;d};3G' '%s/saved/best/model.vocab.txt'",
+             in->directory);
+    assert_int_equal(system(line), 0);
+    for (int i = 0; i < 2; i++) {
+        program_start(&run, "eval --init %s/saved/best%s --data %s", in->directory, forms[i],
+                      in->directory);
+        check_refused(&run, 1, "the weights were saved with another vocabulary");
+        program_start(&run, "generate --init %s/saved/best%s", in->directory, forms[i]);
+        check_refused(&run, 1, "the weights were saved with another vocabulary");
+        program_start(&run, "train --data %s " RUN " --init %s/saved/best%s", in->directory,
+                      in->directory, forms[i]);
+        check_refused(&run, 1, "/saved/best/model.vocab.txt: ");
+    }
+}
+
 static void average_is_the_mean(void **state)
 {
     enum { ROOM = 1 << 16 };
@@ -336,6 +358,7 @@ int main(void)
         on_run(verify_finds_the_damaged_one),
         on_run(convert_cuts_and_joins),
         on_run(weights_are_taken_from_any_of_its_forms),
+        on_run(changed_vocabulary_is_refused),
         on_run(average_is_the_mean),
         on_run(average_of_more_files_than_may_be_open),
         on_run(run_resumes_though_its_log_cannot_be_written),

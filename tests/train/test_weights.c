@@ -3,6 +3,7 @@
 #include "support/layer_names.h"
 #include "train/small_model.h"
 #include "train/weights.h"
+#include "train/weights_vocab.h"
 
 /* ---- Writing and reading ------------------------------------------------------------------ */
 
@@ -175,34 +176,100 @@ static void vocabulary_lies_beside_the_weights(void **state)
 {
     (void)state;
     check_vocab_path("dir/model.safetensors", "dir/model.vocab.txt");
-    check_vocab_path("model", "model.vocab.txt");
-    check_vocab_path("a.b/model.bin", "a.b/model.bin.vocab.txt");
-    check_vocab_path(".safetensors", ".safetensors.vocab.txt");
+    check_vocab_path("dir/model", "dir/model.vocab"); /* not that of dir/model.safetensors */
+    check_vocab_path("a.b/model.bin", "a.b/model.bin.vocab");
+    check_vocab_path(".safetensors", ".safetensors.vocab");
     check_vocab_path("dir/model.safetensors.index.json", "dir/model.vocab.txt");
     check_vocab_path("/proc", "/proc/model.vocab.txt"); /* a directory */
+}
+
+/* The vocabulary of a text, from a file of that name. */
+static sl_vocab *make_vocab(scratch *in, const char *name, const char *text)
+{
+    sl_vocab *vocab;
+    write_file(scratch_path(in, name), text, strlen(text));
+    check_ok(sl_vocab_load(in->path, &vocab));
+    return vocab;
+}
+
+static void save(const char *path, const sl_vocab *vocab)
+{
+    test_pipe pipe = open_small_model(1, 1);
+    check_ok(sl_weights_save(pipe.pipe, &small_model_options, vocab, path));
+    close_pipe(&pipe);
+}
+
+/* The vocabulary that is found beside weights has `token` as its first after <unk>. */
+static void check_found(const char *path, const char *token)
+{
+    sl_vocab *found;
+    check_ok(sl_weights_vocab(path, &found));
+    assert_non_null(found);
+    assert_string_equal(sl_vocab_token(found, 1).text, token);
+    sl_vocab_destroy(&found);
 }
 
 static void vocabulary_is_saved_and_found(void **state)
 {
     scratch *in = *state;
-    sl_vocab *vocab, *found;
+    sl_vocab *found, *vocab = make_vocab(in, "words", "<unk>\none\ntwo\n");
     char path[512];
     snprintf(path, sizeof path, "%s/model.safetensors", in->directory);
-    check_ok(sli_weights_vocab(path, &found));
+    check_ok(sl_weights_vocab(path, &found)); /* no weights, no vocabulary */
     assert_null(found);
-    write_file(scratch_path(in, "words"), "<unk>\none\ntwo\n", 14);
-    check_ok(sl_vocab_load(scratch_path(in, "words"), &vocab));
-    test_pipe pipe = open_small_model(1, 1);
-    check_ok(sl_weights_save(pipe.pipe, &small_model_options, vocab, path));
-    close_pipe(&pipe);
-    check_ok(sli_weights_vocab(path, &found));
-    assert_int_equal(sl_vocab_size(found), 3);
-    assert_int_equal(sl_vocab_id(found, "two", 3), 2);
-    sl_vocab_destroy(&found);
+    save(path, vocab);
+    check_found(path, "one");
     sl_vocab_destroy(&vocab);
     write_file(scratch_path(in, "model.vocab.txt"), "one\n", 4);
-    check_error(sli_weights_vocab(path, &found), SL_ERR_FORMAT, "/model.vocab.txt");
+    check_error(sl_weights_vocab(path, &found), SL_ERR_FORMAT, "/model.vocab.txt");
     assert_null(found);
+    assert_int_equal(remove(scratch_path(in, "model.vocab.txt")), 0);
+    check_ok(sl_weights_vocab(path, &found));
+    assert_null(found);
+}
+
+static void vocabulary_of_other_weights_is_refused(void **state)
+{
+    scratch *in = *state;
+    sl_vocab *found, *one = make_vocab(in, "words", "<unk>\none\ntwo\n"),
+                     *two = make_vocab(in, "model.vocab.txt", "<unk>\ntwo\none\n");
+    char path[512];
+    snprintf(path, sizeof path, "%s/model.safetensors", in->directory);
+    save(path, one);
+    check_ok(sl_vocab_save(two, scratch_path(in, "model.vocab.txt")));
+    check_error(sl_weights_vocab(path, &found), SL_ERR_INVALID,
+                "the weights were saved with another vocabulary");
+    check_error(sli_weights_vocab_check(path, two), SL_ERR_INVALID, "model.safetensors: ");
+    check_ok(sli_weights_vocab_check(path, one));
+    check_ok(sl_vocab_save(one, scratch_path(in, "model.vocab.txt.new"))); /* a save's leftover */
+    check_found(path, "one");
+    save(path, NULL); /* weights that say nothing have what is there */
+    check_found(path, "two");
+    check_ok(sli_weights_vocab_check(path, one));
+    sl_vocab_destroy(&one);
+    sl_vocab_destroy(&two);
+}
+
+static void weights_with_and_without_an_ending_have_their_own_vocabularies(void **state)
+{
+    scratch *in = *state;
+    sl_vocab *one = make_vocab(in, "words", "<unk>\none\ntwo\n"),
+             *two = make_vocab(in, "words", "<unk>\ntwo\none\n");
+    char with[512], without[512], vocab[512];
+    snprintf(with, sizeof with, "%s/a.safetensors", in->directory);
+    snprintf(without, sizeof without, "%s/a", in->directory);
+    save(with, one);
+    save(without, two);
+    check_found(with, "one");
+    check_found(without, "two");
+    /* As older files of the second kind lie there: */
+    snprintf(vocab, sizeof vocab, "%s/a.vocab", in->directory);
+    assert_int_equal(rename(vocab, scratch_path(in, "a.vocab.txt")), 0);
+    check_found(without, "two");
+    save(without, NULL);
+    check_found(without, "two");
+    sl_vocab_destroy(&one);
+    sl_vocab_destroy(&two);
 }
 
 /* ---- Where to write ----------------------------------------------------------------------- */
@@ -235,6 +302,8 @@ int main(void)
         WITH_SCRATCH(metadata_that_make_no_sense_are_refused),
         cmocka_unit_test(vocabulary_lies_beside_the_weights),
         WITH_SCRATCH(vocabulary_is_saved_and_found),
+        WITH_SCRATCH(vocabulary_of_other_weights_is_refused),
+        WITH_SCRATCH(weights_with_and_without_an_ending_have_their_own_vocabularies),
         WITH_SCRATCH(trying_to_save_leaves_nothing_and_harms_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
