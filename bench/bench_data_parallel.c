@@ -90,10 +90,12 @@ static double train_step(trainer *at)
     sl_pass_options pass = {.training = true, .keep = true, .seed = 1, .step = at->step++};
     sl_parameter_set_zero_grad(sl_data_parallel_parameters(at->parallel));
     bench_check(sl_data_parallel_forward(at->parallel, &pass, at->input, &output));
+    int64_t terms;
+    bench_check(sl_loss_terms(at->loss, at->targets, &terms));
     sl_loss_call call = {.device = sl_tensor_device(output),
                          .in = output,
                          .targets = at->targets,
-                         .scale = 1.0 / (double)sl_loss_terms(at->loss, at->targets),
+                         .scale = 1.0 / (double)terms,
                          .row_losses = at->row_losses,
                          .grad_in = &grad};
     bench_check(sl_loss_apply(at->loss, &call));

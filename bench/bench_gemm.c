@@ -76,7 +76,7 @@ static void report(const char *name, const product *p, int64_t width, int64_t ro
 
 static sl_status run_gemm(sl_device *device, const void *arguments)
 {
-    return sli_device_get_ops(device)->gemm(device, arguments);
+    return sli_device_gemm(device, arguments);
 }
 
 static void report_product(sl_device *device, const product *p, int64_t width, int64_t rows,
@@ -126,12 +126,12 @@ static void report_width(sl_device *device, int64_t rows, int64_t width, double 
 
 static sl_status run_attention(sl_device *device, const void *arguments)
 {
-    return sli_device_get_ops(device)->attention(device, arguments);
+    return sli_device_attention(device, arguments);
 }
 
 static sl_status run_attention_backward(sl_device *device, const void *arguments)
 {
-    return sli_device_get_ops(device)->attention_backward(device, arguments);
+    return sli_device_attention_backward(device, arguments);
 }
 
 /* Causal, with dropout; counted as if no key were masked, and without the second q k^T of

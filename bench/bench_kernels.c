@@ -19,7 +19,6 @@ static const int64_t elements = (int64_t)ROWS * WIDTH;
 
 typedef struct lab {
     sl_device *device;
-    const sli_device_ops *ops;
     float *arrays[ARRAYS]; /* [ROWS, WIDTH], more than [CLASS_ROWS, CLASSES] */
     float *row_values;     /* [WIDTH] of ones, then two more rows for sums */
     float *rstd;           /* [ROWS] */
@@ -86,17 +85,18 @@ static double plain_rate(const lab *l, bound kind)
 
 static void run_copy(const lab *l)
 {
-    l->ops->copy(l->device, l->arrays[0], l->arrays[1], (size_t)elements * sizeof(float));
+    bench_check(
+        sli_device_copy(l->device, l->arrays[0], l->arrays[1], (size_t)elements * sizeof(float)));
 }
 
 static void run_zero(const lab *l)
 {
-    l->ops->zero(l->device, l->arrays[0], (size_t)elements * sizeof(float));
+    bench_check(sli_device_zero(l->device, l->arrays[0], (size_t)elements * sizeof(float)));
 }
 
 static void run_add(const lab *l)
 {
-    l->ops->add(l->device, elements, l->arrays[0], l->arrays[1]);
+    bench_check(sli_device_add(l->device, elements, l->arrays[0], l->arrays[1]));
 }
 
 static void run_sgd(const lab *l)
@@ -104,7 +104,7 @@ static void run_sgd(const lab *l)
     sli_sgd s = {.count = elements, .value = l->arrays[0], .grad = l->arrays[1]};
     s.grad_scale = 1;
     s.lr = 1e-6f;
-    l->ops->sgd(l->device, &s);
+    bench_check(sli_device_sgd(l->device, &s));
 }
 
 static void run_sgd_momentum(const lab *l)
@@ -114,7 +114,7 @@ static void run_sgd_momentum(const lab *l)
     s.grad_scale = 1;
     s.lr = 1e-6f;
     s.momentum = 0.9f;
-    l->ops->sgd(l->device, &s);
+    bench_check(sli_device_sgd(l->device, &s));
 }
 
 static void run_adamw(const lab *l)
@@ -128,23 +128,25 @@ static void run_adamw(const lab *l)
     s.beta2 = 0.999f;
     s.eps = 1e-8f;
     s.bias_correction1 = s.bias_correction2 = 0.5;
-    l->ops->adamw(l->device, &s);
+    bench_check(sli_device_adamw(l->device, &s));
 }
 
 static void run_norm_l2(const lab *l)
 {
-    l->ops->norm_term(l->device, SLI_NORM_L2, elements, l->arrays[1]);
+    double term;
+    bench_check(sli_device_norm_term(l->device, SLI_NORM_L2, elements, l->arrays[1], &term));
 }
 
 static void run_norm_inf(const lab *l)
 {
-    l->ops->norm_term(l->device, SLI_NORM_INF, elements, l->arrays[1]);
+    double term;
+    bench_check(sli_device_norm_term(l->device, SLI_NORM_INF, elements, l->arrays[1], &term));
 }
 
 static void run_initialize(const lab *l)
 {
     sli_init init = {SLI_INIT_UNIFORM, -0.1f, 0.1f};
-    l->ops->initialize(l->device, &init, 1, 2, elements, l->arrays[0]);
+    bench_check(sli_device_initialize(l->device, &init, 1, 2, elements, l->arrays[0]));
 }
 
 static void epilogue_backward(const lab *l, sli_activation activation, bool dropout)
@@ -154,7 +156,7 @@ static void epilogue_backward(const lab *l, sli_activation activation, bool drop
     e.activation = activation;
     e.dropout = dropout ? l->dropout : (sli_dropout){.p = 0};
     e.grad_bias = l->row_values + WIDTH;
-    l->ops->epilogue_backward(l->device, &e);
+    bench_check(sli_device_epilogue_backward(l->device, &e));
 }
 
 static void run_bias_grad(const lab *l)
@@ -185,7 +187,7 @@ static void run_embedding(const lab *l)
     e.dropout.rows_per_sample = 35;
     e.positions = l->arrays[2];
     e.out = l->arrays[0];
-    l->ops->embedding(l->device, &e);
+    bench_check(sli_device_embedding(l->device, &e));
 }
 
 static void run_embedding_backward(const lab *l)
@@ -194,7 +196,7 @@ static void run_embedding_backward(const lab *l)
     e.scale = 32;
     e.grad_out = l->arrays[1];
     e.grad_table = l->arrays[0];
-    l->ops->embedding_backward(l->device, &e);
+    bench_check(sli_device_embedding_backward(l->device, &e));
 }
 
 static void add_norm(const lab *l, bool dropout)
@@ -206,7 +208,7 @@ static void add_norm(const lab *l, bool dropout)
     a.eps = 1e-5f;
     a.normalized = l->arrays[3];
     a.rstd = l->rstd;
-    l->ops->add_norm(l->device, &a);
+    bench_check(sli_device_add_norm(l->device, &a));
 }
 
 static void run_add_norm(const lab *l)
@@ -230,7 +232,7 @@ static void add_norm_backward(const lab *l, bool dropout)
     a.grad_x = dropout ? l->arrays[3] : NULL;
     a.grad_weight = l->row_values + WIDTH;
     a.grad_bias = l->row_values + 2 * WIDTH;
-    l->ops->add_norm_backward(l->device, &a);
+    bench_check(sli_device_add_norm_backward(l->device, &a));
 }
 
 static void run_add_norm_backward(const lab *l)
@@ -250,7 +252,7 @@ static void cross_entropy(const lab *l, float grad_scale)
     c.ignore = -100;
     c.grad_scale = grad_scale;
     c.loss = l->loss;
-    l->ops->cross_entropy(l->device, &c);
+    bench_check(sli_device_cross_entropy(l->device, &c));
 }
 
 static void run_cross_entropy(const lab *l)
@@ -331,7 +333,7 @@ static void *allocate(const lab *l, size_t bytes)
 
 static void set_up(lab *l, sl_device *device)
 {
-    *l = (lab){.device = device, .ops = sli_device_get_ops(device)};
+    *l = (lab){.device = device};
     for (int i = 0; i < ARRAYS; i++) {
         l->arrays[i] = allocate(l, (size_t)elements * sizeof(float));
         for (int64_t j = 0; j < elements; j++)

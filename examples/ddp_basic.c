@@ -73,17 +73,19 @@ static sl_status random_rows(sl_device *device, int64_t width, uint32_t seed, sl
 static sl_status apply_loss(replica *at, const sl_tensor *output, const sl_tensor *labels,
                             sl_tensor **grad, double *mean)
 {
-    double rows[ROWS], terms = (double)sl_loss_terms(at->loss, labels);
+    double rows[ROWS];
+    int64_t terms;
+    SL_TRY(sl_loss_terms(at->loss, labels, &terms));
     sl_loss_call call = {.device = at->device,
                          .in = output,
                          .targets = labels,
-                         .scale = 1 / terms,
+                         .scale = 1 / (double)terms,
                          .row_losses = rows,
                          .grad_in = grad};
     SL_TRY(sl_loss_apply(at->loss, &call));
     *mean = 0;
     for (int i = 0; i < ROWS; i++)
-        *mean += rows[i] / terms;
+        *mean += rows[i] / (double)terms;
     return SL_OK;
 }
 

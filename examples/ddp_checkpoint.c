@@ -65,10 +65,11 @@ static double sum_of_weights(const sl_parameter_set *parameters)
     return sum;
 }
 
-static void forget_weights(sl_parameter_set *parameters)
+static sl_status forget_weights(sl_parameter_set *parameters)
 {
     for (int b = 0; b < sl_parameter_set_bucket_count(parameters); b++)
-        sl_tensor_zero(sl_parameter_set_bucket_values(parameters, b));
+        SL_TRY(sl_tensor_zero(sl_parameter_set_bucket_values(parameters, b)));
+    return SL_OK;
 }
 
 static sl_status save_and_load(sl_group *group, replica *at, const char *path)
@@ -80,7 +81,7 @@ static sl_status save_and_load(sl_group *group, replica *at, const char *path)
     if (rank == 0)
         SL_TRY(sl_safetensors_save(path, items, count, NULL, 0));
     SL_TRY(sl_group_barrier(group, NULL)); /* now it is there */
-    forget_weights(at->parameters);
+    SL_TRY(forget_weights(at->parameters));
     SL_TRY(sl_safetensors_load(path, items, count));
     double after = sum_of_weights(at->parameters);
     printf("[RANK %d]: sum of weights saved %.9g, loaded %.9g\n", rank, before, after);

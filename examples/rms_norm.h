@@ -62,12 +62,12 @@ static sl_status rms_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_
 {
     const rms_norm *norm = sl_module_state(module);
     const float *weight = sl_tensor_f32(sl_parameter_value(norm->weight));
-    float *grad_weight = sl_tensor_f32(sl_parameter_grad(norm->weight));
-    sl_tensor *in;
+    sl_tensor *in, *grad_weight;
+    SL_TRY(sl_parameter_grad(norm->weight, &grad_weight));
     SL_TRY(sl_pass_pop(pass, &in));
     for (int64_t row = 0; row < sl_tensor_rows(in); row++)
         backward_row(norm, weight, sl_tensor_f32(in) + row * norm->width,
-                     sl_tensor_f32(grad_out) + row * norm->width, grad_weight);
+                     sl_tensor_f32(grad_out) + row * norm->width, sl_tensor_f32(grad_weight));
     sl_tensor_destroy(&in);
     return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK; /* NULL: nobody needs it */
 }

@@ -30,7 +30,7 @@ typedef struct sl_loss_ops {
     const char *type;
     sl_status (*apply)(sl_loss *loss, const sl_loss_call *call);
     /* How many terms the mean is over: the scale of a batch is 1 / (terms of all its rows). */
-    int64_t (*terms)(const sl_loss *loss, const sl_tensor *targets);
+    sl_status (*terms)(const sl_loss *loss, const sl_tensor *targets, int64_t *out);
     /* How many row_losses a micro-batch with these targets has. */
     int64_t (*rows)(const sl_loss *loss, const sl_tensor *targets);
     /* (optional: never) Can `apply` take over this module? */
@@ -44,7 +44,7 @@ void sl_loss_destroy(sl_loss **loss);
 void *sl_loss_state(const sl_loss *loss);
 
 sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call);
-int64_t sl_loss_terms(const sl_loss *loss, const sl_tensor *targets);
+sl_status sl_loss_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out);
 int64_t sl_loss_rows(const sl_loss *loss, const sl_tensor *targets);
 bool sl_loss_takes_over(const sl_loss *loss, const sl_module *last);
 

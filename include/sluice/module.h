@@ -128,8 +128,9 @@ sl_tensor *sl_parameter_value(const sl_parameter *parameter);
 
 /* The gradient, for reading or adding to; NULL for what is not trained, or placed without
  * gradients. Where there has been none since zero_grad (PyTorch's None), this makes one of 0, which
- * an optimizer then counts; one that it finds missing, it leaves out. */
-sl_tensor *sl_parameter_grad(sl_parameter *parameter);
+ * an optimizer then counts; one that it finds missing, it leaves out. It lives as long as the set.
+ * Errors: what the device reports. */
+sl_status sl_parameter_grad(sl_parameter *parameter, sl_tensor **out);
 
 /* The gradient, for a kernel that can either add to it or overwrite it. *beta is 0 for the first
  * contribution since zero_grad (the content is stale: overwrite it), 1 afterwards (add). */
@@ -164,11 +165,12 @@ int sl_parameter_set_count(const sl_parameter_set *set);
 sl_parameter *sl_parameter_set_get(const sl_parameter_set *set, int index);
 sl_device *sl_parameter_set_device(const sl_parameter_set *set);
 
-/* Trained parameters only. Both tensors are flat f32; gradients are NULL without gradients.
- * Getting the gradients makes those that are missing 0, as sl_parameter_grad. */
+/* Trained parameters only. Both tensors are flat f32 and live as long as the set; gradients are
+ * NULL without gradients. Getting the gradients makes those that are missing 0, as
+ * sl_parameter_grad. Errors: what the device reports. */
 int sl_parameter_set_bucket_count(const sl_parameter_set *set);
 sl_tensor *sl_parameter_set_bucket_values(const sl_parameter_set *set, int index);
-sl_tensor *sl_parameter_set_bucket_grads(sl_parameter_set *set, int index);
+sl_status sl_parameter_set_bucket_grads(sl_parameter_set *set, int index, sl_tensor **out);
 
 /* PyTorch's zero_grad(set_to_none=True): no parameter has a gradient, and the first contribution
  * overwrites what was there. */

@@ -36,7 +36,8 @@ void sl_optimizer_destroy(sl_optimizer **optimizer);
 /* One step with the gradients multiplied by `grad_scale` (the clipping coefficient). A parameter
  * that has got no gradient since zero_grad stays as it is, weight decay and state included, and
  * the step does not count among its own (AdamW's bias correction), as in PyTorch. To be called by
- * the thread that drives the set's device. */
+ * the thread that drives the set's device. Errors: SL_ERR_INVALID for a set without gradients; what
+ * the device reports, after which the parameters and the state are undefined. */
 sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scale);
 
 /* Bytes of state per parameter element: 0, 4 (momentum) or 8 (AdamW). */

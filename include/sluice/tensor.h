@@ -43,7 +43,7 @@ const char *sl_shape_text(const sl_shape *shape, char *text);
 sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dtype dtype,
                            const sl_shape *shape, sl_tensor **out);
 
-/* As sl_tensor_create, with every byte 0. */
+/* As sl_tensor_create, with every byte 0. Errors: also what the device reports. */
 sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, sl_dtype dtype,
                                 const sl_shape *shape, sl_tensor **out);
 
@@ -78,11 +78,12 @@ float *sl_tensor_f32(const sl_tensor *tensor);
 int32_t *sl_tensor_i32(const sl_tensor *tensor);
 
 /* Copies between tensors of equal shape and data type, or between a tensor and host memory of
- * sl_tensor_bytes. Errors: SL_ERR_INVALID naming both shapes. */
+ * sl_tensor_bytes; sl_tensor_zero sets every byte to 0. Errors: SL_ERR_INVALID naming both shapes;
+ * what the device reports when it fails, after which the target's content is undefined. */
 sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from);
-void sl_tensor_write(sl_tensor *tensor, const void *host);
-void sl_tensor_read(const sl_tensor *tensor, void *host);
-void sl_tensor_zero(sl_tensor *tensor);
+sl_status sl_tensor_write(sl_tensor *tensor, const void *host);
+sl_status sl_tensor_read(const sl_tensor *tensor, void *host);
+sl_status sl_tensor_zero(sl_tensor *tensor);
 
 #ifdef __cplusplus
 }

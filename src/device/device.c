@@ -1,8 +1,6 @@
 /* What all devices share: getters, and the accounts of what memory is used for. */
 #include "device/device_base.h"
 
-#include "core/threads.h"
-
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,7 +18,6 @@ void sli_device_init(sl_device *device, const sli_device_ops *ops, const char *n
 {
     memset(device, 0, sizeof *device);
     device->ops = ops;
-    device->first_core = -1;
     snprintf(device->name, sizeof device->name, "%s", name);
     atomic_init(&device->reserved_bytes, 0);
     pthread_mutex_init(&device->accounts, NULL);
@@ -37,11 +34,6 @@ void sl_device_destroy(sl_device **device)
         return;
     (*device)->ops->destroy(*device);
     *device = NULL;
-}
-
-const sli_device_ops *sli_device_get_ops(const sl_device *device)
-{
-    return device->ops;
 }
 
 const char *sl_device_name(const sl_device *device)
@@ -61,8 +53,8 @@ const char *sl_device_isa(const sl_device *device)
 
 void sli_device_bind_thread(sl_device *device)
 {
-    if (device->first_core >= 0)
-        sli_thread_bind(device->first_core); /* refused: slower, but as correct as before */
+    if (device->ops->bind_thread)
+        device->ops->bind_thread(device);
 }
 
 /* ---- Accounts --------------------------------------------------------------------------- */
@@ -135,9 +127,10 @@ sl_status sli_device_allocate(sl_device *device, sl_memory_category category, si
     *out = NULL;
     if (bytes == 0)
         return SL_OK;
-    *out = device->ops->allocate(device, bytes);
-    if (!*out)
+    sl_status status = device->ops->allocate(device, bytes, out);
+    if (status == SL_ERR_MEMORY)
         return out_of_memory(device, category, bytes);
+    SL_TRY(status);
     account_more(device, category, bytes);
     return SL_OK;
 }

@@ -1,7 +1,8 @@
 /* The device interface: what a device must be able to do for training.
  *
- * A device is a table of operations over memory that it owns. The library calls the operations
- * through the inline functions at the end of this file; an implementation (cpu/) fills the table.
+ * A device is a table of operations over memory that it owns. The library calls the functions at
+ * the end of this file, which check the arguments; an implementation (cpu/) fills the table behind
+ * them (device_base.h) and only computes.
  * All matrices are row-major; `ld` is the distance between rows in elements. Every operation
  * finishes before it returns, unless its comment says otherwise.
  *
@@ -209,36 +210,45 @@ typedef struct sli_init {
 
 typedef enum sli_norm_kind { SLI_NORM_L1, SLI_NORM_L2, SLI_NORM_INF } sli_norm_kind;
 
-/* The table that an implementation fills. Every slot is required. */
-typedef struct sli_device_ops {
-    void (*destroy)(sl_device *device);
-    /* Memory from the device's cache or the system, 64-byte aligned; NULL when there is none. */
-    void *(*allocate)(sl_device *device, size_t bytes);
-    void (*release)(sl_device *device, void *memory, size_t bytes);
-    void (*write)(sl_device *device, void *to, const void *host, size_t bytes);
-    void (*read)(sl_device *device, void *host, const void *from, size_t bytes);
-    void (*copy)(sl_device *device, void *to, const void *from, size_t bytes);
-    void (*zero)(sl_device *device, void *to, size_t bytes);
+/* ---- Operations ------------------------------------------------------------------------- */
 
-    sl_status (*gemm)(sl_device *device, const sli_gemm *arguments);
-    void (*epilogue_backward)(sl_device *device, const sli_epilogue_backward *arguments);
-    void (*embedding)(sl_device *device, const sli_embedding *arguments);
-    void (*embedding_backward)(sl_device *device, const sli_embedding_backward *arguments);
-    void (*add_norm)(sl_device *device, const sli_add_norm *arguments);
-    void (*add_norm_backward)(sl_device *device, const sli_add_norm_backward *arguments);
-    sl_status (*attention)(sl_device *device, const sli_attention *arguments);
-    sl_status (*attention_backward)(sl_device *device, const sli_attention_backward *arguments);
-    void (*cross_entropy)(sl_device *device, const sli_cross_entropy *arguments);
-    void (*add)(sl_device *device, int64_t count, float *to, const float *from); /* to += from */
-    void (*sgd)(sl_device *device, const sli_sgd *arguments);
-    void (*adamw)(sl_device *device, const sli_adamw *arguments);
-    /* Sum of |x| or of x^2, or the largest |x|; NaN if any element is NaN. */
-    double (*norm_term)(sl_device *device, sli_norm_kind kind, int64_t count, const float *x);
-    void (*initialize)(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
-                       int64_t count, float *to);
-} sli_device_ops;
+/* Each checks its arguments, once for every kind of device, and runs the device's slot of
+ * sli_device_ops (device_base.h). Errors: SL_ERR_INVALID for arguments that break what is said at
+ * their struct; whatever the device reports. After an error, what would have been written is
+ * undefined. An operation on nothing (no rows, no bytes) does nothing, but for a sum over no rows,
+ * which is 0. */
 
-const sli_device_ops *sli_device_get_ops(const sl_device *device);
+/* Between the device's memory and the host's, and within the device's. `read` has the bytes when it
+ * returns. */
+sl_status sli_device_write(sl_device *device, void *to, const void *host, size_t bytes);
+sl_status sli_device_read(sl_device *device, void *host, const void *from, size_t bytes);
+sl_status sli_device_copy(sl_device *device, void *to, const void *from, size_t bytes);
+sl_status sli_device_zero(sl_device *device, void *to, size_t bytes);
+
+sl_status sli_device_gemm(sl_device *device, const sli_gemm *arguments);
+sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_backward *arguments);
+sl_status sli_device_embedding(sl_device *device, const sli_embedding *arguments);
+sl_status sli_device_embedding_backward(sl_device *device, const sli_embedding_backward *arguments);
+sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *arguments);
+sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
+sl_status sli_device_attention(sl_device *device, const sli_attention *arguments);
+sl_status sli_device_attention_backward(sl_device *device, const sli_attention_backward *arguments);
+sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *arguments);
+sl_status sli_device_sgd(sl_device *device, const sli_sgd *arguments);
+sl_status sli_device_adamw(sl_device *device, const sli_adamw *arguments);
+
+/* to += from, both [count]. */
+sl_status sli_device_add(sl_device *device, int64_t count, float *to, const float *from);
+
+/* *out = the sum of |x| or of x^2, or the largest |x|; NaN if any element is NaN; 0 of nothing. */
+sl_status sli_device_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
+                               double *out);
+
+/* Writes initial values to `to` [count]. */
+sl_status sli_device_initialize(sl_device *device, const sli_init *init, uint64_t seed,
+                                uint32_t site, int64_t count, float *to);
+
+/* ---- Memory and threads ----------------------------------------------------------------- */
 
 /* Memory that is counted under a category. `*out` is NULL for 0 bytes. */
 sl_status sli_device_allocate(sl_device *device, sl_memory_category category, size_t bytes,
@@ -251,8 +261,8 @@ void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category categ
 void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory_category category,
                                 void *memory, size_t bytes);
 
-/* Called once on each thread that will drive the device (a stage's worker): binds the thread to
- * the device's first core. A no-op for a device without bound cores. */
+/* Called once on each thread that will drive the device (a stage's worker), before its first
+ * operation. A CPU device with bound cores binds the thread to the first of them. */
 void sli_device_bind_thread(sl_device *device);
 
 #endif

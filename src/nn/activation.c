@@ -29,7 +29,7 @@ static sl_status activation_forward(sl_module *module, sl_pass *pass, const sl_t
         .activation = activation_of(module),
     };
     if (status == SL_OK)
-        status = sli_device_get_ops(device)->gemm(device, &epilogue_only);
+        status = sli_device_gemm(device, &epilogue_only);
     if (status == SL_OK)
         status = sl_pass_save_shared(pass, in);
     if (status != SL_OK)
@@ -52,7 +52,7 @@ static sl_status activation_backward(sl_module *module, sl_pass *pass, sl_tensor
             .saved = sl_tensor_f32(in),
             .activation = activation_of(module),
         };
-        sli_device_get_ops(device)->epilogue_backward(device, &back);
+        status = sli_device_epilogue_backward(device, &back);
     }
     sl_tensor_destroy(&in);
     if (status == SL_OK && grad_in)

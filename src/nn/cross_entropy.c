@@ -35,22 +35,21 @@ static int64_t panel_rows(int64_t rows, int64_t classes)
 /* A piece of the targets, in host memory of the caller's own: none has to be found for it. */
 enum { TARGETS_PIECE = 1024 };
 
-/* Reads targets first … and returns how many of them there are in this piece. */
-static int64_t read_targets(const sl_tensor *targets, int64_t first, int32_t host[TARGETS_PIECE])
+/* Reads targets first …; *count says how many of them there are in this piece. */
+static sl_status read_targets(const sl_tensor *targets, int64_t first, int32_t host[TARGETS_PIECE],
+                              int64_t *count)
 {
     int64_t left = sl_tensor_count(targets) - first;
-    int64_t count = left < TARGETS_PIECE ? left : TARGETS_PIECE;
-    sl_device *device = sl_tensor_device(targets);
-    sli_device_get_ops(device)->read(device, host, sl_tensor_i32(targets) + first,
-                                     (size_t)count * sizeof *host);
-    return count;
+    *count = left < TARGETS_PIECE ? left : TARGETS_PIECE;
+    return sli_device_read(sl_tensor_device(targets), host, sl_tensor_i32(targets) + first,
+                           (size_t)*count * sizeof *host);
 }
 
 static sl_status check_target_values(const sl_tensor *targets, int64_t classes)
 {
     int32_t host[TARGETS_PIECE];
     for (int64_t first = 0, count; first < sl_tensor_count(targets); first += count) {
-        count = read_targets(targets, first, host);
+        SL_TRY(read_targets(targets, first, host, &count));
         for (int64_t i = 0; i < count; i++)
             if (host[i] != IGNORE_INDEX && (host[i] < 0 || host[i] >= classes))
                 return sl_error(SL_ERR_INVALID,
@@ -87,8 +86,8 @@ static sl_status check_call(const sl_loss_call *call, const sli_linear *last)
 
 /* Losses of rows first … of the call from their logits [rows, classes]; with `gradient`, their
  * gradient in place of the logits. */
-static void run_kernel(const sl_loss_call *call, int64_t first, const sl_tensor *logits,
-                       bool gradient)
+static sl_status run_kernel(const sl_loss_call *call, int64_t first, const sl_tensor *logits,
+                            bool gradient)
 {
     sli_cross_entropy arguments = {
         .rows = sl_tensor_rows(logits),
@@ -99,25 +98,23 @@ static void run_kernel(const sl_loss_call *call, int64_t first, const sl_tensor 
         .grad_scale = gradient ? (float)call->scale : 0.0f,
         .loss = call->row_losses + first,
     };
-    const sli_device_ops *ops = sli_device_get_ops(call->device);
-    ops->cross_entropy(call->device, &arguments);
+    SL_TRY(sli_device_cross_entropy(call->device, &arguments));
     /* To the kernel, a scale of 0 means no gradient. */
     if (gradient && arguments.grad_scale == 0.0f)
-        ops->zero(call->device, arguments.logits, sl_tensor_bytes(logits));
+        return sli_device_zero(call->device, arguments.logits, sl_tensor_bytes(logits));
+    return SL_OK;
 }
 
 static sl_status apply_to_logits(const sl_loss_call *call)
 {
-    if (!call->grad_in) {
-        run_kernel(call, 0, call->in, false);
-        return SL_OK;
-    }
+    if (!call->grad_in)
+        return run_kernel(call, 0, call->in, false);
     SL_TRY(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(call->in),
                             call->grad_in));
     sl_status status = sl_tensor_copy(*call->grad_in, call->in);
     if (status == SL_OK)
-        run_kernel(call, 0, *call->grad_in, true);
-    else
+        status = run_kernel(call, 0, *call->grad_in, true);
+    if (status != SL_OK)
         sl_tensor_destroy(call->grad_in);
     return status;
 }
@@ -154,7 +151,7 @@ static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last
     if (status == SL_OK)
         status = sli_linear_forward(last, in, NULL, logits);
     if (status == SL_OK)
-        run_kernel(call, first, logits, call->grad_in != NULL);
+        status = run_kernel(call, first, logits, call->grad_in != NULL);
     if (status == SL_OK && call->grad_in)
         status = panel_backward(call, last, first, logits, in);
     sl_tensor_destroy(&in);
@@ -191,17 +188,17 @@ static sl_status cross_entropy_apply(sl_loss *loss, const sl_loss_call *call)
 }
 
 /* Every target that is not ignored. */
-static int64_t cross_entropy_terms(const sl_loss *loss, const sl_tensor *targets)
+static sl_status cross_entropy_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out)
 {
     (void)loss;
     int32_t host[TARGETS_PIECE];
-    int64_t terms = 0;
+    *out = 0;
     for (int64_t first = 0, count; first < sl_tensor_count(targets); first += count) {
-        count = read_targets(targets, first, host);
+        SL_TRY(read_targets(targets, first, host, &count));
         for (int64_t i = 0; i < count; i++)
-            terms += host[i] != IGNORE_INDEX;
+            *out += host[i] != IGNORE_INDEX;
     }
-    return terms;
+    return SL_OK;
 }
 
 static int64_t cross_entropy_rows(const sl_loss *loss, const sl_tensor *targets)

@@ -51,8 +51,10 @@ static sl_status dropout_forward(sl_module *module, sl_pass *pass, const sl_tens
         .dropout = mask,
         .sum = sl_tensor_f32(*out),
     };
-    sli_device_get_ops(device)->add_norm(device, &dropout_only);
-    return SL_OK;
+    sl_status status = sli_device_add_norm(device, &dropout_only);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    return status;
 }
 
 static sl_status dropout_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
@@ -69,7 +71,7 @@ static sl_status dropout_backward(sl_module *module, sl_pass *pass, sl_tensor *g
         .dropout = mask_of(module, pass, grad_out),
     };
     if (back.dropout.p > 0.0f)
-        sli_device_get_ops(device)->epilogue_backward(device, &back);
+        SL_TRY(sli_device_epilogue_backward(device, &back));
     return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
 }
 

@@ -30,8 +30,7 @@ static sl_status check_ids(const embedding *self, const sl_tensor *ids)
     int32_t *host = malloc(sl_tensor_bytes(ids));
     if (!host)
         return sl_error(SL_ERR_MEMORY, "no memory for a copy of %" PRId64 " token ids", count);
-    sl_tensor_read(ids, host);
-    sl_status status = SL_OK;
+    sl_status status = sl_tensor_read(ids, host);
     for (int64_t i = 0; i < count && status == SL_OK; i++)
         if (host[i] < 0 || host[i] >= self->options.ntokens)
             status = sl_error(SL_ERR_INVALID,
@@ -69,8 +68,7 @@ static sl_status look_up(const sl_module *module, const sl_pass *pass, const sl_
     };
     SL_TRY(sli_parameter_values(self->weight, device, &arguments.table));
     SL_TRY(sli_parameter_values(self->pe, device, &arguments.positions));
-    sli_device_get_ops(device)->embedding(device, &arguments);
-    return SL_OK;
+    return sli_device_embedding(device, &arguments);
 }
 
 static sl_status embedding_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
@@ -95,6 +93,7 @@ static sl_status add_gradient(const sl_module *module, const sl_pass *pass, cons
     const embedding *self = sl_module_state(module);
     sl_device *device = sl_pass_device(pass);
     sl_shape output;
+    sl_tensor *grad;
     float beta;
     sli_embedding_backward arguments = {
         .rows = sl_tensor_count(ids),
@@ -107,10 +106,9 @@ static sl_status add_gradient(const sl_module *module, const sl_pass *pass, cons
     };
     SL_TRY(sl_module_output_shape(module, sl_tensor_shape(ids), &output));
     SL_TRY(sli_check_grad(grad_out, &output));
-    sl_parameter_grad(self->weight);
+    SL_TRY(sl_parameter_grad(self->weight, &grad));
     SL_TRY(sli_parameter_gradient(self->weight, &beta, &arguments.grad_table));
-    sli_device_get_ops(device)->embedding_backward(device, &arguments);
-    return SL_OK;
+    return sli_device_embedding_backward(device, &arguments);
 }
 
 static sl_status embedding_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,

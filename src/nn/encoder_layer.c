@@ -111,8 +111,8 @@ static sl_status forward_post_norm(sl_module *module, sl_pass *pass, const sl_te
 }
 
 /* sum = residual + dropout2(x), which may be the residual's own tensor. */
-static void add_last(const sl_module *module, const sl_pass *pass, const sl_tensor *x,
-                     sl_tensor *sum)
+static sl_status add_last(const sl_module *module, const sl_pass *pass, const sl_tensor *x,
+                          sl_tensor *sum)
 {
     sl_device *device = sl_pass_device(pass);
     sli_add_norm arguments = {
@@ -123,7 +123,7 @@ static void add_last(const sl_module *module, const sl_pass *pass, const sl_tens
         .dropout = dropout_of(module, pass, DROPOUT_2, x),
         .sum = sl_tensor_f32(sum),
     };
-    sli_device_get_ops(device)->add_norm(device, &arguments);
+    return sli_device_add_norm(device, &arguments);
 }
 
 /* norm1(x), which has no residual and no dropout before it. */
@@ -160,7 +160,7 @@ static sl_status forward_pre_norm(sl_module *module, sl_pass *pass, const sl_ten
     if (status == SL_OK)
         status = feed_forward(module, pass, normed, &branch);
     if (status == SL_OK)
-        add_last(module, pass, branch, *out);
+        status = add_last(module, pass, branch, *out);
     sl_tensor_destroy(&branch);
     sl_tensor_destroy(&normed);
     return status;
@@ -258,8 +258,10 @@ static sl_status backward_last(const sl_module *module, const sl_pass *pass, sl_
         .grad_sum = sl_tensor_f32(grad),
         .grad_x = sl_tensor_f32(*grad_y),
     };
-    sli_device_get_ops(device)->add_norm_backward(device, &arguments);
-    return SL_OK;
+    sl_status status = sli_device_add_norm_backward(device, &arguments);
+    if (status != SL_OK)
+        sl_tensor_destroy(grad_y);
+    return status;
 }
 
 static sl_status backward_first_norm(const encoder_layer *layer, sl_pass *pass,

@@ -80,8 +80,10 @@ sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, cons
         .normalized = f32_or_null(saved->normalized),
         .rstd = f32_or_null(saved->rstd),
     };
-    sli_device_get_ops(device)->add_norm(device, &arguments);
-    return SL_OK;
+    sl_status status = sli_device_add_norm(device, &arguments);
+    if (status != SL_OK)
+        sli_norm_saved_clear(saved);
+    return status;
 }
 
 sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *saved,
@@ -103,8 +105,7 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
     SL_TRY(sli_parameter_values(norm->weight, device, &arguments.weight));
     SL_TRY(sli_parameter_gradient_pair(norm->weight, norm->bias, &arguments.beta,
                                        &arguments.grad_weight, &arguments.grad_bias));
-    sli_device_get_ops(device)->add_norm_backward(device, &arguments);
-    return SL_OK;
+    return sli_device_add_norm_backward(device, &arguments);
 }
 
 /* ---- The module ------------------------------------------------------------------------- */

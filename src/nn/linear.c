@@ -40,7 +40,7 @@ sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
         if (epilogue->preactivation)
             product.preactivation = sl_tensor_f32(epilogue->preactivation);
     }
-    return sli_device_get_ops(device)->gemm(device, &product);
+    return sli_device_gemm(device, &product);
 }
 
 sl_status sli_linear_backward_epilogue(const sli_linear *linear, const sli_epilogue *epilogue,
@@ -61,8 +61,7 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear, const sli_epilo
     }
     if (linear->bias)
         SL_TRY(sli_parameter_gradient(linear->bias, &back.beta, &back.grad_bias));
-    sli_device_get_ops(device)->epilogue_backward(device, &back);
-    return SL_OK;
+    return sli_device_epilogue_backward(device, &back);
 }
 
 sl_status sli_linear_backward_weight(const sli_linear *linear, const sl_tensor *grad,
@@ -84,7 +83,7 @@ sl_status sli_linear_backward_weight(const sli_linear *linear, const sl_tensor *
         .c = grad_weight,
         .ldc = linear->in,
     };
-    return sli_device_get_ops(device)->gemm(device, &product);
+    return sli_device_gemm(device, &product);
 }
 
 sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *grad, float beta,
@@ -105,7 +104,7 @@ sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *g
         .c = sl_tensor_f32(grad_in),
         .ldc = linear->in,
     };
-    return sli_device_get_ops(device)->gemm(device, &product);
+    return sli_device_gemm(device, &product);
 }
 
 sl_status sli_linear_declare(sl_module *module, const char *weight_name, float weight_bound,

@@ -53,9 +53,10 @@ sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call)
     return sl_error_context(status, "%s: ", loss->ops->type);
 }
 
-int64_t sl_loss_terms(const sl_loss *loss, const sl_tensor *targets)
+sl_status sl_loss_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out)
 {
-    return loss->ops->terms(loss, targets);
+    *out = 0;
+    return sl_error_context(loss->ops->terms(loss, targets, out), "%s: ", loss->ops->type);
 }
 
 int64_t sl_loss_rows(const sl_loss *loss, const sl_tensor *targets)

@@ -278,7 +278,9 @@ sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_o
     if (status == SL_OK && grad_in && !*grad_in)
         status = missing("gradient of its input");
     if (status == SL_OK)
-        sli_pass_went_backward(pass, module);
+        status = sli_pass_went_backward(pass, module);
+    if (status != SL_OK && grad_in)
+        sl_tensor_destroy(grad_in);
     return leave(module, pass, status);
 }
 

@@ -43,15 +43,20 @@ static sl_status mse_apply(sl_loss *loss, const sl_loss_call *call)
         status = sl_error(SL_ERR_MEMORY, "no memory for a copy of the output");
         goto done;
     }
-    sl_tensor_read(call->in, in);
-    sl_tensor_read(call->targets, targets);
+    status = sl_tensor_read(call->in, in);
+    if (status == SL_OK)
+        status = sl_tensor_read(call->targets, targets);
+    if (status != SL_OK)
+        goto done;
     square_rows(sl_tensor_rows(call->in), sl_tensor_columns(call->in), in, targets,
                 2.0 * call->scale, call->row_losses);
     if (call->grad_in) {
         status = sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
                                   sl_tensor_shape(call->in), call->grad_in);
         if (status == SL_OK)
-            sl_tensor_write(*call->grad_in, in);
+            status = sl_tensor_write(*call->grad_in, in);
+        if (status != SL_OK)
+            sl_tensor_destroy(call->grad_in);
     }
 
 done:
@@ -60,10 +65,11 @@ done:
     return status;
 }
 
-static int64_t mse_terms(const sl_loss *loss, const sl_tensor *targets)
+static sl_status mse_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out)
 {
     (void)loss;
-    return sl_tensor_count(targets);
+    *out = sl_tensor_count(targets);
+    return SL_OK;
 }
 
 static int64_t mse_rows(const sl_loss *loss, const sl_tensor *targets)

@@ -110,13 +110,14 @@ sl_tensor *sl_parameter_value(const sl_parameter *parameter)
     return parameter->value;
 }
 
-sl_tensor *sl_parameter_grad(sl_parameter *parameter)
+sl_status sl_parameter_grad(sl_parameter *parameter, sl_tensor **out)
 {
-    if (parameter->grad && parameter->grad_is_stale) {
-        sl_tensor_zero(parameter->grad);
-        parameter->grad_is_stale = false;
-    }
-    return parameter->grad;
+    *out = NULL;
+    if (parameter->grad && parameter->grad_is_stale)
+        SL_TRY(sl_tensor_zero(parameter->grad));
+    parameter->grad_is_stale = false;
+    *out = parameter->grad;
+    return SL_OK;
 }
 
 sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta)
@@ -159,8 +160,9 @@ sl_status sli_parameter_gradient_pair(sl_parameter *first, sl_parameter *second,
                                       float **out_first, float **out_second)
 {
     if (first->grad_is_stale != second->grad_is_stale) {
-        sl_parameter_grad(first);
-        sl_parameter_grad(second);
+        sl_tensor *grad;
+        SL_TRY(sl_parameter_grad(first, &grad));
+        SL_TRY(sl_parameter_grad(second, &grad));
     }
     SL_TRY(sli_parameter_gradient(first, beta, out_first));
     return sli_parameter_gradient(second, beta, out_second);

@@ -129,9 +129,9 @@ static sl_status zero_range(sl_tensor *flat, int64_t from, int64_t to)
     sl_shape shape = sl_shape_1d(to - from);
     sl_tensor *view;
     SL_TRY(sl_tensor_view(flat, from, &shape, &view));
-    sl_tensor_zero(view);
+    sl_status status = sl_tensor_zero(view);
     sl_tensor_destroy(&view);
-    return SL_OK;
+    return status;
 }
 
 /* Makes the parameters' values or gradients views into `flat`, with zeros between them. */
@@ -186,9 +186,9 @@ static sl_status fill_from_host(const sl_parameter *parameter)
     if (!values)
         return sl_error(SL_ERR_MEMORY, "no memory for the initial values of %s", parameter->path);
     parameter->fill(parameter->module, values, count);
-    sl_tensor_write(parameter->value, values);
+    sl_status status = sl_tensor_write(parameter->value, values);
     free(values);
-    return SL_OK;
+    return status;
 }
 
 static sl_status initialize(const sl_parameter_set *set)
@@ -205,9 +205,8 @@ static sl_status initialize(const sl_parameter_set *set)
         bool constant = parameter->low == parameter->high;
         sli_init init = {constant ? SLI_INIT_CONSTANT : SLI_INIT_UNIFORM, parameter->low,
                          parameter->high};
-        sli_device_get_ops(device)->initialize(device, &init, set->options.seed, parameter->number,
-                                               elements_of(parameter),
-                                               sl_tensor_f32(parameter->value));
+        SL_TRY(sli_device_initialize(device, &init, set->options.seed, parameter->number,
+                                     elements_of(parameter), sl_tensor_f32(parameter->value)));
     }
     return SL_OK;
 }
@@ -313,12 +312,13 @@ sl_tensor *sl_parameter_set_bucket_values(const sl_parameter_set *set, int index
     return set->buckets[index].values;
 }
 
-sl_tensor *sl_parameter_set_bucket_grads(sl_parameter_set *set, int index)
+sl_status sl_parameter_set_bucket_grads(sl_parameter_set *set, int index, sl_tensor **out)
 {
     const bucket *from = &set->buckets[index];
     for (int i = from->first; i < from->first + from->count; i++)
-        sl_parameter_grad(set->trained[i]);
-    return from->grads;
+        SL_TRY(sl_parameter_grad(set->trained[i], out));
+    *out = from->grads;
+    return SL_OK;
 }
 
 int sli_parameter_set_bucket(const sl_parameter_set *set, int index, sl_parameter *const **out)

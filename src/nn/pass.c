@@ -94,10 +94,11 @@ void sli_pass_observe(sl_pass *pass, const sli_pass_observer *observer)
     pass->observer = observer;
 }
 
-void sli_pass_went_backward(const sl_pass *pass, const sl_module *module)
+sl_status sli_pass_went_backward(const sl_pass *pass, const sl_module *module)
 {
-    if (pass->observer)
-        pass->observer->went_backward(pass->observer->arg, module);
+    if (!pass->observer)
+        return SL_OK;
+    return pass->observer->went_backward(pass->observer->arg, module);
 }
 
 void sli_pass_enter(sl_pass *pass)

@@ -9,7 +9,7 @@
  * are part of, on the thread that runs the pass: for data parallelism, which sends gradients off as
  * soon as they are complete. */
 typedef struct sli_pass_observer {
-    void (*went_backward)(void *arg, const sl_module *module);
+    sl_status (*went_backward)(void *arg, const sl_module *module);
     void *arg;
 } sli_pass_observer;
 
@@ -27,7 +27,7 @@ struct sl_pass {
 void sli_pass_observe(sl_pass *pass, const sli_pass_observer *observer);
 
 /* Tells the observer. sl_module_backward does; whoever else takes a module backward must, too. */
-void sli_pass_went_backward(const sl_pass *pass, const sl_module *module);
+sl_status sli_pass_went_backward(const sl_pass *pass, const sl_module *module);
 
 /* Around every run of a module. sli_pass_leave says whether the error's text needs the module's
  * place: only the innermost module's place is put there. */

@@ -62,7 +62,7 @@ static sl_status attend(const sl_module *module, const sl_pass *pass, const sl_t
         .out = sl_tensor_f32(attended),
         .log_sum_exp = lse ? sl_tensor_f32(lse) : NULL,
     };
-    return sli_device_get_ops(device)->attention(device, &arguments);
+    return sli_device_attention(device, &arguments);
 }
 
 /* attended [N, T, D] from in; saves in, qkv and lse. */
@@ -188,7 +188,7 @@ static sl_status backward_attend(const sl_module *module, const sl_pass *pass,
         .grad_out = sl_tensor_f32(grad_attended),
         .grad_qkv = sl_tensor_f32(*grad_qkv),
     };
-    sl_status status = sli_device_get_ops(device)->attention_backward(device, &arguments);
+    sl_status status = sli_device_attention_backward(device, &arguments);
     if (status != SL_OK)
         sl_tensor_destroy(grad_qkv);
     return status;

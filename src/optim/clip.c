@@ -47,12 +47,11 @@ sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, doub
         const sl_tensor *grad = parameter->grad;
         if (!grad)
             continue;
-        double term = 0;
+        double *term = &terms[(*count)++];
+        *term = 0;
         if (!parameter->grad_is_stale)
-            term =
-                sli_device_get_ops(device)->norm_term(device, device_kind(kind),
-                                                      sl_tensor_count(grad), sl_tensor_f32(grad));
-        terms[(*count)++] = term;
+            SL_TRY(sli_device_norm_term(device, device_kind(kind), sl_tensor_count(grad),
+                                        sl_tensor_f32(grad), term));
     }
     return SL_OK;
 }

@@ -250,7 +250,7 @@ static const float *grads_of(const sl_optimizer *optimizer, const run *of)
                     false);
 }
 
-static void sgd_run(const sl_optimizer *optimizer, const run *of)
+static sl_status sgd_run(const sl_optimizer *optimizer, const run *of)
 {
     const sl_optimizer_options *options = &optimizer->options;
     sl_device *device = sl_parameter_set_device(optimizer->set);
@@ -267,10 +267,10 @@ static void sgd_run(const sl_optimizer *optimizer, const run *of)
         .nesterov = options->nesterov,
         .first = of->steps == 1,
     };
-    sli_device_get_ops(device)->sgd(device, &arguments);
+    return sli_device_sgd(device, &arguments);
 }
 
-static void adamw_run(const sl_optimizer *optimizer, const run *of)
+static sl_status adamw_run(const sl_optimizer *optimizer, const run *of)
 {
     const sl_optimizer_options *options = &optimizer->options;
     sl_device *device = sl_parameter_set_device(optimizer->set);
@@ -289,11 +289,11 @@ static void adamw_run(const sl_optimizer *optimizer, const run *of)
         .bias_correction1 = 1 - pow(options->beta1, (double)of->steps),
         .bias_correction2 = 1 - pow(options->beta2, (double)of->steps),
     };
-    sli_device_get_ops(device)->adamw(device, &arguments);
+    return sli_device_adamw(device, &arguments);
 }
 
 /* The run's step, as far as it lies in this optimizer's slice. */
-static void step_run(const sl_optimizer *optimizer, run of)
+static sl_status step_run(const sl_optimizer *optimizer, run of)
 {
     sli_slice slice = own_slice(optimizer, of.bucket);
     int64_t end = of.start + of.count, slice_end = slice.start + slice.count;
@@ -301,16 +301,14 @@ static void step_run(const sl_optimizer *optimizer, run of)
         of.start = slice.start;
     of.count = (slice_end < end ? slice_end : end) - of.start;
     if (of.count <= 0)
-        return;
-    if (optimizer->options.kind == SL_OPTIMIZER_SGD)
-        sgd_run(optimizer, &of);
-    else
-        adamw_run(optimizer, &of);
+        return SL_OK;
+    return optimizer->options.kind == SL_OPTIMIZER_SGD ? sgd_run(optimizer, &of)
+                                                       : adamw_run(optimizer, &of);
 }
 
 /* Cuts the bucket into runs of parameters that have a gradient and the same number of steps.
  * `steps` are those of the bucket's parameters. */
-static void step_bucket(const sl_optimizer *optimizer, run next, int64_t *steps)
+static sl_status step_bucket(const sl_optimizer *optimizer, run next, int64_t *steps)
 {
     sl_parameter *const *in;
     int count = sli_parameter_set_bucket(optimizer->set, next.bucket, &in);
@@ -324,9 +322,10 @@ static void step_bucket(const sl_optimizer *optimizer, run next, int64_t *steps)
         for (int k = first; k < i && !is_stale; k++)
             steps[k]++;
         if (!is_stale)
-            step_run(optimizer, next);
+            SL_TRY(step_run(optimizer, next));
         next.start += next.count;
     }
+    return SL_OK;
 }
 
 sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scale)
@@ -337,8 +336,9 @@ sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scal
         if (!sli_parameter_set_stale_grads(optimizer->set, b))
             return sl_error(SL_ERR_INVALID,
                             "sl_optimizer_step: the parameters were placed without gradients");
-        step_bucket(optimizer, (run){.bucket = b, .lr = (float)lr, .grad_scale = (float)grad_scale},
-                    steps);
+        SL_TRY(step_bucket(optimizer,
+                           (run){.bucket = b, .lr = (float)lr, .grad_scale = (float)grad_scale},
+                           steps));
         steps += sli_parameter_set_bucket(optimizer->set, b, &in);
     }
     return SL_OK;

@@ -77,6 +77,8 @@ static sl_status cut_rows(const sli_replica *replica, sl_tensor **out)
                                         sl_tensor_dtype(batch), sl_tensor_shape(rows), out);
     if (status == SL_OK)
         status = sl_tensor_copy(*out, rows);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
     sl_tensor_destroy(&rows);
     return status;
 }
@@ -122,17 +124,23 @@ static void backward_task(void *replica)
 }
 
 /* On the first device: its gradients plus all others', in the order of devices. */
-static void add_gradients(void *argument)
+static sl_status add_gradients(const sli_replica *first)
 {
-    const sli_replica *first = argument;
     const sl_data_parallel *parallel = first->parallel;
     for (int i = 1; i < parallel->used; i++)
         for (int b = 0; b < sl_parameter_set_bucket_count(first->set); b++) {
-            sl_tensor *to = sl_parameter_set_bucket_grads(first->set, b);
-            const sl_tensor *from = sl_parameter_set_bucket_grads(parallel->replicas[i].set, b);
-            sli_device_get_ops(first->device)
-                ->add(first->device, sl_tensor_count(to), sl_tensor_f32(to), sl_tensor_f32(from));
+            sl_tensor *to, *from;
+            SL_TRY(sl_parameter_set_bucket_grads(first->set, b, &to));
+            SL_TRY(sl_parameter_set_bucket_grads(parallel->replicas[i].set, b, &from));
+            SL_TRY(sli_device_add(first->device, sl_tensor_count(to), sl_tensor_f32(to),
+                                  sl_tensor_f32(from)));
         }
+    return SL_OK;
+}
+
+static void add_gradients_task(void *replica)
+{
+    end_task(replica, add_gradients(replica));
 }
 
 /* ---- A batch ---------------------------------------------------------------------------- */
@@ -256,8 +264,9 @@ sl_status sl_data_parallel_backward(sl_data_parallel *parallel, const sl_tensor 
     sl_status status = run_all(parallel, backward_task);
     drop_passes(parallel);
     if (status == SL_OK) {
-        sli_worker_start(parallel->replicas[0].worker, add_gradients, &parallel->replicas[0]);
+        sli_worker_start(parallel->replicas[0].worker, add_gradients_task, &parallel->replicas[0]);
         sli_worker_wait(parallel->replicas[0].worker);
+        status = first_error(parallel);
     }
     if (status == SL_OK && grad_input)
         status = gather(parallel, grad_input);

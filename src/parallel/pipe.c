@@ -236,7 +236,8 @@ static sl_status check_loss_call(const sl_pipe *pipe, const char *who, const sl_
 static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool backward,
                                double *sum, int64_t *terms)
 {
-    int64_t count = sl_loss_terms(pipe->loss, batch->targets);
+    int64_t count;
+    SL_TRY(sl_loss_terms(pipe->loss, batch->targets, &count));
     double weight = batch->weight != 0 ? batch->weight : 1;
     /* Without any term there is no gradient either, whatever the scale. */
     sli_step step = {.backward = backward,

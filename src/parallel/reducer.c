@@ -134,32 +134,35 @@ static void release_full_buckets(sli_reducer *reducer)
     pthread_mutex_unlock(&reducer->lock);
 }
 
-static void mark_ready(sli_reducer *reducer, int place)
+static sl_status mark_ready(sli_reducer *reducer, int place)
 {
+    sl_tensor *grads;
     if (reducer->ready[place])
-        return;
+        return SL_OK;
     reducer->ready[place] = true;
     reducer->missing[place] = reducer->trained[place]->grad_is_stale;
     int index = reducer->bucket_of[place];
     tracked_bucket *of = &reducer->buckets[index];
     if (--of->pending > 0)
-        return;
-    sl_tensor *grads = sl_parameter_set_bucket_grads(reducer->set, index); /* 0 where none came */
+        return SL_OK;
+    SL_TRY(sl_parameter_set_bucket_grads(reducer->set, index, &grads)); /* 0 where none came */
     of->exchange.grads = sl_tensor_f32(grads);
     of->ready = sli_clock_seconds();
     reducer->arrivals[reducer->arrived++] = index;
     release_full_buckets(reducer);
+    return SL_OK;
 }
 
-static void mark_module(sli_reducer *reducer, const sl_module *module)
+static sl_status mark_module(sli_reducer *reducer, const sl_module *module)
 {
     for (int i = 0; i < module->parameter_count; i++) {
         int place = reducer->place_of[module->parameters[i]->number - reducer->first_number];
         if (place >= 0)
-            mark_ready(reducer, place);
+            SL_TRY(mark_ready(reducer, place));
     }
     for (int i = 0; i < module->child_count; i++)
-        mark_module(reducer, module->children[i]);
+        SL_TRY(mark_module(reducer, module->children[i]));
+    return SL_OK;
 }
 
 static bool runs_once(const sl_module *module)
@@ -170,10 +173,11 @@ static bool runs_once(const sl_module *module)
     return true;
 }
 
-static void went_backward(void *arg, const sl_module *module)
+static sl_status went_backward(void *arg, const sl_module *module)
 {
-    if (!sl_module_is_sequential(module) && runs_once(module))
-        mark_module(arg, module);
+    if (sl_module_is_sequential(module) || !runs_once(module))
+        return SL_OK;
+    return mark_module(arg, module);
 }
 
 /* ---- A step ----------------------------------------------------------------------------- */
@@ -218,9 +222,14 @@ sl_status sli_reducer_drop_unused(sli_reducer *reducer)
 
 sl_status sli_reducer_end(sli_reducer *reducer)
 {
-    for (int place = reducer->trained_count - 1; place >= 0; place--)
-        mark_ready(reducer, place);
-    sli_worker_wait(reducer->thread);
+    sl_status status = SL_OK;
+    for (int place = reducer->trained_count - 1; place >= 0 && status == SL_OK; place--)
+        status = mark_ready(reducer, place);
+    sli_failure_raise(&reducer->failure, status);
+    if (status == SL_OK)
+        sli_worker_wait(reducer->thread);
+    else
+        sli_reducer_abandon(reducer, status);
     return sli_failure_take(&reducer->failure);
 }
 

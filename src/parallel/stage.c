@@ -202,10 +202,15 @@ static sl_status backward(sli_stage *stage, sli_step *step, int micro, sl_tensor
         sli_pass_observe(record->pass, stage->observer);
     if (stage->is_last)
         SL_TRY(apply_loss(stage, step, micro, &record->output, tensor));
+    sl_status status = SL_OK;
     if (stage->loss_takes_last)
-        sli_pass_went_backward(record->pass,
-                               sl_module_child(stage->model, stage->first + stage->count - 1));
-    sl_status status = run_backward(stage, record->pass, own_modules(stage, step), tensor);
+        status =
+            sli_pass_went_backward(record->pass,
+                                   sl_module_child(stage->model, stage->first + stage->count - 1));
+    if (status == SL_OK)
+        status = run_backward(stage, record->pass, own_modules(stage, step), tensor);
+    else
+        sl_tensor_destroy(tensor);
     sl_pass_destroy(&record->pass);
     return status;
 }

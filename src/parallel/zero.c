@@ -154,7 +154,7 @@ sl_status sl_zero_load(sl_zero *zero, const sl_optimizer *whole)
         for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++) {
             const float *from = sl_tensor_f32(sli_optimizer_state(whole, b, array)) + slice.start;
             if (slice.count > 0)
-                sl_tensor_write(sli_optimizer_state(zero->own, b, array), from);
+                SL_TRY(sl_tensor_write(sli_optimizer_state(zero->own, b, array), from));
         }
     }
     sli_optimizer_copy_steps(zero->own, whole);

@@ -154,8 +154,10 @@ sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, 
                                 const sl_shape *shape, sl_tensor **out)
 {
     SL_TRY(sl_tensor_create(device, category, dtype, shape, out));
-    sl_tensor_zero(*out);
-    return SL_OK;
+    sl_status status = sl_tensor_zero(*out);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    return status;
 }
 
 sl_status sl_tensor_share(const sl_tensor *tensor, sl_tensor **out)
@@ -288,27 +290,21 @@ sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from)
                         sl_dtype_name(from->dtype), sl_shape_text(&from->shape, source),
                         sl_dtype_name(to->dtype), sl_shape_text(&to->shape, target));
     }
-    sl_device *device = sl_tensor_device(to);
-    sli_device_get_ops(device)->copy(device, sl_tensor_data(to), sl_tensor_data(from),
-                                     sl_tensor_bytes(to));
-    return SL_OK;
+    return sli_device_copy(to->device, sl_tensor_data(to), sl_tensor_data(from),
+                           sl_tensor_bytes(to));
 }
 
-void sl_tensor_write(sl_tensor *tensor, const void *host)
+sl_status sl_tensor_write(sl_tensor *tensor, const void *host)
 {
-    sl_device *device = sl_tensor_device(tensor);
-    sli_device_get_ops(device)->write(device, sl_tensor_data(tensor), host,
-                                      sl_tensor_bytes(tensor));
+    return sli_device_write(tensor->device, sl_tensor_data(tensor), host, sl_tensor_bytes(tensor));
 }
 
-void sl_tensor_read(const sl_tensor *tensor, void *host)
+sl_status sl_tensor_read(const sl_tensor *tensor, void *host)
 {
-    sl_device *device = sl_tensor_device(tensor);
-    sli_device_get_ops(device)->read(device, host, sl_tensor_data(tensor), sl_tensor_bytes(tensor));
+    return sli_device_read(tensor->device, host, sl_tensor_data(tensor), sl_tensor_bytes(tensor));
 }
 
-void sl_tensor_zero(sl_tensor *tensor)
+sl_status sl_tensor_zero(sl_tensor *tensor)
 {
-    sl_device *device = sl_tensor_device(tensor);
-    sli_device_get_ops(device)->zero(device, sl_tensor_data(tensor), sl_tensor_bytes(tensor));
+    return sli_device_zero(tensor->device, sl_tensor_data(tensor), sl_tensor_bytes(tensor));
 }

@@ -70,23 +70,25 @@ static sl_status last_logits(sl_pipe *pipe, const int32_t *ids, int64_t length, 
     sl_shape shape = sl_shape_2d(1, length);
     sl_tensor *input, *output = NULL;
     SL_TRY(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &input));
-    sl_tensor_write(input, ids);
-    sl_status status = sl_pipe_forward(pipe, input, &output);
+    sl_status status = sl_tensor_write(input, ids);
+    if (status == SL_OK)
+        status = sl_pipe_forward(pipe, input, &output);
     sl_tensor_destroy(&input);
     if (status != SL_OK)
         return status;
     *ntokens = sl_tensor_columns(output);
     size_t bytes = sl_tensor_bytes(output), row = (size_t)*ntokens * sizeof(float);
     float *host = malloc(bytes);
-    if (host) {
-        sl_tensor_read(output, host);
-        memmove(host, (const char *)host + bytes - row, row);
-    } else {
-        status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits", *ntokens);
-    }
+    status = host ? sl_tensor_read(output, host)
+                  : sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits", *ntokens);
     sl_tensor_destroy(&output);
+    if (status != SL_OK) {
+        free(host);
+        return status;
+    }
+    memmove(host, (const char *)host + bytes - row, row);
     *logits = host;
-    return status;
+    return SL_OK;
 }
 
 /* Weights that training has ruined have no most probable token. */

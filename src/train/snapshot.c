@@ -78,7 +78,7 @@ static sl_status copy_stage(int stage, void *arg)
     const copying *job = arg;
     for (size_t i = 0; i < job->from->count; i++)
         if (job->from->entries[i].stage == stage)
-            sl_tensor_read(job->from->entries[i].tensor, job->to->items[i].data);
+            SL_TRY(sl_tensor_read(job->from->entries[i].tensor, job->to->items[i].data));
     return SL_OK;
 }
 

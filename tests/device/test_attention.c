@@ -11,11 +11,11 @@ static void run_forward(sl_device *device, const void *arguments, outputs *out)
     sli_attention a = ((const attention_case *)arguments)->forward;
     a.out = out->values[0] = floats(out->count[0]);
     a.log_sum_exp = out->values[1] = floats(out->count[1]);
-    assert_int_equal(sli_device_get_ops(device)->attention(device, &a), SL_OK);
+    assert_int_equal(sli_device_attention(device, &a), SL_OK);
     float *again = floats(out->count[0]);
     a.out = again;
     a.log_sum_exp = NULL;
-    assert_int_equal(sli_device_get_ops(device)->attention(device, &a), SL_OK);
+    assert_int_equal(sli_device_attention(device, &a), SL_OK);
     assert_memory_equal(again, out->values[0], (size_t)out->count[0] * sizeof(float));
     free(again);
 }
@@ -36,7 +36,7 @@ static void run_backward(sl_device *device, const void *arguments, outputs *out)
                                    .grad_out = c->grad_out};
     back.grad_qkv = out->values[0] = floats(out->count[0]);
     memset(out->values[0], 0xFF, (size_t)out->count[0] * sizeof(float)); /* to be overwritten */
-    assert_int_equal(sli_device_get_ops(device)->attention_backward(device, &back), SL_OK);
+    assert_int_equal(sli_device_attention_backward(device, &back), SL_OK);
 }
 
 static float *floats_of(const double *values, int64_t count)

@@ -11,7 +11,7 @@ static void run_sgd(sl_device *device, const void *arguments, outputs *out)
     s.value = out->values[0] = copy_of(s.value, s.count);
     out->values[1] = copy_of(s.momentum_buffer, s.count);
     s.momentum_buffer = s.momentum != 0 ? out->values[1] : NULL;
-    sli_device_get_ops(device)->sgd(device, &s);
+    assert_int_equal(sli_device_sgd(device, &s), SL_OK);
 }
 
 /* torch.optim.SGD's documentation, line by line. */
@@ -61,7 +61,7 @@ static void run_adamw(sl_device *device, const void *arguments, outputs *out)
     s.value = out->values[0] = copy_of(s.value, s.count);
     s.exp_avg = out->values[1] = copy_of(s.exp_avg, s.count);
     s.exp_avg_sq = out->values[2] = copy_of(s.exp_avg_sq, s.count);
-    sli_device_get_ops(device)->adamw(device, &s);
+    assert_int_equal(sli_device_adamw(device, &s), SL_OK);
 }
 
 static void adamw_matches_the_reference(void **state)
@@ -117,7 +117,7 @@ static void add_adds_each_element_once(void **state)
                 float *from = random_floats(&source, counts[c]);
                 float *to = random_floats(&source, counts[c]), *before = copy_of(to, counts[c]);
                 sl_device *device = all->devices[isa][t];
-                sli_device_get_ops(device)->add(device, counts[c], to, from);
+                assert_int_equal(sli_device_add(device, counts[c], to, from), SL_OK);
                 for (int64_t i = 0; i < counts[c]; i++)
                     assert_float_equal(to[i], before[i] + from[i], 0);
                 free(from);
@@ -139,6 +139,13 @@ static double reference_norm_term(sli_norm_kind kind, int64_t count, const float
     return result;
 }
 
+static double norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x)
+{
+    double result;
+    assert_int_equal(sli_device_norm_term(device, kind, count, x, &result), SL_OK);
+    return result;
+}
+
 static void norm_terms_match_the_reference_whatever_the_threads(void **state)
 {
     const lab *all = *state;
@@ -151,8 +158,7 @@ static void norm_terms_match_the_reference_whatever_the_threads(void **state)
                 double first = 0;
                 for (int t = 0; t < LAB_THREADS; t++) {
                     sl_device *device = all->devices[isa][t];
-                    double got = sli_device_get_ops(device)->norm_term(device, (sli_norm_kind)kind,
-                                                                       counts[c], x);
+                    double got = norm_term(device, (sli_norm_kind)kind, counts[c], x);
                     assert_true(fabs(got - expected) <= 1e-12 * expected);
                     first = t ? first : got;
                     assert_memory_equal(&got, &first, sizeof got);
@@ -170,16 +176,15 @@ static void norm_term_of_a_nan_is_nan_and_of_an_infinity_infinite(void **state)
     for (int isa = 0; isa < LAB_ISAS && all->devices[isa][0]; isa++)
         for (int kind = SLI_NORM_L1; kind <= SLI_NORM_INF; kind++) {
             sl_device *device = all->devices[isa][1];
-            const sli_device_ops *ops = sli_device_get_ops(device);
             for (int i = 0; i < COUNT; i++)
                 x[i] = 1;
             x[5] = -INFINITY;
-            assert_true(isinf(ops->norm_term(device, (sli_norm_kind)kind, COUNT, x)));
+            assert_true(isinf(norm_term(device, (sli_norm_kind)kind, COUNT, x)));
             x[39] = NAN;
-            assert_true(isnan(ops->norm_term(device, (sli_norm_kind)kind, COUNT, x)));
+            assert_true(isnan(norm_term(device, (sli_norm_kind)kind, COUNT, x)));
             x[39] = 1;
             x[39999] = NAN;
-            assert_true(isnan(ops->norm_term(device, (sli_norm_kind)kind, COUNT, x)));
+            assert_true(isnan(norm_term(device, (sli_norm_kind)kind, COUNT, x)));
         }
     free(x);
 }
@@ -193,21 +198,21 @@ static void copies_move_every_byte_and_no_other(void **state)
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++)
         for (int t = 0; t < LAB_THREADS; t++) {
             sl_device *device = all->devices[0][t];
-            const sli_device_ops *ops = sli_device_get_ops(device);
             size_t bytes = sizes[s];
             char *from = malloc(bytes + 1), *to = malloc(bytes + 1);
             for (size_t i = 0; i <= bytes; i++)
                 from[i] = (char)(i * 7 + 1);
             memset(to, 42, bytes + 1);
-            void (*const functions[])(sl_device *, void *, const void *,
-                                      size_t) = {ops->write, ops->read, ops->copy};
+            sl_status (*const functions[])(sl_device *, void *, const void *,
+                                           size_t) = {sli_device_write, sli_device_read,
+                                                      sli_device_copy};
             for (int f = 0; f < 3; f++) {
                 memset(to, 42, bytes + 1);
-                functions[f](device, to, from, bytes);
+                assert_int_equal(functions[f](device, to, from, bytes), SL_OK);
                 assert_memory_equal(to, from, bytes);
                 assert_int_equal(to[bytes], 42);
             }
-            ops->zero(device, to, bytes);
+            assert_int_equal(sli_device_zero(device, to, bytes), SL_OK);
             for (size_t i = 0; i < bytes; i++)
                 assert_int_equal(to[i], 0);
             assert_int_equal(to[bytes], 42);
@@ -228,8 +233,9 @@ static void run_initialize(sl_device *device, const void *arguments, outputs *ou
 {
     const init_case *c = arguments;
     out->values[0] = floats(out->count[0]);
-    sli_device_get_ops(device)->initialize(device, &c->init, c->seed, c->site, out->count[0],
-                                           out->values[0]);
+    assert_int_equal(sli_device_initialize(device, &c->init, c->seed, c->site, out->count[0],
+                                           out->values[0]),
+                     SL_OK);
 }
 
 static void reference_words(const init_case *c, int64_t element, uint32_t words[4])
@@ -278,7 +284,7 @@ static void initial_values_have_their_distribution(void **state)
     float *x = floats(COUNT);
     for (int kind = SLI_INIT_UNIFORM; kind <= SLI_INIT_NORMAL; kind++) {
         sli_init init = {(sli_init_kind)kind, -1, 2};
-        sli_device_get_ops(device)->initialize(device, &init, 1, 1, COUNT, x);
+        assert_int_equal(sli_device_initialize(device, &init, 1, 1, COUNT, x), SL_OK);
         double mean = 0, variance = 0;
         for (int i = 0; i < COUNT; i++)
             mean += x[i] / COUNT;

@@ -59,12 +59,12 @@ static void mean_over_two_rows_is_pytorchs(void **state)
     sl_loss_call call = {.device = one->device,
                          .in = in,
                          .targets = targets,
-                         .scale = 1.0 / (double)sl_loss_terms(one->loss, targets),
+                         .scale = 1.0 / (double)loss_terms(one->loss, targets),
                          .row_losses = row_losses,
                          .grad_in = &grad_in};
     assert_int_equal(sl_loss_rows(one->loss, targets), 2);
     check_ok(sl_loss_apply(one->loss, &call));
-    assert_float_equal(mean(row_losses, 2, sl_loss_terms(one->loss, targets)), .7531091, 1e-6);
+    assert_float_equal(mean(row_losses, 2, loss_terms(one->loss, targets)), .7531091, 1e-6);
     const double expected[] = {.0450153, .1223642, -.1673795, -1.0 / 3, 1.0 / 6, 1.0 / 6};
     for (int i = 0; i < 6; i++) {
         assert_float_equal(sl_tensor_f32(grad_in)[i], expected[i], 1e-6);
@@ -90,17 +90,17 @@ static void ignored_targets_count_and_change_nothing(void **state)
                          .scale = 1.0,
                          .row_losses = row_losses,
                          .grad_in = &grad_in};
-    assert_int_equal(sl_loss_terms(one->loss, targets), 2);
+    assert_int_equal(loss_terms(one->loss, targets), 2);
     check_ok(sl_loss_apply(one->loss, &call));
     assert_float_equal(mean(row_losses, 3, 2), .7531091, 1e-6);
     for (int i = 3; i < 6; i++)
         assert_float_equal(sl_tensor_f32(grad_in)[i], 0.0, 0.0);
     sl_tensor_destroy(&grad_in);
 
-    sl_tensor_write(targets, none);
-    call.scale = 1.0 / (double)sl_loss_terms(one->loss, targets);
+    check_ok(sl_tensor_write(targets, none));
+    call.scale = 1.0 / (double)loss_terms(one->loss, targets);
     check_ok(sl_loss_apply(one->loss, &call));
-    assert_true(isnan(mean(row_losses, 3, sl_loss_terms(one->loss, targets))));
+    assert_true(isnan(mean(row_losses, 3, loss_terms(one->loss, targets))));
     for (int i = 0; i < 9; i++)
         assert_float_equal(sl_tensor_f32(grad_in)[i], 0.0, 0.0);
     sl_tensor_destroy(&grad_in);
@@ -124,7 +124,7 @@ static void bad_targets_are_named(void **state)
     check_error(sl_loss_apply(one->loss, &call), SL_ERR_INVALID,
                 "CrossEntropyLoss: target 3 at row 1 is not in 0 .. 2");
     assert_null(grad_in);
-    sl_tensor_write(targets, below);
+    check_ok(sl_tensor_write(targets, below));
     check_error(sl_loss_apply(one->loss, &call), SL_ERR_INVALID,
                 "target -1 at row 0 is not in 0 .. 2");
     call.targets = more;
@@ -176,7 +176,7 @@ static void result_free(result *one)
 
 static float *gradient(sl_parameter_set *set, int parameter)
 {
-    return tensor_values(sl_parameter_grad(sl_parameter_set_get(set, parameter)));
+    return tensor_values(gradient_of(sl_parameter_set_get(set, parameter)));
 }
 
 /* The decoder's forward, the loss, the decoder's backward. */

@@ -31,13 +31,13 @@ static sl_status square_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
 {
     const square *self = sl_module_state(module);
     float factor = sl_tensor_f32(sl_parameter_value(self->factor))[0];
-    float *grad_factor = sl_tensor_f32(sl_parameter_grad(self->factor));
     float *grad = sl_tensor_f32(grad_out);
-    sl_tensor *in;
+    sl_tensor *in, *grad_factor;
+    SL_TRY(sl_parameter_grad(self->factor, &grad_factor));
     SL_TRY(sl_pass_pop(pass, &in));
     const float *x = sl_tensor_f32(in);
     for (int64_t i = 0; i < sl_tensor_count(in); i++) {
-        grad_factor[0] += grad[i] * x[i] * x[i];
+        sl_tensor_f32(grad_factor)[0] += grad[i] * x[i] * x[i];
         grad[i] *= 2.0f * factor * x[i];
     }
     sl_tensor_destroy(&in);

@@ -1,6 +1,6 @@
 #include "sluice/layers.h"
 #include "sluice/optim.h"
-#include "support/check.h"
+#include "support/modules.h"
 
 #include <math.h>
 
@@ -34,8 +34,8 @@ static void check_norm(sl_grad_norm_kind kind, double expected)
     check_error(sl_grad_norm_terms(set, kind, terms, 1, &count), SL_ERR_INVALID,
                 "2 trained parameters give as many terms, there is room for 1");
     assert_int_equal(count, 0);
-    float *weight = sl_tensor_f32(sl_parameter_grad(sl_parameter_set_get(set, 0)));
-    float *bias = sl_tensor_f32(sl_parameter_grad(sl_parameter_set_get(set, 1)));
+    float *weight = sl_tensor_f32(gradient_of(sl_parameter_set_get(set, 0)));
+    float *bias = sl_tensor_f32(gradient_of(sl_parameter_set_get(set, 1)));
     weight[0] = 3;
     weight[1] = -4;
     bias[0] = 12;

@@ -1,6 +1,6 @@
 #include "sluice/layers.h"
 #include "sluice/optim.h"
-#include "support/check.h"
+#include "support/modules.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -42,7 +42,7 @@ static void check_steps(const sl_optimizer_options *options, double lr, double g
     check_ok(sl_optimizer_create(options, s.set, &optimizer));
     for (int step = 0; step < steps; step++) {
         sl_parameter_set_zero_grad(s.set);
-        float *grad = sl_tensor_f32(sl_parameter_grad(weight));
+        float *grad = sl_tensor_f32(gradient_of(weight));
         for (int i = 0; i < 37; i++)
             grad[i] = 1;
         check_ok(sl_optimizer_step(optimizer, lr, grad_scale));
@@ -117,7 +117,7 @@ static void train_unevenly(const sl_optimizer_options *options, int64_t bucket_b
         int count;
         sl_parameter_set_zero_grad(set);
         for (int i = 0; i < (step < bias_from ? 1 : 2); i++) {
-            float *grad = sl_tensor_f32(sl_parameter_grad(sl_parameter_set_get(set, i)));
+            float *grad = sl_tensor_f32(gradient_of(sl_parameter_set_get(set, i)));
             for (int at = 0; at < (i ? OUTS : WEIGHTS); at++)
                 grad[at] = 0.25f * (float)(step - (i ? bias_from : 0) + at + 1);
         }
@@ -125,8 +125,8 @@ static void train_unevenly(const sl_optimizer_options *options, int64_t bucket_b
         assert_int_equal(count, 2);
         check_ok(sl_optimizer_step(optimizer, 0.1, 1));
     }
-    sl_tensor_read(sl_parameter_value(sl_parameter_set_get(set, 0)), weight);
-    sl_tensor_read(sl_parameter_value(sl_parameter_set_get(set, 1)), bias);
+    check_ok(sl_tensor_read(sl_parameter_value(sl_parameter_set_get(set, 0)), weight));
+    check_ok(sl_tensor_read(sl_parameter_value(sl_parameter_set_get(set, 1)), bias));
     sl_optimizer_destroy(&optimizer);
     sl_parameter_set_destroy(&set);
     sl_module_destroy(&module);

@@ -39,14 +39,14 @@ static sl_tensor *tensor_with(sl_device *device, float value)
     sl_tensor *tensor;
     sl_shape shape = sl_shape_1d(1);
     check_ok(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &tensor));
-    sl_tensor_write(tensor, &value);
+    check_ok(sl_tensor_write(tensor, &value));
     return tensor;
 }
 
 static void assert_holds(const sl_tensor *tensor, float expected)
 {
     float value;
-    sl_tensor_read(tensor, &value);
+    check_ok(sl_tensor_read(tensor, &value));
     assert_float_equal(value, expected, 0);
 }
 

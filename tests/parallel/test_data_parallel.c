@@ -65,7 +65,7 @@ typedef struct results {
 
 static float *flat_gradients(sl_parameter_set *set, int64_t *count)
 {
-    sl_tensor *grads = sl_parameter_set_bucket_grads(set, 0);
+    sl_tensor *grads = bucket_gradients(set, 0);
     *count = sl_tensor_count(grads);
     return tensor_values(grads);
 }
@@ -129,7 +129,7 @@ static void weights_that_an_optimizer_changed_reach_all_devices(void **state)
     sl_shape shape = sl_shape_2d(6, IN);
     sl_tensor *input = random_tensor(at.devices[0], &shape, 1), *output;
     sl_tensor *values = sl_parameter_set_bucket_values(sl_data_parallel_parameters(at.parallel), 0);
-    sl_tensor_zero(values);
+    check_ok(sl_tensor_zero(values));
     check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){0}, input, &output));
     for (int64_t i = 0; i < sl_tensor_count(output); i++)
         assert_true(sl_tensor_f32(output)[i] == 0.0f);

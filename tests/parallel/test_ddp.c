@@ -275,13 +275,13 @@ static sl_status forward_twice_and_backward_twice(sl_group *group, void *arg)
         SL_TRY(
             sl_pass_create(&(sl_pass_options){.device = replica.device, .keep = true}, &passes[i]));
         SL_TRY(sl_tensor_create(replica.device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in));
-        sl_tensor_write(in, &x);
+        SL_TRY(sl_tensor_write(in, &x));
         sl_ddp_set_sync(replica.ddp, one->modes[i] == 'S');
         status = sl_ddp_forward(replica.ddp, passes[i], in, &outputs[i]);
         sl_tensor_destroy(&in);
     }
     for (int i = 0; i < 2 && status == SL_OK; i++) {
-        sl_tensor_write(outputs[one->order[i]], &ones);
+        SL_TRY(sl_tensor_write(outputs[one->order[i]], &ones));
         status = sl_ddp_backward(replica.ddp, passes[one->order[i]], outputs[one->order[i]], NULL);
         float expected = one->expected[rank][i];
         if (status == SL_OK)
@@ -511,7 +511,8 @@ static sl_status train_unevenly(sl_group *group, void *arg)
             status =
                 expect(got == one->expected[i], "%g in step %d, got %g", one->expected[i], i, got);
         float w = toy_value(&replica, "w") - got; /* lr = 1 */
-        sl_tensor_write(sl_parameter_value(sl_parameter_set_get(replica.set, 0)), &w);
+        if (status == SL_OK)
+            status = sl_tensor_write(sl_parameter_value(sl_parameter_set_get(replica.set, 0)), &w);
     }
     if (status == SL_OK)
         status = sl_ddp_join_end(replica.ddp);

@@ -229,9 +229,10 @@ static sl_status update(const trainee *at, double *norm)
         sl_parameter_set *set = sl_pipe_parameters(at->pipe, stage);
         for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
             sl_tensor *values = sl_parameter_set_bucket_values(set, b);
-            const float *grads = sl_tensor_f32(sl_parameter_set_bucket_grads(set, b));
+            sl_tensor *grads;
+            SL_TRY(sl_parameter_set_bucket_grads(set, b, &grads));
             for (int64_t i = 0; i < sl_tensor_count(values); i++)
-                sl_tensor_f32(values)[i] -= lr * grads[i];
+                sl_tensor_f32(values)[i] -= lr * sl_tensor_f32(grads)[i];
         }
     }
     return SL_OK;
@@ -247,7 +248,7 @@ static float *all_values(const trainee *at, int64_t *count)
         for (int i = 0; i < sl_parameter_set_count(set); i++) {
             const sl_tensor *value = sl_parameter_value(sl_parameter_set_get(set, i));
             all = realloc(all, (size_t)(*count + sl_tensor_count(value)) * sizeof *all);
-            sl_tensor_read(value, all + *count);
+            check_ok(sl_tensor_read(value, all + *count));
             *count += sl_tensor_count(value);
         }
     }

@@ -50,7 +50,9 @@ static void close_replica(replica *dead)
 static void write_gradients(const replica *at, int step)
 {
     for (int i = 0; i < sl_parameter_set_count(at->set); i++) {
-        sl_tensor *grad = sl_parameter_grad(sl_parameter_set_get(at->set, i));
+        sl_tensor *grad;
+        if (sl_parameter_grad(sl_parameter_set_get(at->set, i), &grad) != SL_OK)
+            abort();
         for (int64_t k = 0; k < sl_tensor_count(grad); k++) {
             uint32_t counter[4] = {(uint32_t)k, (uint32_t)i, (uint32_t)step, 0};
             sli_philox(sli_philox_key_make(9, SLI_RANDOM_SAMPLE), counter);

@@ -107,7 +107,7 @@ static void set_value(replica *at, sl_parameter *parameter)
     if (!value || !sl_shape_equal(&value->shape, sl_parameter_shape(parameter)))
         records_check(sl_error(SL_ERR_INVALID, "no value of the right shape for %s",
                                sl_parameter_name(parameter)));
-    sl_tensor_write(sl_parameter_value(parameter), value->data);
+    records_check(sl_tensor_write(sl_parameter_value(parameter), value->data));
 }
 
 static void write_named(const char *prefix, const sl_parameter *parameter, const sl_tensor *tensor)
@@ -120,7 +120,9 @@ static void write_named(const char *prefix, const sl_parameter *parameter, const
 static void write_grad(replica *at, sl_parameter *parameter)
 {
     (void)at;
-    write_named("grad", parameter, sl_parameter_grad(parameter));
+    sl_tensor *grad;
+    records_check(sl_parameter_grad(parameter, &grad));
+    write_named("grad", parameter, grad);
 }
 
 static void write_value(replica *at, sl_parameter *parameter)

@@ -108,7 +108,7 @@ static void open_replica(replica *at, sl_group *group)
     for (int i = 0; i < sl_parameter_set_count(at->set) && at->rank == 0; i++) {
         const sl_parameter *parameter = sl_parameter_set_get(at->set, i);
         const record *value = records_find(at->job->given, sl_parameter_name(parameter));
-        sl_tensor_write(sl_parameter_value(parameter), value->data);
+        records_check(sl_tensor_write(sl_parameter_value(parameter), value->data));
     }
     const sl_ddp_options replication = {.group = group,
                                         .module = at->module,
@@ -148,7 +148,7 @@ static sl_tensor *tensor(const replica *at, const record *from)
 {
     sl_tensor *made;
     records_check(sl_tensor_create(at->device, SL_MEMORY_ACTIVATIONS, SL_F32, &from->shape, &made));
-    sl_tensor_write(made, from->data);
+    records_check(sl_tensor_write(made, from->data));
     return made;
 }
 

@@ -78,7 +78,7 @@ static void load_parameters(sl_parameter_set *set, const records *given)
             continue;
         if (!sl_shape_equal(&values->shape, sl_parameter_shape(parameter)))
             records_check(sl_error(SL_ERR_INVALID, "%s has another shape", values->name));
-        sl_tensor_write(sl_parameter_value(parameter), values->data);
+        records_check(sl_tensor_write(sl_parameter_value(parameter), values->data));
     }
 }
 
@@ -90,9 +90,10 @@ static void write_parameters(sl_parameter_set *set)
         char name[RECORD_NAME_BYTES];
         snprintf(name, sizeof name, "%s.%s", trained ? "grad" : "value",
                  sl_parameter_name(parameter));
-        records_write_tensor(stdout, name,
-                             trained ? sl_parameter_grad(parameter)
-                                     : sl_parameter_value(parameter));
+        sl_tensor *tensor = sl_parameter_value(parameter);
+        if (trained)
+            records_check(sl_parameter_grad(parameter, &tensor));
+        records_write_tensor(stdout, name, tensor);
     }
 }
 
@@ -123,12 +124,14 @@ static void run_loss(sl_module *module, sl_device *device, const records *given)
     sl_tensor *targets = records_tensor(given, "targets", device);
     records_check(sl_cross_entropy_create(&loss));
     sl_shape rows = sl_shape_1d(sl_loss_rows(loss, targets));
+    int64_t terms;
+    records_check(sl_loss_terms(loss, targets, &terms));
     double *row_losses = malloc((size_t)rows.size[0] * sizeof *row_losses);
     sl_loss_call call = {.device = device,
                          .last = module,
                          .in = in,
                          .targets = targets,
-                         .scale = 1.0 / (double)sl_loss_terms(loss, targets),
+                         .scale = 1.0 / (double)terms,
                          .row_losses = row_losses,
                          .grad_in = &grad_in};
     records_check(sl_loss_apply(loss, &call));

@@ -78,7 +78,7 @@ sl_tensor *records_tensor(const records *all, const char *name, sl_device *devic
         records_check(sl_error(SL_ERR_NOT_FOUND, "no record \"%s\"", name));
     records_check(
         sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, one->dtype, &one->shape, &tensor));
-    sl_tensor_write(tensor, one->data);
+    records_check(sl_tensor_write(tensor, one->data));
     return tensor;
 }
 
@@ -99,7 +99,7 @@ void records_write_tensor(FILE *stream, const char *name, const sl_tensor *tenso
     void *data = malloc(sl_tensor_bytes(tensor) + 1);
     if (!data)
         records_check(sl_error(SL_ERR_MEMORY, "no memory for a copy of %s", name));
-    sl_tensor_read(tensor, data);
+    records_check(sl_tensor_read(tensor, data));
     records_write(stream, name, sl_tensor_dtype(tensor), sl_tensor_shape(tensor), data);
     free(data);
 }

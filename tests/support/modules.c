@@ -22,7 +22,7 @@ sl_tensor *float_tensor(sl_device *device, const sl_shape *shape, const float *v
 {
     sl_tensor *tensor;
     check_ok(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, shape, &tensor));
-    sl_tensor_write(tensor, values);
+    check_ok(sl_tensor_write(tensor, values));
     return tensor;
 }
 
@@ -30,7 +30,7 @@ sl_tensor *integer_tensor(sl_device *device, const sl_shape *shape, const int32_
 {
     sl_tensor *tensor;
     check_ok(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_I32, shape, &tensor));
-    sl_tensor_write(tensor, values);
+    check_ok(sl_tensor_write(tensor, values));
     return tensor;
 }
 
@@ -61,8 +61,29 @@ static sl_tensor *case_input(const module_case *one, sl_device *device)
 float *tensor_values(const sl_tensor *tensor)
 {
     float *values = malloc(sl_tensor_bytes(tensor) + 1);
-    sl_tensor_read(tensor, values);
+    check_ok(sl_tensor_read(tensor, values));
     return values;
+}
+
+sl_tensor *gradient_of(sl_parameter *parameter)
+{
+    sl_tensor *grad;
+    check_ok(sl_parameter_grad(parameter, &grad));
+    return grad;
+}
+
+sl_tensor *bucket_gradients(sl_parameter_set *set, int index)
+{
+    sl_tensor *grads;
+    check_ok(sl_parameter_set_bucket_grads(set, index, &grads));
+    return grads;
+}
+
+int64_t loss_terms(const sl_loss *loss, const sl_tensor *targets)
+{
+    int64_t terms;
+    check_ok(sl_loss_terms(loss, targets, &terms));
+    return terms;
 }
 
 double relative_distance(const float *a, const float *b, int64_t count)
@@ -88,7 +109,7 @@ sl_parameter_set *random_parameters(sl_module *module, sl_device *device)
         float *values = tensor_values(value);
         for (int64_t k = 0; k < sl_tensor_count(value); k++)
             values[k] += 0.3f * random_value(SEED + 2 + (uint64_t)i, k);
-        sl_tensor_write(value, values);
+        check_ok(sl_tensor_write(value, values));
         free(values);
     }
     return set;
@@ -157,15 +178,15 @@ static float *differences(const module_case *one, sl_device *device, const sl_te
     for (int64_t i = 0; i < count; i++) {
         float middle = values[i], low = middle - step, high = middle + step;
         values[i] = high;
-        sl_tensor_write(at, values);
+        check_ok(sl_tensor_write(at, values));
         double above = weighted_sum(one, device, in);
         values[i] = low;
-        sl_tensor_write(at, values);
+        check_ok(sl_tensor_write(at, values));
         double below = weighted_sum(one, device, in);
         values[i] = middle;
         gradient[i] = (float)((above - below) / ((double)high - low));
     }
-    sl_tensor_write(at, values);
+    check_ok(sl_tensor_write(at, values));
     free(values);
     return gradient;
 }
@@ -209,10 +230,10 @@ static void check_parameters(const module_case *one, sl_device *device, sl_param
     for (int i = 0; i < sl_parameter_set_count(set); i++) {
         sl_parameter *parameter = sl_parameter_set_get(set, i);
         if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED) {
-            assert_null(sl_parameter_grad(parameter));
+            assert_null(gradient_of(parameter));
             continue;
         }
-        float *gradient = tensor_values(sl_parameter_grad(parameter));
+        float *gradient = tensor_values(gradient_of(parameter));
         check_against_differences(one, device, in, sl_parameter_value(parameter), gradient,
                                   sl_parameter_name(parameter));
         free(gradient);
@@ -225,9 +246,9 @@ static float *all_gradients(sl_parameter_set *set, int64_t *count)
     float *all = NULL;
     *count = 0;
     for (int i = 0; i < sl_parameter_set_bucket_count(set); i++) {
-        const sl_tensor *bucket = sl_parameter_set_bucket_grads(set, i);
+        const sl_tensor *bucket = bucket_gradients(set, i);
         all = realloc(all, (size_t)(*count + sl_tensor_count(bucket)) * sizeof *all);
-        sl_tensor_read(bucket, all + *count);
+        check_ok(sl_tensor_read(bucket, all + *count));
         *count += sl_tensor_count(bucket);
     }
     return all;

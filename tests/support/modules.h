@@ -2,7 +2,7 @@
 #ifndef TESTS_SUPPORT_MODULES_H
 #define TESTS_SUPPORT_MODULES_H
 
-#include "sluice/module.h"
+#include "sluice/loss.h"
 #include "support/check.h"
 
 /* f32, uniform in [-1, 1) as a function of the seed. */
@@ -16,6 +16,11 @@ sl_tensor *float_tensor(sl_device *device, const sl_shape *shape, const float *v
 
 /* Its elements, malloc'ed. */
 float *tensor_values(const sl_tensor *tensor);
+
+/* What these give, which they must give. */
+sl_tensor *gradient_of(sl_parameter *parameter);
+sl_tensor *bucket_gradients(sl_parameter_set *set, int index);
+int64_t loss_terms(const sl_loss *loss, const sl_tensor *targets);
 
 /* ||a - b|| / ||b||, or ||a - b|| where b is 0. */
 double relative_distance(const float *a, const float *b, int64_t count);

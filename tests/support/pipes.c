@@ -1,6 +1,6 @@
 #include "pipes.h"
 
-#include "check.h"
+#include "modules.h"
 
 #include <stdlib.h>
 
@@ -60,7 +60,7 @@ static float *gather(const test_pipe *pipe, tensor_of get, int64_t *count)
             int64_t more = sl_tensor_count(tensor);
             all = realloc(all, (size_t)(*count + more) * sizeof *all);
             assert_non_null(all);
-            sl_tensor_read(tensor, all + *count);
+            check_ok(sl_tensor_read(tensor, all + *count));
             *count += more;
         }
     }
@@ -79,7 +79,7 @@ float *pipe_values(const test_pipe *pipe, int64_t *count)
 
 float *pipe_gradients(const test_pipe *pipe, int64_t *count)
 {
-    return gather(pipe, sl_parameter_grad, count);
+    return gather(pipe, gradient_of, count);
 }
 
 typedef struct sgd {
@@ -93,9 +93,10 @@ static sl_status sgd_on_stage(int stage, void *arg)
     sl_parameter_set *set = sl_pipe_parameters(step->pipe, stage);
     for (int i = 0; i < sl_parameter_set_bucket_count(set); i++) {
         sl_tensor *values = sl_parameter_set_bucket_values(set, i);
-        const float *grads = sl_tensor_f32(sl_parameter_set_bucket_grads(set, i));
+        sl_tensor *grads;
+        SL_TRY(sl_parameter_set_bucket_grads(set, i, &grads));
         for (int64_t j = 0; j < sl_tensor_count(values); j++)
-            sl_tensor_f32(values)[j] -= step->lr * grads[j];
+            sl_tensor_f32(values)[j] -= step->lr * sl_tensor_f32(grads)[j];
     }
     return SL_OK;
 }

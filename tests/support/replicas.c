@@ -147,14 +147,14 @@ sl_status toy_step(toy *replica, float x)
     sl_status status = sl_pass_create(&options, &pass);
     if (status == SL_OK)
         status = sl_tensor_create(replica->device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in);
-    if (status == SL_OK) {
-        sl_tensor_write(in, &x);
+    if (status == SL_OK)
+        status = sl_tensor_write(in, &x);
+    if (status == SL_OK)
         status = sl_ddp_forward(replica->ddp, pass, in, &out);
-    }
-    if (status == SL_OK) {
-        sl_tensor_write(out, &one);
+    if (status == SL_OK)
+        status = sl_tensor_write(out, &one);
+    if (status == SL_OK)
         status = sl_ddp_backward(replica->ddp, pass, out, NULL);
-    }
     sl_tensor_destroy(&in);
     sl_tensor_destroy(&out);
     sl_pass_destroy(&pass);
@@ -173,7 +173,10 @@ static sl_parameter *find(const toy *replica, const char *name)
 
 float toy_grad(const toy *replica, const char *name)
 {
-    return sl_tensor_f32(sl_parameter_grad(find(replica, name)))[0];
+    sl_tensor *grad;
+    if (sl_parameter_grad(find(replica, name), &grad) != SL_OK)
+        abort();
+    return sl_tensor_f32(grad)[0];
 }
 
 float toy_value(const toy *replica, const char *name)

@@ -80,7 +80,7 @@ static void empty_tensor_takes_no_memory(void **state)
     sl_tensor *tensor = create(*state, sl_shape_2d(0, 5));
     assert_int_equal(bytes_held(*state), 0);
     assert_null(sl_tensor_data(tensor));
-    sl_tensor_zero(tensor);
+    assert_int_equal(sl_tensor_zero(tensor), SL_OK);
     sl_tensor *other = create(*state, sl_shape_2d(0, 5));
     assert_int_equal(sl_tensor_copy(other, tensor), SL_OK);
     sl_tensor_destroy(&other);
@@ -208,15 +208,15 @@ static void content_goes_to_the_host_and_back(void **state)
 {
     sl_tensor *a = create_counting(*state, 3, 5), *b = create(*state, sl_shape_2d(3, 5));
     float host[15];
-    sl_tensor_read(a, host);
+    assert_int_equal(sl_tensor_read(a, host), SL_OK);
     for (int i = 0; i < 15; i++) {
         assert_true(host[i] == (float)i);
         host[i] *= 2;
     }
-    sl_tensor_write(b, host);
+    assert_int_equal(sl_tensor_write(b, host), SL_OK);
     assert_int_equal(sl_tensor_copy(a, b), SL_OK);
     assert_memory_equal(sl_tensor_data(a), host, sizeof host);
-    sl_tensor_zero(b);
+    assert_int_equal(sl_tensor_zero(b), SL_OK);
     for (int i = 0; i < 15; i++)
         assert_true(sl_tensor_f32(b)[i] == 0);
     sl_tensor_destroy(&a);

@@ -18,10 +18,10 @@ static double reference_sum(test_pipe *pipe, const sl_batches *batches, int64_t 
         sl_tensor *in, *out;
         check_ok(sl_batches_block(batches, b, inputs, targets));
         check_ok(sl_tensor_create(pipe->devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
-        sl_tensor_write(in, inputs);
+        check_ok(sl_tensor_write(in, inputs));
         check_ok(sl_pipe_forward(pipe->pipe, in, &out));
         float *logits = malloc(sl_tensor_bytes(out));
-        sl_tensor_read(out, logits);
+        check_ok(sl_tensor_read(out, logits));
         for (int64_t i = 0; i < COLUMNS * length; i++) {
             double total = 0;
             for (int id = 0; id < SMALL_TOKENS; id++)

@@ -21,10 +21,10 @@ static float *logits_after(test_pipe *pipe, const int32_t *ids, int64_t length)
     sl_tensor *in, *out;
     sl_shape shape = sl_shape_2d(1, length);
     check_ok(sl_tensor_create(pipe->devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
-    sl_tensor_write(in, ids);
+    check_ok(sl_tensor_write(in, ids));
     check_ok(sl_pipe_forward(pipe->pipe, in, &out));
     float *all = malloc(sl_tensor_bytes(out)), *last = malloc(SMALL_TOKENS * sizeof *last);
-    sl_tensor_read(out, all);
+    check_ok(sl_tensor_read(out, all));
     memcpy(last, all + (length - 1) * SMALL_TOKENS, SMALL_TOKENS * sizeof *last);
     free(all);
     sl_tensor_destroy(&in);

@@ -177,8 +177,8 @@ static double train_whole(const sli_shared *shared, sl_pipe *pipe, sli_update *u
     check_ok(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
     check_ok(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &out));
     gather_block(shared, step, inputs, targets);
-    sl_tensor_write(in, inputs);
-    sl_tensor_write(out, targets);
+    check_ok(sl_tensor_write(in, inputs));
+    check_ok(sl_tensor_write(out, targets));
     sl_pipe_zero_grad(pipe);
     check_ok(sl_pipe_train(pipe,
                            &(sl_pipe_batch){.input = in, .targets = out, .step = (uint64_t)step},

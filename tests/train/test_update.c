@@ -14,8 +14,8 @@ static void make_gradients(test_pipe *pipe)
     sl_tensor *in, *targets;
     check_ok(sl_tensor_create(pipe->devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
     check_ok(sl_tensor_create(pipe->devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &targets));
-    sl_tensor_write(in, tokens.ids);
-    sl_tensor_write(targets, tokens.ids + ROWS * TIME);
+    check_ok(sl_tensor_write(in, tokens.ids));
+    check_ok(sl_tensor_write(targets, tokens.ids + ROWS * TIME));
     sl_pipe_zero_grad(pipe->pipe);
     pipe_train(pipe, in, targets, 0);
     sl_tensor_destroy(&in);

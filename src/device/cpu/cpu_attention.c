@@ -198,8 +198,6 @@ static void backward_piece(void *argument, int64_t piece, int thread)
 static sl_status run(sl_device *device, attention_job *job, int64_t samples, int matrices,
                      sli_piece function)
 {
-    if (samples == 0 || job->positions == 0)
-        return SL_OK;
     job->kernels = sli_cpu(device)->kernels;
     atomic_init(&job->code, 0);
     job->small = job->positions <= BLOCK && job->positions >= SLI_SMALL_LEAST &&

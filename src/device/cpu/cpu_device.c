@@ -74,22 +74,29 @@ static void destroy(sl_device *device)
     free(cpu);
 }
 
-static void *take(sl_device *device, size_t bytes)
+static sl_status allocate(sl_device *device, size_t bytes, void **out)
 {
-    return sli_memory_cache_take(sli_cpu(device)->memory, bytes);
+    *out = sli_memory_cache_take(sli_cpu(device)->memory, bytes);
+    return *out ? SL_OK : SL_ERR_MEMORY;
 }
 
-static void give(sl_device *device, void *memory, size_t bytes)
+static void release(sl_device *device, void *memory, size_t bytes)
 {
     sli_memory_cache_give(sli_cpu(device)->memory, memory, bytes);
 }
 
+static void bind_thread(sl_device *device)
+{
+    int core = sli_cpu(device)->first_core;
+    if (core >= 0)
+        sli_thread_bind(core); /* refused: slower, but as correct as before */
+}
+
 static const sli_device_ops ops = {
     .destroy = destroy,
-    .allocate = take,
-    .release = give,
-    .write = sli_cpu_write,
-    .read = sli_cpu_read,
+    .allocate = allocate,
+    .release = release,
+    .bind_thread = bind_thread,
     .copy = sli_cpu_copy,
     .zero = sli_cpu_zero,
     .gemm = sli_cpu_gemm,
@@ -117,7 +124,7 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "memory", &debug));
     cpu->base.isa = cpu->kernels->isa;
     cpu->base.threads = options->threads;
-    cpu->base.first_core = options->cores ? options->cores[0] : -1;
+    cpu->first_core = options->cores ? options->cores[0] : -1;
     cpu->scratch = aligned_alloc(64, SLI_SCRATCH_FLOATS * sizeof(float));
     sli_memory_bound *bound = options->bound ? options->bound : &cpu->own_bound;
     if (bound == &cpu->own_bound)

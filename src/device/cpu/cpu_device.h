@@ -24,6 +24,7 @@ sl_status sli_cpu_device_create(const sli_cpu_options *options, sl_device **out)
 
 typedef struct sli_cpu_device {
     sl_device base;
+    int first_core; /* -1: threads are bound to no core */
     sli_pool *pool;
     const sli_cpu_kernels *kernels;
     sli_memory_bound own_bound;
@@ -43,24 +44,23 @@ static inline sli_cpu_device *sli_cpu(sl_device *device)
 
 /* ---- Slots of the operation table, one file a group ---- */
 
-void sli_cpu_write(sl_device *device, void *to, const void *host, size_t bytes);
-void sli_cpu_read(sl_device *device, void *host, const void *from, size_t bytes);
-void sli_cpu_copy(sl_device *device, void *to, const void *from, size_t bytes);
-void sli_cpu_zero(sl_device *device, void *to, size_t bytes);
+sl_status sli_cpu_copy(sl_device *device, void *to, const void *from, size_t bytes);
+sl_status sli_cpu_zero(sl_device *device, void *to, size_t bytes);
 sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments);
-void sli_cpu_epilogue_backward(sl_device *device, const sli_epilogue_backward *arguments);
-void sli_cpu_embedding(sl_device *device, const sli_embedding *arguments);
-void sli_cpu_embedding_backward(sl_device *device, const sli_embedding_backward *arguments);
-void sli_cpu_add_norm(sl_device *device, const sli_add_norm *arguments);
-void sli_cpu_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
+sl_status sli_cpu_epilogue_backward(sl_device *device, const sli_epilogue_backward *arguments);
+sl_status sli_cpu_embedding(sl_device *device, const sli_embedding *arguments);
+sl_status sli_cpu_embedding_backward(sl_device *device, const sli_embedding_backward *arguments);
+sl_status sli_cpu_add_norm(sl_device *device, const sli_add_norm *arguments);
+sl_status sli_cpu_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
 sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments);
 sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_backward *arguments);
-void sli_cpu_cross_entropy(sl_device *device, const sli_cross_entropy *arguments);
-void sli_cpu_add(sl_device *device, int64_t count, float *to, const float *from);
-void sli_cpu_sgd(sl_device *device, const sli_sgd *arguments);
-void sli_cpu_adamw(sl_device *device, const sli_adamw *arguments);
-double sli_cpu_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x);
-void sli_cpu_initialize(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
-                        int64_t count, float *to);
+sl_status sli_cpu_cross_entropy(sl_device *device, const sli_cross_entropy *arguments);
+sl_status sli_cpu_add(sl_device *device, int64_t count, float *to, const float *from);
+sl_status sli_cpu_sgd(sl_device *device, const sli_sgd *arguments);
+sl_status sli_cpu_adamw(sl_device *device, const sli_adamw *arguments);
+sl_status sli_cpu_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
+                            double *out);
+sl_status sli_cpu_initialize(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
+                             int64_t count, float *to);
 
 #endif

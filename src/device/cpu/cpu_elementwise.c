@@ -34,10 +34,11 @@ typedef struct flat_job {
     } as;
 } flat_job;
 
-static void run(sl_device *device, flat_job *job, sli_piece function)
+static sl_status run(sl_device *device, flat_job *job, sli_piece function)
 {
     job->kernels = sli_cpu(device)->kernels;
     sli_pool_run(sli_cpu(device)->pool, job->pieces.count, function, job);
+    return SL_OK;
 }
 
 /* ---- Copies ----------------------------------------------------------------------------- */
@@ -54,27 +55,17 @@ static void copy_piece(void *argument, int64_t piece, int thread)
         memset(to, 0, (size_t)bytes.count);
 }
 
-void sli_cpu_copy(sl_device *device, void *to, const void *from, size_t bytes)
+sl_status sli_cpu_copy(sl_device *device, void *to, const void *from, size_t bytes)
 {
     flat_job job = {.pieces = sli_pieces_of((int64_t)bytes, COPY_PIECE_BYTES)};
     job.as.copy.to = to;
     job.as.copy.from = from;
-    run(device, &job, copy_piece);
+    return run(device, &job, copy_piece);
 }
 
-void sli_cpu_zero(sl_device *device, void *to, size_t bytes)
+sl_status sli_cpu_zero(sl_device *device, void *to, size_t bytes)
 {
-    sli_cpu_copy(device, to, NULL, bytes);
-}
-
-void sli_cpu_write(sl_device *device, void *to, const void *host, size_t bytes)
-{
-    sli_cpu_copy(device, to, host, bytes);
-}
-
-void sli_cpu_read(sl_device *device, void *host, const void *from, size_t bytes)
-{
-    sli_cpu_copy(device, host, from, bytes);
+    return sli_cpu_copy(device, to, NULL, bytes);
 }
 
 /* ---- Sums and updates ------------------------------------------------------------------- */
@@ -87,12 +78,12 @@ static void add_piece(void *argument, int64_t piece, int thread)
     job->kernels->add(range.count, job->as.add.to + range.first, job->as.add.from + range.first);
 }
 
-void sli_cpu_add(sl_device *device, int64_t count, float *to, const float *from)
+sl_status sli_cpu_add(sl_device *device, int64_t count, float *to, const float *from)
 {
     flat_job job = {.pieces = sli_pieces_of_elements(count, MAX_PIECES)};
     job.as.add.to = to;
     job.as.add.from = from;
-    run(device, &job, add_piece);
+    return run(device, &job, add_piece);
 }
 
 static void sgd_piece(void *argument, int64_t piece, int thread)
@@ -103,11 +94,11 @@ static void sgd_piece(void *argument, int64_t piece, int thread)
     job->kernels->sgd(job->as.sgd, range.first, range.count);
 }
 
-void sli_cpu_sgd(sl_device *device, const sli_sgd *arguments)
+sl_status sli_cpu_sgd(sl_device *device, const sli_sgd *arguments)
 {
     flat_job job = {.pieces = sli_pieces_of_elements(arguments->count, MAX_PIECES)};
     job.as.sgd = arguments;
-    run(device, &job, sgd_piece);
+    return run(device, &job, sgd_piece);
 }
 
 static void adamw_piece(void *argument, int64_t piece, int thread)
@@ -118,11 +109,11 @@ static void adamw_piece(void *argument, int64_t piece, int thread)
     job->kernels->adamw(job->as.adamw, range.first, range.count);
 }
 
-void sli_cpu_adamw(sl_device *device, const sli_adamw *arguments)
+sl_status sli_cpu_adamw(sl_device *device, const sli_adamw *arguments)
 {
     flat_job job = {.pieces = sli_pieces_of_elements(arguments->count, MAX_PIECES)};
     job.as.adamw = arguments;
-    run(device, &job, adamw_piece);
+    return run(device, &job, adamw_piece);
 }
 
 /* ---- Norms ------------------------------------------------------------------------------ */
@@ -136,12 +127,13 @@ static void norm_piece(void *argument, int64_t piece, int thread)
         job->kernels->norm_term(job->as.norm.kind, range.count, job->as.norm.x + range.first);
 }
 
-double sli_cpu_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x)
+sl_status sli_cpu_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
+                            double *out)
 {
     flat_job job = {.pieces = sli_pieces_of_elements(count, MAX_TERMS)};
     job.as.norm.kind = kind;
     job.as.norm.x = x;
-    run(device, &job, norm_piece);
+    SL_TRY(run(device, &job, norm_piece));
     double result = 0;
     for (int64_t piece = 0; piece < job.pieces.count; piece++) {
         double term = job.as.norm.terms[piece];
@@ -150,7 +142,8 @@ double sli_cpu_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, c
         else if (!(term <= result) && result == result) /* a NaN wins, and stays */
             result = term;
     }
-    return result;
+    *out = result;
+    return SL_OK;
 }
 
 /* ---- Initial values --------------------------------------------------------------------- */
@@ -165,13 +158,13 @@ static void initialize_piece(void *argument, int64_t piece, int thread)
                              job->as.initialize.to);
 }
 
-void sli_cpu_initialize(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
-                        int64_t count, float *to)
+sl_status sli_cpu_initialize(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
+                             int64_t count, float *to)
 {
     flat_job job = {.pieces = sli_pieces_of_elements(count, MAX_PIECES)};
     job.as.initialize.init = init;
     job.as.initialize.key = sli_philox_key_make(seed, SLI_RANDOM_INIT);
     job.as.initialize.site = site;
     job.as.initialize.to = to;
-    run(device, &job, initialize_piece);
+    return run(device, &job, initialize_piece);
 }

@@ -180,8 +180,6 @@ static sl_status try_matmul(sl_device *device, gemm_job *job)
 
 sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments)
 {
-    if (arguments->m == 0 || arguments->n == 0)
-        return SL_OK;
     gemm_job job = {.cpu = sli_cpu(device), .gemm = arguments};
     atomic_init(&job.code, 0);
     if (suits_matmul(arguments))

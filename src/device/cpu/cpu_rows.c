@@ -17,10 +17,11 @@ typedef struct row_job {
     const void *arguments;
 } row_job;
 
-static void run(sl_device *device, row_job *job, sli_piece function)
+static sl_status run(sl_device *device, row_job *job, sli_piece function)
 {
     job->kernels = sli_cpu(device)->kernels;
     sli_pool_run(sli_cpu(device)->pool, job->pieces.count, function, job);
+    return SL_OK;
 }
 
 /* ---- One pass over rows ----------------------------------------------------------------- */
@@ -33,11 +34,11 @@ static void embedding_piece(void *argument, int64_t piece, int thread)
     job->kernels->embedding(job->arguments, rows.first, rows.count);
 }
 
-void sli_cpu_embedding(sl_device *device, const sli_embedding *arguments)
+sl_status sli_cpu_embedding(sl_device *device, const sli_embedding *arguments)
 {
     row_job job = {.pieces = sli_pieces_of_rows(arguments->rows, arguments->width),
                    .arguments = arguments};
-    run(device, &job, embedding_piece);
+    return run(device, &job, embedding_piece);
 }
 
 static void add_norm_piece(void *argument, int64_t piece, int thread)
@@ -48,11 +49,11 @@ static void add_norm_piece(void *argument, int64_t piece, int thread)
     job->kernels->add_norm(job->arguments, rows.first, rows.count);
 }
 
-void sli_cpu_add_norm(sl_device *device, const sli_add_norm *arguments)
+sl_status sli_cpu_add_norm(sl_device *device, const sli_add_norm *arguments)
 {
     row_job job = {.pieces = sli_pieces_of_rows(arguments->rows, arguments->width),
                    .arguments = arguments};
-    run(device, &job, add_norm_piece);
+    return run(device, &job, add_norm_piece);
 }
 
 static void cross_entropy_piece(void *argument, int64_t piece, int thread)
@@ -63,11 +64,11 @@ static void cross_entropy_piece(void *argument, int64_t piece, int thread)
     job->kernels->cross_entropy(job->arguments, rows.first, rows.count);
 }
 
-void sli_cpu_cross_entropy(sl_device *device, const sli_cross_entropy *arguments)
+sl_status sli_cpu_cross_entropy(sl_device *device, const sli_cross_entropy *arguments)
 {
     row_job job = {.pieces = sli_pieces_of_rows(arguments->rows, arguments->classes),
                    .arguments = arguments};
-    run(device, &job, cross_entropy_piece);
+    return run(device, &job, cross_entropy_piece);
 }
 
 /* The same id may be in many rows, so a piece takes some columns of all rows, in order. */
@@ -79,12 +80,12 @@ static void embedding_backward_piece(void *argument, int64_t piece, int thread)
     job->kernels->embedding_backward(job->arguments, columns.first, columns.count);
 }
 
-void sli_cpu_embedding_backward(sl_device *device, const sli_embedding_backward *arguments)
+sl_status sli_cpu_embedding_backward(sl_device *device, const sli_embedding_backward *arguments)
 {
     int64_t columns = sli_smaller(512, sli_larger(64, arguments->width / 8));
     row_job job = {.pieces = sli_pieces_near(arguments->width, columns, 16),
                    .arguments = arguments};
-    run(device, &job, embedding_backward_piece);
+    return run(device, &job, embedding_backward_piece);
 }
 
 /* ---- Sums over rows --------------------------------------------------------------------- */
@@ -143,7 +144,7 @@ static void combine_piece(void *argument, int64_t piece, int thread)
     }
 }
 
-static void run_sums(sl_device *device, sum_job *job, sli_piece block)
+static sl_status run_sums(sl_device *device, sum_job *job, sli_piece block)
 {
     sli_cpu_device *cpu = sli_cpu(device);
     job->rows.kernels = cpu->kernels;
@@ -157,6 +158,7 @@ static void run_sums(sl_device *device, sum_job *job, sli_piece block)
         sli_pool_run(cpu->pool, job->columns.count, combine_piece, job);
     }
     pthread_mutex_unlock(&cpu->scratch_lock);
+    return SL_OK;
 }
 
 static void add_norm_backward_block(void *argument, int64_t piece, int thread)
@@ -169,7 +171,7 @@ static void add_norm_backward_block(void *argument, int64_t piece, int thread)
                                          block_sums(job, piece, 0), block_sums(job, piece, 1));
 }
 
-void sli_cpu_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments)
+sl_status sli_cpu_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments)
 {
     sum_job job = {.count = 2, .width = arguments->width, .beta = arguments->beta};
     job.rows.pieces = blocks_of_rows(arguments->rows, arguments->width, job.count);
@@ -178,7 +180,7 @@ void sli_cpu_add_norm_backward(sl_device *device, const sli_add_norm_backward *a
         job.results[0] = arguments->grad_weight;
         job.results[1] = arguments->grad_bias;
     }
-    run_sums(device, &job, add_norm_backward_block);
+    return run_sums(device, &job, add_norm_backward_block);
 }
 
 static void epilogue_backward_block(void *argument, int64_t piece, int thread)
@@ -191,11 +193,11 @@ static void epilogue_backward_block(void *argument, int64_t piece, int thread)
                                          block_sums(job, piece, 0));
 }
 
-void sli_cpu_epilogue_backward(sl_device *device, const sli_epilogue_backward *arguments)
+sl_status sli_cpu_epilogue_backward(sl_device *device, const sli_epilogue_backward *arguments)
 {
     sum_job job = {.count = 1, .width = arguments->columns, .beta = arguments->beta};
     job.rows.pieces = blocks_of_rows(arguments->rows, arguments->columns, job.count);
     job.rows.arguments = arguments;
     job.results[0] = arguments->grad_bias;
-    run_sums(device, &job, epilogue_backward_block);
+    return run_sums(device, &job, epilogue_backward_block);
 }

@@ -1,0 +1,326 @@
+/* The device's operations as the library calls them: arguments are checked here, once for every
+ * kind of device, which then only computes. */
+#include "device/device_base.h"
+
+#include <inttypes.h>
+
+/* ---- Checks ----------------------------------------------------------------------------- */
+
+/* One call of an operation; `status` is that of the first check that failed. */
+typedef struct call {
+    sl_device *device;
+    const char *name;
+    sl_status status;
+} call;
+
+static void refuse(call *c, const char *expected)
+{
+    if (c->status == SL_OK)
+        c->status = sl_error(SL_ERR_INVALID, "%s: %s: expected %s", sl_device_name(c->device),
+                             c->name, expected);
+}
+
+static void at_least(call *c, const char *what, int64_t least, int64_t got)
+{
+    if (got < least && c->status == SL_OK)
+        c->status =
+            sl_error(SL_ERR_INVALID, "%s: %s: %s must be at least %" PRId64 ", got %" PRId64,
+                     sl_device_name(c->device), c->name, what, least, got);
+}
+
+static void given(call *c, const char *what, const void *pointer)
+{
+    if (!pointer && c->status == SL_OK)
+        c->status = sl_error(SL_ERR_INVALID, "%s: %s: %s must not be NULL",
+                             sl_device_name(c->device), c->name, what);
+}
+
+static void check_dropout(call *c, const sli_dropout *dropout)
+{
+    if (!(dropout->p >= 0 && dropout->p <= 1))
+        refuse(c, "a dropout probability from 0 to 1");
+    if (dropout->p > 0)
+        at_least(c, "rows_per_sample", 1, dropout->rows_per_sample);
+}
+
+static void check_beta(call *c, float beta)
+{
+    if (beta != 0 && beta != 1)
+        refuse(c, "a beta of 0 or 1");
+}
+
+/* ---- Memory ----------------------------------------------------------------------------- */
+
+sl_status sli_device_copy(sl_device *device, void *to, const void *from, size_t bytes)
+{
+    call c = {device, "copy", SL_OK};
+    if (bytes == 0)
+        return SL_OK;
+    given(&c, "to", to);
+    given(&c, "from", from);
+    return c.status == SL_OK ? device->ops->copy(device, to, from, bytes) : c.status;
+}
+
+sl_status sli_device_write(sl_device *device, void *to, const void *host, size_t bytes)
+{
+    call c = {device, "write", SL_OK};
+    if (!device->ops->write || bytes == 0)
+        return sli_device_copy(device, to, host, bytes);
+    given(&c, "to", to);
+    given(&c, "host", host);
+    return c.status == SL_OK ? device->ops->write(device, to, host, bytes) : c.status;
+}
+
+sl_status sli_device_read(sl_device *device, void *host, const void *from, size_t bytes)
+{
+    call c = {device, "read", SL_OK};
+    if (!device->ops->read || bytes == 0)
+        return sli_device_copy(device, host, from, bytes);
+    given(&c, "host", host);
+    given(&c, "from", from);
+    return c.status == SL_OK ? device->ops->read(device, host, from, bytes) : c.status;
+}
+
+sl_status sli_device_zero(sl_device *device, void *to, size_t bytes)
+{
+    call c = {device, "zero", SL_OK};
+    if (bytes == 0)
+        return SL_OK;
+    given(&c, "to", to);
+    return c.status == SL_OK ? device->ops->zero(device, to, bytes) : c.status;
+}
+
+/* ---- Products and what follows them ----------------------------------------------------- */
+
+sl_status sli_device_gemm(sl_device *device, const sli_gemm *g)
+{
+    call c = {device, "gemm", SL_OK};
+    at_least(&c, "m", 0, g->m);
+    at_least(&c, "n", 0, g->n);
+    at_least(&c, "k", 0, g->k);
+    if (c.status != SL_OK || g->m == 0 || g->n == 0)
+        return c.status;
+    if (g->k > 0) {
+        given(&c, "a", g->a);
+        given(&c, "b", g->b);
+        at_least(&c, "lda", g->transpose_a ? g->m : g->k, g->lda);
+        at_least(&c, "ldb", g->transpose_b ? g->k : g->n, g->ldb);
+    }
+    given(&c, "c", g->c);
+    at_least(&c, "ldc", g->n, g->ldc);
+    check_beta(&c, g->beta);
+    check_dropout(&c, &g->dropout);
+    return c.status == SL_OK ? device->ops->gemm(device, g) : c.status;
+}
+
+sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_backward *e)
+{
+    call c = {device, "epilogue_backward", SL_OK};
+    at_least(&c, "rows", 0, e->rows);
+    at_least(&c, "columns", 0, e->columns);
+    if (c.status != SL_OK || e->columns == 0 || (e->rows == 0 && !e->grad_bias))
+        return c.status;
+    if (e->rows > 0) {
+        given(&c, "grad", e->grad);
+        if (e->activation != SLI_ACTIVATION_NONE)
+            given(&c, "saved", e->saved);
+    }
+    check_beta(&c, e->beta);
+    check_dropout(&c, &e->dropout);
+    return c.status == SL_OK ? device->ops->epilogue_backward(device, e) : c.status;
+}
+
+/* ---- Rows ------------------------------------------------------------------------------- */
+
+sl_status sli_device_embedding(sl_device *device, const sli_embedding *e)
+{
+    call c = {device, "embedding", SL_OK};
+    at_least(&c, "rows", 0, e->rows);
+    at_least(&c, "width", 0, e->width);
+    if (c.status != SL_OK || e->rows == 0 || e->width == 0)
+        return c.status;
+    at_least(&c, "table_rows", 1, e->table_rows);
+    given(&c, "ids", e->ids);
+    given(&c, "table", e->table);
+    given(&c, "out", e->out);
+    if (e->positions)
+        at_least(&c, "rows_per_sample", 1, e->dropout.rows_per_sample);
+    check_dropout(&c, &e->dropout);
+    return c.status == SL_OK ? device->ops->embedding(device, e) : c.status;
+}
+
+sl_status sli_device_embedding_backward(sl_device *device, const sli_embedding_backward *e)
+{
+    call c = {device, "embedding_backward", SL_OK};
+    at_least(&c, "rows", 0, e->rows);
+    at_least(&c, "width", 0, e->width);
+    if (c.status != SL_OK || e->rows == 0 || e->width == 0)
+        return c.status;
+    at_least(&c, "table_rows", 1, e->table_rows);
+    given(&c, "ids", e->ids);
+    given(&c, "grad_out", e->grad_out);
+    given(&c, "grad_table", e->grad_table);
+    check_dropout(&c, &e->dropout);
+    return c.status == SL_OK ? device->ops->embedding_backward(device, e) : c.status;
+}
+
+sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
+{
+    call c = {device, "add_norm", SL_OK};
+    at_least(&c, "rows", 0, a->rows);
+    at_least(&c, "width", 0, a->width);
+    if (c.status != SL_OK || a->rows == 0 || a->width == 0)
+        return c.status;
+    given(&c, "x", a->x);
+    if (a->out) {
+        given(&c, "weight", a->weight);
+        given(&c, "bias", a->bias);
+    } else {
+        given(&c, "sum", a->sum);
+    }
+    if (!a->normalized != !a->rstd)
+        refuse(&c, "normalized and rstd together or neither");
+    check_dropout(&c, &a->dropout);
+    return c.status == SL_OK ? device->ops->add_norm(device, a) : c.status;
+}
+
+sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_backward *a)
+{
+    call c = {device, "add_norm_backward", SL_OK};
+    at_least(&c, "rows", 0, a->rows);
+    at_least(&c, "width", 0, a->width);
+    if (c.status != SL_OK || a->width == 0)
+        return c.status;
+    if (a->grad_out) {
+        given(&c, "weight", a->weight);
+        given(&c, "grad_weight", a->grad_weight);
+        given(&c, "grad_bias", a->grad_bias);
+    }
+    if (a->rows > 0) {
+        given(&c, "grad_sum", a->grad_sum);
+        if (a->grad_out) {
+            given(&c, "normalized", a->normalized);
+            given(&c, "rstd", a->rstd);
+        } else {
+            given(&c, "grad_sum_in", a->grad_sum_in);
+        }
+        if (a->grad_x == a->grad_sum && a->dropout.p > 0)
+            refuse(&c, "grad_x apart from grad_sum where dropout lies between them");
+    }
+    check_beta(&c, a->beta);
+    check_dropout(&c, &a->dropout);
+    return c.status == SL_OK ? device->ops->add_norm_backward(device, a) : c.status;
+}
+
+sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *e)
+{
+    call c = {device, "cross_entropy", SL_OK};
+    at_least(&c, "rows", 0, e->rows);
+    at_least(&c, "classes", 1, e->classes);
+    if (c.status != SL_OK || e->rows == 0)
+        return c.status;
+    given(&c, "logits", e->logits);
+    given(&c, "targets", e->targets);
+    given(&c, "loss", e->loss);
+    return c.status == SL_OK ? device->ops->cross_entropy(device, e) : c.status;
+}
+
+/* ---- Attention -------------------------------------------------------------------------- */
+
+/* True where there is something to compute. */
+static bool check_heads(call *c, int64_t samples, int64_t positions, int64_t heads,
+                        int64_t head_width, const sli_dropout *dropout)
+{
+    at_least(c, "samples", 0, samples);
+    at_least(c, "positions", 0, positions);
+    at_least(c, "heads", 1, heads);
+    at_least(c, "head_width", 1, head_width);
+    check_dropout(c, dropout);
+    return c->status == SL_OK && samples > 0 && positions > 0;
+}
+
+sl_status sli_device_attention(sl_device *device, const sli_attention *a)
+{
+    call c = {device, "attention", SL_OK};
+    if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
+        return c.status;
+    given(&c, "qkv", a->qkv);
+    given(&c, "out", a->out);
+    return c.status == SL_OK ? device->ops->attention(device, a) : c.status;
+}
+
+sl_status sli_device_attention_backward(sl_device *device, const sli_attention_backward *a)
+{
+    call c = {device, "attention_backward", SL_OK};
+    if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
+        return c.status;
+    given(&c, "qkv", a->qkv);
+    given(&c, "out", a->out);
+    given(&c, "log_sum_exp", a->log_sum_exp);
+    given(&c, "grad_out", a->grad_out);
+    given(&c, "grad_qkv", a->grad_qkv);
+    return c.status == SL_OK ? device->ops->attention_backward(device, a) : c.status;
+}
+
+/* ---- Flat arrays ------------------------------------------------------------------------ */
+
+sl_status sli_device_add(sl_device *device, int64_t count, float *to, const float *from)
+{
+    call c = {device, "add", SL_OK};
+    at_least(&c, "count", 0, count);
+    if (c.status != SL_OK || count == 0)
+        return c.status;
+    given(&c, "to", to);
+    given(&c, "from", from);
+    return c.status == SL_OK ? device->ops->add(device, count, to, from) : c.status;
+}
+
+sl_status sli_device_sgd(sl_device *device, const sli_sgd *s)
+{
+    call c = {device, "sgd", SL_OK};
+    at_least(&c, "count", 0, s->count);
+    if (c.status != SL_OK || s->count == 0)
+        return c.status;
+    given(&c, "value", s->value);
+    given(&c, "grad", s->grad);
+    if (s->momentum != 0)
+        given(&c, "momentum_buffer", s->momentum_buffer);
+    return c.status == SL_OK ? device->ops->sgd(device, s) : c.status;
+}
+
+sl_status sli_device_adamw(sl_device *device, const sli_adamw *s)
+{
+    call c = {device, "adamw", SL_OK};
+    at_least(&c, "count", 0, s->count);
+    if (c.status != SL_OK || s->count == 0)
+        return c.status;
+    given(&c, "value", s->value);
+    given(&c, "grad", s->grad);
+    given(&c, "exp_avg", s->exp_avg);
+    given(&c, "exp_avg_sq", s->exp_avg_sq);
+    return c.status == SL_OK ? device->ops->adamw(device, s) : c.status;
+}
+
+sl_status sli_device_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
+                               double *out)
+{
+    call c = {device, "norm_term", SL_OK};
+    *out = 0;
+    at_least(&c, "count", 0, count);
+    if (c.status != SL_OK || count == 0)
+        return c.status;
+    given(&c, "x", x);
+    return c.status == SL_OK ? device->ops->norm_term(device, kind, count, x, out) : c.status;
+}
+
+sl_status sli_device_initialize(sl_device *device, const sli_init *init, uint64_t seed,
+                                uint32_t site, int64_t count, float *to)
+{
+    call c = {device, "initialize", SL_OK};
+    at_least(&c, "count", 0, count);
+    if (c.status != SL_OK || count == 0)
+        return c.status;
+    given(&c, "to", to);
+    return c.status == SL_OK ? device->ops->initialize(device, init, seed, site, count, to)
+                             : c.status;
+}
