@@ -30,7 +30,7 @@ typedef enum sl_balance_kind {
 typedef enum sl_train_request {
     SL_TRAIN_GO_ON,
     SL_TRAIN_SAVE, /* a checkpoint now */
-    SL_TRAIN_STOP  /* a checkpoint now, and the end */
+    SL_TRAIN_STOP  /* a checkpoint, or where there are none the weights, and the end */
 } sl_train_request;
 
 /* When checkpoints (sluice/checkpoint.h) are saved, and from which one a run starts. They lie in
@@ -48,9 +48,13 @@ typedef struct sl_save_options {
                               run starts */
     /* (optional) Asked after every step and validation, and before each block of a validation and
      * of the test, on each replica's thread: what one replica is told to do, all do. A validation
-     * that is stopped is done again by the run that goes on. */
+     * that is stopped is done again by the run that goes on. Without a directory there are no
+     * checkpoints, and a run that is stopped saves its weights as sl_train_options.save says. */
     sl_train_request (*request)(void *context);
-    void *context;
+    /* (optional) Told when the writing of a checkpoint or of weights begins, and when it has ended;
+     * on any thread, and several may be under way. */
+    void (*saving)(void *context, bool begins);
+    void *context; /* of both */
 } sl_save_options;
 
 /* Everything that decides a run. Strings are borrowed. Where a comment gives no range, what is
@@ -179,7 +183,9 @@ typedef struct sl_run_result {
     double best_possible_perplexity;
     int64_t steps;
     bool stopped; /* by request, before its end: there are no test's results */
-    bool saved;   /* the best parameters are in options->save */
+    bool saved; /* parameters are in options->save: the best, or where a run without checkpoints was
+                   stopped before the first validation, the last */
+    int64_t saved_step; /* those after this step */
 } sl_run_result;
 
 typedef enum sl_checkpoint_event_kind {

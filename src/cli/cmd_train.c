@@ -6,10 +6,12 @@
 #include "cli/run_files.h"
 #include "cli/run_options.h"
 #include "cli/signals.h"
+#include "cli/supervisor.h"
 #include "cli/train_ranks.h"
 #include "core/knobs.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -43,13 +45,16 @@ static const struct argp_option options[] = {
      "Start from weights: a safetensors file, the index of several, or a checkpoint's directory",
      8},
     {"save", KEY_SAVE, "FILE", 0,
-     "Write the best weights to FILE (safetensors), the vocabulary beside it", 8},
+     "Write the best weights to FILE (safetensors), the vocabulary beside it; a signal that stops "
+     "the run before its first validation leaves the last ones there",
+     8},
     {"log-json", KEY_LOG_JSON, "FILE", 0, "Write the run as JSON lines", 8},
     {"log-interval", KEY_LOG_INTERVAL, "N", 0, "Batches between two lines (default 10)", 8},
     {"quiet", KEY_QUIET, NULL, 0, "Show the result only", 8},
     {0, 0, NULL, 0, "Checkpoints:", 9},
     {"save-dir", KEY_SAVE_DIR, "DIR", 0,
-     "Save checkpoints in DIR; then SIGTERM and SIGINT stop the run after one, SIGUSR1 saves one",
+     "Save checkpoints in DIR; then SIGTERM, SIGINT, SIGHUP and SIGPIPE stop the run after one, "
+     "SIGUSR1 saves one",
      9},
     {"save-every", KEY_SAVE_EVERY, "N", 0, "Steps between two of them, or epoch (default)", 9},
     {"keep", KEY_KEEP, "K", 0, "How many stay (default 3; 0: all), beside the best model", 9},
@@ -139,6 +144,23 @@ static void resume_after_restart(settings *to, const sl_launch_info *launch)
     to->progress.restarts = launch->restarts;
 }
 
+static void tell_saving(void *context, bool begins)
+{
+    (void)context;
+    cli_supervisor_saving(begins);
+}
+
+/* What stops a run that saves something is asked; one that saves nothing just ends. */
+static sl_status take_signals(settings *from, const sl_launch_info *launch)
+{
+    sl_save_options *checkpoints = &from->run.train.checkpoints;
+    bool saves = checkpoints->directory || from->run.train.save;
+    if (saves)
+        checkpoints->request = cli_signals_request;
+    checkpoints->saving = tell_saving;
+    return cli_signals_take(saves, launch->rank == 0);
+}
+
 static sl_status run(settings *from, sl_run_result *result)
 {
     sl_launch_info launch;
@@ -147,8 +169,7 @@ static sl_status run(settings *from, sl_run_result *result)
         resume_after_restart(from, &launch);
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
     SL_TRY(cli_check_train_files(&from->run.train, from->log_json));
-    if (from->run.train.checkpoints.directory)
-        SL_TRY(cli_signals_take());
+    SL_TRY(take_signals(from, &launch));
     return cli_train_ranks(&from->run, &launch, &from->progress, from->log_json, result);
 }
 
@@ -166,15 +187,37 @@ static void check_checkpoints(settings *parsed)
         cli_refuse(parsed->needs_directory, NULL);
     checkpoints->every_epoch |= !parsed->save_every_given;
     checkpoints->keep = parsed->keep;
-    if (checkpoints->directory)
-        checkpoints->request = cli_signals_request;
 }
 
-static void say_how_to_resume(int argc, char **argv, const sl_run_result *result)
+static void print_stopped(FILE *to, int argc, char **argv, const sl_train_options *run_options,
+                          const sl_run_result *result)
 {
-    printf("Stopped after step %" PRId64 ", its checkpoint is saved. To go on:\n  ", result->steps);
-    cli_print_command(stdout, argc, argv, "--resume");
-    printf(" --resume auto\n");
+    fprintf(to, "Stopped after step %" PRId64, result->steps);
+    if (run_options->checkpoints.directory) {
+        fprintf(to, ", its checkpoint is saved. To go on:\n  ");
+        cli_print_command(to, argc, argv, "--resume");
+        fprintf(to, " --resume auto\n");
+        return;
+    }
+    if (isfinite(result->best_valid_loss))
+        fprintf(to, ": %s has the best weights so far, those of step %" PRId64 ".",
+                run_options->save, result->saved_step);
+    else
+        fprintf(to, ": %s has the weights of that step, which were not validated.",
+                run_options->save);
+    fprintf(to, " A run with --save-dir DIR can go on where it was stopped.\n");
+}
+
+/* The program's exit status. Where standard output's reader has gone, which is what stopped the
+ * run, standard error may still have one. */
+static int end_stopped(int argc, char **argv, const sl_train_options *run_options,
+                       const sl_run_result *result)
+{
+    print_stopped(stdout, argc, argv, run_options, result);
+    if (!cli_signals_output_lost() || (fflush(stdout) == 0 && !ferror(stdout)))
+        return cli_finish(SL_OK);
+    print_stopped(stderr, argc, argv, run_options, result);
+    return 0;
 }
 
 int cmd_train(int argc, char **argv)
@@ -200,6 +243,6 @@ int cmd_train(int argc, char **argv)
     check_checkpoints(&parsed);
     sl_status status = run(&parsed, &result);
     if (status == SL_OK && result.stopped)
-        say_how_to_resume(argc, argv, &result);
+        return end_stopped(argc, argv, &parsed.run.train, &result);
     return cli_finish(status);
 }

@@ -28,6 +28,7 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/signalfd.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -51,10 +52,11 @@ typedef struct caller {
 typedef struct job {
     cli_launcher launcher;
     int ranks, started, ended;
-    caller *callers; /* [places] */
-    struct pollfd *polled;
+    caller *callers;       /* [places] */
+    struct pollfd *polled; /* [places + 4] */
     int places;
-    int signals; /* signalfd */
+    int signals;          /* signalfd */
+    bool ignores_readers; /* SIGPIPE was ignored at the start */
     sigset_t mask_before;
     pid_t mpirun;
     int mpirun_status;
@@ -264,10 +266,22 @@ static void answer(job *in)
 
 /* ---- Signals and mpirun ------------------------------------------------------------------- */
 
+/* A terminal or a reader that is gone is told of more than once. */
+static bool comes_again(int number)
+{
+    return number == SIGHUP || number == SIGPIPE;
+}
+
 /* The first signal goes to the programs, the next one is meant more seriously. */
 static void forward(job *in, int number)
 {
     if (in->stage != RUNNING) {
+        if (comes_again(number))
+            return;
+        if (in->stage == ENDING && comes_again(in->signal)) {
+            in->signal = number;
+            return;
+        }
         if (in->stage == ENDING)
             tell_of_running(in, "before the next signal");
         if (in->stage < KILLED)
@@ -297,16 +311,27 @@ static bool mpirun_has_ended(job *in)
 }
 
 /* In the child: becomes mpirun, in a process group of its own, so that a terminal's Ctrl-C reaches
- * the programs only once, as this process forwards it. */
+ * the programs only once, as this process forwards it. Nor does it hear of a reader that is gone:
+ * at the tenth SIGPIPE it would kill all ranks. */
 static _Noreturn void become_mpirun(const job *in, char **command, pid_t parent)
 {
+    sigset_t mask = in->mask_before;
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     setenv(CLI_LAUNCHER_VARIABLE, in->launcher.text, 1);
-    sigprocmask(SIG_SETMASK, &in->mask_before, NULL);
+    sigaddset(&mask, SIGPIPE);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
     if (getppid() == parent)
         execvp(command[0], command);
     _exit(NOT_FOUND_STATUS);
+}
+
+/* A signal that was ignored when the launcher started stays so, though it would be read where it is
+ * blocked. */
+static bool is_ignored(int number)
+{
+    struct sigaction action;
+    return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
 static sl_status start_mpirun(job *in, char **command)
@@ -316,7 +341,8 @@ static sl_status start_mpirun(job *in, char **command)
     sigemptyset(&blocked);
     static const int numbers[] = {SIGCHLD, SIGHUP, SIGINT, SIGTERM};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        sigaddset(&blocked, numbers[i]);
+        if (!is_ignored(numbers[i]))
+            sigaddset(&blocked, numbers[i]);
     sigprocmask(SIG_BLOCK, &blocked, &in->mask_before);
     in->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     if (in->signals < 0 || (in->mpirun = fork()) < 0)
@@ -364,14 +390,29 @@ static void pass_deadline(job *in)
     enter(in, in->stage + 1);
 }
 
+/* One of the outputs, to be polled for the end of its reader: what a program would notice that
+ * writes there itself, mpirun keeps to itself. -1: it has none, or that is to be ignored. */
+static struct pollfd reader_of(const job *in, int fd)
+{
+    struct stat what;
+    bool counts = in->stage == RUNNING && !in->ignores_readers && fstat(fd, &what) == 0 &&
+                  (S_ISFIFO(what.st_mode) || S_ISSOCK(what.st_mode));
+    return (struct pollfd){.fd = counts ? fd : -1};
+}
+
 static void watch(job *in)
 {
+    struct pollfd *readers = in->polled + 2 + in->places;
     while (!mpirun_has_ended(in)) {
         in->polled[0] = (struct pollfd){.fd = in->signals, .events = POLLIN};
         in->polled[1] = (struct pollfd){.fd = in->launcher.fd, .events = POLLIN};
         for (int i = 0; i < in->places; i++)
             in->polled[2 + i] = (struct pollfd){.fd = in->callers[i].line.fd, .events = POLLIN};
-        int count = poll(in->polled, (nfds_t)in->places + 2, milliseconds_left(in));
+        readers[0] = reader_of(in, STDOUT_FILENO);
+        readers[1] = reader_of(in, STDERR_FILENO);
+        int count = poll(in->polled, (nfds_t)in->places + 4, milliseconds_left(in));
+        if (count > 0 && (readers[0].revents || readers[1].revents))
+            forward(in, SIGPIPE);
         for (int i = 0; i < in->places; i++)
             if (count > 0 && in->polled[2 + i].revents && in->callers[i].line.fd >= 0)
                 hear(in, &in->callers[i]);
@@ -407,8 +448,10 @@ sl_status cli_job_run(char **command, int ranks, const cli_job_limits *limits, c
                 .limits = *limits,
                 .end = out};
     SL_TRY(cli_launcher_listen(&here.launcher));
+    here.ignores_readers = is_ignored(SIGPIPE);
+    signal(SIGPIPE, SIG_IGN); /* what cannot be said is no reason to leave the ranks alone */
     here.callers = calloc((size_t)here.places, sizeof *here.callers);
-    here.polled = calloc((size_t)here.places + 2, sizeof *here.polled);
+    here.polled = calloc((size_t)here.places + 4, sizeof *here.polled);
     sl_status status = here.callers && here.polled
                            ? SL_OK
                            : sl_error(SL_ERR_MEMORY, "no memory for %d processes", ranks);
@@ -423,6 +466,7 @@ sl_status cli_job_run(char **command, int ranks, const cli_job_limits *limits, c
         for (int i = 0; i < here.places; i++)
             cli_line_close(&here.callers[i].line);
         sigprocmask(SIG_SETMASK, &here.mask_before, NULL);
+        signal(SIGPIPE, here.ignores_readers ? SIG_IGN : SIG_DFL);
         if (here.signals >= 0)
             close(here.signals);
     }

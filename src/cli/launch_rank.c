@@ -235,8 +235,8 @@ static sl_status prepare(supervisor *here)
 {
     sigset_t blocked;
     sigemptyset(&blocked);
-    const int numbers[] = {PARENT_DIED, SIGCHLD, SIGHUP,  SIGINT,
-                           SIGTERM,     SIGUSR1, SIGUSR2, SIGCONT};
+    const int numbers[] = {PARENT_DIED, SIGCHLD, SIGHUP,  SIGINT, SIGTERM,
+                           SIGPIPE,     SIGUSR1, SIGUSR2, SIGCONT};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         sigaddset(&blocked, numbers[i]);
     sigprocmask(SIG_BLOCK, &blocked, &here->mask_before);

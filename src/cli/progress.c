@@ -3,6 +3,7 @@
 #include "cli/progress.h"
 
 #include "cli/arguments.h"
+#include "cli/signals.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -357,7 +358,8 @@ void cli_progress_log_failed(void *context, const char *reason)
 {
     cli_progress *progress = context;
     begin_lines(progress);
-    cli_complain("warning: %s; the run goes on without", reason);
+    cli_complain("warning: %s%s", reason,
+                 cli_signals_output_lost() ? "" : "; the run goes on without");
     end_lines(progress);
 }
 

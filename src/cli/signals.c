@@ -1,35 +1,81 @@
 #include "cli/signals.h"
 
+#include "cli/supervisor.h"
+
 #include <errno.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+enum { STOPPING = 4, WORDS_BYTES = 256 };
+static const int stopping[STOPPING] = {SIGTERM, SIGINT, SIGHUP, SIGPIPE};
+static const char stops_later[] =
+    "\r\033[Ksluice: stopping after this step, to save; Ctrl-C again ends at once\n";
 
 /* The process's, as its signals are. */
-static atomic_bool stop_asked, save_asked;
+static atomic_bool stop_asked, save_asked, output_lost, ends_next;
+/* Set before any of them is taken: */
+static bool run_saves, shows_stop;
+static char last_words[STOPPING][WORDS_BYTES]; /* empty: none */
 
-/* Lock-free atomics, sigaction and raise are all that a handler may touch. */
-static void note_signal(int number)
+/* Lock-free atomics, and functions that are safe in a handler, are all that it may touch. */
+static void stop(int number)
 {
-    if (number == SIGUSR1) {
-        atomic_store(&save_asked, true);
+    /* These come again: from the shell and from the kernel, and at every write. */
+    bool comes_again = number == SIGHUP || number == SIGPIPE;
+    if (comes_again)
+        atomic_store(&output_lost, true);
+    if (!atomic_exchange(&stop_asked, true) && run_saves) {
+        cli_supervisor_saving(true); /* until the process ends */
+        if (number == SIGINT && shows_stop)
+            (void)!write(STDERR_FILENO, stops_later, sizeof stops_later - 1);
+    }
+    if (run_saves && (comes_again || !atomic_exchange(&ends_next, true)))
         return;
-    }
-    if (atomic_exchange(&stop_asked, true)) {
-        signal(number, SIG_DFL);
-        raise(number); /* is delivered when this handler returns */
-    }
+    for (int i = 0; i < STOPPING && !run_saves; i++)
+        if (stopping[i] == number)
+            (void)!write(STDERR_FILENO, last_words[i], strlen(last_words[i]));
+    signal(number, SIG_DFL);
+    raise(number); /* is delivered when the handler returns */
 }
 
-sl_status cli_signals_take(void)
+static void note_signal(int number)
 {
-    static const int numbers[] = {SIGTERM, SIGINT, SIGUSR1};
-    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART};
+    int kept = errno;
+    if (number == SIGUSR1)
+        atomic_store(&save_asked, true);
+    else
+        stop(number);
+    errno = kept;
+}
+
+static sl_status take(int number)
+{
+    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (sigaction(numbers[i], &action, NULL) != 0)
-            return sl_error(SL_ERR_INTERNAL, "signals cannot be taken: %s", strerror(errno));
-    return SL_OK;
+    if (sigaction(number, NULL, &before) == 0 &&
+        (before.sa_handler == SIG_IGN || sigaction(number, &action, NULL) == 0))
+        return SL_OK;
+    return sl_error(SL_ERR_INTERNAL, "signals cannot be taken: %s", strerror(errno));
+}
+
+sl_status cli_signals_take(bool saves, bool speaks)
+{
+    bool terminal = isatty(STDERR_FILENO) == 1;
+    run_saves = saves;
+    shows_stop = speaks && terminal;
+    for (int i = 0; i < STOPPING; i++) {
+        if (speaks)
+            snprintf(
+                last_words[i], WORDS_BYTES,
+                "%ssluice: stopped by signal %d (%s), and nothing was saved: --save FILE saves "
+                "the weights, --save-dir DIR checkpoints to go on from\n",
+                terminal ? "\r\033[K" : "", stopping[i], strsignal(stopping[i]));
+        SL_TRY(take(stopping[i]));
+    }
+    return saves ? take(SIGUSR1) : SL_OK;
 }
 
 sl_train_request cli_signals_request(void *context)
@@ -38,4 +84,9 @@ sl_train_request cli_signals_request(void *context)
     if (atomic_load(&stop_asked))
         return SL_TRAIN_STOP;
     return atomic_exchange(&save_asked, false) ? SL_TRAIN_SAVE : SL_TRAIN_GO_ON;
+}
+
+bool cli_signals_output_lost(void)
+{
+    return atomic_load(&output_lost);
 }

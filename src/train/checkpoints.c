@@ -102,6 +102,8 @@ static sl_status create_saver(sli_checkpoints *checkpoints)
     sli_saver_options saver = {.directory = options->directory,
                                .keep = options->keep,
                                .shard_bytes = options->shard_bytes,
+                               .saving = options->saving,
+                               .context = options->context,
                                .rank = peers->rank,
                                .replicas = peers->count};
     if (peers->rank == 0)

@@ -170,6 +170,12 @@ static sl_status unwritten(const sli_saver *saver, sl_status status)
     return sl_error_context(status, "%s: the checkpoint cannot be written: ", saver->path);
 }
 
+static void tell(const sli_saver *saver, bool begins)
+{
+    if (saver->options.saving)
+        saver->options.saving(saver->options.context, begins);
+}
+
 static void note_end(sli_saver *saver, sl_status status, double start)
 {
     if (status != SL_OK && saver->status == SL_OK) {
@@ -185,6 +191,7 @@ static void *write_shared(void *arg)
     sli_saver *saver = arg;
     double start = sli_clock_seconds();
     note_end(saver, unwritten(saver, begin_step(saver)), start);
+    tell(saver, false);
     return NULL;
 }
 
@@ -210,6 +217,7 @@ static void *write_alone(void *arg)
     if (status == SL_OK && saver->targets & SLI_SAVE_BEST)
         status = write_best(saver);
     note_end(saver, status, start);
+    tell(saver, false);
     return NULL;
 }
 
@@ -220,12 +228,15 @@ static void start_thread(sli_saver *saver, phase next, void *(*write)(void *))
 {
     saver->phase = next;
     atomic_store(&saver->done, false);
+    tell(saver, true);
     int error = pthread_create(&saver->thread, NULL, write, saver);
     saver->has_thread = error == 0;
-    if (error != 0)
-        note_end(saver,
-                 sl_error(SL_ERR_MEMORY, "no thread for saving a checkpoint: %s", strerror(error)),
-                 sli_clock_seconds());
+    if (error == 0)
+        return;
+    note_end(saver,
+             sl_error(SL_ERR_MEMORY, "no thread for saving a checkpoint: %s", strerror(error)),
+             sli_clock_seconds());
+    tell(saver, false);
 }
 
 static sl_status prepare(sli_saver *saver, int targets, int64_t step, uint64_t id)

@@ -23,8 +23,10 @@ typedef struct sli_saver_options {
     uint64_t shard_bytes;
     const sl_safetensors_note *notes;
     size_t note_count;
-    sl_checkpoint_file file; /* the vocabulary */
-    sli_shards *shards;      /* borrowed; NULL: one saver writes all */
+    sl_checkpoint_file file;                    /* the vocabulary */
+    sli_shards *shards;                         /* borrowed; NULL: one saver writes all */
+    void (*saving)(void *context, bool begins); /* as in sl_save_options */
+    void *context;
     int rank, replicas;
 } sli_saver_options;
 

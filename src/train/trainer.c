@@ -231,8 +231,21 @@ static sl_status evaluate(run *r, sl_split split, sl_eval_info *eval)
 
 static sl_status save_weights(const run *r)
 {
-    return sl_weights_save(r->session.pipe, &r->options->model, sl_corpus_vocab(r->shared->corpus),
-                           r->options->save);
+    const sl_save_options *told = &r->options->checkpoints;
+    if (told->saving)
+        told->saving(told->context, true);
+    sl_status status = sl_weights_save(r->session.pipe, &r->options->model,
+                                       sl_corpus_vocab(r->shared->corpus), r->options->save);
+    if (told->saving)
+        told->saving(told->context, false);
+    return status;
+}
+
+/* After which the parameters were made that are saved: the best, or the last where there are none.
+ */
+static int64_t saved_step(const run *r)
+{
+    return isfinite(r->at.best_loss) ? r->at.best_step : r->at.steps;
 }
 
 /* Hours of training are not lost for want of room, which there may be at the end. */
@@ -259,6 +272,7 @@ static sl_status finish(run *r, sl_run_result *result)
     if (last != SL_OK)
         snprintf(reason, sizeof reason, "%s", sl_error_text());
     result->saved = saves_weights(r) && last == SL_OK;
+    result->saved_step = saved_step(r);
     SL_TRY(sli_report_finished(r->reports, &r->info, result));
     if (last != SL_OK)
         return sl_error(last, "%s", reason);
@@ -322,6 +336,26 @@ static sl_status test(run *r, sl_run_result *result)
     return SL_OK;
 }
 
+/* All that is left of a run without checkpoints are its weights. */
+static sl_status end_stopped(run *r, sl_run_result *result)
+{
+    bool alone = !r->options->checkpoints.directory;
+    if (alone && saves_weights(r) && !r->saved) {
+        if (saved_step(r) != r->at.steps)
+            SL_TRY(sli_best_restore(r->best));
+        SL_TRY(save_weights(r));
+        r->saved = true;
+    }
+    *result = (sl_run_result){.best_valid_loss = r->at.best_loss,
+                              .seconds = sli_clock_seconds() - r->started,
+                              .steps = r->at.steps,
+                              .stopped = true,
+                              .saved = r->saved,
+                              .saved_step = saved_step(r)};
+    return alone && r->options->save && r->peers.group ? sl_group_barrier(r->peers.group, NULL)
+                                                       : SL_OK;
+}
+
 static sl_status train_all(run *r, sl_run_result *result)
 {
     SL_TRY(sli_report_started(r->reports, &r->info));
@@ -329,14 +363,8 @@ static sl_status train_all(run *r, sl_run_result *result)
         SL_TRY(train_epoch(r));
     if (!r->stopped)
         SL_TRY(test(r, result));
-    if (r->stopped) {
-        *result = (sl_run_result){.best_valid_loss = r->at.best_loss,
-                                  .seconds = sli_clock_seconds() - r->started,
-                                  .steps = r->at.steps,
-                                  .stopped = true,
-                                  .saved = r->saved};
-        return SL_OK;
-    }
+    if (r->stopped)
+        return end_stopped(r, result);
     SL_TRY(sli_checkpoints_finish(r->checkpoints));
     return finish(r, result);
 }

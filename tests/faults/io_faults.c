@@ -5,8 +5,8 @@
  * of them is added there as a line, the call and the path.
  *
  * SLUICE_IO_READ=CALL:ERRNO lets every call of a kind that reads (open, read, stat) fail with that
- * number. SLUICE_IO_ONLY=TEXT: only calls on paths that have this text count, and not those of
- * libraries on theirs. */
+ * number. SLUICE_IO_DELAY=SECONDS: each fsync takes so long. SLUICE_IO_ONLY=TEXT: only calls on
+ * paths that have this text count, and not those of libraries on theirs. */
 #define _GNU_SOURCE
 
 #include <dlfcn.h>
@@ -121,7 +121,10 @@ int fsync(int descriptor)
 {
     REAL(fsync);
     char path[PATH_BYTES];
-    return fails("fsync", path_of(descriptor, path)) ? -1 : real(descriptor);
+    int counted = is_counted(path_of(descriptor, path));
+    for (unsigned left = counted ? (unsigned)number_of("SLUICE_IO_DELAY", 0) : 0; left > 0;)
+        left = sleep(left); /* signals do not make it faster */
+    return fails("fsync", path) ? -1 : real(descriptor);
 }
 
 int renameat(int from_at, const char *from, int to_at, const char *to)

@@ -5,6 +5,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <stdatomic.h>
 #include <sys/file.h>
 #include <sys/mount.h>
@@ -17,7 +18,14 @@ typedef struct stopper {
     atomic_int asked; /* by every replica */
     int at;
     sl_train_request wish;
+    atomic_int begun, ended; /* saves, as it is told */
 } stopper;
+
+static void hear_of_saving(void *context, bool begins)
+{
+    stopper *of = context;
+    atomic_fetch_add(begins ? &of->begun : &of->ended, 1);
+}
 
 static sl_train_request ask_stopper(void *context)
 {
@@ -256,9 +264,13 @@ static void replicas_go_on_with_the_same_bits(void **state)
         resumed.zero = place / 2 % 2 == 0;
         begun.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
                                               .request = ask_stopper,
+                                              .saving = hear_of_saving,
                                               .context = &stop};
         check_ok(run_noting(&begun, &first, &log, &result));
         assert_true(result.stopped);
+        /* Both replicas write their shards, and then the first one the rest. */
+        assert_int_equal(atomic_load(&stop.begun), atomic_load(&stop.ended));
+        assert_in_range(atomic_load(&stop.begun), begun.zero ? 3 : 1, INT_MAX);
         resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
         check_ok(run_noting(&resumed, &second, &log, &result));
         check_continued(&first, &second, &whole);

@@ -2,6 +2,8 @@
  * failed. */
 #include "small_run.h"
 
+#include <stdatomic.h>
+
 /* Takes the directory of the weights away after some step, and brings it back after another. */
 typedef struct disk {
     char directory[512], hidden[512];
@@ -29,6 +31,13 @@ static sl_status disk_event(void *context, const sl_checkpoint_event *event)
         assert_non_null(strstr(event->reason, "its directory does not exist"));
     }
     return SL_OK;
+}
+
+static int remove_directory(const char *path)
+{
+    char line[600];
+    snprintf(line, sizeof line, "rm -r '%s'", path);
+    return system(line);
 }
 
 static sl_status run_on(disk *of, const sl_train_options *options, small_record *record)
@@ -168,6 +177,71 @@ static void resumed_run_saves_what_was_best_before(void **state)
     assert_int_equal(system(line), 0);
 }
 
+/* Stops a run after a step, and hears of what is being saved. */
+typedef struct stopper {
+    atomic_int asked, begun, ended;
+    int at;
+} stopper;
+
+static sl_train_request ask_stopper(void *context)
+{
+    stopper *of = context;
+    return atomic_fetch_add(&of->asked, 1) + 1 == of->at ? SL_TRAIN_STOP : SL_TRAIN_GO_ON;
+}
+
+static void hear_of_saving(void *context, bool begins)
+{
+    stopper *of = context;
+    atomic_fetch_add(begins ? &of->begun : &of->ended, 1);
+    assert_true(atomic_load(&of->begun) >= atomic_load(&of->ended));
+}
+
+/* What a run without checkpoints leaves where it is stopped when it asks for the `at`-th time. */
+static void check_left_by_stop(scratch *in, int at, int64_t step, const char *expected,
+                               size_t count)
+{
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        static char path[512];
+        static small_record record;
+        sl_run_result result;
+        disk of;
+        stopper stop = {.at = at * replicas};
+        sl_train_options options = best_is_first(in, &of, path);
+        options.replicas = replicas;
+        options.shares = 1;
+        options.devices = replicas == 2 ? "cpu:0-0,cpu:0-0" : NULL;
+        options.checkpoints =
+            (sl_save_options){.request = ask_stopper, .saving = hear_of_saving, .context = &stop};
+        check_ok(sl_train_run(&options, (sl_reporter[]){small_reporter(&record)}, 1, &result));
+        assert_true(result.stopped);
+        assert_true(result.saved);
+        assert_int_equal(result.saved_step, step);
+        assert_int_equal(atomic_load(&stop.begun), 1);
+        assert_int_equal(atomic_load(&stop.ended), 1);
+        if (replicas == 1)
+            check_weights(path, expected, count);
+        assert_int_equal(remove_directory(of.directory), 0);
+    }
+}
+
+static void stopped_run_leaves_its_last_weights_or_the_best(void **state)
+{
+    static char expected[1 << 20], path[512];
+    scratch *in = *state;
+    disk of;
+    sl_train_options options = best_is_first(in, &of, path);
+    assert_int_equal(remove_directory(of.directory), 0);
+    size_t count = expected_weights(in, options, expected, sizeof expected);
+    check_left_by_stop(in, 10, 4, expected, count); /* in the second epoch */
+    options.epochs = 1;
+    options.max_batches = 2;
+    static small_record record;
+    options.save = scratch_path(in, "undisturbed.safetensors");
+    check_ok(small_run(&options, &record));
+    count = read_file(options.save, expected, sizeof expected);
+    check_left_by_stop(in, 2, 2, expected, count);
+}
+
 static int tear_down(void **state)
 {
     char line[200];
@@ -185,6 +259,7 @@ int main(void)
         WITH_CORPUS(weights_that_cannot_be_saved_at_last_are_an_error_after_the_results),
         WITH_CORPUS(every_rank_hears_of_weights_that_cannot_be_saved),
         WITH_CORPUS(resumed_run_saves_what_was_best_before),
+        WITH_CORPUS(stopped_run_leaves_its_last_weights_or_the_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
