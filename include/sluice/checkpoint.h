@@ -53,14 +53,16 @@ typedef struct sl_checkpoint_contents {
                              between tensors; 0: never */
 } sl_checkpoint_contents;
 
-/* Writes `contents` (borrowed) to the directory `path`, replacing an older checkpoint there, but
- * nothing else. An error leaves the older one as it was. Errors: SL_ERR_INVALID for impossible
- * names or contents; SL_ERR_NOT_FOUND where what should hold `path` does not exist; SL_ERR_IO. */
+/* Writes `contents` (borrowed) to the directory `path`, replacing an older checkpoint there, or a
+ * link to one, whose target stays, but nothing else. An error leaves the older one as it was.
+ * Errors: SL_ERR_INVALID for impossible names or contents; SL_ERR_NOT_FOUND where what should hold
+ * `path` does not exist; SL_ERR_IO. */
 sl_status sl_checkpoint_save(const char *path, const sl_checkpoint_contents *contents);
 
 /* ---- Reading ---------------------------------------------------------------------------- */
 
-/* An open checkpoint. Functions that take it const may be called by several threads at once. */
+/* An open checkpoint. Functions that take it const may be called by several threads at once. Of
+ * more than 16 files the others are opened again when they are read. */
 typedef struct sl_checkpoint_reader sl_checkpoint_reader;
 
 typedef struct sl_checkpoint_file_info {

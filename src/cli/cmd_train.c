@@ -9,10 +9,12 @@
 #include "cli/supervisor.h"
 #include "cli/train_ranks.h"
 #include "core/knobs.h"
+#include "train/save_directory.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -131,17 +133,26 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
 }
 
 /* A job that the launcher has started again goes on where it was, as with --resume auto, or begins
- * anew with its text cut as for the processes of the first attempt. */
-static void resume_after_restart(settings *to, const sl_launch_info *launch)
+ * as its first attempt did, with its text cut as for the processes of that. */
+static sl_status resume_after_restart(settings *to, const sl_launch_info *launch)
 {
     sl_save_options *checkpoints = &to->run.train.checkpoints;
+    int64_t *steps;
+    size_t count = 0;
     if (launch->first_world_size > 1)
         to->run.train.shares = launch->first_world_size;
-    if (!checkpoints->directory || checkpoints->resume)
-        return;
+    if (!checkpoints->directory)
+        return SL_OK;
+    if (checkpoints->resume) {
+        SL_TRY(sli_save_directory_list(checkpoints->directory, &steps, &count));
+        free(steps);
+        if (count == 0)
+            return SL_OK;
+    }
     checkpoints->resume = checkpoints->directory;
     checkpoints->resume_if_any = true;
     to->progress.restarts = launch->restarts;
+    return SL_OK;
 }
 
 static void tell_saving(void *context, bool begins)
@@ -166,7 +177,7 @@ static sl_status run(settings *from, sl_run_result *result)
     sl_launch_info launch;
     SL_TRY(sl_launch_info_read(&launch));
     if (launch.restarts > 0)
-        resume_after_restart(from, &launch);
+        SL_TRY(resume_after_restart(from, &launch));
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
     SL_TRY(cli_check_train_files(&from->run.train, from->log_json));
     SL_TRY(take_signals(from, &launch));

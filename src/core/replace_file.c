@@ -19,6 +19,7 @@ struct sli_replace_file {
     char *name;                          /* in it */
     char temporary[SLI_TEMPORARY_BYTES]; /* its name until then */
     bool exists;                         /* under that name */
+    bool in_temporary; /* the directory is itself a temporary one, which its writer syncs */
     int descriptor;
     uint64_t given; /* bytes from the start that the disk has been given to write */
 };
@@ -63,7 +64,8 @@ static sl_status find_destination(sli_replace_file *file)
     SL_TRY(check_replaceable(file->shown));
     SL_TRY(sli_directory_follow(file->shown, &path));
     sl_status status = sli_directory_open_parent(path, file->shown, &file->directory, &file->name);
-    if (status == SL_OK && !is_in_temporary(path))
+    file->in_temporary = is_in_temporary(path);
+    if (status == SL_OK && !file->in_temporary)
         sli_temporary_sweep_name(file->directory, file->name);
     free(path);
     return status;
@@ -161,7 +163,7 @@ sl_status sli_replace_file_commit(sli_replace_file *file)
     if (renameat(file->directory, file->temporary, file->directory, file->name) != 0)
         return failed(file, "giving it its name");
     file->exists = false;
-    return sli_directory_sync(file->directory, file->shown);
+    return file->in_temporary ? SL_OK : sli_directory_sync(file->directory, file->shown);
 }
 
 void sli_replace_file_destroy(sli_replace_file **file)

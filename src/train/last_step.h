@@ -1,7 +1,7 @@
 /* The last step that a run has finished, in the file `progress` of the directory that it saves to:
  * a run that goes on from a checkpoint there says by it how many steps were lost. Nothing else
  * depends on it, so errors are ignored, and it is not synced: it outlives a process, not a power
- * cut. */
+ * cut. A user's file or link of that name stays as it is. */
 #ifndef SLI_TRAIN_LAST_STEP_H
 #define SLI_TRAIN_LAST_STEP_H
 

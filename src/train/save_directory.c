@@ -209,6 +209,7 @@ static sl_status try_writing(const char *path)
         status = sli_checkpoint_writer_create(name, id, &trial);
     if (status == SL_OK)
         sli_checkpoint_writer_destroy(&trial);
+    status = sl_error_context(status, "%s: the best model cannot be written: ", name);
     free(name);
     return status;
 }

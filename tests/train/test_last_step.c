@@ -38,6 +38,27 @@ static void what_is_no_number_counts_as_none(void **state)
     }
 }
 
+static void note_step(const scratch *in, int64_t step)
+{
+    sli_last_step file = sli_last_step_open(in->directory);
+    sli_last_step_note(&file, step);
+    sli_last_step_close(&file);
+}
+
+static void file_or_link_of_the_user_stays_as_it_is(void **state)
+{
+    scratch *in = *state;
+    char text[16] = "";
+    write_file(scratch_path(in, "progress"), "my notes\n", 9);
+    note_step(in, 5);
+    assert_int_equal(read_file(scratch_path(in, "progress"), text, sizeof text), 9);
+    assert_string_equal(text, "my notes\n");
+    assert_int_equal(unlink(scratch_path(in, "progress")), 0);
+    assert_int_equal(symlink("target", scratch_path(in, "progress")), 0);
+    note_step(in, 5);
+    assert_int_equal(scratch_entries(in, 0), 1); /* nothing was made behind the link */
+}
+
 static void directory_that_is_not_there_is_no_error(void **state)
 {
     (void)state;
@@ -95,6 +116,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(last_number_is_read_back, scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(what_is_no_number_counts_as_none, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(file_or_link_of_the_user_stays_as_it_is, scratch_create,
                                         scratch_remove),
         cmocka_unit_test(directory_that_is_not_there_is_no_error),
         cmocka_unit_test_setup_teardown(run_says_what_was_lost_after_the_newest_checkpoint,

@@ -1,0 +1,240 @@
+#!/bin/bash
+# What else lies in the directories that the program writes to: another run's checkpoints, foreign
+# files, directories, links, links to nothing, leftovers of programs that died. Only what is sluice's
+# own is replaced or removed, and never what a link leads to.
+set -euo pipefail
+
+program=${SLUICE_PROGRAM:?}
+faults=${SLUICE_FAULTS:-$(dirname "$program")/../tests/libio_faults.so}
+[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { echo "$1"; cat err out; exit 1; }
+
+"$program" data --synthetic text --tokens 4000 >out
+train=("$program" train --data text --emsize 8 --nhid 8 --nhead 2 --nlayers 1 --bptt 8 --batch-size 4
+    --eval-batch-size 8 --eval-max-batches 2 --epochs 1 --max-batches 6 --devices cpu:0-0 --lr 0.1
+    --quiet)
+run() { # NAME WORD...: succeeds
+    local name=$1
+    shift
+    "$@" >out 2>err || fail "$name: status $?"
+}
+refused() { # NAME REASON WORD...: ends with that error
+    local name=$1 reason=$2 status=0
+    shift 2
+    "$@" >out 2>err || status=$?
+    [ "$status" = 1 ] || fail "$name: status $status"
+    grep -q "$reason" err || fail "$name: no \"$reason\""
+}
+# Names, kinds, targets of links and contents of all that is in a directory.
+content() { (cd "$1" && find . -printf '%p %y %l\n' | sort && find . -type f -exec md5sum {} + | sort); }
+same() { content "$2" | diff "$1.before" - >&2 || fail "$1: $2 is another"; }
+no_leftovers() { # NAME DIRECTORY
+    [ -z "$(find "$2" -regex '.*\.[0-9a-f]*\.tmp')" ] || { find "$2"; fail "$1: leftovers"; }
+}
+
+# ---- Another run's checkpoints --------------------------------------------------------------------
+
+run 'first run' "${train[@]}" --save-dir a --save-every 2 --keep 0
+run 'second run' "${train[@]}" --seed 2 --save-dir b --save-every 2 --keep 0
+content b >foreign.before
+for resume in a a/ a/step-00000002; do
+    refused foreign 'b: has checkpoints of another run: resume from one of them' \
+        "${train[@]}" --save-dir b --resume "$resume" --save-every 1 --keep 1
+    same foreign b
+done
+refused foreign 'b: has checkpoints of another run' "${train[@]}" --save-dir b
+same foreign b
+# What lies in it is its own, under whatever names; and an unused one takes any.
+ln -s a link
+for resume in auto a a/ ./a/step-00000004 link link/step-00000002 "$scratch/a/step-00000002/"; do
+    run "resuming $resume" "${train[@]}" --save-dir a --resume "$resume" --keep 0
+done
+run 'to an unused one' "${train[@]}" --save-dir unused --resume a/step-00000002
+# A job that is started again goes on from there, not from where its first attempt began.
+rm -r unused/step-00000006
+TORCHELASTIC_RESTART_COUNT=1 run 'started again' "${train[@]}" --save-dir unused \
+    --resume a/step-00000002 --save-every 1
+grep -q 'no checkpoint' out && fail 'it began anew'
+rm -r unused
+
+# ---- In --save-dir: links, files, directories -----------------------------------------------------
+
+# An archive that a checkpoint's name leads to, and what carries the name of one.
+cp -r a saved
+mv saved/step-00000002 archive
+ln -s ../archive saved/step-00000002
+ln -s ../nothing saved/step-00000001
+echo mine >saved/step-00000003
+mkdir saved/step-00000004/mine saved/mine saved/step-5 saved/step-000000005
+echo mine | tee saved/step-00000004/mine/text saved/mine/text saved/notes saved/.notes.tmp \
+    saved/state.json saved/step-5/text >out
+chmod 000 saved/mine/text
+ln -s ../nothing saved/dangling
+ln -s ../archive saved/.step-00000001.0123456789abcdef.tmp
+mkdir -p saved/.best.0123456789abcdef.tmp saved/..step-00000003.0123456789abcdef.tmp.1123456789abcdef.tmp
+touch saved/.best.0123456789abcdef.tmp/model.safetensors
+content archive >archive.before
+rm -r saved/step-00000006
+run 'surrounded run' "${train[@]}" --save-dir saved --resume auto --save-every 1 --keep 1
+grep -q 'step-00000003 is skipped: it is no directory, and stays' err || fail 'the file is not named'
+same archive archive
+no_leftovers surrounded saved
+ls -A saved >out
+diff - out <<END || fail 'another set of entries'
+.notes.tmp
+best
+dangling
+mine
+notes
+progress
+state.json
+step-000000005
+step-00000003
+step-00000004
+step-00000006
+step-5
+END
+[ "$(cat saved/step-00000003 saved/notes saved/step-00000004/mine/text | sort -u)" = mine ] ||
+    fail 'a file is another'
+
+# A file with a checkpoint's name is no checkpoint: the run begins.
+mkdir begin
+echo mine >begin/step-00000002
+for resume in '' '--resume auto'; do
+    # shellcheck disable=SC2086 # words
+    run 'beside a file' "${train[@]}" --save-dir begin $resume --save-every 2 --keep 1
+    grep -q 'step-00000002 is skipped: it is no directory' err || fail 'the file is not named'
+    [ "$(cat begin/step-00000002)" = mine ] || fail 'the file is another'
+    [ -d begin/step-00000006 ] || fail 'there is no checkpoint'
+    rm -r begin/step-00000006
+done
+
+# A link in the place of a checkpoint is replaced, and what it leads to stays.
+mkdir linked
+mv begin/best linked-best
+content linked-best >linked-best.before
+ln -s ../linked-best linked/best
+run 'linked best' "${train[@]}" --save-dir linked
+same linked-best linked-best
+[ ! -L linked/best ] || fail 'the best model went through the link'
+
+# What cannot be the best model is found before training.
+mkdir -p foreign/best
+echo mine >foreign/best/text
+content foreign >best.before
+refused 'foreign best' 'best: .*the directory is there and is no checkpoint' "${train[@]}" --save-dir foreign
+same best foreign
+ln -s nothing to-nothing
+refused 'link to nothing' 'to-nothing: ' "${train[@]}" --save-dir to-nothing
+[ -L to-nothing ] && [ ! -e nothing ] || fail 'the link is another'
+run 'through a link' "${train[@]}" --save-dir link/ --resume auto
+
+# ---- --save and --log-json ------------------------------------------------------------------------
+
+mkdir target
+for name in weights.safetensors weights.vocab.txt log; do ln -s "target/$name" "$name"; done
+refused 'refused run' 'to-nothing: ' "${train[@]}" --save weights.safetensors --log-json log --save-dir to-nothing
+for name in weights.safetensors weights.vocab.txt log; do
+    [ -L "$name" ] && [ ! -e "$name" ] || fail "a refused run has changed $name"
+done
+[ -z "$(ls -A target)" ] || fail 'a refused run has left something'
+refused 'the same file' 'log-json and --save would both write' "${train[@]}" \
+    --save target/weights.safetensors --log-json weights.safetensors
+run 'links to nothing' "${train[@]}" --save weights.safetensors --log-json log
+for name in weights.safetensors weights.vocab.txt log; do
+    [ -L "$name" ] && [ -s "target/$name" ] || fail "$name was not written through its link"
+done
+no_leftovers links .
+ln -s round circle
+ln -s circle round
+refused 'a circle' 'circle: its links lead in a circle' "${train[@]}" --save circle
+refused 'nowhere' 'nowhere/x: cannot be created: its directory does not exist' "${train[@]}" --save nowhere/x
+mkdir beside
+touch beside/.w.0123456789abcdef.tmp beside/.w.tmp beside/.other.0123456789abcdef.tmp
+run 'beside leftovers' "${train[@]}" --save beside/w
+[ "$(find beside -name '.*' -type f | sort | tr '\n' ' ')" = \
+    'beside/.other.0123456789abcdef.tmp beside/.w.tmp ' ] || fail 'other leftovers than its own are gone'
+rm -r beside
+
+# ---- data and checkpoint convert ------------------------------------------------------------------
+
+# Killed before each call that changes the file system: the next run leaves no trace of it.
+killed_at() { # CALL PATH WORD...: the shell says in its subshell that it was killed
+    (LD_PRELOAD=$faults SLUICE_IO_ONLY=$2 SLUICE_IO_KILL=$1 "${@:3}"; exit $?) >out 2>err
+}
+killed_at_each_call() { # NAME DIRECTORY TARGET WORD...: TARGET is removed before each run
+    local name=$1 directory=$2 target=$3 call=0 status
+    shift 3
+    while :; do
+        call=$((call + 1))
+        rm -rf "$target"
+        status=0
+        killed_at "$call" "$directory/" "$@" || status=$?
+        [ "$status" != 0 ] || break
+        [ "$status" = 137 ] || fail "$name: killed at call $call: status $status"
+        rm -rf "$target"
+        run "$name" "$@"
+        no_leftovers "$name, killed at call $call" "$directory"
+    done
+    [ "$call" -gt 3 ] || fail "$name: there are only $call calls"
+}
+mkdir converted vocab synthetic
+killed_at_each_call convert converted converted/to "$program" checkpoint convert a/step-00000002 converted/to
+killed_at_each_call vocabulary vocab vocab/v "$program" data text --vocab vocab/v
+killed_at_each_call synthetic synthetic none "$program" data --synthetic synthetic --tokens 100
+# A run that prunes, killed at each call: what the next one does not need is gone.
+for ((call = 1; ; call++)); do
+    rm -rf pruned
+    cp -r a pruned
+    status=0
+    killed_at "$call" pruned/ "${train[@]}" --save-dir pruned --resume pruned/step-00000004 --keep 1 ||
+        status=$?
+    [ "$status" != 0 ] || break
+    run 'pruning again' "${train[@]}" --save-dir pruned --resume auto --keep 1
+    no_leftovers "pruning, killed at call $call" pruned
+done
+[ "$call" -gt 20 ] || fail "there are only $call calls"
+
+for to in slash/ slashes///; do
+    run "convert to $to" "$program" checkpoint convert a/step-00000002 "$to"
+    run "verify $to" "$program" checkpoint verify "$to"
+    refused "again to $to" 'there is something of that name already' \
+        "$program" checkpoint convert a/step-00000002 "$to"
+done
+run 'average to a slash' "$program" checkpoint average a/step-00000002 a/step-00000004 mean/
+refused 'link to nothing' 'there is something of that name already' \
+    "$program" checkpoint convert a/step-00000002 to-nothing/
+[ -L to-nothing ] || fail 'the link is gone'
+no_leftovers convert .
+
+# ---- A new --save-dir, and its limits -------------------------------------------------------------
+
+mkdir parent
+LD_PRELOAD=$faults SLUICE_IO_LOG=calls run 'new directory' "${train[@]}" --save-dir parent/new/
+sed -n '/^mkdir .*parent\/new$/{n;p}' calls | grep -q "^fsync .*/parent$" || { cat calls; fail 'the parent is not synced'; }
+grep -q '//' out err && fail 'a path has two slashes'
+mkdir parent2
+LD_PRELOAD=$faults SLUICE_IO_ONLY=parent2 SLUICE_IO_FAIL=2 refused 'failing parent' \
+    'parent2/new: .*No space left' "${train[@]}" --save-dir parent2/new
+
+# A limit on the size of files (ulimit -f) is an error of every command that writes them.
+limited() { # NAME WORD...
+    local name=$1 status=0
+    shift
+    (ulimit -f 1; exec "$@") >out 2>err || status=$?
+    [ "$status" = 1 ] || fail "$name: status $status"
+    grep -qi 'file too large' err || fail "$name: it does not say why"
+}
+limited data "$program" data --synthetic large --tokens 4000
+limited vocabulary "$program" data text --vocab large.txt
+limited convert "$program" checkpoint convert a/step-00000002 large-checkpoint
+limited average "$program" checkpoint average a/step-00000002 a/step-00000004 large-checkpoint
+limited train "${train[@]}" --save large.safetensors
+no_leftovers limited .
+# A started program has the signal as the launcher had it.
+"$program" launch -n 1 -- bash -c 'trap -p XFSZ; grep SigIgn /proc/self/status' >out 2>err || fail launch
+ignored=$(sed -n 's/.*SigIgn:[[:space:]]*//p' out)
+[ $((0x$ignored & (1 << 24))) = 0 ] || fail 'started programs ignore SIGXFSZ'
