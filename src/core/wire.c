@@ -1,0 +1,240 @@
+/* What goes over a connection:
+ *
+ *     caller   → listener    hello: which protocol, the caller's rank, a nonce
+ *     listener → caller      a nonce, and the first message: the listener's proof
+ *     caller   → listener    the first message, whose text is its name: the caller's proof
+ *     listener → caller      the second message: the rank is in
+ *     then messages both ways
+ *
+ * A nonce is 32 random bytes. From the job's key, both nonces and the rank each side makes two keys
+ * of this connection, one for what the caller sends and one for what the listener sends. A message
+ * travels as
+ *
+ *     length of the body (4 bytes) │ body: numbers (40), text │ tag (16)
+ *
+ * with the lowest bytes of numbers first. The tag is the keyed hash (BLAKE2b) of the message's
+ * number on this connection, the length and the body, with the sender's key: nobody can repeat,
+ * reflect, swap or alter messages, and the first one proves that its sender knows the job's key. */
+#include "core/wire.h"
+
+#include <endian.h>
+#include <errno.h>
+#include <math.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sodium.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static const char protocol[8] = "sluice01";
+
+const char *sli_wire_state_text(sli_wire_state state)
+{
+    switch (state) {
+    case SLI_WIRE_MESSAGE:
+    case SLI_WIRE_NOTHING:
+        break;
+    case SLI_WIRE_CLOSED:
+        return "died";
+    case SLI_WIRE_LOST:
+    case SLI_WIRE_SILENT:
+        return "cannot be reached any more";
+    case SLI_WIRE_FALSE:
+        return "sent what no rank sends";
+    }
+    return "is there";
+}
+
+/* ---- Messages as bytes -------------------------------------------------------------------- */
+
+static void put32(unsigned char *to, int32_t value)
+{
+    uint32_t ordered = htole32((uint32_t)value);
+    memcpy(to, &ordered, sizeof ordered);
+}
+
+static int32_t get32(const unsigned char *from)
+{
+    uint32_t ordered;
+    memcpy(&ordered, from, sizeof ordered);
+    return (int32_t)le32toh(ordered);
+}
+
+static void put64(unsigned char *to, uint64_t value)
+{
+    uint64_t ordered = htole64(value);
+    memcpy(to, &ordered, sizeof ordered);
+}
+
+static uint64_t get64(const unsigned char *from)
+{
+    uint64_t ordered;
+    memcpy(&ordered, from, sizeof ordered);
+    return le64toh(ordered);
+}
+
+size_t sli_wire_encode(const sli_wire_message *message, unsigned char body[SLI_WIRE_BODY_BYTES])
+{
+    uint64_t seconds;
+    size_t length = strnlen(message->text, sizeof message->text - 1);
+    memcpy(&seconds, &message->seconds, sizeof seconds);
+    put32(body, message->kind);
+    put32(body + 4, message->rank);
+    put32(body + 8, message->size);
+    put32(body + 12, message->number);
+    put64(body + 16, message->group);
+    put64(body + 24, message->sequence);
+    put64(body + 32, seconds);
+    memcpy(body + SLI_WIRE_FIXED_BYTES, message->text, length);
+    return SLI_WIRE_FIXED_BYTES + length;
+}
+
+bool sli_wire_decode(const unsigned char *body, size_t bytes, int ranks, int kinds,
+                     sli_wire_message *out)
+{
+    if (bytes < SLI_WIRE_FIXED_BYTES || bytes > SLI_WIRE_BODY_BYTES)
+        return false;
+    size_t length = bytes - SLI_WIRE_FIXED_BYTES;
+    uint64_t seconds = get64(body + 32);
+    *out = (sli_wire_message){.kind = get32(body),
+                              .rank = get32(body + 4),
+                              .size = get32(body + 8),
+                              .number = get32(body + 12),
+                              .group = get64(body + 16),
+                              .sequence = get64(body + 24)};
+    memcpy(&out->seconds, &seconds, sizeof seconds);
+    memcpy(out->text, body + SLI_WIRE_FIXED_BYTES, length);
+    bool names_none = out->size == 0 && out->rank == 0;
+    bool names_rank =
+        out->size > 0 && out->size <= ranks && out->rank >= 0 && out->rank < out->size;
+    return out->kind >= 0 && out->kind < kinds && (names_none || names_rank) &&
+           isfinite(out->seconds) && out->seconds >= 0 && strlen(out->text) == length;
+}
+
+/* ---- Sending and receiving ---------------------------------------------------------------- */
+
+static void write_tag(unsigned char tag[SLI_WIRE_TAG_BYTES], uint64_t number,
+                      const unsigned char *frame, size_t bytes,
+                      const unsigned char key[SLI_WIRE_KEY_BYTES])
+{
+    unsigned char counted[8 + SLI_WIRE_FRAME_BYTES];
+    put64(counted, number);
+    memcpy(counted + 8, frame, bytes);
+    crypto_generichash(tag, SLI_WIRE_TAG_BYTES, counted, 8 + bytes, key, SLI_WIRE_KEY_BYTES);
+}
+
+bool sli_wire_send_bytes(const sli_wire_connection *connection, const void *bytes, size_t count)
+{
+    ssize_t sent;
+    do
+        sent = send(connection->fd, bytes, count, MSG_NOSIGNAL | MSG_DONTWAIT);
+    while (sent < 0 && errno == EINTR);
+    return sent == (ssize_t)count;
+}
+
+bool sli_wire_send(sli_wire_connection *connection, const sli_wire_message *message)
+{
+    unsigned char frame[SLI_WIRE_FRAME_BYTES];
+    size_t bytes = sli_wire_encode(message, frame + 4);
+    put32(frame, (int32_t)bytes);
+    write_tag(frame + 4 + bytes, connection->sent++, frame, 4 + bytes, connection->send_key);
+    return sli_wire_send_bytes(connection, frame, 4 + bytes + SLI_WIRE_TAG_BYTES);
+}
+
+sli_wire_state sli_wire_fill(sli_wire_connection *connection, size_t count)
+{
+    while (connection->used < count) {
+        ssize_t bytes = recv(connection->fd, connection->buffer + connection->used,
+                             sizeof connection->buffer - connection->used, MSG_DONTWAIT);
+        if (bytes > 0)
+            connection->used += (size_t)bytes;
+        else if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK))
+            return SLI_WIRE_NOTHING;
+        else if (bytes == 0 || errno == ECONNRESET)
+            return SLI_WIRE_CLOSED;
+        else if (errno != EINTR)
+            return SLI_WIRE_LOST;
+    }
+    return SLI_WIRE_MESSAGE;
+}
+
+void sli_wire_take(sli_wire_connection *connection, void *to, size_t count)
+{
+    memcpy(to, connection->buffer, count);
+    connection->used -= count;
+    memmove(connection->buffer, connection->buffer + count, connection->used);
+}
+
+sli_wire_state sli_wire_receive(sli_wire_connection *connection, sli_wire_message *out)
+{
+    unsigned char frame[SLI_WIRE_FRAME_BYTES], tag[SLI_WIRE_TAG_BYTES];
+    sli_wire_state state = sli_wire_fill(connection, 4);
+    if (state != SLI_WIRE_MESSAGE)
+        return state;
+    int32_t length = get32(connection->buffer);
+    if (length < SLI_WIRE_FIXED_BYTES || length > SLI_WIRE_BODY_BYTES)
+        return SLI_WIRE_FALSE;
+    size_t bytes = (size_t)length;
+    state = sli_wire_fill(connection, 4 + bytes + SLI_WIRE_TAG_BYTES);
+    if (state != SLI_WIRE_MESSAGE)
+        return state;
+    sli_wire_take(connection, frame, 4 + bytes + SLI_WIRE_TAG_BYTES);
+    write_tag(tag, connection->received++, frame, 4 + bytes, connection->receive_key);
+    if (sodium_memcmp(tag, frame + 4 + bytes, sizeof tag) != 0 ||
+        !sli_wire_decode(frame + 4, bytes, connection->ranks, connection->kinds, out))
+        return SLI_WIRE_FALSE;
+    return SLI_WIRE_MESSAGE;
+}
+
+void sli_wire_close(sli_wire_connection *connection)
+{
+    if (connection->fd < 0)
+        return;
+    close(connection->fd);
+    sodium_memzero(connection, sizeof *connection);
+    connection->fd = -1;
+}
+
+/* A host that is gone sends nothing, not even an end: so the kernel asks for signs of life, and
+ * breaks the connection after some 8 s without. */
+void sli_wire_prepare(int fd)
+{
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
+    setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){1}, sizeof(int));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &(int){3}, sizeof(int));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &(int){1}, sizeof(int));
+    setsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &(int){5}, sizeof(int));
+    setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &(int){8000}, sizeof(int));
+}
+
+/* ---- The handshake ------------------------------------------------------------------------ */
+
+void sli_wire_write_hello(int rank, unsigned char hello[SLI_WIRE_HELLO_BYTES])
+{
+    memcpy(hello, protocol, sizeof protocol);
+    put32(hello + 8, rank);
+    randombytes_buf(hello + 12, SLI_WIRE_NONCE_BYTES);
+}
+
+int sli_wire_read_hello(const unsigned char hello[SLI_WIRE_HELLO_BYTES], int ranks)
+{
+    int32_t rank = get32(hello + 8);
+    return memcmp(hello, protocol, sizeof protocol) == 0 && rank >= 0 && rank < ranks ? rank : -1;
+}
+
+void sli_wire_agree(sli_wire_connection *connection, const unsigned char key[SLI_WIRE_KEY_BYTES],
+                    bool is_listener, const unsigned char hello[SLI_WIRE_HELLO_BYTES],
+                    const unsigned char nonce[SLI_WIRE_NONCE_BYTES])
+{
+    unsigned char said[1 + SLI_WIRE_HELLO_BYTES + SLI_WIRE_NONCE_BYTES];
+    memcpy(said + 1, hello, SLI_WIRE_HELLO_BYTES);
+    memcpy(said + 1 + SLI_WIRE_HELLO_BYTES, nonce, SLI_WIRE_NONCE_BYTES);
+    for (int listener_sends = 0; listener_sends < 2; listener_sends++) {
+        bool sends = (listener_sends != 0) == is_listener;
+        said[0] = (unsigned char)listener_sends;
+        crypto_generichash(sends ? connection->send_key : connection->receive_key,
+                           SLI_WIRE_KEY_BYTES, said, sizeof said, key, SLI_WIRE_KEY_BYTES);
+    }
+    connection->sent = connection->received = 0;
+}

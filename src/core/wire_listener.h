@@ -1,0 +1,61 @@
+/* The side of the wire (wire.h) that is called: by each rank of a job once, and by strangers.
+ *
+ * Strangers cannot keep ranks out. Whoever has not proved yet that it knows the key has a time
+ * limit and a room of its own; when the room is full the oldest caller in it is closed, and a rank
+ * that was closed calls again. Callers that have proved it stand in a table with one row a rank. */
+#ifndef SLI_CORE_WIRE_LISTENER_H
+#define SLI_CORE_WIRE_LISTENER_H
+
+#include "core/wire.h"
+
+typedef struct sli_wire_listener sli_wire_listener;
+
+typedef struct sli_wire_listener_options {
+    int ranks, kinds; /* callers are ranks 0 … ranks - 1; messages are of kinds 0 … kinds - 1 */
+    bool this_host;   /* all callers are on this host: listens on the loopback interface alone */
+    double silent_seconds; /* a rank from which nothing came for so long is lost, and all are told
+                              twice a second that this side lives; 0: nothing of it */
+    /* What happened to a rank; called by sli_wire_listener_turn, with `owner`. */
+    void *owner;
+    void (*called)(void *owner, int rank, const char *name);
+    void (*said)(void *owner, int rank, const sli_wire_message *message);
+    /* Once for each rank that has called; it cannot call again. */
+    void (*ended)(void *owner, int rank, sli_wire_state why);
+} sli_wire_listener_options;
+
+/* The longest that a turn waits. Whoever watches the other side's silence should as well. */
+#define SLI_WIRE_TURN_SECONDS 0.25
+/* How often each side says that it lives, where silence counts. */
+#define SLI_WIRE_ALIVE_SECONDS 0.5
+
+/* Listens on a free port, and raises this process's limit on open files to the hard one.
+ * `*address` is for sli_wire_call. Errors: SL_ERR_IO, SL_ERR_MEMORY, and SL_ERR_UNSUPPORTED where
+ * the limit on open files does not suffice for so many ranks. */
+sl_status sli_wire_listen(const sli_wire_listener_options *options, sli_wire_address *address,
+                          sli_wire_listener **out);
+
+/* Hangs up and frees; NULL is allowed. */
+void sli_wire_listener_destroy(sli_wire_listener **listener);
+
+/* Waits until somebody calls or says something, `fd` (-1: none) can be read, or some time, at most
+ * SLI_WIRE_TURN_SECONDS, is over; and handles it. */
+void sli_wire_listener_turn(sli_wire_listener *listener, int fd);
+
+/* Seconds that the listener has run, counted in turns (running_clock.h). */
+double sli_wire_listener_seconds(const sli_wire_listener *listener);
+
+/* Does nothing where the rank is not connected. It never waits: what a rank does not take ends it,
+ * at the next turn. */
+void sli_wire_listener_send(sli_wire_listener *listener, int rank, const sli_wire_message *message);
+
+/* Hangs up on a rank that sent what it must not; `ended` follows with SLI_WIRE_FALSE. */
+void sli_wire_listener_refuse(sli_wire_listener *listener, int rank);
+
+/* How many ranks are connected. */
+int sli_wire_listener_connected(const sli_wire_listener *listener);
+
+/* Closes every connection, without a word to the owner, and listens no more. Turns then only wait.
+ */
+void sli_wire_listener_hang_up(sli_wire_listener *listener);
+
+#endif
