@@ -8,7 +8,10 @@
  *
  * What that costs: all weights are copied in every step and all gradients added on one device,
  * after backward and not during it; and the output device holds the whole batch's output. sl_ddp
- * costs less; this needs no ranks. */
+ * costs less; this needs no ranks.
+ *
+ * A pointer that is NULL where none is said to be optional is refused: SL_ERR_INVALID, with its
+ * name. */
 #ifndef SLUICE_DATA_PARALLEL_H
 #define SLUICE_DATA_PARALLEL_H
 
@@ -41,16 +44,18 @@ sl_parameter_set *sl_data_parallel_parameters(const sl_data_parallel *parallel);
 int sl_data_parallel_device_count(const sl_data_parallel *parallel);
 sl_device *sl_data_parallel_device(const sl_data_parallel *parallel, int index);
 
-/* input [N, …], N at least 1, on any device -> *output [N, …] on the output device, which the
- * caller owns. `pass` says how to run; its device is not used, and first_sample is that of the
- * whole batch. With `keep`, the next backward is this forward's. The first rows' replica comes
- * first in every order. Errors: that of the lowest failing replica, "in replica 1 on device cpu:1:
- * " in front. */
+/* input [N, …], N at least 1, on any device -> *output on the output device, which the caller owns:
+ * the replicas' outputs one after the other along their rows, so [N, …] where the module keeps
+ * rows. A module that gives one number a replica (0-dimensional, or [1]) makes a vector of one a
+ * replica. `pass` says how to run; its device is not used, and first_sample is that of the whole
+ * batch. With `keep`, the next backward is this forward's. The first rows' replica comes first in
+ * every order. Errors: that of the lowest failing replica, "in replica 1 on device cpu:1: " in
+ * front; SL_ERR_INVALID for outputs that differ in more than their rows. */
 sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_options *pass,
                                    const sl_tensor *input, sl_tensor **output);
 
-/* grad_output [N, …] -> adds to the gradients of sl_data_parallel_parameters, in the order of
- * devices, and gives the gradient of the input on the output device; NULL: not wanted. */
+/* grad_output of the output's shape -> adds to the gradients of sl_data_parallel_parameters, in the
+ * order of devices, and gives the gradient of the input on the output device; NULL: not wanted. */
 sl_status sl_data_parallel_backward(sl_data_parallel *parallel, const sl_tensor *grad_output,
                                     sl_tensor **grad_input);
 

@@ -11,7 +11,8 @@
  * same order; a replica's functions are called by one thread at a time.
  *
  * When a step fails on one rank, the error reaches all: the others' step ends with "rank R: …". The
- * exchange cannot be used again then; it can be destroyed. */
+ * exchange cannot be used again then; it can be destroyed. A pointer that is NULL where none is
+ * said to be optional is refused: SL_ERR_INVALID, with its name. */
 #ifndef SLUICE_DDP_H
 #define SLUICE_DDP_H
 

@@ -8,8 +8,10 @@
  * Stages may share a device; they take turns on it then. The batch's tensors may be on any device
  * that reaches the same memory as the stages' (as all CPU devices do).
  *
- * A pipe's functions are called by one thread at a time. When one fails, all stages have stopped,
- * the error is that of the first failing stage (in the order of time) with its place in front
+ * A pipe's functions are called by one thread at a time. They refuse a pointer that is NULL where
+ * none is said to be optional (SL_ERR_INVALID, with its name). When one fails, all stages have
+ * stopped, the error is that of the first failing stage (in the order of time) with its place in
+ * front
  * ("[stage 1 micro 3] …"), and the pipe can be used again; gradients are then undefined until
  * sl_pipe_zero_grad. */
 #ifndef SLUICE_PIPE_H

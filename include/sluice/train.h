@@ -1,7 +1,8 @@
 /* Training runs: from options to a trained, evaluated and saved language model.
  *
  * The library prints nothing. What happens is told to reporters: the program's progress display is
- * one, the JSON run log another. */
+ * one, the JSON run log another. A pointer that is NULL where none is said to be optional is
+ * refused: SL_ERR_INVALID, with its name. */
 #ifndef SLUICE_TRAIN_H
 #define SLUICE_TRAIN_H
 

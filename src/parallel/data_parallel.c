@@ -8,10 +8,10 @@
  * that its forward may change. */
 #include "parallel/data_parallel.h"
 
+#include "core/given.h"
 #include "device/device.h"
 #include "sluice/pipe.h"
 
-#include <inttypes.h>
 #include <stdio.h>
 
 /* ---- All replicas at once --------------------------------------------------------------- */
@@ -66,20 +66,21 @@ static void copy_weights(void *argument)
     end_task(replica, replica == first ? SL_OK : copy_values(first->set, replica->set));
 }
 
-/* This replica's rows of the batch, on its device. */
-static sl_status cut_rows(const sli_replica *replica, sl_tensor **out)
+/* The batch's elements from `offset` on, in this shape, on the replica's device. */
+static sl_status cut(const sli_replica *replica, int64_t offset, const sl_shape *shape,
+                     sl_tensor **out)
 {
     const sl_tensor *batch = replica->parallel->batch;
-    sl_tensor *rows;
+    sl_tensor *view;
     *out = NULL;
-    SL_TRY(sl_tensor_narrow(batch, replica->first_row, replica->rows, &rows));
+    SL_TRY(sl_tensor_view(batch, offset, shape, &view));
     sl_status status = sl_tensor_create(replica->device, SL_MEMORY_ACTIVATIONS,
-                                        sl_tensor_dtype(batch), sl_tensor_shape(rows), out);
+                                        sl_tensor_dtype(batch), shape, out);
     if (status == SL_OK)
-        status = sl_tensor_copy(*out, rows);
+        status = sl_tensor_copy(*out, view);
     if (status != SL_OK)
         sl_tensor_destroy(out);
-    sl_tensor_destroy(&rows);
+    sl_tensor_destroy(&view);
     return status;
 }
 
@@ -89,7 +90,10 @@ static sl_status forward(sli_replica *replica)
     options.device = replica->device;
     options.first_sample += replica->first_row;
     sl_tensor *in;
-    SL_TRY(cut_rows(replica, &in));
+    replica->input = *sl_tensor_shape(replica->parallel->batch);
+    replica->input.size[0] = replica->rows;
+    int64_t row_elements = sl_shape_count(&replica->input) / replica->rows;
+    SL_TRY(cut(replica, replica->first_row * row_elements, &replica->input, &in));
     sl_status status = sl_pass_create(&options, &replica->pass);
     if (status == SL_OK)
         status = sl_module_forward(replica->module, replica->pass, in, &replica->result);
@@ -104,17 +108,29 @@ static void forward_task(void *replica)
     end_task(replica, forward(replica));
 }
 
+static sl_status check_gradient(const sli_replica *replica)
+{
+    char got[SL_SHAPE_TEXT_BYTES], wanted[SL_SHAPE_TEXT_BYTES];
+    const sl_shape *shape = sl_tensor_shape(replica->result);
+    if (sl_shape_equal(shape, &replica->input))
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "the gradient of an input of %s is %s",
+                    sl_shape_text(&replica->input, wanted), sl_shape_text(shape, got));
+}
+
 static sl_status backward(sli_replica *replica)
 {
     if (replica->index > 0)
         sl_parameter_set_zero_grad(replica->set);
     sl_tensor *grad;
-    SL_TRY(cut_rows(replica, &grad));
+    SL_TRY(cut(replica, replica->output_offset, &replica->output, &grad));
     sl_status status =
         sl_module_backward(replica->module, replica->pass, grad,
                            replica->parallel->wants_grad_input ? &replica->result : NULL);
     sl_tensor_destroy(&grad);
     sl_pass_destroy(&replica->pass);
+    if (status == SL_OK && replica->result)
+        status = check_gradient(replica);
     return status;
 }
 
@@ -159,7 +175,6 @@ static void drop_passes(sl_data_parallel *parallel)
 
 static void share_out(sl_data_parallel *parallel, int64_t rows)
 {
-    parallel->rows = rows;
     parallel->used = sl_micro_batches(rows, parallel->count, parallel->sizes);
     int64_t row = 0;
     for (int i = 0; i < parallel->used; i++) {
@@ -169,27 +184,34 @@ static void share_out(sl_data_parallel *parallel, int64_t rows)
     }
 }
 
-static sl_status check_result(const sli_replica *replica, const sl_shape *first)
+/* How many rows of the gathered tensor a result is; a number alone is one. */
+static int64_t rows_of(const sl_shape *result)
 {
-    sl_shape shape = *sl_tensor_shape(replica->result), expected = *first;
-    char got[SL_SHAPE_TEXT_BYTES], wanted[SL_SHAPE_TEXT_BYTES];
-    if (expected.dims > 0)
-        expected.size[0] = replica->rows;
-    if (expected.dims == 0 || !sl_shape_equal(&shape, &expected))
-        return sl_error(SL_ERR_INVALID,
-                        "sl_data_parallel: replica %d made %s of %" PRId64
-                        " rows, expected %s: outputs are gathered along their rows",
-                        replica->index, sl_shape_text(&shape, got), replica->rows,
-                        expected.dims ? sl_shape_text(&expected, wanted) : "a tensor with rows");
-    return SL_OK;
+    return result->dims > 0 ? result->size[0] : 1;
 }
 
-static sl_status copy_rows(sl_tensor *whole, const sli_replica *from)
+/* Results may differ in their rows alone. */
+static sl_status check_result(const sli_replica *replica, const sl_shape *first)
 {
-    sl_tensor *place;
-    SL_TRY(sl_tensor_narrow(whole, from->first_row, from->rows, &place));
-    sl_status status = sl_tensor_copy(place, from->result);
-    sl_tensor_destroy(&place);
+    const sl_shape *shape = sl_tensor_shape(replica->result);
+    sl_shape expected = *first;
+    char got[SL_SHAPE_TEXT_BYTES], wanted[SL_SHAPE_TEXT_BYTES];
+    if (expected.dims > 0 && shape->dims > 0)
+        expected.size[0] = shape->size[0];
+    if (sl_shape_equal(shape, &expected) && rows_of(shape) > 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "sl_data_parallel: replica %d made %s of its rows, replica 0 %s: outputs are "
+                    "gathered along their rows, and are alike otherwise",
+                    replica->index, sl_shape_text(shape, got), sl_shape_text(first, wanted));
+}
+
+static sl_status copy_result(const sl_tensor *whole, int64_t offset, const sl_tensor *result)
+{
+    sl_tensor *view;
+    SL_TRY(sl_tensor_view(whole, offset, sl_tensor_shape(result), &view));
+    sl_status status = sl_tensor_copy(view, result);
+    sl_tensor_destroy(&view);
     return status;
 }
 
@@ -198,17 +220,38 @@ static sl_status gather(const sl_data_parallel *parallel, sl_tensor **out)
 {
     const sl_tensor *first = parallel->replicas[0].result;
     sl_shape shape = *sl_tensor_shape(first);
-    for (int i = 0; i < parallel->used; i++)
+    int64_t rows = 0, offset = 0;
+    for (int i = 0; i < parallel->used; i++) {
         SL_TRY(check_result(&parallel->replicas[i], sl_tensor_shape(first)));
-    shape.size[0] = parallel->rows;
+        rows += rows_of(sl_tensor_shape(parallel->replicas[i].result));
+    }
+    if (shape.dims == 0)
+        shape = sl_shape_1d(rows);
+    shape.size[0] = rows;
     SL_TRY(sl_tensor_create(parallel->output_device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(first),
                             &shape, out));
     sl_status status = SL_OK;
-    for (int i = 0; i < parallel->used && status == SL_OK; i++)
-        status = copy_rows(*out, &parallel->replicas[i]);
+    for (int i = 0; i < parallel->used && status == SL_OK; i++) {
+        const sl_tensor *result = parallel->replicas[i].result;
+        status = copy_result(*out, offset, result);
+        offset += sl_tensor_count(result);
+    }
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;
+}
+
+/* Keeps where each replica's output lies in the gathered one, for its gradient. */
+static void note_outputs(sl_data_parallel *parallel, const sl_tensor *gathered)
+{
+    int64_t offset = 0;
+    parallel->output = *sl_tensor_shape(gathered);
+    for (int i = 0; i < parallel->used; i++) {
+        sli_replica *replica = &parallel->replicas[i];
+        replica->output = *sl_tensor_shape(replica->result);
+        replica->output_offset = offset;
+        offset += sl_tensor_count(replica->result);
+    }
 }
 
 /* ---- Public functions ------------------------------------------------------------------- */
@@ -216,7 +259,11 @@ static sl_status gather(const sl_data_parallel *parallel, sl_tensor **out)
 sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_options *pass,
                                    const sl_tensor *input, sl_tensor **output)
 {
+    SLI_GIVEN(output);
     *output = NULL;
+    SLI_GIVEN(parallel);
+    SLI_GIVEN(pass);
+    SLI_GIVEN(input);
     char text[SL_SHAPE_TEXT_BYTES];
     const sl_shape *shape = sl_tensor_shape(input);
     if (shape->dims == 0 || shape->size[0] < 1)
@@ -232,6 +279,8 @@ sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_opt
         status = run_all(parallel, forward_task);
     if (status == SL_OK)
         status = gather(parallel, output);
+    if (status == SL_OK)
+        note_outputs(parallel, *output);
     drop_results(parallel);
     if (status != SL_OK)
         drop_passes(parallel);
@@ -240,16 +289,16 @@ sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_opt
 
 static sl_status check_backward(const sl_data_parallel *parallel, const sl_tensor *grad_output)
 {
-    char text[SL_SHAPE_TEXT_BYTES];
+    char got[SL_SHAPE_TEXT_BYTES], wanted[SL_SHAPE_TEXT_BYTES];
     const sl_shape *shape = sl_tensor_shape(grad_output);
     if (!parallel->replicas[0].pass)
         return sl_error(SL_ERR_INVALID, "sl_data_parallel_backward: there was no forward that "
                                         "kept what backward needs");
-    if (shape->dims == 0 || shape->size[0] != parallel->rows)
+    if (!sl_shape_equal(shape, &parallel->output))
         return sl_error(SL_ERR_INVALID,
-                        "sl_data_parallel_backward: the gradient must have the output's %" PRId64
-                        " rows, got %s",
-                        parallel->rows, sl_shape_text(shape, text));
+                        "sl_data_parallel_backward: the gradient must have the output's shape %s, "
+                        "got %s",
+                        sl_shape_text(&parallel->output, wanted), sl_shape_text(shape, got));
     return SL_OK;
 }
 
@@ -258,6 +307,8 @@ sl_status sl_data_parallel_backward(sl_data_parallel *parallel, const sl_tensor 
 {
     if (grad_input)
         *grad_input = NULL;
+    SLI_GIVEN(parallel);
+    SLI_GIVEN(grad_output);
     SL_TRY(check_backward(parallel, grad_output));
     parallel->batch = grad_output;
     parallel->wants_grad_input = grad_input != NULL;

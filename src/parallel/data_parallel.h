@@ -17,9 +17,11 @@ typedef struct sli_replica {
 
     /* Of the batch under way. */
     int64_t first_row, rows;
-    sl_pass *pass;     /* of a forward that kept, until its backward */
-    sl_tensor *result; /* the output, then the input's gradient; on the replica's device */
-    sl_status status;  /* of the last task, with the thread's error text */
+    sl_shape input, output; /* of these rows, and what the module made of them */
+    int64_t output_offset;  /* elements, in the whole batch's output */
+    sl_pass *pass;          /* of a forward that kept, until its backward */
+    sl_tensor *result;      /* the output, then the input's gradient; on the replica's device */
+    sl_status status;       /* of the last task, with the thread's error text */
     char text[SLI_REPLICA_TEXT_BYTES];
 } sli_replica;
 
@@ -28,7 +30,7 @@ struct sl_data_parallel {
     sl_device *output_device;
     sli_replica *replicas; /* [count] */
     int count, used;       /* used: by the batch under way */
-    int64_t rows;          /* of it */
+    sl_shape output;       /* of it, gathered */
     int64_t *sizes;        /* [count] */
 
     /* What the replicas' tasks read; written by the caller's thread while they sleep. */

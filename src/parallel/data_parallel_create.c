@@ -1,6 +1,8 @@
 /* Making DataParallel's replicas, and taking them apart. */
 #include "parallel/data_parallel.h"
 
+#include "core/given.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -107,7 +109,9 @@ static sl_status check_options(const sl_data_parallel_options *options)
 
 sl_status sl_data_parallel_create(const sl_data_parallel_options *options, sl_data_parallel **out)
 {
+    SLI_GIVEN(out);
     *out = NULL;
+    SLI_GIVEN(options);
     SL_TRY(check_options(options));
     sl_data_parallel *parallel = calloc(1, sizeof *parallel);
     if (!parallel)

@@ -2,6 +2,7 @@
  * made, one for each stage, and rank 0's values become everybody's. */
 #include "parallel/ddp.h"
 
+#include "core/given.h"
 #include "nn/module.h"
 #include "nn/parameter.h"
 
@@ -126,7 +127,9 @@ static sl_status assemble(sl_ddp *ddp, const sl_ddp_options *options)
 
 sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
 {
+    SLI_GIVEN(out);
     *out = NULL;
+    SLI_GIVEN(options);
     SL_TRY(check_options(options));
     sl_ddp *ddp = calloc(1, sizeof *ddp);
     if (!ddp)

@@ -11,6 +11,8 @@
  * An error in an announcement or an exchange is every rank's, and ends the join on all of them. */
 #include "parallel/ddp.h"
 
+#include "core/given.h"
+
 enum { ACTIVE, BEFORE_FORWARD, BEFORE_BACKWARD, WORDS };
 
 /* All ranks' words added up, and the first rank that has data. */
@@ -79,6 +81,7 @@ static sl_status shadow_others(sl_ddp *ddp)
 
 sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options)
 {
+    SLI_GIVEN(ddp);
     if (ddp->joins)
         return sl_error(SL_ERR_INVALID, "sl_ddp_join_begin: called twice without sl_ddp_join_end");
     ddp->join = options ? *options : (sl_ddp_join_options){0};
@@ -88,6 +91,7 @@ sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options)
 
 sl_status sl_ddp_join_end(sl_ddp *ddp)
 {
+    SLI_GIVEN(ddp);
     if (!ddp->joins)
         return sl_error(SL_ERR_INVALID, "sl_ddp_join_end: no join is under way: "
                                         "sl_ddp_join_begin begins one, and an error ends it");

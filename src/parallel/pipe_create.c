@@ -2,6 +2,8 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "parallel/pipe.h"
 
+#include "core/given.h"
+
 #include "core/cgroup.h"
 
 #include <sched.h>
@@ -207,7 +209,9 @@ static sl_status assemble(sl_pipe *pipe, const sl_pipe_options *options)
 
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
 {
+    SLI_GIVEN(out);
     *out = NULL;
+    SLI_GIVEN(options);
     SL_TRY(check_options(options));
     sl_pipe *pipe = calloc(1, sizeof *pipe);
     if (!pipe)

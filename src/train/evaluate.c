@@ -1,5 +1,6 @@
 #include "train/evaluate.h"
 
+#include "core/given.h"
 #include "train/feed.h"
 
 #include <math.h>
@@ -79,5 +80,9 @@ sl_status sli_evaluate(const sli_peers *peers, const sl_tokens *tokens,
 sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
                              const sl_evaluate_options *options, sl_evaluation *out)
 {
+    SLI_GIVEN(pipe);
+    SLI_GIVEN(tokens);
+    SLI_GIVEN(options);
+    SLI_GIVEN(out);
     return sli_evaluate(&(sli_peers){.pipe = pipe, .count = 1}, tokens, options, NULL, out);
 }

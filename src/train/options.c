@@ -1,4 +1,5 @@
 /* What no data could make possible is refused before anything is read or allocated. */
+#include "core/given.h"
 #include "optim/optimizer.h"
 #include "train/layout.h"
 
@@ -144,6 +145,7 @@ double sl_train_options_lr(const sl_train_options *options)
 
 sl_status sl_train_options_check(const sl_train_options *options)
 {
+    SLI_GIVEN(options);
     SL_TRY(check_model(&options->model));
     SL_TRY(check_batches(options));
     SL_TRY(check_pipeline(options));

@@ -1,3 +1,4 @@
+#include "core/given.h"
 #include "train/layout.h"
 #include "train/session.h"
 
@@ -120,6 +121,9 @@ static sl_status plan_stages(const sl_train_options *options, const sl_module *m
 sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
                          sl_plan *out)
 {
+    SLI_GIVEN(options);
+    SLI_GIVEN(model);
+    SLI_GIVEN(out);
     sl_schedule *schedule;
     *out = (sl_plan){.total_parameters = sl_module_parameter_elements(model)};
     SL_TRY(sli_layout_check(options));

@@ -1,4 +1,5 @@
 /* Runs as ranks: replicas are threads of this process, or this process is one of them. */
+#include "core/given.h"
 #include "train/binding.h"
 #include "train/layout.h"
 #include "train/resume.h"
@@ -69,6 +70,8 @@ static sl_status run_thread(sl_group *group, void *arg)
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result)
 {
+    SLI_GIVEN(options);
+    SLI_GIVEN(result);
     sl_train_options here = *options;
     here.local_replicas = 0;
     int replicas = sli_layout_replicas(&here);
@@ -110,6 +113,10 @@ static sl_status end_group(sl_group *group, sl_status error)
 sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_replica,
                             const sl_reporter *reporters, int reporter_count, sl_run_result *result)
 {
+    SLI_GIVEN(group);
+    if (!options || !result) /* the other ranks wait for this one */
+        return end_group(group, sl_error(SL_ERR_INVALID, "sl_train_run_rank: %s is NULL",
+                                         options ? "result" : "options"));
     sl_train_options here = *options;
     job of = {.reporters = reporters, .reporter_count = reporter_count, .result = result};
     sli_place place = {.first = local_replica, .count = 1};

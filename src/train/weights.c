@@ -2,6 +2,7 @@
  * needed to build the model again. */
 #include "train/weights.h"
 
+#include "core/given.h"
 #include "core/replace_file.h"
 #include "text/vocab.h"
 #include "train/model_notes.h"
@@ -52,6 +53,9 @@ static sl_status list_items(const sl_pipe *pipe, const sli_safetensors_set *in_f
 sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
                           const char *path)
 {
+    SLI_GIVEN(pipe);
+    SLI_GIVEN(model);
+    SLI_GIVEN(path);
     sli_model_notes described;
     item_list list;
     char checksum[SLI_CHECKSUM_BYTES];
@@ -95,6 +99,8 @@ sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
 
 sl_status sl_weights_model(const char *path, sl_model_options *out)
 {
+    SLI_GIVEN(path);
+    SLI_GIVEN(out);
     sli_safetensors_set *from;
     *out = (sl_model_options){0};
     SL_TRY(sli_safetensors_set_open(path, &from));
@@ -114,6 +120,8 @@ sl_status sli_weights_check_model(const char *path, const sl_model_options *mode
 
 sl_status sl_weights_load(sl_pipe *pipe, const char *path)
 {
+    SLI_GIVEN(pipe);
+    SLI_GIVEN(path);
     sli_safetensors_set *from;
     item_list list;
     SL_TRY(sli_safetensors_set_open(path, &from));

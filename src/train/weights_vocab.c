@@ -3,6 +3,7 @@
 #include "train/weights_vocab.h"
 
 #include "core/directory.h"
+#include "core/given.h"
 #include "io/safetensors_set.h"
 #include "io/safetensors_text.h"
 #include "text/vocab.h"
@@ -40,6 +41,8 @@ static sl_status join(const char *path, size_t length, const char *ending, char 
 /* Names without .safetensors get another ending, so that no two files of weights share one. */
 sl_status sl_weights_vocab_path(const char *path, char **out)
 {
+    SLI_GIVEN(path);
+    SLI_GIVEN(out);
     size_t length = strlen(path), before = length_before(path, ".safetensors");
     if (is_directory(path))
         return join(path, length, "/model.vocab.txt", out);
@@ -139,6 +142,8 @@ static sl_status find(const char *path, sl_vocab **out, where *at)
 
 sl_status sl_weights_vocab(const char *path, sl_vocab **out)
 {
+    SLI_GIVEN(path);
+    SLI_GIVEN(out);
     where at;
     return find(path, out, &at);
 }

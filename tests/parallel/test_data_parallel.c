@@ -187,6 +187,141 @@ static void rows_are_shared_out_as_torch_chunk_does(void **state)
     assert_int_equal(replicas_used(1, 3), 1);
 }
 
+/* ---- One number a replica --------------------------------------------------------------- */
+
+/* The mean of all its input's elements, as a tensor of `dims` (0 or 1) dimensions. */
+typedef struct mean {
+    int dims;
+    sl_shape in;
+} mean;
+
+static sl_shape mean_shape(const mean *state)
+{
+    return state->dims ? sl_shape_1d(1) : (sl_shape){0};
+}
+
+static sl_status mean_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                              sl_tensor **out)
+{
+    mean *state = sl_module_state(module);
+    sl_shape shape = mean_shape(state);
+    state->in = *sl_tensor_shape(in);
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
+    sl_tensor_f32(*out)[0] = 0;
+    for (int64_t i = 0; i < sl_tensor_count(in); i++)
+        sl_tensor_f32(*out)[0] += sl_tensor_f32(in)[i] / (float)sl_tensor_count(in);
+    return SL_OK;
+}
+
+static sl_status mean_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                               sl_tensor **grad_in)
+{
+    const mean *state = sl_module_state(module);
+    sl_shape shape = mean_shape(state);
+    if (!sl_shape_equal(sl_tensor_shape(grad_out), &shape))
+        return sl_error(SL_ERR_INVALID, "the gradient has another shape than the output");
+    SL_TRY(
+        sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &state->in, grad_in));
+    for (int64_t i = 0; i < sl_tensor_count(*grad_in); i++)
+        sl_tensor_f32(*grad_in)[i] = sl_tensor_f32(grad_out)[0] / (float)sl_tensor_count(*grad_in);
+    return SL_OK;
+}
+
+static const sl_module_ops mean_ops = {.type = "Mean",
+                                       .forward = mean_forward,
+                                       .backward = mean_backward};
+
+/* A linear layer and the mean; arg: int *dims. */
+static sl_status create_linear_mean(void *arg, sl_module **out)
+{
+    sl_module *parts[2];
+    mean *state = calloc(1, sizeof *state);
+    if (!state)
+        return sl_error(SL_ERR_MEMORY, "no memory for a state");
+    state->dims = *(int *)arg;
+    SL_TRY(sl_linear_create(IN, OUT, false, &parts[0]));
+    SL_TRY(sl_module_create(&mean_ops, state, &parts[1]));
+    return sl_sequential_create(parts, 2, out);
+}
+
+/* What one module gives for rows first … first + rows - 1, and its gradients' growth by `grad`. */
+static float run_rows(sl_module *module, sl_device *device, const sl_tensor *input, int64_t first,
+                      int64_t rows, const sl_tensor *grads, int64_t index, float *grad_input)
+{
+    sl_pass *pass;
+    sl_tensor *in, *out, *grad, *grad_in;
+    check_ok(sl_tensor_narrow(input, first, rows, &in));
+    check_ok(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
+    check_ok(sl_module_forward(module, pass, in, &out));
+    check_ok(sl_tensor_view(grads, index, sl_tensor_shape(out), &grad));
+    check_ok(sl_module_backward(module, pass, grad, &grad_in));
+    sl_tensor_read(grad_in, grad_input + first * IN);
+    float value = sl_tensor_f32(out)[0];
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    sl_tensor_destroy(&grad);
+    sl_tensor_destroy(&grad_in);
+    sl_pass_destroy(&pass);
+    return value;
+}
+
+/* 7 rows on 3 devices: 3, 3 and 1. */
+static void check_numbers(int dims)
+{
+    enum { ROWS = 7, REPLICAS = 3 };
+    lab at = {.count = REPLICAS};
+    for (int i = 0; i < REPLICAS; i++)
+        check_ok(sl_device_create_cpu(1, &at.devices[i]));
+    check_ok(create_linear_mean(&dims, &at.module));
+    sl_data_parallel_options options = {.module = at.module,
+                                        .replicate = create_linear_mean,
+                                        .arg = &dims,
+                                        .devices = at.devices,
+                                        .device_count = REPLICAS,
+                                        .seed = 4};
+    check_ok(sl_data_parallel_create(&options, &at.parallel));
+    sl_module *single;
+    sl_parameter_set *set;
+    check_ok(create_linear_mean(&dims, &single));
+    check_ok(sl_parameter_set_create(
+        single, 0, 0, &(sl_parameter_set_options){.device = at.devices[0], .seed = 4}, &set));
+
+    sl_shape in_shape = sl_shape_2d(ROWS, IN), vector = sl_shape_1d(REPLICAS);
+    sl_tensor *input = random_tensor(at.devices[0], &in_shape, 1), *output, *grad_input;
+    sl_tensor *grad = random_tensor(at.devices[0], &vector, 2);
+    check_ok(
+        sl_data_parallel_forward(at.parallel, &(sl_pass_options){.keep = true}, input, &output));
+    assert_true(sl_shape_equal(sl_tensor_shape(output), &vector));
+    check_error(sl_data_parallel_backward(at.parallel, input, NULL), SL_ERR_INVALID,
+                "the gradient must have the output's shape [3], got [7, 5]");
+    check_ok(sl_data_parallel_backward(at.parallel, grad, &grad_input));
+    float expected[ROWS * IN];
+    for (int i = 0; i < REPLICAS; i++)
+        assert_true(sl_tensor_f32(output)[i] == run_rows(single, at.devices[0], input, 3 * i,
+                                                         i < 2 ? 3 : 1, grad, i, expected));
+    assert_memory_equal(sl_tensor_data(grad_input), expected, sizeof expected);
+    int64_t count;
+    float *got_grads = flat_gradients(sl_data_parallel_parameters(at.parallel), &count);
+    float *expected_grads = flat_gradients(set, &count);
+    assert_true(relative_distance(got_grads, expected_grads, count) < 1e-6);
+    free(got_grads);
+    free(expected_grads);
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&output);
+    sl_tensor_destroy(&grad);
+    sl_tensor_destroy(&grad_input);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&single);
+    close_lab(&at);
+}
+
+static void numbers_are_gathered_into_a_vector_of_one_a_replica(void **state)
+{
+    (void)state;
+    check_numbers(0);
+    check_numbers(1);
+}
+
 /* ---- Failures --------------------------------------------------------------------------- */
 
 static void error_is_the_lowest_failing_replicas(void **state)
@@ -268,6 +403,7 @@ int main(void)
         cmocka_unit_test(devices_together_give_what_one_gives),
         cmocka_unit_test(weights_that_an_optimizer_changed_reach_all_devices),
         cmocka_unit_test(rows_are_shared_out_as_torch_chunk_does),
+        cmocka_unit_test(numbers_are_gathered_into_a_vector_of_one_a_replica),
         cmocka_unit_test(error_is_the_lowest_failing_replicas),
         cmocka_unit_test(construction_with_wrong_options_is_refused),
         cmocka_unit_test(devices_are_counted_when_none_are_named),
