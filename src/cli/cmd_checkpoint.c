@@ -1,6 +1,7 @@
 /* sluice checkpoint: what is in checkpoints, whether they are whole, and others made from them. */
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/saved_model.h"
 
 #include "sluice/checkpoint.h"
 
@@ -134,7 +135,7 @@ static void print_part(const sl_checkpoint_reader *reader, const char *part)
 static sl_status show(const char *path)
 {
     sl_checkpoint_reader *reader;
-    SL_TRY(sl_checkpoint_open(path, &reader));
+    SL_TRY(cli_name_checkpoints(sl_checkpoint_open(path, &reader), path));
     printf("%s, by sluice ", path);
     cli_print_text(sl_checkpoint_version(reader), 0);
     printf("\n");
@@ -154,7 +155,7 @@ static sl_status show(const char *path)
 static sl_status verify(const char *path)
 {
     sl_checkpoint_reader *reader;
-    SL_TRY(sl_checkpoint_open(path, &reader));
+    SL_TRY(cli_name_checkpoints(sl_checkpoint_open(path, &reader), path));
     sl_status status = sl_checkpoint_verify(reader);
     sl_checkpoint_close(&reader);
     if (status == SL_OK)
@@ -181,6 +182,7 @@ static sl_status verify_all(const settings *from)
 
 static sl_status run(const settings *from)
 {
+    sl_status status = SL_OK;
     switch (from->what) {
     case SHOW:
         for (size_t i = 0; i < from->count; i++)
@@ -189,10 +191,15 @@ static sl_status run(const settings *from)
     case VERIFY:
         return verify_all(from);
     case CONVERT:
-        return sl_checkpoint_convert(from->paths[0], from->paths[1], from->shard_bytes);
+        return cli_name_checkpoints(sl_checkpoint_convert(from->paths[0], from->paths[1],
+                                                          from->shard_bytes),
+                                    from->paths[0]);
     case AVERAGE:
-        return sl_checkpoint_average(from->paths, from->count - 1, from->paths[from->count - 1],
-                                     from->shard_bytes);
+        status = sl_checkpoint_average(from->paths, from->count - 1, from->paths[from->count - 1],
+                                       from->shard_bytes);
+        for (size_t i = 0; i + 1 < from->count; i++)
+            status = cli_name_checkpoints(status, from->paths[i]);
+        return status;
     }
     return SL_OK;
 }

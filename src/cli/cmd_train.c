@@ -5,6 +5,7 @@
 #include "cli/progress.h"
 #include "cli/run_files.h"
 #include "cli/run_options.h"
+#include "cli/saved_model.h"
 #include "cli/signals.h"
 #include "cli/supervisor.h"
 #include "cli/train_ranks.h"
@@ -179,6 +180,7 @@ static sl_status run(settings *from, sl_run_result *result)
     if (launch.restarts > 0)
         SL_TRY(resume_after_restart(from, &launch));
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
+    SL_TRY(cli_saved_model_take(&from->run));
     SL_TRY(cli_check_train_files(&from->run.train, from->log_json));
     SL_TRY(take_signals(from, &launch));
     return cli_train_ranks(&from->run, &launch, &from->progress, from->log_json, result);

@@ -350,6 +350,8 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
     }
     if (key < KEY_PRESET || key > KEY_ALLOW_NAN)
         return ARGP_ERR_UNKNOWN;
+    if (key >= KEY_EMSIZE && key <= KEY_PRE_NORM)
+        options->given |= 1u << (key - KEY_EMSIZE + CLI_EMSIZE);
     if (options->only_preset || parse_model(key, text, &options->train) ||
         parse_pipeline(key, text, &options->train) || parse_data(key, text, &options->train) ||
         parse_rate(key, text, &options->train) || parse_training(key, text, &options->train))

@@ -7,9 +7,22 @@
 
 #include <argp.h>
 
+/* The options of a model, as bits of `given`. */
+enum cli_given {
+    CLI_EMSIZE,
+    CLI_NHID,
+    CLI_NLAYERS,
+    CLI_NHEAD,
+    CLI_DROPOUT,
+    CLI_MASK,
+    CLI_ACTIVATION,
+    CLI_PRE_NORM
+};
+
 typedef struct cli_run_options {
     sl_train_options train;
     const char *preset;
+    unsigned given;       /* what the command line itself says of the model */
     bool preset_replicas; /* their number was not asked for: it is the preset's or the devices' */
     bool only_preset;     /* the first of two passes: flags override a preset wherever it stands */
 } cli_run_options;

@@ -1,7 +1,12 @@
 #include "cli/saved_model.h"
 
+#include "train/save_directory.h"
+
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 static sl_status load_vocab(const char *weights, cli_saved_model *to)
 {
@@ -50,7 +55,7 @@ static sl_status build_pipe(const char *device_names, cli_saved_model *to)
 sl_status cli_saved_model_load(const char *weights, const char *devices, cli_saved_model *out)
 {
     *out = (cli_saved_model){0};
-    sl_status status = sl_weights_model(weights, &out->options);
+    sl_status status = cli_name_checkpoints(sl_weights_model(weights, &out->options), weights);
     if (status == SL_OK)
         status = load_vocab(weights, out);
     if (status == SL_OK)
@@ -69,4 +74,107 @@ void cli_saved_model_clear(cli_saved_model *model)
     sl_module_destroy(&model->model);
     sl_device_list_destroy(&model->devices);
     sl_vocab_destroy(&model->vocab);
+}
+
+/* ---- Checkpoints in a run's directory ------------------------------------------------------- */
+
+/* Its best model, or NULL; to be freed. */
+static char *find_best(const char *directory)
+{
+    char *path;
+    if (sli_save_directory_best(directory, &path) != SL_OK || access(path, F_OK) == 0)
+        return path;
+    free(path);
+    return NULL;
+}
+
+static char *find_newest(const char *directory)
+{
+    int64_t *steps;
+    size_t count;
+    char *path = NULL;
+    if (sli_save_directory_list(directory, &steps, &count) == SL_OK && count > 0)
+        (void)sli_save_directory_step(directory, steps[0], &path);
+    free(steps);
+    return path;
+}
+
+sl_status cli_name_checkpoints(sl_status status, const char *path)
+{
+    char reason[1024];
+    if (status != SL_ERR_NOT_FOUND)
+        return status;
+    snprintf(reason, sizeof reason, "%s", sl_error_text());
+    char *best = find_best(path), *newest = find_newest(path);
+    if (best || newest)
+        sl_error(status, "%s: it is no checkpoint but a run's directory: take %s%s%s%s", path,
+                 best ? best : "", best ? ", its best model" : "",
+                 best && newest ? ", or the newest, " : "", newest ? newest : "");
+    else
+        sl_error(status, "%s", reason);
+    free(best);
+    free(newest);
+    return status;
+}
+
+/* ---- The sizes of weights to start from ------------------------------------------------------ */
+
+typedef struct sizes {
+    const cli_run_options *run;
+    const char *weights;
+} sizes;
+
+static sl_status check_size(const sizes *of, enum cli_given bit, const char *name,
+                            const char *saved, const char *asked)
+{
+    if (!(of->run->given & 1u << bit) || strcmp(saved, asked) == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s: its model has %s %s, --%s %s contradicts it: leave it out",
+                    of->weights, name, saved, name, asked);
+}
+
+static sl_status take_number(const sizes *of, enum cli_given bit, const char *name, int64_t saved,
+                             int64_t *to)
+{
+    char has[24], asked[24];
+    snprintf(has, sizeof has, "%" PRId64, saved);
+    snprintf(asked, sizeof asked, "%" PRId64, *to);
+    SL_TRY(check_size(of, bit, name, has, asked));
+    *to = saved;
+    return SL_OK;
+}
+
+static sl_status take_sizes(const sizes *of, const sl_model_options *saved, sl_model_options *to)
+{
+    static const char *const masks[] = {[SL_MASK_CAUSAL] = "causal", [SL_MASK_NONE] = "none"};
+    static const char *const activations[] = {
+        [SL_ACTIVATION_RELU] = "relu", [SL_ACTIVATION_GELU] = "gelu"};
+    SL_TRY(take_number(of, CLI_EMSIZE, "emsize", saved->emsize, &to->emsize));
+    SL_TRY(take_number(of, CLI_NHID, "nhid", saved->nhid, &to->nhid));
+    SL_TRY(take_number(of, CLI_NLAYERS, "nlayers", saved->nlayers, &to->nlayers));
+    SL_TRY(take_number(of, CLI_NHEAD, "nhead", saved->nhead, &to->nhead));
+    SL_TRY(check_size(of, CLI_MASK, "mask", masks[saved->mask], masks[to->mask]));
+    SL_TRY(check_size(of, CLI_ACTIVATION, "activation", activations[saved->activation],
+                      activations[to->activation]));
+    if (of->run->given & 1u << CLI_PRE_NORM && !saved->pre_norm)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: its model has no pre-norm, --pre-norm contradicts it: "
+                        "leave it out",
+                        of->weights);
+    to->mask = saved->mask;
+    to->activation = saved->activation;
+    to->pre_norm = saved->pre_norm;
+    return SL_OK;
+}
+
+sl_status cli_saved_model_take(cli_run_options *run)
+{
+    sl_model_options saved;
+    const sizes of = {run, run->train.init};
+    if (!of.weights)
+        return SL_OK;
+    sl_status status = cli_name_checkpoints(sl_weights_model(of.weights, &saved), of.weights);
+    if (status == SL_ERR_FORMAT || (status == SL_ERR_NOT_FOUND && run->train.checkpoints.resume))
+        return SL_OK; /* refused where they are read */
+    return status == SL_OK ? take_sizes(&of, &saved, &run->train.model) : status;
 }

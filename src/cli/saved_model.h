@@ -2,7 +2,7 @@
 #ifndef SLI_CLI_SAVED_MODEL_H
 #define SLI_CLI_SAVED_MODEL_H
 
-#include "sluice/train.h"
+#include "cli/run_options.h"
 
 typedef struct cli_saved_model {
     sl_model_options options;
@@ -16,5 +16,14 @@ typedef struct cli_saved_model {
 /* `devices` NULL: cpu:0. Cleared by cli_saved_model_clear, also after an error. */
 sl_status cli_saved_model_load(const char *weights, const char *devices, cli_saved_model *out);
 void cli_saved_model_clear(cli_saved_model *model);
+
+/* Gives a training the sizes of the weights that it starts from, but for its dropout. Without such
+ * weights, or where they say nothing of a model, as those of other programs, the options stay.
+ * Errors: SL_ERR_INVALID where the command line has another size; those of opening weights. */
+sl_status cli_saved_model_take(cli_run_options *run);
+
+/* Returns `status`; where that is SL_ERR_NOT_FOUND and `path` a run's directory instead of a
+ * checkpoint, the error names the checkpoints in it. */
+sl_status cli_name_checkpoints(sl_status status, const char *path);
 
 #endif

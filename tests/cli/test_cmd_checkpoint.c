@@ -147,10 +147,43 @@ static void weights_are_taken_from_any_of_its_forms(void **state)
                   "%s/saved/step-00000008/model.safetensors",
                   at, at, at);
     check_refused(&other, 1, "--log-json would overwrite /");
-    program_start(&other, "eval --init %s/saved --data %s", at, at);
+    char line[200];
+    snprintf(line, sizeof line, "mkdir '%s/mean'", at);
+    assert_int_equal(system(line), 0);
+    program_start(&other, "eval --init %s/mean --data %s", at, at);
     check_refused(&other, 1,
-                  "/saved: the directory is no checkpoint, and has neither "
+                  "/mean: the directory is no checkpoint, and has neither "
                   "model.safetensors nor model.safetensors.index.json");
+}
+
+static void directory_of_a_run_is_told_from_a_checkpoint(void **state)
+{
+    static const char *const lines[] = {"eval --data %s --init %s/saved",
+                                        "generate --tokens 3 --init %s/saved",
+                                        "train --data %s --init %s/saved",
+                                        "checkpoint show %s/saved",
+                                        "checkpoint verify %s/saved",
+                                        "checkpoint convert %s/saved %s/cut",
+                                        "checkpoint average %s/saved/best %s/saved %s/mean"};
+    scratch *in = *state;
+    program_run run;
+    char line[500], expected[400];
+    snprintf(expected, sizeof expected,
+             "%s/saved: it is no checkpoint but a run's directory: take %s/saved/best, its best "
+             "model, or the newest, %s/saved/step-00000008\n",
+             in->directory, in->directory, in->directory);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+        snprintf(line, sizeof line, lines[i], in->directory, in->directory, in->directory);
+        program_start(&run, "%s", line);
+        assert_int_equal(run.status, 1);
+        check_text(run.err, expected);
+    }
+    snprintf(line, sizeof line, "rm -r '%s/saved/best'", in->directory);
+    assert_int_equal(system(line), 0);
+    program_start(&run, "checkpoint show %s/saved", in->directory);
+    check_refused(&run, 1, "directory: take /");
+    check_text(run.err, "/saved/step-00000008\n");
 }
 
 /* Two tokens change places, so that the file's size is the same. */
@@ -358,6 +391,7 @@ int main(void)
         on_run(verify_finds_the_damaged_one),
         on_run(convert_cuts_and_joins),
         on_run(weights_are_taken_from_any_of_its_forms),
+        on_run(directory_of_a_run_is_told_from_a_checkpoint),
         on_run(changed_vocabulary_is_refused),
         on_run(average_is_the_mean),
         on_run(average_of_more_files_than_may_be_open),

@@ -451,15 +451,25 @@ static void data_that_are_no_text_are_refused(void **state)
 
 static void weights_that_do_not_fit_are_refused(void **state)
 {
-    static const char *const others[] = {"--nlayers 3", "--nhid 32", "--emsize 32"};
+    static const char *const others[] = {"--nlayers 3",      "--nhid 32",   "--emsize 32",
+                                         "--nhead 1",        "--mask none", "--pre-norm",
+                                         "--activation gelu"};
+    static const char *const sentences[] = {
+        ": its model has nlayers 2, --nlayers 3 contradicts it: leave it out\n",
+        ": its model has nhid 16, --nhid 32 contradicts it: leave it out\n",
+        ": its model has emsize 16, --emsize 32 contradicts it: leave it out\n",
+        ": its model has nhead 2, --nhead 1 contradicts it: leave it out\n",
+        ": its model has mask causal, --mask none contradicts it: leave it out\n",
+        ": its model has no pre-norm, --pre-norm contradicts it: leave it out\n",
+        ": its model has activation relu, --activation gelu contradicts it: leave it out\n"};
     scratch *in = *state;
     program_run run;
     char whole[65536 * 2];
     save_trained(in);
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < 7; i++) {
         program_start(&run, "train --data %s " TINY_SHORT " --init %s/model.safetensors %s",
                       in->directory, in->directory, others[i]);
-        check_refused(&run, 1, "/model.safetensors");
+        check_refused(&run, 1, sentences[i]);
     }
     const char *path = scratch_path(in, "model.safetensors");
     size_t bytes = read_file(path, whole, sizeof whole);
@@ -468,6 +478,32 @@ static void weights_that_do_not_fit_are_refused(void **state)
         write_file(path, whole, kept[i]);
         program_start(&run, "train --data %s " TINY_SHORT " --init %s", in->directory, path);
         check_refused(&run, 1, "/model.safetensors: ");
+    }
+}
+
+static void model_has_the_sizes_of_the_weights(void **state)
+{
+    static const char *const models[] = {
+        "--emsize 16 --nhid 24 --nhead 4 --nlayers 1",
+        "--emsize 24 --nhid 16 --nhead 2 --nlayers 3 --mask none --activation gelu --pre-norm"};
+    scratch *in = *state;
+    program_run run, plain;
+    const char *at = in->directory;
+    for (int i = 0; i < 2; i++) {
+        program_succeed(&run,
+                        "train --data %s --quiet " TINY_BATCH " --batch-size 8 --epochs 1 "
+                        "--max-batches 3 %s --save %s/sized",
+                        at, models[i], at);
+        program_succeed(&run,
+                        "train --data %s --quiet " TINY_BATCH " --batch-size 8 --epochs 1 "
+                        "--max-batches 1 --preset pipeline-tutorial --pp 1 --chunks 1 "
+                        "--init %s/sized --lr 0 --dropout 0.5",
+                        at, at);
+        program_succeed(&plain,
+                        "eval --init %s/sized --data %s " TINY_BATCH " --eval-max-batches 50", at,
+                        at);
+        assert_float_equal(number_after(run.out, "| test ppl "),
+                           number_after(plain.out, "| test ppl "), 1e-6);
     }
 }
 
@@ -565,6 +601,7 @@ int main(void)
         WITH_CORPUS(file_that_is_read_is_never_overwritten),
         WITH_SCRATCH(data_that_are_no_text_are_refused),
         WITH_CORPUS(weights_that_do_not_fit_are_refused),
+        WITH_CORPUS(model_has_the_sizes_of_the_weights),
         WITH_CORPUS(saved_weights_are_where_training_goes_on),
         WITH_CORPUS(loss_that_is_no_number_ends_the_run),
         WITH_CORPUS(full_disk_is_said_and_leaves_nothing),
