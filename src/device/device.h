@@ -61,7 +61,18 @@ typedef struct sli_gemm {
     sli_dropout dropout;
 } sli_gemm;
 
-/* Gradient through the epilogue of a product, in place on `grad` [rows, columns]: dropout's, then
+/* out = epilogue(x), dense [rows, columns]: sli_gemm's epilogue without a product. out may be x. */
+typedef struct sli_epilogue {
+    int64_t rows, columns;
+    const float *x;
+    float *out;
+    const float *bias;    /* [columns] or NULL */
+    float *preactivation; /* [rows, columns] or NULL */
+    sli_activation activation;
+    sli_dropout dropout;
+} sli_epilogue;
+
+/* Gradient through an epilogue, in place on `grad` [rows, columns]: dropout's, then
  * the activation's. For RELU `saved` is the epilogue's output (0 where either dropped or cut) or,
  * without dropout, the pre-activation: the gradient passes where saved > 0. For GELU it is the
  * pre-activation. Then
@@ -100,10 +111,20 @@ typedef struct sli_embedding_backward {
     float *grad_table;
 } sli_embedding_backward;
 
+/* out = residual + dropout(x), [rows, width]. residual may be NULL; out may equal x or residual.
+ * The gradient of dropout is the same dropout of the gradient. */
+typedef struct sli_add_dropout {
+    int64_t rows, width;
+    const float *x;
+    const float *residual;
+    sli_dropout dropout;
+    float *out;
+} sli_add_dropout;
+
 /* sum = residual + dropout(x); out = layer_norm(sum) * weight + bias, over rows of `width`.
- * residual may be NULL (sum = dropout(x)); out may be NULL (no norm: weight … rstd unused).
- * `sum` may be NULL if nobody needs it, or equal x or residual (in place). `normalized` gets
- * (sum - mean) * rstd, and rstd [rows] 1 / sqrt(variance + eps); both NULL in evaluation. */
+ * residual may be NULL (sum = dropout(x)). `sum` may be NULL if nobody needs it, or equal x or
+ * residual (in place). `normalized` gets (sum - mean) * rstd, and rstd [rows] 1 / sqrt(variance +
+ * eps); both NULL in evaluation. */
 typedef struct sli_add_norm {
     int64_t rows, width;
     const float *x;
@@ -118,13 +139,13 @@ typedef struct sli_add_norm {
 } sli_add_norm;
 
 /* Gradient of sli_add_norm:
- *   grad_sum = (grad_out through the norm, if grad_out is given) + (grad_sum_in, if given)
+ *   grad_sum = (grad_out through the norm) + (grad_sum_in, if given)
  *   grad_x   = dropout'(grad_sum)      (may be NULL, or equal grad_sum when p = 0)
  * grad_sum is also the residual's gradient. May run in place: grad_sum may equal grad_out or
  * grad_sum_in. Adds to (beta 1) or stores (beta 0) grad_weight and grad_bias [width]. */
 typedef struct sli_add_norm_backward {
     int64_t rows, width;
-    const float *grad_out;    /* NULL: there was no norm */
+    const float *grad_out;
     const float *grad_sum_in; /* NULL: sum went nowhere else */
     const float *normalized;
     const float *rstd;
@@ -226,9 +247,11 @@ sl_status sli_device_copy(sl_device *device, void *to, const void *from, size_t 
 sl_status sli_device_zero(sl_device *device, void *to, size_t bytes);
 
 sl_status sli_device_gemm(sl_device *device, const sli_gemm *arguments);
+sl_status sli_device_epilogue(sl_device *device, const sli_epilogue *arguments);
 sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_backward *arguments);
 sl_status sli_device_embedding(sl_device *device, const sli_embedding *arguments);
 sl_status sli_device_embedding_backward(sl_device *device, const sli_embedding_backward *arguments);
+sl_status sli_device_add_dropout(sl_device *device, const sli_add_dropout *arguments);
 sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *arguments);
 sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
 sl_status sli_device_attention(sl_device *device, const sli_attention *arguments);

@@ -30,9 +30,12 @@ typedef struct sli_device_ops {
     sl_status (*read)(sl_device *device, void *host, const void *from, size_t bytes);
 
     sl_status (*gemm)(sl_device *device, const sli_gemm *arguments);
+    sl_status (*epilogue)(sl_device *device, const sli_epilogue *arguments);
     sl_status (*epilogue_backward)(sl_device *device, const sli_epilogue_backward *arguments);
     sl_status (*embedding)(sl_device *device, const sli_embedding *arguments);
     sl_status (*embedding_backward)(sl_device *device, const sli_embedding_backward *arguments);
+    /* (optional: epilogue, then add) */
+    sl_status (*add_dropout)(sl_device *device, const sli_add_dropout *arguments);
     sl_status (*add_norm)(sl_device *device, const sli_add_norm *arguments);
     sl_status (*add_norm_backward)(sl_device *device, const sli_add_norm_backward *arguments);
     sl_status (*attention)(sl_device *device, const sli_attention *arguments);

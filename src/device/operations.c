@@ -113,6 +113,19 @@ sl_status sli_device_gemm(sl_device *device, const sli_gemm *g)
     return c.status == SL_OK ? device->ops->gemm(device, g) : c.status;
 }
 
+sl_status sli_device_epilogue(sl_device *device, const sli_epilogue *e)
+{
+    call c = {device, "epilogue", SL_OK};
+    at_least(&c, "rows", 0, e->rows);
+    at_least(&c, "columns", 0, e->columns);
+    if (c.status != SL_OK || e->rows == 0 || e->columns == 0)
+        return c.status;
+    given(&c, "x", e->x);
+    given(&c, "out", e->out);
+    check_dropout(&c, &e->dropout);
+    return c.status == SL_OK ? device->ops->epilogue(device, e) : c.status;
+}
+
 sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_backward *e)
 {
     call c = {device, "epilogue_backward", SL_OK};
@@ -164,6 +177,40 @@ sl_status sli_device_embedding_backward(sl_device *device, const sli_embedding_b
     return c.status == SL_OK ? device->ops->embedding_backward(device, e) : c.status;
 }
 
+/* The default of add_dropout. */
+static sl_status add_after_dropout(sl_device *device, const sli_add_dropout *a)
+{
+    size_t bytes = (size_t)(a->rows * a->width) * sizeof(float);
+    void *room = NULL;
+    sli_epilogue epilogue = {
+        .rows = a->rows, .columns = a->width, .x = a->x, .out = a->out, .dropout = a->dropout};
+    const float *other = a->residual;
+    if (other && other == a->out) {
+        SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &room));
+        other = epilogue.out = room;
+    }
+    sl_status status = device->ops->epilogue(device, &epilogue);
+    if (status == SL_OK && other)
+        status = device->ops->add(device, a->rows * a->width, a->out, other);
+    sli_device_release(device, SL_MEMORY_WORKSPACE, room, bytes);
+    return status;
+}
+
+sl_status sli_device_add_dropout(sl_device *device, const sli_add_dropout *a)
+{
+    call c = {device, "add_dropout", SL_OK};
+    at_least(&c, "rows", 0, a->rows);
+    at_least(&c, "width", 0, a->width);
+    if (c.status != SL_OK || a->rows == 0 || a->width == 0)
+        return c.status;
+    given(&c, "x", a->x);
+    given(&c, "out", a->out);
+    check_dropout(&c, &a->dropout);
+    SL_TRY(c.status);
+    return device->ops->add_dropout ? device->ops->add_dropout(device, a)
+                                    : add_after_dropout(device, a);
+}
+
 sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
 {
     call c = {device, "add_norm", SL_OK};
@@ -172,12 +219,9 @@ sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
     if (c.status != SL_OK || a->rows == 0 || a->width == 0)
         return c.status;
     given(&c, "x", a->x);
-    if (a->out) {
-        given(&c, "weight", a->weight);
-        given(&c, "bias", a->bias);
-    } else {
-        given(&c, "sum", a->sum);
-    }
+    given(&c, "out", a->out);
+    given(&c, "weight", a->weight);
+    given(&c, "bias", a->bias);
     if (!a->normalized != !a->rstd)
         refuse(&c, "normalized and rstd together or neither");
     check_dropout(&c, &a->dropout);
@@ -191,19 +235,14 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
     at_least(&c, "width", 0, a->width);
     if (c.status != SL_OK || a->width == 0)
         return c.status;
-    if (a->grad_out) {
-        given(&c, "weight", a->weight);
-        given(&c, "grad_weight", a->grad_weight);
-        given(&c, "grad_bias", a->grad_bias);
-    }
+    given(&c, "weight", a->weight);
+    given(&c, "grad_weight", a->grad_weight);
+    given(&c, "grad_bias", a->grad_bias);
     if (a->rows > 0) {
+        given(&c, "grad_out", a->grad_out);
+        given(&c, "normalized", a->normalized);
+        given(&c, "rstd", a->rstd);
         given(&c, "grad_sum", a->grad_sum);
-        if (a->grad_out) {
-            given(&c, "normalized", a->normalized);
-            given(&c, "rstd", a->rstd);
-        } else {
-            given(&c, "grad_sum_in", a->grad_sum_in);
-        }
         if (a->grad_x == a->grad_sum && a->dropout.p > 0)
             refuse(&c, "grad_x apart from grad_sum where dropout lies between them");
     }

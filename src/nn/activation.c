@@ -17,19 +17,14 @@ static sl_status activation_forward(sl_module *module, sl_pass *pass, const sl_t
     sl_device *device = sl_pass_device(pass);
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(in), out));
-    sl_status status = sl_tensor_copy(*out, in);
-    /* A product over nothing leaves c as it is: only its epilogue remains. */
-    sli_gemm epilogue_only = {
-        .m = sl_tensor_rows(in),
-        .n = sl_tensor_columns(in),
-        .k = 0,
-        .beta = 1.0f,
-        .c = sl_tensor_f32(*out),
-        .ldc = sl_tensor_columns(in),
+    sli_epilogue arguments = {
+        .rows = sl_tensor_rows(in),
+        .columns = sl_tensor_columns(in),
+        .x = sl_tensor_f32(in),
+        .out = sl_tensor_f32(*out),
         .activation = activation_of(module),
     };
-    if (status == SL_OK)
-        status = sli_device_gemm(device, &epilogue_only);
+    sl_status status = sli_device_epilogue(device, &arguments);
     if (status == SL_OK)
         status = sl_pass_save_shared(pass, in);
     if (status != SL_OK)

@@ -35,23 +35,29 @@ static sli_dropout mask_of(const sl_module *module, const sl_pass *pass, const s
     return sli_pass_dropout(pass, module, 0, *p, samples ? sl_tensor_rows(tensor) / samples : 1);
 }
 
+/* to = dropout(from); `to` may be `from`. */
+static sl_status drop(sli_dropout mask, const sl_tensor *from, sl_tensor *to)
+{
+    sli_add_dropout arguments = {
+        .rows = sl_tensor_rows(from),
+        .width = sl_tensor_columns(from),
+        .x = sl_tensor_f32(from),
+        .dropout = mask,
+        .out = sl_tensor_f32(to),
+    };
+    return sli_device_add_dropout(sl_tensor_device(from), &arguments);
+}
+
 static sl_status dropout_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                  sl_tensor **out)
 {
-    sl_device *device = sl_pass_device(pass);
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     sli_dropout mask = mask_of(module, pass, in);
     if (mask.p == 0.0f)
         return sl_tensor_share(in, out);
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(in), out));
-    sli_add_norm dropout_only = {
-        .rows = sl_tensor_rows(in),
-        .width = sl_tensor_columns(in),
-        .x = sl_tensor_f32(in),
-        .dropout = mask,
-        .sum = sl_tensor_f32(*out),
-    };
-    sl_status status = sli_device_add_norm(device, &dropout_only);
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(in), out));
+    sl_status status = drop(mask, in, *out);
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;
@@ -60,18 +66,12 @@ static sl_status dropout_forward(sl_module *module, sl_pass *pass, const sl_tens
 static sl_status dropout_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                   sl_tensor **grad_in)
 {
-    sl_device *device = sl_pass_device(pass);
     sl_shape shape;
     SL_TRY(sli_check_dtype("the gradient", grad_out, SL_F32));
     SL_TRY(dropout_output_shape(module, sl_tensor_shape(grad_out), &shape));
-    sli_epilogue_backward back = {
-        .rows = sl_tensor_rows(grad_out),
-        .columns = sl_tensor_columns(grad_out),
-        .grad = sl_tensor_f32(grad_out),
-        .dropout = mask_of(module, pass, grad_out),
-    };
-    if (back.dropout.p > 0.0f)
-        SL_TRY(sli_device_epilogue_backward(device, &back));
+    sli_dropout mask = mask_of(module, pass, grad_out);
+    if (mask.p > 0.0f)
+        SL_TRY(drop(mask, grad_out, grad_out));
     return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
 }
 

@@ -110,20 +110,19 @@ static sl_status forward_post_norm(sl_module *module, sl_pass *pass, const sl_te
     return status;
 }
 
-/* sum = residual + dropout2(x), which may be the residual's own tensor. */
-static sl_status add_last(const sl_module *module, const sl_pass *pass, const sl_tensor *x,
-                          sl_tensor *sum)
+/* to = residual + dropout2(x); `residual` may be NULL, or `to`. */
+static sl_status dropout_2(const sl_module *module, const sl_pass *pass, const sl_tensor *x,
+                           const sl_tensor *residual, sl_tensor *to)
 {
-    sl_device *device = sl_pass_device(pass);
-    sli_add_norm arguments = {
+    sli_add_dropout arguments = {
         .rows = sl_tensor_rows(x),
         .width = sl_tensor_columns(x),
         .x = sl_tensor_f32(x),
-        .residual = sl_tensor_f32(sum),
+        .residual = residual ? sl_tensor_f32(residual) : NULL,
         .dropout = dropout_of(module, pass, DROPOUT_2, x),
-        .sum = sl_tensor_f32(sum),
+        .out = sl_tensor_f32(to),
     };
-    return sli_device_add_norm(device, &arguments);
+    return sli_device_add_dropout(sl_pass_device(pass), &arguments);
 }
 
 /* norm1(x), which has no residual and no dropout before it. */
@@ -160,7 +159,7 @@ static sl_status forward_pre_norm(sl_module *module, sl_pass *pass, const sl_ten
     if (status == SL_OK)
         status = feed_forward(module, pass, normed, &branch);
     if (status == SL_OK)
-        status = add_last(module, pass, branch, *out);
+        status = dropout_2(module, pass, branch, *out, *out);
     sl_tensor_destroy(&branch);
     sl_tensor_destroy(&normed);
     return status;
@@ -245,20 +244,10 @@ static sl_status backward_post_norm(const sl_module *module, sl_pass *pass, sl_t
 static sl_status backward_last(const sl_module *module, const sl_pass *pass, sl_tensor *grad,
                                sl_tensor **grad_y)
 {
-    sl_device *device = sl_pass_device(pass);
-    sli_dropout dropout = dropout_of(module, pass, DROPOUT_2, grad);
-    if (dropout.p == 0.0f)
+    if (dropout_of(module, pass, DROPOUT_2, grad).p == 0.0f)
         return sl_tensor_share(grad, grad_y);
     SL_TRY(workspace_like(grad, grad_y));
-    sli_add_norm_backward arguments = {
-        .rows = sl_tensor_rows(grad),
-        .width = sl_tensor_columns(grad),
-        .grad_sum_in = sl_tensor_f32(grad),
-        .dropout = dropout,
-        .grad_sum = sl_tensor_f32(grad),
-        .grad_x = sl_tensor_f32(*grad_y),
-    };
-    sl_status status = sli_device_add_norm_backward(device, &arguments);
+    sl_status status = dropout_2(module, pass, grad, NULL, *grad_y);
     if (status != SL_OK)
         sl_tensor_destroy(grad_y);
     return status;

@@ -12,7 +12,7 @@ sl_status sli_feed_forward_run(const sli_feed_forward *self, sl_pass *pass, sli_
                                const sl_tensor *x, sl_tensor **y)
 {
     sl_shape shape = hidden_shape(self, sl_tensor_shape(x));
-    sli_epilogue epilogue = {.activation = self->activation, .dropout = dropout};
+    sli_linear_epilogue epilogue = {.activation = self->activation, .dropout = dropout};
     bool gelu = self->activation == SLI_ACTIVATION_GELU;
     sl_tensor *h = NULL;
     *y = NULL;
@@ -54,7 +54,7 @@ sl_status sli_feed_forward_backward(const sli_feed_forward *self, sl_pass *pass,
                                     sli_dropout dropout, sl_tensor **grad_y, float beta,
                                     sl_tensor *grad_x)
 {
-    sli_epilogue epilogue = {.activation = self->activation, .dropout = dropout};
+    sli_linear_epilogue epilogue = {.activation = self->activation, .dropout = dropout};
     sl_tensor *h = NULL, *pre = NULL, *x = NULL, *grad_h = NULL;
     sl_status status = sl_pass_pop(pass, &h);
     if (status == SL_OK && self->activation == SLI_ACTIVATION_GELU)

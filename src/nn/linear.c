@@ -14,7 +14,7 @@
 /* ---- The products ----------------------------------------------------------------------- */
 
 sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
-                             const sli_epilogue *epilogue, sl_tensor *out)
+                             const sli_linear_epilogue *epilogue, sl_tensor *out)
 {
     sl_device *device = sl_tensor_device(in);
     const float *weight, *bias = NULL;
@@ -43,8 +43,9 @@ sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
     return sli_device_gemm(device, &product);
 }
 
-sl_status sli_linear_backward_epilogue(const sli_linear *linear, const sli_epilogue *epilogue,
-                                       const sl_tensor *saved, sl_tensor *grad)
+sl_status sli_linear_backward_epilogue(const sli_linear *linear,
+                                       const sli_linear_epilogue *epilogue, const sl_tensor *saved,
+                                       sl_tensor *grad)
 {
     if (!epilogue && !linear->bias)
         return SL_OK;

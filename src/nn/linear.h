@@ -12,11 +12,11 @@ typedef struct sli_linear {
 } sli_linear;
 
 /* What follows the bias, and what its backward needs. */
-typedef struct sli_epilogue {
+typedef struct sli_linear_epilogue {
     sli_activation activation;
     sl_tensor *preactivation; /* forward: gets x W^T + bias; NULL: nobody needs it */
     sli_dropout dropout;
-} sli_epilogue;
+} sli_linear_epilogue;
 
 /* Declares `weight_name` and (unless NULL) `bias_name` in `module`, uniform in ±weight_bound and
  * ±bias_bound. */
@@ -32,15 +32,16 @@ const sli_linear *sli_module_as_linear(const sl_module *module);
 
 /* out [rows, out] from in [rows, in]; `epilogue` may be NULL. */
 sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
-                             const sli_epilogue *epilogue, sl_tensor *out);
+                             const sli_linear_epilogue *epilogue, sl_tensor *out);
 
 /* Backward in three parts, in this order.
  *
  * Takes `grad` [rows, out] back through the epilogue (may be NULL), in place, and adds its column
  * sums to the bias's gradient. `saved` is the epilogue's output for RELU, the pre-activation for
  * GELU, NULL without activation. */
-sl_status sli_linear_backward_epilogue(const sli_linear *linear, const sli_epilogue *epilogue,
-                                       const sl_tensor *saved, sl_tensor *grad);
+sl_status sli_linear_backward_epilogue(const sli_linear *linear,
+                                       const sli_linear_epilogue *epilogue, const sl_tensor *saved,
+                                       sl_tensor *grad);
 
 /* Adds grad^T in to the weight's gradient. */
 sl_status sli_linear_backward_weight(const sli_linear *linear, const sl_tensor *grad,

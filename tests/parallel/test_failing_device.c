@@ -80,9 +80,11 @@ static sl_status failing_initialize(sl_device *device, const sli_init *init, uin
         return real->slot(device, arguments);                                                      \
     }
 FAILING(gemm)
+FAILING(epilogue)
 FAILING(epilogue_backward)
 FAILING(embedding)
 FAILING(embedding_backward)
+FAILING(add_dropout)
 FAILING(add_norm)
 FAILING(add_norm_backward)
 FAILING(attention)
@@ -115,9 +117,11 @@ static int set_up(void **state)
         .copy = failing_copy,
         .zero = failing_zero,
         .gemm = failing_gemm,
+        .epilogue = failing_epilogue,
         .epilogue_backward = failing_epilogue_backward,
         .embedding = failing_embedding,
         .embedding_backward = failing_embedding_backward,
+        .add_dropout = failing_add_dropout,
         .add_norm = failing_add_norm,
         .add_norm_backward = failing_add_norm_backward,
         .attention = failing_attention,

@@ -47,9 +47,11 @@ static inline sli_cpu_device *sli_cpu(sl_device *device)
 sl_status sli_cpu_copy(sl_device *device, void *to, const void *from, size_t bytes);
 sl_status sli_cpu_zero(sl_device *device, void *to, size_t bytes);
 sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments);
+sl_status sli_cpu_epilogue(sl_device *device, const sli_epilogue *arguments);
 sl_status sli_cpu_epilogue_backward(sl_device *device, const sli_epilogue_backward *arguments);
 sl_status sli_cpu_embedding(sl_device *device, const sli_embedding *arguments);
 sl_status sli_cpu_embedding_backward(sl_device *device, const sli_embedding_backward *arguments);
+sl_status sli_cpu_add_dropout(sl_device *device, const sli_add_dropout *arguments);
 sl_status sli_cpu_add_norm(sl_device *device, const sli_add_norm *arguments);
 sl_status sli_cpu_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
 sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments);

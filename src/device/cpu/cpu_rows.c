@@ -41,6 +41,47 @@ sl_status sli_cpu_embedding(sl_device *device, const sli_embedding *arguments)
     return run(device, &job, embedding_piece);
 }
 
+/* The kernel is a product's, on a matrix that is its own panel. */
+static void epilogue_piece(void *argument, int64_t piece, int thread)
+{
+    (void)thread;
+    const row_job *job = argument;
+    const sli_epilogue *e = job->arguments;
+    sli_gemm whole = {.m = e->rows,
+                      .n = e->columns,
+                      .c = e->out,
+                      .ldc = e->columns,
+                      .bias = e->bias,
+                      .preactivation = e->preactivation,
+                      .activation = e->activation,
+                      .dropout = e->dropout};
+    sli_range rows = sli_piece_range(&job->pieces, piece);
+    job->kernels->epilogue(&whole, e->x + rows.first * e->columns, e->columns, rows.first,
+                           rows.count, 0, e->columns);
+}
+
+sl_status sli_cpu_epilogue(sl_device *device, const sli_epilogue *arguments)
+{
+    row_job job = {.pieces = sli_pieces_of_rows(arguments->rows, arguments->columns),
+                   .arguments = arguments};
+    return run(device, &job, epilogue_piece);
+}
+
+static void add_dropout_piece(void *argument, int64_t piece, int thread)
+{
+    (void)thread;
+    const row_job *job = argument;
+    sli_range rows = sli_piece_range(&job->pieces, piece);
+    job->kernels->add_dropout(job->arguments, rows.first, rows.count);
+}
+
+sl_status sli_cpu_add_dropout(sl_device *device, const sli_add_dropout *arguments)
+{
+    row_job job = {.pieces = sli_pieces_of_rows(arguments->rows, arguments->width),
+                   .arguments = arguments};
+    return run(device, &job, add_dropout_piece);
+}
+
 static void add_norm_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
@@ -176,10 +217,8 @@ sl_status sli_cpu_add_norm_backward(sl_device *device, const sli_add_norm_backwa
     sum_job job = {.count = 2, .width = arguments->width, .beta = arguments->beta};
     job.rows.pieces = blocks_of_rows(arguments->rows, arguments->width, job.count);
     job.rows.arguments = arguments;
-    if (arguments->grad_out) {
-        job.results[0] = arguments->grad_weight;
-        job.results[1] = arguments->grad_bias;
-    }
+    job.results[0] = arguments->grad_weight;
+    job.results[1] = arguments->grad_bias;
     return run_sums(device, &job, add_norm_backward_block);
 }
 

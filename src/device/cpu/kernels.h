@@ -60,9 +60,9 @@ typedef struct sli_cpu_kernels {
     void (*embedding_backward)(const sli_embedding_backward *arguments, int64_t first_column,
                                int64_t columns);
 
+    void (*add_dropout)(const sli_add_dropout *arguments, int64_t first_row, int64_t rows);
     void (*add_norm)(const sli_add_norm *arguments, int64_t first_row, int64_t rows);
-    /* Adds the rows' shares of grad_weight and grad_bias to the two sums [width] (NULL, NULL where
-     * there was no norm). */
+    /* Adds the rows' shares of grad_weight and grad_bias to the two sums [width]. */
     void (*add_norm_backward)(const sli_add_norm_backward *arguments, int64_t first_row,
                               int64_t rows, float *weight_sums, float *bias_sums);
 

@@ -12,6 +12,7 @@ void SLI_OF_ISA(sli_epilogue_backward)(const sli_epilogue_backward *arguments, i
 void SLI_OF_ISA(sli_embedding)(const sli_embedding *arguments, int64_t first_row, int64_t rows);
 void SLI_OF_ISA(sli_embedding_backward)(const sli_embedding_backward *arguments,
                                         int64_t first_column, int64_t columns);
+void SLI_OF_ISA(sli_add_dropout)(const sli_add_dropout *arguments, int64_t first_row, int64_t rows);
 void SLI_OF_ISA(sli_add_norm)(const sli_add_norm *arguments, int64_t first_row, int64_t rows);
 void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, int64_t first_row,
                                        int64_t rows, float *weight_sums, float *bias_sums);

@@ -28,6 +28,28 @@ static void add_part(int64_t count, float *to, const float *x, const float *resi
     else if (to != x) memcpy(to, x, (size_t)count * sizeof *to);
 }
 
+/* A whole row of add_part. */
+static void add_row(masks *m, int64_t row, int64_t width, float *to, const float *x,
+                    const float *residual)
+{
+    for (int64_t start = 0; start < width; start += MASK_COLUMNS) {
+        int64_t count = smaller(width - start, MASK_COLUMNS);
+        add_part(count, to + start, x + start, residual ? residual + start : NULL,
+                 mask_of(m, row, start, count));
+    }
+}
+
+void SLI_OF_ISA(sli_add_dropout)(const sli_add_dropout *arguments, int64_t first_row, int64_t rows)
+{
+    int64_t width = arguments->width;
+    masks m;
+    masks_begin(&m, &arguments->dropout, width, width <= MASK_COLUMNS ? first_row + rows : 0);
+    for (int64_t row = first_row; row < first_row + rows; row++) {
+        const float *residual = arguments->residual ? arguments->residual + row * width : NULL;
+        add_row(&m, row, width, arguments->out + row * width, arguments->x + row * width, residual);
+    }
+}
+
 /* `soon` [count] will be written next. */
 static float squares_around(int64_t count, const float *x, float mean, const float *soon)
 {
@@ -82,13 +104,8 @@ void SLI_OF_ISA(sli_add_norm)(const sli_add_norm *arguments, int64_t first_row, 
         const float *x = arguments->x + row * width;
         const float *residual = arguments->residual ? arguments->residual + row * width : NULL;
         float *sum = (arguments->sum ? arguments->sum : arguments->out) + row * width;
-        for (int64_t start = 0; start < width; start += MASK_COLUMNS) {
-            int64_t count = smaller(width - start, MASK_COLUMNS);
-            add_part(count, sum + start, x + start, residual ? residual + start : NULL,
-                     mask_of(&m, row, start, count));
-        }
-        if (arguments->out)
-            normalize(arguments, row, sum);
+        add_row(&m, row, width, sum, x, residual);
+        normalize(arguments, row, sum);
     }
 }
 
@@ -157,20 +174,11 @@ void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, i
     masks m;
     masks_begin(&m, &arguments->dropout, width, width <= MASK_COLUMNS ? first_row + rows : 0);
     for (int64_t row = first_row; row < first_row + rows; row++) {
-        float *grad_sum = arguments->grad_sum + row * width;
-        if (arguments->grad_out) {
-            float mean_g, mean_gn;
-            reduce_row(width, arguments->grad_out + row * width,
-                       arguments->normalized + row * width, arguments->weight, grad_sum,
-                       weight_sums, bias_sums, &mean_g, &mean_gn);
-            norm_grad(arguments, row, mean_g, mean_gn);
-        } else {
-            add_part(width, grad_sum, arguments->grad_sum_in + row * width, NULL, NULL);
-        }
-        float *grad_x = arguments->grad_x ? arguments->grad_x + row * width : NULL;
-        for (int64_t start = 0; grad_x && start < width; start += MASK_COLUMNS) {
-            int64_t count = smaller(width - start, MASK_COLUMNS);
-            add_part(count, grad_x + start, grad_sum + start, NULL, mask_of(&m, row, start, count));
-        }
+        float *grad_sum = arguments->grad_sum + row * width, mean_g, mean_gn;
+        reduce_row(width, arguments->grad_out + row * width, arguments->normalized + row * width,
+                   arguments->weight, grad_sum, weight_sums, bias_sums, &mean_g, &mean_gn);
+        norm_grad(arguments, row, mean_g, mean_gn);
+        if (arguments->grad_x)
+            add_row(&m, row, width, arguments->grad_x + row * width, grad_sum, NULL);
     }
 }

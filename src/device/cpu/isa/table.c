@@ -9,6 +9,7 @@ const sli_cpu_kernels SLI_OF_ISA(sli_cpu_kernels) = {
     .epilogue_backward = SLI_OF_ISA(sli_epilogue_backward),
     .embedding = SLI_OF_ISA(sli_embedding),
     .embedding_backward = SLI_OF_ISA(sli_embedding_backward),
+    .add_dropout = SLI_OF_ISA(sli_add_dropout),
     .add_norm = SLI_OF_ISA(sli_add_norm),
     .add_norm_backward = SLI_OF_ISA(sli_add_norm_backward),
     .softmax = SLI_OF_ISA(sli_softmax),
