@@ -8,19 +8,19 @@ typedef struct stage_copy {
 } stage_copy;
 
 struct sli_best {
-    sl_pipe *pipe;
-    bool kept;
+    const sl_device *device; /* the first replica's, of stage 0 */
+    bool shared, kept;
     int stages;
     stage_copy copies[]; /* [stages] */
 };
 
-sl_status sli_best_create(sl_pipe *pipe, sli_best **out)
+sl_status sli_best_create(const sl_device *device, int stages, bool shared, sli_best **out)
 {
-    int stages = sl_pipe_stages(pipe);
     *out = calloc(1, sizeof **out + (size_t)stages * sizeof(stage_copy));
     if (!*out)
         return sl_error(SL_ERR_MEMORY, "no memory for the best parameters' record");
-    (*out)->pipe = pipe;
+    (*out)->device = device;
+    (*out)->shared = shared;
     (*out)->stages = stages;
     return SL_OK;
 }
@@ -53,11 +53,17 @@ static sl_status allocate_stage(stage_copy *copy, sl_parameter_set *set)
     return SL_OK;
 }
 
+/* One replica's use of the copy. */
+typedef struct use {
+    stage_copy *copies; /* [stages] */
+    sl_pipe *pipe;
+} use;
+
 static sl_status keep_stage(int stage, void *arg)
 {
-    sli_best *best = arg;
-    stage_copy *copy = &best->copies[stage];
-    sl_parameter_set *set = sl_pipe_parameters(best->pipe, stage);
+    const use *of = arg;
+    stage_copy *copy = &of->copies[stage];
+    sl_parameter_set *set = sl_pipe_parameters(of->pipe, stage);
     if (!copy->buckets)
         SL_TRY(allocate_stage(copy, set));
     for (int b = 0; b < copy->count; b++)
@@ -67,24 +73,26 @@ static sl_status keep_stage(int stage, void *arg)
 
 static sl_status restore_stage(int stage, void *arg)
 {
-    sli_best *best = arg;
-    stage_copy *copy = &best->copies[stage];
-    sl_parameter_set *set = sl_pipe_parameters(best->pipe, stage);
+    const use *of = arg;
+    const stage_copy *copy = &of->copies[stage];
+    sl_parameter_set *set = sl_pipe_parameters(of->pipe, stage);
     for (int b = 0; b < copy->count; b++)
         SL_TRY(sl_tensor_copy(sl_parameter_set_bucket_values(set, b), copy->buckets[b]));
     return SL_OK;
 }
 
-sl_status sli_best_keep(sli_best *best)
+bool sli_best_is_shared(const sli_best *best)
 {
-    SL_TRY(sl_pipe_run(best->pipe, keep_stage, best));
-    best->kept = true;
-    return SL_OK;
+    return best->shared;
 }
 
-bool sli_best_kept(const sli_best *best)
+sl_status sli_best_keep(sli_best *best, sl_pipe *pipe)
 {
-    return best->kept;
+    if (sl_pipe_device(pipe, 0) != best->device)
+        return SL_OK;
+    SL_TRY(sl_pipe_run(pipe, keep_stage, &(use){best->copies, pipe}));
+    best->kept = true;
+    return SL_OK;
 }
 
 sl_tensor *sli_best_bucket(const sli_best *best, int stage, int bucket)
@@ -92,7 +100,8 @@ sl_tensor *sli_best_bucket(const sli_best *best, int stage, int bucket)
     return best->copies[stage].buckets[bucket];
 }
 
-sl_status sli_best_restore(sli_best *best)
+sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe)
 {
-    return best->kept ? sl_pipe_run(best->pipe, restore_stage, best) : SL_OK;
+    use of = {(stage_copy *)best->copies, pipe};
+    return best->kept ? sl_pipe_run(pipe, restore_stage, &of) : SL_OK;
 }

@@ -210,12 +210,19 @@ static sl_status resume_best(const sl_checkpoint_reader *from, const sli_peers *
     sli_tensors tensors = {0};
     if (!isfinite(position->best_loss))
         return SL_OK;
-    SL_TRY(sli_best_keep(best));
+    SL_TRY(sli_best_keep(best, peers->pipe));
     if (position->best_step == position->steps)
         return SL_OK;
+    if (sli_best_is_shared(best) && !from)
+        return sl_group_barrier(peers->group, NULL);
     sl_status status = sli_tensors_of_best(peers->pipe, best, &tensors);
-    if (status == SL_OK)
+    if (status == SL_OK && sli_best_is_shared(best)) {
+        status = read_tensors(from, "best", &tensors);
+        if (status == SL_OK)
+            status = sl_group_barrier(peers->group, NULL);
+    } else if (status == SL_OK) {
         status = read_and_share(from, "best", peers, &tensors);
+    }
     sli_tensors_clear(&tensors);
     return status;
 }

@@ -74,6 +74,9 @@ sl_status sli_shared_create(const sl_train_options *options, const sli_place *pl
         complete_options(out);
         status = create_devices(out, place);
     }
+    if (status == SL_OK)
+        status = sli_best_create(sl_device_list_get(out->devices, 0), out->options.stages,
+                                 place->count > 1, &out->best);
     if (status != SL_OK)
         sli_shared_clear(out);
     return status;
@@ -96,6 +99,7 @@ sl_status sli_shared_cut(sli_shared *shared, int shares, double lr)
 
 void sli_shared_clear(sli_shared *shared)
 {
+    sli_best_destroy(&shared->best);
     sl_device_list_destroy(&shared->devices);
     sl_corpus_destroy(&shared->corpus);
     sl_vocab_destroy(&shared->vocab);

@@ -1,8 +1,10 @@
-/* What the replicas of one process share: options, text and devices. They only read it. */
+/* What the replicas of one process share: options, text and devices, which they only read, and the
+ * copy of the best parameters. */
 #ifndef SLI_TRAIN_SHARED_H
 #define SLI_TRAIN_SHARED_H
 
 #include "sluice/train.h"
+#include "train/best.h"
 
 typedef struct sli_shared {
     sl_train_options options; /* completed by what the data say */
@@ -12,6 +14,7 @@ typedef struct sli_shared {
     int64_t batches_per_epoch;
     sl_device_list *devices; /* [replicas of the process * stages] */
     bool oversubscribed;
+    sli_best *best;
     double best_possible_perplexity; /* 0 where the text is no synthetic corpus */
 } sli_shared;
 

@@ -37,7 +37,6 @@ typedef struct run {
     double weight; /* of its mean in the mean over all rows */
     sli_feed feed;
     sli_update *update;
-    sli_best *best;
     sl_run_info info;
     sli_checkpoints *checkpoints;
     sli_last_step last_step;
@@ -94,18 +93,17 @@ static sl_status set_up(run *r, sl_group *group, sl_device *const *devices,
     SL_TRY(sli_feed_create(r->session.pipe, &r->batches, &r->feed));
     SL_TRY(sli_update_create(r->session.pipe, &options->optimizer,
                              options->zero ? r->peers.ddp : NULL, &r->update));
-    SL_TRY(sli_best_create(r->session.pipe, &r->best));
     r->info.pipe = r->session.pipe;
     r->info.ddp = r->peers.ddp;
     r->info.total_parameters = sl_module_parameter_elements(r->session.model);
     r->at.best_loss = INFINITY;
     if (options->checkpoints.resume)
-        SL_TRY(sli_resume_rest(from, &r->peers, r->update, r->best, &r->at));
+        SL_TRY(sli_resume_rest(from, &r->peers, r->update, r->shared->best, &r->at));
     SL_TRY(sli_checkpoints_create(&(sli_checkpoints_run){.shared = r->shared,
                                                          .reports = r->reports,
                                                          .peers = &r->peers,
                                                          .update = r->update,
-                                                         .best = r->best,
+                                                         .best = r->shared->best,
                                                          .position = &r->at},
                                   &r->checkpoints));
     if (is_first(r) && options->checkpoints.directory)
@@ -117,7 +115,6 @@ static void clean_up(run *r)
 {
     sli_last_step_close(&r->last_step);
     sli_checkpoints_destroy(&r->checkpoints);
-    sli_best_destroy(&r->best);
     sli_update_destroy(&r->update);
     sli_feed_clear(&r->feed);
     sli_peers_clear(&r->peers);
@@ -290,7 +287,7 @@ static sl_status validate(run *r, double epoch_start)
         r->at.best_loss = eval.loss;
         r->at.best_step = r->at.steps;
         if (eval.epoch < r->options->epochs) /* after the last epoch they are the current ones */
-            SL_TRY(sli_best_keep(r->best));
+            SL_TRY(sli_best_keep(r->shared->best, r->session.pipe));
         SL_TRY(save_best(r));
     }
     r->at.epoch++;
@@ -316,7 +313,7 @@ static sl_status test(run *r, sl_run_result *result)
     sl_eval_info eval = {.epoch = r->options->epochs};
     SL_TRY(sli_checkpoints_before_test(r->checkpoints));
     if (r->at.best_step != r->at.steps)
-        SL_TRY(sli_best_restore(r->best));
+        SL_TRY(sli_best_restore(r->shared->best, r->session.pipe));
     /* The best of before a resumed run, and where no validation gave a number the last ones, are
      * yet to be saved; what fails is tried again after the test. */
     if (saves_weights(r) && !r->saved)
@@ -342,7 +339,7 @@ static sl_status end_stopped(run *r, sl_run_result *result)
     bool alone = !r->options->checkpoints.directory;
     if (alone && saves_weights(r) && !r->saved) {
         if (saved_step(r) != r->at.steps)
-            SL_TRY(sli_best_restore(r->best));
+            SL_TRY(sli_best_restore(r->shared->best, r->session.pipe));
         SL_TRY(save_weights(r));
         r->saved = true;
     }

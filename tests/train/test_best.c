@@ -35,13 +35,13 @@ static void restored_values_are_those_kept_last(void **state)
         sli_best *best;
         int64_t count;
         test_pipe pipe = open_small_model(stages, 2);
-        check_ok(sli_best_create(pipe.pipe, &best));
-        check_ok(sli_best_keep(best));
+        check_ok(sli_best_create(pipe.devices[0], stages, false, &best));
+        check_ok(sli_best_keep(best, pipe.pipe));
         change_all(&pipe, 1);
-        check_ok(sli_best_keep(best));
+        check_ok(sli_best_keep(best, pipe.pipe));
         float *kept = pipe_values(&pipe, &count);
         change_all(&pipe, 1); /* a second name for the same values would change with them */
-        check_ok(sli_best_restore(best));
+        check_ok(sli_best_restore(best, pipe.pipe));
         float *restored = pipe_values(&pipe, &count);
         assert_memory_equal(kept, restored, (size_t)count * sizeof *kept);
         free(kept);
@@ -56,16 +56,46 @@ static void memory_is_taken_with_the_first_copy_only(void **state)
     (void)state;
     sli_best *best;
     test_pipe pipe = open_small_model(2, 2);
-    check_ok(sli_best_create(pipe.pipe, &best));
+    check_ok(sli_best_create(pipe.devices[0], 2, false, &best));
     uint64_t without = parameter_bytes(&pipe);
-    check_ok(sli_best_keep(best));
+    check_ok(sli_best_keep(best, pipe.pipe));
     uint64_t with = parameter_bytes(&pipe);
     assert_true(with > without);
-    check_ok(sli_best_keep(best));
+    check_ok(sli_best_keep(best, pipe.pipe));
     assert_int_equal(parameter_bytes(&pipe), with);
     sli_best_destroy(&best);
     assert_int_equal(parameter_bytes(&pipe), without);
     close_pipe(&pipe);
+}
+
+/* As replicas that are threads of one process do. */
+static void replicas_share_the_firsts_copy(void **state)
+{
+    (void)state;
+    sli_best *best;
+    int64_t count;
+    test_pipe first = open_small_model(2, 2), second = open_small_model(2, 2);
+    check_ok(sli_best_create(first.devices[0], 2, true, &best));
+    uint64_t without = parameter_bytes(&second);
+    float *kept = pipe_values(&first, &count);
+    check_ok(sli_best_keep(best, second.pipe));
+    check_ok(sli_best_keep(best, first.pipe));
+    assert_int_equal(parameter_bytes(&second), without);
+    change_all(&first, 1);
+    change_all(&second, 2);
+    check_ok(sli_best_keep(best, second.pipe)); /* not the values to be kept */
+    check_ok(sli_best_restore(best, first.pipe));
+    check_ok(sli_best_restore(best, second.pipe));
+    test_pipe *const both[] = {&first, &second};
+    for (int i = 0; i < 2; i++) {
+        float *restored = pipe_values(both[i], &count);
+        assert_memory_equal(kept, restored, (size_t)count * sizeof *kept);
+        free(restored);
+    }
+    free(kept);
+    sli_best_destroy(&best);
+    close_pipe(&first);
+    close_pipe(&second);
 }
 
 static void restoring_without_a_copy_changes_nothing(void **state)
@@ -74,9 +104,9 @@ static void restoring_without_a_copy_changes_nothing(void **state)
     sli_best *best;
     int64_t count;
     test_pipe pipe = open_small_model(2, 2);
-    check_ok(sli_best_create(pipe.pipe, &best));
+    check_ok(sli_best_create(pipe.devices[0], 2, false, &best));
     float *before = pipe_values(&pipe, &count);
-    check_ok(sli_best_restore(best));
+    check_ok(sli_best_restore(best, pipe.pipe));
     float *after = pipe_values(&pipe, &count);
     assert_memory_equal(before, after, (size_t)count * sizeof *before);
     free(before);
@@ -90,6 +120,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(restored_values_are_those_kept_last),
         cmocka_unit_test(memory_is_taken_with_the_first_copy_only),
+        cmocka_unit_test(replicas_share_the_firsts_copy),
         cmocka_unit_test(restoring_without_a_copy_changes_nothing),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
