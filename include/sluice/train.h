@@ -93,6 +93,7 @@ typedef struct sl_train_options {
     double clip;       /* 0: no clipping */
     uint64_t seed;
     bool allow_nan;
+    bool force; /* a run whose plan needs more memory than there is begins all the same */
 
     const char *init; /* weights to start from, as sl_weights_load takes them, the vocabulary beside
                          it, where there is one, instead of the data's own, which must else be
@@ -127,6 +128,9 @@ typedef struct sl_stage_plan {
     int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
     int64_t activation_bytes; /* peak, from the schedule's table and what modules save; gradients
                                  that may have to wait for the stage count */
+    int64_t workspace_bytes; /* most that lives inside one module or the loss, of one micro-batch */
+    int64_t best_bytes;      /* of the copy of the best parameters, which each process has once, on
+                                its first replica's devices; 0 for a single epoch */
 } sl_stage_plan;
 
 /* One replica's. */
@@ -136,10 +140,34 @@ typedef struct sl_plan {
     sl_stage_plan stage[SL_MAX_STAGES];
 } sl_plan;
 
+/* All of this host's replicas together. */
+typedef struct sl_host_plan {
+    int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
+    int64_t activation_bytes; /* with workspace */
+    int64_t best_bytes;       /* one copy a process */
+    int64_t saved_bytes;      /* the copies that are made for writing checkpoints */
+    int64_t process_bytes;    /* what the processes hold already: the program and its text */
+    int64_t total_bytes;
+} sl_host_plan;
+
 /* Computes it from shapes alone; nothing is allocated on any device. `model` is of these options;
  * `replica` is one of this host's. Replicas differ in their devices alone. */
 sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
                          sl_plan *out);
+
+/* The same for the host's replicas, which are threads of one process or, `processes` above 1, a
+ * process each; `first`: the run's first replica is among them, which writes checkpoints. */
+sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int processes,
+                       bool first, sl_host_plan *out);
+
+/* The bytes of memory and swap that a process can have here: the machine's, or less where a control
+ * group limits it. What other processes hold is not subtracted. */
+uint64_t sl_usable_memory(void);
+
+/* SL_ERR_MEMORY where the host's plan needs more than `usable_bytes`. The text has both, and each
+ * change of one option that would make it fit. */
+sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module *model,
+                               int processes, bool first, uint64_t usable_bytes);
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
@@ -229,7 +257,8 @@ typedef struct sl_reporter {
  * tests with those, and saves them where options->save says: after every validation that is the
  * best so far. Where that fails it is reported (SL_WEIGHTS_FAILED), the run goes on, and tries
  * again at its end; when that fails too, it is the run's error, after `finished`. A loss or
- * gradient norm that is not finite ends the run with SL_ERR_NUMERIC, unless allow_nan.
+ * gradient norm that is not finite ends the run with SL_ERR_NUMERIC, unless allow_nan. A run whose
+ * plan does not fit into memory (sl_plan_check_memory) is refused before it begins, unless force.
  *
  * Several replicas are threads of this process. Each trains on its share of the text
  * (sl_batches_share) with averaged gradients (sluice/ddp.h). Where there are more or fewer shares

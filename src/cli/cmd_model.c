@@ -76,22 +76,39 @@ static void print_modules(const sl_train_options *train, const sl_module *model)
 static void print_plan(const sl_plan *plan, int replica, int replicas)
 {
     char elements[CLI_NUMBER_BYTES], parameters[CLI_NUMBER_BYTES], gradients[CLI_NUMBER_BYTES],
-        state[CLI_NUMBER_BYTES], activations[CLI_NUMBER_BYTES], modules[CLI_NUMBER_BYTES];
+        state[CLI_NUMBER_BYTES], activations[CLI_NUMBER_BYTES], workspace[CLI_NUMBER_BYTES],
+        modules[CLI_NUMBER_BYTES];
     if (replicas > 1)
         printf("Replica %d:\n", replica);
-    printf("%-6s %-10s %-10s %14s %12s %12s %12s %12s\n", "stage", "device", "modules", "elements",
-           "parameters", "gradients", "optimizer", "activations");
+    printf("%-6s %-10s %-10s %14s %12s %12s %12s %12s %12s\n", "stage", "device", "modules",
+           "elements", "parameters", "gradients", "optimizer", "activations", "workspace");
     for (int s = 0; s < plan->stages; s++) {
         const sl_stage_plan *stage = &plan->stage[s];
         snprintf(modules, sizeof modules, "%d-%d", stage->first, stage->first + stage->count - 1);
-        printf("%-6d %-10s %-10s %14s %12s %12s %12s %12s\n", s, stage->device, modules,
+        printf("%-6d %-10s %-10s %14s %12s %12s %12s %12s %12s\n", s, stage->device, modules,
                cli_with_commas(stage->parameter_elements, elements),
                cli_bytes_text(stage->parameter_bytes, parameters),
                cli_bytes_text(stage->gradient_bytes, gradients),
                cli_bytes_text(stage->optimizer_bytes, state),
-               cli_bytes_text(stage->activation_bytes, activations));
+               cli_bytes_text(stage->activation_bytes, activations),
+               cli_bytes_text(stage->workspace_bytes, workspace));
     }
     printf("\n");
+}
+
+/* Of a run of the replicas, as threads of one process on this machine. */
+static sl_status print_memory(const sl_train_options *train, const sl_module *model)
+{
+    char total[CLI_NUMBER_BYTES], best[CLI_NUMBER_BYTES], usable[CLI_NUMBER_BYTES];
+    sl_host_plan plan;
+    SL_TRY(sl_plan_host(train, model, 1, true, &plan));
+    printf("In all: %s, with a copy of the best parameters (%s); this machine has %s.\n",
+           cli_bytes_text(plan.total_bytes - plan.process_bytes, total),
+           cli_bytes_text(plan.best_bytes, best),
+           cli_bytes_text((int64_t)sl_usable_memory(), usable));
+    if (sl_plan_check_memory(train, model, 1, true, sl_usable_memory()) != SL_OK)
+        printf("It does not fit: %s.\n", sl_error_text());
+    return SL_OK;
 }
 
 static sl_status print_model(const sl_train_options *train, const sl_module *model)
@@ -106,9 +123,8 @@ static sl_status print_model(const sl_train_options *train, const sl_module *mod
         SL_TRY(sl_plan_create(train, model, r, &plan));
         print_plan(&plan, r, replicas);
     }
-    printf("A run of several epochs keeps a copy of the best parameters as well.\n"
-           "Total parameters in model: %s\n",
-           cli_with_commas(plan.total_parameters, total));
+    SL_TRY(print_memory(train, model));
+    printf("Total parameters in model: %s\n", cli_with_commas(plan.total_parameters, total));
     return SL_OK;
 }
 

@@ -30,6 +30,7 @@ enum {
     KEY_KEEP,
     KEY_SHARD_SIZE,
     KEY_RESUME,
+    KEY_FORCE,
 };
 enum { DEFAULT_LOG_INTERVAL = 10, DEFAULT_KEEP = 3 };
 
@@ -54,6 +55,8 @@ static const struct argp_option options[] = {
     {"log-json", KEY_LOG_JSON, "FILE", 0, "Write the run as JSON lines", 8},
     {"log-interval", KEY_LOG_INTERVAL, "N", 0, "Batches between two lines (default 10)", 8},
     {"quiet", KEY_QUIET, NULL, 0, "Show the result only", 8},
+    {"force", KEY_FORCE, NULL, 0, "Begin although the run's plan needs more memory than there is",
+     8},
     {0, 0, NULL, 0, "Checkpoints:", 9},
     {"save-dir", KEY_SAVE_DIR, "DIR", 0,
      "Save checkpoints in DIR; then SIGTERM, SIGINT, SIGHUP and SIGPIPE stop the run after one, "
@@ -123,6 +126,9 @@ static error_t parse_option(int key, char *text, struct argp_state *state)
         return 0;
     case KEY_QUIET:
         to->progress.quiet = true;
+        return 0;
+    case KEY_FORCE:
+        to->run.train.force = true;
         return 0;
     case ARGP_KEY_ARG:
         cli_refuse("train takes options only", text);

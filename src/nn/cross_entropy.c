@@ -9,6 +9,8 @@
  *
  * A panel's height follows from the shapes alone. It is what PANEL_BYTES of logits give, but high
  * enough for the products to run well, and the panels of one call are about equal. */
+#include "nn/cross_entropy.h"
+
 #include "nn/decoder.h"
 #include "nn/shape.h"
 #include "sluice/loss.h"
@@ -28,6 +30,11 @@ static int64_t panel_rows(int64_t rows, int64_t classes)
         most = PANEL_LEAST_ROWS;
     int64_t panels = (rows + most - 1) / most;
     return (rows + panels - 1) / panels;
+}
+
+int64_t sli_cross_entropy_room(int64_t rows, int64_t classes)
+{
+    return panel_rows(rows, classes) * classes * (int64_t)sizeof(float);
 }
 
 /* ---- Targets ---------------------------------------------------------------------------- */

@@ -1,4 +1,5 @@
 #include "core/given.h"
+#include "nn/cross_entropy.h"
 #include "train/layout.h"
 #include "train/session.h"
 
@@ -42,25 +43,42 @@ static void count_held(const sl_schedule *schedule, int stage, int *held, int *u
     }
 }
 
-/* What a stage's modules save of a micro-batch; *shape is its input's, and becomes its output's.
- * The last stage keeps its output, the decoder's input, for the loss, which takes the decoder over.
- */
-static sl_status plan_saved(const sl_module *model, const sl_stage_plan *stage, sl_shape *shape,
-                            int64_t *saved)
+/* One micro-batch in one stage. A module's workspace is less than what it saves. */
+typedef struct micro_plan {
+    int64_t input, output, saved, workspace; /* bytes; the first stage's input, ids, is the caller's
+                                              */
+} micro_plan;
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+static int64_t bytes_of(const sl_shape *shape)
+{
+    return sl_shape_count(shape) * (int64_t)sizeof(float);
+}
+
+/* *shape is the stage's input's, and becomes its output's. The last stage keeps its output, the
+ * decoder's input, for the loss, which takes the decoder over. */
+static sl_status plan_micro(const sl_module *model, const sl_stage_plan *stage, sl_shape *shape,
+                            micro_plan *out)
 {
     int last = sl_module_child_count(model) - 1;
-    *saved = 0;
+    *out = (micro_plan){.input = stage->first > 0 ? bytes_of(shape) : 0};
     for (int i = stage->first; i < stage->first + stage->count; i++) {
         const sl_module *module = sl_module_child(model, i);
-        sl_shape out;
-        if (i == last) {
-            *saved += sl_shape_count(shape) * (int64_t)sizeof(float);
-            return SL_OK;
-        }
-        *saved += sl_module_saved_bytes(module, shape);
-        SL_TRY(sl_module_output_shape(module, shape, &out));
-        *shape = out;
+        sl_shape next;
+        SL_TRY(sl_module_output_shape(module, shape, &next));
+        int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
+        int64_t rows = sl_shape_count(&next) / next.size[next.dims - 1];
+        int64_t needed = i == last ? sli_cross_entropy_room(rows, next.size[next.dims - 1]) : saved;
+        out->saved += saved;
+        out->workspace = larger(out->workspace, needed);
+        if (i < last)
+            *shape = next;
     }
+    out->output = bytes_of(shape);
     return SL_OK;
 }
 
@@ -71,17 +89,35 @@ static sl_status plan_activations(const sl_train_options *options, int64_t rows,
                                   const sl_module *model, const sl_schedule *schedule, sl_plan *out)
 {
     sl_shape shape = sl_shape_2d(rows, options->bptt);
-    int64_t input = 0; /* the first stage's, token ids, are the caller's */
     for (int s = 0; s < out->stages; s++) {
         sl_stage_plan *stage = &out->stage[s];
-        int64_t saved;
+        micro_plan micro;
         int held, under_way;
         count_held(schedule, s, &held, &under_way);
-        SL_TRY(plan_saved(model, stage, &shape, &saved));
-        int64_t output = sl_shape_count(&shape) * (int64_t)sizeof(float);
-        int64_t in_transit = s + 1 < out->stages ? under_way * output : output;
-        stage->activation_bytes = held * saved + (under_way - held) * input + in_transit;
-        input = output;
+        SL_TRY(plan_micro(model, stage, &shape, &micro));
+        int64_t in_transit = s + 1 < out->stages ? under_way * micro.output : micro.output;
+        stage->activation_bytes =
+            held * micro.saved + (under_way - held) * micro.input + in_transit;
+        stage->workspace_bytes = micro.workspace;
+    }
+    return SL_OK;
+}
+
+/* An evaluation keeps nothing, but its batch may be larger: inputs that wait, and a module's input
+ * and output. */
+static sl_status plan_evaluation(const sl_train_options *options, const sl_module *model,
+                                 sl_plan *out)
+{
+    int64_t rows = options->eval_batch_size;
+    int micros = sl_micro_batches(rows, options->chunks, NULL);
+    sl_shape shape = sl_shape_2d((rows + micros - 1) / micros, options->bptt);
+    for (int s = 0; s < out->stages; s++) {
+        sl_stage_plan *stage = &out->stage[s];
+        micro_plan micro;
+        SL_TRY(plan_micro(model, stage, &shape, &micro));
+        stage->activation_bytes =
+            larger(stage->activation_bytes, micros * micro.input + 2 * micro.output);
+        stage->workspace_bytes = larger(stage->workspace_bytes, micro.workspace);
     }
     return SL_OK;
 }
@@ -100,6 +136,7 @@ static void plan_parameters(const sl_train_options *options, bool has_positions,
     int shards = options->zero ? sli_layout_replicas(options) : 1;
     stage->optimizer_bytes =
         (trained + shards - 1) / shards * sl_optimizer_state_bytes(&options->optimizer);
+    stage->best_bytes = options->epochs > 1 ? stage->gradient_bytes : 0;
 }
 
 static sl_status plan_stages(const sl_train_options *options, const sl_module *model, sl_plan *out)
@@ -139,5 +176,5 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
     sl_status status =
         plan_activations(options, (rows + micros - 1) / micros, model, schedule, out);
     sl_schedule_destroy(&schedule);
-    return status;
+    return status == SL_OK ? plan_evaluation(options, model, out) : status;
 }

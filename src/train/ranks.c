@@ -16,6 +16,21 @@ typedef struct job {
     sl_run_result *result; /* the first replica's */
 } job;
 
+/* Whether this host has the memory for its replicas. */
+static sl_status check_memory(const sl_train_options *options, sl_group *group)
+{
+    sl_module *model;
+    bool first = !group || sl_group_rank(group) == 0;
+    if (options->force)
+        return SL_OK;
+    SL_TRY(sl_transformer_lm_create(&options->model, &model));
+    sl_status status =
+        sl_plan_check_memory(options, model, group ? sli_layout_local_replicas(options) : 1, first,
+                             sl_usable_memory());
+    sl_module_destroy(&model);
+    return status;
+}
+
 /* The first replica finds the checkpoint to go on from, which says how the text is cut and which
  * rate it began with. `group`: the ranks that are processes; NULL: all are in this one. Cleared by
  * job_clear, also after an error. */
@@ -35,6 +50,7 @@ static sl_status job_create(const sl_train_options *options, const sli_place *pl
         SL_TRY(sl_group_broadcast(group, &run.lr, 1, SL_F64, 0, NULL));
     }
     SL_TRY(sli_shared_cut(&of->shared, run.shares, run.lr));
+    SL_TRY(check_memory(&of->shared.options, group));
     return sli_resume_check(&of->from, &of->shared, &reports);
 }
 

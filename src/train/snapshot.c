@@ -1,5 +1,7 @@
 #include "train/snapshot.h"
 
+#include "core/usable_memory.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,7 +42,9 @@ static sl_status take_memory(sli_copied *to, size_t bytes)
     if (to->memory_bytes >= bytes)
         return SL_OK;
     free(to->memory);
-    to->memory = aligned_alloc(ALIGNMENT, aligned(bytes));
+    to->memory = NULL;
+    if (sli_resident_memory() + bytes <= sli_usable_memory(""))
+        to->memory = aligned_alloc(ALIGNMENT, aligned(bytes));
     to->memory_bytes = to->memory ? bytes : 0;
     return to->memory ? SL_OK : no_memory(bytes);
 }

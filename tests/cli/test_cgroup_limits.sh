@@ -68,8 +68,18 @@ else
 fi
 train --devices cpu
 [ "$status" = 0 ] || fail "a small model in $limit bytes: status $status, $(cat "$scratch/err")"
-train --emsize 1024 --nhid 4096 --nlayers 8 --pp 2
+large=(--emsize 1024 --nhid 4096 --nlayers 8 --pp 2)
+train "${large[@]}"
+[ "$status" = 1 ] || fail "a plan that does not fit: status $status, $(cat "$scratch/err")"
+grep -q "^sluice: the run needs .* of memory, and there are 300.00 MiB (parameters .* or can be forced\$" "$scratch/err" ||
+    fail "a plan that does not fit: $(cat "$scratch/err")"
+train "${large[@]}" --force
 [ "$status" = 1 ] || fail "too large a model: status $status, $(cat "$scratch/err")"
 grep -q "no memory for .*; the process can have $limit\$" "$scratch/err" ||
     fail "too large a model: $(cat "$scratch/err")"
+# The model fits, a copy of it for a checkpoint does not.
+train --emsize 512 --nhid 2048 --nlayers 8 --batch-size 4 --devices cpu --force --save-dir "$scratch/saved"
+grep -q 'step 1 is not saved, the run goes on: no memory for a copy of the run' "$scratch/err" ||
+    fail "too large a copy: status $status, $(cat "$scratch/err")"
+grep -q 'End of training' "$scratch/out" || fail "too large a copy: $(cat "$scratch/out")"
 echo "quotas and limits of control groups are kept"

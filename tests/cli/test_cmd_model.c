@@ -12,6 +12,10 @@ static void totals_of_the_presets_are_the_tutorials(void **state)
     check_line(run.out, "^1 +cpu:1 +7-13 +722,145,390 .* GiB .* MiB$");
     program_succeed(&run, "model --preset ddp-pipeline --ntokens 28782");
     check_text(run.out, "\nTotal parameters in model: 1,061,924,974\n");
+    check_text(run.out,
+               "\nIn all: 21.27 GiB, with a copy of the best parameters (3.88 GiB); this ");
+    program_succeed(&run, "model --preset ddp-pipeline --emsize 1048576");
+    check_line(run.out, "^It does not fit: the run needs .* or can be forced.$");
     program_succeed(&run, "model");
     check_text(run.out, "\nTotal parameters in model: 12,025,582\n");
 }

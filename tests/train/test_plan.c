@@ -182,12 +182,140 @@ static void planned_bytes_of_several_shares_are_those_that_a_run_takes(void **st
     check_run(&options);
 }
 
+/* ---- All of a host -------------------------------------------------------------------------- */
+
+enum { MOST_REPLICAS = 3 };
+
+static sl_status note_peaks(void *context, const sl_run_info *info, const sl_run_result *result)
+{
+    (void)result;
+    int64_t *peak = context;
+    for (int s = 0; s < sl_pipe_stages(info->pipe); s++) {
+        sl_memory_stats stats;
+        sl_device_memory(sl_pipe_device(info->pipe, s), &stats);
+        *peak += (int64_t)stats.peak_total_bytes;
+    }
+    return SL_OK;
+}
+
+/* The peaks of all devices, whatever they are for, against what was planned. Peaks are lower where
+ * gradients do not wait; kernels' own workspace is not planned for. */
+static void check_host(sl_train_options options)
+{
+    sl_reporter reporters[MOST_REPLICAS];
+    int64_t peaks[MOST_REPLICAS] = {0}, taken = 0;
+    sl_corpus *corpus;
+    sl_module *model;
+    sl_host_plan plan;
+    sl_run_result result;
+    for (int r = 0; r < options.replicas; r++)
+        reporters[r] = (sl_reporter){.context = &peaks[r], .finished = note_peaks, .replica = r};
+    check_ok(sl_corpus_load(options.data, NULL, &corpus));
+    sl_train_options complete = options;
+    complete.model.ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
+    sl_corpus_destroy(&corpus);
+    check_ok(sl_transformer_lm_create(&complete.model, &model));
+    check_ok(sl_plan_host(&complete, model, 1, true, &plan));
+    sl_module_destroy(&model);
+    check_ok(sl_train_run(&options, reporters, options.replicas, &result));
+    for (int r = 0; r < options.replicas; r++)
+        taken += peaks[r];
+    int64_t planned = plan.total_bytes - plan.process_bytes;
+    if ((double)taken > 1.03 * (double)planned || (double)taken < 0.9 * (double)planned)
+        fail_msg("%d replicas, %d stages, %s, %s, %d epochs: planned %.2f MiB, taken %.2f MiB",
+                 options.replicas, options.stages, sl_checkpoint_name(options.checkpoint),
+                 sl_schedule_kind_name(options.schedule), options.epochs,
+                 (double)planned / (1 << 20), (double)taken / (1 << 20));
+}
+
+static void planned_totals_are_the_peaks_of_runs(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.model.emsize = options.model.nhid = 256;
+    options.model.nlayers = 4;
+    options.bptt = 16;
+    options.batch_size = options.eval_batch_size = 8;
+    options.chunks = 4;
+    options.max_batches = 2;
+    options.eval_max_batches = 1;
+    options.lr.lr = 1e-3;
+    for (options.replicas = 1; options.replicas <= MOST_REPLICAS; options.replicas++)
+        for (options.stages = 1; options.stages <= 2; options.stages++)
+            for (options.epochs = 1; options.epochs <= 2; options.epochs++) {
+                bool odd = (options.replicas + options.stages) % 2;
+                options.checkpoint = odd ? SL_CHECKPOINT_NEVER : SL_CHECKPOINT_ALWAYS;
+                options.schedule = options.epochs == 1 ? SL_SCHEDULE_GPIPE : SL_SCHEDULE_1F1B;
+                options.optimizer =
+                    (sl_optimizer_options){.kind = odd ? SL_OPTIMIZER_SGD : SL_OPTIMIZER_ADAMW};
+                options.zero = options.replicas == 3;
+                check_host(options);
+            }
+}
+
+static void large_evaluations_are_planned_for(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.replicas = 1;
+    options.stages = 2;
+    options.model.emsize = options.model.nhid = 64;
+    options.batch_size = 2;
+    options.eval_batch_size = 60;
+    options.bptt = 4;
+    options.eval_max_batches = 1;
+    check_host(options);
+}
+
+/* What is refused has its numbers, and what is said to fit does. */
+static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
+{
+    (void)state;
+    enum { WIKITEXT2 = 28782 };
+    const uint64_t gib = UINT64_C(1) << 30;
+    sl_train_options options = {0};
+    sl_module *model;
+    check_ok(sl_train_options_preset("ddp-pipeline", &options));
+    options.model.ntokens = WIKITEXT2;
+    check_ok(sl_transformer_lm_create(&options.model, &model));
+    check_ok(sl_plan_check_memory(&options, model, 1, true, 24 * gib));
+    check_error(sl_plan_check_memory(&options, model, 1, true, 20 * gib), SL_ERR_MEMORY,
+                "the run needs 21.");
+    static const char *const said[] = {"there are 20.00 GiB (parameters 7.91 GiB, gradients 7.76",
+                                       "best parameters 3.88 GiB",
+                                       ": activations that are always ",
+                                       ", the schedule 1f1b",
+                                       ", a batch size of 5,",
+                                       ", 1 replica,",
+                                       ", one epoch, which keeps no copy",
+                                       ", or can be forced"};
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        if (!strstr(sl_error_text(), said[i]))
+            fail_msg("\"%s\" is not in: %s", said[i], sl_error_text());
+    assert_null(strstr(sl_error_text(), "chunks"));
+    /* As processes each keeps a copy of the best. */
+    check_error(sl_plan_check_memory(&options, model, 2, true, 24 * gib), SL_ERR_MEMORY,
+                "best parameters 7.76 GiB");
+    assert_null(strstr(sl_error_text(), "1 replica"));
+    options.checkpoints.directory = "anywhere";
+    check_ok(sl_plan_check_memory(&options, model, 1, false, 24 * gib));
+    check_error(sl_plan_check_memory(&options, model, 1, true, 24 * gib), SL_ERR_MEMORY,
+                "copies for checkpoints 7.84 GiB");
+    assert_non_null(strstr(sl_error_text(), ", no checkpoints,"));
+    check_error(sl_plan_check_memory(&options, model, 1, true, gib), SL_ERR_MEMORY,
+                "it must be made smaller, or can be forced");
+    sl_module_destroy(&model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(totals_of_the_tutorials_models_are_theirs),
         cmocka_unit_test(devices_have_the_names_that_the_run_will_use),
         cmocka_unit_test(replicas_differ_in_their_devices_and_shard_what_zero_shards),
+        cmocka_unit_test(runs_that_do_not_fit_are_refused_with_what_would),
+        cmocka_unit_test_setup_teardown(planned_totals_are_the_peaks_of_runs, small_corpus_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(large_evaluations_are_planned_for, small_corpus_create,
+                                        scratch_remove),
         cmocka_unit_test_setup_teardown(planned_shards_are_those_that_a_run_takes,
                                         small_corpus_create, scratch_remove),
         cmocka_unit_test_setup_teardown(planned_bytes_of_several_shares_are_those_that_a_run_takes,
