@@ -18,7 +18,7 @@ sl_status sli_directory_open_parent(const char *path, const char *shown, int *di
  * those whose target is not there. Malloc'ed. Errors: SL_ERR_INVALID for links in a circle. */
 sl_status sli_directory_follow(const char *path, char **out);
 
-/* Whether two paths lead to the same file, which need not be there yet. */
+/* Whether two paths lead to the same file or directory, which need not be there yet. */
 bool sli_directory_same_file(const char *a, const char *b);
 
 /* Calls `visit` for each entry but . and .. until it fails. Errors: its own, SL_ERR_IO. */

@@ -96,7 +96,7 @@ static sl_status sweep_entry(void *context, const char *name)
         return SL_OK;
     /* A leftover of a leftover belongs to the same owner. */
     for (char inner[SLI_TEMPORARY_BYTES]; sli_temporary_parse(of, inner);)
-        strcpy(of, inner);
+        memcpy(of, inner, strlen(inner) + 1);
     if (in->is_ours(in->context, of))
         sweep_one(in->directory, name);
     return SL_OK;

@@ -24,11 +24,6 @@ struct sli_save_directory {
     int descriptor; /* its lock is the run's */
 };
 
-static bool is_same(const struct stat *a, const struct stat *b)
-{
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino;
-}
-
 /* ---- Names ------------------------------------------------------------------------------ */
 
 static sl_status join(const char *path, const char *name, char **out)
@@ -153,15 +148,11 @@ sl_status sli_save_directory_list_others(const char *path, int64_t **steps, size
 static sl_status lies_in(const char *path, const int64_t *steps, size_t count, const char *resume,
                          bool *out)
 {
-    struct stat wanted, found;
-    *out = false;
-    if (stat(resume, &wanted) != 0)
-        return failed(resume, "looking for it");
-    *out = stat(path, &found) == 0 && is_same(&wanted, &found);
+    *out = sli_directory_same_file(path, resume);
     for (size_t i = 0; i < count && !*out; i++) {
         char *name;
         SL_TRY(sli_save_directory_step(path, steps[i], &name));
-        *out = stat(name, &found) == 0 && is_same(&wanted, &found);
+        *out = sli_directory_same_file(name, resume);
         free(name);
     }
     return SL_OK;
