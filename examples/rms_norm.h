@@ -83,6 +83,12 @@ static sl_status rms_output_shape(const sl_module *module, const sl_shape *in, s
     return SL_OK;
 }
 
+static void rms_widths(const sl_module *module, int64_t *in, int64_t *out)
+{
+    const rms_norm *norm = sl_module_state(module);
+    *in = *out = norm->width;
+}
+
 static int64_t rms_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     (void)module;
@@ -95,7 +101,8 @@ static sl_status rms_norm_create(int64_t width, sl_module **out)
                                       .forward = rms_forward,
                                       .backward = rms_backward,
                                       .output_shape = rms_output_shape,
-                                      .saved_bytes = rms_saved_bytes};
+                                      .saved_bytes = rms_saved_bytes,
+                                      .widths = rms_widths};
     rms_norm *norm = malloc(sizeof *norm);
     *out = NULL;
     if (!norm)

@@ -51,6 +51,11 @@ typedef struct sl_module_ops {
     /* (optional: 0) Floating-point operations of forward's matrix products, a multiply-add as 2. */
     int64_t (*flops)(const sl_module *module, const sl_shape *in);
 
+    /* (optional: not known) The last dimension that an input must have, into *in (it is 0
+     * beforehand: any), and the output's, into *out (0: the input's). By these sl_pipe_create finds
+     * modules that do not fit together before anything runs. */
+    void (*widths)(const sl_module *module, int64_t *in, int64_t *out);
+
     /* (optional: free) Frees the state. */
     void (*destroy_state)(void *state);
 } sl_module_ops;

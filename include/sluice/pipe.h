@@ -65,7 +65,8 @@ typedef struct sl_pipe_options {
 
 /* Places every stage's parameters on its device and starts the workers. Errors, in the words of
  * PyTorch where it has some: not a sequential; chunks below 1; a balance whose length or sum is
- * wrong; more stages than modules. */
+ * wrong; more stages than modules; the first module that expects inputs of another width than the
+ * one before it gives, as far as the modules say (sl_module_ops.widths). */
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
 void sl_pipe_destroy(sl_pipe **pipe);
 

@@ -66,6 +66,7 @@ static const sl_module_ops relu_ops = {
     .forward = activation_forward,
     .backward = activation_backward,
     .saved_bytes = activation_saved_bytes,
+    .widths = sli_width_kept,
 };
 
 static const sl_module_ops gelu_ops = {
@@ -73,6 +74,7 @@ static const sl_module_ops gelu_ops = {
     .forward = activation_forward,
     .backward = activation_backward,
     .saved_bytes = activation_saved_bytes,
+    .widths = sli_width_kept,
 };
 
 sl_status sl_activation_create(sl_activation activation, sl_module **out)

@@ -26,6 +26,12 @@ static sl_status decoder_output_shape(const sl_module *module, const sl_shape *i
     return linear->ops->output_shape(linear, in, out);
 }
 
+static void decoder_widths(const sl_module *module, int64_t *in, int64_t *out)
+{
+    const sl_module *linear = sl_module_child(module, 0);
+    linear->ops->widths(linear, in, out);
+}
+
 static int64_t decoder_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     return sl_module_saved_bytes(sl_module_child(module, 0), in);
@@ -41,6 +47,7 @@ static const sl_module_ops decoder_ops = {
     .forward = decoder_forward,
     .backward = decoder_backward,
     .output_shape = decoder_output_shape,
+    .widths = decoder_widths,
     .saved_bytes = decoder_saved_bytes,
     .flops = decoder_flops,
 };

@@ -80,6 +80,7 @@ static const sl_module_ops dropout_ops = {
     .forward = dropout_forward,
     .backward = dropout_backward,
     .output_shape = dropout_output_shape,
+    .widths = sli_width_kept,
 };
 
 sl_status sl_dropout_create(float p, sl_module **out)

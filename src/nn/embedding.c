@@ -142,6 +142,13 @@ static sl_status embedding_output_shape(const sl_module *module, const sl_shape 
     return SL_OK;
 }
 
+static void embedding_widths(const sl_module *module, int64_t *in, int64_t *out)
+{
+    const embedding *self = sl_module_state(module);
+    (void)in; /* token ids */
+    *out = self->options.width;
+}
+
 static int64_t embedding_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     (void)module;
@@ -153,6 +160,7 @@ static const sl_module_ops embedding_ops = {
     .forward = embedding_forward,
     .backward = embedding_backward,
     .output_shape = embedding_output_shape,
+    .widths = embedding_widths,
     .saved_bytes = embedding_saved_bytes,
 };
 

@@ -300,6 +300,12 @@ static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
 
 /* ---- The module ------------------------------------------------------------------------- */
 
+static void layer_widths(const sl_module *module, int64_t *in, int64_t *out)
+{
+    const encoder_layer *layer = sl_module_state(module);
+    *in = *out = layer->options.width;
+}
+
 static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     const encoder_layer *layer = sl_module_state(module);
@@ -319,6 +325,7 @@ static const sl_module_ops layer_ops = {
     .forward = layer_forward,
     .backward = layer_backward,
     .output_shape = layer_output_shape,
+    .widths = layer_widths,
     .saved_bytes = layer_saved_bytes,
     .flops = layer_flops,
 };

@@ -110,6 +110,12 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
 
 /* ---- The module ------------------------------------------------------------------------- */
 
+static void norm_widths(const sl_module *module, int64_t *in, int64_t *out)
+{
+    const sli_layer_norm *norm = sl_module_state(module);
+    *in = *out = norm->width;
+}
+
 static sl_status norm_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
 {
     const sli_layer_norm *norm = sl_module_state(module);
@@ -163,6 +169,7 @@ static const sl_module_ops norm_ops = {
     .forward = norm_forward,
     .backward = norm_backward,
     .output_shape = norm_output_shape,
+    .widths = norm_widths,
     .saved_bytes = norm_saved_bytes,
 };
 

@@ -140,6 +140,13 @@ static sl_status linear_output_shape(const sl_module *module, const sl_shape *in
     return SL_OK;
 }
 
+static void linear_widths(const sl_module *module, int64_t *in, int64_t *out)
+{
+    const sli_linear *linear = sl_module_state(module);
+    *in = linear->in;
+    *out = linear->out;
+}
+
 static sl_status linear_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                 sl_tensor **out)
 {
@@ -198,6 +205,7 @@ static const sl_module_ops linear_ops = {
     .forward = linear_forward,
     .backward = linear_backward,
     .output_shape = linear_output_shape,
+    .widths = linear_widths,
     .saved_bytes = linear_saved_bytes,
     .flops = linear_flops,
 };

@@ -43,6 +43,10 @@ sl_status sli_module_check_open(sl_module *module, const char *what, const char 
  * name, one with a dot, one that is taken. */
 sl_status sli_module_check_name(const sl_module *module, const char *name);
 
+/* Does each module of a sequential expect inputs of the width that the one before it gives? Errors:
+ * SL_ERR_INVALID, which names the first that does not. */
+sl_status sli_module_check_widths(const sl_module *sequential);
+
 /* Room for one more pointer in an array of `count` pointers that only this function enlarges: the
  * array, moved perhaps, or NULL with the error text set and the array as it was. */
 void *sli_grow(void *array, int count);

@@ -257,6 +257,12 @@ static sl_status attention_output_shape(const sl_module *module, const sl_shape 
     return sli_shape_check_width(in, 3, self->width);
 }
 
+static void attention_widths(const sl_module *module, int64_t *in, int64_t *out)
+{
+    const self_attention *self = sl_module_state(module);
+    *in = *out = self->width;
+}
+
 static int64_t attention_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     const self_attention *self = sl_module_state(module);
@@ -279,6 +285,7 @@ static const sl_module_ops attention_ops = {
     .forward = attention_forward,
     .backward = attention_backward,
     .output_shape = attention_output_shape,
+    .widths = attention_widths,
     .saved_bytes = attention_saved_bytes,
     .flops = attention_flops,
 };

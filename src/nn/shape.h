@@ -7,6 +7,9 @@
 /* At least `dims` dimensions, none of them empty, the last of `width` elements. */
 sl_status sli_shape_check_width(const sl_shape *in, int dims, int64_t width);
 
+/* Slot `widths` of modules whose output has the input's width, whatever it is. */
+void sli_width_kept(const sl_module *module, int64_t *in, int64_t *out);
+
 /* Is `tensor` of that data type? `what` begins the error's text: "the input". */
 sl_status sli_check_dtype(const char *what, const sl_tensor *tensor, sl_dtype dtype);
 

@@ -3,6 +3,7 @@
 #include "parallel/pipe.h"
 
 #include "core/given.h"
+#include "nn/module.h"
 
 #include "core/cgroup.h"
 
@@ -70,7 +71,7 @@ static sl_status check_options(const sl_pipe_options *options)
     for (int stage = 0; stage < options->stages; stage++)
         if (!options->devices || !options->devices[stage])
             return sl_error(SL_ERR_INVALID, "%s: stage %d has no device", who, stage);
-    return SL_OK;
+    return sl_error_context(sli_module_check_widths(options->model), "%s: ", who);
 }
 
 /* ---- Parts ------------------------------------------------------------------------------ */

@@ -147,6 +147,143 @@ static void model_in_a_pipe_takes_no_parameter_and_no_child(void **state)
     tear_down(&b);
 }
 
+/* ---- Widths ----------------------------------------------------------------------------- */
+
+static sl_module *made(sl_status status, sl_module **module)
+{
+    check_ok(status);
+    return *module;
+}
+
+static sl_module *linear(int64_t in, int64_t out)
+{
+    sl_module *module;
+    return made(sl_linear_create(in, out, false, &module), &module);
+}
+
+static sl_module *decoder(int64_t in, int64_t out)
+{
+    sl_module *module;
+    return made(sl_decoder_create(in, out, &module), &module);
+}
+
+static sl_module *embedding(int64_t width)
+{
+    sl_module *module;
+    const sl_embedding_options options = {.ntokens = 9, .width = width};
+    return made(sl_embedding_create(&options, &module), &module);
+}
+
+static sl_module *encoder_layer(int64_t width)
+{
+    sl_module *module;
+    const sl_encoder_layer_options options = {.width = width, .heads = 2, .feed_forward = 3};
+    return made(sl_encoder_layer_create(&options, &module), &module);
+}
+
+static sl_module *layer_norm(int64_t width)
+{
+    sl_module *module;
+    return made(sl_layer_norm_create(width, 0, &module), &module);
+}
+
+static sl_module *attention(int64_t width)
+{
+    sl_module *module;
+    return made(sl_self_attention_create(width, 2, 0, SL_MASK_NONE, &module), &module);
+}
+
+static sl_module *relu(void)
+{
+    sl_module *module;
+    return made(sl_activation_create(SL_ACTIVATION_RELU, &module), &module);
+}
+
+static sl_module *dropout(void)
+{
+    sl_module *module;
+    return made(sl_dropout_create(0.5f, &module), &module);
+}
+
+static sl_module *pair(sl_module *first, sl_module *second)
+{
+    sl_module *module, *modules[] = {first, second};
+    return made(sl_sequential_create(modules, 2, &module), &module);
+}
+
+/* A module that says nothing of its widths. */
+static sl_module *stranger(void)
+{
+    sl_module *module;
+    static const sl_module_ops ops = {.type = "Stranger"};
+    return made(sl_module_create(&ops, NULL, &module), &module);
+}
+
+/* Takes the modules; `text` NULL: they fit. */
+static void check_widths(const bench *b, sl_module *const *modules, const char *text)
+{
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    int count = 0;
+    while (modules[count])
+        count++;
+    check_ok(sl_sequential_create(modules, count, &model));
+    check_ok(sl_cross_entropy_create(&loss));
+    sl_pipe_options options = {.model = model,
+                               .loss = loss,
+                               .devices = b->devices,
+                               .stages = count > 1 ? 2 : 1};
+    if (text)
+        check_error(sl_pipe_create(&options, &pipe), SL_ERR_INVALID, text);
+    else
+        check_ok(sl_pipe_create(&options, &pipe));
+    sl_pipe_destroy(&pipe);
+    sl_loss_destroy(&loss);
+    sl_module_destroy(&model);
+}
+
+#define check_model(b, text, ...) check_widths(b, (sl_module *[]){__VA_ARGS__, NULL}, text)
+
+static void first_module_that_does_not_fit_is_named(void **state)
+{
+    (void)state;
+    bench b = set_up();
+    check_model(&b,
+                "sl_pipe_create: 2 (Decoder) expects inputs of width 48, but 1 (Linear) gives 32",
+                linear(8, 64), linear(64, 32), decoder(48, 9), linear(7, 7));
+    check_model(&b, "2 (Linear) expects inputs of width 3, but 0 (Linear) gives 4", linear(2, 4),
+                pair(relu(), dropout()), linear(3, 3));
+    check_model(&b, "1.1 (Linear) expects inputs of width 5, but 1.0 (Linear) gives 6",
+                linear(2, 4), pair(linear(4, 6), linear(5, 6)), linear(6, 1));
+    check_model(&b, "2 (LayerNorm) expects inputs of width 9, but 1.1 (Linear) gives 6",
+                linear(2, 4), pair(relu(), linear(4, 6)), layer_norm(9));
+    check_model(&b,
+                "1 (TransformerEncoderLayer) expects inputs of width 6, but 0 (Encoder) gives 4",
+                embedding(4), encoder_layer(6), decoder(6, 9));
+    check_model(&b, "2 (SelfAttention) expects inputs of width 8, but 1 (LayerNorm) gives 4",
+                embedding(4), layer_norm(4), attention(8));
+    check_model(&b,
+                "2 (Decoder) expects inputs of width 6, but 1 (TransformerEncoderLayer) gives 4",
+                embedding(4), encoder_layer(4), decoder(6, 9));
+    check_model(&b, "1 (Linear) expects inputs of width 2, but 0 (Decoder) gives 9", decoder(4, 9),
+                linear(2, 2));
+    check_model(&b, "1 (Linear) expects inputs of width 2, but 0 (SelfAttention) gives 4",
+                attention(4), linear(2, 2));
+    tear_down(&b);
+}
+
+static void module_without_widths_is_taken_on_trust(void **state)
+{
+    (void)state;
+    bench b = set_up();
+    check_model(&b, NULL, linear(2, 4), stranger(), linear(3, 3));
+    check_model(&b, "3 (Linear) expects inputs of width 2, but 2 (Linear) gives 3", linear(2, 4),
+                stranger(), linear(3, 3), linear(2, 3));
+    check_model(&b, NULL, stranger(), relu(), linear(3, 3));
+    tear_down(&b);
+}
+
 static void initial_values_do_not_depend_on_the_cut(void **state)
 {
     (void)state;
@@ -182,6 +319,8 @@ int main(void)
         cmocka_unit_test(model_is_cut_by_balance_by_layers_or_by_parameters),
         cmocka_unit_test(model_in_another_pipe_is_refused_and_stays_in_it),
         cmocka_unit_test(model_in_a_pipe_takes_no_parameter_and_no_child),
+        cmocka_unit_test(first_module_that_does_not_fit_is_named),
+        cmocka_unit_test(module_without_widths_is_taken_on_trust),
         cmocka_unit_test(initial_values_do_not_depend_on_the_cut),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
