@@ -28,7 +28,7 @@ typedef struct sl_optimizer_options {
 
 /* torch.optim.SGD or torch.optim.AdamW over the trained parameters of a set, which it borrows. Its
  * state lives on the set's device, bucket by bucket. Errors: SL_ERR_INVALID for negative numbers,
- * Nesterov without momentum or with dampening. */
+ * Nesterov without momentum or with dampening, numbers of the other method. */
 sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_set *set,
                               sl_optimizer **out);
 void sl_optimizer_destroy(sl_optimizer **optimizer);

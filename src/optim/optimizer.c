@@ -50,8 +50,22 @@ static sl_status check_not_negative(const char *name, float value)
     return SL_OK;
 }
 
+/* A number that nothing would use is a mistake. */
+static sl_status check_method(const sl_optimizer_options *options)
+{
+    bool sgd = options->momentum != 0 || options->dampening != 0 || options->nesterov;
+    bool adamw = options->beta1 != 0 || options->beta2 != 0 || options->eps != 0;
+    if (options->kind == SL_OPTIMIZER_ADAMW && sgd)
+        return sl_error(SL_ERR_INVALID,
+                        "momentum, dampening and nesterov belong to the optimizer sgd, got adamw");
+    if (options->kind == SL_OPTIMIZER_SGD && adamw)
+        return sl_error(SL_ERR_INVALID, "betas and eps belong to the optimizer adamw, got sgd");
+    return SL_OK;
+}
+
 static sl_status check_filled(const sl_optimizer_options *options)
 {
+    SL_TRY(check_method(options));
     SL_TRY(check_not_negative("weight_decay", options->weight_decay));
     if (options->kind == SL_OPTIMIZER_SGD) {
         SL_TRY(check_not_negative("momentum", options->momentum));

@@ -110,19 +110,6 @@ static sl_status check_pipeline(const sl_train_options *options)
 
 /* ---- Training --------------------------------------------------------------------------- */
 
-/* A number that nothing would use is a mistake. */
-static sl_status check_optimizer(const sl_optimizer_options *optimizer)
-{
-    bool sgd = optimizer->momentum != 0 || optimizer->dampening != 0 || optimizer->nesterov;
-    bool adamw = optimizer->beta1 != 0 || optimizer->beta2 != 0 || optimizer->eps != 0;
-    if (optimizer->kind == SL_OPTIMIZER_ADAMW && sgd)
-        return sl_error(SL_ERR_INVALID,
-                        "momentum, dampening and nesterov belong to the optimizer sgd, got adamw");
-    if (optimizer->kind == SL_OPTIMIZER_SGD && adamw)
-        return sl_error(SL_ERR_INVALID, "betas and eps belong to the optimizer adamw, got sgd");
-    return sli_optimizer_check(optimizer);
-}
-
 static sl_status check_training(const sl_train_options *options)
 {
     SL_TRY(check_at_least("epochs", options->epochs, 1));
@@ -133,7 +120,7 @@ static sl_status check_training(const sl_train_options *options)
     SL_TRY(check_finite("lr", sl_train_options_lr(options)));
     SL_TRY(check_finite("gamma", options->lr.gamma));
     SL_TRY(check_finite("clip", options->clip));
-    return check_optimizer(&options->optimizer);
+    return sli_optimizer_check(&options->optimizer);
 }
 
 double sl_train_options_lr(const sl_train_options *options)

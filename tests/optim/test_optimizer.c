@@ -183,7 +183,11 @@ static void impossible_options_are_refused(void **state)
     sl_optimizer *optimizer;
     sl_optimizer_options negative = {.momentum = -1}, nesterov = {.nesterov = true},
                          decay = {.weight_decay = NAN},
-                         beta = {.kind = SL_OPTIMIZER_ADAMW, .beta1 = 1};
+                         beta = {.kind = SL_OPTIMIZER_ADAMW, .beta1 = 1},
+                         of_sgd[] = {{.kind = SL_OPTIMIZER_ADAMW, .momentum = 0.9f},
+                                     {.kind = SL_OPTIMIZER_ADAMW, .dampening = 0.5f},
+                                     {.kind = SL_OPTIMIZER_ADAMW, .nesterov = true}},
+                         of_adamw[] = {{.beta1 = 0.9f}, {.beta2 = 0.9f}, {.eps = 0.1f}};
     check_error(sl_optimizer_create(&negative, s.set, &optimizer), SL_ERR_INVALID,
                 "momentum must be at least 0, got -1");
     check_error(sl_optimizer_create(&nesterov, s.set, &optimizer), SL_ERR_INVALID,
@@ -191,6 +195,13 @@ static void impossible_options_are_refused(void **state)
     check_error(sl_optimizer_create(&decay, s.set, &optimizer), SL_ERR_INVALID, "weight_decay");
     check_error(sl_optimizer_create(&beta, s.set, &optimizer), SL_ERR_INVALID,
                 "betas must be in [0, 1)");
+    for (int i = 0; i < 3; i++) {
+        check_error(sl_optimizer_create(&of_sgd[i], s.set, &optimizer), SL_ERR_INVALID,
+                    "sl_optimizer_create: momentum, dampening and nesterov belong to the optimizer "
+                    "sgd, got adamw");
+        check_error(sl_optimizer_create(&of_adamw[i], s.set, &optimizer), SL_ERR_INVALID,
+                    "sl_optimizer_create: betas and eps belong to the optimizer adamw, got sgd");
+    }
     assert_null(optimizer);
     destroy_subject(&s);
 }
