@@ -1,6 +1,7 @@
 #define _GNU_SOURCE /* vasprintf */
 #include "cli/arguments.h"
 
+#include "cli/supervisor.h"
 #include "core/printable.h"
 
 #include <ctype.h>
@@ -27,27 +28,42 @@ static char *shown_text(const char *text)
     return shown;
 }
 
-void cli_complain(const char *format, ...)
+/* What ends the program is for the launcher to show, where there is one. */
+static void complain(bool is_end, const char *format, va_list values)
 {
     char *text, *shown;
-    va_list values;
-    va_start(values, format);
     int length = vasprintf(&text, format, values);
-    va_end(values);
     shown = length < 0 ? NULL : shown_text(text);
     /* One write, as other processes may have the same standard error. */
-    fprintf(stderr, "sluice: %s\n", shown ? shown : "no memory for an error's text");
+    if (!is_end || !shown || !cli_supervisor_error(shown))
+        fprintf(stderr, "sluice: %s\n", shown ? shown : "no memory for an error's text");
     free(shown);
     if (length >= 0)
         free(text);
 }
 
+void cli_complain(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    complain(false, format, values);
+    va_end(values);
+}
+
+__attribute__((format(printf, 1, 2))) static void say_error(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    complain(true, format, values);
+    va_end(values);
+}
+
 _Noreturn void cli_refuse(const char *sentence, const char *got)
 {
     if (got)
-        cli_complain("%s, got \"%s\"", sentence, got);
+        say_error("%s, got \"%s\"", sentence, got);
     else
-        cli_complain("%s", sentence);
+        say_error("%s", sentence);
     exit(CLI_EXIT_USAGE);
 }
 
@@ -105,9 +121,9 @@ _Noreturn void cli_refuse_near(const char *sentence, const char *got, const cli_
                                const char *before)
 {
     if (near->best)
-        cli_complain("%s, got \"%s\": did you mean %s%s?", sentence, got, before, near->best);
+        say_error("%s, got \"%s\": did you mean %s%s?", sentence, got, before, near->best);
     else
-        cli_complain("%s, got \"%s\"", sentence, got);
+        cli_refuse(sentence, got);
     exit(CLI_EXIT_USAGE);
 }
 
@@ -173,7 +189,7 @@ int cli_finish(sl_status status)
         status = sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
     if (status == SL_OK)
         return 0;
-    cli_complain("%s", sl_error_text());
+    say_error("%s", sl_error_text());
     return CLI_EXIT_ERROR;
 }
 

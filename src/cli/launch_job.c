@@ -37,7 +37,7 @@ typedef enum stage { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } stage;
 
 static const double released_seconds = 8, released_success_seconds = 60, terminated_seconds = 5;
 
-enum { SPARE_CALLERS = 16, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
+enum { MOST_ERRORS = 64, SPARE_CALLERS = 16, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
 
 /* A rank that ends with an error may do so because another has died, and may be heard first. */
 typedef enum failure { NO_FAILURE, ENDED, DIED } failure;
@@ -64,8 +64,10 @@ typedef struct job {
     double deadline;     /* of this stage */
     double ending_since; /* when the stage ENDING began */
     cli_job_limits limits;
-    int signal;      /* that was forwarded to the programs; 0: none */
-    failure failure; /* what `end` tells of */
+    int signal;                /* that was forwarded to the programs; 0: none */
+    failure failure;           /* what `end` tells of */
+    char *errors[MOST_ERRORS]; /* shown, without their ranks; more are not remembered */
+    int error_count;
     cli_job_end *end;
 } job;
 
@@ -204,12 +206,35 @@ static void welcome(job *in, caller *from, char *text)
     cli_line_send(&from->line, "welcome");
 }
 
+/* Shows an error once, however many ranks end with it. A group's error has the rank in front where
+ * it happened. */
+static void show_error(job *in, int rank, char *text)
+{
+    int number;
+    char *rest = text + 5;
+    if (strncmp(text, "rank ", 5) == 0 && cli_take_number(&rest, &number) &&
+        strncmp(rest, ": ", 2) == 0) {
+        rank = number;
+        text = rest + 2;
+    }
+    for (int i = 0; i < in->error_count; i++)
+        if (strcmp(in->errors[i], text) == 0)
+            return;
+    if (in->error_count < MOST_ERRORS && (in->errors[in->error_count] = strdup(text)))
+        in->error_count++;
+    cli_complain("rank %d: %s", rank, text);
+}
+
 /* What a rank says of its program. */
 static void take_word(job *in, caller *from, char *text)
 {
     int number;
     if (strcmp(text, "saving") == 0 || strcmp(text, "saved") == 0) {
         set_saving(in, from, strcmp(text, "saving") == 0);
+        return;
+    }
+    if (strncmp(text, "error ", 6) == 0) {
+        show_error(in, from->rank, text + 6);
         return;
     }
     set_saving(in, from, false);
@@ -471,6 +496,8 @@ sl_status cli_job_run(char **command, int ranks, const cli_job_limits *limits, c
             close(here.signals);
     }
     close(here.launcher.fd);
+    for (int i = 0; i < here.error_count; i++)
+        free(here.errors[i]);
     free(here.callers);
     free(here.polled);
     return status;

@@ -3,6 +3,7 @@
  *     rank → launcher   TOKEN RANK HOST     first, or the launcher hangs up
  *                       saving              the program writes what must not be cut off …
  *                       saved               … or does so no longer
+ *                       error TEXT          it says that it ends with this error
  *                       exit STATUS         the program has ended by itself,
  *                       signal NUMBER       … was killed,
  *                       errno NUMBER        … or could not be started
@@ -20,7 +21,7 @@
 /* The environment variable that tells a rank where its launcher listens. */
 #define CLI_LAUNCHER_VARIABLE "SLUICE_LAUNCHER"
 
-enum { CLI_LINE_BYTES = 256, CLI_TOKEN_BYTES = 33, CLI_LAUNCHER_BYTES = 1024 };
+enum { CLI_LINE_BYTES = 2048, CLI_TOKEN_BYTES = 33, CLI_LAUNCHER_BYTES = 1024 };
 
 /* One end of a connection, with what has come of the next line. */
 typedef struct cli_line {

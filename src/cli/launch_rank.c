@@ -152,12 +152,15 @@ static void obey(supervisor *here)
 /* Hands on what the launcher is to know. */
 static void take_notices(supervisor *here)
 {
-    char text[16];
+    char text[CLI_NOTICE_BYTES];
     ssize_t bytes;
     while ((bytes = recv(here->notices[0], text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
         text[bytes] = '\0';
         text[strcspn(text, "\n")] = '\0';
-        if (strcmp(text, "saving") == 0 || strcmp(text, "saved") == 0)
+        bool is_error = strncmp(text, "error ", 6) == 0;
+        if (is_error && here->line.fd < 0)
+            cli_complain("%s", text + 6);
+        else if (is_error || strcmp(text, "saving") == 0 || strcmp(text, "saved") == 0)
             cli_line_send(&here->line, "%s", text);
     }
     if (bytes == 0) { /* nobody has the other end any more */
@@ -264,6 +267,7 @@ static int run_program(supervisor *here, char **command)
     }
     status = wait_for_program(here);
     end_children();
+    take_notices(here);
     if (WIFSIGNALED(status))
         cli_line_send(&here->line, "signal %d", WTERMSIG(status));
     else

@@ -261,6 +261,8 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
     char loss[CLI_NUMBER_BYTES], perplexity[CLI_NUMBER_BYTES];
     cli_progress *progress = context;
+    if (progress->replica > 0) /* has the same numbers */
+        return SL_OK;
     begin_lines(progress);
     if (!progress->quiet && eval->split == SL_SPLIT_VALID) {
         say(progress, "%s\n", rule);
@@ -283,7 +285,7 @@ static void say_result(const cli_progress *progress, const sl_run_info *info,
         cli_real_text(result->test_loss, 2, loss),
         cli_real_text(result->test_perplexity, 2, perplexity));
     say(progress, "%s\n", rule);
-    if (best > 0 && isfinite(result->test_perplexity) && progress->replica == 0)
+    if (best > 0 && isfinite(result->test_perplexity))
         say(progress,
             "The best possible perplexity on this corpus, seeing blocks of %" PRId64
             " tokens, is %.4f: the model is %s%% above it.\n",
@@ -294,14 +296,14 @@ static void say_result(const cli_progress *progress, const sl_run_info *info,
 static sl_status print_finished(void *context, const sl_run_info *info, const sl_run_result *result)
 {
     cli_progress *progress = context;
-    bool is_first = progress->replica == 0;
+    if (progress->replica > 0) /* has the same numbers */
+        return SL_OK;
     begin_lines(progress);
-    if (!progress->quiet || is_first)
-        say_result(progress, info, result);
-    if (result->saved && is_first && !progress->quiet)
+    say_result(progress, info, result);
+    if (result->saved && !progress->quiet)
         say(progress, "The best weights are in %s\n", info->options->save);
     end_lines(progress);
-    if (progress->debug && is_first && info->ddp)
+    if (progress->debug && info->ddp)
         sl_ddp_print_log(info->ddp, stderr);
     return SL_OK;
 }

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -32,6 +33,19 @@ void cli_supervisor_find(void)
     unsetenv(CLI_SUPERVISOR_VARIABLE);
 }
 
+static bool send_packet(const char *text)
+{
+    return supervisor >= 0 && send(supervisor, text, strlen(text), MSG_NOSIGNAL | MSG_DONTWAIT) ==
+                                  (ssize_t)strlen(text);
+}
+
+bool cli_supervisor_error(const char *text)
+{
+    char packet[CLI_NOTICE_BYTES];
+    snprintf(packet, sizeof packet, "error %s", text);
+    return send_packet(packet);
+}
+
 /* Of calls at the same time, the last one to look sends what is true then. */
 void cli_supervisor_saving(bool begins)
 {
@@ -40,9 +54,7 @@ void cli_supervisor_saving(bool begins)
     atomic_fetch_add(&saving, begins ? 1 : -1);
     do {
         told = atomic_load(&saving) > 0;
-        const char *word = told ? "saving" : "saved";
-        if (supervisor >= 0)
-            (void)!send(supervisor, word, strlen(word), MSG_NOSIGNAL | MSG_DONTWAIT);
+        (void)send_packet(told ? "saving" : "saved");
     } while (told != (atomic_load(&saving) > 0));
     errno = kept;
 }

@@ -202,6 +202,62 @@ static void program_that_is_none_is_not_started_again(void **state)
     check_text(run.err, "attempt 1 of 4: rank ");
 }
 
+/* How many lines have `part` in them. */
+static int count_lines(const char *text, const char *part)
+{
+    int count = 0;
+    for (const char *at = text; (at = strstr(at, part)); count++)
+        at += strcspn(at, "\n");
+    return count;
+}
+
+/* Every rank finds the same fault by itself, or is told of another's. */
+static void error_of_several_ranks_is_shown_once(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    const char *program = getenv("SLUICE_PROGRAM");
+    program_start(&run, "launch -n 3 %s train --data %s --bogus", program, in->directory);
+    assert_int_equal(run.status, 2);
+    assert_int_equal(count_lines(run.err, "there is no such option"), 1);
+    check_line(run.err, "^sluice: rank [012]: there is no such option .*, got \"--bogus\"$");
+    check_line(run.err, "^sluice: rank [012] on [^ ]+ ended with exit status 2$");
+}
+
+static void error_of_a_group_is_shown_once(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run, "data --synthetic %s/text --tokens 4000", in->directory);
+    program_start(&run,
+                  "launch -n 3 %s train --data %s/text --emsize 16 --nhid 16 --nhead 2 --nlayers 1 "
+                  "--quiet --lr 1e30 --clip 0",
+                  getenv("SLUICE_PROGRAM"), in->directory);
+    char line[600];
+    snprintf(line, sizeof line, "rm -r '%s/text'", in->directory);
+    assert_int_equal(system(line), 0);
+    assert_int_equal(run.status, 1);
+    if (strstr(run.err, "without MPI"))
+        skip();
+    assert_int_equal(count_lines(run.err, " is nan in epoch 1"), 1);
+    check_line(run.err, "^sluice: rank [012]: the loss is nan in epoch 1");
+}
+
+static void errors_that_differ_are_all_shown(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "[ $RANK = 0 ] && exit 0\n"
+                 "%s eval --data /nowhere/$RANK --init /nowhere/$RANK\n"
+                 "all pid; exit 3\n",
+                 getenv("SLUICE_PROGRAM"));
+    launch(&run, in, "-n 3 --grace 20");
+    assert_int_equal(run.status, 3);
+    check_line(run.err, "^sluice: rank 1: /nowhere/1: .*$");
+    check_line(run.err, "^sluice: rank 2: /nowhere/2: .*$");
+}
+
 /* ---- Restarts ----------------------------------------------------------------------------- */
 
 static void failed_job_is_started_again(void **state)
@@ -544,6 +600,12 @@ static int test_jobs(void)
         cmocka_unit_test_setup_teardown(what_a_program_leaves_behind_is_ended, scratch_create,
                                         scratch_remove),
         cmocka_unit_test(program_that_is_none_is_not_started_again),
+        cmocka_unit_test_setup_teardown(error_of_several_ranks_is_shown_once, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(error_of_a_group_is_shown_once, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(errors_that_differ_are_all_shown, scratch_create,
+                                        scratch_remove),
         cmocka_unit_test_setup_teardown(failed_job_is_started_again, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(restarts_end, scratch_create, scratch_remove),

@@ -41,9 +41,11 @@ for ranks in 2 3; do
             fail "$ranks processes and threads differ: '$options'"
         test "$(numbers "$scratch/threads" | wc -l)" -ge 10 || fail "the log has too few numbers"
         for ((rank = 0; rank < ranks; rank++)); do
-            grep -q "^\[RANK $rank\]: | End of training | test loss" "$scratch/out" ||
-                fail "rank $rank does not show its end"
+            grep -q "^\[RANK $rank\]: | epoch   1 |     4/    4 batches" "$scratch/out" ||
+                fail "rank $rank does not show its steps"
         done
+        grep "End of training | test loss" "$scratch/out" | cut -c 1-9 | diff - <(echo "[RANK 0]:") ||
+            fail "the end is not shown once, by rank 0"
     done
 done
 if grep -v '^\[RANK [0-2]\]: ' "$scratch/out"; then fail "a line has no rank in front"; fi

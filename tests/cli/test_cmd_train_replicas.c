@@ -33,8 +33,8 @@ static void lines_have_their_rank_in_front(void **state)
                   in->directory, in->directory);
     assert_int_equal(run.status, 0);
     count_lines(run.out, REPLICAS, counts);
-    assert_int_equal(counts[1], 2 + 2 + 3 + 2); /* stages, steps, validation, test */
-    assert_true(counts[0] > counts[1]);
+    assert_int_equal(counts[1], 2 + 2); /* stages, steps */
+    assert_true(counts[0] > counts[1] + 3 + 2);
     for (int r = 0; r < REPLICAS; r++) {
         char pattern[128];
         for (int s = 0; s < 2; s++) {
@@ -46,11 +46,12 @@ static void lines_have_their_rank_in_front(void **state)
                  "^\\[RANK %d\\]: \\| epoch   1 \\|     2/    3 batches \\| lr 5.00 \\| ms/batch",
                  r);
         check_line(run.out, pattern);
-        snprintf(pattern, sizeof pattern, "^\\[RANK %d\\]: \\| end of epoch   1 \\| time: ", r);
-        check_line(run.out, pattern);
-        snprintf(pattern, sizeof pattern, "^\\[RANK %d\\]: \\| End of training \\| test loss", r);
-        check_line(run.out, pattern);
     }
+    /* Where all have the same numbers, the first one alone shows them. */
+    check_line(run.out, "^\\[RANK 0\\]: \\| end of epoch   1 \\| time: ");
+    check_line(run.out, "^\\[RANK 0\\]: \\| End of training \\| test loss");
+    check_without(run.out, "[RANK 1]: | end of");
+    check_without(run.out, "[RANK 1]: | End of");
     check_text(run.out, "[RANK 0]: Data parallelism: 2 replicas, batches of 2 x 8 columns\n");
     check_text(run.out, "[RANK 0]: The best weights are in ");
     check_without(run.out, "[RANK 1]: The best weights");
