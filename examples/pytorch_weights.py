@@ -3,17 +3,26 @@
     python3 examples/pytorch_weights.py MODEL.safetensors BACK.safetensors the first words
 
 builds the model that the file's metadata describe, continues the words greedily, as `sluice
-generate --greedy` does, and writes a file that sluice reads. Needs torch and safetensors.
+generate --greedy` does, and writes a file that sluice reads.
+
+    python3 examples/pytorch_weights.py MODEL.safetensors --logits LOGITS.safetensors
+
+runs it on the batch that `sluice eval --logits` wrote, and says how far its logits are from sluice's,
+and its loss. Needs torch and safetensors.
 """
 
 import math
 import shutil
 import sys
+from collections import OrderedDict
 
-import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import nn
+try:
+    import torch
+    from safetensors import SafetensorError, safe_open
+    from safetensors.torch import save_file
+    from torch import nn
+except ImportError as missing:
+    sys.exit(f"{missing}: install torch and safetensors for this Python, {sys.executable}")
 
 
 class PositionalEncoding(nn.Module):
@@ -46,15 +55,6 @@ class Layer(nn.TransformerEncoderLayer):
         return super().forward(x, src_mask=later if self.causal else None)
 
 
-class Decoder(nn.Module):
-    def __init__(self, emsize, ntokens):
-        super().__init__()
-        self.decoder = nn.Linear(emsize, ntokens)
-
-    def forward(self, x):
-        return self.decoder(x)
-
-
 def build(about):
     """The model that a file's metadata describe, for evaluation (so without dropout)."""
     ntokens, emsize, nhid, nlayers, nhead = (
@@ -63,31 +63,87 @@ def build(about):
                     norm_first=about["sluice.pre_norm"] == "true") for _ in range(nlayers)]
     for layer in layers:
         layer.causal = about["sluice.mask"] == "causal"
-    return nn.Sequential(Encoder(ntokens, emsize), *layers, Decoder(emsize, ntokens)).eval()
+    decoder = nn.Sequential(OrderedDict(decoder=nn.Linear(emsize, ntokens)))
+    return nn.Sequential(Encoder(ntokens, emsize), *layers, decoder).eval()
+
+
+def read(path):
+    """All tensors of a safetensors file, and its metadata."""
+    try:
+        with safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
+    except (SafetensorError, OSError) as error:
+        sys.exit(f"{path}: it cannot be read: {error}")
+
+
+def read_model(path):
+    weights, about = read(path)
+    try:
+        model = build(about)
+        model.load_state_dict(weights)
+        return model, about
+    except KeyError as key:
+        sys.exit(f"{path}: its metadata do not say {key}: the file was not saved by sluice")
+    except (AssertionError, RuntimeError, ValueError) as error:
+        sys.exit(f"{path}: metadata and tensors make no model: {' '.join(str(error).split())}")
 
 
 def vocabulary_of(path):
-    return path.removesuffix(".safetensors") + ".vocab.txt"
+    name = path.removesuffix(".safetensors")
+    return path + ".vocab" if name == path else name + ".vocab.txt"
 
 
-def main(path, back, *words):
-    with safe_open(path, "pt") as file:
-        about = file.metadata()
-        weights = {name: file.get_tensor(name) for name in file.keys()}
-    model = build(about)
-    model.load_state_dict(weights)
-    with open(vocabulary_of(path), encoding="utf-8") as file:
-        vocabulary = file.read().split("\n")  # a token's line, from 0, is its id
+def read_vocabulary(path, about):
+    try:
+        with open(path, encoding="utf-8") as file:
+            tokens = file.read().split("\n")[:-1]  # a token's line, from 0, is its id
+    except (OSError, UnicodeDecodeError) as error:
+        sys.exit(f"{path}: the vocabulary cannot be read: {error}")
+    if len(tokens) != int(about["sluice.ntokens"]):
+        sys.exit(f"{path}: it has {len(tokens)} tokens, the model {about['sluice.ntokens']}")
+    return tokens
+
+
+def continue_text(path, back, words):
+    model, about = read_model(path)
+    vocabulary = read_vocabulary(vocabulary_of(path), about)
+    if not set(words) <= set(vocabulary):
+        sys.exit(f"{vocabulary_of(path)}: it lacks {', '.join(set(words) - set(vocabulary))}")
     ids = [vocabulary.index(word) for word in words]
     with torch.no_grad():
         for _ in range(8):
             logits = model(torch.tensor([ids]))[0, -1]
             logits[0] = -math.inf  # never <unk>
             ids.append(int(logits.argmax()))
+    try:
+        save_file(model.state_dict(), back, metadata=about)
+        shutil.copy(vocabulary_of(path), vocabulary_of(back))
+    except (SafetensorError, OSError) as error:
+        sys.exit(f"{back}: it cannot be written: {error}")
     print(" ".join(vocabulary[each] for each in ids))
-    save_file(model.state_dict(), back, metadata=about)
-    shutil.copy(vocabulary_of(path), vocabulary_of(back))
+
+
+def compare_logits(path, written):
+    (model, about), (batch, _) = read_model(path), read(written)
+    if sorted(batch) != ["inputs", "logits", "targets"]:
+        sys.exit(f"{written}: it was not written by sluice eval --logits")
+    if batch["logits"].size(-1) != int(about["sluice.ntokens"]):
+        sys.exit(f"{written}: its logits are of another model than {path}")
+    with torch.no_grad():
+        logits = model(batch["inputs"])
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1), batch["targets"].flatten())
+    print(f"largest difference {(logits - batch['logits']).abs().max():.1e} between logits of at most "
+          f"{logits.abs().max():.1f}; loss {loss:.4f}")
+
+
+def main(words):
+    if len(words) == 3 and words[1] == "--logits":
+        compare_logits(words[0], words[2])
+    elif len(words) > 2 and not words[1].startswith("-"):
+        continue_text(words[0], words[1], words[2:])
+    else:
+        sys.exit("pytorch_weights.py takes MODEL BACK WORD..., or MODEL --logits LOGITS")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main(sys.argv[1:])

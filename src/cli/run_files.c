@@ -51,19 +51,19 @@ static sl_status check_not_text(output to, const char *directory)
     return status;
 }
 
-static sl_status check_log_is_not_init(output log, const char *init)
+static sl_status check_not_init(output to, const char *init)
 {
     char *vocab;
     sli_safetensors_set *weights;
-    SL_TRY(check_not_read(log, init));
+    SL_TRY(check_not_read(to, init));
     SL_TRY(sl_weights_vocab_path(init, &vocab));
-    sl_status status = check_not_read(log, vocab);
+    sl_status status = check_not_read(to, vocab);
     free(vocab);
     SL_TRY(status);
     if (sli_safetensors_set_open(init, &weights) != SL_OK)
         return SL_OK; /* refused where they are read */
     for (size_t i = 0; i < sli_safetensors_set_files(weights) && status == SL_OK; i++)
-        status = check_not_read(log, sli_safetensors_set_file(weights, i));
+        status = check_not_read(to, sli_safetensors_set_file(weights, i));
     sli_safetensors_set_close(&weights);
     return status;
 }
@@ -71,6 +71,13 @@ static sl_status check_log_is_not_init(output log, const char *init)
 sl_status cli_check_vocab_file(const char *vocab, const char *directory)
 {
     return check_not_text((output){"--vocab", vocab}, directory);
+}
+
+sl_status cli_check_logits_file(const char *logits, const char *init, const char *directory)
+{
+    const output to = {"--logits", logits};
+    SL_TRY(check_not_text(to, directory));
+    return check_not_init(to, init);
 }
 
 sl_status cli_check_train_files(const sl_train_options *options, const char *log_json)
@@ -85,7 +92,7 @@ sl_status cli_check_train_files(const sl_train_options *options, const char *log
     for (size_t i = 0; i < sizeof all / sizeof *all && status == SL_OK; i++)
         status = check_not_text(all[i], options->data);
     if (status == SL_OK && options->init && log_json)
-        status = check_log_is_not_init(log, options->init);
+        status = check_not_init(log, options->init);
     if (status == SL_OK)
         status = check_different(log, weights);
     if (status == SL_OK)
