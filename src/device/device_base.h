@@ -1,4 +1,4 @@
-/* What every kind of device begins with, and how devices are made from names. */
+/* What every device begins with: its table of operations and what is common to all. */
 #ifndef SLI_DEVICE_DEVICE_BASE_H
 #define SLI_DEVICE_DEVICE_BASE_H
 
@@ -66,17 +66,5 @@ struct sl_device {
 /* For implementations: sets up, and ends, the part that is common to all devices. */
 void sli_device_init(sl_device *device, const sli_device_ops *ops, const char *name);
 void sli_device_finish(sl_device *device);
-
-/* One name of a device list, as read by sli_device_names_parse. */
-typedef struct sli_device_name {
-    char text[SLI_DEVICE_NAME_BYTES];
-    enum { SLI_CPU_ALL, SLI_CPU_SHARE, SLI_CPU_CORES } kind; /* cpu, cpu:2, cpu:4-7 */
-    int first, last; /* SHARE: which share, twice; CORES: the system's numbers, inclusive */
-} sli_device_name;
-
-enum { SLI_MAX_DEVICES = 1024 };
-
-/* Reads a list of names. `*out` [*count] is malloc'ed. Errors: SL_ERR_INVALID quotes the name. */
-sl_status sli_device_names_parse(const char *names, sli_device_name **out, int *count);
 
 #endif

@@ -1,4 +1,4 @@
-/* Part of a device list: for a process that is one of several on a machine. */
+/* Device lists beyond the public functions: for a process that is one of several on a machine. */
 #ifndef SLI_DEVICE_LIST_H
 #define SLI_DEVICE_LIST_H
 
@@ -12,5 +12,9 @@ sl_status sli_device_list_create_part(const char *names, int first, int most, bo
 
 /* Refuses a list that sl_device_list_create would refuse on every machine. */
 sl_status sli_device_list_check(const char *names);
+
+/* How many devices of a kind ("cpu") the machine has for this process: cpu:0 to cpu:(count - 1), a
+ * core each. Errors: SL_ERR_INVALID for a kind that there is not. */
+sl_status sli_device_count(const char *prefix, int *out);
 
 #endif

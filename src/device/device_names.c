@@ -1,21 +1,18 @@
-/* Reads the names in a device list; which cores they stand for is the list's business. */
-#include "device/device_base.h"
+/* Reads the names in a device list; what they stand for is their kinds' business. */
+#include "device/device_kind.h"
 
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NUMBER = 65535 };
-
-/* Reads the digits at *text, 0 to MAX_NUMBER, and moves *text behind them. */
-static bool read_number(const char **text, int *out)
+bool sli_device_number_parse(const char **text, int *out)
 {
     int value = 0;
     const char *digit = *text;
     for (; isdigit((unsigned char)*digit); digit++) {
         value = 10 * value + (*digit - '0');
-        if (value > MAX_NUMBER)
+        if (value > SLI_MAX_DEVICE_NUMBER)
             return false;
     }
     if (digit == *text)
@@ -25,32 +22,31 @@ static bool read_number(const char **text, int *out)
     return true;
 }
 
-static sl_status parse_name(const char *text, sli_device_name *out)
+const sli_device_kind *sli_device_kind_of(const sli_device_kind *const *kinds, const char *name)
 {
-    snprintf(out->text, sizeof out->text, "%s", text);
-    out->kind = SLI_CPU_ALL;
-    out->first = out->last = 0;
-    if (strcmp(text, "cpu") == 0)
-        return SL_OK;
-    const char *rest = text + strlen("cpu:");
-    if (strncmp(text, "cpu:", strlen("cpu:")) == 0 && read_number(&rest, &out->first)) {
-        out->kind = SLI_CPU_SHARE;
-        out->last = out->first;
-        if (*rest == '-') {
-            rest++;
-            out->kind = SLI_CPU_CORES;
-            if (!read_number(&rest, &out->last))
-                rest = "?";
-        }
-        if (*rest == '\0' && out->first <= out->last)
-            return SL_OK;
+    for (; *kinds; kinds++) {
+        size_t length = strlen((*kinds)->prefix);
+        if (strncmp(name, (*kinds)->prefix, length) == 0 &&
+            (name[length] == '\0' || name[length] == ':'))
+            return *kinds;
     }
-    return sl_error(SL_ERR_INVALID,
-                    "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"%s\"", text);
+    return NULL;
+}
+
+/* The error for a name: how those of its kind look, or of all kinds. */
+static sl_status refuse_name(const sli_device_kind *const *kinds, const char *name)
+{
+    const sli_device_kind *kind = sli_device_kind_of(kinds, name);
+    char forms[512] = "";
+    for (size_t used = 0; *kinds && used < sizeof forms; kinds++)
+        if (!kind || kind == *kinds)
+            used += (size_t)snprintf(forms + used, sizeof forms - used, "%s%s", used ? "; " : "",
+                                     (*kinds)->forms);
+    return sl_error(SL_ERR_INVALID, "a device is named %s, got \"%s\"", forms, name);
 }
 
 /* Copies the name that starts at `start` and ends before a comma or the end, without blanks. */
-static sl_status take_name(const char *start, size_t length, sli_device_name *out)
+static sl_status copy_name(const char *start, size_t length, char *text)
 {
     while (length && isspace((unsigned char)*start)) {
         start++;
@@ -58,48 +54,49 @@ static sl_status take_name(const char *start, size_t length, sli_device_name *ou
     }
     while (length && isspace((unsigned char)start[length - 1]))
         length--;
-    char text[SLI_DEVICE_NAME_BYTES];
     if (length == 0)
         return sl_error(SL_ERR_INVALID, "a name in the list of devices is empty");
-    if (length >= sizeof text)
+    if (length >= SLI_DEVICE_NAME_BYTES)
         return sl_error(SL_ERR_INVALID, "\"%.40s…\" is no device's name", start);
     memcpy(text, start, length);
     text[length] = '\0';
-    return parse_name(text, out);
+    return SL_OK;
 }
 
-/* Also "cpu:1" and "cpu:01". */
-static bool same_share(const sli_device_name *a, const sli_device_name *b)
+static sl_status parse_all(const sli_device_kind *const *kinds, const char *list,
+                           sli_device_name *names, size_t count)
 {
-    return a->kind == b->kind && a->kind == SLI_CPU_SHARE && a->first == b->first;
+    for (size_t i = 0; i < count; i++) {
+        size_t length = strcspn(list, ",");
+        SL_TRY(copy_name(list, length, names[i].text));
+        const sli_device_kind *kind = sli_device_kind_of(kinds, names[i].text);
+        if (!kind || !kind->parse(&names[i]))
+            return refuse_name(kinds, names[i].text);
+        list += length + 1;
+    }
+    return SL_OK;
 }
 
-sl_status sli_device_names_parse(const char *names, sli_device_name **out, int *count)
+sl_status sli_device_names_parse(const sli_device_kind *const *kinds, const char *list,
+                                 sli_device_name **out, int *count)
 {
     *out = NULL;
     *count = 0;
-    size_t commas = 0;
-    for (const char *c = names; *c; c++)
-        commas += *c == ',';
-    if (commas + 1 > SLI_MAX_DEVICES)
+    size_t total = 1;
+    for (const char *c = list; *c; c++)
+        total += *c == ',';
+    if (total > SLI_MAX_DEVICES)
         return sl_error(SL_ERR_INVALID, "there can be at most %d devices, got %zu", SLI_MAX_DEVICES,
-                        commas + 1);
-    sli_device_name *list = calloc(commas + 1, sizeof *list);
-    if (!list)
+                        total);
+    sli_device_name *names = calloc(total, sizeof *names);
+    if (!names)
         return sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for the names");
-    for (size_t i = 0; i <= commas; i++) {
-        size_t length = strcspn(names, ",");
-        sl_status status = take_name(names, length, &list[i]);
-        for (size_t j = 0; j < i && status == SL_OK; j++)
-            if (same_share(&list[i], &list[j]))
-                status = sl_error(SL_ERR_INVALID, "the device \"%s\" is named twice", list[i].text);
-        if (status != SL_OK) {
-            free(list);
-            return status;
-        }
-        names += length + 1;
+    sl_status status = parse_all(kinds, list, names, total);
+    if (status != SL_OK) {
+        free(names);
+        return status;
     }
-    *out = list;
-    *count = (int)(commas + 1);
+    *out = names;
+    *count = (int)total;
     return SL_OK;
 }

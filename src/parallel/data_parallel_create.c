@@ -2,6 +2,7 @@
 #include "parallel/data_parallel.h"
 
 #include "core/given.h"
+#include "device/device_list.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -9,21 +10,11 @@
 
 /* ---- Devices ---------------------------------------------------------------------------- */
 
-/* How many cores this process may use. */
-static sl_status count_cores(int *out)
-{
-    sl_device_list *all;
-    SL_TRY(sl_device_list_create("cpu", &all, NULL));
-    *out = sl_device_thread_count(sl_device_list_get(all, 0));
-    sl_device_list_destroy(&all);
-    return SL_OK;
-}
-
 /* "cpu:0,cpu:1,…": one device a core. */
 static sl_status create_devices(sl_data_parallel *parallel)
 {
     enum { NAME_BYTES = 16 };
-    SL_TRY(count_cores(&parallel->count));
+    SL_TRY(sli_device_count("cpu", &parallel->count));
     char *names = calloc((size_t)parallel->count, NAME_BYTES);
     if (!names)
         return sl_error(SL_ERR_MEMORY, "sl_data_parallel_create: no memory for device names");

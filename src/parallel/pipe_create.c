@@ -1,13 +1,11 @@
 /* Putting a pipe together, and taking it apart. */
-#define _GNU_SOURCE /* sched_getaffinity */
 #include "parallel/pipe.h"
 
 #include "core/given.h"
 #include "nn/module.h"
 
-#include "core/cgroup.h"
+#include "device/host_cores.h"
 
-#include <sched.h>
 #include <stdlib.h>
 
 /* ---- Options ---------------------------------------------------------------------------- */
@@ -137,23 +135,11 @@ static void set_up_stages(sl_pipe *pipe, const sl_pipe_options *options, const i
     }
 }
 
-/* Is there a core for each thread of each stage, and the time to use it? Only then may a stage
- * spend time on looking out for a tensor that is yet to come. */
-static bool has_cores_to_itself(const sl_pipe *pipe)
+/* Stages look out for tensors that are yet to come only where no thread needs their core. */
+static sl_status connect_stages(sl_pipe *pipe, sl_device *const *devices)
 {
-    cpu_set_t allowed;
-    if (pipe->device_lock_count < pipe->stage_count ||
-        sched_getaffinity(0, sizeof allowed, &allowed) != 0)
-        return false;
-    int64_t threads = 0;
-    for (int i = 0; i < pipe->stage_count; i++)
-        threads += sl_device_thread_count(pipe->stages[i].device);
-    return threads <= CPU_COUNT(&allowed) && threads <= sli_cgroup_limits_read("").cores;
-}
-
-static sl_status connect_stages(sl_pipe *pipe)
-{
-    bool spins = has_cores_to_itself(pipe);
+    bool spins = pipe->device_lock_count == pipe->stage_count &&
+                 sli_host_cores_suffice(devices, pipe->stage_count);
     for (int i = 0; i + 1 < pipe->stage_count; i++) {
         sli_stage *here = &pipe->stages[i], *next = &pipe->stages[i + 1];
         SL_TRY(sli_channel_create(next->device, pipe->chunks, spins, &here->to_next));
@@ -202,7 +188,7 @@ static sl_status assemble(sl_pipe *pipe, const sl_pipe_options *options)
         set_up_stages(pipe, options, balance);
     free(balance);
     SL_TRY(status);
-    SL_TRY(connect_stages(pipe));
+    SL_TRY(connect_stages(pipe, options->devices));
     SL_TRY(start_workers(pipe));
     sli_pipe_run_stages(pipe, place_parameters, pipe);
     return sli_failure_take(&pipe->failure);

@@ -1,9 +1,12 @@
+#define _GNU_SOURCE /* sched_getaffinity */
+
 #include "device/cpu/cpu_cores.h"
 
 #include "core/cgroup.h"
 
 #include <hwloc.h>
 #include <limits.h>
+#include <sched.h>
 #include <stdlib.h>
 
 /* The hardware threads that the process may run on: what the machine allows (cpusets) and
@@ -94,6 +97,15 @@ void sli_cpu_cores_clear(sli_cpu_cores *cores)
     free(cores->cores);
     free(cores->allowed);
     *cores = (sli_cpu_cores){.quota = INT_MAX};
+}
+
+int sli_cpu_cores_at_once(void)
+{
+    cpu_set_t allowed;
+    if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
+        return 0;
+    int quota = sli_cgroup_limits_read("").cores;
+    return quota < CPU_COUNT(&allowed) ? quota : CPU_COUNT(&allowed);
 }
 
 bool sli_cpu_cores_allow(const sli_cpu_cores *cores, int number)

@@ -23,6 +23,11 @@ sl_status sli_cpu_cores_find(sli_cpu_cores *out);
 /* As though the quota were `quota`, where that is less. */
 void sli_cpu_cores_limit(sli_cpu_cores *cores, int quota);
 void sli_cpu_cores_clear(sli_cpu_cores *cores);
+
+/* How many threads of this process can run at once: the calling thread's allowed cores, hardware
+ * threads of one core included, or fewer where control groups give less time. 0: unknown. */
+int sli_cpu_cores_at_once(void);
+
 bool sli_cpu_cores_allow(const sli_cpu_cores *cores, int number);
 
 #endif

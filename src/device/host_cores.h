@@ -1,0 +1,24 @@
+/* The cores of this machine: questions of who lays out stages and ranks. */
+#ifndef SLI_DEVICE_HOST_CORES_H
+#define SLI_DEVICE_HOST_CORES_H
+
+#include "sluice/device.h"
+
+/* The machine, and the cores of it that this process may use, as words that can be sent to other
+ * processes. */
+enum { SLI_MAX_CORES = 4096, SLI_CORE_WORDS = 1 + SLI_MAX_CORES / 64 };
+
+typedef enum sli_core_relation {
+    SLI_CORES_ELSEWHERE, /* of another machine */
+    SLI_CORES_APART,     /* of the same machine, none in common */
+    SLI_CORES_IN_COMMON
+} sli_core_relation;
+
+sl_status sli_host_cores_read(int64_t words[SLI_CORE_WORDS]);
+sli_core_relation sli_host_cores_compare(const int64_t *one, const int64_t *other);
+
+/* Whether the process has a core, and its time, for each thread of these devices: only then may one
+ * of them wait without sleeping. */
+bool sli_host_cores_suffice(sl_device *const *devices, int count);
+
+#endif
