@@ -3,12 +3,11 @@
  *
  * The ranks are threads of this process. Nothing would change but the group if they were processes.
  */
-#include <sluice/sluice.h>
+#include "toy_model.h"
 
 #include <stdio.h>
-#include <string.h>
 
-enum { RANKS = 4, ROWS = 20, IN = 10, OUT = 5 };
+enum { RANKS = 4 };
 
 /* ---- One rank's replica ---- */
 
@@ -21,20 +20,10 @@ typedef struct replica {
     sl_ddp *ddp;
 } replica;
 
-/* Linear(10, 10), ReLU, Linear(10, 5). */
-static sl_status create_toy_model(sl_module **out)
-{
-    sl_module *layers[3];
-    SL_TRY(sl_linear_create(IN, 10, false, &layers[0]));
-    SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &layers[1]));
-    SL_TRY(sl_linear_create(10, OUT, false, &layers[2]));
-    return sl_sequential_create(layers, 3, out);
-}
-
 static sl_status open_replica(sl_group *group, replica *at)
 {
     SL_TRY(sl_device_create_cpu(1, &at->device));
-    SL_TRY(create_toy_model(&at->module));
+    SL_TRY(toy_model_create(&at->module));
     sl_parameter_set_options placement = {.device = at->device,
                                           .seed = (uint64_t)sl_group_rank(group)};
     SL_TRY(sl_parameter_set_create(at->module, 0, 0, &placement, &at->parameters));
@@ -57,23 +46,11 @@ static void close_replica(replica *at)
 
 /* ---- A training step ---- */
 
-/* Numbers in [-1, 1) that differ from rank to rank. */
-static sl_status random_rows(sl_device *device, int64_t width, uint32_t seed, sl_tensor **out)
-{
-    sl_shape shape = sl_shape_2d(ROWS, width);
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
-    for (int64_t i = 0; i < ROWS * width; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        sl_tensor_f32(*out)[i] = (float)(seed >> 8) / (1 << 23) - 1;
-    }
-    return SL_OK;
-}
-
 /* Loss and gradient of the mean over all elements. */
 static sl_status apply_loss(replica *at, const sl_tensor *output, const sl_tensor *labels,
                             sl_tensor **grad, double *mean)
 {
-    double rows[ROWS];
+    double rows[TOY_ROWS];
     int64_t terms;
     SL_TRY(sl_loss_terms(at->loss, labels, &terms));
     sl_loss_call call = {.device = at->device,
@@ -84,9 +61,16 @@ static sl_status apply_loss(replica *at, const sl_tensor *output, const sl_tenso
                          .grad_in = grad};
     SL_TRY(sl_loss_apply(at->loss, &call));
     *mean = 0;
-    for (int i = 0; i < ROWS; i++)
+    for (int i = 0; i < TOY_ROWS; i++)
         *mean += rows[i] / (double)terms;
     return SL_OK;
+}
+
+static void print_sizes(int rank, const sl_tensor *input, const sl_tensor *output)
+{
+    char in[SL_SHAPE_TEXT_BYTES], out[SL_SHAPE_TEXT_BYTES];
+    printf("[RANK %d]: input size %s output size %s\n", rank,
+           sl_shape_text(sl_tensor_shape(input), in), sl_shape_text(sl_tensor_shape(output), out));
 }
 
 static sl_status train_step(replica *at, int rank, double *loss)
@@ -94,13 +78,15 @@ static sl_status train_step(replica *at, int rank, double *loss)
     sl_tensor *input = NULL, *labels = NULL, *output = NULL, *grad = NULL;
     sl_pass *pass = NULL;
     sl_pass_options options = {.device = at->device, .training = true, .keep = true};
-    sl_status status = random_rows(at->device, IN, 1 + (uint32_t)rank, &input);
+    sl_status status = toy_rows(at->device, TOY_IN, 1 + (uint32_t)rank, &input);
     if (status == SL_OK)
-        status = random_rows(at->device, OUT, 100 + (uint32_t)rank, &labels);
+        status = toy_rows(at->device, TOY_OUT, 100 + (uint32_t)rank, &labels);
     if (status == SL_OK)
         status = sl_pass_create(&options, &pass);
     if (status == SL_OK)
         status = sl_ddp_forward(at->ddp, pass, input, &output);
+    if (status == SL_OK)
+        print_sizes(rank, input, output);
     if (status == SL_OK)
         status = apply_loss(at, output, labels, &grad, loss);
     sl_parameter_set_zero_grad(at->parameters);

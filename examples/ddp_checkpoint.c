@@ -1,119 +1,149 @@
-/* Checkpoints under DistributedDataParallel: rank 0 saves, all wait for it, all load.
+/* Checkpoints under DistributedDataParallel: rank 0 saves, all wait for it, and each loads to its
+ * own device and trains on.
+ *
+ *   ddp_checkpoint [DIRECTORY]        default: toy-checkpoint; `sluice checkpoint show` lists it
  *
  * One rank writes, because all have the same weights; the barrier keeps the others from reading a
- * file that is not there yet. */
-#include <sluice/sluice.h>
+ * checkpoint that is not there yet. The device map says to which device each tensor goes. */
+#include "toy_model.h"
 
 #include <stdio.h>
-#include <stdlib.h>
-#include <unistd.h>
 
 enum { RANKS = 2, MAX_PARAMETERS = 8 };
 
 typedef struct replica {
-    sl_device *device;
+    sl_device *device; /* this rank's */
     sl_module *module;
+    sl_loss *loss;
+    sl_pipe *pipe; /* of one stage */
     sl_parameter_set *parameters;
+    const float *first_weight;
+    sl_optimizer *optimizer;
     sl_ddp *ddp;
 } replica;
 
-static sl_status open_replica(sl_group *group, replica *at)
+static sl_status open_replica(sl_group *group, sl_device_list *devices, replica *at)
 {
-    sl_module *layers[3];
-    SL_TRY(sl_device_create_cpu(1, &at->device));
-    SL_TRY(sl_linear_create(10, 10, false, &layers[0]));
-    SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &layers[1]));
-    SL_TRY(sl_linear_create(10, 5, false, &layers[2]));
-    SL_TRY(sl_sequential_create(layers, 3, &at->module));
-    sl_parameter_set_options placement = {.device = at->device, .seed = 7};
-    SL_TRY(sl_parameter_set_create(at->module, 0, 0, &placement, &at->parameters));
-    sl_ddp_options options = {.group = group, .module = at->module, .parameters = at->parameters};
-    return sl_ddp_create(&options, &at->ddp);
+    at->device = sl_device_list_get(devices, sl_group_rank(group));
+    SL_TRY(toy_model_create(&at->module));
+    SL_TRY(sl_mse_loss_create(&at->loss));
+    sl_pipe_options options = {
+        .model = at->module, .loss = at->loss, .stages = 1, .devices = &at->device, .seed = 7};
+    SL_TRY(sl_pipe_create(&options, &at->pipe));
+    at->parameters = sl_pipe_parameters(at->pipe, 0);
+    at->first_weight = sl_tensor_f32(sl_parameter_set_bucket_values(at->parameters, 0));
+    SL_TRY(sl_optimizer_create(&(sl_optimizer_options){0}, at->parameters, &at->optimizer));
+    return sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at->pipe}, &at->ddp);
 }
 
 static void close_replica(replica *at)
 {
     sl_ddp_destroy(&at->ddp);
-    sl_parameter_set_destroy(&at->parameters);
+    sl_optimizer_destroy(&at->optimizer);
+    sl_pipe_destroy(&at->pipe);
+    sl_loss_destroy(&at->loss);
     sl_module_destroy(&at->module);
-    sl_device_destroy(&at->device);
 }
 
 /* ---- Saving and loading ---- */
 
 /* The parameters under their names, where they lie: CPU devices' memory is host memory. */
-static size_t list_items(const sl_parameter_set *parameters, sl_safetensors_item *items)
-{
-    size_t count = (size_t)sl_parameter_set_count(parameters);
-    for (size_t i = 0; i < count; i++) {
-        const sl_parameter *parameter = sl_parameter_set_get(parameters, (int)i);
-        items[i] = (sl_safetensors_item){sl_parameter_name(parameter), SL_F32,
-                                         *sl_parameter_shape(parameter),
-                                         sl_tensor_data(sl_parameter_value(parameter))};
-    }
-    return count;
-}
-
-static double sum_of_weights(const sl_parameter_set *parameters)
-{
-    double sum = 0;
-    for (int b = 0; b < sl_parameter_set_bucket_count(parameters); b++) {
-        const sl_tensor *values = sl_parameter_set_bucket_values(parameters, b);
-        for (int64_t i = 0; i < sl_tensor_count(values); i++)
-            sum += sl_tensor_f32(values)[i];
-    }
-    return sum;
-}
-
-static sl_status forget_weights(sl_parameter_set *parameters)
-{
-    for (int b = 0; b < sl_parameter_set_bucket_count(parameters); b++)
-        SL_TRY(sl_tensor_zero(sl_parameter_set_bucket_values(parameters, b)));
-    return SL_OK;
-}
-
-static sl_status save_and_load(sl_group *group, replica *at, const char *path)
+static sl_status save(const replica *at, const char *path)
 {
     sl_safetensors_item items[MAX_PARAMETERS];
-    size_t count = list_items(at->parameters, items);
+    sl_checkpoint_part model = {.name = "model", .items = items};
+    for (; model.count < (size_t)sl_parameter_set_count(at->parameters); model.count++) {
+        const sl_parameter *parameter = sl_parameter_set_get(at->parameters, (int)model.count);
+        items[model.count] = (sl_safetensors_item){sl_parameter_name(parameter), SL_F32,
+                                                   *sl_parameter_shape(parameter),
+                                                   sl_tensor_data(sl_parameter_value(parameter))};
+    }
+    return sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = &model, .part_count = 1});
+}
+
+/* The device map: every tensor goes to this rank's device. */
+static sl_device *own_device(void *context, const char *name)
+{
+    (void)name;
+    return ((const replica *)context)->device;
+}
+
+/* A part's tensors come in the order in which they were saved: the parameters'. */
+static sl_status load(replica *at, const char *path, int rank)
+{
+    sl_checkpoint_reader *reader;
+    sl_checkpoint_tensor *loaded = NULL;
+    size_t count = 0;
+    SL_TRY(sl_checkpoint_open(path, &reader));
+    sl_status status = sl_checkpoint_load(reader, "model", own_device, at, &loaded, &count);
+    for (size_t i = 0; i < count && status == SL_OK; i++) {
+        const sl_parameter *to = sl_parameter_set_get(at->parameters, (int)i);
+        printf("[RANK %d]: loaded %s to %s\n", rank, loaded[i].name,
+               sl_device_name(sl_tensor_device(loaded[i].tensor)));
+        status = sl_tensor_copy(sl_parameter_value(to), loaded[i].tensor);
+    }
+    sl_checkpoint_tensors_destroy(&loaded, count);
+    sl_checkpoint_close(&reader);
+    return status;
+}
+
+/* ---- The step after it ---- */
+
+static sl_status update(int stage, void *arg)
+{
+    (void)stage;
+    return sl_optimizer_step(((const replica *)arg)->optimizer, 0.001, 1);
+}
+
+static sl_status train_step(replica *at, int rank, double *loss)
+{
+    sl_tensor *input = NULL, *labels = NULL;
+    sl_status status = toy_rows(at->device, TOY_IN, 1 + (uint32_t)rank, &input);
+    if (status == SL_OK)
+        status = toy_rows(at->device, TOY_OUT, 100 + (uint32_t)rank, &labels);
+    sl_pipe_zero_grad(at->pipe);
+    if (status == SL_OK)
+        status = sl_ddp_train(at->ddp, &(sl_pipe_batch){.input = input, .targets = labels}, loss);
+    if (status == SL_OK)
+        status = sl_pipe_run(at->pipe, update, at);
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&labels);
+    return status;
+}
+
+static sl_status save_load_and_train(sl_group *group, replica *at, const char *path)
+{
     int rank = sl_group_rank(group);
-    double before = sum_of_weights(at->parameters);
+    double loss, saved = *at->first_weight;
     if (rank == 0)
-        SL_TRY(sl_safetensors_save(path, items, count, NULL, 0));
+        SL_TRY(save(at, path));
     SL_TRY(sl_group_barrier(group, NULL)); /* now it is there */
-    SL_TRY(forget_weights(at->parameters));
-    SL_TRY(sl_safetensors_load(path, items, count));
-    double after = sum_of_weights(at->parameters);
-    printf("[RANK %d]: sum of weights saved %.9g, loaded %.9g\n", rank, before, after);
-    SL_TRY(sl_group_barrier(group, NULL)); /* all have read it */
-    if (rank == 0)
-        unlink(path);
-    return before == after ? SL_OK
-                           : sl_error(SL_ERR_INTERNAL, "other weights came back than were saved");
+    SL_TRY(sl_tensor_zero(sl_parameter_set_bucket_values(at->parameters, 0)));
+    SL_TRY(load(at, path, rank));
+    printf("[RANK %d]: first weight saved %.9g loaded %.9g\n", rank, saved, *at->first_weight);
+    SL_TRY(train_step(at, rank, &loss));
+    printf("[RANK %d]: loss %.6f first weight then %.9g\n", rank, loss, *at->first_weight);
+    return SL_OK;
 }
 
 static sl_status demo_checkpoint(sl_group *group, void *path)
 {
     replica at = {0};
-    sl_status status = open_replica(group, &at);
+    sl_device_list *devices;
+    SL_TRY(sl_device_list_create("cpu:0,cpu:1", &devices, NULL)); /* one for each rank */
+    sl_status status = open_replica(group, devices, &at);
     if (status == SL_OK)
-        status = save_and_load(group, &at, path);
+        status = save_load_and_train(group, &at, path);
     close_replica(&at);
+    sl_device_list_destroy(&devices);
     return status;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
-    char folder[] = "/tmp/sluice-checkpoint-XXXXXX", path[64];
-    if (!mkdtemp(folder)) {
-        perror(folder);
-        return 1;
-    }
-    snprintf(path, sizeof path, "%s/model.safetensors", folder);
-    sl_status status = sl_spawn(demo_checkpoint, path, RANKS, NULL);
+    sl_status status =
+        sl_spawn(demo_checkpoint, argc > 1 ? argv[1] : "toy-checkpoint", RANKS, NULL);
     if (status != SL_OK)
         fprintf(stderr, "ddp_checkpoint: %s\n", sl_error_text());
-    unlink(path);
-    rmdir(folder);
     return status != SL_OK;
 }

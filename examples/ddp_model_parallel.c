@@ -3,11 +3,11 @@
  * A pipe of one chunk is a model whose first layers live on one device and whose last live on
  * another. Under DistributedDataParallel, each of its parts averages its gradients with the same
  * part of the other replica. */
-#include <sluice/sluice.h>
+#include "toy_model.h"
 
 #include <stdio.h>
 
-enum { RANKS = 2, STAGES = 2, ROWS = 20, STEPS = 5 };
+enum { RANKS = 2, STAGES = 2, STEPS = 5 };
 
 typedef struct replica {
     sl_device *devices[STAGES]; /* this rank's */
@@ -18,16 +18,12 @@ typedef struct replica {
     sl_optimizer *optimizers[STAGES];
 } replica;
 
-/* net1 = Linear(10, 10) and ReLU on the first device, net2 = Linear(10, 5) on the second. */
+/* net1, a linear layer and ReLU, on the first device; net2, a linear layer, on the second. */
 static sl_status open_replica(sl_group *group, sl_device_list *devices, replica *at)
 {
-    sl_module *layers[3];
     for (int s = 0; s < STAGES; s++)
         at->devices[s] = sl_device_list_get(devices, sl_group_rank(group) * STAGES + s);
-    SL_TRY(sl_linear_create(10, 10, false, &layers[0]));
-    SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &layers[1]));
-    SL_TRY(sl_linear_create(10, 5, false, &layers[2]));
-    SL_TRY(sl_sequential_create(layers, 3, &at->model));
+    SL_TRY(toy_model_create(&at->model));
     SL_TRY(sl_mse_loss_create(&at->loss));
     sl_pipe_options options = {.model = at->model,
                                .loss = at->loss,
@@ -54,35 +50,35 @@ static void close_replica(replica *at)
 
 /* ---- Training ---- */
 
-static sl_status random_rows(sl_device *device, int64_t width, uint32_t seed, sl_tensor **out)
-{
-    sl_shape shape = sl_shape_2d(ROWS, width);
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
-    for (int64_t i = 0; i < ROWS * width; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        sl_tensor_f32(*out)[i] = (float)(seed >> 8) / (1 << 23) - 1;
-    }
-    return SL_OK;
-}
-
 static sl_status update_stage(int stage, void *arg)
 {
     const replica *at = arg;
     return sl_optimizer_step(at->optimizers[stage], 0.1, 1);
 }
 
+static sl_status print_sizes(replica *at, int rank, const sl_tensor *input)
+{
+    char in[SL_SHAPE_TEXT_BYTES], out[SL_SHAPE_TEXT_BYTES];
+    sl_tensor *output;
+    SL_TRY(sl_pipe_forward(at->pipe, input, &output));
+    printf("[RANK %d]: input size %s output size %s\n", rank,
+           sl_shape_text(sl_tensor_shape(input), in), sl_shape_text(sl_tensor_shape(output), out));
+    sl_tensor_destroy(&output);
+    return SL_OK;
+}
+
 static sl_status train(replica *at, int rank)
 {
     sl_tensor *input = NULL, *labels = NULL;
-    sl_status status = random_rows(at->devices[0], 10, 1 + (uint32_t)rank, &input);
+    sl_status status = toy_rows(at->devices[0], TOY_IN, 1 + (uint32_t)rank, &input);
     if (status == SL_OK)
-        status = random_rows(at->devices[0], 5, 100 + (uint32_t)rank, &labels);
+        status = toy_rows(at->devices[0], TOY_OUT, 100 + (uint32_t)rank, &labels);
     for (uint64_t step = 0; step < STEPS && status == SL_OK; step++) {
         double loss = 0;
         sl_pipe_batch batch = {.input = input,
                                .targets = labels,
                                .step = step,
-                               .first_sample = rank * ROWS};
+                               .first_sample = rank * TOY_ROWS};
         sl_pipe_zero_grad(at->pipe);
         status = sl_ddp_train(at->ddp, &batch, &loss);
         if (status == SL_OK)
@@ -90,6 +86,8 @@ static sl_status train(replica *at, int rank)
         if (status == SL_OK)
             printf("[RANK %d]: step %d, loss %.6f\n", rank, (int)step, loss);
     }
+    if (status == SL_OK)
+        status = print_sizes(at, rank, input);
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&labels);
     return status;

@@ -1,0 +1,107 @@
+#!/bin/bash
+# The examples print what PyTorch's tutorials print: the sizes of the article on DataParallel for
+# 2, 3 and 8 devices, those of the toy model of the article on DDP, and equal weights on every rank.
+set -euo pipefail
+
+examples=$(dirname "$(dirname "${SLUICE_PROGRAM:-absent/bin/sluice}")")/examples
+[ -x "$examples/data_parallel" ] || {
+    echo "skipped: SLUICE_PROGRAM does not name a program with examples beside it"
+    exit 77
+}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+
+fail() {
+    echo "failed: $*" >&2
+    exit 1
+}
+
+# What must be the same but for the order of lines, in which threads print.
+compare() {
+    diff <(sort "$1") <(sort "$2") || fail "$3 printed the lines marked <, expected those marked >"
+}
+
+# ---- data_parallel -------------------------------------------------------------------------
+
+# One batch's lines as the article has them: `batch ROWS OF_REPLICA_0 OF_REPLICA_1 …`.
+batch() {
+    local rows=$1 device=0 share
+    shift
+    for share; do
+        printf '\tIn Model (cpu:%d): input size [%d, 5] output size [%d, 2]\n' \
+            $((device++)) "$share" "$share"
+    done
+    echo "Outside: input size [$rows, 5] output size [$rows, 2]"
+}
+
+# `check DEVICES "SHARES OF 30 ROWS" "SHARES OF 10 ROWS"`: three batches of 30 and one of 10, each
+# one's replicas before the line outside.
+check() {
+    local shares=() number=0
+    "$examples/data_parallel" "$1" >printed
+    [ "$(head -n 1 printed)" = "Let's use $1 devices!" ] || fail "the first line: $(head -n 1 printed)"
+    tail -n +2 printed | awk '{ print > "batch" n + 0 } /^Outside/ { n++ }'
+    for rows in 30 30 30 10; do
+        read -ra shares <<<"$([ "$rows" = 30 ] && echo "$2" || echo "$3")"
+        batch "$rows" "${shares[@]}" >expected
+        compare "batch$number" expected "data_parallel $1, batch $number,"
+        [ "$(tail -n 1 "batch$number")" = "$(tail -n 1 expected)" ] || fail "Outside is not last"
+        number=$((number + 1))
+    done
+    [ ! -e batch4 ] || fail "data_parallel $1 printed more than 4 batches"
+}
+
+check 1 "30" "10"
+check 2 "15 15" "5 5"
+check 3 "10 10 10" "4 4 2"
+check 8 "4 4 4 4 4 4 4 2" "2 2 2 2 2"
+
+# ---- The toy model under DDP ---------------------------------------------------------------
+
+# `check_ranks EXAMPLE RANKS`: each rank's rows go through the model once, [20, 10] to [20, 5].
+check_ranks() {
+    "$examples/$1" >printed
+    grep "input size" printed >sizes || true
+    for ((rank = 0; rank < $2; rank++)); do
+        echo "[RANK $rank]: input size [20, 10] output size [20, 5]"
+    done >expected
+    compare sizes expected "$1"
+}
+
+# `one_value WORDS COUNT`: COUNT lines have WORDS and then a number, the same in all.
+one_value() {
+    sed -n "s/.*$1 \([-0-9.e]*\)\$/\1/p" printed >values
+    [ "$(wc -l <values)" = "$2" ] || fail "expected $2 lines with \"$1\": $(cat printed)"
+    [ "$(sort -u values | wc -l)" = 1 ] || fail "\"$1\" differs between ranks: $(cat values)"
+}
+
+check_ranks ddp_basic 4
+one_value "first weight afterwards" 4
+[ "$(grep -c "loss 0\.[0-9]*," printed)" = 4 ] || fail "ddp_basic: not a loss for each rank"
+
+check_ranks ddp_model_parallel 2
+one_value "part 0 on cpu:[02], first weight" 2
+one_value "part 1 on cpu:[13], first weight" 2
+for rank in 0 1; do
+    sed -n "s/^\[RANK $rank\]: step [0-9], loss //p" printed >losses
+    [ "$(wc -l <losses)" = 5 ] || fail "ddp_model_parallel: rank $rank did not print 5 steps"
+    sort -rn losses | cmp -s losses - || fail "rank $rank's losses do not fall: $(cat losses)"
+done
+
+# ---- ddp_checkpoint ------------------------------------------------------------------------
+
+# Each rank loads to its own device what rank 0 has saved, and the step after it is the same on all.
+"$examples/ddp_checkpoint" saved >printed
+for rank in 0 1; do
+    for name in 0.weight 0.bias 2.weight 2.bias; do
+        echo "[RANK $rank]: loaded $name to cpu:$rank"
+    done
+done >expected
+grep "loaded [02]\.[wb]" printed >loaded || true
+compare loaded expected ddp_checkpoint
+grep -c "first weight saved \(.*\) loaded \1\$" printed >equal || true
+[ "$(cat equal)" = 2 ] || fail "other weights came back than were saved: $(cat printed)"
+one_value "first weight then" 2
+! grep -q "loaded $(head -n 1 values)\$" printed || fail "the step after loading changed nothing"
+"$SLUICE_PROGRAM" checkpoint verify saved >/dev/null || fail "ddp_checkpoint left no checkpoint"
