@@ -43,8 +43,10 @@ typedef struct sl_checkpoint_file {
     size_t bytes;
 } sl_checkpoint_file;
 
+enum { SL_CHECKPOINT_MOST_PARTS = 64 };
+
 typedef struct sl_checkpoint_contents {
-    const sl_checkpoint_part *parts;
+    const sl_checkpoint_part *parts; /* at most SL_CHECKPOINT_MOST_PARTS */
     size_t part_count;
     const sl_checkpoint_file *files;
     size_t file_count;

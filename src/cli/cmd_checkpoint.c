@@ -104,17 +104,6 @@ static void print_files(const sl_checkpoint_reader *reader)
     }
 }
 
-static bool is_first_of_part(const sl_checkpoint_reader *reader, size_t index)
-{
-    const char *part = sl_checkpoint_file_get(reader, index)->part;
-    for (size_t i = 0; i < index && part; i++) {
-        const char *other = sl_checkpoint_file_get(reader, i)->part;
-        if (other && strcmp(other, part) == 0)
-            return false;
-    }
-    return part != NULL;
-}
-
 static void print_part(const sl_checkpoint_reader *reader, const char *part)
 {
     char number[CLI_NUMBER_BYTES];
@@ -132,6 +121,22 @@ static void print_part(const sl_checkpoint_reader *reader, const char *part)
     printf(" %6zu tensors of %s elements\n", count, cli_with_commas(elements, number));
 }
 
+static void print_parts(const sl_checkpoint_reader *reader)
+{
+    const char *shown[SL_CHECKPOINT_MOST_PARTS];
+    int count = 0;
+    for (size_t i = 0; i < sl_checkpoint_file_count(reader); i++) {
+        const char *part = sl_checkpoint_file_get(reader, i)->part;
+        int p = 0;
+        while (part && p < count && strcmp(shown[p], part) != 0)
+            p++;
+        if (!part || p < count)
+            continue;
+        shown[count++] = part;
+        print_part(reader, part);
+    }
+}
+
 static sl_status show(const char *path)
 {
     sl_checkpoint_reader *reader;
@@ -140,9 +145,7 @@ static sl_status show(const char *path)
     cli_print_text(sl_checkpoint_version(reader), 0);
     printf("\n");
     print_files(reader);
-    for (size_t i = 0; i < sl_checkpoint_file_count(reader); i++)
-        if (is_first_of_part(reader, i))
-            print_part(reader, sl_checkpoint_file_get(reader, i)->part);
+    print_parts(reader);
     printf("  state ");
     cli_print_text(sl_checkpoint_state(reader), 0);
     printf("\n");

@@ -47,15 +47,18 @@ static sl_status describe_item(const sl_safetensors_info *info, sl_safetensors_i
 
 static sl_status list_notes(const sl_checkpoint_reader *reader, const char *part, listed_part *to)
 {
-    for (size_t i = 0; i < reader->state.count && !to->notes; i++)
+    const sl_safetensors_note *notes = NULL;
+    size_t count = 0;
+    for (size_t i = 0; i < reader->state.count && !notes; i++)
         if (sli_checkpoint_is_shard(reader, i, part))
-            SL_TRY(sli_safetensors_notes(reader->shards[i], &to->notes, &to->note_count));
-    size_t kept = 0;
-    for (size_t i = 0; i < to->note_count; i++)
-        if (strcmp(to->notes[i].key, SLI_CHECKPOINT_ID_NOTE) != 0 &&
-            strcmp(to->notes[i].key, SLI_SLICES_NOTE) != 0)
-            to->notes[kept++] = to->notes[i];
-    to->note_count = kept;
+            notes = sli_safetensors_notes(reader->shards[i], &count);
+    to->notes = calloc(count + 1, sizeof *to->notes);
+    if (!to->notes)
+        return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(notes[i].key, SLI_CHECKPOINT_ID_NOTE) != 0 &&
+            strcmp(notes[i].key, SLI_SLICES_NOTE) != 0)
+            to->notes[to->note_count++] = notes[i];
     return SL_OK;
 }
 

@@ -1,5 +1,6 @@
 #include "io/checkpoint_index.h"
 
+#include "core/json.h"
 #include "io/safetensors_text.h"
 
 #include <jansson.h>
@@ -25,43 +26,97 @@ sl_status sli_checkpoint_index_print(const sl_safetensors_item *items, size_t co
     return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for an index of %zu tensors", count);
 }
 
-static sl_status check_map(json_t *map)
+/* ---- Reading ------------------------------------------------------------------------------ */
+
+static int compare_entries(const void *a, const void *b)
+{
+    const sli_index_entry *left = a, *right = b;
+    return strcmp(left->tensor, right->tensor);
+}
+
+static sl_status count_entries(const sli_json *json, sli_json_value map, size_t *count)
+{
+    sli_json_walk walk;
+    bool found = true;
+    SL_TRY(sli_json_walk_begin(json, map, &walk));
+    for (*count = 0;; ++*count) {
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return SL_OK;
+    }
+}
+
+/* `out` has room for the map's entries. */
+static sl_status read_entries(const sli_json *json, sli_json_value map, sli_checkpoint_index *out)
+{
+    char quoted[SLI_QUOTE_BYTES], *room = out->strings;
+    sli_json_walk walk;
+    bool found;
+    SL_TRY(sli_json_walk_begin(json, map, &walk));
+    for (out->count = 0;; out->count++) {
+        sli_index_entry *entry = &out->entries[out->count];
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return SL_OK;
+        SL_TRY(sli_json_keep(json, walk.key, &room, &entry->tensor));
+        if (!sli_json_is(walk.value, '"'))
+            return sl_error(SL_ERR_FORMAT, "\"weight_map\" must give tensor %s the name of a file",
+                            sli_safetensors_quote(entry->tensor, quoted));
+        SL_TRY(sli_json_keep(json, walk.value, &room, &entry->file));
+    }
+}
+
+static sl_status read_map(const sli_json *json, sli_json_value map, sli_checkpoint_index *out)
 {
     char quoted[SLI_QUOTE_BYTES];
-    const char *name;
-    json_t *value;
-    if (!json_is_object(map))
+    size_t count;
+    if (!sli_json_is(map, '{'))
         return sl_error(SL_ERR_FORMAT, "\"weight_map\" must be an object");
-    json_object_foreach(map, name, value)
-    {
-        if (!json_is_string(value))
-            return sl_error(SL_ERR_FORMAT, "\"weight_map\" must give tensor %s the name of a file",
-                            sli_safetensors_quote(name, quoted));
-    }
+    SL_TRY(count_entries(json, map, &count));
+    out->strings = malloc(json->length);
+    out->entries = calloc(count + 1, sizeof *out->entries);
+    if (!out->strings || !out->entries)
+        return sl_error(SL_ERR_MEMORY, "no memory for an index of %zu tensors", count);
+    SL_TRY(read_entries(json, map, out));
+    qsort(out->entries, out->count, sizeof *out->entries, compare_entries);
+    for (size_t i = 1; i < out->count; i++)
+        if (compare_entries(&out->entries[i - 1], &out->entries[i]) == 0)
+            return sl_error(SL_ERR_FORMAT, "tensor %s is there twice",
+                            sli_safetensors_quote(out->entries[i].tensor, quoted));
     return SL_OK;
+}
+
+static sl_status read_index(const sli_json *json, sli_checkpoint_index *out)
+{
+    sli_json_value root, map = {NULL, NULL};
+    sli_json_walk walk;
+    bool found;
+    SL_TRY(sli_json_root(json, &root));
+    SL_TRY(sli_json_walk_begin(json, root, &walk));
+    for (;;) {
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return read_map(json, map, out);
+        if (walk.is_object && sli_json_equals(walk.key, map_key))
+            map = walk.value;
+        else
+            SL_TRY(sli_json_check(json, walk.value));
+    }
 }
 
 sl_status sli_checkpoint_index_parse(const char *text, size_t length, sli_checkpoint_index *out)
 {
-    json_error_t error;
-    *out = (sli_checkpoint_index){json_loadb(text, length, JSON_REJECT_DUPLICATES, &error), 0};
-    if (!out->json && json_error_code(&error) == json_error_out_of_memory)
-        return sl_error(SL_ERR_MEMORY, "no memory for its content");
-    if (!out->json)
-        return sl_error(SL_ERR_FORMAT, "it is not valid JSON at its byte %d: %s", error.position,
-                        error.text);
-    json_t *map = json_object_get(out->json, map_key);
-    sl_status status = check_map(map);
-    if (status == SL_OK)
-        out->count = json_object_size(map);
-    else
+    *out = (sli_checkpoint_index){0};
+    sl_status status = read_index(&(sli_json){"it", text, length}, out);
+    if (status != SL_OK)
         sli_checkpoint_index_clear(out);
     return status;
 }
 
 void sli_checkpoint_index_clear(sli_checkpoint_index *index)
 {
-    json_decref(index->json);
+    free(index->strings);
+    free(index->entries);
     *index = (sli_checkpoint_index){0};
 }
 
@@ -73,19 +128,14 @@ static int compare_texts(const void *a, const void *b)
 sl_status sli_checkpoint_index_files(const sli_checkpoint_index *index, const char ***files,
                                      size_t *count)
 {
-    const char *tensor;
-    json_t *value;
-    size_t listed = 0;
     *count = 0;
     *files = calloc(index->count + 1, sizeof(char *));
     if (!*files)
         return sl_error(SL_ERR_MEMORY, "no memory for an index of %zu tensors", index->count);
-    json_object_foreach(json_object_get(index->json, map_key), tensor, value)
-    {
-        (*files)[listed++] = json_string_value(value);
-    }
-    qsort(*files, listed, sizeof(char *), compare_texts);
-    for (size_t i = 0; i < listed; i++)
+    for (size_t i = 0; i < index->count; i++)
+        (*files)[i] = index->entries[i].file;
+    qsort(*files, index->count, sizeof(char *), compare_texts);
+    for (size_t i = 0; i < index->count; i++)
         if (i == 0 || strcmp((*files)[i], (*files)[*count - 1]) != 0)
             (*files)[(*count)++] = (*files)[i];
     return SL_OK;
@@ -93,7 +143,10 @@ sl_status sli_checkpoint_index_files(const sli_checkpoint_index *index, const ch
 
 const char *sli_checkpoint_index_file(const sli_checkpoint_index *index, const char *tensor)
 {
-    return json_string_value(json_object_get(json_object_get(index->json, map_key), tensor));
+    const sli_index_entry key = {tensor, NULL};
+    const sli_index_entry *found =
+        bsearch(&key, index->entries, index->count, sizeof key, compare_entries);
+    return found ? found->file : NULL;
 }
 
 sl_status sli_checkpoint_index_compare(const sli_checkpoint_index *index, const char *file,

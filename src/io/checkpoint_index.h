@@ -14,9 +14,14 @@ sl_status sli_checkpoint_index_print(const sl_safetensors_item *items, size_t co
                                      const size_t *shard_of, char *const *shard_names,
                                      uint64_t total_bytes, char **text);
 
+typedef struct sli_index_entry {
+    const char *tensor, *file;
+} sli_index_entry;
+
 typedef struct sli_checkpoint_index {
-    struct json_t *json;
-    size_t count; /* of tensors */
+    char *strings;            /* of the entries */
+    sli_index_entry *entries; /* [count], in the order of the tensors' names */
+    size_t count;
 } sli_checkpoint_index;
 
 /* Reads one. Errors: SL_ERR_FORMAT with one sentence. */

@@ -111,7 +111,7 @@ sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
         }
         char *data;
         size_t bytes;
-        SL_TRY(sl_checkpoint_read_file(reader, reader->state.files[i].name, &data, &bytes));
+        SL_TRY(sli_checkpoint_read_listed(reader, i, &data, &bytes));
         free(data);
     }
     return SL_OK;

@@ -91,19 +91,13 @@ sl_status sli_checkpoint_read_text(const char *path, uint64_t most, char **data,
     return sl_error_context(status, "%s: ", path);
 }
 
-sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char *name, char **data,
-                                  size_t *bytes)
+sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
+                                     size_t *bytes)
 {
     char *path, checksum[SLI_CHECKSUM_BYTES];
-    const sl_checkpoint_file_info *file = NULL;
+    const sl_checkpoint_file_info *file = &reader->state.files[index];
     *data = NULL;
-    for (size_t i = 0; i < reader->state.count; i++)
-        if (!reader->shards[i] && strcmp(reader->state.files[i].name, name) == 0)
-            file = &reader->state.files[i];
-    if (!file)
-        return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no file \"%s\"", reader->path,
-                        name);
-    SL_TRY(sli_checkpoint_path(reader->path, name, &path));
+    SL_TRY(sli_checkpoint_path(reader->path, file->name, &path));
     sl_status status = sli_checkpoint_read_text(path, file->bytes, data, bytes);
     if (status == SL_OK && strcmp(sli_checksum_of(*data, *bytes, checksum), file->checksum) != 0)
         status =
@@ -115,6 +109,16 @@ sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char
         *data = NULL;
     }
     return status;
+}
+
+sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char *name, char **data,
+                                  size_t *bytes)
+{
+    *data = NULL;
+    for (size_t i = 0; i < reader->state.count; i++)
+        if (!reader->shards[i] && strcmp(reader->state.files[i].name, name) == 0)
+            return sli_checkpoint_read_listed(reader, i, data, bytes);
+    return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no file \"%s\"", reader->path, name);
 }
 
 /* ---- Opening ---------------------------------------------------------------------------- */
@@ -199,13 +203,13 @@ static sl_status compare_index(const sl_checkpoint_reader *reader, const char *p
     return SL_OK;
 }
 
-static sl_status check_index(const sl_checkpoint_reader *reader,
-                             const sl_checkpoint_file_info *file)
+static sl_status check_index(const sl_checkpoint_reader *reader, size_t index_file)
 {
+    const sl_checkpoint_file_info *file = &reader->state.files[index_file];
     char *text;
     size_t bytes;
     sli_checkpoint_index index;
-    SL_TRY(sl_checkpoint_read_file(reader, file->name, &text, &bytes));
+    SL_TRY(sli_checkpoint_read_listed(reader, index_file, &text, &bytes));
     sl_status status = sli_checkpoint_index_parse(text, bytes, &index);
     if (status == SL_OK) {
         status = compare_index(reader, file->part, &index);
@@ -216,28 +220,24 @@ static sl_status check_index(const sl_checkpoint_reader *reader,
 }
 
 /* A part's names are in one file each: either it has one file, or an index that says which. */
-static sl_status check_parts(const sl_checkpoint_reader *reader)
+static sl_status check_part(const sl_checkpoint_reader *reader, const char *part)
 {
+    size_t shards = 0, indices = 0, index = 0;
     for (size_t i = 0; i < reader->state.count; i++) {
         const sl_checkpoint_file_info *file = &reader->state.files[i];
-        if (file->part && !reader->shards[i] && ends_with(file->name, index_ending))
-            SL_TRY(check_index(reader, file));
-    }
-    for (size_t i = 0; i < reader->state.count; i++) {
-        size_t shards = 0, indices = 0;
-        const char *part = reader->state.files[i].part;
-        for (size_t k = 0; part && k < reader->state.count; k++) {
-            shards += sli_checkpoint_is_shard(reader, k, part);
-            indices += !reader->shards[k] && reader->state.files[k].part &&
-                       strcmp(reader->state.files[k].part, part) == 0 &&
-                       ends_with(reader->state.files[k].name, index_ending);
+        if (!file->part || strcmp(file->part, part) != 0)
+            continue;
+        shards += reader->shards[i] != NULL;
+        if (!reader->shards[i] && ends_with(file->name, index_ending)) {
+            indices++;
+            index = i;
         }
-        if (part && (shards == 0 || indices != (shards > 1)))
-            return sl_error(SL_ERR_FORMAT,
-                            "%s/state.json: part %s has %zu files of tensors and %zu indices",
-                            reader->path, part, shards, indices);
     }
-    return SL_OK;
+    if (shards == 0 || indices != (shards > 1))
+        return sl_error(SL_ERR_FORMAT,
+                        "%s/state.json: part %s has %zu files of tensors and %zu indices",
+                        reader->path, part, shards, indices);
+    return indices ? check_index(reader, index) : SL_OK;
 }
 
 /* ---- Public functions ------------------------------------------------------------------- */
@@ -250,7 +250,8 @@ static sl_status open_all(sl_checkpoint_reader *reader)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for its files", reader->path);
     for (size_t i = 0; i < reader->state.count; i++)
         SL_TRY(open_file(reader, i));
-    SL_TRY(check_parts(reader));
+    for (size_t i = 0; i < reader->state.part_count; i++)
+        SL_TRY(check_part(reader, reader->state.parts[i]));
     return sli_checkpoint_list_tensors(reader);
 }
 

@@ -54,6 +54,10 @@ void sli_checkpoint_free_tensors(sl_checkpoint_reader *reader);
 enum { SLI_CHECKPOINT_MOST_TEXT = 64 << 20 };
 sl_status sli_checkpoint_read_text(const char *path, uint64_t most, char **data, size_t *bytes);
 
+/* sl_checkpoint_read_file of file `index`, which has no tensors. */
+sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
+                                     size_t *bytes);
+
 /* "PATH/NAME"; malloc'ed. */
 sl_status sli_checkpoint_path(const char *path, const char *name, char **out);
 

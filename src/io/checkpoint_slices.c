@@ -2,6 +2,7 @@
 
 #include "io/checkpoint_slices.h"
 
+#include "core/json.h"
 #include "io/safetensors_text.h"
 
 #include <errno.h>
@@ -68,39 +69,66 @@ static int compare_tensors(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
-static sl_status parse_tensors(sli_slices *out)
+static sl_status parse_tensor(const sli_json *json, const sli_json_walk *member, char **room,
+                              sli_sliced_tensor *out)
 {
-    const char *name;
+    enum { MOST_BYTES = 4096 };
     json_t *sizes;
-    out->tensors = calloc(json_object_size(out->json) + 1, sizeof *out->tensors);
-    if (!out->tensors)
-        return sl_error(SL_ERR_MEMORY, "no memory for its cut tensors");
-    json_object_foreach(out->json, name, sizes)
-    {
-        sli_sliced_tensor *tensor = &out->tensors[out->count++];
-        tensor->name = name;
-        SL_TRY(parse_shape(name, sizes, &tensor->shape));
+    SL_TRY(sli_json_keep(json, member->key, room, &out->name));
+    SL_TRY(sli_json_parse(json, member->value, MOST_BYTES, &sizes));
+    sl_status status = parse_shape(out->name, sizes, &out->shape);
+    json_decref(sizes);
+    return status;
+}
+
+/* Counts first, `out->tensors` being NULL. */
+static sl_status walk_tensors(const sli_json *json, sli_json_value root, sli_slices *out)
+{
+    char *room = out->names;
+    sli_json_walk walk;
+    bool found;
+    SL_TRY(sli_json_walk_begin(json, root, &walk));
+    for (out->count = 0;; out->count++) {
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return SL_OK;
+        if (out->tensors)
+            SL_TRY(parse_tensor(json, &walk, &room, &out->tensors[out->count]));
     }
+}
+
+static sl_status parse_tensors(const sli_json *json, sli_slices *out)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    sli_json_value root;
+    SL_TRY(sli_json_root(json, &root));
+    if (!sli_json_is(root, '{'))
+        return sl_error(SL_ERR_FORMAT, "%s must be a JSON object", json->what);
+    SL_TRY(walk_tensors(json, root, out));
+    out->names = malloc(json->length);
+    out->tensors = calloc(out->count + 1, sizeof *out->tensors);
+    if (!out->names || !out->tensors)
+        return sl_error(SL_ERR_MEMORY, "no memory for its cut tensors");
+    SL_TRY(walk_tensors(json, root, out));
     qsort(out->tensors, out->count, sizeof *out->tensors, compare_tensors);
+    for (size_t i = 1; i < out->count; i++)
+        if (compare_tensors(&out->tensors[i - 1], &out->tensors[i]) == 0)
+            return sl_error(SL_ERR_FORMAT, "%s has tensor %s twice", json->what,
+                            sli_safetensors_quote(out->tensors[i].name, quoted));
     return SL_OK;
 }
 
 sl_status sli_slices_parse(const char *text, sli_slices *out)
 {
-    json_error_t error;
-    *out = (sli_slices){json_loads(text, JSON_REJECT_DUPLICATES, &error), NULL, 0};
-    if (!out->json && json_error_code(&error) == json_error_out_of_memory)
-        return sl_error(SL_ERR_MEMORY, "no memory for its cut tensors");
-    if (!json_is_object(out->json))
-        return sl_error(SL_ERR_FORMAT,
-                        "\"" SLI_SLICES_NOTE "\" of its metadata must be a JSON object");
-    return parse_tensors(out);
+    *out = (sli_slices){0};
+    return parse_tensors(&(sli_json){"\"" SLI_SLICES_NOTE "\" of its metadata", text, strlen(text)},
+                         out);
 }
 
 void sli_slices_clear(sli_slices *slices)
 {
     free(slices->tensors);
-    json_decref(slices->json);
+    free(slices->names);
     *slices = (sli_slices){0};
 }
 

@@ -31,7 +31,7 @@ sl_status sli_slice_name(const char *tensor, int64_t offset, char **out);
 sl_status sli_slices_print(const sli_sliced_tensor *tensors, size_t count, char **text);
 
 typedef struct sli_slices {
-    struct json_t *json;        /* has the names */
+    char *names;
     sli_sliced_tensor *tensors; /* [count], in the order of their names */
     size_t count;
 } sli_slices;

@@ -4,8 +4,8 @@
  *    "id": "93c1…",                          of this checkpoint; every tensor file says it as well
  *    "files": [{"name": "model.safetensors", "part": "model", "bytes": 96, "xxh128": "…"}, …],
  *    "run": {…},                             what the caller gave
- *    "xxh128": "…"}                          of all the other keys, printed compactly in their
- * order
+ *    "xxh128": "…"}                          of all the other members as they stand there, but for
+ *                                            the blanks outside of strings
  */
 #ifndef SLI_IO_CHECKPOINT_STATE_H
 #define SLI_IO_CHECKPOINT_STATE_H
@@ -20,11 +20,13 @@
 enum { SLI_CHECKPOINT_ID_BYTES = 17 };
 
 typedef struct sli_checkpoint_state {
-    struct json_t *json; /* owns all strings but `run` */
+    char *strings; /* all but `run` */
     const char *id, *version;
-    char *run;
+    char *run;                      /* without blanks */
     sl_checkpoint_file_info *files; /* [count] */
     size_t count;
+    const char *parts[SL_CHECKPOINT_MOST_PARTS]; /* [part_count] that they belong to */
+    size_t part_count;
 } sli_checkpoint_state;
 
 /* Prints one; `*text` is malloc'ed. Errors: SL_ERR_INVALID where `run` is no JSON object. */

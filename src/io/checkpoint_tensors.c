@@ -195,14 +195,6 @@ static sl_status list_part(sl_checkpoint_reader *reader, const char *part)
     return status;
 }
 
-static bool is_listed(const sl_checkpoint_reader *reader, const char *part)
-{
-    for (size_t i = 0; i < reader->part_count; i++)
-        if (strcmp(reader->parts[i].part, part) == 0)
-            return true;
-    return false;
-}
-
 sl_status sli_checkpoint_list_tensors(sl_checkpoint_reader *reader)
 {
     size_t files = reader->state.count, most = 0;
@@ -211,14 +203,11 @@ sl_status sli_checkpoint_list_tensors(sl_checkpoint_reader *reader)
         most += reader->shards[i] ? sl_safetensors_count(reader->shards[i]) : 0;
     reader->tensors = calloc(most + 1, sizeof *reader->tensors);
     reader->places = calloc(files + 1, sizeof *reader->places);
-    reader->parts = calloc(files + 1, sizeof *reader->parts);
+    reader->parts = calloc(reader->state.part_count + 1, sizeof *reader->parts);
     if (!reader->tensors || !reader->places || !reader->parts)
         return no_memory();
-    for (size_t i = 0; i < files; i++) {
-        const char *part = reader->state.files[i].part;
-        if (reader->shards[i] && part && !is_listed(reader, part))
-            SL_TRY(list_part(reader, part));
-    }
+    for (size_t i = 0; i < reader->state.part_count; i++)
+        SL_TRY(list_part(reader, reader->state.parts[i]));
     return SL_OK;
 }
 

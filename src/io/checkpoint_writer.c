@@ -240,6 +240,9 @@ static sl_status check_part(const sl_checkpoint_part *part)
 static sl_status check_contents(const sl_checkpoint_contents *contents)
 {
     char quoted[SLI_QUOTE_BYTES];
+    if (contents->part_count > SL_CHECKPOINT_MOST_PARTS)
+        return sl_error(SL_ERR_INVALID, "a checkpoint has at most %d parts, got %zu",
+                        SL_CHECKPOINT_MOST_PARTS, contents->part_count);
     for (size_t i = 0; i < contents->part_count; i++) {
         SL_TRY(check_part(&contents->parts[i]));
         for (size_t k = 0; k < i; k++)

@@ -1,64 +1,85 @@
-/* Checks come in three rounds, each on what the one before has proven: the text is JSON with no
- * name twice (jansson); each tensor by itself says a known data type, a shape and a byte range
- * that fit each other (parse_entry); the ranges together cover the data exactly (check_cover). */
+/* Checks come in three rounds, each on what the one before has proven: the text is JSON, member by
+ * member (core/json.h); each tensor by itself says a known data type, a shape and a byte range that
+ * fit each other (parse_entry); the ranges together cover the data exactly (check_cover). */
 #include "io/safetensors_header.h"
 
+#include "core/json.h"
 #include "io/safetensors_dtype.h"
 #include "io/safetensors_text.h"
 
 #include <inttypes.h>
 #include <jansson.h>
-#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
+enum { MOST_DESCRIPTION = 4096 }; /* bytes of a tensor's: some hundreds of dimensions */
+
 static const char *const metadata_key = "__metadata__";
 
-static sl_status parse_json(const char *text, size_t length, json_t **out)
+/* What is read, and how much of the header's memory is used so far. */
+typedef struct parsing {
+    sli_json json;
+    sli_json_value root;
+    char *strings;
+    int64_t *sizes;
+    sli_safetensors_header *header;
+} parsing;
+
+/* ---- Metadata ----------------------------------------------------------------------------- */
+
+static int compare_texts(const void *a, const void *b)
 {
-    json_error_t error;
-    if (length == 0 || text[0] != '{')
-        return sl_error(SL_ERR_FORMAT, "the header must be a JSON object that begins with \"{\"");
-    *out = json_loadb(text, length, JSON_REJECT_DUPLICATES, &error);
-    if (!*out && json_error_code(&error) == json_error_out_of_memory)
-        return sl_error(SL_ERR_MEMORY, "no memory for a header of %zu bytes", length);
-    if (!*out) {
-        return sl_error(SL_ERR_FORMAT, "the header is not valid JSON at its byte %d: %s",
-                        error.position, error.text);
-    }
-    return SL_OK;
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static sl_status check_metadata(json_t *metadata)
+static sl_status twice(const char *what, const char *name)
 {
     char quoted[SLI_QUOTE_BYTES];
-    const char *key;
-    json_t *value;
-    if (!json_is_object(metadata))
-        return sl_error(SL_ERR_FORMAT, "__metadata__ must be an object of strings");
-    json_object_foreach(metadata, key, value)
-    {
-        if (!json_is_string(value))
-            return sl_error(SL_ERR_FORMAT, "__metadata__ must hold strings only, but %s is none",
-                            sli_safetensors_quote(key, quoted));
-    }
-    return SL_OK;
+    return sl_error(SL_ERR_FORMAT, "%s %s is there twice", what,
+                    sli_safetensors_quote(name, quoted));
 }
 
-/* How many sizes all shapes have together, and how many tensors there are. */
-static void count_parts(json_t *json, size_t *tensors, size_t *sizes)
+static sl_status check_keys(const sli_safetensors_header *header)
 {
-    const char *name;
-    json_t *value;
-    *tensors = *sizes = 0;
-    json_object_foreach(json, name, value)
-    {
-        if (strcmp(name, metadata_key) == 0)
+    const char **keys = calloc(header->note_count + 1, sizeof *keys);
+    if (!keys)
+        return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
+    for (size_t i = 0; i < header->note_count; i++)
+        keys[i] = header->notes[i].key;
+    qsort(keys, header->note_count, sizeof *keys, compare_texts);
+    sl_status status = SL_OK;
+    for (size_t i = 1; i < header->note_count && status == SL_OK; i++)
+        if (strcmp(keys[i - 1], keys[i]) == 0)
+            status = twice("the key", keys[i]);
+    free(keys);
+    return status;
+}
+
+static sl_status parse_notes(parsing *run, sli_json_value metadata, bool counts_only)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    sli_safetensors_header *header = run->header;
+    sli_json_walk walk;
+    bool found;
+    if (!sli_json_is(metadata, '{'))
+        return sl_error(SL_ERR_FORMAT, "__metadata__ must be an object of strings");
+    SL_TRY(sli_json_walk_begin(&run->json, metadata, &walk));
+    for (header->note_count = 0;; header->note_count++) {
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return SL_OK;
+        if (counts_only)
             continue;
-        (*tensors)++;
-        *sizes += json_array_size(json_object_get(value, "shape")); /* 0 where it is no array */
+        sl_safetensors_note *note = &header->notes[header->note_count];
+        SL_TRY(sli_json_keep(&run->json, walk.key, &run->strings, &note->key));
+        if (!sli_json_is(walk.value, '"'))
+            return sl_error(SL_ERR_FORMAT, "__metadata__ must hold strings only, but %s is none",
+                            sli_safetensors_quote(note->key, quoted));
+        SL_TRY(sli_json_keep(&run->json, walk.value, &run->strings, &note->value));
     }
 }
+
+/* ---- One tensor --------------------------------------------------------------------------- */
 
 static bool is_natural(const json_t *value)
 {
@@ -68,7 +89,7 @@ static bool is_natural(const json_t *value)
 static sl_status parse_shape(const json_t *shape, int64_t *sizes, sl_safetensors_info *info)
 {
     size_t dims = json_array_size(shape);
-    if (!json_is_array(shape) || dims > INT_MAX)
+    if (!json_is_array(shape))
         return sl_error(SL_ERR_FORMAT, "\"shape\" must be an array");
     for (size_t i = 0; i < dims; i++) {
         const json_t *size = json_array_get(shape, i);
@@ -134,27 +155,63 @@ static sl_status parse_entry(const json_t *value, int64_t *sizes, sli_safetensor
     return SL_OK;
 }
 
-static sl_status parse_entries(sli_safetensors_header *header)
+static sl_status parse_member(parsing *run, const sli_json_walk *member,
+                              sli_safetensors_entry *entry)
 {
     char quoted[SLI_QUOTE_BYTES];
-    sli_safetensors_entry *entry = header->entries;
-    int64_t *sizes = header->sizes;
-    const char *name;
     json_t *value;
-    json_object_foreach(header->json, name, value)
-    {
-        if (strcmp(name, metadata_key) == 0) {
-            SL_TRY(check_metadata(value));
+    SL_TRY(sli_json_keep(&run->json, member->key, &run->strings, &entry->info.name));
+    sl_status status = sli_json_parse(&run->json, member->value, MOST_DESCRIPTION, &value);
+    if (status == SL_OK) {
+        status = parse_entry(value, run->sizes, entry);
+        run->sizes += entry->info.dims;
+        json_decref(value);
+    }
+    return sl_error_context(status, "tensor %s: ", sli_safetensors_quote(entry->info.name, quoted));
+}
+
+/* ---- All of it ---------------------------------------------------------------------------- */
+
+/* How many tensors there are, and of sizes at most: one more than commas in each description. */
+static sl_status count_parts(parsing *run, size_t *sizes)
+{
+    sli_json_walk walk;
+    bool found, has_metadata = false;
+    *sizes = 0;
+    SL_TRY(sli_json_walk_begin(&run->json, run->root, &walk));
+    for (;;) {
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return SL_OK;
+        if (sli_json_equals(walk.key, metadata_key)) {
+            if (has_metadata)
+                return twice("the key", metadata_key);
+            has_metadata = true;
+            SL_TRY(parse_notes(run, walk.value, true));
             continue;
         }
-        entry->info.name = name;
-        sl_status status = parse_entry(value, sizes, entry);
-        if (status != SL_OK)
-            return sl_error_context(status, "tensor %s: ", sli_safetensors_quote(name, quoted));
-        sizes += entry->info.dims;
-        entry++;
+        run->header->count++;
+        ++*sizes;
+        for (const char *at = walk.value.begin; at < walk.value.end; at++)
+            *sizes += *at == ',';
     }
-    return SL_OK;
+}
+
+static sl_status parse_members(parsing *run)
+{
+    sli_json_walk walk;
+    bool found;
+    sli_safetensors_entry *entry = run->header->entries;
+    SL_TRY(sli_json_walk_begin(&run->json, run->root, &walk));
+    for (;;) {
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return SL_OK;
+        if (sli_json_equals(walk.key, metadata_key))
+            SL_TRY(parse_notes(run, walk.value, false));
+        else
+            SL_TRY(parse_member(run, &walk, entry++));
+    }
 }
 
 /* By place; tensors without bytes come before the one that begins there, in order of names. */
@@ -228,28 +285,45 @@ static sl_status check_cover(const sli_safetensors_header *header, uint64_t data
     return SL_OK;
 }
 
-static sl_status allocate(sli_safetensors_header *header)
+static sl_status allocate(parsing *run)
 {
     size_t sizes;
-    count_parts(header->json, &header->count, &sizes);
+    sli_safetensors_header *header = run->header;
+    SL_TRY(count_parts(run, &sizes));
     header->entries = calloc(header->count + 1, sizeof *header->entries);
     header->by_name = calloc(header->count + 1, sizeof(sli_safetensors_entry *));
-    header->sizes = calloc(sizes + 1, sizeof *header->sizes);
-    if (!header->entries || !header->by_name || !header->sizes)
+    header->notes = calloc(header->note_count + 1, sizeof *header->notes);
+    header->sizes = run->sizes = calloc(sizes + 1, sizeof *header->sizes);
+    header->strings = run->strings = malloc(run->json.length);
+    if (!header->entries || !header->by_name || !header->notes || !header->sizes ||
+        !header->strings)
         return sl_error(SL_ERR_MEMORY, "no memory for the table of %zu tensors", header->count);
+    return SL_OK;
+}
+
+static sl_status sort_names(sli_safetensors_header *header)
+{
+    for (size_t i = 0; i < header->count; i++)
+        header->by_name[i] = &header->entries[i];
+    qsort(header->by_name, header->count, sizeof(sli_safetensors_entry *), compare_names);
+    for (size_t i = 1; i < header->count; i++)
+        if (compare_names(&header->by_name[i - 1], &header->by_name[i]) == 0)
+            return twice("tensor", header->by_name[i]->info.name);
     return SL_OK;
 }
 
 static sl_status fill(sli_safetensors_header *header, const char *text, size_t length,
                       uint64_t data_bytes)
 {
-    SL_TRY(parse_json(text, length, &header->json));
-    SL_TRY(allocate(header));
-    SL_TRY(parse_entries(header));
+    parsing run = {.json = {"the header", text, length}, .header = header};
+    if (length == 0 || text[0] != '{')
+        return sl_error(SL_ERR_FORMAT, "the header must be a JSON object that begins with \"{\"");
+    SL_TRY(sli_json_root(&run.json, &run.root));
+    SL_TRY(allocate(&run));
+    SL_TRY(parse_members(&run));
+    SL_TRY(check_keys(header));
     qsort(header->entries, header->count, sizeof *header->entries, compare_places);
-    for (size_t i = 0; i < header->count; i++)
-        header->by_name[i] = &header->entries[i];
-    qsort(header->by_name, header->count, sizeof(sli_safetensors_entry *), compare_names);
+    SL_TRY(sort_names(header));
     return check_cover(header, data_bytes);
 }
 
@@ -274,7 +348,8 @@ void sli_safetensors_header_destroy(sli_safetensors_header **header)
     free((*header)->sizes);
     free((*header)->by_name);
     free((*header)->entries);
-    json_decref((*header)->json);
+    free((*header)->notes);
+    free((*header)->strings);
     free(*header);
     *header = NULL;
 }
@@ -294,21 +369,8 @@ const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_h
 
 const char *sli_safetensors_header_note(const sli_safetensors_header *header, const char *key)
 {
-    return json_string_value(json_object_get(json_object_get(header->json, metadata_key), key));
-}
-
-sl_status sli_safetensors_header_notes(const sli_safetensors_header *header,
-                                       sl_safetensors_note **notes, size_t *count)
-{
-    json_t *metadata = json_object_get(header->json, metadata_key), *value;
-    const char *key;
-    *count = 0;
-    *notes = calloc(json_object_size(metadata) + 1, sizeof **notes);
-    if (!*notes)
-        return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
-    json_object_foreach(metadata, key, value)
-    {
-        (*notes)[(*count)++] = (sl_safetensors_note){key, json_string_value(value)};
-    }
-    return SL_OK;
+    for (size_t i = 0; i < header->note_count; i++)
+        if (strcmp(header->notes[i].key, key) == 0)
+            return header->notes[i].value;
+    return NULL;
 }

@@ -13,11 +13,13 @@ typedef struct sli_safetensors_entry {
 } sli_safetensors_entry;
 
 typedef struct sli_safetensors_header {
-    struct json_t *json; /* owns all names and the metadata's strings */
+    char *strings; /* all names and the metadata's */
     size_t count;
     sli_safetensors_entry *entries;  /* [count], in the order of their bytes */
     sli_safetensors_entry **by_name; /* [count], sorted */
     int64_t *sizes;                  /* what every info.size points into */
+    sl_safetensors_note *notes;      /* [note_count], the metadata */
+    size_t note_count;
 } sli_safetensors_header;
 
 /* Reads and checks the `length` bytes of a header at `text`, for a file with `data_bytes` behind
@@ -32,9 +34,5 @@ void sli_safetensors_header_destroy(sli_safetensors_header **header);
 const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_header *header,
                                                          const char *name);
 const char *sli_safetensors_header_note(const sli_safetensors_header *header, const char *key);
-
-/* All of the metadata; the array is to be freed. */
-sl_status sli_safetensors_header_notes(const sli_safetensors_header *header,
-                                       sl_safetensors_note **notes, size_t *count);
 
 #endif

@@ -225,8 +225,8 @@ uint64_t sli_safetensors_file_bytes(const sl_safetensors_reader *reader)
     return reader->file_bytes;
 }
 
-sl_status sli_safetensors_notes(const sl_safetensors_reader *reader, sl_safetensors_note **notes,
-                                size_t *count)
+const sl_safetensors_note *sli_safetensors_notes(const sl_safetensors_reader *reader, size_t *count)
 {
-    return sli_safetensors_header_notes(reader->header, notes, count);
+    *count = reader->header->note_count;
+    return reader->header->notes;
 }

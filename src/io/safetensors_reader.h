@@ -21,8 +21,8 @@ void sli_safetensors_give_back(const sl_safetensors_reader *reader, int descript
 /* Reads bytes of the file as they are. Errors: SL_ERR_IO. */
 sl_status sli_safetensors_read_raw(int descriptor, uint64_t offset, void *to, uint64_t bytes);
 
-/* The file's metadata, whose strings live as long as the reader: *notes [*count], to be freed. */
-sl_status sli_safetensors_notes(const sl_safetensors_reader *reader, sl_safetensors_note **notes,
-                                size_t *count);
+/* The file's metadata, [*count], which live as long as the reader. */
+const sl_safetensors_note *sli_safetensors_notes(const sl_safetensors_reader *reader,
+                                                 size_t *count);
 
 #endif

@@ -21,10 +21,17 @@ typedef struct set_file {
     sl_safetensors_reader *reader; /* NULL: a checkpoint's */
 } set_file;
 
+typedef struct set_tensor {
+    const sl_safetensors_info *info;
+    const sl_safetensors_reader *reader; /* NULL: a checkpoint's */
+} set_tensor;
+
 struct sli_safetensors_set {
     sl_checkpoint_reader *checkpoint; /* whose part it is, or NULL */
     set_file *files;                  /* [count] */
     size_t count, room;
+    set_tensor *tensors; /* [tensor_count] of all files, in the order of their names */
+    size_t tensor_count;
 };
 
 static sl_status no_memory(const char *path)
@@ -201,6 +208,32 @@ static bool is_index(const char *path)
     return length > ending && strcmp(path + length - ending, index_ending) == 0;
 }
 
+static int compare_tensors(const void *a, const void *b)
+{
+    const set_tensor *left = a, *right = b;
+    return strcmp(left->info->name, right->info->name);
+}
+
+static sl_status list_tensors(const char *path, sli_safetensors_set *set)
+{
+    const sl_checkpoint_reader *checkpoint = set->checkpoint;
+    size_t count = checkpoint ? sl_checkpoint_tensor_count(checkpoint, part) : 0;
+    for (size_t f = 0; !checkpoint && f < set->count; f++)
+        count += sl_safetensors_count(set->files[f].reader);
+    set->tensors = calloc(count + 1, sizeof *set->tensors);
+    if (!set->tensors)
+        return no_memory(path);
+    for (size_t i = 0; checkpoint && i < count; i++)
+        set->tensors[set->tensor_count++].info = sl_checkpoint_tensor_get(checkpoint, part, i);
+    for (size_t f = 0; !checkpoint && f < set->count; f++) {
+        const sl_safetensors_reader *reader = set->files[f].reader;
+        for (size_t i = 0; i < sl_safetensors_count(reader); i++)
+            set->tensors[set->tensor_count++] = (set_tensor){sl_safetensors_get(reader, i), reader};
+    }
+    qsort(set->tensors, count, sizeof *set->tensors, compare_tensors);
+    return SL_OK;
+}
+
 sl_status sli_safetensors_set_open(const char *path, sli_safetensors_set **out)
 {
     *out = calloc(1, sizeof **out);
@@ -209,6 +242,8 @@ sl_status sli_safetensors_set_open(const char *path, sli_safetensors_set **out)
     sl_status status = is_directory(path) ? open_directory(path, *out)
                        : is_index(path)   ? open_index(path, *out)
                                           : open_file(path, *out);
+    if (status == SL_OK)
+        status = list_tensors(path, *out);
     if (status != SL_OK)
         sli_safetensors_set_close(out);
     return status;
@@ -223,6 +258,7 @@ void sli_safetensors_set_close(sli_safetensors_set **set)
         free((*set)->files[i].path);
     }
     free((*set)->files);
+    free((*set)->tensors);
     sl_checkpoint_close(&(*set)->checkpoint);
     free(*set);
     *set = NULL;
@@ -240,35 +276,26 @@ const char *sli_safetensors_set_file(const sli_safetensors_set *set, size_t inde
 
 size_t sli_safetensors_set_count(const sli_safetensors_set *set)
 {
-    size_t count = 0;
-    if (set->checkpoint)
-        return sl_checkpoint_tensor_count(set->checkpoint, part);
-    for (size_t i = 0; i < set->count; i++)
-        count += sl_safetensors_count(set->files[i].reader);
-    return count;
+    return set->tensor_count;
 }
 
 const sl_safetensors_info *sli_safetensors_set_get(const sli_safetensors_set *set, size_t index)
 {
-    size_t file = 0;
-    if (set->checkpoint)
-        return sl_checkpoint_tensor_get(set->checkpoint, part, index);
-    while (index >= sl_safetensors_count(set->files[file].reader))
-        index -= sl_safetensors_count(set->files[file++].reader);
-    return sl_safetensors_get(set->files[file].reader, index);
+    return set->tensors[index].info;
+}
+
+static const set_tensor *find_tensor(const sli_safetensors_set *set, const char *name)
+{
+    const sl_safetensors_info wanted = {.name = name};
+    const set_tensor key = {&wanted, NULL};
+    return bsearch(&key, set->tensors, set->tensor_count, sizeof key, compare_tensors);
 }
 
 const sl_safetensors_info *sli_safetensors_set_find(const sli_safetensors_set *set,
                                                     const char *name)
 {
-    const sl_safetensors_info *found = NULL;
-    for (size_t i = 0; !set->checkpoint && i < set->count && !found; i++)
-        found = sl_safetensors_find(set->files[i].reader, name);
-    for (size_t i = 0; set->checkpoint && i < sli_safetensors_set_count(set) && !found; i++) {
-        const sl_safetensors_info *info = sli_safetensors_set_get(set, i);
-        found = strcmp(info->name, name) == 0 ? info : NULL;
-    }
-    return found;
+    const set_tensor *found = find_tensor(set, name);
+    return found ? found->info : NULL;
 }
 
 const char *sli_safetensors_set_metadata(const sli_safetensors_set *set, const char *key)
@@ -292,12 +319,10 @@ sl_status sli_safetensors_set_read(const sli_safetensors_set *set, const sl_safe
 {
     if (set->checkpoint)
         return sl_checkpoint_read(set->checkpoint, part, items, count);
-    for (size_t i = 0; i < count; i++)
-        for (size_t f = 0; f < set->count; f++) {
-            const sl_safetensors_info *info =
-                sl_safetensors_find(set->files[f].reader, items[i].name);
-            if (info)
-                SL_TRY(sl_safetensors_read(set->files[f].reader, info, items[i].data));
-        }
+    for (size_t i = 0; i < count; i++) {
+        const set_tensor *found = find_tensor(set, items[i].name);
+        if (found)
+            SL_TRY(sl_safetensors_read(found->reader, found->info, items[i].data));
+    }
     return SL_OK;
 }

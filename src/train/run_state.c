@@ -1,6 +1,7 @@
 #include "train/run_state.h"
 
 #include "core/checksum.h"
+#include "core/json.h"
 #include "optim/optimizer.h"
 
 #include <inttypes.h>
@@ -143,9 +144,9 @@ sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,
 
 static sl_status parse(const char *text, json_t **out)
 {
-    json_error_t error;
-    *out = json_loads(text, JSON_REJECT_DUPLICATES, &error);
-    return *out ? SL_OK : sl_error(SL_ERR_FORMAT, "the run's state is not valid JSON");
+    enum { MOST_BYTES = 1 << 16 }; /* far more than any run has to say */
+    const sli_json json = {"the run's state", text, strlen(text)};
+    return sli_json_parse(&json, (sli_json_value){text, text + json.length}, MOST_BYTES, out);
 }
 
 static sl_status read_position(const json_t *json, sli_position *out)

@@ -59,9 +59,10 @@ static void fuzz_printed(const char *text)
     demand(status == SL_OK || status == SL_ERR_FORMAT, "a position or refused for its format");
     if (status == SL_OK)
         demand(position.steps >= 0 && position.best_step <= position.steps, "possible");
-    int shares;
-    status = sli_run_state_shares(state.run, &shares);
-    demand(status == SL_OK ? shares >= 1 : status == SL_ERR_FORMAT, "shares or refused");
+    sli_recorded run;
+    status = sli_run_state_recorded(state.run, &run);
+    demand(status == SL_OK ? run.shares >= 1 && run.lr >= 0 : status == SL_ERR_FORMAT,
+           "shares and a rate or refused");
     sli_checkpoint_state_clear(&state);
     free(printed);
 }

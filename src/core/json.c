@@ -1,0 +1,218 @@
+#include "core/json.h"
+
+#include <jansson.h>
+#include <string.h>
+#include <unistr.h>
+
+static sl_status invalid(const sli_json *json, const char *at, const char *why)
+{
+    return sl_error(SL_ERR_FORMAT, "%s is not valid JSON at its byte %zu: %s", json->what,
+                    (size_t)(at - json->text) + 1, why);
+}
+
+/* ---- Where values end --------------------------------------------------------------------- */
+
+static const char *skip_blanks(const char *at, const char *end)
+{
+    while (at < end && (*at == ' ' || *at == '\t' || *at == '\n' || *at == '\r'))
+        at++;
+    return at;
+}
+
+/* `*at` is the first quote, and then behind the last. */
+static sl_status skip_string(const sli_json *json, const char **at, const char *end)
+{
+    const char *next = *at + 1;
+    while (next < end && *next != '"')
+        next += *next == '\\' ? 2 : 1;
+    if (next >= end)
+        return invalid(json, *at, "the string does not end");
+    *at = next + 1;
+    return SL_OK;
+}
+
+/* Up to the bracket that closes the first one; of which kind they are is not looked at. */
+static sl_status skip_brackets(const sli_json *json, const char **at, const char *end)
+{
+    size_t open = 0;
+    const char *next = *at;
+    while (next < end) {
+        if (*next == '"') {
+            SL_TRY(skip_string(json, &next, end));
+            continue;
+        }
+        char c = *next++;
+        open += c == '{' || c == '[';
+        open -= c == '}' || c == ']';
+        if (open == 0) {
+            *at = next;
+            return SL_OK;
+        }
+    }
+    return invalid(json, *at, "the bracket is not closed");
+}
+
+static sl_status next_value(const sli_json *json, const char **at, const char *end,
+                            sli_json_value *out)
+{
+    out->begin = *at;
+    if (*at < end && (**at == '{' || **at == '['))
+        SL_TRY(skip_brackets(json, at, end));
+    else if (*at < end && **at == '"')
+        SL_TRY(skip_string(json, at, end));
+    else
+        while (*at < end && !strchr(" \t\n\r,:{}[]\"", **at)) /* a 0 ends it too */
+            ++*at;
+    out->end = *at;
+    return out->end > out->begin ? SL_OK : invalid(json, *at, "a value is missing");
+}
+
+sl_status sli_json_root(const sli_json *json, sli_json_value *out)
+{
+    const char *end = json->text + json->length, *at = skip_blanks(json->text, end);
+    SL_TRY(next_value(json, &at, end, out));
+    at = skip_blanks(at, end);
+    return at == end ? SL_OK : invalid(json, at, "the end was expected");
+}
+
+/* ---- Walking ------------------------------------------------------------------------------ */
+
+bool sli_json_is(sli_json_value value, char first)
+{
+    return value.begin < value.end && *value.begin == first;
+}
+
+sl_status sli_json_walk_begin(const sli_json *json, sli_json_value of, sli_json_walk *out)
+{
+    bool is_object = sli_json_is(of, '{');
+    *out = (sli_json_walk){.json = json,
+                           .at = of.begin + 1,
+                           .end = of.end - 1,
+                           .is_object = is_object};
+    if (!is_object && !sli_json_is(of, '['))
+        return invalid(json, of.begin, "an object or an array was expected");
+    if (*out->end != (is_object ? '}' : ']'))
+        return invalid(json, out->end, "another bracket was expected");
+    return SL_OK;
+}
+
+static sl_status next_key(sli_json_walk *walk)
+{
+    if (walk->at == walk->end || *walk->at != '"')
+        return invalid(walk->json, walk->at, "a name in quotes was expected");
+    walk->key.begin = walk->at;
+    SL_TRY(skip_string(walk->json, &walk->at, walk->end));
+    walk->key.end = walk->at;
+    walk->at = skip_blanks(walk->at, walk->end);
+    if (walk->at == walk->end || *walk->at != ':')
+        return invalid(walk->json, walk->at, "\":\" was expected");
+    walk->at = skip_blanks(walk->at + 1, walk->end);
+    return SL_OK;
+}
+
+sl_status sli_json_walk_next(sli_json_walk *walk, bool *found)
+{
+    walk->at = skip_blanks(walk->at, walk->end);
+    *found = walk->at < walk->end;
+    if (!*found)
+        return SL_OK;
+    if (walk->begun) {
+        if (*walk->at != ',')
+            return invalid(walk->json, walk->at, "\",\" was expected");
+        walk->at = skip_blanks(walk->at + 1, walk->end);
+    }
+    walk->begun = true;
+    if (walk->is_object)
+        SL_TRY(next_key(walk));
+    return next_value(walk->json, &walk->at, walk->end, &walk->value);
+}
+
+/* ---- Decoding ----------------------------------------------------------------------------- */
+
+static sl_status parse(const sli_json *json, sli_json_value value, json_t **out)
+{
+    json_error_t error;
+    *out = json_loadb(value.begin, (size_t)(value.end - value.begin),
+                      JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    if (*out)
+        return SL_OK;
+    if (json_error_code(&error) == json_error_out_of_memory)
+        return sl_error(SL_ERR_MEMORY, "no memory for the JSON of %s", json->what);
+    return invalid(json, value.begin + error.position - (error.position > 0), error.text);
+}
+
+sl_status sli_json_parse(const sli_json *json, sli_json_value value, size_t most, json_t **out)
+{
+    *out = NULL;
+    if ((size_t)(value.end - value.begin) > most)
+        return sl_error(SL_ERR_FORMAT,
+                        "%s has %zu bytes for a value at its byte %zu, where at "
+                        "most %zu are allowed",
+                        json->what, (size_t)(value.end - value.begin),
+                        (size_t)(value.begin - json->text) + 1, most);
+    return parse(json, value, out);
+}
+
+/* Of most strings the characters stand between the quotes as they are. */
+static bool is_plain(const char *text, size_t length)
+{
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)text[i] < 0x20 || text[i] == '\\')
+            return false;
+    return u8_check((const uint8_t *)text, length) == NULL;
+}
+
+sl_status sli_json_keep(const sli_json *json, sli_json_value value, char **room, const char **out)
+{
+    json_t *decoded = NULL;
+    const char *text = value.begin + 1;
+    size_t length = (size_t)(value.end - value.begin) - 2;
+    if (!is_plain(text, length)) {
+        SL_TRY(parse(json, value, &decoded));
+        text = json_string_value(decoded);
+        length = json_string_length(decoded);
+    }
+    memcpy(*room, text, length);
+    (*room)[length] = '\0';
+    *out = *room;
+    *room += length + 1;
+    json_decref(decoded);
+    return SL_OK;
+}
+
+/* Each level is walked through for itself. */
+static sl_status check_below(const sli_json *json, sli_json_value value, int depth)
+{
+    enum { SHORT = 4096, MOST_DEPTH = 16 };
+    json_t *decoded;
+    sli_json_walk walk;
+    bool found;
+    if (value.end - value.begin <= SHORT || sli_json_is(value, '"')) {
+        SL_TRY(parse(json, value, &decoded));
+        json_decref(decoded);
+        return SL_OK;
+    }
+    if (depth == MOST_DEPTH)
+        return invalid(json, value.begin, "too many brackets within brackets");
+    SL_TRY(sli_json_walk_begin(json, value, &walk));
+    for (;;) {
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return SL_OK;
+        if (walk.is_object)
+            SL_TRY(check_below(json, walk.key, depth + 1));
+        SL_TRY(check_below(json, walk.value, depth + 1));
+    }
+}
+
+sl_status sli_json_check(const sli_json *json, sli_json_value value)
+{
+    return check_below(json, value, 0);
+}
+
+bool sli_json_equals(sli_json_value value, const char *text)
+{
+    size_t length = strlen(text);
+    return (size_t)(value.end - value.begin) == length + 2 &&
+           memcmp(value.begin + 1, text, length) == 0;
+}

@@ -1,0 +1,238 @@
+/* Files that are small and ask for much: reading one may take 20 times its size in memory, and time
+ * in proportion to it. */
+#include "io/scratch.h"
+
+#include "io/checkpoint_index.h"
+#include "io/checkpoint_slices.h"
+#include "io/checkpoint_state.h"
+#include "io/safetensors_header.h"
+#include "support/check.h"
+
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { IS_SANITIZED = 1 };
+#else
+enum { IS_SANITIZED = 0 };
+#endif
+
+enum { TEXT_BYTES = 10 << 20, MOST_GROWTH = 20, BASE_BYTES = 2 << 20, MOST_SECONDS = 20 };
+
+/* ---- Texts -------------------------------------------------------------------------------- */
+
+typedef struct text {
+    char *at; /* [2 * TEXT_BYTES] */
+    size_t length;
+} text;
+
+static text text_begin(const char *begin)
+{
+    text made = {malloc(2 * TEXT_BYTES), strlen(begin)};
+    assert_non_null(made.at);
+    memcpy(made.at, begin, made.length);
+    return made;
+}
+
+static void text_add(text *to, const char *more, size_t length)
+{
+    memcpy(to->at + to->length, more, length);
+    to->length += length;
+}
+
+/* `begin`, copies of `unit` with commas between them, `end`; # stands for the copy's number. */
+static text repeat(const char *begin, const char *unit, const char *end)
+{
+    text made = text_begin(begin);
+    for (int i = 0; made.length < TEXT_BYTES; i++) {
+        char number[16];
+        snprintf(number, sizeof number, "%07d", i);
+        text_add(&made, ",", i > 0);
+        for (const char *at = unit; *at; at++)
+            text_add(&made, *at == '#' ? number : at, *at == '#' ? 7 : 1);
+    }
+    text_add(&made, end, strlen(end));
+    made.at[made.length] = '\0';
+    return made;
+}
+
+/* ---- Reading within bounds ---------------------------------------------------------------- */
+
+typedef sl_status (*reading)(const text *from);
+
+static sl_status read_header(const text *from)
+{
+    sli_safetensors_header *header;
+    sl_status status = sli_safetensors_header_parse(from->at, from->length, 0, &header);
+    sli_safetensors_header_destroy(&header);
+    return status;
+}
+
+static sl_status read_index(const text *from)
+{
+    sli_checkpoint_index index;
+    const char **files = NULL;
+    size_t count;
+    sl_status status = sli_checkpoint_index_parse(from->at, from->length, &index);
+    if (status == SL_OK)
+        status = sli_checkpoint_index_files(&index, &files, &count);
+    free(files);
+    sli_checkpoint_index_clear(&index);
+    return status;
+}
+
+static sl_status read_slices(const text *from)
+{
+    sli_slices cut;
+    sl_status status = sli_slices_parse(from->at, &cut);
+    sli_slices_clear(&cut);
+    return status;
+}
+
+static sl_status read_state(const text *from)
+{
+    sli_checkpoint_state state;
+    sl_status status = sli_checkpoint_state_parse(from->at, from->length, &state);
+    sli_checkpoint_state_clear(&state);
+    return status;
+}
+
+static void limit_memory(size_t more)
+{
+    unsigned long long pages;
+    FILE *file = fopen("/proc/self/statm", "r");
+    assert_non_null(file);
+    assert_int_equal(fscanf(file, "%llu", &pages), 1);
+    fclose(file);
+    struct rlimit limit;
+    limit.rlim_cur = limit.rlim_max = pages * (size_t)sysconf(_SC_PAGESIZE) + more;
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+}
+
+/* Reads it in a process of its own, which may have so much memory and time and no more. */
+static sl_status read_within_bounds(const char *what, reading read, const text *from)
+{
+    int ended;
+    pid_t child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct rlimit time = {MOST_SECONDS, MOST_SECONDS};
+        setrlimit(RLIMIT_CPU, &time);
+        if (!IS_SANITIZED)
+            limit_memory((MOST_GROWTH - 1) * from->length + BASE_BYTES); /* the text is one more */
+        _exit(-read(from));
+    }
+    assert_int_equal(waitpid(child, &ended, 0), child);
+    if (!WIFEXITED(ended))
+        fail_msg("%s: did not end within %d s", what, MOST_SECONDS);
+    return (sl_status)-WEXITSTATUS(ended);
+}
+
+typedef struct hostile {
+    const char *begin, *unit, *end;
+    sl_status expected;
+} hostile;
+
+#define TENSOR "\"dtype\":\"U8\",\"data_offsets\":[0,0],\"shape\":"
+
+static void check_all(reading read, const hostile *cases, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        text made = repeat(cases[i].begin, cases[i].unit, cases[i].end);
+        sl_status status = read_within_bounds(cases[i].unit, read, &made);
+        if (status != cases[i].expected)
+            fail_msg("%s%s...: expected %s, got %s", cases[i].begin, cases[i].unit,
+                     sl_status_name(cases[i].expected), sl_status_name(status));
+        free(made.at);
+    }
+}
+
+#define CHECK_ALL(read, cases) check_all(read, cases, sizeof(cases) / sizeof *(cases))
+
+static void header_takes_memory_and_time_in_proportion(void **state)
+{
+    static const hostile cases[] = {
+        {"{\"a\":[", "{}", "]}", SL_ERR_FORMAT},
+        {"{\"a\":{\"b\":[", "[]", "]}}", SL_ERR_FORMAT},
+        {"{\"a\":{" TENSOR "[", "0", "]}}", SL_ERR_FORMAT},
+        {"{\"a\":{", "\"#\":0", "}}", SL_ERR_FORMAT},
+        {"{\"__metadata__\":{", "\"#\":{}", "}}", SL_ERR_FORMAT},
+        {"{\"__metadata__\":{", "\"#\":\"\"", "}}", SL_OK},
+        {"{\"__metadata__\":{", "\"\\n#\":\"\"", "}}", SL_OK},
+        {"{\"__metadata__\":{\"a\":\"", "\\u0041", "\"}}", SL_OK},
+        {"{", "\"#\":{" TENSOR "[0]}", "}", SL_OK},
+        {"{", "\"#\":{" TENSOR "[0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0,0]}", "}", SL_OK},
+        {"{", "\"a\":{" TENSOR "[0]}", "}", SL_ERR_FORMAT},
+        {"{\"a\":", "[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[", "}", SL_ERR_FORMAT},
+    };
+    (void)state;
+    CHECK_ALL(read_header, cases);
+}
+
+static void index_takes_memory_and_time_in_proportion(void **state)
+{
+    static const hostile cases[] = {
+        {"{\"weight_map\":{", "\"#\":\"a\"", "}}", SL_OK},
+        {"{\"weight_map\":{", "\"#\":\"#\"", "}}", SL_OK},
+        {"{\"weight_map\":{", "\"a\":\"a\"", "}}", SL_ERR_FORMAT},
+        {"{\"weight_map\":{},\"metadata\":[", "{}", "]}", SL_OK},
+        {"{", "\"#\":{}", "}", SL_ERR_FORMAT},
+    };
+    (void)state;
+    CHECK_ALL(read_index, cases);
+}
+
+static void slices_take_memory_and_time_in_proportion(void **state)
+{
+    static const hostile cases[] = {
+        {"{", "\"#\":[1]", "}", SL_OK},
+        {"{", "\"#\":{}", "}", SL_ERR_FORMAT},
+        {"{\"a\":[", "1", "]}", SL_ERR_FORMAT},
+        {"{\"a\":[", "[]", "]}", SL_ERR_FORMAT},
+    };
+    (void)state;
+    CHECK_ALL(read_slices, cases);
+}
+
+/* The same text with the checksum that it must have. */
+static sl_status read_state_with_its_checksum(const text *from)
+{
+    static const char key[] = "\"xxh128\":\"";
+    char *checksum = strstr(from->at, key) + sizeof key - 1;
+    if (read_state(from) != SL_ERR_FORMAT || !strstr(sl_error_text(), "the checksum "))
+        return SL_ERR_INTERNAL;
+    memcpy(checksum, strstr(sl_error_text(), "the checksum ") + 13, SLI_CHECKSUM_BYTES - 1);
+    return read_state(from);
+}
+
+#define STATE                                                                                      \
+    "{\"xxh128\":\"00000000000000000000000000000000\",\"format\":\"sluice checkpoint\","           \
+    "\"format_version\":1,\"version\":\"1\",\"id\":\"1\","
+#define FILE_END "\"bytes\":1,\"checksum\":0,\"xxh128\":\"0123456789abcdef0123456789abcdef\"}"
+
+static void state_takes_memory_and_time_in_proportion(void **state)
+{
+    static const hostile cases[] = {
+        {STATE "\"run\":{},\"files\":[", "{\"name\":\"#\"," FILE_END, "]}", SL_OK},
+        {STATE "\"run\":{},\"files\":[", "{\"name\":\"a\"," FILE_END, "]}", SL_ERR_FORMAT},
+        {STATE "\"run\":{},\"files\":[", "{\"name\":\"#\",\"part\":\"#\"," FILE_END, "]}",
+         SL_ERR_FORMAT},
+        {STATE "\"files\":[],\"run\":{\"a\":[", "{}", "]}}", SL_OK},
+        {STATE "\"files\":[],\"run\":{\"a\":[", "1", "]}}", SL_OK},
+        {STATE "\"files\":[],\"run\":{", "\"#\":1", "}}", SL_OK},
+        {STATE "\"files\":[],\"run\":{},", "\"#\":{}", "}", SL_OK},
+    };
+    (void)state;
+    CHECK_ALL(read_state_with_its_checksum, cases);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(header_takes_memory_and_time_in_proportion),
+        cmocka_unit_test(index_takes_memory_and_time_in_proportion),
+        cmocka_unit_test(slices_take_memory_and_time_in_proportion),
+        cmocka_unit_test(state_takes_memory_and_time_in_proportion),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
