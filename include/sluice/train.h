@@ -171,6 +171,13 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
+/* What the device of a replica's stage holds, and held at its peak. */
+typedef struct sl_stage_memory {
+    int rank, stage;
+    char device[32]; /* its name */
+    sl_memory_stats stats;
+} sl_stage_memory;
+
 typedef struct sl_run_info {
     const sl_train_options *options;
     const sl_corpus *corpus;
@@ -180,6 +187,9 @@ typedef struct sl_run_info {
     int64_t total_parameters;
     int64_t batches_per_epoch;
     bool oversubscribed; /* devices share cores */
+    /* [replicas * stages], by rank and stage: all of the run's, on every replica; of the time of
+     * the last `evaluated`. */
+    const sl_stage_memory *memory;
 } sl_run_info;
 
 typedef struct sl_step_info {
@@ -287,9 +297,9 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
                             const sl_reporter *reporters, int reporter_count,
                             sl_run_result *result);
 
-/* The run as JSON lines: one `run` record, a `step` a batch, `eval`, `memory` (per device, after
- * every evaluation), `end`. The file is opened at once, and emptied when the run begins; where none
- * begins, an old log stays and no new one is left.
+/* The run as JSON lines: one `run` record, a `step` a batch, `eval`, `memory` (for every replica's
+ * stages, after every evaluation), `end`. The file is opened at once, and emptied when the run
+ * begins; where none begins, an old log stays and no new one is left.
  *
  * Where records of a run that is under way cannot be written to a file (the disk is full), `failed`
  * is told why at the first one, once, and the run goes on; when there is room again, a `gap` record

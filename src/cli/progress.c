@@ -3,6 +3,7 @@
 #include "cli/progress.h"
 
 #include "cli/arguments.h"
+#include "cli/memory_table.h"
 #include "cli/signals.h"
 
 #include <inttypes.h>
@@ -293,6 +294,11 @@ static void say_result(const cli_progress *progress, const sl_run_info *info,
             cli_real_text(100 * (result->test_perplexity / best - 1), 2, above));
 }
 
+static void say_line(void *progress, const char *line)
+{
+    say(progress, "%s\n", line);
+}
+
 static sl_status print_finished(void *context, const sl_run_info *info, const sl_run_result *result)
 {
     cli_progress *progress = context;
@@ -300,6 +306,8 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
         return SL_OK;
     begin_lines(progress);
     say_result(progress, info, result);
+    if (!progress->quiet)
+        cli_memory_table(info, say_line, progress);
     if (result->saved && !progress->quiet)
         say(progress, "The best weights are in %s\n", info->options->save);
     end_lines(progress);

@@ -1,14 +1,19 @@
 #include "train/peers.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 sl_status sli_peers_create(sl_group *group, sl_pipe *pipe, sli_peers *out)
 {
-    *out = (sli_peers){.group = group, .pipe = pipe, .count = 1};
+    *out = (sli_peers){.group = group,
+                       .pipe = pipe,
+                       .rank = group ? sl_group_rank(group) : 0,
+                       .count = group ? sl_group_size(group) : 1};
+    out->memory = calloc((size_t)out->count * (size_t)sl_pipe_stages(pipe), sizeof *out->memory);
+    if (!out->memory)
+        return sl_error(SL_ERR_MEMORY, "no memory for the record of %d replicas", out->count);
     if (!group)
         return SL_OK;
-    out->rank = sl_group_rank(group);
-    out->count = sl_group_size(group);
     /* The model's buffers never change. */
     const sl_ddp_options options = {.group = group, .pipe = pipe, .no_buffer_broadcast = true};
     return sl_ddp_create(&options, &out->ddp);
@@ -28,6 +33,8 @@ void sli_peers_abort(const sli_peers *peers, sl_status error)
 void sli_peers_clear(sli_peers *peers)
 {
     sl_ddp_destroy(&peers->ddp);
+    free(peers->memory);
+    peers->memory = NULL;
 }
 
 sl_status sli_peers_train(sli_peers *peers, const sl_pipe_batch *batch, double *loss)
@@ -48,6 +55,23 @@ sl_status sli_peers_sum(const sli_peers *peers, double *values, int64_t count)
     if (!peers->group)
         return SL_OK;
     return sl_group_all_reduce(peers->group, values, count, SL_F64, SL_REDUCE_SUM, NULL);
+}
+
+sl_status sli_peers_memory(const sli_peers *peers)
+{
+    _Static_assert(sizeof(sl_stage_memory) % sizeof(int64_t) == 0, "records are words");
+    int stages = sl_pipe_stages(peers->pipe);
+    int64_t words = stages * (int64_t)(sizeof(sl_stage_memory) / sizeof(int64_t));
+    sl_stage_memory *own = peers->memory + (size_t)peers->rank * (size_t)stages;
+    for (int s = 0; s < stages; s++) {
+        const sl_device *device = sl_pipe_device(peers->pipe, s);
+        own[s] = (sl_stage_memory){.rank = peers->rank, .stage = s};
+        snprintf(own[s].device, sizeof own[s].device, "%s", sl_device_name(device));
+        sl_device_memory(device, &own[s].stats);
+    }
+    if (!peers->group)
+        return SL_OK;
+    return sl_group_all_gather(peers->group, own, peers->memory, words, SL_I64, NULL);
 }
 
 bool sli_peers_speak(const sli_peers *peers, sl_status *status)

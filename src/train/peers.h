@@ -3,13 +3,14 @@
 #ifndef SLI_TRAIN_PEERS_H
 #define SLI_TRAIN_PEERS_H
 
-#include "sluice/ddp.h"
+#include "sluice/train.h"
 
 typedef struct sli_peers {
     sl_group *group; /* one rank a replica; borrowed; NULL: there is only one */
     sl_pipe *pipe;   /* borrowed */
     sl_ddp *ddp;     /* NULL: there is only one */
     int rank, count;
+    sl_stage_memory *memory; /* [count * stages], by rank and stage; zeros until asked for */
 } sli_peers;
 
 /* Tells the others the calling thread's error, so that they end with it whatever they wait for. To
@@ -26,6 +27,9 @@ sl_status sli_peers_train(sli_peers *peers, const sl_pipe_batch *batch, double *
 /* *value becomes the mean of everybody's; values[0 … count - 1] the sums, in the order of ranks. */
 sl_status sli_peers_mean(const sli_peers *peers, double *value);
 sl_status sli_peers_sum(const sli_peers *peers, double *values, int64_t count);
+
+/* Fills `memory` with what everybody's devices hold. */
+sl_status sli_peers_memory(const sli_peers *peers);
 
 /* For an error that all replicas come to at the same place: true on the first, who is to report it.
  * The others wait for that, and have its error in *status. */

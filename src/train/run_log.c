@@ -19,7 +19,7 @@ struct sl_run_log {
     char *path;
     sl_run_log_failed *failed; /* NULL: what cannot be written ends the run */
     void *context;
-    const sl_pipe *pipe; /* since the run began */
+    const sl_run_info *info; /* since the run began */
     bool resumed;
     int64_t resumed_step, lost_steps;
     int64_t missing; /* records since the last that was written */
@@ -59,7 +59,7 @@ void sl_run_log_destroy(sl_run_log **log)
 {
     if (!log || !*log)
         return;
-    if ((*log)->file.created && !(*log)->pipe)
+    if ((*log)->file.created && !(*log)->info)
         sli_directory_remove_open((*log)->path, (*log)->file.descriptor);
     sli_line_file_close(&(*log)->file);
     free((*log)->path);
@@ -235,7 +235,7 @@ static json_t *join(json_t *record, json_t *more)
 static sl_status log_started(void *context, const sl_run_info *info)
 {
     sl_run_log *log = context;
-    log->pipe = info->pipe;
+    log->info = info;
     if (log->resumed)
         sli_line_file_continue(&log->file);
     else
@@ -270,16 +270,17 @@ static json_t *by_category(const uint64_t *bytes)
 
 static sl_status log_memory(sl_run_log *log)
 {
-    for (int s = 0; s < sl_pipe_stages(log->pipe); s++) {
-        sl_memory_stats stats;
-        sl_device *device = sl_pipe_device(log->pipe, s);
-        sl_device_memory(device, &stats);
-        SL_TRY(log_record(log, json_pack("{ss ss so so sI sI}", "record", "memory", "device",
-                                         sl_device_name(device), "current_bytes",
-                                         by_category(stats.current_bytes), "peak_bytes",
-                                         by_category(stats.peak_bytes), "peak_total_bytes",
-                                         (json_int_t)stats.peak_total_bytes, "reserved_bytes",
-                                         (json_int_t)stats.reserved_bytes)));
+    int count = log->info->replicas * sl_pipe_stages(log->info->pipe);
+    for (int i = 0; i < count; i++) {
+        const sl_stage_memory *memory = &log->info->memory[i];
+        const sl_memory_stats *stats = &memory->stats;
+        SL_TRY(log_record(log,
+                          json_pack("{ss si si ss so so sI sI}", "record", "memory", "rank",
+                                    memory->rank, "stage", memory->stage, "device", memory->device,
+                                    "current_bytes", by_category(stats->current_bytes),
+                                    "peak_bytes", by_category(stats->peak_bytes),
+                                    "peak_total_bytes", (json_int_t)stats->peak_total_bytes,
+                                    "reserved_bytes", (json_int_t)stats->reserved_bytes)));
     }
     return SL_OK;
 }

@@ -95,6 +95,7 @@ static sl_status set_up(run *r, sl_group *group, sl_device *const *devices,
                              options->zero ? r->peers.ddp : NULL, &r->update));
     r->info.pipe = r->session.pipe;
     r->info.ddp = r->peers.ddp;
+    r->info.memory = r->peers.memory;
     r->info.total_parameters = sl_module_parameter_elements(r->session.model);
     r->at.best_loss = INFINITY;
     if (options->checkpoints.resume)
@@ -181,6 +182,12 @@ static sl_status train_block(run *r)
     sli_last_step_note(&r->last_step, r->at.steps);
     step.seconds = sli_clock_seconds() - start;
     return sli_report_step(r->reports, &step);
+}
+
+static sl_status report_evaluated(run *r, const sl_eval_info *eval)
+{
+    SL_TRY(sli_peers_memory(&r->peers));
+    return sli_report_evaluated(r->reports, eval);
 }
 
 /* What the blocks of one evaluation have in common, for reports. */
@@ -293,7 +300,7 @@ static sl_status validate(run *r, double epoch_start)
     r->at.epoch++;
     r->at.block = 0;
     eval.epoch_seconds = sli_clock_seconds() - epoch_start;
-    SL_TRY(sli_report_evaluated(r->reports, &eval));
+    SL_TRY(report_evaluated(r, &eval));
     return sli_checkpoints_after_epoch(r->checkpoints, eval.best, &r->stopped);
 }
 
@@ -321,7 +328,7 @@ static sl_status test(run *r, sl_run_result *result)
     SL_TRY(evaluate(r, SL_SPLIT_TEST, &eval));
     if (r->stopped)
         return SL_OK;
-    SL_TRY(sli_report_evaluated(r->reports, &eval));
+    SL_TRY(report_evaluated(r, &eval));
     *result = (sl_run_result){
         .test_loss = eval.loss,
         .test_perplexity = eval.perplexity,

@@ -39,6 +39,13 @@ for ranks in 2 3; do
         processes "$ranks" $options --log-json "$scratch/processes"
         diff <(numbers "$scratch/threads") <(numbers "$scratch/processes") ||
             fail "$ranks processes and threads differ: '$options'"
+        memories() { grep -o '"record":"memory","rank":[0-9]*,"stage":[0-9]*' "$1"; }
+        diff <(memories "$scratch/threads") <(memories "$scratch/processes") ||
+            fail "$ranks processes and threads log other devices: '$options'"
+        test "$(memories "$scratch/processes" | sort -u | wc -l)" = $((ranks * (${#options} > 0 ? 2 : 1))) ||
+            fail "the log of $ranks processes has not every device: '$options'"
+        grep -Eq "^(\[RANK 0\]: )?$((ranks - 1)) +0 +cpu:" "$scratch/out" ||
+            fail "the table of memory has no rank $((ranks - 1)): '$options'"
         test "$(numbers "$scratch/threads" | wc -l)" -ge 10 || fail "the log has too few numbers"
         for ((rank = 0; rank < ranks; rank++)); do
             grep -q "^\[RANK $rank\]: | epoch   1 |     4/    4 batches" "$scratch/out" ||

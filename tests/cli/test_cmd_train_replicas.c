@@ -56,6 +56,13 @@ static void lines_have_their_rank_in_front(void **state)
     check_text(run.out, "[RANK 0]: The best weights are in ");
     check_without(run.out, "[RANK 1]: The best weights");
     check_without(run.out, "[RANK 1]: Model:");
+    for (int i = 0; i < 4; i++) { /* every device's memory, from the first replica */
+        char row[128];
+        snprintf(row, sizeof row,
+                 "^\\[RANK 0\\]: %d     %d     cpu:%d .* KiB +[0-9.]+ KiB +[0-9.]+ KiB +0 B ",
+                 i / 2, i % 2, i);
+        check_line(run.out, row);
+    }
 }
 
 static void one_replica_has_no_rank_in_front(void **state)
@@ -99,7 +106,7 @@ static void first_replica_alone_draws(void **state)
     assert_string_equal(run.err + length - 4, "\r\033[K"); /* it does not stay */
 }
 
-static void run_log_is_the_first_replicas(void **state)
+static void run_log_is_one_for_all_replicas(void **state)
 {
     scratch *in = *state;
     program_run run;
@@ -117,7 +124,8 @@ static void run_log_is_the_first_replicas(void **state)
     int records = 0;
     for (const char *line = text; *line; line = strchr(line, '\n') + 1)
         records++;
-    assert_int_equal(records, 1 + 3 + 2 * 2 + 1); /* run, steps, evaluations and memory, end */
+    /* run, steps, evaluations and the memory of three replicas, end */
+    assert_int_equal(records, 1 + 3 + 2 * (1 + 3) + 1);
 }
 
 static void debugging_shows_the_buckets(void **state)
@@ -210,7 +218,7 @@ int main(void)
         WITH_CORPUS(one_replica_has_no_rank_in_front),
         WITH_CORPUS(quiet_replicas_show_one_result),
         WITH_CORPUS(first_replica_alone_draws),
-        WITH_CORPUS(run_log_is_the_first_replicas),
+        WITH_CORPUS(run_log_is_one_for_all_replicas),
         WITH_CORPUS(debugging_shows_the_buckets),
         WITH_CORPUS(replicas_of_the_preset_can_be_overridden),
         WITH_CORPUS(impossible_replicas_are_one_sentence),

@@ -135,6 +135,37 @@ static void evaluations_and_memory_are_logged(void **state)
     free_log(&read);
 }
 
+/* Two stages with one name are told apart, as are replicas. */
+static void memory_of_every_replica_and_stage_is_logged(void **state)
+{
+    scratch *in = *state;
+    sl_run_log *log;
+    sl_run_result result;
+    char path[512];
+    snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
+    sl_train_options options = small_options(in);
+    options.devices = "cpu,cpu;cpu,cpu";
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    const sl_reporter reporter = sl_run_log_reporter(log);
+    check_ok(sl_train_run(&options, &reporter, 1, &result));
+    sl_run_log_destroy(&log);
+
+    log_file read = read_log(path);
+    assert_int_equal(read.count, 1 + 4 + 2 * (1 + 4) + 1);
+    double parameters[2][2];
+    for (int i = 0; i < 4; i++) {
+        const json_t *memory = read.records[1 + 4 + 1 + i];
+        assert_true(is_kind(memory, "memory"));
+        assert_true(real_of(memory, "rank") == i / 2 && real_of(memory, "stage") == i % 2);
+        assert_string_equal(json_string_value(json_object_get(memory, "device")), "cpu");
+        parameters[i / 2][i % 2] = real_of(json_object_get(memory, "current_bytes"), "parameters");
+        assert_true(parameters[i / 2][i % 2] > 0);
+    }
+    assert_true(parameters[0][0] == parameters[1][0] && parameters[0][1] == parameters[1][1]);
+    assert_true(parameters[0][0] != parameters[0][1]);
+    free_log(&read);
+}
+
 static void numbers_that_are_none_are_null(void **state)
 {
     scratch *in = *state;
@@ -275,6 +306,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(run_is_logged_with_all_that_decided_it),
         WITH_CORPUS(evaluations_and_memory_are_logged),
+        WITH_CORPUS(memory_of_every_replica_and_stage_is_logged),
+        WITH_CORPUS(memory_of_every_replica_and_stage_is_logged),
         WITH_SCRATCH(numbers_that_are_none_are_null),
         WITH_SCRATCH(weights_that_were_not_saved_are_logged),
         cmocka_unit_test(log_that_cannot_be_written_is_an_error),
