@@ -29,29 +29,24 @@ static sl_status path_in(const char *directory, char **out)
 
 /* ---- Writing ---------------------------------------------------------------------------- */
 
-static json_t *print_splits(const int64_t *tokens, const char (*checksums)[SLI_CHECKSUM_BYTES])
-{
-    json_t *object = json_object();
-    for (int split = 0; split < SL_SPLITS; split++)
-        json_object_set_new(object, sl_split_name((sl_split)split),
-                            tokens ? json_integer(tokens[split]) : json_string(checksums[split]));
-    return object;
-}
-
 /* The file's text, or NULL where there is no memory. */
 static char *print(const sli_synthetic_facts *facts, uint64_t seed, const int64_t *tokens)
 {
     char seed_text[24]; /* a string: JSON readers keep 53 bits of a number */
     snprintf(seed_text, sizeof seed_text, "%llu", (unsigned long long)seed);
-    json_t *entropies = json_array();
+    json_t *entropies = json_array(), *counts = json_object(), *checksums = json_object();
     for (int t = 0; t < SLI_GRAMMAR_LONGEST; t++)
         json_array_append_new(entropies, json_real(facts->entropies[t]));
-    json_t *root =
-        json_pack("{s:s, s:s, s:s, s:o, s:o, s:f, s:f, s:o}", "format", format, "about",
-                  "entropies are in nats per token, checksums those of the texts", "seed",
-                  seed_text, "tokens", print_splits(tokens, NULL), checksums_key,
-                  print_splits(NULL, facts->checksums), "best_perplexity", exp(facts->entropy_rate),
-                  rate_key, facts->entropy_rate, entropies_key, entropies);
+    for (int split = 0; split < SL_SPLITS; split++) {
+        const char *name = sl_split_name((sl_split)split);
+        json_object_set_new(counts, name, json_integer(tokens[split]));
+        json_object_set_new(checksums, name, json_string(facts->checksums[split]));
+    }
+    json_t *root = json_pack("{s:s, s:s, s:s, s:o, s:o, s:f, s:f, s:o}", "format", format, "about",
+                             "entropies are in nats per token, checksums those of the texts",
+                             "seed", seed_text, "tokens", counts, checksums_key, checksums,
+                             "best_perplexity", exp(facts->entropy_rate), rate_key,
+                             facts->entropy_rate, entropies_key, entropies);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
     json_decref(root);
     return text;

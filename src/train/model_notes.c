@@ -111,7 +111,7 @@ sl_status sli_model_notes_read(const sli_safetensors_set *from, const char *path
 sl_status sli_model_notes_check(const sli_safetensors_set *from, const char *path,
                                 const sl_model_options *model)
 {
-    sli_model_notes wanted;
+    sli_model_notes wanted = {0};
     sli_model_notes_write(model, NULL, &wanted);
     for (int i = NHEAD; i <= PRE_NORM; i++) {
         const char *name = keys[i] + strlen(PREFIX),

@@ -175,7 +175,7 @@ static sl_status settle(const char *path, const char *named, const char *waiting
 
 static sl_status is_there(const char *named, const sl_vocab *vocab, bool *out)
 {
-    char wanted[SLI_CHECKSUM_BYTES], found[SLI_CHECKSUM_BYTES];
+    char wanted[SLI_CHECKSUM_BYTES] = "", found[SLI_CHECKSUM_BYTES] = "";
     sl_vocab *older;
     *out = false;
     if (sl_vocab_load(named, &older) != SL_OK)

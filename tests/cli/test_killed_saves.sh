@@ -102,6 +102,22 @@ cp -r pair2 silent
 LC_ALL=C sed -i s/sluice.vocab_xxh128/sluice.vocab_XXH128/ silent/m.safetensors
 kill_each silent 1 2
 
+# A disk that is full from any call on leaves one of the two as well.
+call=0
+while
+    call=$((call + 1))
+    rm -rf work
+    cp -r pair1 work
+    # shellcheck disable=SC2046
+    ! LD_PRELOAD=$faults SLUICE_IO_ONLY=work SLUICE_IO_FAIL=$call SLUICE_IO_FAILURES=1000000 \
+        "$SLUICE_PROGRAM" $(train text2) --save work/m.safetensors >said 2>&1
+do
+    grep -q "^sluice: work/m\..*: No space left on device$" said || fail "full at call $call: $(cat said)"
+    now=$(score work/m.safetensors) || fail "full from call $call on, nothing can be used: $now"
+    [ "$now" = "${scores[1]}" ] || [ "$now" = "${scores[2]}" ] || fail "full from call $call on: $now"
+done
+printf 'passed  a disk that is full from any of %s calls on\n' $((call - 1))
+
 # ---- A synthetic corpus ----------------------------------------------------------------------------
 
 "$SLUICE_PROGRAM" data --synthetic expected --seed 9 --tokens 2000 >/dev/null
