@@ -1,5 +1,5 @@
-/* Blocks come in size classes: multiples of 64 bytes up to 1 KiB, then eight classes for each power
- * of two. A request's class follows from its size alone, so a block needs no header and a released
+/* Blocks come in size classes: multiples of 64 bytes up to 2 KiB, then 32 classes for each power of
+ * two. A request's class follows from its size alone, so a block needs no header and a released
  * one fits every later request of its class. Free blocks of a class form a list through their first
  * word. Large blocks are huge pages: a training step touches them all.
  *
@@ -12,8 +12,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SMALLEST = 64, FINE_LIMIT = 1024, STEPS = 8, CLASSES = FINE_LIMIT / SMALLEST + 48 * STEPS };
-static const size_t largest = (size_t)1 << 58; /* FINE_LIMIT and 48 powers of two more */
+enum {
+    SMALLEST = 64,
+    FINE_LOG = 11,
+    FINE_LIMIT = 1 << FINE_LOG,
+    STEPS = 32,
+    POWERS = 47, /* of two, beyond FINE_LIMIT */
+    CLASSES = FINE_LIMIT / SMALLEST + POWERS * STEPS
+};
+static const size_t largest = (size_t)1 << (FINE_LOG + POWERS);
 
 #if defined(__SANITIZE_ADDRESS__)
 static const bool caching = false;
@@ -53,7 +60,7 @@ static size_class class_of(size_t bytes)
     int log = 63 - __builtin_clzll((unsigned long long)bytes - 1); /* 2^log < bytes <= 2^(log+1) */
     size_t step = ((size_t)1 << log) / STEPS;
     size_t steps = (bytes - ((size_t)1 << log) + step - 1) / step; /* 1 … STEPS */
-    int index = FINE_LIMIT / SMALLEST + (log - 10) * STEPS + (int)steps - 1;
+    int index = FINE_LIMIT / SMALLEST + (log - FINE_LOG) * STEPS + (int)steps - 1;
     return (size_class){index, ((size_t)1 << log) + steps * step};
 }
 
@@ -99,7 +106,7 @@ static size_t bytes_of_class(int index)
     int fine = FINE_LIMIT / SMALLEST;
     if (index < fine)
         return ((size_t)index + 1) * SMALLEST;
-    size_t power = (size_t)1 << (10 + (index - fine) / STEPS);
+    size_t power = (size_t)1 << (FINE_LOG + (index - fine) / STEPS);
     return power + (size_t)((index - fine) % STEPS + 1) * (power / STEPS);
 }
 

@@ -22,7 +22,7 @@ void *sli_memory_cache_take(sli_memory_cache *cache, size_t bytes);
 /* Takes back what sli_memory_cache_take returned for the same `bytes`. Any thread may call. */
 void sli_memory_cache_give(sli_memory_cache *cache, void *block, size_t bytes);
 
-/* The bytes that a request for `bytes` takes: at most 63 or an eighth more, whichever is more. */
+/* The bytes that a request for `bytes` takes: at most 63 or a 32nd more, whichever is more. */
 size_t sli_memory_block_bytes(size_t bytes);
 
 #endif
