@@ -35,6 +35,8 @@ make_group() {
     group=$top/sluice-test-$$-$1
     mkdir "$group" 2>"$scratch/why" || skip "no control group can be made: $(cat "$scratch/why")"
     groups+=("$group")
+    bash -c 'echo $$ >"$0/cgroup.procs"' "$group" 2>"$scratch/why" ||
+        skip "no process can enter a control group: $(cat "$scratch/why")"
 }
 # Runs sluice train in $group; its status is $status.
 train() {
