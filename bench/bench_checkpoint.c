@@ -2,18 +2,21 @@
  * each of the same bytes in the same run; and what saving in the background costs a training run,
  * alone and of two replicas, whose optimizer's state is whole on each or sharded.
  *
- * Usage: bench_checkpoint [DIRECTORY [MIB]]     (default /tmp, 1024) */
+ * Usage: bench_checkpoint [DIRECTORY [MIB]]     (default /tmp, 1024); the directory is made where
+ * it is not there */
 #define _GNU_SOURCE
 #include "support.h"
 
 #include "sluice/checkpoint.h"
 #include "sluice/train.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -264,6 +267,8 @@ int main(int argc, char **argv)
     setlinebuf(stdout);
     size_t mib = argc > 2 ? strtoul(argv[2], NULL, 10) : 1024;
     snprintf(directory, sizeof directory, "%s/sluice-bench-XXXXXX", argc > 1 ? argv[1] : "/tmp");
+    if (argc > 1)
+        demand(mkdir(argv[1], 0777) == 0 || errno == EEXIST, argv[1]);
     demand(mib > 0 && mkdtemp(directory) != NULL, directory);
     printf("%zu MiB in %s\n", mib, directory);
     bench_bytes(directory, mib << 20);

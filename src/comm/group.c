@@ -88,6 +88,14 @@ int sl_group_size(const sl_group *group)
     return group->size;
 }
 
+const char *sli_sender_text(const sli_message *message, char text[SLI_SENDER_BYTES])
+{
+    if (message->peer == SL_ANY_RANK)
+        return "any rank";
+    snprintf(text, SLI_SENDER_BYTES, "rank %d", message->peer);
+    return text;
+}
+
 /* ---- Checks ------------------------------------------------------------------------------- */
 
 static sl_status check_rank(const sl_group *group, const char *what, int rank)

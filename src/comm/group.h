@@ -19,6 +19,10 @@ typedef struct sli_message {
     int *source; /* of a receive; may be NULL */
 } sli_message;
 
+enum { SLI_SENDER_BYTES = 32 };
+/* Whom a receive waits for: writes "rank 2" and returns `text`, or returns "any rank". */
+const char *sli_sender_text(const sli_message *message, char text[SLI_SENDER_BYTES]);
+
 typedef struct sli_group_ops {
     /* Runs one collective operation; fails when the group is or becomes broken. */
     sl_status (*collective)(sl_group *group, const sli_operation *operation);

@@ -10,8 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SENDER_BYTES = 32 };
-
 sl_status sli_local_send(sl_group *group, const sli_message *message)
 {
     sli_world *w = group->state;
@@ -83,21 +81,12 @@ static bool sender_is_there(const sli_world *w, int rank, const sli_message *mes
     return false;
 }
 
-/* "rank 2", or "any rank" */
-static const char *sender_text(const sli_message *message, char text[SENDER_BYTES])
-{
-    if (message->peer == SL_ANY_RANK)
-        return "any rank";
-    snprintf(text, SENDER_BYTES, "rank %d", message->peer);
-    return text;
-}
-
 /* With the lock held: waits for something to change. */
 static sl_status wait_for_letter(sli_world *w, int rank, const sli_message *message,
                                  const struct timespec *deadline)
 {
-    char text[SENDER_BYTES];
-    const char *sender = sender_text(message, text);
+    char text[SLI_SENDER_BYTES];
+    const char *sender = sli_sender_text(message, text);
     if (w->broken)
         return sli_local_broken(w);
     if (!sender_is_there(w, rank, message))

@@ -98,6 +98,19 @@ static sl_status receives_from_a_leaver(sl_group *group)
     return sl_group_recv(group, &x, 1, SL_I32, last_rank(group), 3, NULL, NULL);
 }
 
+/* Nobody has sent anything; rank 0 stays when all others have gone. */
+static sl_status receives_from_anyone(sl_group *group)
+{
+    int32_t x;
+    sl_status status = sl_group_recv(group, &x, 1, SL_I32, SL_ANY_RANK, 3, NULL, NULL);
+    if (sl_group_rank(group) != 0)
+        return status;
+    fprintf(stderr, "first: %s\n", sl_error_text());
+    while (strstr(sl_error_text(), "nothing came"))
+        status = sl_group_recv(group, &x, 1, SL_I32, SL_ANY_RANK, 3, NULL, NULL);
+    return status;
+}
+
 /* Goes on until somebody ends it; tells its process and that it has begun. */
 static sl_status endless(sl_group *group)
 {
@@ -130,7 +143,7 @@ static const struct {
              {"again", again, 60},       {"late", late, 0.3},
              {"leaves", leaves, 60},     {"aborts", aborts, 60},
              {"mismatch", mismatch, 60}, {"receives_from_a_leaver", receives_from_a_leaver, 60},
-             {"endless", endless, 60}};
+             {"endless", endless, 60},   {"receives_from_anyone", receives_from_anyone, 0.3}};
 
 static sl_status run(const char *name, int *rank)
 {

@@ -18,7 +18,8 @@
 #include <unistd.h>
 
 #ifndef SLUICE_MPIRUN
-#define SLUICE_MPIRUN "" /* built without MPI */
+#define SLUICE_MPIRUN     "" /* built without MPI */
+#define SLUICE_MPI_PLUGIN ""
 #endif
 #ifdef __SANITIZE_THREAD__
 enum { IS_THREAD_SANITIZED = 1 };
@@ -264,6 +265,15 @@ static void receive_from_a_rank_that_left_gets_what_it_sent_then_fails(void **st
     assert_null(strstr(job.err_text, "rank 1:"));
 }
 
+static void receive_from_anyone_says_so(void **state)
+{
+    (void)state;
+    run("receives_from_anyone", 2);
+    assert_non_null(strstr(job.err_text, "first: recv, tag 3: nothing came from any rank within"));
+    check_rank_says(1, "recv, tag 3: nothing came from any rank within 0.3 s");
+    check_rank_says(0, "recv, tag 3: all others have left the group");
+}
+
 static void abort_ends_all_ranks_with_its_text(void **state)
 {
     (void)state;
@@ -393,18 +403,35 @@ static void program_without_a_launcher_is_a_group_of_one(void **state)
     check_nobody_complains();
 }
 
-/* The driver away from the build's plugin, as if it had been built without MPI. */
-static void group_where_there_is_no_plugin_is_refused(void **state)
+/* A program that was not told of a plugin takes none that lies beside it or its folder, where
+ * others may be able to write. */
+static void plugin_beside_a_program_is_not_taken(void **state)
+{
+    (void)state;
+    char driver[4096], folder[] = "/tmp/sluice-mpi-XXXXXX", command[16000];
+    driver_path(driver, sizeof driver);
+    assert_non_null(mkdtemp(folder));
+    snprintf(
+        command, sizeof command,
+        "cd %s && mkdir -p bin/sluice lib/sluice && cp %s_alone bin/ && cp %s bin/ && "
+        "cp %s bin/sluice/ && cp %s lib/sluice/ && cd bin && ./mpi_driver_alone contract 2>&1; "
+        "rm -r %s",
+        folder, driver, SLUICE_MPI_PLUGIN, SLUICE_MPI_PLUGIN, SLUICE_MPI_PLUGIN, folder);
+    capture(command);
+    check_rank_says(-1, "this sluice was built without MPI");
+}
+
+/* Wherever it lies, one that was told does find it. */
+static void program_takes_the_plugin_of_its_build(void **state)
 {
     (void)state;
     char driver[4096], folder[] = "/tmp/sluice-mpi-XXXXXX", command[9000];
     driver_path(driver, sizeof driver);
     assert_non_null(mkdtemp(folder));
-    snprintf(command, sizeof command,
-             "mkdir %s/bin && cp %s %s/bin/ && %s/bin/mpi_driver contract 2>&1; rm -r %s", folder,
-             driver, folder, folder, folder);
+    snprintf(command, sizeof command, "cp %s %s/ && %s/mpi_driver contract 2>&1; rm -r %s", driver,
+             folder, folder, folder);
     capture(command);
-    check_rank_says(-1, "this sluice was built without MPI");
+    check_nobody_complains();
 }
 
 static bool find_mpich(void)
@@ -428,13 +455,15 @@ int main(void)
         cmocka_unit_test_teardown(operation_after_a_rank_left_fails, end_job),
         cmocka_unit_test_teardown(receive_from_a_rank_that_left_gets_what_it_sent_then_fails,
                                   end_job),
+        cmocka_unit_test_teardown(receive_from_anyone_says_so, end_job),
         cmocka_unit_test_teardown(abort_ends_all_ranks_with_its_text, end_job),
         cmocka_unit_test_teardown(mismatch_in_debug_mode_names_both_calls, end_job),
         cmocka_unit_test_teardown(death_of_a_rank_ends_the_others_and_leaves_nothing_behind,
                                   end_job),
         cmocka_unit_test_teardown(rank_that_falls_silent_is_given_up, end_job),
         cmocka_unit_test(program_without_a_launcher_is_a_group_of_one),
-        cmocka_unit_test(group_where_there_is_no_plugin_is_refused),
+        cmocka_unit_test(plugin_beside_a_program_is_not_taken),
+        cmocka_unit_test(program_takes_the_plugin_of_its_build),
     };
     is_mpich = find_mpich();
     /* mpirun refuses root, which the tests of a container are, without these. */

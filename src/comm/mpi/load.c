@@ -1,78 +1,48 @@
-#define _GNU_SOURCE /* dladdr */
 #include "comm/mpi/load.h"
 
 #include <dlfcn.h>
-#include <limits.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char plugin_name[] = "sluice_mpi.so";
 
-/* Cuts the file's name off; false where there is no folder. */
-static bool keep_folder(char *path)
+/* Opens the plugin where the program, or libsluice.so, was linked to look for it (the build's
+ * folder, or that of the library it was installed with), else where cmake was told to install it.
+ * What lies beside a program is not looked at: others may be able to write there. */
+static sl_status open_plugin(void **out)
 {
-    char *slash = strrchr(path, '/');
-    if (slash)
-        *slash = '\0';
-    return slash != NULL;
-}
-
-static bool program_folder(char *path, size_t bytes)
-{
-    ssize_t length = readlink("/proc/self/exe", path, bytes - 1);
-    if (length <= 0)
-        return false;
-    path[length] = '\0';
-    return keep_folder(path);
-}
-
-/* Of libsluice.so, where it is one. */
-static bool library_folder(char *path, size_t bytes)
-{
-    Dl_info info;
-    if (!dladdr(plugin_name, &info) || !info.dli_fname || info.dli_fname[0] != '/')
-        return false;
-    snprintf(path, bytes, "%s", info.dli_fname);
-    return keep_folder(path);
-}
-
-/* Beside the library, beside the program's folder (an installed program, and the build's), and
- * where cmake was told to install it. Writes the first that is there to `path`. */
-static bool find_plugin(char *path, size_t bytes)
-{
-    char folder[PATH_MAX];
-    if (library_folder(folder, sizeof folder)) {
-        snprintf(path, bytes, "%s/sluice/%s", folder, plugin_name);
-        if (access(path, R_OK) == 0)
-            return true;
+    static const char installed[] = SLI_INSTALLED_LIBRARY_FOLDER "/sluice/sluice_mpi.so";
+    const char *names[] = {plugin_name, installed};
+    for (int i = 0; i < 2; i++) {
+        /* Open MPI opens plugins of its own, which may look for MPI's symbols among the global
+         * ones.
+         */
+        *out = dlopen(names[i], RTLD_NOW | RTLD_GLOBAL);
+        if (*out)
+            return SL_OK;
+        /* Where the plugin is there, the name is that of a library which it needs. */
+        const char *why = dlerror();
+        size_t length = strlen(names[i]);
+        if (strncmp(why, names[i], length) != 0 ||
+            strncmp(why + length, ": cannot open shared object file", 32) != 0)
+            return sl_error(SL_ERR_UNSUPPORTED, "there is no MPI on this machine: %s", why);
     }
-    if (program_folder(folder, sizeof folder)) {
-        snprintf(path, bytes, "%s/../%s/sluice/%s", folder, SLI_LIBRARY_FOLDER, plugin_name);
-        if (access(path, R_OK) == 0)
-            return true;
-    }
-    snprintf(path, bytes, "%s/sluice/%s", SLI_INSTALLED_LIBRARY_FOLDER, plugin_name);
-    return access(path, R_OK) == 0;
+    return sl_error(SL_ERR_UNSUPPORTED,
+                    "this sluice was built without MPI: no %s where the program was linked to look "
+                    "for it, nor in %s/sluice",
+                    plugin_name, SLI_INSTALLED_LIBRARY_FOLDER);
 }
 
 sl_status sli_transport_load(const sli_transport **out)
 {
+    void *plugin;
     *out = NULL;
-    char path[2 * PATH_MAX];
-    if (!find_plugin(path, sizeof path))
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "this sluice was built without MPI: no %s beside the "
-                        "program or in %s/sluice",
-                        plugin_name, SLI_INSTALLED_LIBRARY_FOLDER);
-    /* Open MPI opens plugins of its own, which may look for MPI's symbols among the global ones. */
-    void *plugin = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
-    if (!plugin)
-        return sl_error(SL_ERR_UNSUPPORTED, "there is no MPI on this machine: %s", dlerror());
+    SL_TRY(open_plugin(&plugin));
     sli_transport_entry entry;
     void *symbol = dlsym(plugin, SLI_TRANSPORT_SYMBOL);
     if (!symbol)
-        return sl_error(SL_ERR_UNSUPPORTED, "%s is no plugin of sluice: %s", path, dlerror());
+        return sl_error(SL_ERR_UNSUPPORTED, "%s is no plugin of sluice: %s", plugin_name,
+                        dlerror());
     memcpy(&entry, &symbol, sizeof entry);
     *out = entry();
     return SL_OK;

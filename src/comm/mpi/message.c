@@ -145,9 +145,11 @@ static sl_status keep_waiting(sli_call *call, const sli_message *message)
     SL_TRY(sli_watch_status(state->session->watch, &state->member));
     if (atomic_load(&state->session->unusable))
         return sl_error(SL_ERR_CANCELLED, "recv: this process cannot use MPI any more");
+    char sender[SLI_SENDER_BYTES];
     if (sli_call_is_late(call))
-        return sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from rank %d within %g s",
-                        message->tag, message->peer, call->group->options.timeout_seconds);
+        return sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from %s within %g s",
+                        message->tag, sli_sender_text(message, sender),
+                        call->group->options.timeout_seconds);
     sli_rest(call->idle++);
     return SL_OK;
 }
@@ -165,6 +167,9 @@ static sl_status match(sli_call *call, const sli_message *message, sli_matched *
             return sli_call_mpi_error(call, code);
         if (found)
             return SL_OK;
+        if (absence && message->peer == SL_ANY_RANK)
+            return sl_error(SL_ERR_CANCELLED, "recv, tag %d: all others have left the group",
+                            message->tag);
         if (absence)
             return sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d %s", message->tag,
                             message->peer, absence);
