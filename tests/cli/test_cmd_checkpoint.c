@@ -383,7 +383,7 @@ static void options_without_sense_are_refused(void **state)
 
 #define on_run(test) cmocka_unit_test_setup_teardown(test, set_up, tear_down)
 
-int main(void)
+int cmd_checkpoint_tests(void)
 {
     const struct CMUnitTest tests[] = {
         on_run(show_tells_files_and_parts),

@@ -140,7 +140,7 @@ static void misuse_is_one_sentence_and_status_2(void **state)
     }
 }
 
-int main(void)
+int cmd_data_tests(void)
 {
     if (!program_exists())
         return 77;

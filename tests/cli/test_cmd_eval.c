@@ -157,7 +157,7 @@ static void what_cannot_be_evaluated_is_refused(void **state)
     check_refused(&run, 1, "(encoder, layers, decoder): 5 devices, 4 modules\n");
 }
 
-int main(void)
+int cmd_eval_tests(void)
 {
     if (!program_exists())
         return 77;

@@ -102,7 +102,7 @@ static void weights_without_their_vocabulary_are_refused(void **state)
     check_refused(&run, 1, "/model.vocab.txt: ");
 }
 
-int main(void)
+int cmd_generate_tests(void)
 {
     if (!program_exists())
         return 77;

@@ -635,7 +635,7 @@ static int test_jobs(void)
     return cmocka_run_group_tests(with_mpirun, NULL, NULL);
 }
 
-int main(void)
+int cmd_launch_tests(void)
 {
     if (!program_exists())
         return 77;

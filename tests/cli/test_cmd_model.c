@@ -119,7 +119,7 @@ static void impossible_model_is_refused(void **state)
     check_refused(&run, 1, "/nowhere: expected a directory of text files");
 }
 
-int main(void)
+int cmd_model_tests(void)
 {
     if (!program_exists())
         return 77;

@@ -37,7 +37,7 @@ static void impossible_value_is_refused(void **state)
     check_refused(&run, 2, "--schedule must be gpipe or 1f1b, got \"x\"\n");
 }
 
-int main(void)
+int cmd_schedule_tests(void)
 {
     if (!program_exists())
         return 77;

@@ -576,7 +576,7 @@ static void run_without_room_for_its_log_ends_with_its_results(void **state)
     assert_true(what.st_size > 500 && what.st_size <= 2000);
 }
 
-int main(void)
+int cmd_train_tests(void)
 {
     if (!program_exists())
         return 77;

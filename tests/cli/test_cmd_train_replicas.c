@@ -208,7 +208,7 @@ static void failing_replica_is_named(void **state)
     check_line(run.err, "^sluice: rank [01]: the loss is nan in epoch 1, batch 2 \\(step 2\\): ");
 }
 
-int main(void)
+int cmd_train_replicas_tests(void)
 {
     if (!program_exists())
         return 77;

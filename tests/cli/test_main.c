@@ -155,7 +155,7 @@ static void control_characters_in_an_error_are_escaped(void **state)
     check_refused(&run, 1, "no\\x0asuch\\x1bdirectory: expected a directory of text");
 }
 
-int main(void)
+int main_tests(void)
 {
     if (!program_exists())
         return 77;

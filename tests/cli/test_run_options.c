@@ -79,7 +79,7 @@ static void every_option_reaches_the_run(void **state)
     }
 }
 
-int main(void)
+int run_options_tests(void)
 {
     if (!program_exists())
         return 77;

@@ -235,7 +235,7 @@ static void group_without_a_rank_or_of_an_unknown_backend_is_refused(void **stat
     sl_group_destroy(&handle);
 }
 
-int main(void)
+int group_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_case_of_the_contract_holds),

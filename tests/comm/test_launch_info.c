@@ -203,7 +203,7 @@ static void slurm_lists_that_miss_the_node_are_refused(void **state)
                        "SLURM_LOCALID must be below SLURM_STEP_TASKS_PER_NODE, got 1 and 1");
 }
 
-int main(void)
+int launch_info_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_set_is_one_rank_not_launched),

@@ -440,7 +440,7 @@ static bool find_mpich(void)
     return strstr(job.err_text, "HYDRA");
 }
 
-int main(void)
+int mpi_tests(void)
 {
     if (!*SLUICE_MPIRUN || access(SLUICE_MPIRUN, X_OK) != 0 || IS_THREAD_SANITIZED) {
         print_message(IS_THREAD_SANITIZED ? "skipped: MPI is not built for ThreadSanitizer\n"

@@ -66,7 +66,7 @@ static void split_without_memory_fails_on_all_ranks(void **state)
 
 #endif
 
-int main(void)
+int out_of_memory_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_without_memory_fails_on_all_ranks),

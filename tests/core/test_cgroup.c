@@ -231,7 +231,7 @@ static void usable_memory_is_the_machines_or_what_the_group_has(void **state)
     remove_tree();
 }
 
-int main(void)
+int cgroup_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(version_2_gives_the_smallest_limit_up_to_the_top),

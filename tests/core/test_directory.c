@@ -150,7 +150,7 @@ static void file_that_is_open_is_removed_by_its_path_and_nothing_else(void **sta
     free(link);
 }
 
-int main(void)
+int directory_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

@@ -22,7 +22,7 @@ static void blocks_of_every_size_are_aligned_and_writable(void **state)
     }
 }
 
-int main(void)
+int huge_pages_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blocks_of_every_size_are_aligned_and_writable),

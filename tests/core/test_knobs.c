@@ -82,7 +82,7 @@ static void help_names_every_variable_and_its_values(void **state)
     free(text);
 }
 
-int main(void)
+int knobs_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(knob_that_is_unset_or_empty_reads_as_null),

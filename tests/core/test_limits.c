@@ -25,7 +25,7 @@ static void descriptor_limit_is_raised_to_the_hard_one(void **state)
     assert_int_equal(sli_raise_descriptor_limit(), raised);
 }
 
-int main(void)
+int limits_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(descriptor_limit_is_raised_to_the_hard_one),

@@ -50,7 +50,7 @@ static void keys_differ_by_seed_and_by_domain(void **state)
     assert_memory_not_equal(&b, &c, sizeof b);
 }
 
-int main(void)
+int philox_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(philox_gives_the_known_answers),

@@ -128,7 +128,7 @@ static void files_and_directories_of_directories_are_not_removed(void **state)
     assert_int_equal(rmdir(scratch_path(in, "old/mine")), 0);
 }
 
-int main(void)
+int replace_directory_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(directory_appears_when_committed, scratch_create,

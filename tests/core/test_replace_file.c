@@ -203,7 +203,7 @@ static void full_disk_is_found_before_and_while_writing(void **state)
     assert_int_equal(scratch_entries(in, 0), 1);
 }
 
-int main(void)
+int replace_file_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

@@ -80,7 +80,7 @@ static void every_code_has_a_name(void **state)
         assert_string_not_equal(sl_status_name((sl_status)code), "unknown status");
 }
 
-int main(void)
+int status_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_sets_the_text_and_returns_the_code),

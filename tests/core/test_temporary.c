@@ -176,7 +176,7 @@ static void name_that_was_swept_before_its_lock_is_not_held(void **state)
     close(directory);
 }
 
-int main(void)
+int temporary_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

@@ -187,7 +187,7 @@ static void impossible_options_are_refused(void **state)
     assert_int_equal(sli_thread_bind(1000), SL_ERR_NOT_FOUND);
 }
 
-int main(void)
+int threads_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_piece_runs_exactly_once),

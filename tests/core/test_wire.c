@@ -373,7 +373,7 @@ static void call_where_nobody_listens_ends_at_once(void **state)
     close(fd);
 }
 
-int main(void)
+int wire_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(message_survives_its_bytes),

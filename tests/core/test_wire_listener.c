@@ -514,7 +514,7 @@ static void time_in_which_the_listener_did_not_run_is_no_silence(void **state)
     sli_wire_listener_destroy(&self.listener);
 }
 
-int main(void)
+int wire_listener_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(ranks_call_speak_and_leave),

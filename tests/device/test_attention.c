@@ -127,7 +127,7 @@ static void attention_gives_its_workspace_back(void **state)
     assert_true(stats.peak_bytes[SL_MEMORY_WORKSPACE] > 0);
 }
 
-int main(void)
+int attention_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(attention_of_random_shapes_matches_the_reference),

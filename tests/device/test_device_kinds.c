@@ -156,7 +156,7 @@ static void cores_suffice_for_few_threads_and_not_for_many(void **state)
     sl_device_destroy(&device);
 }
 
-int main(void)
+int device_kinds_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(mixed_list_keeps_its_order_in_every_part),

@@ -334,7 +334,7 @@ static void the_environment_chooses_the_instruction_set(void **state)
     unsetenv("SL_ISA");
 }
 
-int main(void)
+int device_list_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cpu_alone_is_every_core),

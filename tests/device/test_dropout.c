@@ -99,7 +99,7 @@ static void kept_share_is_one_minus_p_and_independent_of_neighbours(void **state
     }
 }
 
-int main(void)
+int dropout_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(masks_follow_the_formula_on_every_device),

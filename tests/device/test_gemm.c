@@ -254,7 +254,7 @@ static void epilogue_backward_matches_the_reference(void **state)
     }
 }
 
-int main(void)
+int gemm_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gemm_of_random_shapes_matches_the_reference),

@@ -270,7 +270,7 @@ static void debug_memory_is_nan_when_it_comes(void **state)
     sl_device_destroy(&device);
 }
 
-int main(void)
+int memory_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accounts_count_bytes_by_category_with_peaks),

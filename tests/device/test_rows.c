@@ -373,7 +373,7 @@ static void cross_entropy_of_a_nan_or_only_infinities_is_nan(void **state)
         }
 }
 
-int main(void)
+int rows_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(embedding_and_its_gradient_match_the_reference),

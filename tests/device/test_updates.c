@@ -300,7 +300,7 @@ static void initial_values_have_their_distribution(void **state)
     free(x);
 }
 
-int main(void)
+int updates_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sgd_matches_the_reference),

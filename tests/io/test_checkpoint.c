@@ -375,7 +375,7 @@ static void impossible_contents_are_refused(void **state)
     assert_int_equal(scratch_entries(*state, 0), 0);
 }
 
-int main(void)
+int checkpoint_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(checkpoint_saved_comes_back, scratch_create,

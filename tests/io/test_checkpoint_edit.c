@@ -146,7 +146,7 @@ static int remove_all(void **state)
     return scratch_remove(state);
 }
 
-int main(void)
+int checkpoint_edit_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(large_checkpoints_need_little_memory, scratch_create,

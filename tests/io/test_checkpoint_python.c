@@ -72,7 +72,7 @@ static void part_in_shards_is_read(void **state)
     check_in_python(*state, 1, 40);
 }
 
-int main(void)
+int checkpoint_python_tests(void)
 {
     char line[8192];
     snprintf(line, sizeof line, "'%s' -c 'import safetensors' 2>/dev/null", python());

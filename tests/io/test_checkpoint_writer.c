@@ -345,7 +345,7 @@ static void names_of_slices_are_found(void **state)
     sli_slices_clear(&cut);
 }
 
-int main(void)
+int checkpoint_writer_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(slices_of_several_writers_are_whole_tensors_to_readers,

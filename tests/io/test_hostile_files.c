@@ -226,7 +226,7 @@ static void state_takes_memory_and_time_in_proportion(void **state)
     CHECK_ALL(read_state_with_its_checksum, cases);
 }
 
-int main(void)
+int hostile_files_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(header_takes_memory_and_time_in_proportion),

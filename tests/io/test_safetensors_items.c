@@ -170,7 +170,7 @@ static void load_gives_back_what_save_took_for_random_tensors(void **state)
     }
 }
 
-int main(void)
+int safetensors_items_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

@@ -119,7 +119,7 @@ static void damaged_files_are_judged_as_the_reference_judges_them(void **state)
     assert_true(counts[0] > 50 && counts[1] > 50); /* both kinds were drawn */
 }
 
-int main(void)
+int safetensors_python_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

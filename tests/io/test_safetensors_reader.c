@@ -310,7 +310,7 @@ static void read_file_that_became_shorter_is_an_error(void **state)
     sl_safetensors_close(&reader);
 }
 
-int main(void)
+int safetensors_reader_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

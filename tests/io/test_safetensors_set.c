@@ -160,7 +160,7 @@ static void directory_without_a_model_is_refused(void **state)
     assert_int_equal(system(line), 0);
 }
 
-int main(void)
+int safetensors_set_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

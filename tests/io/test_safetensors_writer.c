@@ -169,7 +169,7 @@ static void save_into_a_file_as_directory_fails(void **state)
     assert_non_null(strstr(sl_error_text(), "Not a directory"));
 }
 
-int main(void)
+int safetensors_writer_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

@@ -49,7 +49,7 @@ static void values_are_pytorchs(void **state)
     check_values(SL_ACTIVATION_GELU, in, gelu, 5);
 }
 
-int main(void)
+int activation_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences),

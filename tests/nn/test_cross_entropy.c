@@ -345,7 +345,7 @@ static void only_linear_layers_are_taken_over(void **state)
     sl_module_destroy(&norm);
 }
 
-int main(void)
+int cross_entropy_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, bench_open, bench_close)
     const struct CMUnitTest tests[] = {

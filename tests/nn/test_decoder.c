@@ -46,7 +46,7 @@ static void sizes_below_1_are_refused(void **state)
     assert_null(module);
 }
 
-int main(void)
+int decoder_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences),

@@ -60,7 +60,7 @@ static void impossible_rates_and_shapes_are_refused(void **state)
     sl_module_destroy(&module);
 }
 
-int main(void)
+int dropout_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences),

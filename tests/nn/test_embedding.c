@@ -161,7 +161,7 @@ static void impossible_options_are_refused(void **state)
     assert_null(module);
 }
 
-int main(void)
+int embedding_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences),

@@ -51,7 +51,7 @@ static void impossible_norms_are_refused(void **state)
     assert_null(module);
 }
 
-int main(void)
+int layer_norm_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences),

@@ -99,7 +99,7 @@ static void wrong_types_and_gradients_are_refused(void **state)
     sl_device_destroy(&device);
 }
 
-int main(void)
+int linear_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences),

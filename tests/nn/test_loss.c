@@ -73,7 +73,7 @@ static void own_loss_is_a_table(void **state)
     sl_device_destroy(&device);
 }
 
-int main(void)
+int loss_tests(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(own_loss_is_a_table)};
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -358,7 +358,7 @@ static void module_without_values_or_gradients_says_so(void **state)
     bench_close(&one);
 }
 
-int main(void)
+int module_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_layer_runs_between_the_librarys),

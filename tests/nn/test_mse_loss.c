@@ -65,7 +65,7 @@ static void shapes_and_types_must_agree(void **state)
     sl_device_destroy(&device);
 }
 
-int main(void)
+int mse_loss_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(value_and_gradient_are_pytorchs),

@@ -253,7 +253,7 @@ static void training_step_survives_each_failing_allocation(void **state)
     sl_device_destroy(&device);
 }
 
-int main(void)
+int out_of_memory_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(training_step_survives_each_failing_allocation),

@@ -291,7 +291,7 @@ static void impossible_sets_are_refused(void **state)
     sl_module_destroy(&single);
 }
 
-int main(void)
+int parameter_set_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, make_device, free_device)
     const struct CMUnitTest tests[] = {

@@ -104,7 +104,7 @@ static void impossible_options_and_shapes_are_refused(void **state)
     sl_module_destroy(&module);
 }
 
-int main(void)
+int self_attention_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_match_differences),

@@ -67,7 +67,7 @@ static void missing_module_is_refused(void **state)
     assert_null(model);
 }
 
-int main(void)
+int sequential_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gradients_flow_through_all_children),

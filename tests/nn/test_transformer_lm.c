@@ -111,7 +111,7 @@ static void impossible_options_are_refused_by_name(void **state)
     check_refused(&options, "dropout must be at least 0 and below 1, got 1");
 }
 
-int main(void)
+int transformer_lm_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parameters_count_as_in_the_tutorials),

@@ -64,7 +64,7 @@ static void norm_without_terms_is_zero(void **state)
         assert_true(sl_grad_norm_combine((sl_grad_norm_kind)kind, NULL, 0) == 0);
 }
 
-int main(void)
+int clip_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(coefficient_is_pytorchs),

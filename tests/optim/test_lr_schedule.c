@@ -51,7 +51,7 @@ static void cosine_falls_from_the_rate_to_zero(void **state)
     assert_true(sl_lr_at(&schedule, 500, 0) == 0);
 }
 
-int main(void)
+int lr_schedule_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(step_schedule_multiplies_by_gamma_every_epoch),

@@ -225,7 +225,7 @@ static void step_without_gradients_is_an_error(void **state)
     sl_device_destroy(&device);
 }
 
-int main(void)
+int optimizer_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sgd_takes_pytorchs_steps),

@@ -181,7 +181,7 @@ static void tensor_that_its_maker_keeps_counts_on_the_makers_device(void **state
     close_channel(&e);
 }
 
-int main(void)
+int channel_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensors_are_received_by_micro_batch_in_any_order),

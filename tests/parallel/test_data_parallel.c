@@ -397,7 +397,7 @@ static void devices_are_counted_when_none_are_named(void **state)
     sl_device_destroy(&all);
 }
 
-int main(void)
+int data_parallel_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_together_give_what_one_gives),

@@ -689,7 +689,7 @@ static void hook_that_fails_on_one_rank_ends_the_step_on_all(void **state)
     check_ranks(fail_in_hook, NULL, 3);
 }
 
-int main(void)
+int ddp_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(construction_copies_rank_0s_parameters_and_buffers),

@@ -526,7 +526,7 @@ static void stages_with_sharded_optimizers_get_the_whole_ones_bits(void **state)
         check_ranks(compare_optimizers, &one, one.ranks);
 }
 
-int main(void)
+int ddp_pipe_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(replicas_of_random_pipes_equal_one_pipe_with_all_rows),

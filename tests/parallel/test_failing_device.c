@@ -505,7 +505,7 @@ static void each_failing_operation_of_data_parallel_ends_the_step(void **state)
         sl_device_destroy(&devices[s]);
 }
 
-int main(void)
+int failing_device_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_failing_operation_of_a_pipe_ends_the_step),

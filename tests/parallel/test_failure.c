@@ -43,7 +43,7 @@ static void failure_brings_the_text_to_the_thread_that_takes_it(void **state)
     sli_failure_destroy(&failure);
 }
 
-int main(void)
+int failure_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(failure_keeps_the_first_error_and_its_text),

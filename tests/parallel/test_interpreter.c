@@ -235,7 +235,7 @@ static void trace_has_every_action_of_the_table_in_an_order_that_can_be(void **s
     free_data(&d);
 }
 
-int main(void)
+int interpreter_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(stages_run_at_the_same_time),

@@ -56,7 +56,7 @@ static void nothing_to_cut_gives_no_micro_batch(void **state)
     assert_int_equal(sl_micro_batches(4, 0, NULL), 0);
 }
 
-int main(void)
+int micro_batch_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rows_are_cut_as_torch_chunk_cuts_them),

@@ -184,7 +184,7 @@ static void ddp_step_without_its_batch_fails_on_every_rank(void **state)
     check_ranks(train_without, "mean_loss", 2);
 }
 
-int main(void)
+int missing_arguments_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(pipe_names_what_is_missing),

@@ -142,7 +142,7 @@ static void parameters_are_cut_as_well_as_any_cut_there_is(void **state)
     }
 }
 
-int main(void)
+int partition_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(layers_are_cut_as_the_tutorials_cut_them),

@@ -429,7 +429,7 @@ static void functions_run_once_on_each_stages_own_thread(void **state)
     close_pipe(&piped);
 }
 
-int main(void)
+int pipe_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_is_the_unpiped_models_in_order),

@@ -312,7 +312,7 @@ static void initial_values_do_not_depend_on_the_cut(void **state)
     tear_down(&b);
 }
 
-int main(void)
+int pipe_create_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_that_make_no_sense_are_refused),

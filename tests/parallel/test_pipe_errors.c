@@ -304,7 +304,7 @@ static void input_that_a_module_cannot_take_is_an_error_of_its_stage(void **stat
     tear_down(&r);
 }
 
-int main(void)
+int pipe_errors_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_failing_call_is_reported_and_leaves_a_usable_pipe),

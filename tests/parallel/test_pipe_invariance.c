@@ -268,7 +268,7 @@ static void other_chunks_agree_to_rounding_with_dropout_on(void **state)
     }
 }
 
-int main(void)
+int pipe_invariance_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_models_train_to_the_same_bits_in_any_pipe),

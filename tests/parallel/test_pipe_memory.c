@@ -188,7 +188,7 @@ static void logits_of_a_batch_are_never_held_at_once(void **state)
     close_pipe(&piped);
 }
 
-int main(void)
+int pipe_memory_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks_are_what_the_table_predicts),

@@ -400,7 +400,7 @@ static void module_that_fails_on_one_rank_ends_the_step_on_all(void **state)
     }
 }
 
-int main(void)
+int reducer_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exchange_starts_while_backward_goes_on),

@@ -172,7 +172,7 @@ static void stages_recompute_all_but_the_last_or_none_by_mode(void **state)
     for_each_schedule(check_recomputations);
 }
 
-int main(void)
+int schedule_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(names_parse_back_to_their_kinds),

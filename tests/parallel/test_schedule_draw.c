@@ -101,7 +101,7 @@ static void table_of_nothing_is_drawn_as_empty_rows(void **state)
     sl_schedule_destroy(&schedule);
 }
 
-int main(void)
+int schedule_draw_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(schedules_are_drawn_as_the_golden_files_show),

@@ -168,7 +168,7 @@ static void faulty_tables_and_costs_are_refused(void **state)
     sl_schedule_destroy(&schedule);
 }
 
-int main(void)
+int schedule_simulate_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bubble_of_unit_costs_is_stages_less_one_over_micros_and_that),

@@ -183,7 +183,7 @@ static void table_with_any_action_removed_is_refused(void **state)
     sl_schedule_destroy(&whole);
 }
 
-int main(void)
+int schedule_validate_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_table_is_accepted_in_any_order_that_can_run),

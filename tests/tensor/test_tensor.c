@@ -291,7 +291,7 @@ static void copies_between_different_shapes_or_types_are_refused(void **state)
     sl_tensor_destroy(&c);
 }
 
-int main(void)
+int tensor_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tensor_knows_its_shape_type_and_size),

@@ -202,7 +202,7 @@ static void block_that_is_not_there_is_refused(void **state)
     assert_int_equal(inputs[0], -7);
 }
 
-int main(void)
+int batches_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(columns_are_runs_and_the_rest_is_trimmed),

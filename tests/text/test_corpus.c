@@ -194,7 +194,7 @@ static void split_that_cannot_be_read_is_refused(void **state)
     }
 }
 
-int main(void)
+int corpus_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

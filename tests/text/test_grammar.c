@@ -119,7 +119,7 @@ static void entropy_falls_to_the_rate_as_more_is_known(void **state)
     sli_grammar_destroy(&grammar);
 }
 
-int main(void)
+int grammar_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_word_is_in_one_group_only),

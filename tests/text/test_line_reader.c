@@ -87,7 +87,7 @@ static void file_that_cannot_be_opened_or_read_is_an_error(void **state)
     sli_line_reader_close(&reader);
 }
 
-int main(void)
+int line_reader_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

@@ -252,7 +252,7 @@ static void corpus_that_lacks_texts_is_written_again(void **state)
     assert_int_equal(scratch_entries(in, 0), 4);
 }
 
-int main(void)
+int synthetic_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

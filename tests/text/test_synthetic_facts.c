@@ -147,7 +147,7 @@ static void damaged_facts_are_refused(void **state)
     }
 }
 
-int main(void)
+int synthetic_facts_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

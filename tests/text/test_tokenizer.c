@@ -361,7 +361,7 @@ static void random_lines_give_pythons_tokens(void **state)
     free(all.codes);
 }
 
-int main(void)
+int tokenizer_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(line_is_lowered_and_cut_at_white_space_and_symbols),

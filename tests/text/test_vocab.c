@@ -239,7 +239,7 @@ static void file_that_cannot_be_read_or_written_is_an_error(void **state)
     sl_vocab_destroy(&vocab);
 }
 
-int main(void)
+int vocab_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

@@ -115,7 +115,7 @@ static void restoring_without_a_copy_changes_nothing(void **state)
     close_pipe(&pipe);
 }
 
-int main(void)
+int best_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(restored_values_are_those_kept_last),

@@ -580,7 +580,7 @@ static void leftovers_of_an_interrupted_save_are_removed(void **state)
 
 #define on_corpus(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, tear_down)
 
-int main(void)
+int checkpoints_tests(void)
 {
     const struct CMUnitTest tests[] = {
         on_corpus(sgd_goes_on_with_the_same_bits),

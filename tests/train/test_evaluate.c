@@ -124,7 +124,7 @@ static void tokens_too_few_or_out_of_range_are_refused(void **state)
     close_pipe(&pipe);
 }
 
-int main(void)
+int evaluate_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(loss_is_the_mean_over_all_tokens),

@@ -158,7 +158,7 @@ static void output_that_is_no_number_is_an_error(void **state)
     close_pipe(&pipe);
 }
 
-int main(void)
+int generate_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(greedy_token_is_the_most_probable_one),

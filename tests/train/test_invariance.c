@@ -126,7 +126,7 @@ static void seed_decides_the_losses(void **state)
     assert_true(other.numbers[0] != reference.numbers[0]);
 }
 
-int main(void)
+int invariance_tests(void)
 {
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
     const struct CMUnitTest tests[] = {

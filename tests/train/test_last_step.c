@@ -111,7 +111,7 @@ static void run_says_what_was_lost_after_the_newest_checkpoint(void **state)
     assert_int_equal(system(line), 0);
 }
 
-int main(void)
+int last_step_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(last_number_is_read_back, scratch_create, scratch_remove),

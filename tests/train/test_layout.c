@@ -163,7 +163,7 @@ static void micro_batches_are_neither_larger_nor_fewer_than_a_shares(void **stat
     assert_int_equal(sli_layout_chunks(&options, 14), 7);
 }
 
-int main(void)
+int layout_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_go_to_replicas_and_stages),

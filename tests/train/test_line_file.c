@@ -71,7 +71,7 @@ static void file_that_cannot_be_opened_has_the_systems_reason(void **state)
                 "No such file or directory");
 }
 
-int main(void)
+int line_file_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {

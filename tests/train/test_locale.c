@@ -127,7 +127,7 @@ static void run_has_points_in_its_log_and_checkpoints(void **state)
     check_ok(small_run(&options, &record));
 }
 
-int main(void)
+int locale_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_those_of_c_between_begin_and_end),

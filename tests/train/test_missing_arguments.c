@@ -103,7 +103,7 @@ static void using_a_model_names_what_is_missing(void **state)
     check_null(sl_generate(pipe, &draws, ids, NULL, 1), "sl_generate: length is NULL");
 }
 
-int main(void)
+int missing_arguments_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(options_and_plan_name_what_is_missing),

@@ -215,7 +215,7 @@ static void impossible_stages_are_refused(void **state)
                 "balance must give one number for each of 3 stages, got 2 numbers");
 }
 
-int main(void)
+int options_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(defaults_are_the_first_tutorials),

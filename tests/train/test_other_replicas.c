@@ -237,7 +237,7 @@ static void shares_are_the_checkpoints_and_limit_the_replicas(void **state)
     check_ok(small_run(&options, &record)); /* only the test is left */
 }
 
-int main(void)
+int other_replicas_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_replicas_train_on_the_same_shares),

@@ -305,7 +305,7 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
     sl_module_destroy(&model);
 }
 
-int main(void)
+int plan_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(totals_of_the_tutorials_models_are_theirs),

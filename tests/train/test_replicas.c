@@ -421,7 +421,7 @@ static void share_too_short_for_a_block_is_refused(void **state)
                 "train.txt: 100 tokens a column in 2 shares are 50 each");
 }
 
-int main(void)
+int replicas_tests(void)
 {
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
     const struct CMUnitTest tests[] = {

@@ -299,7 +299,7 @@ static void run_goes_on_without_records_there_is_no_room_for(void **state)
     sl_run_log_destroy(&log);
 }
 
-int main(void)
+int run_log_tests(void)
 {
 #define WITH_CORPUS(test)  cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)

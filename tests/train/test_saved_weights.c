@@ -251,7 +251,7 @@ static int tear_down(void **state)
     return scratch_remove(state);
 }
 
-int main(void)
+int saved_weights_tests(void)
 {
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, tear_down)
     const struct CMUnitTest tests[] = {

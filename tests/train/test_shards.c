@@ -242,7 +242,7 @@ static void every_save_is_completed_and_reported_once(void **state)
 
 #define on_corpus(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
 
-int main(void)
+int shards_tests(void)
 {
     const struct CMUnitTest tests[] = {
         on_corpus(slices_make_up_what_one_replica_saves),

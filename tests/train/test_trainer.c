@@ -272,7 +272,7 @@ static void grammar_is_looked_at_before_training(void **state)
     assert_true(record.result.best_possible_perplexity == 0);
 }
 
-int main(void)
+int trainer_tests(void)
 {
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
     const struct CMUnitTest tests[] = {

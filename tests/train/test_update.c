@@ -101,7 +101,7 @@ static void impossible_optimizer_is_refused(void **state)
     close_pipe(&pipe);
 }
 
-int main(void)
+int update_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(norm_is_over_all_stages_and_the_same_bits_for_each_cut),

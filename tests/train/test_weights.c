@@ -291,7 +291,7 @@ static void trying_to_save_leaves_nothing_and_harms_nothing(void **state)
     close_pipe(&pipe);
 }
 
-int main(void)
+int weights_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
