@@ -1,5 +1,5 @@
 #!/bin/bash
-# scripts/junit-counts on what CTest really writes.
+# scripts/test-report on what CTest really writes.
 set -eu
 source_dir=${SLUICE_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
 scratch=$(mktemp -d)
@@ -11,6 +11,10 @@ project(counts NONE)
 enable_testing()
 add_test(NAME good COMMAND true)
 add_test(NAME bad COMMAND false)
+add_test(NAME waits COMMAND sleep 1)
+foreach(number RANGE 1 4)
+  add_test(NAME more${number} COMMAND true)
+endforeach()
 add_test(NAME crash COMMAND bash -c "kill -SEGV $$")
 add_test(NAME absent COMMAND /does/not/exist)
 add_test(NAME skips COMMAND bash -c "echo 'skipped: no <network>'; exit 77")
@@ -23,16 +27,23 @@ cmake -G Ninja -S "$scratch" -B "$scratch/build" >/dev/null
 ctest --test-dir "$scratch/build" --output-junit "$scratch/report.xml" >/dev/null 2>&1 || true
 
 cat >"$scratch/expected" <<'COUNTS'
-2 3 4
-partly: no mount
-silent: no reason was printed
-skips: no <network>
+7 3 4
+skipped  partly: no mount
+skipped  silent: no reason was printed
+skipped  skips: no <network>
 COUNTS
-"$source_dir/scripts/junit-counts" "$scratch/report.xml" >"$scratch/printed"
-{ head -n 1 "$scratch/printed" && tail -n +2 "$scratch/printed" | sort; } |
+"$source_dir/scripts/test-report" "$scratch/report.xml" >"$scratch/printed"
+{ head -n 1 "$scratch/printed" && grep '^skipped' "$scratch/printed" | sort; } |
     diff "$scratch/expected" -
 
-if "$source_dir/scripts/junit-counts" "$scratch/absent.xml" 2>/dev/null; then
+# The slowest first, ten at most.
+grep '^slow' "$scratch/printed" | head -n 1 | grep -q '^slow     waits (1\.[0-9] s)$' || {
+    echo "the slowest test is not the first: $(grep '^slow' "$scratch/printed")"
+    exit 1
+}
+[ "$(grep -c '^slow' "$scratch/printed")" = 10 ] || { echo "not ten slowest tests"; exit 1; }
+
+if "$source_dir/scripts/test-report" "$scratch/absent.xml" 2>/dev/null; then
     echo "a report that is not there must be an error"
     exit 1
 fi
