@@ -9,6 +9,7 @@
 #include "sluice/ddp.h"
 #include "sluice/model.h"
 #include "sluice/optim.h"
+#include "sluice/option.h"
 #include "sluice/pipe.h"
 #include "sluice/text.h"
 
@@ -115,6 +116,10 @@ sl_status sl_train_options_preset(const char *name, sl_train_options *options);
  * default, 5.0 for SGD, as in the tutorials, and 0.001 for AdamW, as in PyTorch. A run that resumes
  * with SL_LR_DEFAULT keeps its checkpoint's rate. */
 double sl_train_options_lr(const sl_train_options *options);
+
+/* The options as rows (sluice/option.h) over sl_train_options, `*count` of them; with `structure`
+ * those alone that make up a model and its pipeline. */
+const sl_option *sl_train_option_rows(bool structure, int *count);
 
 /* Refuses what no data could make possible, in one sentence. */
 sl_status sl_train_options_check(const sl_train_options *options);

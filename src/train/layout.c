@@ -93,10 +93,7 @@ static sl_status check_shares(const sl_train_options *options)
 
 static sl_status check_numbers(const sl_train_options *options)
 {
-    int replicas = options->replicas, local = options->local_replicas;
-    if (replicas < 0 || replicas > SL_MAX_REPLICAS)
-        return sl_error(SL_ERR_INVALID, "the number of replicas must be from 1 to %d, got %d",
-                        SL_MAX_REPLICAS, replicas);
+    int local = options->local_replicas;
     if (local < 0 || local > sli_layout_replicas(options))
         return sl_error(SL_ERR_INVALID,
                         "the number of replicas on a host must be from 1 to their number, %d, "

@@ -2,17 +2,15 @@
  * that it did. */
 #include "core/directory.h"
 #include "core/given.h"
+#include "core/json_value.h"
 #include "optim/optimizer.h"
 #include "sluice/train.h"
 #include "train/line_file.h"
 
-#include <inttypes.h>
 #include <jansson.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistr.h>
 
 struct sl_run_log {
     sli_line_file file;
@@ -109,62 +107,31 @@ static sl_status log_record(sl_run_log *log, json_t *record)
     return SL_OK;
 }
 
-/* JSON has no NaN or infinity; they are written as null. */
-static json_t *number(double value)
-{
-    return isfinite(value) ? json_real(value) : json_null();
-}
+/* AdamW's averages are one option, and two numbers of the log. */
+static const sl_option beta_rows[] = {
+    {.type = SL_OPTION_FLOAT, .offset = offsetof(sl_train_options, optimizer.beta1)},
+    {.type = SL_OPTION_FLOAT, .offset = offsetof(sl_train_options, optimizer.beta2)},
+};
 
-/* As few digits as give the same float: 0.9, not the 0.89999997615814209 that it is as a double. */
-static json_t *number_of_float(float value)
+/* Every option that has a key in the log: those of the model in its object, the others beside it.
+ */
+static json_t *describe_options(const sl_train_options *given)
 {
-    char digits[32];
-    int precision = 6;
-    do
-        snprintf(digits, sizeof digits, "%.*g", precision++, value);
-    while (precision <= 9 && strtof(digits, NULL) != value);
-    return number(strtod(digits, NULL));
-}
-
-/* JSON is UTF-8, names of files are any bytes: what is none becomes U+FFFD. NULL for NULL. */
-static json_t *text_value(const char *text)
-{
-    json_t *value = json_string(text);
-    if (value || !text)
-        return value;
-    size_t left = strlen(text), used = 0;
-    uint8_t *clean = malloc(3 * left + 1);
-    if (!clean)
-        return NULL;
-    for (const uint8_t *at = (const uint8_t *)text; left > 0;) {
-        ucs4_t character;
-        int length = u8_mbtouc(&character, at, left);
-        used += (size_t)u8_uctomb(clean + used, character, 4);
-        at += length;
-        left -= (size_t)length;
+    int count;
+    const sl_option *rows = sl_train_option_rows(false, &count);
+    sl_train_options options = *given;
+    options.optimizer = sli_optimizer_filled(&given->optimizer);
+    json_t *model = json_pack("{sI}", "ntokens", (json_int_t)options.model.ntokens);
+    json_t *all = json_pack("{so sI si so so}", "model", model, "ntokens",
+                            (json_int_t)options.model.ntokens, "shares", options.shares, "beta1",
+                            sli_json_option(&beta_rows[0], &options, false), "beta2",
+                            sli_json_option(&beta_rows[1], &options, false));
+    for (int i = 0; i < count && all; i++) {
+        json_t *value = rows[i].log_key ? sli_json_option(&rows[i], &options, false) : NULL;
+        if (value)
+            json_object_set_new(rows[i].in_model ? model : all, rows[i].log_key, value);
     }
-    value = json_stringn((const char *)clean, used);
-    free(clean);
-    return value;
-}
-
-/* JSON's readers hold integers in 64 signed bits; a seed beyond them is written as a string. */
-static json_t *seed_value(uint64_t seed)
-{
-    char digits[24];
-    snprintf(digits, sizeof digits, "%" PRIu64, seed);
-    return seed <= INT64_MAX ? json_integer((json_int_t)seed) : json_string(digits);
-}
-
-static json_t *describe_model(const sl_model_options *model)
-{
-    return json_pack("{sI sI sI sI sI so ss ss sb}", "ntokens", (json_int_t)model->ntokens,
-                     "emsize", (json_int_t)model->emsize, "nhid", (json_int_t)model->nhid,
-                     "nlayers", (json_int_t)model->nlayers, "nhead", (json_int_t)model->nhead,
-                     "dropout", number_of_float(model->dropout), "mask",
-                     model->mask == SL_MASK_CAUSAL ? "causal" : "none", "activation",
-                     model->activation == SL_ACTIVATION_RELU ? "relu" : "gelu", "pre_norm",
-                     (int)model->pre_norm);
+    return all;
 }
 
 static json_t *describe_stages(const sl_pipe *pipe, bool devices)
@@ -179,45 +146,12 @@ static json_t *describe_stages(const sl_pipe *pipe, bool devices)
     return list;
 }
 
-static json_t *describe_batches(const sl_train_options *options)
-{
-    return json_pack("{so so* si sI sI sI sI sI si si ss ss so sb}", "data",
-                     text_value(options->data), "init", text_value(options->init), "shares",
-                     options->shares, "batch_size", (json_int_t)options->batch_size,
-                     "eval_batch_size", (json_int_t)options->eval_batch_size, "bptt",
-                     (json_int_t)options->bptt, "max_batches", (json_int_t)options->max_batches,
-                     "eval_max_batches", (json_int_t)options->eval_max_batches, "epochs",
-                     options->epochs, "chunks", options->chunks, "checkpoint",
-                     sl_checkpoint_name(options->checkpoint), "schedule",
-                     sl_schedule_kind_name(options->schedule), "seed", seed_value(options->seed),
-                     "allow_nan", (int)options->allow_nan);
-}
-
-static json_t *describe_updates(const sl_train_options *options)
-{
-    sl_optimizer_options optimizer = sli_optimizer_filled(&options->optimizer);
-    const sl_lr_schedule *lr = &options->lr;
-    return json_pack("{ss sb so so sb so so so so so ss so si sI}", "optimizer",
-                     sl_optimizer_kind_name(optimizer.kind), "zero", (int)options->zero, "momentum",
-                     number_of_float(optimizer.momentum), "dampening",
-                     number_of_float(optimizer.dampening), "nesterov", (int)optimizer.nesterov,
-                     "beta1", number_of_float(optimizer.beta1), "beta2",
-                     number_of_float(optimizer.beta2), "eps", number_of_float(optimizer.eps),
-                     "weight_decay", number_of_float(optimizer.weight_decay), "clip",
-                     number(options->clip), "lr_schedule",
-                     lr->kind == SL_LR_STEP ? "step" : "cosine", "gamma", number(lr->gamma),
-                     "step_epochs", lr->step_epochs, "warmup_steps", (json_int_t)lr->warmup_steps);
-}
-
 static json_t *describe_run(const sl_run_info *info)
 {
-    const sl_train_options *options = info->options;
-    return json_pack("{ss ss ss* so sI sI si so so so}", "record", "run", "version", SLUICE_VERSION,
-                     "preset", options->preset, "model", describe_model(&options->model),
-                     "parameters", (json_int_t)info->total_parameters, "ntokens",
-                     (json_int_t)options->model.ntokens, "replicas", info->replicas, "devices",
-                     describe_stages(info->pipe, true), "partition",
-                     describe_stages(info->pipe, false), "lr", number(options->lr.lr));
+    return json_pack("{ss ss sI si so so}", "record", "run", "version", SLUICE_VERSION,
+                     "parameters", (json_int_t)info->total_parameters, "replicas", info->replicas,
+                     "devices", describe_stages(info->pipe, true), "partition",
+                     describe_stages(info->pipe, false));
 }
 
 /* Moves `more`'s members to `record`, which is freed where there is no memory for that. */
@@ -240,8 +174,7 @@ static sl_status log_started(void *context, const sl_run_info *info)
         sli_line_file_continue(&log->file);
     else
         SL_TRY(cannot_write(log, sli_line_file_empty(&log->file)));
-    json_t *record = join(describe_run(info), describe_batches(info->options));
-    record = join(record, describe_updates(info->options));
+    json_t *record = join(describe_run(info), describe_options(info->options));
     if (log->resumed)
         record = join(record, json_pack("{sI sI}", "resumed_step", (json_int_t)log->resumed_step,
                                         "lost_steps", (json_int_t)log->lost_steps));
@@ -253,10 +186,11 @@ static sl_status log_step(void *context, const sl_step_info *step)
     return log_record(context,
                       json_pack("{ss sI sI sI so so so so so}", "record", "step", "epoch",
                                 (json_int_t)step->epoch, "batch", (json_int_t)step->batch, "step",
-                                (json_int_t)step->step, "loss", number(step->loss), "grad_norm",
-                                number(step->grad_norm), "lr", number(step->lr), "ms",
-                                number(1e3 * step->seconds), "tokens_per_s",
-                                number((double)step->tokens / step->seconds)));
+                                (json_int_t)step->step, "loss", sli_json_number(step->loss),
+                                "grad_norm", sli_json_number(step->grad_norm), "lr",
+                                sli_json_number(step->lr), "ms",
+                                sli_json_number(1e3 * step->seconds), "tokens_per_s",
+                                sli_json_number((double)step->tokens / step->seconds)));
 }
 
 static json_t *by_category(const uint64_t *bytes)
@@ -290,9 +224,10 @@ static sl_status log_evaluated(void *context, const sl_eval_info *eval)
     sl_run_log *log = context;
     SL_TRY(log_record(log, json_pack("{ss ss sI so so sI so sb}", "record", "eval", "split",
                                      sl_split_name(eval->split), "epoch", (json_int_t)eval->epoch,
-                                     "loss", number(eval->loss), "ppl", number(eval->perplexity),
-                                     "tokens", (json_int_t)eval->tokens, "seconds",
-                                     number(eval->seconds), "best", (int)eval->best)));
+                                     "loss", sli_json_number(eval->loss), "ppl",
+                                     sli_json_number(eval->perplexity), "tokens",
+                                     (json_int_t)eval->tokens, "seconds",
+                                     sli_json_number(eval->seconds), "best", (int)eval->best)));
     return log_memory(log);
 }
 
@@ -301,10 +236,11 @@ static sl_status log_finished(void *context, const sl_run_info *info, const sl_r
     (void)info;
     return log_record(context,
                       json_pack("{ss sI so so so so so}", "record", "end", "steps",
-                                (json_int_t)result->steps, "seconds", number(result->seconds),
-                                "best_valid_loss", number(result->best_valid_loss), "test_loss",
-                                number(result->test_loss), "test_ppl",
-                                number(result->test_perplexity), "best_possible_ppl",
+                                (json_int_t)result->steps, "seconds",
+                                sli_json_number(result->seconds), "best_valid_loss",
+                                sli_json_number(result->best_valid_loss), "test_loss",
+                                sli_json_number(result->test_loss), "test_ppl",
+                                sli_json_number(result->test_perplexity), "best_possible_ppl",
                                 result->best_possible_perplexity > 0
                                     ? json_real(result->best_possible_perplexity)
                                     : json_null()));
@@ -323,16 +259,16 @@ static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
     if (event->kind == SL_WEIGHTS_FAILED)
         return log_record(log,
                           json_pack("{ss sb sI so so}", "record", "weights", "saved", 0, "step",
-                                    (json_int_t)event->step, "path", text_value(event->path),
-                                    "reason", text_value(event->reason)));
+                                    (json_int_t)event->step, "path", sli_json_text(event->path),
+                                    "reason", sli_json_text(event->reason)));
     if (!saved && event->kind != SL_CHECKPOINT_FAILED)
         return SL_OK;
     return log_record(log, json_pack("{ss sb sI so so so so*}", "record", "checkpoint", "saved",
                                      (int)saved, "step", (json_int_t)event->step, "path",
-                                     text_value(event->path), "copy_ms",
-                                     number(1e3 * event->copy_seconds), "write_ms",
-                                     number(1e3 * event->write_seconds), "reason",
-                                     text_value(event->reason)));
+                                     sli_json_text(event->path), "copy_ms",
+                                     sli_json_number(1e3 * event->copy_seconds), "write_ms",
+                                     sli_json_number(1e3 * event->write_seconds), "reason",
+                                     sli_json_text(event->reason)));
 }
 
 sl_reporter sl_run_log_reporter(sl_run_log *log)

@@ -1,7 +1,7 @@
 #include "train/run_state.h"
 
 #include "core/checksum.h"
-#include "core/json.h"
+#include "core/json_value.h"
 #include "optim/optimizer.h"
 
 #include <inttypes.h>
@@ -13,13 +13,6 @@
 
 /* ---- Describing ------------------------------------------------------------------------- */
 
-static json_t *seed_value(uint64_t seed)
-{
-    char digits[24];
-    snprintf(digits, sizeof digits, "%" PRIu64, seed);
-    return json_string(digits);
-}
-
 /* Merges `more` (taken; NULL: there was no memory for it) into `to`. */
 static bool merge(json_t *to, json_t *more)
 {
@@ -28,55 +21,31 @@ static bool merge(json_t *to, json_t *more)
     return merged;
 }
 
-static json_t *describe_model(const sl_model_options *model)
+/* The options that decide the run's numbers, by their names; the text's shards, which come from the
+ * replicas that the run began with, under theirs. */
+static json_t *describe_deciding(const sl_train_options *given)
 {
-    return json_pack("{sI sI sI sI sI sf ss ss sb}", "ntokens", (json_int_t)model->ntokens,
-                     "emsize", (json_int_t)model->emsize, "nhid", (json_int_t)model->nhid,
-                     "nlayers", (json_int_t)model->nlayers, "nhead", (json_int_t)model->nhead,
-                     "dropout", (double)model->dropout, "mask",
-                     model->mask == SL_MASK_CAUSAL ? "causal" : "none", "activation",
-                     model->activation == SL_ACTIVATION_RELU ? "relu" : "gelu", "pre-norm",
-                     (int)model->pre_norm);
-}
-
-static json_t *describe_batches(const sl_train_options *options)
-{
-    return json_pack("{sI sI sI sI sI si}", "bptt", (json_int_t)options->bptt, "batch-size",
-                     (json_int_t)options->batch_size, "eval-batch-size",
-                     (json_int_t)options->eval_batch_size, "max-batches",
-                     (json_int_t)options->max_batches, "eval-max-batches",
-                     (json_int_t)options->eval_max_batches, "dp", options->shares);
-}
-
-static json_t *describe_optimizer(const sl_optimizer_options *given)
-{
-    sl_optimizer_options filled = sli_optimizer_filled(given), *optimizer = &filled;
-    const char *name = sl_optimizer_kind_name(optimizer->kind);
-    if (optimizer->kind == SL_OPTIMIZER_SGD)
-        return json_pack("{ss sf sf sf sb}", "optimizer", name, "weight-decay",
-                         (double)optimizer->weight_decay, "momentum", (double)optimizer->momentum,
-                         "dampening", (double)optimizer->dampening, "nesterov",
-                         (int)optimizer->nesterov);
-    return json_pack("{ss sf s[f,f] sf}", "optimizer", name, "weight-decay",
-                     (double)optimizer->weight_decay, "betas", (double)optimizer->beta1,
-                     (double)optimizer->beta2, "eps", (double)optimizer->eps);
-}
-
-/* More epochs are no other run, but for the cosine, which ends with the last. */
-static json_t *describe_rate(const sl_train_options *options)
-{
-    const sl_lr_schedule *lr = &options->lr;
-    json_t *rate =
-        json_pack("{ss sf sI sf so}", "lr-schedule", lr->kind == SL_LR_STEP ? "step" : "cosine",
-                  "lr", lr->lr, "warmup", (json_int_t)lr->warmup_steps, "clip", options->clip,
-                  "seed", seed_value(options->seed));
-    json_t *rest = lr->kind == SL_LR_STEP ? json_pack("{sf si}", "gamma", lr->gamma, "step-epochs",
-                                                      lr->step_epochs ? lr->step_epochs : 1)
-                                          : json_pack("{si}", "epochs", options->epochs);
-    if (rate && merge(rate, rest))
-        return rate;
-    json_decref(rate);
-    return NULL;
+    int count;
+    const sl_option *rows = sl_train_option_rows(false, &count);
+    sl_train_options options = *given;
+    options.optimizer = sli_optimizer_filled(&given->optimizer);
+    options.lr.step_epochs = given->lr.step_epochs ? given->lr.step_epochs : 1;
+    json_t *all =
+        json_pack("{sI si}", "ntokens", (json_int_t)options.model.ntokens, "dp", options.shares);
+    for (int i = 0; i < count && all; i++) {
+        const sl_option *row = &rows[i];
+        if (!row->decides || !row->decides(&options))
+            continue;
+        json_t *value = strcmp(row->name, "betas") == 0
+                            ? json_pack("[f,f]", (double)options.optimizer.beta1,
+                                        (double)options.optimizer.beta2)
+                            : sli_json_option(row, &options, true);
+        if (json_object_set_new(all, row->name, value) != 0) {
+            json_decref(all);
+            all = NULL;
+        }
+    }
+    return all;
 }
 
 /* Each split's ids: a position in the data means something in the same data alone. */
@@ -99,12 +68,8 @@ static json_t *describe_text(const sl_corpus *corpus)
 
 static json_t *describe_options(const sli_shared *shared)
 {
-    const sl_train_options *options = &shared->options;
-    json_t *all = json_object();
-    if (all && merge(all, describe_model(&options->model)) &&
-        merge(all, describe_batches(options)) &&
-        merge(all, describe_optimizer(&options->optimizer)) && merge(all, describe_rate(options)) &&
-        merge(all, describe_text(shared->corpus)))
+    json_t *all = describe_deciding(&shared->options);
+    if (all && merge(all, describe_text(shared->corpus)))
         return all;
     json_decref(all);
     return NULL;

@@ -73,8 +73,8 @@ static const struct bad {
     int replicas, stages;
     const char *devices, *text;
 } bads[] = {
-    {-1, 0, NULL, "the number of replicas must be from 1 to 1024, got -1"},
-    {1025, 0, NULL, "the number of replicas must be from 1 to 1024, got 1025"},
+    {-1, 0, NULL, "dp must be at least 1, got -1"},
+    {1025, 0, NULL, "dp must be at most 1024, got 1025"},
     {2, 0, "cpu:0,cpu:1,cpu:2",
      "each stage of each replica needs a device of its own: 2 replicas, 1 stage, devices "
      "\"cpu:0,cpu:1,cpu:2\""},

@@ -137,7 +137,7 @@ static void impossible_batches_are_refused(void **state)
 {
     (void)state;
     CHECK_REFUSED(bptt, 0, "bptt must be at least 1, got 0");
-    CHECK_REFUSED(bptt, 5001, "bptt must be at most 5000, the positional encoding's length, got");
+    CHECK_REFUSED(bptt, 5001, "bptt must be at most 5000, got 5001");
     CHECK_REFUSED(batch_size, 0, "batch-size must be at least 1, got 0");
     CHECK_REFUSED(batch_size, INT64_MAX, "batch-size must be at most 1048576, got 9223372036854");
     CHECK_REFUSED(eval_batch_size, 0, "eval-batch-size must be at least 1, got 0");
@@ -155,10 +155,10 @@ static void impossible_training_is_refused(void **state)
     CHECK_REFUSED(lr.lr, NAN, "lr must be a number from 0, got nan");
     CHECK_REFUSED(lr.gamma, INFINITY, "gamma must be a number from 0, got inf");
     CHECK_REFUSED(lr.warmup_steps, -1, "warmup must be at least 0, got -1");
-    CHECK_REFUSED(lr.step_epochs, -1, "step-epochs must be at least 0, got -1");
+    CHECK_REFUSED(lr.step_epochs, -1, "step-epochs must be at least 1, got -1");
     CHECK_REFUSED(clip, -0.5, "clip must be a number from 0, got -0.5");
-    CHECK_REFUSED(optimizer.momentum, -1.0f, "momentum must be at least 0, got -1");
-    CHECK_REFUSED(optimizer.weight_decay, NAN, "weight_decay must be at least 0, got nan");
+    CHECK_REFUSED(optimizer.momentum, -1.0f, "momentum must be a number from 0, got -1");
+    CHECK_REFUSED(optimizer.weight_decay, NAN, "weight-decay must be a number from 0, got nan");
     CHECK_REFUSED(optimizer.nesterov, true, "Nesterov momentum requires a momentum");
 }
 
@@ -181,7 +181,7 @@ static void each_optimizer_has_a_rate_of_its_own(void **state)
 static void numbers_of_the_other_optimizer_are_refused(void **state)
 {
     (void)state;
-    CHECK_REFUSED(optimizer.beta1, 0.9f, "betas and eps belong to the optimizer adamw, got sgd");
+    CHECK_REFUSED(optimizer.beta1, 0.8f, "betas and eps belong to the optimizer adamw, got sgd");
     sl_train_options options;
     sl_train_options_default(&options);
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .momentum = 0.9f};
@@ -195,8 +195,8 @@ static void impossible_stages_are_refused(void **state)
 {
     (void)state;
     CHECK_REFUSED(stages, 3, "there are more stages than layers: 3 stages, 2 layers");
-    CHECK_REFUSED(stages, 65, "there can be at most 64 stages, got 65");
-    CHECK_REFUSED(stages, -1, "the number of stages must be at least 0, got -1");
+    CHECK_REFUSED(stages, 65, "pp must be at most 64, got 65");
+    CHECK_REFUSED(stages, -1, "pp must be at least 1, got -1");
     CHECK_REFUSED(devices, "a,b,c", "there are more stages than layers: 3 stages, 2 layers");
     sl_train_options options;
     sl_train_options_default(&options);

@@ -1,0 +1,77 @@
+/* Options: fields of a struct that can be set, checked and printed by name.
+ *
+ * A row (sl_option) says all about one option. The program's command lines, the checks of
+ * sl_train_options_check, configuration files, the run log, what a resumed run compares and the
+ * documentation's tables are made from such rows. */
+#ifndef SLUICE_OPTION_H
+#define SLUICE_OPTION_H
+
+#include "sluice/status.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum sl_option_type {                   /* and the type of its field */
+                              SL_OPTION_FLAG,   /* bool */
+                              SL_OPTION_INT,    /* int */
+                              SL_OPTION_INT64,  /* int64_t */
+                              SL_OPTION_FLOAT,  /* float, finite, not negative */
+                              SL_OPTION_DOUBLE, /* double, finite, not negative */
+                              SL_OPTION_SEED,   /* uint64_t, any */
+                              SL_OPTION_BYTES,  /* uint64_t from 1; K, M and G after a number are
+                                                   powers of 1024 */
+                              SL_OPTION_CHOICE, /* an enum: the index of its name in `choices` */
+                              SL_OPTION_TEXT, /* const char *, borrowed, not empty; NULL: not set */
+                              SL_OPTION_OWN   /* what `parse` and `print` make of it */
+} sl_option_type;
+
+typedef struct sl_option {
+    const char *name;  /* "batch-size" */
+    char letter;       /* short name on a command line; 0: none */
+    const char *value; /* what its value is called, "N"; NULL for a FLAG */
+    const char *group; /* heading over it in help and documentation; NULL: none */
+    const char *help;  /* one sentence without a full stop */
+    sl_option_type type;
+    size_t offset; /* of its field in the struct */
+
+    int64_t lowest, highest;    /* INT, INT64; highest 0: the type's */
+    double below;               /* FLOAT, DOUBLE: less than this; 0: any */
+    const char *const *choices; /* CHOICE: names, then NULL */
+    bool optional;              /* a field of 0 means that it is not set; where `instead` is not 0,
+                                   that it has that value */
+    double instead;
+    /* OWN: sets the fields from a text, SL_ERR_INVALID in a sentence that begins with the option's
+     * name; and prints them (malloc'ed; NULL: not set, or no memory). */
+    sl_status (*parse)(const char *text, void *object);
+    char *(*print)(const void *object);
+
+    const char *needs;   /* (optional) the name of an option without which it has no sense */
+    const char *log_key; /* (optional) its key in the run log */
+    bool in_model;       /* there, in the object "model" */
+    bool (*decides)(const void *object); /* (optional) whether it decides the run's numbers, so
+                                            that a run that resumes must have it alike */
+} sl_option;
+
+/* Sets an option's field of `object` from a text; text may be NULL for a FLAG: true. A TEXT is
+ * borrowed. Errors: SL_ERR_INVALID, "NAME must be …, got "…"". */
+sl_status sl_option_set(const sl_option *option, void *object, const char *text);
+
+/* Checks the value of the field itself. Errors: SL_ERR_INVALID, "NAME must be …, got …". */
+sl_status sl_option_check(const sl_option *option, const void *object);
+
+/* Prints the value in the form that sl_option_set reads: *text is malloc'ed, NULL where it is not
+ * set. Errors: SL_ERR_MEMORY. */
+sl_status sl_option_text(const sl_option *option, const void *object, char **text);
+
+/* The row of that name, or NULL. */
+const sl_option *sl_option_find(const sl_option *options, int count, const char *name);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,342 @@
+/* Every option of a run, one row each: see sluice/option.h for what a row is for. */
+#define _GNU_SOURCE /* asprintf */
+#include "sluice/train.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Which options decide a run's numbers -------------------------------------------------- */
+
+static bool always(const void *object)
+{
+    (void)object;
+    return true;
+}
+
+static bool with_sgd(const void *object)
+{
+    return ((const sl_train_options *)object)->optimizer.kind == SL_OPTIMIZER_SGD;
+}
+
+static bool with_adamw(const void *object)
+{
+    return !with_sgd(object);
+}
+
+static bool with_steps(const void *object)
+{
+    return ((const sl_train_options *)object)->lr.kind == SL_LR_STEP;
+}
+
+/* More epochs are no other run, but for the cosine, which ends with the last. */
+static bool with_cosine(const void *object)
+{
+    return !with_steps(object);
+}
+
+/* ---- Values of a form of their own --------------------------------------------------------- */
+
+static sl_status refuse_balance(const char *text)
+{
+    return sl_error(SL_ERR_INVALID,
+                    "balance must be layers, auto, or numbers of modules per stage such as 7,7, "
+                    "got \"%s\"",
+                    text);
+}
+
+static sl_status parse_numbers(const char *text, sl_train_options *to)
+{
+    enum { MAX_MODULES = 100000 };
+    to->balance_kind = SL_BALANCE_EXPLICIT;
+    to->balance_count = 0;
+    for (const char *at = text;; at++) {
+        char *end;
+        unsigned long value = strtoul(at, &end, 10);
+        if (*at < '0' || *at > '9' || value > MAX_MODULES || to->balance_count == SL_MAX_STAGES ||
+            (*end != ',' && *end != '\0'))
+            return refuse_balance(text);
+        to->balance[to->balance_count++] = (int)value;
+        if (*end == '\0')
+            return SL_OK;
+        at = end;
+    }
+}
+
+static sl_status parse_balance(const char *text, void *object)
+{
+    sl_train_options *to = object;
+    if (strcmp(text, "layers") != 0 && strcmp(text, "auto") != 0)
+        return parse_numbers(text, to);
+    to->balance_kind = text[0] == 'l' ? SL_BALANCE_LAYERS : SL_BALANCE_PARAMETERS;
+    return SL_OK;
+}
+
+static char *print_balance(const void *object)
+{
+    const sl_train_options *from = object;
+    char text[SL_MAX_STAGES * 8] = "";
+    size_t used = 0;
+    if (from->balance_kind != SL_BALANCE_EXPLICIT)
+        return strdup(from->balance_kind == SL_BALANCE_LAYERS ? "layers" : "auto");
+    for (int s = 0; s < from->balance_count; s++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", s ? "," : "",
+                                 from->balance[s]);
+    return strdup(text);
+}
+
+static sl_status parse_betas(const char *text, void *object)
+{
+    sl_optimizer_options *to = &((sl_train_options *)object)->optimizer;
+    char first[32];
+    size_t length = strcspn(text, ",");
+    const sl_option each[] = {
+        {.name = "betas",
+         .type = SL_OPTION_FLOAT,
+         .below = 1,
+         .offset = offsetof(sl_optimizer_options, beta1)},
+        {.name = "betas",
+         .type = SL_OPTION_FLOAT,
+         .below = 1,
+         .offset = offsetof(sl_optimizer_options, beta2)},
+    };
+    bool two = text[length] == ',' && !strchr(text + length + 1, ',') && length < sizeof first;
+    snprintf(first, sizeof first, "%.*s", two ? (int)length : 0, text);
+    if (two && sl_option_set(&each[0], to, first) == SL_OK &&
+        sl_option_set(&each[1], to, text + length + 1) == SL_OK && to->beta1 > 0 && to->beta2 > 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "betas must be two numbers above 0 and below 1, such as 0.9,0.999, got \"%s\"",
+                    text);
+}
+
+static char *print_betas(const void *object)
+{
+    const sl_optimizer_options *from = &((const sl_train_options *)object)->optimizer;
+    char *text;
+    float beta1 = from->beta1 ? from->beta1 : 0.9f, beta2 = from->beta2 ? from->beta2 : 0.999f;
+    return asprintf(&text, "%.9g,%.9g", beta1, beta2) < 0 ? NULL : text;
+}
+
+static sl_status parse_save_every(const char *text, void *object)
+{
+    sl_save_options *to = &((sl_train_options *)object)->checkpoints;
+    const sl_option steps = {.name = "save-every",
+                             .type = SL_OPTION_INT64,
+                             .lowest = 1,
+                             .offset = offsetof(sl_save_options, every_steps)};
+    to->every_epoch = strcmp(text, "epoch") == 0;
+    to->every_steps = 0;
+    return to->every_epoch ? SL_OK : sl_option_set(&steps, to, text);
+}
+
+static char *print_save_every(const void *object)
+{
+    const sl_save_options *from = &((const sl_train_options *)object)->checkpoints;
+    char *text;
+    if (from->every_steps == 0)
+        return from->every_epoch ? strdup("epoch") : NULL;
+    return asprintf(&text, "%lld", (long long)from->every_steps) < 0 ? NULL : text;
+}
+
+/* ---- The rows ------------------------------------------------------------------------------ */
+
+#define FIELD(field) .offset = offsetof(sl_train_options, field)
+
+static const char *const masks[] = {"causal", "none", NULL};
+static const char *const activations[] = {"relu", "gelu", NULL};
+static const char *const recomputes[] = {"except_last", "never", "always", NULL};
+static const char *const schedules[] = {"gpipe", "1f1b", NULL};
+static const char *const optimizers[] = {"sgd", "adamw", NULL};
+static const char *const lr_schedules[] = {"step", "cosine", NULL};
+
+/* The upper limits of sizes are beyond any machine; below them no product of sizes overflows 64
+ * bits. */
+enum { MAX_WIDTH = 1 << 20, MAX_LAYERS = 10000, MAX_COLUMNS = 1 << 20, MAX_CHUNKS = 4096 };
+enum { MAX_POSITIONS = 5000 }; /* the positional encoding's length */
+
+/* Those that make up the model and its pipeline come first: sl_train_option_rows. A row is read as
+ * one, so it is kept together. */
+/* clang-format off */
+static const sl_option rows[] = {
+    {.name = "preset", .value = "NAME", .type = SL_OPTION_TEXT, FIELD(preset), .log_key = "preset",
+     .help = "Start from transformer-tutorial, pipeline-tutorial or ddp-pipeline; other options "
+             "override its numbers"},
+
+    {.name = "emsize", .value = "N", .group = "Model", .type = SL_OPTION_INT64,
+     FIELD(model.emsize), .lowest = 1, .highest = MAX_WIDTH, .log_key = "emsize", .in_model = true,
+     .decides = always,
+     .help = "Width of the embedding and the layers"},
+    {.name = "nhid", .value = "N", .group = "Model", .type = SL_OPTION_INT64, FIELD(model.nhid),
+     .lowest = 1, .highest = MAX_WIDTH, .log_key = "nhid", .in_model = true, .decides = always,
+     .help = "Width of the feed-forward networks"},
+    {.name = "nlayers", .value = "N", .group = "Model", .type = SL_OPTION_INT64,
+     FIELD(model.nlayers), .lowest = 1, .highest = MAX_LAYERS, .log_key = "nlayers",
+     .in_model = true, .decides = always,
+     .help = "Transformer encoder layers"},
+    {.name = "nhead", .value = "N", .group = "Model", .type = SL_OPTION_INT64, FIELD(model.nhead),
+     .lowest = 1, .highest = MAX_WIDTH, .log_key = "nhead", .in_model = true, .decides = always,
+     .help = "Attention heads; must divide emsize"},
+    {.name = "dropout", .value = "P", .group = "Model", .type = SL_OPTION_FLOAT,
+     FIELD(model.dropout), .below = 1, .log_key = "dropout", .in_model = true, .decides = always,
+     .help = "Dropout"},
+    {.name = "mask", .value = "KIND", .group = "Model", .type = SL_OPTION_CHOICE,
+     FIELD(model.mask), .choices = masks, .log_key = "mask", .in_model = true, .decides = always,
+     .help = "causal: a position sees no later one; none: it sees all"},
+    {.name = "activation", .value = "KIND", .group = "Model", .type = SL_OPTION_CHOICE,
+     FIELD(model.activation), .choices = activations, .log_key = "activation", .in_model = true,
+     .decides = always,
+     .help = "Activation of the feed-forward networks: relu or gelu"},
+    {.name = "pre-norm", .group = "Model", .type = SL_OPTION_FLAG, FIELD(model.pre_norm),
+     .log_key = "pre_norm", .in_model = true, .decides = always,
+     .help = "Normalize before each block, not after it"},
+
+    {.name = "pp", .value = "S", .group = "Pipeline", .type = SL_OPTION_INT, FIELD(stages),
+     .lowest = 1, .highest = SL_MAX_STAGES, .optional = true,
+     .help = "Stages, on the devices cpu:0, cpu:1, …"},
+    {.name = "devices", .value = "LIST", .group = "Pipeline", .type = SL_OPTION_TEXT,
+     FIELD(devices),
+     .help = "One device a stage: cpu:0,cpu:1 divide the machine's cores evenly; cpu:0-3 names "
+             "cores. The list is divided evenly over replicas, or gives each its own as in "
+             "'cpu:0,cpu:1;cpu:2,cpu:3'"},
+    {.name = "balance", .value = "RULE", .group = "Pipeline", .type = SL_OPTION_OWN,
+     .parse = parse_balance, .print = print_balance,
+     .help = "layers, auto (even parameter counts), or modules per stage as in 7,7"},
+    {.name = "chunks", .value = "M", .group = "Pipeline", .type = SL_OPTION_INT, FIELD(chunks),
+     .lowest = 1, .highest = MAX_CHUNKS, .log_key = "chunks",
+     .help = "Micro-batches that a batch is cut into"},
+    {.name = "checkpoint", .value = "MODE", .group = "Pipeline", .type = SL_OPTION_CHOICE,
+     FIELD(checkpoint), .choices = recomputes, .log_key = "checkpoint",
+     .help = "Recompute activations: never, except_last (of all micro-batches but the last) or "
+             "always"},
+    {.name = "schedule", .value = "NAME", .group = "Pipeline", .type = SL_OPTION_CHOICE,
+     FIELD(schedule), .choices = schedules, .log_key = "schedule",
+     .help = "gpipe or 1f1b"},
+
+    {.name = "dp", .value = "R", .group = "Data parallelism", .type = SL_OPTION_INT,
+     FIELD(replicas), .lowest = 1, .highest = SL_MAX_REPLICAS, .optional = true,
+     .help = "Replicas of the pipeline, each on its shard of the training text (without it one; "
+             "under mpirun the number of processes); a run may go on with another number"},
+    {.name = "zero", .group = "Data parallelism", .type = SL_OPTION_FLAG, FIELD(zero),
+     .log_key = "zero",
+     .help = "Shard the optimizer's state over the replicas (ZeRO-1)"},
+
+    {.name = "batch-size", .value = "N", .group = "Batches", .type = SL_OPTION_INT64,
+     FIELD(batch_size), .lowest = 1, .highest = MAX_COLUMNS, .log_key = "batch_size",
+     .decides = always,
+     .help = "Columns of a replica's training batch, when the run begins"},
+    {.name = "bptt", .value = "T", .group = "Batches", .type = SL_OPTION_INT64, FIELD(bptt),
+     .lowest = 1, .highest = MAX_POSITIONS, .log_key = "bptt", .decides = always,
+     .help = "Tokens of each column in a block, at most as long as the positional encoding"},
+
+    {.name = "optimizer", .value = "NAME", .group = "Optimizer", .type = SL_OPTION_CHOICE,
+     FIELD(optimizer.kind), .choices = optimizers, .log_key = "optimizer", .decides = always,
+     .help = "sgd or adamw"},
+    {.name = "momentum", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
+     FIELD(optimizer.momentum), .log_key = "momentum", .decides = with_sgd,
+     .help = "SGD's momentum"},
+
+    {.name = "data", .value = "DIR", .group = "Batches", .type = SL_OPTION_TEXT, FIELD(data),
+     .log_key = "data",
+     .help = "Directory with wiki.{train,valid,test}.tokens or {train,valid,test}.txt"},
+    {.name = "eval-batch-size", .value = "N", .group = "Batches", .type = SL_OPTION_INT64,
+     FIELD(eval_batch_size), .lowest = 1, .highest = MAX_COLUMNS, .log_key = "eval_batch_size",
+     .decides = always,
+     .help = "Columns of an evaluation batch"},
+    {.name = "max-batches", .value = "N", .group = "Batches", .type = SL_OPTION_INT64,
+     FIELD(max_batches), .log_key = "max_batches", .decides = always,
+     .help = "Batches an epoch at most; 0: all"},
+    {.name = "eval-max-batches", .value = "N", .group = "Batches", .type = SL_OPTION_INT64,
+     FIELD(eval_max_batches), .log_key = "eval_max_batches", .decides = always,
+     .help = "Batches an evaluation at most; 0: all"},
+
+    {.name = "epochs", .value = "N", .group = "Training", .type = SL_OPTION_INT, FIELD(epochs),
+     .lowest = 1, .log_key = "epochs", .decides = with_cosine,
+     .help = "Epochs"},
+    {.name = "lr", .value = "X", .group = "Training", .type = SL_OPTION_DOUBLE, FIELD(lr.lr),
+     .log_key = "lr", .decides = always,
+     .help = "Learning rate"},
+    {.name = "lr-schedule", .value = "NAME", .group = "Training", .type = SL_OPTION_CHOICE,
+     FIELD(lr.kind), .choices = lr_schedules, .log_key = "lr_schedule", .decides = always,
+     .help = "step: times gamma every step-epochs; cosine: to 0 over the run"},
+    {.name = "gamma", .value = "X", .group = "Training", .type = SL_OPTION_DOUBLE, FIELD(lr.gamma),
+     .log_key = "gamma", .decides = with_steps,
+     .help = "Factor of the step schedule"},
+    {.name = "step-epochs", .value = "N", .group = "Training", .type = SL_OPTION_INT,
+     FIELD(lr.step_epochs), .lowest = 1, .optional = true, .instead = 1, .log_key = "step_epochs",
+     .decides = with_steps,
+     .help = "Epochs between its steps"},
+    {.name = "warmup", .value = "N", .group = "Training", .type = SL_OPTION_INT64,
+     FIELD(lr.warmup_steps), .log_key = "warmup_steps", .decides = always,
+     .help = "Steps of linear warm-up before either schedule"},
+    {.name = "clip", .value = "X", .group = "Training", .type = SL_OPTION_DOUBLE, FIELD(clip),
+     .log_key = "clip", .decides = always,
+     .help = "Largest gradient norm over all stages; 0: no clipping"},
+    {.name = "seed", .value = "S", .group = "Training", .type = SL_OPTION_SEED, FIELD(seed),
+     .log_key = "seed", .decides = always,
+     .help = "Seed of initial values and dropout"},
+    {.name = "allow-nan", .group = "Training", .type = SL_OPTION_FLAG, FIELD(allow_nan),
+     .log_key = "allow_nan",
+     .help = "Go on after a loss that is not a number"},
+
+    {.name = "dampening", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
+     FIELD(optimizer.dampening), .log_key = "dampening", .decides = with_sgd,
+     .help = "SGD's dampening"},
+    {.name = "nesterov", .group = "Optimizer", .type = SL_OPTION_FLAG, FIELD(optimizer.nesterov),
+     .log_key = "nesterov", .decides = with_sgd,
+     .help = "Nesterov momentum"},
+    {.name = "betas", .value = "B1,B2", .group = "Optimizer", .type = SL_OPTION_OWN,
+     .parse = parse_betas, .print = print_betas, .decides = with_adamw,
+     .help = "AdamW's averages"},
+    {.name = "eps", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
+     FIELD(optimizer.eps), .optional = true, .instead = 1e-8, .log_key = "eps",
+     .decides = with_adamw,
+     .help = "AdamW's smallest divisor"},
+    {.name = "weight-decay", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
+     FIELD(optimizer.weight_decay), .log_key = "weight_decay", .decides = always,
+     .help = "Weight decay"},
+
+    {.name = "init", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
+     FIELD(init), .log_key = "init",
+     .help = "Start from weights: a safetensors file, the index of several, or a checkpoint's "
+             "directory"},
+    {.name = "save", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
+     FIELD(save),
+     .help = "Write the best weights to FILE (safetensors), the vocabulary beside it"},
+
+    {.name = "save-dir", .value = "DIR", .group = "Checkpoints", .type = SL_OPTION_TEXT,
+     FIELD(checkpoints.directory),
+     .help = "Save checkpoints in DIR; then SIGTERM and SIGINT stop the run after one, SIGUSR1 "
+             "saves one"},
+    {.name = "save-every", .value = "N", .group = "Checkpoints", .type = SL_OPTION_OWN,
+     .parse = parse_save_every, .print = print_save_every, .needs = "save-dir",
+     .help = "Steps between two of them, or epoch: one after each validation"},
+    {.name = "keep", .value = "K", .group = "Checkpoints", .type = SL_OPTION_INT,
+     FIELD(checkpoints.keep), .needs = "save-dir",
+     .help = "How many checkpoints to keep (the newest), beside the best model; 0: all"},
+    {.name = "shard-size", .value = "BYTES", .group = "Checkpoints", .type = SL_OPTION_BYTES,
+     FIELD(checkpoints.shard_bytes), .needs = "save-dir",
+     .help = "Cut their tensors into files of at most so many bytes (K, M and G are powers of "
+             "1024)"},
+    {.name = "resume", .value = "DIR", .group = "Checkpoints", .type = SL_OPTION_TEXT,
+     FIELD(checkpoints.resume),
+     .help = "Go on from the checkpoint DIR, or from the newest whole one in DIR; auto: from "
+             "that of --save-dir, where there is one, which is also what a job does that sluice "
+             "launch restarts"},
+};
+/* clang-format on */
+
+#undef FIELD
+
+enum { ROWS = sizeof rows / sizeof *rows };
+
+const sl_option *sl_train_option_rows(bool structure, int *count)
+{
+    *count = ROWS;
+    for (int i = 0; i < ROWS && structure; i++)
+        if (strcmp(rows[i].name, "data") == 0) {
+            *count = i;
+            break;
+        }
+    return rows;
+}
