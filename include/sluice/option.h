@@ -16,18 +16,18 @@
 extern "C" {
 #endif
 
-typedef enum sl_option_type {                   /* and the type of its field */
-                              SL_OPTION_FLAG,   /* bool */
-                              SL_OPTION_INT,    /* int */
-                              SL_OPTION_INT64,  /* int64_t */
-                              SL_OPTION_FLOAT,  /* float, finite, not negative */
-                              SL_OPTION_DOUBLE, /* double, finite, not negative */
-                              SL_OPTION_SEED,   /* uint64_t, any */
-                              SL_OPTION_BYTES,  /* uint64_t from 1; K, M and G after a number are
-                                                   powers of 1024 */
-                              SL_OPTION_CHOICE, /* an enum: the index of its name in `choices` */
-                              SL_OPTION_TEXT, /* const char *, borrowed, not empty; NULL: not set */
-                              SL_OPTION_OWN   /* what `parse` and `print` make of it */
+/* What an option takes, and the type of its field. */
+typedef enum sl_option_type {
+    SL_OPTION_FLAG,   /* bool */
+    SL_OPTION_INT,    /* int */
+    SL_OPTION_INT64,  /* int64_t */
+    SL_OPTION_FLOAT,  /* float, finite, from 0; negative: not set */
+    SL_OPTION_DOUBLE, /* double, the same */
+    SL_OPTION_SEED,   /* uint64_t, any */
+    SL_OPTION_BYTES,  /* uint64_t from 1; K, M and G after a number are powers of 1024 */
+    SL_OPTION_CHOICE, /* an enum: the index of its name in `choices` */
+    SL_OPTION_TEXT,   /* const char *, borrowed, not empty; NULL: not set */
+    SL_OPTION_OWN     /* what `parse` and `print` make of it */
 } sl_option_type;
 
 typedef struct sl_option {
@@ -39,9 +39,10 @@ typedef struct sl_option {
     sl_option_type type;
     size_t offset; /* of its field in the struct */
 
-    int64_t lowest, highest;    /* INT, INT64; highest 0: the type's */
+    int64_t lowest, highest;    /* INT, INT64, and highest also FLOAT, DOUBLE; highest 0: the
+                                   type's */
     double below;               /* FLOAT, DOUBLE: less than this; 0: any */
-    const char *const *choices; /* CHOICE: names, then NULL */
+    const char *const *choices; /* CHOICE, TEXT (optional): what it may be, then NULL */
     bool optional;              /* a field of 0 means that it is not set; where `instead` is not 0,
                                    that it has that value */
     double instead;
@@ -68,8 +69,8 @@ sl_status sl_option_check(const sl_option *option, const void *object);
  * set. Errors: SL_ERR_MEMORY. */
 sl_status sl_option_text(const sl_option *option, const void *object, char **text);
 
-/* The row of that name, or NULL. */
-const sl_option *sl_option_find(const sl_option *options, int count, const char *name);
+/* The row of that name among rows that end with one without a name, or NULL. */
+const sl_option *sl_option_find(const sl_option *rows, const char *name);
 
 #ifdef __cplusplus
 }

@@ -13,6 +13,7 @@
 #include "sluice/model.h"
 #include "sluice/module.h"
 #include "sluice/optim.h"
+#include "sluice/option.h"
 #include "sluice/pipe.h"
 #include "sluice/safetensors.h"
 #include "sluice/schedule.h"

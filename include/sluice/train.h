@@ -117,9 +117,12 @@ sl_status sl_train_options_preset(const char *name, sl_train_options *options);
  * with SL_LR_DEFAULT keeps its checkpoint's rate. */
 double sl_train_options_lr(const sl_train_options *options);
 
-/* The options as rows (sluice/option.h) over sl_train_options, `*count` of them; with `structure`
- * those alone that make up a model and its pipeline. */
-const sl_option *sl_train_option_rows(bool structure, int *count);
+/* The options as rows (sluice/option.h) over sl_train_options, each array ending with a row without
+ * a name: those that make up a model and its pipeline, and the others. */
+extern const sl_option sl_structure_option_rows[], sl_run_option_rows[];
+
+/* Row `index` of both arrays, the first one's before the second's; NULL after the last. */
+const sl_option *sl_train_option_row(int index);
 
 /* Refuses what no data could make possible, in one sentence. */
 sl_status sl_train_options_check(const sl_train_options *options);

@@ -4,7 +4,6 @@
 
 #include "sluice/status.h"
 
-#include <argp.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -34,33 +33,9 @@ void cli_near_consider(cli_near *near, const char *candidate);
 _Noreturn void cli_refuse_near(const char *sentence, const char *got, const cli_near *near,
                                const char *before);
 
-/* argp_parse, but for --help and what it says of a bad option: those are left to the parser, which
- * is to answer ARGP_KEY_ERROR with cli_end_at_option. */
-void cli_parse(const struct argp *parser, int argc, char **argv, void *input);
-
-/* Ends the program for the option at which argp stopped: shows the help, or refuses the option in
- * one sentence, for there is none of that name, its value is missing, or it takes none. */
-_Noreturn void cli_end_at_option(const struct argp_state *state);
-
 /* Prints the error text of a failed call, and gives the program's exit status; 0 for SL_OK. What
  * standard output could not take is an error as well. */
 int cli_finish(sl_status status);
-
-/* Numbers, whole text or refused: "--NAME must be a whole number from LOWEST to HIGHEST". */
-int64_t cli_parse_integer(const char *name, const char *text, int64_t lowest, int64_t highest);
-/* Bytes, from 1; K, M and G behind the number are powers of 1024. */
-uint64_t cli_parse_bytes(const char *name, const char *text);
-/* Any seed: 0 to 2^64 - 1. */
-uint64_t cli_parse_seed(const char *name, const char *text);
-/* Not negative, not infinite; the second one at most `highest`. */
-double cli_parse_real(const char *name, const char *text);
-double cli_parse_real_to(const char *name, const char *text, double highest);
-
-/* The name of a file or directory, which is `text` itself. */
-const char *cli_parse_path(const char *name, const char *text);
-
-/* The index of `text` among `choices` (the last is NULL), or refused with all of them listed. */
-int cli_parse_choice(const char *name, const char *text, const char *const *choices);
 
 enum { CLI_NUMBER_BYTES = 32 };
 /* Writes 2,049,990 for 2049990 and returns `text`. */

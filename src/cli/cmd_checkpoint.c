@@ -9,85 +9,60 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { KEY_SHARD_SIZE = 0x100, MOST_PATHS = 256 };
-
 typedef enum what { SHOW, VERIFY, CONVERT, AVERAGE } what;
 
 typedef struct settings {
-    int words; /* on the line so far */
     what what;
-    const char *paths[MOST_PATHS];
-    size_t count;
-    bool sharded; /* --shard-size was given */
+    char **paths; /* [count], the line's */
+    int count;
     uint64_t shard_bytes;
 } settings;
 
 /* ---- Arguments --------------------------------------------------------------------------- */
 
-static const struct argp_option options[] = {
-    {"shard-size", KEY_SHARD_SIZE, "BYTES", 0,
-     "convert, average: files of at most so many bytes of tensors (K, M and G are powers of 1024); "
-     "without it each part is one file",
-     1},
+/* clang-format off */
+static const sl_option options[] = {
+    {.name = "shard-size", .value = "BYTES", .type = SL_OPTION_BYTES,
+     .offset = offsetof(settings, shard_bytes),
+     .help = "convert, average: files of at most so many bytes of tensors (K, M and G are powers "
+             "of 1024); without it each part is one file"},
     {0},
 };
+/* clang-format on */
 
-static const char usage[] = "show DIR...\nverify DIR...\nconvert FROM TO\naverage FROM... TO";
-static const char description[] =
-    "Shows checkpoints, reads them whole and compares their checksums, writes one with files of "
-    "another size, or the mean of several models.\v"
-    "verify ends with status 1 where one is damaged. average writes a model without an "
-    "optimizer, for eval and generate.";
-
-static void add_word(settings *to, const char *word)
+static void set_defaults(void *to)
 {
-    static const char *const names[] = {"show", "verify", "convert", "average", NULL};
-    if (to->words++ == 0) {
-        cli_near near = {.word = word};
-        for (int i = 0; names[i]; i++) {
-            if (strcmp(word, names[i]) == 0) {
-                to->what = (what)i;
-                return;
-            }
-            cli_near_consider(&near, names[i]);
-        }
-        cli_refuse_near("checkpoint: expected show, verify, convert or average", word, &near, "");
-    }
-    if (to->count == MOST_PATHS)
-        cli_refuse("checkpoint: there are too many directories", word);
-    to->paths[to->count++] = word;
+    *(settings *)to = (settings){0};
 }
 
-static error_t parse_option(int key, char *text, struct argp_state *state)
+static void read_words(const cli_command_line *line, settings *to)
 {
-    settings *to = state->input;
-    switch (key) {
-    case KEY_SHARD_SIZE:
-        to->sharded = true;
-        to->shard_bytes = cli_parse_bytes("shard-size", text);
-        return 0;
-    case ARGP_KEY_ARG:
-        add_word(to, text);
-        return 0;
-    case ARGP_KEY_ERROR:
-        cli_end_at_option(state);
-    default:
-        return ARGP_ERR_UNKNOWN;
+    static const char expected[] = "checkpoint: expected show, verify, convert or average";
+    static const char *const names[] = {"show", "verify", "convert", "average"};
+    if (line->word_count == 0)
+        cli_refuse(expected, NULL);
+    cli_near near = {.word = line->words[0]};
+    to->paths = line->words + 1;
+    to->count = line->word_count - 1;
+    for (int i = SHOW; i <= AVERAGE; i++) {
+        to->what = (what)i;
+        if (strcmp(line->words[0], names[i]) == 0)
+            return;
+        cli_near_consider(&near, names[i]);
     }
+    cli_refuse_near(expected, line->words[0], &near, "");
 }
 
 static void check_settings(const settings *parsed)
 {
     bool writes = parsed->what == CONVERT || parsed->what == AVERAGE;
-    if (parsed->words == 0)
-        cli_refuse("checkpoint: expected show, verify, convert or average", NULL);
     if (!writes && parsed->count == 0)
         cli_refuse("checkpoint: expected the directory of a checkpoint", NULL);
     if (parsed->what == CONVERT && parsed->count != 2)
         cli_refuse("checkpoint convert: expected two directories, FROM and TO", NULL);
     if (parsed->what == AVERAGE && parsed->count < 2)
         cli_refuse("checkpoint average: expected directories, FROM... and TO", NULL);
-    if (parsed->sharded && !writes)
+    if (parsed->shard_bytes > 0 && !writes)
         cli_refuse("checkpoint: --shard-size belongs to convert and average", NULL);
 }
 
@@ -169,26 +144,26 @@ static sl_status verify(const char *path)
 /* All are looked at; those that are damaged but the last are told here. */
 static sl_status verify_all(const settings *from)
 {
-    size_t damaged = 0;
-    for (size_t i = 0; i < from->count; i++) {
+    int damaged = 0;
+    for (int i = 0; i < from->count; i++) {
         if (verify(from->paths[i]) == SL_OK)
             continue;
         cli_complain("%s", sl_error_text());
         damaged++;
     }
-    return damaged ? sl_error(SL_ERR_FORMAT, "%zu of %zu checkpoint%s damaged", damaged,
-                              from->count, from->count == 1 ? " is" : "s are")
+    return damaged ? sl_error(SL_ERR_FORMAT, "%d of %d checkpoint%s damaged", damaged, from->count,
+                              from->count == 1 ? " is" : "s are")
                    : SL_OK;
 }
 
 /* ---- The command -------------------------------------------------------------------------- */
 
-static sl_status run(const settings *from)
+static sl_status perform(const settings *from)
 {
     sl_status status = SL_OK;
     switch (from->what) {
     case SHOW:
-        for (size_t i = 0; i < from->count; i++)
+        for (int i = 0; i < from->count; i++)
             SL_TRY(show(from->paths[i]));
         return SL_OK;
     case VERIFY:
@@ -198,25 +173,34 @@ static sl_status run(const settings *from)
                                                           from->shard_bytes),
                                     from->paths[0]);
     case AVERAGE:
-        status = sl_checkpoint_average(from->paths, from->count - 1, from->paths[from->count - 1],
-                                       from->shard_bytes);
-        for (size_t i = 0; i + 1 < from->count; i++)
+        status = sl_checkpoint_average((const char *const *)from->paths, (size_t)from->count - 1,
+                                       from->paths[from->count - 1], from->shard_bytes);
+        for (int i = 0; i + 1 < from->count; i++)
             status = cli_name_checkpoints(status, from->paths[i]);
         return status;
     }
     return SL_OK;
 }
 
-int cmd_checkpoint(int argc, char **argv)
+static int run(const cli_command_line *line)
 {
-    static const struct argp parser = {
-        .options = options,
-        .parser = parse_option,
-        .args_doc = usage,
-        .doc = description,
-    };
-    settings parsed = {0};
-    cli_parse(&parser, argc, argv, &parsed);
+    settings parsed;
+    cli_set(line, &parsed);
+    read_words(line, &parsed);
     check_settings(&parsed);
-    return cli_finish(run(&parsed));
+    return cli_finish(perform(&parsed));
 }
+
+const cli_command cmd_checkpoint = {
+    .name = "checkpoint",
+    .summary = "show, verify, convert and average checkpoints",
+    .arguments = "show DIR...\nverify DIR...\nconvert FROM TO\naverage FROM... TO",
+    .doc = "Shows checkpoints, reads them whole and compares their checksums, writes one with "
+           "files of another size, or the mean of several models.\v"
+           "verify ends with status 1 where one is damaged. average writes a model without an "
+           "optimizer, for eval and generate.",
+    .tables = {{options, 0}},
+    .settings_bytes = sizeof(settings),
+    .set_defaults = set_defaults,
+    .run = run,
+};

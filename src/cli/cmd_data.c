@@ -16,86 +16,48 @@ typedef struct settings {
     const char *directory;
     const char *vocab_path; /* NULL: the vocabulary is not written */
     int64_t head;
-    bool synthetic;             /* write the corpus first */
-    const char *only_synthetic; /* the last option given that needs --synthetic */
+    const char *synthetic; /* the directory to write the corpus to first; NULL: none */
     sl_synthetic_options corpus;
 } settings;
 
 /* ---- Arguments --------------------------------------------------------------------------- */
 
-enum { KEY_SYNTHETIC = 0x100, KEY_SEED, KEY_TOKENS, KEY_VOCAB, KEY_HEAD };
-
-static const struct argp_option options[] = {
-    {"vocab", KEY_VOCAB, "FILE", 0, "Write the vocabulary to FILE: one token a line, by id", 1},
-    {"head", KEY_HEAD, "N", 0, "Show the vocabulary's first N tokens (default 10)", 1},
-    {0, 0, NULL, 0, "Synthetic corpus:", 2},
-    {"synthetic", KEY_SYNTHETIC, "DIR", 0,
-     "Write random sentences of a small grammar to DIR, then show it", 2},
-    {"seed", KEY_SEED, "S", 0, "Seed of the sentences (default 0)", 2},
-    {"tokens", KEY_TOKENS, "N", 0,
-     "Tokens in train (default 500000); valid and test have a tenth each", 2},
+/* clang-format off */
+static const sl_option options[] = {
+    {.name = "vocab", .value = "FILE", .type = SL_OPTION_TEXT,
+     .offset = offsetof(settings, vocab_path),
+     .help = "Write the vocabulary to FILE: one token a line, by id"},
+    {.name = "head", .value = "N", .type = SL_OPTION_INT64, .offset = offsetof(settings, head),
+     .highest = INT32_MAX,
+     .help = "Show the vocabulary's first N tokens"},
+    {.name = "synthetic", .value = "DIR", .group = "Synthetic corpus", .type = SL_OPTION_TEXT,
+     .offset = offsetof(settings, synthetic),
+     .help = "Write random sentences of a small grammar to DIR, then show it"},
+    {.name = "seed", .value = "S", .group = "Synthetic corpus", .type = SL_OPTION_SEED,
+     .offset = offsetof(settings, corpus.seed), .needs = "synthetic",
+     .help = "Seed of the sentences"},
+    {.name = "tokens", .value = "N", .group = "Synthetic corpus", .type = SL_OPTION_INT64,
+     .offset = offsetof(settings, corpus.train_tokens), .lowest = 1, .highest = MAX_TOKENS,
+     .optional = true, .instead = 500000, .needs = "synthetic",
+     .help = "Tokens in train; valid and test have a tenth each"},
     {0},
 };
+/* clang-format on */
 
-static const char usage[] = "DIR\n--synthetic DIR";
-static const char description[] =
-    "Shows what a directory of text has: wiki.{train,valid,test}.tokens or "
-    "{train,valid,test}.txt.\v"
-    "Text is cut into tokens as torchtext's basic_english does; the vocabulary is that of the "
-    "training text, by falling frequency. For a synthetic corpus, the perplexity that the best "
-    "possible model reaches is shown too.";
-
-static void set_directory(settings *to, const char *directory)
+static void set_defaults(void *to)
 {
-    if (!*directory)
-        cli_refuse("data: expected a directory of text", directory);
-    if (to->directory)
-        cli_refuse("data: expected one directory", directory);
-    to->directory = directory;
+    *(settings *)to = (settings){.head = DEFAULT_HEAD};
 }
 
-static void check_settings(const settings *parsed)
+static void read_words(const cli_command_line *line, settings *to)
 {
-    if (!parsed->directory)
+    if (line->word_count + (to->synthetic != NULL) > 1)
+        cli_refuse("data: expected one directory", line->words[line->word_count - 1]);
+    to->directory = to->synthetic ? to->synthetic : line->words[0];
+    if (!to->directory)
         cli_refuse("data: expected a directory of text, or --synthetic DIR", NULL);
-    if (parsed->only_synthetic && !parsed->synthetic)
-        cli_refuse("data: expected --synthetic with this option", parsed->only_synthetic);
-}
-
-static error_t parse_option(int key, char *argument, struct argp_state *state)
-{
-    settings *to = state->input;
-    switch (key) {
-    case KEY_VOCAB:
-        to->vocab_path = cli_parse_path("vocab", argument);
-        break;
-    case KEY_HEAD:
-        to->head = cli_parse_integer("head", argument, 0, INT32_MAX);
-        break;
-    case KEY_SYNTHETIC:
-        to->synthetic = true;
-        set_directory(to, argument);
-        break;
-    case KEY_SEED:
-        to->only_synthetic = "--seed";
-        to->corpus.seed = cli_parse_seed("seed", argument);
-        break;
-    case KEY_TOKENS:
-        to->only_synthetic = "--tokens";
-        to->corpus.train_tokens = cli_parse_integer("tokens", argument, 1, MAX_TOKENS);
-        break;
-    case ARGP_KEY_ARG:
-        set_directory(to, argument);
-        break;
-    case ARGP_KEY_END:
-        check_settings(to);
-        break;
-    case ARGP_KEY_ERROR:
-        cli_end_at_option(state);
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-    return 0;
+    if (!*to->directory)
+        cli_refuse("data: expected a directory of text", to->directory);
 }
 
 /* ---- What is shown ----------------------------------------------------------------------- */
@@ -157,7 +119,7 @@ static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
     return SL_OK;
 }
 
-static sl_status run(const settings *from)
+static sl_status show(const settings *from)
 {
     sl_corpus *corpus = NULL;
     if (from->synthetic)
@@ -171,10 +133,25 @@ static sl_status run(const settings *from)
     return status;
 }
 
-int cmd_data(int argc, char **argv)
+static int run(const cli_command_line *line)
 {
-    const struct argp parser = {options, parse_option, usage, description, NULL, NULL, NULL};
-    settings parsed = {.head = DEFAULT_HEAD};
-    cli_parse(&parser, argc, argv, &parsed);
-    return cli_finish(run(&parsed));
+    settings parsed;
+    cli_set(line, &parsed);
+    read_words(line, &parsed);
+    return cli_finish(show(&parsed));
 }
+
+const cli_command cmd_data = {
+    .name = "data",
+    .summary = "what a directory of text is made of; a synthetic corpus",
+    .arguments = "DIR\n--synthetic DIR",
+    .doc = "Shows what a directory of text has: wiki.{train,valid,test}.tokens or "
+           "{train,valid,test}.txt.\v"
+           "Text is cut into tokens as torchtext's basic_english does; the vocabulary is that of "
+           "the training text, by falling frequency. For a synthetic corpus, the perplexity that "
+           "the best possible model reaches is shown too.",
+    .tables = {{options, 0}},
+    .settings_bytes = sizeof(settings),
+    .set_defaults = set_defaults,
+    .run = run,
+};

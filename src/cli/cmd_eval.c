@@ -9,81 +9,47 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum {
-    KEY_INIT = 0x100,
-    KEY_DATA,
-    KEY_SPLIT,
-    KEY_EVAL_BATCH_SIZE,
-    KEY_BPTT,
-    KEY_EVAL_MAX_BATCHES,
-    KEY_LOGITS,
-    KEY_DEVICES
-};
-
 typedef struct settings {
     const char *init, *data, *devices, *logits;
     sl_split split;
     int64_t batch_size, bptt, max_batches;
 } settings;
 
-static const struct argp_option options[] = {
-    {"init", KEY_INIT, "FILE", 0,
-     "Weights: a safetensors file, the index of several, or a checkpoint's directory; the "
-     "vocabulary beside them",
-     1},
-    {"data", KEY_DATA, "DIR", 0, "Directory of text", 1},
-    {"split", KEY_SPLIT, "NAME", 0, "train, valid or test (default)", 1},
-    {"eval-batch-size", KEY_EVAL_BATCH_SIZE, "N", 0, "Columns of a batch (default 10)", 1},
-    {"bptt", KEY_BPTT, "T", 0, "Tokens of each column in a block (default 35)", 1},
-    {"eval-max-batches", KEY_EVAL_MAX_BATCHES, "N", 0, "Batches at most; 0: all (default)", 1},
-    {"logits", KEY_LOGITS, "FILE", 0,
-     "Write to FILE (safetensors) the first batch's inputs and targets, ids [N, T], and its logits "
-     "[N, T, V]",
-     1},
-    {"devices", KEY_DEVICES, "LIST", 0, "One device a stage (default cpu:0: all cores)", 1},
+static const char *const splits[] = {"train", "valid", "test", NULL};
+
+/* clang-format off */
+static const sl_option options[] = {
+    {.name = "init", .value = "FILE", .type = SL_OPTION_TEXT, .offset = offsetof(settings, init),
+     .help = "Weights: a safetensors file, the index of several, or a checkpoint's directory; the "
+             "vocabulary beside them"},
+    {.name = "data", .value = "DIR", .type = SL_OPTION_TEXT, .offset = offsetof(settings, data),
+     .help = "Directory of text"},
+    {.name = "split", .value = "NAME", .type = SL_OPTION_CHOICE,
+     .offset = offsetof(settings, split), .choices = splits,
+     .help = "train, valid or test"},
+    {.name = "eval-batch-size", .value = "N", .type = SL_OPTION_INT64,
+     .offset = offsetof(settings, batch_size), .lowest = 1,
+     .help = "Columns of a batch"},
+    {.name = "bptt", .value = "T", .type = SL_OPTION_INT64, .offset = offsetof(settings, bptt),
+     .lowest = 1, .highest = 5000,
+     .help = "Tokens of each column in a block"},
+    {.name = "eval-max-batches", .value = "N", .type = SL_OPTION_INT64,
+     .offset = offsetof(settings, max_batches),
+     .help = "Batches at most; 0: all"},
+    {.name = "logits", .value = "FILE", .type = SL_OPTION_TEXT,
+     .offset = offsetof(settings, logits),
+     .help = "Write to FILE (safetensors) the first batch's inputs and targets, ids [N, T], and "
+             "its logits [N, T, V]"},
+    {.name = "devices", .value = "LIST", .type = SL_OPTION_TEXT,
+     .offset = offsetof(settings, devices),
+     .help = "One device a stage; without it cpu:0, all cores"},
     {0},
 };
+/* clang-format on */
 
-static error_t parse_option(int key, char *text, struct argp_state *state)
+static void set_defaults(void *to)
 {
-    static const char *const splits[] = {"train", "valid", "test", NULL};
-    settings *to = state->input;
-    switch (key) {
-    case KEY_INIT:
-        to->init = cli_parse_path("init", text);
-        return 0;
-    case KEY_DATA:
-        to->data = cli_parse_path("data", text);
-        return 0;
-    case KEY_SPLIT:
-        to->split = (sl_split)cli_parse_choice("split", text, splits);
-        return 0;
-    case KEY_EVAL_BATCH_SIZE:
-        to->batch_size = cli_parse_integer("eval-batch-size", text, 1, INT64_MAX);
-        return 0;
-    case KEY_BPTT:
-        to->bptt = cli_parse_integer("bptt", text, 1, 5000);
-        return 0;
-    case KEY_EVAL_MAX_BATCHES:
-        to->max_batches = cli_parse_integer("eval-max-batches", text, 0, INT64_MAX);
-        return 0;
-    case KEY_LOGITS:
-        to->logits = cli_parse_path("logits", text);
-        return 0;
-    case KEY_DEVICES:
-        to->devices = text;
-        return 0;
-    case ARGP_KEY_ARG:
-        cli_refuse("eval takes options only", text);
-    case ARGP_KEY_END:
-        if (!to->init || !to->data)
-            cli_refuse("eval needs --init FILE and --data DIR", NULL);
-        return 0;
-    case ARGP_KEY_ERROR:
-        cli_end_at_option(state);
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    *(settings *)to = (settings){.split = SL_SPLIT_TEST, .batch_size = 10, .bptt = 35};
 }
 
 /* What is too short is refused here, where the file's name is known. */
@@ -128,16 +94,13 @@ static sl_status evaluate(const settings *from, const cli_saved_model *saved)
     return status;
 }
 
-int cmd_eval(int argc, char **argv)
+static int run(const cli_command_line *line)
 {
-    static const struct argp parser = {
-        .options = options,
-        .parser = parse_option,
-        .doc = "Evaluates saved weights: the mean loss per token of a split, and its perplexity.",
-    };
-    settings parsed = {.split = SL_SPLIT_TEST, .batch_size = 10, .bptt = 35};
+    settings parsed;
     cli_saved_model saved = {0};
-    cli_parse(&parser, argc, argv, &parsed);
+    cli_set(line, &parsed);
+    if (!parsed.init || !parsed.data)
+        cli_refuse("eval needs --init FILE and --data DIR", NULL);
     sl_status status =
         parsed.logits ? cli_check_logits_file(parsed.logits, parsed.init, parsed.data) : SL_OK;
     if (status == SL_OK)
@@ -147,3 +110,13 @@ int cmd_eval(int argc, char **argv)
     cli_saved_model_clear(&saved);
     return cli_finish(status);
 }
+
+const cli_command cmd_eval = {
+    .name = "eval",
+    .summary = "the loss and perplexity of saved weights",
+    .doc = "Evaluates saved weights: the mean loss per token of a split, and its perplexity.",
+    .tables = {{options, 0}},
+    .settings_bytes = sizeof(settings),
+    .set_defaults = set_defaults,
+    .run = run,
+};

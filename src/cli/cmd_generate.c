@@ -7,95 +7,63 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {
-    KEY_INIT = 0x100,
-    KEY_PROMPT,
-    KEY_TOKENS,
-    KEY_GREEDY,
-    KEY_TEMPERATURE,
-    KEY_TOP_K,
-    KEY_SEED,
-    KEY_CONTEXT,
-    KEY_DEVICES
-};
-
 typedef struct settings {
     const char *init, *prompt, *devices;
     bool greedy;
-    const char *drawn; /* an option that was given and says how to draw */
     int64_t tokens;
     sl_generate_options how;
 } settings;
 
-static const struct argp_option options[] = {
-    {"init", KEY_INIT, "FILE", 0,
-     "Weights: a safetensors file, the index of several, or a checkpoint's directory; the "
-     "vocabulary beside them",
-     1},
-    {"prompt", KEY_PROMPT, "TEXT", 0, "What the text begins with (default \"the\")", 1},
-    {"tokens", KEY_TOKENS, "N", 0, "Tokens to add (default 50)", 1},
-    {"greedy", KEY_GREEDY, NULL, 0, "Always the most probable token", 1},
-    {"temperature", KEY_TEMPERATURE, "X", 0, "Below 1 sharper, above 1 flatter (default 1)", 1},
-    {"top-k", KEY_TOP_K, "K", 0, "Draw among the K most probable tokens; 0: all (default)", 1},
-    {"seed", KEY_SEED, "S", 0, "Seed of the draws (default 1)", 1},
-    {"context", KEY_CONTEXT, "N", 0, "Tokens of the past that the model sees (default 35)", 1},
-    {"devices", KEY_DEVICES, "LIST", 0, "One device a stage (default cpu:0: all cores)", 1},
+/* clang-format off */
+static const sl_option options[] = {
+    {.name = "init", .value = "FILE", .type = SL_OPTION_TEXT, .offset = offsetof(settings, init),
+     .help = "Weights: a safetensors file, the index of several, or a checkpoint's directory; the "
+             "vocabulary beside them"},
+    {.name = "prompt", .value = "TEXT", .type = SL_OPTION_TEXT,
+     .offset = offsetof(settings, prompt),
+     .help = "What the text begins with"},
+    {.name = "tokens", .value = "N", .type = SL_OPTION_INT64, .offset = offsetof(settings, tokens),
+     .lowest = 1, .highest = 1000000,
+     .help = "Tokens to add"},
+    {.name = "greedy", .type = SL_OPTION_FLAG, .offset = offsetof(settings, greedy),
+     .help = "Always the most probable token"},
+    {.name = "temperature", .value = "X", .type = SL_OPTION_DOUBLE,
+     .offset = offsetof(settings, how.temperature),
+     .help = "Below 1 sharper, above 1 flatter"},
+    {.name = "top-k", .value = "K", .type = SL_OPTION_INT, .offset = offsetof(settings, how.top_k),
+     .help = "Draw among the K most probable tokens; 0: all"},
+    {.name = "seed", .value = "S", .type = SL_OPTION_SEED, .offset = offsetof(settings, how.seed),
+     .help = "Seed of the draws"},
+    {.name = "context", .value = "N", .type = SL_OPTION_INT64,
+     .offset = offsetof(settings, how.context), .lowest = 1, .highest = 5000, .optional = true,
+     .instead = 35,
+     .help = "Tokens of the past that the model sees"},
+    {.name = "devices", .value = "LIST", .type = SL_OPTION_TEXT,
+     .offset = offsetof(settings, devices),
+     .help = "One device a stage; without it cpu:0, all cores"},
     {0},
 };
+/* clang-format on */
 
-static void complete(settings *to)
+static void set_defaults(void *to)
 {
-    if (!to->init)
-        cli_refuse("generate needs --init FILE", NULL);
-    if (to->greedy && to->drawn)
-        cli_refuse("--greedy draws nothing, so it allows no other choice", to->drawn);
-    if (to->greedy)
-        to->how.temperature = 0;
+    *(settings *)to =
+        (settings){.prompt = "the", .tokens = 50, .how = {.temperature = 1, .seed = 1}};
 }
 
-static error_t parse_option(int key, char *text, struct argp_state *state)
+static void complete(const cli_command_line *line, settings *to)
 {
-    settings *to = state->input;
-    switch (key) {
-    case KEY_INIT:
-        to->init = cli_parse_path("init", text);
-        return 0;
-    case KEY_PROMPT:
-        to->prompt = text;
-        return 0;
-    case KEY_TOKENS:
-        to->tokens = cli_parse_integer("tokens", text, 1, 1000000);
-        return 0;
-    case KEY_GREEDY:
-        to->greedy = true;
-        return 0;
-    case KEY_TEMPERATURE:
-        to->drawn = "--temperature";
-        to->how.temperature = cli_parse_real("temperature", text);
-        return 0;
-    case KEY_TOP_K:
-        to->drawn = "--top-k";
-        to->how.top_k = (int)cli_parse_integer("top-k", text, 0, INT32_MAX);
-        return 0;
-    case KEY_SEED:
-        to->how.seed = cli_parse_seed("seed", text);
-        return 0;
-    case KEY_CONTEXT:
-        to->how.context = cli_parse_integer("context", text, 1, 5000);
-        return 0;
-    case KEY_DEVICES:
-        to->devices = text;
-        return 0;
-    case ARGP_KEY_ARG:
-        cli_refuse("generate takes options only", text);
-    case ARGP_KEY_END:
-        complete(to);
-        return 0;
-    case ARGP_KEY_ERROR:
-        cli_end_at_option(state);
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    static const char *const drawing[] = {"temperature", "top-k"};
+    if (!to->init)
+        cli_refuse("generate needs --init FILE", NULL);
+    for (size_t i = 0; to->greedy && i < sizeof drawing / sizeof *drawing; i++)
+        if (cli_given(line, drawing[i])) {
+            char option[32];
+            snprintf(option, sizeof option, "--%s", drawing[i]);
+            cli_refuse("--greedy draws nothing, so it allows no other choice", option);
+        }
+    if (to->greedy)
+        to->how.temperature = 0;
 }
 
 static void print_tokens(const sl_vocab *vocab, const int32_t *ids, int64_t count)
@@ -132,19 +100,25 @@ static sl_status generate(const settings *from, const cli_saved_model *saved)
     return status;
 }
 
-int cmd_generate(int argc, char **argv)
+static int run(const cli_command_line *line)
 {
-    static const struct argp parser = {
-        .options = options,
-        .parser = parse_option,
-        .doc = "Writes text with saved weights. The same seed gives the same text.",
-    };
-    settings parsed = {.prompt = "the", .tokens = 50, .how = {.temperature = 1, .seed = 1}};
+    settings parsed;
     cli_saved_model saved;
-    cli_parse(&parser, argc, argv, &parsed);
+    cli_set(line, &parsed);
+    complete(line, &parsed);
     sl_status status = cli_saved_model_load(parsed.init, parsed.devices, &saved);
     if (status == SL_OK)
         status = generate(&parsed, &saved);
     cli_saved_model_clear(&saved);
     return cli_finish(status);
 }
+
+const cli_command cmd_generate = {
+    .name = "generate",
+    .summary = "text from saved weights",
+    .doc = "Writes text with saved weights. The same seed gives the same text.",
+    .tables = {{options, 0}},
+    .settings_bytes = sizeof(settings),
+    .set_defaults = set_defaults,
+    .run = run,
+};

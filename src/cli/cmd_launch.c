@@ -1,4 +1,5 @@
 /* sluice launch: a program as many processes, through MPI's mpirun. */
+#define _GNU_SOURCE /* asprintf */
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/launch_job.h"
@@ -12,14 +13,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum {
-    KEY_HOSTS = 0x100,
-    KEY_MAX_RESTARTS,
-    KEY_ELASTIC,
-    KEY_GRACE,
-    KEY_GRACE_SAVE,
-    KEY_LAUNCH_AGENT
-};
 enum { MAX_PROCESSES = 4096, MAX_RESTARTS = 1000000, MAX_SECONDS = 1000000 };
 enum { DEFAULT_GRACE_SECONDS = 10, DEFAULT_SAVE_SECONDS = 600, COUNT_BYTES = 16 };
 
@@ -29,7 +22,7 @@ static const char restart_count[] = "TORCHELASTIC_RESTART_COUNT";
 static const char max_restarts[] = "TORCHELASTIC_MAX_RESTARTS";
 static const char first_world_size[] = "SLUICE_FIRST_WORLD_SIZE";
 
-/* A command line, or a part of one, written word by word. The words are borrowed. */
+/* A command line, written word by word. The words are borrowed. */
 typedef struct words {
     char **list; /* [room], malloc'ed */
     size_t count, room;
@@ -41,37 +34,8 @@ typedef struct settings {
     int least, most; /* processes of an elastic job; 0: their number stays */
     cli_job_limits limits;
     const char *hosts, *agent;
-    words exports;  /* "-x", NAME or NAME=VALUE, "-x", … */
-    char **program; /* with its arguments, up to a NULL */
+    const char *last_export; /* the others are on the command line */
 } settings;
-
-static const struct argp_option options[] = {
-    {"nproc", 'n', "N", 0, "Processes to start (1 to 4096)", 1},
-    {"hosts", KEY_HOSTS, "FILE", 0,
-     "Start them on the hosts in FILE, one a line, with \" slots=N\" for the processes that it is "
-     "to have (default: all on this machine)",
-     1},
-    {"max-restarts", KEY_MAX_RESTARTS, "K", 0,
-     "Start a job that fails again, up to K times (0 to 1000000; default 0)", 1},
-    {"elastic", KEY_ELASTIC, "MIN:MAX", 0,
-     "Start it again with one process less for each that was killed or lost, but with MIN at "
-     "least; "
-     "-n is MAX at most, and MAX by default",
-     1},
-    {"grace", KEY_GRACE, "SECONDS", 0,
-     "What the other processes have to end by themselves after a failure or a signal (0 to "
-     "1000000; default 10)",
-     1},
-    {"grace-save", KEY_GRACE_SAVE, "SECONDS", 0,
-     "For so long, that time begins again while one of them saves a checkpoint (0 to 1000000; "
-     "default 600)",
-     1},
-    {"export", 'x', "NAME[=VALUE]", 0,
-     "Pass this environment variable to processes on other hosts; may be repeated", 1},
-    {"launch-agent", KEY_LAUNCH_AGENT, "COMMAND", 0,
-     "What starts a command on a host, called with the host and the command (default ssh)", 1},
-    {0},
-};
 
 /* ---- Words -------------------------------------------------------------------------------- */
 
@@ -98,21 +62,81 @@ static void add_pair(words *to, const char *option, const char *value)
 
 /* ---- Options ------------------------------------------------------------------------------ */
 
-static void add_export(settings *to, const char *text)
+static sl_status parse_export(const char *text, void *object)
 {
     if (!*text || *text == '=')
-        cli_refuse("--export must be NAME or NAME=VALUE", text);
-    add_pair(&to->exports, "-x", text);
+        return sl_error(SL_ERR_INVALID, "export must be NAME or NAME=VALUE, got \"%s\"", text);
+    ((settings *)object)->last_export = text;
+    return SL_OK;
 }
 
-/* The rest of the line, options and all, is the program's. */
-static void take_program(settings *to, struct argp_state *state)
+static char *print_export(const void *object)
 {
-    to->program = &state->argv[state->next - 1];
-    state->next = state->argc;
-    for (char **word = to->program; *word; word++)
-        if (strcmp(*word, ":") == 0)
-            cli_refuse("mpirun cannot pass on an argument that is a single colon", NULL);
+    const char *text = ((const settings *)object)->last_export;
+    return text ? strdup(text) : NULL;
+}
+
+static sl_status parse_elastic(const char *text, void *object)
+{
+    settings *to = object;
+    char least[COUNT_BYTES];
+    size_t length = strcspn(text, ":");
+    const sl_option number = {.name = "",
+                              .type = SL_OPTION_INT,
+                              .lowest = 1,
+                              .highest = MAX_PROCESSES};
+    snprintf(least, sizeof least, "%.*s", length < sizeof least ? (int)length : 0, text);
+    if (text[length] == ':' && sl_option_set(&number, &to->least, least) == SL_OK &&
+        sl_option_set(&number, &to->most, text + length + 1) == SL_OK && to->least <= to->most)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "elastic must be MIN:MAX, two numbers of processes from 1 to %d, got \"%s\"",
+                    MAX_PROCESSES, text);
+}
+
+static char *print_elastic(const void *object)
+{
+    const settings *from = object;
+    char *text;
+    return from->most == 0 || asprintf(&text, "%d:%d", from->least, from->most) < 0 ? NULL : text;
+}
+
+/* clang-format off */
+static const sl_option options[] = {
+    {.name = "nproc", .letter = 'n', .value = "N", .type = SL_OPTION_INT,
+     .offset = offsetof(settings, processes), .lowest = 1, .highest = MAX_PROCESSES,
+     .optional = true,
+     .help = "Processes to start"},
+    {.name = "hosts", .value = "FILE", .type = SL_OPTION_TEXT, .offset = offsetof(settings, hosts),
+     .help = "Start them on the hosts in FILE, one a line, with \" slots=N\" for the processes "
+             "that it is to have; without it, all on this machine"},
+    {.name = "max-restarts", .value = "K", .type = SL_OPTION_INT,
+     .offset = offsetof(settings, restarts), .highest = MAX_RESTARTS,
+     .help = "Start a job that fails again, up to K times"},
+    {.name = "elastic", .value = "MIN:MAX", .type = SL_OPTION_OWN, .parse = parse_elastic,
+     .print = print_elastic, .needs = "max-restarts",
+     .help = "Start it again with one process less for each that was killed or lost, but with MIN "
+             "at least; -n is MAX at most, and MAX where it is not given"},
+    {.name = "grace", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
+     .offset = offsetof(settings, limits.grace_seconds), .highest = MAX_SECONDS,
+     .help = "What the other processes have to end by themselves after a failure or a signal"},
+    {.name = "grace-save", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
+     .offset = offsetof(settings, limits.save_seconds), .highest = MAX_SECONDS,
+     .help = "For so long, that time begins again while one of them saves a checkpoint"},
+    {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", .type = SL_OPTION_OWN,
+     .parse = parse_export, .print = print_export,
+     .help = "Pass this environment variable to processes on other hosts; may be repeated"},
+    {.name = "launch-agent", .value = "COMMAND", .type = SL_OPTION_TEXT,
+     .offset = offsetof(settings, agent),
+     .help = "What starts a command on a host, called with the host and the command, instead of "
+             "ssh"},
+    {0},
+};
+/* clang-format on */
+
+static void set_defaults(void *to)
+{
+    *(settings *)to = (settings){.limits = {DEFAULT_GRACE_SECONDS, DEFAULT_SAVE_SECONDS}};
 }
 
 static void check_hosts(const char *path)
@@ -128,70 +152,21 @@ static void check_hosts(const char *path)
     cli_refuse(sentence, path);
 }
 
-static void parse_elastic(const char *text, settings *to)
-{
-    char *rest = (char *)text; /* left alone */
-    if (!cli_take_number(&rest, &to->least) || *rest++ != ':' ||
-        !cli_take_number(&rest, &to->most) || *rest || to->least < 1 || to->least > to->most ||
-        to->most > MAX_PROCESSES)
-        cli_refuse("--elastic must be MIN:MAX, two numbers of processes from 1 to 4096", text);
-}
-
-static void check(settings *parsed)
+static void check(settings *parsed, const cli_command_line *line)
 {
     if (parsed->processes == 0)
         parsed->processes = parsed->most;
-    if (!parsed->program)
+    if (line->word_count == 0)
         cli_refuse("launch needs a program to start", NULL);
+    for (char **word = line->words; *word; word++)
+        if (strcmp(*word, ":") == 0)
+            cli_refuse("mpirun cannot pass on an argument that is a single colon", NULL);
     if (parsed->processes == 0)
         cli_refuse("launch needs -n N, the number of processes", NULL);
-    if (parsed->most > 0 && parsed->restarts == 0)
-        cli_refuse("--elastic needs --max-restarts K", NULL);
     if (parsed->most > 0 && (parsed->processes < parsed->least || parsed->processes > parsed->most))
         cli_refuse("-n must be within --elastic MIN:MAX", NULL);
     if (parsed->hosts)
         check_hosts(parsed->hosts);
-}
-
-static error_t parse_option(int key, char *text, struct argp_state *state)
-{
-    settings *to = state->input;
-    switch (key) {
-    case 'n':
-        to->processes = (int)cli_parse_integer("nproc", text, 1, MAX_PROCESSES);
-        return 0;
-    case KEY_HOSTS:
-        to->hosts = text;
-        return 0;
-    case KEY_MAX_RESTARTS:
-        to->restarts = (int)cli_parse_integer("max-restarts", text, 0, MAX_RESTARTS);
-        return 0;
-    case KEY_ELASTIC:
-        parse_elastic(text, to);
-        return 0;
-    case KEY_GRACE:
-        to->limits.grace_seconds = cli_parse_real_to("grace", text, MAX_SECONDS);
-        return 0;
-    case KEY_GRACE_SAVE:
-        to->limits.save_seconds = cli_parse_real_to("grace-save", text, MAX_SECONDS);
-        return 0;
-    case 'x':
-        add_export(to, text);
-        return 0;
-    case KEY_LAUNCH_AGENT:
-        to->agent = text;
-        return 0;
-    case ARGP_KEY_ARG:
-        take_program(to, state);
-        return 0;
-    case ARGP_KEY_END:
-        check(to);
-        return 0;
-    case ARGP_KEY_ERROR:
-        cli_end_at_option(state);
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
 }
 
 /* ---- mpirun ------------------------------------------------------------------------------- */
@@ -228,7 +203,8 @@ static void add_host_options(words *to, const settings *parsed)
 }
 
 /* Ranks bind their devices' threads to cores themselves. */
-static void write_command(words *to, const settings *parsed, const char *self, const char *count)
+static void write_command(words *to, const cli_command_line *line, const settings *parsed,
+                          const char *self, const char *count)
 {
     add_pair(to, "mpirun", "--quiet");
     add_pair(to, "--bind-to", "none");
@@ -247,13 +223,13 @@ static void write_command(words *to, const settings *parsed, const char *self, c
     add_pair(to, "-x", restart_count);
     add_pair(to, "-x", max_restarts);
     add_pair(to, "-x", first_world_size);
-    for (size_t i = 0; i < parsed->exports.count; i++)
-        add(to, parsed->exports.list[i]);
+    for (int i = 0; i < line->given_count; i++)
+        if (line->given[i].option->letter == 'x')
+            add_pair(to, "-x", line->given[i].text);
     add_pair(to, self, "launch-rank");
-    for (char **word = parsed->program; *word; word++)
+    for (char **word = line->words; *word; word++)
         add(to, *word);
     add(to, NULL);
-    to->failed |= parsed->exports.failed;
 }
 
 /* ---- Attempts ----------------------------------------------------------------------------- */
@@ -309,7 +285,7 @@ static sl_status run_attempts(char **command, char count[COUNT_BYTES], const set
     return SL_OK;
 }
 
-static sl_status launch(const settings *parsed, int *result)
+static sl_status launch(const cli_command_line *line, const settings *parsed, int *result)
 {
     char self[PATH_MAX], count[COUNT_BYTES];
     words command = {0};
@@ -318,7 +294,7 @@ static sl_status launch(const settings *parsed, int *result)
     if (length < 0)
         return sl_error(SL_ERR_IO, "launch: /proc/self/exe: %s", strerror(errno));
     self[length] = '\0';
-    write_command(&command, parsed, self, count);
+    write_command(&command, line, parsed, self, count);
     sl_status status = command.failed
                            ? sl_error(SL_ERR_MEMORY, "launch: no memory for mpirun's command line")
                            : run_attempts(command.list, count, parsed, result);
@@ -326,24 +302,27 @@ static sl_status launch(const settings *parsed, int *result)
     return status;
 }
 
-int cmd_launch(int argc, char **argv)
+static int run(const cli_command_line *line)
 {
-    static const struct argp parser = {
-        .options = options,
-        .parser = parse_option,
-        .args_doc = "PROGRAM [ARGUMENT...]",
-        .doc = "Starts PROGRAM as N processes through Open MPI's mpirun, each with its RANK, "
-               "LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in the environment. When one fails, "
-               "the others may end by themselves, are then ended, and the first failure is "
-               "reported; the exit status is that process's, or 128 and the signal's number.",
-    };
-    settings parsed = {.limits = {DEFAULT_GRACE_SECONDS, DEFAULT_SAVE_SECONDS}};
+    settings parsed;
     int result = 0;
-    /* cli_parse, but what follows PROGRAM is PROGRAM's. */
-    if (argp_parse(&parser, argc, argv, ARGP_NO_ERRS | ARGP_NO_HELP | ARGP_IN_ORDER, NULL,
-                   &parsed) != 0)
-        cli_refuse("the options could not be read", NULL);
-    sl_status status = launch(&parsed, &result);
-    free(parsed.exports.list);
+    cli_set(line, &parsed);
+    check(&parsed, line);
+    sl_status status = launch(line, &parsed, &result);
     return status == SL_OK ? result : cli_finish(status);
 }
+
+const cli_command cmd_launch = {
+    .name = "launch",
+    .summary = "start a program on many processes, here or on several machines",
+    .arguments = "PROGRAM [ARGUMENT...]",
+    .doc = "Starts PROGRAM as N processes through Open MPI's mpirun, each with its RANK, "
+           "LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in the environment. When one fails, the "
+           "others may end by themselves, are then ended, and the first failure is reported; the "
+           "exit status is that process's, or 128 and the signal's number.",
+    .tables = {{options, 0}},
+    .program = true,
+    .settings_bytes = sizeof(settings),
+    .set_defaults = set_defaults,
+    .run = run,
+};

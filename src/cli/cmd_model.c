@@ -6,43 +6,30 @@
 
 #include <stdio.h>
 
-enum { KEY_NTOKENS = 0x100, KEY_DATA_DIR };
-
 enum { WIKITEXT2_TYPES = 28782 };
 
 typedef struct settings {
     cli_run_options run;
-    int64_t ntokens; /* 0: not given */
+    int64_t ntokens;
     const char *data;
 } settings;
 
-static const struct argp_option options[] = {
-    {0, 0, NULL, 0, "Vocabulary:", 8},
-    {"ntokens", KEY_NTOKENS, "N", 0, "Types in the vocabulary (default: WikiText-2's 28782)", 8},
-    {"data", KEY_DATA_DIR, "DIR", 0, "Count them in this directory's training text", 8},
+/* clang-format off */
+static const sl_option options[] = {
+    {.name = "ntokens", .value = "N", .group = "Vocabulary", .type = SL_OPTION_INT64,
+     .offset = offsetof(settings, ntokens), .lowest = 1, .highest = INT32_MAX,
+     .help = "Types in the vocabulary; the default is WikiText-2's"},
+    {.name = "data", .value = "DIR", .group = "Vocabulary", .type = SL_OPTION_TEXT,
+     .offset = offsetof(settings, data),
+     .help = "Count them in this directory's training text"},
     {0},
 };
+/* clang-format on */
 
-static error_t parse_option(int key, char *text, struct argp_state *state)
+static void set_defaults(void *to)
 {
-    settings *to = state->input;
-    switch (key) {
-    case ARGP_KEY_INIT:
-        state->child_inputs[0] = &to->run;
-        return 0;
-    case KEY_NTOKENS:
-        to->ntokens = cli_parse_integer("ntokens", text, 1, INT32_MAX);
-        return 0;
-    case KEY_DATA_DIR:
-        to->data = cli_parse_path("data", text);
-        return 0;
-    case ARGP_KEY_ARG:
-        cli_refuse("model takes options only", text);
-    case ARGP_KEY_ERROR:
-        cli_end_at_option(state);
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    *(settings *)to = (settings){.ntokens = WIKITEXT2_TYPES};
+    sl_train_options_default(&((settings *)to)->run.train);
 }
 
 static sl_status count_types(const char *data, int64_t *ntokens)
@@ -128,12 +115,12 @@ static sl_status print_model(const sl_train_options *train, const sl_module *mod
     return SL_OK;
 }
 
-static sl_status run(settings *from)
+static sl_status show(settings *from)
 {
     sl_train_options *train = &from->run.train;
     sl_module *model;
     SL_TRY(sl_train_options_check(train));
-    train->model.ntokens = from->ntokens ? from->ntokens : WIKITEXT2_TYPES;
+    train->model.ntokens = from->ntokens;
     if (from->data)
         SL_TRY(count_types(from->data, &train->model.ntokens));
     SL_TRY(sl_transformer_lm_create(&train->model, &model));
@@ -142,20 +129,24 @@ static sl_status run(settings *from)
     return status;
 }
 
-int cmd_model(int argc, char **argv)
+static int run(const cli_command_line *line)
 {
-    static const struct argp_child children[] = {{&cli_structure_argp, 0, NULL, 0}, {0}};
-    static const struct argp parser = {
-        .options = options,
-        .parser = parse_option,
-        .children = children,
-        .doc = "Shows a model's layers, how it is cut into stages, and the bytes that each stage "
-               "will need, without allocating them.",
-    };
-    settings parsed = {0};
-    cli_run_parse(&parser, argc, argv, &parsed, &parsed.run);
-    if (parsed.data && parsed.ntokens)
+    settings parsed;
+    set_defaults(&parsed);
+    cli_set_run(line, &parsed.run);
+    if (parsed.data && cli_given(line, "ntokens"))
         cli_refuse("--data counts the vocabulary's types, so it allows no other number",
                    "--ntokens");
-    return cli_finish(run(&parsed));
+    return cli_finish(show(&parsed));
 }
+
+const cli_command cmd_model = {
+    .name = "model",
+    .summary = "a model's layers, partition and memory",
+    .doc = "Shows a model's layers, how it is cut into stages, and the bytes that each stage will "
+           "need, without allocating them.",
+    .tables = {{sl_structure_option_rows, offsetof(settings, run.train)}, {options, 0}},
+    .settings_bytes = sizeof(settings),
+    .set_defaults = set_defaults,
+    .run = run,
+};

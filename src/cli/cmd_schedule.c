@@ -1,12 +1,12 @@
 /* sluice schedule: a schedule's table, drawn, with its bubble and what it holds. */
 #include "cli/arguments.h"
+#include "cli/command.h"
 #include "cli/commands.h"
 #include "sluice/schedule.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { KEY_PP = 0x100, KEY_CHUNKS, KEY_CHECKPOINT, KEY_SCHEDULE };
 enum { MAX_STAGES = 64, MAX_CHUNKS = 256 };
 
 typedef struct settings {
@@ -15,39 +15,31 @@ typedef struct settings {
     sl_schedule_kind schedule;
 } settings;
 
-static const struct argp_option options[] = {
-    {"pp", KEY_PP, "S", 0, "Stages (default 2)", 1},
-    {"chunks", KEY_CHUNKS, "M", 0, "Micro-batches (default 8)", 1},
-    {"checkpoint", KEY_CHECKPOINT, "MODE", 0, "never, except_last (default) or always", 1},
-    {"schedule", KEY_SCHEDULE, "NAME", 0, "gpipe (default) or 1f1b", 1},
+static const char *const checkpoints[] = {"except_last", "never", "always", NULL};
+static const char *const schedules[] = {"gpipe", "1f1b", NULL};
+
+/* clang-format off */
+static const sl_option options[] = {
+    {.name = "pp", .value = "S", .type = SL_OPTION_INT, .offset = offsetof(settings, stages),
+     .lowest = 1, .highest = MAX_STAGES,
+     .help = "Stages"},
+    {.name = "chunks", .value = "M", .type = SL_OPTION_INT, .offset = offsetof(settings, chunks),
+     .lowest = 1, .highest = MAX_CHUNKS,
+     .help = "Micro-batches"},
+    {.name = "checkpoint", .value = "MODE", .type = SL_OPTION_CHOICE,
+     .offset = offsetof(settings, checkpoint), .choices = checkpoints,
+     .help = "Recompute activations: never, except_last (of all micro-batches but the last) or "
+             "always"},
+    {.name = "schedule", .value = "NAME", .type = SL_OPTION_CHOICE,
+     .offset = offsetof(settings, schedule), .choices = schedules,
+     .help = "gpipe or 1f1b"},
     {0},
 };
+/* clang-format on */
 
-static error_t parse_option(int key, char *text, struct argp_state *state)
+static void set_defaults(void *to)
 {
-    static const char *const checkpoints[] = {"except_last", "never", "always", NULL};
-    static const char *const schedules[] = {"gpipe", "1f1b", NULL};
-    settings *to = state->input;
-    switch (key) {
-    case KEY_PP:
-        to->stages = (int)cli_parse_integer("pp", text, 1, MAX_STAGES);
-        return 0;
-    case KEY_CHUNKS:
-        to->chunks = (int)cli_parse_integer("chunks", text, 1, MAX_CHUNKS);
-        return 0;
-    case KEY_CHECKPOINT:
-        to->checkpoint = (sl_checkpoint)cli_parse_choice("checkpoint", text, checkpoints);
-        return 0;
-    case KEY_SCHEDULE:
-        to->schedule = (sl_schedule_kind)cli_parse_choice("schedule", text, schedules);
-        return 0;
-    case ARGP_KEY_ARG:
-        cli_refuse("schedule takes options only", text);
-    case ARGP_KEY_ERROR:
-        cli_end_at_option(state);
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
+    *(settings *)to = (settings){.stages = 2, .chunks = 8};
 }
 
 static sl_status show(const sl_schedule *schedule)
@@ -77,18 +69,11 @@ static sl_status show(const sl_schedule *schedule)
     return SL_OK;
 }
 
-int cmd_schedule(int argc, char **argv)
+static int run(const cli_command_line *line)
 {
-    static const struct argp parser = {
-        .options = options,
-        .parser = parse_option,
-        .doc = "Draws a schedule: a row a stage, a column a clock. With the number of the "
-               "micro-batch, F is a forward that keeps its activations, f one that drops them, R "
-               "their recomputation, B a backward; .. is a pause.",
-    };
-    settings parsed = {.stages = 2, .chunks = 8};
+    settings parsed;
     sl_schedule *schedule;
-    cli_parse(&parser, argc, argv, &parsed);
+    cli_set(line, &parsed);
     sl_status status = sl_schedule_create(parsed.schedule, parsed.stages, parsed.chunks,
                                           parsed.checkpoint, &schedule);
     if (status == SL_OK)
@@ -96,3 +81,15 @@ int cmd_schedule(int argc, char **argv)
     sl_schedule_destroy(&schedule);
     return cli_finish(status);
 }
+
+const cli_command cmd_schedule = {
+    .name = "schedule",
+    .summary = "draw a pipeline schedule",
+    .doc = "Draws a schedule: a row a stage, a column a clock. With the number of the micro-batch, "
+           "F is a forward that keeps its activations, f one that drops them, R their "
+           "recomputation, B a backward; .. is a pause.",
+    .tables = {{options, 0}},
+    .settings_bytes = sizeof(settings),
+    .set_defaults = set_defaults,
+    .run = run,
+};

@@ -1,6 +1,7 @@
 /* The program: finds the subcommand and hands it the rest of the line. */
 #include "cli/arguments.h"
 #include "cli/commands.h"
+#include "cli/help.h"
 #include "cli/supervisor.h"
 #include "core/knobs.h"
 #include "core/limits.h"
@@ -11,45 +12,57 @@
 #include <string.h>
 #include <unistd.h>
 
-typedef struct command {
-    const char *name;
-    int (*run)(int argc, char **argv);
-    const char *what; /* NULL: not for users */
-} command;
-
-static const command commands[] = {
-    {"train", cmd_train, "train a model, validate and test it"},
-    {"eval", cmd_eval, "the loss and perplexity of saved weights"},
-    {"generate", cmd_generate, "text from saved weights"},
-    {"model", cmd_model, "a model's layers, partition and memory"},
-    {"schedule", cmd_schedule, "draw a pipeline schedule"},
-    {"data", cmd_data, "what a directory of text is made of; a synthetic corpus"},
-    {"checkpoint", cmd_checkpoint, "show, verify, convert and average checkpoints"},
-    {"launch", cmd_launch, "start a program on many processes, here or on several machines"},
-    {"launch-rank", cmd_launch_rank, NULL},
-};
-
-enum { COMMANDS = sizeof commands / sizeof *commands };
+static const cli_command *const commands[] = {&cmd_train,      &cmd_eval,     &cmd_generate,
+                                              &cmd_model,      &cmd_schedule, &cmd_data,
+                                              &cmd_checkpoint, &cmd_launch,   NULL};
 
 static void print_help(void)
 {
     printf("Usage: sluice COMMAND [OPTION...]\n"
            "Trains Transformer language models on many devices at once.\n\n");
-    for (int i = 0; i < COMMANDS; i++)
-        if (commands[i].what)
-            printf("  %-10s %s\n", commands[i].name, commands[i].what);
+    for (int i = 0; commands[i]; i++)
+        printf("  %-10s %s\n", commands[i]->name, commands[i]->summary);
     printf("\n`sluice COMMAND --help` shows a command's options. The exit status is 0, 1 after an\n"
            "error, or 2 for a command line that makes no sense.\n\nEnvironment variables:\n");
     sli_knobs_print_help(stdout);
 }
 
-static int run_command(const command *chosen, int argc, char **argv)
+/* Ends the program where there is none of that name. */
+static const cli_command *find_command(const char *name)
 {
-    /* argp calls the program by argv[0] in its messages. */
-    char name[32];
+    cli_near near = {.word = name};
+    for (int i = 0; commands[i]; i++) {
+        if (strcmp(name, commands[i]->name) == 0)
+            return commands[i];
+        cli_near_consider(&near, commands[i]->name);
+    }
+    cli_refuse_near("there is no such command (see sluice --help)", name, &near, "");
+}
+
+/* sluice help [COMMAND]; and what documentation is built from. */
+static int help(const char *what, const char *command)
+{
+    if (!what)
+        print_help();
+    else if (strcmp(what, "--markdown") == 0)
+        cli_print_markdown(commands);
+    else if (strcmp(what, "--man") == 0)
+        cli_print_man(commands, command ? find_command(command) : NULL);
+    else if (strcmp(what, "--completion") == 0)
+        cli_print_completion(commands);
+    else
+        cli_print_help(find_command(what), stdout);
+    return cli_finish(SL_OK);
+}
+
+static int run_command(const cli_command *chosen, int argc, char **argv)
+{
+    char name[32]; /* of the program, in messages and in lines that are printed */
+    cli_command_line line;
     snprintf(name, sizeof name, "sluice %s", chosen->name);
     argv[0] = name;
-    return chosen->run(argc, argv);
+    cli_read(chosen, argc, argv, &line);
+    return chosen->run(&line);
 }
 
 /* A standard stream that is closed leaves its number to the next file that is opened: what the
@@ -86,20 +99,15 @@ int main(int argc, char **argv)
     (void)sli_raise_descriptor_limit(); /* checkpoints of many files, jobs of many processes */
     if (argc < 2)
         cli_refuse("a command is needed: see sluice --help", NULL);
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "help") == 0) {
-        print_help();
-        return cli_finish(SL_OK);
-    }
+    if (strcmp(argv[1], "--help") == 0)
+        return help(NULL, NULL);
+    if (strcmp(argv[1], "help") == 0)
+        return help(argv[2], argc > 3 ? argv[3] : NULL);
     if (strcmp(argv[1], "--version") == 0) {
         printf("sluice %s\n", SLUICE_VERSION);
         return cli_finish(SL_OK);
     }
-    cli_near near = {.word = argv[1]};
-    for (int i = 0; i < COMMANDS; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0)
-            return run_command(&commands[i], argc - 1, argv + 1);
-        if (commands[i].what)
-            cli_near_consider(&near, commands[i].name);
-    }
-    cli_refuse_near("there is no such command (see sluice --help)", argv[1], &near, "");
+    if (strcmp(argv[1], "launch-rank") == 0)
+        return cmd_launch_rank(argc - 1, argv + 1);
+    return run_command(find_command(argv[1]), argc - 1, argv + 1);
 }

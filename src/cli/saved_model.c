@@ -119,62 +119,48 @@ sl_status cli_name_checkpoints(sl_status status, const char *path)
 
 /* ---- The sizes of weights to start from ------------------------------------------------------ */
 
-typedef struct sizes {
-    const cli_run_options *run;
-    const char *weights;
-} sizes;
-
-static sl_status check_size(const sizes *of, enum cli_given bit, const char *name,
-                            const char *saved, const char *asked)
+/* An option of the model that was given must have the value that the weights have. */
+static sl_status check_given(const cli_command_line *line, const sl_option *row,
+                             const char *weights, const void *saved, const void *asked)
 {
-    if (!(of->run->given & 1u << bit) || strcmp(saved, asked) == 0)
+    char *has = NULL, *wanted = NULL;
+    if (!cli_given(line, row->name))
         return SL_OK;
-    return sl_error(SL_ERR_INVALID, "%s: its model has %s %s, --%s %s contradicts it: leave it out",
-                    of->weights, name, saved, name, asked);
+    sl_status status = sl_option_text(row, saved, &has);
+    if (status == SL_OK)
+        status = sl_option_text(row, asked, &wanted);
+    if (status == SL_OK && strcmp(has, wanted) != 0)
+        status = sl_error(SL_ERR_INVALID,
+                          "%s: its model has %s %s, --%s %s contradicts it: leave it out", weights,
+                          row->name, has, row->name, wanted);
+    free(has);
+    free(wanted);
+    return status;
 }
 
-static sl_status take_number(const sizes *of, enum cli_given bit, const char *name, int64_t saved,
-                             int64_t *to)
+/* Dropout is no size: a run may have another. */
+static sl_status take_sizes(const cli_command_line *line, const sl_model_options *saved,
+                            sl_train_options *to)
 {
-    char has[24], asked[24];
-    snprintf(has, sizeof has, "%" PRId64, saved);
-    snprintf(asked, sizeof asked, "%" PRId64, *to);
-    SL_TRY(check_size(of, bit, name, has, asked));
-    *to = saved;
+    sl_train_options other = *to;
+    other.model = *saved;
+    other.model.dropout = to->model.dropout;
+    for (const sl_option *row = sl_structure_option_rows; row->name; row++)
+        if (row->in_model)
+            SL_TRY(check_given(line, row, to->init, &other, to));
+    other.model.ntokens = to->model.ntokens;
+    other.model.position_is_parameter = to->model.position_is_parameter;
+    to->model = other.model;
     return SL_OK;
 }
 
-static sl_status take_sizes(const sizes *of, const sl_model_options *saved, sl_model_options *to)
-{
-    static const char *const masks[] = {[SL_MASK_CAUSAL] = "causal", [SL_MASK_NONE] = "none"};
-    static const char *const activations[] = {
-        [SL_ACTIVATION_RELU] = "relu", [SL_ACTIVATION_GELU] = "gelu"};
-    SL_TRY(take_number(of, CLI_EMSIZE, "emsize", saved->emsize, &to->emsize));
-    SL_TRY(take_number(of, CLI_NHID, "nhid", saved->nhid, &to->nhid));
-    SL_TRY(take_number(of, CLI_NLAYERS, "nlayers", saved->nlayers, &to->nlayers));
-    SL_TRY(take_number(of, CLI_NHEAD, "nhead", saved->nhead, &to->nhead));
-    SL_TRY(check_size(of, CLI_MASK, "mask", masks[saved->mask], masks[to->mask]));
-    SL_TRY(check_size(of, CLI_ACTIVATION, "activation", activations[saved->activation],
-                      activations[to->activation]));
-    if (of->run->given & 1u << CLI_PRE_NORM && !saved->pre_norm)
-        return sl_error(SL_ERR_INVALID,
-                        "%s: its model has no pre-norm, --pre-norm contradicts it: "
-                        "leave it out",
-                        of->weights);
-    to->mask = saved->mask;
-    to->activation = saved->activation;
-    to->pre_norm = saved->pre_norm;
-    return SL_OK;
-}
-
-sl_status cli_saved_model_take(cli_run_options *run)
+sl_status cli_saved_model_take(const cli_command_line *line, sl_train_options *to)
 {
     sl_model_options saved;
-    const sizes of = {run, run->train.init};
-    if (!of.weights)
+    if (!to->init)
         return SL_OK;
-    sl_status status = cli_name_checkpoints(sl_weights_model(of.weights, &saved), of.weights);
-    if (status == SL_ERR_FORMAT || (status == SL_ERR_NOT_FOUND && run->train.checkpoints.resume))
+    sl_status status = cli_name_checkpoints(sl_weights_model(to->init, &saved), to->init);
+    if (status == SL_ERR_FORMAT || (status == SL_ERR_NOT_FOUND && to->checkpoints.resume))
         return SL_OK; /* refused where they are read */
-    return status == SL_OK ? take_sizes(&of, &saved, &run->train.model) : status;
+    return status == SL_OK ? take_sizes(line, &saved, to) : status;
 }

@@ -2,7 +2,8 @@
 #ifndef SLI_CLI_SAVED_MODEL_H
 #define SLI_CLI_SAVED_MODEL_H
 
-#include "cli/run_options.h"
+#include "cli/command.h"
+#include "sluice/train.h"
 
 typedef struct cli_saved_model {
     sl_model_options options;
@@ -20,7 +21,7 @@ void cli_saved_model_clear(cli_saved_model *model);
 /* Gives a training the sizes of the weights that it starts from, but for its dropout. Without such
  * weights, or where they say nothing of a model, as those of other programs, the options stay.
  * Errors: SL_ERR_INVALID where the command line has another size; those of opening weights. */
-sl_status cli_saved_model_take(cli_run_options *run);
+sl_status cli_saved_model_take(const cli_command_line *line, sl_train_options *to);
 
 /* Returns `status`; where that is SL_ERR_NOT_FOUND and `path` a run's directory instead of a
  * checkpoint, the error names the checkpoints in it. */

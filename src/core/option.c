@@ -58,6 +58,8 @@ static void real_range(const sl_option *option, char *sentence)
 {
     if (option->below > 0)
         snprintf(sentence, SENTENCE_BYTES, "at least 0 and below %g", option->below);
+    else if (option->highest > 0)
+        snprintf(sentence, SENTENCE_BYTES, "a number from 0 to %" PRId64, option->highest);
     else
         snprintf(sentence, SENTENCE_BYTES, "a number %s 0",
                  option->instead > 0 ? "above" : "from"); /* 0 itself stands for another */
@@ -65,7 +67,8 @@ static void real_range(const sl_option *option, char *sentence)
 
 static bool is_in_range(const sl_option *option, double value)
 {
-    return value >= 0 && isfinite(value) && (option->below == 0 || value < option->below);
+    return value >= 0 && isfinite(value) && (option->below == 0 || value < option->below) &&
+           (option->highest == 0 || value <= (double)option->highest);
 }
 
 static sl_status set_real(const sl_option *option, const char *text, void *field)
@@ -114,13 +117,13 @@ static sl_status set_bytes(const sl_option *option, const char *text, uint64_t *
     return SL_OK;
 }
 
-static sl_status set_choice(const sl_option *option, const char *text, int *field)
+static sl_status find_choice(const sl_option *option, const char *text, int *index)
 {
     char names[SENTENCE_BYTES] = "";
     size_t used = 0;
     for (int i = 0; option->choices[i]; i++) {
         if (strcmp(text, option->choices[i]) == 0) {
-            *field = i;
+            *index = i;
             return SL_OK;
         }
         const char *between = i == 0 ? "" : option->choices[i + 1] ? ", " : " or ";
@@ -129,6 +132,17 @@ static sl_status set_choice(const sl_option *option, const char *text, int *fiel
                                      option->choices[i]);
     }
     return sl_error(SL_ERR_INVALID, "%s must be %s, got \"%s\"", option->name, names, text);
+}
+
+static sl_status set_text(const sl_option *option, const char *text, const char **field)
+{
+    int index;
+    if (!*text)
+        return sl_error(SL_ERR_INVALID, "%s must not be empty", option->name);
+    if (option->choices)
+        SL_TRY(find_choice(option, text, &index));
+    *field = text;
+    return SL_OK;
 }
 
 static sl_status set_flag(const sl_option *option, const char *text, bool *field)
@@ -157,12 +171,9 @@ sl_status sl_option_set(const sl_option *option, void *object, const char *text)
     case SL_OPTION_BYTES:
         return set_bytes(option, text, field);
     case SL_OPTION_CHOICE:
-        return set_choice(option, text, field);
+        return find_choice(option, text, field);
     case SL_OPTION_TEXT:
-        if (!*text)
-            return sl_error(SL_ERR_INVALID, "%s must not be empty", option->name);
-        *(const char **)field = text;
-        return SL_OK;
+        return set_text(option, text, field);
     case SL_OPTION_OWN:
         break;
     }
@@ -213,10 +224,15 @@ sl_status sl_option_check(const sl_option *option, const void *object)
 /* ---- Printing ----------------------------------------------------------------------------- */
 
 /* As few digits as give the same number of the field's type. */
-static int print_real(char **text, double value, bool is_float)
+static int print_real(const sl_option *option, double value, char **text)
 {
     char digits[32];
+    bool is_float = option->type == SL_OPTION_FLOAT;
     int precision = 6, most = is_float ? 9 : 17;
+    if (value < 0)
+        return 0;
+    if (value == 0)
+        value = is_float ? (double)(float)option->instead : option->instead;
     do
         snprintf(digits, sizeof digits, "%.*g", precision++, value);
     while (precision <= most &&
@@ -241,14 +257,10 @@ static int print_field(const sl_option *option, const void *field, char **text)
         return print_whole(option, *(const int *)field, text);
     case SL_OPTION_INT64:
         return print_whole(option, *(const int64_t *)field, text);
-    case SL_OPTION_FLOAT: {
-        float value = *(const float *)field;
-        return print_real(text, (double)(value == 0 ? (float)option->instead : value), true);
-    }
-    case SL_OPTION_DOUBLE: {
-        double value = *(const double *)field;
-        return print_real(text, value == 0 ? option->instead : value, false);
-    }
+    case SL_OPTION_FLOAT:
+        return print_real(option, (double)*(const float *)field, text);
+    case SL_OPTION_DOUBLE:
+        return print_real(option, *(const double *)field, text);
     case SL_OPTION_SEED:
         return asprintf(text, "%" PRIu64, *(const uint64_t *)field);
     case SL_OPTION_BYTES:
@@ -273,10 +285,10 @@ sl_status sl_option_text(const sl_option *option, const void *object, char **tex
     return SL_OK;
 }
 
-const sl_option *sl_option_find(const sl_option *options, int count, const char *name)
+const sl_option *sl_option_find(const sl_option *rows, const char *name)
 {
-    for (int i = 0; i < count; i++)
-        if (strcmp(options[i].name, name) == 0)
-            return &options[i];
+    for (; rows->name; rows++)
+        if (strcmp(rows->name, name) == 0)
+            return rows;
     return NULL;
 }

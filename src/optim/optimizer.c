@@ -50,11 +50,18 @@ static sl_status check_not_negative(const char *name, float value)
     return SL_OK;
 }
 
+/* Given, and not what it would be anyway. */
+static bool is_other(float value, float usual)
+{
+    return value != 0 && value != usual;
+}
+
 /* A number that nothing would use is a mistake. */
 static sl_status check_method(const sl_optimizer_options *options)
 {
     bool sgd = options->momentum != 0 || options->dampening != 0 || options->nesterov;
-    bool adamw = options->beta1 != 0 || options->beta2 != 0 || options->eps != 0;
+    bool adamw = is_other(options->beta1, 0.9f) || is_other(options->beta2, 0.999f) ||
+                 is_other(options->eps, 1e-8f);
     if (options->kind == SL_OPTIMIZER_ADAMW && sgd)
         return sl_error(SL_ERR_INVALID,
                         "momentum, dampening and nesterov belong to the optimizer sgd, got adamw");

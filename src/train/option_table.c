@@ -85,25 +85,31 @@ static char *print_balance(const void *object)
     return strdup(text);
 }
 
+/* Each of the two by itself. */
+static const sl_option beta_rows[] = {
+    {.name = "betas",
+     .type = SL_OPTION_FLOAT,
+     .offset = offsetof(sl_optimizer_options, beta1),
+     .below = 1,
+     .optional = true,
+     .instead = 0.9},
+    {.name = "betas",
+     .type = SL_OPTION_FLOAT,
+     .offset = offsetof(sl_optimizer_options, beta2),
+     .below = 1,
+     .optional = true,
+     .instead = 0.999},
+};
+
 static sl_status parse_betas(const char *text, void *object)
 {
     sl_optimizer_options *to = &((sl_train_options *)object)->optimizer;
     char first[32];
     size_t length = strcspn(text, ",");
-    const sl_option each[] = {
-        {.name = "betas",
-         .type = SL_OPTION_FLOAT,
-         .below = 1,
-         .offset = offsetof(sl_optimizer_options, beta1)},
-        {.name = "betas",
-         .type = SL_OPTION_FLOAT,
-         .below = 1,
-         .offset = offsetof(sl_optimizer_options, beta2)},
-    };
     bool two = text[length] == ',' && !strchr(text + length + 1, ',') && length < sizeof first;
     snprintf(first, sizeof first, "%.*s", two ? (int)length : 0, text);
-    if (two && sl_option_set(&each[0], to, first) == SL_OK &&
-        sl_option_set(&each[1], to, text + length + 1) == SL_OK && to->beta1 > 0 && to->beta2 > 0)
+    if (two && sl_option_set(&beta_rows[0], to, first) == SL_OK &&
+        sl_option_set(&beta_rows[1], to, text + length + 1) == SL_OK)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,
                     "betas must be two numbers above 0 and below 1, such as 0.9,0.999, got \"%s\"",
@@ -113,9 +119,14 @@ static sl_status parse_betas(const char *text, void *object)
 static char *print_betas(const void *object)
 {
     const sl_optimizer_options *from = &((const sl_train_options *)object)->optimizer;
-    char *text;
-    float beta1 = from->beta1 ? from->beta1 : 0.9f, beta2 = from->beta2 ? from->beta2 : 0.999f;
-    return asprintf(&text, "%.9g,%.9g", beta1, beta2) < 0 ? NULL : text;
+    char *first = NULL, *second = NULL, *text = NULL;
+    if (sl_option_text(&beta_rows[0], from, &first) == SL_OK &&
+        sl_option_text(&beta_rows[1], from, &second) == SL_OK &&
+        asprintf(&text, "%s,%s", first, second) < 0)
+        text = NULL;
+    free(first);
+    free(second);
+    return text;
 }
 
 static sl_status parse_save_every(const char *text, void *object)
@@ -143,6 +154,8 @@ static char *print_save_every(const void *object)
 
 #define FIELD(field) .offset = offsetof(sl_train_options, field)
 
+static const char *const presets[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
+                                      NULL};
 static const char *const masks[] = {"causal", "none", NULL};
 static const char *const activations[] = {"relu", "gelu", NULL};
 static const char *const recomputes[] = {"except_last", "never", "always", NULL};
@@ -155,11 +168,11 @@ static const char *const lr_schedules[] = {"step", "cosine", NULL};
 enum { MAX_WIDTH = 1 << 20, MAX_LAYERS = 10000, MAX_COLUMNS = 1 << 20, MAX_CHUNKS = 4096 };
 enum { MAX_POSITIONS = 5000 }; /* the positional encoding's length */
 
-/* Those that make up the model and its pipeline come first: sl_train_option_rows. A row is read as
- * one, so it is kept together. */
+/* A row is read as one, so it is kept together. */
 /* clang-format off */
-static const sl_option rows[] = {
-    {.name = "preset", .value = "NAME", .type = SL_OPTION_TEXT, FIELD(preset), .log_key = "preset",
+const sl_option sl_structure_option_rows[] = {
+    {.name = "preset", .value = "NAME", .type = SL_OPTION_TEXT, FIELD(preset), .choices = presets,
+     .log_key = "preset",
      .help = "Start from transformer-tutorial, pipeline-tutorial or ddp-pipeline; other options "
              "override its numbers"},
 
@@ -193,7 +206,7 @@ static const sl_option rows[] = {
 
     {.name = "pp", .value = "S", .group = "Pipeline", .type = SL_OPTION_INT, FIELD(stages),
      .lowest = 1, .highest = SL_MAX_STAGES, .optional = true,
-     .help = "Stages, on the devices cpu:0, cpu:1, …"},
+     .help = "Stages, on the devices cpu:0, cpu:1 and so on"},
     {.name = "devices", .value = "LIST", .group = "Pipeline", .type = SL_OPTION_TEXT,
      FIELD(devices),
      .help = "One device a stage: cpu:0,cpu:1 divide the machine's cores evenly; cpu:0-3 names "
@@ -236,6 +249,10 @@ static const sl_option rows[] = {
      FIELD(optimizer.momentum), .log_key = "momentum", .decides = with_sgd,
      .help = "SGD's momentum"},
 
+    {0},
+};
+
+const sl_option sl_run_option_rows[] = {
     {.name = "data", .value = "DIR", .group = "Batches", .type = SL_OPTION_TEXT, FIELD(data),
      .log_key = "data",
      .help = "Directory with wiki.{train,valid,test}.tokens or {train,valid,test}.txt"},
@@ -255,7 +272,7 @@ static const sl_option rows[] = {
      .help = "Epochs"},
     {.name = "lr", .value = "X", .group = "Training", .type = SL_OPTION_DOUBLE, FIELD(lr.lr),
      .log_key = "lr", .decides = always,
-     .help = "Learning rate"},
+     .help = "Learning rate; without it 5.0 for sgd and 0.001 for adamw"},
     {.name = "lr-schedule", .value = "NAME", .group = "Training", .type = SL_OPTION_CHOICE,
      FIELD(lr.kind), .choices = lr_schedules, .log_key = "lr_schedule", .decides = always,
      .help = "step: times gamma every step-epochs; cosine: to 0 over the run"},
@@ -302,12 +319,15 @@ static const sl_option rows[] = {
              "directory"},
     {.name = "save", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
      FIELD(save),
-     .help = "Write the best weights to FILE (safetensors), the vocabulary beside it"},
+     .help = "Write the best weights to FILE (safetensors), the vocabulary beside it; a signal "
+             "that stops the run before its first validation leaves the last ones there"},
+    {.name = "force", .group = "Files and display", .type = SL_OPTION_FLAG, FIELD(force),
+     .help = "Begin although the run's plan needs more memory than there is"},
 
     {.name = "save-dir", .value = "DIR", .group = "Checkpoints", .type = SL_OPTION_TEXT,
      FIELD(checkpoints.directory),
-     .help = "Save checkpoints in DIR; then SIGTERM and SIGINT stop the run after one, SIGUSR1 "
-             "saves one"},
+     .help = "Save checkpoints in DIR; then SIGTERM, SIGINT, SIGHUP and SIGPIPE stop the run after "
+             "one, SIGUSR1 saves one"},
     {.name = "save-every", .value = "N", .group = "Checkpoints", .type = SL_OPTION_OWN,
      .parse = parse_save_every, .print = print_save_every, .needs = "save-dir",
      .help = "Steps between two of them, or epoch: one after each validation"},
@@ -323,20 +343,19 @@ static const sl_option rows[] = {
      .help = "Go on from the checkpoint DIR, or from the newest whole one in DIR; auto: from "
              "that of --save-dir, where there is one, which is also what a job does that sluice "
              "launch restarts"},
+    {0},
 };
 /* clang-format on */
 
 #undef FIELD
 
-enum { ROWS = sizeof rows / sizeof *rows };
-
-const sl_option *sl_train_option_rows(bool structure, int *count)
+const sl_option *sl_train_option_row(int index)
 {
-    *count = ROWS;
-    for (int i = 0; i < ROWS && structure; i++)
-        if (strcmp(rows[i].name, "data") == 0) {
-            *count = i;
-            break;
-        }
-    return rows;
+    for (const sl_option *at = sl_structure_option_rows; at->name; at++)
+        if (index-- == 0)
+            return at;
+    for (const sl_option *at = sl_run_option_rows; at->name; at++)
+        if (index-- == 0)
+            return at;
+    return NULL;
 }

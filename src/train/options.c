@@ -73,12 +73,11 @@ double sl_train_options_lr(const sl_train_options *options)
 sl_status sl_train_options_check(const sl_train_options *options)
 {
     SLI_GIVEN(options);
-    int count;
-    const sl_option *rows = sl_train_option_rows(false, &count);
+    const sl_option *row;
     sl_train_options filled = *options;
     filled.lr.lr = sl_train_options_lr(options);
-    for (int i = 0; i < count; i++)
-        SL_TRY(sl_option_check(&rows[i], &filled));
+    for (int i = 0; (row = sl_train_option_row(i)); i++)
+        SL_TRY(sl_option_check(row, &filled));
     SL_TRY(check_model(&options->model));
     SL_TRY(check_pipeline(options));
     return sli_optimizer_check(&options->optimizer);

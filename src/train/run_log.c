@@ -117,8 +117,7 @@ static const sl_option beta_rows[] = {
  */
 static json_t *describe_options(const sl_train_options *given)
 {
-    int count;
-    const sl_option *rows = sl_train_option_rows(false, &count);
+    const sl_option *row;
     sl_train_options options = *given;
     options.optimizer = sli_optimizer_filled(&given->optimizer);
     json_t *model = json_pack("{sI}", "ntokens", (json_int_t)options.model.ntokens);
@@ -126,10 +125,10 @@ static json_t *describe_options(const sl_train_options *given)
                             (json_int_t)options.model.ntokens, "shares", options.shares, "beta1",
                             sli_json_option(&beta_rows[0], &options, false), "beta2",
                             sli_json_option(&beta_rows[1], &options, false));
-    for (int i = 0; i < count && all; i++) {
-        json_t *value = rows[i].log_key ? sli_json_option(&rows[i], &options, false) : NULL;
+    for (int i = 0; all && (row = sl_train_option_row(i)); i++) {
+        json_t *value = row->log_key ? sli_json_option(row, &options, false) : NULL;
         if (value)
-            json_object_set_new(rows[i].in_model ? model : all, rows[i].log_key, value);
+            json_object_set_new(row->in_model ? model : all, row->log_key, value);
     }
     return all;
 }

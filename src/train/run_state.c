@@ -25,15 +25,13 @@ static bool merge(json_t *to, json_t *more)
  * replicas that the run began with, under theirs. */
 static json_t *describe_deciding(const sl_train_options *given)
 {
-    int count;
-    const sl_option *rows = sl_train_option_rows(false, &count);
+    const sl_option *row;
     sl_train_options options = *given;
     options.optimizer = sli_optimizer_filled(&given->optimizer);
     options.lr.step_epochs = given->lr.step_epochs ? given->lr.step_epochs : 1;
     json_t *all =
         json_pack("{sI si}", "ntokens", (json_int_t)options.model.ntokens, "dp", options.shares);
-    for (int i = 0; i < count && all; i++) {
-        const sl_option *row = &rows[i];
+    for (int i = 0; all && (row = sl_train_option_row(i)); i++) {
         if (!row->decides || !row->decides(&options))
             continue;
         json_t *value = strcmp(row->name, "betas") == 0

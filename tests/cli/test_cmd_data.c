@@ -122,13 +122,13 @@ static void misuse_is_one_sentence_and_status_2(void **state)
     static const char *const misuses[][2] = {
         {"", "sluice: data: expected a directory of text, or --synthetic DIR\n"},
         {"''", "sluice: data: expected a directory of text, got \"\"\n"},
-        {"--synthetic=", "sluice: data: expected a directory of text, got \"\"\n"},
+        {"--synthetic=", "sluice: --synthetic must not be empty\n"},
         {"a --vocab=", "sluice: --vocab must not be empty\n"},
         {"a b", "sluice: data: expected one directory, got \"b\"\n"},
         {"a --synthetic b", "sluice: data: expected one directory, got "},
-        {"a --seed 1", "expected --synthetic with this option, got \"--seed\"\n"},
-        {"a --head -1", "sluice: --head must be a whole number from 0, got \"-1\"\n"},
-        {"a --head x", "sluice: --head must be a whole number from 0, got \"x\"\n"},
+        {"a --seed 1", "sluice: --seed needs --synthetic DIR\n"},
+        {"a --head -1", "sluice: --head must be a whole number from 0 to 2147483647, got \"-1\"\n"},
+        {"a --head x", "sluice: --head must be a whole number from 0 to 2147483647, got \"x\"\n"},
         {"--synthetic a --tokens 0", "sluice: --tokens must be a whole number from 1"},
         {"a --bogus", "got \"--bogus\"\n"},
     };

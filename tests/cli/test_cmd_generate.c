@@ -79,7 +79,7 @@ static void what_cannot_be_generated_is_refused(void **state)
     program_start(&run, "generate --init %s/model.safetensors --top-k x", at);
     check_refused(&run, 2, "--top-k must be a whole number from 0, got \"x\"\n");
     program_start(&run, "generate --init %s/model.safetensors --prompt ''", at);
-    check_refused(&run, 1, "sluice: --prompt must have at least one token, got \"\"\n");
+    check_refused(&run, 2, "sluice: --prompt must not be empty\n");
     program_start(&run, "generate --init %s/model.safetensors --devices gpu", at);
     check_refused(&run, 1, "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"gpu\"\n");
     program_start(&run, "generate --init ''");

@@ -112,7 +112,7 @@ static void impossible_model_is_refused(void **state)
     program_start(&run, "model --balance 2,3");
     check_refused(&run, 1, "balance must add up to the model's 4 modules");
     program_start(&run, "model --ntokens 0");
-    check_refused(&run, 2, "--ntokens must be a whole number from 1, got \"0\"\n");
+    check_refused(&run, 2, "--ntokens must be a whole number from 1 to 2147483647, got \"0\"\n");
     program_start(&run, "model --preset transformer");
     check_refused(&run, 2, "preset must be transformer-tutorial, pipeline-tutorial or ");
     program_start(&run, "model --data /nowhere");

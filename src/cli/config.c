@@ -1,0 +1,147 @@
+/* Options as a file: one JSON object, whose members are options by name. */
+#include "cli/arguments.h"
+#include "cli/command.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SENTENCE_BYTES = 512, TEXT_BYTES = 40 };
+
+/* ---- Reading ------------------------------------------------------------------------------ */
+
+static _Noreturn void refuse(const char *path, const char *what)
+{
+    char sentence[SENTENCE_BYTES];
+    snprintf(sentence, sizeof sentence, "%s: %s", path, what);
+    cli_refuse(sentence, NULL);
+}
+
+static void *no_memory_if_null(void *memory)
+{
+    if (!memory)
+        refuse("--config", "no memory for its options");
+    return memory;
+}
+
+/* The text that the option takes for the value: NULL where there is none. */
+static const char *text_of(const json_t *value)
+{
+    char text[TEXT_BYTES];
+    switch (json_typeof(value)) {
+    case JSON_STRING:
+        return json_string_value(value);
+    case JSON_TRUE:
+        return "true";
+    case JSON_FALSE:
+        return "false";
+    case JSON_INTEGER:
+        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+        return no_memory_if_null(strdup(text));
+    case JSON_REAL:
+        snprintf(text, sizeof text, "%.17g", json_real_value(value));
+        return no_memory_if_null(strdup(text));
+    default:
+        return NULL;
+    }
+}
+
+static cli_given_option find(const cli_command *command, const char *path, const char *name)
+{
+    char sentence[SENTENCE_BYTES];
+    cli_near near = {.word = name};
+    const cli_table *table;
+    const sl_option *row;
+    for (int i = 0; (row = cli_row(command, i, &table)); i++) {
+        if (strcmp(row->name, name) == 0)
+            return (cli_given_option){row, table->offset, NULL};
+        cli_near_consider(&near, row->name);
+    }
+    snprintf(sentence, sizeof sentence, "%s: there is no such option", path);
+    cli_refuse_near(sentence, name, &near, "");
+}
+
+/* The file's content is never freed: options point into it. */
+void cli_add_config(cli_command_line *line, const char *path)
+{
+    char sentence[SENTENCE_BYTES];
+    json_error_t error;
+    json_t *config = json_load_file(path, JSON_REJECT_DUPLICATES, &error), *value;
+    if (!json_is_object(config))
+        refuse(path, config ? "must be a JSON object of options" : error.text);
+    size_t members = json_object_size(config), count = 0;
+    cli_given_option *all =
+        no_memory_if_null(calloc(members + (size_t)line->given_count, sizeof *all));
+    const char *name;
+    json_object_foreach(config, name, value)
+    {
+        all[count] = find(line->command, path, name);
+        all[count].text = text_of(value);
+        if (!all[count].text || (json_is_boolean(value) && all[count].option->value)) {
+            snprintf(sentence, sizeof sentence, "%s: %s must be a %s", path, name,
+                     all[count].option->value ? "number or a text" : "true or false");
+            cli_refuse(sentence, NULL);
+        }
+        count++;
+    }
+    memcpy(all + count, line->given, (size_t)line->given_count * sizeof *all);
+    free(line->given);
+    line->given = all;
+    line->given_count += (int)count;
+}
+
+/* ---- Printing ----------------------------------------------------------------------------- */
+
+/* JSON's readers hold whole numbers of up to 18 digits in any case. */
+static bool is_number(sl_option_type type, const char *text)
+{
+    return type != SL_OPTION_CHOICE && type != SL_OPTION_TEXT && type != SL_OPTION_OWN &&
+           (type != SL_OPTION_SEED || strlen(text) <= 18);
+}
+
+static void print_text(const char *text)
+{
+    json_t *value = json_string(text);
+    char *quoted = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+    fputs(quoted ? quoted : "\"\"", stdout);
+    free(quoted);
+    json_decref(value);
+}
+
+/* An option that has no sense without another, which is not set, is not shown: its file could not
+ * be read back. */
+static bool is_needless(const cli_command *command, const sl_option *row, const void *settings)
+{
+    const cli_table *table;
+    const sl_option *at;
+    char *text = NULL;
+    for (int i = 0; row->needs && (at = cli_row(command, i, &table)); i++)
+        if (strcmp(at->name, row->needs) == 0)
+            (void)sl_option_text(at, (const char *)settings + table->offset, &text);
+    bool needless = row->needs && !text;
+    free(text);
+    return needless;
+}
+
+void cli_print_config(const cli_command *command, const void *settings)
+{
+    const char *separator = "{";
+    const cli_table *table;
+    const sl_option *row;
+    for (int i = 0; (row = cli_row(command, i, &table)); i++) {
+        char *text;
+        if (is_needless(command, row, settings) || strcmp(row->name, "config") == 0 ||
+            strcmp(row->name, "print-config") == 0 ||
+            sl_option_text(row, (const char *)settings + table->offset, &text) != SL_OK || !text)
+            continue;
+        printf("%s\n  \"%s\": ", separator, row->name);
+        if (is_number(row->type, text))
+            fputs(text, stdout);
+        else
+            print_text(text);
+        separator = ",";
+        free(text);
+    }
+    printf("\n}\n");
+}
