@@ -24,7 +24,7 @@ static char *shown_text(const char *text)
     size_t room = SLI_PRINTABLE_GROWTH * strlen(text) + 1;
     char *shown = malloc(room);
     if (shown)
-        sli_printable(text, shown, room);
+        sli_printable(text, "", shown, room);
     return shown;
 }
 

@@ -54,7 +54,7 @@ sl_status sl_error(sl_status status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    sli_printable(text, error_text, sizeof error_text);
+    sli_printable(text, "\n", error_text, sizeof error_text);
     return status;
 }
 
@@ -69,6 +69,6 @@ sl_status sl_error_context(sl_status status, const char *format, ...)
     va_end(arguments);
     if (length >= 0 && length < ERROR_TEXT_BYTES)
         snprintf(text + length, sizeof text - (size_t)length, "%s", error_text);
-    sli_printable(text, error_text, sizeof error_text);
+    sli_printable(text, "\n", error_text, sizeof error_text);
     return status;
 }
