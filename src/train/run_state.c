@@ -1,6 +1,7 @@
 #include "train/run_state.h"
 
 #include "core/checksum.h"
+#include "core/json.h"
 #include "core/json_value.h"
 #include "optim/optimizer.h"
 

@@ -187,7 +187,7 @@ static void impossible_options_are_refused(void **state)
                          of_sgd[] = {{.kind = SL_OPTIMIZER_ADAMW, .momentum = 0.9f},
                                      {.kind = SL_OPTIMIZER_ADAMW, .dampening = 0.5f},
                                      {.kind = SL_OPTIMIZER_ADAMW, .nesterov = true}},
-                         of_adamw[] = {{.beta1 = 0.9f}, {.beta2 = 0.9f}, {.eps = 0.1f}};
+                         of_adamw[] = {{.beta1 = 0.8f}, {.beta2 = 0.9f}, {.eps = 0.1f}};
     check_error(sl_optimizer_create(&negative, s.set, &optimizer), SL_ERR_INVALID,
                 "momentum must be at least 0, got -1");
     check_error(sl_optimizer_create(&nesterov, s.set, &optimizer), SL_ERR_INVALID,
