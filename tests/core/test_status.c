@@ -54,8 +54,7 @@ static void error_quotes_no_control_characters(void **state)
     sl_error(SL_ERR_FORMAT, "tensor \"%s\"", "a\x1b[2J\n\x7f\x9b\xc2\x9bz");
     assert_string_equal(sl_error_text(), "tensor \"a\\x1b[2J\n\\x7f\\x9b\\xc2\\x9bz\"");
     sl_error_context(SL_ERR_FORMAT, "fi\tle: ");
-    assert_string_equal(sl_error_text(),
-                        "fi\\x09le: tensor \"a\\x1b[2J\n\\x7f\\x9b\\xc2\\x9bz\"");
+    assert_string_equal(sl_error_text(), "fi\\x09le: tensor \"a\\x1b[2J\n\\x7f\\x9b\\xc2\\x9bz\"");
 }
 
 static void error_keeps_utf8_and_is_cut_between_characters(void **state)
