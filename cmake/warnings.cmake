@@ -13,3 +13,7 @@ elseif(SLUICE_SANITIZE STREQUAL "thread")
 elseif(NOT SLUICE_SANITIZE STREQUAL "none")
   message(FATAL_ERROR "SLUICE_SANITIZE must be none, address or thread, got ${SLUICE_SANITIZE}")
 endif()
+if(NOT SLUICE_SANITIZE STREQUAL "none")
+  # A sanitizer calls dlopen in the program's place: it is the old kind of run path that it sees.
+  add_link_options(-Wl,--disable-new-dtags)
+endif()

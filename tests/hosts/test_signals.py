@@ -7,6 +7,7 @@ than the launcher's grace.
 
 import json
 import os
+import pty
 import shutil
 import signal
 import subprocess
@@ -200,6 +201,20 @@ def test_weights(root):
         check(status == -signal.SIGINT, f"status {status}")
         check(err == "sluice: stopped by signal 2 (Interrupt), and nothing was saved: --save FILE saves "
               "the weights, --save-dir DIR checkpoints to go on from\n", err)
+    terminal, side = pty.openpty()
+    with Run(root, "terminal", "--save", "WEIGHTS", err=side, steps=100000) as run:
+        os.close(side)
+        run.wait_for_steps(2)
+        run.send(signal.SIGINT)
+        status, _, _ = run.end()
+        shown = b""
+        try:
+            while part := os.read(terminal, 4096):
+                shown += part
+        except OSError:  # nobody has the other side any more
+            os.close(terminal)
+        check(status == 0 and b"sluice: stopping after this step, to save; Ctrl-C again ends" in shown,
+              f"{status} {shown}")
     print("a run without checkpoints leaves its weights, or says that it leaves nothing")
 
 
