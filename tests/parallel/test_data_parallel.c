@@ -235,11 +235,12 @@ static const sl_module_ops mean_ops = {.type = "Mean",
 static sl_status create_linear_mean(void *arg, sl_module **out)
 {
     sl_module *parts[2];
+    *out = NULL;
+    SL_TRY(sl_linear_create(IN, OUT, false, &parts[0]));
     mean *state = calloc(1, sizeof *state);
     if (!state)
         return sl_error(SL_ERR_MEMORY, "no memory for a state");
     state->dims = *(int *)arg;
-    SL_TRY(sl_linear_create(IN, OUT, false, &parts[0]));
     SL_TRY(sl_module_create(&mean_ops, state, &parts[1]));
     return sl_sequential_create(parts, 2, out);
 }
@@ -280,7 +281,7 @@ static void check_numbers(int dims)
                                         .device_count = REPLICAS,
                                         .seed = 4};
     check_ok(sl_data_parallel_create(&options, &at.parallel));
-    sl_module *single;
+    sl_module *single = NULL;
     sl_parameter_set *set;
     check_ok(create_linear_mean(&dims, &single));
     check_ok(sl_parameter_set_create(

@@ -206,7 +206,7 @@ static void train_step(replica *at, int step)
     int forwards = 0;
     sl_parameter_set_zero_grad(at->set);
     for (const char *next = plan_of(at, step); *next && *next != ','; next++) {
-        if (*next >= '0' && *next <= '9') {
+        if (*next >= '0' && *next < '0' + MAX_FORWARDS) {
             go_backward(at, step, *next - '0', &passes[*next - '0']);
             continue;
         }
