@@ -28,6 +28,7 @@ sl_status sl_module_create(const sl_module_ops *ops, void *state, sl_module **ou
     }
     module->ops = ops;
     module->state = state;
+    module->modules_end = 1;
     *out = module;
     return SL_OK;
 }
@@ -69,6 +70,26 @@ static void number_below(sl_module *module, uint32_t *modules, uint32_t *paramet
         module->parameters[i]->number = (*parameters)++;
     for (int i = 0; i < module->child_count; i++)
         number_below(module->children[i], modules, parameters);
+    module->modules_end = *modules;
+    module->parameters_end = *parameters;
+}
+
+/* Numbers the last child of `module`, which has just got it: where that is the tree's end, no other
+ * module's number changes, and a deep model is not numbered anew for each of its layers. */
+static void number_child(sl_module *module)
+{
+    sl_module *root = sli_module_root(module);
+    uint32_t modules = root->modules_end, parameters = root->parameters_end;
+    for (const sl_module *at = module; at->parent; at = at->parent)
+        if (at != at->parent->children[at->parent->child_count - 1]) {
+            sli_module_number_tree(root);
+            return;
+        }
+    number_below(module->children[module->child_count - 1], &modules, &parameters);
+    for (; module; module = module->parent) {
+        module->modules_end = modules;
+        module->parameters_end = parameters;
+    }
 }
 
 void sli_module_number_tree(sl_module *root)
@@ -155,7 +176,7 @@ static sl_status attach(sl_module *module, const char *name, sl_module *child)
         return status;
     }
     module->children[module->child_count++] = child;
-    sli_module_number_tree(sli_module_root(module));
+    number_child(module);
     return SL_OK;
 }
 

@@ -15,7 +15,8 @@ struct sl_module {
     int child_count;
     sl_parameter **parameters;
     int parameter_count;
-    uint32_t number; /* in its root, counted in preorder: the root's is 0 */
+    uint32_t number;                      /* in its root, counted in preorder: the root's is 0 */
+    uint32_t modules_end, parameters_end; /* the numbers after those of its last descendants */
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
 };
 

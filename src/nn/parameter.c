@@ -37,9 +37,10 @@ static sl_status check_spec(sl_module *module, const sl_parameter_spec *spec)
 {
     SL_TRY(sli_module_check_name(module, spec->name));
     SL_TRY(sli_module_check_open(module, "parameter", spec->name));
+    int64_t bytes = sizeof(float);
     for (int i = 0; i < spec->shape.dims; i++) {
         char text[SL_SHAPE_TEXT_BYTES];
-        if (spec->shape.size[i] < 1)
+        if (spec->shape.size[i] < 1 || __builtin_mul_overflow(bytes, spec->shape.size[i], &bytes))
             return sl_error(SL_ERR_INVALID, "%s: parameter \"%s\" cannot have shape %s",
                             module->ops->type, spec->name, sl_shape_text(&spec->shape, text));
     }

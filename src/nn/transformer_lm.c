@@ -6,8 +6,9 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* Each takes a few kB before it has any memory on a device; deeper models are typing errors. */
-enum { MAX_LAYERS = 1 << 16 };
+/* A layer takes a few kB before it has any memory on a device; deeper models are typing errors.
+ * Below these no count of elements or bytes overflows 63 bits. */
+enum { MAX_LAYERS = 10000, MAX_WIDTH = 1 << 20 };
 
 static sl_status check_options(const sl_model_options *options)
 {
@@ -15,8 +16,8 @@ static sl_status check_options(const sl_model_options *options)
         const char *name;
         int64_t value, most;
     } sizes[] = {
-        {"ntokens", options->ntokens, INT32_MAX}, {"emsize", options->emsize, INT32_MAX},
-        {"nhid", options->nhid, INT32_MAX},       {"nlayers", options->nlayers, MAX_LAYERS},
+        {"ntokens", options->ntokens, INT32_MAX}, {"emsize", options->emsize, MAX_WIDTH},
+        {"nhid", options->nhid, MAX_WIDTH},       {"nlayers", options->nlayers, MAX_LAYERS},
         {"nhead", options->nhead, INT32_MAX},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

@@ -56,10 +56,10 @@ sl_shape sl_shape_3d(int64_t a, int64_t b, int64_t c)
 
 int64_t sl_shape_count(const sl_shape *shape)
 {
-    int64_t count = 1;
+    uint64_t count = 1; /* wraps where no tensor could have the shape, which is for others to say */
     for (int i = 0; i < shape->dims; i++)
-        count *= shape->size[i];
-    return count;
+        count *= (uint64_t)shape->size[i];
+    return (int64_t)count;
 }
 
 bool sl_shape_equal(const sl_shape *a, const sl_shape *b)

@@ -76,6 +76,52 @@ static sl_status read_number(const sli_safetensors_set *from, const char *path, 
     return SL_OK;
 }
 
+/* The elements of all tensors of the file. No tensor has as many as the file has bits, but tensors
+ * without bytes have none. */
+static uint64_t count_elements(const sli_safetensors_set *from)
+{
+    uint64_t elements = 0;
+    for (size_t i = 0; i < sli_safetensors_set_count(from); i++) {
+        const sl_safetensors_info *info = sli_safetensors_set_get(from, i);
+        uint64_t product = info->bytes > 0;
+        for (int d = 0; d < info->dims && product; d++)
+            product *= (uint64_t)info->size[d];
+        elements += product;
+    }
+    return elements;
+}
+
+/* Of a model with so many layers, which is made without memory. */
+static sl_status model_elements(const sl_model_options *model, int64_t layers, int64_t *out)
+{
+    sl_module *module;
+    sl_model_options small = *model;
+    small.nlayers = layers;
+    SL_TRY(sl_transformer_lm_create(&small, &module));
+    *out = sl_module_parameter_elements(module);
+    sl_module_destroy(&module);
+    return SL_OK;
+}
+
+/* Whether the model is of the file's size, before one is made; tensors that are missing or too many
+ * are named when they are read. All layers have as many elements. */
+static sl_status check_elements(const sli_safetensors_set *from, const char *path,
+                                const sl_model_options *model)
+{
+    int64_t one = 0, two = 0, others;
+    uint64_t found = count_elements(from);
+    SL_TRY(sl_error_context(model_elements(model, 1, &one), "%s: ", path));
+    SL_TRY(model_elements(model, 2, &two));
+    if (!__builtin_mul_overflow(model->nlayers - 1, two - one, &others) &&
+        (uint64_t)one + (uint64_t)others <= 2 * found)
+        return SL_OK;
+    return sl_error(SL_ERR_FORMAT,
+                    "%s: its tensors have %" PRIu64 " elements, far fewer than the model that its "
+                    "metadata describe: %" PRId64 " layers, ntokens %" PRId64 ", emsize %" PRId64
+                    ", nhid %" PRId64,
+                    path, found, model->nlayers, model->ntokens, model->emsize, model->nhid);
+}
+
 /* *first: the value is `yes`; anything but `yes` and `no` is an error. */
 static sl_status read_choice(const sli_safetensors_set *from, const char *path, int index,
                              const char *yes, const char *no, bool *first)
@@ -105,7 +151,7 @@ sl_status sli_model_notes_read(const sli_safetensors_set *from, const char *path
     SL_TRY(read_choice(from, path, PRE_NORM, "true", "false", &out->pre_norm));
     out->mask = causal ? SL_MASK_CAUSAL : SL_MASK_NONE;
     out->activation = relu ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU;
-    return SL_OK;
+    return check_elements(from, path, out);
 }
 
 sl_status sli_model_notes_check(const sli_safetensors_set *from, const char *path,

@@ -17,7 +17,8 @@ typedef struct sli_model_notes {
 void sli_model_notes_write(const sl_model_options *model, const char *vocab_checksum,
                            sli_model_notes *out);
 
-/* SL_ERR_FORMAT where one is missing or makes no sense. `path` is the set's, for messages. */
+/* SL_ERR_FORMAT where one is missing or makes no sense, or the file's tensors cannot be the
+ * model's. `path` is the set's, for messages. */
 sl_status sli_model_notes_read(const sli_safetensors_set *from, const char *path,
                                sl_model_options *out);
 

@@ -19,6 +19,22 @@ static sl_status check_model(const sl_model_options *model)
     return SL_OK;
 }
 
+/* Beyond what any machine can hold, products of sizes would overflow 63 bits as well. */
+static sl_status check_batches(const sl_train_options *options)
+{
+    const sl_model_options *model = &options->model;
+    int64_t columns = options->batch_size > options->eval_batch_size ? options->batch_size
+                                                                     : options->eval_batch_size;
+    double values = (double)columns * (double)options->bptt * (double)model->nlayers *
+                    (double)(model->emsize + model->nhid);
+    if (values > 0x1p54)
+        return sl_error(SL_ERR_INVALID,
+                        "a batch of %" PRId64 " columns of %" PRId64
+                        " tokens has more activations in such a model than any machine can hold",
+                        columns, options->bptt);
+    return SL_OK;
+}
+
 /* ---- Stages ----------------------------------------------------------------------------- */
 
 static sl_status check_balance(const sl_train_options *options, int stages)
@@ -79,6 +95,7 @@ sl_status sl_train_options_check(const sl_train_options *options)
     for (int i = 0; (row = sl_train_option_row(i)); i++)
         SL_TRY(sl_option_check(row, &filled));
     SL_TRY(check_model(&options->model));
+    SL_TRY(check_batches(options));
     SL_TRY(check_pipeline(options));
     return sli_optimizer_check(&options->optimizer);
 }

@@ -90,6 +90,23 @@ static void what_cannot_be_generated_is_refused(void **state)
     check_refused(&run, 2, "got \"--top-k\"\n");
 }
 
+/* Refused before a model of so many layers is built, which would take minutes. */
+static void few_bytes_that_ask_for_a_large_model_are_refused(void **state)
+{
+    static const char header[] =
+        "{\"__metadata__\":{\"sluice.ntokens\":\"3\",\"sluice.emsize\":\"2\",\"sluice.nhid\":\"1\","
+        "\"sluice.nlayers\":\"9999\",\"sluice.nhead\":\"1\",\"sluice.mask\":\"none\","
+        "\"sluice.activation\":\"relu\",\"sluice.pre_norm\":\"true\"}}";
+    scratch *in = *state;
+    program_run run;
+    char *path = scratch_path(in, "hostile.safetensors");
+    write_safetensors(path, header, sizeof header - 1, 0);
+    program_start(&run, "generate --init %s", path);
+    assert_int_equal(remove(path), 0);
+    check_refused(&run, 1,
+                  "its tensors have 0 elements, far fewer than the model that its metadata");
+}
+
 static void weights_without_their_vocabulary_are_refused(void **state)
 {
     scratch *in = *state;
@@ -112,6 +129,7 @@ int cmd_generate_tests(void)
         cmocka_unit_test(greedy_is_the_best_of_one),
         cmocka_unit_test(text_begins_with_the_prompt),
         cmocka_unit_test(what_cannot_be_generated_is_refused),
+        cmocka_unit_test(few_bytes_that_ask_for_a_large_model_are_refused),
         cmocka_unit_test(weights_without_their_vocabulary_are_refused),
     };
     return cmocka_run_group_tests(tests, create, scratch_remove);

@@ -125,6 +125,13 @@ static void open_bad_shape_is_refused(void **state)
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1.0],\"data_offsets\":[0,4]}}", 4, "whole numbers"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[-1],\"data_offsets\":[0,4]}}", 4, "whole numbers"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[\"1\"],\"data_offsets\":[0,4]}}", 4, "from 0 up"},
+        /* No elements, but the other sizes are not to be multiplied. */
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[4611686018427387904,2,0],"
+         "\"data_offsets\":[0,0]}}",
+         0, "[4611686018427387904, 2, 0] of F32 is no possible number of bytes"},
+        {"{\"a\":{\"dtype\":\"U8\",\"shape\":[0,4611686018427387904,2],"
+         "\"data_offsets\":[0,0]}}",
+         0, "is no possible number of bytes"},
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,20]}}", 20,
          "tensor \"a\": [2, 3] of F32 takes 24 bytes, but \"data_offsets\" gives it 20"},
         {"{\"a\":{\"dtype\":\"F4\",\"shape\":[3],\"data_offsets\":[0,2]}}", 2,

@@ -5,6 +5,7 @@
 #include "support/modules.h"
 
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 
 /* ---- A layer of one's own: out = factor * in^2 ------------------------------------------- */
@@ -134,6 +135,42 @@ static void numbers_count_in_preorder(void **state)
     assert_int_equal(inner_modules[0]->parameters[1]->number, 2);
     assert_int_equal(outer_modules[2]->parameters[0]->number, 5);
     sl_module_destroy(&outer);
+}
+
+static int list_numbers(const sl_module *module, uint32_t *numbers, int count)
+{
+    numbers[count++] = module->number;
+    for (int i = 0; i < module->parameter_count; i++)
+        numbers[count++] = module->parameters[i]->number;
+    for (int i = 0; i < module->child_count; i++)
+        count = list_numbers(module->children[i], numbers, count);
+    return count;
+}
+
+/* Children and parameters come to places in the middle of the tree and to its end. */
+static void numbers_are_right_wherever_a_tree_grows(void **state)
+{
+    (void)state;
+    enum { CHILDREN = 12, MOST = 128 };
+    sl_module *root = new_linear(2, 2), *at[CHILDREN + 1] = {root};
+    uint32_t kept[MOST], counted[MOST], random = 7;
+    for (int i = 1; i <= CHILDREN; i++) {
+        char name[16];
+        sl_parameter *parameter;
+        snprintf(name, sizeof name, "c%d", i);
+        at[i] = i % 3 ? new_linear(2, 2) : new_sequential((sl_module *[]){new_square()}, 1);
+        random = random * 1664525u + 1013904223u;
+        check_ok(sl_module_add_child(at[(random >> 16) % (uint32_t)i], name, at[i]));
+        snprintf(name, sizeof name, "p%d", i);
+        sl_parameter_spec spec = {.name = name, .shape = sl_shape_1d(1)};
+        if (i % 4 == 0)
+            check_ok(sl_module_add_parameter(at[i / 2], &spec, &parameter));
+        int count = list_numbers(root, kept, 0);
+        sli_module_number_tree(root);
+        assert_int_equal(list_numbers(root, counted, 0), count);
+        assert_memory_equal(kept, counted, (size_t)count * sizeof *kept);
+    }
+    sl_module_destroy(&root);
 }
 
 static void child_twice_is_refused_in_pytorchs_words(void **state)
@@ -364,6 +401,7 @@ int module_tests(void)
         cmocka_unit_test(own_layer_runs_between_the_librarys),
         cmocka_unit_test(names_are_paths_from_the_root),
         cmocka_unit_test(numbers_count_in_preorder),
+        cmocka_unit_test(numbers_are_right_wherever_a_tree_grows),
         cmocka_unit_test(child_twice_is_refused_in_pytorchs_words),
         cmocka_unit_test(bad_names_and_circles_are_refused),
         cmocka_unit_test(elements_count_without_buffers),

@@ -96,10 +96,13 @@ static void impossible_options_are_refused_by_name(void **state)
     check_refused(&options, "ntokens must be 1 to 2147483647, got 0");
     options = small();
     options.nhid = -3;
-    check_refused(&options, "nhid must be 1 to 2147483647, got -3");
+    check_refused(&options, "nhid must be 1 to 1048576, got -3");
+    options = small();
+    options.emsize = INT32_MAX - 1;
+    check_refused(&options, "emsize must be 1 to 1048576, got 2147483646");
     options = small();
     options.nlayers = 100000;
-    check_refused(&options, "nlayers must be 1 to 65536, got 100000");
+    check_refused(&options, "nlayers must be 1 to 10000, got 100000");
     options = small();
     options.emsize = 5;
     check_refused(&options, "emsize must be even");

@@ -191,6 +191,22 @@ static void numbers_of_the_other_optimizer_are_refused(void **state)
     check_error(sl_train_options_check(&options), SL_ERR_INVALID, "betas must be in [0, 1)");
 }
 
+/* Each for itself is possible; the bytes of all together would not be a number of 63 bits. */
+static void options_beyond_any_machine_are_refused(void **state)
+{
+    (void)state;
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.model.emsize = options.model.nhid = options.batch_size = 1 << 20;
+    options.model.nlayers = 10000;
+    options.bptt = 5000;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "a batch of 1048576 columns of 5000 tokens has more activations in such a model");
+    options.batch_size = 1;
+    options.eval_batch_size = 1 << 20;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "a batch of 1048576 columns");
+}
+
 static void impossible_stages_are_refused(void **state)
 {
     (void)state;
@@ -228,6 +244,7 @@ int options_tests(void)
         cmocka_unit_test(impossible_training_is_refused),
         cmocka_unit_test(each_optimizer_has_a_rate_of_its_own),
         cmocka_unit_test(numbers_of_the_other_optimizer_are_refused),
+        cmocka_unit_test(options_beyond_any_machine_are_refused),
         cmocka_unit_test(impossible_stages_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

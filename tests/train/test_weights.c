@@ -5,6 +5,8 @@
 #include "train/weights.h"
 #include "train/weights_vocab.h"
 
+#include <time.h>
+
 /* ---- Writing and reading ------------------------------------------------------------------ */
 
 static void saved_weights_come_back_in_any_cut(void **state)
@@ -162,6 +164,39 @@ static void metadata_that_make_no_sense_are_refused(void **state)
     check_ok(sli_weights_check_model(path, &small_model_options)); /* nothing contradicts it */
 }
 
+/* A few bytes that ask for a model of gigabytes. */
+static void metadata_of_a_model_that_the_tensors_are_not_are_refused(void **state)
+{
+    static const char *const hostile[][2] = {
+        {"sluice.nlayers", "65536"},     {"sluice.nlayers", "1000"},
+        {"sluice.emsize", "1048576"},    {"sluice.emsize", "2147483646"},
+        {"sluice.nhid", "1048576"},      {"sluice.ntokens", "2147483647"},
+        {"sluice.nlayers", "100000000"}, {"sluice.ntokens", "9223372036854775807"},
+    };
+    char *path = scratch_path(*state, "model.safetensors");
+    sl_model_options read;
+    test_pipe pipe = open_small_model(1, 1);
+    check_ok(sl_weights_save(pipe.pipe, &small_model_options, NULL, path));
+    close_pipe(&pipe);
+    for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
+        sl_safetensors_note notes[] = {{"sluice.ntokens", "11"},    {"sluice.emsize", "8"},
+                                       {"sluice.nhid", "12"},       {"sluice.nlayers", "3"},
+                                       {"sluice.nhead", "2"},       {"sluice.mask", "none"},
+                                       {"sluice.pre_norm", "true"}, {"sluice.activation", "gelu"}};
+        enum { NOTES = sizeof notes / sizeof *notes };
+        rewrite(path, NULL, NULL, notes, NOTES);
+        check_ok(sl_weights_model(path, &read));
+        for (int k = 0; k < NOTES; k++)
+            if (strcmp(notes[k].key, hostile[i][0]) == 0)
+                notes[k].value = hostile[i][1];
+        rewrite(path, NULL, NULL, notes, NOTES);
+        clock_t begin = clock();
+        sl_status status = sl_weights_model(path, &read);
+        assert_true(status == SL_ERR_FORMAT || status == SL_ERR_INVALID);
+        assert_true(clock() - begin < CLOCKS_PER_SEC);
+    }
+}
+
 /* ---- The vocabulary ----------------------------------------------------------------------- */
 
 static void check_vocab_path(const char *weights, const char *expected)
@@ -300,6 +335,7 @@ int weights_tests(void)
         WITH_SCRATCH(metadata_give_the_model_back),
         WITH_SCRATCH(buffer_may_be_missing_and_nothing_else),
         WITH_SCRATCH(metadata_that_make_no_sense_are_refused),
+        WITH_SCRATCH(metadata_of_a_model_that_the_tensors_are_not_are_refused),
         cmocka_unit_test(vocabulary_lies_beside_the_weights),
         WITH_SCRATCH(vocabulary_is_saved_and_found),
         WITH_SCRATCH(vocabulary_of_other_weights_is_refused),
