@@ -29,8 +29,8 @@ typedef enum sl_status {
 const char *sl_status_name(sl_status status);
 
 /* The sentence that this thread's last failing call left; "" if none failed. It lives in the
- * thread, and stays until the thread's next error. Control characters and bytes that are no UTF-8,
- * which names and files that it quotes may have, are in it as \x1b and the like: it is one line. */
+ * thread, and stays until the thread's next error. Control characters but line ends, and bytes that
+ * are no UTF-8, which names and files that it quotes may have, are in it as \x1b and the like. */
 const char *sl_error_text(void);
 
 /* Sets this thread's error text, printf-style, and returns `status`, so that a failing function
