@@ -4,8 +4,8 @@
 #include "sluice/layers.h"
 #include "support/modules.h"
 
-#include <stdlib.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- A layer of one's own: out = factor * in^2 ------------------------------------------- */
