@@ -135,18 +135,23 @@ static sl_status wrong_buffer(const sl_group *group, const sli_operation *operat
     return SL_OK;
 }
 
-/* Of gather and scatter: a buffer that only the root has. Other wrong arguments are wrong on every
- * rank; this may be one rank's mistake, for whom the others would wait until their time is up. */
-static sl_status check_root_only(sl_group *group, const sli_operation *operation,
-                                 const void *buffer, const char *name)
+/* What fails on this rank alone breaks the group: the others would wait for it until their time is
+ * up. Does nothing to a group that is broken. */
+static sl_status break_group(sl_group *group, sl_status status)
 {
-    char text[256];
-    sl_status status = wrong_buffer(group, operation, buffer, name);
-    if (status == SL_OK || group->size == 1)
-        return status;
+    char text[512];
     snprintf(text, sizeof text, "%s", sl_error_text());
     sl_group_abort(group, status, text);
     return sl_error(status, "%s", text);
+}
+
+/* Of gather and scatter: a buffer that only the root has. Other wrong arguments are wrong on every
+ * rank; this may be one rank's mistake. */
+static sl_status check_root_only(sl_group *group, const sli_operation *operation,
+                                 const void *buffer, const char *name)
+{
+    sl_status status = wrong_buffer(group, operation, buffer, name);
+    return status == SL_OK || group->size == 1 ? status : break_group(group, status);
 }
 
 /* ---- Running ------------------------------------------------------------------------------ */
@@ -186,7 +191,9 @@ static sl_status submit_collective(sl_group *group, sli_operation *operation, sl
     SL_TRY(check_rank(group, sli_operation_name(operation->kind), operation->root));
     SL_TRY(check_average(operation));
     operation->sequence = ++group->sequence;
-    return submit(group, &(sli_task){.run = run_collective, .operation = *operation}, work);
+    sl_status status =
+        submit(group, &(sli_task){.run = run_collective, .operation = *operation}, work);
+    return status == SL_OK ? SL_OK : break_group(group, status);
 }
 
 /* ---- The operations ----------------------------------------------------------------------- */

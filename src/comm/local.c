@@ -20,7 +20,6 @@
 #include "comm/reduce.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -29,18 +28,21 @@
 #include <string.h>
 #include <time.h>
 
-struct timespec sli_local_deadline(double seconds)
+/* A wait is cut into steps, for the clock to see when the process was suspended. */
+static const double step_seconds = 1;
+
+bool sli_local_wait(sli_world *w, sli_running_clock *waited)
 {
     struct timespec at;
+    double left = w->timeout_seconds - sli_running_clock_read(waited, 2 * step_seconds);
+    if (left <= 0)
+        return false;
     clock_gettime(CLOCK_MONOTONIC, &at);
-    double whole = (double)(int64_t)seconds;
-    at.tv_sec += (time_t)whole;
-    at.tv_nsec += (long)((seconds - whole) * 1e9);
-    if (at.tv_nsec >= 1000000000L) {
-        at.tv_sec++;
-        at.tv_nsec -= 1000000000L;
-    }
-    return at;
+    at.tv_nsec += (long)(1e9 * (left < step_seconds ? left : step_seconds));
+    at.tv_sec += at.tv_nsec / 1000000000L;
+    at.tv_nsec %= 1000000000L;
+    (void)pthread_cond_timedwait(&w->changed, &w->lock, &at);
+    return true;
 }
 
 /* ---- Failing, with the lock held ---------------------------------------------------------- */
@@ -106,18 +108,17 @@ static void check_mismatch(sli_world *w, const sli_operation *operation)
 
 /* ---- Meeting ------------------------------------------------------------------------------ */
 
-/* Waits until everybody has arrived (`meetings` changes from `since`), the group breaks or the
- * deadline passes. */
-static sl_status wait_for_arrivals(sli_world *w, uint64_t since, const sli_operation *operation,
-                                   const struct timespec *deadline)
+/* Waits until everybody has arrived (`meetings` changes from `since`), the group breaks or the time
+ * limit is over. */
+static sl_status wait_for_arrivals(sli_world *w, uint64_t since, const sli_operation *operation)
 {
+    sli_running_clock waited = {0};
     while (w->meetings == since && !w->broken) {
         if (someone_left(w)) {
             break_for_missing(w, operation, true, "left the group before it came");
             break;
         }
-        int code = pthread_cond_timedwait(&w->changed, &w->lock, deadline);
-        if (code == ETIMEDOUT && w->meetings == since && !w->broken) {
+        if (!sli_local_wait(w, &waited)) {
             char why[64];
             snprintf(why, sizeof why, "did not come within %g s", w->timeout_seconds);
             break_for_missing(w, operation, false, why);
@@ -126,8 +127,7 @@ static sl_status wait_for_arrivals(sli_world *w, uint64_t since, const sli_opera
     return w->meetings == since ? sli_local_broken(w) : SL_OK;
 }
 
-static sl_status arrive(sl_group *group, const sli_operation *operation,
-                        const struct timespec *deadline)
+static sl_status arrive(sl_group *group, const sli_operation *operation)
 {
     sli_world *w = group->state;
     pthread_mutex_lock(&w->lock);
@@ -147,7 +147,7 @@ static sl_status arrive(sl_group *group, const sli_operation *operation,
             pthread_cond_broadcast(&w->changed);
             status = w->broken ? sli_local_broken(w) : SL_OK;
         } else {
-            status = wait_for_arrivals(w, since, operation, deadline);
+            status = wait_for_arrivals(w, since, operation);
         }
     }
     pthread_mutex_unlock(&w->lock);
@@ -260,8 +260,7 @@ static void do_part(const sli_world *w, int rank, const sli_operation *mine)
 
 static sl_status local_collective(sl_group *group, const sli_operation *operation)
 {
-    struct timespec deadline = sli_local_deadline(group->options.timeout_seconds);
-    SL_TRY(arrive(group, operation, &deadline));
+    SL_TRY(arrive(group, operation));
     do_part(group->state, group->rank, operation);
     depart(group);
     return SL_OK;
@@ -328,12 +327,11 @@ static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_g
 {
     sli_world *w = group->state;
     sli_rank_slot *own = &w->slots[group->rank];
-    struct timespec deadline = sli_local_deadline(group->options.timeout_seconds);
     sli_operation operation = {.kind = SLI_OP_SPLIT, .sequence = sequence};
     *out = NULL;
     own->color = color; /* published by arrive's lock */
     own->subgroup = NULL;
-    SL_TRY(arrive(group, &operation, &deadline));
+    SL_TRY(arrive(group, &operation));
     if (group->rank == 0 && make_subgroups(w, &group->options) != SL_OK)
         local_abort(group, SL_ERR_MEMORY, sl_error_text());
     depart(group);

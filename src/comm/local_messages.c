@@ -4,7 +4,6 @@
  */
 #include "comm/local_world.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,7 +82,7 @@ static bool sender_is_there(const sli_world *w, int rank, const sli_message *mes
 
 /* With the lock held: waits for something to change. */
 static sl_status wait_for_letter(sli_world *w, int rank, const sli_message *message,
-                                 const struct timespec *deadline)
+                                 sli_running_clock *waited)
 {
     char text[SLI_SENDER_BYTES];
     const char *sender = sli_sender_text(message, text);
@@ -95,7 +94,7 @@ static sl_status wait_for_letter(sli_world *w, int rank, const sli_message *mess
                               message->tag)
                    : sl_error(SL_ERR_CANCELLED, "recv, tag %d: %s has left the group", message->tag,
                               sender);
-    if (pthread_cond_timedwait(&w->changed, &w->lock, deadline) == ETIMEDOUT)
+    if (!sli_local_wait(w, waited))
         return sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from %s within %g s",
                         message->tag, sender, w->timeout_seconds);
     return SL_OK;
@@ -104,12 +103,12 @@ static sl_status wait_for_letter(sli_world *w, int rank, const sli_message *mess
 sl_status sli_local_receive(sl_group *group, const sli_message *message)
 {
     sli_world *w = group->state;
-    struct timespec deadline = sli_local_deadline(w->timeout_seconds);
+    sli_running_clock waited = {0};
     sl_status status = SL_OK;
     sli_letter *found;
     pthread_mutex_lock(&w->lock);
     while (!(found = take_letter(w, group->rank, message)) && status == SL_OK)
-        status = wait_for_letter(w, group->rank, message, &deadline);
+        status = wait_for_letter(w, group->rank, message, &waited);
     pthread_mutex_unlock(&w->lock);
     if (found)
         status = deliver(found, message);

@@ -3,11 +3,11 @@
 #define SLI_COMM_LOCAL_WORLD_H
 
 #include "comm/group.h"
+#include "core/running_clock.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <time.h>
 
 enum { SLI_LOCAL_ERROR_BYTES = 512 };
 
@@ -44,8 +44,9 @@ typedef struct sli_world {
     sli_rank_slot slots[];
 } sli_world;
 
-/* So many seconds from now, on the clock of `changed`. */
-struct timespec sli_local_deadline(double seconds);
+/* With the lock held: waits a while for something to change; false where the group's time limit is
+ * over. `waited`, zeroed, counts the time of one wait, in which the process was not suspended. */
+bool sli_local_wait(sli_world *w, sli_running_clock *waited);
 
 /* With the lock held: the error that broke the group. */
 sl_status sli_local_broken(const sli_world *w);

@@ -8,7 +8,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <unistd.h>
+
+enum { BACKLOG = 4096 };
 
 /* ---- Hosts -------------------------------------------------------------------------------- */
 
@@ -102,7 +105,7 @@ static bool read_interface(const struct ifaddrs *from, int family, sli_wire_sock
 sl_status sli_wire_address_find(sli_wire_address *address, int family, int port, bool this_host)
 {
     struct ifaddrs *first = NULL;
-    sli_wire_socket_address found;
+    sli_wire_socket_address found = {.v4 = {0}};
     address->count = 0;
     if (!this_host && getifaddrs(&first) != 0)
         return sl_error(SL_ERR_IO, "the network's interfaces cannot be listed: %s",
@@ -118,6 +121,51 @@ sl_status sli_wire_address_find(sli_wire_address *address, int family, int port,
     for (int i = 0; i < address->count; i++)
         set_port(&address->at[i], port);
     return known ? SL_OK : sl_error(SL_ERR_INTERNAL, "127.0.0.1 is no address");
+}
+
+/* ---- Listening ---------------------------------------------------------------------------- */
+
+static int bind_to(int family, const struct in6_addr *v6, in_addr_t v4)
+{
+    sli_wire_socket_address at = {.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(v4)}};
+    if (family == AF_INET6)
+        at = (sli_wire_socket_address){.v6 = {.sin6_family = AF_INET6, .sin6_addr = *v6}};
+    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    if ((family == AF_INET ||
+         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int)) == 0) &&
+        bind(fd, &at.any, sli_wire_socket_address_bytes(&at)) == 0 && listen(fd, BACKLOG) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* On all interfaces one socket for IPv6 and IPv4, or for IPv4 alone where the kernel has no IPv6;
+ * on the loopback interface IPv4's address, or else IPv6's. */
+static int open_socket(bool this_host, int *family)
+{
+    *family = this_host ? AF_INET : AF_INET6;
+    int fd = bind_to(*family, &in6addr_any, INADDR_LOOPBACK);
+    if (fd >= 0)
+        return fd;
+    *family = this_host ? AF_INET6 : AF_INET;
+    return bind_to(*family, &in6addr_loopback, INADDR_ANY);
+}
+
+sl_status sli_wire_address_open(bool this_host, sli_wire_address *out, int *fd)
+{
+    int family = AF_INET;
+    sli_wire_socket_address bound = {.v4 = {0}};
+    socklen_t bytes = sizeof bound;
+    *out = (sli_wire_address){.count = 0};
+    *fd = open_socket(this_host, &family);
+    if (*fd < 0 || getsockname(*fd, &bound.any, &bytes) != 0)
+        return sl_error(SL_ERR_IO, "cannot listen for the ranks: %s", strerror(errno));
+    sli_wire_host(out->host);
+    return sli_wire_address_find(out, family, port_of(&bound), this_host);
 }
 
 /* ---- As text ------------------------------------------------------------------------------ */

@@ -42,6 +42,10 @@ sl_status sli_wire_address_parse(const char *text, sli_wire_address *out);
  * all with `port`. Errors: SL_ERR_IO. */
 sl_status sli_wire_address_find(sli_wire_address *address, int family, int port, bool this_host);
 
+/* Listens on a free port, of the loopback interface alone for `this_host`, and fills in all but the
+ * key. `*fd` never waits; -1, or open, after an error. Errors: SL_ERR_IO. */
+sl_status sli_wire_address_open(bool this_host, sli_wire_address *out, int *fd);
+
 /* Whether the address is worth calling from `host`: a loopback address leads to whatever listens on
  * the caller's own host. */
 bool sli_wire_address_leads(const sli_wire_address *address, int index, const char *host);

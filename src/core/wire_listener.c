@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 /* SPARE: unknown callers beyond one for each rank, and descriptors beyond those of callers. */
-enum { SPARE_CALLERS = 64, SPARE_DESCRIPTORS = 32, BACKLOG = 4096, EVENTS = 64 };
+enum { SPARE_CALLERS = 64, SPARE_DESCRIPTORS = 32, EVENTS = 64 };
 enum { CALLS_A_TURN = 64 };
 
 static const double prove_seconds = 5; /* for a caller to prove that it knows the key */
@@ -320,7 +320,7 @@ int sli_wire_listener_connected(const sli_wire_listener *listener)
 
 void sli_wire_listener_hang_up(sli_wire_listener *listener)
 {
-    for (int i = 0; i < ranks_of(listener) + listener->room; i++) {
+    for (int i = 0; listener->callers && i < ranks_of(listener) + listener->room; i++) {
         sli_wire_close(&listener->callers[i].connection);
         listener->callers[i].state = i < ranks_of(listener) ? GONE : ABSENT;
     }
@@ -332,52 +332,16 @@ void sli_wire_listener_hang_up(sli_wire_listener *listener)
 
 /* ---- Making ------------------------------------------------------------------------------- */
 
-static int bind_to(int family, const struct in6_addr *v6, in_addr_t v4)
-{
-    sli_wire_socket_address at = {.v4 = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(v4)}};
-    if (family == AF_INET6)
-        at = (sli_wire_socket_address){.v6 = {.sin6_family = AF_INET6, .sin6_addr = *v6}};
-    int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return -1;
-    if ((family == AF_INET ||
-         setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &(int){0}, sizeof(int)) == 0) &&
-        bind(fd, &at.any, sli_wire_socket_address_bytes(&at)) == 0 && listen(fd, BACKLOG) == 0)
-        return fd;
-    int error = errno;
-    close(fd);
-    errno = error;
-    return -1;
-}
-
-/* On all interfaces one socket for IPv6 and IPv4, or for IPv4 alone where the kernel has no IPv6;
- * on the loopback interface IPv4's address, or else IPv6's. */
-static int open_socket(bool this_host, int *family)
-{
-    *family = this_host ? AF_INET : AF_INET6;
-    int fd = bind_to(*family, &in6addr_any, INADDR_LOOPBACK);
-    if (fd >= 0)
-        return fd;
-    *family = this_host ? AF_INET6 : AF_INET;
-    return bind_to(*family, &in6addr_loopback, INADDR_ANY);
-}
-
 static sl_status start_listening(sli_wire_listener *listener, sli_wire_address *address)
 {
-    int family = AF_INET;
-    sli_wire_socket_address bound = {.v4 = {0}};
-    socklen_t bytes = sizeof bound;
-    listener->fd = open_socket(listener->options.this_host, &family);
+    SL_TRY(sli_wire_address_open(listener->options.this_host, address, &listener->fd));
     listener->events = epoll_create1(EPOLL_CLOEXEC);
-    if (listener->fd < 0 || listener->events < 0 ||
-        getsockname(listener->fd, &bound.any, &bytes) != 0)
+    if (listener->events < 0)
         return sl_error(SL_ERR_IO, "cannot listen for the ranks: %s", strerror(errno));
     watch(listener, EPOLL_CTL_ADD, listener->fd, listener_event);
     randombytes_buf(listener->key, sizeof listener->key);
     memcpy(address->key, listener->key, sizeof listener->key);
-    sli_wire_host(address->host);
-    int port = ntohs(family == AF_INET ? bound.v4.sin_port : bound.v6.sin6_port);
-    return sli_wire_address_find(address, family, port, listener->options.this_host);
+    return SL_OK;
 }
 
 sl_status sli_wire_listen(const sli_wire_listener_options *options, sli_wire_address *address,

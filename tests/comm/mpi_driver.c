@@ -1,3 +1,4 @@
+#define _GNU_SOURCE /* dladdr */
 /* One rank of a group over MPI. Usage: mpi_driver CASE, started by mpirun. What fails is written
  * to standard error as "rank R: TEXT", with exit status 1. */
 #include "comm/contract.h"
@@ -5,9 +6,14 @@
 #include "sluice/launch.h"
 #include "support/replicas.h"
 
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 static int last_rank(const sl_group *group)
@@ -135,19 +141,181 @@ static sl_status endless(sl_group *group)
     return status;
 }
 
+/* Goes on until rank 0 gets SIGUSR1, and then ends well. */
+static volatile sig_atomic_t is_told;
+
+static void be_told(int number)
+{
+    (void)number;
+    is_told = 1;
+}
+
+static sl_status until_told(sl_group *group)
+{
+    int32_t end = 0;
+    signal(SIGUSR1, be_told);
+    SL_TRY(sl_group_barrier(group, NULL));
+    printf("pid %d %d\n", sl_group_rank(group), (int)getpid());
+    fflush(stdout);
+    while (!end) {
+        end = is_told;
+        SL_TRY(sl_group_all_reduce(group, &end, 1, SL_I32, SL_REDUCE_MAX, NULL));
+        usleep(1000);
+    }
+    return SL_OK;
+}
+
+/* ---- Without memory ----------------------------------------------------------------------- */
+
+static atomic_int before_failure = -1; /* allocations of sluice until one fails; below 0: none */
+static atomic_int failures;
+
+#if defined(__GLIBC__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+enum { CAN_FAIL = 1 };
+
+extern char __executable_start, etext;
+void *__libc_malloc(size_t bytes);
+void *__libc_calloc(size_t count, size_t bytes);
+
+/* Of sluice's own: libsluice is part of this program, and its plugin is called after it. */
+static bool is_ours(const void *caller)
+{
+    Dl_info info;
+    return ((const char *)caller >= &__executable_start && (const char *)caller < &etext) ||
+           (dladdr(caller, &info) && info.dli_fname && strstr(info.dli_fname, "sluice_mpi"));
+}
+
+static bool must_fail(const void *caller)
+{
+    if (atomic_load(&before_failure) < 0 || !is_ours(caller) ||
+        atomic_fetch_sub(&before_failure, 1) != 0)
+        return false;
+    atomic_fetch_add(&failures, 1);
+    return true;
+}
+
+void *malloc(size_t bytes)
+{
+    return must_fail(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes)
+{
+    return must_fail(__builtin_return_address(0)) ? NULL : __libc_calloc(count, bytes);
+}
+#else
+enum { CAN_FAIL = 0 };
+#endif
+
+static double now(void)
+{
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+}
+
+/* What the making of `made` gave on this rank while allocation `failing` of rank `victim` failed.
+ * False in `again` once there was no such allocation. */
+static sl_status check_failure(sl_status status, sl_group *made, int victim, int rank, double begun,
+                               bool *again)
+{
+    char named[16], text[1024];
+    snprintf(named, sizeof named, "rank %d", victim);
+    snprintf(text, sizeof text, "%s", status == SL_OK ? "" : sl_error_text());
+    int32_t failed = atomic_exchange(&failures, 0) > 0;
+    *again = true;
+    SL_TRY(expect((status == SL_OK) == (made != NULL), "a group where there is no error"));
+    if (made) { /* one can do without some allocations */
+        SL_TRY(sl_group_broadcast(made, &failed, 1, SL_I32, victim, NULL));
+        *again = failed;
+        return SL_OK;
+    }
+    if (now() - begun > 10)
+        return sl_error(SL_ERR_INTERNAL, "the failure took %g s: %s", now() - begun, text);
+    if (rank == victim)
+        return failed && status == SL_ERR_MEMORY
+                   ? SL_OK
+                   : sl_error(SL_ERR_INTERNAL, "the victim got %d: %s", status, text);
+    if (status == SL_ERR_MEMORY && strstr(text, named) && strstr(text, "memory"))
+        return SL_OK;
+    return sl_error(SL_ERR_INTERNAL, "not named: %s", text);
+}
+
+static sl_status make_without_memory(int victim, int rank, int *count)
+{
+    sl_group_options options = {.timeout_seconds = 60};
+    sl_group *group;
+    bool again = true;
+    for (int failing = 0; again; failing++) {
+        double begun = now();
+        atomic_store(&before_failure, rank == victim ? failing : -1);
+        sl_status status = sl_group_create_mpi(&options, &group);
+        atomic_store(&before_failure, -1);
+        SL_TRY(check_failure(status, group, victim, rank, begun, &again));
+        sl_group_destroy(&group);
+        *count = failing;
+    }
+    return SL_OK;
+}
+
+/* Each allocation fails in turn: of the session's making, of a group's, of a split's. */
+static sl_status without_memory(int victim, int rank)
+{
+    sl_group_options options = {.timeout_seconds = 60};
+    sl_group *group, *half;
+    int sessions = 0, makings = 0, splits = 0;
+    SL_TRY(make_without_memory(victim, rank, &sessions));
+    SL_TRY(make_without_memory(victim, rank, &makings));
+    for (bool again = true; again; splits++) {
+        double begun = now();
+        half = NULL;
+        sl_status status = sl_group_create_mpi(&options, &group);
+        atomic_store(&before_failure, rank == victim ? splits : -1);
+        if (status == SL_OK) /* else the victim was here already */
+            status = sl_group_split(group, 0, &half);
+        atomic_store(&before_failure, -1);
+        SL_TRY(check_failure(status, half, victim, rank, begun, &again));
+        sl_group_destroy(&half);
+        sl_group_destroy(&group);
+    }
+    if (rank == victim)
+        printf("failed %d %d %d\n", sessions, makings, splits - 1);
+    return SL_OK;
+}
+
+static sl_status first_without_memory(int rank)
+{
+    return without_memory(0, rank);
+}
+
+static sl_status second_without_memory(int rank)
+{
+    return without_memory(1, rank);
+}
+
+static const struct {
+    const char *name;
+    sl_status (*run)(int rank);
+} alone[] = {{"first_without_memory", first_without_memory},
+             {"second_without_memory", second_without_memory}};
+
 static const struct {
     const char *name;
     sl_status (*run)(sl_group *group);
     double limit_seconds;
-} cases[] = {{"contract", contract, 60}, {"bits", bits, 60},
-             {"again", again, 60},       {"late", late, 0.3},
-             {"leaves", leaves, 60},     {"aborts", aborts, 60},
-             {"mismatch", mismatch, 60}, {"receives_from_a_leaver", receives_from_a_leaver, 60},
-             {"endless", endless, 60},   {"receives_from_anyone", receives_from_anyone, 0.3}};
+} cases[] = {{"contract", contract, 60},   {"bits", bits, 60},
+             {"again", again, 60},         {"late", late, 0.3},
+             {"leaves", leaves, 60},       {"aborts", aborts, 60},
+             {"mismatch", mismatch, 60},   {"receives_from_a_leaver", receives_from_a_leaver, 60},
+             {"endless", endless, 60},     {"receives_from_anyone", receives_from_anyone, 0.3},
+             {"until_told", until_told, 4}};
 
 static sl_status run(const char *name, int *rank)
 {
     size_t i = 0;
+    for (size_t a = 0; a < sizeof alone / sizeof *alone; a++)
+        if (strcmp(alone[a].name, name) == 0)
+            return CAN_FAIL ? alone[a].run(*rank) : SL_OK;
     while (i < sizeof cases / sizeof *cases && strcmp(cases[i].name, name) != 0)
         i++;
     if (i == sizeof cases / sizeof *cases)

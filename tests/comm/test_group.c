@@ -5,9 +5,11 @@
 
 #include <math.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* The contract of contract.h, which the tests of other backends hold theirs to as well. */
@@ -222,6 +224,46 @@ static void mismatch_is_looked_for_where_the_environment_says_so(void **state)
     unsetenv("SL_DEBUG");
 }
 
+/* Stops the whole process while the other rank waits for this one. */
+static sl_status suspend_then_come(sl_group *group, void *arg)
+{
+    (void)arg;
+    if (sl_group_rank(group) == 1) {
+        usleep(50000);
+        kill(getpid(), SIGSTOP);
+        usleep(200000); /* the other one looks at its clock meanwhile */
+    }
+    SL_TRY(sl_group_barrier(group, NULL));
+    int32_t x = 0;
+    if (sl_group_rank(group) == 1) {
+        usleep(50000);
+        kill(getpid(), SIGSTOP);
+        usleep(200000);
+        return sl_group_send(group, &x, 1, SL_I32, 0, 0, NULL);
+    }
+    return sl_group_recv(group, &x, 1, SL_I32, 1, 0, NULL, NULL);
+}
+
+static void time_in_which_the_process_was_suspended_is_no_waiting(void **state)
+{
+    (void)state;
+    pid_t child = fork();
+    if (child == 0) {
+        sl_group_options options = {.timeout_seconds = 3};
+        sl_status status = sl_spawn(suspend_then_come, NULL, 2, &options);
+        if (status != SL_OK)
+            print_error("%s\n", sl_error_text());
+        _exit(status == SL_OK ? 0 : 1);
+    }
+    int status, stops = 0;
+    for (; waitpid(child, &status, WUNTRACED) == child && WIFSTOPPED(status); stops++) {
+        sleep(4);
+        kill(child, SIGCONT);
+    }
+    assert_int_equal(stops, 2);
+    assert_int_equal(status, 0);
+}
+
 static void group_without_a_rank_or_of_an_unknown_backend_is_refused(void **state)
 {
     (void)state;
@@ -248,6 +290,7 @@ int group_tests(void)
         cmocka_unit_test(operation_after_a_rank_left_fails_at_once),
         cmocka_unit_test(mismatch_in_debug_mode_names_both_calls),
         cmocka_unit_test(mismatch_is_looked_for_where_the_environment_says_so),
+        cmocka_unit_test(time_in_which_the_process_was_suspended_is_no_waiting),
         cmocka_unit_test(group_without_a_rank_or_of_an_unknown_backend_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

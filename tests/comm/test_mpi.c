@@ -293,6 +293,28 @@ static void mismatch_in_debug_mode_names_both_calls(void **state)
                               "f32), rank 1 broadcast(2 x f32, root 0)");
 }
 
+/* The victim says how many allocations there were. */
+static void check_without_memory(const char *name)
+{
+    int sessions = 0, makings = 0, splits = 0;
+    run(name, 2);
+    check_nobody_complains();
+    if (!*job.out_text) {
+        print_message("skipped: this program cannot put itself before malloc\n");
+        skip();
+    }
+    assert_int_equal(sscanf(job.out_text, "failed %d %d %d", &sessions, &makings, &splits), 3);
+    assert_true(sessions > 1 && makings > 5 && splits > 7);
+}
+
+static void group_where_one_rank_lacks_memory_fails_at_once_on_all(void **state)
+{
+    (void)state;
+    check_without_memory("first_without_memory");
+    end_job(state);
+    check_without_memory("second_without_memory");
+}
+
 /* ---- Death -------------------------------------------------------------------------------- */
 
 static void wait_for_pids(int ranks)
@@ -381,6 +403,33 @@ static void rank_that_falls_silent_is_given_up(void **state)
     check_survivors(3, 1, "cannot be reached any more");
 }
 
+/* For longer than the limit of silence, 4 s, and than that of an operation, also 4 s here; and in
+ * orders in which each process is the first to wake once. What then runs for as long again has not
+ * been given up by anyone. */
+static void job_that_was_suspended_as_a_whole_goes_on(void **state)
+{
+    (void)state;
+    enum { RANKS = 3, PROCESSES = RANKS + 1 };
+    static const int orders[][PROCESSES] = {{0, 1, 2, 3}, {2, 3, 0, 1}};
+    start("until_told", RANKS);
+    wait_for_pids(RANKS);
+    for (size_t i = 0; i < sizeof orders / sizeof *orders; i++) {
+        pid_t all[PROCESSES] = {job.ranks[0], job.ranks[1], job.ranks[2], job.mpirun};
+        for (int p = 0; p < PROCESSES; p++)
+            kill(all[orders[i][PROCESSES - 1 - p]], SIGSTOP);
+        sleep(6);
+        for (int p = 0; p < PROCESSES; p++) {
+            kill(all[orders[i][p]], SIGCONT);
+            usleep(300000);
+        }
+        for (double until = now() + 5; now() < until;)
+            assert_false(poll_job());
+    }
+    kill(job.ranks[0], SIGUSR1);
+    finish(HANG_SECONDS);
+    check_nobody_complains();
+}
+
 /* ---- The plugin --------------------------------------------------------------------------- */
 
 static void capture(const char *command)
@@ -458,9 +507,11 @@ int mpi_tests(void)
         cmocka_unit_test_teardown(receive_from_anyone_says_so, end_job),
         cmocka_unit_test_teardown(abort_ends_all_ranks_with_its_text, end_job),
         cmocka_unit_test_teardown(mismatch_in_debug_mode_names_both_calls, end_job),
+        cmocka_unit_test_teardown(group_where_one_rank_lacks_memory_fails_at_once_on_all, end_job),
         cmocka_unit_test_teardown(death_of_a_rank_ends_the_others_and_leaves_nothing_behind,
                                   end_job),
         cmocka_unit_test_teardown(rank_that_falls_silent_is_given_up, end_job),
+        cmocka_unit_test_teardown(job_that_was_suspended_as_a_whole_goes_on, end_job),
         cmocka_unit_test(program_without_a_launcher_is_a_group_of_one),
         cmocka_unit_test(plugin_beside_a_program_is_not_taken),
         cmocka_unit_test(program_takes_the_plugin_of_its_build),

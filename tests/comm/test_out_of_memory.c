@@ -1,11 +1,15 @@
-/* Every allocation of a split fails in turn: then all ranks are told, and none gets a group. Only
- * where this program can put itself before malloc, which sanitizers do themselves. */
+/* Every allocation of a split fails in turn, on all ranks or on one: then all ranks are told, and
+ * none gets a group. Only where this program can put itself before malloc, which sanitizers do
+ * themselves. */
+#include "core/clock.h"
 #include "sluice/group.h"
 #include "support/check.h"
 
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { RANKS = 4 };
 
@@ -55,7 +59,69 @@ static void split_without_memory_fails_on_all_ranks(void **state)
     assert_int_equal(all.failing, 2 * (1 + RANKS / 2)); /* what the groups and their handles take */
 }
 
+/* ---- On one rank alone -------------------------------------------------------------------- */
+
+typedef struct lonely {
+    int failing; /* this allocation of ... */
+    int victim;  /* ... this rank */
+    atomic_int made, refused, named;
+} lonely;
+
+/* With a communication thread, so that the split has to start an operation of its own first. */
+static sl_status split_where_one_lacks_memory(sl_group *group, void *arg)
+{
+    lonely *all = arg;
+    sl_group *both;
+    sl_work *work;
+    char name[16];
+    SL_TRY(sl_group_barrier(group, &work));
+    SL_TRY(sl_work_wait(&work));
+    before_failure = all->failing;
+    armed = sl_group_rank(group) == all->victim;
+    sl_status status = sl_group_split(group, 0, &both);
+    armed = false;
+    snprintf(name, sizeof name, "rank %d: ", all->victim);
+    bool named = sl_group_rank(group) == all->victim || strstr(sl_error_text(), name);
+    atomic_fetch_add(status == SL_OK ? &all->made : &all->refused, 1);
+    atomic_fetch_add(&all->named, status != SL_OK && named);
+    /* The split itself must end on both: sl_spawn would break the group for a rank that returns. */
+    for (double until = sli_clock_seconds() + 10; all->made + all->refused < 2;)
+        if (sli_clock_seconds() > until)
+            return sl_error(SL_ERR_INTERNAL, "the other rank still waits");
+    if (status == SL_OK ? !both : both || status != SL_ERR_MEMORY)
+        return sl_error(SL_ERR_INTERNAL, "a split's status and group do not agree");
+    sl_group_destroy(&both);
+    return status;
+}
+
+static void split_where_one_rank_lacks_memory_fails_at_once_on_all(void **state)
+{
+    (void)state;
+    static const int failures[] = {1 + 3, 1}; /* a barrier; rank 0 makes the sub-group */
+    for (int victim = 0; victim < 2; victim++) {
+        lonely all = {.failing = -1};
+        do {
+            all = (lonely){.failing = all.failing + 1, .victim = victim};
+            double begun = sli_clock_seconds();
+            sl_status status = sl_spawn(split_where_one_lacks_memory, &all, 2, NULL);
+            assert_true(sli_clock_seconds() - begun < 20); /* no time limit: 1,800 s */
+            if (status != SL_OK)
+                check_error(status, SL_ERR_MEMORY, "no memory");
+            assert_int_equal(status == SL_OK ? all.made : all.refused, 2);
+            assert_int_equal(all.named, all.refused);
+        } while (all.refused > 0);
+        assert_int_equal(all.failing, failures[victim]);
+    }
+}
+
 #else
+
+static void split_where_one_rank_lacks_memory_fails_at_once_on_all(void **state)
+{
+    (void)state;
+    print_message("skipped: this program cannot put itself before malloc\n");
+    skip();
+}
 
 static void split_without_memory_fails_on_all_ranks(void **state)
 {
@@ -70,6 +136,7 @@ int out_of_memory_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(split_without_memory_fails_on_all_ranks),
+        cmocka_unit_test(split_where_one_rank_lacks_memory_fails_at_once_on_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

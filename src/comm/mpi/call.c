@@ -12,6 +12,8 @@
 /* How long messages may take to end when their call has failed: a transfer may be under way, and
  * the others learn that the group is broken in this time. */
 static const double cancel_seconds = 0.25;
+/* Between two polls, even on a busy machine; a longer pause was none of this process's. */
+static const double longest_pause_seconds = 1;
 /* Waiting is first on the watch for microseconds, then leaves the core to others who want it, then
  * sleeps: the rank computes meanwhile, often on this very core. */
 enum { EAGER_POLLS = 500, YIELDING_POLLS = 5000, SLEEP_NS = 20000, LOOKS = 64 };
@@ -55,7 +57,7 @@ sl_status sli_call_scratch(const sli_call *call, size_t bytes, void **out)
 
 sl_status sli_call_mpi_error(const sli_call *call, int code)
 {
-    char cause[256], text[SLI_NOTE_TEXT_BYTES];
+    char cause[256], text[SLI_WIRE_TEXT_BYTES];
     call->state->session->mpi->describe(code, cause, sizeof cause);
     snprintf(text, sizeof text,
              "rank %d: MPI: %s (SL_DEBUG=collectives shows whether the ranks call the same)",
@@ -101,13 +103,10 @@ void sli_rest(int polls)
         sched_yield();
 }
 
-/* The clock is first read when there is time for it. */
 bool sli_call_is_late(sli_call *call)
 {
-    double now = sli_clock_seconds();
-    if (call->deadline == 0)
-        call->deadline = now + call->group->options.timeout_seconds;
-    return now > call->deadline;
+    return sli_running_clock_read(&call->waited, longest_pause_seconds) >
+           call->group->options.timeout_seconds;
 }
 
 sl_status sli_call_idle(sli_call *call)

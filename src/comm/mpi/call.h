@@ -8,6 +8,7 @@
 
 #include "comm/group.h"
 #include "comm/mpi/session.h"
+#include "core/running_clock.h"
 
 #include <pthread.h>
 
@@ -27,6 +28,7 @@ typedef struct sli_mpi_group {
     sli_communicator *comm;
     sli_member member;
     int *processes;
+    uint64_t *stays; /* the member's */
     uint64_t splits; /* so far */
     /* Used by one collective operation at a time. */
     sli_request *slots;
@@ -41,7 +43,7 @@ typedef struct sli_call {
     sl_group *group;
     sli_mpi_group *state;
     const sli_operation *operation; /* NULL: the group is being made */
-    double deadline;                /* 0: not set yet */
+    sli_running_clock waited;       /* begins when there is time for it */
     int idle;                       /* polls since something last happened */
 } sli_call;
 
@@ -64,7 +66,8 @@ sl_status sli_call_wait_all(sli_call *call, int count);
 /* To be called whenever a poll found nothing: rests a little, and fails when waiting is over. */
 sl_status sli_call_idle(sli_call *call);
 
-/* Is the time limit over? It begins with the first question. */
+/* Is the time limit over? It begins with the first question, and does not count while the process
+ * is suspended. */
 bool sli_call_is_late(sli_call *call);
 
 /* Rests after so many polls without a result. */

@@ -170,7 +170,7 @@ static sl_status compare(sli_call *call, const sli_operation *called)
     for (int r = 1; r < call->group->size; r++) {
         if (sli_operation_matches(&called[0], &called[r]))
             continue;
-        char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES], text[SLI_NOTE_TEXT_BYTES];
+        char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES], text[SLI_WIRE_TEXT_BYTES];
         snprintf(text, sizeof text,
                  "operation %" PRIu64 " of the group differs: rank 0 called %s, rank %d %s",
                  call->operation->sequence, sli_operation_text(&called[0], a), r,

@@ -13,231 +13,171 @@
  *
  * A process that dies closes its connection, whatever kills it: the hub sees that at once. Where
  * the host or the link dies nothing closes, so both sides say ALIVE twice a second, and who is
- * silent for SLI_SILENT_SECONDS is given up. The hub tells all others who is DEAD; without the hub
+ * silent for SLI_SILENT_SECONDS is given up. Each side counts the seconds in which it ran itself
+ * (core/running_clock.h): when a whole job is suspended nobody is given up, whoever wakes first,
+ * while one rank that is suspended alone is. The hub tells all others who is DEAD; without the hub
  * nobody would learn of anything, so its loss breaks every group.
+ *
+ * A group is made in two steps. Each rank prepares all that it needs, then says JOIN, or REFUSE if
+ * it could not; when all have joined the hub says READY, and only then they call MPI, which waits
+ * for all of them. A refusal reaches the others at once.
  *
  * The hub also keeps the books on groups (hub_groups.c), so that an operation past its time limit
  * can say who never came, and it gathers everybody's BYE: MPI_Finalize waits for all ranks, and so
  * may be called only when all of them will. */
-#define _GNU_SOURCE /* accept4 */
 #include "comm/mpi/hub.h"
 
 #include "comm/mpi/hub_groups.h"
-#include "core/clock.h"
+#include "core/wire_listener.h"
 
-#include <errno.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <poll.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
 
-enum { SPARE_CONNECTIONS = 16 }; /* for callers that have not said HELLO yet */
-static const double hello_seconds = 2, joining_seconds = 60;
+static const double joining_seconds = 60, farewell_seconds = 2;
 
-typedef struct caller {
-    sli_line line;
-    int rank; /* -1: has not said HELLO */
-    double heard;
-} caller;
-
-typedef struct peer {
-    caller *at; /* NULL: not connected yet, or dead */
-    bool dead, gone, unready;
-} peer;
+typedef struct process {
+    bool called, dead, gone, unready;
+} process;
 
 struct sli_hub {
     pthread_t thread;
-    int listener;
-    int size, connected;
-    sli_hub_address address;
-    double started, said_alive;
+    sli_wire_listener *listener;
+    int size;
+    atomic_bool stop;
     bool ended;
     sli_hub_groups groups;
-    caller *callers; /* [size + SPARE_CONNECTIONS] */
-    struct pollfd *polled;
-    peer *peers; /* [size] by rank */
+    process *processes; /* [size] by rank */
 };
 
 /* ---- Losing ranks ------------------------------------------------------------------------- */
 
-static void lose(sli_hub *hub, int rank, const char *why);
-
-static void tell(void *argument, int rank, const sli_note *note)
+static void tell(void *argument, int rank, const sli_wire_message *message)
 {
     sli_hub *hub = argument;
-    if (hub->peers[rank].at && !sli_note_send(hub->peers[rank].at->line.fd, note))
-        lose(hub, rank, "takes no more notes");
+    sli_wire_listener_send(hub->listener, rank, message);
 }
 
-static void tell_all(sli_hub *hub, const sli_note *note)
+static void tell_all(sli_hub *hub, const sli_wire_message *message)
 {
     for (int r = 0; r < hub->size; r++)
-        tell(hub, r, note);
+        tell(hub, r, message);
 }
 
 static void lose(sli_hub *hub, int rank, const char *why)
 {
-    peer *lost = &hub->peers[rank];
-    if (lost->dead)
+    process *lost = &hub->processes[rank];
+    if (lost->dead || hub->ended)
         return;
     lost->dead = true;
-    if (lost->at) {
-        sli_line_close(&lost->at->line);
-        lost->at = NULL;
-    }
-    if (hub->ended)
-        return;
-    sli_note note = {.kind = SLI_NOTE_DEAD, .rank = rank};
-    snprintf(note.text, sizeof note.text, "%s", why);
+    sli_wire_message dead = {.kind = SLI_HUB_DEAD, .rank = rank, .size = hub->size};
+    snprintf(dead.text, sizeof dead.text, "%s", why);
     sli_hub_groups_lose(&hub->groups, rank);
-    tell_all(hub, &note);
+    tell_all(hub, &dead);
 }
 
-/* When nobody is left who will not come, MPI_Finalize can be called, or must not be. */
-static void end_if_all_are_gone(sli_hub *hub)
+/* Once every rank has answered or died, it is known whether MPI_Finalize is safe to call. */
+static void end_if_all_have_answered(sli_hub *hub)
 {
-    sli_note note = {.kind = SLI_NOTE_END};
+    sli_wire_message end = {.kind = SLI_HUB_END};
     for (int r = 0; r < hub->size; r++) {
-        const peer *one = &hub->peers[r];
+        const process *one = &hub->processes[r];
         if (!one->gone && !one->dead)
             return;
         if (one->dead || one->unready)
-            note.number = 1;
+            end.number = 1;
     }
     hub->ended = true;
-    tell_all(hub, &note);
+    tell_all(hub, &end);
 }
 
-/* ---- Callers ------------------------------------------------------------------------------ */
+/* ---- What the listener tells -------------------------------------------------------------- */
 
-static void take_call(sli_hub *hub)
+static void on_call(void *argument, int rank, const char *name)
 {
-    int fd = accept4(hub->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    if (fd < 0)
-        return;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
-    for (int i = 0; i < hub->size + SPARE_CONNECTIONS; i++)
-        if (hub->callers[i].line.fd < 0) {
-            hub->callers[i] = (caller){.line.fd = fd, .rank = -1, .heard = sli_clock_seconds()};
-            return;
-        }
-    close(fd);
-}
-
-static bool is_welcome(const sli_hub *hub, const sli_note *note)
-{
-    return note->kind == SLI_NOTE_HELLO && note->rank >= 0 && note->rank < hub->size &&
-           !hub->peers[note->rank].at && !hub->peers[note->rank].dead &&
-           memcmp(note->text, hub->address.token, SLI_TOKEN_BYTES) == 0;
-}
-
-static void welcome(sli_hub *hub, caller *from, const sli_note *note)
-{
-    if (!is_welcome(hub, note)) {
-        sli_line_close(&from->line);
+    sli_hub *hub = argument;
+    (void)name;
+    hub->processes[rank].called = true;
+    if (hub->processes[rank].dead) { /* it came too late */
+        sli_wire_listener_refuse(hub->listener, rank);
         return;
     }
-    from->rank = note->rank;
-    hub->peers[note->rank].at = from;
-    hub->connected++;
-    tell(hub, note->rank, &(sli_note){.kind = SLI_NOTE_HELLO});
     for (int r = 0; r < hub->size; r++)
-        if (hub->peers[r].dead) {
-            sli_note dead = {.kind = SLI_NOTE_DEAD, .rank = r, .text = "died"};
-            tell(hub, note->rank, &dead);
+        if (hub->processes[r].dead) {
+            sli_wire_message dead = {.kind = SLI_HUB_DEAD,
+                                     .rank = r,
+                                     .size = hub->size,
+                                     .text = "died"};
+            tell(hub, rank, &dead);
         }
 }
 
-static void take_note(sli_hub *hub, caller *from, const sli_note *note)
+/* It makes no groups any more, and nobody must wait for it there. It has left those that it was in.
+ */
+static void take_bye(sli_hub *hub, int rank, const sli_wire_message *bye)
 {
-    if (from->rank < 0) {
-        welcome(hub, from, note);
-    } else if (note->kind == SLI_NOTE_BYE) {
-        hub->peers[from->rank].gone = true;
-        hub->peers[from->rank].unready = note->number != 0;
-    } else if (note->kind != SLI_NOTE_ALIVE) {
-        sli_hub_groups_take(&hub->groups, from->rank, note);
+    sli_wire_message ended = {.kind = SLI_HUB_DEAD,
+                              .rank = rank,
+                              .size = hub->size,
+                              .text = "has ended"};
+    hub->processes[rank].gone = true;
+    hub->processes[rank].unready = bye->number != 0;
+    for (int r = 0; r < hub->size; r++)
+        if (!hub->processes[r].gone)
+            tell(hub, r, &ended);
+}
+
+static void on_message(void *argument, int rank, const sli_wire_message *message)
+{
+    sli_hub *hub = argument;
+    bool sound = sli_hub_message_is_sound(message, hub->size);
+    hub->groups.now = sli_wire_listener_seconds(hub->listener);
+    if (sound && message->kind == SLI_HUB_BYE) {
+        take_bye(hub, rank, message);
+    } else if (!sound || !sli_hub_groups_take(&hub->groups, rank, message)) {
+        sli_wire_listener_refuse(hub->listener, rank);
     }
 }
 
-static void hang_up(sli_hub *hub, caller *from, const char *why)
+static void on_end(void *argument, int rank, sli_wire_state why)
 {
-    if (from->rank >= 0)
-        lose(hub, from->rank, why);
-    else
-        sli_line_close(&from->line);
-}
-
-static void listen_to(sli_hub *hub, caller *from)
-{
-    sli_note note;
-    sli_line_state state = SLI_LINE_NOTHING;
-    while (from->line.fd >= 0 && (state = sli_note_take(&from->line, &note)) == SLI_LINE_NOTE) {
-        from->heard = sli_clock_seconds();
-        take_note(hub, from, &note);
-    }
-    if (from->line.fd >= 0 && state == SLI_LINE_BROKEN)
-        hang_up(hub, from, "died");
+    sli_hub *hub = argument;
+    hub->groups.now = sli_wire_listener_seconds(hub->listener);
+    lose(hub, rank, sli_wire_state_text(why));
 }
 
 /* ---- The thread --------------------------------------------------------------------------- */
 
-static void look_at_the_clock(sli_hub *hub)
+static void check_times(sli_hub *hub)
 {
-    double now = sli_clock_seconds();
-    for (int i = 0; i < hub->size + SPARE_CONNECTIONS; i++) {
-        caller *one = &hub->callers[i];
-        double limit = one->rank < 0 ? hello_seconds : SLI_SILENT_SECONDS;
-        if (one->line.fd >= 0 && now - one->heard > limit)
-            hang_up(hub, one, "cannot be reached any more");
-    }
-    if (now - hub->started > joining_seconds)
-        for (int r = 0; r < hub->size; r++)
-            if (!hub->peers[r].at)
-                lose(hub, r, "never connected to rank 0");
-    if (now - hub->said_alive >= SLI_ALIVE_SECONDS) {
-        hub->said_alive = now;
-        tell_all(hub, &(sli_note){.kind = SLI_NOTE_ALIVE});
-    }
+    hub->groups.now = sli_wire_listener_seconds(hub->listener);
+    for (int r = 0; r < hub->size && hub->groups.now > joining_seconds; r++)
+        if (!hub->processes[r].called)
+            lose(hub, r, "never connected to rank 0");
     sli_hub_groups_tick(&hub->groups);
 }
 
-/* Lets every rank read END: a connection that is closed with notes unread would lose it. */
+/* Lets every rank read END: a connection that is closed with messages unread would lose it. */
 static void see_off(sli_hub *hub)
 {
-    double until = sli_clock_seconds() + hello_seconds;
-    for (int r = 0; r < hub->size; r++)
-        while (hub->peers[r].at && sli_clock_seconds() < until) {
-            struct pollfd one = {hub->peers[r].at->line.fd, POLLIN, 0};
-            sli_note note;
-            if (poll(&one, 1, 100) > 0 &&
-                sli_note_take(&hub->peers[r].at->line, &note) == SLI_LINE_BROKEN)
-                lose(hub, r, "ended");
-        }
+    double until = sli_wire_listener_seconds(hub->listener) + farewell_seconds;
+    while (sli_wire_listener_connected(hub->listener) > 0 &&
+           sli_wire_listener_seconds(hub->listener) < until)
+        sli_wire_listener_turn(hub->listener, -1);
 }
 
 static void *serve(void *argument)
 {
     sli_hub *hub = argument;
-    int slots = hub->size + SPARE_CONNECTIONS;
-    while (!hub->ended) {
-        for (int i = 0; i < slots; i++)
-            hub->polled[i] = (struct pollfd){hub->callers[i].line.fd, POLLIN, 0};
-        hub->polled[slots] = (struct pollfd){hub->listener, POLLIN, 0};
-        poll(hub->polled, (nfds_t)slots + 1, (int)(SLI_ALIVE_SECONDS * 500));
-        if (hub->polled[slots].revents)
-            take_call(hub);
-        for (int i = 0; i < slots; i++)
-            if (hub->polled[i].revents && hub->callers[i].line.fd == hub->polled[i].fd)
-                listen_to(hub, &hub->callers[i]);
-        look_at_the_clock(hub);
-        end_if_all_are_gone(hub);
+    while (!hub->ended && !atomic_load(&hub->stop)) {
+        sli_wire_listener_turn(hub->listener, -1);
+        check_times(hub);
+        end_if_all_have_answered(hub);
     }
-    see_off(hub);
+    if (hub->ended)
+        see_off(hub);
+    sli_wire_listener_hang_up(hub->listener);
     return NULL;
 }
 
@@ -245,49 +185,49 @@ static void *serve(void *argument)
 
 static void hub_free(sli_hub *hub)
 {
-    for (int i = 0; hub->callers && i < hub->size + SPARE_CONNECTIONS; i++)
-        sli_line_close(&hub->callers[i].line);
-    if (hub->listener >= 0)
-        close(hub->listener);
+    sli_wire_listener_destroy(&hub->listener);
     sli_hub_groups_free(&hub->groups);
-    free(hub->callers);
-    free(hub->polled);
-    free(hub->peers);
+    free(hub->processes);
     free(hub);
 }
 
-sl_status sli_hub_create(int size, sli_hub_address *address, sli_hub **out)
+sl_status sli_hub_create(int size, bool this_host, sli_wire_address *address, sli_hub **out)
 {
     *out = NULL;
-    int slots = size + SPARE_CONNECTIONS;
     sli_hub *hub = calloc(1, sizeof *hub);
     if (!hub)
-        return sl_error(SL_ERR_MEMORY, "sl_group_create_mpi: no memory for %d ranks", size);
-    hub->listener = -1;
+        return sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
     hub->size = size;
-    hub->started = sli_clock_seconds();
-    hub->groups = (sli_hub_groups){.tell = tell, .hub = hub};
-    hub->callers = calloc((size_t)slots, sizeof *hub->callers);
-    hub->polled = calloc((size_t)slots + 1, sizeof *hub->polled);
-    hub->peers = calloc((size_t)size, sizeof *hub->peers);
-    for (int i = 0; hub->callers && i < slots; i++)
-        hub->callers[i].line.fd = -1;
-    sl_status status = SL_OK;
-    if (!hub->callers || !hub->polled || !hub->peers)
-        status = sl_error(SL_ERR_MEMORY, "sl_group_create_mpi: no memory for %d ranks", size);
+    hub->groups = (sli_hub_groups){.processes = size, .tell = tell, .hub = hub};
+    hub->processes = calloc((size_t)size, sizeof *hub->processes);
+    sli_wire_listener_options options = {.ranks = size,
+                                         .kinds = SLI_HUB_KINDS,
+                                         .this_host = this_host,
+                                         .silent_seconds = SLI_SILENT_SECONDS,
+                                         .owner = hub,
+                                         .called = on_call,
+                                         .said = on_message,
+                                         .ended = on_end};
+    sl_status status =
+        hub->processes ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
     if (status == SL_OK)
-        status = sli_hub_listen(&hub->listener, &hub->address);
+        status = sli_hub_groups_create(&hub->groups);
+    if (status == SL_OK)
+        status = sli_wire_listen(&options, address, &hub->listener);
     int code = status == SL_OK ? pthread_create(&hub->thread, NULL, serve, hub) : 0;
     if (code != 0)
-        status =
-            sl_error(SL_ERR_MEMORY, "sl_group_create_mpi: cannot start a thread (error %d)", code);
-    if (status != SL_OK) {
+        status = sl_error(SL_ERR_MEMORY, "cannot start a thread (error %d)", code);
+    if (status != SL_OK)
         hub_free(hub);
-        return status;
-    }
-    *address = hub->address;
-    *out = hub;
-    return SL_OK;
+    else
+        *out = hub;
+    return status;
+}
+
+void sli_hub_stop(sli_hub *hub)
+{
+    if (hub)
+        atomic_store(&hub->stop, true);
 }
 
 void sli_hub_destroy(sli_hub **hub)

@@ -2,19 +2,22 @@
 #ifndef SLI_COMM_MPI_HUB_H
 #define SLI_COMM_MPI_HUB_H
 
-#include "comm/mpi/note.h"
+#include "core/wire.h"
 
 typedef struct sli_hub sli_hub;
 
-/* How often each side says that it is there, and after which silence the other is given up: well
- * within the 5 s in which survivors must know, and longer than a busy machine forgets a thread. */
-#define SLI_ALIVE_SECONDS  0.5
+/* After which silence the other side is given up: well within the 5 s in which survivors must know,
+ * and longer than a busy machine forgets a thread. */
 #define SLI_SILENT_SECONDS 4.0
 
-/* Starts the hub for `size` ranks; *address is for sli_hub_call. */
-sl_status sli_hub_create(int size, sli_hub_address *address, sli_hub **out);
+/* Starts the hub for `size` ranks, which are all on this host or not; *address is for
+ * sli_watch_create. */
+sl_status sli_hub_create(int size, bool this_host, sli_wire_address *address, sli_hub **out);
 
-/* Waits until the hub's work is done, which it is after END. NULL is allowed. */
+/* Ends the hub's work, which else is done after END. NULL is allowed. */
+void sli_hub_stop(sli_hub *hub);
+
+/* Waits until the hub's work is done. NULL is allowed. */
 void sli_hub_destroy(sli_hub **hub);
 
 #endif

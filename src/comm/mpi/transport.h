@@ -11,6 +11,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 typedef struct sli_communicator sli_communicator;
 
@@ -34,8 +35,10 @@ typedef struct sli_transport {
     void (*finish)(void);
     /* Lets MPI go on with what is under way, unless the program has finalized it. */
     void (*progress)(sli_communicator *comm);
-    /* Blocking: everybody's data become rank 0's. */
-    int (*share)(sli_communicator *comm, void *data, int bytes);
+    /* Blocking: everybody's data become those of rank `root`. */
+    int (*share)(sli_communicator *comm, void *data, int bytes, int root);
+    /* Blocking: each value becomes the lowest that a rank gave. */
+    int (*lowest)(sli_communicator *comm, int64_t *values, int count);
 
     /* Never wait. Above 1 GiB, `bytes` must be a multiple of SLI_TRANSPORT_UNIT. */
     int (*send)(sli_communicator *comm, const void *data, size_t bytes, int to, int tag,
@@ -50,8 +53,11 @@ typedef struct sli_transport {
     int (*match)(sli_communicator *comm, int from, int tag, bool *found, sli_matched *out);
     int (*receive_matched)(sli_matched *matched, void *data, sli_request *out);
 
+    /* Memory for a communicator that is yet to be created; NULL where there is none. */
+    sli_communicator *(*reserve)(void);
     /* Blocking, called by those ranks of `parent` that are named. */
-    int (*create)(sli_communicator *parent, const int *ranks, int count, sli_communicator **out);
+    int (*create)(sli_communicator *parent, const int *ranks, int count, sli_communicator *out);
+    /* Created or only reserved. */
     void (*free)(sli_communicator *comm);
     void (*describe)(int code, char *text, size_t bytes);
     int (*highest_tag)(void);

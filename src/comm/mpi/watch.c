@@ -1,7 +1,9 @@
 #include "comm/mpi/watch.h"
 
 #include "comm/mpi/hub.h"
-#include "core/clock.h"
+#include "comm/mpi/kinds.h"
+#include "core/running_clock.h"
+#include "core/wire_listener.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -18,14 +20,16 @@ enum { WHY_BYTES = 64 };
 static const uint64_t has_not_left = UINT64_MAX;
 /* How long to wait for the hub's word on a late operation: longer than the hub waits for ranks. */
 static const double verdict_seconds = 2.5;
+static const double calling_seconds = 30;
 
 struct sli_watch {
     pthread_t thread;
     int rank, size;
-    int stop;             /* eventfd: ends the thread */
-    sli_line line;        /* read by the thread; notes are sent by anyone who has the lock */
-    double heard;         /* the thread's */
-    pthread_mutex_t lock; /* guards all below, and the sending */
+    int stop;                /* eventfd: ends the thread */
+    sli_running_clock clock; /* the thread's, as the next two */
+    double heard, said_alive;
+    sli_wire_connection line; /* read by the thread; anyone who has the lock sends */
+    pthread_mutex_t lock;     /* guards all below, and the sending */
     sli_member *members;
     char (*dead)[WHY_BYTES]; /* [size] "" where a process lives */
     bool alone;              /* the hub is lost */
@@ -98,7 +102,7 @@ static void break_for_absent(const sli_watch *watch, sli_member *member,
                              const sli_operation *operation)
 {
     uint64_t sequence = operation ? operation->sequence : 0;
-    char who[256], what[SLI_OPERATION_TEXT_BYTES], text[SLI_NOTE_TEXT_BYTES];
+    char who[256], what[SLI_OPERATION_TEXT_BYTES], text[SLI_WIRE_TEXT_BYTES];
     const char *why = first_reason(watch, member, sequence);
     if (why)
         absence_text(watch, member, sequence, why, who, sizeof who);
@@ -119,18 +123,28 @@ static sl_status member_status(const sli_member *member)
 
 /* ---- The thread --------------------------------------------------------------------------- */
 
-static sli_member *find(const sli_watch *watch, uint64_t id)
+/* By its number and its size, so that a message's rank, which is below its size, is one of it. */
+static sli_member *find(const sli_watch *watch, const sli_wire_message *message)
 {
     sli_member *at = watch->members;
-    while (at && at->id != id)
+    while (at && (at->id != message->group || at->size != message->size))
         at = at->next;
     return at;
 }
 
-static void tell(const sli_watch *watch, const sli_note *note)
+static void tell(sli_watch *watch, const sli_wire_message *message)
 {
     if (watch->line.fd >= 0) /* a line that is broken shows when it is read */
-        (void)sli_note_send(watch->line.fd, note);
+        (void)sli_wire_send(&watch->line, message);
+}
+
+/* About the group that the process is a member of. */
+static sli_wire_message about(const sli_member *member, int kind)
+{
+    return (sli_wire_message){.kind = kind,
+                              .group = member->id,
+                              .rank = member->rank,
+                              .size = member->size};
 }
 
 static void mark_dead(sli_watch *watch, int process, const char *why)
@@ -142,36 +156,35 @@ static void mark_dead(sli_watch *watch, int process, const char *why)
         atomic_store(&at->alarm, true);
 }
 
-static void take_group_note(sli_watch *watch, const sli_note *note)
+static void take_group_message(sli_watch *watch, const sli_wire_message *message)
 {
-    sli_member *member = find(watch, note->group);
+    sli_member *member = find(watch, message);
     if (!member)
         return;
-    if (note->kind == SLI_NOTE_BREAK) {
-        break_member(member, (sl_status)note->number, note->text);
-    } else if (note->kind == SLI_NOTE_LEFT) {
-        member->stays[note->rank] = note->sequence;
+    if (message->kind == SLI_HUB_BREAK) {
+        break_member(member, (sl_status)message->number, message->text);
+    } else if (message->kind == SLI_HUB_READY) {
+        atomic_store(&member->ready, true);
+    } else if (message->kind == SLI_HUB_LEFT) {
+        member->stays[message->rank] = message->sequence;
         atomic_store(&member->alarm, true);
-    } else if (note->kind == SLI_NOTE_ASK) {
-        sli_note answer = {.kind = SLI_NOTE_AT,
-                           .group = member->id,
-                           .rank = member->rank,
-                           .sequence = atomic_load(&member->sequence)};
+    } else if (message->kind == SLI_HUB_ASK) {
+        sli_wire_message answer = about(member, SLI_HUB_AT);
+        answer.sequence = atomic_load(&member->sequence);
         tell(watch, &answer);
     }
 }
 
-static void take_note(sli_watch *watch, const sli_note *note)
+static void take_message(sli_watch *watch, const sli_wire_message *message)
 {
     pthread_mutex_lock(&watch->lock);
-    watch->heard = sli_clock_seconds();
-    if (note->kind == SLI_NOTE_DEAD) {
-        mark_dead(watch, note->rank, note->text);
-    } else if (note->kind == SLI_NOTE_END) {
+    if (message->kind == SLI_HUB_DEAD) {
+        mark_dead(watch, message->rank, message->text);
+    } else if (message->kind == SLI_HUB_END) {
         watch->ended = true;
-        watch->all_ready = note->number == 0;
+        watch->all_ready = message->number == 0;
     } else {
-        take_group_note(watch, note);
+        take_group_message(watch, message);
     }
     pthread_mutex_unlock(&watch->lock);
 }
@@ -179,7 +192,7 @@ static void take_note(sli_watch *watch, const sli_note *note)
 static void lose_hub(sli_watch *watch, const char *why)
 {
     pthread_mutex_lock(&watch->lock);
-    sli_line_close(&watch->line);
+    sli_wire_close(&watch->line);
     if (!watch->ended) {
         watch->alone = true;
         mark_dead(watch, 0, why);
@@ -189,39 +202,54 @@ static void lose_hub(sli_watch *watch, const char *why)
 
 static void listen_to_hub(sli_watch *watch)
 {
-    sli_note note;
-    sli_line_state state;
-    while ((state = sli_note_take(&watch->line, &note)) == SLI_LINE_NOTE)
-        take_note(watch, &note);
-    if (state == SLI_LINE_BROKEN)
-        lose_hub(watch, "died");
-    else if (sli_clock_seconds() - watch->heard > SLI_SILENT_SECONDS)
-        lose_hub(watch, "cannot be reached any more");
+    sli_wire_message message;
+    sli_wire_state state;
+    while ((state = sli_wire_receive(&watch->line, &message)) == SLI_WIRE_MESSAGE) {
+        watch->heard = watch->clock.seconds;
+        if (message.kind == SLI_WIRE_ALIVE)
+            continue;
+        if (!sli_hub_message_is_sound(&message, watch->size)) {
+            state = SLI_WIRE_FALSE;
+            break;
+        }
+        take_message(watch, &message);
+    }
+    if (state == SLI_WIRE_NOTHING && watch->clock.seconds - watch->heard > SLI_SILENT_SECONDS)
+        state = SLI_WIRE_SILENT;
+    if (state != SLI_WIRE_NOTHING)
+        lose_hub(watch, sli_wire_state_text(state));
 }
 
 static void *keep_watch(void *argument)
 {
     sli_watch *watch = argument;
-    double said_alive = 0;
     struct pollfd polled[2] = {{watch->line.fd, POLLIN, 0}, {watch->stop, POLLIN, 0}};
     while (!polled[1].revents && watch->line.fd >= 0) {
-        poll(polled, 2, (int)(SLI_ALIVE_SECONDS * 500));
+        poll(polled, 2, (int)(1000 * SLI_WIRE_TURN_SECONDS));
+        double now = sli_running_clock_read(&watch->clock, 2 * SLI_WIRE_TURN_SECONDS);
         listen_to_hub(watch);
-        if (sli_clock_seconds() - said_alive >= SLI_ALIVE_SECONDS) {
-            said_alive = sli_clock_seconds();
-            pthread_mutex_lock(&watch->lock);
-            tell(watch, &(sli_note){.kind = SLI_NOTE_ALIVE});
-            pthread_mutex_unlock(&watch->lock);
-        }
+        if (now - watch->said_alive < SLI_WIRE_ALIVE_SECONDS)
+            continue;
+        watch->said_alive = now;
+        pthread_mutex_lock(&watch->lock);
+        tell(watch, &(sli_wire_message){.kind = SLI_WIRE_ALIVE});
+        pthread_mutex_unlock(&watch->lock);
     }
     return NULL;
+}
+
+static void tell_left(sli_watch *watch, const sli_member *member)
+{
+    sli_wire_message left = about(member, SLI_HUB_LEFT);
+    left.sequence = atomic_load(&member->sequence);
+    tell(watch, &left);
 }
 
 /* ---- Making and ending -------------------------------------------------------------------- */
 
 static void watch_free(sli_watch *watch)
 {
-    sli_line_close(&watch->line);
+    sli_wire_close(&watch->line);
     if (watch->stop >= 0)
         close(watch->stop);
     pthread_mutex_destroy(&watch->lock);
@@ -229,28 +257,32 @@ static void watch_free(sli_watch *watch)
     free(watch);
 }
 
-sl_status sli_watch_create(const sli_hub_address *hub, int rank, int size, sli_watch **out)
+sl_status sli_watch_create(const sli_wire_address *hub, int rank, int size, sli_watch **out)
 {
     *out = NULL;
     sli_watch *watch = calloc(1, sizeof *watch);
     if (!watch)
-        return sl_error(SL_ERR_MEMORY, "sl_group_create_mpi: no memory for %d ranks", size);
+        return sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
     watch->rank = rank;
     watch->size = size;
     watch->line.fd = -1;
     pthread_mutex_init(&watch->lock, NULL);
     watch->dead = calloc((size_t)size, sizeof *watch->dead);
     watch->stop = eventfd(0, EFD_CLOEXEC);
+    sli_wire_call_options options = {.rank = rank,
+                                     .ranks = size,
+                                     .kinds = SLI_HUB_KINDS,
+                                     .name = "",
+                                     .whom = "rank 0",
+                                     .seconds = calling_seconds};
     sl_status status = SL_OK;
     if (!watch->dead || watch->stop < 0)
-        status = sl_error(SL_ERR_MEMORY, "sl_group_create_mpi: no memory for %d ranks", size);
+        status = sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
     if (status == SL_OK)
-        status = sli_hub_call(hub, rank, &watch->line);
-    watch->heard = sli_clock_seconds();
+        status = sli_wire_call(hub, &options, &watch->line);
     int code = status == SL_OK ? pthread_create(&watch->thread, NULL, keep_watch, watch) : 0;
     if (code != 0)
-        status =
-            sl_error(SL_ERR_MEMORY, "sl_group_create_mpi: cannot start a thread (error %d)", code);
+        status = sl_error(SL_ERR_MEMORY, "cannot start a thread (error %d)", code);
     if (status != SL_OK) {
         watch_free(watch);
         return status;
@@ -261,8 +293,10 @@ sl_status sli_watch_create(const sli_hub_address *hub, int rank, int size, sli_w
 
 bool sli_watch_end(sli_watch *watch, bool ready, void (*progress)(void *argument), void *argument)
 {
-    sli_note bye = {.kind = SLI_NOTE_BYE, .number = !ready};
+    sli_wire_message bye = {.kind = SLI_HUB_BYE, .number = !ready};
     pthread_mutex_lock(&watch->lock);
+    for (const sli_member *at = watch->members; at; at = at->next)
+        tell_left(watch, at); /* it begins nothing more in a group that it has not left */
     tell(watch, &bye);
     while (!watch->ended && !watch->alone) {
         pthread_mutex_unlock(&watch->lock);
@@ -287,41 +321,39 @@ void sli_watch_destroy(sli_watch **watch)
 
 /* ---- Groups ------------------------------------------------------------------------------- */
 
-sl_status sli_watch_join(sli_watch *watch, sli_member *member)
+void sli_watch_join(sli_watch *watch, sli_member *member)
 {
-    member->stays = malloc((size_t)member->size * sizeof *member->stays);
-    if (!member->stays)
-        return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d ranks", member->size);
     for (int r = 0; r < member->size; r++)
         member->stays[r] = has_not_left;
-    sli_note join = {.kind = SLI_NOTE_JOIN,
-                     .group = member->id,
-                     .rank = member->rank,
-                     .number = member->size};
+    sli_wire_message join = about(member, SLI_HUB_JOIN);
     pthread_mutex_lock(&watch->lock);
     atomic_store(&member->alarm, true); /* who died before is looked for once */
     member->next = watch->members;
     watch->members = member;
     tell(watch, &join);
     pthread_mutex_unlock(&watch->lock);
-    return SL_OK;
+}
+
+sl_status sli_watch_refuse(sli_watch *watch, uint64_t id, int rank, int size, sl_status error)
+{
+    sli_wire_message refusal = {
+        .kind = SLI_HUB_REFUSE, .group = id, .rank = rank, .size = size, .number = error};
+    snprintf(refusal.text, sizeof refusal.text, "rank %d: %.480s", rank, sl_error_text());
+    pthread_mutex_lock(&watch->lock);
+    tell(watch, &refusal);
+    pthread_mutex_unlock(&watch->lock);
+    return error;
 }
 
 void sli_watch_leave(sli_watch *watch, sli_member *member)
 {
-    sli_note left = {.kind = SLI_NOTE_LEFT,
-                     .group = member->id,
-                     .rank = member->rank,
-                     .sequence = atomic_load(&member->sequence)};
     pthread_mutex_lock(&watch->lock);
     sli_member **at = &watch->members;
     while (*at != member)
         at = &(*at)->next;
     *at = member->next;
-    tell(watch, &left);
+    tell_left(watch, member);
     pthread_mutex_unlock(&watch->lock);
-    free(member->stays);
-    member->stays = NULL;
 }
 
 bool sli_watch_has_members(sli_watch *watch)
@@ -358,10 +390,11 @@ sl_status sli_watch_break(sli_watch *watch, sli_member *member, sl_status error,
 {
     pthread_mutex_lock(&watch->lock);
     if (!member->broken) {
-        sli_note note = {.kind = SLI_NOTE_BREAK, .group = member->id, .number = error};
+        sli_wire_message end = about(member, SLI_HUB_BREAK);
+        end.number = error;
         break_member(member, error, text);
-        memcpy(note.text, member->error_text, sizeof note.text);
-        tell(watch, &note);
+        memcpy(end.text, member->error_text, sizeof end.text);
+        tell(watch, &end);
     }
     sl_status status = member_status(member);
     pthread_mutex_unlock(&watch->lock);
@@ -372,16 +405,14 @@ sl_status sli_watch_late(sli_watch *watch, sli_member *member, const sli_operati
                          double seconds)
 {
     char what[SLI_OPERATION_TEXT_BYTES];
-    sli_note late = {.kind = SLI_NOTE_LATE,
-                     .group = member->id,
-                     .rank = member->rank,
-                     .sequence = operation ? operation->sequence : 0,
-                     .seconds = seconds};
+    sli_running_clock waited = {0};
+    sli_wire_message late = about(member, SLI_HUB_LATE);
+    late.sequence = operation ? operation->sequence : 0;
+    late.seconds = seconds;
     snprintf(late.text, sizeof late.text, "%s", operation_text(operation, what));
-    double until = sli_clock_seconds() + verdict_seconds;
     pthread_mutex_lock(&watch->lock);
     tell(watch, &late);
-    while (!member->broken && sli_clock_seconds() < until) {
+    while (!member->broken && sli_running_clock_read(&waited, 1) < verdict_seconds) {
         pthread_mutex_unlock(&watch->lock);
         nanosleep(&(struct timespec){0, 500000}, NULL);
         pthread_mutex_lock(&watch->lock);
@@ -389,7 +420,7 @@ sl_status sli_watch_late(sli_watch *watch, sli_member *member, const sli_operati
             break_for_absent(watch, member, operation);
     }
     if (!member->broken) {
-        char text[SLI_NOTE_TEXT_BYTES];
+        char text[SLI_WIRE_TEXT_BYTES];
         snprintf(text, sizeof text,
                  "%.128s, operation %" PRIu64 " of the group: not finished within %g s", late.text,
                  late.sequence, seconds);

@@ -3,8 +3,8 @@
 #ifndef SLI_COMM_MPI_WATCH_H
 #define SLI_COMM_MPI_WATCH_H
 
-#include "comm/mpi/note.h"
 #include "comm/operation.h"
+#include "core/wire.h"
 
 #include <stdatomic.h>
 
@@ -18,14 +18,15 @@ typedef struct sli_member {
     const int *processes;          /* [size] each rank's process; borrowed */
     atomic_uint_fast64_t sequence; /* the newest operation begun */
     atomic_bool alarm;             /* a rank is dead or has left, or the group is broken: check */
+    atomic_bool ready;             /* all ranks have joined */
     /* The watch's lock guards the rest. */
-    uint64_t *stays; /* [size] a rank that has left came to operations up to this one */
+    uint64_t *stays; /* [size] a rank that has left came to operations up to this one; borrowed */
     bool broken;
     sl_status error;
-    char error_text[SLI_NOTE_TEXT_BYTES];
+    char error_text[SLI_WIRE_TEXT_BYTES];
 } sli_member;
 
-sl_status sli_watch_create(const sli_hub_address *hub, int rank, int size, sli_watch **out);
+sl_status sli_watch_create(const sli_wire_address *hub, int rank, int size, sli_watch **out);
 
 /* Tells the hub that this process ends, `ready` to finalize MPI or not; `progress` is called while
  * the others are waited for. True if MPI can be finalized: all ranks are ready. */
@@ -34,9 +35,14 @@ bool sli_watch_end(sli_watch *watch, bool ready, void (*progress)(void *argument
 /* After sli_watch_end. NULL is allowed. */
 void sli_watch_destroy(sli_watch **watch);
 
-/* Joins a group; the member's id, rank, size and processes are filled in. */
-sl_status sli_watch_join(sli_watch *watch, sli_member *member);
+/* Joins a group, for which this process has all that it needs; the member's id, rank, size,
+ * processes and stays are filled in, all but the last with what stays so. */
+void sli_watch_join(sli_watch *watch, sli_member *member);
 void sli_watch_leave(sli_watch *watch, sli_member *member);
+
+/* Instead of joining: this process, `rank` of the group of `size`, cannot take part. The others are
+ * told this thread's error, which is returned. */
+sl_status sli_watch_refuse(sli_watch *watch, uint64_t id, int rank, int size, sl_status error);
 bool sli_watch_has_members(sli_watch *watch);
 
 /* Fails if the group is broken, or breaks because `operation` needs a rank that is no more. NULL

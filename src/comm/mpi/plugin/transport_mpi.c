@@ -27,6 +27,8 @@ enum { MANY_BYTES = 1 << 30 };
  */
 static bool initialized_here;
 static MPI_Datatype unit_type = MPI_DATATYPE_NULL;
+/* All processes. No memory is asked for before the ranks can tell each other that there is none. */
+static sli_communicator all = {MPI_COMM_NULL};
 
 static extent extent_of(size_t bytes)
 {
@@ -48,15 +50,6 @@ static MPI_Request get_request(const sli_request *from)
     if (from->bits)
         memcpy(&request, &from->bits, sizeof request);
     return request;
-}
-
-static int wrap(MPI_Comm comm, sli_communicator **out)
-{
-    *out = malloc(sizeof **out);
-    if (!*out)
-        return MPI_ERR_NO_MEM;
-    (*out)->comm = comm;
-    return MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
 }
 
 static int initialize(char *error, size_t error_bytes)
@@ -85,19 +78,19 @@ static int start(sli_communicator **world, int *rank, int *size, char *error, si
 {
     *world = NULL;
     int code = initialize(error, error_bytes);
-    MPI_Comm comm = MPI_COMM_NULL;
     if (code == MPI_SUCCESS)
         code = MPI_Type_contiguous(SLI_TRANSPORT_UNIT, MPI_BYTE, &unit_type);
     if (code == MPI_SUCCESS)
         code = MPI_Type_commit(&unit_type);
     if (code == MPI_SUCCESS)
-        code = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
+        code = MPI_Comm_dup(MPI_COMM_WORLD, &all.comm);
     if (code == MPI_SUCCESS)
-        code = wrap(comm, world);
+        code = MPI_Comm_set_errhandler(all.comm, MPI_ERRORS_RETURN);
     if (code != MPI_SUCCESS)
         return code;
-    MPI_Comm_rank(comm, rank);
-    return MPI_Comm_size(comm, size);
+    *world = &all;
+    MPI_Comm_rank(all.comm, rank);
+    return MPI_Comm_size(all.comm, size);
 }
 
 static void finish(void)
@@ -116,9 +109,14 @@ static void progress(sli_communicator *comm)
         MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm->comm, &flag, MPI_STATUS_IGNORE);
 }
 
-static int share(sli_communicator *comm, void *data, int bytes)
+static int share(sli_communicator *comm, void *data, int bytes, int root)
 {
-    return MPI_Bcast(data, bytes, MPI_BYTE, 0, comm->comm);
+    return MPI_Bcast(data, bytes, MPI_BYTE, root, comm->comm);
+}
+
+static int lowest(sli_communicator *comm, int64_t *values, int count)
+{
+    return MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, MPI_MIN, comm->comm);
 }
 
 static int send_data(sli_communicator *comm, const void *data, size_t bytes, int to, int tag,
@@ -190,28 +188,35 @@ static int receive_matched(sli_matched *matched, void *data, sli_request *out)
     return code;
 }
 
-static int create(sli_communicator *parent, const int *ranks, int count, sli_communicator **out)
+static sli_communicator *reserve(void)
 {
-    *out = NULL;
-    MPI_Group all = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
-    MPI_Comm comm = MPI_COMM_NULL;
-    int code = MPI_Comm_group(parent->comm, &all);
+    sli_communicator *comm = malloc(sizeof *comm);
+    if (comm)
+        comm->comm = MPI_COMM_NULL;
+    return comm;
+}
+
+static int create(sli_communicator *parent, const int *ranks, int count, sli_communicator *out)
+{
+    MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
+    int code = MPI_Comm_group(parent->comm, &world);
     if (code == MPI_SUCCESS)
-        code = MPI_Group_incl(all, count, ranks, &members);
+        code = MPI_Group_incl(world, count, ranks, &members);
     if (code == MPI_SUCCESS)
-        code = MPI_Comm_create_group(parent->comm, members, 0, &comm);
+        code = MPI_Comm_create_group(parent->comm, members, 0, &out->comm);
     if (code == MPI_SUCCESS)
-        code = wrap(comm, out);
+        code = MPI_Comm_set_errhandler(out->comm, MPI_ERRORS_RETURN);
     if (members != MPI_GROUP_NULL)
         MPI_Group_free(&members);
-    if (all != MPI_GROUP_NULL)
-        MPI_Group_free(&all);
+    if (world != MPI_GROUP_NULL)
+        MPI_Group_free(&world);
     return code;
 }
 
 static void free_communicator(sli_communicator *comm)
 {
-    MPI_Comm_free(&comm->comm);
+    if (comm->comm != MPI_COMM_NULL)
+        MPI_Comm_free(&comm->comm);
     free(comm);
 }
 
@@ -238,12 +243,14 @@ const sli_transport *sluice_mpi_transport(void)
                                             .finish = finish,
                                             .progress = progress,
                                             .share = share,
+                                            .lowest = lowest,
                                             .send = send_data,
                                             .receive = receive_data,
                                             .test = test,
                                             .cancel = cancel,
                                             .match = match,
                                             .receive_matched = receive_matched,
+                                            .reserve = reserve,
                                             .create = create,
                                             .free = free_communicator,
                                             .describe = describe,

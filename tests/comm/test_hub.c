@@ -1,0 +1,325 @@
+/* The hub and the watches of ranks, in one process and without MPI: groups that one rank cannot
+ * join, strangers, and processes that say what none does. */
+#include "comm/mpi/hub.h"
+#include "comm/mpi/kinds.h"
+#include "comm/mpi/watch.h"
+#include "core/clock.h"
+#include "core/wire_listener.h"
+#include "support/check.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { RANKS = 3, GROUP = 77 };
+/* Well below any time limit of the hub's, but on a busy machine. */
+static const double at_once_seconds = 3;
+
+static const int processes[RANKS] = {0, 1, 2};
+
+typedef struct job_rank {
+    pthread_t thread;
+    const sli_wire_address *hub;
+    sli_watch *watch;
+    sl_status status;
+    sli_member member;
+    uint64_t stays[RANKS];
+} job_rank;
+
+static void progress(void *argument)
+{
+    (void)argument;
+}
+
+static void *end_watch(void *argument)
+{
+    job_rank *self = argument;
+    (void)sli_watch_end(self->watch, true, progress, NULL);
+    sli_watch_destroy(&self->watch);
+    return NULL;
+}
+
+static void start_watches(job_rank *ranks, int count, const sli_wire_address *hub)
+{
+    for (int r = 0; r < count; r++) {
+        ranks[r] = (job_rank){.hub = hub};
+        check_ok(sli_watch_create(hub, r, RANKS, &ranks[r].watch));
+        ranks[r].member = (sli_member){
+            .id = GROUP, .rank = r, .size = RANKS, .processes = processes, .stays = ranks[r].stays};
+    }
+}
+
+/* All at once, for each waits for the others' goodbye. */
+static void end_watches(job_rank *ranks, int count)
+{
+    for (int r = 0; r < count; r++)
+        assert_int_equal(pthread_create(&ranks[r].thread, NULL, end_watch, &ranks[r]), 0);
+    for (int r = 0; r < count; r++)
+        pthread_join(ranks[r].thread, NULL);
+}
+
+/* The status of the member's group once it is broken. */
+static sl_status wait_for_break(job_rank *self)
+{
+    double until = sli_clock_seconds() + at_once_seconds;
+    sl_status status = SL_OK;
+    while (status == SL_OK && sli_clock_seconds() < until) {
+        status = sli_watch_check(self->watch, &self->member, NULL);
+        usleep(1000);
+    }
+    return status;
+}
+
+static void wait_until_ready(job_rank *self)
+{
+    double until = sli_clock_seconds() + 20;
+    while (!atomic_load(&self->member.ready)) {
+        check_ok(sli_watch_check(self->watch, &self->member, NULL));
+        assert_true(sli_clock_seconds() < until);
+        usleep(1000);
+    }
+}
+
+static void group_is_ready_when_all_have_joined(void **state)
+{
+    (void)state;
+    job_rank ranks[RANKS];
+    sli_wire_address address;
+    sli_hub *hub;
+    check_ok(sli_hub_create(RANKS, true, &address, &hub));
+    start_watches(ranks, RANKS, &address);
+    for (int r = 0; r < RANKS; r++) {
+        for (int joined = 0; joined < r; joined++)
+            assert_false(atomic_load(&ranks[joined].member.ready));
+        sli_watch_join(ranks[r].watch, &ranks[r].member);
+        usleep(20000);
+    }
+    for (int r = 0; r < RANKS; r++)
+        wait_until_ready(&ranks[r]);
+    for (int r = 0; r < RANKS; r++)
+        sli_watch_leave(ranks[r].watch, &ranks[r].member);
+    end_watches(ranks, RANKS);
+    sli_hub_destroy(&hub);
+}
+
+static void rank_that_cannot_join_ends_the_making_for_all(void **state)
+{
+    (void)state;
+    job_rank ranks[RANKS];
+    sli_wire_address address;
+    sli_hub *hub;
+    check_ok(sli_hub_create(RANKS, true, &address, &hub));
+    start_watches(ranks, RANKS, &address);
+    sli_watch_join(ranks[0].watch, &ranks[0].member); /* before it, */
+    usleep(20000);
+    sl_error(SL_ERR_MEMORY, "no memory for 3 ranks");
+    assert_int_equal(sli_watch_refuse(ranks[1].watch, GROUP, 1, RANKS, SL_ERR_MEMORY),
+                     SL_ERR_MEMORY);
+    usleep(20000);
+    sli_watch_join(ranks[2].watch, &ranks[2].member); /* and after it */
+    for (int r = 0; r < RANKS; r += 2) {
+        check_error(wait_for_break(&ranks[r]), SL_ERR_MEMORY, "rank 1: no memory for 3 ranks");
+        sli_watch_leave(ranks[r].watch, &ranks[r].member);
+    }
+    end_watches(ranks, RANKS);
+    sli_hub_destroy(&hub);
+}
+
+static void rank_that_has_ended_is_not_waited_for(void **state)
+{
+    (void)state;
+    job_rank ranks[RANKS];
+    sli_wire_address address;
+    sli_hub *hub;
+    check_ok(sli_hub_create(RANKS, true, &address, &hub));
+    start_watches(ranks, RANKS, &address);
+    assert_int_equal(pthread_create(&ranks[2].thread, NULL, end_watch, &ranks[2]), 0);
+    sli_watch_join(ranks[0].watch, &ranks[0].member);
+    check_error(wait_for_break(&ranks[0]), SL_ERR_CANCELLED, "rank 2 has ended");
+    sli_watch_leave(ranks[0].watch, &ranks[0].member);
+    end_watches(ranks, 2);
+    pthread_join(ranks[2].thread, NULL);
+    sli_hub_destroy(&hub);
+}
+
+static void silent_strangers_do_not_keep_ranks_from_the_hub(void **state)
+{
+    (void)state;
+    enum { STRANGERS = 200 }; /* more than the hub has room for */
+    job_rank ranks[RANKS];
+    int strangers[STRANGERS];
+    sli_wire_address address;
+    sli_hub *hub;
+    check_ok(sli_hub_create(RANKS, true, &address, &hub));
+    for (int i = 0; i < STRANGERS; i++) {
+        strangers[i] = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        assert_int_equal(connect(strangers[i], &address.at[0].any, sizeof address.at[0].v4), 0);
+    }
+    double begun = sli_clock_seconds();
+    start_watches(ranks, RANKS, &address);
+    assert_true(sli_clock_seconds() - begun < at_once_seconds);
+    for (int r = 0; r < RANKS; r++)
+        sli_watch_join(ranks[r].watch, &ranks[r].member);
+    for (int r = 0; r < RANKS; r++)
+        wait_until_ready(&ranks[r]);
+    for (int r = 0; r < RANKS; r++)
+        sli_watch_leave(ranks[r].watch, &ranks[r].member);
+    end_watches(ranks, RANKS);
+    for (int i = 0; i < STRANGERS; i++)
+        close(strangers[i]);
+    sli_hub_destroy(&hub);
+}
+
+/* ---- What no process of a job says -------------------------------------------------------- */
+
+static const sli_wire_message hostile_rank[] = {
+    {.kind = SLI_HUB_LEFT, .group = GROUP, .rank = 4096, .size = 8192},
+    {.kind = SLI_HUB_JOIN, .group = 1, .rank = 0, .size = -1},
+    {.kind = SLI_HUB_JOIN, .group = 1, .rank = 0, .size = 1 << 30},
+    {.kind = SLI_HUB_JOIN, .group = 1, .rank = -5, .size = RANKS},
+    {.kind = SLI_HUB_JOIN, .group = 1},
+    {.kind = SLI_HUB_JOIN, .group = GROUP, .rank = 0, .size = RANKS}, /* another's rank */
+    {.kind = SLI_HUB_LEFT, .group = GROUP, .rank = 0, .size = RANKS},
+    {.kind = SLI_HUB_AT, .group = GROUP, .rank = 1, .size = RANKS},
+    {.kind = SLI_HUB_LATE, .group = GROUP, .rank = 1, .size = RANKS - 1},
+    {.kind = SLI_HUB_REFUSE, .group = GROUP, .rank = 1, .size = RANKS, .number = SL_ERR_MEMORY},
+    {.kind = SLI_HUB_BREAK, .group = GROUP, .rank = 2, .size = RANKS},
+    {.kind = SLI_HUB_BREAK, .group = GROUP, .rank = 2, .size = RANKS, .number = INT32_MIN},
+    {.kind = SLI_HUB_READY, .group = GROUP, .rank = 2, .size = RANKS},
+    {.kind = SLI_HUB_DEAD, .rank = 0, .size = RANKS},
+    {.kind = SLI_HUB_BYE, .number = 4096},
+    {.kind = SLI_HUB_KINDS},
+    {.kind = -1},
+};
+
+static void hostile_rank_is_cut_off_and_the_others_are_told(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof hostile_rank / sizeof *hostile_rank; i++) {
+        job_rank ranks[RANKS];
+        sli_wire_address address;
+        sli_wire_connection hostile;
+        sli_hub *hub;
+        sli_wire_call_options options = {.rank = 2,
+                                         .ranks = RANKS,
+                                         .kinds = SLI_HUB_KINDS,
+                                         .name = "",
+                                         .whom = "the hub",
+                                         .seconds = 20};
+        check_ok(sli_hub_create(RANKS, true, &address, &hub));
+        start_watches(ranks, 2, &address);
+        check_ok(sli_wire_call(&address, &options, &hostile));
+        for (int r = 0; r < 2; r++)
+            sli_watch_join(ranks[r].watch, &ranks[r].member);
+        usleep(10000);
+        assert_true(sli_wire_send(&hostile, &hostile_rank[i]));
+        for (int r = 0; r < 2; r++) {
+            check_error(wait_for_break(&ranks[r]), SL_ERR_CANCELLED,
+                        "rank 2 sent what no rank sends");
+            sli_watch_leave(ranks[r].watch, &ranks[r].member);
+        }
+        end_watches(ranks, 2);
+        sli_wire_close(&hostile);
+        sli_hub_destroy(&hub);
+    }
+}
+
+static void ignore_call(void *owner, int rank, const char *name)
+{
+    (void)owner;
+    (void)rank;
+    (void)name;
+}
+
+static void ignore_message(void *owner, int rank, const sli_wire_message *message)
+{
+    (void)owner;
+    (void)rank;
+    (void)message;
+}
+
+static void ignore_end(void *owner, int rank, sli_wire_state why)
+{
+    (void)owner;
+    (void)rank;
+    (void)why;
+}
+
+typedef struct false_hub {
+    sli_wire_listener *listener;
+    const sli_wire_message *message; /* which it says to rank 1, again and again */
+    atomic_bool speaks, stop;
+} false_hub;
+
+static void *serve_falsely(void *argument)
+{
+    false_hub *self = argument;
+    while (!atomic_load(&self->stop)) {
+        if (atomic_load(&self->speaks))
+            sli_wire_listener_send(self->listener, 1, self->message);
+        sli_wire_listener_turn(self->listener, -1);
+    }
+    return NULL;
+}
+
+static const sli_wire_message hostile_hub[] = {
+    {.kind = SLI_HUB_DEAD, .rank = 4096, .size = 8192},
+    {.kind = SLI_HUB_DEAD, .rank = -1, .size = RANKS},
+    {.kind = SLI_HUB_DEAD, .rank = 0, .size = RANKS - 1},
+    {.kind = SLI_HUB_LEFT, .group = GROUP, .rank = 4096, .size = 4097},
+    {.kind = SLI_HUB_LEFT, .group = GROUP, .rank = RANKS, .size = RANKS},
+    {.kind = SLI_HUB_LEFT, .group = GROUP, .rank = -1, .size = -1},
+    {.kind = SLI_HUB_BREAK, .group = GROUP, .rank = 0, .size = RANKS}, /* without an error */
+    {.kind = SLI_HUB_BREAK, .group = GROUP, .rank = 0, .size = RANKS, .number = 7},
+    {.kind = SLI_HUB_END, .number = -1},
+    {.kind = SLI_HUB_KINDS},
+};
+
+static void hostile_hub_is_left(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof hostile_hub / sizeof *hostile_hub; i++) {
+        job_rank self;
+        sli_wire_address address;
+        pthread_t thread;
+        false_hub hub = {.message = &hostile_hub[i]};
+        sli_wire_listener_options options = {.ranks = RANKS,
+                                             .kinds = SLI_HUB_KINDS,
+                                             .this_host = true,
+                                             .silent_seconds = SLI_SILENT_SECONDS,
+                                             .called = ignore_call,
+                                             .said = ignore_message,
+                                             .ended = ignore_end};
+        check_ok(sli_wire_listen(&options, &address, &hub.listener));
+        assert_int_equal(pthread_create(&thread, NULL, serve_falsely, &hub), 0);
+        self = (job_rank){.hub = &address};
+        check_ok(sli_watch_create(&address, 1, RANKS, &self.watch));
+        self.member = (sli_member){
+            .id = GROUP, .rank = 1, .size = RANKS, .processes = processes, .stays = self.stays};
+        sli_watch_join(self.watch, &self.member);
+        atomic_store(&hub.speaks, true);
+        check_error(wait_for_break(&self), SL_ERR_CANCELLED, "rank 0");
+        assert_non_null(strstr(sl_error_text(), "sent what no rank sends"));
+        sli_watch_leave(self.watch, &self.member);
+        sli_watch_destroy(&self.watch);
+        atomic_store(&hub.stop, true);
+        pthread_join(thread, NULL);
+        sli_wire_listener_destroy(&hub.listener);
+    }
+}
+
+int hub_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(group_is_ready_when_all_have_joined),
+        cmocka_unit_test(rank_that_cannot_join_ends_the_making_for_all),
+        cmocka_unit_test(rank_that_has_ended_is_not_waited_for),
+        cmocka_unit_test(silent_strangers_do_not_keep_ranks_from_the_hub),
+        cmocka_unit_test(hostile_rank_is_cut_off_and_the_others_are_told),
+        cmocka_unit_test(hostile_hub_is_left),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
