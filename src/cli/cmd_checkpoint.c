@@ -86,10 +86,10 @@ static void print_part(const sl_checkpoint_reader *reader, const char *part)
     int64_t elements = 0;
     for (size_t i = 0; i < count; i++) {
         const sl_safetensors_info *info = sl_checkpoint_tensor_get(reader, part, i);
-        int64_t product = 1;
+        uint64_t product = 1; /* wraps where a size of 0 comes last */
         for (int d = 0; d < info->dims; d++)
-            product *= info->size[d];
-        elements += product;
+            product *= (uint64_t)info->size[d];
+        elements += (int64_t)product;
     }
     printf("  part ");
     cli_print_text(part, 10);

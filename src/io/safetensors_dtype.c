@@ -34,18 +34,16 @@ const sli_safetensors_dtype *sli_safetensors_dtype_of(sl_dtype dtype)
     return NULL;
 }
 
+/* In the order and the type of the format's reference, so that it accepts the same shapes: a size of
+ * 0 makes up for large ones behind it. */
 bool sli_safetensors_bytes(int dims, const int64_t *size, unsigned bits, uint64_t *bytes)
 {
-    int64_t count = 1; /* without the sizes that are 0: a shape's other sizes are no less checked */
-    bool is_empty = false;
-    for (int i = 0; i < dims; i++) {
-        is_empty |= size[i] == 0;
-        if (size[i] != 0 && __builtin_mul_overflow(count, size[i], &count))
+    uint64_t count = 1;
+    for (int i = 0; i < dims; i++)
+        if (__builtin_mul_overflow(count, (uint64_t)size[i], &count))
             return false;
-    }
-    if (__builtin_mul_overflow((uint64_t)count, (uint64_t)bits, bytes) ||
-        (!is_empty && *bytes % 8 != 0))
+    if (__builtin_mul_overflow(count, (uint64_t)bits, bytes) || *bytes % 8 != 0)
         return false;
-    *bytes = is_empty ? 0 : *bytes / 8;
+    *bytes /= 8;
     return true;
 }

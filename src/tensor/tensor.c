@@ -87,13 +87,14 @@ static sl_status check_shape(const char *who, const sl_shape *shape)
     if (shape->dims < 0 || shape->dims > SL_MAX_DIMS)
         return sl_error(SL_ERR_INVALID, "%s: a shape has 0 to %d dimensions, got %d", who,
                         SL_MAX_DIMS, shape->dims);
-    int64_t count = 1;
+    int64_t count = 1; /* without sizes of 0: parts of the shape are multiplied elsewhere */
     for (int i = 0; i < shape->dims; i++) {
         char text[SL_SHAPE_TEXT_BYTES];
         if (shape->size[i] < 0)
             return sl_error(SL_ERR_INVALID, "%s: sizes must not be negative, got %s", who,
                             sl_shape_text(shape, text));
-        if (__builtin_mul_overflow(count, shape->size[i], &count) || count > INT64_MAX / 8)
+        if ((shape->size[i] != 0 && __builtin_mul_overflow(count, shape->size[i], &count)) ||
+            count > INT64_MAX / 8)
             return sl_error(SL_ERR_INVALID, "%s: shape %s has too many elements", who,
                             sl_shape_text(shape, text));
     }
