@@ -4,6 +4,7 @@
 #include "cli/logits.h"
 #include "cli/run_files.h"
 #include "cli/saved_model.h"
+#include "cli/warnings.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -56,9 +57,11 @@ static void set_defaults(void *to)
 static sl_status read_split(const settings *from, const sl_vocab *vocab, sl_tokens *out,
                             sl_batches *cut)
 {
-    char *path;
+    char *path, *vocabulary = NULL;
     SL_TRY(sl_split_path(from->data, from->split, &path));
     sl_status status = sl_tokens_read(vocab, path, out);
+    if (status == SL_OK && sl_weights_vocab_path(from->init, &vocabulary) == SL_OK)
+        cli_warn_unknown_text(out, path, vocabulary);
     if (status == SL_OK) {
         status = sl_batchify(out->ids, out->count, from->batch_size, from->bptt, cut);
         if (status != SL_OK) {
@@ -66,6 +69,7 @@ static sl_status read_split(const settings *from, const sl_vocab *vocab, sl_toke
             sl_error_context(status, "%s: ", path);
         }
     }
+    free(vocabulary);
     free(path);
     return status;
 }

@@ -2,6 +2,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/saved_model.h"
+#include "cli/warnings.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,11 +87,11 @@ static sl_status generate(const settings *from, const cli_saved_model *saved)
     }
     int64_t length = prompt.count;
     int32_t *ids = malloc((size_t)(length + from->tokens) * sizeof *ids);
-    sl_status status = SL_OK;
-    if (ids) {
+    sl_status status = cli_warn_unknown_words(saved->vocab, from->prompt);
+    if (status == SL_OK && ids) {
         memcpy(ids, prompt.ids, (size_t)length * sizeof *ids);
         status = sl_generate(saved->pipe, &from->how, ids, &length, from->tokens);
-    } else {
+    } else if (status == SL_OK) {
         status = sl_error(SL_ERR_MEMORY, "no memory for the text");
     }
     if (status == SL_OK)

@@ -5,6 +5,7 @@
 #include "cli/arguments.h"
 #include "cli/memory_table.h"
 #include "cli/signals.h"
+#include "cli/warnings.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -200,6 +201,10 @@ static sl_status print_started(void *context, const sl_run_info *info)
     progress->total_batches = info->batches_per_epoch * info->options->epochs;
     if (info->oversubscribed && is_first)
         cli_complain("warning: devices share cores");
+    if (is_first) {
+        cli_warn_chunks(info->options, info->replicas);
+        cli_warn_unknown_corpus(info->corpus, info->options->init);
+    }
     if (progress->quiet)
         return SL_OK;
     begin_lines(progress);

@@ -1,6 +1,8 @@
 #define _GNU_SOURCE /* asprintf */
 #include "sluice/option.h"
 
+#include "core/c_numbers.h"
+
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -74,7 +76,9 @@ static bool is_in_range(const sl_option *option, double value)
 static sl_status set_real(const sl_option *option, const char *text, void *field)
 {
     char *end, range[SENTENCE_BYTES];
+    sli_c_numbers scope = sli_c_numbers_begin();
     double value = strtod(text, &end);
+    sli_c_numbers_end(scope);
     bool plain = is_plain(text) && text[1] != 'x' && text[1] != 'X' && *end == '\0';
     if (option->type == SL_OPTION_FLOAT)
         value = (double)(float)value;
@@ -233,10 +237,12 @@ static int print_real(const sl_option *option, double value, char **text)
         return 0;
     if (value == 0)
         value = is_float ? (double)(float)option->instead : option->instead;
+    sli_c_numbers scope = sli_c_numbers_begin();
     do
         snprintf(digits, sizeof digits, "%.*g", precision++, value);
     while (precision <= most &&
            (is_float ? (double)strtof(digits, NULL) : strtod(digits, NULL)) != value);
+    sli_c_numbers_end(scope);
     return asprintf(text, "%s", digits);
 }
 

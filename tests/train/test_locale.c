@@ -65,6 +65,26 @@ static void numbers_are_those_of_c_between_begin_and_end(void **state)
     assert_string_equal(after, "0,25");
 }
 
+static void options_have_points(void **state)
+{
+    (void)state;
+    sl_train_options options;
+    const sl_option *row;
+    int seen = 0;
+    sl_train_options_default(&options);
+    for (int i = 0; (row = sl_train_option_row(i)); i++) {
+        char *text;
+        if (row->type != SL_OPTION_FLOAT && row->type != SL_OPTION_DOUBLE)
+            continue;
+        check_ok(sl_option_set(row, &options, "0.25"));
+        check_ok(sl_option_text(row, &options, &text));
+        assert_string_equal(text, "0.25");
+        free(text);
+        seen++;
+    }
+    assert_true(seen >= 8 && options.model.dropout == 0.25f && options.lr.lr == 0.25);
+}
+
 static void weights_have_points(void **state)
 {
     char *path = scratch_path(*state, "model.safetensors");
@@ -131,6 +151,7 @@ int locale_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(numbers_are_those_of_c_between_begin_and_end),
+        cmocka_unit_test(options_have_points),
         cmocka_unit_test_setup_teardown(weights_have_points, scratch_create, remove_run),
         cmocka_unit_test_setup_teardown(run_has_points_in_its_log_and_checkpoints, scratch_create,
                                         remove_run),
