@@ -10,6 +10,7 @@
 
 #include "core/given.h"
 #include "device/device.h"
+#include "nn/parameter.h"
 #include "sluice/pipe.h"
 
 #include <stdio.h>
@@ -139,18 +140,29 @@ static void backward_task(void *replica)
     end_task(replica, backward(replica));
 }
 
+/* A parameter that neither has a gradient for keeps none: what lies in its room does not count. */
+static sl_status add_bucket(const sli_replica *first, const sli_replica *other, int bucket)
+{
+    sl_parameter *const *to, *const *from;
+    sl_tensor *grads;
+    int count = sli_parameter_set_bucket(first->set, bucket, &to);
+    (void)sli_parameter_set_bucket(other->set, bucket, &from);
+    for (int i = 0; i < count; i++)
+        if (!from[i]->grad_is_stale)
+            SL_TRY(sl_parameter_grad(to[i], &grads));
+    SL_TRY(sl_parameter_set_bucket_grads(other->set, bucket, &grads));
+    return sli_device_add(first->device, sl_tensor_count(grads),
+                          sl_tensor_f32(sli_parameter_set_stale_grads(first->set, bucket)),
+                          sl_tensor_f32(grads));
+}
+
 /* On the first device: its gradients plus all others', in the order of devices. */
 static sl_status add_gradients(const sli_replica *first)
 {
     const sl_data_parallel *parallel = first->parallel;
     for (int i = 1; i < parallel->used; i++)
-        for (int b = 0; b < sl_parameter_set_bucket_count(first->set); b++) {
-            sl_tensor *to, *from;
-            SL_TRY(sl_parameter_set_bucket_grads(first->set, b, &to));
-            SL_TRY(sl_parameter_set_bucket_grads(parallel->replicas[i].set, b, &from));
-            SL_TRY(sli_device_add(first->device, sl_tensor_count(to), sl_tensor_f32(to),
-                                  sl_tensor_f32(from)));
-        }
+        for (int b = 0; b < sl_parameter_set_bucket_count(first->set); b++)
+            SL_TRY(add_bucket(first, &parallel->replicas[i], b));
     return SL_OK;
 }
 

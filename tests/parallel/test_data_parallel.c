@@ -1,6 +1,7 @@
 /* DataParallel, held against the same module on one device. */
 #include "sluice/data_parallel.h"
 #include "sluice/layers.h"
+#include "sluice/optim.h"
 
 #include "support/check.h"
 #include "support/modules.h"
@@ -323,6 +324,100 @@ static void numbers_are_gathered_into_a_vector_of_one_a_replica(void **state)
     check_numbers(1);
 }
 
+/* ---- Parameters without a gradient ------------------------------------------------------ */
+
+/* Passes on what it gets. Of its parameters, all 1 at first, "unused" has no gradient, and "once"
+ * has one, of 1, in the module that was created second. */
+typedef struct seldom {
+    sl_parameter *once;
+    bool uses_it;
+} seldom;
+
+static sl_status copy_of(const sl_tensor *from, sl_tensor **out)
+{
+    SL_TRY(sl_tensor_create(sl_tensor_device(from), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(from), out));
+    return sl_tensor_copy(*out, from);
+}
+
+static sl_status seldom_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                sl_tensor **out)
+{
+    (void)module;
+    (void)pass;
+    return copy_of(in, out);
+}
+
+static sl_status seldom_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                 sl_tensor **grad_in)
+{
+    (void)pass;
+    const seldom *state = sl_module_state(module);
+    if (state->uses_it) {
+        float beta;
+        float *grad = sl_tensor_f32(sl_parameter_grad_accumulate(state->once, &beta));
+        *grad = 1 + (beta == 0.0f ? 0 : *grad);
+    }
+    return grad_in ? copy_of(grad_out, grad_in) : SL_OK;
+}
+
+static const sl_module_ops seldom_ops = {.type = "Seldom",
+                                         .forward = seldom_forward,
+                                         .backward = seldom_backward};
+
+/* arg: int *, how many were created. */
+static sl_status create_seldom(void *arg, sl_module **out)
+{
+    int *made = arg;
+    sl_parameter *unused;
+    seldom *state = calloc(1, sizeof *state);
+    assert_non_null(state);
+    state->uses_it = (*made)++ == 1;
+    SL_TRY(sl_module_create(&seldom_ops, state, out));
+    sl_parameter_spec spec = {.name = "unused", .shape = sl_shape_1d(1), .low = 1, .high = 1};
+    SL_TRY(sl_module_add_parameter(*out, &spec, &unused));
+    spec.name = "once";
+    return sl_module_add_parameter(*out, &spec, &state->once);
+}
+
+static void parameter_that_no_replica_uses_keeps_its_value(void **state)
+{
+    (void)state;
+    int made = 0;
+    lab at = {.count = 3};
+    sl_optimizer *optimizer;
+    for (int i = 0; i < at.count; i++)
+        check_ok(sl_device_create_cpu(1, &at.devices[i]));
+    check_ok(create_seldom(&made, &at.module));
+    sl_data_parallel_options options = {.module = at.module,
+                                        .replicate = create_seldom,
+                                        .arg = &made,
+                                        .devices = at.devices,
+                                        .device_count = at.count};
+    check_ok(sl_data_parallel_create(&options, &at.parallel));
+    sl_parameter_set *set = sl_data_parallel_parameters(at.parallel);
+    sl_optimizer_options decays = {.kind = SL_OPTIMIZER_SGD, .weight_decay = 0.5f};
+    check_ok(sl_optimizer_create(&decays, set, &optimizer));
+    sl_shape shape = sl_shape_2d(6, 2);
+    sl_tensor *input = random_tensor(at.devices[0], &shape, 1);
+    const float once[] = {0.25f, -0.3125f}; /* v - 0.5 * (1 + 0.5 * v) */
+    for (int step = 0; step < 2; step++) {
+        sl_tensor *output;
+        sl_parameter_set_zero_grad(set);
+        check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){.keep = true}, input,
+                                          &output));
+        check_ok(sl_data_parallel_backward(at.parallel, output, NULL));
+        check_ok(sl_optimizer_step(optimizer, 0.5, 1));
+        sl_tensor_destroy(&output);
+        assert_true(sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(set, 0)))[0] == 1);
+        assert_true(sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(set, 1)))[0] ==
+                    once[step]);
+    }
+    sl_tensor_destroy(&input);
+    sl_optimizer_destroy(&optimizer);
+    close_lab(&at);
+}
+
 /* ---- Failures --------------------------------------------------------------------------- */
 
 static void error_is_the_lowest_failing_replicas(void **state)
@@ -405,6 +500,7 @@ int data_parallel_tests(void)
         cmocka_unit_test(weights_that_an_optimizer_changed_reach_all_devices),
         cmocka_unit_test(rows_are_shared_out_as_torch_chunk_does),
         cmocka_unit_test(numbers_are_gathered_into_a_vector_of_one_a_replica),
+        cmocka_unit_test(parameter_that_no_replica_uses_keeps_its_value),
         cmocka_unit_test(error_is_the_lowest_failing_replicas),
         cmocka_unit_test(construction_with_wrong_options_is_refused),
         cmocka_unit_test(devices_are_counted_when_none_are_named),
