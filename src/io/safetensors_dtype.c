@@ -34,8 +34,8 @@ const sli_safetensors_dtype *sli_safetensors_dtype_of(sl_dtype dtype)
     return NULL;
 }
 
-/* In the order and the type of the format's reference, so that it accepts the same shapes: a size of
- * 0 makes up for large ones behind it. */
+/* In the order and the type of the format's reference, so that it accepts the same shapes: a size
+ * of 0 makes up for large ones behind it. */
 bool sli_safetensors_bytes(int dims, const int64_t *size, unsigned bits, uint64_t *bytes)
 {
     uint64_t count = 1;
