@@ -21,7 +21,8 @@ typedef enum sl_option_type {
     SL_OPTION_FLAG,   /* bool */
     SL_OPTION_INT,    /* int */
     SL_OPTION_INT64,  /* int64_t */
-    SL_OPTION_FLOAT,  /* float, finite, from 0; negative: not set */
+    SL_OPTION_FLOAT,  /* float, finite, from 0; a negative field is not set, and refused by
+                         sl_option_check */
     SL_OPTION_DOUBLE, /* double, the same */
     SL_OPTION_SEED,   /* uint64_t, any */
     SL_OPTION_BYTES,  /* uint64_t from 1; K, M and G after a number are powers of 1024 */
@@ -43,9 +44,8 @@ typedef struct sl_option {
                                    type's */
     double below;               /* FLOAT, DOUBLE: less than this; 0: any */
     const char *const *choices; /* CHOICE, TEXT (optional): what it may be, then NULL */
-    bool optional;              /* a field of 0 means that it is not set; where `instead` is not 0,
-                                   that it has that value */
-    double instead;
+    bool optional;              /* INT, INT64: 0 is in the range: not set, or `instead` */
+    double instead;             /* what a field of 0 stands for; 0: itself */
     /* OWN: sets the fields from a text, SL_ERR_INVALID in a sentence that begins with the option's
      * name; and prints them (malloc'ed; NULL: not set, or no memory). */
     sl_status (*parse)(const char *text, void *object);

@@ -104,8 +104,8 @@ typedef struct sl_train_options {
 } sl_train_options;
 
 /* emsize 200, nhid 200, 2 layers, 2 heads, dropout 0.2, causal, bptt 35, batch 20 and 10, one
- * stage, one chunk, except_last, gpipe, 3 epochs, SGD with lr 5.0 times 0.95 an epoch, clip 0.5,
- * seed 1: the preset transformer-tutorial. */
+ * stage, one chunk, except_last, gpipe, 3 epochs, SGD with lr SL_LR_DEFAULT (5.0: read it with
+ * sl_train_options_lr) times 0.95 an epoch, clip 0.5, seed 1: the preset transformer-tutorial. */
 void sl_train_options_default(sl_train_options *options);
 
 /* Overwrites all but `data`, `init`, `save` and `checkpoints` with a preset's numbers.

@@ -108,21 +108,21 @@ static const sl_option options[] = {
      .optional = true,
      .help = "Processes to start"},
     {.name = "hosts", .value = "FILE", .type = SL_OPTION_TEXT, .offset = offsetof(settings, hosts),
-     .help = "Start them on the hosts in FILE, one a line, with \" slots=N\" for the processes "
-             "that it is to have; without it, all on this machine"},
+     .help = "Hosts to start on, one a line, with \" slots=N\" for the processes on it; without "
+             "it, this machine"},
     {.name = "max-restarts", .value = "K", .type = SL_OPTION_INT,
      .offset = offsetof(settings, restarts), .highest = MAX_RESTARTS,
      .help = "Start a job that fails again, up to K times"},
     {.name = "elastic", .value = "MIN:MAX", .type = SL_OPTION_OWN, .parse = parse_elastic,
      .print = print_elastic, .needs = "max-restarts",
-     .help = "Start it again with one process less for each that was killed or lost, but with MIN "
-             "at least; -n is MAX at most, and MAX where it is not given"},
+     .help = "Start a failed job again with one process less for each one killed or lost, but at "
+             "least MIN; the first attempt has -n processes, or MAX"},
     {.name = "grace", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
      .offset = offsetof(settings, limits.grace_seconds), .highest = MAX_SECONDS,
-     .help = "What the other processes have to end by themselves after a failure or a signal"},
+     .help = "Seconds that the other processes get to end by themselves after a failure or a signal"},
     {.name = "grace-save", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
      .offset = offsetof(settings, limits.save_seconds), .highest = MAX_SECONDS,
-     .help = "For so long, that time begins again while one of them saves a checkpoint"},
+     .help = "While a process saves a checkpoint, --grace starts again, for at most SECONDS"},
     {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", .type = SL_OPTION_OWN,
      .parse = parse_export, .print = print_export,
      .help = "Pass this environment variable to processes on other hosts; may be repeated"},

@@ -36,7 +36,8 @@ static const sl_option options[] = {
              "command line override them"},
     {.name = "print-config", .group = "Files and display", .type = SL_OPTION_FLAG,
      .offset = offsetof(settings, print_config),
-     .help = "Print the complete configuration as JSON, and end"},
+     .help = "Print the complete configuration as JSON, and end; lr is left out where it is the "
+             "optimizer's own"},
     {.name = "log-json", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, log_json),
      .help = "Write the run as JSON lines"},
@@ -108,7 +109,7 @@ static sl_status train(const cli_command_line *line, settings *from, sl_run_resu
         SL_TRY(resume_after_restart(from, &launch));
     SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
     SL_TRY(cli_saved_model_take(line, &from->run.train));
-    SL_TRY(cli_check_train_files(&from->run.train, from->log_json));
+    SL_TRY(cli_check_train_files(&from->run.train, from->log_json, from->config));
     SL_TRY(take_signals(from, &launch));
     return cli_train_ranks(&from->run, &launch, &from->progress, from->log_json, result);
 }
@@ -157,7 +158,6 @@ static int end_stopped(int argc, char **argv, const sl_train_options *run_option
 static sl_status print_config(const cli_command_line *line, settings *parsed)
 {
     SL_TRY(sl_train_options_check(&parsed->run.train));
-    parsed->run.train.lr.lr = sl_train_options_lr(&parsed->run.train);
     cli_print_config(line->command, parsed);
     return SL_OK;
 }

@@ -174,11 +174,49 @@ static int number_of_letter(const cli_command *command, int letter)
     return -1;
 }
 
-/* For an option at which argp stopped: there is none of that name, its value is missing, or it
- * takes none. argp's own --help is off, since with it come errors of two lines. */
+/* Names all options that a word is the beginning of: more than one, or argp had taken it. */
+static _Noreturn void refuse_ambiguous(const cli_command *command, const char *name)
+{
+    char names[SENTENCE_BYTES] = "", sentence[SENTENCE_BYTES + 64];
+    const cli_table *table;
+    const sl_option *row;
+    size_t used = 0, length = strlen(name);
+    for (int i = 0; (row = cli_row(command, i, &table)) && used < sizeof names; i++)
+        if (strncmp(row->name, name, length) == 0)
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s--%s", used ? ", " : "",
+                                     row->name);
+    snprintf(sentence, sizeof sentence, "--%s is ambiguous: %s", name, names);
+    cli_refuse(sentence, NULL);
+}
+
+static bool begins_option(const cli_command *command, const char *name)
+{
+    const cli_table *table;
+    const sl_option *row;
+    for (int i = 0; *name && (row = cli_row(command, i, &table)); i++)
+        if (strncmp(row->name, name, strlen(name)) == 0)
+            return true;
+    return false;
+}
+
+static _Noreturn void refuse_unknown(const cli_command *command, const char *word, const char *name)
+{
+    char sentence[SENTENCE_BYTES];
+    cli_near near = {.word = name};
+    const cli_table *table;
+    for (int i = 0; i < count_rows(command); i++)
+        cli_near_consider(&near, cli_row(command, i, &table)->name);
+    snprintf(sentence, sizeof sentence, "there is no such option (see sluice %s --help)",
+             command->name);
+    cli_refuse_near(sentence, word, &near, "--");
+}
+
+/* For an option at which argp stopped: its value is missing, it takes none, or there is none of
+ * that name. argp's own --help is off, since with it come errors of two lines. */
 static _Noreturn void end_at_option(const cli_command *command, const struct argp_state *state)
 {
     char sentence[SENTENCE_BYTES], name[64];
+    const cli_table *table;
     const char *word = state->argv[state->next - 1];
     if (word[0] != '-' && state->next < state->argc)
         word = state->argv[state->next]; /* of "-xyz", argp stops at x */
@@ -189,17 +227,16 @@ static _Noreturn void end_at_option(const cli_command *command, const struct arg
     size_t length = strcspn(word, "=");
     snprintf(name, sizeof name, "%.*s", length > 2 ? (int)length - 2 : 0, word + 2);
     const sl_option *option = find_name(command, name);
+    if (word[0] == '-' && word[1] && word[1] != '-' && number_of_letter(command, word[1]) >= 0)
+        option = cli_row(command, number_of_letter(command, word[1]), &table);
     if (option) {
         snprintf(sentence, sizeof sentence,
                  option->value ? "--%s needs a value" : "--%s takes no value", option->name);
         cli_refuse(sentence, option->value ? NULL : word + length + (word[length] == '='));
     }
-    cli_near near = {.word = name};
-    const cli_table *table;
-    for (int i = 0; i < count_rows(command); i++)
-        cli_near_consider(&near, cli_row(command, i, &table)->name);
-    snprintf(sentence, sizeof sentence, "there is no such option (see %s --help)", state->argv[0]);
-    cli_refuse_near(sentence, word, &near, "--");
+    if (begins_option(command, name))
+        refuse_ambiguous(command, name);
+    refuse_unknown(command, word, name);
 }
 
 static error_t take(int key, char *text, struct argp_state *state)
@@ -258,7 +295,7 @@ const char *cli_given(const cli_command_line *line, const char *name)
     return NULL;
 }
 
-static void check_needs(const cli_command_line *line)
+void cli_check_needs(const cli_command_line *line)
 {
     char sentence[SENTENCE_BYTES];
     for (int i = 0; i < line->given_count; i++) {
@@ -286,15 +323,15 @@ static void set_option(const cli_given_option *given, void *object)
     cli_refuse(sentence, NULL);
 }
 
-void cli_set_given(const cli_command_line *line, void *settings)
+void cli_set_given(const cli_command_line *line, int first, int end, void *settings)
 {
-    for (int i = 0; i < line->given_count; i++)
+    for (int i = first; i < end; i++)
         set_option(&line->given[i], (char *)settings + line->given[i].offset);
-    check_needs(line);
 }
 
 void cli_set(const cli_command_line *line, void *settings)
 {
     line->command->set_defaults(settings);
-    cli_set_given(line, settings);
+    cli_set_given(line, 0, line->given_count, settings);
+    cli_check_needs(line);
 }

@@ -42,9 +42,9 @@ typedef struct cli_given_option {
 struct cli_command_line {
     const cli_command *command;
     int argc;
-    char **argv; /* "sluice train", … */
-    cli_given_option *given;
-    int given_count;
+    char **argv;             /* "sluice train", … */
+    cli_given_option *given; /* [given_count], the first config_count from a file */
+    int given_count, config_count;
     char **words; /* [word_count], then NULL */
     int word_count;
 };
@@ -67,8 +67,11 @@ const char *cli_given(const cli_command_line *line, const char *name);
  * option does not take. */
 void cli_set(const cli_command_line *line, void *settings);
 
-/* The same without the defaults. */
-void cli_set_given(const cli_command_line *line, void *settings);
+/* Sets the options given with the numbers first to end - 1, and nothing else. */
+void cli_set_given(const cli_command_line *line, int first, int end, void *settings);
+
+/* Ends the program where an option was given without the one that it needs. */
+void cli_check_needs(const cli_command_line *line);
 
 /* The command's help, as for --help. */
 void cli_print_help(const cli_command *command, FILE *to);

@@ -21,7 +21,7 @@ static _Noreturn void refuse(const char *path, const char *what)
 static void *no_memory_if_null(void *memory)
 {
     if (!memory)
-        refuse("--config", "no memory for its options");
+        refuse("configuration", "no memory");
     return memory;
 }
 
@@ -89,6 +89,7 @@ void cli_add_config(cli_command_line *line, const char *path)
     free(line->given);
     line->given = all;
     line->given_count += (int)count;
+    line->config_count = (int)count;
 }
 
 /* ---- Printing ----------------------------------------------------------------------------- */
@@ -100,11 +101,17 @@ static bool is_number(sl_option_type type, const char *text)
            (type != SL_OPTION_SEED || strlen(text) <= 18);
 }
 
-static void print_text(const char *text)
+static void print_text(FILE *to, const char *name, const char *text)
 {
+    char sentence[SENTENCE_BYTES];
     json_t *value = json_string(text);
     char *quoted = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
-    fputs(quoted ? quoted : "\"\"", stdout);
+    if (!quoted) {
+        snprintf(sentence, sizeof sentence, "--%s is not UTF-8 and cannot be written as JSON",
+                 name);
+        cli_refuse(sentence, text);
+    }
+    fputs(quoted, to);
     free(quoted);
     json_decref(value);
 }
@@ -124,24 +131,30 @@ static bool is_needless(const cli_command *command, const sl_option *row, const 
     return needless;
 }
 
+/* Nothing is printed where a value cannot be. */
 void cli_print_config(const cli_command *command, const void *settings)
 {
     const char *separator = "{";
     const cli_table *table;
     const sl_option *row;
+    char *all = NULL;
+    size_t bytes = 0;
+    FILE *to = no_memory_if_null(open_memstream(&all, &bytes));
     for (int i = 0; (row = cli_row(command, i, &table)); i++) {
         char *text;
         if (is_needless(command, row, settings) || strcmp(row->name, "config") == 0 ||
             strcmp(row->name, "print-config") == 0 ||
             sl_option_text(row, (const char *)settings + table->offset, &text) != SL_OK || !text)
             continue;
-        printf("%s\n  \"%s\": ", separator, row->name);
+        fprintf(to, "%s\n  \"%s\": ", separator, row->name);
         if (is_number(row->type, text))
-            fputs(text, stdout);
+            fputs(text, to);
         else
-            print_text(text);
+            print_text(to, row->name, text);
         separator = ",";
         free(text);
     }
-    printf("\n}\n");
+    fclose(to);
+    printf("%s\n}\n", all);
+    free(all);
 }

@@ -1,5 +1,6 @@
 #include "cli/help.h"
 
+#include "cli/commands.h"
 #include "core/knobs.h"
 
 #include <stdlib.h>
@@ -26,7 +27,9 @@ static void print_range(const sl_option *row)
         printf("%s`%s`", i ? ", " : "", row->choices[i]);
 }
 
-static void print_row(const cli_command *command, const cli_table *table, const sl_option *row)
+/* `decides`: whether the table says which options decide numbers. */
+static void print_row(const cli_command *command, const cli_table *table, const sl_option *row,
+                      bool decides)
 {
     char *value = cli_default_text(command, table, row);
     printf("| `--%s%s%s`", row->name, row->value ? " " : "", row->value ? row->value : "");
@@ -36,8 +39,8 @@ static void print_row(const cli_command *command, const cli_table *table, const 
     print_cell(row->help);
     printf(" | ");
     print_range(row);
-    printf(value ? " | `%s` | %s |\n" : " | %s| %s |\n", value ? value : "",
-           row->decides ? "yes" : "");
+    printf(value ? " | `%s` |" : " | %s|", value ? value : "");
+    printf("%s\n", !decides ? "" : row->decides ? " yes |" : " |");
     free(value);
 }
 
@@ -53,22 +56,24 @@ static void print_section(const cli_command *command)
 {
     cli_listed_row *list;
     int count = cli_list_rows(command, &list);
+    bool decides = command == &cmd_train;
     printf("\n## sluice %s\n", command->name);
     for (int i = 0; i < count; i++) {
         const char *heading = new_heading(list, i);
         if (heading)
-            printf("\n%s\n\n| option | | range | default | decides numbers |\n"
-                   "|---|---|---|---|---|\n",
-                   heading);
-        print_row(command, list[i].table, list[i].row);
+            printf("\n%s\n\n| option | | range | default |%s\n|---|---|---|---|%s\n", heading,
+                   decides ? " decides numbers |" : "", decides ? "---|" : "");
+        print_row(command, list[i].table, list[i].row, decides);
     }
     free(list);
 }
 
 void cli_print_markdown(const cli_command *const *commands)
 {
-    printf("# Options\n\nThis page is what `sluice help --markdown` prints. An option that decides "
-           "numbers must be the\nsame when a run is resumed.\n");
+    printf("# Options\n\nThis page is what `sluice help --markdown` prints. A run that resumes "
+           "must have the "
+           "same text, and the\nsame values of the options that decide numbers, as far as its "
+           "optimizer and its schedule use them\n(`--epochs` with the cosine alone).\n");
     for (; *commands; commands++)
         print_section(*commands);
 }

@@ -80,7 +80,8 @@ sl_status cli_check_logits_file(const char *logits, const char *init, const char
     return check_not_init(to, init);
 }
 
-sl_status cli_check_train_files(const sl_train_options *options, const char *log_json)
+sl_status cli_check_train_files(const sl_train_options *options, const char *log_json,
+                                const char *config)
 {
     char *vocab_path = NULL;
     if (options->save)
@@ -91,6 +92,8 @@ sl_status cli_check_train_files(const sl_train_options *options, const char *log
     sl_status status = SL_OK;
     for (size_t i = 0; i < sizeof all / sizeof *all && status == SL_OK; i++)
         status = check_not_text(all[i], options->data);
+    for (size_t i = 0; config && i < sizeof all / sizeof *all && status == SL_OK; i++)
+        status = check_not_read(all[i], config);
     if (status == SL_OK && options->init && log_json)
         status = check_not_init(log, options->init);
     if (status == SL_OK)

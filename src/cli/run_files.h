@@ -11,9 +11,10 @@ sl_status cli_check_vocab_file(const char *vocab, const char *directory);
 /* The logits that `eval` writes, the weights and the text that it reads. Errors as below. */
 sl_status cli_check_logits_file(const char *logits, const char *init, const char *directory);
 
-/* The files of a training; `log_json` may be NULL. Weights may be saved where they came from.
- * Errors: SL_ERR_INVALID, when one that is written is a text or the weights to start from, or when
- * two would be the same; SL_ERR_MEMORY. */
-sl_status cli_check_train_files(const sl_train_options *options, const char *log_json);
+/* The files of a training; `log_json` and `config`, which is read, may be NULL. Weights may be
+ * saved where they came from. Errors: SL_ERR_INVALID, when one that is written is a text, the
+ * configuration or the weights to start from, or when two would be the same; SL_ERR_MEMORY. */
+sl_status cli_check_train_files(const sl_train_options *options, const char *log_json,
+                                const char *config);
 
 #endif

@@ -208,6 +208,17 @@ static sl_status check_real(const sl_option *option, double value)
     return sl_error(SL_ERR_INVALID, "%s must be %s, got %g", option->name, range, value);
 }
 
+static sl_status check_choice(const sl_option *option, int value)
+{
+    int count = 0;
+    while (option->choices[count])
+        count++;
+    if (value >= 0 && value < count)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s must be one of its %d choices, got number %d", option->name,
+                    count, value);
+}
+
 sl_status sl_option_check(const sl_option *option, const void *object)
 {
     const void *field = field_in(option, object);
@@ -220,6 +231,8 @@ sl_status sl_option_check(const sl_option *option, const void *object)
         return check_real(option, (double)*(const float *)field);
     case SL_OPTION_DOUBLE:
         return check_real(option, *(const double *)field);
+    case SL_OPTION_CHOICE:
+        return check_choice(option, *(const int *)field);
     default:
         return SL_OK; /* any value of the field is one of the option */
     }

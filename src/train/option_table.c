@@ -75,11 +75,11 @@ static sl_status parse_balance(const char *text, void *object)
 static char *print_balance(const void *object)
 {
     const sl_train_options *from = object;
-    char text[SL_MAX_STAGES * 8] = "";
+    char text[SL_MAX_STAGES * 12] = ""; /* a comma, and a number of up to 11 characters */
     size_t used = 0;
     if (from->balance_kind != SL_BALANCE_EXPLICIT)
         return strdup(from->balance_kind == SL_BALANCE_LAYERS ? "layers" : "auto");
-    for (int s = 0; s < from->balance_count; s++)
+    for (int s = 0; s < from->balance_count && s < SL_MAX_STAGES; s++)
         used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", s ? "," : "",
                                  from->balance[s]);
     return strdup(text);
@@ -163,8 +163,7 @@ static const char *const schedules[] = {"gpipe", "1f1b", NULL};
 static const char *const optimizers[] = {"sgd", "adamw", NULL};
 static const char *const lr_schedules[] = {"step", "cosine", NULL};
 
-/* The upper limits of sizes are beyond any machine; below them no product of sizes overflows 64
- * bits. */
+/* Limits of single sizes, beyond any machine; options.c checks products. */
 enum { MAX_WIDTH = 1 << 20, MAX_LAYERS = 10000, MAX_COLUMNS = 1 << 20, MAX_CHUNKS = 4096 };
 enum { MAX_POSITIONS = 5000 }; /* the positional encoding's length */
 
@@ -282,7 +281,7 @@ const sl_option sl_run_option_rows[] = {
     {.name = "step-epochs", .value = "N", .group = "Training", .type = SL_OPTION_INT,
      FIELD(lr.step_epochs), .lowest = 1, .optional = true, .instead = 1, .log_key = "step_epochs",
      .decides = with_steps,
-     .help = "Epochs between its steps"},
+     .help = "Epochs between two steps of the step schedule"},
     {.name = "warmup", .value = "N", .group = "Training", .type = SL_OPTION_INT64,
      FIELD(lr.warmup_steps), .log_key = "warmup_steps", .decides = always,
      .help = "Steps of linear warm-up before either schedule"},
@@ -319,8 +318,8 @@ const sl_option sl_run_option_rows[] = {
              "directory"},
     {.name = "save", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
      FIELD(save),
-     .help = "Write the best weights to FILE (safetensors), the vocabulary beside it; a signal "
-             "that stops the run before its first validation leaves the last ones there"},
+     .help = "Write the best weights to FILE (safetensors), the vocabulary beside it; or the "
+             "last weights if the run is stopped before its first validation"},
     {.name = "force", .group = "Files and display", .type = SL_OPTION_FLAG, FIELD(force),
      .help = "Begin although the run's plan needs more memory than there is"},
 
@@ -330,19 +329,18 @@ const sl_option sl_run_option_rows[] = {
              "one, SIGUSR1 saves one"},
     {.name = "save-every", .value = "N", .group = "Checkpoints", .type = SL_OPTION_OWN,
      .parse = parse_save_every, .print = print_save_every, .needs = "save-dir",
-     .help = "Steps between two of them, or epoch: one after each validation"},
+     .help = "Steps between two checkpoints; epoch: one after each validation"},
     {.name = "keep", .value = "K", .group = "Checkpoints", .type = SL_OPTION_INT,
      FIELD(checkpoints.keep), .needs = "save-dir",
      .help = "How many checkpoints to keep (the newest), beside the best model; 0: all"},
     {.name = "shard-size", .value = "BYTES", .group = "Checkpoints", .type = SL_OPTION_BYTES,
      FIELD(checkpoints.shard_bytes), .needs = "save-dir",
-     .help = "Cut their tensors into files of at most so many bytes (K, M and G are powers of "
-             "1024)"},
+     .help = "Largest file of a checkpoint's tensors (K, M and G are powers of 1024)"},
     {.name = "resume", .value = "DIR", .group = "Checkpoints", .type = SL_OPTION_TEXT,
      FIELD(checkpoints.resume),
-     .help = "Go on from the checkpoint DIR, or from the newest whole one in DIR; auto: from "
-             "that of --save-dir, where there is one, which is also what a job does that sluice "
-             "launch restarts"},
+     .help = "Go on from the checkpoint DIR, or from the newest whole one in DIR; auto: from the "
+             "newest in --save-dir, if there is one (a job that sluice launch restarts does this "
+             "by itself)"},
     {0},
 };
 /* clang-format on */

@@ -54,6 +54,42 @@ static void options_on_the_line_override_the_file(void **state)
     check_text(run.out, "\"pp\": 2,");
 }
 
+static void printed_configuration_yields_to_the_line(void **state)
+{
+    static const struct {
+        const char *printed, *line, *there, *absent;
+    } cases[] = {
+        {"--preset pipeline-tutorial", "--devices cpu:0", "\"devices\": \"cpu:0\"", "\"pp\""},
+        {"--preset pipeline-tutorial", "--balance 4,5,5", "\"balance\": \"4,5,5\"", "\"pp\""},
+        {"--emsize 64 --nhead 4", "--preset ddp-pipeline", "\"emsize\": 4096", "\"emsize\": 64"},
+        {"", "--optimizer adamw", "\"optimizer\": \"adamw\"", "\"lr\":"},
+        {"--lr 2", "--optimizer adamw", "\"lr\": 2,", "\"lr\": 5"},
+    };
+    scratch *in = *state;
+    static program_run run;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        print_config(&run, cases[i].printed);
+        write_text(in, "config", run.out);
+        program_succeed(&run, "train --print-config %s --config %s/config", cases[i].line,
+                        in->directory);
+        check_text(run.out, cases[i].there);
+        check_without(run.out, cases[i].absent);
+    }
+}
+
+static void configuration_is_never_overwritten(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_text(in, "config", "{\"epochs\": 1}");
+    program_start(&run, "train --data %s --config %s/config --log-json %s/config", in->directory,
+                  in->directory, in->directory);
+    check_refused(&run, 1, "--log-json would overwrite /");
+    program_start(&run, "train --data %s --config %s/config --save %s/config", in->directory,
+                  in->directory, in->directory);
+    check_refused(&run, 1, "--save would overwrite /");
+}
+
 static void file_trains_as_its_options_do(void **state)
 {
     scratch *in = *state;
@@ -92,6 +128,8 @@ static void file_that_makes_no_sense_is_refused(void **state)
         program_start(&run, "train --data x --config %s/config", in->directory);
         check_refused(&run, 2, cases[i].sentence);
     }
+    program_start(&run, "train --print-config --data a\xff");
+    check_refused(&run, 2, "--data is not UTF-8 and cannot be written as JSON");
     program_start(&run, "train --config /no/file");
     check_refused(&run, 2, "/no/file");
 }
@@ -104,6 +142,9 @@ int config_tests(void)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(configuration_that_is_printed_reads_back),
         WITH_SCRATCH(options_on_the_line_override_the_file),
+        WITH_SCRATCH(printed_configuration_yields_to_the_line),
+        cmocka_unit_test_setup_teardown(configuration_is_never_overwritten, corpus_create,
+                                        scratch_remove),
         cmocka_unit_test_setup_teardown(file_trains_as_its_options_do, corpus_create,
                                         scratch_remove),
         WITH_SCRATCH(file_that_makes_no_sense_is_refused),

@@ -193,6 +193,9 @@ static void value_that_a_program_set_is_checked(void **state)
                 "share must be at least 0 and below 1, got 1");
     check_error(sl_option_check(&rows[6], &of), SL_ERR_INVALID,
                 "rate must be a number from 0, got nan");
+    of.color = (color)3;
+    check_error(sl_option_check(&rows[9], &of), SL_ERR_INVALID,
+                "color must be one of its 3 choices, got number 3");
 }
 
 int option_tests(void)
