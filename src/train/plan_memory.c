@@ -1,4 +1,5 @@
 /* Whether a run fits into a host's memory, and what would make it fit. */
+#include "core/given.h"
 #include "core/usable_memory.h"
 #include "train/layout.h"
 
@@ -14,6 +15,9 @@ uint64_t sl_usable_memory(void)
 sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int processes,
                        bool first, sl_host_plan *out)
 {
+    SLI_GIVEN(options);
+    SLI_GIVEN(model);
+    SLI_GIVEN(out);
     sl_plan plan;
     int64_t replicas = sli_layout_local_replicas(options), state = 0;
     *out = (sl_host_plan){.process_bytes = processes * (int64_t)sli_resident_memory()};
@@ -47,10 +51,12 @@ typedef struct question {
     uint64_t usable_bytes;
 } question;
 
+/* Whether a run may have these options, and fits with them. */
 static bool fits(const question *of, const sl_train_options *options)
 {
     sl_host_plan plan;
-    return sl_plan_host(options, of->model, of->processes, of->first, &plan) == SL_OK &&
+    return sl_train_options_check(options) == SL_OK &&
+           sl_plan_host(options, of->model, of->processes, of->first, &plan) == SL_OK &&
            (uint64_t)plan.total_bytes <= of->usable_bytes;
 }
 
@@ -166,6 +172,8 @@ static void list_parts(const sl_host_plan *plan, words *to)
 sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module *model,
                                int processes, bool first, uint64_t usable_bytes)
 {
+    SLI_GIVEN(options);
+    SLI_GIVEN(model);
     const question asked = {options, model, processes, first, usable_bytes};
     sl_host_plan plan;
     words parts = {.used = 0}, ways = {.used = 0};
@@ -178,10 +186,10 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
     ask_of_batches(&asked, &ways);
     ask_of_replicas(&asked, &ways);
     ask_of_copies(&asked, &ways);
-    return sl_error(SL_ERR_MEMORY,
-                    "the run needs %s of memory, and there are %s (%s); %s%s, or can be forced",
-                    amount(plan.total_bytes, needed), amount((int64_t)usable_bytes, usable),
-                    parts.text,
-                    ways.used ? "it would fit with one of these: " : "it must be made smaller",
-                    ways.text);
+    return sl_error(SL_ERR_MEMORY, "the run needs %s of memory (%s), but this host has %s. %s%s%s",
+                    amount(plan.total_bytes, needed), parts.text,
+                    amount((int64_t)usable_bytes, usable), ways.used ? "It fits with one of: " : "",
+                    ways.text,
+                    ways.used ? ". force starts it anyway"
+                              : "Make the model or the batch smaller, or set force");
 }

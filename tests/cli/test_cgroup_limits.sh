@@ -73,7 +73,7 @@ train --devices cpu
 large=(--emsize 1024 --nhid 4096 --nlayers 8 --pp 2)
 train "${large[@]}"
 [ "$status" = 1 ] || fail "a plan that does not fit: status $status, $(cat "$scratch/err")"
-grep -q "^sluice: the run needs .* of memory, and there are 300.00 MiB (parameters .* or can be forced\$" "$scratch/err" ||
+grep -q "^sluice: the run needs .* of memory (parameters .*), but this host has 300.00 MiB\. .*force" "$scratch/err" ||
     fail "a plan that does not fit: $(cat "$scratch/err")"
 train "${large[@]}" --force
 [ "$status" = 1 ] || fail "too large a model: status $status, $(cat "$scratch/err")"

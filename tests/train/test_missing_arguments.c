@@ -19,6 +19,7 @@ static void options_and_plan_name_what_is_missing(void **state)
 {
     (void)state;
     sl_plan plan;
+    sl_host_plan host;
     sl_module *model = (sl_module *)&somewhere;
     check_null(sl_train_options_preset(NULL, &options), "sl_train_options_preset: name is NULL");
     check_null(sl_train_options_preset("ddp-pipeline", NULL), "options is NULL");
@@ -26,6 +27,11 @@ static void options_and_plan_name_what_is_missing(void **state)
     check_null(sl_plan_create(NULL, model, 0, &plan), "sl_plan_create: options is NULL");
     check_null(sl_plan_create(&options, NULL, 0, &plan), "sl_plan_create: model is NULL");
     check_null(sl_plan_create(&options, model, 0, NULL), "sl_plan_create: out is NULL");
+    check_null(sl_plan_host(NULL, model, 1, true, &host), "sl_plan_host: options is NULL");
+    check_null(sl_plan_host(&options, NULL, 1, true, &host), "sl_plan_host: model is NULL");
+    check_null(sl_plan_host(&options, model, 1, true, NULL), "sl_plan_host: out is NULL");
+    check_null(sl_plan_check_memory(NULL, model, 1, true, 0), "sl_plan_check_memory: options is");
+    check_null(sl_plan_check_memory(&options, NULL, 1, true, 0), "sl_plan_check_memory: model is");
 }
 
 /* One rank's options are missing: every rank gets the error. */

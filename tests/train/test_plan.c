@@ -279,14 +279,15 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
     check_ok(sl_plan_check_memory(&options, model, 1, true, 24 * gib));
     check_error(sl_plan_check_memory(&options, model, 1, true, 20 * gib), SL_ERR_MEMORY,
                 "the run needs 21.");
-    static const char *const said[] = {"there are 20.00 GiB (parameters 7.91 GiB, gradients 7.76",
+    static const char *const said[] = {" GiB of memory (parameters 7.91 GiB, gradients 7.76",
                                        "best parameters 3.88 GiB",
+                                       "), but this host has 20.00 GiB. It fits with one of: ",
                                        ": activations that are always ",
                                        ", the schedule 1f1b",
                                        ", a batch size of 5,",
                                        ", 1 replica,",
                                        ", one epoch, which keeps no copy",
-                                       ", or can be forced"};
+                                       ". force starts it anyway"};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
         if (!strstr(sl_error_text(), said[i]))
             fail_msg("\"%s\" is not in: %s", said[i], sl_error_text());
@@ -301,8 +302,53 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
                 "copies for checkpoints 7.84 GiB");
     assert_non_null(strstr(sl_error_text(), ", no checkpoints,"));
     check_error(sl_plan_check_memory(&options, model, 1, true, gib), SL_ERR_MEMORY,
-                "it must be made smaller, or can be forced");
+                "1.00 GiB. Make the model or the batch smaller, or set force");
     sl_module_destroy(&model);
+}
+
+static sl_host_plan host_plan_of(const sl_train_options *options, const sl_module *model)
+{
+    sl_host_plan plan;
+    check_ok(sl_plan_host(options, model, 1, true, &plan));
+    return plan;
+}
+
+/* What would fit with `fits`, were that not refused by sl_train_options_check. */
+static void check_not_said(const sl_train_options *options, const sl_train_options *fits,
+                           const char *refused)
+{
+    const uint64_t slack = 1 << 24; /* the program grows */
+    sl_module *model;
+    check_ok(sl_train_options_check(options));
+    assert_int_equal(sl_train_options_check(fits), SL_ERR_INVALID);
+    check_ok(sl_transformer_lm_create(&options->model, &model));
+    uint64_t usable = (uint64_t)host_plan_of(fits, model).total_bytes + slack;
+    check_error(sl_plan_check_memory(options, model, 1, true, usable), SL_ERR_MEMORY,
+                "the run needs");
+    if (strstr(sl_error_text(), refused))
+        fail_msg("\"%s\" is in: %s", refused, sl_error_text());
+    sl_module_destroy(&model);
+}
+
+static void options_that_are_refused_are_not_said_to_fit(void **state)
+{
+    (void)state;
+    sl_train_options options = {0}, fits;
+    check_ok(sl_train_options_preset("ddp-pipeline", &options));
+    options.model.ntokens = 100;
+    fits = options;
+    options.zero = fits.zero = true; /* of two replicas' optimizers, not of one's */
+    fits.replicas = 1;
+    fits.devices = NULL;
+    check_not_said(&options, &fits, "1 replica");
+    options.zero = false;
+    options.replicas = 1;
+    options.devices = NULL;
+    options.batch_size = 16384;
+    options.chunks = 4096; /* the most */
+    fits = options;
+    fits.chunks = 8192;
+    check_not_said(&options, &fits, "8192 chunks");
 }
 
 int plan_tests(void)
@@ -312,6 +358,7 @@ int plan_tests(void)
         cmocka_unit_test(devices_have_the_names_that_the_run_will_use),
         cmocka_unit_test(replicas_differ_in_their_devices_and_shard_what_zero_shards),
         cmocka_unit_test(runs_that_do_not_fit_are_refused_with_what_would),
+        cmocka_unit_test(options_that_are_refused_are_not_said_to_fit),
         cmocka_unit_test_setup_teardown(planned_totals_are_the_peaks_of_runs, small_corpus_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(large_evaluations_are_planned_for, small_corpus_create,
