@@ -63,8 +63,8 @@ sl_status sl_checkpoint_save(const char *path, const sl_checkpoint_contents *con
 
 /* ---- Reading ---------------------------------------------------------------------------- */
 
-/* An open checkpoint. Functions that take it const may be called by several threads at once. Of
- * more than 16 files the others are opened again when they are read. */
+/* An open checkpoint. Functions that take it const may be called by several threads at once. Keeps
+ * at most 16 files open, and reopens the others for each read. */
 typedef struct sl_checkpoint_reader sl_checkpoint_reader;
 
 typedef struct sl_checkpoint_file_info {

@@ -10,8 +10,7 @@
  * after backward and not during it; and the output device holds the whole batch's output. sl_ddp
  * costs less; this needs no ranks.
  *
- * A pointer that is NULL where none is said to be optional is refused: SL_ERR_INVALID, with its
- * name. */
+ * NULL is refused (SL_ERR_INVALID names the argument) unless a comment allows it. */
 #ifndef SLUICE_DATA_PARALLEL_H
 #define SLUICE_DATA_PARALLEL_H
 

@@ -11,8 +11,8 @@
  * same order; a replica's functions are called by one thread at a time.
  *
  * When a step fails on one rank, the error reaches all: the others' step ends with "rank R: …". The
- * exchange cannot be used again then; it can be destroyed. A pointer that is NULL where none is
- * said to be optional is refused: SL_ERR_INVALID, with its name. */
+ * exchange cannot be used again then; it can be destroyed. NULL is refused (SL_ERR_INVALID names
+ * the argument) unless a comment allows it. */
 #ifndef SLUICE_DDP_H
 #define SLUICE_DDP_H
 
@@ -67,10 +67,9 @@ sl_status sl_ddp_backward(sl_ddp *ddp, sl_pass *pass, sl_tensor *grad_out, sl_te
 /* sync = false is torch's no_sync: until it is true again, steps add to this rank's own gradients.
  * The next step after that averages all that has come together.
  *
- * Over a module the mode at forward decides, as in PyTorch: a forward that syncs (on a pass that
- * keeps) asks for one exchange, which the next backward makes, of whichever forward that is; the
- * backwards after it stay local until there is another such forward. So of two forwards and then
- * two backwards, the first backward averages and the second adds to this rank's own gradients. */
+ * With a module, sync is read at forward, as in PyTorch. A syncing forward (on a pass that keeps)
+ * makes the next backward average, even if that is another forward's. Example: forward, forward,
+ * backward (averages), backward (local). */
 void sl_ddp_set_sync(sl_ddp *ddp, bool sync);
 
 /* The group in which stage `stage` (0 for a module) exchanges its gradients: this rank's handle,

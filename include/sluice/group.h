@@ -46,7 +46,8 @@ sl_status sl_group_create_local(int size, const sl_group_options *options, sl_gr
 
 /* This process's handle of a new group of all processes that the launcher (mpirun, srun, sluice
  * launch) has started; a process that was started by itself is a group of one. All processes create
- * the same such groups, in the same order. They give the same bits as as many local ranks.
+ * the same such groups, in the same order. Results are bit-identical to the local backend with the
+ * same number of ranks.
  *
  * MPI is opened by the first call, initialized with MPI_THREAD_MULTIPLE unless the program has done
  * so, and finalized when the process exits. Beside MPI the processes are joined by TCP connections

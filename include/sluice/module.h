@@ -70,11 +70,11 @@ void sl_module_destroy(sl_module **module);
 void *sl_module_state(const sl_module *module);
 const char *sl_module_type(const sl_module *module);
 
-/* Makes `child` part of `module` under `name` ("self_attn"). Takes the child, also when it fails,
- * unless it is part of another module or in use. Errors: SL_ERR_INVALID for a child that is part of
- * a module already ("module with duplicate children is not supported"), for a name twice, and for a
- * model in use, on either side: while a parameter set (a pipe, a DDP replica) holds parameters of a
- * model, it takes no other child or parameter. */
+/* Makes `child` part of `module` under `name` ("self_attn"). Takes the child. On error the child is
+ * destroyed, unless it already has a parent, contains `module`, or a parameter set (of a pipe or a
+ * DDP replica, say) holds its parameters. Errors: SL_ERR_INVALID for such a child ("module with
+ * duplicate children is not supported" for one with a parent), for a name used twice, and while a
+ * parameter set holds parameters of `module`'s model. */
 sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *child);
 int sl_module_child_count(const sl_module *module);
 sl_module *sl_module_child(const sl_module *module, int index);
@@ -132,9 +132,9 @@ const sl_shape *sl_parameter_shape(const sl_parameter *parameter);
 sl_tensor *sl_parameter_value(const sl_parameter *parameter);
 
 /* The gradient, for reading or adding to; NULL for what is not trained, or placed without
- * gradients. Where there has been none since zero_grad (PyTorch's None), this makes one of 0, which
- * an optimizer then counts; one that it finds missing, it leaves out. It lives as long as the set.
- * Errors: what the device reports. */
+ * gradients. After zero_grad a parameter has no gradient (PyTorch's None), and optimizers skip it.
+ * This call creates one of zeros, which optimizers then use. It lives as long as the set. Errors:
+ * what the device reports. */
 sl_status sl_parameter_grad(sl_parameter *parameter, sl_tensor **out);
 
 /* The gradient, for a kernel that can either add to it or overwrite it. *beta is 0 for the first

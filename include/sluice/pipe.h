@@ -8,12 +8,10 @@
  * Stages may share a device; they take turns on it then. The batch's tensors may be on any device
  * that reaches the same memory as the stages' (as all CPU devices do).
  *
- * A pipe's functions are called by one thread at a time. They refuse a pointer that is NULL where
- * none is said to be optional (SL_ERR_INVALID, with its name). When one fails, all stages have
- * stopped, the error is that of the first failing stage (in the order of time) with its place in
- * front
- * ("[stage 1 micro 3] …"), and the pipe can be used again; gradients are then undefined until
- * sl_pipe_zero_grad. */
+ * A pipe's functions are called by one thread at a time. NULL is refused (SL_ERR_INVALID names the
+ * argument) unless a comment allows it. When a function fails, all stages have stopped; the error
+ * is that of the first failing stage (in the order of time), after its place ("[stage 1 micro 3]
+ * …"). The pipe can be used again; gradients are then undefined until sl_pipe_zero_grad. */
 #ifndef SLUICE_PIPE_H
 #define SLUICE_PIPE_H
 

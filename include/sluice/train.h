@@ -1,8 +1,8 @@
 /* Training runs: from options to a trained, evaluated and saved language model.
  *
  * The library prints nothing. What happens is told to reporters: the program's progress display is
- * one, the JSON run log another. A pointer that is NULL where none is said to be optional is
- * refused: SL_ERR_INVALID, with its name. */
+ * one, the JSON run log another. NULL is refused (SL_ERR_INVALID names the argument) unless a
+ * comment allows it. */
 #ifndef SLUICE_TRAIN_H
 #define SLUICE_TRAIN_H
 
@@ -28,11 +28,11 @@ typedef enum sl_balance_kind {
     SL_BALANCE_EXPLICIT    /* `balance` */
 } sl_balance_kind;
 
-/* What a run's owner wants of it. */
+/* What a run's owner wants of it. STOP without a checkpoint directory saves the weights. */
 typedef enum sl_train_request {
     SL_TRAIN_GO_ON,
-    SL_TRAIN_SAVE, /* a checkpoint now */
-    SL_TRAIN_STOP  /* a checkpoint, or where there are none the weights, and the end */
+    SL_TRAIN_SAVE, /* save a checkpoint and go on */
+    SL_TRAIN_STOP  /* save a checkpoint and end the run */
 } sl_train_request;
 
 /* When checkpoints (sluice/checkpoint.h) are saved, and from which one a run starts. They lie in
@@ -42,7 +42,7 @@ typedef struct sl_save_options {
     const char *directory; /* made where it is not there; NULL: no checkpoints */
     int64_t every_steps;   /* 0: not by steps */
     bool every_epoch;      /* after each validation */
-    int keep;              /* after a save the newest so many stay; 0: all */
+    int keep;              /* how many checkpoints to keep (the newest); 0: all */
     uint64_t shard_bytes;  /* as in sl_checkpoint_contents */
     const char *resume;    /* a checkpoint, or a directory of them, of which the newest whole one is
                               taken; NULL: none */
@@ -96,9 +96,9 @@ typedef struct sl_train_options {
     bool allow_nan;
     bool force; /* a run whose plan needs more memory than there is begins all the same */
 
-    const char *init; /* weights to start from, as sl_weights_load takes them, the vocabulary beside
-                         it, where there is one, instead of the data's own, which must else be
-                         the one that they say they were saved with; NULL: random */
+    const char *init; /* weights to start from, as sl_weights_load takes them; NULL: random. A
+                         vocabulary beside them replaces the data's. Without one, the data's must
+                         have the checksum that the weights state, if any */
     const char *save; /* safetensors to write; NULL: none */
     sl_save_options checkpoints;
 } sl_train_options;
@@ -343,11 +343,14 @@ sl_status sl_weights_model(const char *path, sl_model_options *out);
 sl_status sl_weights_vocab_path(const char *path, char **out);
 
 /* The vocabulary beside weights, which may be a file, an index or a directory: the one whose
- * checksum they state in their metadata, or, of a checkpoint, in its state.json. It is where
- * sl_weights_vocab_path says; beside that, with .new added, where saving was interrupted; or at
- * "dir/model.vocab.txt" for "dir/model". Weights that state none have what is in the first or last
- * of these. NULL where there is none. Errors: SL_ERR_INVALID where only others are there, those of
- * sl_vocab_load and of opening the weights. */
+ * checksum they state in their metadata, or, of a checkpoint, in its state.json. Searched in this
+ * order:
+ * 1. sl_weights_vocab_path's name with ".new" added (an interrupted save),
+ * 2. sl_weights_vocab_path's name,
+ * 3. PATH.vocab.txt.
+ * Weights without a checksum skip 1 and have the first of the others. NULL where there is none.
+ * Errors: SL_ERR_INVALID where only vocabularies of other weights are there, those of sl_vocab_load
+ * and of opening the weights. */
 sl_status sl_weights_vocab(const char *path, sl_vocab **out);
 
 /* ---- Using a trained model -------------------------------------------------------------- */

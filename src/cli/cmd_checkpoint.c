@@ -141,19 +141,19 @@ static sl_status verify(const char *path)
     return status;
 }
 
-/* All are looked at; those that are damaged but the last are told here. */
+/* Verifies all, reports each failure, then counts them. */
 static sl_status verify_all(const settings *from)
 {
-    int damaged = 0;
+    int failed = 0;
     for (int i = 0; i < from->count; i++) {
         if (verify(from->paths[i]) == SL_OK)
             continue;
         cli_complain("%s", sl_error_text());
-        damaged++;
+        failed++;
     }
-    return damaged ? sl_error(SL_ERR_FORMAT, "%d of %d checkpoint%s damaged", damaged, from->count,
-                              from->count == 1 ? " is" : "s are")
-                   : SL_OK;
+    return failed ? sl_error(SL_ERR_FORMAT, "%d of %d checkpoints could not be verified", failed,
+                             from->count)
+                  : SL_OK;
 }
 
 /* ---- The command -------------------------------------------------------------------------- */

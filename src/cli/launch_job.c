@@ -100,8 +100,8 @@ static bool is_saving(const job *in)
     return false;
 }
 
-/* The grace begins when the job does not run any more, and again whenever a program saves, until
- * the time for that is over. */
+/* The grace period starts when the job is to end, and restarts when a rank's save ends, at most
+ * limits.save_seconds later. */
 static void begin_grace(job *in)
 {
     double last = in->ending_since + in->limits.save_seconds, from = now();
@@ -336,8 +336,8 @@ static bool mpirun_has_ended(job *in)
 }
 
 /* In the child: becomes mpirun, in a process group of its own, so that a terminal's Ctrl-C reaches
- * the programs only once, as this process forwards it. Nor does it hear of a reader that is gone:
- * at the tenth SIGPIPE it would kill all ranks. */
+ * the programs only once, as this process forwards it. SIGPIPE is blocked: mpirun kills all ranks
+ * at the tenth. */
 static _Noreturn void become_mpirun(const job *in, char **command, pid_t parent)
 {
     sigset_t mask = in->mask_before;
@@ -474,7 +474,7 @@ sl_status cli_job_run(char **command, int ranks, const cli_job_limits *limits, c
                 .end = out};
     SL_TRY(cli_launcher_listen(&here.launcher));
     here.ignores_readers = is_ignored(SIGPIPE);
-    signal(SIGPIPE, SIG_IGN); /* what cannot be said is no reason to leave the ranks alone */
+    signal(SIGPIPE, SIG_IGN); /* a closed stderr must not end the launcher before the ranks */
     here.callers = calloc((size_t)here.places, sizeof *here.callers);
     here.polled = calloc((size_t)here.places + 4, sizeof *here.polled);
     sl_status status = here.callers && here.polled

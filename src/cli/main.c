@@ -66,7 +66,8 @@ static int run_command(const cli_command *chosen, int argc, char **argv)
 }
 
 /* A standard stream that is closed leaves its number to the next file that is opened: what the
- * program shows would end up in the run log. Opened the wrong way round, it fails as before. */
+ * program shows would end up in the run log. The stand-in is opened for the other direction, so
+ * that using the stream still fails. */
 static void hold_closed_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)

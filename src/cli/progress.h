@@ -34,7 +34,7 @@ sl_reporter cli_progress_reporter(cli_progress *progress);
 /* A sl_run_log_failed; its context is a cli_progress. */
 void cli_progress_log_failed(void *context, const char *reason);
 
-/* Takes the live line away that a run which failed has left, when nobody reports any more. */
+/* Clears the progress line after a failed run, when no replica reports. */
 void cli_progress_end(cli_progress *progress);
 
 #endif

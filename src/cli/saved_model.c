@@ -107,8 +107,8 @@ sl_status cli_name_checkpoints(sl_status status, const char *path)
     snprintf(reason, sizeof reason, "%s", sl_error_text());
     char *best = find_best(path), *newest = find_newest(path);
     if (best || newest)
-        sl_error(status, "%s: it is no checkpoint but a run's directory: take %s%s%s%s", path,
-                 best ? best : "", best ? ", its best model" : "",
+        sl_error(status, "%s: this is a run's directory; give one of its checkpoints: %s%s%s%s",
+                 path, best ? best : "", best ? ", its best model" : "",
                  best && newest ? ", or the newest, " : "", newest ? newest : "");
     else
         sl_error(status, "%s", reason);
@@ -130,9 +130,9 @@ static sl_status check_given(const cli_command_line *line, const sl_option *row,
     if (status == SL_OK)
         status = sl_option_text(row, asked, &wanted);
     if (status == SL_OK && strcmp(has, wanted) != 0)
-        status = sl_error(SL_ERR_INVALID,
-                          "%s: its model has %s %s, --%s %s contradicts it: leave it out", weights,
-                          row->name, has, row->name, wanted);
+        status =
+            sl_error(SL_ERR_INVALID, "%s: the weights have %s %s, but %s is set to %s: remove it",
+                     weights, row->name, has, row->name, wanted);
     free(has);
     free(wanted);
     return status;

@@ -23,7 +23,8 @@ static char last_words[STOPPING][WORDS_BYTES]; /* empty: none */
 /* Lock-free atomics, and functions that are safe in a handler, are all that it may touch. */
 static void stop(int number)
 {
-    /* These come again: from the shell and from the kernel, and at every write. */
+    /* SIGHUP comes from both shell and kernel, SIGPIPE at every write: a repeated one is not a
+     * second request. */
     bool comes_again = number == SIGHUP || number == SIGPIPE;
     if (comes_again)
         atomic_store(&output_lost, true);

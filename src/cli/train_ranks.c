@@ -81,7 +81,7 @@ static sl_status fit_to_launch(const cli_run_options *from, const sl_launch_info
     return sl_train_options_check(out);
 }
 
-/* The names of torchrun alone, as after an export, start nobody. */
+/* torchrun's variables alone, as exported in a shell, do not start other processes. */
 static sl_status check_started(const sl_launch_info *launch, sl_group *group)
 {
     if (sl_group_size(group) == launch->world_size)

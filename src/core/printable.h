@@ -4,7 +4,7 @@
 
 #include <stddef.h>
 
-/* Of a byte that is escaped, "\x1b". */
+/* Output bytes per escaped input byte (\x1b). */
 enum { SLI_PRINTABLE_GROWTH = 4 };
 
 /* Writes the text to `to` [room] and returns the length written, without the 0 at its end. Control

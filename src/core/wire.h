@@ -2,8 +2,8 @@
  * that call it. Used by the launcher and by the watch over ranks (comm/mpi).
  *
  * Both sides know a secret key, which is never sent. Each call begins with a handshake (wire.c) in
- * which both prove that they know it, and every message after it carries a proof of its own: who
- * does not know the key can neither take part nor say anything, wherever he sits between the two.
+ * which both prove that they know it, and every message after it carries a proof of its own: a
+ * process without the key can neither join nor insert a message, wherever it sits between the two.
  * Messages are not encrypted.
  *
  * Numbers from the network are checked when a message is received, and nowhere else: see

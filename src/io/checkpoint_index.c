@@ -81,7 +81,7 @@ static sl_status read_map(const sli_json *json, sli_json_value map, sli_checkpoi
     qsort(out->entries, out->count, sizeof *out->entries, compare_entries);
     for (size_t i = 1; i < out->count; i++)
         if (compare_entries(&out->entries[i - 1], &out->entries[i]) == 0)
-            return sl_error(SL_ERR_FORMAT, "tensor %s is there twice",
+            return sl_error(SL_ERR_FORMAT, "tensor %s is listed twice",
                             sli_safetensors_quote(out->entries[i].tensor, quoted));
     return SL_OK;
 }
@@ -157,7 +157,8 @@ sl_status sli_checkpoint_index_compare(const sli_checkpoint_index *index, const 
         const char *tensor = sl_safetensors_get(reader, i)->name;
         const char *told = sli_checkpoint_index_file(index, tensor);
         if (!told || strcmp(told, file) != 0)
-            return sl_error(SL_ERR_FORMAT, "tensor %s is in %s, where it does not look for it",
+            return sl_error(SL_ERR_FORMAT,
+                            "tensor %s is in %s, but the index does not list it there",
                             sli_safetensors_quote(tensor, quoted), file);
     }
     return SL_OK;

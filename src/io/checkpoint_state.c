@@ -177,7 +177,7 @@ static sl_status check_names(const sli_checkpoint_state *state)
     sl_status status = SL_OK;
     for (size_t i = 1; i < state->count && status == SL_OK; i++)
         if (strcmp(names[i - 1], names[i]) == 0)
-            status = sl_error(SL_ERR_FORMAT, "file %s is there twice",
+            status = sl_error(SL_ERR_FORMAT, "file %s is listed twice",
                               sli_safetensors_quote(names[i], quoted));
     free(names);
     return status;
@@ -249,7 +249,7 @@ static sl_status pack_members(const sli_json *json, sli_json_walk *walk, sli_jso
         if (key == KEYS)
             SL_TRY(sli_json_check(json, walk->value));
         else if (of[key].begin)
-            return sl_error(SL_ERR_FORMAT, "\"%s\" is there twice", keys[key]);
+            return sl_error(SL_ERR_FORMAT, "\"%s\" is listed twice", keys[key]);
         else
             of[key] = walk->value;
         if (key == CHECKSUM)

@@ -247,7 +247,7 @@ static sl_status check_contents(const sl_checkpoint_contents *contents)
         SL_TRY(check_part(&contents->parts[i]));
         for (size_t k = 0; k < i; k++)
             if (strcmp(contents->parts[k].name, contents->parts[i].name) == 0)
-                return sl_error(SL_ERR_INVALID, "part \"%s\" is there twice",
+                return sl_error(SL_ERR_INVALID, "part \"%s\" is listed twice",
                                 contents->parts[i].name);
     }
     for (size_t i = 0; i < contents->file_count; i++) {
@@ -260,11 +260,17 @@ static sl_status check_contents(const sl_checkpoint_contents *contents)
     return SL_OK;
 }
 
+static sl_status not_a_checkpoint(void)
+{
+    return sl_error(SL_ERR_INVALID,
+                    "it exists and is not a checkpoint: move it away, or save elsewhere");
+}
+
 static sl_status find_entry(void *context, const char *name)
 {
     (void)context;
     (void)name;
-    return sl_error(SL_ERR_INVALID, "the directory is there and is no checkpoint");
+    return not_a_checkpoint();
 }
 
 /* An older checkpoint, a link to one, or an empty directory may be replaced. */
@@ -278,13 +284,12 @@ static sl_status check_replaceable(int holder, const char *name)
                         ? openat(holder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
                         : -1;
     if (directory < 0)
-        return sl_error(SL_ERR_INVALID, "there is something else of that name");
+        return not_a_checkpoint();
     bool checkpoint = faccessat(directory, SLI_CHECKPOINT_STATE, F_OK, 0) == 0;
     sl_status status = SL_OK;
     if (!checkpoint)
-        status = is_link
-                     ? sl_error(SL_ERR_INVALID, "there is a link to something else of that name")
-                     : sli_directory_visit(directory, name, find_entry, NULL);
+        status =
+            is_link ? not_a_checkpoint() : sli_directory_visit(directory, name, find_entry, NULL);
     else if (!is_link && !sli_directory_is_flat(holder, name))
         status = sl_error(SL_ERR_INVALID, "the checkpoint of that name has a directory in it");
     close(directory);

@@ -35,7 +35,7 @@ static int compare_texts(const void *a, const void *b)
 static sl_status twice(const char *what, const char *name)
 {
     char quoted[SLI_QUOTE_BYTES];
-    return sl_error(SL_ERR_FORMAT, "%s %s is there twice", what,
+    return sl_error(SL_ERR_FORMAT, "%s %s is listed twice", what,
                     sli_safetensors_quote(name, quoted));
 }
 

@@ -63,10 +63,11 @@ static sl_status check_method(const sl_optimizer_options *options)
     bool adamw = is_other(options->beta1, 0.9f) || is_other(options->beta2, 0.999f) ||
                  is_other(options->eps, 1e-8f);
     if (options->kind == SL_OPTIMIZER_ADAMW && sgd)
-        return sl_error(SL_ERR_INVALID,
-                        "momentum, dampening and nesterov belong to the optimizer sgd, got adamw");
+        return sl_error(SL_ERR_INVALID, "momentum, dampening and nesterov are for sgd, but the "
+                                        "optimizer is adamw: leave them out");
     if (options->kind == SL_OPTIMIZER_SGD && adamw)
-        return sl_error(SL_ERR_INVALID, "betas and eps belong to the optimizer adamw, got sgd");
+        return sl_error(SL_ERR_INVALID,
+                        "betas and eps are for adamw, but the optimizer is sgd: leave them out");
     return SL_OK;
 }
 

@@ -293,8 +293,8 @@ static sl_status save(sli_checkpoints *checkpoints, int targets)
 
 /* ---- When ------------------------------------------------------------------------------- */
 
-/* What the run is asked for, on every replica the strongest wish of all; on the way they learn
- * whether all have written their shares of a save. */
+/* The strongest stop or save request of any replica, the same on all of them. In the same exchange
+ * they learn whether all have written their files of a save. */
 static sl_status ask(sli_checkpoints *checkpoints, sl_train_request *out)
 {
     const sl_save_options *options = checkpoints->options;

@@ -72,7 +72,9 @@ static sl_status open_newest_of(const char *directory, const int64_t *steps, siz
                     directory, count, count == 1 ? "" : "s");
 }
 
-/* A run that recorded steps is never begun anew. */
+/* Where there are checkpoints but none is whole, no run begins anew, since it would replace them.
+ * Without any, `resume_if_any` begins anew, also where `progress` records steps: a run may end
+ * before its first save. */
 static sl_status find_newest(const sl_save_options *options, const sli_reports *reports,
                              sli_resume *out)
 {

@@ -56,7 +56,7 @@ sl_status sl_weights_vocab_path(const char *path, char **out)
 typedef enum where {
     WAITING, /* for the end of a save */
     NAMED,
-    OLD, /* as weights without .safetensors had it once */
+    OLD, /* PATH.vocab.txt, whatever PATH ends with */
     WHERES
 } where;
 
@@ -99,9 +99,9 @@ static sl_status check(const char *path, const char *checksum, const sl_vocab *v
     if (strcmp(text, checksum) == 0)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,
-                    "%s: the weights were saved with another vocabulary (of checksum %s) than this "
-                    "one (%s): put theirs beside them",
-                    path, sli_safetensors_quote(checksum, quoted), text);
+                    "this vocabulary (checksum %s) is not the one that %s was saved with (%s): "
+                    "put that one beside the weights",
+                    text, path, sli_safetensors_quote(checksum, quoted));
 }
 
 static sl_status load(const char *path, const char *checksum, where at, sl_vocab **out)

@@ -78,7 +78,10 @@ static void verify_finds_the_damaged_one(void **state)
     assert_int_equal(run.status, 1);
     check_line(run.out, "^/.*/step-00000008 is whole$");
     check_text(run.err, "model.safetensors: it is damaged: its checksum is ");
-    check_text(run.err, "sluice: 1 of 2 checkpoints are damaged");
+    check_text(run.err, "sluice: 1 of 2 checkpoints could not be verified");
+    program_start(&run, "checkpoint verify %s/missing", in->directory);
+    check_text(run.err, "/missing/state.json: ");
+    check_text(run.err, "sluice: 1 of 1 checkpoints could not be verified");
 }
 
 static size_t read_model(scratch *in, const char *name, float *values, size_t room)
@@ -169,8 +172,8 @@ static void directory_of_a_run_is_told_from_a_checkpoint(void **state)
     program_run run;
     char line[500], expected[400];
     snprintf(expected, sizeof expected,
-             "%s/saved: it is no checkpoint but a run's directory: take %s/saved/best, its best "
-             "model, or the newest, %s/saved/step-00000008\n",
+             "%s/saved: this is a run's directory; give one of its checkpoints: %s/saved/best, its "
+             "best model, or the newest, %s/saved/step-00000008\n",
              in->directory, in->directory, in->directory);
     for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
 #pragma GCC diagnostic ignored "-Wformat-nonliteral"
@@ -182,7 +185,7 @@ static void directory_of_a_run_is_told_from_a_checkpoint(void **state)
     snprintf(line, sizeof line, "rm -r '%s/saved/best'", in->directory);
     assert_int_equal(system(line), 0);
     program_start(&run, "checkpoint show %s/saved", in->directory);
-    check_refused(&run, 1, "directory: take /");
+    check_refused(&run, 1, "one of its checkpoints: /");
     check_text(run.err, "/saved/step-00000008\n");
 }
 
@@ -199,9 +202,9 @@ static void changed_vocabulary_is_refused(void **state)
     for (int i = 0; i < 2; i++) {
         program_start(&run, "eval --init %s/saved/best%s --data %s", in->directory, forms[i],
                       in->directory);
-        check_refused(&run, 1, "the weights were saved with another vocabulary");
+        check_refused(&run, 1, "is not the one that ");
         program_start(&run, "generate --init %s/saved/best%s", in->directory, forms[i]);
-        check_refused(&run, 1, "the weights were saved with another vocabulary");
+        check_refused(&run, 1, "is not the one that ");
         program_start(&run, "train --data %s " RUN " --init %s/saved/best%s", in->directory,
                       in->directory, forms[i]);
         check_refused(&run, 1, "/saved/best/model.vocab.txt: ");

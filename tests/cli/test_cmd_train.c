@@ -455,13 +455,13 @@ static void weights_that_do_not_fit_are_refused(void **state)
                                          "--nhead 1",        "--mask none", "--pre-norm",
                                          "--activation gelu"};
     static const char *const sentences[] = {
-        ": its model has nlayers 2, --nlayers 3 contradicts it: leave it out\n",
-        ": its model has nhid 16, --nhid 32 contradicts it: leave it out\n",
-        ": its model has emsize 16, --emsize 32 contradicts it: leave it out\n",
-        ": its model has nhead 2, --nhead 1 contradicts it: leave it out\n",
-        ": its model has mask causal, --mask none contradicts it: leave it out\n",
-        ": its model has pre-norm false, --pre-norm true contradicts it: leave it out\n",
-        ": its model has activation relu, --activation gelu contradicts it: leave it out\n"};
+        ": the weights have nlayers 2, but nlayers is set to 3: remove it\n",
+        ": the weights have nhid 16, but nhid is set to 32: remove it\n",
+        ": the weights have emsize 16, but emsize is set to 32: remove it\n",
+        ": the weights have nhead 2, but nhead is set to 1: remove it\n",
+        ": the weights have mask causal, but mask is set to none: remove it\n",
+        ": the weights have pre-norm false, but pre-norm is set to true: remove it\n",
+        ": the weights have activation relu, but activation is set to gelu: remove it\n"};
     scratch *in = *state;
     program_run run;
     char whole[65536 * 2];

@@ -125,7 +125,7 @@ same linked-best linked-best
 mkdir -p foreign/best
 echo mine >foreign/best/text
 content foreign >best.before
-refused 'foreign best' 'best: .*the directory is there and is no checkpoint' "${train[@]}" --save-dir foreign
+refused 'foreign best' 'written: it exists and is not a checkpoint: move it away' "${train[@]}" --save-dir foreign
 same best foreign
 ln -s nothing to-nothing
 refused 'link to nothing' 'to-nothing: ' "${train[@]}" --save-dir to-nothing

@@ -40,7 +40,7 @@ same() { # LOG
 }
 
 processes "$scratch/reference" -- || {
-    grep -q 'without MPI' "$scratch/err" && skip "sluice was built without MPI"
+    grep -q 'sluice_mpi.so was not found' "$scratch/err" && skip "sluice was built without MPI"
     fail "two processes do not train"
 }
 

@@ -95,8 +95,8 @@ static void open_duplicate_names_are_refused(void **state)
     static const bad_header cases[] = {
         {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},"
          "\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[4,8]}}",
-         8, "tensor \"a\" is there twice"},
-        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "\"__metadata__\" is there twice"},
+         8, "tensor \"a\" is listed twice"},
+        {"{\"__metadata__\":{},\"__metadata__\":{}}", 0, "\"__metadata__\" is listed twice"},
         {"{\"a\":{\"dtype\":\"F32\",\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
          "duplicate object key"},
     };

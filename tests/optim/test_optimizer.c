@@ -197,10 +197,12 @@ static void impossible_options_are_refused(void **state)
                 "betas must be in [0, 1)");
     for (int i = 0; i < 3; i++) {
         check_error(sl_optimizer_create(&of_sgd[i], s.set, &optimizer), SL_ERR_INVALID,
-                    "sl_optimizer_create: momentum, dampening and nesterov belong to the optimizer "
-                    "sgd, got adamw");
-        check_error(sl_optimizer_create(&of_adamw[i], s.set, &optimizer), SL_ERR_INVALID,
-                    "sl_optimizer_create: betas and eps belong to the optimizer adamw, got sgd");
+                    "sl_optimizer_create: momentum, dampening and nesterov are for sgd, but the "
+                    "optimizer is adamw: leave them out");
+        check_error(
+            sl_optimizer_create(&of_adamw[i], s.set, &optimizer), SL_ERR_INVALID,
+            "sl_optimizer_create: betas and eps are for adamw, but the optimizer is sgd: leave "
+            "them out");
     }
     assert_null(optimizer);
     destroy_subject(&s);

@@ -181,12 +181,14 @@ static void each_optimizer_has_a_rate_of_its_own(void **state)
 static void numbers_of_the_other_optimizer_are_refused(void **state)
 {
     (void)state;
-    CHECK_REFUSED(optimizer.beta1, 0.8f, "betas and eps belong to the optimizer adamw, got sgd");
+    CHECK_REFUSED(optimizer.beta1, 0.8f,
+                  "betas and eps are for adamw, but the optimizer is sgd: leave them out");
     sl_train_options options;
     sl_train_options_default(&options);
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .momentum = 0.9f};
-    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
-                "momentum, dampening and nesterov belong to the optimizer sgd, got adamw");
+    check_error(
+        sl_train_options_check(&options), SL_ERR_INVALID,
+        "momentum, dampening and nesterov are for sgd, but the optimizer is adamw: leave them out");
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .beta1 = 1.0f};
     check_error(sl_train_options_check(&options), SL_ERR_INVALID, "betas must be in [0, 1)");
 }

@@ -28,8 +28,8 @@ static sl_status open_plugin(void **out)
             return sl_error(SL_ERR_UNSUPPORTED, "there is no MPI on this machine: %s", why);
     }
     return sl_error(SL_ERR_UNSUPPORTED,
-                    "this sluice was built without MPI: no %s where the program was linked to look "
-                    "for it, nor in %s/sluice",
+                    "%s was not found, neither on the program's library path nor in %s/sluice: "
+                    "install it, or build with MPI",
                     plugin_name, SLI_INSTALLED_LIBRARY_FOLDER);
 }
 
