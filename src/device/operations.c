@@ -64,21 +64,25 @@ sl_status sli_device_copy(sl_device *device, void *to, const void *from, size_t 
 sl_status sli_device_write(sl_device *device, void *to, const void *host, size_t bytes)
 {
     call c = {device, "write", SL_OK};
-    if (!device->ops->write || bytes == 0)
-        return sli_device_copy(device, to, host, bytes);
+    if (bytes == 0)
+        return SL_OK;
     given(&c, "to", to);
     given(&c, "host", host);
-    return c.status == SL_OK ? device->ops->write(device, to, host, bytes) : c.status;
+    SL_TRY(c.status);
+    return device->ops->write ? device->ops->write(device, to, host, bytes)
+                              : device->ops->copy(device, to, host, bytes);
 }
 
 sl_status sli_device_read(sl_device *device, void *host, const void *from, size_t bytes)
 {
     call c = {device, "read", SL_OK};
-    if (!device->ops->read || bytes == 0)
-        return sli_device_copy(device, host, from, bytes);
+    if (bytes == 0)
+        return SL_OK;
     given(&c, "host", host);
     given(&c, "from", from);
-    return c.status == SL_OK ? device->ops->read(device, host, from, bytes) : c.status;
+    SL_TRY(c.status);
+    return device->ops->read ? device->ops->read(device, host, from, bytes)
+                             : device->ops->copy(device, host, from, bytes);
 }
 
 sl_status sli_device_zero(sl_device *device, void *to, size_t bytes)
@@ -344,10 +348,12 @@ sl_status sli_device_norm_term(sl_device *device, sli_norm_kind kind, int64_t co
                                double *out)
 {
     call c = {device, "norm_term", SL_OK};
-    *out = 0;
     at_least(&c, "count", 0, count);
-    if (c.status != SL_OK || count == 0)
-        return c.status;
+    given(&c, "out", out);
+    SL_TRY(c.status);
+    *out = 0;
+    if (count == 0)
+        return SL_OK;
     given(&c, "x", x);
     return c.status == SL_OK ? device->ops->norm_term(device, kind, count, x, out) : c.status;
 }

@@ -1,16 +1,21 @@
 /* The device's operations in double precision, as device.h words them: the clearest loops, one
- * element at a time. Results are double arrays that the caller allocated. */
+ * element at a time. They read a case's arrays on the host and write to[array] (cases.h). */
 #ifndef TESTS_DEVICE_REFERENCE_H
 #define TESTS_DEVICE_REFERENCE_H
 
-#include "device/device.h"
+#include "device/cases.h"
 
 #include <math.h>
 #include <stdlib.h>
 
+static inline void put(double *to, int64_t index, double value)
+{
+    if (to)
+        to[index] = value;
+}
+
 /* 0, or 1 / (1 - p). */
-static inline double reference_multiplier(const sli_dropout *d, int64_t row, int64_t column,
-                                          int64_t columns)
+static inline double multiplier(const sli_dropout *d, int64_t row, int64_t column, int64_t columns)
 {
     if (d->p == 0)
         return 1;
@@ -22,137 +27,263 @@ static inline double reference_multiplier(const sli_dropout *d, int64_t row, int
     return sli_uniform_from_bits(counter[column % 4]) >= d->p ? 1 / (1 - (double)d->p) : 0;
 }
 
-static inline double reference_normal_integral(double x)
+static inline double normal_integral(double x)
 {
     return 0.5 * erfc(-x / sqrt(2.0));
 }
 
-static inline double reference_activate(sli_activation activation, double x)
+static inline double activated(sli_activation activation, double x)
 {
     if (activation == SLI_ACTIVATION_RELU)
-        return x > 0 ? x : 0;
-    if (activation == SLI_ACTIVATION_GELU)
-        return x * reference_normal_integral(x);
-    return x;
+        return x <= 0 ? 0 : x; /* NaN stays */
+    return activation == SLI_ACTIVATION_GELU ? x * normal_integral(x) : x;
 }
 
-/* `before` [m, n] is c's content before, with row distance ldc. */
-static inline void reference_gemm(const sli_gemm *g, const float *before, double *c,
-                                  double *preactivation)
+/* ---- Flat arrays ------------------------------------------------------------------------ */
+
+static inline void reference_copy(const op_case *c, double *const *to)
 {
+    const void *from = c->arguments.flat.from; /* NULL: zeros */
+    for (int64_t i = 0; i < c->arguments.flat.count; i++)
+        to[FLAT_TO][i] = from ? case_element(CASE_BYTE, from, i) : 0;
+}
+
+static inline void reference_add(const op_case *c, double *const *to)
+{
+    const float *from = c->arguments.flat.from, *before = c->arguments.flat.to;
+    for (int64_t i = 0; i < c->arguments.flat.count; i++)
+        to[FLAT_TO][i] = (double)(before[i] + from[i]);
+}
+
+static inline void reference_norm_term(const op_case *c, double *const *to)
+{
+    const flat_arguments *a = &c->arguments.flat;
+    double *result = to[FLAT_OUT];
+    *result = 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        double size = fabs((double)((const float *)a->from)[i]);
+        if (a->norm != SLI_NORM_INF)
+            *result += a->norm == SLI_NORM_L2 ? size * size : size;
+        else if (size > *result || isnan(size))
+            *result = size;
+    }
+}
+
+static inline void reference_initialize(const op_case *c, double *const *to)
+{
+    const flat_arguments *a = &c->arguments.flat;
+    double low = a->init.low, high = a->init.high;
+    for (int64_t i = 0; i < a->count; i++) {
+        uint32_t words[4] = {(uint32_t)(i / 4), (uint32_t)((uint64_t)i / 4 >> 32), a->site, 0};
+        sli_philox(sli_philox_key_make(a->seed, SLI_RANDOM_INIT), words);
+        const uint32_t *pair = words + i % 4 / 2 * 2;
+        double radius = sqrt(-2 * log(1.0 - sli_uniform_from_bits(pair[0])));
+        double angle = 2 * acos(-1.0) * sli_uniform_from_bits(pair[1]);
+        to[FLAT_TO][i] = low;
+        if (a->init.kind == SLI_INIT_UNIFORM)
+            to[FLAT_TO][i] += (high - low) * sli_uniform_from_bits(words[i % 4]);
+        if (a->init.kind == SLI_INIT_NORMAL)
+            to[FLAT_TO][i] += high * radius * (i % 2 ? sin(angle) : cos(angle));
+    }
+}
+
+/* torch.optim.SGD's documentation, line by line. */
+static inline void reference_sgd(const op_case *c, double *const *to)
+{
+    const sli_sgd *s = &c->arguments.sgd;
+    for (int64_t i = 0; i < s->count; i++) {
+        double g = (double)s->grad_scale * s->grad[i] + (double)s->weight_decay * s->value[i];
+        if (s->momentum != 0) {
+            double buffer = (double)s->momentum * s->momentum_buffer[i];
+            buffer = s->first ? g : buffer + (1 - (double)s->dampening) * g;
+            to[SGD_MOMENTUM][i] = buffer;
+            g = s->nesterov ? g + (double)s->momentum * buffer : buffer;
+        }
+        to[SGD_VALUE][i] = s->value[i] - (double)s->lr * g;
+    }
+}
+
+static inline void reference_adamw(const op_case *c, double *const *to)
+{
+    const sli_adamw *s = &c->arguments.adamw;
+    for (int64_t i = 0; i < s->count; i++) {
+        double g = (double)s->grad_scale * s->grad[i];
+        double m = (double)s->beta1 * s->exp_avg[i] + (1 - (double)s->beta1) * g;
+        double v = (double)s->beta2 * s->exp_avg_sq[i] + (1 - (double)s->beta2) * g * g;
+        double root = sqrt(v) / sqrt(s->bias_correction2) + (double)s->eps;
+        to[ADAMW_VALUE][i] = s->value[i] * (1 - (double)s->lr * s->weight_decay) -
+                             s->lr / s->bias_correction1 * m / root;
+        to[ADAMW_AVERAGE][i] = m;
+        to[ADAMW_SQUARES][i] = v;
+    }
+}
+
+/* ---- Products and epilogues ------------------------------------------------------------- */
+
+static inline void reference_gemm(const op_case *c, double *const *to)
+{
+    const sli_gemm *g = &c->arguments.gemm;
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
-            double sum = g->beta != 0 ? (double)before[i * g->ldc + j] : 0;
+            double sum = g->beta != 0 ? (double)g->c[i * g->ldc + j] : 0;
             for (int64_t l = 0; l < g->k; l++) {
                 double a = g->transpose_a ? g->a[l * g->lda + i] : g->a[i * g->lda + l];
                 double b = g->transpose_b ? g->b[j * g->ldb + l] : g->b[l * g->ldb + j];
                 sum += a * b;
             }
             sum += g->bias ? (double)g->bias[j] : 0;
-            preactivation[i * g->n + j] = sum;
-            c[i * g->n + j] = reference_activate(g->activation, sum) *
-                              reference_multiplier(&g->dropout, i, j, g->n);
+            put(to[GEMM_PRE], i * g->ldc + j, sum);
+            to[GEMM_C][i * g->ldc + j] =
+                activated(g->activation, sum) * multiplier(&g->dropout, i, j, g->n);
         }
 }
 
-static inline void reference_epilogue_backward(const sli_epilogue_backward *e, double *grad,
-                                               double *grad_bias)
+static inline void reference_epilogue(const op_case *c, double *const *to)
 {
-    for (int64_t j = 0; j < e->columns; j++)
-        grad_bias[j] = e->beta != 0 ? (double)e->grad_bias[j] : 0;
+    const sli_epilogue *e = &c->arguments.epilogue;
     for (int64_t i = 0; i < e->rows; i++)
         for (int64_t j = 0; j < e->columns; j++) {
             int64_t at = i * e->columns + j;
-            double g = e->grad[at] * reference_multiplier(&e->dropout, i, j, e->columns);
+            double sum = e->x[at] + (e->bias ? (double)e->bias[j] : 0);
+            put(to[EPILOGUE_PRE], at, sum);
+            to[EPILOGUE_OUT][at] =
+                activated(e->activation, sum) * multiplier(&e->dropout, i, j, e->columns);
+        }
+}
+
+static inline void reference_epilogue_backward(const op_case *c, double *const *to)
+{
+    const sli_epilogue_backward *e = &c->arguments.epilogue_backward;
+    for (int64_t j = 0; j < e->columns; j++)
+        put(to[BACK_GRAD_BIAS], j, e->grad_bias && e->beta != 0 ? (double)e->grad_bias[j] : 0);
+    for (int64_t i = 0; i < e->rows; i++)
+        for (int64_t j = 0; j < e->columns; j++) {
+            int64_t at = i * e->columns + j;
+            double g = e->grad[at] * multiplier(&e->dropout, i, j, e->columns);
             if (e->activation == SLI_ACTIVATION_RELU)
                 g = e->saved[at] > 0 ? g : 0;
             if (e->activation == SLI_ACTIVATION_GELU) {
                 double x = e->saved[at], density = exp(-x * x / 2) / sqrt(2 * acos(-1.0));
-                g *= reference_normal_integral(x) + x * density;
+                g *= normal_integral(x) + x * density;
             }
-            grad[at] = g;
-            grad_bias[j] += g;
+            to[BACK_GRAD][at] = g;
+            if (to[BACK_GRAD_BIAS])
+                to[BACK_GRAD_BIAS][j] += g;
         }
 }
 
-static inline void reference_embedding(const sli_embedding *e, double *out)
+/* ---- Rows ------------------------------------------------------------------------------- */
+
+static inline void reference_embedding(const op_case *c, double *const *to)
 {
+    const sli_embedding *e = &c->arguments.embedding;
     for (int64_t i = 0; i < e->rows; i++)
         for (int64_t j = 0; j < e->width; j++) {
             double x = (double)e->table[e->ids[i] * e->width + j] * (double)e->scale;
             if (e->positions)
                 x += e->positions[i % e->dropout.rows_per_sample * e->width + j];
-            out[i * e->width + j] = x * reference_multiplier(&e->dropout, i, j, e->width);
+            to[EMBEDDING_OUT][i * e->width + j] = x * multiplier(&e->dropout, i, j, e->width);
         }
 }
 
-static inline void reference_embedding_backward(const sli_embedding_backward *e, double *grad_table)
+static inline void reference_embedding_backward(const op_case *c, double *const *to)
 {
-    for (int64_t i = 0; i < e->table_rows * e->width; i++)
-        grad_table[i] = e->grad_table[i];
+    const sli_embedding_backward *e = &c->arguments.embedding_backward;
     for (int64_t i = 0; i < e->rows; i++)
         for (int64_t j = 0; j < e->width; j++)
-            grad_table[e->ids[i] * e->width + j] +=
+            to[LOOKUP_GRAD_TABLE][e->ids[i] * e->width + j] +=
                 (double)e->scale * e->grad_out[i * e->width + j] *
-                reference_multiplier(&e->dropout, i, j, e->width);
+                multiplier(&e->dropout, i, j, e->width);
 }
 
-typedef struct reference_norm {
-    double *sum, *out, *normalized, *rstd;
-} reference_norm;
-
-static inline void reference_add_norm(const sli_add_norm *a, reference_norm *to)
+static inline void reference_add_dropout(const op_case *c, double *const *to)
 {
-    for (int64_t i = 0; i < a->rows; i++) {
-        double *sum = to->sum + i * a->width, mean = 0, variance = 0;
+    const sli_add_dropout *a = &c->arguments.add_dropout;
+    for (int64_t i = 0; i < a->rows; i++)
         for (int64_t j = 0; j < a->width; j++) {
-            sum[j] = a->x[i * a->width + j] * reference_multiplier(&a->dropout, i, j, a->width) +
-                     (a->residual ? (double)a->residual[i * a->width + j] : 0);
+            int64_t at = i * a->width + j;
+            to[DROP_OUT][at] = a->x[at] * multiplier(&a->dropout, i, j, a->width) +
+                               (a->residual ? (double)a->residual[at] : 0);
+        }
+}
+
+static inline void reference_add_norm(const op_case *c, double *const *to)
+{
+    const sli_add_norm *a = &c->arguments.add_norm;
+    double *sum = malloc((size_t)(a->width + 1) * sizeof *sum);
+    for (int64_t i = 0; i < a->rows; i++) {
+        double mean = 0, variance = 0;
+        for (int64_t j = 0; j < a->width; j++) {
+            int64_t at = i * a->width + j;
+            sum[j] = a->x[at] * multiplier(&a->dropout, i, j, a->width) +
+                     (a->residual ? (double)a->residual[at] : 0);
             mean += sum[j] / (double)a->width;
+            put(to[NORM_SUM], at, sum[j]);
         }
         for (int64_t j = 0; j < a->width; j++)
             variance += (sum[j] - mean) * (sum[j] - mean) / (double)a->width;
-        to->rstd[i] = 1 / sqrt(variance + (double)a->eps);
-        for (int64_t j = 0; j < a->width && a->out; j++) {
-            double n = (sum[j] - mean) * to->rstd[i];
-            to->normalized[i * a->width + j] = n;
-            to->out[i * a->width + j] = n * a->weight[j] + a->bias[j];
+        double rstd = 1 / sqrt(variance + (double)a->eps);
+        put(to[NORM_RSTD], i, rstd);
+        for (int64_t j = 0; j < a->width; j++) {
+            double n = (sum[j] - mean) * rstd;
+            put(to[NORM_HAT], i * a->width + j, n);
+            to[NORM_OUT][i * a->width + j] = n * a->weight[j] + a->bias[j];
         }
     }
+    free(sum);
 }
 
-static inline void reference_add_norm_backward(const sli_add_norm_backward *a, double *grad_sum,
-                                               double *grad_x, double *grad_weight,
-                                               double *grad_bias)
+static inline void reference_add_norm_backward(const op_case *c, double *const *to)
 {
-    for (int64_t j = 0; j < a->width && a->grad_out; j++) {
-        grad_weight[j] = a->beta != 0 ? (double)a->grad_weight[j] : 0;
-        grad_bias[j] = a->beta != 0 ? (double)a->grad_bias[j] : 0;
+    const sli_add_norm_backward *a = &c->arguments.add_norm_backward;
+    for (int64_t j = 0; j < a->width; j++) {
+        to[DNORM_GRAD_WEIGHT][j] = a->beta != 0 ? (double)a->grad_weight[j] : 0;
+        to[DNORM_GRAD_BIAS][j] = a->beta != 0 ? (double)a->grad_bias[j] : 0;
     }
     for (int64_t i = 0; i < a->rows; i++) {
         int64_t at = i * a->width;
         double mean_g = 0, mean_gn = 0;
-        for (int64_t j = 0; j < a->width && a->grad_out; j++) {
+        for (int64_t j = 0; j < a->width; j++) {
             double g = a->grad_out[at + j], n = a->normalized[at + j];
             mean_g += g * a->weight[j] / (double)a->width;
             mean_gn += g * a->weight[j] * n / (double)a->width;
-            grad_weight[j] += g * n;
-            grad_bias[j] += g;
+            to[DNORM_GRAD_WEIGHT][j] += g * n;
+            to[DNORM_GRAD_BIAS][j] += g;
         }
         for (int64_t j = 0; j < a->width; j++) {
-            double s = a->grad_sum_in ? (double)a->grad_sum_in[at + j] : 0;
-            if (a->grad_out)
-                s += a->rstd[i] * ((double)a->grad_out[at + j] * a->weight[j] - mean_g -
-                                   a->normalized[at + j] * mean_gn);
-            grad_sum[at + j] = s;
-            grad_x[at + j] = s * reference_multiplier(&a->dropout, i, j, a->width);
+            double s = (a->grad_sum_in ? (double)a->grad_sum_in[at + j] : 0) +
+                       a->rstd[i] * ((double)a->grad_out[at + j] * a->weight[j] - mean_g -
+                                     a->normalized[at + j] * mean_gn);
+            to[DNORM_GRAD_SUM][at + j] = s;
+            put(to[DNORM_GRAD_X], at + j, s * multiplier(&a->dropout, i, j, a->width));
         }
     }
 }
 
+static inline void reference_cross_entropy(const op_case *c, double *const *to)
+{
+    const sli_cross_entropy *e = &c->arguments.cross_entropy;
+    for (int64_t i = 0; i < e->rows; i++) {
+        const float *x = e->logits + i * e->classes;
+        double max = -INFINITY, sum = 0;
+        bool ignored = e->targets[i] == e->ignore;
+        for (int64_t j = 0; j < e->classes; j++)
+            max = x[j] > max ? (double)x[j] : max;
+        for (int64_t j = 0; j < e->classes; j++)
+            sum += exp(x[j] - max);
+        to[ENTROPY_LOSS][i] = ignored ? 0 : log(sum) + max - x[e->targets[i]];
+        for (int64_t j = 0; j < e->classes && e->grad_scale != 0; j++) {
+            double softmax = exp(x[j] - max) / sum - (j == e->targets[i]);
+            to[ENTROPY_LOGITS][i * e->classes + j] = ignored ? 0 : (double)e->grad_scale * softmax;
+        }
+    }
+}
+
+/* ---- Attention -------------------------------------------------------------------------- */
+
 /* One row of attention's probabilities before dropout; returns log sum exp. */
-static inline double reference_probabilities(const sli_attention *a, int64_t sample, int64_t head,
-                                             int64_t query, double *p)
+static inline double probabilities(const sli_attention *a, int64_t sample, int64_t head,
+                                   int64_t query, double *p)
 {
     int64_t d = a->head_width, row = 3 * a->heads * d;
     const float *base = a->qkv + sample * a->positions * row + head * d;
@@ -173,49 +304,56 @@ static inline double reference_probabilities(const sli_attention *a, int64_t sam
     return max + log(sum);
 }
 
-static inline void reference_attention(const sli_attention *a, double *out, double *log_sum_exp)
+static inline void reference_attention(const op_case *c, double *const *to)
 {
+    const sli_attention *a = &c->arguments.attention;
     int64_t d = a->head_width, heads = a->heads, positions = a->positions;
     double *p = malloc((size_t)(positions + 1) * sizeof *p);
     for (int64_t at = 0; at < a->samples * heads * positions; at++) {
         int64_t sample = at / (heads * positions), head = at / positions % heads;
         int64_t query = at % positions;
-        log_sum_exp[at] = reference_probabilities(a, sample, head, query, p);
-        double *to = out + ((sample * positions + query) * heads + head) * d;
+        double log_sum_exp = probabilities(a, sample, head, query, p);
+        put(to[HEADS_LSE], at, log_sum_exp);
+        double *out = to[HEADS_OUT] + ((sample * positions + query) * heads + head) * d;
         for (int64_t l = 0; l < d; l++)
-            to[l] = 0;
+            out[l] = 0;
         for (int64_t j = 0; j < positions; j++) {
             const float *v = a->qkv + ((sample * positions + j) * 3 + 2) * heads * d + head * d;
-            double weight = p[j] * reference_multiplier(&a->dropout, at, j, positions);
+            double weight = p[j] * multiplier(&a->dropout, at, j, positions);
             for (int64_t l = 0; l < d; l++)
-                to[l] += weight * v[l];
+                out[l] += weight * v[l];
         }
     }
     free(p);
 }
 
 /* By the definition of softmax's gradient, without the forward's output. */
-static inline void reference_attention_backward(const sli_attention *a, const float *grad_out,
-                                                double *grad_qkv)
+static inline void reference_attention_backward(const op_case *c, double *const *to)
 {
-    int64_t d = a->head_width, heads = a->heads, positions = a->positions, part = heads * d;
-    double *p = malloc((size_t)(positions + 1) * sizeof *p);
+    const sli_attention_backward *b = &c->arguments.attention_backward;
+    sli_attention a = {.positions = b->positions,
+                       .heads = b->heads,
+                       .head_width = b->head_width,
+                       .causal = b->causal,
+                       .qkv = b->qkv};
+    int64_t d = a.head_width, heads = a.heads, positions = a.positions, part = heads * d;
+    double *p = malloc((size_t)(positions + 1) * sizeof *p), *grad_qkv = to[HEADS_GRAD_QKV];
     double *grad_p = malloc((size_t)(positions + 1) * sizeof *grad_p);
-    for (int64_t i = 0; i < a->samples * positions * 3 * part; i++)
+    for (int64_t i = 0; i < b->samples * positions * 3 * part; i++)
         grad_qkv[i] = 0;
-    for (int64_t at = 0; at < a->samples * heads * positions; at++) {
+    for (int64_t at = 0; at < b->samples * heads * positions; at++) {
         int64_t sample = at / (heads * positions), head = at / positions % heads;
         int64_t query = at % positions, first = sample * positions * 3 * part + head * d;
-        reference_probabilities(a, sample, head, query, p);
-        const float *g = grad_out + ((sample * positions + query) * heads + head) * d;
+        probabilities(&a, sample, head, query, p);
+        const float *g = b->grad_out + ((sample * positions + query) * heads + head) * d;
         double inner = 0;
         for (int64_t j = 0; j < positions; j++) {
             int64_t key = first + j * 3 * part;
-            double multiplier = reference_multiplier(&a->dropout, at, j, positions);
+            double kept = multiplier(&b->dropout, at, j, positions);
             grad_p[j] = 0;
             for (int64_t l = 0; l < d; l++) {
-                grad_p[j] += multiplier * g[l] * a->qkv[key + 2 * part + l];
-                grad_qkv[key + 2 * part + l] += p[j] * multiplier * g[l];
+                grad_p[j] += kept * g[l] * a.qkv[key + 2 * part + l];
+                grad_qkv[key + 2 * part + l] += p[j] * kept * g[l];
             }
             inner += p[j] * grad_p[j];
         }
@@ -223,32 +361,13 @@ static inline void reference_attention_backward(const sli_attention *a, const fl
             int64_t q = first + query * 3 * part, k = first + j * 3 * part + part;
             double grad_s = p[j] * (grad_p[j] - inner) / sqrt((double)d);
             for (int64_t l = 0; l < d; l++) {
-                grad_qkv[q + l] += grad_s * a->qkv[k + l];
-                grad_qkv[k + l] += grad_s * a->qkv[q + l];
+                grad_qkv[q + l] += grad_s * a.qkv[k + l];
+                grad_qkv[k + l] += grad_s * a.qkv[q + l];
             }
         }
     }
     free(p);
     free(grad_p);
-}
-
-static inline void reference_cross_entropy(const sli_cross_entropy *c, double *logits, double *loss)
-{
-    for (int64_t i = 0; i < c->rows; i++) {
-        const float *x = c->logits + i * c->classes;
-        double *to = logits + i * c->classes, max = -INFINITY, sum = 0;
-        bool ignored = c->targets[i] == c->ignore;
-        for (int64_t j = 0; j < c->classes; j++)
-            max = x[j] > max ? (double)x[j] : max;
-        for (int64_t j = 0; j < c->classes; j++)
-            sum += exp(x[j] - max);
-        loss[i] = ignored ? 0 : log(sum) + max - x[c->targets[i]];
-        for (int64_t j = 0; j < c->classes; j++) {
-            double softmax = exp(x[j] - max) / sum - (j == c->targets[i]);
-            double scaled = ignored ? 0 : (double)c->grad_scale * softmax;
-            to[j] = c->grad_scale == 0 ? (double)x[j] : scaled;
-        }
-    }
 }
 
 #endif

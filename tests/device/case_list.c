@@ -1,0 +1,214 @@
+/* The list of cases: shapes at the ends of rows, lanes, pieces and panels, then random ones; and
+ * large ones, with a name, for timing. */
+#include "device/cases.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define COUNT_OF(list) ((int64_t)(sizeof(list) / sizeof *(list)))
+
+enum { WIDTH = 1024, ROWS = 20000, ELEMENTS = ROWS * WIDTH, VOCABULARY = 28782, TIME = 35 };
+
+static const int64_t counts[] = {0, 1, 3, 17, 200, 257, 1024, 16384, 16385, 50001};
+static const int64_t bytes[] = {0, 1, 63, 4096, (1 << 18) + 1, (1 << 20) + 7};
+static const int64_t sizes[] = {1, 2, 3, 17, 35, 64, 100, 200, 257};
+static const int64_t row_counts[] = {0, 1, 2, 7, 35, 100};
+static const int64_t widths[] = {3, 4, 17, 35, 200, 257, 1024, 1500};
+static const int64_t classes[] = {1, 3, 17, 200, 513, 1500, 5003};
+static const int64_t positions[] = {1, 2, 3, 17, 25, 35, 64, 65};
+static const int64_t head_widths[] = {1, 3, 8, 17, 64, 100};
+
+/* clang-format off */
+/* So often, each time with other random flags and, where there is dropout, another rate. */
+static const struct {
+    int times;
+    case_kind kind;
+    int64_t size[4];
+} shapes[] = {
+    {10, CASE_GEMM, {17, 35, 0}}, {1, CASE_GEMM, {0, 35, 8}}, {1, CASE_GEMM, {17, 0, 8}},
+    {2, CASE_EPILOGUE, {0, 35}}, {4, CASE_EPILOGUE, {700, 257}}, {2, CASE_EPILOGUE, {30, 5003}},
+    {4, CASE_EPILOGUE_BACKWARD, {0, 35}}, {4, CASE_EPILOGUE_BACKWARD, {700, 257}},
+    {4, CASE_EPILOGUE_BACKWARD, {30, 5003}}, {4, CASE_EPILOGUE_BACKWARD, {5, 33001}},
+    {4, CASE_ADD_DROPOUT, {300, 257}}, {4, CASE_ADD_NORM, {300, 257}},
+    {4, CASE_ADD_NORM_BACKWARD, {300, 257}}, {1, CASE_ADD_NORM_BACKWARD, {3, 70000}},
+    {1, CASE_CROSS_ENTROPY, {5, 70001}}, {2, CASE_ATTENTION, {1, 200, 2, 16}},
+    {1, CASE_ATTENTION, {2, 129, 1, 20}}, {1, CASE_ATTENTION, {1, 1100, 1, 4}},
+    {1, CASE_ATTENTION, {0, 35, 2, 8}}, {2, CASE_ATTENTION_BACKWARD, {1, 200, 2, 16}},
+    {1, CASE_ATTENTION_BACKWARD, {2, 129, 1, 20}}, {1, CASE_ATTENTION_BACKWARD, {1, 1100, 1, 4}},
+    {1, CASE_ATTENTION_BACKWARD, {0, 35, 2, 8}},
+};
+/* clang-format on */
+
+/* Products whose panels differ in size, in every layout. */
+static const int64_t panels[][4] = {{700, 257, 17}, {361, 1030, 3}, {88, 5000, 8},
+                                    {88, 5000, 16}, {3000, 90, 5},  {533, 203, 40}};
+
+/* Bound by memory: arrays that no cache holds. */
+static const case_spec timings[] = {
+    {CASE_COPY, {4 * ELEMENTS}, 0, 0, "copy"},
+    {CASE_ZERO, {4 * ELEMENTS}, 0, 0, "zero"},
+    {CASE_ADD, {ELEMENTS}, 0, 0, "add"},
+    {CASE_SGD, {ELEMENTS}, 0, 0, "sgd"},
+    {CASE_SGD, {ELEMENTS}, WITH_MOMENTUM, 0, "sgd momentum"},
+    {CASE_ADAMW, {ELEMENTS}, 0, 0, "adamw"},
+    {CASE_NORM_TERM, {ELEMENTS}, 0, 0, "norm l2"},
+    {CASE_NORM_TERM, {ELEMENTS}, WITH_INF, 0, "norm inf"},
+    {CASE_EPILOGUE, {ROWS, WIDTH}, WITH_RELU, 0, "relu"},
+    {CASE_EPILOGUE, {ROWS, WIDTH}, WITH_GELU, 0, "gelu"},
+    {CASE_EPILOGUE_BACKWARD, {ROWS, WIDTH}, WITH_BIAS, 0, "bias grad"},
+    {CASE_EPILOGUE_BACKWARD, {ROWS, WIDTH}, WITH_BIAS | WITH_RELU, 0.2f, "relu+dropout backward"},
+    {CASE_EPILOGUE_BACKWARD, {ROWS, WIDTH}, WITH_BIAS | WITH_GELU, 0, "gelu backward"},
+    {CASE_EMBEDDING, {ROWS, WIDTH}, WITH_POSITIONS, 0, "embedding"},
+    {CASE_EMBEDDING_BACKWARD, {ROWS, WIDTH}, 0, 0, "embedding backward"},
+    {CASE_ADD_NORM, {ROWS, WIDTH}, WITH_RESIDUAL | WITH_SAVED, 0, "add+norm"},
+    {CASE_ADD_NORM_BACKWARD, {ROWS, WIDTH}, 0, 0, "add+norm backward"},
+    {CASE_CROSS_ENTROPY, {700, VOCABULARY}, 0, 0, "cross entropy"},
+    {CASE_CROSS_ENTROPY, {700, VOCABULARY}, WITH_GRADIENT, 0, "cross entropy, gradient"},
+    {CASE_INITIALIZE, {ELEMENTS}, 0, 0, "initialize"},
+    {CASE_EPILOGUE_BACKWARD, {ROWS, WIDTH}, WITH_BIAS, 0.2f, "dropout backward"},
+    {CASE_ADD_DROPOUT, {ROWS, WIDTH}, WITH_RESIDUAL, 0.2f, "dropout+add"},
+    {CASE_ADD_NORM, {ROWS, WIDTH}, WITH_RESIDUAL | WITH_SAVED, 0.2f, "dropout+add+norm"},
+    {CASE_ADD_NORM_BACKWARD, {ROWS, WIDTH}, WITH_GRADIENT, 0.2f, "dropout+add+norm backward"},
+};
+
+typedef struct list {
+    case_spec *specs;
+    size_t count, room;
+    random_source random;
+} list;
+
+static case_spec *add(list *to, case_kind kind, const int64_t size[4])
+{
+    if (to->count == to->room) {
+        to->room = 2 * to->room + 64;
+        to->specs = realloc(to->specs, to->room * sizeof *to->specs);
+        if (!to->specs)
+            abort();
+    }
+    case_spec *spec = &to->specs[to->count++];
+    *spec = (case_spec){.kind = kind, .size = {size[0], size[1], size[2], size[3]}};
+    return spec;
+}
+
+static case_spec *add_random(list *to, case_kind kind, const int64_t size[4])
+{
+    static const float rates[] = {0, 0, 0.1f, 0.2f, 0.5f, 0.9f};
+    case_spec *spec = add(to, kind, size);
+    spec->flags = random_bits(&to->random) & case_operations[kind].flags;
+    if (kind >= CASE_GEMM && kind != CASE_CROSS_ENTROPY)
+        spec->p = rates[random_below(&to->random, COUNT_OF(rates))];
+    return spec;
+}
+
+static void add_flat(list *to)
+{
+    for (int i = 0; i < COUNT_OF(bytes); i++)
+        for (case_kind kind = CASE_COPY; kind <= CASE_ZERO; kind++)
+            add(to, kind, (int64_t[4]){bytes[i]});
+    for (int i = 0; i < COUNT_OF(counts); i++) {
+        const int64_t size[4] = {counts[i]};
+        add(to, CASE_ADD, size);
+        for (int k = 0; k < 4; k++) {
+            add_random(to, CASE_SGD, size);
+            add_random(to, CASE_ADAMW, size);
+        }
+        for (case_kind kind = CASE_NORM_TERM; kind <= CASE_INITIALIZE; kind++) {
+            add(to, kind, size);
+            add(to, kind, size)->flags = WITH_L1;
+            add(to, kind, size)->flags = WITH_INF;
+        }
+    }
+}
+
+static void add_panels(list *to)
+{
+    static const unsigned layout[] = {WITH_TRANSPOSED_A, WITH_TRANSPOSED_B, WITH_LONG_ROWS,
+                                      WITH_BETA};
+    for (int i = 0; i < COUNT_OF(panels); i++)
+        for (int bits = 0; bits < 16; bits++) {
+            case_spec *spec = add_random(to, CASE_GEMM, panels[i]);
+            for (int bit = 0; bit < 4; bit++)
+                spec->flags = (spec->flags & ~layout[bit]) | (bits >> bit & 1 ? layout[bit] : 0);
+        }
+}
+
+static int64_t any(list *to, const int64_t *of, int64_t count)
+{
+    return of[random_below(&to->random, count)];
+}
+#define ANY(list) any(to, list, COUNT_OF(list))
+
+/* Rows that end at, before and behind what masks are drawn for at once; rates at the ends. */
+static void add_masks(list *to)
+{
+    static const int64_t ends[] = {1, 3, 4, 35, 64, 200, 257, 1023, 1024, 1025, 4100};
+    static const float rates[] = {0.1f, 0.2f, 0.5f, 0.999f, 0x1p-24f, 1};
+    for (int i = 0; i < COUNT_OF(ends) * 2; i++)
+        add(to, CASE_ADD_DROPOUT, (int64_t[4]){ends[i / 2] > 300 ? 25 : 150, ends[i / 2]})->p =
+            rates[i % COUNT_OF(rates)];
+}
+
+static void add_random_shapes(list *to)
+{
+    add_random(to, CASE_GEMM, (int64_t[4]){ANY(sizes), ANY(sizes), ANY(sizes)});
+    for (case_kind kind = CASE_EPILOGUE; kind <= CASE_EPILOGUE_BACKWARD; kind++)
+        add_random(to, kind, (int64_t[4]){ANY(sizes), ANY(sizes)});
+    for (case_kind kind = CASE_EMBEDDING; kind <= CASE_ADD_NORM_BACKWARD; kind++)
+        add_random(to, kind, (int64_t[4]){ANY(row_counts), ANY(widths)});
+    add_random(to, CASE_CROSS_ENTROPY, (int64_t[4]){ANY(row_counts), ANY(classes)});
+    for (case_kind kind = CASE_ATTENTION; kind <= CASE_ATTENTION_BACKWARD; kind++)
+        add_random(to, kind,
+                   (int64_t[4]){1 + random_below(&to->random, 3), ANY(positions),
+                                1 + random_below(&to->random, 3), ANY(head_widths)});
+}
+
+/* The products of a layer and of the decoder: forward, gradient of the input, of the weight. */
+static void add_products(list *to, int rows, int width)
+{
+    const struct {
+        const char *name;
+        int out;
+    } layers[] = {{"qkv", 3 * width}, {"linear", width}, {"decoder", VOCABULARY}};
+    for (int i = 0; i < COUNT_OF(layers); i++) {
+        case_spec specs[] = {
+            {CASE_GEMM, {rows, layers[i].out, width}, WITH_TRANSPOSED_B | WITH_BIAS, 0, ""},
+            {CASE_GEMM, {rows, width, layers[i].out}, 0, 0, " dx"},
+            {CASE_GEMM, {layers[i].out, width, rows}, WITH_TRANSPOSED_A, 0, " dw"},
+        };
+        for (int k = 0; k < 3; k++) {
+            case_spec *spec = add(to, CASE_GEMM, specs[k].size);
+            spec->flags = specs[k].flags;
+            snprintf(spec->name, sizeof spec->name, "%s%s %d x %d", layers[i].name, specs[k].name,
+                     rows, width);
+        }
+    }
+    int heads = width % 64 ? 2 : width / 64;
+    for (case_kind kind = CASE_ATTENTION; kind <= CASE_ATTENTION_BACKWARD; kind++) {
+        int64_t size[] = {rows / TIME, TIME, heads, width / heads};
+        case_spec *spec = add(to, kind, size);
+        spec->flags = WITH_CAUSAL_MASK | WITH_SAVED;
+        spec->p = 0.2f;
+        snprintf(spec->name, sizeof spec->name, "%s %d x %d",
+                 kind == CASE_ATTENTION ? "attention" : "attention dx", rows, width);
+    }
+}
+
+case_spec *case_list(uint64_t seed, size_t *count)
+{
+    list made = {.random = {seed}};
+    add_flat(&made);
+    add_panels(&made);
+    add_masks(&made);
+    for (int i = 0; i < COUNT_OF(shapes); i++)
+        for (int k = 0; k < shapes[i].times; k++)
+            add_random(&made, shapes[i].kind, shapes[i].size);
+    for (int i = 0; i < 40; i++)
+        add_random_shapes(&made);
+    for (int i = 0; i < COUNT_OF(timings); i++)
+        *add(&made, timings[i].kind, timings[i].size) = timings[i];
+    for (int rows = 0; rows < 3; rows++)
+        for (int width = 0; width < 2; width++)
+            add_products(&made, (int[]){700, 105, 88}[rows], (int[]){1024, 200}[width]);
+    *count = made.count;
+    return made.specs;
+}

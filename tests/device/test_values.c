@@ -1,0 +1,246 @@
+/* Operations on values that random cases do not have: infinities, NaN, extremes, distributions. */
+#include "lab.h"
+#include "support/check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static op_case build(case_kind kind, int64_t a, int64_t b, unsigned flags)
+{
+    op_case c;
+    case_build(&(case_spec){.kind = kind, .size = {a, b}, .flags = flags}, 1, &c);
+    return c;
+}
+
+/* ---- Cross entropy ---------------------------------------------------------------------- */
+
+enum { CLASSES = 3000 };
+typedef enum logits {
+    GROWING,
+    FAR_BELOW,
+    IMPOSSIBLE_FIRST,
+    ONE_NAN,
+    ONE_INFINITY,
+    IMPOSSIBLE
+} logits;
+
+/* A row of logits that grow from block to block, which corrects earlier blocks; are further below 0
+ * than an exponential reaches; … Its target is in the middle. */
+static op_case build_row(logits kind)
+{
+    op_case c = build(CASE_CROSS_ENTROPY, 1, CLASSES, kind < ONE_NAN ? WITH_GRADIENT : 0);
+    float *x = c.arrays[ENTROPY_LOGITS].host;
+    *(int32_t *)c.arrays[ENTROPY_TARGETS].host = CLASSES / 2;
+    for (int i = 0; i < CLASSES; i++) {
+        x[i] = kind == FAR_BELOW || kind == IMPOSSIBLE_FIRST ? -2000.0f - 0.25f * (float)(i % 7)
+                                                             : 0.05f * (float)(i / 10);
+        if (kind == IMPOSSIBLE || (kind <= IMPOSSIBLE_FIRST && kind != FAR_BELOW && i < 600))
+            x[i] = -INFINITY;
+    }
+    if (kind == ONE_NAN || kind == ONE_INFINITY)
+        x[CLASSES - 10] = kind == ONE_NAN ? NAN : INFINITY;
+    return c;
+}
+
+static void cross_entropy_of_extreme_logits_matches_the_reference(void **state)
+{
+    for (logits kind = GROWING; kind <= IMPOSSIBLE; kind++) {
+        op_case c = build_row(kind);
+        check_case(*state, &c);
+        case_free(&c);
+    }
+}
+
+/* ---- Dropout ---------------------------------------------------------------------------- */
+
+/* Drops from rows of ones; malloc'ed [rows, width]. */
+static float *drop_ones(sl_device *device, sli_dropout dropout, int64_t rows, int64_t width)
+{
+    op_case c = build(CASE_ADD_DROPOUT, rows, width, 0);
+    c.arguments.add_dropout.dropout = dropout;
+    for (int64_t i = 0; i < rows * width; i++)
+        ((float *)c.arrays[DROP_X].host)[i] = 1;
+    float *out = result_of(device, &c, DROP_OUT);
+    case_free(&c);
+    return out;
+}
+
+static void samples_keep_their_masks_when_a_batch_is_cut(void **state)
+{
+    const lab *all = *state;
+    enum { SAMPLES = 6, POSITIONS = 9, WIDTH = 35 };
+    sl_device *device = all->families[0].members[0];
+    sli_dropout dropout = {.p = 0.4f, .first_sample = UINT32_MAX, .rows_per_sample = POSITIONS};
+    float *whole = drop_ones(device, dropout, SAMPLES * POSITIONS, WIDTH);
+    for (int first = 0; first < SAMPLES; first += 2, dropout.first_sample += 2) {
+        float *rows = drop_ones(device, dropout, 2 * POSITIONS, WIDTH);
+        assert_memory_equal(rows, whole + first * POSITIONS * WIDTH,
+                            2 * POSITIONS * WIDTH * sizeof *rows);
+        free(rows);
+    }
+    free(whole);
+}
+
+static void kept_share_is_one_minus_p_and_independent_of_neighbours(void **state)
+{
+    const lab *all = *state;
+    enum { ROWS = 1000, WIDTH = 300, COUNT = ROWS * WIDTH };
+    static const float rates[] = {0.1f, 0.5f, 0.8f};
+    for (int r = 0; r < 3; r++) {
+        sli_dropout dropout = {.p = rates[r], .rows_per_sample = 20};
+        float *out = drop_ones(all->families[0].members[1], dropout, ROWS, WIDTH);
+        double share = 0, both = 0, q = 1 - (double)rates[r];
+        for (int i = 0; i < COUNT; i++) {
+            share += (out[i] > 0) / (double)COUNT;
+            both += (out[i] > 0 && out[i ? i - 1 : COUNT - 1] > 0) / (double)COUNT;
+        }
+        assert_true(fabs(share - q) < 5 * sqrt(q * (1 - q) / COUNT));
+        assert_true(fabs(both - q * q) < 8 * sqrt(q * q * (1 - q * q) / COUNT));
+        free(out);
+    }
+}
+
+/* ---- Others ----------------------------------------------------------------------------- */
+
+static void norm_term_of_a_nan_is_nan_and_of_an_infinity_infinite(void **state)
+{
+    enum { COUNT = 40000 };
+    static const unsigned norms[] = {0, WITH_L1, WITH_INF};
+    for (int n = 0; n < 3; n++) {
+        op_case c = build(CASE_NORM_TERM, COUNT, 0, norms[n]);
+        float *x = c.arrays[FLAT_FROM].host;
+        x[5] = -INFINITY;
+        check_case(*state, &c);
+        for (int i = 39; i < COUNT; i += COUNT - 40) {
+            x[i] = NAN;
+            check_case(*state, &c);
+            x[i] = 1;
+        }
+        case_free(&c);
+    }
+}
+
+static void relu_lets_nan_through(void **state)
+{
+    op_case c = build(CASE_EPILOGUE, 1, 40, WITH_RELU);
+    for (int i = 3; i < 40; i += 7)
+        ((float *)c.arrays[EPILOGUE_X].host)[i] = NAN;
+    check_case(*state, &c);
+    case_free(&c);
+}
+
+/* A CPU remembers primitives for some sizes; the first must come out the same when it has been
+ * forgotten meanwhile. */
+static void gemm_of_many_sizes_stays_the_same(void **state)
+{
+    const lab *all = *state;
+    enum { SIZES = 150 };
+    sl_device *device = all->families[0].members[1];
+    case_spec spec = {.kind = CASE_GEMM, .flags = WITH_TRANSPOSED_B};
+    float *first = NULL, *again = NULL;
+    for (int i = 0; i <= SIZES; i++) {
+        op_case c;
+        int64_t size[3] = {64, 160 + i % SIZES, 160};
+        memcpy(spec.size, size, sizeof size);
+        case_build(&spec, 1, &c);
+        free(again);
+        again = result_of(device, &c, GEMM_C);
+        first = first ? first : result_of(device, &c, GEMM_C);
+        case_free(&c);
+    }
+    assert_memory_equal(again, first, 64 * 160 * sizeof *first);
+    free(first);
+    free(again);
+}
+
+static void initial_values_have_their_distribution(void **state)
+{
+    const lab *all = *state;
+    enum { COUNT = 200000 };
+    for (int normal = 0; normal < 2; normal++) {
+        op_case c = build(CASE_INITIALIZE, COUNT, 0, normal ? WITH_INF : 0);
+        c.arguments.flat.init.low = -1;
+        c.arguments.flat.init.high = 2;
+        float *x = result_of(all->families[0].members[1], &c, FLAT_TO);
+        double mean = 0, squares = 0;
+        for (int i = 0; i < COUNT; i++) {
+            mean += x[i] / COUNT;
+            squares += x[i] * (double)x[i] / COUNT;
+            assert_true(normal || (x[i] >= -1 && x[i] < 2));
+        }
+        double true_mean = normal ? -1 : 0.5, true_variance = normal ? 4 : 9.0 / 12;
+        assert_true(fabs(mean - true_mean) < 5 * sqrt(true_variance / COUNT));
+        assert_true(fabs((squares - mean * mean) / true_variance - 1) < 5 * sqrt(2.0 / COUNT));
+        free(x);
+        case_free(&c);
+    }
+}
+
+/* ---- Arguments -------------------------------------------------------------------------- */
+
+/* Every array that is not optional is needed, wherever there is something to compute. */
+static void arrays_that_are_missing_are_named(void **state)
+{
+    const lab *all = *state;
+    sl_device *device = all->families[0].members[0];
+    static const unsigned flags = WITH_MOMENTUM | WITH_RELU | WITH_SAVED;
+    for (case_kind kind = 0; kind < CASE_KINDS; kind++) {
+        const case_operation *operation = &case_operations[kind];
+        case_spec spec = {.kind = kind, .size = {4, 3, 2, 2}, .flags = flags & operation->flags};
+        op_case c;
+        loaded_case loaded;
+        case_build(&spec, 1, &c);
+        for (int a = 0; a < CASE_ARRAYS; a++) {
+            const case_array_info *info = &operation->arrays[a];
+            if (!c.arrays[a].host || (info->when && !info->needed))
+                continue;
+            check_ok(case_load(device, &c, &loaded));
+            memset((char *)&loaded.arguments + info->field, 0, sizeof(void *));
+            check_error(case_run(&loaded), SL_ERR_INVALID, info->name);
+            check_error(case_run(&loaded), SL_ERR_INVALID, operation->name);
+            case_unload(&loaded);
+        }
+        case_free(&c);
+    }
+}
+
+static void sizes_and_rates_out_of_range_are_refused(void **state)
+{
+    const lab *all = *state;
+    float x[16] = {0};
+    const sli_gemm fine = {
+        .m = 2, .n = 2, .k = 2, .a = x, .lda = 2, .b = x, .ldb = 2, .c = x, .ldc = 2};
+    sli_gemm bad[6] = {fine, fine, fine, fine, fine, fine};
+    static const char *const texts[] = {"gemm: m must be at least 0, got -1",
+                                        "gemm: lda must be at least 3, got 2",
+                                        "gemm: ldc must be at least 2, got 1",
+                                        "gemm: expected a beta of 0 or 1",
+                                        "gemm: expected a dropout probability from 0 to 1",
+                                        "gemm: rows_per_sample must be at least 1, got 0"};
+    bad[0].m = -1;
+    bad[1].k = 3;
+    bad[2].ldc = 1;
+    bad[3].beta = 0.5f;
+    bad[4].dropout.p = NAN;
+    bad[5].dropout.p = 0.5f;
+    for (int i = 0; i < 6; i++)
+        check_error(sli_device_gemm(all->families[0].members[0], &bad[i]), SL_ERR_INVALID,
+                    texts[i]);
+}
+
+int values_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cross_entropy_of_extreme_logits_matches_the_reference),
+        cmocka_unit_test(samples_keep_their_masks_when_a_batch_is_cut),
+        cmocka_unit_test(kept_share_is_one_minus_p_and_independent_of_neighbours),
+        cmocka_unit_test(norm_term_of_a_nan_is_nan_and_of_an_infinity_infinite),
+        cmocka_unit_test(relu_lets_nan_through),
+        cmocka_unit_test(gemm_of_many_sizes_stays_the_same),
+        cmocka_unit_test(initial_values_have_their_distribution),
+        cmocka_unit_test(arrays_that_are_missing_are_named),
+        cmocka_unit_test(sizes_and_rates_out_of_range_are_refused),
+    };
+    return cmocka_run_group_tests(tests, lab_create, lab_destroy);
+}
