@@ -338,16 +338,21 @@ static void tensors_go_to_the_devices_of_the_map(void **state)
 
 static void nothing_but_a_checkpoint_is_replaced(void **state)
 {
+    static const char another[] =
+        "it exists and is not a checkpoint: move it away, or save elsewhere";
     scratch *in = *state;
     sample made;
     sample_fill(&made, 0);
     char *path = strdup(scratch_path(in, "mine"));
     write_file(path, "x", 1);
-    assert_int_equal(sl_checkpoint_save(path, &made.contents), SL_ERR_INVALID);
+    check_error(sl_checkpoint_save(path, &made.contents), SL_ERR_INVALID, another);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(symlink("/dev", path), 0);
+    check_error(sl_checkpoint_save(path, &made.contents), SL_ERR_INVALID, another);
     assert_int_equal(remove(path), 0);
     assert_int_equal(mkdir(path, 0777), 0);
     write_file(file_path(path, "letter"), "x", 1);
-    assert_int_equal(sl_checkpoint_save(path, &made.contents), SL_ERR_INVALID);
+    check_error(sl_checkpoint_save(path, &made.contents), SL_ERR_INVALID, another);
     assert_int_equal(access(file_path(path, "letter"), F_OK), 0);
     assert_int_equal(remove(file_path(path, "letter")), 0);
     check_ok(sl_checkpoint_save(path, &made.contents)); /* into the empty one */
@@ -365,7 +370,8 @@ static void impossible_contents_are_refused(void **state)
     made.parts[1].name = "mod/el";
     assert_int_equal(sl_checkpoint_save(path, &made.contents), SL_ERR_INVALID);
     made.parts[1].name = "model";
-    assert_int_equal(sl_checkpoint_save(path, &made.contents), SL_ERR_INVALID);
+    check_error(sl_checkpoint_save(path, &made.contents), SL_ERR_INVALID,
+                "part \"model\" is listed twice");
     made.parts[1].name = "optimizer";
     made.file.name = "state.json";
     assert_int_equal(sl_checkpoint_save(path, &made.contents), SL_ERR_INVALID);

@@ -429,7 +429,7 @@ static void damaged_checkpoints_are_skipped_with_their_reasons(void **state)
     assert_int_equal(log.skipped, 3);
     assert_int_equal(record.started, 0);
 
-    /* Where steps were recorded, no run begins anew. */
+    /* Among checkpoints of which none is whole, no run begins anew. */
     options.checkpoints.resume_if_any = true;
     assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_NOT_FOUND);
     check_text(sl_error_text(), "has 3 checkpoints, but none is whole: restore one, or train into");
