@@ -33,29 +33,30 @@ typedef enum sl_option_type {
 
 typedef struct sl_option {
     const char *name;  /* "batch-size" */
-    char letter;       /* short name on a command line; 0: none */
     const char *value; /* what its value is called, "N"; NULL for a FLAG */
     const char *group; /* heading over it in help and documentation; NULL: none */
     const char *help;  /* one sentence without a full stop */
-    sl_option_type type;
-    size_t offset; /* of its field in the struct */
+    const char *needs; /* (optional) the name of an option without which it has no sense */
+    size_t offset;     /* of its field in the struct */
 
     int64_t lowest, highest;    /* INT, INT64, and highest also FLOAT, DOUBLE; highest 0: the
                                    type's */
     double below;               /* FLOAT, DOUBLE: less than this; 0: any */
-    const char *const *choices; /* CHOICE, TEXT (optional): what it may be, then NULL */
-    bool optional;              /* INT, INT64: 0 is in the range: not set, or `instead` */
     double instead;             /* what a field of 0 stands for; 0: itself */
+    const char *const *choices; /* CHOICE, TEXT (optional): what it may be, then NULL */
     /* OWN: sets the fields from a text, SL_ERR_INVALID in a sentence that begins with the option's
      * name; and prints them (malloc'ed; NULL: not set, or no memory). */
     sl_status (*parse)(const char *text, void *object);
     char *(*print)(const void *object);
 
-    const char *needs;   /* (optional) the name of an option without which it has no sense */
-    const char *log_key; /* (optional) its key in the run log */
-    bool in_model;       /* there, in the object "model" */
+    const char *log_key;                 /* (optional) its key in the run log */
     bool (*decides)(const void *object); /* (optional) whether it decides the run's numbers, so
                                             that a run that resumes must have it alike */
+
+    sl_option_type type;
+    char letter;   /* short name on a command line; 0: none */
+    bool optional; /* INT, INT64: 0 is in the range: not set, or `instead` */
+    bool in_model; /* its key is in the object "model" of the run log */
 } sl_option;
 
 /* Sets an option's field of `object` from a text; text may be NULL for a FLAG: true. A TEXT is

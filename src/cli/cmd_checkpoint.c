@@ -182,7 +182,7 @@ static sl_status perform(const settings *from)
     return SL_OK;
 }
 
-static int run(const cli_command_line *line)
+static int run(cli_command_line *line)
 {
     settings parsed;
     cli_set(line, &parsed);

@@ -56,7 +56,7 @@ static void read_words(const cli_command_line *line, settings *to)
     to->directory = to->synthetic ? to->synthetic : line->words[0];
     if (!to->directory)
         cli_refuse("data: expected a directory of text, or --synthetic DIR", NULL);
-    if (!*to->directory)
+    else if (!*to->directory)
         cli_refuse("data: expected a directory of text", to->directory);
 }
 
@@ -133,7 +133,7 @@ static sl_status show(const settings *from)
     return status;
 }
 
-static int run(const cli_command_line *line)
+static int run(cli_command_line *line)
 {
     settings parsed;
     cli_set(line, &parsed);

@@ -101,7 +101,7 @@ static sl_status generate(const settings *from, const cli_saved_model *saved)
     return status;
 }
 
-static int run(const cli_command_line *line)
+static int run(cli_command_line *line)
 {
     settings parsed;
     cli_saved_model saved;

@@ -302,7 +302,7 @@ static sl_status launch(const cli_command_line *line, const settings *parsed, in
     return status;
 }
 
-static int run(const cli_command_line *line)
+static int run(cli_command_line *line)
 {
     settings parsed;
     int result = 0;

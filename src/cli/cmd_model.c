@@ -129,7 +129,7 @@ static sl_status show(settings *from)
     return status;
 }
 
-static int run(const cli_command_line *line)
+static int run(cli_command_line *line)
 {
     settings parsed;
     set_defaults(&parsed);

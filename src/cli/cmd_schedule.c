@@ -69,7 +69,7 @@ static sl_status show(const sl_schedule *schedule)
     return SL_OK;
 }
 
-static int run(const cli_command_line *line)
+static int run(cli_command_line *line)
 {
     settings parsed;
     sl_schedule *schedule;

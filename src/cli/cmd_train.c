@@ -162,25 +162,24 @@ static sl_status print_config(const cli_command_line *line, settings *parsed)
     return SL_OK;
 }
 
-static int run(const cli_command_line *given)
+static int run(cli_command_line *line)
 {
     settings parsed;
     sl_run_result result = {0};
-    cli_command_line line = *given;
     set_defaults(&parsed);
-    if (cli_given(&line, "config"))
-        cli_add_config(&line, cli_given(&line, "config"));
-    cli_set_run(&line, &parsed.run);
+    if (cli_given(line, "config"))
+        cli_add_config(line, cli_given(line, "config"));
+    cli_set_run(line, &parsed.run);
     if (parsed.print_config)
-        return cli_finish(print_config(&line, &parsed));
+        return cli_finish(print_config(line, &parsed));
     if (!parsed.run.train.data)
         cli_refuse("train needs --data DIR, a directory with wiki.{train,valid,test}.tokens or "
                    "{train,valid,test}.txt",
                    NULL);
     complete_resume(&parsed.run.train.checkpoints);
-    sl_status status = train(&line, &parsed, &result);
+    sl_status status = train(line, &parsed, &result);
     if (status == SL_OK && result.stopped)
-        return end_stopped(line.argc, line.argv, &parsed.run.train, &result);
+        return end_stopped(line->argc, line->argv, &parsed.run.train, &result);
     return cli_finish(status);
 }
 

@@ -5,6 +5,7 @@
 
 #include <argp.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,13 +77,14 @@ static void describe_value(const cli_command *command, const cli_table *table,
     free(value);
 }
 
-/* The help of a row, with its range and default; lives until the program ends. */
-static const char *help_text(const cli_command *command, const cli_table *table,
-                             const sl_option *option)
+/* The help of a row, with its range and default: malloc'ed. */
+static char *help_text(const cli_command *command, const cli_table *table, const sl_option *option)
 {
     char *help, value[256];
     describe_value(command, table, option, value, sizeof value);
-    return *value && asprintf(&help, "%s (%s)", option->help, value) > 0 ? help : option->help;
+    int length = *value ? asprintf(&help, "%s (%s)", option->help, value)
+                        : asprintf(&help, "%s", option->help);
+    return length < 0 ? NULL : help;
 }
 
 static bool is_same_group(const sl_option *a, const sl_option *b)
@@ -112,7 +114,7 @@ int cli_list_rows(const cli_command *command, cli_listed_row **out)
     return count;
 }
 
-/* argp sorts the options of each group; a heading is an entry of its own. */
+/* argp sorts the options of each group; a heading is an entry of its own. Freed by free_options. */
 static struct argp_option *make_options(const cli_command *command)
 {
     cli_listed_row *list;
@@ -139,6 +141,13 @@ static struct argp_option *make_options(const cli_command *command)
     return options;
 }
 
+static void free_options(struct argp_option *options)
+{
+    for (struct argp_option *at = options; at->name || at->key || at->doc; at++)
+        free((char *)at->doc);
+    free(options);
+}
+
 /* ---- Reading ------------------------------------------------------------------------------ */
 
 static void take_option(cli_command_line *to, int number, const char *text)
@@ -153,8 +162,8 @@ static void take_word(cli_command_line *to, struct argp_state *state, char *word
 {
     char sentence[SENTENCE_BYTES];
     if (to->command->program) {
-        to->words = &state->argv[state->next - 1];
         to->word_count = state->argc - state->next + 1;
+        memcpy(to->words, &state->argv[state->next - 1], (size_t)to->word_count * sizeof(char *));
         state->next = state->argc;
         return;
     }
@@ -275,6 +284,14 @@ void cli_read(const cli_command *command, int argc, char **argv, cli_command_lin
     unsigned flags = ARGP_NO_ERRS | ARGP_NO_HELP | (command->program ? ARGP_IN_ORDER : 0);
     if (argp_parse(&parser, argc, argv, flags, NULL, out) != 0)
         cli_refuse("the options could not be read", NULL);
+    free_options((struct argp_option *)parser.options);
+}
+
+void cli_command_line_clear(cli_command_line *line)
+{
+    json_decref(line->config);
+    free(line->given);
+    free(line->words);
 }
 
 void cli_print_help(const cli_command *command, FILE *to)
@@ -283,6 +300,7 @@ void cli_print_help(const cli_command *command, FILE *to)
     struct argp parser = make_parser(command);
     snprintf(name, sizeof name, "sluice %s", command->name);
     argp_help(&parser, to, ARGP_HELP_STD_HELP, name);
+    free_options((struct argp_option *)parser.options);
 }
 
 /* ---- What was given ----------------------------------------------------------------------- */

@@ -27,7 +27,7 @@ typedef struct cli_command {
     bool program; /* the first word that is no option begins another program's command line */
     size_t settings_bytes;
     void (*set_defaults)(void *settings);
-    int (*run)(const cli_command_line *line); /* gives the program's exit status */
+    int (*run)(cli_command_line *line); /* gives the program's exit status */
 } cli_command;
 
 /* An option with its text, NULL for a flag. */
@@ -47,11 +47,13 @@ struct cli_command_line {
     int given_count, config_count;
     char **words; /* [word_count], then NULL */
     int word_count;
+    struct json_t *config; /* the file, whose texts options have; NULL: none */
 };
 
 /* Reads a command's line, argv[0] being its name. Ends the program for --help, and for a line that
- * makes no sense. What the line holds lives until the program ends. */
+ * makes no sense. */
 void cli_read(const cli_command *command, int argc, char **argv, cli_command_line *out);
+void cli_command_line_clear(cli_command_line *line);
 
 /* Adds the options of a file, as cli_print_config writes it, before those that were given: these
  * come after them, and so override them. Ends the program for a file that makes no sense. */

@@ -25,26 +25,24 @@ static void *no_memory_if_null(void *memory)
     return memory;
 }
 
-/* The text that the option takes for the value: NULL where there is none. */
-static const char *text_of(const json_t *value)
+/* The text that the option takes for a member of the file, which keeps it: NULL where there is
+ * none. */
+static const char *text_of(json_t *config, const char *name, const json_t *value)
 {
     char text[TEXT_BYTES];
-    switch (json_typeof(value)) {
-    case JSON_STRING:
+    if (json_is_string(value))
         return json_string_value(value);
-    case JSON_TRUE:
-        return "true";
-    case JSON_FALSE:
-        return "false";
-    case JSON_INTEGER:
-        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
-        return no_memory_if_null(strdup(text));
-    case JSON_REAL:
-        snprintf(text, sizeof text, "%.17g", json_real_value(value));
-        return no_memory_if_null(strdup(text));
-    default:
+    if (json_is_boolean(value))
+        return json_is_true(value) ? "true" : "false";
+    if (!json_is_number(value))
         return NULL;
-    }
+    if (json_is_integer(value))
+        snprintf(text, sizeof text, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
+    else
+        snprintf(text, sizeof text, "%.17g", json_real_value(value));
+    json_t *kept = no_memory_if_null(json_string(text));
+    json_object_set_new(config, name, kept);
+    return json_string_value(kept);
 }
 
 static cli_given_option find(const cli_command *command, const char *path, const char *name)
@@ -62,7 +60,6 @@ static cli_given_option find(const cli_command *command, const char *path, const
     cli_refuse_near(sentence, name, &near, "");
 }
 
-/* The file's content is never freed: options point into it. */
 void cli_add_config(cli_command_line *line, const char *path)
 {
     char sentence[SENTENCE_BYTES];
@@ -76,9 +73,10 @@ void cli_add_config(cli_command_line *line, const char *path)
     const char *name;
     json_object_foreach(config, name, value)
     {
+        bool is_flag = json_is_boolean(value);
         all[count] = find(line->command, path, name);
-        all[count].text = text_of(value);
-        if (!all[count].text || (json_is_boolean(value) && all[count].option->value)) {
+        all[count].text = text_of(config, name, value);
+        if (!all[count].text || (is_flag && all[count].option->value)) {
             snprintf(sentence, sizeof sentence, "%s: %s must be a %s", path, name,
                      all[count].option->value ? "number or a text" : "true or false");
             cli_refuse(sentence, NULL);
@@ -90,6 +88,7 @@ void cli_add_config(cli_command_line *line, const char *path)
     line->given = all;
     line->given_count += (int)count;
     line->config_count = (int)count;
+    line->config = config;
 }
 
 /* ---- Printing ----------------------------------------------------------------------------- */
@@ -110,8 +109,9 @@ static void print_text(FILE *to, const char *name, const char *text)
         snprintf(sentence, sizeof sentence, "--%s is not UTF-8 and cannot be written as JSON",
                  name);
         cli_refuse(sentence, text);
+    } else {
+        fputs(quoted, to);
     }
-    fputs(quoted, to);
     free(quoted);
     json_decref(value);
 }

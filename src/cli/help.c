@@ -110,18 +110,18 @@ static void print_title(const char *name, const char *summary)
 
 static void print_synopsis(const cli_command *command)
 {
+    const char *at = command->arguments ? command->arguments : "";
     printf(".SH SYNOPSIS\n");
-    for (const char *at = command->arguments; at && *at;) {
+    for (;;) {
         size_t length = strcspn(at, "\n");
         printf(".B sluice %s\n[OPTION...] ", command->name);
         print_roff(at, length);
         putchar('\n');
-        at += length + (at[length] == '\n');
-        if (*at)
-            printf(".br\n");
+        if (!at[length])
+            return;
+        at += length + 1;
+        printf(".br\n");
     }
-    if (!command->arguments)
-        printf(".B sluice %s\n[OPTION...]\n", command->name);
 }
 
 static void print_man_options(const cli_command *command)

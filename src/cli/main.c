@@ -62,7 +62,9 @@ static int run_command(const cli_command *chosen, int argc, char **argv)
     snprintf(name, sizeof name, "sluice %s", chosen->name);
     argv[0] = name;
     cli_read(chosen, argc, argv, &line);
-    return chosen->run(&line);
+    int status = chosen->run(&line);
+    cli_command_line_clear(&line);
+    return status;
 }
 
 /* A standard stream that is closed leaves its number to the next file that is opened: what the
