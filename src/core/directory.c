@@ -35,8 +35,8 @@ static int open_directory(const char *path)
     return directory;
 }
 
-sl_status sli_directory_open_parent(const char *path, const char *shown, int *directory,
-                                    char **name)
+/* sli_directory_open_parent without an error text; errno says what SL_ERR_IO was. */
+static sl_status open_parent(const char *path, int *directory, char **name)
 {
     size_t end = strlen(path);
     *directory = -1;
@@ -47,59 +47,76 @@ sl_status sli_directory_open_parent(const char *path, const char *shown, int *di
     while (begin > 0 && path[begin - 1] != '/')
         begin--;
     if (begin == end)
-        return sl_error(SL_ERR_INVALID, "%s: a path that names a file or directory was expected",
-                        shown);
+        return SL_ERR_INVALID;
     char *holder = begin > 0 ? strndup(path, begin) : strdup(".");
     *name = strndup(path + begin, end - begin);
-    sl_status status = SL_OK;
-    if (!holder || !*name)
-        status = sl_error(SL_ERR_MEMORY, "%s: no memory for its path", shown);
-    else if ((*directory = open_directory(holder)) < 0)
-        status = errno == ENOENT
-                     ? sl_error(SL_ERR_NOT_FOUND,
-                                "%s: cannot be created: its directory does not exist", shown)
-                     : failed(shown, "opening its directory");
+    sl_status status = holder && *name ? SL_OK : SL_ERR_MEMORY;
+    if (status == SL_OK && (*directory = open_directory(holder)) < 0)
+        status = errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO;
+    int reason = errno;
     free(holder);
     if (status != SL_OK) {
         free(*name);
         *name = NULL;
     }
+    errno = reason;
     return status;
 }
 
+sl_status sli_directory_open_parent(const char *path, const char *shown, int *directory,
+                                    char **name)
+{
+    sl_status status = open_parent(path, directory, name);
+    if (status == SL_ERR_INVALID)
+        return sl_error(status, "%s: a path that names a file or directory was expected", shown);
+    if (status == SL_ERR_MEMORY)
+        return sl_error(status, "%s: no memory for its path", shown);
+    if (status == SL_ERR_NOT_FOUND)
+        return sl_error(status, "%s: its directory does not exist", shown);
+    return status == SL_OK ? SL_OK : failed(shown, "opening its directory");
+}
+
 /* The target of the link at `path`, seen from where `path` is; NULL where it is no link. */
-static sl_status read_link(const char *path, char **out)
+static bool read_link(const char *path, char **out)
 {
     char target[PATH_MAX];
     const char *slash = strrchr(path, '/');
     *out = NULL;
     ssize_t length = readlink(path, target, sizeof target);
     if (length < 0)
-        return SL_OK;
+        return true;
     int holder = slash && target[0] != '/' ? (int)(slash - path) + 1 : 0;
     if (asprintf(out, "%.*s%.*s", holder, path, (int)length, target) >= 0)
-        return SL_OK;
+        return true;
     *out = NULL;
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for its path", path);
+    return false;
+}
+
+/* sli_directory_follow without an error text. */
+static sl_status follow(const char *path, char **out)
+{
+    *out = strdup(path);
+    for (int links = 0; *out && links < MOST_LINKS; links++) {
+        char *next;
+        bool read = read_link(*out, &next);
+        if (read && !next)
+            return SL_OK;
+        free(*out);
+        *out = next;
+    }
+    if (!*out)
+        return SL_ERR_MEMORY;
+    free(*out);
+    *out = NULL;
+    return SL_ERR_INVALID;
 }
 
 sl_status sli_directory_follow(const char *path, char **out)
 {
-    *out = strdup(path);
-    if (!*out)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for its path", path);
-    for (int links = 0; links < MOST_LINKS; links++) {
-        char *next;
-        sl_status status = read_link(*out, &next);
-        if (status == SL_OK && !next)
-            return SL_OK;
-        free(*out);
-        *out = next;
-        SL_TRY(status);
-    }
-    free(*out);
-    *out = NULL;
-    return sl_error(SL_ERR_INVALID, "%s: its links lead in a circle", path);
+    sl_status status = follow(path, out);
+    if (status == SL_ERR_MEMORY)
+        return sl_error(status, "%s: no memory for its path", path);
+    return status == SL_OK ? SL_OK : sl_error(status, "%s: its links lead in a circle", path);
 }
 
 /* The directory that a file at `path` is, or will be, in. */
@@ -108,9 +125,9 @@ static bool find_holder(const char *path, struct stat *holder, char **name)
     char *followed;
     int directory;
     *name = NULL;
-    if (sli_directory_follow(path, &followed) != SL_OK)
+    if (follow(path, &followed) != SL_OK)
         return false;
-    bool found = sli_directory_open_parent(followed, path, &directory, name) == SL_OK;
+    bool found = open_parent(followed, &directory, name) == SL_OK;
     if (found) {
         found = fstat(directory, holder) == 0;
         close(directory);
@@ -134,26 +151,49 @@ bool sli_directory_same_file(const char *a, const char *b)
 
 /* ---- Entries ---------------------------------------------------------------------------- */
 
-sl_status sli_directory_visit(int directory, const char *shown,
-                              sl_status (*visit)(void *context, const char *name), void *context)
+bool sli_directory_walk(int directory, bool (*visit)(void *context, const char *name),
+                        void *context)
 {
     int own = openat(directory, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     DIR *entries = own >= 0 ? fdopendir(own) : NULL;
     if (!entries) {
-        sl_status status = failed(shown, "reading the directory");
+        int reason = errno;
         if (own >= 0)
             close(own);
-        return status;
+        errno = reason;
+        return false;
     }
-    sl_status status = SL_OK;
+    bool goes_on = true;
     struct dirent *entry;
-    while (status == SL_OK && (errno = 0, entry = readdir(entries)))
+    while (goes_on && (errno = 0, entry = readdir(entries)))
         if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0)
-            status = visit(context, entry->d_name);
-    if (status == SL_OK && errno != 0)
-        status = failed(shown, "reading the directory");
+            goes_on = visit(context, entry->d_name);
+    int reason = errno;
     closedir(entries);
-    return status;
+    errno = reason;
+    return goes_on && reason == 0;
+}
+
+typedef struct visiting {
+    sl_status (*visit)(void *context, const char *name);
+    void *context;
+    sl_status status;
+} visiting;
+
+static bool visit_entry(void *context, const char *name)
+{
+    visiting *in = context;
+    in->status = in->visit(in->context, name);
+    return in->status == SL_OK;
+}
+
+sl_status sli_directory_visit(int directory, const char *shown,
+                              sl_status (*visit)(void *context, const char *name), void *context)
+{
+    visiting in = {visit, context, SL_OK};
+    if (sli_directory_walk(directory, visit_entry, &in) || in.status != SL_OK)
+        return in.status;
+    return failed(shown, "reading the directory");
 }
 
 static int open_entry(int directory, const char *name)
@@ -161,13 +201,11 @@ static int open_entry(int directory, const char *name)
     return openat(directory, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 }
 
-static sl_status check_no_directory(void *context, const char *name)
+static bool is_no_directory(void *context, const char *name)
 {
     struct stat found;
-    if (fstatat(*(const int *)context, name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
-        !S_ISDIR(found.st_mode))
-        return SL_OK;
-    return sl_error(SL_ERR_INVALID, "%s: it is a directory", name);
+    return fstatat(*(const int *)context, name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
+           !S_ISDIR(found.st_mode);
 }
 
 bool sli_directory_is_flat(int directory, const char *name)
@@ -175,15 +213,15 @@ bool sli_directory_is_flat(int directory, const char *name)
     int inside = open_entry(directory, name);
     if (inside < 0)
         return false;
-    bool flat = sli_directory_visit(inside, name, check_no_directory, &inside) == SL_OK;
+    bool flat = sli_directory_walk(inside, is_no_directory, &inside);
     close(inside);
     return flat;
 }
 
-static sl_status remove_file(void *context, const char *name)
+static bool remove_file(void *context, const char *name)
 {
     (void)unlinkat(*(const int *)context, name, 0);
-    return SL_OK;
+    return true;
 }
 
 bool sli_directory_remove(int directory, const char *name)
@@ -193,7 +231,7 @@ bool sli_directory_remove(int directory, const char *name)
     int inside = errno == EISDIR ? open_entry(directory, name) : -1;
     if (inside < 0)
         return false;
-    (void)sli_directory_visit(inside, name, remove_file, &inside);
+    (void)sli_directory_walk(inside, remove_file, &inside);
     close(inside);
     return unlinkat(directory, name, AT_REMOVEDIR) == 0;
 }
@@ -203,7 +241,9 @@ sl_status sli_directory_remove_path(const char *path)
     char *name;
     int directory;
     SL_TRY(sli_directory_open_parent(path, path, &directory, &name));
-    sl_status status = sli_directory_remove(directory, name) ? SL_OK : failed(path, "removing it");
+    sl_status status = sli_directory_remove(directory, name) ? SL_OK
+                       : errno == ENOENT ? sl_error(SL_ERR_NOT_FOUND, "%s: it does not exist", path)
+                                         : failed(path, "removing it");
     close(directory);
     free(name);
     return status;
@@ -214,9 +254,9 @@ void sli_directory_remove_open(const char *path, int descriptor)
     char *followed, *name;
     int directory;
     struct stat open_file, found;
-    if (sli_directory_follow(path, &followed) != SL_OK)
+    if (follow(path, &followed) != SL_OK)
         return;
-    if (sli_directory_open_parent(followed, path, &directory, &name) == SL_OK) {
+    if (open_parent(followed, &directory, &name) == SL_OK) {
         if (fstat(descriptor, &open_file) == 0 &&
             fstatat(directory, name, &found, AT_SYMLINK_NOFOLLOW) == 0 &&
             is_same(&open_file, &found))

@@ -18,8 +18,14 @@ sl_status sli_directory_open_parent(const char *path, const char *shown, int *di
  * those whose target is not there. Malloc'ed. Errors: SL_ERR_INVALID for links in a circle. */
 sl_status sli_directory_follow(const char *path, char **out);
 
-/* Whether two paths lead to the same file or directory, which need not be there yet. */
+/* Whether two paths lead to the same file or directory, which need not be there yet. Sets no error
+ * text, as do the others that give no status. */
 bool sli_directory_same_file(const char *a, const char *b);
+
+/* Calls `visit` for each entry but . and .. while that is true. Whether it came to the end; errno
+ * 0: it was `visit` that ended it. Sets no error text. */
+bool sli_directory_walk(int directory, bool (*visit)(void *context, const char *name),
+                        void *context);
 
 /* Calls `visit` for each entry but . and .. until it fails. Errors: its own, SL_ERR_IO. */
 sl_status sli_directory_visit(int directory, const char *shown,

@@ -182,7 +182,8 @@ static sl_status remove_in(int holder, const char *name, const char *path)
     char temporary[SLI_TEMPORARY_BYTES];
     uint64_t number;
     if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
-        return failed(path, "removing it");
+        return errno == ENOENT ? sl_error(SL_ERR_NOT_FOUND, "%s: it does not exist", path)
+                               : failed(path, "removing it");
     if (S_ISLNK(found.st_mode))
         return unlinkat(holder, name, 0) == 0 ? SL_OK : failed(path, "removing the link");
     if (!S_ISDIR(found.st_mode) || !sli_directory_is_flat(holder, name))

@@ -88,25 +88,25 @@ typedef struct sweeping {
     const void *context;
 } sweeping;
 
-static sl_status sweep_entry(void *context, const char *name)
+static bool sweep_entry(void *context, const char *name)
 {
     const sweeping *in = context;
     char of[SLI_TEMPORARY_BYTES];
     if (!sli_temporary_parse(name, of))
-        return SL_OK;
+        return true;
     /* A leftover of a leftover belongs to the same owner. */
     for (char inner[SLI_TEMPORARY_BYTES]; sli_temporary_parse(of, inner);)
         memcpy(of, inner, strlen(inner) + 1);
     if (in->is_ours(in->context, of))
         sweep_one(in->directory, name);
-    return SL_OK;
+    return true;
 }
 
 void sli_temporary_sweep(int directory, bool (*is_ours)(const void *context, const char *of),
                          const void *context)
 {
     sweeping in = {directory, is_ours, context};
-    (void)sli_directory_visit(directory, "", sweep_entry, &in);
+    (void)sli_directory_walk(directory, sweep_entry, &in);
 }
 
 static bool is_name(const void *context, const char *of)

@@ -128,7 +128,7 @@ static void logits_overwrite_nothing_that_is_read(void **state)
     program_start(&run,
                   "eval --init %s/model.safetensors --data %s " TINY_BATCH " --logits %s/no/x",
                   in->directory, in->directory, in->directory);
-    check_refused(&run, 1, "/no/x: cannot be created: its directory does not exist");
+    check_refused(&run, 1, "/no/x: its directory does not exist");
 }
 
 static void what_cannot_be_evaluated_is_refused(void **state)

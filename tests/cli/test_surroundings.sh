@@ -151,7 +151,7 @@ no_leftovers links .
 ln -s round circle
 ln -s circle round
 refused 'a circle' 'circle: its links lead in a circle' "${train[@]}" --save circle
-refused 'nowhere' 'nowhere/x: cannot be created: its directory does not exist' "${train[@]}" --save nowhere/x
+refused 'nowhere' 'nowhere/x: its directory does not exist' "${train[@]}" --save nowhere/x
 mkdir beside
 touch beside/.w.0123456789abcdef.tmp beside/.w.tmp beside/.other.0123456789abcdef.tmp
 run 'beside leftovers' "${train[@]}" --save beside/w

@@ -1,11 +1,13 @@
 /* What removes and replaces uses names in directories without following links. */
 #include "core/directory.h"
+#include "core/temporary.h"
 
 #include "io/scratch.h"
 #include "support/check.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 
 static int open_scratch(scratch *in)
 {
@@ -150,6 +152,67 @@ static void file_that_is_open_is_removed_by_its_path_and_nothing_else(void **sta
     free(link);
 }
 
+static void path_that_is_not_there_is_not_found(void **state)
+{
+    scratch *in = *state;
+    check_error(sli_directory_remove_path(scratch_path(in, "nothing")), SL_ERR_NOT_FOUND,
+                "nothing: it does not exist");
+    check_error(sli_directory_remove_path(scratch_path(in, "no/where")), SL_ERR_NOT_FOUND,
+                "no/where: its directory does not exist");
+}
+
+/* Removes "full" while one descriptor can be opened, which is too few. */
+static bool remove_without_descriptors(int directory)
+{
+    struct rlimit old;
+    int lowest = dup(directory);
+    close(lowest);
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &old), 0);
+    struct rlimit limit = {.rlim_cur = (rlim_t)lowest + 1, .rlim_max = old.rlim_max};
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    bool removed = sli_directory_remove(directory, "full");
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &old), 0);
+    return removed;
+}
+
+static bool accept_all(const void *context, const char *of)
+{
+    (void)context;
+    (void)of;
+    return true;
+}
+
+static void what_has_no_status_keeps_the_callers_error(void **state)
+{
+    scratch *in = *state;
+    int directory = open_scratch(in);
+    char *circle = strdup(scratch_path(in, "a"));
+    make_link(in, "b", "a");
+    make_link(in, "a", "b");
+    make_directory(in, "old");
+    make_directory(in, "old/mine");
+    make_directory(in, "full");
+    write_file(scratch_path(in, "full/file"), "x", 1);
+    (void)sl_error(SL_ERR_IO, "the first error");
+    assert_false(sli_directory_is_flat(directory, "old"));
+    assert_string_equal(sl_error_text(), "the first error");
+    assert_false(sli_directory_same_file(circle, scratch_path(in, "no/where")));
+    assert_false(sli_directory_same_file(scratch_path(in, "no/where"), circle));
+    assert_string_equal(sl_error_text(), "the first error");
+    sli_directory_remove_open(circle, directory);
+    sli_directory_remove_open(scratch_path(in, "no/where"), directory);
+    assert_string_equal(sl_error_text(), "the first error");
+    assert_false(remove_without_descriptors(directory));
+    assert_string_equal(sl_error_text(), "the first error");
+    sli_temporary_sweep(-1, accept_all, NULL);
+    assert_string_equal(sl_error_text(), "the first error");
+    assert_int_equal(rmdir(scratch_path(in, "old/mine")), 0);
+    assert_true(sli_directory_remove(directory, "old"));
+    assert_true(sli_directory_remove(directory, "full"));
+    close(directory);
+    free(circle);
+}
+
 int directory_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
@@ -160,6 +223,8 @@ int directory_tests(void)
         TEST(links_in_a_circle_are_refused),
         TEST(removal_takes_files_links_and_directories_of_files),
         TEST(directories_in_a_directory_stay),
+        TEST(path_that_is_not_there_is_not_found),
+        TEST(what_has_no_status_keeps_the_callers_error),
         TEST(file_that_is_open_is_removed_by_its_path_and_nothing_else),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
