@@ -4,6 +4,7 @@
 #include "cli/run_files.h"
 
 #include "sluice/text.h"
+#include "text/synthetic_facts.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -103,15 +104,15 @@ static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
 
 static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
 {
-    double all, block;
-    SL_TRY(sl_synthetic_corpus_best_perplexity(from->directory, 0, &all));
-    SL_TRY(sl_synthetic_corpus_best_perplexity(from->directory, EXAMPLE_BPTT, &block));
+    const int64_t bptt[] = {0, EXAMPLE_BPTT}; /* 0: the whole text */
+    double best[2];
+    SL_TRY(sli_synthetic_best_perplexities(from->directory, bptt, 2, best));
     show_counts(corpus);
     SL_TRY(show_vocabulary(corpus, from->head));
-    if (all > 0)
+    if (best[0] > 0)
         printf("\nsynthetic corpus: the best possible perplexity is %.4f (%.4f in blocks of %d "
                "tokens, at whose beginnings the text before is not known)\n",
-               all, block, EXAMPLE_BPTT);
+               best[0], best[1], EXAMPLE_BPTT);
     if (from->vocab_path) {
         SL_TRY(sl_vocab_save(sl_corpus_vocab(corpus), from->vocab_path));
         printf("\nvocabulary written to %s\n", from->vocab_path);

@@ -190,19 +190,27 @@ static double best_loss(const sli_synthetic_facts *facts, int64_t bptt)
     return facts->entropy_rate + (bptt ? excess / (double)bptt : 0);
 }
 
-sl_status sl_synthetic_corpus_best_perplexity(const char *directory, int64_t bptt, double *out)
+sl_status sli_synthetic_best_perplexities(const char *directory, const int64_t *bptt, int count,
+                                          double *out)
 {
     sli_synthetic_facts facts;
     bool found;
+    for (int i = 0; i < count; i++)
+        out[i] = 0;
+    SL_TRY(sli_synthetic_facts_read(directory, &facts, &found));
+    if (found)
+        SL_TRY(fit_all(&facts, directory, &found));
+    for (int i = 0; found && i < count; i++)
+        out[i] = exp(best_loss(&facts, bptt[i]));
+    return SL_OK;
+}
+
+sl_status sl_synthetic_corpus_best_perplexity(const char *directory, int64_t bptt, double *out)
+{
     *out = 0;
     if (bptt < 0)
         return sl_error(SL_ERR_INVALID,
                         "sl_synthetic_corpus_best_perplexity: bptt must be at least 0, got %lld",
                         (long long)bptt);
-    SL_TRY(sli_synthetic_facts_read(directory, &facts, &found));
-    if (found)
-        SL_TRY(fit_all(&facts, directory, &found));
-    if (found)
-        *out = exp(best_loss(&facts, bptt));
-    return SL_OK;
+    return sli_synthetic_best_perplexities(directory, &bptt, 1, out);
 }

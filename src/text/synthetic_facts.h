@@ -28,4 +28,9 @@ sl_status sli_synthetic_facts_read(const char *directory, sli_synthetic_facts *o
 sl_status sli_synthetic_facts_fit(const sli_synthetic_facts *facts, sl_split split,
                                   const char *path, bool *fit);
 
+/* sl_synthetic_corpus_best_perplexity of `count` lengths of blocks, of which each is at least 0,
+ * into out [count]; the texts are read once. */
+sl_status sli_synthetic_best_perplexities(const char *directory, const int64_t *bptt, int count,
+                                          double *out);
+
 #endif

@@ -32,6 +32,20 @@ static void longer_blocks_allow_a_lower_perplexity(void **state)
     assert_true(before / all < 1.0001);
 }
 
+static void several_blocks_have_the_perplexities_of_each(void **state)
+{
+    scratch *in = *state;
+    const int64_t bptt[] = {0, 35, 7};
+    double several[3] = {1, 1, 1};
+    check_ok(sli_synthetic_best_perplexities(in->directory, bptt, 3, several));
+    for (int i = 0; i < 3; i++)
+        assert_true(several[i] == 0);
+    write_corpus(in);
+    check_ok(sli_synthetic_best_perplexities(in->directory, bptt, 3, several));
+    for (int i = 0; i < 3; i++)
+        assert_true(several[i] > 1 && several[i] == best_perplexity(in->directory, bptt[i]));
+}
+
 static void facts_come_back(void **state)
 {
     const int64_t tokens[SL_SPLITS] = {1, 2, 3};
@@ -152,6 +166,7 @@ int synthetic_facts_tests(void)
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         WITH_SCRATCH(longer_blocks_allow_a_lower_perplexity),
+        WITH_SCRATCH(several_blocks_have_the_perplexities_of_each),
         WITH_SCRATCH(facts_come_back),
         WITH_SCRATCH(directory_without_facts_has_no_best_perplexity),
         WITH_SCRATCH(foreign_files_mean_nothing),
