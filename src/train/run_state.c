@@ -193,8 +193,8 @@ static void add_difference(const char *name, const json_t *there, const json_t *
     size_t used = strlen(text);
     value_text(there, there_text, sizeof there_text);
     value_text(here, here_text, sizeof here_text);
-    snprintf(text + used, DIFFERENCES_BYTES - used, "%s%s %s, not %s", used ? "; " : "", name,
-             there_text, here_text);
+    snprintf(text + used, DIFFERENCES_BYTES - used, "%s%s %s, this run has %s %s", used ? "; " : "",
+             name, there_text, name, here_text);
 }
 
 /* The checkpoint's options against these, each difference named. */
@@ -217,7 +217,7 @@ static sl_status compare_options(json_t *there, json_t *here)
             add_difference(name, value, NULL, differences);
     }
     if (differences[0])
-        return sl_error(SL_ERR_INVALID, "the checkpoint's run has %s", differences);
+        return sl_error(SL_ERR_INVALID, "the checkpoint was made with %s", differences);
     return SL_OK;
 }
 

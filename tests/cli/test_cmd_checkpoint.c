@@ -337,7 +337,7 @@ static void resumed_run_keeps_its_rate_where_none_is_given(void **state)
                   "train --data %s " RUN " --optimizer adamw --lr 0.5 --resume "
                   "%s/back/step-00000004",
                   at, at);
-    check_refused(&run, 1, "the checkpoint's run has lr 0.25, not 0.5\n");
+    check_refused(&run, 1, "the checkpoint was made with lr 0.25, this run has lr 0.5\n");
 }
 
 static void checkpoints_of_another_run_are_left_alone(void **state)

@@ -457,8 +457,10 @@ static void other_options_are_named_one_by_one(void **state)
     options.model.dropout = 0.5f;
     options.max_batches = 3;
     assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_INVALID);
-    const char *const named[] = {"lr 1.0, not 3.0", "seed \"1\", not \"77\"",
-                                 "dropout 0.2, not 0.5", "max-batches 4, not 3"};
+    const char *const named[] = {"the checkpoint was made with ", "lr 1.0, this run has lr 3.0",
+                                 "seed \"1\", this run has seed \"77\"",
+                                 "dropout 0.2, this run has dropout 0.5",
+                                 "max-batches 4, this run has max-batches 3"};
     for (size_t i = 0; i < sizeof named / sizeof *named; i++)
         if (!strstr(sl_error_text(), named[i]))
             fail_msg("\"%s\" is not in: %s", named[i], sl_error_text());
