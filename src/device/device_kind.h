@@ -19,7 +19,7 @@ typedef struct sli_device_request {
     const sli_device_name *names; /* [count] the list's names of this kind, in the list's order */
     int count;
     int first, end;
-    bool bound; /* this process has cores that no other process with names of the list has */
+    bool bound; /* the process's cores are its own: divide them among its names only */
     sli_memory_bound *memory; /* of the host, for all devices of the list; lives as long as they */
 } sli_device_request;
 

@@ -1,6 +1,6 @@
 /* CPU devices in a list: their names, and which cores each one gets.
  *
- *     cpu         all cores; again and again, the same ones
+ *     cpu         all cores (repeated names share them)
  *     cpu:2       an even share of the cores, of as many as the list has such names
  *     cpu:4-7     cores by the system's numbers
  */

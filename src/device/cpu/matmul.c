@@ -142,7 +142,7 @@ static sli_matmul_size *recall(sli_matmul *matmul, int64_t m, int64_t n, int64_t
     return NULL;
 }
 
-/* A free record, or else the one that nobody has asked for for the longest. */
+/* A free entry, else the least recently used one. */
 static sli_matmul_size *choose_record(sli_matmul *matmul)
 {
     sli_matmul_size *oldest = &matmul->sizes[0];
