@@ -139,6 +139,18 @@ int cli_finish(sl_status status)
 
 /* ---- Numbers shown ------------------------------------------------------------------------ */
 
+bool cli_take_number(char **text, int *out)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(*text, &end, 10);
+    if (**text < '0' || **text > '9' || errno != 0 || value > INT_MAX)
+        return false;
+    *out = (int)value;
+    *text = end + (*end == ' ');
+    return true;
+}
+
 const char *cli_with_commas(int64_t number, char text[CLI_NUMBER_BYTES])
 {
     char digits[CLI_NUMBER_BYTES], *to = text;

@@ -37,6 +37,10 @@ _Noreturn void cli_refuse_near(const char *sentence, const char *got, const cli_
  * standard output could not take is an error as well. */
 int cli_finish(sl_status status);
 
+/* Takes a number from 0 and the blank after it off the beginning of *text; false if there is none.
+ */
+bool cli_take_number(char **text, int *out);
+
 enum { CLI_NUMBER_BYTES = 32 };
 /* Writes 2,049,990 for 2049990 and returns `text`. */
 const char *cli_with_commas(int64_t number, char text[CLI_NUMBER_BYTES]);

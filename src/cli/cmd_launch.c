@@ -3,7 +3,7 @@
 #include "cli/arguments.h"
 #include "cli/commands.h"
 #include "cli/launch_job.h"
-#include "cli/launch_line.h"
+#include "cli/launch_kinds.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -263,6 +263,18 @@ static void report(const cli_job_end *end, const settings *parsed, int attempt, 
     fprintf(stderr, "\n");
 }
 
+/* Without a list of hosts mpirun starts all processes here, but in an allocation of a resource
+ * manager, which it reads itself. */
+static bool is_on_this_host(const settings *parsed)
+{
+    static const char *const allocations[] = {"SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE",
+                                              "PE_HOSTFILE"};
+    bool allocated = false;
+    for (size_t i = 0; i < sizeof allocations / sizeof *allocations; i++)
+        allocated |= getenv(allocations[i]) != NULL;
+    return !parsed->hosts && !allocated;
+}
+
 /* `count` is the word of the command that says how many processes there are. */
 static sl_status run_attempts(char **command, char count[COUNT_BYTES], const settings *parsed,
                               int *result)
@@ -275,7 +287,7 @@ static sl_status run_attempts(char **command, char count[COUNT_BYTES], const set
         cli_job_end end;
         export_number(restart_count, attempt - 1);
         snprintf(count, COUNT_BYTES, "%d", processes);
-        SL_TRY(cli_job_run(command, processes, &parsed->limits, &end));
+        SL_TRY(cli_job_run(command, processes, is_on_this_host(parsed), &parsed->limits, &end));
         again = end.status != 0 && !end.final && attempt <= parsed->restarts;
         processes = next_processes(parsed, processes, &end);
         if (end.status != 0)

@@ -9,15 +9,17 @@
  *                 or have locked itself up in its own end, as Open MPI's rarely does
  *     KILLED      and SIGKILL
  *
- * Each stage but the first has a time limit, so that every job that fails ends in bounded time. One
- * that succeeds goes from RUNNING to RELEASED when all its ranks have ended, and has more time
- * there, for what they have written may still be on its way; as long as nobody reads it, it waits.
+ * Each stage but the first has a time limit, so that every job that fails ends in bounded time;
+ * time in which the launcher was suspended does not count (core/running_clock.h). A job that
+ * succeeds goes from RUNNING to RELEASED when all its ranks have ended, and has more time there,
+ * for what they have written may still be on its way; as long as nobody reads it, it waits.
  */
 #define _GNU_SOURCE
 #include "cli/launch_job.h"
 
 #include "cli/arguments.h"
-#include "cli/launch_line.h"
+#include "cli/launch_kinds.h"
+#include "core/wire_listener.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -30,31 +32,28 @@
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 typedef enum stage { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } stage;
 
 static const double released_seconds = 8, released_success_seconds = 60, terminated_seconds = 5;
 
-enum { MOST_ERRORS = 64, SPARE_CALLERS = 16, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
+enum { MOST_ERRORS = 64, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
 
 /* A rank that ends with an error may do so because another has died, and may be heard first. */
 typedef enum failure { NO_FAILURE, ENDED, DIED } failure;
 
-typedef struct caller {
-    cli_line line;
-    int rank;      /* -1: has not said who it is; the job's ranks: has ended */
-    bool saving;   /* its program has said so */
-    char host[64]; /* where it runs */
-} caller;
+typedef struct rank {
+    bool started, ended; /* its program; the end of its connection means nothing then */
+    bool saving;         /* its program has said so */
+    char host[64];       /* where it runs */
+} rank;
 
 typedef struct job {
-    cli_launcher launcher;
-    int ranks, started, ended;
-    caller *callers;       /* [places] */
-    struct pollfd *polled; /* [places + 4] */
-    int places;
+    sli_wire_listener *listener;
+    char address[SLI_WIRE_ADDRESS_BYTES]; /* for CLI_LAUNCHER_VARIABLE */
+    int count, started, ended;
+    rank *ranks;          /* [count] */
     int signals;          /* signalfd */
     bool ignores_readers; /* SIGPIPE was ignored at the start */
     sigset_t mask_before;
@@ -71,11 +70,9 @@ typedef struct job {
     cli_job_end *end;
 } job;
 
-static double now(void)
+static double now(const job *in)
 {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+    return sli_wire_listener_seconds(in->listener);
 }
 
 /* ---- Stages ------------------------------------------------------------------------------- */
@@ -87,15 +84,15 @@ static double seconds_of(const job *in, stage next)
     return terminated_seconds;
 }
 
-static bool runs(const job *in, const caller *one)
+static bool runs(const rank *one)
 {
-    return one->line.fd >= 0 && one->rank >= 0 && one->rank < in->ranks;
+    return one->started && !one->ended;
 }
 
 static bool is_saving(const job *in)
 {
-    for (int i = 0; i < in->places; i++)
-        if (runs(in, &in->callers[i]) && in->callers[i].saving)
+    for (int r = 0; r < in->count; r++)
+        if (runs(&in->ranks[r]) && in->ranks[r].saving)
             return true;
     return false;
 }
@@ -104,7 +101,7 @@ static bool is_saving(const job *in)
  * limits.save_seconds later. */
 static void begin_grace(job *in)
 {
-    double last = in->ending_since + in->limits.save_seconds, from = now();
+    double last = in->ending_since + in->limits.save_seconds, from = now(in);
     if (in->stage != ENDING)
         return;
     if (is_saving(in) || from > last)
@@ -114,7 +111,7 @@ static void begin_grace(job *in)
     in->deadline = from + in->limits.grace_seconds;
 }
 
-static void set_saving(job *in, caller *of, bool saving)
+static void set_saving(job *in, rank *of, bool saving)
 {
     bool changes = of->saving != saving;
     of->saving = saving;
@@ -125,14 +122,13 @@ static void set_saving(job *in, caller *of, bool saving)
 static void enter(job *in, stage next)
 {
     in->stage = next;
-    in->deadline = now() + seconds_of(in, next);
+    in->deadline = now(in) + seconds_of(in, next);
     if (next == ENDING) {
-        in->ending_since = now();
+        in->ending_since = now(in);
         begin_grace(in);
     }
     if (next >= RELEASED)
-        for (int i = 0; i < in->places; i++)
-            cli_line_close(&in->callers[i].line);
+        sli_wire_listener_hang_up(in->listener);
     if (next >= TERMINATED)
         kill(in->mpirun, next == KILLED ? SIGKILL : SIGTERM);
 }
@@ -157,16 +153,14 @@ static void fail(job *in, failure kind, int status, const char *format, ...)
  * them then is its doing, and no failure of theirs. */
 static void tell_of_running(job *in, const char *did_not_end)
 {
-    const caller *first = NULL;
-    int others = -1;
-    for (int i = 0; i < in->places; i++) {
-        const caller *one = &in->callers[i];
-        if (!runs(in, one))
+    int first = -1, others = -1;
+    for (int r = 0; r < in->count; r++) {
+        if (!runs(&in->ranks[r]))
             continue;
         others++;
-        first = !first || one->rank < first->rank ? one : first;
+        first = first < 0 ? r : first;
     }
-    if (!first)
+    if (first < 0)
         return;
     char more[32] = "";
     if (others > 0)
@@ -178,43 +172,35 @@ static void tell_of_running(job *in, const char *did_not_end)
     snprintf(in->end->why + used, sizeof in->end->why - used,
              "; rank %d on %s%s did not end %s, "
              "and %s ended",
-             first->rank, first->host, more, did_not_end, others ? "were" : "was");
+             first, in->ranks[first].host, more, did_not_end, others ? "were" : "was");
 }
 
 static void release_if_all_have_ended(job *in)
 {
-    if (in->stage <= ENDING && in->ended == in->ranks)
+    if (in->stage <= ENDING && in->ended == in->count)
         enter(in, RELEASED);
 }
 
 /* ---- Ranks -------------------------------------------------------------------------------- */
 
-static void welcome(job *in, caller *from, char *text)
+static void on_call(void *argument, int index, const char *host)
 {
-    char *host = text;
-    const char *token = strtok_r(host, " ", &host);
-    int rank;
-    bool known = token && strcmp(token, in->launcher.token) == 0 && cli_take_number(&host, &rank) &&
-                 rank < in->ranks;
-    if (!known || in->stage >= RELEASED) {
-        cli_line_close(&from->line);
-        return;
-    }
-    from->rank = rank;
+    job *in = argument;
+    rank *from = &in->ranks[index];
+    from->started = true;
     snprintf(from->host, sizeof from->host, "%s", host);
     in->started++;
-    cli_line_send(&from->line, "welcome");
 }
 
 /* Shows an error once, however many ranks end with it. A group's error has the rank in front where
  * it happened. */
-static void show_error(job *in, int rank, char *text)
+static void show_error(job *in, int index, char *text)
 {
     int number;
     char *rest = text + 5;
     if (strncmp(text, "rank ", 5) == 0 && cli_take_number(&rest, &number) &&
         strncmp(rest, ": ", 2) == 0) {
-        rank = number;
+        index = number;
         text = rest + 2;
     }
     for (int i = 0; i < in->error_count; i++)
@@ -222,71 +208,68 @@ static void show_error(job *in, int rank, char *text)
             return;
     if (in->error_count < MOST_ERRORS && (in->errors[in->error_count] = strdup(text)))
         in->error_count++;
-    cli_complain("rank %d: %s", rank, text);
+    cli_complain("rank %d: %s", index, text);
 }
 
-/* What a rank says of its program. */
-static void take_word(job *in, caller *from, char *text)
+static void take_end(job *in, int index, const sli_wire_message *message)
 {
-    int number;
-    if (strcmp(text, "saving") == 0 || strcmp(text, "saved") == 0) {
-        set_saving(in, from, strcmp(text, "saving") == 0);
-        return;
-    }
-    if (strncmp(text, "error ", 6) == 0) {
-        show_error(in, from->rank, text + 6);
-        return;
-    }
+    rank *from = &in->ranks[index];
+    int number = message->number;
     set_saving(in, from, false);
+    from->ended = true;
     in->ended++;
-    if (cli_line_number(text, "exit", &number)) {
-        if (number != 0)
-            fail(in, ENDED, number, "rank %d on %s ended with exit status %d", from->rank,
-                 from->host, number);
-    } else if (cli_line_number(text, "signal", &number)) {
-        fail(in, DIED, SIGNAL_STATUS + number, "rank %d on %s was killed by signal %d (%s)",
-             from->rank, from->host, number, strsignal(number));
-    } else if (cli_line_number(text, "errno", &number)) {
+    if (message->kind == CLI_RANK_EXIT && number != 0) {
+        fail(in, ENDED, number, "rank %d on %s ended with exit status %d", index, from->host,
+             number);
+    } else if (message->kind == CLI_RANK_KILLED) {
+        fail(in, DIED, SIGNAL_STATUS + number, "rank %d on %s was killed by signal %d (%s)", index,
+             from->host, number, strsignal(number));
+    } else if (message->kind == CLI_RANK_NOT_STARTED) {
         in->end->final |= in->failure == NO_FAILURE;
-        fail(in, ENDED, NOT_FOUND_STATUS, "rank %d on %s: the program cannot be started: %s",
-             from->rank, from->host, strerror(number));
-    }
-    from->rank = in->ranks; /* has ended: its line's end means nothing */
-}
-
-static void hear(job *in, caller *from)
-{
-    char text[CLI_LINE_BYTES];
-    cli_line_state state;
-    while (from->line.fd >= 0 && (state = cli_line_take(&from->line, text)) != CLI_LINE_NOTHING) {
-        if (state == CLI_LINE_TEXT && from->rank < 0) {
-            welcome(in, from, text);
-        } else if (state == CLI_LINE_TEXT && from->rank < in->ranks) {
-            take_word(in, from, text);
-        } else if (state == CLI_LINE_CLOSED || state == CLI_LINE_LOST) {
-            cli_line_close(&from->line);
-            if (from->rank < 0 || from->rank >= in->ranks)
-                break;
-            set_saving(in, from, false);
-            in->ended++;
-            fail(in, DIED, 1, "rank %d on %s was lost", from->rank, from->host);
-        }
+        fail(in, ENDED, NOT_FOUND_STATUS, "rank %d on %s: the program cannot be started: %s", index,
+             from->host, strerror(number));
     }
     release_if_all_have_ended(in);
 }
 
-static void answer(job *in)
+/* What a rank says of its program. */
+static void on_message(void *argument, int index, const sli_wire_message *message)
 {
-    cli_line line;
-    while ((line = cli_launcher_accept(&in->launcher)).fd >= 0) {
-        int place = 0;
-        while (place < in->places && in->callers[place].line.fd >= 0)
-            place++;
-        if (place == in->places)
-            cli_line_close(&line);
-        else
-            in->callers[place] = (caller){.line = line, .rank = -1};
+    job *in = argument;
+    char text[SLI_WIRE_TEXT_BYTES];
+    if (in->ranks[index].ended)
+        return;
+    switch (message->kind) {
+    case CLI_RANK_SAVING:
+    case CLI_RANK_SAVED:
+        set_saving(in, &in->ranks[index], message->kind == CLI_RANK_SAVING);
+        break;
+    case CLI_RANK_ERROR:
+        memcpy(text, message->text, sizeof text);
+        show_error(in, index, text);
+        break;
+    case CLI_RANK_EXIT:
+    case CLI_RANK_KILLED:
+    case CLI_RANK_NOT_STARTED:
+        take_end(in, index, message);
+        break;
+    default:
+        sli_wire_listener_refuse(in->listener, index);
     }
+}
+
+static void on_end(void *argument, int index, sli_wire_state why)
+{
+    job *in = argument;
+    rank *from = &in->ranks[index];
+    (void)why;
+    if (from->ended)
+        return;
+    set_saving(in, from, false);
+    from->ended = true;
+    in->ended++;
+    fail(in, DIED, 1, "rank %d on %s was lost", index, from->host);
+    release_if_all_have_ended(in);
 }
 
 /* ---- Signals and mpirun ------------------------------------------------------------------- */
@@ -315,10 +298,10 @@ static void forward(job *in, int number)
     }
     in->end->final = true;
     in->signal = number;
-    for (int i = 0; i < in->places; i++)
-        if (in->callers[i].rank >= 0)
-            cli_line_send(&in->callers[i].line, "signal %d", number);
-    if (in->started == in->ranks) {
+    for (int r = 0; r < in->count; r++)
+        sli_wire_listener_send(in->listener, r,
+                               &(sli_wire_message){.kind = CLI_LAUNCHER_SIGNAL, .number = number});
+    if (in->started == in->count) {
         enter(in, ENDING);
         return;
     }
@@ -343,7 +326,7 @@ static _Noreturn void become_mpirun(const job *in, char **command, pid_t parent)
     sigset_t mask = in->mask_before;
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    setenv(CLI_LAUNCHER_VARIABLE, in->launcher.text, 1);
+    setenv(CLI_LAUNCHER_VARIABLE, in->address, 1);
     sigaddset(&mask, SIGPIPE);
     sigprocmask(SIG_SETMASK, &mask, NULL);
     if (getppid() == parent)
@@ -379,12 +362,9 @@ static sl_status start_mpirun(job *in, char **command)
 
 /* ---- The whole ---------------------------------------------------------------------------- */
 
-static int milliseconds_left(const job *in)
+static bool deadline_is_over(const job *in)
 {
-    double left = in->deadline - now();
-    if (in->stage == RUNNING || in->stage == KILLED)
-        return -1;
-    return left > 0 ? (int)(1000 * left) + 1 : 0;
+    return in->stage != RUNNING && in->stage != KILLED && now(in) >= in->deadline;
 }
 
 /* Whether mpirun may still be there for what a rank has written, which somebody reads slowly. */
@@ -427,23 +407,12 @@ static struct pollfd reader_of(const job *in, int fd)
 
 static void watch(job *in)
 {
-    struct pollfd *readers = in->polled + 2 + in->places;
     while (!mpirun_has_ended(in)) {
-        in->polled[0] = (struct pollfd){.fd = in->signals, .events = POLLIN};
-        in->polled[1] = (struct pollfd){.fd = in->launcher.fd, .events = POLLIN};
-        for (int i = 0; i < in->places; i++)
-            in->polled[2 + i] = (struct pollfd){.fd = in->callers[i].line.fd, .events = POLLIN};
-        readers[0] = reader_of(in, STDOUT_FILENO);
-        readers[1] = reader_of(in, STDERR_FILENO);
-        int count = poll(in->polled, (nfds_t)in->places + 4, milliseconds_left(in));
-        if (count > 0 && (readers[0].revents || readers[1].revents))
+        struct pollfd readers[] = {reader_of(in, STDOUT_FILENO), reader_of(in, STDERR_FILENO)};
+        if (poll(readers, 2, 0) > 0)
             forward(in, SIGPIPE);
-        for (int i = 0; i < in->places; i++)
-            if (count > 0 && in->polled[2 + i].revents && in->callers[i].line.fd >= 0)
-                hear(in, &in->callers[i]);
-        if (count > 0 && in->polled[1].revents)
-            answer(in);
-        if (milliseconds_left(in) == 0)
+        (void)sli_wire_listener_turn(in->listener, in->signals, SLI_WIRE_TURN_SECONDS);
+        if (deadline_is_over(in))
             pass_deadline(in);
     }
 }
@@ -451,54 +420,58 @@ static void watch(job *in)
 /* Mpirun's status counts only where no rank has failed, and not all have ended well. */
 static void judge(job *in)
 {
-    for (int i = 0; i < in->places; i++)
-        if (in->callers[i].line.fd >= 0)
-            hear(in, &in->callers[i]);
-    if (in->end->status != 0 || in->ended == in->ranks)
+    for (int i = 0; i < in->count && sli_wire_listener_turn(in->listener, -1, 0); i++)
+        continue;
+    if (in->end->status != 0 || in->ended == in->count)
         return;
     int status = WIFEXITED(in->mpirun_status) ? WEXITSTATUS(in->mpirun_status)
                                               : SIGNAL_STATUS + WTERMSIG(in->mpirun_status);
     in->end->status = status != 0 ? status : 1;
     snprintf(in->end->why, sizeof in->end->why,
              "mpirun ended with status %d when %d of %d processes had started and %d had ended",
-             status, in->started, in->ranks, in->ended);
+             status, in->started, in->count, in->ended);
 }
 
-sl_status cli_job_run(char **command, int ranks, const cli_job_limits *limits, cli_job_end *out)
+static sl_status listen_for_ranks(job *in, bool this_host)
+{
+    sli_wire_address address;
+    sli_wire_listener_options options = {.ranks = in->count,
+                                         .kinds = CLI_LAUNCH_KINDS,
+                                         .this_host = this_host,
+                                         .owner = in,
+                                         .called = on_call,
+                                         .said = on_message,
+                                         .ended = on_end};
+    in->ranks = calloc((size_t)in->count, sizeof *in->ranks);
+    if (!in->ranks)
+        return sl_error(SL_ERR_MEMORY, "no memory for %d processes", in->count);
+    SL_TRY(sli_wire_listen(&options, &address, &in->listener));
+    sli_wire_address_print(&address, in->address);
+    return SL_OK;
+}
+
+sl_status cli_job_run(char **command, int ranks, bool this_host, const cli_job_limits *limits,
+                      cli_job_end *out)
 {
     *out = (cli_job_end){0};
-    job here = {.ranks = ranks,
-                .places = ranks + SPARE_CALLERS,
-                .signals = -1,
-                .limits = *limits,
-                .end = out};
-    SL_TRY(cli_launcher_listen(&here.launcher));
-    here.ignores_readers = is_ignored(SIGPIPE);
-    signal(SIGPIPE, SIG_IGN); /* a closed stderr must not end the launcher before the ranks */
-    here.callers = calloc((size_t)here.places, sizeof *here.callers);
-    here.polled = calloc((size_t)here.places + 4, sizeof *here.polled);
-    sl_status status = here.callers && here.polled
-                           ? SL_OK
-                           : sl_error(SL_ERR_MEMORY, "no memory for %d processes", ranks);
-    for (int i = 0; status == SL_OK && i < here.places; i++)
-        here.callers[i].line.fd = -1;
+    job here = {.count = ranks, .signals = -1, .limits = *limits, .end = out};
+    sl_status status = sl_error_context(listen_for_ranks(&here, this_host), "launch: ");
     if (status == SL_OK) {
+        here.ignores_readers = is_ignored(SIGPIPE);
+        signal(SIGPIPE, SIG_IGN); /* a closed stderr must not end the launcher before the ranks */
         status = start_mpirun(&here, command);
         if (status == SL_OK) {
             watch(&here);
             judge(&here);
         }
-        for (int i = 0; i < here.places; i++)
-            cli_line_close(&here.callers[i].line);
         sigprocmask(SIG_SETMASK, &here.mask_before, NULL);
         signal(SIGPIPE, here.ignores_readers ? SIG_IGN : SIG_DFL);
         if (here.signals >= 0)
             close(here.signals);
     }
-    close(here.launcher.fd);
+    sli_wire_listener_destroy(&here.listener);
     for (int i = 0; i < here.error_count; i++)
         free(here.errors[i]);
-    free(here.callers);
-    free(here.polled);
+    free(here.ranks);
     return status;
 }

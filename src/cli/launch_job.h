@@ -1,4 +1,4 @@
-/* One attempt of `sluice launch` at a job: mpirun, and the ranks' lines (launch_line.h). */
+/* One attempt of `sluice launch` at a job: mpirun, and what the ranks say (launch_kinds.h). */
 #ifndef SLI_CLI_LAUNCH_JOB_H
 #define SLI_CLI_LAUNCH_JOB_H
 
@@ -22,8 +22,10 @@ typedef struct cli_job_limits {
     double grace_seconds, save_seconds;
 } cli_job_limits;
 
-/* Runs `command`, an mpirun that starts `ranks` processes of `sluice launch-rank`, until nothing of
- * it is left. Called by a process of one thread. Errors: what keeps it from being started. */
-sl_status cli_job_run(char **command, int ranks, const cli_job_limits *limits, cli_job_end *out);
+/* Runs `command`, an mpirun that starts `ranks` processes of `sluice launch-rank`, all on this host
+ * or not, until nothing of it is left. Called by a process of one thread. Errors: what keeps it
+ * from being started. */
+sl_status cli_job_run(char **command, int ranks, bool this_host, const cli_job_limits *limits,
+                      cli_job_end *out);
 
 #endif

@@ -14,7 +14,7 @@
 #define _GNU_SOURCE
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "cli/launch_line.h"
+#include "cli/launch_kinds.h"
 #include "cli/supervisor.h"
 #include "sluice/launch.h"
 
@@ -31,13 +31,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { CALL_SECONDS = 30 };  /* for the launcher to answer */
 enum { END_MS = 2000 };      /* from SIGTERM to SIGKILL */
 enum { RELEASE_MS = 60000 }; /* for the launcher, which hangs up sooner, or is gone */
 #define PARENT_DIED SIGRTMAX /* which nobody else sends */
 enum { NOT_STARTED = 127 };  /* as a shell says it */
 
 typedef struct supervisor {
-    cli_line line;
+    sli_wire_connection line;
     int signals;    /* signalfd */
     int notices[2]; /* what the program says (supervisor.h): our end, and its own */
     sigset_t mask_before;
@@ -138,15 +139,23 @@ static bool program_has_ended(const supervisor *here, int *status)
 /* Signals go to the process group, as a terminal's and mpirun's do; here they are blocked. */
 static void obey(supervisor *here)
 {
-    char text[CLI_LINE_BYTES];
-    cli_line_state state;
-    int number;
-    while ((state = cli_line_take(&here->line, text)) == CLI_LINE_TEXT)
-        if (cli_line_number(text, "signal", &number))
-            kill(0, number);
-    here->cut_off |= state == CLI_LINE_LOST;
-    if (state != CLI_LINE_NOTHING)
-        cli_line_close(&here->line);
+    sli_wire_message message;
+    sli_wire_state state;
+    while ((state = sli_wire_receive(&here->line, &message)) == SLI_WIRE_MESSAGE)
+        if (message.kind == CLI_LAUNCHER_SIGNAL)
+            kill(0, message.number);
+    here->cut_off |= state == SLI_WIRE_LOST;
+    if (state != SLI_WIRE_NOTHING)
+        sli_wire_close(&here->line);
+}
+
+/* What cannot be sent is lost with the launcher. */
+static void tell(supervisor *here, int kind, int number, const char *text)
+{
+    sli_wire_message message = {.kind = kind, .number = number};
+    snprintf(message.text, sizeof message.text, "%s", text);
+    if (here->line.fd >= 0)
+        (void)sli_wire_send(&here->line, &message);
 }
 
 /* Hands on what the launcher is to know. */
@@ -160,8 +169,12 @@ static void take_notices(supervisor *here)
         bool is_error = strncmp(text, "error ", 6) == 0;
         if (is_error && here->line.fd < 0)
             cli_complain("%s", text + 6);
-        else if (is_error || strcmp(text, "saving") == 0 || strcmp(text, "saved") == 0)
-            cli_line_send(&here->line, "%s", text);
+        else if (is_error)
+            tell(here, CLI_RANK_ERROR, 0, text + 6);
+        else if (strcmp(text, "saving") == 0)
+            tell(here, CLI_RANK_SAVING, 0, "");
+        else if (strcmp(text, "saved") == 0)
+            tell(here, CLI_RANK_SAVED, 0, "");
     }
     if (bytes == 0) { /* nobody has the other end any more */
         close(here->notices[0]);
@@ -255,6 +268,24 @@ static sl_status prepare(supervisor *here)
     return SL_OK;
 }
 
+static sl_status call_launcher(const char *text, const sl_launch_info *info,
+                               sli_wire_connection *out)
+{
+    char host[64] = "";
+    sli_wire_address launcher;
+    if (gethostname(host, sizeof host - 1) != 0)
+        snprintf(host, sizeof host, "?");
+    sli_wire_call_options options = {.rank = info->rank,
+                                     .ranks = info->world_size,
+                                     .kinds = CLI_LAUNCH_KINDS,
+                                     .host = host,
+                                     .whom = "its launcher",
+                                     .seconds = CALL_SECONDS};
+    SL_TRY(sl_error_context(sli_wire_address_parse(text, &launcher),
+                            "environment variable " CLI_LAUNCHER_VARIABLE ": "));
+    return sli_wire_call(&launcher, &options, out);
+}
+
 /* The exit status for mpirun: 0 where the launcher hangs up, for then mpirun's own measures against
  * a failed rank would only take time. */
 static int run_program(supervisor *here, char **command)
@@ -262,16 +293,16 @@ static int run_program(supervisor *here, char **command)
     int status = 0;
     start_program(here, command);
     if (here->start_error) {
-        cli_line_send(&here->line, "errno %d", here->start_error);
+        tell(here, CLI_RANK_NOT_STARTED, here->start_error, "");
         return wait_for_release(here) ? 0 : NOT_STARTED;
     }
     status = wait_for_program(here);
     end_children();
     take_notices(here);
     if (WIFSIGNALED(status))
-        cli_line_send(&here->line, "signal %d", WTERMSIG(status));
+        tell(here, CLI_RANK_KILLED, WTERMSIG(status), "");
     else
-        cli_line_send(&here->line, "exit %d", WEXITSTATUS(status));
+        tell(here, CLI_RANK_EXIT, WEXITSTATUS(status), "");
     if (status == 0 || wait_for_release(here))
         return 0;
     return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
@@ -288,14 +319,14 @@ int cmd_launch_rank(int argc, char **argv)
     if (status == SL_OK)
         status = take_names(&info);
     if (status == SL_OK)
-        status = cli_launcher_call(launcher, info.rank, &here.line);
+        status = call_launcher(launcher, &info, &here.line);
     if (status != SL_OK)
         return cli_finish(status);
     unsetenv(CLI_LAUNCHER_VARIABLE);
     int result = run_program(&here, argv + 1);
     if (here.cut_off)
         end_daemon();
-    cli_line_close(&here.line);
+    sli_wire_close(&here.line);
     close(here.signals);
     return result;
 }

@@ -1,6 +1,6 @@
 #include "cli/supervisor.h"
 
-#include "cli/launch_line.h"
+#include "cli/arguments.h"
 
 #include <errno.h>
 #include <fcntl.h>

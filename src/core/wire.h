@@ -17,7 +17,7 @@
 #include <stdint.h>
 
 enum {
-    SLI_WIRE_TEXT_BYTES = 512,
+    SLI_WIRE_TEXT_BYTES = 2048,
     SLI_WIRE_FIXED_BYTES = 40, /* of a message without its text */
     SLI_WIRE_TAG_BYTES = 16,
     SLI_WIRE_BODY_BYTES = SLI_WIRE_FIXED_BYTES + SLI_WIRE_TEXT_BYTES - 1,
@@ -62,7 +62,7 @@ typedef struct sli_wire_connection {
 typedef struct sli_wire_call_options {
     int rank;         /* the caller's */
     int ranks, kinds; /* as the listener's */
-    const char *name; /* for the listener to name the caller by; cut to 511 bytes */
+    const char *host; /* where the caller runs, for errors and for the listener; "": not said */
     const char *whom; /* for errors: "rank 0" */
     double seconds;   /* until which it is tried again */
 } sli_wire_call_options;

@@ -85,7 +85,7 @@ static bool shake_hands(const sli_wire_address *to, const sli_wire_call_options 
 {
     unsigned char hello[SLI_WIRE_HELLO_BYTES], nonce[SLI_WIRE_NONCE_BYTES];
     sli_wire_message proof = {.kind = SLI_WIRE_ALIVE};
-    snprintf(proof.text, sizeof proof.text, "%s", options->name);
+    snprintf(proof.text, sizeof proof.text, "%s", options->host);
     sli_wire_write_hello(options->rank, hello);
     if (!sli_wire_send_bytes(connection, hello, sizeof hello) ||
         !wait_for_bytes(connection, sizeof nonce, left))
@@ -143,6 +143,6 @@ sl_status sli_wire_call(const sli_wire_address *to, const sli_wire_call_options 
         if (again)
             nanosleep(&(struct timespec){0, (long)(1e9 * pause_seconds)}, NULL);
     }
-    return sl_error(SL_ERR_IO, "rank %d cannot reach %s by TCP (%s)", options->rank, options->whom,
-                    why);
+    return sl_error(SL_ERR_IO, "rank %d%s%s cannot reach %s by TCP (%s)", options->rank,
+                    *options->host ? " on " : "", options->host, options->whom, why);
 }

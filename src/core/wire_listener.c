@@ -166,7 +166,7 @@ static void answer_hello(sli_wire_listener *listener, caller *from)
         forget(from);
 }
 
-static void let_in(sli_wire_listener *listener, caller *from, const char *name)
+static void let_in(sli_wire_listener *listener, caller *from, const char *host)
 {
     int index = from->rank;
     caller *rank = &listener->callers[index];
@@ -180,7 +180,7 @@ static void let_in(sli_wire_listener *listener, caller *from, const char *name)
     from->state = ABSENT;
     from->connection.fd = -1;
     watch(listener, EPOLL_CTL_MOD, rank->connection.fd, (uint64_t)index);
-    listener->options.called(listener->options.owner, index, name);
+    listener->options.called(listener->options.owner, index, host);
 }
 
 static void hear_unknown(sli_wire_listener *listener, caller *from)
@@ -270,10 +270,11 @@ static void check_times(sli_wire_listener *listener)
     }
 }
 
-void sli_wire_listener_turn(sli_wire_listener *listener, int fd)
+bool sli_wire_listener_turn(sli_wire_listener *listener, int fd, double seconds)
 {
     struct epoll_event events[EVENTS];
-    int limit = listener->failing > 0 ? 0 : (int)(1000 * SLI_WIRE_TURN_SECONDS);
+    double longest = seconds < SLI_WIRE_TURN_SECONDS ? seconds : SLI_WIRE_TURN_SECONDS;
+    int limit = listener->failing > 0 ? 0 : (int)(1000 * longest);
     if (fd >= 0)
         watch(listener, EPOLL_CTL_ADD, fd, owner_event);
     int count = epoll_wait(listener->events, events, EVENTS, limit);
@@ -290,7 +291,9 @@ void sli_wire_listener_turn(sli_wire_listener *listener, int fd)
     if (calls && listener->fd >= 0)
         accept_calls(listener);
     check_times(listener);
+    bool happened = count > 0 || listener->failing > 0;
     tell_ends(listener);
+    return happened;
 }
 
 double sli_wire_listener_seconds(const sli_wire_listener *listener)

@@ -17,7 +17,7 @@ typedef struct sli_wire_listener_options {
                               twice a second that this side lives; 0: nothing of it */
     /* What happened to a rank; called by sli_wire_listener_turn, with `owner`. */
     void *owner;
-    void (*called)(void *owner, int rank, const char *name);
+    void (*called)(void *owner, int rank, const char *host);
     void (*said)(void *owner, int rank, const sli_wire_message *message);
     /* Once for each rank that has called; it cannot call again. */
     void (*ended)(void *owner, int rank, sli_wire_state why);
@@ -37,9 +37,9 @@ sl_status sli_wire_listen(const sli_wire_listener_options *options, sli_wire_add
 /* Hangs up and frees; NULL is allowed. */
 void sli_wire_listener_destroy(sli_wire_listener **listener);
 
-/* Waits until somebody calls or says something, `fd` (-1: none) can be read, or some time, at most
- * SLI_WIRE_TURN_SECONDS, is over; and handles it. */
-void sli_wire_listener_turn(sli_wire_listener *listener, int fd);
+/* Waits until somebody calls or says something, or `fd` (-1: none) can be read, but no longer than
+ * `seconds` and SLI_WIRE_TURN_SECONDS, and handles it. False where nothing happened. */
+bool sli_wire_listener_turn(sli_wire_listener *listener, int fd, double seconds);
 
 /* Seconds that the listener has run, counted in turns (running_clock.h). */
 double sli_wire_listener_seconds(const sli_wire_listener *listener);

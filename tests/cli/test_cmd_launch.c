@@ -1,4 +1,5 @@
 /* The program `sluice launch`, run as a user does: shell scripts are what it starts. */
+#include "core/wire_address.h"
 #include "io/scratch.h"
 #include "support/program.h"
 
@@ -568,15 +569,56 @@ static void rank_without_its_launcher_says_so(void **state)
 {
     (void)state;
     program_run run;
+    sli_wire_address nobody = {.count = 0};
+    char text[SLI_WIRE_ADDRESS_BYTES];
     setenv("OMPI_COMM_WORLD_RANK", "1", 1);
     setenv("OMPI_COMM_WORLD_SIZE", "2", 1);
     setenv("SLUICE_LAUNCHER", "token 1 127.0.0.1", 1);
     program_start(&run, "launch-rank true");
+    check_refused(&run, 1,
+                  "environment variable SLUICE_LAUNCHER: this is no address of a listener");
+    check_ok(sli_wire_address_find(&nobody, AF_INET, 1, true));
+    sli_wire_host(nobody.host);
+    sli_wire_address_print(&nobody, text);
+    setenv("SLUICE_LAUNCHER", text, 1);
+    program_start(&run, "launch-rank true");
     check_refused(&run, 1, "rank 1 on ");
-    check_text(run.err, " cannot reach its launcher by TCP\n");
+    check_text(run.err, " cannot reach its launcher by TCP (127.0.0.1: Connection refused)\n");
     unsetenv("OMPI_COMM_WORLD_RANK");
     unsetenv("OMPI_COMM_WORLD_SIZE");
     unsetenv("SLUICE_LAUNCHER");
+}
+
+/* mpirun's place is taken by a script, which calls the launcher many times, says nothing sensible,
+ * and keeps its connections open as long as mpirun runs. */
+static void strangers_that_call_the_launcher_do_not_keep_ranks_out(void **state)
+{
+    static const char script[] =
+        "#!/bin/bash\n"
+        "PATH=${PATH#*:}\n"
+        "[ \"$1\" != --version ] || exec mpirun --version\n"
+        "IFS=, read -r key host port addresses <<<\"$SLUICE_LAUNCHER\"\n"
+        "[ \"$addresses\" = 127.0.0.1 ] || exit 98\n" /* all ranks are here */
+        "for i in {1..200}; do\n"
+        "    exec {fd}<>/dev/tcp/127.0.0.1/$port || exit 99\n"
+        "    [ $((i % 2)) = 0 ] || echo \"sluice01 let me in\" >&$fd\n"
+        "done\n"
+        "exec mpirun \"$@\"\n";
+    scratch *in = *state;
+    program_run run;
+    char before[4096], path[8192];
+    write_file(scratch_path(in, "mpirun"), script, sizeof script - 1);
+    assert_int_equal(chmod(scratch_path(in, "mpirun"), 0700), 0);
+    write_script(in, "echo rank $RANK of $WORLD_SIZE\n");
+    snprintf(before, sizeof before, "%s", getenv("PATH"));
+    snprintf(path, sizeof path, "%s:%s", in->directory, before);
+    setenv("PATH", path, 1);
+    launch(&run, in, "-n 2");
+    setenv("PATH", before, 1);
+    if (run.status != 0)
+        fail_msg("status %d: %s", run.status, run.err);
+    check_text(run.out, "rank 0 of 2\n");
+    check_text(run.out, "rank 1 of 2\n");
 }
 
 static int test_jobs(void)
@@ -624,6 +666,8 @@ static int test_jobs(void)
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(saving_adds_a_limited_time, scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(programs_that_the_launcher_ends_are_not_said_to_have_failed,
+                                        scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(strangers_that_call_the_launcher_do_not_keep_ranks_out,
                                         scratch_create, scratch_remove),
         cmocka_unit_test_setup_teardown(programs_end_when_their_launcher_is_killed, scratch_create,
                                         scratch_remove),

@@ -206,7 +206,7 @@ static void hostile_rank_is_cut_off_and_the_others_are_told(void **state)
         sli_wire_call_options options = {.rank = 2,
                                          .ranks = RANKS,
                                          .kinds = SLI_HUB_KINDS,
-                                         .name = "",
+                                         .host = "",
                                          .whom = "the hub",
                                          .seconds = 20};
         check_ok(sli_hub_create(RANKS, true, &address, &hub));
@@ -260,7 +260,7 @@ static void *serve_falsely(void *argument)
     while (!atomic_load(&self->stop)) {
         if (atomic_load(&self->speaks))
             sli_wire_listener_send(self->listener, 1, self->message);
-        sli_wire_listener_turn(self->listener, -1);
+        sli_wire_listener_turn(self->listener, -1, 1);
     }
     return NULL;
 }

@@ -330,12 +330,13 @@ static void stranger_that_listens_learns_nothing_and_is_not_believed(void **stat
         sli_wire_call_options options = {.rank = 1,
                                          .ranks = RANKS,
                                          .kinds = KINDS,
-                                         .name = "me",
+                                         .host = "me",
                                          .whom = "rank 0",
                                          .seconds = 0.3};
-        check_error(sli_wire_call(&address, &options, &connection), SL_ERR_IO,
-                    "rank 1 cannot reach rank 0 by TCP (127.0.0.1: who listens there does not "
-                    "answer as it should)");
+        check_error(
+            sli_wire_call(&address, &options, &connection), SL_ERR_IO,
+            "rank 1 on me cannot reach rank 0 by TCP (127.0.0.1: who listens there does not "
+            "answer as it should)");
         assert_int_equal(connection.fd, -1);
         shutdown(other.fd, SHUT_RDWR);
         pthread_join(thread, NULL);
@@ -362,7 +363,7 @@ static void call_where_nobody_listens_ends_at_once(void **state)
     sli_wire_call_options options = {.rank = 3,
                                      .ranks = RANKS,
                                      .kinds = KINDS,
-                                     .name = "",
+                                     .host = "",
                                      .whom = "its launcher",
                                      .seconds = 250};
     check_error(sli_wire_call(&address, &options, &connection), SL_ERR_IO,

@@ -75,7 +75,7 @@ static void turn_until(owner *self, const int *count, int wanted)
     while (*count < wanted) {
         if (sli_clock_seconds() > until)
             fail_msg("only %d of %d", *count, wanted);
-        sli_wire_listener_turn(self->listener, -1);
+        sli_wire_listener_turn(self->listener, -1, 1);
     }
 }
 
@@ -95,7 +95,7 @@ static void *call(void *argument)
     sli_wire_call_options options = {.rank = self->rank,
                                      .ranks = self->ranks,
                                      .kinds = KINDS,
-                                     .name = "here",
+                                     .host = "here",
                                      .whom = "the test",
                                      .seconds = patience_seconds};
     self->status = sli_wire_call(self->to, &options, &self->connection);
@@ -148,7 +148,7 @@ static void ranks_call_speak_and_leave(void **state)
     assert_int_equal(self.called, 3);
     sli_wire_listener_hang_up(self.listener);
     assert_int_equal(sli_wire_receive(&calls[0].connection, &message), SLI_WIRE_CLOSED);
-    sli_wire_listener_turn(self.listener, -1);
+    sli_wire_listener_turn(self.listener, -1, 1);
     assert_int_equal(self.ended, 1);
     assert_int_equal(self.wrong, 0);
     for (int r = 0; r < 2; r++)
@@ -191,12 +191,12 @@ static void check_call_fails(owner *self, const sli_wire_address *to, int rank, 
     pid_t child = start_child();
     if (child == 0) {
         sli_wire_call_options options = {
-            .rank = rank, .ranks = ranks, .kinds = KINDS, .name = "", .whom = "it", .seconds = 0.2};
+            .rank = rank, .ranks = ranks, .kinds = KINDS, .host = "", .whom = "it", .seconds = 0.2};
         _exit(sli_wire_call(to, &options, &connection) == SL_OK ? 1 : 0);
     }
     int status;
     while (waitpid(child, &status, WNOHANG) == 0)
-        sli_wire_listener_turn(self->listener, -1);
+        sli_wire_listener_turn(self->listener, -1, 1);
     assert_int_equal(status, 0);
 }
 
@@ -283,7 +283,7 @@ static void silent_strangers_do_not_keep_a_rank_out(void **state)
     /* Those that stay have a time limit. */
     while (recv(strangers[STRANGERS - 1], &byte, 1, MSG_DONTWAIT) < 0 && errno == EAGAIN) {
         assert_true(sli_clock_seconds() - begun < patience_seconds);
-        sli_wire_listener_turn(self.listener, -1);
+        sli_wire_listener_turn(self.listener, -1, 1);
     }
     for (int i = 0; i < STRANGERS; i++)
         close(strangers[i]);
@@ -320,7 +320,7 @@ static int run_short_of_files(int strangers)
         sli_wire_call_options options = {.rank = 0,
                                          .ranks = 2,
                                          .kinds = KINDS,
-                                         .name = "",
+                                         .host = "",
                                          .whom = "it",
                                          .seconds = patience_seconds};
         sli_wire_message hello = {.kind = HELLO, .number = 0};
@@ -341,7 +341,7 @@ static int run_short_of_files(int strangers)
     }
     turn_until(&self, &self.said, 1);
     for (int i = 0; i < 8; i++) /* the strangers are accepted */
-        sli_wire_listener_turn(self.listener, -1);
+        sli_wire_listener_turn(self.listener, -1, 1);
     allow_no_more_files();
     (void)!write(ends[1], "", 1);
     double begun = sli_clock_seconds();
@@ -350,7 +350,7 @@ static int run_short_of_files(int strangers)
         turn_until(&self, &self.said, 2);
     assert_true(sli_clock_seconds() - begun < 2.5); /* no stranger's time limit was waited for */
     for (begun = sli_clock_seconds(); sli_clock_seconds() - begun < 1; turns++)
-        sli_wire_listener_turn(self.listener, -1);
+        sli_wire_listener_turn(self.listener, -1, 1);
     if (turns > 100)
         fail_msg("a second of waiting took %d turns", turns);
     (void)!write(ends[1], "", 1);
@@ -395,7 +395,7 @@ static _Noreturn void be_ranks(const owner *to, int first, int step)
         sli_wire_call_options options = {.rank = r,
                                          .ranks = MANY_RANKS,
                                          .kinds = KINDS,
-                                         .name = "",
+                                         .host = "",
                                          .whom = "it",
                                          .seconds = patience_seconds};
         hello.number = last = r;
@@ -481,7 +481,7 @@ static void rank_that_falls_silent_is_lost_and_one_that_speaks_is_not(void **sta
     while (self.ended == 0) {
         assert_true(sli_clock_seconds() - begun < patience_seconds);
         assert_true(sli_wire_send(&ranks[1].connection, &(sli_wire_message){.kind = 0}));
-        sli_wire_listener_turn(self.listener, -1);
+        sli_wire_listener_turn(self.listener, -1, 1);
         while (sli_wire_receive(&ranks[1].connection, &message) == SLI_WIRE_MESSAGE)
             alive += message.kind == SLI_WIRE_ALIVE;
     }
@@ -506,8 +506,8 @@ static void time_in_which_the_listener_did_not_run_is_no_silence(void **state)
     turn_until(&self, &self.said, 1);
     end_call(&rank);
     usleep(2500000);
-    sli_wire_listener_turn(self.listener, -1); /* before it hears of the rank again */
-    sli_wire_listener_turn(self.listener, -1);
+    sli_wire_listener_turn(self.listener, -1, 1); /* before it hears of the rank again */
+    sli_wire_listener_turn(self.listener, -1, 1);
     assert_int_equal(self.ended, 0);
     assert_true(sli_wire_listener_seconds(self.listener) < 2);
     sli_wire_close(&rank.connection);

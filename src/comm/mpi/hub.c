@@ -94,10 +94,10 @@ static void end_if_all_have_answered(sli_hub *hub)
 
 /* ---- What the listener tells -------------------------------------------------------------- */
 
-static void on_call(void *argument, int rank, const char *name)
+static void on_call(void *argument, int rank, const char *host)
 {
     sli_hub *hub = argument;
-    (void)name;
+    (void)host;
     hub->processes[rank].called = true;
     if (hub->processes[rank].dead) { /* it came too late */
         sli_wire_listener_refuse(hub->listener, rank);
@@ -164,14 +164,14 @@ static void see_off(sli_hub *hub)
     double until = sli_wire_listener_seconds(hub->listener) + farewell_seconds;
     while (sli_wire_listener_connected(hub->listener) > 0 &&
            sli_wire_listener_seconds(hub->listener) < until)
-        sli_wire_listener_turn(hub->listener, -1);
+        (void)sli_wire_listener_turn(hub->listener, -1, SLI_WIRE_TURN_SECONDS);
 }
 
 static void *serve(void *argument)
 {
     sli_hub *hub = argument;
     while (!hub->ended && !atomic_load(&hub->stop)) {
-        sli_wire_listener_turn(hub->listener, -1);
+        (void)sli_wire_listener_turn(hub->listener, -1, SLI_WIRE_TURN_SECONDS);
         check_times(hub);
         end_if_all_have_answered(hub);
     }

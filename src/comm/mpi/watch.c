@@ -272,7 +272,7 @@ sl_status sli_watch_create(const sli_wire_address *hub, int rank, int size, sli_
     sli_wire_call_options options = {.rank = rank,
                                      .ranks = size,
                                      .kinds = SLI_HUB_KINDS,
-                                     .name = "",
+                                     .host = "",
                                      .whom = "rank 0",
                                      .seconds = calling_seconds};
     sl_status status = SL_OK;
