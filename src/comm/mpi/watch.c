@@ -162,6 +162,8 @@ static void take_group_message(sli_watch *watch, const sli_wire_message *message
     if (!member)
         return;
     if (message->kind == SLI_HUB_BREAK) {
+        if (!atomic_load(&member->ready)) /* others leave because a rank is dead: say that */
+            break_for_absent(watch, member, NULL);
         break_member(member, (sl_status)message->number, message->text);
     } else if (message->kind == SLI_HUB_READY) {
         atomic_store(&member->ready, true);
