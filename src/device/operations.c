@@ -96,89 +96,89 @@ sl_status sli_device_zero(sl_device *device, void *to, size_t bytes)
 
 /* ---- Products and what follows them ----------------------------------------------------- */
 
-sl_status sli_device_gemm(sl_device *device, const sli_gemm *g)
+sl_status sli_device_gemm(sl_device *device, const sli_gemm *a)
 {
     call c = {device, "gemm", SL_OK};
-    at_least(&c, "m", 0, g->m);
-    at_least(&c, "n", 0, g->n);
-    at_least(&c, "k", 0, g->k);
-    if (c.status != SL_OK || g->m == 0 || g->n == 0)
+    at_least(&c, "m", 0, a->m);
+    at_least(&c, "n", 0, a->n);
+    at_least(&c, "k", 0, a->k);
+    if (c.status != SL_OK || a->m == 0 || a->n == 0)
         return c.status;
-    if (g->k > 0) {
-        given(&c, "a", g->a);
-        given(&c, "b", g->b);
-        at_least(&c, "lda", g->transpose_a ? g->m : g->k, g->lda);
-        at_least(&c, "ldb", g->transpose_b ? g->k : g->n, g->ldb);
+    if (a->k > 0) {
+        given(&c, "a", a->a);
+        given(&c, "b", a->b);
+        at_least(&c, "lda", a->transpose_a ? a->m : a->k, a->lda);
+        at_least(&c, "ldb", a->transpose_b ? a->k : a->n, a->ldb);
     }
-    given(&c, "c", g->c);
-    at_least(&c, "ldc", g->n, g->ldc);
-    check_beta(&c, g->beta);
-    check_dropout(&c, &g->dropout);
-    return c.status == SL_OK ? device->ops->gemm(device, g) : c.status;
+    given(&c, "c", a->c);
+    at_least(&c, "ldc", a->n, a->ldc);
+    check_beta(&c, a->beta);
+    check_dropout(&c, &a->dropout);
+    return c.status == SL_OK ? device->ops->gemm(device, a) : c.status;
 }
 
-sl_status sli_device_epilogue(sl_device *device, const sli_epilogue *e)
+sl_status sli_device_epilogue(sl_device *device, const sli_epilogue *a)
 {
     call c = {device, "epilogue", SL_OK};
-    at_least(&c, "rows", 0, e->rows);
-    at_least(&c, "columns", 0, e->columns);
-    if (c.status != SL_OK || e->rows == 0 || e->columns == 0)
+    at_least(&c, "rows", 0, a->rows);
+    at_least(&c, "columns", 0, a->columns);
+    if (c.status != SL_OK || a->rows == 0 || a->columns == 0)
         return c.status;
-    given(&c, "x", e->x);
-    given(&c, "out", e->out);
-    check_dropout(&c, &e->dropout);
-    return c.status == SL_OK ? device->ops->epilogue(device, e) : c.status;
+    given(&c, "x", a->x);
+    given(&c, "out", a->out);
+    check_dropout(&c, &a->dropout);
+    return c.status == SL_OK ? device->ops->epilogue(device, a) : c.status;
 }
 
-sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_backward *e)
+sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_backward *a)
 {
     call c = {device, "epilogue_backward", SL_OK};
-    at_least(&c, "rows", 0, e->rows);
-    at_least(&c, "columns", 0, e->columns);
-    if (c.status != SL_OK || e->columns == 0 || (e->rows == 0 && !e->grad_bias))
+    at_least(&c, "rows", 0, a->rows);
+    at_least(&c, "columns", 0, a->columns);
+    if (c.status != SL_OK || a->columns == 0 || (a->rows == 0 && !a->grad_bias))
         return c.status;
-    if (e->rows > 0) {
-        given(&c, "grad", e->grad);
-        if (e->activation != SLI_ACTIVATION_NONE)
-            given(&c, "saved", e->saved);
+    if (a->rows > 0) {
+        given(&c, "grad", a->grad);
+        if (a->activation != SLI_ACTIVATION_NONE)
+            given(&c, "saved", a->saved);
     }
-    check_beta(&c, e->beta);
-    check_dropout(&c, &e->dropout);
-    return c.status == SL_OK ? device->ops->epilogue_backward(device, e) : c.status;
+    check_beta(&c, a->beta);
+    check_dropout(&c, &a->dropout);
+    return c.status == SL_OK ? device->ops->epilogue_backward(device, a) : c.status;
 }
 
 /* ---- Rows ------------------------------------------------------------------------------- */
 
-sl_status sli_device_embedding(sl_device *device, const sli_embedding *e)
+sl_status sli_device_embedding(sl_device *device, const sli_embedding *a)
 {
     call c = {device, "embedding", SL_OK};
-    at_least(&c, "rows", 0, e->rows);
-    at_least(&c, "width", 0, e->width);
-    if (c.status != SL_OK || e->rows == 0 || e->width == 0)
+    at_least(&c, "rows", 0, a->rows);
+    at_least(&c, "width", 0, a->width);
+    if (c.status != SL_OK || a->rows == 0 || a->width == 0)
         return c.status;
-    at_least(&c, "table_rows", 1, e->table_rows);
-    given(&c, "ids", e->ids);
-    given(&c, "table", e->table);
-    given(&c, "out", e->out);
-    if (e->positions)
-        at_least(&c, "rows_per_sample", 1, e->dropout.rows_per_sample);
-    check_dropout(&c, &e->dropout);
-    return c.status == SL_OK ? device->ops->embedding(device, e) : c.status;
+    at_least(&c, "table_rows", 1, a->table_rows);
+    given(&c, "ids", a->ids);
+    given(&c, "table", a->table);
+    given(&c, "out", a->out);
+    if (a->positions)
+        at_least(&c, "rows_per_sample", 1, a->dropout.rows_per_sample);
+    check_dropout(&c, &a->dropout);
+    return c.status == SL_OK ? device->ops->embedding(device, a) : c.status;
 }
 
-sl_status sli_device_embedding_backward(sl_device *device, const sli_embedding_backward *e)
+sl_status sli_device_embedding_backward(sl_device *device, const sli_embedding_backward *a)
 {
     call c = {device, "embedding_backward", SL_OK};
-    at_least(&c, "rows", 0, e->rows);
-    at_least(&c, "width", 0, e->width);
-    if (c.status != SL_OK || e->rows == 0 || e->width == 0)
+    at_least(&c, "rows", 0, a->rows);
+    at_least(&c, "width", 0, a->width);
+    if (c.status != SL_OK || a->rows == 0 || a->width == 0)
         return c.status;
-    at_least(&c, "table_rows", 1, e->table_rows);
-    given(&c, "ids", e->ids);
-    given(&c, "grad_out", e->grad_out);
-    given(&c, "grad_table", e->grad_table);
-    check_dropout(&c, &e->dropout);
-    return c.status == SL_OK ? device->ops->embedding_backward(device, e) : c.status;
+    at_least(&c, "table_rows", 1, a->table_rows);
+    given(&c, "ids", a->ids);
+    given(&c, "grad_out", a->grad_out);
+    given(&c, "grad_table", a->grad_table);
+    check_dropout(&c, &a->dropout);
+    return c.status == SL_OK ? device->ops->embedding_backward(device, a) : c.status;
 }
 
 /* The default of add_dropout. */
@@ -255,17 +255,17 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
     return c.status == SL_OK ? device->ops->add_norm_backward(device, a) : c.status;
 }
 
-sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *e)
+sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *a)
 {
     call c = {device, "cross_entropy", SL_OK};
-    at_least(&c, "rows", 0, e->rows);
-    at_least(&c, "classes", 1, e->classes);
-    if (c.status != SL_OK || e->rows == 0)
+    at_least(&c, "rows", 0, a->rows);
+    at_least(&c, "classes", 1, a->classes);
+    if (c.status != SL_OK || a->rows == 0)
         return c.status;
-    given(&c, "logits", e->logits);
-    given(&c, "targets", e->targets);
-    given(&c, "loss", e->loss);
-    return c.status == SL_OK ? device->ops->cross_entropy(device, e) : c.status;
+    given(&c, "logits", a->logits);
+    given(&c, "targets", a->targets);
+    given(&c, "loss", a->loss);
+    return c.status == SL_OK ? device->ops->cross_entropy(device, a) : c.status;
 }
 
 /* ---- Attention -------------------------------------------------------------------------- */

@@ -79,8 +79,9 @@ static void take_forwards(op_case *c, int array, const forward_case *from, int i
 {
     const double *written = from->results[index];
     case_array *to = &c->arrays[array];
-    if (!written)
-        memcpy(to->host, from->built.arrays[index].host, (size_t)to->count * sizeof(float));
+    const void *given = from->built.arrays[index].host;
+    if (!written && given)
+        memcpy(to->host, given, (size_t)to->count * sizeof(float));
     for (int64_t i = 0; i < to->count && written; i++)
         ((float *)to->host)[i] = (float)written[i];
 }
@@ -291,7 +292,7 @@ sl_status case_load(sl_device *device, const op_case *c, loaded_case *out)
     for (int a = 0; a < CASE_ARRAYS; a++) {
         char *field = (char *)&out->arguments + case_operations[c->spec.kind].arrays[a].field;
         if (c->arrays[a].host)
-            memcpy(field, &out->memory[owner(c, a)], sizeof(void *));
+            memcpy(field, &out->memory[owner(c, a)], sizeof out->memory[0]);
     }
     if (status != SL_OK)
         case_unload(out);

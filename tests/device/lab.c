@@ -191,7 +191,7 @@ static void check_same_bits(const op_case *c, void *const *first, void *const *o
 void check_case(const lab *all, const op_case *c)
 {
     double *expected[CASE_ARRAYS];
-    void *results[LAB_MEMBERS][CASE_ARRAYS];
+    void *results[LAB_MEMBERS][CASE_ARRAYS] = {{NULL}};
     case_reference(c, expected);
     for (int f = 0; f < all->count; f++) {
         const lab_family *family = &all->families[f];

@@ -76,7 +76,7 @@ static void check_input(slope *of, int input, int grad)
     const float step = 0.01f;
     const case_spec *spec = &of->backward.spec;
     const case_operation *operation = &case_operations[spec->kind];
-    int64_t count = of->backward.arrays[grad].count;
+    int64_t count = of->forward.arrays[input].count;
     const float *before = of->backward.arrays[grad].host;
     bool adds = operation->arrays[grad].is_sum ? before[0] == before[0]
                                                : spec->kind == CASE_EMBEDDING_BACKWARD;

@@ -34,7 +34,7 @@ static op_case build_row(logits kind)
     *(int32_t *)c.arrays[ENTROPY_TARGETS].host = CLASSES / 2;
     for (int i = 0; i < CLASSES; i++) {
         x[i] = kind == FAR_BELOW || kind == IMPOSSIBLE_FIRST ? -2000.0f - 0.25f * (float)(i % 7)
-                                                             : 0.05f * (float)(i / 10);
+                                                             : 0.005f * (float)(i - i % 10);
         if (kind == IMPOSSIBLE || (kind <= IMPOSSIBLE_FIRST && kind != FAR_BELOW && i < 600))
             x[i] = -INFINITY;
     }
@@ -211,22 +211,21 @@ static void sizes_and_rates_out_of_range_are_refused(void **state)
     float x[16] = {0};
     const sli_gemm fine = {
         .m = 2, .n = 2, .k = 2, .a = x, .lda = 2, .b = x, .ldb = 2, .c = x, .ldc = 2};
-    sli_gemm bad[6] = {fine, fine, fine, fine, fine, fine};
     static const char *const texts[] = {"gemm: m must be at least 0, got -1",
                                         "gemm: lda must be at least 3, got 2",
                                         "gemm: ldc must be at least 2, got 1",
                                         "gemm: expected a beta of 0 or 1",
                                         "gemm: expected a dropout probability from 0 to 1",
                                         "gemm: rows_per_sample must be at least 1, got 0"};
-    bad[0].m = -1;
-    bad[1].k = 3;
-    bad[2].ldc = 1;
-    bad[3].beta = 0.5f;
-    bad[4].dropout.p = NAN;
-    bad[5].dropout.p = 0.5f;
-    for (int i = 0; i < 6; i++)
-        check_error(sli_device_gemm(all->families[0].members[0], &bad[i]), SL_ERR_INVALID,
-                    texts[i]);
+    for (int i = 0; i < 6; i++) {
+        sli_gemm bad = fine;
+        bad.m = i == 0 ? -1 : 2;
+        bad.k = i == 1 ? 3 : 2;
+        bad.ldc = i == 2 ? 1 : 2;
+        bad.beta = i == 3 ? 0.5f : 0;
+        bad.dropout.p = i == 4 ? NAN : i == 5 ? 0.5f : 0;
+        check_error(sli_device_gemm(all->families[0].members[0], &bad), SL_ERR_INVALID, texts[i]);
+    }
 }
 
 int values_tests(void)
