@@ -186,7 +186,7 @@ static int number_of_letter(const cli_command *command, int letter)
 /* Names all options that a word is the beginning of: more than one, or argp had taken it. */
 static _Noreturn void refuse_ambiguous(const cli_command *command, const char *name)
 {
-    char names[SENTENCE_BYTES] = "", sentence[SENTENCE_BYTES + 64];
+    char names[SENTENCE_BYTES] = "";
     const cli_table *table;
     const sl_option *row;
     size_t used = 0, length = strlen(name);
@@ -194,8 +194,8 @@ static _Noreturn void refuse_ambiguous(const cli_command *command, const char *n
         if (strncmp(row->name, name, length) == 0)
             used += (size_t)snprintf(names + used, sizeof names - used, "%s--%s", used ? ", " : "",
                                      row->name);
-    snprintf(sentence, sizeof sentence, "--%s is ambiguous: %s", name, names);
-    cli_refuse(sentence, NULL);
+    cli_complain("--%s is ambiguous: %s", name, names);
+    exit(CLI_EXIT_USAGE);
 }
 
 static bool begins_option(const cli_command *command, const char *name)

@@ -549,18 +549,6 @@ static void full_disk_leaves_the_older_checkpoint_and_the_run(void **state)
     assert_memory_equal(&again.result.test_loss, &whole.result.test_loss, sizeof(double));
 }
 
-static void unwritable_directory_is_refused_before_training(void **state)
-{
-    static small_record record;
-    scratch *in = *state;
-    sl_run_result result;
-    event_log log;
-    sl_train_options options = three_epochs(in);
-    options.checkpoints = (sl_save_options){.directory = "/proc/checkpoints"};
-    assert_int_equal(run_noting(&options, &record, &log, &result), SL_ERR_IO);
-    assert_int_equal(record.step_count, 0);
-}
-
 static void leftovers_of_an_interrupted_save_are_removed(void **state)
 {
     static small_record record;
@@ -599,7 +587,6 @@ int checkpoints_tests(void)
         on_corpus(more_epochs_continue_a_finished_run),
         on_corpus(second_run_to_the_same_directory_is_refused),
         on_corpus(full_disk_leaves_the_older_checkpoint_and_the_run),
-        on_corpus(unwritable_directory_is_refused_before_training),
         on_corpus(leftovers_of_an_interrupted_save_are_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -272,6 +272,17 @@ static void grammar_is_looked_at_before_training(void **state)
     assert_true(record.result.best_possible_perplexity == 0);
 }
 
+static void unwritable_checkpoint_directory_is_refused_before_training(void **state)
+{
+    static small_record record;
+    sl_run_result result;
+    sl_reporter reporter = small_reporter(&record);
+    sl_train_options options = small_options(*state);
+    options.checkpoints = (sl_save_options){.directory = "/proc/checkpoints"};
+    assert_int_equal(sl_train_run(&options, &reporter, 1, &result), SL_ERR_IO);
+    assert_int_equal(record.step_count, 0);
+}
+
 int trainer_tests(void)
 {
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
@@ -288,6 +299,7 @@ int trainer_tests(void)
         WITH_CORPUS(place_for_weights_is_tried_before_training),
         WITH_CORPUS(data_too_short_for_a_block_name_their_file),
         WITH_CORPUS(grammar_is_looked_at_before_training),
+        WITH_CORPUS(unwritable_checkpoint_directory_is_refused_before_training),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

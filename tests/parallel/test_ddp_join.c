@@ -1,0 +1,168 @@
+/* Ranks with different numbers of batches, with and without torch's join. */
+#include "sluice/ddp.h"
+
+#include "sluice/layers.h"
+#include "sluice/zero.h"
+#include "support/check.h"
+#include "support/replicas.h"
+
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static float own_x(const sl_group *group)
+{
+    return (float)sl_group_rank(group) + 1;
+}
+
+static sl_status stop_early(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    int steps = sl_group_rank(group) == 0 ? 1 : 2;
+    sl_status status = SL_OK;
+    for (int i = 0; i < steps && status == SL_OK; i++)
+        status = toy_step(&replica, 1);
+    toy_close(&replica);
+    return status;
+}
+
+static void uneven_inputs_without_join_end_in_an_error(void **state)
+{
+    (void)state;
+    check_error(sl_spawn(stop_early, NULL, 2, &(sl_group_options){.timeout_seconds = 60}),
+                SL_ERR_CANCELLED, "rank 1: gradients of stage 0, bucket 0: all_reduce");
+    assert_non_null(strstr(sl_error_text(), "rank 0 left the group"));
+}
+
+/* ---- Join ------------------------------------------------------------------------------- */
+
+typedef struct join_case {
+    sl_ddp_join_options options;
+    float expected[4]; /* rank 1's gradients */
+} join_case;
+
+/* Rank 0 has two batches, rank 1 four. */
+static sl_status train_unevenly(sl_group *group, void *arg)
+{
+    const join_case *one = arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){.with_buffer = true}, NULL, &replica));
+    sl_status status = sl_ddp_join_begin(replica.ddp, &one->options);
+    int rank = sl_group_rank(group);
+    for (int i = 0; i < 2 + 2 * rank && status == SL_OK; i++) {
+        sl_parameter_set_zero_grad(replica.set);
+        status = toy_step(&replica, own_x(group));
+        float got = toy_grad(&replica, "w");
+        if (status == SL_OK)
+            status =
+                expect(got == one->expected[i], "%g in step %d, got %g", one->expected[i], i, got);
+        float w = toy_value(&replica, "w") - got; /* lr = 1 */
+        if (status == SL_OK)
+            status = sl_tensor_write(sl_parameter_value(sl_parameter_set_get(replica.set, 0)), &w);
+    }
+    if (status == SL_OK)
+        status = sl_ddp_join_end(replica.ddp);
+    float w = 1 - one->expected[0] - one->expected[1] - one->expected[2] - one->expected[3];
+    if (status == SL_OK)
+        status = expect(toy_value(&replica, "w") == w && toy_value(&replica, "buffer") == 4,
+                        "the last rank's values, %g and 4, got %g and %g", w,
+                        toy_value(&replica, "w"), toy_value(&replica, "buffer"));
+    toy_close(&replica);
+    return status;
+}
+
+static void join_lets_ranks_have_different_numbers_of_batches(void **state)
+{
+    (void)state;
+    check_ranks(train_unevenly, &(join_case){.expected = {1.5f, 1.5f, 1, 1}}, 2);
+    check_ranks(train_unevenly,
+                &(join_case){.options.divide_by_active = true, .expected = {1.5f, 1.5f, 2, 2}}, 2);
+}
+
+/* Rank 0, whose forward fails, stays in the group until rank 1's step has ended. */
+static sl_status fail_while_joined(sl_group *group, void *arg)
+{
+    atomic_int *ends = arg;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    sl_status status = sl_ddp_join_begin(replica.ddp, NULL);
+    if (status == SL_OK && sl_group_rank(group) == 1) {
+        status = toy_step(&replica, 1);
+        atomic_fetch_add(ends, 1);
+    } else if (status == SL_OK) {
+        sl_pass *pass;
+        sl_tensor *out;
+        SL_TRY(sl_pass_create(&(sl_pass_options){.device = replica.device, .keep = true}, &pass));
+        status = sl_ddp_forward(replica.ddp, pass, NULL, &out);
+        sl_pass_destroy(&pass);
+        while (atomic_load(ends) == 0)
+            usleep(1000);
+    }
+    toy_close(&replica);
+    return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "there is no input"),
+                  "rank 0's error on both ranks, got \"%s\"", sl_error_text());
+}
+
+static void forward_that_fails_while_joined_ends_the_others_steps(void **state)
+{
+    (void)state;
+    check_ranks(fail_while_joined, &(atomic_int){0}, 2);
+}
+
+/* One join: `steps` steps of this rank. */
+static sl_status join(toy *replica, const sl_ddp_join_options *options, int steps)
+{
+    SL_TRY(sl_ddp_join_begin(replica->ddp, options));
+    for (int i = 0; i < steps; i++) {
+        sl_parameter_set_zero_grad(replica->set);
+        SL_TRY(toy_step(replica, 1));
+    }
+    return sl_ddp_join_end(replica->ddp);
+}
+
+/* Rank 1 is out of data first; the join after that, without the option, lasts to its end. */
+static sl_status join_that_fails_early(sl_group *group, void *arg)
+{
+    const sl_ddp_join_options fails = {.fail_at_first = true};
+    int steps = *(int *)arg + (sl_group_rank(group) != 1);
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, NULL, &replica));
+    sl_status status = SL_OK;
+    for (int i = 0; i < 2 && status == SL_OK; i++) {
+        status = expect(join(&replica, &fails, steps) == SL_ERR_CANCELLED &&
+                            strstr(sl_error_text(), "rank 1 exhausted its inputs"),
+                        "all ranks to fail and to name rank 1, got \"%s\"", sl_error_text());
+        if (status == SL_OK)
+            status = expect(sl_ddp_join_end(replica.ddp) == SL_ERR_INVALID &&
+                                strstr(sl_error_text(), "no join is under way"),
+                            "the join to have ended, got \"%s\"", sl_error_text());
+        if (status == SL_OK)
+            status = join(&replica, NULL, sl_group_rank(group));
+    }
+    toy_close(&replica);
+    return status;
+}
+
+static void
+join_that_stopped_all_ranks_names_the_first_out_of_data_and_can_be_followed(void **state)
+{
+    (void)state;
+    for (int steps = 0; steps <= 2; steps++)
+        check_ranks(join_that_fails_early, &steps, 3);
+}
+
+int ddp_join_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(uneven_inputs_without_join_end_in_an_error),
+        cmocka_unit_test(join_lets_ranks_have_different_numbers_of_batches),
+        cmocka_unit_test(forward_that_fails_while_joined_ends_the_others_steps),
+        cmocka_unit_test(
+            join_that_stopped_all_ranks_names_the_first_out_of_data_and_can_be_followed),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
