@@ -9,7 +9,6 @@
 #include <stdlib.h>
 
 enum { NTOKENS = 40, TEXT = 7001, COLUMNS = 20, BPTT = 35, STAGES = 2, CHUNKS = 8, EPOCHS = 3 };
-enum { MAX_TERMS = 128 }; /* of the gradient's norm: one a parameter */
 
 typedef struct trainer {
     sl_device_list *devices;
@@ -91,11 +90,11 @@ static sl_status update_stage(int stage, void *arg)
 /* The coefficient that brings the norm over all stages down to 0.5. */
 static sl_status clip(trainer *at)
 {
-    double terms[MAX_TERMS];
-    int count = 0, more;
+    double terms[128]; /* one a parameter */
+    int count = 0, more, room = sizeof terms / sizeof *terms;
     for (int s = 0; s < STAGES; s++, count += more)
         SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, s), SL_GRAD_NORM_L2, terms + count,
-                                  MAX_TERMS - count, &more));
+                                  room - count, &more));
     at->clip = sl_clip_coefficient(sl_grad_norm_combine(SL_GRAD_NORM_L2, terms, count), 0.5);
     return SL_OK;
 }
