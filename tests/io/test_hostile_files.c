@@ -228,6 +228,10 @@ static void state_takes_memory_and_time_in_proportion(void **state)
 
 int hostile_files_tests(void)
 {
+#ifdef __SANITIZE_THREAD__
+    print_message("skipped: one thread, and time that ThreadSanitizer multiplies\n");
+    return 77;
+#endif
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(header_takes_memory_and_time_in_proportion),
         cmocka_unit_test(index_takes_memory_and_time_in_proportion),
