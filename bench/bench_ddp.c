@@ -47,7 +47,7 @@ static replica open_replica(const bench_setup *setup, sl_device *device, int64_t
                                .loss = at.loss,
                                .stages = 1,
                                .devices = &device,
-                               .checkpoint = SL_CHECKPOINT_NEVER,
+                               .recompute = SL_RECOMPUTE_NEVER,
                                .seed = 1};
     bench_check(sl_pipe_create(&options, &at.pipe));
     sl_optimizer_options sgd = {.kind = SL_OPTIMIZER_SGD};

@@ -38,7 +38,7 @@ static void parse(int argc, char **argv, bench_setup *setup, long *steps)
         if (option == 'd')
             setup->devices = optarg;
         else if (option == 'k')
-            bench_check(sl_checkpoint_parse(optarg, &setup->checkpoint));
+            bench_check(sl_recompute_parse(optarg, &setup->recompute));
         else if (option == 'S')
             bench_check(sl_schedule_kind_parse(optarg, &setup->schedule));
         else {
@@ -83,8 +83,8 @@ int main(int argc, char **argv)
            "\"chunks\":%d,\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"ms\":%.2f,"
            "\"tokens_per_s\":%.1f}\n",
            (int)setup.model.emsize, (int)setup.model.nlayers, setup.stages, setup.chunks,
-           sl_checkpoint_name(setup.checkpoint), sl_schedule_kind_name(setup.schedule),
-           1e3 * median, (double)(setup.batch * setup.bptt) / median);
+           sl_recompute_name(setup.recompute), sl_schedule_kind_name(setup.schedule), 1e3 * median,
+           (double)(setup.batch * setup.bptt) / median);
     bench_trainer_destroy(trainer);
     return 0;
 }

@@ -58,7 +58,7 @@ static void measure(bench_setup setup)
     sl_schedule *schedule;
     sl_simulation simulation;
     double unit[STAGES] = {1, 1};
-    bench_check(sl_schedule_create(setup.schedule, STAGES, micros, setup.checkpoint, &schedule));
+    bench_check(sl_schedule_create(setup.schedule, STAGES, micros, setup.recompute, &schedule));
     bench_check(sl_schedule_simulate(schedule, &(sl_cost_model){.forward = unit, .backward = unit},
                                      &simulation));
     for (int s = 0; s < STAGES; s++) {
@@ -74,11 +74,11 @@ static void measure(bench_setup setup)
         double measured = (double)stats.peak_bytes[SL_MEMORY_ACTIVATIONS];
         printf("%-5s %-11s stage %d: peak activations %8.2f MiB, predicted %8.2f MiB, "
                "measured/predicted %.3f\n",
-               sl_schedule_kind_name(setup.schedule), sl_checkpoint_name(setup.checkpoint), s,
+               sl_schedule_kind_name(setup.schedule), sl_recompute_name(setup.recompute), s,
                measured / 1048576, predicted / 1048576, measured / predicted);
         printf("{\"bench\":\"memory\",\"schedule\":\"%s\",\"checkpoint\":\"%s\",\"stage\":%d,"
                "\"peak_bytes\":%.0f,\"predicted_bytes\":%.0f,\"ratio\":%.4f}\n",
-               sl_schedule_kind_name(setup.schedule), sl_checkpoint_name(setup.checkpoint), s,
+               sl_schedule_kind_name(setup.schedule), sl_recompute_name(setup.recompute), s,
                measured, predicted, measured / predicted);
     }
     fflush(stdout);
@@ -106,9 +106,9 @@ int main(int argc, char **argv)
         return 2;
     }
     for (int schedule = SL_SCHEDULE_GPIPE; schedule <= SL_SCHEDULE_1F1B; schedule++)
-        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++) {
+        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             setup.schedule = (sl_schedule_kind)schedule;
-            setup.checkpoint = (sl_checkpoint)mode;
+            setup.recompute = (sl_recompute)mode;
             measure(setup);
         }
     return 0;

@@ -51,7 +51,7 @@ static double bubble_of(const bench_setup *setup, const stage_costs *costs)
     sl_simulation simulation;
     bench_check(sl_schedule_create(setup->schedule, setup->stages,
                                    sl_micro_batches(setup->batch, setup->chunks, NULL),
-                                   setup->checkpoint, &schedule));
+                                   setup->recompute, &schedule));
     bench_check(sl_schedule_simulate(schedule,
                                      &(sl_cost_model){.forward = costs->forward,
                                                       .backward = costs->backward},

@@ -131,7 +131,7 @@ bench_setup bench_setup_lm(int64_t emsize, int64_t nlayers, int64_t nhead)
                          .devices = "cpu:0",
                          .stages = 1,
                          .chunks = 1,
-                         .checkpoint = SL_CHECKPOINT_NEVER};
+                         .recompute = SL_RECOMPUTE_NEVER};
 }
 
 static void make_batch(bench_trainer *trainer)
@@ -171,7 +171,7 @@ bench_trainer *bench_trainer_create(const bench_setup *setup)
                                                   .devices = devices,
                                                   .balance = setup->balance,
                                                   .chunks = setup->chunks,
-                                                  .checkpoint = setup->checkpoint,
+                                                  .recompute = setup->recompute,
                                                   .schedule = setup->schedule,
                                                   .seed = 1},
                                &trainer->pipe));

@@ -26,7 +26,7 @@ typedef struct bench_setup {
     int stages;         /* as many as devices */
     const int *balance; /* NULL: the default */
     int chunks;
-    sl_checkpoint checkpoint;
+    sl_recompute recompute;
     sl_schedule_kind schedule;
 } bench_setup;
 

@@ -30,7 +30,7 @@ static sl_status open_replica(sl_group *group, sl_device_list *devices, replica 
                                .stages = STAGES,
                                .devices = at->devices,
                                .balance = (const int[]){2, 1},
-                               .checkpoint = SL_CHECKPOINT_NEVER};
+                               .recompute = SL_RECOMPUTE_NEVER};
     SL_TRY(sl_pipe_create(&options, &at->pipe));
     for (int s = 0; s < STAGES; s++)
         SL_TRY(sl_optimizer_create(&(sl_optimizer_options){.kind = SL_OPTIMIZER_SGD},

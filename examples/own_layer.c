@@ -36,7 +36,7 @@ static sl_status create_model(trainer *at)
     return status;
 }
 
-static sl_status open_trainer(trainer *at, const char *names, sl_checkpoint checkpoint)
+static sl_status open_trainer(trainer *at, const char *names, sl_recompute recompute)
 {
     SL_TRY(sl_device_list_create(names, &at->devices, NULL));
     SL_TRY(create_model(at));
@@ -50,7 +50,7 @@ static sl_status open_trainer(trainer *at, const char *names, sl_checkpoint chec
                                              .stages = stages,
                                              .devices = devices,
                                              .chunks = 4,
-                                             .checkpoint = checkpoint,
+                                             .recompute = recompute,
                                              .seed = 1},
                           &at->pipe));
     sl_optimizer_options sgd = {.kind = SL_OPTIMIZER_SGD, .momentum = 0.9f};
@@ -92,9 +92,9 @@ static sl_status update_stage(int stage, void *arg)
     return sl_optimizer_step(at->optimizers[stage], 0.02, 1);
 }
 
-static sl_status run(trainer *at, const char *devices, sl_checkpoint checkpoint, double *losses)
+static sl_status run(trainer *at, const char *devices, sl_recompute recompute, double *losses)
 {
-    SL_TRY(open_trainer(at, devices, checkpoint));
+    SL_TRY(open_trainer(at, devices, recompute));
     write_points(sl_tensor_f32(at->points), sl_tensor_f32(at->targets));
     for (int step = 0; step < STEPS; step++) {
         sl_pipe_batch batch = {.input = at->points, .targets = at->targets, .step = (uint64_t)step};
@@ -103,14 +103,14 @@ static sl_status run(trainer *at, const char *devices, sl_checkpoint checkpoint,
         SL_TRY(sl_pipe_run(at->pipe, update_stage, at));
     }
     printf("%-18s %-12s loss %.6f in the first step, %.6f in the last\n", devices,
-           sl_checkpoint_name(checkpoint), losses[0], losses[STEPS - 1]);
+           sl_recompute_name(recompute), losses[0], losses[STEPS - 1]);
     return SL_OK;
 }
 
-static sl_status train(const char *devices, sl_checkpoint checkpoint, double *losses)
+static sl_status train(const char *devices, sl_recompute recompute, double *losses)
 {
     trainer at = {0};
-    sl_status status = run(&at, devices, checkpoint, losses);
+    sl_status status = run(&at, devices, recompute, losses);
     close_trainer(&at);
     return status;
 }
@@ -118,8 +118,8 @@ static sl_status train(const char *devices, sl_checkpoint checkpoint, double *lo
 static sl_status check(void)
 {
     static double whole[STEPS], cut[STEPS];
-    SL_TRY(train("cpu:0", SL_CHECKPOINT_NEVER, whole));
-    SL_TRY(train("cpu:0,cpu:1,cpu:2", SL_CHECKPOINT_ALWAYS, cut));
+    SL_TRY(train("cpu:0", SL_RECOMPUTE_NEVER, whole));
+    SL_TRY(train("cpu:0,cpu:1,cpu:2", SL_RECOMPUTE_ALWAYS, cut));
     for (int step = 0; step < STEPS; step++)
         if (whole[step] != cut[step])
             return sl_error(SL_ERR_NUMERIC, "the losses depend on how the model is cut");

@@ -14,8 +14,7 @@
  * Nothing in a checkpoint is ever executed.
  *
  * This is the format alone, for any tensors; what a training run saves, and how it goes on, is in
- * sluice/train.h. (The enumeration sl_checkpoint, in sluice/schedule.h, is another matter: which
- * activations are computed again.) */
+ * sluice/train.h. */
 #ifndef SLUICE_CHECKPOINT_H
 #define SLUICE_CHECKPOINT_H
 

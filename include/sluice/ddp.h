@@ -1,4 +1,4 @@
-/* DistributedDataParallel: replicas that train on their own shares of the data and stay equal.
+/* DistributedDataParallel: replicas that train on their own shards of the data and stay equal.
  *
  * Counterpart of torch.nn.parallel.DistributedDataParallel. Each rank of a group has a replica: a
  * pipe, or a module with its parameter set. All start with rank 0's values; after every step all

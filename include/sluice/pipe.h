@@ -53,7 +53,7 @@ typedef struct sl_pipe_options {
     const int *balance;        /* [stages] modules per stage; NULL: sl_partition by LAYERS for three
                                   modules and more where it can, else by PARAMETERS */
     int chunks;                /* 0: 1 */
-    sl_checkpoint checkpoint;  /* zero value: except_last */
+    sl_recompute recompute;    /* zero value: except_last */
     sl_schedule_kind schedule; /* zero value: gpipe */
     uint64_t seed;             /* of initial values and dropout */
     bool no_init;              /* values are undefined (they will be loaded) */

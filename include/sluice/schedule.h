@@ -24,11 +24,11 @@ typedef struct sl_schedule sl_schedule;
 typedef enum sl_schedule_kind { SL_SCHEDULE_GPIPE, SL_SCHEDULE_1F1B } sl_schedule_kind;
 
 /* Which micro-batches give up their activations after forward and run it again before backward. */
-typedef enum sl_checkpoint {
-    SL_CHECKPOINT_EXCEPT_LAST, /* all but the last micro-batch: PyTorch's default */
-    SL_CHECKPOINT_NEVER,
-    SL_CHECKPOINT_ALWAYS
-} sl_checkpoint;
+typedef enum sl_recompute {
+    SL_RECOMPUTE_EXCEPT_LAST, /* all but the last micro-batch: PyTorch's default */
+    SL_RECOMPUTE_NEVER,
+    SL_RECOMPUTE_ALWAYS
+} sl_recompute;
 
 typedef enum sl_action_kind {
     SL_ACTION_FORWARD,         /* keep the activations */
@@ -44,14 +44,14 @@ typedef struct sl_action {
 } sl_action;
 
 /* Huang et al., "GPipe", 2019; torchgpipe's clock cycles. */
-sl_status sl_schedule_gpipe(int stages, int micros, sl_checkpoint checkpoint, sl_schedule **out);
+sl_status sl_schedule_gpipe(int stages, int micros, sl_recompute recompute, sl_schedule **out);
 
 /* PipeDream-flush: Narayanan et al., "Memory-efficient pipeline-parallel DNN training", 2021. Stage
  * s holds at most stages - s micro-batches' activations. */
-sl_status sl_schedule_1f1b(int stages, int micros, sl_checkpoint checkpoint, sl_schedule **out);
+sl_status sl_schedule_1f1b(int stages, int micros, sl_recompute recompute, sl_schedule **out);
 
-sl_status sl_schedule_create(sl_schedule_kind kind, int stages, int micros,
-                             sl_checkpoint checkpoint, sl_schedule **out);
+sl_status sl_schedule_create(sl_schedule_kind kind, int stages, int micros, sl_recompute recompute,
+                             sl_schedule **out);
 
 /* Forward only, for evaluation: every stage runs FORWARD_DISCARD of 0 … micros - 1. Every function
  * here takes a table without RECOMPUTE and BACKWARD, whose forwards all discard, for one of these.
@@ -115,9 +115,9 @@ sl_status sl_schedule_draw(const sl_schedule *schedule, char **text);
 
 /* "gpipe", "1f1b"; "never", "except_last", "always". NOT_FOUND names the choices. */
 sl_status sl_schedule_kind_parse(const char *text, sl_schedule_kind *out);
-sl_status sl_checkpoint_parse(const char *text, sl_checkpoint *out);
+sl_status sl_recompute_parse(const char *text, sl_recompute *out);
 const char *sl_schedule_kind_name(sl_schedule_kind kind);
-const char *sl_checkpoint_name(sl_checkpoint checkpoint);
+const char *sl_recompute_name(sl_recompute recompute);
 
 #ifdef __cplusplus
 }

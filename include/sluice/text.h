@@ -152,8 +152,8 @@ typedef struct sl_batches {
     int64_t column_length; /* tokens in a column */
     int64_t stride;        /* tokens from the start of a column to the next one's */
     int64_t bptt;          /* T of every block but a last short one */
-    int64_t share_columns; /* after so many columns the next share's begin, column_length further */
-    int64_t skipped;       /* columns of the first share that are not among the N */
+    int64_t shard_columns; /* after so many columns the next shard's begin, column_length further */
+    int64_t skipped;       /* columns of the first shard that are not among the N */
 } sl_batches;
 
 /* Errors: SL_ERR_INVALID where columns or bptt is below 1, or a column has no `bptt` tokens and one
@@ -166,21 +166,21 @@ sl_status sl_batchify(const int32_t *tokens, int64_t count, int64_t columns, int
 sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t columns,
                              sl_batches *out);
 
-/* The columns of all `shares` shares side by side, share after share. A share is what the
+/* The columns of all `shards` shards side by side, shard after shard. A shard is what the
  * data-parallel tutorial's batchify gives a rank: every column's length is divided evenly, and a
- * share has one piece of each (what is left over at the end of the columns is dropped). The columns
- * above in 2 shares:
+ * shard has one piece of each (what is left over at the end of the columns is dropped). The columns
+ * above in 2 shards:
  *
- *     share 0    column 0   0  1  2      column 1   6  7  8        …     column 3  18 19 20
- *     share 1    column 4   3  4  5      column 5   9 10 11        …     column 7  21 22 23
+ *     shard 0    column 0   0  1  2      column 1   6  7  8        …     column 3  18 19 20
+ *     shard 1    column 4   3  4  5      column 5   9 10 11        …     column 7  21 22 23
  *
- * Errors: SL_ERR_INVALID for less than 1 share, where a piece has no `bptt` tokens and one more for
- * the last target, and for columns of more than one share already. */
-sl_status sl_batches_shares(const sl_batches *batches, int shares, sl_batches *out);
+ * Errors: SL_ERR_INVALID for less than 1 shard, where a piece has no `bptt` tokens and one more for
+ * the last target, and for columns of more than one shard already. */
+sl_status sl_batches_shards(const sl_batches *batches, int shards, sl_batches *out);
 
-/* The columns of share `share` alone. Errors: as sl_batches_shares; SL_ERR_INVALID where there is
- * no such share. */
-sl_status sl_batches_share(const sl_batches *batches, int share, int shares, sl_batches *out);
+/* The columns of shard `shard` alone. Errors: as sl_batches_shards; SL_ERR_INVALID where there is
+ * no such shard. */
+sl_status sl_batches_shard(const sl_batches *batches, int shard, int shards, sl_batches *out);
 
 int64_t sl_batches_count(const sl_batches *batches); /* of blocks */
 
@@ -206,9 +206,9 @@ typedef struct sl_synthetic_options {
  * checksums. An older synthetic corpus, known by its grammar.json, is replaced; a directory with
  * another grammar.json or other text, a changed one included, is refused. The sentences come from a
  * small grammar whose state follows from the words since the last full stop, so that the entropy of
- * the next word is known exactly: see src/text/grammar.h. Every split ends with the first sentence
- * that makes it as long as asked. Same seed, same text, on every machine. Errors: SL_ERR_INVALID
- * (negative counts, other text), SL_ERR_IO, SL_ERR_MEMORY. */
+ * the next word is known exactly: see src/synthetic/grammar.h. Every split ends with the first
+ * sentence that makes it as long as asked. Same seed, same text, on every machine. Errors:
+ * SL_ERR_INVALID (negative counts, other text), SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_synthetic_corpus_write(const char *directory, const sl_synthetic_options *options);
 
 /* The best possible perplexity on the synthetic corpus in `directory`, from its grammar.json, for

@@ -65,14 +65,14 @@ typedef struct sl_train_options {
     const char *preset; /* the name it came from, for the log; NULL: none */
 
     const char *data;                          /* directory */
-    int64_t bptt, batch_size, eval_batch_size; /* batch_size: rows of each share of a batch */
+    int64_t bptt, batch_size, eval_batch_size; /* batch_size: rows of each shard of a batch */
     int64_t max_batches, eval_max_batches;     /* per epoch and per evaluation; 0: all */
 
     sl_model_options model; /* ntokens comes from the data */
 
     int replicas;        /* of the whole pipeline, which divide a batch's rows among them; 0: as
                             many as `devices` has parts */
-    int shares;          /* that the training text is cut into (sl_batches_shares): a batch has
+    int shards;          /* that the training text is cut into (sl_batches_shards): a batch has
                             batch_size rows of each. 0: as many as replicas, one for each. A run
                             that resumes has its checkpoint's, whatever this says */
     int local_replicas;  /* of them, those on this host, which share `devices`; 0: all */
@@ -85,7 +85,7 @@ typedef struct sl_train_options {
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
     int chunks;
-    sl_checkpoint checkpoint;
+    sl_recompute recompute;
     sl_schedule_kind schedule;
 
     int epochs;
@@ -278,11 +278,11 @@ typedef struct sl_reporter {
  * gradient norm that is not finite ends the run with SL_ERR_NUMERIC, unless allow_nan. A run whose
  * plan does not fit into memory (sl_plan_check_memory) is refused before it begins, unless force.
  *
- * Several replicas are threads of this process. Each trains on its share of the text
- * (sl_batches_share) with averaged gradients (sluice/ddp.h). Where there are more or fewer shares
- * than replicas, a batch's rows, share after share, are divided as evenly as possible: a replica
+ * Several replicas are threads of this process. Each trains on its shard of the text
+ * (sl_batches_shard) with averaged gradients (sluice/ddp.h). Where there are more or fewer shards
+ * than replicas, a batch's rows, shard after shard, are divided as evenly as possible: a replica
  * has a run of them, the first ones one row more, in micro-batches that are neither larger nor
- * fewer than those of a share would be; gradients and losses are means over all rows, and equal to
+ * fewer than those of a shard would be; gradients and losses are means over all rows, and equal to
  * rounding whatever the replicas. Evaluations are of the whole split, the replicas sharing its
  * blocks out, and give all of them the bits that one alone would get. The first one saves what all
  * have alike, and each its slices of a sharded optimizer. When one fails, all end with its error,
@@ -291,7 +291,7 @@ typedef struct sl_reporter {
  * A run that resumes goes on bit for bit as it would have without the interruption, dropout and the
  * best parameters included; `finished` and the test see no difference. The pipeline may be cut
  * differently: stages, balance, devices, schedule, zero. With other replicas than the checkpoint's
- * run had, it keeps that run's shares, and goes on equal to rounding. Options that decide numbers
+ * run had, it keeps that run's shards, and goes on equal to rounding. Options that decide numbers
  * must be those of the checkpoint: SL_ERR_INVALID names each one that is not. Checkpoints are
  * written by a thread of their own from a copy; a save that comes due while it is writing waits for
  * it. */

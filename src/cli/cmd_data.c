@@ -4,7 +4,7 @@
 #include "cli/run_files.h"
 
 #include "sluice/text.h"
-#include "text/synthetic_facts.h"
+#include "synthetic/facts.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -2,8 +2,8 @@
 #define _GNU_SOURCE /* asprintf */
 #include "cli/arguments.h"
 #include "cli/commands.h"
-#include "cli/launch_job.h"
-#include "cli/launch_kinds.h"
+#include "launch/job.h"
+#include "launch/kinds.h"
 
 #include <errno.h>
 #include <limits.h>

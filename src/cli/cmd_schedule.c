@@ -11,7 +11,7 @@ enum { MAX_STAGES = 64, MAX_CHUNKS = 256 };
 
 typedef struct settings {
     int stages, chunks;
-    sl_checkpoint checkpoint;
+    sl_recompute recompute;
     sl_schedule_kind schedule;
 } settings;
 
@@ -27,7 +27,7 @@ static const sl_option options[] = {
      .lowest = 1, .highest = MAX_CHUNKS,
      .help = "Micro-batches"},
     {.name = "checkpoint", .value = "MODE", .type = SL_OPTION_CHOICE,
-     .offset = offsetof(settings, checkpoint), .choices = checkpoints,
+     .offset = offsetof(settings, recompute), .choices = checkpoints,
      .help = "Recompute activations: never, except_last (of all micro-batches but the last) or "
              "always"},
     {.name = "schedule", .value = "NAME", .type = SL_OPTION_CHOICE,
@@ -75,7 +75,7 @@ static int run(cli_command_line *line)
     sl_schedule *schedule;
     cli_set(line, &parsed);
     sl_status status = sl_schedule_create(parsed.schedule, parsed.stages, parsed.chunks,
-                                          parsed.checkpoint, &schedule);
+                                          parsed.recompute, &schedule);
     if (status == SL_OK)
         status = show(schedule);
     sl_schedule_destroy(&schedule);

@@ -10,7 +10,7 @@
 #include "cli/supervisor.h"
 #include "cli/train_ranks.h"
 #include "core/knobs.h"
-#include "train/save_directory.h"
+#include "train/checkpoint/save_directory.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -69,7 +69,7 @@ static sl_status resume_after_restart(settings *to, const sl_launch_info *launch
     int64_t *steps;
     size_t count = 0;
     if (launch->first_world_size > 1)
-        to->run.train.shares = launch->first_world_size;
+        to->run.train.shards = launch->first_world_size;
     if (!checkpoints->directory)
         return SL_OK;
     if (checkpoints->resume) {

@@ -169,15 +169,15 @@ static void say_model(const cli_progress *progress, const sl_run_info *info)
         model->emsize, model->nhid, model->nlayers, model->nhead, model->dropout,
         model->mask == SL_MASK_CAUSAL ? "causal" : "none");
     say(progress, "Total parameters in model: %s\n", cli_with_commas(info->total_parameters, text));
-    if (info->replicas > 1 || options->shares > 1)
+    if (info->replicas > 1 || options->shards > 1)
         say(progress, "Data parallelism: %d replica%s, batches of %d x %" PRId64 " columns%s\n",
-            info->replicas, plural(info->replicas), options->shares, options->batch_size,
+            info->replicas, plural(info->replicas), options->shards, options->batch_size,
             options->zero ? ", optimizer state sharded" : "");
     say(progress, "Optimizer: %s, lr %g\n", sl_optimizer_kind_name(options->optimizer.kind),
         options->lr.lr);
     say(progress, "Pipeline: %d stage%s, %d chunk%s, checkpoint %s, schedule %s\n",
         sl_pipe_stages(info->pipe), plural(sl_pipe_stages(info->pipe)), options->chunks,
-        plural(options->chunks), sl_checkpoint_name(options->checkpoint),
+        plural(options->chunks), sl_recompute_name(options->recompute),
         sl_schedule_kind_name(options->schedule));
 }
 

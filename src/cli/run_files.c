@@ -1,7 +1,7 @@
 #include "cli/run_files.h"
 
 #include "core/directory.h"
-#include "io/safetensors_set.h"
+#include "io/safetensors/set.h"
 
 #include <stdbool.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* What a command writes must not replace what it reads. */
-#ifndef CLI_RUN_FILES_H
-#define CLI_RUN_FILES_H
+#ifndef SLI_CLI_RUN_FILES_H
+#define SLI_CLI_RUN_FILES_H
 
 #include "sluice/train.h"
 

@@ -1,6 +1,6 @@
 #include "cli/saved_model.h"
 
-#include "train/save_directory.h"
+#include "train/checkpoint/save_directory.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 
 void cli_warn_chunks(const sl_train_options *options, int replicas)
 {
-    int64_t rows = (options->batch_size * options->shares + replicas - 1) / replicas;
+    int64_t rows = (options->batch_size * options->shards + replicas - 1) / replicas;
     if (options->chunks > rows)
         cli_complain("warning: --chunks is %d, but a batch has %" PRId64
                      " row%s: it is cut into as many micro-batches",

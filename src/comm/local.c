@@ -270,7 +270,7 @@ static sl_status local_collective(sl_group *group, const sli_operation *operatio
 
 static void world_free(sli_world *w)
 {
-    for (sli_letter *at = w->letters, *next; at; at = next) {
+    for (sli_queued_message *at = w->queue, *next; at; at = next) {
         next = at->next;
         free(at);
     }

@@ -1,5 +1,5 @@
 /* Point to point between threads: a message is copied into a letter, so a send never waits; the
- * letters of a group stand in one queue, out of which each receive takes the oldest that it
+ * queue of a group stand in one queue, out of which each receive takes the oldest that it
  * matches.
  */
 #include "comm/local_world.h"
@@ -13,11 +13,11 @@ sl_status sli_local_send(sl_group *group, const sli_message *message)
 {
     sli_world *w = group->state;
     size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
-    sli_letter *sent = malloc(sizeof *sent + bytes);
+    sli_queued_message *sent = malloc(sizeof *sent + bytes);
     if (!sent)
         return sl_error(SL_ERR_MEMORY, "send: no memory for a message of %zu bytes", bytes);
-    *sent = (sli_letter){NULL,         group->rank,    message->peer,
-                         message->tag, message->count, message->dtype};
+    *sent = (sli_queued_message){NULL,         group->rank,    message->peer,
+                                 message->tag, message->count, message->dtype};
     if (bytes > 0)
         memcpy(sent->data, message->data, bytes);
     pthread_mutex_lock(&w->lock);
@@ -27,7 +27,7 @@ sl_status sli_local_send(sl_group *group, const sli_message *message)
     } else if (w->slots[message->peer].left) {
         status = sl_error(SL_ERR_CANCELLED, "send: rank %d has left the group", message->peer);
     } else {
-        sli_letter **end = &w->letters;
+        sli_queued_message **end = &w->queue;
         while (*end)
             end = &(*end)->next;
         *end = sent;
@@ -40,10 +40,10 @@ sl_status sli_local_send(sl_group *group, const sli_message *message)
 }
 
 /* With the lock held: the oldest letter that the receive matches, taken out of the queue. */
-static sli_letter *take_letter(sli_world *w, int rank, const sli_message *wanted)
+static sli_queued_message *remove_matching(sli_world *w, int rank, const sli_message *wanted)
 {
-    for (sli_letter **at = &w->letters; *at; at = &(*at)->next) {
-        sli_letter *found = *at;
+    for (sli_queued_message **at = &w->queue; *at; at = &(*at)->next) {
+        sli_queued_message *found = *at;
         if (found->to == rank && found->tag == wanted->tag &&
             (wanted->peer == SL_ANY_RANK || wanted->peer == found->from)) {
             *at = found->next;
@@ -53,7 +53,7 @@ static sli_letter *take_letter(sli_world *w, int rank, const sli_message *wanted
     return NULL;
 }
 
-static sl_status deliver(const sli_letter *found, const sli_message *message)
+static sl_status deliver(const sli_queued_message *found, const sli_message *message)
 {
     if (found->count != message->count || found->dtype != message->dtype)
         return sl_error(SL_ERR_INVALID,
@@ -81,8 +81,8 @@ static bool sender_is_there(const sli_world *w, int rank, const sli_message *mes
 }
 
 /* With the lock held: waits for something to change. */
-static sl_status wait_for_letter(sli_world *w, int rank, const sli_message *message,
-                                 sli_running_clock *waited)
+static sl_status wait_for_message(sli_world *w, int rank, const sli_message *message,
+                                  sli_running_clock *waited)
 {
     char text[SLI_SENDER_BYTES];
     const char *sender = sli_sender_text(message, text);
@@ -105,10 +105,10 @@ sl_status sli_local_receive(sl_group *group, const sli_message *message)
     sli_world *w = group->state;
     sli_running_clock waited = {0};
     sl_status status = SL_OK;
-    sli_letter *found;
+    sli_queued_message *found;
     pthread_mutex_lock(&w->lock);
-    while (!(found = take_letter(w, group->rank, message)) && status == SL_OK)
-        status = wait_for_letter(w, group->rank, message, &waited);
+    while (!(found = remove_matching(w, group->rank, message)) && status == SL_OK)
+        status = wait_for_message(w, group->rank, message, &waited);
     pthread_mutex_unlock(&w->lock);
     if (found)
         status = deliver(found, message);

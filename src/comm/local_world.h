@@ -12,13 +12,13 @@
 enum { SLI_LOCAL_ERROR_BYTES = 512 };
 
 /* A message on its way. */
-typedef struct sli_letter {
-    struct sli_letter *next;
+typedef struct sli_queued_message {
+    struct sli_queued_message *next;
     int from, to, tag;
     int64_t count;
     sl_dtype dtype;
     char data[];
-} sli_letter;
+} sli_queued_message;
 
 typedef struct sli_rank_slot {
     sli_operation operation; /* valid from arrival to departure */
@@ -40,7 +40,7 @@ typedef struct sli_world {
     bool broken;
     sl_status error;
     char error_text[SLI_LOCAL_ERROR_BYTES];
-    sli_letter *letters; /* sent and not yet received, oldest first */
+    sli_queued_message *queue; /* sent and not yet received, oldest first */
     sli_rank_slot slots[];
 } sli_world;
 

@@ -1,6 +1,6 @@
 /* Device lists beyond the public functions: for a process that is one of several on a machine. */
-#ifndef SLI_DEVICE_LIST_H
-#define SLI_DEVICE_LIST_H
+#ifndef SLI_DEVICE_DEVICE_LIST_H
+#define SLI_DEVICE_DEVICE_LIST_H
 
 #include "sluice/device.h"
 

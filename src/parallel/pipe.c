@@ -117,8 +117,8 @@ static sl_status write_table(const sl_pipe *pipe, sli_table_kind kind, int micro
 {
     if (kind == SLI_TABLE_FORWARD)
         return sl_schedule_forward_only(pipe->stage_count, micros, out);
-    sl_checkpoint checkpoint = kind == SLI_TABLE_TRAINING ? pipe->checkpoint : SL_CHECKPOINT_NEVER;
-    return sl_schedule_create(pipe->schedule, pipe->stage_count, micros, checkpoint, out);
+    sl_recompute recompute = kind == SLI_TABLE_TRAINING ? pipe->recompute : SL_RECOMPUTE_NEVER;
+    return sl_schedule_create(pipe->schedule, pipe->stage_count, micros, recompute, out);
 }
 
 /* The table for so many micro-batches. */

@@ -25,7 +25,7 @@ struct sl_pipe {
     sl_module *model;
     sl_loss *loss; /* NULL: forward only */
     int chunks;
-    sl_checkpoint checkpoint;
+    sl_recompute recompute;
     sl_schedule_kind schedule;
     uint64_t seed;
     int64_t first_bucket_bytes, bucket_bytes;

@@ -51,11 +51,10 @@ static sl_status check_options(const sl_pipe_options *options)
     if (options->chunks < 0)
         return sl_error(SL_ERR_INVALID, "%s: number of chunks must be positive integer, got %d",
                         who, options->chunks);
-    if (options->checkpoint < SL_CHECKPOINT_EXCEPT_LAST ||
-        options->checkpoint > SL_CHECKPOINT_ALWAYS)
+    if (options->recompute < SL_RECOMPUTE_EXCEPT_LAST || options->recompute > SL_RECOMPUTE_ALWAYS)
         return sl_error(SL_ERR_INVALID,
                         "%s: checkpoint is not one of 'always', 'except_last', or 'never' (%d)",
-                        who, (int)options->checkpoint);
+                        who, (int)options->recompute);
     if (options->schedule < SL_SCHEDULE_GPIPE || options->schedule > SL_SCHEDULE_1F1B)
         return sl_error(SL_ERR_INVALID, "%s: schedule is not one of 'gpipe' or '1f1b' (%d)", who,
                         (int)options->schedule);
@@ -206,7 +205,7 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
     pipe->model = options->model;
     pipe->loss = options->loss;
     pipe->chunks = options->chunks ? options->chunks : 1;
-    pipe->checkpoint = options->checkpoint;
+    pipe->recompute = options->recompute;
     pipe->schedule = options->schedule;
     pipe->seed = options->seed;
     pipe->first_bucket_bytes = options->first_bucket_bytes;

@@ -57,45 +57,45 @@ void sli_schedule_append(sl_schedule *schedule, int stage, sl_action_kind kind, 
     schedule->ends[stage] = used + 1;
 }
 
-static bool keeps(const sl_schedule *schedule, sl_checkpoint checkpoint, int micro)
+static bool keeps(const sl_schedule *schedule, sl_recompute recompute, int micro)
 {
-    switch (checkpoint) {
-    case SL_CHECKPOINT_NEVER:
+    switch (recompute) {
+    case SL_RECOMPUTE_NEVER:
         return true;
-    case SL_CHECKPOINT_ALWAYS:
+    case SL_RECOMPUTE_ALWAYS:
         return false;
-    case SL_CHECKPOINT_EXCEPT_LAST:
+    case SL_RECOMPUTE_EXCEPT_LAST:
         return micro == schedule->micros - 1;
     }
     assert(!"a checkpoint mode that does not exist");
     return false;
 }
 
-void sli_schedule_append_forward(sl_schedule *schedule, int stage, sl_checkpoint checkpoint,
+void sli_schedule_append_forward(sl_schedule *schedule, int stage, sl_recompute recompute,
                                  int micro)
 {
-    bool keep = keeps(schedule, checkpoint, micro);
+    bool keep = keeps(schedule, recompute, micro);
     sli_schedule_append(schedule, stage, keep ? SL_ACTION_FORWARD : SL_ACTION_FORWARD_DISCARD,
                         micro);
 }
 
-void sli_schedule_append_backward(sl_schedule *schedule, int stage, sl_checkpoint checkpoint,
+void sli_schedule_append_backward(sl_schedule *schedule, int stage, sl_recompute recompute,
                                   int micro)
 {
-    if (!keeps(schedule, checkpoint, micro))
+    if (!keeps(schedule, recompute, micro))
         sli_schedule_append(schedule, stage, SL_ACTION_RECOMPUTE, micro);
     sli_schedule_append(schedule, stage, SL_ACTION_BACKWARD, micro);
 }
 
-sl_status sl_schedule_create(sl_schedule_kind kind, int stages, int micros,
-                             sl_checkpoint checkpoint, sl_schedule **out)
+sl_status sl_schedule_create(sl_schedule_kind kind, int stages, int micros, sl_recompute recompute,
+                             sl_schedule **out)
 {
     *out = NULL;
     switch (kind) {
     case SL_SCHEDULE_GPIPE:
-        return sl_schedule_gpipe(stages, micros, checkpoint, out);
+        return sl_schedule_gpipe(stages, micros, recompute, out);
     case SL_SCHEDULE_1F1B:
-        return sl_schedule_1f1b(stages, micros, checkpoint, out);
+        return sl_schedule_1f1b(stages, micros, recompute, out);
     }
     return sl_error(SL_ERR_INVALID, "sl_schedule_create: no schedule has the number %d", (int)kind);
 }
@@ -185,14 +185,14 @@ const char *sl_schedule_kind_name(sl_schedule_kind kind)
     return "unknown";
 }
 
-const char *sl_checkpoint_name(sl_checkpoint checkpoint)
+const char *sl_recompute_name(sl_recompute recompute)
 {
-    switch (checkpoint) {
-    case SL_CHECKPOINT_EXCEPT_LAST:
+    switch (recompute) {
+    case SL_RECOMPUTE_EXCEPT_LAST:
         return "except_last";
-    case SL_CHECKPOINT_NEVER:
+    case SL_RECOMPUTE_NEVER:
         return "never";
-    case SL_CHECKPOINT_ALWAYS:
+    case SL_RECOMPUTE_ALWAYS:
         return "always";
     }
     return "unknown";
@@ -209,11 +209,11 @@ sl_status sl_schedule_kind_parse(const char *text, sl_schedule_kind *out)
     return sl_error(SL_ERR_NOT_FOUND, "schedule must be gpipe or 1f1b, got '%s'", text);
 }
 
-sl_status sl_checkpoint_parse(const char *text, sl_checkpoint *out)
+sl_status sl_recompute_parse(const char *text, sl_recompute *out)
 {
-    for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++) {
-        if (strcmp(text, sl_checkpoint_name((sl_checkpoint)mode)) == 0) {
-            *out = (sl_checkpoint)mode;
+    for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
+        if (strcmp(text, sl_recompute_name((sl_recompute)mode)) == 0) {
+            *out = (sl_recompute)mode;
             return SL_OK;
         }
     }

@@ -14,7 +14,7 @@
  * backward in that order: gradients are then added in GPipe's order, and so are the same bits. */
 #include "parallel/schedule_table.h"
 
-sl_status sl_schedule_1f1b(int stages, int micros, sl_checkpoint checkpoint, sl_schedule **out)
+sl_status sl_schedule_1f1b(int stages, int micros, sl_recompute recompute, sl_schedule **out)
 {
     *out = NULL;
     SL_TRY(sli_schedule_check_size("sl_schedule_1f1b", stages, micros));
@@ -24,11 +24,11 @@ sl_status sl_schedule_1f1b(int stages, int micros, sl_checkpoint checkpoint, sl_
         int filling = stages - 1 - stage < micros ? stages - 1 - stage : micros;
         int forward = micros - 1;
         for (int i = 0; i < filling; i++)
-            sli_schedule_append_forward(*out, stage, checkpoint, forward--);
+            sli_schedule_append_forward(*out, stage, recompute, forward--);
         for (int backward = micros - 1; backward >= 0; backward--) {
             if (forward >= 0)
-                sli_schedule_append_forward(*out, stage, checkpoint, forward--);
-            sli_schedule_append_backward(*out, stage, checkpoint, backward);
+                sli_schedule_append_forward(*out, stage, recompute, forward--);
+            sli_schedule_append_backward(*out, stage, recompute, backward);
         }
     }
     return SL_OK;

@@ -16,7 +16,7 @@
  *     stage 1   .. f0 f1 F2 B2 R1 B1 R0 B0 .. */
 #include "parallel/schedule_table.h"
 
-sl_status sl_schedule_gpipe(int stages, int micros, sl_checkpoint checkpoint, sl_schedule **out)
+sl_status sl_schedule_gpipe(int stages, int micros, sl_recompute recompute, sl_schedule **out)
 {
     *out = NULL;
     SL_TRY(sli_schedule_check_size("sl_schedule_gpipe", stages, micros));
@@ -24,9 +24,9 @@ sl_status sl_schedule_gpipe(int stages, int micros, sl_checkpoint checkpoint, sl
                                  stages * micros * SLI_ACTIONS_PER_MICRO, out));
     for (int stage = 0; stage < stages; stage++) {
         for (int micro = 0; micro < micros; micro++)
-            sli_schedule_append_forward(*out, stage, checkpoint, micro);
+            sli_schedule_append_forward(*out, stage, recompute, micro);
         for (int micro = micros - 1; micro >= 0; micro--)
-            sli_schedule_append_backward(*out, stage, checkpoint, micro);
+            sli_schedule_append_backward(*out, stage, recompute, micro);
     }
     return SL_OK;
 }

@@ -19,11 +19,11 @@ sl_status sli_schedule_allocate(const char *who, int stages, int micros, int cap
 void sli_schedule_append(sl_schedule *schedule, int stage, sl_action_kind kind, int micro);
 
 /* What both schedules write for a micro-batch at a stage: its forward, which keeps or discards by
- * the checkpoint mode, and its backward, with a recomputation right before it where there was
+ * the recompute mode, and its backward, with a recomputation right before it where there was
  * nothing kept. */
-void sli_schedule_append_forward(sl_schedule *schedule, int stage, sl_checkpoint checkpoint,
+void sli_schedule_append_forward(sl_schedule *schedule, int stage, sl_recompute recompute,
                                  int micro);
-void sli_schedule_append_backward(sl_schedule *schedule, int stage, sl_checkpoint checkpoint,
+void sli_schedule_append_backward(sl_schedule *schedule, int stage, sl_recompute recompute,
                                   int micro);
 
 /* At most so many actions does a micro-batch have at a stage: forward, recompute, backward. */

@@ -21,15 +21,15 @@ sl_status sl_batchify(const int32_t *tokens, int64_t count, int64_t columns, int
                         .column_length = length,
                         .stride = length,
                         .bptt = bptt,
-                        .share_columns = columns};
+                        .shard_columns = columns};
     return SL_OK;
 }
 
 static const int32_t *column_start(const sl_batches *batches, int64_t n)
 {
     int64_t column = batches->skipped + n;
-    return batches->tokens + column / batches->share_columns * batches->column_length +
-           (column % batches->share_columns - batches->skipped) * batches->stride;
+    return batches->tokens + column / batches->shard_columns * batches->column_length +
+           (column % batches->shard_columns - batches->skipped) * batches->stride;
 }
 
 sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t columns,
@@ -44,46 +44,46 @@ sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t c
     }
     *out = whole;
     out->tokens = column_start(&whole, first);
-    out->skipped = (whole.skipped + first) % whole.share_columns;
+    out->skipped = (whole.skipped + first) % whole.shard_columns;
     out->columns = columns;
     return SL_OK;
 }
 
-sl_status sl_batches_shares(const sl_batches *batches, int shares, sl_batches *out)
+sl_status sl_batches_shards(const sl_batches *batches, int shards, sl_batches *out)
 {
     sl_batches whole = *batches; /* `out` may be `batches` */
     *out = (sl_batches){0};
-    if (shares < 1)
-        return sl_error(SL_ERR_INVALID, "sl_batches_shares: asked for %d shares", shares);
-    if (whole.skipped + whole.columns > whole.share_columns)
+    if (shards < 1)
+        return sl_error(SL_ERR_INVALID, "sl_batches_shards: asked for %d shards", shards);
+    if (whole.skipped + whole.columns > whole.shard_columns)
         return sl_error(SL_ERR_INVALID,
-                        "sl_batches_shares: these %lld columns are of several shares already",
+                        "sl_batches_shards: these %lld columns are of several shards already",
                         (long long)whole.columns);
-    int64_t length = whole.column_length / shares;
+    int64_t length = whole.column_length / shards;
     if (length <= whole.bptt)
         return sl_error(SL_ERR_INVALID,
-                        "%lld tokens a column in %d shares are %lld each, too "
+                        "%lld tokens a column in %d shards are %lld each, too "
                         "few for bptt %lld and one more as the last target",
-                        (long long)whole.column_length, shares, (long long)length,
+                        (long long)whole.column_length, shards, (long long)length,
                         (long long)whole.bptt);
     *out = whole;
-    out->columns = shares * whole.columns;
+    out->columns = shards * whole.columns;
     out->column_length = length;
-    out->share_columns = whole.columns;
+    out->shard_columns = whole.columns;
     out->skipped = 0;
     return SL_OK;
 }
 
-sl_status sl_batches_share(const sl_batches *batches, int share, int shares, sl_batches *out)
+sl_status sl_batches_shard(const sl_batches *batches, int shard, int shards, sl_batches *out)
 {
     sl_batches all;
-    sl_status status = sl_batches_shares(batches, shares, &all);
-    int64_t columns = all.share_columns;
-    if (status == SL_OK && (share < 0 || share >= shares))
+    sl_status status = sl_batches_shards(batches, shards, &all);
+    int64_t columns = all.shard_columns;
+    if (status == SL_OK && (shard < 0 || shard >= shards))
         status =
-            sl_error(SL_ERR_INVALID, "sl_batches_share: asked for share %d of %d", share, shares);
+            sl_error(SL_ERR_INVALID, "sl_batches_shard: asked for shard %d of %d", shard, shards);
     if (status == SL_OK)
-        return sl_batches_columns(&all, share * columns, columns, out);
+        return sl_batches_columns(&all, shard * columns, columns, out);
     *out = (sl_batches){0};
     return status;
 }

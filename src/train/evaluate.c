@@ -1,7 +1,7 @@
 #include "train/evaluate.h"
 
 #include "core/given.h"
-#include "train/feed.h"
+#include "train/loader.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -13,31 +13,32 @@ typedef struct sums {
     int64_t blocks;
 } sums;
 
-static sl_status evaluate_block(const sli_peers *peers, sli_feed *feed,
+static sl_status evaluate_block(const sli_replicas *replicas, sli_loader *loader,
                                 const sl_evaluate_options *options, int64_t block, sums *to)
 {
     int64_t terms;
-    SL_TRY(sli_feed_load(feed, block));
-    SL_TRY(sl_pipe_evaluate(peers->pipe, feed->input, feed->targets, &to->loss[block], &terms));
+    SL_TRY(sli_loader_load(loader, block));
+    SL_TRY(
+        sl_pipe_evaluate(replicas->pipe, loader->input, loader->targets, &to->loss[block], &terms));
     to->terms[block] = (double)terms;
     return options->progress ? options->progress(options->context, block + 1, to->blocks) : SL_OK;
 }
 
 /* Round by round, in each of which every replica has one block, or in the last one none. */
-static sl_status evaluate_blocks(const sli_peers *peers, sli_feed *feed,
+static sl_status evaluate_blocks(const sli_replicas *replicas, sli_loader *loader,
                                  const sl_evaluate_options *options, const sli_evaluate_stop *stop,
                                  sums *to, bool *stopped)
 {
     *stopped = false;
-    for (int64_t first = 0; first < to->blocks; first += peers->count) {
+    for (int64_t first = 0; first < to->blocks; first += replicas->count) {
         if (stop)
             SL_TRY(stop->ask(stop->context, stopped));
         if (*stopped)
             return SL_OK;
-        if (first + peers->rank < to->blocks)
-            SL_TRY(evaluate_block(peers, feed, options, first + peers->rank, to));
+        if (first + replicas->rank < to->blocks)
+            SL_TRY(evaluate_block(replicas, loader, options, first + replicas->rank, to));
     }
-    return sli_peers_sum(peers, to->loss, 2 * to->blocks);
+    return sli_replicas_sum(replicas, to->loss, 2 * to->blocks);
 }
 
 /* In the order of the blocks, whoever scored them. */
@@ -51,12 +52,12 @@ static void add_up(const sums *from, sl_evaluation *out)
     *out = (sl_evaluation){loss / terms, exp(loss / terms), (int64_t)terms};
 }
 
-sl_status sli_evaluate(const sli_peers *peers, const sl_tokens *tokens,
+sl_status sli_evaluate(const sli_replicas *replicas, const sl_tokens *tokens,
                        const sl_evaluate_options *options, const sli_evaluate_stop *stop,
                        sl_evaluation *out)
 {
     sl_batches batches;
-    sli_feed feed;
+    sli_loader loader;
     bool stopped = false;
     *out = (sl_evaluation){0};
     SL_TRY(sl_batchify(tokens->ids, tokens->count, options->batch_size, options->bptt, &batches));
@@ -67,12 +68,12 @@ sl_status sli_evaluate(const sli_peers *peers, const sl_tokens *tokens,
     if (!values)
         return sl_error(SL_ERR_MEMORY, "no memory for an evaluation's sums");
     sums to = {values, values + blocks, blocks};
-    sl_status status = sli_feed_create(peers->pipe, &batches, &feed);
+    sl_status status = sli_loader_create(replicas->pipe, &batches, &loader);
     if (status == SL_OK)
-        status = evaluate_blocks(peers, &feed, options, stop, &to, &stopped);
+        status = evaluate_blocks(replicas, &loader, options, stop, &to, &stopped);
     if (status == SL_OK && !stopped)
         add_up(&to, out);
-    sli_feed_clear(&feed);
+    sli_loader_clear(&loader);
     free(values);
     return status;
 }
@@ -84,5 +85,5 @@ sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
     SLI_GIVEN(tokens);
     SLI_GIVEN(options);
     SLI_GIVEN(out);
-    return sli_evaluate(&(sli_peers){.pipe = pipe, .count = 1}, tokens, options, NULL, out);
+    return sli_evaluate(&(sli_replicas){.pipe = pipe, .count = 1}, tokens, options, NULL, out);
 }

@@ -32,14 +32,14 @@ int sli_layout_local_replicas(const sl_train_options *options)
     return options->local_replicas > 0 ? options->local_replicas : sli_layout_replicas(options);
 }
 
-int sli_layout_shares(const sl_train_options *options)
+int sli_layout_shards(const sl_train_options *options)
 {
-    return options->shares > 0 ? options->shares : sli_layout_replicas(options);
+    return options->shards > 0 ? options->shards : sli_layout_replicas(options);
 }
 
 sli_rows sli_layout_rows(const sl_train_options *options, int replica)
 {
-    int64_t rows = sli_layout_shares(options) * options->batch_size;
+    int64_t rows = sli_layout_shards(options) * options->batch_size;
     int64_t each = rows / sli_layout_replicas(options), rest = rows % sli_layout_replicas(options);
     return (sli_rows){.first = replica * each + (replica < rest ? replica : rest),
                       .count = each + (replica < rest)};
@@ -77,17 +77,17 @@ int sli_layout_stages(const sl_train_options *options)
 
 /* ---- Checking --------------------------------------------------------------------------- */
 
-static sl_status check_shares(const sl_train_options *options)
+static sl_status check_shards(const sl_train_options *options)
 {
-    int replicas = sli_layout_replicas(options), shares = options->shares;
-    if (shares < 0 || shares > SL_MAX_REPLICAS)
-        return sl_error(SL_ERR_INVALID, "the number of shares must be from 1 to %d, got %d",
-                        SL_MAX_REPLICAS, shares);
-    if (shares > 0 && replicas > shares * options->batch_size)
+    int replicas = sli_layout_replicas(options), shards = options->shards;
+    if (shards < 0 || shards > SL_MAX_REPLICAS)
+        return sl_error(SL_ERR_INVALID, "the number of shards must be from 1 to %d, got %d",
+                        SL_MAX_REPLICAS, shards);
+    if (shards > 0 && replicas > shards * options->batch_size)
         return sl_error(SL_ERR_INVALID,
                         "%d replicas are too many: a batch has %" PRId64
                         " rows, %d times the batch size, and each replica needs one",
-                        replicas, shares * options->batch_size, shares);
+                        replicas, shards * options->batch_size, shards);
     return SL_OK;
 }
 
@@ -99,7 +99,7 @@ static sl_status check_numbers(const sl_train_options *options)
                         "the number of replicas on a host must be from 1 to their number, %d, "
                         "got %d",
                         sli_layout_replicas(options), local);
-    return check_shares(options);
+    return check_shards(options);
 }
 
 static const char *plural(int count)

@@ -16,17 +16,17 @@
 int sli_layout_replicas(const sl_train_options *options);
 int sli_layout_local_replicas(const sl_train_options *options);
 
-/* Shares of the training text: what the options say, or one for each replica. */
-int sli_layout_shares(const sl_train_options *options);
+/* Shards of the training text: what the options say, or one for each replica. */
+int sli_layout_shards(const sl_train_options *options);
 
-/* The rows of a batch that a replica has, among those of all shares: a run of them, as even as
+/* The rows of a batch that a replica has, among those of all shards: a run of them, as even as
  * possible, the first replicas having one more. */
 typedef struct sli_rows {
     int64_t first, count;
 } sli_rows;
 sli_rows sli_layout_rows(const sl_train_options *options, int replica);
 
-/* Micro-batches for so many rows: not larger than a share's would be, so that they need no more
+/* Micro-batches for so many rows: not larger than a shard's would be, so that they need no more
  * memory, and not fewer, so that the stages idle no longer. */
 int sli_layout_chunks(const sl_train_options *options, int64_t rows);
 

@@ -218,7 +218,7 @@ const sl_option sl_structure_option_rows[] = {
      .lowest = 1, .highest = MAX_CHUNKS, .log_key = "chunks",
      .help = "Micro-batches that a batch is cut into"},
     {.name = "checkpoint", .value = "MODE", .group = "Pipeline", .type = SL_OPTION_CHOICE,
-     FIELD(checkpoint), .choices = recomputes, .log_key = "checkpoint",
+     FIELD(recompute), .choices = recomputes, .log_key = "checkpoint",
      .help = "Recompute activations: never, except_last (of all micro-batches but the last) or "
              "always"},
     {.name = "schedule", .value = "NAME", .group = "Pipeline", .type = SL_OPTION_CHOICE,

@@ -172,7 +172,7 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
     int64_t rows = sli_layout_rows(options, 0).count; /* no replica has more */
     int micros = sl_micro_batches(rows, sli_layout_chunks(options, rows), NULL);
     SL_TRY(
-        sl_schedule_create(options->schedule, out->stages, micros, options->checkpoint, &schedule));
+        sl_schedule_create(options->schedule, out->stages, micros, options->recompute, &schedule));
     sl_status status =
         plan_activations(options, (rows + micros - 1) / micros, model, schedule, out);
     sl_schedule_destroy(&schedule);

@@ -81,8 +81,8 @@ __attribute__((format(printf, 2, 3))) static void add(words *to, const char *for
 static void ask_of_recomputing(const question *of, words *to)
 {
     sl_train_options other = *of->options;
-    other.checkpoint = SL_CHECKPOINT_ALWAYS;
-    if (of->options->checkpoint != SL_CHECKPOINT_ALWAYS && fits(of, &other))
+    other.recompute = SL_RECOMPUTE_ALWAYS;
+    if (of->options->recompute != SL_RECOMPUTE_ALWAYS && fits(of, &other))
         add(to, "activations that are always recomputed");
     other = *of->options;
     other.schedule = SL_SCHEDULE_1F1B;
@@ -115,7 +115,7 @@ static void ask_of_replicas(const question *of, words *to)
     other.stages = sli_layout_stages(of->options);
     other.replicas = sli_layout_replicas(of->options);
     if (!other.checkpoints.resume) /* else the text stays cut as it is */
-        other.shares = 0;
+        other.shards = 0;
     if (of->processes > 1)
         return;
     while (other.replicas > 1 && !fits(of, &other))

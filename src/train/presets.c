@@ -44,7 +44,7 @@ static void ddp_pipeline(sl_train_options *options)
     options->model.nlayers = 8;
     options->model.position_is_parameter = true;
     options->bptt = 35;
-    options->checkpoint = SL_CHECKPOINT_NEVER;
+    options->recompute = SL_RECOMPUTE_NEVER;
 }
 
 static const struct preset {

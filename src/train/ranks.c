@@ -1,8 +1,8 @@
 /* Runs as ranks: replicas are threads of this process, or this process is one of them. */
 #include "core/given.h"
 #include "train/binding.h"
+#include "train/checkpoint/resume.h"
 #include "train/layout.h"
-#include "train/resume.h"
 #include "train/trainer.h"
 
 #include <stdio.h>
@@ -39,17 +39,17 @@ static sl_status job_create(const sl_train_options *options, const sli_place *pl
 {
     const sl_save_options *checkpoints = &options->checkpoints;
     const sli_reports reports = {of->reporters, of->reporter_count, 0};
-    sli_recorded run = {sli_layout_shares(options), sl_train_options_lr(options)};
+    sli_recorded run = {sli_layout_shards(options), sl_train_options_lr(options)};
     SL_TRY(sli_shared_create(options, place, &of->shared));
     if (!group || sl_group_rank(group) == 0)
         SL_TRY(sli_resume_open(checkpoints, &reports, &of->from));
     if (of->from.reader)
         SL_TRY(sli_resume_recorded(&of->from, &run));
     if (group && checkpoints->resume) {
-        SL_TRY(sl_group_broadcast(group, &run.shares, 1, SL_I32, 0, NULL));
+        SL_TRY(sl_group_broadcast(group, &run.shards, 1, SL_I32, 0, NULL));
         SL_TRY(sl_group_broadcast(group, &run.lr, 1, SL_F64, 0, NULL));
     }
-    SL_TRY(sli_shared_cut(&of->shared, run.shares, run.lr));
+    SL_TRY(sli_shared_cut(&of->shared, run.shards, run.lr));
     SL_TRY(check_memory(&of->shared.options, group));
     return sli_resume_check(&of->from, &of->shared, &reports);
 }

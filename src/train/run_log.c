@@ -122,7 +122,7 @@ static json_t *describe_options(const sl_train_options *given)
     options.optimizer = sli_optimizer_filled(&given->optimizer);
     json_t *model = json_pack("{sI}", "ntokens", (json_int_t)options.model.ntokens);
     json_t *all = json_pack("{so sI si so so}", "model", model, "ntokens",
-                            (json_int_t)options.model.ntokens, "shares", options.shares, "beta1",
+                            (json_int_t)options.model.ntokens, "shares", options.shards, "beta1",
                             sli_json_option(&beta_rows[0], &options, false), "beta2",
                             sli_json_option(&beta_rows[1], &options, false));
     for (int i = 0; all && (row = sl_train_option_row(i)); i++) {

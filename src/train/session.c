@@ -1,7 +1,7 @@
 #include "train/session.h"
 
+#include "train/checkpoint/weights.h"
 #include "train/layout.h"
-#include "train/weights.h"
 
 #include <string.h>
 
@@ -31,7 +31,7 @@ static sl_status create_pipe(const sl_train_options *options, sl_device *const *
                                              .devices = devices,
                                              .balance = balance,
                                              .chunks = options->chunks,
-                                             .checkpoint = options->checkpoint,
+                                             .recompute = options->recompute,
                                              .schedule = options->schedule,
                                              .seed = options->seed,
                                              .no_init = !random_values},

@@ -1,8 +1,8 @@
 #include "train/shared.h"
 
 #include "device/device_list.h"
+#include "train/checkpoint/weights_vocab.h"
 #include "train/layout.h"
-#include "train/weights_vocab.h"
 
 #include <stdlib.h>
 
@@ -33,7 +33,7 @@ static sl_status cut_splits(sli_shared *shared)
         sl_status status =
             sl_batchify(tokens->ids, tokens->count, columns[split], options->bptt, &cut);
         if (status == SL_OK && is_training)
-            status = sl_batches_shares(&cut, options->shares, &cut);
+            status = sl_batches_shards(&cut, options->shards, &cut);
         if (status != SL_OK)
             return sl_error_context(status,
                                     "%s: ", sl_corpus_path(shared->corpus, (sl_split)split));
@@ -82,10 +82,10 @@ sl_status sli_shared_create(const sl_train_options *options, const sli_place *pl
     return status;
 }
 
-sl_status sli_shared_cut(sli_shared *shared, int shares, double lr)
+sl_status sli_shared_cut(sli_shared *shared, int shards, double lr)
 {
     sl_train_options *options = &shared->options;
-    options->shares = shares;
+    options->shards = shards;
     if (options->lr.lr == SL_LR_DEFAULT)
         options->lr.lr = lr;
     SL_TRY(sli_layout_check(options));

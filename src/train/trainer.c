@@ -11,14 +11,14 @@
 #include "train/trainer.h"
 
 #include "core/clock.h"
-#include "train/checkpoints.h"
+#include "train/checkpoint/checkpoints.h"
+#include "train/checkpoint/last_step.h"
+#include "train/checkpoint/resume.h"
+#include "train/checkpoint/weights.h"
 #include "train/evaluate.h"
-#include "train/feed.h"
-#include "train/last_step.h"
 #include "train/layout.h"
-#include "train/resume.h"
+#include "train/loader.h"
 #include "train/session.h"
-#include "train/weights.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -31,11 +31,11 @@ typedef struct run {
     const sl_train_options *options; /* the shared ones */
     const sli_reports *reports;
     sli_session session;
-    sli_peers peers;
+    sli_replicas replicas;
     sl_batches batches; /* this replica's rows */
     int64_t first_row;
     double weight; /* of its mean in the mean over all rows */
-    sli_feed feed;
+    sli_loader loader;
     sli_update *update;
     sl_run_info info;
     sli_checkpoints *checkpoints;
@@ -83,26 +83,26 @@ static sl_status set_up(run *r, sl_group *group, sl_device *const *devices,
     const sl_train_options *options = &own;
     sli_rows rows = sli_layout_rows(options, r->info.replica);
     own.chunks = sli_layout_chunks(options, rows.count);
-    r->peers.group = group; /* to be told of an error */
+    r->replicas.group = group; /* to be told of an error */
     SL_TRY(sli_session_create(options, devices, is_first(r) && !from, &r->session));
     if (from)
         SL_TRY(sli_resume_model(from, r->session.pipe));
     SL_TRY(check_save(r));
-    SL_TRY(sli_peers_create(group, r->session.pipe, &r->peers));
+    SL_TRY(sli_replicas_create(group, r->session.pipe, &r->replicas));
     SL_TRY(take_rows(r, &rows));
-    SL_TRY(sli_feed_create(r->session.pipe, &r->batches, &r->feed));
+    SL_TRY(sli_loader_create(r->session.pipe, &r->batches, &r->loader));
     SL_TRY(sli_update_create(r->session.pipe, &options->optimizer,
-                             options->zero ? r->peers.ddp : NULL, &r->update));
+                             options->zero ? r->replicas.ddp : NULL, &r->update));
     r->info.pipe = r->session.pipe;
-    r->info.ddp = r->peers.ddp;
-    r->info.memory = r->peers.memory;
+    r->info.ddp = r->replicas.ddp;
+    r->info.memory = r->replicas.memory;
     r->info.total_parameters = sl_module_parameter_elements(r->session.model);
     r->at.best_loss = INFINITY;
     if (options->checkpoints.resume)
-        SL_TRY(sli_resume_rest(from, &r->peers, r->update, r->shared->best, &r->at));
+        SL_TRY(sli_resume_rest(from, &r->replicas, r->update, r->shared->best, &r->at));
     SL_TRY(sli_checkpoints_create(&(sli_checkpoints_run){.shared = r->shared,
                                                          .reports = r->reports,
-                                                         .peers = &r->peers,
+                                                         .replicas = &r->replicas,
                                                          .update = r->update,
                                                          .best = r->shared->best,
                                                          .position = &r->at},
@@ -117,8 +117,8 @@ static void clean_up(run *r)
     sli_last_step_close(&r->last_step);
     sli_checkpoints_destroy(&r->checkpoints);
     sli_update_destroy(&r->update);
-    sli_feed_clear(&r->feed);
-    sli_peers_clear(&r->peers);
+    sli_loader_clear(&r->loader);
+    sli_replicas_clear(&r->replicas);
     sli_session_clear(&r->session);
 }
 
@@ -142,13 +142,14 @@ static sl_status check_losses(const run *r, sl_step_info *step)
 {
     SL_TRY(check_finite(r, "loss", step->replica_loss, step));
     step->loss = step->replica_loss * r->weight;
-    return sli_peers_mean(&r->peers, &step->loss);
+    return sli_replicas_mean(&r->replicas, &step->loss);
 }
 
 static sl_status check_norm(const run *r, const sl_step_info *step)
 {
     sl_status status = SL_OK;
-    if (!isfinite(step->grad_norm) && !r->options->allow_nan && sli_peers_speak(&r->peers, &status))
+    if (!isfinite(step->grad_norm) && !r->options->allow_nan &&
+        sli_replicas_speak(&r->replicas, &status))
         status = check_finite(r, "gradient norm", step->grad_norm, step);
     return status;
 }
@@ -165,14 +166,14 @@ static sl_status train_block(run *r)
         .tokens = r->shared->batches.columns * sl_batches_block_length(&r->batches, block),
         .lr = sl_lr_at(&r->options->lr, r->at.steps, epoch),
     };
-    SL_TRY(sli_feed_load(&r->feed, block));
+    SL_TRY(sli_loader_load(&r->loader, block));
     sl_pipe_zero_grad(r->session.pipe);
-    const sl_pipe_batch batch = {.input = r->feed.input,
-                                 .targets = r->feed.targets,
+    const sl_pipe_batch batch = {.input = r->loader.input,
+                                 .targets = r->loader.targets,
                                  .step = (uint64_t)r->at.steps,
                                  .first_sample = r->first_row,
                                  .weight = r->weight};
-    SL_TRY(sli_peers_train(&r->peers, &batch, &step.replica_loss));
+    SL_TRY(sli_replicas_train(&r->replicas, &batch, &step.replica_loss));
     SL_TRY(check_losses(r, &step));
     SL_TRY(sli_update_norm(r->update, &step.grad_norm));
     SL_TRY(check_norm(r, &step));
@@ -186,7 +187,7 @@ static sl_status train_block(run *r)
 
 static sl_status report_evaluated(run *r, const sl_eval_info *eval)
 {
-    SL_TRY(sli_peers_memory(&r->peers));
+    SL_TRY(sli_replicas_memory(&r->replicas));
     return sli_report_evaluated(r->reports, eval);
 }
 
@@ -218,7 +219,7 @@ static sl_status evaluate(run *r, sl_split split, sl_eval_info *eval)
     double start = sli_clock_seconds();
     evaluation of = {.run = r, .info = {.split = split, .epoch = eval->epoch}};
     sl_evaluation result;
-    SL_TRY(sli_evaluate(&r->peers, sl_corpus_tokens(r->shared->corpus, split),
+    SL_TRY(sli_evaluate(&r->replicas, sl_corpus_tokens(r->shared->corpus, split),
                         &(sl_evaluate_options){.batch_size = r->options->eval_batch_size,
                                                .bptt = r->options->bptt,
                                                .max_batches = r->options->eval_max_batches,
@@ -280,7 +281,8 @@ static sl_status finish(run *r, sl_run_result *result)
     SL_TRY(sli_report_finished(r->reports, &r->info, result));
     if (last != SL_OK)
         return sl_error(last, "%s", reason);
-    return r->options->save && r->peers.group ? sl_group_barrier(r->peers.group, NULL) : SL_OK;
+    return r->options->save && r->replicas.group ? sl_group_barrier(r->replicas.group, NULL)
+                                                 : SL_OK;
 }
 
 static sl_status validate(run *r, double epoch_start)
@@ -356,8 +358,9 @@ static sl_status end_stopped(run *r, sl_run_result *result)
                               .stopped = true,
                               .saved = r->saved,
                               .saved_step = saved_step(r)};
-    return alone && r->options->save && r->peers.group ? sl_group_barrier(r->peers.group, NULL)
-                                                       : SL_OK;
+    return alone && r->options->save && r->replicas.group
+               ? sl_group_barrier(r->replicas.group, NULL)
+               : SL_OK;
 }
 
 static sl_status train_all(run *r, sl_run_result *result)
@@ -391,7 +394,7 @@ sl_status sli_train_replica(const sli_shared *shared, sl_group *group, sl_device
     if (status == SL_OK)
         status = train_all(&r, result);
     if (status != SL_OK)
-        sli_peers_abort(&r.peers, status);
+        sli_replicas_abort(&r.replicas, status);
     clean_up(&r);
     return status;
 }

@@ -182,7 +182,7 @@ static void impossible_replicas_are_one_sentence(void **state)
         {"--devices cpu:0;;cpu:1", 1, "part 1 of the devices is empty: \"cpu:0;;cpu:1\"\n"},
         {"--dp 3 --devices cpu:0;cpu:1", 1, "3 replicas need a part of the devices each"},
         {"--devices cpu:0;cpu:0", 1, "\"cpu:0\" is named twice\n"},
-        {"--dp 2 --batch-size 300", 1, "tokens a column in 2 shares are "},
+        {"--dp 2 --batch-size 300", 1, "tokens a column in 2 shards are "},
         {"--zero", 1, "zero shards the optimizer's state over replicas, and there is only one\n"},
         {"--dp 2 --save /nowhere/model.safetensors", 1, "its directory does not exist\n"},
         {"--dp 2 --log-json /nowhere/log", 1, "/nowhere/log: the run log cannot be written"},

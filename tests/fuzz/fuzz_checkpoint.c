@@ -1,10 +1,10 @@
 /* Any bytes as the state.json of a checkpoint, as the index of its shards, as the shapes of tensors
  * in slices, or as a run's state: each ends in a checked record or in one sentence. The first byte
  * chooses. A run's state is first put into a state.json, whose checksum is right then. */
-#include "io/checkpoint_index.h"
-#include "io/checkpoint_slices.h"
-#include "io/checkpoint_state.h"
-#include "train/run_state.h"
+#include "io/checkpoint/slices.h"
+#include "io/checkpoint/state.h"
+#include "io/safetensors/index.h"
+#include "train/checkpoint/run_state.h"
 
 #include <math.h>
 #include <stdio.h>

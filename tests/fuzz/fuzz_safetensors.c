@@ -2,8 +2,8 @@
  * what was opened must be readable, and writable again with the same tensors. */
 #define _GNU_SOURCE /* memfd_create */
 
-#include "io/safetensors_header.h"
-#include "io/safetensors_layout.h"
+#include "io/safetensors/header.h"
+#include "io/safetensors/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>

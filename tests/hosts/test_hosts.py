@@ -19,7 +19,7 @@ MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --batch-size 12 "
          "--eval-batch-size 8 --quiet").split()
 
 # Ranks notice a silent host within 5 s, the launcher within 10, and each of its stages is bounded
-# (src/cli/launch_job.c): the sum, and as much again for a machine that is busy.
+# (src/launch/job.c): the sum, and as much again for a machine that is busy.
 END_SECONDS = 60
 
 

@@ -2,9 +2,9 @@
  * tensors, and nothing that does not fit together is taken for one. */
 #include "scratch.h"
 
-#include "io/checkpoint_reader.h"
-#include "io/checkpoint_slices.h"
-#include "io/checkpoint_writer.h"
+#include "io/checkpoint/reader.h"
+#include "io/checkpoint/slices.h"
+#include "io/checkpoint/writer.h"
 #include "support/check.h"
 
 #include <sys/stat.h>

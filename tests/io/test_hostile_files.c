@@ -2,10 +2,10 @@
  * in proportion to it. */
 #include "io/scratch.h"
 
-#include "io/checkpoint_index.h"
-#include "io/checkpoint_slices.h"
-#include "io/checkpoint_state.h"
-#include "io/safetensors_header.h"
+#include "io/checkpoint/slices.h"
+#include "io/checkpoint/state.h"
+#include "io/safetensors/header.h"
+#include "io/safetensors/index.h"
 #include "support/check.h"
 
 #include <sys/resource.h>

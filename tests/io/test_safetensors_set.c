@@ -2,7 +2,7 @@
  */
 #include "scratch.h"
 
-#include "io/safetensors_set.h"
+#include "io/safetensors/set.h"
 #include "sluice/checkpoint.h"
 #include "support/check.h"
 

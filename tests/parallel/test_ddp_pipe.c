@@ -54,7 +54,7 @@ typedef struct replica_case {
     int64_t rows; /* of all ranks' batches; a rank has a part that is as even as possible */
     int64_t first_bucket_bytes, bucket_bytes;
     bool has_idle, has_dropout;
-    sl_checkpoint checkpoint;
+    sl_recompute recompute;
     sl_schedule_kind schedule;
 } replica_case;
 
@@ -77,7 +77,7 @@ static replica_case draw_case(uint64_t seed)
     one.rows = draw(&one, one.ranks, 6 * one.ranks);
     one.first_bucket_bytes = draw(&one, 1, 600);
     one.bucket_bytes = draw(&one, 1, 2000);
-    one.checkpoint = (sl_checkpoint)draw(&one, SL_CHECKPOINT_EXCEPT_LAST, SL_CHECKPOINT_ALWAYS);
+    one.recompute = (sl_recompute)draw(&one, SL_RECOMPUTE_EXCEPT_LAST, SL_RECOMPUTE_ALWAYS);
     one.schedule = (sl_schedule_kind)draw(&one, SL_SCHEDULE_GPIPE, SL_SCHEDULE_1F1B);
     one.widths[0] = draw(&one, 2, 20);
     for (int i = 0; i < one.modules; i++) {
@@ -140,7 +140,7 @@ static sl_status open_trainee(const replica_case *one, sl_group *group, uint64_t
         .devices = out->devices,
         .balance = balance,
         .chunks = one->chunks,
-        .checkpoint = one->checkpoint,
+        .recompute = one->recompute,
         .schedule = one->schedule,
         .seed = seed,
         .first_bucket_bytes = one->first_bucket_bytes,

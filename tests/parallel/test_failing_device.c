@@ -180,7 +180,7 @@ typedef struct plan {
     sl_status (*create)(sl_module **model, sl_loss **loss);
     bool ids; /* input and targets are tokens; else numbers */
     sl_schedule_kind schedule;
-    sl_checkpoint checkpoint;
+    sl_recompute recompute;
     sl_optimizer_options optimizer;
 } plan;
 
@@ -263,7 +263,7 @@ static sl_status create_run(run *r)
                                              .devices = r->devices,
                                              .chunks = 2,
                                              .schedule = r->plan->schedule,
-                                             .checkpoint = r->plan->checkpoint,
+                                             .recompute = r->plan->recompute,
                                              .first_bucket_bytes = 100,
                                              .bucket_bytes = 200},
                           &r->pipe));
@@ -385,19 +385,19 @@ static void each_failing_operation_of_a_pipe_ends_the_step(void **state)
          create_post_norm,
          true,
          SL_SCHEDULE_GPIPE,
-         SL_CHECKPOINT_EXCEPT_LAST,
+         SL_RECOMPUTE_EXCEPT_LAST,
          {.kind = SL_OPTIMIZER_SGD, .momentum = 0.9f}},
         {"pre-norm",
          create_pre_norm,
          true,
          SL_SCHEDULE_1F1B,
-         SL_CHECKPOINT_NEVER,
+         SL_RECOMPUTE_NEVER,
          {.kind = SL_OPTIMIZER_ADAMW}},
         {"layers",
          create_layers,
          false,
          SL_SCHEDULE_1F1B,
-         SL_CHECKPOINT_ALWAYS,
+         SL_RECOMPUTE_ALWAYS,
          {.kind = SL_OPTIMIZER_SGD}},
     };
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)

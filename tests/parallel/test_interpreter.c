@@ -118,11 +118,9 @@ static void recomputations_are_four_three_and_none(void **state)
 {
     (void)state;
     const struct {
-        sl_checkpoint mode;
+        sl_recompute mode;
         int recomputations;
-    } cases[] = {{SL_CHECKPOINT_ALWAYS, 4},
-                 {SL_CHECKPOINT_EXCEPT_LAST, 3},
-                 {SL_CHECKPOINT_NEVER, 0}};
+    } cases[] = {{SL_RECOMPUTE_ALWAYS, 4}, {SL_RECOMPUTE_EXCEPT_LAST, 3}, {SL_RECOMPUTE_NEVER, 0}};
     for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
         for (int i = 0; i < 3; i++) {
             crew c = {0};
@@ -130,7 +128,7 @@ static void recomputations_are_four_three_and_none(void **state)
             test_pipe piped = open_pipe(c.model, mse(),
                                         (sl_pipe_options){.stages = 3,
                                                           .chunks = 4,
-                                                          .checkpoint = cases[i].mode,
+                                                          .recompute = cases[i].mode,
                                                           .schedule = (sl_schedule_kind)kind},
                                         3, 1);
             data d = random_data(4);
@@ -158,8 +156,8 @@ static void evaluation_runs_every_stage_once_whatever_the_checkpoint_mode(void *
     muster(&c, 3);
     test_pipe piped =
         open_pipe(c.model, mse(),
-                  (sl_pipe_options){.stages = 3, .chunks = 4, .checkpoint = SL_CHECKPOINT_ALWAYS},
-                  3, 1);
+                  (sl_pipe_options){.stages = 3, .chunks = 4, .recompute = SL_RECOMPUTE_ALWAYS}, 3,
+                  1);
     data d = random_data(4);
     double sum;
     int64_t terms;
@@ -224,7 +222,7 @@ static void trace_has_every_action_of_the_table_in_an_order_that_can_be(void **s
         test_pipe piped = open_pipe(c.model, mse(), options, 3, 1);
         sl_schedule *schedule;
         check_ok(
-            sl_schedule_create((sl_schedule_kind)kind, 3, 5, SL_CHECKPOINT_EXCEPT_LAST, &schedule));
+            sl_schedule_create((sl_schedule_kind)kind, 3, 5, SL_RECOMPUTE_EXCEPT_LAST, &schedule));
         for (uint64_t step = 0; step < 3; step++) {
             pipe_train(&piped, d.input, d.input, step);
             check_trace(piped.pipe, schedule);

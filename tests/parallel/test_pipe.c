@@ -67,7 +67,7 @@ static test_pipe open_perceptron(sl_pipe_options options, float dropout)
 /* One stage, one chunk, nothing recomputed: the unpiped model. */
 static test_pipe open_unpiped(float dropout)
 {
-    return open_perceptron((sl_pipe_options){.stages = 1, .checkpoint = SL_CHECKPOINT_NEVER},
+    return open_perceptron((sl_pipe_options){.stages = 1, .recompute = SL_RECOMPUTE_NEVER},
                            dropout);
 }
 
@@ -150,12 +150,12 @@ static void loss_and_gradients_are_the_unpiped_models(void **state)
 {
     (void)state;
     for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
-        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++)
+        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
             for (int stages = 1; stages <= 3; stages++) {
                 sl_pipe_options options = {.stages = stages,
                                            .chunks = 4,
                                            .schedule = (sl_schedule_kind)kind,
-                                           .checkpoint = (sl_checkpoint)mode};
+                                           .recompute = (sl_recompute)mode};
                 check_training(&options, 12);
                 check_training(&options, 10); /* 3, 3, 3, 1 */
                 check_training(&options, 2);  /* fewer micro-batches than chunks, and stages */
@@ -312,7 +312,7 @@ static void check_gradients_in_evaluation(sl_pipe_options options)
     data d = random_data(10);
     options.chunks = 4;
     test_pipe plain = open_perceptron(options, 0);
-    options.checkpoint = SL_CHECKPOINT_ALWAYS;
+    options.recompute = SL_RECOMPUTE_ALWAYS;
     test_pipe dropping = open_perceptron(options, 0.9f);
     sl_pipe_batch batch = {.input = d.input, .targets = d.targets, .evaluation = true};
     double loss, expected_loss = pipe_train(&plain, d.input, d.targets, 0);

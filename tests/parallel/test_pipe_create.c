@@ -51,7 +51,7 @@ static void options_that_make_no_sense_are_refused(void **state)
                    "sl_pipe_create: module must be a Sequential to be partitioned, got Linear");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .chunks = -1},
                    "sl_pipe_create: number of chunks must be positive integer, got -1");
-    assert_refused(&b, (sl_pipe_options){.stages = 1, .checkpoint = (sl_checkpoint)3},
+    assert_refused(&b, (sl_pipe_options){.stages = 1, .recompute = (sl_recompute)3},
                    "checkpoint is not one of 'always', 'except_last', or 'never'");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .schedule = (sl_schedule_kind)2},
                    "schedule is not one of 'gpipe' or '1f1b'");

@@ -109,11 +109,11 @@ static void any_failing_call_is_reported_and_leaves_a_usable_pipe(void **state)
 {
     (void)state;
     for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
-        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++) {
+        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             rig r;
             build(&r,
                   (sl_pipe_options){.schedule = (sl_schedule_kind)kind,
-                                    .checkpoint = (sl_checkpoint)mode},
+                                    .recompute = (sl_recompute)mode},
                   3);
             double expected;
             check_ok(train(&r, &expected));
@@ -131,7 +131,7 @@ static void error_names_the_stage_and_the_micro_batch(void **state)
     (void)state;
     rig r;
     double loss;
-    build(&r, (sl_pipe_options){.checkpoint = SL_CHECKPOINT_ALWAYS}, 3);
+    build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_ALWAYS}, 3);
     const struct {
         fault f;
         const char *text;
@@ -200,7 +200,7 @@ static void check_duel(int early, int early_call, int late, int late_call)
 {
     rig r;
     double loss;
-    build(&r, (sl_pipe_options){.checkpoint = SL_CHECKPOINT_NEVER}, 3);
+    build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
     duel d = {r.pipe.pipe, &r.probes[late]};
     r.probes[early].fail_forward = early_call;
     r.probes[early].on_forward = fail_first;
@@ -249,7 +249,7 @@ static void stage_before_the_failing_one_begins_nothing_more(void **state)
     (void)state;
     rig r;
     double loss;
-    build(&r, (sl_pipe_options){.checkpoint = SL_CHECKPOINT_NEVER}, 3);
+    build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
     early_stop stop = {r.pipe.pipe, &r.probes[2]};
     r.probes[2].arg = r.probes[3].arg = &stop;
     r.probes[2].on_forward = wait_for_failure_in_second_call;
@@ -271,7 +271,7 @@ static void results_that_are_missing_are_errors(void **state)
     (void)state;
     rig r;
     double loss;
-    build(&r, (sl_pipe_options){.checkpoint = SL_CHECKPOINT_NEVER}, 3);
+    build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
     r.probes[1].gives_nothing = true;
     check_error(train(&r, &loss), SL_ERR_INVALID,
                 "[stage 1 micro 0] 3 (Probe): gave no output, and reported no error");

@@ -189,7 +189,7 @@ static void check_random_pipe(unsigned *state, const recipe *r, const data *d,
     draw_balance(state, modules, stages, balance);
     sl_pipe_options options = {.stages = stages,
                                .balance = balance,
-                               .checkpoint = (sl_checkpoint)draw(state, 0, 2),
+                               .recompute = (sl_recompute)draw(state, 0, 2),
                                .schedule = (sl_schedule_kind)draw(state, 0, 1)};
     int devices = draw(state, 1, stages), threads = draw(state, 1, 3);
     result got = train(r, d, options, devices, threads);
@@ -201,7 +201,7 @@ static void check_random_pipe(unsigned *state, const recipe *r, const data *d,
         fail_msg("model %u (%s), %d rows in %d chunks, %d modules on %d stages and %d devices of "
                  "%d threads, %s, %s: losses %.17g %.17g %.17g, should be %.17g %.17g %.17g",
                  r->seed, r->is_language_model ? "transformer" : "perceptron", r->rows, r->chunks,
-                 modules, stages, devices, threads, sl_checkpoint_name(options.checkpoint),
+                 modules, stages, devices, threads, sl_recompute_name(options.recompute),
                  sl_schedule_kind_name(options.schedule), got.losses[0], got.losses[1],
                  got.losses[2], expected->losses[0], expected->losses[1], expected->losses[2]);
     free(got.values);
@@ -219,7 +219,7 @@ static recipe draw_recipe(unsigned *state, bool is_language_model)
     return r;
 }
 
-static const sl_pipe_options one_stage = {.stages = 1, .checkpoint = SL_CHECKPOINT_NEVER};
+static const sl_pipe_options one_stage = {.stages = 1, .recompute = SL_RECOMPUTE_NEVER};
 
 static void check_rounds(bool is_language_model)
 {

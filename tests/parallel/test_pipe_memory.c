@@ -30,7 +30,7 @@ typedef struct rig {
     test_pipe pipe;
 } rig;
 
-static void build(rig *r, sl_schedule_kind kind, sl_checkpoint checkpoint)
+static void build(rig *r, sl_schedule_kind kind, sl_recompute recompute)
 {
     sl_module *modules[STAGES * MODULES], *model;
     sl_loss *loss;
@@ -43,7 +43,7 @@ static void build(rig *r, sl_schedule_kind kind, sl_checkpoint checkpoint)
                                .chunks = MICROS,
                                .balance = (int[]){MODULES, MODULES},
                                .schedule = kind,
-                               .checkpoint = checkpoint};
+                               .recompute = recompute};
     r->pipe = open_pipe(model, loss, options, STAGES, 1);
     sl_shape shape = sl_shape_2d(ROWS, COLUMNS);
     check_ok(sl_device_create_cpu(1, &r->device));
@@ -58,10 +58,10 @@ static void tear_down(rig *r)
 }
 
 /* Highest use of activations at each stage during a training step, in units. */
-static void measure(sl_schedule_kind kind, sl_checkpoint checkpoint, double *units)
+static void measure(sl_schedule_kind kind, sl_recompute recompute, double *units)
 {
     rig r;
-    build(&r, kind, checkpoint);
+    build(&r, kind, recompute);
     for (uint64_t step = 0; step < 2; step++) {
         for (int stage = 0; stage < STAGES; stage++)
             sl_device_reset_peak(r.pipe.devices[stage]);
@@ -80,13 +80,13 @@ typedef struct bounds {
     double low[STAGES], high[STAGES];
 } bounds;
 
-static bounds predict(sl_schedule_kind kind, sl_checkpoint checkpoint)
+static bounds predict(sl_schedule_kind kind, sl_recompute recompute)
 {
     const double ones[STAGES] = {1, 1};
     sl_cost_model costs = {ones, ones, 0};
     sl_schedule *schedule;
     sl_simulation simulation;
-    check_ok(sl_schedule_create(kind, STAGES, MICROS, checkpoint, &schedule));
+    check_ok(sl_schedule_create(kind, STAGES, MICROS, recompute, &schedule));
     check_ok(sl_schedule_simulate(schedule, &costs, &simulation));
     /* Inputs at stage 1 besides those of the micro-batches held: all others in gpipe; in 1f1b
      * stage 0 is one micro-batch ahead, or not yet. */
@@ -107,15 +107,15 @@ static void peaks_are_what_the_table_predicts(void **state)
 {
     (void)state;
     for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
-        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++) {
+        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             double units[STAGES];
-            measure((sl_schedule_kind)kind, (sl_checkpoint)mode, units);
-            bounds b = predict((sl_schedule_kind)kind, (sl_checkpoint)mode);
+            measure((sl_schedule_kind)kind, (sl_recompute)mode, units);
+            bounds b = predict((sl_schedule_kind)kind, (sl_recompute)mode);
             for (int stage = 0; stage < STAGES; stage++)
                 if (!(units[stage] >= b.low[stage] && units[stage] <= b.high[stage]))
                     fail_msg("%s, %s: stage %d holds %g units, predicted %g to %g",
                              sl_schedule_kind_name((sl_schedule_kind)kind),
-                             sl_checkpoint_name((sl_checkpoint)mode), stage, units[stage],
+                             sl_recompute_name((sl_recompute)mode), stage, units[stage],
                              b.low[stage], b.high[stage]);
         }
 }
@@ -124,10 +124,10 @@ static void checkpointing_and_1f1b_need_less_than_never_and_gpipe(void **state)
 {
     (void)state;
     double never[STAGES], except_last[STAGES], always[STAGES], one_each[STAGES];
-    measure(SL_SCHEDULE_GPIPE, SL_CHECKPOINT_NEVER, never);
-    measure(SL_SCHEDULE_GPIPE, SL_CHECKPOINT_EXCEPT_LAST, except_last);
-    measure(SL_SCHEDULE_GPIPE, SL_CHECKPOINT_ALWAYS, always);
-    measure(SL_SCHEDULE_1F1B, SL_CHECKPOINT_NEVER, one_each);
+    measure(SL_SCHEDULE_GPIPE, SL_RECOMPUTE_NEVER, never);
+    measure(SL_SCHEDULE_GPIPE, SL_RECOMPUTE_EXCEPT_LAST, except_last);
+    measure(SL_SCHEDULE_GPIPE, SL_RECOMPUTE_ALWAYS, always);
+    measure(SL_SCHEDULE_1F1B, SL_RECOMPUTE_NEVER, one_each);
     for (int stage = 0; stage < STAGES; stage++) {
         assert_true(always[stage] < never[stage] / 3);
         assert_true(except_last[stage] < never[stage] / 3);
@@ -139,7 +139,7 @@ static void evaluation_keeps_nothing_but_what_is_on_its_way(void **state)
 {
     (void)state;
     rig r;
-    build(&r, SL_SCHEDULE_GPIPE, SL_CHECKPOINT_NEVER);
+    build(&r, SL_SCHEDULE_GPIPE, SL_RECOMPUTE_NEVER);
     double sum;
     int64_t terms;
     check_ok(sl_pipe_evaluate(r.pipe.pipe, r.batch, r.batch, &sum, &terms));
@@ -166,7 +166,7 @@ static void logits_of_a_batch_are_never_held_at_once(void **state)
     check_ok(sl_cross_entropy_create(&loss));
     test_pipe piped =
         open_pipe(model, loss,
-                  (sl_pipe_options){.stages = 2, .chunks = ROWS, .checkpoint = SL_CHECKPOINT_NEVER},
+                  (sl_pipe_options){.stages = 2, .chunks = ROWS, .recompute = SL_RECOMPUTE_NEVER},
                   2, 1);
     sl_device *last = piped.devices[1];
     int32_t values[ROWS * TOKENS];

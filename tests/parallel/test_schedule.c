@@ -18,10 +18,9 @@ static void names_parse_back_to_their_kinds(void **state)
                          SL_OK);
         assert_int_equal(parsed, kind);
     }
-    for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++) {
-        sl_checkpoint parsed;
-        assert_int_equal(sl_checkpoint_parse(sl_checkpoint_name((sl_checkpoint)mode), &parsed),
-                         SL_OK);
+    for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
+        sl_recompute parsed;
+        assert_int_equal(sl_recompute_parse(sl_recompute_name((sl_recompute)mode), &parsed), SL_OK);
         assert_int_equal(parsed, mode);
     }
 }
@@ -30,10 +29,10 @@ static void unknown_names_are_refused_with_the_choices(void **state)
 {
     (void)state;
     sl_schedule_kind kind;
-    sl_checkpoint checkpoint;
+    sl_recompute recompute;
     assert_int_equal(sl_schedule_kind_parse("zigzag", &kind), SL_ERR_NOT_FOUND);
     assert_string_equal(sl_error_text(), "schedule must be gpipe or 1f1b, got 'zigzag'");
-    assert_int_equal(sl_checkpoint_parse("Always", &checkpoint), SL_ERR_NOT_FOUND);
+    assert_int_equal(sl_recompute_parse("Always", &recompute), SL_ERR_NOT_FOUND);
     assert_string_equal(sl_error_text(),
                         "checkpoint must be never, except_last or always, got 'Always'");
 }
@@ -42,15 +41,15 @@ static void table_without_stages_or_micros_is_refused(void **state)
 {
     (void)state;
     sl_schedule *schedule = (sl_schedule *)state; /* must be nulled */
-    assert_int_equal(sl_schedule_gpipe(0, 4, SL_CHECKPOINT_NEVER, &schedule), SL_ERR_INVALID);
+    assert_int_equal(sl_schedule_gpipe(0, 4, SL_RECOMPUTE_NEVER, &schedule), SL_ERR_INVALID);
     assert_null(schedule);
     assert_string_equal(sl_error_text(), "sl_schedule_gpipe: stages must be at least 1, got 0");
-    assert_int_equal(sl_schedule_1f1b(2, -1, SL_CHECKPOINT_NEVER, &schedule), SL_ERR_INVALID);
+    assert_int_equal(sl_schedule_1f1b(2, -1, SL_RECOMPUTE_NEVER, &schedule), SL_ERR_INVALID);
     assert_string_equal(sl_error_text(),
                         "sl_schedule_1f1b: micro-batches must be at least 1, got -1");
     assert_int_equal(sl_schedule_forward_only(1 << 20, 1 << 20, &schedule), SL_ERR_INVALID);
     assert_non_null(strstr(sl_error_text(), "too large"));
-    assert_int_equal(sl_schedule_create((sl_schedule_kind)7, 1, 1, SL_CHECKPOINT_NEVER, &schedule),
+    assert_int_equal(sl_schedule_create((sl_schedule_kind)7, 1, 1, SL_RECOMPUTE_NEVER, &schedule),
                      SL_ERR_INVALID);
 }
 
@@ -101,24 +100,24 @@ static void forward_only_runs_every_micro_once_in_order(void **state)
 }
 
 /* Calls visit for both schedules, every checkpoint mode and all sizes up to 6 stages, 9 micros. */
-static void for_each_schedule(void (*visit)(const sl_schedule *, sl_checkpoint))
+static void for_each_schedule(void (*visit)(const sl_schedule *, sl_recompute))
 {
     for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
-        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++)
+        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
             for (int stages = 1; stages <= 6; stages++)
                 for (int micros = 1; micros <= 9; micros++) {
                     sl_schedule *schedule;
                     assert_int_equal(sl_schedule_create((sl_schedule_kind)kind, stages, micros,
-                                                        (sl_checkpoint)mode, &schedule),
+                                                        (sl_recompute)mode, &schedule),
                                      SL_OK);
-                    visit(schedule, (sl_checkpoint)mode);
+                    visit(schedule, (sl_recompute)mode);
                     sl_schedule_destroy(&schedule);
                 }
 }
 
-static void check_valid(const sl_schedule *schedule, sl_checkpoint checkpoint)
+static void check_valid(const sl_schedule *schedule, sl_recompute recompute)
 {
-    (void)checkpoint;
+    (void)recompute;
     if (sl_schedule_validate(schedule) != SL_OK)
         fail_msg("%s", sl_error_text());
 }
@@ -129,9 +128,9 @@ static void every_generated_table_is_valid(void **state)
     for_each_schedule(check_valid);
 }
 
-static void check_backward_order(const sl_schedule *schedule, sl_checkpoint checkpoint)
+static void check_backward_order(const sl_schedule *schedule, sl_recompute recompute)
 {
-    (void)checkpoint;
+    (void)recompute;
     for (int stage = 0; stage < sl_schedule_stages(schedule); stage++) {
         const sl_action *row;
         int count = sl_schedule_actions(schedule, stage, &row);
@@ -148,18 +147,18 @@ static void every_schedule_goes_backward_from_last_to_first(void **state)
     for_each_schedule(check_backward_order);
 }
 
-static void check_recomputations(const sl_schedule *schedule, sl_checkpoint checkpoint)
+static void check_recomputations(const sl_schedule *schedule, sl_recompute recompute)
 {
     int micros = sl_schedule_micros(schedule);
-    int expected = checkpoint == SL_CHECKPOINT_ALWAYS  ? micros
-                   : checkpoint == SL_CHECKPOINT_NEVER ? 0
-                                                       : micros - 1;
+    int expected = recompute == SL_RECOMPUTE_ALWAYS  ? micros
+                   : recompute == SL_RECOMPUTE_NEVER ? 0
+                                                     : micros - 1;
     for (int stage = 0; stage < sl_schedule_stages(schedule); stage++) {
         const sl_action *row;
         int count = sl_schedule_actions(schedule, stage, &row), recomputations = 0;
         for (int i = 0; i < count; i++) {
             recomputations += row[i].kind == SL_ACTION_RECOMPUTE;
-            if (row[i].kind == SL_ACTION_FORWARD && checkpoint == SL_CHECKPOINT_EXCEPT_LAST)
+            if (row[i].kind == SL_ACTION_FORWARD && recompute == SL_RECOMPUTE_EXCEPT_LAST)
                 assert_int_equal(row[i].micro, micros - 1);
         }
         assert_int_equal(recomputations, expected);

@@ -32,13 +32,13 @@ static void check_golden(const char *folder, const char *name)
         4)
         fail_msg("%s: the name must be <schedule>-<stages>x<micros>-<checkpoint>.txt", name);
     sl_schedule_kind kind;
-    sl_checkpoint checkpoint;
+    sl_recompute recompute;
     assert_int_equal(sl_schedule_kind_parse(kind_name, &kind), SL_OK);
-    assert_int_equal(sl_checkpoint_parse(checkpoint_name, &checkpoint), SL_OK);
+    assert_int_equal(sl_recompute_parse(checkpoint_name, &recompute), SL_OK);
 
     sl_schedule *schedule;
     char *drawing;
-    assert_int_equal(sl_schedule_create(kind, stages, micros, checkpoint, &schedule), SL_OK);
+    assert_int_equal(sl_schedule_create(kind, stages, micros, recompute, &schedule), SL_OK);
     assert_int_equal(sl_schedule_draw(schedule, &drawing), SL_OK);
     snprintf(path, sizeof path, "%s/%s", folder, name);
     char *expected = read_file(path);

@@ -18,12 +18,12 @@ static void assert_close(double value, double expected)
         fail_msg("%.15g must be %.15g", value, expected);
 }
 
-static sl_simulation simulate(sl_schedule_kind kind, int stages, int micros,
-                              sl_checkpoint checkpoint, const sl_cost_model *costs)
+static sl_simulation simulate(sl_schedule_kind kind, int stages, int micros, sl_recompute recompute,
+                              const sl_cost_model *costs)
 {
     sl_schedule *schedule;
     sl_simulation simulation;
-    assert_int_equal(sl_schedule_create(kind, stages, micros, checkpoint, &schedule), SL_OK);
+    assert_int_equal(sl_schedule_create(kind, stages, micros, recompute, &schedule), SL_OK);
     assert_int_equal(sl_schedule_simulate(schedule, costs, &simulation), SL_OK);
     sl_schedule_destroy(&schedule);
     return simulation;
@@ -37,7 +37,7 @@ static void bubble_of_unit_costs_is_stages_less_one_over_micros_and_that(void **
         for (int stages = 1; stages <= 8; stages++)
             for (int micros = 1; micros <= 12; micros++) {
                 sl_simulation simulation =
-                    simulate((sl_schedule_kind)kind, stages, micros, SL_CHECKPOINT_NEVER, &costs);
+                    simulate((sl_schedule_kind)kind, stages, micros, SL_RECOMPUTE_NEVER, &costs);
                 assert_close(simulation.makespan, 2 * (micros + stages - 1));
                 assert_close(simulation.bubble, (stages - 1.0) / (micros + stages - 1.0));
                 sl_simulation_clear(&simulation);
@@ -53,7 +53,7 @@ static void transfer_and_uneven_stages_are_played_as_by_hand(void **state)
     (void)state;
     double forward[] = {2, 1}, backward[] = {3, 2};
     sl_cost_model costs = {forward, backward, 0.5};
-    sl_simulation simulation = simulate(SL_SCHEDULE_GPIPE, 2, 2, SL_CHECKPOINT_NEVER, &costs);
+    sl_simulation simulation = simulate(SL_SCHEDULE_GPIPE, 2, 2, SL_RECOMPUTE_NEVER, &costs);
     const sl_timeline_entry expected[] = {
         {0, {SL_ACTION_FORWARD, 0}, 0, 2},      {0, {SL_ACTION_FORWARD, 1}, 2, 4},
         {1, {SL_ACTION_FORWARD, 0}, 2.5, 3.5},  {1, {SL_ACTION_FORWARD, 1}, 4.5, 5.5},
@@ -80,13 +80,13 @@ static void checkpointing_costs_one_more_forward_but_at_the_last_stage(void **st
     (void)state;
     double forward[] = {1, 1}, backward[] = {2, 2};
     sl_cost_model costs = {forward, backward, 0};
-    sl_simulation alone = simulate(SL_SCHEDULE_GPIPE, 1, 4, SL_CHECKPOINT_ALWAYS, &costs);
+    sl_simulation alone = simulate(SL_SCHEDULE_GPIPE, 1, 4, SL_RECOMPUTE_ALWAYS, &costs);
     assert_close(alone.makespan, 4 * 3);
     assert_close(alone.bubble, 0);
     sl_simulation_clear(&alone);
     /* Stage 0 forwards until 3; stage 1 has the last input then: R B of 3 each until 12; stage 0's
      * last backward follows: its recomputation was done while it waited for the gradient. */
-    sl_simulation two = simulate(SL_SCHEDULE_GPIPE, 2, 3, SL_CHECKPOINT_ALWAYS, &costs);
+    sl_simulation two = simulate(SL_SCHEDULE_GPIPE, 2, 3, SL_RECOMPUTE_ALWAYS, &costs);
     assert_close(two.makespan, 12 + 2);
     sl_simulation_clear(&two);
     /* in a forward-only table the last stage does compute */
@@ -107,11 +107,11 @@ static void stages_of_1f1b_hold_as_many_micros_as_stages_behind_them(void **stat
     for (int stages = 1; stages <= 6; stages++)
         for (int micros = 1; micros <= 8; micros++) {
             sl_simulation gpipe =
-                simulate(SL_SCHEDULE_GPIPE, stages, micros, SL_CHECKPOINT_NEVER, &costs);
+                simulate(SL_SCHEDULE_GPIPE, stages, micros, SL_RECOMPUTE_NEVER, &costs);
             sl_simulation one =
-                simulate(SL_SCHEDULE_1F1B, stages, micros, SL_CHECKPOINT_NEVER, &costs);
+                simulate(SL_SCHEDULE_1F1B, stages, micros, SL_RECOMPUTE_NEVER, &costs);
             sl_simulation always =
-                simulate(SL_SCHEDULE_1F1B, stages, micros, SL_CHECKPOINT_ALWAYS, &costs);
+                simulate(SL_SCHEDULE_1F1B, stages, micros, SL_RECOMPUTE_ALWAYS, &costs);
             for (int stage = 0; stage < stages; stage++) {
                 int behind = stages - stage;
                 assert_int_equal(gpipe.peak_held[stage], micros);
@@ -133,7 +133,7 @@ static void forwards_of_gpipe_follow_the_clock_cycles(void **state)
         int micro, stage, clock;
     } cycles[] = {{0, 0, 0}, {1, 0, 1}, {0, 1, 1}, {2, 0, 2}, {1, 1, 2}, {2, 1, 3}};
     sl_cost_model costs = {ones, ones, 0};
-    sl_simulation simulation = simulate(SL_SCHEDULE_GPIPE, 2, 3, SL_CHECKPOINT_NEVER, &costs);
+    sl_simulation simulation = simulate(SL_SCHEDULE_GPIPE, 2, 3, SL_RECOMPUTE_NEVER, &costs);
     for (int i = 0; i < 6; i++) {
         assert_int_equal(simulation.entries[i].action.kind, SL_ACTION_FORWARD);
         assert_int_equal(simulation.entries[i].action.micro, cycles[i].micro);
@@ -149,7 +149,7 @@ static void faulty_tables_and_costs_are_refused(void **state)
     double negative[] = {1, -1}, endless[] = {1, INFINITY};
     sl_schedule *schedule;
     sl_simulation simulation;
-    assert_int_equal(sl_schedule_gpipe(2, 2, SL_CHECKPOINT_NEVER, &schedule), SL_OK);
+    assert_int_equal(sl_schedule_gpipe(2, 2, SL_RECOMPUTE_NEVER, &schedule), SL_OK);
     const sl_cost_model bad[] = {{negative, ones, 0}, {ones, endless, 0}, {ones, ones, NAN}};
     for (int i = 0; i < 3; i++) {
         assert_int_equal(sl_schedule_simulate(schedule, &bad[i], &simulation), SL_ERR_INVALID);

@@ -158,7 +158,7 @@ static void table_with_any_action_removed_is_refused(void **state)
 {
     (void)state;
     sl_schedule *whole;
-    assert_int_equal(sl_schedule_1f1b(3, 4, SL_CHECKPOINT_EXCEPT_LAST, &whole), SL_OK);
+    assert_int_equal(sl_schedule_1f1b(3, 4, SL_RECOMPUTE_EXCEPT_LAST, &whole), SL_OK);
     sl_action actions[MAX_ACTIONS];
     int counts[3], total = 0;
     for (int stage = 0; stage < 3; stage++) {

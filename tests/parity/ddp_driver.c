@@ -67,7 +67,7 @@ static void open_replica(replica *at)
         .first_bucket_bytes = option_count(o, "bucket_bytes"),
         .bucket_bytes = option_count(o, "bucket_bytes"),
     };
-    records_check(sl_checkpoint_parse(option_text(o, "checkpoint"), &options.checkpoint));
+    records_check(sl_recompute_parse(option_text(o, "checkpoint"), &options.recompute));
     records_check(sl_schedule_kind_parse(option_text(o, "schedule"), &options.schedule));
     for (int s = 0; s < options.stages; s++)
         records_check(sl_device_create_cpu(1, &at->devices[s]));

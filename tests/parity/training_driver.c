@@ -57,7 +57,7 @@ static sl_pipe *create_pipe(char **o, sl_module *model, sl_loss *loss, sl_device
         .chunks = (int)option_number(o, "chunks"),
         .no_init = true,
     };
-    records_check(sl_checkpoint_parse(option_text(o, "checkpoint"), &options.checkpoint));
+    records_check(sl_recompute_parse(option_text(o, "checkpoint"), &options.recompute));
     records_check(sl_schedule_kind_parse(option_text(o, "schedule"), &options.schedule));
     for (int s = 0; s < options.stages; s++)
         records_check(sl_device_create_cpu(1 + s % 2, &devices[s]));

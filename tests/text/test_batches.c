@@ -76,20 +76,20 @@ static void blocks_cover_every_column_once(void **state)
 static void some_columns_are_batches_of_their_own(void **state)
 {
     int32_t tokens[26], whole[12], part[6];
-    sl_batches batches, share;
+    sl_batches batches, shard;
     (void)state;
     count_up(tokens, 26);
     check_ok(sl_batchify(tokens, 26, 4, 3, &batches));
-    check_ok(sl_batches_columns(&batches, 1, 2, &share));
-    assert_int_equal(sl_batches_count(&share), 2);
+    check_ok(sl_batches_columns(&batches, 1, 2, &shard));
+    assert_int_equal(sl_batches_count(&shard), 2);
     check_ok(sl_batches_block(&batches, 0, whole, NULL));
-    check_ok(sl_batches_block(&share, 0, part, NULL));
+    check_ok(sl_batches_block(&shard, 0, part, NULL));
     assert_memory_equal(part, whole + 3, sizeof part);
-    check_error(sl_batches_columns(&batches, 3, 2, &share), SL_ERR_INVALID, "from column 3 of 4");
-    assert_null(share.tokens);
-    check_error(sl_batches_columns(&batches, -1, 2, &share), SL_ERR_INVALID, "column -1");
-    check_error(sl_batches_columns(&batches, 0, 0, &share), SL_ERR_INVALID, "0 columns");
-    check_error(sl_batches_columns(&batches, INT64_MAX, 1, &share), SL_ERR_INVALID, "of 4");
+    check_error(sl_batches_columns(&batches, 3, 2, &shard), SL_ERR_INVALID, "from column 3 of 4");
+    assert_null(shard.tokens);
+    check_error(sl_batches_columns(&batches, -1, 2, &shard), SL_ERR_INVALID, "column -1");
+    check_error(sl_batches_columns(&batches, 0, 0, &shard), SL_ERR_INVALID, "0 columns");
+    check_error(sl_batches_columns(&batches, INT64_MAX, 1, &shard), SL_ERR_INVALID, "of 4");
     check_ok(sl_batches_columns(&batches, 2, 2, &batches)); /* in place */
     assert_int_equal(batches.tokens[0], 12);
 }
@@ -100,18 +100,18 @@ static void share_has_a_piece_of_every_column(void **state)
 {
     enum { TOKENS = 103, COLUMNS = 4 };
     int32_t tokens[TOKENS], inputs[TOKENS], targets[TOKENS];
-    sl_batches whole, share;
+    sl_batches whole, shard;
     (void)state;
     count_up(tokens, TOKENS);
     check_ok(sl_batchify(tokens, TOKENS, COLUMNS, 4, &whole));
-    for (int shares = 1; shares <= 5; shares++)
-        for (int r = 0; r < shares; r++) {
-            int64_t piece = whole.column_length / shares, position = 0;
-            check_ok(sl_batches_share(&whole, r, shares, &share));
-            assert_int_equal(share.column_length, piece);
-            for (int64_t i = 0; i < sl_batches_count(&share); i++) {
-                int64_t length = sl_batches_block_length(&share, i);
-                check_ok(sl_batches_block(&share, i, inputs, targets));
+    for (int shards = 1; shards <= 5; shards++)
+        for (int r = 0; r < shards; r++) {
+            int64_t piece = whole.column_length / shards, position = 0;
+            check_ok(sl_batches_shard(&whole, r, shards, &shard));
+            assert_int_equal(shard.column_length, piece);
+            for (int64_t i = 0; i < sl_batches_count(&shard); i++) {
+                int64_t length = sl_batches_block_length(&shard, i);
+                check_ok(sl_batches_block(&shard, i, inputs, targets));
                 for (int64_t k = 0; k < COLUMNS * length; k++) {
                     int64_t expected =
                         k / length * whole.column_length + r * piece + position + k % length;
@@ -122,38 +122,38 @@ static void share_has_a_piece_of_every_column(void **state)
             }
             assert_int_equal(position, piece - 1);
         }
-    check_ok(sl_batches_share(&whole, 1, 2, &share));
-    check_ok(sl_batches_columns(&share, 2, 1, &share));
-    assert_int_equal(share.tokens[0], 2 * 25 + 12);
-    check_error(sl_batches_share(&whole, 2, 2, &share), SL_ERR_INVALID, "share 2 of 2");
-    check_error(sl_batches_share(&whole, -1, 2, &share), SL_ERR_INVALID, "share -1 of 2");
-    check_error(sl_batches_share(&whole, 0, 0, &share), SL_ERR_INVALID, "asked for 0 shares");
-    check_error(sl_batches_share(&whole, 0, 6, &share), SL_ERR_INVALID,
-                "25 tokens a column in 6 shares are 4 each, too few for bptt 4");
-    assert_null(share.tokens);
-    check_ok(sl_batches_columns(&whole, 1, 2, &share)); /* share 1 of columns 1 and 2 */
-    check_ok(sl_batches_share(&share, 1, 5, &share));
-    assert_int_equal(share.columns, 2);
-    assert_int_equal(share.tokens[0], 25 + 5);
+    check_ok(sl_batches_shard(&whole, 1, 2, &shard));
+    check_ok(sl_batches_columns(&shard, 2, 1, &shard));
+    assert_int_equal(shard.tokens[0], 2 * 25 + 12);
+    check_error(sl_batches_shard(&whole, 2, 2, &shard), SL_ERR_INVALID, "shard 2 of 2");
+    check_error(sl_batches_shard(&whole, -1, 2, &shard), SL_ERR_INVALID, "shard -1 of 2");
+    check_error(sl_batches_shard(&whole, 0, 0, &shard), SL_ERR_INVALID, "asked for 0 shards");
+    check_error(sl_batches_shard(&whole, 0, 6, &shard), SL_ERR_INVALID,
+                "25 tokens a column in 6 shards are 4 each, too few for bptt 4");
+    assert_null(shard.tokens);
+    check_ok(sl_batches_columns(&whole, 1, 2, &shard)); /* shard 1 of columns 1 and 2 */
+    check_ok(sl_batches_shard(&shard, 1, 5, &shard));
+    assert_int_equal(shard.columns, 2);
+    assert_int_equal(shard.tokens[0], 25 + 5);
 }
 
-/* Any run of columns of all shares has the rows that the shares have one by one. */
+/* Any run of columns of all shards has the rows that the shards have one by one. */
 static void columns_may_be_of_several_shares(void **state)
 {
-    enum { TOKENS = 103, COLUMNS = 4, SHARES = 3, BPTT = 3, ALL = SHARES * COLUMNS };
+    enum { TOKENS = 103, COLUMNS = 4, SHARDS = 3, BPTT = 3, ALL = SHARDS * COLUMNS };
     int32_t tokens[TOKENS], expected[ALL * BPTT], got[ALL * BPTT], targets[ALL * BPTT];
-    sl_batches whole, all, share, part;
+    sl_batches whole, all, shard, part;
     (void)state;
     count_up(tokens, TOKENS);
     check_ok(sl_batchify(tokens, TOKENS, COLUMNS, BPTT, &whole));
-    check_ok(sl_batches_shares(&whole, SHARES, &all));
+    check_ok(sl_batches_shards(&whole, SHARDS, &all));
     assert_int_equal(all.columns, ALL);
     for (int64_t block = 0; block < sl_batches_count(&all); block++) {
         int64_t length = sl_batches_block_length(&all, block);
-        for (int s = 0; s < SHARES; s++) {
-            check_ok(sl_batches_share(&whole, s, SHARES, &share));
-            assert_int_equal(sl_batches_block_length(&share, block), length);
-            check_ok(sl_batches_block(&share, block, expected + s * COLUMNS * length, NULL));
+        for (int s = 0; s < SHARDS; s++) {
+            check_ok(sl_batches_shard(&whole, s, SHARDS, &shard));
+            assert_int_equal(sl_batches_block_length(&shard, block), length);
+            check_ok(sl_batches_block(&shard, block, expected + s * COLUMNS * length, NULL));
         }
         for (int first = 0; first < ALL; first++)
             for (int count = 1; count <= ALL - first; count++) {
@@ -171,7 +171,7 @@ static void columns_may_be_of_several_shares(void **state)
     check_ok(sl_batches_block(&part, 0, got, NULL));
     check_ok(sl_batches_block(&all, 0, expected, NULL));
     assert_memory_equal(got, expected + 5 * BPTT, 4 * BPTT * sizeof *got);
-    check_error(sl_batches_shares(&all, 1, &part), SL_ERR_INVALID, "of several shares already");
+    check_error(sl_batches_shards(&all, 1, &part), SL_ERR_INVALID, "of several shards already");
     check_error(sl_batches_columns(&all, 3, 10, &part), SL_ERR_INVALID, "from column 3 of 12");
 }
 

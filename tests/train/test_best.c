@@ -1,4 +1,4 @@
-#include "train/best.h"
+#include "train/checkpoint/best.h"
 
 #include "train/small_model.h"
 

@@ -143,7 +143,7 @@ static void check_continued(const small_record *first, const small_record *secon
 typedef struct other_layout {
     int stages, balance[3];
     sl_schedule_kind schedule;
-    sl_checkpoint checkpoint;
+    sl_recompute recompute;
     bool zero;
 } other_layout;
 
@@ -151,7 +151,7 @@ static const other_layout layouts[] = {
     {.stages = 1},
     {.stages = 2},
     {.stages = 3, .schedule = SL_SCHEDULE_1F1B},
-    {.stages = 3, .balance = {1, 3, 1}, .checkpoint = SL_CHECKPOINT_ALWAYS},
+    {.stages = 3, .balance = {1, 3, 1}, .recompute = SL_RECOMPUTE_ALWAYS},
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
@@ -159,7 +159,7 @@ static void take_layout(sl_train_options *options, const other_layout *layout)
 {
     options->stages = layout->stages;
     options->schedule = layout->schedule;
-    options->checkpoint = layout->checkpoint;
+    options->recompute = layout->recompute;
     if (!layout->balance[0])
         return;
     options->balance_kind = SL_BALANCE_EXPLICIT;

@@ -41,14 +41,14 @@ static void losses_are_the_same_bits_in_every_pipe(void **state)
     trace reference = trace_run(&options);
     assert_int_equal(reference.count, 2 * 4 * 2 + 3);
     for (int stages = 1; stages <= 3; stages++)
-        for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++)
+        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
             for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++) {
                 char what[96];
                 options.stages = stages;
-                options.checkpoint = (sl_checkpoint)mode;
+                options.recompute = (sl_recompute)mode;
                 options.schedule = (sl_schedule_kind)kind;
                 snprintf(what, sizeof what, "%d stages, %s, %s", stages,
-                         sl_checkpoint_name(options.checkpoint),
+                         sl_recompute_name(options.recompute),
                          sl_schedule_kind_name(options.schedule));
                 trace other = trace_run(&options);
                 check_same(&reference, &other, what);

@@ -1,5 +1,5 @@
 /* The number that tells a run which goes on how many steps were lost. */
-#include "train/last_step.h"
+#include "train/checkpoint/last_step.h"
 
 #include "io/scratch.h"
 #include "small_run.h"

@@ -124,8 +124,8 @@ static void rows_of_all_shares_are_divided_evenly(void **state)
     (void)state;
     sl_train_options options = layout_of(1, 1, NULL);
     options.batch_size = 5;
-    for (options.shares = 1; options.shares <= 4; options.shares++) {
-        int64_t rows = 5 * options.shares;
+    for (options.shards = 1; options.shards <= 4; options.shards++) {
+        int64_t rows = 5 * options.shards;
         for (options.replicas = 1; options.replicas <= rows; options.replicas++) {
             int64_t next = 0, most = sli_layout_rows(&options, 0).count;
             check_ok(sl_train_options_check(&options));
@@ -140,15 +140,15 @@ static void rows_of_all_shares_are_divided_evenly(void **state)
         }
         check_error(sl_train_options_check(&options), SL_ERR_INVALID, "replicas are too many");
     }
-    options.shares = 0; /* one each */
+    options.shards = 0; /* one each */
     options.replicas = 3;
     assert_int_equal(sli_layout_rows(&options, 2).first, 10);
     assert_int_equal(sli_layout_rows(&options, 2).count, 5);
-    options.shares = -1;
-    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "of shares must be from 1 to");
+    options.shards = -1;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "of shards must be from 1 to");
 }
 
-/* A share of 7 rows in 3 chunks: micro-batches of 3, 3 and 1. */
+/* A shard of 7 rows in 3 chunks: micro-batches of 3, 3 and 1. */
 static void micro_batches_are_neither_larger_nor_fewer_than_a_shares(void **state)
 {
     (void)state;

@@ -50,7 +50,7 @@ static void pipeline_preset_has_its_tutorials_numbers(void **state)
     assert_int_equal(options.batch_size, 20);
     assert_int_equal(options.eval_batch_size, 10);
     assert_int_equal(options.chunks, 8);
-    assert_int_equal(options.checkpoint, SL_CHECKPOINT_EXCEPT_LAST);
+    assert_int_equal(options.recompute, SL_RECOMPUTE_EXCEPT_LAST);
     assert_int_equal(sli_layout_stages(&options), 2);
     assert_int_equal(options.epochs, 3);
     assert_int_equal(options.max_batches, 50);
@@ -71,7 +71,7 @@ static void ddp_preset_has_its_tutorials_numbers(void **state)
     assert_true(options.model.position_is_parameter);
     assert_int_equal(options.bptt, 35);
     assert_int_equal(options.chunks, 8);
-    assert_int_equal(options.checkpoint, SL_CHECKPOINT_NEVER);
+    assert_int_equal(options.recompute, SL_RECOMPUTE_NEVER);
     assert_int_equal(sli_layout_stages(&options), 2);
 }
 

@@ -1,4 +1,4 @@
-/* Runs with more or fewer replicas than their text has shares: what divides a batch's rows among
+/* Runs with more or fewer replicas than their text has shards: what divides a batch's rows among
  * others than it was cut for, and goes on from checkpoints of other layouts. */
 #include "small_run.h"
 
@@ -78,7 +78,7 @@ static void check_same_losses(const small_record *whole, const small_record *par
     check_close(whole->result.best_valid_loss, part->result.best_valid_loss, "the best loss", 0);
 }
 
-/* ---- Shares --------------------------------------------------------------------------------- */
+/* ---- Shards --------------------------------------------------------------------------------- */
 
 static void any_replicas_train_on_the_same_shares(void **state)
 {
@@ -88,11 +88,11 @@ static void any_replicas_train_on_the_same_shares(void **state)
     options.replicas = 3;
     check_ok(small_run(&options, &whole));
     assert_int_equal(whole.steps[0].tokens, 3 * 7 * 9);
-    options.shares = 3;
+    options.shards = 3;
     for (options.replicas = 1; options.replicas <= 5; options.replicas++) {
         check_ok(small_run(&options, &other));
         check_same_losses(&whole, &other, 0);
-        if (options.replicas == 3) /* nothing else than without shares */
+        if (options.replicas == 3) /* nothing else than without shards */
             assert_memory_equal(&other.result.test_loss, &whole.result.test_loss, sizeof(double));
     }
 }
@@ -103,7 +103,7 @@ static void a_replica_needs_one_row_at_least(void **state)
     sl_train_options options = two_epochs(*state);
     options.batch_size = 2;
     options.chunks = 2;
-    options.replicas = options.shares = 2;
+    options.replicas = options.shards = 2;
     check_ok(small_run(&options, &whole));
     options.replicas = 4;
     check_ok(small_run(&options, &other));
@@ -111,7 +111,7 @@ static void a_replica_needs_one_row_at_least(void **state)
     options.replicas = 5;
     check_error(small_run(&options, &other), SL_ERR_INVALID,
                 "5 replicas are too many: a batch has 4 rows, 2 times the batch size");
-    options.shares = SL_MAX_REPLICAS + 1;
+    options.shards = SL_MAX_REPLICAS + 1;
     check_error(small_run(&options, &other), SL_ERR_INVALID, "from 1 to 1024, got 1025");
 }
 
@@ -121,7 +121,7 @@ typedef struct run_layout {
     int replicas, stages;
     bool zero;
     sl_schedule_kind schedule;
-    sl_checkpoint checkpoint;
+    sl_recompute recompute;
 } run_layout;
 
 static sl_train_options laid_out(sl_train_options options, const run_layout *layout)
@@ -130,7 +130,7 @@ static sl_train_options laid_out(sl_train_options options, const run_layout *lay
     options.stages = layout->stages;
     options.zero = layout->zero && layout->replicas > 1;
     options.schedule = layout->schedule;
-    options.checkpoint = layout->checkpoint;
+    options.recompute = layout->recompute;
     return options;
 }
 
@@ -158,7 +158,7 @@ static void fewer_and_more_replicas_go_on(void **state)
         {{.replicas = 4, .stages = 1, .zero = true},
          {.replicas = 3, .stages = 2, .schedule = SL_SCHEDULE_1F1B}},
         {{.replicas = 3, .stages = 2, .zero = true},
-         {.replicas = 4, .stages = 1, .zero = true, .checkpoint = SL_CHECKPOINT_ALWAYS}},
+         {.replicas = 4, .stages = 1, .zero = true, .recompute = SL_RECOMPUTE_ALWAYS}},
     };
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         const int64_t before_the_epochs_end = BATCHES - 2;
@@ -183,7 +183,7 @@ static run_layout draw_layout(uint64_t seed, uint32_t *draws)
         .stages = 1 + (int)draw(seed, draws, 3),
         .zero = draw(seed, draws, 2),
         .schedule = (sl_schedule_kind)draw(seed, draws, 2),
-        .checkpoint = (sl_checkpoint)draw(seed, draws, 3),
+        .recompute = (sl_recompute)draw(seed, draws, 3),
     };
 }
 
@@ -229,7 +229,7 @@ static void shares_are_the_checkpoints_and_limit_the_replicas(void **state)
     options.batch_size = 2;
     train_saving(in, &options, &(run_layout){.replicas = 2, .stages = 1}, -1, 0, 0, &record);
     options.checkpoints = (sl_save_options){.resume = folder(in, 0)};
-    options.shares = 3;
+    options.shards = 3;
     options.replicas = 5;
     check_error(small_run(&options, &record), SL_ERR_INVALID,
                 "5 replicas are too many: a batch has 4 rows, 2 times the batch size");

@@ -96,15 +96,15 @@ static void batches_are_as_many_as_a_share_has(void **state)
     check_ok(run_replicas(&options));
     sl_corpus *corpus;
     check_ok(sl_corpus_load(options.data, NULL, &corpus));
-    int64_t share = sl_corpus_tokens(corpus, SL_SPLIT_TRAIN)->count / 20 / 3;
+    int64_t shard = sl_corpus_tokens(corpus, SL_SPLIT_TRAIN)->count / 20 / 3;
     sl_corpus_destroy(&corpus);
-    assert_int_equal(records[2].step_count, (share - 1 + 8) / 9);
+    assert_int_equal(records[2].step_count, (shard - 1 + 8) / 9);
     assert_int_equal(records[2].steps[0].batches_per_epoch, records[2].step_count);
 }
 
 /* ---- One that has all rows ---------------------------------------------------------------- */
 
-/* Columns of a batch for which R shares of each one are the columns of an R times as wide batch:
+/* Columns of a batch for which R shards of each one are the columns of an R times as wide batch:
  * their length is a multiple of R. */
 static int64_t even_columns(const char *data, int replicas)
 {
@@ -155,12 +155,12 @@ static void gather_block(const sli_shared *shared, int64_t block, int32_t *input
 {
     const sl_train_options *options = &shared->options;
     const sl_tokens *tokens = sl_corpus_tokens(shared->corpus, SL_SPLIT_TRAIN);
-    sl_batches whole, share;
+    sl_batches whole, shard;
     check_ok(sl_batchify(tokens->ids, tokens->count, options->batch_size, options->bptt, &whole));
     for (int r = 0; r < options->replicas; r++) {
-        check_ok(sl_batches_share(&whole, r, options->replicas, &share));
-        int64_t count = share.columns * sl_batches_block_length(&share, block);
-        check_ok(sl_batches_block(&share, block, inputs + r * count, targets + r * count));
+        check_ok(sl_batches_shard(&whole, r, options->replicas, &shard));
+        int64_t count = shard.columns * sl_batches_block_length(&shard, block);
+        check_ok(sl_batches_block(&shard, block, inputs + r * count, targets + r * count));
     }
 }
 
@@ -214,7 +214,7 @@ static void dropout_follows_the_global_sample(void **state)
     sli_shared_clear(&shared);
 }
 
-/* Replicas share an evaluation's blocks out: more of them, none for some, and one that scores all.
+/* Replicas shard an evaluation's blocks out: more of them, none for some, and one that scores all.
  */
 static void evaluation_has_the_bits_of_one_replicas(void **state)
 {
@@ -253,9 +253,9 @@ static void pipes_of_replicas_give_the_same_bits(void **state)
     check_ok(run_replicas(&options));
     reference = records[0];
     options.stages = 2;
-    for (int mode = SL_CHECKPOINT_EXCEPT_LAST; mode <= SL_CHECKPOINT_ALWAYS; mode++)
+    for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
         for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++) {
-            options.checkpoint = (sl_checkpoint)mode;
+            options.recompute = (sl_recompute)mode;
             options.schedule = (sl_schedule_kind)kind;
             check_ok(run_replicas(&options));
             check_same_record(&reference, &records[0]);
@@ -418,7 +418,7 @@ static void share_too_short_for_a_block_is_refused(void **state)
     options.batch_size = 40;
     options.bptt = 60;
     check_error(run_replicas(&options), SL_ERR_INVALID,
-                "train.txt: 100 tokens a column in 2 shares are 50 each");
+                "train.txt: 100 tokens a column in 2 shards are 50 each");
 }
 
 int replicas_tests(void)

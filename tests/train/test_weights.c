@@ -1,9 +1,9 @@
 #include "io/scratch.h"
 #include "sluice/safetensors.h"
 #include "support/layer_names.h"
+#include "train/checkpoint/weights.h"
+#include "train/checkpoint/weights_vocab.h"
 #include "train/small_model.h"
-#include "train/weights.h"
-#include "train/weights_vocab.h"
 
 #include <time.h>
 

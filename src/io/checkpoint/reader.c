@@ -1,0 +1,337 @@
+/* Opening. What state.json says is compared with what is there, file by file; the headers of tensor
+ * files are checked by sl_safetensors_open. Only the tensors' bytes remain to be read. */
+#define _GNU_SOURCE /* asprintf */
+
+#include "io/checkpoint/reader.h"
+
+#include "io/safetensors/index.h"
+#include "io/safetensors/reader.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char tensors_ending[] = ".safetensors", index_ending[] = ".safetensors.index.json";
+
+static bool ends_with(const char *text, const char *ending)
+{
+    size_t length = strlen(text), cut = strlen(ending);
+    return length >= cut && strcmp(text + length - cut, ending) == 0;
+}
+
+bool sli_checkpoint_is_shard(const sl_checkpoint_reader *reader, size_t index, const char *part)
+{
+    const sl_checkpoint_file_info *file = &reader->state.files[index];
+    return reader->shards[index] && file->part && strcmp(file->part, part) == 0;
+}
+
+sl_status sli_checkpoint_path(const char *path, const char *name, char **out)
+{
+    if (asprintf(out, "%s/%s", path, name) >= 0)
+        return SL_OK;
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
+}
+
+/* ---- Small files ------------------------------------------------------------------------ */
+
+static sl_status read_descriptor(int descriptor, char *to, size_t bytes)
+{
+    for (size_t done = 0; done < bytes;) {
+        ssize_t got = read(descriptor, to + done, bytes - done);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return sl_error(SL_ERR_IO, "reading failed: %s", strerror(errno));
+        if (got == 0)
+            return sl_error(SL_ERR_IO, "the file became shorter while it was read");
+        done += (size_t)got;
+    }
+    return SL_OK;
+}
+
+static sl_status read_open_file(int descriptor, uint64_t most, char **data, size_t *bytes)
+{
+    struct stat found;
+    if (fstat(descriptor, &found) != 0)
+        return sl_error(SL_ERR_IO, "cannot be examined: %s", strerror(errno));
+    if (!S_ISREG(found.st_mode))
+        return sl_error(SL_ERR_FORMAT, "it is no regular file");
+    if ((uint64_t)found.st_size > most)
+        return sl_error(SL_ERR_FORMAT,
+                        "it has %" PRIu64 " bytes, more than the %" PRIu64 " allowed",
+                        (uint64_t)found.st_size, most);
+    *bytes = (size_t)found.st_size;
+    *data = malloc(*bytes + 1);
+    if (!*data)
+        return sl_error(SL_ERR_MEMORY, "no memory for its %zu bytes", *bytes);
+    (*data)[*bytes] = '\0';
+    return read_descriptor(descriptor, *data, *bytes);
+}
+
+sl_status sli_checkpoint_read_text(const char *path, uint64_t most, char **data, size_t *bytes)
+{
+    *data = NULL;
+    *bytes = 0;
+    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (descriptor < 0)
+        return sl_error(errno == ENOENT || errno == ENOTDIR ? SL_ERR_NOT_FOUND : SL_ERR_IO,
+                        "%s: cannot be opened: %s", path, strerror(errno));
+    sl_status status = read_open_file(descriptor, most, data, bytes);
+    close(descriptor);
+    if (status != SL_OK) {
+        free(*data);
+        *data = NULL;
+    }
+    return sl_error_context(status, "%s: ", path);
+}
+
+sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
+                                     size_t *bytes)
+{
+    char *path, checksum[SLI_CHECKSUM_BYTES];
+    const sl_checkpoint_file_info *file = &reader->state.files[index];
+    *data = NULL;
+    SL_TRY(sli_checkpoint_path(reader->path, file->name, &path));
+    sl_status status = sli_checkpoint_read_text(path, file->bytes, data, bytes);
+    if (status == SL_OK && strcmp(sli_checksum_of(*data, *bytes, checksum), file->checksum) != 0)
+        status =
+            sl_error(SL_ERR_FORMAT, "%s: it is damaged: its checksum is %s, and %s in state.json",
+                     path, checksum, file->checksum);
+    free(path);
+    if (status != SL_OK) {
+        free(*data);
+        *data = NULL;
+    }
+    return status;
+}
+
+sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char *name, char **data,
+                                  size_t *bytes)
+{
+    *data = NULL;
+    for (size_t i = 0; i < reader->state.count; i++)
+        if (!reader->shards[i] && strcmp(reader->state.files[i].name, name) == 0)
+            return sli_checkpoint_read_listed(reader, i, data, bytes);
+    return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no file \"%s\"", reader->path, name);
+}
+
+/* ---- Opening ---------------------------------------------------------------------------- */
+
+static sl_status read_state(sl_checkpoint_reader *reader)
+{
+    char *path, *text;
+    size_t bytes;
+    SL_TRY(sli_checkpoint_path(reader->path, SLI_CHECKPOINT_STATE, &path));
+    sl_status status = sli_checkpoint_read_text(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes);
+    if (status == SL_OK) {
+        status = sli_checkpoint_state_parse(text, bytes, &reader->state);
+        status = sl_error_context(status, "%s: ", path);
+        free(text);
+    }
+    free(path);
+    return status;
+}
+
+static sl_status check_size(const char *path, const sl_checkpoint_file_info *file)
+{
+    struct stat found;
+    if (stat(path, &found) != 0)
+        return errno == ENOENT || errno == ENOTDIR
+                   ? sl_error(SL_ERR_FORMAT, "%s: state.json names it, but it cannot be found: %s",
+                              path, strerror(errno))
+                   : sl_error(SL_ERR_IO, "%s: cannot be examined: %s", path, strerror(errno));
+    if (!S_ISREG(found.st_mode))
+        return sl_error(SL_ERR_FORMAT, "%s: it is no regular file", path);
+    if ((uint64_t)found.st_size != file->bytes)
+        return sl_error(SL_ERR_FORMAT,
+                        "%s: it has %" PRIu64 " bytes, and %" PRIu64
+                        " in state.json: it was %s, or is another checkpoint's",
+                        path, (uint64_t)found.st_size, file->bytes,
+                        (uint64_t)found.st_size < file->bytes ? "cut short" : "added to");
+    return SL_OK;
+}
+
+static sl_status open_shard(sl_checkpoint_reader *reader, size_t index, const char *path)
+{
+    SL_TRY(sl_safetensors_open(path, &reader->shards[index]));
+    const char *id = sl_safetensors_metadata(reader->shards[index], SLI_CHECKPOINT_ID_NOTE);
+    if (!id || strcmp(id, reader->state.id) != 0)
+        return sl_error(SL_ERR_FORMAT, "%s: it is another checkpoint's file", path);
+    if (index >= SLI_SAFETENSORS_MOST_OPEN)
+        sli_safetensors_release(reader->shards[index]);
+    return SL_OK;
+}
+
+static sl_status open_file(sl_checkpoint_reader *reader, size_t index)
+{
+    char *path;
+    const sl_checkpoint_file_info *file = &reader->state.files[index];
+    bool tensors = ends_with(file->name, tensors_ending);
+    if (tensors && !file->part)
+        return sl_error(SL_ERR_FORMAT, "%s/state.json: it does not say which part %s belongs to",
+                        reader->path, file->name);
+    SL_TRY(sli_checkpoint_path(reader->path, file->name, &path));
+    sl_status status = check_size(path, file);
+    if (status == SL_OK && tensors)
+        status = open_shard(reader, index, path);
+    free(path);
+    return status;
+}
+
+/* ---- Parts of several files ------------------------------------------------------------- */
+
+/* The index must give every tensor of the part's files its file, and no other tensor. */
+static sl_status compare_index(const sl_checkpoint_reader *reader, const char *part,
+                               const sli_checkpoint_index *index)
+{
+    size_t found = 0;
+    for (size_t i = 0; i < reader->state.count; i++) {
+        if (!sli_checkpoint_is_shard(reader, i, part))
+            continue;
+        found += sl_safetensors_count(reader->shards[i]);
+        SL_TRY(sli_checkpoint_index_compare(index, reader->state.files[i].name, reader->shards[i]));
+    }
+    if (found != index->count)
+        return sl_error(SL_ERR_FORMAT, "it names %zu tensors, but the part's files have %zu",
+                        index->count, found);
+    return SL_OK;
+}
+
+static sl_status check_index(const sl_checkpoint_reader *reader, size_t index_file)
+{
+    const sl_checkpoint_file_info *file = &reader->state.files[index_file];
+    char *text;
+    size_t bytes;
+    sli_checkpoint_index index;
+    SL_TRY(sli_checkpoint_read_listed(reader, index_file, &text, &bytes));
+    sl_status status = sli_checkpoint_index_parse(text, bytes, &index);
+    if (status == SL_OK) {
+        status = compare_index(reader, file->part, &index);
+        sli_checkpoint_index_clear(&index);
+    }
+    free(text);
+    return sl_error_context(status, "%s/%s: ", reader->path, file->name);
+}
+
+/* A part's names are in one file each: either it has one file, or an index that says which. */
+static sl_status check_part(const sl_checkpoint_reader *reader, const char *part)
+{
+    size_t shards = 0, indices = 0, index = 0;
+    for (size_t i = 0; i < reader->state.count; i++) {
+        const sl_checkpoint_file_info *file = &reader->state.files[i];
+        if (!file->part || strcmp(file->part, part) != 0)
+            continue;
+        shards += reader->shards[i] != NULL;
+        if (!reader->shards[i] && ends_with(file->name, index_ending)) {
+            indices++;
+            index = i;
+        }
+    }
+    if (shards == 0 || indices != (shards > 1))
+        return sl_error(SL_ERR_FORMAT,
+                        "%s/state.json: part %s has %zu files of tensors and %zu indices",
+                        reader->path, part, shards, indices);
+    return indices ? check_index(reader, index) : SL_OK;
+}
+
+/* ---- Public functions ------------------------------------------------------------------- */
+
+static sl_status open_all(sl_checkpoint_reader *reader)
+{
+    SL_TRY(read_state(reader));
+    reader->shards = calloc(reader->state.count + 1, sizeof(sl_safetensors_reader *));
+    if (!reader->shards)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for its files", reader->path);
+    for (size_t i = 0; i < reader->state.count; i++)
+        SL_TRY(open_file(reader, i));
+    for (size_t i = 0; i < reader->state.part_count; i++)
+        SL_TRY(check_part(reader, reader->state.parts[i]));
+    return sli_checkpoint_list_tensors(reader);
+}
+
+sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
+{
+    *out = NULL;
+    sl_checkpoint_reader *reader = calloc(1, sizeof *reader);
+    if (!reader || !(reader->path = strdup(path))) {
+        free(reader);
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for a checkpoint's record", path);
+    }
+    sl_status status = open_all(reader);
+    if (status != SL_OK)
+        sl_checkpoint_close(&reader);
+    *out = reader;
+    return status;
+}
+
+void sl_checkpoint_close(sl_checkpoint_reader **reader)
+{
+    if (!reader || !*reader)
+        return;
+    sli_checkpoint_free_tensors(*reader);
+    for (size_t i = 0; (*reader)->shards && i < (*reader)->state.count; i++)
+        sl_safetensors_close(&(*reader)->shards[i]);
+    free((*reader)->shards);
+    sli_checkpoint_state_clear(&(*reader)->state);
+    free((*reader)->path);
+    free(*reader);
+    *reader = NULL;
+}
+
+const char *sl_checkpoint_state(const sl_checkpoint_reader *reader)
+{
+    return reader->state.run;
+}
+
+const char *sl_checkpoint_version(const sl_checkpoint_reader *reader)
+{
+    return reader->state.version;
+}
+
+size_t sl_checkpoint_file_count(const sl_checkpoint_reader *reader)
+{
+    return reader->state.count;
+}
+
+const sl_checkpoint_file_info *sl_checkpoint_file_get(const sl_checkpoint_reader *reader,
+                                                      size_t index)
+{
+    return &reader->state.files[index];
+}
+
+const sli_checkpoint_range *sli_checkpoint_range_of(const sl_checkpoint_reader *reader,
+                                                    const char *part)
+{
+    for (size_t i = 0; i < reader->part_count; i++)
+        if (strcmp(reader->parts[i].part, part) == 0)
+            return &reader->parts[i];
+    return NULL;
+}
+
+size_t sl_checkpoint_tensor_count(const sl_checkpoint_reader *reader, const char *part)
+{
+    const sli_checkpoint_range *range = sli_checkpoint_range_of(reader, part);
+    return range ? range->count : 0;
+}
+
+const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *reader,
+                                                    const char *part, size_t index)
+{
+    const sli_checkpoint_range *range = sli_checkpoint_range_of(reader, part);
+    return range && index < range->count ? &reader->tensors[range->first + index].info : NULL;
+}
+
+const char *sl_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,
+                                   const char *key)
+{
+    for (size_t i = 0; i < reader->state.count; i++)
+        if (sli_checkpoint_is_shard(reader, i, part))
+            return sl_safetensors_metadata(reader->shards[i], key);
+    return NULL;
+}

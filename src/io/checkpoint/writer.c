@@ -1,0 +1,401 @@
+/* Saving: every file goes into a directory of a temporary name, its checksum taken while it is
+ * written; state.json, which lists them, comes last; then the directory gets its name. */
+#define _GNU_SOURCE /* asprintf */
+
+#include "io/checkpoint/writer.h"
+
+#include "core/directory.h"
+#include "core/replace_directory.h"
+#include "core/replace_file.h"
+#include "core/temporary.h"
+#include "io/checkpoint/state.h"
+#include "io/safetensors/dtype.h"
+#include "io/safetensors/index.h"
+#include "io/safetensors/text.h"
+#include "io/safetensors/writer.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct sli_checkpoint_writer {
+    sli_replace_directory *directory;
+    char id[SLI_CHECKPOINT_ID_BYTES];
+    /* What has been written so far, as state.json will say it. Owns the strings but `part`. */
+    sl_checkpoint_file_info *files; /* [count] */
+    size_t count, room;
+};
+
+/* ---- The list of files ------------------------------------------------------------------ */
+
+static sl_status note_file(sli_checkpoint_writer *to, const char *name, const char *part,
+                           uint64_t bytes, const char *checksum)
+{
+    if (to->count == to->room) {
+        size_t room = 2 * to->room + 8;
+        sl_checkpoint_file_info *more = realloc(to->files, room * sizeof *more);
+        if (!more)
+            return sl_error(SL_ERR_MEMORY, "no memory for the list of files");
+        to->files = more;
+        to->room = room;
+    }
+    sl_checkpoint_file_info *file = &to->files[to->count++];
+    *file = (sl_checkpoint_file_info){strdup(name), part, bytes, strdup(checksum)};
+    return file->name && file->checksum ? SL_OK
+                                        : sl_error(SL_ERR_MEMORY, "no memory for a file's name");
+}
+
+static sl_status path_of(const sli_checkpoint_writer *to, const char *name, char **path)
+{
+    if (asprintf(path, "%s/%s", sli_replace_directory_temporary(to->directory), name) >= 0)
+        return SL_OK;
+    *path = NULL;
+    return sl_error(SL_ERR_MEMORY, "no memory for a path");
+}
+
+static sl_status write_bytes(const sli_checkpoint_writer *to, const char *name, const void *data,
+                             size_t bytes)
+{
+    char *path;
+    sli_replace_file *file = NULL;
+    SL_TRY(path_of(to, name, &path));
+    sl_status status = sli_replace_file_create(path, &file);
+    if (status == SL_OK)
+        status = sli_replace_file_write(file, 0, data, bytes);
+    if (status == SL_OK)
+        status = sli_replace_file_commit(file);
+    sli_replace_file_destroy(&file);
+    free(path);
+    return status;
+}
+
+/* A file that is listed with its checksum. */
+static sl_status add_bytes(sli_checkpoint_writer *to, const char *name, const char *part,
+                           const void *data, size_t bytes)
+{
+    char checksum[SLI_CHECKSUM_BYTES];
+    SL_TRY(write_bytes(to, name, data, bytes));
+    return note_file(to, name, part, bytes, sli_checksum_of(data, bytes, checksum));
+}
+
+/* ---- Parts ------------------------------------------------------------------------------ */
+
+static sl_status put_all(sl_safetensors_writer *writer, const sl_safetensors_item *items,
+                         size_t count, const sli_checkpoint_source *source)
+{
+    for (size_t i = 0; i < count; i++) {
+        const void *data = items[i].data;
+        if (source)
+            SL_TRY(source->read(source->context, &items[i], &data));
+        SL_TRY(sl_safetensors_writer_put(writer, i, data));
+    }
+    return sl_safetensors_writer_commit(writer);
+}
+
+/* The part's metadata, and the checkpoint's id: *out [part->note_count + 1], to be freed. */
+static sl_status list_notes(const sli_checkpoint_writer *to, const sl_checkpoint_part *part,
+                            sl_safetensors_note **out)
+{
+    *out = calloc(part->note_count + 1, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for the metadata");
+    if (part->note_count)
+        memcpy(*out, part->notes, part->note_count * sizeof **out);
+    (*out)[part->note_count] = (sl_safetensors_note){SLI_CHECKPOINT_ID_NOTE, to->id};
+    return SL_OK;
+}
+
+/* One file of the plan, with `note_count` notes. */
+static sl_status write_file(const sli_checkpoint_writer *to, const sli_checkpoint_share *share,
+                            size_t file, const sl_safetensors_note *notes, size_t note_count,
+                            sli_checkpoint_file *written)
+{
+    char *path;
+    const sli_checkpoint_plan *plan = share->plan;
+    sl_safetensors_writer *writer = NULL;
+    size_t first = 0, count = 0;
+    while (first < plan->count && plan->file_of[first] < file)
+        first++;
+    while (first + count < plan->count && plan->file_of[first + count] == file)
+        count++;
+    SL_TRY(path_of(to, plan->names[file], &path));
+    sl_status status =
+        sl_safetensors_writer_create(path, plan->items + first, count, notes, note_count, &writer);
+    if (status == SL_OK)
+        status = put_all(writer, plan->items + first, count, share->source);
+    if (status == SL_OK)
+        status = sli_safetensors_writer_checksum(writer, written->checksum);
+    if (status == SL_OK)
+        written->bytes = sli_safetensors_writer_bytes(writer);
+    sl_safetensors_writer_destroy(&writer);
+    free(path);
+    return status;
+}
+
+sl_status sli_checkpoint_writer_write_own(sli_checkpoint_writer *writer,
+                                          const sli_checkpoint_share *share, int self,
+                                          sli_checkpoint_file *written)
+{
+    size_t count, first = sli_checkpoint_plan_first(share->plan, self, &count);
+    sl_safetensors_note *notes;
+    SL_TRY(list_notes(writer, share->part, &notes));
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < count && status == SL_OK; i++)
+        status =
+            write_file(writer, share, first + i, notes, share->part->note_count + 1, &written[i]);
+    free(notes);
+    return status;
+}
+
+static sl_status write_index(sli_checkpoint_writer *to, const char *part,
+                             const sli_checkpoint_plan *plan)
+{
+    char *text, *name;
+    SL_TRY(sli_checkpoint_index_print(plan->items, plan->count, plan->file_of, plan->names,
+                                      plan->bytes, &text));
+    if (asprintf(&name, "%s.safetensors.index.json", part) < 0) {
+        free(text);
+        return sl_error(SL_ERR_MEMORY, "no memory for a file's name");
+    }
+    sl_status status = add_bytes(to, name, part, text, strlen(text));
+    free(name);
+    free(text);
+    return status;
+}
+
+/* Another's file must be there, as it says. */
+static sl_status check_file(const sli_checkpoint_writer *to, const char *name, uint64_t bytes)
+{
+    char *path;
+    struct stat found;
+    SL_TRY(path_of(to, name, &path));
+    sl_status status = SL_OK;
+    if (stat(path, &found) != 0)
+        status = sl_error(SL_ERR_IO, "%s: another rank has written it, but it cannot be seen: %s",
+                          path, strerror(errno));
+    else if ((uint64_t)found.st_size != bytes)
+        status = sl_error(SL_ERR_IO,
+                          "%s: another rank has written %" PRIu64 " bytes, but it has %" PRIu64,
+                          path, bytes, (uint64_t)found.st_size);
+    free(path);
+    return status;
+}
+
+sl_status sli_checkpoint_writer_list_all(sli_checkpoint_writer *writer,
+                                         const sli_checkpoint_share *share,
+                                         const sli_checkpoint_file *written)
+{
+    const sli_checkpoint_plan *plan = share->plan;
+    for (size_t i = 0; i < plan->files; i++) {
+        SL_TRY(check_file(writer, plan->names[i], written[i].bytes));
+        SL_TRY(note_file(writer, plan->names[i], share->part->name, written[i].bytes,
+                         written[i].checksum));
+    }
+    return plan->files > 1 ? write_index(writer, share->part->name, plan) : SL_OK;
+}
+
+static sl_status write_part(sli_checkpoint_writer *to, const sl_checkpoint_part *part,
+                            uint64_t limit, const sli_checkpoint_source *source)
+{
+    sli_checkpoint_plan plan;
+    sl_status status = sli_checkpoint_plan_create(part, NULL, limit, &plan);
+    sli_checkpoint_file *written = status == SL_OK ? calloc(plan.files, sizeof *written) : NULL;
+    const sli_checkpoint_share all = {part, &plan, source};
+    if (status == SL_OK && !written)
+        status = sl_error(SL_ERR_MEMORY, "no memory for the list of files");
+    if (status == SL_OK)
+        status = sli_checkpoint_writer_write_own(to, &all, 0, written);
+    if (status == SL_OK)
+        status = sli_checkpoint_writer_list_all(to, &all, written);
+    free(written);
+    sli_checkpoint_plan_clear(&plan);
+    return status;
+}
+
+/* ---- What may be written ---------------------------------------------------------------- */
+
+static sl_status check_part(const sl_checkpoint_part *part)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    bool plain = part->name && part->name[0] != '\0';
+    for (const char *at = part->name; plain && *at; at++)
+        plain = isalnum((unsigned char)*at) || *at == '_' || *at == '-';
+    if (!plain)
+        return sl_error(SL_ERR_INVALID, "a part's name has letters, digits, - and _ alone, got %s",
+                        sli_safetensors_quote(part->name ? part->name : "", quoted));
+    for (size_t i = 0; i < part->count; i++)
+        if (!sli_safetensors_dtype_of(part->items[i].dtype))
+            return sl_error(SL_ERR_INVALID, "tensor %s: %d is no data type",
+                            sli_safetensors_quote(part->items[i].name, quoted),
+                            (int)part->items[i].dtype);
+    return SL_OK;
+}
+
+static sl_status check_contents(const sl_checkpoint_contents *contents)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    if (contents->part_count > SL_CHECKPOINT_MOST_PARTS)
+        return sl_error(SL_ERR_INVALID, "a checkpoint has at most %d parts, got %zu",
+                        SL_CHECKPOINT_MOST_PARTS, contents->part_count);
+    for (size_t i = 0; i < contents->part_count; i++) {
+        SL_TRY(check_part(&contents->parts[i]));
+        for (size_t k = 0; k < i; k++)
+            if (strcmp(contents->parts[k].name, contents->parts[i].name) == 0)
+                return sl_error(SL_ERR_INVALID, "part \"%s\" is listed twice",
+                                contents->parts[i].name);
+    }
+    for (size_t i = 0; i < contents->file_count; i++) {
+        const char *name = contents->files[i].name;
+        if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') ||
+            strstr(name, ".safetensors") || strcmp(name, SLI_CHECKPOINT_STATE) == 0)
+            return sl_error(SL_ERR_INVALID, "a file of a checkpoint cannot be called %s",
+                            sli_safetensors_quote(name, quoted));
+    }
+    return SL_OK;
+}
+
+static sl_status not_a_checkpoint(void)
+{
+    return sl_error(SL_ERR_INVALID,
+                    "it exists and is not a checkpoint: move it away, or save elsewhere");
+}
+
+static sl_status find_entry(void *context, const char *name)
+{
+    (void)context;
+    (void)name;
+    return not_a_checkpoint();
+}
+
+/* An older checkpoint, a link to one, or an empty directory may be replaced. */
+static sl_status check_replaceable(int holder, const char *name)
+{
+    struct stat found;
+    if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
+        return SL_OK;
+    bool is_link = S_ISLNK(found.st_mode);
+    int directory = is_link || S_ISDIR(found.st_mode)
+                        ? openat(holder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
+                        : -1;
+    if (directory < 0)
+        return not_a_checkpoint();
+    bool checkpoint = faccessat(directory, SLI_CHECKPOINT_STATE, F_OK, 0) == 0;
+    sl_status status = SL_OK;
+    if (!checkpoint)
+        status =
+            is_link ? not_a_checkpoint() : sli_directory_visit(directory, name, find_entry, NULL);
+    else if (!is_link && !sli_directory_is_flat(holder, name))
+        status = sl_error(SL_ERR_INVALID, "the checkpoint of that name has a directory in it");
+    close(directory);
+    return status;
+}
+
+static sl_status check_place(const char *path)
+{
+    int holder;
+    char *name;
+    SL_TRY(sli_directory_open_parent(path, path, &holder, &name));
+    sl_status status = check_replaceable(holder, name);
+    close(holder);
+    free(name);
+    return status;
+}
+
+/* ---- The writer ------------------------------------------------------------------------- */
+
+static sl_status create(uint64_t id, sli_checkpoint_writer **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for a checkpoint's record");
+    snprintf((*out)->id, sizeof(*out)->id, "%016" PRIx64, id);
+    return SL_OK;
+}
+
+sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, sli_checkpoint_writer **out)
+{
+    SL_TRY(create(id, out));
+    sl_status status = check_place(path);
+    if (status == SL_OK)
+        status = sli_replace_directory_create_numbered(path, id, &(*out)->directory);
+    if (status != SL_OK)
+        sli_checkpoint_writer_destroy(out);
+    return status;
+}
+
+sl_status sli_checkpoint_writer_join(const char *path, uint64_t id, sli_checkpoint_writer **out)
+{
+    SL_TRY(create(id, out));
+    sl_status status = sli_replace_directory_join(path, id, &(*out)->directory);
+    if (status != SL_OK)
+        sli_checkpoint_writer_destroy(out);
+    return status;
+}
+
+sl_status sli_checkpoint_writer_add(sli_checkpoint_writer *writer,
+                                    const sl_checkpoint_contents *contents)
+{
+    SL_TRY(check_contents(contents));
+    for (size_t i = 0; i < contents->part_count; i++)
+        SL_TRY(write_part(writer, &contents->parts[i], contents->shard_bytes, NULL));
+    for (size_t i = 0; i < contents->file_count; i++)
+        SL_TRY(add_bytes(writer, contents->files[i].name, NULL, contents->files[i].data,
+                         contents->files[i].bytes));
+    return SL_OK;
+}
+
+sl_status sli_checkpoint_writer_add_from(sli_checkpoint_writer *writer,
+                                         const sl_checkpoint_part *part, uint64_t shard_bytes,
+                                         const sli_checkpoint_source *source)
+{
+    SL_TRY(check_part(part));
+    return write_part(writer, part, shard_bytes, source);
+}
+
+sl_status sli_checkpoint_writer_commit(sli_checkpoint_writer *writer, const char *state)
+{
+    char *text;
+    SL_TRY(sli_checkpoint_state_print(writer->id, state, writer->files, writer->count, &text));
+    sl_status status = write_bytes(writer, SLI_CHECKPOINT_STATE, text, strlen(text));
+    free(text);
+    return status == SL_OK ? sli_replace_directory_commit(writer->directory) : status;
+}
+
+void sli_checkpoint_writer_destroy(sli_checkpoint_writer **writer)
+{
+    if (!writer || !*writer)
+        return;
+    sli_replace_directory_destroy(&(*writer)->directory);
+    for (size_t i = 0; i < (*writer)->count; i++) {
+        free((char *)(*writer)->files[i].name);
+        free((char *)(*writer)->files[i].checksum);
+    }
+    free((*writer)->files);
+    free(*writer);
+    *writer = NULL;
+}
+
+static sl_status save(const char *path, const sl_checkpoint_contents *contents)
+{
+    uint64_t id;
+    sli_checkpoint_writer *writer;
+    SL_TRY(check_contents(contents)); /* before anything is created */
+    SL_TRY(sli_draw_number(path, &id));
+    SL_TRY(sli_checkpoint_writer_create(path, id, &writer));
+    sl_status status = sli_checkpoint_writer_add(writer, contents);
+    if (status == SL_OK)
+        status = sli_checkpoint_writer_commit(writer, contents->state);
+    sli_checkpoint_writer_destroy(&writer);
+    return status;
+}
+
+sl_status sl_checkpoint_save(const char *path, const sl_checkpoint_contents *contents)
+{
+    return sl_error_context(save(path, contents), "%s: the checkpoint cannot be written: ", path);
+}

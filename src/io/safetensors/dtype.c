@@ -1,0 +1,49 @@
+#include "io/safetensors/dtype.h"
+
+#include <string.h>
+
+/* Those of the reference implementation 0.8; F8_E4M3 and the like are names only. */
+static const sli_safetensors_dtype dtypes[] = {
+    {"F32", 32, true, SL_F32},          {"F64", 64, true, SL_F64},
+    {"I32", 32, true, SL_I32},          {"I64", 64, true, SL_I64},
+    {"BF16", 16, true, SL_BF16},        {.name = "F16", .bits = 16},
+    {.name = "BOOL", .bits = 8},        {.name = "U8", .bits = 8},
+    {.name = "I8", .bits = 8},          {.name = "U16", .bits = 16},
+    {.name = "I16", .bits = 16},        {.name = "U32", .bits = 32},
+    {.name = "U64", .bits = 64},        {.name = "C64", .bits = 64},
+    {.name = "F8_E5M2", .bits = 8},     {.name = "F8_E4M3", .bits = 8},
+    {.name = "F8_E8M0", .bits = 8},     {.name = "F8_E4M3FNUZ", .bits = 8},
+    {.name = "F8_E5M2FNUZ", .bits = 8}, {.name = "F6_E2M3", .bits = 6},
+    {.name = "F6_E3M2", .bits = 6},     {.name = "F4", .bits = 4},
+};
+enum { DTYPE_COUNT = sizeof dtypes / sizeof dtypes[0] };
+
+const sli_safetensors_dtype *sli_safetensors_dtype_find(const char *name)
+{
+    for (int i = 0; i < DTYPE_COUNT; i++)
+        if (strcmp(dtypes[i].name, name) == 0)
+            return &dtypes[i];
+    return NULL;
+}
+
+const sli_safetensors_dtype *sli_safetensors_dtype_of(sl_dtype dtype)
+{
+    for (int i = 0; i < DTYPE_COUNT; i++)
+        if (dtypes[i].readable && dtypes[i].dtype == dtype)
+            return &dtypes[i];
+    return NULL;
+}
+
+/* In the order and the type of the format's reference, so that it accepts the same shapes: a size
+ * of 0 makes up for large ones behind it. */
+bool sli_safetensors_bytes(int dims, const int64_t *size, unsigned bits, uint64_t *bytes)
+{
+    uint64_t count = 1;
+    for (int i = 0; i < dims; i++)
+        if (__builtin_mul_overflow(count, (uint64_t)size[i], &count))
+            return false;
+    if (__builtin_mul_overflow(count, (uint64_t)bits, bytes) || *bytes % 8 != 0)
+        return false;
+    *bytes /= 8;
+    return true;
+}

@@ -1,0 +1,376 @@
+/* Checks come in three rounds, each on what the one before has proven: the text is JSON, member by
+ * member (core/json.h); each tensor by itself says a known data type, a shape and a byte range that
+ * fit each other (parse_entry); the ranges together cover the data exactly (check_cover). */
+#include "io/safetensors/header.h"
+
+#include "core/json.h"
+#include "io/safetensors/dtype.h"
+#include "io/safetensors/text.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_DESCRIPTION = 4096 }; /* bytes of a tensor's: some hundreds of dimensions */
+
+static const char *const metadata_key = "__metadata__";
+
+/* What is read, and how much of the header's memory is used so far. */
+typedef struct parsing {
+    sli_json json;
+    sli_json_value root;
+    char *strings;
+    int64_t *sizes;
+    sli_safetensors_header *header;
+} parsing;
+
+/* ---- Metadata ----------------------------------------------------------------------------- */
+
+static int compare_texts(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+static sl_status twice(const char *what, const char *name)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    return sl_error(SL_ERR_FORMAT, "%s %s is listed twice", what,
+                    sli_safetensors_quote(name, quoted));
+}
+
+static sl_status check_keys(const sli_safetensors_header *header)
+{
+    const char **keys = calloc(header->note_count + 1, sizeof *keys);
+    if (!keys)
+        return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
+    for (size_t i = 0; i < header->note_count; i++)
+        keys[i] = header->notes[i].key;
+    qsort(keys, header->note_count, sizeof *keys, compare_texts);
+    sl_status status = SL_OK;
+    for (size_t i = 1; i < header->note_count && status == SL_OK; i++)
+        if (strcmp(keys[i - 1], keys[i]) == 0)
+            status = twice("the key", keys[i]);
+    free(keys);
+    return status;
+}
+
+static sl_status parse_notes(parsing *run, sli_json_value metadata, bool counts_only)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    sli_safetensors_header *header = run->header;
+    sli_json_walk walk;
+    bool found;
+    if (!sli_json_is(metadata, '{'))
+        return sl_error(SL_ERR_FORMAT, "__metadata__ must be an object of strings");
+    SL_TRY(sli_json_walk_begin(&run->json, metadata, &walk));
+    for (header->note_count = 0;; header->note_count++) {
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return SL_OK;
+        if (counts_only)
+            continue;
+        sl_safetensors_note *note = &header->notes[header->note_count];
+        SL_TRY(sli_json_keep(&run->json, walk.key, &run->strings, &note->key));
+        if (!sli_json_is(walk.value, '"'))
+            return sl_error(SL_ERR_FORMAT, "__metadata__ must hold strings only, but %s is none",
+                            sli_safetensors_quote(note->key, quoted));
+        SL_TRY(sli_json_keep(&run->json, walk.value, &run->strings, &note->value));
+    }
+}
+
+/* ---- One tensor --------------------------------------------------------------------------- */
+
+static bool is_natural(const json_t *value)
+{
+    return json_is_integer(value) && json_integer_value(value) >= 0;
+}
+
+static sl_status parse_shape(const json_t *shape, int64_t *sizes, sl_safetensors_info *info)
+{
+    size_t dims = json_array_size(shape);
+    if (!json_is_array(shape))
+        return sl_error(SL_ERR_FORMAT, "\"shape\" must be an array");
+    for (size_t i = 0; i < dims; i++) {
+        const json_t *size = json_array_get(shape, i);
+        if (!is_natural(size))
+            return sl_error(SL_ERR_FORMAT, "\"shape\" must hold whole numbers from 0 up");
+        sizes[i] = json_integer_value(size);
+    }
+    info->dims = (int)dims;
+    info->size = sizes;
+    return SL_OK;
+}
+
+static sl_status parse_offsets(const json_t *offsets, uint64_t *begin, uint64_t *end)
+{
+    const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
+    if (json_array_size(offsets) != 2 || !is_natural(first) || !is_natural(last))
+        return sl_error(SL_ERR_FORMAT, "\"data_offsets\" must be two whole numbers from 0 up");
+    *begin = (uint64_t)json_integer_value(first);
+    *end = (uint64_t)json_integer_value(last);
+    if (*begin > *end)
+        return sl_error(SL_ERR_FORMAT,
+                        "\"data_offsets\" must not run backwards, got [%" PRIu64 ", %" PRIu64 "]",
+                        *begin, *end);
+    return SL_OK;
+}
+
+static sl_status parse_type(const json_t *value, unsigned *bits, sl_safetensors_info *info)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    if (!json_is_string(value))
+        return sl_error(SL_ERR_FORMAT, "\"dtype\" must be a string");
+    const sli_safetensors_dtype *found = sli_safetensors_dtype_find(json_string_value(value));
+    if (!found)
+        return sl_error(SL_ERR_FORMAT, "data type %s is unknown",
+                        sli_safetensors_quote(json_string_value(value), quoted));
+    *bits = found->bits;
+    info->type_name = found->name;
+    info->readable = found->readable;
+    info->dtype = found->dtype;
+    return SL_OK;
+}
+
+/* Fills `entry` from one value of the header; its sizes go to `sizes`. */
+static sl_status parse_entry(const json_t *value, int64_t *sizes, sli_safetensors_entry *entry)
+{
+    sl_safetensors_info *info = &entry->info;
+    char shape[SLI_SIZES_BYTES];
+    unsigned bits = 0;
+    uint64_t end = 0;
+    if (!json_is_object(value))
+        return sl_error(SL_ERR_FORMAT, "its description must be an object");
+    SL_TRY(parse_type(json_object_get(value, "dtype"), &bits, info));
+    SL_TRY(parse_shape(json_object_get(value, "shape"), sizes, info));
+    SL_TRY(parse_offsets(json_object_get(value, "data_offsets"), &entry->begin, &end));
+    if (!sli_safetensors_bytes(info->dims, info->size, bits, &info->bytes))
+        return sl_error(SL_ERR_FORMAT, "%s of %s is no possible number of bytes",
+                        sli_safetensors_sizes(info->dims, info->size, shape), info->type_name);
+    if (info->bytes != end - entry->begin)
+        return sl_error(SL_ERR_FORMAT,
+                        "%s of %s takes %" PRIu64 " bytes, but \"data_offsets\" gives it %" PRIu64,
+                        sli_safetensors_sizes(info->dims, info->size, shape), info->type_name,
+                        info->bytes, end - entry->begin);
+    return SL_OK;
+}
+
+static sl_status parse_member(parsing *run, const sli_json_walk *member,
+                              sli_safetensors_entry *entry)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    json_t *value;
+    SL_TRY(sli_json_keep(&run->json, member->key, &run->strings, &entry->info.name));
+    sl_status status = sli_json_parse(&run->json, member->value, MOST_DESCRIPTION, &value);
+    if (status == SL_OK) {
+        status = parse_entry(value, run->sizes, entry);
+        run->sizes += entry->info.dims;
+        json_decref(value);
+    }
+    return sl_error_context(status, "tensor %s: ", sli_safetensors_quote(entry->info.name, quoted));
+}
+
+/* ---- All of it ---------------------------------------------------------------------------- */
+
+/* How many tensors there are, and of sizes at most: one more than commas in each description. */
+static sl_status count_parts(parsing *run, size_t *sizes)
+{
+    sli_json_walk walk;
+    bool found, has_metadata = false;
+    *sizes = 0;
+    SL_TRY(sli_json_walk_begin(&run->json, run->root, &walk));
+    for (;;) {
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return SL_OK;
+        if (sli_json_equals(walk.key, metadata_key)) {
+            if (has_metadata)
+                return twice("the key", metadata_key);
+            has_metadata = true;
+            SL_TRY(parse_notes(run, walk.value, true));
+            continue;
+        }
+        run->header->count++;
+        ++*sizes;
+        for (const char *at = walk.value.begin; at < walk.value.end; at++)
+            *sizes += *at == ',';
+    }
+}
+
+static sl_status parse_members(parsing *run)
+{
+    sli_json_walk walk;
+    bool found;
+    sli_safetensors_entry *entry = run->header->entries;
+    SL_TRY(sli_json_walk_begin(&run->json, run->root, &walk));
+    for (;;) {
+        SL_TRY(sli_json_walk_next(&walk, &found));
+        if (!found)
+            return SL_OK;
+        if (sli_json_equals(walk.key, metadata_key))
+            SL_TRY(parse_notes(run, walk.value, false));
+        else
+            SL_TRY(parse_member(run, &walk, entry++));
+    }
+}
+
+/* By place; tensors without bytes come before the one that begins there, in order of names. */
+static int compare_places(const void *a, const void *b)
+{
+    const sli_safetensors_entry *left = a, *right = b;
+    if (left->begin != right->begin)
+        return left->begin < right->begin ? -1 : 1;
+    if (left->info.bytes != right->info.bytes)
+        return left->info.bytes < right->info.bytes ? -1 : 1;
+    return strcmp(left->info.name, right->info.name);
+}
+
+static int compare_names(const void *a, const void *b)
+{
+    const sli_safetensors_entry *const *left = a, *const *right = b;
+    return strcmp((*left)->info.name, (*right)->info.name);
+}
+
+static sl_status check_gap(const sli_safetensors_header *header, size_t index, uint64_t end)
+{
+    char quoted[SLI_QUOTE_BYTES], before[SLI_QUOTE_BYTES];
+    const sli_safetensors_entry *entry = &header->entries[index];
+    sli_safetensors_quote(entry->info.name, quoted);
+    if (entry->begin > end)
+        return sl_error(SL_ERR_FORMAT,
+                        "bytes %" PRIu64 " to %" PRIu64 " of the data, before tensor %s, "
+                        "belong to no tensor",
+                        end, entry->begin - 1, quoted);
+    if (entry->begin < end) /* so index > 0 */
+        return sl_error(SL_ERR_FORMAT, "tensors %s and %s overlap",
+                        sli_safetensors_quote(header->entries[index - 1].info.name, before),
+                        quoted);
+    return SL_OK;
+}
+
+static uint64_t end_of(const sli_safetensors_entry *entry)
+{
+    return entry->begin + entry->info.bytes; /* both at most INT64_MAX */
+}
+
+static sl_status check_range(const sli_safetensors_header *header, uint64_t data_bytes)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    for (size_t i = 0; i < header->count; i++) {
+        const sli_safetensors_entry *entry = &header->entries[i];
+        if (end_of(entry) > data_bytes)
+            return sl_error(SL_ERR_FORMAT,
+                            "tensor %s ends at byte %" PRIu64 " of the data, but the file has only "
+                            "%" PRIu64 " of them: it was cut short, or its header is wrong",
+                            sli_safetensors_quote(entry->info.name, quoted), end_of(entry),
+                            data_bytes);
+    }
+    return SL_OK;
+}
+
+/* The tensors must lie one after the other, from the data's first byte to its last. */
+static sl_status check_cover(const sli_safetensors_header *header, uint64_t data_bytes)
+{
+    uint64_t end = 0;
+    SL_TRY(check_range(header, data_bytes));
+    for (size_t i = 0; i < header->count; i++) {
+        SL_TRY(check_gap(header, i, end));
+        end = end_of(&header->entries[i]);
+    }
+    if (end < data_bytes)
+        return sl_error(SL_ERR_FORMAT,
+                        "the tensors end at byte %" PRIu64 " of the data, but the file has %" PRIu64
+                        " of them",
+                        end, data_bytes);
+    return SL_OK;
+}
+
+static sl_status allocate(parsing *run)
+{
+    size_t sizes;
+    sli_safetensors_header *header = run->header;
+    SL_TRY(count_parts(run, &sizes));
+    header->entries = calloc(header->count + 1, sizeof *header->entries);
+    header->by_name = calloc(header->count + 1, sizeof(sli_safetensors_entry *));
+    header->notes = calloc(header->note_count + 1, sizeof *header->notes);
+    header->sizes = run->sizes = calloc(sizes + 1, sizeof *header->sizes);
+    header->strings = run->strings = malloc(run->json.length);
+    if (!header->entries || !header->by_name || !header->notes || !header->sizes ||
+        !header->strings)
+        return sl_error(SL_ERR_MEMORY, "no memory for the table of %zu tensors", header->count);
+    return SL_OK;
+}
+
+static sl_status sort_names(sli_safetensors_header *header)
+{
+    for (size_t i = 0; i < header->count; i++)
+        header->by_name[i] = &header->entries[i];
+    qsort(header->by_name, header->count, sizeof(sli_safetensors_entry *), compare_names);
+    for (size_t i = 1; i < header->count; i++)
+        if (compare_names(&header->by_name[i - 1], &header->by_name[i]) == 0)
+            return twice("tensor", header->by_name[i]->info.name);
+    return SL_OK;
+}
+
+static sl_status fill(sli_safetensors_header *header, const char *text, size_t length,
+                      uint64_t data_bytes)
+{
+    parsing run = {.json = {"the header", text, length}, .header = header};
+    if (length == 0 || text[0] != '{')
+        return sl_error(SL_ERR_FORMAT, "the header must be a JSON object that begins with \"{\"");
+    SL_TRY(sli_json_root(&run.json, &run.root));
+    SL_TRY(allocate(&run));
+    SL_TRY(parse_members(&run));
+    SL_TRY(check_keys(header));
+    qsort(header->entries, header->count, sizeof *header->entries, compare_places);
+    SL_TRY(sort_names(header));
+    return check_cover(header, data_bytes);
+}
+
+sl_status sli_safetensors_header_parse(const char *text, size_t length, uint64_t data_bytes,
+                                       sli_safetensors_header **out)
+{
+    *out = NULL;
+    sli_safetensors_header *header = calloc(1, sizeof *header);
+    if (!header)
+        return sl_error(SL_ERR_MEMORY, "no memory for a header's record");
+    sl_status status = fill(header, text, length, data_bytes);
+    if (status != SL_OK)
+        sli_safetensors_header_destroy(&header);
+    *out = header;
+    return status;
+}
+
+void sli_safetensors_header_destroy(sli_safetensors_header **header)
+{
+    if (!header || !*header)
+        return;
+    free((*header)->sizes);
+    free((*header)->by_name);
+    free((*header)->entries);
+    free((*header)->notes);
+    free((*header)->strings);
+    free(*header);
+    *header = NULL;
+}
+
+static int compare_with_name(const void *name, const void *entry)
+{
+    return strcmp(name, (*(sli_safetensors_entry *const *)entry)->info.name);
+}
+
+const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_header *header,
+                                                         const char *name)
+{
+    sli_safetensors_entry **found = bsearch(name, header->by_name, header->count,
+                                            sizeof(sli_safetensors_entry *), compare_with_name);
+    return found ? *found : NULL;
+}
+
+const char *sli_safetensors_header_note(const sli_safetensors_header *header, const char *key)
+{
+    for (size_t i = 0; i < header->note_count; i++)
+        if (strcmp(header->notes[i].key, key) == 0)
+            return header->notes[i].value;
+    return NULL;
+}

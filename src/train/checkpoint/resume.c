@@ -1,0 +1,264 @@
+#define _GNU_SOURCE /* asprintf */
+
+#include "train/checkpoint/resume.h"
+
+#include "optim/optimizer.h"
+#include "train/checkpoint/last_step.h"
+#include "train/checkpoint/resume_slices.h"
+#include "train/checkpoint/save_directory.h"
+#include "train/checkpoint/tensors.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+/* ---- Which one -------------------------------------------------------------------------- */
+
+static sl_status is_checkpoint(const char *path, bool *out)
+{
+    char *state;
+    struct stat found;
+    if (asprintf(&state, "%s/state.json", path) < 0)
+        return sl_error(SL_ERR_MEMORY, "no memory for a path");
+    *out = stat(state, &found) == 0;
+    sl_status status = SL_OK;
+    if (!*out && errno != ENOENT && errno != ENOTDIR)
+        status = sl_error(SL_ERR_IO, "%s: looking for it failed: %s", state, strerror(errno));
+    free(state);
+    return status;
+}
+
+/* Opens it, and reads all of it once: what is damaged is found while there is another choice. */
+static sl_status open_whole(const char *path, sl_checkpoint_reader **out)
+{
+    SL_TRY(sl_checkpoint_open(path, out));
+    sl_status status = sl_checkpoint_verify(*out);
+    if (status != SL_OK)
+        sl_checkpoint_close(out);
+    return status;
+}
+
+/* One that is damaged, or has lost files, is skipped; whatever else keeps it from being read may
+ * pass, and an older one in its place would lose steps. */
+static sl_status try_one(const sli_reports *reports, const char *path, sl_checkpoint_reader **out)
+{
+    char reason[1024];
+    const sl_checkpoint_event event = {.kind = SL_CHECKPOINT_SKIPPED,
+                                       .path = path,
+                                       .reason = reason};
+    sl_status status = open_whole(path, out);
+    if (status != SL_ERR_FORMAT && status != SL_ERR_NOT_FOUND)
+        return status;
+    snprintf(reason, sizeof reason, "%s", sl_error_text());
+    return sli_report_checkpoint(reports, &event);
+}
+
+static sl_status open_newest_of(const char *directory, const int64_t *steps, size_t count,
+                                const sli_reports *reports, sli_resume *out)
+{
+    for (size_t i = 0; i < count && !out->reader; i++) {
+        free(out->path);
+        SL_TRY(sli_save_directory_step(directory, steps[i], &out->path));
+        SL_TRY(try_one(reports, out->path, &out->reader));
+    }
+    if (out->reader || count == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_NOT_FOUND,
+                    "%s: has %zu checkpoint%s, but none is whole: restore one, or train into "
+                    "another directory to begin anew",
+                    directory, count, count == 1 ? "" : "s");
+}
+
+/* Where there are checkpoints but none is whole, no run begins anew, since it would replace them.
+ * Without any, `resume_if_any` begins anew, also where `progress` records steps: a run may end
+ * before its first save. */
+static sl_status find_newest(const sl_save_options *options, const sli_reports *reports,
+                             sli_resume *out)
+{
+    int64_t *steps;
+    size_t count;
+    out->last_step = sli_last_step_read(options->resume);
+    SL_TRY(sli_save_directory_list(options->resume, &steps, &count));
+    sl_status status = open_newest_of(options->resume, steps, count, reports, out);
+    free(steps);
+    if (status == SL_OK && !out->reader && !options->resume_if_any)
+        status = sl_error(SL_ERR_NOT_FOUND, "%s: there is no checkpoint to resume from",
+                          options->resume);
+    return status;
+}
+
+sl_status sli_resume_open(const sl_save_options *options, const sli_reports *reports,
+                          sli_resume *out)
+{
+    bool single = false;
+    *out = (sli_resume){0};
+    if (!options->resume)
+        return SL_OK;
+    if (!options->resume_if_any) /* then it is a directory of them, or will be */
+        SL_TRY(is_checkpoint(options->resume, &single));
+    if (!single)
+        return find_newest(options, reports, out);
+    out->path = strdup(options->resume);
+    if (!out->path)
+        return sl_error(SL_ERR_MEMORY, "no memory for a path");
+    return sl_checkpoint_open(out->path, &out->reader);
+}
+
+void sli_resume_clear(sli_resume *from)
+{
+    sl_checkpoint_close(&from->reader);
+    free(from->path);
+    *from = (sli_resume){0};
+}
+
+sl_status sli_resume_recorded(const sli_resume *from, sli_recorded *out)
+{
+    return sl_error_context(sli_run_state_recorded(sl_checkpoint_state(from->reader), out),
+                            "%s: ", from->path);
+}
+
+sl_status sli_resume_check(const sli_resume *from, const sli_shared *shared,
+                           const sli_reports *reports)
+{
+    sli_position position;
+    if (!from->reader)
+        return SL_OK;
+    const char *state = sl_checkpoint_state(from->reader);
+    SL_TRY(sl_error_context(sli_run_state_check(state, shared), "%s: ", from->path));
+    SL_TRY(sli_run_state_position(state, &position));
+    const sl_checkpoint_event event = {
+        .kind = SL_CHECKPOINT_RESUMED,
+        .path = from->path,
+        .step = position.steps,
+        .lost_steps = from->last_step > position.steps ? from->last_step - position.steps : 0,
+    };
+    return sli_report_checkpoint(reports, &event);
+}
+
+/* ---- Tensors ---------------------------------------------------------------------------- */
+
+static sl_status read_tensors(const sl_checkpoint_reader *from, const char *part,
+                              const sli_tensors *to)
+{
+    sl_safetensors_item *items;
+    SL_TRY(sli_tensors_items(to, &items));
+    sl_status status = sl_checkpoint_read(from, part, items, to->count);
+    free(items);
+    return status;
+}
+
+/* Everybody's become the first replica's. */
+static sl_status share_tensors(const sli_replicas *replicas, const sli_tensors *tensors)
+{
+    for (size_t i = 0; replicas->group && i < tensors->count; i++) {
+        sl_tensor *tensor = tensors->entries[i].tensor;
+        SL_TRY(sl_group_broadcast(replicas->group, sl_tensor_data(tensor), sl_tensor_count(tensor),
+                                  SL_F32, 0, NULL));
+    }
+    return SL_OK;
+}
+
+static sl_status read_and_share(const sl_checkpoint_reader *from, const char *part,
+                                const sli_replicas *replicas, const sli_tensors *to)
+{
+    if (from)
+        SL_TRY(read_tensors(from, part, to));
+    return share_tensors(replicas, to);
+}
+
+sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe)
+{
+    sli_tensors tensors;
+    sl_status status = sli_tensors_of_model(pipe, &tensors);
+    if (status == SL_OK)
+        status = read_tensors(from, "model", &tensors);
+    sli_tensors_clear(&tensors);
+    return status;
+}
+
+static sl_status resume_optimizers(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+                                   sli_update *update, int64_t steps)
+{
+    sli_tensors tensors = {0};
+    sl_optimizer *whole[SL_MAX_STAGES];
+    bool done = false;
+    if (sli_update_is_sharded(update))
+        SL_TRY(sli_resume_slices(from, replicas, update, &done));
+    for (int s = 0; s < sl_pipe_stages(replicas->pipe) && done; s++)
+        sli_optimizer_set_steps(sli_update_own(update, s), steps);
+    if (done)
+        return SL_OK;
+    SL_TRY(sli_update_prepare(update, whole));
+    for (int s = 0; s < sl_pipe_stages(replicas->pipe); s++)
+        sli_optimizer_set_steps(whole[s], steps);
+    sl_status status = sli_tensors_of_optimizer(replicas->pipe, whole, &tensors);
+    if (status == SL_OK)
+        status = read_and_share(from, "optimizer", replicas, &tensors);
+    sli_tensors_clear(&tensors);
+    if (status == SL_OK)
+        return sli_update_load(update, whole);
+    sli_update_release(update, whole);
+    return status;
+}
+
+/* The best parameters are the model's where the checkpoint was made right after their validation.
+ */
+static sl_status resume_best(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+                             sli_best *best, const sli_position *position)
+{
+    sli_tensors tensors = {0};
+    if (!isfinite(position->best_loss))
+        return SL_OK;
+    SL_TRY(sli_best_keep(best, replicas->pipe));
+    if (position->best_step == position->steps)
+        return SL_OK;
+    if (sli_best_is_shared(best) && !from)
+        return sl_group_barrier(replicas->group, NULL);
+    sl_status status = sli_tensors_of_best(replicas->pipe, best, &tensors);
+    if (status == SL_OK && sli_best_is_shared(best)) {
+        status = read_tensors(from, "best", &tensors);
+        if (status == SL_OK)
+            status = sl_group_barrier(replicas->group, NULL);
+    } else if (status == SL_OK) {
+        status = read_and_share(from, "best", replicas, &tensors);
+    }
+    sli_tensors_clear(&tensors);
+    return status;
+}
+
+/* ---- All of it -------------------------------------------------------------------------- */
+
+/* What the first replica read, everybody knows; *found: there is a checkpoint. */
+static sl_status share_position(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+                                sli_position *position, bool *found)
+{
+    if (from)
+        SL_TRY(sli_run_state_position(sl_checkpoint_state(from), position));
+    int64_t numbers[] = {from != NULL, position->steps, position->epoch, position->block,
+                         position->best_step};
+    if (replicas->group) {
+        SL_TRY(sl_group_broadcast(replicas->group, numbers, sizeof numbers / sizeof *numbers,
+                                  SL_I64, 0, NULL));
+        SL_TRY(sl_group_broadcast(replicas->group, &position->best_loss, 1, SL_F64, 0, NULL));
+    }
+    *found = numbers[0] != 0;
+    position->steps = numbers[1];
+    position->epoch = numbers[2];
+    position->block = numbers[3];
+    position->best_step = numbers[4];
+    return SL_OK;
+}
+
+sl_status sli_resume_rest(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+                          sli_update *update, sli_best *best, sli_position *position)
+{
+    bool found;
+    SL_TRY(share_position(from, replicas, position, &found));
+    if (!found)
+        return SL_OK;
+    SL_TRY(resume_optimizers(from, replicas, update, position->steps));
+    return resume_best(from, replicas, best, position);
+}

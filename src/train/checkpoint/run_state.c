@@ -1,0 +1,253 @@
+#include "train/checkpoint/run_state.h"
+
+#include "core/checksum.h"
+#include "core/json.h"
+#include "core/json_value.h"
+#include "optim/optimizer.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Describing ------------------------------------------------------------------------- */
+
+/* Merges `more` (taken; NULL: there was no memory for it) into `to`. */
+static bool merge(json_t *to, json_t *more)
+{
+    bool merged = more && json_object_update(to, more) == 0;
+    json_decref(more);
+    return merged;
+}
+
+/* The options that decide the run's numbers, by their names; the text's shards, which come from the
+ * replicas that the run began with, under theirs. */
+static json_t *describe_deciding(const sl_train_options *given)
+{
+    const sl_option *row;
+    sl_train_options options = *given;
+    options.optimizer = sli_optimizer_filled(&given->optimizer);
+    options.lr.step_epochs = given->lr.step_epochs ? given->lr.step_epochs : 1;
+    json_t *all =
+        json_pack("{sI si}", "ntokens", (json_int_t)options.model.ntokens, "dp", options.shards);
+    for (int i = 0; all && (row = sl_train_option_row(i)); i++) {
+        if (!row->decides || !row->decides(&options))
+            continue;
+        json_t *value = strcmp(row->name, "betas") == 0
+                            ? json_pack("[f,f]", (double)options.optimizer.beta1,
+                                        (double)options.optimizer.beta2)
+                            : sli_json_option(row, &options, true);
+        if (json_object_set_new(all, row->name, value) != 0) {
+            json_decref(all);
+            all = NULL;
+        }
+    }
+    return all;
+}
+
+/* Each split's ids: a position in the data means something in the same data alone. */
+static json_t *describe_text(const sl_corpus *corpus)
+{
+    json_t *text = json_object();
+    for (int split = 0; split < SL_SPLITS; split++) {
+        char name[32], what[96], checksum[SLI_CHECKSUM_BYTES];
+        const sl_tokens *tokens = sl_corpus_tokens(corpus, (sl_split)split);
+        sli_checksum_of(tokens->ids, (uint64_t)tokens->count * sizeof *tokens->ids, checksum);
+        snprintf(name, sizeof name, "%s text", sl_split_name((sl_split)split));
+        snprintf(what, sizeof what, "%" PRId64 " tokens of checksum %s", tokens->count, checksum);
+        json_object_set_new(text, name, json_string(what));
+    }
+    if (json_object_size(text) == SL_SPLITS)
+        return text;
+    json_decref(text);
+    return NULL;
+}
+
+static json_t *describe_options(const sli_shared *shared)
+{
+    json_t *all = describe_deciding(&shared->options);
+    if (all && merge(all, describe_text(shared->corpus)))
+        return all;
+    json_decref(all);
+    return NULL;
+}
+
+static json_t *describe_layout(const sl_train_options *options, const sl_pipe *pipe)
+{
+    json_t *partition = json_array(), *devices = json_array();
+    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
+        int first, count;
+        sl_pipe_stage_modules(pipe, s, &first, &count);
+        json_array_append_new(partition, json_integer(count));
+        json_array_append_new(devices, json_string(sl_device_name(sl_pipe_device(pipe, s))));
+    }
+    return json_pack("{si so so si sb si ss ss}", "stages", sl_pipe_stages(pipe), "partition",
+                     partition, "devices", devices, "replicas", options->replicas, "zero",
+                     (int)options->zero, "chunks", options->chunks, "checkpoint",
+                     sl_recompute_name(options->recompute), "schedule",
+                     sl_schedule_kind_name(options->schedule));
+}
+
+sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,
+                              const sli_position *position, char **text)
+{
+    json_t *best = isfinite(position->best_loss) ? json_real(position->best_loss) : json_null();
+    json_t *json =
+        json_pack("{sI sI sI sI so so so}", "step", (json_int_t)position->steps, "epoch",
+                  (json_int_t)position->epoch, "block", (json_int_t)position->block, "best_step",
+                  (json_int_t)position->best_step, "best_loss", best, "options",
+                  describe_options(shared), "layout", describe_layout(&shared->options, pipe));
+    *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    json_decref(json);
+    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a run's state");
+}
+
+/* ---- Reading ---------------------------------------------------------------------------- */
+
+static sl_status parse(const char *text, json_t **out)
+{
+    enum { MOST_BYTES = 1 << 16 }; /* far more than any run has to say */
+    const sli_json json = {"the run's state", text, strlen(text)};
+    return sli_json_parse(&json, (sli_json_value){text, text + json.length}, MOST_BYTES, out);
+}
+
+static sl_status read_position(const json_t *json, sli_position *out)
+{
+    static const char *const keys[] = {"step", "epoch", "block", "best_step"};
+    int64_t *const values[] = {&out->steps, &out->epoch, &out->block, &out->best_step};
+    if (!json_object_get(json, keys[0])) /* a mean, or one that a program wrote */
+        return sl_error(SL_ERR_FORMAT, "it has a model, but no run to go on from");
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const json_t *value = json_object_get(json, keys[i]);
+        if (!json_is_integer(value) || json_integer_value(value) < 0)
+            return sl_error(SL_ERR_FORMAT, "\"%s\" of the run must be a whole number from 0",
+                            keys[i]);
+        *values[i] = json_integer_value(value);
+    }
+    const json_t *best = json_object_get(json, "best_loss");
+    if (!json_is_null(best) && !json_is_real(best))
+        return sl_error(SL_ERR_FORMAT, "\"best_loss\" of the run must be a number or null");
+    out->best_loss = json_is_null(best) ? INFINITY : json_real_value(best);
+    if (out->best_step > out->steps)
+        return sl_error(SL_ERR_FORMAT, "\"best_step\" of the run must not come after its \"step\"");
+    return SL_OK;
+}
+
+sl_status sli_run_state_position(const char *text, sli_position *out)
+{
+    json_t *json;
+    *out = (sli_position){0};
+    SL_TRY(parse(text, &json));
+    sl_status status = read_position(json, out);
+    json_decref(json);
+    return status;
+}
+
+/* The shards go under the name of the option that they come from: the replicas when it began. */
+static sl_status read_recorded(const json_t *json, sli_recorded *out)
+{
+    const json_t *options = json_object_get(json, "options"), *dp = json_object_get(options, "dp"),
+                 *lr = json_object_get(options, "lr");
+    if (!json_is_integer(dp) || json_integer_value(dp) < 1 ||
+        json_integer_value(dp) > SL_MAX_REPLICAS)
+        return sl_error(SL_ERR_FORMAT,
+                        "\"dp\" of the run's options must be a whole number from 1 to %d",
+                        SL_MAX_REPLICAS);
+    if (!json_is_number(lr) || !(json_number_value(lr) >= 0))
+        return sl_error(SL_ERR_FORMAT, "\"lr\" of the run's options must be a number from 0");
+    *out = (sli_recorded){(int)json_integer_value(dp), json_number_value(lr)};
+    return SL_OK;
+}
+
+sl_status sli_run_state_recorded(const char *text, sli_recorded *out)
+{
+    json_t *json;
+    sli_position position;
+    *out = (sli_recorded){0};
+    SL_TRY(parse(text, &json));
+    sl_status status = read_position(json, &position); /* what has none is no run's */
+    if (status == SL_OK)
+        status = read_recorded(json, out);
+    json_decref(json);
+    return status;
+}
+
+/* ---- Comparing -------------------------------------------------------------------------- */
+
+enum { DIFFERENCES_BYTES = 800 };
+
+/* A value as a person would give it. */
+static void value_text(const json_t *value, char *text, size_t bytes)
+{
+    char *printed =
+        value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(7)) : NULL;
+    snprintf(text, bytes, "%s", printed ? printed : "not given");
+    free(printed);
+}
+
+static void add_difference(const char *name, const json_t *there, const json_t *here, char *text)
+{
+    char there_text[128], here_text[128];
+    size_t used = strlen(text);
+    value_text(there, there_text, sizeof there_text);
+    value_text(here, here_text, sizeof here_text);
+    snprintf(text + used, DIFFERENCES_BYTES - used, "%s%s %s, this run has %s %s", used ? "; " : "",
+             name, there_text, name, here_text);
+}
+
+/* The checkpoint's options against these, each difference named. */
+static sl_status compare_options(json_t *there, json_t *here)
+{
+    char differences[DIFFERENCES_BYTES] = "";
+    const char *name;
+    json_t *value;
+    if (!json_is_object(there))
+        return sl_error(SL_ERR_FORMAT, "\"options\" of the run must be an object");
+    json_object_foreach(here, name, value)
+    {
+        const json_t *other = json_object_get(there, name);
+        if (!other || !json_equal(other, value))
+            add_difference(name, other, value, differences);
+    }
+    json_object_foreach(there, name, value)
+    {
+        if (!json_object_get(here, name))
+            add_difference(name, value, NULL, differences);
+    }
+    if (differences[0])
+        return sl_error(SL_ERR_INVALID, "the checkpoint was made with %s", differences);
+    return SL_OK;
+}
+
+static sl_status check_position(const sli_position *position, const sli_shared *shared)
+{
+    int64_t batches = shared->batches_per_epoch;
+    if (position->block > batches || position->epoch > INT64_MAX / batches - 1 ||
+        position->steps != position->epoch * batches + position->block)
+        return sl_error(SL_ERR_FORMAT,
+                        "%" PRId64 " steps do not end at block %" PRId64 " of epoch %" PRId64,
+                        position->steps, position->block, position->epoch);
+    if (position->epoch > shared->options.epochs ||
+        (position->epoch == shared->options.epochs && position->block > 0))
+        return sl_error(SL_ERR_INVALID,
+                        "the checkpoint's run has come to epoch %" PRId64 ", beyond the %d asked "
+                        "for",
+                        position->epoch + 1, shared->options.epochs);
+    return SL_OK;
+}
+
+sl_status sli_run_state_check(const char *text, const sli_shared *shared)
+{
+    json_t *json;
+    sli_position position;
+    SL_TRY(sli_run_state_position(text, &position));
+    SL_TRY(parse(text, &json));
+    json_t *here = describe_options(shared);
+    sl_status status = here ? compare_options(json_object_get(json, "options"), here)
+                            : sl_error(SL_ERR_MEMORY, "no memory for the options");
+    json_decref(here);
+    json_decref(json);
+    return status == SL_OK ? check_position(&position, shared) : status;
+}

@@ -1,0 +1,34 @@
+/* What a checkpoint says of its run beside tensors: how far it has come, the options that decide
+ * its numbers, the text it is trained on, and how it was laid out. */
+#ifndef SLI_TRAIN_CHECKPOINT_RUN_STATE_H
+#define SLI_TRAIN_CHECKPOINT_RUN_STATE_H
+
+#include "train/checkpoint/position.h"
+#include "train/shared.h"
+
+/* As the text of a JSON object, malloc'ed:
+ *
+ *   {"step": 40, "epoch": 1, "block": 12, "best_step": 28, "best_loss": 4.9 or null,
+ *    "options": {"emsize": 200, …},     by their names on the command line
+ *    "layout": {"stages": 2, …}}        that another run need not have
+ */
+sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,
+                              const sli_position *position, char **text);
+
+/* How far the run had come. Errors: SL_ERR_FORMAT. */
+sl_status sli_run_state_position(const char *text, sli_position *out);
+
+/* What a run that goes on has from its checkpoint, whatever its options leave open. */
+typedef struct sli_recorded {
+    int shards; /* that its text is cut into */
+    double lr;  /* the learning rate it began with */
+} sli_recorded;
+
+/* Errors: SL_ERR_FORMAT. */
+sl_status sli_run_state_recorded(const char *text, sli_recorded *out);
+
+/* Refuses to continue with other options than the checkpoint's, naming each that differs, and a
+ * position that these options cannot have. */
+sl_status sli_run_state_check(const char *text, const sli_shared *shared);
+
+#endif

@@ -1,0 +1,282 @@
+#define _GNU_SOURCE /* asprintf */
+
+#include "train/checkpoint/save_directory.h"
+
+#include "core/directory.h"
+#include "core/replace_directory.h"
+#include "core/temporary.h"
+#include "io/checkpoint/writer.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char prefix[] = "step-", best_name[] = "best";
+enum { NAME_BYTES = 32 }; /* of a checkpoint */
+
+struct sli_save_directory {
+    int descriptor; /* its lock is the run's */
+};
+
+/* ---- Names ------------------------------------------------------------------------------ */
+
+static sl_status join(const char *path, const char *name, char **out)
+{
+    size_t length = strlen(path);
+    const char *slash = length > 0 && path[length - 1] == '/' ? "" : "/";
+    if (asprintf(out, "%s%s%s", path, slash, name) >= 0)
+        return SL_OK;
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
+}
+
+static void name_step(int64_t step, char *name)
+{
+    snprintf(name, NAME_BYTES, "%s%08" PRId64, prefix, step);
+}
+
+sl_status sli_save_directory_step(const char *path, int64_t step, char **out)
+{
+    char name[NAME_BYTES];
+    name_step(step, name);
+    return join(path, name, out);
+}
+
+sl_status sli_save_directory_best(const char *path, char **out)
+{
+    return join(path, best_name, out);
+}
+
+/* The step of "step-00000040", or -1 for any other name. */
+static int64_t step_of(const char *name)
+{
+    char expected[NAME_BYTES];
+    size_t length = sizeof prefix - 1;
+    if (strncmp(name, prefix, length) != 0)
+        return -1;
+    errno = 0;
+    long long step = strtoll(name + length, NULL, 10);
+    name_step(step, expected);
+    return errno == 0 && step >= 0 && strcmp(name, expected) == 0 ? step : -1;
+}
+
+static bool is_checkpoint_name(const void *context, const char *name)
+{
+    (void)context;
+    return step_of(name) >= 0 || strcmp(name, best_name) == 0;
+}
+
+/* ---- Its checkpoints -------------------------------------------------------------------- */
+
+static sl_status failed(const char *path, const char *doing)
+{
+    return sl_error(SL_ERR_IO, "%s: %s failed: %s", path, doing, strerror(errno));
+}
+
+/* The steps of entries with a checkpoint's name: of directories and links, or of all else. */
+typedef struct listing {
+    const char *path;
+    int directory;
+    bool others;
+    int64_t *steps; /* [count] */
+    size_t count;
+} listing;
+
+static int compare_steps(const void *a, const void *b)
+{
+    const int64_t *left = a, *right = b;
+    return (*left < *right) - (*left > *right);
+}
+
+static sl_status add_step(void *context, const char *name)
+{
+    listing *to = context;
+    struct stat found;
+    int64_t step = step_of(name);
+    if (step < 0)
+        return SL_OK;
+    if (fstatat(to->directory, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
+        return errno == ENOENT ? SL_OK : failed(to->path, "looking for checkpoints");
+    if (to->others == (S_ISDIR(found.st_mode) || S_ISLNK(found.st_mode)))
+        return SL_OK;
+    int64_t *more = realloc(to->steps, (to->count + 1) * sizeof *more);
+    if (!more)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for a list of checkpoints", to->path);
+    more[to->count++] = step;
+    to->steps = more;
+    return SL_OK;
+}
+
+static sl_status list(const char *path, bool others, int64_t **steps, size_t *count)
+{
+    listing to = {.path = path, .others = others};
+    *steps = NULL;
+    *count = 0;
+    to.directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (to.directory < 0)
+        return errno == ENOENT ? SL_OK : failed(path, "opening the directory of checkpoints");
+    sl_status status = sli_directory_visit(to.directory, path, add_step, &to);
+    close(to.directory);
+    if (status != SL_OK) {
+        free(to.steps);
+        return status;
+    }
+    if (to.count > 0)
+        qsort(to.steps, to.count, sizeof *to.steps, compare_steps);
+    *steps = to.steps;
+    *count = to.count;
+    return SL_OK;
+}
+
+sl_status sli_save_directory_list(const char *path, int64_t **steps, size_t *count)
+{
+    return list(path, false, steps, count);
+}
+
+sl_status sli_save_directory_list_others(const char *path, int64_t **steps, size_t *count)
+{
+    return list(path, true, steps, count);
+}
+
+/* Whether `resume` is the directory, or one of its checkpoints, under whatever names. */
+static sl_status lies_in(const char *path, const int64_t *steps, size_t count, const char *resume,
+                         bool *out)
+{
+    *out = sli_directory_same_file(path, resume);
+    for (size_t i = 0; i < count && !*out; i++) {
+        char *name;
+        SL_TRY(sli_save_directory_step(path, steps[i], &name));
+        *out = sli_directory_same_file(name, resume);
+        free(name);
+    }
+    return SL_OK;
+}
+
+/* Another run's checkpoints would be overwritten and pruned, or be taken for older ones of this. */
+static sl_status check_unused(const char *path, const char *resume)
+{
+    int64_t *steps;
+    size_t count;
+    bool own = false;
+    SL_TRY(sli_save_directory_list(path, &steps, &count));
+    sl_status status = count > 0 && resume ? lies_in(path, steps, count, resume, &own) : SL_OK;
+    free(steps);
+    if (status != SL_OK || count == 0 || own)
+        return status;
+    return sl_error(SL_ERR_INVALID,
+                    "%s: has checkpoints of another run: resume from one of them, or save to "
+                    "another directory",
+                    path);
+}
+
+/* ---- The directory ---------------------------------------------------------------------- */
+
+static sl_status take_lock(const char *path, int descriptor)
+{
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno == EOPNOTSUPP || errno == ENOLCK ||
+        errno == ENOSYS)
+        return SL_OK; /* file systems without locks have no keeper */
+    if (errno == EWOULDBLOCK)
+        return sl_error(SL_ERR_INVALID, "%s: another run saves its checkpoints there", path);
+    return failed(path, "locking it");
+}
+
+/* What the next best model would replace must be one, and checkpoints can be written: this is found
+ * out before the work. */
+static sl_status try_writing(const char *path)
+{
+    char *name;
+    uint64_t id;
+    sli_checkpoint_writer *trial;
+    SL_TRY(sli_save_directory_best(path, &name));
+    sl_status status = sli_draw_number(path, &id);
+    if (status == SL_OK)
+        status = sli_checkpoint_writer_create(name, id, &trial);
+    if (status == SL_OK)
+        sli_checkpoint_writer_destroy(&trial);
+    status = sl_error_context(status, "%s: the best model cannot be written: ", name);
+    free(name);
+    return status;
+}
+
+/* A new directory is to survive a power cut like the checkpoints in it. */
+static sl_status make(const char *path)
+{
+    int holder;
+    char *name;
+    SL_TRY(sli_directory_open_parent(path, path, &holder, &name));
+    bool made = mkdirat(holder, name, 0777) == 0;
+    sl_status status = made              ? sli_directory_sync(holder, path)
+                       : errno == EEXIST ? SL_OK
+                                         : failed(path, "making the directory for checkpoints");
+    close(holder);
+    free(name);
+    return status;
+}
+
+static sl_status open_and_check(const char *path, const char *resume, sli_save_directory *directory)
+{
+    SL_TRY(make(path));
+    directory->descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory->descriptor < 0)
+        return failed(path, "opening the directory for checkpoints");
+    SL_TRY(take_lock(path, directory->descriptor));
+    SL_TRY(check_unused(path, resume));
+    sli_temporary_sweep(directory->descriptor, is_checkpoint_name, NULL);
+    return try_writing(path);
+}
+
+sl_status sli_save_directory_create(const char *path, const char *resume, sli_save_directory **out)
+{
+    *out = malloc(sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
+    (*out)->descriptor = -1;
+    sl_status status = open_and_check(path, resume, *out);
+    if (status != SL_OK)
+        sli_save_directory_destroy(out);
+    return status;
+}
+
+void sli_save_directory_destroy(sli_save_directory **directory)
+{
+    if (!directory || !*directory)
+        return;
+    if ((*directory)->descriptor >= 0)
+        close((*directory)->descriptor);
+    free(*directory);
+    *directory = NULL;
+}
+
+/* ---- Fewer of them ---------------------------------------------------------------------- */
+
+static sl_status remove_step(const char *path, int64_t step)
+{
+    char *name;
+    SL_TRY(sli_save_directory_step(path, step, &name));
+    sl_status status = sli_remove_directory(name);
+    free(name);
+    return status == SL_ERR_INVALID ? SL_OK : status; /* something of the user's, which stays */
+}
+
+sl_status sli_save_directory_prune(const char *path, int64_t step, int keep)
+{
+    int64_t *steps;
+    size_t count;
+    int kept = 0;
+    if (keep == 0)
+        return SL_OK;
+    SL_TRY(sli_save_directory_list(path, &steps, &count));
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < count && status == SL_OK; i++)
+        if (steps[i] <= step && ++kept > keep)
+            status = remove_step(path, steps[i]);
+    free(steps);
+    return status;
+}
