@@ -8,7 +8,7 @@
  * that its forward may change. */
 #include "parallel/data_parallel.h"
 
-#include "core/given.h"
+#include "core/not_null.h"
 #include "device/device.h"
 #include "nn/parameter.h"
 #include "sluice/pipe.h"
@@ -271,11 +271,11 @@ static void note_outputs(sl_data_parallel *parallel, const sl_tensor *gathered)
 sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_options *pass,
                                    const sl_tensor *input, sl_tensor **output)
 {
-    SLI_GIVEN(output);
+    SLI_CHECK_NOT_NULL(output);
     *output = NULL;
-    SLI_GIVEN(parallel);
-    SLI_GIVEN(pass);
-    SLI_GIVEN(input);
+    SLI_CHECK_NOT_NULL(parallel);
+    SLI_CHECK_NOT_NULL(pass);
+    SLI_CHECK_NOT_NULL(input);
     char text[SL_SHAPE_TEXT_BYTES];
     const sl_shape *shape = sl_tensor_shape(input);
     if (shape->dims == 0 || shape->size[0] < 1)
@@ -319,8 +319,8 @@ sl_status sl_data_parallel_backward(sl_data_parallel *parallel, const sl_tensor 
 {
     if (grad_input)
         *grad_input = NULL;
-    SLI_GIVEN(parallel);
-    SLI_GIVEN(grad_output);
+    SLI_CHECK_NOT_NULL(parallel);
+    SLI_CHECK_NOT_NULL(grad_output);
     SL_TRY(check_backward(parallel, grad_output));
     parallel->batch = grad_output;
     parallel->wants_grad_input = grad_input != NULL;

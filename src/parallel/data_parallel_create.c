@@ -1,7 +1,7 @@
 /* Making DataParallel's replicas, and taking them apart. */
 #include "parallel/data_parallel.h"
 
-#include "core/given.h"
+#include "core/not_null.h"
 #include "device/device_list.h"
 
 #include <stdio.h>
@@ -100,9 +100,9 @@ static sl_status check_options(const sl_data_parallel_options *options)
 
 sl_status sl_data_parallel_create(const sl_data_parallel_options *options, sl_data_parallel **out)
 {
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(out);
     *out = NULL;
-    SLI_GIVEN(options);
+    SLI_CHECK_NOT_NULL(options);
     SL_TRY(check_options(options));
     sl_data_parallel *parallel = calloc(1, sizeof *parallel);
     if (!parallel)

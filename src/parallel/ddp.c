@@ -3,7 +3,7 @@
 
 #include "core/c_numbers.h"
 #include "core/clock.h"
-#include "core/given.h"
+#include "core/not_null.h"
 #include "parallel/pipe.h"
 
 #include <inttypes.h>
@@ -167,7 +167,7 @@ static void observe_pipe(const sl_ddp *ddp, bool on)
 
 sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss)
 {
-    SLI_GIVEN(
+    SLI_CHECK_NOT_NULL(
         ddp); /* what else is missing, the pipe says, and with it the other ranks hear of it */
     if (!ddp->pipe)
         return sl_error(SL_ERR_INVALID, "sl_ddp_train: needs a pipe; a module has sl_ddp_forward "
@@ -191,10 +191,10 @@ static sl_status check_module(const sl_ddp *ddp, const char *who)
 
 sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
 {
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(out);
     *out = NULL;
-    SLI_GIVEN(ddp);
-    SLI_GIVEN(pass);
+    SLI_CHECK_NOT_NULL(ddp);
+    SLI_CHECK_NOT_NULL(pass);
     SL_TRY(check_module(ddp, "sl_ddp_forward"));
     bool takes_part = ddp->syncs && sl_pass_keeps(pass);
     if (takes_part)
@@ -214,8 +214,8 @@ sl_status sl_ddp_backward(sl_ddp *ddp, sl_pass *pass, sl_tensor *grad_out, sl_te
 {
     if (grad_in)
         *grad_in = NULL;
-    SLI_GIVEN(ddp);
-    SLI_GIVEN(pass);
+    SLI_CHECK_NOT_NULL(ddp);
+    SLI_CHECK_NOT_NULL(pass);
     SL_TRY(check_module(ddp, "sl_ddp_backward"));
     if (!ddp->exchanges)
         return sl_module_backward(ddp->module, pass, grad_out, grad_in);
@@ -239,8 +239,8 @@ sl_group *sl_ddp_group(const sl_ddp *ddp, int stage)
 
 sl_status sl_ddp_register_hook(sl_ddp *ddp, sl_ddp_hook hook, void *arg)
 {
-    SLI_GIVEN(ddp);
-    SLI_GIVEN(hook);
+    SLI_CHECK_NOT_NULL(ddp);
+    SLI_CHECK_NOT_NULL(hook);
     if (ddp->hook)
         return sl_error(SL_ERR_INVALID,
                         "sl_ddp_register_hook: a communication hook can only be registered once");

@@ -2,7 +2,7 @@
  * made, one for each stage, and rank 0's values become everybody's. */
 #include "parallel/ddp.h"
 
-#include "core/given.h"
+#include "core/not_null.h"
 #include "nn/module.h"
 #include "nn/parameter.h"
 
@@ -127,9 +127,9 @@ static sl_status assemble(sl_ddp *ddp, const sl_ddp_options *options)
 
 sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
 {
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(out);
     *out = NULL;
-    SLI_GIVEN(options);
+    SLI_CHECK_NOT_NULL(options);
     SL_TRY(check_options(options));
     sl_ddp *ddp = calloc(1, sizeof *ddp);
     if (!ddp)

@@ -11,7 +11,7 @@
  * An error in an announcement or an exchange is every rank's, and ends the join on all of them. */
 #include "parallel/ddp.h"
 
-#include "core/given.h"
+#include "core/not_null.h"
 
 enum { ACTIVE, BEFORE_FORWARD, BEFORE_BACKWARD, WORDS };
 
@@ -81,7 +81,7 @@ static sl_status shadow_others(sl_ddp *ddp)
 
 sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options)
 {
-    SLI_GIVEN(ddp);
+    SLI_CHECK_NOT_NULL(ddp);
     if (ddp->joins)
         return sl_error(SL_ERR_INVALID, "sl_ddp_join_begin: called twice without sl_ddp_join_end");
     ddp->join = options ? *options : (sl_ddp_join_options){0};
@@ -91,7 +91,7 @@ sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options)
 
 sl_status sl_ddp_join_end(sl_ddp *ddp)
 {
-    SLI_GIVEN(ddp);
+    SLI_CHECK_NOT_NULL(ddp);
     if (!ddp->joins)
         return sl_error(SL_ERR_INVALID, "sl_ddp_join_end: no join is under way: "
                                         "sl_ddp_join_begin begins one, and an error ends it");

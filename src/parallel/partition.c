@@ -1,7 +1,7 @@
 /* Where a model is cut into stages. */
 #include "sluice/pipe.h"
 
-#include "core/given.h"
+#include "core/not_null.h"
 
 #include <stdlib.h>
 
@@ -117,8 +117,8 @@ static sl_status by_parameters(const sl_module *model, int stages, int *balance)
 
 sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rule, int *balance)
 {
-    SLI_GIVEN(model);
-    SLI_GIVEN(balance);
+    SLI_CHECK_NOT_NULL(model);
+    SLI_CHECK_NOT_NULL(balance);
     if (!sl_module_is_sequential(model))
         return sl_error(SL_ERR_INVALID, "sl_partition: the model must be a sequential, got %s",
                         sl_module_type(model));

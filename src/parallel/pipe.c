@@ -2,7 +2,7 @@
  * table, and puts together what comes out. */
 #include "parallel/pipe.h"
 
-#include "core/given.h"
+#include "core/not_null.h"
 #include "tensor/tensor.h"
 
 #include <assert.h>
@@ -45,8 +45,8 @@ static void run_user_call(sli_stage *stage, void *arg)
 
 sl_status sl_pipe_run(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg)
 {
-    SLI_GIVEN(pipe);
-    SLI_GIVEN(fn);
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(fn);
     user_call call = {fn, arg, &pipe->failure};
     sli_pipe_run_stages(pipe, run_user_call, &call);
     return sli_failure_take(&pipe->failure);
@@ -260,10 +260,10 @@ static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool b
 
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **output)
 {
-    SLI_GIVEN(output);
+    SLI_CHECK_NOT_NULL(output);
     *output = NULL;
-    SLI_GIVEN(pipe);
-    SLI_GIVEN(input);
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(input);
     SL_TRY(check_batch("sl_pipe_forward", input, NULL));
     sl_pipe_batch batch = {.input = input};
     sli_step step = {0};
@@ -274,11 +274,11 @@ sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **out
 
 sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_loss)
 {
-    SLI_GIVEN(pipe);
+    SLI_CHECK_NOT_NULL(pipe);
     pipe->trace_count = 0;
-    SLI_GIVEN(batch);
-    SLI_GIVEN(batch->input);
-    SLI_GIVEN(mean_loss);
+    SLI_CHECK_NOT_NULL(batch);
+    SLI_CHECK_NOT_NULL(batch->input);
+    SLI_CHECK_NOT_NULL(mean_loss);
     if (pipe->inference)
         return sl_error(SL_ERR_INVALID, "sl_pipe_train: the pipe was created for inference");
     SL_TRY(check_loss_call(pipe, "sl_pipe_train", batch));
@@ -292,10 +292,10 @@ sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_
 sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_tensor *input, const sl_tensor *targets,
                            double *loss_sum, int64_t *terms)
 {
-    SLI_GIVEN(pipe);
-    SLI_GIVEN(input);
-    SLI_GIVEN(loss_sum);
-    SLI_GIVEN(terms);
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(input);
+    SLI_CHECK_NOT_NULL(loss_sum);
+    SLI_CHECK_NOT_NULL(terms);
     sl_pipe_batch batch = {.input = input, .targets = targets};
     SL_TRY(check_loss_call(pipe, "sl_pipe_evaluate", &batch));
     return run_with_loss(pipe, &batch, false, loss_sum, terms);

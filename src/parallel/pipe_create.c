@@ -1,7 +1,7 @@
 /* Putting a pipe together, and taking it apart. */
 #include "parallel/pipe.h"
 
-#include "core/given.h"
+#include "core/not_null.h"
 #include "nn/module.h"
 
 #include "device/host_cores.h"
@@ -195,9 +195,9 @@ static sl_status assemble(sl_pipe *pipe, const sl_pipe_options *options)
 
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
 {
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(out);
     *out = NULL;
-    SLI_GIVEN(options);
+    SLI_CHECK_NOT_NULL(options);
     SL_TRY(check_options(options));
     sl_pipe *pipe = calloc(1, sizeof *pipe);
     if (!pipe)

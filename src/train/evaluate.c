@@ -1,6 +1,6 @@
 #include "train/evaluate.h"
 
-#include "core/given.h"
+#include "core/not_null.h"
 #include "train/loader.h"
 
 #include <math.h>
@@ -81,9 +81,9 @@ sl_status sli_evaluate(const sli_replicas *replicas, const sl_tokens *tokens,
 sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
                              const sl_evaluate_options *options, sl_evaluation *out)
 {
-    SLI_GIVEN(pipe);
-    SLI_GIVEN(tokens);
-    SLI_GIVEN(options);
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(tokens);
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(out);
     return sli_evaluate(&(sli_replicas){.pipe = pipe, .count = 1}, tokens, options, NULL, out);
 }

@@ -1,6 +1,6 @@
 /* Text from a trained model: each token is drawn from the model's distribution after the last
  * `context` tokens. The pipe runs forward only; the last position's logits are all that is used. */
-#include "core/given.h"
+#include "core/not_null.h"
 #include "core/philox.h"
 #include "sluice/train.h"
 
@@ -125,10 +125,10 @@ static sl_status append_token(sl_pipe *pipe, const sl_generate_options *options,
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                       int64_t *length, int64_t count)
 {
-    SLI_GIVEN(pipe);
-    SLI_GIVEN(options);
-    SLI_GIVEN(ids);
-    SLI_GIVEN(length);
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(ids);
+    SLI_CHECK_NOT_NULL(length);
     if (*length < 1)
         return sl_error(SL_ERR_INVALID, "sl_generate: the prompt must have at least one token");
     if (!(options->temperature >= 0) || isinf(options->temperature))

@@ -1,5 +1,5 @@
 /* What no data could make possible is refused before anything is read or allocated. */
-#include "core/given.h"
+#include "core/not_null.h"
 #include "optim/optimizer.h"
 #include "train/layout.h"
 
@@ -88,7 +88,7 @@ double sl_train_options_lr(const sl_train_options *options)
 
 sl_status sl_train_options_check(const sl_train_options *options)
 {
-    SLI_GIVEN(options);
+    SLI_CHECK_NOT_NULL(options);
     const sl_option *row;
     sl_train_options filled = *options;
     filled.lr.lr = sl_train_options_lr(options);

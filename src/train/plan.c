@@ -1,4 +1,4 @@
-#include "core/given.h"
+#include "core/not_null.h"
 #include "nn/cross_entropy.h"
 #include "train/layout.h"
 #include "train/session.h"
@@ -158,9 +158,9 @@ static sl_status plan_stages(const sl_train_options *options, const sl_module *m
 sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
                          sl_plan *out)
 {
-    SLI_GIVEN(options);
-    SLI_GIVEN(model);
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(model);
+    SLI_CHECK_NOT_NULL(out);
     sl_schedule *schedule;
     *out = (sl_plan){.total_parameters = sl_module_parameter_elements(model)};
     SL_TRY(sli_layout_check(options));

@@ -1,5 +1,5 @@
 /* Whether a run fits into a host's memory, and what would make it fit. */
-#include "core/given.h"
+#include "core/not_null.h"
 #include "core/usable_memory.h"
 #include "train/layout.h"
 
@@ -15,9 +15,9 @@ uint64_t sl_usable_memory(void)
 sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int processes,
                        bool first, sl_host_plan *out)
 {
-    SLI_GIVEN(options);
-    SLI_GIVEN(model);
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(model);
+    SLI_CHECK_NOT_NULL(out);
     sl_plan plan;
     int64_t replicas = sli_layout_local_replicas(options), state = 0;
     *out = (sl_host_plan){.process_bytes = processes * (int64_t)sli_resident_memory()};
@@ -172,8 +172,8 @@ static void list_parts(const sl_host_plan *plan, words *to)
 sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module *model,
                                int processes, bool first, uint64_t usable_bytes)
 {
-    SLI_GIVEN(options);
-    SLI_GIVEN(model);
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(model);
     const question asked = {options, model, processes, first, usable_bytes};
     sl_host_plan plan;
     words parts = {.used = 0}, ways = {.used = 0};

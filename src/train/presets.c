@@ -1,7 +1,7 @@
 /* The tutorials' numbers. */
 #include "sluice/train.h"
 
-#include "core/given.h"
+#include "core/not_null.h"
 
 #include <string.h>
 
@@ -58,8 +58,8 @@ static const struct preset {
 
 sl_status sl_train_options_preset(const char *name, sl_train_options *options)
 {
-    SLI_GIVEN(name);
-    SLI_GIVEN(options);
+    SLI_CHECK_NOT_NULL(name);
+    SLI_CHECK_NOT_NULL(options);
     const char *data = options->data, *init = options->init, *save = options->save;
     const sl_save_options checkpoints = options->checkpoints;
     for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {

@@ -1,5 +1,5 @@
 /* Runs as ranks: replicas are threads of this process, or this process is one of them. */
-#include "core/given.h"
+#include "core/not_null.h"
 #include "train/binding.h"
 #include "train/checkpoint/resume.h"
 #include "train/layout.h"
@@ -86,8 +86,8 @@ static sl_status run_thread(sl_group *group, void *arg)
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result)
 {
-    SLI_GIVEN(options);
-    SLI_GIVEN(result);
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(result);
     sl_train_options here = *options;
     here.local_replicas = 0;
     int replicas = sli_layout_replicas(&here);
@@ -129,7 +129,7 @@ static sl_status end_group(sl_group *group, sl_status error)
 sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_replica,
                             const sl_reporter *reporters, int reporter_count, sl_run_result *result)
 {
-    SLI_GIVEN(group);
+    SLI_CHECK_NOT_NULL(group);
     if (!options || !result) /* the other ranks wait for this one */
         return end_group(group, sl_error(SL_ERR_INVALID, "sl_train_run_rank: %s is NULL",
                                          options ? "result" : "options"));

@@ -1,8 +1,8 @@
 /* The run as JSON lines. Every record is written when it comes, so that a run which dies leaves all
  * that it did. */
 #include "core/directory.h"
-#include "core/given.h"
 #include "core/json_value.h"
+#include "core/not_null.h"
 #include "optim/optimizer.h"
 #include "sluice/train.h"
 #include "train/line_file.h"
@@ -32,9 +32,9 @@ static sl_status cannot_write(const sl_run_log *log, sl_status status)
 sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *context,
                             sl_run_log **out)
 {
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(out);
     *out = NULL;
-    SLI_GIVEN(path);
+    SLI_CHECK_NOT_NULL(path);
     sl_run_log *log = calloc(1, sizeof *log);
     if (!log || !(log->path = strdup(path))) {
         free(log);

@@ -2,7 +2,7 @@
  * needed to build the model again. */
 #include "train/checkpoint/weights.h"
 
-#include "core/given.h"
+#include "core/not_null.h"
 #include "core/replace_file.h"
 #include "text/vocab.h"
 #include "train/checkpoint/model_notes.h"
@@ -53,9 +53,9 @@ static sl_status list_items(const sl_pipe *pipe, const sli_safetensors_set *in_f
 sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
                           const char *path)
 {
-    SLI_GIVEN(pipe);
-    SLI_GIVEN(model);
-    SLI_GIVEN(path);
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(model);
+    SLI_CHECK_NOT_NULL(path);
     sli_model_notes described;
     item_list list;
     char checksum[SLI_CHECKSUM_BYTES];
@@ -99,8 +99,8 @@ sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
 
 sl_status sl_weights_model(const char *path, sl_model_options *out)
 {
-    SLI_GIVEN(path);
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(path);
+    SLI_CHECK_NOT_NULL(out);
     sli_safetensors_set *from;
     *out = (sl_model_options){0};
     SL_TRY(sli_safetensors_set_open(path, &from));
@@ -120,8 +120,8 @@ sl_status sli_weights_check_model(const char *path, const sl_model_options *mode
 
 sl_status sl_weights_load(sl_pipe *pipe, const char *path)
 {
-    SLI_GIVEN(pipe);
-    SLI_GIVEN(path);
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(path);
     sli_safetensors_set *from;
     item_list list;
     SL_TRY(sli_safetensors_set_open(path, &from));

@@ -3,7 +3,7 @@
 #include "train/checkpoint/weights_vocab.h"
 
 #include "core/directory.h"
-#include "core/given.h"
+#include "core/not_null.h"
 #include "io/safetensors/set.h"
 #include "io/safetensors/text.h"
 #include "text/vocab.h"
@@ -41,8 +41,8 @@ static sl_status join(const char *path, size_t length, const char *ending, char 
 /* Names without .safetensors get another ending, so that no two files of weights share one. */
 sl_status sl_weights_vocab_path(const char *path, char **out)
 {
-    SLI_GIVEN(path);
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(path);
+    SLI_CHECK_NOT_NULL(out);
     size_t length = strlen(path), before = length_before(path, ".safetensors");
     if (is_directory(path))
         return join(path, length, "/model.vocab.txt", out);
@@ -142,8 +142,8 @@ static sl_status find(const char *path, sl_vocab **out, where *at)
 
 sl_status sl_weights_vocab(const char *path, sl_vocab **out)
 {
-    SLI_GIVEN(path);
-    SLI_GIVEN(out);
+    SLI_CHECK_NOT_NULL(path);
+    SLI_CHECK_NOT_NULL(out);
     where at;
     return find(path, out, &at);
 }

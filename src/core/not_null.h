@@ -1,10 +1,10 @@
 /* For public functions: refuses a required pointer that is NULL, with a sentence that names it. */
-#ifndef SLI_CORE_GIVEN_H
-#define SLI_CORE_GIVEN_H
+#ifndef SLI_CORE_NOT_NULL_H
+#define SLI_CORE_NOT_NULL_H
 
 #include "sluice/status.h"
 
-#define SLI_GIVEN(pointer)                                                                         \
+#define SLI_CHECK_NOT_NULL(pointer)                                                                \
     do {                                                                                           \
         if (!(pointer))                                                                            \
             return sl_error(SL_ERR_INVALID, "%s: %s is NULL", __func__, #pointer);                 \
