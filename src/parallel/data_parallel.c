@@ -1,27 +1,204 @@
-/* DataParallel's steps: each is a row of tasks that all replicas do at the same time, one phase
- * after the other.
+/* DataParallel: replicas on the devices of one process. A batch runs in phases, each of which is
+ * one task that all replicas do at the same time, on a thread each.
  *
- *     forward     copy weights │ cut rows, forward  │ gather outputs
- *     backward                 │ cut rows, backward │ add gradients on the first device, gather
+ *     forward     copy weights │ copy rows, forward  │ gather outputs
+ *     backward                 │ copy rows, backward │ add gradients on the first device, gather
  *
  * Weights are copied in a phase of their own, so that no replica reads a buffer of the first one
  * that its forward may change. */
-#include "parallel/data_parallel.h"
+#include "sluice/data_parallel.h"
 
 #include "core/not_null.h"
 #include "device/device.h"
+#include "device/device_list.h"
 #include "nn/parameter.h"
+#include "parallel/failure.h"
+#include "parallel/worker.h"
 #include "sluice/pipe.h"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
-/* ---- All replicas at once --------------------------------------------------------------- */
+typedef struct dp_replica {
+    sl_data_parallel *parallel;
+    int index;
+    sl_device *device;
+    sl_module *module; /* the first replica's is the caller's */
+    sl_parameter_set *set;
+    sli_worker *worker;
 
-/* The lowest failing replica's error. */
-static sl_status first_error(const sl_data_parallel *parallel)
+    /* Of the batch under way. */
+    int64_t first_row, rows;
+    sl_shape input, output; /* of these rows, and what the module made of them */
+    int64_t output_offset;  /* elements, in the whole batch's output */
+    sl_pass *pass;          /* of a forward that kept, until its backward */
+    sl_tensor *result;      /* the output, then the input's gradient; on the replica's device */
+    sl_status (*task)(struct dp_replica *replica);
+    sl_status status; /* of the last task, with the thread's error text */
+    char text[SLI_FAILURE_TEXT_BYTES];
+} dp_replica;
+
+struct sl_data_parallel {
+    sl_device_list *list; /* where no devices were given */
+    sl_device *output_device;
+    dp_replica *replicas; /* [count] */
+    int count, used;      /* used: by the batch under way */
+    sl_shape output;      /* of it, gathered */
+    int64_t *sizes;       /* [count] */
+
+    /* What the replicas' tasks read; written by the caller's thread while they sleep. */
+    sl_pass_options pass;
+    const sl_tensor *batch; /* input or grad_output */
+    bool wants_grad_input;
+};
+
+/* ---- Creation --------------------------------------------------------------------------- */
+
+/* "cpu:0,cpu:1,…": one device a core. */
+static sl_status create_devices(sl_data_parallel *parallel)
 {
-    for (int i = 0; i < parallel->used; i++) {
-        const sli_replica *replica = &parallel->replicas[i];
+    enum { NAME_BYTES = 16 };
+    SL_TRY(sli_device_count("cpu", &parallel->count));
+    char *names = calloc((size_t)parallel->count, NAME_BYTES);
+    if (!names)
+        return sl_error(SL_ERR_MEMORY, "sl_data_parallel_create: no memory for device names");
+    size_t used = 0, room = (size_t)parallel->count * NAME_BYTES;
+    for (int i = 0; i < parallel->count; i++)
+        used += (size_t)snprintf(names + used, room - used, "%scpu:%d", i ? "," : "", i);
+    sl_status status = sl_device_list_create(names, &parallel->list, NULL);
+    free(names);
+    return status;
+}
+
+static sl_status list_replicas(sl_data_parallel *parallel, const sl_data_parallel_options *options)
+{
+    parallel->count = options->device_count;
+    if (!options->devices)
+        SL_TRY(create_devices(parallel));
+    parallel->replicas = calloc((size_t)parallel->count, sizeof *parallel->replicas);
+    parallel->sizes = calloc((size_t)parallel->count, sizeof *parallel->sizes);
+    if (!parallel->replicas || !parallel->sizes)
+        return sl_error(SL_ERR_MEMORY, "sl_data_parallel_create: no memory for %d replicas",
+                        parallel->count);
+    for (int i = 0; i < parallel->count; i++) {
+        sl_device *device =
+            options->devices ? options->devices[i] : sl_device_list_get(parallel->list, i);
+        parallel->replicas[i] = (dp_replica){.parallel = parallel, .index = i, .device = device};
+    }
+    parallel->output_device =
+        options->output_device ? options->output_device : parallel->replicas[0].device;
+    return SL_OK;
+}
+
+static sl_status check_same_parameters(const dp_replica *first, const dp_replica *other)
+{
+    int count = sl_parameter_set_count(first->set);
+    if (sl_parameter_set_count(other->set) != count)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_data_parallel_create: the module has %d parameters, replica %d has %d",
+                        count, other->index, sl_parameter_set_count(other->set));
+    for (int i = 0; i < count; i++) {
+        const sl_parameter *a = sl_parameter_set_get(first->set, i);
+        const sl_parameter *b = sl_parameter_set_get(other->set, i);
+        if (strcmp(sl_parameter_name(a), sl_parameter_name(b)) != 0 ||
+            sl_parameter_get_kind(a) != sl_parameter_get_kind(b) ||
+            !sl_shape_equal(sl_parameter_shape(a), sl_parameter_shape(b)))
+            return sl_error(SL_ERR_INVALID,
+                            "sl_data_parallel_create: parameter %s of replica %d is not as the "
+                            "module's %s: name, kind or shape differ",
+                            sl_parameter_name(b), other->index, sl_parameter_name(a));
+    }
+    return SL_OK;
+}
+
+static sl_status create_replica(dp_replica *replica, const sl_data_parallel_options *options)
+{
+    if (replica->index == 0)
+        replica->module = options->module;
+    else
+        SL_TRY(options->replicate(options->arg, &replica->module));
+    sl_parameter_set_options placement = {.device = replica->device,
+                                          .seed = options->seed,
+                                          .no_init = replica->index > 0};
+    SL_TRY(sl_parameter_set_create(replica->module, 0, 0, &placement, &replica->set));
+    SL_TRY(check_same_parameters(&replica->parallel->replicas[0], replica));
+    return sli_worker_create(replica->device, &replica->worker);
+}
+
+static sl_status check_options(const sl_data_parallel_options *options)
+{
+    if (!options->module)
+        return sl_error(SL_ERR_INVALID, "sl_data_parallel_create: there is no module");
+    if (options->devices && options->device_count < 1)
+        return sl_error(SL_ERR_INVALID, "sl_data_parallel_create: at least 1 device, got %d",
+                        options->device_count);
+    if (!options->replicate && !(options->devices && options->device_count == 1))
+        return sl_error(SL_ERR_INVALID,
+                        "sl_data_parallel_create: several devices need `replicate`");
+    return SL_OK;
+}
+
+sl_status sl_data_parallel_create(const sl_data_parallel_options *options, sl_data_parallel **out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(options);
+    SL_TRY(check_options(options));
+    sl_data_parallel *parallel = calloc(1, sizeof *parallel);
+    if (!parallel)
+        return sl_error(SL_ERR_MEMORY, "sl_data_parallel_create: no memory");
+    sl_status status = list_replicas(parallel, options);
+    for (int i = 0; status == SL_OK && i < parallel->count; i++)
+        status = create_replica(&parallel->replicas[i], options);
+    if (status != SL_OK)
+        sl_data_parallel_destroy(&parallel);
+    *out = parallel;
+    return status;
+}
+
+void sl_data_parallel_destroy(sl_data_parallel **parallel)
+{
+    if (!parallel || !*parallel)
+        return;
+    sl_data_parallel *dead = *parallel;
+    for (int i = 0; dead->replicas && i < dead->count; i++) {
+        dp_replica *replica = &dead->replicas[i];
+        sli_worker_destroy(&replica->worker);
+        sl_pass_destroy(&replica->pass);
+        sl_parameter_set_destroy(&replica->set);
+        if (i > 0)
+            sl_module_destroy(&replica->module);
+    }
+    free(dead->replicas);
+    free(dead->sizes);
+    sl_device_list_destroy(&dead->list);
+    free(dead);
+    *parallel = NULL;
+}
+
+/* ---- Tasks ------------------------------------------------------------------------------ */
+
+static void run_task(void *argument)
+{
+    dp_replica *replica = argument;
+    replica->status = replica->task(replica);
+    if (replica->status != SL_OK)
+        snprintf(replica->text, sizeof replica->text, "%s", sl_error_text());
+}
+
+/* Runs the task on the first `count` replicas at once. The error is the lowest failing replica's.
+ */
+static sl_status run_tasks(sl_data_parallel *parallel, int count, sl_status (*task)(dp_replica *))
+{
+    for (int i = 0; i < count; i++) {
+        parallel->replicas[i].task = task;
+        sli_worker_start(parallel->replicas[i].worker, run_task, &parallel->replicas[i]);
+    }
+    for (int i = 0; i < count; i++)
+        sli_worker_wait(parallel->replicas[i].worker);
+    for (int i = 0; i < count; i++) {
+        const dp_replica *replica = &parallel->replicas[i];
         if (replica->status != SL_OK)
             return sl_error(replica->status, "sl_data_parallel: in replica %d on device %s: %s", i,
                             sl_device_name(replica->device), replica->text);
@@ -29,47 +206,26 @@ static sl_status first_error(const sl_data_parallel *parallel)
     return SL_OK;
 }
 
-static sl_status run_all(sl_data_parallel *parallel, void (*task)(void *replica))
+/* Copies the first replica's parameters and buffers to this one. */
+static sl_status copy_weights(dp_replica *to)
 {
-    for (int i = 0; i < parallel->used; i++)
-        sli_worker_start(parallel->replicas[i].worker, task, &parallel->replicas[i]);
-    for (int i = 0; i < parallel->used; i++)
-        sli_worker_wait(parallel->replicas[i].worker);
-    return first_error(parallel);
-}
-
-static void end_task(sli_replica *replica, sl_status status)
-{
-    replica->status = status;
-    snprintf(replica->text, sizeof replica->text, "%s", status == SL_OK ? "" : sl_error_text());
-}
-
-/* ---- Tasks ------------------------------------------------------------------------------ */
-
-static sl_status copy_values(const sl_parameter_set *from, const sl_parameter_set *to)
-{
+    const sl_parameter_set *from = to->parallel->replicas[0].set;
+    if (to->index == 0)
+        return SL_OK;
     for (int b = 0; b < sl_parameter_set_bucket_count(from); b++)
-        SL_TRY(sl_tensor_copy(sl_parameter_set_bucket_values(to, b),
+        SL_TRY(sl_tensor_copy(sl_parameter_set_bucket_values(to->set, b),
                               sl_parameter_set_bucket_values(from, b)));
     for (int i = 0; i < sl_parameter_set_count(from); i++) {
         const sl_parameter *parameter = sl_parameter_set_get(from, i);
-        if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
-            SL_TRY(sl_tensor_copy(sl_parameter_value(sl_parameter_set_get(to, i)),
-                                  sl_parameter_value(parameter)));
+        if (parameter->kind != SL_PARAMETER_TRAINED)
+            SL_TRY(sl_tensor_copy(sl_parameter_set_get(to->set, i)->value, parameter->value));
     }
     return SL_OK;
 }
 
-static void copy_weights(void *argument)
-{
-    sli_replica *replica = argument;
-    const sli_replica *first = &replica->parallel->replicas[0];
-    end_task(replica, replica == first ? SL_OK : copy_values(first->set, replica->set));
-}
-
-/* The batch's elements from `offset` on, in this shape, on the replica's device. */
-static sl_status cut(const sli_replica *replica, int64_t offset, const sl_shape *shape,
-                     sl_tensor **out)
+/* *out: a copy of the batch's elements from `offset` on, in this shape, on the replica's device. */
+static sl_status copy_rows(const dp_replica *replica, int64_t offset, const sl_shape *shape,
+                           sl_tensor **out)
 {
     const sl_tensor *batch = replica->parallel->batch;
     sl_tensor *view;
@@ -85,7 +241,7 @@ static sl_status cut(const sli_replica *replica, int64_t offset, const sl_shape 
     return status;
 }
 
-static sl_status forward(sli_replica *replica)
+static sl_status run_forward(dp_replica *replica)
 {
     sl_pass_options options = replica->parallel->pass;
     options.device = replica->device;
@@ -94,7 +250,7 @@ static sl_status forward(sli_replica *replica)
     replica->input = *sl_tensor_shape(replica->parallel->batch);
     replica->input.size[0] = replica->rows;
     int64_t row_elements = sl_shape_count(&replica->input) / replica->rows;
-    SL_TRY(cut(replica, replica->first_row * row_elements, &replica->input, &in));
+    SL_TRY(copy_rows(replica, replica->first_row * row_elements, &replica->input, &in));
     sl_status status = sl_pass_create(&options, &replica->pass);
     if (status == SL_OK)
         status = sl_module_forward(replica->module, replica->pass, in, &replica->result);
@@ -104,12 +260,7 @@ static sl_status forward(sli_replica *replica)
     return status;
 }
 
-static void forward_task(void *replica)
-{
-    end_task(replica, forward(replica));
-}
-
-static sl_status check_gradient(const sli_replica *replica)
+static sl_status check_gradient(const dp_replica *replica)
 {
     char got[SL_SHAPE_TEXT_BYTES], wanted[SL_SHAPE_TEXT_BYTES];
     const sl_shape *shape = sl_tensor_shape(replica->result);
@@ -119,12 +270,12 @@ static sl_status check_gradient(const sli_replica *replica)
                     sl_shape_text(&replica->input, wanted), sl_shape_text(shape, got));
 }
 
-static sl_status backward(sli_replica *replica)
+static sl_status run_backward(dp_replica *replica)
 {
     if (replica->index > 0)
         sl_parameter_set_zero_grad(replica->set);
     sl_tensor *grad;
-    SL_TRY(cut(replica, replica->output_offset, &replica->output, &grad));
+    SL_TRY(copy_rows(replica, replica->output_offset, &replica->output, &grad));
     sl_status status =
         sl_module_backward(replica->module, replica->pass, grad,
                            replica->parallel->wants_grad_input ? &replica->result : NULL);
@@ -135,13 +286,8 @@ static sl_status backward(sli_replica *replica)
     return status;
 }
 
-static void backward_task(void *replica)
-{
-    end_task(replica, backward(replica));
-}
-
-/* A parameter that neither has a gradient for keeps none: what lies in its room does not count. */
-static sl_status add_bucket(const sli_replica *first, const sli_replica *other, int bucket)
+/* A parameter without a gradient on both keeps none: its elements of the sum do not count. */
+static sl_status add_bucket(const dp_replica *first, const dp_replica *other, int bucket)
 {
     sl_parameter *const *to, *const *from;
     sl_tensor *grads;
@@ -156,8 +302,8 @@ static sl_status add_bucket(const sli_replica *first, const sli_replica *other, 
                           sl_tensor_f32(grads));
 }
 
-/* On the first device: its gradients plus all others', in the order of devices. */
-static sl_status add_gradients(const sli_replica *first)
+/* Adds all other replicas' gradients to the first one's, in the order of devices. */
+static sl_status add_gradients(dp_replica *first)
 {
     const sl_data_parallel *parallel = first->parallel;
     for (int i = 1; i < parallel->used; i++)
@@ -166,26 +312,21 @@ static sl_status add_gradients(const sli_replica *first)
     return SL_OK;
 }
 
-static void add_gradients_task(void *replica)
-{
-    end_task(replica, add_gradients(replica));
-}
-
 /* ---- A batch ---------------------------------------------------------------------------- */
 
-static void drop_results(sl_data_parallel *parallel)
+static void destroy_results(sl_data_parallel *parallel)
 {
     for (int i = 0; i < parallel->count; i++)
         sl_tensor_destroy(&parallel->replicas[i].result);
 }
 
-static void drop_passes(sl_data_parallel *parallel)
+static void destroy_passes(sl_data_parallel *parallel)
 {
     for (int i = 0; i < parallel->count; i++)
         sl_pass_destroy(&parallel->replicas[i].pass);
 }
 
-static void share_out(sl_data_parallel *parallel, int64_t rows)
+static void divide_rows(sl_data_parallel *parallel, int64_t rows)
 {
     parallel->used = sl_micro_batches(rows, parallel->count, parallel->sizes);
     int64_t row = 0;
@@ -196,14 +337,14 @@ static void share_out(sl_data_parallel *parallel, int64_t rows)
     }
 }
 
-/* How many rows of the gathered tensor a result is; a number alone is one. */
+/* How many rows of the gathered tensor a result becomes; a number alone becomes one. */
 static int64_t rows_of(const sl_shape *result)
 {
     return result->dims > 0 ? result->size[0] : 1;
 }
 
 /* Results may differ in their rows alone. */
-static sl_status check_result(const sli_replica *replica, const sl_shape *first)
+static sl_status check_result(const dp_replica *replica, const sl_shape *first)
 {
     const sl_shape *shape = sl_tensor_shape(replica->result);
     sl_shape expected = *first;
@@ -227,8 +368,9 @@ static sl_status copy_result(const sl_tensor *whole, int64_t offset, const sl_te
     return status;
 }
 
-/* All replicas' results, one after the other, on the output device. */
-static sl_status gather(const sl_data_parallel *parallel, sl_tensor **out)
+/* All replicas' results, one after the other, on the output device. Stores where each lies, for the
+ * gradient of what forward gathered. */
+static sl_status gather_results(sl_data_parallel *parallel, sl_tensor **out)
 {
     const sl_tensor *first = parallel->replicas[0].result;
     sl_shape shape = *sl_tensor_shape(first);
@@ -244,26 +386,16 @@ static sl_status gather(const sl_data_parallel *parallel, sl_tensor **out)
                             &shape, out));
     sl_status status = SL_OK;
     for (int i = 0; i < parallel->used && status == SL_OK; i++) {
-        const sl_tensor *result = parallel->replicas[i].result;
-        status = copy_result(*out, offset, result);
-        offset += sl_tensor_count(result);
-    }
-    if (status != SL_OK)
-        sl_tensor_destroy(out);
-    return status;
-}
-
-/* Keeps where each replica's output lies in the gathered one, for its gradient. */
-static void note_outputs(sl_data_parallel *parallel, const sl_tensor *gathered)
-{
-    int64_t offset = 0;
-    parallel->output = *sl_tensor_shape(gathered);
-    for (int i = 0; i < parallel->used; i++) {
-        sli_replica *replica = &parallel->replicas[i];
+        dp_replica *replica = &parallel->replicas[i];
         replica->output = *sl_tensor_shape(replica->result);
         replica->output_offset = offset;
         offset += sl_tensor_count(replica->result);
+        status = copy_result(*out, replica->output_offset, replica->result);
     }
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    parallel->output = shape;
+    return status;
 }
 
 /* ---- Public functions ------------------------------------------------------------------- */
@@ -282,20 +414,18 @@ sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_opt
         return sl_error(SL_ERR_INVALID,
                         "sl_data_parallel_forward: the input must have at least one row, got %s",
                         sl_shape_text(shape, text));
-    drop_passes(parallel);
-    share_out(parallel, shape->size[0]);
+    destroy_passes(parallel);
+    divide_rows(parallel, shape->size[0]);
     parallel->pass = *pass;
     parallel->batch = input;
-    sl_status status = run_all(parallel, copy_weights);
+    sl_status status = run_tasks(parallel, parallel->used, copy_weights);
     if (status == SL_OK)
-        status = run_all(parallel, forward_task);
+        status = run_tasks(parallel, parallel->used, run_forward);
     if (status == SL_OK)
-        status = gather(parallel, output);
-    if (status == SL_OK)
-        note_outputs(parallel, *output);
-    drop_results(parallel);
+        status = gather_results(parallel, output);
+    destroy_results(parallel);
     if (status != SL_OK)
-        drop_passes(parallel);
+        destroy_passes(parallel);
     return status;
 }
 
@@ -324,16 +454,13 @@ sl_status sl_data_parallel_backward(sl_data_parallel *parallel, const sl_tensor 
     SL_TRY(check_backward(parallel, grad_output));
     parallel->batch = grad_output;
     parallel->wants_grad_input = grad_input != NULL;
-    sl_status status = run_all(parallel, backward_task);
-    drop_passes(parallel);
-    if (status == SL_OK) {
-        sli_worker_start(parallel->replicas[0].worker, add_gradients_task, &parallel->replicas[0]);
-        sli_worker_wait(parallel->replicas[0].worker);
-        status = first_error(parallel);
-    }
+    sl_status status = run_tasks(parallel, parallel->used, run_backward);
+    destroy_passes(parallel);
+    if (status == SL_OK)
+        status = run_tasks(parallel, 1, add_gradients);
     if (status == SL_OK && grad_input)
-        status = gather(parallel, grad_input);
-    drop_results(parallel);
+        status = gather_results(parallel, grad_input);
+    destroy_results(parallel);
     return status;
 }
 

@@ -1,240 +1,150 @@
-/* DistributedDataParallel: a replica's training steps. */
+/* A replica under DistributedDataParallel: its creation, the exchange of one step, the log. */
 #include "parallel/ddp.h"
 
 #include "core/c_numbers.h"
 #include "core/clock.h"
 #include "core/not_null.h"
-#include "parallel/pipe.h"
+#include "nn/module.h"
+#include "nn/parameter.h"
+#include "parallel/failure.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
-/* ---- Parts of a step -------------------------------------------------------------------- */
+/* ---- Creation --------------------------------------------------------------------------- */
 
-sl_parameter_set *sli_ddp_set(const sl_ddp *ddp, int stage)
+static sl_status check_options(const sl_ddp_options *options)
 {
-    return ddp->pipe ? sl_pipe_parameters(ddp->pipe, stage) : ddp->parameters;
+    if (!options->group)
+        return sl_error(SL_ERR_INVALID, "sl_ddp_create: there is no group");
+    bool has_module = options->module && options->parameters;
+    if (!options->pipe == !has_module)
+        return sl_error(SL_ERR_INVALID, "sl_ddp_create: expected either a pipe, or a module and "
+                                        "its parameters");
+    return SL_OK;
 }
 
-void sli_ddp_begin(sl_ddp *ddp)
+/* Refuses a module with parameters that are not in the set. */
+static sl_status check_set_holds(const sl_parameter_set *set, const sl_module *module)
 {
-    ddp->start = sli_clock_seconds();
-    sli_reduction reduction = {
-        .hook = ddp->hook,
-        .hook_arg = ddp->hook_arg,
-        .divisor = ddp->joins && ddp->join.divide_by_active ? ddp->active : 0,
-        .start = ddp->start,
-    };
+    int count = sl_parameter_set_count(set);
+    for (int i = 0; i < module->parameter_count; i++) {
+        const sl_parameter *parameter = module->parameters[i];
+        /* A set's parameters have successive numbers. */
+        uint32_t index = count ? parameter->number - sl_parameter_set_get(set, 0)->number : 0;
+        if (index >= (uint32_t)count || sl_parameter_set_get(set, (int)index) != parameter)
+            return sl_error(SL_ERR_INVALID, "sl_ddp_create: parameter %s is not in the given set",
+                            parameter->path);
+    }
+    for (int i = 0; i < module->child_count; i++)
+        SL_TRY(check_set_holds(set, module->children[i]));
+    return SL_OK;
+}
+
+/* Refuses a replica that cannot be trained; finds out whether it has buffers. */
+static sl_status inspect_parameters(sl_ddp *ddp)
+{
+    int trained = 0;
+    bool has_buffers = false;
     for (int stage = 0; stage < ddp->stage_count; stage++)
-        sli_reducer_begin(ddp->reducers[stage], &reduction);
-}
-
-static double smaller(double a, double b)
-{
-    return a < b ? a : b;
-}
-
-static void write_log(sl_ddp *ddp, double backward_end)
-{
-    sl_ddp_log *log = &ddp->log;
-    sl_ddp_bucket_log *next = ddp->bucket_logs;
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        sli_reducer_log(ddp->reducers[stage], next);
-        next += sli_reducer_bucket_count(ddp->reducers[stage]);
-    }
-    log->steps++;
-    log->order_rebuilt = ddp->has_rebuilt_order;
-    log->backward_end = backward_end;
-    log->reduce_seconds = log->overlap_seconds = log->wait_seconds = 0;
-    for (int i = 0; i < log->bucket_count; i++) {
-        const sl_ddp_bucket_log *each = &log->buckets[i];
-        log->reduce_seconds += each->reduce_end - each->reduce_start;
-        if (each->reduce_start < backward_end)
-            log->overlap_seconds += smaller(each->reduce_end, backward_end) - each->reduce_start;
-        if (each->reduce_end - backward_end > log->wait_seconds)
-            log->wait_seconds = each->reduce_end - backward_end;
-    }
-}
-
-/* All stages' ends are waited for; the first error is returned. */
-sl_status sli_ddp_end(sl_ddp *ddp)
-{
-    double backward_end = sli_clock_seconds() - ddp->start;
-    char text[SLI_FAILURE_TEXT_BYTES];
-    sl_status first = SL_OK;
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        sl_status status = sli_reducer_end(ddp->reducers[stage]);
-        if (first == SL_OK && status != SL_OK) {
-            first = status;
-            snprintf(text, sizeof text, "%s", sl_error_text());
+        for (int i = 0; i < sl_parameter_set_count(ddp->sets[stage]); i++) {
+            const sl_parameter *parameter = sl_parameter_set_get(ddp->sets[stage], i);
+            has_buffers |= parameter->kind == SL_PARAMETER_BUFFER;
+            if (parameter->kind != SL_PARAMETER_TRAINED)
+                continue;
+            trained++;
+            if (!parameter->grad)
+                return sl_error(SL_ERR_INVALID,
+                                "sl_ddp_create: parameter %s was placed without a gradient",
+                                parameter->path);
         }
-    }
-    if (first != SL_OK)
-        return sl_error(first, "%s", text);
-    for (int stage = 0; stage < ddp->stage_count && ddp->find_unused_parameters; stage++)
-        SL_TRY(sli_reducer_drop_unused(ddp->reducers[stage]));
-    write_log(ddp, backward_end);
-    for (int stage = 0; stage < ddp->stage_count && !ddp->has_rebuilt_order; stage++)
-        SL_TRY(sli_reducer_rebuild_order(ddp->reducers[stage]));
-    ddp->has_rebuilt_order = true;
+    ddp->broadcasts_buffers &= has_buffers;
+    if (trained == 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_create: DistributedDataParallel is not needed when a module "
+                        "doesn't have any parameters that require a gradient");
     return SL_OK;
 }
 
-/* Ends the exchange of all stages after backward's error, which stays the calling thread's. */
-static sl_status abandon(sl_ddp *ddp, sl_status error)
+static sl_status list_sets(sl_ddp *ddp, sl_parameter_set *of_module)
 {
-    for (int stage = 0; stage < ddp->stage_count; stage++)
-        sli_reducer_abandon(ddp->reducers[stage], error);
-    return error;
-}
-
-/* ---- Parameters without a gradient ------------------------------------------------------ */
-
-/* Their places among the trained parameters of all stages. */
-static int list_missing(const sl_ddp *ddp)
-{
-    int count = 0, before = 0;
+    size_t stages = (size_t)ddp->stage_count;
+    ddp->sets = calloc(stages, sizeof *ddp->sets);
+    ddp->groups = calloc(stages, sizeof *ddp->groups);
+    ddp->reducers = calloc(stages, sizeof *ddp->reducers);
+    if (!ddp->sets || !ddp->groups || !ddp->reducers)
+        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d stages", ddp->stage_count);
     for (int stage = 0; stage < ddp->stage_count; stage++) {
-        int more = sli_reducer_missing(ddp->reducers[stage], ddp->missing + count);
-        for (int i = count; i < count + more; i++)
-            ddp->missing[i] += before;
-        count += more;
-        before += sli_reducer_trained_count(ddp->reducers[stage]);
+        ddp->sets[stage] = ddp->pipe ? sl_pipe_parameters(ddp->pipe, stage) : of_module;
+        ddp->log.bucket_count += sl_parameter_set_bucket_count(ddp->sets[stage]);
     }
-    return count;
-}
-
-static const char *trained_name(const sl_ddp *ddp, int place)
-{
-    int stage = 0;
-    for (; place >= sli_reducer_trained_count(ddp->reducers[stage]); stage++)
-        place -= sli_reducer_trained_count(ddp->reducers[stage]);
-    return sl_parameter_name(sli_reducer_trained(ddp->reducers[stage], place));
-}
-
-static sl_status check_missing(const sl_ddp *ddp)
-{
-    int count = list_missing(ddp);
-    if (count == 0 || ddp->find_unused_parameters)
-        return SL_OK;
-    char list[256];
-    size_t used = 0;
-    for (int i = 0; i < count && used < sizeof list; i++)
-        used += (size_t)snprintf(list + used, sizeof list - used, "%s%d", i ? " " : "",
-                                 ddp->missing[i]);
-    return sl_error(SL_ERR_INVALID,
-                    "sl_ddp: %d parameters were not used in producing the loss, the first is %s; "
-                    "find_unused_parameters allows that. Parameter indices which did not receive "
-                    "grad for rank %d: %s",
-                    count, trained_name(ddp, ddp->missing[0]), sl_group_rank(ddp->group), list);
-}
-
-/* ---- Steps ------------------------------------------------------------------------------ */
-
-sl_status sli_ddp_sync_buffers(const sl_ddp *ddp, int root)
-{
-    return ddp->broadcasts_buffers ? sli_ddp_broadcast(ddp, root, true) : SL_OK;
-}
-
-static sl_status before_forward(sl_ddp *ddp)
-{
-    int root;
-    SL_TRY(sli_ddp_announce(ddp, SLI_DDP_FORWARD, &root));
-    return sli_ddp_sync_buffers(ddp, root);
-}
-
-static sl_status before_backward(sl_ddp *ddp)
-{
-    int root;
-    SL_TRY(sli_ddp_announce(ddp, SLI_DDP_BACKWARD, &root));
-    sli_ddp_begin(ddp);
+    ddp->bucket_logs = calloc((size_t)ddp->log.bucket_count + 1, sizeof *ddp->bucket_logs);
+    ddp->log.buckets = ddp->bucket_logs;
+    if (!ddp->bucket_logs)
+        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for the log of %d buckets",
+                        ddp->log.bucket_count);
     return SL_OK;
 }
 
-static sl_status after_backward(sl_ddp *ddp, sl_status status)
+/* Verifies that all ranks have the same replica, and gives all of them rank 0's values. */
+static sl_status connect_ranks(sl_ddp *ddp)
 {
-    status = status == SL_OK ? sli_ddp_end(ddp) : abandon(ddp, status);
-    if (status == SL_OK)
-        return check_missing(ddp);
-    ddp->joins = false;
-    return status;
+    int64_t options = ddp->find_unused_parameters << 1 | ddp->broadcasts_buffers;
+    SL_TRY(sli_ddp_verify(ddp->group, ddp->sets, ddp->stage_count, options));
+    for (int stage = 0; stage < ddp->stage_count; stage++) {
+        SL_TRY(sl_group_split(ddp->group, 0, &ddp->groups[stage]));
+        SL_TRY(
+            sli_reducer_create(ddp->sets[stage], ddp->groups[stage], stage, &ddp->reducers[stage]));
+    }
+    return sli_ddp_broadcast(ddp, 0, false);
 }
 
-static void observe_pipe(const sl_ddp *ddp, bool on)
-{
-    for (int stage = 0; stage < ddp->stage_count; stage++)
-        ddp->pipe->stages[stage].observer = on ? sli_reducer_observer(ddp->reducers[stage]) : NULL;
-}
-
-sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss)
-{
-    SLI_CHECK_NOT_NULL(
-        ddp); /* what else is missing, the pipe says, and with it the other ranks hear of it */
-    if (!ddp->pipe)
-        return sl_error(SL_ERR_INVALID, "sl_ddp_train: needs a pipe; a module has sl_ddp_forward "
-                                        "and sl_ddp_backward");
-    if (!ddp->syncs)
-        return sl_pipe_train(ddp->pipe, batch, mean_loss);
-    SL_TRY(before_forward(ddp));
-    SL_TRY(before_backward(ddp));
-    observe_pipe(ddp, true);
-    sl_status status = sl_pipe_train(ddp->pipe, batch, mean_loss);
-    observe_pipe(ddp, false);
-    return after_backward(ddp, status);
-}
-
-static sl_status check_module(const sl_ddp *ddp, const char *who)
-{
-    if (!ddp->module)
-        return sl_error(SL_ERR_INVALID, "%s: needs a module; a pipe has sl_ddp_train", who);
-    return SL_OK;
-}
-
-sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
+sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
 {
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;
-    SLI_CHECK_NOT_NULL(ddp);
-    SLI_CHECK_NOT_NULL(pass);
-    SL_TRY(check_module(ddp, "sl_ddp_forward"));
-    bool takes_part = ddp->syncs && sl_pass_keeps(pass);
-    if (takes_part)
-        SL_TRY(before_forward(ddp));
-    sl_status status = sl_module_forward(ddp->module, pass, in, out);
-    ddp->exchanges |= takes_part && status == SL_OK;
-    if (status != SL_OK && takes_part) { /* the others would wait for what we do next */
-        sl_group_abort(ddp->groups[0], status, sl_error_text());
-        if (ddp->joins)
-            sl_group_abort(ddp->group, status, sl_error_text());
-        ddp->joins = false;
-    }
+    SLI_CHECK_NOT_NULL(options);
+    SL_TRY(check_options(options));
+    sl_ddp *ddp = calloc(1, sizeof *ddp);
+    if (!ddp)
+        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for a replica");
+    ddp->group = options->group;
+    ddp->pipe = options->pipe;
+    ddp->module = options->module;
+    ddp->broadcasts_buffers = !options->no_buffer_broadcast;
+    ddp->find_unused_parameters = options->find_unused_parameters;
+    ddp->stage_count = ddp->pipe ? sl_pipe_stages(ddp->pipe) : 1;
+    ddp->syncs = true;
+    sl_status status = list_sets(ddp, options->parameters);
+    if (status == SL_OK && !ddp->pipe)
+        status = check_set_holds(ddp->sets[0], ddp->module);
+    if (status == SL_OK)
+        status = inspect_parameters(ddp);
+    if (status == SL_OK)
+        status = connect_ranks(ddp);
+    if (status != SL_OK)
+        sl_ddp_destroy(&ddp);
+    *out = ddp;
     return status;
 }
 
-sl_status sl_ddp_backward(sl_ddp *ddp, sl_pass *pass, sl_tensor *grad_out, sl_tensor **grad_in)
+void sl_ddp_destroy(sl_ddp **ddp)
 {
-    if (grad_in)
-        *grad_in = NULL;
-    SLI_CHECK_NOT_NULL(ddp);
-    SLI_CHECK_NOT_NULL(pass);
-    SL_TRY(check_module(ddp, "sl_ddp_backward"));
-    if (!ddp->exchanges)
-        return sl_module_backward(ddp->module, pass, grad_out, grad_in);
-    ddp->exchanges = false;
-    SL_TRY(before_backward(ddp));
-    sli_pass_observe(pass, sli_reducer_observer(ddp->reducers[0]));
-    sl_status status = sl_module_backward(ddp->module, pass, grad_out, grad_in);
-    sli_pass_observe(pass, NULL);
-    return after_backward(ddp, status);
-}
-
-void sl_ddp_set_sync(sl_ddp *ddp, bool sync)
-{
-    ddp->syncs = sync;
-}
-
-sl_group *sl_ddp_group(const sl_ddp *ddp, int stage)
-{
-    return ddp->groups[stage];
+    if (!ddp || !*ddp)
+        return;
+    sl_ddp *dead = *ddp;
+    for (int stage = 0; stage < dead->stage_count; stage++) {
+        if (dead->reducers)
+            sli_reducer_destroy(&dead->reducers[stage]);
+        if (dead->groups)
+            sl_group_destroy(&dead->groups[stage]);
+    }
+    free(dead->sets);
+    free(dead->groups);
+    free(dead->reducers);
+    free(dead->bucket_logs);
+    free(dead);
+    *ddp = NULL;
 }
 
 sl_status sl_ddp_register_hook(sl_ddp *ddp, sl_ddp_hook hook, void *arg)
@@ -249,7 +159,141 @@ sl_status sl_ddp_register_hook(sl_ddp *ddp, sl_ddp_hook hook, void *arg)
     return SL_OK;
 }
 
-/* ---- What it did ------------------------------------------------------------------------ */
+void sl_ddp_set_sync(sl_ddp *ddp, bool sync)
+{
+    ddp->syncs = sync;
+}
+
+sl_group *sl_ddp_group(const sl_ddp *ddp, int stage)
+{
+    return ddp->groups[stage];
+}
+
+/* ---- Values ----------------------------------------------------------------------------- */
+
+static sl_status broadcast_tensor(sl_group *group, sl_tensor *tensor, int root)
+{
+    return sl_group_broadcast(group, sl_tensor_data(tensor), sl_tensor_count(tensor),
+                              sl_tensor_dtype(tensor), root, NULL);
+}
+
+sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers)
+{
+    for (int stage = 0; stage < ddp->stage_count; stage++) {
+        sl_parameter_set *set = ddp->sets[stage];
+        sl_group *group = ddp->groups[stage];
+        for (int b = 0; b < sl_parameter_set_bucket_count(set) && !only_buffers; b++)
+            SL_TRY(broadcast_tensor(group, sl_parameter_set_bucket_values(set, b), root));
+        for (int i = 0; i < sl_parameter_set_count(set); i++) {
+            const sl_parameter *parameter = sl_parameter_set_get(set, i);
+            if (parameter->kind == SL_PARAMETER_BUFFER ||
+                (parameter->kind == SL_PARAMETER_FROZEN && !only_buffers))
+                SL_TRY(broadcast_tensor(group, parameter->value, root));
+        }
+    }
+    return SL_OK;
+}
+
+/* ---- The exchange of a step ------------------------------------------------------------- */
+
+void sli_ddp_begin_exchange(sl_ddp *ddp)
+{
+    ddp->start = sli_clock_seconds();
+    sli_reduction reduction = {
+        .hook = ddp->hook,
+        .hook_arg = ddp->hook_arg,
+        .divisor = ddp->joins && ddp->join.divide_by_active ? ddp->active : 0,
+        .start = ddp->start,
+    };
+    for (int stage = 0; stage < ddp->stage_count; stage++)
+        sli_reducer_begin(ddp->reducers[stage], &reduction);
+}
+
+static void write_log(sl_ddp *ddp, double backward_end)
+{
+    sl_ddp_log *log = &ddp->log;
+    sl_ddp_bucket_log *next = ddp->bucket_logs;
+    for (int stage = 0; stage < ddp->stage_count; stage++) {
+        sli_reducer_log(ddp->reducers[stage], next);
+        next += sl_parameter_set_bucket_count(ddp->sets[stage]);
+    }
+    log->steps++;
+    log->order_rebuilt = ddp->has_rebuilt_order;
+    log->backward_end = backward_end;
+    log->reduce_seconds = log->overlap_seconds = log->wait_seconds = 0;
+    for (int i = 0; i < log->bucket_count; i++) {
+        double start = log->buckets[i].reduce_start, end = log->buckets[i].reduce_end;
+        log->reduce_seconds += end - start;
+        if (start < backward_end)
+            log->overlap_seconds += (end < backward_end ? end : backward_end) - start;
+        if (end - backward_end > log->wait_seconds)
+            log->wait_seconds = end - backward_end;
+    }
+}
+
+/* Waits for all stages, and returns the first stage's error. */
+static sl_status end_reducers(const sl_ddp *ddp)
+{
+    char text[SLI_FAILURE_TEXT_BYTES];
+    sl_status first = SL_OK;
+    for (int stage = 0; stage < ddp->stage_count; stage++) {
+        sl_status status = sli_reducer_end(ddp->reducers[stage]);
+        if (first == SL_OK && status != SL_OK) {
+            first = status;
+            snprintf(text, sizeof text, "%s", sl_error_text());
+        }
+    }
+    return first == SL_OK ? SL_OK : sl_error(first, "%s", text);
+}
+
+sl_status sli_ddp_end_exchange(sl_ddp *ddp)
+{
+    double backward_end = sli_clock_seconds() - ddp->start;
+    SL_TRY(end_reducers(ddp));
+    for (int stage = 0; stage < ddp->stage_count && ddp->find_unused_parameters; stage++)
+        SL_TRY(sli_reducer_drop_unused(ddp->reducers[stage]));
+    write_log(ddp, backward_end);
+    for (int stage = 0; stage < ddp->stage_count && !ddp->has_rebuilt_order; stage++)
+        SL_TRY(sli_reducer_rebuild_order(ddp->reducers[stage]));
+    ddp->has_rebuilt_order = true;
+    return SL_OK;
+}
+
+sl_status sli_ddp_abort_exchange(sl_ddp *ddp, sl_status error)
+{
+    for (int stage = 0; stage < ddp->stage_count; stage++)
+        sli_reducer_abort(ddp->reducers[stage], error);
+    return error;
+}
+
+sl_status sli_ddp_check_gradients(const sl_ddp *ddp)
+{
+    if (ddp->find_unused_parameters)
+        return SL_OK;
+    char list[256] = "";
+    const char *first = NULL;
+    int missing = 0, index = 0; /* among the trained parameters of all stages */
+    size_t used = 0;
+    for (int stage = 0; stage < ddp->stage_count; stage++)
+        for (int i = 0; i < sli_reducer_trained_count(ddp->reducers[stage]); i++, index++) {
+            const sl_parameter *parameter = sli_reducer_missing(ddp->reducers[stage], i);
+            if (!parameter)
+                continue;
+            if (missing++ == 0)
+                first = parameter->path;
+            if (used < sizeof list)
+                used += (size_t)snprintf(list + used, sizeof list - used, " %d", index);
+        }
+    if (missing == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "sl_ddp: %d parameters were not used in producing the loss, the first is %s; "
+                    "find_unused_parameters allows that. Parameter indices which did not receive "
+                    "grad for rank %d:%s",
+                    missing, first, sl_group_rank(ddp->group), list);
+}
+
+/* ---- The log ---------------------------------------------------------------------------- */
 
 const sl_ddp_log *sl_ddp_get_log(const sl_ddp *ddp)
 {

@@ -1,4 +1,8 @@
-/* A replica under DistributedDataParallel, for the files that make it work. */
+/* A replica under DistributedDataParallel. Three layers, each of which calls those below alone:
+ *
+ *     ddp_steps.c    training steps, and ranks with different numbers of batches
+ *     ddp.c          the replica: its creation, the exchange of one step, the log
+ *     ddp_verify.c   do all ranks have the same replica? */
 #ifndef SLI_PARALLEL_DDP_H
 #define SLI_PARALLEL_DDP_H
 
@@ -6,53 +10,55 @@
 #include "sluice/ddp.h"
 
 struct sl_ddp {
-    sl_group *group; /* of all replicas; everything that concerns no single stage goes here */
+    sl_group *group; /* of all replicas, for everything that concerns no single stage */
     sl_pipe *pipe;   /* NULL: a module */
     sl_module *module;
-    sl_parameter_set *parameters;
-    bool broadcasts_buffers; /* and there are some */
+    bool broadcasts_buffers; /* false also where there are none */
     bool find_unused_parameters;
 
-    int stage_count;        /* 1 for a module */
-    sl_group **groups;      /* [stage_count] the same stages of all replicas */
-    sli_reducer **reducers; /* [stage_count] */
-    int trained_count;      /* of all stages */
-    int *missing;           /* [trained_count] room */
+    int stage_count;         /* 1 for a module */
+    sl_parameter_set **sets; /* [stage_count] borrowed */
+    sl_group **groups;       /* [stage_count] the same stage of all replicas */
+    sli_reducer **reducers;  /* [stage_count] */
 
     sl_ddp_hook hook; /* NULL: the average */
     void *hook_arg;
-    bool syncs;     /* the mode of what comes */
-    bool exchanges; /* over a module: a forward that syncs has come, and no exchange since */
+    bool syncs;     /* as sl_ddp_set_sync left it */
+    bool exchanges; /* over a module: the next backward exchanges gradients */
 
     bool joins; /* between join_begin and join_end */
     sl_ddp_join_options join;
-    int active; /* ranks that still have data, as last announced */
+    int active; /* ranks that have data, as of the last announcement */
 
-    double start; /* of the step's backward */
+    double start; /* of the step's backward, on sli_clock_seconds' clock */
     bool has_rebuilt_order;
     sl_ddp_log log;
-    sl_ddp_bucket_log *bucket_logs;
+    sl_ddp_bucket_log *bucket_logs; /* [log.bucket_count] */
 };
 
-sl_parameter_set *sli_ddp_set(const sl_ddp *ddp, int stage);
+/* ---- ddp_verify.c ----------------------------------------------------------------------- */
 
-/* Checks that all ranks have the same parameters in the same stages and buckets, and the same
- * options (ddp_verify.c). */
-sl_status sli_ddp_verify(const sl_ddp *ddp);
+/* Called by every rank with its sets, [stage_count], and options. Errors, on every rank:
+ * SL_ERR_INVALID, which says what differs. */
+sl_status sli_ddp_verify(sl_group *group, sl_parameter_set *const *sets, int stage_count,
+                         int64_t options);
 
-/* Everybody's values become rank `root`'s: all of them, or only the buffers. */
+/* ---- ddp.c ------------------------------------------------------------------------------ */
+
+/* Every rank gets rank `root`'s values: all of them, or only the buffers. Called by every rank. */
 sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers);
 
-/* A step's parts, in which all ranks must take part. */
-sl_status sli_ddp_sync_buffers(const sl_ddp *ddp, int root);
-void sli_ddp_begin(sl_ddp *ddp);
-sl_status sli_ddp_end(sl_ddp *ddp);
+/* Starts a step's exchange. Buckets are sent when the reducers' observers report their gradients;
+ * the end sends the others and waits for all. Called by every rank. */
+void sli_ddp_begin_exchange(sl_ddp *ddp);
+sl_status sli_ddp_end_exchange(sl_ddp *ddp);
 
-/* What a rank is about to exchange. */
-typedef enum sli_ddp_phase { SLI_DDP_FORWARD, SLI_DDP_BACKWARD } sli_ddp_phase;
+/* Instead of the end, after backward's error, whose text is the calling thread's: ends the other
+ * ranks' steps with it. Returns `error`. */
+sl_status sli_ddp_abort_exchange(sl_ddp *ddp, sl_status error);
 
-/* Between join_begin and join_end: tells the ranks that are out of data what comes, and learns how
- * many are not; *root is the first of these. Otherwise there is nobody to tell, and root is 0. */
-sl_status sli_ddp_announce(sl_ddp *ddp, sli_ddp_phase phase, int *root);
+/* Errors: SL_ERR_INVALID if the last step gave some trained parameter no gradient, unless that is
+ * allowed. */
+sl_status sli_ddp_check_gradients(const sl_ddp *ddp);
 
 #endif

@@ -1,69 +1,67 @@
-/* Do all ranks have the same replica? Found out at construction, where a difference can still be
+/* Do all ranks have the same replica? Answered at construction, where the difference can still be
  * named: later it would be a hang, or a silent mix of unlike gradients. */
 #include "parallel/ddp.h"
+
+#include "nn/parameter.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Numbers of parameters -------------------------------------------------------------- */
+/* ---- Counts and options ----------------------------------------------------------------- */
 
 typedef struct summary {
-    int64_t trained, parameters, stages, buckets;
-    int64_t flags;
+    int64_t trained, parameters, stages, buckets, options;
 } summary;
 
 enum { SUMMARY_WORDS = sizeof(summary) / sizeof(int64_t) };
 
-static summary summarize(const sl_ddp *ddp)
+static summary summarize(sl_parameter_set *const *sets, int stage_count, int64_t options)
 {
-    summary own = {
-        .trained = ddp->trained_count,
-        .stages = ddp->stage_count,
-        .flags = ddp->find_unused_parameters << 1 | ddp->broadcasts_buffers,
-    };
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        own.parameters += sl_parameter_set_count(sli_ddp_set(ddp, stage));
-        own.buckets += sl_parameter_set_bucket_count(sli_ddp_set(ddp, stage));
+    summary own = {.stages = stage_count, .options = options};
+    for (int stage = 0; stage < stage_count; stage++) {
+        own.parameters += sl_parameter_set_count(sets[stage]);
+        own.buckets += sl_parameter_set_bucket_count(sets[stage]);
+        for (int i = 0; i < sl_parameter_set_count(sets[stage]); i++)
+            own.trained += sl_parameter_set_get(sets[stage], i)->kind == SL_PARAMETER_TRAINED;
     }
     return own;
 }
 
-static sl_status count_error(int rank, const char *what, int64_t own, int other, int64_t others)
-{
-    return sl_error(SL_ERR_INVALID,
-                    "sl_ddp_create: expects the same model across all ranks, but Rank %d has "
-                    "%" PRId64 " %s, while rank %d has inconsistent %" PRId64 " %s",
-                    rank, own, what, other, others, what);
-}
-
 static sl_status compare_summaries(int rank, const summary *own, int other, const summary *others)
 {
-    if (own->trained != others->trained)
-        return count_error(rank, "params", own->trained, other, others->trained);
-    if (own->parameters != others->parameters)
-        return count_error(rank, "params and buffers", own->parameters, other, others->parameters);
-    if (own->stages != others->stages)
-        return count_error(rank, "stages", own->stages, other, others->stages);
-    if (own->buckets != others->buckets)
-        return count_error(rank, "buckets", own->buckets, other, others->buckets);
-    if (own->flags != others->flags)
+    const struct {
+        const char *what;
+        int64_t own, others;
+    } counts[] = {
+        {"params", own->trained, others->trained},
+        {"params and buffers", own->parameters, others->parameters},
+        {"stages", own->stages, others->stages},
+        {"buckets", own->buckets, others->buckets},
+    };
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].own != counts[i].others)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_ddp_create: expects the same model across all ranks, but Rank %d "
+                            "has %" PRId64 " %s, while rank %d has inconsistent %" PRId64 " %s",
+                            rank, counts[i].own, counts[i].what, other, counts[i].others,
+                            counts[i].what);
+    if (own->options != others->options)
         return sl_error(SL_ERR_INVALID,
                         "sl_ddp_create: options of rank %d differ from those of rank %d", rank,
                         other);
     return SL_OK;
 }
 
-static sl_status verify_summaries(const sl_ddp *ddp)
+static sl_status verify_summaries(sl_group *group, const summary *own)
 {
-    int size = sl_group_size(ddp->group), rank = sl_group_rank(ddp->group);
-    summary own = summarize(ddp);
+    int size = sl_group_size(group), rank = sl_group_rank(group);
     summary *all = calloc((size_t)size, sizeof *all);
     if (!all)
         return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d ranks", size);
-    sl_status status = sl_group_all_gather(ddp->group, &own, all, SUMMARY_WORDS, SL_I64, NULL);
+    sl_status status = sl_group_all_gather(group, own, all, SUMMARY_WORDS, SL_I64, NULL);
     for (int other = 0; other < size && status == SL_OK; other++)
-        status = compare_summaries(rank, &own, other, &all[other]);
+        status = compare_summaries(rank, own, other, &all[other]);
     free(all);
     return status;
 }
@@ -74,12 +72,13 @@ typedef struct description {
     int64_t kind, dims, size[SL_MAX_DIMS];
     int64_t name; /* a hash */
     int64_t stage;
+    int64_t bucket; /* of the stage; -1: not trained */
 } description;
 
 enum { DESCRIPTION_WORDS = sizeof(description) / sizeof(int64_t) };
 
 /* FNV-1a. */
-static int64_t hash(const char *text)
+static int64_t hash_text(const char *text)
 {
     uint64_t value = 14695981039346656037u;
     for (; *text; text++)
@@ -87,18 +86,27 @@ static int64_t hash(const char *text)
     return (int64_t)(value >> 1);
 }
 
-static description describe(const sl_parameter *parameter, int stage)
+/* Describes a stage's parameters, in order of registration. */
+static void describe_set(const sl_parameter_set *set, int stage, description *out)
 {
-    const sl_shape *shape = sl_parameter_shape(parameter);
-    description text = {
-        .kind = sl_parameter_get_kind(parameter),
-        .dims = shape->dims,
-        .name = hash(sl_parameter_name(parameter)),
-        .stage = stage,
-    };
-    for (int i = 0; i < shape->dims; i++)
-        text.size[i] = shape->size[i];
-    return text;
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+        const sl_parameter *parameter = sl_parameter_set_get(set, i);
+        out[i] = (description){
+            .kind = parameter->kind,
+            .dims = parameter->shape.dims,
+            .name = hash_text(parameter->path),
+            .stage = stage,
+            .bucket = -1,
+        };
+        for (int d = 0; d < parameter->shape.dims; d++)
+            out[i].size[d] = parameter->shape.size[d];
+    }
+    for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
+        sl_parameter *const *in_bucket;
+        int count = sli_parameter_set_bucket(set, b, &in_bucket);
+        for (int i = 0; i < count; i++) /* a set's parameters have successive numbers */
+            out[in_bucket[i]->number - sl_parameter_set_get(set, 0)->number].bucket = b;
+    }
 }
 
 static const char *shape_text(const description *from, char *text)
@@ -109,8 +117,9 @@ static const char *shape_text(const description *from, char *text)
     return sl_shape_text(&shape, text);
 }
 
-static sl_status difference(int index, const char *name, const description *own,
-                            const description *first)
+/* The error for parameter `index` of all stages, which differs from rank 0's. */
+static sl_status name_difference(int index, const char *name, const description *own,
+                                 const description *first)
 {
     char here[SL_SHAPE_TEXT_BYTES], there[SL_SHAPE_TEXT_BYTES];
     if (own->dims != first->dims || memcmp(own->size, first->size, sizeof own->size) != 0)
@@ -118,23 +127,42 @@ static sl_status difference(int index, const char *name, const description *own,
                         "sl_ddp_create: params[%d] (%s) in this process with sizes %s appears not "
                         "to match sizes %s of the same param in process 0",
                         index, name, shape_text(own, here), shape_text(first, there));
+    const char *what = own->name != first->name     ? "name"
+                       : own->kind != first->kind   ? "kind"
+                       : own->stage != first->stage ? "stage"
+                                                    : NULL;
+    if (what)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_create: params[%d] (%s) in this process differs from the same "
+                        "param in process 0 in its %s",
+                        index, name, what);
     return sl_error(SL_ERR_INVALID,
-                    "sl_ddp_create: params[%d] (%s) in this process differs from the same param in "
-                    "process 0 in its %s",
-                    index, name,
-                    own->name != first->name   ? "name"
-                    : own->kind != first->kind ? "kind"
-                                               : "stage");
+                    "sl_ddp_create: params[%d] (%s) is in bucket %" PRId64 " of stage %" PRId64
+                    " in this process, and in bucket %" PRId64
+                    " in process 0: the sets were created with different sizes of buckets",
+                    index, name, own->bucket, own->stage, first->bucket);
 }
 
-/* Ranks with a difference say which; all others say whose it is. */
-static sl_status agree(const sl_ddp *ddp, sl_status own)
+static sl_status compare_descriptions(sl_parameter_set *const *sets, int stage_count,
+                                      const description *own, const description *first)
+{
+    int index = 0;
+    for (int stage = 0; stage < stage_count; stage++)
+        for (int i = 0; i < sl_parameter_set_count(sets[stage]); i++, index++)
+            if (memcmp(&own[index], &first[index], sizeof *own) != 0)
+                return name_difference(index, sl_parameter_set_get(sets[stage], i)->path,
+                                       &own[index], &first[index]);
+    return SL_OK;
+}
+
+/* Every rank gets an error if one has: its own, or else one that names the first such rank. */
+static sl_status agree_on_status(sl_group *group, sl_status own)
 {
     char text[512];
     snprintf(text, sizeof text, "%s", own == SL_OK ? "" : sl_error_text());
-    int32_t size = sl_group_size(ddp->group);
-    int32_t first = own == SL_OK ? size : sl_group_rank(ddp->group);
-    SL_TRY(sl_group_all_reduce(ddp->group, &first, 1, SL_I32, SL_REDUCE_MIN, NULL));
+    int32_t size = sl_group_size(group);
+    int32_t first = own == SL_OK ? size : sl_group_rank(group);
+    SL_TRY(sl_group_all_reduce(group, &first, 1, SL_I32, SL_REDUCE_MIN, NULL));
     if (own != SL_OK)
         return sl_error(own, "%s", text);
     if (first < size)
@@ -144,81 +172,25 @@ static sl_status agree(const sl_ddp *ddp, sl_status own)
     return SL_OK;
 }
 
-static sl_status compare_parameters(const sl_ddp *ddp, const description *own,
-                                    const description *first)
+sl_status sli_ddp_verify(sl_group *group, sl_parameter_set *const *sets, int stage_count,
+                         int64_t options)
 {
-    int index = 0;
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        const sl_parameter_set *set = sli_ddp_set(ddp, stage);
-        for (int i = 0; i < sl_parameter_set_count(set); i++, index++)
-            if (memcmp(&own[index], &first[index], sizeof *own) != 0)
-                return difference(index, sl_parameter_name(sl_parameter_set_get(set, i)),
-                                  &own[index], &first[index]);
+    summary own = summarize(sets, stage_count, options);
+    SL_TRY(verify_summaries(group, &own));
+    description *described = calloc((size_t)own.parameters * 2 + 1, sizeof *described);
+    if (!described)
+        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %" PRId64 " parameters",
+                        own.parameters);
+    description *next = described, *first = described + own.parameters;
+    for (int stage = 0; stage < stage_count; stage++) {
+        describe_set(sets[stage], stage, next);
+        next += sl_parameter_set_count(sets[stage]);
     }
-    return SL_OK;
-}
-
-static sl_status verify_parameters(const sl_ddp *ddp)
-{
-    int count = (int)summarize(ddp).parameters, next = 0;
-    description *own = calloc((size_t)count * 2, sizeof *own);
-    if (!own)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d parameters", count);
-    description *first = own + count;
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        const sl_parameter_set *set = sli_ddp_set(ddp, stage);
-        for (int i = 0; i < sl_parameter_set_count(set); i++, next++)
-            first[next] = own[next] = describe(sl_parameter_set_get(set, i), stage);
-    }
+    memcpy(first, described, (size_t)own.parameters * sizeof *first);
     sl_status status =
-        sl_group_broadcast(ddp->group, first, (int64_t)count * DESCRIPTION_WORDS, SL_I64, 0, NULL);
+        sl_group_broadcast(group, first, own.parameters * DESCRIPTION_WORDS, SL_I64, 0, NULL);
     if (status == SL_OK)
-        status = agree(ddp, compare_parameters(ddp, own, first));
-    free(own);
+        status = agree_on_status(group, compare_descriptions(sets, stage_count, described, first));
+    free(described);
     return status;
-}
-
-/* ---- Buckets ---------------------------------------------------------------------------- */
-
-static sl_status compare_buckets(const sl_ddp *ddp, const int64_t *sizes)
-{
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        const sl_parameter_set *set = sli_ddp_set(ddp, stage);
-        for (int b = 0; b < sl_parameter_set_bucket_count(set); b++, sizes++) {
-            int64_t own = sl_tensor_count(sl_parameter_set_bucket_values(set, b));
-            if (own != *sizes)
-                return sl_error(SL_ERR_INVALID,
-                                "sl_ddp_create: bucket %d of stage %d has %" PRId64
-                                " elements in this process, %" PRId64
-                                " in process 0: the sets were "
-                                "created with different bucket sizes",
-                                b, stage, own, *sizes);
-        }
-    }
-    return SL_OK;
-}
-
-static sl_status verify_buckets(const sl_ddp *ddp)
-{
-    int count = (int)summarize(ddp).buckets, next = 0;
-    int64_t *sizes = calloc((size_t)count, sizeof *sizes);
-    if (!sizes)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d buckets", count);
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        const sl_parameter_set *set = sli_ddp_set(ddp, stage);
-        for (int b = 0; b < sl_parameter_set_bucket_count(set); b++)
-            sizes[next++] = sl_tensor_count(sl_parameter_set_bucket_values(set, b));
-    }
-    sl_status status = sl_group_broadcast(ddp->group, sizes, count, SL_I64, 0, NULL);
-    if (status == SL_OK)
-        status = agree(ddp, compare_buckets(ddp, sizes));
-    free(sizes);
-    return status;
-}
-
-sl_status sli_ddp_verify(const sl_ddp *ddp)
-{
-    SL_TRY(verify_summaries(ddp));
-    SL_TRY(verify_parameters(ddp));
-    return verify_buckets(ddp);
 }

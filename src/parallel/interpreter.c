@@ -51,6 +51,14 @@ static void send(const sli_stage *stage, sl_action action, sl_tensor **tensor)
     sli_channel_send(is_gradient ? stage->to_previous : stage->to_next, action.micro, tensor);
 }
 
+/* Ends the step for all stages: stores the error if it is the first, and cancels every channel. */
+static void fail_step(sli_step *step, sl_status status)
+{
+    sli_failure_raise(step->failure, status);
+    for (int i = 0; i < step->channel_count; i++)
+        sli_channel_cancel(step->channels[i]);
+}
+
 /* False when the step has failed, here or elsewhere. */
 static bool run_action(sli_stage *stage, sli_step *step, sl_action action)
 {
@@ -64,7 +72,7 @@ static bool run_action(sli_stage *stage, sli_step *step, sl_action action)
     pthread_mutex_unlock(stage->device_lock);
     if (status != SL_OK) {
         sl_error_context(status, "[stage %d micro %d] ", stage->index, action.micro);
-        sli_step_fail(step, status);
+        fail_step(step, status);
         return false;
     }
     stage->entries[stage->entry_count++] =

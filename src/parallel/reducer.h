@@ -25,27 +25,27 @@ void sli_reducer_destroy(sli_reducer **reducer);
 void sli_reducer_begin(sli_reducer *reducer, const sli_reduction *reduction);
 const sli_pass_observer *sli_reducer_observer(const sli_reducer *reducer);
 
-/* Sends what is left and waits for the end of the exchange; the first error of the step. */
+/* Sends the buckets that are left and waits for the end of the exchange. Returns the first error of
+ * the step. */
 sl_status sli_reducer_end(sli_reducer *reducer);
-
-/* After a step: from now on buckets are sent in the order in which rank 0's became full in it. */
-sl_status sli_reducer_rebuild_order(sli_reducer *reducer);
-
-/* After a step, called by all ranks: parameters that have a gradient on no rank have none again. */
-sl_status sli_reducer_drop_unused(sli_reducer *reducer);
 
 /* Instead of the end, when backward has failed: breaks the group with the error, whose text is the
  * calling thread's, so that the other replicas' steps end, and waits for the thread. */
-void sli_reducer_abandon(sli_reducer *reducer, sl_status error);
+void sli_reducer_abort(sli_reducer *reducer, sl_status error);
 
-/* Of the last step: the trained parameters that got no gradient, as places in the order of trained
- * parameters, into places[]; the room is their number, sli_reducer_trained_count. */
-int sli_reducer_missing(const sli_reducer *reducer, int *places);
+/* After a step, called by all ranks: buckets are sent from then on in the order in which rank 0's
+ * became full in it. */
+sl_status sli_reducer_rebuild_order(sli_reducer *reducer);
+
+/* After a step, called by all ranks: a parameter that has a gradient on no rank has none again. */
+sl_status sli_reducer_drop_unused(sli_reducer *reducer);
+
+/* The set's trained parameters, and number `index` of them if the last step gave it no gradient,
+ * else NULL. */
 int sli_reducer_trained_count(const sli_reducer *reducer);
-const sl_parameter *sli_reducer_trained(const sli_reducer *reducer, int place);
+const sl_parameter *sli_reducer_missing(const sli_reducer *reducer, int index);
 
-/* Of the last step, in the order of sending, into logs[]; their number is sli_reducer_buckets. */
-int sli_reducer_bucket_count(const sli_reducer *reducer);
+/* Writes what the last step did with each of the set's buckets, in the order of sending. */
 void sli_reducer_log(const sli_reducer *reducer, sl_ddp_bucket_log *logs);
 
 #endif

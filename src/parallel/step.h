@@ -1,8 +1,7 @@
-/* A step: one run of a table through the pipe. What the stages share while it lasts.
+/* A step: one run of a table through the pipe, as all its stages see it.
  *
- * Everything in it is read by all stages, but a micro-batch's input, which stage 0 takes, and
- * `row_losses` and `output`, which the last stage writes. Stages are through with it before the
- * pipe's caller looks at it again. */
+ * All stages read it. Stage 0 takes the inputs of the micro-batches; the last stage writes
+ * `row_losses` and `output`. The pipe's caller reads it only after all stages have finished. */
 #ifndef SLI_PARALLEL_STEP_H
 #define SLI_PARALLEL_STEP_H
 
@@ -39,8 +38,5 @@ typedef struct sli_step {
     sli_channel *const *channels; /* all of them */
     int channel_count;
 } sli_step;
-
-/* Ends the step for all stages: keeps the error if it is the first, and cancels every channel. */
-void sli_step_fail(sli_step *step, sl_status status);
 
 #endif
