@@ -13,7 +13,7 @@ typedef struct sums {
     int64_t blocks;
 } sums;
 
-static sl_status evaluate_block(const sli_replicas *replicas, sli_loader *loader,
+static sl_status evaluate_block(const sli_replica *replicas, sli_loader *loader,
                                 const sl_evaluate_options *options, int64_t block, sums *to)
 {
     int64_t terms;
@@ -25,7 +25,7 @@ static sl_status evaluate_block(const sli_replicas *replicas, sli_loader *loader
 }
 
 /* Round by round, in each of which every replica has one block, or in the last one none. */
-static sl_status evaluate_blocks(const sli_replicas *replicas, sli_loader *loader,
+static sl_status evaluate_blocks(const sli_replica *replicas, sli_loader *loader,
                                  const sl_evaluate_options *options, const sli_evaluate_stop *stop,
                                  sums *to, bool *stopped)
 {
@@ -38,7 +38,7 @@ static sl_status evaluate_blocks(const sli_replicas *replicas, sli_loader *loade
         if (first + replicas->rank < to->blocks)
             SL_TRY(evaluate_block(replicas, loader, options, first + replicas->rank, to));
     }
-    return sli_replicas_sum(replicas, to->loss, 2 * to->blocks);
+    return sli_replica_sum(replicas, to->loss, 2 * to->blocks);
 }
 
 /* In the order of the blocks, whoever scored them. */
@@ -52,7 +52,7 @@ static void add_up(const sums *from, sl_evaluation *out)
     *out = (sl_evaluation){loss / terms, exp(loss / terms), (int64_t)terms};
 }
 
-sl_status sli_evaluate(const sli_replicas *replicas, const sl_tokens *tokens,
+sl_status sli_evaluate(const sli_replica *replicas, const sl_tokens *tokens,
                        const sl_evaluate_options *options, const sli_evaluate_stop *stop,
                        sl_evaluation *out)
 {
@@ -85,5 +85,5 @@ sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
     SLI_CHECK_NOT_NULL(tokens);
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(out);
-    return sli_evaluate(&(sli_replicas){.pipe = pipe, .count = 1}, tokens, options, NULL, out);
+    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, tokens, options, NULL, out);
 }

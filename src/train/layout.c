@@ -75,6 +75,19 @@ int sli_layout_stages(const sl_train_options *options)
     return devices < sharers ? 1 : devices / sharers;
 }
 
+sl_status sli_layout_balance(const sl_train_options *options, const sl_module *model, int *balance,
+                             int *stages)
+{
+    *stages = sli_layout_stages(options);
+    if (options->balance_kind != SL_BALANCE_EXPLICIT)
+        return sl_partition(model, *stages,
+                            options->balance_kind == SL_BALANCE_LAYERS ? SL_PARTITION_LAYERS
+                                                                       : SL_PARTITION_PARAMETERS,
+                            balance);
+    memcpy(balance, options->balance, (size_t)*stages * sizeof *balance);
+    return SL_OK;
+}
+
 /* ---- Checking --------------------------------------------------------------------------- */
 
 static sl_status check_shards(const sl_train_options *options)

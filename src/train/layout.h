@@ -33,6 +33,11 @@ int sli_layout_chunks(const sl_train_options *options, int64_t rows);
 /* Stages of each replica: what the options say, or as many as the balance or the devices have. */
 int sli_layout_stages(const sl_train_options *options);
 
+/* Modules per stage by the options' rule, into balance[0 … *stages - 1], and the number of stages.
+ */
+sl_status sli_layout_balance(const sl_train_options *options, const sl_module *model, int *balance,
+                             int *stages);
+
 /* Refuses numbers of replicas and devices that do not go together, in one sentence. */
 sl_status sli_layout_check(const sl_train_options *options);
 

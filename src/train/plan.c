@@ -1,7 +1,6 @@
 #include "core/not_null.h"
 #include "nn/cross_entropy.h"
 #include "train/layout.h"
-#include "train/session.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -142,7 +141,7 @@ static void plan_parameters(const sl_train_options *options, bool has_positions,
 static sl_status plan_stages(const sl_train_options *options, const sl_module *model, sl_plan *out)
 {
     int balance[SL_MAX_STAGES], first = 0;
-    SL_TRY(sli_session_balance(options, model, balance, &out->stages));
+    SL_TRY(sli_layout_balance(options, model, balance, &out->stages));
     for (int s = 0; s < out->stages; s++) {
         sl_stage_plan *stage = &out->stage[s];
         stage->first = first;

@@ -18,7 +18,6 @@
 #include "train/evaluate.h"
 #include "train/layout.h"
 #include "train/loader.h"
-#include "train/session.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -30,8 +29,7 @@ typedef struct run {
     const sli_shared *shared;
     const sl_train_options *options; /* the shared ones */
     const sli_reports *reports;
-    sli_session session;
-    sli_replicas replicas;
+    sli_replica replica;
     sl_batches batches; /* this replica's rows */
     int64_t first_row;
     double weight; /* of its mean in the mean over all rows */
@@ -64,7 +62,7 @@ static sl_status check_save(const run *r)
 {
     if (!saves_weights(r))
         return SL_OK;
-    return sli_weights_check_save(r->session.pipe, r->options->save);
+    return sli_weights_check_save(r->replica.pipe, r->options->save);
 }
 
 /* The replica's part of every batch. */
@@ -83,26 +81,25 @@ static sl_status set_up(run *r, sl_group *group, sl_device *const *devices,
     const sl_train_options *options = &own;
     sli_rows rows = sli_layout_rows(options, r->info.replica);
     own.chunks = sli_layout_chunks(options, rows.count);
-    r->replicas.group = group; /* to be told of an error */
-    SL_TRY(sli_session_create(options, devices, is_first(r) && !from, &r->session));
+    SL_TRY(sli_replica_create(options, group, devices, is_first(r) && !from, &r->replica));
     if (from)
-        SL_TRY(sli_resume_model(from, r->session.pipe));
+        SL_TRY(sli_resume_model(from, r->replica.pipe));
     SL_TRY(check_save(r));
-    SL_TRY(sli_replicas_create(group, r->session.pipe, &r->replicas));
+    SL_TRY(sli_replica_join(&r->replica));
     SL_TRY(take_rows(r, &rows));
-    SL_TRY(sli_loader_create(r->session.pipe, &r->batches, &r->loader));
-    SL_TRY(sli_update_create(r->session.pipe, &options->optimizer,
-                             options->zero ? r->replicas.ddp : NULL, &r->update));
-    r->info.pipe = r->session.pipe;
-    r->info.ddp = r->replicas.ddp;
-    r->info.memory = r->replicas.memory;
-    r->info.total_parameters = sl_module_parameter_elements(r->session.model);
+    SL_TRY(sli_loader_create(r->replica.pipe, &r->batches, &r->loader));
+    SL_TRY(sli_update_create(r->replica.pipe, &options->optimizer,
+                             options->zero ? r->replica.ddp : NULL, &r->update));
+    r->info.pipe = r->replica.pipe;
+    r->info.ddp = r->replica.ddp;
+    r->info.memory = r->replica.memory;
+    r->info.total_parameters = sl_module_parameter_elements(r->replica.model);
     r->at.best_loss = INFINITY;
     if (options->checkpoints.resume)
-        SL_TRY(sli_resume_rest(from, &r->replicas, r->update, r->shared->best, &r->at));
+        SL_TRY(sli_resume_rest(from, &r->replica, r->update, r->shared->best, &r->at));
     SL_TRY(sli_checkpoints_create(&(sli_checkpoints_run){.shared = r->shared,
                                                          .reports = r->reports,
-                                                         .replicas = &r->replicas,
+                                                         .replicas = &r->replica,
                                                          .update = r->update,
                                                          .best = r->shared->best,
                                                          .position = &r->at},
@@ -118,8 +115,7 @@ static void clean_up(run *r)
     sli_checkpoints_destroy(&r->checkpoints);
     sli_update_destroy(&r->update);
     sli_loader_clear(&r->loader);
-    sli_replicas_clear(&r->replicas);
-    sli_session_clear(&r->session);
+    sli_replica_clear(&r->replica);
 }
 
 /* ---- Training --------------------------------------------------------------------------- */
@@ -142,14 +138,14 @@ static sl_status check_losses(const run *r, sl_step_info *step)
 {
     SL_TRY(check_finite(r, "loss", step->replica_loss, step));
     step->loss = step->replica_loss * r->weight;
-    return sli_replicas_mean(&r->replicas, &step->loss);
+    return sli_replica_mean(&r->replica, &step->loss);
 }
 
 static sl_status check_norm(const run *r, const sl_step_info *step)
 {
     sl_status status = SL_OK;
     if (!isfinite(step->grad_norm) && !r->options->allow_nan &&
-        sli_replicas_speak(&r->replicas, &status))
+        sli_replica_reports_error(&r->replica, &status))
         status = check_finite(r, "gradient norm", step->grad_norm, step);
     return status;
 }
@@ -167,13 +163,13 @@ static sl_status train_block(run *r)
         .lr = sl_lr_at(&r->options->lr, r->at.steps, epoch),
     };
     SL_TRY(sli_loader_load(&r->loader, block));
-    sl_pipe_zero_grad(r->session.pipe);
+    sl_pipe_zero_grad(r->replica.pipe);
     const sl_pipe_batch batch = {.input = r->loader.input,
                                  .targets = r->loader.targets,
                                  .step = (uint64_t)r->at.steps,
                                  .first_sample = r->first_row,
                                  .weight = r->weight};
-    SL_TRY(sli_replicas_train(&r->replicas, &batch, &step.replica_loss));
+    SL_TRY(sli_replica_train(&r->replica, &batch, &step.replica_loss));
     SL_TRY(check_losses(r, &step));
     SL_TRY(sli_update_norm(r->update, &step.grad_norm));
     SL_TRY(check_norm(r, &step));
@@ -187,7 +183,7 @@ static sl_status train_block(run *r)
 
 static sl_status report_evaluated(run *r, const sl_eval_info *eval)
 {
-    SL_TRY(sli_replicas_memory(&r->replicas));
+    SL_TRY(sli_replica_gather_memory(&r->replica));
     return sli_report_evaluated(r->reports, eval);
 }
 
@@ -219,7 +215,7 @@ static sl_status evaluate(run *r, sl_split split, sl_eval_info *eval)
     double start = sli_clock_seconds();
     evaluation of = {.run = r, .info = {.split = split, .epoch = eval->epoch}};
     sl_evaluation result;
-    SL_TRY(sli_evaluate(&r->replicas, sl_corpus_tokens(r->shared->corpus, split),
+    SL_TRY(sli_evaluate(&r->replica, sl_corpus_tokens(r->shared->corpus, split),
                         &(sl_evaluate_options){.batch_size = r->options->eval_batch_size,
                                                .bptt = r->options->bptt,
                                                .max_batches = r->options->eval_max_batches,
@@ -239,7 +235,7 @@ static sl_status save_weights(const run *r)
     const sl_save_options *told = &r->options->checkpoints;
     if (told->saving)
         told->saving(told->context, true);
-    sl_status status = sl_weights_save(r->session.pipe, &r->options->model,
+    sl_status status = sl_weights_save(r->replica.pipe, &r->options->model,
                                        sl_corpus_vocab(r->shared->corpus), r->options->save);
     if (told->saving)
         told->saving(told->context, false);
@@ -281,8 +277,7 @@ static sl_status finish(run *r, sl_run_result *result)
     SL_TRY(sli_report_finished(r->reports, &r->info, result));
     if (last != SL_OK)
         return sl_error(last, "%s", reason);
-    return r->options->save && r->replicas.group ? sl_group_barrier(r->replicas.group, NULL)
-                                                 : SL_OK;
+    return r->options->save && r->replica.group ? sl_group_barrier(r->replica.group, NULL) : SL_OK;
 }
 
 static sl_status validate(run *r, double epoch_start)
@@ -296,7 +291,7 @@ static sl_status validate(run *r, double epoch_start)
         r->at.best_loss = eval.loss;
         r->at.best_step = r->at.steps;
         if (eval.epoch < r->options->epochs) /* after the last epoch they are the current ones */
-            SL_TRY(sli_best_keep(r->shared->best, r->session.pipe));
+            SL_TRY(sli_best_keep(r->shared->best, r->replica.pipe));
         SL_TRY(save_best(r));
     }
     r->at.epoch++;
@@ -322,7 +317,7 @@ static sl_status test(run *r, sl_run_result *result)
     sl_eval_info eval = {.epoch = r->options->epochs};
     SL_TRY(sli_checkpoints_before_test(r->checkpoints));
     if (r->at.best_step != r->at.steps)
-        SL_TRY(sli_best_restore(r->shared->best, r->session.pipe));
+        SL_TRY(sli_best_restore(r->shared->best, r->replica.pipe));
     /* The best of before a resumed run, and where no validation gave a number the last ones, are
      * yet to be saved; what fails is tried again after the test. */
     if (saves_weights(r) && !r->saved)
@@ -348,7 +343,7 @@ static sl_status end_stopped(run *r, sl_run_result *result)
     bool alone = !r->options->checkpoints.directory;
     if (alone && saves_weights(r) && !r->saved) {
         if (saved_step(r) != r->at.steps)
-            SL_TRY(sli_best_restore(r->shared->best, r->session.pipe));
+            SL_TRY(sli_best_restore(r->shared->best, r->replica.pipe));
         SL_TRY(save_weights(r));
         r->saved = true;
     }
@@ -358,9 +353,8 @@ static sl_status end_stopped(run *r, sl_run_result *result)
                               .stopped = true,
                               .saved = r->saved,
                               .saved_step = saved_step(r)};
-    return alone && r->options->save && r->replicas.group
-               ? sl_group_barrier(r->replicas.group, NULL)
-               : SL_OK;
+    return alone && r->options->save && r->replica.group ? sl_group_barrier(r->replica.group, NULL)
+                                                         : SL_OK;
 }
 
 static sl_status train_all(run *r, sl_run_result *result)
@@ -394,7 +388,7 @@ sl_status sli_train_replica(const sli_shared *shared, sl_group *group, sl_device
     if (status == SL_OK)
         status = train_all(&r, result);
     if (status != SL_OK)
-        sli_replicas_abort(&r.replicas, status);
+        sli_replica_abort(&r.replica, status);
     clean_up(&r);
     return status;
 }

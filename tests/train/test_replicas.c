@@ -2,7 +2,7 @@
 #include "small_run.h"
 
 #include "support/replicas.h"
-#include "train/session.h"
+#include "train/replica.h"
 #include "train/shared.h"
 #include "train/update.h"
 
@@ -199,18 +199,18 @@ static void dropout_follows_the_global_sample(void **state)
     options.replicas = 3;
     check_ok(run_replicas(&options));
     sli_shared shared;
-    sli_session session;
+    sli_replica replica;
     sli_update *update;
     check_ok(sli_shared_create(&options, &(sli_place){.count = 1}, &shared));
     check_ok(sli_shared_cut(&shared, options.replicas, options.lr.lr));
     sl_device *device = sl_device_list_get(shared.devices, 0);
-    check_ok(sli_session_create(&shared.options, &device, true, &session));
-    check_ok(sli_update_create(session.pipe, &options.optimizer, NULL, &update));
+    check_ok(sli_replica_create(&shared.options, NULL, &device, true, &replica));
+    check_ok(sli_update_create(replica.pipe, &options.optimizer, NULL, &update));
     for (int i = 0; i < records[0].step_count; i++)
-        check_close(train_whole(&shared, session.pipe, update, i), records[0].steps[i].loss,
+        check_close(train_whole(&shared, replica.pipe, update, i), records[0].steps[i].loss,
                     "loss of step", i);
     sli_update_destroy(&update);
-    sli_session_clear(&session);
+    sli_replica_clear(&replica);
     sli_shared_clear(&shared);
 }
 

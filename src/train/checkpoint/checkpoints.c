@@ -99,7 +99,7 @@ static sl_status create_shards(sli_checkpoints *checkpoints)
 static sl_status create_saver(sli_checkpoints *checkpoints)
 {
     const sl_save_options *options = checkpoints->options;
-    const sli_replicas *replicas = checkpoints->run.replicas;
+    const sli_replica *replicas = checkpoints->run.replicas;
     sli_saver_options saver = {.directory = options->directory,
                                .keep = options->keep,
                                .shard_bytes = options->shard_bytes,
@@ -168,7 +168,7 @@ static bool is_shared(const sli_checkpoints *checkpoints)
  * completes the checkpoint. */
 static sl_status hand_over(sli_checkpoints *checkpoints)
 {
-    const sli_replicas *replicas = checkpoints->run.replicas;
+    const sli_replica *replicas = checkpoints->run.replicas;
     size_t bytes = sli_saver_report_bytes(checkpoints->saver);
     char *own = malloc(bytes), *all = NULL;
     if (replicas->rank == 0)

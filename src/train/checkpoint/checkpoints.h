@@ -5,7 +5,7 @@
 
 #include "train/checkpoint/best.h"
 #include "train/checkpoint/position.h"
-#include "train/replicas.h"
+#include "train/replica.h"
 #include "train/reports.h"
 #include "train/shared.h"
 #include "train/update.h"
@@ -14,7 +14,7 @@
 typedef struct sli_checkpoints_run {
     const sli_shared *shared;
     const sli_reports *reports;
-    const sli_replicas *replicas;
+    const sli_replica *replicas;
     sli_update *update;
     const sli_best *best;
     const sli_position *position;

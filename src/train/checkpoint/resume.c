@@ -151,7 +151,7 @@ static sl_status read_tensors(const sl_checkpoint_reader *from, const char *part
 }
 
 /* Everybody's become the first replica's. */
-static sl_status share_tensors(const sli_replicas *replicas, const sli_tensors *tensors)
+static sl_status share_tensors(const sli_replica *replicas, const sli_tensors *tensors)
 {
     for (size_t i = 0; replicas->group && i < tensors->count; i++) {
         sl_tensor *tensor = tensors->entries[i].tensor;
@@ -162,7 +162,7 @@ static sl_status share_tensors(const sli_replicas *replicas, const sli_tensors *
 }
 
 static sl_status read_and_share(const sl_checkpoint_reader *from, const char *part,
-                                const sli_replicas *replicas, const sli_tensors *to)
+                                const sli_replica *replicas, const sli_tensors *to)
 {
     if (from)
         SL_TRY(read_tensors(from, part, to));
@@ -179,7 +179,7 @@ sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe
     return status;
 }
 
-static sl_status resume_optimizers(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+static sl_status resume_optimizers(const sl_checkpoint_reader *from, const sli_replica *replicas,
                                    sli_update *update, int64_t steps)
 {
     sli_tensors tensors = {0};
@@ -206,7 +206,7 @@ static sl_status resume_optimizers(const sl_checkpoint_reader *from, const sli_r
 
 /* The best parameters are the model's where the checkpoint was made right after their validation.
  */
-static sl_status resume_best(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+static sl_status resume_best(const sl_checkpoint_reader *from, const sli_replica *replicas,
                              sli_best *best, const sli_position *position)
 {
     sli_tensors tensors = {0};
@@ -232,7 +232,7 @@ static sl_status resume_best(const sl_checkpoint_reader *from, const sli_replica
 /* ---- All of it -------------------------------------------------------------------------- */
 
 /* What the first replica read, everybody knows; *found: there is a checkpoint. */
-static sl_status share_position(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+static sl_status share_position(const sl_checkpoint_reader *from, const sli_replica *replicas,
                                 sli_position *position, bool *found)
 {
     if (from)
@@ -252,7 +252,7 @@ static sl_status share_position(const sl_checkpoint_reader *from, const sli_repl
     return SL_OK;
 }
 
-sl_status sli_resume_rest(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+sl_status sli_resume_rest(const sl_checkpoint_reader *from, const sli_replica *replicas,
                           sli_update *update, sli_best *best, sli_position *position)
 {
     bool found;

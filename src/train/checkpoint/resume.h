@@ -6,7 +6,7 @@
 #include "train/checkpoint/best.h"
 #include "train/checkpoint/position.h"
 #include "train/checkpoint/run_state.h"
-#include "train/replicas.h"
+#include "train/replica.h"
 #include "train/reports.h"
 #include "train/shared.h"
 #include "train/update.h"
@@ -39,7 +39,7 @@ sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe
 /* The optimizers' state, the best parameters and the position, on every replica; `from` is the
  * first one's. Without one everything stays as it is. The replicas' parameters must be equal
  * already. */
-sl_status sli_resume_rest(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+sl_status sli_resume_rest(const sl_checkpoint_reader *from, const sli_replica *replicas,
                           sli_update *update, sli_best *best, sli_position *position);
 
 #endif

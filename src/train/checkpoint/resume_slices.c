@@ -22,7 +22,7 @@ static bool is_same(const sl_checkpoint_reader *reader, const checkpoint_name *n
 }
 
 /* *own is a reader of the others' own, where all can have one; else NULL on all of them. */
-static sl_status open_same(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+static sl_status open_same(const sl_checkpoint_reader *from, const sli_replica *replicas,
                            sl_checkpoint_reader **own, bool *all)
 {
     checkpoint_name name = {{0}, {0}};
@@ -66,7 +66,7 @@ static sl_status add_slice(slice_list *to, const sli_checkpoint_slice *slice, co
     return SL_OK;
 }
 
-static sl_status list_parameter(const sli_replicas *replicas, const sl_optimizer *own, int stage,
+static sl_status list_parameter(const sli_replica *replicas, const sl_optimizer *own, int stage,
                                 const sl_parameter *parameter, slice_list *to)
 {
     sli_shard_range range;
@@ -89,7 +89,7 @@ static sl_status list_parameter(const sli_replicas *replicas, const sl_optimizer
     return SL_OK;
 }
 
-static sl_status list_own(const sli_replicas *replicas, const sli_update *update, slice_list *to)
+static sl_status list_own(const sli_replica *replicas, const sli_update *update, slice_list *to)
 {
     for (int s = 0; s < sl_pipe_stages(replicas->pipe); s++) {
         const sl_parameter_set *set = sl_pipe_parameters(replicas->pipe, s);
@@ -100,7 +100,7 @@ static sl_status list_own(const sli_replicas *replicas, const sli_update *update
     return SL_OK;
 }
 
-static sl_status read_own(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+static sl_status read_own(const sl_checkpoint_reader *from, const sli_replica *replicas,
                           const sli_update *update)
 {
     slice_list list = {0};
@@ -113,7 +113,7 @@ static sl_status read_own(const sl_checkpoint_reader *from, const sli_replicas *
     return status;
 }
 
-sl_status sli_resume_slices(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+sl_status sli_resume_slices(const sl_checkpoint_reader *from, const sli_replica *replicas,
                             const sli_update *update, bool *done)
 {
     sl_checkpoint_reader *own = NULL;

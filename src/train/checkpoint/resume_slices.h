@@ -4,12 +4,12 @@
 #define SLI_TRAIN_CHECKPOINT_RESUME_SLICES_H
 
 #include "sluice/checkpoint.h"
-#include "train/replicas.h"
+#include "train/replica.h"
 #include "train/update.h"
 
 /* Called by every replica; `from` is the first one's. *done is false on all where one of them
  * cannot open that checkpoint, as on another machine's disk: nothing was read then. */
-sl_status sli_resume_slices(const sl_checkpoint_reader *from, const sli_replicas *replicas,
+sl_status sli_resume_slices(const sl_checkpoint_reader *from, const sli_replica *replicas,
                             const sli_update *update, bool *done);
 
 #endif

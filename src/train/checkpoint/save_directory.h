@@ -8,7 +8,7 @@
 #define SLI_TRAIN_CHECKPOINT_SAVE_DIRECTORY_H
 
 #include "sluice/train.h"
-#include "train/replicas.h"
+#include "train/replica.h"
 
 typedef struct sli_save_directory sli_save_directory;
 
@@ -22,7 +22,7 @@ void sli_save_directory_destroy(sli_save_directory **directory); /* NULL is allo
 /* Whether the files that one replica writes there are seen by all, as on one machine or a shared
  * file system; called by every replica, the first of which must have created the directory.
  * *number is drawn for this run, and the same on all. */
-sl_status sli_save_directory_is_shared(const char *path, const sli_replicas *replicas, bool *out,
+sl_status sli_save_directory_is_shared(const char *path, const sli_replica *replicas, bool *out,
                                        uint64_t *number);
 
 /* "DIR/step-00000040" and "DIR/best", malloc'ed. */

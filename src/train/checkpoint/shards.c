@@ -10,7 +10,7 @@
 
 /* What is being listed: the pieces of replica `rank`. */
 typedef struct listing {
-    const sli_replicas *replicas;
+    const sli_replica *replicas;
     const sli_update *update;
     sli_shards *to;
     int rank;
@@ -176,7 +176,7 @@ static sl_status list_all(listing *in, uint64_t shard_bytes)
     return sli_checkpoint_plan_create(&to->part, to->owner_of, shard_bytes, &to->plan);
 }
 
-sl_status sli_shards_create(const sli_replicas *replicas, const sli_update *update,
+sl_status sli_shards_create(const sli_replica *replicas, const sli_update *update,
                             uint64_t shard_bytes, sli_shards **out)
 {
     *out = calloc(1, sizeof **out);

@@ -15,7 +15,7 @@
 
 #include "io/checkpoint/writer.h"
 #include "train/checkpoint/snapshot.h"
-#include "train/replicas.h"
+#include "train/replica.h"
 #include "train/update.h"
 
 typedef struct sli_shards {
@@ -41,7 +41,7 @@ sl_status sli_shard_find(const sl_parameter_set *set, const sl_parameter *parame
                          int ranks, sli_shard_range *out);
 
 /* For the replica `replicas->rank`, whose optimizers are sharded over all. */
-sl_status sli_shards_create(const sli_replicas *replicas, const sli_update *update,
+sl_status sli_shards_create(const sli_replica *replicas, const sli_update *update,
                             uint64_t shard_bytes, sli_shards **out);
 void sli_shards_destroy(sli_shards **shards); /* NULL is allowed */
 

@@ -51,7 +51,7 @@ static bool sees_file(const char *path, uint64_t number, int rank)
 }
 
 /* The others have put their files; all learn what the first one sees of them. */
-static sl_status look_for_files(const char *path, const sli_replicas *replicas, uint64_t number,
+static sl_status look_for_files(const char *path, const sli_replica *replicas, uint64_t number,
                                 bool *out)
 {
     int32_t shared = replicas->rank == 0 || put_file(path, number, replicas->rank);
@@ -72,7 +72,7 @@ static sl_status make_trial(const char *path, uint64_t number, sli_replace_direc
     return status;
 }
 
-sl_status sli_save_directory_is_shared(const char *path, const sli_replicas *replicas, bool *out,
+sl_status sli_save_directory_is_shared(const char *path, const sli_replica *replicas, bool *out,
                                        uint64_t *number)
 {
     sli_replace_directory *trial = NULL;

@@ -1,0 +1,123 @@
+#include "train/replica.h"
+
+#include "train/checkpoint/weights.h"
+#include "train/layout.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+static sl_status create_pipe(const sl_train_options *options, sl_device *const *devices,
+                             bool random_values, sli_replica *to)
+{
+    int balance[SL_MAX_STAGES], stages;
+    SL_TRY(sl_transformer_lm_create(&options->model, &to->model));
+    SL_TRY(sl_cross_entropy_create(&to->loss));
+    SL_TRY(sli_layout_balance(options, to->model, balance, &stages));
+    return sl_pipe_create(&(sl_pipe_options){.model = to->model,
+                                             .loss = to->loss,
+                                             .stages = stages,
+                                             .devices = devices,
+                                             .balance = balance,
+                                             .chunks = options->chunks,
+                                             .recompute = options->recompute,
+                                             .schedule = options->schedule,
+                                             .seed = options->seed,
+                                             .no_init = !random_values},
+                          &to->pipe);
+}
+
+sl_status sli_replica_create(const sl_train_options *options, sl_group *group,
+                             sl_device *const *devices, bool values, sli_replica *out)
+{
+    const char *init = values ? options->init : NULL;
+    *out = (sli_replica){.group = group,
+                         .rank = group ? sl_group_rank(group) : 0,
+                         .count = group ? sl_group_size(group) : 1};
+    if (init)
+        SL_TRY(sli_weights_check_model(init, &options->model));
+    SL_TRY(create_pipe(options, devices, values && !init, out));
+    if (init)
+        SL_TRY(sl_weights_load(out->pipe, init));
+    size_t stages = (size_t)sl_pipe_stages(out->pipe);
+    out->memory = calloc((size_t)out->count * stages, sizeof *out->memory);
+    if (!out->memory)
+        return sl_error(SL_ERR_MEMORY, "no memory for the memory use of %d replicas", out->count);
+    return SL_OK;
+}
+
+sl_status sli_replica_join(sli_replica *replica)
+{
+    if (!replica->group)
+        return SL_OK;
+    /* The model's buffers never change. */
+    return sl_ddp_create(&(sl_ddp_options){.group = replica->group,
+                                           .pipe = replica->pipe,
+                                           .no_buffer_broadcast = true},
+                         &replica->ddp);
+}
+
+void sli_replica_clear(sli_replica *replica)
+{
+    sl_ddp_destroy(&replica->ddp);
+    sl_pipe_destroy(&replica->pipe);
+    sl_loss_destroy(&replica->loss);
+    sl_module_destroy(&replica->model);
+    free(replica->memory);
+    replica->memory = NULL;
+}
+
+void sli_replica_abort(const sli_replica *replica, sl_status error)
+{
+    char text[1024];
+    snprintf(text, sizeof text, "%s", sl_error_text());
+    if (replica->group) /* first: its error names this rank as the cause */
+        sl_group_abort(replica->group, error, text);
+    for (int s = 0; replica->ddp && s < sl_pipe_stages(replica->pipe); s++)
+        sl_group_abort(sl_ddp_group(replica->ddp, s), error, text);
+    sl_error(error, "%s", text); /* aborting may have set another */
+}
+
+sl_status sli_replica_train(sli_replica *replica, const sl_pipe_batch *batch, double *loss)
+{
+    return replica->ddp ? sl_ddp_train(replica->ddp, batch, loss)
+                        : sl_pipe_train(replica->pipe, batch, loss);
+}
+
+sl_status sli_replica_mean(const sli_replica *replica, double *value)
+{
+    if (!replica->group)
+        return SL_OK;
+    return sl_group_all_reduce(replica->group, value, 1, SL_F64, SL_REDUCE_AVERAGE, NULL);
+}
+
+sl_status sli_replica_sum(const sli_replica *replica, double *values, int64_t count)
+{
+    if (!replica->group)
+        return SL_OK;
+    return sl_group_all_reduce(replica->group, values, count, SL_F64, SL_REDUCE_SUM, NULL);
+}
+
+sl_status sli_replica_gather_memory(const sli_replica *replica)
+{
+    _Static_assert(sizeof(sl_stage_memory) % sizeof(int64_t) == 0, "records are words");
+    int stages = sl_pipe_stages(replica->pipe);
+    int64_t words = stages * (int64_t)(sizeof(sl_stage_memory) / sizeof(int64_t));
+    sl_stage_memory *own = replica->memory + (size_t)replica->rank * (size_t)stages;
+    for (int s = 0; s < stages; s++) {
+        const sl_device *device = sl_pipe_device(replica->pipe, s);
+        own[s] = (sl_stage_memory){.rank = replica->rank, .stage = s};
+        snprintf(own[s].device, sizeof own[s].device, "%s", sl_device_name(device));
+        sl_device_memory(device, &own[s].stats);
+    }
+    if (!replica->group)
+        return SL_OK;
+    return sl_group_all_gather(replica->group, own, replica->memory, words, SL_I64, NULL);
+}
+
+bool sli_replica_reports_error(const sli_replica *replica, sl_status *status)
+{
+    if (replica->rank == 0)
+        return true;
+    *status = sl_group_barrier(replica->group, NULL);
+    return false;
+}
