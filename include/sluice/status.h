@@ -50,17 +50,6 @@ sl_status sl_error_context(sl_status status, const char *format, ...)
 #endif
     ;
 
-#ifdef __clang_analyzer__
-/* Tells the static analyzer what these functions return, which it cannot see in their callers. */
-#define sl_error(status, ...) ((void)sl_error(status, __VA_ARGS__), (status))
-#define sl_error_context(status, ...)                                                              \
-    __extension__({                                                                                \
-        sl_status sl_context_status_ = (status);                                                   \
-        (void)sl_error_context(sl_context_status_, __VA_ARGS__);                                   \
-        sl_context_status_;                                                                        \
-    })
-#endif
-
 /* Passes an error up. For functions that have nothing to free. */
 #define SL_TRY(expression)                                                                         \
     do {                                                                                           \

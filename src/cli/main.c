@@ -3,8 +3,8 @@
 #include "cli/commands.h"
 #include "cli/help.h"
 #include "cli/supervisor.h"
+#include "core/file.h"
 #include "core/knobs.h"
-#include "core/limits.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
 #include "cli/run_files.h"
 
-#include "core/directory.h"
+#include "core/file.h"
 #include "io/safetensors/set.h"
 
 #include <stdbool.h>
@@ -19,7 +19,7 @@ static bool is_same(const char *a, const char *b)
     struct stat found;
     if (stat(a, &found) == 0 && !S_ISREG(found.st_mode))
         return false;
-    return sli_directory_same_file(a, b);
+    return sli_path_same_file(a, b);
 }
 
 static sl_status check_not_read(output to, const char *path)

@@ -3,7 +3,7 @@
 #define SLI_COMM_LOCAL_WORLD_H
 
 #include "comm/group.h"
-#include "core/running_clock.h"
+#include "core/clock.h"
 
 #include <pthread.h>
 #include <stdbool.h>

@@ -162,7 +162,7 @@ static bool is_plain(const char *text, size_t length)
     return u8_check((const uint8_t *)text, length) == NULL;
 }
 
-sl_status sli_json_keep(const sli_json *json, sli_json_value value, char **room, const char **out)
+sl_status sli_json_decode(const sli_json *json, sli_json_value value, char **room, const char **out)
 {
     json_t *decoded = NULL;
     const char *text = value.begin + 1;

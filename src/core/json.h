@@ -46,7 +46,7 @@ sl_status sli_json_walk_begin(const sli_json *json, sli_json_value of, sli_json_
 sl_status sli_json_walk_next(sli_json_walk *walk, bool *found);
 
 /* Decodes a string to *room, and moves *room behind its 0. It takes less room than the value. */
-sl_status sli_json_keep(const sli_json *json, sli_json_value value, char **room, const char **out);
+sl_status sli_json_decode(const sli_json *json, sli_json_value value, char **room, const char **out);
 
 /* Parses any value of at most `most` characters: jansson's tree, to be released by json_decref. */
 sl_status sli_json_parse(const sli_json *json, sli_json_value value, size_t most,

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* asprintf */
 #include "sluice/option.h"
 
-#include "core/c_numbers.h"
+#include "core/number.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,9 +1,9 @@
 #define _GNU_SOURCE /* renameat2, asprintf */
 
-#include "core/replace_directory.h"
+#include "core/replace.h"
 
-#include "core/directory.h"
-#include "core/temporary.h"
+#include "core/error.h"
+#include "core/file.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -17,18 +17,13 @@
 
 struct sli_replace_directory {
     char *path;
-    int holder;                          /* the directory that holds it */
+    int parent;                          /* the directory that holds it */
     char *name;                          /* in there */
     char temporary[SLI_TEMPORARY_BYTES]; /* its name until then */
     char *temporary_path;
     int descriptor; /* of the temporary directory, with its lock; -1: there is none */
     bool joined;    /* another one commits or removes it */
 };
-
-static sl_status failed(const char *path, const char *doing)
-{
-    return sl_error(SL_ERR_IO, "%s: %s failed: %s", path, doing, strerror(errno));
-}
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
@@ -38,11 +33,11 @@ static sl_status create_record(const char *path, sli_replace_directory **out)
     *out = calloc(1, sizeof **out);
     if (!*out)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
-    (*out)->holder = (*out)->descriptor = -1;
+    (*out)->parent = (*out)->descriptor = -1;
     (*out)->path = strdup(path);
     if (!(*out)->path)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
-    return sli_directory_open_parent(path, path, &(*out)->holder, &(*out)->name);
+    return sli_path_open_parent(path, path, &(*out)->parent, &(*out)->name);
 }
 
 /* The temporary name by `number`, and its path beside the directory. */
@@ -64,13 +59,13 @@ static sl_status name_temporary(sli_replace_directory *directory, uint64_t numbe
 static sl_status make(sli_replace_directory *directory)
 {
     while (directory->descriptor < 0) {
-        if (mkdirat(directory->holder, directory->temporary, 0777) != 0 && errno != EEXIST)
-            return failed(directory->path, "creating it");
-        int made = openat(directory->holder, directory->temporary,
+        if (mkdirat(directory->parent, directory->temporary, 0777) != 0 && errno != EEXIST)
+            return sli_io_error(directory->path, "cannot be created");
+        int made = openat(directory->parent, directory->temporary,
                           O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
         if (made < 0 && errno != ENOENT)
-            return failed(directory->path, "opening it under a temporary name");
-        if (made >= 0 && sli_temporary_hold(directory->holder, directory->temporary, made))
+            return sli_io_error(directory->path, "cannot be opened under a temporary name");
+        if (made >= 0 && sli_temporary_hold(directory->parent, directory->temporary, made))
             directory->descriptor = made;
         else if (made >= 0)
             close(made);
@@ -91,7 +86,7 @@ static sl_status create(const char *path, uint64_t number, bool joins, sli_repla
     }
     (*out)->joined = joins;
     if (!joins) /* its own is locked, also where others came first */
-        sli_temporary_sweep_name((*out)->holder, (*out)->name);
+        sli_temporary_sweep_name((*out)->parent, (*out)->name);
     return SL_OK;
 }
 
@@ -131,7 +126,7 @@ static void release(sli_replace_directory *directory)
 /* Gives the temporary directory its name. What has the name already changes places with it. */
 static bool take_name(const sli_replace_directory *directory, bool *replaced)
 {
-    int at = directory->holder;
+    int at = directory->parent;
     const char *from = directory->temporary, *to = directory->name;
     *replaced = false;
     if (renameat2(at, from, at, to, RENAME_NOREPLACE) == 0)
@@ -150,11 +145,11 @@ sl_status sli_replace_directory_commit(sli_replace_directory *directory)
     assert(!directory->joined);
     SL_TRY(sli_directory_sync(directory->descriptor, directory->path));
     if (!take_name(directory, &replaced))
-        return failed(directory->path, "giving it its name");
+        return sli_io_error(directory->path, "cannot be given its name");
     release(directory);
-    sl_status status = sli_directory_sync(directory->holder, directory->path);
+    sl_status status = sli_directory_sync(directory->parent, directory->path);
     if (replaced)
-        (void)sli_directory_remove(directory->holder, directory->temporary); /* the old one */
+        (void)sli_directory_remove(directory->parent, directory->temporary); /* the old one */
     return status;
 }
 
@@ -163,10 +158,10 @@ void sli_replace_directory_destroy(sli_replace_directory **directory)
     if (!directory || !*directory)
         return;
     if ((*directory)->descriptor >= 0 && !(*directory)->joined)
-        (void)sli_directory_remove((*directory)->holder, (*directory)->temporary);
+        (void)sli_directory_remove((*directory)->parent, (*directory)->temporary);
     release(*directory);
-    if ((*directory)->holder >= 0)
-        close((*directory)->holder);
+    if ((*directory)->parent >= 0)
+        close((*directory)->parent);
     free((*directory)->temporary_path);
     free((*directory)->name);
     free((*directory)->path);
@@ -176,33 +171,33 @@ void sli_replace_directory_destroy(sli_replace_directory **directory)
 
 /* ---- Removal ---------------------------------------------------------------------------- */
 
-static sl_status remove_in(int holder, const char *name, const char *path)
+static sl_status remove_in(int parent, const char *name, const char *path)
 {
     struct stat found;
     char temporary[SLI_TEMPORARY_BYTES];
     uint64_t number;
-    if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
-        return errno == ENOENT ? sl_error(SL_ERR_NOT_FOUND, "%s: it does not exist", path)
-                               : failed(path, "removing it");
+    if (fstatat(parent, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
+        return sli_io_error(path, "cannot be removed");
     if (S_ISLNK(found.st_mode))
-        return unlinkat(holder, name, 0) == 0 ? SL_OK : failed(path, "removing the link");
-    if (!S_ISDIR(found.st_mode) || !sli_directory_is_flat(holder, name))
+        return unlinkat(parent, name, 0) == 0 ? SL_OK
+                                              : sli_io_error(path, "the link cannot be removed");
+    if (!S_ISDIR(found.st_mode) || !sli_directory_is_flat(parent, name))
         return sl_error(SL_ERR_INVALID, "%s: it is no directory of files, and stays", path);
     SL_TRY(sli_draw_number(path, &number));
     sli_temporary_name(name, number, temporary);
-    if (renameat(holder, name, holder, temporary) != 0)
-        return failed(path, "removing it");
-    (void)sli_directory_remove(holder, temporary);
+    if (renameat(parent, name, parent, temporary) != 0)
+        return sli_io_error(path, "cannot be removed");
+    (void)sli_directory_remove(parent, temporary);
     return SL_OK;
 }
 
 sl_status sli_remove_directory(const char *path)
 {
-    int holder;
+    int parent;
     char *name;
-    SL_TRY(sli_directory_open_parent(path, path, &holder, &name));
-    sl_status status = remove_in(holder, name, path);
-    close(holder);
+    SL_TRY(sli_path_open_parent(path, path, &parent, &name));
+    sl_status status = remove_in(parent, name, path);
+    close(parent);
     free(name);
     return status;
 }

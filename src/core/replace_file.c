@@ -1,17 +1,129 @@
-#define _GNU_SOURCE /* fallocate, sync_file_range */
+#define _GNU_SOURCE /* fallocate, sync_file_range, O_DIRECTORY, O_NOFOLLOW */
 
-#include "core/replace_file.h"
+#include "core/replace.h"
 
-#include "core/directory.h"
-#include "core/temporary.h"
+#include "core/error.h"
+#include "core/file.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+static const char ending[] = ".tmp";
+enum { KEPT_BYTES = 200, DIGITS = 16, ENDING_BYTES = 1 + DIGITS + sizeof ending - 1 };
+
+/* ---- Names ------------------------------------------------------------------------------ */
+
+sl_status sli_draw_number(const char *shown, uint64_t *out)
+{
+    *out = 0;
+    if (getrandom(out, sizeof *out, 0) == (ssize_t)sizeof *out)
+        return SL_OK;
+    return sli_io_error(shown, "no random number can be had");
+}
+
+void sli_temporary_name(const char *name, uint64_t number, char *out)
+{
+    snprintf(out, SLI_TEMPORARY_BYTES, ".%.*s.%0*" PRIx64 "%s", KEPT_BYTES, name, DIGITS, number,
+             ending);
+}
+
+bool sli_temporary_parse(const char *name, char *of)
+{
+    size_t length = strlen(name);
+    if (name[0] != '.' || length <= 1 + ENDING_BYTES || length >= SLI_TEMPORARY_BYTES)
+        return false;
+    const char *end = name + length - ENDING_BYTES;
+    if (end[0] != '.' || strspn(end + 1, "0123456789abcdef") != DIGITS ||
+        strcmp(end + 1 + DIGITS, ending) != 0)
+        return false;
+    memcpy(of, name + 1, (size_t)(end - name - 1));
+    of[end - name - 1] = '\0';
+    return true;
+}
+
+/* ---- Locks ------------------------------------------------------------------------------ */
+
+bool sli_temporary_hold(int directory, const char *name, int descriptor)
+{
+    struct stat found;
+    while (flock(descriptor, LOCK_SH) != 0 && errno == EINTR)
+        ;
+    return fstatat(directory, name, &found, AT_SYMLINK_NOFOLLOW) == 0 || errno != ENOENT;
+}
+
+/* Opened for writing where that is possible: some file systems want it for an exclusive lock. */
+static int open_leftover(int directory, const char *name)
+{
+    const int flags = O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC;
+    int descriptor = openat(directory, name, O_RDWR | flags);
+    if (descriptor < 0 && errno == EISDIR)
+        descriptor = openat(directory, name, O_RDONLY | O_DIRECTORY | flags);
+    return descriptor;
+}
+
+static void sweep_one(int directory, const char *name)
+{
+    int descriptor = open_leftover(directory, name);
+    if (descriptor < 0) {
+        if (errno == ELOOP) /* a link is nobody's work */
+            (void)unlinkat(directory, name, 0);
+        return;
+    }
+    if (flock(descriptor, LOCK_EX | LOCK_NB) == 0)
+        (void)sli_directory_remove(directory, name);
+    close(descriptor);
+}
+
+/* ---- Sweeping --------------------------------------------------------------------------- */
+
+typedef struct sweeping {
+    int directory;
+    bool (*is_ours)(const void *context, const char *of);
+    const void *context;
+} sweeping;
+
+static bool sweep_entry(void *context, const char *name)
+{
+    const sweeping *in = context;
+    char of[SLI_TEMPORARY_BYTES];
+    if (!sli_temporary_parse(name, of))
+        return true;
+    /* A leftover of a leftover belongs to the same owner. */
+    for (char inner[SLI_TEMPORARY_BYTES]; sli_temporary_parse(of, inner);)
+        memcpy(of, inner, strlen(inner) + 1);
+    if (in->is_ours(in->context, of))
+        sweep_one(in->directory, name);
+    return true;
+}
+
+void sli_temporary_sweep(int directory, bool (*is_ours)(const void *context, const char *of),
+                         const void *context)
+{
+    sweeping in = {directory, is_ours, context};
+    (void)sli_directory_walk(directory, sweep_entry, &in);
+}
+
+static bool is_name(const void *context, const char *of)
+{
+    const char *name = context;
+    size_t length = strlen(of);
+    return strncmp(name, of, length) == 0 && (name[length] == '\0' || length == KEPT_BYTES);
+}
+
+void sli_temporary_sweep_name(int directory, const char *name)
+{
+    sli_temporary_sweep(directory, is_name, name);
+}
+
+/* ---- Files ------------------------------------------------------------------------------ */
 
 struct sli_replace_file {
     char *shown;                         /* the path as the caller gave it, for error sentences */
@@ -27,11 +139,6 @@ struct sli_replace_file {
 /* Pieces in which the disk is given what is written, so that it works while the rest is prepared.
  */
 enum { DISK_PIECE_BYTES = 8 << 20 };
-
-static sl_status failed(const sli_replace_file *file, const char *doing)
-{
-    return sl_error(SL_ERR_IO, "%s: %s failed: %s", file->shown, doing, strerror(errno));
-}
 
 /* Replacing a device or a pipe by a file would be a nasty surprise, and a directory cannot be. */
 static sl_status check_replaceable(const char *path)
@@ -62,8 +169,8 @@ static sl_status find_destination(sli_replace_file *file)
 {
     char *path;
     SL_TRY(check_replaceable(file->shown));
-    SL_TRY(sli_directory_follow(file->shown, &path));
-    sl_status status = sli_directory_open_parent(path, file->shown, &file->directory, &file->name);
+    SL_TRY(sli_path_follow(file->shown, &path));
+    sl_status status = sli_path_open_parent(path, file->shown, &file->directory, &file->name);
     file->in_temporary = is_in_temporary(path);
     if (status == SL_OK && !file->in_temporary)
         sli_temporary_sweep_name(file->directory, file->name);
@@ -81,7 +188,7 @@ static sl_status open_temporary(sli_replace_file *file)
         file->descriptor =
             openat(file->directory, file->temporary, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
         if (file->descriptor < 0)
-            return failed(file, "creating it");
+            return sli_io_error(file->shown, "cannot be created");
         file->exists = sli_temporary_hold(file->directory, file->temporary, file->descriptor);
         if (!file->exists) {
             close(file->descriptor);
@@ -145,7 +252,7 @@ sl_status sli_replace_file_write(sli_replace_file *file, uint64_t offset, const 
     while (bytes > 0) {
         ssize_t written = pwrite(file->descriptor, from, bytes, (off_t)offset);
         if (written < 0 && errno != EINTR)
-            return failed(file, "writing to it");
+            return sli_io_error(file->shown, "cannot be written");
         if (written > 0) {
             from += written;
             offset += (uint64_t)written;
@@ -159,9 +266,9 @@ sl_status sli_replace_file_write(sli_replace_file *file, uint64_t offset, const 
 sl_status sli_replace_file_commit(sli_replace_file *file)
 {
     if (fsync(file->descriptor) != 0)
-        return failed(file, "bringing it to disk");
+        return sli_io_error(file->shown, "cannot be brought to disk");
     if (renameat(file->directory, file->temporary, file->directory, file->name) != 0)
-        return failed(file, "giving it its name");
+        return sli_io_error(file->shown, "cannot be given its name");
     file->exists = false;
     return file->in_temporary ? SL_OK : sli_directory_sync(file->directory, file->shown);
 }
@@ -180,4 +287,15 @@ void sli_replace_file_destroy(sli_replace_file **file)
     free((*file)->shown);
     free(*file);
     *file = NULL;
+}
+
+sl_status sli_file_write(const char *path, const void *data, size_t bytes)
+{
+    sli_replace_file *file;
+    SL_TRY(sli_replace_file_create(path, &file));
+    sl_status status = sli_replace_file_write(file, 0, data, bytes);
+    if (status == SL_OK)
+        status = sli_replace_file_commit(file);
+    sli_replace_file_destroy(&file);
+    return status;
 }

@@ -1,4 +1,4 @@
-#include "core/running_clock.h"
+#include "core/clock.h"
 
 #include "core/clock.h"
 

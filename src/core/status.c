@@ -1,18 +1,20 @@
 #include "sluice/status.h"
 
+#include "core/error.h"
 #include "core/printable.h"
 
+#include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
+#include <string.h>
 
-/* Macros while the static analyzer runs. */
+/* Macros while the static analyzer runs (core/analyzer.h). */
 #undef sl_error
 #undef sl_error_context
 
-enum { ERROR_TEXT_BYTES = 1024 };
-
 /* Belongs to the thread, as errno does: ranks and stages that are threads never share it. */
-static _Thread_local char error_text[ERROR_TEXT_BYTES];
+static _Thread_local char error_text[SLI_ERROR_BYTES];
 
 const char *sl_status_name(sl_status status)
 {
@@ -49,7 +51,7 @@ const char *sl_error_text(void)
 sl_status sl_error(sl_status status, const char *format, ...)
 {
     /* Arguments may point into the current text, so it is replaced only when all is printed. */
-    char text[ERROR_TEXT_BYTES];
+    char text[SLI_ERROR_BYTES];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
@@ -62,13 +64,34 @@ sl_status sl_error_context(sl_status status, const char *format, ...)
 {
     if (status == SL_OK)
         return status;
-    char text[ERROR_TEXT_BYTES];
+    char text[SLI_ERROR_BYTES];
     va_list arguments;
     va_start(arguments, format);
     int length = vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (length >= 0 && length < ERROR_TEXT_BYTES)
+    if (length >= 0 && length < SLI_ERROR_BYTES)
         snprintf(text + length, sizeof text - (size_t)length, "%s", error_text);
     sli_printable(text, "\n", error_text, sizeof error_text);
     return status;
+}
+
+/* ---- For the library's own files -------------------------------------------------------- */
+
+sl_status sli_error_save(sli_error_copy *to, sl_status status)
+{
+    to->status = status;
+    snprintf(to->text, sizeof to->text, "%s", status == SL_OK ? "" : error_text);
+    return status;
+}
+
+sl_status sli_error_restore(const sli_error_copy *from)
+{
+    return from->status == SL_OK ? SL_OK : sl_error(from->status, "%s", from->text);
+}
+
+sl_status sli_io_error(const char *path, const char *what)
+{
+    bool missing = errno == ENOENT || errno == ENOTDIR;
+    return sl_error(missing ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s: %s", path, what,
+                    strerror(errno));
 }

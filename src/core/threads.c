@@ -16,7 +16,7 @@
 
 #include "core/threads.h"
 
-#include "core/pause.h"
+#include "core/threads.h"
 
 #include <assert.h>
 #include <pthread.h>

@@ -1,5 +1,5 @@
 /* The side of the wire that calls. */
-#include "core/running_clock.h"
+#include "core/clock.h"
 #include "core/wire.h"
 
 #include <errno.h>

@@ -10,7 +10,7 @@
  *     KILLED      and SIGKILL
  *
  * Each stage but the first has a time limit, so that every job that fails ends in bounded time;
- * time in which the launcher was suspended does not count (core/running_clock.h). A job that
+ * time in which the launcher was suspended does not count (core/clock.h). A job that
  * succeeds goes from RUNNING to RELEASED when all its ranks have ended, and has more time there,
  * for what they have written may still be on its way; as long as nobody reads it, it waits.
  */

@@ -1,7 +1,7 @@
 #include "parallel/channel.h"
 
 #include "core/clock.h"
-#include "core/pause.h"
+#include "core/threads.h"
 #include "tensor/tensor.h"
 
 #include <assert.h>

@@ -8,7 +8,7 @@
  * that its forward may change. */
 #include "sluice/data_parallel.h"
 
-#include "core/not_null.h"
+#include "core/error.h"
 #include "device/device.h"
 #include "device/device_list.h"
 #include "nn/parameter.h"

@@ -14,7 +14,7 @@
  * An error in an announcement or an exchange is every rank's, and ends the join on all of them. */
 #include "parallel/ddp.h"
 
-#include "core/not_null.h"
+#include "core/error.h"
 #include "parallel/pipe.h"
 
 /* ---- Announcements ---------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* Where a model is cut into stages. */
 #include "sluice/pipe.h"
 
-#include "core/not_null.h"
+#include "core/error.h"
 
 #include <stdlib.h>
 

@@ -2,7 +2,7 @@
  * table, and puts together what comes out. */
 #include "parallel/pipe.h"
 
-#include "core/not_null.h"
+#include "core/error.h"
 #include "tensor/tensor.h"
 
 #include <assert.h>

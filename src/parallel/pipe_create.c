@@ -1,7 +1,7 @@
 /* Putting a pipe together, and taking it apart. */
 #include "parallel/pipe.h"
 
-#include "core/not_null.h"
+#include "core/error.h"
 #include "nn/module.h"
 
 #include "device/host_cores.h"

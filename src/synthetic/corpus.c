@@ -1,9 +1,9 @@
 /* Writing the synthetic corpus. */
 #define _GNU_SOURCE /* asprintf */
 
-#include "core/directory.h"
+#include "core/file.h"
 #include "core/philox.h"
-#include "core/replace_file.h"
+#include "core/replace.h"
 #include "synthetic/facts.h"
 
 #include <errno.h>

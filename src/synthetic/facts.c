@@ -2,7 +2,7 @@
 
 #include "synthetic/facts.h"
 
-#include "core/replace_file.h"
+#include "core/replace.h"
 
 #include <errno.h>
 #include <fcntl.h>

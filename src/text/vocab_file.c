@@ -1,7 +1,7 @@
 /* A vocabulary as a text file: one token a line, the line's number is the id. */
 #include "text/vocab.h"
 
-#include "core/replace_file.h"
+#include "core/replace.h"
 #include "text/line_reader.h"
 
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 #include "train/evaluate.h"
 
-#include "core/not_null.h"
+#include "core/error.h"
 #include "train/loader.h"
 
 #include <math.h>

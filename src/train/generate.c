@@ -1,6 +1,6 @@
 /* Text from a trained model: each token is drawn from the model's distribution after the last
  * `context` tokens. The pipe runs forward only; the last position's logits are all that is used. */
-#include "core/not_null.h"
+#include "core/error.h"
 #include "core/philox.h"
 #include "sluice/train.h"
 

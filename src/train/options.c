@@ -1,5 +1,5 @@
 /* What no data could make possible is refused before anything is read or allocated. */
-#include "core/not_null.h"
+#include "core/error.h"
 #include "optim/optimizer.h"
 #include "train/layout.h"
 

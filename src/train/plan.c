@@ -1,4 +1,4 @@
-#include "core/not_null.h"
+#include "core/error.h"
 #include "nn/cross_entropy.h"
 #include "train/layout.h"
 

@@ -1,5 +1,5 @@
 /* Whether a run fits into a host's memory, and what would make it fit. */
-#include "core/not_null.h"
+#include "core/error.h"
 #include "core/usable_memory.h"
 #include "train/layout.h"
 

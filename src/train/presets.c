@@ -1,7 +1,7 @@
 /* The tutorials' numbers. */
 #include "sluice/train.h"
 
-#include "core/not_null.h"
+#include "core/error.h"
 
 #include <string.h>
 

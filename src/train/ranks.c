@@ -1,5 +1,5 @@
 /* Runs as ranks: replicas are threads of this process, or this process is one of them. */
-#include "core/not_null.h"
+#include "core/error.h"
 #include "train/binding.h"
 #include "train/checkpoint/resume.h"
 #include "train/layout.h"

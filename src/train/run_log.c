@@ -1,8 +1,8 @@
 /* The run as JSON lines. Every record is written when it comes, so that a run which dies leaves all
  * that it did. */
-#include "core/directory.h"
-#include "core/json_value.h"
-#include "core/not_null.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "core/json.h"
 #include "optim/optimizer.h"
 #include "sluice/train.h"
 #include "train/line_file.h"
@@ -58,7 +58,7 @@ void sl_run_log_destroy(sl_run_log **log)
     if (!log || !*log)
         return;
     if ((*log)->file.created && !(*log)->info)
-        sli_directory_remove_open((*log)->path, (*log)->file.descriptor);
+        sli_file_remove_open((*log)->path, (*log)->file.descriptor);
     sli_line_file_close(&(*log)->file);
     free((*log)->path);
     free(*log);

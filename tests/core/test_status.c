@@ -1,12 +1,8 @@
-#include "sluice/status.h"
+#include "core/error.h"
+#include "support/check.h"
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include <errno.h>
 #include <string.h>
-
-#include <cmocka.h>
 
 static void error_sets_the_text_and_returns_the_code(void **state)
 {
@@ -72,6 +68,32 @@ static void error_keeps_utf8_and_is_cut_between_characters(void **state)
     assert_string_equal(sl_error_text() + 1016, "\\x1b");
 }
 
+static void copy_brings_an_error_back_uncut(void **state)
+{
+    (void)state;
+    char longest[SLI_ERROR_BYTES];
+    sli_error_copy copy;
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_int_equal(sli_error_save(&copy, sl_error(SL_ERR_FORMAT, "%s", longest)), SL_ERR_FORMAT);
+    sl_error(SL_ERR_IO, "another");
+    check_error(sli_error_restore(&copy), SL_ERR_FORMAT, longest);
+    check_ok(sli_error_save(&copy, SL_OK));
+    check_ok(sli_error_restore(&copy));
+    assert_string_equal(sl_error_text(), longest);
+}
+
+static void io_error_says_what_failed_and_why(void **state)
+{
+    (void)state;
+    errno = ENOSPC;
+    check_error(sli_io_error("file", "cannot be written"), SL_ERR_IO,
+                "file: cannot be written: No space left");
+    errno = ENOENT;
+    check_error(sli_io_error("file", "cannot be opened"), SL_ERR_NOT_FOUND,
+                "file: cannot be opened: No such file");
+}
+
 static void every_code_has_a_name(void **state)
 {
     (void)state;
@@ -88,6 +110,8 @@ int status_tests(void)
         cmocka_unit_test(error_longer_than_the_buffer_is_cut),
         cmocka_unit_test(error_quotes_no_control_characters),
         cmocka_unit_test(error_keeps_utf8_and_is_cut_between_characters),
+        cmocka_unit_test(copy_brings_an_error_back_uncut),
+        cmocka_unit_test(io_error_says_what_failed_and_why),
         cmocka_unit_test(every_code_has_a_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

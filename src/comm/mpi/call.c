@@ -1,7 +1,7 @@
 #include "comm/mpi/call.h"
 
 #include "core/clock.h"
-#include "core/huge_pages.h"
+#include "core/memory.h"
 
 #include <assert.h>
 #include <sched.h>

@@ -8,7 +8,7 @@
 
 #include "comm/group.h"
 #include "comm/mpi/session.h"
-#include "core/running_clock.h"
+#include "core/clock.h"
 
 #include <pthread.h>
 

@@ -14,7 +14,7 @@
  * A process that dies closes its connection, whatever kills it: the hub sees that at once. Where
  * the host or the link dies nothing closes, so both sides say ALIVE twice a second, and who is
  * silent for SLI_SILENT_SECONDS is given up. Each side counts the seconds in which it ran itself
- * (core/running_clock.h): when a whole job is suspended nobody is given up, whoever wakes first,
+ * (core/clock.h): when a whole job is suspended nobody is given up, whoever wakes first,
  * while one rank that is suspended alone is. The hub tells all others who is DEAD; without the hub
  * nobody would learn of anything, so its loss breaks every group.
  *

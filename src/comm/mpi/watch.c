@@ -2,7 +2,7 @@
 
 #include "comm/mpi/hub.h"
 #include "comm/mpi/kinds.h"
-#include "core/running_clock.h"
+#include "core/clock.h"
 #include "core/wire_listener.h"
 
 #include <errno.h>

@@ -6,7 +6,7 @@
  * Under AddressSanitizer nothing is cached, so that it sees every wrong access. */
 #include "device/cpu/cpu_memory.h"
 
-#include "core/huge_pages.h"
+#include "core/memory.h"
 
 #include <pthread.h>
 #include <stdlib.h>

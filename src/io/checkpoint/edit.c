@@ -1,7 +1,7 @@
 /* Checkpoints made from checkpoints. What goes in is compared with its checksums first; then each
  * tensor is read when its turn to be written comes, so that memory need hold but the largest. */
-#include "core/directory.h"
-#include "core/temporary.h"
+#include "core/file.h"
+#include "core/replace.h"
 #include "io/checkpoint/pieces.h"
 #include "io/checkpoint/slices.h"
 #include "io/checkpoint/writer.h"
@@ -216,7 +216,7 @@ static sl_status check_free(const char *path)
     int holder;
     char *name;
     struct stat found;
-    SL_TRY(sli_directory_open_parent(path, path, &holder, &name));
+    SL_TRY(sli_path_open_parent(path, path, &holder, &name));
     bool free_name = fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0;
     close(holder);
     free(name);

@@ -74,7 +74,7 @@ static sl_status parse_tensor(const sli_json *json, const sli_json_walk *member,
 {
     enum { MOST_BYTES = 4096 };
     json_t *sizes;
-    SL_TRY(sli_json_keep(json, member->key, room, &out->name));
+    SL_TRY(sli_json_decode(json, member->key, room, &out->name));
     SL_TRY(sli_json_parse(json, member->value, MOST_BYTES, &sizes));
     sl_status status = parse_shape(out->name, sizes, &out->shape);
     json_decref(sizes);

@@ -313,7 +313,7 @@ static sl_status parse_text(parsing *run, const sli_json_value *of, int key, con
 {
     if (!sli_json_is(of[key], '"'))
         return missing(keys[key], "a string");
-    return sli_json_keep(&run->json, of[key], &run->strings, out);
+    return sli_json_decode(&run->json, of[key], &run->strings, out);
 }
 
 static sl_status parse(parsing *run)

@@ -4,10 +4,8 @@
 
 #include "io/checkpoint/writer.h"
 
-#include "core/directory.h"
-#include "core/replace_directory.h"
-#include "core/replace_file.h"
-#include "core/temporary.h"
+#include "core/file.h"
+#include "core/replace.h"
 #include "io/checkpoint/state.h"
 #include "io/safetensors/dtype.h"
 #include "io/safetensors/index.h"
@@ -300,7 +298,7 @@ static sl_status check_place(const char *path)
 {
     int holder;
     char *name;
-    SL_TRY(sli_directory_open_parent(path, path, &holder, &name));
+    SL_TRY(sli_path_open_parent(path, path, &holder, &name));
     sl_status status = check_replaceable(holder, name);
     close(holder);
     free(name);

@@ -71,11 +71,11 @@ static sl_status parse_notes(parsing *run, sli_json_value metadata, bool counts_
         if (counts_only)
             continue;
         sl_safetensors_note *note = &header->notes[header->note_count];
-        SL_TRY(sli_json_keep(&run->json, walk.key, &run->strings, &note->key));
+        SL_TRY(sli_json_decode(&run->json, walk.key, &run->strings, &note->key));
         if (!sli_json_is(walk.value, '"'))
             return sl_error(SL_ERR_FORMAT, "__metadata__ must hold strings only, but %s is none",
                             sli_safetensors_quote(note->key, quoted));
-        SL_TRY(sli_json_keep(&run->json, walk.value, &run->strings, &note->value));
+        SL_TRY(sli_json_decode(&run->json, walk.value, &run->strings, &note->value));
     }
 }
 
@@ -160,7 +160,7 @@ static sl_status parse_member(parsing *run, const sli_json_walk *member,
 {
     char quoted[SLI_QUOTE_BYTES];
     json_t *value;
-    SL_TRY(sli_json_keep(&run->json, member->key, &run->strings, &entry->info.name));
+    SL_TRY(sli_json_decode(&run->json, member->key, &run->strings, &entry->info.name));
     sl_status status = sli_json_parse(&run->json, member->value, MOST_DESCRIPTION, &value);
     if (status == SL_OK) {
         status = parse_entry(value, run->sizes, entry);

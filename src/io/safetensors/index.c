@@ -58,11 +58,11 @@ static sl_status read_entries(const sli_json *json, sli_json_value map, sli_chec
         SL_TRY(sli_json_walk_next(&walk, &found));
         if (!found)
             return SL_OK;
-        SL_TRY(sli_json_keep(json, walk.key, &room, &entry->tensor));
+        SL_TRY(sli_json_decode(json, walk.key, &room, &entry->tensor));
         if (!sli_json_is(walk.value, '"'))
             return sl_error(SL_ERR_FORMAT, "\"weight_map\" must give tensor %s the name of a file",
                             sli_safetensors_quote(entry->tensor, quoted));
-        SL_TRY(sli_json_keep(json, walk.value, &room, &entry->file));
+        SL_TRY(sli_json_decode(json, walk.value, &room, &entry->file));
     }
 }
 

@@ -1,6 +1,6 @@
 #include "io/safetensors/writer.h"
 
-#include "core/replace_file.h"
+#include "core/replace.h"
 #include "io/safetensors/layout.h"
 #include "io/safetensors/text.h"
 

@@ -9,7 +9,7 @@
 #include "train/checkpoint/checkpoints.h"
 
 #include "core/clock.h"
-#include "core/temporary.h"
+#include "core/replace.h"
 #include "text/vocab.h"
 #include "train/checkpoint/model_notes.h"
 #include "train/checkpoint/run_state.h"

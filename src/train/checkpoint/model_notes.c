@@ -1,6 +1,6 @@
 #include "train/checkpoint/model_notes.h"
 
-#include "core/c_numbers.h"
+#include "core/number.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -2,7 +2,7 @@
 
 #include "core/checksum.h"
 #include "core/json.h"
-#include "core/json_value.h"
+#include "core/json.h"
 #include "optim/optimizer.h"
 
 #include <inttypes.h>

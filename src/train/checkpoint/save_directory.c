@@ -2,9 +2,8 @@
 
 #include "train/checkpoint/save_directory.h"
 
-#include "core/directory.h"
-#include "core/replace_directory.h"
-#include "core/temporary.h"
+#include "core/file.h"
+#include "core/replace.h"
 #include "io/checkpoint/writer.h"
 
 #include <errno.h>
@@ -148,11 +147,11 @@ sl_status sli_save_directory_list_others(const char *path, int64_t **steps, size
 static sl_status lies_in(const char *path, const int64_t *steps, size_t count, const char *resume,
                          bool *out)
 {
-    *out = sli_directory_same_file(path, resume);
+    *out = sli_path_same_file(path, resume);
     for (size_t i = 0; i < count && !*out; i++) {
         char *name;
         SL_TRY(sli_save_directory_step(path, steps[i], &name));
-        *out = sli_directory_same_file(name, resume);
+        *out = sli_path_same_file(name, resume);
         free(name);
     }
     return SL_OK;
@@ -210,7 +209,7 @@ static sl_status make(const char *path)
 {
     int holder;
     char *name;
-    SL_TRY(sli_directory_open_parent(path, path, &holder, &name));
+    SL_TRY(sli_path_open_parent(path, path, &holder, &name));
     bool made = mkdirat(holder, name, 0777) == 0;
     sl_status status = made              ? sli_directory_sync(holder, path)
                        : errno == EEXIST ? SL_OK

@@ -2,8 +2,7 @@
  * nobody can guess, the others put a file into it, and the first looks for these. */
 #define _GNU_SOURCE /* asprintf */
 
-#include "core/replace_directory.h"
-#include "core/temporary.h"
+#include "core/replace.h"
 #include "train/checkpoint/save_directory.h"
 
 #include <fcntl.h>

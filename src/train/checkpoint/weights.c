@@ -2,8 +2,8 @@
  * needed to build the model again. */
 #include "train/checkpoint/weights.h"
 
-#include "core/not_null.h"
-#include "core/replace_file.h"
+#include "core/error.h"
+#include "core/replace.h"
 #include "text/vocab.h"
 #include "train/checkpoint/model_notes.h"
 #include "train/checkpoint/weights_vocab.h"

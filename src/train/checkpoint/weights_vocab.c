@@ -2,8 +2,8 @@
 
 #include "train/checkpoint/weights_vocab.h"
 
-#include "core/directory.h"
-#include "core/not_null.h"
+#include "core/error.h"
+#include "core/file.h"
 #include "io/safetensors/set.h"
 #include "io/safetensors/text.h"
 #include "text/vocab.h"

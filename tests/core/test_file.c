@@ -1,6 +1,7 @@
-/* What removes and replaces uses names in directories without following links. */
-#include "core/directory.h"
-#include "core/temporary.h"
+/* Paths, whole files and directories. What removes and replaces uses names in directories without
+ * following links. */
+#include "core/file.h"
+#include "core/replace.h"
 
 #include "io/scratch.h"
 #include "support/check.h"
@@ -41,7 +42,7 @@ static void parent_is_found_whatever_slashes_follow(void **state)
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         int directory;
         char *name;
-        check_ok(sli_directory_open_parent(scratch_path(in, paths[i]), "it", &directory, &name));
+        check_ok(sli_path_open_parent(scratch_path(in, paths[i]), "it", &directory, &name));
         assert_string_equal(name, "name");
         assert_int_equal(fstat(directory, &found), 0);
         assert_int_equal(found.st_ino, expected.st_ino);
@@ -54,10 +55,10 @@ static void path_without_a_name_or_a_parent_is_refused(void **state)
 {
     int directory;
     char *name;
-    assert_int_equal(sli_directory_open_parent("/", "it", &directory, &name), SL_ERR_INVALID);
-    assert_int_equal(sli_directory_open_parent("", "it", &directory, &name), SL_ERR_INVALID);
-    assert_int_equal(sli_directory_open_parent(scratch_path(*state, "no/where"), "it", &directory,
-                                               &name),
+    assert_int_equal(sli_path_open_parent("/", "it", &directory, &name), SL_ERR_INVALID);
+    assert_int_equal(sli_path_open_parent("", "it", &directory, &name), SL_ERR_INVALID);
+    assert_int_equal(sli_path_open_parent(scratch_path(*state, "no/where"), "it", &directory,
+                                          &name),
                      SL_ERR_NOT_FOUND);
     assert_null(name);
 }
@@ -69,14 +70,14 @@ static void links_are_followed_to_where_a_file_will_be(void **state)
     make_directory(in, "sub");
     make_link(in, "sub/second", "first");
     make_link(in, "file", "sub/second"); /* whose target is not there */
-    check_ok(sli_directory_follow(scratch_path(in, "first"), &followed));
+    check_ok(sli_path_follow(scratch_path(in, "first"), &followed));
     assert_string_equal(followed, expected);
     free(followed);
     char *first = strdup(scratch_path(in, "first"));
-    assert_true(sli_directory_same_file(first, expected));
-    assert_false(sli_directory_same_file(first, scratch_path(in, "sub/other")));
+    assert_true(sli_path_same_file(first, expected));
+    assert_false(sli_path_same_file(first, scratch_path(in, "sub/other")));
     write_file(expected, "", 0);
-    assert_true(sli_directory_same_file(first, expected));
+    assert_true(sli_path_same_file(first, expected));
     free(first);
     free(expected);
     assert_int_equal(unlink(scratch_path(in, "sub/file")), 0);
@@ -89,7 +90,7 @@ static void links_in_a_circle_are_refused(void **state)
     char *followed;
     make_link(in, "b", "a");
     make_link(in, "a", "b");
-    assert_int_equal(sli_directory_follow(scratch_path(in, "a"), &followed), SL_ERR_INVALID);
+    assert_int_equal(sli_path_follow(scratch_path(in, "a"), &followed), SL_ERR_INVALID);
     assert_null(followed);
 }
 
@@ -141,11 +142,11 @@ static void file_that_is_open_is_removed_by_its_path_and_nothing_else(void **sta
     assert_int_equal(rename(scratch_path(in, "file"), link), 0); /* the link is gone */
     make_link(in, "other", "file");
     write_file(scratch_path(in, "other"), "y", 1);
-    sli_directory_remove_open(scratch_path(in, "file"), descriptor); /* leads elsewhere */
+    sli_file_remove_open(scratch_path(in, "file"), descriptor); /* leads elsewhere */
     assert_true(exists(in, "file") && exists(in, "other") && exists(in, "link"));
     assert_int_equal(unlink(scratch_path(in, "file")), 0);
     make_link(in, "link", "file");
-    sli_directory_remove_open(scratch_path(in, "file"), descriptor);
+    sli_file_remove_open(scratch_path(in, "file"), descriptor);
     assert_true(exists(in, "file")); /* the link stays, its target goes */
     assert_false(exists(in, "link"));
     close(descriptor);
@@ -156,7 +157,7 @@ static void path_that_is_not_there_is_not_found(void **state)
 {
     scratch *in = *state;
     check_error(sli_directory_remove_path(scratch_path(in, "nothing")), SL_ERR_NOT_FOUND,
-                "nothing: it does not exist");
+                "nothing: cannot be removed: No such file");
     check_error(sli_directory_remove_path(scratch_path(in, "no/where")), SL_ERR_NOT_FOUND,
                 "no/where: its directory does not exist");
 }
@@ -196,11 +197,11 @@ static void what_has_no_status_keeps_the_callers_error(void **state)
     (void)sl_error(SL_ERR_IO, "the first error");
     assert_false(sli_directory_is_flat(directory, "old"));
     assert_string_equal(sl_error_text(), "the first error");
-    assert_false(sli_directory_same_file(circle, scratch_path(in, "no/where")));
-    assert_false(sli_directory_same_file(scratch_path(in, "no/where"), circle));
+    assert_false(sli_path_same_file(circle, scratch_path(in, "no/where")));
+    assert_false(sli_path_same_file(scratch_path(in, "no/where"), circle));
     assert_string_equal(sl_error_text(), "the first error");
-    sli_directory_remove_open(circle, directory);
-    sli_directory_remove_open(scratch_path(in, "no/where"), directory);
+    sli_file_remove_open(circle, directory);
+    sli_file_remove_open(scratch_path(in, "no/where"), directory);
     assert_string_equal(sl_error_text(), "the first error");
     assert_false(remove_without_descriptors(directory));
     assert_string_equal(sl_error_text(), "the first error");
@@ -213,7 +214,60 @@ static void what_has_no_status_keeps_the_callers_error(void **state)
     free(circle);
 }
 
-int directory_tests(void)
+static void whole_file_is_read_up_to_a_maximum(void **state)
+{
+    scratch *in = *state;
+    char *path, *data;
+    size_t bytes;
+    check_ok(sli_path_join(in->directory, "file", &path));
+    assert_string_equal(path, scratch_path(in, "file"));
+    write_file(path, "some text", 9);
+    check_ok(sli_file_read(path, 9, &data, &bytes));
+    assert_int_equal(bytes, 9);
+    assert_string_equal(data, "some text"); /* a 0 follows */
+    free(data);
+    check_error(sli_file_read(path, 8, &data, &bytes), SL_ERR_FORMAT,
+                "file: it has 9 bytes, more than the 8 allowed");
+    assert_null(data);
+    free(path);
+}
+
+static void what_is_no_file_is_not_read(void **state)
+{
+    scratch *in = *state;
+    char *data;
+    size_t bytes;
+    check_error(sli_file_read(scratch_path(in, "none"), 9, &data, &bytes), SL_ERR_NOT_FOUND,
+                "none: cannot be opened: No such file");
+    check_error(sli_file_read(in->directory, 9, &data, &bytes), SL_ERR_FORMAT, "is a directory");
+    assert_int_equal(mkfifo(scratch_path(in, "pipe"), 0600), 0);
+    check_error(sli_file_read(scratch_path(in, "pipe"), 9, &data, &bytes), SL_ERR_FORMAT,
+                "is a device or pipe");
+    assert_null(data);
+}
+
+static struct rlimit read_limit(void)
+{
+    struct rlimit limit;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &limit), 0);
+    return limit;
+}
+
+static void descriptor_limit_is_raised_to_the_hard_one(void **state)
+{
+    (void)state;
+    struct rlimit limit = read_limit();
+    limit.rlim_cur = 64;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    long raised = sli_raise_descriptor_limit();
+    struct rlimit after = read_limit();
+    assert_int_equal(after.rlim_cur, limit.rlim_max);
+    assert_int_equal(after.rlim_max, limit.rlim_max);
+    assert_int_equal(raised, limit.rlim_max);
+    assert_int_equal(sli_raise_descriptor_limit(), raised);
+}
+
+int file_tests(void)
 {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
@@ -226,6 +280,9 @@ int directory_tests(void)
         TEST(path_that_is_not_there_is_not_found),
         TEST(what_has_no_status_keeps_the_callers_error),
         TEST(file_that_is_open_is_removed_by_its_path_and_nothing_else),
+        TEST(whole_file_is_read_up_to_a_maximum),
+        TEST(what_is_no_file_is_not_read),
+        cmocka_unit_test(descriptor_limit_is_raised_to_the_hard_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,35 @@
+/* What the library's own files need of errors beyond sluice/status.h. */
+#ifndef SLI_CORE_ERROR_H
+#define SLI_CORE_ERROR_H
+
+#include "sluice/status.h"
+
+enum { SLI_ERROR_BYTES = 1024 }; /* of an error text, with the 0 at its end */
+
+/* An error that one thread leaves for another one, or that is kept while others may follow. The
+ * text is never cut: it holds the longest that sl_error leaves. All zeros: no error. */
+typedef struct sli_error_copy {
+    sl_status status;
+    char text[SLI_ERROR_BYTES];
+} sli_error_copy;
+
+/* Copies the calling thread's error, which has this status; SL_OK: there is none. Returns `status`.
+ */
+sl_status sli_error_save(sli_error_copy *to, sl_status status);
+
+/* Makes the copy the calling thread's error and returns its status. SL_OK: does nothing. */
+sl_status sli_error_restore(const sli_error_copy *from);
+
+/* The error after a system call on a file: "PATH: WHAT: " and errno's text, where `what` is "cannot
+ * be opened" or the like. Returns SL_ERR_NOT_FOUND where the path does not exist, else SL_ERR_IO.
+ */
+sl_status sli_io_error(const char *path, const char *what);
+
+/* For public functions: refuses a required pointer that is NULL, with a sentence that names it. */
+#define SLI_CHECK_NOT_NULL(pointer)                                                                \
+    do {                                                                                           \
+        if (!(pointer))                                                                            \
+            return sl_error(SL_ERR_INVALID, "%s: %s is NULL", __func__, #pointer);                 \
+    } while (0)
+
+#endif

@@ -1,0 +1,40 @@
+#define _GNU_SOURCE /* reallocarray, MADV_HUGEPAGE */
+
+#include "core/memory.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+static const size_t huge_page = (size_t)2 << 20, cache_line = 64;
+enum { FIRST_CAPACITY = 16 };
+
+sl_status sli_array_reserve(void *array, size_t *capacity, size_t count, size_t element_bytes,
+                            size_t max, const char *what)
+{
+    size_t room = *capacity ? *capacity : FIRST_CAPACITY;
+    void *old, *grown;
+    if (count <= *capacity)
+        return SL_OK;
+    if (count > max)
+        return sl_error(SL_ERR_UNSUPPORTED, "there can be at most %zu %s", max, what);
+    while (room < count)
+        room = room <= max / 2 ? 2 * room : max;
+    memcpy(&old, array, sizeof old);
+    grown = reallocarray(old, room, element_bytes);
+    if (!grown)
+        return sl_error(SL_ERR_MEMORY, "no memory for %zu %s", room, what);
+    memcpy(array, &grown, sizeof grown);
+    *capacity = room;
+    return SL_OK;
+}
+
+void *sli_huge_pages_alloc(size_t bytes)
+{
+    void *block;
+    if (posix_memalign(&block, bytes >= huge_page ? huge_page : cache_line, bytes) != 0)
+        return NULL;
+    if (bytes >= huge_page)
+        madvise(block, bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
+    return block;
+}

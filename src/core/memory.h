@@ -1,0 +1,21 @@
+/* Allocating memory. */
+#ifndef SLI_CORE_MEMORY_H
+#define SLI_CORE_MEMORY_H
+
+#include "sluice/status.h"
+
+#include <stddef.h>
+
+/* Makes room for `count` elements in an array that grows by doubling: `array` is the address of the
+ * pointer to it, *capacity how many elements it has room for; both begin as NULL and 0. `max` is
+ * the most elements that there can be, `what` what they are called ("files"). The array is
+ * unchanged after an error: SL_ERR_UNSUPPORTED (more than `max`), SL_ERR_MEMORY. */
+sl_status sli_array_reserve(void *array, size_t *capacity, size_t count, size_t element_bytes,
+                            size_t max, const char *what);
+
+/* Blocks of 2 MiB and more are aligned to that and asked to be huge pages: whoever touches all of
+ * them has one fault and one TLB entry for each 2 MiB instead of 4 KiB. Smaller ones are aligned to
+ * 64 bytes. NULL: no memory. free() takes it back. */
+void *sli_huge_pages_alloc(size_t bytes);
+
+#endif

@@ -1,0 +1,108 @@
+/* Files and directories that take their names only when they are complete. They are written under a
+ * temporary name beside it, brought to disk, then renamed: whoever opens the name sees the old
+ * content or the new, whole.
+ *
+ *     DIR/NAME   is written as   DIR/.NAME.0123456789abcdef.tmp
+ *
+ * Whoever writes one holds a shared lock on it (flock). One without a lock is a leftover: its
+ * writer has died, and the next that writes NAME removes it. On file systems without locks
+ * leftovers stay, since nobody can tell who still writes them. */
+#ifndef SLI_CORE_REPLACE_H
+#define SLI_CORE_REPLACE_H
+
+#include "sluice/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- Files: error sentences begin with the path ---- */
+
+/* Writes a whole file. Errors: those of sli_replace_file_create and what follows it. */
+sl_status sli_file_write(const char *path, const void *data, size_t bytes);
+
+typedef struct sli_replace_file sli_replace_file;
+
+/* Starts the file, and removes what writers of it that died have left. A symbolic link at `path` is
+ * followed: its target is replaced, or made where it is not there. Errors: SL_ERR_NOT_FOUND (no
+ * such directory), SL_ERR_INVALID (`path` is a directory or device, or a link in a circle),
+ * SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sli_replace_file_create(const char *path, sli_replace_file **out);
+
+/* Takes disk space for the file's first `bytes`, so that a full disk is found before the work and
+ * not in its middle; does nothing where the file system cannot. Errors: SL_ERR_IO. */
+sl_status sli_replace_file_reserve(sli_replace_file *file, uint64_t bytes);
+
+/* Writes `bytes` of `data` at `offset`. Errors: SL_ERR_IO. */
+sl_status sli_replace_file_write(sli_replace_file *file, uint64_t offset, const void *data,
+                                 size_t bytes);
+
+/* Brings the file to disk and renames it. Errors: SL_ERR_IO; an older file is then unchanged,
+ * unless the error says that only the directory could not be brought to disk. */
+sl_status sli_replace_file_commit(sli_replace_file *file);
+
+/* Frees the record, and removes the file if it was not committed; NULL is allowed. */
+void sli_replace_file_destroy(sli_replace_file **file);
+
+/* ---- Directories of files ----
+ *
+ * Slashes at the end of a path do not count. A link that is replaced or removed goes, and its
+ * target stays. Where a file system lacks renameat2's flags (NFS, among others), a directory can
+ * take a free name or that of an empty directory, but not that of an older one with files: that is
+ * an error, and the older one stays. */
+
+typedef struct sli_replace_directory sli_replace_directory;
+
+/* Makes the temporary directory, and removes what writers of `path` that died have left. Errors
+ * begin with `path`: SL_ERR_NOT_FOUND (what should hold it is not there), SL_ERR_INVALID (it has no
+ * name), SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
+
+/* The same with a temporary name that follows from `number`, so that others can write files there
+ * as well: one creates it and commits or removes it, after the others have ended. They join it,
+ * whoever comes first; a directory that was joined is neither committed nor removed. */
+sl_status sli_replace_directory_create_numbered(const char *path, uint64_t number,
+                                                sli_replace_directory **out);
+sl_status sli_replace_directory_join(const char *path, uint64_t number,
+                                     sli_replace_directory **out);
+
+/* Where its files are to be written until then. */
+const char *sli_replace_directory_temporary(const sli_replace_directory *directory);
+
+/* Brings the names to disk (the files have come there) and renames; an older directory is removed
+ * after that. Errors: SL_ERR_IO; an older directory is then unchanged, unless the error says that
+ * only the one around it could not be brought to disk. */
+sl_status sli_replace_directory_commit(sli_replace_directory *directory);
+
+/* Frees the record, and removes the directory if it was not committed; NULL is allowed. */
+void sli_replace_directory_destroy(sli_replace_directory **directory);
+
+/* Removes the directory `path` and its files, or the link of that name. It takes a temporary name
+ * first, so that nobody sees a part of it. Errors: SL_ERR_INVALID for a file, and for a directory
+ * that holds others: both stay as they are. SL_ERR_NOT_FOUND, SL_ERR_IO. */
+sl_status sli_remove_directory(const char *path);
+
+/* ---- Temporary names ---- */
+
+enum { SLI_TEMPORARY_BYTES = 256 }; /* of a temporary name, with its end */
+
+/* A number that no other name has. Errors, which begin with `shown`: SL_ERR_IO. */
+sl_status sli_draw_number(const char *shown, uint64_t *out);
+
+/* The temporary name of `name`, of which 200 bytes are kept, into out [SLI_TEMPORARY_BYTES]. */
+void sli_temporary_name(const char *name, uint64_t number, char *out);
+
+/* Whether it is a temporary name, and of what: `of` [SLI_TEMPORARY_BYTES]. */
+bool sli_temporary_parse(const char *name, char *of);
+
+/* Locks the file or directory `name` that was created as `descriptor`. False where a sweep was
+ * quicker and has removed it: then it is to be created again. */
+bool sli_temporary_hold(int directory, const char *name, int descriptor);
+
+/* Removes the leftovers in `directory` of whatever `is_ours` accepts, as far as possible. */
+void sli_temporary_sweep(int directory, bool (*is_ours)(const void *context, const char *of),
+                         const void *context);
+
+/* The same of `name` alone. */
+void sli_temporary_sweep_name(int directory, const char *name);
+
+#endif

@@ -1,0 +1,548 @@
+/* Files and directories that appear whole: under a temporary name until they are committed. */
+#include "core/replace.h"
+
+#include "io/scratch.h"
+#include "support/check.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+
+#define NUMBER "0123456789abcdef"
+
+/* ---- Files ------------------------------------------------------------------------------ */
+
+static void assert_content(const char *path, const char *expected)
+{
+    char content[64];
+    size_t count = read_file(path, content, sizeof content);
+    assert_int_equal(count, strlen(expected));
+    assert_memory_equal(content, expected, count);
+}
+
+static void assert_create_refused(const char *path, sl_status expected, const char *reason)
+{
+    sli_replace_file *file = (sli_replace_file *)&file;
+    assert_int_equal(sli_replace_file_create(path, &file), expected);
+    assert_null(file);
+    assert_non_null(strstr(sl_error_text(), reason));
+}
+
+static void commit_replaces_the_old_content(void **state)
+{
+    scratch *in = *state;
+    char *path = scratch_path(in, "file");
+    write_file(path, "a longer old content", 20);
+    sli_replace_file *file;
+    check_ok(sli_replace_file_create(path, &file));
+    check_ok(sli_replace_file_reserve(file, 3));
+    check_ok(sli_replace_file_write(file, 1, "ew", 2));
+    check_ok(sli_replace_file_write(file, 0, "n", 1));
+    assert_content(path, "a longer old content");
+    assert_int_equal(scratch_entries(in, 0), 2);
+    check_ok(sli_replace_file_commit(file));
+    sli_replace_file_destroy(&file);
+    assert_null(file);
+    assert_content(path, "new");
+    assert_int_equal(scratch_entries(in, 0), 1);
+}
+
+static void whole_file_is_written_at_once(void **state)
+{
+    scratch *in = *state;
+    char *path = scratch_path(in, "file");
+    check_ok(sli_file_write(path, "old", 3));
+    check_ok(sli_file_write(path, "newer", 5));
+    assert_content(path, "newer");
+    assert_int_equal(scratch_entries(in, 0), 1);
+    check_error(sli_file_write(in->directory, "new", 3), SL_ERR_INVALID, "it is a directory");
+}
+
+static void commit_gives_the_mode_that_the_umask_asks_for(void **state)
+{
+    char *path = scratch_path(*state, "file");
+    mode_t before = umask(027);
+    sli_replace_file *file;
+    check_ok(sli_replace_file_create(path, &file));
+    check_ok(sli_replace_file_commit(file));
+    sli_replace_file_destroy(&file);
+    umask(before);
+    struct stat found;
+    assert_int_equal(stat(path, &found), 0);
+    assert_int_equal(found.st_mode & 0777, 0640);
+}
+
+static void commit_through_a_symbolic_link_replaces_its_target(void **state)
+{
+    scratch *in = *state;
+    write_file(scratch_path(in, "target"), "old", 3);
+    char *path = scratch_path(in, "link");
+    assert_int_equal(symlink("target", path), 0);
+    sli_replace_file *file;
+    check_ok(sli_replace_file_create(path, &file));
+    check_ok(sli_replace_file_write(file, 0, "new", 3));
+    check_ok(sli_replace_file_commit(file));
+    sli_replace_file_destroy(&file);
+    struct stat found;
+    assert_int_equal(lstat(path, &found), 0);
+    assert_true(S_ISLNK(found.st_mode));
+    assert_content(scratch_path(in, "target"), "new");
+    assert_int_equal(scratch_entries(in, 0), 2);
+}
+
+static void commit_through_a_link_to_nothing_makes_its_target(void **state)
+{
+    scratch *in = *state;
+    char *path = scratch_path(in, "link");
+    assert_int_equal(symlink("target", path), 0);
+    sli_replace_file *file;
+    check_ok(sli_replace_file_create(path, &file));
+    sli_replace_file_destroy(&file);
+    assert_int_equal(scratch_entries(in, 0), 1); /* the link */
+    check_ok(sli_replace_file_create(path, &file));
+    check_ok(sli_replace_file_write(file, 0, "new", 3));
+    check_ok(sli_replace_file_commit(file));
+    sli_replace_file_destroy(&file);
+    struct stat found;
+    assert_int_equal(lstat(path, &found), 0);
+    assert_true(S_ISLNK(found.st_mode));
+    assert_content(scratch_path(in, "target"), "new");
+    assert_int_equal(scratch_entries(in, 0), 2);
+}
+
+static void commit_in_the_working_directory_needs_no_slash(void **state)
+{
+    scratch *in = *state;
+    char before[4096];
+    assert_non_null(getcwd(before, sizeof before));
+    assert_int_equal(chdir(in->directory), 0);
+    sli_replace_file *file;
+    sl_status status = sli_replace_file_create("bare", &file);
+    if (status == SL_OK)
+        status = sli_replace_file_commit(file);
+    sli_replace_file_destroy(&file);
+    assert_int_equal(chdir(before), 0);
+    assert_int_equal(status, SL_OK);
+    assert_content(scratch_path(in, "bare"), "");
+}
+
+static void destroy_without_commit_leaves_the_old_content_and_no_trace(void **state)
+{
+    scratch *in = *state;
+    char *path = scratch_path(in, "file");
+    write_file(path, "old", 3);
+    sli_replace_file *file;
+    check_ok(sli_replace_file_create(path, &file));
+    check_ok(sli_replace_file_write(file, 0, "new", 3));
+    sli_replace_file_destroy(&file);
+    assert_content(path, "old");
+    assert_int_equal(scratch_entries(in, 0), 1);
+}
+
+static void create_where_no_file_can_be_is_refused(void **state)
+{
+    scratch *in = *state;
+    write_file(scratch_path(in, "file"), "", 0);
+    assert_create_refused("", SL_ERR_INVALID, "must not be empty");
+    assert_create_refused("/dev/full", SL_ERR_INVALID, "it is no regular file");
+    assert_create_refused(in->directory, SL_ERR_INVALID, "it is a directory");
+    assert_create_refused(scratch_path(in, "absent/file"), SL_ERR_NOT_FOUND,
+                          "its directory does not exist");
+    assert_create_refused(scratch_path(in, "file/file"), SL_ERR_NOT_FOUND,
+                          "its directory cannot be opened: Not a directory");
+    assert_int_equal(scratch_entries(in, 0), 1);
+}
+
+static void commit_over_a_new_directory_fails_and_leaves_no_trace(void **state)
+{
+    scratch *in = *state;
+    char *path = scratch_path(in, "file");
+    sli_replace_file *file;
+    check_ok(sli_replace_file_create(path, &file));
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_int_equal(sli_replace_file_commit(file), SL_ERR_IO);
+    assert_non_null(strstr(sl_error_text(), "cannot be given its name: Is a directory"));
+    sli_replace_file_destroy(&file);
+    assert_int_equal(scratch_entries(in, 0), 1);
+}
+
+/* A limit on the size of files stands for a disk that fills up after space was reserved. */
+static void write_that_fails_leaves_the_old_content_and_no_trace(void **state)
+{
+    scratch *in = *state;
+    char *path = scratch_path(in, "file"), block[4096] = {0};
+    write_file(path, "old", 3);
+    sli_replace_file *file;
+    check_ok(sli_replace_file_create(path, &file));
+    struct rlimit before, limit;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    limit = before;
+    limit.rlim_cur = 6000;
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &limit), 0);
+    sl_status first = sli_replace_file_write(file, 0, block, sizeof block);
+    sl_status second = sli_replace_file_write(file, 4096, block, sizeof block);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, handler);
+    sli_replace_file_destroy(&file);
+    assert_int_equal(first, SL_OK);
+    assert_int_equal(second, SL_ERR_IO);
+    assert_non_null(strstr(sl_error_text(), "cannot be written: File too large"));
+    assert_content(path, "old");
+    assert_int_equal(scratch_entries(in, 0), 1);
+}
+
+static int unmount(void **state)
+{
+    scratch *in = *state;
+    umount2(in->directory, MNT_DETACH); /* fails where mounting did */
+    return scratch_remove(state);
+}
+
+static void full_disk_is_found_before_and_while_writing(void **state)
+{
+    scratch *in = *state;
+    if (mount("sluice-test", in->directory, "tmpfs", 0, "size=16k") != 0) {
+        print_message("skipped: mounting a small tmpfs: %s\n", strerror(errno));
+        skip();
+    }
+    char *path = scratch_path(in, "file"), block[16384] = {0};
+    write_file(path, "old", 3);
+    sli_replace_file *file;
+    check_ok(sli_replace_file_create(path, &file));
+    assert_int_equal(sli_replace_file_reserve(file, 16384), SL_ERR_IO);
+    assert_non_null(strstr(sl_error_text(), "no room for its 16384 bytes: No space left"));
+    assert_int_equal(sli_replace_file_write(file, 0, block, sizeof block), SL_ERR_IO);
+    assert_non_null(strstr(sl_error_text(), "cannot be written: No space left"));
+    sli_replace_file_destroy(&file);
+    assert_content(path, "old");
+    assert_int_equal(scratch_entries(in, 0), 1);
+}
+
+/* ---- Directories ------------------------------------------------------------------------ */
+
+static void put(sli_replace_directory *directory, const char *name)
+{
+    char path[600];
+    snprintf(path, sizeof path, "%s/%s", sli_replace_directory_temporary(directory), name);
+    write_file(path, name, strlen(name));
+}
+
+static void commit(const char *path, const char *name)
+{
+    sli_replace_directory *directory;
+    check_ok(sli_replace_directory_create(path, &directory));
+    put(directory, name);
+    check_ok(sli_replace_directory_commit(directory));
+    sli_replace_directory_destroy(&directory);
+}
+
+static void directory_appears_when_committed(void **state)
+{
+    sli_replace_directory *directory;
+    char *path = strdup(scratch_path(*state, "new"));
+    check_ok(sli_replace_directory_create(path, &directory));
+    put(directory, "a");
+    assert_int_not_equal(access(path, F_OK), 0);
+    check_ok(sli_replace_directory_commit(directory));
+    sli_replace_directory_destroy(&directory);
+    assert_int_equal(access(scratch_path(*state, "new/a"), F_OK), 0);
+    assert_int_equal(scratch_entries(*state, 0), 1);
+    check_ok(sli_remove_directory(path));
+    assert_int_equal(scratch_entries(*state, 0), 0);
+    free(path);
+}
+
+static void directory_replaces_an_older_one(void **state)
+{
+    char *path = strdup(scratch_path(*state, "same"));
+    commit(path, "old");
+    commit(path, "new");
+    assert_int_equal(access(scratch_path(*state, "same/new"), F_OK), 0);
+    assert_int_not_equal(access(scratch_path(*state, "same/old"), F_OK), 0);
+    assert_int_equal(scratch_entries(*state, 0), 1);
+    check_ok(sli_remove_directory(path));
+    free(path);
+}
+
+static void joined_directory_is_left_to_the_one_that_creates_it(void **state)
+{
+    char *path = strdup(scratch_path(*state, "both"));
+    sli_replace_directory *directory, *joined;
+    check_ok(sli_replace_directory_join(path, 7, &joined)); /* may come first */
+    put(joined, "theirs");
+    sli_replace_directory_destroy(&joined);
+    check_ok(sli_replace_directory_create_numbered(path, 7, &directory));
+    put(directory, "own");
+    check_ok(sli_replace_directory_commit(directory));
+    sli_replace_directory_destroy(&directory);
+    assert_int_equal(access(scratch_path(*state, "both/theirs"), F_OK), 0);
+    assert_int_equal(access(scratch_path(*state, "both/own"), F_OK), 0);
+    assert_int_equal(scratch_entries(*state, 0), 1);
+    check_ok(sli_remove_directory(path));
+    free(path);
+}
+
+static void directory_not_committed_is_removed(void **state)
+{
+    sli_replace_directory *directory;
+    char *path = strdup(scratch_path(*state, "kept"));
+    commit(path, "old");
+    check_ok(sli_replace_directory_create(path, &directory));
+    put(directory, "new");
+    sli_replace_directory_destroy(&directory);
+    assert_null(directory);
+    assert_int_equal(access(scratch_path(*state, "kept/old"), F_OK), 0);
+    assert_int_equal(scratch_entries(*state, 0), 1);
+    check_ok(sli_remove_directory(path));
+    free(path);
+}
+
+static void impossible_place_is_refused(void **state)
+{
+    sli_replace_directory *directory;
+    assert_int_equal(sli_replace_directory_create(scratch_path(*state, "no/where"), &directory),
+                     SL_ERR_NOT_FOUND);
+    assert_null(directory);
+    assert_non_null(strstr(sl_error_text(), "no/where: "));
+    assert_int_equal(sli_remove_directory(scratch_path(*state, "nothing")), SL_ERR_NOT_FOUND);
+    check_error(sli_remove_directory(scratch_path(*state, "no/where")), SL_ERR_NOT_FOUND,
+                "no/where: its directory does not exist");
+}
+
+/* A link of the name goes, what it leads to stays. */
+static void link_is_replaced_or_removed_and_its_target_stays(void **state)
+{
+    scratch *in = *state;
+    char *path = strdup(scratch_path(in, "link"));
+    assert_int_equal(mkdir(scratch_path(in, "archive"), 0777), 0);
+    write_file(scratch_path(in, "archive/kept"), "x", 1);
+    assert_int_equal(symlink("archive", path), 0);
+    check_ok(sli_remove_directory(path));
+    assert_int_equal(scratch_entries(in, 0), 1);
+    assert_int_equal(symlink("archive", path), 0);
+    commit(path, "new");
+    assert_int_equal(scratch_entries(in, 0), 2);
+    assert_int_equal(access(scratch_path(in, "link/new"), F_OK), 0);
+    assert_int_equal(access(scratch_path(in, "archive/kept"), F_OK), 0);
+    check_ok(sli_remove_directory(path));
+    check_ok(sli_remove_directory(scratch_path(in, "archive")));
+    free(path);
+}
+
+static void files_and_directories_of_directories_are_not_removed(void **state)
+{
+    scratch *in = *state;
+    write_file(scratch_path(in, "file"), "x", 1);
+    assert_int_equal(sli_remove_directory(scratch_path(in, "file")), SL_ERR_INVALID);
+    assert_int_equal(mkdir(scratch_path(in, "old"), 0777), 0);
+    assert_int_equal(mkdir(scratch_path(in, "old/mine"), 0777), 0);
+    write_file(scratch_path(in, "old/a"), "x", 1);
+    assert_int_equal(sli_remove_directory(scratch_path(in, "old")), SL_ERR_INVALID);
+    assert_int_equal(access(scratch_path(in, "old/a"), F_OK), 0);
+    assert_int_equal(access(scratch_path(in, "file"), F_OK), 0);
+    assert_int_equal(unlink(scratch_path(in, "old/a")), 0);
+    assert_int_equal(rmdir(scratch_path(in, "old/mine")), 0);
+}
+
+/* ---- Temporary names -------------------------------------------------------------------- */
+
+static bool exists(scratch *in, const char *name)
+{
+    struct stat found;
+    return lstat(scratch_path(in, name), &found) == 0;
+}
+
+static void names_are_parsed_back(void **state)
+{
+    char name[SLI_TEMPORARY_BYTES], of[SLI_TEMPORARY_BYTES], text[300];
+    (void)state;
+    sli_temporary_name("best", 0x123456789abcdef, name);
+    assert_string_equal(name, ".best." NUMBER ".tmp");
+    assert_true(sli_temporary_parse(name, of));
+    assert_string_equal(of, "best");
+    memset(text, 'x', sizeof text);
+    text[255] = '\0';
+    sli_temporary_name(text, 1, name);
+    assert_true(strlen(name) < 255 && sli_temporary_parse(name, of));
+    assert_int_equal(strlen(of), 200);
+}
+
+static void other_names_are_not_temporary(void **state)
+{
+    static const char *const names[] = {
+        "best",
+        ".best.tmp",
+        ".best.0123.tmp",
+        "best." NUMBER ".tmp",
+        ".best." NUMBER ".tm",
+        ".best." NUMBER "0.tmp",
+        ".best.0123456789ABCDEF.tmp",
+        "." NUMBER ".tmp",
+        ".best-" NUMBER ".tmp",
+        "",
+        ".",
+    };
+    char of[SLI_TEMPORARY_BYTES];
+    (void)state;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (sli_temporary_parse(names[i], of))
+            fail_msg("\"%s\" counts as one of %s", names[i], of);
+}
+
+/* Leftovers of "model": a file, a directory with files, one that was being removed twice, a link.
+ */
+static void make_leftovers(scratch *in)
+{
+    write_file(scratch_path(in, ".model." NUMBER ".tmp"), "x", 1);
+    assert_int_equal(mkdir(scratch_path(in, ".model.1123456789abcdef.tmp"), 0777), 0);
+    write_file(scratch_path(in, ".model.1123456789abcdef.tmp/a"), "x", 1);
+    assert_int_equal(mkdir(scratch_path(in, "..model." NUMBER ".tmp.2123456789abcdef.tmp"), 0777),
+                     0);
+    assert_int_equal(symlink("mine", scratch_path(in, ".model.3123456789abcdef.tmp")), 0);
+}
+
+static void make_others(scratch *in)
+{
+    write_file(scratch_path(in, "mine"), "x", 1);
+    write_file(scratch_path(in, ".model2." NUMBER ".tmp"), "x", 1);
+    write_file(scratch_path(in, ".model.tmp"), "x", 1);
+    write_file(scratch_path(in, ".model.notes.tmp"), "x", 1);
+}
+
+static void next_file_of_the_name_removes_leftovers_and_nothing_else(void **state)
+{
+    scratch *in = *state;
+    sli_replace_file *file;
+    make_leftovers(in);
+    make_others(in);
+    check_ok(sli_replace_file_create(scratch_path(in, "model"), &file));
+    assert_int_equal(scratch_entries(in, 0), 4 + 1);
+    check_ok(sli_replace_file_commit(file));
+    sli_replace_file_destroy(&file);
+    assert_int_equal(scratch_entries(in, 0), 4 + 1);
+    assert_true(exists(in, "mine") && exists(in, "model") && exists(in, ".model.notes.tmp"));
+}
+
+static void next_directory_of_the_name_removes_leftovers_and_nothing_else(void **state)
+{
+    scratch *in = *state;
+    sli_replace_directory *directory;
+    make_leftovers(in);
+    make_others(in);
+    check_ok(sli_replace_directory_create(scratch_path(in, "model/"), &directory));
+    assert_int_equal(scratch_entries(in, 0), 4 + 1);
+    check_ok(sli_replace_directory_commit(directory));
+    sli_replace_directory_destroy(&directory);
+    assert_int_equal(scratch_entries(in, 0), 4 + 1);
+    assert_true(exists(in, "mine") && exists(in, "model"));
+}
+
+/* The text that a process has written to a pipe; empty where it has ended. */
+static void wait_for_word(int from)
+{
+    char word;
+    assert_int_equal(read(from, &word, 1), 1);
+}
+
+/* A process that writes both, says so, and waits to be killed. */
+static pid_t start_writer(scratch *in, int *said)
+{
+    int words[2];
+    assert_int_equal(pipe(words), 0);
+    pid_t writer = fork();
+    if (writer == 0) {
+        sli_replace_file *file;
+        sli_replace_directory *directory;
+        bool started = sli_replace_file_create(scratch_path(in, "model"), &file) == SL_OK &&
+                       sli_replace_directory_join(scratch_path(in, "best"), 7, &directory) == SL_OK;
+        if (started && write(words[1], "x", 1) == 1)
+            pause();
+        _exit(1);
+    }
+    close(words[1]);
+    *said = words[0];
+    return writer;
+}
+
+static void replace_both(scratch *in)
+{
+    sli_replace_file *file;
+    sli_replace_directory *directory;
+    check_ok(sli_replace_file_create(scratch_path(in, "model"), &file));
+    sli_replace_file_destroy(&file);
+    check_ok(sli_replace_directory_create(scratch_path(in, "best"), &directory));
+    sli_replace_directory_destroy(&directory);
+}
+
+static void what_a_live_process_writes_is_no_leftover(void **state)
+{
+    scratch *in = *state;
+    int said;
+    pid_t writer = start_writer(in, &said);
+    assert_true(writer > 0);
+    wait_for_word(said);
+    replace_both(in);
+    int living = scratch_entries(in, 0);
+    assert_int_equal(kill(writer, SIGKILL), 0);
+    assert_int_equal(waitpid(writer, NULL, 0), writer);
+    assert_int_equal(living, 2);
+    replace_both(in);
+    assert_int_equal(scratch_entries(in, 0), 0);
+    close(said);
+}
+
+/* A sweep that comes between the creation and its lock takes the file away. */
+static void name_that_was_swept_before_its_lock_is_not_held(void **state)
+{
+    scratch *in = *state;
+    int directory = open(in->directory, O_RDONLY | O_DIRECTORY);
+    int file = openat(directory, ".model." NUMBER ".tmp", O_RDWR | O_CREAT, 0666);
+    sli_temporary_sweep_name(directory, "model");
+    assert_false(sli_temporary_hold(directory, ".model." NUMBER ".tmp", file));
+    close(file);
+    file = openat(directory, ".model." NUMBER ".tmp", O_RDWR | O_CREAT, 0666);
+    assert_true(sli_temporary_hold(directory, ".model." NUMBER ".tmp", file));
+    sli_temporary_sweep_name(directory, "model");
+    assert_int_equal(scratch_entries(in, 0), 1);
+    close(file);
+    sli_temporary_sweep_name(directory, "model");
+    assert_int_equal(scratch_entries(in, 0), 0);
+    close(directory);
+}
+
+int replace_tests(void)
+{
+#define TEST(name) cmocka_unit_test_setup_teardown(name, scratch_create, scratch_remove)
+    const struct CMUnitTest tests[] = {
+        TEST(commit_replaces_the_old_content),
+        TEST(whole_file_is_written_at_once),
+        TEST(commit_gives_the_mode_that_the_umask_asks_for),
+        TEST(commit_through_a_symbolic_link_replaces_its_target),
+        TEST(commit_through_a_link_to_nothing_makes_its_target),
+        TEST(commit_in_the_working_directory_needs_no_slash),
+        TEST(destroy_without_commit_leaves_the_old_content_and_no_trace),
+        TEST(create_where_no_file_can_be_is_refused),
+        TEST(commit_over_a_new_directory_fails_and_leaves_no_trace),
+        TEST(write_that_fails_leaves_the_old_content_and_no_trace),
+        cmocka_unit_test_setup_teardown(full_disk_is_found_before_and_while_writing, scratch_create,
+                                        unmount),
+        TEST(directory_appears_when_committed),
+        TEST(directory_replaces_an_older_one),
+        TEST(joined_directory_is_left_to_the_one_that_creates_it),
+        TEST(directory_not_committed_is_removed),
+        TEST(impossible_place_is_refused),
+        TEST(link_is_replaced_or_removed_and_its_target_stays),
+        TEST(files_and_directories_of_directories_are_not_removed),
+        TEST(names_are_parsed_back),
+        TEST(other_names_are_not_temporary),
+        TEST(next_file_of_the_name_removes_leftovers_and_nothing_else),
+        TEST(next_directory_of_the_name_removes_leftovers_and_nothing_else),
+        TEST(what_a_live_process_writes_is_no_leftover),
+        TEST(name_that_was_swept_before_its_lock_is_not_held),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
