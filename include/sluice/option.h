@@ -28,7 +28,7 @@ typedef enum sl_option_type {
     SL_OPTION_BYTES,  /* uint64_t from 1; K, M and G after a number are powers of 1024 */
     SL_OPTION_CHOICE, /* an enum: the index of its name in `choices` */
     SL_OPTION_TEXT,   /* const char *, borrowed, not empty; NULL: not set */
-    SL_OPTION_OWN     /* what `parse` and `print` make of it */
+    SL_OPTION_CUSTOM  /* what `parse` and `print` make of it */
 } sl_option_type;
 
 typedef struct sl_option {
@@ -41,21 +41,21 @@ typedef struct sl_option {
 
     int64_t lowest, highest;    /* INT, INT64, and highest also FLOAT, DOUBLE; highest 0: the
                                    type's */
-    double below;               /* FLOAT, DOUBLE: less than this; 0: any */
-    double instead;             /* what a field of 0 stands for; 0: itself */
+    double less_than;           /* FLOAT, DOUBLE: the value must be less than this; 0: any */
+    double default_value;       /* what a field of 0 stands for; 0: itself */
     const char *const *choices; /* CHOICE, TEXT (optional): what it may be, then NULL */
-    /* OWN: sets the fields from a text, SL_ERR_INVALID in a sentence that begins with the option's
-     * name; and prints them (malloc'ed; NULL: not set, or no memory). */
+    /* CUSTOM: sets the fields from a text, SL_ERR_INVALID in a sentence that begins with the
+     * option's name; and prints them (malloc'ed; NULL: not set, or no memory). */
     sl_status (*parse)(const char *text, void *object);
     char *(*print)(const void *object);
 
-    const char *log_key;                 /* (optional) its key in the run log */
-    bool (*decides)(const void *object); /* (optional) whether it decides the run's numbers, so
-                                            that a run that resumes must have it alike */
+    const char *log_key;                         /* (optional) its key in the run log */
+    bool (*affects_numbers)(const void *object); /* (optional) whether the run's results depend on
+                                                    it: a resumed run must have the same value */
 
     sl_option_type type;
     char letter;   /* short name on a command line; 0: none */
-    bool optional; /* INT, INT64: 0 is in the range: not set, or `instead` */
+    bool optional; /* INT, INT64: 0 is in the range: not set, or `default_value` */
     bool in_model; /* its key is in the object "model" of the run log */
 } sl_option;
 

@@ -39,7 +39,7 @@ static const sl_option options[] = {
      .help = "Seed of the sentences"},
     {.name = "tokens", .value = "N", .group = "Synthetic corpus", .type = SL_OPTION_INT64,
      .offset = offsetof(settings, corpus.train_tokens), .lowest = 1, .highest = MAX_TOKENS,
-     .optional = true, .instead = 500000, .needs = "synthetic",
+     .optional = true, .default_value = 500000, .needs = "synthetic",
      .help = "Tokens in train; valid and test have a tenth each"},
     {0},
 };

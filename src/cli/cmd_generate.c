@@ -37,7 +37,7 @@ static const sl_option options[] = {
      .help = "Seed of the draws"},
     {.name = "context", .value = "N", .type = SL_OPTION_INT64,
      .offset = offsetof(settings, how.context), .lowest = 1, .highest = 5000, .optional = true,
-     .instead = 35,
+     .default_value = 35,
      .help = "Tokens of the past that the model sees"},
     {.name = "devices", .value = "LIST", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, devices),

@@ -113,7 +113,7 @@ static const sl_option options[] = {
     {.name = "max-restarts", .value = "K", .type = SL_OPTION_INT,
      .offset = offsetof(settings, restarts), .highest = MAX_RESTARTS,
      .help = "Start a job that fails again, up to K times"},
-    {.name = "elastic", .value = "MIN:MAX", .type = SL_OPTION_OWN, .parse = parse_elastic,
+    {.name = "elastic", .value = "MIN:MAX", .type = SL_OPTION_CUSTOM, .parse = parse_elastic,
      .print = print_elastic, .needs = "max-restarts",
      .help = "Start a failed job again with one process less for each one killed or lost, but at "
              "least MIN; the first attempt has -n processes, or MAX"},
@@ -123,7 +123,7 @@ static const sl_option options[] = {
     {.name = "grace-save", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
      .offset = offsetof(settings, limits.save_seconds), .highest = MAX_SECONDS,
      .help = "While a process saves a checkpoint, --grace starts again, for at most SECONDS"},
-    {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", .type = SL_OPTION_OWN,
+    {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", .type = SL_OPTION_CUSTOM,
      .parse = parse_export, .print = print_export,
      .help = "Pass this environment variable to processes on other hosts; may be repeated"},
     {.name = "launch-agent", .value = "COMMAND", .type = SL_OPTION_TEXT,

@@ -96,7 +96,7 @@ void cli_add_config(cli_command_line *line, const char *path)
 /* JSON's readers hold whole numbers of up to 18 digits in any case. */
 static bool is_number(sl_option_type type, const char *text)
 {
-    return type != SL_OPTION_CHOICE && type != SL_OPTION_TEXT && type != SL_OPTION_OWN &&
+    return type != SL_OPTION_CHOICE && type != SL_OPTION_TEXT && type != SL_OPTION_CUSTOM &&
            (type != SL_OPTION_SEED || strlen(text) <= 18);
 }
 

@@ -21,15 +21,15 @@ static void print_range(const sl_option *row)
         printf("%lld to %lld", (long long)row->lowest, (long long)row->highest);
     else if (row->lowest != 0)
         printf("from %lld", (long long)row->lowest);
-    else if (row->below != 0)
-        printf("below %g", row->below);
+    else if (row->less_than != 0)
+        printf("below %g", row->less_than);
     for (int i = 0; row->choices && row->choices[i]; i++)
         printf("%s`%s`", i ? ", " : "", row->choices[i]);
 }
 
-/* `decides`: whether the table says which options decide numbers. */
+/* `shows_numbers`: whether the table says which options affect the run's numbers. */
 static void print_row(const cli_command *command, const cli_table *table, const sl_option *row,
-                      bool decides)
+                      bool shows_numbers)
 {
     char *value = cli_default_text(command, table, row);
     printf("| `--%s%s%s`", row->name, row->value ? " " : "", row->value ? row->value : "");
@@ -40,7 +40,7 @@ static void print_row(const cli_command *command, const cli_table *table, const 
     printf(" | ");
     print_range(row);
     printf(value ? " | `%s` |" : " | %s|", value ? value : "");
-    printf("%s\n", !decides ? "" : row->decides ? " yes |" : " |");
+    printf("%s\n", !shows_numbers ? "" : row->affects_numbers ? " yes |" : " |");
     free(value);
 }
 
@@ -56,14 +56,14 @@ static void print_section(const cli_command *command)
 {
     cli_listed_row *list;
     int count = cli_list_rows(command, &list);
-    bool decides = command == &cmd_train;
+    bool shows_numbers = command == &cmd_train;
     printf("\n## sluice %s\n", command->name);
     for (int i = 0; i < count; i++) {
         const char *heading = new_heading(list, i);
         if (heading)
             printf("\n%s\n\n| option | | range | default |%s\n|---|---|---|---|%s\n", heading,
-                   decides ? " decides numbers |" : "", decides ? "---|" : "");
-        print_row(command, list[i].table, list[i].row, decides);
+                   shows_numbers ? " affects numbers |" : "", shows_numbers ? "---|" : "");
+        print_row(command, list[i].table, list[i].row, shows_numbers);
     }
     free(list);
 }
@@ -72,7 +72,7 @@ void cli_print_markdown(const cli_command *const *commands)
 {
     printf("# Options\n\nThis page is what `sluice help --markdown` prints. A run that resumes "
            "must have the "
-           "same text, and the\nsame values of the options that decide numbers, as far as its "
+           "same text, and the\nsame values of the options that affect numbers, as far as its "
            "optimizer and its schedule use them\n(`--epochs` with the cosine alone).\n");
     for (; *commands; commands++)
         print_section(*commands);

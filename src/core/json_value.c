@@ -54,7 +54,7 @@ static json_t *seed(uint64_t value, bool exact)
     return json_string(digits);
 }
 
-static json_t *own(const sl_option *option, const void *object)
+static json_t *custom(const sl_option *option, const void *object)
 {
     char *text = option->print(object);
     json_t *value = sli_json_text(text);
@@ -85,8 +85,8 @@ json_t *sli_json_option(const sl_option *option, const void *object, bool exact)
         return json_string(option->choices[*(const int *)field]);
     case SL_OPTION_TEXT:
         return sli_json_text(*(const char *const *)field);
-    case SL_OPTION_OWN:
+    case SL_OPTION_CUSTOM:
         break;
     }
-    return own(option, object);
+    return custom(option, object);
 }

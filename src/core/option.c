@@ -58,18 +58,18 @@ static sl_status set_whole(const sl_option *option, const char *text, void *fiel
 
 static void real_range(const sl_option *option, char *sentence)
 {
-    if (option->below > 0)
-        snprintf(sentence, SENTENCE_BYTES, "at least 0 and below %g", option->below);
+    if (option->less_than > 0)
+        snprintf(sentence, SENTENCE_BYTES, "at least 0 and below %g", option->less_than);
     else if (option->highest > 0)
         snprintf(sentence, SENTENCE_BYTES, "a number from 0 to %" PRId64, option->highest);
     else
         snprintf(sentence, SENTENCE_BYTES, "a number %s 0",
-                 option->instead > 0 ? "above" : "from"); /* 0 itself stands for another */
+                 option->default_value > 0 ? "above" : "from"); /* 0 itself stands for another */
 }
 
 static bool is_in_range(const sl_option *option, double value)
 {
-    return value >= 0 && isfinite(value) && (option->below == 0 || value < option->below) &&
+    return value >= 0 && isfinite(value) && (option->less_than == 0 || value < option->less_than) &&
            (option->highest == 0 || value <= (double)option->highest);
 }
 
@@ -82,7 +82,7 @@ static sl_status set_real(const sl_option *option, const char *text, void *field
     bool plain = is_plain(text) && text[1] != 'x' && text[1] != 'X' && *end == '\0';
     if (option->type == SL_OPTION_FLOAT)
         value = (double)(float)value;
-    if (!plain || !is_in_range(option, value) || (value == 0 && option->instead != 0)) {
+    if (!plain || !is_in_range(option, value) || (value == 0 && option->default_value != 0)) {
         real_range(option, range);
         return sl_error(SL_ERR_INVALID, "%s must be %s, got \"%s\"", option->name, range, text);
     }
@@ -178,7 +178,7 @@ sl_status sl_option_set(const sl_option *option, void *object, const char *text)
         return find_choice(option, text, field);
     case SL_OPTION_TEXT:
         return set_text(option, text, field);
-    case SL_OPTION_OWN:
+    case SL_OPTION_CUSTOM:
         break;
     }
     return option->parse(text, object);
@@ -249,7 +249,7 @@ static int print_real(const sl_option *option, double value, char **text)
     if (value < 0)
         return 0;
     if (value == 0)
-        value = is_float ? (double)(float)option->instead : option->instead;
+        value = is_float ? (double)(float)option->default_value : option->default_value;
     sli_c_numbers scope = sli_c_numbers_begin();
     do
         snprintf(digits, sizeof digits, "%.*g", precision++, value);
@@ -261,10 +261,10 @@ static int print_real(const sl_option *option, double value, char **text)
 
 static int print_whole(const sl_option *option, int64_t value, char **text)
 {
-    if (value == 0 && option->optional && option->instead == 0)
+    if (value == 0 && option->optional && option->default_value == 0)
         return 0;
     return asprintf(text, "%" PRId64,
-                    value == 0 && option->optional ? (int64_t)option->instead : value);
+                    value == 0 && option->optional ? (int64_t)option->default_value : value);
 }
 
 static int print_field(const sl_option *option, const void *field, char **text)
@@ -288,7 +288,7 @@ static int print_field(const sl_option *option, const void *field, char **text)
         return asprintf(text, "%s", option->choices[*(const int *)field]);
     case SL_OPTION_TEXT:
         return *(const char *const *)field ? asprintf(text, "%s", *(const char *const *)field) : 0;
-    case SL_OPTION_OWN:
+    case SL_OPTION_CUSTOM:
         break;
     }
     return 0;
@@ -297,7 +297,7 @@ static int print_field(const sl_option *option, const void *field, char **text)
 sl_status sl_option_text(const sl_option *option, const void *object, char **text)
 {
     *text = NULL;
-    if (option->type == SL_OPTION_OWN)
+    if (option->type == SL_OPTION_CUSTOM)
         *text = option->print(object);
     else if (print_field(option, field_in(option, object), text) < 0)
         return sl_error(SL_ERR_MEMORY, "no memory for the value of %s", option->name);

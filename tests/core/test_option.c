@@ -51,14 +51,14 @@ static const sl_option rows[] = {
     {.name = "number", .type = SL_OPTION_INT, FIELD(number), .lowest = 1, .highest = 64},
     {.name = "optional", .type = SL_OPTION_INT, FIELD(optional), .lowest = 2, .optional = true},
     {.name = "wide", .type = SL_OPTION_INT64, FIELD(wide)},
-    {.name = "share", .type = SL_OPTION_FLOAT, FIELD(share), .below = 1},
-    {.name = "small", .type = SL_OPTION_FLOAT, FIELD(small), .optional = true, .instead = 1e-8},
+    {.name = "share", .type = SL_OPTION_FLOAT, FIELD(share), .less_than = 1},
+    {.name = "small", .type = SL_OPTION_FLOAT, FIELD(small), .optional = true, .default_value = 1e-8},
     {.name = "rate", .type = SL_OPTION_DOUBLE, FIELD(rate)},
     {.name = "seed", .type = SL_OPTION_SEED, FIELD(seed)},
     {.name = "bytes", .type = SL_OPTION_BYTES, FIELD(bytes)},
     {.name = "color", .type = SL_OPTION_CHOICE, FIELD(color), .choices = colors},
     {.name = "text", .type = SL_OPTION_TEXT, FIELD(text)},
-    {.name = "range", .type = SL_OPTION_OWN, .parse = parse_range, .print = print_range},
+    {.name = "range", .type = SL_OPTION_CUSTOM, .parse = parse_range, .print = print_range},
     {0},
 };
 /* clang-format on */

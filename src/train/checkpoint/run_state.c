@@ -33,7 +33,7 @@ static json_t *describe_deciding(const sl_train_options *given)
     json_t *all =
         json_pack("{sI si}", "ntokens", (json_int_t)options.model.ntokens, "dp", options.shards);
     for (int i = 0; all && (row = sl_train_option_row(i)); i++) {
-        if (!row->decides || !row->decides(&options))
+        if (!row->affects_numbers || !row->affects_numbers(&options))
             continue;
         json_t *value = strcmp(row->name, "betas") == 0
                             ? json_pack("[f,f]", (double)options.optimizer.beta1,
