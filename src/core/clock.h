@@ -5,4 +5,17 @@
 /* Seconds on a clock that only goes forward; where it starts means nothing. */
 double sli_clock_seconds(void);
 
+/* A clock that counts the time in which its owner runs. A process that was suspended (by SIGSTOP,
+ * in a frozen cgroup) finds that hours have passed in which nobody could do anything: what others
+ * have not done meanwhile is not their fault. Zeroed, it begins with its first reading. Used by one
+ * thread at a time. */
+typedef struct sli_running_clock {
+    double seconds; /* counted so far */
+    double read;    /* when it was read last, on the system's clock; 0: never */
+} sli_running_clock;
+
+/* Seconds since the first reading. Each pause between two readings counts as at most `most`, to be
+ * given about twice the pause that the owner's loop makes. */
+double sli_running_clock_read(sli_running_clock *clock, double most);
+
 #endif

@@ -1,6 +1,11 @@
 #include "core/json.h"
 
-#include <jansson.h>
+#include "core/number.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistr.h>
 
@@ -215,4 +220,85 @@ bool sli_json_equals(sli_json_value value, const char *text)
     size_t length = strlen(text);
     return (size_t)(value.end - value.begin) == length + 2 &&
            memcmp(value.begin + 1, text, length) == 0;
+}
+
+/* ---- Values for writing ------------------------------------------------------------------- */
+
+json_t *sli_json_number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
+json_t *sli_json_text(const char *text)
+{
+    json_t *value = json_string(text);
+    if (value || !text)
+        return value;
+    size_t left = strlen(text), used = 0;
+    uint8_t *clean = malloc(3 * left + 1);
+    if (!clean)
+        return NULL;
+    for (const uint8_t *at = (const uint8_t *)text; left > 0;) {
+        ucs4_t character;
+        int length = u8_mbtouc(&character, at, left);
+        used += (size_t)u8_uctomb(clean + used, character, 4);
+        at += length;
+        left -= (size_t)length;
+    }
+    value = json_stringn((const char *)clean, used);
+    free(clean);
+    return value;
+}
+
+static json_t *float_value(float value, bool exact)
+{
+    char digits[SLI_NUMBER_BYTES];
+    return exact ? json_real((double)value)
+                 : sli_json_number(sli_number_print((double)value, true, digits));
+}
+
+/* JSON's readers hold integers in 64 signed bits. */
+static json_t *seed(uint64_t value, bool exact)
+{
+    char digits[24];
+    if (!exact && value <= INT64_MAX)
+        return json_integer((json_int_t)value);
+    snprintf(digits, sizeof digits, "%" PRIu64, value);
+    return json_string(digits);
+}
+
+static json_t *custom(const sl_option *option, const void *object)
+{
+    char *text = option->print(object);
+    json_t *value = sli_json_text(text);
+    free(text);
+    return value;
+}
+
+json_t *sli_json_option(const sl_option *option, const void *object, bool exact)
+{
+    const void *field = (const char *)object + option->offset;
+    switch (option->type) {
+    case SL_OPTION_FLAG:
+        return json_boolean(*(const bool *)field);
+    case SL_OPTION_INT:
+        return json_integer(*(const int *)field);
+    case SL_OPTION_INT64:
+        return json_integer(*(const int64_t *)field);
+    case SL_OPTION_FLOAT:
+        return float_value(*(const float *)field, exact);
+    case SL_OPTION_DOUBLE:
+        return sli_json_number(*(const double *)field);
+    case SL_OPTION_SEED:
+        return seed(*(const uint64_t *)field, exact);
+    case SL_OPTION_BYTES:
+        return json_integer((json_int_t) * (const uint64_t *)field);
+    case SL_OPTION_CHOICE:
+        return json_string(option->choices[*(const int *)field]);
+    case SL_OPTION_TEXT:
+        return sli_json_text(*(const char *const *)field);
+    case SL_OPTION_CUSTOM:
+        break;
+    }
+    return custom(option, object);
 }

@@ -1,15 +1,15 @@
-/* JSON of a file that may be hostile. A tree of its nodes takes up to a hundred times the memory of
- * the text ("[{},{},…"), so that no text is parsed as a whole: it is walked through, value by
- * value, and only what is short, or a string, is decoded. Time and memory are proportional to the
- * text's length. */
+/* JSON: reading it from files that may be hostile, and values to write.
+ *
+ * jansson parses a text as a whole, into a tree that takes up to a hundred times the text's memory
+ * ("[{},{},…"). A safetensors header may have 100 MB, so files are read with both: the text is
+ * walked through here, value by value, and jansson decodes only what is short, or a string. Time
+ * and memory are proportional to the text's length. */
 #ifndef SLI_CORE_JSON_H
 #define SLI_CORE_JSON_H
 
-#include "sluice/status.h"
+#include "sluice/option.h"
 
-#include <stdbool.h>
-
-struct json_t;
+#include <jansson.h>
 
 /* A text, called `what` in errors ("the header"). Borrowed. */
 typedef struct sli_json {
@@ -46,16 +46,29 @@ sl_status sli_json_walk_begin(const sli_json *json, sli_json_value of, sli_json_
 sl_status sli_json_walk_next(sli_json_walk *walk, bool *found);
 
 /* Decodes a string to *room, and moves *room behind its 0. It takes less room than the value. */
-sl_status sli_json_decode(const sli_json *json, sli_json_value value, char **room, const char **out);
+sl_status sli_json_decode(const sli_json *json, sli_json_value value, char **room,
+                          const char **out);
 
 /* Parses any value of at most `most` characters: jansson's tree, to be released by json_decref. */
-sl_status sli_json_parse(const sli_json *json, sli_json_value value, size_t most,
-                         struct json_t **out);
+sl_status sli_json_parse(const sli_json *json, sli_json_value value, size_t most, json_t **out);
 
 /* Parses all of it, without result. */
 sl_status sli_json_check(const sli_json *json, sli_json_value value);
 
 /* Whether a string is `text`, which has nothing to escape. */
 bool sli_json_equals(sli_json_value value, const char *text);
+
+/* ---- Values for writing ---- */
+
+/* null for NaN and infinity. */
+json_t *sli_json_number(double value);
+
+/* JSON is UTF-8, names of files are any bytes: what is none becomes U+FFFD. NULL for NULL. */
+json_t *sli_json_text(const char *text);
+
+/* An option's value; NULL where it is not set or there is no memory. `exact`: a float as the double
+ * that it is and a seed as a string, as a run's state has them; else a float in as few digits as
+ * give the same one, and a seed as a number where JSON's readers can hold it. */
+json_t *sli_json_option(const sl_option *option, const void *object, bool exact);
 
 #endif

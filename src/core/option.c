@@ -240,22 +240,15 @@ sl_status sl_option_check(const sl_option *option, const void *object)
 
 /* ---- Printing ----------------------------------------------------------------------------- */
 
-/* As few digits as give the same number of the field's type. */
 static int print_real(const sl_option *option, double value, char **text)
 {
-    char digits[32];
+    char digits[SLI_NUMBER_BYTES];
     bool is_float = option->type == SL_OPTION_FLOAT;
-    int precision = 6, most = is_float ? 9 : 17;
     if (value < 0)
         return 0;
     if (value == 0)
         value = is_float ? (double)(float)option->default_value : option->default_value;
-    sli_c_numbers scope = sli_c_numbers_begin();
-    do
-        snprintf(digits, sizeof digits, "%.*g", precision++, value);
-    while (precision <= most &&
-           (is_float ? (double)strtof(digits, NULL) : strtod(digits, NULL)) != value);
-    sli_c_numbers_end(scope);
+    sli_number_print(value, is_float, digits);
     return asprintf(text, "%s", digits);
 }
 

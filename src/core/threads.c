@@ -16,8 +16,6 @@
 
 #include "core/threads.h"
 
-#include "core/threads.h"
-
 #include <assert.h>
 #include <pthread.h>
 #include <sched.h>

@@ -36,4 +36,14 @@ void sli_pool_run(sli_pool *pool, int64_t pieces, sli_piece function, void *argu
 /* Binds the calling thread to one core. Errors: SL_ERR_NOT_FOUND if it may not run there. */
 sl_status sli_thread_bind(int core);
 
+/* Tells the core that this is a waiting loop: it leaves more to others for a few cycles. */
+static inline void sli_pause(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
 #endif

@@ -1,8 +1,8 @@
 #define _GNU_SOURCE /* accept4 */
 #include "core/wire_listener.h"
 
-#include "core/file.h"
 #include "core/clock.h"
+#include "core/file.h"
 
 #include <errno.h>
 #include <sodium.h>

@@ -1,9 +1,9 @@
 /* A replica under DistributedDataParallel: its creation, the exchange of one step, the log. */
 #include "parallel/ddp.h"
 
-#include "core/number.h"
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/number.h"
 #include "nn/module.h"
 #include "nn/parameter.h"
 #include "parallel/failure.h"

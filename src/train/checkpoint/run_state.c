@@ -2,7 +2,6 @@
 
 #include "core/checksum.h"
 #include "core/json.h"
-#include "core/json.h"
 #include "optim/optimizer.h"
 
 #include <inttypes.h>
