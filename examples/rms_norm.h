@@ -30,7 +30,7 @@ static sl_status rms_forward(sl_module *module, sl_pass *pass, const sl_tensor *
 {
     const rms_norm *norm = sl_module_state(module);
     const float *weight = sl_tensor_f32(sl_parameter_value(norm->weight));
-    SL_TRY(sl_pass_save_shared(pass, in)); /* all that backward will need */
+    SL_TRY(sl_pass_save_alias(pass, in)); /* all that backward will need */
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(in), out));
     for (int64_t row = 0; row < sl_tensor_rows(in); row++) {
@@ -69,7 +69,7 @@ static sl_status rms_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_
         backward_row(norm, weight, sl_tensor_f32(in) + row * norm->width,
                      sl_tensor_f32(grad_out) + row * norm->width, sl_tensor_f32(grad_weight));
     sl_tensor_destroy(&in);
-    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK; /* NULL: nobody needs it */
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK; /* NULL: nobody needs it */
 }
 
 static sl_status rms_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)

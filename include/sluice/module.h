@@ -28,7 +28,7 @@ typedef struct sl_parameter_set sl_parameter_set;
 typedef struct sl_module_ops {
     const char *type; /* "Linear": for layer tables and messages */
 
-    /* in -> *out. Borrows `in` (to keep it for backward, sl_pass_save_shared it); the caller owns
+    /* in -> *out. Borrows `in` (to keep it for backward, sl_pass_save_alias it); the caller owns
      * *out, which may be another handle on `in`. What is saved is dropped at once by a pass that
      * does not keep. (optional, with backward: the module only groups its parent's parameters) */
     sl_status (*forward)(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
@@ -203,7 +203,7 @@ bool sl_pass_keeps(const sl_pass *pass);
  * On an error the tensor is destroyed as well. */
 sl_status sl_pass_save(sl_pass *pass, sl_tensor **tensor);
 /* Pushes another handle on the tensor's storage. */
-sl_status sl_pass_save_shared(sl_pass *pass, const sl_tensor *tensor);
+sl_status sl_pass_save_alias(sl_pass *pass, const sl_tensor *tensor);
 /* Pops the newest; the caller owns it. SL_ERR_INVALID when there is none. */
 sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out);
 int sl_pass_depth(const sl_pass *pass);

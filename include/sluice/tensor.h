@@ -48,7 +48,7 @@ sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, 
                                 const sl_shape *shape, sl_tensor **out);
 
 /* Another handle on the same storage, with the same shape. */
-sl_status sl_tensor_share(const sl_tensor *tensor, sl_tensor **out);
+sl_status sl_tensor_alias(const sl_tensor *tensor, sl_tensor **out);
 
 /* A view with another shape of as many elements, starting `offset` elements into the storage of
  * `tensor`, whose end it may not pass. */

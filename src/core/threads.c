@@ -1,17 +1,17 @@
-/* How a job is shared.
+/* How a job is divided among the threads.
  *
- * One 64-bit word says everything: which job it is (upper half) and how many of its pieces nobody
- * has taken yet (lower half). Who has seen (job, r) with r > 0 reads the job's fields and tries to
- * swap the word for (job, r - 1): success means that piece `pieces - r` is his, and that the fields
- * were that job's, because they change only after all pieces of the job are done. A thread that
+ * One 64-bit word says everything: which job it is (upper half) and how many of its tasks no thread
+ * has taken yet (lower half). A thread that has seen (job, r) with r > 0 reads the job's fields and
+ * tries to swap the word for (job, r - 1). If it succeeds, it runs task `count - r`, and the fields
+ * were that job's, because they change only after all tasks of the job are done. A thread that
  * wakes late finds r = 0 or a newer job and has done no harm, so a run never waits for a thread
- * that took no piece.
+ * that took no task.
  *
  * The caller publishes a job by a release store of the word, works as well, and then waits until
- * `done` reaches the number of pieces. Waiting, on both sides, is a bounded spin and then a
- * condition variable; each sleeper first says that it will sleep and then looks again, each waker
- * first changes the state and then looks for sleepers, all sequentially consistent, so that one of
- * the two sees the other. */
+ * `done` reaches `count`. Waiting, on both sides, is a bounded spin and then a condition variable.
+ * Each sleeper first says that it will sleep and then looks again; each waker first changes the
+ * state and then looks for sleepers. All of this is sequentially consistent, so that one of the two
+ * sees the other. */
 #define _GNU_SOURCE /* pthread_setaffinity_np */
 
 #include "core/threads.h"
@@ -40,9 +40,9 @@ typedef struct worker {
 
 struct sli_pool {
     _Alignas(CACHE_LINE) _Atomic uint64_t word;
-    _Atomic(sli_piece) function;
+    _Atomic(sli_pool_task) task;
     _Atomic(void *) argument;
-    _Atomic int64_t pieces;
+    _Atomic int64_t count;
     _Alignas(CACHE_LINE) _Atomic int64_t done;
     atomic_bool caller_sleeps;
 
@@ -91,17 +91,17 @@ static bool spin_until(sli_pool *pool, bool (*ready)(sli_pool *))
 
 /* ---- Workers ---------------------------------------------------------------------------- */
 
-static void take_pieces(sli_pool *pool, int thread)
+static void run_tasks(sli_pool *pool, int thread)
 {
     uint64_t word = atomic_load(&pool->word);
     while (remaining(word) > 0) {
-        sli_piece function = atomic_load_explicit(&pool->function, memory_order_relaxed);
+        sli_pool_task task = atomic_load_explicit(&pool->task, memory_order_relaxed);
         void *argument = atomic_load_explicit(&pool->argument, memory_order_relaxed);
-        int64_t pieces = atomic_load_explicit(&pool->pieces, memory_order_relaxed);
+        int64_t count = atomic_load_explicit(&pool->count, memory_order_relaxed);
         if (!atomic_compare_exchange_weak(&pool->word, &word, word - 1))
             continue;
-        function(argument, pieces - remaining(word), thread);
-        bool last = atomic_fetch_add(&pool->done, 1) + 1 == pieces;
+        task(argument, count - remaining(word), thread);
+        bool last = atomic_fetch_add(&pool->done, 1) + 1 == count;
         if (last && atomic_load(&pool->caller_sleeps)) {
             pthread_mutex_lock(&pool->lock);
             pthread_cond_signal(&pool->finished);
@@ -134,7 +134,7 @@ static void *worker_main(void *argument)
     if (self->core >= 0)
         sli_thread_bind(self->core); /* a core that went away costs speed, not results */
     while (!atomic_load(&self->pool->stop)) {
-        take_pieces(self->pool, self->thread);
+        run_tasks(self->pool, self->thread);
         wait_for_work(self->pool);
     }
     return NULL;
@@ -144,7 +144,7 @@ static void *worker_main(void *argument)
 
 static bool all_done(sli_pool *pool)
 {
-    return atomic_load(&pool->done) == atomic_load_explicit(&pool->pieces, memory_order_relaxed);
+    return atomic_load(&pool->done) == atomic_load_explicit(&pool->count, memory_order_relaxed);
 }
 
 static void wait_for_all(sli_pool *pool)
@@ -170,24 +170,24 @@ static void wake_workers(sli_pool *pool, int64_t wanted)
     pthread_mutex_unlock(&pool->lock);
 }
 
-void sli_pool_run(sli_pool *pool, int64_t pieces, sli_piece function, void *argument)
+void sli_pool_run(sli_pool *pool, int64_t count, sli_pool_task task, void *argument)
 {
-    assert(pieces >= 0 && pieces <= UINT32_MAX);
-    if (pieces == 0)
+    assert(count >= 0 && count <= UINT32_MAX);
+    if (count == 0)
         return;
     pthread_mutex_lock(&pool->driver);
-    if (pool->threads == 1 || pieces == 1) {
-        for (int64_t piece = 0; piece < pieces; piece++)
-            function(argument, piece, 0);
+    if (pool->threads == 1 || count == 1) {
+        for (int64_t index = 0; index < count; index++)
+            task(argument, index, 0);
     } else {
-        atomic_store_explicit(&pool->function, function, memory_order_relaxed);
+        atomic_store_explicit(&pool->task, task, memory_order_relaxed);
         atomic_store_explicit(&pool->argument, argument, memory_order_relaxed);
-        atomic_store_explicit(&pool->pieces, pieces, memory_order_relaxed);
+        atomic_store_explicit(&pool->count, count, memory_order_relaxed);
         atomic_store_explicit(&pool->done, 0, memory_order_relaxed);
         uint64_t job = (atomic_load_explicit(&pool->word, memory_order_relaxed) >> 32) + 1;
-        atomic_store(&pool->word, job << 32 | (uint64_t)pieces);
-        wake_workers(pool, pieces - 1);
-        take_pieces(pool, 0);
+        atomic_store(&pool->word, job << 32 | (uint64_t)count);
+        wake_workers(pool, count - 1);
+        run_tasks(pool, 0);
         wait_for_all(pool);
     }
     pthread_mutex_unlock(&pool->driver);

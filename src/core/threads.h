@@ -1,4 +1,4 @@
-/* A pool of threads that share the pieces of one job at a time. */
+/* A pool of threads that run the tasks of one job at a time. */
 #ifndef SLI_CORE_THREADS_H
 #define SLI_CORE_THREADS_H
 
@@ -9,8 +9,8 @@
 
 typedef struct sli_pool sli_pool;
 
-/* Does one piece of a job; `thread` is 0 … threads - 1, and no two run with the same at once. */
-typedef void (*sli_piece)(void *argument, int64_t piece, int thread);
+/* Runs task `index` of a job. `thread` is 0 … threads - 1, and no two run with the same at once. */
+typedef void (*sli_pool_task)(void *argument, int64_t index, int thread);
 
 typedef struct sli_pool_options {
     int threads;      /* at least 1; the caller of sli_pool_run is one of them */
@@ -27,11 +27,11 @@ void sli_pool_destroy(sli_pool **pool);
 
 int sli_pool_threads(const sli_pool *pool);
 
-/* Calls function(argument, piece, thread) for each piece 0 … pieces - 1 and returns when all are
- * done; what they wrote is visible to the caller. Pieces are handed out in order to whichever
- * thread is free, so a result must not depend on which thread did what. Any thread may call;
- * several callers take turns. A piece must not run a job on its own pool. */
-void sli_pool_run(sli_pool *pool, int64_t pieces, sli_piece function, void *argument);
+/* Calls task(argument, index, thread) for each index 0 … count - 1 and returns when all are done;
+ * what they wrote is visible to the caller. Each free thread takes the next index, so a result must
+ * not depend on which thread did what. Any thread may call; several callers take turns. A task must
+ * not run a job on its own pool. */
+void sli_pool_run(sli_pool *pool, int64_t count, sli_pool_task task, void *argument);
 
 /* Binds the calling thread to one core. Errors: SL_ERR_NOT_FOUND if it may not run there. */
 sl_status sli_thread_bind(int core);

@@ -26,7 +26,7 @@ static sl_status activation_forward(sl_module *module, sl_pass *pass, const sl_t
     };
     sl_status status = sli_device_epilogue(device, &arguments);
     if (status == SL_OK)
-        status = sl_pass_save_shared(pass, in);
+        status = sl_pass_save_alias(pass, in);
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;
@@ -51,7 +51,7 @@ static sl_status activation_backward(sl_module *module, sl_pass *pass, sl_tensor
     }
     sl_tensor_destroy(&in);
     if (status == SL_OK && grad_in)
-        status = sl_tensor_share(grad_out, grad_in);
+        status = sl_tensor_alias(grad_out, grad_in);
     return status;
 }
 

@@ -54,7 +54,7 @@ static sl_status dropout_forward(sl_module *module, sl_pass *pass, const sl_tens
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     sli_dropout mask = mask_of(module, pass, in);
     if (mask.p == 0.0f)
-        return sl_tensor_share(in, out);
+        return sl_tensor_alias(in, out);
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(in), out));
     sl_status status = drop(mask, in, *out);
@@ -72,7 +72,7 @@ static sl_status dropout_backward(sl_module *module, sl_pass *pass, sl_tensor *g
     sli_dropout mask = mask_of(module, pass, grad_out);
     if (mask.p > 0.0f)
         SL_TRY(drop(mask, grad_out, grad_out));
-    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
 static const sl_module_ops dropout_ops = {

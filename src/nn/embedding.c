@@ -80,7 +80,7 @@ static sl_status embedding_forward(sl_module *module, sl_pass *pass, const sl_te
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
     sl_status status = look_up(module, pass, in, *out);
     if (status == SL_OK)
-        status = sl_pass_save_shared(pass, in);
+        status = sl_pass_save_alias(pass, in);
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;

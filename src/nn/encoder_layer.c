@@ -203,7 +203,7 @@ static sl_status add_norm_backward(const sl_module *module, sl_pass *pass,
     sl_status status = sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized));
     if (status == SL_OK)
         status =
-            dropout.p > 0.0f ? workspace_like(grad_sum, grad_x) : sl_tensor_share(grad_sum, grad_x);
+            dropout.p > 0.0f ? workspace_like(grad_sum, grad_x) : sl_tensor_alias(grad_sum, grad_x);
     if (status == SL_OK)
         status = sli_norm_backward(norm, &saved, grad_out ? grad_out : grad_sum,
                                    grad_out ? grad_sum : NULL, dropout, grad_sum,
@@ -245,7 +245,7 @@ static sl_status backward_last(const sl_module *module, const sl_pass *pass, sl_
                                sl_tensor **grad_y)
 {
     if (dropout_of(module, pass, DROPOUT_2, grad).p == 0.0f)
-        return sl_tensor_share(grad, grad_y);
+        return sl_tensor_alias(grad, grad_y);
     SL_TRY(workspace_like(grad, grad_y));
     sl_status status = dropout_2(module, pass, grad, NULL, *grad_y);
     if (status != SL_OK)
@@ -295,7 +295,7 @@ static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
         SL_TRY(backward_pre_norm(module, pass, grad_out));
     else
         SL_TRY(backward_post_norm(module, pass, grad_out, grad_in != NULL));
-    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
 /* ---- The module ------------------------------------------------------------------------- */

@@ -22,7 +22,7 @@ sl_status sli_feed_forward_run(const sli_feed_forward *self, sl_pass *pass, sli_
     if (status == SL_OK)
         status = sli_linear_forward(self->linear1, x, &epilogue, h);
     if (status == SL_OK)
-        status = sl_pass_save_shared(pass, x);
+        status = sl_pass_save_alias(pass, x);
     if (status == SL_OK && gelu)
         status = sl_pass_save(pass, &epilogue.preactivation);
     if (status == SL_OK)

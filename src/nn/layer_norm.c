@@ -154,7 +154,7 @@ static sl_status norm_backward(sl_module *module, sl_pass *pass, sl_tensor *grad
                                    NULL);
     sli_norm_saved_clear(&saved);
     if (status == SL_OK && grad_in)
-        status = sl_tensor_share(grad_out, grad_in);
+        status = sl_tensor_alias(grad_out, grad_in);
     return status;
 }
 

@@ -70,13 +70,13 @@ sl_status sl_pass_save(sl_pass *pass, sl_tensor **tensor)
     return SL_OK;
 }
 
-sl_status sl_pass_save_shared(sl_pass *pass, const sl_tensor *tensor)
+sl_status sl_pass_save_alias(sl_pass *pass, const sl_tensor *tensor)
 {
     if (!pass->options.keep)
         return SL_OK;
-    sl_tensor *shared;
-    SL_TRY(sl_tensor_share(tensor, &shared));
-    return sl_pass_save(pass, &shared);
+    sl_tensor *alias;
+    SL_TRY(sl_tensor_alias(tensor, &alias));
+    return sl_pass_save(pass, &alias);
 }
 
 sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out)

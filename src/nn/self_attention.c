@@ -84,7 +84,7 @@ static sl_status project_and_attend(const sl_module *module, sl_pass *pass, cons
     if (status == SL_OK)
         status = attend(module, pass, qkv, *attended, lse);
     if (status == SL_OK)
-        status = sl_pass_save_shared(pass, in);
+        status = sl_pass_save_alias(pass, in);
     if (status == SL_OK)
         status = sl_pass_save(pass, &qkv);
     if (status == SL_OK)
@@ -238,7 +238,7 @@ static sl_status attention_backward(sl_module *module, sl_pass *pass, sl_tensor 
     if (grad_in) {
         status = sli_self_attention_backward_input(module, grad_qkv, 0.0f, grad_out);
         if (status == SL_OK)
-            status = sl_tensor_share(grad_out, grad_in);
+            status = sl_tensor_alias(grad_out, grad_in);
     }
     sl_tensor_destroy(&grad_qkv);
     return status;

@@ -7,7 +7,7 @@ static sl_status sequential_forward(sl_module *module, sl_pass *pass, const sl_t
                                     sl_tensor **out)
 {
     sl_tensor *current;
-    SL_TRY(sl_tensor_share(in, &current));
+    SL_TRY(sl_tensor_alias(in, &current));
     for (int i = 0; i < module->child_count; i++) {
         sl_tensor *next;
         sl_status status = sl_module_forward(module->children[i], pass, current, &next);
@@ -23,7 +23,7 @@ static sl_status sequential_backward(sl_module *module, sl_pass *pass, sl_tensor
                                      sl_tensor **grad_in)
 {
     sl_tensor *current;
-    SL_TRY(sl_tensor_share(grad_out, &current));
+    SL_TRY(sl_tensor_alias(grad_out, &current));
     for (int i = module->child_count - 1; i >= 0; i--) {
         sl_tensor *next = NULL;
         bool needed = i > 0 || grad_in;

@@ -112,18 +112,18 @@ sl_status sli_optimizer_check(const sl_optimizer_options *options)
 /* ---- Slices ----------------------------------------------------------------------------- */
 
 /* Slices begin at multiples of 16 elements, a cache line, so that no two ranks' meet in one. */
-sli_slice sli_optimizer_slice(const sl_parameter_set *set, int bucket, int part, int parts)
+sli_shard sli_optimizer_shard(const sl_parameter_set *set, int bucket, int part, int parts)
 {
     int64_t elements = sl_tensor_count(sl_parameter_set_bucket_values(set, bucket));
     int64_t length = (elements + parts - 1) / parts;
     length = (length + 15) / 16 * 16;
     int64_t start = part * length < elements ? part * length : elements;
-    return (sli_slice){start, elements - start < length ? elements - start : length};
+    return (sli_shard){start, elements - start < length ? elements - start : length};
 }
 
-static sli_slice own_slice(const sl_optimizer *optimizer, int bucket)
+static sli_shard own_slice(const sl_optimizer *optimizer, int bucket)
 {
-    return sli_optimizer_slice(optimizer->set, bucket, optimizer->part, optimizer->parts);
+    return sli_optimizer_shard(optimizer->set, bucket, optimizer->part, optimizer->parts);
 }
 
 /* ---- Creation --------------------------------------------------------------------------- */
@@ -155,11 +155,11 @@ static sl_status create_state(sl_optimizer *optimizer)
 sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_set *set,
                               sl_optimizer **out)
 {
-    return sli_optimizer_create_part(options, set, 0, 1, out);
+    return sli_optimizer_create_shard(options, set, 0, 1, out);
 }
 
-sl_status sli_optimizer_create_part(const sl_optimizer_options *options, sl_parameter_set *set,
-                                    int part, int parts, sl_optimizer **out)
+sl_status sli_optimizer_create_shard(const sl_optimizer_options *options, sl_parameter_set *set,
+                                     int part, int parts, sl_optimizer **out)
 {
     *out = NULL;
     sl_optimizer_options filled = sli_optimizer_filled(options);
@@ -317,7 +317,7 @@ static sl_status adamw_run(const sl_optimizer *optimizer, const run *of)
 /* The run's step, as far as it lies in this optimizer's slice. */
 static sl_status step_run(const sl_optimizer *optimizer, run of)
 {
-    sli_slice slice = own_slice(optimizer, of.bucket);
+    sli_shard slice = own_slice(optimizer, of.bucket);
     int64_t end = of.start + of.count, slice_end = slice.start + slice.count;
     if (slice.start > of.start)
         of.start = slice.start;

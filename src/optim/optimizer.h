@@ -10,17 +10,17 @@ sl_status sli_optimizer_check(const sl_optimizer_options *options);
 /* `options` with AdamW's defaults in place of zeros. */
 sl_optimizer_options sli_optimizer_filled(const sl_optimizer_options *options);
 
-typedef struct sli_slice {
+typedef struct sli_shard {
     int64_t start, count; /* elements of a bucket; the last slices may be short or empty */
-} sli_slice;
+} sli_shard;
 
 /* Slice `part` of `parts` of a bucket. */
-sli_slice sli_optimizer_slice(const sl_parameter_set *set, int bucket, int part, int parts);
+sli_shard sli_optimizer_shard(const sl_parameter_set *set, int bucket, int part, int parts);
 
 /* As sl_optimizer_create, but with state for slice `part` of `parts` of every bucket, and steps
  * that change these values alone, to the same bits as a whole optimizer's. */
-sl_status sli_optimizer_create_part(const sl_optimizer_options *options, sl_parameter_set *set,
-                                    int part, int parts, sl_optimizer **out);
+sl_status sli_optimizer_create_shard(const sl_optimizer_options *options, sl_parameter_set *set,
+                                     int part, int parts, sl_optimizer **out);
 
 int sli_optimizer_bucket_count(const sl_optimizer *optimizer);
 

@@ -163,7 +163,7 @@ static sl_status forward(sli_stage *stage, sli_step *step, int micro, bool keep,
         *tensor = NULL;
         return SL_OK;
     }
-    sl_status status = recomputes ? sl_tensor_share(*tensor, &record->input) : SL_OK;
+    sl_status status = recomputes ? sl_tensor_alias(*tensor, &record->input) : SL_OK;
     if (status != SL_OK) {
         sl_tensor_destroy(tensor);
         return status;

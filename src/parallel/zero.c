@@ -21,7 +21,8 @@ sl_status sl_zero_create(const sl_optimizer_options *options, sl_parameter_set *
     if (!zero)
         return sl_error(SL_ERR_MEMORY, "sl_zero_create: no memory for an optimizer");
     *zero = (sl_zero){set, group, NULL, sl_group_rank(group), sl_group_size(group)};
-    sl_status status = sli_optimizer_create_part(options, set, zero->rank, zero->ranks, &zero->own);
+    sl_status status =
+        sli_optimizer_create_shard(options, set, zero->rank, zero->ranks, &zero->own);
     if (status != SL_OK)
         sl_zero_destroy(&zero);
     *out = zero;
@@ -53,7 +54,7 @@ static sl_status exchange_bucket(const sl_zero *zero, int bucket)
 {
     float *values = sl_tensor_f32(sl_parameter_set_bucket_values(zero->set, bucket));
     for (int rank = 0; rank < zero->ranks; rank++) {
-        sli_slice slice = sli_optimizer_slice(zero->set, bucket, rank, zero->ranks);
+        sli_shard slice = sli_optimizer_shard(zero->set, bucket, rank, zero->ranks);
         if (slice.count > 0)
             SL_TRY(sl_group_broadcast(zero->group, values + slice.start, slice.count, SL_F32, rank,
                                       NULL));
@@ -80,7 +81,7 @@ sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale)
 static sl_status send_slice(const sl_zero *zero, int from, int to, int bucket, int array,
                             sl_optimizer *whole)
 {
-    sli_slice slice = sli_optimizer_slice(zero->set, bucket, from, zero->ranks);
+    sli_shard slice = sli_optimizer_shard(zero->set, bucket, from, zero->ranks);
     if (slice.count == 0 || (zero->rank != from && zero->rank != to))
         return SL_OK;
     const float *own =
@@ -150,7 +151,7 @@ sl_status sl_zero_load(sl_zero *zero, const sl_optimizer *whole)
 {
     SL_TRY(check_whole(zero, whole));
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++) {
-        sli_slice slice = sli_optimizer_slice(zero->set, b, zero->rank, zero->ranks);
+        sli_shard slice = sli_optimizer_shard(zero->set, b, zero->rank, zero->ranks);
         for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++) {
             const float *from = sl_tensor_f32(sli_optimizer_state(whole, b, array)) + slice.start;
             if (slice.count > 0)

@@ -161,7 +161,7 @@ sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, 
     return status;
 }
 
-sl_status sl_tensor_share(const sl_tensor *tensor, sl_tensor **out)
+sl_status sl_tensor_alias(const sl_tensor *tensor, sl_tensor **out)
 {
     *out = NULL;
     return handle_create(tensor->storage, tensor->device, tensor->offset, tensor->dtype,

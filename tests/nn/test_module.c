@@ -24,7 +24,7 @@ static sl_status square_forward(sl_module *module, sl_pass *pass, const sl_tenso
                             sl_tensor_shape(in), out));
     for (int64_t i = 0; i < sl_tensor_count(in); i++)
         sl_tensor_f32(*out)[i] = factor * x[i] * x[i];
-    return sl_pass_save_shared(pass, in);
+    return sl_pass_save_alias(pass, in);
 }
 
 static sl_status square_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
@@ -42,7 +42,7 @@ static sl_status square_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
         grad[i] *= 2.0f * factor * x[i];
     }
     sl_tensor_destroy(&in);
-    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
 static int64_t square_saved_bytes(const sl_module *module, const sl_shape *in)

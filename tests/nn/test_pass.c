@@ -48,7 +48,7 @@ static void keeping_pass_gives_back_in_reverse(void **state)
     void *first_data = sl_tensor_data(first), *second_data = sl_tensor_data(second);
     check_ok(sl_pass_save(pass, &first));
     assert_null(first);
-    check_ok(sl_pass_save_shared(pass, second));
+    check_ok(sl_pass_save_alias(pass, second));
     assert_int_equal(sl_pass_depth(pass), 2);
     sl_tensor *popped;
     check_ok(sl_pass_pop(pass, &popped));
@@ -88,7 +88,7 @@ static void pass_that_does_not_keep_drops_at_once(void **state)
               *shared = random_tensor(device, &shape, 2);
     check_ok(sl_pass_save(pass, &tensor));
     assert_null(tensor);
-    check_ok(sl_pass_save_shared(pass, shared));
+    check_ok(sl_pass_save_alias(pass, shared));
     assert_int_equal(bytes_in_use(), 16);
     assert_int_equal(sl_pass_depth(pass), 0);
     assert_false(sl_pass_keeps(pass));

@@ -169,7 +169,7 @@ static void tensor_that_its_maker_keeps_counts_on_the_makers_device(void **state
     (void)state;
     ends e = open_channel(false);
     sl_tensor *tensor = tensor_with(e.from, 1), *kept;
-    check_ok(sl_tensor_share(tensor, &kept));
+    check_ok(sl_tensor_alias(tensor, &kept));
     sli_channel_send(e.channel, 0, &tensor);
     assert_true(sli_channel_receive(e.channel, 0, &tensor));
     assert_ptr_equal(sl_tensor_device(tensor), e.to);

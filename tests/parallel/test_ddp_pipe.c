@@ -22,7 +22,7 @@ static sl_status pass_on(sl_module *module, sl_pass *pass, const sl_tensor *in, 
 {
     (void)module;
     (void)pass;
-    return sl_tensor_share(in, out);
+    return sl_tensor_alias(in, out);
 }
 
 static sl_status pass_back(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
@@ -30,7 +30,7 @@ static sl_status pass_back(sl_module *module, sl_pass *pass, sl_tensor *grad_out
 {
     (void)module;
     (void)pass;
-    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
 static sl_status idle_create(int64_t size, sl_module **out)

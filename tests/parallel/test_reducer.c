@@ -57,7 +57,7 @@ static sl_status part_forward(sl_module *module, sl_pass *pass, const sl_tensor 
 {
     (void)module;
     (void)pass;
-    return sl_tensor_share(in, out);
+    return sl_tensor_alias(in, out);
 }
 
 static sl_status part_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
@@ -72,7 +72,7 @@ static sl_status part_backward(sl_module *module, sl_pass *pass, sl_tensor *grad
         SL_TRY(sl_parameter_grad(own->weights[i], &grad));
         sl_tensor_f32(grad)[0] += 1;
     }
-    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
 static sl_status create_part(int weights, bell *waits, sl_module **out)

@@ -45,7 +45,7 @@ static sl_status fork_forward(sl_module *module, sl_pass *pass, const sl_tensor 
         if (*out)
             add(*out, more);
         else
-            SL_TRY(sl_tensor_share(more, out));
+            SL_TRY(sl_tensor_alias(more, out));
         sl_tensor_destroy(&more);
     }
     return SL_OK;

@@ -17,7 +17,7 @@ static sl_status probe_forward(sl_module *module, sl_pass *pass, const sl_tensor
                             sl_tensor_shape(in), out));
     sl_status status = sl_tensor_copy(*out, in);
     if (status == SL_OK)
-        status = sl_pass_save_shared(pass, in);
+        status = sl_pass_save_alias(pass, in);
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;
@@ -37,7 +37,7 @@ static sl_status probe_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
         SL_TRY(sl_pass_pop(pass, &saved));
         sl_tensor_destroy(&saved);
     }
-    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
 static void keep_state(void *state)

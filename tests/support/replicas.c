@@ -46,7 +46,7 @@ static sl_status toy_forward(sl_module *module, sl_pass *pass, const sl_tensor *
         sl_tensor_f32(*out)[i] = factor(state) * sl_tensor_f32(in)[i];
     if (state->buffer && sl_pass_keeps(pass))
         sl_tensor_f32(sl_parameter_value(state->buffer))[0] += 1;
-    sl_status status = sl_pass_save_shared(pass, in);
+    sl_status status = sl_pass_save_alias(pass, in);
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;
@@ -70,7 +70,7 @@ static sl_status toy_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_
     sl_tensor_destroy(&in);
     for (int64_t i = 0; i < sl_tensor_count(grad_out); i++)
         sl_tensor_f32(grad_out)[i] *= factor(state);
-    return grad_in ? sl_tensor_share(grad_out, grad_in) : SL_OK;
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
 static const sl_module_ops toy_ops = {.type = "Toy",

@@ -170,7 +170,7 @@ static void views_of_views_add_their_offsets(void **state)
 static void shared_handle_keeps_the_storage(void **state)
 {
     sl_tensor *tensor = create_counting(*state, 2, 2), *other;
-    assert_int_equal(sl_tensor_share(tensor, &other), SL_OK);
+    assert_int_equal(sl_tensor_alias(tensor, &other), SL_OK);
     assert_ptr_equal(sl_tensor_data(tensor), sl_tensor_data(other));
     sl_tensor_destroy(&tensor);
     assert_true(sl_tensor_f32(other)[3] == 3);

@@ -11,7 +11,7 @@
  * where D, the sum of P M d(P M) over a row, equals the sum of O dO over it: O already carries the
  * dropout. (Dao et al., "FlashAttention", 2022, appendix B.) */
 #include "device/cpu/cpu_device.h"
-#include "device/cpu/pieces.h"
+#include "device/cpu/ranges.h"
 #include "device/cpu/sgemm.h"
 
 #include <math.h>
@@ -196,7 +196,7 @@ static void backward_piece(void *argument, int64_t piece, int thread)
 
 /* Runs the pieces with a workspace of `matrices` score blocks for each thread. */
 static sl_status run(sl_device *device, attention_job *job, int64_t samples, int matrices,
-                     sli_piece function)
+                     sli_pool_task function)
 {
     job->kernels = sli_cpu(device)->kernels;
     atomic_init(&job->code, 0);

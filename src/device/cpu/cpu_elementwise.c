@@ -1,6 +1,6 @@
 /* Copies, sums, optimizer updates, norms and initial values: work on flat arrays. */
 #include "device/cpu/cpu_device.h"
-#include "device/cpu/pieces.h"
+#include "device/cpu/ranges.h"
 
 #include <string.h>
 
@@ -8,7 +8,7 @@ enum { MAX_TERMS = 256, MAX_PIECES = 4096, COPY_PIECE_BYTES = 1 << 18 };
 
 typedef struct flat_job {
     const sli_cpu_kernels *kernels;
-    sli_pieces pieces;
+    sli_ranges pieces;
     union {
         struct {
             char *to;
@@ -34,7 +34,7 @@ typedef struct flat_job {
     } as;
 } flat_job;
 
-static sl_status run(sl_device *device, flat_job *job, sli_piece function)
+static sl_status run(sl_device *device, flat_job *job, sli_pool_task function)
 {
     job->kernels = sli_cpu(device)->kernels;
     sli_pool_run(sli_cpu(device)->pool, job->pieces.count, function, job);
@@ -47,7 +47,7 @@ static void copy_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const flat_job *job = argument;
-    sli_range bytes = sli_piece_range(&job->pieces, piece);
+    sli_range bytes = sli_range_at(&job->pieces, piece);
     char *to = job->as.copy.to + bytes.first;
     if (job->as.copy.from)
         memcpy(to, job->as.copy.from + bytes.first, (size_t)bytes.count);
@@ -57,7 +57,7 @@ static void copy_piece(void *argument, int64_t piece, int thread)
 
 sl_status sli_cpu_copy(sl_device *device, void *to, const void *from, size_t bytes)
 {
-    flat_job job = {.pieces = sli_pieces_of((int64_t)bytes, COPY_PIECE_BYTES)};
+    flat_job job = {.pieces = sli_ranges_of((int64_t)bytes, COPY_PIECE_BYTES)};
     job.as.copy.to = to;
     job.as.copy.from = from;
     return run(device, &job, copy_piece);
@@ -74,13 +74,13 @@ static void add_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const flat_job *job = argument;
-    sli_range range = sli_piece_range(&job->pieces, piece);
+    sli_range range = sli_range_at(&job->pieces, piece);
     job->kernels->add(range.count, job->as.add.to + range.first, job->as.add.from + range.first);
 }
 
 sl_status sli_cpu_add(sl_device *device, int64_t count, float *to, const float *from)
 {
-    flat_job job = {.pieces = sli_pieces_of_elements(count, MAX_PIECES)};
+    flat_job job = {.pieces = sli_ranges_of_elements(count, MAX_PIECES)};
     job.as.add.to = to;
     job.as.add.from = from;
     return run(device, &job, add_piece);
@@ -90,13 +90,13 @@ static void sgd_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const flat_job *job = argument;
-    sli_range range = sli_piece_range(&job->pieces, piece);
+    sli_range range = sli_range_at(&job->pieces, piece);
     job->kernels->sgd(job->as.sgd, range.first, range.count);
 }
 
 sl_status sli_cpu_sgd(sl_device *device, const sli_sgd *arguments)
 {
-    flat_job job = {.pieces = sli_pieces_of_elements(arguments->count, MAX_PIECES)};
+    flat_job job = {.pieces = sli_ranges_of_elements(arguments->count, MAX_PIECES)};
     job.as.sgd = arguments;
     return run(device, &job, sgd_piece);
 }
@@ -105,13 +105,13 @@ static void adamw_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const flat_job *job = argument;
-    sli_range range = sli_piece_range(&job->pieces, piece);
+    sli_range range = sli_range_at(&job->pieces, piece);
     job->kernels->adamw(job->as.adamw, range.first, range.count);
 }
 
 sl_status sli_cpu_adamw(sl_device *device, const sli_adamw *arguments)
 {
-    flat_job job = {.pieces = sli_pieces_of_elements(arguments->count, MAX_PIECES)};
+    flat_job job = {.pieces = sli_ranges_of_elements(arguments->count, MAX_PIECES)};
     job.as.adamw = arguments;
     return run(device, &job, adamw_piece);
 }
@@ -122,7 +122,7 @@ static void norm_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     flat_job *job = argument;
-    sli_range range = sli_piece_range(&job->pieces, piece);
+    sli_range range = sli_range_at(&job->pieces, piece);
     job->as.norm.terms[piece] =
         job->kernels->norm_term(job->as.norm.kind, range.count, job->as.norm.x + range.first);
 }
@@ -130,7 +130,7 @@ static void norm_piece(void *argument, int64_t piece, int thread)
 sl_status sli_cpu_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
                             double *out)
 {
-    flat_job job = {.pieces = sli_pieces_of_elements(count, MAX_TERMS)};
+    flat_job job = {.pieces = sli_ranges_of_elements(count, MAX_TERMS)};
     job.as.norm.kind = kind;
     job.as.norm.x = x;
     SL_TRY(run(device, &job, norm_piece));
@@ -152,7 +152,7 @@ static void initialize_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const flat_job *job = argument;
-    sli_range range = sli_piece_range(&job->pieces, piece);
+    sli_range range = sli_range_at(&job->pieces, piece);
     job->kernels->initialize(job->as.initialize.init, job->as.initialize.key,
                              job->as.initialize.site, range.first, range.count,
                              job->as.initialize.to);
@@ -161,7 +161,7 @@ static void initialize_piece(void *argument, int64_t piece, int thread)
 sl_status sli_cpu_initialize(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
                              int64_t count, float *to)
 {
-    flat_job job = {.pieces = sli_pieces_of_elements(count, MAX_PIECES)};
+    flat_job job = {.pieces = sli_ranges_of_elements(count, MAX_PIECES)};
     job.as.initialize.init = init;
     job.as.initialize.key = sli_philox_key_make(seed, SLI_RANDOM_INIT);
     job.as.initialize.site = site;

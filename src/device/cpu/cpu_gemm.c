@@ -10,7 +10,7 @@
  *            to dense memory, from where the epilogue takes the panel to its place in c, and is
  *            content with narrow panels. */
 #include "device/cpu/cpu_device.h"
-#include "device/cpu/pieces.h"
+#include "device/cpu/ranges.h"
 #include "device/cpu/sgemm.h"
 
 #include <stdatomic.h>
@@ -33,7 +33,7 @@ static const int64_t least_work = 1 << 20; /* multiply-adds that are worth anoth
 typedef struct gemm_job {
     sli_cpu_device *cpu;
     const sli_gemm *gemm;
-    sli_pieces rows, columns;
+    sli_ranges rows, columns;
     /* The primitives of panels [is in the last rows][is in the last columns]; else dnnl_sgemm. */
     bool use_matmul;
     const sli_matmul_size *sizes[2][2];
@@ -47,15 +47,15 @@ typedef struct gemm_job {
 /* Even pieces of about `most`; where these are fewer than `wanted`, as many as that, or half as
  * many, or a quarter …, of about `least` at least: three pieces would leave one of two threads
  * idle. */
-static sli_pieces cut(int64_t total, int64_t most, int64_t least, int64_t wanted, int64_t grain)
+static sli_ranges cut(int64_t total, int64_t most, int64_t least, int64_t wanted, int64_t grain)
 {
-    sli_pieces pieces = sli_pieces_near(total, most, grain);
+    sli_ranges pieces = sli_ranges_near(total, most, grain);
     int64_t count = wanted;
     if (pieces.count >= wanted)
         return pieces;
     while (count > 1 && total + least / 2 < count * least)
         count /= 2;
-    return sli_pieces_near(total, sli_divide_up(total, count), grain);
+    return sli_ranges_near(total, sli_divide_up(total, count), grain);
 }
 
 static void choose_panels(gemm_job *job, const panel_rule *rule)
@@ -64,7 +64,7 @@ static void choose_panels(gemm_job *job, const panel_rule *rule)
     int64_t fewest = rule->fewest;
     while (fewest > 1 && g->m * g->n * g->k < fewest * least_work)
         fewest /= 2;
-    job->rows = sli_pieces_near(g->m, rule->rows, ROW_GRAIN);
+    job->rows = sli_ranges_near(g->m, rule->rows, ROW_GRAIN);
     job->columns = cut(g->n, rule->columns, rule->least_columns,
                        sli_divide_up(fewest, job->rows.count), COLUMN_GRAIN);
     job->rows = cut(g->m, rule->rows, rule->least_rows, sli_divide_up(fewest, job->columns.count),
@@ -90,8 +90,8 @@ static sl_status find_primitives(gemm_job *job)
     int64_t scratch = 0;
     job->use_matmul = true;
     for (int i = 0; i < 4 && job->use_matmul; i++) {
-        sli_range rows = sli_piece_range(&job->rows, i / 2 ? job->rows.count - 1 : 0);
-        sli_range columns = sli_piece_range(&job->columns, i % 2 ? job->columns.count - 1 : 0);
+        sli_range rows = sli_range_at(&job->rows, i / 2 ? job->rows.count - 1 : 0);
+        sli_range columns = sli_range_at(&job->columns, i % 2 ? job->columns.count - 1 : 0);
         const sli_matmul_size **size = &job->sizes[i / 2][i % 2];
         SL_TRY(sli_matmul_find(job->cpu->matmul, rows.count, columns.count, job->gemm->k, size));
         job->use_matmul = *size != NULL;
@@ -123,8 +123,8 @@ static void sgemm_panel(void *argument, int64_t piece, int thread)
     (void)thread;
     gemm_job *job = argument;
     const sli_gemm *g = job->gemm;
-    sli_range rows = sli_piece_range(&job->rows, piece % job->rows.count);
-    sli_range columns = sli_piece_range(&job->columns, piece / job->rows.count);
+    sli_range rows = sli_range_at(&job->rows, piece % job->rows.count);
+    sli_range columns = sli_range_at(&job->columns, piece / job->rows.count);
     sli_sgemm_shape shape = {g->transpose_a, g->transpose_b, rows.count, columns.count,
                              g->k,           g->lda,         g->ldb,     g->ldc};
     const float *a = g->a + rows.first * (g->transpose_a ? 1 : g->lda);
@@ -141,8 +141,8 @@ static void matmul_panel(void *argument, int64_t piece, int thread)
     gemm_job *job = argument;
     const sli_gemm *g = job->gemm;
     int64_t row = piece % job->rows.count, column = piece / job->rows.count;
-    sli_range rows = sli_piece_range(&job->rows, row);
-    sli_range columns = sli_piece_range(&job->columns, column);
+    sli_range rows = sli_range_at(&job->rows, row);
+    sli_range columns = sli_range_at(&job->columns, column);
     const sli_matmul_size *size =
         job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
     float *panel = job->workspace + thread * job->thread_floats;

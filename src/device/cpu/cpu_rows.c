@@ -5,7 +5,7 @@
  * scratch, and the parts are added in order. Where a single block is enough, or its sums would not
  * fit into the scratch, it adds straight to the result. */
 #include "device/cpu/cpu_device.h"
-#include "device/cpu/pieces.h"
+#include "device/cpu/ranges.h"
 
 #include <string.h>
 
@@ -13,11 +13,11 @@ enum { MAX_BLOCKS = 16, COMBINE_COLUMNS = 2048 };
 
 typedef struct row_job {
     const sli_cpu_kernels *kernels;
-    sli_pieces pieces;
+    sli_ranges pieces;
     const void *arguments;
 } row_job;
 
-static sl_status run(sl_device *device, row_job *job, sli_piece function)
+static sl_status run(sl_device *device, row_job *job, sli_pool_task function)
 {
     job->kernels = sli_cpu(device)->kernels;
     sli_pool_run(sli_cpu(device)->pool, job->pieces.count, function, job);
@@ -30,13 +30,13 @@ static void embedding_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const row_job *job = argument;
-    sli_range rows = sli_piece_range(&job->pieces, piece);
+    sli_range rows = sli_range_at(&job->pieces, piece);
     job->kernels->embedding(job->arguments, rows.first, rows.count);
 }
 
 sl_status sli_cpu_embedding(sl_device *device, const sli_embedding *arguments)
 {
-    row_job job = {.pieces = sli_pieces_of_rows(arguments->rows, arguments->width),
+    row_job job = {.pieces = sli_ranges_of_rows(arguments->rows, arguments->width),
                    .arguments = arguments};
     return run(device, &job, embedding_piece);
 }
@@ -55,14 +55,14 @@ static void epilogue_piece(void *argument, int64_t piece, int thread)
                       .preactivation = e->preactivation,
                       .activation = e->activation,
                       .dropout = e->dropout};
-    sli_range rows = sli_piece_range(&job->pieces, piece);
+    sli_range rows = sli_range_at(&job->pieces, piece);
     job->kernels->epilogue(&whole, e->x + rows.first * e->columns, e->columns, rows.first,
                            rows.count, 0, e->columns);
 }
 
 sl_status sli_cpu_epilogue(sl_device *device, const sli_epilogue *arguments)
 {
-    row_job job = {.pieces = sli_pieces_of_rows(arguments->rows, arguments->columns),
+    row_job job = {.pieces = sli_ranges_of_rows(arguments->rows, arguments->columns),
                    .arguments = arguments};
     return run(device, &job, epilogue_piece);
 }
@@ -71,13 +71,13 @@ static void add_dropout_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const row_job *job = argument;
-    sli_range rows = sli_piece_range(&job->pieces, piece);
+    sli_range rows = sli_range_at(&job->pieces, piece);
     job->kernels->add_dropout(job->arguments, rows.first, rows.count);
 }
 
 sl_status sli_cpu_add_dropout(sl_device *device, const sli_add_dropout *arguments)
 {
-    row_job job = {.pieces = sli_pieces_of_rows(arguments->rows, arguments->width),
+    row_job job = {.pieces = sli_ranges_of_rows(arguments->rows, arguments->width),
                    .arguments = arguments};
     return run(device, &job, add_dropout_piece);
 }
@@ -86,13 +86,13 @@ static void add_norm_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const row_job *job = argument;
-    sli_range rows = sli_piece_range(&job->pieces, piece);
+    sli_range rows = sli_range_at(&job->pieces, piece);
     job->kernels->add_norm(job->arguments, rows.first, rows.count);
 }
 
 sl_status sli_cpu_add_norm(sl_device *device, const sli_add_norm *arguments)
 {
-    row_job job = {.pieces = sli_pieces_of_rows(arguments->rows, arguments->width),
+    row_job job = {.pieces = sli_ranges_of_rows(arguments->rows, arguments->width),
                    .arguments = arguments};
     return run(device, &job, add_norm_piece);
 }
@@ -101,13 +101,13 @@ static void cross_entropy_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const row_job *job = argument;
-    sli_range rows = sli_piece_range(&job->pieces, piece);
+    sli_range rows = sli_range_at(&job->pieces, piece);
     job->kernels->cross_entropy(job->arguments, rows.first, rows.count);
 }
 
 sl_status sli_cpu_cross_entropy(sl_device *device, const sli_cross_entropy *arguments)
 {
-    row_job job = {.pieces = sli_pieces_of_rows(arguments->rows, arguments->classes),
+    row_job job = {.pieces = sli_ranges_of_rows(arguments->rows, arguments->classes),
                    .arguments = arguments};
     return run(device, &job, cross_entropy_piece);
 }
@@ -117,14 +117,14 @@ static void embedding_backward_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const row_job *job = argument;
-    sli_range columns = sli_piece_range(&job->pieces, piece);
+    sli_range columns = sli_range_at(&job->pieces, piece);
     job->kernels->embedding_backward(job->arguments, columns.first, columns.count);
 }
 
 sl_status sli_cpu_embedding_backward(sl_device *device, const sli_embedding_backward *arguments)
 {
     int64_t columns = sli_smaller(512, sli_larger(64, arguments->width / 8));
-    row_job job = {.pieces = sli_pieces_near(arguments->width, columns, 16),
+    row_job job = {.pieces = sli_ranges_near(arguments->width, columns, 16),
                    .arguments = arguments};
     return run(device, &job, embedding_backward_piece);
 }
@@ -139,15 +139,15 @@ typedef struct sum_job {
     float *results[2]; /* [width] each; all NULL: nothing is summed */
     float beta;
     float *scratch; /* NULL: the only block adds to the results */
-    sli_pieces columns;
+    sli_ranges columns;
 } sum_job;
 
-static sli_pieces blocks_of_rows(int64_t rows, int64_t width, int count)
+static sli_ranges blocks_of_rows(int64_t rows, int64_t width, int count)
 {
-    int64_t blocks = sli_smaller(MAX_BLOCKS, rows * width / SLI_PIECE_ELEMENTS);
+    int64_t blocks = sli_smaller(MAX_BLOCKS, rows * width / SLI_RANGE_ELEMENTS);
     blocks = sli_smaller(blocks, SLI_SCRATCH_FLOATS / sli_larger(1, width * count));
     blocks = sli_larger(1, blocks);
-    return sli_pieces_of(rows, sli_larger(1, sli_divide_up(rows, blocks)));
+    return sli_ranges_of(rows, sli_larger(1, sli_divide_up(rows, blocks)));
 }
 
 /* Where block `piece` puts its sum number `index`; zeros to begin with. */
@@ -171,7 +171,7 @@ static void combine_piece(void *argument, int64_t piece, int thread)
 {
     (void)thread;
     const sum_job *job = argument;
-    sli_range columns = sli_piece_range(&job->columns, piece);
+    sli_range columns = sli_range_at(&job->columns, piece);
     for (int index = 0; index < job->count; index++) {
         float *to = job->results[index];
         if (!to)
@@ -185,7 +185,7 @@ static void combine_piece(void *argument, int64_t piece, int thread)
     }
 }
 
-static sl_status run_sums(sl_device *device, sum_job *job, sli_piece block)
+static sl_status run_sums(sl_device *device, sum_job *job, sli_pool_task block)
 {
     sli_cpu_device *cpu = sli_cpu(device);
     job->rows.kernels = cpu->kernels;
@@ -195,7 +195,7 @@ static sl_status run_sums(sl_device *device, sum_job *job, sli_piece block)
         zero_block(job, 0);
     sli_pool_run(cpu->pool, job->rows.pieces.count, block, job);
     if (job->scratch) {
-        job->columns = sli_pieces_of(job->width, COMBINE_COLUMNS);
+        job->columns = sli_ranges_of(job->width, COMBINE_COLUMNS);
         sli_pool_run(cpu->pool, job->columns.count, combine_piece, job);
     }
     pthread_mutex_unlock(&cpu->scratch_lock);
@@ -207,7 +207,7 @@ static void add_norm_backward_block(void *argument, int64_t piece, int thread)
     (void)thread;
     const sum_job *job = argument;
     zero_block(job, piece);
-    sli_range rows = sli_piece_range(&job->rows.pieces, piece);
+    sli_range rows = sli_range_at(&job->rows.pieces, piece);
     job->rows.kernels->add_norm_backward(job->rows.arguments, rows.first, rows.count,
                                          block_sums(job, piece, 0), block_sums(job, piece, 1));
 }
@@ -227,7 +227,7 @@ static void epilogue_backward_block(void *argument, int64_t piece, int thread)
     (void)thread;
     const sum_job *job = argument;
     zero_block(job, piece);
-    sli_range rows = sli_piece_range(&job->rows.pieces, piece);
+    sli_range rows = sli_range_at(&job->rows.pieces, piece);
     job->rows.kernels->epilogue_backward(job->rows.arguments, rows.first, rows.count,
                                          block_sums(job, piece, 0));
 }

@@ -127,7 +127,7 @@ sl_status sli_shard_find(const sl_parameter_set *set, const sl_parameter *parame
 {
     int64_t offset, count = sl_shape_count(sl_parameter_shape(parameter));
     SL_TRY(sli_tensors_find_place(set, parameter, &out->bucket, &offset));
-    sli_slice slice = sli_optimizer_slice(set, out->bucket, rank, ranks);
+    sli_shard slice = sli_optimizer_shard(set, out->bucket, rank, ranks);
     int64_t end = slice.start + slice.count - offset;
     out->begin = slice.start > offset ? slice.start - offset : 0;
     out->end = end < count ? end : count;

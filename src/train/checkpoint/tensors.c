@@ -37,7 +37,7 @@ static sl_status add_shared(sli_tensors *to, const sl_parameter *parameter, int 
     sli_tensor_entry *entry = &to->entries[to->count++];
     entry->stage = stage;
     SL_TRY(name_entry(sl_parameter_name(parameter), NULL, &entry->name));
-    return sl_tensor_share(sl_parameter_value(parameter), &entry->tensor);
+    return sl_tensor_alias(sl_parameter_value(parameter), &entry->tensor);
 }
 
 sl_status sli_tensors_find_place(const sl_parameter_set *set, const sl_parameter *parameter,

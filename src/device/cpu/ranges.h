@@ -1,16 +1,16 @@
 /* How operations are cut into pieces: by their shapes alone, never by the number of threads. */
-#ifndef SLI_DEVICE_CPU_PIECES_H
-#define SLI_DEVICE_CPU_PIECES_H
+#ifndef SLI_DEVICE_CPU_RANGES_H
+#define SLI_DEVICE_CPU_RANGES_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
 /* Elements that are worth handing to another thread: some 64 KiB, a few microseconds of work. */
-enum { SLI_PIECE_ELEMENTS = 16384 };
+enum { SLI_RANGE_ELEMENTS = 16384 };
 
-typedef struct sli_pieces {
+typedef struct sli_ranges {
     int64_t total, size, count; /* `count` pieces of `size`; the last one has what remains */
-} sli_pieces;
+} sli_ranges;
 
 typedef struct sli_range {
     int64_t first, count;
@@ -31,37 +31,37 @@ static inline int64_t sli_divide_up(int64_t a, int64_t b)
     return (a + b - 1) / b;
 }
 
-static inline sli_pieces sli_pieces_of(int64_t total, int64_t size)
+static inline sli_ranges sli_ranges_of(int64_t total, int64_t size)
 {
-    sli_pieces pieces = {total, size, sli_divide_up(total, size)};
+    sli_ranges pieces = {total, size, sli_divide_up(total, size)};
     return pieces;
 }
 
 /* About total / size even pieces, their size rounded to a multiple of `grain`. */
-static inline sli_pieces sli_pieces_near(int64_t total, int64_t size, int64_t grain)
+static inline sli_ranges sli_ranges_near(int64_t total, int64_t size, int64_t grain)
 {
     int64_t count = sli_larger(1, (total + size / 2) / size);
     int64_t rounded = sli_larger(grain, (total / count + grain / 2) / grain * grain);
-    sli_pieces pieces = {total, rounded, sli_smaller(count, sli_divide_up(total, rounded))};
+    sli_ranges pieces = {total, rounded, sli_smaller(count, sli_divide_up(total, rounded))};
     return pieces;
 }
 
 /* Rows of `width` elements, as many a piece as are worth it, spread evenly. */
-static inline sli_pieces sli_pieces_of_rows(int64_t rows, int64_t width)
+static inline sli_ranges sli_ranges_of_rows(int64_t rows, int64_t width)
 {
-    int64_t most = sli_larger(1, SLI_PIECE_ELEMENTS / sli_larger(1, width));
+    int64_t most = sli_larger(1, SLI_RANGE_ELEMENTS / sli_larger(1, width));
     int64_t count = sli_larger(1, sli_divide_up(rows, most));
-    return sli_pieces_of(rows, sli_larger(1, sli_divide_up(rows, count)));
+    return sli_ranges_of(rows, sli_larger(1, sli_divide_up(rows, count)));
 }
 
-/* At most `most` pieces of at least SLI_PIECE_ELEMENTS elements, sizes multiples of 64. */
-static inline sli_pieces sli_pieces_of_elements(int64_t elements, int64_t most)
+/* At most `most` pieces of at least SLI_RANGE_ELEMENTS elements, sizes multiples of 64. */
+static inline sli_ranges sli_ranges_of_elements(int64_t elements, int64_t most)
 {
-    int64_t size = sli_larger(SLI_PIECE_ELEMENTS, sli_divide_up(elements, most));
-    return sli_pieces_of(elements, sli_divide_up(size, 64) * 64);
+    int64_t size = sli_larger(SLI_RANGE_ELEMENTS, sli_divide_up(elements, most));
+    return sli_ranges_of(elements, sli_divide_up(size, 64) * 64);
 }
 
-static inline sli_range sli_piece_range(const sli_pieces *pieces, int64_t piece)
+static inline sli_range sli_range_at(const sli_ranges *pieces, int64_t piece)
 {
     int64_t first = piece * pieces->size;
     bool last = piece == pieces->count - 1;
