@@ -1,8 +1,7 @@
 /* sluice checkpoint: what is in checkpoints, whether they are whole, and others made from them. */
-#include "cli/arguments.h"
-#include "cli/commands.h"
+#include "cli/command.h"
+#include "cli/output.h"
 #include "cli/saved_model.h"
-
 #include "sluice/checkpoint.h"
 
 #include <inttypes.h>
@@ -35,53 +34,50 @@ static void set_defaults(void *to)
     *(settings *)to = (settings){0};
 }
 
-static void read_words(const cli_command_line *line, settings *to)
+static void read_settings(cli_line *line, settings *to)
 {
     static const char expected[] = "checkpoint: expected show, verify, convert or average";
     static const char *const names[] = {"show", "verify", "convert", "average"};
+    cli_settings_read(line, to);
     if (line->word_count == 0)
-        cli_refuse(expected, NULL);
+        cli_refuse("%s", expected);
     cli_near near = {.word = line->words[0]};
+    to->what = SHOW;
+    while (to->what <= AVERAGE && strcmp(line->words[0], names[to->what]) != 0)
+        cli_near_add(&near, names[to->what++]);
+    if (to->what > AVERAGE)
+        cli_refuse_near(&near, "", "%s, got \"%s\"", expected, line->words[0]);
     to->paths = line->words + 1;
     to->count = line->word_count - 1;
-    for (int i = SHOW; i <= AVERAGE; i++) {
-        to->what = (what)i;
-        if (strcmp(line->words[0], names[i]) == 0)
-            return;
-        cli_near_consider(&near, names[i]);
-    }
-    cli_refuse_near(expected, line->words[0], &near, "");
 }
 
 static void check_settings(const settings *parsed)
 {
     bool writes = parsed->what == CONVERT || parsed->what == AVERAGE;
     if (!writes && parsed->count == 0)
-        cli_refuse("checkpoint: expected the directory of a checkpoint", NULL);
+        cli_refuse("checkpoint: expected the directory of a checkpoint");
     if (parsed->what == CONVERT && parsed->count != 2)
-        cli_refuse("checkpoint convert: expected two directories, FROM and TO", NULL);
+        cli_refuse("checkpoint convert: expected two directories, FROM and TO");
     if (parsed->what == AVERAGE && parsed->count < 2)
-        cli_refuse("checkpoint average: expected directories, FROM... and TO", NULL);
+        cli_refuse("checkpoint average: expected directories, FROM... and TO");
     if (parsed->shard_bytes > 0 && !writes)
-        cli_refuse("checkpoint: --shard-size belongs to convert and average", NULL);
+        cli_refuse("checkpoint: --shard-size belongs to convert and average");
 }
 
 /* ---- Showing ------------------------------------------------------------------------------ */
 
 static void print_files(const sl_checkpoint_reader *reader)
 {
-    char bytes[CLI_NUMBER_BYTES];
     for (size_t i = 0; i < sl_checkpoint_file_count(reader); i++) {
         const sl_checkpoint_file_info *file = sl_checkpoint_file_get(reader, i);
         printf("  ");
         cli_print_text(file->name, 34);
-        printf(" %12s  %s\n", cli_bytes_text((int64_t)file->bytes, bytes), file->checksum);
+        printf(" %12s  %s\n", cli_bytes_text((int64_t)file->bytes).text, file->checksum);
     }
 }
 
 static void print_part(const sl_checkpoint_reader *reader, const char *part)
 {
-    char number[CLI_NUMBER_BYTES];
     size_t count = sl_checkpoint_tensor_count(reader, part);
     int64_t elements = 0;
     for (size_t i = 0; i < count; i++) {
@@ -93,7 +89,7 @@ static void print_part(const sl_checkpoint_reader *reader, const char *part)
     }
     printf("  part ");
     cli_print_text(part, 10);
-    printf(" %6zu tensors of %s elements\n", count, cli_with_commas(elements, number));
+    printf(" %6zu tensors of %s elements\n", count, cli_count_text(elements).text);
 }
 
 static void print_parts(const sl_checkpoint_reader *reader)
@@ -182,11 +178,10 @@ static sl_status perform(const settings *from)
     return SL_OK;
 }
 
-static int run(cli_command_line *line)
+static int run(cli_line *line)
 {
     settings parsed;
-    cli_set(line, &parsed);
-    read_words(line, &parsed);
+    read_settings(line, &parsed);
     check_settings(&parsed);
     return cli_finish(perform(&parsed));
 }
@@ -199,7 +194,7 @@ const cli_command cmd_checkpoint = {
            "files of another size, or the mean of several models.\v"
            "verify ends with status 1 where one is damaged. average writes a model without an "
            "optimizer, for eval and generate.",
-    .tables = {{options, 0}},
+    .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
     .run = run,

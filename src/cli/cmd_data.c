@@ -1,6 +1,6 @@
 /* sluice data: what a directory of text is made of; and the synthetic corpus. */
-#include "cli/arguments.h"
-#include "cli/commands.h"
+#include "cli/command.h"
+#include "cli/output.h"
 #include "cli/run_files.h"
 
 #include "sluice/text.h"
@@ -50,31 +50,31 @@ static void set_defaults(void *to)
     *(settings *)to = (settings){.head = DEFAULT_HEAD};
 }
 
-static void read_words(const cli_command_line *line, settings *to)
+static void read_settings(cli_line *line, settings *to)
 {
+    cli_settings_read(line, to);
     if (line->word_count + (to->synthetic != NULL) > 1)
-        cli_refuse("data: expected one directory", line->words[line->word_count - 1]);
+        cli_refuse("data: expected one directory, got \"%s\"", line->words[line->word_count - 1]);
     to->directory = to->synthetic ? to->synthetic : line->words[0];
     if (!to->directory)
-        cli_refuse("data: expected a directory of text, or --synthetic DIR", NULL);
-    else if (!*to->directory)
-        cli_refuse("data: expected a directory of text", to->directory);
+        cli_refuse("data: expected a directory of text, or --synthetic DIR");
+    if (!*to->directory)
+        cli_refuse("data: expected a directory of text, got \"\"");
 }
 
 /* ---- What is shown ----------------------------------------------------------------------- */
 
 static void show_counts(const sl_corpus *corpus)
 {
-    char lines[CLI_NUMBER_BYTES], tokens[CLI_NUMBER_BYTES], unknown[CLI_NUMBER_BYTES];
     printf("%-6s %12s %14s %14s\n", "split", "lines", "tokens", "of these <unk>");
     for (int split = 0; split < SL_SPLITS; split++) {
-        const sl_tokens *of = sl_corpus_tokens(corpus, (sl_split)split);
-        int64_t unknown_count = 0;
+        const sl_tokens *of = sl_corpus_tokens(corpus, split);
+        int64_t unknown = 0;
         for (int64_t i = 0; i < of->count; i++)
-            unknown_count += of->ids[i] == SL_VOCAB_UNKNOWN;
-        printf("%-6s %12s %14s %14s  %s\n", sl_split_name((sl_split)split),
-               cli_with_commas(of->line_count, lines), cli_with_commas(of->count, tokens),
-               cli_with_commas(unknown_count, unknown), sl_corpus_path(corpus, (sl_split)split));
+            unknown += of->ids[i] == SL_VOCAB_UNKNOWN;
+        printf("%-6s %12s %14s %14s  %s\n", sl_split_name(split),
+               cli_count_text(of->line_count).text, cli_count_text(of->count).text,
+               cli_count_text(unknown).text, sl_corpus_path(corpus, split));
     }
 }
 
@@ -84,8 +84,7 @@ static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
     const sl_vocab *vocab = sl_corpus_vocab(corpus);
     const sl_tokens *train = sl_corpus_tokens(corpus, SL_SPLIT_TRAIN);
     int32_t size = sl_vocab_size(vocab);
-    char text[CLI_NUMBER_BYTES];
-    printf("\nvocabulary: %s types, with <unk>\n", cli_with_commas(size, text));
+    printf("\nvocabulary: %s types, with <unk>\n", cli_count_text(size).text);
     int64_t *counts = calloc((size_t)size, sizeof *counts);
     if (!counts)
         return sl_error(SL_ERR_MEMORY, "no memory for %d counts", size);
@@ -94,7 +93,7 @@ static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
     if (head > 0)
         printf("%8s %14s  %s\n", "id", "in train", "token");
     for (int32_t id = 0; id < size && id < head; id++) {
-        printf("%8d %14s  ", id, cli_with_commas(counts[id], text));
+        printf("%8d %14s  ", id, cli_count_text(counts[id]).text);
         cli_print_text(sl_vocab_token(vocab, id).text, 0);
         printf("\n");
     }
@@ -134,11 +133,10 @@ static sl_status show(const settings *from)
     return status;
 }
 
-static int run(cli_command_line *line)
+static int run(cli_line *line)
 {
     settings parsed;
-    cli_set(line, &parsed);
-    read_words(line, &parsed);
+    read_settings(line, &parsed);
     return cli_finish(show(&parsed));
 }
 
@@ -151,7 +149,7 @@ const cli_command cmd_data = {
            "Text is cut into tokens as torchtext's basic_english does; the vocabulary is that of "
            "the training text, by falling frequency. For a synthetic corpus, the perplexity that "
            "the best possible model reaches is shown too.",
-    .tables = {{options, 0}},
+    .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
     .run = run,

@@ -1,117 +1,163 @@
-/* sluice eval: the loss of saved weights on a split. */
-#include "cli/arguments.h"
-#include "cli/commands.h"
-#include "cli/logits.h"
+/* sluice eval: the loss of saved weights on a split, and the logits of its first batch. */
+#include "cli/command.h"
+#include "cli/output.h"
+#include "cli/progress.h"
 #include "cli/run_files.h"
 #include "cli/saved_model.h"
-#include "cli/warnings.h"
+#include "sluice/safetensors.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
 typedef struct settings {
-    const char *init, *data, *devices, *logits;
+    sl_train_options run;
+    const char *logits;
     sl_split split;
-    int64_t batch_size, bptt, max_batches;
 } settings;
+
+static const char *const run_names[] = {
+    "init", "data", "eval-batch-size", "bptt", "eval-max-batches", "devices", NULL,
+};
 
 static const char *const splits[] = {"train", "valid", "test", NULL};
 
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "init", .value = "FILE", .type = SL_OPTION_TEXT, .offset = offsetof(settings, init),
-     .help = "Weights: a safetensors file, the index of several, or a checkpoint's directory; the "
-             "vocabulary beside them"},
-    {.name = "data", .value = "DIR", .type = SL_OPTION_TEXT, .offset = offsetof(settings, data),
-     .help = "Directory of text"},
-    {.name = "split", .value = "NAME", .type = SL_OPTION_CHOICE,
+    {.name = "split", .value = "NAME", .group = "Evaluation", .type = SL_OPTION_CHOICE,
      .offset = offsetof(settings, split), .choices = splits,
-     .help = "train, valid or test"},
-    {.name = "eval-batch-size", .value = "N", .type = SL_OPTION_INT64,
-     .offset = offsetof(settings, batch_size), .lowest = 1,
-     .help = "Columns of a batch"},
-    {.name = "bptt", .value = "T", .type = SL_OPTION_INT64, .offset = offsetof(settings, bptt),
-     .lowest = 1, .highest = 5000,
-     .help = "Tokens of each column in a block"},
-    {.name = "eval-max-batches", .value = "N", .type = SL_OPTION_INT64,
-     .offset = offsetof(settings, max_batches),
-     .help = "Batches at most; 0: all"},
-    {.name = "logits", .value = "FILE", .type = SL_OPTION_TEXT,
+     .help = "Evaluate the text train, valid or test"},
+    {.name = "logits", .value = "FILE", .group = "Evaluation", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, logits),
      .help = "Write to FILE (safetensors) the first batch's inputs and targets, ids [N, T], and "
              "its logits [N, T, V]"},
-    {.name = "devices", .value = "LIST", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, devices),
-     .help = "One device a stage; without it cpu:0, all cores"},
     {0},
 };
 /* clang-format on */
 
 static void set_defaults(void *to)
 {
-    *(settings *)to = (settings){.split = SL_SPLIT_TEST, .batch_size = 10, .bptt = 35};
+    *(settings *)to = (settings){.split = SL_SPLIT_TEST};
+    sl_train_options_default(to);
 }
 
-/* What is too short is refused here, where the file's name is known. */
-static sl_status read_split(const settings *from, const sl_vocab *vocab, sl_tokens *out,
-                            sl_batches *cut)
+/* ---- Logits ------------------------------------------------------------------------------- */
+
+/* Runs a batch: `ids` is the input [N, T]. The caller frees *values [N, T, V]. */
+static sl_status compute_logits(sl_pipe *pipe, const int32_t *ids, const sl_shape *shape,
+                                sl_shape *logits_shape, float **values)
+{
+    sl_tensor *in = NULL, *logits = NULL;
+    sl_status status =
+        sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, shape, &in);
+    *values = NULL;
+    if (status != SL_OK || (status = sl_tensor_write(in, ids)) != SL_OK ||
+        (status = sl_pipe_forward(pipe, in, &logits)) != SL_OK)
+        goto done;
+    *logits_shape = *sl_tensor_shape(logits);
+    *values = malloc(sl_tensor_bytes(logits));
+    status = *values ? sl_tensor_read(logits, *values)
+                     : sl_error(SL_ERR_MEMORY, "no memory for a batch's logits");
+done:
+    sl_tensor_destroy(&logits);
+    sl_tensor_destroy(&in);
+    return status;
+}
+
+/* Writes the first batch: `inputs` and `targets`, I64 [N, T], and `logits`, F32 [N, T, V]. */
+static sl_status write_logits(const char *path, sl_pipe *pipe, const sl_batches *batches)
+{
+    sl_shape shape = sl_shape_2d(batches->columns, sl_batches_block_length(batches, 0)),
+             logits_shape;
+    int64_t count = shape.size[0] * shape.size[1];
+    int32_t *ids = calloc((size_t)count, 2 * sizeof *ids); /* inputs, then targets */
+    int64_t *wide = calloc((size_t)count, 2 * sizeof *wide);
+    float *values = NULL;
+    sl_status status = SL_OK;
+    if (!ids || !wide) {
+        status = sl_error(SL_ERR_MEMORY, "no memory for a batch");
+        goto done;
+    }
+    status = sl_batches_block(batches, 0, ids, ids + count);
+    if (status == SL_OK)
+        status = compute_logits(pipe, ids, &shape, &logits_shape, &values);
+    if (status != SL_OK)
+        goto done;
+    for (int64_t i = 0; i < 2 * count; i++)
+        wide[i] = ids[i];
+    const sl_safetensors_item items[] = {{"inputs", SL_I64, shape, wide},
+                                         {"targets", SL_I64, shape, wide + count},
+                                         {"logits", SL_F32, logits_shape, values}};
+    status = sl_safetensors_save(path, items, sizeof items / sizeof *items, NULL, 0);
+done:
+    free(values);
+    free(wide);
+    free(ids);
+    return status;
+}
+
+/* ---- Evaluation --------------------------------------------------------------------------- */
+
+/* A text that is too short is refused here, where the file's name is known. */
+static sl_status read_split(const settings *from, const sl_vocab *vocab, sl_tokens *tokens,
+                            sl_batches *batches)
 {
     char *path, *vocabulary = NULL;
-    SL_TRY(sl_split_path(from->data, from->split, &path));
-    sl_status status = sl_tokens_read(vocab, path, out);
-    if (status == SL_OK && sl_weights_vocab_path(from->init, &vocabulary) == SL_OK)
-        cli_warn_unknown_text(out, path, vocabulary);
+    *tokens = (sl_tokens){0};
+    SL_TRY(sl_split_path(from->run.data, from->split, &path));
+    sl_status status = sl_tokens_read(vocab, path, tokens);
+    if (status == SL_OK)
+        status = sl_weights_vocab_path(from->run.init, &vocabulary);
     if (status == SL_OK) {
-        status = sl_batchify(out->ids, out->count, from->batch_size, from->bptt, cut);
-        if (status != SL_OK) {
-            sl_tokens_free(out);
-            sl_error_context(status, "%s: ", path);
-        }
+        cli_warn_unknown_tokens(tokens, path, vocabulary);
+        status = sl_error_context(sl_batchify(tokens->ids, tokens->count, from->run.eval_batch_size,
+                                              from->run.bptt, batches),
+                                  "%s: ", path);
     }
     free(vocabulary);
     free(path);
     return status;
 }
 
-static sl_status evaluate(const settings *from, const cli_saved_model *saved)
+static sl_status evaluate(const settings *from, const cli_saved_model *model)
 {
-    char loss[CLI_NUMBER_BYTES], perplexity[CLI_NUMBER_BYTES];
+    const char *split = sl_split_name(from->split);
     sl_tokens tokens;
     sl_batches batches;
     sl_evaluation result;
-    SL_TRY(read_split(from, saved->vocab, &tokens, &batches));
-    sl_status status = SL_OK;
-    if (from->logits)
-        status = cli_logits_write(from->logits, saved->pipe, &batches);
+    sl_status status = read_split(from, model->vocab, &tokens, &batches);
+    if (status == SL_OK && from->logits)
+        status = write_logits(from->logits, model->pipe, &batches);
     if (status == SL_OK)
-        status = sl_evaluate_tokens(saved->pipe, &tokens,
-                                    &(sl_evaluate_options){.batch_size = from->batch_size,
-                                                           .bptt = from->bptt,
-                                                           .max_batches = from->max_batches},
-                                    &result);
+        status =
+            sl_evaluate_tokens(model->pipe, &tokens,
+                               &(sl_evaluate_options){.batch_size = from->run.eval_batch_size,
+                                                      .bptt = from->run.bptt,
+                                                      .max_batches = from->run.eval_max_batches},
+                               &result);
     sl_tokens_free(&tokens);
     if (status == SL_OK)
-        printf("%s loss %s | %s ppl %s | %" PRId64 " tokens\n", sl_split_name(from->split),
-               cli_real_text(result.loss, 4, loss), sl_split_name(from->split),
-               cli_real_text(result.perplexity, 2, perplexity), result.tokens);
+        printf("%s loss %s | %s ppl %s | %" PRId64 " tokens\n", split,
+               cli_real_text(result.loss, 4).text, split, cli_real_text(result.perplexity, 2).text,
+               result.tokens);
     return status;
 }
 
-static int run(cli_command_line *line)
+static int run(cli_line *line)
 {
     settings parsed;
-    cli_saved_model saved = {0};
-    cli_set(line, &parsed);
-    if (!parsed.init || !parsed.data)
-        cli_refuse("eval needs --init FILE and --data DIR", NULL);
-    sl_status status =
-        parsed.logits ? cli_check_logits_file(parsed.logits, parsed.init, parsed.data) : SL_OK;
+    cli_saved_model model = {0};
+    cli_settings_read(line, &parsed);
+    if (!parsed.run.init || !parsed.run.data)
+        cli_refuse("eval needs --init FILE and --data DIR");
+    sl_status status = SL_OK;
+    if (parsed.logits)
+        status = cli_check_logits_file(parsed.logits, parsed.run.init, parsed.run.data);
     if (status == SL_OK)
-        status = cli_saved_model_load(parsed.init, parsed.devices, &saved);
+        status = cli_saved_model_load(&parsed.run, &model);
     if (status == SL_OK)
-        status = evaluate(&parsed, &saved);
-    cli_saved_model_clear(&saved);
+        status = evaluate(&parsed, &model);
+    cli_saved_model_clear(&model);
     return cli_finish(status);
 }
 
@@ -119,7 +165,9 @@ const cli_command cmd_eval = {
     .name = "eval",
     .summary = "the loss and perplexity of saved weights",
     .doc = "Evaluates saved weights: the mean loss per token of a split, and its perplexity.",
-    .tables = {{options, 0}},
+    .run_options = {sl_structure_option_rows, sl_run_option_rows},
+    .run_names = run_names,
+    .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
     .run = run,

@@ -1,47 +1,45 @@
 /* sluice generate: text from saved weights. */
-#include "cli/arguments.h"
-#include "cli/commands.h"
+#include "cli/command.h"
+#include "cli/output.h"
 #include "cli/saved_model.h"
-#include "cli/warnings.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct settings {
-    const char *init, *prompt, *devices;
+    sl_train_options run;
+    const char *prompt;
     bool greedy;
     int64_t tokens;
     sl_generate_options how;
 } settings;
 
+static const char *const run_names[] = {"init", "devices", NULL};
+
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "init", .value = "FILE", .type = SL_OPTION_TEXT, .offset = offsetof(settings, init),
-     .help = "Weights: a safetensors file, the index of several, or a checkpoint's directory; the "
-             "vocabulary beside them"},
-    {.name = "prompt", .value = "TEXT", .type = SL_OPTION_TEXT,
+    {.name = "prompt", .value = "TEXT", .group = "Text", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, prompt),
-     .help = "What the text begins with"},
-    {.name = "tokens", .value = "N", .type = SL_OPTION_INT64, .offset = offsetof(settings, tokens),
-     .lowest = 1, .highest = 1000000,
-     .help = "Tokens to add"},
-    {.name = "greedy", .type = SL_OPTION_FLAG, .offset = offsetof(settings, greedy),
-     .help = "Always the most probable token"},
-    {.name = "temperature", .value = "X", .type = SL_OPTION_DOUBLE,
+     .help = "The text's beginning"},
+    {.name = "tokens", .value = "N", .group = "Text", .type = SL_OPTION_INT64,
+     .offset = offsetof(settings, tokens), .lowest = 1, .highest = 1000000,
+     .help = "Number of tokens to add"},
+    {.name = "greedy", .group = "Text", .type = SL_OPTION_FLAG,
+     .offset = offsetof(settings, greedy),
+     .help = "Always take the most probable token"},
+    {.name = "temperature", .value = "X", .group = "Text", .type = SL_OPTION_DOUBLE,
      .offset = offsetof(settings, how.temperature),
-     .help = "Below 1 sharper, above 1 flatter"},
-    {.name = "top-k", .value = "K", .type = SL_OPTION_INT, .offset = offsetof(settings, how.top_k),
-     .help = "Draw among the K most probable tokens; 0: all"},
-    {.name = "seed", .value = "S", .type = SL_OPTION_SEED, .offset = offsetof(settings, how.seed),
-     .help = "Seed of the draws"},
-    {.name = "context", .value = "N", .type = SL_OPTION_INT64,
-     .offset = offsetof(settings, how.context), .lowest = 1, .highest = 5000, .optional = true,
-     .default_value = 35,
-     .help = "Tokens of the past that the model sees"},
-    {.name = "devices", .value = "LIST", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, devices),
-     .help = "One device a stage; without it cpu:0, all cores"},
+     .help = "Divide the logits by X: below 1 probable tokens get more probable, above 1 less"},
+    {.name = "top-k", .value = "K", .group = "Text", .type = SL_OPTION_INT,
+     .offset = offsetof(settings, how.top_k),
+     .help = "Draw from the K most probable tokens; 0: from all"},
+    {.name = "seed", .value = "S", .group = "Text", .type = SL_OPTION_SEED,
+     .offset = offsetof(settings, how.seed),
+     .help = "Seed of the random draws"},
+    {.name = "context", .value = "N", .group = "Text", .type = SL_OPTION_INT64,
+     .offset = offsetof(settings, how.context), .lowest = 1, .highest = 5000,
+     .optional = true, .default_value = 35,
+     .help = "Number of preceding tokens that the model sees"},
     {0},
 };
 /* clang-format on */
@@ -52,65 +50,88 @@ static void set_defaults(void *to)
         (settings){.prompt = "the", .tokens = 50, .how = {.temperature = 1, .seed = 1}};
 }
 
-static void complete(const cli_command_line *line, settings *to)
+static void read_settings(cli_line *line, settings *to)
 {
     static const char *const drawing[] = {"temperature", "top-k"};
-    if (!to->init)
-        cli_refuse("generate needs --init FILE", NULL);
+    cli_settings_read(line, to);
+    if (!to->run.init)
+        cli_refuse("generate needs --init FILE");
     for (size_t i = 0; to->greedy && i < sizeof drawing / sizeof *drawing; i++)
-        if (cli_given(line, drawing[i])) {
-            char option[32];
-            snprintf(option, sizeof option, "--%s", drawing[i]);
-            cli_refuse("--greedy draws nothing, so it allows no other choice", option);
-        }
+        if (cli_line_value(line, drawing[i]))
+            cli_refuse("--greedy draws nothing, so it cannot go with --%s", drawing[i]);
     if (to->greedy)
         to->how.temperature = 0;
 }
 
-static void print_tokens(const sl_vocab *vocab, const int32_t *ids, int64_t count)
+/* Adds `token` in quotes to the list `words`, where it fits. */
+static void add_word(char *words, size_t bytes, sl_token token)
 {
-    for (int64_t i = 0; i < count; i++) {
-        fputs(i > 0 ? " " : "", stdout);
-        cli_print_text(sl_vocab_token(vocab, ids[i]).text, 0);
-    }
-    printf("\n");
+    size_t used = strlen(words);
+    if (used + token.bytes + sizeof ", \"\"" < bytes)
+        snprintf(words + used, bytes - used, "%s\"%.*s\"", used ? ", " : "", (int)token.bytes,
+                 token.text);
 }
 
-static sl_status generate(const settings *from, const cli_saved_model *saved)
+/* A prompt may ask for <unk> by its name. */
+static sl_status warn_unknown_words(const sl_vocab *vocab, const char *prompt)
+{
+    const sl_token unknown = sl_vocab_token(vocab, SL_VOCAB_UNKNOWN);
+    sl_tokenizer *tokenizer;
+    sl_token token;
+    char words[512] = "";
+    SL_TRY(sl_tokenizer_create(&tokenizer));
+    sl_status status = sl_tokenizer_start(tokenizer, prompt, strlen(prompt));
+    while (status == SL_OK && sl_tokenizer_next(tokenizer, &token)) {
+        bool is_name =
+            token.bytes == unknown.bytes && memcmp(token.text, unknown.text, unknown.bytes) == 0;
+        if (!is_name && sl_vocab_id(vocab, token.text, token.bytes) == SL_VOCAB_UNKNOWN)
+            add_word(words, sizeof words, token);
+    }
+    sl_tokenizer_destroy(&tokenizer);
+    if (words[0])
+        cli_complain("warning: the vocabulary does not have these words of --prompt, which the "
+                     "model sees as <unk>: %s",
+                     words);
+    return status;
+}
+
+static sl_status generate(const settings *from, const cli_saved_model *model)
 {
     sl_tokens prompt;
-    SL_TRY(sl_tokens_encode(saved->vocab, from->prompt, strlen(from->prompt), &prompt));
-    if (prompt.count == 0) {
-        sl_tokens_free(&prompt);
-        return sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
-                        from->prompt);
-    }
+    int32_t *ids = NULL;
+    SL_TRY(sl_tokens_encode(model->vocab, from->prompt, strlen(from->prompt), &prompt));
     int64_t length = prompt.count;
-    int32_t *ids = malloc((size_t)(length + from->tokens) * sizeof *ids);
-    sl_status status = cli_warn_unknown_words(saved->vocab, from->prompt);
-    if (status == SL_OK && ids) {
-        memcpy(ids, prompt.ids, (size_t)length * sizeof *ids);
-        status = sl_generate(saved->pipe, &from->how, ids, &length, from->tokens);
-    } else if (status == SL_OK) {
+    sl_status status = SL_OK;
+    if (length == 0)
+        status = sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
+                          from->prompt);
+    else if (!(ids = malloc((size_t)(length + from->tokens) * sizeof *ids)))
         status = sl_error(SL_ERR_MEMORY, "no memory for the text");
+    else
+        status = warn_unknown_words(model->vocab, from->prompt);
+    if (status != SL_OK)
+        goto done;
+    memcpy(ids, prompt.ids, (size_t)length * sizeof *ids);
+    status = sl_generate(model->pipe, &from->how, ids, &length, from->tokens);
+    for (int64_t i = 0; status == SL_OK && i < length; i++) {
+        cli_print_text(sl_vocab_token(model->vocab, ids[i]).text, 0);
+        putchar(i + 1 < length ? ' ' : '\n');
     }
-    if (status == SL_OK)
-        print_tokens(saved->vocab, ids, length);
+done:
     free(ids);
     sl_tokens_free(&prompt);
     return status;
 }
 
-static int run(cli_command_line *line)
+static int run(cli_line *line)
 {
     settings parsed;
-    cli_saved_model saved;
-    cli_set(line, &parsed);
-    complete(line, &parsed);
-    sl_status status = cli_saved_model_load(parsed.init, parsed.devices, &saved);
+    cli_saved_model model;
+    read_settings(line, &parsed);
+    sl_status status = cli_saved_model_load(&parsed.run, &model);
     if (status == SL_OK)
-        status = generate(&parsed, &saved);
-    cli_saved_model_clear(&saved);
+        status = generate(&parsed, &model);
+    cli_saved_model_clear(&model);
     return cli_finish(status);
 }
 
@@ -118,7 +139,9 @@ const cli_command cmd_generate = {
     .name = "generate",
     .summary = "text from saved weights",
     .doc = "Writes text with saved weights. The same seed gives the same text.",
-    .tables = {{options, 0}},
+    .run_options = {sl_structure_option_rows, sl_run_option_rows},
+    .run_names = run_names,
+    .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
     .run = run,

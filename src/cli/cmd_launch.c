@@ -1,7 +1,7 @@
 /* sluice launch: a program as many processes, through MPI's mpirun. */
 #define _GNU_SOURCE /* asprintf */
-#include "cli/arguments.h"
-#include "cli/commands.h"
+#include "cli/command.h"
+#include "cli/output.h"
 #include "launch/job.h"
 #include "launch/kinds.h"
 
@@ -141,30 +141,27 @@ static void set_defaults(void *to)
 
 static void check_hosts(const char *path)
 {
-    char sentence[256];
     struct stat what = {0};
     int error = access(path, R_OK) != 0 || stat(path, &what) != 0 ? errno : 0;
     if (error == 0 && S_ISDIR(what.st_mode))
         error = EISDIR;
-    if (error == 0)
-        return;
-    snprintf(sentence, sizeof sentence, "--hosts must name a file (%s)", strerror(error));
-    cli_refuse(sentence, path);
+    if (error != 0)
+        cli_refuse("--hosts must name a file (%s), got \"%s\"", strerror(error), path);
 }
 
-static void check(settings *parsed, const cli_command_line *line)
+static void check(settings *parsed, const cli_line *line)
 {
     if (parsed->processes == 0)
         parsed->processes = parsed->most;
     if (line->word_count == 0)
-        cli_refuse("launch needs a program to start", NULL);
+        cli_refuse("launch needs a program to start");
     for (char **word = line->words; *word; word++)
         if (strcmp(*word, ":") == 0)
-            cli_refuse("mpirun cannot pass on an argument that is a single colon", NULL);
+            cli_refuse("mpirun cannot pass on an argument that is a single colon");
     if (parsed->processes == 0)
-        cli_refuse("launch needs -n N, the number of processes", NULL);
+        cli_refuse("launch needs -n N, the number of processes");
     if (parsed->most > 0 && (parsed->processes < parsed->least || parsed->processes > parsed->most))
-        cli_refuse("-n must be within --elastic MIN:MAX", NULL);
+        cli_refuse("-n must be within --elastic MIN:MAX");
     if (parsed->hosts)
         check_hosts(parsed->hosts);
 }
@@ -203,8 +200,8 @@ static void add_host_options(words *to, const settings *parsed)
 }
 
 /* Ranks bind their devices' threads to cores themselves. */
-static void write_command(words *to, const cli_command_line *line, const settings *parsed,
-                          const char *self, const char *count)
+static void write_command(words *to, const cli_line *line, const settings *parsed, const char *self,
+                          const char *count)
 {
     add_pair(to, "mpirun", "--quiet");
     add_pair(to, "--bind-to", "none");
@@ -297,7 +294,7 @@ static sl_status run_attempts(char **command, char count[COUNT_BYTES], const set
     return SL_OK;
 }
 
-static sl_status launch(const cli_command_line *line, const settings *parsed, int *result)
+static sl_status launch(const cli_line *line, const settings *parsed, int *result)
 {
     char self[PATH_MAX], count[COUNT_BYTES];
     words command = {0};
@@ -314,11 +311,11 @@ static sl_status launch(const cli_command_line *line, const settings *parsed, in
     return status;
 }
 
-static int run(cli_command_line *line)
+static int run(cli_line *line)
 {
     settings parsed;
     int result = 0;
-    cli_set(line, &parsed);
+    cli_settings_read(line, &parsed);
     check(&parsed, line);
     sl_status status = launch(line, &parsed, &result);
     return status == SL_OK ? result : cli_finish(status);
@@ -332,7 +329,7 @@ const cli_command cmd_launch = {
            "LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in the environment. When one fails, the "
            "others may end by themselves, are then ended, and the first failure is reported; the "
            "exit status is that process's, or 128 and the signal's number.",
-    .tables = {{options, 0}},
+    .options = options,
     .program = true,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,

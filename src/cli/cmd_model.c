@@ -1,7 +1,6 @@
 /* sluice model: what a model consists of and will need, without building it. */
-#include "cli/arguments.h"
-#include "cli/commands.h"
-#include "cli/run_options.h"
+#include "cli/command.h"
+#include "cli/output.h"
 #include "train/layout.h"
 
 #include <stdio.h>
@@ -9,7 +8,7 @@
 enum { WIKITEXT2_TYPES = 28782 };
 
 typedef struct settings {
-    cli_run_options run;
+    sl_train_options run;
     int64_t ntokens;
     const char *data;
 } settings;
@@ -29,7 +28,7 @@ static const sl_option options[] = {
 static void set_defaults(void *to)
 {
     *(settings *)to = (settings){.ntokens = WIKITEXT2_TYPES};
-    sl_train_options_default(&((settings *)to)->run.train);
+    sl_train_options_default(to);
 }
 
 static sl_status count_types(const char *data, int64_t *ntokens)
@@ -45,26 +44,23 @@ static sl_status count_types(const char *data, int64_t *ntokens)
 
 static void print_modules(const sl_train_options *train, const sl_module *model)
 {
-    char parameters[CLI_NUMBER_BYTES], shape_text[SL_SHAPE_TEXT_BYTES];
-    sl_shape shape = sl_shape_2d(train->batch_size, train->bptt);
+    char shape_text[SL_SHAPE_TEXT_BYTES];
+    sl_shape out, shape = sl_shape_2d(train->batch_size, train->bptt);
     printf("%-4s %-24s %-20s %14s\n", "name", "type", "output", "parameters");
     for (int i = 0; i < sl_module_child_count(model); i++) {
         const sl_module *module = sl_module_child(model, i);
-        sl_shape out;
         if (sl_module_output_shape(module, &shape, &out) != SL_OK)
             break;
         shape = out;
         printf("%-4d %-24s %-20s %14s\n", i, sl_module_type(module),
                sl_shape_text(&shape, shape_text),
-               cli_with_commas(sl_module_parameter_elements(module), parameters));
+               cli_count_text(sl_module_parameter_elements(module)).text);
     }
 }
 
 static void print_plan(const sl_plan *plan, int replica, int replicas)
 {
-    char elements[CLI_NUMBER_BYTES], parameters[CLI_NUMBER_BYTES], gradients[CLI_NUMBER_BYTES],
-        state[CLI_NUMBER_BYTES], activations[CLI_NUMBER_BYTES], workspace[CLI_NUMBER_BYTES],
-        modules[CLI_NUMBER_BYTES];
+    char modules[32];
     if (replicas > 1)
         printf("Replica %d:\n", replica);
     printf("%-6s %-10s %-10s %14s %12s %12s %12s %12s %12s\n", "stage", "device", "modules",
@@ -73,12 +69,12 @@ static void print_plan(const sl_plan *plan, int replica, int replicas)
         const sl_stage_plan *stage = &plan->stage[s];
         snprintf(modules, sizeof modules, "%d-%d", stage->first, stage->first + stage->count - 1);
         printf("%-6d %-10s %-10s %14s %12s %12s %12s %12s %12s\n", s, stage->device, modules,
-               cli_with_commas(stage->parameter_elements, elements),
-               cli_bytes_text(stage->parameter_bytes, parameters),
-               cli_bytes_text(stage->gradient_bytes, gradients),
-               cli_bytes_text(stage->optimizer_bytes, state),
-               cli_bytes_text(stage->activation_bytes, activations),
-               cli_bytes_text(stage->workspace_bytes, workspace));
+               cli_count_text(stage->parameter_elements).text,
+               cli_bytes_text(stage->parameter_bytes).text,
+               cli_bytes_text(stage->gradient_bytes).text,
+               cli_bytes_text(stage->optimizer_bytes).text,
+               cli_bytes_text(stage->activation_bytes).text,
+               cli_bytes_text(stage->workspace_bytes).text);
     }
     printf("\n");
 }
@@ -86,13 +82,11 @@ static void print_plan(const sl_plan *plan, int replica, int replicas)
 /* Of a run of the replicas, as threads of one process on this machine. */
 static sl_status print_memory(const sl_train_options *train, const sl_module *model)
 {
-    char total[CLI_NUMBER_BYTES], best[CLI_NUMBER_BYTES], usable[CLI_NUMBER_BYTES];
     sl_host_plan plan;
     SL_TRY(sl_plan_host(train, model, 1, true, &plan));
     printf("In all: %s, with a copy of the best parameters (%s); this machine has %s.\n",
-           cli_bytes_text(plan.total_bytes - plan.process_bytes, total),
-           cli_bytes_text(plan.best_bytes, best),
-           cli_bytes_text((int64_t)sl_usable_memory(), usable));
+           cli_bytes_text(plan.total_bytes - plan.process_bytes).text,
+           cli_bytes_text(plan.best_bytes).text, cli_bytes_text((int64_t)sl_usable_memory()).text);
     if (sl_plan_check_memory(train, model, 1, true, sl_usable_memory()) != SL_OK)
         printf("It does not fit: %s.\n", sl_error_text());
     return SL_OK;
@@ -100,7 +94,6 @@ static sl_status print_memory(const sl_train_options *train, const sl_module *mo
 
 static sl_status print_model(const sl_train_options *train, const sl_module *model)
 {
-    char total[CLI_NUMBER_BYTES];
     sl_plan plan;
     int replicas = sli_layout_replicas(train);
     SL_TRY(sl_plan_create(train, model, 0, &plan)); /* an error comes before anything is shown */
@@ -111,13 +104,13 @@ static sl_status print_model(const sl_train_options *train, const sl_module *mod
         print_plan(&plan, r, replicas);
     }
     SL_TRY(print_memory(train, model));
-    printf("Total parameters in model: %s\n", cli_with_commas(plan.total_parameters, total));
+    printf("Total parameters in model: %s\n", cli_count_text(plan.total_parameters).text);
     return SL_OK;
 }
 
 static sl_status show(settings *from)
 {
-    sl_train_options *train = &from->run.train;
+    sl_train_options *train = &from->run;
     sl_module *model;
     SL_TRY(sl_train_options_check(train));
     train->model.ntokens = from->ntokens;
@@ -129,14 +122,12 @@ static sl_status show(settings *from)
     return status;
 }
 
-static int run(cli_command_line *line)
+static int run(cli_line *line)
 {
     settings parsed;
-    set_defaults(&parsed);
-    cli_set_run(line, &parsed.run);
-    if (parsed.data && cli_given(line, "ntokens"))
-        cli_refuse("--data counts the vocabulary's types, so it allows no other number",
-                   "--ntokens");
+    cli_settings_read(line, &parsed);
+    if (parsed.data && cli_line_value(line, "ntokens"))
+        cli_refuse("--data counts the vocabulary's types, so it cannot go with --ntokens");
     return cli_finish(show(&parsed));
 }
 
@@ -145,7 +136,8 @@ const cli_command cmd_model = {
     .summary = "a model's layers, partition and memory",
     .doc = "Shows a model's layers, how it is cut into stages, and the bytes that each stage will "
            "need, without allocating them.",
-    .tables = {{sl_structure_option_rows, offsetof(settings, run.train)}, {options, 0}},
+    .run_options = {sl_structure_option_rows},
+    .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
     .run = run,

@@ -1,20 +1,18 @@
-/* sluice train: the main job. */
-#include "cli/arguments.h"
-#include "cli/command_line.h"
-#include "cli/commands.h"
+/* sluice train: a run with its display and its log. Its replicas are threads of this process, or,
+ * where a launcher has started several processes, this process is one of them. */
+#include "cli/command.h"
+#include "cli/output.h"
 #include "cli/progress.h"
 #include "cli/run_files.h"
-#include "cli/run_options.h"
 #include "cli/saved_model.h"
 #include "cli/signals.h"
 #include "cli/supervisor.h"
-#include "cli/train_ranks.h"
-#include "core/knobs.h"
+#include "sluice/launch.h"
 #include "train/checkpoint/save_directory.h"
+#include "train/layout.h"
 
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,31 +20,31 @@
 enum { DEFAULT_LOG_INTERVAL = 10, DEFAULT_KEEP = 3 };
 
 typedef struct settings {
-    cli_run_options run;
-    const char *log_json, *config;
+    sl_train_options run;
+    const char *config;
     bool print_config;
-    cli_progress progress;
+    cli_progress_options progress;
 } settings;
 
 /* clang-format off */
-static const sl_option options[] = {
+static const sl_option option_rows[] = {
     {.name = "config", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, config),
-     .help = "Take options from FILE, a JSON object as --print-config prints it; those on the "
+     .help = "Read options from FILE, a JSON object as --print-config prints it; options on the "
              "command line override them"},
     {.name = "print-config", .group = "Files and display", .type = SL_OPTION_FLAG,
      .offset = offsetof(settings, print_config),
-     .help = "Print the complete configuration as JSON, and end; lr is left out where it is the "
-             "optimizer's own"},
+     .help = "Print all options as a JSON object, and end; lr is left out where it is the "
+             "optimizer's default"},
     {.name = "log-json", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, log_json),
-     .help = "Write the run as JSON lines"},
+     .offset = offsetof(settings, progress.log_json),
+     .help = "Write the run's log to FILE as JSON lines"},
     {.name = "log-interval", .value = "N", .group = "Files and display", .type = SL_OPTION_INT64,
      .offset = offsetof(settings, progress.log_interval), .lowest = 1,
-     .help = "Batches between two lines"},
+     .help = "Print a line every N batches"},
     {.name = "quiet", .group = "Files and display", .type = SL_OPTION_FLAG,
      .offset = offsetof(settings, progress.quiet),
-     .help = "Show the result only"},
+     .help = "Print the result only"},
     {0},
 };
 /* clang-format on */
@@ -56,20 +54,32 @@ static void set_defaults(void *to)
     settings *parsed = to;
     *parsed = (settings){
         .progress = {.log_interval = DEFAULT_LOG_INTERVAL, .live = isatty(STDERR_FILENO) == 1}};
-    sl_train_options_default(&parsed->run.train);
-    parsed->run.train.checkpoints.keep = DEFAULT_KEEP;
-    parsed->run.train.checkpoints.every_epoch = true;
+    sl_train_options_default(&parsed->run);
+    parsed->run.checkpoints.keep = DEFAULT_KEEP;
+    parsed->run.checkpoints.every_epoch = true;
+}
+
+/* ---- Before the run ----------------------------------------------------------------------- */
+
+static void complete_resume(sl_save_options *checkpoints)
+{
+    if (!checkpoints->resume || strcmp(checkpoints->resume, "auto") != 0)
+        return;
+    if (!checkpoints->directory)
+        cli_refuse("--resume auto needs --save-dir DIR");
+    checkpoints->resume = checkpoints->directory;
+    checkpoints->resume_if_any = true;
 }
 
 /* A job that the launcher has started again goes on where it was, as with --resume auto, or begins
  * as its first attempt did, with its text cut as for the processes of that. */
 static sl_status resume_after_restart(settings *to, const sl_launch_info *launch)
 {
-    sl_save_options *checkpoints = &to->run.train.checkpoints;
+    sl_save_options *checkpoints = &to->run.checkpoints;
     int64_t *steps;
     size_t count = 0;
     if (launch->first_world_size > 1)
-        to->run.train.shards = launch->first_world_size;
+        to->run.shards = launch->first_world_size;
     if (!checkpoints->directory)
         return SL_OK;
     if (checkpoints->resume) {
@@ -84,102 +94,168 @@ static sl_status resume_after_restart(settings *to, const sl_launch_info *launch
     return SL_OK;
 }
 
-static void tell_saving(void *context, bool begins)
+static void report_saving(void *context, bool begins)
 {
     (void)context;
     cli_supervisor_saving(begins);
 }
 
-/* What stops a run that saves something is asked; one that saves nothing just ends. */
-static sl_status take_signals(settings *from, const sl_launch_info *launch)
+/* A run that saves something is asked to stop; one that saves nothing just ends. */
+static sl_status handle_signals(settings *from, const sl_launch_info *launch)
 {
-    sl_save_options *checkpoints = &from->run.train.checkpoints;
-    bool saves = checkpoints->directory || from->run.train.save;
+    sl_save_options *checkpoints = &from->run.checkpoints;
+    bool saves = checkpoints->directory || from->run.save;
     if (saves)
         checkpoints->request = cli_signals_request;
-    checkpoints->saving = tell_saving;
-    return cli_signals_take(saves, launch->rank == 0);
+    checkpoints->saving = report_saving;
+    return cli_signals_handle(saves, launch->rank == 0);
 }
 
-static sl_status train(const cli_command_line *line, settings *from, sl_run_result *result)
+/* ---- Threads ------------------------------------------------------------------------------ */
+
+/* The only process of a launcher is one replica, if nothing says otherwise. A job may have come to
+ * that by and by, so what was asked of several replicas is no mistake. */
+static void fit_to_one_process(sl_train_options *options)
+{
+    if (options->devices && strchr(options->devices, ';'))
+        return;
+    options->replicas = 1;
+    options->zero = false;
+}
+
+static sl_status train_threads(const settings *from, sl_run_result *result)
+{
+    cli_progress *progress;
+    int replicas = sli_layout_replicas(&from->run), count;
+    SL_TRY(sl_train_options_check(&from->run));
+    SL_TRY(cli_progress_create(&from->progress, 0, replicas, replicas, &progress));
+    const sl_reporter *reporters = cli_progress_reporters(progress, &count);
+    sl_status status = sl_train_run(&from->run, reporters, count, result);
+    cli_progress_destroy(&progress);
+    return status;
+}
+
+/* ---- Processes ---------------------------------------------------------------------------- */
+
+/* There are as many replicas as processes, and those of this machine share its devices. */
+static sl_status fit_to_launch(sl_train_options *options, const sl_launch_info *launch,
+                               bool replicas_given)
+{
+    if (replicas_given && options->replicas != launch->world_size)
+        return sl_error(SL_ERR_INVALID,
+                        "--dp must be the number of processes that were started, %d, got \"%d\"",
+                        launch->world_size, options->replicas);
+    options->replicas = launch->world_size;
+    options->local_replicas = launch->local_world_size;
+    return sl_train_options_check(options);
+}
+
+/* torchrun's variables without RANK do not start other processes. */
+static sl_status check_started(const sl_launch_info *launch, sl_group *group)
+{
+    if (sl_group_size(group) == launch->world_size)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "the environment is that of rank %d of %d, but MPI knows of %d: start the "
+                    "processes with sluice launch, mpirun or srun",
+                    launch->rank, launch->world_size, sl_group_size(group));
+}
+
+static sl_status train_process(const settings *from, const sl_launch_info *launch,
+                               sl_run_result *result)
+{
+    sl_group *group;
+    cli_progress *progress = NULL;
+    int count;
+    SL_TRY(sl_group_create_mpi(NULL, &group));
+    int rank = sl_group_rank(group);
+    sl_status status = check_started(launch, group);
+    if (status != SL_OK)
+        goto done;
+    status = cli_progress_create(&from->progress, rank, 1, from->run.replicas, &progress);
+    if (status != SL_OK) {
+        sl_group_abort(group, status, sl_error_text());
+        goto done;
+    }
+    const sl_reporter *reporters = cli_progress_reporters(progress, &count);
+    status = sl_train_run_rank(&from->run, group, launch->local_rank, reporters, count, result);
+    if (rank != 0)
+        *result = (sl_run_result){0}; /* rank 0 prints it */
+done:
+    cli_progress_destroy(&progress);
+    sl_group_destroy(&group);
+    return status;
+}
+
+static sl_status train(const cli_line *line, settings *from, sl_run_result *result)
 {
     sl_launch_info launch;
+    bool replicas_given = cli_line_value(line, "dp");
     SL_TRY(sl_launch_info_read(&launch));
     if (launch.restarts > 0)
         SL_TRY(resume_after_restart(from, &launch));
-    SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &from->progress.debug));
-    SL_TRY(cli_saved_model_take(line, &from->run.train));
-    SL_TRY(cli_check_train_files(&from->run.train, from->log_json, from->config));
-    SL_TRY(take_signals(from, &launch));
-    return cli_train_ranks(&from->run, &launch, &from->progress, from->log_json, result);
+    SL_TRY(cli_saved_model_apply_sizes(line, &from->run));
+    SL_TRY(cli_check_train_files(&from->run, from->progress.log_json, from->config));
+    SL_TRY(handle_signals(from, &launch));
+    if (launch.world_size > 1) {
+        SL_TRY(fit_to_launch(&from->run, &launch, replicas_given));
+        return train_process(from, &launch, result);
+    }
+    if (launch.launched && !replicas_given)
+        fit_to_one_process(&from->run);
+    return train_threads(from, result);
 }
 
-static void complete_resume(sl_save_options *checkpoints)
-{
-    if (!checkpoints->resume || strcmp(checkpoints->resume, "auto") != 0)
-        return;
-    if (!checkpoints->directory)
-        cli_refuse("--resume auto needs --save-dir DIR", NULL);
-    checkpoints->resume = checkpoints->directory;
-    checkpoints->resume_if_any = true;
-}
+/* ---- The command -------------------------------------------------------------------------- */
 
-static void print_stopped(FILE *to, int argc, char **argv, const sl_train_options *run_options,
+static void print_stopped(FILE *to, const cli_line *line, const sl_train_options *options,
                           const sl_run_result *result)
 {
     fprintf(to, "Stopped after step %" PRId64, result->steps);
-    if (run_options->checkpoints.directory) {
+    if (options->checkpoints.directory) {
         fprintf(to, ", its checkpoint is saved. To go on:\n  ");
-        cli_print_command(to, argc, argv, "--resume");
+        cli_line_print(to, line, "--resume");
         fprintf(to, " --resume auto\n");
         return;
     }
     if (isfinite(result->best_valid_loss))
-        fprintf(to, ": %s has the best weights so far, those of step %" PRId64 ".",
-                run_options->save, result->saved_step);
+        fprintf(to, ": %s has the best weights so far, those of step %" PRId64 ".", options->save,
+                result->saved_step);
     else
-        fprintf(to, ": %s has the weights of that step, which were not validated.",
-                run_options->save);
+        fprintf(to, ": %s has the weights of that step, which were not validated.", options->save);
     fprintf(to, " A run with --save-dir DIR can go on where it was stopped.\n");
 }
 
 /* The program's exit status. Where standard output's reader has gone, which is what stopped the
  * run, standard error may still have one. */
-static int end_stopped(int argc, char **argv, const sl_train_options *run_options,
+static int end_stopped(const cli_line *line, const sl_train_options *options,
                        const sl_run_result *result)
 {
-    print_stopped(stdout, argc, argv, run_options, result);
+    print_stopped(stdout, line, options, result);
     if (!cli_signals_output_lost() || (fflush(stdout) == 0 && !ferror(stdout)))
         return cli_finish(SL_OK);
-    print_stopped(stderr, argc, argv, run_options, result);
+    print_stopped(stderr, line, options, result);
     return 0;
 }
 
-static sl_status print_config(const cli_command_line *line, settings *parsed)
-{
-    SL_TRY(sl_train_options_check(&parsed->run.train));
-    cli_print_config(line->command, parsed);
-    return SL_OK;
-}
-
-static int run(cli_command_line *line)
+static int run(cli_line *line)
 {
     settings parsed;
     sl_run_result result = {0};
-    set_defaults(&parsed);
-    if (cli_given(line, "config"))
-        cli_add_config(line, cli_given(line, "config"));
-    cli_set_run(line, &parsed.run);
-    if (parsed.print_config)
-        return cli_finish(print_config(line, &parsed));
-    if (!parsed.run.train.data)
+    cli_settings_read(line, &parsed);
+    if (parsed.print_config) {
+        sl_status status = sl_train_options_check(&parsed.run);
+        if (status == SL_OK)
+            cli_settings_print(line->command, &parsed);
+        return cli_finish(status);
+    }
+    if (!parsed.run.data)
         cli_refuse("train needs --data DIR, a directory with wiki.{train,valid,test}.tokens or "
-                   "{train,valid,test}.txt",
-                   NULL);
-    complete_resume(&parsed.run.train.checkpoints);
+                   "{train,valid,test}.txt");
+    complete_resume(&parsed.run.checkpoints);
     sl_status status = train(line, &parsed, &result);
     if (status == SL_OK && result.stopped)
-        return end_stopped(line->argc, line->argv, &parsed.run.train, &result);
+        return end_stopped(line, &parsed.run, &result);
     return cli_finish(status);
 }
 
@@ -187,11 +263,10 @@ const cli_command cmd_train = {
     .name = "train",
     .summary = "train a model, validate and test it",
     .doc = "Trains a Transformer language model through a pipeline of devices."
-           "\vNumbers that no option gives are those of the preset; the defaults shown are those "
-           "of transformer-tutorial. Weights and layouts are PyTorch's state_dict.",
-    .tables = {{sl_structure_option_rows, offsetof(settings, run.train)},
-               {sl_run_option_rows, offsetof(settings, run.train)},
-               {options, 0}},
+           "\vThe preset gives every number that no option gives; the defaults shown are those of "
+           "transformer-tutorial. Weights have PyTorch's state_dict names and layouts.",
+    .run_options = {sl_structure_option_rows, sl_run_option_rows},
+    .options = option_rows,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
     .run = run,

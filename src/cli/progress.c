@@ -1,74 +1,88 @@
 #define _GNU_SOURCE /* vasprintf */
-
 #include "cli/progress.h"
 
-#include "cli/arguments.h"
-#include "cli/memory_table.h"
+#include "cli/output.h"
 #include "cli/signals.h"
-#include "cli/warnings.h"
+#include "core/knobs.h"
 
 #include <inttypes.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+/* One replica's; a reporter's context. */
+typedef struct display {
+    cli_progress *of;
+    int replica;
+    bool resumed;
+    double interval_loss, interval_seconds; /* since the last line */
+    int64_t interval_tokens, interval_batches;
+    double trained_seconds; /* since the run began */
+    int64_t trained_batches, total_batches;
+    double live_time; /* when the progress line was last drawn */
+} display;
+
+struct cli_progress {
+    cli_progress_options options;
+    int replicas, reporter_count;
+    display *displays;      /* [count] */
+    sl_reporter *reporters; /* [reporter_count]: one a display, and the log's */
+    sl_run_log *log;        /* NULL: none */
+    pthread_mutex_t screen; /* keeps lines together, guards: */
+    bool live_shown;
+};
+
 static const char rule[] =
     "-----------------------------------------------------------------------------------------";
 
-static double clock_seconds(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
+/* ---- The progress line -------------------------------------------------------------------- */
 
-/* ---- The live line ------------------------------------------------------------------------ */
-
-static void clear_live(cli_progress *drawer)
+static void clear_live(cli_progress *progress)
 {
-    if (drawer->live_shown)
+    if (progress->live_shown)
         fputs("\r\033[K", stderr);
-    drawer->live_shown = false;
+    progress->live_shown = false;
 }
 
 /* "1:02:03" or "2:03" */
-static const char *duration_text(double seconds, char text[CLI_NUMBER_BYTES])
+static cli_text duration_text(double seconds)
 {
     int64_t whole = (int64_t)(seconds + 0.5);
+    int minutes = (int)(whole % 3600 / 60), rest = (int)(whole % 60);
+    cli_text out;
     if (whole >= 3600)
-        snprintf(text, CLI_NUMBER_BYTES, "%" PRId64 ":%02d:%02d", whole / 3600,
-                 (int)(whole % 3600 / 60), (int)(whole % 60));
+        snprintf(out.text, sizeof out.text, "%" PRId64 ":%02d:%02d", whole / 3600, minutes, rest);
     else
-        snprintf(text, CLI_NUMBER_BYTES, "%d:%02d", (int)(whole / 60), (int)(whole % 60));
-    return text;
+        snprintf(out.text, sizeof out.text, "%d:%02d", minutes, rest);
+    return out;
 }
 
-/* Whether the live line may be drawn (again) now. */
-static bool is_due(cli_progress *progress)
+/* Begins to draw the line, where it may be drawn (again). */
+static bool begin_live(display *on)
 {
     const double pause = 0.1; /* a person cannot read faster */
-    double now = clock_seconds();
-    if (!progress->live || progress->quiet || progress->replica > 0 ||
-        now - progress->live_time < pause)
+    cli_progress *progress = on->of;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    double now = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+    if (!progress->options.live || progress->options.quiet || on->replica > 0 ||
+        now - on->live_time < pause)
         return false;
-    progress->live_time = now;
+    on->live_time = now;
+    pthread_mutex_lock(&progress->screen);
+    progress->live_shown = true;
+    fputs("\r\033[K", stderr);
     return true;
 }
 
-static void begin_live(cli_progress *progress)
-{
-    pthread_mutex_lock(progress->screen);
-    progress->live_shown = true;
-    fputs("\r\033[K", stderr);
-}
-
-static void end_live(cli_progress *progress)
+static void end_live(display *on)
 {
     fflush(stderr);
-    pthread_mutex_unlock(progress->screen);
+    pthread_mutex_unlock(&on->of->screen);
 }
 
 /* "[#####     ] 10/50" */
@@ -80,51 +94,47 @@ static void draw_bar(int64_t done, int64_t all)
     fprintf(stderr, "[%-*.*s] %" PRId64 "/%" PRId64, BAR, length, full, done, all);
 }
 
-static void draw_step(cli_progress *progress, const sl_step_info *step)
+static void draw_step(display *on, const sl_step_info *step)
 {
-    char left[CLI_NUMBER_BYTES], loss[CLI_NUMBER_BYTES];
-    if (!is_due(progress))
+    if (!begin_live(on))
         return;
-    double each = progress->trained_seconds / (double)progress->trained_batches;
-    begin_live(progress);
+    double each = on->trained_seconds / (double)on->trained_batches;
     fprintf(stderr, "epoch %" PRId64 " ", step->epoch);
     draw_bar(step->batch, step->batches_per_epoch);
     fprintf(stderr, " | loss %s | %.0f tokens/s | %s left to train",
-            cli_real_text(step->loss, 3, loss), (double)step->tokens / step->seconds,
-            duration_text(each * (double)(progress->total_batches - step->step), left));
-    end_live(progress);
+            cli_real_text(step->loss, 3).text, (double)step->tokens / step->seconds,
+            duration_text(each * (double)(on->total_batches - step->step)).text);
+    end_live(on);
 }
 
 static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
 {
-    cli_progress *progress = context;
-    if (is_due(progress)) {
-        begin_live(progress);
-        fprintf(stderr, "%s ", info->split == SL_SPLIT_VALID ? "validation" : "test");
-        draw_bar(info->batch, info->batches);
-        end_live(progress);
-    }
+    if (!begin_live(context))
+        return SL_OK;
+    fprintf(stderr, "%s ", info->split == SL_SPLIT_VALID ? "validation" : "test");
+    draw_bar(info->batch, info->batches);
+    end_live(context);
     return SL_OK;
 }
 
 /* ---- Lines -------------------------------------------------------------------------------- */
 
-static void begin_lines(cli_progress *progress)
+static void begin_lines(display *on)
 {
-    pthread_mutex_lock(progress->screen);
-    clear_live(progress->drawer ? progress->drawer : progress);
+    pthread_mutex_lock(&on->of->screen);
+    clear_live(on->of);
 }
 
-static void end_lines(cli_progress *progress)
+static void end_lines(display *on)
 {
     fflush(stdout);
-    pthread_mutex_unlock(progress->screen);
+    pthread_mutex_unlock(&on->of->screen);
 }
 
 /* One line, its end included, as one write even where MPI has taken standard output's buffer away:
  * the lines of other processes come between writes. */
-__attribute__((format(printf, 2, 3))) static void say(const cli_progress *progress,
-                                                      const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void print_line(const display *on, const char *format,
+                                                             ...)
 {
     char *line;
     va_list arguments;
@@ -133,219 +143,270 @@ __attribute__((format(printf, 2, 3))) static void say(const cli_progress *progre
     va_end(arguments);
     if (bytes < 0)
         return;
-    if (progress->replicas > 1)
-        printf("[RANK %d]: %s", progress->replica, line);
-    else
-        fputs(line, stdout);
+    char rank[32] = "";
+    if (on->of->replicas > 1)
+        snprintf(rank, sizeof rank, "[RANK %d]: ", on->replica);
+    printf("%s%s\n", rank, line);
     free(line);
 }
 
-static const char *plural(int count)
+static const char *plural(int64_t count)
 {
     return count == 1 ? "" : "s";
 }
 
-static void say_data(const cli_progress *progress, const sl_run_info *info)
+/* ---- The start ---------------------------------------------------------------------------- */
+
+static void print_data(const display *on, const sl_run_info *info)
 {
-    char text[CLI_NUMBER_BYTES];
-    say(progress, "Data: %s\n", info->options->data);
+    print_line(on, "Data: %s", info->options->data);
     for (int split = 0; split < SL_SPLITS; split++)
-        say(progress, "  %-5s %12s tokens  %s\n", sl_split_name((sl_split)split),
-            cli_with_commas(sl_corpus_tokens(info->corpus, (sl_split)split)->count, text),
-            sl_corpus_path(info->corpus, (sl_split)split));
-    say(progress, "  vocabulary of %s types\n",
-        cli_with_commas(sl_vocab_size(sl_corpus_vocab(info->corpus)), text));
+        print_line(on, "  %-5s %12s tokens  %s", sl_split_name(split),
+                   cli_count_text(sl_corpus_tokens(info->corpus, split)->count).text,
+                   sl_corpus_path(info->corpus, split));
+    print_line(on, "  vocabulary of %s types",
+               cli_count_text(sl_vocab_size(sl_corpus_vocab(info->corpus))).text);
 }
 
 /* What all replicas have in common. */
-static void say_model(const cli_progress *progress, const sl_run_info *info)
+static void print_model(const display *on, const sl_run_info *info)
 {
-    char text[CLI_NUMBER_BYTES];
     const sl_train_options *options = info->options;
     const sl_model_options *model = &options->model;
-    say(progress,
-        "Model: emsize %" PRId64 ", nhid %" PRId64 ", %" PRId64 " layers, %" PRId64
-        " heads, dropout %g, mask %s\n",
-        model->emsize, model->nhid, model->nlayers, model->nhead, model->dropout,
-        model->mask == SL_MASK_CAUSAL ? "causal" : "none");
-    say(progress, "Total parameters in model: %s\n", cli_with_commas(info->total_parameters, text));
+    int stages = sl_pipe_stages(info->pipe);
+    print_line(on,
+               "Model: emsize %" PRId64 ", nhid %" PRId64 ", %" PRId64 " layers, %" PRId64
+               " heads, dropout %g, mask %s",
+               model->emsize, model->nhid, model->nlayers, model->nhead, model->dropout,
+               model->mask == SL_MASK_CAUSAL ? "causal" : "none");
+    print_line(on, "Total parameters in model: %s", cli_count_text(info->total_parameters).text);
     if (info->replicas > 1 || options->shards > 1)
-        say(progress, "Data parallelism: %d replica%s, batches of %d x %" PRId64 " columns%s\n",
-            info->replicas, plural(info->replicas), options->shards, options->batch_size,
-            options->zero ? ", optimizer state sharded" : "");
-    say(progress, "Optimizer: %s, lr %g\n", sl_optimizer_kind_name(options->optimizer.kind),
-        options->lr.lr);
-    say(progress, "Pipeline: %d stage%s, %d chunk%s, checkpoint %s, schedule %s\n",
-        sl_pipe_stages(info->pipe), plural(sl_pipe_stages(info->pipe)), options->chunks,
-        plural(options->chunks), sl_recompute_name(options->recompute),
-        sl_schedule_kind_name(options->schedule));
+        print_line(on, "Data parallelism: %d replica%s, batches of %d x %" PRId64 " columns%s",
+                   info->replicas, plural(info->replicas), options->shards, options->batch_size,
+                   options->zero ? ", optimizer state sharded" : "");
+    print_line(on, "Optimizer: %s, lr %g", sl_optimizer_kind_name(options->optimizer.kind),
+               options->lr.lr);
+    print_line(on, "Pipeline: %d stage%s, %d chunk%s, checkpoint %s, schedule %s", stages,
+               plural(stages), options->chunks, plural(options->chunks),
+               sl_recompute_name(options->recompute), sl_schedule_kind_name(options->schedule));
 }
 
-static void say_stages(const cli_progress *progress, const sl_run_info *info)
+static void print_stages(const display *on, const sl_run_info *info)
 {
     for (int s = 0; s < sl_pipe_stages(info->pipe); s++) {
         int first, count;
         const sl_device *device = sl_pipe_device(info->pipe, s);
         int threads = sl_device_thread_count(device);
         sl_pipe_stage_modules(info->pipe, s, &first, &count);
-        say(progress, "  stage %d on %s (%d thread%s, %s): modules %d to %d\n", s,
-            sl_device_name(device), threads, plural(threads), sl_device_isa(device), first,
-            first + count - 1);
+        print_line(on, "  stage %d on %s (%d thread%s, %s): modules %d to %d", s,
+                   sl_device_name(device), threads, plural(threads), sl_device_isa(device), first,
+                   first + count - 1);
     }
+}
+
+void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *vocabulary)
+{
+    int64_t unknown = 0;
+    for (int64_t i = 0; i < tokens->count; i++)
+        unknown += tokens->ids[i] == SL_VOCAB_UNKNOWN;
+    if (2 * unknown > tokens->count)
+        cli_complain("warning: %.0f%% of the tokens in %s are <unk>: the vocabulary %s does not "
+                     "have them",
+                     100.0 * (double)unknown / (double)tokens->count, path, vocabulary);
+}
+
+static void warn_unknown_corpus(const sl_corpus *corpus, const char *init)
+{
+    char *vocabulary = NULL;
+    int made = init ? sl_weights_vocab_path(init, &vocabulary)
+                    : -(asprintf(&vocabulary, "of %s", sl_corpus_path(corpus, SL_SPLIT_TRAIN)) < 0);
+    for (int split = 0; made == 0 && split < SL_SPLITS; split++)
+        cli_warn_unknown_tokens(sl_corpus_tokens(corpus, split), sl_corpus_path(corpus, split),
+                                vocabulary);
+    if (made == 0)
+        free(vocabulary);
+}
+
+static void warn_of_run(const sl_run_info *info)
+{
+    const sl_train_options *options = info->options;
+    int64_t rows = (options->batch_size * options->shards + info->replicas - 1) / info->replicas;
+    if (info->oversubscribed)
+        cli_complain("warning: devices share cores");
+    if (options->chunks > rows)
+        cli_complain("warning: --chunks is %d, but a batch has %" PRId64
+                     " row%s: it is cut into as many micro-batches",
+                     options->chunks, rows, plural(rows));
+    warn_unknown_corpus(info->corpus, options->init);
 }
 
 static sl_status print_started(void *context, const sl_run_info *info)
 {
-    cli_progress *progress = context;
-    bool is_first = progress->replica == 0;
-    progress->total_batches = info->batches_per_epoch * info->options->epochs;
-    if (info->oversubscribed && is_first)
-        cli_complain("warning: devices share cores");
-    if (is_first) {
-        cli_warn_chunks(info->options, info->replicas);
-        cli_warn_unknown_corpus(info->corpus, info->options->init);
-    }
-    if (progress->quiet)
+    display *on = context;
+    bool is_first = on->replica == 0;
+    const cli_progress_options *options = &on->of->options;
+    on->total_batches = info->batches_per_epoch * info->options->epochs;
+    if (is_first)
+        warn_of_run(info);
+    if (options->quiet)
         return SL_OK;
-    begin_lines(progress);
+    begin_lines(on);
+    if (is_first && options->restarts > 0 && !on->resumed)
+        print_line(on, "Restart %d: there is no checkpoint yet, the run begins anew",
+                   options->restarts);
     if (is_first) {
-        if (progress->restarts > 0 && !progress->resumed)
-            say(progress, "Restart %d: there is no checkpoint yet, the run begins anew\n",
-                progress->restarts);
-        say_data(progress, info);
-        say_model(progress, info);
+        print_data(on, info);
+        print_model(on, info);
     }
-    say_stages(progress, info);
-    end_lines(progress);
+    print_stages(on, info);
+    end_lines(on);
     return SL_OK;
 }
 
+/* ---- Steps and evaluations ---------------------------------------------------------------- */
+
 /* Two decimals, as in the tutorials, or an exponent where they would show little. */
-static const char *rate_text(double lr, char text[CLI_NUMBER_BYTES])
+static cli_text rate_text(double lr)
 {
-    snprintf(text, CLI_NUMBER_BYTES, lr == 0 || (lr >= 0.1 && lr < 1e6) ? "%.2f" : "%.2e", lr);
-    return text;
+    cli_text out;
+    snprintf(out.text, sizeof out.text, lr == 0 || (lr >= 0.1 && lr < 1e6) ? "%.2f" : "%.2e", lr);
+    return out;
 }
 
-static void print_interval(cli_progress *progress, const sl_step_info *step)
+static void print_interval(display *on, const sl_step_info *step)
 {
-    char lr[CLI_NUMBER_BYTES], loss_text[CLI_NUMBER_BYTES], perplexity[CLI_NUMBER_BYTES];
-    double loss = progress->interval_loss / (double)progress->interval_tokens;
-    begin_lines(progress);
-    say(progress,
-        "| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
-        " batches | lr %s | ms/batch %5.2f | loss %5s | ppl %8s | %.0f tokens/s\n",
-        step->epoch, step->batch, step->batches_per_epoch, rate_text(step->lr, lr),
-        1e3 * progress->interval_seconds / (double)progress->interval_batches,
-        cli_real_text(loss, 2, loss_text), cli_real_text(exp(loss), 2, perplexity),
-        (double)progress->interval_tokens / progress->interval_seconds);
-    end_lines(progress);
-    progress->interval_loss = progress->interval_seconds = 0;
-    progress->interval_tokens = progress->interval_batches = 0;
+    double loss = on->interval_loss / (double)on->interval_tokens;
+    begin_lines(on);
+    print_line(on,
+               "| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
+               " batches | lr %s | ms/batch %5.2f | loss %5s | ppl %8s | %.0f tokens/s",
+               step->epoch, step->batch, step->batches_per_epoch, rate_text(step->lr).text,
+               1e3 * on->interval_seconds / (double)on->interval_batches,
+               cli_real_text(loss, 2).text, cli_real_text(exp(loss), 2).text,
+               (double)on->interval_tokens / on->interval_seconds);
+    end_lines(on);
+    on->interval_loss = on->interval_seconds = 0;
+    on->interval_tokens = on->interval_batches = 0;
 }
 
 static sl_status print_step(void *context, const sl_step_info *step)
 {
-    cli_progress *progress = context;
-    progress->interval_loss += step->replica_loss * (double)step->tokens;
-    progress->interval_tokens += step->tokens;
-    progress->interval_seconds += step->seconds;
-    progress->interval_batches++;
-    progress->trained_seconds += step->seconds;
-    progress->trained_batches++;
-    if (progress->quiet)
+    display *on = context;
+    const cli_progress_options *options = &on->of->options;
+    on->interval_loss += step->replica_loss * (double)step->tokens;
+    on->interval_tokens += step->tokens;
+    on->interval_seconds += step->seconds;
+    on->interval_batches++;
+    on->trained_seconds += step->seconds;
+    on->trained_batches++;
+    if (options->quiet)
         return SL_OK;
-    bool last = step->batch == step->batches_per_epoch;
-    if (step->batch % progress->log_interval == 0 || last)
-        print_interval(progress, step);
+    if (step->batch % options->log_interval == 0 || step->batch == step->batches_per_epoch)
+        print_interval(on, step);
     else
-        draw_step(progress, step);
+        draw_step(on, step);
     return SL_OK;
 }
 
+/* All replicas have the same numbers. */
 static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
-    char loss[CLI_NUMBER_BYTES], perplexity[CLI_NUMBER_BYTES];
-    cli_progress *progress = context;
-    if (progress->replica > 0) /* has the same numbers */
+    display *on = context;
+    if (on->replica > 0)
         return SL_OK;
-    begin_lines(progress);
-    if (!progress->quiet && eval->split == SL_SPLIT_VALID) {
-        say(progress, "%s\n", rule);
-        say(progress,
-            "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5s | valid ppl %8s%s\n",
-            eval->epoch, eval->epoch_seconds, cli_real_text(eval->loss, 2, loss),
-            cli_real_text(eval->perplexity, 2, perplexity), eval->best ? " | best so far" : "");
-        say(progress, "%s\n", rule);
+    begin_lines(on);
+    if (!on->of->options.quiet && eval->split == SL_SPLIT_VALID) {
+        print_line(on, "%s", rule);
+        print_line(on,
+                   "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5s | valid ppl %8s%s",
+                   eval->epoch, eval->epoch_seconds, cli_real_text(eval->loss, 2).text,
+                   cli_real_text(eval->perplexity, 2).text, eval->best ? " | best so far" : "");
+        print_line(on, "%s", rule);
     }
-    end_lines(progress);
+    end_lines(on);
     return SL_OK;
 }
 
-static void say_result(const cli_progress *progress, const sl_run_info *info,
-                       const sl_run_result *result)
+/* ---- The end ------------------------------------------------------------------------------ */
+
+static void print_result(const display *on, const sl_run_info *info, const sl_run_result *result)
 {
-    char loss[CLI_NUMBER_BYTES], perplexity[CLI_NUMBER_BYTES], above[CLI_NUMBER_BYTES];
     double best = result->best_possible_perplexity;
-    say(progress, "| End of training | test loss %5s | test ppl %8s\n",
-        cli_real_text(result->test_loss, 2, loss),
-        cli_real_text(result->test_perplexity, 2, perplexity));
-    say(progress, "%s\n", rule);
+    print_line(on, "| End of training | test loss %5s | test ppl %8s",
+               cli_real_text(result->test_loss, 2).text,
+               cli_real_text(result->test_perplexity, 2).text);
+    print_line(on, "%s", rule);
     if (best > 0 && isfinite(result->test_perplexity))
-        say(progress,
-            "The best possible perplexity on this corpus, seeing blocks of %" PRId64
-            " tokens, is %.4f: the model is %s%% above it.\n",
-            info->options->bptt, best,
-            cli_real_text(100 * (result->test_perplexity / best - 1), 2, above));
+        print_line(on,
+                   "The best possible perplexity on this corpus, seeing blocks of %" PRId64
+                   " tokens, is %.4f: the model is %s%% above it.",
+                   info->options->bptt, best,
+                   cli_real_text(100 * (result->test_perplexity / best - 1), 2).text);
 }
 
-static void say_line(void *progress, const char *line)
+/* The peak of every stage's device; of very many the first. */
+static void print_memory(const display *on, const sl_run_info *info)
 {
-    say(progress, "%s\n", line);
+    enum { MOST_DEVICES = 64, COLUMN = 13 };
+    char columns[SL_MEMORY_CATEGORY_COUNT * (COLUMN + 16) + 1];
+    int count = info->replicas * sl_pipe_stages(info->pipe), used = 0;
+    for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
+        used += snprintf(columns + used, sizeof columns - (size_t)used, " %12s",
+                         sl_memory_category_name(c));
+    print_line(on, "Peak memory of each device, in all and by what it is for:");
+    print_line(on, "%-5s %-5s %-10s %12s%s", "rank", "stage", "device", "peak", columns);
+    for (int i = 0; i < count && i < MOST_DEVICES; i++) {
+        const sl_stage_memory *memory = &info->memory[i];
+        used = 0;
+        for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
+            used += snprintf(columns + used, sizeof columns - (size_t)used, " %12s",
+                             cli_bytes_text((int64_t)memory->stats.peak_bytes[c]).text);
+        print_line(on, "%-5d %-5d %-10s %12s%s", memory->rank, memory->stage, memory->device,
+                   cli_bytes_text((int64_t)memory->stats.peak_total_bytes).text, columns);
+    }
+    if (count > MOST_DEVICES)
+        print_line(on, "and %d more: --log-json has all", count - MOST_DEVICES);
 }
 
 static sl_status print_finished(void *context, const sl_run_info *info, const sl_run_result *result)
 {
-    cli_progress *progress = context;
-    if (progress->replica > 0) /* has the same numbers */
+    display *on = context;
+    if (on->replica > 0) /* has the same numbers */
         return SL_OK;
-    begin_lines(progress);
-    say_result(progress, info, result);
-    if (!progress->quiet)
-        cli_memory_table(info, say_line, progress);
-    if (result->saved && !progress->quiet)
-        say(progress, "The best weights are in %s\n", info->options->save);
-    end_lines(progress);
-    if (progress->debug && info->ddp)
+    begin_lines(on);
+    print_result(on, info, result);
+    if (!on->of->options.quiet)
+        print_memory(on, info);
+    if (result->saved && !on->of->options.quiet)
+        print_line(on, "The best weights are in %s", info->options->save);
+    end_lines(on);
+    bool debug = false;
+    if (info->ddp && sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &debug) == SL_OK && debug)
         sl_ddp_print_log(info->ddp, stderr);
     return SL_OK;
 }
 
-static void say_saved(const cli_progress *progress, const sl_checkpoint_event *event)
-{
-    say(progress, "| saved %s | copied in %.0f ms, written in %.0f ms\n", event->path,
-        1e3 * event->copy_seconds, 1e3 * event->write_seconds);
-}
+/* ---- Checkpoints and the log -------------------------------------------------------------- */
 
-static void say_resumed(cli_progress *progress, const sl_checkpoint_event *event)
+static void print_resumed(display *on, const sl_checkpoint_event *event)
 {
-    progress->resumed = true;
-    if (progress->quiet)
+    char restart[32] = "";
+    on->resumed = true;
+    if (on->of->options.quiet)
         return;
-    if (progress->restarts > 0)
-        say(progress, "Restart %d: resuming after step %" PRId64 " from %s\n", progress->restarts,
-            event->step, event->path);
-    else
-        say(progress, "Resuming after step %" PRId64 " from %s\n", event->step, event->path);
+    if (on->of->options.restarts > 0)
+        snprintf(restart, sizeof restart, "Restart %d: r", on->of->options.restarts);
+    print_line(on, "%sesuming after step %" PRId64 " from %s", *restart ? restart : "R",
+               event->step, event->path);
     if (event->lost_steps > 0)
-        say(progress, "Lost since the checkpoint, and done again: %" PRId64 " step%s\n",
-            event->lost_steps, event->lost_steps == 1 ? "" : "s");
+        print_line(on, "Lost since the checkpoint, and done again: %" PRId64 " step%s",
+                   event->lost_steps, plural(event->lost_steps));
 }
 
 static sl_status print_checkpoint(void *context, const sl_checkpoint_event *event)
 {
-    cli_progress *progress = context;
-    begin_lines(progress);
+    display *on = context;
+    begin_lines(on);
     switch (event->kind) {
     case SL_CHECKPOINT_SKIPPED:
         cli_complain("warning: checkpoint %s is skipped: %s", event->path, event->reason);
@@ -358,40 +419,84 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
         cli_complain("warning: the best weights are not saved, the run goes on: %s", event->reason);
         break;
     case SL_CHECKPOINT_RESUMED:
-        say_resumed(progress, event);
+        print_resumed(on, event);
         break;
     case SL_CHECKPOINT_SAVED:
-        if (!progress->quiet)
-            say_saved(progress, event);
+        if (!on->of->options.quiet)
+            print_line(on, "| saved %s | copied in %.0f ms, written in %.0f ms", event->path,
+                       1e3 * event->copy_seconds, 1e3 * event->write_seconds);
         break;
     }
-    end_lines(progress);
+    end_lines(on);
     return SL_OK;
 }
 
-void cli_progress_log_failed(void *context, const char *reason)
+static void warn_of_log(void *context, const char *reason)
 {
-    cli_progress *progress = context;
-    begin_lines(progress);
+    display *on = context;
+    begin_lines(on);
     cli_complain("warning: %s%s", reason,
                  cli_signals_output_lost() ? "" : "; the run goes on without");
-    end_lines(progress);
+    end_lines(on);
 }
 
-void cli_progress_end(cli_progress *progress)
+/* ---- All ---------------------------------------------------------------------------------- */
+
+void cli_progress_destroy(cli_progress **progress)
 {
-    clear_live(progress);
+    if (!*progress)
+        return;
+    clear_live(*progress);
     fflush(stderr);
+    sl_run_log_destroy(&(*progress)->log);
+    pthread_mutex_destroy(&(*progress)->screen);
+    free((*progress)->reporters);
+    free((*progress)->displays);
+    free(*progress);
+    *progress = NULL;
 }
 
-sl_reporter cli_progress_reporter(cli_progress *progress)
+static sl_status fill_progress(cli_progress *to, int first, int count)
 {
-    return (sl_reporter){.context = progress,
-                         .started = print_started,
-                         .step = print_step,
-                         .evaluating = draw_evaluating,
-                         .evaluated = print_evaluated,
-                         .finished = print_finished,
-                         .replica = progress->replica,
-                         .checkpoint = print_checkpoint};
+    to->displays = calloc((size_t)count, sizeof *to->displays);
+    to->reporters = calloc((size_t)count + 1, sizeof *to->reporters);
+    if (!to->displays || !to->reporters)
+        return sl_error(SL_ERR_MEMORY, "no memory for the display of %d replicas", count);
+    if (to->options.log_json && first == 0)
+        SL_TRY(sl_run_log_create(to->options.log_json, warn_of_log, &to->displays[0], &to->log));
+    for (int i = 0; i < count; i++) {
+        to->displays[i] = (display){.of = to, .replica = first + i};
+        to->reporters[to->reporter_count++] = (sl_reporter){.context = &to->displays[i],
+                                                            .started = print_started,
+                                                            .step = print_step,
+                                                            .evaluating = draw_evaluating,
+                                                            .evaluated = print_evaluated,
+                                                            .finished = print_finished,
+                                                            .replica = first + i,
+                                                            .checkpoint = print_checkpoint};
+    }
+    if (to->log)
+        to->reporters[to->reporter_count++] = sl_run_log_reporter(to->log);
+    return SL_OK;
+}
+
+sl_status cli_progress_create(const cli_progress_options *options, int first, int count,
+                              int replicas, cli_progress **out)
+{
+    *out = calloc(1, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for the display of %d replicas", count);
+    (*out)->options = *options;
+    (*out)->replicas = replicas;
+    pthread_mutex_init(&(*out)->screen, NULL);
+    sl_status status = fill_progress(*out, first, count);
+    if (status != SL_OK)
+        cli_progress_destroy(out);
+    return status;
+}
+
+const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *count)
+{
+    *count = progress->reporter_count;
+    return progress->reporters;
 }

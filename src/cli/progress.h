@@ -1,40 +1,35 @@
-/* What a person sees of one replica of a run: lines in the form of PyTorch's tutorials on standard
- * output, each with "[RANK r]: " in front where there are several replicas, and the first one's
- * live line on the terminal while a batch interval is under way. */
+/* What a person sees of a run: on standard output lines in the form of PyTorch's tutorials, each
+ * with "[RANK r]: " in front where there are several replicas; on a terminal the first replica's
+ * progress line between them; on standard error warnings. And the run's log. */
 #ifndef SLI_CLI_PROGRESS_H
 #define SLI_CLI_PROGRESS_H
 
 #include "sluice/train.h"
 
-#include <pthread.h>
+typedef struct cli_progress_options {
+    int64_t log_interval; /* batches between two lines */
+    bool quiet;           /* the first replica's results only */
+    bool live;            /* standard error is a terminal */
+    int restarts;         /* of the job, after which the run goes on by itself */
+    const char *log_json; /* the first replica's run log; NULL: none */
+} cli_progress_options;
 
-typedef struct cli_progress {
-    int replica, replicas;
-    int64_t log_interval;
-    bool quiet;   /* the first replica's results only */
-    bool live;    /* standard error is a terminal */
-    bool debug;   /* at the end, the first replica's log of the last exchange */
-    int restarts; /* of the job, after which the run goes on by itself */
-    bool resumed;
-    /* Since the last line: */
-    double interval_loss, interval_seconds;
-    int64_t interval_tokens, interval_batches;
-    /* Since the run began: */
-    double trained_seconds;
-    int64_t trained_batches; /* in them */
-    int64_t total_batches;
-    double live_time;        /* when the live line was last drawn */
-    pthread_mutex_t *screen; /* of all replicas of this process: keeps lines together, guards: */
-    bool live_shown;
-    struct cli_progress *drawer; /* the first replica's, whose live line is in the way */
-} cli_progress;
+/* Of the replicas of one process. */
+typedef struct cli_progress cli_progress;
 
-sl_reporter cli_progress_reporter(cli_progress *progress);
+/* For the replicas first … first + count - 1 of `replicas`. Errors: SL_ERR_MEMORY, those of
+ * sl_run_log_create. */
+sl_status cli_progress_create(const cli_progress_options *options, int first, int count,
+                              int replicas, cli_progress **out);
 
-/* A sl_run_log_failed; its context is a cli_progress. */
-void cli_progress_log_failed(void *context, const char *reason);
+/* Also clears the progress line that a failed run has left. NULL is allowed. */
+void cli_progress_destroy(cli_progress **progress);
 
-/* Clears the progress line after a failed run, when no replica reports. */
-void cli_progress_end(cli_progress *progress);
+/* The run's reporters: [*count]. */
+const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *count);
+
+/* Warns where more than half of a text is <unk>; `path` is the text's, `vocabulary` names its
+ * vocabulary. */
+void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *vocabulary);
 
 #endif

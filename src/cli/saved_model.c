@@ -52,14 +52,15 @@ static sl_status build_pipe(const char *device_names, cli_saved_model *to)
                           &to->pipe);
 }
 
-sl_status cli_saved_model_load(const char *weights, const char *devices, cli_saved_model *out)
+sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out)
 {
+    const char *weights = options->init;
     *out = (cli_saved_model){0};
     sl_status status = cli_name_checkpoints(sl_weights_model(weights, &out->options), weights);
     if (status == SL_OK)
         status = load_vocab(weights, out);
     if (status == SL_OK)
-        status = build_pipe(devices, out);
+        status = build_pipe(options->devices, out);
     if (status == SL_OK)
         status = sl_weights_load(out->pipe, weights);
     if (status != SL_OK)
@@ -120,11 +121,11 @@ sl_status cli_name_checkpoints(sl_status status, const char *path)
 /* ---- The sizes of weights to start from ------------------------------------------------------ */
 
 /* An option of the model that was given must have the value that the weights have. */
-static sl_status check_given(const cli_command_line *line, const sl_option *row,
-                             const char *weights, const void *saved, const void *asked)
+static sl_status check_given(const cli_line *line, const sl_option *row, const char *weights,
+                             const void *saved, const void *asked)
 {
     char *has = NULL, *wanted = NULL;
-    if (!cli_given(line, row->name))
+    if (!cli_line_value(line, row->name))
         return SL_OK;
     sl_status status = sl_option_text(row, saved, &has);
     if (status == SL_OK)
@@ -139,8 +140,8 @@ static sl_status check_given(const cli_command_line *line, const sl_option *row,
 }
 
 /* Dropout is no size: a run may have another. */
-static sl_status take_sizes(const cli_command_line *line, const sl_model_options *saved,
-                            sl_train_options *to)
+static sl_status apply_sizes(const cli_line *line, const sl_model_options *saved,
+                             sl_train_options *to)
 {
     sl_train_options other = *to;
     other.model = *saved;
@@ -154,7 +155,7 @@ static sl_status take_sizes(const cli_command_line *line, const sl_model_options
     return SL_OK;
 }
 
-sl_status cli_saved_model_take(const cli_command_line *line, sl_train_options *to)
+sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *to)
 {
     sl_model_options saved;
     if (!to->init)
@@ -162,5 +163,5 @@ sl_status cli_saved_model_take(const cli_command_line *line, sl_train_options *t
     sl_status status = cli_name_checkpoints(sl_weights_model(to->init, &saved), to->init);
     if (status == SL_ERR_FORMAT || (status == SL_ERR_NOT_FOUND && to->checkpoints.resume))
         return SL_OK; /* refused where they are read */
-    return status == SL_OK ? take_sizes(line, &saved, to) : status;
+    return status == SL_OK ? apply_sizes(line, &saved, to) : status;
 }

@@ -14,14 +14,14 @@ typedef struct cli_saved_model {
     sl_pipe *pipe; /* for inference, one stage a device */
 } cli_saved_model;
 
-/* `devices` NULL: cpu:0. Cleared by cli_saved_model_clear, also after an error. */
-sl_status cli_saved_model_load(const char *weights, const char *devices, cli_saved_model *out);
+/* Loads options->init on options->devices (NULL: cpu:0). `*out` is cleared after an error. */
+sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out);
 void cli_saved_model_clear(cli_saved_model *model);
 
 /* Gives a training the sizes of the weights that it starts from, but for its dropout. Without such
  * weights, or where they say nothing of a model, as those of other programs, the options stay.
  * Errors: SL_ERR_INVALID where the command line has another size; those of opening weights. */
-sl_status cli_saved_model_take(const cli_command_line *line, sl_train_options *to);
+sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *to);
 
 /* Returns `status`; where that is SL_ERR_NOT_FOUND and `path` a run's directory instead of a
  * checkpoint, the error names the checkpoints in it. */

@@ -42,7 +42,7 @@ static void stop(int number)
     raise(number); /* is delivered when the handler returns */
 }
 
-static void note_signal(int number)
+static void on_signal(int number)
 {
     int kept = errno;
     if (number == SIGUSR1)
@@ -52,9 +52,9 @@ static void note_signal(int number)
     errno = kept;
 }
 
-static sl_status take(int number)
+static sl_status handle_signal(int number)
 {
-    struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART}, before;
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
     if (sigaction(number, NULL, &before) == 0 &&
         (before.sa_handler == SIG_IGN || sigaction(number, &action, NULL) == 0))
@@ -62,7 +62,7 @@ static sl_status take(int number)
     return sl_error(SL_ERR_INTERNAL, "signals cannot be taken: %s", strerror(errno));
 }
 
-sl_status cli_signals_take(bool saves, bool speaks)
+sl_status cli_signals_handle(bool saves, bool speaks)
 {
     bool terminal = isatty(STDERR_FILENO) == 1;
     run_saves = saves;
@@ -74,9 +74,9 @@ sl_status cli_signals_take(bool saves, bool speaks)
                 "%ssluice: stopped by signal %d (%s), and nothing was saved: --save FILE saves "
                 "the weights, --save-dir DIR checkpoints to go on from\n",
                 terminal ? "\r\033[K" : "", stopping[i], strsignal(stopping[i]));
-        SL_TRY(take(stopping[i]));
+        SL_TRY(handle_signal(stopping[i]));
     }
-    return saves ? take(SIGUSR1) : SL_OK;
+    return saves ? handle_signal(SIGUSR1) : SL_OK;
 }
 
 sl_train_request cli_signals_request(void *context)

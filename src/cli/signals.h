@@ -14,7 +14,7 @@
 /* From here on the process takes these signals. `saves`: the run is asked by cli_signals_request,
  * and saves something when it stops. `speaks`: this is the process of the job to say what a signal
  * does. */
-sl_status cli_signals_take(bool saves, bool speaks);
+sl_status cli_signals_handle(bool saves, bool speaks);
 
 /* What they have asked for since the last call; a run's `request`. */
 sl_train_request cli_signals_request(void *context);

@@ -1,6 +1,6 @@
 #include "cli/supervisor.h"
 
-#include "cli/arguments.h"
+#include "cli/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -27,7 +27,7 @@ void cli_supervisor_find(void)
 {
     int fd;
     char *text = getenv(CLI_SUPERVISOR_VARIABLE);
-    if (text && cli_take_number(&text, &fd) && *text == '\0' && is_supervisor(fd) &&
+    if (text && cli_read_number(&text, &fd) && *text == '\0' && is_supervisor(fd) &&
         fcntl(fd, F_SETFD, FD_CLOEXEC) == 0)
         supervisor = fd;
     unsetenv(CLI_SUPERVISOR_VARIABLE);

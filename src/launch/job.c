@@ -17,7 +17,7 @@
 #define _GNU_SOURCE
 #include "launch/job.h"
 
-#include "cli/arguments.h"
+#include "cli/output.h"
 #include "core/wire_listener.h"
 #include "launch/kinds.h"
 
@@ -198,7 +198,7 @@ static void show_error(job *in, int index, char *text)
 {
     int number;
     char *rest = text + 5;
-    if (strncmp(text, "rank ", 5) == 0 && cli_take_number(&rest, &number) &&
+    if (strncmp(text, "rank ", 5) == 0 && cli_read_number(&rest, &number) &&
         strncmp(rest, ": ", 2) == 0) {
         index = number;
         text = rest + 2;

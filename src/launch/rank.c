@@ -12,8 +12,8 @@
  * Nothing outlives it: a program whose parent dies is killed, and what the program leaves behind
  * becomes this process's own child, and is killed with it. */
 #define _GNU_SOURCE
-#include "cli/arguments.h"
-#include "cli/commands.h"
+#include "cli/command.h"
+#include "cli/output.h"
 #include "cli/supervisor.h"
 #include "launch/kinds.h"
 #include "sluice/launch.h"
@@ -118,7 +118,7 @@ static void end_children(void)
             *strrchr(text, ' ') = '\0'; /* a number that is cut off comes the next time */
         if (list)
             fclose(list);
-        for (int child; cli_take_number(&rest, &child) && child > 1;)
+        for (int child; cli_read_number(&rest, &child) && child > 1;)
             kill(child, SIGKILL);
         if (!list || (waitpid(-1, NULL, 0) < 0 && errno != EINTR))
             return;
@@ -314,7 +314,7 @@ int cmd_launch_rank(int argc, char **argv)
     sl_launch_info info;
     const char *launcher = getenv(CLI_LAUNCHER_VARIABLE);
     if (argc < 2 || !launcher)
-        cli_refuse("launch-rank is for sluice launch to call", NULL);
+        cli_refuse("launch-rank is for sluice launch to call");
     sl_status status = prepare(&here);
     if (status == SL_OK)
         status = take_names(&info);

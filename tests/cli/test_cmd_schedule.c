@@ -30,7 +30,7 @@ static void impossible_value_is_refused(void **state)
     program_start(&run, "schedule --pp 0");
     check_refused(&run, 2, "--pp must be a whole number from 1 to 64, got \"0\"\n");
     program_start(&run, "schedule --chunks 1e3");
-    check_refused(&run, 2, "--chunks must be a whole number from 1 to 256, got \"1e3\"\n");
+    check_refused(&run, 2, "--chunks must be a whole number from 1 to 4096, got \"1e3\"\n");
     program_start(&run, "schedule --checkpoint sometimes");
     check_refused(&run, 2, "--checkpoint must be except_last, never or always, got \"sometimes\"");
     program_start(&run, "schedule --schedule x");

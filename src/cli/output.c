@@ -1,0 +1,211 @@
+#define _GNU_SOURCE /* vasprintf */
+#include "cli/output.h"
+
+#include "cli/supervisor.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistr.h>
+
+/* ---- Errors and warnings ------------------------------------------------------------------ */
+
+/* Whether `bytes` of text are one character that a terminal can be given. */
+static bool is_printable(ucs4_t character, int bytes)
+{
+    return bytes > 0 && character >= 0x20 && (character < 0x7F || character > 0x9F);
+}
+
+/* Writes every other byte as \x and two hexadecimal digits. Malloc'ed; NULL: no memory. */
+static char *escape_text(const char *text)
+{
+    enum { ESCAPE_BYTES = 4 };
+    size_t left = strlen(text);
+    char *escaped = malloc(ESCAPE_BYTES * left + 1), *to = escaped;
+    for (const uint8_t *at = (const uint8_t *)text; escaped && left > 0;) {
+        ucs4_t character;
+        int bytes = u8_mbtoucr(&character, at, left);
+        bool printable = is_printable(character, bytes);
+        for (int i = 0; i < (bytes > 0 ? bytes : 1); i++, at++, left--)
+            to += sprintf(to, printable ? "%c" : "\\x%02x", *at);
+    }
+    if (escaped)
+        *to = '\0';
+    return escaped;
+}
+
+/* An error that ends the program goes to the launcher where there is one. */
+__attribute__((format(printf, 3, 0))) static void print_sentence(bool ends, const char *suffix,
+                                                                 const char *format, va_list values)
+{
+    char *text = NULL, *whole = NULL;
+    bool made =
+        vasprintf(&text, format, values) >= 0 && asprintf(&whole, "%s%s", text, suffix) >= 0;
+    char *shown = made ? escape_text(whole) : NULL;
+    /* One write, as other processes may have the same standard error. */
+    if (!ends || !shown || !cli_supervisor_error(shown))
+        fprintf(stderr, "sluice: %s\n", shown ? shown : "no memory for an error's text");
+    free(shown);
+    free(whole);
+    free(text);
+}
+
+void cli_complain(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    print_sentence(false, "", format, values);
+    va_end(values);
+}
+
+__attribute__((format(printf, 1, 2))) static void print_end(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    print_sentence(true, "", format, values);
+    va_end(values);
+}
+
+void cli_refuse(const char *format, ...)
+{
+    va_list values;
+    va_start(values, format);
+    print_sentence(true, "", format, values);
+    va_end(values);
+    exit(CLI_EXIT_USAGE);
+}
+
+int cli_finish(sl_status status)
+{
+    if (status == SL_OK && (fflush(stdout) != 0 || ferror(stdout)))
+        status = sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
+    if (status == SL_OK)
+        return 0;
+    print_end("%s", sl_error_text());
+    return CLI_EXIT_ERROR;
+}
+
+/* ---- Near misses -------------------------------------------------------------------------- */
+
+static int least(int a, int b)
+{
+    return a < b ? a : b;
+}
+
+static bool is_same_letter(char a, char b)
+{
+    return tolower((unsigned char)a) == tolower((unsigned char)b);
+}
+
+/* Letters inserted, left out, changed or exchanged with their neighbour (Damerau). Longer words
+ * are not compared. */
+static int distance(const char *a, const char *b)
+{
+    enum { MOST_LETTERS = 32 };
+    int steps[MOST_LETTERS + 1][MOST_LETTERS + 1];
+    int a_length = (int)strlen(a), b_length = (int)strlen(b);
+    if (a_length > MOST_LETTERS || b_length > MOST_LETTERS)
+        return INT_MAX;
+    for (int i = 0; i <= a_length; i++)
+        for (int k = 0; k <= b_length; k++) {
+            if (i == 0 || k == 0) {
+                steps[i][k] = i + k;
+                continue;
+            }
+            int change = steps[i - 1][k - 1] + !is_same_letter(a[i - 1], b[k - 1]);
+            steps[i][k] = least(change, 1 + least(steps[i - 1][k], steps[i][k - 1]));
+            if (i > 1 && k > 1 && is_same_letter(a[i - 1], b[k - 2]) &&
+                is_same_letter(a[i - 2], b[k - 1]))
+                steps[i][k] = least(steps[i][k], steps[i - 2][k - 2] + 1);
+        }
+    return steps[a_length][b_length];
+}
+
+void cli_near_add(cli_near *near, const char *candidate)
+{
+    int found = distance(near->word, candidate), length = (int)strlen(near->word);
+    int most = 1 + length / 6; /* more is another word */
+    if (found > most || found >= length || (near->best && found >= near->distance))
+        return;
+    near->best = candidate;
+    near->distance = found;
+}
+
+void cli_refuse_near(const cli_near *near, const char *prefix, const char *format, ...)
+{
+    char suffix[128] = "";
+    va_list values;
+    if (near->best)
+        snprintf(suffix, sizeof suffix, ": did you mean %s%s?", prefix, near->best);
+    va_start(values, format);
+    print_sentence(true, suffix, format, values);
+    va_end(values);
+    exit(CLI_EXIT_USAGE);
+}
+
+/* ---- Texts and numbers -------------------------------------------------------------------- */
+
+void cli_print_text(const char *text, int width)
+{
+    char *shown = escape_text(text);
+    printf("%-*s", width, shown ? shown : "?");
+    free(shown);
+}
+
+cli_text cli_count_text(int64_t number)
+{
+    cli_text digits, out;
+    char *to = out.text;
+    int length = snprintf(digits.text, sizeof digits.text, "%" PRId64, number);
+    for (int i = 0; i < length; i++) {
+        if (i > 0 && (length - i) % 3 == 0)
+            *to++ = ',';
+        *to++ = digits.text[i];
+    }
+    *to = '\0';
+    return out;
+}
+
+cli_text cli_bytes_text(int64_t bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    cli_text out;
+    double value = (double)bytes;
+    int unit = 0;
+    for (; value >= 1024 && unit < 4; unit++)
+        value /= 1024;
+    snprintf(out.text, sizeof out.text, unit == 0 ? "%.0f %s" : "%.2f %s", value, units[unit]);
+    return out;
+}
+
+cli_text cli_real_text(double value, int decimals)
+{
+    const double many_digits = 1e6;
+    cli_text out;
+    if (isnan(value))
+        snprintf(out.text, sizeof out.text, "nan"); /* printf may have it "-nan" */
+    else if (fabs(value) < many_digits)
+        snprintf(out.text, sizeof out.text, "%.*f", decimals, value);
+    else
+        snprintf(out.text, sizeof out.text, "%.3g", value);
+    return out;
+}
+
+bool cli_read_number(char **text, int *out)
+{
+    char *end;
+    errno = 0;
+    long value = strtol(*text, &end, 10);
+    if (**text < '0' || **text > '9' || errno != 0 || value > INT_MAX)
+        return false;
+    *out = (int)value;
+    *text = end + (*end == ' ');
+    return true;
+}
