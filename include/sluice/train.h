@@ -117,6 +117,9 @@ sl_status sl_train_options_preset(const char *name, sl_train_options *options);
  * with SL_LR_DEFAULT keeps its checkpoint's rate. */
 double sl_train_options_lr(const sl_train_options *options);
 
+/* Replicas of the whole pipeline: what the options say, or as many as `devices` has parts, or 1. */
+int sl_train_options_replicas(const sl_train_options *options);
+
 /* The options as rows (sluice/option.h) over sl_train_options, each array ending with a row without
  * a name: those that make up a model and its pipeline, and the others. */
 extern const sl_option sl_structure_option_rows[], sl_run_option_rows[];

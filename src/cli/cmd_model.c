@@ -1,7 +1,7 @@
 /* sluice model: what a model consists of and will need, without building it. */
 #include "cli/command.h"
 #include "cli/output.h"
-#include "train/layout.h"
+#include "sluice/train.h"
 
 #include <stdio.h>
 
@@ -95,7 +95,7 @@ static sl_status print_memory(const sl_train_options *train, const sl_module *mo
 static sl_status print_model(const sl_train_options *train, const sl_module *model)
 {
     sl_plan plan;
-    int replicas = sli_layout_replicas(train);
+    int replicas = sl_train_options_replicas(train);
     SL_TRY(sl_plan_create(train, model, 0, &plan)); /* an error comes before anything is shown */
     print_modules(train, model);
     printf("\n");

@@ -9,7 +9,6 @@
 #include "cli/supervisor.h"
 #include "sluice/launch.h"
 #include "train/checkpoint/save_directory.h"
-#include "train/layout.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -126,7 +125,7 @@ static void fit_to_one_process(sl_train_options *options)
 static sl_status train_threads(const settings *from, sl_run_result *result)
 {
     cli_progress *progress;
-    int replicas = sli_layout_replicas(&from->run), count;
+    int replicas = sl_train_options_replicas(&from->run), count;
     SL_TRY(sl_train_options_check(&from->run));
     SL_TRY(cli_progress_create(&from->progress, 0, replicas, replicas, &progress));
     const sl_reporter *reporters = cli_progress_reporters(progress, &count);

@@ -26,14 +26,27 @@ sl_status sli_host_cores_read(int64_t words[SLI_CORE_WORDS])
     return SL_OK;
 }
 
-sli_core_relation sli_host_cores_compare(const int64_t *one, const int64_t *other)
+static bool have_common_core(const int64_t *one, const int64_t *other)
 {
-    if (one[0] != other[0])
-        return SLI_CORES_ELSEWHERE;
     for (int w = 1; w < SLI_CORE_WORDS; w++)
         if (one[w] & other[w])
-            return SLI_CORES_IN_COMMON;
-    return SLI_CORES_APART;
+            return true;
+    return false;
+}
+
+bool sli_host_cores_are_own(const int64_t *all, int count, int own)
+{
+    const int64_t *mine = all + (size_t)own * SLI_CORE_WORDS;
+    int neighbours = 0;
+    for (int i = 0; i < count; i++) {
+        const int64_t *other = all + (size_t)i * SLI_CORE_WORDS;
+        if (i == own || other[0] != mine[0])
+            continue;
+        if (have_common_core(mine, other))
+            return false;
+        neighbours++;
+    }
+    return neighbours > 0;
 }
 
 bool sli_host_cores_suffice(sl_device *const *devices, int count)

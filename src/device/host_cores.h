@@ -8,14 +8,11 @@
  * processes. */
 enum { SLI_MAX_CORES = 4096, SLI_CORE_WORDS = 1 + SLI_MAX_CORES / 64 };
 
-typedef enum sli_core_relation {
-    SLI_CORES_ELSEWHERE, /* of another machine */
-    SLI_CORES_APART,     /* of the same machine, none in common */
-    SLI_CORES_IN_COMMON
-} sli_core_relation;
-
 sl_status sli_host_cores_read(int64_t words[SLI_CORE_WORDS]);
-sli_core_relation sli_host_cores_compare(const int64_t *one, const int64_t *other);
+
+/* Whether process `own` of `count`, whose words are all[own * SLI_CORE_WORDS …], is one of several
+ * on its machine and may use cores that none of the others may use. */
+bool sli_host_cores_are_own(const int64_t *all, int count, int own);
 
 /* Whether the process has a core, and its time, for each thread of these devices: only then may one
  * of them wait without sleeping. */

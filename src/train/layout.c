@@ -20,7 +20,7 @@ static bool has_parts(const sl_train_options *options)
     return options->devices && strchr(options->devices, ';');
 }
 
-int sli_layout_replicas(const sl_train_options *options)
+int sl_train_options_replicas(const sl_train_options *options)
 {
     if (options->replicas > 0)
         return options->replicas;
@@ -29,18 +29,20 @@ int sli_layout_replicas(const sl_train_options *options)
 
 int sli_layout_local_replicas(const sl_train_options *options)
 {
-    return options->local_replicas > 0 ? options->local_replicas : sli_layout_replicas(options);
+    return options->local_replicas > 0 ? options->local_replicas
+                                       : sl_train_options_replicas(options);
 }
 
 int sli_layout_shards(const sl_train_options *options)
 {
-    return options->shards > 0 ? options->shards : sli_layout_replicas(options);
+    return options->shards > 0 ? options->shards : sl_train_options_replicas(options);
 }
 
 sli_rows sli_layout_rows(const sl_train_options *options, int replica)
 {
     int64_t rows = sli_layout_shards(options) * options->batch_size;
-    int64_t each = rows / sli_layout_replicas(options), rest = rows % sli_layout_replicas(options);
+    int64_t each = rows / sl_train_options_replicas(options),
+            rest = rows % sl_train_options_replicas(options);
     return (sli_rows){.first = replica * each + (replica < rest ? replica : rest),
                       .count = each + (replica < rest)};
 }
@@ -92,7 +94,7 @@ sl_status sli_layout_balance(const sl_train_options *options, const sl_module *m
 
 static sl_status check_shards(const sl_train_options *options)
 {
-    int replicas = sli_layout_replicas(options), shards = options->shards;
+    int replicas = sl_train_options_replicas(options), shards = options->shards;
     if (shards < 0 || shards > SL_MAX_REPLICAS)
         return sl_error(SL_ERR_INVALID, "the number of shards must be from 1 to %d, got %d",
                         SL_MAX_REPLICAS, shards);
@@ -107,11 +109,11 @@ static sl_status check_shards(const sl_train_options *options)
 static sl_status check_numbers(const sl_train_options *options)
 {
     int local = options->local_replicas;
-    if (local < 0 || local > sli_layout_replicas(options))
+    if (local < 0 || local > sl_train_options_replicas(options))
         return sl_error(SL_ERR_INVALID,
                         "the number of replicas on a host must be from 1 to their number, %d, "
                         "got %d",
-                        sli_layout_replicas(options), local);
+                        sl_train_options_replicas(options), local);
     return check_shards(options);
 }
 

@@ -12,8 +12,7 @@
 
 #include "sluice/train.h"
 
-/* Replicas in all, and those on this host. */
-int sli_layout_replicas(const sl_train_options *options);
+/* Replicas on this host. */
 int sli_layout_local_replicas(const sl_train_options *options);
 
 /* Shards of the training text: what the options say, or one for each replica. */

@@ -71,7 +71,7 @@ static sl_status check_pipeline(const sl_train_options *options)
                         "there are more stages than layers: %d stages, %" PRId64 " layers", stages,
                         options->model.nlayers);
     SL_TRY(sli_layout_check(options));
-    if (options->zero && sli_layout_replicas(options) == 1)
+    if (options->zero && sl_train_options_replicas(options) == 1)
         return sl_error(SL_ERR_INVALID,
                         "zero shards the optimizer's state over replicas, and there is only one");
     return SL_OK;

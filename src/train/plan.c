@@ -132,7 +132,7 @@ static void plan_parameters(const sl_train_options *options, bool has_positions,
     int64_t trained = stage->parameter_elements - (counted ? positions : 0);
     stage->parameter_bytes = (trained + positions) * (int64_t)sizeof(float);
     stage->gradient_bytes = trained * (int64_t)sizeof(float);
-    int shards = options->zero ? sli_layout_replicas(options) : 1;
+    int shards = options->zero ? sl_train_options_replicas(options) : 1;
     stage->optimizer_bytes =
         (trained + shards - 1) / shards * sl_optimizer_state_bytes(&options->optimizer);
     stage->best_bytes = options->epochs > 1 ? stage->gradient_bytes : 0;

@@ -108,12 +108,12 @@ static void ask_of_replicas(const question *of, words *to)
 {
     sl_train_options other = *of->options;
     other.zero = true;
-    if (!of->options->zero && sli_layout_replicas(&other) > 1 && fits(of, &other))
+    if (!of->options->zero && sl_train_options_replicas(&other) > 1 && fits(of, &other))
         add(to, "an optimizer whose state is sharded");
     other = *of->options;
     other.devices = NULL; /* which are as many as replicas */
     other.stages = sli_layout_stages(of->options);
-    other.replicas = sli_layout_replicas(of->options);
+    other.replicas = sl_train_options_replicas(of->options);
     if (!other.checkpoints.resume) /* else the text stays cut as it is */
         other.shards = 0;
     if (of->processes > 1)

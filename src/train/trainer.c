@@ -8,7 +8,7 @@
  * Every replica runs it, on its own rows of each batch. They meet where gradients are
  * averaged, where losses are, and in evaluations; everything else follows from the same numbers on
  * each of them. */
-#include "train/trainer.h"
+#include "train/run.h"
 
 #include "core/clock.h"
 #include "train/checkpoint/checkpoints.h"

@@ -129,17 +129,21 @@ static void errors_are_those_of_the_names_kind(void **state)
 
 /* ---- Cores ------------------------------------------------------------------------------ */
 
-static void cores_of_two_processes_are_compared(void **state)
+static void process_knows_whether_its_cores_are_its_own(void **state)
 {
     (void)state;
-    int64_t own[SLI_CORE_WORDS], other[SLI_CORE_WORDS] = {0};
-    check_ok(sli_host_cores_read(own));
-    assert_int_equal(sli_host_cores_compare(own, own), SLI_CORES_IN_COMMON);
-    other[0] = own[0];
-    other[SLI_CORE_WORDS - 1] = INT64_MIN; /* the last core that has a bit */
-    assert_int_equal(sli_host_cores_compare(own, other), SLI_CORES_APART);
-    other[0]++;
-    assert_int_equal(sli_host_cores_compare(own, other), SLI_CORES_ELSEWHERE);
+    int64_t all[3][SLI_CORE_WORDS] = {{0}};
+    check_ok(sli_host_cores_read(all[0]));
+    assert_false(sli_host_cores_are_own(all[0], 1, 0)); /* alone */
+    all[1][0] = all[0][0];
+    all[1][SLI_CORE_WORDS - 1] = INT64_MIN; /* the last core that has a bit */
+    assert_true(sli_host_cores_are_own(all[0], 2, 0));
+    memcpy(all[2], all[0], sizeof all[0]);
+    assert_false(sli_host_cores_are_own(all[0], 3, 0)); /* 2 may use the same */
+    assert_true(sli_host_cores_are_own(all[0], 3, 1));
+    all[2][0]++; /* on another machine */
+    assert_true(sli_host_cores_are_own(all[0], 3, 0));
+    assert_false(sli_host_cores_are_own(all[0], 3, 2));
 }
 
 static void cores_suffice_for_few_threads_and_not_for_many(void **state)
@@ -162,7 +166,7 @@ int device_kinds_tests(void)
         cmocka_unit_test(mixed_list_keeps_its_order_in_every_part),
         cmocka_unit_test(cores_are_divided_among_cpu_devices_alone),
         cmocka_unit_test(errors_are_those_of_the_names_kind),
-        cmocka_unit_test(cores_of_two_processes_are_compared),
+        cmocka_unit_test(process_knows_whether_its_cores_are_its_own),
         cmocka_unit_test(cores_suffice_for_few_threads_and_not_for_many),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

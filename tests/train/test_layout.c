@@ -45,7 +45,7 @@ static void devices_go_to_replicas_and_stages(void **state)
         options.local_replicas = each->local;
         char *devices;
         check_ok(sl_train_options_check(&options));
-        assert_int_equal(sli_layout_replicas(&options), each->expected_replicas);
+        assert_int_equal(sl_train_options_replicas(&options), each->expected_replicas);
         assert_int_equal(sli_layout_stages(&options), each->expected_stages);
         check_ok(sli_layout_devices(&options, &devices));
         assert_string_equal(devices, each->expected);

@@ -3,7 +3,7 @@
 
 #include "support/replicas.h"
 #include "train/replica.h"
-#include "train/shared.h"
+#include "train/run.h"
 #include "train/update.h"
 
 #include <math.h>
@@ -201,7 +201,7 @@ static void dropout_follows_the_global_sample(void **state)
     sli_shared shared;
     sli_replica replica;
     sli_update *update;
-    check_ok(sli_shared_create(&options, &(sli_place){.count = 1}, &shared));
+    check_ok(sli_shared_create(&options, &(sli_local_replicas){.count = 1}, &shared));
     check_ok(sli_shared_cut(&shared, options.replicas, options.lr.lr));
     sl_device *device = sl_device_list_get(shared.devices, 0);
     check_ok(sli_replica_create(&shared.options, NULL, &device, true, &replica));

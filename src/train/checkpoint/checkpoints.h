@@ -7,7 +7,7 @@
 #include "train/checkpoint/position.h"
 #include "train/replica.h"
 #include "train/reports.h"
-#include "train/shared.h"
+#include "train/run.h"
 #include "train/update.h"
 
 /* The run whose state it is; all borrowed. */

@@ -8,7 +8,7 @@
 #include "train/checkpoint/run_state.h"
 #include "train/replica.h"
 #include "train/reports.h"
-#include "train/shared.h"
+#include "train/run.h"
 #include "train/update.h"
 
 /* A checkpoint that a run goes on from; without a reader: none. */

@@ -4,7 +4,7 @@
 #define SLI_TRAIN_CHECKPOINT_RUN_STATE_H
 
 #include "train/checkpoint/position.h"
-#include "train/shared.h"
+#include "train/run.h"
 
 /* As the text of a JSON object, malloc'ed:
  *
