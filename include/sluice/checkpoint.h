@@ -31,8 +31,8 @@ typedef struct sl_checkpoint_part {
     const char *name; /* letters, digits, - and _ */
     const sl_safetensors_item *items;
     size_t count;
-    const sl_safetensors_note *notes; /* the metadata of each of its files */
-    size_t note_count;
+    const sl_metadata *metadata; /* the metadata of each of its files */
+    size_t metadata_count;
 } sl_checkpoint_part;
 
 /* A file as it is. */

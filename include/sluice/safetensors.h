@@ -29,10 +29,10 @@ typedef struct sl_safetensors_item {
 } sl_safetensors_item;
 
 /* One entry of a file's `__metadata__`. */
-typedef struct sl_safetensors_note {
+typedef struct sl_metadata {
     const char *key;
     const char *value;
-} sl_safetensors_note;
+} sl_metadata;
 
 /* Reads a file into `items`, which must be exactly the tensors that the file holds, in any order.
  * In place of a file, `path` may be Hugging Face's index of several (model.safetensors.index.json),
@@ -44,10 +44,10 @@ typedef struct sl_safetensors_note {
  * tensor whose shape or data type differs, with both. */
 sl_status sl_safetensors_load(const char *path, const sl_safetensors_item *items, size_t count);
 
-/* Writes `items` and `notes` to a file, replacing an older one only when all is safely on disk.
+/* Writes `items` and `metadata` to a file, replacing an older one only when all is safely on disk.
  * Borrows all. Errors: those of sl_safetensors_writer_create and what follows it. */
 sl_status sl_safetensors_save(const char *path, const sl_safetensors_item *items, size_t count,
-                              const sl_safetensors_note *notes, size_t note_count);
+                              const sl_metadata *metadata, size_t metadata_count);
 
 /* ---- Reading step by step ---- */
 
@@ -97,15 +97,15 @@ sl_status sl_safetensors_read(const sl_safetensors_reader *reader, const sl_safe
 /* A file being written. It has a temporary name in the same directory until it is committed. */
 typedef struct sl_safetensors_writer sl_safetensors_writer;
 
-/* Starts a file that will hold `items` (whose `data` is not looked at) and `notes`, and takes the
- * disk space for all of it where the file system can. The bytes lie in the file in the order of
+/* Starts a file that will hold `items` (whose `data` is not looked at) and `metadata`, and takes
+ * the disk space for all of it where the file system can. The bytes lie in the file in the order of
  * `items`, larger elements first, so that each tensor is aligned to its element.
  * Borrows the arguments. Errors: SL_ERR_INVALID for a name that is used twice, is not UTF-8 or is
  * `__metadata__`, for an impossible shape, and where `path` is a directory or device; SL_ERR_IO,
  * for instance on a full disk. */
 sl_status sl_safetensors_writer_create(const char *path, const sl_safetensors_item *items,
-                                       size_t count, const sl_safetensors_note *notes,
-                                       size_t note_count, sl_safetensors_writer **out);
+                                       size_t count, const sl_metadata *metadata,
+                                       size_t metadata_count, sl_safetensors_writer **out);
 
 /* Writes the bytes of the item at `index`; each item once, in any order. Errors: SL_ERR_IO. */
 sl_status sl_safetensors_writer_put(sl_safetensors_writer *writer, size_t index, const void *data);

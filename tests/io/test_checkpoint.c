@@ -15,7 +15,7 @@ typedef struct sample {
     float values[TENSORS][ELEMENTS];
     int64_t numbers[2];
     sl_safetensors_item items[TENSORS + 1];
-    sl_safetensors_note note;
+    sl_metadata note;
     sl_checkpoint_part parts[2];
     sl_checkpoint_file file;
     sl_checkpoint_contents contents;

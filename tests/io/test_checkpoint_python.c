@@ -48,7 +48,7 @@ static void check_in_python(scratch *in, uint64_t shard_bytes, int shards)
         for (int i = 0; i < 6; i++)
             values[t][i] = (float)(6 * t + i);
     }
-    const sl_safetensors_note note = {"made", "here"};
+    const sl_metadata note = {"made", "here"};
     const sl_checkpoint_part part = {"model", items, TENSORS, &note, 1};
     snprintf(directory, sizeof directory, "%s", scratch_path(in, "checkpoint"));
     check_ok(sl_checkpoint_save(directory, &(sl_checkpoint_contents){.parts = &part,

@@ -16,8 +16,8 @@ typedef struct shared {
     float a[ELEMENTS], b[2];
     sl_safetensors_item items[WRITERS + 1];
     int writer_of[WRITERS + 1];
-    char *note_text;
-    sl_safetensors_note note;
+    char *metadata_text;
+    sl_metadata note;
     sl_checkpoint_part part;
     sli_checkpoint_plan plan;
     sli_checkpoint_share share;
@@ -34,8 +34,8 @@ static void shared_fill(shared *to, uint64_t shard_bytes)
     to->items[1] = (sl_safetensors_item){"a@8", SL_F32, sl_shape_1d(8), to->a + 8};
     to->items[2] = (sl_safetensors_item){"b", SL_F32, sl_shape_1d(2), to->b};
     to->items[3] = (sl_safetensors_item){"a@16", SL_F32, sl_shape_1d(4), to->a + 16};
-    check_ok(sli_slices_print(&cut, 1, &to->note_text));
-    to->note = (sl_safetensors_note){SLI_SLICES_NOTE, to->note_text};
+    check_ok(sli_slices_print(&cut, 1, &to->metadata_text));
+    to->note = (sl_metadata){SLI_SLICES_KEY, to->metadata_text};
     to->part = (sl_checkpoint_part){"optimizer", to->items, WRITERS + 1, &to->note, 1};
     check_ok(sli_checkpoint_plan_create(&to->part, to->writer_of, shard_bytes, &to->plan));
     to->share = (sli_checkpoint_share){&to->part, &to->plan, NULL};
@@ -44,7 +44,7 @@ static void shared_fill(shared *to, uint64_t shard_bytes)
 static void shared_clear(shared *of)
 {
     sli_checkpoint_plan_clear(&of->plan);
-    free(of->note_text);
+    free(of->metadata_text);
 }
 
 static void write_own(shared *from, const char *path, int self)
@@ -239,7 +239,7 @@ static sl_status open_items(scratch *in, const sl_safetensors_item *items, size_
                             const char *note)
 {
     char path[512];
-    const sl_safetensors_note shapes = {SLI_SLICES_NOTE, note};
+    const sl_metadata shapes = {SLI_SLICES_KEY, note};
     const sl_checkpoint_part part = {"optimizer", items, count, &shapes, 1};
     sl_checkpoint_reader *reader;
     snprintf(path, sizeof path, "%s", scratch_path(in, "saved"));
@@ -283,21 +283,21 @@ static void slices_that_do_not_make_up_their_tensor_are_refused(void **state)
                 SL_ERR_FORMAT, "tensor \"a\" is there whole and in slices");
 }
 
-static void notes_that_give_no_shapes_are_refused(void **state)
+static void metadata_without_shapes_is_refused(void **state)
 {
-    static const char *const notes[] = {"",
-                                        "[]",
-                                        "{\"a\":4}",
-                                        "{\"a\":[2,0]}",
-                                        "{\"a\":[2,-4]}",
-                                        "{\"a\":[2.0]}",
-                                        "{\"a\":[1,1,1,1,1]}",
-                                        "{\"a\":[4294967296,4294967296]}",
-                                        "{\"a\":[1],\"a\":[1]}"};
+    static const char *const metadata[] = {"",
+                                           "[]",
+                                           "{\"a\":4}",
+                                           "{\"a\":[2,0]}",
+                                           "{\"a\":[2,-4]}",
+                                           "{\"a\":[2.0]}",
+                                           "{\"a\":[1,1,1,1,1]}",
+                                           "{\"a\":[4294967296,4294967296]}",
+                                           "{\"a\":[1],\"a\":[1]}"};
     float value = 0;
     const sl_safetensors_item item = {"b", SL_F32, sl_shape_1d(1), &value};
-    for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
-        check_error(open_items(*state, &item, 1, notes[i]), SL_ERR_FORMAT, "sluice.slices");
+    for (size_t i = 0; i < sizeof metadata / sizeof *metadata; i++)
+        check_error(open_items(*state, &item, 1, metadata[i]), SL_ERR_FORMAT, "sluice.slices");
 }
 
 static void writer_without_items_has_no_file(void **state)
@@ -359,7 +359,7 @@ int checkpoint_writer_tests(void)
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(slices_that_do_not_make_up_their_tensor_are_refused,
                                         scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(notes_that_give_no_shapes_are_refused, scratch_create,
+        cmocka_unit_test_setup_teardown(metadata_without_shapes_is_refused, scratch_create,
                                         scratch_remove),
         cmocka_unit_test(writer_without_items_has_no_file),
         cmocka_unit_test(names_of_slices_are_found),

@@ -85,9 +85,8 @@ static void file_for_python_is_understood(void **state)
                                          {"l", SL_I64, {0, {0}}, &l},
                                          {"none", SL_F64, {2, {3, 0}}, NULL},
                                          {"a \"name\"\n", SL_I32, {1, {2}}, a}};
-    const sl_safetensors_note notes[] = {{"format", "pt"},
-                                         {"note", "quotes \" and \\ and \xC3\xA9"}};
-    assert_int_equal(sl_safetensors_save(path, items, 4, notes, 2), SL_OK);
+    const sl_metadata metadata[] = {{"format", "pt"}, {"note", "quotes \" and \\ and \xC3\xA9"}};
+    assert_int_equal(sl_safetensors_save(path, items, 4, metadata, 2), SL_OK);
     assert_int_equal(run_reference("check", path, 0), 0);
 }
 

@@ -45,7 +45,7 @@ static void check_refused(const char *path, sl_status code, const char *reason)
 static char *write_shards(scratch *in, const char *index)
 {
     sample made;
-    const sl_safetensors_note note = {"made", "here"};
+    const sl_metadata note = {"made", "here"};
     sample_fill(&made, 0);
     check_ok(sl_safetensors_save(scratch_path(in, "model-1.safetensors"), made.items, 2, &note, 1));
     check_ok(

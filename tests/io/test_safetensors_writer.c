@@ -48,15 +48,15 @@ static void create_bad_shapes_and_types_are_refused(void **state)
     assert_refused(*state, sum, 3, "tensor \"c\": with it the file would pass any possible size");
 }
 
-static void create_bad_notes_are_refused(void **state)
+static void create_bad_metadata_is_refused(void **state)
 {
     scratch *in = *state;
     sl_safetensors_writer *writer;
-    const sl_safetensors_note note = {"author", "\xFF"};
+    const sl_metadata note = {"author", "\xFF"};
     char *path = scratch_path(in, "refused");
     assert_int_equal(sl_safetensors_writer_create(path, NULL, 0, &note, 1, &writer),
                      SL_ERR_INVALID);
-    assert_non_null(strstr(sl_error_text(), "the note \"author\" is not UTF-8"));
+    assert_non_null(strstr(sl_error_text(), "the metadata of the key \"author\" is not UTF-8"));
     assert_int_equal(scratch_entries(in, 0), 0);
 }
 
@@ -70,7 +70,7 @@ static void save_writes_the_format(void **state)
     const sl_safetensors_item items[] = {{"b", SL_BF16, {1, {3}}, b},
                                          {"w", SL_F32, {2, {1, 2}}, w},
                                          {"n", SL_I64, {0, {0}}, &n}};
-    const sl_safetensors_note note = {"format", "pt"};
+    const sl_metadata note = {"format", "pt"};
     assert_int_equal(sl_safetensors_save(path, items, 3, &note, 1), SL_OK);
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"},"
@@ -176,7 +176,7 @@ int safetensors_writer_tests(void)
     const struct CMUnitTest tests[] = {
         TEST(create_bad_names_are_refused),
         TEST(create_bad_shapes_and_types_are_refused),
-        TEST(create_bad_notes_are_refused),
+        TEST(create_bad_metadata_is_refused),
         TEST(save_writes_the_format),
         TEST(save_without_tensors_writes_an_empty_object),
         TEST(put_takes_items_in_any_order),

@@ -81,9 +81,9 @@ static void metadata_give_the_model_back(void **state)
 /* ---- Files that do not fit ---------------------------------------------------------------- */
 
 /* Writes the file of a pipe again, without the tensor `without`, with `extra` (each may be NULL),
- * and with these notes. */
+ * and with these metadata. */
 static void rewrite(const char *path, const char *without, const char *extra,
-                    const sl_safetensors_note *notes, size_t note_count)
+                    const sl_metadata *metadata, size_t metadata_count)
 {
     enum { MOST = 64 };
     sl_safetensors_item items[MOST];
@@ -105,7 +105,7 @@ static void rewrite(const char *path, const char *without, const char *extra,
     size_t read = count;
     if (extra)
         items[count++] = (sl_safetensors_item){extra, SL_F32, sl_shape_1d(1), &one};
-    check_ok(sl_safetensors_save(path, items, count, notes, note_count));
+    check_ok(sl_safetensors_save(path, items, count, metadata, metadata_count));
     for (size_t i = 0; i < read; i++)
         free(items[i].data);
     sl_safetensors_close(&reader);
@@ -147,15 +147,15 @@ static void metadata_that_make_no_sense_are_refused(void **state)
     check_ok(sl_weights_save(pipe.pipe, &small_model_options, NULL, path));
     close_pipe(&pipe);
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        sl_safetensors_note notes[] = {{"sluice.ntokens", "11"},    {"sluice.emsize", "8"},
-                                       {"sluice.nhid", "12"},       {"sluice.nlayers", "3"},
-                                       {"sluice.nhead", "2"},       {"sluice.mask", "none"},
-                                       {"sluice.pre_norm", "true"}, {"sluice.activation", "gelu"}};
-        enum { NOTES = sizeof notes / sizeof *notes };
-        for (int k = 0; k < NOTES; k++)
-            if (strcmp(notes[k].key, bad[i][0]) == 0)
-                notes[k].value = bad[i][1];
-        rewrite(path, NULL, NULL, notes, NOTES);
+        sl_metadata metadata[] = {{"sluice.ntokens", "11"},    {"sluice.emsize", "8"},
+                                  {"sluice.nhid", "12"},       {"sluice.nlayers", "3"},
+                                  {"sluice.nhead", "2"},       {"sluice.mask", "none"},
+                                  {"sluice.pre_norm", "true"}, {"sluice.activation", "gelu"}};
+        enum { ENTRIES = sizeof metadata / sizeof *metadata };
+        for (int k = 0; k < ENTRIES; k++)
+            if (strcmp(metadata[k].key, bad[i][0]) == 0)
+                metadata[k].value = bad[i][1];
+        rewrite(path, NULL, NULL, metadata, ENTRIES);
         check_error(sl_weights_model(path, &read), SL_ERR_FORMAT, bad[i][2]);
     }
     rewrite(path, NULL, NULL, NULL, 0);
@@ -179,17 +179,17 @@ static void metadata_of_a_model_that_the_tensors_are_not_are_refused(void **stat
     check_ok(sl_weights_save(pipe.pipe, &small_model_options, NULL, path));
     close_pipe(&pipe);
     for (size_t i = 0; i < sizeof hostile / sizeof *hostile; i++) {
-        sl_safetensors_note notes[] = {{"sluice.ntokens", "11"},    {"sluice.emsize", "8"},
-                                       {"sluice.nhid", "12"},       {"sluice.nlayers", "3"},
-                                       {"sluice.nhead", "2"},       {"sluice.mask", "none"},
-                                       {"sluice.pre_norm", "true"}, {"sluice.activation", "gelu"}};
-        enum { NOTES = sizeof notes / sizeof *notes };
-        rewrite(path, NULL, NULL, notes, NOTES);
+        sl_metadata metadata[] = {{"sluice.ntokens", "11"},    {"sluice.emsize", "8"},
+                                  {"sluice.nhid", "12"},       {"sluice.nlayers", "3"},
+                                  {"sluice.nhead", "2"},       {"sluice.mask", "none"},
+                                  {"sluice.pre_norm", "true"}, {"sluice.activation", "gelu"}};
+        enum { ENTRIES = sizeof metadata / sizeof *metadata };
+        rewrite(path, NULL, NULL, metadata, ENTRIES);
         check_ok(sl_weights_model(path, &read));
-        for (int k = 0; k < NOTES; k++)
-            if (strcmp(notes[k].key, hostile[i][0]) == 0)
-                notes[k].value = hostile[i][1];
-        rewrite(path, NULL, NULL, notes, NOTES);
+        for (int k = 0; k < ENTRIES; k++)
+            if (strcmp(metadata[k].key, hostile[i][0]) == 0)
+                metadata[k].value = hostile[i][1];
+        rewrite(path, NULL, NULL, metadata, ENTRIES);
         clock_t begin = clock();
         sl_status status = sl_weights_model(path, &read);
         assert_true(status == SL_ERR_FORMAT || status == SL_ERR_INVALID);

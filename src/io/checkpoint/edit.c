@@ -21,15 +21,15 @@ static const char *const model_part = "model";
 typedef struct listed_part {
     sl_safetensors_item *items; /* [count], names are the reader's */
     size_t count;
-    uint64_t largest;           /* bytes of the largest tensor */
-    sl_safetensors_note *notes; /* the reader's, but the checkpoint's id and slices */
-    size_t note_count;
+    uint64_t largest;      /* bytes of the largest tensor */
+    sl_metadata *metadata; /* the reader's, but the checkpoint's id and slices */
+    size_t metadata_count;
 } listed_part;
 
 static void clear_list(listed_part *part)
 {
     free(part->items);
-    free(part->notes);
+    free(part->metadata);
 }
 
 static sl_status describe_item(const sl_safetensors_info *info, sl_safetensors_item *out)
@@ -45,20 +45,21 @@ static sl_status describe_item(const sl_safetensors_info *info, sl_safetensors_i
     return SL_OK;
 }
 
-static sl_status list_notes(const sl_checkpoint_reader *reader, const char *part, listed_part *to)
+static sl_status list_metadata(const sl_checkpoint_reader *reader, const char *part,
+                               listed_part *to)
 {
-    const sl_safetensors_note *notes = NULL;
+    const sl_metadata *metadata = NULL;
     size_t count = 0;
-    for (size_t i = 0; i < reader->state.count && !notes; i++)
+    for (size_t i = 0; i < reader->state.count && !metadata; i++)
         if (sli_checkpoint_is_shard(reader, i, part))
-            notes = sli_safetensors_notes(reader->shards[i], &count);
-    to->notes = calloc(count + 1, sizeof *to->notes);
-    if (!to->notes)
+            metadata = sli_safetensors_all_metadata(reader->shards[i], &count);
+    to->metadata = calloc(count + 1, sizeof *to->metadata);
+    if (!to->metadata)
         return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
     for (size_t i = 0; i < count; i++)
-        if (strcmp(notes[i].key, SLI_CHECKPOINT_ID_NOTE) != 0 &&
-            strcmp(notes[i].key, SLI_SLICES_NOTE) != 0)
-            to->notes[to->note_count++] = notes[i];
+        if (strcmp(metadata[i].key, SLI_CHECKPOINT_ID_KEY) != 0 &&
+            strcmp(metadata[i].key, SLI_SLICES_KEY) != 0)
+            to->metadata[to->metadata_count++] = metadata[i];
     return SL_OK;
 }
 
@@ -75,7 +76,7 @@ static sl_status list_part(const sl_checkpoint_reader *reader, const char *part,
         if (info->bytes > to->largest)
             to->largest = info->bytes;
     }
-    return list_notes(reader, part, to);
+    return list_metadata(reader, part, to);
 }
 
 /* ---- Where tensors come from ------------------------------------------------------------ */
@@ -145,7 +146,8 @@ static sl_status write_part(sli_checkpoint_writer *to, sl_checkpoint_reader *con
     listed_part list;
     origin from = {0};
     sl_status status = list_part(readers[0], name, &list);
-    const sl_checkpoint_part part = {name, list.items, list.count, list.notes, list.note_count};
+    const sl_checkpoint_part part = {name, list.items, list.count, list.metadata,
+                                     list.metadata_count};
     if (status == SL_OK)
         status = origin_create(readers, count, name, list.largest, &from);
     if (status == SL_OK)

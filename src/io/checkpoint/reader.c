@@ -160,7 +160,7 @@ static sl_status check_size(const char *path, const sl_checkpoint_file_info *fil
 static sl_status open_shard(sl_checkpoint_reader *reader, size_t index, const char *path)
 {
     SL_TRY(sl_safetensors_open(path, &reader->shards[index]));
-    const char *id = sl_safetensors_metadata(reader->shards[index], SLI_CHECKPOINT_ID_NOTE);
+    const char *id = sl_safetensors_metadata(reader->shards[index], SLI_CHECKPOINT_ID_KEY);
     if (!id || strcmp(id, reader->state.id) != 0)
         return sl_error(SL_ERR_FORMAT, "%s: it is another checkpoint's file", path);
     if (index >= SLI_SAFETENSORS_MOST_OPEN)

@@ -42,7 +42,7 @@ static sl_status bad_shape(const char *name)
 {
     char quoted[SLI_QUOTE_BYTES];
     return sl_error(SL_ERR_FORMAT,
-                    "\"" SLI_SLICES_NOTE "\" of its metadata must give tensor %s a shape",
+                    "\"" SLI_SLICES_KEY "\" of its metadata must give tensor %s a shape",
                     sli_safetensors_quote(name, quoted));
 }
 
@@ -121,7 +121,7 @@ static sl_status parse_tensors(const sli_json *json, sli_slices *out)
 sl_status sli_slices_parse(const char *text, sli_slices *out)
 {
     *out = (sli_slices){0};
-    return parse_tensors(&(sli_json){"\"" SLI_SLICES_NOTE "\" of its metadata", text, strlen(text)},
+    return parse_tensors(&(sli_json){"\"" SLI_SLICES_KEY "\" of its metadata", text, strlen(text)},
                          out);
 }
 

@@ -17,7 +17,7 @@
 
 #include <stdbool.h>
 
-#define SLI_SLICES_NOTE "sluice.slices"
+#define SLI_SLICES_KEY "sluice.slices"
 
 typedef struct sli_sliced_tensor {
     const char *name;

@@ -15,7 +15,7 @@
 
 #define SLI_CHECKPOINT_STATE "state.json"
 /* The key of a tensor file's metadata that holds the id. */
-#define SLI_CHECKPOINT_ID_NOTE "sluice.checkpoint"
+#define SLI_CHECKPOINT_ID_KEY "sluice.checkpoint"
 
 enum { SLI_CHECKPOINT_ID_BYTES = 17 };
 

@@ -74,7 +74,7 @@ static sl_status list_shard(sl_checkpoint_reader *reader, size_t file, const sli
 static sl_status list_file(sl_checkpoint_reader *reader, size_t file, slice_list *slices)
 {
     sli_slices cut = {0};
-    const char *note = sl_safetensors_metadata(reader->shards[file], SLI_SLICES_NOTE);
+    const char *note = sl_safetensors_metadata(reader->shards[file], SLI_SLICES_KEY);
     sl_status status = note ? sli_slices_parse(note, &cut) : SL_OK;
     if (status == SL_OK)
         status = list_shard(reader, file, &cut, slices);

@@ -96,22 +96,22 @@ static sl_status put_all(sl_safetensors_writer *writer, const sl_safetensors_ite
     return sl_safetensors_writer_commit(writer);
 }
 
-/* The part's metadata, and the checkpoint's id: *out [part->note_count + 1], to be freed. */
-static sl_status list_notes(const sli_checkpoint_writer *to, const sl_checkpoint_part *part,
-                            sl_safetensors_note **out)
+/* The part's metadata, and the checkpoint's id: *out [part->metadata_count + 1], to be freed. */
+static sl_status list_metadata(const sli_checkpoint_writer *to, const sl_checkpoint_part *part,
+                               sl_metadata **out)
 {
-    *out = calloc(part->note_count + 1, sizeof **out);
+    *out = calloc(part->metadata_count + 1, sizeof **out);
     if (!*out)
         return sl_error(SL_ERR_MEMORY, "no memory for the metadata");
-    if (part->note_count)
-        memcpy(*out, part->notes, part->note_count * sizeof **out);
-    (*out)[part->note_count] = (sl_safetensors_note){SLI_CHECKPOINT_ID_NOTE, to->id};
+    if (part->metadata_count)
+        memcpy(*out, part->metadata, part->metadata_count * sizeof **out);
+    (*out)[part->metadata_count] = (sl_metadata){SLI_CHECKPOINT_ID_KEY, to->id};
     return SL_OK;
 }
 
-/* One file of the plan, with `note_count` notes. */
+/* One file of the plan. */
 static sl_status write_file(const sli_checkpoint_writer *to, const sli_checkpoint_share *share,
-                            size_t file, const sl_safetensors_note *notes, size_t note_count,
+                            size_t file, const sl_metadata *metadata, size_t metadata_count,
                             sli_checkpoint_file *written)
 {
     char *path;
@@ -123,8 +123,8 @@ static sl_status write_file(const sli_checkpoint_writer *to, const sli_checkpoin
     while (first + count < plan->count && plan->file_of[first + count] == file)
         count++;
     SL_TRY(path_of(to, plan->names[file], &path));
-    sl_status status =
-        sl_safetensors_writer_create(path, plan->items + first, count, notes, note_count, &writer);
+    sl_status status = sl_safetensors_writer_create(path, plan->items + first, count, metadata,
+                                                    metadata_count, &writer);
     if (status == SL_OK)
         status = put_all(writer, plan->items + first, count, share->source);
     if (status == SL_OK)
@@ -141,13 +141,13 @@ sl_status sli_checkpoint_writer_write_own(sli_checkpoint_writer *writer,
                                           sli_checkpoint_file *written)
 {
     size_t count, first = sli_checkpoint_plan_first(share->plan, self, &count);
-    sl_safetensors_note *notes;
-    SL_TRY(list_notes(writer, share->part, &notes));
+    sl_metadata *metadata;
+    SL_TRY(list_metadata(writer, share->part, &metadata));
     sl_status status = SL_OK;
     for (size_t i = 0; i < count && status == SL_OK; i++)
-        status =
-            write_file(writer, share, first + i, notes, share->part->note_count + 1, &written[i]);
-    free(notes);
+        status = write_file(writer, share, first + i, metadata, share->part->metadata_count + 1,
+                            &written[i]);
+    free(metadata);
     return status;
 }
 

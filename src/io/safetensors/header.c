@@ -41,21 +41,21 @@ static sl_status twice(const char *what, const char *name)
 
 static sl_status check_keys(const sli_safetensors_header *header)
 {
-    const char **keys = calloc(header->note_count + 1, sizeof *keys);
+    const char **keys = calloc(header->metadata_count + 1, sizeof *keys);
     if (!keys)
         return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
-    for (size_t i = 0; i < header->note_count; i++)
-        keys[i] = header->notes[i].key;
-    qsort(keys, header->note_count, sizeof *keys, compare_texts);
+    for (size_t i = 0; i < header->metadata_count; i++)
+        keys[i] = header->metadata[i].key;
+    qsort(keys, header->metadata_count, sizeof *keys, compare_texts);
     sl_status status = SL_OK;
-    for (size_t i = 1; i < header->note_count && status == SL_OK; i++)
+    for (size_t i = 1; i < header->metadata_count && status == SL_OK; i++)
         if (strcmp(keys[i - 1], keys[i]) == 0)
             status = twice("the key", keys[i]);
     free(keys);
     return status;
 }
 
-static sl_status parse_notes(parsing *run, sli_json_value metadata, bool counts_only)
+static sl_status parse_metadata(parsing *run, sli_json_value metadata, bool counts_only)
 {
     char quoted[SLI_QUOTE_BYTES];
     sli_safetensors_header *header = run->header;
@@ -64,13 +64,13 @@ static sl_status parse_notes(parsing *run, sli_json_value metadata, bool counts_
     if (!sli_json_is(metadata, '{'))
         return sl_error(SL_ERR_FORMAT, "__metadata__ must be an object of strings");
     SL_TRY(sli_json_walk_begin(&run->json, metadata, &walk));
-    for (header->note_count = 0;; header->note_count++) {
+    for (header->metadata_count = 0;; header->metadata_count++) {
         SL_TRY(sli_json_walk_next(&walk, &found));
         if (!found)
             return SL_OK;
         if (counts_only)
             continue;
-        sl_safetensors_note *note = &header->notes[header->note_count];
+        sl_metadata *note = &header->metadata[header->metadata_count];
         SL_TRY(sli_json_decode(&run->json, walk.key, &run->strings, &note->key));
         if (!sli_json_is(walk.value, '"'))
             return sl_error(SL_ERR_FORMAT, "__metadata__ must hold strings only, but %s is none",
@@ -187,7 +187,7 @@ static sl_status count_parts(parsing *run, size_t *sizes)
             if (has_metadata)
                 return twice("the key", metadata_key);
             has_metadata = true;
-            SL_TRY(parse_notes(run, walk.value, true));
+            SL_TRY(parse_metadata(run, walk.value, true));
             continue;
         }
         run->header->count++;
@@ -208,7 +208,7 @@ static sl_status parse_members(parsing *run)
         if (!found)
             return SL_OK;
         if (sli_json_equals(walk.key, metadata_key))
-            SL_TRY(parse_notes(run, walk.value, false));
+            SL_TRY(parse_metadata(run, walk.value, false));
         else
             SL_TRY(parse_member(run, &walk, entry++));
     }
@@ -292,10 +292,10 @@ static sl_status allocate(parsing *run)
     SL_TRY(count_parts(run, &sizes));
     header->entries = calloc(header->count + 1, sizeof *header->entries);
     header->by_name = calloc(header->count + 1, sizeof(sli_safetensors_entry *));
-    header->notes = calloc(header->note_count + 1, sizeof *header->notes);
+    header->metadata = calloc(header->metadata_count + 1, sizeof *header->metadata);
     header->sizes = run->sizes = calloc(sizes + 1, sizeof *header->sizes);
     header->strings = run->strings = malloc(run->json.length);
-    if (!header->entries || !header->by_name || !header->notes || !header->sizes ||
+    if (!header->entries || !header->by_name || !header->metadata || !header->sizes ||
         !header->strings)
         return sl_error(SL_ERR_MEMORY, "no memory for the table of %zu tensors", header->count);
     return SL_OK;
@@ -348,7 +348,7 @@ void sli_safetensors_header_destroy(sli_safetensors_header **header)
     free((*header)->sizes);
     free((*header)->by_name);
     free((*header)->entries);
-    free((*header)->notes);
+    free((*header)->metadata);
     free((*header)->strings);
     free(*header);
     *header = NULL;
@@ -367,10 +367,10 @@ const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_h
     return found ? *found : NULL;
 }
 
-const char *sli_safetensors_header_note(const sli_safetensors_header *header, const char *key)
+const char *sli_safetensors_header_metadata(const sli_safetensors_header *header, const char *key)
 {
-    for (size_t i = 0; i < header->note_count; i++)
-        if (strcmp(header->notes[i].key, key) == 0)
-            return header->notes[i].value;
+    for (size_t i = 0; i < header->metadata_count; i++)
+        if (strcmp(header->metadata[i].key, key) == 0)
+            return header->metadata[i].value;
     return NULL;
 }

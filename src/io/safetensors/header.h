@@ -18,8 +18,8 @@ typedef struct sli_safetensors_header {
     sli_safetensors_entry *entries;  /* [count], in the order of their bytes */
     sli_safetensors_entry **by_name; /* [count], sorted */
     int64_t *sizes;                  /* what every info.size points into */
-    sl_safetensors_note *notes;      /* [note_count], the metadata */
-    size_t note_count;
+    sl_metadata *metadata;           /* [metadata_count], the metadata */
+    size_t metadata_count;
 } sli_safetensors_header;
 
 /* Reads and checks the `length` bytes of a header at `text`, for a file with `data_bytes` behind
@@ -33,6 +33,6 @@ void sli_safetensors_header_destroy(sli_safetensors_header **header);
 /* The tensor of that name, or NULL; the metadata's value of that key, or NULL. */
 const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_header *header,
                                                          const char *name);
-const char *sli_safetensors_header_note(const sli_safetensors_header *header, const char *key);
+const char *sli_safetensors_header_metadata(const sli_safetensors_header *header, const char *key);
 
 #endif

@@ -132,10 +132,10 @@ sl_status sl_safetensors_load(const char *path, const sl_safetensors_item *items
 }
 
 sl_status sl_safetensors_save(const char *path, const sl_safetensors_item *items, size_t count,
-                              const sl_safetensors_note *notes, size_t note_count)
+                              const sl_metadata *metadata, size_t metadata_count)
 {
     sl_safetensors_writer *writer;
-    SL_TRY(sl_safetensors_writer_create(path, items, count, notes, note_count, &writer));
+    SL_TRY(sl_safetensors_writer_create(path, items, count, metadata, metadata_count, &writer));
     sl_status status = SL_OK;
     for (size_t i = 0; i < count && status == SL_OK; i++)
         status = sl_safetensors_writer_put(writer, i, items[i].data);

@@ -26,27 +26,27 @@ static sl_status no_memory(void)
     return sl_error(SL_ERR_MEMORY, "no memory for the header");
 }
 
-static json_t *note_values(const sl_safetensors_note *notes, size_t count)
+static json_t *metadata_values(const sl_metadata *metadata, size_t count)
 {
     json_t *values = json_object();
     for (size_t i = 0; values && i < count; i++)
-        if (json_object_set_new(values, notes[i].key, json_string(notes[i].value)) != 0) {
+        if (json_object_set_new(values, metadata[i].key, json_string(metadata[i].value)) != 0) {
             json_decref(values);
             return NULL;
         }
     return values;
 }
 
-static sl_status add_notes(json_t *json, const sl_safetensors_note *notes, size_t count)
+static sl_status add_metadata(json_t *json, const sl_metadata *metadata, size_t count)
 {
     char quoted[SLI_QUOTE_BYTES];
     for (size_t i = 0; i < count; i++)
-        if (!is_utf8(notes[i].key) || !is_utf8(notes[i].value))
-            return sl_error(SL_ERR_INVALID, "the note %s is not UTF-8",
-                            sli_safetensors_quote(notes[i].key, quoted));
+        if (!is_utf8(metadata[i].key) || !is_utf8(metadata[i].value))
+            return sl_error(SL_ERR_INVALID, "the metadata of the key %s is not UTF-8",
+                            sli_safetensors_quote(metadata[i].key, quoted));
     if (count == 0)
         return SL_OK;
-    json_t *values = note_values(notes, count);
+    json_t *values = metadata_values(metadata, count);
     return json_object_set_new(json, metadata_key, values) == 0 ? SL_OK : no_memory();
 }
 
@@ -162,14 +162,14 @@ static sl_status print_head(sli_safetensors_layout *layout)
 }
 
 static sl_status lay_out(sli_safetensors_layout *layout, const sl_safetensors_item *items,
-                         const sl_safetensors_note *notes, size_t note_count)
+                         const sl_metadata *metadata, size_t metadata_count)
 {
     uint64_t end = 0;
     layout->json = json_object();
     layout->places = calloc(layout->count + 1, sizeof *layout->places);
     if (!layout->json || !layout->places)
         return no_memory();
-    SL_TRY(add_notes(layout->json, notes, note_count));
+    SL_TRY(add_metadata(layout->json, metadata, metadata_count));
     SL_TRY(add_items(layout, items, &end));
     SL_TRY(print_head(layout));
     for (size_t i = 0; i < layout->count; i++)
@@ -179,7 +179,7 @@ static sl_status lay_out(sli_safetensors_layout *layout, const sl_safetensors_it
 }
 
 sl_status sli_safetensors_layout_create(const sl_safetensors_item *items, size_t count,
-                                        const sl_safetensors_note *notes, size_t note_count,
+                                        const sl_metadata *metadata, size_t metadata_count,
                                         sli_safetensors_layout **out)
 {
     *out = NULL;
@@ -187,7 +187,7 @@ sl_status sli_safetensors_layout_create(const sl_safetensors_item *items, size_t
     if (!layout)
         return no_memory();
     layout->count = count;
-    sl_status status = lay_out(layout, items, notes, note_count);
+    sl_status status = lay_out(layout, items, metadata, metadata_count);
     if (status != SL_OK)
         sli_safetensors_layout_destroy(&layout);
     *out = layout;

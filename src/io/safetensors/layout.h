@@ -21,7 +21,7 @@ typedef struct sli_safetensors_layout {
 
 /* Lays a file out; arguments and errors as for sl_safetensors_writer_create. */
 sl_status sli_safetensors_layout_create(const sl_safetensors_item *items, size_t count,
-                                        const sl_safetensors_note *notes, size_t note_count,
+                                        const sl_metadata *metadata, size_t metadata_count,
                                         sli_safetensors_layout **out);
 
 /* Frees it; NULL is allowed. */

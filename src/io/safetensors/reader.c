@@ -188,7 +188,7 @@ const sl_safetensors_info *sl_safetensors_find(const sl_safetensors_reader *read
 
 const char *sl_safetensors_metadata(const sl_safetensors_reader *reader, const char *key)
 {
-    return sli_safetensors_header_note(reader->header, key);
+    return sli_safetensors_header_metadata(reader->header, key);
 }
 
 static sl_status read_tensor(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
@@ -225,8 +225,8 @@ uint64_t sli_safetensors_file_bytes(const sl_safetensors_reader *reader)
     return reader->file_bytes;
 }
 
-const sl_safetensors_note *sli_safetensors_notes(const sl_safetensors_reader *reader, size_t *count)
+const sl_metadata *sli_safetensors_all_metadata(const sl_safetensors_reader *reader, size_t *count)
 {
-    *count = reader->header->note_count;
-    return reader->header->notes;
+    *count = reader->header->metadata_count;
+    return reader->header->metadata;
 }

@@ -22,7 +22,6 @@ void sli_safetensors_give_back(const sl_safetensors_reader *reader, int descript
 sl_status sli_safetensors_read_raw(int descriptor, uint64_t offset, void *to, uint64_t bytes);
 
 /* The file's metadata, [*count], which live as long as the reader. */
-const sl_safetensors_note *sli_safetensors_notes(const sl_safetensors_reader *reader,
-                                                 size_t *count);
+const sl_metadata *sli_safetensors_all_metadata(const sl_safetensors_reader *reader, size_t *count);
 
 #endif

@@ -48,15 +48,15 @@ static sl_status begin(sl_safetensors_writer *writer, const char *path)
 }
 
 sl_status sl_safetensors_writer_create(const char *path, const sl_safetensors_item *items,
-                                       size_t count, const sl_safetensors_note *notes,
-                                       size_t note_count, sl_safetensors_writer **out)
+                                       size_t count, const sl_metadata *metadata,
+                                       size_t metadata_count, sl_safetensors_writer **out)
 {
     *out = NULL;
     sl_safetensors_writer *writer = calloc(1, sizeof *writer);
     if (!writer)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for a writer", path);
     sl_status status =
-        sli_safetensors_layout_create(items, count, notes, note_count, &writer->layout);
+        sli_safetensors_layout_create(items, count, metadata, metadata_count, &writer->layout);
     status = sl_error_context(status, "%s: ", path);
     if (status == SL_OK)
         status = begin(writer, path);

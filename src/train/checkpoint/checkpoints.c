@@ -29,7 +29,7 @@ struct sli_checkpoints {
     uint64_t number;    /* drawn for this run; counts its saves */
     /* The first replica's, where there is a directory: */
     sli_save_directory *directory;
-    sli_model_notes notes;
+    sli_model_notes metadata;
     char *vocab;
     bool end_saved;      /* or saving it has begun */
     double copy_seconds; /* of the save under way */
@@ -74,9 +74,9 @@ static sl_status create_directory(sli_checkpoints *checkpoints, sli_saver_option
     SL_TRY(report_others(checkpoints));
     SL_TRY(sli_vocab_text(sl_corpus_vocab(shared->corpus), &checkpoints->vocab, &vocab_bytes));
     sli_checksum_of(checkpoints->vocab, vocab_bytes, checksum);
-    sli_model_notes_write(&shared->options.model, checksum, &checkpoints->notes);
-    to->notes = checkpoints->notes.notes;
-    to->note_count = checkpoints->notes.count;
+    sli_model_notes_write(&shared->options.model, checksum, &checkpoints->metadata);
+    to->metadata = checkpoints->metadata.metadata;
+    to->metadata_count = checkpoints->metadata.count;
     to->file = (sl_checkpoint_file){"model.vocab.txt", checkpoints->vocab, vocab_bytes};
     return SL_OK;
 }

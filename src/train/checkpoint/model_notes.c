@@ -45,7 +45,7 @@ void sli_model_notes_write(const sl_model_options *model, const char *vocab_chec
     snprintf(text[VOCAB], SLI_NOTE_BYTES, "%s", vocab_checksum ? vocab_checksum : "");
     out->count = vocab_checksum ? SLI_MODEL_NOTES : VOCAB;
     for (int i = 0; i < SLI_MODEL_NOTES; i++)
-        out->notes[i] = (sl_safetensors_note){keys[i], text[i]};
+        out->metadata[i] = (sl_metadata){keys[i], text[i]};
 }
 
 /* ---- Reading ---------------------------------------------------------------------------- */

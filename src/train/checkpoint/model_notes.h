@@ -8,7 +8,7 @@
 enum { SLI_MODEL_NOTES = 10, SLI_NOTE_BYTES = 40 };
 
 typedef struct sli_model_notes {
-    sl_safetensors_note notes[SLI_MODEL_NOTES]; /* [count] point into `text` */
+    sl_metadata metadata[SLI_MODEL_NOTES]; /* [count] point into `text` */
     size_t count;
     char text[SLI_MODEL_NOTES][SLI_NOTE_BYTES];
 } sli_model_notes;
@@ -22,7 +22,7 @@ void sli_model_notes_write(const sl_model_options *model, const char *vocab_chec
 sl_status sli_model_notes_read(const sli_safetensors_set *from, const char *path,
                                sl_model_options *out);
 
-/* Refuses a file whose notes, where it has them, contradict `model` in what shapes do not show:
+/* Refuses a file whose metadata, where it has them, contradict `model` in what shapes do not show:
  * nhead, mask, activation, pre_norm. */
 sl_status sli_model_notes_check(const sli_safetensors_set *from, const char *path,
                                 const sl_model_options *model);

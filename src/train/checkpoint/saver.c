@@ -95,8 +95,8 @@ static sl_status write_best(const sli_saver *saver)
 {
     const sli_saver_options *options = &saver->options;
     const sl_checkpoint_part model = {"model", saver->snapshot.model.items,
-                                      saver->snapshot.model.count, options->notes,
-                                      options->note_count};
+                                      saver->snapshot.model.count, options->metadata,
+                                      options->metadata_count};
     char *path;
     SL_TRY(sli_save_directory_best(options->directory, &path));
     sl_status status =
@@ -117,14 +117,14 @@ static sl_status write_copy(const sli_saver *saver, sli_checkpoint_writer *write
     const sli_snapshot *of = &saver->snapshot;
     sl_checkpoint_part parts[3];
     size_t count = 0;
-    parts[count++] = (sl_checkpoint_part){"model", of->model.items, of->model.count, options->notes,
-                                          options->note_count};
+    parts[count++] = (sl_checkpoint_part){"model", of->model.items, of->model.count,
+                                          options->metadata, options->metadata_count};
     if (!options->shards)
         parts[count++] =
             (sl_checkpoint_part){"optimizer", of->optimizer.items, of->optimizer.count, NULL, 0};
     if (of->best.items)
         parts[count++] = (sl_checkpoint_part){"best", of->best.items, of->best.count,
-                                              options->notes, options->note_count};
+                                              options->metadata, options->metadata_count};
     return sli_checkpoint_writer_add(writer, &(sl_checkpoint_contents){.parts = parts,
                                                                        .part_count = count,
                                                                        .files = &options->file,

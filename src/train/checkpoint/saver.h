@@ -17,13 +17,13 @@
 
 typedef struct sli_saver sli_saver;
 
-/* Strings, `notes` (of the model's files) and the file's data are borrowed. */
+/* Strings, `metadata` (of the model's files) and the file's data are borrowed. */
 typedef struct sli_saver_options {
     const char *directory;
     int keep;
     uint64_t shard_bytes;
-    const sl_safetensors_note *notes;
-    size_t note_count;
+    const sl_metadata *metadata;
+    size_t metadata_count;
     sl_checkpoint_file file;                    /* the vocabulary */
     sli_shards *shards;                         /* borrowed; NULL: one saver writes all */
     void (*saving)(void *context, bool begins); /* as in sl_save_options */

@@ -169,10 +169,10 @@ static sl_status list_all(listing *in, uint64_t shard_bytes)
     for (in->rank = 0; in->rank < in->replicas->count; in->rank++)
         SL_TRY(list_replica(in));
     SL_TRY(sli_slices_print(in->cut, in->cut_count, &text));
-    to->note = (sl_safetensors_note){SLI_SLICES_NOTE, text};
+    to->note = (sl_metadata){SLI_SLICES_KEY, text};
     to->part.items = to->items;
-    to->part.notes = &to->note;
-    to->part.note_count = 1;
+    to->part.metadata = &to->note;
+    to->part.metadata_count = 1;
     return sli_checkpoint_plan_create(&to->part, to->owner_of, shard_bytes, &to->plan);
 }
 

@@ -26,7 +26,7 @@ typedef struct sli_shards {
     /* What the above refer to: */
     sl_safetensors_item *items;
     int *owner_of; /* [part.count] */
-    sl_safetensors_note note;
+    sl_metadata note;
 } sli_shards;
 
 /* The elements begin … end - 1 of a trained parameter that lie in a replica's slice of their

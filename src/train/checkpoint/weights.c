@@ -66,7 +66,7 @@ sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, co
     sl_status status = vocab ? sli_weights_vocab_begin(path, vocab) : SL_OK;
     if (status == SL_OK)
         status =
-            sl_safetensors_save(path, list.items, list.count, described.notes, described.count);
+            sl_safetensors_save(path, list.items, list.count, described.metadata, described.count);
     if (status == SL_OK && vocab)
         status = sli_weights_vocab_end(path);
     free(list.items);
