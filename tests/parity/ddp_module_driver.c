@@ -8,8 +8,7 @@
  * under its name, and for forward I of step K on rank R the input `x.K.I.R`, the output's gradient
  * `g.K.I.R`, and `uses.K.I.R`, a bit for each layer. Writes `value.K.R.NAME` after each step of
  * each rank's own optimizer. */
-#include "driver_options.h"
-#include "records.h"
+#include "driver.h"
 
 #include "sluice/ddp.h"
 #include "sluice/layers.h"

@@ -5,8 +5,7 @@
  * Reads `in`, a parameter under each name that it should not initialize itself, and `grad_out` (or
  * `targets`, for a layer that cross entropy takes over). Writes `out` (or `row_losses`), `grad_in`,
  * and `grad.NAME` of each trained parameter or `value.NAME` of each other. */
-#include "driver_options.h"
-#include "records.h"
+#include "driver.h"
 
 #include "sluice/layers.h"
 #include "sluice/loss.h"

@@ -1,4 +1,4 @@
-"""Runs a driver program beside PyTorch: tensors go in and come out as records (records.h)."""
+"""Runs a driver program beside PyTorch: tensors go in and come out as records (driver.h)."""
 
 import os
 import subprocess

@@ -1,12 +1,17 @@
-"""Checkpoints in PyTorch, and models from PyTorch in sluice.
+"""Checkpoints and weights in PyTorch, and models from PyTorch in sluice.
 
 Every file of a checkpoint opens in Python's `safetensors`, in shards through the index; the model has
 PyTorch's loss; a step that PyTorch takes from model and optimizer is the step that the run took. What
 PyTorch saves, as one file and as shards with an index, sluice evaluates and trains on. Checksums are
-compared with those of libxxhash's one function for all, or of `xxh128sum`.
+compared with those of libxxhash's one function for all, or of `xxh128sum`. The example
+pytorch_weights.py continues a text as `sluice generate` does, what it writes evaluates as the file
+that it read, its logits are those of `sluice eval --logits`, and what it cannot read or write is one
+sentence.
 """
 
+import contextlib
 import ctypes
+import io
 import json
 import math
 import os
@@ -32,6 +37,7 @@ except ImportError as missing:
     os.execv(other, [other, *sys.argv])
 
 sys.path.insert(0, os.path.join(SOURCE, "examples"))
+import pytorch_weights  # noqa: E402
 from pytorch_weights import build  # noqa: E402
 
 ROWS, EVAL_ROWS, BPTT, STEPS, LR, EPS, CLIP = 4, 6, 7, 6, 0.01, 1e-3, 0.5
@@ -276,6 +282,99 @@ class Checkpoints(unittest.TestCase):
             got = [record["loss"] for record in map(json.loads, file)
                    if record["record"] == "step"][0]
         self.assertTrue(math.isclose(got, first, rel_tol=1e-6), f"{got} where PyTorch has {first}")
+
+
+# ---- The example --------------------------------------------------------------------------------
+
+
+def example(*words):
+    """What it prints, without the line's end."""
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        pytorch_weights.main(list(words))
+    return out.getvalue().rstrip("\n")
+
+
+class Example(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.mkdtemp(prefix="sluice-pytorch-weights-")
+        self.addCleanup(shutil.rmtree, folder)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(folder)
+        sluice("data", "--synthetic", "text", "--tokens", "20000")
+
+    def train(self, *layer):
+        sluice("train", "--data", "text", "--emsize", "32", "--nhid", "48", "--epochs", "1", "--pp",
+               "2", "--chunks", "4", "--quiet", "--save", "model.safetensors", *layer)
+
+    def check_there_and_back(self, *layer):
+        self.train(*layer)
+        self.assertEqual(example("model.safetensors", "back.safetensors", "the"),
+                         sluice("generate", "--init", "model.safetensors", "--prompt", "the",
+                                "--greedy", "--tokens", "8").rstrip("\n"))
+        evaluated = [sluice("eval", "--init", name, "--data", "text")
+                     for name in ("model.safetensors", "back.safetensors")]
+        self.assertEqual(*evaluated)
+        said = sluice("eval", "--init", "model.safetensors", "--data", "text", "--split", "valid",
+                      "--bptt", "9", "--eval-batch-size", "6", "--eval-max-batches", "1",
+                      "--logits", "logits.safetensors")
+        found = example("model.safetensors", "--logits", "logits.safetensors")
+        self.assertEqual(found.split()[-1], re.search(r" loss ([0-9.]+)", said)[1])
+        self.assertLess(float(re.search(r"largest difference (\S+) ", found)[1]), 1e-5, found)
+
+    def test_weights_go_to_pytorch_and_back(self):
+        self.check_there_and_back()
+        self.check_there_and_back("--pre-norm", "--activation", "gelu", "--mask", "none")
+
+    def refused(self, pattern, *words):
+        with self.assertRaisesRegex(SystemExit, "^" + pattern) as caught:
+            example(*words)
+        self.assertNotIn("\n", str(caught.exception))
+
+    def copy_changed(self, old, new):
+        """cut.safetensors: model.safetensors with other bytes."""
+        with open("model.safetensors", "rb") as file:
+            data = file.read()
+        self.assertIn(old, data)
+        with open("cut.safetensors", "wb") as file:
+            file.write(data.replace(old, new))
+        shutil.copy("model.vocab.txt", "cut.vocab.txt")
+
+    def test_what_cannot_be_read_or_written_is_one_sentence(self):
+        self.train()
+        model, back, cut = "model.safetensors", "back.safetensors", "cut.safetensors"
+        example(model, back, "the")
+        sluice("eval", "--init", model, "--data", "text", "--eval-max-batches", "1", "--logits",
+               "logits.safetensors")
+        self.refused(".*takes MODEL BACK WORD", model)
+        self.refused("none.safetensors: it cannot be read: .*No such file", "none.safetensors", back, "the")
+        self.refused("text: it cannot be read: ", "text", back, "the")
+        self.refused("text/train.txt: it cannot be read: ", "text/train.txt", back, "the")
+        shutil.copy(model, cut)
+        os.truncate(cut, 3000)
+        self.refused("cut.safetensors: it cannot be read: ", cut, back, "the")
+        self.refused("logits.safetensors: its metadata do not say 'sluice.ntokens'",
+                     "logits.safetensors", back, "the")
+        self.refused("model.vocab.txt: it lacks Zebra$", model, back, "the", "Zebra")
+        self.refused("none/back: it cannot be written: ", model, "none/back", "the")
+        self.refused("back.safetensors: it was not written by sluice eval", model, "--logits", back)
+        for nhid, problem in ((b"47", ".*linear1"), (b"4x", "")):
+            self.copy_changed(b'"sluice.nhid":"48"', b'"sluice.nhid":"' + nhid + b'"')
+            self.refused("cut.safetensors: metadata and tensors make no model: " + problem, cut, back, "the")
+        with open("model.vocab.txt", "a", encoding="utf-8") as file:
+            file.write("more\n")
+        self.refused("model.vocab.txt: it has [0-9]* tokens, the model [0-9]*$", model, back, "the")
+        os.remove("model.vocab.txt")
+        self.refused("model.vocab.txt: the vocabulary cannot be read: ", model, back, "the")
+
+    def test_python_without_torch_is_told_what_to_install(self):
+        os.mkdir("without")
+        with open("without/torch.py", "w", encoding="utf-8") as file:
+            file.write('raise ImportError("No module named torch")\n')
+        done = subprocess.run([sys.executable, pytorch_weights.__file__, "model.safetensors", "back", "the"],
+                              env={**os.environ, "PYTHONPATH": "without"}, capture_output=True, text=True)
+        self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (1, "", 1))
+        self.assertRegex(done.stderr, "^No module named torch: install torch and safetensors")
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ except ImportError as missing:
 from records import distance, run_driver
 from test_training import SEED, TOLERANCE, build
 
+torch.set_num_threads(1)  # ranks are forks, in which no other thread lives on
+
 
 def train_rank(rank, options, state, batches, folder):
     """What one rank sees, into FOLDER/RANK."""
@@ -118,8 +120,8 @@ def train(options, state, batches, rank_function=train_rank):
     """What all ranks see."""
     seen = {}
     with tempfile.TemporaryDirectory() as folder:
-        torch.multiprocessing.spawn(rank_function, (options, state, batches, folder),
-                                    options["ranks"])
+        torch.multiprocessing.start_processes(rank_function, (options, state, batches, folder),
+                                              options["ranks"], start_method="fork")
         for rank in range(options["ranks"]):
             seen.update(torch.load(os.path.join(folder, str(rank))))
     return seen
@@ -140,7 +142,8 @@ class DistributedDataParallel(unittest.TestCase):
             "checkpoint": self.random.choice(["never", "except_last", "always"]),
             "schedule": self.random.choice(["gpipe", "1f1b"]),
             "bucket_bytes": self.random.choice([1, 1000, 1 << 20]),
-            "lr": 0.1, "clip": 0.5, "steps": 4, "accumulate": 1,
+            "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "dampening": 0, "nesterov": 0,
+            "weight_decay": 0, "eps": 1e-8, "clip": 0.5, "steps": 4, "accumulate": 1,
         }
         options.update(fixed)
         return options
@@ -165,7 +168,7 @@ class DistributedDataParallel(unittest.TestCase):
                     given[f"ids.{step}.{i}.{rank}"] = ids.numpy().astype(numpy.int32)
                     given[f"targets.{step}.{i}.{rank}"] = targets.numpy().astype(numpy.int32)
         expected = train(options, state, batches)
-        got = run_driver("ddp_driver", [f"{k}={v}" for k, v in options.items()], given)
+        got = run_driver("training_driver", [f"{k}={v}" for k, v in options.items()], given)
         self.assertEqual(sorted(got), sorted(expected))
         farthest = 0.0
         for name, value in expected.items():

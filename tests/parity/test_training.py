@@ -116,7 +116,7 @@ def train(model, forward, options, batches):
         limit = options["clip"] or math.inf
         norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
         optimizer.step()
-        expected[f"loss.{step}"] = loss.item()
+        expected[f"loss.{step}.0.0"] = loss.item()
         expected[f"norm.{step}"] = norm.item()
     for name, value in model.named_parameters():
         expected["value." + name] = value.detach().numpy()
@@ -146,7 +146,8 @@ class Training(unittest.TestCase):
             "checkpoint": self.random.choice(["never", "except_last", "always"]),
             "schedule": self.random.choice(["gpipe", "1f1b"]),
             "optimizer": "sgd", "lr": 0.1, "momentum": 0, "dampening": 0, "nesterov": 0,
-            "weight_decay": 0, "eps": 1e-8, "clip": 0.5, "steps": 3,
+            "weight_decay": 0, "eps": 1e-8, "clip": 0.5, "steps": 3, "ranks": 1, "accumulate": 1,
+            "bucket_bytes": 0,
         }
         options.update(fixed)
         return options
@@ -170,8 +171,8 @@ class Training(unittest.TestCase):
                  for name, value in model.named_parameters()}
         expected = train(model, forward or model, options, batches)
         for step, (ids, targets) in enumerate(batches):
-            given[f"ids.{step}"] = ids.numpy().astype(numpy.int32)
-            given[f"targets.{step}"] = targets.numpy().astype(numpy.int32)
+            given[f"ids.{step}.0.0"] = ids.numpy().astype(numpy.int32)
+            given[f"targets.{step}.0.0"] = targets.numpy().astype(numpy.int32)
         arguments = [f"{key}={value}" for key, value in options.items()]
         got = run_driver("training_driver", arguments, given)
         for name, value in expected.items():

@@ -1,21 +1,24 @@
-/* Training steps of a whole language model through a pipe, for test_training.py:
+/* Training steps of a whole language model through a pipe, for test_training.py, and of replicas of
+ * it, for test_ddp.py:
  *
  *   training_driver key=value... < records > records
  *
- * Reads every parameter under its name, and `ids.K`, `targets.K` of each step K. Writes `logits` of
- * the first batch before training, `loss.K` and `norm.K`, `grad.NAME` after the first step's
- * backward, and `value.NAME` after the last step. */
-#include "driver_options.h"
-#include "records.h"
+ * Reads every parameter under its name, and `ids.K.A.R`, `targets.K.A.R`: what rank R gets in
+ * accumulation A of step K. Rank 0 starts with these values, all others with random ones. Writes
+ * `loss.K.A.R`, and from rank 0 `grad.NAME` after the first step's exchange, `norm.K`, and
+ * `value.NAME` after the last step. Fails unless all ranks have rank 0's values, bit for bit, at
+ * the end. One rank trains without DDP, and writes the first batch's `logits` before its step. */
+#include "driver.h"
 
+#include "sluice/ddp.h"
 #include "sluice/model.h"
-#include "sluice/pipe.h"
 #include "train/update.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_STAGES = 8 };
+enum { MAX_STAGES = 4 };
 
 /* ---- Options ---------------------------------------------------------------------------- */
 
@@ -45,42 +48,76 @@ static sl_optimizer_options optimizer_options(char **o)
     };
 }
 
-/* ---- The pipe --------------------------------------------------------------------------- */
+/* ---- A rank ----------------------------------------------------------------------------- */
 
-static sl_pipe *create_pipe(char **o, sl_module *model, sl_loss *loss, sl_device **devices)
+typedef struct job {
+    char **options;
+    const records *given;
+    pthread_mutex_t *output; /* guards stdout */
+} job;
+
+typedef struct replica {
+    const job *job;
+    sl_group *group;
+    sl_device *devices[MAX_STAGES];
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    sl_ddp *ddp;
+    sli_update *update;
+} replica;
+
+static void open_replica(replica *at)
 {
+    char **o = at->job->options;
+    int rank = sl_group_rank(at->group);
+    const sl_model_options of_model = model_options(o);
+    const sl_optimizer_options of_optimizer = optimizer_options(o);
     sl_pipe_options options = {
-        .model = model,
-        .loss = loss,
         .stages = (int)option_number(o, "stages"),
-        .devices = devices,
+        .devices = at->devices,
         .chunks = (int)option_number(o, "chunks"),
-        .no_init = true,
+        .seed = (uint64_t)rank,
+        .first_bucket_bytes = option_count(o, "bucket_bytes"),
+        .bucket_bytes = option_count(o, "bucket_bytes"),
     };
     records_check(sl_recompute_parse(option_text(o, "checkpoint"), &options.recompute));
     records_check(sl_schedule_kind_parse(option_text(o, "schedule"), &options.schedule));
     for (int s = 0; s < options.stages; s++)
-        records_check(sl_device_create_cpu(1 + s % 2, &devices[s]));
-    sl_pipe *pipe;
-    records_check(sl_pipe_create(&options, &pipe));
-    return pipe;
+        records_check(sl_device_create_cpu(1 + s % 2, &at->devices[s]));
+    records_check(sl_transformer_lm_create(&of_model, &at->model));
+    records_check(sl_cross_entropy_create(&at->loss));
+    options.model = at->model;
+    options.loss = at->loss;
+    records_check(sl_pipe_create(&options, &at->pipe));
+    records_check(sli_update_create(at->pipe, &of_optimizer, NULL, &at->update));
+}
+
+static void close_replica(replica *at)
+{
+    sli_update_destroy(&at->update);
+    sl_ddp_destroy(&at->ddp);
+    sl_pipe_destroy(&at->pipe);
+    sl_loss_destroy(&at->loss);
+    sl_module_destroy(&at->model);
+    for (int s = 0; s < MAX_STAGES; s++)
+        sl_device_destroy(&at->devices[s]);
 }
 
 /* Calls `each` for every trained parameter, in the model's order. */
-static void for_each_parameter(sl_pipe *pipe, void (*each)(sl_parameter *, const records *),
-                               const records *given)
+static void for_each_parameter(replica *at, void (*each)(replica *, sl_parameter *))
 {
-    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
-        sl_parameter_set *set = sl_pipe_parameters(pipe, s);
+    for (int s = 0; s < sl_pipe_stages(at->pipe); s++) {
+        sl_parameter_set *set = sl_pipe_parameters(at->pipe, s);
         for (int i = 0; i < sl_parameter_set_count(set); i++)
             if (sl_parameter_get_kind(sl_parameter_set_get(set, i)) == SL_PARAMETER_TRAINED)
-                each(sl_parameter_set_get(set, i), given);
+                each(at, sl_parameter_set_get(set, i));
     }
 }
 
-static void set_value(sl_parameter *parameter, const records *given)
+static void set_value(replica *at, sl_parameter *parameter)
 {
-    const record *value = records_find(given, sl_parameter_name(parameter));
+    const record *value = records_find(at->job->given, sl_parameter_name(parameter));
     if (!value || !sl_shape_equal(&value->shape, sl_parameter_shape(parameter)))
         records_check(sl_error(SL_ERR_INVALID, "no value of the right shape for %s",
                                sl_parameter_name(parameter)));
@@ -94,92 +131,124 @@ static void write_named(const char *prefix, const sl_parameter *parameter, const
     records_write_tensor(stdout, name, tensor);
 }
 
-static void write_grad(sl_parameter *parameter, const records *given)
+static void write_grad(replica *at, sl_parameter *parameter)
 {
-    (void)given;
+    (void)at;
     sl_tensor *grad;
     records_check(sl_parameter_grad(parameter, &grad));
     write_named("grad", parameter, grad);
 }
 
-static void write_value(sl_parameter *parameter, const records *given)
+static void write_value(replica *at, sl_parameter *parameter)
 {
-    (void)given;
+    (void)at;
     write_named("value", parameter, sl_parameter_value(parameter));
 }
 
-static void write_number(const char *name, int step, double value)
+static void check_same_value(replica *at, sl_parameter *parameter)
 {
-    char text[RECORD_NAME_BYTES];
-    const sl_shape scalar = {0};
-    snprintf(text, sizeof text, "%s.%d", name, step);
-    records_write(stdout, text, SL_F64, &scalar, &value);
+    sl_tensor *value = sl_parameter_value(parameter);
+    float *first = malloc(sl_tensor_bytes(value));
+    memcpy(first, sl_tensor_data(value), sl_tensor_bytes(value));
+    records_check(sl_group_broadcast(at->group, first, sl_tensor_count(value), SL_F32, 0, NULL));
+    if (memcmp(first, sl_tensor_data(value), sl_tensor_bytes(value)) != 0)
+        records_check(sl_error(SL_ERR_INTERNAL, "%s on rank %d is not rank 0's",
+                               sl_parameter_name(parameter), sl_group_rank(at->group)));
+    free(first);
 }
 
 /* ---- Training --------------------------------------------------------------------------- */
 
-static sl_tensor *step_tensor(const records *given, const char *name, int step, sl_device *device)
+/* Ranks write in between each other, each record whole. */
+static void write_number(const replica *at, const char *name, double value)
 {
-    char text[RECORD_NAME_BYTES];
-    snprintf(text, sizeof text, "%s.%d", name, step);
-    return records_tensor(given, text, device);
+    const sl_shape scalar = {0};
+    pthread_mutex_lock(at->job->output);
+    records_write(stdout, name, SL_F64, &scalar, &value);
+    pthread_mutex_unlock(at->job->output);
 }
 
-static void write_logits(sl_pipe *pipe, const sl_tensor *ids)
+static void write_logits(replica *at, const sl_tensor *ids)
 {
     sl_tensor *logits;
-    records_check(sl_pipe_forward(pipe, ids, &logits));
+    records_check(sl_pipe_forward(at->pipe, ids, &logits));
     records_write_tensor(stdout, "logits", logits);
     sl_tensor_destroy(&logits);
 }
 
-static void train_step(char **o, sl_pipe *pipe, sli_update *update, const records *given, int step)
+static void train_batch(replica *at, int step, int accumulation)
 {
-    sl_device *device = sl_pipe_device(pipe, 0);
-    sl_tensor *ids = step_tensor(given, "ids", step, device);
-    sl_tensor *targets = step_tensor(given, "targets", step, device);
-    double loss, norm;
-    if (step == 0)
-        write_logits(pipe, ids);
-    sl_pipe_zero_grad(pipe);
-    records_check(sl_pipe_train(pipe, &(sl_pipe_batch){.input = ids, .targets = targets}, &loss));
-    if (step == 0)
-        for_each_parameter(pipe, write_grad, given);
-    records_check(sli_update_norm(update, &norm));
-    records_check(sli_update_apply(update, option_number(o, "lr"), norm, option_number(o, "clip")));
-    write_number("loss", step, loss);
-    write_number("norm", step, norm);
+    char suffix[48], name[RECORD_NAME_BYTES];
+    double loss;
+    snprintf(suffix, sizeof suffix, "%d.%d.%d", step, accumulation, sl_group_rank(at->group));
+    snprintf(name, sizeof name, "ids.%s", suffix);
+    sl_tensor *ids = records_tensor(at->job->given, name, at->devices[0]);
+    snprintf(name, sizeof name, "targets.%s", suffix);
+    sl_tensor *targets = records_tensor(at->job->given, name, at->devices[0]);
+    const sl_pipe_batch batch = {.input = ids, .targets = targets};
+    if (at->ddp) {
+        records_check(sl_ddp_train(at->ddp, &batch, &loss));
+    } else {
+        if (step == 0)
+            write_logits(at, ids);
+        records_check(sl_pipe_train(at->pipe, &batch, &loss));
+    }
+    snprintf(name, sizeof name, "loss.%s", suffix);
+    write_number(at, name, loss);
     sl_tensor_destroy(&ids);
     sl_tensor_destroy(&targets);
+}
+
+static void train_step(replica *at, int step)
+{
+    char **o = at->job->options, name[RECORD_NAME_BYTES];
+    int accumulations = (int)option_number(o, "accumulate");
+    double norm;
+    sl_pipe_zero_grad(at->pipe);
+    for (int a = 0; a < accumulations; a++) {
+        if (at->ddp)
+            sl_ddp_set_sync(at->ddp, a + 1 == accumulations);
+        train_batch(at, step, a);
+    }
+    bool first = sl_group_rank(at->group) == 0;
+    pthread_mutex_lock(at->job->output);
+    if (step == 0 && first)
+        for_each_parameter(at, write_grad);
+    pthread_mutex_unlock(at->job->output);
+    records_check(sli_update_norm(at->update, &norm));
+    records_check(
+        sli_update_apply(at->update, option_number(o, "lr"), norm, option_number(o, "clip")));
+    snprintf(name, sizeof name, "norm.%d", step);
+    if (first)
+        write_number(at, name, norm);
+}
+
+static sl_status run_rank(sl_group *group, void *arg)
+{
+    replica at = {.job = arg, .group = group};
+    open_replica(&at);
+    if (sl_group_rank(group) == 0)
+        for_each_parameter(&at, set_value);
+    if (sl_group_size(group) > 1)
+        records_check(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at.pipe}, &at.ddp));
+    int steps = (int)option_number(at.job->options, "steps");
+    for (int step = 0; step < steps; step++)
+        train_step(&at, step);
+    for_each_parameter(&at, check_same_value);
+    if (sl_group_rank(group) == 0)
+        for_each_parameter(&at, write_value);
+    close_replica(&at);
+    return SL_OK;
 }
 
 int main(int argc, char **argv)
 {
     (void)argc;
-    char **o = argv + 1;
     static records given;
-    sl_device *devices[MAX_STAGES] = {NULL};
-    sl_module *model;
-    sl_loss *loss;
-    sli_update *update;
+    pthread_mutex_t output = PTHREAD_MUTEX_INITIALIZER;
+    job shared = {argv + 1, &given, &output};
     records_read(stdin, &given);
-    const sl_model_options of_model = model_options(o);
-    const sl_optimizer_options of_optimizer = optimizer_options(o);
-    records_check(sl_transformer_lm_create(&of_model, &model));
-    records_check(sl_cross_entropy_create(&loss));
-    sl_pipe *pipe = create_pipe(o, model, loss, devices);
-    for_each_parameter(pipe, set_value, &given);
-    records_check(sli_update_create(pipe, &of_optimizer, NULL, &update));
-    int steps = (int)option_number(o, "steps");
-    for (int step = 0; step < steps; step++)
-        train_step(o, pipe, update, &given, step);
-    for_each_parameter(pipe, write_value, &given);
-    sli_update_destroy(&update);
-    sl_pipe_destroy(&pipe);
-    sl_loss_destroy(&loss);
-    sl_module_destroy(&model);
-    for (int s = 0; s < MAX_STAGES; s++)
-        sl_device_destroy(&devices[s]);
+    records_check(sl_spawn(run_rank, &shared, (int)option_number(argv + 1, "ranks"), NULL));
     records_free(&given);
     return 0;
 }

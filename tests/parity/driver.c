@@ -1,4 +1,4 @@
-#include "records.h"
+#include "driver.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -102,4 +102,36 @@ void records_write_tensor(FILE *stream, const char *name, const sl_tensor *tenso
     records_check(sl_tensor_read(tensor, data));
     records_write(stream, name, sl_tensor_dtype(tensor), sl_tensor_shape(tensor), data);
     free(data);
+}
+
+/* ---- Options ---------------------------------------------------------------------------- */
+
+const char *option_text(char **arguments, const char *key)
+{
+    size_t length = strlen(key);
+    for (; *arguments; arguments++)
+        if (strncmp(*arguments, key, length) == 0 && (*arguments)[length] == '=')
+            return *arguments + length + 1;
+    records_check(sl_error(SL_ERR_INVALID, "option %s is missing", key));
+    return NULL;
+}
+
+double option_number(char **arguments, const char *key)
+{
+    const char *text = option_text(arguments, key);
+    char *end;
+    double value = strtod(text, &end);
+    if (end == text || *end)
+        records_check(sl_error(SL_ERR_INVALID, "option %s is not a number: %s", key, text));
+    return value;
+}
+
+int64_t option_count(char **arguments, const char *key)
+{
+    return (int64_t)option_number(arguments, key);
+}
+
+bool option_is(char **arguments, const char *key, const char *value)
+{
+    return strcmp(option_text(arguments, key), value) == 0;
 }

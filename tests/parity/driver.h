@@ -1,10 +1,12 @@
-/* Tensors on a stream, for the programs that run the library beside PyTorch. A record is a line
- * "NAME DTYPE SIZE...\n" (DTYPE f32, f64 or i32) and the elements' bytes; see records.py. */
-#ifndef TESTS_PARITY_RECORDS_H
-#define TESTS_PARITY_RECORDS_H
+/* What the drivers share, the programs that run the library beside PyTorch: tensors on a stream,
+ * and options key=value... A record is a line "NAME DTYPE SIZE...\n" (DTYPE f32, f64 or i32) and
+ * the elements' bytes; see records.py. */
+#ifndef TESTS_PARITY_DRIVER_H
+#define TESTS_PARITY_DRIVER_H
 
 #include "sluice/tensor.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 
 enum { RECORD_NAME_BYTES = 128, MAX_RECORDS = 512 };
@@ -38,5 +40,12 @@ sl_tensor *records_tensor(const records *all, const char *name, sl_device *devic
 void records_write(FILE *stream, const char *name, sl_dtype dtype, const sl_shape *shape,
                    const void *data);
 void records_write_tensor(FILE *stream, const char *name, const sl_tensor *tensor);
+
+/* An option's value. One that is missing or malformed ends the program. `arguments` ends with NULL,
+ * as main's do. */
+const char *option_text(char **arguments, const char *key);
+double option_number(char **arguments, const char *key);
+int64_t option_count(char **arguments, const char *key);
+bool option_is(char **arguments, const char *key, const char *value);
 
 #endif
