@@ -1,7 +1,5 @@
-/* What tests/support/hang.h promises: a test that hangs shows where. */
+/* What tests/support/check.h promises: a test that hangs shows where. */
 #define _GNU_SOURCE
-#include "support/hang.h"
-
 #include "support/check.h"
 
 #include <pthread.h>

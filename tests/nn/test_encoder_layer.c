@@ -1,5 +1,4 @@
 #include "sluice/layers.h"
-#include "support/layer_names.h"
 #include "support/modules.h"
 
 static sl_encoder_layer_options small(bool pre_norm, sl_activation activation, float dropout)

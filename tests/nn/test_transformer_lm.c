@@ -1,5 +1,4 @@
 #include "sluice/model.h"
-#include "support/layer_names.h"
 #include "support/modules.h"
 
 #include <stdio.h>

@@ -5,7 +5,6 @@
 
 #include "support/check.h"
 #include "support/modules.h"
-#include "support/probe.h"
 
 #include <stdlib.h>
 #include <string.h>

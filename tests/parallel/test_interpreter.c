@@ -3,7 +3,6 @@
 #include "support/check.h"
 #include "support/modules.h"
 #include "support/pipes.h"
-#include "support/probe.h"
 
 #include <pthread.h>
 

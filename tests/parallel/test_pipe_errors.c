@@ -5,7 +5,6 @@
 #include "support/check.h"
 #include "support/modules.h"
 #include "support/pipes.h"
-#include "support/probe.h"
 
 #include <math.h>
 #include <sched.h>

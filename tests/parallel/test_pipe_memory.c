@@ -15,7 +15,6 @@
 #include "support/check.h"
 #include "support/modules.h"
 #include "support/pipes.h"
-#include "support/probe.h"
 
 #include <stdio.h>
 #include <stdlib.h>

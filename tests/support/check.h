@@ -1,4 +1,5 @@
-/* What every test program includes: cmocka with what it needs, and checks of statuses. */
+/* What every test program includes: cmocka with what it needs, checks of statuses, and the stacks
+ * of a test that hangs. */
 #ifndef TESTS_SUPPORT_CHECK_H
 #define TESTS_SUPPORT_CHECK_H
 
@@ -19,5 +20,8 @@ void check_error_at(sl_status status, sl_status code, const char *text, const ch
 
 #define check_ok(status)                check_ok_at(status, __FILE__, __LINE__)
 #define check_error(status, code, text) check_error_at(status, code, text, __FILE__, __LINE__)
+
+/* Once `seconds` are over, prints the stack of every thread to standard error and aborts. */
+void abort_with_stacks_after(unsigned seconds);
 
 #endif

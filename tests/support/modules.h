@@ -1,9 +1,12 @@
-/* Checks that every module must pass, and what they are made of. */
+/* Checks that every module must pass, what they are made of, and a module that shows its calls. */
 #ifndef TESTS_SUPPORT_MODULES_H
 #define TESTS_SUPPORT_MODULES_H
 
 #include "sluice/loss.h"
+#include "sluice/module.h"
 #include "support/check.h"
+
+#include <stdatomic.h>
 
 /* f32, uniform in [-1, 1) as a function of the seed. */
 sl_tensor *random_tensor(sl_device *device, const sl_shape *shape, uint64_t seed);
@@ -46,5 +49,26 @@ void check_samples_are_independent(const module_case *one);
 
 /* Bytes of the distinct storages that a pass holds. */
 int64_t pass_bytes(const sl_pass *pass);
+
+/* The names that PyTorch gives the parameters of an nn.TransformerEncoderLayer, in its order. */
+enum { LAYER_NAMES = 12 };
+extern const char *const layer_names[LAYER_NAMES];
+
+/* ---- A module that passes its input on, and lets a test see, delay and fail its calls ------- */
+
+/* Calls are counted from 1; the counters may be read by any thread. */
+typedef struct probe {
+    atomic_int forwards, backwards;
+    int fail_forward, fail_backward; /* the call that fails with SL_ERR_NUMERIC; 0: none */
+    /* (optional) Called in each forward, before anything else. */
+    void (*on_forward)(struct probe *probe, int call);
+    void *arg;
+    bool gives_nothing;  /* forward and backward report success, and no result */
+    bool leaves_on_pass; /* backward does not pop */
+} probe;
+
+/* Forward makes a copy of its input and saves the input; backward gives the gradient on. The module
+ * borrows the probe. */
+sl_module *probe_module(probe *probe);
 
 #endif

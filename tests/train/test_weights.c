@@ -1,6 +1,6 @@
 #include "io/scratch.h"
 #include "sluice/safetensors.h"
-#include "support/layer_names.h"
+#include "support/modules.h"
 #include "train/checkpoint/weights.h"
 #include "train/checkpoint/weights_vocab.h"
 #include "train/small_model.h"
