@@ -1,4 +1,4 @@
-/* Which rank a process was started as, as its launcher says in the environment. */
+/* Launching: which rank a process was started as, and starting a program as many ranks. */
 #ifndef SLUICE_LAUNCH_H
 #define SLUICE_LAUNCH_H
 
@@ -37,6 +37,90 @@ typedef struct sl_launch_info {
  * Errors: SL_ERR_INVALID for a variable that is missing beside the others, is no number, or
  * contradicts another, which the sentence names; `*out` is then rank 0 of 1. */
 sl_status sl_launch_info_read(sl_launch_info *out);
+
+/* ---- Starting and supervising ranks ------------------------------------------------------- */
+
+typedef enum sl_launch_event_kind {
+    SL_LAUNCH_RANK_ERROR,     /* `rank` ends with the error `text` */
+    SL_LAUNCH_ATTEMPT_FAILED, /* number `attempt`, from 1: `text` says which rank failed, and how */
+    SL_LAUNCH_WARNING         /* `text` */
+} sl_launch_event_kind;
+
+/* What is to be shown while a job runs. */
+typedef struct sl_launch_event {
+    sl_launch_event_kind kind;
+    int rank, attempt;
+    int next_processes; /* of ATTEMPT_FAILED: the next attempt's; 0: there is none */
+    const char *text;   /* valid during the call */
+} sl_launch_event;
+
+typedef void (*sl_launch_report)(void *context, const sl_launch_event *event);
+
+enum { SL_LAUNCH_MAX_PROCESSES = 4096 };
+
+/* All texts are borrowed until sl_launch_run returns. */
+typedef struct sl_launch_options {
+    int processes;       /* of the first attempt */
+    int least_processes; /* of a later attempt, which has one process less for each that was killed
+                            or lost with its host; 0: every attempt has `processes` */
+    int max_restarts;    /* a job that fails is started again so often */
+    /* After a failure or a signal the other programs have `grace_seconds` to end by themselves. The
+     * time starts again while one of them is saving, for save_seconds at most. */
+    double grace_seconds, save_seconds;
+    const char *hosts;          /* (optional) a file as for mpirun --hostfile; NULL: this host */
+    const char *agent;          /* (optional) what starts a command on a host, instead of ssh */
+    const char *const *exports; /* [export_count] "NAME" or "NAME=VALUE": environment variables for
+                                   processes on other hosts */
+    int export_count;
+    const char *const *supervisor; /* a command, then NULL, that calls sl_launch_run_rank with the
+                                      words that follow: the program `sluice` and "launch-rank", or
+                                      one of yours */
+    sl_launch_report report;       /* called on the thread that runs sl_launch_run */
+    void *context;
+} sl_launch_options;
+
+/* torchrun: runs `command` (the program and its arguments, then NULL) as so many processes, through
+ * Open MPI's mpirun, until all have ended. Each has torchrun's variables in its environment:
+ * RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RESTART_COUNT and
+ * TORCHELASTIC_MAX_RESTARTS.
+ *
+ * *exit_status is 0, or that of the rank which made the last attempt fail: 128 and the signal's
+ * number for one that was killed, 127 where the program cannot be started. An error that several
+ * ranks end with is reported once. SIGHUP, SIGINT and SIGTERM go to the programs, and so does
+ * SIGPIPE when nobody reads this process's standard output any more; a second signal ends programs
+ * that ignore the first.
+ *
+ * Called by a process of one thread, whose signals and standard output it uses while it runs.
+ * Errors: SL_ERR_INVALID for options or a command that make no sense, SL_ERR_NOT_FOUND without an
+ * mpirun, SL_ERR_UNSUPPORTED for another MPI's, SL_ERR_IO. */
+sl_status sl_launch_run(const sl_launch_options *options, const char *const *command,
+                        int *exit_status);
+
+/* What options->supervisor calls, in a process of one thread that does nothing else: runs `command`
+ * as this process's rank, and tells the launcher how it ended. The process then exits with
+ * *exit_status. Errors: SL_ERR_INVALID where it was not started by sl_launch_run, SL_ERR_IO where
+ * the launcher cannot be reached. */
+sl_status sl_launch_run_rank(const char *const *command, sl_launch_report report, void *context,
+                             int *exit_status);
+
+/* ---- Telling the launcher ----------------------------------------------------------------- */
+
+/* A program's connection to its supervisor, a Unix socket whose number is in the environment
+ * variable SLUICE_LAUNCH_FD. Each message is a packet of text: "saving", "saved", "error TEXT". */
+typedef struct sl_launch_link sl_launch_link;
+
+/* NULL where there is no supervisor. Takes the variable out of the environment, and keeps the
+ * socket from programs that this one starts. To be called once, before any other file is opened. */
+sl_launch_link *sl_launch_link_open(void);
+void sl_launch_link_close(sl_launch_link **link);
+
+/* A save begins or has ended; several may be under way. Programs are not ended while they save
+ * (save_seconds). Safe on any thread and in signal handlers. NULL: does nothing. */
+void sl_launch_link_saving(sl_launch_link *link, bool begins);
+
+/* This program ends with an error, which the launcher reports. False where it was not told, as
+ * for NULL. */
+bool sl_launch_link_error(sl_launch_link *link, const char *text);
 
 #ifdef __cplusplus
 }

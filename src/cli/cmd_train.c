@@ -6,7 +6,6 @@
 #include "cli/run_files.h"
 #include "cli/saved_model.h"
 #include "cli/signals.h"
-#include "cli/supervisor.h"
 #include "sluice/launch.h"
 #include "train/checkpoint/save_directory.h"
 
@@ -96,7 +95,7 @@ static sl_status resume_after_restart(settings *to, const sl_launch_info *launch
 static void report_saving(void *context, bool begins)
 {
     (void)context;
-    cli_supervisor_saving(begins);
+    sl_launch_link_saving(cli_launcher, begins);
 }
 
 /* A run that saves something is asked to stop; one that saves nothing just ends. */

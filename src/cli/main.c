@@ -1,7 +1,6 @@
 /* The program: finds the command and hands it the rest of the line. */
 #include "cli/command.h"
 #include "cli/output.h"
-#include "cli/supervisor.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -93,7 +92,7 @@ static void raise_descriptor_limit(void)
 
 int main(int argc, char **argv)
 {
-    cli_supervisor_find();
+    cli_launcher = sl_launch_link_open();
     fill_closed_streams();
     survive_file_limit();
     raise_descriptor_limit();

@@ -1,8 +1,6 @@
 #define _GNU_SOURCE /* vasprintf */
 #include "cli/output.h"
 
-#include "cli/supervisor.h"
-
 #include <ctype.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -14,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistr.h>
+
+sl_launch_link *cli_launcher;
 
 /* ---- Errors and warnings ------------------------------------------------------------------ */
 
@@ -50,7 +50,7 @@ __attribute__((format(printf, 3, 0))) static void print_sentence(bool ends, cons
         vasprintf(&text, format, values) >= 0 && asprintf(&whole, "%s%s", text, suffix) >= 0;
     char *shown = made ? escape_text(whole) : NULL;
     /* One write, as other processes may have the same standard error. */
-    if (!ends || !shown || !cli_supervisor_error(shown))
+    if (!ends || !shown || !sl_launch_link_error(cli_launcher, shown))
         fprintf(stderr, "sluice: %s\n", shown ? shown : "no memory for an error's text");
     free(shown);
     free(whole);

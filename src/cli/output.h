@@ -2,6 +2,7 @@
 #ifndef SLI_CLI_OUTPUT_H
 #define SLI_CLI_OUTPUT_H
 
+#include "sluice/launch.h"
 #include "sluice/status.h"
 
 #include <stdbool.h>
@@ -10,6 +11,10 @@
 /* ---- Errors and warnings ------------------------------------------------------------------ */
 
 enum { CLI_EXIT_ERROR = 1, CLI_EXIT_USAGE = 2 };
+
+/* To the launcher that has started this process and prints its last error; NULL: there is none.
+ * Set by main before anything else. */
+extern sl_launch_link *cli_launcher;
 
 /* Prints "sluice: ", the text and a line end on standard error, with control characters and bytes
  * that are not UTF-8 escaped, as in sl_error_text. */

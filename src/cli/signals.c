@@ -1,6 +1,6 @@
 #include "cli/signals.h"
 
-#include "cli/supervisor.h"
+#include "cli/output.h"
 
 #include <errno.h>
 #include <signal.h>
@@ -29,7 +29,7 @@ static void stop(int number)
     if (comes_again)
         atomic_store(&output_lost, true);
     if (!atomic_exchange(&stop_asked, true) && run_saves) {
-        cli_supervisor_saving(true); /* until the process ends */
+        sl_launch_link_saving(cli_launcher, true); /* until the process ends */
         if (number == SIGINT && shows_stop)
             (void)!write(STDERR_FILENO, stops_later, sizeof stops_later - 1);
     }

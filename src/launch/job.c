@@ -1,27 +1,25 @@
-/* From the first failure on, or from a signal to end, a job has these stages:
+/* One attempt at a job: mpirun, and what the ranks' supervisors report. From the first failure or
+ * signal on, a job has these stages:
  *
  *     RUNNING ──→ ENDING ──→ RELEASED ──→ TERMINATED ──→ KILLED
  *
  *     ENDING      the other ranks may end by themselves: those of a group notice within 5 s; the
- *                 grace begins again while one of them is saving, up to a limit
- *     RELEASED    all have, or the time is over: the launcher hangs up, which ends the rest
- *     TERMINATED  mpirun gets SIGTERM, for it has not ended; it may wait for a host that is gone,
- *                 or have locked itself up in its own end, as Open MPI's rarely does
- *     KILLED      and SIGKILL
+ *                 grace starts again while one of them is saving, up to a limit
+ *     RELEASED    all have ended, or the time is over: the launcher hangs up, which ends the rest
+ *     TERMINATED  mpirun has not ended and gets SIGTERM: it may wait for a lost host, or have
+ *                 locked itself up in its own end, as Open MPI's rarely does
+ *     KILLED      mpirun gets SIGKILL
  *
- * Each stage but the first has a time limit, so that every job that fails ends in bounded time;
- * time in which the launcher was suspended does not count (core/clock.h). A job that
- * succeeds goes from RUNNING to RELEASED when all its ranks have ended, and has more time there,
- * for what they have written may still be on its way; as long as nobody reads it, it waits.
- */
+ * Each stage but the first and the last has a time limit, so that every job that fails ends in
+ * bounded time; time in which the launcher is suspended does not count (core/clock.h). A
+ * job that succeeds goes from RUNNING to RELEASED when all its ranks have ended. It then has more
+ * time, and waits as long as nobody reads its output. */
 #define _GNU_SOURCE
-#include "launch/job.h"
-
-#include "cli/output.h"
 #include "core/wire_listener.h"
-#include "launch/kinds.h"
+#include "launch/launch.h"
 
 #include <errno.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -36,338 +34,346 @@
 
 typedef enum stage { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } stage;
 
-static const double released_seconds = 8, released_success_seconds = 60, terminated_seconds = 5;
+static const double release_seconds = 8, release_success_seconds = 60, terminate_seconds = 5;
 
-enum { MOST_ERRORS = 64, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
+enum { MAX_ERRORS = 64, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
 
-/* A rank that ends with an error may do so because another has died, and may be heard first. */
-typedef enum failure { NO_FAILURE, ENDED, DIED } failure;
+/* A rank may end with an error because another one has died, and be heard first: the death is what
+ * the job reports. */
+typedef enum failure { NO_FAILURE, RANK_FAILED, RANK_DIED } failure;
 
-typedef struct rank {
-    bool started, ended; /* its program; the end of its connection means nothing then */
-    bool saving;         /* its program has said so */
-    char host[64];       /* where it runs */
-} rank;
+typedef struct rank_state {
+    bool started, ended; /* the program; after its end its connection means nothing */
+    bool saving;
+    char host[64];
+} rank_state;
 
-typedef struct job {
+typedef struct attempt {
+    const sli_job *job;
+    const sl_launch_options *options; /* the job's */
     sli_wire_listener *listener;
-    char address[SLI_WIRE_ADDRESS_BYTES]; /* for CLI_LAUNCHER_VARIABLE */
+    char address[SLI_WIRE_ADDRESS_BYTES]; /* of the listener */
     int count, started, ended;
-    rank *ranks;          /* [count] */
-    int signals;          /* signalfd */
-    bool ignores_readers; /* SIGPIPE was ignored at the start */
+    rank_state *ranks;   /* [count] */
+    int signals;         /* signalfd */
+    bool checks_readers; /* SIGPIPE was not ignored at the start */
     sigset_t mask_before;
     pid_t mpirun;
     int mpirun_status;
     stage stage;
-    double deadline;     /* of this stage */
-    double ending_since; /* when the stage ENDING began */
-    cli_job_limits limits;
-    int signal;                /* that was forwarded to the programs; 0: none */
-    failure failure;           /* what `end` tells of */
-    char *errors[MOST_ERRORS]; /* shown, without their ranks; more are not remembered */
+    double deadline;          /* of this stage */
+    double ending_since;      /* when the stage ENDING began */
+    int signal;               /* the one that was forwarded to the programs; 0: none */
+    failure failure;          /* which `end` describes */
+    char *errors[MAX_ERRORS]; /* reported so far; more are not compared */
     int error_count;
-    cli_job_end *end;
-} job;
+    sli_job_end *end;
+} attempt;
 
-static double now(const job *in)
+static double seconds_now(const attempt *self)
 {
-    return sli_wire_listener_seconds(in->listener);
+    return sli_wire_listener_seconds(self->listener);
 }
 
 /* ---- Stages ------------------------------------------------------------------------------- */
 
-static double seconds_of(const job *in, stage next)
+static bool is_running(const rank_state *rank)
 {
-    if (next == RELEASED)
-        return in->failure == NO_FAILURE ? released_success_seconds : released_seconds;
-    return terminated_seconds;
+    return rank->started && !rank->ended;
 }
 
-static bool runs(const rank *one)
+static bool is_saving(const attempt *self)
 {
-    return one->started && !one->ended;
-}
-
-static bool is_saving(const job *in)
-{
-    for (int r = 0; r < in->count; r++)
-        if (runs(&in->ranks[r]) && in->ranks[r].saving)
+    for (int r = 0; r < self->count; r++)
+        if (is_running(&self->ranks[r]) && self->ranks[r].saving)
             return true;
     return false;
 }
 
-/* The grace period starts when the job is to end, and restarts when a rank's save ends, at most
- * limits.save_seconds later. */
-static void begin_grace(job *in)
+/* The grace starts when the job is to end, and again when a rank's save ends, but at most
+ * save_seconds later. */
+static void update_grace(attempt *self)
 {
-    double last = in->ending_since + in->limits.save_seconds, from = now(in);
-    if (in->stage != ENDING)
+    double last = self->ending_since + self->options->save_seconds, from = seconds_now(self);
+    if (self->stage != ENDING)
         return;
-    if (is_saving(in) || from > last)
+    if (is_saving(self) || from > last)
         from = last;
-    if (from < in->ending_since)
-        from = in->ending_since;
-    in->deadline = from + in->limits.grace_seconds;
+    self->deadline = from + self->options->grace_seconds;
 }
 
-static void set_saving(job *in, rank *of, bool saving)
+static void set_saving(attempt *self, rank_state *rank, bool saving)
 {
-    bool changes = of->saving != saving;
-    of->saving = saving;
+    bool changes = rank->saving != saving;
+    rank->saving = saving;
     if (changes)
-        begin_grace(in);
+        update_grace(self);
 }
 
-static void enter(job *in, stage next)
+static void enter_stage(attempt *self, stage next)
 {
-    in->stage = next;
-    in->deadline = now(in) + seconds_of(in, next);
+    double seconds = terminate_seconds;
+    if (next == RELEASED)
+        seconds = self->failure == NO_FAILURE ? release_success_seconds : release_seconds;
+    self->stage = next;
+    self->deadline = seconds_now(self) + seconds;
     if (next == ENDING) {
-        in->ending_since = now(in);
-        begin_grace(in);
+        self->ending_since = seconds_now(self);
+        update_grace(self);
     }
     if (next >= RELEASED)
-        sli_wire_listener_hang_up(in->listener);
+        sli_wire_listener_hang_up(self->listener);
     if (next >= TERMINATED)
-        kill(in->mpirun, next == KILLED ? SIGKILL : SIGTERM);
+        kill(self->mpirun, next == KILLED ? SIGKILL : SIGTERM);
 }
 
-/* The first failure is the job's, whatever else follows from it, but a death comes before all. */
-static void fail(job *in, failure kind, int status, const char *format, ...)
+/* The job reports its first failure, or its first death where a rank has died. */
+__attribute__((format(printf, 4, 5))) static void
+record_failure(attempt *self, failure kind, int exit_status, const char *format, ...)
 {
     va_list values;
     va_start(values, format);
-    in->end->died += kind == DIED;
-    if (kind > in->failure) {
-        in->failure = kind;
-        in->end->status = status;
-        vsnprintf(in->end->why, sizeof in->end->why, format, values);
+    self->end->died += kind == RANK_DIED;
+    if (kind > self->failure) {
+        self->failure = kind;
+        self->end->exit_status = exit_status;
+        vsnprintf(self->end->reason, sizeof self->end->reason, format, values);
     }
     va_end(values);
-    if (in->stage == RUNNING)
-        enter(in, ENDING);
+    if (self->stage == RUNNING)
+        enter_stage(self, ENDING);
 }
 
-/* Before the launcher ends the programs that still run, for they `did not end`: what becomes of
- * them then is its doing, and no failure of theirs. */
-static void tell_of_running(job *in, const char *did_not_end)
+/* Adds to the reason which ranks still run. Called before the launcher ends them: what becomes of
+ * them then is its doing and no failure of theirs. `limit` is what they did not end "within 10 s".
+ */
+static void report_running_ranks(attempt *self, const char *limit)
 {
-    int first = -1, others = -1;
-    for (int r = 0; r < in->count; r++) {
-        if (!runs(&in->ranks[r]))
-            continue;
-        others++;
-        first = first < 0 ? r : first;
-    }
+    int first = -1, others = 0;
+    for (int r = self->count - 1; r >= 0; r--)
+        if (is_running(&self->ranks[r])) {
+            others += first >= 0;
+            first = r;
+        }
     if (first < 0)
         return;
     char more[32] = "";
     if (others > 0)
         snprintf(more, sizeof more, " and %d other%s", others, others == 1 ? "" : "s");
-    if (in->signal)
-        fail(in, ENDED, SIGNAL_STATUS + in->signal, "stopped by signal %d (%s)", in->signal,
-             strsignal(in->signal));
-    size_t used = strlen(in->end->why);
-    snprintf(in->end->why + used, sizeof in->end->why - used,
-             "; rank %d on %s%s did not end %s, "
-             "and %s ended",
-             first, in->ranks[first].host, more, did_not_end, others ? "were" : "was");
-}
-
-static void release_if_all_have_ended(job *in)
-{
-    if (in->stage <= ENDING && in->ended == in->count)
-        enter(in, RELEASED);
+    if (self->signal)
+        record_failure(self, RANK_FAILED, SIGNAL_STATUS + self->signal, "stopped by signal %d (%s)",
+                       self->signal, strsignal(self->signal));
+    size_t used = strlen(self->end->reason);
+    snprintf(self->end->reason + used, sizeof self->end->reason - used,
+             "; rank %d on %s%s did not end %s, and %s ended", first, self->ranks[first].host, more,
+             limit, others ? "were" : "was");
 }
 
 /* ---- Ranks -------------------------------------------------------------------------------- */
 
-static void on_call(void *argument, int index, const char *host)
+static void on_call(void *owner, int index, const char *host)
 {
-    job *in = argument;
-    rank *from = &in->ranks[index];
-    from->started = true;
-    snprintf(from->host, sizeof from->host, "%s", host);
-    in->started++;
+    attempt *self = owner;
+    self->ranks[index].started = true;
+    snprintf(self->ranks[index].host, sizeof self->ranks[index].host, "%s", host);
+    self->started++;
 }
 
-/* Shows an error once, however many ranks end with it. A group's error has the rank in front where
- * it happened. */
-static void show_error(job *in, int index, char *text)
+/* Reports an error once, however many ranks end with it. A group's error begins with the rank where
+ * it happened: "rank 2: …". */
+static void report_error(attempt *self, int rank, const char *text)
 {
-    int number;
-    char *rest = text + 5;
-    if (strncmp(text, "rank ", 5) == 0 && cli_read_number(&rest, &number) &&
-        strncmp(rest, ": ", 2) == 0) {
-        index = number;
-        text = rest + 2;
+    char *end;
+    long number = strncmp(text, "rank ", 5) == 0 ? strtol(text + 5, &end, 10) : -1;
+    if (number >= 0 && number <= INT_MAX && strncmp(end, ": ", 2) == 0) {
+        rank = (int)number;
+        text = end + 2;
     }
-    for (int i = 0; i < in->error_count; i++)
-        if (strcmp(in->errors[i], text) == 0)
+    for (int i = 0; i < self->error_count; i++)
+        if (strcmp(self->errors[i], text) == 0)
             return;
-    if (in->error_count < MOST_ERRORS && (in->errors[in->error_count] = strdup(text)))
-        in->error_count++;
-    cli_complain("rank %d: %s", index, text);
+    if (self->error_count < MAX_ERRORS && (self->errors[self->error_count] = strdup(text)))
+        self->error_count++;
+    sl_launch_event event = {.kind = SL_LAUNCH_RANK_ERROR, .rank = rank, .text = text};
+    self->options->report(self->options->context, &event);
 }
 
-static void take_end(job *in, int index, const sli_wire_message *message)
+static void mark_ended(attempt *self, int index)
 {
-    rank *from = &in->ranks[index];
-    int number = message->number;
-    set_saving(in, from, false);
-    from->ended = true;
-    in->ended++;
-    if (message->kind == CLI_RANK_EXIT && number != 0) {
-        fail(in, ENDED, number, "rank %d on %s ended with exit status %d", index, from->host,
-             number);
-    } else if (message->kind == CLI_RANK_KILLED) {
-        fail(in, DIED, SIGNAL_STATUS + number, "rank %d on %s was killed by signal %d (%s)", index,
-             from->host, number, strsignal(number));
-    } else if (message->kind == CLI_RANK_NOT_STARTED) {
-        in->end->final |= in->failure == NO_FAILURE;
-        fail(in, ENDED, NOT_FOUND_STATUS, "rank %d on %s: the program cannot be started: %s", index,
-             from->host, strerror(number));
+    set_saving(self, &self->ranks[index], false);
+    self->ranks[index].ended = true;
+    self->ended++;
+}
+
+static void release_when_all_have_ended(attempt *self)
+{
+    if (self->stage <= ENDING && self->ended == self->count)
+        enter_stage(self, RELEASED);
+}
+
+/* The program has ended, or cannot be started. */
+static void on_program_end(attempt *self, int index, int kind, int number)
+{
+    const char *host = self->ranks[index].host;
+    mark_ended(self, index);
+    if (kind == SLI_RANK_EXIT && number != 0) {
+        record_failure(self, RANK_FAILED, number, "rank %d on %s ended with exit status %d", index,
+                       host, number);
+    } else if (kind == SLI_RANK_KILLED) {
+        record_failure(self, RANK_DIED, SIGNAL_STATUS + number,
+                       "rank %d on %s was killed by signal %d (%s)", index, host, number,
+                       strsignal(number));
+    } else if (kind == SLI_RANK_NOT_STARTED) {
+        self->end->is_final |= self->failure == NO_FAILURE;
+        record_failure(self, RANK_FAILED, NOT_FOUND_STATUS,
+                       "rank %d on %s: the program cannot be started: %s", index, host,
+                       strerror(number));
     }
-    release_if_all_have_ended(in);
+    release_when_all_have_ended(self);
 }
 
-/* What a rank says of its program. */
-static void on_message(void *argument, int index, const sli_wire_message *message)
+static void on_message(void *owner, int index, const sli_wire_message *message)
 {
-    job *in = argument;
-    char text[SLI_WIRE_TEXT_BYTES];
-    if (in->ranks[index].ended)
+    attempt *self = owner;
+    if (self->ranks[index].ended)
         return;
     switch (message->kind) {
-    case CLI_RANK_SAVING:
-    case CLI_RANK_SAVED:
-        set_saving(in, &in->ranks[index], message->kind == CLI_RANK_SAVING);
+    case SLI_RANK_SAVING:
+    case SLI_RANK_SAVED:
+        set_saving(self, &self->ranks[index], message->kind == SLI_RANK_SAVING);
         break;
-    case CLI_RANK_ERROR:
-        memcpy(text, message->text, sizeof text);
-        show_error(in, index, text);
+    case SLI_RANK_ERROR:
+        report_error(self, index, message->text);
         break;
-    case CLI_RANK_EXIT:
-    case CLI_RANK_KILLED:
-    case CLI_RANK_NOT_STARTED:
-        take_end(in, index, message);
+    case SLI_RANK_EXIT:
+    case SLI_RANK_KILLED:
+    case SLI_RANK_NOT_STARTED:
+        on_program_end(self, index, message->kind, message->number);
         break;
     default:
-        sli_wire_listener_refuse(in->listener, index);
+        sli_wire_listener_refuse(self->listener, index);
     }
 }
 
-static void on_end(void *argument, int index, sli_wire_state why)
+static void on_connection_end(void *owner, int index, sli_wire_state why)
 {
-    job *in = argument;
-    rank *from = &in->ranks[index];
+    attempt *self = owner;
     (void)why;
-    if (from->ended)
+    if (self->ranks[index].ended)
         return;
-    set_saving(in, from, false);
-    from->ended = true;
-    in->ended++;
-    fail(in, DIED, 1, "rank %d on %s was lost", index, from->host);
-    release_if_all_have_ended(in);
+    mark_ended(self, index);
+    record_failure(self, RANK_DIED, 1, "rank %d on %s was lost", index, self->ranks[index].host);
+    release_when_all_have_ended(self);
 }
 
-/* ---- Signals and mpirun ------------------------------------------------------------------- */
+/* ---- Signals ------------------------------------------------------------------------------ */
 
-/* A terminal or a reader that is gone is told of more than once. */
-static bool comes_again(int number)
-{
-    return number == SIGHUP || number == SIGPIPE;
-}
-
-/* The first signal goes to the programs, the next one is meant more seriously. */
-static void forward(job *in, int number)
-{
-    if (in->stage != RUNNING) {
-        if (comes_again(number))
-            return;
-        if (in->stage == ENDING && comes_again(in->signal)) {
-            in->signal = number;
-            return;
-        }
-        if (in->stage == ENDING)
-            tell_of_running(in, "before the next signal");
-        if (in->stage < KILLED)
-            enter(in, in->stage + 1);
-        return;
-    }
-    in->end->final = true;
-    in->signal = number;
-    for (int r = 0; r < in->count; r++)
-        sli_wire_listener_send(in->listener, r,
-                               &(sli_wire_message){.kind = CLI_LAUNCHER_SIGNAL, .number = number});
-    if (in->started == in->count) {
-        enter(in, ENDING);
-        return;
-    }
-    fail(in, DIED, SIGNAL_STATUS + number, "stopped by signal %d (%s)", number, strsignal(number));
-    enter(in, TERMINATED); /* nobody would tell those that are yet to start */
-}
-
-static bool mpirun_has_ended(job *in)
-{
-    struct signalfd_siginfo got;
-    while (read(in->signals, &got, sizeof got) == sizeof got)
-        if (got.ssi_signo != SIGCHLD)
-            forward(in, (int)got.ssi_signo);
-    return waitpid(in->mpirun, &in->mpirun_status, WNOHANG) == in->mpirun;
-}
-
-/* In the child: becomes mpirun, in a process group of its own, so that a terminal's Ctrl-C reaches
- * the programs only once, as this process forwards it. SIGPIPE is blocked: mpirun kills all ranks
- * at the tenth. */
-static _Noreturn void become_mpirun(const job *in, char **command, pid_t parent)
-{
-    sigset_t mask = in->mask_before;
-    setpgid(0, 0);
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    setenv(CLI_LAUNCHER_VARIABLE, in->address, 1);
-    sigaddset(&mask, SIGPIPE);
-    sigprocmask(SIG_SETMASK, &mask, NULL);
-    if (getppid() == parent)
-        execvp(command[0], command);
-    _exit(NOT_FOUND_STATUS);
-}
-
-/* A signal that was ignored when the launcher started stays so, though it would be read where it is
- * blocked. */
 static bool is_ignored(int number)
 {
     struct sigaction action;
     return sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN;
 }
 
-static sl_status start_mpirun(job *in, char **command)
+/* A closed terminal, or an output without a reader, is signalled more than once. */
+static bool may_repeat(int number)
 {
-    sigset_t blocked;
-    pid_t self = getpid();
-    sigemptyset(&blocked);
+    return number == SIGHUP || number == SIGPIPE;
+}
+
+static void forward_signal(attempt *self, int number)
+{
+    sli_wire_message message = {.kind = SLI_LAUNCHER_SIGNAL, .number = number};
+    self->end->is_final = true;
+    self->signal = number;
+    for (int r = 0; r < self->count; r++)
+        sli_wire_listener_send(self->listener, r, &message);
+    if (self->started == self->count) {
+        enter_stage(self, ENDING);
+        return;
+    }
+    record_failure(self, RANK_DIED, SIGNAL_STATUS + number, "stopped by signal %d (%s)", number,
+                   strsignal(number));
+    enter_stage(self, TERMINATED); /* ranks that are yet to start would not get the signal */
+}
+
+/* The first signal goes to the programs, each later one ends a stage. */
+static void handle_signal(attempt *self, int number)
+{
+    if (self->stage == RUNNING) {
+        forward_signal(self, number);
+    } else if (may_repeat(number)) {
+        return;
+    } else if (self->stage == ENDING && may_repeat(self->signal)) {
+        self->signal = number;
+    } else {
+        if (self->stage == ENDING)
+            report_running_ranks(self, "before the next signal");
+        if (self->stage < KILLED)
+            enter_stage(self, self->stage + 1);
+    }
+}
+
+/* An output whose reader's end is to be polled for: a program that writes there itself would get
+ * SIGPIPE, but mpirun writes for the ranks and does not tell them. */
+static struct pollfd poll_reader(const attempt *self, int fd)
+{
+    struct stat file;
+    bool matters = self->stage == RUNNING && self->checks_readers && fstat(fd, &file) == 0 &&
+                   (S_ISFIFO(file.st_mode) || S_ISSOCK(file.st_mode));
+    return (struct pollfd){.fd = matters ? fd : -1};
+}
+
+static void read_signals(attempt *self)
+{
+    struct signalfd_siginfo got;
+    struct pollfd readers[] = {poll_reader(self, STDOUT_FILENO), poll_reader(self, STDERR_FILENO)};
+    if (poll(readers, 2, 0) > 0)
+        handle_signal(self, SIGPIPE);
+    while (read(self->signals, &got, sizeof got) == sizeof got)
+        if (got.ssi_signo != SIGCHLD)
+            handle_signal(self, (int)got.ssi_signo);
+}
+
+/* ---- mpirun ------------------------------------------------------------------------------- */
+
+/* In the child process. mpirun gets a process group of its own, so that a terminal's Ctrl-C reaches
+ * the programs only once, forwarded by the launcher. SIGPIPE is blocked: mpirun kills all ranks at
+ * the tenth. */
+static _Noreturn void exec_mpirun(const attempt *self, pid_t parent)
+{
+    sigset_t mask = self->mask_before;
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    setenv(SLI_LAUNCHER_VARIABLE, self->address, 1);
+    sli_set_variable(SLI_RESTARTS_VARIABLE, self->job->restarts);
+    sli_set_variable(SLI_MAX_RESTARTS_VARIABLE, self->options->max_restarts);
+    sli_set_variable(SLI_FIRST_SIZE_VARIABLE, self->options->processes);
+    sigaddset(&mask, SIGPIPE);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    if (getppid() == parent)
+        execvp(self->job->command[0], self->job->command);
+    _exit(NOT_FOUND_STATUS);
+}
+
+static sl_status start_mpirun(attempt *self)
+{
     static const int numbers[] = {SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+    sigset_t blocked;
+    pid_t parent = getpid();
+    sigemptyset(&blocked);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
-        if (!is_ignored(numbers[i]))
+        if (!is_ignored(numbers[i])) /* signalfd would read one that is ignored */
             sigaddset(&blocked, numbers[i]);
-    sigprocmask(SIG_BLOCK, &blocked, &in->mask_before);
-    in->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
-    if (in->signals < 0 || (in->mpirun = fork()) < 0)
+    sigprocmask(SIG_BLOCK, &blocked, &self->mask_before);
+    self->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (self->signals < 0 || (self->mpirun = fork()) < 0)
         return sl_error(SL_ERR_IO, "mpirun cannot be started: %s", strerror(errno));
-    if (in->mpirun == 0)
-        become_mpirun(in, command, self);
+    if (self->mpirun == 0)
+        exec_mpirun(self, parent);
     return SL_OK;
 }
 
-/* ---- The whole ---------------------------------------------------------------------------- */
-
-static bool deadline_is_over(const job *in)
-{
-    return in->stage != RUNNING && in->stage != KILLED && now(in) >= in->deadline;
-}
-
-/* Whether mpirun may still be there for what a rank has written, which somebody reads slowly. */
+/* Whether mpirun may still run because somebody reads slowly what the ranks have written. */
 static bool output_is_waiting(void)
 {
     struct pollfd outputs[] = {{.fd = STDOUT_FILENO, .events = POLLOUT},
@@ -375,103 +381,96 @@ static bool output_is_waiting(void)
     return poll(outputs, 2, 0) < 2;
 }
 
-static void pass_deadline(job *in)
+static void end_stage(attempt *self)
 {
-    bool success = in->stage == RELEASED && in->failure == NO_FAILURE;
+    static const char late[] = "all processes have ended, and mpirun has not: it is ended";
+    bool success = self->stage == RELEASED && self->failure == NO_FAILURE;
     if (success && output_is_waiting()) {
-        enter(in, RELEASED);
+        enter_stage(self, RELEASED);
         return;
     }
-    if (in->stage == ENDING) {
-        char within[96];
-        int length = snprintf(within, sizeof within, "within %g s", in->limits.grace_seconds);
-        if (is_saving(in))
-            snprintf(within + length, sizeof within - (size_t)length, " and %g s of saving",
-                     in->limits.save_seconds);
-        tell_of_running(in, within);
+    if (self->stage == ENDING) {
+        char limit[96];
+        int length = snprintf(limit, sizeof limit, "within %g s", self->options->grace_seconds);
+        if (is_saving(self))
+            snprintf(limit + length, sizeof limit - (size_t)length, " and %g s of saving",
+                     self->options->save_seconds);
+        report_running_ranks(self, limit);
     }
     if (success)
-        cli_complain("warning: all processes have ended, and mpirun has not: it is ended");
-    enter(in, in->stage + 1);
+        self->options->report(self->options->context,
+                              &(sl_launch_event){.kind = SL_LAUNCH_WARNING, .text = late});
+    enter_stage(self, self->stage + 1);
 }
 
-/* One of the outputs, to be polled for the end of its reader: what a program would notice that
- * writes there itself, mpirun keeps to itself. -1: it has none, or that is to be ignored. */
-static struct pollfd reader_of(const job *in, int fd)
+static void supervise(attempt *self)
 {
-    struct stat what;
-    bool counts = in->stage == RUNNING && !in->ignores_readers && fstat(fd, &what) == 0 &&
-                  (S_ISFIFO(what.st_mode) || S_ISSOCK(what.st_mode));
-    return (struct pollfd){.fd = counts ? fd : -1};
-}
-
-static void watch(job *in)
-{
-    while (!mpirun_has_ended(in)) {
-        struct pollfd readers[] = {reader_of(in, STDOUT_FILENO), reader_of(in, STDERR_FILENO)};
-        if (poll(readers, 2, 0) > 0)
-            forward(in, SIGPIPE);
-        (void)sli_wire_listener_turn(in->listener, in->signals, SLI_WIRE_TURN_SECONDS);
-        if (deadline_is_over(in))
-            pass_deadline(in);
+    while (read_signals(self),
+           waitpid(self->mpirun, &self->mpirun_status, WNOHANG) != self->mpirun) {
+        (void)sli_wire_listener_turn(self->listener, self->signals, SLI_WIRE_TURN_SECONDS);
+        if (self->stage != RUNNING && self->stage != KILLED && seconds_now(self) >= self->deadline)
+            end_stage(self);
     }
-}
-
-/* Mpirun's status counts only where no rank has failed, and not all have ended well. */
-static void judge(job *in)
-{
-    for (int i = 0; i < in->count && sli_wire_listener_turn(in->listener, -1, 0); i++)
+    /* What the ranks have sent is still to be read. */
+    for (int i = 0; i < self->count && sli_wire_listener_turn(self->listener, -1, 0); i++)
         continue;
-    if (in->end->status != 0 || in->ended == in->count)
-        return;
-    int status = WIFEXITED(in->mpirun_status) ? WEXITSTATUS(in->mpirun_status)
-                                              : SIGNAL_STATUS + WTERMSIG(in->mpirun_status);
-    in->end->status = status != 0 ? status : 1;
-    snprintf(in->end->why, sizeof in->end->why,
-             "mpirun ended with status %d when %d of %d processes had started and %d had ended",
-             status, in->started, in->count, in->ended);
 }
 
-static sl_status listen_for_ranks(job *in, bool this_host)
+/* mpirun's own status matters only where no rank has failed and not all have ended well. */
+static void check_mpirun_status(const attempt *self)
+{
+    if (self->end->exit_status != 0 || self->ended == self->count)
+        return;
+    int status = WIFEXITED(self->mpirun_status) ? WEXITSTATUS(self->mpirun_status)
+                                                : SIGNAL_STATUS + WTERMSIG(self->mpirun_status);
+    self->end->exit_status = status != 0 ? status : 1;
+    snprintf(self->end->reason, sizeof self->end->reason,
+             "mpirun ended with status %d when %d of %d processes had started and %d had ended",
+             status, self->started, self->count, self->ended);
+}
+
+static sl_status listen_for_ranks(attempt *self)
 {
     sli_wire_address address;
-    sli_wire_listener_options options = {.ranks = in->count,
-                                         .kinds = CLI_LAUNCH_KINDS,
-                                         .this_host = this_host,
-                                         .owner = in,
+    sli_wire_listener_options options = {.ranks = self->count,
+                                         .kinds = SLI_LAUNCH_KINDS,
+                                         .this_host = self->job->this_host,
+                                         .owner = self,
                                          .called = on_call,
                                          .said = on_message,
-                                         .ended = on_end};
-    in->ranks = calloc((size_t)in->count, sizeof *in->ranks);
-    if (!in->ranks)
-        return sl_error(SL_ERR_MEMORY, "no memory for %d processes", in->count);
-    SL_TRY(sli_wire_listen(&options, &address, &in->listener));
-    sli_wire_address_print(&address, in->address);
+                                         .ended = on_connection_end};
+    self->ranks = calloc((size_t)self->count, sizeof *self->ranks);
+    if (!self->ranks)
+        return sl_error(SL_ERR_MEMORY, "no memory for %d processes", self->count);
+    SL_TRY(sli_wire_listen(&options, &address, &self->listener));
+    sli_wire_address_print(&address, self->address);
     return SL_OK;
 }
 
-sl_status cli_job_run(char **command, int ranks, bool this_host, const cli_job_limits *limits,
-                      cli_job_end *out)
+sl_status sli_job_run(const sli_job *job, sli_job_end *out)
 {
-    *out = (cli_job_end){0};
-    job here = {.count = ranks, .signals = -1, .limits = *limits, .end = out};
-    sl_status status = sl_error_context(listen_for_ranks(&here, this_host), "launch: ");
+    *out = (sli_job_end){0};
+    attempt self = {
+        .job = job, .options = job->options, .count = job->processes, .signals = -1, .end = out};
+    bool ignores_pipe = is_ignored(SIGPIPE);
+    sigset_t mask;
+    signal(SIGPIPE, SIG_IGN); /* a closed stderr must not end the launcher before the ranks */
+    sigprocmask(SIG_SETMASK, NULL, &mask);
+    self.checks_readers = !ignores_pipe;
+    sl_status status = listen_for_ranks(&self);
+    if (status == SL_OK)
+        status = start_mpirun(&self);
     if (status == SL_OK) {
-        here.ignores_readers = is_ignored(SIGPIPE);
-        signal(SIGPIPE, SIG_IGN); /* a closed stderr must not end the launcher before the ranks */
-        status = start_mpirun(&here, command);
-        if (status == SL_OK) {
-            watch(&here);
-            judge(&here);
-        }
-        sigprocmask(SIG_SETMASK, &here.mask_before, NULL);
-        signal(SIGPIPE, here.ignores_readers ? SIG_IGN : SIG_DFL);
-        if (here.signals >= 0)
-            close(here.signals);
+        supervise(&self);
+        check_mpirun_status(&self);
     }
-    sli_wire_listener_destroy(&here.listener);
-    for (int i = 0; i < here.error_count; i++)
-        free(here.errors[i]);
-    free(here.ranks);
+    sigprocmask(SIG_SETMASK, &mask, NULL);
+    signal(SIGPIPE, ignores_pipe ? SIG_IGN : SIG_DFL);
+    if (self.signals >= 0)
+        close(self.signals);
+    sli_wire_listener_destroy(&self.listener);
+    for (int i = 0; i < self.error_count; i++)
+        free(self.errors[i]);
+    free(self.ranks);
     return status;
 }

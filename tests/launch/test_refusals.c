@@ -1,10 +1,34 @@
-/* Command lines and surroundings that `sluice launch` refuses. */
+/* What sl_launch_run and `sluice launch` refuse. */
 #include "core/wire_address.h"
 #include "io/scratch.h"
+#include "sluice/launch.h"
 #include "support/program.h"
-#include <signal.h>
+
 #include <stdio.h>
-#include <time.h>
+
+static void options_without_sense_are_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        int processes, least;
+        const char *program, *sentence;
+    } cases[] = {
+        {0, 0, "true", "sl_launch_run: processes must be from 1 to 4096, got 0"},
+        {4097, 0, "true", "sl_launch_run: processes must be from 1 to 4096, got 4097"},
+        {2, 3, "true", "sl_launch_run: least_processes must be from 0 to 2, got 3"},
+        {2, -1, "true", "sl_launch_run: least_processes must be from 0 to 2, got -1"},
+        {2, 0, NULL, "sl_launch_run: there is no program to start"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int exit_status = -1;
+        sl_launch_options options = {.processes = cases[i].processes,
+                                     .least_processes = cases[i].least};
+        check_error(sl_launch_run(&options, (const char *const[]){cases[i].program, NULL},
+                                  &exit_status),
+                    SL_ERR_INVALID, cases[i].sentence);
+        assert_int_equal(exit_status, 0);
+    }
+}
 
 static void bad_command_line_is_one_sentence(void **state)
 {
@@ -96,11 +120,12 @@ static void rank_without_its_launcher_says_so(void **state)
     unsetenv("SLUICE_LAUNCHER");
 }
 
-int launch_refusals_tests(void)
+int refusals_tests(void)
 {
     if (!program_exists())
         return 77;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(options_without_sense_are_refused),
         cmocka_unit_test(bad_command_line_is_one_sentence),
         cmocka_unit_test_setup_teardown(mpirun_that_is_missing_or_another_is_named, scratch_create,
                                         scratch_remove),
