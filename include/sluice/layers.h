@@ -43,9 +43,11 @@ typedef struct sl_encoder_layer_options {
  * `linear2.*`, `norm1.*`, `norm2.*`. */
 sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_module **out);
 
+enum { SL_MAX_POSITIONS = 5000 }; /* the positional encoding's length, as in the tutorials */
+
 typedef struct sl_embedding_options {
     int64_t ntokens, width;
-    int64_t max_len; /* 0: 5000 */
+    int64_t max_len; /* 0: SL_MAX_POSITIONS */
     float dropout;
     bool position_is_parameter; /* the positional encoding counts as a frozen parameter */
 } sl_embedding_options;

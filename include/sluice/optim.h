@@ -12,8 +12,9 @@ typedef struct sl_optimizer sl_optimizer;
 
 typedef enum sl_optimizer_kind { SL_OPTIMIZER_SGD, SL_OPTIMIZER_ADAMW } sl_optimizer_kind;
 
-/* "sgd" or "adamw". */
+/* "sgd" or "adamw"; and all names in the order of the enum, then NULL: the choices of an option. */
 const char *sl_optimizer_kind_name(sl_optimizer_kind kind);
+extern const char *const sl_optimizer_kind_names[];
 
 typedef struct sl_optimizer_options {
     sl_optimizer_kind kind;

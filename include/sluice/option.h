@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,6 +73,16 @@ sl_status sl_option_text(const sl_option *option, const void *object, char **tex
 
 /* The row of that name among rows that end with one without a name, or NULL. */
 const sl_option *sl_option_find(const sl_option *rows, const char *name);
+
+/* ---- Environment variables -------------------------------------------------------------- */
+
+/* Writes one paragraph for each variable that changes how sluice runs: its name, its values and
+ * what they do. */
+void sl_environment_print_help(FILE *to);
+
+/* Whether SL_DEBUG, a list such as "memory,ddp", contains `value`. Errors: SL_ERR_INVALID names the
+ * variable, its values and what came. */
+sl_status sl_debug_contains(const char *value, bool *out);
 
 #ifdef __cplusplus
 }

@@ -109,8 +109,14 @@ typedef struct sl_train_options {
 void sl_train_options_default(sl_train_options *options);
 
 /* Overwrites all but `data`, `init`, `save` and `checkpoints` with a preset's numbers.
- * SL_ERR_NOT_FOUND lists the presets: transformer-tutorial, pipeline-tutorial, ddp-pipeline. */
+ * Errors: SL_ERR_NOT_FOUND, whose text lists the presets. */
 sl_status sl_train_options_preset(const char *name, sl_train_options *options);
+
+/* The presets' names, then NULL. */
+extern const char *const sl_preset_names[];
+
+/* Replicas of the pipeline: `replicas`, or where that is 0 as many as `devices` has groups. */
+int sl_train_options_replicas(const sl_train_options *options);
 
 /* The learning rate that a run begins with: lr.lr, or where that is SL_LR_DEFAULT the optimizer's
  * default, 5.0 for SGD, as in the tutorials, and 0.001 for AdamW, as in PyTorch. A run that resumes

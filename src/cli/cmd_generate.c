@@ -37,7 +37,7 @@ static const sl_option options[] = {
      .offset = offsetof(settings, how.seed),
      .help = "Seed of the random draws"},
     {.name = "context", .value = "N", .group = "Text", .type = SL_OPTION_INT64,
-     .offset = offsetof(settings, how.context), .lowest = 1, .highest = 5000,
+     .offset = offsetof(settings, how.context), .lowest = 1, .highest = SL_MAX_POSITIONS,
      .optional = true, .default_value = 35,
      .help = "Number of preceding tokens that the model sees"},
     {0},

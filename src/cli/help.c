@@ -2,7 +2,6 @@
 #define _GNU_SOURCE /* asprintf */
 #include "cli/command.h"
 #include "cli/output.h"
-#include "core/knobs.h"
 
 #include <argp.h>
 #include <inttypes.h>
@@ -56,14 +55,26 @@ static bool begins_group(const sl_option *const *list, int i)
 
 /* ---- --help ------------------------------------------------------------------------------- */
 
+/* "1 to 4096", "from 1", "gpipe, 1f1b"; "" for nothing. */
+static void range_text(const sl_option *row, char *text, size_t bytes)
+{
+    size_t used = 0;
+    *text = '\0';
+    if (row->highest != 0)
+        snprintf(text, bytes, "%" PRId64 " to %" PRId64, row->lowest, row->highest);
+    else if (row->lowest != 0)
+        snprintf(text, bytes, "from %" PRId64, row->lowest);
+    else if (row->less_than != 0)
+        snprintf(text, bytes, "below %g", row->less_than);
+    for (int i = 0; row->choices && row->choices[i] && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "", row->choices[i]);
+}
+
 /* The help of a row, with "(1 to 4096; default 10)", what there is of it: malloc'ed. */
 static char *help_text(const cli_command *command, const sl_option *row)
 {
-    char *help, range[64] = "", *value = default_text(command, row);
-    if (row->highest != 0)
-        snprintf(range, sizeof range, "%" PRId64 " to %" PRId64, row->lowest, row->highest);
-    else if (row->lowest != 0)
-        snprintf(range, sizeof range, "from %" PRId64, row->lowest);
+    char *help, range[128], *value = default_text(command, row);
+    range_text(row, range, sizeof range);
     bool has_both = *range && value, has_any = *range || value;
     int length = asprintf(&help, "%s%s%s%s%s%s%s", row->help, has_any ? " (" : "", range,
                           has_both ? "; " : "", value ? "default " : "", value ? value : "",
@@ -94,11 +105,6 @@ static struct argp_option *make_options(const cli_command *command)
     return options;
 }
 
-static void print_environment(void)
-{
-    sli_knobs_print_help(stdout);
-}
-
 static void print_program_help(void)
 {
     printf("Usage: sluice COMMAND [OPTION...]\n%s\n\n", trains);
@@ -106,7 +112,7 @@ static void print_program_help(void)
         printf("  %-10s %s\n", (*at)->name, (*at)->summary);
     printf("\n`sluice COMMAND --help` shows a command's options. %s\n\nEnvironment variables:\n",
            statuses);
-    print_environment();
+    sl_environment_print_help(stdout);
 }
 
 void cli_help_print(const cli_command *command)
@@ -136,30 +142,17 @@ static void print_cell(const char *text)
         printf(*text == '|' ? "\\|" : "%c", *text);
 }
 
-static void print_range(const sl_option *row)
-{
-    if (row->highest != 0)
-        printf("%" PRId64 " to %" PRId64, row->lowest, row->highest);
-    else if (row->lowest != 0)
-        printf("from %" PRId64, row->lowest);
-    else if (row->less_than != 0)
-        printf("below %g", row->less_than);
-    for (int i = 0; row->choices && row->choices[i]; i++)
-        printf("%s`%s`", i ? ", " : "", row->choices[i]);
-}
-
 /* `affects`: the table says which options affect a run's numbers. */
 static void print_row(const cli_command *command, const sl_option *row, bool affects)
 {
-    char *value = default_text(command, row);
+    char range[128], *value = default_text(command, row);
+    range_text(row, range, sizeof range);
     printf("| `--%s%s%s`", row->name, row->value ? " " : "", row->value ? row->value : "");
     if (row->letter)
         printf(", `-%c`", row->letter);
     printf(" | ");
     print_cell(row->help);
-    printf(" | ");
-    print_range(row);
-    printf(value ? " | `%s` |" : " | %s|", value ? value : "");
+    printf(value ? " | %s | `%s` |" : " | %s | %s|", range, value ? value : "");
     printf("%s\n", !affects ? "" : row->affects_numbers ? " yes |" : " |");
     free(value);
 }
@@ -264,7 +257,7 @@ static void print_program_page(void)
     for (const cli_command *const *at = cli_commands; *at; at++)
         printf(".TP\n.BR sluice\\-%s (1)\n%s\n", (*at)->name, (*at)->summary);
     printf(".SH EXIT STATUS\n%s\n.SH ENVIRONMENT\n.nf\n", statuses);
-    print_environment();
+    sl_environment_print_help(stdout);
     printf(".fi\n");
 }
 

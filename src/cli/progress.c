@@ -3,7 +3,6 @@
 
 #include "cli/output.h"
 #include "cli/signals.h"
-#include "core/knobs.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -381,7 +380,7 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
         print_line(on, "The best weights are in %s", info->options->save);
     end_lines(on);
     bool debug = false;
-    if (info->ddp && sli_knob_contains(SLI_KNOB_DEBUG, "ddp", &debug) == SL_OK && debug)
+    if (info->ddp && sl_debug_contains("ddp", &debug) == SL_OK && debug)
         sl_ddp_print_log(info->ddp, stderr);
     return SL_OK;
 }

@@ -26,7 +26,7 @@ static sl_status fill_options(const sl_group_options *options, const char *who,
     if (out->timeout_seconds > longest_timeout_seconds)
         out->timeout_seconds = longest_timeout_seconds;
     if (!out->check_collectives)
-        SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "collectives", &out->check_collectives));
+        SL_TRY(sl_debug_contains("collectives", &out->check_collectives));
     return SL_OK;
 }
 

@@ -65,11 +65,12 @@ sl_status sli_knob_read(sli_knob knob, const char **out)
     return *out ? SL_OK : refuse(knob, text);
 }
 
-sl_status sli_knob_contains(sli_knob knob, const char *value, bool *out)
+sl_status sl_debug_contains(const char *value, bool *out)
 {
-    *out = false;
+    const sli_knob knob = SLI_KNOB_DEBUG;
     const char *text = getenv(table[knob].name);
     bool found = false;
+    *out = false;
     for (const char *word = text; word && *word;) {
         size_t length = strcspn(word, ",");
         const char *known = find_value(knob, word, length);
@@ -91,7 +92,7 @@ static void print_indented(FILE *to, const char *text)
     }
 }
 
-void sli_knobs_print_help(FILE *to)
+void sl_environment_print_help(FILE *to)
 {
     for (int knob = 0; knob < SLI_KNOB_COUNT; knob++) {
         char values[128];

@@ -1,12 +1,10 @@
 /* Environment variables that change how sluice runs, read when an object that they concern is
- * created. One table (knobs.c) names them, their values and their help. */
+ * created. One table (knobs.c) names them, their values and their help; sl_debug_contains reads
+ * SL_DEBUG. */
 #ifndef SLI_CORE_KNOBS_H
 #define SLI_CORE_KNOBS_H
 
-#include "sluice/status.h"
-
-#include <stdbool.h>
-#include <stdio.h>
+#include "sluice/option.h"
 
 typedef enum sli_knob {
     SLI_KNOB_ISA,   /* SL_ISA */
@@ -17,11 +15,5 @@ typedef enum sli_knob {
 /* Reads a variable from the environment. `*out` is its value as the table spells it, or NULL where
  * it is not set or empty. Errors: SL_ERR_INVALID names the variable, its values and what came. */
 sl_status sli_knob_read(sli_knob knob, const char **out);
-
-/* Of a variable whose value is a list, "a,b": is `value` in it? Errors as above. */
-sl_status sli_knob_contains(sli_knob knob, const char *value, bool *out);
-
-/* Writes one paragraph for each variable: its name, its values and what they do. */
-void sli_knobs_print_help(FILE *to);
 
 #endif

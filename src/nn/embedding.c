@@ -12,7 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MAX_LEN = 5000 };
 static const float WEIGHT_BOUND = 0.1f;
 
 typedef struct embedding {
@@ -241,7 +240,7 @@ sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **o
         return sl_error(SL_ERR_MEMORY, "sl_embedding_create: no memory for an embedding");
     self->options = *options;
     if (self->options.max_len == 0)
-        self->options.max_len = MAX_LEN;
+        self->options.max_len = SL_MAX_POSITIONS;
     SL_TRY(sl_module_create(&embedding_ops, self, out));
     sl_status status = declare(*out, self);
     if (status != SL_OK)

@@ -27,15 +27,11 @@ static int state_arrays(const sl_optimizer_options *options)
     return options->momentum != 0 ? 1 : 0;
 }
 
+const char *const sl_optimizer_kind_names[] = {"sgd", "adamw", NULL};
+
 const char *sl_optimizer_kind_name(sl_optimizer_kind kind)
 {
-    switch (kind) {
-    case SL_OPTIMIZER_SGD:
-        return "sgd";
-    case SL_OPTIMIZER_ADAMW:
-        return "adamw";
-    }
-    return "unknown";
+    return kind <= SL_OPTIMIZER_ADAMW ? sl_optimizer_kind_names[kind] : "unknown";
 }
 
 int64_t sl_optimizer_state_bytes(const sl_optimizer_options *options)

@@ -174,28 +174,17 @@ const char *sli_action_name(sl_action_kind kind)
     return "an unknown action";
 }
 
+const char *const sl_schedule_kind_names[] = {"gpipe", "1f1b", NULL};
+const char *const sl_recompute_names[] = {"except_last", "never", "always", NULL};
+
 const char *sl_schedule_kind_name(sl_schedule_kind kind)
 {
-    switch (kind) {
-    case SL_SCHEDULE_GPIPE:
-        return "gpipe";
-    case SL_SCHEDULE_1F1B:
-        return "1f1b";
-    }
-    return "unknown";
+    return kind <= SL_SCHEDULE_1F1B ? sl_schedule_kind_names[kind] : "unknown";
 }
 
 const char *sl_recompute_name(sl_recompute recompute)
 {
-    switch (recompute) {
-    case SL_RECOMPUTE_EXCEPT_LAST:
-        return "except_last";
-    case SL_RECOMPUTE_NEVER:
-        return "never";
-    case SL_RECOMPUTE_ALWAYS:
-        return "always";
-    }
-    return "unknown";
+    return recompute <= SL_RECOMPUTE_ALWAYS ? sl_recompute_names[recompute] : "unknown";
 }
 
 sl_status sl_schedule_kind_parse(const char *text, sl_schedule_kind *out)

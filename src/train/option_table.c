@@ -154,26 +154,19 @@ static char *print_save_every(const void *object)
 
 #define FIELD(field) .offset = offsetof(sl_train_options, field)
 
-static const char *const presets[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
-                                      NULL};
 static const char *const masks[] = {"causal", "none", NULL};
 static const char *const activations[] = {"relu", "gelu", NULL};
-static const char *const recomputes[] = {"except_last", "never", "always", NULL};
-static const char *const schedules[] = {"gpipe", "1f1b", NULL};
-static const char *const optimizers[] = {"sgd", "adamw", NULL};
 static const char *const lr_schedules[] = {"step", "cosine", NULL};
 
 /* Limits of single sizes, beyond any machine; options.c checks products. */
 enum { MAX_WIDTH = 1 << 20, MAX_LAYERS = 10000, MAX_COLUMNS = 1 << 20, MAX_CHUNKS = 4096 };
-enum { MAX_POSITIONS = 5000 }; /* the positional encoding's length */
 
 /* A row is read as one, so it is kept together. */
 /* clang-format off */
 const sl_option sl_structure_option_rows[] = {
-    {.name = "preset", .value = "NAME", .type = SL_OPTION_TEXT, FIELD(preset), .choices = presets,
+    {.name = "preset", .value = "NAME", .type = SL_OPTION_TEXT, FIELD(preset), .choices = sl_preset_names,
      .log_key = "preset",
-     .help = "Start from transformer-tutorial, pipeline-tutorial or ddp-pipeline; other options "
-             "override its numbers"},
+     .help = "Start from the numbers of a tutorial; other options override them"},
 
     {.name = "emsize", .value = "N", .group = "Model", .type = SL_OPTION_INT64,
      FIELD(model.emsize), .lowest = 1, .highest = MAX_WIDTH, .log_key = "emsize", .in_model = true,
@@ -218,11 +211,11 @@ const sl_option sl_structure_option_rows[] = {
      .lowest = 1, .highest = MAX_CHUNKS, .log_key = "chunks",
      .help = "Micro-batches that a batch is cut into"},
     {.name = "checkpoint", .value = "MODE", .group = "Pipeline", .type = SL_OPTION_CHOICE,
-     FIELD(recompute), .choices = recomputes, .log_key = "checkpoint",
+     FIELD(recompute), .choices = sl_recompute_names, .log_key = "checkpoint",
      .help = "Recompute activations: never, except_last (of all micro-batches but the last) or "
              "always"},
     {.name = "schedule", .value = "NAME", .group = "Pipeline", .type = SL_OPTION_CHOICE,
-     FIELD(schedule), .choices = schedules, .log_key = "schedule",
+     FIELD(schedule), .choices = sl_schedule_kind_names, .log_key = "schedule",
      .help = "gpipe or 1f1b"},
 
     {.name = "dp", .value = "R", .group = "Data parallelism", .type = SL_OPTION_INT,
@@ -238,11 +231,11 @@ const sl_option sl_structure_option_rows[] = {
      .affects_numbers = always,
      .help = "Columns of a replica's training batch, when the run begins"},
     {.name = "bptt", .value = "T", .group = "Batches", .type = SL_OPTION_INT64, FIELD(bptt),
-     .lowest = 1, .highest = MAX_POSITIONS, .log_key = "bptt", .affects_numbers = always,
+     .lowest = 1, .highest = SL_MAX_POSITIONS, .log_key = "bptt", .affects_numbers = always,
      .help = "Tokens of each column in a block, at most as long as the positional encoding"},
 
     {.name = "optimizer", .value = "NAME", .group = "Optimizer", .type = SL_OPTION_CHOICE,
-     FIELD(optimizer.kind), .choices = optimizers, .log_key = "optimizer", .affects_numbers = always,
+     FIELD(optimizer.kind), .choices = sl_optimizer_kind_names, .log_key = "optimizer", .affects_numbers = always,
      .help = "sgd or adamw"},
     {.name = "momentum", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
      FIELD(optimizer.momentum), .log_key = "momentum", .affects_numbers = with_sgd,

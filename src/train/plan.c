@@ -126,8 +126,7 @@ static sl_status plan_evaluation(const sl_train_options *options, const sl_modul
 static void plan_parameters(const sl_train_options *options, bool has_positions,
                             sl_stage_plan *stage)
 {
-    enum { POSITIONS = 5000 };
-    int64_t positions = has_positions ? POSITIONS * options->model.emsize : 0;
+    int64_t positions = has_positions ? SL_MAX_POSITIONS * options->model.emsize : 0;
     bool counted = options->model.position_is_parameter;
     int64_t trained = stage->parameter_elements - (counted ? positions : 0);
     stage->parameter_bytes = (trained + positions) * (int64_t)sizeof(float);

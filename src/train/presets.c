@@ -47,33 +47,25 @@ static void ddp_pipeline(sl_train_options *options)
     options->recompute = SL_RECOMPUTE_NEVER;
 }
 
-static const struct preset {
-    const char *name;
-    void (*fill)(sl_train_options *options);
-} presets[] = {
-    {"transformer-tutorial", sl_train_options_default},
-    {"pipeline-tutorial", pipeline_tutorial},
-    {"ddp-pipeline", ddp_pipeline},
-};
+const char *const sl_preset_names[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
+                                       NULL};
+static void (*const fills[])(sl_train_options *options) = {sl_train_options_default,
+                                                           pipeline_tutorial, ddp_pipeline};
 
 sl_status sl_train_options_preset(const char *name, sl_train_options *options)
 {
     SLI_CHECK_NOT_NULL(name);
     SLI_CHECK_NOT_NULL(options);
-    const char *data = options->data, *init = options->init, *save = options->save;
-    const sl_save_options checkpoints = options->checkpoints;
-    for (size_t i = 0; i < sizeof presets / sizeof *presets; i++) {
-        if (strcmp(name, presets[i].name) != 0)
-            continue;
-        presets[i].fill(options);
-        options->data = data;
-        options->init = init;
-        options->save = save;
-        options->checkpoints = checkpoints;
-        return SL_OK;
-    }
-    return sl_error(SL_ERR_NOT_FOUND,
-                    "preset must be transformer-tutorial, pipeline-tutorial or ddp-pipeline, got "
-                    "\"%s\"",
-                    name);
+    const sl_train_options kept = *options;
+    sl_train_options found;
+    if (sl_option_set(sl_option_find(sl_structure_option_rows, "preset"), &found, name) != SL_OK)
+        return SL_ERR_NOT_FOUND; /* the text lists the presets */
+    for (int i = 0; sl_preset_names[i]; i++)
+        if (strcmp(name, sl_preset_names[i]) == 0)
+            fills[i](options);
+    options->data = kept.data;
+    options->init = kept.init;
+    options->save = kept.save;
+    options->checkpoints = kept.checkpoints;
+    return SL_OK;
 }

@@ -50,21 +50,20 @@ static void knob_that_is_a_list_contains_its_words(void **state)
     (void)state;
     bool memory = false, collectives = true;
     setenv("SL_DEBUG", "memory", 1);
-    assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "memory", &memory), SL_OK);
-    assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "collectives", &collectives), SL_OK);
+    assert_int_equal(sl_debug_contains("memory", &memory), SL_OK);
+    assert_int_equal(sl_debug_contains("collectives", &collectives), SL_OK);
     assert_true(memory && !collectives);
     setenv("SL_DEBUG", "memory,collectives", 1);
-    assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "collectives", &collectives), SL_OK);
+    assert_int_equal(sl_debug_contains("collectives", &collectives), SL_OK);
     assert_true(collectives);
     setenv("SL_DEBUG", "collectives,mem", 1);
-    assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "collectives", &collectives),
-                     SL_ERR_INVALID);
+    assert_int_equal(sl_debug_contains("collectives", &collectives), SL_ERR_INVALID);
     assert_false(collectives);
     assert_string_equal(sl_error_text(),
                         "environment variable SL_DEBUG: expected memory, collectives "
                         "or ddp, got \"collectives,mem\"");
     unsetenv("SL_DEBUG");
-    assert_int_equal(sli_knob_contains(SLI_KNOB_DEBUG, "memory", &memory), SL_OK);
+    assert_int_equal(sl_debug_contains("memory", &memory), SL_OK);
     assert_false(memory);
 }
 
@@ -75,7 +74,7 @@ static void help_names_every_variable_and_its_values(void **state)
     size_t size = 0;
     FILE *to = open_memstream(&text, &size);
     assert_non_null(to);
-    sli_knobs_print_help(to);
+    sl_environment_print_help(to);
     fclose(to);
     assert_non_null(strstr(text, "  SL_ISA=avx512, avx2 or baseline\n      The instruction"));
     assert_non_null(strstr(text, "  SL_DEBUG=memory, collectives or ddp\n"));

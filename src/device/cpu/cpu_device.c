@@ -123,7 +123,7 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
 {
     bool debug;
     SL_TRY(choose_kernels(options->isa, &cpu->kernels));
-    SL_TRY(sli_knob_contains(SLI_KNOB_DEBUG, "memory", &debug));
+    SL_TRY(sl_debug_contains("memory", &debug));
     cpu->base.isa = cpu->kernels->isa;
     cpu->base.threads = options->threads;
     cpu->first_core = options->cores ? options->cores[0] : -1;
