@@ -3,6 +3,7 @@
 #include "comm/local.h"
 #include "comm/mpi/mpi.h"
 #include "comm/thread.h"
+#include "core/error.h"
 #include "core/knobs.h"
 
 #include <inttypes.h>
@@ -139,10 +140,10 @@ static sl_status wrong_buffer(const sl_group *group, const sli_operation *operat
  * up. Does nothing to a group that is broken. */
 static sl_status break_group(sl_group *group, sl_status status)
 {
-    char text[512];
-    snprintf(text, sizeof text, "%s", sl_error_text());
-    sl_group_abort(group, status, text);
-    return sl_error(status, "%s", text);
+    sli_error_copy own; /* aborting may set another */
+    sli_error_save(&own, status);
+    sl_group_abort(group, status, own.text);
+    return sli_error_restore(&own);
 }
 
 /* Of gather and scatter: a buffer that only the root has. Other wrong arguments are wrong on every

@@ -49,7 +49,7 @@ bool sli_local_wait(sli_world *w, sli_running_clock *waited)
 
 sl_status sli_local_broken(const sli_world *w)
 {
-    return sl_error(w->error, "%s", w->error_text);
+    return sli_error_restore(&w->error);
 }
 
 static void break_world(sli_world *w, sl_status error, const char *text)
@@ -57,8 +57,8 @@ static void break_world(sli_world *w, sl_status error, const char *text)
     if (w->broken)
         return;
     w->broken = true;
-    w->error = error;
-    snprintf(w->error_text, sizeof w->error_text, "%s", text);
+    w->error.status = error;
+    snprintf(w->error.text, sizeof w->error.text, "%s", text);
     pthread_cond_broadcast(&w->changed);
 }
 
@@ -75,7 +75,7 @@ static void missing_ranks(const sli_world *w, bool only_left, char *text, size_t
 static void break_for_missing(sli_world *w, const sli_operation *operation, bool only_left,
                               const char *why)
 {
-    char what[SLI_OPERATION_TEXT_BYTES], ranks[160], text[SLI_LOCAL_ERROR_BYTES];
+    char what[SLI_OPERATION_TEXT_BYTES], ranks[160], text[SLI_ERROR_BYTES];
     missing_ranks(w, only_left, ranks, sizeof ranks);
     snprintf(text, sizeof text, "%s, operation %" PRIu64 " of the group: rank %s %s",
              sli_operation_text(operation, what), operation->sequence, ranks, why);
@@ -96,7 +96,7 @@ static void check_mismatch(sli_world *w, const sli_operation *operation)
         const sli_operation *first = &w->slots[0].operation, *other = &w->slots[r].operation;
         if (sli_operation_matches(first, other))
             continue;
-        char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES], text[SLI_LOCAL_ERROR_BYTES];
+        char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES], text[SLI_ERROR_BYTES];
         snprintf(text, sizeof text,
                  "operation %" PRIu64 " of the group differs: rank 0 called %s, rank %d %s",
                  operation->sequence, sli_operation_text(first, a), r,
@@ -294,7 +294,7 @@ static void local_leave(sl_group *group)
 static void local_abort(sl_group *group, sl_status error, const char *text)
 {
     sli_world *w = group->state;
-    char with_rank[SLI_LOCAL_ERROR_BYTES];
+    char with_rank[SLI_ERROR_BYTES];
     snprintf(with_rank, sizeof with_rank, "rank %d: %s", group->rank, text);
     pthread_mutex_lock(&w->lock);
     break_world(w, error, with_rank);

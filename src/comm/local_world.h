@@ -4,12 +4,11 @@
 
 #include "comm/group.h"
 #include "core/clock.h"
+#include "core/error.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
-
-enum { SLI_LOCAL_ERROR_BYTES = 512 };
 
 /* A message on its way. */
 typedef struct sli_queued_message {
@@ -38,8 +37,7 @@ typedef struct sli_world {
     int arrived, departed;
     uint64_t meetings; /* completed arrivals and departures */
     bool broken;
-    sl_status error;
-    char error_text[SLI_LOCAL_ERROR_BYTES];
+    sli_error_copy error;      /* what broke it */
     sli_queued_message *queue; /* sent and not yet received, oldest first */
     sli_rank_slot slots[];
 } sli_world;

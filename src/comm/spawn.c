@@ -1,18 +1,15 @@
 #include "sluice/group.h"
 
+#include "core/error.h"
+
 #include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-enum { ERROR_TEXT_BYTES = 1024 };
 
 /* What the ranks of one sl_spawn share. */
 typedef struct outcome {
     pthread_mutex_t lock; /* guards all below */
-    bool failed;
-    sl_status error;
-    char text[ERROR_TEXT_BYTES];
+    sli_error_copy error; /* of the first rank that failed */
 } outcome;
 
 typedef struct rank_thread {
@@ -29,21 +26,15 @@ typedef struct rank_thread {
 static void record_failure(rank_thread *rank, sl_status error)
 {
     outcome *shared = rank->outcome;
-    char cause[ERROR_TEXT_BYTES];
-    snprintf(cause, sizeof cause, "%s", sl_error_text());
-    sl_group_abort(rank->group, error, cause);
+    sli_error_copy cause;
+    sli_error_save(&cause, error);
+    sl_group_abort(rank->group, error, cause.text);
     error = sl_group_barrier(rank->group, NULL);
-    bool has_rank = strncmp(sl_error_text(), "rank ", 5) == 0; /* else no rank broke it: time did */
+    if (strncmp(sl_error_text(), "rank ", 5) != 0) /* no rank broke it: time did */
+        sl_error_context(error, "rank %d: ", sl_group_rank(rank->group));
     pthread_mutex_lock(&shared->lock);
-    if (!shared->failed) {
-        shared->failed = true;
-        shared->error = error;
-        if (has_rank)
-            snprintf(shared->text, sizeof shared->text, "%s", sl_error_text());
-        else
-            snprintf(shared->text, sizeof shared->text, "rank %d: %.990s",
-                     sl_group_rank(rank->group), sl_error_text());
-    }
+    if (shared->error.status == SL_OK)
+        sli_error_save(&shared->error, error);
     pthread_mutex_unlock(&shared->lock);
 }
 
@@ -89,8 +80,7 @@ sl_status sl_spawn(sl_status (*fn)(sl_group *group, void *arg), void *arg, int r
         for (int r = 0; r < ranks; r++)
             if (threads[r].started)
                 pthread_join(threads[r].handle, NULL);
-        if (shared.failed)
-            status = sl_error(shared.error, "%s", shared.text);
+        status = sli_error_restore(&shared.error);
     }
     pthread_mutex_destroy(&shared.lock);
     free(threads);

@@ -1,24 +1,22 @@
 #include "comm/thread.h"
 
-#include <pthread.h>
-#include <stdio.h>
-#include <stdlib.h>
+#include "core/error.h"
 
-enum { ERROR_TEXT_BYTES = 1024 };
+#include <pthread.h>
+#include <stdlib.h>
 
 struct sl_work {
     sli_comm_thread *thread; /* NULL: was finished when it was made */
     sli_task task;
     sl_work *next; /* in the thread's queue */
     bool done;
-    sl_status status;
-    char error_text[ERROR_TEXT_BYTES];
+    sli_error_copy error; /* of the task, once it is done */
 };
 
 struct sli_comm_thread {
     sl_group *group;
     pthread_t handle;
-    pthread_mutex_t lock; /* guards all below, and each queued work's done, status and error_text */
+    pthread_mutex_t lock; /* guards all below, and each queued work's done and error */
     pthread_cond_t changed;
     sl_work *first;
     bool ending;
@@ -37,9 +35,7 @@ static void *communicate(void *argument)
         pthread_mutex_unlock(&thread->lock);
         sl_status status = work->task.run(thread->group, &work->task);
         pthread_mutex_lock(&thread->lock);
-        work->status = status;
-        if (status != SL_OK)
-            snprintf(work->error_text, sizeof work->error_text, "%s", sl_error_text());
+        sli_error_save(&work->error, status);
         thread->first = work->next;
         work->done = true;
         pthread_cond_broadcast(&thread->changed);
@@ -122,9 +118,7 @@ sl_status sl_work_wait(sl_work **work)
             pthread_cond_wait(&waited->thread->changed, &waited->thread->lock);
         pthread_mutex_unlock(&waited->thread->lock);
     }
-    sl_status status = waited->status;
-    if (status != SL_OK)
-        sl_error(status, "%s", waited->error_text);
+    sl_status status = sli_error_restore(&waited->error);
     free(waited);
     return status;
 }

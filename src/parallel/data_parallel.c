@@ -12,7 +12,6 @@
 #include "device/device.h"
 #include "device/device_list.h"
 #include "nn/parameter.h"
-#include "parallel/failure.h"
 #include "parallel/worker.h"
 #include "sluice/pipe.h"
 
@@ -35,8 +34,7 @@ typedef struct dp_replica {
     sl_pass *pass;          /* of a forward that kept, until its backward */
     sl_tensor *result;      /* the output, then the input's gradient; on the replica's device */
     sl_status (*task)(struct dp_replica *replica);
-    sl_status status; /* of the last task, with the thread's error text */
-    char text[SLI_FAILURE_TEXT_BYTES];
+    sli_error_copy error; /* of the last task */
 } dp_replica;
 
 struct sl_data_parallel {
@@ -182,9 +180,7 @@ void sl_data_parallel_destroy(sl_data_parallel **parallel)
 static void run_task(void *argument)
 {
     dp_replica *replica = argument;
-    replica->status = replica->task(replica);
-    if (replica->status != SL_OK)
-        snprintf(replica->text, sizeof replica->text, "%s", sl_error_text());
+    sli_error_save(&replica->error, replica->task(replica));
 }
 
 /* Runs the task on the first `count` replicas at once. The error is the lowest failing replica's.
@@ -199,9 +195,10 @@ static sl_status run_tasks(sl_data_parallel *parallel, int count, sl_status (*ta
         sli_worker_wait(parallel->replicas[i].worker);
     for (int i = 0; i < count; i++) {
         const dp_replica *replica = &parallel->replicas[i];
-        if (replica->status != SL_OK)
-            return sl_error(replica->status, "sl_data_parallel: in replica %d on device %s: %s", i,
-                            sl_device_name(replica->device), replica->text);
+        if (replica->error.status != SL_OK)
+            return sl_error(replica->error.status,
+                            "sl_data_parallel: in replica %d on device %s: %s", i,
+                            sl_device_name(replica->device), replica->error.text);
     }
     return SL_OK;
 }

@@ -6,7 +6,6 @@
 #include "core/number.h"
 #include "nn/module.h"
 #include "nn/parameter.h"
-#include "parallel/failure.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -234,16 +233,13 @@ static void write_log(sl_ddp *ddp, double backward_end)
 /* Waits for all stages, and returns the first stage's error. */
 static sl_status end_reducers(const sl_ddp *ddp)
 {
-    char text[SLI_FAILURE_TEXT_BYTES];
-    sl_status first = SL_OK;
+    sli_error_copy first = {0};
     for (int stage = 0; stage < ddp->stage_count; stage++) {
         sl_status status = sli_reducer_end(ddp->reducers[stage]);
-        if (first == SL_OK && status != SL_OK) {
-            first = status;
-            snprintf(text, sizeof text, "%s", sl_error_text());
-        }
+        if (first.status == SL_OK)
+            sli_error_save(&first, status);
     }
-    return first == SL_OK ? SL_OK : sl_error(first, "%s", text);
+    return sli_error_restore(&first);
 }
 
 sl_status sli_ddp_end_exchange(sl_ddp *ddp)

@@ -2,6 +2,7 @@
  * named: later it would be a hang, or a silent mix of unlike gradients. */
 #include "parallel/ddp.h"
 
+#include "core/error.h"
 #include "nn/parameter.h"
 
 #include <inttypes.h>
@@ -158,13 +159,13 @@ static sl_status compare_descriptions(sl_parameter_set *const *sets, int stage_c
 /* Every rank gets an error if one has: its own, or else one that names the first such rank. */
 static sl_status agree_on_status(sl_group *group, sl_status own)
 {
-    char text[512];
-    snprintf(text, sizeof text, "%s", own == SL_OK ? "" : sl_error_text());
+    sli_error_copy error;
+    sli_error_save(&error, own);
     int32_t size = sl_group_size(group);
     int32_t first = own == SL_OK ? size : sl_group_rank(group);
     SL_TRY(sl_group_all_reduce(group, &first, 1, SL_I32, SL_REDUCE_MIN, NULL));
     if (own != SL_OK)
-        return sl_error(own, "%s", text);
+        return sli_error_restore(&error);
     if (first < size)
         return sl_error(SL_ERR_INVALID,
                         "sl_ddp_create: the parameters of rank %d differ from those of rank 0",

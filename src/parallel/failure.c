@@ -1,12 +1,10 @@
 #include "parallel/failure.h"
 
-#include <stdio.h>
-
 void sli_failure_init(sli_failure *failure)
 {
     pthread_mutex_init(&failure->lock, NULL);
     atomic_init(&failure->raised, false);
-    failure->status = SL_OK;
+    failure->error.status = SL_OK;
 }
 
 void sli_failure_destroy(sli_failure *failure)
@@ -19,9 +17,8 @@ void sli_failure_raise(sli_failure *failure, sl_status status)
     if (status == SL_OK)
         return;
     pthread_mutex_lock(&failure->lock);
-    if (failure->status == SL_OK) {
-        failure->status = status;
-        snprintf(failure->text, sizeof failure->text, "%s", sl_error_text());
+    if (failure->error.status == SL_OK) {
+        sli_error_save(&failure->error, status);
         atomic_store(&failure->raised, true);
     }
     pthread_mutex_unlock(&failure->lock);
@@ -35,10 +32,8 @@ bool sli_failure_is_raised(const sli_failure *failure)
 sl_status sli_failure_take(sli_failure *failure)
 {
     pthread_mutex_lock(&failure->lock);
-    sl_status status = failure->status;
-    if (status != SL_OK)
-        sl_error(status, "%s", failure->text);
-    failure->status = SL_OK;
+    sl_status status = sli_error_restore(&failure->error);
+    failure->error.status = SL_OK;
     atomic_store(&failure->raised, false);
     pthread_mutex_unlock(&failure->lock);
     return status;

@@ -3,20 +3,16 @@
 #ifndef SLI_PARALLEL_FAILURE_H
 #define SLI_PARALLEL_FAILURE_H
 
-#include "sluice/status.h"
+#include "core/error.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 
-enum { SLI_FAILURE_TEXT_BYTES = 1024 }; /* as long as sl_error's texts get */
-
 typedef struct sli_failure {
-    pthread_mutex_t
-        lock;           /* guards status and text; taken last: nothing is locked while holding it */
-    atomic_bool raised; /* status is not SL_OK; may be read without the lock */
-    sl_status status;
-    char text[SLI_FAILURE_TEXT_BYTES];
+    pthread_mutex_t lock; /* guards the error; taken last: nothing is locked while holding it */
+    atomic_bool raised;   /* there is an error; may be read without the lock */
+    sli_error_copy error;
 } sli_failure;
 
 void sli_failure_init(sli_failure *failure);

@@ -1,5 +1,6 @@
 #include "train/replica.h"
 
+#include "core/error.h"
 #include "train/checkpoint/weights.h"
 #include "train/layout.h"
 
@@ -68,13 +69,13 @@ void sli_replica_clear(sli_replica *replica)
 
 void sli_replica_abort(const sli_replica *replica, sl_status error)
 {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", sl_error_text());
+    sli_error_copy own; /* aborting may set another */
+    sli_error_save(&own, error);
     if (replica->group) /* first: its error names this rank as the cause */
-        sl_group_abort(replica->group, error, text);
+        sl_group_abort(replica->group, error, own.text);
     for (int s = 0; replica->ddp && s < sl_pipe_stages(replica->pipe); s++)
-        sl_group_abort(sl_ddp_group(replica->ddp, s), error, text);
-    sl_error(error, "%s", text); /* aborting may have set another */
+        sl_group_abort(sl_ddp_group(replica->ddp, s), error, own.text);
+    sli_error_restore(&own);
 }
 
 sl_status sli_replica_train(sli_replica *replica, const sl_pipe_batch *batch, double *loss)

@@ -226,11 +226,11 @@ static sl_status find_own_cores(sl_group *group, bool *out)
  * rank is then that of the first to do so, "rank R: …". */
 static sl_status abort_group(sl_group *group, sl_status error)
 {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", sl_error_text());
-    sl_group_abort(group, error, text);
+    sli_error_copy own;
+    sli_error_save(&own, error);
+    sl_group_abort(group, error, own.text);
     sl_status first = sl_group_barrier(group, NULL);
-    return first == SL_OK ? sl_error(error, "%s", text) : first;
+    return first == SL_OK ? sli_error_restore(&own) : first;
 }
 
 sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_replica,

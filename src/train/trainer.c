@@ -11,6 +11,7 @@
 #include "train/run.h"
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/checkpoint/last_step.h"
 #include "train/checkpoint/resume.h"
@@ -22,8 +23,6 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
-
-enum { MOST_REASON = 1024 }; /* bytes of an error's text */
 
 typedef struct run {
     const sli_shared *shared;
@@ -252,31 +251,29 @@ static int64_t saved_step(const run *r)
 /* Hours of training are not lost for want of room, which there may be at the end. */
 static sl_status save_best(run *r)
 {
-    char reason[MOST_REASON];
+    sli_error_copy error;
     if (!saves_weights(r))
         return SL_OK;
-    r->saved = save_weights(r) == SL_OK;
+    r->saved = sli_error_save(&error, save_weights(r)) == SL_OK;
     if (r->saved)
         return SL_OK;
-    snprintf(reason, sizeof reason, "%s", sl_error_text());
     return sli_report_checkpoint(r->reports, &(sl_checkpoint_event){.kind = SL_WEIGHTS_FAILED,
                                                                     .path = r->options->save,
                                                                     .step = r->at.best_step,
-                                                                    .reason = reason});
+                                                                    .reason = error.text});
 }
 
 /* Weights that could not be saved are every replica's error, after the results. */
 static sl_status finish(run *r, sl_run_result *result)
 {
-    char reason[MOST_REASON] = "";
-    sl_status last = saves_weights(r) && !r->saved ? save_weights(r) : SL_OK;
-    if (last != SL_OK)
-        snprintf(reason, sizeof reason, "%s", sl_error_text());
-    result->saved = saves_weights(r) && last == SL_OK;
+    sli_error_copy last = {0};
+    if (saves_weights(r) && !r->saved)
+        sli_error_save(&last, save_weights(r));
+    result->saved = saves_weights(r) && last.status == SL_OK;
     result->saved_step = saved_step(r);
     SL_TRY(sli_report_finished(r->reports, &r->info, result));
-    if (last != SL_OK)
-        return sl_error(last, "%s", reason);
+    if (last.status != SL_OK)
+        return sli_error_restore(&last);
     return r->options->save && r->replica.group ? sl_group_barrier(r->replica.group, NULL) : SL_OK;
 }
 

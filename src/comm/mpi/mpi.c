@@ -175,9 +175,7 @@ static void mpi_abort(sl_group *group, sl_status error, const char *text)
  * nothing where the group is broken, as it mostly is. */
 static void mpi_fail(sl_group *group, sl_status error)
 {
-    char text[SLI_WIRE_TEXT_BYTES];
-    snprintf(text, sizeof text, "%s", sl_error_text());
-    mpi_abort(group, error, text);
+    mpi_abort(group, error, sl_error_text());
 }
 
 static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
