@@ -74,7 +74,7 @@ typedef struct sl_checkpoint_file_info {
 } sl_checkpoint_file_info;
 
 /* Opens a checkpoint and checks all but the tensors' bytes: state.json and its checksum, that every
- * file is there with its size, the headers, the indices. Errors: SL_ERR_NOT_FOUND where there is no
+ * file is there with its size, the headers. Errors: SL_ERR_NOT_FOUND where there is no
  * state.json, SL_ERR_FORMAT naming the file and what is wrong with it, SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out);
 void sl_checkpoint_close(sl_checkpoint_reader **reader); /* NULL is allowed */
@@ -89,8 +89,8 @@ size_t sl_checkpoint_file_count(const sl_checkpoint_reader *reader);
 const sl_checkpoint_file_info *sl_checkpoint_file_get(const sl_checkpoint_reader *reader,
                                                       size_t index);
 
-/* How many tensors a part has in all its files, 0 where there is no such part; each of them. What
- * several ranks have saved in slices (docs/checkpoints.md) is one tensor here. */
+/* How many tensors a part has in all its files, 0 where there is no such part; each of them. A
+ * tensor whose elements several ranks have saved (docs/checkpoints.md) is one tensor here. */
 size_t sl_checkpoint_tensor_count(const sl_checkpoint_reader *reader, const char *part);
 const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *reader,
                                                     const char *part, size_t index);

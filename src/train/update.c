@@ -151,27 +151,3 @@ void sli_update_release(const sli_update *update, sl_optimizer **whole)
         whole[s] = NULL;
     }
 }
-
-sl_status sli_update_prepare(const sli_update *update, sl_optimizer **whole)
-{
-    sl_status status = SL_OK;
-    for (int s = 0; s < update->stages; s++) {
-        whole[s] = update->stage[s].optimizer;
-        if (update->stage[s].zero && status == SL_OK)
-            status = sl_optimizer_create(&update->options, sl_pipe_parameters(update->pipe, s),
-                                         &whole[s]);
-    }
-    if (status != SL_OK)
-        sli_update_release(update, whole);
-    return status;
-}
-
-sl_status sli_update_load(sli_update *update, sl_optimizer **whole)
-{
-    sl_status status = SL_OK;
-    for (int s = 0; s < update->stages && status == SL_OK; s++)
-        if (update->stage[s].zero)
-            status = sl_zero_load(update->stage[s].zero, whole[s]);
-    sli_update_release(update, whole);
-    return status;
-}

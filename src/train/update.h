@@ -32,9 +32,4 @@ bool sli_update_is_sharded(const sli_update *update);
 sl_status sli_update_gather(sli_update *update, sl_optimizer **whole);
 void sli_update_release(const sli_update *update, sl_optimizer **whole);
 
-/* The same, with undefined state, on every replica: to be filled alike on all of them, and handed
- * to sli_update_load, which takes it over and releases it. */
-sl_status sli_update_prepare(const sli_update *update, sl_optimizer **whole);
-sl_status sli_update_load(sli_update *update, sl_optimizer **whole);
-
 #endif

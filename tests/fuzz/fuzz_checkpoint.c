@@ -1,7 +1,7 @@
 /* Any bytes as the state.json of a checkpoint, as the index of its shards, as the shapes of tensors
- * in slices, or as a run's state: each ends in a checked record or in one sentence. The first byte
- * chooses. A run's state is first put into a state.json, whose checksum is right then. */
-#include "io/checkpoint/slices.h"
+ * in segments, or as a run's state: each ends in a checked record or in one sentence. The first
+ * byte chooses. A run's state is first put into a state.json, whose checksum is right then. */
+#include "io/checkpoint/segments.h"
 #include "io/checkpoint/state.h"
 #include "io/safetensors/index.h"
 #include "train/checkpoint/run_state.h"
@@ -78,20 +78,21 @@ static void fuzz_index(const char *text, size_t bytes)
 }
 
 /* What is taken for a shape has elements that can be counted, and each name is found again. */
-static void fuzz_slices(const char *text)
+static void fuzz_cut_tensors(const char *text)
 {
-    sli_slices cut;
-    sl_status status = sli_slices_parse(text, &cut);
+    sli_cut_tensors cut;
+    sl_status status = sli_cut_tensors_parse(text, &cut);
     demand(status == SL_OK || status == SL_ERR_FORMAT, "accepted or refused for its format");
     for (size_t i = 0; status == SL_OK && i < cut.count; i++) {
         char *name;
         int64_t offset;
         demand(sl_shape_count(&cut.tensors[i].shape) > 0, "a count of elements");
-        demand(sli_slice_name(cut.tensors[i].name, 17, &name) == SL_OK, "memory");
-        demand(sli_slices_find(&cut, name, &offset) == &cut.tensors[i] && offset == 17, "found");
+        demand(sli_segment_name(cut.tensors[i].name, 17, &name) == SL_OK, "memory");
+        demand(sli_cut_tensors_find(&cut, name, &offset) == &cut.tensors[i] && offset == 17,
+               "found");
         free(name);
     }
-    sli_slices_clear(&cut);
+    sli_cut_tensors_clear(&cut);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -113,7 +114,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         fuzz_index(text, bytes - 1);
         break;
     case 3:
-        fuzz_slices(text);
+        fuzz_cut_tensors(text);
         break;
     }
     free(text);

@@ -2,7 +2,7 @@
  * in proportion to it. */
 #include "io/scratch.h"
 
-#include "io/checkpoint/slices.h"
+#include "io/checkpoint/segments.h"
 #include "io/checkpoint/state.h"
 #include "io/safetensors/header.h"
 #include "io/safetensors/index.h"
@@ -81,11 +81,11 @@ static sl_status read_index(const text *from)
     return status;
 }
 
-static sl_status read_slices(const text *from)
+static sl_status read_cut_tensors(const text *from)
 {
-    sli_slices cut;
-    sl_status status = sli_slices_parse(from->at, &cut);
-    sli_slices_clear(&cut);
+    sli_cut_tensors cut;
+    sl_status status = sli_cut_tensors_parse(from->at, &cut);
+    sli_cut_tensors_clear(&cut);
     return status;
 }
 
@@ -182,7 +182,7 @@ static void index_takes_memory_and_time_in_proportion(void **state)
     CHECK_ALL(read_index, cases);
 }
 
-static void slices_take_memory_and_time_in_proportion(void **state)
+static void cut_tensors_take_memory_and_time_in_proportion(void **state)
 {
     static const hostile cases[] = {
         {"{", "\"#\":[1]", "}", SL_OK},
@@ -191,7 +191,7 @@ static void slices_take_memory_and_time_in_proportion(void **state)
         {"{\"a\":[", "[]", "]}", SL_ERR_FORMAT},
     };
     (void)state;
-    CHECK_ALL(read_slices, cases);
+    CHECK_ALL(read_cut_tensors, cases);
 }
 
 /* The same text with the checksum that it must have. */
@@ -235,7 +235,7 @@ int hostile_files_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(header_takes_memory_and_time_in_proportion),
         cmocka_unit_test(index_takes_memory_and_time_in_proportion),
-        cmocka_unit_test(slices_take_memory_and_time_in_proportion),
+        cmocka_unit_test(cut_tensors_take_memory_and_time_in_proportion),
         cmocka_unit_test(state_takes_memory_and_time_in_proportion),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

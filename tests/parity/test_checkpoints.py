@@ -58,23 +58,41 @@ def sluice(*arguments):
 
 
 def read_part(directory, part):
-    """A part's tensors, cut ones joined, and the metadata of its first file."""
-    index = os.path.join(directory, part + ".safetensors.index.json")
-    if os.path.exists(index):
-        with open(index, encoding="utf-8") as file:
-            files = sorted(set(json.load(file)["weight_map"].values()))
-    else:
-        files = [part + ".safetensors"]
-    tensors, about = {}, None
+    """A part's tensors, those of several files joined, and the metadata of its first file."""
+    with open(os.path.join(directory, "state.json"), encoding="utf-8") as file:
+        files = [file["name"] for file in json.load(file)["files"]
+                 if file.get("part") == part and file["name"].endswith(".safetensors")]
+    tensors, metadata = {}, []
     for name in files:
         with safe_open(os.path.join(directory, name), "pt") as file:
-            about = about or file.metadata()
+            metadata.append(file.metadata())
             tensors.update({key: file.get_tensor(key) for key in file.keys()})
-    for name, shape in json.loads(about.get("sluice.slices", "{}")).items():
-        slices = sorted((int(key.rpartition("@")[2]), key) for key in tensors
-                        if key.rpartition("@")[0] == name)
-        tensors[name] = torch.cat([tensors.pop(key) for _, key in slices]).reshape(shape)
-    return tensors, about
+    check_index(directory, part, files)
+    for file in metadata:  # as docs/checkpoints.md says
+        for name, shape in json.loads(file.get("sluice.slices", "{}")).items():
+            segments = sorted((int(key.rpartition("@")[2]), key) for key in tensors
+                              if key.rpartition("@")[0] == name)
+            if segments:
+                tensors[name] = torch.cat([tensors.pop(key) for _, key in segments]).reshape(shape)
+    return tensors, metadata[0]
+
+
+def check_index(directory, part, files):
+    """Where there is an index, it has each tensor's file, and the bytes of all."""
+    path = os.path.join(directory, part + ".safetensors.index.json")
+    if not os.path.exists(path):
+        return
+    with open(path, encoding="utf-8") as file:
+        index = json.load(file)
+    where, total = {}, 0
+    for name in files:
+        with safe_open(os.path.join(directory, name), "pt") as file:
+            for key in file.keys():
+                where[key] = name
+                tensor = file.get_tensor(key)
+                total += tensor.numel() * tensor.element_size()
+    if index["weight_map"] != where or index["metadata"]["total_size"] != total:
+        raise AssertionError(f"{path}: {index}")
 
 
 def checksum(path):
@@ -192,6 +210,7 @@ class Checkpoints(unittest.TestCase):
         self.assertIn("optimizer-00002-of-00002.safetensors", names)
         about = read_part(self.step("zero", STEPS), "optimizer")[1]
         self.assertIn("sluice.slices", about, "no tensor was cut")
+        self.assertTrue(os.path.exists(os.path.join(self.path("cut"), "model.safetensors.index.json")))
 
     def test_pytorch_takes_the_runs_next_step(self):
         """From each checkpoint's model and optimizer to the next one's."""

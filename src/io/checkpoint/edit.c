@@ -1,14 +1,13 @@
 /* Checkpoints made from checkpoints. What goes in is compared with its checksums first; then each
  * tensor is read when its turn to be written comes, so that memory need hold but the largest. */
 #include "core/file.h"
-#include "core/replace.h"
-#include "io/checkpoint/pieces.h"
-#include "io/checkpoint/slices.h"
+#include "io/checkpoint/reader.h"
 #include "io/checkpoint/writer.h"
 #include "io/safetensors/reader.h"
 #include "io/safetensors/text.h"
 
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -16,110 +15,122 @@
 
 static const char *const model_part = "model";
 
-/* ---- What a part has -------------------------------------------------------------------- */
+/* ---- What a checkpoint has -------------------------------------------------------------- */
 
-typedef struct listed_part {
-    sl_safetensors_item *items; /* [count], names are the reader's */
-    size_t count;
-    uint64_t largest;      /* bytes of the largest tensor */
-    sl_metadata *metadata; /* the reader's, but the checkpoint's id and slices */
-    size_t metadata_count;
-} listed_part;
+typedef struct listing {
+    sl_checkpoint_part parts[SL_CHECKPOINT_MOST_PARTS]; /* of items without data */
+    sl_checkpoint_file *files;                          /* [contents.file_count] */
+    uint64_t largest;                                   /* bytes of the largest tensor */
+    sl_checkpoint_contents contents;                    /* of the above */
+} listing;
 
-static void clear_list(listed_part *part)
+static void clear_listing(listing *of)
 {
-    free(part->items);
-    free(part->metadata);
+    for (size_t i = 0; i < of->contents.part_count; i++) {
+        free((void *)of->parts[i].items);
+        free((void *)of->parts[i].metadata);
+    }
+    for (size_t i = 0; i < of->contents.file_count; i++)
+        free((void *)of->files[i].data);
+    free(of->files);
 }
 
-static sl_status describe_item(const sl_safetensors_info *info, sl_safetensors_item *out)
-{
-    char quoted[SLI_QUOTE_BYTES];
-    if (!info->readable || info->dims > SL_MAX_DIMS)
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "tensor %s: %s with %d dimensions is none of sluice's tensors",
-                        sli_safetensors_quote(info->name, quoted), info->type_name, info->dims);
-    *out = (sl_safetensors_item){info->name, info->dtype, {.dims = info->dims}, NULL};
-    for (int i = 0; i < info->dims; i++)
-        out->shape.size[i] = info->size[i];
-    return SL_OK;
-}
-
-static sl_status list_metadata(const sl_checkpoint_reader *reader, const char *part,
-                               listed_part *to)
+/* Its files' metadata, but for what every writer adds. */
+static sl_status list_metadata(const sl_checkpoint_reader *reader, sl_checkpoint_part *part)
 {
     const sl_metadata *metadata = NULL;
     size_t count = 0;
     for (size_t i = 0; i < reader->state.count && !metadata; i++)
-        if (sli_checkpoint_is_shard(reader, i, part))
-            metadata = sli_safetensors_all_metadata(reader->shards[i], &count);
-    to->metadata = calloc(count + 1, sizeof *to->metadata);
-    if (!to->metadata)
+        if (sli_checkpoint_has_tensors(reader, i, part->name))
+            metadata = sli_safetensors_all_metadata(reader->files[i].reader, &count);
+    sl_metadata *kept = calloc(count + 1, sizeof *kept);
+    if (!kept)
         return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
+    part->metadata = kept;
     for (size_t i = 0; i < count; i++)
         if (strcmp(metadata[i].key, SLI_CHECKPOINT_ID_KEY) != 0 &&
-            strcmp(metadata[i].key, SLI_SLICES_KEY) != 0)
-            to->metadata[to->metadata_count++] = metadata[i];
+            strcmp(metadata[i].key, SLI_SEGMENTS_KEY) != 0)
+            kept[part->metadata_count++] = metadata[i];
     return SL_OK;
 }
 
-/* Cleared by clear_list, also after an error. */
-static sl_status list_part(const sl_checkpoint_reader *reader, const char *part, listed_part *to)
+static sl_status list_part(const sl_checkpoint_reader *reader, const sli_checkpoint_tensors *from,
+                           listing *to)
 {
-    size_t count = sl_checkpoint_tensor_count(reader, part);
-    *to = (listed_part){.items = calloc(count + 1, sizeof *to->items)};
-    if (!to->items)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
-    for (size_t i = 0; i < count; i++) {
-        const sl_safetensors_info *info = sl_checkpoint_tensor_get(reader, part, i);
-        SL_TRY(describe_item(info, &to->items[to->count++]));
-        if (info->bytes > to->largest)
-            to->largest = info->bytes;
+    sl_checkpoint_part *part = &to->parts[to->contents.part_count++];
+    sl_safetensors_item *items = calloc(from->count + 1, sizeof *items);
+    *part = (sl_checkpoint_part){.name = from->part, .items = items, .count = from->count};
+    if (!items)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", from->count);
+    for (size_t i = 0; i < from->count; i++) {
+        const sl_safetensors_info *info = &from->tensors[i].info;
+        SL_TRY(sli_checkpoint_describe(info, &items[i]));
+        to->largest = info->bytes > to->largest ? info->bytes : to->largest;
     }
-    return list_metadata(reader, part, to);
+    return list_metadata(reader, part);
 }
 
-/* ---- Where tensors come from ------------------------------------------------------------ */
+/* All that belongs to no part. */
+static sl_status list_files(const sl_checkpoint_reader *reader, listing *to)
+{
+    to->files = calloc(reader->state.count + 1, sizeof *to->files);
+    if (!to->files)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of files");
+    for (size_t i = 0; i < reader->state.count; i++) {
+        char *data;
+        sl_checkpoint_file *file = &to->files[to->contents.file_count];
+        if (reader->state.files[i].part)
+            continue;
+        SL_TRY(sli_checkpoint_read_listed(reader, i, &data, &file->bytes));
+        file->name = reader->state.files[i].name;
+        file->data = data;
+        to->contents.file_count++;
+    }
+    return SL_OK;
+}
+
+/* Cleared by clear_listing, also after an error. */
+static sl_status list(const sl_checkpoint_reader *reader, bool model_alone, listing *to)
+{
+    *to = (listing){.contents = {.parts = to->parts}};
+    for (size_t i = 0; i < reader->part_count; i++)
+        if (!model_alone || strcmp(reader->parts[i].part, model_part) == 0)
+            SL_TRY(list_part(reader, &reader->parts[i], to));
+    SL_TRY(list_files(reader, to));
+    to->contents.files = to->files;
+    to->contents.state = model_alone ? NULL : sl_checkpoint_state(reader);
+    return SL_OK;
+}
+
+/* ---- Writing ---------------------------------------------------------------------------- */
 
 /* One checkpoint's tensors, or the means of several's. */
 typedef struct origin {
-    sli_checkpoint_pieces **of; /* [count] */
+    sl_checkpoint_reader *const *readers; /* [count] */
     size_t count;
     float *data;  /* of the tensor that was asked for last, of whatever type */
     double *sums; /* of its elements; NULL: there is one checkpoint */
 } origin;
 
-static void origin_clear(origin *from)
+static sl_status read_tensor(const origin *from, size_t index, const char *part,
+                             const sl_safetensors_item *item)
 {
-    for (size_t i = 0; from->of && i < from->count; i++)
-        sli_checkpoint_pieces_destroy(&from->of[i]);
-    free(from->of);
-    free(from->data);
-    free(from->sums);
+    return sli_checkpoint_read_elements(from->readers[index], part, item->name, 0,
+                                        sl_shape_count(&item->shape), from->data);
 }
 
-static sl_status origin_create(sl_checkpoint_reader *const *readers, size_t count, const char *part,
-                               uint64_t largest, origin *out)
+static sl_status read_item(void *context, const char *part, const sl_safetensors_item *item,
+                           const void **data)
 {
-    *out = (origin){.of = calloc(count, sizeof(sli_checkpoint_pieces *)),
-                    .count = count,
-                    .data = malloc(largest + 1),
-                    .sums = count > 1 ? malloc(2 * largest + 1) : NULL};
-    if (!out->of || !out->data || (count > 1 && !out->sums))
-        return sl_error(SL_ERR_MEMORY, "no memory for a tensor of %llu bytes",
-                        (unsigned long long)largest);
-    for (size_t i = 0; i < count; i++)
-        SL_TRY(sli_checkpoint_pieces_create(readers[i], part, &out->of[i]));
-    return SL_OK;
-}
-
-static sl_status read_mean(const origin *from, const sl_safetensors_item *item)
-{
+    const origin *from = context;
+    *data = from->data;
+    if (!from->sums)
+        return read_tensor(from, 0, part, item);
     int64_t elements = sl_shape_count(&item->shape);
     for (int64_t k = 0; k < elements; k++)
         from->sums[k] = 0;
     for (size_t i = 0; i < from->count; i++) {
-        SL_TRY(sli_checkpoint_pieces_read(from->of[i], item->name, from->data));
+        SL_TRY(read_tensor(from, i, part, item));
         for (int64_t k = 0; k < elements; k++)
             from->sums[k] += (double)from->data[k];
     }
@@ -128,143 +139,76 @@ static sl_status read_mean(const origin *from, const sl_safetensors_item *item)
     return SL_OK;
 }
 
-static sl_status read_item(void *context, const sl_safetensors_item *item, const void **data)
-{
-    const origin *from = context;
-    *data = from->data;
-    if (from->count > 1)
-        return read_mean(from, item);
-    return sli_checkpoint_pieces_read(from->of[0], item->name, from->data);
-}
-
-/* ---- Writing ---------------------------------------------------------------------------- */
-
-/* The part of the first reader's checkpoint, or of several the mean. */
-static sl_status write_part(sli_checkpoint_writer *to, sl_checkpoint_reader *const *readers,
-                            size_t count, const char *name, uint64_t shard_bytes)
-{
-    listed_part list;
-    origin from = {0};
-    sl_status status = list_part(readers[0], name, &list);
-    const sl_checkpoint_part part = {name, list.items, list.count, list.metadata,
-                                     list.metadata_count};
-    if (status == SL_OK)
-        status = origin_create(readers, count, name, list.largest, &from);
-    if (status == SL_OK)
-        status = sli_checkpoint_writer_add_from(to, &part, shard_bytes,
-                                                &(sli_checkpoint_source){read_item, &from});
-    origin_clear(&from);
-    clear_list(&list);
-    return status;
-}
-
-/* All that belongs to no part. */
-static sl_status write_files(sli_checkpoint_writer *to, const sl_checkpoint_reader *from)
-{
-    for (size_t i = 0; i < sl_checkpoint_file_count(from); i++) {
-        const sl_checkpoint_file_info *info = sl_checkpoint_file_get(from, i);
-        char *data;
-        size_t bytes;
-        if (info->part)
-            continue;
-        SL_TRY(sl_checkpoint_read_file(from, info->name, &data, &bytes));
-        const sl_checkpoint_file file = {info->name, data, bytes};
-        sl_status status =
-            sli_checkpoint_writer_add(to,
-                                      &(sl_checkpoint_contents){.files = &file, .file_count = 1});
-        free(data);
-        SL_TRY(status);
-    }
-    return SL_OK;
-}
-
-/* What a checkpoint is made of: all of one, or the mean of several's models. */
-typedef struct recipe {
-    sl_checkpoint_reader **readers; /* [count] */
-    size_t count;
-    bool mean;
-    uint64_t shard_bytes;
-} recipe;
-
-static sl_status fill(sli_checkpoint_writer *to, const recipe *by)
-{
-    const sl_checkpoint_reader *first = by->readers[0];
-    for (size_t i = 0; i < first->part_count; i++)
-        if (!by->mean || strcmp(first->parts[i].part, model_part) == 0)
-            SL_TRY(write_part(to, by->readers, by->count, first->parts[i].part, by->shard_bytes));
-    SL_TRY(write_files(to, first));
-    return sli_checkpoint_writer_commit(to, by->mean ? NULL : sl_checkpoint_state(first));
-}
-
-static sl_status write_checkpoint(const recipe *by, const char *path)
-{
-    uint64_t id;
-    sli_checkpoint_writer *writer;
-    SL_TRY(sli_draw_number(path, &id));
-    SL_TRY(sli_checkpoint_writer_create(path, id, &writer));
-    sl_status status = fill(writer, by);
-    sli_checkpoint_writer_destroy(&writer);
-    return status;
-}
-
-static sl_status write_new(const recipe *by, const char *path)
-{
-    return sl_error_context(write_checkpoint(by, path),
-                            "%s: the checkpoint cannot be written: ", path);
-}
-
+/* The name must be free. */
 static sl_status check_free(const char *path)
 {
     int holder;
     char *name;
     struct stat found;
     SL_TRY(sli_path_open_parent(path, path, &holder, &name));
-    bool free_name = fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0;
+    bool is_free = fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0;
     close(holder);
     free(name);
-    return free_name
-               ? SL_OK
-               : sl_error(SL_ERR_INVALID, "%s: there is something of that name already", path);
+    return is_free ? SL_OK
+                   : sl_error(SL_ERR_INVALID, "%s: there is something of that name already", path);
+}
+
+/* Saves what is listed, of one checkpoint or as the mean of several. */
+static sl_status write_listed(const listing *list, sl_checkpoint_reader *const *readers,
+                              size_t count, const char *to)
+{
+    origin from = {.readers = readers, .count = count, .data = malloc(list->largest + 1)};
+    from.sums = count > 1 ? malloc(2 * list->largest + 1) : NULL;
+    sl_status status = SL_OK;
+    if (from.data && (from.sums || count == 1))
+        status = sli_checkpoint_save_from(to, &list->contents,
+                                          &(sli_checkpoint_source){read_item, &from});
+    else
+        status =
+            sl_error(SL_ERR_MEMORY, "no memory for a tensor of %" PRIu64 " bytes", list->largest);
+    free(from.data);
+    free(from.sums);
+    return status;
 }
 
 sl_status sl_checkpoint_convert(const char *from, const char *to, uint64_t shard_bytes)
 {
+    listing all = {.contents = {0}};
     sl_checkpoint_reader *reader;
     SL_TRY(check_free(to));
     SL_TRY(sl_checkpoint_open(from, &reader));
     sl_status status = sl_checkpoint_verify(reader);
     if (status == SL_OK)
-        status = write_new(&(recipe){&reader, 1, false, shard_bytes}, to);
+        status = list(reader, false, &all);
+    all.contents.shard_bytes = shard_bytes;
+    if (status == SL_OK)
+        status = write_listed(&all, &reader, 1, to);
+    clear_listing(&all);
     sl_checkpoint_close(&reader);
     return status;
 }
 
 /* ---- The mean --------------------------------------------------------------------------- */
 
-static sl_status check_floats(const listed_part *model)
+/* All models must be f32, have the first one's names and shapes, and be whole. */
+static sl_status check_models(const listing *first, sl_checkpoint_reader *const *readers,
+                              size_t count)
 {
     char quoted[SLI_QUOTE_BYTES];
+    const sl_checkpoint_part *model = first->parts;
+    if (first->contents.part_count == 0)
+        return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", readers[0]->path,
+                        model_part);
     for (size_t i = 0; i < model->count; i++)
         if (model->items[i].dtype != SL_F32)
             return sl_error(SL_ERR_INVALID, "tensor %s is %s: only f32 can be averaged",
                             sli_safetensors_quote(model->items[i].name, quoted),
                             sl_dtype_name(model->items[i].dtype));
+    for (size_t i = 0; i < count; i++)
+        SL_TRY(sli_checkpoint_check_items(readers[i], model_part, model->items, model->count));
+    for (size_t i = 0; i < count; i++)
+        SL_TRY(sli_checkpoint_verify_part(readers[i], model_part));
     return SL_OK;
-}
-
-/* All models must have the first one's names and shapes, and be whole. */
-static sl_status check_models(sl_checkpoint_reader *const *readers, size_t count)
-{
-    listed_part first;
-    sl_status status = list_part(readers[0], model_part, &first);
-    if (status == SL_OK)
-        status = check_floats(&first);
-    for (size_t i = 0; i < count && status == SL_OK; i++)
-        status = sli_checkpoint_check_items(readers[i], model_part, first.items, first.count);
-    for (size_t i = 0; i < count && status == SL_OK; i++)
-        status = sli_checkpoint_verify_part(readers[i], model_part);
-    clear_list(&first);
-    return status;
 }
 
 /* The files of many checkpoints would be more than may be open at once. */
@@ -272,9 +216,23 @@ static sl_status open_released(const char *path, sl_checkpoint_reader **out)
 {
     SL_TRY(sl_checkpoint_open(path, out));
     for (size_t i = 0; i < (*out)->state.count && i < SLI_SAFETENSORS_MOST_OPEN; i++)
-        if ((*out)->shards[i])
-            sli_safetensors_release((*out)->shards[i]);
+        if ((*out)->files[i].reader)
+            sli_safetensors_release((*out)->files[i].reader);
     return SL_OK;
+}
+
+static sl_status average(sl_checkpoint_reader *const *readers, size_t count, const char *to,
+                         uint64_t shard_bytes)
+{
+    listing model;
+    sl_status status = list(readers[0], true, &model);
+    model.contents.shard_bytes = shard_bytes;
+    if (status == SL_OK)
+        status = check_models(&model, readers, count);
+    if (status == SL_OK)
+        status = write_listed(&model, readers, count, to);
+    clear_listing(&model);
+    return status;
 }
 
 sl_status sl_checkpoint_average(const char *const *from, size_t count, const char *to,
@@ -288,9 +246,7 @@ sl_status sl_checkpoint_average(const char *const *from, size_t count, const cha
     for (size_t i = 0; i < count && status == SL_OK; i++)
         status = open_released(from[i], &readers[i]);
     if (status == SL_OK)
-        status = check_models(readers, count);
-    if (status == SL_OK)
-        status = write_new(&(recipe){readers, count, true, shard_bytes}, to);
+        status = average(readers, count, to, shard_bytes);
     for (size_t i = 0; readers && i < count; i++)
         sl_checkpoint_close(&readers[i]);
     free(readers);

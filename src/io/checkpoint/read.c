@@ -5,108 +5,91 @@
 #include "io/safetensors/reader.h"
 #include "io/safetensors/text.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- One file --------------------------------------------------------------------------- */
 
-enum { PIECE_BYTES = 1 << 18 }; /* stays in a core's cache between reading and summing */
+enum { BUFFER_BYTES = 1 << 18 }; /* stays in a core's cache between reading and summing */
 
 typedef struct stream {
-    const sl_safetensors_reader *file;
     int descriptor;
+    uint64_t at; /* the next byte */
     sli_checksum *sum;
-    char *piece; /* [PIECE_BYTES] for bytes that nobody wants */
+    char *buffer; /* [BUFFER_BYTES] */
 } stream;
 
-/* Bytes `begin` to `end` of the file; `to` may be NULL. */
-static sl_status stream_range(const stream *from, uint64_t begin, uint64_t end, char *to)
+/* The next bytes; to NULL: only into the checksum. */
+static sl_status stream_bytes(stream *from, uint64_t bytes, char *to)
 {
-    while (begin < end) {
-        uint64_t bytes = end - begin < PIECE_BYTES ? end - begin : PIECE_BYTES;
-        char *at = to ? to : from->piece;
-        SL_TRY(sli_safetensors_read_raw(from->descriptor, begin, at, bytes));
-        sli_checksum_add(from->sum, at, bytes);
-        to = to ? to + bytes : NULL;
-        begin += bytes;
+    for (uint64_t done = 0; done < bytes;) {
+        uint64_t count = bytes - done < BUFFER_BYTES ? bytes - done : BUFFER_BYTES;
+        char *memory = to ? to + done : from->buffer;
+        SL_TRY(sli_safetensors_read_raw(from->descriptor, from->at, memory, count));
+        sli_checksum_add(from->sum, memory, count);
+        from->at += count;
+        done += count;
     }
     return SL_OK;
 }
 
-/* A file's tensor, which is the tensor's bytes offset … offset + bytes - 1. */
-static sl_status stream_tensor(const stream *from, uint64_t at, uint64_t offset, uint64_t bytes,
-                               const sli_checkpoint_target *target)
+static sl_status stream_segments(stream *from, const sli_checkpoint_file *file,
+                                 const sl_safetensors_item *const *wanted)
 {
-    uint64_t low = target->begin > offset ? target->begin - offset : 0;
-    uint64_t high = target->end > offset ? target->end - offset : 0;
-    if (high > bytes)
-        high = bytes;
-    if (!target->memory || low >= high)
-        return stream_range(from, at, at + bytes, NULL);
-    SL_TRY(stream_range(from, at, at + low, NULL));
-    SL_TRY(
-        stream_range(from, at + low, at + high, target->memory + (offset + low - target->begin)));
-    return stream_range(from, at + high, at + bytes, NULL);
-}
-
-static sl_status stream_open_file(const stream *from, const sli_checkpoint_place *places,
-                                  sli_checkpoint_find find, void *context)
-{
-    uint64_t at = sli_safetensors_head_bytes(from->file);
-    SL_TRY(stream_range(from, 0, at, NULL));
-    for (size_t i = 0; i < sl_safetensors_count(from->file); i++) {
-        uint64_t bytes = sl_safetensors_get(from->file, i)->bytes;
-        sli_checkpoint_target target = {NULL, 0, 0};
-        if (find)
-            target = find(context, places[i].tensor);
-        SL_TRY(stream_tensor(from, at, places[i].offset, bytes, &target));
-        at += bytes;
+    SL_TRY(stream_bytes(from, sli_safetensors_head_bytes(file->reader), NULL));
+    for (size_t i = 0; i < sl_safetensors_count(file->reader); i++) {
+        const sli_segment *segment = &file->segments[i];
+        const sl_safetensors_item *item = wanted ? wanted[segment->tensor] : NULL;
+        char *to = item && item->data ? (char *)item->data + segment->offset : NULL;
+        SL_TRY(stream_bytes(from, segment->info->bytes, to));
     }
     return SL_OK;
 }
 
-static sl_status stream_tensors(stream *from, const sli_checkpoint_place *places,
-                                sli_checkpoint_find find, void *context)
+static sl_status stream_open_file(stream *from, const sli_checkpoint_file *file,
+                                  const sl_safetensors_item *const *wanted)
 {
-    SL_TRY(sli_safetensors_acquire(from->file, &from->descriptor));
-    sl_status status = stream_open_file(from, places, find, context);
-    sli_safetensors_give_back(from->file, from->descriptor);
+    SL_TRY(sli_safetensors_acquire(file->reader, &from->descriptor));
+    sl_status status = stream_segments(from, file, wanted);
+    sli_safetensors_give_back(file->reader, from->descriptor);
     return status;
 }
 
-static sl_status compare(const sl_checkpoint_reader *reader, size_t index, const sli_checksum *sum)
+/* Reads all of file `index` and compares its checksum; wanted[t] (NULL: none of them) is filled
+ * with the part's tensor t, if it is not NULL. */
+static sl_status stream_file(const sl_checkpoint_reader *reader, size_t index,
+                             const sl_safetensors_item *const *wanted)
 {
     char found[SLI_CHECKSUM_BYTES];
     const sl_checkpoint_file_info *file = &reader->state.files[index];
-    if (strcmp(sli_checksum_text(sum, found), file->checksum) == 0)
-        return SL_OK;
-    return sl_error(SL_ERR_FORMAT, "%s/%s: it is damaged: its checksum is %s, and %s in state.json",
-                    reader->path, file->name, found, file->checksum);
+    stream from = {.buffer = malloc(BUFFER_BYTES)};
+    sl_status status = sli_checksum_create(&from.sum);
+    if (status == SL_OK && !from.buffer)
+        status = sl_error(SL_ERR_MEMORY, "no memory for reading it");
+    if (status == SL_OK)
+        status = stream_open_file(&from, &reader->files[index], wanted);
+    if (status == SL_OK && strcmp(sli_checksum_text(from.sum, found), file->checksum) != 0)
+        status = sl_error(SL_ERR_FORMAT, "it is damaged: its checksum is %s, and %s in state.json",
+                          found, file->checksum);
+    sli_checksum_destroy(&from.sum);
+    free(from.buffer);
+    return sl_error_context(status, "%s/%s: ", reader->path, file->name);
 }
 
-sl_status sli_checkpoint_stream(const sl_checkpoint_reader *reader, size_t index,
-                                sli_checkpoint_find find, void *context)
+static sl_status stream_part(const sl_checkpoint_reader *reader, const char *part,
+                             const sl_safetensors_item *const *wanted)
 {
-    stream from = {.file = reader->shards[index], .piece = malloc(PIECE_BYTES)};
-    sl_status status = sli_checksum_create(&from.sum);
-    if (status == SL_OK && !from.piece)
-        status = sl_error(SL_ERR_MEMORY, "%s: no memory for reading it", reader->path);
-    if (status == SL_OK)
-        status = sl_error_context(stream_tensors(&from, reader->places[index], find, context),
-                                  "%s/%s: ", reader->path, reader->state.files[index].name);
-    if (status == SL_OK)
-        status = compare(reader, index, from.sum);
-    sli_checksum_destroy(&from.sum);
-    free(from.piece);
-    return status;
+    for (size_t i = 0; i < reader->state.count; i++)
+        if (sli_checkpoint_has_tensors(reader, i, part))
+            SL_TRY(stream_file(reader, i, wanted));
+    return SL_OK;
 }
 
 sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
 {
     for (size_t i = 0; i < reader->state.count; i++) {
-        if (reader->shards[i]) {
-            SL_TRY(sli_checkpoint_stream(reader, i, NULL, NULL));
+        if (reader->files[i].reader) {
+            SL_TRY(stream_file(reader, i, NULL));
             continue;
         }
         char *data;
@@ -117,259 +100,162 @@ sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
     return SL_OK;
 }
 
+sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const char *part)
+{
+    const sli_checkpoint_tensors *of;
+    SL_TRY(sli_checkpoint_need_part(reader, part, &of));
+    return stream_part(reader, part, NULL);
+}
+
+sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader, const char *part,
+                                       const char *name, int64_t first, int64_t count, void *to)
+{
+    const sli_checkpoint_entry *tensor =
+        sli_checkpoint_find_tensor(sli_checkpoint_find_part(reader, part), name);
+    uint64_t width = sl_dtype_bytes(tensor->info.dtype), begin = (uint64_t)first * width,
+             end = begin + (uint64_t)count * width;
+    for (size_t i = 0; i < tensor->count; i++) {
+        const sli_segment *segment = tensor->segments[i];
+        uint64_t low = segment->offset, high = low + segment->info->bytes;
+        low = begin > low ? begin : low;
+        high = end < high ? end : high;
+        if (low < high)
+            SL_TRY(sli_safetensors_read_bytes(reader->files[segment->file].reader, segment->info,
+                                              low - segment->offset, high - low,
+                                              (char *)to + (low - begin)));
+    }
+    return SL_OK;
+}
+
 /* ---- A part to memory ------------------------------------------------------------------- */
 
-/* What is wanted of each tensor, in the order of their names. */
-typedef struct wanted {
-    const sl_checkpoint_reader *reader;
-    const sli_checkpoint_slice **sorted;
-    size_t count;
-} wanted;
-
-static int compare_slices(const void *a, const void *b)
+static bool fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
 {
-    const sli_checkpoint_slice *const *left = a, *const *right = b;
-    return strcmp((*left)->tensor, (*right)->tensor);
-}
-
-static int compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static int compare_with_name(const void *name, const void *slice)
-{
-    return strcmp(name, (*(const sli_checkpoint_slice *const *)slice)->tensor);
-}
-
-static const sli_checkpoint_slice *find_slice(const wanted *in, const char *name)
-{
-    const sli_checkpoint_slice **found =
-        bsearch(name, in->sorted, in->count, sizeof(sli_checkpoint_slice *), compare_with_name);
-    return found ? *found : NULL;
-}
-
-static bool fits(const sl_safetensors_info *info, const sli_checkpoint_slice *slice)
-{
-    if (!info->readable || info->dtype != slice->dtype || info->dims != slice->shape.dims)
+    if (!info->readable || info->dtype != item->dtype || info->dims != item->shape.dims)
         return false;
     for (int i = 0; i < info->dims; i++)
-        if (info->size[i] != slice->shape.size[i])
+        if (info->size[i] != item->shape.size[i])
             return false;
     return true;
 }
 
-static sl_status check_tensor(const wanted *in, const sl_safetensors_info *info)
+/* Finds the tensor that an item is. */
+static sl_status match_item(const sli_checkpoint_tensors *in, const sl_safetensors_item *item,
+                            const sl_safetensors_item **wanted)
 {
     char quoted[SLI_QUOTE_BYTES], expected[SLI_SIZES_BYTES], found[SLI_SIZES_BYTES];
-    const sli_checkpoint_slice *slice = find_slice(in, info->name);
-    if (!slice)
-        return sl_error(SL_ERR_INVALID, "tensor %s is unexpected",
-                        sli_safetensors_quote(info->name, quoted));
-    if (!fits(info, slice))
-        return sl_error(SL_ERR_INVALID, "tensor %s should be %s %s, but is %s %s",
-                        sli_safetensors_quote(info->name, quoted),
-                        sli_safetensors_dtype_of(slice->dtype)->name,
-                        sli_safetensors_sizes(slice->shape.dims, slice->shape.size, expected),
+    sli_safetensors_quote(item->name, quoted);
+    const sli_checkpoint_entry *tensor = sli_checkpoint_find_tensor(in, item->name);
+    if (!tensor)
+        return sl_error(SL_ERR_INVALID, "tensor %s is missing", quoted);
+    const sl_safetensors_info *info = &tensor->info;
+    if (!fits(info, item))
+        return sl_error(SL_ERR_INVALID, "tensor %s should be %s %s, but is %s %s", quoted,
+                        sli_safetensors_dtype_of(item->dtype)->name,
+                        sli_safetensors_sizes(item->shape.dims, item->shape.size, expected),
                         info->type_name, sli_safetensors_sizes(info->dims, info->size, found));
+    if (wanted[tensor - in->tensors])
+        return sl_error(SL_ERR_INVALID, "tensor %s is asked for twice", quoted);
+    wanted[tensor - in->tensors] = item;
     return SL_OK;
 }
 
-static sl_status check_missing(const sl_checkpoint_reader *reader, const sli_checkpoint_range *part,
-                               const wanted *in)
+/* wanted[t] is the item that tensor t is; the items must be exactly the part's tensors. */
+static sl_status match_items(const sli_checkpoint_tensors *in, const sl_safetensors_item *items,
+                             size_t count, const sl_safetensors_item **wanted)
 {
     char quoted[SLI_QUOTE_BYTES];
-    const char **names = calloc(part->count + 1, sizeof(char *));
-    if (!names)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", part->count);
-    for (size_t i = 0; i < part->count; i++)
-        names[i] = reader->tensors[part->first + i].info.name;
-    qsort(names, part->count, sizeof(char *), compare_texts);
-    sl_status status = SL_OK;
-    for (size_t k = 0; k < in->count && status == SL_OK; k++) {
-        const char *name = in->sorted[k]->tensor;
-        if (!bsearch(&name, names, part->count, sizeof(char *), compare_texts))
-            status = sl_error(SL_ERR_INVALID, "tensor %s is missing",
-                              sli_safetensors_quote(name, quoted));
-        else if (k > 0 && strcmp(in->sorted[k - 1]->tensor, name) == 0)
-            status = sl_error(SL_ERR_INVALID, "tensor %s is asked for twice",
-                              sli_safetensors_quote(name, quoted));
-    }
-    free(names);
-    return status;
-}
-
-static sl_status check_wanted(const sl_checkpoint_reader *reader, const char *part,
-                              const wanted *in)
-{
-    const sli_checkpoint_range *range = sli_checkpoint_range_of(reader, part);
-    for (size_t i = 0; i < range->count; i++)
-        SL_TRY(check_tensor(in, &reader->tensors[range->first + i].info));
-    return check_missing(reader, range, in);
-}
-
-static sli_checkpoint_target slice_memory(void *context, size_t tensor)
-{
-    const wanted *in = context;
-    const sli_checkpoint_slice *slice = find_slice(in, in->reader->tensors[tensor].info.name);
-    uint64_t element = sl_dtype_bytes(slice->dtype), begin = (uint64_t)slice->begin * element;
-    return (sli_checkpoint_target){slice->data, begin, begin + (uint64_t)slice->count * element};
-}
-
-/* Every file of the part. */
-static sl_status stream_part(const sl_checkpoint_reader *reader, const char *part,
-                             sli_checkpoint_find find, void *context)
-{
-    for (size_t i = 0; i < reader->state.count; i++)
-        if (sli_checkpoint_is_shard(reader, i, part))
-            SL_TRY(sli_checkpoint_stream(reader, i, find, context));
+    for (size_t i = 0; i < count; i++)
+        SL_TRY(match_item(in, &items[i], wanted));
+    for (size_t t = 0; t < in->count; t++)
+        if (!wanted[t])
+            return sl_error(SL_ERR_INVALID, "tensor %s is unexpected",
+                            sli_safetensors_quote(in->tensors[t].info.name, quoted));
     return SL_OK;
 }
 
-/* Whether a file has anything that is wanted; of one without tensors nobody can tell. */
-static bool is_wanted(const wanted *in, size_t file)
+/* `reads`: into the items' data. */
+static sl_status match_and_read(const sl_checkpoint_reader *reader, const char *part,
+                                const sl_safetensors_item *items, size_t count, bool reads)
 {
-    const sl_safetensors_reader *shard = in->reader->shards[file];
-    size_t count = sl_safetensors_count(shard);
-    for (size_t i = 0; i < count; i++) {
-        const sli_checkpoint_place *place = &in->reader->places[file][i];
-        sli_checkpoint_target target = slice_memory((void *)in, place->tensor);
-        uint64_t end = place->offset + sl_safetensors_get(shard, i)->bytes;
-        if (target.begin < target.end && target.begin < end && target.end > place->offset)
-            return true;
-    }
-    return count == 0;
-}
-
-static sl_status check_part(const sl_checkpoint_reader *reader, const char *part)
-{
-    if (sli_checkpoint_range_of(reader, part))
-        return SL_OK;
-    return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", reader->path, part);
-}
-
-/* The list, sorted, when it is exactly the part's tensors; `in->sorted` is to be freed, also after
- * an error. */
-static sl_status want(const sl_checkpoint_reader *reader, const char *part,
-                      const sli_checkpoint_slice *slices, size_t count, wanted *in)
-{
-    *in = (wanted){reader, NULL, count};
-    SL_TRY(check_part(reader, part));
-    in->sorted = calloc(count + 1, sizeof(sli_checkpoint_slice *));
-    if (!in->sorted)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
-    for (size_t i = 0; i < count; i++)
-        in->sorted[i] = &slices[i];
-    qsort(in->sorted, count, sizeof(sli_checkpoint_slice *), compare_slices);
-    return sl_error_context(check_wanted(reader, part, in), "%s: part %s: ", reader->path, part);
-}
-
-sl_status sli_checkpoint_read_slices(const sl_checkpoint_reader *reader, const char *part,
-                                     const sli_checkpoint_slice *slices, size_t count)
-{
-    wanted in;
-    sl_status status = want(reader, part, slices, count, &in);
-    for (size_t i = 0; i < reader->state.count && status == SL_OK; i++)
-        if (sli_checkpoint_is_shard(reader, i, part) && is_wanted(&in, i))
-            status = sli_checkpoint_stream(reader, i, slice_memory, &in);
-    free(in.sorted);
+    const sli_checkpoint_tensors *in;
+    SL_TRY(sli_checkpoint_need_part(reader, part, &in));
+    const sl_safetensors_item **wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *));
+    if (!wanted)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", in->count);
+    sl_status status = sl_error_context(match_items(in, items, count, wanted),
+                                        "%s: part %s: ", reader->path, part);
+    if (status == SL_OK && reads)
+        status = stream_part(reader, part, wanted);
+    free(wanted);
     return status;
-}
-
-/* Each item whole; NULL: there was no memory. */
-static sli_checkpoint_slice *whole_slices(const sl_safetensors_item *items, size_t count)
-{
-    sli_checkpoint_slice *slices = calloc(count + 1, sizeof *slices);
-    for (size_t i = 0; slices && i < count; i++)
-        slices[i] = (sli_checkpoint_slice){
-            items[i].name, items[i].dtype, items[i].shape, 0, sl_shape_count(&items[i].shape),
-            items[i].data};
-    if (!slices)
-        sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
-    return slices;
 }
 
 sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *part,
                              const sl_safetensors_item *items, size_t count)
 {
-    sli_checkpoint_slice *slices = whole_slices(items, count);
-    if (!slices)
-        return SL_ERR_MEMORY;
-    sl_status status = sli_checkpoint_read_slices(reader, part, slices, count);
-    free(slices);
-    return status;
+    return match_and_read(reader, part, items, count, true);
 }
 
 sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,
                                      const sl_safetensors_item *items, size_t count)
 {
-    wanted in;
-    sli_checkpoint_slice *slices = whole_slices(items, count);
-    if (!slices)
-        return SL_ERR_MEMORY;
-    sl_status status = want(reader, part, slices, count, &in);
-    free(in.sorted);
-    free(slices);
-    return status;
-}
-
-sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const char *part)
-{
-    SL_TRY(check_part(reader, part));
-    return stream_part(reader, part, NULL, NULL);
+    return match_and_read(reader, part, items, count, false);
 }
 
 /* ---- A part to devices ------------------------------------------------------------------ */
 
-typedef struct loading {
-    size_t first;              /* the part's, of the checkpoint's tensors */
-    sl_tensor **of;            /* [tensors of the part]; NULL: left out */
-    sl_checkpoint_tensor *out; /* [count] */
-    size_t count;
-} loading;
-
-static sl_status create_tensor(const sl_safetensors_info *info, sl_device *device, sl_tensor **out)
+sl_status sli_checkpoint_describe(const sl_safetensors_info *info, sl_safetensors_item *out)
 {
     char quoted[SLI_QUOTE_BYTES];
     if (!info->readable || info->dims > SL_MAX_DIMS)
         return sl_error(SL_ERR_UNSUPPORTED,
                         "tensor %s: %s with %d dimensions is none of sluice's tensors",
                         sli_safetensors_quote(info->name, quoted), info->type_name, info->dims);
-    sl_shape shape = {.dims = info->dims};
+    *out = (sl_safetensors_item){info->name, info->dtype, {.dims = info->dims}, NULL};
     for (int i = 0; i < info->dims; i++)
-        shape.size[i] = info->size[i];
-    return sl_tensor_create(device, SL_MEMORY_PARAMETERS, info->dtype, &shape, out);
-}
-
-static sl_status create_tensors(const sl_checkpoint_reader *reader,
-                                const sli_checkpoint_range *part,
-                                sl_device *(*device_of)(void *context, const char *name),
-                                void *context, loading *to)
-{
-    *to = (loading){.first = part->first,
-                    .of = calloc(part->count + 1, sizeof(sl_tensor *)),
-                    .out = calloc(part->count + 1, sizeof *to->out)};
-    if (!to->of || !to->out)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", part->count);
-    for (size_t i = 0; i < part->count; i++) {
-        const sl_safetensors_info *info = &reader->tensors[part->first + i].info;
-        sl_device *device = device_of(context, info->name);
-        if (!device)
-            continue;
-        SL_TRY(create_tensor(info, device, &to->of[i]));
-        to->out[to->count++] = (sl_checkpoint_tensor){info->name, to->of[i]};
-    }
+        out->shape.size[i] = info->size[i];
     return SL_OK;
 }
 
+typedef struct loading {
+    sl_safetensors_item *items;         /* [tensors of the part] */
+    const sl_safetensors_item **wanted; /* [tensors of the part]; NULL: left out */
+    sl_checkpoint_tensor *out;          /* [count] */
+    size_t count;
+} loading;
+
 /* A CPU's memory is the host's. */
-static sli_checkpoint_target tensor_memory(void *context, size_t tensor)
+static sl_status create_tensor(loading *to, size_t at, const sl_safetensors_info *info,
+                               sl_device *device)
 {
-    const loading *to = context;
-    sl_tensor *found = to->of[tensor - to->first];
-    if (!found)
-        return (sli_checkpoint_target){NULL, 0, 0};
-    return (sli_checkpoint_target){sl_tensor_data(found), 0, sl_tensor_bytes(found)};
+    sl_safetensors_item *item = &to->items[at];
+    sl_checkpoint_tensor *out = &to->out[to->count];
+    SL_TRY(sli_checkpoint_describe(info, item));
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, item->dtype, &item->shape, &out->tensor));
+    out->name = info->name;
+    to->count++;
+    item->data = sl_tensor_data(out->tensor);
+    to->wanted[at] = item;
+    return SL_OK;
+}
+
+static sl_status create_tensors(const sli_checkpoint_tensors *in,
+                                sl_device *(*device_of)(void *context, const char *name),
+                                void *context, loading *to)
+{
+    *to = (loading){.items = calloc(in->count + 1, sizeof *to->items),
+                    .wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *)),
+                    .out = calloc(in->count + 1, sizeof *to->out)};
+    if (!to->items || !to->wanted || !to->out)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", in->count);
+    for (size_t i = 0; i < in->count; i++) {
+        const sl_safetensors_info *info = &in->tensors[i].info;
+        sl_device *device = device_of(context, info->name);
+        if (device)
+            SL_TRY(create_tensor(to, i, info, device));
+    }
+    return SL_OK;
 }
 
 sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *part,
@@ -377,23 +263,22 @@ sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *par
                              void *context, sl_checkpoint_tensor **out, size_t *count)
 {
     loading to;
+    const sli_checkpoint_tensors *in;
     *out = NULL;
     *count = 0;
-    SL_TRY(check_part(reader, part));
-    sl_status status =
-        sl_error_context(create_tensors(reader, sli_checkpoint_range_of(reader, part), device_of,
-                                        context, &to),
-                         "%s: part %s: ", reader->path, part);
+    SL_TRY(sli_checkpoint_need_part(reader, part, &in));
+    sl_status status = sl_error_context(create_tensors(in, device_of, context, &to),
+                                        "%s: part %s: ", reader->path, part);
     if (status == SL_OK)
-        status = stream_part(reader, part, tensor_memory, &to);
-    free(to.of);
-    if (status != SL_OK) {
+        status = stream_part(reader, part, to.wanted);
+    free(to.items);
+    free(to.wanted);
+    if (status != SL_OK)
         sl_checkpoint_tensors_destroy(&to.out, to.count);
-        return status;
-    }
+    else
+        *count = to.count;
     *out = to.out;
-    *count = to.count;
-    return SL_OK;
+    return status;
 }
 
 void sl_checkpoint_tensors_destroy(sl_checkpoint_tensor **tensors, size_t count)

@@ -4,7 +4,6 @@
 
 #include "io/checkpoint/reader.h"
 
-#include "io/safetensors/index.h"
 #include "io/safetensors/reader.h"
 
 #include <errno.h>
@@ -16,26 +15,20 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char tensors_ending[] = ".safetensors", index_ending[] = ".safetensors.index.json";
+static const char tensors_ending[] = ".safetensors";
 
-static bool ends_with(const char *text, const char *ending)
+static bool has_tensors(const char *name)
 {
-    size_t length = strlen(text), cut = strlen(ending);
-    return length >= cut && strcmp(text + length - cut, ending) == 0;
+    size_t length = strlen(name), ending = sizeof tensors_ending - 1;
+    return length >= ending && strcmp(name + length - ending, tensors_ending) == 0;
 }
 
-bool sli_checkpoint_is_shard(const sl_checkpoint_reader *reader, size_t index, const char *part)
+static sl_status path_of(const sl_checkpoint_reader *reader, const char *name, char **out)
 {
-    const sl_checkpoint_file_info *file = &reader->state.files[index];
-    return reader->shards[index] && file->part && strcmp(file->part, part) == 0;
-}
-
-sl_status sli_checkpoint_path(const char *path, const char *name, char **out)
-{
-    if (asprintf(out, "%s/%s", path, name) >= 0)
+    if (asprintf(out, "%s/%s", reader->path, name) >= 0)
         return SL_OK;
     *out = NULL;
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", reader->path);
 }
 
 /* ---- Small files ------------------------------------------------------------------------ */
@@ -97,7 +90,7 @@ sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t 
     char *path, checksum[SLI_CHECKSUM_BYTES];
     const sl_checkpoint_file_info *file = &reader->state.files[index];
     *data = NULL;
-    SL_TRY(sli_checkpoint_path(reader->path, file->name, &path));
+    SL_TRY(path_of(reader, file->name, &path));
     sl_status status = sli_checkpoint_read_text(path, file->bytes, data, bytes);
     if (status == SL_OK && strcmp(sli_checksum_of(*data, *bytes, checksum), file->checksum) != 0)
         status =
@@ -116,7 +109,7 @@ sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char
 {
     *data = NULL;
     for (size_t i = 0; i < reader->state.count; i++)
-        if (!reader->shards[i] && strcmp(reader->state.files[i].name, name) == 0)
+        if (!reader->files[i].reader && strcmp(reader->state.files[i].name, name) == 0)
             return sli_checkpoint_read_listed(reader, i, data, bytes);
     return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no file \"%s\"", reader->path, name);
 }
@@ -127,7 +120,7 @@ static sl_status read_state(sl_checkpoint_reader *reader)
 {
     char *path, *text;
     size_t bytes;
-    SL_TRY(sli_checkpoint_path(reader->path, SLI_CHECKPOINT_STATE, &path));
+    SL_TRY(path_of(reader, SLI_CHECKPOINT_STATE, &path));
     sl_status status = sli_checkpoint_read_text(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes);
     if (status == SL_OK) {
         status = sli_checkpoint_state_parse(text, bytes, &reader->state);
@@ -157,14 +150,18 @@ static sl_status check_size(const char *path, const sl_checkpoint_file_info *fil
     return SL_OK;
 }
 
-static sl_status open_shard(sl_checkpoint_reader *reader, size_t index, const char *path)
+static sl_status open_tensors(sl_checkpoint_reader *reader, size_t index, const char *path)
 {
-    SL_TRY(sl_safetensors_open(path, &reader->shards[index]));
-    const char *id = sl_safetensors_metadata(reader->shards[index], SLI_CHECKPOINT_ID_KEY);
+    sl_safetensors_reader **file = &reader->files[index].reader;
+    if (!reader->state.files[index].part)
+        return sl_error(SL_ERR_FORMAT, "%s: state.json does not say which part it belongs to",
+                        path);
+    SL_TRY(sl_safetensors_open(path, file));
+    const char *id = sl_safetensors_metadata(*file, SLI_CHECKPOINT_ID_KEY);
     if (!id || strcmp(id, reader->state.id) != 0)
         return sl_error(SL_ERR_FORMAT, "%s: it is another checkpoint's file", path);
     if (index >= SLI_SAFETENSORS_MOST_OPEN)
-        sli_safetensors_release(reader->shards[index]);
+        sli_safetensors_release(*file);
     return SL_OK;
 }
 
@@ -172,86 +169,22 @@ static sl_status open_file(sl_checkpoint_reader *reader, size_t index)
 {
     char *path;
     const sl_checkpoint_file_info *file = &reader->state.files[index];
-    bool tensors = ends_with(file->name, tensors_ending);
-    if (tensors && !file->part)
-        return sl_error(SL_ERR_FORMAT, "%s/state.json: it does not say which part %s belongs to",
-                        reader->path, file->name);
-    SL_TRY(sli_checkpoint_path(reader->path, file->name, &path));
+    SL_TRY(path_of(reader, file->name, &path));
     sl_status status = check_size(path, file);
-    if (status == SL_OK && tensors)
-        status = open_shard(reader, index, path);
+    if (status == SL_OK && has_tensors(file->name))
+        status = open_tensors(reader, index, path);
     free(path);
     return status;
 }
 
-/* ---- Parts of several files ------------------------------------------------------------- */
-
-/* The index must give every tensor of the part's files its file, and no other tensor. */
-static sl_status compare_index(const sl_checkpoint_reader *reader, const char *part,
-                               const sli_checkpoint_index *index)
-{
-    size_t found = 0;
-    for (size_t i = 0; i < reader->state.count; i++) {
-        if (!sli_checkpoint_is_shard(reader, i, part))
-            continue;
-        found += sl_safetensors_count(reader->shards[i]);
-        SL_TRY(sli_checkpoint_index_compare(index, reader->state.files[i].name, reader->shards[i]));
-    }
-    if (found != index->count)
-        return sl_error(SL_ERR_FORMAT, "it names %zu tensors, but the part's files have %zu",
-                        index->count, found);
-    return SL_OK;
-}
-
-static sl_status check_index(const sl_checkpoint_reader *reader, size_t index_file)
-{
-    const sl_checkpoint_file_info *file = &reader->state.files[index_file];
-    char *text;
-    size_t bytes;
-    sli_checkpoint_index index;
-    SL_TRY(sli_checkpoint_read_listed(reader, index_file, &text, &bytes));
-    sl_status status = sli_checkpoint_index_parse(text, bytes, &index);
-    if (status == SL_OK) {
-        status = compare_index(reader, file->part, &index);
-        sli_checkpoint_index_clear(&index);
-    }
-    free(text);
-    return sl_error_context(status, "%s/%s: ", reader->path, file->name);
-}
-
-/* A part's names are in one file each: either it has one file, or an index that says which. */
-static sl_status check_part(const sl_checkpoint_reader *reader, const char *part)
-{
-    size_t shards = 0, indices = 0, index = 0;
-    for (size_t i = 0; i < reader->state.count; i++) {
-        const sl_checkpoint_file_info *file = &reader->state.files[i];
-        if (!file->part || strcmp(file->part, part) != 0)
-            continue;
-        shards += reader->shards[i] != NULL;
-        if (!reader->shards[i] && ends_with(file->name, index_ending)) {
-            indices++;
-            index = i;
-        }
-    }
-    if (shards == 0 || indices != (shards > 1))
-        return sl_error(SL_ERR_FORMAT,
-                        "%s/state.json: part %s has %zu files of tensors and %zu indices",
-                        reader->path, part, shards, indices);
-    return indices ? check_index(reader, index) : SL_OK;
-}
-
-/* ---- Public functions ------------------------------------------------------------------- */
-
 static sl_status open_all(sl_checkpoint_reader *reader)
 {
     SL_TRY(read_state(reader));
-    reader->shards = calloc(reader->state.count + 1, sizeof(sl_safetensors_reader *));
-    if (!reader->shards)
+    reader->files = calloc(reader->state.count + 1, sizeof *reader->files);
+    if (!reader->files)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for its files", reader->path);
     for (size_t i = 0; i < reader->state.count; i++)
         SL_TRY(open_file(reader, i));
-    for (size_t i = 0; i < reader->state.part_count; i++)
-        SL_TRY(check_part(reader, reader->state.parts[i]));
     return sli_checkpoint_list_tensors(reader);
 }
 
@@ -274,10 +207,14 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
 {
     if (!reader || !*reader)
         return;
-    sli_checkpoint_free_tensors(*reader);
-    for (size_t i = 0; (*reader)->shards && i < (*reader)->state.count; i++)
-        sl_safetensors_close(&(*reader)->shards[i]);
-    free((*reader)->shards);
+    for (size_t i = 0; (*reader)->files && i < (*reader)->state.count; i++) {
+        sl_safetensors_close(&(*reader)->files[i].reader);
+        sli_cut_tensors_clear(&(*reader)->files[i].cut);
+    }
+    free((*reader)->files);
+    free((*reader)->segments);
+    free((*reader)->by_name);
+    free((*reader)->tensors);
     sli_checkpoint_state_clear(&(*reader)->state);
     free((*reader)->path);
     free(*reader);
@@ -305,33 +242,24 @@ const sl_checkpoint_file_info *sl_checkpoint_file_get(const sl_checkpoint_reader
     return &reader->state.files[index];
 }
 
-const sli_checkpoint_range *sli_checkpoint_range_of(const sl_checkpoint_reader *reader,
-                                                    const char *part)
-{
-    for (size_t i = 0; i < reader->part_count; i++)
-        if (strcmp(reader->parts[i].part, part) == 0)
-            return &reader->parts[i];
-    return NULL;
-}
-
 size_t sl_checkpoint_tensor_count(const sl_checkpoint_reader *reader, const char *part)
 {
-    const sli_checkpoint_range *range = sli_checkpoint_range_of(reader, part);
-    return range ? range->count : 0;
+    const sli_checkpoint_tensors *in = sli_checkpoint_find_part(reader, part);
+    return in ? in->count : 0;
 }
 
 const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *reader,
                                                     const char *part, size_t index)
 {
-    const sli_checkpoint_range *range = sli_checkpoint_range_of(reader, part);
-    return range && index < range->count ? &reader->tensors[range->first + index].info : NULL;
+    const sli_checkpoint_tensors *in = sli_checkpoint_find_part(reader, part);
+    return in && index < in->count ? &in->tensors[index].info : NULL;
 }
 
 const char *sl_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,
                                    const char *key)
 {
     for (size_t i = 0; i < reader->state.count; i++)
-        if (sli_checkpoint_is_shard(reader, i, part))
-            return sl_safetensors_metadata(reader->shards[i], key);
+        if (sli_checkpoint_has_tensors(reader, i, part))
+            return sl_safetensors_metadata(reader->files[i].reader, key);
     return NULL;
 }

@@ -8,7 +8,6 @@
 #include "core/replace.h"
 #include "io/checkpoint/state.h"
 #include "io/safetensors/dtype.h"
-#include "io/safetensors/index.h"
 #include "io/safetensors/text.h"
 #include "io/safetensors/writer.h"
 
@@ -16,6 +15,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ struct sli_checkpoint_writer {
 
 /* ---- The list of files ------------------------------------------------------------------ */
 
-static sl_status note_file(sli_checkpoint_writer *to, const char *name, const char *part,
+static sl_status list_file(sli_checkpoint_writer *to, const char *name, const char *part,
                            uint64_t bytes, const char *checksum)
 {
     if (to->count == to->room) {
@@ -79,22 +79,10 @@ static sl_status add_bytes(sli_checkpoint_writer *to, const char *name, const ch
 {
     char checksum[SLI_CHECKSUM_BYTES];
     SL_TRY(write_bytes(to, name, data, bytes));
-    return note_file(to, name, part, bytes, sli_checksum_of(data, bytes, checksum));
+    return list_file(to, name, part, bytes, sli_checksum_of(data, bytes, checksum));
 }
 
 /* ---- Parts ------------------------------------------------------------------------------ */
-
-static sl_status put_all(sl_safetensors_writer *writer, const sl_safetensors_item *items,
-                         size_t count, const sli_checkpoint_source *source)
-{
-    for (size_t i = 0; i < count; i++) {
-        const void *data = items[i].data;
-        if (source)
-            SL_TRY(source->read(source->context, &items[i], &data));
-        SL_TRY(sl_safetensors_writer_put(writer, i, data));
-    }
-    return sl_safetensors_writer_commit(writer);
-}
 
 /* The part's metadata, and the checkpoint's id: *out [part->metadata_count + 1], to be freed. */
 static sl_status list_metadata(const sli_checkpoint_writer *to, const sl_checkpoint_part *part,
@@ -109,62 +97,171 @@ static sl_status list_metadata(const sli_checkpoint_writer *to, const sl_checkpo
     return SL_OK;
 }
 
-/* One file of the plan. */
-static sl_status write_file(const sli_checkpoint_writer *to, const sli_checkpoint_share *share,
-                            size_t file, const sl_metadata *metadata, size_t metadata_count,
-                            sli_checkpoint_file *written)
+static sl_status put_all(sl_safetensors_writer *writer, const sl_checkpoint_part *part,
+                         const sli_checkpoint_source *source)
 {
-    char *path;
-    const sli_checkpoint_plan *plan = share->plan;
+    for (size_t i = 0; i < part->count; i++) {
+        const void *data = part->items[i].data;
+        if (source)
+            SL_TRY(source->read(source->context, part->name, &part->items[i], &data));
+        SL_TRY(sl_safetensors_writer_put(writer, i, data));
+    }
+    return sl_safetensors_writer_commit(writer);
+}
+
+/* Writes all of `part` as the file `name`, and lists it. Items with larger elements come first. */
+static sl_status add_tensors(sli_checkpoint_writer *to, const sl_checkpoint_part *part,
+                             const char *name, const sli_checkpoint_source *source)
+{
+    char *path, checksum[SLI_CHECKSUM_BYTES];
+    sl_metadata *metadata = NULL;
     sl_safetensors_writer *writer = NULL;
-    size_t first = 0, count = 0;
-    while (first < plan->count && plan->file_of[first] < file)
-        first++;
-    while (first + count < plan->count && plan->file_of[first + count] == file)
-        count++;
-    SL_TRY(path_of(to, plan->names[file], &path));
-    sl_status status = sl_safetensors_writer_create(path, plan->items + first, count, metadata,
-                                                    metadata_count, &writer);
+    SL_TRY(path_of(to, name, &path));
+    sl_status status = list_metadata(to, part, &metadata);
     if (status == SL_OK)
-        status = put_all(writer, plan->items + first, count, share->source);
+        status = sl_safetensors_writer_create(path, part->items, part->count, metadata,
+                                              part->metadata_count + 1, &writer);
     if (status == SL_OK)
-        status = sli_safetensors_writer_checksum(writer, written->checksum);
+        status = put_all(writer, part, source);
     if (status == SL_OK)
-        written->bytes = sli_safetensors_writer_bytes(writer);
+        status = sli_safetensors_writer_checksum(writer, checksum);
+    if (status == SL_OK)
+        status = list_file(to, name, part->name, sli_safetensors_writer_bytes(writer), checksum);
     sl_safetensors_writer_destroy(&writer);
+    free(metadata);
     free(path);
     return status;
 }
 
-sl_status sli_checkpoint_writer_write_own(sli_checkpoint_writer *writer,
-                                          const sli_checkpoint_share *share, int self,
-                                          sli_checkpoint_file *written)
+static sl_status name_shard(const char *part, size_t number, size_t count, char **out)
 {
-    size_t count, first = sli_checkpoint_plan_first(share->plan, self, &count);
-    sl_metadata *metadata;
-    SL_TRY(list_metadata(writer, share->part, &metadata));
-    sl_status status = SL_OK;
-    for (size_t i = 0; i < count && status == SL_OK; i++)
-        status = write_file(writer, share, first + i, metadata, share->part->metadata_count + 1,
-                            &written[i]);
-    free(metadata);
+    if (asprintf(out, "%s-%05zu-of-%05zu.safetensors", part, number, count) >= 0)
+        return SL_OK;
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "no memory for a file's name");
+}
+
+/* The items, larger elements first, else in their order; to be freed. */
+static sl_status sort_items(const sl_checkpoint_part *part, sl_safetensors_item **out)
+{
+    static const size_t widths[] = {8, 4, 2};
+    size_t sorted = 0;
+    *out = calloc(part->count + 1, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", part->count);
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+        for (size_t i = 0; i < part->count; i++)
+            if (sl_dtype_bytes(part->items[i].dtype) == widths[w])
+                (*out)[sorted++] = part->items[i];
+    return SL_OK;
+}
+
+static uint64_t item_bytes(const sl_safetensors_item *item)
+{
+    return (uint64_t)sl_shape_count(&item->shape) * sl_dtype_bytes(item->dtype);
+}
+
+/* How many of the items fill a file: a larger one has a file of its own. */
+static size_t count_fitting(const sl_safetensors_item *items, size_t count, uint64_t limit)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        bytes += item_bytes(&items[i]);
+        if (limit > 0 && bytes > limit && i > 0)
+            return i;
+    }
+    return count;
+}
+
+/* Hugging Face's index: `map` (taken) gives the file of each of the part's tensors. */
+static sl_status add_index(sli_checkpoint_writer *to, const sl_checkpoint_part *part, json_t *map)
+{
+    char *text = NULL, *name = NULL;
+    json_int_t bytes = 0;
+    for (size_t i = 0; i < part->count; i++)
+        bytes += (json_int_t)item_bytes(&part->items[i]);
+    bool complete = json_object_size(map) == part->count;
+    json_t *json = json_pack("{s:{sI} so}", "metadata", "total_size", bytes, "weight_map", map);
+    if (json && complete)
+        text = json_dumps(json, JSON_INDENT(2));
+    if (text && asprintf(&name, "%s.safetensors.index.json", part->name) < 0)
+        name = NULL;
+    sl_status status = name ? add_bytes(to, name, part->name, text, strlen(text))
+                            : sl_error(SL_ERR_MEMORY, "no memory for an index");
+    json_decref(json);
+    free(text);
+    free(name);
     return status;
 }
 
-static sl_status write_index(sli_checkpoint_writer *to, const char *part,
-                             const sli_checkpoint_plan *plan)
+/* The part in `files` files. */
+static sl_status add_files(sli_checkpoint_writer *to, const sl_checkpoint_part *part, size_t files,
+                           uint64_t limit, const sli_checkpoint_source *source)
 {
-    char *text, *name;
-    SL_TRY(sli_checkpoint_index_print(plan->items, plan->count, plan->file_of, plan->names,
-                                      plan->bytes, &text));
-    if (asprintf(&name, "%s.safetensors.index.json", part) < 0) {
-        free(text);
-        return sl_error(SL_ERR_MEMORY, "no memory for a file's name");
+    sl_checkpoint_part one = *part;
+    json_t *map = json_object();
+    sl_status status = SL_OK;
+    size_t first = 0;
+    for (size_t f = 1; f <= files && status == SL_OK; f++, first += one.count) {
+        char *name;
+        one.items = part->items + first;
+        one.count = count_fitting(one.items, part->count - first, limit);
+        status = name_shard(part->name, f, files, &name);
+        if (status == SL_OK)
+            status = add_tensors(to, &one, name, source);
+        for (size_t i = 0; status == SL_OK && i < one.count; i++)
+            json_object_set_new(map, one.items[i].name, json_string(name));
+        free(name);
     }
-    sl_status status = add_bytes(to, name, part, text, strlen(text));
-    free(name);
-    free(text);
+    if (status == SL_OK)
+        return add_index(to, part, map);
+    json_decref(map);
     return status;
+}
+
+static sl_status add_sorted(sli_checkpoint_writer *to, const sl_checkpoint_part *part,
+                            uint64_t limit, const sli_checkpoint_source *source)
+{
+    char *name;
+    size_t files = 0;
+    for (size_t i = 0; i < part->count; files++)
+        i += count_fitting(part->items + i, part->count - i, limit);
+    if (files > 1)
+        return add_files(to, part, files, limit, source);
+    if (asprintf(&name, "%s.safetensors", part->name) < 0)
+        return sl_error(SL_ERR_MEMORY, "no memory for a file's name");
+    sl_status status = add_tensors(to, part, name, source);
+    free(name);
+    return status;
+}
+
+static sl_status add_part(sli_checkpoint_writer *to, const sl_checkpoint_part *part, uint64_t limit,
+                          const sli_checkpoint_source *source)
+{
+    sl_checkpoint_part sorted = *part;
+    sl_safetensors_item *items;
+    SL_TRY(sort_items(part, &items));
+    sorted.items = items;
+    sl_status status = add_sorted(to, &sorted, limit, source);
+    free(items);
+    return status;
+}
+
+/* ---- A part of which each rank has a shard ---------------------------------------------- */
+
+sl_status sli_checkpoint_writer_add_shard(sli_checkpoint_writer *writer,
+                                          const sl_checkpoint_part *part, int rank, int ranks,
+                                          sli_checkpoint_written *written)
+{
+    char *name;
+    SL_TRY(name_shard(part->name, (size_t)rank + 1, (size_t)ranks, &name));
+    sl_status status = add_tensors(writer, part, name, NULL);
+    free(name);
+    SL_TRY(status);
+    const sl_checkpoint_file_info *file = &writer->files[writer->count - 1];
+    *written = (sli_checkpoint_written){.bytes = file->bytes};
+    memcpy(written->checksum, file->checksum, sizeof written->checksum);
+    return SL_OK;
 }
 
 /* Another's file must be there, as it says. */
@@ -185,34 +282,16 @@ static sl_status check_file(const sli_checkpoint_writer *to, const char *name, u
     return status;
 }
 
-sl_status sli_checkpoint_writer_list_all(sli_checkpoint_writer *writer,
-                                         const sli_checkpoint_share *share,
-                                         const sli_checkpoint_file *written)
+sl_status sli_checkpoint_writer_list_shard(sli_checkpoint_writer *writer, const char *part,
+                                           int rank, int ranks,
+                                           const sli_checkpoint_written *written)
 {
-    const sli_checkpoint_plan *plan = share->plan;
-    for (size_t i = 0; i < plan->files; i++) {
-        SL_TRY(check_file(writer, plan->names[i], written[i].bytes));
-        SL_TRY(note_file(writer, plan->names[i], share->part->name, written[i].bytes,
-                         written[i].checksum));
-    }
-    return plan->files > 1 ? write_index(writer, share->part->name, plan) : SL_OK;
-}
-
-static sl_status write_part(sli_checkpoint_writer *to, const sl_checkpoint_part *part,
-                            uint64_t limit, const sli_checkpoint_source *source)
-{
-    sli_checkpoint_plan plan;
-    sl_status status = sli_checkpoint_plan_create(part, NULL, limit, &plan);
-    sli_checkpoint_file *written = status == SL_OK ? calloc(plan.files, sizeof *written) : NULL;
-    const sli_checkpoint_share all = {part, &plan, source};
-    if (status == SL_OK && !written)
-        status = sl_error(SL_ERR_MEMORY, "no memory for the list of files");
+    char *name;
+    SL_TRY(name_shard(part, (size_t)rank + 1, (size_t)ranks, &name));
+    sl_status status = check_file(writer, name, written->bytes);
     if (status == SL_OK)
-        status = sli_checkpoint_writer_write_own(to, &all, 0, written);
-    if (status == SL_OK)
-        status = sli_checkpoint_writer_list_all(to, &all, written);
-    free(written);
-    sli_checkpoint_plan_clear(&plan);
+        status = list_file(writer, name, part, written->bytes, written->checksum);
+    free(name);
     return status;
 }
 
@@ -294,7 +373,7 @@ static sl_status check_replaceable(int holder, const char *name)
     return status;
 }
 
-static sl_status check_place(const char *path)
+static sl_status check_path(const char *path)
 {
     int holder;
     char *name;
@@ -319,7 +398,7 @@ static sl_status create(uint64_t id, sli_checkpoint_writer **out)
 sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, sli_checkpoint_writer **out)
 {
     SL_TRY(create(id, out));
-    sl_status status = check_place(path);
+    sl_status status = check_path(path);
     if (status == SL_OK)
         status = sli_replace_directory_create_numbered(path, id, &(*out)->directory);
     if (status != SL_OK)
@@ -337,23 +416,16 @@ sl_status sli_checkpoint_writer_join(const char *path, uint64_t id, sli_checkpoi
 }
 
 sl_status sli_checkpoint_writer_add(sli_checkpoint_writer *writer,
-                                    const sl_checkpoint_contents *contents)
+                                    const sl_checkpoint_contents *contents,
+                                    const sli_checkpoint_source *source)
 {
     SL_TRY(check_contents(contents));
     for (size_t i = 0; i < contents->part_count; i++)
-        SL_TRY(write_part(writer, &contents->parts[i], contents->shard_bytes, NULL));
+        SL_TRY(add_part(writer, &contents->parts[i], contents->shard_bytes, source));
     for (size_t i = 0; i < contents->file_count; i++)
         SL_TRY(add_bytes(writer, contents->files[i].name, NULL, contents->files[i].data,
                          contents->files[i].bytes));
     return SL_OK;
-}
-
-sl_status sli_checkpoint_writer_add_from(sli_checkpoint_writer *writer,
-                                         const sl_checkpoint_part *part, uint64_t shard_bytes,
-                                         const sli_checkpoint_source *source)
-{
-    SL_TRY(check_part(part));
-    return write_part(writer, part, shard_bytes, source);
 }
 
 sl_status sli_checkpoint_writer_commit(sli_checkpoint_writer *writer, const char *state)
@@ -379,21 +451,29 @@ void sli_checkpoint_writer_destroy(sli_checkpoint_writer **writer)
     *writer = NULL;
 }
 
-static sl_status save(const char *path, const sl_checkpoint_contents *contents)
+static sl_status save(const char *path, const sl_checkpoint_contents *contents,
+                      const sli_checkpoint_source *source)
 {
     uint64_t id;
     sli_checkpoint_writer *writer;
     SL_TRY(check_contents(contents)); /* before anything is created */
     SL_TRY(sli_draw_number(path, &id));
     SL_TRY(sli_checkpoint_writer_create(path, id, &writer));
-    sl_status status = sli_checkpoint_writer_add(writer, contents);
+    sl_status status = sli_checkpoint_writer_add(writer, contents, source);
     if (status == SL_OK)
         status = sli_checkpoint_writer_commit(writer, contents->state);
     sli_checkpoint_writer_destroy(&writer);
     return status;
 }
 
+sl_status sli_checkpoint_save_from(const char *path, const sl_checkpoint_contents *contents,
+                                   const sli_checkpoint_source *source)
+{
+    return sl_error_context(save(path, contents, source),
+                            "%s: the checkpoint cannot be written: ", path);
+}
+
 sl_status sl_checkpoint_save(const char *path, const sl_checkpoint_contents *contents)
 {
-    return sl_error_context(save(path, contents), "%s: the checkpoint cannot be written: ", path);
+    return sli_checkpoint_save_from(path, contents, NULL);
 }

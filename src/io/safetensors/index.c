@@ -9,23 +9,6 @@
 
 static const char *const map_key = "weight_map";
 
-sl_status sli_checkpoint_index_print(const sl_safetensors_item *items, size_t count,
-                                     const size_t *shard_of, char *const *shard_names,
-                                     uint64_t total_bytes, char **text)
-{
-    *text = NULL;
-    json_t *map = json_object();
-    for (size_t i = 0; i < count; i++)
-        json_object_set_new(map, items[i].name, json_string(shard_names[shard_of[i]]));
-    bool complete = json_object_size(map) == count;
-    json_t *json =
-        json_pack("{s:{sI} so}", "metadata", "total_size", (json_int_t)total_bytes, map_key, map);
-    if (json && complete)
-        *text = json_dumps(json, JSON_INDENT(2));
-    json_decref(json);
-    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for an index of %zu tensors", count);
-}
-
 /* ---- Reading ------------------------------------------------------------------------------ */
 
 static int compare_entries(const void *a, const void *b)

@@ -8,12 +8,6 @@
 
 #include <stdbool.h>
 
-/* Prints the index of `items`, items[i] being in the file shard_names[shard_of[i]]; `*text` is
- * malloc'ed. */
-sl_status sli_checkpoint_index_print(const sl_safetensors_item *items, size_t count,
-                                     const size_t *shard_of, char *const *shard_names,
-                                     uint64_t total_bytes, char **text);
-
 typedef struct sli_index_entry {
     const char *tensor, *file;
 } sli_index_entry;

@@ -191,8 +191,8 @@ const char *sl_safetensors_metadata(const sl_safetensors_reader *reader, const c
     return sli_safetensors_header_metadata(reader->header, key);
 }
 
-static sl_status read_tensor(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
-                             void *to)
+static sl_status read_bytes(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
+                            uint64_t offset, uint64_t bytes, void *to)
 {
     const sli_safetensors_entry *entry = (const sli_safetensors_entry *)info; /* its first field */
     int descriptor;
@@ -202,17 +202,25 @@ static sl_status read_tensor(const sl_safetensors_reader *reader, const sl_safet
                         info->type_name);
     SL_TRY(sli_safetensors_acquire(reader, &descriptor));
     sl_status status =
-        sli_safetensors_read_raw(descriptor, reader->data_begin + entry->begin, to, info->bytes);
+        sli_safetensors_read_raw(descriptor, reader->data_begin + entry->begin + offset, to, bytes);
     sli_safetensors_give_back(reader, descriptor);
     return status;
+}
+
+sl_status sli_safetensors_read_bytes(const sl_safetensors_reader *reader,
+                                     const sl_safetensors_info *info, uint64_t offset,
+                                     uint64_t bytes, void *to)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    return sl_error_context(read_bytes(reader, info, offset, bytes, to),
+                            "%s: tensor %s: ", reader->path,
+                            sli_safetensors_quote(info->name, quoted));
 }
 
 sl_status sl_safetensors_read(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
                               void *to)
 {
-    char quoted[SLI_QUOTE_BYTES];
-    return sl_error_context(read_tensor(reader, info, to), "%s: tensor %s: ", reader->path,
-                            sli_safetensors_quote(info->name, quoted));
+    return sli_safetensors_read_bytes(reader, info, 0, info->bytes, to);
 }
 
 uint64_t sli_safetensors_head_bytes(const sl_safetensors_reader *reader)

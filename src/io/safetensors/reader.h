@@ -18,6 +18,11 @@ void sli_safetensors_release(sl_safetensors_reader *reader);
 sl_status sli_safetensors_acquire(const sl_safetensors_reader *reader, int *descriptor);
 void sli_safetensors_give_back(const sl_safetensors_reader *reader, int descriptor);
 
+/* As sl_safetensors_read, for bytes offset … offset + bytes - 1 of the tensor. */
+sl_status sli_safetensors_read_bytes(const sl_safetensors_reader *reader,
+                                     const sl_safetensors_info *info, uint64_t offset,
+                                     uint64_t bytes, void *to);
+
 /* Reads bytes of the file as they are. Errors: SL_ERR_IO. */
 sl_status sli_safetensors_read_raw(int descriptor, uint64_t offset, void *to, uint64_t bytes);
 

@@ -151,11 +151,11 @@ static sl_status open_index(const char *path, sli_safetensors_set *to)
 static sl_status open_checkpoint(const char *path, sli_safetensors_set *to)
 {
     SL_TRY(sl_checkpoint_open(path, &to->checkpoint));
-    if (!sli_checkpoint_range_of(to->checkpoint, part))
+    if (!sli_checkpoint_find_part(to->checkpoint, part))
         return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", path, part);
     for (size_t i = 0; i < to->checkpoint->state.count; i++) {
         char *file;
-        if (!sli_checkpoint_is_shard(to->checkpoint, i, part))
+        if (!sli_checkpoint_has_tensors(to->checkpoint, i, part))
             continue;
         SL_TRY(join(path, to->checkpoint->state.files[i].name, &file));
         SL_TRY(add_file(to, file, false));

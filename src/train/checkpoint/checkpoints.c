@@ -1,11 +1,23 @@
-/* Saving, seen by the replicas.
+/* Saving a run's checkpoints.
  *
- * The first one saves what all have alike. Where the optimizers' state is sharded, each writes its
- * own slices, if all see the same directory; else the first one gathers them. A save that all
- * contribute to has two halves (train/checkpoint/saver.h): after every step the replicas tell each
- * other, with what else they have to agree on, whether their writing has ended; once all have, they
- * hand their reports to the first one, whose thread completes the checkpoint. So no step waits for
- * a disk. */
+ *     this file          when a save is due; copies the state, for which the run waits
+ *     tensors.h          the run's tensors by name, and their copies
+ *     saver.h            a thread that writes the copy while the run goes on
+ *     save_directory.h   --save-dir: names, the newest, the oldest to be removed
+ *     run_state.h        what state.json says of the run
+ *     resume.h           the way back
+ *     io/checkpoint/     the format: writer.h and reader.h
+ *
+ * The first replica saves what is the same on all. Where the optimizers' state is sharded and all
+ * see the directory, every replica's saver writes its shard. When it is on disk, they tell the
+ * first one, over a group of their own, and the first completes the checkpoint:
+ *
+ *     replica 0    |- model, own shard -|       |- state.json, rename -|
+ *     replica 1    |- own shard -|              ^
+ *     replica 2    |- own shard ----------------| reports
+ *
+ * No step waits for a disk. Where the others do not see the directory, the first replica gathers
+ * the optimizers' state for each save. */
 #include "train/checkpoint/checkpoints.h"
 
 #include "core/clock.h"
@@ -24,9 +36,9 @@
 struct sli_checkpoints {
     sli_checkpoints_run run;
     const sl_save_options *options;
-    sli_saver *saver;   /* the first replica's where there is a directory, or everybody's */
-    sli_shards *shards; /* of everybody's */
-    uint64_t number;    /* drawn for this run; counts its saves */
+    sli_saver *saver; /* the first replica's where there is a directory, or everybody's */
+    bool has_shards;  /* everybody's saver writes its shard */
+    uint64_t number;  /* drawn for this run; counts its saves */
     /* The first replica's, where there is a directory: */
     sli_save_directory *directory;
     sli_model_notes metadata;
@@ -81,19 +93,33 @@ static sl_status create_directory(sli_checkpoints *checkpoints, sli_saver_option
     return SL_OK;
 }
 
-/* The shards, where each replica has a part of the optimizers' state, and a way to write it. */
-static sl_status create_shards(sli_checkpoints *checkpoints)
+/* The same on every replica. */
+static sl_status draw_number(sli_checkpoints *checkpoints)
+{
+    const sli_replica *replicas = checkpoints->run.replicas;
+    int64_t number = 0;
+    if (replicas->rank == 0)
+        SL_TRY(sli_draw_number(checkpoints->options->directory, &checkpoints->number));
+    number = (int64_t)checkpoints->number;
+    if (replicas->group)
+        SL_TRY(sl_group_broadcast(replicas->group, &number, 1, SL_I64, 0, NULL));
+    checkpoints->number = (uint64_t)number;
+    return SL_OK;
+}
+
+/* *group is that of all savers, if each replica writes its shard of the optimizers' state; else
+ * NULL.
+ */
+static sl_status join_savers(sli_checkpoints *checkpoints, sl_group **group)
 {
     const sli_checkpoints_run *run = &checkpoints->run;
     const sl_train_options *options = &run->shared->options;
-    bool visible;
-    if (!options->zero || !run->replicas->ddp || sl_optimizer_state_bytes(&options->optimizer) == 0)
-        return sli_draw_number(options->checkpoints.directory, &checkpoints->number);
-    SL_TRY(sli_save_directory_is_shared(options->checkpoints.directory, run->replicas, &visible,
-                                        &checkpoints->number));
-    return visible ? sli_shards_create(run->replicas, run->update, options->checkpoints.shard_bytes,
-                                       &checkpoints->shards)
-                   : SL_OK;
+    *group = NULL;
+    if (!sli_update_is_sharded(run->update) || sl_optimizer_state_bytes(&options->optimizer) == 0)
+        return SL_OK;
+    SL_TRY(sli_save_directory_is_shared(checkpoints->options->directory, run->replicas,
+                                        checkpoints->number, &checkpoints->has_shards));
+    return checkpoints->has_shards ? sl_group_split(run->replicas->group, 0, group) : SL_OK;
 }
 
 static sl_status create_saver(sli_checkpoints *checkpoints)
@@ -104,15 +130,13 @@ static sl_status create_saver(sli_checkpoints *checkpoints)
                                .keep = options->keep,
                                .shard_bytes = options->shard_bytes,
                                .saving = options->saving,
-                               .context = options->context,
-                               .rank = replicas->rank,
-                               .replicas = replicas->count};
+                               .context = options->context};
     if (replicas->rank == 0)
         SL_TRY(create_directory(checkpoints, &saver));
-    SL_TRY(create_shards(checkpoints));
-    saver.shards = checkpoints->shards;
-    return replicas->rank == 0 || saver.shards ? sli_saver_create(&saver, &checkpoints->saver)
-                                               : SL_OK;
+    SL_TRY(draw_number(checkpoints));
+    SL_TRY(join_savers(checkpoints, &saver.group));
+    return replicas->rank == 0 || saver.group ? sli_saver_create(&saver, &checkpoints->saver)
+                                              : SL_OK;
 }
 
 sl_status sli_checkpoints_create(const sli_checkpoints_run *run, sli_checkpoints **out)
@@ -133,7 +157,6 @@ void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
     if (!checkpoints || !*checkpoints)
         return;
     sli_saver_destroy(&(*checkpoints)->saver);
-    sli_shards_destroy(&(*checkpoints)->shards);
     sli_save_directory_destroy(&(*checkpoints)->directory);
     free((*checkpoints)->vocab);
     free(*checkpoints);
@@ -158,65 +181,23 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
     return checkpoints->run.replicas->rank == 0 ? report(checkpoints, &event) : SL_OK;
 }
 
-/* Whether a save is between its halves: on every replica or on none. */
-static bool is_shared(const sli_checkpoints *checkpoints)
-{
-    return checkpoints->saver && sli_saver_is_shared(checkpoints->saver);
-}
+/* ---- Saving ----------------------------------------------------------------------------- */
 
-/* Every replica, once all have written or are to be waited for: the first one gets the reports, and
- * completes the checkpoint. */
-static sl_status hand_over(sli_checkpoints *checkpoints)
+/* Copies the tensors that were listed with `listed`, and clears the list. */
+static sl_status copy_tensors(const sli_checkpoints_run *run, sl_status listed,
+                              sli_tensors *tensors, sli_tensor_copy *to)
 {
-    const sli_replica *replicas = checkpoints->run.replicas;
-    size_t bytes = sli_saver_report_bytes(checkpoints->saver);
-    char *own = malloc(bytes), *all = NULL;
-    if (replicas->rank == 0)
-        all = malloc(bytes * (size_t)replicas->count);
-    sl_status status = SL_OK;
-    if (!own || (replicas->rank == 0 && !all))
-        status = sl_error(SL_ERR_MEMORY, "no memory for the replicas' reports on a checkpoint");
-    if (status == SL_OK) {
-        sli_saver_report(checkpoints->saver, own);
-        status = sl_group_gather(replicas->group, own, all, (int64_t)(bytes / sizeof(int64_t)),
-                                 SL_I64, 0, NULL);
-    }
-    if (status == SL_OK)
-        sli_saver_complete(checkpoints->saver, all);
-    free(own);
-    free(all);
+    sl_status status =
+        listed == SL_OK ? sli_tensor_copy_make(run->replicas->pipe, tensors, to) : listed;
+    sli_tensors_clear(tensors);
     return status;
 }
-
-/* Every replica: waits for the save under way, and reports it. */
-static sl_status finish(sli_checkpoints *checkpoints)
-{
-    if (is_shared(checkpoints))
-        SL_TRY(hand_over(checkpoints));
-    return report_ended(checkpoints, true);
-}
-
-/* ---- Saving ----------------------------------------------------------------------------- */
 
 static sl_status copy_model(const sli_checkpoints_run *run, sli_snapshot *to)
 {
     sli_tensors tensors;
-    sl_status status = sli_tensors_of_model(run->replicas->pipe, &tensors);
-    if (status == SL_OK)
-        status = sli_copied_take(run->replicas->pipe, &tensors, &to->model);
-    sli_tensors_clear(&tensors);
-    return status;
-}
-
-static sl_status copy_optimizers(const sli_checkpoints_run *run, sl_optimizer *const *whole,
-                                 sli_snapshot *to)
-{
-    sli_tensors tensors;
-    sl_status status = sli_tensors_of_optimizer(run->replicas->pipe, whole, &tensors);
-    if (status == SL_OK)
-        status = sli_copied_take(run->replicas->pipe, &tensors, &to->optimizer);
-    sli_tensors_clear(&tensors);
-    return status;
+    return copy_tensors(run, sli_tensors_of_model(run->replicas->pipe, &tensors), &tensors,
+                        &to->model);
 }
 
 /* Nothing, where the best parameters are the model's own, or there are none. */
@@ -224,14 +205,28 @@ static sl_status copy_best(const sli_checkpoints_run *run, sli_snapshot *to)
 {
     const sli_position *position = run->position;
     sli_tensors tensors;
-    sli_copied_forget(&to->best);
+    sli_tensor_copy_empty(&to->best);
     if (!isfinite(position->best_loss) || position->best_step == position->steps)
         return SL_OK;
-    sl_status status = sli_tensors_of_best(run->replicas->pipe, run->best, &tensors);
-    if (status == SL_OK)
-        status = sli_copied_take(run->replicas->pipe, &tensors, &to->best);
-    sli_tensors_clear(&tensors);
-    return status;
+    return copy_tensors(run, sli_tensors_of_best(run->replicas->pipe, run->best, &tensors),
+                        &tensors, &to->best);
+}
+
+/* All of it, from `whole`, or this replica's shard. */
+static sl_status copy_optimizers(const sli_checkpoints *checkpoints, sl_optimizer *const *whole,
+                                 sli_snapshot *to)
+{
+    const sli_checkpoints_run *run = &checkpoints->run;
+    const sli_replica *replicas = run->replicas;
+    sl_optimizer *own[SL_MAX_STAGES];
+    sli_tensors tensors;
+    for (int s = 0; s < sl_pipe_stages(replicas->pipe); s++)
+        own[s] = sli_update_own(run->update, s);
+    sl_status listed = checkpoints->has_shards
+                           ? sli_tensors_of_optimizer(replicas->pipe, own, replicas->rank,
+                                                      replicas->count, &tensors)
+                           : sli_tensors_of_optimizer(replicas->pipe, whole, 0, 1, &tensors);
+    return copy_tensors(run, listed, &tensors, &to->optimizer);
 }
 
 static sl_status copy_state(const sli_checkpoints_run *run, sli_snapshot *to)
@@ -241,8 +236,7 @@ static sl_status copy_state(const sli_checkpoints_run *run, sli_snapshot *to)
     return sli_run_state_print(run->shared, run->replicas->pipe, run->position, &to->state);
 }
 
-/* What this replica writes; `whole` are the optimizers, NULL where they are not saved or are in
- * shards. */
+/* What this replica writes; `whole` are the optimizers, where they are not in shards. */
 static sl_status copy(sli_checkpoints *checkpoints, int targets, sl_optimizer *const *whole)
 {
     const sli_checkpoints_run *run = &checkpoints->run;
@@ -251,69 +245,55 @@ static sl_status copy(sli_checkpoints *checkpoints, int targets, sl_optimizer *c
     if (run->replicas->rank == 0) {
         SL_TRY(copy_state(run, to));
         SL_TRY(copy_model(run, to));
-        if (targets & SLI_SAVE_STEP)
-            SL_TRY(copy_best(run, to));
     }
-    if (whole)
-        SL_TRY(copy_optimizers(run, whole, to));
-    if (checkpoints->shards && targets & SLI_SAVE_STEP)
-        SL_TRY(sli_copied_take(run->replicas->pipe, &checkpoints->shards->own, &to->optimizer));
+    if (targets & SLI_SAVE_STEP) {
+        if (run->replicas->rank == 0)
+            SL_TRY(copy_best(run, to));
+        SL_TRY(copy_optimizers(checkpoints, whole, to));
+    }
     checkpoints->copy_seconds = sli_clock_seconds() - start;
     return SL_OK;
 }
 
-/* A copy that cannot be made is a save that failed, and the run goes on. */
-static void copy_and_write(sli_checkpoints *checkpoints, int targets, sl_optimizer *const *whole)
-{
-    int64_t steps = checkpoints->run.position->steps;
-    sl_status status = copy(checkpoints, targets, whole);
-    if (status == SL_OK)
-        status = sli_saver_start(checkpoints->saver, targets, steps, checkpoints->number);
-    if (status != SL_OK)
-        sli_saver_start_failed(checkpoints->saver, targets, steps, status, sl_error_text());
-}
-
-/* Every replica. Without shards a sharded state is gathered, for the first one to write it. */
+/* Every replica. A sharded state without savers for it is gathered, for the first one to write. */
 static sl_status save(sli_checkpoints *checkpoints, int targets)
 {
-    sli_update *update = checkpoints->run.update;
+    const sli_checkpoints_run *run = &checkpoints->run;
     sl_optimizer *whole[SL_MAX_STAGES] = {NULL};
     if (targets == 0 || !checkpoints->options->directory)
         return SL_OK;
-    SL_TRY(finish(checkpoints)); /* its copy is in use until then */
-    checkpoints->number++;       /* on all, whoever has to write */
-    bool gathers = targets & SLI_SAVE_STEP && !checkpoints->shards;
+    SL_TRY(report_ended(checkpoints, true)); /* its copy is in use until then */
+    checkpoints->number++;                   /* on all, whoever has to write */
+    bool gathers = targets & SLI_SAVE_STEP && !checkpoints->has_shards;
+    int own = run->replicas->rank == 0 ? targets : targets & SLI_SAVE_STEP;
     if (gathers)
-        SL_TRY(sli_update_gather(update, whole));
-    bool writes = checkpoints->run.replicas->rank == 0 || targets & SLI_SAVE_STEP;
-    if (checkpoints->saver && writes)
-        copy_and_write(checkpoints, targets, gathers ? whole : NULL);
+        SL_TRY(sli_update_gather(run->update, whole));
+    if (checkpoints->saver && own) /* without a copy the save fails, and the run goes on */
+        sli_saver_start(checkpoints->saver, own, run->position->steps, checkpoints->number,
+                        copy(checkpoints, own, whole));
     if (gathers)
-        sli_update_release(update, whole);
+        sli_update_release(run->update, whole);
     return SL_OK;
 }
 
 /* ---- When ------------------------------------------------------------------------------- */
 
-/* The strongest stop or save request of any replica, the same on all of them. In the same exchange
- * they learn whether all have written their files of a save. */
-static sl_status ask(sli_checkpoints *checkpoints, sl_train_request *out)
+/* The strongest stop or save request of any replica, the same on all of them. */
+static sl_status ask(const sli_checkpoints *checkpoints, sl_train_request *out)
 {
     const sl_save_options *options = checkpoints->options;
     sl_group *group = checkpoints->run.replicas->group;
-    bool shared = is_shared(checkpoints);
     int32_t wish = options->request ? (int32_t)options->request(options->context) : SL_TRAIN_GO_ON;
-    int32_t words[] = {wish, shared && !sli_saver_wrote(checkpoints->saver)};
-    if (group && (options->request || shared))
-        SL_TRY(sl_group_all_reduce(group, words, 2, SL_I32, SL_REDUCE_MAX, NULL));
-    *out = (sl_train_request)words[0];
-    return shared && words[1] == 0 ? hand_over(checkpoints) : SL_OK;
+    if (group && options->request)
+        SL_TRY(sl_group_all_reduce(group, &wish, 1, SL_I32, SL_REDUCE_MAX, NULL));
+    *out = (sl_train_request)wish;
+    return SL_OK;
 }
 
 /* Whoever stops a run relies on its checkpoint. */
 static sl_status end_stopped(sli_checkpoints *checkpoints)
 {
-    SL_TRY(finish(checkpoints));
+    SL_TRY(report_ended(checkpoints, true));
     if (checkpoints->reason[0])
         return sl_error(SL_ERR_IO, "the run was stopped, but its state could not be saved: %s",
                         checkpoints->reason);
@@ -374,5 +354,5 @@ sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints)
 
 sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints)
 {
-    return finish(checkpoints);
+    return report_ended(checkpoints, true);
 }

@@ -8,7 +8,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* The zero value notes nothing. */
+/* The zero value metadata nothing. */
 typedef struct sli_last_step {
     bool is_open;
     int descriptor;

@@ -2,9 +2,9 @@
 
 #include "train/checkpoint/resume.h"
 
+#include "io/checkpoint/reader.h"
 #include "optim/optimizer.h"
 #include "train/checkpoint/last_step.h"
-#include "train/checkpoint/resume_slices.h"
 #include "train/checkpoint/save_directory.h"
 #include "train/checkpoint/tensors.h"
 
@@ -104,7 +104,7 @@ sl_status sli_resume_open(const sl_save_options *options, const sli_reports *rep
     out->path = strdup(options->resume);
     if (!out->path)
         return sl_error(SL_ERR_MEMORY, "no memory for a path");
-    return sl_checkpoint_open(out->path, &out->reader);
+    return open_whole(out->path, &out->reader);
 }
 
 void sli_resume_clear(sli_resume *from)
@@ -150,25 +150,6 @@ static sl_status read_tensors(const sl_checkpoint_reader *from, const char *part
     return status;
 }
 
-/* Everybody's become the first replica's. */
-static sl_status share_tensors(const sli_replica *replicas, const sli_tensors *tensors)
-{
-    for (size_t i = 0; replicas->group && i < tensors->count; i++) {
-        sl_tensor *tensor = tensors->entries[i].tensor;
-        SL_TRY(sl_group_broadcast(replicas->group, sl_tensor_data(tensor), sl_tensor_count(tensor),
-                                  SL_F32, 0, NULL));
-    }
-    return SL_OK;
-}
-
-static sl_status read_and_share(const sl_checkpoint_reader *from, const char *part,
-                                const sli_replica *replicas, const sli_tensors *to)
-{
-    if (from)
-        SL_TRY(read_tensors(from, part, to));
-    return share_tensors(replicas, to);
-}
-
 sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe)
 {
     sli_tensors tensors;
@@ -179,28 +160,70 @@ sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe
     return status;
 }
 
+/* What the first replica reads at once, and the others get. */
+enum { CHUNK = 1 << 22 };
+
+/* Gives every replica what it has of a tensor. */
+static sl_status spread_tensor(const sl_checkpoint_reader *from, const char *part,
+                               const sli_replica *replicas, const sli_tensor_entry *to,
+                               float *chunk)
+{
+    int64_t elements = sl_shape_count(&to->shape), end = to->first + to->count;
+    for (int64_t at = 0, count; at < elements; at += count) {
+        count = elements - at < CHUNK ? elements - at : CHUNK;
+        if (from)
+            SL_TRY(sli_checkpoint_read_elements(from, part, to->name, at, count, chunk));
+        SL_TRY(sl_group_broadcast(replicas->group, chunk, count, SL_F32, 0, NULL));
+        int64_t low = to->first > at ? to->first : at, high = end < at + count ? end : at + count;
+        if (low < high) /* a CPU's memory is the host's */
+            memcpy(sl_tensor_f32(to->tensor) + (low - to->first), chunk + (low - at),
+                   (size_t)(high - low) * sizeof *chunk);
+    }
+    return SL_OK;
+}
+
+static sl_status check_tensors(const sl_checkpoint_reader *from, const char *part,
+                               const sli_tensors *to)
+{
+    sl_safetensors_item *items;
+    SL_TRY(sli_tensors_items(to, &items));
+    sl_status status = sli_checkpoint_check_items(from, part, items, to->count);
+    free(items);
+    return status;
+}
+
+/* Gives every replica what it has of the part's tensors; `from` is the first one's, and was read
+ * whole before. Nobody holds more of them than this and a chunk. */
+static sl_status spread_tensors(const sl_checkpoint_reader *from, const char *part,
+                                const sli_replica *replicas, const sli_tensors *to)
+{
+    if (!replicas->group)
+        return read_tensors(from, part, to);
+    if (from)
+        SL_TRY(check_tensors(from, part, to));
+    float *chunk = malloc(CHUNK * sizeof *chunk);
+    sl_status status = chunk ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for reading tensors");
+    for (size_t i = 0; i < to->count && status == SL_OK; i++)
+        status = spread_tensor(from, part, replicas, &to->entries[i], chunk);
+    free(chunk);
+    return status;
+}
+
 static sl_status resume_optimizers(const sl_checkpoint_reader *from, const sli_replica *replicas,
                                    sli_update *update, int64_t steps)
 {
-    sli_tensors tensors = {0};
-    sl_optimizer *whole[SL_MAX_STAGES];
-    bool done = false;
-    if (sli_update_is_sharded(update))
-        SL_TRY(sli_resume_slices(from, replicas, update, &done));
-    for (int s = 0; s < sl_pipe_stages(replicas->pipe) && done; s++)
-        sli_optimizer_set_steps(sli_update_own(update, s), steps);
-    if (done)
-        return SL_OK;
-    SL_TRY(sli_update_prepare(update, whole));
-    for (int s = 0; s < sl_pipe_stages(replicas->pipe); s++)
-        sli_optimizer_set_steps(whole[s], steps);
-    sl_status status = sli_tensors_of_optimizer(replicas->pipe, whole, &tensors);
+    sli_tensors tensors;
+    sl_optimizer *own[SL_MAX_STAGES];
+    bool sharded = sli_update_is_sharded(update);
+    for (int s = 0; s < sl_pipe_stages(replicas->pipe); s++) {
+        own[s] = sli_update_own(update, s);
+        sli_optimizer_set_steps(own[s], steps);
+    }
+    sl_status status = sli_tensors_of_optimizer(replicas->pipe, own, sharded ? replicas->rank : 0,
+                                                sharded ? replicas->count : 1, &tensors);
     if (status == SL_OK)
-        status = read_and_share(from, "optimizer", replicas, &tensors);
+        status = spread_tensors(from, "optimizer", replicas, &tensors);
     sli_tensors_clear(&tensors);
-    if (status == SL_OK)
-        return sli_update_load(update, whole);
-    sli_update_release(update, whole);
     return status;
 }
 
@@ -223,7 +246,7 @@ static sl_status resume_best(const sl_checkpoint_reader *from, const sli_replica
         if (status == SL_OK)
             status = sl_group_barrier(replicas->group, NULL);
     } else if (status == SL_OK) {
-        status = read_and_share(from, "best", replicas, &tensors);
+        status = spread_tensors(from, "best", replicas, &tensors);
     }
     sli_tensors_clear(&tensors);
     return status;

@@ -253,6 +253,44 @@ void sli_save_directory_destroy(sli_save_directory **directory)
     *directory = NULL;
 }
 
+/* ---- Whether all replicas see it -------------------------------------------------------- */
+
+static sl_status sees_directory(const char *path, uint64_t number, bool *out)
+{
+    char name[NAME_BYTES], temporary[SLI_TEMPORARY_BYTES], *trial;
+    name_step(0, name);
+    sli_temporary_name(name, number, temporary);
+    SL_TRY(join(path, temporary, &trial));
+    *out = access(trial, W_OK) == 0;
+    free(trial);
+    return SL_OK;
+}
+
+/* The first replica makes a temporary directory of a name that nobody can guess. */
+sl_status sli_save_directory_is_shared(const char *path, const sli_replica *replicas,
+                                       uint64_t number, bool *out)
+{
+    char *name;
+    int32_t seen;
+    sli_replace_directory *trial = NULL;
+    *out = false;
+    SL_TRY(sli_save_directory_step(path, 0, &name));
+    sl_status status = SL_OK;
+    if (replicas->rank == 0)
+        status = sli_replace_directory_create_numbered(name, number, &trial);
+    if (status == SL_OK)
+        status = sl_group_barrier(replicas->group, NULL);
+    if (status == SL_OK)
+        status = sees_directory(path, number, out);
+    seen = *out;
+    if (status == SL_OK)
+        status = sl_group_all_reduce(replicas->group, &seen, 1, SL_I32, SL_REDUCE_MIN, NULL);
+    *out = seen != 0;
+    sli_replace_directory_destroy(&trial);
+    free(name);
+    return status;
+}
+
 /* ---- Fewer of them ---------------------------------------------------------------------- */
 
 static sl_status remove_step(const char *path, int64_t step)

@@ -19,11 +19,11 @@ typedef struct sli_save_directory sli_save_directory;
 sl_status sli_save_directory_create(const char *path, const char *resume, sli_save_directory **out);
 void sli_save_directory_destroy(sli_save_directory **directory); /* NULL is allowed */
 
-/* Whether the files that one replica writes there are seen by all, as on one machine or a shared
- * file system; called by every replica, the first of which must have created the directory.
- * *number is drawn for this run, and the same on all. */
-sl_status sli_save_directory_is_shared(const char *path, const sli_replica *replicas, bool *out,
-                                       uint64_t *number);
+/* Whether all replicas see the same directory, as on one machine or a shared file system; called by
+ * every replica, the first of which must have created it, with a number that is drawn for this run.
+ */
+sl_status sli_save_directory_is_shared(const char *path, const sli_replica *replicas,
+                                       uint64_t number, bool *out);
 
 /* "DIR/step-00000040" and "DIR/best", malloc'ed. */
 sl_status sli_save_directory_step(const char *path, int64_t step, char **out);

@@ -1,6 +1,7 @@
 #include "train/checkpoint/saver.h"
 
 #include "core/clock.h"
+#include "io/checkpoint/segments.h"
 #include "io/checkpoint/writer.h"
 #include "train/checkpoint/save_directory.h"
 
@@ -12,34 +13,27 @@
 
 enum { REASON_BYTES = 1000 };
 
-typedef enum phase {
-    IDLE,
-    SHARED, /* the first of two halves: a thread, or `done` */
-    ALONE   /* all of a save, or the second half: as above */
-} phase;
-
-/* What replica 0 must know of another's first half. */
+/* What the first replica must know of another's shard. */
 typedef struct report {
     int64_t status;
+    sli_checkpoint_written file;
     char reason[REASON_BYTES];
-    sli_checkpoint_file files[]; /* [most_files] */
 } report;
+_Static_assert(sizeof(report) % sizeof(int64_t) == 0, "reports are words");
 
 struct sli_saver {
     sli_saver_options options;
+    int rank, ranks; /* in options.group */
     sli_snapshot snapshot;
-    size_t most_files; /* of a replica, where there are shards */
-    phase phase;
-    bool has_thread; /* that was not joined */
+    report own, *all; /* all [ranks]: the first replica's */
+    bool under_way;   /* from the start until the end was told */
+    bool has_thread;  /* that was not joined */
     pthread_t thread;
     int targets;
     int64_t step;
     uint64_t id;
-    char *path;               /* of the checkpoint, or of the best model where there is only that */
-    sli_checkpoint_file *all; /* [files of the shards] once the replicas have told of them */
+    char *path; /* of the checkpoint, or of the best model where there is only that */
     /* The thread's, until `done` is true: */
-    sli_checkpoint_writer *writer;  /* replica 0's, between the halves */
-    sli_checkpoint_file *own_files; /* [most_files] */
     double seconds;
     sl_status status;
     char reason[REASON_BYTES];
@@ -48,18 +42,19 @@ struct sli_saver {
 
 sl_status sli_saver_create(const sli_saver_options *options, sli_saver **out)
 {
-    const sli_shards *shards = options->shards;
-    *out = calloc(1, sizeof **out);
-    if (*out && shards) {
-        (*out)->most_files = sli_shards_most_files(shards, options->replicas);
-        (*out)->own_files = calloc((*out)->most_files, sizeof *(*out)->own_files);
-        (*out)->all = calloc(shards->plan.files, sizeof *(*out)->all);
-    }
-    if (!*out || (shards && (!(*out)->own_files || !(*out)->all))) {
+    sli_saver *saver = *out = calloc(1, sizeof *saver);
+    sl_group *group = options->group;
+    int ranks = group ? sl_group_size(group) : 1;
+    if (saver)
+        saver->all = calloc((size_t)ranks, sizeof *saver->all);
+    if (!saver || !saver->all) {
+        sl_group_destroy(&group);
         sli_saver_destroy(out);
         return sl_error(SL_ERR_MEMORY, "no memory for saving checkpoints");
     }
-    (*out)->options = *options;
+    saver->options = *options;
+    saver->rank = group ? sl_group_rank(group) : 0;
+    saver->ranks = ranks;
     return SL_OK;
 }
 
@@ -74,12 +69,16 @@ void sli_saver_destroy(sli_saver **saver)
 {
     if (!saver || !*saver)
         return;
+    if ((*saver)->has_thread && (*saver)->options.group)
+        sl_group_abort((*saver)->options.group, SL_ERR_CANCELLED, "the run has ended");
     join(*saver);
-    sli_checkpoint_writer_destroy(&(*saver)->writer);
-    sli_snapshot_clear(&(*saver)->snapshot);
-    free((*saver)->path);
-    free((*saver)->own_files);
+    sl_group_destroy(&(*saver)->options.group);
+    sli_tensor_copy_clear(&(*saver)->snapshot.model);
+    sli_tensor_copy_clear(&(*saver)->snapshot.optimizer);
+    sli_tensor_copy_clear(&(*saver)->snapshot.best);
+    free((*saver)->snapshot.state);
     free((*saver)->all);
+    free((*saver)->path);
     free(*saver);
     *saver = NULL;
 }
@@ -89,85 +88,128 @@ sli_snapshot *sli_saver_snapshot(sli_saver *saver)
     return &saver->snapshot;
 }
 
-/* ---- The thread: what one writes -------------------------------------------------------- */
+/* ---- What is written -------------------------------------------------------------------- */
 
-static sl_status write_best(const sli_saver *saver)
+static sl_checkpoint_part model_part(const sli_saver *saver, const char *name,
+                                     const sli_tensor_copy *of)
 {
-    const sli_saver_options *options = &saver->options;
-    const sl_checkpoint_part model = {"model", saver->snapshot.model.items,
-                                      saver->snapshot.model.count, options->metadata,
-                                      options->metadata_count};
-    char *path;
-    SL_TRY(sli_save_directory_best(options->directory, &path));
-    sl_status status =
-        sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = &model,
-                                                           .part_count = 1,
-                                                           .files = &options->file,
-                                                           .file_count = 1,
-                                                           .state = saver->snapshot.state,
-                                                           .shard_bytes = options->shard_bytes});
-    free(path);
-    return status;
+    return (sl_checkpoint_part){name, of->items, of->count, saver->options.metadata,
+                                saver->options.metadata_count};
 }
 
-/* All of the copy, but for what the shards are. */
+/* What the first replica writes of a checkpoint, but for its shard. */
 static sl_status write_copy(const sli_saver *saver, sli_checkpoint_writer *writer)
 {
     const sli_saver_options *options = &saver->options;
     const sli_snapshot *of = &saver->snapshot;
     sl_checkpoint_part parts[3];
     size_t count = 0;
-    parts[count++] = (sl_checkpoint_part){"model", of->model.items, of->model.count,
-                                          options->metadata, options->metadata_count};
-    if (!options->shards)
-        parts[count++] =
-            (sl_checkpoint_part){"optimizer", of->optimizer.items, of->optimizer.count, NULL, 0};
+    parts[count++] = model_part(saver, "model", &of->model);
+    if (!options->group)
+        parts[count++] = (sl_checkpoint_part){.name = "optimizer",
+                                              .items = of->optimizer.items,
+                                              .count = of->optimizer.count};
     if (of->best.items)
-        parts[count++] = (sl_checkpoint_part){"best", of->best.items, of->best.count,
-                                              options->metadata, options->metadata_count};
-    return sli_checkpoint_writer_add(writer, &(sl_checkpoint_contents){.parts = parts,
-                                                                       .part_count = count,
-                                                                       .files = &options->file,
-                                                                       .file_count = 1,
-                                                                       .shard_bytes =
-                                                                           options->shard_bytes});
+        parts[count++] = model_part(saver, "best", &of->best);
+    const sl_checkpoint_contents contents = {.parts = parts,
+                                             .part_count = count,
+                                             .files = &options->file,
+                                             .file_count = 1,
+                                             .shard_bytes = options->shard_bytes};
+    return sli_checkpoint_writer_add(writer, &contents, NULL);
 }
 
-static sli_checkpoint_share share_of(const sli_saver *saver)
+static sl_status write_shard(const sli_saver *saver, sli_checkpoint_writer *writer,
+                             sli_checkpoint_written *written)
 {
-    return (sli_checkpoint_share){&saver->options.shards->part, &saver->options.shards->plan, NULL};
+    const sli_tensor_copy *of = &saver->snapshot.optimizer;
+    const sl_metadata shapes = {SLI_SEGMENTS_KEY, of->shapes};
+    const sl_checkpoint_part shard = {"optimizer", of->items, of->count, &shapes,
+                                      of->shapes ? 1 : 0};
+    return sli_checkpoint_writer_add_shard(writer, &shard, saver->rank, saver->ranks, written);
 }
 
-/* Of a checkpoint that is not shared, all; of one that is, the first half. */
-static sl_status begin_step(sli_saver *saver)
+/* All that this replica writes but state.json. */
+static sl_status write_files(sli_saver *saver, sli_checkpoint_writer **writer)
 {
-    const sli_shards *shards = saver->options.shards;
-    if (saver->options.rank == 0) {
-        SL_TRY(sli_checkpoint_writer_create(saver->path, saver->id, &saver->writer));
-        SL_TRY(write_copy(saver, saver->writer));
+    if (saver->rank == 0) {
+        SL_TRY(sli_checkpoint_writer_create(saver->path, saver->id, writer));
+        SL_TRY(write_copy(saver, *writer));
     } else {
-        SL_TRY(sli_checkpoint_writer_join(saver->path, saver->id, &saver->writer));
+        SL_TRY(sli_checkpoint_writer_join(saver->path, saver->id, writer));
     }
-    if (!shards)
-        return SL_OK;
-    const sli_checkpoint_share share = share_of(saver);
-    return sli_checkpoint_writer_write_own(saver->writer, &share, saver->options.rank,
-                                           saver->own_files);
+    return saver->options.group ? write_shard(saver, *writer, &saver->own.file) : SL_OK;
 }
 
-static sl_status end_step(sli_saver *saver)
+static sl_status write_best(const sli_saver *saver)
 {
     const sli_saver_options *options = &saver->options;
-    if (options->shards) {
-        const sli_checkpoint_share share = share_of(saver);
-        SL_TRY(sli_checkpoint_writer_list_all(saver->writer, &share, saver->all));
+    const sl_checkpoint_part model = model_part(saver, "model", &saver->snapshot.model);
+    const sl_checkpoint_contents contents = {.parts = &model,
+                                             .part_count = 1,
+                                             .files = &options->file,
+                                             .file_count = 1,
+                                             .state = saver->snapshot.state,
+                                             .shard_bytes = options->shard_bytes};
+    char *path;
+    SL_TRY(sli_save_directory_best(options->directory, &path));
+    sl_status status = sl_checkpoint_save(path, &contents);
+    free(path);
+    return status;
+}
+
+/* ---- The thread ------------------------------------------------------------------------- */
+
+/* The first error of a save is the save's. */
+static void keep_error(sli_saver *saver, sl_status status)
+{
+    if (status == SL_OK || saver->status != SL_OK)
+        return;
+    saver->status = status;
+    snprintf(saver->reason, sizeof saver->reason, "%s", sl_error_text());
+}
+
+/* Every replica, once it has written its shard or has failed to: the first one hears of all, and
+ * lists their files. */
+static sl_status exchange_reports(sli_saver *saver, sli_checkpoint_writer *writer)
+{
+    report *own = &saver->own;
+    own->status = saver->status;
+    snprintf(own->reason, sizeof own->reason, "%s", saver->status == SL_OK ? "" : saver->reason);
+    SL_TRY(sl_group_gather(saver->options.group, own, saver->rank == 0 ? saver->all : NULL,
+                           sizeof(report) / sizeof(int64_t), SL_I64, 0, NULL));
+    if (saver->rank != 0 || saver->status != SL_OK)
+        return SL_OK;
+    for (int r = 1; r < saver->ranks; r++) {
+        const report *other = &saver->all[r];
+        if (other->status != SL_OK)
+            return sl_error((sl_status)other->status, "rank %d: %s", r, other->reason);
+        SL_TRY(
+            sli_checkpoint_writer_list_shard(writer, "optimizer", r, saver->ranks, &other->file));
     }
-    return sli_checkpoint_writer_commit(saver->writer, saver->snapshot.state);
+    return SL_OK;
 }
 
 static sl_status unwritten(const sli_saver *saver, sl_status status)
 {
     return sl_error_context(status, "%s: the checkpoint cannot be written: ", saver->path);
+}
+
+static void save_step(sli_saver *saver)
+{
+    sli_checkpoint_writer *writer = NULL;
+    const sli_saver_options *options = &saver->options;
+    if (saver->status == SL_OK)
+        keep_error(saver, unwritten(saver, write_files(saver, &writer)));
+    if (options->group)
+        keep_error(saver, exchange_reports(saver, writer));
+    bool commits = saver->status == SL_OK && saver->rank == 0;
+    if (commits)
+        keep_error(saver,
+                   unwritten(saver, sli_checkpoint_writer_commit(writer, saver->snapshot.state)));
+    sli_checkpoint_writer_destroy(&writer);
+    if (commits && saver->status == SL_OK)
+        keep_error(saver, sli_save_directory_prune(options->directory, saver->step, options->keep));
 }
 
 static void tell(const sli_saver *saver, bool begins)
@@ -176,70 +218,23 @@ static void tell(const sli_saver *saver, bool begins)
         saver->options.saving(saver->options.context, begins);
 }
 
-static void note_end(sli_saver *saver, sl_status status, double start)
+static void *save(void *arg)
 {
-    if (status != SL_OK && saver->status == SL_OK) {
-        saver->status = status;
-        snprintf(saver->reason, sizeof saver->reason, "%s", sl_error_text());
-    }
-    saver->seconds += sli_clock_seconds() - start;
+    sli_saver *saver = arg;
+    double start = sli_clock_seconds();
+    if (saver->targets & SLI_SAVE_STEP)
+        save_step(saver);
+    if (saver->targets & SLI_SAVE_BEST && saver->status == SL_OK)
+        keep_error(saver, write_best(saver));
+    saver->seconds = sli_clock_seconds() - start;
     atomic_store(&saver->done, true);
-}
-
-static void *write_shared(void *arg)
-{
-    sli_saver *saver = arg;
-    double start = sli_clock_seconds();
-    note_end(saver, unwritten(saver, begin_step(saver)), start);
-    tell(saver, false);
-    return NULL;
-}
-
-/* A save that has failed before, in its first half or another's, leaves nothing. */
-static sl_status finish_step(sli_saver *saver)
-{
-    sl_status status = saver->status;
-    if (status == SL_OK && !saver->options.shards)
-        status = unwritten(saver, begin_step(saver));
-    if (status == SL_OK)
-        status = unwritten(saver, end_step(saver));
-    sli_checkpoint_writer_destroy(&saver->writer);
-    return status == SL_OK ? sli_save_directory_prune(saver->options.directory, saver->step,
-                                                      saver->options.keep)
-                           : status;
-}
-
-static void *write_alone(void *arg)
-{
-    sli_saver *saver = arg;
-    double start = sli_clock_seconds();
-    sl_status status = saver->targets & SLI_SAVE_STEP ? finish_step(saver) : SL_OK;
-    if (status == SL_OK && saver->targets & SLI_SAVE_BEST)
-        status = write_best(saver);
-    note_end(saver, status, start);
     tell(saver, false);
     return NULL;
 }
 
 /* ---- The run's side --------------------------------------------------------------------- */
 
-/* The thread of a phase; without one the phase has ended at once, and has failed. */
-static void start_thread(sli_saver *saver, phase next, void *(*write)(void *))
-{
-    saver->phase = next;
-    atomic_store(&saver->done, false);
-    tell(saver, true);
-    int error = pthread_create(&saver->thread, NULL, write, saver);
-    saver->has_thread = error == 0;
-    if (error == 0)
-        return;
-    note_end(saver,
-             sl_error(SL_ERR_MEMORY, "no thread for saving a checkpoint: %s", strerror(error)),
-             sli_clock_seconds());
-    tell(saver, false);
-}
-
-static sl_status prepare(sli_saver *saver, int targets, int64_t step, uint64_t id)
+void sli_saver_start(sli_saver *saver, int targets, int64_t step, uint64_t id, sl_status copied)
 {
     const char *directory = saver->options.directory;
     free(saver->path);
@@ -248,45 +243,24 @@ static sl_status prepare(sli_saver *saver, int targets, int64_t step, uint64_t i
     saver->step = step;
     saver->id = id;
     saver->status = SL_OK;
-    saver->seconds = 0;
-    return targets & SLI_SAVE_STEP ? sli_save_directory_step(directory, step, &saver->path)
-                                   : sli_save_directory_best(directory, &saver->path);
-}
-
-static bool has_halves(const sli_saver *saver, int targets)
-{
-    return saver->options.shards && targets & SLI_SAVE_STEP;
-}
-
-void sli_saver_start_failed(sli_saver *saver, int targets, int64_t step, sl_status status,
-                            const char *reason)
-{
-    char kept[REASON_BYTES];
-    snprintf(kept, sizeof kept, "%s", reason);
-    prepare(saver, targets, step, 0);
-    saver->phase = has_halves(saver, targets) ? SHARED : ALONE;
-    note_end(saver, sl_error(status, "%s", kept), sli_clock_seconds());
-}
-
-sl_status sli_saver_start(sli_saver *saver, int targets, int64_t step, uint64_t id)
-{
-    SL_TRY(prepare(saver, targets, step, id));
-    if (!has_halves(saver, targets)) {
-        start_thread(saver, ALONE, write_alone);
-        return SL_OK;
-    }
-    sli_shards_take_data(saver->options.shards, &saver->snapshot.optimizer);
-    start_thread(saver, SHARED, write_shared);
-    return SL_OK;
+    keep_error(saver, copied);
+    keep_error(saver, targets & SLI_SAVE_STEP
+                          ? sli_save_directory_step(directory, step, &saver->path)
+                          : sli_save_directory_best(directory, &saver->path));
+    atomic_store(&saver->done, false);
+    saver->under_way = true;
+    tell(saver, true);
+    saver->has_thread = pthread_create(&saver->thread, NULL, save, saver) == 0;
+    if (!saver->has_thread) /* the run waits */
+        save(saver);
 }
 
 bool sli_saver_ended(sli_saver *saver, bool wait, sl_checkpoint_event *event)
 {
-    if (saver->phase != ALONE || (!wait && !atomic_load(&saver->done)))
+    if (!saver->under_way || (!wait && !atomic_load(&saver->done)))
         return false;
     join(saver);
-    sli_checkpoint_writer_destroy(&saver->writer); /* where there was no thread to do it */
-    saver->phase = IDLE;
+    saver->under_way = false;
     bool saved = saver->status == SL_OK;
     *event = (sl_checkpoint_event){
         .kind = saved ? SL_CHECKPOINT_SAVED : SL_CHECKPOINT_FAILED,
@@ -296,58 +270,4 @@ bool sli_saver_ended(sli_saver *saver, bool wait, sl_checkpoint_event *event)
         .reason = saved ? NULL : saver->reason,
     };
     return true;
-}
-
-/* ---- Between the halves ----------------------------------------------------------------- */
-
-bool sli_saver_is_shared(const sli_saver *saver)
-{
-    return saver->phase == SHARED;
-}
-
-bool sli_saver_wrote(const sli_saver *saver)
-{
-    return atomic_load(&saver->done);
-}
-
-size_t sli_saver_report_bytes(const sli_saver *saver)
-{
-    return sizeof(report) + saver->most_files * sizeof(sli_checkpoint_file);
-}
-
-void sli_saver_report(sli_saver *saver, void *to)
-{
-    report *own = to;
-    join(saver);
-    memset(own, 0, sli_saver_report_bytes(saver));
-    own->status = saver->status;
-    if (saver->status != SL_OK)
-        snprintf(own->reason, sizeof own->reason, "%s", saver->reason);
-    else
-        memcpy(own->files, saver->own_files, saver->most_files * sizeof *own->files);
-}
-
-/* Takes what a replica says of its first half. */
-static void take_report(sli_saver *saver, int rank, const report *from)
-{
-    size_t count, first = sli_checkpoint_plan_first(&saver->options.shards->plan, rank, &count);
-    for (size_t i = 0; i < count; i++)
-        saver->all[first + i] = from->files[i];
-    if (from->status == SL_OK || saver->status != SL_OK)
-        return;
-    saver->status = (sl_status)from->status;
-    snprintf(saver->reason, sizeof saver->reason, "rank %d: %s", rank, from->reason);
-}
-
-void sli_saver_complete(sli_saver *saver, const void *reports)
-{
-    size_t bytes = sli_saver_report_bytes(saver);
-    if (saver->options.rank != 0) {
-        sli_checkpoint_writer_destroy(&saver->writer);
-        saver->phase = IDLE;
-        return;
-    }
-    for (int rank = 0; rank < saver->options.replicas; rank++)
-        take_report(saver, rank, (const report *)((const char *)reports + (size_t)rank * bytes));
-    start_thread(saver, ALONE, write_alone);
 }

@@ -2,11 +2,15 @@
 
 #include "train/checkpoint/tensors.h"
 
+#include "core/usable_memory.h"
+#include "io/checkpoint/segments.h"
 #include "optim/optimizer.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- Lists ------------------------------------------------------------------------------ */
 
 static sl_status no_memory(void)
 {
@@ -23,60 +27,66 @@ static sl_status allocate(const sl_pipe *pipe, int each, sli_tensors *out)
     return out->entries ? SL_OK : no_memory();
 }
 
-/* "NAME" or "NAME.SUFFIX". */
-static sl_status name_entry(const char *name, const char *suffix, char **out)
+/* Adds an entry without elements: "NAME" or "NAME.SUFFIX". */
+static sl_status add_entry(sli_tensors *to, const sl_parameter *parameter, const char *suffix,
+                           int stage, sli_tensor_entry **out)
 {
-    if (asprintf(out, "%s%s%s", name, suffix ? "." : "", suffix ? suffix : "") >= 0)
+    *out = &to->entries[to->count++];
+    (*out)->stage = stage;
+    (*out)->shape = *sl_parameter_shape(parameter);
+    if (asprintf(&(*out)->name, "%s%s%s", sl_parameter_name(parameter), suffix ? "." : "",
+                 suffix ? suffix : "") >= 0)
         return SL_OK;
-    *out = NULL;
+    (*out)->name = NULL;
     return no_memory();
 }
 
-static sl_status add_shared(sli_tensors *to, const sl_parameter *parameter, int stage)
-{
-    sli_tensor_entry *entry = &to->entries[to->count++];
-    entry->stage = stage;
-    SL_TRY(name_entry(sl_parameter_name(parameter), NULL, &entry->name));
-    return sl_tensor_alias(sl_parameter_value(parameter), &entry->tensor);
-}
+/* The parameter's elements that lie in elements start … start + count - 1 of its bucket. */
+typedef struct bucket_range {
+    int bucket;
+    int64_t first, count; /* of the parameter */
+    int64_t offset;       /* of the first one, from `start` on */
+} bucket_range;
 
-sl_status sli_tensors_find_place(const sl_parameter_set *set, const sl_parameter *parameter,
-                                 int *bucket, int64_t *offset)
+static sl_status find_bucket(const sl_parameter_set *set, const sl_parameter *parameter,
+                             bucket_range *out)
 {
     const float *first = sl_tensor_f32(sl_parameter_value(parameter));
     for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
         const sl_tensor *values = sl_parameter_set_bucket_values(set, b);
         const float *start = sl_tensor_f32(values);
         if (first >= start && first < start + sl_tensor_count(values)) {
-            *bucket = b;
-            *offset = first - start;
+            *out =
+                (bucket_range){b, 0, sl_shape_count(sl_parameter_shape(parameter)), first - start};
             return SL_OK;
         }
     }
     return sl_error(SL_ERR_INTERNAL, "parameter %s is in no bucket", sl_parameter_name(parameter));
 }
 
-/* The parameter's part of `flat`, which lies as its bucket does. */
-static sl_status add_view(sli_tensors *to, const sl_parameter *parameter, const char *suffix,
-                          int stage, const sl_tensor *flat, int64_t offset)
+/* What shard `rank` of `ranks` has of the parameter that `range` is. */
+static void cut_range(const sl_parameter_set *set, int rank, int ranks, bucket_range *range)
 {
-    sli_tensor_entry *entry = &to->entries[to->count++];
-    entry->stage = stage;
-    SL_TRY(name_entry(sl_parameter_name(parameter), suffix, &entry->name));
-    return sl_tensor_view(flat, offset, sl_parameter_shape(parameter), &entry->tensor);
+    const sli_shard shard = sli_optimizer_shard(set, range->bucket, rank, ranks);
+    int64_t begin = range->offset, end = begin + range->count;
+    int64_t low = shard.start > begin ? shard.start : begin;
+    int64_t high = shard.start + shard.count < end ? shard.start + shard.count : end;
+    range->first = low - begin;
+    range->count = high > low ? high - low : 0;
+    range->offset = low - shard.start;
 }
 
-sl_status sli_tensors_add(sli_tensors *to, const char *name, int stage, const sl_tensor *flat,
-                          int64_t offset, const sl_shape *shape)
+/* The range of `flat`, which lies as the bucket or its shard does. */
+static sl_status set_range(sli_tensor_entry *entry, const bucket_range *range,
+                           const sl_tensor *flat)
 {
-    sli_tensor_entry *more = realloc(to->entries, (to->count + 1) * sizeof *more);
-    if (!more)
-        return no_memory();
-    to->entries = more;
-    sli_tensor_entry *entry = &to->entries[to->count++];
-    *entry = (sli_tensor_entry){.stage = stage};
-    SL_TRY(name_entry(name, NULL, &entry->name));
-    return sl_tensor_view(flat, offset, shape, &entry->tensor);
+    const sl_shape row = sl_shape_1d(range->count);
+    entry->first = range->first;
+    entry->count = range->count;
+    bool whole = range->count == sl_shape_count(&entry->shape);
+    if (range->count == 0)
+        return SL_OK;
+    return sl_tensor_view(flat, range->offset, whole ? &entry->shape : &row, &entry->tensor);
 }
 
 sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
@@ -84,10 +94,25 @@ sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
     SL_TRY(allocate(pipe, 1, out));
     for (int s = 0; s < sl_pipe_stages(pipe); s++) {
         const sl_parameter_set *set = sl_pipe_parameters(pipe, s);
-        for (int i = 0; i < sl_parameter_set_count(set); i++)
-            SL_TRY(add_shared(out, sl_parameter_set_get(set, i), s));
+        for (int i = 0; i < sl_parameter_set_count(set); i++) {
+            const sl_parameter *parameter = sl_parameter_set_get(set, i);
+            sli_tensor_entry *entry;
+            SL_TRY(add_entry(out, parameter, NULL, s, &entry));
+            SL_TRY(sl_tensor_alias(sl_parameter_value(parameter), &entry->tensor));
+            entry->count = sl_tensor_count(entry->tensor);
+        }
     }
     return SL_OK;
+}
+
+static sl_status add_best(sli_tensors *to, const sl_parameter_set *set,
+                          const sl_parameter *parameter, int stage, const sli_best *best)
+{
+    bucket_range range;
+    sli_tensor_entry *entry;
+    SL_TRY(find_bucket(set, parameter, &range));
+    SL_TRY(add_entry(to, parameter, NULL, stage, &entry));
+    return set_range(entry, &range, sli_best_bucket(best, stage, range.bucket));
 }
 
 sl_status sli_tensors_of_best(const sl_pipe *pipe, const sli_best *best, sli_tensors *out)
@@ -97,40 +122,40 @@ sl_status sli_tensors_of_best(const sl_pipe *pipe, const sli_best *best, sli_ten
         const sl_parameter_set *set = sl_pipe_parameters(pipe, s);
         for (int i = 0; i < sl_parameter_set_count(set); i++) {
             const sl_parameter *parameter = sl_parameter_set_get(set, i);
-            int bucket;
-            int64_t offset;
-            if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
-                continue;
-            SL_TRY(sli_tensors_find_place(set, parameter, &bucket, &offset));
-            SL_TRY(add_view(out, parameter, NULL, s, sli_best_bucket(best, s, bucket), offset));
+            if (sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED)
+                SL_TRY(add_best(out, set, parameter, s, best));
         }
     }
     return SL_OK;
 }
 
 static sl_status add_state(sli_tensors *to, const sl_parameter_set *set,
-                           const sl_parameter *parameter, int stage, const sl_optimizer *whole)
+                           const sl_parameter *parameter, int stage, const sl_optimizer *optimizer,
+                           int rank, int ranks)
 {
-    int bucket;
-    int64_t offset;
-    if (sl_parameter_get_kind(parameter) != SL_PARAMETER_TRAINED)
-        return SL_OK;
-    SL_TRY(sli_tensors_find_place(set, parameter, &bucket, &offset));
-    for (int a = 0; a < sli_optimizer_state_arrays(whole); a++)
-        SL_TRY(add_view(to, parameter, sli_optimizer_state_name(whole, a), stage,
-                        sli_optimizer_state(whole, bucket, a), offset));
+    bucket_range range;
+    SL_TRY(find_bucket(set, parameter, &range));
+    cut_range(set, rank, ranks, &range);
+    for (int a = 0; a < sli_optimizer_state_arrays(optimizer); a++) {
+        sli_tensor_entry *entry;
+        SL_TRY(add_entry(to, parameter, sli_optimizer_state_name(optimizer, a), stage, &entry));
+        SL_TRY(set_range(entry, &range, sli_optimizer_state(optimizer, range.bucket, a)));
+    }
     return SL_OK;
 }
 
-sl_status sli_tensors_of_optimizer(const sl_pipe *pipe, sl_optimizer *const *whole,
-                                   sli_tensors *out)
+sl_status sli_tensors_of_optimizer(const sl_pipe *pipe, sl_optimizer *const *optimizers, int rank,
+                                   int ranks, sli_tensors *out)
 {
     enum { MOST_ARRAYS = 2 };
     SL_TRY(allocate(pipe, MOST_ARRAYS, out));
     for (int s = 0; s < sl_pipe_stages(pipe); s++) {
         const sl_parameter_set *set = sl_pipe_parameters(pipe, s);
-        for (int i = 0; i < sl_parameter_set_count(set); i++)
-            SL_TRY(add_state(out, set, sl_parameter_set_get(set, i), s, whole[s]));
+        for (int i = 0; i < sl_parameter_set_count(set); i++) {
+            const sl_parameter *parameter = sl_parameter_set_get(set, i);
+            if (sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED)
+                SL_TRY(add_state(out, set, parameter, s, optimizers[s], rank, ranks));
+        }
     }
     return SL_OK;
 }
@@ -145,6 +170,11 @@ void sli_tensors_clear(sli_tensors *tensors)
     *tensors = (sli_tensors){0};
 }
 
+static bool is_whole(const sli_tensor_entry *entry)
+{
+    return entry->count == sl_shape_count(&entry->shape);
+}
+
 sl_status sli_tensors_items(const sli_tensors *tensors, sl_safetensors_item **out)
 {
     *out = calloc(tensors->count + 1, sizeof **out);
@@ -152,8 +182,111 @@ sl_status sli_tensors_items(const sli_tensors *tensors, sl_safetensors_item **ou
         return no_memory();
     for (size_t i = 0; i < tensors->count; i++) {
         const sli_tensor_entry *entry = &tensors->entries[i];
-        (*out)[i] = (sl_safetensors_item){entry->name, SL_F32, *sl_tensor_shape(entry->tensor),
-                                          sl_tensor_data(entry->tensor)};
+        (*out)[i] = (sl_safetensors_item){entry->name, SL_F32, entry->shape,
+                                          is_whole(entry) ? sl_tensor_data(entry->tensor) : NULL};
     }
     return SL_OK;
+}
+
+/* ---- Copies ----------------------------------------------------------------------------- */
+
+enum { ALIGNMENT = 64 };
+
+static size_t copy_bytes(const sli_tensor_entry *entry)
+{
+    size_t bytes = (size_t)entry->count * sizeof(float);
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+void sli_tensor_copy_empty(sli_tensor_copy *copy)
+{
+    for (size_t i = 0; i < copy->count; i++)
+        free((char *)copy->items[i].name);
+    free(copy->items);
+    free(copy->shapes);
+    copy->items = NULL;
+    copy->shapes = NULL;
+    copy->count = 0;
+}
+
+void sli_tensor_copy_clear(sli_tensor_copy *copy)
+{
+    sli_tensor_copy_empty(copy);
+    free(copy->memory);
+    *copy = (sli_tensor_copy){0};
+}
+
+static sl_status reserve(sli_tensor_copy *to, size_t bytes)
+{
+    if (to->memory_bytes >= bytes)
+        return SL_OK;
+    free(to->memory);
+    to->memory = NULL;
+    if (sli_resident_memory() + bytes <= sli_usable_memory(""))
+        to->memory = aligned_alloc(ALIGNMENT, bytes);
+    to->memory_bytes = to->memory ? bytes : 0;
+    return to->memory ? SL_OK
+                      : sl_error(SL_ERR_MEMORY,
+                                 "no memory for a copy of the run's state, %zu bytes", bytes);
+}
+
+static sl_status add_item(sli_tensor_copy *to, const sli_tensor_entry *entry, char *data)
+{
+    sl_safetensors_item *item = &to->items[to->count++];
+    *item = (sl_safetensors_item){NULL, SL_F32, entry->shape, data};
+    if (is_whole(entry))
+        return (item->name = strdup(entry->name)) ? SL_OK : no_memory();
+    item->shape = sl_shape_1d(entry->count);
+    return sli_segment_name(entry->name, entry->first, (char **)&item->name);
+}
+
+/* Names and shapes, and where the data will be. */
+static sl_status describe(const sli_tensors *from, sli_tensor_copy *to, sli_cut_tensor *cut)
+{
+    size_t bytes = 0, cut_count = 0;
+    for (size_t i = 0; i < from->count; i++)
+        bytes += copy_bytes(&from->entries[i]);
+    SL_TRY(reserve(to, bytes));
+    char *data = to->memory;
+    for (size_t i = 0; i < from->count; i++) {
+        const sli_tensor_entry *entry = &from->entries[i];
+        if (entry->count == 0)
+            continue;
+        SL_TRY(add_item(to, entry, data));
+        data += copy_bytes(entry);
+        if (!is_whole(entry))
+            cut[cut_count++] = (sli_cut_tensor){entry->name, entry->shape};
+    }
+    return cut_count ? sli_cut_tensors_print(cut, cut_count, &to->shapes) : SL_OK;
+}
+
+typedef struct copying {
+    const sli_tensors *from;
+    const sli_tensor_copy *to;
+} copying;
+
+static sl_status copy_stage(int stage, void *arg)
+{
+    const copying *job = arg;
+    const sl_safetensors_item *item = job->to->items;
+    for (size_t i = 0; i < job->from->count; i++) {
+        const sli_tensor_entry *entry = &job->from->entries[i];
+        if (entry->count == 0)
+            continue;
+        if (entry->stage == stage)
+            SL_TRY(sl_tensor_read(entry->tensor, item->data));
+        item++;
+    }
+    return SL_OK;
+}
+
+sl_status sli_tensor_copy_make(sl_pipe *pipe, const sli_tensors *from, sli_tensor_copy *to)
+{
+    copying job = {from, to};
+    sli_tensor_copy_empty(to);
+    sli_cut_tensor *cut = calloc(from->count + 1, sizeof *cut);
+    to->items = calloc(from->count + 1, sizeof *to->items);
+    sl_status status = cut && to->items ? describe(from, to, cut) : no_memory();
+    free(cut);
+    return status == SL_OK ? sl_pipe_run(pipe, copy_stage, &job) : status;
 }
