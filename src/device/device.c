@@ -1,4 +1,4 @@
-/* What all devices share: getters, and the accounts of what memory is used for. */
+/* What all kinds of devices have in common: getters, and the accounts of their memory. */
 #include "device/device_base.h"
 
 #include <assert.h>

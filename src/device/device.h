@@ -7,10 +7,10 @@
  * finishes before it returns, unless its comment says otherwise.
  *
  * Numerics that every implementation keeps:
- *  - How an operation is cut into pieces follows from its shapes alone, and pieces are added in a
- *    fixed order: the result does not depend on the number of threads.
+ *  - Shapes alone decide how an operation is cut into ranges, and the ranges' results are added in
+ * a fixed order: the result does not depend on the number of threads.
  *  - A row's result depends on that row alone wherever the mathematics say so; but a matrix
- *    product of other row counts may round differently.
+ *    product with another number of rows may round differently.
  *  - Operations documented as "adds" accumulate into what is there. */
 #ifndef SLI_DEVICE_DEVICE_H
 #define SLI_DEVICE_DEVICE_H
@@ -43,7 +43,7 @@ typedef enum sli_activation {
 
 /* c = epilogue(op(a) op(b) + beta c), [m, n]; op(a) is [m, k], op(b) is [k, n]. k may be 0 (a and b
  * NULL): then c = epilogue(beta c).
- * The epilogue, in this order, each part optional: add `bias` [n] to every row; store the sum to
+ * The epilogue, in this order, each step optional: add `bias` [n] to every row; store the sum to
  * `preactivation` [m, n] with row distance ldc; apply `activation`; apply `dropout` (columns n). */
 typedef struct sli_gemm {
     bool transpose_a, transpose_b;
@@ -72,12 +72,11 @@ typedef struct sli_epilogue {
     sli_dropout dropout;
 } sli_epilogue;
 
-/* Gradient through an epilogue, in place on `grad` [rows, columns]: dropout's, then
- * the activation's. For RELU `saved` is the epilogue's output (0 where either dropped or cut) or,
- * without dropout, the pre-activation: the gradient passes where saved > 0. For GELU it is the
- * pre-activation. Then
- * adds grad's column sums to `grad_bias` [columns] (or stores them when beta is 0); grad_bias may
- * be NULL. With activation NONE and no dropout it only sums. */
+/* Gradient through an epilogue, in place on `grad` [rows, columns]: dropout's, then the
+ * activation's. For RELU, `saved` is the epilogue's output (0 where dropout or ReLU made it 0) or,
+ * without dropout, the pre-activation: the gradient passes where saved > 0. For GELU, it is the
+ * pre-activation. Then adds grad's column sums to `grad_bias` [columns] (or stores them when beta
+ * is 0); grad_bias may be NULL. With activation NONE and no dropout it only sums. */
 typedef struct sli_epilogue_backward {
     int64_t rows, columns;
     float *grad;
@@ -122,9 +121,9 @@ typedef struct sli_add_dropout {
 } sli_add_dropout;
 
 /* sum = residual + dropout(x); out = layer_norm(sum) * weight + bias, over rows of `width`.
- * residual may be NULL (sum = dropout(x)). `sum` may be NULL if nobody needs it, or equal x or
- * residual (in place). `normalized` gets (sum - mean) * rstd, and rstd [rows] 1 / sqrt(variance +
- * eps); both NULL in evaluation. */
+ * residual may be NULL (sum = dropout(x)). `sum` may be NULL if it is not needed, or equal
+ * x or residual (in place). `normalized` gets (sum - mean) * rstd, and rstd [rows] 1 /
+ * sqrt(variance + eps); both NULL in evaluation. */
 typedef struct sli_add_norm {
     int64_t rows, width;
     const float *x;

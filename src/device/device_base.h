@@ -1,7 +1,9 @@
-/* What every device begins with: its table of operations and what is common to all. */
+/* What an implementation of devices provides: a table of operations behind a struct sl_device, and
+ * a kind, which makes devices of the names in a list. */
 #ifndef SLI_DEVICE_DEVICE_BASE_H
 #define SLI_DEVICE_DEVICE_BASE_H
 
+#include "core/usable_memory.h"
 #include "device/device.h"
 
 #include <pthread.h>
@@ -63,8 +65,58 @@ struct sl_device {
     sl_memory_stats stats;           /* `reserved_bytes` in it is unused */
 };
 
-/* For implementations: sets up, and ends, the part that is common to all devices. */
+/* For implementations: initializes and clears the struct sl_device that begins theirs. */
 void sli_device_init(sl_device *device, const sli_device_ops *ops, const char *name);
 void sli_device_finish(sl_device *device);
+
+/* ---- Kinds ------------------------------------------------------------------------------ */
+
+enum { SLI_MAX_DEVICES = 1024, SLI_MAX_DEVICE_NUMBER = 65535 };
+
+/* One name of a list, as its kind has read it. */
+typedef struct sli_device_name {
+    char text[SLI_DEVICE_NAME_BYTES];
+    int form;        /* which of the kind's forms it has, as the kind numbers them */
+    int first, last; /* the numbers in it; the kind knows what they mean */
+} sli_device_name;
+
+/* Devices to create: first … end - 1 of `names`. */
+typedef struct sli_device_request {
+    const sli_device_name *names; /* [count] the list's names of this kind, in the list's order */
+    int count;
+    int first, end;
+    bool bound; /* no other process uses these cores: divide them among first … end - 1 only */
+    sli_memory_bound *memory; /* of the host, for all devices of the list; lives as long as they */
+} sli_device_request;
+
+/* Every slot is required. */
+typedef struct sli_device_kind {
+    const char *prefix; /* "cpu": a name of this kind is this, or begins with "cpu:" */
+    const char *forms;  /* "cpu, cpu:NUMBER or cpu:FIRST-LAST" */
+
+    /* Reads name->text into the other fields; false: it has none of the forms. */
+    bool (*parse)(sli_device_name *name);
+
+    /* Refuses names that no machine has together. Errors: SL_ERR_INVALID. */
+    sl_status (*check)(const sli_device_name *names, int count);
+
+    /* Creates the devices of a request, whose names are checked, into out[0 … end - first - 1];
+     * none after an error. Sets *shared if they use the same cores as each other or as others of
+     * the list; else leaves it as it is. Errors: SL_ERR_NOT_FOUND for what the machine lacks. */
+    sl_status (*create)(const sli_device_request *request, sl_device **out, bool *shared);
+
+    /* How many devices of its own the machine offers this process: PREFIX:0 … PREFIX:count - 1. */
+    sl_status (*count)(int *out);
+} sli_device_kind;
+
+extern const sli_device_kind sli_cpu_kind;
+
+/* For parse: reads the digits at *text, 0 to SLI_MAX_DEVICE_NUMBER, and moves *text behind them. */
+bool sli_device_number_parse(const char **text, int *out);
+
+/* As sli_device_list_create_range (device_list.h), with these kinds, a list that ends with NULL. */
+sl_status sli_device_list_create_of(const sli_device_kind *const *kinds, const char *names,
+                                    int first, int most, bool bound, sl_device_list **out,
+                                    bool *oversubscribed);
 
 #endif

@@ -1,10 +1,13 @@
 /* Device lists: which kind each name belongs to. What a name stands for, its kind knows. */
 #include "device/device_list.h"
 
-#include "device/device_kind.h"
+#include "device/device_base.h"
 
+#include <ctype.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* A new kind of devices is a new line. */
 static const sli_device_kind *const all_kinds[] = {&sli_cpu_kind, NULL};
@@ -14,6 +17,66 @@ struct sl_device_list {
     int count;
     sl_device *devices[];
 };
+
+/* ---- Names ------------------------------------------------------------------------------ */
+
+bool sli_device_number_parse(const char **text, int *out)
+{
+    int value = 0;
+    const char *digit = *text;
+    for (; isdigit((unsigned char)*digit); digit++) {
+        value = 10 * value + (*digit - '0');
+        if (value > SLI_MAX_DEVICE_NUMBER)
+            return false;
+    }
+    if (digit == *text)
+        return false;
+    *text = digit;
+    *out = value;
+    return true;
+}
+
+/* The kind of a name; NULL: no kind has this prefix. */
+static const sli_device_kind *kind_of(const sli_device_kind *const *kinds, const char *name)
+{
+    for (; *kinds; kinds++) {
+        size_t length = strlen((*kinds)->prefix);
+        if (strncmp(name, (*kinds)->prefix, length) == 0 &&
+            (name[length] == '\0' || name[length] == ':'))
+            return *kinds;
+    }
+    return NULL;
+}
+
+/* The error for a name: how those of its kind look, or of all kinds. */
+static sl_status refuse_name(const sli_device_kind *const *kinds, const char *name)
+{
+    const sli_device_kind *kind = kind_of(kinds, name);
+    char forms[512] = "";
+    for (size_t used = 0; *kinds && used < sizeof forms; kinds++)
+        if (!kind || kind == *kinds)
+            used += (size_t)snprintf(forms + used, sizeof forms - used, "%s%s", used ? "; " : "",
+                                     (*kinds)->forms);
+    return sl_error(SL_ERR_INVALID, "a device is named %s, got \"%s\"", forms, name);
+}
+
+/* Copies the name that starts at `start` and ends before a comma or the end, without blanks. */
+static sl_status copy_name(const char *start, size_t length, char *text)
+{
+    while (length && isspace((unsigned char)*start)) {
+        start++;
+        length--;
+    }
+    while (length && isspace((unsigned char)start[length - 1]))
+        length--;
+    if (length == 0)
+        return sl_error(SL_ERR_INVALID, "a name in the list of devices is empty");
+    if (length >= SLI_DEVICE_NAME_BYTES)
+        return sl_error(SL_ERR_INVALID, "\"%.40s…\" is no device's name", start);
+    memcpy(text, start, length);
+    text[length] = '\0';
+    return SL_OK;
+}
 
 /* A list's names, those of each kind together. */
 typedef struct name_list {
@@ -37,7 +100,7 @@ static int select_names(const name_list *list, const sli_device_kind *kind, int 
     int count = 0;
     *own_begin = *own_end = 0;
     for (int i = 0; i < list->count; i++) {
-        if (sli_device_kind_of(list->kinds, list->names[i].text) != kind)
+        if (kind_of(list->kinds, list->names[i].text) != kind)
             continue;
         *own_begin += i < begin;
         *own_end += i < end;
@@ -49,18 +112,35 @@ static int select_names(const name_list *list, const sli_device_kind *kind, int 
 /* Reads and checks a list's names; clear_names frees them, also after an error. */
 static sl_status read_names(const sli_device_kind *const *kinds, const char *text, name_list *out)
 {
+    size_t count = 1;
+    for (const char *c = text; *c; c++)
+        count += *c == ',';
     *out = (name_list){.kinds = kinds};
-    SL_TRY(sli_device_names_parse(kinds, text, &out->names, &out->count));
-    out->own = calloc((size_t)out->count, sizeof *out->own);
-    if (!out->own)
+    if (count > SLI_MAX_DEVICES)
+        return sl_error(SL_ERR_INVALID, "there can be at most %d devices, got %zu", SLI_MAX_DEVICES,
+                        count);
+    out->names = calloc(count, sizeof *out->names);
+    out->own = calloc(count, sizeof *out->own);
+    out->count = (int)count;
+    if (!out->names || !out->own)
         return sl_error(SL_ERR_MEMORY, "sl_device_list_create: no memory for the names");
+    for (size_t i = 0; i < count; i++) {
+        size_t length = strcspn(text, ",");
+        SL_TRY(copy_name(text, length, out->names[i].text));
+        const sli_device_kind *kind = kind_of(kinds, out->names[i].text);
+        if (!kind || !kind->parse(&out->names[i]))
+            return refuse_name(kinds, out->names[i].text);
+        text += length + 1;
+    }
     for (const sli_device_kind *const *kind = kinds; *kind; kind++) {
-        int begin, end, count = select_names(out, *kind, 0, out->count, &begin, &end);
-        if (count > 0)
-            SL_TRY((*kind)->check(out->own, count));
+        int begin, end, own = select_names(out, *kind, 0, out->count, &begin, &end);
+        if (own > 0)
+            SL_TRY((*kind)->check(out->own, own));
     }
     return SL_OK;
 }
+
+/* ---- Lists ------------------------------------------------------------------------------ */
 
 /* Creates those of the devices begin … end - 1 that are of this kind. */
 static sl_status create_kind(const name_list *names, const sli_device_kind *kind, int begin,
@@ -76,7 +156,7 @@ static sl_status create_kind(const name_list *names, const sli_device_kind *kind
                         request.end - request.first);
     sl_status status = kind->create(&request, made, shared);
     for (int i = begin, next = 0; i < end && status == SL_OK; i++)
-        if (sli_device_kind_of(names->kinds, names->names[i].text) == kind)
+        if (kind_of(names->kinds, names->names[i].text) == kind)
             list->devices[i - begin] = made[next++];
     free(made);
     return status;
@@ -121,15 +201,15 @@ sl_status sli_device_list_create_of(const sli_device_kind *const *kinds, const c
     return status;
 }
 
-sl_status sli_device_list_create_part(const char *names, int first, int most, bool bound,
-                                      sl_device_list **out, bool *oversubscribed)
+sl_status sli_device_list_create_range(const char *names, int first, int most, bool bound,
+                                       sl_device_list **out, bool *oversubscribed)
 {
     return sli_device_list_create_of(all_kinds, names, first, most, bound, out, oversubscribed);
 }
 
 sl_status sl_device_list_create(const char *names, sl_device_list **out, bool *oversubscribed)
 {
-    return sli_device_list_create_part(names, 0, INT_MAX, false, out, oversubscribed);
+    return sli_device_list_create_range(names, 0, INT_MAX, false, out, oversubscribed);
 }
 
 sl_status sli_device_list_check(const char *names)
@@ -143,7 +223,7 @@ sl_status sli_device_list_check(const char *names)
 sl_status sli_device_count(const char *prefix, int *out)
 {
     *out = 0;
-    const sli_device_kind *kind = sli_device_kind_of(all_kinds, prefix);
+    const sli_device_kind *kind = kind_of(all_kinds, prefix);
     return kind ? kind->count(out)
                 : sl_error(SL_ERR_INVALID, "there is no kind of devices \"%s\"", prefix);
 }

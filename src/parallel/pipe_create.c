@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "nn/module.h"
 
-#include "device/host_cores.h"
+#include "device/cores.h"
 
 #include <stdlib.h>
 
@@ -138,7 +138,7 @@ static void set_up_stages(sl_pipe *pipe, const sl_pipe_options *options, const i
 static sl_status connect_stages(sl_pipe *pipe, sl_device *const *devices)
 {
     bool spins = pipe->device_lock_count == pipe->stage_count &&
-                 sli_host_cores_suffice(devices, pipe->stage_count);
+                 sli_cores_suffice(devices, pipe->stage_count);
     for (int i = 0; i + 1 < pipe->stage_count; i++) {
         sli_stage *here = &pipe->stages[i], *next = &pipe->stages[i + 1];
         SL_TRY(sli_channel_create(next->device, pipe->chunks, spins, &here->to_next));

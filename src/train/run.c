@@ -2,8 +2,8 @@
 #include "train/run.h"
 
 #include "core/error.h"
+#include "device/cores.h"
 #include "device/device_list.h"
-#include "device/host_cores.h"
 #include "train/checkpoint/resume.h"
 #include "train/checkpoint/weights_vocab.h"
 #include "train/layout.h"
@@ -32,9 +32,9 @@ static sl_status create_devices(sli_shared *shared, const sli_local_replicas *re
     char *names;
     int stages = shared->options.stages;
     SL_TRY(sli_layout_devices(&shared->options, &names));
-    sl_status status =
-        sli_device_list_create_part(names, replicas->first * stages, replicas->count * stages,
-                                    replicas->own_cores, &shared->devices, &shared->oversubscribed);
+    sl_status status = sli_device_list_create_range(names, replicas->first * stages,
+                                                    replicas->count * stages, replicas->own_cores,
+                                                    &shared->devices, &shared->oversubscribed);
     free(names);
     return status;
 }
@@ -214,10 +214,10 @@ static sl_status find_own_cores(sl_group *group, bool *out)
     int64_t *all = calloc((size_t)ranks * SLI_CORE_WORDS, sizeof *all);
     if (!all)
         return sl_error(SL_ERR_MEMORY, "no memory to compare the cores of %d ranks", ranks);
-    sl_status status = sli_host_cores_read(mine);
+    sl_status status = sli_cores_describe(mine);
     if (status == SL_OK)
         status = sl_group_all_gather(group, mine, all, SLI_CORE_WORDS, SL_I64, NULL);
-    *out = status == SL_OK && sli_host_cores_are_own(all, ranks, sl_group_rank(group));
+    *out = status == SL_OK && sli_cores_are_own(all, ranks, sl_group_rank(group));
     free(all);
     return status;
 }

@@ -1,30 +1,24 @@
 #define _GNU_SOURCE /* sched_getaffinity */
 
-#include "device/cpu/cpu_cores.h"
+#include "device/cores.h"
 #include "device/cpu/cpu_device.h"
 #include "device/device_list.h"
+#include "support/check.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#include <cmocka.h>
 
 static int core_count(void)
 {
-    sli_cpu_cores found;
-    assert_int_equal(sli_cpu_cores_find(&found), SL_OK);
+    sli_cores found;
+    check_ok(sli_cores_find(&found));
     int count = found.core_count;
     assert_true(count >= 1 && count <= found.allowed_count);
-    sli_cpu_cores_clear(&found);
+    sli_cores_clear(&found);
     return count;
 }
 
@@ -38,7 +32,7 @@ static void cpu_alone_is_every_core(void **state)
     (void)state;
     sl_device_list *list;
     bool shared = true;
-    assert_int_equal(sl_device_list_create("cpu", &list, &shared), SL_OK);
+    check_ok(sl_device_list_create("cpu", &list, &shared));
     assert_int_equal(sl_device_list_count(list), 1);
     sl_device *device = sl_device_list_get(list, 0);
     assert_string_equal(sl_device_name(device), "cpu");
@@ -54,7 +48,7 @@ static void numbered_devices_divide_the_cores_evenly(void **state)
     int cores = core_count(), total = 0;
     sl_device_list *list;
     bool shared;
-    assert_int_equal(sl_device_list_create(" cpu:1, cpu:0 ", &list, &shared), SL_OK);
+    check_ok(sl_device_list_create(" cpu:1, cpu:0 ", &list, &shared));
     assert_string_equal(sl_device_name(sl_device_list_get(list, 0)), "cpu:1");
     for (int i = 0; i < 2; i++) {
         int threads = sl_device_thread_count(sl_device_list_get(list, i));
@@ -79,54 +73,54 @@ static void more_devices_than_cores_share_them(void **state)
         sprintf(names + strlen(names), ",cpu:%d", i);
     sl_device_list *list;
     bool shared = false;
-    assert_int_equal(sl_device_list_create(names, &list, &shared), SL_OK);
+    check_ok(sl_device_list_create(names, &list, &shared));
     assert_true(shared);
     for (int i = 0; i < count; i++)
         assert_int_equal(sl_device_thread_count(sl_device_list_get(list, i)), 1);
     sl_device_list_destroy(&list);
-    assert_int_equal(sl_device_list_create(names, &list, NULL), SL_OK);
+    check_ok(sl_device_list_create(names, &list, NULL));
     sl_device_list_destroy(&list);
 }
 
 static void a_range_names_cores(void **state)
 {
     (void)state;
-    sli_cpu_cores found;
-    assert_int_equal(sli_cpu_cores_find(&found), SL_OK);
+    sli_cores found;
+    check_ok(sli_cores_find(&found));
     char names[64];
     snprintf(names, sizeof names, "cpu:%d-%d", found.allowed[0], found.allowed[0]);
     sl_device_list *list;
-    assert_int_equal(sl_device_list_create(names, &list, NULL), SL_OK);
+    check_ok(sl_device_list_create(names, &list, NULL));
     sl_device *device = sl_device_list_get(list, 0);
     assert_string_equal(sl_device_name(device), names);
     assert_int_equal(sl_device_thread_count(device), 1);
     assert_int_equal(first_core(device), found.allowed[0]);
     sl_device_list_destroy(&list);
-    sli_cpu_cores_clear(&found);
+    sli_cores_clear(&found);
 }
 
 static void the_same_cores_may_have_two_devices(void **state)
 {
     (void)state;
-    sli_cpu_cores found;
-    assert_int_equal(sli_cpu_cores_find(&found), SL_OK);
+    sli_cores found;
+    check_ok(sli_cores_find(&found));
     char names[128];
     int core = found.allowed[0];
     snprintf(names, sizeof names, "cpu:%d-%d,cpu:%d-%d", core, core, core, core);
     sl_device_list *list;
     bool shared = false;
-    assert_int_equal(sl_device_list_create(names, &list, &shared), SL_OK);
+    check_ok(sl_device_list_create(names, &list, &shared));
     assert_true(shared);
     assert_int_equal(sl_device_list_count(list), 2);
     for (int i = 0; i < 2; i++)
         assert_int_equal(first_core(sl_device_list_get(list, i)), core);
     sl_device_list_destroy(&list);
-    assert_int_equal(sl_device_list_create("cpu,cpu,cpu", &list, &shared), SL_OK);
+    check_ok(sl_device_list_create("cpu,cpu,cpu", &list, &shared));
     assert_true(shared);
     for (int i = 0; i < 3; i++)
         assert_int_equal(sl_device_thread_count(sl_device_list_get(list, i)), found.core_count);
     sl_device_list_destroy(&list);
-    sli_cpu_cores_clear(&found);
+    sli_cores_clear(&found);
 }
 
 static void *bind_and_look(void *argument)
@@ -141,7 +135,7 @@ static void binding_a_thread_leaves_it_the_first_core(void **state)
 {
     (void)state;
     sl_device_list *list;
-    assert_int_equal(sl_device_list_create("cpu", &list, NULL), SL_OK);
+    check_ok(sl_device_list_create("cpu", &list, NULL));
     sl_device *device = sl_device_list_get(list, 0);
     pthread_t thread;
     void *result;
@@ -152,60 +146,6 @@ static void binding_a_thread_leaves_it_the_first_core(void **state)
     assert_true(CPU_ISSET((size_t)first_core(device), set));
     free(set);
     sl_device_list_destroy(&list);
-}
-
-/* In a process of its own, which may run on one core only: 0 if `cpu` is that core. */
-static int try_on_one_core(int core)
-{
-    cpu_set_t set;
-    CPU_ZERO(&set);
-    CPU_SET((size_t)core, &set);
-    sl_device_list *list;
-    if (sched_setaffinity(0, sizeof set, &set) != 0 ||
-        sl_device_list_create("cpu", &list, NULL) != SL_OK)
-        return 1;
-    sl_device *device = sl_device_list_get(list, 0);
-    bool right = sl_device_thread_count(device) == 1 && first_core(device) == core;
-    sl_device_list_destroy(&list);
-    return right ? 0 : 2;
-}
-
-static void cores_that_the_process_may_not_use_are_left_out(void **state)
-{
-    (void)state;
-#ifdef __SANITIZE_THREAD__
-    print_message("skipped: ThreadSanitizer has a thread of its own, which keeps its cores\n");
-    skip();
-#endif
-    sli_cpu_cores found;
-    assert_int_equal(sli_cpu_cores_find(&found), SL_OK);
-    int core = found.allowed[found.allowed_count - 1], result;
-    sli_cpu_cores_clear(&found);
-    pid_t child = fork();
-    assert_true(child >= 0);
-    if (child == 0)
-        _exit(try_on_one_core(core));
-    assert_int_equal(waitpid(child, &result, 0), child);
-    assert_true(WIFEXITED(result));
-    assert_int_equal(WEXITSTATUS(result), 0);
-}
-
-static void a_quota_takes_cores_away_and_binds_no_thread(void **state)
-{
-    (void)state;
-    sli_cpu_cores found;
-    assert_int_equal(sli_cpu_cores_find(&found), SL_OK);
-    int cores = found.core_count;
-    sli_cpu_cores_limit(&found, cores + 1);
-    assert_int_equal(found.core_count, cores);
-    if (found.quota == cores + 1) /* there is no other */
-        assert_false(found.limited);
-    sli_cpu_cores_limit(&found, 1);
-    assert_int_equal(found.core_count, 1);
-    assert_int_equal(found.quota, 1);
-    if (cores > 1)
-        assert_true(found.limited);
-    sli_cpu_cores_clear(&found);
 }
 
 static void expect_error(const char *names, sl_status status, const char *text)
@@ -240,14 +180,12 @@ static void names_that_do_not_go_together_are_refused(void **state)
     (void)state;
     expect_error("cpu:0,cpu:0", SL_ERR_INVALID, "the device \"cpu:0\" is named twice");
     expect_error("cpu:0,cpu:00", SL_ERR_INVALID, "the device \"cpu:00\" is named twice");
-    expect_error(
-        "cpu:0,cpu:2", SL_ERR_INVALID,
-        "cpu:NUMBER is an even share of the cores: of 2 in the list, the last is cpu:1, got "
-        "\"cpu:2\"");
-    expect_error(
-        "cpu:1", SL_ERR_INVALID,
-        "cpu:NUMBER is an even share of the cores: of 1 in the list, the last is cpu:0, got "
-        "\"cpu:1\"");
+    expect_error("cpu:0,cpu:2", SL_ERR_INVALID,
+                 "cpu:NUMBER divides the cores evenly: of 2 in the list, the last is cpu:1, got "
+                 "\"cpu:2\"");
+    expect_error("cpu:1", SL_ERR_INVALID,
+                 "cpu:NUMBER divides the cores evenly: of 1 in the list, the last is cpu:0, got "
+                 "\"cpu:1\"");
     expect_error("cpu:0,cpu:0-0", SL_ERR_INVALID,
                  "the devices \"cpu:0\" and \"cpu:0-0\" do not mix: cpu:NUMBER divides "
                  "the cores evenly, cpu:FIRST-LAST names them");
@@ -264,47 +202,45 @@ static void cores_that_the_machine_lacks_are_not_found(void **state)
 
 /* As processes on one machine do: each creates its own devices, and all names decide on the cores.
  */
-static void part_of_a_list_has_the_whole_lists_cores(void **state)
+static void range_of_a_list_has_the_whole_lists_cores(void **state)
 {
     (void)state;
     enum { NAMED = 4 };
     const char *names = "cpu:0,cpu:1,cpu:2,cpu:3";
-    sl_device_list *whole, *part;
-    bool shared, part_shared;
-    assert_int_equal(sl_device_list_create(names, &whole, &shared), SL_OK);
+    sl_device_list *whole, *range;
+    bool shared, range_shared;
+    check_ok(sl_device_list_create(names, &whole, &shared));
     for (int first = 0; first <= NAMED; first++)
         for (int most = 0; most <= NAMED + 1; most++) {
             int expected = most < NAMED - first ? most : NAMED - first;
-            assert_int_equal(sli_device_list_create_part(names, first, most, false, &part,
-                                                         &part_shared),
-                             SL_OK);
-            assert_int_equal(sl_device_list_count(part), expected);
-            assert_true(part_shared == (shared && expected > 0));
+            check_ok(
+                sli_device_list_create_range(names, first, most, false, &range, &range_shared));
+            assert_int_equal(sl_device_list_count(range), expected);
+            assert_true(range_shared == (shared && expected > 0));
             for (int i = 0; i < expected; i++) {
                 const sl_device *of_whole = sl_device_list_get(whole, first + i);
-                const sl_device *of_part = sl_device_list_get(part, i);
-                assert_string_equal(sl_device_name(of_part), sl_device_name(of_whole));
-                assert_int_equal(sl_device_thread_count(of_part), sl_device_thread_count(of_whole));
+                const sl_device *of_range = sl_device_list_get(range, i);
+                assert_string_equal(sl_device_name(of_range), sl_device_name(of_whole));
+                assert_int_equal(sl_device_thread_count(of_range),
+                                 sl_device_thread_count(of_whole));
             }
-            sl_device_list_destroy(&part);
+            sl_device_list_destroy(&range);
         }
     sl_device_list_destroy(&whole);
 }
 
 /* The launcher has bound the process: all allowed cores are for its part of the names. */
-static void part_of_a_bound_process_divides_all_its_cores(void **state)
+static void range_of_a_bound_process_divides_all_its_cores(void **state)
 {
     (void)state;
-    sl_device_list *part;
+    sl_device_list *range;
     bool shared;
-    assert_int_equal(sli_device_list_create_part("cpu:0,cpu:1,cpu:2,cpu:3", 3, 1, true, &part,
-                                                 &shared),
-                     SL_OK);
-    assert_int_equal(sl_device_list_count(part), 1);
+    check_ok(sli_device_list_create_range("cpu:0,cpu:1,cpu:2,cpu:3", 3, 1, true, &range, &shared));
+    assert_int_equal(sl_device_list_count(range), 1);
     assert_false(shared);
-    assert_string_equal(sl_device_name(sl_device_list_get(part, 0)), "cpu:3");
-    assert_int_equal(sl_device_thread_count(sl_device_list_get(part, 0)), core_count());
-    sl_device_list_destroy(&part);
+    assert_string_equal(sl_device_name(sl_device_list_get(range, 0)), "cpu:3");
+    assert_int_equal(sl_device_thread_count(sl_device_list_get(range, 0)), core_count());
+    sl_device_list_destroy(&range);
 }
 
 static void negative_threads_are_refused(void **state)
@@ -313,7 +249,7 @@ static void negative_threads_are_refused(void **state)
     sl_device *device = (sl_device *)&device;
     assert_int_equal(sl_device_create_cpu(-1, &device), SL_ERR_INVALID);
     assert_null(device);
-    assert_int_equal(sl_device_create_cpu(0, &device), SL_OK);
+    check_ok(sl_device_create_cpu(0, &device));
     assert_int_equal(sl_device_thread_count(device), core_count());
     sl_device_destroy(&device);
 }
@@ -323,7 +259,7 @@ static void the_environment_chooses_the_instruction_set(void **state)
     (void)state;
     sl_device *device;
     setenv("SL_ISA", "baseline", 1);
-    assert_int_equal(sl_device_create_cpu(1, &device), SL_OK);
+    check_ok(sl_device_create_cpu(1, &device));
     assert_string_equal(sl_device_isa(device), "baseline");
     sl_device_destroy(&device);
     setenv("SL_ISA", "sse9", 1);
@@ -332,6 +268,125 @@ static void the_environment_chooses_the_instruction_set(void **state)
     assert_string_equal(sl_error_text(), "environment variable SL_ISA: expected avx512, avx2 or "
                                          "baseline, got \"sse9\"");
     unsetenv("SL_ISA");
+}
+
+/* ---- Lists of several kinds: the CPU's, and one made up here
+ * ----------------------------------------------------------------------------- */
+
+enum { CARDS = 3 };
+
+static bool parse_card(sli_device_name *name)
+{
+    const char *rest = name->text + strlen("card");
+    return *rest++ == ':' && sli_device_number_parse(&rest, &name->first) && *rest == '\0';
+}
+
+static sl_status check_cards(const sli_device_name *names, int count)
+{
+    for (int i = 1; i < count; i++)
+        if (names[i].first == names[i - 1].first)
+            return sl_error(SL_ERR_INVALID, "card %d is named twice", names[i].first);
+    return SL_OK;
+}
+
+static sl_status create_cards(const sli_device_request *request, sl_device **out, bool *shared)
+{
+    for (int i = request->first; i < request->end; i++) {
+        sl_status status = SL_OK;
+        sli_cpu_options options = {.name = request->names[i].text, .threads = 1};
+        if (request->names[i].first >= CARDS)
+            status = sl_error(SL_ERR_NOT_FOUND, "there is no card %d", request->names[i].first);
+        if (status == SL_OK)
+            status = sli_cpu_device_create(&options, &out[i - request->first]);
+        for (int k = request->first; k < i && status != SL_OK; k++)
+            sl_device_destroy(&out[k - request->first]);
+        SL_TRY(status);
+        *shared = true;
+    }
+    return SL_OK;
+}
+
+static sl_status count_cards(int *out)
+{
+    *out = CARDS;
+    return SL_OK;
+}
+
+static const sli_device_kind card_kind = {.prefix = "card",
+                                          .forms = "card:NUMBER",
+                                          .parse = parse_card,
+                                          .check = check_cards,
+                                          .create = create_cards,
+                                          .count = count_cards};
+
+static const sli_device_kind *const kinds[] = {&sli_cpu_kind, &card_kind, NULL};
+
+static sl_status create_mixed(const char *names, int first, int most, bool bound,
+                              sl_device_list **out, bool *shared)
+{
+    return sli_device_list_create_of(kinds, names, first, most, bound, out, shared);
+}
+
+static void mixed_list_keeps_its_order_in_every_range(void **state)
+{
+    (void)state;
+    static const char *const names[] = {"card:2", "cpu:1", "cpu:0", "card:0"};
+    sl_device_list *list;
+    bool shared;
+    for (int first = 0; first <= 4; first++)
+        for (int most = 0; most <= 5; most++) {
+            int expected = most < 4 - first ? most : 4 - first;
+            check_ok(
+                create_mixed("card:2, cpu:1 ,cpu:0,card:0", first, most, false, &list, &shared));
+            assert_int_equal(sl_device_list_count(list), expected);
+            for (int i = 0; i < expected; i++)
+                assert_string_equal(sl_device_name(sl_device_list_get(list, i)), names[first + i]);
+            sl_device_list_destroy(&list);
+        }
+}
+
+/* cpu:0 is the only CPU device of the list, so it has all cores, whatever else is there. */
+static void cores_are_divided_among_cpu_devices_alone(void **state)
+{
+    (void)state;
+    int cores;
+    check_ok(sli_device_count("cpu", &cores));
+    sl_device_list *list;
+    bool shared;
+    for (int bound = 0; bound < 2; bound++) {
+        check_ok(create_mixed("card:0,cpu:0,card:1", 1, 1, bound, &list, &shared));
+        assert_int_equal(sl_device_thread_count(sl_device_list_get(list, 0)), cores);
+        assert_false(shared);
+        sl_device_list_destroy(&list);
+    }
+    check_ok(create_mixed("card:0,cpu:0", 0, INT_MAX, false, &list, &shared));
+    assert_true(shared);
+    sl_device_list_destroy(&list);
+}
+
+static void expect_mixed_error(const char *names, sl_status status, const char *text)
+{
+    sl_device_list *list = (sl_device_list *)&list;
+    bool shared = true;
+    check_error(create_mixed(names, 0, INT_MAX, false, &list, &shared), status, text);
+    assert_null(list);
+    assert_false(shared);
+}
+
+static void errors_are_those_of_the_names_kind(void **state)
+{
+    (void)state;
+    expect_mixed_error(
+        "cpu:0,gpu:0", SL_ERR_INVALID,
+        "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; card:NUMBER, got \"gpu:0\"");
+    expect_mixed_error("cpu:0,card", SL_ERR_INVALID, "a device is named card:NUMBER, got \"card\"");
+    expect_mixed_error("cards:0", SL_ERR_INVALID, "got \"cards:0\"");
+    expect_mixed_error("cpu:x,card:0", SL_ERR_INVALID,
+                       "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"cpu:x\"");
+    expect_mixed_error("card:1,cpu:0,card:1", SL_ERR_INVALID, "card 1 is named twice");
+    expect_mixed_error("card:1,cpu:1", SL_ERR_INVALID, "of 1 in the list, the last is cpu:0");
+    expect_mixed_error("cpu:0,card:0,card:9", SL_ERR_NOT_FOUND, "there is no card 9");
+    check_error(sli_device_count("card", &(int){0}), SL_ERR_INVALID, "no kind of devices \"card\"");
 }
 
 int device_list_tests(void)
@@ -343,13 +398,14 @@ int device_list_tests(void)
         cmocka_unit_test(a_range_names_cores),
         cmocka_unit_test(the_same_cores_may_have_two_devices),
         cmocka_unit_test(binding_a_thread_leaves_it_the_first_core),
-        cmocka_unit_test(cores_that_the_process_may_not_use_are_left_out),
-        cmocka_unit_test(a_quota_takes_cores_away_and_binds_no_thread),
         cmocka_unit_test(unreadable_names_are_refused),
         cmocka_unit_test(names_that_do_not_go_together_are_refused),
         cmocka_unit_test(cores_that_the_machine_lacks_are_not_found),
-        cmocka_unit_test(part_of_a_list_has_the_whole_lists_cores),
-        cmocka_unit_test(part_of_a_bound_process_divides_all_its_cores),
+        cmocka_unit_test(range_of_a_list_has_the_whole_lists_cores),
+        cmocka_unit_test(range_of_a_bound_process_divides_all_its_cores),
+        cmocka_unit_test(mixed_list_keeps_its_order_in_every_range),
+        cmocka_unit_test(cores_are_divided_among_cpu_devices_alone),
+        cmocka_unit_test(errors_are_those_of_the_names_kind),
         cmocka_unit_test(negative_threads_are_refused),
         cmocka_unit_test(the_environment_chooses_the_instruction_set),
     };

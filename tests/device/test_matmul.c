@@ -1,5 +1,5 @@
 /* What a device remembers of oneDNN's primitives. */
-#include "device/cpu/matmul.h"
+#include "device/cpu/onednn.h"
 #include "support/check.h"
 
 #include <stdbool.h>

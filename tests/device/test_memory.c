@@ -1,5 +1,5 @@
 /* The accounts of a device, and the cache behind it. */
-#include "device/cpu/cpu_memory.h"
+#include "device/cpu/cpu_device.h"
 #include "device/device.h"
 
 #include <inttypes.h>
@@ -167,20 +167,20 @@ static void released_blocks_serve_later_requests_of_their_size(void **state)
     (void)state;
     _Atomic uint64_t reserved = 0;
     sli_memory_cache *cache = create_cache(&reserved);
-    char *first = sli_memory_cache_take(cache, 100000);
+    char *first = sli_memory_cache_allocate(cache, 100000);
     uint64_t after_first = reserved;
     assert_true(after_first >= 100000);
     memset(first, 1, 100000);
-    sli_memory_cache_give(cache, first, 100000);
-    char *second = sli_memory_cache_take(cache, 100000 - 1);
+    sli_memory_cache_release(cache, first, 100000);
+    char *second = sli_memory_cache_allocate(cache, 100000 - 1);
     if (CACHES) {
         assert_ptr_equal(first, second);
         assert_int_equal(reserved, after_first);
     }
-    char *third = sli_memory_cache_take(cache, 100000);
+    char *third = sli_memory_cache_allocate(cache, 100000);
     assert_ptr_not_equal(second, third);
-    sli_memory_cache_give(cache, second, 100000 - 1);
-    sli_memory_cache_give(cache, third, 100000);
+    sli_memory_cache_release(cache, second, 100000 - 1);
+    sli_memory_cache_release(cache, third, 100000);
     sli_memory_cache_destroy(&cache);
     assert_int_equal(reserved, 0);
 }
@@ -190,10 +190,10 @@ static void large_blocks_are_aligned_to_huge_pages(void **state)
     (void)state;
     _Atomic uint64_t reserved = 0;
     sli_memory_cache *cache = create_cache(&reserved);
-    char *block = sli_memory_cache_take(cache, 5000000);
+    char *block = sli_memory_cache_allocate(cache, 5000000);
     assert_int_equal((uintptr_t)block % (2 << 20), 0);
     block[0] = block[4999999] = 1;
-    sli_memory_cache_give(cache, block, 5000000);
+    sli_memory_cache_release(cache, block, 5000000);
     sli_memory_cache_destroy(&cache);
 }
 
@@ -202,10 +202,10 @@ static void a_full_system_gets_the_cached_blocks_back(void **state)
     (void)state;
     _Atomic uint64_t reserved = 0;
     sli_memory_cache *cache = create_cache(&reserved);
-    void *block = sli_memory_cache_take(cache, 1 << 20);
-    sli_memory_cache_give(cache, block, 1 << 20);
+    void *block = sli_memory_cache_allocate(cache, 1 << 20);
+    sli_memory_cache_release(cache, block, 1 << 20);
     assert_int_equal(reserved, CACHES ? 1 << 20 : 0);
-    assert_null(sli_memory_cache_take(cache, (size_t)1 << 56));
+    assert_null(sli_memory_cache_allocate(cache, (size_t)1 << 56));
     assert_int_equal(reserved, 0);
     sli_memory_cache_destroy(&cache);
 }
@@ -220,15 +220,15 @@ static void caches_of_one_bound_share_it(void **state)
     sli_memory_cache *caches[2];
     for (int i = 0; i < 2; i++)
         caches[i] = sli_memory_cache_create(&reserved[i], false, &bound);
-    void *first = sli_memory_cache_take(caches[0], ROOM / 2);
+    void *first = sli_memory_cache_allocate(caches[0], ROOM / 2);
     assert_non_null(first);
-    assert_null(sli_memory_cache_take(caches[1], ROOM / 2 + 64));
+    assert_null(sli_memory_cache_allocate(caches[1], ROOM / 2 + 64));
     assert_int_equal(bound.taken_bytes, ROOM / 2);
-    void *second = sli_memory_cache_take(caches[1], ROOM / 2);
+    void *second = sli_memory_cache_allocate(caches[1], ROOM / 2);
     assert_non_null(second);
-    assert_null(sli_memory_cache_take(caches[0], 64));
-    sli_memory_cache_give(caches[0], first, ROOM / 2);
-    sli_memory_cache_give(caches[1], second, ROOM / 2);
+    assert_null(sli_memory_cache_allocate(caches[0], 64));
+    sli_memory_cache_release(caches[0], first, ROOM / 2);
+    sli_memory_cache_release(caches[1], second, ROOM / 2);
     for (int i = 0; i < 2; i++)
         sli_memory_cache_destroy(&caches[i]);
     assert_int_equal(bound.taken_bytes, 0);

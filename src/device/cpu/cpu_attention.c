@@ -1,6 +1,6 @@
-/* Multi-head self-attention: one piece for each sample and head.
+/* Multi-head self-attention: one task for each sample and head.
  *
- * A piece works on blocks of BLOCK queries, so that its score matrices are BLOCK x positions: the
+ * A task works on blocks of BLOCK queries, so that its score matrices are BLOCK x positions: the
  * memory grows with the length, not with its square. With the causal mask a block looks only at the
  * keys up to its last query. q, k and v stay where the projection put them: their rows are
  * 3 * heads * head_width apart. Where one block is all, a head's matrices are so small that own
@@ -12,7 +12,6 @@
  * dropout. (Dao et al., "FlashAttention", 2022, appendix B.) */
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/ranges.h"
-#include "device/cpu/sgemm.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -41,9 +40,9 @@ typedef struct head {
     int64_t row;            /* of query 0 in the dropout's numbering and in log_sum_exp */
 } head;
 
-static head find_head(const attention_job *job, int64_t piece)
+static head find_head(const attention_job *job, int64_t task)
 {
-    int64_t sample = piece / job->heads, index = piece % job->heads;
+    int64_t sample = task / job->heads, index = task % job->heads;
     head h;
     h.out_ld = job->heads * job->head_width;
     h.ld = 3 * h.out_ld;
@@ -52,7 +51,7 @@ static head find_head(const attention_job *job, int64_t piece)
     h.q = job->qkv + h.qkv_at;
     h.k = h.q + h.out_ld;
     h.v = h.k + h.out_ld;
-    h.row = piece * job->positions;
+    h.row = task * job->positions;
     return h;
 }
 
@@ -155,10 +154,10 @@ static workspace thread_workspace(const attention_job *job, int thread)
     return w;
 }
 
-static void forward_piece(void *argument, int64_t piece, int thread)
+static void forward_head(void *argument, int64_t task, int thread)
 {
     attention_job *job = argument;
-    head h = find_head(job, piece);
+    head h = find_head(job, task);
     workspace w = thread_workspace(job, thread);
     for (int64_t first = 0; first < job->positions; first += BLOCK) {
         sli_score_block block = score_block(job, &h, first);
@@ -171,10 +170,10 @@ static void forward_piece(void *argument, int64_t piece, int thread)
 
 /* The last block comes first: it sees all keys, so its products set the gradients of k and v, and
  * the others add to them. */
-static void backward_piece(void *argument, int64_t piece, int thread)
+static void backward_head(void *argument, int64_t task, int thread)
 {
     attention_job *job = argument;
-    head h = find_head(job, piece);
+    head h = find_head(job, task);
     workspace w = thread_workspace(job, thread);
     float *grad_q = job->to + h.qkv_at, *grad_k = grad_q + h.out_ld, *grad_v = grad_k + h.out_ld;
     float inner[BLOCK], beta = 0;
@@ -194,7 +193,7 @@ static void backward_piece(void *argument, int64_t piece, int thread)
     }
 }
 
-/* Runs the pieces with a workspace of `matrices` score blocks for each thread. */
+/* Runs the tasks with a workspace of `matrices` score blocks for each thread. */
 static sl_status run(sl_device *device, attention_job *job, int64_t samples, int matrices,
                      sli_pool_task function)
 {
@@ -225,7 +224,7 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
                          .dropout = &arguments->dropout,
                          .to = arguments->out,
                          .log_sum_exp = arguments->log_sum_exp};
-    return run(device, &job, arguments->samples, 1, forward_piece);
+    return run(device, &job, arguments->samples, 1, forward_head);
 }
 
 sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_backward *arguments)
@@ -241,5 +240,5 @@ sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_back
                          .to = arguments->grad_qkv,
                          /* Only read by backward. */
                          .log_sum_exp = (float *)arguments->log_sum_exp};
-    return run(device, &job, arguments->samples, 2, backward_piece);
+    return run(device, &job, arguments->samples, 2, backward_head);
 }

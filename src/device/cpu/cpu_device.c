@@ -1,7 +1,7 @@
 #include "device/cpu/cpu_device.h"
 
 #include "core/knobs.h"
-#include "device/cpu/cpu_cores.h"
+#include "device/cores.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,8 +14,8 @@ static bool always(void)
 }
 
 #ifdef SLI_HAVE_X86_KERNELS
-/* The parts of x86-64-v3 and -v4 that compilers can ask for; no processor has these and lacks the
- * levels' other parts. */
+/* The features of x86-64-v3 and -v4 that compilers can test; no processor has these and lacks the
+ * levels' other features. */
 static bool has_avx2(void)
 {
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
@@ -76,13 +76,13 @@ static void destroy(sl_device *device)
 
 static sl_status allocate(sl_device *device, size_t bytes, void **out)
 {
-    *out = sli_memory_cache_take(sli_cpu(device)->memory, bytes);
+    *out = sli_memory_cache_allocate(sli_cpu(device)->memory, bytes);
     return *out ? SL_OK : SL_ERR_MEMORY;
 }
 
 static void release(sl_device *device, void *memory, size_t bytes)
 {
-    sli_memory_cache_give(sli_cpu(device)->memory, memory, bytes);
+    sli_memory_cache_release(sli_cpu(device)->memory, memory, bytes);
 }
 
 static void bind_thread(sl_device *device)
@@ -166,11 +166,11 @@ sl_status sl_device_create_cpu(int threads, sl_device **out)
         return sl_error(SL_ERR_INVALID,
                         "sl_device_create_cpu: threads must be 0 (all cores) or more, got %d",
                         threads);
-    sli_cpu_cores found;
-    SL_TRY(sli_cpu_cores_find(&found));
+    sli_cores found;
+    SL_TRY(sli_cores_find(&found));
     sli_cpu_options options = {.name = "cpu",
                                .threads = threads ? threads : found.core_count,
                                .shared = threads > found.core_count};
-    sli_cpu_cores_clear(&found);
+    sli_cores_clear(&found);
     return sli_cpu_device_create(&options, out);
 }

@@ -6,12 +6,11 @@
  * depends on what must be rearranged:
  *   a b      little: rows may be few, but not below 56
  *   a^T b    both: many rows and columns. The gradient of a weight, whose rows are many
- *   a b^T    b. Forward. Not with dnnl_sgemm, if all is dense: see matmul.h. The primitive writes
- *            to dense memory, from where the epilogue takes the panel to its place in c, and is
- *            content with narrow panels. */
+ *   a b^T    b. Forward. Not with dnnl_sgemm, if all is dense: see onednn.h. The primitive writes
+ *            to dense memory, from where the epilogue moves the panel into c, and narrow panels
+ *            suit it. */
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/ranges.h"
-#include "device/cpu/sgemm.h"
 
 #include <stdatomic.h>
 
@@ -44,15 +43,16 @@ typedef struct gemm_job {
 
 /* ---- Choosing panels -------------------------------------------------------------------- */
 
-/* Even pieces of about `most`; where these are fewer than `wanted`, as many as that, or half as
- * many, or a quarter …, of about `least` at least: three pieces would leave one of two threads
- * idle. */
-static sli_ranges cut(int64_t total, int64_t most, int64_t least, int64_t wanted, int64_t grain)
+/* Even ranges of about `most`. Where these are fewer than `wanted`: that many, or half as many, or
+ * a quarter …, so that each has about `least` at least. (Three ranges would leave one of two
+ * threads idle.) */
+static sli_ranges divide_dimension(int64_t total, int64_t most, int64_t least, int64_t wanted,
+                                   int64_t grain)
 {
-    sli_ranges pieces = sli_ranges_near(total, most, grain);
+    sli_ranges ranges = sli_ranges_near(total, most, grain);
     int64_t count = wanted;
-    if (pieces.count >= wanted)
-        return pieces;
+    if (ranges.count >= wanted)
+        return ranges;
     while (count > 1 && total + least / 2 < count * least)
         count /= 2;
     return sli_ranges_near(total, sli_divide_up(total, count), grain);
@@ -65,10 +65,10 @@ static void choose_panels(gemm_job *job, const panel_rule *rule)
     while (fewest > 1 && g->m * g->n * g->k < fewest * least_work)
         fewest /= 2;
     job->rows = sli_ranges_near(g->m, rule->rows, ROW_GRAIN);
-    job->columns = cut(g->n, rule->columns, rule->least_columns,
-                       sli_divide_up(fewest, job->rows.count), COLUMN_GRAIN);
-    job->rows = cut(g->m, rule->rows, rule->least_rows, sli_divide_up(fewest, job->columns.count),
-                    ROW_GRAIN);
+    job->columns = divide_dimension(g->n, rule->columns, rule->least_columns,
+                                    sli_divide_up(fewest, job->rows.count), COLUMN_GRAIN);
+    job->rows = divide_dimension(g->m, rule->rows, rule->least_rows,
+                                 sli_divide_up(fewest, job->columns.count), ROW_GRAIN);
 }
 
 static const panel_rule *sgemm_rule(const sli_gemm *g)
@@ -106,7 +106,7 @@ static sl_status find_primitives(gemm_job *job)
 
 /* ---- Panels ----------------------------------------------------------------------------- */
 
-static void note_error(gemm_job *job, int code)
+static void store_error(gemm_job *job, int code)
 {
     int none = 0;
     if (code)
@@ -118,38 +118,38 @@ static bool has_epilogue(const sli_gemm *g)
     return g->bias || g->preactivation || g->activation || g->dropout.p > 0;
 }
 
-static void sgemm_panel(void *argument, int64_t piece, int thread)
+static void sgemm_panel(void *argument, int64_t panel, int thread)
 {
     (void)thread;
     gemm_job *job = argument;
     const sli_gemm *g = job->gemm;
-    sli_range rows = sli_range_at(&job->rows, piece % job->rows.count);
-    sli_range columns = sli_range_at(&job->columns, piece / job->rows.count);
+    sli_range rows = sli_range_at(&job->rows, panel % job->rows.count);
+    sli_range columns = sli_range_at(&job->columns, panel / job->rows.count);
     sli_sgemm_shape shape = {g->transpose_a, g->transpose_b, rows.count, columns.count,
                              g->k,           g->lda,         g->ldb,     g->ldc};
     const float *a = g->a + rows.first * (g->transpose_a ? 1 : g->lda);
     const float *b = g->b + columns.first * (g->transpose_b ? g->ldb : 1);
     float *c = g->c + rows.first * g->ldc + columns.first;
-    note_error(job, sli_sgemm(&shape, a, b, g->beta, c));
+    store_error(job, sli_sgemm(&shape, a, b, g->beta, c));
     if (has_epilogue(g))
         job->cpu->kernels->epilogue(g, c, g->ldc, rows.first, rows.count, columns.first,
                                     columns.count);
 }
 
-static void matmul_panel(void *argument, int64_t piece, int thread)
+static void matmul_panel(void *argument, int64_t panel, int thread)
 {
     gemm_job *job = argument;
     const sli_gemm *g = job->gemm;
-    int64_t row = piece % job->rows.count, column = piece / job->rows.count;
+    int64_t row = panel % job->rows.count, column = panel / job->rows.count;
     sli_range rows = sli_range_at(&job->rows, row);
     sli_range columns = sli_range_at(&job->columns, column);
     const sli_matmul_size *size =
         job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
-    float *panel = job->workspace + thread * job->thread_floats;
-    note_error(job,
-               sli_matmul_run(job->cpu->matmul, size, thread, g->a + rows.first * g->lda,
-                              g->b + columns.first * g->ldb, panel, panel + job->panel_floats));
-    job->cpu->kernels->epilogue(g, panel, columns.count, rows.first, rows.count, columns.first,
+    float *product = job->workspace + thread * job->thread_floats;
+    store_error(job, sli_matmul_run(job->cpu->matmul, size, thread, g->a + rows.first * g->lda,
+                                    g->b + columns.first * g->ldb, product,
+                                    product + job->panel_floats));
+    job->cpu->kernels->epilogue(g, product, columns.count, rows.first, rows.count, columns.first,
                                 columns.count);
 }
 

@@ -1,20 +1,20 @@
 /* CPU devices in a list: their names, and which cores each one gets.
  *
- *     cpu         all cores (repeated names share them)
- *     cpu:2       an even share of the cores, of as many as the list has such names
+ *     cpu         all cores; several such devices use the same ones
+ *     cpu:2       the third of the groups into which the list's N such names divide the cores
  *     cpu:4-7     cores by the system's numbers
  */
-#include "device/cpu/cpu_cores.h"
+#include "device/cores.h"
 #include "device/cpu/cpu_device.h"
-#include "device/device_kind.h"
+#include "device/device_base.h"
 
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALL, SHARE, CORES }; /* the forms; SHARE: first and last are the share's number */
+enum { ALL, GROUP, CORES }; /* the forms; GROUP: first and last are the group's number */
 
-static bool parse(sli_device_name *name)
+static bool parse_name(sli_device_name *name)
 {
     const char *rest = name->text + strlen("cpu");
     name->form = ALL;
@@ -24,7 +24,7 @@ static bool parse(sli_device_name *name)
     rest++;
     if (!sli_device_number_parse(&rest, &name->first))
         return false;
-    name->form = SHARE;
+    name->form = GROUP;
     name->last = name->first;
     if (*rest == '-') {
         rest++;
@@ -35,13 +35,14 @@ static bool parse(sli_device_name *name)
     return *rest == '\0' && name->first <= name->last;
 }
 
-/* A list is either shares (cpu:0, cpu:1, …, each once), or names of cores, or `cpu` again and
- * again. */
-static sl_status check(const sli_device_name *names, int count)
+/* A list has either groups (cpu:0, cpu:1, …, each once), or numbers of cores, or `cpu` once or
+ * more.
+ */
+static sl_status check_names(const sli_device_name *names, int count)
 {
     for (int i = 0; i < count; i++)
         for (int j = 0; j < i; j++)
-            if (names[i].form == SHARE && names[j].form == SHARE &&
+            if (names[i].form == GROUP && names[j].form == GROUP &&
                 names[i].first == names[j].first) /* also "cpu:1" and "cpu:01" */
                 return sl_error(SL_ERR_INVALID, "the device \"%s\" is named twice", names[i].text);
     for (int i = 0; i < count; i++) {
@@ -50,28 +51,27 @@ static sl_status check(const sli_device_name *names, int count)
                             "the devices \"%s\" and \"%s\" do not mix: cpu:NUMBER "
                             "divides the cores evenly, cpu:FIRST-LAST names them",
                             names[0].text, names[i].text);
-        if (names[i].form == SHARE && names[i].first >= count)
-            return sl_error(
-                SL_ERR_INVALID,
-                "cpu:NUMBER is an even share of the cores: of %d in the list, the last is "
-                "cpu:%d, got \"%s\"",
-                count, count - 1, names[i].text);
+        if (names[i].form == GROUP && names[i].first >= count)
+            return sl_error(SL_ERR_INVALID,
+                            "cpu:NUMBER divides the cores evenly: of %d in the list, the last is "
+                            "cpu:%d, got \"%s\"",
+                            count, count - 1, names[i].text);
     }
     return SL_OK;
 }
 
-/* Gives share number `share` of `shares`; one core, shared, where there are more shares than
- * cores. */
-static void divide(const sli_cpu_cores *found, int share, int shares, sli_cpu_options *out)
+/* Gives the cores of group `group` of `groups`: one core each, several on the same, where there are
+ * more groups than cores. */
+static void choose_group(const sli_cores *found, int group, int groups, sli_cpu_options *out)
 {
     int64_t cores = found->core_count;
-    int first = (int)(cores * share / shares), end = (int)(cores * (share + 1) / shares);
+    int first = (int)(cores * group / groups), end = (int)(cores * (group + 1) / groups);
     out->cores = found->limited ? NULL : found->cores + first;
     out->threads = end > first ? end - first : 1;
-    out->shared = cores < shares;
+    out->shared = cores < groups;
 }
 
-static sl_status create_named(const sli_device_name *name, const sli_cpu_cores *found,
+static sl_status create_named(const sli_device_name *name, const sli_cores *found,
                               sli_cpu_options *options, sl_device **out)
 {
     int wanted = name->last - name->first + 1;
@@ -81,7 +81,7 @@ static sl_status create_named(const sli_device_name *name, const sli_cpu_cores *
     sl_status status = SL_OK;
     for (int i = 0; i < wanted && status == SL_OK; i++) {
         cores[i] = name->first + i;
-        if (!sli_cpu_cores_allow(found, cores[i]))
+        if (!sli_cores_allow(found, cores[i]))
             status = sl_error(SL_ERR_NOT_FOUND,
                               "%s: the machine has no core %d, or this "
                               "process may not use it (it may use %d)",
@@ -106,7 +106,7 @@ static bool overlaps(const sli_device_name *names, int count, int index)
 }
 
 /* Whether all named cores together have more threads than the process gets time for. */
-static bool exceed_quota(const sli_device_name *names, int count, const sli_cpu_cores *found)
+static bool exceeds_quota(const sli_device_name *names, int count, const sli_cores *found)
 {
     int64_t threads = 0;
     for (int i = 0; i < count; i++)
@@ -114,20 +114,21 @@ static bool exceed_quota(const sli_device_name *names, int count, const sli_cpu_
     return threads > found->quota;
 }
 
-/* Device `index` of the names that divide the cores found. `share`: its place among them. */
-static sl_status create_device(const sli_device_name *names, int count, int index, int share,
-                               const sli_cpu_cores *found, sli_memory_bound *memory,
-                               sl_device **out, bool *shared)
+/* Device `index` of the names that divide the cores found; `group` is the number of its cores among
+ * their groups. */
+static sl_status create_device(const sli_device_name *names, int count, int index, int group,
+                               const sli_cores *found, sli_memory_bound *memory, sl_device **out,
+                               bool *shared)
 {
     const sli_device_name *name = &names[index];
     sli_cpu_options options = {.name = name->text, .bound = memory};
     sl_status status;
     if (name->form == CORES) {
-        options.shared = overlaps(names, count, index) || exceed_quota(names, count, found);
+        options.shared = overlaps(names, count, index) || exceeds_quota(names, count, found);
         status = create_named(name, found, &options, out);
     } else {
         bool all = name->form == ALL;
-        divide(found, all ? 0 : share, all ? 1 : count, &options);
+        choose_group(found, all ? 0 : group, all ? 1 : count, &options);
         options.shared |= all && count > 1;
         status = sli_cpu_device_create(&options, out);
     }
@@ -135,20 +136,20 @@ static sl_status create_device(const sli_device_name *names, int count, int inde
     return status;
 }
 
-/* What is left of the quota where other processes have other parts of a list of `all`. */
-static void divide_quota(sli_cpu_cores *found, int part, int all)
+/* Reduces the quota to this process's, which has `own` of the list's `all` devices. */
+static void divide_quota(sli_cores *found, int own, int all)
 {
     if (found->quota < INT_MAX)
-        sli_cpu_cores_limit(found, (int)(((int64_t)found->quota * part + all - 1) / all));
+        sli_cores_limit(found, (int)(((int64_t)found->quota * own + all - 1) / all));
 }
 
 /* A bound process divides its cores among its own names alone, and its quota with the others. */
-static sl_status create(const sli_device_request *request, sl_device **out, bool *shared)
+static sl_status create_devices(const sli_device_request *request, sl_device **out, bool *shared)
 {
     const sli_device_name *names = request->names;
     int count = request->count, first = request->first, size = request->end - request->first;
-    sli_cpu_cores found;
-    SL_TRY(sli_cpu_cores_find(&found));
+    sli_cores found;
+    SL_TRY(sli_cores_find(&found));
     if (request->bound) {
         divide_quota(&found, size, count);
         names += first;
@@ -157,30 +158,30 @@ static sl_status create(const sli_device_request *request, sl_device **out, bool
     }
     sl_status status = SL_OK;
     for (int i = 0; i < size && status == SL_OK; i++) {
-        int share = request->bound ? i : names[first + i].first;
+        int group = request->bound ? i : names[first + i].first;
         status =
-            create_device(names, count, first + i, share, &found, request->memory, &out[i], shared);
+            create_device(names, count, first + i, group, &found, request->memory, &out[i], shared);
     }
     for (int i = 0; i < size && status != SL_OK; i++)
         sl_device_destroy(&out[i]);
-    sli_cpu_cores_clear(&found);
+    sli_cores_clear(&found);
     return status;
 }
 
 static sl_status count_cores(int *out)
 {
-    sli_cpu_cores found;
-    SL_TRY(sli_cpu_cores_find(&found));
+    sli_cores found;
+    SL_TRY(sli_cores_find(&found));
     *out = found.core_count;
-    sli_cpu_cores_clear(&found);
+    sli_cores_clear(&found);
     return SL_OK;
 }
 
 const sli_device_kind sli_cpu_kind = {
     .prefix = "cpu",
     .forms = "cpu, cpu:NUMBER or cpu:FIRST-LAST",
-    .parse = parse,
-    .check = check,
-    .create = create,
+    .parse = parse_name,
+    .check = check_names,
+    .create = create_devices,
     .count = count_cores,
 };

@@ -4,7 +4,7 @@
  * word. Large blocks are huge pages: a training step touches them all.
  *
  * Under AddressSanitizer nothing is cached, so that it sees every wrong access. */
-#include "device/cpu/cpu_memory.h"
+#include "device/cpu/cpu_device.h"
 
 #include "core/memory.h"
 
@@ -82,7 +82,7 @@ sli_memory_cache *sli_memory_cache_create(_Atomic uint64_t *reserved_bytes, bool
     return cache;
 }
 
-static void *system_take(sli_memory_cache *cache, size_t bytes)
+static void *allocate_block(sli_memory_cache *cache, size_t bytes)
 {
     if (!sli_memory_bound_take(cache->bound, bytes))
         return NULL;
@@ -94,7 +94,7 @@ static void *system_take(sli_memory_cache *cache, size_t bytes)
     return block;
 }
 
-static void system_give(sli_memory_cache *cache, void *block, size_t bytes)
+static void return_block(sli_memory_cache *cache, void *block, size_t bytes)
 {
     free(block);
     atomic_fetch_sub(cache->reserved_bytes, bytes);
@@ -110,14 +110,14 @@ static size_t bytes_of_class(int index)
     return power + (size_t)((index - fine) % STEPS + 1) * (power / STEPS);
 }
 
-static void drop_all(sli_memory_cache *cache)
+static void free_cached(sli_memory_cache *cache)
 {
     pthread_mutex_lock(&cache->lock);
     for (int index = 0; index < CLASSES; index++)
         while (cache->lists[index]) {
             free_block *block = cache->lists[index];
             cache->lists[index] = block->next;
-            system_give(cache, block, bytes_of_class(index));
+            return_block(cache, block, bytes_of_class(index));
         }
     pthread_mutex_unlock(&cache->lock);
 }
@@ -126,7 +126,7 @@ void sli_memory_cache_destroy(sli_memory_cache **cache)
 {
     if (!*cache)
         return;
-    drop_all(*cache);
+    free_cached(*cache);
     pthread_mutex_destroy(&(*cache)->lock);
     free(*cache);
     *cache = NULL;
@@ -142,7 +142,7 @@ static void *take_cached(sli_memory_cache *cache, int index)
     return block;
 }
 
-void *sli_memory_cache_take(sli_memory_cache *cache, size_t bytes)
+void *sli_memory_cache_allocate(sli_memory_cache *cache, size_t bytes)
 {
     if (bytes > largest)
         return NULL;
@@ -151,20 +151,20 @@ void *sli_memory_cache_take(sli_memory_cache *cache, size_t bytes)
     /* Without a cache, exactly what was asked for: the sanitizer then sees its end. */
     size_t wanted = caching ? class.bytes : bytes;
     if (!block)
-        block = system_take(cache, wanted);
+        block = allocate_block(cache, wanted);
     if (!block) {
-        drop_all(cache);
-        block = system_take(cache, wanted);
+        free_cached(cache);
+        block = allocate_block(cache, wanted);
     }
     if (block && cache->fill)
         memset(block, 0xFF, bytes); /* all bits set is a NaN in every float type */
     return block;
 }
 
-void sli_memory_cache_give(sli_memory_cache *cache, void *block, size_t bytes)
+void sli_memory_cache_release(sli_memory_cache *cache, void *block, size_t bytes)
 {
     if (!caching) {
-        system_give(cache, block, bytes);
+        return_block(cache, block, bytes);
         return;
     }
     if (cache->fill)

@@ -1,8 +1,8 @@
 /* The CPU kernels that are compiled once for each instruction set.
  *
- * Each works on a range of rows, columns or elements with plain loops; who cuts an operation into
- * ranges (the files beside this one) does so by its shapes alone. A kernel never waits, allocates
- * or looks at threads. */
+ * Each works on a range of rows, columns or elements with plain loops; the files beside this one
+ * cut operations into ranges, by their shapes alone. A kernel never waits, allocates or asks which
+ * thread it runs on. */
 #ifndef SLI_DEVICE_CPU_KERNELS_H
 #define SLI_DEVICE_CPU_KERNELS_H
 
@@ -62,7 +62,7 @@ typedef struct sli_cpu_kernels {
 
     void (*add_dropout)(const sli_add_dropout *arguments, int64_t first_row, int64_t rows);
     void (*add_norm)(const sli_add_norm *arguments, int64_t first_row, int64_t rows);
-    /* Adds the rows' shares of grad_weight and grad_bias to the two sums [width]. */
+    /* Adds what the rows contribute to grad_weight and grad_bias to the two sums [width]. */
     void (*add_norm_backward)(const sli_add_norm_backward *arguments, int64_t first_row,
                               int64_t rows, float *weight_sums, float *bias_sums);
 

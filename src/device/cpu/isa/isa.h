@@ -1,4 +1,4 @@
-/* What the kernels of one instruction set share: names, lanes, and functions of a number that
+/* What all kernels of one instruction set use: names, lanes, and functions of a number that
  * compilers can put into vector loops.
  *
  * Everything here and in the .c files of this folder is compiled once for each instruction set.
@@ -8,6 +8,7 @@
 #define SLI_DEVICE_CPU_ISA_ISA_H
 
 #include "device/cpu/kernels.h"
+#include "device/cpu/ranges.h"
 
 #include <math.h>
 #include <string.h>
@@ -55,7 +56,7 @@ static inline uint32_t bits_of_float(float value)
  *
  * x = n ln 2 + r with |r| <= ln 2 / 2. The polynomial is a minimax fit of (e^r - 1 - r) / r^2 (the
  * relative error of e^r is 3e-9). Adding `to_integer` rounds n and leaves n + 127, the exponent of
- * 2^n, in the lowest bits of the sum, from where one shift moves it to its place. */
+ * 2^n, in the lowest bits of the sum, from where one shift moves it into the exponent. */
 static inline float exp_f32(float x)
 {
     const float log2_e = 0x1.715476p0f, ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
@@ -144,5 +145,36 @@ static inline float max_f32(int64_t count, const float *x, float start)
         max = x[i] > max ? x[i] : max;
     return max;
 }
+
+/* ---- The kernels: table.c puts them into the table of their instruction set ------------- */
+
+void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, const float *from, int64_t ld,
+                              int64_t first_row, int64_t rows, int64_t first_column,
+                              int64_t columns);
+void SLI_OF_ISA(sli_epilogue_backward)(const sli_epilogue_backward *arguments, int64_t first_row,
+                                       int64_t rows, float *sums);
+void SLI_OF_ISA(sli_embedding)(const sli_embedding *arguments, int64_t first_row, int64_t rows);
+void SLI_OF_ISA(sli_embedding_backward)(const sli_embedding_backward *arguments,
+                                        int64_t first_column, int64_t columns);
+void SLI_OF_ISA(sli_add_dropout)(const sli_add_dropout *arguments, int64_t first_row, int64_t rows);
+void SLI_OF_ISA(sli_add_norm)(const sli_add_norm *arguments, int64_t first_row, int64_t rows);
+void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, int64_t first_row,
+                                       int64_t rows, float *weight_sums, float *bias_sums);
+void SLI_OF_ISA(sli_softmax)(const sli_score_block *block, float *scores);
+void SLI_OF_ISA(sli_softmax_backward)(const sli_score_block *block, float *scores, float *grads,
+                                      const float *inner);
+void SLI_OF_ISA(sli_row_products)(int64_t rows, int64_t width, int64_t ld, const float *a,
+                                  const float *b, float *inner);
+void SLI_OF_ISA(sli_small_product)(const sli_small_product *p);
+void SLI_OF_ISA(sli_transpose)(int64_t rows, int64_t columns, const float *from, int64_t ld,
+                               float *to);
+void SLI_OF_ISA(sli_cross_entropy)(const sli_cross_entropy *arguments, int64_t first_row,
+                                   int64_t rows);
+void SLI_OF_ISA(sli_add)(int64_t count, float *to, const float *from);
+void SLI_OF_ISA(sli_sgd)(const sli_sgd *arguments, int64_t first, int64_t count);
+void SLI_OF_ISA(sli_adamw)(const sli_adamw *arguments, int64_t first, int64_t count);
+double SLI_OF_ISA(sli_norm_term)(sli_norm_kind kind, int64_t count, const float *x);
+void SLI_OF_ISA(sli_initialize)(const sli_init *init, sli_philox_key key, uint32_t site,
+                                int64_t first, int64_t count, float *to);
 
 #endif

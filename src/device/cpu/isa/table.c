@@ -1,4 +1,4 @@
-#include "device/cpu/isa/kernel_names.h"
+#include "device/cpu/isa/isa.h"
 
 #define SLI_TEXT_(name) #name
 #define SLI_TEXT(name)  SLI_TEXT_(name)

@@ -1,11 +1,6 @@
 /* The epilogue of a matrix product, forward and backward. */
-#include "device/cpu/isa/kernel_names.h"
-#include "device/cpu/isa/masks.h"
-
-static int64_t smaller(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
+#include "device/cpu/isa/isa.h"
+#include "device/cpu/isa/random.h"
 
 static void activate(sli_activation activation, int64_t count, float *x)
 {
@@ -41,7 +36,7 @@ void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, const float *from, int64_t l
     for (int64_t row = first_row; row < first_row + rows; row++)
         for (int64_t start = 0; start < columns; start += MASK_COLUMNS) {
             int64_t column = first_column + start;
-            int64_t count = smaller(columns - start, MASK_COLUMNS);
+            int64_t count = sli_smaller(columns - start, MASK_COLUMNS);
             float *c = gemm->c + row * gemm->ldc + column;
             add_bias(count, c, from + (row - first_row) * ld + start,
                      gemm->bias ? gemm->bias + column : NULL);
@@ -84,7 +79,7 @@ void SLI_OF_ISA(sli_epilogue_backward)(const sli_epilogue_backward *arguments, i
     float scale = m.dropout ? m.scale : 1.0f;
     for (int64_t start = 0; start < columns; start += MASK_COLUMNS)
         for (int64_t row = first_row; row < first_row + rows; row++) {
-            int64_t count = smaller(columns - start, MASK_COLUMNS);
+            int64_t count = sli_smaller(columns - start, MASK_COLUMNS);
             float *restrict grad = arguments->grad + row * columns + start;
             const float *saved = arguments->saved ? arguments->saved + row * columns + start : NULL;
             if (m.dropout && !relu) {

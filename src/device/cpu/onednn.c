@@ -1,11 +1,53 @@
-#include "device/cpu/matmul.h"
+#include "device/cpu/onednn.h"
 
+#include <inttypes.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
-#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* ---- dnnl_sgemm ------------------------------------------------------------------------- */
+
+/* oneDNN asks OpenMP how many threads it may use. The answer belongs to the calling thread, which
+ * may be the user's own: it is put back afterwards. */
+static int call_on_one_thread(const sli_sgemm_shape *s, const float *a, const float *b, float beta,
+                              float *c)
+{
+    int threads = omp_get_max_threads();
+    if (threads != 1)
+        omp_set_num_threads(1);
+    dnnl_status_t code = dnnl_sgemm(s->transpose_a ? 'T' : 'N', s->transpose_b ? 'T' : 'N', s->m,
+                                    s->n, s->k, 1.0f, a, s->lda, b, s->ldb, beta, c, s->ldc);
+    if (threads != 1)
+        omp_set_num_threads(threads);
+    return (int)code;
+}
+
+int sli_sgemm(const sli_sgemm_shape *shape, const float *a, const float *b, float beta, float *c)
+{
+    if (shape->m == 0 || shape->n == 0)
+        return 0;
+    if (shape->k > 0)
+        return call_on_one_thread(shape, a, b, beta, c);
+    for (int64_t row = 0; beta == 0 && row < shape->m; row++)
+        memset(c + row * shape->ldc, 0, (size_t)shape->n * sizeof *c);
+    return 0;
+}
+
+sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int code)
+{
+    if (code == 0)
+        return SL_OK;
+    sl_status status = code == dnnl_out_of_memory ? SL_ERR_MEMORY : SL_ERR_INTERNAL;
+    return sl_error(status,
+                    "%s: oneDNN could not multiply %" PRId64 " x %" PRId64 " by %" PRId64
+                    " x %" PRId64 ": %s (%d)",
+                    who, shape->m, shape->k, shape->k, shape->n,
+                    code == dnnl_out_of_memory ? "out of memory" : "it refused", code);
+}
+
+/* ---- The matmul primitive --------------------------------------------------------------- */
 
 enum { SIZES = 128, MEMORIES = 4 };
 
@@ -18,8 +60,8 @@ struct sli_matmul_size {
     int64_t m, n, k;
     dnnl_primitive_t primitive; /* NULL: not better than dnnl_sgemm */
     int64_t scratch_floats;
-    call *calls;    /* [threads] */
-    uint64_t asked; /* when it was last asked for, by matmul->clock; 0: not filled */
+    call *calls;       /* [threads] */
+    uint64_t last_use; /* by matmul->clock; 0: a free entry */
 };
 
 struct sli_matmul {
@@ -27,15 +69,16 @@ struct sli_matmul {
     dnnl_engine_t engine;
     int threads;
     dnnl_stream_t *streams; /* [threads] a stream belongs to one thread at a time */
-    uint64_t clock;         /* counts what was asked for */
+    uint64_t clock;         /* counts uses */
     sli_matmul_size sizes[SIZES];
 };
 
-/* ---- Building a primitive --------------------------------------------------------------- */
+/* ---- Its building ----------------------------------------------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
-static dnnl_status_t describe(dnnl_engine_t engine, const sli_matmul_size *size,
-                              const_dnnl_primitive_attr_t attributes, dnnl_primitive_desc_t *out)
+static dnnl_status_t describe_product(dnnl_engine_t engine, const sli_matmul_size *size,
+                                      const_dnnl_primitive_attr_t attributes,
+                                      dnnl_primitive_desc_t *out)
 {
     dnnl_dims_t a = {size->m, size->k}, b = {size->k, size->n}, c = {size->m, size->n};
     dnnl_memory_desc_t md[3] = {NULL, NULL, NULL};
@@ -53,8 +96,9 @@ static dnnl_status_t describe(dnnl_engine_t engine, const sli_matmul_size *size,
     return code;
 }
 #else
-static dnnl_status_t describe(dnnl_engine_t engine, const sli_matmul_size *size,
-                              const_dnnl_primitive_attr_t attributes, dnnl_primitive_desc_t *out)
+static dnnl_status_t describe_product(dnnl_engine_t engine, const sli_matmul_size *size,
+                                      const_dnnl_primitive_attr_t attributes,
+                                      dnnl_primitive_desc_t *out)
 {
     dnnl_dims_t a = {size->m, size->k}, b = {size->k, size->n}, c = {size->m, size->n};
     dnnl_memory_desc_t md[3];
@@ -109,7 +153,7 @@ static void clear_size(const sli_matmul *matmul, sli_matmul_size *size)
 }
 
 /* Leaves size->primitive NULL where there is no kernel worth it. */
-static dnnl_status_t build(sli_matmul *matmul, sli_matmul_size *size)
+static dnnl_status_t build_primitive(sli_matmul *matmul, sli_matmul_size *size)
 {
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t product = NULL;
@@ -117,7 +161,7 @@ static dnnl_status_t build(sli_matmul *matmul, sli_matmul_size *size)
     if (code == dnnl_success) /* the library's own scratch memory belongs to the building thread */
         code = dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
     if (code == dnnl_success)
-        code = describe(matmul->engine, size, attributes, &product);
+        code = describe_product(matmul->engine, size, attributes, &product);
     if (code == dnnl_success && is_brgemm(product)) {
         size_t bytes = dnnl_memory_desc_get_size(
             dnnl_primitive_desc_query_md(product, dnnl_query_scratchpad_md, 0));
@@ -131,35 +175,36 @@ static dnnl_status_t build(sli_matmul *matmul, sli_matmul_size *size)
     return code;
 }
 
-/* The record of a size, NULL if there is none. */
-static sli_matmul_size *recall(sli_matmul *matmul, int64_t m, int64_t n, int64_t k)
+/* The entry of a size, NULL if there is none. */
+static sli_matmul_size *find_size(sli_matmul *matmul, int64_t m, int64_t n, int64_t k)
 {
     for (int i = 0; i < SIZES; i++) {
         sli_matmul_size *known = &matmul->sizes[i];
-        if (known->asked && known->m == m && known->n == n && known->k == k)
+        if (known->last_use && known->m == m && known->n == n && known->k == k)
             return known;
     }
     return NULL;
 }
 
 /* A free entry, else the least recently used one. */
-static sli_matmul_size *choose_record(sli_matmul *matmul)
+static sli_matmul_size *choose_entry(sli_matmul *matmul)
 {
     sli_matmul_size *oldest = &matmul->sizes[0];
     for (int i = 1; i < SIZES; i++)
-        if (matmul->sizes[i].asked < oldest->asked)
+        if (matmul->sizes[i].last_use < oldest->last_use)
             oldest = &matmul->sizes[i];
     return oldest;
 }
 
-static sl_status learn(sli_matmul *matmul, int64_t m, int64_t n, int64_t k, sli_matmul_size **out)
+static sl_status add_size(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
+                          sli_matmul_size **out)
 {
-    sli_matmul_size *size = choose_record(matmul);
+    sli_matmul_size *size = choose_entry(matmul);
     clear_size(matmul, size);
     *size = (sli_matmul_size){.m = m, .n = n, .k = k};
     int threads = omp_get_max_threads();
     omp_set_num_threads(1); /* a primitive is built for a number of threads */
-    dnnl_status_t code = build(matmul, size);
+    dnnl_status_t code = build_primitive(matmul, size);
     omp_set_num_threads(threads);
     if (code != dnnl_success) {
         clear_size(matmul, size);
@@ -176,10 +221,10 @@ sl_status sli_matmul_find(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
                           const sli_matmul_size **out)
 {
     *out = NULL;
-    sli_matmul_size *size = recall(matmul, m, n, k);
+    sli_matmul_size *size = find_size(matmul, m, n, k);
     if (!size)
-        SL_TRY(learn(matmul, m, n, k, &size));
-    size->asked = ++matmul->clock;
+        SL_TRY(add_size(matmul, m, n, k, &size));
+    size->last_use = ++matmul->clock;
     *out = size->primitive ? size : NULL;
     return SL_OK;
 }
@@ -215,7 +260,7 @@ int sli_matmul_run(sli_matmul *matmul, const sli_matmul_size *size, int thread, 
     return (int)code;
 }
 
-/* ---- Life ------------------------------------------------------------------------------- */
+/* ---- Creation --------------------------------------------------------------------------- */
 
 sl_status sli_matmul_create(int threads, sli_matmul **out)
 {

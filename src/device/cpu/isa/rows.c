@@ -1,22 +1,73 @@
-/* Residual + dropout + layer norm, forward and backward. A row is read from memory once: the later
- * passes over it find it in the nearest cache. */
-#include "device/cpu/isa/kernel_names.h"
-#include "device/cpu/isa/masks.h"
+/* Kernels on rows: embedding, residual sums, layer norm, cross entropy. */
+#include "device/cpu/isa/isa.h"
+#include "device/cpu/isa/random.h"
 
-static int64_t smaller(int64_t a, int64_t b)
+/* ---- Embedding -------------------------------------------------------------------------- */
+
+void SLI_OF_ISA(sli_embedding)(const sli_embedding *arguments, int64_t first_row, int64_t rows)
 {
-    return a < b ? a : b;
+    int64_t width = arguments->width;
+    float scale = arguments->scale;
+    masks m;
+    masks_begin(&m, &arguments->dropout, width, width <= MASK_COLUMNS ? first_row + rows : 0);
+    for (int64_t row = first_row; row < first_row + rows; row++) {
+        const float *restrict from = arguments->table + arguments->ids[row] * width;
+        float *restrict to = arguments->out + row * width;
+        if (arguments->positions) {
+            int64_t position = row % arguments->dropout.rows_per_sample;
+            const float *restrict add = arguments->positions + position * width;
+            for (int64_t i = 0; i < width; i++)
+                to[i] = from[i] * scale + add[i];
+        } else {
+            for (int64_t i = 0; i < width; i++)
+                to[i] = from[i] * scale;
+        }
+        for (int64_t start = 0; m.dropout && start < width; start += MASK_COLUMNS) {
+            int64_t count = sli_smaller(width - start, MASK_COLUMNS);
+            const float *restrict mask = masks_get(&m, row, start, count);
+            for (int64_t i = 0; i < count; i++)
+                to[start + i] *= mask[i];
+        }
+    }
 }
 
-/* The mask of one part of a row, NULL without dropout. */
+void SLI_OF_ISA(sli_embedding_backward)(const sli_embedding_backward *arguments,
+                                        int64_t first_column, int64_t columns)
+{
+    int64_t width = arguments->width;
+    float scale = arguments->scale;
+    masks m;
+    masks_begin(&m, &arguments->dropout, width, columns == width ? arguments->rows : 0);
+    for (int64_t row = 0; row < arguments->rows; row++)
+        for (int64_t start = 0; start < columns; start += MASK_COLUMNS) {
+            int64_t column = first_column + start;
+            int64_t count = sli_smaller(columns - start, MASK_COLUMNS);
+            const float *restrict grad = arguments->grad_out + row * width + column;
+            float *restrict to = arguments->grad_table + arguments->ids[row] * width + column;
+            if (m.dropout) {
+                const float *restrict mask = masks_get(&m, row, column, count);
+                for (int64_t i = 0; i < count; i++)
+                    to[i] += scale * (grad[i] * mask[i]);
+            } else {
+                for (int64_t i = 0; i < count; i++)
+                    to[i] += scale * grad[i];
+            }
+        }
+}
+
+/* ---- Residual sums and layer norm ------------------------------------------------------- */
+
+/* A row is read from memory once: the later loops over it find it in the nearest cache. */
+
+/* The mask of `count` elements of a row, NULL without dropout. */
 static const float *mask_of(masks *m, int64_t row, int64_t start, int64_t count)
 {
     return m->dropout ? masks_get(m, row, start, count) : NULL;
 }
 
 /* to = residual + mask * x; residual and mask may be NULL. `to` may be x or residual. */
-static void add_part(int64_t count, float *to, const float *x, const float *residual,
-                     const float *mask)
+static void add_columns(int64_t count, float *to, const float *x, const float *residual,
+                        const float *mask)
 {
     if (mask && residual)
         SLI_ELEMENTWISE
@@ -28,14 +79,14 @@ static void add_part(int64_t count, float *to, const float *x, const float *resi
     else if (to != x) memcpy(to, x, (size_t)count * sizeof *to);
 }
 
-/* A whole row of add_part. */
+/* A whole row of add_columns. */
 static void add_row(masks *m, int64_t row, int64_t width, float *to, const float *x,
                     const float *residual)
 {
     for (int64_t start = 0; start < width; start += MASK_COLUMNS) {
-        int64_t count = smaller(width - start, MASK_COLUMNS);
-        add_part(count, to + start, x + start, residual ? residual + start : NULL,
-                 mask_of(m, row, start, count));
+        int64_t count = sli_smaller(width - start, MASK_COLUMNS);
+        add_columns(count, to + start, x + start, residual ? residual + start : NULL,
+                    mask_of(m, row, start, count));
     }
 }
 
@@ -180,5 +231,83 @@ void SLI_OF_ISA(sli_add_norm_backward)(const sli_add_norm_backward *arguments, i
         norm_grad(arguments, row, mean_g, mean_gn);
         if (arguments->grad_x)
             add_row(&m, row, width, arguments->grad_x + row * width, grad_sum, NULL);
+    }
+}
+
+/* ---- Cross entropy ---------------------------------------------------------------------- */
+
+/* Cross entropy of long rows of logits.
+ *
+ * A row of a large vocabulary does not fit into the nearest cache, so it is walked over twice, not
+ * three times: the first walk takes blocks, shifts each by the largest logit seen so far and leaves
+ * the exponentials behind; the second scales each block by what its shift turned out to be off. */
+
+enum { MAX_BLOCKS = 128, CHUNK = 512 };
+
+static int64_t block_size(int64_t classes)
+{
+    int64_t size = (classes + MAX_BLOCKS - 1) / MAX_BLOCKS;
+    return (size + CHUNK - 1) / CHUNK * CHUNK;
+}
+
+/* Sum of e^(x - shift); with `keep` the exponentials replace x. */
+static double exponentials(int64_t count, float *x, float shift, bool keep)
+{
+    double sum = 0;
+    float apart[CHUNK];
+    for (int64_t start = 0; start < count; start += CHUNK) {
+        int64_t length = sli_smaller(count - start, CHUNK);
+        const float *from = x + start;
+        float *to = keep ? x + start : apart; /* cppcheck-suppress legacyUninitvar */
+        SLI_ELEMENTWISE
+        for (int64_t i = 0; i < length; i++)
+            to[i] = exp_f32(from[i] - shift);
+        sum += (double)sum_f32(length, to);
+    }
+    return sum;
+}
+
+static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t target)
+{
+    int64_t classes = arguments->classes, block = block_size(classes);
+    float shifts[MAX_BLOCKS], max = -INFINITY, shift = 0, target_logit = x[target];
+    double sum = 0;
+    bool keep = arguments->grad_scale != 0;
+    int blocks = 0;
+    for (int64_t start = 0; start < classes; start += block) {
+        int64_t count = sli_smaller(classes - start, block);
+        max = max_f32(count, x + start, max);
+        float next = max == -INFINITY ? 0 : max; /* so far only impossible classes: all are 0 */
+        if (sum != 0 && next != shift) /* where it is 0, e^(shift - next) may be infinite */
+            sum *= exp((double)shift - next);
+        shift = next;
+        shifts[blocks++] = max; /* that of impossible classes makes their scale 0 as well */
+        sum += exponentials(count, x + start, shift, keep);
+    }
+    for (int b = 0; keep && b < blocks; b++) {
+        float *in_block = x + b * block;
+        int64_t count = sli_smaller(classes - b * block, block);
+        float scale = (float)(arguments->grad_scale * exp((double)shifts[b] - shift) / sum);
+        for (int64_t i = 0; i < count; i++)
+            in_block[i] *= scale;
+    }
+    if (keep)
+        x[target] -= arguments->grad_scale;
+    return log(sum) + shift - target_logit;
+}
+
+void SLI_OF_ISA(sli_cross_entropy)(const sli_cross_entropy *arguments, int64_t first_row,
+                                   int64_t rows)
+{
+    for (int64_t row = first_row; row < first_row + rows; row++) {
+        float *x = arguments->logits + row * arguments->classes;
+        int32_t target = arguments->targets[row];
+        if (target != arguments->ignore) {
+            arguments->loss[row] = row_loss(arguments, x, target);
+            continue;
+        }
+        arguments->loss[row] = 0;
+        if (arguments->grad_scale != 0)
+            memset(x, 0, (size_t)arguments->classes * sizeof *x);
     }
 }

@@ -1,6 +1,6 @@
-#define _GNU_SOURCE /* sched_getaffinity */
+#define _GNU_SOURCE /* sched_getaffinity, gethostname */
 
-#include "device/cpu/cpu_cores.h"
+#include "device/cores.h"
 
 #include "core/cgroup.h"
 
@@ -8,6 +8,8 @@
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 /* The hardware threads that the process may run on: what the machine allows (cpusets) and
  * what it was bound to (taskset, mpirun, Slurm). */
@@ -32,13 +34,13 @@ static void add_once(int *list, int *count, int number)
 
 /* Walks the hardware threads in topology order; the first allowed one of each core stands for the
  * core. A thread that hwloc sees outside any core counts as a core. */
-static sl_status collect(hwloc_topology_t topology, hwloc_const_bitmap_t set, sli_cpu_cores *out)
+static sl_status list_cores(hwloc_topology_t topology, hwloc_const_bitmap_t set, sli_cores *out)
 {
     int total = hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU);
     out->cores = calloc((size_t)total + 1, sizeof *out->cores);
     out->allowed = calloc((size_t)total + 1, sizeof *out->allowed);
     if (!out->cores || !out->allowed)
-        return sl_error(SL_ERR_MEMORY, "sli_cpu_cores_find: no memory for %d cores", total);
+        return sl_error(SL_ERR_MEMORY, "no memory for %d cores", total);
     for (int i = 0; i < total; i++) {
         hwloc_obj_t unit = hwloc_get_obj_by_type(topology, HWLOC_OBJ_PU, (unsigned)i);
         int number = (int)unit->os_index;
@@ -55,34 +57,34 @@ static sl_status collect(hwloc_topology_t topology, hwloc_const_bitmap_t set, sl
         add_once(out->cores, &out->core_count, number);
     }
     if (out->core_count == 0)
-        return sl_error(SL_ERR_NOT_FOUND, "sli_cpu_cores_find: this process may use no core");
+        return sl_error(SL_ERR_NOT_FOUND, "this process may use no core");
     return SL_OK;
 }
 
-sl_status sli_cpu_cores_find(sli_cpu_cores *out)
+sl_status sli_cores_find(sli_cores *out)
 {
-    *out = (sli_cpu_cores){.quota = INT_MAX};
+    *out = (sli_cores){.quota = INT_MAX};
     hwloc_topology_t topology;
     if (hwloc_topology_init(&topology) < 0)
-        return sl_error(SL_ERR_MEMORY, "sli_cpu_cores_find: hwloc could not start");
+        return sl_error(SL_ERR_MEMORY, "hwloc could not start");
     sl_status status = SL_OK;
     hwloc_bitmap_t set = NULL;
     if (hwloc_topology_load(topology) < 0)
-        status = sl_error(SL_ERR_NOT_FOUND, "sli_cpu_cores_find: hwloc cannot read the topology");
+        status = sl_error(SL_ERR_NOT_FOUND, "hwloc cannot read the topology");
     else if (!(set = allowed_set(topology)))
-        status = sl_error(SL_ERR_MEMORY, "sli_cpu_cores_find: no memory for a set of cores");
+        status = sl_error(SL_ERR_MEMORY, "no memory for a set of cores");
     else
-        status = collect(topology, set, out);
+        status = list_cores(topology, set, out);
     hwloc_bitmap_free(set);
     hwloc_topology_destroy(topology);
     if (status == SL_OK)
-        sli_cpu_cores_limit(out, sli_cgroup_limits_read("").cores);
+        sli_cores_limit(out, sli_cgroup_limits_read("").cores);
     else
-        sli_cpu_cores_clear(out);
+        sli_cores_clear(out);
     return status;
 }
 
-void sli_cpu_cores_limit(sli_cpu_cores *cores, int quota)
+void sli_cores_limit(sli_cores *cores, int quota)
 {
     if (quota < cores->quota)
         cores->quota = quota;
@@ -92,14 +94,14 @@ void sli_cpu_cores_limit(sli_cpu_cores *cores, int quota)
     }
 }
 
-void sli_cpu_cores_clear(sli_cpu_cores *cores)
+void sli_cores_clear(sli_cores *cores)
 {
     free(cores->cores);
     free(cores->allowed);
-    *cores = (sli_cpu_cores){.quota = INT_MAX};
+    *cores = (sli_cores){.quota = INT_MAX};
 }
 
-int sli_cpu_cores_at_once(void)
+int sli_cores_at_once(void)
 {
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
@@ -108,10 +110,55 @@ int sli_cpu_cores_at_once(void)
     return quota < CPU_COUNT(&allowed) ? quota : CPU_COUNT(&allowed);
 }
 
-bool sli_cpu_cores_allow(const sli_cpu_cores *cores, int number)
+bool sli_cores_allow(const sli_cores *cores, int number)
 {
     for (int i = 0; i < cores->allowed_count; i++)
         if (cores->allowed[i] == number)
             return true;
     return false;
+}
+
+bool sli_cores_suffice(sl_device *const *devices, int count)
+{
+    int64_t threads = 0;
+    for (int i = 0; i < count; i++)
+        threads += sl_device_thread_count(devices[i]);
+    return threads <= sli_cores_at_once();
+}
+
+/* ---- Other processes' cores ------------------------------------------------------------- */
+
+/* words[0] is the machine's name, hashed; then comes a bit for each core. */
+sl_status sli_cores_describe(int64_t words[SLI_CORE_WORDS])
+{
+    char name[256] = "";
+    uint64_t hash = 14695981039346656037U; /* FNV-1a */
+    sli_cores found;
+    SL_TRY(sli_cores_find(&found));
+    memset(words, 0, SLI_CORE_WORDS * sizeof *words);
+    gethostname(name, sizeof name - 1);
+    for (const char *at = name; *at; at++)
+        hash = (hash ^ (unsigned char)*at) * 1099511628211U;
+    words[0] = (int64_t)hash;
+    for (int i = 0; i < found.allowed_count; i++)
+        if (found.allowed[i] < SLI_MAX_CORES)
+            words[1 + found.allowed[i] / 64] |= (int64_t)(UINT64_C(1) << found.allowed[i] % 64);
+    sli_cores_clear(&found);
+    return SL_OK;
+}
+
+bool sli_cores_are_own(const int64_t *words, int processes, int own)
+{
+    const int64_t *mine = words + (size_t)own * SLI_CORE_WORDS;
+    bool has_neighbours = false;
+    for (int p = 0; p < processes; p++) {
+        const int64_t *others = words + (size_t)p * SLI_CORE_WORDS;
+        if (p == own || others[0] != mine[0])
+            continue;
+        has_neighbours = true;
+        for (int w = 1; w < SLI_CORE_WORDS; w++)
+            if (mine[w] & others[w])
+                return false;
+    }
+    return has_neighbours;
 }

@@ -1,0 +1,59 @@
+/* oneDNN's matrix products, in single precision, on the calling thread alone.
+ *
+ * dnnl_sgemm takes any product. oneDNN's matmul primitive is for a [m, k] times the transpose of
+ * b [n, k]: forward products multiply by a transposed weight. With the few rows of a micro-batch,
+ * dnnl_sgemm spends a quarter of its time rearranging the weight; the primitive has kernels
+ * (brgemm) that do it faster, if all three matrices are dense. A primitive is built for one size,
+ * so a device keeps those that it has used. */
+#ifndef SLI_DEVICE_CPU_ONEDNN_H
+#define SLI_DEVICE_CPU_ONEDNN_H
+
+#include "sluice/status.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* ---- dnnl_sgemm ------------------------------------------------------------------------- */
+
+typedef struct sli_sgemm_shape {
+    bool transpose_a, transpose_b;
+    int64_t m, n, k;
+    int64_t lda, ldb, ldc;
+} sli_sgemm_shape;
+
+/* c = op(a) op(b) + beta c, row-major; beta is 0 or 1, with 0 c is not read. Returns 0, or oneDNN's
+ * code for sli_sgemm_error. Sizes of 0 are allowed. */
+int sli_sgemm(const sli_sgemm_shape *shape, const float *a, const float *b, float beta, float *c);
+
+/* SL_OK for 0; else the error, with a sentence. */
+sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int code);
+
+/* ---- The matmul primitive --------------------------------------------------------------- */
+
+typedef struct sli_matmul sli_matmul;           /* a device's primitives */
+typedef struct sli_matmul_size sli_matmul_size; /* one of them */
+
+/* `threads`: how many may run a primitive at once. */
+sl_status sli_matmul_create(int threads, sli_matmul **out);
+void sli_matmul_destroy(sli_matmul **matmul);
+
+/* Primitives are found and run only between these two, by the caller and the threads that work for
+ * it. */
+void sli_matmul_lock(sli_matmul *matmul);
+void sli_matmul_unlock(sli_matmul *matmul);
+
+enum { SLI_MATMUL_AT_ONCE = 4 };
+/* The primitive for a size. It is valid until the unlock, or until SLI_MATMUL_AT_ONCE others are
+ * asked for. `*out` is NULL without an error where oneDNN has no such kernel for this processor. */
+sl_status sli_matmul_find(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
+                          const sli_matmul_size **out);
+
+/* Memory that a run needs beside its matrices. */
+int64_t sli_matmul_scratch_floats(const sli_matmul_size *size);
+
+/* c [m, n] = a [m, k] b [n, k]^T, all dense. `thread` is 0 … threads - 1, and no two run with the
+ * same at once. Returns 0, or oneDNN's code. */
+int sli_matmul_run(sli_matmul *matmul, const sli_matmul_size *size, int thread, const float *a,
+                   const float *b, float *c, float *scratch);
+
+#endif
