@@ -7,15 +7,18 @@
                       └───────── switch ────────┘            a namespace with a bridge
 
 Cables can be slow. The delay is netem's; where the kernel has none, the bridge gives way to a
-process that hands the frames on later (slow_switch.py).
+process that hands the frames on later: network.py MILLISECONDS INTERFACE...
 
 Nothing is made outside of these namespaces. They bear the number of this process, and go with the
 `with` statement, however it ends, after every process in them.
 """
 
+import collections
 import os
+import select
 import shlex
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -152,9 +155,8 @@ class Network:
             return
         for name in self.names:
             self.lose(name)
-        script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "slow_switch.py")
         self.slow_switch = subprocess.Popen(
-            ["ip", "netns", "exec", self.space("switch"), sys.executable, script,
+            ["ip", "netns", "exec", self.space("switch"), sys.executable, __file__,
              str(milliseconds)] + [self.port(name) for name in self.names])
         while self.round_trip(self.names[0], self.names[1]) is None:
             time.sleep(0.05)
@@ -182,3 +184,43 @@ class Network:
 
 def _command(number):
     return f"{number}: " + (read(f"/proc/{number}/cmdline").replace("\0", " ") or "(ended)")
+
+
+# ---- The slow switch --------------------------------------------------------------------------
+
+SOL_PACKET, PACKET_VNET_HDR = 263, 15
+LARGEST_BYTES = 1 << 17
+
+
+def open_port(interface):
+    port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
+    port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+    port.bind((interface, 0))
+    port.setblocking(False)
+    return port
+
+
+def serve(delay, ports):
+    """Hands each frame on after a delay. Frames keep the header in which the kernel says what it has left
+    to do for them (their checksum, and cutting them to size), for it is the kernel that takes them
+    back.
+    """
+    waiting = collections.deque()  # (when, from where, frame)
+    while True:
+        patience = max(0, waiting[0][0] - time.monotonic()) if waiting else None
+        for port in select.select(ports, [], [], patience)[0]:
+            frame, source = port.recvfrom(LARGEST_BYTES)
+            if source[2] != socket.PACKET_OUTGOING:  # what was sent from here
+                waiting.append((time.monotonic() + delay, port, frame))
+        while waiting and waiting[0][0] <= time.monotonic():
+            _, origin, frame = waiting.popleft()
+            for port in ports:
+                if port is not origin:
+                    try:
+                        port.send(frame)
+                    except OSError:  # the cable is out: the frame is lost
+                        pass
+
+
+if __name__ == "__main__":
+    serve(float(sys.argv[1]) / 1000, [open_port(name) for name in sys.argv[2:]])

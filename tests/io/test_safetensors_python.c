@@ -1,5 +1,5 @@
 /* Files go both ways between sluice and the format's reference implementation, and both judge
- * damaged files alike. Needs Python with `safetensors`: scripts/python-env makes it. */
+ * damaged files alike. Needs Python with `safetensors`: scripts/test makes it. */
 #include "scratch.h"
 
 #include "sluice/safetensors.h"
@@ -129,8 +129,7 @@ int safetensors_python_tests(void)
     char line[4200];
     snprintf(line, sizeof line, "'%s' -c 'import numpy, safetensors.numpy' 2>/dev/null", python());
     if (system(line) != 0) {
-        printf("skipped: %s has no numpy and safetensors; scripts/python-env installs them\n",
-               python());
+        printf("skipped: %s has no numpy and safetensors; scripts/test installs them\n", python());
         return 77;
     }
     return cmocka_run_group_tests(tests, NULL, NULL);

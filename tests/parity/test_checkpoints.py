@@ -31,7 +31,7 @@ try:
 except ImportError as missing:
     other = os.environ.get("SLUICE_PYTHON") or os.path.join(SOURCE, ".venv/bin/python3")
     if os.environ.get("SLUICE_OTHER_PYTHON") or not os.access(other, os.X_OK):
-        print(f"skipped: {missing}; scripts/python-env makes a Python that has it")
+        print(f"skipped: {missing}; scripts/test makes a Python that has it")
         sys.exit(77)
     os.environ["SLUICE_OTHER_PYTHON"] = "1"
     os.execv(other, [other, *sys.argv])

@@ -1,0 +1,140 @@
+"""What may befall a job of three ranks on one machine: test_jobs.py [KILLS].
+
+kill -9 of a random rank at a random moment, from the start of the programs, over the meeting of the
+ranks, to the middle of the training: each time the launcher must say which rank was killed, and
+soon nothing may be left. Suspending the whole job, as Ctrl-Z, `scontrol suspend` and a frozen
+control group do, for longer than ranks may be silent: the launcher, mpirun and the ranks wake in any
+order, and the training goes on. SLUICE_TEST_SEED draws other ranks, moments and orders.
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+from jobs import family, find_programs, is_running, kill
+
+PROGRAM = os.environ["SLUICE_PROGRAM"]
+RANKS = 3
+GRACE_SECONDS = 5
+END_SECONDS = 60  # the grace, the launcher's own stages, and a busy machine
+LONGEST_LIFE_SECONDS = 1.2
+SILENT_SECONDS = 4  # SLI_SILENT_SECONDS in src/comm/mpi/hub.h
+MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --batch-size 12 --eval-batch-size 8 "
+         "--epochs 100000 --quiet").split()
+
+
+class Job:
+    """A training that has started; left, nothing of it runs."""
+
+    def __init__(self, folder):
+        self.log = f"{folder}/log"
+        if os.path.exists(self.log):
+            os.remove(self.log)
+        self.process = subprocess.Popen(
+            [PROGRAM, "launch", "-n", str(RANKS), "--grace", str(GRACE_SECONDS), PROGRAM, "train",
+             "--data", f"{folder}/text", "--log-json", self.log, *MODEL],
+            stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+    def __enter__(self):
+        self.wait_until(lambda: len(find_programs(self.process.pid)) == RANKS, "all have started")
+        self.family, self.programs = family(self.process.pid), find_programs(self.process.pid)
+        return self
+
+    def __exit__(self, *_):
+        kill(family(self.process.pid))
+        self.process.wait()
+
+    def wait_until(self, condition, what):
+        until = time.monotonic() + END_SECONDS
+        while not condition():
+            if self.process.poll() is not None or time.monotonic() > until:
+                kill(family(self.process.pid))
+                sys.exit(f"FAILED: waited until {what}: {self.process.communicate()[1]}")
+            time.sleep(0.005)
+
+    def steps(self):
+        if not os.path.exists(self.log):
+            return 0
+        with open(self.log, encoding="utf-8") as file:
+            return sum('"record":"step"' in line for line in file)
+
+    def wait_for_step(self, number):
+        self.wait_until(lambda: self.steps() >= number, f"step {number} is done")
+
+    def send(self, number, draw, pause=0.0):
+        """A signal to every process, in any order."""
+        draw.shuffle(self.family)
+        for process in self.family:
+            try:
+                os.kill(process, number)
+            except ProcessLookupError:
+                pass
+            time.sleep(pause)
+
+    def end(self):
+        """What it said."""
+        err = self.process.communicate(timeout=END_SECONDS)[1]
+        until = time.monotonic() + 1
+        while any(map(is_running, self.family)):
+            if time.monotonic() > until:
+                sys.exit(f"FAILED: the job has ended, but not all of its processes: {err}")
+            time.sleep(0.005)
+        return err
+
+
+def kill_one(folder, draw):
+    victim, life = draw.randrange(RANKS), draw.uniform(0, LONGEST_LIFE_SECONDS)
+    with Job(folder) as job:
+        time.sleep(life)
+        kill([job.programs[victim]])
+        killed = time.monotonic()
+        err = job.end()
+        print(f"rank {victim} killed after {life:.2f} s; all ended {time.monotonic() - killed:.2f} s later\n"
+              f"    {err.strip()}", flush=True)
+    if job.process.returncode != 137 or f"rank {victim} on " not in err.splitlines()[-1]:
+        sys.exit(f"FAILED: status {job.process.returncode} after rank {victim} was killed: {err}")
+
+
+def suspend(folder, draw):
+    with Job(folder) as job:
+        job.wait_for_step(10)
+        for _ in range(2):
+            job.send(signal.SIGSTOP, draw)
+            time.sleep(SILENT_SECONDS + 2.5)
+            job.send(signal.SIGCONT, draw, 0.2)  # each wakes a little after another one
+            job.wait_for_step(job.steps() + 1)
+            time.sleep(SILENT_SECONDS + 1)  # who has been given up shows by then
+            job.wait_for_step(job.steps() + 1)
+        job.process.send_signal(signal.SIGTERM)
+        err = job.end()
+    for words in ("cannot be reached", "was lost", "died", "within"):
+        if words in err:
+            sys.exit(f"FAILED: {err}")
+    print("a job that was suspended twice went on")
+
+
+def main():
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    seed = int(os.environ.get("SLUICE_TEST_SEED", "1"))
+    draw = random.Random(seed)
+    print(f"seed {seed}")
+    folder = tempfile.mkdtemp(prefix="sluice-jobs-")
+    try:
+        subprocess.run([PROGRAM, "data", "--synthetic", f"{folder}/text", "--tokens", "20000"],
+                       stdout=subprocess.DEVNULL, check=True)
+        for _ in range(kills):
+            kill_one(folder, draw)
+        suspend(folder, draw)
+    finally:
+        shutil.rmtree(folder)
+
+
+if not shutil.which("mpirun"):
+    print("skipped: there is no mpirun")
+    sys.exit(77)
+main()

@@ -1,0 +1,131 @@
+#!/bin/bash
+# What the scripts are made of: install_packages, the counts of scripts/test, the demo's training.
+set -euo pipefail
+source_dir=${SLUICE_SOURCE_DIR:-$(cd "$(dirname "$0")/../.." && pwd)}
+[ -x "${SLUICE_PROGRAM:-}" ] || {
+    echo "skipped: SLUICE_PROGRAM does not name a program"
+    exit 77
+}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+. "$source_dir/scripts/lib.sh"
+
+fail() {
+    echo "FAILED: $*" >&2
+    exit 1
+}
+
+# ---- install_packages, with stand-ins for dpkg-query, apt-get and id --------------------------
+
+user=0
+apt_status=0
+calls=
+id() { echo "$user"; }
+dpkg-query() { # -W -f FORMAT NAME: `gone` was removed, `absent*` were never installed
+    case $4 in
+    gone) echo "deinstall ok config-files" ;;
+    absent*) return 1 ;;
+    *) echo "install ok installed" ;;
+    esac
+}
+apt-get() {
+    echo "apt-get $*" >&3
+    return "$apt_status"
+}
+
+run() { # EXPECTED-STATUS PACKAGES…
+    local expected=$1
+    shift
+    status=0
+    messages=$( (install_packages "$@") 2>&1 3>"$calls_file" ) || status=$?
+    calls=$(cat "$calls_file")
+    [ "$status" = "$expected" ] || fail "status $status, expected $expected: $messages"
+}
+calls_file=$scratch/calls
+
+run 0 here too
+[ -z "$calls" ] || fail "nothing is missing, but: $calls"
+
+run 0 here absent1 gone absent2
+[ "$calls" = "apt-get update -qq
+apt-get install -qq --no-install-recommends -y absent1 gone absent2" ] || fail "as root: $calls"
+
+user=1000
+run 1 here absent1 gone
+[ -z "$calls" ] || fail "without root, but: $calls"
+line="apt-get update && apt-get install --no-install-recommends -y absent1 gone"
+grep -qxF "$line" <<<"$messages" || fail "without root the line is not printed: $messages"
+run 0 here
+[ -z "$messages" ] || fail "without root and nothing missing, but: $messages"
+
+user=0
+apt_status=100
+run 1 absent1
+grep -qF "apt-get update failed" <<<"$messages" || fail "a failing update is not said: $messages"
+
+# ---- scripts/test-report, on what CTest really writes -----------------------------------------
+
+mkdir "$scratch/report"
+cat >"$scratch/report/CMakeLists.txt" <<'PROJECT'
+cmake_minimum_required(VERSION 3.21)
+project(counts NONE)
+enable_testing()
+add_test(NAME good COMMAND true)
+add_test(NAME bad COMMAND false)
+add_test(NAME waits COMMAND sleep 1)
+foreach(number RANGE 1 4)
+  add_test(NAME more${number} COMMAND true)
+endforeach()
+add_test(NAME crash COMMAND bash -c "kill -SEGV $$")
+add_test(NAME absent COMMAND /does/not/exist)
+add_test(NAME skips COMMAND bash -c "echo 'skipped: no <network>'; exit 77")
+add_test(NAME silent COMMAND bash -c "exit 77")
+add_test(NAME partly COMMAND bash -c
+  "echo 'skipped: no mount'; echo '[  SKIPPED ] 2 test(s), listed below:'")
+set_tests_properties(good bad skips silent partly PROPERTIES SKIP_RETURN_CODE 77)
+PROJECT
+cmake -G Ninja -S "$scratch/report" -B "$scratch/report/build" >/dev/null
+ctest --test-dir "$scratch/report/build" --output-junit "$scratch/report/report.xml" >/dev/null 2>&1 || true
+
+cat >"$scratch/report/expected" <<'COUNTS'
+7 3 4
+skipped  partly: no mount
+skipped  silent: no reason was printed
+skipped  skips: no <network>
+COUNTS
+"$source_dir/scripts/test-report" "$scratch/report/report.xml" >"$scratch/report/printed"
+{ head -n 1 "$scratch/report/printed" && grep '^skipped' "$scratch/report/printed" | sort; } |
+    diff "$scratch/report/expected" -
+
+# The slowest first, ten at most.
+grep '^slow' "$scratch/report/printed" | head -n 1 | grep -q '^slow     waits (1\.[0-9] s)$' ||
+    fail "the slowest test is not the first: $(grep '^slow' "$scratch/report/printed")"
+[ "$(grep -c '^slow' "$scratch/report/printed")" = 10 ] || fail "not ten slowest tests"
+
+if "$source_dir/scripts/test-report" "$scratch/report/absent.xml" 2>/dev/null; then
+    fail "a report that is not there must be an error"
+fi
+
+# ---- scripts/demo: its command line, on a small corpus for a few batches ----------------------
+
+# The script's own array `train`, with its results in our directory.
+# shellcheck disable=SC2034 # the array names it
+result=$scratch
+train=()
+eval "$(sed -n '/^train=(/,/)$/p' "$source_dir/scripts/demo")"
+[ "${#train[@]}" -gt 0 ] || fail "scripts/demo has no array train"
+
+"$SLUICE_PROGRAM" data --synthetic "$scratch" --tokens 10000 >/dev/null
+"$SLUICE_PROGRAM" train --data "$scratch" "${train[@]}" \
+    --max-batches 2 --eval-max-batches 2 --emsize 16 --nhid 16 >"$scratch/output"
+grep -q "| test ppl " "$scratch/output" || fail "the run did not say its test perplexity"
+[ -s "$scratch/model.safetensors" ] || fail "the run saved no weights"
+[ -s "$scratch/log.jsonl" ] || fail "the run wrote no log"
+
+# A directory without data is refused at once.
+if "$source_dir/scripts/demo" "$scratch/absent" >"$scratch/output" 2>&1; then
+    fail "a directory that is not there was accepted"
+fi
+grep -q "absent (named on the command line) must hold wiki.train.tokens" "$scratch/output" ||
+    fail "a directory that is not there was not named"
+! grep -q "Building" "$scratch/output" || fail "minutes went into a build before that"
