@@ -8,6 +8,10 @@
 extern "C" {
 #endif
 
+/* Larger numbers are typing errors: a layer takes a few kB before it has any memory on a device.
+ * Below these limits no count of elements or bytes overflows 63 bits. */
+enum { SL_MAX_LAYERS = 10000, SL_MAX_WIDTH = 1 << 20 };
+
 typedef struct sl_model_options {
     int64_t ntokens, emsize, nhid, nlayers, nhead;
     float dropout;

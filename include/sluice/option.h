@@ -25,6 +25,7 @@ typedef enum sl_option_type {
     SL_OPTION_FLOAT,  /* float, finite, from 0; a negative field is not set, and refused by
                          sl_option_check */
     SL_OPTION_DOUBLE, /* double, the same */
+    SL_OPTION_PAIR,   /* two floats, each as a FLOAT, the second behind the first: "0.9,0.999" */
     SL_OPTION_SEED,   /* uint64_t, any */
     SL_OPTION_BYTES,  /* uint64_t from 1; K, M and G after a number are powers of 1024 */
     SL_OPTION_CHOICE, /* an enum: the index of its name in `choices` */
@@ -44,6 +45,7 @@ typedef struct sl_option {
                                    type's */
     double less_than;           /* FLOAT, DOUBLE: the value must be less than this; 0: any */
     double default_value;       /* what a field of 0 stands for; 0: itself */
+    double second_default;      /* PAIR: the same for the second float */
     const char *const *choices; /* CHOICE, TEXT (optional): what it may be, then NULL */
     /* CUSTOM: sets the fields from a text, SL_ERR_INVALID in a sentence that begins with the
      * option's name; and prints them (malloc'ed; NULL: not set, or no memory). */

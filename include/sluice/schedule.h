@@ -113,7 +113,11 @@ void sl_simulation_clear(sl_simulation *simulation);
  * Of a table that deadlocks, what can run is drawn. malloc'ed, the caller frees it. */
 sl_status sl_schedule_draw(const sl_schedule *schedule, char **text);
 
-/* "gpipe", "1f1b"; "never", "except_last", "always". NOT_FOUND names the choices. */
+/* "gpipe", "1f1b" and "except_last", "never", "always", by the numbers of their enums; then NULL.
+ */
+extern const char *const sl_schedule_kind_names[], *const sl_recompute_names[];
+
+/* SL_ERR_NOT_FOUND lists the names. */
 sl_status sl_schedule_kind_parse(const char *text, sl_schedule_kind *out);
 sl_status sl_recompute_parse(const char *text, sl_recompute *out);
 const char *sl_schedule_kind_name(sl_schedule_kind kind);

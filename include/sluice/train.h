@@ -123,12 +123,9 @@ int sl_train_options_replicas(const sl_train_options *options);
  * with SL_LR_DEFAULT keeps its checkpoint's rate. */
 double sl_train_options_lr(const sl_train_options *options);
 
-/* Replicas of the whole pipeline: what the options say, or as many as `devices` has parts, or 1. */
-int sl_train_options_replicas(const sl_train_options *options);
-
 /* The options as rows (sluice/option.h) over sl_train_options, each array ending with a row without
- * a name: those that make up a model and its pipeline, and the others. */
-extern const sl_option sl_structure_option_rows[], sl_run_option_rows[];
+ * a name: those that the plan of a run depends on (model, pipeline, batches), and the others. */
+extern const sl_option sl_plan_option_rows[], sl_train_option_rows[];
 
 /* Row `index` of both arrays, the first one's before the second's; NULL after the last. */
 const sl_option *sl_train_option_row(int index);

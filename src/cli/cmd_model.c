@@ -136,7 +136,7 @@ const cli_command cmd_model = {
     .summary = "a model's layers, partition and memory",
     .doc = "Shows a model's layers, how it is cut into stages, and the bytes that each stage will "
            "need, without allocating them.",
-    .run_options = {sl_structure_option_rows},
+    .run_options = {sl_plan_option_rows},
     .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,

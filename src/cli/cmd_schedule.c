@@ -60,7 +60,7 @@ const cli_command cmd_schedule = {
     .doc = "Draws a schedule: a row for each stage, a column for each clock cycle. With the number "
            "of the micro-batch, F is a forward that keeps its activations, f one that drops them, "
            "R their recomputation, B a backward; .. is idle time.",
-    .run_options = {sl_structure_option_rows},
+    .run_options = {sl_plan_option_rows},
     .run_names = run_names,
     .settings_bytes = sizeof(sl_train_options),
     .set_defaults = set_defaults,

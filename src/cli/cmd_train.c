@@ -263,7 +263,7 @@ const cli_command cmd_train = {
     .doc = "Trains a Transformer language model through a pipeline of devices."
            "\vThe preset gives every number that no option gives; the defaults shown are those of "
            "transformer-tutorial. Weights have PyTorch's state_dict names and layouts.",
-    .run_options = {sl_structure_option_rows, sl_run_option_rows},
+    .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .options = option_rows,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,

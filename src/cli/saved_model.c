@@ -146,7 +146,7 @@ static sl_status apply_sizes(const cli_line *line, const sl_model_options *saved
     sl_train_options other = *to;
     other.model = *saved;
     other.model.dropout = to->model.dropout;
-    for (const sl_option *row = sl_structure_option_rows; row->name; row++)
+    for (const sl_option *row = sl_plan_option_rows; row->name; row++)
         if (row->in_model)
             SL_TRY(check_given(line, row, to->init, &other, to));
     other.model.ntokens = to->model.ntokens;

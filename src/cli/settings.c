@@ -144,7 +144,7 @@ void cli_settings_read(cli_line *line, void *settings)
 static bool is_json(sl_option_type type, const char *text)
 {
     return type != SL_OPTION_CHOICE && type != SL_OPTION_TEXT && type != SL_OPTION_CUSTOM &&
-           (type != SL_OPTION_SEED || strlen(text) <= 18);
+           type != SL_OPTION_PAIR && (type != SL_OPTION_SEED || strlen(text) <= 18);
 }
 
 static void print_member(FILE *to, const sl_option *row, const char *text)

@@ -267,6 +267,11 @@ static json_t *seed(uint64_t value, bool exact)
     return json_string(digits);
 }
 
+static json_t *pair(const float *values, bool exact)
+{
+    return json_pack("[o,o]", float_value(values[0], exact), float_value(values[1], exact));
+}
+
 static json_t *custom(const sl_option *option, const void *object)
 {
     char *text = option->print(object);
@@ -289,6 +294,8 @@ json_t *sli_json_option(const sl_option *option, const void *object, bool exact)
         return float_value(*(const float *)field, exact);
     case SL_OPTION_DOUBLE:
         return sli_json_number(*(const double *)field);
+    case SL_OPTION_PAIR:
+        return pair(field, exact);
     case SL_OPTION_SEED:
         return seed(*(const uint64_t *)field, exact);
     case SL_OPTION_BYTES:

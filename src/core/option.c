@@ -93,6 +93,35 @@ static sl_status set_real(const sl_option *option, const char *text, void *field
     return SL_OK;
 }
 
+/* One of a pair's two numbers as an option of its own. */
+static sl_option number_of_pair(const sl_option *pair, int index)
+{
+    sl_option number = *pair;
+    number.type = SL_OPTION_FLOAT;
+    if (index == 1) {
+        number.offset += sizeof(float);
+        number.default_value = pair->second_default;
+    }
+    return number;
+}
+
+static sl_status set_pair(const sl_option *option, const char *text, void *object)
+{
+    char first[SLI_NUMBER_BYTES];
+    size_t length = strcspn(text, ",");
+    sl_option one = number_of_pair(option, 0), two = number_of_pair(option, 1);
+    if (text[length] == ',' && length < sizeof first) {
+        snprintf(first, sizeof first, "%.*s", (int)length, text);
+        if (sl_option_set(&one, object, first) == SL_OK &&
+            sl_option_set(&two, object, text + length + 1) == SL_OK)
+            return SL_OK;
+    }
+    return sl_error(SL_ERR_INVALID,
+                    "%s must be two numbers above 0 and below %g, such as %g,%g, got \"%s\"",
+                    option->name, option->less_than, option->default_value, option->second_default,
+                    text);
+}
+
 static sl_status set_seed(const sl_option *option, const char *text, uint64_t *field)
 {
     char *end;
@@ -170,6 +199,8 @@ sl_status sl_option_set(const sl_option *option, void *object, const char *text)
     case SL_OPTION_FLOAT:
     case SL_OPTION_DOUBLE:
         return set_real(option, text, field);
+    case SL_OPTION_PAIR:
+        return set_pair(option, text, object);
     case SL_OPTION_SEED:
         return set_seed(option, text, field);
     case SL_OPTION_BYTES:
@@ -219,6 +250,13 @@ static sl_status check_choice(const sl_option *option, int value)
                     count, value);
 }
 
+static sl_status check_pair(const sl_option *option, const void *object)
+{
+    sl_option one = number_of_pair(option, 0), two = number_of_pair(option, 1);
+    SL_TRY(sl_option_check(&one, object));
+    return sl_option_check(&two, object);
+}
+
 sl_status sl_option_check(const sl_option *option, const void *object)
 {
     const void *field = field_in(option, object);
@@ -231,6 +269,8 @@ sl_status sl_option_check(const sl_option *option, const void *object)
         return check_real(option, (double)*(const float *)field);
     case SL_OPTION_DOUBLE:
         return check_real(option, *(const double *)field);
+    case SL_OPTION_PAIR:
+        return check_pair(option, object);
     case SL_OPTION_CHOICE:
         return check_choice(option, *(const int *)field);
     default:
@@ -250,6 +290,20 @@ static int print_real(const sl_option *option, double value, char **text)
         value = is_float ? (double)(float)option->default_value : option->default_value;
     sli_number_print(value, is_float, digits);
     return asprintf(text, "%s", digits);
+}
+
+static int print_pair(const sl_option *option, const float *field, char **text)
+{
+    char *one = NULL, *two = NULL;
+    sl_option first = number_of_pair(option, 0), second = number_of_pair(option, 1);
+    int length = print_real(&first, (double)field[0], &one);
+    if (length > 0)
+        length = print_real(&second, (double)field[1], &two);
+    if (length > 0)
+        length = asprintf(text, "%s,%s", one, two);
+    free(one);
+    free(two);
+    return length;
 }
 
 static int print_whole(const sl_option *option, int64_t value, char **text)
@@ -273,6 +327,8 @@ static int print_field(const sl_option *option, const void *field, char **text)
         return print_real(option, (double)*(const float *)field, text);
     case SL_OPTION_DOUBLE:
         return print_real(option, *(const double *)field, text);
+    case SL_OPTION_PAIR:
+        return print_pair(option, field, text);
     case SL_OPTION_SEED:
         return asprintf(text, "%" PRIu64, *(const uint64_t *)field);
     case SL_OPTION_BYTES:

@@ -6,18 +6,14 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* A layer takes a few kB before it has any memory on a device; deeper models are typing errors.
- * Below these no count of elements or bytes overflows 63 bits. */
-enum { MAX_LAYERS = 10000, MAX_WIDTH = 1 << 20 };
-
 static sl_status check_options(const sl_model_options *options)
 {
     const struct {
         const char *name;
         int64_t value, most;
     } sizes[] = {
-        {"ntokens", options->ntokens, INT32_MAX}, {"emsize", options->emsize, MAX_WIDTH},
-        {"nhid", options->nhid, MAX_WIDTH},       {"nlayers", options->nlayers, MAX_LAYERS},
+        {"ntokens", options->ntokens, INT32_MAX}, {"emsize", options->emsize, SL_MAX_WIDTH},
+        {"nhid", options->nhid, SL_MAX_WIDTH},    {"nlayers", options->nlayers, SL_MAX_LAYERS},
         {"nhead", options->nhead, INT32_MAX},
     };
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)

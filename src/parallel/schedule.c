@@ -1,5 +1,7 @@
 #include "parallel/schedule_table.h"
 
+#include "sluice/option.h"
+
 #include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -187,25 +189,26 @@ const char *sl_recompute_name(sl_recompute recompute)
     return recompute <= SL_RECOMPUTE_ALWAYS ? sl_recompute_names[recompute] : "unknown";
 }
 
+static sl_status parse_name(const char *what, const char *const *names, const char *text, int *out)
+{
+    const sl_option option = {.name = what, .type = SL_OPTION_CHOICE, .choices = names};
+    return sl_option_set(&option, out, text) == SL_OK
+               ? SL_OK
+               : sl_error(SL_ERR_NOT_FOUND, "%s", sl_error_text());
+}
+
 sl_status sl_schedule_kind_parse(const char *text, sl_schedule_kind *out)
 {
-    for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++) {
-        if (strcmp(text, sl_schedule_kind_name((sl_schedule_kind)kind)) == 0) {
-            *out = (sl_schedule_kind)kind;
-            return SL_OK;
-        }
-    }
-    return sl_error(SL_ERR_NOT_FOUND, "schedule must be gpipe or 1f1b, got '%s'", text);
+    int kind;
+    SL_TRY(parse_name("schedule", sl_schedule_kind_names, text, &kind));
+    *out = (sl_schedule_kind)kind;
+    return SL_OK;
 }
 
 sl_status sl_recompute_parse(const char *text, sl_recompute *out)
 {
-    for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
-        if (strcmp(text, sl_recompute_name((sl_recompute)mode)) == 0) {
-            *out = (sl_recompute)mode;
-            return SL_OK;
-        }
-    }
-    return sl_error(SL_ERR_NOT_FOUND, "checkpoint must be never, except_last or always, got '%s'",
-                    text);
+    int mode;
+    SL_TRY(parse_name("recompute", sl_recompute_names, text, &mode));
+    *out = (sl_recompute)mode;
+    return SL_OK;
 }

@@ -161,10 +161,45 @@ static sl_status check_count(const sl_train_options *options)
                     replicas, stages, plural(stages), options->devices);
 }
 
-sl_status sli_layout_check(const sl_train_options *options)
+static sl_status check_balance(const sl_train_options *options, int stages)
+{
+    int64_t sum = 0, modules = options->model.nlayers + 2;
+    if (options->balance_count != stages)
+        return sl_error(SL_ERR_INVALID,
+                        "balance must give one number for each of %d stages, got %d numbers",
+                        stages, options->balance_count);
+    for (int s = 0; s < stages; s++) {
+        if (options->balance[s] < 1)
+            return sl_error(SL_ERR_INVALID, "each number of balance must be at least 1, got %d",
+                            options->balance[s]);
+        sum += options->balance[s];
+    }
+    if (sum != modules)
+        return sl_error(SL_ERR_INVALID,
+                        "balance must add up to the model's %" PRId64 " modules (encoder, %" PRId64
+                        " layers, decoder), got %" PRId64,
+                        modules, options->model.nlayers, sum);
+    return SL_OK;
+}
+
+static sl_status check_stages(const sl_train_options *options)
+{
+    int stages = sli_layout_stages(options);
+    if (stages > SL_MAX_STAGES)
+        return sl_error(SL_ERR_INVALID, "there can be at most %d stages, got %d", SL_MAX_STAGES,
+                        stages);
+    if (options->balance_kind == SL_BALANCE_EXPLICIT)
+        return check_balance(options, stages);
+    if (stages > options->model.nlayers)
+        return sl_error(SL_ERR_INVALID,
+                        "there are more stages than layers: %d stages, %" PRId64 " layers", stages,
+                        options->model.nlayers);
+    return SL_OK;
+}
+
+static sl_status check_devices(const sl_train_options *options)
 {
     char *names;
-    SL_TRY(check_numbers(options));
     if (!options->devices)
         return SL_OK;
     SL_TRY(check_count(options));
@@ -172,6 +207,13 @@ sl_status sli_layout_check(const sl_train_options *options)
     sl_status status = sli_device_list_check(names);
     free(names);
     return status;
+}
+
+sl_status sli_layout_check(const sl_train_options *options)
+{
+    SL_TRY(check_stages(options));
+    SL_TRY(check_numbers(options));
+    return check_devices(options);
 }
 
 /* ---- The list --------------------------------------------------------------------------- */

@@ -37,7 +37,7 @@ int sli_layout_stages(const sl_train_options *options);
 sl_status sli_layout_balance(const sl_train_options *options, const sl_module *model, int *balance,
                              int *stages);
 
-/* Refuses numbers of replicas and devices that do not go together, in one sentence. */
+/* Refuses numbers of stages, replicas and devices that do not go together, in one sentence. */
 sl_status sli_layout_check(const sl_train_options *options);
 
 /* The host's list, with commas alone; the caller frees it. */

@@ -1,9 +1,379 @@
-/* What no data could make possible is refused before anything is read or allocated. */
+/* The options of a run: one row each (sluice/option.h says what a row is for), the presets, and the
+ * checks that no single row can make. */
+#define _GNU_SOURCE /* asprintf */
+#include "sluice/train.h"
+
 #include "core/error.h"
 #include "optim/optimizer.h"
 #include "train/layout.h"
 
 #include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- When an option decides a run's numbers ------------------------------------------------ */
+
+static bool always(const void *object)
+{
+    (void)object;
+    return true;
+}
+
+static bool with_sgd(const void *object)
+{
+    return ((const sl_train_options *)object)->optimizer.kind == SL_OPTIMIZER_SGD;
+}
+
+static bool with_adamw(const void *object)
+{
+    return !with_sgd(object);
+}
+
+static bool with_steps(const void *object)
+{
+    return ((const sl_train_options *)object)->lr.kind == SL_LR_STEP;
+}
+
+/* The cosine ends with the last epoch; with steps, a run with more epochs has the same numbers. */
+static bool with_cosine(const void *object)
+{
+    return !with_steps(object);
+}
+
+/* ---- Values that the option types do not have ----------------------------------------------- */
+
+static sl_status refuse_balance(const char *text)
+{
+    return sl_error(SL_ERR_INVALID,
+                    "balance must be layers, auto, or numbers of modules per stage such as 7,7, "
+                    "got \"%s\"",
+                    text);
+}
+
+static sl_status parse_balance(const char *text, void *object)
+{
+    enum { MAX_MODULES = 100000 };
+    sl_train_options *to = object;
+    to->balance_count = 0;
+    to->balance_kind = strcmp(text, "layers") == 0 ? SL_BALANCE_LAYERS
+                       : strcmp(text, "auto") == 0 ? SL_BALANCE_PARAMETERS
+                                                   : SL_BALANCE_EXPLICIT;
+    if (to->balance_kind != SL_BALANCE_EXPLICIT)
+        return SL_OK;
+    for (const char *at = text;; at++) {
+        char *end;
+        unsigned long value = strtoul(at, &end, 10);
+        if (*at < '0' || *at > '9' || value > MAX_MODULES || to->balance_count == SL_MAX_STAGES ||
+            (*end != ',' && *end != '\0'))
+            return refuse_balance(text);
+        to->balance[to->balance_count++] = (int)value;
+        if (*end == '\0')
+            return SL_OK;
+        at = end;
+    }
+}
+
+static char *print_balance(const void *object)
+{
+    const sl_train_options *from = object;
+    char text[SL_MAX_STAGES * 12] = ""; /* a comma, and a number of up to 11 characters */
+    size_t used = 0;
+    if (from->balance_kind != SL_BALANCE_EXPLICIT)
+        return strdup(from->balance_kind == SL_BALANCE_LAYERS ? "layers" : "auto");
+    for (int s = 0; s < from->balance_count && s < SL_MAX_STAGES; s++)
+        used += (size_t)snprintf(text + used, sizeof text - used, "%s%d", s ? "," : "",
+                                 from->balance[s]);
+    return strdup(text);
+}
+
+static sl_status parse_save_every(const char *text, void *object)
+{
+    sl_save_options *to = &((sl_train_options *)object)->checkpoints;
+    const sl_option steps = {.name = "save-every",
+                             .type = SL_OPTION_INT64,
+                             .lowest = 1,
+                             .offset = offsetof(sl_save_options, every_steps)};
+    to->every_epoch = strcmp(text, "epoch") == 0;
+    to->every_steps = 0;
+    return to->every_epoch ? SL_OK : sl_option_set(&steps, to, text);
+}
+
+static char *print_save_every(const void *object)
+{
+    const sl_save_options *from = &((const sl_train_options *)object)->checkpoints;
+    char *text;
+    if (from->every_steps == 0)
+        return from->every_epoch ? strdup("epoch") : NULL;
+    return asprintf(&text, "%lld", (long long)from->every_steps) < 0 ? NULL : text;
+}
+
+/* ---- The rows ------------------------------------------------------------------------------ */
+
+#define FIELD(field) .offset = offsetof(sl_train_options, field)
+
+const char *const sl_preset_names[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
+                                       NULL};
+static const char *const masks[] = {"causal", "none", NULL};
+static const char *const activations[] = {"relu", "gelu", NULL};
+static const char *const lr_schedules[] = {"step", "cosine", NULL};
+
+/* Limits of single sizes, beyond any machine; check_batches checks their product. */
+enum { MAX_COLUMNS = 1 << 20, MAX_CHUNKS = 4096 };
+
+/* A row is read as one, so it is kept together. */
+/* clang-format off */
+const sl_option sl_plan_option_rows[] = {
+    {.name = "preset", .value = "NAME", .type = SL_OPTION_TEXT, FIELD(preset), .choices = sl_preset_names,
+     .log_key = "preset",
+     .help = "Start from the numbers of a tutorial; other options override them"},
+
+    {.name = "emsize", .value = "N", .group = "Model", .type = SL_OPTION_INT64,
+     FIELD(model.emsize), .lowest = 1, .highest = SL_MAX_WIDTH, .log_key = "emsize", .in_model = true,
+     .affects_numbers = always,
+     .help = "Width of the embedding and the layers"},
+    {.name = "nhid", .value = "N", .group = "Model", .type = SL_OPTION_INT64, FIELD(model.nhid),
+     .lowest = 1, .highest = SL_MAX_WIDTH, .log_key = "nhid", .in_model = true, .affects_numbers = always,
+     .help = "Width of the feed-forward networks"},
+    {.name = "nlayers", .value = "N", .group = "Model", .type = SL_OPTION_INT64,
+     FIELD(model.nlayers), .lowest = 1, .highest = SL_MAX_LAYERS, .log_key = "nlayers",
+     .in_model = true, .affects_numbers = always,
+     .help = "Transformer encoder layers"},
+    {.name = "nhead", .value = "N", .group = "Model", .type = SL_OPTION_INT64, FIELD(model.nhead),
+     .lowest = 1, .highest = SL_MAX_WIDTH, .log_key = "nhead", .in_model = true, .affects_numbers = always,
+     .help = "Attention heads; must divide emsize"},
+    {.name = "dropout", .value = "P", .group = "Model", .type = SL_OPTION_FLOAT,
+     FIELD(model.dropout), .less_than = 1, .log_key = "dropout", .in_model = true, .affects_numbers = always,
+     .help = "Dropout"},
+    {.name = "mask", .value = "KIND", .group = "Model", .type = SL_OPTION_CHOICE,
+     FIELD(model.mask), .choices = masks, .log_key = "mask", .in_model = true, .affects_numbers = always,
+     .help = "causal: a position sees no later one; none: it sees all"},
+    {.name = "activation", .value = "KIND", .group = "Model", .type = SL_OPTION_CHOICE,
+     FIELD(model.activation), .choices = activations, .log_key = "activation", .in_model = true,
+     .affects_numbers = always,
+     .help = "Activation of the feed-forward networks: relu or gelu"},
+    {.name = "pre-norm", .group = "Model", .type = SL_OPTION_FLAG, FIELD(model.pre_norm),
+     .log_key = "pre_norm", .in_model = true, .affects_numbers = always,
+     .help = "Normalize before each block, not after it"},
+
+    {.name = "pp", .value = "S", .group = "Pipeline", .type = SL_OPTION_INT, FIELD(stages),
+     .lowest = 1, .highest = SL_MAX_STAGES, .optional = true,
+     .help = "Stages, on the devices cpu:0, cpu:1 and so on"},
+    {.name = "devices", .value = "LIST", .group = "Pipeline", .type = SL_OPTION_TEXT,
+     FIELD(devices),
+     .help = "One device a stage: cpu:0,cpu:1 divide the machine's cores evenly; cpu:0-3 names "
+             "cores. The list is divided evenly over replicas, or gives each its own as in "
+             "'cpu:0,cpu:1;cpu:2,cpu:3'"},
+    {.name = "balance", .value = "RULE", .group = "Pipeline", .type = SL_OPTION_CUSTOM,
+     .parse = parse_balance, .print = print_balance,
+     .help = "layers, auto (even parameter counts), or modules per stage as in 7,7"},
+    {.name = "chunks", .value = "M", .group = "Pipeline", .type = SL_OPTION_INT, FIELD(chunks),
+     .lowest = 1, .highest = MAX_CHUNKS, .log_key = "chunks",
+     .help = "Micro-batches that a batch is cut into"},
+    {.name = "checkpoint", .value = "MODE", .group = "Pipeline", .type = SL_OPTION_CHOICE,
+     FIELD(recompute), .choices = sl_recompute_names, .log_key = "checkpoint",
+     .help = "Recompute activations: never, except_last (of all micro-batches but the last) or "
+             "always"},
+    {.name = "schedule", .value = "NAME", .group = "Pipeline", .type = SL_OPTION_CHOICE,
+     FIELD(schedule), .choices = sl_schedule_kind_names, .log_key = "schedule",
+     .help = "gpipe or 1f1b"},
+
+    {.name = "dp", .value = "R", .group = "Data parallelism", .type = SL_OPTION_INT,
+     FIELD(replicas), .lowest = 1, .highest = SL_MAX_REPLICAS, .optional = true,
+     .help = "Replicas of the pipeline, each on its shard of the training text (without it one; "
+             "under mpirun the number of processes); a run may go on with another number"},
+    {.name = "zero", .group = "Data parallelism", .type = SL_OPTION_FLAG, FIELD(zero),
+     .log_key = "zero",
+     .help = "Shard the optimizer's state over the replicas (ZeRO-1)"},
+
+    {.name = "batch-size", .value = "N", .group = "Batches", .type = SL_OPTION_INT64,
+     FIELD(batch_size), .lowest = 1, .highest = MAX_COLUMNS, .log_key = "batch_size",
+     .affects_numbers = always,
+     .help = "Columns of a replica's training batch, when the run begins"},
+    {.name = "bptt", .value = "T", .group = "Batches", .type = SL_OPTION_INT64, FIELD(bptt),
+     .lowest = 1, .highest = SL_MAX_POSITIONS, .log_key = "bptt", .affects_numbers = always,
+     .help = "Tokens of each column in a block, at most as long as the positional encoding"},
+
+    {.name = "optimizer", .value = "NAME", .group = "Optimizer", .type = SL_OPTION_CHOICE,
+     FIELD(optimizer.kind), .choices = sl_optimizer_kind_names, .log_key = "optimizer", .affects_numbers = always,
+     .help = "sgd or adamw"},
+    {.name = "momentum", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
+     FIELD(optimizer.momentum), .log_key = "momentum", .affects_numbers = with_sgd,
+     .help = "SGD's momentum"},
+
+    {0},
+};
+
+const sl_option sl_train_option_rows[] = {
+    {.name = "data", .value = "DIR", .group = "Batches", .type = SL_OPTION_TEXT, FIELD(data),
+     .log_key = "data",
+     .help = "Directory with wiki.{train,valid,test}.tokens or {train,valid,test}.txt"},
+    {.name = "eval-batch-size", .value = "N", .group = "Batches", .type = SL_OPTION_INT64,
+     FIELD(eval_batch_size), .lowest = 1, .highest = MAX_COLUMNS, .log_key = "eval_batch_size",
+     .affects_numbers = always,
+     .help = "Columns of an evaluation batch"},
+    {.name = "max-batches", .value = "N", .group = "Batches", .type = SL_OPTION_INT64,
+     FIELD(max_batches), .log_key = "max_batches", .affects_numbers = always,
+     .help = "Batches an epoch at most; 0: all"},
+    {.name = "eval-max-batches", .value = "N", .group = "Batches", .type = SL_OPTION_INT64,
+     FIELD(eval_max_batches), .log_key = "eval_max_batches", .affects_numbers = always,
+     .help = "Batches an evaluation at most; 0: all"},
+
+    {.name = "epochs", .value = "N", .group = "Training", .type = SL_OPTION_INT, FIELD(epochs),
+     .lowest = 1, .log_key = "epochs", .affects_numbers = with_cosine,
+     .help = "Epochs"},
+    {.name = "lr", .value = "X", .group = "Training", .type = SL_OPTION_DOUBLE, FIELD(lr.lr),
+     .log_key = "lr", .affects_numbers = always,
+     .help = "Learning rate; without it 5.0 for sgd and 0.001 for adamw"},
+    {.name = "lr-schedule", .value = "NAME", .group = "Training", .type = SL_OPTION_CHOICE,
+     FIELD(lr.kind), .choices = lr_schedules, .log_key = "lr_schedule", .affects_numbers = always,
+     .help = "step: times gamma every step-epochs; cosine: to 0 over the run"},
+    {.name = "gamma", .value = "X", .group = "Training", .type = SL_OPTION_DOUBLE, FIELD(lr.gamma),
+     .log_key = "gamma", .affects_numbers = with_steps,
+     .help = "Factor of the step schedule"},
+    {.name = "step-epochs", .value = "N", .group = "Training", .type = SL_OPTION_INT,
+     FIELD(lr.step_epochs), .lowest = 1, .optional = true, .default_value = 1, .log_key = "step_epochs",
+     .affects_numbers = with_steps,
+     .help = "Epochs between two steps of the step schedule"},
+    {.name = "warmup", .value = "N", .group = "Training", .type = SL_OPTION_INT64,
+     FIELD(lr.warmup_steps), .log_key = "warmup_steps", .affects_numbers = always,
+     .help = "Steps of linear warm-up before either schedule"},
+    {.name = "clip", .value = "X", .group = "Training", .type = SL_OPTION_DOUBLE, FIELD(clip),
+     .log_key = "clip", .affects_numbers = always,
+     .help = "Largest gradient norm over all stages; 0: no clipping"},
+    {.name = "seed", .value = "S", .group = "Training", .type = SL_OPTION_SEED, FIELD(seed),
+     .log_key = "seed", .affects_numbers = always,
+     .help = "Seed of initial values and dropout"},
+    {.name = "allow-nan", .group = "Training", .type = SL_OPTION_FLAG, FIELD(allow_nan),
+     .log_key = "allow_nan",
+     .help = "Go on after a loss that is not a number"},
+
+    {.name = "dampening", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
+     FIELD(optimizer.dampening), .log_key = "dampening", .affects_numbers = with_sgd,
+     .help = "SGD's dampening"},
+    {.name = "nesterov", .group = "Optimizer", .type = SL_OPTION_FLAG, FIELD(optimizer.nesterov),
+     .log_key = "nesterov", .affects_numbers = with_sgd,
+     .help = "Nesterov momentum"},
+    {.name = "betas", .value = "B1,B2", .group = "Optimizer", .type = SL_OPTION_PAIR,
+     FIELD(optimizer.beta1), .less_than = 1, .default_value = 0.9, .second_default = 0.999,
+     .log_key = "beta", .affects_numbers = with_adamw,
+     .help = "AdamW's averages"},
+    {.name = "eps", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
+     FIELD(optimizer.eps), .optional = true, .default_value = 1e-8, .log_key = "eps",
+     .affects_numbers = with_adamw,
+     .help = "AdamW's smallest divisor"},
+    {.name = "weight-decay", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
+     FIELD(optimizer.weight_decay), .log_key = "weight_decay", .affects_numbers = always,
+     .help = "Weight decay"},
+
+    {.name = "init", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
+     FIELD(init), .log_key = "init",
+     .help = "Start from weights: a safetensors file, the index of several, or a checkpoint's "
+             "directory"},
+    {.name = "save", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
+     FIELD(save),
+     .help = "Write the best weights to FILE (safetensors), the vocabulary beside it; or the "
+             "last weights if the run is stopped before its first validation"},
+    {.name = "force", .group = "Files and display", .type = SL_OPTION_FLAG, FIELD(force),
+     .help = "Begin although the run's plan needs more memory than there is"},
+
+    {.name = "save-dir", .value = "DIR", .group = "Checkpoints", .type = SL_OPTION_TEXT,
+     FIELD(checkpoints.directory),
+     .help = "Save checkpoints in DIR; then SIGTERM, SIGINT, SIGHUP and SIGPIPE stop the run after "
+             "one, SIGUSR1 saves one"},
+    {.name = "save-every", .value = "N", .group = "Checkpoints", .type = SL_OPTION_CUSTOM,
+     .parse = parse_save_every, .print = print_save_every, .needs = "save-dir",
+     .help = "Steps between two checkpoints; epoch: one after each validation"},
+    {.name = "keep", .value = "K", .group = "Checkpoints", .type = SL_OPTION_INT,
+     FIELD(checkpoints.keep), .needs = "save-dir",
+     .help = "How many checkpoints to keep (the newest), beside the best model; 0: all"},
+    {.name = "shard-size", .value = "BYTES", .group = "Checkpoints", .type = SL_OPTION_BYTES,
+     FIELD(checkpoints.shard_bytes), .needs = "save-dir",
+     .help = "Largest file of a checkpoint's tensors (K, M and G are powers of 1024)"},
+    {.name = "resume", .value = "DIR", .group = "Checkpoints", .type = SL_OPTION_TEXT,
+     FIELD(checkpoints.resume),
+     .help = "Go on from the checkpoint DIR, or from the newest whole one in DIR; auto: from the "
+             "newest that save-dir has, if there is one (a job that sluice launch restarts does this "
+             "by itself)"},
+    {0},
+};
+/* clang-format on */
+
+#undef FIELD
+
+const sl_option *sl_train_option_row(int index)
+{
+    for (const sl_option *at = sl_plan_option_rows; at->name; at++)
+        if (index-- == 0)
+            return at;
+    for (const sl_option *at = sl_train_option_rows; at->name; at++)
+        if (index-- == 0)
+            return at;
+    return NULL;
+}
+
+/* ---- Presets ------------------------------------------------------------------------------- */
+
+void sl_train_options_default(sl_train_options *options)
+{
+    *options = (sl_train_options){
+        .preset = sl_preset_names[0],
+        .bptt = 35,
+        .batch_size = 20,
+        .eval_batch_size = 10,
+        .model = {.emsize = 200, .nhid = 200, .nlayers = 2, .nhead = 2, .dropout = 0.2f},
+        .chunks = 1,
+        .epochs = 3,
+        .lr = {.kind = SL_LR_STEP, .lr = SL_LR_DEFAULT, .gamma = 0.95, .step_epochs = 1},
+        .clip = 0.5,
+        .seed = 1,
+    };
+}
+
+/* Training Transformer models using Pipeline Parallelism. */
+static void set_pipeline_tutorial(sl_train_options *options)
+{
+    options->model.emsize = options->model.nhid = 4096;
+    options->model.nlayers = 12;
+    options->model.nhead = 16;
+    options->bptt = 25;
+    options->stages = 2;
+    options->chunks = 8;
+    options->max_batches = options->eval_max_batches = 50;
+}
+
+/* Training Transformer models using Distributed Data Parallel and Pipeline Parallelism. */
+static void set_ddp_pipeline(sl_train_options *options)
+{
+    options->replicas = 2;
+    options->model.nlayers = 8;
+    options->model.position_is_parameter = true;
+    options->bptt = 35;
+    options->recompute = SL_RECOMPUTE_NEVER;
+}
+
+sl_status sl_train_options_preset(const char *name, sl_train_options *options)
+{
+    static void (*const set[])(sl_train_options *) = {sl_train_options_default,
+                                                      set_pipeline_tutorial, set_ddp_pipeline};
+    SLI_CHECK_NOT_NULL(name);
+    SLI_CHECK_NOT_NULL(options);
+    sl_train_options made = {0};
+    if (sl_option_set(sl_option_find(sl_plan_option_rows, "preset"), &made, name) != SL_OK)
+        return sl_error(SL_ERR_NOT_FOUND, "%s", sl_error_text());
+    for (size_t i = 0; i == 0 || strcmp(sl_preset_names[i - 1], name) != 0; i++) {
+        set[i](&made); /* each changes the one before */
+        made.preset = sl_preset_names[i];
+    }
+    made.data = options->data;
+    made.init = options->init;
+    made.save = options->save;
+    made.checkpoints = options->checkpoints;
+    *options = made;
+    return SL_OK;
+}
+
+/* ---- Checks -------------------------------------------------------------------------------- */
 
 static sl_status check_model(const sl_model_options *model)
 {
@@ -19,7 +389,7 @@ static sl_status check_model(const sl_model_options *model)
     return SL_OK;
 }
 
-/* Beyond what any machine can hold, products of sizes would overflow 63 bits as well. */
+/* Keeps products of sizes within 63 bits. */
 static sl_status check_batches(const sl_train_options *options)
 {
     const sl_model_options *model = &options->model;
@@ -35,50 +405,6 @@ static sl_status check_batches(const sl_train_options *options)
     return SL_OK;
 }
 
-/* ---- Stages ----------------------------------------------------------------------------- */
-
-static sl_status check_balance(const sl_train_options *options, int stages)
-{
-    if (options->balance_count != stages)
-        return sl_error(SL_ERR_INVALID,
-                        "balance must give one number for each of %d stages, got %d numbers",
-                        stages, options->balance_count);
-    int64_t sum = 0, modules = options->model.nlayers + 2;
-    for (int s = 0; s < stages; s++) {
-        if (options->balance[s] < 1)
-            return sl_error(SL_ERR_INVALID, "each number of balance must be at least 1, got %d",
-                            options->balance[s]);
-        sum += options->balance[s];
-    }
-    if (sum != modules)
-        return sl_error(SL_ERR_INVALID,
-                        "balance must add up to the model's %" PRId64 " modules (encoder, %" PRId64
-                        " layers, decoder), got %" PRId64,
-                        modules, options->model.nlayers, sum);
-    return SL_OK;
-}
-
-static sl_status check_pipeline(const sl_train_options *options)
-{
-    int stages = sli_layout_stages(options);
-    if (stages > SL_MAX_STAGES)
-        return sl_error(SL_ERR_INVALID, "there can be at most %d stages, got %d", SL_MAX_STAGES,
-                        stages);
-    if (options->balance_kind == SL_BALANCE_EXPLICIT)
-        SL_TRY(check_balance(options, stages));
-    else if (stages > options->model.nlayers)
-        return sl_error(SL_ERR_INVALID,
-                        "there are more stages than layers: %d stages, %" PRId64 " layers", stages,
-                        options->model.nlayers);
-    SL_TRY(sli_layout_check(options));
-    if (options->zero && sl_train_options_replicas(options) == 1)
-        return sl_error(SL_ERR_INVALID,
-                        "zero shards the optimizer's state over replicas, and there is only one");
-    return SL_OK;
-}
-
-/* ---- All -------------------------------------------------------------------------------- */
-
 double sl_train_options_lr(const sl_train_options *options)
 {
     if (options->lr.lr != SL_LR_DEFAULT)
@@ -89,13 +415,17 @@ double sl_train_options_lr(const sl_train_options *options)
 sl_status sl_train_options_check(const sl_train_options *options)
 {
     SLI_CHECK_NOT_NULL(options);
-    const sl_option *row;
     sl_train_options filled = *options;
     filled.lr.lr = sl_train_options_lr(options);
-    for (int i = 0; (row = sl_train_option_row(i)); i++)
+    for (const sl_option *row = sl_plan_option_rows; row->name; row++)
+        SL_TRY(sl_option_check(row, &filled));
+    for (const sl_option *row = sl_train_option_rows; row->name; row++)
         SL_TRY(sl_option_check(row, &filled));
     SL_TRY(check_model(&options->model));
     SL_TRY(check_batches(options));
-    SL_TRY(check_pipeline(options));
+    SL_TRY(sli_layout_check(options));
+    if (options->zero && sl_train_options_replicas(options) == 1)
+        return sl_error(SL_ERR_INVALID,
+                        "zero shards the optimizer's state over replicas, and there is only one");
     return sli_optimizer_check(&options->optimizer);
 }

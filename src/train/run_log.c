@@ -107,11 +107,20 @@ static sl_status log_record(sl_run_log *log, json_t *record)
     return SL_OK;
 }
 
-/* AdamW's averages are one option, and two numbers of the log. */
-static const sl_option beta_rows[] = {
-    {.type = SL_OPTION_FLOAT, .offset = offsetof(sl_train_options, optimizer.beta1)},
-    {.type = SL_OPTION_FLOAT, .offset = offsetof(sl_train_options, optimizer.beta2)},
-};
+/* A pair is logged as two numbers: "beta1" and "beta2". */
+static void add_option(json_t *to, const sl_option *row, json_t *value)
+{
+    char key[32];
+    if (row->type != SL_OPTION_PAIR) {
+        json_object_set_new(to, row->log_key, value);
+        return;
+    }
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        snprintf(key, sizeof key, "%s%zu", row->log_key, i + 1);
+        json_object_set(to, key, json_array_get(value, i));
+    }
+    json_decref(value);
+}
 
 /* Every option that has a key in the log: those of the model in its object, the others beside it.
  */
@@ -121,14 +130,12 @@ static json_t *describe_options(const sl_train_options *given)
     sl_train_options options = *given;
     options.optimizer = sli_optimizer_filled(&given->optimizer);
     json_t *model = json_pack("{sI}", "ntokens", (json_int_t)options.model.ntokens);
-    json_t *all = json_pack("{so sI si so so}", "model", model, "ntokens",
-                            (json_int_t)options.model.ntokens, "shares", options.shards, "beta1",
-                            sli_json_option(&beta_rows[0], &options, false), "beta2",
-                            sli_json_option(&beta_rows[1], &options, false));
+    json_t *all = json_pack("{so sI si}", "model", model, "ntokens",
+                            (json_int_t)options.model.ntokens, "shares", options.shards);
     for (int i = 0; all && (row = sl_train_option_row(i)); i++) {
         json_t *value = row->log_key ? sli_json_option(row, &options, false) : NULL;
         if (value)
-            json_object_set_new(row->in_model ? model : all, row->log_key, value);
+            add_option(row->in_model ? model : all, row, value);
     }
     return all;
 }

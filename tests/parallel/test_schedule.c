@@ -31,10 +31,10 @@ static void unknown_names_are_refused_with_the_choices(void **state)
     sl_schedule_kind kind;
     sl_recompute recompute;
     assert_int_equal(sl_schedule_kind_parse("zigzag", &kind), SL_ERR_NOT_FOUND);
-    assert_string_equal(sl_error_text(), "schedule must be gpipe or 1f1b, got 'zigzag'");
+    assert_string_equal(sl_error_text(), "schedule must be gpipe or 1f1b, got \"zigzag\"");
     assert_int_equal(sl_recompute_parse("Always", &recompute), SL_ERR_NOT_FOUND);
     assert_string_equal(sl_error_text(),
-                        "checkpoint must be never, except_last or always, got 'Always'");
+                        "recompute must be except_last, never or always, got \"Always\"");
 }
 
 static void table_without_stages_or_micros_is_refused(void **state)

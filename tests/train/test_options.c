@@ -190,7 +190,8 @@ static void numbers_of_the_other_optimizer_are_refused(void **state)
         sl_train_options_check(&options), SL_ERR_INVALID,
         "momentum, dampening and nesterov are for sgd, but the optimizer is adamw: leave them out");
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .beta1 = 1.0f};
-    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "betas must be in [0, 1)");
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "betas must be at least 0 and below 1, got 1");
 }
 
 /* Each for itself is possible; the bytes of all together would not be a number of 63 bits. */

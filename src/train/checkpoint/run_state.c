@@ -34,11 +34,7 @@ static json_t *describe_deciding(const sl_train_options *given)
     for (int i = 0; all && (row = sl_train_option_row(i)); i++) {
         if (!row->affects_numbers || !row->affects_numbers(&options))
             continue;
-        json_t *value = strcmp(row->name, "betas") == 0
-                            ? json_pack("[f,f]", (double)options.optimizer.beta1,
-                                        (double)options.optimizer.beta2)
-                            : sli_json_option(row, &options, true);
-        if (json_object_set_new(all, row->name, value) != 0) {
+        if (json_object_set_new(all, row->name, sli_json_option(row, &options, true)) != 0) {
             json_decref(all);
             all = NULL;
         }
