@@ -311,6 +311,16 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
                             const sl_reporter *reporters, int reporter_count,
                             sl_run_result *result);
 
+/* Refuses `path`, which the caller is about to write, where a run of these options reads the file
+ * (the texts in `data`, the weights in `init` and their vocabulary) or writes it (`save` and the
+ * vocabulary beside it); sl_train_run itself refuses a `save` that is one of the texts. What cannot
+ * be read is not refused here. Errors: SL_ERR_INVALID, SL_ERR_MEMORY. */
+sl_status sl_train_check_output(const sl_train_options *options, const char *path);
+
+/* The paths of the checkpoints `best` and the newest in a run's directory: malloc'ed, NULL where
+ * there is none, or no such directory. Errors: SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sl_train_find_checkpoints(const char *directory, char **best, char **newest);
+
 /* The run as JSON lines: one `run` record, a `step` a batch, `eval`, `memory` (for every replica's
  * stages, after every evaluation), `end`. The file is opened at once, and emptied when the run
  * begins; where none begins, an old log stays and no new one is left.

@@ -1,9 +1,8 @@
 /* sluice data: what a directory of text is made of; and the synthetic corpus. */
 #include "cli/command.h"
 #include "cli/output.h"
-#include "cli/run_files.h"
 
-#include "sluice/text.h"
+#include "sluice/train.h"
 #include "synthetic/facts.h"
 
 #include <errno.h>
@@ -125,7 +124,9 @@ static sl_status show(const settings *from)
     if (from->synthetic)
         SL_TRY(sl_synthetic_corpus_write(from->directory, &from->corpus));
     if (from->vocab_path)
-        SL_TRY(cli_check_vocab_file(from->vocab_path, from->directory));
+        SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){.data = from->directory},
+                                                      from->vocab_path),
+                                "--vocab: "));
     sl_status status = sl_corpus_load(from->directory, NULL, &corpus);
     if (status == SL_OK)
         status = show_corpus(from, corpus);

@@ -2,7 +2,6 @@
 #include "cli/command.h"
 #include "cli/output.h"
 #include "cli/progress.h"
-#include "cli/run_files.h"
 #include "cli/saved_model.h"
 #include "sluice/safetensors.h"
 
@@ -152,7 +151,7 @@ static int run(cli_line *line)
         cli_refuse("eval needs --init FILE and --data DIR");
     sl_status status = SL_OK;
     if (parsed.logits)
-        status = cli_check_logits_file(parsed.logits, parsed.run.init, parsed.run.data);
+        status = sl_error_context(sl_train_check_output(&parsed.run, parsed.logits), "--logits: ");
     if (status == SL_OK)
         status = cli_saved_model_load(&parsed.run, &model);
     if (status == SL_OK)

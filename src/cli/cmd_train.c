@@ -3,16 +3,15 @@
 #include "cli/command.h"
 #include "cli/output.h"
 #include "cli/progress.h"
-#include "cli/run_files.h"
 #include "cli/saved_model.h"
 #include "cli/signals.h"
 #include "sluice/launch.h"
-#include "train/checkpoint/save_directory.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { DEFAULT_LOG_INTERVAL = 10, DEFAULT_KEEP = 3 };
@@ -74,22 +73,41 @@ static void complete_resume(sl_save_options *checkpoints)
 static sl_status resume_after_restart(settings *to, const sl_launch_info *launch)
 {
     sl_save_options *checkpoints = &to->run.checkpoints;
-    int64_t *steps;
-    size_t count = 0;
+    char *best, *newest;
     if (launch->first_world_size > 1)
         to->run.shards = launch->first_world_size;
     if (!checkpoints->directory)
         return SL_OK;
     if (checkpoints->resume) {
-        SL_TRY(sli_save_directory_list(checkpoints->directory, &steps, &count));
-        free(steps);
-        if (count == 0)
+        SL_TRY(sl_train_find_checkpoints(checkpoints->directory, &best, &newest));
+        bool has_any = newest;
+        free(best);
+        free(newest);
+        if (!has_any)
             return SL_OK;
     }
     checkpoints->resume = checkpoints->directory;
     checkpoints->resume_if_any = true;
     to->progress.restarts = launch->restarts;
     return SL_OK;
+}
+
+/* The file of options, which was read, is there. */
+static sl_status check_not_config(const settings *from, const char *option, const char *path)
+{
+    struct stat output, config;
+    if (!path || !from->config || stat(path, &output) != 0 || stat(from->config, &config) != 0 ||
+        output.st_dev != config.st_dev || output.st_ino != config.st_ino)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option, path);
+}
+
+static sl_status check_outputs(const settings *from)
+{
+    const char *log = from->progress.log_json;
+    SL_TRY(check_not_config(from, "--save", from->run.save));
+    SL_TRY(check_not_config(from, "--log-json", log));
+    return log ? sl_error_context(sl_train_check_output(&from->run, log), "--log-json: ") : SL_OK;
 }
 
 static void report_saving(void *context, bool begins)
@@ -193,7 +211,7 @@ static sl_status train(const cli_line *line, settings *from, sl_run_result *resu
     if (launch.restarts > 0)
         SL_TRY(resume_after_restart(from, &launch));
     SL_TRY(cli_saved_model_apply_sizes(line, &from->run));
-    SL_TRY(cli_check_train_files(&from->run, from->progress.log_json, from->config));
+    SL_TRY(check_outputs(from));
     SL_TRY(handle_signals(from, &launch));
     if (launch.world_size > 1) {
         SL_TRY(fit_to_launch(&from->run, &launch, replicas_given));

@@ -197,15 +197,3 @@ cli_text cli_real_text(double value, int decimals)
         snprintf(out.text, sizeof out.text, "%.3g", value);
     return out;
 }
-
-bool cli_read_number(char **text, int *out)
-{
-    char *end;
-    errno = 0;
-    long value = strtol(*text, &end, 10);
-    if (**text < '0' || **text > '9' || errno != 0 || value > INT_MAX)
-        return false;
-    *out = (int)value;
-    *text = end + (*end == ' ');
-    return true;
-}

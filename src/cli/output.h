@@ -5,7 +5,6 @@
 #include "sluice/launch.h"
 #include "sluice/status.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 
 /* ---- Errors and warnings ------------------------------------------------------------------ */
@@ -39,10 +38,6 @@ _Noreturn void cli_refuse_near(const cli_near *near, const char *prefix, const c
 /* The program's exit status: 0 for SL_OK, else CLI_EXIT_ERROR after printing the error text. It is
  * an error as well when standard output could not be written. */
 int cli_finish(sl_status status);
-
-/* Reads a number from 0 and the blank after it, and moves *text behind them; false: there is none.
- */
-bool cli_read_number(char **text, int *out);
 
 /* ---- Texts and numbers -------------------------------------------------------------------- */
 

@@ -1,7 +1,5 @@
 #include "cli/saved_model.h"
 
-#include "train/checkpoint/save_directory.h"
-
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -79,35 +77,14 @@ void cli_saved_model_clear(cli_saved_model *model)
 
 /* ---- Checkpoints in a run's directory ------------------------------------------------------- */
 
-/* Its best model, or NULL; to be freed. */
-static char *find_best(const char *directory)
-{
-    char *path;
-    if (sli_save_directory_best(directory, &path) != SL_OK || access(path, F_OK) == 0)
-        return path;
-    free(path);
-    return NULL;
-}
-
-static char *find_newest(const char *directory)
-{
-    int64_t *steps;
-    size_t count;
-    char *path = NULL;
-    if (sli_save_directory_list(directory, &steps, &count) == SL_OK && count > 0)
-        (void)sli_save_directory_step(directory, steps[0], &path);
-    free(steps);
-    return path;
-}
-
 sl_status cli_name_checkpoints(sl_status status, const char *path)
 {
     char reason[1024];
     if (status != SL_ERR_NOT_FOUND)
         return status;
     snprintf(reason, sizeof reason, "%s", sl_error_text());
-    char *best = find_best(path), *newest = find_newest(path);
-    if (best || newest)
+    char *best = NULL, *newest = NULL;
+    if (sl_train_find_checkpoints(path, &best, &newest) == SL_OK && (best || newest))
         sl_error(status, "%s: this is a run's directory; give one of its checkpoints: %s%s%s%s",
                  path, best ? best : "", best ? ", its best model" : "",
                  best && newest ? ", or the newest, " : "", newest ? newest : "");

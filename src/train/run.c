@@ -18,6 +18,7 @@ static sl_status read_corpus(sli_shared *shared)
     const sl_train_options *options = &shared->options;
     if (!options->data)
         return sl_error(SL_ERR_INVALID, "no data directory was given");
+    SL_TRY(sli_check_save(options));
     if (options->init) /* its ids mean the tokens of its own vocabulary */
         SL_TRY(sl_weights_vocab(options->init, &shared->vocab));
     SL_TRY(sl_corpus_load(options->data, shared->vocab, &shared->corpus));

@@ -43,4 +43,7 @@ sl_status sli_train_replica(const sli_shared *shared, sl_group *group, sl_device
                             const sl_checkpoint_reader *from, const sli_reports *reports,
                             sl_run_result *result);
 
+/* SL_ERR_INVALID where `save` would overwrite a text in `data`. */
+sl_status sli_check_save(const sl_train_options *options);
+
 #endif

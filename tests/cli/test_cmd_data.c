@@ -91,9 +91,9 @@ static void failure_is_one_sentence_and_status_1(void **state)
     assert_int_equal(run.status, 1);
     check_line(run.err, "^sluice: .*directory does not exist$");
     program_start(&run, "data %s --vocab %s/./train.txt", in->directory, in->directory);
-    check_refused(&run, 1, "--vocab would overwrite /");
+    check_refused(&run, 1, "/train.txt is an input and must not be overwritten\n");
     program_start(&run, "data --synthetic %s --vocab %s/test.txt", in->directory, in->directory);
-    check_refused(&run, 1, "/test.txt, which is read\n");
+    check_refused(&run, 1, "/test.txt is an input and must not be overwritten\n");
     program_succeed(&run, "data %s", in->directory);
 }
 

@@ -123,7 +123,7 @@ static void logits_overwrite_nothing_that_is_read(void **state)
         program_start(&run,
                       "eval --init %s/model.safetensors --data %s " TINY_BATCH " --logits %s/%s",
                       in->directory, in->directory, in->directory, files[i]);
-        check_refused(&run, 1, "--logits would overwrite /");
+        check_refused(&run, 1, "is an input and must not be overwritten\n");
     }
     program_start(&run,
                   "eval --init %s/model.safetensors --data %s " TINY_BATCH " --logits %s/no/x",

@@ -280,18 +280,17 @@ static void file_that_is_read_is_never_overwritten(void **state)
     save_trained(in);
     assert_int_equal(symlink("test.txt", scratch_path(in, "linked.vocab.txt")), 0);
     assert_int_equal(symlink("train.txt", scratch_path(in, "linked.txt")), 0);
-    check_kept(in, "--save %s/train.txt", "--save would overwrite /");
-    check_kept(in, "--save %s/linked.txt", "/train.txt, which is read\n");
-    check_kept(in, "--save %s/linked.safetensors", "the vocabulary beside --save would overwrite");
-    check_kept(in, "--log-json %s/valid.txt", "/valid.txt, which is read\n");
-    check_kept(in, "--init %s/model.safetensors --log-json %s/model.safetensors",
-               "--log-json would overwrite /");
+    check_kept(in, "--save %s/train.txt", "save: /");
+    check_kept(in, "--save %s/linked.txt", "/train.txt is an input and must not be overwritten\n");
+    check_kept(in, "--save %s/linked.safetensors", "save: /");
+    check_kept(in, "--log-json %s/valid.txt", "/valid.txt is an input");
+    check_kept(in, "--init %s/model.safetensors --log-json %s/model.safetensors", "--log-json: /");
     check_kept(in, "--init %s/model.safetensors --log-json %s/model.vocab.txt",
-               "/model.vocab.txt, which is read\n");
+               "/model.vocab.txt is an input");
     check_kept(in, "--save %s/model.safetensors --log-json %s/model.safetensors",
-               "--log-json and --save would both write /");
+               "/model.safetensors is written by the run itself\n");
     check_kept(in, "--save %s/new.safetensors --log-json %s/new.vocab.txt",
-               "--log-json and the vocabulary beside --save would both write /");
+               "/new.vocab.txt is written by the run itself\n");
 }
 
 static void data_that_are_no_text_are_refused(void **state)

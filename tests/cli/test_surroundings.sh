@@ -141,7 +141,7 @@ for name in weights.safetensors weights.vocab.txt log; do
     [ -L "$name" ] && [ ! -e "$name" ] || fail "a refused run has changed $name"
 done
 [ -z "$(ls -A target)" ] || fail 'a refused run has left something'
-refused 'the same file' 'log-json and --save would both write' "${train[@]}" \
+refused 'the same file' 'is written by the run itself' "${train[@]}" \
     --save target/weights.safetensors --log-json weights.safetensors
 run 'links to nothing' "${train[@]}" --save weights.safetensors --log-json log
 for name in weights.safetensors weights.vocab.txt log; do

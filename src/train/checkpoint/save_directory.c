@@ -143,6 +143,27 @@ sl_status sli_save_directory_list_others(const char *path, int64_t **steps, size
     return list(path, true, steps, count);
 }
 
+sl_status sl_train_find_checkpoints(const char *directory, char **best, char **newest)
+{
+    int64_t *steps;
+    size_t count;
+    *newest = NULL;
+    SL_TRY(sli_save_directory_best(directory, best));
+    if (access(*best, F_OK) != 0) {
+        free(*best);
+        *best = NULL;
+    }
+    sl_status status = sli_save_directory_list(directory, &steps, &count);
+    if (status == SL_OK && count > 0)
+        status = sli_save_directory_step(directory, steps[0], newest);
+    free(steps);
+    if (status != SL_OK) {
+        free(*best);
+        *best = NULL;
+    }
+    return status;
+}
+
 /* Whether `resume` is the directory, or one of its checkpoints, under whatever names. */
 static sl_status lies_in(const char *path, const int64_t *steps, size_t count, const char *resume,
                          bool *out)

@@ -1,0 +1,82 @@
+/* Files that are written must not be files that are read. */
+#include "core/file.h"
+#include "io/safetensors/set.h"
+#include "train/run.h"
+
+#include <stdlib.h>
+#include <sys/stat.h>
+
+/* Only a regular file can be overwritten by accident. */
+static bool is_same_file(const char *output, const char *input)
+{
+    struct stat found;
+    if (stat(output, &found) == 0 && !S_ISREG(found.st_mode))
+        return false;
+    return sli_path_same_file(output, input);
+}
+
+static sl_status check_input(const char *output, const char *input)
+{
+    if (!is_same_file(output, input))
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", input);
+}
+
+/* Texts that cannot be found are refused where they are read, and so are weights. */
+static sl_status check_texts(const char *output, const char *directory)
+{
+    sl_status status = SL_OK;
+    for (int split = 0; split < SL_SPLITS && status == SL_OK; split++) {
+        char *path;
+        if (sl_split_path(directory, (sl_split)split, &path) != SL_OK)
+            continue;
+        status = check_input(output, path);
+        free(path);
+    }
+    return status;
+}
+
+static sl_status check_weights(const char *output, const char *init)
+{
+    char *vocab;
+    sli_safetensors_set *weights;
+    SL_TRY(check_input(output, init));
+    SL_TRY(sl_weights_vocab_path(init, &vocab));
+    sl_status status = check_input(output, vocab);
+    free(vocab);
+    if (status != SL_OK || sli_safetensors_set_open(init, &weights) != SL_OK)
+        return status;
+    for (size_t i = 0; i < sli_safetensors_set_files(weights) && status == SL_OK; i++)
+        status = check_input(output, sli_safetensors_set_file(weights, i));
+    sli_safetensors_set_close(&weights);
+    return status;
+}
+
+sl_status sl_train_check_output(const sl_train_options *options, const char *path)
+{
+    char *vocab = NULL;
+    if (options->data)
+        SL_TRY(check_texts(path, options->data));
+    if (options->init)
+        SL_TRY(check_weights(path, options->init));
+    if (options->save)
+        SL_TRY(sl_weights_vocab_path(options->save, &vocab));
+    bool is_written =
+        options->save && (is_same_file(path, options->save) || is_same_file(path, vocab));
+    free(vocab);
+    return is_written ? sl_error(SL_ERR_INVALID, "%s is written by the run itself", path) : SL_OK;
+}
+
+/* The weights may be saved where they came from. */
+sl_status sli_check_save(const sl_train_options *options)
+{
+    char *vocab;
+    if (!options->save)
+        return SL_OK;
+    SL_TRY(sl_weights_vocab_path(options->save, &vocab));
+    sl_status status = check_texts(options->save, options->data);
+    if (status == SL_OK)
+        status = check_texts(vocab, options->data);
+    free(vocab);
+    return sl_error_context(status, "save: ");
+}
