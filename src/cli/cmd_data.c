@@ -3,7 +3,6 @@
 #include "cli/output.h"
 
 #include "sluice/train.h"
-#include "synthetic/facts.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -102,15 +101,15 @@ static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
 
 static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
 {
-    const int64_t bptt[] = {0, EXAMPLE_BPTT}; /* 0: the whole text */
-    double best[2];
-    SL_TRY(sli_synthetic_best_perplexities(from->directory, bptt, 2, best));
+    double best, best_in_blocks;
+    SL_TRY(sl_synthetic_corpus_best_perplexity(from->directory, 0, &best));
+    SL_TRY(sl_synthetic_corpus_best_perplexity(from->directory, EXAMPLE_BPTT, &best_in_blocks));
     show_counts(corpus);
     SL_TRY(show_vocabulary(corpus, from->head));
-    if (best[0] > 0)
+    if (best > 0)
         printf("\nsynthetic corpus: the best possible perplexity is %.4f (%.4f in blocks of %d "
                "tokens, at whose beginnings the text before is not known)\n",
-               best[0], best[1], EXAMPLE_BPTT);
+               best, best_in_blocks, EXAMPLE_BPTT);
     if (from->vocab_path) {
         SL_TRY(sl_vocab_save(sl_corpus_vocab(corpus), from->vocab_path));
         printf("\nvocabulary written to %s\n", from->vocab_path);
