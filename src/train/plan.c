@@ -1,23 +1,27 @@
+/* What a run will need, from shapes and the schedule's table: a replica's stages, a host's
+ * replicas, and whether that fits into the host's memory. */
 #include "core/error.h"
+#include "core/usable_memory.h"
 #include "nn/cross_entropy.h"
 #include "train/layout.h"
 
+#include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- One replica ------------------------------------------------------------------------- */
+
 static sl_status name_devices(const sl_train_options *options, int replica, sl_plan *out)
 {
-    char *devices;
+    char *devices, *rest;
     SL_TRY(sli_layout_devices(options, &devices));
-    const char *at = devices;
-    for (int i = 0; i < (replica + 1) * out->stages; i++) {
-        int length = (int)strcspn(at, ",");
-        char *name = out->stage[i % out->stages].device;
-        if (i / out->stages == replica)
-            snprintf(name, sizeof out->stage[0].device, "%.*s", length, at);
-        at += length + (at[length] == ',');
-    }
+    const char *name = strtok_r(devices, ",", &rest);
+    for (int skipped = replica * out->stages; skipped > 0; skipped--)
+        name = strtok_r(NULL, ",", &rest);
+    for (int s = 0; s < out->stages; s++, name = strtok_r(NULL, ",", &rest))
+        snprintf(out->stage[s].device, sizeof out->stage[s].device, "%s", name);
     free(devices);
     return SL_OK;
 }
@@ -27,25 +31,23 @@ static sl_status name_devices(const sl_train_options *options, int replica, sl_p
 static void count_held(const sl_schedule *schedule, int stage, int *held, int *under_way)
 {
     const sl_action *actions;
-    int count = sl_schedule_actions(schedule, stage, &actions), now_held = 0, now_under_way = 0;
+    int count = sl_schedule_actions(schedule, stage, &actions), held_now = 0, under_way_now = 0;
     *held = *under_way = 0;
     for (int i = 0; i < count; i++) {
-        bool enters =
-            actions[i].kind == SL_ACTION_FORWARD || actions[i].kind == SL_ACTION_FORWARD_DISCARD;
-        bool leaves = actions[i].kind == SL_ACTION_BACKWARD;
-        now_under_way += enters;
-        now_held += actions[i].kind == SL_ACTION_FORWARD || actions[i].kind == SL_ACTION_RECOMPUTE;
-        *held = now_held > *held ? now_held : *held;
-        *under_way = now_under_way > *under_way ? now_under_way : *under_way;
-        now_under_way -= leaves;
-        now_held -= leaves;
+        sl_action_kind kind = actions[i].kind;
+        under_way_now += kind == SL_ACTION_FORWARD || kind == SL_ACTION_FORWARD_DISCARD;
+        held_now += kind == SL_ACTION_FORWARD || kind == SL_ACTION_RECOMPUTE;
+        *held = held_now > *held ? held_now : *held;
+        *under_way = under_way_now > *under_way ? under_way_now : *under_way;
+        under_way_now -= kind == SL_ACTION_BACKWARD;
+        held_now -= kind == SL_ACTION_BACKWARD;
     }
 }
 
 /* One micro-batch in one stage. A module's workspace is less than what it saves. */
 typedef struct micro_plan {
-    int64_t input, output, saved, workspace; /* bytes; the first stage's input, ids, is the caller's
-                                              */
+    int64_t input, output, saved, workspace; /* bytes; 0 for the first stage's input, ids that the
+                                                caller owns */
 } micro_plan;
 
 static int64_t larger(int64_t a, int64_t b)
@@ -58,8 +60,8 @@ static int64_t bytes_of(const sl_shape *shape)
     return sl_shape_count(shape) * (int64_t)sizeof(float);
 }
 
-/* *shape is the stage's input's, and becomes its output's. The last stage keeps its output, the
- * decoder's input, for the loss, which takes the decoder over. */
+/* *shape is that of the stage's input, and becomes that of its output. The last stage keeps its
+ * output, the decoder's input, for the loss, which takes the decoder over. */
 static sl_status plan_micro(const sl_module *model, const sl_stage_plan *stage, sl_shape *shape,
                             micro_plan *out)
 {
@@ -129,9 +131,9 @@ static void plan_parameters(const sl_train_options *options, bool has_positions,
     int64_t positions = has_positions ? SL_MAX_POSITIONS * options->model.emsize : 0;
     bool counted = options->model.position_is_parameter;
     int64_t trained = stage->parameter_elements - (counted ? positions : 0);
+    int shards = options->zero ? sl_train_options_replicas(options) : 1;
     stage->parameter_bytes = (trained + positions) * (int64_t)sizeof(float);
     stage->gradient_bytes = trained * (int64_t)sizeof(float);
-    int shards = options->zero ? sl_train_options_replicas(options) : 1;
     stage->optimizer_bytes =
         (trained + shards - 1) / shards * sl_optimizer_state_bytes(&options->optimizer);
     stage->best_bytes = options->epochs > 1 ? stage->gradient_bytes : 0;
@@ -175,4 +177,197 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
         plan_activations(options, (rows + micros - 1) / micros, model, schedule, out);
     sl_schedule_destroy(&schedule);
     return status == SL_OK ? plan_evaluation(options, model, out) : status;
+}
+
+/* ---- All replicas of a host ----------------------------------------------------------------- */
+
+uint64_t sl_usable_memory(void)
+{
+    return sli_usable_memory("");
+}
+
+sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int processes,
+                       bool first, sl_host_plan *out)
+{
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(model);
+    SLI_CHECK_NOT_NULL(out);
+    sl_plan plan;
+    int64_t replicas = sli_layout_local_replicas(options), state = 0;
+    *out = (sl_host_plan){.process_bytes = processes * (int64_t)sli_resident_memory()};
+    SL_TRY(sl_plan_create(options, model, 0, &plan));
+    for (int s = 0; s < plan.stages; s++) {
+        const sl_stage_plan *stage = &plan.stage[s];
+        out->parameter_bytes += replicas * stage->parameter_bytes;
+        out->gradient_bytes += replicas * stage->gradient_bytes;
+        out->optimizer_bytes += replicas * stage->optimizer_bytes;
+        out->activation_bytes += replicas * (stage->activation_bytes + stage->workspace_bytes);
+        out->best_bytes += processes * stage->best_bytes;
+        state += stage->parameter_bytes + stage->best_bytes +
+                 (options->zero ? 0 : stage->optimizer_bytes);
+    }
+    if (options->checkpoints.directory)
+        out->saved_bytes = (first ? state : 0) + (options->zero ? out->optimizer_bytes : 0);
+    out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
+                       out->activation_bytes + out->best_bytes + out->saved_bytes +
+                       out->process_bytes;
+    return SL_OK;
+}
+
+/* ---- Refusing what does not fit -------------------------------------------------------------- */
+
+/* "A, B, C" */
+typedef struct text_list {
+    char text[512];
+    size_t used;
+} text_list;
+
+static void add_text(text_list *to, const char *text)
+{
+    to->used += (size_t)snprintf(to->text + to->used, sizeof to->text - to->used, "%s%s",
+                                 to->used > 0 ? ", " : "", text);
+}
+
+/* A run, and the memory that it is to fit into. */
+typedef struct demand {
+    const sl_train_options *options;
+    const sl_module *model;
+    int processes;
+    bool first;
+    uint64_t usable_bytes;
+    text_list changes; /* each of which makes the run fit */
+} demand;
+
+/* Whether a run may have these options, and fits with them. */
+static bool fits(const demand *of, const sl_train_options *options)
+{
+    sl_host_plan plan;
+    return sl_train_options_check(options) == SL_OK &&
+           sl_plan_host(options, of->model, of->processes, of->first, &plan) == SL_OK &&
+           (uint64_t)plan.total_bytes <= of->usable_bytes;
+}
+
+/* Adds a change to those that make the run fit, if it does. */
+__attribute__((format(printf, 3, 4))) static void
+try_change(demand *of, const sl_train_options *changed, const char *format, ...)
+{
+    char text[64];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(text, sizeof text, format, arguments);
+    va_end(arguments);
+    if (fits(of, changed))
+        add_text(&of->changes, text);
+}
+
+static void try_pipeline(demand *of)
+{
+    const sl_train_options *given = of->options;
+    sl_train_options changed = *given;
+    changed.recompute = SL_RECOMPUTE_ALWAYS;
+    if (given->recompute != SL_RECOMPUTE_ALWAYS)
+        try_change(of, &changed, "activations that are always recomputed");
+    changed = *given;
+    changed.schedule = SL_SCHEDULE_1F1B;
+    if (given->schedule == SL_SCHEDULE_GPIPE)
+        try_change(of, &changed, "the schedule 1f1b");
+    changed = *given;
+    while (changed.chunks <= changed.batch_size / 2 && !fits(of, &changed))
+        changed.chunks *= 2;
+    try_change(of, &changed, "%d chunks", changed.chunks);
+}
+
+/* A run that resumes keeps its checkpoint's batch size and shards. */
+static void try_replicas(demand *of)
+{
+    const sl_train_options *given = of->options;
+    sl_train_options changed = *given;
+    while (!changed.checkpoints.resume && changed.batch_size > 1 && !fits(of, &changed))
+        changed.batch_size /= 2;
+    try_change(of, &changed, "a batch size of %" PRId64, changed.batch_size);
+    changed = *given;
+    changed.zero = true;
+    if (!given->zero && sl_train_options_replicas(given) > 1)
+        try_change(of, &changed, "an optimizer whose state is sharded");
+    if (of->processes > 1)
+        return;
+    changed = *given;
+    changed.devices = NULL; /* there must be one for each stage of each replica */
+    changed.stages = sli_layout_stages(given);
+    changed.replicas = sl_train_options_replicas(given);
+    changed.shards = given->checkpoints.resume ? given->shards : 0;
+    while (changed.replicas > 1 && !fits(of, &changed))
+        changed.replicas--;
+    try_change(of, &changed, "%d replica%s", changed.replicas, changed.replicas == 1 ? "" : "s");
+}
+
+static void try_copies(demand *of)
+{
+    const sl_train_options *given = of->options;
+    sl_train_options changed = *given;
+    changed.epochs = 1;
+    if (given->epochs > 1 && !given->checkpoints.resume)
+        try_change(of, &changed, "one epoch, which keeps no copy of the best parameters");
+    changed = *given;
+    changed.checkpoints.directory = NULL;
+    if (given->checkpoints.directory)
+        try_change(of, &changed, "no checkpoints, which are copied before they are written");
+}
+
+enum { AMOUNT_BYTES = 24 };
+
+static const char *amount(int64_t bytes, char text[AMOUNT_BYTES])
+{
+    const double mib = 1 << 20, gib = 1 << 30;
+    bool large = (double)bytes >= gib;
+    snprintf(text, AMOUNT_BYTES, "%.2f %s", (double)bytes / (large ? gib : mib),
+             large ? "GiB" : "MiB");
+    return text;
+}
+
+static text_list list_uses(const sl_host_plan *plan)
+{
+    const struct {
+        const char *name;
+        int64_t bytes;
+    } uses[] = {
+        {"parameters", plan->parameter_bytes},
+        {"gradients", plan->gradient_bytes},
+        {"optimizer", plan->optimizer_bytes},
+        {"activations and workspace", plan->activation_bytes},
+        {"best parameters", plan->best_bytes},
+        {"copies for checkpoints", plan->saved_bytes},
+        {"the program", plan->process_bytes},
+    };
+    text_list list = {.used = 0};
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        char bytes[AMOUNT_BYTES], text[64];
+        snprintf(text, sizeof text, "%s %s", uses[i].name, amount(uses[i].bytes, bytes));
+        if (uses[i].bytes > 0)
+            add_text(&list, text);
+    }
+    return list;
+}
+
+sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module *model,
+                               int processes, bool first, uint64_t usable_bytes)
+{
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(model);
+    demand run = {options, model, processes, first, usable_bytes, {.used = 0}};
+    sl_host_plan plan;
+    char needed[AMOUNT_BYTES], usable[AMOUNT_BYTES];
+    SL_TRY(sl_plan_host(options, model, processes, first, &plan));
+    if ((uint64_t)plan.total_bytes <= usable_bytes)
+        return SL_OK;
+    try_pipeline(&run);
+    try_replicas(&run);
+    try_copies(&run);
+    bool can_fit = run.changes.used > 0;
+    return sl_error(SL_ERR_MEMORY, "the run needs %s of memory (%s), but this host has %s. %s%s%s",
+                    amount(plan.total_bytes, needed), list_uses(&plan).text,
+                    amount((int64_t)usable_bytes, usable), can_fit ? "It fits with one of: " : "",
+                    run.changes.text,
+                    can_fit ? ". force starts it anyway"
+                            : "Make the model or the batch smaller, or set force");
 }
