@@ -9,10 +9,8 @@
  *
  * A panel's height follows from the shapes alone. It is what PANEL_BYTES of logits give, but high
  * enough for the products to run well, and the panels of one call are about equal. */
-#include "nn/cross_entropy.h"
+#include "nn/layers.h"
 
-#include "nn/decoder.h"
-#include "nn/shape.h"
 #include "sluice/loss.h"
 
 #include <inttypes.h>
@@ -32,29 +30,29 @@ static int64_t panel_rows(int64_t rows, int64_t classes)
     return (rows + panels - 1) / panels;
 }
 
-int64_t sli_cross_entropy_room(int64_t rows, int64_t classes)
+int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes)
 {
     return panel_rows(rows, classes) * classes * (int64_t)sizeof(float);
 }
 
 /* ---- Targets ---------------------------------------------------------------------------- */
 
-/* A piece of the targets, in host memory of the caller's own: none has to be found for it. */
-enum { TARGETS_PIECE = 1024 };
+/* Targets are read block by block into the caller's stack, so no memory has to be allocated. */
+enum { TARGETS_BLOCK = 1024 };
 
-/* Reads targets first …; *count says how many of them there are in this piece. */
-static sl_status read_targets(const sl_tensor *targets, int64_t first, int32_t host[TARGETS_PIECE],
+/* Reads a block of targets from `first` on; *count is how many there are in it. */
+static sl_status read_targets(const sl_tensor *targets, int64_t first, int32_t host[TARGETS_BLOCK],
                               int64_t *count)
 {
     int64_t left = sl_tensor_count(targets) - first;
-    *count = left < TARGETS_PIECE ? left : TARGETS_PIECE;
+    *count = left < TARGETS_BLOCK ? left : TARGETS_BLOCK;
     return sli_device_read(sl_tensor_device(targets), host, sl_tensor_i32(targets) + first,
                            (size_t)*count * sizeof *host);
 }
 
 static sl_status check_target_values(const sl_tensor *targets, int64_t classes)
 {
-    int32_t host[TARGETS_PIECE];
+    int32_t host[TARGETS_BLOCK];
     for (int64_t first = 0, count; first < sl_tensor_count(targets); first += count) {
         SL_TRY(read_targets(targets, first, host, &count));
         for (int64_t i = 0; i < count; i++)
@@ -147,14 +145,14 @@ static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last
     return status;
 }
 
-/* `room` holds at least `rows` rows of logits. */
+/* `workspace` holds at least `rows` rows of logits. */
 static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last, int64_t first,
-                                int64_t rows, const sl_tensor *room)
+                                int64_t rows, const sl_tensor *workspace)
 {
     sl_tensor *in = NULL, *logits = NULL;
     sl_status status = view_rows(call->in, first, rows, &in);
     if (status == SL_OK)
-        status = view_rows(room, 0, rows, &logits);
+        status = view_rows(workspace, 0, rows, &logits);
     if (status == SL_OK)
         status = sli_linear_forward(last, in, NULL, logits);
     if (status == SL_OK)
@@ -169,16 +167,17 @@ static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last
 static sl_status apply_with_linear(const sl_loss_call *call, const sli_linear *last)
 {
     int64_t rows = sl_tensor_rows(call->in), step = panel_rows(rows, last->out);
-    sl_shape room_shape = sl_shape_2d(step, last->out);
-    sl_tensor *room;
-    SL_TRY(sl_tensor_create(call->device, SL_MEMORY_WORKSPACE, SL_F32, &room_shape, &room));
+    sl_shape panel = sl_shape_2d(step, last->out);
+    sl_tensor *workspace;
+    SL_TRY(sl_tensor_create(call->device, SL_MEMORY_WORKSPACE, SL_F32, &panel, &workspace));
     sl_status status = SL_OK;
     if (call->grad_in)
         status = sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
                                   sl_tensor_shape(call->in), call->grad_in);
     for (int64_t first = 0; first < rows && status == SL_OK; first += step)
-        status = apply_to_panel(call, last, first, step < rows - first ? step : rows - first, room);
-    sl_tensor_destroy(&room);
+        status =
+            apply_to_panel(call, last, first, step < rows - first ? step : rows - first, workspace);
+    sl_tensor_destroy(&workspace);
     if (status != SL_OK && call->grad_in)
         sl_tensor_destroy(call->grad_in);
     return status;
@@ -198,7 +197,7 @@ static sl_status cross_entropy_apply(sl_loss *loss, const sl_loss_call *call)
 static sl_status cross_entropy_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out)
 {
     (void)loss;
-    int32_t host[TARGETS_PIECE];
+    int32_t host[TARGETS_BLOCK];
     *out = 0;
     for (int64_t first = 0, count; first < sl_tensor_count(targets); first += count) {
         SL_TRY(read_targets(targets, first, host, &count));

@@ -1,12 +1,9 @@
 /* The tutorials' Encoder: embedding * sqrt(D), plus the positional encoding, dropout. Only the ids
  * are saved for backward. */
-#include "device/device.h"
-#include "nn/dropout.h"
+#include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/parameter.h"
 #include "nn/pass.h"
-#include "nn/shape.h"
-#include "sluice/layers.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -9,7 +9,7 @@
  * Saved for backward, oldest first, in floats per position (D width, F feed-forward, H heads):
  *
  *   post-norm                           pre-norm
- *   x                D, shared          normalized1, rstd1   D + 1
+ *   x (an alias)     D                  normalized1, rstd1   D + 1
  *   qkv, lse         3 D + H            n1                   D   (attention's input)
  *   attended         D                  qkv, lse, attended   4 D + H
  *   normalized1, rstd1   D + 1          normalized2, rstd2   D + 1
@@ -18,17 +18,12 @@
  *   h                F                  h                    F
  *   normalized2, rstd2   D + 1
  *
- * No mask is saved: masks are functions of their places, and h is 0 where ReLU's gradient is.
- * Backward works in place on grad_out: it becomes the gradient of each residual sum in turn, and
- * at last that of x. What it needs besides lives only between two products. */
-#include "nn/dropout.h"
-#include "nn/feed_forward.h"
-#include "nn/layer_norm.h"
+ * No mask is saved: a mask is a function of its elements' positions, and h is 0 where ReLU's
+ * gradient is. Backward works in place on grad_out, which becomes the gradient of each residual sum
+ * in turn, and at last that of x. Its other tensors live only from one product to the next. */
+#include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/pass.h"
-#include "nn/self_attention.h"
-#include "nn/shape.h"
-#include "sluice/layers.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -38,10 +33,28 @@ enum { DROPOUT_HIDDEN, DROPOUT_1, DROPOUT_2 };
 
 typedef struct encoder_layer {
     sl_encoder_layer_options options;
+    sli_activation activation;
     sl_module *self_attn;
-    sli_feed_forward feed_forward;
+    const sli_linear *linear1; /* [D] -> [F] */
+    const sli_linear *linear2; /* [F] -> [D] */
     const sli_layer_norm *norm1, *norm2;
 } encoder_layer;
+
+/* The tensors of a call that do not outlive it; freed by layer_forward and layer_backward. */
+typedef struct temporaries {
+    sl_tensor *branch; /* out of, or into, the attention or the feed-forward part */
+    sl_tensor *normed; /* n1 or n2, or its gradient */
+    sl_tensor *h, *pre, *grad_h;
+} temporaries;
+
+static void temporaries_clear(temporaries *t)
+{
+    sl_tensor_destroy(&t->branch);
+    sl_tensor_destroy(&t->normed);
+    sl_tensor_destroy(&t->h);
+    sl_tensor_destroy(&t->pre);
+    sl_tensor_destroy(&t->grad_h);
+}
 
 static sli_dropout dropout_of(const sl_module *module, const sl_pass *pass, uint32_t which,
                               const sl_tensor *tensor)
@@ -57,6 +70,11 @@ static sl_status workspace_like(const sl_tensor *tensor, sl_tensor **out)
                             sl_tensor_shape(tensor), out);
 }
 
+static sl_shape hidden_shape(const encoder_layer *layer, const sl_shape *x)
+{
+    return sl_shape_3d(x->size[0], x->size[1], layer->options.feed_forward);
+}
+
 static sl_status layer_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
 {
     const encoder_layer *layer = sl_module_state(module);
@@ -65,54 +83,60 @@ static sl_status layer_output_shape(const sl_module *module, const sl_shape *in,
 
 /* ---- Forward ---------------------------------------------------------------------------- */
 
+/* t->branch = linear2(h), h = dropout(act(linear1(x))). Saves x, the pre-activation (GELU) and h.
+ */
 static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_tensor *x,
-                              sl_tensor **y)
+                              temporaries *t)
 {
     const encoder_layer *layer = sl_module_state(module);
-    return sli_feed_forward_run(&layer->feed_forward, pass,
-                                dropout_of(module, pass, DROPOUT_HIDDEN, x), x, y);
+    sl_shape shape = hidden_shape(layer, sl_tensor_shape(x));
+    bool gelu = layer->activation == SLI_ACTIVATION_GELU;
+    SL_TRY(sli_pass_tensor(pass, &shape, &t->h));
+    if (gelu)
+        SL_TRY(sli_pass_tensor_if_kept(pass, &shape, &t->pre));
+    sli_linear_epilogue epilogue = {.activation = layer->activation,
+                                    .preactivation = t->pre,
+                                    .dropout = dropout_of(module, pass, DROPOUT_HIDDEN, x)};
+    SL_TRY(sli_linear_forward(layer->linear1, x, &epilogue, t->h));
+    SL_TRY(sl_pass_save_alias(pass, x));
+    if (gelu)
+        SL_TRY(sl_pass_save(pass, &t->pre));
+    SL_TRY(workspace_like(x, &t->branch));
+    SL_TRY(sli_linear_forward(layer->linear2, t->h, NULL, t->branch));
+    return sl_pass_save(pass, &t->h);
 }
 
 /* out = norm(residual + dropout(x)), saving for its backward; `sum` as in sli_norm_forward. */
-static sl_status add_norm(const sl_module *module, sl_pass *pass, const sli_layer_norm *norm,
-                          uint32_t which, const sl_tensor *x, const sl_tensor *residual,
-                          sl_tensor *sum, sl_tensor *out)
+static sl_status add_norm(sl_pass *pass, const sli_layer_norm *norm, sli_dropout dropout,
+                          const sl_tensor *x, const sl_tensor *residual, sl_tensor *sum,
+                          sl_tensor *out)
 {
     sli_norm_saved saved;
-    SL_TRY(sli_norm_forward(norm, pass, x, residual, dropout_of(module, pass, which, x), sum, out,
-                            &saved));
+    SL_TRY(sli_norm_forward(norm, pass, x, residual, dropout, sum, out, &saved));
     sl_status status = sli_norm_save(pass, &saved);
     sli_norm_saved_clear(&saved);
     return status;
 }
 
 static sl_status forward_post_norm(sl_module *module, sl_pass *pass, const sl_tensor *x,
-                                   sl_tensor **out)
+                                   temporaries *t, sl_tensor **out)
 {
     const encoder_layer *layer = sl_module_state(module);
-    sl_tensor *branch = NULL, *n1 = NULL;
-    sl_status status =
-        sli_self_attention_forward(layer->self_attn, pass, x, SL_MEMORY_WORKSPACE, &branch);
-    if (status == SL_OK)
-        status = sli_pass_tensor(pass, sl_tensor_shape(x), &n1);
-    if (status == SL_OK)
-        status = add_norm(module, pass, layer->norm1, DROPOUT_1, branch, x, NULL, n1);
-    sl_tensor_destroy(&branch);
-    if (status == SL_OK)
-        status = feed_forward(module, pass, n1, &branch);
-    if (status == SL_OK)
-        status = sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
-                                  sl_tensor_shape(x), out);
-    if (status == SL_OK)
-        status = add_norm(module, pass, layer->norm2, DROPOUT_2, branch, n1, NULL, *out);
-    sl_tensor_destroy(&branch);
-    sl_tensor_destroy(&n1);
-    return status;
+    sli_dropout dropout1 = dropout_of(module, pass, DROPOUT_1, x);
+    sli_dropout dropout2 = dropout_of(module, pass, DROPOUT_2, x);
+    SL_TRY(sli_self_attention_forward(layer->self_attn, pass, x, SL_MEMORY_WORKSPACE, &t->branch));
+    SL_TRY(sli_pass_tensor(pass, sl_tensor_shape(x), &t->normed));
+    SL_TRY(add_norm(pass, layer->norm1, dropout1, t->branch, x, NULL, t->normed));
+    sl_tensor_destroy(&t->branch);
+    SL_TRY(feed_forward(module, pass, t->normed, t));
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(x),
+                            out));
+    return add_norm(pass, layer->norm2, dropout2, t->branch, t->normed, NULL, *out);
 }
 
 /* to = residual + dropout2(x); `residual` may be NULL, or `to`. */
-static sl_status dropout_2(const sl_module *module, const sl_pass *pass, const sl_tensor *x,
-                           const sl_tensor *residual, sl_tensor *to)
+static sl_status add_dropout2(const sl_module *module, const sl_pass *pass, const sl_tensor *x,
+                              const sl_tensor *residual, sl_tensor *to)
 {
     sli_add_dropout arguments = {
         .rows = sl_tensor_rows(x),
@@ -125,53 +149,34 @@ static sl_status dropout_2(const sl_module *module, const sl_pass *pass, const s
     return sli_device_add_dropout(sl_pass_device(pass), &arguments);
 }
 
-/* norm1(x), which has no residual and no dropout before it. */
-static sl_status first_norm(sl_module *module, sl_pass *pass, const sl_tensor *x, sl_tensor **n1)
-{
-    const encoder_layer *layer = sl_module_state(module);
-    sli_norm_saved saved;
-    SL_TRY(sli_pass_tensor(pass, sl_tensor_shape(x), n1));
-    SL_TRY(
-        sli_norm_forward(layer->norm1, pass, x, NULL, (sli_dropout){.p = 0.0f}, NULL, *n1, &saved));
-    sl_status status = sli_norm_save(pass, &saved);
-    sli_norm_saved_clear(&saved);
-    return status;
-}
-
 static sl_status forward_pre_norm(sl_module *module, sl_pass *pass, const sl_tensor *x,
-                                  sl_tensor **out)
+                                  temporaries *t, sl_tensor **out)
 {
     const encoder_layer *layer = sl_module_state(module);
-    sl_tensor *branch = NULL, *normed = NULL;
-    sl_status status = first_norm(module, pass, x, &normed);
-    if (status == SL_OK)
-        status = sli_self_attention_forward(layer->self_attn, pass, normed, SL_MEMORY_WORKSPACE,
-                                            &branch);
-    sl_tensor_destroy(&normed);
-    if (status == SL_OK)
-        status = sli_pass_tensor(pass, sl_tensor_shape(x), &normed);
-    if (status == SL_OK)
-        status = sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
-                                  sl_tensor_shape(x), out);
-    if (status == SL_OK)
-        status = add_norm(module, pass, layer->norm2, DROPOUT_1, branch, x, *out, normed);
-    sl_tensor_destroy(&branch);
-    if (status == SL_OK)
-        status = feed_forward(module, pass, normed, &branch);
-    if (status == SL_OK)
-        status = dropout_2(module, pass, branch, *out, *out);
-    sl_tensor_destroy(&branch);
-    sl_tensor_destroy(&normed);
-    return status;
+    sli_dropout none = {.p = 0.0f}, dropout1 = dropout_of(module, pass, DROPOUT_1, x);
+    SL_TRY(sli_pass_tensor(pass, sl_tensor_shape(x), &t->normed));
+    SL_TRY(add_norm(pass, layer->norm1, none, x, NULL, NULL, t->normed));
+    SL_TRY(sli_self_attention_forward(layer->self_attn, pass, t->normed, SL_MEMORY_WORKSPACE,
+                                      &t->branch));
+    sl_tensor_destroy(&t->normed);
+    SL_TRY(sli_pass_tensor(pass, sl_tensor_shape(x), &t->normed));
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(x),
+                            out));
+    SL_TRY(add_norm(pass, layer->norm2, dropout1, t->branch, x, *out, t->normed));
+    sl_tensor_destroy(&t->branch);
+    SL_TRY(feed_forward(module, pass, t->normed, t));
+    return add_dropout2(module, pass, t->branch, *out, *out);
 }
 
 static sl_status layer_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                sl_tensor **out)
 {
     const encoder_layer *layer = sl_module_state(module);
+    temporaries t = {0};
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
-    sl_status status = layer->options.pre_norm ? forward_pre_norm(module, pass, in, out)
-                                               : forward_post_norm(module, pass, in, out);
+    sl_status status = layer->options.pre_norm ? forward_pre_norm(module, pass, in, &t, out)
+                                               : forward_post_norm(module, pass, in, &t, out);
+    temporaries_clear(&t);
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;
@@ -179,109 +184,102 @@ static sl_status layer_forward(sl_module *module, sl_pass *pass, const sl_tensor
 
 /* ---- Backward --------------------------------------------------------------------------- */
 
-static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, sl_tensor **grad_y,
+/* grad_x = gradient of the feed-forward part's input + beta grad_x; adds to the gradients of the
+ * parameters. t->branch is the gradient of its output, whose storage may be grad_x's; destroyed. */
+static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, temporaries *t,
                                        float beta, sl_tensor *grad_x)
 {
     const encoder_layer *layer = sl_module_state(module);
-    return sli_feed_forward_backward(&layer->feed_forward, pass,
-                                     dropout_of(module, pass, DROPOUT_HIDDEN, grad_x), grad_y, beta,
-                                     grad_x);
-}
-
-/* Back through norm(residual + dropout(x)). `grad_sum` holds the sum's gradient from elsewhere when
- * `grad_out` is given, the norm's output's gradient when not; it becomes the residual's. *grad_x
- * is x's: the same tensor without dropout. */
-static sl_status add_norm_backward(const sl_module *module, sl_pass *pass,
-                                   const sli_layer_norm *norm, uint32_t which,
-                                   const sl_tensor *grad_out, sl_tensor *grad_sum,
-                                   sl_tensor **grad_x)
-{
-    sli_dropout dropout = dropout_of(module, pass, which, grad_sum);
-    sli_norm_saved saved;
-    *grad_x = NULL;
-    SL_TRY(sli_norm_pop(pass, &saved));
-    sl_status status = sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized));
+    sli_linear_epilogue epilogue = {.activation = layer->activation,
+                                    .dropout = dropout_of(module, pass, DROPOUT_HIDDEN, grad_x)};
+    SL_TRY(sl_pass_pop(pass, &t->h));
+    if (layer->activation == SLI_ACTIVATION_GELU)
+        SL_TRY(sl_pass_pop(pass, &t->pre));
+    SL_TRY(sli_linear_backward_epilogue(layer->linear2, NULL, NULL, t->branch));
+    SL_TRY(sli_linear_backward_weight(layer->linear2, t->branch, t->h));
+    SL_TRY(workspace_like(t->h, &t->grad_h));
+    SL_TRY(sli_linear_backward_input(layer->linear2, t->branch, 0.0f, t->grad_h));
+    sl_tensor_destroy(&t->branch);
+    SL_TRY(
+        sli_linear_backward_epilogue(layer->linear1, &epilogue, t->pre ? t->pre : t->h, t->grad_h));
+    sl_tensor_destroy(&t->pre);
+    sl_tensor_destroy(&t->h);
+    sl_tensor *x;
+    SL_TRY(sl_pass_pop(pass, &x));
+    sl_status status = sli_linear_backward_weight(layer->linear1, t->grad_h, x);
+    sl_tensor_destroy(&x);
     if (status == SL_OK)
-        status =
-            dropout.p > 0.0f ? workspace_like(grad_sum, grad_x) : sl_tensor_alias(grad_sum, grad_x);
-    if (status == SL_OK)
-        status = sli_norm_backward(norm, &saved, grad_out ? grad_out : grad_sum,
-                                   grad_out ? grad_sum : NULL, dropout, grad_sum,
-                                   dropout.p > 0.0f ? *grad_x : NULL);
-    sli_norm_saved_clear(&saved);
-    if (status != SL_OK)
-        sl_tensor_destroy(grad_x);
+        status = sli_linear_backward_input(layer->linear1, t->grad_h, beta, grad_x);
+    sl_tensor_destroy(&t->grad_h);
     return status;
 }
 
-/* Back through the attention: grad_in = its gradient + beta grad_in, but for a grad_in that nobody
- * needs. Destroys grad_branch. */
-static sl_status attention_backward(const encoder_layer *layer, sl_pass *pass,
-                                    sl_tensor **grad_branch, float beta, sl_tensor *grad_in)
+/* Back through norm(residual + dropout(x)). With `grad_out`, the gradient of the norm's output,
+ * `grad_sum` holds what else reaches the sum; without, `grad_sum` is the gradient of the output. It
+ * becomes the residual's. *grad_x is x's: without dropout, an alias of it. */
+static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sli_dropout dropout,
+                                   const sl_tensor *grad_out, sl_tensor *grad_sum,
+                                   sl_tensor **grad_x)
+{
+    sli_norm_saved saved;
+    bool drops = dropout.p > 0.0f;
+    SL_TRY(sli_norm_pop(pass, &saved));
+    sl_status status = sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized));
+    if (status == SL_OK)
+        status = drops ? workspace_like(grad_sum, grad_x) : sl_tensor_alias(grad_sum, grad_x);
+    if (status == SL_OK)
+        status = sli_norm_backward(norm, &saved, grad_out ? grad_out : grad_sum,
+                                   grad_out ? grad_sum : NULL, dropout, grad_sum,
+                                   drops ? *grad_x : NULL);
+    sli_norm_saved_clear(&saved);
+    return status;
+}
+
+/* Back through the attention: grad_in = its gradient + beta grad_in; NULL where it is not needed.
+ * t->branch is the gradient of its output; destroyed. */
+static sl_status attention_backward(const encoder_layer *layer, sl_pass *pass, temporaries *t,
+                                    float beta, sl_tensor *grad_in)
 {
     sl_tensor *grad_qkv;
-    sl_status status = sli_self_attention_backward(layer->self_attn, pass, *grad_branch, &grad_qkv);
-    sl_tensor_destroy(grad_branch);
-    if (status == SL_OK && grad_in)
+    SL_TRY(sli_self_attention_backward(layer->self_attn, pass, t->branch, &grad_qkv));
+    sl_tensor_destroy(&t->branch);
+    sl_status status = SL_OK;
+    if (grad_in)
         status = sli_self_attention_backward_input(layer->self_attn, grad_qkv, beta, grad_in);
     sl_tensor_destroy(&grad_qkv);
     return status;
 }
 
 /* `grad` is the gradient of out, then of n1's two uses, then of norm1's sum, then of x. */
-static sl_status backward_post_norm(const sl_module *module, sl_pass *pass, sl_tensor *grad,
-                                    bool input_needed)
+static sl_status backward_post_norm(const sl_module *module, sl_pass *pass, temporaries *t,
+                                    sl_tensor *grad, bool input_needed)
 {
     const encoder_layer *layer = sl_module_state(module);
-    sl_tensor *branch;
-    SL_TRY(add_norm_backward(module, pass, layer->norm2, DROPOUT_2, NULL, grad, &branch));
-    SL_TRY(feed_forward_backward(module, pass, &branch, 1.0f, grad));
-    SL_TRY(add_norm_backward(module, pass, layer->norm1, DROPOUT_1, NULL, grad, &branch));
-    return attention_backward(layer, pass, &branch, 1.0f, input_needed ? grad : NULL);
+    sli_dropout dropout1 = dropout_of(module, pass, DROPOUT_1, grad);
+    sli_dropout dropout2 = dropout_of(module, pass, DROPOUT_2, grad);
+    SL_TRY(add_norm_backward(pass, layer->norm2, dropout2, NULL, grad, &t->branch));
+    SL_TRY(feed_forward_backward(module, pass, t, 1.0f, grad));
+    SL_TRY(add_norm_backward(pass, layer->norm1, dropout1, NULL, grad, &t->branch));
+    return attention_backward(layer, pass, t, 1.0f, input_needed ? grad : NULL);
 }
 
-/* grad_y = the gradient through dropout2: the same tensor without dropout. */
-static sl_status backward_last(const sl_module *module, const sl_pass *pass, sl_tensor *grad,
-                               sl_tensor **grad_y)
-{
-    if (dropout_of(module, pass, DROPOUT_2, grad).p == 0.0f)
-        return sl_tensor_alias(grad, grad_y);
-    SL_TRY(workspace_like(grad, grad_y));
-    sl_status status = dropout_2(module, pass, grad, NULL, *grad_y);
-    if (status != SL_OK)
-        sl_tensor_destroy(grad_y);
-    return status;
-}
-
-static sl_status backward_first_norm(const encoder_layer *layer, sl_pass *pass,
-                                     const sl_tensor *grad_n1, sl_tensor *grad)
-{
-    sli_norm_saved saved;
-    SL_TRY(sli_norm_pop(pass, &saved));
-    sl_status status = sli_norm_backward(layer->norm1, &saved, grad_n1, grad,
-                                         (sli_dropout){.p = 0.0f}, grad, NULL);
-    sli_norm_saved_clear(&saved);
-    return status;
-}
-
-/* `grad` is the gradient of out, then of s, then of x; `normed` that of n2, then of n1. */
-static sl_status backward_pre_norm(const sl_module *module, sl_pass *pass, sl_tensor *grad)
+/* `grad` is the gradient of out, then of s, then of x; t->normed that of n2, then of n1. */
+static sl_status backward_pre_norm(const sl_module *module, sl_pass *pass, temporaries *t,
+                                   sl_tensor *grad)
 {
     const encoder_layer *layer = sl_module_state(module);
-    sl_tensor *branch = NULL, *normed = NULL;
-    SL_TRY(backward_last(module, pass, grad, &branch));
-    sl_status status = workspace_like(grad, &normed);
-    if (status == SL_OK)
-        status = feed_forward_backward(module, pass, &branch, 0.0f, normed);
-    sl_tensor_destroy(&branch);
-    if (status == SL_OK)
-        status = add_norm_backward(module, pass, layer->norm2, DROPOUT_1, normed, grad, &branch);
-    if (status == SL_OK)
-        status = attention_backward(layer, pass, &branch, 0.0f, normed);
-    if (status == SL_OK)
-        status = backward_first_norm(layer, pass, normed, grad);
-    sl_tensor_destroy(&normed);
-    return status;
+    sli_dropout none = {.p = 0.0f}, dropout1 = dropout_of(module, pass, DROPOUT_1, grad);
+    if (dropout_of(module, pass, DROPOUT_2, grad).p > 0.0f) {
+        SL_TRY(workspace_like(grad, &t->branch));
+        SL_TRY(add_dropout2(module, pass, grad, NULL, t->branch));
+    } else {
+        SL_TRY(sl_tensor_alias(grad, &t->branch));
+    }
+    SL_TRY(workspace_like(grad, &t->normed));
+    SL_TRY(feed_forward_backward(module, pass, t, 0.0f, t->normed));
+    SL_TRY(add_norm_backward(pass, layer->norm2, dropout1, t->normed, grad, &t->branch));
+    SL_TRY(attention_backward(layer, pass, t, 0.0f, t->normed));
+    return add_norm_backward(pass, layer->norm1, none, t->normed, grad, &t->branch);
 }
 
 static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
@@ -289,13 +287,16 @@ static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
 {
     const encoder_layer *layer = sl_module_state(module);
     sl_shape shape;
+    temporaries t = {0};
     SL_TRY(sli_check_dtype("the gradient", grad_out, SL_F32));
     SL_TRY(layer_output_shape(module, sl_tensor_shape(grad_out), &shape));
-    if (layer->options.pre_norm)
-        SL_TRY(backward_pre_norm(module, pass, grad_out));
-    else
-        SL_TRY(backward_post_norm(module, pass, grad_out, grad_in != NULL));
-    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
+    sl_status status = layer->options.pre_norm
+                           ? backward_pre_norm(module, pass, &t, grad_out)
+                           : backward_post_norm(module, pass, &t, grad_out, grad_in != NULL);
+    temporaries_clear(&t);
+    if (status == SL_OK && grad_in)
+        status = sl_tensor_alias(grad_out, grad_in);
+    return status;
 }
 
 /* ---- The module ------------------------------------------------------------------------- */
@@ -309,8 +310,11 @@ static void layer_widths(const sl_module *module, int64_t *in, int64_t *out)
 static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     const encoder_layer *layer = sl_module_state(module);
+    sl_shape hidden = hidden_shape(layer, in);
+    int64_t hiddens = layer->activation == SLI_ACTIVATION_GELU ? 2 : 1;
+    int64_t floats = sl_shape_count(in) + hiddens * sl_shape_count(&hidden);
     return sl_module_saved_bytes(layer->self_attn, in) + 2 * sli_norm_saved_bytes(in) +
-           sli_feed_forward_saved_bytes(&layer->feed_forward, in);
+           floats * (int64_t)sizeof(float);
 }
 
 static int64_t layer_flops(const sl_module *module, const sl_shape *in)
@@ -356,10 +360,10 @@ static sl_status add_children(sl_module *module, encoder_layer *layer)
     SL_TRY(add_child(module, "self_attn", made, layer->self_attn));
     made = sl_linear_create(width, hidden, false, &child);
     SL_TRY(add_child(module, "linear1", made, child));
-    layer->feed_forward.linear1 = sli_module_as_linear(child);
+    layer->linear1 = sli_module_as_linear(child);
     made = sl_linear_create(hidden, width, false, &child);
     SL_TRY(add_child(module, "linear2", made, child));
-    layer->feed_forward.linear2 = sli_module_as_linear(child);
+    layer->linear2 = sli_module_as_linear(child);
     made = sl_layer_norm_create(width, 0.0f, &child);
     SL_TRY(add_child(module, "norm1", made, child));
     layer->norm1 = sli_layer_norm_of(child);
@@ -377,7 +381,7 @@ sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_mo
     if (!layer)
         return sl_error(SL_ERR_MEMORY, "sl_encoder_layer_create: no memory for a layer");
     layer->options = *options;
-    layer->feed_forward.activation =
+    layer->activation =
         options->activation == SL_ACTIVATION_RELU ? SLI_ACTIVATION_RELU : SLI_ACTIVATION_GELU;
     SL_TRY(sl_module_create(&layer_ops, layer, out));
     sl_status status = add_children(*out, layer);

@@ -1,11 +1,9 @@
 /* Layer norm: alone as a module, and fused with the residual and the dropout before it. */
-#include "nn/layer_norm.h"
 
+#include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/parameter.h"
 #include "nn/pass.h"
-#include "nn/shape.h"
-#include "sluice/layers.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -1,5 +1,7 @@
-/* Losses: a table of functions and its state. */
+/* Losses: a table of functions and its state; and the mean squared error. */
 #include "sluice/loss.h"
+
+#include "nn/layers.h"
 
 #include <stdlib.h>
 
@@ -67,4 +69,94 @@ int64_t sl_loss_rows(const sl_loss *loss, const sl_tensor *targets)
 bool sl_loss_takes_over(const sl_loss *loss, const sl_module *last)
 {
     return loss->ops->takes_over && loss->ops->takes_over(loss, last);
+}
+
+/* ---- Mean squared error ----------------------------------------------------------------- */
+
+/* A loss for small examples: it is computed in host memory, in double precision, whatever the
+ * device. */
+
+static sl_status check_targets(const sl_loss_call *call)
+{
+    SL_TRY(sli_check_dtype("the output", call->in, SL_F32));
+    SL_TRY(sli_check_dtype("the target", call->targets, SL_F32));
+    const sl_shape *in = sl_tensor_shape(call->in), *targets = sl_tensor_shape(call->targets);
+    if (sl_shape_equal(in, targets))
+        return SL_OK;
+    char in_text[SL_SHAPE_TEXT_BYTES], target_text[SL_SHAPE_TEXT_BYTES];
+    return sl_error(SL_ERR_INVALID, "output and target must have one shape, got %s and %s",
+                    sl_shape_text(in, in_text), sl_shape_text(targets, target_text));
+}
+
+/* The sums of squares of each row of in - targets; the difference times `factor` replaces `in`. */
+static void square_rows(int64_t rows, int64_t columns, float *in, const float *targets,
+                        double factor, double *row_losses)
+{
+    for (int64_t row = 0; row < rows; row++) {
+        double sum = 0.0;
+        for (int64_t i = row * columns; i < (row + 1) * columns; i++) {
+            double difference = (double)in[i] - (double)targets[i];
+            sum += difference * difference;
+            in[i] = (float)(factor * difference);
+        }
+        row_losses[row] = sum;
+    }
+}
+
+static sl_status mse_apply(sl_loss *loss, const sl_loss_call *call)
+{
+    (void)loss;
+    SL_TRY(check_targets(call));
+    sl_status status = SL_OK;
+    float *in = malloc(sl_tensor_bytes(call->in) + 1);
+    float *targets = malloc(sl_tensor_bytes(call->targets) + 1);
+    if (!in || !targets) {
+        status = sl_error(SL_ERR_MEMORY, "no memory for a copy of the output");
+        goto done;
+    }
+    status = sl_tensor_read(call->in, in);
+    if (status == SL_OK)
+        status = sl_tensor_read(call->targets, targets);
+    if (status != SL_OK)
+        goto done;
+    square_rows(sl_tensor_rows(call->in), sl_tensor_columns(call->in), in, targets,
+                2.0 * call->scale, call->row_losses);
+    if (call->grad_in) {
+        status = sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
+                                  sl_tensor_shape(call->in), call->grad_in);
+        if (status == SL_OK)
+            status = sl_tensor_write(*call->grad_in, in);
+        if (status != SL_OK)
+            sl_tensor_destroy(call->grad_in);
+    }
+
+done:
+    free(in);
+    free(targets);
+    return status;
+}
+
+static sl_status mse_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out)
+{
+    (void)loss;
+    *out = sl_tensor_count(targets);
+    return SL_OK;
+}
+
+static int64_t mse_rows(const sl_loss *loss, const sl_tensor *targets)
+{
+    (void)loss;
+    return sl_tensor_rows(targets);
+}
+
+static const sl_loss_ops mse_ops = {
+    .type = "MSELoss",
+    .apply = mse_apply,
+    .terms = mse_terms,
+    .rows = mse_rows,
+};
+
+sl_status sl_mse_loss_create(sl_loss **out)
+{
+    return sl_loss_create(&mse_ops, NULL, out);
 }

@@ -1,9 +1,11 @@
 /* Modules: the tree that they form, and running one of them. */
 #include "nn/module.h"
 
+#include "core/memory.h"
 #include "nn/parameter.h"
 #include "nn/pass.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -146,26 +148,14 @@ sl_status sli_module_check_name(const sl_module *module, const char *name)
     return SL_OK;
 }
 
-void *sli_grow(void *array, int count)
-{
-    if (count & (count - 1))
-        return array; /* the room is the next power of two */
-    size_t room = count ? 2 * (size_t)count : 1;
-    void *grown = realloc(array, room * sizeof(void *));
-    if (!grown)
-        sl_error(SL_ERR_MEMORY, "no memory for a list of %zu", room);
-    return grown;
-}
-
 /* Makes `child` the last child, or leaves both as they were. */
 static sl_status attach(sl_module *module, const char *name, sl_module *child)
 {
     SL_TRY(sli_module_check_name(module, name));
     SL_TRY(sli_module_check_open(module, "child", name));
-    sl_module **children = sli_grow(module->children, module->child_count);
-    if (!children)
-        return SL_ERR_MEMORY;
-    module->children = children;
+    SL_TRY(sli_array_reserve(&module->children, &module->child_capacity,
+                             (size_t)module->child_count + 1, sizeof *module->children, INT_MAX,
+                             "children"));
     child->name = strdup(name);
     if (!child->name)
         return sl_error(SL_ERR_MEMORY, "sl_module_add_child: no memory for the name \"%s\"", name);

@@ -13,8 +13,10 @@ struct sl_module {
     char *name;        /* within its parent; NULL for a root */
     sl_module **children;
     int child_count;
+    size_t child_capacity;
     sl_parameter **parameters;
     int parameter_count;
+    size_t parameter_capacity;
     uint32_t number;                      /* in its root, counted in preorder: the root's is 0 */
     uint32_t modules_end, parameters_end; /* the numbers after those of its last descendants */
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
@@ -47,9 +49,5 @@ sl_status sli_module_check_name(const sl_module *module, const char *name);
 /* Does each module of a sequential expect inputs of the width that the one before it gives? Errors:
  * SL_ERR_INVALID, which names the first that does not. */
 sl_status sli_module_check_widths(const sl_module *sequential);
-
-/* Room for one more pointer in an array of `count` pointers that only this function enlarges: the
- * array, moved perhaps, or NULL with the error text set and the array as it was. */
-void *sli_grow(void *array, int count);
 
 #endif

@@ -1,8 +1,10 @@
 /* Parameters: what a module declares, and the access of its kernels to values and gradients. */
 #include "nn/parameter.h"
 
+#include "core/memory.h"
 #include "nn/module.h"
 
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -56,10 +58,9 @@ sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *sp
 {
     *out = NULL;
     SL_TRY(check_spec(module, spec));
-    sl_parameter **parameters = sli_grow(module->parameters, module->parameter_count);
-    if (!parameters)
-        return SL_ERR_MEMORY;
-    module->parameters = parameters;
+    SL_TRY(sli_array_reserve(&module->parameters, &module->parameter_capacity,
+                             (size_t)module->parameter_count + 1, sizeof *module->parameters,
+                             INT_MAX, "parameters"));
     sl_parameter *parameter = calloc(1, sizeof *parameter);
     if (!parameter)
         return sl_error(SL_ERR_MEMORY, "no memory for parameter \"%s\"", spec->name);

@@ -1,9 +1,11 @@
 /* Passes: the record of one micro-batch through one stage. */
 #include "nn/pass.h"
 
+#include "core/memory.h"
 #include "nn/module.h"
 
 #include <assert.h>
+#include <limits.h>
 #include <stdlib.h>
 
 sl_status sl_pass_create(const sl_pass_options *options, sl_pass **out)
@@ -59,12 +61,12 @@ sl_status sl_pass_save(sl_pass *pass, sl_tensor **tensor)
     }
     if (!*tensor)
         return sl_error(SL_ERR_INVALID, "sl_pass_save: there is no tensor to save");
-    sl_tensor **saved = sli_grow(pass->saved, pass->count);
-    if (!saved) {
+    sl_status status = sli_array_reserve(&pass->saved, &pass->capacity, (size_t)pass->count + 1,
+                                         sizeof *pass->saved, INT_MAX, "saved tensors");
+    if (status != SL_OK) {
         sl_tensor_destroy(tensor);
-        return SL_ERR_MEMORY;
+        return status;
     }
-    pass->saved = saved;
     pass->saved[pass->count++] = *tensor;
     *tensor = NULL;
     return SL_OK;

@@ -19,6 +19,7 @@ struct sl_pass {
     sli_philox_key key;
     sl_tensor **saved; /* the stack: saved[count - 1] is the newest */
     int count;
+    size_t capacity;
     int calls;           /* of modules, one inside the other */
     bool error_is_named; /* the current error's text names its module */
 };

@@ -6,14 +6,10 @@
  *   lse        H       log of the softmax's sum, from which backward gets the probabilities again
  *   attended   D
  */
-#include "nn/self_attention.h"
 
-#include "nn/dropout.h"
-#include "nn/linear.h"
+#include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/pass.h"
-#include "nn/shape.h"
-#include "sluice/layers.h"
 
 #include <inttypes.h>
 #include <math.h>

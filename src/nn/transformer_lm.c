@@ -1,7 +1,7 @@
 /* The tutorials' language model: Sequential(Encoder, layers, Decoder). */
 #include "sluice/model.h"
 
-#include "nn/dropout.h"
+#include "nn/layers.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

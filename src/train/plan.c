@@ -2,7 +2,7 @@
  * replicas, and whether that fits into the host's memory. */
 #include "core/error.h"
 #include "core/usable_memory.h"
-#include "nn/cross_entropy.h"
+#include "nn/layers.h"
 #include "train/layout.h"
 
 #include <inttypes.h>
@@ -73,7 +73,8 @@ static sl_status plan_micro(const sl_module *model, const sl_stage_plan *stage, 
         SL_TRY(sl_module_output_shape(module, shape, &next));
         int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
         int64_t rows = sl_shape_count(&next) / next.size[next.dims - 1];
-        int64_t needed = i == last ? sli_cross_entropy_room(rows, next.size[next.dims - 1]) : saved;
+        int64_t needed =
+            i == last ? sli_cross_entropy_workspace_bytes(rows, next.size[next.dims - 1]) : saved;
         out->saved += saved;
         out->workspace = larger(out->workspace, needed);
         if (i < last)

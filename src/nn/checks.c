@@ -1,4 +1,5 @@
-#include "nn/shape.h"
+/* Checks that the layers have in common. */
+#include "nn/layers.h"
 
 #include <inttypes.h>
 
@@ -45,4 +46,12 @@ sl_status sli_check_grad(const sl_tensor *grad_out, const sl_shape *output)
     char have[SL_SHAPE_TEXT_BYTES], want[SL_SHAPE_TEXT_BYTES];
     return sl_error(SL_ERR_INVALID, "the gradient must have the output's shape %s, got %s",
                     sl_shape_text(output, want), sl_shape_text(sl_tensor_shape(grad_out), have));
+}
+
+sl_status sli_check_dropout(const char *who, float p)
+{
+    if (p >= 0.0f && p < 1.0f)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s: dropout must be at least 0 and below 1, got %g", who,
+                    (double)p);
 }

@@ -1,0 +1,170 @@
+/* ReLU, GELU and Dropout as modules of their own, for models put together by hand; the
+ * Transformer's are part of other kernels. */
+#include "nn/layers.h"
+#include "nn/pass.h"
+
+#include <stdlib.h>
+
+/* ---- Activations ------------------------------------------------------------------------ */
+
+static sli_activation activation_of(const sl_module *module)
+{
+    return *(const sli_activation *)sl_module_state(module);
+}
+
+static sl_status activation_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                    sl_tensor **out)
+{
+    sl_device *device = sl_pass_device(pass);
+    SL_TRY(sli_check_dtype("the input", in, SL_F32));
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(in), out));
+    sli_epilogue arguments = {
+        .rows = sl_tensor_rows(in),
+        .columns = sl_tensor_columns(in),
+        .x = sl_tensor_f32(in),
+        .out = sl_tensor_f32(*out),
+        .activation = activation_of(module),
+    };
+    sl_status status = sli_device_epilogue(device, &arguments);
+    if (status == SL_OK)
+        status = sl_pass_save_alias(pass, in);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    return status;
+}
+
+static sl_status activation_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                     sl_tensor **grad_in)
+{
+    sl_device *device = sl_pass_device(pass);
+    sl_tensor *in;
+    SL_TRY(sl_pass_pop(pass, &in));
+    sl_status status = sli_check_grad(grad_out, sl_tensor_shape(in));
+    if (status == SL_OK) {
+        sli_epilogue_backward back = {
+            .rows = sl_tensor_rows(in),
+            .columns = sl_tensor_columns(in),
+            .grad = sl_tensor_f32(grad_out),
+            .saved = sl_tensor_f32(in),
+            .activation = activation_of(module),
+        };
+        status = sli_device_epilogue_backward(device, &back);
+    }
+    sl_tensor_destroy(&in);
+    if (status == SL_OK && grad_in)
+        status = sl_tensor_alias(grad_out, grad_in);
+    return status;
+}
+
+static int64_t activation_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    (void)module;
+    return sl_shape_count(in) * (int64_t)sizeof(float);
+}
+
+static const sl_module_ops relu_ops = {
+    .type = "ReLU",
+    .forward = activation_forward,
+    .backward = activation_backward,
+    .saved_bytes = activation_saved_bytes,
+    .widths = sli_width_kept,
+};
+
+static const sl_module_ops gelu_ops = {
+    .type = "GELU",
+    .forward = activation_forward,
+    .backward = activation_backward,
+    .saved_bytes = activation_saved_bytes,
+    .widths = sli_width_kept,
+};
+
+sl_status sl_activation_create(sl_activation activation, sl_module **out)
+{
+    *out = NULL;
+    sli_activation *kind = malloc(sizeof *kind);
+    if (!kind)
+        return sl_error(SL_ERR_MEMORY, "sl_activation_create: no memory for an activation");
+    bool relu = activation == SL_ACTIVATION_RELU;
+    *kind = relu ? SLI_ACTIVATION_RELU : SLI_ACTIVATION_GELU;
+    return sl_module_create(relu ? &relu_ops : &gelu_ops, kind, out);
+}
+
+/* ---- Dropout. Nothing is saved: backward computes the mask again ------------------------ */
+
+static sl_status dropout_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
+{
+    (void)module;
+    *out = *in;
+    char text[SL_SHAPE_TEXT_BYTES];
+    if (in->dims < 2)
+        return sl_error(SL_ERR_INVALID,
+                        "the input needs at least 2 dimensions, the first counting samples; got %s",
+                        sl_shape_text(in, text));
+    return SL_OK;
+}
+
+static sli_dropout mask_of(const sl_module *module, const sl_pass *pass, const sl_tensor *tensor)
+{
+    const float *p = sl_module_state(module);
+    int64_t samples = sl_tensor_shape(tensor)->size[0];
+    return sli_pass_dropout(pass, module, 0, *p, samples ? sl_tensor_rows(tensor) / samples : 1);
+}
+
+/* to = dropout(from); `to` may be `from`. */
+static sl_status drop(sli_dropout mask, const sl_tensor *from, sl_tensor *to)
+{
+    sli_add_dropout arguments = {
+        .rows = sl_tensor_rows(from),
+        .width = sl_tensor_columns(from),
+        .x = sl_tensor_f32(from),
+        .dropout = mask,
+        .out = sl_tensor_f32(to),
+    };
+    return sli_device_add_dropout(sl_tensor_device(from), &arguments);
+}
+
+static sl_status dropout_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                 sl_tensor **out)
+{
+    SL_TRY(sli_check_dtype("the input", in, SL_F32));
+    sli_dropout mask = mask_of(module, pass, in);
+    if (mask.p == 0.0f)
+        return sl_tensor_alias(in, out);
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(in), out));
+    sl_status status = drop(mask, in, *out);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    return status;
+}
+
+static sl_status dropout_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                  sl_tensor **grad_in)
+{
+    sl_shape shape;
+    SL_TRY(sli_check_dtype("the gradient", grad_out, SL_F32));
+    SL_TRY(dropout_output_shape(module, sl_tensor_shape(grad_out), &shape));
+    sli_dropout mask = mask_of(module, pass, grad_out);
+    if (mask.p > 0.0f)
+        SL_TRY(drop(mask, grad_out, grad_out));
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
+}
+
+static const sl_module_ops dropout_ops = {
+    .type = "Dropout",
+    .forward = dropout_forward,
+    .backward = dropout_backward,
+    .output_shape = dropout_output_shape,
+    .widths = sli_width_kept,
+};
+
+sl_status sl_dropout_create(float p, sl_module **out)
+{
+    *out = NULL;
+    SL_TRY(sli_check_dropout("sl_dropout_create", p));
+    float *state = malloc(sizeof *state);
+    if (!state)
+        return sl_error(SL_ERR_MEMORY, "sl_dropout_create: no memory for a dropout");
+    *state = p;
+    return sl_module_create(&dropout_ops, state, out);
+}

@@ -1,0 +1,138 @@
+/* What the layers use of each other: checks, products with a weight, norms, self-attention. */
+#ifndef SLI_NN_LAYERS_H
+#define SLI_NN_LAYERS_H
+
+#include "device/device.h"
+#include "sluice/layers.h"
+
+/* ---- Checks (checks.c) ------------------------------------------------------------------ */
+
+/* At least `dims` dimensions, none of them empty, the last of `width` elements. */
+sl_status sli_shape_check_width(const sl_shape *in, int dims, int64_t width);
+
+/* Slot `widths` of modules whose output has the input's width, whatever it is. */
+void sli_width_kept(const sl_module *module, int64_t *in, int64_t *out);
+
+/* Is `tensor` of that data type? `what` begins the error's text: "the input". */
+sl_status sli_check_dtype(const char *what, const sl_tensor *tensor, sl_dtype dtype);
+
+/* Is the gradient f32 and of the shape of the output that it belongs to? */
+sl_status sli_check_grad(const sl_tensor *grad_out, const sl_shape *output);
+
+/* Rows of the matrix that a shape is: all dimensions but the last. */
+int64_t sli_shape_rows(const sl_shape *shape);
+
+/* SL_ERR_INVALID unless 0 <= p < 1; `who` begins the text. */
+sl_status sli_check_dropout(const char *who, float p);
+
+/* ---- Products with a weight: y = epilogue(x W^T + bias) (linear.c) ---------------------- */
+
+typedef struct sli_linear {
+    int64_t in, out;
+    sl_parameter *weight; /* [out, in] */
+    sl_parameter *bias;   /* [out], or NULL */
+} sli_linear;
+
+/* What follows the bias, and what its backward needs. */
+typedef struct sli_linear_epilogue {
+    sli_activation activation;
+    sl_tensor *preactivation; /* forward: gets x W^T + bias; NULL: nobody needs it */
+    sli_dropout dropout;
+} sli_linear_epilogue;
+
+/* Declares `weight_name` and (unless NULL) `bias_name` in `module`, uniform in ±weight_bound and
+ * ±bias_bound. */
+sl_status sli_linear_declare(sl_module *module, const char *weight_name, float weight_bound,
+                             const char *bias_name, float bias_bound, sli_linear *linear);
+
+/* A torch.nn.Linear module with these bounds in place of ±1 / sqrt(in). */
+sl_status sli_linear_create(int64_t in, int64_t out_features, bool no_bias, float weight_bound,
+                            float bias_bound, sl_module **out);
+
+/* The Linear module's own; NULL for any other module. */
+const sli_linear *sli_module_as_linear(const sl_module *module);
+
+/* out [rows, out] from in [rows, in]; `epilogue` may be NULL. */
+sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
+                             const sli_linear_epilogue *epilogue, sl_tensor *out);
+
+/* Backward in three parts, in this order.
+ *
+ * Takes `grad` [rows, out] back through the epilogue (may be NULL), in place, and adds its column
+ * sums to the bias's gradient. `saved` is the epilogue's output for RELU, the pre-activation for
+ * GELU, NULL without activation. */
+sl_status sli_linear_backward_epilogue(const sli_linear *linear,
+                                       const sli_linear_epilogue *epilogue, const sl_tensor *saved,
+                                       sl_tensor *grad);
+
+/* Adds grad^T in to the weight's gradient. */
+sl_status sli_linear_backward_weight(const sli_linear *linear, const sl_tensor *grad,
+                                     const sl_tensor *in);
+
+/* grad_in [rows, in] = grad W + beta grad_in. */
+sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *grad, float beta,
+                                    sl_tensor *grad_in);
+
+/* The linear layer that a Linear or a Decoder module is; NULL for any other. */
+const sli_linear *sli_linear_within(const sl_module *module);
+
+/* ---- Layer norm, fused with the sum before it (layer_norm.c) ---------------------------- */
+
+typedef struct sli_layer_norm {
+    int64_t width;
+    float eps;
+    sl_parameter *weight, *bias; /* [width] */
+} sli_layer_norm;
+
+/* The state of a LayerNorm module. */
+const sli_layer_norm *sli_layer_norm_of(const sl_module *module);
+
+/* What a norm leaves for its backward; NULL on a pass that does not keep. */
+typedef struct sli_norm_saved {
+    sl_tensor *normalized; /* the shape of the input */
+    sl_tensor *rstd;       /* [rows] */
+} sli_norm_saved;
+
+/* sum = residual + dropout(x), out = norm(sum). `residual` and `sum` may be NULL; `sum` may be
+ * `residual` (see sli_add_norm). Makes what `saved` holds; on an error it is empty. */
+sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, const sl_tensor *x,
+                           const sl_tensor *residual, sli_dropout dropout, sl_tensor *sum,
+                           sl_tensor *out, sli_norm_saved *saved);
+
+/* Pushes both, and the other way round. */
+sl_status sli_norm_save(sl_pass *pass, sli_norm_saved *saved);
+sl_status sli_norm_pop(sl_pass *pass, sli_norm_saved *saved);
+void sli_norm_saved_clear(sli_norm_saved *saved);
+
+/* grad_sum = grad_out through the norm + grad_sum_in; grad_x = dropout'(grad_sum); adds to the
+ * gradients of weight and bias. `grad_sum_in` and `grad_x` may be NULL; `grad_sum` may be either of
+ * the incoming gradients. */
+sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *saved,
+                            const sl_tensor *grad_out, const sl_tensor *grad_sum_in,
+                            sli_dropout dropout, sl_tensor *grad_sum, sl_tensor *grad_x);
+
+/* Bytes of what sli_norm_forward saves for an input of this shape. */
+int64_t sli_norm_saved_bytes(const sl_shape *in);
+
+/* ---- Self-attention (self_attention.c) -------------------------------------------------- */
+
+/* As the module's forward, with *out counted under `category`. */
+sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                     sl_memory_category category, sl_tensor **out);
+
+/* The module's backward but for its last product: pops what forward saved, adds to the gradients of
+ * the parameters and makes the gradient of the projected input, [N, T, 3 D]. */
+sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                      sl_tensor **grad_qkv);
+
+/* The last product: grad_in = grad_qkv W + beta grad_in, [N, T, D]. */
+sl_status sli_self_attention_backward_input(const sl_module *module, const sl_tensor *grad_qkv,
+                                            float beta, sl_tensor *grad_in);
+
+/* ---- Cross entropy (cross_entropy.c) ---------------------------------------------------- */
+
+/* Bytes of workspace that the loss of `rows` rows needs when it takes over a linear layer to
+ * `classes`. */
+int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes);
+
+#endif
