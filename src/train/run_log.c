@@ -5,17 +5,21 @@
 #include "core/json.h"
 #include "optim/optimizer.h"
 #include "sluice/train.h"
-#include "train/line_file.h"
 
-#include <jansson.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct sl_run_log {
-    sli_line_file file;
     char *path;
-    sl_run_log_failed *failed; /* NULL: what cannot be written ends the run */
+    int descriptor;
+    bool created;              /* the file was not there before */
+    bool cut;                  /* the file's last line has no end */
+    sl_run_log_failed *failed; /* NULL: a record that cannot be written ends the run */
     void *context;
     const sl_run_info *info; /* since the run began */
     bool resumed;
@@ -24,9 +28,68 @@ struct sl_run_log {
     bool complained;
 };
 
-static sl_status cannot_write(const sl_run_log *log, sl_status status)
+/* ---- The file ------------------------------------------------------------------------------- */
+
+static sl_status cannot_write(const sl_run_log *log)
 {
-    return sl_error_context(status, "%s: the run log cannot be written: ", log->path);
+    return sl_error(SL_ERR_IO, "%s: the run log cannot be written: %s", log->path, strerror(errno));
+}
+
+/* -1: it is not a regular file, but a pipe or the like. */
+static off_t file_size(const sl_run_log *log)
+{
+    struct stat found;
+    return fstat(log->descriptor, &found) == 0 && S_ISREG(found.st_mode) ? found.st_size : -1;
+}
+
+/* Whether the last line has no end, as where a writer was killed. */
+static bool is_cut(const sl_run_log *log)
+{
+    char last = '\n';
+    off_t size = file_size(log);
+    int reader = size > 0 ? open(log->path, O_RDONLY | O_CLOEXEC) : -1;
+    if (reader < 0)
+        return false;
+    bool cut = pread(reader, &last, 1, size - 1) == 1 && last != '\n';
+    close(reader);
+    return cut;
+}
+
+static sl_status empty_file(sl_run_log *log)
+{
+    if (file_size(log) > 0 && ftruncate(log->descriptor, 0) != 0)
+        return cannot_write(log);
+    log->cut = false;
+    return SL_OK;
+}
+
+/* Returns how many bytes were written; errno says why not all. */
+static size_t write_bytes(const sl_run_log *log, const char *text, size_t bytes)
+{
+    size_t done = 0;
+    while (done < bytes) {
+        ssize_t count = write(log->descriptor, text + done, bytes - done);
+        if (count < 0 && errno != EINTR)
+            break;
+        done += count > 0 ? (size_t)count : 0;
+    }
+    return done;
+}
+
+/* Adds a line, whose last byte is '\n'. One that cannot be written whole is removed again, or else
+ * ended before the next one. */
+static sl_status write_line(sl_run_log *log, const char *line, size_t bytes)
+{
+    if (log->cut && write_bytes(log, "\n", 1) != 1)
+        return cannot_write(log);
+    log->cut = false;
+    off_t before = file_size(log);
+    size_t done = write_bytes(log, line, bytes);
+    if (done == bytes)
+        return SL_OK;
+    sl_status status = cannot_write(log);
+    log->cut = done > 0 && (before < 0 || ftruncate(log->descriptor, before) != 0);
+    return status;
 }
 
 sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *context,
@@ -42,13 +105,16 @@ sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *c
     }
     log->failed = failed;
     log->context = context;
-    /* Emptied when the run begins, so that a run which is refused destroys no other's log. */
-    sl_status status = cannot_write(log, sli_line_file_open(log->path, &log->file));
-    if (status != SL_OK) {
+    log->created = access(path, F_OK) != 0;
+    /* The run empties it when it begins, so that a run which is refused destroys no other's log. */
+    log->descriptor = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (log->descriptor < 0) {
+        sl_status status = cannot_write(log);
         free(log->path);
         free(log);
         return status;
     }
+    log->cut = is_cut(log);
     *out = log;
     return SL_OK;
 }
@@ -57,15 +123,17 @@ void sl_run_log_destroy(sl_run_log **log)
 {
     if (!log || !*log)
         return;
-    if ((*log)->file.created && !(*log)->info)
-        sli_file_remove_open((*log)->path, (*log)->file.descriptor);
-    sli_line_file_close(&(*log)->file);
+    if ((*log)->created && !(*log)->info)
+        sli_file_remove_open((*log)->path, (*log)->descriptor);
+    close((*log)->descriptor);
     free((*log)->path);
     free(*log);
     *log = NULL;
 }
 
-/* Takes the record; NULL: there was no memory for it. */
+/* ---- Records -------------------------------------------------------------------------------- */
+
+/* Frees the record; NULL: there was no memory for it. */
 static sl_status write_record(sl_run_log *log, json_t *record)
 {
     char *text = record ? json_dumps(record, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
@@ -74,12 +142,12 @@ static sl_status write_record(sl_run_log *log, json_t *record)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for a record", log->path);
     size_t bytes = strlen(text);
     text[bytes] = '\n'; /* in place of the zero */
-    sl_status status = cannot_write(log, sli_line_file_add(&log->file, text, bytes + 1));
+    sl_status status = write_line(log, text, bytes + 1);
     free(text);
     return status;
 }
 
-/* After records that could not be written one says how many they were. */
+/* Says how many records before this one could not be written. */
 static sl_status write_gap(sl_run_log *log)
 {
     if (log->missing == 0)
@@ -90,7 +158,7 @@ static sl_status write_gap(sl_run_log *log)
     return SL_OK;
 }
 
-/* Takes a record of a run that is under way, which is not lost for the sake of its log. */
+/* Frees the record. Where it cannot be written, the run goes on if it has said so. */
 static sl_status log_record(sl_run_log *log, json_t *record)
 {
     sl_status status = write_gap(log);
@@ -176,10 +244,8 @@ static sl_status log_started(void *context, const sl_run_info *info)
 {
     sl_run_log *log = context;
     log->info = info;
-    if (log->resumed)
-        sli_line_file_continue(&log->file);
-    else
-        SL_TRY(cannot_write(log, sli_line_file_empty(&log->file)));
+    if (!log->resumed)
+        SL_TRY(empty_file(log));
     json_t *record = join(describe_run(info), describe_options(info->options));
     if (log->resumed)
         record = join(record, json_pack("{sI sI}", "resumed_step", (json_int_t)log->resumed_step,

@@ -1,5 +1,6 @@
 #include "small_run.h"
 
+#include <fcntl.h>
 #include <jansson.h>
 #include <math.h>
 #include <signal.h>
@@ -47,23 +48,28 @@ static double real_of(const json_t *record, const char *key)
     return json_number_value(value);
 }
 
-static void run_is_logged_with_all_that_decided_it(void **state)
+/* Runs, and reads the log; what the run reported is in *record. */
+static log_file run_and_read_log(scratch *in, const sl_train_options *options, small_record *record)
 {
-    static small_record record;
-    scratch *in = *state;
     sl_run_log *log;
     sl_run_result result;
     char path[512];
     snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
-    sl_train_options options = small_options(in);
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(record)};
+    check_ok(sl_train_run(options, reporters, 2, &result));
+    sl_run_log_destroy(&log);
+    return read_log(path);
+}
+
+static void run_is_logged_with_all_that_decided_it(void **state)
+{
+    static small_record record;
+    sl_train_options options = small_options(*state);
     options.stages = 2;
     options.seed = 77;
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
-    const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};
-    check_ok(sl_train_run(&options, reporters, 2, &result));
-    sl_run_log_destroy(&log);
-
-    log_file read = read_log(path);
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .beta1 = 0.8f};
+    log_file read = run_and_read_log(*state, &options, &record);
     /* run, 4 steps, 2 evaluations with 2 devices' memory each, end */
     assert_int_equal(read.count, 1 + 4 + 2 * (1 + 2) + 1);
     const json_t *run = read.records[0];
@@ -74,11 +80,12 @@ static void run_is_logged_with_all_that_decided_it(void **state)
     assert_true(real_of(run, "ntokens") > 10);
     assert_true(real_of(json_object_get(run, "model"), "nlayers") == 3);
     assert_true(real_of(run, "clip") == 0.5);
-    assert_true(real_of(run, "lr") == 5 && real_of(run, "gamma") == options.lr.gamma);
+    assert_true(real_of(run, "lr") == 1e-3 && real_of(run, "gamma") == options.lr.gamma);
     assert_true(real_of(run, "max_batches") == (double)options.max_batches);
     assert_string_equal(json_string_value(json_object_get(run, "lr_schedule")), "step");
     assert_null(json_object_get(run, "init"));
-    assert_string_equal(json_string_value(json_object_get(run, "optimizer")), "sgd");
+    assert_string_equal(json_string_value(json_object_get(run, "optimizer")), "adamw");
+    assert_true(real_of(run, "beta1") == 0.8 && real_of(run, "beta2") == 0.999);
     assert_string_equal(json_string_value(json_object_get(run, "schedule")), "gpipe");
     assert_string_equal(json_string_value(json_array_get(json_object_get(run, "devices"), 1)),
                         "cpu:1");
@@ -91,7 +98,7 @@ static void run_is_logged_with_all_that_decided_it(void **state)
         assert_true(real_of(step, "batch") == i + 1);
         assert_true(real_of(step, "loss") == record.steps[i].loss); /* to the last bit */
         assert_true(real_of(step, "grad_norm") == record.steps[i].grad_norm);
-        assert_true(real_of(step, "lr") == 5);
+        assert_true(real_of(step, "lr") == 1e-3);
         assert_true(real_of(step, "ms") > 0 && real_of(step, "tokens_per_s") > 0);
     }
     free_log(&read);
@@ -100,18 +107,8 @@ static void run_is_logged_with_all_that_decided_it(void **state)
 static void evaluations_and_memory_are_logged(void **state)
 {
     static small_record record;
-    scratch *in = *state;
-    sl_run_log *log;
-    sl_run_result result;
-    char path[512];
-    snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
-    sl_train_options options = small_options(in);
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
-    const sl_reporter reporters[] = {sl_run_log_reporter(log), small_reporter(&record)};
-    check_ok(sl_train_run(&options, reporters, 2, &result));
-    sl_run_log_destroy(&log);
-
-    log_file read = read_log(path);
+    sl_train_options options = small_options(*state);
+    log_file read = run_and_read_log(*state, &options, &record);
     assert_int_equal(read.count, 1 + 4 + 2 * (1 + 1) + 1);
     static const char *const splits[] = {"valid", "test"};
     for (int i = 0; i < 2; i++) {
@@ -138,19 +135,10 @@ static void evaluations_and_memory_are_logged(void **state)
 /* Two stages with one name are told apart, as are replicas. */
 static void memory_of_every_replica_and_stage_is_logged(void **state)
 {
-    scratch *in = *state;
-    sl_run_log *log;
-    sl_run_result result;
-    char path[512];
-    snprintf(path, sizeof path, "%s/log.jsonl", in->directory);
-    sl_train_options options = small_options(in);
+    static small_record record;
+    sl_train_options options = small_options(*state);
     options.devices = "cpu,cpu;cpu,cpu";
-    check_ok(sl_run_log_create(path, NULL, NULL, &log));
-    const sl_reporter reporter = sl_run_log_reporter(log);
-    check_ok(sl_train_run(&options, &reporter, 1, &result));
-    sl_run_log_destroy(&log);
-
-    log_file read = read_log(path);
+    log_file read = run_and_read_log(*state, &options, &record);
     assert_int_equal(read.count, 1 + 4 + 2 * (1 + 4) + 1);
     double parameters[2][2];
     for (int i = 0; i < 4; i++) {
@@ -299,6 +287,43 @@ static void run_goes_on_without_records_there_is_no_room_for(void **state)
     sl_run_log_destroy(&log);
 }
 
+/* ---- Files --------------------------------------------------------------------------------- */
+
+static void record_comes_after_a_line_that_was_cut_off(void **state)
+{
+    static const char cut[] = "{\"record\": \"step\"}\n{\"rec";
+    sl_run_log *log;
+    char *path = scratch_path(*state, "log.jsonl"), content[512] = "";
+    write_file(path, cut, sizeof cut - 1);
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    assert_int_equal(read_file(path, content, sizeof content - 1), sizeof cut - 1);
+    sl_reporter reporter = sl_run_log_reporter(log);
+    log_step_number(&reporter, 1);
+    log_step_number(&reporter, 2);
+    sl_run_log_destroy(&log);
+    assert_true(read_file(path, content, sizeof content - 1) > sizeof cut);
+    assert_memory_equal(content, cut, sizeof cut - 1);
+    const char *added = content + sizeof cut - 1;
+    assert_int_equal(strncmp(added, "\n{\"record\":\"step\"", 17), 0);
+    assert_non_null(strstr(added, "}\n{\"record\":\"step\""));
+}
+
+static void pipe_takes_records(void **state)
+{
+    sl_run_log *log;
+    char *path = scratch_path(*state, "pipe"), got[512] = "";
+    assert_int_equal(mkfifo(path, 0600), 0);
+    int reader = open(path, O_RDONLY | O_NONBLOCK);
+    assert_true(reader >= 0);
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    sl_reporter reporter = sl_run_log_reporter(log);
+    log_step_number(&reporter, 1);
+    sl_run_log_destroy(&log);
+    assert_true(read(reader, got, sizeof got - 1) > 0);
+    assert_int_equal(strncmp(got, "{\"record\":\"step\"", 16), 0);
+    close(reader);
+}
+
 int run_log_tests(void)
 {
 #define WITH_CORPUS(test)  cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
@@ -307,11 +332,12 @@ int run_log_tests(void)
         WITH_CORPUS(run_is_logged_with_all_that_decided_it),
         WITH_CORPUS(evaluations_and_memory_are_logged),
         WITH_CORPUS(memory_of_every_replica_and_stage_is_logged),
-        WITH_CORPUS(memory_of_every_replica_and_stage_is_logged),
         WITH_SCRATCH(numbers_that_are_none_are_null),
         WITH_SCRATCH(weights_that_were_not_saved_are_logged),
         cmocka_unit_test(log_that_cannot_be_written_is_an_error),
         WITH_SCRATCH(run_goes_on_without_records_there_is_no_room_for),
+        WITH_SCRATCH(record_comes_after_a_line_that_was_cut_off),
+        WITH_SCRATCH(pipe_takes_records),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
