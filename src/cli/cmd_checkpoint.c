@@ -29,11 +29,6 @@ static const sl_option options[] = {
 };
 /* clang-format on */
 
-static void set_defaults(void *to)
-{
-    *(settings *)to = (settings){0};
-}
-
 static void read_settings(cli_line *line, settings *to)
 {
     static const char expected[] = "checkpoint: expected show, verify, convert or average";
@@ -196,6 +191,5 @@ const cli_command cmd_checkpoint = {
            "optimizer, for eval and generate.",
     .options = options,
     .settings_bytes = sizeof(settings),
-    .set_defaults = set_defaults,
     .run = run,
 };

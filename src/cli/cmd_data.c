@@ -45,7 +45,7 @@ static const sl_option options[] = {
 
 static void set_defaults(void *to)
 {
-    *(settings *)to = (settings){.head = DEFAULT_HEAD};
+    ((settings *)to)->head = DEFAULT_HEAD;
 }
 
 static void read_settings(cli_line *line, settings *to)

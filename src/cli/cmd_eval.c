@@ -36,8 +36,7 @@ static const sl_option options[] = {
 
 static void set_defaults(void *to)
 {
-    *(settings *)to = (settings){.split = SL_SPLIT_TEST};
-    sl_train_options_default(to);
+    ((settings *)to)->split = SL_SPLIT_TEST;
 }
 
 /* ---- Logits ------------------------------------------------------------------------------- */

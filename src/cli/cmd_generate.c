@@ -46,8 +46,10 @@ static const sl_option options[] = {
 
 static void set_defaults(void *to)
 {
-    *(settings *)to =
-        (settings){.prompt = "the", .tokens = 50, .how = {.temperature = 1, .seed = 1}};
+    settings *parsed = to;
+    parsed->prompt = "the";
+    parsed->tokens = 50;
+    parsed->how = (sl_generate_options){.temperature = 1, .seed = 1};
 }
 
 static void read_settings(cli_line *line, settings *to)

@@ -27,8 +27,7 @@ static const sl_option options[] = {
 
 static void set_defaults(void *to)
 {
-    *(settings *)to = (settings){.ntokens = WIKITEXT2_TYPES};
-    sl_train_options_default(to);
+    ((settings *)to)->ntokens = WIKITEXT2_TYPES;
 }
 
 static sl_status count_types(const char *data, int64_t *ntokens)

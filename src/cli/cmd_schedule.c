@@ -9,7 +9,6 @@ static const char *const run_names[] = {"pp", "chunks", "checkpoint", "schedule"
 
 static void set_defaults(void *to)
 {
-    sl_train_options_default(to);
     ((sl_train_options *)to)->stages = 2;
     ((sl_train_options *)to)->chunks = 8;
 }

@@ -49,27 +49,23 @@ static const sl_option option_rows[] = {
 static void set_defaults(void *to)
 {
     settings *parsed = to;
-    *parsed = (settings){
-        .progress = {.log_interval = DEFAULT_LOG_INTERVAL, .live = isatty(STDERR_FILENO) == 1}};
-    sl_train_options_default(&parsed->run);
+    parsed->progress.log_interval = DEFAULT_LOG_INTERVAL;
+    parsed->progress.live = isatty(STDERR_FILENO) == 1;
     parsed->run.checkpoints.keep = DEFAULT_KEEP;
     parsed->run.checkpoints.every_epoch = true;
 }
 
 /* ---- Before the run ----------------------------------------------------------------------- */
 
-static void complete_resume(sl_save_options *checkpoints)
+/* As --resume auto does: from the newest checkpoint in --save-dir, if there is one. */
+static void resume_if_any(sl_save_options *checkpoints)
 {
-    if (!checkpoints->resume || strcmp(checkpoints->resume, "auto") != 0)
-        return;
-    if (!checkpoints->directory)
-        cli_refuse("--resume auto needs --save-dir DIR");
     checkpoints->resume = checkpoints->directory;
     checkpoints->resume_if_any = true;
 }
 
-/* A job that the launcher has started again goes on where it was, as with --resume auto, or begins
- * as its first attempt did, with its text cut as for the processes of that. */
+/* A job that the launcher has started again goes on where it was, or begins as its first attempt
+ * did, with its text cut as for the processes of that. */
 static sl_status resume_after_restart(settings *to, const sl_launch_info *launch)
 {
     sl_save_options *checkpoints = &to->run.checkpoints;
@@ -78,16 +74,13 @@ static sl_status resume_after_restart(settings *to, const sl_launch_info *launch
         to->run.shards = launch->first_world_size;
     if (!checkpoints->directory)
         return SL_OK;
-    if (checkpoints->resume) {
-        SL_TRY(sl_train_find_checkpoints(checkpoints->directory, &best, &newest));
-        bool has_any = newest;
-        free(best);
-        free(newest);
-        if (!has_any)
-            return SL_OK;
-    }
-    checkpoints->resume = checkpoints->directory;
-    checkpoints->resume_if_any = true;
+    SL_TRY(sl_train_find_checkpoints(checkpoints->directory, &best, &newest));
+    bool begins_elsewhere = checkpoints->resume && !newest;
+    free(best);
+    free(newest);
+    if (begins_elsewhere)
+        return SL_OK;
+    resume_if_any(checkpoints);
     to->progress.restarts = launch->restarts;
     return SL_OK;
 }
@@ -268,7 +261,12 @@ static int run(cli_line *line)
     if (!parsed.run.data)
         cli_refuse("train needs --data DIR, a directory with wiki.{train,valid,test}.tokens or "
                    "{train,valid,test}.txt");
-    complete_resume(&parsed.run.checkpoints);
+    sl_save_options *checkpoints = &parsed.run.checkpoints;
+    if (checkpoints->resume && strcmp(checkpoints->resume, "auto") == 0) {
+        if (!checkpoints->directory)
+            cli_refuse("--resume auto needs --save-dir DIR");
+        resume_if_any(checkpoints);
+    }
     sl_status status = train(line, &parsed, &result);
     if (status == SL_OK && result.stopped)
         return end_stopped(line, &parsed.run, &result);

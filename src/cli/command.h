@@ -21,6 +21,7 @@ typedef struct cli_command {
     const sl_option *options; /* rows of its own, the last without a name; NULL: none */
     bool program; /* the first word that is not an option begins another program's command line */
     size_t settings_bytes;
+    /* (optional) Sets its own defaults in settings that have zeros and those of the run. */
     void (*set_defaults)(void *settings);
     int (*run)(cli_line *line); /* gives the program's exit status */
 } cli_command;
@@ -73,6 +74,8 @@ void cli_line_print(FILE *to, const cli_line *line, const char *omitted);
 const char *cli_line_value(const cli_line *line, const char *name);
 
 /* ---- Settings ----------------------------------------------------------------------------- */
+
+void cli_settings_default(const cli_command *command, void *settings);
 
 /* Sets the command's defaults, then the options of the file that --config names, then those of the
  * line. In both, --preset comes first wherever it stands. Ends the program for a value that an

@@ -16,7 +16,7 @@ static const char statuses[] =
 static char *default_text(const cli_command *command, const sl_option *option)
 {
     char *text = NULL, *settings = cli_allocate(1, command->settings_bytes);
-    command->set_defaults(settings);
+    cli_settings_default(command, settings);
     if (option->type != SL_OPTION_FLAG)
         (void)sl_option_text(option, settings, &text);
     free(settings);

@@ -73,15 +73,6 @@ __attribute__((format(printf, 1, 2))) static void print_end(const char *format, 
     va_end(values);
 }
 
-void cli_refuse(const char *format, ...)
-{
-    va_list values;
-    va_start(values, format);
-    print_sentence(true, "", format, values);
-    va_end(values);
-    exit(CLI_EXIT_USAGE);
-}
-
 int cli_finish(sl_status status)
 {
     if (status == SL_OK && (fflush(stdout) != 0 || ferror(stdout)))
@@ -142,7 +133,7 @@ void cli_refuse_near(const cli_near *near, const char *prefix, const char *forma
 {
     char suffix[128] = "";
     va_list values;
-    if (near->best)
+    if (near && near->best)
         snprintf(suffix, sizeof suffix, ": did you mean %s%s?", prefix, near->best);
     va_start(values, format);
     print_sentence(true, suffix, format, values);

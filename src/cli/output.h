@@ -19,10 +19,6 @@ extern sl_launch_link *cli_launcher;
  * that are not UTF-8 escaped, as in sl_error_text. */
 void cli_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
-/* Prints a sentence in that form, or has the launcher print it where there is one, and ends the
- * program with CLI_EXIT_USAGE. */
-_Noreturn void cli_refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
 /* The candidate that is nearest to `word`; NULL: none is near. */
 typedef struct cli_near {
     const char *word, *best;
@@ -31,9 +27,12 @@ typedef struct cli_near {
 
 void cli_near_add(cli_near *near, const char *candidate);
 
-/* cli_refuse with ": did you mean PREFIXBEST?" at the end where a candidate is near. */
+/* Prints a sentence in that form, or has the launcher print it where there is one, and ends the
+ * program with CLI_EXIT_USAGE. A candidate that is near (NULL: none) is added as ": did you mean
+ * PREFIXBEST?". */
 _Noreturn void cli_refuse_near(const cli_near *near, const char *prefix, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
+#define cli_refuse(...) cli_refuse_near(NULL, "", __VA_ARGS__)
 
 /* The program's exit status: 0 for SL_OK, else CLI_EXIT_ERROR after printing the error text. It is
  * an error as well when standard output could not be written. */

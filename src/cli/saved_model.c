@@ -32,13 +32,6 @@ static sl_status build_pipe(const char *device_names, cli_saved_model *to)
     if (stages > SL_MAX_STAGES)
         return sl_error(SL_ERR_INVALID, "there can be at most %d stages, got %d", SL_MAX_STAGES,
                         stages);
-    int modules = sl_module_child_count(to->model);
-    if (stages > modules)
-        return sl_error(
-            SL_ERR_INVALID,
-            "there are more stages than modules (encoder, layers, decoder): %d devices, "
-            "%d modules",
-            stages, modules);
     for (int s = 0; s < stages; s++)
         devices[s] = sl_device_list_get(to->devices, s);
     return sl_pipe_create(&(sl_pipe_options){.model = to->model,

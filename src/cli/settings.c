@@ -121,12 +121,21 @@ static void check_needs(const cli_line *line)
     }
 }
 
+void cli_settings_default(const cli_command *command, void *settings)
+{
+    memset(settings, 0, command->settings_bytes);
+    if (command->run_options[0])
+        sl_train_options_default(settings);
+    if (command->set_defaults)
+        command->set_defaults(settings);
+}
+
 void cli_settings_read(cli_line *line, void *settings)
 {
     const char *path = cli_line_value(line, "config");
     if (path)
         read_file(line, path);
-    line->command->set_defaults(settings);
+    cli_settings_default(line->command, settings);
     const cli_given *own = line->given + line->config_count;
     int count = line->given_count - line->config_count;
     if (line->command->run_options[0]) {
