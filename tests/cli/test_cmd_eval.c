@@ -154,7 +154,7 @@ static void what_cannot_be_evaluated_is_refused(void **state)
                   "sluice: a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"gpu\"");
     program_start(&run, "eval --init %s/model.safetensors --data %s --devices cpu,cpu,cpu,cpu,cpu",
                   at, at);
-    check_refused(&run, 1, "(encoder, layers, decoder): 5 devices, 4 modules\n");
+    check_refused(&run, 1, "5 stages need as many modules, the model has 4\n");
 }
 
 int cmd_eval_tests(void)
