@@ -3,7 +3,7 @@
  * byte chooses. A run's state is first put into a state.json, whose checksum is right then. */
 #include "io/checkpoint/segments.h"
 #include "io/checkpoint/state.h"
-#include "io/safetensors/index.h"
+#include "io/safetensors/format.h"
 #include "train/checkpoint/run_state.h"
 
 #include <math.h>
@@ -61,20 +61,20 @@ static void fuzz_printed(const char *text)
         demand(position.steps >= 0 && position.best_step <= position.steps, "possible");
     sli_recorded run;
     status = sli_run_state_recorded(state.run, &run);
-    demand(status == SL_OK ? run.shares >= 1 && run.lr >= 0 : status == SL_ERR_FORMAT,
-           "shares and a rate or refused");
+    demand(status == SL_OK ? run.shards >= 1 && run.lr >= 0 : status == SL_ERR_FORMAT,
+           "shards and a rate or refused");
     sli_checkpoint_state_clear(&state);
     free(printed);
 }
 
 static void fuzz_index(const char *text, size_t bytes)
 {
-    sli_checkpoint_index index;
-    sl_status status = sli_checkpoint_index_parse(text, bytes, &index);
+    sli_safetensors_index index;
+    sl_status status = sli_safetensors_index_parse(text, bytes, &index);
     demand(status == SL_OK || status == SL_ERR_FORMAT, "accepted or refused for its format");
-    if (status == SL_OK && sli_checkpoint_index_file(&index, "0.weight"))
+    if (status == SL_OK && sli_safetensors_index_find(&index, "0.weight"))
         demand(index.count > 0, "counted");
-    sli_checkpoint_index_clear(&index);
+    sli_safetensors_index_clear(&index);
 }
 
 /* What is taken for a shape has elements that can be counted, and each name is found again. */

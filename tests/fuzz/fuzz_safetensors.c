@@ -2,8 +2,7 @@
  * what was opened must be readable, and writable again with the same tensors. */
 #define _GNU_SOURCE /* memfd_create */
 
-#include "io/safetensors/header.h"
-#include "io/safetensors/layout.h"
+#include "io/safetensors/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,19 +58,19 @@ static void write_again(const sl_safetensors_reader *reader)
             items[count].shape.size[d] = info->size[d];
         count++;
     }
-    sli_safetensors_layout *layout;
+    sli_safetensors_layout layout;
     sli_safetensors_header *header;
-    demand(sli_safetensors_layout_create(items, count, NULL, 0, &layout) == SL_OK, "laid out");
-    demand(sli_safetensors_header_parse(layout->head + 8, layout->head_bytes - 8,
-                                        layout->file_bytes - layout->head_bytes, &header) == SL_OK,
+    demand(sli_safetensors_layout_init(items, count, NULL, 0, &layout) == SL_OK, "laid out");
+    demand(sli_safetensors_header_parse(layout.head + 8, layout.head_bytes - 8,
+                                        layout.file_bytes - layout.head_bytes, &header) == SL_OK,
            "read again");
     demand(header->count == count, "as many tensors");
     for (size_t i = 0; i < count; i++) {
         const sli_safetensors_entry *entry = sli_safetensors_header_find(header, items[i].name);
-        demand(entry && entry->begin + layout->head_bytes == layout->places[i].begin, "in place");
+        demand(entry && entry->begin + layout.head_bytes == layout.ranges[i].begin, "in place");
     }
     sli_safetensors_header_destroy(&header);
-    sli_safetensors_layout_destroy(&layout);
+    sli_safetensors_layout_clear(&layout);
     free(items);
 }
 

@@ -4,8 +4,7 @@
 
 #include "io/checkpoint/segments.h"
 #include "io/checkpoint/state.h"
-#include "io/safetensors/header.h"
-#include "io/safetensors/index.h"
+#include "io/safetensors/format.h"
 #include "support/check.h"
 
 #include <sys/resource.h>
@@ -70,14 +69,9 @@ static sl_status read_header(const text *from)
 
 static sl_status read_index(const text *from)
 {
-    sli_checkpoint_index index;
-    const char **files = NULL;
-    size_t count;
-    sl_status status = sli_checkpoint_index_parse(from->at, from->length, &index);
-    if (status == SL_OK)
-        status = sli_checkpoint_index_files(&index, &files, &count);
-    free(files);
-    sli_checkpoint_index_clear(&index);
+    sli_safetensors_index index;
+    sl_status status = sli_safetensors_index_parse(from->at, from->length, &index);
+    sli_safetensors_index_clear(&index);
     return status;
 }
 

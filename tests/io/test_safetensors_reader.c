@@ -64,10 +64,10 @@ static void open_what_is_no_file_is_refused(void **state)
 {
     scratch *in = *state;
     assert_refused(scratch_path(in, "absent"), SL_ERR_NOT_FOUND, "cannot be opened: No such file");
-    assert_refused(in->directory, SL_ERR_INVALID, "is a directory");
+    assert_refused(in->directory, SL_ERR_FORMAT, "is a directory");
     char *path = scratch_path(in, "pipe");
     assert_int_equal(mkfifo(path, 0600), 0);
-    assert_refused(path, SL_ERR_INVALID, "is a device or pipe");
+    assert_refused(path, SL_ERR_FORMAT, "is a device or pipe");
 }
 
 static void open_invalid_json_is_refused(void **state)
@@ -77,7 +77,7 @@ static void open_invalid_json_is_refused(void **state)
         {" {}", 0, "must be a JSON object that begins with"},
         {"{", 0, "not valid JSON"},
         {"{}x", 0, "not valid JSON at its byte 3"},
-        {"{\"a\":1,}", 0, "not valid JSON"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},}", 0, "not valid JSON"},
         {"{\"a\":123456789012345678901234567890}", 0, "too big integer"},
         {"{\"a\xFF\":{}}", 0, "unable to decode byte 0xff"},
         {"{\"\xC0\x80\":{}}", 0, "unable to decode byte 0xc0"}, /* an overlong NUL */
@@ -333,7 +333,7 @@ static void read_file_that_became_shorter_is_an_error(void **state)
     unsigned char bytes[24];
     sl_status status = sl_safetensors_read(reader, sl_safetensors_find(reader, "w"), bytes);
     assert_int_equal(status, SL_ERR_IO);
-    assert_non_null(strstr(sl_error_text(), "tensor \"w\": the file became shorter"));
+    assert_non_null(strstr(sl_error_text(), "the file became shorter"));
     sl_safetensors_close(&reader);
 }
 

@@ -3,8 +3,7 @@
 #include "core/file.h"
 #include "io/checkpoint/reader.h"
 #include "io/checkpoint/writer.h"
-#include "io/safetensors/reader.h"
-#include "io/safetensors/text.h"
+#include "io/safetensors/format.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -215,9 +214,9 @@ static sl_status check_models(const listing *first, sl_checkpoint_reader *const 
 static sl_status open_released(const char *path, sl_checkpoint_reader **out)
 {
     SL_TRY(sl_checkpoint_open(path, out));
-    for (size_t i = 0; i < (*out)->state.count && i < SLI_SAFETENSORS_MOST_OPEN; i++)
+    for (size_t i = 0; i < (*out)->state.count && i < SLI_SAFETENSORS_MAX_OPEN; i++)
         if ((*out)->files[i].reader)
-            sli_safetensors_release((*out)->files[i].reader);
+            sli_safetensors_close_descriptor((*out)->files[i].reader);
     return SL_OK;
 }
 

@@ -1,9 +1,9 @@
 /* Reading tensors: each file once, from its first byte to its last, its checksum taken on the way.
  */
 #include "io/checkpoint/reader.h"
-#include "io/safetensors/dtype.h"
-#include "io/safetensors/reader.h"
-#include "io/safetensors/text.h"
+
+#include "core/file.h"
+#include "io/safetensors/format.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +13,7 @@
 enum { BUFFER_BYTES = 1 << 18 }; /* stays in a core's cache between reading and summing */
 
 typedef struct stream {
+    const char *path;
     int descriptor;
     uint64_t at; /* the next byte */
     sli_checksum *sum;
@@ -25,7 +26,7 @@ static sl_status stream_bytes(stream *from, uint64_t bytes, char *to)
     for (uint64_t done = 0; done < bytes;) {
         uint64_t count = bytes - done < BUFFER_BYTES ? bytes - done : BUFFER_BYTES;
         char *memory = to ? to + done : from->buffer;
-        SL_TRY(sli_safetensors_read_raw(from->descriptor, from->at, memory, count));
+        SL_TRY(sli_file_read_at(from->path, from->descriptor, from->at, memory, count));
         sli_checksum_add(from->sum, memory, count);
         from->at += count;
         done += count;
@@ -49,9 +50,9 @@ static sl_status stream_segments(stream *from, const sli_checkpoint_file *file,
 static sl_status stream_open_file(stream *from, const sli_checkpoint_file *file,
                                   const sl_safetensors_item *const *wanted)
 {
-    SL_TRY(sli_safetensors_acquire(file->reader, &from->descriptor));
+    SL_TRY(sli_safetensors_borrow_descriptor(file->reader, &from->descriptor));
     sl_status status = stream_segments(from, file, wanted);
-    sli_safetensors_give_back(file->reader, from->descriptor);
+    sli_safetensors_return_descriptor(file->reader, from->descriptor);
     return status;
 }
 
@@ -62,18 +63,20 @@ static sl_status stream_file(const sl_checkpoint_reader *reader, size_t index,
 {
     char found[SLI_CHECKSUM_BYTES];
     const sl_checkpoint_file_info *file = &reader->state.files[index];
-    stream from = {.buffer = malloc(BUFFER_BYTES)};
+    stream from = {.path = sli_safetensors_path(reader->files[index].reader),
+                   .buffer = malloc(BUFFER_BYTES)};
     sl_status status = sli_checksum_create(&from.sum);
     if (status == SL_OK && !from.buffer)
-        status = sl_error(SL_ERR_MEMORY, "no memory for reading it");
+        status = sl_error(SL_ERR_MEMORY, "%s: no memory for reading it", from.path);
     if (status == SL_OK)
         status = stream_open_file(&from, &reader->files[index], wanted);
     if (status == SL_OK && strcmp(sli_checksum_text(from.sum, found), file->checksum) != 0)
-        status = sl_error(SL_ERR_FORMAT, "it is damaged: its checksum is %s, and %s in state.json",
-                          found, file->checksum);
+        status =
+            sl_error(SL_ERR_FORMAT, "%s: it is damaged: its checksum is %s, and %s in state.json",
+                     from.path, found, file->checksum);
     sli_checksum_destroy(&from.sum);
     free(from.buffer);
-    return sl_error_context(status, "%s/%s: ", reader->path, file->name);
+    return status;
 }
 
 static sl_status stream_part(const sl_checkpoint_reader *reader, const char *part,

@@ -1,19 +1,17 @@
 /* Opening. What state.json says is compared with what is there, file by file; the headers of tensor
  * files are checked by sl_safetensors_open. Only the tensors' bytes remain to be read. */
-#define _GNU_SOURCE /* asprintf */
 
 #include "io/checkpoint/reader.h"
 
-#include "io/safetensors/reader.h"
+#include "core/file.h"
+#include "io/safetensors/format.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 static const char tensors_ending[] = ".safetensors";
 
@@ -23,66 +21,7 @@ static bool has_tensors(const char *name)
     return length >= ending && strcmp(name + length - ending, tensors_ending) == 0;
 }
 
-static sl_status path_of(const sl_checkpoint_reader *reader, const char *name, char **out)
-{
-    if (asprintf(out, "%s/%s", reader->path, name) >= 0)
-        return SL_OK;
-    *out = NULL;
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", reader->path);
-}
-
 /* ---- Small files ------------------------------------------------------------------------ */
-
-static sl_status read_descriptor(int descriptor, char *to, size_t bytes)
-{
-    for (size_t done = 0; done < bytes;) {
-        ssize_t got = read(descriptor, to + done, bytes - done);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return sl_error(SL_ERR_IO, "reading failed: %s", strerror(errno));
-        if (got == 0)
-            return sl_error(SL_ERR_IO, "the file became shorter while it was read");
-        done += (size_t)got;
-    }
-    return SL_OK;
-}
-
-static sl_status read_open_file(int descriptor, uint64_t most, char **data, size_t *bytes)
-{
-    struct stat found;
-    if (fstat(descriptor, &found) != 0)
-        return sl_error(SL_ERR_IO, "cannot be examined: %s", strerror(errno));
-    if (!S_ISREG(found.st_mode))
-        return sl_error(SL_ERR_FORMAT, "it is no regular file");
-    if ((uint64_t)found.st_size > most)
-        return sl_error(SL_ERR_FORMAT,
-                        "it has %" PRIu64 " bytes, more than the %" PRIu64 " allowed",
-                        (uint64_t)found.st_size, most);
-    *bytes = (size_t)found.st_size;
-    *data = malloc(*bytes + 1);
-    if (!*data)
-        return sl_error(SL_ERR_MEMORY, "no memory for its %zu bytes", *bytes);
-    (*data)[*bytes] = '\0';
-    return read_descriptor(descriptor, *data, *bytes);
-}
-
-sl_status sli_checkpoint_read_text(const char *path, uint64_t most, char **data, size_t *bytes)
-{
-    *data = NULL;
-    *bytes = 0;
-    int descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (descriptor < 0)
-        return sl_error(errno == ENOENT || errno == ENOTDIR ? SL_ERR_NOT_FOUND : SL_ERR_IO,
-                        "%s: cannot be opened: %s", path, strerror(errno));
-    sl_status status = read_open_file(descriptor, most, data, bytes);
-    close(descriptor);
-    if (status != SL_OK) {
-        free(*data);
-        *data = NULL;
-    }
-    return sl_error_context(status, "%s: ", path);
-}
 
 sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
                                      size_t *bytes)
@@ -90,8 +29,8 @@ sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t 
     char *path, checksum[SLI_CHECKSUM_BYTES];
     const sl_checkpoint_file_info *file = &reader->state.files[index];
     *data = NULL;
-    SL_TRY(path_of(reader, file->name, &path));
-    sl_status status = sli_checkpoint_read_text(path, file->bytes, data, bytes);
+    SL_TRY(sli_path_join(reader->path, file->name, &path));
+    sl_status status = sli_file_read(path, file->bytes, data, bytes);
     if (status == SL_OK && strcmp(sli_checksum_of(*data, *bytes, checksum), file->checksum) != 0)
         status =
             sl_error(SL_ERR_FORMAT, "%s: it is damaged: its checksum is %s, and %s in state.json",
@@ -120,8 +59,8 @@ static sl_status read_state(sl_checkpoint_reader *reader)
 {
     char *path, *text;
     size_t bytes;
-    SL_TRY(path_of(reader, SLI_CHECKPOINT_STATE, &path));
-    sl_status status = sli_checkpoint_read_text(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes);
+    SL_TRY(sli_path_join(reader->path, SLI_CHECKPOINT_STATE, &path));
+    sl_status status = sli_file_read(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes);
     if (status == SL_OK) {
         status = sli_checkpoint_state_parse(text, bytes, &reader->state);
         status = sl_error_context(status, "%s: ", path);
@@ -160,8 +99,8 @@ static sl_status open_tensors(sl_checkpoint_reader *reader, size_t index, const 
     const char *id = sl_safetensors_metadata(*file, SLI_CHECKPOINT_ID_KEY);
     if (!id || strcmp(id, reader->state.id) != 0)
         return sl_error(SL_ERR_FORMAT, "%s: it is another checkpoint's file", path);
-    if (index >= SLI_SAFETENSORS_MOST_OPEN)
-        sli_safetensors_release(*file);
+    if (index >= SLI_SAFETENSORS_MAX_OPEN)
+        sli_safetensors_close_descriptor(*file);
     return SL_OK;
 }
 
@@ -169,7 +108,7 @@ static sl_status open_file(sl_checkpoint_reader *reader, size_t index)
 {
     char *path;
     const sl_checkpoint_file_info *file = &reader->state.files[index];
-    SL_TRY(path_of(reader, file->name, &path));
+    SL_TRY(sli_path_join(reader->path, file->name, &path));
     sl_status status = check_size(path, file);
     if (status == SL_OK && has_tensors(file->name))
         status = open_tensors(reader, index, path);

@@ -82,9 +82,8 @@ sl_status sli_checkpoint_describe(const sl_safetensors_info *info, sl_safetensor
 sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,
                                      const sl_safetensors_item *items, size_t count);
 
-/* Reads a file of text, of at most `most` bytes; *data is malloc'ed, with a 0 behind its *bytes. */
+/* The most bytes that a file of text may have. */
 enum { SLI_CHECKPOINT_MOST_TEXT = 64 << 20 };
-sl_status sli_checkpoint_read_text(const char *path, uint64_t most, char **data, size_t *bytes);
 
 /* sl_checkpoint_read_file of file `index`, which has no tensors. */
 sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,

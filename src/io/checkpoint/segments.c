@@ -3,7 +3,7 @@
 #include "io/checkpoint/segments.h"
 
 #include "core/json.h"
-#include "io/safetensors/text.h"
+#include "io/safetensors/format.h"
 
 #include <errno.h>
 #include <inttypes.h>

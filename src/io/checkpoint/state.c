@@ -1,7 +1,7 @@
 #include "io/checkpoint/state.h"
 
 #include "core/json.h"
-#include "io/safetensors/text.h"
+#include "io/safetensors/format.h"
 
 #include <ctype.h>
 #include <inttypes.h>

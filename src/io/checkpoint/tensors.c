@@ -2,7 +2,7 @@
  * mostly all of it. Sorted by name and first element, a tensor's segments must follow one another
  * without gap or overlap, from its first element to its last, in whatever files they are. */
 #include "io/checkpoint/reader.h"
-#include "io/safetensors/text.h"
+#include "io/safetensors/format.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -7,9 +7,7 @@
 #include "core/file.h"
 #include "core/replace.h"
 #include "io/checkpoint/state.h"
-#include "io/safetensors/dtype.h"
-#include "io/safetensors/text.h"
-#include "io/safetensors/writer.h"
+#include "io/safetensors/format.h"
 
 #include <ctype.h>
 #include <errno.h>

@@ -1,27 +1,24 @@
 /* Checks come in three rounds, each on what the one before has proven: the text is JSON, member by
  * member (core/json.h); each tensor by itself says a known data type, a shape and a byte range that
  * fit each other (parse_entry); the ranges together cover the data exactly (check_cover). */
-#include "io/safetensors/header.h"
+#include "io/safetensors/format.h"
 
 #include "core/json.h"
-#include "io/safetensors/dtype.h"
-#include "io/safetensors/text.h"
+#include "core/memory.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MOST_DESCRIPTION = 4096 }; /* bytes of a tensor's: some hundreds of dimensions */
 
-static const char *const metadata_key = "__metadata__";
-
 /* What is read, and how much of the header's memory is used so far. */
 typedef struct parsing {
     sli_json json;
-    sli_json_value root;
     char *strings;
     int64_t *sizes;
+    size_t entry_room, metadata_room;
+    bool has_metadata;
     sli_safetensors_header *header;
 } parsing;
 
@@ -55,27 +52,31 @@ static sl_status check_keys(const sli_safetensors_header *header)
     return status;
 }
 
-static sl_status parse_metadata(parsing *run, sli_json_value metadata, bool counts_only)
+static sl_status parse_metadata(parsing *run, sli_json_value object)
 {
     char quoted[SLI_QUOTE_BYTES];
     sli_safetensors_header *header = run->header;
     sli_json_walk walk;
     bool found;
-    if (!sli_json_is(metadata, '{'))
+    if (run->has_metadata)
+        return twice("the key", SLI_SAFETENSORS_METADATA_KEY);
+    run->has_metadata = true;
+    if (!sli_json_is(object, '{'))
         return sl_error(SL_ERR_FORMAT, "__metadata__ must be an object of strings");
-    SL_TRY(sli_json_walk_begin(&run->json, metadata, &walk));
-    for (header->metadata_count = 0;; header->metadata_count++) {
+    SL_TRY(sli_json_walk_begin(&run->json, object, &walk));
+    for (;;) {
         SL_TRY(sli_json_walk_next(&walk, &found));
         if (!found)
-            return SL_OK;
-        if (counts_only)
-            continue;
-        sl_metadata *note = &header->metadata[header->metadata_count];
-        SL_TRY(sli_json_decode(&run->json, walk.key, &run->strings, &note->key));
+            return check_keys(header);
+        SL_TRY(sli_array_reserve(&header->metadata, &run->metadata_room, header->metadata_count + 1,
+                                 sizeof *header->metadata, SLI_SAFETENSORS_HEADER_LIMIT,
+                                 "entries of the metadata"));
+        sl_metadata *entry = &header->metadata[header->metadata_count++];
+        SL_TRY(sli_json_decode(&run->json, walk.key, &run->strings, &entry->key));
         if (!sli_json_is(walk.value, '"'))
             return sl_error(SL_ERR_FORMAT, "__metadata__ must hold strings only, but %s is none",
-                            sli_safetensors_quote(note->key, quoted));
-        SL_TRY(sli_json_decode(&run->json, walk.value, &run->strings, &note->value));
+                            sli_safetensors_quote(entry->key, quoted));
+        SL_TRY(sli_json_decode(&run->json, walk.value, &run->strings, &entry->value));
     }
 }
 
@@ -155,11 +156,15 @@ static sl_status parse_entry(const json_t *value, int64_t *sizes, sli_safetensor
     return SL_OK;
 }
 
-static sl_status parse_member(parsing *run, const sli_json_walk *member,
-                              sli_safetensors_entry *entry)
+static sl_status parse_tensor(parsing *run, const sli_json_walk *member)
 {
     char quoted[SLI_QUOTE_BYTES];
     json_t *value;
+    sli_safetensors_header *header = run->header;
+    SL_TRY(sli_array_reserve(&header->entries, &run->entry_room, header->count + 1,
+                             sizeof *header->entries, SLI_SAFETENSORS_HEADER_LIMIT, "tensors"));
+    sli_safetensors_entry *entry = &header->entries[header->count++];
+    *entry = (sli_safetensors_entry){0};
     SL_TRY(sli_json_decode(&run->json, member->key, &run->strings, &entry->info.name));
     sl_status status = sli_json_parse(&run->json, member->value, MOST_DESCRIPTION, &value);
     if (status == SL_OK) {
@@ -172,50 +177,41 @@ static sl_status parse_member(parsing *run, const sli_json_walk *member,
 
 /* ---- All of it ---------------------------------------------------------------------------- */
 
-/* How many tensors there are, and of sizes at most: one more than commas in each description. */
-static sl_status count_parts(parsing *run, size_t *sizes)
+/* Room for all strings and sizes: the numbers of a shape have commas between them. */
+static sl_status allocate(parsing *run)
 {
-    sli_json_walk walk;
-    bool found, has_metadata = false;
-    *sizes = 0;
-    SL_TRY(sli_json_walk_begin(&run->json, run->root, &walk));
-    for (;;) {
-        SL_TRY(sli_json_walk_next(&walk, &found));
-        if (!found)
-            return SL_OK;
-        if (sli_json_equals(walk.key, metadata_key)) {
-            if (has_metadata)
-                return twice("the key", metadata_key);
-            has_metadata = true;
-            SL_TRY(parse_metadata(run, walk.value, true));
-            continue;
-        }
-        run->header->count++;
-        ++*sizes;
-        for (const char *at = walk.value.begin; at < walk.value.end; at++)
-            *sizes += *at == ',';
-    }
+    sli_safetensors_header *header = run->header;
+    size_t sizes = 1;
+    for (size_t i = 0; i < run->json.length; i++)
+        sizes += run->json.text[i] == ',';
+    header->sizes = run->sizes = calloc(sizes, sizeof *header->sizes);
+    header->strings = run->strings = malloc(run->json.length);
+    return header->sizes && header->strings
+               ? SL_OK
+               : sl_error(SL_ERR_MEMORY, "no memory for a header of %zu bytes", run->json.length);
 }
 
 static sl_status parse_members(parsing *run)
 {
+    sli_json_value root;
     sli_json_walk walk;
     bool found;
-    sli_safetensors_entry *entry = run->header->entries;
-    SL_TRY(sli_json_walk_begin(&run->json, run->root, &walk));
+    SL_TRY(sli_json_root(&run->json, &root));
+    SL_TRY(allocate(run));
+    SL_TRY(sli_json_walk_begin(&run->json, root, &walk));
     for (;;) {
         SL_TRY(sli_json_walk_next(&walk, &found));
         if (!found)
             return SL_OK;
-        if (sli_json_equals(walk.key, metadata_key))
-            SL_TRY(parse_metadata(run, walk.value, false));
+        if (sli_json_equals(walk.key, SLI_SAFETENSORS_METADATA_KEY))
+            SL_TRY(parse_metadata(run, walk.value));
         else
-            SL_TRY(parse_member(run, &walk, entry++));
+            SL_TRY(parse_tensor(run, &walk));
     }
 }
 
-/* By place; tensors without bytes come before the one that begins there, in order of names. */
-static int compare_places(const void *a, const void *b)
+/* Tensors without bytes come before the one that begins at the same byte, in order of names. */
+static int compare_begins(const void *a, const void *b)
 {
     const sli_safetensors_entry *left = a, *right = b;
     if (left->begin != right->begin)
@@ -231,29 +227,12 @@ static int compare_names(const void *a, const void *b)
     return strcmp((*left)->info.name, (*right)->info.name);
 }
 
-static sl_status check_gap(const sli_safetensors_header *header, size_t index, uint64_t end)
-{
-    char quoted[SLI_QUOTE_BYTES], before[SLI_QUOTE_BYTES];
-    const sli_safetensors_entry *entry = &header->entries[index];
-    sli_safetensors_quote(entry->info.name, quoted);
-    if (entry->begin > end)
-        return sl_error(SL_ERR_FORMAT,
-                        "bytes %" PRIu64 " to %" PRIu64 " of the data, before tensor %s, "
-                        "belong to no tensor",
-                        end, entry->begin - 1, quoted);
-    if (entry->begin < end) /* so index > 0 */
-        return sl_error(SL_ERR_FORMAT, "tensors %s and %s overlap",
-                        sli_safetensors_quote(header->entries[index - 1].info.name, before),
-                        quoted);
-    return SL_OK;
-}
-
 static uint64_t end_of(const sli_safetensors_entry *entry)
 {
     return entry->begin + entry->info.bytes; /* both at most INT64_MAX */
 }
 
-static sl_status check_range(const sli_safetensors_header *header, uint64_t data_bytes)
+static sl_status check_ends(const sli_safetensors_header *header, uint64_t data_bytes)
 {
     char quoted[SLI_QUOTE_BYTES];
     for (size_t i = 0; i < header->count; i++) {
@@ -271,11 +250,20 @@ static sl_status check_range(const sli_safetensors_header *header, uint64_t data
 /* The tensors must lie one after the other, from the data's first byte to its last. */
 static sl_status check_cover(const sli_safetensors_header *header, uint64_t data_bytes)
 {
+    char quoted[SLI_QUOTE_BYTES], before[SLI_QUOTE_BYTES];
     uint64_t end = 0;
-    SL_TRY(check_range(header, data_bytes));
-    for (size_t i = 0; i < header->count; i++) {
-        SL_TRY(check_gap(header, i, end));
-        end = end_of(&header->entries[i]);
+    SL_TRY(check_ends(header, data_bytes));
+    for (size_t i = 0; i < header->count; end = end_of(&header->entries[i++])) {
+        const sli_safetensors_entry *entry = &header->entries[i];
+        sli_safetensors_quote(entry->info.name, quoted);
+        if (entry->begin > end)
+            return sl_error(SL_ERR_FORMAT,
+                            "bytes %" PRIu64 " to %" PRIu64 " of the data, before tensor %s, "
+                            "belong to no tensor",
+                            end, entry->begin - 1, quoted);
+        if (entry->begin < end) /* so i > 0 */
+            return sl_error(SL_ERR_FORMAT, "tensors %s and %s overlap",
+                            sli_safetensors_quote(entry[-1].info.name, before), quoted);
     }
     if (end < data_bytes)
         return sl_error(SL_ERR_FORMAT,
@@ -285,24 +273,11 @@ static sl_status check_cover(const sli_safetensors_header *header, uint64_t data
     return SL_OK;
 }
 
-static sl_status allocate(parsing *run)
-{
-    size_t sizes;
-    sli_safetensors_header *header = run->header;
-    SL_TRY(count_parts(run, &sizes));
-    header->entries = calloc(header->count + 1, sizeof *header->entries);
-    header->by_name = calloc(header->count + 1, sizeof(sli_safetensors_entry *));
-    header->metadata = calloc(header->metadata_count + 1, sizeof *header->metadata);
-    header->sizes = run->sizes = calloc(sizes + 1, sizeof *header->sizes);
-    header->strings = run->strings = malloc(run->json.length);
-    if (!header->entries || !header->by_name || !header->metadata || !header->sizes ||
-        !header->strings)
-        return sl_error(SL_ERR_MEMORY, "no memory for the table of %zu tensors", header->count);
-    return SL_OK;
-}
-
 static sl_status sort_names(sli_safetensors_header *header)
 {
+    header->by_name = calloc(header->count + 1, sizeof(sli_safetensors_entry *));
+    if (!header->by_name)
+        return sl_error(SL_ERR_MEMORY, "no memory for the table of %zu tensors", header->count);
     for (size_t i = 0; i < header->count; i++)
         header->by_name[i] = &header->entries[i];
     qsort(header->by_name, header->count, sizeof(sli_safetensors_entry *), compare_names);
@@ -312,17 +287,15 @@ static sl_status sort_names(sli_safetensors_header *header)
     return SL_OK;
 }
 
-static sl_status fill(sli_safetensors_header *header, const char *text, size_t length,
-                      uint64_t data_bytes)
+static sl_status read_header(sli_safetensors_header *header, const char *text, size_t length,
+                             uint64_t data_bytes)
 {
     parsing run = {.json = {"the header", text, length}, .header = header};
     if (length == 0 || text[0] != '{')
         return sl_error(SL_ERR_FORMAT, "the header must be a JSON object that begins with \"{\"");
-    SL_TRY(sli_json_root(&run.json, &run.root));
-    SL_TRY(allocate(&run));
     SL_TRY(parse_members(&run));
-    SL_TRY(check_keys(header));
-    qsort(header->entries, header->count, sizeof *header->entries, compare_places);
+    if (header->count > 0)
+        qsort(header->entries, header->count, sizeof *header->entries, compare_begins);
     SL_TRY(sort_names(header));
     return check_cover(header, data_bytes);
 }
@@ -334,7 +307,7 @@ sl_status sli_safetensors_header_parse(const char *text, size_t length, uint64_t
     sli_safetensors_header *header = calloc(1, sizeof *header);
     if (!header)
         return sl_error(SL_ERR_MEMORY, "no memory for a header's record");
-    sl_status status = fill(header, text, length, data_bytes);
+    sl_status status = read_header(header, text, length, data_bytes);
     if (status != SL_OK)
         sli_safetensors_header_destroy(&header);
     *out = header;
@@ -365,12 +338,4 @@ const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_h
     sli_safetensors_entry **found = bsearch(name, header->by_name, header->count,
                                             sizeof(sli_safetensors_entry *), compare_with_name);
     return found ? *found : NULL;
-}
-
-const char *sli_safetensors_header_metadata(const sli_safetensors_header *header, const char *key)
-{
-    for (size_t i = 0; i < header->metadata_count; i++)
-        if (strcmp(header->metadata[i].key, key) == 0)
-            return header->metadata[i].value;
-    return NULL;
 }

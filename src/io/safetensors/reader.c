@@ -1,11 +1,8 @@
-#include "io/safetensors/reader.h"
+#include "io/safetensors/format.h"
 
-#include "io/safetensors/dtype.h"
-#include "io/safetensors/header.h"
-#include "io/safetensors/text.h"
+#include "core/error.h"
+#include "core/file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +15,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 enum { LENGTH_BYTES = 8 }; /* of the number before the header */
 
 struct sl_safetensors_reader {
-    int descriptor; /* -1: released */
+    int descriptor; /* -1: closed by sli_safetensors_close_descriptor */
     char *path;
     dev_t device; /* with its inode, which file it was */
     ino_t inode;
@@ -27,64 +24,31 @@ struct sl_safetensors_reader {
     sli_safetensors_header *header;
 };
 
-sl_status sli_safetensors_read_raw(int descriptor, uint64_t offset, void *to, uint64_t bytes)
-{
-    char *at = to;
-    while (bytes > 0) {
-        ssize_t got = pread(descriptor, at, bytes, (off_t)offset);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return sl_error(SL_ERR_IO, "reading failed: %s", strerror(errno));
-        if (got == 0)
-            return sl_error(SL_ERR_IO, "the file became shorter while it was read");
-        at += got;
-        offset += (uint64_t)got;
-        bytes -= (uint64_t)got;
-    }
-    return SL_OK;
-}
+/* ---- Descriptors ------------------------------------------------------------------------ */
 
-/* The caller closes *descriptor, unless it is -1, also after an error. */
-static sl_status open_file(const char *path, int *descriptor, struct stat *found)
-{
-    /* Not blocking: a pipe of that name is refused below, and must not be waited for here. */
-    *descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (*descriptor < 0)
-        return sl_error(errno == ENOENT || errno == ENOTDIR ? SL_ERR_NOT_FOUND : SL_ERR_IO,
-                        "cannot be opened: %s", strerror(errno));
-    if (fstat(*descriptor, found) != 0)
-        return sl_error(SL_ERR_IO, "cannot be examined: %s", strerror(errno));
-    if (!S_ISREG(found->st_mode))
-        return sl_error(SL_ERR_INVALID, "is %s, where a regular file was expected",
-                        S_ISDIR(found->st_mode) ? "a directory" : "a device or pipe");
-    return SL_OK;
-}
-
-/* ---- Many files ------------------------------------------------------------------------- */
-
-void sli_safetensors_release(sl_safetensors_reader *reader)
+void sli_safetensors_close_descriptor(sl_safetensors_reader *reader)
 {
     close(reader->descriptor);
     reader->descriptor = -1;
 }
 
-sl_status sli_safetensors_acquire(const sl_safetensors_reader *reader, int *descriptor)
+sl_status sli_safetensors_borrow_descriptor(const sl_safetensors_reader *reader, int *descriptor)
 {
     struct stat found;
+    uint64_t bytes;
     *descriptor = reader->descriptor;
     if (*descriptor >= 0)
         return SL_OK;
-    sl_status status = open_file(reader->path, descriptor, &found);
-    if (status == SL_OK && (found.st_dev != reader->device || found.st_ino != reader->inode ||
-                            (uint64_t)found.st_size != reader->file_bytes))
-        status = sl_error(SL_ERR_IO, "another file has taken its place while it was read");
-    if (status != SL_OK && *descriptor >= 0)
-        close(*descriptor);
-    return status;
+    SL_TRY(sli_file_open(reader->path, descriptor, &bytes));
+    if (fstat(*descriptor, &found) == 0 && found.st_dev == reader->device &&
+        found.st_ino == reader->inode && bytes == reader->file_bytes)
+        return SL_OK;
+    close(*descriptor);
+    return sl_error(SL_ERR_IO, "%s: another file has taken its place while it was read",
+                    reader->path);
 }
 
-void sli_safetensors_give_back(const sl_safetensors_reader *reader, int descriptor)
+void sli_safetensors_return_descriptor(const sl_safetensors_reader *reader, int descriptor)
 {
     if (descriptor != reader->descriptor)
         close(descriptor);
@@ -92,52 +56,56 @@ void sli_safetensors_give_back(const sl_safetensors_reader *reader, int descript
 
 /* ---- Opening ---------------------------------------------------------------------------- */
 
-static sl_status read_header_length(const sl_safetensors_reader *reader, uint64_t file_bytes,
-                                    uint64_t *length)
+static sl_status check_length(uint64_t length, uint64_t file_bytes)
 {
-    if (file_bytes < LENGTH_BYTES)
-        return sl_error(SL_ERR_FORMAT,
-                        "a safetensors file begins with a number of 8 bytes, but the file has "
-                        "%" PRIu64,
-                        file_bytes);
-    SL_TRY(sli_safetensors_read_raw(reader->descriptor, 0, length, LENGTH_BYTES));
-    if (*length > SLI_SAFETENSORS_HEADER_LIMIT)
+    if (length > SLI_SAFETENSORS_HEADER_LIMIT)
         return sl_error(SL_ERR_FORMAT,
                         "its header would have %" PRIu64 " bytes, more than the %" PRIu64
                         " allowed: this is no safetensors file",
-                        *length, SLI_SAFETENSORS_HEADER_LIMIT);
-    if (*length > file_bytes - LENGTH_BYTES)
+                        length, SLI_SAFETENSORS_HEADER_LIMIT);
+    if (length > file_bytes - LENGTH_BYTES)
         return sl_error(SL_ERR_FORMAT,
                         "its header should have %" PRIu64 " bytes, but only %" PRIu64
                         " follow: it was cut short, or is no safetensors file",
-                        *length, file_bytes - LENGTH_BYTES);
+                        length, file_bytes - LENGTH_BYTES);
     return SL_OK;
 }
 
-static sl_status read_header(sl_safetensors_reader *reader, uint64_t file_bytes)
+static sl_status read_header(sl_safetensors_reader *reader)
 {
-    uint64_t length = 0;
-    SL_TRY(read_header_length(reader, file_bytes, &length));
+    uint64_t length = 0, file_bytes = reader->file_bytes;
+    const char *path = reader->path;
+    if (file_bytes < LENGTH_BYTES)
+        return sl_error(SL_ERR_FORMAT,
+                        "%s: a safetensors file begins with a number of 8 bytes, but the file has "
+                        "%" PRIu64,
+                        path, file_bytes);
+    SL_TRY(sli_file_read_at(path, reader->descriptor, 0, &length, LENGTH_BYTES));
+    SL_TRY(sl_error_context(check_length(length, file_bytes), "%s: ", path));
     reader->data_begin = LENGTH_BYTES + length;
     char *text = malloc(length + 1);
     if (!text)
-        return sl_error(SL_ERR_MEMORY, "no memory for its header of %" PRIu64 " bytes", length);
-    sl_status status = sli_safetensors_read_raw(reader->descriptor, LENGTH_BYTES, text, length);
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for its header of %" PRIu64 " bytes", path,
+                        length);
+    sl_status status = sli_file_read_at(path, reader->descriptor, LENGTH_BYTES, text, length);
     if (status == SL_OK)
-        status = sli_safetensors_header_parse(text, length, file_bytes - reader->data_begin,
-                                              &reader->header);
+        status = sl_error_context(sli_safetensors_header_parse(text, length,
+                                                               file_bytes - reader->data_begin,
+                                                               &reader->header),
+                                  "%s: ", path);
     free(text);
     return status;
 }
 
-static sl_status open_and_read(sl_safetensors_reader *reader)
+static sl_status open_file(sl_safetensors_reader *reader)
 {
     struct stat found;
-    SL_TRY(open_file(reader->path, &reader->descriptor, &found));
+    SL_TRY(sli_file_open(reader->path, &reader->descriptor, &reader->file_bytes));
+    if (fstat(reader->descriptor, &found) != 0)
+        return sli_io_error(reader->path, "cannot be examined");
     reader->device = found.st_dev;
     reader->inode = found.st_ino;
-    reader->file_bytes = (uint64_t)found.st_size;
-    return read_header(reader, reader->file_bytes);
+    return read_header(reader);
 }
 
 sl_status sl_safetensors_open(const char *path, sl_safetensors_reader **out)
@@ -148,13 +116,12 @@ sl_status sl_safetensors_open(const char *path, sl_safetensors_reader **out)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for a reader", path);
     reader->descriptor = -1;
     reader->path = strdup(path);
-    sl_status status = reader->path ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a path");
-    if (status == SL_OK)
-        status = open_and_read(reader);
+    sl_status status = reader->path ? open_file(reader)
+                                    : sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
     if (status != SL_OK)
         sl_safetensors_close(&reader);
     *out = reader;
-    return sl_error_context(status, "%s: ", path);
+    return status;
 }
 
 void sl_safetensors_close(sl_safetensors_reader **reader)
@@ -188,39 +155,40 @@ const sl_safetensors_info *sl_safetensors_find(const sl_safetensors_reader *read
 
 const char *sl_safetensors_metadata(const sl_safetensors_reader *reader, const char *key)
 {
-    return sli_safetensors_header_metadata(reader->header, key);
-}
-
-static sl_status read_bytes(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
-                            uint64_t offset, uint64_t bytes, void *to)
-{
-    const sli_safetensors_entry *entry = (const sli_safetensors_entry *)info; /* its first field */
-    int descriptor;
-    if (!info->readable)
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "its data type is %s, where F32, F64, I32, I64 and BF16 can be read",
-                        info->type_name);
-    SL_TRY(sli_safetensors_acquire(reader, &descriptor));
-    sl_status status =
-        sli_safetensors_read_raw(descriptor, reader->data_begin + entry->begin + offset, to, bytes);
-    sli_safetensors_give_back(reader, descriptor);
-    return status;
+    for (size_t i = 0; i < reader->header->metadata_count; i++)
+        if (strcmp(reader->header->metadata[i].key, key) == 0)
+            return reader->header->metadata[i].value;
+    return NULL;
 }
 
 sl_status sli_safetensors_read_bytes(const sl_safetensors_reader *reader,
                                      const sl_safetensors_info *info, uint64_t offset,
                                      uint64_t bytes, void *to)
 {
+    const sli_safetensors_entry *entry = (const sli_safetensors_entry *)info; /* its first field */
     char quoted[SLI_QUOTE_BYTES];
-    return sl_error_context(read_bytes(reader, info, offset, bytes, to),
-                            "%s: tensor %s: ", reader->path,
-                            sli_safetensors_quote(info->name, quoted));
+    int descriptor;
+    if (!info->readable)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "%s: tensor %s: its data type is %s, where F32, F64, I32, I64 and BF16 can "
+                        "be read",
+                        reader->path, sli_safetensors_quote(info->name, quoted), info->type_name);
+    SL_TRY(sli_safetensors_borrow_descriptor(reader, &descriptor));
+    sl_status status = sli_file_read_at(reader->path, descriptor,
+                                        reader->data_begin + entry->begin + offset, to, bytes);
+    sli_safetensors_return_descriptor(reader, descriptor);
+    return status;
 }
 
 sl_status sl_safetensors_read(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
                               void *to)
 {
     return sli_safetensors_read_bytes(reader, info, 0, info->bytes, to);
+}
+
+const char *sli_safetensors_path(const sl_safetensors_reader *reader)
+{
+    return reader->path;
 }
 
 uint64_t sli_safetensors_head_bytes(const sl_safetensors_reader *reader)

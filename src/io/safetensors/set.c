@@ -1,11 +1,11 @@
+/* Whole models: what they lie in on disk, and from and to a list of tensors. */
 #define _GNU_SOURCE /* asprintf */
-
 #include "io/safetensors/set.h"
 
+#include "core/file.h"
+#include "core/memory.h"
 #include "io/checkpoint/reader.h"
-#include "io/safetensors/index.h"
-#include "io/safetensors/reader.h"
-#include "io/safetensors/text.h"
+#include "io/safetensors/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +15,8 @@
 
 static const char part[] = "model", single[] = "model.safetensors",
                   index_name[] = "model.safetensors.index.json", index_ending[] = ".index.json";
+
+enum { MAX_FILES = 99999 }; /* their names have numbers of 5 digits */
 
 typedef struct set_file {
     char *path;
@@ -41,27 +43,31 @@ static sl_status no_memory(const char *path)
 
 /* ---- Files ------------------------------------------------------------------------------ */
 
-/* Takes `path`, and a reader of its own where `opens`. */
+/* Takes `path`; opens a reader of its own where `opens`. */
 static sl_status add_file(sli_safetensors_set *to, char *path, bool opens)
 {
-    if (to->count == to->room) {
-        size_t room = 2 * to->room + 4;
-        set_file *more = realloc(to->files, room * sizeof *more);
-        if (!more) {
-            free(path);
-            return no_memory("the model");
-        }
-        to->files = more;
-        to->room = room;
+    sl_status status = sli_array_reserve(&to->files, &to->room, to->count + 1, sizeof *to->files,
+                                         MAX_FILES, "files of a model");
+    if (status != SL_OK) {
+        free(path);
+        return status;
     }
     set_file *file = &to->files[to->count++];
     *file = (set_file){path, NULL};
     if (!opens)
         return SL_OK;
     SL_TRY(sl_safetensors_open(path, &file->reader));
-    if (to->count > SLI_SAFETENSORS_MOST_OPEN)
-        sli_safetensors_release(file->reader);
+    if (to->count > SLI_SAFETENSORS_MAX_OPEN)
+        sli_safetensors_close_descriptor(file->reader);
     return SL_OK;
+}
+
+static sl_status add_file_of(sli_safetensors_set *to, const char *directory, const char *name,
+                             bool opens)
+{
+    char *path;
+    SL_TRY(sli_path_join(directory, name, &path));
+    return add_file(to, path, opens);
 }
 
 static sl_status open_file(const char *path, sli_safetensors_set *to)
@@ -70,58 +76,53 @@ static sl_status open_file(const char *path, sli_safetensors_set *to)
     return copy ? add_file(to, copy, true) : no_memory(path);
 }
 
-static sl_status join(const char *directory, const char *name, char **out)
+static const char *name_of(const set_file *file)
 {
-    if (asprintf(out, "%s/%s", directory, name) >= 0)
-        return SL_OK;
-    *out = NULL;
-    return no_memory(directory);
+    const char *slash = strrchr(file->path, '/');
+    return slash ? slash + 1 : file->path;
 }
 
 /* ---- An index --------------------------------------------------------------------------- */
 
-/* The path of a file that the index at `path` names. */
-static sl_status path_beside(const char *path, const char *name, char **out)
+static bool has_file(const sli_safetensors_set *set, const char *name)
 {
-    char quoted[SLI_QUOTE_BYTES];
+    for (size_t i = set->count; i > 0; i--) /* a file's tensors mostly follow one another */
+        if (strcmp(name_of(&set->files[i - 1]), name) == 0)
+            return true;
+    return false;
+}
+
+/* Opens the files that the index at `path` names, each once. */
+static sl_status open_files(const char *path, const sli_safetensors_index *index,
+                            sli_safetensors_set *to)
+{
+    char quoted[SLI_QUOTE_BYTES], *copy;
     const char *slash = strrchr(path, '/');
-    *out = NULL;
-    if (name[0] == '\0' || name[0] == '.' || strchr(name, '/'))
-        return sl_error(SL_ERR_FORMAT, "%s: it names %s, which is no file beside it", path,
-                        sli_safetensors_quote(name, quoted));
-    if (asprintf(out, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path, name) < 0) {
-        *out = NULL;
-        return no_memory(path);
+    if (index->count == 0)
+        return sl_error(SL_ERR_FORMAT, "%s: it names no tensors", path);
+    for (size_t i = 0; i < index->count; i++) {
+        const char *name = index->entries[i].file;
+        if (name[0] == '\0' || name[0] == '.' || strchr(name, '/'))
+            return sl_error(SL_ERR_FORMAT, "%s: it names %s, which is no file beside it", path,
+                            sli_safetensors_quote(name, quoted));
+        if (has_file(to, name))
+            continue;
+        int length = slash ? (int)(slash - path) + 1 : 0;
+        if (asprintf(&copy, "%.*s%s", length, path, name) < 0)
+            return no_memory(path);
+        SL_TRY(add_file(to, copy, true));
     }
     return SL_OK;
 }
 
-static sl_status open_named(const char *path, const sli_checkpoint_index *index,
-                            sli_safetensors_set *to)
-{
-    const char **names;
-    size_t count;
-    SL_TRY(sli_checkpoint_index_files(index, &names, &count));
-    sl_status status = count > 0 ? SL_OK : sl_error(SL_ERR_FORMAT, "%s: it names no tensors", path);
-    for (size_t i = 0; i < count && status == SL_OK; i++) {
-        char *file;
-        status = path_beside(path, names[i], &file);
-        if (status == SL_OK)
-            status = add_file(to, file, true);
-    }
-    free(names);
-    return status;
-}
-
 /* Every tensor of the files is where the index says, and the index says no more. */
-static sl_status compare(const sli_checkpoint_index *index, const sli_safetensors_set *set)
+static sl_status compare_with_index(const sli_safetensors_set *set,
+                                    const sli_safetensors_index *index)
 {
     size_t found = 0;
     for (size_t f = 0; f < set->count; f++) {
-        const char *slash = strrchr(set->files[f].path, '/');
         found += sl_safetensors_count(set->files[f].reader);
-        SL_TRY(sli_checkpoint_index_compare(index, slash ? slash + 1 : set->files[f].path,
-                                            set->files[f].reader));
+        SL_TRY(sli_safetensors_index_compare(index, name_of(&set->files[f]), set->files[f].reader));
     }
     if (found != index->count)
         return sl_error(SL_ERR_FORMAT, "it names %zu tensors, but its files have %zu", index->count,
@@ -133,16 +134,16 @@ static sl_status open_index(const char *path, sli_safetensors_set *to)
 {
     char *text;
     size_t bytes;
-    sli_checkpoint_index index;
-    SL_TRY(sli_checkpoint_read_text(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes));
+    sli_safetensors_index index;
+    SL_TRY(sli_file_read(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes));
     sl_status status =
-        sl_error_context(sli_checkpoint_index_parse(text, bytes, &index), "%s: ", path);
+        sl_error_context(sli_safetensors_index_parse(text, bytes, &index), "%s: ", path);
     free(text);
     SL_TRY(status);
-    status = open_named(path, &index, to);
+    status = open_files(path, &index, to);
     if (status == SL_OK)
-        status = sl_error_context(compare(&index, to), "%s: ", path);
-    sli_checkpoint_index_clear(&index);
+        status = sl_error_context(compare_with_index(to, &index), "%s: ", path);
+    sli_safetensors_index_clear(&index);
     return status;
 }
 
@@ -153,45 +154,33 @@ static sl_status open_checkpoint(const char *path, sli_safetensors_set *to)
     SL_TRY(sl_checkpoint_open(path, &to->checkpoint));
     if (!sli_checkpoint_find_part(to->checkpoint, part))
         return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", path, part);
-    for (size_t i = 0; i < to->checkpoint->state.count; i++) {
-        char *file;
-        if (!sli_checkpoint_has_tensors(to->checkpoint, i, part))
-            continue;
-        SL_TRY(join(path, to->checkpoint->state.files[i].name, &file));
-        SL_TRY(add_file(to, file, false));
-    }
+    for (size_t i = 0; i < to->checkpoint->state.count; i++)
+        if (sli_checkpoint_has_tensors(to->checkpoint, i, part))
+            SL_TRY(add_file_of(to, path, to->checkpoint->state.files[i].name, false));
     return SL_OK;
-}
-
-/* Whether the directory has a file of that name; its path is *out then, to be freed. */
-static bool has(const char *directory, const char *name, char **out, sl_status *status)
-{
-    *out = NULL;
-    if (*status == SL_OK)
-        *status = join(directory, name, out);
-    if (*status == SL_OK && access(*out, F_OK) == 0)
-        return true;
-    free(*out);
-    *out = NULL;
-    return false;
 }
 
 static sl_status open_directory(const char *path, sli_safetensors_set *to)
 {
-    char *file;
-    sl_status status = SL_OK;
-    if (has(path, SLI_CHECKPOINT_STATE, &file, &status))
-        status = open_checkpoint(path, to);
-    else if (has(path, single, &file, &status))
-        status = open_file(file, to);
-    else if (has(path, index_name, &file, &status))
-        status = open_index(file, to);
-    else if (status == SL_OK)
-        status = sl_error(SL_ERR_NOT_FOUND,
-                          "%s: the directory is no checkpoint, and has neither %s nor %s", path,
-                          single, index_name);
-    free(file);
-    return status;
+    static const struct {
+        const char *name; /* what makes the directory such a model */
+        sl_status (*open)(const char *path, sli_safetensors_set *to);
+        bool whole; /* opens the directory, not the file */
+    } kinds[] = {{SLI_CHECKPOINT_STATE, open_checkpoint, true},
+                 {single, open_file, false},
+                 {index_name, open_index, false}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char *file;
+        SL_TRY(sli_path_join(path, kinds[i].name, &file));
+        bool exists = access(file, F_OK) == 0;
+        sl_status status = exists ? kinds[i].open(kinds[i].whole ? path : file, to) : SL_OK;
+        free(file);
+        if (exists)
+            return status;
+    }
+    return sl_error(SL_ERR_NOT_FOUND,
+                    "%s: the directory is no checkpoint, and has neither %s nor %s", path, single,
+                    index_name);
 }
 
 /* ---- The set ---------------------------------------------------------------------------- */
@@ -325,4 +314,140 @@ sl_status sli_safetensors_set_read(const sli_safetensors_set *set, const sl_safe
             SL_TRY(sl_safetensors_read(found->reader, found->info, items[i].data));
     }
     return SL_OK;
+}
+
+/* ---- From and to a list of tensors ------------------------------------------------------ */
+
+/* A sentence names the first few tensors of a kind and counts them all. */
+enum { NAMES_SHOWN = 3, NAMES_BYTES = NAMES_SHOWN * (SLI_QUOTE_BYTES + 2) + 8 };
+
+typedef struct name_list {
+    size_t count;
+    char text[NAMES_BYTES]; /* `"a", "b", "c", ...` */
+} name_list;
+
+static void name_list_add(name_list *list, const char *name)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    size_t used = strlen(list->text);
+    if (list->count < NAMES_SHOWN)
+        snprintf(list->text + used, sizeof list->text - used, "%s%s", list->count ? ", " : "",
+                 sli_safetensors_quote(name, quoted));
+    else if (list->count == NAMES_SHOWN)
+        snprintf(list->text + used, sizeof list->text - used, ", ...");
+    list->count++;
+}
+
+static int compare_items(const void *a, const void *b)
+{
+    const sl_safetensors_item *const *left = a, *const *right = b;
+    return strcmp((*left)->name, (*right)->name);
+}
+
+/* Both lists in the order of their names, side by side. `sorted` [count] are the items. */
+static sl_status check_names(const sli_safetensors_set *set, const sl_safetensors_item **sorted,
+                             size_t count)
+{
+    name_list missing = {0}, unexpected = {0};
+    for (size_t i = 0, t = 0; i < count || t < set->tensor_count;) {
+        if (i > 0 && i < count && strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
+            return sl_error(SL_ERR_INVALID, "tensor \"%s\" is asked for twice", sorted[i]->name);
+        int order = i == count               ? 1
+                    : t == set->tensor_count ? -1
+                                             : strcmp(sorted[i]->name, set->tensors[t].info->name);
+        if (order < 0)
+            name_list_add(&missing, sorted[i]->name);
+        if (order > 0)
+            name_list_add(&unexpected, set->tensors[t].info->name);
+        i += order <= 0;
+        t += order >= 0;
+    }
+    if (missing.count && unexpected.count)
+        return sl_error(SL_ERR_INVALID,
+                        "it lacks %zu of the %zu tensors expected (%s), and has "
+                        "%zu unexpected ones (%s)",
+                        missing.count, count, missing.text, unexpected.count, unexpected.text);
+    if (missing.count)
+        return sl_error(SL_ERR_INVALID, "it lacks %zu of the %zu tensors expected (%s)",
+                        missing.count, count, missing.text);
+    if (unexpected.count)
+        return sl_error(SL_ERR_INVALID, "it has %zu unexpected tensors (%s)", unexpected.count,
+                        unexpected.text);
+    return SL_OK;
+}
+
+static sl_status sort_and_check_names(const sli_safetensors_set *set,
+                                      const sl_safetensors_item *items, size_t count)
+{
+    const sl_safetensors_item **sorted = calloc(count + 1, sizeof(sl_safetensors_item *));
+    if (!sorted)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
+    for (size_t i = 0; i < count; i++)
+        sorted[i] = &items[i];
+    qsort(sorted, count, sizeof(sl_safetensors_item *), compare_items);
+    sl_status status = check_names(set, sorted, count);
+    free(sorted);
+    return status;
+}
+
+static bool fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
+{
+    if (!info->readable || info->dtype != item->dtype || info->dims != item->shape.dims)
+        return false;
+    for (int i = 0; i < info->dims; i++)
+        if (info->size[i] != item->shape.size[i])
+            return false;
+    return true;
+}
+
+/* Names the first item whose shape or data type is not the file's, and counts the others. */
+static sl_status check_shapes(const sli_safetensors_set *set, const sl_safetensors_item *items,
+                              size_t count)
+{
+    char quoted[SLI_QUOTE_BYTES], wanted[SLI_SIZES_BYTES], found[SLI_SIZES_BYTES], more[64] = "";
+    const sl_safetensors_item *first = NULL;
+    size_t misfits = 0;
+    for (size_t i = 0; i < count; i++)
+        if (!fits(sli_safetensors_set_find(set, items[i].name), &items[i])) {
+            first = first ? first : &items[i];
+            misfits++;
+        }
+    if (!first)
+        return SL_OK;
+    if (misfits > 1)
+        snprintf(more, sizeof more, "; %zu more of the tensors do not fit", misfits - 1);
+    const sl_safetensors_info *info = sli_safetensors_set_find(set, first->name);
+    return sl_error(SL_ERR_INVALID, "tensor %s should be %s %s, but is %s %s%s",
+                    sli_safetensors_quote(first->name, quoted),
+                    sli_safetensors_dtype_of(first->dtype)->name,
+                    sli_safetensors_sizes(first->shape.dims, first->shape.size, wanted),
+                    info->type_name, sli_safetensors_sizes(info->dims, info->size, found), more);
+}
+
+sl_status sl_safetensors_load(const char *path, const sl_safetensors_item *items, size_t count)
+{
+    sli_safetensors_set *set;
+    SL_TRY(sli_safetensors_set_open(path, &set));
+    sl_status status = sort_and_check_names(set, items, count);
+    if (status == SL_OK)
+        status = check_shapes(set, items, count);
+    status = sl_error_context(status, "%s: ", path);
+    if (status == SL_OK)
+        status = sli_safetensors_set_read(set, items, count);
+    sli_safetensors_set_close(&set);
+    return status;
+}
+
+sl_status sl_safetensors_save(const char *path, const sl_safetensors_item *items, size_t count,
+                              const sl_metadata *metadata, size_t metadata_count)
+{
+    sl_safetensors_writer *writer;
+    SL_TRY(sl_safetensors_writer_create(path, items, count, metadata, metadata_count, &writer));
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < count && status == SL_OK; i++)
+        status = sl_safetensors_writer_put(writer, i, items[i].data);
+    if (status == SL_OK)
+        status = sl_safetensors_writer_commit(writer);
+    sl_safetensors_writer_destroy(&writer);
+    return status;
 }

@@ -4,8 +4,8 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "io/safetensors/format.h"
 #include "io/safetensors/set.h"
-#include "io/safetensors/text.h"
 #include "text/vocab.h"
 #include "train/checkpoint/model_notes.h"
 

@@ -1,5 +1,7 @@
-#include "io/safetensors/dtype.h"
+#include "io/safetensors/format.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 /* Those of the reference implementation 0.8; F8_E4M3 and the like are names only. */
@@ -46,4 +48,26 @@ bool sli_safetensors_bytes(int dims, const int64_t *size, unsigned bits, uint64_
         return false;
     *bytes /= 8;
     return true;
+}
+/* ---- Error sentences -------------------------------------------------------------------- */
+
+const char *sli_safetensors_quote(const char *name, char *text)
+{
+    enum { ROOM = SLI_QUOTE_BYTES - 6 }; /* beside quotes, "..." and the 0 */
+    size_t length = strlen(name), shown = length <= ROOM ? length : ROOM;
+    while (shown < length && shown > 0 && ((unsigned char)name[shown] & 0xC0) == 0x80)
+        shown--; /* not inside a character of several bytes */
+    snprintf(text, SLI_QUOTE_BYTES, "\"%.*s%s\"", (int)shown, name, shown < length ? "..." : "");
+    return text;
+}
+
+const char *sli_safetensors_sizes(int dims, const int64_t *size, char *text)
+{
+    enum { SHOWN = 6 }; /* six sizes of 19 digits fit */
+    size_t used = (size_t)snprintf(text, SLI_SIZES_BYTES, "[");
+    for (int i = 0; i < dims && i < SHOWN; i++)
+        used += (size_t)snprintf(text + used, SLI_SIZES_BYTES - used, "%s%" PRId64, i ? ", " : "",
+                                 size[i]);
+    snprintf(text + used, SLI_SIZES_BYTES - used, "%s]", dims > SHOWN ? ", ..." : "");
+    return text;
 }

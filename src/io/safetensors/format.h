@@ -1,0 +1,154 @@
+/* Safetensors files, for the library's own files: what sluice/safetensors.h does not have. */
+#ifndef SLI_IO_SAFETENSORS_FORMAT_H
+#define SLI_IO_SAFETENSORS_FORMAT_H
+
+#include "core/checksum.h"
+#include "sluice/safetensors.h"
+
+/* ---- Data types (format.c) ---- */
+
+typedef struct sli_safetensors_dtype {
+    const char *name;
+    unsigned bits; /* of one element */
+    bool readable; /* sluice has it, as `dtype` */
+    sl_dtype dtype;
+} sli_safetensors_dtype;
+
+/* The data type of that name, or NULL where the format has none. */
+const sli_safetensors_dtype *sli_safetensors_dtype_find(const char *name);
+
+/* How the format names one of sluice's data types; NULL where `dtype` is none. */
+const sli_safetensors_dtype *sli_safetensors_dtype_of(sl_dtype dtype);
+
+/* How many bytes a shape of elements of `bits` bits takes. False where the last byte is not full,
+ * where the elements' bits are beyond 64 bits, or where sizes beside one that is 0 have a product
+ * beyond int64_t: what is accepted can be counted in any order. */
+bool sli_safetensors_bytes(int dims, const int64_t *size, unsigned bits, uint64_t *bytes);
+
+/* ---- Names and shapes in error sentences (format.c) ---- */
+
+enum { SLI_QUOTE_BYTES = 96, SLI_SIZES_BYTES = 160 };
+
+/* Writes `name` in double quotes to `text` [SLI_QUOTE_BYTES] and returns it, cut between two
+ * characters where it is long. */
+const char *sli_safetensors_quote(const char *name, char *text);
+
+/* Writes "[20, 35]" to `text` [SLI_SIZES_BYTES], for any number of dimensions, and returns it. */
+const char *sli_safetensors_sizes(int dims, const int64_t *size, char *text);
+
+/* ---- The JSON header of a file, read: a checked table of tensors (header.c) ---- */
+
+/* The reference implementation's limit on the header's length. */
+#define SLI_SAFETENSORS_HEADER_LIMIT UINT64_C(100000000)
+#define SLI_SAFETENSORS_METADATA_KEY "__metadata__"
+
+typedef struct sli_safetensors_entry {
+    sl_safetensors_info info;
+    uint64_t begin; /* of its bytes, counted from the header's end */
+} sli_safetensors_entry;
+
+typedef struct sli_safetensors_header {
+    char *strings; /* all names and the metadata's */
+    size_t count;
+    sli_safetensors_entry *entries;  /* [count], in the order of their bytes */
+    sli_safetensors_entry **by_name; /* [count], sorted */
+    int64_t *sizes;                  /* what every info.size points into */
+    sl_metadata *metadata;           /* [metadata_count] */
+    size_t metadata_count;
+} sli_safetensors_header;
+
+/* Reads and checks the `length` bytes of a header at `text`, for a file with `data_bytes` behind
+ * it. Borrows `text`. Errors: SL_ERR_FORMAT, SL_ERR_MEMORY. */
+sl_status sli_safetensors_header_parse(const char *text, size_t length, uint64_t data_bytes,
+                                       sli_safetensors_header **out);
+
+/* Frees it; NULL is allowed. */
+void sli_safetensors_header_destroy(sli_safetensors_header **header);
+
+/* The tensor of that name, or NULL. */
+const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_header *header,
+                                                         const char *name);
+
+/* ---- Readers ---- */
+
+const char *sli_safetensors_path(const sl_safetensors_reader *reader);
+
+/* Bytes before the first tensor's, and of the whole file when it was opened. */
+uint64_t sli_safetensors_head_bytes(const sl_safetensors_reader *reader);
+uint64_t sli_safetensors_file_bytes(const sl_safetensors_reader *reader);
+
+/* The file's metadata, [*count], which live as long as the reader. */
+const sl_metadata *sli_safetensors_all_metadata(const sl_safetensors_reader *reader, size_t *count);
+
+/* A set of files keeps so many of them open. It closes the descriptors of the others, and each
+ * read opens the file again. */
+enum { SLI_SAFETENSORS_MAX_OPEN = 16 };
+void sli_safetensors_close_descriptor(sl_safetensors_reader *reader);
+
+/* A descriptor to read from, to be given back. Errors: SL_ERR_NOT_FOUND and SL_ERR_IO where the
+ * file cannot be opened again, or another one has its name. */
+sl_status sli_safetensors_borrow_descriptor(const sl_safetensors_reader *reader, int *descriptor);
+void sli_safetensors_return_descriptor(const sl_safetensors_reader *reader, int descriptor);
+
+/* As sl_safetensors_read, for bytes offset … offset + bytes - 1 of the tensor. */
+sl_status sli_safetensors_read_bytes(const sl_safetensors_reader *reader,
+                                     const sl_safetensors_info *info, uint64_t offset,
+                                     uint64_t bytes, void *to);
+
+/* ---- Writers ---- */
+
+uint64_t sli_safetensors_writer_bytes(const sl_safetensors_writer *writer); /* of the file */
+
+/* The file's checksum into `text` [SLI_CHECKSUM_BYTES]. It is taken while the file is written: all
+ * items must have been put in the order in which they lie in the file, else it is an error. */
+sl_status sli_safetensors_writer_checksum(const sl_safetensors_writer *writer, char *text);
+
+typedef struct sli_safetensors_range {
+    const char *name;
+    uint64_t begin; /* of its bytes in the file */
+    uint64_t bytes;
+} sli_safetensors_range;
+
+/* Where everything goes in a file that is to be written. */
+typedef struct sli_safetensors_layout {
+    char *head; /* the file's first `head_bytes`: the header's length, and the header */
+    size_t head_bytes;
+    uint64_t file_bytes;
+    sli_safetensors_range *ranges; /* [count], one for each item */
+    size_t count;
+    struct json_t *json; /* owns the names */
+} sli_safetensors_layout;
+
+/* Lays a file out; arguments and errors as for sl_safetensors_writer_create. After an error too,
+ * `out` is to be cleared. */
+sl_status sli_safetensors_layout_init(const sl_safetensors_item *items, size_t count,
+                                      const sl_metadata *metadata, size_t metadata_count,
+                                      sli_safetensors_layout *out);
+void sli_safetensors_layout_clear(sli_safetensors_layout *layout);
+
+/* ---- Hugging Face's index of a model in several files (index.c) ----
+ *
+ *   {"metadata": {"total_size": 4096}, "weight_map": {"0.weight": "NAME-00001-of-00002.…", …}} */
+
+typedef struct sli_index_entry {
+    const char *tensor, *file;
+} sli_index_entry;
+
+typedef struct sli_safetensors_index {
+    char *strings;            /* of the entries */
+    sli_index_entry *entries; /* [count], in the order of the tensors' names */
+    size_t count;
+} sli_safetensors_index;
+
+/* Reads one. Errors: SL_ERR_FORMAT with one sentence. */
+sl_status sli_safetensors_index_parse(const char *text, size_t length, sli_safetensors_index *out);
+void sli_safetensors_index_clear(sli_safetensors_index *index);
+
+/* The file that holds the tensor, or NULL; it lives as long as the index. */
+const char *sli_safetensors_index_find(const sli_safetensors_index *index, const char *tensor);
+
+/* SL_ERR_FORMAT unless the index says of each tensor of the file that it is in it. */
+sl_status sli_safetensors_index_compare(const sli_safetensors_index *index, const char *file,
+                                        const sl_safetensors_reader *reader);
+
+#endif
