@@ -1,24 +1,37 @@
-/* A training step's FLOP rate against the best dnnl_sgemm rate of the same run on the same cores:
- * one stage on all cores, one chunk, dropout 0.2, SGD and clipping, 28,782 tokens.
+/* A training step of the tutorials' language model: dropout 0.2, SGD and clipping, 28,782 tokens.
  *
- *   bench_step [EMSIZE NLAYERS NHEAD [STEPS]]       default: both of 1024 4 16 and 200 2 2 */
+ *   bench_step
+ *
+ * at emsize 1024 with 4 layers and 200 with 2, on one stage with all cores and one chunk: the
+ * step's FLOP rate against the best dnnl_sgemm rate of the same run on the same cores.
+ *
+ *   bench_step --emsize 1024 --nhid 1024 --nlayers 4 --nhead 16 --ntokens 28782
+ *              --devices cpu:0,cpu:1 --stages 2 --chunks 4 --checkpoint never
+ *              --schedule gpipe --batch 20 --bptt 35 --steps 10
+ *
+ * under these settings, each of which has a default, without the bound: one JSON line. */
 #include "support.h"
 
+#include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-static void measure(int64_t emsize, int64_t nlayers, int64_t nhead, int steps)
+enum { STEPS = 15, MAX_STEPS = 1000 };
+
+/* One stage on all cores, against the bound. */
+static void compare_with_bound(int64_t emsize, int64_t nlayers, int64_t nhead)
 {
     bench_setup setup = bench_setup_lm(emsize, nlayers, nhead);
     bench_trainer *trainer = bench_trainer_create(&setup);
     int threads = sl_device_thread_count(sl_pipe_device(bench_trainer_pipe(trainer), 0));
-    double seconds[64], bound = bench_sgemm_rate(threads), flop = bench_trainer_flop(trainer);
+    double seconds[STEPS], bound = bench_sgemm_rate(threads), flop = bench_trainer_flop(trainer);
     bench_trainer_step(trainer); /* fills the allocator's cache */
-    for (int i = 0; i < steps; i++)
+    for (int i = 0; i < STEPS; i++)
         seconds[i] = bench_trainer_step(trainer);
     double after = bench_sgemm_rate(threads);
     bound = after > bound ? after : bound;
-    double median = bench_median(seconds, steps), tokens = (double)(setup.batch * setup.bptt);
+    double median = bench_median(seconds, STEPS), tokens = (double)(setup.batch * setup.bptt);
     printf("emsize %4d, %d layers, %d x %d tokens, %d threads: step %7.1f ms (best %7.1f), "
            "%8.0f tokens/s, %6.1f GFLOP/s of %6.1f: ratio %.3f (best step %.3f)\n",
            (int)emsize, (int)nlayers, (int)setup.batch, (int)setup.bptt, threads, 1e3 * median,
@@ -32,19 +45,91 @@ static void measure(int64_t emsize, int64_t nlayers, int64_t nhead, int steps)
     bench_trainer_destroy(trainer);
 }
 
+/* ---- Settings from the command line ------------------------------------------------------- */
+
+static long positive(const char *name, const char *text)
+{
+    char *end;
+    long value = strtol(text, &end, 10);
+    if (*end || value < 1)
+        bench_check(
+            sl_error(SL_ERR_INVALID, "--%s must be a number from 1, got \"%s\"", name, text));
+    return value;
+}
+
+static void parse(int argc, char **argv, bench_setup *setup, long *steps)
+{
+    static const struct option options[] = {
+        {"emsize", 1, NULL, 'e'},   {"nhid", 1, NULL, 'f'},    {"nlayers", 1, NULL, 'l'},
+        {"nhead", 1, NULL, 'h'},    {"ntokens", 1, NULL, 'v'}, {"devices", 1, NULL, 'd'},
+        {"stages", 1, NULL, 's'},   {"chunks", 1, NULL, 'c'},  {"checkpoint", 1, NULL, 'k'},
+        {"schedule", 1, NULL, 'S'}, {"batch", 1, NULL, 'b'},   {"bptt", 1, NULL, 't'},
+        {"steps", 1, NULL, 'n'},    {NULL, 0, NULL, 0},
+    };
+    int option, index = 0;
+    while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
+        if (option == '?')
+            exit(2);
+        if (option == 'd')
+            setup->devices = optarg;
+        else if (option == 'k')
+            bench_check(sl_recompute_parse(optarg, &setup->recompute));
+        else if (option == 'S')
+            bench_check(sl_schedule_kind_parse(optarg, &setup->schedule));
+        else {
+            long value = positive(options[index].name, optarg);
+            int64_t *wide = option == 'e'   ? &setup->model.emsize
+                            : option == 'f' ? &setup->model.nhid
+                            : option == 'l' ? &setup->model.nlayers
+                            : option == 'h' ? &setup->model.nhead
+                            : option == 'v' ? &setup->model.ntokens
+                            : option == 'b' ? &setup->batch
+                            : option == 't' ? &setup->bptt
+                                            : NULL;
+            if (wide)
+                *wide = value;
+            else if (option == 's')
+                setup->stages = (int)value;
+            else if (option == 'c')
+                setup->chunks = (int)value;
+            else
+                *steps = value;
+        }
+    }
+}
+
+static void measure_settings(int argc, char **argv)
+{
+    bench_setup setup = bench_setup_lm(200, 2, 2);
+    long steps = 10;
+    setup.model.nhid = 0;
+    parse(argc, argv, &setup, &steps);
+    if (setup.model.nhid == 0)
+        setup.model.nhid = setup.model.emsize;
+    if (steps > MAX_STEPS)
+        bench_check(sl_error(SL_ERR_INVALID, "--steps must be at most %d", MAX_STEPS));
+    bench_trainer *trainer = bench_trainer_create(&setup);
+    double seconds[MAX_STEPS];
+    bench_trainer_step(trainer);
+    for (long i = 0; i < steps; i++)
+        seconds[i] = bench_trainer_step(trainer);
+    double median = bench_median(seconds, (int)steps);
+    printf("{\"bench\":\"step\",\"emsize\":%d,\"nlayers\":%d,\"stages\":%d,"
+           "\"chunks\":%d,\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"ms\":%.2f,"
+           "\"tokens_per_s\":%.1f}\n",
+           (int)setup.model.emsize, (int)setup.model.nlayers, setup.stages, setup.chunks,
+           sl_recompute_name(setup.recompute), sl_schedule_kind_name(setup.schedule), 1e3 * median,
+           (double)(setup.batch * setup.bptt) / median);
+    bench_trainer_destroy(trainer);
+}
+
 int main(int argc, char **argv)
 {
-    int steps = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 15;
-    if (steps < 1 || steps > 64 || (argc > 1 && argc < 4)) {
-        fprintf(stderr, "usage: bench_step [EMSIZE NLAYERS NHEAD [STEPS (1 to 64)]]\n");
-        return 2;
-    }
-    if (argc >= 4) {
-        measure(strtol(argv[1], NULL, 10), strtol(argv[2], NULL, 10), strtol(argv[3], NULL, 10),
-                steps);
+    if (argc > 1) {
+        measure_settings(argc, argv);
         return 0;
     }
-    measure(1024, 4, 16, steps);
-    measure(200, 2, 2, steps);
+    compare_with_bound(1024, 4, 16);
+    compare_with_bound(200, 2, 2);
     return 0;
 }

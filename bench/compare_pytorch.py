@@ -57,7 +57,7 @@ def main():
         flags += ["--steps", str(args.steps), "--stages", "2"]
         ours, theirs = [], {1: [], 2: []}
         for _ in range(args.rounds):
-            ours.append(run([str(args.build / "bench" / "bench_lm"), *flags,
+            ours.append(run([str(args.build / "bench" / "bench_step"), *flags,
                              "--devices", "cpu,cpu"], dict(os.environ)))
             for threads, values in theirs.items():
                 values.append(run([args.python, str(HERE / "pytorch_lm.py"), *flags],

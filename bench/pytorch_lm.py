@@ -1,6 +1,6 @@
 """Steps the tutorials' language model under PyTorch's Pipe and prints one JSON line.
 
-The counterpart of bench_lm: the same model, data shape, chunks and checkpoint mode; two partitions
+The counterpart of bench_step: the same model, data shape, chunks and checkpoint mode; two partitions
 on the CPU, dropout 0.2, SGD, clipping at 0.5. compare_pytorch.py runs both in turn.
 """
 import argparse
