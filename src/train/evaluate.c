@@ -8,52 +8,51 @@
 
 /* What an evaluation adds up, block by block; 0 for the blocks of other replicas. */
 typedef struct sums {
-    double *loss; /* [blocks] */
-    double *terms;
+    double *loss;  /* [blocks] */
+    double *terms; /* [blocks], behind `loss` */
     int64_t blocks;
 } sums;
 
-static sl_status evaluate_block(const sli_replica *replicas, sli_loader *loader,
+static sl_status evaluate_block(const sli_replica *replica, sli_loader *loader,
                                 const sl_evaluate_options *options, int64_t block, sums *to)
 {
     int64_t terms;
     SL_TRY(sli_loader_load(loader, block));
     SL_TRY(
-        sl_pipe_evaluate(replicas->pipe, loader->input, loader->targets, &to->loss[block], &terms));
+        sl_pipe_evaluate(replica->pipe, loader->input, loader->targets, &to->loss[block], &terms));
     to->terms[block] = (double)terms;
     return options->progress ? options->progress(options->context, block + 1, to->blocks) : SL_OK;
 }
 
-/* Round by round, in each of which every replica has one block, or in the last one none. */
-static sl_status evaluate_blocks(const sli_replica *replicas, sli_loader *loader,
-                                 const sl_evaluate_options *options, const sli_evaluate_stop *stop,
+/* In each round every replica has one block, or in the last one none. */
+static sl_status evaluate_blocks(const sli_replica *replica, sli_loader *loader,
+                                 const sl_evaluate_options *options, sli_evaluation_stop *stop,
                                  sums *to, bool *stopped)
 {
-    *stopped = false;
-    for (int64_t first = 0; first < to->blocks; first += replicas->count) {
+    for (int64_t first = 0; first < to->blocks; first += replica->count) {
         if (stop)
-            SL_TRY(stop->ask(stop->context, stopped));
+            SL_TRY(stop(options->context, stopped));
         if (*stopped)
             return SL_OK;
-        if (first + replicas->rank < to->blocks)
-            SL_TRY(evaluate_block(replicas, loader, options, first + replicas->rank, to));
+        if (first + replica->rank < to->blocks)
+            SL_TRY(evaluate_block(replica, loader, options, first + replica->rank, to));
     }
-    return sli_replica_sum(replicas, to->loss, 2 * to->blocks);
+    return sli_replica_sum(replica, to->loss, 2 * to->blocks);
 }
 
-/* In the order of the blocks, whoever scored them. */
-static void add_up(const sums *from, sl_evaluation *out)
+/* In the order of the blocks, whichever replica scored them. */
+static sl_evaluation mean_of(const sums *from)
 {
     double loss = 0, terms = 0;
     for (int64_t i = 0; i < from->blocks; i++) {
         loss += from->loss[i];
         terms += from->terms[i];
     }
-    *out = (sl_evaluation){loss / terms, exp(loss / terms), (int64_t)terms};
+    return (sl_evaluation){loss / terms, exp(loss / terms), (int64_t)terms};
 }
 
-sl_status sli_evaluate(const sli_replica *replicas, const sl_tokens *tokens,
-                       const sl_evaluate_options *options, const sli_evaluate_stop *stop,
+sl_status sli_evaluate(const sli_replica *replica, const sl_tokens *tokens,
+                       const sl_evaluate_options *options, sli_evaluation_stop *stop,
                        sl_evaluation *out)
 {
     sl_batches batches;
@@ -68,11 +67,11 @@ sl_status sli_evaluate(const sli_replica *replicas, const sl_tokens *tokens,
     if (!values)
         return sl_error(SL_ERR_MEMORY, "no memory for an evaluation's sums");
     sums to = {values, values + blocks, blocks};
-    sl_status status = sli_loader_create(replicas->pipe, &batches, &loader);
+    sl_status status = sli_loader_create(replica->pipe, &batches, &loader);
     if (status == SL_OK)
-        status = evaluate_blocks(replicas, &loader, options, stop, &to, &stopped);
+        status = evaluate_blocks(replica, &loader, options, stop, &to, &stopped);
     if (status == SL_OK && !stopped)
-        add_up(&to, out);
+        *out = mean_of(&to);
     sli_loader_clear(&loader);
     free(values);
     return status;

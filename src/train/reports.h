@@ -1,4 +1,4 @@
-/* One replica's reporters, all told the same. */
+/* The reporters of one replica, which are all told the same. */
 #ifndef SLI_TRAIN_REPORTS_H
 #define SLI_TRAIN_REPORTS_H
 
@@ -7,10 +7,10 @@
 typedef struct sli_reports {
     const sl_reporter *reporters; /* [count], every replica's; borrowed */
     int count;
-    int replica; /* whose are told */
+    int replica; /* the one whose reporters are told */
 } sli_reports;
 
-/* Each ends at the first reporter's error. */
+/* Each stops at the first reporter's error, and returns it. */
 sl_status sli_report_started(const sli_reports *to, const sl_run_info *info);
 sl_status sli_report_step(const sli_reports *to, const sl_step_info *step);
 sl_status sli_report_evaluating(const sli_reports *to, const sl_evaluating_info *info);
