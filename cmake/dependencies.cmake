@@ -1,4 +1,4 @@
-# Libraries that sluice is built on; docs/dependencies.md gives the reason for each.
+# Libraries that sluice is built on; docs/rationale.md gives the reason for each.
 find_package(PkgConfig REQUIRED)
 find_package(Threads REQUIRED)
 # Not its CMake package: Debian's asks for OpenCL headers, which sluice has no use for.
