@@ -1,9 +1,5 @@
 #include "comm/group.h"
 
-#include "comm/local.h"
-#include "comm/mpi/mpi.h"
-#include "comm/thread.h"
-#include "core/error.h"
 #include "core/knobs.h"
 
 #include <inttypes.h>
@@ -89,12 +85,98 @@ int sl_group_size(const sl_group *group)
     return group->size;
 }
 
+/* ---- What backends share ------------------------------------------------------------------ */
+
+static const char *reduce_name(sl_reduce_op op)
+{
+    static const char *const names[] = {"sum", "average", "product", "min", "max"};
+    return names[op];
+}
+
+static bool has_reduction(sli_operation_kind kind)
+{
+    return kind == SLI_OP_ALL_REDUCE || kind == SLI_OP_REDUCE || kind == SLI_OP_REDUCE_SCATTER;
+}
+
+static bool has_root(sli_operation_kind kind)
+{
+    return kind == SLI_OP_REDUCE || kind == SLI_OP_BROADCAST || kind == SLI_OP_GATHER ||
+           kind == SLI_OP_SCATTER;
+}
+
+const char *sli_operation_name(sli_operation_kind kind)
+{
+    static const char *const names[] = {"all_reduce", "reduce",         "broadcast",
+                                        "all_gather", "reduce_scatter", "gather",
+                                        "scatter",    "barrier",        "split"};
+    return names[kind];
+}
+
+const char *sli_operation_text(const sli_operation *operation, char *text)
+{
+    if (operation->kind == SLI_OP_BARRIER || operation->kind == SLI_OP_SPLIT) {
+        snprintf(text, SLI_OPERATION_TEXT_BYTES, "%s", sli_operation_name(operation->kind));
+        return text;
+    }
+    char root[24] = "";
+    if (has_root(operation->kind))
+        snprintf(root, sizeof root, ", root %d", operation->root);
+    snprintf(text, SLI_OPERATION_TEXT_BYTES, "%s(%s%s%" PRId64 " x %s%s)",
+             sli_operation_name(operation->kind),
+             has_reduction(operation->kind) ? reduce_name(operation->reduce) : "",
+             has_reduction(operation->kind) ? ", " : "", operation->count,
+             sl_dtype_name(operation->dtype), root);
+    return text;
+}
+
+bool sli_operation_matches(const sli_operation *a, const sli_operation *b)
+{
+    return a->kind == b->kind && a->count == b->count && a->dtype == b->dtype &&
+           (!has_reduction(a->kind) || a->reduce == b->reduce) &&
+           (!has_root(a->kind) || a->root == b->root);
+}
+
+sl_status sli_operations_compare(const sli_operation *const *called, int size)
+{
+    for (int r = 1; r < size; r++) {
+        char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES];
+        if (!sli_operation_matches(called[0], called[r]))
+            return sl_error(SL_ERR_INVALID,
+                            "operation %" PRIu64
+                            " of the group differs: rank 0 called %s, rank %d %s",
+                            called[0]->sequence, sli_operation_text(called[0], a), r,
+                            sli_operation_text(called[r], b));
+    }
+    return SL_OK;
+}
+
+int64_t sli_rank_range_start(int64_t count, int rank, int size)
+{
+    return rank == size ? count : count / size * rank / 64 * 64;
+}
+
+void sli_copy_unless_same(void *to, const void *from, size_t bytes)
+{
+    if (to != from && bytes > 0)
+        memcpy(to, from, bytes);
+}
+
 const char *sli_sender_text(const sli_message *message, char text[SLI_SENDER_BYTES])
 {
     if (message->peer == SL_ANY_RANK)
         return "any rank";
     snprintf(text, SLI_SENDER_BYTES, "rank %d", message->peer);
     return text;
+}
+
+sl_status sli_message_check(const sli_message *expected, int64_t count, sl_dtype dtype, int source)
+{
+    if (count == expected->count && dtype == expected->dtype)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "recv from rank %d, tag %d: expected %" PRId64 " x %s, got %" PRId64 " x %s",
+                    source, expected->tag, expected->count, sl_dtype_name(expected->dtype), count,
+                    sl_dtype_name(dtype));
 }
 
 /* ---- Checks ------------------------------------------------------------------------------- */
@@ -140,7 +222,7 @@ static sl_status wrong_buffer(const sl_group *group, const sli_operation *operat
  * up. Does nothing to a group that is broken. */
 static sl_status break_group(sl_group *group, sl_status status)
 {
-    sli_error_copy own; /* aborting may set another */
+    sli_error_copy own;
     sli_error_save(&own, status);
     sl_group_abort(group, status, own.text);
     return sli_error_restore(&own);
@@ -297,7 +379,7 @@ sl_status sl_group_send(sl_group *group, const void *data, int64_t count, sl_dty
     SL_TRY(check_rank(group, "send", to));
     sli_message message = {(void *)data, count, dtype, to, tag, NULL};
     SL_TRY(group->ops->send(group, &message));
-    return work ? sli_work_finished(work) : SL_OK;
+    return work ? sli_work_create_finished(work) : SL_OK;
 }
 
 sl_status sl_group_recv(sl_group *group, void *data, int64_t count, sl_dtype dtype, int from,

@@ -1,27 +1,81 @@
 /* A group's handle, and the interface that a backend implements.
  *
  * group.c checks arguments, numbers the operations, and runs them in order: at once on the caller's
- * thread, or on the handle's communication thread when the caller does not wait. A backend only has
- * blocking functions, and no argument of theirs is wrong. */
+ * thread, or on the handle's communication thread (thread.c) when the caller does not wait. A
+ * backend only has blocking functions, and their arguments are valid. */
 #ifndef SLI_COMM_GROUP_H
 #define SLI_COMM_GROUP_H
 
-#include "comm/operation.h"
+#include "core/error.h"
+#include "sluice/group.h"
 
 #include <stdbool.h>
 
+/* ---- Operations --------------------------------------------------------------------------- */
+
+typedef enum sli_operation_kind {
+    SLI_OP_ALL_REDUCE,
+    SLI_OP_REDUCE,
+    SLI_OP_BROADCAST,
+    SLI_OP_ALL_GATHER,
+    SLI_OP_REDUCE_SCATTER,
+    SLI_OP_GATHER,
+    SLI_OP_SCATTER,
+    SLI_OP_BARRIER,
+    SLI_OP_SPLIT
+} sli_operation_kind;
+
+/* A collective operation. */
+typedef struct sli_operation {
+    sli_operation_kind kind;
+    const void *in; /* this rank's input; in-place operations have their data in both */
+    void *out;      /* where this rank's result goes */
+    int64_t count;
+    sl_dtype dtype;
+    sl_reduce_op reduce;
+    int root;
+    uint64_t sequence; /* from 1, the same on every rank */
+} sli_operation;
+
+/* "all_reduce", … */
+const char *sli_operation_name(sli_operation_kind kind);
+
+enum { SLI_OPERATION_TEXT_BYTES = 128 };
+/* Writes "all_reduce(sum, 100 x f32)" to `text` and returns it. */
+const char *sli_operation_text(const sli_operation *operation, char *text);
+
+/* Whether two ranks call the same operation; their memory may differ. */
+bool sli_operation_matches(const sli_operation *a, const sli_operation *b);
+
+/* SL_ERR_INVALID with the error for ranks 0 … size - 1 that do not all call the same: called[r] is
+ * rank r's operation. */
+sl_status sli_operations_compare(const sli_operation *const *called, int size);
+
+/* Where rank `rank`'s range of `count` elements begins, and where the last one's ends for `rank` =
+ * `size`. Ranges begin at multiples of 64 elements, so that no two ranks write one cache line. */
+int64_t sli_rank_range_start(int64_t count, int rank, int size);
+
+/* memcpy of one rank's data, which may be in place already. */
+void sli_copy_unless_same(void *to, const void *from, size_t bytes);
+
+/* Point to point. */
 typedef struct sli_message {
     void *data; /* read by a send, written by a receive */
     int64_t count;
     sl_dtype dtype;
-    int peer; /* SL_ANY_RANK: a receive from anyone */
+    int peer; /* SL_ANY_RANK: a receive from any rank */
     int tag;
     int *source; /* of a receive; may be NULL */
 } sli_message;
 
 enum { SLI_SENDER_BYTES = 32 };
-/* Whom a receive waits for: writes "rank 2" and returns `text`, or returns "any rank". */
+/* The rank that a receive waits for: writes "rank 2" and returns `text`, or returns "any rank". */
 const char *sli_sender_text(const sli_message *message, char text[SLI_SENDER_BYTES]);
+
+/* SL_ERR_INVALID where a message from `source` has another count or type than `expected`. */
+sl_status sli_message_check(const sli_message *expected, int64_t count, sl_dtype dtype, int source);
+
+/* ---- Backends ----------------------------------------------------------------------------- */
 
 typedef struct sli_group_ops {
     /* Runs one collective operation; fails when the group is or becomes broken. */
@@ -35,6 +89,14 @@ typedef struct sli_group_ops {
     void (*leave)(sl_group *group);
 } sli_group_ops;
 
+/* The backend `local` (local.c): the handles of a new group's ranks. */
+sl_status sli_local_create(int size, const sl_group_options *options, sl_group **handles);
+
+/* The backend `mpi` (mpi/mpi.c): this process's handle of a new group of all processes. */
+sl_status sli_mpi_create(const sl_group_options *options, sl_group **out);
+
+/* ---- Handles ------------------------------------------------------------------------------ */
+
 typedef struct sli_comm_thread sli_comm_thread;
 
 struct sl_group {
@@ -45,5 +107,24 @@ struct sl_group {
     sli_comm_thread *thread;  /* NULL until an operation is started without waiting for it */
     void *state;              /* the backend's */
 };
+
+/* An operation as the communication thread runs it. */
+typedef struct sli_task {
+    sl_status (*run)(sl_group *group, const struct sli_task *task);
+    sli_operation operation;
+    sli_message message;
+} sli_task;
+
+/* Runs tasks one after the other, in the order in which they were started. */
+sl_status sli_comm_thread_create(sl_group *group, sli_comm_thread **out);
+
+/* Finishes what was started, then ends the thread. NULL is allowed. */
+void sli_comm_thread_destroy(sli_comm_thread **thread);
+
+/* Starts a task (copied). *work is for sl_work_wait. */
+sl_status sli_comm_thread_start(sli_comm_thread *thread, const sli_task *task, sl_work **work);
+
+/* A handle for an operation that is finished already. */
+sl_status sli_work_create_finished(sl_work **work);
 
 #endif

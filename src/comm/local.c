@@ -1,28 +1,25 @@
 /* The backend `local`: ranks are threads of one process.
  *
  * A collective has three phases. Each rank posts its operation and waits until all have (arrive);
- * each then does its own part of the work, reading the others' buffers where they lie; and each
- * waits until all are done (depart), since only then may the owner of a buffer touch it again.
+ * each then does its range of the work, reading the others' buffers where they lie; and each waits
+ * until all are done (depart), since only then may the owner of a buffer touch it again.
  *
- *     rank 0   post ──┐      ┌─ slice 0 of everybody's buffers ─┐      ┌─ return
- *     rank 1   post ──┤ meet ├─ slice 1                         ─┤ meet ├─ return
- *     rank 2   post ──┘      └─ slice 2                         ─┘      └─ return
+ *     rank 0   post ──┐      ┌─ range 0 of all buffers ─┐      ┌─ return
+ *     rank 1   post ──┤ meet ├─ range 1                 ─┤ meet ├─ return
+ *     rank 2   post ──┘      └─ range 2                 ─┘      └─ return
  *
- * All-reduce: rank r adds up slice r of all buffers, in the order of ranks, and writes the sum to
+ * All-reduce: rank r adds up range r of all buffers, in the order of ranks, and writes the sum to
  * all of them. Every element is read once and written once for each rank, by one thread, and the
- * order of addition is fixed: all ranks get the same bits, whoever came first.
+ * order of addition is fixed: all ranks get the same bits, whichever comes first.
  *
- * A rank that leaves, and one whose time runs out, break the group for everybody: the first to see
- * it writes the error down, and all who wait return it. */
+ * A rank that leaves, and one whose time runs out, break the group for all ranks: the first to see
+ * it writes the error down, and all that wait return it. */
 #include "comm/local.h"
 
-#include "comm/local_world.h"
 #include "comm/reduce.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,19 +44,15 @@ bool sli_local_wait(sli_world *w, sli_running_clock *waited)
 
 /* ---- Failing, with the lock held ---------------------------------------------------------- */
 
-sl_status sli_local_broken(const sli_world *w)
+/* Breaks the group with this thread's error, unless it is broken; returns the error that broke it.
+ */
+static sl_status break_world(sli_world *w, sl_status error)
 {
-    return sli_error_restore(&w->error);
-}
-
-static void break_world(sli_world *w, sl_status error, const char *text)
-{
-    if (w->broken)
-        return;
-    w->broken = true;
-    w->error.status = error;
-    snprintf(w->error.text, sizeof w->error.text, "%s", text);
-    pthread_cond_broadcast(&w->changed);
+    if (!w->broken.status) {
+        sli_error_save(&w->broken, error);
+        pthread_cond_broadcast(&w->changed);
+    }
+    return sli_error_restore(&w->broken);
 }
 
 /* Writes the ranks that have not arrived, or only those that never can: "1, 3". */
@@ -72,17 +65,18 @@ static void missing_ranks(const sli_world *w, bool only_left, char *text, size_t
             used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", r);
 }
 
-static void break_for_missing(sli_world *w, const sli_operation *operation, bool only_left,
-                              const char *why)
+static sl_status break_for_missing(sli_world *w, const sli_operation *operation, bool only_left,
+                                   const char *why)
 {
-    char what[SLI_OPERATION_TEXT_BYTES], ranks[160], text[SLI_ERROR_BYTES];
+    char what[SLI_OPERATION_TEXT_BYTES], ranks[160];
     missing_ranks(w, only_left, ranks, sizeof ranks);
-    snprintf(text, sizeof text, "%s, operation %" PRIu64 " of the group: rank %s %s",
-             sli_operation_text(operation, what), operation->sequence, ranks, why);
-    break_world(w, SL_ERR_CANCELLED, text);
+    return break_world(w, sl_error(SL_ERR_CANCELLED,
+                                   "%s, operation %" PRIu64 " of the group: rank %s %s",
+                                   sli_operation_text(operation, what), operation->sequence, ranks,
+                                   why));
 }
 
-static bool someone_left(const sli_world *w)
+static bool any_rank_left(const sli_world *w)
 {
     for (int r = 0; r < w->size; r++)
         if (w->slots[r].left && !w->slots[r].arrived)
@@ -90,73 +84,63 @@ static bool someone_left(const sli_world *w)
     return false;
 }
 
-static void check_mismatch(sli_world *w, const sli_operation *operation)
+static sl_status compare_operations(sli_world *w)
 {
-    for (int r = 1; r < w->size; r++) {
-        const sli_operation *first = &w->slots[0].operation, *other = &w->slots[r].operation;
-        if (sli_operation_matches(first, other))
-            continue;
-        char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES], text[SLI_ERROR_BYTES];
-        snprintf(text, sizeof text,
-                 "operation %" PRIu64 " of the group differs: rank 0 called %s, rank %d %s",
-                 operation->sequence, sli_operation_text(first, a), r,
-                 sli_operation_text(other, b));
-        break_world(w, SL_ERR_INVALID, text);
-        return;
-    }
+    const sli_operation *called[w->size];
+    for (int r = 0; r < w->size; r++)
+        called[r] = &w->slots[r].operation;
+    sl_status status = sli_operations_compare(called, w->size);
+    return status == SL_OK ? SL_OK : break_world(w, status);
 }
 
 /* ---- Meeting ------------------------------------------------------------------------------ */
 
-/* Waits until everybody has arrived (`meetings` changes from `since`), the group breaks or the time
- * limit is over. */
+/* With the lock held: waits until all ranks have arrived (`meetings` changes from `since`), the
+ * group breaks or the time limit is over. */
 static sl_status wait_for_arrivals(sli_world *w, uint64_t since, const sli_operation *operation)
 {
     sli_running_clock waited = {0};
-    while (w->meetings == since && !w->broken) {
-        if (someone_left(w)) {
-            break_for_missing(w, operation, true, "left the group before it came");
-            break;
-        }
+    while (w->meetings == since && !w->broken.status) {
+        if (any_rank_left(w))
+            return break_for_missing(w, operation, true, "left the group before it came");
         if (!sli_local_wait(w, &waited)) {
             char why[64];
             snprintf(why, sizeof why, "did not come within %g s", w->timeout_seconds);
-            break_for_missing(w, operation, false, why);
+            return break_for_missing(w, operation, false, why);
         }
     }
-    return w->meetings == since ? sli_local_broken(w) : SL_OK;
+    return w->meetings == since ? sli_error_restore(&w->broken) : SL_OK;
+}
+
+/* With the lock held: posts this rank's operation. */
+static sl_status post(sli_world *w, int rank, const sli_operation *operation)
+{
+    uint64_t since = w->meetings;
+    SL_TRY(sli_error_restore(&w->broken));
+    w->slots[rank].operation = *operation;
+    w->slots[rank].arrived = true;
+    if (++w->arrived < w->size)
+        return wait_for_arrivals(w, since, operation);
+    w->arrived = 0;
+    if (w->check)
+        SL_TRY(compare_operations(w));
+    w->meetings++;
+    pthread_cond_broadcast(&w->changed);
+    return SL_OK;
 }
 
 static sl_status arrive(sl_group *group, const sli_operation *operation)
 {
     sli_world *w = group->state;
     pthread_mutex_lock(&w->lock);
-    sl_status status = SL_OK;
-    if (w->broken) {
-        status = sli_local_broken(w);
-    } else {
-        w->slots[group->rank].operation = *operation;
-        w->slots[group->rank].arrived = true;
-        uint64_t since = w->meetings;
-        if (++w->arrived == w->size) {
-            if (w->check)
-                check_mismatch(w, operation);
-            w->arrived = 0;
-            if (!w->broken)
-                w->meetings++;
-            pthread_cond_broadcast(&w->changed);
-            status = w->broken ? sli_local_broken(w) : SL_OK;
-        } else {
-            status = wait_for_arrivals(w, since, operation);
-        }
-    }
+    sl_status status = post(w, group->rank, operation);
     pthread_mutex_unlock(&w->lock);
     return status;
 }
 
-/* Everybody has arrived, so everybody departs: only their own part of the work lies between. Until
- * then others read and write this rank's buffers, so it waits also when the group breaks meanwhile,
- * and however long that takes. */
+/* All ranks have arrived, so all depart: only their own work lies between. Until then others read
+ * and write this rank's buffers, so it waits also when the group breaks meanwhile, and however long
+ * that takes. */
 static void depart(sl_group *group)
 {
     sli_world *w = group->state;
@@ -174,30 +158,22 @@ static void depart(sl_group *group)
     pthread_mutex_unlock(&w->lock);
 }
 
-/* ---- Each rank's part of the work --------------------------------------------------------- */
-
-/* Slices begin at multiples of 64 elements, so that no two ranks write one cache line. */
-static int64_t slice_start(int64_t count, int part, int parts)
-{
-    if (part == parts)
-        return count;
-    return count / parts * part / 64 * 64;
-}
+/* ---- Each rank's work --------------------------------------------------------------------- */
 
 /* Elements that stay in the second-level cache until every buffer has got them. */
-enum { REDUCE_PIECE = 1 << 14 };
+enum { BLOCK = 1 << 14 };
 
-static void reduce_slice(const sli_world *w, int rank, const sli_operation *mine)
+static void reduce_range(const sli_world *w, int rank, const sli_operation *mine)
 {
     const void *sources[w->size];
     for (int r = 0; r < w->size; r++)
         sources[r] = w->slots[r].operation.in;
-    int64_t start = slice_start(mine->count, rank, w->size);
-    int64_t end = slice_start(mine->count, rank + 1, w->size);
+    int64_t start = sli_rank_range_start(mine->count, rank, w->size);
+    int64_t end = sli_rank_range_start(mine->count, rank + 1, w->size);
     size_t size = sl_dtype_bytes(mine->dtype);
     int root = mine->kind == SLI_OP_REDUCE ? mine->root : 0;
-    for (; start < end; start += REDUCE_PIECE) {
-        int64_t count = end - start < REDUCE_PIECE ? end - start : REDUCE_PIECE;
+    for (; start < end; start += BLOCK) {
+        int64_t count = end - start < BLOCK ? end - start : BLOCK;
         size_t offset = (size_t)start * size;
         char *to = (char *)w->slots[root].operation.out + offset;
         sli_reduce(mine->dtype, mine->reduce, sources, w->size, start, count, to);
@@ -207,7 +183,7 @@ static void reduce_slice(const sli_world *w, int rank, const sli_operation *mine
     }
 }
 
-static void reduce_own_part(const sli_world *w, int rank, const sli_operation *mine)
+static void reduce_own_output(const sli_world *w, int rank, const sli_operation *mine)
 {
     const void *sources[w->size];
     for (int r = 0; r < w->size; r++)
@@ -216,41 +192,36 @@ static void reduce_own_part(const sli_world *w, int rank, const sli_operation *m
                mine->out);
 }
 
-static void copy_unless_same(void *to, const void *from, size_t bytes)
-{
-    if (to != from && bytes > 0)
-        memcpy(to, from, bytes);
-}
-
-static void do_part(const sli_world *w, int rank, const sli_operation *mine)
+static void do_own_work(const sli_world *w, int rank, const sli_operation *mine)
 {
     size_t bytes = (size_t)mine->count * sl_dtype_bytes(mine->dtype);
     const sli_rank_slot *slots = w->slots;
     switch (mine->kind) {
     case SLI_OP_ALL_REDUCE:
     case SLI_OP_REDUCE:
-        reduce_slice(w, rank, mine);
+        reduce_range(w, rank, mine);
         break;
     case SLI_OP_REDUCE_SCATTER:
-        reduce_own_part(w, rank, mine);
+        reduce_own_output(w, rank, mine);
         break;
     case SLI_OP_BROADCAST:
-        copy_unless_same(mine->out, slots[mine->root].operation.in, bytes);
+        sli_copy_unless_same(mine->out, slots[mine->root].operation.in, bytes);
         break;
     case SLI_OP_ALL_GATHER:
         for (int r = 0; r < w->size; r++)
-            copy_unless_same((char *)mine->out + (size_t)r * bytes, slots[r].operation.in, bytes);
+            sli_copy_unless_same((char *)mine->out + (size_t)r * bytes, slots[r].operation.in,
+                                 bytes);
         break;
     case SLI_OP_GATHER:
         if (rank == mine->root)
             for (int r = 0; r < w->size; r++)
-                copy_unless_same((char *)mine->out + (size_t)r * bytes, slots[r].operation.in,
-                                 bytes);
+                sli_copy_unless_same((char *)mine->out + (size_t)r * bytes, slots[r].operation.in,
+                                     bytes);
         break;
     case SLI_OP_SCATTER:
-        copy_unless_same(mine->out,
-                         (const char *)slots[mine->root].operation.in + (size_t)rank * bytes,
-                         bytes);
+        sli_copy_unless_same(mine->out,
+                             (const char *)slots[mine->root].operation.in + (size_t)rank * bytes,
+                             bytes);
         break;
     case SLI_OP_BARRIER:
     case SLI_OP_SPLIT:
@@ -261,7 +232,7 @@ static void do_part(const sli_world *w, int rank, const sli_operation *mine)
 static sl_status local_collective(sl_group *group, const sli_operation *operation)
 {
     SL_TRY(arrive(group, operation));
-    do_part(group->state, group->rank, operation);
+    do_own_work(group->state, group->rank, operation);
     depart(group);
     return SL_OK;
 }
@@ -294,15 +265,13 @@ static void local_leave(sl_group *group)
 static void local_abort(sl_group *group, sl_status error, const char *text)
 {
     sli_world *w = group->state;
-    char with_rank[SLI_ERROR_BYTES];
-    snprintf(with_rank, sizeof with_rank, "rank %d: %s", group->rank, text);
     pthread_mutex_lock(&w->lock);
-    break_world(w, error, with_rank);
+    (void)break_world(w, sl_error(error, "rank %d: %s", group->rank, text));
     pthread_mutex_unlock(&w->lock);
 }
 
-/* Between arrival and departure rank 0 alone makes every sub-group, or none; each rank takes its
- * own. */
+/* Called by rank 0 between arrival and departure: makes every sub-group, or none. Each rank then
+ * takes its own. */
 static sl_status make_subgroups(sli_world *w, const sl_group_options *options)
 {
     sl_status status = SL_OK;
@@ -339,7 +308,7 @@ static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_g
     if (*out || color < 0)
         return SL_OK;
     pthread_mutex_lock(&w->lock);
-    sl_status status = sli_local_broken(w);
+    sl_status status = sli_error_restore(&w->broken);
     pthread_mutex_unlock(&w->lock);
     return status;
 }

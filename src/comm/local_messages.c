@@ -1,11 +1,7 @@
-/* Point to point between threads: a message is copied into a letter, so a send never waits; the
- * queue of a group stand in one queue, out of which each receive takes the oldest that it
- * matches.
- */
-#include "comm/local_world.h"
+/* Point to point between threads: a send copies its message into the group's one queue, so it never
+ * waits; a receive takes the oldest message that it matches out of the queue. */
+#include "comm/local.h"
 
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,12 +17,10 @@ sl_status sli_local_send(sl_group *group, const sli_message *message)
     if (bytes > 0)
         memcpy(sent->data, message->data, bytes);
     pthread_mutex_lock(&w->lock);
-    sl_status status = SL_OK;
-    if (w->broken) {
-        status = sli_local_broken(w);
-    } else if (w->slots[message->peer].left) {
+    sl_status status = sli_error_restore(&w->broken);
+    if (status == SL_OK && w->slots[message->peer].left)
         status = sl_error(SL_ERR_CANCELLED, "send: rank %d has left the group", message->peer);
-    } else {
+    if (status == SL_OK) {
         sli_queued_message **end = &w->queue;
         while (*end)
             end = &(*end)->next;
@@ -39,7 +33,7 @@ sl_status sli_local_send(sl_group *group, const sli_message *message)
     return status;
 }
 
-/* With the lock held: the oldest letter that the receive matches, taken out of the queue. */
+/* With the lock held: the oldest message that the receive matches, taken out of the queue. */
 static sli_queued_message *remove_matching(sli_world *w, int rank, const sli_message *wanted)
 {
     for (sli_queued_message **at = &w->queue; *at; at = &(*at)->next) {
@@ -55,12 +49,7 @@ static sli_queued_message *remove_matching(sli_world *w, int rank, const sli_mes
 
 static sl_status deliver(const sli_queued_message *found, const sli_message *message)
 {
-    if (found->count != message->count || found->dtype != message->dtype)
-        return sl_error(SL_ERR_INVALID,
-                        "recv from rank %d, tag %d: expected %" PRId64 " x %s, got %" PRId64
-                        " x %s",
-                        found->from, found->tag, message->count, sl_dtype_name(message->dtype),
-                        found->count, sl_dtype_name(found->dtype));
+    SL_TRY(sli_message_check(message, found->count, found->dtype, found->from));
     size_t bytes = (size_t)found->count * sl_dtype_bytes(found->dtype);
     if (bytes > 0)
         memcpy(message->data, found->data, bytes);
@@ -69,7 +58,7 @@ static sl_status deliver(const sli_queued_message *found, const sli_message *mes
     return SL_OK;
 }
 
-/* With the lock held: is there still somebody who could send it? */
+/* With the lock held: whether a rank that may send the message is still in the group. */
 static bool sender_is_there(const sli_world *w, int rank, const sli_message *message)
 {
     if (message->peer != SL_ANY_RANK)
@@ -86,8 +75,7 @@ static sl_status wait_for_message(sli_world *w, int rank, const sli_message *mes
 {
     char text[SLI_SENDER_BYTES];
     const char *sender = sli_sender_text(message, text);
-    if (w->broken)
-        return sli_local_broken(w);
+    SL_TRY(sli_error_restore(&w->broken));
     if (!sender_is_there(w, rank, message))
         return message->peer == SL_ANY_RANK
                    ? sl_error(SL_ERR_CANCELLED, "recv, tag %d: all others have left the group",

@@ -1,6 +1,6 @@
-#include "sluice/group.h"
-
+/* Ranks as threads: torch.multiprocessing.spawn. */
 #include "core/error.h"
+#include "sluice/group.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,7 +8,7 @@
 
 /* What the ranks of one sl_spawn share. */
 typedef struct outcome {
-    pthread_mutex_t lock; /* guards all below */
+    pthread_mutex_t lock; /* guards the error */
     sli_error_copy error; /* of the first rank that failed */
 } outcome;
 
@@ -21,16 +21,17 @@ typedef struct rank_thread {
     outcome *outcome;
 } rank_thread;
 
-/* A rank may have broken the group itself, before it came here, and so have made this one fail,
- * which came first: it is the group that knows whose error was the first. */
+/* Another rank may have broken the group, and so have made this one fail: the group, asked by a
+ * barrier, knows which error came first. That error names its rank unless a time limit broke the
+ * group. */
 static void record_failure(rank_thread *rank, sl_status error)
 {
     outcome *shared = rank->outcome;
-    sli_error_copy cause;
-    sli_error_save(&cause, error);
-    sl_group_abort(rank->group, error, cause.text);
+    sli_error_copy own;
+    sli_error_save(&own, error);
+    sl_group_abort(rank->group, error, own.text);
     error = sl_group_barrier(rank->group, NULL);
-    if (strncmp(sl_error_text(), "rank ", 5) != 0) /* no rank broke it: time did */
+    if (strncmp(sl_error_text(), "rank ", 5) != 0)
         sl_error_context(error, "rank %d: ", sl_group_rank(rank->group));
     pthread_mutex_lock(&shared->lock);
     if (shared->error.status == SL_OK)

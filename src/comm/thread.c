@@ -1,6 +1,6 @@
-#include "comm/thread.h"
-
-#include "core/error.h"
+/* A handle's communication thread: runs operations one after the other, in the order in which they
+ * were started, while the rank goes on. */
+#include "comm/group.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@ struct sl_work {
     sli_task task;
     sl_work *next; /* in the thread's queue */
     bool done;
-    sli_error_copy error; /* of the task, once it is done */
+    sli_error_copy error;
 };
 
 struct sli_comm_thread {
@@ -22,7 +22,7 @@ struct sli_comm_thread {
     bool ending;
 };
 
-static void *communicate(void *argument)
+static void *run_tasks(void *argument)
 {
     sli_comm_thread *thread = argument;
     pthread_mutex_lock(&thread->lock);
@@ -53,7 +53,7 @@ sl_status sli_comm_thread_create(sl_group *group, sli_comm_thread **out)
     thread->group = group;
     pthread_mutex_init(&thread->lock, NULL);
     pthread_cond_init(&thread->changed, NULL);
-    int code = pthread_create(&thread->handle, NULL, communicate, thread);
+    int code = pthread_create(&thread->handle, NULL, run_tasks, thread);
     if (code != 0) {
         pthread_cond_destroy(&thread->changed);
         pthread_mutex_destroy(&thread->lock);
@@ -86,7 +86,7 @@ static sl_status work_create(sl_work **out)
     return *out ? SL_OK : sl_error(SL_ERR_MEMORY, "sl_group: no memory for a work handle");
 }
 
-sl_status sli_work_finished(sl_work **work)
+sl_status sli_work_create_finished(sl_work **work)
 {
     SL_TRY(work_create(work));
     (*work)->done = true;

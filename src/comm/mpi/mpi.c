@@ -16,7 +16,7 @@
  * Each group has a communicator of its own. To make one is a blocking call of MPI, which every rank
  * makes only when all have prepared the rest (hub.c); it runs on a thread that is left behind where
  * a rank dies meanwhile. */
-#include "comm/mpi/mpi.h"
+#include "comm/group.h"
 
 #include "comm/mpi/collective.h"
 #include "comm/mpi/message.h"

@@ -3,7 +3,7 @@
 #ifndef SLI_COMM_MPI_WATCH_H
 #define SLI_COMM_MPI_WATCH_H
 
-#include "comm/operation.h"
+#include "comm/group.h"
 #include "core/wire.h"
 
 #include <stdatomic.h>
