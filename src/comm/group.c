@@ -1,6 +1,6 @@
 #include "comm/group.h"
 
-#include "core/knobs.h"
+#include "sluice/option.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -13,27 +13,6 @@
 
 enum { BACKLOG = 4096 };
 
-/* ---- Hosts -------------------------------------------------------------------------------- */
-
-/* The kernel's number since its start, which containers of one host share, and the network
- * namespace, which they do not. The host's name stands in where /proc does not tell. */
-void sli_wire_host(char host[SLI_WIRE_HOST_BYTES])
-{
-    char text[256] = "", space[64] = "";
-    unsigned char digest[(SLI_WIRE_HOST_BYTES - 1) / 2];
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    bool known = file && fgets(text, 64, file);
-    if (file)
-        fclose(file);
-    if (!known && gethostname(text, 64) != 0)
-        text[0] = '\0';
-    ssize_t length = readlink("/proc/self/ns/net", space, sizeof space - 1);
-    if (length > 0)
-        strncat(text, space, (size_t)length);
-    crypto_generichash(digest, sizeof digest, (const unsigned char *)text, strlen(text), NULL, 0);
-    sodium_bin2hex(host, SLI_WIRE_HOST_BYTES, digest, sizeof digest);
-}
-
 /* ---- Socket addresses --------------------------------------------------------------------- */
 
 socklen_t sli_wire_socket_address_bytes(const sli_wire_socket_address *address)
@@ -164,7 +143,7 @@ sl_status sli_wire_address_open(bool this_host, sli_wire_address *out, int *fd)
     *fd = open_socket(this_host, &family);
     if (*fd < 0 || getsockname(*fd, &bound.any, &bytes) != 0)
         return sl_error(SL_ERR_IO, "cannot listen for the ranks: %s", strerror(errno));
-    sli_wire_host(out->host);
+    sli_host_id(out->host);
     return sli_wire_address_find(out, family, port_of(&bound), this_host);
 }
 
@@ -210,10 +189,10 @@ static bool read_all(char *words, sli_wire_address *out)
     int port;
     const char *host;
     if (!read_key(next_word(&words), out->key) || !(host = next_word(&words)) ||
-        strspn(host, "0123456789abcdef") != SLI_WIRE_HOST_BYTES - 1 ||
-        host[SLI_WIRE_HOST_BYTES - 1] != '\0' || !read_port(next_word(&words), &port))
+        strspn(host, "0123456789abcdef") != SLI_HOST_BYTES - 1 ||
+        host[SLI_HOST_BYTES - 1] != '\0' || !read_port(next_word(&words), &port))
         return false;
-    memcpy(out->host, host, SLI_WIRE_HOST_BYTES);
+    memcpy(out->host, host, SLI_HOST_BYTES);
     for (const char *word; (word = next_word(&words));) {
         if (out->count == SLI_WIRE_MAX_ADDRESSES ||
             !read_number_address(word, &out->at[out->count]))

@@ -3,6 +3,7 @@
 #ifndef SLI_CORE_WIRE_ADDRESS_H
 #define SLI_CORE_WIRE_ADDRESS_H
 
+#include "core/host.h"
 #include "sluice/status.h"
 
 #include <netinet/in.h>
@@ -10,7 +11,6 @@
 
 enum {
     SLI_WIRE_KEY_BYTES = 32,
-    SLI_WIRE_HOST_BYTES = 33,
     SLI_WIRE_MAX_ADDRESSES = 16,
     SLI_WIRE_ADDRESS_BYTES = 1024 /* of the text */
 };
@@ -23,14 +23,10 @@ typedef union sli_wire_socket_address {
 
 typedef struct sli_wire_address {
     unsigned char key[SLI_WIRE_KEY_BYTES]; /* secret: known to the job's processes alone */
-    char host[SLI_WIRE_HOST_BYTES];        /* the listener's sli_wire_host */
+    char host[SLI_HOST_BYTES];             /* the listener's sli_host_id */
     int count;
     sli_wire_socket_address at[SLI_WIRE_MAX_ADDRESSES]; /* with the port, all the same */
 } sli_wire_address;
-
-/* The same 32 hexadecimal digits for two processes only where they can reach each other by the
- * loopback interface: on one host, from its start on, and in one network namespace of it. */
-void sli_wire_host(char host[SLI_WIRE_HOST_BYTES]);
 
 /* Writes "KEY,HOST,PORT,ADDRESS,…". */
 void sli_wire_address_print(const sli_wire_address *address, char text[SLI_WIRE_ADDRESS_BYTES]);

@@ -123,13 +123,13 @@ static bool try_address(const sli_wire_address *to, int index, const sli_wire_ca
 sl_status sli_wire_call(const sli_wire_address *to, const sli_wire_call_options *options,
                         sli_wire_connection *out)
 {
-    char host[SLI_WIRE_HOST_BYTES], why[WHY_BYTES] = "none of its addresses leads there from here";
+    char host[SLI_HOST_BYTES], why[WHY_BYTES] = "none of its addresses leads there from here";
     patience left = {.until = 0};
     bool again = true;
     out->fd = -1;
     if (sodium_init() < 0)
         return sl_error(SL_ERR_INTERNAL, "libsodium cannot be initialized");
-    sli_wire_host(host);
+    sli_host_id(host);
     while (again && seconds_of(&left) < options->seconds) {
         again = false;
         for (int i = 0; i < to->count; i++) {

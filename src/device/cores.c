@@ -1,15 +1,15 @@
-#define _GNU_SOURCE /* sched_getaffinity, gethostname */
+#define _GNU_SOURCE /* sched_getaffinity */
 
 #include "device/cores.h"
 
 #include "core/cgroup.h"
+#include "core/host.h"
 
 #include <hwloc.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* The hardware threads that the process may run on: what the machine allows (cpusets) and
  * what it was bound to (taskset, mpirun, Slurm). */
@@ -128,18 +128,13 @@ bool sli_cores_suffice(sl_device *const *devices, int count)
 
 /* ---- Other processes' cores ------------------------------------------------------------- */
 
-/* words[0] is the machine's name, hashed; then comes a bit for each core. */
+/* words[0] is the host; then comes a bit for each core. */
 sl_status sli_cores_describe(int64_t words[SLI_CORE_WORDS])
 {
-    char name[256] = "";
-    uint64_t hash = 14695981039346656037U; /* FNV-1a */
     sli_cores found;
     SL_TRY(sli_cores_find(&found));
     memset(words, 0, SLI_CORE_WORDS * sizeof *words);
-    gethostname(name, sizeof name - 1);
-    for (const char *at = name; *at; at++)
-        hash = (hash ^ (unsigned char)*at) * 1099511628211U;
-    words[0] = (int64_t)hash;
+    words[0] = sli_host_number();
     for (int i = 0; i < found.allowed_count; i++)
         if (found.allowed[i] < SLI_MAX_CORES)
             words[1 + found.allowed[i] / 64] |= (int64_t)(UINT64_C(1) << found.allowed[i] % 64);

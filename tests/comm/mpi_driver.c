@@ -2,6 +2,7 @@
 /* One rank of a group over MPI. Usage: mpi_driver CASE, started by mpirun. What fails is written
  * to standard error as "rank R: TEXT", with exit status 1. */
 #include "comm/contract.h"
+#include "core/error.h"
 #include "sluice/group.h"
 #include "sluice/launch.h"
 #include "support/replicas.h"
@@ -104,14 +105,21 @@ static sl_status receives_from_a_leaver(sl_group *group)
     return sl_group_recv(group, &x, 1, SL_I32, last_rank(group), 3, NULL, NULL);
 }
 
-/* Nobody has sent anything; rank 0 stays when all others have gone. */
+/* No rank sends anything with tag 3. Rank 1 leaves when rank 0 has waited in vain, and tells so. */
 static sl_status receives_from_anyone(sl_group *group)
 {
     int32_t x;
-    sl_status status = sl_group_recv(group, &x, 1, SL_I32, SL_ANY_RANK, 3, NULL, NULL);
-    if (sl_group_rank(group) != 0)
-        return status;
-    fprintf(stderr, "first: %s\n", sl_error_text());
+    sli_error_copy first;
+    sli_error_save(&first, sl_group_recv(group, &x, 1, SL_I32, SL_ANY_RANK, 3, NULL, NULL));
+    if (sl_group_rank(group) != 0) {
+        while (sl_group_recv(group, NULL, 0, SL_I32, 0, 4, NULL, NULL) != SL_OK &&
+               strstr(sl_error_text(), "nothing came"))
+            continue;
+        return sli_error_restore(&first);
+    }
+    fprintf(stderr, "first: %s\n", first.text);
+    SL_TRY(sl_group_send(group, NULL, 0, SL_I32, 1, 4, NULL));
+    sl_status status = SL_ERR_CANCELLED;
     while (strstr(sl_error_text(), "nothing came"))
         status = sl_group_recv(group, &x, 1, SL_I32, SL_ANY_RANK, 3, NULL, NULL);
     return status;

@@ -1,7 +1,6 @@
 /* The hub and the watches of ranks, in one process and without MPI: groups that one rank cannot
  * join, strangers, and processes that say what none does. */
 #include "comm/mpi/hub.h"
-#include "comm/mpi/kinds.h"
 #include "comm/mpi/watch.h"
 #include "core/clock.h"
 #include "core/wire_listener.h"
@@ -26,7 +25,7 @@ typedef struct job_rank {
     sli_watch *watch;
     sl_status status;
     sli_member member;
-    uint64_t stays[RANKS];
+    uint64_t last[RANKS];
 } job_rank;
 
 static void progress(void *argument)
@@ -48,7 +47,7 @@ static void start_watches(job_rank *ranks, int count, const sli_wire_address *hu
         ranks[r] = (job_rank){.hub = hub};
         check_ok(sli_watch_create(hub, r, RANKS, &ranks[r].watch));
         ranks[r].member = (sli_member){
-            .id = GROUP, .rank = r, .size = RANKS, .processes = processes, .stays = ranks[r].stays};
+            .id = GROUP, .rank = r, .size = RANKS, .processes = processes, .last = ranks[r].last};
     }
 }
 
@@ -116,7 +115,7 @@ static void rank_that_cannot_join_ends_the_making_for_all(void **state)
     sli_watch_join(ranks[0].watch, &ranks[0].member); /* before it, */
     usleep(20000);
     sl_error(SL_ERR_MEMORY, "no memory for 3 ranks");
-    assert_int_equal(sli_watch_refuse(ranks[1].watch, GROUP, 1, RANKS, SL_ERR_MEMORY),
+    assert_int_equal(sli_watch_refuse_group(ranks[1].watch, GROUP, 1, RANKS, SL_ERR_MEMORY),
                      SL_ERR_MEMORY);
     usleep(20000);
     sli_watch_join(ranks[2].watch, &ranks[2].member); /* and after it */
@@ -298,7 +297,7 @@ static void hostile_hub_is_left(void **state)
         self = (job_rank){.hub = &address};
         check_ok(sli_watch_create(&address, 1, RANKS, &self.watch));
         self.member = (sli_member){
-            .id = GROUP, .rank = 1, .size = RANKS, .processes = processes, .stays = self.stays};
+            .id = GROUP, .rank = 1, .size = RANKS, .processes = processes, .last = self.last};
         sli_watch_join(self.watch, &self.member);
         atomic_store(&hub.speaks, true);
         check_error(wait_for_break(&self), SL_ERR_CANCELLED, "rank 0");

@@ -304,7 +304,7 @@ static void check_without_memory(const char *name)
         skip();
     }
     assert_int_equal(sscanf(job.out_text, "failed %d %d %d", &sessions, &makings, &splits), 3);
-    assert_true(sessions > 1 && makings > 5 && splits > 7);
+    assert_true(sessions > 1 && makings > 4 && splits > 6);
 }
 
 static void group_where_one_rank_lacks_memory_fails_at_once_on_all(void **state)
@@ -335,31 +335,20 @@ static void wait_for_pids(int ranks)
     }
 }
 
-/* Whether the rank names another one that left a group, or the making of one, or has ended. */
-static bool names_one_that_left(int rank)
-{
-    return rank_says(rank, "left the group before it came") || rank_says(rank, "left it") ||
-           rank_says(rank, "has ended");
-}
-
-/* All but one have ended, and nothing is left. Each names the lost one, as a rank of the job or of
- * a sub-group; only who waits in a sub-group without it may name another that left because of it.
+/* All but one have ended, and nothing is left. Each survivor names the lost rank, as a rank of the
+ * job or of a sub-group, also where it has noticed only that another survivor left because of it.
  */
 static void check_survivors(int ranks, int lost, const char *fate)
 {
     char named[64], of_the_job[64];
-    int naming = 0;
     snprintf(named, sizeof named, "rank %d %s", lost, fate);
     snprintf(of_the_job, sizeof of_the_job, "%d of the job%s %s", lost, lost == 0 ? "" : ")", fate);
     for (int rank = 0; rank < ranks; rank++) {
-        bool names_it = rank_says(rank, of_the_job) || rank_says(rank, named);
-        if (rank != lost && !names_it && !names_one_that_left(rank))
+        if (rank != lost && !rank_says(rank, of_the_job))
             check_rank_says(rank, named);
-        naming += names_it;
         assert_int_equal(kill(job.ranks[rank], 0), -1);
         assert_int_equal(errno, ESRCH);
     }
-    assert_true(naming > 0);
 }
 
 static uint64_t random_next(uint64_t *state)

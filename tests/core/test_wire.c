@@ -203,7 +203,7 @@ static void address_survives_its_text(void **state)
     char text[SLI_WIRE_ADDRESS_BYTES], again[SLI_WIRE_ADDRESS_BYTES];
     sli_wire_address address = {.count = 0}, read;
     randombytes_buf(address.key, sizeof address.key);
-    sli_wire_host(address.host);
+    sli_host_id(address.host);
     check_ok(sli_wire_address_find(&address, AF_INET6, 4242, false));
     assert_true(address.count >= 1);
     sli_wire_address_print(&address, text);
@@ -222,7 +222,7 @@ static void address_of_many_interfaces_has_room(void **state)
     (void)state;
     char text[SLI_WIRE_ADDRESS_BYTES];
     sli_wire_address address = {.count = SLI_WIRE_MAX_ADDRESSES}, read;
-    sli_wire_host(address.host);
+    sli_host_id(address.host);
     for (int i = 0; i < SLI_WIRE_MAX_ADDRESSES; i++) {
         address.at[i].v6 = (struct sockaddr_in6){.sin6_family = AF_INET6, .sin6_port = 0xffff};
         memset(&address.at[i].v6.sin6_addr, 0xfe, 16);
@@ -268,9 +268,9 @@ static void text_that_is_no_address_is_refused(void **state)
 static void loopback_leads_to_its_own_host_alone(void **state)
 {
     (void)state;
-    char host[SLI_WIRE_HOST_BYTES];
+    char host[SLI_HOST_BYTES];
     sli_wire_address read;
-    sli_wire_host(host);
+    sli_host_id(host);
     check_ok(sli_wire_address_parse(KEY "," HOST ",1,127.0.0.1,::1,10.0.0.1", &read));
     static const bool elsewhere[] = {false, false, true};
     for (int i = 0; i < 3; i++) {
@@ -320,7 +320,7 @@ static void stranger_that_listens_learns_nothing_and_is_not_believed(void **stat
         sli_wire_connection connection;
         pthread_t thread;
         randombytes_buf(address.key, sizeof address.key);
-        sli_wire_host(address.host);
+        sli_host_id(address.host);
         address.at[0].v4 =
             (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
         assert_int_equal(bind(other.fd, &address.at[0].any, sizeof address.at[0].v4), 0);
@@ -355,7 +355,7 @@ static void call_where_nobody_listens_ends_at_once(void **state)
     sli_wire_connection connection;
     socklen_t bytes = sizeof address.at[0];
     int fd = socket(AF_INET, SOCK_STREAM, 0); /* bound, and does not listen */
-    sli_wire_host(address.host);
+    sli_host_id(address.host);
     address.at[0].v4 =
         (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     assert_int_equal(bind(fd, &address.at[0].any, sizeof address.at[0].v4), 0);

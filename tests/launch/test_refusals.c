@@ -109,7 +109,7 @@ static void rank_without_its_launcher_says_so(void **state)
     check_refused(&run, 1,
                   "environment variable SLUICE_LAUNCHER: this is no address of a listener");
     check_ok(sli_wire_address_find(&nobody, AF_INET, 1, true));
-    sli_wire_host(nobody.host);
+    sli_host_id(nobody.host);
     sli_wire_address_print(&nobody, text);
     setenv("SLUICE_LAUNCHER", text, 1);
     program_start(&run, "launch-rank true");

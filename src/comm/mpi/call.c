@@ -12,11 +12,11 @@
 /* How long messages may take to end when their call has failed: a transfer may be under way, and
  * the others learn that the group is broken in this time. */
 static const double cancel_seconds = 0.25;
-/* Between two polls, even on a busy machine; a longer pause was none of this process's. */
+/* Between two polls, even on a busy machine; a longer pause is not this process's own. */
 static const double longest_pause_seconds = 1;
-/* Waiting is first on the watch for microseconds, then leaves the core to others who want it, then
- * sleeps: the rank computes meanwhile, often on this very core. */
-enum { EAGER_POLLS = 500, YIELDING_POLLS = 5000, SLEEP_NS = 20000, LOOKS = 64 };
+/* Waiting first polls for microseconds, then yields the core to others, then sleeps: the rank's
+ * devices compute meanwhile, often on this very core. */
+enum { EAGER_POLLS = 500, YIELDING_POLLS = 5000, SLEEP_NS = 20000, CHECK_EVERY = 64 };
 
 sli_call sli_call_begin(sl_group *group, const sli_operation *operation)
 {
@@ -57,17 +57,19 @@ sl_status sli_call_scratch(const sli_call *call, size_t bytes, void **out)
 
 sl_status sli_call_mpi_error(const sli_call *call, int code)
 {
-    char cause[256], text[SLI_WIRE_TEXT_BYTES];
-    call->state->session->mpi->describe(code, cause, sizeof cause);
-    snprintf(text, sizeof text,
-             "rank %d: MPI: %s (SL_DEBUG=collectives shows whether the ranks call the same)",
-             call->group->rank, cause);
-    return sli_watch_break(call->state->session->watch, &call->state->member, SL_ERR_IO, text);
+    sli_mpi_process *process = call->state->process;
+    char cause[256];
+    process->mpi->describe(code, cause, sizeof cause);
+    sl_status status =
+        sl_error(SL_ERR_IO,
+                 "rank %d: MPI: %s (SL_DEBUG=collectives shows whether the ranks call the same)",
+                 call->group->rank, cause);
+    return sli_watch_break(process->watch, &call->state->member, status);
 }
 
-static sl_status usable(const sli_call *call)
+static sl_status check_usable(const sli_call *call)
 {
-    if (atomic_load_explicit(&call->state->session->unusable, memory_order_relaxed))
+    if (atomic_load_explicit(&call->state->process->unusable, memory_order_relaxed))
         return sl_error(SL_ERR_CANCELLED,
                         "an operation of another group failed amid a transfer, so this "
                         "process cannot use MPI any more");
@@ -78,8 +80,8 @@ sl_status sli_call_send(sli_call *call, int slot, const void *data, size_t bytes
 {
     sli_mpi_group *state = call->state;
     assert(slot < state->slot_count && !state->slots[slot].bits);
-    SL_TRY(usable(call));
-    int code = state->session->mpi->send(state->comm, data, bytes, to, tag, &state->slots[slot]);
+    SL_TRY(check_usable(call));
+    int code = state->process->mpi->send(&state->comm, data, bytes, to, tag, &state->slots[slot]);
     return code == 0 ? SL_OK : sli_call_mpi_error(call, code);
 }
 
@@ -87,15 +89,15 @@ sl_status sli_call_receive(sli_call *call, int slot, void *data, size_t bytes, i
 {
     sli_mpi_group *state = call->state;
     assert(slot < state->slot_count && !state->slots[slot].bits);
-    SL_TRY(usable(call));
+    SL_TRY(check_usable(call));
     int code =
-        state->session->mpi->receive(state->comm, data, bytes, from, tag, &state->slots[slot]);
+        state->process->mpi->receive(&state->comm, data, bytes, from, tag, &state->slots[slot]);
     return code == 0 ? SL_OK : sli_call_mpi_error(call, code);
 }
 
 /* ---- Waiting ------------------------------------------------------------------------------ */
 
-void sli_rest(int polls)
+void sli_pause_polling(int polls)
 {
     if (polls >= YIELDING_POLLS)
         nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
@@ -109,19 +111,19 @@ bool sli_call_is_late(sli_call *call)
            call->group->options.timeout_seconds;
 }
 
-sl_status sli_call_idle(sli_call *call)
+sl_status sli_call_pause(sli_call *call)
 {
     sli_mpi_group *state = call->state;
     call->idle++;
-    if (call->idle < EAGER_POLLS && call->idle % LOOKS != 0)
+    if (call->idle < EAGER_POLLS && call->idle % CHECK_EVERY != 0)
         return SL_OK;
-    SL_TRY(usable(call));
+    SL_TRY(check_usable(call));
     if (atomic_load_explicit(&state->member.alarm, memory_order_relaxed))
-        SL_TRY(sli_watch_check(state->session->watch, &state->member, call->operation));
+        SL_TRY(sli_watch_check(state->process->watch, &state->member, call->operation));
     if (sli_call_is_late(call))
-        return sli_watch_late(state->session->watch, &state->member, call->operation,
-                              call->group->options.timeout_seconds);
-    sli_rest(call->idle);
+        return sli_watch_break_late(state->process->watch, &state->member, call->operation,
+                                    call->group->options.timeout_seconds);
+    sli_pause_polling(call->idle);
     return SL_OK;
 }
 
@@ -130,13 +132,13 @@ sl_status sli_call_wait(sli_call *call, int slot)
     sli_mpi_group *state = call->state;
     while (state->slots[slot].bits) {
         bool done = false;
-        int code = state->session->mpi->test(&state->slots[slot], &done);
+        int code = state->process->mpi->test(&state->slots[slot], &done);
         if (code != 0)
             return sli_call_mpi_error(call, code);
         if (done)
             call->idle = 0;
         else
-            SL_TRY(sli_call_idle(call));
+            SL_TRY(sli_call_pause(call));
     }
     return SL_OK;
 }
@@ -150,32 +152,32 @@ sl_status sli_call_wait_all(sli_call *call, int count)
 
 /* ---- Ending early ------------------------------------------------------------------------- */
 
-static bool has_ended(sli_session *session, sli_request *request)
+static bool has_ended(sli_mpi_process *process, sli_request *request)
 {
     bool done = !request->bits;
     if (!done)
-        (void)session->mpi->test(request, &done); /* how it ended does not matter any more */
+        (void)process->mpi->test(request, &done); /* how it ended does not matter */
     return done;
 }
 
-void sli_requests_end(sli_session *session, sli_request *requests, int count)
+void sli_requests_end(sli_mpi_process *process, sli_request *requests, int count)
 {
     double until = sli_clock_seconds() + cancel_seconds;
-    if (!atomic_load(&session->unusable))
+    if (!atomic_load(&process->unusable))
         for (int i = 0; i < count; i++)
             if (requests[i].bits && requests[i].receives)
-                (void)session->mpi->cancel(&requests[i]);
+                (void)process->mpi->cancel(&requests[i]);
     for (int i = 0; i < count; i++) {
-        while (!atomic_load(&session->unusable) && !has_ended(session, &requests[i]) &&
+        while (!atomic_load(&process->unusable) && !has_ended(process, &requests[i]) &&
                sli_clock_seconds() < until)
             sched_yield();
         if (requests[i].bits && requests[i].receives)
-            atomic_store(&session->unusable, true);
+            atomic_store(&process->unusable, true);
         requests[i].bits = NULL;
     }
 }
 
 void sli_call_cancel(sli_call *call)
 {
-    sli_requests_end(call->state->session, call->state->slots, call->state->slot_count);
+    sli_requests_end(call->state->process, call->state->slots, call->state->slot_count);
 }

@@ -1,13 +1,13 @@
 /* One call of a group over MPI: its messages under way, and waiting for them.
  *
  * Messages stand in numbered slots. Waiting polls: it fails when the time limit passes, when a rank
- * that is needed is no more and when the group is broken. A call that fails cancels its messages
- * before it returns, since its buffers are the caller's again. */
+ * that is needed has died or left and when the group is broken. A call that fails cancels its
+ * messages before it returns, since its buffers are the caller's again. */
 #ifndef SLI_COMM_MPI_CALL_H
 #define SLI_COMM_MPI_CALL_H
 
 #include "comm/group.h"
-#include "comm/mpi/session.h"
+#include "comm/mpi/process.h"
 #include "core/clock.h"
 
 #include <pthread.h>
@@ -24,11 +24,11 @@ typedef struct sli_outgoing {
 
 /* A group's handle in this process: sl_group.state. */
 typedef struct sli_mpi_group {
-    sli_session *session;
-    sli_communicator *comm;
+    sli_mpi_process *process;
+    sli_communicator comm; /* all zeros: not made */
     sli_member member;
     int *processes;
-    uint64_t *stays; /* the member's */
+    uint64_t *last;  /* the member's */
     uint64_t splits; /* so far */
     /* Used by one collective operation at a time. */
     sli_request *slots;
@@ -63,15 +63,15 @@ sl_status sli_call_receive(sli_call *call, int slot, void *data, size_t bytes, i
 sl_status sli_call_wait(sli_call *call, int slot);
 sl_status sli_call_wait_all(sli_call *call, int count);
 
-/* To be called whenever a poll found nothing: rests a little, and fails when waiting is over. */
-sl_status sli_call_idle(sli_call *call);
+/* To be called whenever a poll finds nothing: pauses a little, and fails when waiting is over. */
+sl_status sli_call_pause(sli_call *call);
 
-/* Is the time limit over? It begins with the first question, and does not count while the process
- * is suspended. */
+/* Whether the time limit is over. It begins with the first question, and does not count while the
+ * process is suspended. */
 bool sli_call_is_late(sli_call *call);
 
-/* Rests after so many polls without a result. */
-void sli_rest(int polls);
+/* Pauses after so many polls without a result. */
+void sli_pause_polling(int polls);
 
 /* Ends what a failed call has under way. */
 void sli_call_cancel(sli_call *call);
@@ -79,8 +79,19 @@ void sli_call_cancel(sli_call *call);
 /* Breaks the group because an MPI function gave `code`. */
 sl_status sli_call_mpi_error(const sli_call *call, int code);
 
-/* Ends requests whose buffers are needed for other things. Sends that nobody takes are forgotten:
- * in a broken group nobody will. A receive that does not end makes MPI unusable. */
-void sli_requests_end(sli_session *session, sli_request *requests, int count);
+/* Ends requests whose buffers are needed for other things. A send that does not end is dropped: no
+ * rank of a broken group receives it. A receive that does not end makes MPI unusable. */
+void sli_requests_end(sli_mpi_process *process, sli_request *requests, int count);
+
+/* Runs call->operation (collective.c); those that combine data (reduction.c). */
+sl_status sli_mpi_run(sli_call *call);
+sl_status sli_mpi_reduce(sli_call *call);
+
+/* Single messages (message.c). */
+sl_status sli_mpi_send(sl_group *group, const sli_message *message);
+sl_status sli_mpi_receive(sl_group *group, const sli_message *message);
+
+/* Waits until every message that was sent is received, or cannot be any more. */
+void sli_mpi_flush(sl_group *group);
 
 #endif

@@ -12,19 +12,19 @@
  *      └────────┘         └────────┘         └────────┘
  *
  * A process that dies closes its connection, whatever kills it: the hub sees that at once. Where
- * the host or the link dies nothing closes, so both sides say ALIVE twice a second, and who is
- * silent for SLI_SILENT_SECONDS is given up. Each side counts the seconds in which it ran itself
- * (core/clock.h): when a whole job is suspended nobody is given up, whoever wakes first,
- * while one rank that is suspended alone is. The hub tells all others who is DEAD; without the hub
- * nobody would learn of anything, so its loss breaks every group.
+ * the host or the link dies nothing closes, so both sides say ALIVE twice a second, and a side that
+ * is silent for SLI_SILENT_SECONDS is given up. Each side counts only the seconds in which it runs
+ * itself (core/clock.h): a job that is suspended as a whole goes on, whichever process wakes first,
+ * while one rank that is suspended alone is given up. The hub tells all others which process is
+ * DEAD; without the hub no rank would learn of anything, so its loss breaks every group.
  *
  * A group is made in two steps. Each rank prepares all that it needs, then says JOIN, or REFUSE if
  * it could not; when all have joined the hub says READY, and only then they call MPI, which waits
  * for all of them. A refusal reaches the others at once.
  *
- * The hub also keeps the books on groups (hub_groups.c), so that an operation past its time limit
- * can say who never came, and it gathers everybody's BYE: MPI_Finalize waits for all ranks, and so
- * may be called only when all of them will. */
+ * The hub also knows each group's ranks (hub_groups.c), so that an operation past its time limit
+ * names those that never came. And it gathers every rank's BYE: MPI_Finalize waits for all ranks,
+ * so it may be called only when all of them will. */
 #include "comm/mpi/hub.h"
 
 #include "comm/mpi/hub_groups.h"
@@ -35,10 +35,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-static const double joining_seconds = 60, farewell_seconds = 2;
+static const double join_seconds = 60, end_seconds = 2;
 
 typedef struct process {
-    bool called, dead, gone, unready;
+    bool called, dead;
+    bool said_bye, unready; /* to finalize MPI */
 } process;
 
 struct sli_hub {
@@ -51,21 +52,38 @@ struct sli_hub {
     process *processes; /* [size] by rank */
 };
 
+bool sli_hub_message_is_valid(const sli_wire_message *message, int processes)
+{
+    bool is_error = message->number < SL_OK && message->number >= SL_ERR_INTERNAL;
+    switch (message->kind) {
+    case SLI_HUB_REFUSE:
+    case SLI_HUB_BREAK:
+        return message->size > 0 && is_error;
+    case SLI_HUB_DEAD:
+        return message->size == processes;
+    case SLI_HUB_BYE:
+    case SLI_HUB_END:
+        return message->number == 0 || message->number == 1;
+    default:
+        return message->size > 0;
+    }
+}
+
 /* ---- Losing ranks ------------------------------------------------------------------------- */
 
-static void tell(void *argument, int rank, const sli_wire_message *message)
+static void send_to_rank(void *argument, int rank, const sli_wire_message *message)
 {
     sli_hub *hub = argument;
     sli_wire_listener_send(hub->listener, rank, message);
 }
 
-static void tell_all(sli_hub *hub, const sli_wire_message *message)
+static void send_to_all(sli_hub *hub, const sli_wire_message *message)
 {
     for (int r = 0; r < hub->size; r++)
-        tell(hub, r, message);
+        send_to_rank(hub, r, message);
 }
 
-static void lose(sli_hub *hub, int rank, const char *why)
+static void mark_dead(sli_hub *hub, int rank, const char *why)
 {
     process *lost = &hub->processes[rank];
     if (lost->dead || hub->ended)
@@ -73,8 +91,8 @@ static void lose(sli_hub *hub, int rank, const char *why)
     lost->dead = true;
     sli_wire_message dead = {.kind = SLI_HUB_DEAD, .rank = rank, .size = hub->size};
     snprintf(dead.text, sizeof dead.text, "%s", why);
-    sli_hub_groups_lose(&hub->groups, rank);
-    tell_all(hub, &dead);
+    sli_hub_groups_mark_dead(&hub->groups, rank);
+    send_to_all(hub, &dead);
 }
 
 /* Once every rank has answered or died, it is known whether MPI_Finalize is safe to call. */
@@ -83,13 +101,13 @@ static void end_if_all_have_answered(sli_hub *hub)
     sli_wire_message end = {.kind = SLI_HUB_END};
     for (int r = 0; r < hub->size; r++) {
         const process *one = &hub->processes[r];
-        if (!one->gone && !one->dead)
+        if (!one->said_bye && !one->dead)
             return;
         if (one->dead || one->unready)
             end.number = 1;
     }
     hub->ended = true;
-    tell_all(hub, &end);
+    send_to_all(hub, &end);
 }
 
 /* ---- What the listener tells -------------------------------------------------------------- */
@@ -109,33 +127,33 @@ static void on_call(void *argument, int rank, const char *host)
                                      .rank = r,
                                      .size = hub->size,
                                      .text = "died"};
-            tell(hub, rank, &dead);
+            send_to_rank(hub, rank, &dead);
         }
 }
 
-/* It makes no groups any more, and nobody must wait for it there. It has left those that it was in.
+/* The process has left its groups and makes none any more: the others must not wait for it there.
  */
-static void take_bye(sli_hub *hub, int rank, const sli_wire_message *bye)
+static void handle_bye(sli_hub *hub, int rank, const sli_wire_message *bye)
 {
     sli_wire_message ended = {.kind = SLI_HUB_DEAD,
                               .rank = rank,
                               .size = hub->size,
                               .text = "has ended"};
-    hub->processes[rank].gone = true;
+    hub->processes[rank].said_bye = true;
     hub->processes[rank].unready = bye->number != 0;
     for (int r = 0; r < hub->size; r++)
-        if (!hub->processes[r].gone)
-            tell(hub, r, &ended);
+        if (!hub->processes[r].said_bye)
+            send_to_rank(hub, r, &ended);
 }
 
 static void on_message(void *argument, int rank, const sli_wire_message *message)
 {
     sli_hub *hub = argument;
-    bool sound = sli_hub_message_is_sound(message, hub->size);
+    bool valid = sli_hub_message_is_valid(message, hub->size);
     hub->groups.now = sli_wire_listener_seconds(hub->listener);
-    if (sound && message->kind == SLI_HUB_BYE) {
-        take_bye(hub, rank, message);
-    } else if (!sound || !sli_hub_groups_take(&hub->groups, rank, message)) {
+    if (valid && message->kind == SLI_HUB_BYE) {
+        handle_bye(hub, rank, message);
+    } else if (!valid || !sli_hub_groups_handle(&hub->groups, rank, message)) {
         sli_wire_listener_refuse(hub->listener, rank);
     }
 }
@@ -144,7 +162,7 @@ static void on_end(void *argument, int rank, sli_wire_state why)
 {
     sli_hub *hub = argument;
     hub->groups.now = sli_wire_listener_seconds(hub->listener);
-    lose(hub, rank, sli_wire_state_text(why));
+    mark_dead(hub, rank, sli_wire_state_text(why));
 }
 
 /* ---- The thread --------------------------------------------------------------------------- */
@@ -152,22 +170,23 @@ static void on_end(void *argument, int rank, sli_wire_state why)
 static void check_times(sli_hub *hub)
 {
     hub->groups.now = sli_wire_listener_seconds(hub->listener);
-    for (int r = 0; r < hub->size && hub->groups.now > joining_seconds; r++)
+    for (int r = 0; r < hub->size && hub->groups.now > join_seconds; r++)
         if (!hub->processes[r].called)
-            lose(hub, r, "never connected to rank 0");
-    sli_hub_groups_tick(&hub->groups);
+            mark_dead(hub, r, "never connected to rank 0");
+    sli_hub_groups_check_times(&hub->groups);
 }
 
-/* Lets every rank read END: a connection that is closed with messages unread would lose it. */
-static void see_off(sli_hub *hub)
+/* Every rank can read END before the hub hangs up: a connection that is closed with messages
+ * unread loses them. */
+static void wait_for_hang_up(sli_hub *hub)
 {
-    double until = sli_wire_listener_seconds(hub->listener) + farewell_seconds;
+    double until = sli_wire_listener_seconds(hub->listener) + end_seconds;
     while (sli_wire_listener_connected(hub->listener) > 0 &&
            sli_wire_listener_seconds(hub->listener) < until)
         (void)sli_wire_listener_turn(hub->listener, -1, SLI_WIRE_TURN_SECONDS);
 }
 
-static void *serve(void *argument)
+static void *run_hub(void *argument)
 {
     sli_hub *hub = argument;
     while (!hub->ended && !atomic_load(&hub->stop)) {
@@ -176,7 +195,7 @@ static void *serve(void *argument)
         end_if_all_have_answered(hub);
     }
     if (hub->ended)
-        see_off(hub);
+        wait_for_hang_up(hub);
     sli_wire_listener_hang_up(hub->listener);
     return NULL;
 }
@@ -198,7 +217,7 @@ sl_status sli_hub_create(int size, bool this_host, sli_wire_address *address, sl
     if (!hub)
         return sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
     hub->size = size;
-    hub->groups = (sli_hub_groups){.processes = size, .tell = tell, .hub = hub};
+    hub->groups = (sli_hub_groups){.processes = size, .send = send_to_rank, .hub = hub};
     hub->processes = calloc((size_t)size, sizeof *hub->processes);
     sli_wire_listener_options options = {.ranks = size,
                                          .kinds = SLI_HUB_KINDS,
@@ -208,13 +227,11 @@ sl_status sli_hub_create(int size, bool this_host, sli_wire_address *address, sl
                                          .called = on_call,
                                          .said = on_message,
                                          .ended = on_end};
-    sl_status status =
-        hub->processes ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
-    if (status == SL_OK)
-        status = sli_hub_groups_create(&hub->groups);
+    sl_status status = hub->processes ? sli_hub_groups_create(&hub->groups)
+                                      : sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
     if (status == SL_OK)
         status = sli_wire_listen(&options, address, &hub->listener);
-    int code = status == SL_OK ? pthread_create(&hub->thread, NULL, serve, hub) : 0;
+    int code = status == SL_OK ? pthread_create(&hub->thread, NULL, run_hub, hub) : 0;
     if (code != 0)
         status = sl_error(SL_ERR_MEMORY, "cannot start a thread (error %d)", code);
     if (status != SL_OK)

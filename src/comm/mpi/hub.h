@@ -1,20 +1,43 @@
-/* The hub: a thread of rank 0 that every rank's watch is connected to. See hub.c. */
+/* The hub: a thread of rank 0 that every rank's watch (watch.h) is connected to, and what they tell
+ * each other beside MPI. See hub.c. */
 #ifndef SLI_COMM_MPI_HUB_H
 #define SLI_COMM_MPI_HUB_H
 
 #include "core/wire.h"
 
-typedef struct sli_hub sli_hub;
+/* The kinds of messages (core/wire.h). `rank` and `size` are of the group `group`, where there is
+ * one. */
+enum {
+    SLI_HUB_JOIN = SLI_WIRE_ALIVE + 1, /* this process is ready to be `rank` of the group */
+    SLI_HUB_REFUSE, /* it will not be `rank` of it: `number` is the status, text the error */
+    SLI_HUB_READY,  /* hub: all ranks have joined */
+    SLI_HUB_LEFT,   /* `rank` of the group has left after operation `sequence`; text: the error
+                       because of which it left, or "" */
+    SLI_HUB_BREAK,  /* the group is broken: `number` is the status, text the error */
+    SLI_HUB_LATE, /* operation `sequence`, text, is past the limit of `seconds`: who is missing? */
+    SLI_HUB_ASK,  /* hub: which operation have you begun? */
+    SLI_HUB_AT,   /* `rank` of the group has begun operation `sequence` */
+    SLI_HUB_DEAD, /* hub: process `rank` of all `size` takes no part any more; text says why */
+    SLI_HUB_BYE,  /* this process ends; `number` is 0 where it is ready to finalize MPI */
+    SLI_HUB_END,  /* hub: all that live have said BYE; `number` is 0 if all are ready */
+    SLI_HUB_KINDS
+};
 
-/* After which silence the other side is given up: well within the 5 s in which survivors must know,
- * and longer than a busy machine forgets a thread. */
+/* What a received message must say besides what the wire has checked, for its kind: a status is an
+ * error, a group has a size, DEAD names one of `processes`. The same on both sides. */
+bool sli_hub_message_is_valid(const sli_wire_message *message, int processes);
+
+/* The longest silence of a side that lives: well within the 5 s in which survivors must know, and
+ * longer than a busy machine leaves a thread without a turn. */
 #define SLI_SILENT_SECONDS 4.0
+
+typedef struct sli_hub sli_hub;
 
 /* Starts the hub for `size` ranks, which are all on this host or not; *address is for
  * sli_watch_create. */
 sl_status sli_hub_create(int size, bool this_host, sli_wire_address *address, sli_hub **out);
 
-/* Ends the hub's work, which else is done after END. NULL is allowed. */
+/* Ends the hub's work before all ranks have said BYE. NULL is allowed. */
 void sli_hub_stop(sli_hub *hub);
 
 /* Waits until the hub's work is done. NULL is allowed. */

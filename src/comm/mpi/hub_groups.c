@@ -5,30 +5,29 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* How long the ranks have to say where they are. */
+/* How long the ranks have to say which operation they have begun. */
 static const double answer_seconds = 1;
 
-typedef struct place {
+typedef struct group_rank {
     bool joined, left;
     bool asked; /* and has not answered yet */
     int process;
     uint64_t sequence; /* the newest operation that it is known to have begun */
-} place;
+} group_rank;
 
 struct sli_hub_group {
     sli_hub_group *next;
     uint64_t id;
     int size, joined;
-    bool broken, late;
-    sli_wire_message end;       /* if broken: the first BREAK */
-    sli_wire_message complaint; /* if late: the first LATE */
+    bool broken, is_late;
+    sli_wire_message end;  /* if broken: the first BREAK */
+    sli_wire_message late; /* if late: the first LATE */
     double answers_until;
-    place places[]; /* by rank within the group */
+    group_rank ranks[];
 };
 
-/* A group is found by its number and its size, so that a message's rank, which is below its size,
- * is one of the group. */
-static sli_hub_group *find(const sli_hub_groups *groups, const sli_wire_message *message)
+/* The group with a message's number and size: the message's rank is then one of its ranks. */
+static sli_hub_group *find_group(const sli_hub_groups *groups, const sli_wire_message *message)
 {
     sli_hub_group *at = groups->first;
     while (at && (at->id != message->group || at->size != message->size))
@@ -36,7 +35,7 @@ static sli_hub_group *find(const sli_hub_groups *groups, const sli_wire_message 
     return at;
 }
 
-static void forget(sli_hub_groups *groups, sli_hub_group *group)
+static void remove_group(sli_hub_groups *groups, sli_hub_group *group)
 {
     sli_hub_group **at = &groups->first;
     while (*at != group)
@@ -45,15 +44,15 @@ static void forget(sli_hub_groups *groups, sli_hub_group *group)
     free(group);
 }
 
-static void tell_members(const sli_hub_groups *groups, const sli_hub_group *group,
-                         const sli_wire_message *message)
+static void send_to_group(const sli_hub_groups *groups, const sli_hub_group *group,
+                          const sli_wire_message *message)
 {
     for (int r = 0; r < group->size; r++)
-        if (group->places[r].joined && !group->places[r].left)
-            groups->tell(groups->hub, group->places[r].process, message);
+        if (group->ranks[r].joined && !group->ranks[r].left)
+            groups->send(groups->hub, group->ranks[r].process, message);
 }
 
-static sli_wire_message break_of(const sli_hub_group *group, sl_status error)
+static sli_wire_message break_message(const sli_hub_group *group, sl_status error)
 {
     return (sli_wire_message){.kind = SLI_HUB_BREAK,
                               .group = group->id,
@@ -61,33 +60,28 @@ static sli_wire_message break_of(const sli_hub_group *group, sl_status error)
                               .number = error};
 }
 
-static void end_group(const sli_hub_groups *groups, sli_hub_group *group,
-                      const sli_wire_message *end)
+static void break_group(const sli_hub_groups *groups, sli_hub_group *group,
+                        const sli_wire_message *end)
 {
     if (group->broken)
         return;
     group->broken = true;
     group->end = *end;
-    tell_members(groups, group, end);
+    send_to_group(groups, group, end);
 }
 
-/* ---- Who is late? ------------------------------------------------------------------------- */
+/* ---- Operations past their time limit ----------------------------------------------------- */
 
-static bool has_come(const sli_hub_group *group, const place *one)
+static void break_naming_missing(const sli_hub_groups *groups, sli_hub_group *group)
 {
-    return one->joined && one->sequence >= group->complaint.sequence;
-}
-
-static void name_the_missing(const sli_hub_groups *groups, sli_hub_group *group)
-{
+    const sli_wire_message *late = &group->late;
+    sli_wire_message end = break_message(group, SL_ERR_CANCELLED);
     char ranks[160] = "";
     size_t used = 0;
     for (int r = 0; r < group->size && used < sizeof ranks; r++)
-        if (!has_come(group, &group->places[r]))
+        if (!group->ranks[r].joined || group->ranks[r].sequence < late->sequence)
             used +=
                 (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", used ? ", " : "", r);
-    const sli_wire_message *late = &group->complaint;
-    sli_wire_message end = break_of(group, SL_ERR_CANCELLED);
     if (used > 0)
         snprintf(end.text, sizeof end.text,
                  "%.128s, operation %" PRIu64 " of the group: rank %s did not come within %g s",
@@ -97,54 +91,55 @@ static void name_the_missing(const sli_hub_groups *groups, sli_hub_group *group)
                  "%.128s, operation %" PRIu64
                  " of the group: all ranks came, but it did not finish within %g s",
                  late->text, late->sequence, late->seconds);
-    group->late = false;
-    end_group(groups, group, &end);
+    group->is_late = false;
+    break_group(groups, group, &end);
 }
 
-static void decide(const sli_hub_groups *groups, sli_hub_group *group)
+static void check_late(const sli_hub_groups *groups, sli_hub_group *group)
 {
     bool waiting = false;
     for (int r = 0; r < group->size; r++)
-        waiting |= group->places[r].asked;
-    if (group->late && (!waiting || groups->now > group->answers_until))
-        name_the_missing(groups, group);
+        waiting |= group->ranks[r].asked;
+    if (group->is_late && (!waiting || groups->now > group->answers_until))
+        break_naming_missing(groups, group);
 }
 
-static void ask(const sli_hub_groups *groups, sli_hub_group *group, const sli_wire_message *late)
+static void ask_ranks(const sli_hub_groups *groups, sli_hub_group *group,
+                      const sli_wire_message *late)
 {
-    if (group->late || group->broken)
+    sli_wire_message question = {.kind = SLI_HUB_ASK, .group = group->id, .size = group->size};
+    if (group->is_late || group->broken)
         return;
-    group->late = true;
-    group->complaint = *late;
+    group->is_late = true;
+    group->late = *late;
     group->answers_until = groups->now + answer_seconds;
     for (int r = 0; r < group->size; r++)
-        group->places[r].asked = group->places[r].joined && !group->places[r].left;
-    tell_members(groups, group,
-                 &(sli_wire_message){.kind = SLI_HUB_ASK, .group = group->id, .size = group->size});
-    decide(groups, group);
+        group->ranks[r].asked = group->ranks[r].joined && !group->ranks[r].left;
+    send_to_group(groups, group, &question);
+    check_late(groups, group);
 }
 
 /* ---- Joining and leaving ------------------------------------------------------------------ */
 
-static sli_hub_group *allocate(int size)
+static sli_hub_group *allocate_group(int size)
 {
-    return calloc(1, sizeof(sli_hub_group) + (size_t)size * sizeof(place));
+    return calloc(1, sizeof(sli_hub_group) + (size_t)size * sizeof(group_rank));
 }
 
-/* The group of the message, made where there is none. Without memory it is broken from the start,
- * so that all who join hear of it; NULL where even the spare one is used. */
-static sli_hub_group *find_or_add(sli_hub_groups *groups, const sli_wire_message *message)
+/* The group of the message, made where there is none. Without memory the group is the spare one,
+ * broken from the start, so that all that join are told; NULL where that is used as well. */
+static sli_hub_group *find_or_add_group(sli_hub_groups *groups, const sli_wire_message *message)
 {
-    sli_hub_group *group = find(groups, message);
+    sli_hub_group *group = find_group(groups, message);
     if (group)
         return group;
-    group = allocate(message->size);
+    group = allocate_group(message->size);
     bool complete = group != NULL;
     if (!complete) {
         group = groups->spare;
         groups->spare = NULL;
     } else if (!groups->spare) {
-        groups->spare = allocate(groups->processes);
+        groups->spare = allocate_group(groups->processes);
     }
     if (!group)
         return NULL;
@@ -154,134 +149,126 @@ static sli_hub_group *find_or_add(sli_hub_groups *groups, const sli_wire_message
     groups->first = group;
     if (!complete) {
         group->broken = true;
-        group->end = break_of(group, SL_ERR_MEMORY);
+        group->end = break_message(group, SL_ERR_MEMORY);
         snprintf(group->end.text, sizeof group->end.text,
                  "rank 0 of the job has no memory to watch over the group");
     }
     return group;
 }
 
-/* Tells a process that has just joined what it has missed. */
-static void tell_past(const sli_hub_groups *groups, const sli_hub_group *group, int process)
+static bool handle_join(sli_hub_groups *groups, int process, const sli_wire_message *message)
 {
-    if (group->broken)
-        groups->tell(groups->hub, process, &group->end);
-    for (int r = 0; r < group->size; r++)
-        if (group->places[r].left) {
-            sli_wire_message left = {.kind = SLI_HUB_LEFT,
-                                     .group = group->id,
-                                     .rank = r,
-                                     .size = group->size,
-                                     .sequence = group->places[r].sequence};
-            groups->tell(groups->hub, process, &left);
-        }
-}
-
-static bool take_join(sli_hub_groups *groups, int process, const sli_wire_message *message)
-{
-    sli_hub_group *group = find_or_add(groups, message);
-    if (!group || group->places[message->rank].joined || group->places[message->rank].left)
+    sli_hub_group *group = find_or_add_group(groups, message);
+    if (!group || group->ranks[message->rank].joined || group->ranks[message->rank].left)
         return false;
-    group->places[message->rank] = (place){.joined = true, .process = process};
+    group->ranks[message->rank] = (group_rank){.joined = true, .process = process};
     group->joined++;
-    tell_past(groups, group, process);
     sli_wire_message ready = {.kind = SLI_HUB_READY, .group = group->id, .size = group->size};
-    if (group->joined == group->size && !group->broken)
-        tell_members(groups, group, &ready);
+    if (group->broken)
+        groups->send(groups->hub, process, &group->end);
+    else if (group->joined == group->size)
+        send_to_group(groups, group, &ready);
     return true;
 }
 
+/* Removes the group when its last rank leaves. */
 static void mark_left(sli_hub_groups *groups, sli_hub_group *group, int rank, uint64_t sequence)
 {
-    place *one = &group->places[rank];
-    one->left = true;
-    one->asked = false;
-    one->sequence = sequence;
-    int here = 0;
+    int remaining = 0;
+    group->ranks[rank].left = true;
+    group->ranks[rank].asked = false;
+    group->ranks[rank].sequence = sequence;
     for (int r = 0; r < group->size; r++)
-        here += !group->places[r].left;
-    if (here == 0)
-        forget(groups, group);
+        remaining += !group->ranks[r].left;
+    if (remaining == 0)
+        remove_group(groups, group);
     else
-        decide(groups, group);
+        check_late(groups, group);
 }
 
-static void take_left(sli_hub_groups *groups, sli_hub_group *group, const sli_wire_message *message)
+/* A group that a rank leaves before all have joined is broken. */
+static void handle_left(sli_hub_groups *groups, sli_hub_group *group,
+                        const sli_wire_message *message)
 {
-    sli_wire_message end = break_of(group, SL_ERR_CANCELLED);
-    snprintf(end.text, sizeof end.text, "the making of the group: rank %d left it", message->rank);
-    tell_members(groups, group, message);
+    sli_wire_message end = break_message(group, SL_ERR_CANCELLED);
+    snprintf(end.text, sizeof end.text, "the making of the group: rank %d left it%s%.1023s",
+             message->rank, *message->text ? ", after this error: " : "", message->text);
+    send_to_group(groups, group, message);
     if (group->joined < group->size)
-        end_group(groups, group, &end);
+        break_group(groups, group, &end);
     mark_left(groups, group, message->rank, message->sequence);
 }
 
-/* A rank that could not join, or joined and could not go on: the others, and those that join later,
- * are told at once. */
-static bool take_refusal(sli_hub_groups *groups, int process, const sli_wire_message *message)
+/* A rank cannot join, or has joined and cannot go on: the others, and those that join later, are
+ * told at once. */
+static bool handle_refusal(sli_hub_groups *groups, int process, const sli_wire_message *message)
 {
-    sli_hub_group *group = find_or_add(groups, message);
+    sli_hub_group *group = find_or_add_group(groups, message);
     if (!group)
         return false;
-    place *one = &group->places[message->rank];
-    if (one->left || (one->joined && one->process != process))
+    group_rank *rank = &group->ranks[message->rank];
+    if (rank->left || (rank->joined && rank->process != process))
         return false;
-    sli_wire_message end = break_of(group, (sl_status)message->number);
+    sli_wire_message end = break_message(group, (sl_status)message->number);
     memcpy(end.text, message->text, sizeof end.text);
-    one->joined = false; /* it needs to hear nothing of it */
-    end_group(groups, group, &end);
+    rank->joined = false; /* it is not told its own error */
+    break_group(groups, group, &end);
     mark_left(groups, group, message->rank, 0);
     return true;
 }
 
-bool sli_hub_groups_take(sli_hub_groups *groups, int process, const sli_wire_message *message)
+bool sli_hub_groups_handle(sli_hub_groups *groups, int process, const sli_wire_message *message)
 {
     if (message->kind == SLI_HUB_JOIN)
-        return take_join(groups, process, message);
+        return handle_join(groups, process, message);
     if (message->kind == SLI_HUB_REFUSE)
-        return take_refusal(groups, process, message);
-    sli_hub_group *group = find(groups, message);
+        return handle_refusal(groups, process, message);
+    sli_hub_group *group = find_group(groups, message);
     if (!group)
         return false;
-    place *one = &group->places[message->rank];
-    if (!one->joined || one->left || one->process != process)
+    group_rank *rank = &group->ranks[message->rank];
+    if (!rank->joined || rank->left || rank->process != process)
         return false;
-    if (message->kind == SLI_HUB_LEFT) {
-        take_left(groups, group, message);
-    } else if (message->kind == SLI_HUB_BREAK) {
-        end_group(groups, group, message);
-    } else if (message->kind == SLI_HUB_LATE) {
-        ask(groups, group, message);
-    } else if (message->kind == SLI_HUB_AT) {
-        one->asked = false;
-        one->sequence = message->sequence;
-        decide(groups, group);
-    } else {
+    switch (message->kind) {
+    case SLI_HUB_LEFT:
+        handle_left(groups, group, message);
+        return true;
+    case SLI_HUB_BREAK:
+        break_group(groups, group, message);
+        return true;
+    case SLI_HUB_LATE:
+        ask_ranks(groups, group, message);
+        return true;
+    case SLI_HUB_AT:
+        rank->asked = false;
+        rank->sequence = message->sequence;
+        check_late(groups, group);
+        return true;
+    default:
         return false;
     }
-    return true;
 }
 
-void sli_hub_groups_lose(sli_hub_groups *groups, int process)
+void sli_hub_groups_mark_dead(sli_hub_groups *groups, int process)
 {
     for (sli_hub_group *at = groups->first; at; at = at->next) {
         for (int r = 0; r < at->size; r++)
-            if (at->places[r].joined && at->places[r].process == process)
-                at->places[r].asked = false;
-        decide(groups, at);
+            if (at->ranks[r].joined && at->ranks[r].process == process)
+                at->ranks[r].asked = false;
+        check_late(groups, at);
     }
 }
 
-void sli_hub_groups_tick(sli_hub_groups *groups)
+void sli_hub_groups_check_times(sli_hub_groups *groups)
 {
     for (sli_hub_group *at = groups->first; at; at = at->next)
-        decide(groups, at);
+        check_late(groups, at);
 }
 
 sl_status sli_hub_groups_create(sli_hub_groups *groups)
 {
     groups->first = NULL;
-    groups->spare = allocate(groups->processes);
+    groups->spare = allocate_group(groups->processes);
     return groups->spare ? SL_OK
                          : sl_error(SL_ERR_MEMORY, "no memory for %d ranks", groups->processes);
 }
@@ -290,5 +277,5 @@ void sli_hub_groups_free(sli_hub_groups *groups)
 {
     free(groups->spare);
     while (groups->first)
-        forget(groups, groups->first);
+        remove_group(groups, groups->first);
 }

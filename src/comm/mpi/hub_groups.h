@@ -1,9 +1,9 @@
-/* What the hub knows about groups: who has joined, left and come how far, and whether a group is
- * broken. Used by the hub's thread alone. */
+/* What the hub knows about groups: which ranks have joined and left, which operation each has
+ * begun, and whether a group is broken. Used by the hub's thread alone. */
 #ifndef SLI_COMM_MPI_HUB_GROUPS_H
 #define SLI_COMM_MPI_HUB_GROUPS_H
 
-#include "comm/mpi/kinds.h"
+#include "comm/mpi/hub.h"
 
 typedef struct sli_hub_group sli_hub_group;
 
@@ -13,21 +13,21 @@ typedef struct sli_hub_groups {
     int processes;
     double now; /* on the hub's clock, which sets it before each call */
     /* Sends a message to a process; does nothing where it is dead. */
-    void (*tell)(void *hub, int process, const sli_wire_message *message);
+    void (*send)(void *hub, int process, const sli_wire_message *message);
     void *hub;
 } sli_hub_groups;
 
-/* `tell`, `hub` and `processes` are filled in. */
+/* `send`, `hub` and `processes` are filled in. */
 sl_status sli_hub_groups_create(sli_hub_groups *groups);
 
-/* A message about a group has come from `process`. False where no rank would send it. */
-bool sli_hub_groups_take(sli_hub_groups *groups, int process, const sli_wire_message *message);
+/* Handles a message about a group from `process`. False where no rank would send it. */
+bool sli_hub_groups_handle(sli_hub_groups *groups, int process, const sli_wire_message *message);
 
-/* `process` will say nothing any more. */
-void sli_hub_groups_lose(sli_hub_groups *groups, int process);
+/* `process` sends nothing any more. */
+void sli_hub_groups_mark_dead(sli_hub_groups *groups, int process);
 
-/* Ends what has waited for answers long enough. */
-void sli_hub_groups_tick(sli_hub_groups *groups);
+/* Breaks the groups that have waited for answers long enough. */
+void sli_hub_groups_check_times(sli_hub_groups *groups);
 
 void sli_hub_groups_free(sli_hub_groups *groups);
 

@@ -1,8 +1,7 @@
 /* A message travels with what it is, so that the receiver can say what it expected instead. It is
  * copied when it is sent, since a send never waits for the receiver. */
-#include "comm/mpi/message.h"
+#include "comm/mpi/call.h"
 
-#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +20,7 @@ static size_t padded(size_t bytes)
 
 static sl_status check_tag(const sli_mpi_group *state, const char *what, int tag)
 {
-    int highest = state->session->mpi->highest_tag() - SLI_TAG_USERS;
+    int highest = state->process->mpi->highest_tag() - SLI_TAG_USERS;
     if (tag < 0 || tag > highest)
         return sl_error(SL_ERR_INVALID, "%s: tags are 0 to %d over MPI, got %d", what, highest,
                         tag);
@@ -37,8 +36,8 @@ static void reap(sli_mpi_group *state)
     while (*at) {
         sli_outgoing *one = *at;
         bool done = false;
-        if (atomic_load(&state->session->unusable) ||
-            state->session->mpi->test(&one->request, &done) != 0 || !done) {
+        if (atomic_load(&state->process->unusable) ||
+            state->process->mpi->test(&one->request, &done) != 0 || !done) {
             at = &one->next;
             continue;
         }
@@ -52,7 +51,7 @@ static sl_status post(sl_group *group, const sli_message *message, sli_outgoing 
     sli_mpi_group *state = group->state;
     pthread_mutex_lock(&state->lock);
     reap(state);
-    int code = state->session->mpi->send(state->comm, sent->data, bytes, message->peer,
+    int code = state->process->mpi->send(&state->comm, sent->data, bytes, message->peer,
                                          message->tag + SLI_TAG_USERS, &sent->request);
     if (code == 0) {
         sent->next = state->outgoing;
@@ -70,8 +69,8 @@ sl_status sli_mpi_send(sl_group *group, const sli_message *message)
 {
     sli_mpi_group *state = group->state;
     SL_TRY(check_tag(state, "send", message->tag));
-    SL_TRY(sli_watch_status(state->session->watch, &state->member));
-    const char *absence = sli_watch_absence(state->session->watch, &state->member, message->peer);
+    SL_TRY(sli_watch_status(state->process->watch, &state->member));
+    const char *absence = sli_watch_absence(state->process->watch, &state->member, message->peer);
     if (absence)
         return sl_error(SL_ERR_CANCELLED, "send: rank %d %s", message->peer, absence);
     size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
@@ -93,7 +92,7 @@ sl_status sli_mpi_send(sl_group *group, const sli_message *message)
 static bool someone_may_come(sli_mpi_group *state)
 {
     for (const sli_outgoing *at = state->outgoing; at; at = at->next)
-        if (!sli_watch_absence(state->session->watch, &state->member, at->to))
+        if (!sli_watch_absence(state->process->watch, &state->member, at->to))
             return true;
     return false;
 }
@@ -105,16 +104,16 @@ void sli_mpi_flush(sl_group *group)
     pthread_mutex_lock(&state->lock);
     for (int polls = 0; state->outgoing; polls++) {
         reap(state);
-        if (!someone_may_come(state) || atomic_load(&state->session->unusable) ||
-            sli_watch_status(state->session->watch, &state->member) != SL_OK ||
+        if (!someone_may_come(state) || atomic_load(&state->process->unusable) ||
+            sli_watch_status(state->process->watch, &state->member) != SL_OK ||
             sli_call_is_late(&call))
             break;
-        sli_rest(polls);
+        sli_pause_polling(polls);
     }
     while (state->outgoing) {
         sli_outgoing *one = state->outgoing;
         state->outgoing = one->next;
-        sli_requests_end(state->session, &one->request, 1);
+        sli_requests_end(state->process, &one->request, 1);
         free(one);
     }
     pthread_mutex_unlock(&state->lock);
@@ -131,7 +130,7 @@ static const char *absent_sender(sl_group *group, const sli_message *message)
         if ((message->peer == SL_ANY_RANK && r == group->rank) ||
             (message->peer != SL_ANY_RANK && message->peer != r))
             continue;
-        why = sli_watch_absence(state->session->watch, &state->member, r);
+        why = sli_watch_absence(state->process->watch, &state->member, r);
         if (!why)
             return NULL;
     }
@@ -142,27 +141,27 @@ static const char *absent_sender(sl_group *group, const sli_message *message)
 static sl_status keep_waiting(sli_call *call, const sli_message *message)
 {
     sli_mpi_group *state = call->state;
-    SL_TRY(sli_watch_status(state->session->watch, &state->member));
-    if (atomic_load(&state->session->unusable))
+    SL_TRY(sli_watch_status(state->process->watch, &state->member));
+    if (atomic_load(&state->process->unusable))
         return sl_error(SL_ERR_CANCELLED, "recv: this process cannot use MPI any more");
     char sender[SLI_SENDER_BYTES];
     if (sli_call_is_late(call))
         return sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from %s within %g s",
                         message->tag, sli_sender_text(message, sender),
                         call->group->options.timeout_seconds);
-    sli_rest(call->idle++);
+    sli_pause_polling(call->idle++);
     return SL_OK;
 }
 
 static sl_status match(sli_call *call, const sli_message *message, sli_matched *out)
 {
-    const sli_transport *mpi = call->state->session->mpi;
+    const sli_transport *mpi = call->state->process->mpi;
     for (;;) {
         /* Before looking: what an absent rank has sent came before it left. */
         const char *absence = absent_sender(call->group, message);
         bool found;
-        int code =
-            mpi->match(call->state->comm, message->peer, message->tag + SLI_TAG_USERS, &found, out);
+        int code = mpi->match(&call->state->comm, message->peer, message->tag + SLI_TAG_USERS,
+                              &found, out);
         if (code != 0)
             return sli_call_mpi_error(call, code);
         if (found)
@@ -179,30 +178,30 @@ static sl_status match(sli_call *call, const sli_message *message, sli_matched *
 
 static sl_status fetch(sli_call *call, const sli_message *message, sli_matched *matched, char *data)
 {
-    sli_session *session = call->state->session;
+    sli_mpi_process *process = call->state->process;
     sli_request request = {.bits = NULL};
     sli_message from_it = *message;
     from_it.peer = matched->source;
-    int code = session->mpi->receive_matched(matched, data, &request);
+    int code = process->mpi->receive_matched(&call->state->comm, matched, data, &request);
     sl_status status = SL_OK;
     while (code == 0 && status == SL_OK && request.bits) {
         bool done = false;
-        code = session->mpi->test(&request, &done);
+        code = process->mpi->test(&request, &done);
         if (code != 0 || done)
             break;
-        if (sli_watch_absence(session->watch, &call->state->member, matched->source) &&
+        if (sli_watch_absence(process->watch, &call->state->member, matched->source) &&
             call->idle > 10000)
             status =
                 sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d %s amid its message",
                          message->tag, matched->source,
-                         sli_watch_absence(session->watch, &call->state->member, matched->source));
+                         sli_watch_absence(process->watch, &call->state->member, matched->source));
         else
             status = keep_waiting(call, &from_it);
     }
     if (code != 0)
         status = sli_call_mpi_error(call, code);
     if (status != SL_OK)
-        sli_requests_end(session, &request, 1);
+        sli_requests_end(process, &request, 1);
     return status;
 }
 
@@ -211,12 +210,7 @@ static sl_status deliver(const char *data, size_t bytes, int source, const sli_m
     envelope top = {0};
     if (bytes >= sizeof top)
         memcpy(&top, data, sizeof top);
-    if (top.count != message->count || top.dtype != (int32_t)message->dtype)
-        return sl_error(SL_ERR_INVALID,
-                        "recv from rank %d, tag %d: expected %" PRId64 " x %s, got %" PRId64
-                        " x %s",
-                        source, message->tag, message->count, sl_dtype_name(message->dtype),
-                        top.count, sl_dtype_name((sl_dtype)top.dtype));
+    SL_TRY(sli_message_check(message, top.count, (sl_dtype)top.dtype, source));
     if (top.count > 0)
         memcpy(message->data, data + sizeof top,
                (size_t)top.count * sl_dtype_bytes(message->dtype));

@@ -1,25 +1,23 @@
 /* The backend `mpi`: ranks are processes.
  *
  *     transport.h, plugin/   the calls to MPI, in a shared object of their own
- *     load.c                 finds it
- *     session.c              what a process has once
- *     hub.c, hub_groups.c    rank 0's thread that hears who lives, who leaves and who is late
- *     watch.c                each rank's connection to it; kinds.h: what goes over it
+ *     process.c              what a process has once: the plugin, the hub and the watch
+ *     hub.c, hub_groups.c    rank 0's thread: which ranks live, leave and are late
+ *     watch.c                each rank's connection to it
  *     call.c                 one call's messages, and waiting for them
  *     collective.c, reduction.c, message.c    the operations
  *
- * MPI's own collective operations are not used: they cannot be left when a rank dies, and the order
- * in which they add up is their secret. The operations are made of messages that are polled for, so
- * that every wait can end, and data are combined in the order of ranks by the function that the
- * backend `local` uses, so that both give the same bits.
+ * MPI's own collective operations are not used: a rank cannot leave them when another one dies, and
+ * their order of addition is not specified. The operations here are made of messages that are
+ * polled for, so that every wait can end, and data are combined in the order of ranks by the
+ * function that the backend `local` uses, so that both give the same bits.
  *
- * Each group has a communicator of its own. To make one is a blocking call of MPI, which every rank
- * makes only when all have prepared the rest (hub.c); it runs on a thread that is left behind where
- * a rank dies meanwhile. */
+ * Each group has a communicator of its own. Making one is a blocking call of MPI, which every rank
+ * makes only when all have prepared the rest (hub.c); it runs on a thread of its own, which stays
+ * in the call for good where a rank dies meanwhile. */
 #include "comm/group.h"
 
-#include "comm/mpi/collective.h"
-#include "comm/mpi/message.h"
+#include "comm/mpi/call.h"
 
 #include <limits.h>
 #include <semaphore.h>
@@ -37,104 +35,96 @@ typedef struct creation {
     sem_t decided; /* posted once `wanted` is set */
     bool wanted;
     const sli_transport *mpi;
-    sli_communicator *parent, *made;
+    sli_communicator parent, made;
     int code, count;
     int ranks[];
 } creation;
 
-static void release(creation *one)
+static void creation_release(creation *self)
 {
-    if (atomic_fetch_sub(&one->owners, 1) != 1)
+    if (atomic_fetch_sub(&self->owners, 1) != 1)
         return;
-    if (one->made && !one->wanted) /* a broken group's is never used for others */
-        one->mpi->free(one->made);
-    sem_destroy(&one->decided);
-    free(one);
+    sem_destroy(&self->decided);
+    free(self);
 }
 
 static void *create_communicator(void *argument)
 {
-    creation *one = argument;
-    while (sem_wait(&one->decided) != 0)
+    creation *self = argument;
+    while (sem_wait(&self->decided) != 0)
         continue;
-    if (one->wanted)
-        one->code = one->mpi->create(one->parent, one->ranks, one->count, one->made);
-    atomic_store(&one->done, true);
-    release(one);
+    if (self->wanted)
+        self->code = self->mpi->create(&self->parent, self->ranks, self->count, &self->made);
+    atomic_store(&self->done, true);
+    creation_release(self);
     return NULL;
 }
 
-/* Takes all that making a communicator of the named ranks of `parent` needs, the thread included,
- * which then waits for finish_creation. */
-static sl_status prepare_creation(const sli_transport *mpi, sli_communicator *parent,
+/* Allocates all that making a communicator of the named ranks of `parent` needs, and starts its
+ * thread, which waits for creation_finish. */
+static sl_status creation_prepare(const sli_transport *mpi, const sli_communicator *parent,
                                   const int *ranks, int count, creation **out)
 {
     *out = NULL;
     pthread_t thread;
-    creation *one = calloc(1, sizeof *one + (size_t)count * sizeof(int));
-    if (!one)
+    creation *self = calloc(1, sizeof *self + (size_t)count * sizeof(int));
+    if (!self)
         return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d ranks", count);
-    *one = (creation){.mpi = mpi, .parent = parent, .made = mpi->reserve(), .count = count};
-    sem_init(&one->decided, 0, 0);
-    atomic_init(&one->owners, 2);
+    *self = (creation){.mpi = mpi, .parent = *parent, .count = count};
+    sem_init(&self->decided, 0, 0);
+    atomic_init(&self->owners, 2);
     for (int r = 0; r < count; r++)
-        one->ranks[r] = ranks ? ranks[r] : r;
-    int code = one->made ? pthread_create(&thread, NULL, create_communicator, one) : 0;
-    if (!one->made || code != 0) {
-        atomic_store(&one->owners, 1);
-        sl_status status =
-            one->made ? sl_error(SL_ERR_MEMORY, "sl_group: cannot start a thread (error %d)", code)
-                      : sl_error(SL_ERR_MEMORY, "sl_group: no memory for a communicator");
-        release(one);
-        return status;
+        self->ranks[r] = ranks ? ranks[r] : r;
+    int code = pthread_create(&thread, NULL, create_communicator, self);
+    if (code != 0) {
+        atomic_store(&self->owners, 1);
+        creation_release(self);
+        return sl_error(SL_ERR_MEMORY, "sl_group: cannot start a thread (error %d)", code);
     }
     pthread_detach(thread);
-    *out = one;
+    *out = self;
     return SL_OK;
 }
 
-static void decide(creation *one, bool wanted)
+/* Pauses while a group is made; fails where it breaks, or the one that it is split from. A death
+ * that has broken the parent is the cause of what else has happened, so that error comes first. */
+static sl_status pause_making(sli_call *call, const sli_call *parent)
 {
-    one->wanted = wanted;
-    sem_post(&one->decided);
+    sl_status status = sli_call_pause(call), cause = SL_OK;
+    if (parent && atomic_load(&parent->state->member.alarm))
+        cause = sli_watch_check(parent->state->process->watch, &parent->state->member,
+                                parent->operation);
+    return cause == SL_OK ? status : cause;
 }
 
-/* Rests while a group is made; fails where it, or the one that it is split from, is broken. */
-static sl_status idle(sli_call *call, const sli_call *parent)
-{
-    SL_TRY(sli_call_idle(call));
-    return parent ? sli_watch_status(parent->state->session->watch, &parent->state->member) : SL_OK;
-}
-
-/* Whether MPI still finishes, as it does where all ranks live: another one may have been done
- * before this one, and have broken the group since. */
-static bool comes_back(const creation *one)
+/* Whether MPI finishes in a moment, as it does where all ranks live: another rank may have been
+ * done before this one, and have broken the group since. */
+static bool creation_returns(const creation *self)
 {
     sli_running_clock waited = {0};
-    while (!atomic_load(&one->done) && sli_running_clock_read(&waited, 0.5) < return_seconds)
-        sli_rest(INT_MAX);
-    return atomic_load(&one->done);
+    while (!atomic_load(&self->done) && sli_running_clock_read(&waited, 0.5) < return_seconds)
+        sli_pause_polling(INT_MAX);
+    return atomic_load(&self->done);
 }
 
-/* Makes it, or where it is not wanted only frees it. */
-static sl_status finish_creation(sli_call *call, const sli_call *parent, creation *one, bool wanted)
+/* Makes the communicator, or where it is not `wanted` only ends the thread. */
+static sl_status creation_finish(creation *self, sli_call *call, const sli_call *parent,
+                                 bool wanted)
 {
-    sli_mpi_group *state = call->state;
     sl_status status = SL_OK;
-    decide(one, wanted);
-    while (wanted && !atomic_load(&one->done) && status == SL_OK)
-        status = idle(call, parent);
-    if (status != SL_OK && comes_back(one)) /* the group is made, and its operations will fail */
+    self->wanted = wanted;
+    sem_post(&self->decided);
+    while (wanted && !atomic_load(&self->done) && status == SL_OK)
+        status = pause_making(call, parent);
+    if (status != SL_OK && creation_returns(self)) /* the group's operations will fail */
         status = SL_OK;
-    if (status != SL_OK) { /* the thread stays inside MPI */
-        atomic_store(&state->session->unusable, true);
-    } else if (wanted && one->code != 0) {
-        status = sli_call_mpi_error(call, one->code);
-    } else if (wanted) {
-        state->comm = one->made;
-        one->made = NULL;
-    }
-    release(one);
+    if (status != SL_OK) /* the thread stays inside MPI */
+        atomic_store(&call->state->process->unusable, true);
+    else if (wanted && self->code != 0)
+        status = sli_call_mpi_error(call, self->code);
+    else if (wanted)
+        call->state->comm = self->made;
+    creation_release(self);
     return status;
 }
 
@@ -142,40 +132,44 @@ static sl_status finish_creation(sli_call *call, const sli_call *parent, creatio
 
 static void state_free(sli_mpi_group *state)
 {
+    if (!state)
+        return;
     pthread_mutex_destroy(&state->lock);
     free(state->slots);
     free(state->scratch);
     free(state->processes);
-    free(state->stays);
+    free(state->last);
     free(state);
 }
 
 static void mpi_leave(sl_group *group)
 {
     sli_mpi_group *state = group->state;
-    sli_session *session = state->session;
+    sli_mpi_process *process = state->process;
     sli_mpi_flush(group);
-    bool broken = sli_watch_status(session->watch, &state->member) != SL_OK;
-    sli_watch_leave(session->watch, &state->member);
+    bool broken = sli_watch_status(process->watch, &state->member) != SL_OK;
+    sli_watch_leave(process->watch, &state->member);
     /* What failed may have left messages behind; such a communicator is never used for others. */
-    if (state->comm && !broken && !atomic_load(&session->unusable))
-        session->mpi->free(state->comm);
+    if (!broken && !atomic_load(&process->unusable))
+        process->mpi->free(&state->comm);
     state_free(state);
 }
 
 static void mpi_abort(sl_group *group, sl_status error, const char *text)
 {
     sli_mpi_group *state = group->state;
-    char with_rank[SLI_WIRE_TEXT_BYTES];
-    snprintf(with_rank, sizeof with_rank, "rank %d: %.480s", group->rank, text);
-    (void)sli_watch_break(state->session->watch, &state->member, error, with_rank);
+    (void)sli_watch_break(state->process->watch, &state->member,
+                          sl_error(error, "rank %d: %s", group->rank, text));
 }
 
-/* What fails on one rank alone, for want of memory say, must end the others' waiting too. Does
- * nothing where the group is broken, as it mostly is. */
-static void mpi_fail(sl_group *group, sl_status error)
+/* A call that fails on one rank alone, for want of memory say, must end the others' waiting too.
+ * Does nothing where the group is broken, as it mostly is. Returns the call's own error. */
+static sl_status fail_call(sl_group *group, sl_status error)
 {
-    mpi_abort(group, error, sl_error_text());
+    sli_error_copy own;
+    sli_error_save(&own, error);
+    mpi_abort(group, error, own.text);
+    return sli_error_restore(&own);
 }
 
 static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
@@ -185,12 +179,12 @@ static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
     atomic_store(&state->member.sequence, operation->sequence);
     sl_status status = SL_OK;
     if (atomic_load(&state->member.alarm))
-        status = sli_watch_check(state->session->watch, &state->member, operation);
+        status = sli_watch_check(state->process->watch, &state->member, operation);
     if (status == SL_OK)
         status = sli_mpi_run(&call);
     if (status != SL_OK) {
         sli_call_cancel(&call);
-        mpi_fail(group, status);
+        status = fail_call(group, status);
     }
     return status;
 }
@@ -202,83 +196,80 @@ static const sli_group_ops mpi_ops = {mpi_collective, sli_mpi_send, sli_mpi_rece
 
 /* ---- Making ------------------------------------------------------------------------------- */
 
-typedef struct plan {
+typedef struct group_plan {
     uint64_t id;
     int rank, size;
-    const int *ranks;            /* [size] of the parent; NULL: all, in their order */
-    const sli_mpi_group *parent; /* NULL: the world */
-    sli_call *call;              /* of the parent; NULL without one */
-} plan;
+    const int *ranks; /* [size] of the parent; NULL: all, in their order */
+    sli_call *parent; /* the split that makes the group; NULL: a group of all processes */
+} group_plan;
+
+static void free_handle(sl_group *group)
+{
+    if (group)
+        state_free(group->state);
+    free(group);
+}
 
 /* A handle without its communicator. */
-static sl_status make_handle(sli_session *session, const plan *made,
+static sl_status make_handle(sli_mpi_process *process, const group_plan *plan,
                              const sl_group_options *options, sl_group **out)
 {
-    size_t size = (size_t)made->size;
-    sl_group *group = calloc(1, sizeof *group);
-    sli_mpi_group *state = calloc(1, sizeof *state);
-    int *processes = calloc(size, sizeof *processes);
-    uint64_t *stays = calloc(size, sizeof *stays);
-    *out = NULL;
-    if (!group || !state || !processes || !stays) {
-        free(group);
-        free(state);
-        free(processes);
-        free(stays);
-        return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d ranks", made->size);
-    }
-    for (int r = 0; r < made->size; r++)
-        processes[r] = made->parent ? made->parent->processes[made->ranks[r]] : r;
-    state->session = session;
-    state->processes = processes;
-    state->stays = stays;
-    state->member = (sli_member){.id = made->id,
-                                 .rank = made->rank,
-                                 .size = made->size,
-                                 .processes = processes,
-                                 .stays = stays};
+    size_t size = (size_t)plan->size;
+    *out = calloc(1, sizeof **out);
+    sli_mpi_group *state = *out ? calloc(1, sizeof *state) : NULL;
+    if (!state)
+        return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d ranks", plan->size);
+    **out = (sl_group){.ops = &mpi_ops,
+                       .rank = plan->rank,
+                       .size = plan->size,
+                       .options = *options,
+                       .state = state};
     pthread_mutex_init(&state->lock, NULL);
-    *group = (sl_group){.ops = &mpi_ops,
-                        .rank = made->rank,
-                        .size = made->size,
-                        .options = *options,
-                        .state = state};
-    *out = group;
+    state->process = process;
+    state->processes = calloc(size, sizeof *state->processes);
+    state->last = calloc(size, sizeof *state->last);
+    if (!state->processes || !state->last)
+        return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d ranks", plan->size);
+    for (int r = 0; r < plan->size; r++)
+        state->processes[r] = plan->parent ? plan->parent->state->processes[plan->ranks[r]] : r;
+    state->member = (sli_member){.id = plan->id,
+                                 .rank = plan->rank,
+                                 .size = plan->size,
+                                 .processes = state->processes,
+                                 .last = state->last};
     return SL_OK;
 }
 
-static sl_status make_group(sli_session *session, const plan *made, const sl_group_options *options,
-                            sl_group **out)
+static sl_status make_group(sli_mpi_process *process, const group_plan *plan,
+                            const sl_group_options *options, sl_group **out)
 {
     sl_group *group;
     creation *communicator = NULL;
-    sl_status status = make_handle(session, made, options, &group);
+    const sli_communicator *parent = plan->parent ? &plan->parent->state->comm : &process->world;
+    sl_status status = make_handle(process, plan, options, &group);
     if (status == SL_OK)
-        status = prepare_creation(session->mpi, made->parent ? made->parent->comm : session->world,
-                                  made->ranks, made->size, &communicator);
+        status = creation_prepare(process->mpi, parent, plan->ranks, plan->size, &communicator);
     if (status != SL_OK) {
-        (void)sli_watch_refuse(session->watch, made->id, made->rank, made->size, status);
-        if (group)
-            state_free(group->state);
-        free(group);
+        (void)sli_watch_refuse_group(process->watch, plan->id, plan->rank, plan->size, status);
+        free_handle(group);
         return status;
     }
-    sli_watch_join(session->watch, &((sli_mpi_group *)group->state)->member);
     sli_call own = sli_call_begin(group, NULL);
-    while (status == SL_OK && !atomic_load(&((sli_mpi_group *)group->state)->member.ready))
-        status = idle(&own, made->call);
-    if (status != SL_OK)
-        (void)finish_creation(&own, made->call, communicator, false);
+    sli_watch_join(process->watch, &own.state->member);
+    while (status == SL_OK && !atomic_load(&own.state->member.ready))
+        status = pause_making(&own, plan->parent);
+    if (status == SL_OK)
+        status = creation_finish(communicator, &own, plan->parent, true);
     else
-        status = finish_creation(&own, made->call, communicator, true);
+        (void)creation_finish(communicator, &own, plan->parent, false);
     if (status != SL_OK)
         sl_group_destroy(&group);
     *out = group;
     return status;
 }
 
-/* A number that the same makings give on every rank, and others do not: splitmix64's finish. */
-static uint64_t mix(uint64_t a, uint64_t b)
+/* A group's number, the same on every rank and different for other groups: splitmix64's finish. */
+static uint64_t mix_number(uint64_t a, uint64_t b)
 {
     uint64_t x = a + 0x9e3779b97f4a7c15u * (b + 1);
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -289,12 +280,12 @@ static uint64_t mix(uint64_t a, uint64_t b)
 sl_status sli_mpi_create(const sl_group_options *options, sl_group **out)
 {
     *out = NULL;
-    sli_session *session;
-    SL_TRY(sli_session_get(&session));
-    plan world = {.id = mix(0, sli_session_count_group(session)),
-                  .rank = session->rank,
-                  .size = session->size};
-    return make_group(session, &world, options, out);
+    sli_mpi_process *process;
+    SL_TRY(sli_mpi_process_get(&process));
+    group_plan world = {.id = mix_number(0, atomic_fetch_add(&process->groups_made, 1)),
+                        .rank = process->rank,
+                        .size = process->size};
+    return make_group(process, &world, options, out);
 }
 
 static sl_status split_by_color(sli_call *call, const int64_t *colors, int *ranks, sl_group **out)
@@ -302,18 +293,18 @@ static sl_status split_by_color(sli_call *call, const int64_t *colors, int *rank
     sl_group *group = call->group;
     sli_mpi_group *state = call->state;
     int64_t color = colors[group->rank];
-    plan part = {.id = mix(mix(state->member.id, state->splits++), (uint64_t)color),
-                 .ranks = ranks,
-                 .parent = state,
-                 .call = call};
+    group_plan subgroup = {.id = mix_number(mix_number(state->member.id, state->splits++),
+                                            (uint64_t)color),
+                           .ranks = ranks,
+                           .parent = call};
     for (int r = 0; r < group->size; r++) {
         if (colors[r] != color)
             continue;
         if (r == group->rank)
-            part.rank = part.size;
-        ranks[part.size++] = r;
+            subgroup.rank = subgroup.size;
+        ranks[subgroup.size++] = r;
     }
-    return color < 0 ? SL_OK : make_group(state->session, &part, &group->options, out);
+    return color < 0 ? SL_OK : make_group(state->process, &subgroup, &group->options, out);
 }
 
 static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_group **out)
@@ -337,7 +328,7 @@ static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_gro
     if (status == SL_OK)
         status = split_by_color(&call, colors, ranks, out);
     if (status != SL_OK)
-        mpi_fail(group, status);
+        status = fail_call(group, status);
     free(colors);
     free(ranks);
     return status;

@@ -11,7 +11,7 @@
  *      RESULT             ──────►  ──────►  ──────►  ──────►       from the owner to every rank
  *
  * Small data are not worth two steps: everybody sends everybody everything, and all combine all. */
-#include "comm/mpi/collective.h"
+#include "comm/mpi/call.h"
 
 #include "comm/reduce.h"
 
@@ -232,7 +232,7 @@ static sl_status by_pieces(reduction *run)
     return in_slices(run);
 }
 
-sl_status sli_mpi_reduction(sli_call *call)
+sl_status sli_mpi_reduce(sli_call *call)
 {
     const sli_operation *mine = call->operation;
     reduction run = {.call = call,

@@ -1,5 +1,5 @@
-/* A rank's watch: what it knows about the others' lives, from the hub (hub.h), and a thread that
- * listens for it. */
+/* A rank's watch: what it knows about which ranks live, from the hub (hub.h), and a thread that
+ * reads the hub's messages. */
 #ifndef SLI_COMM_MPI_WATCH_H
 #define SLI_COMM_MPI_WATCH_H
 
@@ -20,10 +20,9 @@ typedef struct sli_member {
     atomic_bool alarm;             /* a rank is dead or has left, or the group is broken: check */
     atomic_bool ready;             /* all ranks have joined */
     /* The watch's lock guards the rest. */
-    uint64_t *stays; /* [size] a rank that has left came to operations up to this one; borrowed */
-    bool broken;
-    sl_status error;
-    char error_text[SLI_WIRE_TEXT_BYTES];
+    uint64_t *last;              /* [size] the last operation of a rank that has left; borrowed */
+    char cause[SLI_ERROR_BYTES]; /* the error because of which the first rank left; "": none */
+    sli_error_copy broken;       /* SL_OK: the group works */
 } sli_member;
 
 sl_status sli_watch_create(const sli_wire_address *hub, int rank, int size, sli_watch **out);
@@ -35,32 +34,34 @@ bool sli_watch_end(sli_watch *watch, bool ready, void (*progress)(void *argument
 /* After sli_watch_end. NULL is allowed. */
 void sli_watch_destroy(sli_watch **watch);
 
-/* Joins a group, for which this process has all that it needs; the member's id, rank, size,
- * processes and stays are filled in, all but the last with what stays so. */
+/* Joins a group, for which this process has all that it needs. The member's id, rank, size,
+ * processes and last are set; all but the content of `last` with their final values. */
 void sli_watch_join(sli_watch *watch, sli_member *member);
 void sli_watch_leave(sli_watch *watch, sli_member *member);
 
 /* Instead of joining: this process, `rank` of the group of `size`, cannot take part. The others are
  * told this thread's error, which is returned. */
-sl_status sli_watch_refuse(sli_watch *watch, uint64_t id, int rank, int size, sl_status error);
+sl_status sli_watch_refuse_group(sli_watch *watch, uint64_t id, int rank, int size,
+                                 sl_status error);
 bool sli_watch_has_members(sli_watch *watch);
 
-/* Fails if the group is broken, or breaks because `operation` needs a rank that is no more. NULL
- * stands for the making of the group. */
+/* Fails if the group is broken, or breaks because `operation` needs a rank that is dead or has
+ * left. NULL stands for the making of the group. */
 sl_status sli_watch_check(sli_watch *watch, sli_member *member, const sli_operation *operation);
 
 /* Fails if the group is broken. */
 sl_status sli_watch_status(sli_watch *watch, sli_member *member);
 
-/* Breaks the group everywhere, unless it is broken; gives the error that it is broken with. */
-sl_status sli_watch_break(sli_watch *watch, sli_member *member, sl_status error, const char *text);
+/* Breaks the group everywhere with this thread's error, unless it is broken; returns the error that
+ * broke it. */
+sl_status sli_watch_break(sli_watch *watch, sli_member *member, sl_status error);
 
-/* The time limit is over: breaks the group, naming the ranks that have not come. */
-sl_status sli_watch_late(sli_watch *watch, sli_member *member, const sli_operation *operation,
-                         double seconds);
+/* The time limit of an operation is over: breaks the group, naming the ranks that have not come. */
+sl_status sli_watch_break_late(sli_watch *watch, sli_member *member, const sli_operation *operation,
+                               double seconds);
 
-/* Can `rank` still send or receive? "left the group", or what happened to it, if not: static
- * text, or the watch's. */
+/* Why `rank` can neither send nor receive any more, "has left the group" or how it ended; NULL
+ * where it can. The text lives as long as the watch. */
 const char *sli_watch_absence(sli_watch *watch, sli_member *member, int rank);
 
 #endif

@@ -7,44 +7,51 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request fits into its slot");
-_Static_assert(sizeof(MPI_Message) <= sizeof(void *), "a message fits into its slot");
+_Static_assert(sizeof(MPI_Request) <= sizeof(void *), "a request fits into its room");
+_Static_assert(sizeof(MPI_Message) <= sizeof(void *), "a message fits into its room");
+_Static_assert(sizeof(MPI_Comm) <= sizeof(void *), "a communicator fits into its room");
+_Static_assert(sizeof(MPI_Datatype) <= sizeof(void *), "a type fits into its room");
 
-struct sli_communicator {
-    MPI_Comm comm;
-};
+enum { MANY_BYTES = 1 << 30 };
 
-/* One byte, or units where an int could not count the bytes. */
+static void set_comm(sli_communicator *to, MPI_Comm comm)
+{
+    to->comm = NULL;
+    if (comm != MPI_COMM_NULL)
+        memcpy(&to->comm, &comm, sizeof comm);
+}
+
+static MPI_Comm comm_of(const sli_communicator *from)
+{
+    MPI_Comm comm = MPI_COMM_NULL;
+    if (from->comm)
+        memcpy(&comm, &from->comm, sizeof comm);
+    return comm;
+}
+
+/* Bytes as MPI counts them: one by one, or in units where an int cannot count them. */
 typedef struct extent {
     MPI_Datatype type;
     int count;
 } extent;
 
-enum { MANY_BYTES = 1 << 30 };
-
-/* MPI is initialized once in a process, so its state is the process's: whether it is ours to
- * finalize, and the type of large messages. Written by `start` alone, which libsluice calls once.
- */
-static bool initialized_here;
-static MPI_Datatype unit_type = MPI_DATATYPE_NULL;
-/* All processes. No memory is asked for before the ranks can tell each other that there is none. */
-static sli_communicator all = {MPI_COMM_NULL};
-
-static extent extent_of(size_t bytes)
+static extent extent_of(const sli_communicator *comm, size_t bytes)
 {
+    extent units = {.count = (int)(bytes / SLI_TRANSPORT_UNIT)};
     if (bytes <= MANY_BYTES)
         return (extent){MPI_BYTE, (int)bytes};
-    return (extent){unit_type, (int)(bytes / SLI_TRANSPORT_UNIT)};
+    memcpy(&units.type, &comm->unit, sizeof units.type);
+    return units;
 }
 
-static void put_request(sli_request *out, MPI_Request request)
+static void set_request(sli_request *out, MPI_Request request)
 {
     out->bits = NULL;
     if (request != MPI_REQUEST_NULL)
         memcpy(&out->bits, &request, sizeof request);
 }
 
-static MPI_Request get_request(const sli_request *from)
+static MPI_Request request_of(const sli_request *from)
 {
     MPI_Request request = MPI_REQUEST_NULL;
     if (from->bits)
@@ -52,7 +59,7 @@ static MPI_Request get_request(const sli_request *from)
     return request;
 }
 
-static int initialize(char *error, size_t error_bytes)
+static int initialize(bool *initialized, char *error, size_t error_bytes)
 {
     int is_initialized = 0, is_finalized = 0, provided = MPI_THREAD_SINGLE;
     MPI_Initialized(&is_initialized);
@@ -65,7 +72,7 @@ static int initialize(char *error, size_t error_bytes)
                               : MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &provided);
     if (code != MPI_SUCCESS)
         return code;
-    initialized_here = !is_initialized;
+    *initialized = !is_initialized;
     if (provided < MPI_THREAD_MULTIPLE) {
         snprintf(error, error_bytes, "MPI gives no MPI_THREAD_MULTIPLE%s",
                  is_initialized ? ": the program initialized it with less" : "");
@@ -74,30 +81,34 @@ static int initialize(char *error, size_t error_bytes)
     return MPI_SUCCESS;
 }
 
-static int start(sli_communicator **world, int *rank, int *size, char *error, size_t error_bytes)
+static int start(sli_communicator *world, int *rank, int *size, bool *initialized, char *error,
+                 size_t error_bytes)
 {
-    *world = NULL;
-    int code = initialize(error, error_bytes);
+    MPI_Datatype unit = MPI_DATATYPE_NULL;
+    MPI_Comm comm = MPI_COMM_NULL;
+    int code = initialize(initialized, error, error_bytes);
     if (code == MPI_SUCCESS)
-        code = MPI_Type_contiguous(SLI_TRANSPORT_UNIT, MPI_BYTE, &unit_type);
+        code = MPI_Type_contiguous(SLI_TRANSPORT_UNIT, MPI_BYTE, &unit);
     if (code == MPI_SUCCESS)
-        code = MPI_Type_commit(&unit_type);
+        code = MPI_Type_commit(&unit);
     if (code == MPI_SUCCESS)
-        code = MPI_Comm_dup(MPI_COMM_WORLD, &all.comm);
+        code = MPI_Comm_dup(MPI_COMM_WORLD, &comm);
     if (code == MPI_SUCCESS)
-        code = MPI_Comm_set_errhandler(all.comm, MPI_ERRORS_RETURN);
+        code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
     if (code != MPI_SUCCESS)
         return code;
-    *world = &all;
-    MPI_Comm_rank(all.comm, rank);
-    return MPI_Comm_size(all.comm, size);
+    *world = (sli_communicator){.comm = NULL};
+    memcpy(&world->unit, &unit, sizeof unit);
+    set_comm(world, comm);
+    MPI_Comm_rank(comm, rank);
+    return MPI_Comm_size(comm, size);
 }
 
 static void finish(void)
 {
     int is_finalized = 0;
     MPI_Finalized(&is_finalized);
-    if (initialized_here && !is_finalized)
+    if (!is_finalized)
         MPI_Finalize();
 }
 
@@ -106,27 +117,27 @@ static void progress(sli_communicator *comm)
     int is_finalized = 0, flag = 0;
     MPI_Finalized(&is_finalized);
     if (!is_finalized)
-        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm->comm, &flag, MPI_STATUS_IGNORE);
+        MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, comm_of(comm), &flag, MPI_STATUS_IGNORE);
 }
 
-static int share(sli_communicator *comm, void *data, int bytes, int root)
+static int broadcast(sli_communicator *comm, void *data, int bytes, int root)
 {
-    return MPI_Bcast(data, bytes, MPI_BYTE, root, comm->comm);
+    return MPI_Bcast(data, bytes, MPI_BYTE, root, comm_of(comm));
 }
 
 static int lowest(sli_communicator *comm, int64_t *values, int count)
 {
-    return MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, MPI_MIN, comm->comm);
+    return MPI_Allreduce(MPI_IN_PLACE, values, count, MPI_INT64_T, MPI_MIN, comm_of(comm));
 }
 
 static int send_data(sli_communicator *comm, const void *data, size_t bytes, int to, int tag,
                      sli_request *out)
 {
-    extent size = extent_of(bytes);
+    extent size = extent_of(comm, bytes);
     MPI_Request request = MPI_REQUEST_NULL;
-    int code = MPI_Isend(data, size.count, size.type, to, tag, comm->comm, &request);
+    int code = MPI_Isend(data, size.count, size.type, to, tag, comm_of(comm), &request);
     /* The caller tests it until it is done: NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker) */
-    put_request(out, request);
+    set_request(out, request);
     out->receives = false;
     return code;
 }
@@ -134,28 +145,28 @@ static int send_data(sli_communicator *comm, const void *data, size_t bytes, int
 static int receive_data(sli_communicator *comm, void *data, size_t bytes, int from, int tag,
                         sli_request *out)
 {
-    extent size = extent_of(bytes);
+    extent size = extent_of(comm, bytes);
     MPI_Request request = MPI_REQUEST_NULL;
-    int code = MPI_Irecv(data, size.count, size.type, from, tag, comm->comm, &request);
+    int code = MPI_Irecv(data, size.count, size.type, from, tag, comm_of(comm), &request);
     /* The caller tests it until it is done: NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker) */
-    put_request(out, request);
+    set_request(out, request);
     out->receives = true;
     return code;
 }
 
 static int test(sli_request *request, bool *done)
 {
-    MPI_Request tested = get_request(request);
+    MPI_Request tested = request_of(request);
     int flag = 0;
     int code = MPI_Test(&tested, &flag, MPI_STATUS_IGNORE);
-    put_request(request, tested);
+    set_request(request, tested);
     *done = flag;
     return code;
 }
 
 static int cancel(sli_request *request)
 {
-    MPI_Request cancelled = get_request(request);
+    MPI_Request cancelled = request_of(request);
     return cancelled == MPI_REQUEST_NULL ? MPI_SUCCESS : MPI_Cancel(&cancelled);
 }
 
@@ -165,7 +176,7 @@ static int match(sli_communicator *comm, int from, int tag, bool *found, sli_mat
     MPI_Message message = MPI_MESSAGE_NULL;
     MPI_Status status;
     int code =
-        MPI_Improbe(from < 0 ? MPI_ANY_SOURCE : from, tag, comm->comm, &flag, &message, &status);
+        MPI_Improbe(from < 0 ? MPI_ANY_SOURCE : from, tag, comm_of(comm), &flag, &message, &status);
     *found = code == MPI_SUCCESS && flag;
     if (!*found)
         return code;
@@ -176,48 +187,45 @@ static int match(sli_communicator *comm, int from, int tag, bool *found, sli_mat
     return code;
 }
 
-static int receive_matched(sli_matched *matched, void *data, sli_request *out)
+static int receive_matched(sli_communicator *comm, sli_matched *matched, void *data,
+                           sli_request *out)
 {
-    extent size = extent_of(matched->bytes);
+    extent size = extent_of(comm, matched->bytes);
     MPI_Message message;
     memcpy(&message, &matched->bits, sizeof message);
     MPI_Request request = MPI_REQUEST_NULL;
     int code = MPI_Imrecv(data, size.count, size.type, &message, &request);
-    put_request(out, request);
+    set_request(out, request);
     out->receives = true;
     return code;
 }
 
-static sli_communicator *reserve(void)
-{
-    sli_communicator *comm = malloc(sizeof *comm);
-    if (comm)
-        comm->comm = MPI_COMM_NULL;
-    return comm;
-}
-
 static int create(sli_communicator *parent, const int *ranks, int count, sli_communicator *out)
 {
-    MPI_Group world = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
-    int code = MPI_Comm_group(parent->comm, &world);
+    MPI_Group all = MPI_GROUP_NULL, members = MPI_GROUP_NULL;
+    MPI_Comm comm = MPI_COMM_NULL;
+    int code = MPI_Comm_group(comm_of(parent), &all);
     if (code == MPI_SUCCESS)
-        code = MPI_Group_incl(world, count, ranks, &members);
+        code = MPI_Group_incl(all, count, ranks, &members);
     if (code == MPI_SUCCESS)
-        code = MPI_Comm_create_group(parent->comm, members, 0, &out->comm);
+        code = MPI_Comm_create_group(comm_of(parent), members, 0, &comm);
     if (code == MPI_SUCCESS)
-        code = MPI_Comm_set_errhandler(out->comm, MPI_ERRORS_RETURN);
+        code = MPI_Comm_set_errhandler(comm, MPI_ERRORS_RETURN);
+    out->unit = parent->unit;
+    set_comm(out, comm);
     if (members != MPI_GROUP_NULL)
         MPI_Group_free(&members);
-    if (world != MPI_GROUP_NULL)
-        MPI_Group_free(&world);
+    if (all != MPI_GROUP_NULL)
+        MPI_Group_free(&all);
     return code;
 }
 
 static void free_communicator(sli_communicator *comm)
 {
-    if (comm->comm != MPI_COMM_NULL)
-        MPI_Comm_free(&comm->comm);
-    free(comm);
+    MPI_Comm freed = comm_of(comm);
+    if (freed != MPI_COMM_NULL)
+        MPI_Comm_free(&freed);
+    comm->comm = NULL;
 }
 
 static void describe(int code, char *text, size_t bytes)
@@ -242,7 +250,7 @@ const sli_transport *sluice_mpi_transport(void)
     static const sli_transport transport = {.start = start,
                                             .finish = finish,
                                             .progress = progress,
-                                            .share = share,
+                                            .broadcast = broadcast,
                                             .lowest = lowest,
                                             .send = send_data,
                                             .receive = receive_data,
@@ -250,7 +258,6 @@ const sli_transport *sluice_mpi_transport(void)
                                             .cancel = cancel,
                                             .match = match,
                                             .receive_matched = receive_matched,
-                                            .reserve = reserve,
                                             .create = create,
                                             .free = free_communicator,
                                             .describe = describe,

@@ -1,26 +1,26 @@
 /* What a process has once, because MPI is initialized once: MPI, the hub (on rank 0) and the watch.
  * Made by the first group, ended when the process exits. */
-#ifndef SLI_COMM_MPI_SESSION_H
-#define SLI_COMM_MPI_SESSION_H
+#ifndef SLI_COMM_MPI_PROCESS_H
+#define SLI_COMM_MPI_PROCESS_H
 
+#include "comm/mpi/hub.h"
 #include "comm/mpi/transport.h"
 #include "comm/mpi/watch.h"
 
-typedef struct sli_session {
+typedef struct sli_mpi_process {
     const sli_transport *mpi;
-    sli_communicator *world;
+    sli_communicator world;
+    bool started, finalizes; /* MPI, and whether it is ours to finalize */
     int rank, size;
+    sli_hub *hub; /* NULL but on rank 0 */
     sli_watch *watch;
     /* A failed operation left a receive that would not be cancelled: MPI may write to its buffer
      * the next time that it is called, so it is not called again. */
     atomic_bool unusable;
     atomic_uint_fast64_t groups_made;
-} sli_session;
+} sli_mpi_process;
 
 /* Makes it where there is none yet. */
-sl_status sli_session_get(sli_session **out);
-
-/* Numbers the groups of all processes, from 0. */
-uint64_t sli_session_count_group(sli_session *session);
+sl_status sli_mpi_process_get(sli_mpi_process **out);
 
 #endif
