@@ -1,7 +1,94 @@
-/* sluice train --print-config and --config. */
+/* The options of `sluice train`: that each one reaches the run, and --print-config and --config. */
 #include "cli/corpus.h"
 
 #include <string.h>
+
+typedef struct option_case {
+    const char *option, *field; /* the field is not in the record without the option */
+} option_case;
+
+/* Options that go together in one run; the last of a row is {0}. */
+static const option_case option_cases[][24] = {
+    {{"--preset ddp-pipeline", "\"preset\":\"ddp-pipeline\""},
+     {"--emsize 32", "\"emsize\":32,"},
+     {"--nhid 24", "\"nhid\":24,"},
+     {"--nlayers 3", "\"nlayers\":3,"},
+     {"--nhead 4", "\"nhead\":4,"},
+     {"--dropout 0", "\"dropout\":0.0,"},
+     {"--mask none", "\"mask\":\"none\""},
+     {"--activation gelu", "\"activation\":\"gelu\""},
+     {"--pre-norm", "\"pre_norm\":true"},
+     {"--pp 2", "\"partition\":[3,2]"},
+     {"--chunks 3", "\"chunks\":3,"},
+     {"--checkpoint always", "\"checkpoint\":\"always\""},
+     {"--schedule 1f1b", "\"schedule\":\"1f1b\""},
+     {"--seed 5", "\"seed\":5,"},
+     {"--allow-nan", "\"allow_nan\":true"}},
+    {{"--balance 1,3", "\"partition\":[1,3]"},
+     {"--dp 2", "\"replicas\":2,"},
+     {"--zero", "\"zero\":true"},
+     {"--bptt 9", "\"bptt\":9,"},
+     {"--batch-size 7", "\"batch_size\":7,"},
+     {"--eval-batch-size 6", "\"eval_batch_size\":6,"},
+     {"--max-batches 2", "\"max_batches\":2,"},
+     {"--eval-max-batches 3", "\"eval_max_batches\":3,"},
+     {"--epochs 2", "\"epochs\":2,"},
+     {"--optimizer adamw", "\"optimizer\":\"adamw\""},
+     {"", "\"lr\":0.001,"},
+     {"--betas 0.5,0.75", "\"beta1\":0.5,\"beta2\":0.75,"},
+     {"--eps 0.5", "\"eps\":0.5,"}},
+    {{"--devices cpu", "\"devices\":[\"cpu\"]"},
+     {"--lr 0.5", "\"lr\":0.5,"},
+     {"--gamma 0.5", "\"gamma\":0.5,"},
+     {"--step-epochs 2", "\"step_epochs\":2,"},
+     {"--warmup 4", "\"warmup_steps\":4,"},
+     {"--clip 0.25", "\"clip\":0.25,"},
+     {"--momentum 0.5", "\"momentum\":0.5,"},
+     {"--nesterov", "\"nesterov\":true"},
+     {"--weight-decay 0.125", "\"weight_decay\":0.125}"}},
+    {{"--momentum 0.5", "\"momentum\":0.5,"},
+     {"--dampening 0.25", "\"dampening\":0.25,"},
+     {"--lr-schedule cosine", "\"lr_schedule\":\"cosine\""}},
+    {{"--optimizer adamw", "\"optimizer\":\"adamw\""}, {"--lr 0.5", "\"lr\":0.5,"}},
+    {{"--optimizer adamw", "\"optimizer\":\"adamw\""},
+     {"--preset transformer-tutorial", "\"lr\":0.001,"}},
+};
+
+/* The record of a run with `options`. */
+static void read_record(scratch *in, const char *options, char *line, size_t bytes)
+{
+    program_run run;
+    program_start(&run,
+                  "train --data %s " TINY_MODEL " " TINY_BATCH
+                  " --batch-size 8 --epochs 1 --max-batches 1 --quiet --log-json %s/log %s",
+                  in->directory, in->directory, options);
+    if (run.status != 0)
+        fail_msg("\"%s\": %s", options, run.err);
+    FILE *log = fopen(scratch_path(in, "log"), "r");
+    assert_non_null(log);
+    assert_non_null(fgets(line, (int)bytes, log));
+    fclose(log);
+    assert_int_equal(remove(in->path), 0);
+}
+
+/* The run log's first record has the values of all options. */
+static void every_option_reaches_the_run(void **state)
+{
+    scratch *in = *state;
+    static char before[8192], after[8192];
+    read_record(in, "", before, sizeof before);
+    check_text(before, "\"record\":\"run\"");
+    for (size_t i = 0; i < sizeof option_cases / sizeof *option_cases; i++) {
+        char options[1024] = "";
+        for (const option_case *at = option_cases[i]; at->option; at++) {
+            check_without(before, at->field);
+            strcat(strcat(options, at->option), *at->option ? " " : "");
+        }
+        read_record(in, options, after, sizeof after);
+        for (const option_case *at = option_cases[i]; at->option; at++)
+            check_text(after, at->field);
+    }
+}
 
 static void write_text(scratch *in, const char *name, const char *text)
 {
@@ -134,12 +221,14 @@ static void file_that_makes_no_sense_is_refused(void **state)
     check_refused(&run, 2, "/no/file");
 }
 
-int config_tests(void)
+int options_tests(void)
 {
     if (!program_exists())
         return 77;
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_option_reaches_the_run, corpus_create,
+                                        scratch_remove),
         WITH_SCRATCH(configuration_that_is_printed_reads_back),
         WITH_SCRATCH(options_on_the_line_override_the_file),
         WITH_SCRATCH(printed_configuration_yields_to_the_line),

@@ -1,0 +1,393 @@
+/* The programs `sluice eval` and `sluice generate`, run as a user does on a small trained model,
+ * and what the program warns of: on standard error, once a job, and the command goes on. */
+#include "cli/corpus.h"
+#include "sluice/safetensors.h"
+#include "sluice/text.h"
+
+#include <math.h>
+
+static program_run trained;
+
+static int set_up(void **state)
+{
+    scratch *in;
+    corpus_create_trained(state, &trained);
+    in = *state;
+    assert_int_equal(mkdir(scratch_path(in, "other"), 0700), 0);
+    write_file(scratch_path(in, "other/train.txt"), "the teachers\nsaw zebras\nzebras zebras\n",
+               38);
+    write_file(scratch_path(in, "other/valid.txt"), "zebras zebras\nzebras zebras zebras\n", 35);
+    write_file(scratch_path(in, "other/test.txt"), "zebras zebras\nthe teachers zebras\n", 34);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    char line[200];
+    scratch *in = *state;
+    snprintf(line, sizeof line, "rm -rf '%s/other'", in->directory);
+    assert_int_equal(system(line), 0);
+    return scratch_remove(state);
+}
+
+/* ---- eval ----------------------------------------------------------------------------------- */
+
+static void saved_weights_give_the_loss_that_the_run_ended_with(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    double loss = number_after(trained.out, "| test loss "), tested, perplexity;
+    program_succeed(&run, "eval --init %s/model.safetensors --data %s " TINY_BATCH, in->directory,
+                    in->directory);
+    tested = number_after(run.out, "test loss ");
+    perplexity = number_after(run.out, "| test ppl ");
+    assert_true(tested - loss <= 0.005 + 1e-4 && loss - tested <= 0.005 + 1e-4);
+    /* ppl has two decimals in both */
+    assert_float_equal(perplexity, number_after(trained.out, "| test ppl "), 1e-6);
+    check_line(run.out, "^test loss [0-9.]+ \\| test ppl [0-9.]+ \\| [0-9]+ tokens$");
+}
+
+static void split_and_stages_are_chosen(void **state)
+{
+    scratch *in = *state;
+    program_run one, two;
+    program_succeed(&one, "eval --init %s/model.safetensors --data %s --split valid " TINY_BATCH,
+                    in->directory, in->directory);
+    program_start(&two,
+                  "eval --init %s/model.safetensors --data %s --split valid " TINY_BATCH
+                  " --devices cpu:0,cpu:1",
+                  in->directory, in->directory);
+    assert_int_equal(two.status, 0);
+    check_text(one.out, "valid loss ");
+    assert_string_equal(one.out, two.out);
+}
+
+static void batches_are_as_many_as_asked_for(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run,
+                    "eval --init %s/model.safetensors --data %s " TINY_BATCH
+                    " --eval-max-batches 2",
+                    in->directory, in->directory);
+    check_text(run.out, " | 128 tokens\n"); /* 2 blocks of 8 columns of 8 */
+}
+
+/* logits of [2, 3, V], ids of [2, 3], and the loss of that batch from both alone. */
+static double loss_of_logits(const sl_safetensors_reader *reader)
+{
+    int64_t targets[6];
+    const sl_safetensors_info *of = sl_safetensors_find(reader, "targets"),
+                              *scores = sl_safetensors_find(reader, "logits");
+    check_ok(sl_safetensors_read(reader, of, targets));
+    float *logits = malloc(scores->bytes);
+    assert_non_null(logits);
+    check_ok(sl_safetensors_read(reader, scores, logits));
+    int64_t types = scores->size[2];
+    double sum = 0;
+    for (int i = 0; i < 6; i++) {
+        double total = 0;
+        for (int64_t k = 0; k < types; k++)
+            total += exp((double)logits[i * types + k]);
+        sum += log(total) - (double)logits[i * types + targets[i]];
+    }
+    free(logits);
+    return sum / 6;
+}
+
+static void logits_of_the_first_batch_are_written(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    sl_tokens tokens;
+    sl_vocab *vocab;
+    sl_batches batches;
+    sl_safetensors_reader *reader;
+    int32_t ids[2][6];
+    int64_t found[6];
+    program_succeed(&run,
+                    "eval --init %s/model.safetensors --data %s --bptt 3 --eval-batch-size 2 "
+                    "--eval-max-batches 1 --split valid --logits %s/logits",
+                    in->directory, in->directory, in->directory);
+    check_ok(sl_safetensors_open(scratch_path(in, "logits"), &reader));
+    check_ok(sl_vocab_load(scratch_path(in, "model.vocab.txt"), &vocab));
+    check_ok(sl_tokens_read(vocab, scratch_path(in, "valid.txt"), &tokens));
+    check_ok(sl_batchify(tokens.ids, tokens.count, 2, 3, &batches));
+    check_ok(sl_batches_block(&batches, 0, ids[0], ids[1]));
+    assert_int_equal(sl_safetensors_count(reader), 3);
+    for (int i = 0; i < 2; i++) {
+        const sl_safetensors_info *info =
+            sl_safetensors_find(reader, i == 0 ? "inputs" : "targets");
+        assert_true(info && info->dtype == SL_I64 && info->dims == 2);
+        assert_true(info->size[0] == 2 && info->size[1] == 3);
+        check_ok(sl_safetensors_read(reader, info, found));
+        for (int k = 0; k < 6; k++)
+            assert_int_equal(found[k], ids[i][k]);
+    }
+    const sl_safetensors_info *logits = sl_safetensors_find(reader, "logits");
+    assert_true(logits && logits->dtype == SL_F32 && logits->dims == 3);
+    assert_true(logits->size[0] == 2 && logits->size[1] == 3);
+    assert_int_equal(logits->size[2], sl_vocab_size(vocab));
+    assert_float_equal(number_after(run.out, "valid loss "), loss_of_logits(reader), 0.00006);
+    sl_safetensors_close(&reader);
+    sl_tokens_free(&tokens);
+    sl_vocab_destroy(&vocab);
+}
+
+static void logits_overwrite_nothing_that_is_read(void **state)
+{
+    static const char *const files[] = {"model.safetensors", "model.vocab.txt", "train.txt"};
+    scratch *in = *state;
+    program_run run;
+    for (int i = 0; i < 3; i++) {
+        program_start(&run,
+                      "eval --init %s/model.safetensors --data %s " TINY_BATCH " --logits %s/%s",
+                      in->directory, in->directory, in->directory, files[i]);
+        check_refused(&run, 1, "is an input and must not be overwritten\n");
+    }
+    program_start(&run,
+                  "eval --init %s/model.safetensors --data %s " TINY_BATCH " --logits %s/no/x",
+                  in->directory, in->directory, in->directory);
+    check_refused(&run, 1, "/no/x: its directory does not exist");
+}
+
+static void what_cannot_be_evaluated_is_refused(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    const char *at = in->directory;
+    program_start(&run, "eval --data %s", at);
+    check_refused(&run, 2, "eval needs --init FILE and --data DIR\n");
+    program_start(&run, "eval --init %s/none --data %s", at, at);
+    check_refused(&run, 1, "/none: cannot be opened");
+    program_start(&run, "eval --init %s/train.txt --data %s", at, at);
+    check_refused(&run, 1, "this is no safetensors file");
+    program_start(&run, "eval --init %s/model.safetensors --data %s/none", at, at);
+    check_refused(&run, 1, "/none");
+    program_start(&run, "eval --init %s/model.safetensors --data %s --split all", at, at);
+    check_refused(&run, 2, "--split must be train, valid or test, got \"all\"\n");
+    program_start(&run, "eval --init %s/model.safetensors --data %s --bptt 4000", at, at);
+    check_line(run.err, "^sluice: /.*/test\\.txt: [0-9]+ tokens in .*, too few for bptt 4000 and ");
+    assert_int_equal(run.status, 1);
+    program_start(&run, "eval --init %s/model.safetensors --data %s --devices gpu", at, at);
+    check_refused(&run, 1,
+                  "sluice: a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"gpu\"");
+    program_start(&run, "eval --init %s/model.safetensors --data %s --devices cpu,cpu,cpu,cpu,cpu",
+                  at, at);
+    check_refused(&run, 1, "5 stages need as many modules, the model has 4\n");
+}
+
+/* ---- generate ------------------------------------------------------------------------------- */
+
+static void generate(void **state, program_run *run, const char *options)
+{
+    scratch *in = *state;
+    program_succeed(run, "generate --init %s/model.safetensors --tokens 30 %s", in->directory,
+                    options);
+}
+
+static int count_words(const char *text)
+{
+    int count = 0;
+    for (; *text; text++)
+        count += *text == ' ' || *text == '\n';
+    return count;
+}
+
+static void seed_decides_the_text(void **state)
+{
+    program_run first, again, other;
+    generate(state, &first, "--seed 7");
+    generate(state, &again, "--seed 7");
+    generate(state, &other, "--seed 8");
+    assert_string_equal(first.out, again.out);
+    assert_string_not_equal(first.out, other.out);
+    assert_int_equal(count_words(first.out), 1 + 30); /* the prompt is "the" */
+}
+
+static void context_temperature_and_choice_change_the_text(void **state)
+{
+    static const char *const options[] = {"--context 1", "--temperature 0.2", "--top-k 2"};
+    program_run plain, other;
+    generate(state, &plain, "");
+    for (int i = 0; i < 3; i++) {
+        generate(state, &other, options[i]);
+        assert_string_not_equal(other.out, plain.out);
+    }
+}
+
+static void greedy_is_the_best_of_one(void **state)
+{
+    program_run greedy, best, cold;
+    generate(state, &greedy, "--greedy");
+    generate(state, &best, "--top-k 1 --seed 3");
+    generate(state, &cold, "--temperature 0");
+    assert_string_equal(greedy.out, best.out);
+    assert_string_equal(greedy.out, cold.out);
+}
+
+static void text_begins_with_the_prompt(void **state)
+{
+    program_run run;
+    generate(state, &run, "--prompt The$cat");
+    assert_memory_equal(run.out, "the ", 4);
+    assert_int_equal(count_words(run.out), 2 + 30);
+}
+
+static void what_cannot_be_generated_is_refused(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    const char *at = in->directory;
+    program_start(&run, "generate");
+    check_refused(&run, 2, "generate needs --init FILE\n");
+    program_start(&run, "generate --init %s/none.safetensors", at);
+    check_refused(&run, 1, "/none.safetensors: cannot be opened");
+    program_start(&run, "generate --init %s/model.safetensors --tokens 0", at);
+    check_refused(&run, 2, "--tokens must be a whole number from 1 to 1000000, got \"0\"\n");
+    program_start(&run, "generate --init %s/model.safetensors --temperature -1", at);
+    check_refused(&run, 2, "--temperature must be a number from 0, got \"-1\"\n");
+    program_start(&run, "generate --init %s/model.safetensors --top-k x", at);
+    check_refused(&run, 2, "--top-k must be a whole number from 0, got \"x\"\n");
+    program_start(&run, "generate --init %s/model.safetensors --prompt ''", at);
+    check_refused(&run, 2, "sluice: --prompt must not be empty\n");
+    program_start(&run, "generate --init %s/model.safetensors --devices gpu", at);
+    check_refused(&run, 1, "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"gpu\"\n");
+    program_start(&run, "generate --init ''");
+    check_refused(&run, 2, "--init must not be empty\n");
+    program_start(&run, "generate --greedy --init %s/model.safetensors --temperature 2", at);
+    check_refused(&run, 2, "--greedy draws nothing, so it cannot go with --temperature\n");
+    program_start(&run, "generate --top-k 3 --greedy --init %s/model.safetensors", at);
+    check_refused(&run, 2, "so it cannot go with --top-k\n");
+}
+
+/* Refused before a model of so many layers is built, which would take minutes. */
+static void few_bytes_that_ask_for_a_large_model_are_refused(void **state)
+{
+    static const char header[] =
+        "{\"__metadata__\":{\"sluice.ntokens\":\"3\",\"sluice.emsize\":\"2\",\"sluice.nhid\":\"1\","
+        "\"sluice.nlayers\":\"9999\",\"sluice.nhead\":\"1\",\"sluice.mask\":\"none\","
+        "\"sluice.activation\":\"relu\",\"sluice.pre_norm\":\"true\"}}";
+    scratch *in = *state;
+    program_run run;
+    char *path = scratch_path(in, "hostile.safetensors");
+    write_safetensors(path, header, sizeof header - 1, 0);
+    program_start(&run, "generate --init %s", path);
+    assert_int_equal(remove(path), 0);
+    check_refused(&run, 1,
+                  "its tensors have 0 elements, far fewer than the model that its metadata");
+}
+
+static void weights_without_their_vocabulary_are_refused(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char away[512];
+    snprintf(away, sizeof away, "%s/away", in->directory);
+    assert_int_equal(rename(scratch_path(in, "model.vocab.txt"), away), 0);
+    program_start(&run, "generate --init %s/model.safetensors", in->directory);
+    assert_int_equal(rename(away, scratch_path(in, "model.vocab.txt")), 0);
+    check_refused(&run, 1, "/model.vocab.txt: ");
+}
+
+/* ---- Warnings ------------------------------------------------------------------------------- */
+
+/* The command ends well, and all that it says on standard error is `text`. */
+static void check_warned(const program_run *run, const char *text)
+{
+    if (run->status != 0 || strcmp(run->err, text) != 0)
+        fail_msg("expected status 0 and \"%s\", got %d and: %s", text, run->status, run->err);
+}
+
+static void more_micro_batches_than_rows_are_warned_of(void **state)
+{
+    static const struct {
+        const char *options, *text;
+    } cases[] = {
+        {"--batch-size 8 --chunks 8", ""},
+        {"--batch-size 8 --chunks 9",
+         "sluice: warning: --chunks is 9, but a batch has 8 rows: it is cut into as many "
+         "micro-batches\n"},
+        {"--batch-size 1 --chunks 2 --quiet",
+         "sluice: warning: --chunks is 2, but a batch has 1 row: it is cut into as many "
+         "micro-batches\n"},
+        {"--batch-size 4 --chunks 5 --dp 2 --devices cpu:0;cpu:1",
+         "sluice: warning: --chunks is 5, but a batch has 4 rows: it is cut into as many "
+         "micro-batches\n"},
+    };
+    scratch *in = *state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        program_run run;
+        program_start(&run,
+                      "train --data %s " TINY_MODEL " " TINY_BATCH " --epochs 1 --max-batches 2 %s",
+                      in->directory, cases[i].options);
+        check_warned(&run, cases[i].text);
+    }
+}
+
+static void words_that_the_vocabulary_does_not_have_are_named(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_start(&run,
+                  "generate --init %s/model.safetensors --tokens 3 --prompt the$Zebras$of$<unk>",
+                  in->directory);
+    check_warned(&run, "sluice: warning: the vocabulary does not have these words of --prompt, "
+                       "which the model sees as <unk>: \"zebras\", \"of\"\n");
+    program_succeed(&run, "generate --init %s/model.safetensors --tokens 3 --prompt the",
+                    in->directory);
+}
+
+static void text_that_is_mostly_unknown_is_warned_of(void **state)
+{
+    scratch *in = *state;
+    const char *at = in->directory;
+    program_run run;
+    char expected[1024];
+    program_start(&run,
+                  "eval --init %s/model.safetensors --data %s/other --split valid "
+                  "--eval-batch-size 1 --bptt 1",
+                  at, at);
+    snprintf(expected, sizeof expected,
+             "sluice: warning: 100%% of the tokens in %s/other/valid.txt are <unk>: the vocabulary "
+             "%s/model.vocab.txt does not have them\n",
+             at, at);
+    check_warned(&run, expected);
+    program_start(&run,
+                  "train --init %s/model.safetensors --data %s/other --batch-size 1 "
+                  "--eval-batch-size 1 --bptt 1 --epochs 1",
+                  at, at);
+    assert_int_equal(run.status, 0);
+    check_text(run.err, expected);
+    check_text(run.err, "% of the tokens in ");
+    program_start(&run,
+                  "train --data %s/other " TINY_MODEL " --batch-size 1 --eval-batch-size 1 "
+                  "--bptt 1 --epochs 1 --dp 2 --devices cpu:0;cpu:1",
+                  at);
+    check_warned(&run, "");
+}
+
+int saved_models_tests(void)
+{
+    if (!program_exists())
+        return 77;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(saved_weights_give_the_loss_that_the_run_ended_with),
+        cmocka_unit_test(split_and_stages_are_chosen),
+        cmocka_unit_test(batches_are_as_many_as_asked_for),
+        cmocka_unit_test(logits_of_the_first_batch_are_written),
+        cmocka_unit_test(logits_overwrite_nothing_that_is_read),
+        cmocka_unit_test(what_cannot_be_evaluated_is_refused),
+        cmocka_unit_test(seed_decides_the_text),
+        cmocka_unit_test(context_temperature_and_choice_change_the_text),
+        cmocka_unit_test(greedy_is_the_best_of_one),
+        cmocka_unit_test(text_begins_with_the_prompt),
+        cmocka_unit_test(what_cannot_be_generated_is_refused),
+        cmocka_unit_test(few_bytes_that_ask_for_a_large_model_are_refused),
+        cmocka_unit_test(weights_without_their_vocabulary_are_refused),
+        cmocka_unit_test(more_micro_batches_than_rows_are_warned_of),
+        cmocka_unit_test(words_that_the_vocabulary_does_not_have_are_named),
+        cmocka_unit_test(text_that_is_mostly_unknown_is_warned_of),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
