@@ -5,7 +5,7 @@
 #include "device/cores.h"
 #include "device/device_list.h"
 #include "train/checkpoint/resume.h"
-#include "train/checkpoint/weights_vocab.h"
+#include "train/checkpoint/weights.h"
 #include "train/layout.h"
 
 #include <stdio.h>

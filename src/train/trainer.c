@@ -12,8 +12,8 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "train/checkpoint/checkpoints.h"
-#include "train/checkpoint/last_step.h"
 #include "train/checkpoint/resume.h"
+#include "train/checkpoint/save_directory.h"
 #include "train/checkpoint/weights.h"
 #include "train/evaluate.h"
 #include "train/layout.h"
@@ -178,7 +178,7 @@ static sl_status train_block(run *r)
     SL_TRY(sli_update_apply(r->update, step.lr, step.grad_norm, r->options->clip));
     r->at.steps++;
     r->at.block++;
-    sli_last_step_note(&r->last_step, r->at.steps);
+    sli_last_step_write(&r->last_step, r->at.steps);
     step.seconds = sli_clock_seconds() - start;
     return sli_report_step(r->reports, &step);
 }

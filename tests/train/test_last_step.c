@@ -1,5 +1,5 @@
 /* The number that tells a run which goes on how many steps were lost. */
-#include "train/checkpoint/last_step.h"
+#include "train/checkpoint/save_directory.h"
 
 #include "io/scratch.h"
 #include "small_run.h"
@@ -12,11 +12,11 @@ static void last_number_is_read_back(void **state)
     assert_int_equal(sli_last_step_read(in->directory), 0);
     static const int64_t steps[] = {1, 12345, 99, 7, INT64_MAX};
     for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
-        sli_last_step_note(&file, steps[i]);
+        sli_last_step_write(&file, steps[i]);
         assert_int_equal(sli_last_step_read(in->directory), steps[i]);
     }
     sli_last_step_close(&file);
-    sli_last_step_note(&file, 5); /* closed: nothing happens */
+    sli_last_step_write(&file, 5); /* closed: nothing happens */
     assert_int_equal(sli_last_step_read(in->directory), INT64_MAX);
     file = sli_last_step_open(in->directory); /* a run that goes on has not done a step yet */
     assert_int_equal(sli_last_step_read(in->directory), INT64_MAX);
@@ -41,7 +41,7 @@ static void what_is_no_number_counts_as_none(void **state)
 static void note_step(const scratch *in, int64_t step)
 {
     sli_last_step file = sli_last_step_open(in->directory);
-    sli_last_step_note(&file, step);
+    sli_last_step_write(&file, step);
     sli_last_step_close(&file);
 }
 
@@ -63,7 +63,7 @@ static void directory_that_is_not_there_is_no_error(void **state)
 {
     (void)state;
     sli_last_step file = sli_last_step_open("/nowhere");
-    sli_last_step_note(&file, 3);
+    sli_last_step_write(&file, 3);
     sli_last_step_close(&file);
     assert_int_equal(sli_last_step_read("/nowhere"), 0);
 }

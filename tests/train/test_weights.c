@@ -2,7 +2,6 @@
 #include "sluice/safetensors.h"
 #include "support/modules.h"
 #include "train/checkpoint/weights.h"
-#include "train/checkpoint/weights_vocab.h"
 #include "train/small_model.h"
 
 #include <time.h>

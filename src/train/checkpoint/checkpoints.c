@@ -23,15 +23,16 @@
 #include "core/clock.h"
 #include "core/replace.h"
 #include "text/vocab.h"
-#include "train/checkpoint/model_notes.h"
 #include "train/checkpoint/run_state.h"
 #include "train/checkpoint/save_directory.h"
 #include "train/checkpoint/saver.h"
+#include "train/checkpoint/weights.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 struct sli_checkpoints {
     sli_checkpoints_run run;
@@ -40,8 +41,9 @@ struct sli_checkpoints {
     bool has_shards;  /* everybody's saver writes its shard */
     uint64_t number;  /* drawn for this run; counts its saves */
     /* The first replica's, where there is a directory: */
-    sli_save_directory *directory;
-    sli_model_notes metadata;
+    bool has_directory;
+    int directory; /* as long as it is open, no other run saves there */
+    sli_model_metadata metadata;
     char *vocab;
     bool end_saved;      /* or saving it has begun */
     double copy_seconds; /* of the save under way */
@@ -50,27 +52,30 @@ struct sli_checkpoints {
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
+static sl_status report_other(const sli_checkpoints *checkpoints, int64_t step)
+{
+    char *path;
+    SL_TRY(sli_save_directory_step(checkpoints->options->directory, step, &path));
+    sl_status status = sli_report_checkpoint(
+        checkpoints->run.reports,
+        &(sl_checkpoint_event){
+            .kind = SL_CHECKPOINT_SKIPPED,
+            .path = path,
+            .reason = "it is no directory, and stays: no checkpoint of this step can be saved"});
+    free(path);
+    return status;
+}
+
 /* Files with the names of checkpoints are not the run's: they stay, and no checkpoint can have the
  * name. */
 static sl_status report_others(const sli_checkpoints *checkpoints)
 {
-    const char *directory = checkpoints->options->directory;
     int64_t *steps;
     size_t count;
-    SL_TRY(sli_save_directory_list_others(directory, &steps, &count));
+    SL_TRY(sli_save_directory_list(checkpoints->options->directory, true, &steps, &count));
     sl_status status = SL_OK;
-    for (size_t i = 0; i < count && status == SL_OK; i++) {
-        char *path;
-        status = sli_save_directory_step(directory, steps[i], &path);
-        if (status != SL_OK)
-            break;
-        const sl_checkpoint_event event = {
-            .kind = SL_CHECKPOINT_SKIPPED,
-            .path = path,
-            .reason = "it is no directory, and stays: no checkpoint of this step can be saved"};
-        status = sli_report_checkpoint(checkpoints->run.reports, &event);
-        free(path);
-    }
+    for (size_t i = 0; i < count && status == SL_OK; i++)
+        status = report_other(checkpoints, steps[i]);
     free(steps);
     return status;
 }
@@ -81,13 +86,14 @@ static sl_status create_directory(sli_checkpoints *checkpoints, sli_saver_option
     const sli_shared *shared = checkpoints->run.shared;
     size_t vocab_bytes;
     char checksum[SLI_CHECKSUM_BYTES];
-    SL_TRY(sli_save_directory_create(checkpoints->options->directory, checkpoints->options->resume,
-                                     &checkpoints->directory));
+    SL_TRY(sli_save_directory_open(checkpoints->options->directory, checkpoints->options->resume,
+                                   &checkpoints->directory));
+    checkpoints->has_directory = true;
     SL_TRY(report_others(checkpoints));
     SL_TRY(sli_vocab_text(sl_corpus_vocab(shared->corpus), &checkpoints->vocab, &vocab_bytes));
     sli_checksum_of(checkpoints->vocab, vocab_bytes, checksum);
-    sli_model_notes_write(&shared->options.model, checksum, &checkpoints->metadata);
-    to->metadata = checkpoints->metadata.metadata;
+    sli_model_metadata_write(&shared->options.model, checksum, &checkpoints->metadata);
+    to->metadata = checkpoints->metadata.rows;
     to->metadata_count = checkpoints->metadata.count;
     to->file = (sl_checkpoint_file){"model.vocab.txt", checkpoints->vocab, vocab_bytes};
     return SL_OK;
@@ -157,7 +163,8 @@ void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
     if (!checkpoints || !*checkpoints)
         return;
     sli_saver_destroy(&(*checkpoints)->saver);
-    sli_save_directory_destroy(&(*checkpoints)->directory);
+    if ((*checkpoints)->has_directory)
+        close((*checkpoints)->directory);
     free((*checkpoints)->vocab);
     free(*checkpoints);
     *checkpoints = NULL;

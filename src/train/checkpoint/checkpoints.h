@@ -4,7 +4,7 @@
 #define SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 
 #include "train/checkpoint/best.h"
-#include "train/checkpoint/position.h"
+#include "train/checkpoint/run_state.h"
 #include "train/replica.h"
 #include "train/reports.h"
 #include "train/run.h"

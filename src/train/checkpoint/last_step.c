@@ -1,6 +1,6 @@
 #define _GNU_SOURCE /* asprintf */
 
-#include "train/checkpoint/last_step.h"
+#include "train/checkpoint/save_directory.h"
 
 #include <fcntl.h>
 #include <inttypes.h>
@@ -50,7 +50,7 @@ void sli_last_step_close(sli_last_step *file)
     file->is_open = false;
 }
 
-void sli_last_step_note(const sli_last_step *file, int64_t step)
+void sli_last_step_write(const sli_last_step *file, int64_t step)
 {
     char text[TEXT_BYTES];
     if (!file->is_open)

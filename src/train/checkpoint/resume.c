@@ -4,7 +4,6 @@
 
 #include "io/checkpoint/reader.h"
 #include "optim/optimizer.h"
-#include "train/checkpoint/last_step.h"
 #include "train/checkpoint/save_directory.h"
 #include "train/checkpoint/tensors.h"
 
@@ -81,7 +80,7 @@ static sl_status find_newest(const sl_save_options *options, const sli_reports *
     int64_t *steps;
     size_t count;
     out->last_step = sli_last_step_read(options->resume);
-    SL_TRY(sli_save_directory_list(options->resume, &steps, &count));
+    SL_TRY(sli_save_directory_list(options->resume, false, &steps, &count));
     sl_status status = open_newest_of(options->resume, steps, count, reports, out);
     free(steps);
     if (status == SL_OK && !out->reader && !options->resume_if_any)

@@ -4,7 +4,6 @@
 
 #include "sluice/checkpoint.h"
 #include "train/checkpoint/best.h"
-#include "train/checkpoint/position.h"
 #include "train/checkpoint/run_state.h"
 #include "train/replica.h"
 #include "train/reports.h"

@@ -3,8 +3,16 @@
 #ifndef SLI_TRAIN_CHECKPOINT_RUN_STATE_H
 #define SLI_TRAIN_CHECKPOINT_RUN_STATE_H
 
-#include "train/checkpoint/position.h"
 #include "train/run.h"
+
+/* How far a run has come. */
+typedef struct sli_position {
+    int64_t steps;     /* done */
+    int64_t epoch;     /* that is under way, from 0; as many as there are: only the test is left */
+    int64_t block;     /* the next one of it; as many as there are: validation comes next */
+    int64_t best_step; /* after which the best validation was */
+    double best_loss;  /* infinite: none yet */
+} sli_position;
 
 /* As the text of a JSON object, malloc'ed:
  *

@@ -3,6 +3,7 @@
 #include "train/checkpoint/save_directory.h"
 
 #include "core/file.h"
+#include "core/memory.h"
 #include "core/replace.h"
 #include "io/checkpoint/writer.h"
 
@@ -18,10 +19,6 @@
 
 static const char prefix[] = "step-", best_name[] = "best";
 enum { NAME_BYTES = 32 }; /* of a checkpoint */
-
-struct sli_save_directory {
-    int descriptor; /* its lock is the run's */
-};
 
 /* ---- Names ------------------------------------------------------------------------------ */
 
@@ -78,13 +75,13 @@ static sl_status failed(const char *path, const char *doing)
     return sl_error(SL_ERR_IO, "%s: %s failed: %s", path, doing, strerror(errno));
 }
 
-/* The steps of entries with a checkpoint's name: of directories and links, or of all else. */
+/* The steps of entries with a checkpoint's name. */
 typedef struct listing {
     const char *path;
     int directory;
-    bool others;
-    int64_t *steps; /* [count] */
-    size_t count;
+    bool others; /* neither directories nor links, instead of these */
+    int64_t *steps;
+    size_t count, capacity;
 } listing;
 
 static int compare_steps(const void *a, const void *b)
@@ -104,15 +101,13 @@ static sl_status add_step(void *context, const char *name)
         return errno == ENOENT ? SL_OK : failed(to->path, "looking for checkpoints");
     if (to->others == (S_ISDIR(found.st_mode) || S_ISLNK(found.st_mode)))
         return SL_OK;
-    int64_t *more = realloc(to->steps, (to->count + 1) * sizeof *more);
-    if (!more)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a list of checkpoints", to->path);
-    more[to->count++] = step;
-    to->steps = more;
+    SL_TRY(sli_array_reserve(&to->steps, &to->capacity, to->count + 1, sizeof *to->steps,
+                             SIZE_MAX / sizeof *to->steps, "checkpoints"));
+    to->steps[to->count++] = step;
     return SL_OK;
 }
 
-static sl_status list(const char *path, bool others, int64_t **steps, size_t *count)
+sl_status sli_save_directory_list(const char *path, bool others, int64_t **steps, size_t *count)
 {
     listing to = {.path = path, .others = others};
     *steps = NULL;
@@ -133,16 +128,6 @@ static sl_status list(const char *path, bool others, int64_t **steps, size_t *co
     return SL_OK;
 }
 
-sl_status sli_save_directory_list(const char *path, int64_t **steps, size_t *count)
-{
-    return list(path, false, steps, count);
-}
-
-sl_status sli_save_directory_list_others(const char *path, int64_t **steps, size_t *count)
-{
-    return list(path, true, steps, count);
-}
-
 sl_status sl_train_find_checkpoints(const char *directory, char **best, char **newest)
 {
     int64_t *steps;
@@ -153,7 +138,7 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
         free(*best);
         *best = NULL;
     }
-    sl_status status = sli_save_directory_list(directory, &steps, &count);
+    sl_status status = sli_save_directory_list(directory, false, &steps, &count);
     if (status == SL_OK && count > 0)
         status = sli_save_directory_step(directory, steps[0], newest);
     free(steps);
@@ -184,7 +169,7 @@ static sl_status check_unused(const char *path, const char *resume)
     int64_t *steps;
     size_t count;
     bool own = false;
-    SL_TRY(sli_save_directory_list(path, &steps, &count));
+    SL_TRY(sli_save_directory_list(path, false, &steps, &count));
     sl_status status = count > 0 && resume ? lies_in(path, steps, count, resume, &own) : SL_OK;
     free(steps);
     if (status != SL_OK || count == 0 || own)
@@ -197,11 +182,11 @@ static sl_status check_unused(const char *path, const char *resume)
 
 /* ---- The directory ---------------------------------------------------------------------- */
 
-static sl_status take_lock(const char *path, int descriptor)
+static sl_status lock_directory(const char *path, int descriptor)
 {
     if (flock(descriptor, LOCK_EX | LOCK_NB) == 0 || errno == EOPNOTSUPP || errno == ENOLCK ||
         errno == ENOSYS)
-        return SL_OK; /* file systems without locks have no keeper */
+        return SL_OK; /* file systems without locks keep no run out */
     if (errno == EWOULDBLOCK)
         return sl_error(SL_ERR_INVALID, "%s: another run saves its checkpoints there", path);
     return failed(path, "locking it");
@@ -226,7 +211,7 @@ static sl_status try_writing(const char *path)
 }
 
 /* A new directory is to survive a power cut like the checkpoints in it. */
-static sl_status make(const char *path)
+static sl_status make_directory(const char *path)
 {
     int holder;
     char *name;
@@ -240,38 +225,24 @@ static sl_status make(const char *path)
     return status;
 }
 
-static sl_status open_and_check(const char *path, const char *resume, sli_save_directory *directory)
+static sl_status check_directory(const char *path, const char *resume, int descriptor)
 {
-    SL_TRY(make(path));
-    directory->descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (directory->descriptor < 0)
-        return failed(path, "opening the directory for checkpoints");
-    SL_TRY(take_lock(path, directory->descriptor));
+    SL_TRY(lock_directory(path, descriptor));
     SL_TRY(check_unused(path, resume));
-    sli_temporary_sweep(directory->descriptor, is_checkpoint_name, NULL);
+    sli_temporary_sweep(descriptor, is_checkpoint_name, NULL);
     return try_writing(path);
 }
 
-sl_status sli_save_directory_create(const char *path, const char *resume, sli_save_directory **out)
+sl_status sli_save_directory_open(const char *path, const char *resume, int *descriptor)
 {
-    *out = malloc(sizeof **out);
-    if (!*out)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a directory's record", path);
-    (*out)->descriptor = -1;
-    sl_status status = open_and_check(path, resume, *out);
+    SL_TRY(make_directory(path));
+    *descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (*descriptor < 0)
+        return failed(path, "opening the directory for checkpoints");
+    sl_status status = check_directory(path, resume, *descriptor);
     if (status != SL_OK)
-        sli_save_directory_destroy(out);
+        close(*descriptor);
     return status;
-}
-
-void sli_save_directory_destroy(sli_save_directory **directory)
-{
-    if (!directory || !*directory)
-        return;
-    if ((*directory)->descriptor >= 0)
-        close((*directory)->descriptor);
-    free(*directory);
-    *directory = NULL;
 }
 
 /* ---- Whether all replicas see it -------------------------------------------------------- */
@@ -330,7 +301,7 @@ sl_status sli_save_directory_prune(const char *path, int64_t step, int keep)
     int kept = 0;
     if (keep == 0)
         return SL_OK;
-    SL_TRY(sli_save_directory_list(path, &steps, &count));
+    SL_TRY(sli_save_directory_list(path, false, &steps, &count));
     sl_status status = SL_OK;
     for (size_t i = 0; i < count && status == SL_OK; i++)
         if (steps[i] <= step && ++kept > keep)

@@ -1,23 +1,20 @@
 #include "train/checkpoint/saver.h"
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "io/checkpoint/segments.h"
 #include "io/checkpoint/writer.h"
 #include "train/checkpoint/save_directory.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { REASON_BYTES = 1000 };
-
 /* What the first replica must know of another's shard. */
 typedef struct report {
-    int64_t status;
     sli_checkpoint_written file;
-    char reason[REASON_BYTES];
+    sli_error_copy error;
 } report;
 _Static_assert(sizeof(report) % sizeof(int64_t) == 0, "reports are words");
 
@@ -35,8 +32,7 @@ struct sli_saver {
     char *path; /* of the checkpoint, or of the best model where there is only that */
     /* The thread's, until `done` is true: */
     double seconds;
-    sl_status status;
-    char reason[REASON_BYTES];
+    sli_error_copy error;
     atomic_bool done;
 };
 
@@ -163,27 +159,22 @@ static sl_status write_best(const sli_saver *saver)
 /* The first error of a save is the save's. */
 static void keep_error(sli_saver *saver, sl_status status)
 {
-    if (status == SL_OK || saver->status != SL_OK)
-        return;
-    saver->status = status;
-    snprintf(saver->reason, sizeof saver->reason, "%s", sl_error_text());
+    if (saver->error.status == SL_OK)
+        sli_error_save(&saver->error, status);
 }
 
 /* Every replica, once it has written its shard or has failed to: the first one hears of all, and
  * lists their files. */
 static sl_status exchange_reports(sli_saver *saver, sli_checkpoint_writer *writer)
 {
-    report *own = &saver->own;
-    own->status = saver->status;
-    snprintf(own->reason, sizeof own->reason, "%s", saver->status == SL_OK ? "" : saver->reason);
-    SL_TRY(sl_group_gather(saver->options.group, own, saver->rank == 0 ? saver->all : NULL,
+    saver->own.error = saver->error;
+    SL_TRY(sl_group_gather(saver->options.group, &saver->own, saver->rank == 0 ? saver->all : NULL,
                            sizeof(report) / sizeof(int64_t), SL_I64, 0, NULL));
-    if (saver->rank != 0 || saver->status != SL_OK)
+    if (saver->rank != 0 || saver->error.status != SL_OK)
         return SL_OK;
     for (int r = 1; r < saver->ranks; r++) {
         const report *other = &saver->all[r];
-        if (other->status != SL_OK)
-            return sl_error((sl_status)other->status, "rank %d: %s", r, other->reason);
+        SL_TRY(sl_error_context(sli_error_restore(&other->error), "rank %d: ", r));
         SL_TRY(
             sli_checkpoint_writer_list_shard(writer, "optimizer", r, saver->ranks, &other->file));
     }
@@ -199,16 +190,16 @@ static void save_step(sli_saver *saver)
 {
     sli_checkpoint_writer *writer = NULL;
     const sli_saver_options *options = &saver->options;
-    if (saver->status == SL_OK)
+    if (saver->error.status == SL_OK)
         keep_error(saver, unwritten(saver, write_files(saver, &writer)));
     if (options->group)
         keep_error(saver, exchange_reports(saver, writer));
-    bool commits = saver->status == SL_OK && saver->rank == 0;
+    bool commits = saver->error.status == SL_OK && saver->rank == 0;
     if (commits)
         keep_error(saver,
                    unwritten(saver, sli_checkpoint_writer_commit(writer, saver->snapshot.state)));
     sli_checkpoint_writer_destroy(&writer);
-    if (commits && saver->status == SL_OK)
+    if (commits && saver->error.status == SL_OK)
         keep_error(saver, sli_save_directory_prune(options->directory, saver->step, options->keep));
 }
 
@@ -224,7 +215,7 @@ static void *save(void *arg)
     double start = sli_clock_seconds();
     if (saver->targets & SLI_SAVE_STEP)
         save_step(saver);
-    if (saver->targets & SLI_SAVE_BEST && saver->status == SL_OK)
+    if (saver->targets & SLI_SAVE_BEST && saver->error.status == SL_OK)
         keep_error(saver, write_best(saver));
     saver->seconds = sli_clock_seconds() - start;
     atomic_store(&saver->done, true);
@@ -242,7 +233,7 @@ void sli_saver_start(sli_saver *saver, int targets, int64_t step, uint64_t id, s
     saver->targets = targets;
     saver->step = step;
     saver->id = id;
-    saver->status = SL_OK;
+    saver->error.status = SL_OK;
     keep_error(saver, copied);
     keep_error(saver, targets & SLI_SAVE_STEP
                           ? sli_save_directory_step(directory, step, &saver->path)
@@ -261,13 +252,13 @@ bool sli_saver_ended(sli_saver *saver, bool wait, sl_checkpoint_event *event)
         return false;
     join(saver);
     saver->under_way = false;
-    bool saved = saver->status == SL_OK;
+    bool saved = saver->error.status == SL_OK;
     *event = (sl_checkpoint_event){
         .kind = saved ? SL_CHECKPOINT_SAVED : SL_CHECKPOINT_FAILED,
         .path = saver->path ? saver->path : saver->options.directory,
         .step = saver->step,
         .write_seconds = saver->seconds,
-        .reason = saved ? NULL : saver->reason,
+        .reason = saved ? NULL : saver->error.text,
     };
     return true;
 }

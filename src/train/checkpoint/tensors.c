@@ -100,6 +100,7 @@ sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
             SL_TRY(add_entry(out, parameter, NULL, s, &entry));
             SL_TRY(sl_tensor_alias(sl_parameter_value(parameter), &entry->tensor));
             entry->count = sl_tensor_count(entry->tensor);
+            entry->is_buffer = sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER;
         }
     }
     return SL_OK;

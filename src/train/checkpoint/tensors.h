@@ -21,6 +21,7 @@ typedef struct sli_tensor_entry {
     int64_t first, count; /* the elements of it, row by row, that `tensor` has */
     sl_tensor *tensor;    /* the entry's handle on the run's memory; NULL: count is 0; f32 */
     int stage;
+    bool is_buffer; /* no parameter that is trained */
 } sli_tensor_entry;
 
 typedef struct sli_tensors {

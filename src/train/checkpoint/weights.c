@@ -5,50 +5,25 @@
 #include "core/error.h"
 #include "core/replace.h"
 #include "text/vocab.h"
-#include "train/checkpoint/model_notes.h"
-#include "train/checkpoint/weights_vocab.h"
+#include "train/checkpoint/tensors.h"
 
 #include <stdlib.h>
 
-/* ---- The tensors ------------------------------------------------------------------------ */
-
-typedef struct item_list {
-    sl_safetensors_item *items;
-    size_t count;
-} item_list;
-
-static int parameter_count(const sl_pipe *pipe)
+/* Every parameter and buffer of the model; with `in_file`, of the buffers only those that the file
+ * has. Data are the tensors' own memory, names live as long as *tensors. */
+static sl_status list_items(const sl_pipe *pipe, const sli_safetensors_set *in_file,
+                            sli_tensors *tensors, sl_safetensors_item **items, size_t *count)
 {
-    int count = 0;
-    for (int s = 0; s < sl_pipe_stages(pipe); s++)
-        count += sl_parameter_set_count(sl_pipe_parameters(pipe, s));
-    return count;
-}
-
-/* Every parameter and buffer of the model, in its order; but with `in_file` only those buffers that
- * the file has. Data are the tensors' own memory. */
-static sl_status list_items(const sl_pipe *pipe, const sli_safetensors_set *in_file, item_list *out)
-{
-    *out = (item_list){calloc((size_t)parameter_count(pipe) + 1, sizeof *out->items), 0};
-    if (!out->items)
-        return sl_error(SL_ERR_MEMORY, "no memory for the list of weights");
-    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
-        const sl_parameter_set *set = sl_pipe_parameters(pipe, s);
-        for (int i = 0; i < sl_parameter_set_count(set); i++) {
-            const sl_parameter *parameter = sl_parameter_set_get(set, i);
-            const char *name = sl_parameter_name(parameter);
-            if (in_file && sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER &&
-                !sli_safetensors_set_find(in_file, name))
-                continue;
-            out->items[out->count++] =
-                (sl_safetensors_item){name, SL_F32, *sl_parameter_shape(parameter),
-                                      sl_tensor_data(sl_parameter_value(parameter))};
-        }
-    }
+    *items = NULL;
+    *count = 0;
+    SL_TRY(sli_tensors_of_model(pipe, tensors));
+    SL_TRY(sli_tensors_items(tensors, items));
+    for (size_t i = 0; i < tensors->count; i++)
+        if (!in_file || !tensors->entries[i].is_buffer ||
+            sli_safetensors_set_find(in_file, (*items)[i].name))
+            (*items)[(*count)++] = (*items)[i];
     return SL_OK;
 }
-
-/* ---- Writing ---------------------------------------------------------------------------- */
 
 sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
                           const char *path)
@@ -56,20 +31,23 @@ sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, co
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(model);
     SLI_CHECK_NOT_NULL(path);
-    sli_model_notes described;
-    item_list list;
+    sli_model_metadata metadata;
+    sli_tensors tensors;
+    sl_safetensors_item *items;
+    size_t count;
     char checksum[SLI_CHECKSUM_BYTES];
     if (vocab)
         SL_TRY(sli_vocab_checksum(vocab, checksum));
-    sli_model_notes_write(model, vocab ? checksum : NULL, &described);
-    SL_TRY(list_items(pipe, NULL, &list));
-    sl_status status = vocab ? sli_weights_vocab_begin(path, vocab) : SL_OK;
+    sli_model_metadata_write(model, vocab ? checksum : NULL, &metadata);
+    sl_status status = list_items(pipe, NULL, &tensors, &items, &count);
+    if (status == SL_OK && vocab)
+        status = sli_weights_vocab_begin(path, vocab);
     if (status == SL_OK)
-        status =
-            sl_safetensors_save(path, list.items, list.count, described.metadata, described.count);
+        status = sl_safetensors_save(path, items, count, metadata.rows, metadata.count);
     if (status == SL_OK && vocab)
         status = sli_weights_vocab_end(path);
-    free(list.items);
+    free(items);
+    sli_tensors_clear(&tensors);
     return status;
 }
 
@@ -86,16 +64,18 @@ static sl_status check_save_vocab(const char *path)
 
 sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
 {
-    item_list list;
-    sl_safetensors_writer *writer;
-    SL_TRY(list_items(pipe, NULL, &list));
-    sl_status status = sl_safetensors_writer_create(path, list.items, list.count, NULL, 0, &writer);
+    sli_tensors tensors;
+    sl_safetensors_item *items;
+    size_t count;
+    sl_safetensors_writer *writer = NULL;
+    sl_status status = list_items(pipe, NULL, &tensors, &items, &count);
+    if (status == SL_OK)
+        status = sl_safetensors_writer_create(path, items, count, NULL, 0, &writer);
     sl_safetensors_writer_destroy(&writer);
-    free(list.items);
+    free(items);
+    sli_tensors_clear(&tensors);
     return status == SL_OK ? check_save_vocab(path) : status;
 }
-
-/* ---- Reading ---------------------------------------------------------------------------- */
 
 sl_status sl_weights_model(const char *path, sl_model_options *out)
 {
@@ -104,7 +84,7 @@ sl_status sl_weights_model(const char *path, sl_model_options *out)
     sli_safetensors_set *from;
     *out = (sl_model_options){0};
     SL_TRY(sli_safetensors_set_open(path, &from));
-    sl_status status = sli_model_notes_read(from, path, out);
+    sl_status status = sli_model_metadata_read(from, path, out);
     sli_safetensors_set_close(&from);
     return status;
 }
@@ -113,7 +93,7 @@ sl_status sli_weights_check_model(const char *path, const sl_model_options *mode
 {
     sli_safetensors_set *from;
     SL_TRY(sli_safetensors_set_open(path, &from));
-    sl_status status = sli_model_notes_check(from, path, model);
+    sl_status status = sli_model_metadata_check(from, path, model);
     sli_safetensors_set_close(&from);
     return status;
 }
@@ -123,12 +103,15 @@ sl_status sl_weights_load(sl_pipe *pipe, const char *path)
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(path);
     sli_safetensors_set *from;
-    item_list list;
+    sli_tensors tensors;
+    sl_safetensors_item *items;
+    size_t count;
     SL_TRY(sli_safetensors_set_open(path, &from));
-    sl_status status = list_items(pipe, from, &list);
+    sl_status status = list_items(pipe, from, &tensors, &items, &count);
     sli_safetensors_set_close(&from);
     if (status == SL_OK)
-        status = sl_safetensors_load(path, list.items, list.count);
-    free(list.items);
+        status = sl_safetensors_load(path, items, count);
+    free(items);
+    sli_tensors_clear(&tensors);
     return status;
 }

@@ -1,7 +1,9 @@
-/* Beyond the public functions on weights: see sluice/train.h. */
+/* Weights files beyond the public functions (sluice/train.h): the model's options in their
+ * metadata (model_metadata.c), the vocabulary beside them (weights_vocab.c). */
 #ifndef SLI_TRAIN_CHECKPOINT_WEIGHTS_H
 #define SLI_TRAIN_CHECKPOINT_WEIGHTS_H
 
+#include "io/safetensors/set.h"
 #include "sluice/train.h"
 
 /* Refuses a file that says of its model what contradicts `model`, beyond the shapes. */
@@ -10,5 +12,46 @@ sl_status sli_weights_check_model(const char *path, const sl_model_options *mode
 /* Fails as sl_weights_save would for a path that cannot be written or a disk without room; leaves
  * nothing behind. */
 sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path);
+
+/* ---- A model's options as metadata: what shapes alone do not say ------------------------ */
+
+enum { SLI_MODEL_METADATA = 10, SLI_MODEL_METADATA_BYTES = 40 };
+
+typedef struct sli_model_metadata {
+    sl_metadata rows[SLI_MODEL_METADATA]; /* [count] point into `text` */
+    size_t count;
+    char text[SLI_MODEL_METADATA][SLI_MODEL_METADATA_BYTES];
+} sli_model_metadata;
+
+/* `vocab_checksum` NULL: nothing is said of a vocabulary. */
+void sli_model_metadata_write(const sl_model_options *model, const char *vocab_checksum,
+                              sli_model_metadata *out);
+
+/* SL_ERR_FORMAT where one is missing or makes no sense, or the file's tensors cannot be the
+ * model's. `path` is the set's, for messages. */
+sl_status sli_model_metadata_read(const sli_safetensors_set *from, const char *path,
+                                  sl_model_options *out);
+
+/* Refuses a file whose metadata, where it has them, contradict `model` in what shapes do not show:
+ * nhead, mask, activation, pre_norm. */
+sl_status sli_model_metadata_check(const sli_safetensors_set *from, const char *path,
+                                   const sl_model_options *model);
+
+/* The checksum of the vocabulary that the weights were saved with; NULL where the file says
+ * nothing. */
+const char *sli_model_metadata_vocab(const sli_safetensors_set *from);
+
+/* ---- The vocabulary --------------------------------------------------------------------- */
+
+/* Before weights are saved at `path` with this vocabulary: brings it to disk, and takes none away
+ * that weights need which are there. Does little where the older vocabulary is the same. */
+sl_status sli_weights_vocab_begin(const char *path, const sl_vocab *vocab);
+
+/* After: gives it its name. */
+sl_status sli_weights_vocab_end(const char *path);
+
+/* Refuses a vocabulary that is not the one that the weights at `path`, a file, index or directory,
+ * say they were saved with. */
+sl_status sli_weights_vocab_check(const char *path, const sl_vocab *vocab);
 
 #endif

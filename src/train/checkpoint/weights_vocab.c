@@ -1,13 +1,22 @@
+/* The vocabulary that lies beside a weights file. The two are one thing in two files: the weights'
+ * metadata have the vocabulary's checksum, and only the vocabulary with that checksum is theirs.
+ *
+ * Two files cannot be replaced in one step. So a save writes the new vocabulary beside the old one,
+ *
+ *     m.safetensors  m.vocab.txt                       an older pair
+ *     m.safetensors  m.vocab.txt  m.vocab.txt.new      sli_weights_vocab_begin
+ *     M.safetensors  m.vocab.txt  m.vocab.txt.new      the weights are replaced
+ *     M.safetensors  M.vocab.txt                       sli_weights_vocab_end
+ *
+ * and at each of these moments the weights have their vocabulary beside them, under one name or the
+ * other, where sl_weights_vocab finds it. */
 #define _GNU_SOURCE /* asprintf */
-
-#include "train/checkpoint/weights_vocab.h"
 
 #include "core/error.h"
 #include "core/file.h"
 #include "io/safetensors/format.h"
-#include "io/safetensors/set.h"
 #include "text/vocab.h"
-#include "train/checkpoint/model_notes.h"
+#include "train/checkpoint/weights.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -51,24 +60,28 @@ sl_status sl_weights_vocab_path(const char *path, char **out)
     return before ? join(path, before, ".vocab.txt", out) : join(path, length, ".vocab", out);
 }
 
-/* Where a vocabulary may be, in the order in which it is looked for: one that waits may get its
- * name meanwhile. */
-typedef enum where {
-    WAITING, /* for the end of a save */
+/* Where a vocabulary may be, in the order in which it is searched: one that waits for the end of a
+ * save may get its name meanwhile. */
+enum {
+    WAITING,
     NAMED,
-    OLD, /* PATH.vocab.txt, whatever PATH ends with */
-    WHERES
-} where;
+    PLAIN, /* PATH.vocab.txt, whatever PATH ends with */
+    NAMES
+};
 
-static sl_status find_name(const char *path, where at, char **out)
+static void free_names(char **names)
 {
-    char *named;
-    if (at == OLD)
-        return join(path, strlen(path), ".vocab.txt", out);
-    SL_TRY(sl_weights_vocab_path(path, &named));
-    sl_status status = join(named, strlen(named), at == WAITING ? ".new" : "", out);
-    free(named);
-    return status;
+    for (int i = 0; i < NAMES; i++)
+        free(names[i]);
+}
+
+/* names [NAMES], to be freed, also after an error. */
+static sl_status find_names(const char *path, char **names)
+{
+    names[WAITING] = names[PLAIN] = NULL;
+    SL_TRY(sl_weights_vocab_path(path, &names[NAMED]));
+    SL_TRY(join(names[NAMED], strlen(names[NAMED]), ".new", &names[WAITING]));
+    return join(path, strlen(path), ".vocab.txt", &names[PLAIN]);
 }
 
 /* ---- Which one fits ---------------------------------------------------------------------- */
@@ -83,7 +96,7 @@ static sl_status read_checksum(const char *path, char checksum[SLI_CHECKSUM_BYTE
         return status == SL_ERR_NOT_FOUND ? SL_OK : status;
     const char *says = sli_safetensors_set_checksum(set, "model.vocab.txt");
     if (!says)
-        says = sli_model_notes_vocab(set);
+        says = sli_model_metadata_vocab(set);
     if (says)
         snprintf(checksum, SLI_CHECKSUM_BYTES, "%s", says);
     sli_safetensors_set_close(&set);
@@ -104,48 +117,45 @@ static sl_status check(const char *path, const char *checksum, const sl_vocab *v
                     text, path, sli_safetensors_quote(checksum, quoted));
 }
 
-static sl_status load(const char *path, const char *checksum, where at, sl_vocab **out)
+static sl_status load(const char *path, const char *checksum, const char *name, sl_vocab **out)
 {
-    char *name;
-    SL_TRY(find_name(path, at, &name));
-    sl_status status = sl_vocab_load(name, out);
-    if (status == SL_OK) {
-        status = sl_error_context(check(path, checksum, *out), "%s: ", name);
-        if (status != SL_OK)
-            sl_vocab_destroy(out);
-    }
-    free(name);
+    SL_TRY(sl_vocab_load(name, out));
+    sl_status status = sl_error_context(check(path, checksum, *out), "%s: ", name);
+    if (status != SL_OK)
+        sl_vocab_destroy(out);
     return status;
 }
 
-/* The first that fits, and where it is; NULL where there is none. Where others are there, what is
- * wrong with the first of them is the error. Weights that say nothing have the one with a name. */
-static sl_status find(const char *path, sl_vocab **out, where *at)
+/* The first that fits, and which it is; NULL where there is none. Where others are there, what is
+ * wrong with the first of them is the error. Weights that say nothing have one with a name. */
+static sl_status find(const char *path, char *const *names, sl_vocab **out, int *which)
 {
-    char checksum[SLI_CHECKSUM_BYTES], reason[1024] = "";
-    sl_status first = SL_OK;
+    char checksum[SLI_CHECKSUM_BYTES];
+    sli_error_copy first = {SL_OK, ""};
     *out = NULL;
     SL_TRY(read_checksum(path, checksum));
-    for (*at = WAITING; *at < WHERES; ++*at) {
-        if (*at == WAITING && checksum[0] == '\0')
-            continue;
-        sl_status status = load(path, checksum, *at, out);
+    for (*which = checksum[0] ? WAITING : NAMED; *which < NAMES; ++*which) {
+        sl_status status = load(path, checksum, names[*which], out);
         if (status == SL_OK || status == SL_ERR_MEMORY)
             return status;
-        if (status == SL_ERR_NOT_FOUND || *at == WAITING || first != SL_OK)
-            continue;
-        first = status;
-        snprintf(reason, sizeof reason, "%s", sl_error_text());
+        if (status != SL_ERR_NOT_FOUND && *which != WAITING && first.status == SL_OK)
+            sli_error_save(&first, status);
     }
-    return first == SL_OK ? SL_OK : sl_error(first, "%s", reason);
+    return sli_error_restore(&first);
 }
 
 sl_status sl_weights_vocab(const char *path, sl_vocab **out)
 {
     SLI_CHECK_NOT_NULL(path);
     SLI_CHECK_NOT_NULL(out);
-    where at;
-    return find(path, out, &at);
+    char *names[NAMES];
+    int which;
+    *out = NULL;
+    sl_status status = find_names(path, names);
+    if (status == SL_OK)
+        status = find(path, names, out, &which);
+    free_names(names);
+    return status;
 }
 
 sl_status sli_weights_vocab_check(const char *path, const sl_vocab *vocab)
@@ -159,67 +169,51 @@ sl_status sli_weights_vocab_check(const char *path, const sl_vocab *vocab)
 
 /* Ends a save, however far it came: a vocabulary that waits gets its name where the weights are
  * those that it is for, and goes. */
-static sl_status settle(const char *path, const char *named, const char *waiting)
+static sl_status end_save(const char *path, char *const *names)
 {
     sl_vocab *vocab;
-    where at;
-    if (access(waiting, F_OK) != 0)
+    int which;
+    if (access(names[WAITING], F_OK) != 0)
         return SL_OK;
-    sl_status status = find(path, &vocab, &at);
+    sl_status status = find(path, names, &vocab, &which);
     if (status == SL_ERR_IO || status == SL_ERR_MEMORY)
         return status;
-    status = vocab && at == WAITING ? sl_vocab_save(vocab, named) : SL_OK;
+    status = vocab && which == WAITING ? sl_vocab_save(vocab, names[NAMED]) : SL_OK;
     sl_vocab_destroy(&vocab);
-    return status == SL_OK ? sli_directory_remove_path(waiting) : status;
+    return status == SL_OK ? sli_directory_remove_path(names[WAITING]) : status;
 }
 
-static sl_status is_there(const char *named, const sl_vocab *vocab, bool *out)
+/* Whether the file `name` has this vocabulary. */
+static bool has_vocab(const char *name, const sl_vocab *vocab)
 {
-    char wanted[SLI_CHECKSUM_BYTES] = "", found[SLI_CHECKSUM_BYTES] = "";
+    char wanted[SLI_CHECKSUM_BYTES], found[SLI_CHECKSUM_BYTES];
     sl_vocab *older;
-    *out = false;
-    if (sl_vocab_load(named, &older) != SL_OK)
-        return SL_OK;
-    sl_status status = sli_vocab_checksum(vocab, wanted);
-    if (status == SL_OK)
-        status = sli_vocab_checksum(older, found);
-    *out = status == SL_OK && strcmp(wanted, found) == 0;
+    if (sl_vocab_load(name, &older) != SL_OK)
+        return false;
+    bool same = sli_vocab_checksum(vocab, wanted) == SL_OK &&
+                sli_vocab_checksum(older, found) == SL_OK && strcmp(wanted, found) == 0;
     sl_vocab_destroy(&older);
-    return status;
-}
-
-/* The names that a save writes to, to be freed. */
-static sl_status find_names(const char *path, char **named, char **waiting)
-{
-    *waiting = NULL;
-    SL_TRY(find_name(path, NAMED, named));
-    sl_status status = find_name(path, WAITING, waiting);
-    if (status != SL_OK)
-        free(*named);
-    return status;
+    return same;
 }
 
 sl_status sli_weights_vocab_begin(const char *path, const sl_vocab *vocab)
 {
-    char *named, *waiting;
-    bool there = false;
-    SL_TRY(find_names(path, &named, &waiting));
-    sl_status status = settle(path, named, waiting);
+    char *names[NAMES];
+    sl_status status = find_names(path, names);
     if (status == SL_OK)
-        status = is_there(named, vocab, &there);
-    if (status == SL_OK && !there)
-        status = sl_vocab_save(vocab, waiting);
-    free(named);
-    free(waiting);
+        status = end_save(path, names);
+    if (status == SL_OK && !has_vocab(names[NAMED], vocab))
+        status = sl_vocab_save(vocab, names[WAITING]);
+    free_names(names);
     return status;
 }
 
 sl_status sli_weights_vocab_end(const char *path)
 {
-    char *named, *waiting;
-    SL_TRY(find_names(path, &named, &waiting));
-    sl_status status = settle(path, named, waiting);
-    free(named);
-    free(waiting);
+    char *names[NAMES];
+    sl_status status = find_names(path, names);
+    if (status == SL_OK)
+        status = end_save(path, names);
+    free_names(names);
     return status;
 }
