@@ -395,7 +395,8 @@ static void loss_that_is_no_number_ends_the_run(void **state)
     scratch *in = *state;
     program_run run;
     program_start(&run, "train --data %s " TINY_SHORT " --quiet --lr 1e30 --clip 0", in->directory);
-    check_refused(&run, 1, "in epoch 1, batch 2 (step 2): a lower --lr or a --clip may help");
+    check_refused(&run, 1,
+                  "in epoch 1, batch 2 (step 2): a lower learning rate or clipping may help");
     check_without(run.err, "is -nan");
     program_start(&run, "train --data %s " TINY_SHORT " --quiet --lr 1e30 --clip 0 --allow-nan",
                   in->directory);
