@@ -58,7 +58,8 @@ class Run:
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=self.out, stderr=err, text=True,
             env={**os.environ, **variables},
-            preexec_fn=lambda: [signal.signal(number, signal.SIG_IGN) for number in ignored])
+            preexec_fn=lambda: [signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+                                for number in (signal.SIGINT, signal.SIGHUP)])
 
     def path(self, name):
         return os.path.join(self.folder, name)
