@@ -24,6 +24,8 @@ typedef struct sl_loss_call {
     double scale;             /* gradients are of scale * (sum of the terms) */
     double *row_losses;       /* gets sl_loss_rows numbers: each row's sum of terms */
     sl_tensor **grad_in;      /* gets the gradient of `in`; NULL: values only */
+    sl_pass *pass;            /* where the weights' half of `last` is deferred to, for
+                                 sl_loss_backward_weight; NULL: it runs at once */
 } sl_loss_call;
 
 typedef struct sl_loss_ops {
@@ -35,6 +37,11 @@ typedef struct sl_loss_ops {
     int64_t (*rows)(const sl_loss *loss, const sl_tensor *targets);
     /* (optional: never) Can `apply` take over this module? */
     bool (*takes_over)(const sl_loss *loss, const sl_module *last);
+    /* (optional: `apply` adds to the gradients of `last` at once) Adds to the gradients of a module
+     * that was taken over, from what `apply` has deferred on call->pass. */
+    sl_status (*backward_weight)(sl_loss *loss, sl_module *last, sl_pass *pass);
+    /* (optional: 0) Bytes that `apply` defers for an input of this shape. */
+    int64_t (*deferred_bytes)(const sl_loss *loss, const sl_module *last, const sl_shape *in);
     /* (optional: free) */
     void (*destroy_state)(void *state);
 } sl_loss_ops;
@@ -46,6 +53,9 @@ void *sl_loss_state(const sl_loss *loss);
 sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call);
 sl_status sl_loss_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out);
 int64_t sl_loss_rows(const sl_loss *loss, const sl_tensor *targets);
+/* The weights' half of the module that the loss has taken over; see sl_loss_call.pass. */
+sl_status sl_loss_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass);
+int64_t sl_loss_deferred_bytes(const sl_loss *loss, const sl_module *last, const sl_shape *in);
 bool sl_loss_takes_over(const sl_loss *loss, const sl_module *last);
 
 /* torch.nn.CrossEntropyLoss(ignore_index=-100), mean: in f32 [..., classes], targets i32 [...].

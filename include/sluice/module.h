@@ -35,9 +35,20 @@ typedef struct sl_module_ops {
 
     /* grad_out -> *grad_in, and adds to the parameters' gradients. Pops exactly what forward
      * saved. May overwrite grad_out's content and give another handle on it as *grad_in. grad_in is
-     * NULL when nobody needs it (the first module, whose input are data). */
+     * NULL when nobody needs it (the first module, whose input are data). (optional, with the two
+     * halves) */
     sl_status (*backward)(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                           sl_tensor **grad_in);
+
+    /* (optional, both or neither: backward_input then does all of `backward`, and backward_weight
+     * nothing) Backward in two halves, for schedules that run the second one later.
+     * backward_input is as `backward`, but leaves the gradients of parameters for which it is worth
+     * it to backward_weight: what that needs, it puts on the pass with sl_pass_defer, and does not
+     * overwrite it or give it as *grad_in. backward_weight takes exactly that. Each parameter's
+     * gradient is added to in one of the halves, never in both. */
+    sl_status (*backward_input)(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                sl_tensor **grad_in);
+    sl_status (*backward_weight)(sl_module *module, sl_pass *pass);
 
     /* (optional: output has the input's shape) Checks the input's shape, gives the output's; *out
      * is a copy of *in beforehand. Called before forward, which may rely on it. */
@@ -47,6 +58,9 @@ typedef struct sl_module_ops {
      * makes, and the input if it is saved, but not the output, which is the next module's input. So
      * the sum over a chain counts each tensor once. */
     int64_t (*saved_bytes)(const sl_module *module, const sl_shape *in);
+
+    /* (optional: 0) Bytes that backward_input leaves on the pass for an input of this shape. */
+    int64_t (*deferred_bytes)(const sl_module *module, const sl_shape *in);
 
     /* (optional: 0) Floating-point operations of forward's matrix products, a multiply-add as 2. */
     int64_t (*flops)(const sl_module *module, const sl_shape *in);
@@ -85,9 +99,16 @@ sl_module *sl_module_child(const sl_module *module, int index);
 sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                              sl_tensor **grad_in);
+/* Backward's halves: the weights' half of each module must follow its input's half on the same
+ * pass, module by module in the same order. Between the two, other passes may run. Both halves
+ * together add to the same gradients as sl_module_backward, bit for bit. */
+sl_status sl_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                   sl_tensor **grad_in);
+sl_status sl_module_backward_weight(sl_module *module, sl_pass *pass);
 /* Checks an input's shape without running anything; an error's text has its place as well. */
 sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out);
 int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in);
+int64_t sl_module_deferred_bytes(const sl_module *module, const sl_shape *in);
 int64_t sl_module_flops(const sl_module *module, const sl_shape *in);
 
 /* Of the module and everything below it: how many elements its parameters have (buffers do not
@@ -207,6 +228,14 @@ sl_status sl_pass_save_alias(sl_pass *pass, const sl_tensor *tensor);
 /* Pops the newest; the caller owns it. SL_ERR_INVALID when there is none. */
 sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out);
 int sl_pass_depth(const sl_pass *pass);
+
+/* What backward_input leaves to backward_weight: a queue, the oldest first. Defer takes the handle
+ * and nulls the caller's, also on an error; the alias is another handle on the same storage. */
+sl_status sl_pass_defer(sl_pass *pass, sl_tensor **tensor);
+sl_status sl_pass_defer_alias(sl_pass *pass, const sl_tensor *tensor);
+/* Takes the oldest; the caller owns it. SL_ERR_INVALID when there is none. */
+sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out);
+int sl_pass_deferred(const sl_pass *pass); /* how many */
 
 #ifdef __cplusplus
 }

@@ -7,6 +7,8 @@
  *       loss, and dlogits in place of logits      (kernel)
  *       db += column sums,  dW += dlogits^T in,  grad_in's panel = dlogits W
  *
+ * Where the weights' half runs later, the gradient of all logits is kept for it.
+ *
  * A panel's height follows from the shapes alone. It is what PANEL_BYTES of logits give, but high
  * enough for the products to run well, and the panels of one call are about equal. */
 #include "nn/layers.h"
@@ -138,48 +140,84 @@ static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last
 {
     sl_tensor *grad_in;
     SL_TRY(sli_linear_backward_epilogue(last, NULL, NULL, dlogits));
-    SL_TRY(sli_linear_backward_weight(last, dlogits, in));
+    if (!call->pass)
+        SL_TRY(sli_linear_add_weight(last, dlogits, in));
     SL_TRY(view_rows(*call->grad_in, first, sl_tensor_rows(dlogits), &grad_in));
     sl_status status = sli_linear_backward_input(last, dlogits, 0.0f, grad_in);
     sl_tensor_destroy(&grad_in);
     return status;
 }
 
-/* `workspace` holds at least `rows` rows of logits. */
+/* The panel of `rows` rows from `first`; `logits` [rows, V] is overwritten. */
 static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last, int64_t first,
-                                int64_t rows, const sl_tensor *workspace)
+                                int64_t rows, sl_tensor *logits)
 {
-    sl_tensor *in = NULL, *logits = NULL;
-    sl_status status = view_rows(call->in, first, rows, &in);
-    if (status == SL_OK)
-        status = view_rows(workspace, 0, rows, &logits);
-    if (status == SL_OK)
-        status = sli_linear_forward(last, in, NULL, logits);
+    sl_tensor *in;
+    SL_TRY(view_rows(call->in, first, rows, &in));
+    sl_status status = sli_linear_forward(last, in, NULL, logits);
     if (status == SL_OK)
         status = run_kernel(call, first, logits, call->grad_in != NULL);
     if (status == SL_OK && call->grad_in)
         status = panel_backward(call, last, first, logits, in);
     sl_tensor_destroy(&in);
-    sl_tensor_destroy(&logits);
     return status;
+}
+
+/* `logits` has the rows of one panel; where they are kept for the weights' half, those of all. */
+static sl_status apply_to_panels(const sl_loss_call *call, const sli_linear *last, int64_t step,
+                                 const sl_tensor *logits)
+{
+    int64_t rows = sl_tensor_rows(call->in);
+    for (int64_t first = 0; first < rows; first += step) {
+        int64_t count = step < rows - first ? step : rows - first;
+        sl_tensor *panel;
+        SL_TRY(view_rows(logits, call->pass ? first : 0, count, &panel));
+        sl_status status = apply_to_panel(call, last, first, count, panel);
+        sl_tensor_destroy(&panel);
+        SL_TRY(status);
+    }
+    return SL_OK;
 }
 
 static sl_status apply_with_linear(const sl_loss_call *call, const sli_linear *last)
 {
     int64_t rows = sl_tensor_rows(call->in), step = panel_rows(rows, last->out);
-    sl_shape panel = sl_shape_2d(step, last->out);
-    sl_tensor *workspace;
-    SL_TRY(sl_tensor_create(call->device, SL_MEMORY_WORKSPACE, SL_F32, &panel, &workspace));
+    sl_shape shape = sl_shape_2d(call->pass ? rows : step, last->out);
+    sl_tensor *logits;
+    SL_TRY(sl_tensor_create(call->device, call->pass ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
+                            SL_F32, &shape, &logits));
     sl_status status = SL_OK;
     if (call->grad_in)
         status = sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
                                   sl_tensor_shape(call->in), call->grad_in);
-    for (int64_t first = 0; first < rows && status == SL_OK; first += step)
-        status =
-            apply_to_panel(call, last, first, step < rows - first ? step : rows - first, workspace);
-    sl_tensor_destroy(&workspace);
+    if (status == SL_OK)
+        status = apply_to_panels(call, last, step, logits);
+    if (status == SL_OK && call->pass)
+        status = sl_pass_defer(call->pass, &logits);
+    if (status == SL_OK && call->pass)
+        status = sl_pass_defer_alias(call->pass, call->in);
+    sl_tensor_destroy(&logits);
     if (status != SL_OK && call->grad_in)
         sl_tensor_destroy(call->grad_in);
+    return status;
+}
+
+/* The weights' products in the same panels, so that their sum is the same. */
+static sl_status add_panels(const sli_linear *last, const sl_tensor *dlogits, const sl_tensor *in)
+{
+    int64_t rows = sl_tensor_rows(in), step = panel_rows(rows, last->out);
+    sl_status status = SL_OK;
+    for (int64_t first = 0; first < rows && status == SL_OK; first += step) {
+        int64_t count = step < rows - first ? step : rows - first;
+        sl_tensor *panel_grad = NULL, *panel_in = NULL;
+        status = view_rows(dlogits, first, count, &panel_grad);
+        if (status == SL_OK)
+            status = view_rows(in, first, count, &panel_in);
+        if (status == SL_OK)
+            status = sli_linear_add_weight(last, panel_grad, panel_in);
+        sl_tensor_destroy(&panel_grad);
+        sl_tensor_destroy(&panel_in);
+    }
     return status;
 }
 
@@ -191,6 +229,28 @@ static sl_status cross_entropy_apply(sl_loss *loss, const sl_loss_call *call)
     const sli_linear *last = call->last ? sli_linear_within(call->last) : NULL;
     SL_TRY(check_call(call, last));
     return last ? apply_with_linear(call, last) : apply_to_logits(call);
+}
+
+static sl_status cross_entropy_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass)
+{
+    (void)loss;
+    sl_tensor *dlogits, *in = NULL;
+    SL_TRY(sl_pass_take_deferred(pass, &dlogits));
+    sl_status status = sl_pass_take_deferred(pass, &in);
+    if (status == SL_OK)
+        status = add_panels(sli_linear_within(last), dlogits, in);
+    sl_tensor_destroy(&dlogits);
+    sl_tensor_destroy(&in);
+    return status;
+}
+
+/* The gradient of the logits, and `in`. */
+static int64_t cross_entropy_deferred_bytes(const sl_loss *loss, const sl_module *last,
+                                            const sl_shape *in)
+{
+    (void)loss;
+    int64_t rows = sl_shape_count(in) / in->size[in->dims - 1];
+    return (sl_shape_count(in) + rows * sli_linear_within(last)->out) * (int64_t)sizeof(float);
 }
 
 /* Every target that is not ignored. */
@@ -225,6 +285,8 @@ static const sl_loss_ops cross_entropy_ops = {
     .terms = cross_entropy_terms,
     .rows = cross_entropy_rows,
     .takes_over = cross_entropy_takes_over,
+    .backward_weight = cross_entropy_backward_weight,
+    .deferred_bytes = cross_entropy_deferred_bytes,
 };
 
 sl_status sl_cross_entropy_create(sl_loss **out)

@@ -107,16 +107,46 @@ static sl_status add_gradient(const sl_module *module, const sl_pass *pass, cons
     return sli_device_embedding_backward(device, &arguments);
 }
 
+static sl_status check_no_grad_in(sl_tensor *const *grad_in)
+{
+    if (grad_in)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "token ids have no gradient: ask for none (grad_in NULL)");
+    return SL_OK;
+}
+
 static sl_status embedding_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                     sl_tensor **grad_in)
 {
     sl_tensor *ids;
-    if (grad_in)
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "token ids have no gradient: ask for none (grad_in NULL)");
+    SL_TRY(check_no_grad_in(grad_in));
     SL_TRY(sl_pass_pop(pass, &ids));
     sl_status status = add_gradient(module, pass, ids, grad_out);
     sl_tensor_destroy(&ids);
+    return status;
+}
+
+/* All of it is the weights' half. */
+static sl_status embedding_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                          sl_tensor **grad_in)
+{
+    (void)module;
+    sl_tensor *ids;
+    SL_TRY(check_no_grad_in(grad_in));
+    SL_TRY(sl_pass_pop(pass, &ids));
+    SL_TRY(sl_pass_defer(pass, &ids));
+    return sl_pass_defer_alias(pass, grad_out);
+}
+
+static sl_status embedding_backward_weight(sl_module *module, sl_pass *pass)
+{
+    sl_tensor *ids, *grad_out = NULL;
+    SL_TRY(sl_pass_take_deferred(pass, &ids));
+    sl_status status = sl_pass_take_deferred(pass, &grad_out);
+    if (status == SL_OK)
+        status = add_gradient(module, pass, ids, grad_out);
+    sl_tensor_destroy(&ids);
+    sl_tensor_destroy(&grad_out);
     return status;
 }
 
@@ -145,6 +175,13 @@ static void embedding_widths(const sl_module *module, int64_t *in, int64_t *out)
     *out = self->options.width;
 }
 
+static int64_t embedding_deferred_bytes(const sl_module *module, const sl_shape *in)
+{
+    const embedding *self = sl_module_state(module);
+    return sl_shape_count(in) *
+           ((int64_t)sizeof(int32_t) + self->options.width * (int64_t)sizeof(float));
+}
+
 static int64_t embedding_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     (void)module;
@@ -155,9 +192,12 @@ static const sl_module_ops embedding_ops = {
     .type = "Encoder",
     .forward = embedding_forward,
     .backward = embedding_backward,
+    .backward_input = embedding_backward_input,
+    .backward_weight = embedding_backward_weight,
     .output_shape = embedding_output_shape,
     .widths = embedding_widths,
     .saved_bytes = embedding_saved_bytes,
+    .deferred_bytes = embedding_deferred_bytes,
 };
 
 /* They give the parameters their PyTorch names; the Encoder runs them. */

@@ -20,7 +20,8 @@
  *
  * No mask is saved: a mask is a function of its elements' positions, and h is 0 where ReLU's
  * gradient is. Backward works in place on grad_out, which becomes the gradient of each residual sum
- * in turn, and at last that of x. Its other tensors live only from one product to the next. */
+ * in turn, and at last that of x. Its other tensors live only from one product to the next; on a
+ * split pass, those of the four products that give weights' gradients until the weights' half. */
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "nn/pass.h"
@@ -185,7 +186,8 @@ static sl_status layer_forward(sl_module *module, sl_pass *pass, const sl_tensor
 /* ---- Backward --------------------------------------------------------------------------- */
 
 /* grad_x = gradient of the feed-forward part's input + beta grad_x; adds to the gradients of the
- * parameters. t->branch is the gradient of its output, whose storage may be grad_x's; destroyed. */
+ * parameters. t->branch is the gradient of its output, whose storage may be grad_x's unless the
+ * pass is split; destroyed. */
 static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, temporaries *t,
                                        float beta, sl_tensor *grad_x)
 {
@@ -196,8 +198,8 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
     if (layer->activation == SLI_ACTIVATION_GELU)
         SL_TRY(sl_pass_pop(pass, &t->pre));
     SL_TRY(sli_linear_backward_epilogue(layer->linear2, NULL, NULL, t->branch));
-    SL_TRY(sli_linear_backward_weight(layer->linear2, t->branch, t->h));
-    SL_TRY(workspace_like(t->h, &t->grad_h));
+    SL_TRY(sli_linear_backward_weight(layer->linear2, pass, t->branch, t->h));
+    SL_TRY(sli_pass_gradient_like(pass, t->h, &t->grad_h));
     SL_TRY(sli_linear_backward_input(layer->linear2, t->branch, 0.0f, t->grad_h));
     sl_tensor_destroy(&t->branch);
     SL_TRY(
@@ -206,7 +208,7 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
     sl_tensor_destroy(&t->h);
     sl_tensor *x;
     SL_TRY(sl_pass_pop(pass, &x));
-    sl_status status = sli_linear_backward_weight(layer->linear1, t->grad_h, x);
+    sl_status status = sli_linear_backward_weight(layer->linear1, pass, t->grad_h, x);
     sl_tensor_destroy(&x);
     if (status == SL_OK)
         status = sli_linear_backward_input(layer->linear1, t->grad_h, beta, grad_x);
@@ -216,21 +218,23 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
 
 /* Back through norm(residual + dropout(x)). With `grad_out`, the gradient of the norm's output,
  * `grad_sum` holds what else reaches the sum; without, `grad_sum` is the gradient of the output. It
- * becomes the residual's. *grad_x is x's: without dropout, an alias of it. */
+ * becomes the residual's. *grad_x (NULL: not needed) is x's: without dropout an alias of it, unless
+ * the pass is split. */
 static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sli_dropout dropout,
                                    const sl_tensor *grad_out, sl_tensor *grad_sum,
                                    sl_tensor **grad_x)
 {
     sli_norm_saved saved;
-    bool drops = dropout.p > 0.0f;
+    bool aliases = dropout.p == 0.0f && !pass->is_split;
     SL_TRY(sli_norm_pop(pass, &saved));
     sl_status status = sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized));
-    if (status == SL_OK)
-        status = drops ? workspace_like(grad_sum, grad_x) : sl_tensor_alias(grad_sum, grad_x);
+    if (status == SL_OK && grad_x)
+        status = aliases ? sl_tensor_alias(grad_sum, grad_x)
+                         : sli_pass_gradient_like(pass, grad_sum, grad_x);
     if (status == SL_OK)
         status = sli_norm_backward(norm, &saved, grad_out ? grad_out : grad_sum,
                                    grad_out ? grad_sum : NULL, dropout, grad_sum,
-                                   drops ? *grad_x : NULL);
+                                   grad_x && !aliases ? *grad_x : NULL);
     sli_norm_saved_clear(&saved);
     return status;
 }
@@ -269,8 +273,8 @@ static sl_status backward_pre_norm(const sl_module *module, sl_pass *pass, tempo
 {
     const encoder_layer *layer = sl_module_state(module);
     sli_dropout none = {.p = 0.0f}, dropout1 = dropout_of(module, pass, DROPOUT_1, grad);
-    if (dropout_of(module, pass, DROPOUT_2, grad).p > 0.0f) {
-        SL_TRY(workspace_like(grad, &t->branch));
+    if (dropout_of(module, pass, DROPOUT_2, grad).p > 0.0f || pass->is_split) {
+        SL_TRY(sli_pass_gradient_like(pass, grad, &t->branch));
         SL_TRY(add_dropout2(module, pass, grad, NULL, t->branch));
     } else {
         SL_TRY(sl_tensor_alias(grad, &t->branch));
@@ -279,7 +283,7 @@ static sl_status backward_pre_norm(const sl_module *module, sl_pass *pass, tempo
     SL_TRY(feed_forward_backward(module, pass, t, 0.0f, t->normed));
     SL_TRY(add_norm_backward(pass, layer->norm2, dropout1, t->normed, grad, &t->branch));
     SL_TRY(attention_backward(layer, pass, t, 0.0f, t->normed));
-    return add_norm_backward(pass, layer->norm1, none, t->normed, grad, &t->branch);
+    return add_norm_backward(pass, layer->norm1, none, t->normed, grad, NULL);
 }
 
 static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
@@ -297,6 +301,15 @@ static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
     if (status == SL_OK && grad_in)
         status = sl_tensor_alias(grad_out, grad_in);
     return status;
+}
+
+/* The products' order is that of the input's half. */
+static sl_status layer_backward_weight(sl_module *module, sl_pass *pass)
+{
+    const encoder_layer *layer = sl_module_state(module);
+    SL_TRY(sli_linear_deferred_weight(layer->linear2, pass));
+    SL_TRY(sli_linear_deferred_weight(layer->linear1, pass));
+    return sli_self_attention_backward_weight(layer->self_attn, pass);
 }
 
 /* ---- The module ------------------------------------------------------------------------- */
@@ -317,6 +330,15 @@ static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
            floats * (int64_t)sizeof(float);
 }
 
+/* The attention's, and two tensors for each of linear2 and linear1. */
+static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)
+{
+    const encoder_layer *layer = sl_module_state(module);
+    sl_shape hidden = hidden_shape(layer, in);
+    int64_t floats = 2 * (sl_shape_count(in) + sl_shape_count(&hidden));
+    return sl_module_deferred_bytes(layer->self_attn, in) + floats * (int64_t)sizeof(float);
+}
+
 static int64_t layer_flops(const sl_module *module, const sl_shape *in)
 {
     const encoder_layer *layer = sl_module_state(module);
@@ -328,9 +350,12 @@ static const sl_module_ops layer_ops = {
     .type = "TransformerEncoderLayer",
     .forward = layer_forward,
     .backward = layer_backward,
+    .backward_input = layer_backward,
+    .backward_weight = layer_backward_weight,
     .output_shape = layer_output_shape,
     .widths = layer_widths,
     .saved_bytes = layer_saved_bytes,
+    .deferred_bytes = layer_deferred_bytes,
     .flops = layer_flops,
 };
 

@@ -65,9 +65,15 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
                                        const sli_linear_epilogue *epilogue, const sl_tensor *saved,
                                        sl_tensor *grad);
 
-/* Adds grad^T in to the weight's gradient. */
-sl_status sli_linear_backward_weight(const sli_linear *linear, const sl_tensor *grad,
+/* Adds grad^T in to the weight's gradient; or, while the pass is split, defers both tensors to
+ * sli_linear_deferred_weight, and neither may be overwritten. */
+sl_status sli_linear_backward_weight(const sli_linear *linear, sl_pass *pass, const sl_tensor *grad,
                                      const sl_tensor *in);
+sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass);
+
+/* The product itself. */
+sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
+                                const sl_tensor *in);
 
 /* grad_in [rows, in] = grad W + beta grad_in. */
 sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *grad, float beta,
@@ -124,6 +130,10 @@ sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, con
  * the parameters and makes the gradient of the projected input, [N, T, 3 D]. */
 sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                       sl_tensor **grad_qkv);
+
+/* The weights' half, after both on a split pass; grad_out and grad_qkv are kept for it, so grad_in
+ * must be another tensor then. */
+sl_status sli_self_attention_backward_weight(const sl_module *module, sl_pass *pass);
 
 /* The last product: grad_in = grad_qkv W + beta grad_in, [N, T, D]. */
 sl_status sli_self_attention_backward_input(const sl_module *module, const sl_tensor *grad_qkv,

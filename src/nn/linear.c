@@ -62,8 +62,8 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
     return sli_device_epilogue_backward(device, &back);
 }
 
-sl_status sli_linear_backward_weight(const sli_linear *linear, const sl_tensor *grad,
-                                     const sl_tensor *in)
+sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
+                                const sl_tensor *in)
 {
     sl_device *device = sl_tensor_device(grad);
     float beta, *grad_weight;
@@ -82,6 +82,27 @@ sl_status sli_linear_backward_weight(const sli_linear *linear, const sl_tensor *
         .ldc = linear->in,
     };
     return sli_device_gemm(device, &product);
+}
+
+sl_status sli_linear_backward_weight(const sli_linear *linear, sl_pass *pass, const sl_tensor *grad,
+                                     const sl_tensor *in)
+{
+    if (!pass->is_split)
+        return sli_linear_add_weight(linear, grad, in);
+    SL_TRY(sl_pass_defer_alias(pass, grad));
+    return sl_pass_defer_alias(pass, in);
+}
+
+sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass)
+{
+    sl_tensor *grad, *in = NULL;
+    SL_TRY(sl_pass_take_deferred(pass, &grad));
+    sl_status status = sl_pass_take_deferred(pass, &in);
+    if (status == SL_OK)
+        status = sli_linear_add_weight(linear, grad, in);
+    sl_tensor_destroy(&grad);
+    sl_tensor_destroy(&in);
+    return status;
 }
 
 sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *grad, float beta,
@@ -173,7 +194,7 @@ static sl_status linear_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
     if (status == SL_OK)
         status = sli_linear_backward_epilogue(linear, NULL, NULL, grad_out);
     if (status == SL_OK)
-        status = sli_linear_backward_weight(linear, grad_out, in);
+        status = sli_linear_backward_weight(linear, pass, grad_out, in);
     shape = *sl_tensor_shape(in);
     sl_tensor_destroy(&in);
     if (status != SL_OK || !grad_in)
@@ -183,6 +204,17 @@ static sl_status linear_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
     if (status != SL_OK)
         sl_tensor_destroy(grad_in);
     return status;
+}
+
+static sl_status linear_backward_weight(sl_module *module, sl_pass *pass)
+{
+    return sli_linear_deferred_weight(sl_module_state(module), pass);
+}
+
+static int64_t linear_deferred_bytes(const sl_module *module, const sl_shape *in)
+{
+    const sli_linear *linear = sl_module_state(module);
+    return (sl_shape_count(in) + sli_shape_rows(in) * linear->out) * (int64_t)sizeof(float);
 }
 
 static int64_t linear_saved_bytes(const sl_module *module, const sl_shape *in)
@@ -201,9 +233,12 @@ static const sl_module_ops linear_ops = {
     .type = "Linear",
     .forward = linear_forward,
     .backward = linear_backward,
+    .backward_input = linear_backward,
+    .backward_weight = linear_backward_weight,
     .output_shape = linear_output_shape,
     .widths = linear_widths,
     .saved_bytes = linear_saved_bytes,
+    .deferred_bytes = linear_deferred_bytes,
     .flops = linear_flops,
 };
 
@@ -256,6 +291,17 @@ static sl_status decoder_backward(sl_module *module, sl_pass *pass, sl_tensor *g
     return sl_module_backward(sl_module_child(module, 0), pass, grad_out, grad_in);
 }
 
+static sl_status decoder_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                        sl_tensor **grad_in)
+{
+    return sl_module_backward_input(sl_module_child(module, 0), pass, grad_out, grad_in);
+}
+
+static sl_status decoder_backward_weight(sl_module *module, sl_pass *pass)
+{
+    return sl_module_backward_weight(sl_module_child(module, 0), pass);
+}
+
 static sl_status decoder_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
 {
     const sl_module *linear = sl_module_child(module, 0);
@@ -273,6 +319,11 @@ static int64_t decoder_saved_bytes(const sl_module *module, const sl_shape *in)
     return sl_module_saved_bytes(sl_module_child(module, 0), in);
 }
 
+static int64_t decoder_deferred_bytes(const sl_module *module, const sl_shape *in)
+{
+    return sl_module_deferred_bytes(sl_module_child(module, 0), in);
+}
+
 static int64_t decoder_flops(const sl_module *module, const sl_shape *in)
 {
     return sl_module_flops(sl_module_child(module, 0), in);
@@ -282,9 +333,12 @@ static const sl_module_ops decoder_ops = {
     .type = "Decoder",
     .forward = decoder_forward,
     .backward = decoder_backward,
+    .backward_input = decoder_backward_input,
+    .backward_weight = decoder_backward_weight,
     .output_shape = decoder_output_shape,
     .widths = decoder_widths,
     .saved_bytes = decoder_saved_bytes,
+    .deferred_bytes = decoder_deferred_bytes,
     .flops = decoder_flops,
 };
 

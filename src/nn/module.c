@@ -277,21 +277,77 @@ sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *i
     return leave(module, pass, status);
 }
 
+/* Runs backward, or its first half where that is `split` off. */
+static sl_status run_backward(sl_module *module, sl_pass *pass, bool split, sl_tensor *grad_out,
+                              sl_tensor **grad_in)
+{
+    const sl_module_ops *ops = module->ops;
+    bool was_split = pass->is_split;
+    sl_status status = check_call(pass, "gradient", grad_out, ops->backward || ops->backward_input);
+    if (status != SL_OK)
+        return status;
+    pass->is_split = split && ops->backward_input;
+    status = (pass->is_split || !ops->backward ? ops->backward_input
+                                               : ops->backward)(module, pass, grad_out, grad_in);
+    pass->is_split = was_split;
+    if (status == SL_OK && grad_in && !*grad_in)
+        status = missing("gradient of its input");
+    return status;
+}
+
+/* Both halves of a module that has nothing else. What they defer is theirs, whatever other modules
+ * have deferred before. */
+static sl_status run_halves(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                            sl_tensor **grad_in)
+{
+    int count = pass->deferred_count, next = pass->deferred_next;
+    pass->deferred_next = count;
+    sl_status status = run_backward(module, pass, true, grad_out, grad_in);
+    if (status == SL_OK)
+        status = module->ops->backward_weight(module, pass);
+    while (pass->deferred_next < pass->deferred_count) /* after an error */
+        sl_tensor_destroy(&pass->deferred[pass->deferred_next++]);
+    pass->deferred_count = count;
+    pass->deferred_next = next;
+    return status;
+}
+
 sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                              sl_tensor **grad_in)
 {
     if (grad_in)
         *grad_in = NULL;
     sli_pass_enter(pass);
-    sl_status status = check_call(pass, "gradient", grad_out, module->ops->backward);
-    if (status == SL_OK)
-        status = module->ops->backward(module, pass, grad_out, grad_in);
-    if (status == SL_OK && grad_in && !*grad_in)
-        status = missing("gradient of its input");
+    bool halves = !module->ops->backward && module->ops->backward_input;
+    sl_status status = halves ? run_halves(module, pass, grad_out, grad_in)
+                              : run_backward(module, pass, false, grad_out, grad_in);
     if (status == SL_OK)
         status = sli_pass_went_backward(pass, module);
     if (status != SL_OK && grad_in)
         sl_tensor_destroy(grad_in);
+    return leave(module, pass, status);
+}
+
+sl_status sl_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                   sl_tensor **grad_in)
+{
+    if (grad_in)
+        *grad_in = NULL;
+    sli_pass_enter(pass);
+    sl_status status = run_backward(module, pass, true, grad_out, grad_in);
+    if (status != SL_OK && grad_in)
+        sl_tensor_destroy(grad_in);
+    return leave(module, pass, status);
+}
+
+sl_status sl_module_backward_weight(sl_module *module, sl_pass *pass)
+{
+    sli_pass_enter(pass);
+    sl_status status = SL_OK;
+    if (module->ops->backward_weight)
+        status = module->ops->backward_weight(module, pass);
+    if (status == SL_OK)
+        status = sli_pass_went_backward(pass, module);
     return leave(module, pass, status);
 }
 
@@ -308,6 +364,11 @@ sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl
 int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in)
 {
     return module->ops->saved_bytes ? module->ops->saved_bytes(module, in) : 0;
+}
+
+int64_t sl_module_deferred_bytes(const sl_module *module, const sl_shape *in)
+{
+    return module->ops->deferred_bytes ? module->ops->deferred_bytes(module, in) : 0;
 }
 
 int64_t sl_module_flops(const sl_module *module, const sl_shape *in)

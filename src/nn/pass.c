@@ -28,7 +28,10 @@ void sl_pass_destroy(sl_pass **pass)
         return;
     while ((*pass)->count > 0)
         sl_tensor_destroy(&(*pass)->saved[--(*pass)->count]);
+    while ((*pass)->deferred_next < (*pass)->deferred_count)
+        sl_tensor_destroy(&(*pass)->deferred[(*pass)->deferred_next++]);
     free((*pass)->saved);
+    free((*pass)->deferred);
     free(*pass);
     *pass = NULL;
 }
@@ -91,6 +94,45 @@ sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out)
     return SL_OK;
 }
 
+sl_status sl_pass_defer(sl_pass *pass, sl_tensor **tensor)
+{
+    if (!*tensor)
+        return sl_error(SL_ERR_INVALID, "sl_pass_defer: there is no tensor to defer");
+    sl_status status = sli_array_reserve(&pass->deferred, &pass->deferred_capacity,
+                                         (size_t)pass->deferred_count + 1, sizeof *pass->deferred,
+                                         INT_MAX, "deferred tensors");
+    if (status != SL_OK) {
+        sl_tensor_destroy(tensor);
+        return status;
+    }
+    pass->deferred[pass->deferred_count++] = *tensor;
+    *tensor = NULL;
+    return SL_OK;
+}
+
+sl_status sl_pass_defer_alias(sl_pass *pass, const sl_tensor *tensor)
+{
+    sl_tensor *alias;
+    SL_TRY(sl_tensor_alias(tensor, &alias));
+    return sl_pass_defer(pass, &alias);
+}
+
+sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out)
+{
+    *out = NULL;
+    if (sl_pass_deferred(pass) == 0)
+        return sl_error(SL_ERR_INVALID, "nothing is deferred on the pass: backward_weight takes "
+                                        "what backward_input has put there");
+    *out = pass->deferred[pass->deferred_next];
+    pass->deferred[pass->deferred_next++] = NULL;
+    return SL_OK;
+}
+
+int sl_pass_deferred(const sl_pass *pass)
+{
+    return pass->deferred_count - pass->deferred_next;
+}
+
 void sli_pass_observe(sl_pass *pass, const sli_pass_observer *observer)
 {
     pass->observer = observer;
@@ -145,4 +187,11 @@ sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl
 {
     *out = NULL;
     return pass->options.keep ? sli_pass_tensor(pass, shape, out) : SL_OK;
+}
+
+sl_status sli_pass_gradient_like(const sl_pass *pass, const sl_tensor *like, sl_tensor **out)
+{
+    return sl_tensor_create(pass->options.device,
+                            pass->is_split ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE, SL_F32,
+                            sl_tensor_shape(like), out);
 }

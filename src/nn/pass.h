@@ -20,6 +20,10 @@ struct sl_pass {
     sl_tensor **saved; /* the stack: saved[count - 1] is the newest */
     int count;
     size_t capacity;
+    sl_tensor **deferred; /* the queue: deferred[deferred_next] is the oldest */
+    int deferred_count, deferred_next;
+    size_t deferred_capacity;
+    bool is_split;       /* the module that goes backward leaves its weights' half for later */
     int calls;           /* of modules, one inside the other */
     bool error_is_named; /* the current error's text names its module */
 };
@@ -49,5 +53,9 @@ sl_status sli_pass_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor 
 /* As sli_pass_tensor, but leaves *out NULL on a pass that does not keep: for what only backward
  * reads. */
 sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+
+/* A tensor like another one for a gradient that the weights' half may need: counted as an
+ * activation where that comes later, else as workspace. */
+sl_status sli_pass_gradient_like(const sl_pass *pass, const sl_tensor *like, sl_tensor **out);
 
 #endif

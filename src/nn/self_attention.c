@@ -148,12 +148,13 @@ static sl_status saved_pop(sl_pass *pass, saved_tensors *saved)
 }
 
 /* Through the output's projection: gradient of `attended`. */
-static sl_status backward_out_proj(const self_attention *self, const saved_tensors *saved,
-                                   sl_tensor *grad_out, sl_tensor **grad_attended)
+static sl_status backward_out_proj(const self_attention *self, sl_pass *pass,
+                                   const saved_tensors *saved, sl_tensor *grad_out,
+                                   sl_tensor **grad_attended)
 {
     *grad_attended = NULL;
     SL_TRY(sli_linear_backward_epilogue(self->out_proj, NULL, NULL, grad_out));
-    SL_TRY(sli_linear_backward_weight(self->out_proj, grad_out, saved->attended));
+    SL_TRY(sli_linear_backward_weight(self->out_proj, pass, grad_out, saved->attended));
     SL_TRY(sl_tensor_create(sl_tensor_device(grad_out), SL_MEMORY_WORKSPACE, SL_F32,
                             sl_tensor_shape(grad_out), grad_attended));
     sl_status status = sli_linear_backward_input(self->out_proj, grad_out, 0.0f, *grad_attended);
@@ -169,8 +170,7 @@ static sl_status backward_attend(const sl_module *module, const sl_pass *pass,
     const self_attention *self = sl_module_state(module);
     sl_device *device = sl_pass_device(pass);
     const sl_shape *shape = sl_tensor_shape(saved->in);
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_F32, sl_tensor_shape(saved->qkv),
-                            grad_qkv));
+    SL_TRY(sli_pass_gradient_like(pass, saved->qkv, grad_qkv));
     sli_attention_backward arguments = {
         .samples = shape->size[0],
         .positions = shape->size[1],
@@ -200,7 +200,7 @@ sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl
     SL_TRY(saved_pop(pass, &saved));
     sl_status status = sli_check_grad(grad_out, sl_tensor_shape(saved.in));
     if (status == SL_OK)
-        status = backward_out_proj(self, &saved, grad_out, &grad_attended);
+        status = backward_out_proj(self, pass, &saved, grad_out, &grad_attended);
     if (status == SL_OK)
         status = backward_attend(module, pass, &saved, grad_attended, grad_qkv);
     sl_tensor_destroy(&grad_attended);
@@ -210,7 +210,7 @@ sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl
     if (status == SL_OK)
         status = sli_linear_backward_epilogue(&self->in_proj, NULL, NULL, *grad_qkv);
     if (status == SL_OK)
-        status = sli_linear_backward_weight(&self->in_proj, *grad_qkv, saved.in);
+        status = sli_linear_backward_weight(&self->in_proj, pass, *grad_qkv, saved.in);
     saved_clear(&saved);
     if (status != SL_OK)
         sl_tensor_destroy(grad_qkv);
@@ -224,20 +224,32 @@ sl_status sli_self_attention_backward_input(const sl_module *module, const sl_te
     return sli_linear_backward_input(&self->in_proj, grad_qkv, beta, grad_in);
 }
 
-/* The gradient of the input takes the place of the output's. */
+/* The gradient of the input takes the place of the output's, unless that is deferred. */
 static sl_status attention_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                     sl_tensor **grad_in)
 {
     sl_tensor *grad_qkv;
     SL_TRY(sli_self_attention_backward(module, pass, grad_out, &grad_qkv));
     sl_status status = SL_OK;
-    if (grad_in) {
-        status = sli_self_attention_backward_input(module, grad_qkv, 0.0f, grad_out);
-        if (status == SL_OK)
-            status = sl_tensor_alias(grad_out, grad_in);
-    }
+    if (grad_in)
+        status = pass->is_split ? sli_pass_gradient_like(pass, grad_out, grad_in)
+                                : sl_tensor_alias(grad_out, grad_in);
+    if (status == SL_OK && grad_in)
+        status = sli_self_attention_backward_input(module, grad_qkv, 0.0f, *grad_in);
     sl_tensor_destroy(&grad_qkv);
     return status;
+}
+
+sl_status sli_self_attention_backward_weight(const sl_module *module, sl_pass *pass)
+{
+    const self_attention *self = sl_module_state(module);
+    SL_TRY(sli_linear_deferred_weight(self->out_proj, pass));
+    return sli_linear_deferred_weight(&self->in_proj, pass);
+}
+
+static sl_status attention_backward_weight(sl_module *module, sl_pass *pass)
+{
+    return sli_self_attention_backward_weight(module, pass);
 }
 
 /* ---- The module ------------------------------------------------------------------------- */
@@ -267,6 +279,14 @@ static int64_t attention_saved_bytes(const sl_module *module, const sl_shape *in
     return floats * (int64_t)sizeof(float);
 }
 
+/* grad_out, attended, grad_qkv and in. */
+static int64_t attention_deferred_bytes(const sl_module *module, const sl_shape *in)
+{
+    (void)module;
+    sl_shape qkv = qkv_shape(in);
+    return (3 * sl_shape_count(in) + sl_shape_count(&qkv)) * (int64_t)sizeof(float);
+}
+
 /* The projections, and two products of every query with every key that it sees. */
 static int64_t attention_flops(const sl_module *module, const sl_shape *in)
 {
@@ -280,9 +300,12 @@ static const sl_module_ops attention_ops = {
     .type = "SelfAttention",
     .forward = attention_forward,
     .backward = attention_backward,
+    .backward_input = attention_backward,
+    .backward_weight = attention_backward_weight,
     .output_shape = attention_output_shape,
     .widths = attention_widths,
     .saved_bytes = attention_saved_bytes,
+    .deferred_bytes = attention_deferred_bytes,
     .flops = attention_flops,
 };
 

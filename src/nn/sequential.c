@@ -20,16 +20,18 @@ static sl_status sequential_forward(sl_module *module, sl_pass *pass, const sl_t
     return SL_OK;
 }
 
-static sl_status sequential_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
-                                     sl_tensor **grad_in)
+/* Goes backward through the children with sl_module_backward or sl_module_backward_input. */
+static sl_status go_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                             sl_tensor **grad_in,
+                             sl_status (*run)(sl_module *child, sl_pass *pass, sl_tensor *grad_out,
+                                              sl_tensor **grad_in))
 {
     sl_tensor *current;
     SL_TRY(sl_tensor_alias(grad_out, &current));
     for (int i = module->child_count - 1; i >= 0; i--) {
         sl_tensor *next = NULL;
         bool needed = i > 0 || grad_in;
-        sl_status status =
-            sl_module_backward(module->children[i], pass, current, needed ? &next : NULL);
+        sl_status status = run(module->children[i], pass, current, needed ? &next : NULL);
         sl_tensor_destroy(&current);
         SL_TRY(status);
         current = next;
@@ -38,6 +40,25 @@ static sl_status sequential_backward(sl_module *module, sl_pass *pass, sl_tensor
         *grad_in = current;
     else
         sl_tensor_destroy(&current);
+    return SL_OK;
+}
+
+static sl_status sequential_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                     sl_tensor **grad_in)
+{
+    return go_backward(module, pass, grad_out, grad_in, sl_module_backward);
+}
+
+static sl_status sequential_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                           sl_tensor **grad_in)
+{
+    return go_backward(module, pass, grad_out, grad_in, sl_module_backward_input);
+}
+
+static sl_status sequential_backward_weight(sl_module *module, sl_pass *pass)
+{
+    for (int i = module->child_count - 1; i >= 0; i--)
+        SL_TRY(sl_module_backward_weight(module->children[i], pass));
     return SL_OK;
 }
 
@@ -73,6 +94,11 @@ static int64_t sequential_saved_bytes(const sl_module *module, const sl_shape *i
     return sum(module, in, sl_module_saved_bytes);
 }
 
+static int64_t sequential_deferred_bytes(const sl_module *module, const sl_shape *in)
+{
+    return sum(module, in, sl_module_deferred_bytes);
+}
+
 static int64_t sequential_flops(const sl_module *module, const sl_shape *in)
 {
     return sum(module, in, sl_module_flops);
@@ -82,8 +108,11 @@ static const sl_module_ops sequential_ops = {
     .type = "Sequential",
     .forward = sequential_forward,
     .backward = sequential_backward,
+    .backward_input = sequential_backward_input,
+    .backward_weight = sequential_backward_weight,
     .output_shape = sequential_output_shape,
     .saved_bytes = sequential_saved_bytes,
+    .deferred_bytes = sequential_deferred_bytes,
     .flops = sequential_flops,
 };
 

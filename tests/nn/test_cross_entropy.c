@@ -207,10 +207,14 @@ static result apart(const bench *one, sl_module *decoder, sl_parameter_set *set,
     return got;
 }
 
+/* With the weights' half at once, or (`halved`) later. */
 static result together(const bench *one, sl_module *decoder, sl_parameter_set *set,
-                       const sl_tensor *in, const sl_tensor *targets)
+                       const sl_tensor *in, const sl_tensor *targets, bool halved)
 {
     sl_tensor *grad_in;
+    sl_pass *pass;
+    sl_pass_options pass_options = {.device = one->device, .training = true, .keep = true};
+    check_ok(sl_pass_create(&pass_options, &pass));
     result got = {.row_losses = malloc(8 * (size_t)sl_tensor_count(targets))};
     sl_loss_call call = {.device = one->device,
                          .last = decoder,
@@ -218,13 +222,19 @@ static result together(const bench *one, sl_module *decoder, sl_parameter_set *s
                          .targets = targets,
                          .scale = 0.5,
                          .row_losses = got.row_losses,
-                         .grad_in = &grad_in};
+                         .grad_in = &grad_in,
+                         .pass = halved ? pass : NULL};
     check_ok(sl_loss_apply(one->loss, &call));
     assert_true(sl_shape_equal(sl_tensor_shape(grad_in), sl_tensor_shape(in)));
     got.grad_in = tensor_values(grad_in);
+    assert_int_equal(pass_bytes(pass),
+                     halved ? sl_loss_deferred_bytes(one->loss, decoder, sl_tensor_shape(in)) : 0);
+    if (halved)
+        check_ok(sl_loss_backward_weight(one->loss, decoder, pass));
     got.grad_weight = gradient(set, 0);
     got.grad_bias = gradient(set, 1);
     sl_tensor_destroy(&grad_in);
+    sl_pass_destroy(&pass);
     return got;
 }
 
@@ -252,14 +262,21 @@ static void check_taking_over(const bench *one, int64_t samples, int64_t time, i
     sl_tensor *targets = spread_targets(one, &shape, classes);
     result expected = apart(one, decoder, set, in, targets);
     sl_parameter_set_zero_grad(set);
-    result got = together(one, decoder, set, in, targets);
+    result got = together(one, decoder, set, in, targets, false);
     for (int64_t i = 0; i < rows; i++)
         assert_true(fabs(got.row_losses[i] - expected.row_losses[i]) < 1e-5);
     assert_true(relative_distance(got.grad_in, expected.grad_in, rows * width) < 1e-5);
     assert_true(relative_distance(got.grad_weight, expected.grad_weight, classes * width) < 1e-5);
     assert_true(relative_distance(got.grad_bias, expected.grad_bias, classes) < 1e-5);
+    sl_parameter_set_zero_grad(set);
+    result halves = together(one, decoder, set, in, targets, true);
+    assert_memory_equal(halves.grad_in, got.grad_in, (size_t)(rows * width) * sizeof(float));
+    assert_memory_equal(halves.grad_weight, got.grad_weight,
+                        (size_t)(classes * width) * sizeof(float));
+    assert_memory_equal(halves.grad_bias, got.grad_bias, (size_t)classes * sizeof(float));
     result_free(&expected);
     result_free(&got);
+    result_free(&halves);
     sl_tensor_destroy(&in);
     sl_tensor_destroy(&targets);
     sl_parameter_set_destroy(&set);

@@ -93,6 +93,108 @@ static void own_layer_runs_between_the_librarys(void **state)
     sl_module_destroy(&model);
 }
 
+/* ---- Halves ----------------------------------------------------------------------------- */
+
+static sl_status square_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                       sl_tensor **grad_in)
+{
+    const square *self = sl_module_state(module);
+    float factor = sl_tensor_f32(sl_parameter_value(self->factor))[0];
+    sl_tensor *in;
+    SL_TRY(sl_pass_pop(pass, &in));
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(in), grad_in));
+    for (int64_t i = 0; i < sl_tensor_count(in); i++)
+        sl_tensor_f32(*grad_in)[i] =
+            sl_tensor_f32(grad_out)[i] * 2.0f * factor * sl_tensor_f32(in)[i];
+    SL_TRY(sl_pass_defer(pass, &in));
+    return sl_pass_defer_alias(pass, grad_out);
+}
+
+static sl_status square_backward_weight(sl_module *module, sl_pass *pass)
+{
+    const square *self = sl_module_state(module);
+    sl_tensor *in, *grad_out, *grad_factor;
+    SL_TRY(sl_pass_take_deferred(pass, &in));
+    SL_TRY(sl_pass_take_deferred(pass, &grad_out));
+    SL_TRY(sl_parameter_grad(self->factor, &grad_factor));
+    for (int64_t i = 0; i < sl_tensor_count(in); i++)
+        sl_tensor_f32(grad_factor)[0] +=
+            sl_tensor_f32(grad_out)[i] * sl_tensor_f32(in)[i] * sl_tensor_f32(in)[i];
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&grad_out);
+    return SL_OK;
+}
+
+static int64_t square_deferred_bytes(const sl_module *module, const sl_shape *in)
+{
+    (void)module;
+    return 2 * 4 * sl_shape_count(in);
+}
+
+static const sl_module_ops halved_square_ops = {
+    .type = "HalvedSquare",
+    .forward = square_forward,
+    .backward_input = square_backward_input,
+    .backward_weight = square_backward_weight,
+    .saved_bytes = square_saved_bytes,
+    .deferred_bytes = square_deferred_bytes,
+};
+
+static sl_status wrapper_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                 sl_tensor **out)
+{
+    return sl_module_forward(sl_module_child(module, 0), pass, in, out);
+}
+
+static sl_status wrapper_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                  sl_tensor **grad_in)
+{
+    return sl_module_backward(sl_module_child(module, 0), pass, grad_out, grad_in);
+}
+
+static int64_t wrapper_saved_bytes(const sl_module *module, const sl_shape *in)
+{
+    return sl_module_saved_bytes(sl_module_child(module, 0), in);
+}
+
+/* One backward, around a module that has two halves. */
+static const sl_module_ops wrapper_ops = {
+    .type = "Wrapper",
+    .forward = wrapper_forward,
+    .backward = wrapper_backward,
+    .saved_bytes = wrapper_saved_bytes,
+};
+
+static sl_module *new_halved_square(void)
+{
+    square *self = calloc(1, sizeof *self);
+    sl_module *module;
+    sl_parameter_spec spec = {.name = "factor", .shape = sl_shape_1d(1), .low = 0.5f, .high = 0.5f};
+    check_ok(sl_module_create(&halved_square_ops, self, &module));
+    check_ok(sl_module_add_parameter(module, &spec, &self->factor));
+    return module;
+}
+
+static sl_module *new_wrapper(sl_module *child)
+{
+    sl_module *module;
+    check_ok(sl_module_create(&wrapper_ops, NULL, &module));
+    check_ok(sl_module_add_child(module, "inner", child));
+    return module;
+}
+
+static void modules_with_one_backward_and_with_two_halves_work_together(void **state)
+{
+    (void)state;
+    sl_module *modules[] = {new_linear(3, 4), new_halved_square(), new_wrapper(new_halved_square()),
+                            new_square(), new_wrapper(new_linear(4, 4))};
+    sl_module *model = new_sequential(modules, 5);
+    module_case one = {.module = model, .in = sl_shape_2d(5, 3)};
+    check_module(&one);
+    sl_module_destroy(&model);
+}
+
 /* ---- The tree --------------------------------------------------------------------------- */
 
 static const char *name_of(const sl_module *module, int parameter)
@@ -373,6 +475,19 @@ static void input_of_another_device_is_refused(void **state)
     bench_close(&one);
 }
 
+static void weights_half_without_its_first_half_is_refused(void **state)
+{
+    (void)state;
+    bench one = bench_open();
+    sl_module *module = new_linear(2, 2);
+    sl_parameter_set *set = random_parameters(module, one.device);
+    check_error(sl_module_backward_weight(module, one.pass), SL_ERR_INVALID,
+                "nothing is deferred on the pass");
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&module);
+    bench_close(&one);
+}
+
 static void module_without_values_or_gradients_says_so(void **state)
 {
     (void)state;
@@ -399,6 +514,8 @@ int module_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(own_layer_runs_between_the_librarys),
+        cmocka_unit_test(modules_with_one_backward_and_with_two_halves_work_together),
+        cmocka_unit_test(weights_half_without_its_first_half_is_refused),
         cmocka_unit_test(names_are_paths_from_the_root),
         cmocka_unit_test(numbers_count_in_preorder),
         cmocka_unit_test(numbers_are_right_wherever_a_tree_grows),

@@ -117,16 +117,22 @@ sl_parameter_set *random_parameters(sl_module *module, sl_device *device)
 
 /* ---- Passes ----------------------------------------------------------------------------- */
 
-int64_t pass_bytes(const sl_pass *pass)
+static int64_t distinct_bytes(sl_tensor *const *tensors, int count)
 {
     int64_t bytes = 0;
-    for (int i = 0; i < pass->count; i++) {
+    for (int i = 0; i < count; i++) {
         bool seen = false;
         for (int k = 0; k < i; k++)
-            seen = seen || sl_tensor_data(pass->saved[k]) == sl_tensor_data(pass->saved[i]);
-        bytes += seen ? 0 : (int64_t)sl_tensor_bytes(pass->saved[i]);
+            seen = seen || sl_tensor_data(tensors[k]) == sl_tensor_data(tensors[i]);
+        bytes += seen ? 0 : (int64_t)sl_tensor_bytes(tensors[i]);
     }
     return bytes;
+}
+
+int64_t pass_bytes(const sl_pass *pass)
+{
+    return distinct_bytes(pass->saved, pass->count) +
+           distinct_bytes(pass->deferred + pass->deferred_next, sl_pass_deferred(pass));
 }
 
 static sl_pass *new_pass(const module_case *one, sl_device *device, bool keep, int64_t first_sample)
@@ -275,6 +281,83 @@ static void check_accumulation(const module_case *one, sl_device *device, sl_par
     free(again);
 }
 
+/* A micro-batch on its way: forward has run on the pass. */
+typedef struct half_way {
+    sl_pass *pass;
+    sl_tensor *grad_out, *grad_in;
+} half_way;
+
+static half_way run_forward_of(const module_case *one, sl_device *device, const sl_tensor *in,
+                               int number)
+{
+    half_way way = {.pass = new_pass(one, device, true, number)};
+    sl_tensor *out;
+    check_ok(sl_module_forward(one->module, way.pass, in, &out));
+    way.grad_out = random_tensor(device, sl_tensor_shape(out), SEED + 200 + (uint64_t)number);
+    sl_tensor_destroy(&out);
+    return way;
+}
+
+/* The gradient of the input belongs to whoever comes next, who may overwrite it. */
+static float *run_input_half(const module_case *one, half_way *way, bool whole)
+{
+    sl_tensor **grad_in = one->id_count ? NULL : &way->grad_in;
+    float *values = NULL;
+    check_ok((whole ? sl_module_backward : sl_module_backward_input)(one->module, way->pass,
+                                                                     way->grad_out, grad_in));
+    assert_int_equal(sl_pass_depth(way->pass), 0);
+    sl_tensor_destroy(&way->grad_out);
+    if (grad_in) {
+        values = tensor_values(way->grad_in);
+        check_ok(sl_tensor_zero(way->grad_in));
+    }
+    sl_tensor_destroy(&way->grad_in);
+    return values;
+}
+
+enum { HALVED_MICROS = 2 };
+
+/* Gradients after two micro-batches, whole or with all input halves first. */
+static float *train_two(const module_case *one, sl_device *device, sl_parameter_set *set,
+                        const sl_tensor *in, bool whole, float **grad_in, int64_t *count)
+{
+    half_way ways[HALVED_MICROS];
+    sl_parameter_set_zero_grad(set);
+    for (int i = 0; i < HALVED_MICROS; i++)
+        ways[i] = run_forward_of(one, device, in, i);
+    for (int i = 0; i < HALVED_MICROS; i++) {
+        grad_in[i] = run_input_half(one, &ways[i], whole);
+        assert_int_equal(pass_bytes(ways[i].pass),
+                         whole ? 0 : sl_module_deferred_bytes(one->module, sl_tensor_shape(in)));
+    }
+    for (int i = 0; i < HALVED_MICROS; i++) {
+        if (!whole)
+            check_ok(sl_module_backward_weight(one->module, ways[i].pass));
+        assert_int_equal(sl_pass_deferred(ways[i].pass), 0);
+        sl_pass_destroy(&ways[i].pass);
+    }
+    return all_gradients(set, count);
+}
+
+static void check_halves(const module_case *one, sl_device *device, sl_parameter_set *set,
+                         const sl_tensor *in)
+{
+    int64_t count;
+    float *whole_in[HALVED_MICROS], *halved_in[HALVED_MICROS];
+    float *whole = train_two(one, device, set, in, true, whole_in, &count);
+    float *halved = train_two(one, device, set, in, false, halved_in, &count);
+    if (count)
+        assert_memory_equal(halved, whole, (size_t)count * sizeof *whole);
+    for (int i = 0; i < HALVED_MICROS; i++) {
+        if (whole_in[i])
+            assert_memory_equal(halved_in[i], whole_in[i], sl_tensor_bytes(in));
+        free(whole_in[i]);
+        free(halved_in[i]);
+    }
+    free(whole);
+    free(halved);
+}
+
 void check_module(const module_case *one)
 {
     sl_device *device;
@@ -290,6 +373,7 @@ void check_module(const module_case *one)
         free(gradient);
     }
     check_accumulation(one, device, set, in);
+    check_halves(one, device, set, in);
     sl_tensor_destroy(&in);
     sl_tensor_destroy(&grad_in);
     sl_parameter_set_destroy(&set);

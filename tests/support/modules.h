@@ -41,7 +41,8 @@ typedef struct module_case {
 /* Compares backward with central differences of forward, for the input and for each parameter;
  * and checks that gradients add up, that backward pops all that forward saved, that what is saved
  * has the bytes that saved_bytes says, that the output has the shape that output_shape says, that
- * the gradients do not depend on whether the input's is asked for, and that no memory is left. */
+ * the gradients do not depend on whether the input's is asked for; that backward's two halves give
+ * the same bits and leave what deferred_bytes says in between; and that no memory is left. */
 void check_module(const module_case *one);
 
 /* Checks that samples do not depend on which micro-batch they are in, dropout included. */
