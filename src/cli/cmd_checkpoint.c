@@ -23,8 +23,8 @@ typedef struct settings {
 static const sl_option options[] = {
     {.name = "shard-size", .value = "BYTES", .type = SL_OPTION_BYTES,
      .offset = offsetof(settings, shard_bytes),
-     .help = "convert, average: files of at most so many bytes of tensors (K, M and G are powers "
-             "of 1024); without it each part is one file"},
+     .help = "convert, average: largest file of tensors, such as 500M (K, M and G are powers of "
+             "1024); by default one file for the model and one for the optimizer"},
     {0},
 };
 /* clang-format on */
@@ -185,10 +185,9 @@ const cli_command cmd_checkpoint = {
     .name = "checkpoint",
     .summary = "show, verify, convert and average checkpoints",
     .arguments = "show DIR...\nverify DIR...\nconvert FROM TO\naverage FROM... TO",
-    .doc = "Shows checkpoints, reads them whole and compares their checksums, writes one with "
-           "files of another size, or the mean of several models.\v"
-           "verify ends with status 1 where one is damaged. average writes a model without an "
-           "optimizer, for eval and generate.",
+    .doc = "show prints what checkpoints contain. verify reads them and compares checksums; its "
+           "status is 1 where one is damaged. convert writes a checkpoint again with files of "
+           "another size. average writes the mean of several models, without an optimizer.",
     .options = options,
     .settings_bytes = sizeof(settings),
     .run = run,

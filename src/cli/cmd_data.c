@@ -25,20 +25,20 @@ typedef struct settings {
 static const sl_option options[] = {
     {.name = "vocab", .value = "FILE", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, vocab_path),
-     .help = "Write the vocabulary to FILE: one token a line, by id"},
+     .help = "Write the vocabulary to FILE: one token a line, in the order of ids"},
     {.name = "head", .value = "N", .type = SL_OPTION_INT64, .offset = offsetof(settings, head),
      .highest = INT32_MAX,
-     .help = "Show the vocabulary's first N tokens"},
+     .help = "Show the first N tokens of the vocabulary"},
     {.name = "synthetic", .value = "DIR", .group = "Synthetic corpus", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, synthetic),
-     .help = "Write random sentences of a small grammar to DIR, then show it"},
+     .help = "Write random sentences of a small grammar to DIR first"},
     {.name = "seed", .value = "S", .group = "Synthetic corpus", .type = SL_OPTION_SEED,
      .offset = offsetof(settings, corpus.seed), .needs = "synthetic",
-     .help = "Seed of the sentences"},
+     .help = "Seed of the random sentences"},
     {.name = "tokens", .value = "N", .group = "Synthetic corpus", .type = SL_OPTION_INT64,
      .offset = offsetof(settings, corpus.train_tokens), .lowest = 1, .highest = MAX_TOKENS,
      .optional = true, .default_value = 500000, .needs = "synthetic",
-     .help = "Tokens in train; valid and test have a tenth each"},
+     .help = "Tokens in the training text; validation and test text have a tenth each"},
     {0},
 };
 /* clang-format on */
@@ -142,13 +142,13 @@ static int run(cli_line *line)
 
 const cli_command cmd_data = {
     .name = "data",
-    .summary = "what a directory of text is made of; a synthetic corpus",
+    .summary = "show a directory of text, or write a synthetic one",
     .arguments = "DIR\n--synthetic DIR",
-    .doc = "Shows what a directory of text has: wiki.{train,valid,test}.tokens or "
-           "{train,valid,test}.txt.\v"
-           "Text is cut into tokens as torchtext's basic_english does; the vocabulary is that of "
-           "the training text, by falling frequency. For a synthetic corpus, the perplexity that "
-           "the best possible model reaches is shown too.",
+    .doc = "Shows the size and the vocabulary of a directory of text: "
+           "wiki.{train,valid,test}.tokens or {train,valid,test}.txt.\v"
+           "Text is cut into tokens as by torchtext's basic_english. The vocabulary is that of "
+           "the training text, the most frequent token first. For a synthetic corpus, the "
+           "perplexity of the best possible model is shown too.",
     .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,

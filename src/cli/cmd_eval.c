@@ -25,11 +25,11 @@ static const char *const splits[] = {"train", "valid", "test", NULL};
 static const sl_option options[] = {
     {.name = "split", .value = "NAME", .group = "Evaluation", .type = SL_OPTION_CHOICE,
      .offset = offsetof(settings, split), .choices = splits,
-     .help = "Evaluate the text train, valid or test"},
+     .help = "Text to evaluate"},
     {.name = "logits", .value = "FILE", .group = "Evaluation", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, logits),
-     .help = "Write to FILE (safetensors) the first batch's inputs and targets, ids [N, T], and "
-             "its logits [N, T, V]"},
+     .help = "Write the first batch to FILE (safetensors): inputs and targets, ids [N, T], and "
+             "logits [N, T, V]"},
     {0},
 };
 /* clang-format on */
@@ -161,8 +161,8 @@ static int run(cli_line *line)
 
 const cli_command cmd_eval = {
     .name = "eval",
-    .summary = "the loss and perplexity of saved weights",
-    .doc = "Evaluates saved weights: the mean loss per token of a split, and its perplexity.",
+    .summary = "evaluate saved weights on a text",
+    .doc = "Prints the mean loss per token of saved weights on a text, and its perplexity.",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,
     .options = options,

@@ -139,7 +139,7 @@ static int run(cli_line *line)
 
 const cli_command cmd_generate = {
     .name = "generate",
-    .summary = "text from saved weights",
+    .summary = "write text with saved weights",
     .doc = "Writes text with saved weights. The same seed gives the same text.",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .run_names = run_names,

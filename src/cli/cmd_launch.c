@@ -71,30 +71,32 @@ static const sl_option options[] = {
     {.name = "nproc", .letter = 'n', .value = "N", .type = SL_OPTION_INT,
      .offset = offsetof(settings, launch.processes), .lowest = 1,
      .highest = SL_LAUNCH_MAX_PROCESSES, .optional = true,
-     .help = "Processes to start"},
+     .help = "Number of processes to start"},
     {.name = "hosts", .value = "FILE", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, launch.hosts),
-     .help = "Hosts to start on, one a line, with \" slots=N\" for the processes on it; without "
-             "it, this machine"},
+     .help = "File of hosts, one on each line, with \" slots=N\" for the number of processes; by "
+             "default this machine alone"},
     {.name = "max-restarts", .value = "K", .type = SL_OPTION_INT,
      .offset = offsetof(settings, launch.max_restarts), .highest = MAX_RESTARTS,
-     .help = "Start a job that fails again, up to K times"},
+     .help = "Restart a job that fails, up to K times"},
     {.name = "elastic", .value = "MIN:MAX", .type = SL_OPTION_CUSTOM, .parse = parse_elastic,
      .print = print_elastic, .needs = "max-restarts",
-     .help = "Start a failed job again with one process less for each one killed or lost, but at "
+     .help = "Restart a failed job without the processes that were killed or lost, but with at "
              "least MIN; the first attempt has -n processes, or MAX"},
     {.name = "grace", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
      .offset = offsetof(settings, launch.grace_seconds), .highest = MAX_SECONDS,
-     .help = "Seconds that the other processes get to end by themselves after a failure or a signal"},
+     .help = "Seconds that the other processes have to end by themselves after a failure or a "
+             "signal"},
     {.name = "grace-save", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
      .offset = offsetof(settings, launch.save_seconds), .highest = MAX_SECONDS,
-     .help = "While a process saves a checkpoint, --grace starts again, for at most SECONDS"},
+     .help = "The time of --grace starts again while a process saves a checkpoint, for at most "
+             "SECONDS"},
     {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", .type = SL_OPTION_CUSTOM,
      .parse = parse_export, .print = print_export,
      .help = "Pass this environment variable to processes on other hosts; may be repeated"},
     {.name = "launch-agent", .value = "COMMAND", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, launch.agent),
-     .help = "What starts a command on a host, called with the host and the command, instead of "
+     .help = "Command that is called with a host and a command and starts this there, instead of "
              "ssh"},
     {0},
 };
@@ -201,10 +203,10 @@ const cli_command cmd_launch = {
     .name = "launch",
     .summary = "start a program on many processes, here or on several machines",
     .arguments = "PROGRAM [ARGUMENT...]",
-    .doc = "Starts PROGRAM as N processes through Open MPI's mpirun, each with its RANK, "
-           "LOCAL_RANK, WORLD_SIZE and LOCAL_WORLD_SIZE in the environment. When one fails, the "
-           "others may end by themselves, are then ended, and the first failure is reported; the "
-           "exit status is that process's, or 128 and the signal's number.",
+    .doc = "Starts PROGRAM as N processes through Open MPI's mpirun, each with RANK, LOCAL_RANK, "
+           "WORLD_SIZE and LOCAL_WORLD_SIZE in its environment. When one fails, the others have "
+           "some time to end by themselves and are then ended. The exit status is that of the "
+           "first process that failed, or 128 plus the number of the signal that killed it.",
     .options = options,
     .program = true,
     .settings_bytes = sizeof(settings),

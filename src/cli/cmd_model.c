@@ -17,10 +17,10 @@ typedef struct settings {
 static const sl_option options[] = {
     {.name = "ntokens", .value = "N", .group = "Vocabulary", .type = SL_OPTION_INT64,
      .offset = offsetof(settings, ntokens), .lowest = 1, .highest = INT32_MAX,
-     .help = "Types in the vocabulary; the default is WikiText-2's"},
+     .help = "Number of types in the vocabulary; the default is WikiText-2's"},
     {.name = "data", .value = "DIR", .group = "Vocabulary", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, data),
-     .help = "Count them in this directory's training text"},
+     .help = "Count the types in the training text of DIR instead"},
     {0},
 };
 /* clang-format on */
@@ -132,9 +132,9 @@ static int run(cli_line *line)
 
 const cli_command cmd_model = {
     .name = "model",
-    .summary = "a model's layers, partition and memory",
-    .doc = "Shows a model's layers, how it is cut into stages, and the bytes that each stage will "
-           "need, without allocating them.",
+    .summary = "show a model's layers, stages and memory",
+    .doc = "Shows a model's layers, how they are divided among stages, and the bytes that each "
+           "stage needs. Nothing is built.",
     .run_options = {sl_plan_option_rows},
     .options = options,
     .settings_bytes = sizeof(settings),

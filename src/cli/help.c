@@ -10,7 +10,7 @@
 
 static const char trains[] = "Trains Transformer language models on many devices at once.";
 static const char statuses[] =
-    "The exit status is 0, 1 after an error, or 2 for a command line that is not valid.";
+    "The exit status is 0, 1 after an error, or 2 for an invalid command line.";
 
 /* The option's default: malloc'ed, NULL for none. */
 static char *default_text(const cli_command *command, const sl_option *option)
@@ -110,7 +110,7 @@ static void print_program_help(void)
     printf("Usage: sluice COMMAND [OPTION...]\n%s\n\n", trains);
     for (const cli_command *const *at = cli_commands; *at; at++)
         printf("  %-10s %s\n", (*at)->name, (*at)->summary);
-    printf("\n`sluice COMMAND --help` shows a command's options. %s\n\nEnvironment variables:\n",
+    printf("\n`sluice COMMAND --help` shows a command's options.\n%s\n\nEnvironment variables:\n",
            statuses);
     sl_environment_print_help(stdout);
 }
