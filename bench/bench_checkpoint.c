@@ -9,6 +9,7 @@
 
 #include "sluice/checkpoint.h"
 #include "sluice/train.h"
+#include "synthetic/corpus.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -255,7 +256,7 @@ static void bench_trainings(const char *directory)
     char text[PATH_BYTES], checkpoints[PATH_BYTES];
     snprintf(text, sizeof text, "%s/text", directory);
     snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", directory);
-    bench_check(sl_synthetic_corpus_write(text, &(sl_synthetic_options){.train_tokens = 200000}));
+    bench_check(sli_synthetic_write(text, &(sli_synthetic_options){.train_tokens = 200000}));
     bench_training(text, checkpoints, "training", false, 1);
     bench_training(text, checkpoints, "two replicas, each with all of the state", false, 2);
     bench_training(text, checkpoints, "two replicas with --zero", true, 2);

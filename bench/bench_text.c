@@ -8,6 +8,7 @@
 #include "support.h"
 
 #include "sluice/text.h"
+#include "synthetic/corpus.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -86,10 +87,10 @@ static void report(measurement *of, int repeats)
 /* A corpus of ten megabytes in a new directory, whose name is written to `directory`. */
 static void make_corpus(char *directory)
 {
-    const sl_synthetic_options options = {.train_tokens = 2000000};
+    const sli_synthetic_options options = {.train_tokens = 2000000};
     if (!mkdtemp(directory))
         bench_check(sl_error(SL_ERR_IO, "%s: cannot be made a directory", directory));
-    bench_check(sl_synthetic_corpus_write(directory, &options));
+    bench_check(sli_synthetic_write(directory, &options));
 }
 
 static void remove_corpus(const char *directory)

@@ -193,33 +193,6 @@ int64_t sl_batches_block_length(const sl_batches *batches, int64_t index);
 sl_status sl_batches_block(const sl_batches *batches, int64_t index, int32_t *inputs,
                            int32_t *targets);
 
-/* ---- Synthetic corpus ------------------------------------------------------------------- */
-
-typedef struct sl_synthetic_options {
-    uint64_t seed;
-    int64_t train_tokens; /* 0: 500,000 */
-    int64_t eval_tokens;  /* in valid and in test; 0: a tenth of train_tokens */
-} sl_synthetic_options;
-
-/* Writes train.txt, valid.txt and test.txt of random sentences into `directory` (made where it does
- * not exist), and grammar.json with what the best possible model reaches on them and the texts'
- * checksums. An older synthetic corpus, known by its grammar.json, is replaced; a directory with
- * another grammar.json or other text, a changed one included, is refused. The sentences come from a
- * small grammar whose state follows from the words since the last full stop, so that the entropy of
- * the next word is known exactly: see src/synthetic/grammar.h. Every split ends with the first
- * sentence that makes it as long as asked. Same seed, same text, on every machine. Errors:
- * SL_ERR_INVALID (negative counts, other text), SL_ERR_IO, SL_ERR_MEMORY. */
-sl_status sl_synthetic_corpus_write(const char *directory, const sl_synthetic_options *options);
-
-/* The best possible perplexity on the synthetic corpus in `directory`, from its grammar.json, for
- * models that see a block's tokens and no earlier ones: exp of the mean over t = 1 … bptt of the
- * entropy of a token of which the t before it are known. bptt 0: for models that see all the past,
- * exp of the entropy rate. `*out` is 0 where the corpus is not a synthetic one: there is no such
- * file, it is not sluice's or cannot be read, or its checksums are those of other texts. Errors:
- * SL_ERR_FORMAT (it is sluice's, but lacks a number), SL_ERR_INVALID (bptt below 0), those of
- * sl_split_path and of reading the texts. */
-sl_status sl_synthetic_corpus_best_perplexity(const char *directory, int64_t bptt, double *out);
-
 #ifdef __cplusplus
 }
 #endif

@@ -101,6 +101,10 @@ typedef struct sl_train_options {
                          have the checksum that the weights state, if any */
     const char *save; /* safetensors to write; NULL: none */
     sl_save_options checkpoints;
+
+    /* The best perplexity that any model can reach on the text; 0: not known. It changes nothing,
+     * and is given back with the result. */
+    double best_possible_perplexity;
 } sl_train_options;
 
 /* emsize 200, nhid 200, 2 layers, 2 heads, dropout 0.2, causal, bptt 35, batch 20 and 10, one
@@ -232,8 +236,7 @@ typedef struct sl_eval_info {
 
 typedef struct sl_run_result {
     double test_loss, test_perplexity, best_valid_loss, seconds;
-    /* exp of the corpus's entropy for models that see bptt tokens; 0 where it is not known. */
-    double best_possible_perplexity;
+    double best_possible_perplexity; /* the options' */
     int64_t steps;
     bool stopped; /* by request, before its end: there are no test's results */
     bool saved; /* parameters are in options->save: the best, or where a run without checkpoints was

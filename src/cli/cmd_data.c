@@ -3,6 +3,7 @@
 #include "cli/output.h"
 
 #include "sluice/train.h"
+#include "synthetic/corpus.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -16,7 +17,7 @@ typedef struct settings {
     const char *vocab_path; /* NULL: the vocabulary is not written */
     int64_t head;
     const char *synthetic; /* the directory to write the corpus to first; NULL: none */
-    sl_synthetic_options corpus;
+    sli_synthetic_options corpus;
 } settings;
 
 /* ---- Arguments --------------------------------------------------------------------------- */
@@ -102,8 +103,8 @@ static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
 static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
 {
     double best, best_in_blocks;
-    SL_TRY(sl_synthetic_corpus_best_perplexity(from->directory, 0, &best));
-    SL_TRY(sl_synthetic_corpus_best_perplexity(from->directory, EXAMPLE_BPTT, &best_in_blocks));
+    SL_TRY(sli_synthetic_best_perplexity(from->directory, 0, &best));
+    SL_TRY(sli_synthetic_best_perplexity(from->directory, EXAMPLE_BPTT, &best_in_blocks));
     show_counts(corpus);
     SL_TRY(show_vocabulary(corpus, from->head));
     if (best > 0)
@@ -121,7 +122,7 @@ static sl_status show(const settings *from)
 {
     sl_corpus *corpus = NULL;
     if (from->synthetic)
-        SL_TRY(sl_synthetic_corpus_write(from->directory, &from->corpus));
+        SL_TRY(sli_synthetic_write(from->directory, &from->corpus));
     if (from->vocab_path)
         SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){.data = from->directory},
                                                       from->vocab_path),

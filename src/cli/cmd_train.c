@@ -6,6 +6,7 @@
 #include "cli/saved_model.h"
 #include "cli/signals.h"
 #include "sluice/launch.h"
+#include "synthetic/corpus.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -205,6 +206,9 @@ static sl_status train(const cli_line *line, settings *from, sl_run_result *resu
         SL_TRY(resume_after_restart(from, &launch));
     SL_TRY(cli_saved_model_apply_sizes(line, &from->run));
     SL_TRY(check_outputs(from));
+    if (from->run.data)
+        SL_TRY(sli_synthetic_best_perplexity(from->run.data, from->run.bptt,
+                                             &from->run.best_possible_perplexity));
     SL_TRY(handle_signals(from, &launch));
     if (launch.world_size > 1) {
         SL_TRY(fit_to_launch(&from->run, &launch, replicas_given));

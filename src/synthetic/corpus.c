@@ -1,25 +1,52 @@
-/* Writing the synthetic corpus. */
-#define _GNU_SOURCE /* asprintf */
+/* A corpus is four files: three texts, and grammar.json with the facts about them. Such a file is
+ * recognized by its content: a line that says what it is, and the checksums of the texts that it is
+ * true of. A file of that name without the line is somebody else's, and texts with other checksums
+ * are not the corpus. */
+#include "synthetic/corpus.h"
 
+#include "core/checksum.h"
+#include "core/error.h"
 #include "core/file.h"
 #include "core/philox.h"
 #include "core/replace.h"
-#include "synthetic/facts.h"
+#include "sluice/text.h"
+#include "synthetic/grammar.h"
 
 #include <errno.h>
+#include <jansson.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-enum { DEFAULT_TRAIN_TOKENS = 500000, TRAIN_TO_EVAL = 10 };
+enum { DEFAULT_TRAIN_TOKENS = 500000, TRAIN_TO_EVAL = 10, MAX_FACTS_BYTES = 1 << 16 };
+
+static const char facts_name[] = "grammar.json", format[] = "sluice synthetic corpus 1",
+                  checksums_key[] = "xxh128", rate_key[] = "entropy_rate",
+                  entropies_key[] = "entropy_by_known_tokens";
+
+typedef struct facts {
+    char checksums[SL_SPLITS][SLI_CHECKSUM_BYTES]; /* of train.txt, valid.txt, test.txt */
+    double entropy_rate;                           /* nats per token */
+    double entropies[SLI_GRAMMAR_LONGEST]; /* [t] with t tokens known; later ones: the rate */
+} facts;
 
 /* A corpus before it is written. */
 typedef struct corpus {
     char *texts[SL_SPLITS];
     size_t bytes[SL_SPLITS];
-    sli_synthetic_facts facts;
+    facts facts;
 } corpus;
+
+static sl_status write_in(const char *directory, const char *name, const char *text, size_t bytes)
+{
+    char *path;
+    SL_TRY(sli_path_join(directory, name, &path));
+    sl_status status = sli_file_write(path, text, bytes);
+    free(path);
+    return status;
+}
 
 /* ---- Sentences --------------------------------------------------------------------------- */
 
@@ -108,15 +135,107 @@ static sl_status make_corpus(uint64_t seed, const int64_t wanted[SL_SPLITS], cor
     return status;
 }
 
-/* ---- Where it goes ----------------------------------------------------------------------- */
+/* ---- The facts --------------------------------------------------------------------------- */
 
-static sl_status path_in(const char *directory, const char *name, char **out)
+/* The file's text, or NULL where there is no memory. */
+static char *print_facts(const facts *of, uint64_t seed, const int64_t *tokens)
 {
-    if (asprintf(out, "%s/%s", directory, name) >= 0)
-        return SL_OK;
-    *out = NULL;
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for the name of a file", directory);
+    char seed_text[24]; /* a string: JSON readers keep 53 bits of a number */
+    snprintf(seed_text, sizeof seed_text, "%llu", (unsigned long long)seed);
+    json_t *entropies = json_array(), *counts = json_object(), *checksums = json_object();
+    for (int t = 0; t < SLI_GRAMMAR_LONGEST; t++)
+        json_array_append_new(entropies, json_real(of->entropies[t]));
+    for (int split = 0; split < SL_SPLITS; split++) {
+        const char *name = sl_split_name((sl_split)split);
+        json_object_set_new(counts, name, json_integer(tokens[split]));
+        json_object_set_new(checksums, name, json_string(of->checksums[split]));
+    }
+    json_t *root =
+        json_pack("{s:s, s:s, s:s, s:o, s:o, s:f, s:f, s:o}", "format", format, "about",
+                  "entropies are in nats per token, checksums those of the texts", "seed",
+                  seed_text, "tokens", counts, checksums_key, checksums, "best_perplexity",
+                  exp(of->entropy_rate), rate_key, of->entropy_rate, entropies_key, entropies);
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
+    json_decref(root);
+    return text;
 }
+
+/* `seed` and `tokens` are for people who read it. */
+static sl_status write_facts(const char *directory, const facts *of, uint64_t seed,
+                             const int64_t tokens[SL_SPLITS])
+{
+    char *text = print_facts(of, seed, tokens);
+    if (!text)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for its %s", directory, facts_name);
+    sl_status status = write_in(directory, facts_name, text, strlen(text));
+    free(text);
+    return status;
+}
+
+static bool parse_entropy(const json_t *value, double *out)
+{
+    *out = json_number_value(value);
+    return json_is_number(value) && *out >= 0 && *out < 100; /* e^100 tokens exist nowhere */
+}
+
+static bool parse_facts(const json_t *root, facts *out)
+{
+    const json_t *entropies = json_object_get(root, entropies_key);
+    bool good = json_array_size(entropies) == SLI_GRAMMAR_LONGEST &&
+                parse_entropy(json_object_get(root, rate_key), &out->entropy_rate);
+    for (size_t t = 0; good && t < SLI_GRAMMAR_LONGEST; t++)
+        good = parse_entropy(json_array_get(entropies, t), &out->entropies[t]);
+    for (int split = 0; good && split < SL_SPLITS; split++) {
+        const char *checksum = json_string_value(
+            json_object_get(json_object_get(root, checksums_key), sl_split_name((sl_split)split)));
+        good = checksum && strlen(checksum) == SLI_CHECKSUM_BYTES - 1;
+        if (good)
+            memcpy(out->checksums[split], checksum, SLI_CHECKSUM_BYTES);
+    }
+    return good;
+}
+
+/* *found is false where there is no such file, or one that cannot be read or is somebody else's.
+ * Errors: SL_ERR_FORMAT where it says that it is a synthetic corpus's, but lacks a fact. */
+static sl_status read_facts(const char *directory, facts *out, bool *found)
+{
+    char *path, *text;
+    size_t bytes;
+    *out = (facts){0};
+    *found = false;
+    SL_TRY(sli_path_join(directory, facts_name, &path));
+    sl_status status = sli_file_read(path, MAX_FACTS_BYTES, &text, &bytes);
+    if (status != SL_OK) {
+        free(path);
+        return status == SL_ERR_MEMORY ? status : SL_OK;
+    }
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES, NULL);
+    const char *says = json_string_value(json_object_get(root, "format"));
+    *found = says && strcmp(says, format) == 0;
+    if (*found && !parse_facts(root, out))
+        status = sl_error(SL_ERR_FORMAT,
+                          "%s: it says \"%s\", but lacks \"%s\", \"%s\" or \"%s\" as such a "
+                          "corpus has them: remove it",
+                          path, format, checksums_key, rate_key, entropies_key);
+    json_decref(root);
+    free(text);
+    free(path);
+    return status;
+}
+
+/* Whether the file at `path` is the split that the facts are of. */
+static sl_status compare_text(const facts *of, sl_split split, const char *path, bool *same)
+{
+    char *text, checksum[SLI_CHECKSUM_BYTES];
+    size_t bytes;
+    *same = false;
+    SL_TRY(sli_file_read(path, INT64_MAX, &text, &bytes));
+    *same = strcmp(sli_checksum_of(text, bytes, checksum), of->checksums[split]) == 0;
+    free(text);
+    return SL_OK;
+}
+
+/* ---- Where it goes ----------------------------------------------------------------------- */
 
 static sl_status make_directory(const char *directory)
 {
@@ -125,15 +244,15 @@ static sl_status make_directory(const char *directory)
         return SL_OK;
     if (errno == EEXIST && stat(directory, &about) == 0 && S_ISDIR(about.st_mode))
         return SL_OK;
-    return sl_error(SL_ERR_IO, "%s: cannot be made a directory: %s", directory, strerror(errno));
+    return sli_io_error(directory, "cannot be made a directory");
 }
 
 /* Removes one text of an older corpus; any other text is an error, and stays. */
-static sl_status check_text(const char *path, const sli_synthetic_facts *older, bool found,
-                            sl_split split, bool remove)
+static sl_status check_text(const char *path, const facts *older, bool found, sl_split split,
+                            bool remove)
 {
     if (found)
-        SL_TRY(sli_synthetic_facts_fit(older, split, path, &found));
+        SL_TRY(compare_text(older, split, path, &found));
     if (!found)
         return sl_error(SL_ERR_INVALID,
                         "a synthetic corpus goes where no other text is, got %s: name another "
@@ -142,8 +261,7 @@ static sl_status check_text(const char *path, const sli_synthetic_facts *older, 
     return remove ? sli_directory_remove_path(path) : SL_OK;
 }
 
-static sl_status check_texts(const char *directory, const sli_synthetic_facts *older, bool found,
-                             bool remove)
+static sl_status check_texts(const char *directory, const facts *older, bool found, bool remove)
 {
     for (int split = 0; split < SL_SPLITS; split++) {
         char *path;
@@ -160,12 +278,12 @@ static sl_status check_texts(const char *directory, const sli_synthetic_facts *o
  * synthetic corpus, as it was written, of which any text may be missing. */
 static sl_status remove_older(const char *directory)
 {
-    sli_synthetic_facts older;
+    facts older;
     bool found;
     struct stat about;
     char *path;
-    SL_TRY(sli_synthetic_facts_read(directory, &older, &found));
-    SL_TRY(path_in(directory, "grammar.json", &path));
+    SL_TRY(read_facts(directory, &older, &found));
+    SL_TRY(sli_path_join(directory, facts_name, &path));
     bool other = !found && lstat(path, &about) == 0;
     free(path);
     if (other)
@@ -179,18 +297,9 @@ static sl_status remove_older(const char *directory)
 
 static sl_status write_text(const char *directory, sl_split split, const corpus *from)
 {
-    char *path, name[16];
-    sli_replace_file *file;
+    char name[16];
     snprintf(name, sizeof name, "%s.txt", sl_split_name(split));
-    SL_TRY(path_in(directory, name, &path));
-    sl_status status = sli_replace_file_create(path, &file);
-    if (status == SL_OK)
-        status = sli_replace_file_write(file, 0, from->texts[split], from->bytes[split]);
-    if (status == SL_OK)
-        status = sli_replace_file_commit(file);
-    sli_replace_file_destroy(&file);
-    free(path);
-    return status;
+    return write_in(directory, name, from->texts[split], from->bytes[split]);
 }
 
 /* An older corpus's texts go before its facts do, and the new ones come after theirs: at any moment
@@ -200,17 +309,17 @@ static sl_status write_corpus(const char *directory, uint64_t seed, const int64_
 {
     SL_TRY(make_directory(directory));
     SL_TRY(remove_older(directory));
-    SL_TRY(sli_synthetic_facts_write(directory, &from->facts, seed, wanted));
+    SL_TRY(write_facts(directory, &from->facts, seed, wanted));
     for (int split = 0; split < SL_SPLITS; split++)
         SL_TRY(write_text(directory, (sl_split)split, from));
     return SL_OK;
 }
 
-sl_status sl_synthetic_corpus_write(const char *directory, const sl_synthetic_options *options)
+sl_status sli_synthetic_write(const char *directory, const sli_synthetic_options *options)
 {
     if (options->train_tokens < 0 || options->eval_tokens < 0)
         return sl_error(SL_ERR_INVALID,
-                        "sl_synthetic_corpus_write: numbers of tokens must not be negative, got "
+                        "a synthetic corpus's numbers of tokens must not be negative, got "
                         "%lld and %lld",
                         (long long)options->train_tokens, (long long)options->eval_tokens);
     int64_t train = options->train_tokens ? options->train_tokens : DEFAULT_TRAIN_TOKENS;
@@ -225,4 +334,44 @@ sl_status sl_synthetic_corpus_write(const char *directory, const sl_synthetic_op
     for (int split = 0; split < SL_SPLITS; split++)
         free(made.texts[split]);
     return status;
+}
+
+/* ---- The best possible model ------------------------------------------------------------- */
+
+static sl_status compare_texts(const facts *of, const char *directory, bool *same)
+{
+    *same = true;
+    for (int split = 0; split < SL_SPLITS && *same; split++) {
+        char *path;
+        SL_TRY(sl_split_path(directory, (sl_split)split, &path));
+        sl_status status = compare_text(of, (sl_split)split, path, same);
+        free(path);
+        SL_TRY(status);
+    }
+    return SL_OK;
+}
+
+/* The mean over a block's positions; that of a block without end is the rate. */
+static double best_loss(const facts *of, int64_t bptt)
+{
+    double excess = 0;
+    for (int64_t t = 1; t <= bptt && t < SLI_GRAMMAR_LONGEST; t++)
+        excess += of->entropies[t] - of->entropy_rate;
+    return of->entropy_rate + (bptt ? excess / (double)bptt : 0);
+}
+
+sl_status sli_synthetic_best_perplexity(const char *directory, int64_t bptt, double *out)
+{
+    facts of;
+    bool found;
+    *out = 0;
+    if (bptt < 0)
+        return sl_error(SL_ERR_INVALID, "the best perplexity: bptt must be at least 0, got %lld",
+                        (long long)bptt);
+    SL_TRY(read_facts(directory, &of, &found));
+    if (found)
+        SL_TRY(compare_texts(&of, directory, &found));
+    if (found)
+        *out = exp(best_loss(&of, bptt));
+    return SL_OK;
 }

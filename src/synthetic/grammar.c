@@ -101,8 +101,8 @@ void sli_grammar_word(int group, int word, char text[SLI_GRAMMAR_WORD_BYTES])
 
 /* ---- States ----------------------------------------------------------------------------- */
 
-/* What comes next. Every edge but those to START leads to a later place: so sentences end. */
-enum place {
+/* What comes next. Every edge but those to START leads to a later position: so sentences end. */
+enum position {
     START,
     SUBJECT,           /* an adjective or the noun */
     SUBJECT_ADJECTIVE, /* another adjective or the noun; the noun's kind is known */
@@ -123,9 +123,9 @@ enum place {
     BEFORE_STOP,
 };
 
-/* Fields that do not matter at a place are 0, so that equal states have equal fields. */
+/* Fields that do not matter at a position are 0, so that equal states have equal fields. */
 typedef struct state {
-    unsigned char place;
+    unsigned char position;
     unsigned char determiner; /* number, or EITHER, of the noun that is to come */
     unsigned char number;     /* of the subject */
     unsigned char kind;       /* of the subject */
@@ -182,7 +182,7 @@ static void add_subject_nouns(builder *build, const state *from, int kind, uint3
     for (int number = 0; number < NUMBERS; number++)
         add_edge(build, NOUN + NUMBERS * kind + number,
                  weight * number_weight(from->determiner, number),
-                 (state){.place = AFTER_SUBJECT,
+                 (state){.position = AFTER_SUBJECT,
                          .number = (unsigned char)number,
                          .kind = (unsigned char)kind});
 }
@@ -192,14 +192,14 @@ static void expand_subject(builder *build, const state *from)
 {
     static const uint32_t kind_weights[KINDS] = {[PERSON] = 55, [ANIMAL] = 45};
     state next = *from;
-    if (from->place != SUBJECT) {
-        next.place = SUBJECT_NOUN;
-        if (from->place == SUBJECT_ADJECTIVE)
+    if (from->position != SUBJECT) {
+        next.position = SUBJECT_NOUN;
+        if (from->position == SUBJECT_ADJECTIVE)
             add_edge(build, ADJECTIVE + from->kind, 25 * 100, next);
         add_subject_nouns(build, from, from->kind, 75);
         return;
     }
-    next.place = SUBJECT_ADJECTIVE;
+    next.position = SUBJECT_ADJECTIVE;
     for (int kind = 0; kind < KINDS; kind++) {
         next.kind = (unsigned char)kind;
         add_edge(build, ADJECTIVE + kind, 40 * kind_weights[kind] * 100, next);
@@ -214,10 +214,10 @@ static void add_verbs(builder *build, const state *from, uint32_t weight)
         [PERSON] = {[PERSON] = 30, [ANIMAL] = 15, [FOOD] = 20, [THING] = 35},
         [ANIMAL] = {[PERSON] = 15, [ANIMAL] = 35, [FOOD] = 45, [THING] = 5},
     };
-    state next = {.place = SECOND_DETERMINER};
-    if (from->place != SECOND_VERB) {
+    state next = {.position = SECOND_DETERMINER};
+    if (from->position != SECOND_VERB) {
         next = *from;
-        next.place = FIRST_DETERMINER;
+        next.position = FIRST_DETERMINER;
     }
     for (int kind = 0; kind < KINDS; kind++) {
         next.object = (unsigned char)kind;
@@ -230,31 +230,31 @@ static void expand_place(builder *build, const state *from)
 {
     for (int number = 0; number < NUMBERS; number++)
         add_edge(build, PLACE_NOUN + number, number_weight(from->determiner, number),
-                 (state){.place = FIRST_VERB, .number = from->number, .kind = from->kind});
+                 (state){.position = FIRST_VERB, .number = from->number, .kind = from->kind});
 }
 
 static void expand_object(builder *build, const state *from)
 {
-    bool first = from->place == FIRST_OBJECT || from->place == FIRST_NOUN;
+    bool first = from->position == FIRST_OBJECT || from->position == FIRST_NOUN;
     state next = *from;
-    next.place = first ? FIRST_NOUN : SECOND_NOUN;
-    if (from->place != next.place)
+    next.position = first ? FIRST_NOUN : SECOND_NOUN;
+    if (from->position != next.position)
         add_edge(build, ADJECTIVE + from->object, 30 * 100, next);
-    next.place = first ? AFTER_FIRST : AFTER_SECOND;
+    next.position = first ? AFTER_FIRST : AFTER_SECOND;
     next.determiner = next.object = 0;
     for (int number = 0; number < NUMBERS; number++)
         add_edge(build, NOUN + NUMBERS * from->object + number,
-                 (from->place == FIRST_OBJECT || from->place == SECOND_OBJECT ? 70 : 100) *
+                 (from->position == FIRST_OBJECT || from->position == SECOND_OBJECT ? 70 : 100) *
                      number_weight(from->determiner, number),
                  next);
 }
 
-/* The edges of a state at any place. */
+/* The edges of a state at any position. */
 static void expand(builder *build, state from)
 {
     state next = from;
-    next.place++;
-    switch ((enum place)from.place) {
+    next.position++;
+    switch ((enum position)from.position) {
     case START:
     case PLACE_DETERMINER:
     case FIRST_DETERMINER:
@@ -285,15 +285,15 @@ static void expand(builder *build, state from)
         break;
     case AFTER_FIRST:
         add_edge(build, AND, 30, next);
-        add_edge(build, ADVERB, 20, (state){.place = BEFORE_STOP});
-        add_edge(build, FULL_STOP, 50, (state){.place = START});
+        add_edge(build, ADVERB, 20, (state){.position = BEFORE_STOP});
+        add_edge(build, FULL_STOP, 50, (state){.position = START});
         break;
     case AFTER_SECOND:
-        add_edge(build, ADVERB, 25, (state){.place = BEFORE_STOP});
-        add_edge(build, FULL_STOP, 75, (state){.place = START});
+        add_edge(build, ADVERB, 25, (state){.position = BEFORE_STOP});
+        add_edge(build, FULL_STOP, 75, (state){.position = START});
         break;
     case BEFORE_STOP:
-        add_edge(build, FULL_STOP, 1, (state){.place = START});
+        add_edge(build, FULL_STOP, 1, (state){.position = START});
         break;
     }
 }
@@ -313,7 +313,7 @@ sl_status sli_grammar_create(sli_grammar **out)
         return sl_error(SL_ERR_MEMORY, "no memory for the synthetic corpus's grammar");
     }
     build->grammar = grammar;
-    number_of(build, (state){.place = START});
+    number_of(build, (state){.position = START});
     for (int i = 0; i < grammar->state_count; i++) {
         expand(build, build->states[i]);
         grammar->first_edge[i + 1] = grammar->edge_count;

@@ -24,8 +24,7 @@ static sl_status read_corpus(sli_shared *shared)
     SL_TRY(sl_corpus_load(options->data, shared->vocab, &shared->corpus));
     if (options->init && !shared->vocab)
         SL_TRY(sli_weights_vocab_check(options->init, sl_corpus_vocab(shared->corpus)));
-    return sl_synthetic_corpus_best_perplexity(options->data, options->bptt,
-                                               &shared->best_possible_perplexity);
+    return SL_OK;
 }
 
 static sl_status create_devices(sli_shared *shared, const sli_local_replicas *replicas)

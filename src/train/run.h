@@ -17,7 +17,6 @@ typedef struct sli_shared {
     sl_device_list *devices; /* [replicas of the process * stages] */
     bool oversubscribed;
     sli_best *best;
-    double best_possible_perplexity; /* 0 where the text is no synthetic corpus */
 } sli_shared;
 
 /* Those of the host's replicas that are in this process. */

@@ -309,7 +309,7 @@ static sl_status test(run *r, sl_run_result *result)
     result->test_loss = eval.loss;
     result->test_perplexity = eval.perplexity;
     result->seconds = sli_clock_seconds() - r->started;
-    result->best_possible_perplexity = r->shared->best_possible_perplexity;
+    result->best_possible_perplexity = r->options->best_possible_perplexity;
     return SL_OK;
 }
 

@@ -100,6 +100,21 @@ static void distance_to_the_best_possible_model_is_said(void **state)
     assert_float_equal(above, 100 * (tested / best - 1), 0.1);
 }
 
+static void grammar_is_looked_at_before_training(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    char *path = scratch_path(in, "grammar.json");
+    const char *broken = "{\"format\": \"sluice synthetic corpus 1\"}";
+    write_file(path, broken, strlen(broken));
+    program_start(&run, "train --data %s " TINY_SHORT, in->directory);
+    check_refused(&run, 1, "/grammar.json: it says ");
+    check_without(run.out, "epoch");
+    write_file(path, "S: NP VP", 8); /* somebody else's */
+    program_succeed(&run, "train --data %s " TINY_SHORT, in->directory);
+    check_without(run.out, "best possible perplexity");
+}
+
 static void seed_and_flags_decide_the_run(void **state)
 {
     scratch *in = *state;
@@ -457,6 +472,7 @@ int cmd_train_tests(void)
         WITH_CORPUS(lines_have_the_tutorials_form),
         WITH_CORPUS(line_has_the_mean_since_the_one_before),
         WITH_CORPUS(distance_to_the_best_possible_model_is_said),
+        WITH_CORPUS(grammar_is_looked_at_before_training),
         WITH_CORPUS(seed_and_flags_decide_the_run),
         WITH_CORPUS(quiet_run_shows_the_result_only),
         WITH_CORPUS(terminal_gets_a_live_line),

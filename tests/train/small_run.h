@@ -5,6 +5,7 @@
 #include "io/scratch.h"
 #include "sluice/train.h"
 #include "support/check.h"
+#include "synthetic/corpus.h"
 
 enum { SMALL_MOST_STEPS = 256, SMALL_MOST_EVALS = 16 };
 
@@ -23,8 +24,8 @@ static inline int small_corpus_create(void **state)
 {
     scratch_create(state);
     scratch *in = *state;
-    check_ok(sl_synthetic_corpus_write(in->directory,
-                                       &(sl_synthetic_options){.seed = 1, .train_tokens = 4000}));
+    check_ok(sli_synthetic_write(in->directory,
+                                 &(sli_synthetic_options){.seed = 1, .train_tokens = 4000}));
     return 0;
 }
 

@@ -116,8 +116,8 @@ static void run_has_points_in_its_log_and_checkpoints(void **state)
     sl_run_result result;
     sl_checkpoint_reader *reader;
     char path[256], directory[128];
-    check_ok(sl_synthetic_corpus_write(in->directory,
-                                       &(sl_synthetic_options){.seed = 1, .train_tokens = 4000}));
+    check_ok(sli_synthetic_write(in->directory,
+                                 &(sli_synthetic_options){.seed = 1, .train_tokens = 4000}));
     sl_train_options options = small_options(in);
     options.model.dropout = 0.25f;
     options.lr.lr = 0.5;

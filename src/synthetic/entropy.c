@@ -7,11 +7,13 @@
  *
  * Where all the text is known the state is known, and the entropy rate is the mean of the states'
  * entropies over how often each is visited. A model that sees only the last t tokens knows less: a
- * distribution over states, its belief. Before the first token that is the share of visits; each
- * token turns it into another by Bayes' rule. Beliefs after equally many tokens, each with its
+ * distribution over states, its belief. Before the first token that is how often each is visited;
+ * each token turns it into another by Bayes' rule. Beliefs after equally many tokens, each with its
  * probability, make up out[t]. There are a few hundred of them, for most tokens leave little doubt,
  * and equal ones are merged. */
 #include "synthetic/grammar.h"
+
+#include "core/memory.h"
 
 #include <math.h>
 #include <stdbool.h>
@@ -73,22 +75,22 @@ static double belief_entropy(const sli_grammar *grammar, const double *belief)
     return entropy;
 }
 
-/* How large a share of the text each state has: the sum, over k, of its probability after k words
+/* How often each state occurs in the text: the sum, over k, of its probability after k words
  * of a sentence, over the mean length of sentences. */
-static sl_status state_shares(const sli_grammar *grammar, double *shares)
+static sl_status state_frequencies(const sli_grammar *grammar, double *frequencies)
 {
     size_t count = (size_t)grammar->state_count, bytes = count * sizeof(double);
     double *both = calloc(2 * count, sizeof(double)), length = 0, alive = 1;
     if (!both)
         return sl_error(SL_ERR_MEMORY, "no memory for the grammar's states");
     double *now = both, *next = both + count;
-    memset(shares, 0, bytes);
+    memset(frequencies, 0, bytes);
     now[SLI_GRAMMAR_START] = 1;
     while (alive > 0) { /* exactly 0 after the longest sentence's length */
         double *spare = now;
         alive = 0;
         for (size_t i = 0; i < count; i++) {
-            shares[i] += now[i];
+            frequencies[i] += now[i];
             alive += now[i];
         }
         length += alive;
@@ -98,7 +100,7 @@ static sl_status state_shares(const sli_grammar *grammar, double *shares)
         next = spare;
     }
     for (size_t i = 0; i < count; i++)
-        shares[i] /= length;
+        frequencies[i] /= length;
     free(both);
     return SL_OK;
 }
@@ -106,25 +108,28 @@ static sl_status state_shares(const sli_grammar *grammar, double *shares)
 sl_status sli_grammar_entropy_rate(const sli_grammar *grammar, double *out)
 {
     size_t count = (size_t)grammar->state_count;
-    double *shares = calloc(2 * count, sizeof *shares);
+    double *frequencies = calloc(2 * count, sizeof *frequencies);
     *out = 0;
-    if (!shares)
+    if (!frequencies)
         return sl_error(SL_ERR_MEMORY, "no memory for the grammar's states");
-    double *one = shares + count;
-    sl_status status = state_shares(grammar, shares);
+    double *one = frequencies + count;
+    sl_status status = state_frequencies(grammar, frequencies);
     for (size_t i = 0; status == SL_OK && i < count; i++) {
         one[i] = 1;
-        *out += shares[i] * belief_entropy(grammar, one);
+        *out += frequencies[i] * belief_entropy(grammar, one);
         one[i] = 0;
     }
-    free(shares);
+    free(frequencies);
     return status;
 }
 
 /* ---- Beliefs ----------------------------------------------------------------------------- */
 
+enum { MAX_BELIEFS = 100000 };
+
 typedef struct beliefs {
-    int state_count, count, capacity;
+    int state_count, count;
+    size_t room, state_room;
     double *probabilities; /* [count] */
     double *states;        /* [count, state_count], each row sums to 1 */
 } beliefs;
@@ -153,19 +158,10 @@ static sl_status add_belief(beliefs *set, double probability, const double *stat
             return SL_OK;
         }
     }
-    if (set->count == set->capacity) {
-        size_t capacity = set->capacity ? 2 * (size_t)set->capacity : 64;
-        double *probabilities = realloc(set->probabilities, capacity * sizeof(double));
-        if (probabilities)
-            set->probabilities = probabilities;
-        double *rows = realloc(set->states, capacity * width * sizeof(double));
-        if (rows)
-            set->states = rows;
-        if (!probabilities || !rows)
-            return sl_error(SL_ERR_MEMORY, "no memory for %zu beliefs about the grammar's state",
-                            capacity);
-        set->capacity = (int)capacity;
-    }
+    SL_TRY(sli_array_reserve(&set->probabilities, &set->room, (size_t)set->count + 1,
+                             sizeof *set->probabilities, MAX_BELIEFS, "beliefs"));
+    SL_TRY(sli_array_reserve(&set->states, &set->state_room, ((size_t)set->count + 1) * width,
+                             sizeof *set->states, MAX_BELIEFS * width, "states of beliefs"));
     memcpy(set->states + (size_t)set->count * width, states, width * sizeof(double));
     set->probabilities[set->count++] = probability;
     return SL_OK;
@@ -210,7 +206,7 @@ sl_status sli_grammar_context_entropies(const sli_grammar *grammar, double *out,
 {
     beliefs now = {.state_count = grammar->state_count}, next = now;
     double *work = calloc((size_t)grammar->state_count, sizeof *work);
-    sl_status status = work ? state_shares(grammar, work)
+    sl_status status = work ? state_frequencies(grammar, work)
                             : sl_error(SL_ERR_MEMORY, "no memory for the grammar's states");
     if (status == SL_OK)
         status = add_belief(&now, 1, work);

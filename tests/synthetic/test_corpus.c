@@ -2,22 +2,26 @@
 
 #include "sluice/text.h"
 #include "support/check.h"
+#include "synthetic/corpus.h"
 #include "synthetic/grammar.h"
 
+#include <fcntl.h>
 #include <math.h>
 
 enum { TOKENS = 400000, TYPES_MAX = 400 };
 
 static void write_corpus(const char *directory, uint64_t seed, int64_t train, int64_t eval)
 {
-    const sl_synthetic_options options = {.seed = seed, .train_tokens = train, .eval_tokens = eval};
-    check_ok(sl_synthetic_corpus_write(directory, &options));
+    const sli_synthetic_options options = {.seed = seed,
+                                           .train_tokens = train,
+                                           .eval_tokens = eval};
+    check_ok(sli_synthetic_write(directory, &options));
 }
 
 static double best_perplexity(const char *directory, int64_t bptt)
 {
     double perplexity;
-    check_ok(sl_synthetic_corpus_best_perplexity(directory, bptt, &perplexity));
+    check_ok(sli_synthetic_best_perplexity(directory, bptt, &perplexity));
     return perplexity;
 }
 
@@ -175,25 +179,25 @@ static void impossible_requests_are_refused(void **state)
     double perplexity;
     write_file(scratch_path(in, "file"), "", 0);
     snprintf(inside, sizeof inside, "%s/deep/er", in->directory);
-    const sl_synthetic_options negative = {.train_tokens = -1}, small = {.train_tokens = 1};
-    check_error(sl_synthetic_corpus_write(in->directory, &negative), SL_ERR_INVALID,
+    const sli_synthetic_options negative = {.train_tokens = -1}, small = {.train_tokens = 1};
+    check_error(sli_synthetic_write(in->directory, &negative), SL_ERR_INVALID,
                 "must not be negative, got -1 and 0");
-    check_error(sl_synthetic_corpus_write(scratch_path(in, "file"), &small), SL_ERR_IO,
+    check_error(sli_synthetic_write(scratch_path(in, "file"), &small), SL_ERR_IO,
                 "cannot be made a directory: File exists");
-    check_error(sl_synthetic_corpus_write(inside, &small), SL_ERR_IO,
+    check_error(sli_synthetic_write(inside, &small), SL_ERR_NOT_FOUND,
                 "cannot be made a directory: No such file");
-    check_error(sl_synthetic_corpus_best_perplexity(in->directory, -1, &perplexity), SL_ERR_INVALID,
+    check_error(sli_synthetic_best_perplexity(in->directory, -1, &perplexity), SL_ERR_INVALID,
                 "at least 0, got -1");
 }
 
 static void text_that_is_no_synthetic_corpus_is_not_replaced(void **state)
 {
     static const char *const names[] = {"test.txt", "wiki.valid.tokens"};
-    const sl_synthetic_options small = {.train_tokens = 1};
+    const sli_synthetic_options small = {.train_tokens = 1};
     scratch *in = *state;
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         write_file(scratch_path(in, names[i]), "mine", 4);
-        check_error(sl_synthetic_corpus_write(in->directory, &small), SL_ERR_INVALID,
+        check_error(sli_synthetic_write(in->directory, &small), SL_ERR_INVALID,
                     "a synthetic corpus goes where no other text is, got ");
         assert_non_null(strstr(sl_error_text(), names[i]));
         assert_int_equal(scratch_entries(in, 0), 1);
@@ -213,12 +217,12 @@ static const char *content(const char *path)
 static void changed_text_of_a_synthetic_corpus_is_not_replaced(void **state)
 {
     static const char *const names[] = {"train.txt", "valid.txt", "test.txt"};
-    const sl_synthetic_options small = {.seed = 2, .train_tokens = 10};
+    const sli_synthetic_options small = {.seed = 2, .train_tokens = 10};
     scratch *in = *state;
     for (int i = 0; i < SL_SPLITS; i++) {
         write_corpus(in->directory, 1, 10, 10);
         write_file(scratch_path(in, names[i]), "mine", 4);
-        check_error(sl_synthetic_corpus_write(in->directory, &small), SL_ERR_INVALID, names[i]);
+        check_error(sli_synthetic_write(in->directory, &small), SL_ERR_INVALID, names[i]);
         assert_string_equal(content(scratch_path(in, names[i])), "mine");
         assert_int_equal(scratch_entries(in, 1), 4); /* the other texts have stayed too */
     }
@@ -227,12 +231,12 @@ static void changed_text_of_a_synthetic_corpus_is_not_replaced(void **state)
 static void foreign_grammar_is_not_replaced_nor_text_beside_it(void **state)
 {
     static const char foreign[] = "{\"rules\": [\"S -> NP VP\"]}";
-    const sl_synthetic_options small = {.train_tokens = 1};
+    const sli_synthetic_options small = {.train_tokens = 1};
     scratch *in = *state;
     write_file(scratch_path(in, "grammar.json"), foreign, sizeof foreign - 1);
-    check_error(sl_synthetic_corpus_write(in->directory, &small), SL_ERR_INVALID, "grammar.json");
+    check_error(sli_synthetic_write(in->directory, &small), SL_ERR_INVALID, "grammar.json");
     write_file(scratch_path(in, "train.txt"), "mine", 4);
-    check_error(sl_synthetic_corpus_write(in->directory, &small), SL_ERR_INVALID, in->directory);
+    check_error(sli_synthetic_write(in->directory, &small), SL_ERR_INVALID, in->directory);
     assert_string_equal(content(scratch_path(in, "train.txt")), "mine");
     assert_string_equal(content(scratch_path(in, "grammar.json")), foreign);
     assert_int_equal(scratch_entries(in, 0), 2);
@@ -252,7 +256,121 @@ static void corpus_that_lacks_texts_is_written_again(void **state)
     assert_int_equal(scratch_entries(in, 0), 4);
 }
 
-int synthetic_corpus_tests(void)
+/* ---- The facts --------------------------------------------------------------------------- */
+
+static void longer_blocks_allow_a_lower_perplexity(void **state)
+{
+    scratch *in = *state;
+    write_corpus(in->directory, 1, 100, 100);
+    double all = best_perplexity(in->directory, 0), before = INFINITY;
+    for (int64_t bptt = 1; bptt < 100000; bptt *= 2) {
+        double now = best_perplexity(in->directory, bptt);
+        assert_true(now < before && now > all);
+        before = now;
+    }
+    assert_true(before / all < 1.0001);
+}
+
+/* ---- Files that are not sluice's ---------------------------------------------------------- */
+
+static void directory_without_facts_has_no_best_perplexity(void **state)
+{
+    scratch *in = *state;
+    assert_true(best_perplexity(in->directory, 35) == 0);
+    assert_true(best_perplexity("/nowhere", 35) == 0);
+}
+
+static void foreign_files_mean_nothing(void **state)
+{
+    static const char *const contents[] = {
+        "",
+        "[]",
+        "\"sluice synthetic corpus 1\"",
+        "rules of my own",
+        "{\"entropy_rate\": 2.0}",
+        "{\"format\": 1, \"entropy_rate\": 2.0}",
+        "{\"format\": \"bnf\", \"entropy_rate\": \"2\", \"entropy_by_known_tokens\": [1]}",
+    };
+    scratch *in = *state;
+    write_corpus(in->directory, 1, 100, 100);
+    for (size_t i = 0; i < sizeof contents / sizeof *contents; i++) {
+        write_file(scratch_path(in, "grammar.json"), contents[i], strlen(contents[i]));
+        assert_true(best_perplexity(in->directory, 35) == 0);
+    }
+}
+
+/* A pipe would keep its reader waiting, and a large file would fill the memory. */
+static void unreadable_files_mean_nothing(void **state)
+{
+    scratch *in = *state;
+    char *path = scratch_path(in, "grammar.json");
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_true(best_perplexity(in->directory, 35) == 0);
+    assert_int_equal(rmdir(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+    assert_true(best_perplexity(in->directory, 35) == 0);
+    assert_int_equal(remove(path), 0);
+    assert_int_equal(symlink("grammar.json", path), 0);
+    assert_true(best_perplexity(in->directory, 35) == 0);
+    assert_int_equal(remove(path), 0);
+    write_file(path, "{", 1);
+    assert_int_equal(truncate(path, (off_t)1 << 40), 0);
+    assert_true(best_perplexity(in->directory, 35) == 0);
+}
+
+static void facts_of_other_texts_mean_nothing(void **state)
+{
+    static const char *const names[] = {"train.txt", "valid.txt", "test.txt"};
+    scratch *in = *state;
+    for (int i = 0; i < SL_SPLITS; i++) {
+        write_corpus(in->directory, 1, 100, 100);
+        assert_true(best_perplexity(in->directory, 35) > 1);
+        FILE *text = fopen(scratch_path(in, names[i]), "a");
+        assert_non_null(text);
+        fputs("One word more.\n", text);
+        assert_int_equal(fclose(text), 0);
+        assert_true(best_perplexity(in->directory, 35) == 0);
+        scratch_entries(in, 1);
+    }
+    write_corpus(in->directory, 1, 100, 100);
+    write_file(scratch_path(in, "wiki.train.tokens"), "this is what is read\n", 21);
+    write_file(scratch_path(in, "wiki.valid.tokens"), "this is what is read\n", 21);
+    write_file(scratch_path(in, "wiki.test.tokens"), "this is what is read\n", 21);
+    assert_true(best_perplexity(in->directory, 35) == 0);
+}
+
+/* ---- A file that is sluice's, but damaged ------------------------------------------------- */
+
+static void damaged_facts_are_refused(void **state)
+{
+    static const char *const damage[][2] = {
+        {"\"entropy_rate\": ", "\"entropy_rate\": -"},
+        {"\"entropy_rate\": ", "\"entropy_rate\": 100"},
+        {"\"entropy_rate\"", "\"entropyrate\""},
+        {"\"entropy_by_known_tokens\": [", "\"entropy_by_known_tokens\": [1,"},
+        {"\"entropy_by_known_tokens\": [", "\"entropy_by_known_tokens\": [\"2\"],\"x\":["},
+        {"\"xxh128\"", "\"xxh64\""},
+        {"\"xxh128\": {", "\"xxh128\": {\"valid\": \"0\"},\"x\": {"},
+    };
+    scratch *in = *state;
+    char text[4096], changed[4096 + 64], *path = scratch_path(in, "grammar.json");
+    for (size_t i = 0; i < sizeof damage / sizeof *damage; i++) {
+        double perplexity = -1;
+        write_corpus(in->directory, 1, 100, 100);
+        text[read_file(path, text, sizeof text)] = '\0';
+        char *at = strstr(text, damage[i][0]);
+        assert_non_null(at);
+        snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text, damage[i][1],
+                 at + strlen(damage[i][0]));
+        write_file(path, changed, strlen(changed));
+        check_error(sli_synthetic_best_perplexity(in->directory, 35, &perplexity), SL_ERR_FORMAT,
+                    "grammar.json: ");
+        assert_true(perplexity == 0);
+        write_file(path, text, strlen(text));
+    }
+}
+
+int corpus_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
@@ -265,6 +383,12 @@ int synthetic_corpus_tests(void)
         WITH_SCRATCH(changed_text_of_a_synthetic_corpus_is_not_replaced),
         WITH_SCRATCH(foreign_grammar_is_not_replaced_nor_text_beside_it),
         WITH_SCRATCH(corpus_that_lacks_texts_is_written_again),
+        WITH_SCRATCH(longer_blocks_allow_a_lower_perplexity),
+        WITH_SCRATCH(directory_without_facts_has_no_best_perplexity),
+        WITH_SCRATCH(foreign_files_mean_nothing),
+        WITH_SCRATCH(unreadable_files_mean_nothing),
+        WITH_SCRATCH(facts_of_other_texts_mean_nothing),
+        WITH_SCRATCH(damaged_facts_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
