@@ -17,14 +17,19 @@
  * reflect, swap or alter messages, and the first one proves that its sender knows the job's key. */
 #include "core/wire.h"
 
+#include "core/clock.h"
+
 #include <endian.h>
 #include <errno.h>
 #include <math.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
 static const char protocol[8] = "sluice01";
@@ -159,7 +164,7 @@ sli_wire_state sli_wire_fill(sli_wire_connection *connection, size_t count)
     return SLI_WIRE_MESSAGE;
 }
 
-void sli_wire_take(sli_wire_connection *connection, void *to, size_t count)
+void sli_wire_read_bytes(sli_wire_connection *connection, void *to, size_t count)
 {
     memcpy(to, connection->buffer, count);
     connection->used -= count;
@@ -179,7 +184,7 @@ sli_wire_state sli_wire_receive(sli_wire_connection *connection, sli_wire_messag
     state = sli_wire_fill(connection, 4 + bytes + SLI_WIRE_TAG_BYTES);
     if (state != SLI_WIRE_MESSAGE)
         return state;
-    sli_wire_take(connection, frame, 4 + bytes + SLI_WIRE_TAG_BYTES);
+    sli_wire_read_bytes(connection, frame, 4 + bytes + SLI_WIRE_TAG_BYTES);
     write_tag(tag, connection->received++, frame, 4 + bytes, connection->receive_key);
     if (sodium_memcmp(tag, frame + 4 + bytes, sizeof tag) != 0 ||
         !sli_wire_decode(frame + 4, bytes, connection->ranks, connection->kinds, out))
@@ -198,7 +203,7 @@ void sli_wire_close(sli_wire_connection *connection)
 
 /* A host that is gone sends nothing, not even an end: so the kernel asks for signs of life, and
  * breaks the connection after some 8 s without. */
-void sli_wire_prepare(int fd)
+void sli_wire_set_socket_options(int fd)
 {
     setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &(int){1}, sizeof(int));
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &(int){1}, sizeof(int));
@@ -223,9 +228,10 @@ int sli_wire_read_hello(const unsigned char hello[SLI_WIRE_HELLO_BYTES], int ran
     return memcmp(hello, protocol, sizeof protocol) == 0 && rank >= 0 && rank < ranks ? rank : -1;
 }
 
-void sli_wire_agree(sli_wire_connection *connection, const unsigned char key[SLI_WIRE_KEY_BYTES],
-                    bool is_listener, const unsigned char hello[SLI_WIRE_HELLO_BYTES],
-                    const unsigned char nonce[SLI_WIRE_NONCE_BYTES])
+void sli_wire_derive_keys(sli_wire_connection *connection,
+                          const unsigned char key[SLI_WIRE_KEY_BYTES], bool is_listener,
+                          const unsigned char hello[SLI_WIRE_HELLO_BYTES],
+                          const unsigned char nonce[SLI_WIRE_NONCE_BYTES])
 {
     unsigned char said[1 + SLI_WIRE_HELLO_BYTES + SLI_WIRE_NONCE_BYTES];
     memcpy(said + 1, hello, SLI_WIRE_HELLO_BYTES);
@@ -237,4 +243,143 @@ void sli_wire_agree(sli_wire_connection *connection, const unsigned char key[SLI
                            SLI_WIRE_KEY_BYTES, said, sizeof said, key, SLI_WIRE_KEY_BYTES);
     }
     connection->sent = connection->received = 0;
+}
+
+/* ---- Calling ------------------------------------------------------------------------------ */
+
+static const double connect_seconds = 2;  /* for one address */
+static const double greeting_seconds = 8; /* then: longer than the listener waits */
+static const double pause_seconds = 0.1;  /* between two rounds over all addresses */
+
+enum { REASON_BYTES = 128 };
+
+/* Waits are cut into steps, so that the time in which the process was suspended does not count. */
+static const double step_seconds = 0.25;
+
+/* How long an attempt may take. */
+typedef struct time_limit {
+    sli_running_clock clock;
+    double until; /* on the clock */
+} time_limit;
+
+static double seconds_now(time_limit *of)
+{
+    return sli_running_clock_read(&of->clock, 2 * step_seconds);
+}
+
+static bool wait_for_events(int fd, short events, time_limit *left)
+{
+    struct pollfd one = {.fd = fd, .events = events};
+    int count;
+    do
+        count = poll(&one, 1, (int)(1000 * step_seconds));
+    while ((count == 0 || (count < 0 && errno == EINTR)) && seconds_now(left) < left->until);
+    return count == 1;
+}
+
+/* Gives an error of the system, or 0. */
+static int connect_to(const sli_wire_socket_address *to, time_limit *left, int *out)
+{
+    int error = 0, fd = socket(to->any.sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    socklen_t bytes = sizeof error;
+    if (fd < 0)
+        return errno;
+    if (connect(fd, &to->any, sli_wire_socket_address_bytes(to)) != 0) {
+        error = errno;
+        if (error == EINPROGRESS && !wait_for_events(fd, POLLOUT, left))
+            error = ETIMEDOUT;
+        else if (error == EINPROGRESS && getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &bytes) != 0)
+            error = errno;
+    }
+    *out = error == 0 ? fd : -1;
+    if (error != 0)
+        close(fd);
+    return error;
+}
+
+static bool wait_for_bytes(sli_wire_connection *connection, size_t count, time_limit *left)
+{
+    sli_wire_state state;
+    while ((state = sli_wire_fill(connection, count)) == SLI_WIRE_NOTHING)
+        if (!wait_for_events(connection->fd, POLLIN, left))
+            return false;
+    return state == SLI_WIRE_MESSAGE;
+}
+
+static bool wait_for_message(sli_wire_connection *connection, time_limit *left)
+{
+    sli_wire_message message;
+    sli_wire_state state;
+    while ((state = sli_wire_receive(connection, &message)) == SLI_WIRE_NOTHING)
+        if (!wait_for_events(connection->fd, POLLIN, left))
+            return false;
+    return state == SLI_WIRE_MESSAGE;
+}
+
+/* A stranger may listen at the address: only the listener's first message shows that it is ours. */
+static bool shake_hands(const sli_wire_address *to, const sli_wire_call_options *options,
+                        sli_wire_connection *connection, time_limit *left)
+{
+    unsigned char hello[SLI_WIRE_HELLO_BYTES], nonce[SLI_WIRE_NONCE_BYTES];
+    sli_wire_message proof = {.kind = SLI_WIRE_ALIVE};
+    snprintf(proof.text, sizeof proof.text, "%s", options->host);
+    sli_wire_write_hello(options->rank, hello);
+    if (!sli_wire_send_bytes(connection, hello, sizeof hello) ||
+        !wait_for_bytes(connection, sizeof nonce, left))
+        return false;
+    sli_wire_read_bytes(connection, nonce, sizeof nonce);
+    sli_wire_derive_keys(connection, to->key, false, hello, nonce);
+    return wait_for_message(connection, left) && sli_wire_send(connection, &proof) &&
+           wait_for_message(connection, left);
+}
+
+/* False where another attempt makes sense; `why` says what happened. */
+static bool try_address(const sli_wire_address *to, int index, const sli_wire_call_options *options,
+                        time_limit *left, sli_wire_connection *out, char why[REASON_BYTES],
+                        bool *refused)
+{
+    char name[INET6_ADDRSTRLEN];
+    const char *address = sli_wire_socket_address_text(&to->at[index], name);
+    left->until = seconds_now(left) + connect_seconds;
+    *out = (sli_wire_connection){.ranks = options->ranks, .kinds = options->kinds};
+    int error = connect_to(&to->at[index], left, &out->fd);
+    *refused = error == ECONNREFUSED;
+    if (error != 0) {
+        snprintf(why, REASON_BYTES, "%s: %s", address, strerror(error));
+        return false;
+    }
+    sli_wire_set_socket_options(out->fd);
+    left->until = seconds_now(left) + greeting_seconds;
+    if (shake_hands(to, options, out, left))
+        return true;
+    snprintf(why, REASON_BYTES, "%s: who listens there does not answer as it should", address);
+    sli_wire_close(out);
+    return false;
+}
+
+sl_status sli_wire_call(const sli_wire_address *to, const sli_wire_call_options *options,
+                        sli_wire_connection *out)
+{
+    char host[SLI_HOST_BYTES], why[REASON_BYTES] = "none of its addresses leads there from here";
+    time_limit left = {.until = 0};
+    bool again = true;
+    out->fd = -1;
+    if (sodium_init() < 0)
+        return sl_error(SL_ERR_INTERNAL, "libsodium cannot be initialized");
+    sli_host_id(host);
+    while (again && seconds_now(&left) < options->seconds) {
+        again = false;
+        for (int i = 0; i < to->count; i++) {
+            bool refused;
+            if (!sli_wire_address_is_reachable(to, i, host))
+                continue;
+            if (try_address(to, i, options, &left, out, why, &refused))
+                return SL_OK;
+            again |= !refused;
+        }
+        if (again)
+            nanosleep(&(struct timespec){0, (long)(1e9 * pause_seconds)}, NULL);
+    }
+    return sl_error(SL_ERR_IO, "rank %d%s%s cannot reach %s by TCP (%s)", options->rank,
+                    *options->host ? " on " : "", options->host, options->whom, why);
 }

@@ -11,10 +11,60 @@
 #ifndef SLI_CORE_WIRE_H
 #define SLI_CORE_WIRE_H
 
-#include "core/wire_address.h"
+#include "core/host.h"
+#include "sluice/status.h"
 
+#include <netinet/in.h>
 #include <stdbool.h>
 #include <stdint.h>
+
+/* ---- Addresses (wire_address.c) ----------------------------------------------------------- */
+
+enum {
+    SLI_WIRE_KEY_BYTES = 32,
+    SLI_WIRE_MAX_ADDRESSES = 16,
+    SLI_WIRE_ADDRESS_BYTES = 1024 /* of the text */
+};
+
+typedef union sli_wire_socket_address {
+    struct sockaddr any;
+    struct sockaddr_in v4;
+    struct sockaddr_in6 v6;
+} sli_wire_socket_address;
+
+typedef struct sli_wire_address {
+    unsigned char key[SLI_WIRE_KEY_BYTES]; /* secret: known to the job's processes alone */
+    char host[SLI_HOST_BYTES];             /* the listener's sli_host_id */
+    int count;
+    sli_wire_socket_address at[SLI_WIRE_MAX_ADDRESSES]; /* with the port, all the same */
+} sli_wire_address;
+
+/* Writes "KEY,HOST,PORT,ADDRESS,…", one word for an environment variable or for MPI to hand around.
+ * Whoever has it belongs to the job. */
+void sli_wire_address_print(const sli_wire_address *address, char text[SLI_WIRE_ADDRESS_BYTES]);
+
+/* Errors: SL_ERR_FORMAT. */
+sl_status sli_wire_address_parse(const char *text, sli_wire_address *out);
+
+/* Fills in the loopback address and, unless `this_host`, those of the other interfaces that are up,
+ * all with `port`. Errors: SL_ERR_IO. */
+sl_status sli_wire_address_find(sli_wire_address *address, int family, int port, bool this_host);
+
+/* Listens on a free port, of the loopback interface alone for `this_host`, and fills in all but the
+ * key. `*fd` never waits; -1, or open, after an error. Errors: SL_ERR_IO. */
+sl_status sli_wire_address_open(bool this_host, sli_wire_address *out, int *fd);
+
+/* Whether the address can be called from `host`: a loopback address leads to a process of the
+ * caller's own host. */
+bool sli_wire_address_is_reachable(const sli_wire_address *address, int index, const char *host);
+
+/* The size of a socket address, for the system's calls. */
+socklen_t sli_wire_socket_address_bytes(const sli_wire_socket_address *address);
+
+/* "10.0.0.1"; `text` has room for INET6_ADDRSTRLEN bytes. */
+const char *sli_wire_socket_address_text(const sli_wire_socket_address *address, char *text);
+
+/* ---- Messages ----------------------------------------------------------------------------- */
 
 enum {
     SLI_WIRE_TEXT_BYTES = 2048,
@@ -39,14 +89,14 @@ enum { SLI_WIRE_ALIVE };
 
 typedef enum sli_wire_state {
     SLI_WIRE_MESSAGE,
-    SLI_WIRE_NOTHING, /* has come as a whole yet */
+    SLI_WIRE_NOTHING, /* no whole message has come yet */
     SLI_WIRE_CLOSED,  /* the other side has hung up, or its process has died */
-    SLI_WIRE_LOST,    /* its host does not answer, or the other side takes nothing any more */
+    SLI_WIRE_LOST,    /* its host does not answer, or it reads nothing any more */
     SLI_WIRE_SILENT,  /* it has not said that it lives for too long */
     SLI_WIRE_FALSE    /* it sent what no process of the job sends */
 } sli_wire_state;
 
-/* "died", for an error's sentence about a rank: what each state but the first two says of it. */
+/* What each state but the first two says about a rank, for an error's sentence: "died". */
 const char *sli_wire_state_text(sli_wire_state state);
 
 /* One end of a connection. */
@@ -68,16 +118,17 @@ typedef struct sli_wire_call_options {
 } sli_wire_call_options;
 
 /* Calls the listener at one of its addresses after the other, again and again until the time is
- * over; at once gives up where the network says that nobody listens. Waits for the listener's
- * welcome. Errors: SL_ERR_IO names the last address tried and what happened there. */
+ * over; gives up at once where the network says that no process listens. Waits until the listener
+ * has admitted this rank. Errors: SL_ERR_IO names the last address tried and what happened there.
+ */
 sl_status sli_wire_call(const sli_wire_address *to, const sli_wire_call_options *options,
                         sli_wire_connection *out);
 
-/* False where the connection is broken, or its other end takes nothing any more: it never waits.
- * Then the connection is of no more use. */
+/* False where the connection is broken, or its other end reads nothing any more: it never waits.
+ * The connection can then only be closed. */
 bool sli_wire_send(sli_wire_connection *connection, const sli_wire_message *message);
 
-/* Takes the next message, if it has come as a whole. Never waits. */
+/* Gives the next message, if it has come as a whole. Never waits. */
 sli_wire_state sli_wire_receive(sli_wire_connection *connection, sli_wire_message *out);
 
 /* Does nothing where it is closed. */
@@ -105,19 +156,20 @@ void sli_wire_write_hello(int rank, unsigned char hello[SLI_WIRE_HELLO_BYTES]);
 int sli_wire_read_hello(const unsigned char hello[SLI_WIRE_HELLO_BYTES], int ranks);
 
 /* Both sides' keys of this connection, from the job's key and what the two have said. */
-void sli_wire_agree(sli_wire_connection *connection, const unsigned char key[SLI_WIRE_KEY_BYTES],
-                    bool is_listener, const unsigned char hello[SLI_WIRE_HELLO_BYTES],
-                    const unsigned char nonce[SLI_WIRE_NONCE_BYTES]);
+void sli_wire_derive_keys(sli_wire_connection *connection,
+                          const unsigned char key[SLI_WIRE_KEY_BYTES], bool is_listener,
+                          const unsigned char hello[SLI_WIRE_HELLO_BYTES],
+                          const unsigned char nonce[SLI_WIRE_NONCE_BYTES]);
 
 /* SLI_WIRE_MESSAGE when at least `count` bytes are in the connection's buffer. */
 sli_wire_state sli_wire_fill(sli_wire_connection *connection, size_t count);
 
-/* Takes bytes off the front of the buffer. */
-void sli_wire_take(sli_wire_connection *connection, void *to, size_t count);
+/* Moves bytes from the front of the buffer. */
+void sli_wire_read_bytes(sli_wire_connection *connection, void *to, size_t count);
 
 bool sli_wire_send_bytes(const sli_wire_connection *connection, const void *bytes, size_t count);
 
-/* Prepares a connected socket: messages leave at once, and a host that is gone is noticed. */
-void sli_wire_prepare(int fd);
+/* Sets up a connected socket: messages leave at once, and the loss of the host is noticed. */
+void sli_wire_set_socket_options(int fd);
 
 #endif

@@ -1,4 +1,5 @@
-#include "core/wire_address.h"
+/* The addresses of a listener: finding them, and as text. */
+#include "core/wire.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -49,7 +50,7 @@ static bool is_loopback(const sli_wire_socket_address *address)
                                              : IN6_IS_ADDR_LOOPBACK(&address->v6.sin6_addr);
 }
 
-bool sli_wire_address_leads(const sli_wire_address *address, int index, const char *host)
+bool sli_wire_address_is_reachable(const sli_wire_address *address, int index, const char *host)
 {
     return !is_loopback(&address->at[index]) || strcmp(address->host, host) == 0;
 }

@@ -1,8 +1,9 @@
 /* The side of the wire (wire.h) that is called: by each rank of a job once, and by strangers.
  *
- * Strangers cannot keep ranks out. Whoever has not proved yet that it knows the key has a time
- * limit and a room of its own; when the room is full the oldest caller in it is closed, and a rank
- * that was closed calls again. Callers that have proved it stand in a table with one row a rank. */
+ * Strangers cannot keep ranks out. A caller that has not proved yet that it knows the key has a
+ * time limit, and there is room for so many of them only: when it is full the oldest one is closed,
+ * and a rank that was closed calls again. Callers that have proved it have one entry for each rank.
+ */
 #ifndef SLI_CORE_WIRE_LISTENER_H
 #define SLI_CORE_WIRE_LISTENER_H
 
@@ -23,7 +24,7 @@ typedef struct sli_wire_listener_options {
     void (*ended)(void *owner, int rank, sli_wire_state why);
 } sli_wire_listener_options;
 
-/* The longest that a turn waits. Whoever watches the other side's silence should as well. */
+/* The longest that a turn waits, and that a loop may wait that watches the other side's silence. */
 #define SLI_WIRE_TURN_SECONDS 0.25
 /* How often each side says that it lives, where silence counts. */
 #define SLI_WIRE_ALIVE_SECONDS 0.5
@@ -37,15 +38,15 @@ sl_status sli_wire_listen(const sli_wire_listener_options *options, sli_wire_add
 /* Hangs up and frees; NULL is allowed. */
 void sli_wire_listener_destroy(sli_wire_listener **listener);
 
-/* Waits until somebody calls or says something, or `fd` (-1: none) can be read, but no longer than
+/* Waits until there is a call or a message, or `fd` (-1: none) can be read, but no longer than
  * `seconds` and SLI_WIRE_TURN_SECONDS, and handles it. False where nothing happened. */
 bool sli_wire_listener_turn(sli_wire_listener *listener, int fd, double seconds);
 
 /* Seconds that the listener has run, counted in turns (running_clock.h). */
 double sli_wire_listener_seconds(const sli_wire_listener *listener);
 
-/* Does nothing where the rank is not connected. It never waits: what a rank does not take ends it,
- * at the next turn. */
+/* Does nothing where the rank is not connected. Never waits: a rank that does not read its messages
+ * is lost at the next turn. */
 void sli_wire_listener_send(sli_wire_listener *listener, int rank, const sli_wire_message *message);
 
 /* Hangs up on a rank that sent what it must not; `ended` follows with SLI_WIRE_FALSE. */
@@ -54,8 +55,7 @@ void sli_wire_listener_refuse(sli_wire_listener *listener, int rank);
 /* How many ranks are connected. */
 int sli_wire_listener_connected(const sli_wire_listener *listener);
 
-/* Closes every connection, without a word to the owner, and listens no more. Turns then only wait.
- */
+/* Closes every connection without telling the owner, and listens no more. Turns then only wait. */
 void sli_wire_listener_hang_up(sli_wire_listener *listener);
 
 #endif

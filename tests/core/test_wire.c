@@ -104,7 +104,7 @@ static void connect_ends(sli_wire_connection ends[2])
     sli_wire_write_hello(1, hello);
     for (int i = 0; i < 2; i++) {
         ends[i] = (sli_wire_connection){.fd = fds[i], .ranks = RANKS, .kinds = KINDS};
-        sli_wire_agree(&ends[i], key, i == 0, hello, nonce);
+        sli_wire_derive_keys(&ends[i], key, i == 0, hello, nonce);
     }
 }
 
@@ -274,8 +274,8 @@ static void loopback_leads_to_its_own_host_alone(void **state)
     check_ok(sli_wire_address_parse(KEY "," HOST ",1,127.0.0.1,::1,10.0.0.1", &read));
     static const bool elsewhere[] = {false, false, true};
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(sli_wire_address_leads(&read, i, host), elsewhere[i]);
-        assert_true(sli_wire_address_leads(&read, i, HOST));
+        assert_int_equal(sli_wire_address_is_reachable(&read, i, host), elsewhere[i]);
+        assert_true(sli_wire_address_is_reachable(&read, i, HOST));
     }
 }
 

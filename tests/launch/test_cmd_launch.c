@@ -1,5 +1,5 @@
 /* The program `sluice launch`, run as a user does: shell scripts are what it starts. */
-#include "core/wire_address.h"
+#include "core/wire.h"
 #include "io/scratch.h"
 #include "support/program.h"
 

@@ -1,5 +1,5 @@
 /* What sl_launch_run and `sluice launch` refuse. */
-#include "core/wire_address.h"
+#include "core/wire.h"
 #include "io/scratch.h"
 #include "sluice/launch.h"
 #include "support/program.h"
