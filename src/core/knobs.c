@@ -10,18 +10,20 @@ static const struct {
     const char *values[MAX_VALUES]; /* up to the first NULL */
     const char *help;
 } table[SLI_KNOB_COUNT] = {
-    [SLI_KNOB_ISA] = {"SL_ISA",
-                      {"avx512", "avx2", "baseline"},
-                      "The instruction set of sluice's own CPU kernels; unset, the best one that\n"
-                      "the processor has. oneDNN's products obey ONEDNN_MAX_CPU_ISA instead."},
+    [SLI_KNOB_ISA] =
+        {"SL_ISA",
+         {"avx512", "avx2", "baseline"},
+         "The instruction set of sluice's own CPU kernels; by default the best that the\n"
+         "processor has. oneDNN's products have ONEDNN_MAX_CPU_ISA instead."},
     [SLI_KNOB_DEBUG] = {"SL_DEBUG",
                         {"memory", "collectives", "ddp"},
-                        "A list, with commas between. memory: device memory is filled with NaN\n"
-                        "when it is handed out and when it comes back, so that reading too early\n"
-                        "or too late shows. collectives: before each operation of a group its\n"
-                        "ranks compare what they call; a difference is an error that names it.\n"
-                        "ddp: sluice train shows, at its end, the last step's gradient buckets:\n"
-                        "their sizes, when they were ready and when they were exchanged."},
+                        "One or more of these, separated by commas. memory: device memory is\n"
+                        "filled with NaN when it is allocated and when it is freed, so that a\n"
+                        "layer that reads it too early or too late gives NaN. collectives: before\n"
+                        "each operation of a group, its ranks compare what they call; a\n"
+                        "difference is an error that names it. ddp: at its end, sluice train\n"
+                        "shows the last step's gradient buckets: their sizes, when they were\n"
+                        "ready and when they were exchanged."},
 };
 
 /* "avx512, avx2 or baseline" */
