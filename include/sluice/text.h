@@ -168,14 +168,14 @@ sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t c
 
 /* The columns of all `shards` shards side by side, shard after shard. A shard is what the
  * data-parallel tutorial's batchify gives a rank: every column's length is divided evenly, and a
- * shard has one piece of each (what is left over at the end of the columns is dropped). The columns
+ * shard has one range of each (what is left over at the end of the columns is dropped). The columns
  * above in 2 shards:
  *
  *     shard 0    column 0   0  1  2      column 1   6  7  8        …     column 3  18 19 20
  *     shard 1    column 4   3  4  5      column 5   9 10 11        …     column 7  21 22 23
  *
- * Errors: SL_ERR_INVALID for less than 1 shard, where a piece has no `bptt` tokens and one more for
- * the last target, and for columns of more than one shard already. */
+ * Errors: SL_ERR_INVALID for less than 1 shard, where such a range has no `bptt` tokens and one
+ * more for the last target, and for columns of more than one shard already. */
 sl_status sl_batches_shards(const sl_batches *batches, int shards, sl_batches *out);
 
 /* The columns of shard `shard` alone. Errors: as sl_batches_shards; SL_ERR_INVALID where there is

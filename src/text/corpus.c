@@ -1,11 +1,129 @@
-/* A directory of text files, one for each split, as token ids. */
-#include "text/tokens.h"
+/* Token ids of texts, and of a directory of text files, one for each split. */
+#include "sluice/text.h"
+
+#include "core/error.h"
+#include "core/memory.h"
+#include "text/line_reader.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+
+/* ---- Token ids -------------------------------------------------------------------------- */
+
+/* Where tokens go: to the ids, as a finished vocabulary or one that is still being counted has
+ * them. */
+typedef struct sink {
+    const sl_vocab *vocab;
+    sl_vocab_builder *builder; /* NULL where there is a vocabulary */
+    sl_tokenizer *tokenizer;
+    sl_tokens tokens;
+    size_t room; /* of tokens.ids */
+} sink;
+
+void sl_tokens_free(sl_tokens *tokens)
+{
+    free(tokens->ids);
+    *tokens = (sl_tokens){0};
+}
+
+static sl_status reserve_ids(sink *to, int64_t count)
+{
+    return sli_array_reserve(&to->tokens.ids, &to->room, (size_t)count, sizeof *to->tokens.ids,
+                             SIZE_MAX / sizeof *to->tokens.ids, "token ids");
+}
+
+static sl_status add_line(sink *to, const char *line, size_t bytes)
+{
+    sl_token token;
+    to->tokens.line_count++;
+    SL_TRY(sl_tokenizer_start(to->tokenizer, line, bytes));
+    while (sl_tokenizer_next(to->tokenizer, &token)) {
+        int32_t id;
+        if (to->builder)
+            SL_TRY(sl_vocab_builder_add(to->builder, token.text, token.bytes, &id));
+        else
+            id = sl_vocab_id(to->vocab, token.text, token.bytes);
+        SL_TRY(reserve_ids(to, to->tokens.count + 1));
+        to->tokens.ids[to->tokens.count++] = id;
+    }
+    return SL_OK;
+}
+
+static sl_status open_sink(sink *to, size_t text_bytes)
+{
+    SL_TRY(sl_tokenizer_create(&to->tokenizer));
+    return reserve_ids(to, (int64_t)(text_bytes / 4) + 16); /* English: 5 bytes a token */
+}
+
+/* Hands the ids over, without the room behind them, or frees them after an error. */
+static sl_status close_sink(sink *to, sl_status status, sl_tokens *out)
+{
+    sl_tokenizer_destroy(&to->tokenizer);
+    if (status != SL_OK)
+        sl_tokens_free(&to->tokens);
+    int32_t *fitting =
+        to->tokens.ids ? realloc(to->tokens.ids, ((size_t)to->tokens.count + 1) * sizeof *fitting)
+                       : NULL;
+    if (fitting)
+        to->tokens.ids = fitting;
+    *out = to->tokens;
+    return status;
+}
+
+sl_status sl_tokens_encode(const sl_vocab *vocab, const char *text, size_t bytes, sl_tokens *out)
+{
+    sink to = {.vocab = vocab};
+    sl_status status = open_sink(&to, bytes);
+    if (status == SL_OK)
+        status = add_line(&to, text, bytes);
+    return close_sink(&to, status, out);
+}
+
+static sl_status add_file(sink *to, sli_line_reader *reader, const char *path)
+{
+    const char *line;
+    size_t bytes;
+    SL_TRY(open_sink(to, sli_line_reader_file_bytes(reader)));
+    for (;;) {
+        SL_TRY(sli_line_reader_next(reader, &line, &bytes));
+        if (!line)
+            break;
+        SL_TRY(add_line(to, line, bytes));
+    }
+    if (to->tokens.line_count == 0)
+        return sl_error(SL_ERR_FORMAT, "%s: expected text, but the file is empty", path);
+    if (to->tokens.count == 0)
+        return sl_error(SL_ERR_FORMAT, "%s: expected text, but none of its %lld lines has a token",
+                        path, (long long)to->tokens.line_count);
+    return SL_OK;
+}
+
+static sl_status read_file(sink *to, const char *path, sl_tokens *out)
+{
+    sli_line_reader *reader = NULL;
+    sl_status status = sli_line_reader_open(path, &reader);
+    if (status == SL_OK)
+        status = add_file(to, reader, path);
+    sli_line_reader_close(&reader);
+    return close_sink(to, status, out);
+}
+
+sl_status sl_tokens_read(const sl_vocab *vocab, const char *path, sl_tokens *out)
+{
+    sink to = {.vocab = vocab};
+    return read_file(&to, path, out);
+}
+
+/* As sl_tokens_read, but that the ids are the builder's provisional ones, and the tokens are
+ * counted there. */
+static sl_status read_and_count(sl_vocab_builder *builder, const char *path, sl_tokens *out)
+{
+    sink to = {.builder = builder};
+    return read_file(&to, path, out);
+}
 
 /* ---- Finding the files ------------------------------------------------------------------ */
 
@@ -37,8 +155,7 @@ static sl_status check_directory(const char *directory)
 {
     struct stat about;
     if (stat(directory, &about) != 0)
-        return sl_error(errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO,
-                        "%s: expected a directory of text files: %s", directory, strerror(errno));
+        return sli_io_error(directory, "expected a directory of text files");
     if (!S_ISDIR(about.st_mode))
         return sl_error(SL_ERR_INVALID, "%s: expected a directory of text files, got a file",
                         directory);
@@ -102,7 +219,7 @@ static sl_status read_training_text(sl_corpus *corpus)
     sl_vocab_builder *builder = NULL;
     sl_status status = sl_vocab_builder_create(&builder);
     if (status == SL_OK)
-        status = sli_tokens_read_counting(builder, corpus->paths[SL_SPLIT_TRAIN], tokens);
+        status = read_and_count(builder, corpus->paths[SL_SPLIT_TRAIN], tokens);
     if (status != SL_OK)
         goto done;
     final_ids = malloc((size_t)sl_vocab_builder_size(builder) * sizeof *final_ids);

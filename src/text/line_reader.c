@@ -1,5 +1,8 @@
 #include "text/line_reader.h"
 
+#include "core/error.h"
+#include "core/memory.h"
+
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -24,10 +27,9 @@ static sl_status open_file(sli_line_reader *reader)
     struct stat about;
     reader->descriptor = open(reader->path, O_RDONLY | O_CLOEXEC);
     if (reader->descriptor < 0)
-        return sl_error(errno == ENOENT ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: cannot be opened: %s",
-                        reader->path, strerror(errno));
+        return sli_io_error(reader->path, "cannot be opened");
     if (fstat(reader->descriptor, &about) != 0)
-        return sl_error(SL_ERR_IO, "%s: cannot be examined: %s", reader->path, strerror(errno));
+        return sli_io_error(reader->path, "cannot be examined");
     if (S_ISDIR(about.st_mode))
         return sl_error(SL_ERR_IO, "%s: expected a text file, got a directory", reader->path);
     reader->file_bytes = S_ISREG(about.st_mode) ? (size_t)about.st_size : 0;
@@ -71,16 +73,10 @@ static sl_status make_room(sli_line_reader *reader)
     reader->end -= reader->start;
     memmove(reader->buffer, reader->buffer + reader->start, reader->end);
     reader->start = 0;
-    if (reader->end < reader->capacity)
-        return SL_OK;
-    char *buffer =
-        reader->capacity <= SIZE_MAX / 2 ? realloc(reader->buffer, reader->capacity * 2) : NULL;
-    if (!buffer)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for line %lld of more than %zu bytes",
-                        reader->path, (long long)reader->line_count + 1, reader->capacity);
-    reader->buffer = buffer;
-    reader->capacity *= 2;
-    return SL_OK;
+    sl_status status = sli_array_reserve(&reader->buffer, &reader->capacity, reader->end + 1, 1,
+                                         SIZE_MAX / 2, "bytes");
+    return sl_error_context(status, "%s: line %lld: ", reader->path,
+                            (long long)reader->line_count + 1);
 }
 
 static sl_status read_more(sli_line_reader *reader)
@@ -92,7 +88,7 @@ static sl_status read_more(sli_line_reader *reader)
             read(reader->descriptor, reader->buffer + reader->end, reader->capacity - reader->end);
     while (got < 0 && errno == EINTR);
     if (got < 0)
-        return sl_error(SL_ERR_IO, "%s: cannot be read: %s", reader->path, strerror(errno));
+        return sli_io_error(reader->path, "cannot be read");
     reader->end += (size_t)got;
     reader->at_end = got == 0;
     return SL_OK;

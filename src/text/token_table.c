@@ -1,11 +1,11 @@
 #include "text/token_table.h"
 
-#include "text/fold.h"
+#include "core/memory.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { FIRST_SLOTS = 1 << 12, FIRST_TOKENS = 1 << 10, FIRST_BYTES = 1 << 14 };
+enum { FIRST_SLOTS = 1 << 12, FIRST_TOKENS = 1 << 10 };
 
 /* ---- Hashing ---------------------------------------------------------------------------- */
 
@@ -45,11 +45,6 @@ static uint32_t hash_of(const char *text, size_t bytes)
 
 /* ---- The table -------------------------------------------------------------------------- */
 
-static sl_status no_memory(const sli_token_table *table)
-{
-    return sl_error(SL_ERR_MEMORY, "no memory for more than %d different tokens", table->count);
-}
-
 static sl_status make_slots(size_t count, sli_token_slot **out)
 {
     *out = calloc(count, sizeof **out);
@@ -62,12 +57,9 @@ static sl_status make_slots(size_t count, sli_token_slot **out)
 
 sl_status sli_token_table_init(sli_token_table *table)
 {
-    *table = (sli_token_table){.mask = FIRST_SLOTS - 1,
-                               .capacity = FIRST_TOKENS,
-                               .bytes_capacity = FIRST_BYTES};
-    table->starts = calloc(FIRST_TOKENS + 1, sizeof *table->starts);
-    table->bytes = malloc(FIRST_BYTES);
-    if (make_slots(FIRST_SLOTS, &table->slots) != SL_OK || !table->starts || !table->bytes) {
+    *table = (sli_token_table){.mask = FIRST_SLOTS - 1, .starts_room = FIRST_TOKENS};
+    table->starts = calloc(FIRST_TOKENS, sizeof *table->starts);
+    if (make_slots(FIRST_SLOTS, &table->slots) != SL_OK || !table->starts) {
         sli_token_table_free(table);
         return sl_error(SL_ERR_MEMORY, "no memory for a table of tokens");
     }
@@ -114,7 +106,7 @@ static sl_status grow_slots(sli_token_table *table)
     size_t count = table->mask + 1, doubled = count * 2;
     sli_token_slot *slots;
     if (make_slots(doubled, &slots) != SL_OK)
-        return no_memory(table);
+        return sl_error(SL_ERR_MEMORY, "no memory for more than %d different tokens", table->count);
     for (size_t i = 0; i < count; i++) {
         if (table->slots[i].id < 0)
             continue;
@@ -129,30 +121,10 @@ static sl_status grow_slots(sli_token_table *table)
     return SL_OK;
 }
 
-static sl_status grow_starts(sli_token_table *table)
+/* White space among ASCII, as Python's str.split has it. */
+static bool is_ascii_space(unsigned char c)
 {
-    if (table->capacity > INT32_MAX / 2)
-        return no_memory(table);
-    size_t doubled = (size_t)table->capacity * 2;
-    size_t *starts = realloc(table->starts, (doubled + 1) * sizeof *starts);
-    if (!starts)
-        return no_memory(table);
-    table->starts = starts;
-    table->capacity = (int32_t)doubled;
-    return SL_OK;
-}
-
-static sl_status grow_bytes(sli_token_table *table, size_t needed)
-{
-    size_t capacity = table->bytes_capacity;
-    while (capacity < needed)
-        capacity *= 2;
-    char *bytes = realloc(table->bytes, capacity);
-    if (!bytes)
-        return no_memory(table);
-    table->bytes = bytes;
-    table->bytes_capacity = capacity;
-    return SL_OK;
+    return c == ' ' || (c >= 0x09 && c <= 0x0D) || (c >= 0x1C && c <= 0x1F);
 }
 
 static sl_status check_token(const char *text, size_t bytes)
@@ -160,7 +132,7 @@ static sl_status check_token(const char *text, size_t bytes)
     if (bytes == 0)
         return sl_error(SL_ERR_INVALID, "a token must not be empty");
     for (size_t i = 0; i < bytes; i++)
-        if (sli_is_ascii_space((unsigned char)text[i]))
+        if (is_ascii_space((unsigned char)text[i]))
             return sl_error(SL_ERR_INVALID,
                             "a token must not contain white space, got 0x%02X at byte %zu of %zu",
                             (unsigned)(unsigned char)text[i], i, bytes);
@@ -173,10 +145,10 @@ static sl_status insert(sli_token_table *table, uint32_t hash, const char *text,
     SL_TRY(check_token(text, bytes));
     if ((size_t)table->count >= (table->mask + 1) / 2)
         SL_TRY(grow_slots(table));
-    if (table->count == table->capacity)
-        SL_TRY(grow_starts(table));
-    if (start + bytes + 1 > table->bytes_capacity)
-        SL_TRY(grow_bytes(table, start + bytes + 1));
+    SL_TRY(sli_array_reserve(&table->starts, &table->starts_room, (size_t)table->count + 2,
+                             sizeof *table->starts, INT32_MAX, "different tokens"));
+    SL_TRY(sli_array_reserve(&table->bytes, &table->bytes_room, start + bytes + 1, 1, SIZE_MAX / 2,
+                             "bytes of tokens"));
     *slot_of(table, hash, text, bytes) = (sli_token_slot){hash, table->count};
     memcpy(table->bytes + start, text, bytes);
     table->bytes[start + bytes] = '\0';

@@ -14,9 +14,9 @@ typedef struct sli_token_table {
     sli_token_slot *slots; /* [mask + 1], a power of two, at most half of them taken */
     size_t mask;
     size_t *starts; /* [count + 1] where each token begins in bytes; a 0 stands after each */
-    int32_t count, capacity;
+    size_t starts_room, bytes_room;
+    int32_t count;
     char *bytes;
-    size_t bytes_capacity;
 } sli_token_table;
 
 /* An empty table. Errors: SL_ERR_MEMORY. */

@@ -1,9 +1,9 @@
 /* The basic_english tokenizer, as a scan.
  *
  * torchtext runs a list of substitutions over the line, one after the other, and splits the result
- * at white space. Their order shows in one place only: " is removed before "<br />" is looked for,
+ * at white space. Their order shows only once: " is removed before "<br />" is looked for,
  * so that <b"r /> is one. No other substitution makes or breaks a match of a later one. So two
- * passes do the same work: sli_fold lowers the line and removes ", and the scan below cuts what is
+ * passes do the same work: fold lowers the line and removes ", and the scan below cuts what is
  * left, where each byte is one of
  *
  *   white space, ; and :             ends a token
@@ -12,10 +12,112 @@
  *   all else                         belongs to a token */
 #include "sluice/text.h"
 
-#include "text/fold.h"
-
 #include <stdlib.h>
 #include <string.h>
+#include <unicase.h>
+#include <unictype.h>
+#include <unistr.h>
+
+/* ---- Lower case ------------------------------------------------------------------------- */
+
+/* Lower case as Python's str.lower has it is Unicode's full mapping without regard to language.
+ * Among some 1,400 letters that have a lower case, all but two become one other character, whatever
+ * stands around them. The two:
+ *
+ *   U+0130, I with a dot, becomes two: i and U+0307, a combining dot;
+ *   U+03A3, capital sigma, becomes a final sigma at the end of a word: after a cased letter and
+ *   with none following, where case-ignorable characters (accents, full stops, …) are skipped.
+ *
+ * libunistring has functions for whole strings that know both, but these allocate, refuse what is
+ * not UTF-8, and take many times longer than a character's look-up. tests/text/test_tokenizer.c
+ * holds every character against Python. */
+enum {
+    CAPITAL_I_WITH_DOT = 0x130,
+    COMBINING_DOT_ABOVE = 0x307,
+    CAPITAL_SIGMA = 0x3A3,
+    SMALL_FINAL_SIGMA = 0x3C2,
+    SMALL_SIGMA = 0x3C3,
+};
+
+static bool cased_letter_before(const uint8_t *at, const uint8_t *line)
+{
+    ucs4_t character;
+    while ((at = u8_prev(&character, at, line)))
+        if (!uc_is_property_case_ignorable(character))
+            return uc_is_property_cased(character);
+    return false;
+}
+
+static bool cased_letter_after(const uint8_t *at, const uint8_t *end)
+{
+    ucs4_t character;
+    for (int length; at < end; at += length) {
+        length = u8_mbtoucr(&character, at, (size_t)(end - at));
+        if (length < 0)
+            return false;
+        if (!uc_is_property_case_ignorable(character))
+            return uc_is_property_cased(character);
+    }
+    return false;
+}
+
+/* Python's list beyond ASCII. */
+static bool is_wide_space(ucs4_t c)
+{
+    return c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 ||
+           c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
+}
+
+/* Folds the character at *in, which does not begin in ASCII, and moves both pointers past it. */
+static void fold_wide(const uint8_t *line, const uint8_t *end, const uint8_t **in, uint8_t **out)
+{
+    ucs4_t character;
+    int length = u8_mbtoucr(&character, *in, (size_t)(end - *in));
+    if (length < 0) { /* not UTF-8 */
+        *(*out)++ = *(*in)++;
+        return;
+    }
+    const uint8_t *next = *in + length;
+    if (is_wide_space(character)) {
+        *(*out)++ = '\n';
+    } else {
+        ucs4_t lower = uc_tolower(character);
+        if (character == CAPITAL_SIGMA && cased_letter_before(*in, line) &&
+            !cased_letter_after(next, end))
+            lower = SMALL_FINAL_SIGMA;
+        *out += u8_uctomb(*out, lower, 4);
+        if (character == CAPITAL_I_WITH_DOT)
+            *out += u8_uctomb(*out, COMBINING_DOT_ABOVE, 4);
+    }
+    *in = next;
+}
+
+/* What becomes of a line of `bytes` bytes has at most this many. */
+static size_t most_folded_bytes(size_t bytes)
+{
+    return bytes + bytes / 2; /* two bytes may become three: U+0130, U+023A */
+}
+
+/* Writes the line to `out`: in lower case; without any "; and with a line end for each white space
+ * beyond ASCII (not a blank, for "<br />" is only that with a true blank). Bytes that are not UTF-8
+ * stay, and count as no letter. Returns how many bytes it wrote. */
+static size_t fold(const char *line, size_t bytes, char *out)
+{
+    const uint8_t *start = (const uint8_t *)line, *in = start, *end = in + bytes;
+    uint8_t *to = (uint8_t *)out;
+    while (in < end) {
+        while (in < end && *in < 0x80) {
+            uint8_t c = *in++;
+            *to = (uint8_t)(c | ((unsigned)(c - 'A') < 26u ? 0x20 : 0));
+            to += c != '"';
+        }
+        if (in < end)
+            fold_wide(start, end, &in, &to);
+    }
+    return (size_t)(to - (uint8_t *)out);
+}
+
+/* ---- Cutting ---------------------------------------------------------------------------- */
 
 enum byte_class { IN_TOKEN, SPACE, SYMBOL, ANGLE };
 
@@ -52,7 +154,7 @@ void sl_tokenizer_destroy(sl_tokenizer **tokenizer)
 
 static sl_status reserve(sl_tokenizer *tokenizer, size_t line_bytes)
 {
-    size_t needed = sli_fold_bytes_max(line_bytes) + LINE_BREAK_BYTES;
+    size_t needed = most_folded_bytes(line_bytes) + LINE_BREAK_BYTES;
     if (needed <= tokenizer->capacity)
         return SL_OK;
     free(tokenizer->line); /* its content is not needed any more */
@@ -69,7 +171,7 @@ sl_status sl_tokenizer_start(sl_tokenizer *tokenizer, const char *line, size_t b
 {
     tokenizer->at = tokenizer->end = NULL;
     SL_TRY(reserve(tokenizer, bytes));
-    size_t folded = sli_fold(line, bytes, tokenizer->line);
+    size_t folded = fold(line, bytes, tokenizer->line);
     memset(tokenizer->line + folded, '\n', LINE_BREAK_BYTES);
     tokenizer->at = tokenizer->line;
     tokenizer->end = tokenizer->line + folded;

@@ -1,12 +1,18 @@
-/* Vocabularies, and how they are made by counting. */
+/* Vocabularies, how they are made by counting, and their files: one token a line, the line's number
+ * is the id. */
 #include "text/vocab.h"
+
+#include "core/memory.h"
+#include "core/replace.h"
+#include "text/line_reader.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- Look-up ---------------------------------------------------------------------------- */
 
-sl_status sli_vocab_create_empty(sl_vocab **out)
+/* Without any token, not even <unk>. */
+static sl_status create_empty(sl_vocab **out)
 {
     *out = NULL;
     sl_vocab *vocab = calloc(1, sizeof *vocab);
@@ -51,7 +57,7 @@ sl_token sl_vocab_token(const sl_vocab *vocab, int32_t id)
 struct sl_vocab_builder {
     sli_token_table tokens; /* in order of first appearance */
     int64_t *counts;        /* [capacity] */
-    int32_t capacity;
+    size_t capacity;
 };
 
 sl_status sl_vocab_builder_create(sl_vocab_builder **out)
@@ -77,17 +83,13 @@ void sl_vocab_builder_destroy(sl_vocab_builder **builder)
     *builder = NULL;
 }
 
-static sl_status grow_counts(sl_vocab_builder *builder)
+/* The token to come may be a new one. */
+static sl_status reserve_count(sl_vocab_builder *builder)
 {
-    int32_t capacity = builder->tokens.capacity; /* grows by doubling */
-    if (capacity == builder->capacity)
-        capacity = capacity <= INT32_MAX / 2 ? capacity * 2 : INT32_MAX;
-    int64_t *counts = realloc(builder->counts, (size_t)capacity * sizeof *counts);
-    if (!counts)
-        return sl_error(SL_ERR_MEMORY, "sl_vocab_builder_add: no memory for %d counts", capacity);
-    memset(counts + builder->capacity, 0, (size_t)(capacity - builder->capacity) * sizeof *counts);
-    builder->counts = counts;
-    builder->capacity = capacity;
+    size_t before = builder->capacity, count = (size_t)builder->tokens.count + 1;
+    SL_TRY(sli_array_reserve(&builder->counts, &builder->capacity, count, sizeof *builder->counts,
+                             INT32_MAX, "different tokens"));
+    memset(builder->counts + before, 0, (builder->capacity - before) * sizeof *builder->counts);
     return SL_OK;
 }
 
@@ -95,8 +97,7 @@ sl_status sl_vocab_builder_add(sl_vocab_builder *builder, const char *text, size
                                int32_t *provisional)
 {
     int32_t id;
-    if (builder->tokens.count == builder->capacity) /* the token may be a new one */
-        SL_TRY(grow_counts(builder));
+    SL_TRY(reserve_count(builder));
     sl_status status = sli_token_table_add(&builder->tokens, text, bytes, &id);
     if (status != SL_OK)
         return sl_error_context(status, "sl_vocab_builder_add: ");
@@ -133,7 +134,8 @@ static int by_count_then_text(const void *left, const void *right)
 }
 
 /* Puts <unk> and then the sorted tokens into the vocabulary. <unk> among them keeps id 0. */
-static sl_status fill(const counted *sorted, int32_t count, int32_t *final_ids, sl_vocab *vocab)
+static sl_status add_sorted(const counted *sorted, int32_t count, int32_t *final_ids,
+                            sl_vocab *vocab)
 {
     int32_t id;
     SL_TRY(sli_token_table_add(&vocab->tokens, SLI_UNKNOWN_TOKEN, SLI_UNKNOWN_TOKEN_BYTES, &id));
@@ -157,11 +159,103 @@ sl_status sl_vocab_builder_finish(const sl_vocab_builder *builder, int32_t *fina
     for (int32_t i = 0; i < count; i++)
         sorted[i] = (counted){sli_token_table_get(&builder->tokens, i), builder->counts[i], i};
     qsort(sorted, (size_t)count, sizeof *sorted, by_count_then_text);
-    sl_status status = sli_vocab_create_empty(out);
+    sl_status status = create_empty(out);
     if (status == SL_OK)
-        status = fill(sorted, count, final_ids, *out);
+        status = add_sorted(sorted, count, final_ids, *out);
     if (status != SL_OK)
         sl_vocab_destroy(out);
     free(sorted);
+    return status;
+}
+
+/* ---- Reading ---------------------------------------------------------------------------- */
+
+enum { SHOWN_BYTES = 40 }; /* of a token in an error sentence */
+
+static sl_status add_line(sl_vocab *vocab, const char *path, const char *line, size_t bytes)
+{
+    int32_t count = vocab->tokens.count, id;
+    int shown = bytes < SHOWN_BYTES ? (int)bytes : SHOWN_BYTES;
+    if (count == 0 && (bytes != SLI_UNKNOWN_TOKEN_BYTES ||
+                       memcmp(line, SLI_UNKNOWN_TOKEN, SLI_UNKNOWN_TOKEN_BYTES) != 0))
+        return sl_error(SL_ERR_FORMAT,
+                        "%s: line 1: a vocabulary begins with " SLI_UNKNOWN_TOKEN ", got \"%.*s\"",
+                        path, shown, line);
+    sl_status status = sli_token_table_add(&vocab->tokens, line, bytes, &id);
+    if (status != SL_OK)
+        return sl_error_context(status == SL_ERR_INVALID ? SL_ERR_FORMAT : status,
+                                "%s: line %lld: ", path, (long long)count + 1);
+    if (id < count)
+        return sl_error(SL_ERR_FORMAT, "%s: line %lld: the token \"%.*s\" stands in line %lld too",
+                        path, (long long)count + 1, shown, line, (long long)id + 1);
+    return SL_OK;
+}
+
+static sl_status read_lines(sli_line_reader *reader, const char *path, sl_vocab *vocab)
+{
+    const char *line;
+    size_t bytes;
+    for (;;) {
+        SL_TRY(sli_line_reader_next(reader, &line, &bytes));
+        if (!line)
+            break;
+        SL_TRY(add_line(vocab, path, line, bytes));
+    }
+    if (vocab->tokens.count == 0)
+        return sl_error(SL_ERR_FORMAT,
+                        "%s: a vocabulary begins with " SLI_UNKNOWN_TOKEN ", but the file is empty",
+                        path);
+    return SL_OK;
+}
+
+sl_status sl_vocab_load(const char *path, sl_vocab **out)
+{
+    sli_line_reader *reader = NULL;
+    *out = NULL;
+    sl_status status = sli_line_reader_open(path, &reader);
+    if (status == SL_OK)
+        status = create_empty(out);
+    if (status == SL_OK)
+        status = read_lines(reader, path, *out);
+    if (status != SL_OK)
+        sl_vocab_destroy(out);
+    sli_line_reader_close(&reader);
+    return status;
+}
+
+/* ---- Writing ---------------------------------------------------------------------------- */
+
+/* The table holds the tokens in the order of their ids with a 0 after each: the file, but for the
+ * line ends. Tokens may have zeros of their own, so the ends are known by the starts alone. */
+sl_status sli_vocab_text(const sl_vocab *vocab, char **text, size_t *bytes)
+{
+    const sli_token_table *tokens = &vocab->tokens;
+    *bytes = tokens->starts[tokens->count];
+    *text = malloc(*bytes);
+    if (!*text)
+        return sl_error(SL_ERR_MEMORY, "no memory for a vocabulary of %zu bytes", *bytes);
+    memcpy(*text, tokens->bytes, *bytes);
+    for (int32_t i = 1; i <= tokens->count; i++)
+        (*text)[tokens->starts[i] - 1] = '\n';
+    return SL_OK;
+}
+
+sl_status sli_vocab_checksum(const sl_vocab *vocab, char text[SLI_CHECKSUM_BYTES])
+{
+    char *content;
+    size_t bytes;
+    SL_TRY(sli_vocab_text(vocab, &content, &bytes));
+    sli_checksum_of(content, bytes, text);
+    free(content);
+    return SL_OK;
+}
+
+sl_status sl_vocab_save(const sl_vocab *vocab, const char *path)
+{
+    char *text;
+    size_t bytes;
+    SL_TRY(sl_error_context(sli_vocab_text(vocab, &text, &bytes), "%s: ", path));
+    sl_status status = sli_file_write(path, text, bytes);
+    free(text);
     return status;
 }

@@ -13,9 +13,6 @@ struct sl_vocab {
 #define SLI_UNKNOWN_TOKEN "<unk>"
 enum { SLI_UNKNOWN_TOKEN_BYTES = sizeof SLI_UNKNOWN_TOKEN - 1 };
 
-/* A vocabulary without any token, not even <unk>. Errors: SL_ERR_MEMORY. */
-sl_status sli_vocab_create_empty(sl_vocab **out);
-
 /* The file that sl_vocab_save writes, as malloc'ed text without an end. */
 sl_status sli_vocab_text(const sl_vocab *vocab, char **text, size_t *bytes);
 
