@@ -1,18 +1,20 @@
-/* DistributedDataParallel: replicas that train on their own shards of the data and stay equal.
+/* DistributedDataParallel: replicas that train on different data and keep equal weights.
  *
  * Counterpart of torch.nn.parallel.DistributedDataParallel. Each rank of a group has a replica: a
- * pipe, or a module with its parameter set. All start with rank 0's values; after every step all
- * have the same gradients, the average of what each one's data gave, and so the same weights.
+ * pipe, or a module with its parameter set. All start with rank 0's values. After every step all
+ * have the same gradients, the average of the ranks' own, and so the same weights.
  *
- * The average is taken bucket by bucket (the parameter set's own buckets: nothing is copied) on a
- * communication thread, while backward goes on. In a pipe a gradient is complete after the last
- * micro-batch's backward, and each stage exchanges its buckets with the same stage of the other
- * replicas. Ranks may be threads or processes. All ranks must call the same functions here in the
- * same order; a replica's functions are called by one thread at a time.
+ * A communication thread averages the gradients bucket by bucket while backward goes on. The
+ * buckets are the parameter set's own, so nothing is copied. In a pipe, a gradient is complete
+ * after the last micro-batch's backward, and each stage exchanges its buckets with the same stage
+ * of the other replicas.
  *
- * When a step fails on one rank, the error reaches all: the others' step ends with "rank R: …". The
- * exchange cannot be used again then; it can be destroyed. NULL is refused (SL_ERR_INVALID names
- * the argument) unless a comment allows it. */
+ * Ranks may be threads or processes. All ranks must call the functions below in the same order; one
+ * thread at a time may call a replica's functions.
+ *
+ * When a step fails on one rank, it fails on all: the other ranks get the error "rank R: …". The
+ * sl_ddp can only be destroyed then. A NULL argument is an error (SL_ERR_INVALID names it) unless a
+ * comment allows it. */
 #ifndef SLUICE_DDP_H
 #define SLUICE_DDP_H
 
@@ -28,123 +30,131 @@ extern "C" {
 typedef struct sl_ddp sl_ddp;
 
 typedef struct sl_ddp_options {
-    sl_group *group; /* one rank a replica; borrowed */
-    /* What is replicated; borrowed. Either a pipe, or a module and the set that all of its
-     * parameters are in. */
+    sl_group *group; /* one rank for each replica; borrowed */
+    /* The replica; borrowed. Either a pipe, or a module and the set that has all its parameters. */
     sl_pipe *pipe;
     sl_module *module;
     sl_parameter_set *parameters;
-    bool no_buffer_broadcast;    /* broadcast_buffers=False: buffers stay what each rank makes them;
-                                    else each training step starts with rank 0's */
-    bool find_unused_parameters; /* a trained parameter may get no gradient: on some ranks, it
-                                    counts as 0 there; on all, it has none, and optimizers leave it
-                                    as it is. Else it is an error */
+    /* broadcast_buffers=False: each rank keeps its own buffers. Otherwise each training step starts
+     * with rank 0's. */
+    bool no_buffer_broadcast;
+    /* A trained parameter may get no gradient. If it gets one on some ranks, it counts as 0 on the
+     * others; if on none, it has no gradient, and optimizers skip it. Without this option it is an
+     * error. */
+    bool find_unused_parameters;
 } sl_ddp_options;
 
 /* Copies rank 0's parameters and buffers to all ranks. Called by all ranks. Errors: SL_ERR_INVALID
- * for a replica without trained parameters or gradients, or with some that are not in the set, and,
- * on all ranks, for ranks whose replicas or options differ, which names what differs. */
+ * for a replica without trained parameters, without gradients, or with parameters outside the set;
+ * and, on all ranks, if their replicas or options differ: the error says in what. */
 sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out);
 void sl_ddp_destroy(sl_ddp **ddp); /* NULL is allowed */
 
 /* ---- Steps ------------------------------------------------------------------------------ */
 
-/* Over a pipe: sl_pipe_train, with averaged gradients at the end. `mean_loss` is this rank's.
- * Batches of different sizes count the same, the gradient being the mean of the ranks' means,
- * unless their weights say otherwise: with each one's terms * ranks / terms of all, it is the
- * gradient of the mean over all terms.
+/* Over a pipe: sl_pipe_train, after which the gradients are averaged. `mean_loss` is this rank's.
  *
- * Errors: SL_ERR_INVALID for parameters that got no gradient since the last zero_grad, unless
- * find_unused_parameters ("Parameter indices which did not receive grad for rank 0: 1"); all ranks
- * have finished the exchange then, and the next step may follow. */
+ * The result is the mean of the ranks' mean gradients, so batches of different sizes count the
+ * same. For the gradient of the mean over all terms, give each batch the weight own terms * ranks /
+ * all ranks' terms.
+ *
+ * Errors: those of sl_pipe_train; SL_ERR_INVALID for parameters that got no gradient since the last
+ * zero_grad, unless find_unused_parameters is set ("Parameter indices which did not receive grad
+ * for rank 0: 1"). After this last error the next step may follow: all ranks have finished the
+ * exchange.
+ */
 sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss);
 
-/* Over a module: its forward, and its backward with averaged gradients at the end. A pass that does
- * not keep takes part in nothing. Errors as sl_ddp_train. */
+/* Over a module: its forward, and its backward, after which the gradients are averaged. A forward
+ * on a pass that does not keep is this rank's alone. Errors: as sl_ddp_train. */
 sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 sl_status sl_ddp_backward(sl_ddp *ddp, sl_pass *pass, sl_tensor *grad_out, sl_tensor **grad_in);
 
-/* sync = false is torch's no_sync: until it is true again, steps add to this rank's own gradients.
- * The next step after that averages all that has come together.
+/* sync = false is torch's no_sync: until it is set to true again, steps add to this rank's own
+ * gradients and exchange nothing. The first step after that averages the accumulated gradients.
  *
- * With a module, sync is read at forward, as in PyTorch. A syncing forward (on a pass that keeps)
- * makes the next backward average, even if that is another forward's. Example: forward, forward,
- * backward (averages), backward (local). */
+ * With a module, forward reads the setting, as in PyTorch. A forward with sync, on a pass that
+ * keeps, makes the next backward average, even if that belongs to another forward. Example:
+ * forward, forward, backward (averages), backward (does not). */
 void sl_ddp_set_sync(sl_ddp *ddp, bool sync);
 
-/* The group in which stage `stage` (0 for a module) exchanges its gradients: this rank's handle,
- * which lives as long as `ddp` and must not be used during a step. */
+/* This rank's handle of the group in which stage `stage` (0 for a module) exchanges its gradients.
+ * It lives as long as `ddp` and must not be used during a step. */
 sl_group *sl_ddp_group(const sl_ddp *ddp, int stage);
 
 /* ---- Uneven inputs ---------------------------------------------------------------------- */
 
 typedef struct sl_ddp_join_options {
     bool divide_by_active; /* divide_by_initial_world_size=False: sums are divided by the number of
-                              ranks that still have data, not by that of all ranks */
-    bool fail_at_first;    /* throw_on_early_termination: once a rank is out of data, all fail */
+                              ranks that still have data, not by the number of all ranks */
+    bool fail_at_first;    /* throw_on_early_termination: all ranks fail once one is out of data */
 } sl_ddp_join_options;
 
 /* torch's `with ddp.join()`: between these two calls ranks may train on different numbers of
- * batches. A rank that has no more calls join_end, which takes part in the others' exchanges with
- * gradients of 0 until all have come there. All ranks then have the weights and buffers of the last
- * one to come. A forward that fails between them breaks the options' group. `options` may be NULL.
+ * batches. A rank that is out of data calls join_end. That takes part in the other ranks'
+ * exchanges, with gradients of 0, until every rank is out of data. All ranks then get the weights
+ * and buffers of the last one. A forward that fails during a join breaks the group of
+ * sl_ddp_options. `options` may be NULL.
  *
- * An error of the exchange ends the join on all ranks, without join_end; that of fail_at_first
- * (SL_ERR_CANCELLED, which names the first rank that is out of data) leaves everything fit for
- * another join. */
+ * An error of the exchange ends the join on all ranks, and join_end must not be called. After the
+ * error of fail_at_first (SL_ERR_CANCELLED, which names the first rank that is out of data),
+ * another join may begin. */
 sl_status sl_ddp_join_begin(sl_ddp *ddp, const sl_ddp_join_options *options);
 sl_status sl_ddp_join_end(sl_ddp *ddp);
 
 /* ---- Communication hooks ---------------------------------------------------------------- */
 
 typedef struct sl_ddp_bucket {
-    sl_group *group; /* of all replicas' same stage */
+    sl_group *group; /* the same stage of all replicas */
     int stage, index;
-    float *grads; /* [count], host memory: this rank's gradients, padding among them */
+    float *grads; /* [count], host memory: this rank's gradients, padding included */
     int64_t count;
-    void *scratch; /* the hook's own, malloc'ed: the same bucket finds it again in the next step; it
-                      is freed with the ddp. NULL at first */
+    void *scratch; /* NULL at first; the hook may put malloc'ed memory here, which this bucket has
+                      again in the next step, and which is freed with the sl_ddp */
 } sl_ddp_bucket;
 
-/* Makes this rank's gradients of a bucket everybody's. Runs on the communication thread of the
- * stage and may block; every rank's is called for the same buckets in the same order. */
+/* Replaces this rank's gradients of a bucket by the result of the exchange. Runs on the stage's
+ * communication thread and may block. It is called for the same buckets in the same order on every
+ * rank. */
 typedef sl_status (*sl_ddp_hook)(void *arg, sl_ddp_bucket *bucket);
 
-/* Replaces averaging by `hook`, on every rank, before the first step. Errors: SL_ERR_INVALID the
- * second time. */
+/* Uses `hook` instead of averaging. Called on every rank before the first step. Errors:
+ * SL_ERR_INVALID for a second call. */
 sl_status sl_ddp_register_hook(sl_ddp *ddp, sl_ddp_hook hook, void *arg);
 
-/* The average, as without a hook; and one that sends bf16: half the bytes, gradients rounded to 8
- * bits before, and after, sums that are taken in f32. `arg` is not used. */
+/* The average, as without a hook; and an average that sends bf16, half the bytes: gradients are
+ * rounded to 8 significant bits, summed in f32, and the average is rounded again. `arg` is unused.
+ */
 sl_status sl_ddp_average_hook(void *arg, sl_ddp_bucket *bucket);
 sl_status sl_ddp_bf16_hook(void *arg, sl_ddp_bucket *bucket);
 
-/* ---- What it did ------------------------------------------------------------------------ */
+/* ---- The log ---------------------------------------------------------------------------- */
 
 typedef struct sl_ddp_bucket_log {
     int stage, index; /* of the parameter set */
     int parameters;
     int64_t bytes;
-    double ready; /* the bucket's last gradient came; seconds since the start of */
-    double reduce_start, reduce_end; /* backward (over a pipe: of the step) */
+    /* Seconds since the start of backward (with a pipe: of the step). */
+    double ready; /* the bucket's last gradient was complete */
+    double reduce_start, reduce_end;
 } sl_ddp_bucket_log;
 
-/* The last step that averaged. */
+/* Times of the last step that averaged. */
 typedef struct sl_ddp_log {
     int64_t steps; /* that averaged, so far */
     bool order_rebuilt;
     int bucket_count;
-    const sl_ddp_bucket_log *buckets; /* stage by stage, in the order in which they are sent */
-    double backward_end;              /* this rank has its own gradients; seconds as above */
-    double reduce_seconds;            /* of exchanges, all buckets together */
-    double overlap_seconds;           /* of them, before backward_end */
-    double wait_seconds; /* from backward_end to the end of the last exchange: what is not hidden */
+    const sl_ddp_bucket_log *buckets; /* stage by stage, in the order of sending */
+    double backward_end;              /* when this rank had its own gradients; seconds as above */
+    double reduce_seconds;            /* of all buckets' exchanges together */
+    double overlap_seconds;           /* of these, before backward_end */
+    double wait_seconds;              /* from backward_end to the end of the last exchange */
 } sl_ddp_log;
 
-/* Lives until the next step. */
+/* The log lives as long as `ddp`; each step that averages overwrites it. */
 const sl_ddp_log *sl_ddp_get_log(const sl_ddp *ddp);
 
-/* The log as text, one line a bucket. */
+/* Writes the log as text, one line for each bucket. */
 void sl_ddp_print_log(const sl_ddp *ddp, FILE *to);
 
 #ifdef __cplusplus

@@ -1,8 +1,7 @@
 /* Devices: where tensors live and kernels run.
  *
- * A CPU device is a set of cores. Its kernels run on those cores only, one thread a core; it owns
- * its memory (a caching allocator) and counts every byte by what the byte is for. Several CPU
- * devices of one list share the machine's cores by topology. */
+ * A CPU device is a set of cores. Its kernels run on those cores only, one thread for each core. It
+ * owns its memory (a caching allocator) and counts every byte by what the byte is for. */
 #ifndef SLUICE_DEVICE_H
 #define SLUICE_DEVICE_H
 
@@ -23,8 +22,8 @@ typedef enum sl_memory_category {
     SL_MEMORY_PARAMETERS,
     SL_MEMORY_GRADIENTS,
     SL_MEMORY_OPTIMIZER,
-    SL_MEMORY_ACTIVATIONS, /* what forward keeps for backward, and what stages hand over */
-    SL_MEMORY_WORKSPACE,   /* lives inside one kernel or module call */
+    SL_MEMORY_ACTIVATIONS, /* what forward saves for backward, and what stages send each other */
+    SL_MEMORY_WORKSPACE,   /* used during one call of a kernel or module */
     SL_MEMORY_CATEGORY_COUNT
 } sl_memory_category;
 
@@ -35,24 +34,26 @@ typedef struct sl_memory_stats {
     uint64_t current_bytes[SL_MEMORY_CATEGORY_COUNT];
     uint64_t peak_bytes[SL_MEMORY_CATEGORY_COUNT]; /* each category's own highest value */
     uint64_t current_total_bytes;
-    uint64_t peak_total_bytes; /* highest sum; at most the sum of the peaks */
-    uint64_t reserved_bytes;   /* taken from the system: in use and cached */
+    uint64_t peak_total_bytes; /* highest sum; at most the sum of the categories' peaks */
+    uint64_t reserved_bytes;   /* allocated from the system: in use and cached */
 } sl_memory_stats;
 
-/* Creates the devices that a list names.
+/* Creates the devices named in `names`, which are separated by commas. A list has names of one
+ * form:
  *
- * `names` is separated by commas. `cpu:0`, `cpu:1`, … divide the machine's allowed cores evenly
- * in the order of hwloc's topology, so that neighbours share caches; with more devices than cores
- * they share cores, and `*oversubscribed` (may be NULL) is set to true. `cpu` alone is all cores.
- * `cpu:0-3` names cores by the system's numbers; such a name and a divided one do not mix.
- * `cpu:0-0` is core 0 alone. Devices may have cores in common: with `cpu,cpu` two stages use all
- * cores, whichever has work. A share has one device: `cpu:0` twice is an error.
+ *   cpu:0,cpu:1,…   divide the cores that this process may use evenly, in the order of hwloc's
+ *                   topology, so that neighbours have common caches; each name at most once
+ *   cpu             all these cores; with cpu,cpu two stages use all cores, whichever has work
+ *   cpu:0-3         cores by the system's numbers; cpu:0-0 is core 0 alone
  *
- * Errors: SL_ERR_INVALID for a name that cannot be read or is unknown, SL_ERR_NOT_FOUND for cores
- * that the machine lacks or this process may not use. */
+ * *oversubscribed (may be NULL) becomes true if devices have cores in common, as with more devices
+ * than cores, or if control groups give the process less time than they need.
+ *
+ * Errors: SL_ERR_INVALID for a name that cannot be read or is unknown, and for names of two forms;
+ * SL_ERR_NOT_FOUND for cores that the machine lacks or this process may not use. */
 sl_status sl_device_list_create(const char *names, sl_device_list **out, bool *oversubscribed);
 
-/* Frees the devices; every tensor on them must be gone before. NULL is allowed. */
+/* Frees the devices; every tensor on them must have been destroyed. NULL is allowed. */
 void sl_device_list_destroy(sl_device_list **list);
 
 int sl_device_list_count(const sl_device_list *list);
@@ -60,8 +61,8 @@ int sl_device_list_count(const sl_device_list *list);
 /* The device at `index`; it lives as long as the list. */
 sl_device *sl_device_list_get(const sl_device_list *list, int index);
 
-/* One CPU device with `threads` threads that are bound to no core; 0 stands for one thread per
- * allowed core. For tests and for programs that manage cores themselves. */
+/* One CPU device with `threads` threads that are bound to no core; 0 stands for one thread for each
+ * core that this process may use. For tests and for programs that manage cores themselves. */
 sl_status sl_device_create_cpu(int threads, sl_device **out);
 void sl_device_destroy(sl_device **device);
 
@@ -71,9 +72,10 @@ const char *sl_device_name(const sl_device *device);
 /* How many threads run a kernel. */
 int sl_device_thread_count(const sl_device *device);
 
-/* The instruction set that the kernels were picked for: "avx512", "avx2" or "baseline". */
+/* The instruction set of its kernels: "avx512", "avx2" or "baseline". */
 const char *sl_device_isa(const sl_device *device);
 
+/* What its memory is used for, and the peaks since the last reset. Any thread may call. */
 void sl_device_memory(const sl_device *device, sl_memory_stats *out);
 
 /* Sets each peak to the current value. */

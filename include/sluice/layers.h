@@ -20,8 +20,8 @@ sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bi
 /* torch.nn.LayerNorm over the last dimension: `weight`, `bias` [width]. eps 0 stands for 1e-5. */
 sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out);
 
-/* torch.nn.ReLU / GELU, and torch.nn.Dropout (0 <= p < 1), for models put together by hand. Dropout
- * counts dimension 0 as samples and the rest before the last as positions. */
+/* torch.nn.ReLU and GELU (with erf), and torch.nn.Dropout, 0 <= p < 1. Dropout needs at least two
+ * dimensions: the first counts samples, those up to the last positions. */
 sl_status sl_activation_create(sl_activation activation, sl_module **out);
 sl_status sl_dropout_create(float p, sl_module **out);
 
@@ -33,7 +33,7 @@ sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, 
 
 typedef struct sl_encoder_layer_options {
     int64_t width, heads, feed_forward;
-    float dropout; /* at PyTorch's four places */
+    float dropout; /* of the attention's probabilities, both branches' outputs, the hidden layer */
     sl_mask mask;
     sl_activation activation;
     bool pre_norm; /* norm_first=True */
@@ -49,13 +49,13 @@ typedef struct sl_embedding_options {
     int64_t ntokens, width;
     int64_t max_len; /* 0: SL_MAX_POSITIONS */
     float dropout;
-    bool position_is_parameter; /* the positional encoding counts as a frozen parameter */
+    bool position_is_parameter; /* the positional encoding is a frozen parameter, not a buffer */
 } sl_embedding_options;
 
 /* The tutorials' Encoder: i32 [N, T] -> [N, T, D]: embedding * sqrt(D), plus the sinusoidal
- * positional encoding, dropout. `encoder.weight` [ntokens, D], uniform in ±0.1;
- * `pos_encoder.pe` [max_len, 1, D], a buffer unless it is to count. Ids out of range and T over
- * max_len are errors that name the first offender. */
+ * positional encoding, then dropout. `encoder.weight` [ntokens, D], uniform in ±0.1;
+ * `pos_encoder.pe` [max_len, 1, D]. Errors: SL_ERR_INVALID for a T over max_len, and for an id out
+ * of range, which the error names with its position. */
 sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **out);
 
 /* The tutorials' Decoder: [N, T, D] -> [N, T, ntokens]; `decoder.weight` uniform in ±0.1,

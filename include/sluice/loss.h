@@ -1,9 +1,9 @@
 /* Losses: the end of the last stage.
  *
- * A loss gives its value and its gradient in one call, so that what lies between (a micro-batch's
- * logits) never has to be kept. One that can take over the model's last module (cross entropy
- * after a linear layer) works through it in panels of some hundred rows: logits, loss, gradient of
- * the layer's input, weights and bias, panel after panel. */
+ * One call computes a loss and its gradient, so nothing between the two (a micro-batch's logits)
+ * has to be kept. A loss may take over the model's last module: cross entropy takes over a linear
+ * layer and works in panels of some hundred rows. For each panel it computes logits, loss, and the
+ * gradients of the layer's input, weight and bias. */
 #ifndef SLUICE_LOSS_H
 #define SLUICE_LOSS_H
 
@@ -15,25 +15,25 @@ extern "C" {
 
 typedef struct sl_loss sl_loss;
 
-/* One micro-batch's share of the loss. */
+/* The loss of one micro-batch. */
 typedef struct sl_loss_call {
     sl_device *device;
-    sl_module *last;          /* the module taken over, NULL if none */
-    const sl_tensor *in;      /* the last module's output; its input where it is taken over */
+    sl_module *last;          /* the module to take over; NULL: none */
+    const sl_tensor *in;      /* the last module's output; with `last`, its input */
     const sl_tensor *targets; /* this micro-batch's */
     double scale;             /* gradients are of scale * (sum of the terms) */
-    double *row_losses;       /* gets sl_loss_rows numbers: each row's sum of terms */
-    sl_tensor **grad_in;      /* gets the gradient of `in`; NULL: values only */
-    sl_pass *pass;            /* where the weights' half of `last` is deferred to, for
-                                 sl_loss_backward_weight; NULL: it runs at once */
+    double *row_losses;       /* [sl_loss_rows] set to each row's sum of terms */
+    sl_tensor **grad_in;      /* set to the gradient of `in`, the caller's; NULL: not needed */
+    sl_pass *pass;            /* `last` leaves the gradients of its weights to
+                                 sl_loss_backward_weight on this pass; NULL: computes them at once */
 } sl_loss_call;
 
 typedef struct sl_loss_ops {
     const char *type;
     sl_status (*apply)(sl_loss *loss, const sl_loss_call *call);
-    /* How many terms the mean is over: the scale of a batch is 1 / (terms of all its rows). */
+    /* How many terms these targets add to the mean. The scale of a batch is 1 / its terms. */
     sl_status (*terms)(const sl_loss *loss, const sl_tensor *targets, int64_t *out);
-    /* How many row_losses a micro-batch with these targets has. */
+    /* The number of row_losses of a micro-batch with these targets. */
     int64_t (*rows)(const sl_loss *loss, const sl_tensor *targets);
     /* (optional: never) Can `apply` take over this module? */
     bool (*takes_over)(const sl_loss *loss, const sl_module *last);
@@ -46,10 +46,12 @@ typedef struct sl_loss_ops {
     void (*destroy_state)(void *state);
 } sl_loss_ops;
 
-sl_status sl_loss_create(const sl_loss_ops *ops, void *state, sl_loss **out); /* takes state */
-void sl_loss_destroy(sl_loss **loss);
+/* A loss of your own. `ops` must outlive it. Takes `state`, also when it fails. */
+sl_status sl_loss_create(const sl_loss_ops *ops, void *state, sl_loss **out);
+void sl_loss_destroy(sl_loss **loss); /* NULL is allowed */
 void *sl_loss_state(const sl_loss *loss);
 
+/* Run the slots of the table. An error's text begins with the loss's type. */
 sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call);
 sl_status sl_loss_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out);
 int64_t sl_loss_rows(const sl_loss *loss, const sl_tensor *targets);
@@ -59,7 +61,8 @@ int64_t sl_loss_deferred_bytes(const sl_loss *loss, const sl_module *last, const
 bool sl_loss_takes_over(const sl_loss *loss, const sl_module *last);
 
 /* torch.nn.CrossEntropyLoss(ignore_index=-100), mean: in f32 [..., classes], targets i32 [...].
- * Takes over linear layers and decoders. A target out of range is an error that names it. */
+ * Takes over linear layers and decoders. Errors: SL_ERR_INVALID for a target out of range, which
+ * the error names with its row. */
 sl_status sl_cross_entropy_create(sl_loss **out);
 
 /* torch.nn.MSELoss, mean over all elements: in and targets f32 of one shape. */

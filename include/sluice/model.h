@@ -1,4 +1,4 @@
-/* The Transformer language model of PyTorch's tutorials, and their settings. */
+/* The Transformer language model of PyTorch's tutorials. */
 #ifndef SLUICE_MODEL_H
 #define SLUICE_MODEL_H
 
@@ -21,8 +21,9 @@ typedef struct sl_model_options {
     bool position_is_parameter;
 } sl_model_options;
 
-/* Sequential(Encoder, nlayers x TransformerEncoderLayer, Decoder). Errors: SL_ERR_INVALID for
- * sizes below 1, nhead that does not divide emsize, an odd emsize, dropout outside [0, 1). */
+/* Sequential(Encoder, nlayers x TransformerEncoderLayer, Decoder): i32 [N, T] -> [N, T, ntokens].
+ * Errors: SL_ERR_INVALID for sizes below 1, an nhead that does not divide emsize, an odd emsize,
+ * and a dropout outside [0, 1). */
 sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out);
 
 #ifdef __cplusplus

@@ -1,14 +1,14 @@
-/* Modules: pieces of a model that carry their own backward.
+/* Modules: layers, and models of them, that have their own backward.
  *
- * There is no tape. `forward` computes a module's output and saves on the pass what `backward`
- * will need; `backward` pops it, in reverse order, adds to the gradients of the module's
- * parameters, and gives the gradient of the input. A pass is the record of one micro-batch through
- * one stage; throwing it away and running forward again later is all that activation checkpointing
- * is.
+ * There is no autograd tape. `forward` computes a module's output and saves on the pass what
+ * `backward` will need. `backward` pops it in reverse order, adds to the gradients of the module's
+ * parameters, and computes the gradient of the input. A pass is the record of one micro-batch
+ * through one stage. Recomputation (activation checkpointing) destroys the pass and runs forward
+ * again later.
  *
  * A module is created without memory: it only declares its parameters. sl_parameter_set_create
- * gives them values and gradients on a device. A layer of one's own is a table of functions
- * (sl_module_ops) and a state; the library's layers are written in the same way. */
+ * gives them values and gradients on a device. Your own layer is a table of functions
+ * (sl_module_ops) and a state, as the library's layers are. */
 #ifndef SLUICE_MODULE_H
 #define SLUICE_MODULE_H
 
@@ -26,37 +26,37 @@ typedef struct sl_parameter_set sl_parameter_set;
 /* ---- Modules ---------------------------------------------------------------------------- */
 
 typedef struct sl_module_ops {
-    const char *type; /* "Linear": for layer tables and messages */
+    const char *type; /* "Linear": for tables of layers and errors */
 
-    /* in -> *out. Borrows `in` (to keep it for backward, sl_pass_save_alias it); the caller owns
-     * *out, which may be another handle on `in`. What is saved is dropped at once by a pass that
-     * does not keep. (optional, with backward: the module only groups its parent's parameters) */
+    /* in -> *out. Borrows `in`; the caller owns *out, which may be an alias of `in`. Saves what
+     * backward needs: sl_pass_save_alias keeps `in` itself. (optional, together with backward: the
+     * module only holds parameters for its parent) */
     sl_status (*forward)(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 
-    /* grad_out -> *grad_in, and adds to the parameters' gradients. Pops exactly what forward
-     * saved. May overwrite grad_out's content and give another handle on it as *grad_in. grad_in is
-     * NULL when nobody needs it (the first module, whose input are data). (optional, with the two
-     * halves) */
+    /* grad_out -> *grad_in, which the caller owns; adds to the parameters' gradients. Pops exactly
+     * what forward saved. May overwrite grad_out's content, and *grad_in may be an alias of it.
+     * grad_in is NULL when it is not needed: the first module's input is data. (optional, with the
+     * two halves) */
     sl_status (*backward)(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                           sl_tensor **grad_in);
 
     /* (optional, both or neither: backward_input then does all of `backward`, and backward_weight
      * nothing) Backward in two halves, for schedules that run the second one later.
-     * backward_input is as `backward`, but leaves the gradients of parameters for which it is worth
-     * it to backward_weight: what that needs, it puts on the pass with sl_pass_defer, and does not
-     * overwrite it or give it as *grad_in. backward_weight takes exactly that. Each parameter's
-     * gradient is added to in one of the halves, never in both. */
+     * backward_input does what `backward` does, but may leave the gradients of some parameters to
+     * backward_weight. It puts what that needs on the pass with sl_pass_defer, and must not
+     * overwrite it or return it as *grad_in. backward_weight takes exactly that. Each parameter's
+     * gradient is computed in one of the halves, never in both. */
     sl_status (*backward_input)(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                 sl_tensor **grad_in);
     sl_status (*backward_weight)(sl_module *module, sl_pass *pass);
 
-    /* (optional: output has the input's shape) Checks the input's shape, gives the output's; *out
-     * is a copy of *in beforehand. Called before forward, which may rely on it. */
+    /* (optional: the output has the input's shape) Checks the input's shape and computes the
+     * output's; *out is a copy of *in before. Called before forward, which may rely on it. */
     sl_status (*output_shape)(const sl_module *module, const sl_shape *in, sl_shape *out);
 
-    /* (optional: 0) Bytes that forward saves on a keeping pass for an input of this shape: what it
-     * makes, and the input if it is saved, but not the output, which is the next module's input. So
-     * the sum over a chain counts each tensor once. */
+    /* (optional: 0) Bytes that forward saves on a pass that keeps, for an input of this shape: its
+     * own tensors, and the input if it is saved, but not the output, which is the next module's
+     * input. So the sum over a sequential counts each tensor once. */
     int64_t (*saved_bytes)(const sl_module *module, const sl_shape *in);
 
     /* (optional: 0) Bytes that backward_input leaves on the pass for an input of this shape. */
@@ -65,9 +65,9 @@ typedef struct sl_module_ops {
     /* (optional: 0) Floating-point operations of forward's matrix products, a multiply-add as 2. */
     int64_t (*flops)(const sl_module *module, const sl_shape *in);
 
-    /* (optional: not known) The last dimension that an input must have, into *in (it is 0
-     * beforehand: any), and the output's, into *out (0: the input's). By these sl_pipe_create finds
-     * modules that do not fit together before anything runs. */
+    /* (optional: not known) Sets *in to the last dimension that an input must have, and *out to the
+     * output's. Both are 0 before, which means: any, and the input's. With these sl_pipe_create
+     * finds modules that do not fit together before anything runs. */
     void (*widths)(const sl_module *module, int64_t *in, int64_t *out);
 
     /* (optional: free) Frees the state. */
@@ -84,39 +84,39 @@ void sl_module_destroy(sl_module **module);
 void *sl_module_state(const sl_module *module);
 const char *sl_module_type(const sl_module *module);
 
-/* Makes `child` part of `module` under `name` ("self_attn"). Takes the child. On error the child is
- * destroyed, unless it already has a parent, contains `module`, or a parameter set (of a pipe or a
- * DDP replica, say) holds its parameters. Errors: SL_ERR_INVALID for such a child ("module with
- * duplicate children is not supported" for one with a parent), for a name used twice, and while a
- * parameter set holds parameters of `module`'s model. */
+/* Makes `child` the last child of `module` under `name` ("self_attn"; copied). Takes the child. On
+ * an error the child is destroyed, unless it has a parent, contains `module`, or has parameters in
+ * a parameter set (a pipe has such sets). Errors: SL_ERR_INVALID for such a child ("module with
+ * duplicate children is not supported" for one with a parent), for a name used twice, and while
+ * parameters of `module`'s model are in a parameter set. */
 sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *child);
 int sl_module_child_count(const sl_module *module);
 sl_module *sl_module_child(const sl_module *module, int index);
 
-/* Runs ops->forward / ops->backward; an error's text gets the path and type of the innermost module
- * that failed: "1.linear1 (Linear): …". An output, or a gradient that was asked for, that does not
- * come is an error. */
+/* Run ops->forward and ops->backward. The caller owns *out and *grad_in; grad_in may be NULL. An
+ * error's text begins with the path and type of the innermost module that failed:
+ * "1.linear1 (Linear): …". A function that sets no output, or no gradient, is an error. */
 sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out);
 sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                              sl_tensor **grad_in);
-/* Backward's halves: the weights' half of each module must follow its input's half on the same
- * pass, module by module in the same order. Between the two, other passes may run. Both halves
- * together add to the same gradients as sl_module_backward, bit for bit. */
+/* Backward's halves. On each pass the modules' backward_weight must follow their backward_input, in
+ * the same order; other passes may run in between. Both halves together give the same gradients as
+ * sl_module_backward, bit for bit. */
 sl_status sl_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                    sl_tensor **grad_in);
 sl_status sl_module_backward_weight(sl_module *module, sl_pass *pass);
-/* Checks an input's shape without running anything; an error's text has its place as well. */
+/* Checks an input's shape without running anything. Errors: as sl_module_forward. */
 sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out);
 int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in);
 int64_t sl_module_deferred_bytes(const sl_module *module, const sl_shape *in);
 int64_t sl_module_flops(const sl_module *module, const sl_shape *in);
 
-/* Of the module and everything below it: how many elements its parameters have (buffers do not
- * count, frozen parameters do). */
+/* How many elements the parameters of the module and of all below it have, frozen ones included,
+ * buffers not. */
 int64_t sl_module_parameter_elements(const sl_module *module);
 
-/* torch.nn.Sequential: children named "0", "1", … run one after the other. Takes the modules, as
- * sl_module_add_child does, also when it fails. */
+/* torch.nn.Sequential: children named "0", "1", … that run one after the other. Takes the modules
+ * as sl_module_add_child does, also when it fails. */
 sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module **out);
 bool sl_module_is_sequential(const sl_module *module);
 
@@ -132,34 +132,34 @@ typedef struct sl_parameter_spec {
     const char *name; /* within its module: "weight"; copied */
     sl_parameter_kind kind;
     sl_shape shape; /* f32 */
-    /* Initial values: uniform in [low, high), or all `low` when low == high. A `fill` function, if
-     * given, writes them instead: `count` floats in host memory. */
+    /* Initial values: uniform in [low, high), or all `low` if low == high. If `fill` is not NULL,
+     * it writes them instead: `count` floats in host memory. */
     float low, high;
     void (*fill)(const sl_module *module, float *values, int64_t count);
 } sl_parameter_spec;
 
-/* Declares a parameter. It belongs to the module. Errors: SL_ERR_INVALID for a name twice, a shape
- * without elements, a model in use (sl_module_add_child). */
+/* Declares a parameter, which the module owns. Errors: SL_ERR_INVALID for a name used twice, a
+ * shape without elements, and while parameters of the model are in a parameter set. */
 sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *spec,
                                   sl_parameter **out);
 
-/* Within its root: "1.self_attn.in_proj_weight", as PyTorch's state_dict names it. Changes when the
- * root becomes part of another module. */
+/* Its path from the root: "1.self_attn.in_proj_weight", as in PyTorch's state_dict. Changes when
+ * the root becomes another module's child. */
 const char *sl_parameter_name(const sl_parameter *parameter);
 sl_parameter_kind sl_parameter_get_kind(const sl_parameter *parameter);
 const sl_shape *sl_parameter_shape(const sl_parameter *parameter);
 
-/* NULL before the parameter has been placed by a parameter set. */
+/* The value, which the parameter set owns; NULL while the parameter is in no set. */
 sl_tensor *sl_parameter_value(const sl_parameter *parameter);
 
-/* The gradient, for reading or adding to; NULL for what is not trained, or placed without
- * gradients. After zero_grad a parameter has no gradient (PyTorch's None), and optimizers skip it.
- * This call creates one of zeros, which optimizers then use. It lives as long as the set. Errors:
+/* The gradient, to read or to add to. It lives as long as the set. NULL for a parameter that is not
+ * trained, or whose set has no gradients. After zero_grad a parameter has no gradient (PyTorch's
+ * None), and optimizers skip it; this call then sets it to zeros, which optimizers use. Errors:
  * what the device reports. */
 sl_status sl_parameter_grad(sl_parameter *parameter, sl_tensor **out);
 
-/* The gradient, for a kernel that can either add to it or overwrite it. *beta is 0 for the first
- * contribution since zero_grad (the content is stale: overwrite it), 1 afterwards (add). */
+/* The gradient, for a kernel that can add to it or overwrite it. *beta is 0 for the first
+ * contribution since zero_grad (overwrite: the content is old), 1 afterwards (add). */
 sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta);
 
 /* ---- Parameter sets --------------------------------------------------------------------- */
@@ -167,39 +167,41 @@ sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta);
 typedef struct sl_parameter_set_options {
     sl_device *device;
     uint64_t seed;              /* of the initial values */
-    bool no_init;               /* leave random values undefined (they will be loaded) */
+    bool no_init;               /* random values stay undefined; to be loaded */
     bool no_gradients;          /* for evaluation only */
     int64_t first_bucket_bytes; /* 0: 1 MiB */
     int64_t bucket_bytes;       /* 0: 25 MiB */
 } sl_parameter_set_options;
 
-/* Places the parameters of the children `first` to `first + count - 1` of `root` (a sequential) on
- * a device; or, with first = 0 and count = 0, all of any `root`.
+/* Gives the parameters of the children `first` to `first + count - 1` of `root`, a sequential,
+ * values and gradients on a device; or, with first = 0 and count = 0, all parameters of any `root`.
  *
- * Values and gradients lie in flat buckets: parameters in reverse order of registration, each
- * starting at a multiple of 64 bytes (the padding is 0 in both); a bucket closes when the bytes of
- * its parameters, without padding, reach its limit. Initial values are functions of (seed, the
- * parameter's number in root, element), so they do not depend on how root is cut. Borrows root,
- * which must outlive the set; a parameter is in one set at a time. Sets of different children may
- * be created and used by different threads. */
+ * Values and gradients are in flat buckets: parameters in reverse order of registration, each at a
+ * multiple of 64 bytes (the padding is 0). A bucket is closed when its parameters' bytes, without
+ * padding, reach its limit. Initial values are functions of (seed, the parameter's number in root,
+ * element), so they do not depend on how root is cut into sets.
+ *
+ * Borrows root, which must outlive the set. A parameter is in one set at a time. Different threads
+ * may create and use sets of different children. Errors: SL_ERR_INVALID for a parameter that is in
+ * a set already, and for a range that root does not have. */
 sl_status sl_parameter_set_create(sl_module *root, int first, int count,
                                   const sl_parameter_set_options *options, sl_parameter_set **out);
 void sl_parameter_set_destroy(sl_parameter_set **set);
 
-/* In order of registration, buffers and frozen parameters among them. */
+/* All parameters in order of registration, buffers and frozen ones included. */
 int sl_parameter_set_count(const sl_parameter_set *set);
 sl_parameter *sl_parameter_set_get(const sl_parameter_set *set, int index);
 sl_device *sl_parameter_set_device(const sl_parameter_set *set);
 
-/* Trained parameters only. Both tensors are flat f32 and live as long as the set; gradients are
- * NULL without gradients. Getting the gradients makes those that are missing 0, as
- * sl_parameter_grad. Errors: what the device reports. */
+/* The buckets of the trained parameters. Both tensors are flat f32 and live as long as the set;
+ * *out is NULL if the set has no gradients. sl_parameter_set_bucket_grads sets missing gradients to
+ * 0, as sl_parameter_grad does. Errors: what the device reports. */
 int sl_parameter_set_bucket_count(const sl_parameter_set *set);
 sl_tensor *sl_parameter_set_bucket_values(const sl_parameter_set *set, int index);
 sl_status sl_parameter_set_bucket_grads(sl_parameter_set *set, int index, sl_tensor **out);
 
-/* PyTorch's zero_grad(set_to_none=True): no parameter has a gradient, and the first contribution
- * overwrites what was there. */
+/* PyTorch's zero_grad(set_to_none=True): no parameter has a gradient afterwards. It touches no
+ * memory: the first contribution overwrites the old content. */
 void sl_parameter_set_zero_grad(sl_parameter_set *set);
 
 /* ---- Passes ----------------------------------------------------------------------------- */
@@ -208,32 +210,33 @@ typedef struct sl_pass_options {
     sl_device *device;
     bool training; /* dropout is on */
     bool keep;     /* what forward saves is kept for backward */
-    uint64_t seed; /* of dropout; masks are functions of seed, step, sample, layer and position */
+    uint64_t seed; /* of dropout: a mask is a function of seed, step, sample, layer and position */
     uint64_t step;
     int64_t first_sample; /* global number of the micro-batch's first row */
 } sl_pass_options;
 
 sl_status sl_pass_create(const sl_pass_options *options, sl_pass **out);
-void sl_pass_destroy(sl_pass **pass); /* with all that it holds */
+void sl_pass_destroy(sl_pass **pass); /* and what is saved on it */
 
 sl_device *sl_pass_device(const sl_pass *pass);
 bool sl_pass_is_training(const sl_pass *pass);
 bool sl_pass_keeps(const sl_pass *pass);
 
-/* Pushes a tensor: takes the handle and nulls the caller's. A pass that does not keep destroys it.
- * On an error the tensor is destroyed as well. */
+/* Saves a tensor: takes it and sets the caller's pointer to NULL. If the pass does not keep, or on
+ * an error, the tensor is destroyed. */
 sl_status sl_pass_save(sl_pass *pass, sl_tensor **tensor);
-/* Pushes another handle on the tensor's storage. */
+/* Saves an alias of the tensor (sl_tensor_alias). */
 sl_status sl_pass_save_alias(sl_pass *pass, const sl_tensor *tensor);
-/* Pops the newest; the caller owns it. SL_ERR_INVALID when there is none. */
+/* Removes the tensor that was saved last; the caller owns it. Errors: SL_ERR_INVALID if there is
+ * none. */
 sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out);
-int sl_pass_depth(const sl_pass *pass);
+int sl_pass_depth(const sl_pass *pass); /* how many tensors are saved */
 
-/* What backward_input leaves to backward_weight: a queue, the oldest first. Defer takes the handle
- * and nulls the caller's, also on an error; the alias is another handle on the same storage. */
+/* What backward_input leaves to backward_weight: a queue. sl_pass_defer takes the tensor and sets
+ * the caller's pointer to NULL, also on an error; sl_pass_defer_alias adds an alias. */
 sl_status sl_pass_defer(sl_pass *pass, sl_tensor **tensor);
 sl_status sl_pass_defer_alias(sl_pass *pass, const sl_tensor *tensor);
-/* Takes the oldest; the caller owns it. SL_ERR_INVALID when there is none. */
+/* Removes the oldest tensor; the caller owns it. Errors: SL_ERR_INVALID if there is none. */
 sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out);
 int sl_pass_deferred(const sl_pass *pass); /* how many */
 

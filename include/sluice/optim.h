@@ -27,27 +27,28 @@ typedef struct sl_optimizer_options {
     float weight_decay;
 } sl_optimizer_options;
 
-/* torch.optim.SGD or torch.optim.AdamW over the trained parameters of a set, which it borrows. Its
- * state lives on the set's device, bucket by bucket. Errors: SL_ERR_INVALID for negative numbers,
- * Nesterov without momentum or with dampening, numbers of the other method. */
+/* torch.optim.SGD or torch.optim.AdamW for the trained parameters of a set, which it borrows. Its
+ * state is on the set's device, one array for each bucket. Errors: SL_ERR_INVALID for negative
+ * numbers, Nesterov without momentum or with dampening, and numbers of the other kind of optimizer.
+ */
 sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_set *set,
                               sl_optimizer **out);
 void sl_optimizer_destroy(sl_optimizer **optimizer);
 
-/* One step with the gradients multiplied by `grad_scale` (the clipping coefficient). A parameter
- * that has got no gradient since zero_grad stays as it is, weight decay and state included, and
- * the step does not count among its own (AdamW's bias correction), as in PyTorch. To be called by
- * the thread that drives the set's device. Errors: SL_ERR_INVALID for a set without gradients; what
+/* One step, with the gradients multiplied by `grad_scale` (the clipping coefficient). As in
+ * PyTorch, it skips a parameter that has no gradient since zero_grad: no weight decay, no change of
+ * state, and the step does not count for AdamW's bias correction. Must be called by the thread that
+ * drives the set's device (sl_pipe_run). Errors: SL_ERR_INVALID for a set without gradients; what
  * the device reports, after which the parameters and the state are undefined. */
 sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scale);
 
-/* Bytes of state per parameter element: 0, 4 (momentum) or 8 (AdamW). */
+/* Bytes of state for each element of a parameter: 0, 4 (momentum) or 8 (AdamW). */
 int64_t sl_optimizer_state_bytes(const sl_optimizer_options *options);
 
 typedef enum sl_lr_kind { SL_LR_STEP, SL_LR_COSINE } sl_lr_kind;
 
-/* torch.optim.lr_scheduler.StepLR (per epoch), or a cosine from lr to 0 over total_steps; either
- * after a linear warm-up over the first `warmup_steps` steps. */
+/* torch.optim.lr_scheduler.StepLR, by epochs; or a cosine from lr to 0, by steps, which ends at
+ * total_steps. Before either, the rate rises linearly over the first `warmup_steps` steps. */
 typedef struct sl_lr_schedule {
     sl_lr_kind kind;
     double lr;
@@ -66,14 +67,15 @@ typedef enum sl_grad_norm_kind {
     SL_GRAD_NORM_INF
 } sl_grad_norm_kind;
 
-/* Each trained parameter's contribution to the norm (L1: sum of |g|, L2: sum of g^2, INF: largest
- * |g|; 0 where there is no gradient) into terms[size], in order of registration; *count says how
- * many. sl_parameter_set_count of the set is always enough room. To be called by the thread that
- * drives the set's device. Errors: SL_ERR_INVALID for too little room. */
+/* Each trained parameter's term of the norm, in order of registration: the sum of |g| (L1), the sum
+ * of g^2 (L2), or the largest |g| (INF); 0 where there is no gradient. `terms` [size] gets them,
+ * *count how many there are: at most sl_parameter_set_count. Must be called by the thread that
+ * drives the set's device. Errors: SL_ERR_INVALID if there are more than `size`. */
 sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms, int size,
                              int *count);
 
-/* The norm from all stages' terms, in the model's order: so it does not depend on the partition. */
+/* The norm from the terms of all stages, in the model's order. It does not depend on how the model
+ * is cut into stages. */
 double sl_grad_norm_combine(sl_grad_norm_kind kind, const double *terms, int count);
 
 /* torch.nn.utils.clip_grad_norm_'s coefficient: min(1, max_norm / (norm + 1e-6)). */

@@ -47,7 +47,7 @@ sl_status sl_tensor_create(sl_device *device, sl_memory_category category, sl_dt
 sl_status sl_tensor_create_zero(sl_device *device, sl_memory_category category, sl_dtype dtype,
                                 const sl_shape *shape, sl_tensor **out);
 
-/* Another handle on the same storage, with the same shape. */
+/* Another tensor on the same storage, with the same shape. */
 sl_status sl_tensor_alias(const sl_tensor *tensor, sl_tensor **out);
 
 /* A view with another shape of as many elements, starting `offset` elements into the storage of

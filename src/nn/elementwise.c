@@ -1,5 +1,4 @@
-/* ReLU, GELU and Dropout as modules of their own, for models put together by hand; the
- * Transformer's are part of other kernels. */
+/* ReLU, GELU and Dropout as modules. (The Transformer's layers have theirs fused into kernels.) */
 #include "nn/layers.h"
 #include "nn/pass.h"
 
@@ -103,7 +102,7 @@ static sl_status dropout_output_shape(const sl_module *module, const sl_shape *i
     return SL_OK;
 }
 
-static sli_dropout mask_of(const sl_module *module, const sl_pass *pass, const sl_tensor *tensor)
+static sli_dropout dropout_of(const sl_module *module, const sl_pass *pass, const sl_tensor *tensor)
 {
     const float *p = sl_module_state(module);
     int64_t samples = sl_tensor_shape(tensor)->size[0];
@@ -111,7 +110,7 @@ static sli_dropout mask_of(const sl_module *module, const sl_pass *pass, const s
 }
 
 /* to = dropout(from); `to` may be `from`. */
-static sl_status drop(sli_dropout mask, const sl_tensor *from, sl_tensor *to)
+static sl_status apply_dropout(sli_dropout mask, const sl_tensor *from, sl_tensor *to)
 {
     sli_add_dropout arguments = {
         .rows = sl_tensor_rows(from),
@@ -127,12 +126,12 @@ static sl_status dropout_forward(sl_module *module, sl_pass *pass, const sl_tens
                                  sl_tensor **out)
 {
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
-    sli_dropout mask = mask_of(module, pass, in);
+    sli_dropout mask = dropout_of(module, pass, in);
     if (mask.p == 0.0f)
         return sl_tensor_alias(in, out);
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
                             sl_tensor_shape(in), out));
-    sl_status status = drop(mask, in, *out);
+    sl_status status = apply_dropout(mask, in, *out);
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;
@@ -144,9 +143,9 @@ static sl_status dropout_backward(sl_module *module, sl_pass *pass, sl_tensor *g
     sl_shape shape;
     SL_TRY(sli_check_dtype("the gradient", grad_out, SL_F32));
     SL_TRY(dropout_output_shape(module, sl_tensor_shape(grad_out), &shape));
-    sli_dropout mask = mask_of(module, pass, grad_out);
+    sli_dropout mask = dropout_of(module, pass, grad_out);
     if (mask.p > 0.0f)
-        SL_TRY(drop(mask, grad_out, grad_out));
+        SL_TRY(apply_dropout(mask, grad_out, grad_out));
     return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 

@@ -48,8 +48,8 @@ static float scale_of(const embedding *self)
     return (float)sqrt((double)self->options.width);
 }
 
-static sl_status look_up(const sl_module *module, const sl_pass *pass, const sl_tensor *ids,
-                         sl_tensor *out)
+static sl_status look_up_ids(const sl_module *module, const sl_pass *pass, const sl_tensor *ids,
+                             sl_tensor *out)
 {
     const embedding *self = sl_module_state(module);
     sl_device *device = sl_pass_device(pass);
@@ -74,7 +74,7 @@ static sl_status embedding_forward(sl_module *module, sl_pass *pass, const sl_te
     SL_TRY(check_ids(sl_module_state(module), in));
     SL_TRY(sl_module_output_shape(module, sl_tensor_shape(in), &shape));
     SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
-    sl_status status = look_up(module, pass, in, *out);
+    sl_status status = look_up_ids(module, pass, in, *out);
     if (status == SL_OK)
         status = sl_pass_save_alias(pass, in);
     if (status != SL_OK)
@@ -217,21 +217,21 @@ static void fill_positions(const sl_module *module, float *values, int64_t count
     }
 }
 
-/* Adds a part under `name` that holds one parameter. */
-static sl_status add_part(sl_module *module, const sl_module_ops *ops, const char *name,
-                          const sl_parameter_spec *spec, sl_parameter **out)
+/* Adds a child under `name` that holds one parameter. */
+static sl_status add_holder(sl_module *module, const sl_module_ops *ops, const char *name,
+                            const sl_parameter_spec *spec, sl_parameter **out)
 {
-    sl_module *part;
-    SL_TRY(sl_module_create(ops, NULL, &part));
-    sl_status status = sl_module_add_parameter(part, spec, out);
+    sl_module *child;
+    SL_TRY(sl_module_create(ops, NULL, &child));
+    sl_status status = sl_module_add_parameter(child, spec, out);
     if (status != SL_OK) {
-        sl_module_destroy(&part);
+        sl_module_destroy(&child);
         return status;
     }
-    return sl_module_add_child(module, name, part);
+    return sl_module_add_child(module, name, child);
 }
 
-static sl_status declare(sl_module *module, embedding *self)
+static sl_status declare_parameters(sl_module *module, embedding *self)
 {
     const sl_embedding_options *options = &self->options;
     sl_parameter_spec pe = {
@@ -246,8 +246,8 @@ static sl_status declare(sl_module *module, embedding *self)
         .low = -WEIGHT_BOUND,
         .high = WEIGHT_BOUND,
     };
-    SL_TRY(add_part(module, &position_ops, "pos_encoder", &pe, &self->pe));
-    return add_part(module, &table_ops, "encoder", &weight, &self->weight);
+    SL_TRY(add_holder(module, &position_ops, "pos_encoder", &pe, &self->pe));
+    return add_holder(module, &table_ops, "encoder", &weight, &self->weight);
 }
 
 static sl_status check_options(const sl_embedding_options *options)
@@ -279,7 +279,7 @@ sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **o
     if (self->options.max_len == 0)
         self->options.max_len = SL_MAX_POSITIONS;
     SL_TRY(sl_module_create(&embedding_ops, self, out));
-    sl_status status = declare(*out, self);
+    sl_status status = declare_parameters(*out, self);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;

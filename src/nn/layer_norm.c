@@ -139,7 +139,7 @@ static sl_status norm_forward(sl_module *module, sl_pass *pass, const sl_tensor 
     return status;
 }
 
-/* The gradient of the input takes the place of the output's. */
+/* The gradient of the input overwrites the output's. */
 static sl_status norm_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                sl_tensor **grad_in)
 {
@@ -176,7 +176,7 @@ const sli_layer_norm *sli_layer_norm_of(const sl_module *module)
     return sl_module_state(module);
 }
 
-static sl_status declare(sl_module *module, sli_layer_norm *norm)
+static sl_status declare_parameters(sl_module *module, sli_layer_norm *norm)
 {
     sl_parameter_spec weight = {.name = "weight",
                                 .shape = sl_shape_1d(norm->width),
@@ -202,7 +202,7 @@ sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out)
     norm->width = width;
     norm->eps = eps > 0.0f ? eps : 1e-5f;
     SL_TRY(sl_module_create(&norm_ops, norm, out));
-    sl_status status = declare(*out, norm);
+    sl_status status = declare_parameters(*out, norm);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;

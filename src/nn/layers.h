@@ -7,22 +7,23 @@
 
 /* ---- Checks (checks.c) ------------------------------------------------------------------ */
 
-/* At least `dims` dimensions, none of them empty, the last of `width` elements. */
+/* Refuses a shape unless it has at least `dims` dimensions, none of them empty, the last of
+ * `width`. */
 sl_status sli_shape_check_width(const sl_shape *in, int dims, int64_t width);
 
 /* Slot `widths` of modules whose output has the input's width, whatever it is. */
 void sli_width_kept(const sl_module *module, int64_t *in, int64_t *out);
 
-/* Is `tensor` of that data type? `what` begins the error's text: "the input". */
+/* Refuses a tensor of another data type. `what` begins the error's text: "the input". */
 sl_status sli_check_dtype(const char *what, const sl_tensor *tensor, sl_dtype dtype);
 
-/* Is the gradient f32 and of the shape of the output that it belongs to? */
+/* Refuses a gradient that is not f32, or does not have its output's shape. */
 sl_status sli_check_grad(const sl_tensor *grad_out, const sl_shape *output);
 
 /* Rows of the matrix that a shape is: all dimensions but the last. */
 int64_t sli_shape_rows(const sl_shape *shape);
 
-/* SL_ERR_INVALID unless 0 <= p < 1; `who` begins the text. */
+/* Refuses a probability unless 0 <= p < 1. `who` begins the error's text. */
 sl_status sli_check_dropout(const char *who, float p);
 
 /* ---- Products with a weight: y = epilogue(x W^T + bias) (linear.c) ---------------------- */
@@ -36,7 +37,7 @@ typedef struct sli_linear {
 /* What follows the bias, and what its backward needs. */
 typedef struct sli_linear_epilogue {
     sli_activation activation;
-    sl_tensor *preactivation; /* forward: gets x W^T + bias; NULL: nobody needs it */
+    sl_tensor *preactivation; /* forward: gets x W^T + bias; NULL: not needed */
     sli_dropout dropout;
 } sli_linear_epilogue;
 
@@ -56,7 +57,7 @@ const sli_linear *sli_module_as_linear(const sl_module *module);
 sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
                              const sli_linear_epilogue *epilogue, sl_tensor *out);
 
-/* Backward in three parts, in this order.
+/* Backward in three steps, in this order.
  *
  * Takes `grad` [rows, out] back through the epilogue (may be NULL), in place, and adds its column
  * sums to the bias's gradient. `saved` is the epilogue's output for RELU, the pre-activation for

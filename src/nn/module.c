@@ -149,7 +149,7 @@ sl_status sli_module_check_name(const sl_module *module, const char *name)
 }
 
 /* Makes `child` the last child, or leaves both as they were. */
-static sl_status attach(sl_module *module, const char *name, sl_module *child)
+static sl_status attach_child(sl_module *module, const char *name, sl_module *child)
 {
     SL_TRY(sli_module_check_name(module, name));
     SL_TRY(sli_module_check_open(module, "child", name));
@@ -185,7 +185,7 @@ sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *ch
         return sl_error(SL_ERR_INVALID,
                         "%s: a model in use cannot become child \"%s\": " IN_USE_ADVICE,
                         module->ops->type, name);
-    sl_status status = attach(module, name, child);
+    sl_status status = attach_child(module, name, child);
     if (status != SL_OK)
         sl_module_destroy(&child);
     return status;
@@ -224,8 +224,8 @@ int64_t sl_module_parameter_elements(const sl_module *module)
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
-/* Puts the module's place before an error's text. */
-static sl_status add_place(const sl_module *module, sl_status status)
+/* Puts the module's path and type before an error's text. */
+static sl_status name_module(const sl_module *module, sl_status status)
 {
     char path[SLI_PATH_BYTES];
     sli_module_path(module, path);
@@ -234,17 +234,17 @@ static sl_status add_place(const sl_module *module, sl_status status)
     return sl_error_context(status, "%s: ", module->ops->type);
 }
 
-/* Ends a call that sli_pass_enter began: an error gets the place of the innermost module only. */
-static sl_status leave(const sl_module *module, sl_pass *pass, sl_status status)
+/* Ends a call that sli_pass_enter began. An error's text names the innermost module only. */
+static sl_status end_call(const sl_module *module, sl_pass *pass, sl_status status)
 {
-    return sli_pass_leave(pass, status) ? add_place(module, status) : status;
+    return sli_pass_leave(pass, status) ? name_module(module, status) : status;
 }
 
 static sl_status check_call(const sl_pass *pass, const char *what, const sl_tensor *tensor,
                             bool can_run)
 {
     if (!can_run)
-        return sl_error(SL_ERR_UNSUPPORTED, "runs as a part of its parent only");
+        return sl_error(SL_ERR_UNSUPPORTED, "runs only inside its parent");
     if (!tensor)
         return sl_error(SL_ERR_INVALID, "there is no %s", what);
     if (sl_tensor_device(tensor) != sl_pass_device(pass))
@@ -254,7 +254,7 @@ static sl_status check_call(const sl_pass *pass, const char *what, const sl_tens
     return SL_OK;
 }
 
-static sl_status missing(const char *what)
+static sl_status missing_result(const char *what)
 {
     return sl_error(SL_ERR_INVALID, "gave no %s, and reported no error", what);
 }
@@ -266,15 +266,15 @@ sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *i
     sli_pass_enter(pass);
     sl_status status = check_call(pass, "input", in, module->ops->forward);
     if (status != SL_OK)
-        return leave(module, pass, status);
+        return end_call(module, pass, status);
     status = sl_module_output_shape(module, sl_tensor_shape(in), &shape);
     if (status == SL_OK)
         status = module->ops->forward(module, pass, in, out);
     else
         sli_pass_error_is_named(pass);
     if (status == SL_OK && !*out)
-        status = missing("output");
-    return leave(module, pass, status);
+        status = missing_result("output");
+    return end_call(module, pass, status);
 }
 
 /* Runs backward, or its first half where that is `split` off. */
@@ -291,7 +291,7 @@ static sl_status run_backward(sl_module *module, sl_pass *pass, bool split, sl_t
                                                : ops->backward)(module, pass, grad_out, grad_in);
     pass->is_split = was_split;
     if (status == SL_OK && grad_in && !*grad_in)
-        status = missing("gradient of its input");
+        status = missing_result("gradient of its input");
     return status;
 }
 
@@ -325,7 +325,7 @@ sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_o
         status = sli_pass_went_backward(pass, module);
     if (status != SL_OK && grad_in)
         sl_tensor_destroy(grad_in);
-    return leave(module, pass, status);
+    return end_call(module, pass, status);
 }
 
 sl_status sl_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
@@ -337,7 +337,7 @@ sl_status sl_module_backward_input(sl_module *module, sl_pass *pass, sl_tensor *
     sl_status status = run_backward(module, pass, true, grad_out, grad_in);
     if (status != SL_OK && grad_in)
         sl_tensor_destroy(grad_in);
-    return leave(module, pass, status);
+    return end_call(module, pass, status);
 }
 
 sl_status sl_module_backward_weight(sl_module *module, sl_pass *pass)
@@ -348,7 +348,7 @@ sl_status sl_module_backward_weight(sl_module *module, sl_pass *pass)
         status = module->ops->backward_weight(module, pass);
     if (status == SL_OK)
         status = sli_pass_went_backward(pass, module);
-    return leave(module, pass, status);
+    return end_call(module, pass, status);
 }
 
 sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)
@@ -358,7 +358,7 @@ sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl
         return SL_OK;
     sl_status status = module->ops->output_shape(module, in, out);
     /* A sequential's error is that of one of its children, which is named already. */
-    return sl_module_is_sequential(module) ? status : add_place(module, status);
+    return sl_module_is_sequential(module) ? status : name_module(module, status);
 }
 
 int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in)

@@ -22,10 +22,10 @@ struct sl_module {
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
 };
 
-/* A module's random masks are told apart by their sites: number * 8 + 0 … 7. */
+/* Each random mask of a module has a site of its own: number * 8 + 0 … 7. */
 enum { SLI_SITES_PER_MODULE = 8 };
 
-/* The module at the top of the tree that `module` is part of. */
+/* The module at the top of the tree that `module` belongs to. */
 sl_module *sli_module_root(sl_module *module);
 
 /* Counts a root's modules and parameters in preorder (a module's parameters before its children),

@@ -60,9 +60,10 @@ static sl_status check_range(const sl_module *root, int first, int count)
 {
     bool whole = first == 0 && count == 0;
     if (!whole && !sl_module_is_sequential(root))
-        return sl_error(SL_ERR_INVALID,
-                        "sl_parameter_set_create: only a sequential can be placed in parts, got %s",
-                        sl_module_type(root));
+        return sl_error(
+            SL_ERR_INVALID,
+            "sl_parameter_set_create: only a sequential can be divided among sets, got %s",
+            sl_module_type(root));
     if (!whole && (first < 0 || count < 0 || first > root->child_count - count))
         return sl_error(SL_ERR_INVALID,
                         "sl_parameter_set_create: children %d to %d of a sequential of %d", first,
@@ -135,7 +136,8 @@ static sl_status zero_range(sl_tensor *flat, int64_t from, int64_t to)
 }
 
 /* Makes the parameters' values or gradients views into `flat`, with zeros between them. */
-static sl_status cut(const sl_parameter_set *set, const bucket *from, sl_tensor *flat, bool grads)
+static sl_status create_views(const sl_parameter_set *set, const bucket *from, sl_tensor *flat,
+                              bool grads)
 {
     int64_t offset = 0;
     for (int i = from->first; i < from->first + from->count; i++) {
@@ -151,22 +153,22 @@ static sl_status cut(const sl_parameter_set *set, const bucket *from, sl_tensor 
     return SL_OK;
 }
 
-static sl_status place_bucket(const sl_parameter_set *set, bucket *to)
+static sl_status allocate_bucket(const sl_parameter_set *set, bucket *to)
 {
     sl_device *device = set->options.device;
     sl_shape shape = sl_shape_1d(to->elements);
     SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, SL_F32, &shape, &to->values));
-    SL_TRY(cut(set, to, to->values, false));
+    SL_TRY(create_views(set, to, to->values, false));
     if (set->options.no_gradients)
         return SL_OK;
     SL_TRY(sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &shape, &to->grads));
-    return cut(set, to, to->grads, true);
+    return create_views(set, to, to->grads, true);
 }
 
-static sl_status place(sl_parameter_set *set)
+static sl_status allocate_parameters(sl_parameter_set *set)
 {
     for (int i = 0; i < set->bucket_count; i++)
-        SL_TRY(place_bucket(set, &set->buckets[i]));
+        SL_TRY(allocate_bucket(set, &set->buckets[i]));
     for (int i = 0; i < set->count; i++) {
         sl_parameter *parameter = set->parameters[i];
         if (parameter->kind != SL_PARAMETER_TRAINED)
@@ -191,7 +193,7 @@ static sl_status fill_from_host(const sl_parameter *parameter)
     return status;
 }
 
-static sl_status initialize(const sl_parameter_set *set)
+static sl_status initialize_values(const sl_parameter_set *set)
 {
     sl_device *device = set->options.device;
     for (int i = 0; i < set->count; i++) {
@@ -251,9 +253,9 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
         goto fail;
     }
     assign_buckets(set);
-    status = place(set);
+    status = allocate_parameters(set);
     if (status == SL_OK)
-        status = initialize(set);
+        status = initialize_values(set);
     if (status != SL_OK)
         goto fail;
     set->root = sli_module_root(root);

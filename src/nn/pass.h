@@ -5,9 +5,8 @@
 #include "device/device.h"
 #include "sluice/module.h"
 
-/* Is told of every module that has gone backward on a pass, inner modules before the one that they
- * are part of, on the thread that runs the pass: for data parallelism, which sends gradients off as
- * soon as they are complete. */
+/* Called for every module that has gone backward on a pass, children before their parent, on the
+ * thread that runs the pass. Data parallelism sends gradients as soon as they are complete. */
 typedef struct sli_pass_observer {
     sl_status (*went_backward)(void *arg, const sl_module *module);
     void *arg;
@@ -15,7 +14,7 @@ typedef struct sli_pass_observer {
 
 struct sl_pass {
     sl_pass_options options;
-    const sli_pass_observer *observer; /* NULL: nobody wants to know */
+    const sli_pass_observer *observer; /* NULL: none */
     sli_philox_key key;
     sl_tensor **saved; /* the stack: saved[count - 1] is the newest */
     int count;
@@ -28,17 +27,18 @@ struct sl_pass {
     bool error_is_named; /* the current error's text names its module */
 };
 
-/* From now on `observer` (borrowed; NULL: nobody) is told. */
+/* Sets the observer, which is borrowed; NULL: none. */
 void sli_pass_observe(sl_pass *pass, const sli_pass_observer *observer);
 
-/* Tells the observer. sl_module_backward does; whoever else takes a module backward must, too. */
+/* Tells the observer. sl_module_backward does this; other code that runs a module's backward must
+ * do it as well. */
 sl_status sli_pass_went_backward(const sl_pass *pass, const sl_module *module);
 
-/* Around every run of a module. sli_pass_leave says whether the error's text needs the module's
- * place: only the innermost module's place is put there. */
+/* Called before and after every run of a module. sli_pass_leave says whether the caller must name
+ * the module in the error's text: only the innermost module is named there. */
 void sli_pass_enter(sl_pass *pass);
 bool sli_pass_leave(sl_pass *pass, sl_status status);
-/* The error that is about to leave has its module's place in its text. */
+/* The current error's text names its module already. */
 void sli_pass_error_is_named(sl_pass *pass);
 
 /* Dropout number `local` (0 … 7) of `module` in this pass, over rows of which `rows_per_sample`

@@ -1,7 +1,7 @@
 /* Multi-head self-attention: one product to queries, keys and values, attention between them, one
  * product back. Saved for backward, oldest first, in floats per position:
  *
- *   in         D       shared with whoever made it
+ *   in         D       an alias of the input
  *   qkv        3 D
  *   lse        H       log of the softmax's sum, from which backward gets the probabilities again
  *   attended   D
@@ -41,8 +41,8 @@ static sli_dropout probability_dropout(const sl_module *module, const sl_pass *p
     return sli_pass_dropout(pass, module, 0, self->dropout, self->heads * time);
 }
 
-static sl_status attend(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
-                        sl_tensor *attended, const sl_tensor *lse)
+static sl_status run_attention(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
+                               sl_tensor *attended, const sl_tensor *lse)
 {
     const self_attention *self = sl_module_state(module);
     sl_device *device = sl_pass_device(pass);
@@ -78,7 +78,7 @@ static sl_status project_and_attend(const sl_module *module, sl_pass *pass, cons
     if (status == SL_OK)
         status = sli_pass_tensor(pass, shape, attended);
     if (status == SL_OK)
-        status = attend(module, pass, qkv, *attended, lse);
+        status = run_attention(module, pass, qkv, *attended, lse);
     if (status == SL_OK)
         status = sl_pass_save_alias(pass, in);
     if (status == SL_OK)
@@ -163,9 +163,9 @@ static sl_status backward_out_proj(const self_attention *self, sl_pass *pass,
     return status;
 }
 
-static sl_status backward_attend(const sl_module *module, const sl_pass *pass,
-                                 const saved_tensors *saved, const sl_tensor *grad_attended,
-                                 sl_tensor **grad_qkv)
+static sl_status backward_attention(const sl_module *module, const sl_pass *pass,
+                                    const saved_tensors *saved, const sl_tensor *grad_attended,
+                                    sl_tensor **grad_qkv)
 {
     const self_attention *self = sl_module_state(module);
     sl_device *device = sl_pass_device(pass);
@@ -202,7 +202,7 @@ sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl
     if (status == SL_OK)
         status = backward_out_proj(self, pass, &saved, grad_out, &grad_attended);
     if (status == SL_OK)
-        status = backward_attend(module, pass, &saved, grad_attended, grad_qkv);
+        status = backward_attention(module, pass, &saved, grad_attended, grad_qkv);
     sl_tensor_destroy(&grad_attended);
     sl_tensor_destroy(&saved.qkv);
     sl_tensor_destroy(&saved.lse);
@@ -224,7 +224,7 @@ sl_status sli_self_attention_backward_input(const sl_module *module, const sl_te
     return sli_linear_backward_input(&self->in_proj, grad_qkv, beta, grad_in);
 }
 
-/* The gradient of the input takes the place of the output's, unless that is deferred. */
+/* The gradient of the input overwrites the output's, unless that is deferred. */
 static sl_status attention_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                     sl_tensor **grad_in)
 {
@@ -325,7 +325,7 @@ static sl_status check_options(int64_t width, int64_t heads, float dropout)
 }
 
 /* xavier_uniform_ for in_proj_weight [3 D, D], Linear's own for out_proj.weight, biases 0. */
-static sl_status declare(sl_module *module, self_attention *self)
+static sl_status declare_parameters(sl_module *module, self_attention *self)
 {
     double width = (double)self->width;
     sl_module *out_proj;
@@ -351,7 +351,7 @@ sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, 
                              .mask = mask,
                              .in_proj = {.in = width, .out = 3 * width}};
     SL_TRY(sl_module_create(&attention_ops, self, out));
-    sl_status status = declare(*out, self);
+    sl_status status = declare_parameters(*out, self);
     if (status != SL_OK)
         sl_module_destroy(out);
     return status;

@@ -74,8 +74,8 @@ static sl_status sequential_output_shape(const sl_module *module, const sl_shape
 }
 
 /* Sums a figure over the children, each with the shape that reaches it. */
-static int64_t sum(const sl_module *module, const sl_shape *in,
-                   int64_t (*figure)(const sl_module *child, const sl_shape *in))
+static int64_t sum_over_children(const sl_module *module, const sl_shape *in,
+                                 int64_t (*figure)(const sl_module *child, const sl_shape *in))
 {
     int64_t total = 0;
     sl_shape shape = *in;
@@ -91,17 +91,17 @@ static int64_t sum(const sl_module *module, const sl_shape *in,
 
 static int64_t sequential_saved_bytes(const sl_module *module, const sl_shape *in)
 {
-    return sum(module, in, sl_module_saved_bytes);
+    return sum_over_children(module, in, sl_module_saved_bytes);
 }
 
 static int64_t sequential_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
-    return sum(module, in, sl_module_deferred_bytes);
+    return sum_over_children(module, in, sl_module_deferred_bytes);
 }
 
 static int64_t sequential_flops(const sl_module *module, const sl_shape *in)
 {
-    return sum(module, in, sl_module_flops);
+    return sum_over_children(module, in, sl_module_flops);
 }
 
 static const sl_module_ops sequential_ops = {
@@ -129,7 +129,7 @@ static bool is_repeated(sl_module *const *modules, int index)
     return false;
 }
 
-/* Looked at before any is taken: one that cannot be added may have been freed by then. */
+/* Checks all before it takes one: a module that cannot be added may be freed. */
 static sl_status check_modules(sl_module *const *modules, int count)
 {
     for (int i = 0; i < count; i++) {
@@ -173,13 +173,13 @@ sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module *
 /* Answered before anything runs, by the widths that modules expect and give. A module that says
  * nothing of them is not checked, nor is what follows it, until a module gives a width again. */
 
-/* How wide the output is at this place of the model. */
+/* How wide the output is after the modules seen so far. */
 typedef struct walk {
     int64_t width;          /* 0: not known */
     const sl_module *giver; /* the module that gave it */
 } walk;
 
-static sl_status misfit(const walk *at, const sl_module *module, int64_t expected)
+static sl_status width_mismatch(const walk *at, const sl_module *module, int64_t expected)
 {
     char path[SLI_PATH_BYTES], giver[SLI_PATH_BYTES];
     return sl_error(SL_ERR_INVALID,
@@ -188,11 +188,11 @@ static sl_status misfit(const walk *at, const sl_module *module, int64_t expecte
                     sli_module_path(at->giver, giver), at->giver->ops->type, at->width);
 }
 
-static sl_status pass_through(walk *at, const sl_module *module)
+static sl_status follow_widths(walk *at, const sl_module *module)
 {
     if (sl_module_is_sequential(module)) {
         for (int i = 0; i < module->child_count; i++)
-            SL_TRY(pass_through(at, module->children[i]));
+            SL_TRY(follow_widths(at, module->children[i]));
         return SL_OK;
     }
     if (!module->ops->widths) {
@@ -202,7 +202,7 @@ static sl_status pass_through(walk *at, const sl_module *module)
     int64_t in = 0, out = 0;
     module->ops->widths(module, &in, &out);
     if (in > 0 && at->width > 0 && in != at->width)
-        return misfit(at, module, in);
+        return width_mismatch(at, module, in);
     if (out > 0)
         *at = (walk){out, module};
     else if (at->width == 0 && in > 0)
@@ -213,5 +213,5 @@ static sl_status pass_through(walk *at, const sl_module *module)
 sl_status sli_module_check_widths(const sl_module *sequential)
 {
     walk at = {0, NULL};
-    return pass_through(&at, sequential);
+    return follow_widths(&at, sequential);
 }

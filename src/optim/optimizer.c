@@ -13,7 +13,7 @@ enum { STATE_ARRAYS = 2 }; /* SGD: the momentum; AdamW: both averages */
 struct sl_optimizer {
     sl_optimizer_options options;
     sl_parameter_set *set;
-    int part, parts; /* works on this slice of every bucket */
+    int shard, shards; /* works on shard `shard` of every bucket */
     int bucket_count;
     sl_tensor **state; /* [bucket_count][STATE_ARRAYS]; NULL where the method has none */
     int64_t *steps;    /* [parameters] that each trained one has taken, in the order of buckets */
@@ -105,21 +105,23 @@ sl_status sli_optimizer_check(const sl_optimizer_options *options)
     return check_filled(&filled);
 }
 
-/* ---- Slices ----------------------------------------------------------------------------- */
+/* ---- Shards ----------------------------------------------------------------------------- */
 
-/* Slices begin at multiples of 16 elements, a cache line, so that no two ranks' meet in one. */
-sli_shard sli_optimizer_shard(const sl_parameter_set *set, int bucket, int part, int parts)
+/* Shards begin at multiples of 16 elements, a cache line, so that no two ranks write to the same
+ * one.
+ */
+sli_shard sli_optimizer_shard(const sl_parameter_set *set, int bucket, int index, int shards)
 {
     int64_t elements = sl_tensor_count(sl_parameter_set_bucket_values(set, bucket));
-    int64_t length = (elements + parts - 1) / parts;
+    int64_t length = (elements + shards - 1) / shards;
     length = (length + 15) / 16 * 16;
-    int64_t start = part * length < elements ? part * length : elements;
+    int64_t start = index * length < elements ? index * length : elements;
     return (sli_shard){start, elements - start < length ? elements - start : length};
 }
 
-static sli_shard own_slice(const sl_optimizer *optimizer, int bucket)
+static sli_shard own_shard(const sl_optimizer *optimizer, int bucket)
 {
-    return sli_optimizer_shard(optimizer->set, bucket, optimizer->part, optimizer->parts);
+    return sli_optimizer_shard(optimizer->set, bucket, optimizer->shard, optimizer->shards);
 }
 
 /* ---- Creation --------------------------------------------------------------------------- */
@@ -140,7 +142,7 @@ static sl_status create_state(sl_optimizer *optimizer)
                         optimizer->parameters);
     optimizer->bucket_count = buckets;
     for (int b = 0; b < optimizer->bucket_count; b++) {
-        sl_shape shape = sl_shape_1d(own_slice(optimizer, b).count);
+        sl_shape shape = sl_shape_1d(own_shard(optimizer, b).count);
         for (int i = 0; i < arrays; i++)
             SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_OPTIMIZER, SL_F32, &shape,
                                          &optimizer->state[b * STATE_ARRAYS + i]));
@@ -155,7 +157,7 @@ sl_status sl_optimizer_create(const sl_optimizer_options *options, sl_parameter_
 }
 
 sl_status sli_optimizer_create_shard(const sl_optimizer_options *options, sl_parameter_set *set,
-                                     int part, int parts, sl_optimizer **out)
+                                     int index, int shards, sl_optimizer **out)
 {
     *out = NULL;
     sl_optimizer_options filled = sli_optimizer_filled(options);
@@ -163,7 +165,7 @@ sl_status sli_optimizer_create_shard(const sl_optimizer_options *options, sl_par
     sl_optimizer *optimizer = calloc(1, sizeof *optimizer);
     if (!optimizer)
         return sl_error(SL_ERR_MEMORY, "sl_optimizer_create: no memory for an optimizer");
-    *optimizer = (sl_optimizer){.options = filled, .set = set, .part = part, .parts = parts};
+    *optimizer = (sl_optimizer){.options = filled, .set = set, .shard = index, .shards = shards};
     sl_status status = create_state(optimizer);
     if (status != SL_OK)
         sl_optimizer_destroy(&optimizer);
@@ -240,14 +242,14 @@ typedef struct run {
     float lr, grad_scale;
 } run;
 
-/* Elements of a bucket's array, from the run's first on. `in_slice`: the array has the elements of
- * the optimizer's slice alone. */
+/* Elements of a bucket's array, from the run's first on. `in_shard`: the array has the elements of
+ * the optimizer's shard alone. */
 static float *elements(const sl_optimizer *optimizer, const run *of, const sl_tensor *array,
-                       bool in_slice)
+                       bool in_shard)
 {
     if (!array)
         return NULL;
-    int64_t before = in_slice ? own_slice(optimizer, of->bucket).start : 0;
+    int64_t before = in_shard ? own_shard(optimizer, of->bucket).start : 0;
     return sl_tensor_f32(array) + of->start - before;
 }
 
@@ -310,14 +312,14 @@ static sl_status adamw_run(const sl_optimizer *optimizer, const run *of)
     return sli_device_adamw(device, &arguments);
 }
 
-/* The run's step, as far as it lies in this optimizer's slice. */
+/* The run's step, as far as it lies in this optimizer's shard. */
 static sl_status step_run(const sl_optimizer *optimizer, run of)
 {
-    sli_shard slice = own_slice(optimizer, of.bucket);
-    int64_t end = of.start + of.count, slice_end = slice.start + slice.count;
-    if (slice.start > of.start)
-        of.start = slice.start;
-    of.count = (slice_end < end ? slice_end : end) - of.start;
+    sli_shard shard = own_shard(optimizer, of.bucket);
+    int64_t end = of.start + of.count, shard_end = shard.start + shard.count;
+    if (shard.start > of.start)
+        of.start = shard.start;
+    of.count = (shard_end < end ? shard_end : end) - of.start;
     if (of.count <= 0)
         return SL_OK;
     return optimizer->options.kind == SL_OPTIMIZER_SGD ? sgd_run(optimizer, &of)

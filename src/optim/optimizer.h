@@ -1,4 +1,4 @@
-/* Optimizers that work on a slice of every bucket, and their state: for sharding it over ranks. */
+/* Optimizers of one shard of every bucket, and their state: for sharding it over ranks. */
 #ifndef SLI_OPTIM_OPTIMIZER_H
 #define SLI_OPTIM_OPTIMIZER_H
 
@@ -11,20 +11,20 @@ sl_status sli_optimizer_check(const sl_optimizer_options *options);
 sl_optimizer_options sli_optimizer_filled(const sl_optimizer_options *options);
 
 typedef struct sli_shard {
-    int64_t start, count; /* elements of a bucket; the last slices may be short or empty */
+    int64_t start, count; /* elements of a bucket; the last shards may be short or empty */
 } sli_shard;
 
-/* Slice `part` of `parts` of a bucket. */
-sli_shard sli_optimizer_shard(const sl_parameter_set *set, int bucket, int part, int parts);
+/* Shard `index` of the `shards` that a bucket is cut into. */
+sli_shard sli_optimizer_shard(const sl_parameter_set *set, int bucket, int index, int shards);
 
-/* As sl_optimizer_create, but with state for slice `part` of `parts` of every bucket, and steps
- * that change these values alone, to the same bits as a whole optimizer's. */
+/* As sl_optimizer_create, but with state for shard `index` of `shards` of every bucket only. A step
+ * changes the values in these shards only, to the same bits as an unsharded optimizer's. */
 sl_status sli_optimizer_create_shard(const sl_optimizer_options *options, sl_parameter_set *set,
-                                     int part, int parts, sl_optimizer **out);
+                                     int index, int shards, sl_optimizer **out);
 
 int sli_optimizer_bucket_count(const sl_optimizer *optimizer);
 
-/* 0 to 2 arrays a bucket; array i of a bucket is f32 [slice.count]. */
+/* 0 to 2 arrays a bucket; array i of a bucket is f32 [shard.count]. */
 int sli_optimizer_state_arrays(const sl_optimizer *optimizer);
 sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int array);
 

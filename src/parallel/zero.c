@@ -1,4 +1,4 @@
-/* ZeRO-1: an optimizer over this rank's slice of every bucket, and the exchange of slices. */
+/* ZeRO-1: an optimizer of this rank's shard of every bucket, and the exchange of shards. */
 #include "parallel/zero.h"
 
 #include "optim/optimizer.h"
@@ -9,7 +9,7 @@
 struct sl_zero {
     sl_parameter_set *set;
     sl_group *group;
-    sl_optimizer *own; /* of slice `rank` of `ranks` */
+    sl_optimizer *own; /* of shard `rank` of `ranks` */
     int rank, ranks;
 };
 
@@ -48,15 +48,15 @@ sl_status sl_zero_update(sl_zero *zero, double lr, double grad_scale)
     return sl_optimizer_step(zero->own, lr, grad_scale);
 }
 
-/* Every rank's slice of `flat`, a bucket's values, to all. Slices differ in length, so this is a
- * broadcast each and not an all-gather. */
+/* Gives all ranks every rank's shard of a bucket's values. Shards differ in length, so this is a
+ * broadcast for each and not an all-gather. */
 static sl_status exchange_bucket(const sl_zero *zero, int bucket)
 {
     float *values = sl_tensor_f32(sl_parameter_set_bucket_values(zero->set, bucket));
     for (int rank = 0; rank < zero->ranks; rank++) {
-        sli_shard slice = sli_optimizer_shard(zero->set, bucket, rank, zero->ranks);
-        if (slice.count > 0)
-            SL_TRY(sl_group_broadcast(zero->group, values + slice.start, slice.count, SL_F32, rank,
+        sli_shard shard = sli_optimizer_shard(zero->set, bucket, rank, zero->ranks);
+        if (shard.count > 0)
+            SL_TRY(sl_group_broadcast(zero->group, values + shard.start, shard.count, SL_F32, rank,
                                       NULL));
     }
     return SL_OK;
@@ -77,25 +77,25 @@ sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale)
 
 /* ---- The whole state -------------------------------------------------------------------- */
 
-/* Slice `from` of an array of a bucket's state, to its place in `whole`, which rank `to` has. */
-static sl_status send_slice(const sl_zero *zero, int from, int to, int bucket, int array,
+/* Copies shard `from` of one array of a bucket's state into `whole`, which rank `to` has. */
+static sl_status send_shard(const sl_zero *zero, int from, int to, int bucket, int array,
                             sl_optimizer *whole)
 {
-    sli_shard slice = sli_optimizer_shard(zero->set, bucket, from, zero->ranks);
-    if (slice.count == 0 || (zero->rank != from && zero->rank != to))
+    sli_shard shard = sli_optimizer_shard(zero->set, bucket, from, zero->ranks);
+    if (shard.count == 0 || (zero->rank != from && zero->rank != to))
         return SL_OK;
     const float *own =
         zero->rank == from ? sl_tensor_f32(sli_optimizer_state(zero->own, bucket, array)) : NULL;
-    float *place =
-        whole ? sl_tensor_f32(sli_optimizer_state(whole, bucket, array)) + slice.start : NULL;
+    float *target =
+        whole ? sl_tensor_f32(sli_optimizer_state(whole, bucket, array)) + shard.start : NULL;
     if (from == to) {
-        for (int64_t i = 0; i < slice.count; i++)
-            place[i] = own[i];
+        for (int64_t i = 0; i < shard.count; i++)
+            target[i] = own[i];
         return SL_OK;
     }
     if (zero->rank == from)
-        return sl_group_send(zero->group, own, slice.count, SL_F32, to, array, NULL);
-    return sl_group_recv(zero->group, place, slice.count, SL_F32, from, array, NULL, NULL);
+        return sl_group_send(zero->group, own, shard.count, SL_F32, to, array, NULL);
+    return sl_group_recv(zero->group, target, shard.count, SL_F32, from, array, NULL, NULL);
 }
 
 sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole)
@@ -112,7 +112,7 @@ sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole)
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
         for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++)
             for (int from = 0; from < zero->ranks && status == SL_OK; from++)
-                status = send_slice(zero, from, to, b, array, *whole);
+                status = send_shard(zero, from, to, b, array, *whole);
     if (status != SL_OK)
         sl_optimizer_destroy(whole);
     return status;
@@ -151,10 +151,10 @@ sl_status sl_zero_load(sl_zero *zero, const sl_optimizer *whole)
 {
     SL_TRY(check_whole(zero, whole));
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++) {
-        sli_shard slice = sli_optimizer_shard(zero->set, b, zero->rank, zero->ranks);
+        sli_shard shard = sli_optimizer_shard(zero->set, b, zero->rank, zero->ranks);
         for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++) {
-            const float *from = sl_tensor_f32(sli_optimizer_state(whole, b, array)) + slice.start;
-            if (slice.count > 0)
+            const float *from = sl_tensor_f32(sli_optimizer_state(whole, b, array)) + shard.start;
+            if (shard.count > 0)
                 SL_TRY(sl_tensor_write(sli_optimizer_state(zero->own, b, array), from));
         }
     }

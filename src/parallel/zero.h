@@ -4,7 +4,7 @@
 
 #include "sluice/zero.h"
 
-/* This rank's, over its slices; it lives as long as `zero`. */
+/* The optimizer of this rank's shards; it lives as long as `zero`. */
 sl_optimizer *sli_zero_own(const sl_zero *zero);
 
 #endif

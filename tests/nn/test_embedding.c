@@ -141,7 +141,7 @@ static void parts_do_not_run_alone(void **state)
     const int32_t ids[] = {1, 2};
     sl_tensor *in = integer_tensor(one.device, &shape, ids), *out;
     check_error(sl_module_forward(sl_module_child(one.module, 1), one.pass, in, &out),
-                SL_ERR_UNSUPPORTED, "encoder (Embedding): runs as a part of its parent only");
+                SL_ERR_UNSUPPORTED, "encoder (Embedding): runs only inside its parent");
     sl_tensor_destroy(&in);
     bench_close(&one);
 }

@@ -278,7 +278,7 @@ static void impossible_sets_are_refused(void **state)
     check_error(sl_parameter_set_create(model, 1, 2, &options, &other), SL_ERR_INVALID,
                 "children 1 to 2 of a sequential of 2");
     check_error(sl_parameter_set_create(single, 0, 1, &options, &other), SL_ERR_INVALID,
-                "only a sequential can be placed in parts, got Linear");
+                "only a sequential can be divided among sets, got Linear");
     options.bucket_bytes = -1;
     check_error(sl_parameter_set_create(single, 0, 0, &options, &other), SL_ERR_INVALID,
                 "must not be negative");
