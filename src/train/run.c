@@ -129,7 +129,7 @@ static sl_status process_create(const sl_train_options *options, const sli_local
 {
     const sl_save_options *checkpoints = &options->checkpoints;
     const sli_reports reports = {of->reporters, of->reporter_count, 0};
-    sli_recorded run = {sli_layout_shards(options), sl_train_options_lr(options)};
+    sli_recorded run = {.shards = sli_layout_shards(options), .lr = sl_train_options_lr(options)};
     SL_TRY(sli_shared_create(options, replicas, &of->shared));
     if (!group || sl_group_rank(group) == 0)
         SL_TRY(sli_resume_open(checkpoints, &reports, &of->from));

@@ -6,6 +6,7 @@
 #include "io/safetensors/format.h"
 #include "train/checkpoint/run_state.h"
 
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,23 +47,23 @@ static void fuzz_printed(const char *text)
 {
     sli_checkpoint_state state;
     char *printed;
-    const sl_checkpoint_file_info file = {"model.safetensors", "model", 7,
-                                          "0123456789abcdef0123456789abcdef"};
-    sl_status status = sli_checkpoint_state_print("id", text, &file, 1, &printed);
+    json_t *files = json_pack("[{ss ss si ss}]", "name", "model.safetensors", "part", "model",
+                              "bytes", 7, "xxh128", "0123456789abcdef0123456789abcdef");
+    demand(files != NULL, "memory");
+    sl_status status = sli_checkpoint_state_print("id", text, files, &printed);
+    json_decref(files);
     demand(status == SL_OK || status == SL_ERR_INVALID, "printed or refused");
     if (status != SL_OK)
         return;
     demand(sli_checkpoint_state_parse(printed, strlen(printed), &state) == SL_OK, "read back");
     check_state(&state);
-    sli_position position;
-    status = sli_run_state_position(state.run, &position);
-    demand(status == SL_OK || status == SL_ERR_FORMAT, "a position or refused for its format");
-    if (status == SL_OK)
-        demand(position.steps >= 0 && position.best_step <= position.steps, "possible");
     sli_recorded run;
-    status = sli_run_state_recorded(state.run, &run);
-    demand(status == SL_OK ? run.shards >= 1 && run.lr >= 0 : status == SL_ERR_FORMAT,
-           "shards and a rate or refused");
+    status = sli_run_state_read(state.run, &run);
+    demand(status == SL_OK || status == SL_ERR_FORMAT, "a run or refused for its format");
+    if (status == SL_OK)
+        demand(run.position.steps >= 0 && run.position.best_step <= run.position.steps &&
+                   run.shards >= 1 && run.lr >= 0,
+               "possible");
     sli_checkpoint_state_clear(&state);
     free(printed);
 }

@@ -8,7 +8,6 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -21,7 +20,7 @@ static bool has_tensors(const char *name)
     return length >= ending && strcmp(name + length - ending, tensors_ending) == 0;
 }
 
-/* ---- Small files ------------------------------------------------------------------------ */
+/* ---- Files without tensors -------------------------------------------------------------- */
 
 sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
                                      size_t *bytes)

@@ -13,7 +13,7 @@
 enum { FORMAT_VERSION = 1 };
 
 static const char *const format_name = "sluice checkpoint";
-static const char checksum_key[] = "xxh128";
+static const char checksum_key[] = SLI_CHECKPOINT_CHECKSUM_KEY;
 
 /* Of the object, which has none yet. */
 static sl_status checksum_of(const json_t *json, char *text)
@@ -28,19 +28,6 @@ static sl_status checksum_of(const json_t *json, char *text)
 
 /* ---- Printing --------------------------------------------------------------------------- */
 
-static json_t *describe_files(const sl_checkpoint_file_info *files, size_t count)
-{
-    json_t *list = json_array();
-    for (size_t i = 0; i < count; i++)
-        json_array_append_new(list, json_pack("{ss ss* sI ss}", "name", files[i].name, "part",
-                                              files[i].part, "bytes", (json_int_t)files[i].bytes,
-                                              checksum_key, files[i].checksum));
-    if (json_array_size(list) == count)
-        return list;
-    json_decref(list);
-    return NULL;
-}
-
 static sl_status print(json_t *json, char **text)
 {
     char checksum[SLI_CHECKSUM_BYTES];
@@ -52,9 +39,7 @@ static sl_status print(json_t *json, char **text)
     return SL_OK;
 }
 
-sl_status sli_checkpoint_state_print(const char *id, const char *run,
-                                     const sl_checkpoint_file_info *files, size_t count,
-                                     char **text)
+sl_status sli_checkpoint_state_print(const char *id, const char *run, json_t *files, char **text)
 {
     json_error_t error;
     *text = NULL;
@@ -63,9 +48,9 @@ sl_status sli_checkpoint_state_print(const char *id, const char *run,
         json_decref(run_json);
         return sl_error(SL_ERR_INVALID, "the state must be the text of a JSON object");
     }
-    json_t *json = json_pack("{ss si ss ss so so}", "format", format_name, "format_version",
-                             FORMAT_VERSION, "version", SLUICE_VERSION, "id", id, "files",
-                             describe_files(files, count), "run", run_json);
+    json_t *json =
+        json_pack("{ss si ss ss sO so}", "format", format_name, "format_version", FORMAT_VERSION,
+                  "version", SLUICE_VERSION, "id", id, "files", files, "run", run_json);
     sl_status status =
         json ? print(json, text) : sl_error(SL_ERR_MEMORY, "no memory for the state");
     json_decref(json);
@@ -138,7 +123,6 @@ static sl_status parse_file(parsing *run, const json_t *value, sl_checkpoint_fil
     return SL_OK;
 }
 
-/* Counts first, `state->files` being NULL. */
 static sl_status walk_files(parsing *run, sli_json_value list)
 {
     enum { MOST_BYTES = 4096 };
@@ -147,12 +131,10 @@ static sl_status walk_files(parsing *run, sli_json_value list)
     bool found;
     json_t *value;
     SL_TRY(sli_json_walk_begin(&run->json, list, &walk));
-    for (state->count = 0;; state->count++) {
+    for (;; state->count++) {
         SL_TRY(sli_json_walk_next(&walk, &found));
         if (!found)
             return SL_OK;
-        if (!state->files)
-            continue;
         SL_TRY(sli_json_parse(&run->json, walk.value, MOST_BYTES, &value));
         sl_status status = parse_file(run, value, &state->files[state->count]);
         json_decref(value);
@@ -201,11 +183,11 @@ static sl_status list_parts(sli_checkpoint_state *state)
 
 static sl_status parse_files(parsing *run, sli_json_value list)
 {
+    enum { LEAST_BYTES = 60 }; /* of a file's name, bytes and checksum */
     sli_checkpoint_state *state = run->state;
     if (!sli_json_is(list, '['))
         return missing(keys[FILES], "an array");
-    SL_TRY(walk_files(run, list));
-    state->files = calloc(state->count + 1, sizeof *state->files);
+    state->files = calloc((size_t)(list.end - list.begin) / LEAST_BYTES + 1, sizeof *state->files);
     if (!state->files)
         return sl_error(SL_ERR_MEMORY, "no memory for its list of files");
     SL_TRY(walk_files(run, list));

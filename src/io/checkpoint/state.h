@@ -17,6 +17,10 @@
 /* The key of a tensor file's metadata that holds the id. */
 #define SLI_CHECKPOINT_ID_KEY "sluice.checkpoint"
 
+#define SLI_CHECKPOINT_CHECKSUM_KEY "xxh128"
+
+struct json_t;
+
 enum { SLI_CHECKPOINT_ID_BYTES = 17 };
 
 typedef struct sli_checkpoint_state {
@@ -29,9 +33,9 @@ typedef struct sli_checkpoint_state {
     size_t part_count;
 } sli_checkpoint_state;
 
-/* Prints one; `*text` is malloc'ed. Errors: SL_ERR_INVALID where `run` is no JSON object. */
-sl_status sli_checkpoint_state_print(const char *id, const char *run,
-                                     const sl_checkpoint_file_info *files, size_t count,
+/* Prints one; `*text` is malloc'ed. `files` (borrowed) is the array above. Errors: SL_ERR_INVALID
+ * where `run` is no JSON object. */
+sl_status sli_checkpoint_state_print(const char *id, const char *run, struct json_t *files,
                                      char **text);
 
 /* Reads one. Errors: SL_ERR_FORMAT with one sentence. */

@@ -23,61 +23,45 @@
 struct sli_checkpoint_writer {
     sli_replace_directory *directory;
     char id[SLI_CHECKPOINT_ID_BYTES];
-    /* What has been written so far, as state.json will say it. Owns the strings but `part`. */
-    sl_checkpoint_file_info *files; /* [count] */
-    size_t count, room;
+    json_t *files; /* what has been written so far, as state.json says it */
 };
 
-/* ---- The list of files ------------------------------------------------------------------ */
+/* ---- Files ------------------------------------------------------------------------------ */
 
 static sl_status list_file(sli_checkpoint_writer *to, const char *name, const char *part,
-                           uint64_t bytes, const char *checksum)
+                           const sli_checkpoint_written *written)
 {
-    if (to->count == to->room) {
-        size_t room = 2 * to->room + 8;
-        sl_checkpoint_file_info *more = realloc(to->files, room * sizeof *more);
-        if (!more)
-            return sl_error(SL_ERR_MEMORY, "no memory for the list of files");
-        to->files = more;
-        to->room = room;
-    }
-    sl_checkpoint_file_info *file = &to->files[to->count++];
-    *file = (sl_checkpoint_file_info){strdup(name), part, bytes, strdup(checksum)};
-    return file->name && file->checksum ? SL_OK
-                                        : sl_error(SL_ERR_MEMORY, "no memory for a file's name");
+    json_t *file =
+        json_pack("{ss ss* sI ss}", "name", name, "part", part, "bytes", (json_int_t)written->bytes,
+                  SLI_CHECKPOINT_CHECKSUM_KEY, written->checksum);
+    return json_array_append_new(to->files, file) == 0
+               ? SL_OK
+               : sl_error(SL_ERR_MEMORY, "no memory for the list of files");
 }
 
 static sl_status path_of(const sli_checkpoint_writer *to, const char *name, char **path)
 {
-    if (asprintf(path, "%s/%s", sli_replace_directory_temporary(to->directory), name) >= 0)
-        return SL_OK;
-    *path = NULL;
-    return sl_error(SL_ERR_MEMORY, "no memory for a path");
+    return sli_path_join(sli_replace_directory_temporary(to->directory), name, path);
 }
 
 static sl_status write_bytes(const sli_checkpoint_writer *to, const char *name, const void *data,
                              size_t bytes)
 {
     char *path;
-    sli_replace_file *file = NULL;
     SL_TRY(path_of(to, name, &path));
-    sl_status status = sli_replace_file_create(path, &file);
-    if (status == SL_OK)
-        status = sli_replace_file_write(file, 0, data, bytes);
-    if (status == SL_OK)
-        status = sli_replace_file_commit(file);
-    sli_replace_file_destroy(&file);
+    sl_status status = sli_file_write(path, data, bytes);
     free(path);
     return status;
 }
 
-/* A file that is listed with its checksum. */
+/* A file that is listed. */
 static sl_status add_bytes(sli_checkpoint_writer *to, const char *name, const char *part,
                            const void *data, size_t bytes)
 {
-    char checksum[SLI_CHECKSUM_BYTES];
+    sli_checkpoint_written written = {.bytes = bytes};
+    sli_checksum_of(data, bytes, written.checksum);
     SL_TRY(write_bytes(to, name, data, bytes));
-    return list_file(to, name, part, bytes, sli_checksum_of(data, bytes, checksum));
+    return list_file(to, name, part, &written);
 }
 
 /* ---- Parts ------------------------------------------------------------------------------ */
@@ -109,31 +93,40 @@ static sl_status put_all(sl_safetensors_writer *writer, const sl_checkpoint_part
 
 /* Writes all of `part` as the file `name`, and lists it. Items with larger elements come first. */
 static sl_status add_tensors(sli_checkpoint_writer *to, const sl_checkpoint_part *part,
-                             const char *name, const sli_checkpoint_source *source)
+                             const char *name, const sli_checkpoint_source *source,
+                             sli_checkpoint_written *written)
 {
-    char *path, checksum[SLI_CHECKSUM_BYTES];
+    char *path = NULL;
     sl_metadata *metadata = NULL;
     sl_safetensors_writer *writer = NULL;
-    SL_TRY(path_of(to, name, &path));
-    sl_status status = list_metadata(to, part, &metadata);
+    sl_status status = path_of(to, name, &path);
+    if (status == SL_OK)
+        status = list_metadata(to, part, &metadata);
     if (status == SL_OK)
         status = sl_safetensors_writer_create(path, part->items, part->count, metadata,
                                               part->metadata_count + 1, &writer);
+    if (status != SL_OK)
+        goto done;
+    status = put_all(writer, part, source);
+    if (status != SL_OK)
+        goto done;
+    written->bytes = sli_safetensors_writer_bytes(writer);
+    status = sli_safetensors_writer_checksum(writer, written->checksum);
     if (status == SL_OK)
-        status = put_all(writer, part, source);
-    if (status == SL_OK)
-        status = sli_safetensors_writer_checksum(writer, checksum);
-    if (status == SL_OK)
-        status = list_file(to, name, part->name, sli_safetensors_writer_bytes(writer), checksum);
+        status = list_file(to, name, part->name, written);
+done:
     sl_safetensors_writer_destroy(&writer);
     free(metadata);
     free(path);
     return status;
 }
 
-static sl_status name_shard(const char *part, size_t number, size_t count, char **out)
+/* "PART.safetensors", or "PART-00001-of-00003.safetensors" of several, from 1. */
+static sl_status name_file(const char *part, size_t number, size_t count, char **out)
 {
-    if (asprintf(out, "%s-%05zu-of-%05zu.safetensors", part, number, count) >= 0)
+    int length = count == 1 ? asprintf(out, "%s.safetensors", part)
+                            : asprintf(out, "%s-%05zu-of-%05zu.safetensors", part, number, count);
+    if (length >= 0)
         return SL_OK;
     *out = NULL;
     return sl_error(SL_ERR_MEMORY, "no memory for a file's name");
@@ -192,45 +185,24 @@ static sl_status add_index(sli_checkpoint_writer *to, const sl_checkpoint_part *
     return status;
 }
 
-/* The part in `files` files. */
+/* Writes the sorted part as `files` files; map[tensor] = file. */
 static sl_status add_files(sli_checkpoint_writer *to, const sl_checkpoint_part *part, size_t files,
-                           uint64_t limit, const sli_checkpoint_source *source)
+                           uint64_t limit, const sli_checkpoint_source *source, json_t *map)
 {
     sl_checkpoint_part one = *part;
-    json_t *map = json_object();
-    sl_status status = SL_OK;
-    size_t first = 0;
-    for (size_t f = 1; f <= files && status == SL_OK; f++, first += one.count) {
+    for (size_t f = 1, first = 0; f <= files; f++, first += one.count) {
         char *name;
+        sli_checkpoint_written written;
         one.items = part->items + first;
         one.count = count_fitting(one.items, part->count - first, limit);
-        status = name_shard(part->name, f, files, &name);
-        if (status == SL_OK)
-            status = add_tensors(to, &one, name, source);
-        for (size_t i = 0; status == SL_OK && i < one.count; i++)
+        SL_TRY(name_file(part->name, f, files, &name));
+        sl_status status = add_tensors(to, &one, name, source, &written);
+        for (size_t i = 0; i < one.count; i++)
             json_object_set_new(map, one.items[i].name, json_string(name));
         free(name);
+        SL_TRY(status);
     }
-    if (status == SL_OK)
-        return add_index(to, part, map);
-    json_decref(map);
-    return status;
-}
-
-static sl_status add_sorted(sli_checkpoint_writer *to, const sl_checkpoint_part *part,
-                            uint64_t limit, const sli_checkpoint_source *source)
-{
-    char *name;
-    size_t files = 0;
-    for (size_t i = 0; i < part->count; files++)
-        i += count_fitting(part->items + i, part->count - i, limit);
-    if (files > 1)
-        return add_files(to, part, files, limit, source);
-    if (asprintf(&name, "%s.safetensors", part->name) < 0)
-        return sl_error(SL_ERR_MEMORY, "no memory for a file's name");
-    sl_status status = add_tensors(to, part, name, source);
-    free(name);
-    return status;
+    return SL_OK;
 }
 
 static sl_status add_part(sli_checkpoint_writer *to, const sl_checkpoint_part *part, uint64_t limit,
@@ -238,9 +210,17 @@ static sl_status add_part(sli_checkpoint_writer *to, const sl_checkpoint_part *p
 {
     sl_checkpoint_part sorted = *part;
     sl_safetensors_item *items;
+    size_t files = 0;
     SL_TRY(sort_items(part, &items));
     sorted.items = items;
-    sl_status status = add_sorted(to, &sorted, limit, source);
+    for (size_t i = 0; i < part->count || files == 0; files++)
+        i += count_fitting(items + i, part->count - i, limit);
+    json_t *map = json_object();
+    sl_status status = add_files(to, &sorted, files, limit, source, map);
+    if (status == SL_OK && files > 1)
+        status = add_index(to, &sorted, map);
+    else
+        json_decref(map);
     free(items);
     return status;
 }
@@ -252,14 +232,10 @@ sl_status sli_checkpoint_writer_add_shard(sli_checkpoint_writer *writer,
                                           sli_checkpoint_written *written)
 {
     char *name;
-    SL_TRY(name_shard(part->name, (size_t)rank + 1, (size_t)ranks, &name));
-    sl_status status = add_tensors(writer, part, name, NULL);
+    SL_TRY(name_file(part->name, (size_t)rank + 1, (size_t)ranks, &name));
+    sl_status status = add_tensors(writer, part, name, NULL, written);
     free(name);
-    SL_TRY(status);
-    const sl_checkpoint_file_info *file = &writer->files[writer->count - 1];
-    *written = (sli_checkpoint_written){.bytes = file->bytes};
-    memcpy(written->checksum, file->checksum, sizeof written->checksum);
-    return SL_OK;
+    return status;
 }
 
 /* Another's file must be there, as it says. */
@@ -285,10 +261,10 @@ sl_status sli_checkpoint_writer_list_shard(sli_checkpoint_writer *writer, const 
                                            const sli_checkpoint_written *written)
 {
     char *name;
-    SL_TRY(name_shard(part, (size_t)rank + 1, (size_t)ranks, &name));
+    SL_TRY(name_file(part, (size_t)rank + 1, (size_t)ranks, &name));
     sl_status status = check_file(writer, name, written->bytes);
     if (status == SL_OK)
-        status = list_file(writer, name, part, written->bytes, written->checksum);
+        status = list_file(writer, name, part, written);
     free(name);
     return status;
 }
@@ -387,8 +363,12 @@ static sl_status check_path(const char *path)
 static sl_status create(uint64_t id, sli_checkpoint_writer **out)
 {
     *out = calloc(1, sizeof **out);
-    if (!*out)
+    if (*out)
+        (*out)->files = json_array();
+    if (!*out || !(*out)->files) {
+        sli_checkpoint_writer_destroy(out);
         return sl_error(SL_ERR_MEMORY, "no memory for a checkpoint's record");
+    }
     snprintf((*out)->id, sizeof(*out)->id, "%016" PRIx64, id);
     return SL_OK;
 }
@@ -429,7 +409,7 @@ sl_status sli_checkpoint_writer_add(sli_checkpoint_writer *writer,
 sl_status sli_checkpoint_writer_commit(sli_checkpoint_writer *writer, const char *state)
 {
     char *text;
-    SL_TRY(sli_checkpoint_state_print(writer->id, state, writer->files, writer->count, &text));
+    SL_TRY(sli_checkpoint_state_print(writer->id, state, writer->files, &text));
     sl_status status = write_bytes(writer, SLI_CHECKPOINT_STATE, text, strlen(text));
     free(text);
     return status == SL_OK ? sli_replace_directory_commit(writer->directory) : status;
@@ -440,11 +420,7 @@ void sli_checkpoint_writer_destroy(sli_checkpoint_writer **writer)
     if (!writer || !*writer)
         return;
     sli_replace_directory_destroy(&(*writer)->directory);
-    for (size_t i = 0; i < (*writer)->count; i++) {
-        free((char *)(*writer)->files[i].name);
-        free((char *)(*writer)->files[i].checksum);
-    }
-    free((*writer)->files);
+    json_decref((*writer)->files);
     free(*writer);
     *writer = NULL;
 }

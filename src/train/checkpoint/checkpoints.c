@@ -47,7 +47,7 @@ struct sli_checkpoints {
     char *vocab;
     bool end_saved;      /* or saving it has begun */
     double copy_seconds; /* of the save under way */
-    char reason[1024];   /* why the last one failed; empty: it did not */
+    bool failed;         /* the last one that has ended */
 };
 
 /* ---- Creation --------------------------------------------------------------------------- */
@@ -113,9 +113,7 @@ static sl_status draw_number(sli_checkpoints *checkpoints)
     return SL_OK;
 }
 
-/* *group is that of all savers, if each replica writes its shard of the optimizers' state; else
- * NULL.
- */
+/* Where each replica can write its shard of the optimizers' state, *group is that of all savers. */
 static sl_status join_savers(sli_checkpoints *checkpoints, sl_group **group)
 {
     const sli_checkpoints_run *run = &checkpoints->run;
@@ -132,11 +130,7 @@ static sl_status create_saver(sli_checkpoints *checkpoints)
 {
     const sl_save_options *options = checkpoints->options;
     const sli_replica *replicas = checkpoints->run.replicas;
-    sli_saver_options saver = {.directory = options->directory,
-                               .keep = options->keep,
-                               .shard_bytes = options->shard_bytes,
-                               .saving = options->saving,
-                               .context = options->context};
+    sli_saver_options saver = {.save = options};
     if (replicas->rank == 0)
         SL_TRY(create_directory(checkpoints, &saver));
     SL_TRY(draw_number(checkpoints));
@@ -172,20 +166,16 @@ void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
 
 /* ---- What has ended --------------------------------------------------------------------- */
 
-static sl_status report(sli_checkpoints *checkpoints, const sl_checkpoint_event *event)
-{
-    snprintf(checkpoints->reason, sizeof checkpoints->reason, "%s",
-             event->kind == SL_CHECKPOINT_FAILED ? event->reason : "");
-    return sli_report_checkpoint(checkpoints->run.reports, event);
-}
-
 static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
 {
     sl_checkpoint_event event;
     if (!checkpoints->saver || !sli_saver_ended(checkpoints->saver, wait, &event))
         return SL_OK;
     event.copy_seconds = checkpoints->copy_seconds;
-    return checkpoints->run.replicas->rank == 0 ? report(checkpoints, &event) : SL_OK;
+    checkpoints->failed = event.kind == SL_CHECKPOINT_FAILED;
+    return checkpoints->run.replicas->rank == 0
+               ? sli_report_checkpoint(checkpoints->run.reports, &event)
+               : SL_OK;
 }
 
 /* ---- Saving ----------------------------------------------------------------------------- */
@@ -301,10 +291,10 @@ static sl_status ask(const sli_checkpoints *checkpoints, sl_train_request *out)
 static sl_status end_stopped(sli_checkpoints *checkpoints)
 {
     SL_TRY(report_ended(checkpoints, true));
-    if (checkpoints->reason[0])
-        return sl_error(SL_ERR_IO, "the run was stopped, but its state could not be saved: %s",
-                        checkpoints->reason);
-    return SL_OK;
+    if (!checkpoints->failed || checkpoints->run.replicas->rank != 0)
+        return SL_OK;
+    return sl_error(SL_ERR_IO, "the run was stopped, but its state could not be saved: %s",
+                    sli_saver_reason(checkpoints->saver));
 }
 
 static sl_status save_due(sli_checkpoints *checkpoints, int targets, bool *stop)
@@ -313,7 +303,7 @@ static sl_status save_due(sli_checkpoints *checkpoints, int targets, bool *stop)
     *stop = false;
     SL_TRY(report_ended(checkpoints, false));
     SL_TRY(ask(checkpoints, &request));
-    if (request != SL_TRAIN_GO_ON)
+    if (request != SL_TRAIN_GO_ON && !checkpoints->end_saved)
         targets |= SLI_SAVE_STEP;
     SL_TRY(save(checkpoints, targets));
     *stop = request == SL_TRAIN_STOP;
@@ -340,13 +330,7 @@ sl_status sli_checkpoints_after_epoch(sli_checkpoints *checkpoints, bool best, b
 
 sl_status sli_checkpoints_in_evaluation(sli_checkpoints *checkpoints, bool *stop)
 {
-    sl_train_request request;
-    SL_TRY(report_ended(checkpoints, false));
-    SL_TRY(ask(checkpoints, &request));
-    if (request != SL_TRAIN_GO_ON && !checkpoints->end_saved)
-        SL_TRY(save(checkpoints, SLI_SAVE_STEP));
-    *stop = request == SL_TRAIN_STOP;
-    return *stop ? end_stopped(checkpoints) : SL_OK;
+    return save_due(checkpoints, 0, stop);
 }
 
 sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints)

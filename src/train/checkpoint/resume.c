@@ -1,7 +1,7 @@
-#define _GNU_SOURCE /* asprintf */
-
 #include "train/checkpoint/resume.h"
 
+#include "core/error.h"
+#include "core/file.h"
 #include "io/checkpoint/reader.h"
 #include "optim/optimizer.h"
 #include "train/checkpoint/save_directory.h"
@@ -9,7 +9,6 @@
 
 #include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -20,12 +19,11 @@ static sl_status is_checkpoint(const char *path, bool *out)
 {
     char *state;
     struct stat found;
-    if (asprintf(&state, "%s/state.json", path) < 0)
-        return sl_error(SL_ERR_MEMORY, "no memory for a path");
+    SL_TRY(sli_path_join(path, "state.json", &state));
     *out = stat(state, &found) == 0;
     sl_status status = SL_OK;
     if (!*out && errno != ENOENT && errno != ENOTDIR)
-        status = sl_error(SL_ERR_IO, "%s: looking for it failed: %s", state, strerror(errno));
+        status = sli_io_error(state, "looking for it failed");
     free(state);
     return status;
 }
@@ -44,15 +42,13 @@ static sl_status open_whole(const char *path, sl_checkpoint_reader **out)
  * pass, and an older one in its place would lose steps. */
 static sl_status try_one(const sli_reports *reports, const char *path, sl_checkpoint_reader **out)
 {
-    char reason[1024];
-    const sl_checkpoint_event event = {.kind = SL_CHECKPOINT_SKIPPED,
-                                       .path = path,
-                                       .reason = reason};
-    sl_status status = open_whole(path, out);
+    sli_error_copy why;
+    sl_status status = sli_error_save(&why, open_whole(path, out));
     if (status != SL_ERR_FORMAT && status != SL_ERR_NOT_FOUND)
         return status;
-    snprintf(reason, sizeof reason, "%s", sl_error_text());
-    return sli_report_checkpoint(reports, &event);
+    return sli_report_checkpoint(reports, &(sl_checkpoint_event){.kind = SL_CHECKPOINT_SKIPPED,
+                                                                 .path = path,
+                                                                 .reason = why.text});
 }
 
 static sl_status open_newest_of(const char *directory, const int64_t *steps, size_t count,
@@ -115,36 +111,41 @@ void sli_resume_clear(sli_resume *from)
 
 sl_status sli_resume_recorded(const sli_resume *from, sli_recorded *out)
 {
-    return sl_error_context(sli_run_state_recorded(sl_checkpoint_state(from->reader), out),
+    return sl_error_context(sli_run_state_read(sl_checkpoint_state(from->reader), out),
                             "%s: ", from->path);
 }
 
 sl_status sli_resume_check(const sli_resume *from, const sli_shared *shared,
                            const sli_reports *reports)
 {
-    sli_position position;
+    sli_recorded run;
     if (!from->reader)
         return SL_OK;
-    const char *state = sl_checkpoint_state(from->reader);
-    SL_TRY(sl_error_context(sli_run_state_check(state, shared), "%s: ", from->path));
-    SL_TRY(sli_run_state_position(state, &position));
-    const sl_checkpoint_event event = {
-        .kind = SL_CHECKPOINT_RESUMED,
-        .path = from->path,
-        .step = position.steps,
-        .lost_steps = from->last_step > position.steps ? from->last_step - position.steps : 0,
-    };
-    return sli_report_checkpoint(reports, &event);
+    SL_TRY(sl_error_context(sli_run_state_check(sl_checkpoint_state(from->reader), shared),
+                            "%s: ", from->path));
+    SL_TRY(sli_resume_recorded(from, &run));
+    int64_t step = run.position.steps;
+    return sli_report_checkpoint(reports,
+                                 &(sl_checkpoint_event){.kind = SL_CHECKPOINT_RESUMED,
+                                                        .path = from->path,
+                                                        .step = step,
+                                                        .lost_steps = from->last_step > step
+                                                                          ? from->last_step - step
+                                                                          : 0});
 }
 
 /* ---- Tensors ---------------------------------------------------------------------------- */
 
-static sl_status read_tensors(const sl_checkpoint_reader *from, const char *part,
-                              const sli_tensors *to)
+/* sl_checkpoint_read or sli_checkpoint_check_items. */
+typedef sl_status (*use_items)(const sl_checkpoint_reader *from, const char *part,
+                               const sl_safetensors_item *items, size_t count);
+
+static sl_status for_items(use_items use, const sl_checkpoint_reader *from, const char *part,
+                           const sli_tensors *tensors)
 {
     sl_safetensors_item *items;
-    SL_TRY(sli_tensors_items(to, &items));
-    sl_status status = sl_checkpoint_read(from, part, items, to->count);
+    SL_TRY(sli_tensors_items(tensors, &items));
+    sl_status status = use(from, part, items, tensors->count);
     free(items);
     return status;
 }
@@ -154,7 +155,7 @@ sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe
     sli_tensors tensors;
     sl_status status = sli_tensors_of_model(pipe, &tensors);
     if (status == SL_OK)
-        status = read_tensors(from, "model", &tensors);
+        status = for_items(sl_checkpoint_read, from, "model", &tensors);
     sli_tensors_clear(&tensors);
     return status;
 }
@@ -181,25 +182,15 @@ static sl_status spread_tensor(const sl_checkpoint_reader *from, const char *par
     return SL_OK;
 }
 
-static sl_status check_tensors(const sl_checkpoint_reader *from, const char *part,
-                               const sli_tensors *to)
-{
-    sl_safetensors_item *items;
-    SL_TRY(sli_tensors_items(to, &items));
-    sl_status status = sli_checkpoint_check_items(from, part, items, to->count);
-    free(items);
-    return status;
-}
-
 /* Gives every replica what it has of the part's tensors; `from` is the first one's, and was read
  * whole before. Nobody holds more of them than this and a chunk. */
 static sl_status spread_tensors(const sl_checkpoint_reader *from, const char *part,
                                 const sli_replica *replicas, const sli_tensors *to)
 {
     if (!replicas->group)
-        return read_tensors(from, part, to);
+        return for_items(sl_checkpoint_read, from, part, to);
     if (from)
-        SL_TRY(check_tensors(from, part, to));
+        SL_TRY(for_items(sli_checkpoint_check_items, from, part, to));
     float *chunk = malloc(CHUNK * sizeof *chunk);
     sl_status status = chunk ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for reading tensors");
     for (size_t i = 0; i < to->count && status == SL_OK; i++)
@@ -226,51 +217,50 @@ static sl_status resume_optimizers(const sl_checkpoint_reader *from, const sli_r
     return status;
 }
 
-/* The best parameters are the model's where the checkpoint was made right after their validation.
- */
+/* The best parameters are the model's where the checkpoint was made right after their validation. A
+ * copy that the replicas of this process share is the first one's to read. */
 static sl_status resume_best(const sl_checkpoint_reader *from, const sli_replica *replicas,
                              sli_best *best, const sli_position *position)
 {
     sli_tensors tensors = {0};
+    bool shared = sli_best_is_shared(best);
+    sl_status status = SL_OK;
     if (!isfinite(position->best_loss))
         return SL_OK;
     SL_TRY(sli_best_keep(best, replicas->pipe));
     if (position->best_step == position->steps)
         return SL_OK;
-    if (sli_best_is_shared(best) && !from)
-        return sl_group_barrier(replicas->group, NULL);
-    sl_status status = sli_tensors_of_best(replicas->pipe, best, &tensors);
-    if (status == SL_OK && sli_best_is_shared(best)) {
-        status = read_tensors(from, "best", &tensors);
-        if (status == SL_OK)
-            status = sl_group_barrier(replicas->group, NULL);
-    } else if (status == SL_OK) {
+    if (from || !shared)
+        status = sli_tensors_of_best(replicas->pipe, best, &tensors);
+    if (status == SL_OK && !shared)
         status = spread_tensors(from, "best", replicas, &tensors);
-    }
+    else if (status == SL_OK && from)
+        status = for_items(sl_checkpoint_read, from, "best", &tensors);
     sli_tensors_clear(&tensors);
-    return status;
+    return status == SL_OK && shared ? sl_group_barrier(replicas->group, NULL) : status;
 }
 
 /* ---- All of it -------------------------------------------------------------------------- */
 
-/* What the first replica read, everybody knows; *found: there is a checkpoint. */
-static sl_status share_position(const sl_checkpoint_reader *from, const sli_replica *replicas,
-                                sli_position *position, bool *found)
+/* Gives every replica what the first one has read; *found: there is a checkpoint. */
+static sl_status spread_position(const sl_checkpoint_reader *from, const sli_replica *replicas,
+                                 sli_position *position, bool *found)
 {
-    if (from)
-        SL_TRY(sli_run_state_position(sl_checkpoint_state(from), position));
-    int64_t numbers[] = {from != NULL, position->steps, position->epoch, position->block,
-                         position->best_step};
-    if (replicas->group) {
-        SL_TRY(sl_group_broadcast(replicas->group, numbers, sizeof numbers / sizeof *numbers,
-                                  SL_I64, 0, NULL));
-        SL_TRY(sl_group_broadcast(replicas->group, &position->best_loss, 1, SL_F64, 0, NULL));
+    struct {
+        int64_t found;
+        sli_position position;
+    } told = {from != NULL, *position};
+    _Static_assert(sizeof told % sizeof(int64_t) == 0, "what is told is words");
+    if (from) {
+        sli_recorded run;
+        SL_TRY(sli_run_state_read(sl_checkpoint_state(from), &run));
+        told.position = run.position;
     }
-    *found = numbers[0] != 0;
-    position->steps = numbers[1];
-    position->epoch = numbers[2];
-    position->block = numbers[3];
-    position->best_step = numbers[4];
+    if (replicas->group)
+        SL_TRY(sl_group_broadcast(replicas->group, &told, sizeof told / sizeof(int64_t), SL_I64, 0,
+                                  NULL));
+    *found = told.found != 0;
+    *position = told.position;
     return SL_OK;
 }
 
@@ -278,7 +268,7 @@ sl_status sli_resume_rest(const sl_checkpoint_reader *from, const sli_replica *r
                           sli_update *update, sli_best *best, sli_position *position)
 {
     bool found;
-    SL_TRY(share_position(from, replicas, position, &found));
+    SL_TRY(spread_position(from, replicas, position, &found));
     if (!found)
         return SL_OK;
     SL_TRY(resume_optimizers(from, replicas, update, position->steps));

@@ -130,16 +130,6 @@ static sl_status read_position(const json_t *json, sli_position *out)
     return SL_OK;
 }
 
-sl_status sli_run_state_position(const char *text, sli_position *out)
-{
-    json_t *json;
-    *out = (sli_position){0};
-    SL_TRY(parse(text, &json));
-    sl_status status = read_position(json, out);
-    json_decref(json);
-    return status;
-}
-
 /* The shards go under the name of the option that they come from: the replicas when it began. */
 static sl_status read_recorded(const json_t *json, sli_recorded *out)
 {
@@ -152,17 +142,17 @@ static sl_status read_recorded(const json_t *json, sli_recorded *out)
                         SL_MAX_REPLICAS);
     if (!json_is_number(lr) || !(json_number_value(lr) >= 0))
         return sl_error(SL_ERR_FORMAT, "\"lr\" of the run's options must be a number from 0");
-    *out = (sli_recorded){(int)json_integer_value(dp), json_number_value(lr)};
+    out->shards = (int)json_integer_value(dp);
+    out->lr = json_number_value(lr);
     return SL_OK;
 }
 
-sl_status sli_run_state_recorded(const char *text, sli_recorded *out)
+sl_status sli_run_state_read(const char *text, sli_recorded *out)
 {
     json_t *json;
-    sli_position position;
     *out = (sli_recorded){0};
     SL_TRY(parse(text, &json));
-    sl_status status = read_position(json, &position); /* what has none is no run's */
+    sl_status status = read_position(json, &out->position);
     if (status == SL_OK)
         status = read_recorded(json, out);
     json_decref(json);
@@ -236,13 +226,13 @@ static sl_status check_position(const sli_position *position, const sli_shared *
 sl_status sli_run_state_check(const char *text, const sli_shared *shared)
 {
     json_t *json;
-    sli_position position;
-    SL_TRY(sli_run_state_position(text, &position));
+    sli_recorded recorded;
+    SL_TRY(sli_run_state_read(text, &recorded));
     SL_TRY(parse(text, &json));
     json_t *here = describe_options(shared);
     sl_status status = here ? compare_options(json_object_get(json, "options"), here)
                             : sl_error(SL_ERR_MEMORY, "no memory for the options");
     json_decref(here);
     json_decref(json);
-    return status == SL_OK ? check_position(&position, shared) : status;
+    return status == SL_OK ? check_position(&recorded.position, shared) : status;
 }

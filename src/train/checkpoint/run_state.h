@@ -23,17 +23,15 @@ typedef struct sli_position {
 sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,
                               const sli_position *position, char **text);
 
-/* How far the run had come. Errors: SL_ERR_FORMAT. */
-sl_status sli_run_state_position(const char *text, sli_position *out);
-
 /* What a run that goes on has from its checkpoint, whatever its options leave open. */
 typedef struct sli_recorded {
+    sli_position position;
     int shards; /* that its text is cut into */
     double lr;  /* the learning rate it began with */
 } sli_recorded;
 
-/* Errors: SL_ERR_FORMAT. */
-sl_status sli_run_state_recorded(const char *text, sli_recorded *out);
+/* Errors: SL_ERR_FORMAT, also for the state of what is no run. */
+sl_status sli_run_state_read(const char *text, sli_recorded *out);
 
 /* Refuses to continue with other options than the checkpoint's, naming each that differs, and a
  * position that these options cannot have. */

@@ -111,7 +111,7 @@ static sl_status write_copy(const sli_saver *saver, sli_checkpoint_writer *write
                                              .part_count = count,
                                              .files = &options->file,
                                              .file_count = 1,
-                                             .shard_bytes = options->shard_bytes};
+                                             .shard_bytes = options->save->shard_bytes};
     return sli_checkpoint_writer_add(writer, &contents, NULL);
 }
 
@@ -146,9 +146,9 @@ static sl_status write_best(const sli_saver *saver)
                                              .files = &options->file,
                                              .file_count = 1,
                                              .state = saver->snapshot.state,
-                                             .shard_bytes = options->shard_bytes};
+                                             .shard_bytes = options->save->shard_bytes};
     char *path;
-    SL_TRY(sli_save_directory_best(options->directory, &path));
+    SL_TRY(sli_save_directory_best(options->save->directory, &path));
     sl_status status = sl_checkpoint_save(path, &contents);
     free(path);
     return status;
@@ -200,13 +200,15 @@ static void save_step(sli_saver *saver)
                    unwritten(saver, sli_checkpoint_writer_commit(writer, saver->snapshot.state)));
     sli_checkpoint_writer_destroy(&writer);
     if (commits && saver->error.status == SL_OK)
-        keep_error(saver, sli_save_directory_prune(options->directory, saver->step, options->keep));
+        keep_error(saver, sli_save_directory_prune(options->save->directory, saver->step,
+                                                   options->save->keep));
 }
 
 static void tell(const sli_saver *saver, bool begins)
 {
-    if (saver->options.saving)
-        saver->options.saving(saver->options.context, begins);
+    const sl_save_options *save = saver->options.save;
+    if (save->saving)
+        save->saving(save->context, begins);
 }
 
 static void *save(void *arg)
@@ -227,7 +229,7 @@ static void *save(void *arg)
 
 void sli_saver_start(sli_saver *saver, int targets, int64_t step, uint64_t id, sl_status copied)
 {
-    const char *directory = saver->options.directory;
+    const char *directory = saver->options.save->directory;
     free(saver->path);
     saver->path = NULL;
     saver->targets = targets;
@@ -255,10 +257,15 @@ bool sli_saver_ended(sli_saver *saver, bool wait, sl_checkpoint_event *event)
     bool saved = saver->error.status == SL_OK;
     *event = (sl_checkpoint_event){
         .kind = saved ? SL_CHECKPOINT_SAVED : SL_CHECKPOINT_FAILED,
-        .path = saver->path ? saver->path : saver->options.directory,
+        .path = saver->path ? saver->path : saver->options.save->directory,
         .step = saver->step,
         .write_seconds = saver->seconds,
         .reason = saved ? NULL : saver->error.text,
     };
     return true;
+}
+
+const char *sli_saver_reason(const sli_saver *saver)
+{
+    return saver->error.text;
 }

@@ -9,18 +9,14 @@
 
 typedef struct sli_saver sli_saver;
 
-/* Strings, `metadata` (of the model's files) and the file's data are borrowed. */
+/* Pointers are borrowed, but for the group. */
 typedef struct sli_saver_options {
-    const char *directory;
-    int keep;
-    uint64_t shard_bytes;
-    const sl_metadata *metadata;
+    const sl_save_options *save;
+    const sl_metadata *metadata; /* [metadata_count], of the model's files */
     size_t metadata_count;
     sl_checkpoint_file file; /* the vocabulary */
     sl_group *group;         /* of the savers of all replicas, each of which writes its shard of the
                                 optimizer; taken, also after an error; NULL: one saver writes all */
-    void (*saving)(void *context, bool begins); /* as in sl_save_options */
-    void *context;
 } sli_saver_options;
 
 sl_status sli_saver_create(const sli_saver_options *options, sli_saver **out);
@@ -50,5 +46,8 @@ void sli_saver_start(sli_saver *saver, int targets, int64_t step, uint64_t id, s
 /* Whether a save has ended since the last call, with `wait` after waiting for it; *event then says
  * how. Its strings live until the next start. */
 bool sli_saver_ended(sli_saver *saver, bool wait, sl_checkpoint_event *event);
+
+/* Why the last one failed. */
+const char *sli_saver_reason(const sli_saver *saver);
 
 #endif

@@ -17,16 +17,6 @@ static sl_status no_memory(void)
     return sl_error(SL_ERR_MEMORY, "no memory for the list of a run's tensors");
 }
 
-/* Room for `each` entries a parameter. */
-static sl_status allocate(const sl_pipe *pipe, int each, sli_tensors *out)
-{
-    size_t parameters = 0;
-    for (int s = 0; s < sl_pipe_stages(pipe); s++)
-        parameters += (size_t)sl_parameter_set_count(sl_pipe_parameters(pipe, s));
-    *out = (sli_tensors){calloc(parameters * (size_t)each + 1, sizeof *out->entries), 0};
-    return out->entries ? SL_OK : no_memory();
-}
-
 /* Adds an entry without elements: "NAME" or "NAME.SUFFIX". */
 static sl_status add_entry(sli_tensors *to, const sl_parameter *parameter, const char *suffix,
                            int stage, sli_tensor_entry **out)
@@ -89,57 +79,82 @@ static sl_status set_range(sli_tensor_entry *entry, const bucket_range *range,
     return sl_tensor_view(flat, range->offset, whole ? &entry->shape : &row, &entry->tensor);
 }
 
-sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
+/* What a list is made of. */
+typedef struct listing {
+    sli_tensors *out;
+    const sli_best *best;
+    sl_optimizer *const *optimizers; /* [stages], with shard `rank` of `ranks` */
+    int rank, ranks;
+} listing;
+
+typedef sl_status (*add_parameter)(const listing *in, const sl_parameter_set *set,
+                                   const sl_parameter *parameter, int stage);
+
+/* Calls `add` for each parameter and buffer, or for the trained ones alone. */
+static sl_status list_parameters(const sl_pipe *pipe, const listing *in, bool trained_alone,
+                                 add_parameter add)
 {
-    SL_TRY(allocate(pipe, 1, out));
+    enum { MOST_ENTRIES = 2 }; /* of a parameter */
+    size_t count = 0;
+    for (int s = 0; s < sl_pipe_stages(pipe); s++)
+        count += (size_t)sl_parameter_set_count(sl_pipe_parameters(pipe, s));
+    *in->out = (sli_tensors){calloc(MOST_ENTRIES * count + 1, sizeof *in->out->entries), 0};
+    if (!in->out->entries)
+        return no_memory();
     for (int s = 0; s < sl_pipe_stages(pipe); s++) {
         const sl_parameter_set *set = sl_pipe_parameters(pipe, s);
         for (int i = 0; i < sl_parameter_set_count(set); i++) {
             const sl_parameter *parameter = sl_parameter_set_get(set, i);
-            sli_tensor_entry *entry;
-            SL_TRY(add_entry(out, parameter, NULL, s, &entry));
-            SL_TRY(sl_tensor_alias(sl_parameter_value(parameter), &entry->tensor));
-            entry->count = sl_tensor_count(entry->tensor);
-            entry->is_buffer = sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER;
+            if (!trained_alone || sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED)
+                SL_TRY(add(in, set, parameter, s));
         }
     }
     return SL_OK;
 }
 
-static sl_status add_best(sli_tensors *to, const sl_parameter_set *set,
-                          const sl_parameter *parameter, int stage, const sli_best *best)
+static sl_status add_value(const listing *in, const sl_parameter_set *set,
+                           const sl_parameter *parameter, int stage)
+{
+    (void)set;
+    sli_tensor_entry *entry;
+    SL_TRY(add_entry(in->out, parameter, NULL, stage, &entry));
+    SL_TRY(sl_tensor_alias(sl_parameter_value(parameter), &entry->tensor));
+    entry->count = sl_tensor_count(entry->tensor);
+    entry->is_buffer = sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER;
+    return SL_OK;
+}
+
+sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
+{
+    return list_parameters(pipe, &(listing){.out = out}, false, add_value);
+}
+
+static sl_status add_best(const listing *in, const sl_parameter_set *set,
+                          const sl_parameter *parameter, int stage)
 {
     bucket_range range;
     sli_tensor_entry *entry;
     SL_TRY(find_bucket(set, parameter, &range));
-    SL_TRY(add_entry(to, parameter, NULL, stage, &entry));
-    return set_range(entry, &range, sli_best_bucket(best, stage, range.bucket));
+    SL_TRY(add_entry(in->out, parameter, NULL, stage, &entry));
+    return set_range(entry, &range, sli_best_bucket(in->best, stage, range.bucket));
 }
 
 sl_status sli_tensors_of_best(const sl_pipe *pipe, const sli_best *best, sli_tensors *out)
 {
-    SL_TRY(allocate(pipe, 1, out));
-    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
-        const sl_parameter_set *set = sl_pipe_parameters(pipe, s);
-        for (int i = 0; i < sl_parameter_set_count(set); i++) {
-            const sl_parameter *parameter = sl_parameter_set_get(set, i);
-            if (sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED)
-                SL_TRY(add_best(out, set, parameter, s, best));
-        }
-    }
-    return SL_OK;
+    return list_parameters(pipe, &(listing){.out = out, .best = best}, true, add_best);
 }
 
-static sl_status add_state(sli_tensors *to, const sl_parameter_set *set,
-                           const sl_parameter *parameter, int stage, const sl_optimizer *optimizer,
-                           int rank, int ranks)
+static sl_status add_state(const listing *in, const sl_parameter_set *set,
+                           const sl_parameter *parameter, int stage)
 {
+    const sl_optimizer *optimizer = in->optimizers[stage];
     bucket_range range;
     SL_TRY(find_bucket(set, parameter, &range));
-    cut_range(set, rank, ranks, &range);
+    cut_range(set, in->rank, in->ranks, &range);
     for (int a = 0; a < sli_optimizer_state_arrays(optimizer); a++) {
         sli_tensor_entry *entry;
-        SL_TRY(add_entry(to, parameter, sli_optimizer_state_name(optimizer, a), stage, &entry));
+        SL_TRY(
+            add_entry(in->out, parameter, sli_optimizer_state_name(optimizer, a), stage, &entry));
         SL_TRY(set_range(entry, &range, sli_optimizer_state(optimizer, range.bucket, a)));
     }
     return SL_OK;
@@ -148,17 +163,9 @@ static sl_status add_state(sli_tensors *to, const sl_parameter_set *set,
 sl_status sli_tensors_of_optimizer(const sl_pipe *pipe, sl_optimizer *const *optimizers, int rank,
                                    int ranks, sli_tensors *out)
 {
-    enum { MOST_ARRAYS = 2 };
-    SL_TRY(allocate(pipe, MOST_ARRAYS, out));
-    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
-        const sl_parameter_set *set = sl_pipe_parameters(pipe, s);
-        for (int i = 0; i < sl_parameter_set_count(set); i++) {
-            const sl_parameter *parameter = sl_parameter_set_get(set, i);
-            if (sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED)
-                SL_TRY(add_state(out, set, parameter, s, optimizers[s], rank, ranks));
-        }
-    }
-    return SL_OK;
+    return list_parameters(
+        pipe, &(listing){.out = out, .optimizers = optimizers, .rank = rank, .ranks = ranks}, true,
+        add_state);
 }
 
 void sli_tensors_clear(sli_tensors *tensors)
