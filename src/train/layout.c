@@ -7,24 +7,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int count_of(const char *text, char wanted)
+/* How many of a character a text has before its first `end`. */
+static int count_before(const char *text, char wanted, char end)
 {
     int count = 0;
-    for (; *text; text++)
+    for (; *text && *text != end; text++)
         count += *text == wanted;
     return count;
 }
 
-static bool has_parts(const sl_train_options *options)
+/* The lists in `devices`, one for each replica on this host. */
+static int count_lists(const char *devices)
 {
-    return options->devices && strchr(options->devices, ';');
+    return devices ? 1 + count_before(devices, ';', '\0') : 1;
+}
+
+/* The devices in the list that begins here. */
+static int count_devices(const char *list)
+{
+    return 1 + count_before(list, ',', ';');
 }
 
 int sl_train_options_replicas(const sl_train_options *options)
 {
-    if (options->replicas > 0)
-        return options->replicas;
-    return has_parts(options) ? 1 + count_of(options->devices, ';') : 1;
+    return options->replicas > 0 ? options->replicas : count_lists(options->devices);
 }
 
 int sli_layout_local_replicas(const sl_train_options *options)
@@ -41,8 +47,8 @@ int sli_layout_shards(const sl_train_options *options)
 sli_rows sli_layout_rows(const sl_train_options *options, int replica)
 {
     int64_t rows = sli_layout_shards(options) * options->batch_size;
-    int64_t each = rows / sl_train_options_replicas(options),
-            rest = rows % sl_train_options_replicas(options);
+    int64_t replicas = sl_train_options_replicas(options);
+    int64_t each = rows / replicas, rest = rows % replicas;
     return (sli_rows){.first = replica * each + (replica < rest ? replica : rest),
                       .count = each + (replica < rest)};
 }
@@ -54,15 +60,6 @@ int sli_layout_chunks(const sl_train_options *options, int64_t rows)
     return wanted > options->chunks ? (int)wanted : options->chunks;
 }
 
-/* How many devices are named up to the end of the part, or of the list. */
-static int count_devices(const char *part)
-{
-    int count = 1;
-    for (; *part && *part != ';'; part++)
-        count += *part == ',';
-    return count;
-}
-
 int sli_layout_stages(const sl_train_options *options)
 {
     if (options->stages > 0)
@@ -71,10 +68,10 @@ int sli_layout_stages(const sl_train_options *options)
         return options->balance_count;
     if (!options->devices)
         return 1;
-    int devices = count_devices(options->devices), sharers = sli_layout_local_replicas(options);
-    if (has_parts(options))
+    int devices = count_devices(options->devices), replicas = sli_layout_local_replicas(options);
+    if (count_lists(options->devices) > 1)
         return devices;
-    return devices < sharers ? 1 : devices / sharers;
+    return devices < replicas ? 1 : devices / replicas;
 }
 
 sl_status sli_layout_balance(const sl_train_options *options, const sl_module *model, int *balance,
@@ -92,9 +89,20 @@ sl_status sli_layout_balance(const sl_train_options *options, const sl_module *m
 
 /* ---- Checking --------------------------------------------------------------------------- */
 
-static sl_status check_shards(const sl_train_options *options)
+static const char *plural(int count)
 {
-    int replicas = sl_train_options_replicas(options), shards = options->shards;
+    return count == 1 ? "" : "s";
+}
+
+static sl_status check_replicas(const sl_train_options *options)
+{
+    int replicas = sl_train_options_replicas(options), local = options->local_replicas;
+    int shards = options->shards;
+    if (local < 0 || local > replicas)
+        return sl_error(SL_ERR_INVALID,
+                        "the number of replicas on a host must be from 1 to their number, %d, "
+                        "got %d",
+                        replicas, local);
     if (shards < 0 || shards > SL_MAX_REPLICAS)
         return sl_error(SL_ERR_INVALID, "the number of shards must be from 1 to %d, got %d",
                         SL_MAX_REPLICAS, shards);
@@ -106,59 +114,43 @@ static sl_status check_shards(const sl_train_options *options)
     return SL_OK;
 }
 
-static sl_status check_numbers(const sl_train_options *options)
+/* Several lists must be as many as this host's replicas, each with a device for each stage. */
+static sl_status check_lists(const char *devices, int replicas, int stages)
 {
-    int local = options->local_replicas;
-    if (local < 0 || local > sl_train_options_replicas(options))
+    int lists = count_lists(devices);
+    const char *list = devices;
+    if (lists != replicas)
         return sl_error(SL_ERR_INVALID,
-                        "the number of replicas on a host must be from 1 to their number, %d, "
-                        "got %d",
-                        sl_train_options_replicas(options), local);
-    return check_shards(options);
-}
-
-static const char *plural(int count)
-{
-    return count == 1 ? "" : "s";
-}
-
-/* A part for each replica, with a device for each stage. */
-static sl_status check_parts(const sl_train_options *options, int replicas, int stages)
-{
-    const char *list = options->devices, *part = list;
-    int parts = 1 + count_of(list, ';');
-    for (int i = 0; i < parts; i++, part += strcspn(part, ";") + 1)
-        if (strcspn(part, ";") == 0)
-            return sl_error(SL_ERR_INVALID, "part %d of the devices is empty: \"%s\"", i, list);
-    if (parts != replicas)
-        return sl_error(SL_ERR_INVALID,
-                        "%d replica%s need%s a part of the devices each, got %d parts: \"%s\"",
-                        replicas, plural(replicas), replicas == 1 ? "s" : "", parts, list);
-    part = list;
-    for (int i = 0; i < parts; i++, part += strcspn(part, ";") + 1)
-        if (count_devices(part) != stages)
+                        "each of %d replica%s needs a list of devices, got %d lists: \"%s\"",
+                        replicas, plural(replicas), lists, devices);
+    for (int i = 0; i < lists; i++, list += strcspn(list, ";") + 1) {
+        if (strcspn(list, ";") == 0)
+            return sl_error(SL_ERR_INVALID, "list %d of the devices is empty: \"%s\"", i, devices);
+        if (count_devices(list) != stages)
             return sl_error(SL_ERR_INVALID,
-                            "each stage needs a device of its own: %d stage%s, part %d of \"%s\"",
-                            stages, plural(stages), i, list);
+                            "each stage needs a device of its own: %d stage%s, list %d of \"%s\"",
+                            stages, plural(stages), i, devices);
+    }
     return SL_OK;
 }
 
-/* One for each stage of each replica on this host. */
-static sl_status check_count(const sl_train_options *options)
+static sl_status check_devices(const sl_train_options *options)
 {
+    char *names;
     int replicas = sli_layout_local_replicas(options), stages = sli_layout_stages(options);
-    if (has_parts(options))
-        return check_parts(options, replicas, stages);
-    if (count_devices(options->devices) == replicas * stages)
+    if (!options->devices)
         return SL_OK;
-    if (replicas == 1)
+    if (count_lists(options->devices) > 1)
+        SL_TRY(check_lists(options->devices, replicas, stages));
+    else if (count_devices(options->devices) != replicas * stages)
         return sl_error(SL_ERR_INVALID,
-                        "each stage needs a device of its own: %d stages, devices \"%s\"", stages,
-                        options->devices);
-    return sl_error(SL_ERR_INVALID,
-                    "each stage of each replica needs a device of its own: %d replicas, %d "
-                    "stage%s, devices \"%s\"",
-                    replicas, stages, plural(stages), options->devices);
+                        "each stage of each replica needs a device of its own: %d replica%s, %d "
+                        "stage%s, devices \"%s\"",
+                        replicas, plural(replicas), stages, plural(stages), options->devices);
+    SL_TRY(sli_layout_devices(options, &names));
+    sl_status status = sli_device_list_check(names);
+    free(names);
+    return status;
 }
 
 static sl_status check_balance(const sl_train_options *options, int stages)
@@ -197,26 +189,14 @@ static sl_status check_stages(const sl_train_options *options)
     return SL_OK;
 }
 
-static sl_status check_devices(const sl_train_options *options)
-{
-    char *names;
-    if (!options->devices)
-        return SL_OK;
-    SL_TRY(check_count(options));
-    SL_TRY(sli_layout_devices(options, &names));
-    sl_status status = sli_device_list_check(names);
-    free(names);
-    return status;
-}
-
 sl_status sli_layout_check(const sl_train_options *options)
 {
     SL_TRY(check_stages(options));
-    SL_TRY(check_numbers(options));
+    SL_TRY(check_replicas(options));
     return check_devices(options);
 }
 
-/* ---- The list --------------------------------------------------------------------------- */
+/* ---- Devices --------------------------------------------------------------------------- */
 
 static char *default_devices(int count)
 {
