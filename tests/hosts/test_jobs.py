@@ -1,10 +1,11 @@
-"""What may befall a job of three ranks on one machine: test_jobs.py [KILLS].
+"""What may befall a job of three ranks on one machine.
 
 kill -9 of a random rank at a random moment, from the start of the programs, over the meeting of the
 ranks, to the middle of the training: each time the launcher must say which rank was killed, and
 soon nothing may be left. Suspending the whole job, as Ctrl-Z, `scontrol suspend` and a frozen
 control group do, for longer than ranks may be silent: the launcher, mpirun and the ranks wake in any
-order, and the training goes on. SLUICE_TEST_SEED draws other ranks, moments and orders.
+order, and the training goes on. A quarter of SLUICE_KILLS are killed, 5 where it is not set;
+SLUICE_TEST_SEED draws other ranks, moments and orders.
 """
 
 import os
@@ -119,7 +120,7 @@ def suspend(folder, draw):
 
 
 def main():
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    kills = int(os.environ.get("SLUICE_KILLS", "20")) // 4
     seed = int(os.environ.get("SLUICE_TEST_SEED", "1"))
     draw = random.Random(seed)
     print(f"seed {seed}")

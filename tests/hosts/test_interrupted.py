@@ -1,11 +1,8 @@
-#!/usr/bin/python3
 """Runs of `sluice train` that are killed, stopped and robbed of their disk, against one that is not.
 
-Usage: interrupted_runs.py PROGRAM FAULTS RUNS
-
-FAULTS is the library of tests/faults/io_faults.c. RUNS runs are killed with signal 9: half of them
-before one of the calls that change the file system, each another one, evenly over the run; half at
-random times. Where there is an mpirun, half of all are jobs of two processes, of which one is killed,
+SLUICE_KILLS runs, 20 where it is not set, are killed with signal 9: half of them before one of the
+calls that change the file system (by tests/faults/io_faults.c), each another one, evenly over the run;
+half at random times. Where there is an mpirun, half of all are jobs of two processes, of which one is killed,
 or, at every other random time, both with their mpirun. Each resumes until it has come to its end, and
 must have the losses of the undisturbed run. SLUICE_TEST_SEED repeats the random times."""
 
@@ -20,10 +17,10 @@ import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "hosts"))
 from jobs import children, family, is_running, kill
 
-PROGRAM, FAULTS, RUNS = sys.argv[1], sys.argv[2], int(sys.argv[3])
+PROGRAM, RUNS = os.environ["SLUICE_PROGRAM"], int(os.environ.get("SLUICE_KILLS", "20"))
+FAULTS = os.path.join(os.path.dirname(PROGRAM), "..", "tests", "libio_faults.so")
 MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --eval-batch-size 8 --batch-size 4 "
          "--epochs 3 --max-batches 8 --eval-max-batches 5 --optimizer adamw --lr 0.01 --quiet")
 LAYOUTS = ["--pp 1", "--pp 2", "--dp 2 --devices cpu:0-0,cpu:0-0",
