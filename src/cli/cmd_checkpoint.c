@@ -8,10 +8,10 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum what { SHOW, VERIFY, CONVERT, AVERAGE } what;
+typedef enum action { SHOW, VERIFY, CONVERT, AVERAGE } action;
 
 typedef struct settings {
-    what what;
+    action action;
     char **paths; /* [count], the line's */
     int count;
     uint64_t shard_bytes;
@@ -37,10 +37,10 @@ static void read_settings(cli_line *line, settings *to)
     if (line->word_count == 0)
         cli_refuse("%s", expected);
     cli_near near = {.word = line->words[0]};
-    to->what = SHOW;
-    while (to->what <= AVERAGE && strcmp(line->words[0], names[to->what]) != 0)
-        cli_near_add(&near, names[to->what++]);
-    if (to->what > AVERAGE)
+    to->action = SHOW;
+    while (to->action <= AVERAGE && strcmp(line->words[0], names[to->action]) != 0)
+        cli_near_add(&near, names[to->action++]);
+    if (to->action > AVERAGE)
         cli_refuse_near(&near, "", "%s, got \"%s\"", expected, line->words[0]);
     to->paths = line->words + 1;
     to->count = line->word_count - 1;
@@ -48,12 +48,12 @@ static void read_settings(cli_line *line, settings *to)
 
 static void check_settings(const settings *parsed)
 {
-    bool writes = parsed->what == CONVERT || parsed->what == AVERAGE;
+    bool writes = parsed->action == CONVERT || parsed->action == AVERAGE;
     if (!writes && parsed->count == 0)
         cli_refuse("checkpoint: expected the directory of a checkpoint");
-    if (parsed->what == CONVERT && parsed->count != 2)
+    if (parsed->action == CONVERT && parsed->count != 2)
         cli_refuse("checkpoint convert: expected two directories, FROM and TO");
-    if (parsed->what == AVERAGE && parsed->count < 2)
+    if (parsed->action == AVERAGE && parsed->count < 2)
         cli_refuse("checkpoint average: expected directories, FROM... and TO");
     if (parsed->shard_bytes > 0 && !writes)
         cli_refuse("checkpoint: --shard-size belongs to convert and average");
@@ -103,7 +103,7 @@ static void print_parts(const sl_checkpoint_reader *reader)
     }
 }
 
-static sl_status show(const char *path)
+static sl_status show_checkpoint(const char *path)
 {
     sl_checkpoint_reader *reader;
     SL_TRY(cli_name_checkpoints(sl_checkpoint_open(path, &reader), path));
@@ -121,7 +121,7 @@ static sl_status show(const char *path)
 
 /* ---- Verifying ---------------------------------------------------------------------------- */
 
-static sl_status verify(const char *path)
+static sl_status verify_checkpoint(const char *path)
 {
     sl_checkpoint_reader *reader;
     SL_TRY(cli_name_checkpoints(sl_checkpoint_open(path, &reader), path));
@@ -137,7 +137,7 @@ static sl_status verify_all(const settings *from)
 {
     int failed = 0;
     for (int i = 0; i < from->count; i++) {
-        if (verify(from->paths[i]) == SL_OK)
+        if (verify_checkpoint(from->paths[i]) == SL_OK)
             continue;
         cli_complain("%s", sl_error_text());
         failed++;
@@ -149,13 +149,13 @@ static sl_status verify_all(const settings *from)
 
 /* ---- The command -------------------------------------------------------------------------- */
 
-static sl_status perform(const settings *from)
+static sl_status perform_action(const settings *from)
 {
     sl_status status = SL_OK;
-    switch (from->what) {
+    switch (from->action) {
     case SHOW:
         for (int i = 0; i < from->count; i++)
-            SL_TRY(show(from->paths[i]));
+            SL_TRY(show_checkpoint(from->paths[i]));
         return SL_OK;
     case VERIFY:
         return verify_all(from);
@@ -173,12 +173,12 @@ static sl_status perform(const settings *from)
     return SL_OK;
 }
 
-static int run(cli_line *line)
+static int run_checkpoint(cli_line *line)
 {
     settings parsed;
     read_settings(line, &parsed);
     check_settings(&parsed);
-    return cli_finish(perform(&parsed));
+    return cli_finish(perform_action(&parsed));
 }
 
 const cli_command cmd_checkpoint = {
@@ -190,5 +190,5 @@ const cli_command cmd_checkpoint = {
            "another size. average writes the mean of several models, without an optimizer.",
     .options = options,
     .settings_bytes = sizeof(settings),
-    .run = run,
+    .run = run_checkpoint,
 };

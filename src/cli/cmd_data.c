@@ -109,7 +109,7 @@ static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
     SL_TRY(show_vocabulary(corpus, from->head));
     if (best > 0)
         printf("\nsynthetic corpus: the best possible perplexity is %.4f (%.4f in blocks of %d "
-               "tokens, at whose beginnings the text before is not known)\n",
+               "tokens, without the text before each block)\n",
                best, best_in_blocks, EXAMPLE_BPTT);
     if (from->vocab_path) {
         SL_TRY(sl_vocab_save(sl_corpus_vocab(corpus), from->vocab_path));
@@ -118,7 +118,7 @@ static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
     return SL_OK;
 }
 
-static sl_status show(const settings *from)
+static sl_status show_data(const settings *from)
 {
     sl_corpus *corpus = NULL;
     if (from->synthetic)
@@ -134,11 +134,11 @@ static sl_status show(const settings *from)
     return status;
 }
 
-static int run(cli_line *line)
+static int run_data(cli_line *line)
 {
     settings parsed;
     read_settings(line, &parsed);
-    return cli_finish(show(&parsed));
+    return cli_finish(show_data(&parsed));
 }
 
 const cli_command cmd_data = {
@@ -153,5 +153,5 @@ const cli_command cmd_data = {
     .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
-    .run = run,
+    .run = run_data,
 };

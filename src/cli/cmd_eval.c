@@ -117,7 +117,7 @@ static sl_status read_split(const settings *from, const sl_vocab *vocab, sl_toke
     return status;
 }
 
-static sl_status evaluate(const settings *from, const cli_saved_model *model)
+static sl_status evaluate_split(const settings *from, const cli_saved_model *model)
 {
     const char *split = sl_split_name(from->split);
     sl_tokens tokens;
@@ -141,7 +141,7 @@ static sl_status evaluate(const settings *from, const cli_saved_model *model)
     return status;
 }
 
-static int run(cli_line *line)
+static int run_eval(cli_line *line)
 {
     settings parsed;
     cli_saved_model model = {0};
@@ -154,7 +154,7 @@ static int run(cli_line *line)
     if (status == SL_OK)
         status = cli_saved_model_load(&parsed.run, &model);
     if (status == SL_OK)
-        status = evaluate(&parsed, &model);
+        status = evaluate_split(&parsed, &model);
     cli_saved_model_clear(&model);
     return cli_finish(status);
 }
@@ -168,5 +168,5 @@ const cli_command cmd_eval = {
     .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
-    .run = run,
+    .run = run_eval,
 };

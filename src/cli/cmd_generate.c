@@ -60,7 +60,8 @@ static void read_settings(cli_line *line, settings *to)
         cli_refuse("generate needs --init FILE");
     for (size_t i = 0; to->greedy && i < sizeof drawing / sizeof *drawing; i++)
         if (cli_line_value(line, drawing[i]))
-            cli_refuse("--greedy draws nothing, so it cannot go with --%s", drawing[i]);
+            cli_refuse("--greedy draws no random numbers, so it cannot be combined with --%s",
+                       drawing[i]);
     if (to->greedy)
         to->how.temperature = 0;
 }
@@ -97,7 +98,7 @@ static sl_status warn_unknown_words(const sl_vocab *vocab, const char *prompt)
     return status;
 }
 
-static sl_status generate(const settings *from, const cli_saved_model *model)
+static sl_status generate_text(const settings *from, const cli_saved_model *model)
 {
     sl_tokens prompt;
     int32_t *ids = NULL;
@@ -125,14 +126,14 @@ done:
     return status;
 }
 
-static int run(cli_line *line)
+static int run_generate(cli_line *line)
 {
     settings parsed;
     cli_saved_model model;
     read_settings(line, &parsed);
     sl_status status = cli_saved_model_load(&parsed.run, &model);
     if (status == SL_OK)
-        status = generate(&parsed, &model);
+        status = generate_text(&parsed, &model);
     cli_saved_model_clear(&model);
     return cli_finish(status);
 }
@@ -146,5 +147,5 @@ const cli_command cmd_generate = {
     .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
-    .run = run,
+    .run = run_generate,
 };

@@ -107,7 +107,7 @@ static sl_status print_model(const sl_train_options *train, const sl_module *mod
     return SL_OK;
 }
 
-static sl_status show(settings *from)
+static sl_status show_model(settings *from)
 {
     sl_train_options *train = &from->run;
     sl_module *model;
@@ -121,13 +121,13 @@ static sl_status show(settings *from)
     return status;
 }
 
-static int run(cli_line *line)
+static int run_model(cli_line *line)
 {
     settings parsed;
     cli_settings_read(line, &parsed);
     if (parsed.data && cli_line_value(line, "ntokens"))
-        cli_refuse("--data counts the vocabulary's types, so it cannot go with --ntokens");
-    return cli_finish(show(&parsed));
+        cli_refuse("--data counts the vocabulary's types, so it cannot be combined with --ntokens");
+    return cli_finish(show_model(&parsed));
 }
 
 const cli_command cmd_model = {
@@ -139,5 +139,5 @@ const cli_command cmd_model = {
     .options = options,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
-    .run = run,
+    .run = run_model,
 };

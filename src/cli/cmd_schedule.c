@@ -30,7 +30,7 @@ static sl_status show_schedule(const sl_schedule *schedule)
     SL_TRY(sl_schedule_simulate(schedule,
                                 &(sl_cost_model){.forward = forward, .backward = backward},
                                 &simulation));
-    printf("\nWith a backward of twice a forward: %.1f%% of the stages' time is idle.\n"
+    printf("\nIf a backward takes twice as long as a forward, %.1f%% of the stages' time is idle.\n"
            "Micro-batches whose activations a stage holds at once:",
            100 * simulation.bubble);
     for (int s = 0; s < stages; s++)
@@ -40,7 +40,7 @@ static sl_status show_schedule(const sl_schedule *schedule)
     return SL_OK;
 }
 
-static int run(cli_line *line)
+static int run_schedule(cli_line *line)
 {
     sl_train_options parsed;
     sl_schedule *schedule;
@@ -63,5 +63,5 @@ const cli_command cmd_schedule = {
     .run_names = run_names,
     .settings_bytes = sizeof(sl_train_options),
     .set_defaults = set_defaults,
-    .run = run,
+    .run = run_schedule,
 };

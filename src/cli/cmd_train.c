@@ -197,7 +197,7 @@ done:
     return status;
 }
 
-static sl_status train(const cli_line *line, settings *from, sl_run_result *result)
+static sl_status train_replicas(const cli_line *line, settings *from, sl_run_result *result)
 {
     sl_launch_info launch;
     bool replicas_given = cli_line_value(line, "dp");
@@ -251,7 +251,7 @@ static int end_stopped(const cli_line *line, const sl_train_options *options,
     return 0;
 }
 
-static int run(cli_line *line)
+static int run_train(cli_line *line)
 {
     settings parsed;
     sl_run_result result = {0};
@@ -271,7 +271,7 @@ static int run(cli_line *line)
             cli_refuse("--resume auto needs --save-dir DIR");
         resume_if_any(checkpoints);
     }
-    sl_status status = train(line, &parsed, &result);
+    sl_status status = train_replicas(line, &parsed, &result);
     if (status == SL_OK && result.stopped)
         return end_stopped(line, &parsed.run, &result);
     return cli_finish(status);
@@ -287,5 +287,5 @@ const cli_command cmd_train = {
     .options = option_rows,
     .settings_bytes = sizeof(settings),
     .set_defaults = set_defaults,
-    .run = run,
+    .run = run_train,
 };

@@ -234,7 +234,7 @@ static void warn_of_run(const sl_run_info *info)
         cli_complain("warning: devices share cores");
     if (options->chunks > rows)
         cli_complain("warning: --chunks is %d, but a batch has %" PRId64
-                     " row%s: it is cut into as many micro-batches",
+                     " row%s: it is cut into that many micro-batches",
                      options->chunks, rows, plural(rows));
     warn_unknown_corpus(info->corpus, options->init);
 }
@@ -251,7 +251,7 @@ static sl_status print_started(void *context, const sl_run_info *info)
         return SL_OK;
     begin_lines(on);
     if (is_first && options->restarts > 0 && !on->resumed)
-        print_line(on, "Restart %d: there is no checkpoint yet, the run begins anew",
+        print_line(on, "Restart %d: there is no checkpoint yet, the run starts from the beginning",
                    options->restarts);
     if (is_first) {
         print_data(on, info);
@@ -307,12 +307,9 @@ static sl_status print_step(void *context, const sl_step_info *step)
     return SL_OK;
 }
 
-/* All replicas have the same numbers. */
 static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
     display *on = context;
-    if (on->replica > 0)
-        return SL_OK;
     begin_lines(on);
     if (!on->of->options.quiet && eval->split == SL_SPLIT_VALID) {
         print_line(on, "%s", rule);
@@ -370,8 +367,6 @@ static void print_memory(const display *on, const sl_run_info *info)
 static sl_status print_finished(void *context, const sl_run_info *info, const sl_run_result *result)
 {
     display *on = context;
-    if (on->replica > 0) /* has the same numbers */
-        return SL_OK;
     begin_lines(on);
     print_result(on, info, result);
     if (!on->of->options.quiet)
@@ -389,16 +384,17 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
 
 static void print_resumed(display *on, const sl_checkpoint_event *event)
 {
-    char restart[32] = "";
+    int restarts = on->of->options.restarts;
     on->resumed = true;
     if (on->of->options.quiet)
         return;
-    if (on->of->options.restarts > 0)
-        snprintf(restart, sizeof restart, "Restart %d: r", on->of->options.restarts);
-    print_line(on, "%sesuming after step %" PRId64 " from %s", *restart ? restart : "R",
-               event->step, event->path);
+    if (restarts > 0)
+        print_line(on, "Restart %d: resuming after step %" PRId64 " from %s", restarts, event->step,
+                   event->path);
+    else
+        print_line(on, "Resuming after step %" PRId64 " from %s", event->step, event->path);
     if (event->lost_steps > 0)
-        print_line(on, "Lost since the checkpoint, and done again: %" PRId64 " step%s",
+        print_line(on, "Steps since the checkpoint were lost and are repeated: %" PRId64 " step%s",
                    event->lost_steps, plural(event->lost_steps));
 }
 
@@ -435,7 +431,7 @@ static void warn_of_log(void *context, const char *reason)
     display *on = context;
     begin_lines(on);
     cli_complain("warning: %s%s", reason,
-                 cli_signals_output_lost() ? "" : "; the run goes on without");
+                 cli_signals_output_lost() ? "" : "; the run goes on without it");
     end_lines(on);
 }
 
@@ -464,15 +460,17 @@ static sl_status fill_progress(cli_progress *to, int first, int count)
     if (to->options.log_json && first == 0)
         SL_TRY(sl_run_log_create(to->options.log_json, warn_of_log, &to->displays[0], &to->log));
     for (int i = 0; i < count; i++) {
+        bool is_first = first + i == 0; /* all have the same evaluations and results */
         to->displays[i] = (display){.of = to, .replica = first + i};
-        to->reporters[to->reporter_count++] = (sl_reporter){.context = &to->displays[i],
-                                                            .started = print_started,
-                                                            .step = print_step,
-                                                            .evaluating = draw_evaluating,
-                                                            .evaluated = print_evaluated,
-                                                            .finished = print_finished,
-                                                            .replica = first + i,
-                                                            .checkpoint = print_checkpoint};
+        to->reporters[to->reporter_count++] =
+            (sl_reporter){.context = &to->displays[i],
+                          .started = print_started,
+                          .step = print_step,
+                          .evaluating = is_first ? draw_evaluating : NULL,
+                          .evaluated = is_first ? print_evaluated : NULL,
+                          .finished = is_first ? print_finished : NULL,
+                          .replica = first + i,
+                          .checkpoint = print_checkpoint};
     }
     if (to->log)
         to->reporters[to->reporter_count++] = sl_run_log_reporter(to->log);

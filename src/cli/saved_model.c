@@ -13,10 +13,9 @@ static sl_status load_vocab(const char *weights, cli_saved_model *to)
     sl_status status = sl_weights_vocab(weights, &to->vocab);
     if (status == SL_OK && !to->vocab)
         status = sl_error(SL_ERR_NOT_FOUND,
-                          "%s: the vocabulary of the weights is not there; it belongs beside them",
-                          path);
+                          "%s: not found: the vocabulary must lie beside the weights", path);
     else if (status == SL_OK && sl_vocab_size(to->vocab) != to->options.ntokens)
-        status = sl_error(SL_ERR_INVALID, "%s has %d types, the weights in %s are for %" PRId64,
+        status = sl_error(SL_ERR_INVALID, "%s has %d types, but the weights in %s need %" PRId64,
                           path, sl_vocab_size(to->vocab), weights, to->options.ntokens);
     free(path);
     return status;

@@ -21,7 +21,7 @@ static bool run_saves, shows_stop;
 static char last_words[STOPPING][WORDS_BYTES]; /* empty: none */
 
 /* Lock-free atomics, and functions that are safe in a handler, are all that it may touch. */
-static void stop(int number)
+static void stop_run(int number)
 {
     /* SIGHUP comes from both shell and kernel, SIGPIPE at every write: a repeated one is not a
      * second request. */
@@ -48,7 +48,7 @@ static void on_signal(int number)
     if (number == SIGUSR1)
         atomic_store(&save_asked, true);
     else
-        stop(number);
+        stop_run(number);
     errno = kept;
 }
 
@@ -59,7 +59,7 @@ static sl_status handle_signal(int number)
     if (sigaction(number, NULL, &before) == 0 &&
         (before.sa_handler == SIG_IGN || sigaction(number, &action, NULL) == 0))
         return SL_OK;
-    return sl_error(SL_ERR_INTERNAL, "signals cannot be taken: %s", strerror(errno));
+    return sl_error(SL_ERR_INTERNAL, "signals cannot be handled: %s", strerror(errno));
 }
 
 sl_status cli_signals_handle(bool saves, bool speaks)

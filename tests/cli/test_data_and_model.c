@@ -202,7 +202,7 @@ static void number_of_types_beside_the_data_is_refused(void **state)
     scratch *in = *state;
     program_run run;
     program_start(&run, "model --ntokens 5 --data %s", in->directory);
-    check_refused(&run, 2, "so it cannot go with --ntokens\n");
+    check_refused(&run, 2, "so it cannot be combined with --ntokens\n");
 }
 
 static void flag_overrides_the_preset_wherever_it_stands(void **state)

@@ -256,9 +256,10 @@ static void what_cannot_be_generated_is_refused(void **state)
     program_start(&run, "generate --init ''");
     check_refused(&run, 2, "--init must not be empty\n");
     program_start(&run, "generate --greedy --init %s/model.safetensors --temperature 2", at);
-    check_refused(&run, 2, "--greedy draws nothing, so it cannot go with --temperature\n");
+    check_refused(
+        &run, 2, "--greedy draws no random numbers, so it cannot be combined with --temperature\n");
     program_start(&run, "generate --top-k 3 --greedy --init %s/model.safetensors", at);
-    check_refused(&run, 2, "so it cannot go with --top-k\n");
+    check_refused(&run, 2, "so it cannot be combined with --top-k\n");
 }
 
 /* Refused before a model of so many layers is built, which would take minutes. */
@@ -306,13 +307,13 @@ static void more_micro_batches_than_rows_are_warned_of(void **state)
     } cases[] = {
         {"--batch-size 8 --chunks 8", ""},
         {"--batch-size 8 --chunks 9",
-         "sluice: warning: --chunks is 9, but a batch has 8 rows: it is cut into as many "
+         "sluice: warning: --chunks is 9, but a batch has 8 rows: it is cut into that many "
          "micro-batches\n"},
         {"--batch-size 1 --chunks 2 --quiet",
-         "sluice: warning: --chunks is 2, but a batch has 1 row: it is cut into as many "
+         "sluice: warning: --chunks is 2, but a batch has 1 row: it is cut into that many "
          "micro-batches\n"},
         {"--batch-size 4 --chunks 5 --dp 2 --devices cpu:0;cpu:1",
-         "sluice: warning: --chunks is 5, but a batch has 4 rows: it is cut into as many "
+         "sluice: warning: --chunks is 5, but a batch has 4 rows: it is cut into that many "
          "micro-batches\n"},
     };
     scratch *in = *state;

@@ -120,7 +120,7 @@ def check_restart(number, before, after, out):
                 f"after step {done} too much or too little was lost", begin)
     said = [f"Restart {number}: resuming after step {begin['resumed_step']} from "]
     if begin["lost_steps"]:
-        said.append(f"Lost since the checkpoint, and done again: {begin['lost_steps']} step")
+        said.append(f"Steps since the checkpoint were lost and are repeated: {begin['lost_steps']} step")
     for text in said:
         fail_unless(text in out, f"\"{text}\" is not said", out)
 
@@ -147,10 +147,10 @@ def check_job(folder, name, expected, deaths, sizes, tolerance):
 
 
 def check_nothing_saved(folder, expected):
-    """A rank that dies before there is a checkpoint: the run begins anew, its text cut as before."""
+    """A rank that dies before there is a checkpoint: the run starts from the beginning, its text cut as before."""
     records, out, _ = run(folder, "unsaved", ["--max-restarts", "1", "--elastic", f"1:{RANKS}"],
                           [(FIRST_DEATH, 1)], 1000)
-    fail_unless("Restart 1: there is no checkpoint yet, the run begins anew" in out, "not said", out)
+    fail_unless("Restart 1: there is no checkpoint yet, the run starts from the beginning" in out, "not said", out)
     check_same(expected, numbers(attempts(records)[1]), 1e-3)
     print("a job without a checkpoint began anew", flush=True)
 
