@@ -132,49 +132,9 @@ sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader, const
 
 /* ---- A part to memory ------------------------------------------------------------------- */
 
-static bool fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
+static const sl_safetensors_info *tensor_at(const void *part, size_t index)
 {
-    if (!info->readable || info->dtype != item->dtype || info->dims != item->shape.dims)
-        return false;
-    for (int i = 0; i < info->dims; i++)
-        if (info->size[i] != item->shape.size[i])
-            return false;
-    return true;
-}
-
-/* Finds the tensor that an item is. */
-static sl_status match_item(const sli_checkpoint_tensors *in, const sl_safetensors_item *item,
-                            const sl_safetensors_item **wanted)
-{
-    char quoted[SLI_QUOTE_BYTES], expected[SLI_SIZES_BYTES], found[SLI_SIZES_BYTES];
-    sli_safetensors_quote(item->name, quoted);
-    const sli_checkpoint_entry *tensor = sli_checkpoint_find_tensor(in, item->name);
-    if (!tensor)
-        return sl_error(SL_ERR_INVALID, "tensor %s is missing", quoted);
-    const sl_safetensors_info *info = &tensor->info;
-    if (!fits(info, item))
-        return sl_error(SL_ERR_INVALID, "tensor %s should be %s %s, but is %s %s", quoted,
-                        sli_safetensors_dtype_of(item->dtype)->name,
-                        sli_safetensors_sizes(item->shape.dims, item->shape.size, expected),
-                        info->type_name, sli_safetensors_sizes(info->dims, info->size, found));
-    if (wanted[tensor - in->tensors])
-        return sl_error(SL_ERR_INVALID, "tensor %s is asked for twice", quoted);
-    wanted[tensor - in->tensors] = item;
-    return SL_OK;
-}
-
-/* wanted[t] is the item that tensor t is; the items must be exactly the part's tensors. */
-static sl_status match_items(const sli_checkpoint_tensors *in, const sl_safetensors_item *items,
-                             size_t count, const sl_safetensors_item **wanted)
-{
-    char quoted[SLI_QUOTE_BYTES];
-    for (size_t i = 0; i < count; i++)
-        SL_TRY(match_item(in, &items[i], wanted));
-    for (size_t t = 0; t < in->count; t++)
-        if (!wanted[t])
-            return sl_error(SL_ERR_INVALID, "tensor %s is unexpected",
-                            sli_safetensors_quote(in->tensors[t].info.name, quoted));
-    return SL_OK;
+    return &((const sli_checkpoint_tensors *)part)->tensors[index].info;
 }
 
 /* `reads`: into the items' data. */
@@ -184,13 +144,23 @@ static sl_status match_and_read(const sl_checkpoint_reader *reader, const char *
     const sli_checkpoint_tensors *in;
     SL_TRY(sli_checkpoint_need_part(reader, part, &in));
     const sl_safetensors_item **wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *));
-    if (!wanted)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", in->count);
-    sl_status status = sl_error_context(match_items(in, items, count, wanted),
-                                        "%s: part %s: ", reader->path, part);
-    if (status == SL_OK && reads)
+    size_t *found = calloc(count + 1, sizeof *found);
+    sl_status status = SL_OK;
+    if (!wanted || !found) {
+        status = sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", in->count);
+        goto done;
+    }
+    status = sl_error_context(sli_safetensors_match(tensor_at, in, in->count, items, count, found),
+                              "%s: part %s: ", reader->path, part);
+    if (status != SL_OK)
+        goto done;
+    for (size_t i = 0; i < count; i++)
+        wanted[found[i]] = &items[i];
+    if (reads)
         status = stream_part(reader, part, wanted);
+done:
     free(wanted);
+    free(found);
     return status;
 }
 

@@ -126,6 +126,16 @@ sl_status sli_safetensors_layout_init(const sl_safetensors_item *items, size_t c
                                       sli_safetensors_layout *out);
 void sli_safetensors_layout_clear(sli_safetensors_layout *layout);
 
+/* ---- Lists of tensors (items.c) ---- */
+
+/* Compares items with the tensors that there are, get(in, 0 … present_count - 1): they must be
+ * exactly these, in any order. found [count] gets each item's tensor. Errors: SL_ERR_INVALID naming
+ * the tensors that are missing and unexpected (the first few of each, and how many), or the first
+ * one whose shape or data type differs, with both. */
+sl_status sli_safetensors_match(const sl_safetensors_info *(*get)(const void *in, size_t index),
+                                const void *in, size_t present_count,
+                                const sl_safetensors_item *items, size_t count, size_t *found);
+
 /* ---- Hugging Face's index of a model in several files (index.c) ----
  *
  *   {"metadata": {"total_size": 4096}, "weight_map": {"0.weight": "NAME-00001-of-00002.…", …}} */

@@ -33,9 +33,4 @@ const char *sli_safetensors_set_metadata(const sli_safetensors_set *set, const c
  * checkpoint, or has no such file. */
 const char *sli_safetensors_set_checksum(const sli_safetensors_set *set, const char *file);
 
-/* Reads tensors that the set has, with their types and shapes; a checkpoint's against its
- * checksums, and all that it has. */
-sl_status sli_safetensors_set_read(const sli_safetensors_set *set, const sl_safetensors_item *items,
-                                   size_t count);
-
 #endif
