@@ -1,9 +1,9 @@
-/* Process groups: what ranks say to each other.
+/* Process groups: collective operations and messages between ranks.
  *
  * Counterpart of torch.distributed. A group is a set of ranks that call the same operations in the
  * same order, each through its own handle. Behind one interface stand backends. `local` joins ranks
- * that are threads of one process: nothing is copied but what the operation asks for. `mpi` joins
- * processes, on one host or several. With either every rank gets the same bits, whoever comes
+ * that are threads of one process: it copies no more than the operation asks for. `mpi` joins
+ * processes, on one host or several. With either every rank gets the same bits, whichever comes
  * first.
  *
  * Every operation works on host memory of `count` elements of one data type, and either blocks
@@ -11,9 +11,10 @@
  * until the wait. Operations of one handle run in the order in which they were called. A handle is
  * used by one thread at a time.
  *
- * Each operation has the group's time limit. When it passes, or a rank has left, every other rank's
- * call ends with an error that names the operation, its sequence number and the ranks that never
- * came; the group is then broken, and every later call on it returns that first error. */
+ * Each operation has the group's time limit. When it passes, or a rank leaves or dies, every other
+ * rank's call ends with an error that names the operation, its sequence number and the ranks that
+ * never came, and the first cause where one failure has led to another. The group is then broken,
+ * and every later call on it returns that first error. */
 #ifndef SLUICE_GROUP_H
 #define SLUICE_GROUP_H
 
@@ -41,7 +42,7 @@ typedef struct sl_group_options {
 } sl_group_options;
 
 /* The handles of `size` ranks that are threads of this process, into handles[0 … size - 1]: one for
- * each thread. Each is destroyed by its owner; what they share goes with the last. */
+ * each thread, which destroys it. */
 sl_status sl_group_create_local(int size, const sl_group_options *options, sl_group **handles);
 
 /* This process's handle of a new group of all processes that the launcher (mpirun, srun, sluice
@@ -63,12 +64,13 @@ sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out);
 sl_status sl_group_create(const char *backend, const sl_group_options *options, sl_group **out);
 
 /* Leaves the group; work handles must be waited for before. Operations that are still under way on
- * this handle end first or fail. The others' calls that need this rank fail from now on. NULL is
- * allowed. */
+ * this handle end first or fail. Other ranks' later calls that need this rank fail. NULL is
+ * allowed.
+ */
 void sl_group_destroy(sl_group **group);
 
-/* Breaks the group: every rank's waiting and later calls end with `error` and "rank R: TEXT", R
- * being this one. For a rank that fails and will not call what the others wait for. */
+/* Breaks the group: every rank's waiting and later calls end with `error` and "rank R: TEXT", where
+ * R is this rank. For a rank that fails and will not make the call that the others wait for. */
 void sl_group_abort(sl_group *group, sl_status error, const char *text);
 
 int sl_group_rank(const sl_group *group);
@@ -88,26 +90,26 @@ sl_status sl_group_all_reduce(sl_group *group, void *data, int64_t count, sl_dty
 sl_status sl_group_reduce(sl_group *group, void *data, int64_t count, sl_dtype dtype,
                           sl_reduce_op op, int root, sl_work **work);
 
-/* Everybody's data become root's. */
+/* Root's data replace those of all other ranks. */
 sl_status sl_group_broadcast(sl_group *group, void *data, int64_t count, sl_dtype dtype, int root,
                              sl_work **work);
 
-/* out [size * count] = every rank's in [count], in the order of ranks; `in` may be its own place in
- * `out`. */
+/* out [size * count] = every rank's in [count], in the order of ranks; `in` may be this rank's
+ * range of `out`. */
 sl_status sl_group_all_gather(sl_group *group, const void *in, void *out, int64_t count,
                               sl_dtype dtype, sl_work **work);
 
-/* out [count] = this rank's part of the reduction of all ranks' in [size * count]. */
+/* out [count] = this rank's range of the reduction of all ranks' in [size * count]. */
 sl_status sl_group_reduce_scatter(sl_group *group, const void *in, void *out, int64_t count,
                                   sl_dtype dtype, sl_reduce_op op, sl_work **work);
 
 /* At root: out [size * count] = every rank's in. `out` must be NULL elsewhere: a rank that has it
- * wrong breaks the group with that error, as the others cannot know of it. */
+ * wrong breaks the group with that error, which the others cannot detect. */
 sl_status sl_group_gather(sl_group *group, const void *in, void *out, int64_t count, sl_dtype dtype,
                           int root, sl_work **work);
 
-/* out [count] = this rank's part of root's in [size * count]. `in` must be NULL elsewhere, as `out`
- * of sl_group_gather. */
+/* out [count] = this rank's range of root's in [size * count]. `in` must be NULL elsewhere, as
+ * `out` of sl_group_gather. */
 sl_status sl_group_scatter(sl_group *group, const void *in, void *out, int64_t count,
                            sl_dtype dtype, int root, sl_work **work);
 

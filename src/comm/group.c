@@ -206,7 +206,7 @@ static sl_status check_average(const sli_operation *operation)
     return SL_OK;
 }
 
-static sl_status wrong_buffer(const sl_group *group, const sli_operation *operation,
+static sl_status check_buffer(const sl_group *group, const sli_operation *operation,
                               const void *buffer, const char *name)
 {
     if (group->rank == operation->root && !buffer && operation->count > 0)
@@ -233,7 +233,7 @@ static sl_status break_group(sl_group *group, sl_status status)
 static sl_status check_root_only(sl_group *group, const sli_operation *operation,
                                  const void *buffer, const char *name)
 {
-    sl_status status = wrong_buffer(group, operation, buffer, name);
+    sl_status status = check_buffer(group, operation, buffer, name);
     return status == SL_OK || group->size == 1 ? status : break_group(group, status);
 }
 
@@ -249,8 +249,8 @@ static sl_status run_receive(sl_group *group, const sli_task *task)
     return group->ops->receive(group, &task->message);
 }
 
-/* Started operations keep their order: once there is a communication thread, all go through it. */
-static sl_status submit(sl_group *group, const sli_task *task, sl_work **work)
+/* Operations keep their order: once there is a communication thread, all go through it. */
+static sl_status submit_task(sl_group *group, const sli_task *task, sl_work **work)
 {
     if (work)
         *work = NULL;
@@ -275,7 +275,7 @@ static sl_status submit_collective(sl_group *group, sli_operation *operation, sl
     SL_TRY(check_average(operation));
     operation->sequence = ++group->sequence;
     sl_status status =
-        submit(group, &(sli_task){.run = run_collective, .operation = *operation}, work);
+        submit_task(group, &(sli_task){.run = run_collective, .operation = *operation}, work);
     return status == SL_OK ? SL_OK : break_group(group, status);
 }
 
@@ -393,5 +393,5 @@ sl_status sl_group_recv(sl_group *group, void *data, int64_t count, sl_dtype dty
     sli_task task = {.run = run_receive, .message = {data, count, dtype, from, tag, source}};
     if (!work) /* waiting in the queue behind a started collective could wait for ourselves */
         return task.run(group, &task);
-    return submit(group, &task, work);
+    return submit_task(group, &task, work);
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The names under which one kind of launcher says who a process is. */
+/* The variables in which one kind of launcher gives a process its rank. */
 typedef struct family {
     const char *rank, *world_size;
     const char *local_rank, *local_world_size;
@@ -24,9 +24,11 @@ static const char first_world_size[] = "SLUICE_FIRST_WORLD_SIZE";
 
 enum { FAMILIES = sizeof families / sizeof *families };
 
-static const sl_launch_info alone = {.world_size = 1, .local_world_size = 1, .first_world_size = 1};
+static const sl_launch_info single_process = {.world_size = 1,
+                                              .local_world_size = 1,
+                                              .first_world_size = 1};
 
-static const char *variable(const char *name)
+static const char *get_variable(const char *name)
 {
     const char *text = getenv(name);
     return text && *text ? text : NULL;
@@ -47,7 +49,7 @@ static bool read_number(const char *text, const char **end, int *out)
 
 static sl_status read_variable(const char *name, const char *beside, int *out)
 {
-    const char *end, *text = variable(name);
+    const char *end, *text = get_variable(name);
     if (!text)
         return sl_error(SL_ERR_INVALID, "environment variable %s is set without %s", beside, name);
     if (!read_number(text, &end, out) || *end)
@@ -89,7 +91,7 @@ static sl_status read_world(const family *names, sl_launch_info *info)
 static sl_status read_family(const family *names, sl_launch_info *info)
 {
     SL_TRY(read_world(names, info));
-    if (!variable(names->local_rank) && !variable(names->local_world_size)) {
+    if (!get_variable(names->local_rank) && !get_variable(names->local_world_size)) {
         info->local_rank = info->rank;
         info->local_world_size = info->world_size;
         return SL_OK;
@@ -109,13 +111,13 @@ static const family slurm = {"SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCA
 static bool is_in_slurm_step(void)
 {
     const unsigned long long reserved = UINT32_MAX - 15;
-    const char *step = variable("SLURM_STEP_ID");
-    return step && variable(slurm.rank) && strtoull(step, NULL, 10) < reserved;
+    const char *step = get_variable("SLURM_STEP_ID");
+    return step && get_variable(slurm.rank) && strtoull(step, NULL, 10) < reserved;
 }
 
 /* Tasks of node `node` in a list as Slurm writes it, one number a node: "4,2(x3),1" is 4,2,2,2,1.
  * False where the text is no such list or ends before that node. */
-static bool tasks_of_node(const char *list, int node, int *out)
+static bool read_tasks_of_node(const char *list, int node, int *out)
 {
     for (const char *at = list;; at++) {
         int repeated = 1;
@@ -137,8 +139,8 @@ static sl_status read_slurm(sl_launch_info *info)
     SL_TRY(read_world(&slurm, info));
     SL_TRY(read_variable(slurm.local_rank, slurm.rank, &info->local_rank));
     SL_TRY(read_variable("SLURM_NODEID", slurm.rank, &node));
-    const char *list = variable(slurm.local_world_size);
-    if (!list || !tasks_of_node(list, node, &info->local_world_size))
+    const char *list = get_variable(slurm.local_world_size);
+    if (!list || !read_tasks_of_node(list, node, &info->local_world_size))
         return sl_error(SL_ERR_INVALID,
                         "environment variable %s: expected the tasks of each "
                         "node up to SLURM_NODEID %d, such as 4,2(x3), got \"%s\"",
@@ -152,9 +154,9 @@ static sl_status read_slurm(sl_launch_info *info)
 static sl_status read_attempt(sl_launch_info *info)
 {
     info->first_world_size = info->world_size;
-    if (variable(restart_count))
+    if (get_variable(restart_count))
         SL_TRY(read_variable(restart_count, restart_count, &info->restarts));
-    if (info->restarts > 0 && variable(first_world_size))
+    if (info->restarts > 0 && get_variable(first_world_size))
         SL_TRY(read_variable(first_world_size, restart_count, &info->first_world_size));
     return check_below("RANK", info->rank, first_world_size, info->first_world_size);
 }
@@ -164,9 +166,9 @@ sl_status sl_launch_info_read(sl_launch_info *out)
     sl_launch_info info = {.launched = true};
     sl_status status;
     int which = 0;
-    *out = alone;
-    while (which < FAMILIES && !variable(families[which].rank) &&
-           !variable(families[which].world_size))
+    *out = single_process;
+    while (which < FAMILIES && !get_variable(families[which].rank) &&
+           !get_variable(families[which].world_size))
         which++;
     if (which < FAMILIES)
         status = read_family(&families[which], &info);

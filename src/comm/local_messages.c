@@ -47,7 +47,7 @@ static sli_queued_message *remove_matching(sli_world *w, int rank, const sli_mes
     return NULL;
 }
 
-static sl_status deliver(const sli_queued_message *found, const sli_message *message)
+static sl_status deliver_message(const sli_queued_message *found, const sli_message *message)
 {
     SL_TRY(sli_message_check(message, found->count, found->dtype, found->from));
     size_t bytes = (size_t)found->count * sl_dtype_bytes(found->dtype);
@@ -59,7 +59,7 @@ static sl_status deliver(const sli_queued_message *found, const sli_message *mes
 }
 
 /* With the lock held: whether a rank that may send the message is still in the group. */
-static bool sender_is_there(const sli_world *w, int rank, const sli_message *message)
+static bool any_sender_remains(const sli_world *w, int rank, const sli_message *message)
 {
     if (message->peer != SL_ANY_RANK)
         return !w->slots[message->peer].left;
@@ -76,7 +76,7 @@ static sl_status wait_for_message(sli_world *w, int rank, const sli_message *mes
     char text[SLI_SENDER_BYTES];
     const char *sender = sli_sender_text(message, text);
     SL_TRY(sli_error_restore(&w->broken));
-    if (!sender_is_there(w, rank, message))
+    if (!any_sender_remains(w, rank, message))
         return message->peer == SL_ANY_RANK
                    ? sl_error(SL_ERR_CANCELLED, "recv, tag %d: all others have left the group",
                               message->tag)
@@ -99,7 +99,7 @@ sl_status sli_local_receive(sl_group *group, const sli_message *message)
         status = wait_for_message(w, group->rank, message, &waited);
     pthread_mutex_unlock(&w->lock);
     if (found)
-        status = deliver(found, message);
+        status = deliver_message(found, message);
     free(found);
     return status;
 }

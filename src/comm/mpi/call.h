@@ -14,7 +14,7 @@
 
 enum { SLI_TAG_DATA, SLI_TAG_RESULT, SLI_TAG_CHECK, SLI_TAG_USERS };
 
-/* A message that was copied when it was sent, until MPI has taken it. */
+/* A copy of a message, until MPI has sent it. */
 typedef struct sli_outgoing {
     struct sli_outgoing *next;
     sli_request request;

@@ -1,5 +1,5 @@
-/* A message travels with what it is, so that the receiver can say what it expected instead. It is
- * copied when it is sent, since a send never waits for the receiver. */
+/* Single messages. A message travels with its count and type, so that the receiver can compare them
+ * with what it expects. It is copied when it is sent, since a send never waits for the receiver. */
 #include "comm/mpi/call.h"
 
 #include <stdlib.h>
@@ -29,8 +29,8 @@ static sl_status check_tag(const sli_mpi_group *state, const char *what, int tag
 
 /* ---- Sending ------------------------------------------------------------------------------ */
 
-/* With the lock held: frees what MPI has taken. */
-static void reap(sli_mpi_group *state)
+/* With the lock held: frees the messages that MPI has sent. */
+static void free_received(sli_mpi_group *state)
 {
     sli_outgoing **at = &state->outgoing;
     while (*at) {
@@ -46,11 +46,12 @@ static void reap(sli_mpi_group *state)
     }
 }
 
-static sl_status post(sl_group *group, const sli_message *message, sli_outgoing *sent, size_t bytes)
+static sl_status start_sending(sl_group *group, const sli_message *message, sli_outgoing *sent,
+                               size_t bytes)
 {
     sli_mpi_group *state = group->state;
     pthread_mutex_lock(&state->lock);
-    reap(state);
+    free_received(state);
     int code = state->process->mpi->send(&state->comm, sent->data, bytes, message->peer,
                                          message->tag + SLI_TAG_USERS, &sent->request);
     if (code == 0) {
@@ -85,11 +86,11 @@ sl_status sli_mpi_send(sl_group *group, const sli_message *message)
         memcpy(sent->data + sizeof top, message->data, bytes);
     if (whole > sizeof top + bytes)
         memset(sent->data + sizeof top + bytes, 0, whole - sizeof top - bytes);
-    return post(group, message, sent, whole);
+    return start_sending(group, message, sent, whole);
 }
 
-/* With the lock held: is there a message whose receiver may still come? */
-static bool someone_may_come(sli_mpi_group *state)
+/* With the lock held: whether the receiver of some message is still in the group. */
+static bool any_receiver_remains(sli_mpi_group *state)
 {
     for (const sli_outgoing *at = state->outgoing; at; at = at->next)
         if (!sli_watch_absence(state->process->watch, &state->member, at->to))
@@ -103,8 +104,8 @@ void sli_mpi_flush(sl_group *group)
     sli_call call = sli_call_begin(group, NULL);
     pthread_mutex_lock(&state->lock);
     for (int polls = 0; state->outgoing; polls++) {
-        reap(state);
-        if (!someone_may_come(state) || atomic_load(&state->process->unusable) ||
+        free_received(state);
+        if (!any_receiver_remains(state) || atomic_load(&state->process->unusable) ||
             sli_watch_status(state->process->watch, &state->member) != SL_OK ||
             sli_call_is_late(&call))
             break;
@@ -121,7 +122,7 @@ void sli_mpi_flush(sl_group *group)
 
 /* ---- Receiving ---------------------------------------------------------------------------- */
 
-/* Why nobody can send it any more; NULL if somebody can. */
+/* Why no rank can send the message any more; NULL if one can. */
 static const char *absent_sender(sl_group *group, const sli_message *message)
 {
     sli_mpi_group *state = group->state;
@@ -137,8 +138,8 @@ static const char *absent_sender(sl_group *group, const sli_message *message)
     return why ? why : "is alone in the group";
 }
 
-/* Nothing has come yet: fails when waiting is over. */
-static sl_status keep_waiting(sli_call *call, const sli_message *message)
+/* Called when a poll finds nothing: pauses a little, and fails when waiting is over. */
+static sl_status pause_receive(sli_call *call, const sli_message *message)
 {
     sli_mpi_group *state = call->state;
     SL_TRY(sli_watch_status(state->process->watch, &state->member));
@@ -153,7 +154,7 @@ static sl_status keep_waiting(sli_call *call, const sli_message *message)
     return SL_OK;
 }
 
-static sl_status match(sli_call *call, const sli_message *message, sli_matched *out)
+static sl_status match_message(sli_call *call, const sli_message *message, sli_matched *out)
 {
     const sli_transport *mpi = call->state->process->mpi;
     for (;;) {
@@ -172,11 +173,12 @@ static sl_status match(sli_call *call, const sli_message *message, sli_matched *
         if (absence)
             return sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d %s", message->tag,
                             message->peer, absence);
-        SL_TRY(keep_waiting(call, message));
+        SL_TRY(pause_receive(call, message));
     }
 }
 
-static sl_status fetch(sli_call *call, const sli_message *message, sli_matched *matched, char *data)
+static sl_status receive_data(sli_call *call, const sli_message *message, sli_matched *matched,
+                              char *data)
 {
     sli_mpi_process *process = call->state->process;
     sli_request request = {.bits = NULL};
@@ -196,7 +198,7 @@ static sl_status fetch(sli_call *call, const sli_message *message, sli_matched *
                          message->tag, matched->source,
                          sli_watch_absence(process->watch, &call->state->member, matched->source));
         else
-            status = keep_waiting(call, &from_it);
+            status = pause_receive(call, &from_it);
     }
     if (code != 0)
         status = sli_call_mpi_error(call, code);
@@ -205,7 +207,8 @@ static sl_status fetch(sli_call *call, const sli_message *message, sli_matched *
     return status;
 }
 
-static sl_status deliver(const char *data, size_t bytes, int source, const sli_message *message)
+static sl_status deliver_message(const char *data, size_t bytes, int source,
+                                 const sli_message *message)
 {
     envelope top = {0};
     if (bytes >= sizeof top)
@@ -224,14 +227,14 @@ sl_status sli_mpi_receive(sl_group *group, const sli_message *message)
     sli_call call = sli_call_begin(group, NULL);
     SL_TRY(check_tag(call.state, "recv", message->tag));
     sli_matched matched;
-    SL_TRY(match(&call, message, &matched));
+    SL_TRY(match_message(&call, message, &matched));
     call.idle = 0;
     char *data = malloc(matched.bytes);
     if (!data)
         return sl_error(SL_ERR_MEMORY, "recv: no memory for a message of %zu bytes", matched.bytes);
-    sl_status status = fetch(&call, message, &matched, data);
+    sl_status status = receive_data(&call, message, &matched, data);
     if (status == SL_OK)
-        status = deliver(data, matched.bytes, matched.source, message);
+        status = deliver_message(data, matched.bytes, matched.source, message);
     free(data);
     return status;
 }
