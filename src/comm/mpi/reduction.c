@@ -102,7 +102,8 @@ static int slot(const reduction *run, enum sort sort, int rank, int64_t k)
     return ((int)(k % WINDOW) * run->size + rank) * SORTS + (int)sort;
 }
 
-/* ---- The steps of a block --------------------------------------------------------------------- */
+/* ---- The steps of a block ---------------------------------------------------------------------
+ */
 
 static sl_status start_exchange(const reduction *run, int64_t k)
 {
@@ -194,7 +195,8 @@ static sl_status reserve_room(reduction *run, int messages, size_t buffers, size
     return SL_OK;
 }
 
-/* ---- Small data ------------------------------------------------------------------------------- */
+/* ---- Small data -------------------------------------------------------------------------------
+ */
 
 static sl_status reduce_small(reduction *run)
 {
