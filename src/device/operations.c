@@ -13,14 +13,14 @@ typedef struct call {
     sl_status status;
 } call;
 
-static void refuse(call *c, const char *expected)
+static void refuse_arguments(call *c, const char *expected)
 {
     if (c->status == SL_OK)
         c->status = sl_error(SL_ERR_INVALID, "%s: %s: expected %s", sl_device_name(c->device),
                              c->name, expected);
 }
 
-static void at_least(call *c, const char *what, int64_t least, int64_t got)
+static void check_at_least(call *c, const char *what, int64_t least, int64_t got)
 {
     if (got < least && c->status == SL_OK)
         c->status =
@@ -28,7 +28,7 @@ static void at_least(call *c, const char *what, int64_t least, int64_t got)
                      sl_device_name(c->device), c->name, what, least, got);
 }
 
-static void given(call *c, const char *what, const void *pointer)
+static void check_given(call *c, const char *what, const void *pointer)
 {
     if (!pointer && c->status == SL_OK)
         c->status = sl_error(SL_ERR_INVALID, "%s: %s: %s must not be NULL",
@@ -38,15 +38,15 @@ static void given(call *c, const char *what, const void *pointer)
 static void check_dropout(call *c, const sli_dropout *dropout)
 {
     if (!(dropout->p >= 0 && dropout->p <= 1))
-        refuse(c, "a dropout probability from 0 to 1");
+        refuse_arguments(c, "a dropout probability from 0 to 1");
     if (dropout->p > 0)
-        at_least(c, "rows_per_sample", 1, dropout->rows_per_sample);
+        check_at_least(c, "rows_per_sample", 1, dropout->rows_per_sample);
 }
 
 static void check_beta(call *c, float beta)
 {
     if (beta != 0 && beta != 1)
-        refuse(c, "a beta of 0 or 1");
+        refuse_arguments(c, "a beta of 0 or 1");
 }
 
 /* ---- Memory ----------------------------------------------------------------------------- */
@@ -56,8 +56,8 @@ sl_status sli_device_copy(sl_device *device, void *to, const void *from, size_t 
     call c = {device, "copy", SL_OK};
     if (bytes == 0)
         return SL_OK;
-    given(&c, "to", to);
-    given(&c, "from", from);
+    check_given(&c, "to", to);
+    check_given(&c, "from", from);
     return c.status == SL_OK ? device->ops->copy(device, to, from, bytes) : c.status;
 }
 
@@ -66,8 +66,8 @@ sl_status sli_device_write(sl_device *device, void *to, const void *host, size_t
     call c = {device, "write", SL_OK};
     if (bytes == 0)
         return SL_OK;
-    given(&c, "to", to);
-    given(&c, "host", host);
+    check_given(&c, "to", to);
+    check_given(&c, "host", host);
     SL_TRY(c.status);
     return device->ops->write ? device->ops->write(device, to, host, bytes)
                               : device->ops->copy(device, to, host, bytes);
@@ -78,8 +78,8 @@ sl_status sli_device_read(sl_device *device, void *host, const void *from, size_
     call c = {device, "read", SL_OK};
     if (bytes == 0)
         return SL_OK;
-    given(&c, "host", host);
-    given(&c, "from", from);
+    check_given(&c, "host", host);
+    check_given(&c, "from", from);
     SL_TRY(c.status);
     return device->ops->read ? device->ops->read(device, host, from, bytes)
                              : device->ops->copy(device, host, from, bytes);
@@ -90,7 +90,7 @@ sl_status sli_device_zero(sl_device *device, void *to, size_t bytes)
     call c = {device, "zero", SL_OK};
     if (bytes == 0)
         return SL_OK;
-    given(&c, "to", to);
+    check_given(&c, "to", to);
     return c.status == SL_OK ? device->ops->zero(device, to, bytes) : c.status;
 }
 
@@ -99,19 +99,19 @@ sl_status sli_device_zero(sl_device *device, void *to, size_t bytes)
 sl_status sli_device_gemm(sl_device *device, const sli_gemm *a)
 {
     call c = {device, "gemm", SL_OK};
-    at_least(&c, "m", 0, a->m);
-    at_least(&c, "n", 0, a->n);
-    at_least(&c, "k", 0, a->k);
+    check_at_least(&c, "m", 0, a->m);
+    check_at_least(&c, "n", 0, a->n);
+    check_at_least(&c, "k", 0, a->k);
     if (c.status != SL_OK || a->m == 0 || a->n == 0)
         return c.status;
     if (a->k > 0) {
-        given(&c, "a", a->a);
-        given(&c, "b", a->b);
-        at_least(&c, "lda", a->transpose_a ? a->m : a->k, a->lda);
-        at_least(&c, "ldb", a->transpose_b ? a->k : a->n, a->ldb);
+        check_given(&c, "a", a->a);
+        check_given(&c, "b", a->b);
+        check_at_least(&c, "lda", a->transpose_a ? a->m : a->k, a->lda);
+        check_at_least(&c, "ldb", a->transpose_b ? a->k : a->n, a->ldb);
     }
-    given(&c, "c", a->c);
-    at_least(&c, "ldc", a->n, a->ldc);
+    check_given(&c, "c", a->c);
+    check_at_least(&c, "ldc", a->n, a->ldc);
     check_beta(&c, a->beta);
     check_dropout(&c, &a->dropout);
     return c.status == SL_OK ? device->ops->gemm(device, a) : c.status;
@@ -120,12 +120,12 @@ sl_status sli_device_gemm(sl_device *device, const sli_gemm *a)
 sl_status sli_device_epilogue(sl_device *device, const sli_epilogue *a)
 {
     call c = {device, "epilogue", SL_OK};
-    at_least(&c, "rows", 0, a->rows);
-    at_least(&c, "columns", 0, a->columns);
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "columns", 0, a->columns);
     if (c.status != SL_OK || a->rows == 0 || a->columns == 0)
         return c.status;
-    given(&c, "x", a->x);
-    given(&c, "out", a->out);
+    check_given(&c, "x", a->x);
+    check_given(&c, "out", a->out);
     check_dropout(&c, &a->dropout);
     return c.status == SL_OK ? device->ops->epilogue(device, a) : c.status;
 }
@@ -133,14 +133,14 @@ sl_status sli_device_epilogue(sl_device *device, const sli_epilogue *a)
 sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_backward *a)
 {
     call c = {device, "epilogue_backward", SL_OK};
-    at_least(&c, "rows", 0, a->rows);
-    at_least(&c, "columns", 0, a->columns);
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "columns", 0, a->columns);
     if (c.status != SL_OK || a->columns == 0 || (a->rows == 0 && !a->grad_bias))
         return c.status;
     if (a->rows > 0) {
-        given(&c, "grad", a->grad);
+        check_given(&c, "grad", a->grad);
         if (a->activation != SLI_ACTIVATION_NONE)
-            given(&c, "saved", a->saved);
+            check_given(&c, "saved", a->saved);
     }
     check_beta(&c, a->beta);
     check_dropout(&c, &a->dropout);
@@ -152,16 +152,16 @@ sl_status sli_device_epilogue_backward(sl_device *device, const sli_epilogue_bac
 sl_status sli_device_embedding(sl_device *device, const sli_embedding *a)
 {
     call c = {device, "embedding", SL_OK};
-    at_least(&c, "rows", 0, a->rows);
-    at_least(&c, "width", 0, a->width);
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "width", 0, a->width);
     if (c.status != SL_OK || a->rows == 0 || a->width == 0)
         return c.status;
-    at_least(&c, "table_rows", 1, a->table_rows);
-    given(&c, "ids", a->ids);
-    given(&c, "table", a->table);
-    given(&c, "out", a->out);
+    check_at_least(&c, "table_rows", 1, a->table_rows);
+    check_given(&c, "ids", a->ids);
+    check_given(&c, "table", a->table);
+    check_given(&c, "out", a->out);
     if (a->positions)
-        at_least(&c, "rows_per_sample", 1, a->dropout.rows_per_sample);
+        check_at_least(&c, "rows_per_sample", 1, a->dropout.rows_per_sample);
     check_dropout(&c, &a->dropout);
     return c.status == SL_OK ? device->ops->embedding(device, a) : c.status;
 }
@@ -169,14 +169,14 @@ sl_status sli_device_embedding(sl_device *device, const sli_embedding *a)
 sl_status sli_device_embedding_backward(sl_device *device, const sli_embedding_backward *a)
 {
     call c = {device, "embedding_backward", SL_OK};
-    at_least(&c, "rows", 0, a->rows);
-    at_least(&c, "width", 0, a->width);
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "width", 0, a->width);
     if (c.status != SL_OK || a->rows == 0 || a->width == 0)
         return c.status;
-    at_least(&c, "table_rows", 1, a->table_rows);
-    given(&c, "ids", a->ids);
-    given(&c, "grad_out", a->grad_out);
-    given(&c, "grad_table", a->grad_table);
+    check_at_least(&c, "table_rows", 1, a->table_rows);
+    check_given(&c, "ids", a->ids);
+    check_given(&c, "grad_out", a->grad_out);
+    check_given(&c, "grad_table", a->grad_table);
     check_dropout(&c, &a->dropout);
     return c.status == SL_OK ? device->ops->embedding_backward(device, a) : c.status;
 }
@@ -203,12 +203,12 @@ static sl_status add_after_dropout(sl_device *device, const sli_add_dropout *a)
 sl_status sli_device_add_dropout(sl_device *device, const sli_add_dropout *a)
 {
     call c = {device, "add_dropout", SL_OK};
-    at_least(&c, "rows", 0, a->rows);
-    at_least(&c, "width", 0, a->width);
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "width", 0, a->width);
     if (c.status != SL_OK || a->rows == 0 || a->width == 0)
         return c.status;
-    given(&c, "x", a->x);
-    given(&c, "out", a->out);
+    check_given(&c, "x", a->x);
+    check_given(&c, "out", a->out);
     check_dropout(&c, &a->dropout);
     SL_TRY(c.status);
     return device->ops->add_dropout ? device->ops->add_dropout(device, a)
@@ -218,16 +218,16 @@ sl_status sli_device_add_dropout(sl_device *device, const sli_add_dropout *a)
 sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
 {
     call c = {device, "add_norm", SL_OK};
-    at_least(&c, "rows", 0, a->rows);
-    at_least(&c, "width", 0, a->width);
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "width", 0, a->width);
     if (c.status != SL_OK || a->rows == 0 || a->width == 0)
         return c.status;
-    given(&c, "x", a->x);
-    given(&c, "out", a->out);
-    given(&c, "weight", a->weight);
-    given(&c, "bias", a->bias);
+    check_given(&c, "x", a->x);
+    check_given(&c, "out", a->out);
+    check_given(&c, "weight", a->weight);
+    check_given(&c, "bias", a->bias);
     if (!a->normalized != !a->rstd)
-        refuse(&c, "normalized and rstd together or neither");
+        refuse_arguments(&c, "normalized and rstd together or neither");
     check_dropout(&c, &a->dropout);
     return c.status == SL_OK ? device->ops->add_norm(device, a) : c.status;
 }
@@ -235,20 +235,20 @@ sl_status sli_device_add_norm(sl_device *device, const sli_add_norm *a)
 sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_backward *a)
 {
     call c = {device, "add_norm_backward", SL_OK};
-    at_least(&c, "rows", 0, a->rows);
-    at_least(&c, "width", 0, a->width);
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "width", 0, a->width);
     if (c.status != SL_OK || a->width == 0)
         return c.status;
-    given(&c, "weight", a->weight);
-    given(&c, "grad_weight", a->grad_weight);
-    given(&c, "grad_bias", a->grad_bias);
+    check_given(&c, "weight", a->weight);
+    check_given(&c, "grad_weight", a->grad_weight);
+    check_given(&c, "grad_bias", a->grad_bias);
     if (a->rows > 0) {
-        given(&c, "grad_out", a->grad_out);
-        given(&c, "normalized", a->normalized);
-        given(&c, "rstd", a->rstd);
-        given(&c, "grad_sum", a->grad_sum);
+        check_given(&c, "grad_out", a->grad_out);
+        check_given(&c, "normalized", a->normalized);
+        check_given(&c, "rstd", a->rstd);
+        check_given(&c, "grad_sum", a->grad_sum);
         if (a->grad_x == a->grad_sum && a->dropout.p > 0)
-            refuse(&c, "grad_x apart from grad_sum where dropout lies between them");
+            refuse_arguments(&c, "grad_x apart from grad_sum where dropout lies between them");
     }
     check_beta(&c, a->beta);
     check_dropout(&c, &a->dropout);
@@ -258,13 +258,13 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
 sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *a)
 {
     call c = {device, "cross_entropy", SL_OK};
-    at_least(&c, "rows", 0, a->rows);
-    at_least(&c, "classes", 1, a->classes);
+    check_at_least(&c, "rows", 0, a->rows);
+    check_at_least(&c, "classes", 1, a->classes);
     if (c.status != SL_OK || a->rows == 0)
         return c.status;
-    given(&c, "logits", a->logits);
-    given(&c, "targets", a->targets);
-    given(&c, "loss", a->loss);
+    check_given(&c, "logits", a->logits);
+    check_given(&c, "targets", a->targets);
+    check_given(&c, "loss", a->loss);
     return c.status == SL_OK ? device->ops->cross_entropy(device, a) : c.status;
 }
 
@@ -274,10 +274,10 @@ sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *a
 static bool check_heads(call *c, int64_t samples, int64_t positions, int64_t heads,
                         int64_t head_width, const sli_dropout *dropout)
 {
-    at_least(c, "samples", 0, samples);
-    at_least(c, "positions", 0, positions);
-    at_least(c, "heads", 1, heads);
-    at_least(c, "head_width", 1, head_width);
+    check_at_least(c, "samples", 0, samples);
+    check_at_least(c, "positions", 0, positions);
+    check_at_least(c, "heads", 1, heads);
+    check_at_least(c, "head_width", 1, head_width);
     check_dropout(c, dropout);
     return c->status == SL_OK && samples > 0 && positions > 0;
 }
@@ -287,8 +287,8 @@ sl_status sli_device_attention(sl_device *device, const sli_attention *a)
     call c = {device, "attention", SL_OK};
     if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
         return c.status;
-    given(&c, "qkv", a->qkv);
-    given(&c, "out", a->out);
+    check_given(&c, "qkv", a->qkv);
+    check_given(&c, "out", a->out);
     return c.status == SL_OK ? device->ops->attention(device, a) : c.status;
 }
 
@@ -297,11 +297,11 @@ sl_status sli_device_attention_backward(sl_device *device, const sli_attention_b
     call c = {device, "attention_backward", SL_OK};
     if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
         return c.status;
-    given(&c, "qkv", a->qkv);
-    given(&c, "out", a->out);
-    given(&c, "log_sum_exp", a->log_sum_exp);
-    given(&c, "grad_out", a->grad_out);
-    given(&c, "grad_qkv", a->grad_qkv);
+    check_given(&c, "qkv", a->qkv);
+    check_given(&c, "out", a->out);
+    check_given(&c, "log_sum_exp", a->log_sum_exp);
+    check_given(&c, "grad_out", a->grad_out);
+    check_given(&c, "grad_qkv", a->grad_qkv);
     return c.status == SL_OK ? device->ops->attention_backward(device, a) : c.status;
 }
 
@@ -310,37 +310,37 @@ sl_status sli_device_attention_backward(sl_device *device, const sli_attention_b
 sl_status sli_device_add(sl_device *device, int64_t count, float *to, const float *from)
 {
     call c = {device, "add", SL_OK};
-    at_least(&c, "count", 0, count);
+    check_at_least(&c, "count", 0, count);
     if (c.status != SL_OK || count == 0)
         return c.status;
-    given(&c, "to", to);
-    given(&c, "from", from);
+    check_given(&c, "to", to);
+    check_given(&c, "from", from);
     return c.status == SL_OK ? device->ops->add(device, count, to, from) : c.status;
 }
 
 sl_status sli_device_sgd(sl_device *device, const sli_sgd *s)
 {
     call c = {device, "sgd", SL_OK};
-    at_least(&c, "count", 0, s->count);
+    check_at_least(&c, "count", 0, s->count);
     if (c.status != SL_OK || s->count == 0)
         return c.status;
-    given(&c, "value", s->value);
-    given(&c, "grad", s->grad);
+    check_given(&c, "value", s->value);
+    check_given(&c, "grad", s->grad);
     if (s->momentum != 0)
-        given(&c, "momentum_buffer", s->momentum_buffer);
+        check_given(&c, "momentum_buffer", s->momentum_buffer);
     return c.status == SL_OK ? device->ops->sgd(device, s) : c.status;
 }
 
 sl_status sli_device_adamw(sl_device *device, const sli_adamw *s)
 {
     call c = {device, "adamw", SL_OK};
-    at_least(&c, "count", 0, s->count);
+    check_at_least(&c, "count", 0, s->count);
     if (c.status != SL_OK || s->count == 0)
         return c.status;
-    given(&c, "value", s->value);
-    given(&c, "grad", s->grad);
-    given(&c, "exp_avg", s->exp_avg);
-    given(&c, "exp_avg_sq", s->exp_avg_sq);
+    check_given(&c, "value", s->value);
+    check_given(&c, "grad", s->grad);
+    check_given(&c, "exp_avg", s->exp_avg);
+    check_given(&c, "exp_avg_sq", s->exp_avg_sq);
     return c.status == SL_OK ? device->ops->adamw(device, s) : c.status;
 }
 
@@ -348,13 +348,13 @@ sl_status sli_device_norm_term(sl_device *device, sli_norm_kind kind, int64_t co
                                double *out)
 {
     call c = {device, "norm_term", SL_OK};
-    at_least(&c, "count", 0, count);
-    given(&c, "out", out);
+    check_at_least(&c, "count", 0, count);
+    check_given(&c, "out", out);
     SL_TRY(c.status);
     *out = 0;
     if (count == 0)
         return SL_OK;
-    given(&c, "x", x);
+    check_given(&c, "x", x);
     return c.status == SL_OK ? device->ops->norm_term(device, kind, count, x, out) : c.status;
 }
 
@@ -362,10 +362,10 @@ sl_status sli_device_initialize(sl_device *device, const sli_init *init, uint64_
                                 uint32_t site, int64_t count, float *to)
 {
     call c = {device, "initialize", SL_OK};
-    at_least(&c, "count", 0, count);
+    check_at_least(&c, "count", 0, count);
     if (c.status != SL_OK || count == 0)
         return c.status;
-    given(&c, "to", to);
+    check_given(&c, "to", to);
     return c.status == SL_OK ? device->ops->initialize(device, init, seed, site, count, to)
                              : c.status;
 }

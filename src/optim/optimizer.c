@@ -244,8 +244,8 @@ typedef struct run {
 
 /* Elements of a bucket's array, from the run's first on. `in_shard`: the array has the elements of
  * the optimizer's shard alone. */
-static float *elements(const sl_optimizer *optimizer, const run *of, const sl_tensor *array,
-                       bool in_shard)
+static float *elements_of(const sl_optimizer *optimizer, const run *of, const sl_tensor *array,
+                          bool in_shard)
 {
     if (!array)
         return NULL;
@@ -255,19 +255,19 @@ static float *elements(const sl_optimizer *optimizer, const run *of, const sl_te
 
 static float *state_of(const sl_optimizer *optimizer, const run *of, int array)
 {
-    return elements(optimizer, of, sli_optimizer_state(optimizer, of->bucket, array), true);
+    return elements_of(optimizer, of, sli_optimizer_state(optimizer, of->bucket, array), true);
 }
 
 static float *values_of(const sl_optimizer *optimizer, const run *of)
 {
-    return elements(optimizer, of, sl_parameter_set_bucket_values(optimizer->set, of->bucket),
-                    false);
+    return elements_of(optimizer, of, sl_parameter_set_bucket_values(optimizer->set, of->bucket),
+                       false);
 }
 
 static const float *grads_of(const sl_optimizer *optimizer, const run *of)
 {
-    return elements(optimizer, of, sli_parameter_set_stale_grads(optimizer->set, of->bucket),
-                    false);
+    return elements_of(optimizer, of, sli_parameter_set_stale_grads(optimizer->set, of->bucket),
+                       false);
 }
 
 static sl_status sgd_run(const sl_optimizer *optimizer, const run *of)

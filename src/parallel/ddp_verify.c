@@ -17,7 +17,7 @@ typedef struct summary {
 
 enum { SUMMARY_WORDS = sizeof(summary) / sizeof(int64_t) };
 
-static summary summarize(sl_parameter_set *const *sets, int stage_count, int64_t options)
+static summary summarize_sets(sl_parameter_set *const *sets, int stage_count, int64_t options)
 {
     summary own = {.stages = stage_count, .options = options};
     for (int stage = 0; stage < stage_count; stage++) {
@@ -176,7 +176,7 @@ static sl_status agree_on_status(sl_group *group, sl_status own)
 sl_status sli_ddp_verify(sl_group *group, sl_parameter_set *const *sets, int stage_count,
                          int64_t options)
 {
-    summary own = summarize(sets, stage_count, options);
+    summary own = summarize_sets(sets, stage_count, options);
     SL_TRY(verify_summaries(group, &own));
     description *described = calloc((size_t)own.parameters * 2 + 1, sizeof *described);
     if (!described)

@@ -70,8 +70,8 @@ static sli_score_block score_block(const attention_job *job, const head *h, int6
     return block;
 }
 
-static void multiply(attention_job *job, sli_sgemm_shape shape, const float *a, const float *b,
-                     float beta, float *c)
+static void multiply_matrices(attention_job *job, sli_sgemm_shape shape, const float *a,
+                              const float *b, float beta, float *c)
 {
     int code = sli_sgemm(&shape, a, b, beta, c), none = 0;
     if (code)
@@ -98,7 +98,7 @@ static void multiply_rows(attention_job *job, const sli_score_block *block, cons
         return;
     }
     sli_sgemm_shape shape = {false, true, block->rows, block->columns, d, lda, ldb, block->ld};
-    multiply(job, shape, a, b, 0, scores);
+    multiply_matrices(job, shape, a, b, 0, scores);
 }
 
 /* to [rows, d] = scores [rows, columns] times b [columns, d]. */
@@ -113,7 +113,7 @@ static void multiply_scores(attention_job *job, const sli_score_block *block, co
         return;
     }
     sli_sgemm_shape shape = {false, false, block->rows, d, block->columns, block->ld, ldb, ldto};
-    multiply(job, shape, scores, b, 0, to);
+    multiply_matrices(job, shape, scores, b, 0, to);
 }
 
 /* to [columns, d] += scores^T [columns, rows] times b [rows, d]; stored if beta is 0. */
@@ -130,7 +130,7 @@ static void multiply_transposed(attention_job *job, const sli_score_block *block
         return;
     }
     sli_sgemm_shape shape = {true, false, block->columns, d, block->rows, block->ld, ldb, ldto};
-    multiply(job, shape, scores, b, beta, to);
+    multiply_matrices(job, shape, scores, b, beta, to);
 }
 
 /* ---- One head --------------------------------------------------------------------------- */
@@ -194,8 +194,8 @@ static void backward_head(void *argument, int64_t task, int thread)
 }
 
 /* Runs the tasks with a workspace of `matrices` score blocks for each thread. */
-static sl_status run(sl_device *device, attention_job *job, int64_t samples, int matrices,
-                     sli_pool_task function)
+static sl_status run_heads(sl_device *device, attention_job *job, int64_t samples, int matrices,
+                           sli_pool_task function)
 {
     job->kernels = sli_cpu(device)->kernels;
     atomic_init(&job->code, 0);
@@ -224,7 +224,7 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
                          .dropout = &arguments->dropout,
                          .to = arguments->out,
                          .log_sum_exp = arguments->log_sum_exp};
-    return run(device, &job, arguments->samples, 1, forward_head);
+    return run_heads(device, &job, arguments->samples, 1, forward_head);
 }
 
 sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_backward *arguments)
@@ -240,5 +240,5 @@ sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_back
                          .to = arguments->grad_qkv,
                          /* Only read by backward. */
                          .log_sum_exp = (float *)arguments->log_sum_exp};
-    return run(device, &job, arguments->samples, 2, backward_head);
+    return run_heads(device, &job, arguments->samples, 2, backward_head);
 }

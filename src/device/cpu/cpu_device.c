@@ -62,7 +62,7 @@ static sl_status choose_kernels(const char *isa, const sli_cpu_kernels **out)
 
 /* ---- The table -------------------------------------------------------------------------- */
 
-static void destroy(sl_device *device)
+static void destroy_cpu(sl_device *device)
 {
     sli_cpu_device *cpu = sli_cpu(device);
     sli_pool_destroy(&cpu->pool);
@@ -74,13 +74,13 @@ static void destroy(sl_device *device)
     free(cpu);
 }
 
-static sl_status allocate(sl_device *device, size_t bytes, void **out)
+static sl_status allocate_bytes(sl_device *device, size_t bytes, void **out)
 {
     *out = sli_memory_cache_allocate(sli_cpu(device)->memory, bytes);
     return *out ? SL_OK : SL_ERR_MEMORY;
 }
 
-static void release(sl_device *device, void *memory, size_t bytes)
+static void release_bytes(sl_device *device, void *memory, size_t bytes)
 {
     sli_memory_cache_release(sli_cpu(device)->memory, memory, bytes);
 }
@@ -93,9 +93,9 @@ static void bind_thread(sl_device *device)
 }
 
 static const sli_device_ops ops = {
-    .destroy = destroy,
-    .allocate = allocate,
-    .release = release,
+    .destroy = destroy_cpu,
+    .allocate = allocate_bytes,
+    .release = release_bytes,
     .bind_thread = bind_thread,
     .copy = sli_cpu_copy,
     .zero = sli_cpu_zero,
@@ -152,7 +152,7 @@ sl_status sli_cpu_device_create(const sli_cpu_options *options, sl_device **out)
     pthread_mutex_init(&cpu->scratch_lock, NULL);
     sl_status status = fill_device(cpu, options);
     if (status != SL_OK) {
-        destroy(&cpu->base);
+        destroy_cpu(&cpu->base);
         return status;
     }
     *out = &cpu->base;

@@ -5,7 +5,7 @@
 /* ---- Scores ----------------------------------------------------------------------------- */
 
 /* How many keys the block's row `row` may see. */
-static int64_t visible(const sli_score_block *block, int64_t row)
+static int64_t visible_keys(const sli_score_block *block, int64_t row)
 {
     return block->causal ? sli_smaller(block->first_query + row + 1, block->columns)
                          : block->columns;
@@ -33,7 +33,7 @@ void SLI_OF_ISA(sli_softmax)(const sli_score_block *block, float *scores)
     masks_begin(&m, block->dropout, block->positions, end_of_short_rows(block));
     for (int64_t row = 0; row < block->rows; row++) {
         float *restrict x = scores + row * block->ld;
-        int64_t count = visible(block, row);
+        int64_t count = visible_keys(block, row);
         float shift = block->scale * max_f32(count, x, -INFINITY), scale = block->scale;
         for (int64_t i = 0; i < count; i++)
             x[i] = exp_f32(x[i] * scale - shift);
@@ -55,7 +55,7 @@ void SLI_OF_ISA(sli_softmax_backward)(const sli_score_block *block, float *score
     masks_begin(&m, block->dropout, block->positions, end_of_short_rows(block));
     for (int64_t row = 0; row < block->rows; row++) {
         float *restrict x = scores + row * block->ld, *restrict grad = grads + row * block->ld;
-        int64_t count = visible(block, row);
+        int64_t count = visible_keys(block, row);
         float log_sum_exp = block->log_sum_exp[row], scale = block->scale;
         for (int64_t i = 0; i < count; i++)
             x[i] = exp_f32(x[i] * scale - log_sum_exp);

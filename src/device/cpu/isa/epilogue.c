@@ -2,7 +2,7 @@
 #include "device/cpu/isa/isa.h"
 #include "device/cpu/isa/random.h"
 
-static void activate(sli_activation activation, int64_t count, float *x)
+static void apply_activation(sli_activation activation, int64_t count, float *x)
 {
     if (activation == SLI_ACTIVATION_RELU)
         for (int64_t i = 0; i < count; i++)
@@ -43,7 +43,7 @@ void SLI_OF_ISA(sli_epilogue)(const sli_gemm *gemm, const float *from, int64_t l
             if (gemm->preactivation)
                 memcpy(gemm->preactivation + row * gemm->ldc + column, c,
                        (size_t)count * sizeof *c);
-            activate(gemm->activation, count, c);
+            apply_activation(gemm->activation, count, c);
             if (m.dropout) {
                 const float *restrict mask = masks_get(&m, row, column, count);
                 for (int64_t i = 0; i < count; i++)

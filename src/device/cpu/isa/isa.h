@@ -97,7 +97,7 @@ static inline void normal_f32(float x, float *density, float *integral)
     *integral = x < 0 ? tail : 1.0f - tail;
 }
 
-static inline void fold(float *lanes, int width)
+static inline void fold_lanes(float *lanes, int width)
 {
     for (int l = 0; l < width; l++)
         lanes[l] += lanes[l + width];
@@ -108,10 +108,10 @@ static inline float sum_of_lanes(const float *lanes)
 {
     float sum[LANES];
     memcpy(sum, lanes, sizeof sum);
-    fold(sum, 16); /* spelled out: known widths become vectors */
-    fold(sum, 8);
-    fold(sum, 4);
-    fold(sum, 2);
+    fold_lanes(sum, 16); /* spelled out: known widths become vectors */
+    fold_lanes(sum, 8);
+    fold_lanes(sum, 4);
+    fold_lanes(sum, 2);
     return sum[0] + sum[1];
 }
 

@@ -120,7 +120,7 @@ static float squares_around(int64_t count, const float *x, float mean, const flo
 }
 
 /* out may be x. */
-static void normalize(const sli_add_norm *arguments, int64_t row, const float *x)
+static void normalize_row(const sli_add_norm *arguments, int64_t row, const float *x)
 {
     int64_t width = arguments->width;
     float mean = sum_f32(width, x) / (float)width;
@@ -156,7 +156,7 @@ void SLI_OF_ISA(sli_add_norm)(const sli_add_norm *arguments, int64_t first_row, 
         const float *residual = arguments->residual ? arguments->residual + row * width : NULL;
         float *sum = (arguments->sum ? arguments->sum : arguments->out) + row * width;
         add_row(&m, row, width, sum, x, residual);
-        normalize(arguments, row, sum);
+        normalize_row(arguments, row, sum);
     }
 }
 
@@ -251,7 +251,7 @@ static int64_t block_size(int64_t classes)
 }
 
 /* Sum of e^(x - shift); with `keep` the exponentials replace x. */
-static double exponentials(int64_t count, float *x, float shift, bool keep)
+static double sum_exponentials(int64_t count, float *x, float shift, bool keep)
 {
     double sum = 0;
     float apart[CHUNK];
@@ -282,7 +282,7 @@ static double row_loss(const sli_cross_entropy *arguments, float *x, int32_t tar
             sum *= exp((double)shift - next);
         shift = next;
         shifts[blocks++] = max; /* that of impossible classes makes their scale 0 as well */
-        sum += exponentials(count, x + start, shift, keep);
+        sum += sum_exponentials(count, x + start, shift, keep);
     }
     for (int b = 0; keep && b < blocks; b++) {
         float *in_block = x + b * block;

@@ -56,7 +56,7 @@ static void size_is_valid_until_some_others_were_asked_for(void **state)
     }
 }
 
-int matmul_tests(void)
+int onednn_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(size_is_valid_until_some_others_were_asked_for),
