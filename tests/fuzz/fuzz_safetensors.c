@@ -59,17 +59,17 @@ static void write_again(const sl_safetensors_reader *reader)
         count++;
     }
     sli_safetensors_layout layout;
-    sli_safetensors_header *header;
+    sli_safetensors_header header;
     demand(sli_safetensors_layout_init(items, count, NULL, 0, &layout) == SL_OK, "laid out");
     demand(sli_safetensors_header_parse(layout.head + 8, layout.head_bytes - 8,
                                         layout.file_bytes - layout.head_bytes, &header) == SL_OK,
            "read again");
-    demand(header->count == count, "as many tensors");
+    demand(header.count == count, "as many tensors");
     for (size_t i = 0; i < count; i++) {
-        const sli_safetensors_entry *entry = sli_safetensors_header_find(header, items[i].name);
+        const sli_safetensors_entry *entry = sli_safetensors_header_find(&header, items[i].name);
         demand(entry && entry->begin + layout.head_bytes == layout.ranges[i].begin, "in place");
     }
-    sli_safetensors_header_destroy(&header);
+    sli_safetensors_header_clear(&header);
     sli_safetensors_layout_clear(&layout);
     free(items);
 }

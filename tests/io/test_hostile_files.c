@@ -61,9 +61,9 @@ typedef sl_status (*reading)(const text *from);
 
 static sl_status read_header(const text *from)
 {
-    sli_safetensors_header *header;
+    sli_safetensors_header header;
     sl_status status = sli_safetensors_header_parse(from->at, from->length, 0, &header);
-    sli_safetensors_header_destroy(&header);
+    sli_safetensors_header_clear(&header);
     return status;
 }
 

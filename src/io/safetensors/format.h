@@ -60,10 +60,8 @@ typedef struct sli_safetensors_header {
 /* Reads and checks the `length` bytes of a header at `text`, for a file with `data_bytes` behind
  * it. Borrows `text`. Errors: SL_ERR_FORMAT, SL_ERR_MEMORY. */
 sl_status sli_safetensors_header_parse(const char *text, size_t length, uint64_t data_bytes,
-                                       sli_safetensors_header **out);
-
-/* Frees it; NULL is allowed. */
-void sli_safetensors_header_destroy(sli_safetensors_header **header);
+                                       sli_safetensors_header *out);
+void sli_safetensors_header_clear(sli_safetensors_header *header);
 
 /* The tensor of that name, or NULL. */
 const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_header *header,
@@ -73,9 +71,8 @@ const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_h
 
 const char *sli_safetensors_path(const sl_safetensors_reader *reader);
 
-/* Bytes before the first tensor's, and of the whole file when it was opened. */
+/* Bytes before the first tensor's. */
 uint64_t sli_safetensors_head_bytes(const sl_safetensors_reader *reader);
-uint64_t sli_safetensors_file_bytes(const sl_safetensors_reader *reader);
 
 /* The file's metadata, [*count], which live as long as the reader. */
 const sl_metadata *sli_safetensors_all_metadata(const sl_safetensors_reader *reader, size_t *count);
@@ -107,6 +104,7 @@ typedef struct sli_safetensors_range {
     const char *name;
     uint64_t begin; /* of its bytes in the file */
     uint64_t bytes;
+    bool written;
 } sli_safetensors_range;
 
 /* Where everything goes in a file that is to be written. */

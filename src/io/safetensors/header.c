@@ -232,30 +232,19 @@ static uint64_t end_of(const sli_safetensors_entry *entry)
     return entry->begin + entry->info.bytes; /* both at most INT64_MAX */
 }
 
-static sl_status check_ends(const sli_safetensors_header *header, uint64_t data_bytes)
-{
-    char quoted[SLI_QUOTE_BYTES];
-    for (size_t i = 0; i < header->count; i++) {
-        const sli_safetensors_entry *entry = &header->entries[i];
-        if (end_of(entry) > data_bytes)
-            return sl_error(SL_ERR_FORMAT,
-                            "tensor %s ends at byte %" PRIu64 " of the data, but the file has only "
-                            "%" PRIu64 " of them: it was cut short, or its header is wrong",
-                            sli_safetensors_quote(entry->info.name, quoted), end_of(entry),
-                            data_bytes);
-    }
-    return SL_OK;
-}
-
 /* The tensors must lie one after the other, from the data's first byte to its last. */
 static sl_status check_cover(const sli_safetensors_header *header, uint64_t data_bytes)
 {
     char quoted[SLI_QUOTE_BYTES], before[SLI_QUOTE_BYTES];
     uint64_t end = 0;
-    SL_TRY(check_ends(header, data_bytes));
     for (size_t i = 0; i < header->count; end = end_of(&header->entries[i++])) {
         const sli_safetensors_entry *entry = &header->entries[i];
         sli_safetensors_quote(entry->info.name, quoted);
+        if (end_of(entry) > data_bytes)
+            return sl_error(SL_ERR_FORMAT,
+                            "tensor %s ends at byte %" PRIu64 " of the data, but the file has only "
+                            "%" PRIu64 " of them: it was cut short, or its header is wrong",
+                            quoted, end_of(entry), data_bytes);
         if (entry->begin > end)
             return sl_error(SL_ERR_FORMAT,
                             "bytes %" PRIu64 " to %" PRIu64 " of the data, before tensor %s, "
@@ -287,8 +276,8 @@ static sl_status sort_names(sli_safetensors_header *header)
     return SL_OK;
 }
 
-static sl_status read_header(sli_safetensors_header *header, const char *text, size_t length,
-                             uint64_t data_bytes)
+static sl_status read_header(const char *text, size_t length, uint64_t data_bytes,
+                             sli_safetensors_header *header)
 {
     parsing run = {.json = {"the header", text, length}, .header = header};
     if (length == 0 || text[0] != '{')
@@ -301,30 +290,23 @@ static sl_status read_header(sli_safetensors_header *header, const char *text, s
 }
 
 sl_status sli_safetensors_header_parse(const char *text, size_t length, uint64_t data_bytes,
-                                       sli_safetensors_header **out)
+                                       sli_safetensors_header *out)
 {
-    *out = NULL;
-    sli_safetensors_header *header = calloc(1, sizeof *header);
-    if (!header)
-        return sl_error(SL_ERR_MEMORY, "no memory for a header's record");
-    sl_status status = read_header(header, text, length, data_bytes);
+    *out = (sli_safetensors_header){0};
+    sl_status status = read_header(text, length, data_bytes, out);
     if (status != SL_OK)
-        sli_safetensors_header_destroy(&header);
-    *out = header;
+        sli_safetensors_header_clear(out);
     return status;
 }
 
-void sli_safetensors_header_destroy(sli_safetensors_header **header)
+void sli_safetensors_header_clear(sli_safetensors_header *header)
 {
-    if (!header || !*header)
-        return;
-    free((*header)->sizes);
-    free((*header)->by_name);
-    free((*header)->entries);
-    free((*header)->metadata);
-    free((*header)->strings);
-    free(*header);
-    *header = NULL;
+    free(header->sizes);
+    free(header->by_name);
+    free(header->entries);
+    free(header->metadata);
+    free(header->strings);
+    *header = (sli_safetensors_header){0};
 }
 
 static int compare_with_name(const void *name, const void *entry)

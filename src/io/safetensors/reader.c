@@ -21,7 +21,7 @@ struct sl_safetensors_reader {
     ino_t inode;
     uint64_t file_bytes;
     uint64_t data_begin; /* in the file */
-    sli_safetensors_header *header;
+    sli_safetensors_header header;
 };
 
 /* ---- Descriptors ------------------------------------------------------------------------ */
@@ -128,7 +128,7 @@ void sl_safetensors_close(sl_safetensors_reader **reader)
 {
     if (!reader || !*reader)
         return;
-    sli_safetensors_header_destroy(&(*reader)->header);
+    sli_safetensors_header_clear(&(*reader)->header);
     if ((*reader)->descriptor >= 0)
         close((*reader)->descriptor);
     free((*reader)->path);
@@ -138,26 +138,26 @@ void sl_safetensors_close(sl_safetensors_reader **reader)
 
 size_t sl_safetensors_count(const sl_safetensors_reader *reader)
 {
-    return reader->header->count;
+    return reader->header.count;
 }
 
 const sl_safetensors_info *sl_safetensors_get(const sl_safetensors_reader *reader, size_t index)
 {
-    return &reader->header->entries[index].info;
+    return &reader->header.entries[index].info;
 }
 
 const sl_safetensors_info *sl_safetensors_find(const sl_safetensors_reader *reader,
                                                const char *name)
 {
-    const sli_safetensors_entry *entry = sli_safetensors_header_find(reader->header, name);
+    const sli_safetensors_entry *entry = sli_safetensors_header_find(&reader->header, name);
     return entry ? &entry->info : NULL;
 }
 
 const char *sl_safetensors_metadata(const sl_safetensors_reader *reader, const char *key)
 {
-    for (size_t i = 0; i < reader->header->metadata_count; i++)
-        if (strcmp(reader->header->metadata[i].key, key) == 0)
-            return reader->header->metadata[i].value;
+    for (size_t i = 0; i < reader->header.metadata_count; i++)
+        if (strcmp(reader->header.metadata[i].key, key) == 0)
+            return reader->header.metadata[i].value;
     return NULL;
 }
 
@@ -196,13 +196,8 @@ uint64_t sli_safetensors_head_bytes(const sl_safetensors_reader *reader)
     return reader->data_begin;
 }
 
-uint64_t sli_safetensors_file_bytes(const sl_safetensors_reader *reader)
-{
-    return reader->file_bytes;
-}
-
 const sl_metadata *sli_safetensors_all_metadata(const sl_safetensors_reader *reader, size_t *count)
 {
-    *count = reader->header->metadata_count;
-    return reader->header->metadata;
+    *count = reader->header.metadata_count;
+    return reader->header.metadata;
 }

@@ -190,7 +190,6 @@ void sli_safetensors_layout_clear(sli_safetensors_layout *layout)
 struct sl_safetensors_writer {
     sli_replace_file *file;
     sli_safetensors_layout layout;
-    bool *written; /* [layout.count] */
     sli_checksum *sum;
     uint64_t summed; /* bytes from the file's start that `sum` has */
 };
@@ -215,9 +214,6 @@ static sl_status write_summed(sl_safetensors_writer *writer, uint64_t offset, co
 static sl_status start_file(sl_safetensors_writer *writer, const char *path)
 {
     const sli_safetensors_layout *layout = &writer->layout;
-    writer->written = calloc(layout->count + 1, sizeof *writer->written);
-    if (!writer->written)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a writer", path);
     SL_TRY(sli_checksum_create(&writer->sum));
     SL_TRY(sli_replace_file_create(path, &writer->file));
     SL_TRY(sli_replace_file_reserve(writer->file, layout->file_bytes));
@@ -246,9 +242,9 @@ sl_status sl_safetensors_writer_create(const char *path, const sl_safetensors_it
 sl_status sl_safetensors_writer_put(sl_safetensors_writer *writer, size_t index, const void *data)
 {
     assert(index < writer->layout.count);
-    const sli_safetensors_range *range = &writer->layout.ranges[index];
+    sli_safetensors_range *range = &writer->layout.ranges[index];
     SL_TRY(write_summed(writer, range->begin, data, range->bytes));
-    writer->written[index] = true;
+    range->written = true;
     return SL_OK;
 }
 
@@ -256,7 +252,7 @@ sl_status sl_safetensors_writer_commit(sl_safetensors_writer *writer)
 {
     char quoted[SLI_QUOTE_BYTES];
     for (size_t i = 0; i < writer->layout.count; i++)
-        if (!writer->written[i])
+        if (!writer->layout.ranges[i].written)
             return sl_error(SL_ERR_INVALID,
                             "sl_safetensors_writer_commit: tensor %s was declared, not written",
                             sli_safetensors_quote(writer->layout.ranges[i].name, quoted));
@@ -270,7 +266,6 @@ void sl_safetensors_writer_destroy(sl_safetensors_writer **writer)
     sli_replace_file_destroy(&(*writer)->file);
     sli_safetensors_layout_clear(&(*writer)->layout);
     sli_checksum_destroy(&(*writer)->sum);
-    free((*writer)->written);
     free(*writer);
     *writer = NULL;
 }
