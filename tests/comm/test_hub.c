@@ -23,9 +23,8 @@ typedef struct job_rank {
     pthread_t thread;
     const sli_wire_address *hub;
     sli_watch *watch;
-    sl_status status;
-    sli_member member;
-    uint64_t last[RANKS];
+    sli_member member, own; /* of all ranks, and of this one alone */
+    uint64_t last[RANKS], own_last[1];
 } job_rank;
 
 static void progress(void *argument)
@@ -82,6 +81,29 @@ static void wait_until_ready(job_rank *self)
     }
 }
 
+/* Joins a group of this rank alone: the hub has then handled what the rank has sent before, and the
+ * rank has read what the hub has sent it before. */
+static void join_own_group(job_rank *self, uint64_t id)
+{
+    double until = sli_clock_seconds() + 20;
+    self->own = (sli_member){.id = id,
+                             .size = 1,
+                             .processes = &processes[self->member.rank],
+                             .last = self->own_last};
+    sli_watch_join(self->watch, &self->own);
+    while (!atomic_load(&self->own.ready)) {
+        assert_true(sli_clock_seconds() < until);
+        usleep(1000);
+    }
+}
+
+static void wait_for_hub(job_rank *self)
+{
+    static uint64_t id = GROUP;
+    join_own_group(self, ++id);
+    sli_watch_leave(self->watch, &self->own);
+}
+
 static void group_is_ready_when_all_have_joined(void **state)
 {
     (void)state;
@@ -91,10 +113,12 @@ static void group_is_ready_when_all_have_joined(void **state)
     check_ok(sli_hub_create(RANKS, true, &address, &hub));
     start_watches(ranks, RANKS, &address);
     for (int r = 0; r < RANKS; r++) {
-        for (int joined = 0; joined < r; joined++)
+        for (int joined = 0; joined < r; joined++) {
+            wait_for_hub(&ranks[joined]);
             assert_false(atomic_load(&ranks[joined].member.ready));
+        }
         sli_watch_join(ranks[r].watch, &ranks[r].member);
-        usleep(20000);
+        wait_for_hub(&ranks[r]);
     }
     for (int r = 0; r < RANKS; r++)
         wait_until_ready(&ranks[r]);
@@ -113,11 +137,11 @@ static void rank_that_cannot_join_ends_the_making_for_all(void **state)
     check_ok(sli_hub_create(RANKS, true, &address, &hub));
     start_watches(ranks, RANKS, &address);
     sli_watch_join(ranks[0].watch, &ranks[0].member); /* before it, */
-    usleep(20000);
+    wait_for_hub(&ranks[0]);
     sl_error(SL_ERR_MEMORY, "no memory for 3 ranks");
     assert_int_equal(sli_watch_refuse_group(ranks[1].watch, GROUP, 1, RANKS, SL_ERR_MEMORY),
                      SL_ERR_MEMORY);
-    usleep(20000);
+    wait_for_hub(&ranks[1]);
     sli_watch_join(ranks[2].watch, &ranks[2].member); /* and after it */
     for (int r = 0; r < RANKS; r += 2) {
         check_error(wait_for_break(&ranks[r]), SL_ERR_MEMORY, "rank 1: no memory for 3 ranks");
@@ -142,6 +166,45 @@ static void rank_that_has_ended_is_not_waited_for(void **state)
     end_watches(ranks, 2);
     pthread_join(ranks[2].thread, NULL);
     sli_hub_destroy(&hub);
+}
+
+/* The error is of another group of the rank; it reaches a group that works and one in the making.
+ */
+static void rank_that_leaves_because_of_an_error_passes_it_on(void **state)
+{
+    (void)state;
+    static const char *const expected[] = {
+        "the making of the group: rank 1 left it, after this error: the loss is NaN",
+        "barrier, operation 1 of the group: rank 1 left the group before it came, after this "
+        "error: "
+        "the loss is NaN"};
+    for (int joined = RANKS - 1; joined <= RANKS; joined++) {
+        const sli_operation barrier = {.kind = SLI_OP_BARRIER, .sequence = 1};
+        job_rank ranks[RANKS];
+        sli_wire_address address;
+        sli_hub *hub;
+        check_ok(sli_hub_create(RANKS, true, &address, &hub));
+        start_watches(ranks, RANKS, &address);
+        for (int r = 0; r < joined; r++)
+            sli_watch_join(ranks[r].watch, &ranks[r].member);
+        for (int r = 0; r < joined; r++)
+            wait_for_hub(&ranks[r]);
+        join_own_group(&ranks[1], 1);
+        sl_error(SL_ERR_NUMERIC, "the loss is NaN");
+        assert_int_equal(sli_watch_break(ranks[1].watch, &ranks[1].own, SL_ERR_NUMERIC),
+                         SL_ERR_NUMERIC);
+        sli_watch_leave(ranks[1].watch, &ranks[1].member);
+        sli_watch_leave(ranks[1].watch, &ranks[1].own);
+        wait_for_hub(&ranks[1]);
+        wait_for_hub(&ranks[0]);
+        check_error(sli_watch_check(ranks[0].watch, &ranks[0].member, &barrier), SL_ERR_CANCELLED,
+                    expected[joined - RANKS + 1]);
+        for (int r = 0; r < joined; r++)
+            if (r != 1)
+                sli_watch_leave(ranks[r].watch, &ranks[r].member);
+        end_watches(ranks, RANKS);
+        sli_hub_destroy(&hub);
+    }
 }
 
 static void silent_strangers_do_not_keep_ranks_from_the_hub(void **state)
@@ -213,7 +276,8 @@ static void hostile_rank_is_cut_off_and_the_others_are_told(void **state)
         check_ok(sli_wire_call(&address, &options, &hostile));
         for (int r = 0; r < 2; r++)
             sli_watch_join(ranks[r].watch, &ranks[r].member);
-        usleep(10000);
+        for (int r = 0; r < 2; r++)
+            wait_for_hub(&ranks[r]);
         assert_true(sli_wire_send(&hostile, &hostile_rank[i]));
         for (int r = 0; r < 2; r++) {
             check_error(wait_for_break(&ranks[r]), SL_ERR_CANCELLED,
@@ -316,6 +380,7 @@ int hub_tests(void)
         cmocka_unit_test(group_is_ready_when_all_have_joined),
         cmocka_unit_test(rank_that_cannot_join_ends_the_making_for_all),
         cmocka_unit_test(rank_that_has_ended_is_not_waited_for),
+        cmocka_unit_test(rank_that_leaves_because_of_an_error_passes_it_on),
         cmocka_unit_test(silent_strangers_do_not_keep_ranks_from_the_hub),
         cmocka_unit_test(hostile_rank_is_cut_off_and_the_others_are_told),
         cmocka_unit_test(hostile_hub_is_left),
