@@ -1,5 +1,6 @@
 /* Starting a job through Open MPI's mpirun, again after a failure. */
 #define _GNU_SOURCE
+#include "core/error.h"
 #include "launch/launch.h"
 
 #include <errno.h>
@@ -135,6 +136,8 @@ sl_status sl_launch_run(const sl_launch_options *options, const char *const *com
     int processes = options->processes, least = options->least_processes;
     bool again = true;
     *exit_status = 0;
+    SLI_CHECK_NOT_NULL(options->supervisor);
+    SLI_CHECK_NOT_NULL(options->report);
     SL_TRY(check_arguments(options, command));
     SL_TRY(check_mpirun());
     for (int restarts = 0; again; restarts++) {

@@ -6,6 +6,12 @@
 
 #include <stdio.h>
 
+static void ignore_event(void *context, const sl_launch_event *event)
+{
+    (void)context;
+    (void)event;
+}
+
 static void options_without_sense_are_refused(void **state)
 {
     (void)state;
@@ -22,12 +28,18 @@ static void options_without_sense_are_refused(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         int exit_status = -1;
         sl_launch_options options = {.processes = cases[i].processes,
-                                     .least_processes = cases[i].least};
+                                     .least_processes = cases[i].least,
+                                     .supervisor = (const char *const[]){"supervisor", NULL},
+                                     .report = ignore_event};
         check_error(sl_launch_run(&options, (const char *const[]){cases[i].program, NULL},
                                   &exit_status),
                     SL_ERR_INVALID, cases[i].sentence);
         assert_int_equal(exit_status, 0);
     }
+    int exit_status;
+    check_error(sl_launch_run(&(sl_launch_options){.processes = 1},
+                              (const char *const[]){"true", NULL}, &exit_status),
+                SL_ERR_INVALID, "sl_launch_run: options->supervisor is NULL");
 }
 
 static void bad_command_line_is_one_sentence(void **state)
