@@ -1,13 +1,13 @@
 #include "sluice/status.h"
 
 #include "core/error.h"
-#include "core/printable.h"
 
 #include <errno.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistr.h>
 
 /* Macros while the static analyzer runs (core/analyzer.h). */
 #undef sl_error
@@ -43,6 +43,40 @@ const char *sl_status_name(sl_status status)
     return "unknown status";
 }
 
+enum { ESCAPED_BYTES = 4 }; /* for each byte: \x1b */
+
+/* Whether `bytes` of text are one character, and not a control character. */
+static int is_shown(ucs4_t character, int bytes)
+{
+    return bytes > 0 && character >= 0x20 && (character < 0x7F || character > 0x9F);
+}
+
+/* Writes the text to `to` [SLI_ERROR_BYTES]. Control characters but line ends, and bytes that are
+ * no UTF-8, become `\x` and two hexadecimal digits each. Text that does not fit ends before the
+ * first character that does not. */
+static void print_escaped(const char *text, char *to)
+{
+    const uint8_t *at = (const uint8_t *)text;
+    size_t left = strlen(text), used = 0;
+    while (left > 0) {
+        ucs4_t character;
+        int bytes = u8_mbtoucr(&character, at, left);
+        int shown = is_shown(character, bytes) || *at == '\n';
+        size_t taken = bytes > 0 ? (size_t)bytes : 1;
+        if (used + (shown ? taken : ESCAPED_BYTES * taken) >= SLI_ERROR_BYTES)
+            break;
+        for (size_t i = 0; !shown && i < taken; i++)
+            used += (size_t)snprintf(to + used, SLI_ERROR_BYTES - used, "\\x%02x", at[i]);
+        if (shown) {
+            memcpy(to + used, at, taken);
+            used += taken;
+        }
+        at += taken;
+        left -= taken;
+    }
+    to[used] = '\0';
+}
+
 const char *sl_error_text(void)
 {
     return error_text;
@@ -56,7 +90,7 @@ sl_status sl_error(sl_status status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    sli_printable(text, "\n", error_text, sizeof error_text);
+    print_escaped(text, error_text);
     return status;
 }
 
@@ -71,7 +105,7 @@ sl_status sl_error_context(sl_status status, const char *format, ...)
     va_end(arguments);
     if (length >= 0 && length < SLI_ERROR_BYTES)
         snprintf(text + length, sizeof text - (size_t)length, "%s", error_text);
-    sli_printable(text, "\n", error_text, sizeof error_text);
+    print_escaped(text, error_text);
     return status;
 }
 

@@ -6,6 +6,8 @@
 #include "sluice/checkpoint.h"
 #include "support/check.h"
 
+#include <time.h>
+
 enum { TENSORS = 4, ELEMENTS = 3 };
 
 typedef struct sample {
@@ -160,6 +162,174 @@ static void directory_without_a_model_is_refused(void **state)
     assert_int_equal(system(line), 0);
 }
 
+/* ---- What is asked for -------------------------------------------------------------------- */
+
+static void assert_load_refused(const char *path, const sl_safetensors_item *items, size_t count,
+                                const char *reason)
+{
+    assert_int_equal(sl_safetensors_load(path, items, count), SL_ERR_INVALID);
+    if (!strstr(sl_error_text(), reason))
+        print_error("expected \"%s\", got: %s\n", reason, sl_error_text());
+    assert_non_null(strstr(sl_error_text(), reason));
+}
+
+/* A file of float scalars with these names. */
+static void save_scalars(const char *path, const char *const *names, size_t count)
+{
+    static float value = 1.0F;
+    sl_safetensors_item items[8];
+    assert_true(count <= 8);
+    for (size_t i = 0; i < count; i++)
+        items[i] = (sl_safetensors_item){names[i], SL_F32, {0, {0}}, &value};
+    assert_int_equal(sl_safetensors_save(path, items, count, NULL, 0), SL_OK);
+}
+
+static void load_lists_missing_and_unexpected_names_together(void **state)
+{
+    char *path = scratch_path(*state, "file");
+    static const char *const held[] = {"a", "b", "c", "d", "e"};
+    save_scalars(path, held, 5);
+    float got[6] = {0};
+    const sl_safetensors_item wanted[] = {{"z", SL_F32, {0, {0}}, got},
+                                          {"a", SL_F32, {0, {0}}, got + 1},
+                                          {"x", SL_F32, {0, {0}}, got + 2},
+                                          {"y", SL_F32, {0, {0}}, got + 3},
+                                          {"w", SL_F32, {0, {0}}, got + 4}};
+    assert_load_refused(path, wanted, 5,
+                        "file: it lacks 4 of the 5 tensors expected (\"w\", \"x\", \"y\", ...), "
+                        "and has 4 unexpected ones (\"b\", \"c\", \"d\", ...)");
+    assert_load_refused(path, wanted + 1, 1,
+                        "it has 4 unexpected tensors (\"b\", \"c\", \"d\", ...)");
+    save_scalars(path, held, 1);
+    assert_load_refused(path, wanted, 2, "it lacks 1 of the 2 tensors expected (\"z\")");
+    for (int i = 0; i < 6; i++)
+        assert_true(got[i] == 0.0F);
+}
+
+static void load_wrong_shape_or_type_names_both_and_writes_nothing(void **state)
+{
+    char *path = scratch_path(*state, "file");
+    float a[6] = {1, 2, 3, 4, 5, 6}, got_a[6] = {0}, got_b[6] = {0};
+    sl_safetensors_item items[] = {{"a", SL_F32, {2, {2, 3}}, a}, {"b", SL_F32, {1, {6}}, a}};
+    assert_int_equal(sl_safetensors_save(path, items, 2, NULL, 0), SL_OK);
+    items[0].data = got_a;
+    items[1].data = got_b;
+    items[1].shape = (sl_shape){2, {3, 2}};
+    assert_load_refused(path, items, 2, "tensor \"b\" should be F32 [3, 2], but is F32 [6]");
+    items[1].shape = (sl_shape){1, {5}};
+    assert_load_refused(path, items, 2, "tensor \"b\" should be F32 [5], but is F32 [6]");
+    items[1].shape = (sl_shape){1, {6}};
+    items[1].dtype = SL_I32;
+    assert_load_refused(path, items, 2, "tensor \"b\" should be I32 [6], but is F32 [6]");
+    items[0].dtype = SL_BF16;
+    assert_load_refused(path, items, 2,
+                        "tensor \"a\" should be BF16 [2, 3], but is F32 [2, 3]; 1 "
+                        "more of the tensors do not fit");
+    for (int i = 0; i < 6; i++)
+        assert_true(got_a[i] == 0.0F && got_b[i] == 0.0F);
+}
+
+static void load_of_a_type_that_sluice_lacks_is_refused(void **state)
+{
+    char *path = scratch_path(*state, "file");
+    const char *header = "{\"h\":{\"dtype\":\"F16\",\"shape\":[2],\"data_offsets\":[0,4]}}";
+    write_safetensors(path, header, strlen(header), 4);
+    uint16_t got[2];
+    const sl_safetensors_item item = {"h", SL_BF16, {1, {2}}, got};
+    assert_load_refused(path, &item, 1, "tensor \"h\" should be BF16 [2], but is F16 [2]");
+}
+
+static void load_of_one_name_twice_is_refused(void **state)
+{
+    char *path = scratch_path(*state, "file");
+    static const char *const held[] = {"a"};
+    save_scalars(path, held, 1);
+    float got[2];
+    const sl_safetensors_item items[] = {{"a", SL_F32, {0, {0}}, got},
+                                         {"a", SL_F32, {0, {0}}, got + 1}};
+    assert_load_refused(path, items, 2, "tensor \"a\" is asked for twice");
+}
+
+static void load_of_an_absent_or_broken_file_is_refused(void **state)
+{
+    char *path = scratch_path(*state, "absent");
+    assert_int_equal(sl_safetensors_load(path, NULL, 0), SL_ERR_NOT_FOUND);
+    write_file(path, "short", 5);
+    assert_int_equal(sl_safetensors_load(path, NULL, 0), SL_ERR_FORMAT);
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    return *state;
+}
+
+enum { ITEMS_MAX = 12, ELEMENT_MAX = 8 };
+
+/* Random tensors of all types, with sizes from 0 up; their names are unique by their number. */
+static size_t random_items(uint64_t *seed, sl_safetensors_item *items, char names[][32])
+{
+    size_t count = next_random(seed) % (ITEMS_MAX + 1);
+    for (size_t i = 0; i < count; i++) {
+        snprintf(names[i], 32, "%zu.\xE2\x82\xAC\"\\\n%x", i, (unsigned)next_random(seed));
+        items[i] = (sl_safetensors_item){.name = names[i], .dtype = next_random(seed) % 5};
+        items[i].shape.dims = (int)(next_random(seed) % (SL_MAX_DIMS + 1));
+        size_t bytes = ELEMENT_MAX;
+        for (int d = 0; d < items[i].shape.dims; d++) {
+            items[i].shape.size[d] = (int64_t)(next_random(seed) % 5);
+            bytes *= (size_t)items[i].shape.size[d];
+        }
+        unsigned char *data = malloc(bytes + 1);
+        assert_non_null(data);
+        for (size_t b = 0; b < bytes; b++)
+            data[b] = (unsigned char)next_random(seed);
+        items[i].data = data;
+    }
+    return count;
+}
+
+static void check_round_trip(const char *path, const sl_safetensors_item *items, size_t count)
+{
+    static const size_t widths[] = {4, 8, 4, 8, 2};
+    sl_safetensors_item loaded[ITEMS_MAX];
+    assert_int_equal(sl_safetensors_save(path, items, count, NULL, 0), SL_OK);
+    for (size_t i = 0; i < count; i++) { /* asked for in the opposite order */
+        loaded[i] = items[count - 1 - i];
+        loaded[i].data = malloc(ELEMENT_MAX * 256 + 1);
+        assert_non_null(loaded[i].data);
+    }
+    sl_status status = sl_safetensors_load(path, loaded, count);
+    if (status != SL_OK)
+        print_error("%s\n", sl_error_text());
+    assert_int_equal(status, SL_OK);
+    for (size_t i = 0; i < count; i++) {
+        const sl_safetensors_item *item = &items[count - 1 - i];
+        size_t bytes = widths[item->dtype];
+        for (int d = 0; d < item->shape.dims; d++)
+            bytes *= (size_t)item->shape.size[d];
+        assert_memory_equal(loaded[i].data, item->data, bytes);
+        free(loaded[i].data);
+    }
+}
+
+static void load_gives_back_what_save_took_for_random_tensors(void **state)
+{
+    char *path = scratch_path(*state, "file");
+    const char *given = getenv("SLUICE_TEST_SEED");
+    uint64_t seed = given ? strtoull(given, NULL, 0) : (uint64_t)time(NULL) * 2654435761U + 1;
+    print_message("SLUICE_TEST_SEED=%llu\n", (unsigned long long)seed);
+    for (int round = 0; round < 30; round++) {
+        sl_safetensors_item items[ITEMS_MAX];
+        char names[ITEMS_MAX][32];
+        size_t count = random_items(&seed, items, names);
+        check_round_trip(path, items, count);
+        for (size_t i = 0; i < count; i++)
+            free(items[i].data);
+    }
+}
+
 int safetensors_set_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
@@ -169,6 +339,12 @@ int safetensors_set_tests(void)
         WITH_SCRATCH(index_that_does_not_fit_is_refused),
         WITH_SCRATCH(checkpoint_is_read_against_its_checksums),
         WITH_SCRATCH(directory_without_a_model_is_refused),
+        WITH_SCRATCH(load_lists_missing_and_unexpected_names_together),
+        WITH_SCRATCH(load_wrong_shape_or_type_names_both_and_writes_nothing),
+        WITH_SCRATCH(load_of_a_type_that_sluice_lacks_is_refused),
+        WITH_SCRATCH(load_of_one_name_twice_is_refused),
+        WITH_SCRATCH(load_of_an_absent_or_broken_file_is_refused),
+        WITH_SCRATCH(load_gives_back_what_save_took_for_random_tensors),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
