@@ -123,9 +123,6 @@ sl_status sl_recompute_parse(const char *text, sl_recompute *out);
 const char *sl_schedule_kind_name(sl_schedule_kind kind);
 const char *sl_recompute_name(sl_recompute recompute);
 
-/* The same names in the order of their enums, then NULL: the choices of an option. */
-extern const char *const sl_schedule_kind_names[], *const sl_recompute_names[];
-
 #ifdef __cplusplus
 }
 #endif

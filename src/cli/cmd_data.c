@@ -57,7 +57,7 @@ static void read_settings(cli_line *line, settings *to)
     to->directory = to->synthetic ? to->synthetic : line->words[0];
     if (!to->directory)
         cli_refuse("data: expected a directory of text, or --synthetic DIR");
-    if (!*to->directory)
+    else if (!*to->directory)
         cli_refuse("data: expected a directory of text, got \"\"");
 }
 

@@ -152,7 +152,7 @@ void cli_print_text(const char *text, int width)
 
 cli_text cli_count_text(int64_t number)
 {
-    cli_text digits, out;
+    cli_text digits, out = {""};
     char *to = out.text;
     int length = snprintf(digits.text, sizeof digits.text, "%" PRId64, number);
     for (int i = 0; i < length; i++) {
