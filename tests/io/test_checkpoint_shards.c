@@ -42,7 +42,7 @@ static void add_shard(saved *from, sli_checkpoint_writer *writer, int rank)
 static void write_shard(saved *from, const char *path, int rank)
 {
     sli_checkpoint_writer *writer;
-    check_ok(sli_checkpoint_writer_join(path, ID, &writer));
+    check_ok(sli_checkpoint_writer_create(path, ID, true, &writer));
     add_shard(from, writer, rank);
     sli_checkpoint_writer_destroy(&writer);
 }
@@ -56,7 +56,7 @@ static void save_all(const char *path)
     fill(&made);
     for (int rank = RANKS - 1; rank > 0; rank--)
         write_shard(&made, path, rank);
-    check_ok(sli_checkpoint_writer_create(path, ID, &writer));
+    check_ok(sli_checkpoint_writer_create(path, ID, false, &writer));
     check_ok(sli_checkpoint_writer_add(writer,
                                        &(sl_checkpoint_contents){.files = &vocab, .file_count = 1},
                                        NULL));
@@ -168,7 +168,7 @@ static void files_that_cannot_be_seen_fail_the_save(void **state)
     sli_checkpoint_writer *writer;
     char *path = scratch_path(*state, "saved");
     fill(&made);
-    check_ok(sli_checkpoint_writer_create(path, ID, &writer));
+    check_ok(sli_checkpoint_writer_create(path, ID, false, &writer));
     check_error(sli_checkpoint_writer_list_shard(writer, "optimizer", 1, RANKS, &made.written[1]),
                 SL_ERR_IO, "another rank has written it, but it cannot be seen");
     write_shard(&made, path, 1);

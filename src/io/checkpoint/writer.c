@@ -360,34 +360,26 @@ static sl_status check_path(const char *path)
 
 /* ---- The writer ------------------------------------------------------------------------- */
 
-static sl_status create(uint64_t id, sli_checkpoint_writer **out)
+/* `joins`: another writer creates the directory. */
+static sl_status create(const char *path, uint64_t id, bool joins, sli_checkpoint_writer *out)
+{
+    snprintf(out->id, sizeof out->id, "%016" PRIx64, id);
+    out->files = json_array();
+    if (!out->files)
+        return sl_error(SL_ERR_MEMORY, "no memory for a checkpoint's files");
+    if (joins)
+        return sli_replace_directory_join(path, id, &out->directory);
+    SL_TRY(check_path(path));
+    return sli_replace_directory_create_numbered(path, id, &out->directory);
+}
+
+sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, bool joins,
+                                       sli_checkpoint_writer **out)
 {
     *out = calloc(1, sizeof **out);
-    if (*out)
-        (*out)->files = json_array();
-    if (!*out || !(*out)->files) {
-        sli_checkpoint_writer_destroy(out);
+    if (!*out)
         return sl_error(SL_ERR_MEMORY, "no memory for a checkpoint's record");
-    }
-    snprintf((*out)->id, sizeof(*out)->id, "%016" PRIx64, id);
-    return SL_OK;
-}
-
-sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, sli_checkpoint_writer **out)
-{
-    SL_TRY(create(id, out));
-    sl_status status = check_path(path);
-    if (status == SL_OK)
-        status = sli_replace_directory_create_numbered(path, id, &(*out)->directory);
-    if (status != SL_OK)
-        sli_checkpoint_writer_destroy(out);
-    return status;
-}
-
-sl_status sli_checkpoint_writer_join(const char *path, uint64_t id, sli_checkpoint_writer **out)
-{
-    SL_TRY(create(id, out));
-    sl_status status = sli_replace_directory_join(path, id, &(*out)->directory);
+    sl_status status = create(path, id, joins, *out);
     if (status != SL_OK)
         sli_checkpoint_writer_destroy(out);
     return status;
@@ -432,7 +424,7 @@ static sl_status save(const char *path, const sl_checkpoint_contents *contents,
     sli_checkpoint_writer *writer;
     SL_TRY(check_contents(contents)); /* before anything is created */
     SL_TRY(sli_draw_number(path, &id));
-    SL_TRY(sli_checkpoint_writer_create(path, id, &writer));
+    SL_TRY(sli_checkpoint_writer_create(path, id, false, &writer));
     sl_status status = sli_checkpoint_writer_add(writer, contents, source);
     if (status == SL_OK)
         status = sli_checkpoint_writer_commit(writer, contents->state);

@@ -2,7 +2,7 @@
  * have a shard of an optimizer's state.
  *
  *     writer 0                                  writers 1, 2, …
- *     create                                    join              the same path and id
+ *     create                                    create, joining   the same path and id
  *     add        what no other writer has
  *     add_shard  its own shard                  add_shard         theirs
  *                                               destroy
@@ -36,9 +36,10 @@ typedef struct sli_checkpoint_source {
 sl_status sli_checkpoint_save_from(const char *path, const sl_checkpoint_contents *contents,
                                    const sli_checkpoint_source *source);
 
-/* An older checkpoint at `path` may be replaced, but nothing else. Errors as sl_checkpoint_save. */
-sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, sli_checkpoint_writer **out);
-sl_status sli_checkpoint_writer_join(const char *path, uint64_t id, sli_checkpoint_writer **out);
+/* An older checkpoint at `path` may be replaced, but nothing else. `joins`: as one of writers 1, 2,
+ * … Errors as sl_checkpoint_save. */
+sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, bool joins,
+                                       sli_checkpoint_writer **out);
 
 /* Parts and files, without the state. The parts' names are borrowed until the commit. `source`
  * NULL: the items have data. */

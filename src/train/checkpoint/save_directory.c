@@ -202,7 +202,7 @@ static sl_status try_writing(const char *path)
     SL_TRY(sli_save_directory_best(path, &name));
     sl_status status = sli_draw_number(path, &id);
     if (status == SL_OK)
-        status = sli_checkpoint_writer_create(name, id, &trial);
+        status = sli_checkpoint_writer_create(name, id, false, &trial);
     if (status == SL_OK)
         sli_checkpoint_writer_destroy(&trial);
     status = sl_error_context(status, "%s: the best model cannot be written: ", name);
@@ -308,4 +308,66 @@ sl_status sli_save_directory_prune(const char *path, int64_t step, int keep)
             status = remove_step(path, steps[i]);
     free(steps);
     return status;
+}
+
+/* ---- The last step ---------------------------------------------------------------------- */
+
+/* So wide that every number takes the place of the one before it. */
+enum { DIGITS = 20, TEXT_BYTES = DIGITS + 2 };
+
+/* The number in the file; -1: it is something else. */
+static int64_t read_step(int descriptor)
+{
+    char text[TEXT_BYTES] = "";
+    ssize_t length = pread(descriptor, text, sizeof text, 0);
+    char *end;
+    long long step = length == TEXT_BYTES - 1 ? strtoll(text, &end, 10) : -1;
+    return step > 0 && end == text + DIGITS ? step : -1;
+}
+
+static int open_progress(const char *directory, int flags)
+{
+    char *path;
+    if (join(directory, "progress", &path) != SL_OK)
+        return -1;
+    int descriptor = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    free(path);
+    return descriptor;
+}
+
+sli_last_step sli_last_step_open(const char *directory)
+{
+    struct stat found;
+    int descriptor = open_progress(directory, O_RDWR | O_CREAT);
+    bool own = descriptor >= 0 && fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode) &&
+               (found.st_size == 0 || read_step(descriptor) > 0);
+    if (descriptor >= 0 && !own)
+        close(descriptor);
+    return (sli_last_step){own, own ? descriptor : -1};
+}
+
+void sli_last_step_close(sli_last_step *file)
+{
+    if (file->is_open)
+        close(file->descriptor);
+    file->is_open = false;
+}
+
+void sli_last_step_write(const sli_last_step *file, int64_t step)
+{
+    char text[TEXT_BYTES];
+    if (!file->is_open)
+        return;
+    int length = snprintf(text, sizeof text, "%0*" PRId64 "\n", DIGITS, step);
+    (void)!pwrite(file->descriptor, text, (size_t)length, 0);
+}
+
+int64_t sli_last_step_read(const char *directory)
+{
+    int descriptor = open_progress(directory, O_RDONLY);
+    if (descriptor < 0)
+        return 0;
+    int64_t step = read_step(descriptor);
+    close(descriptor);
+    return step > 0 ? step : 0;
 }

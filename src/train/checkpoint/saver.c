@@ -128,12 +128,9 @@ static sl_status write_shard(const sli_saver *saver, sli_checkpoint_writer *writ
 /* All that this replica writes but state.json. */
 static sl_status write_files(sli_saver *saver, sli_checkpoint_writer **writer)
 {
-    if (saver->rank == 0) {
-        SL_TRY(sli_checkpoint_writer_create(saver->path, saver->id, writer));
+    SL_TRY(sli_checkpoint_writer_create(saver->path, saver->id, saver->rank != 0, writer));
+    if (saver->rank == 0)
         SL_TRY(write_copy(saver, *writer));
-    } else {
-        SL_TRY(sli_checkpoint_writer_join(saver->path, saver->id, writer));
-    }
     return saver->options.group ? write_shard(saver, *writer, &saver->own.file) : SL_OK;
 }
 
