@@ -98,13 +98,13 @@ static sl_status write_copy(const sli_saver *saver, sli_checkpoint_writer *write
 {
     const sli_saver_options *options = &saver->options;
     const sli_snapshot *of = &saver->snapshot;
-    sl_checkpoint_part parts[3];
-    size_t count = 0;
-    parts[count++] = model_part(saver, "model", &of->model);
-    if (!options->group)
-        parts[count++] = (sl_checkpoint_part){.name = "optimizer",
-                                              .items = of->optimizer.items,
-                                              .count = of->optimizer.count};
+    sl_checkpoint_part parts[3] = {model_part(saver, "model", &of->model)};
+    size_t count = 1;
+    if (!options->group) {
+        parts[count] = (sl_checkpoint_part){.name = "optimizer"};
+        parts[count].items = of->optimizer.items;
+        parts[count++].count = of->optimizer.count;
+    }
     if (of->best.items)
         parts[count++] = model_part(saver, "best", &of->best);
     const sl_checkpoint_contents contents = {.parts = parts,

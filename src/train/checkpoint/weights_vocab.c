@@ -78,7 +78,7 @@ static void free_names(char **names)
 /* names [NAMES], to be freed, also after an error. */
 static sl_status find_names(const char *path, char **names)
 {
-    names[WAITING] = names[PLAIN] = NULL;
+    names[WAITING] = names[NAMED] = names[PLAIN] = NULL;
     SL_TRY(sl_weights_vocab_path(path, &names[NAMED]));
     SL_TRY(join(names[NAMED], strlen(names[NAMED]), ".new", &names[WAITING]));
     return join(path, strlen(path), ".vocab.txt", &names[PLAIN]);
