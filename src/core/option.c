@@ -110,7 +110,7 @@ static sl_status set_pair(const sl_option *option, const char *text, void *objec
     char first[SLI_NUMBER_BYTES];
     size_t length = strcspn(text, ",");
     sl_option one = number_of_pair(option, 0), two = number_of_pair(option, 1);
-    if (text[length] == ',' && length < sizeof first) {
+    if (length < sizeof first && text[length] == ',') {
         snprintf(first, sizeof first, "%.*s", (int)length, text);
         if (sl_option_set(&one, object, first) == SL_OK &&
             sl_option_set(&two, object, text + length + 1) == SL_OK)

@@ -365,9 +365,11 @@ sl_status sl_train_options_preset(const char *name, sl_train_options *options)
     sl_train_options made = {0};
     if (sl_option_set(sl_option_find(sl_plan_option_rows, "preset"), &made, name) != SL_OK)
         return sl_error(SL_ERR_NOT_FOUND, "%s", sl_error_text());
-    for (size_t i = 0; i == 0 || strcmp(sl_preset_names[i - 1], name) != 0; i++) {
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++) {
         set[i](&made); /* each changes the one before */
         made.preset = sl_preset_names[i];
+        if (strcmp(made.preset, name) == 0)
+            break;
     }
     made.data = options->data;
     made.init = options->init;
