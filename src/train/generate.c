@@ -16,7 +16,7 @@ typedef struct candidate {
     int32_t id;
 } candidate;
 
-/* Falling logits; equal ones by id, so that the order is the same everywhere. */
+/* The largest logit first; equal ones by id, so that the order is the same everywhere. */
 static int compare_candidates(const void *a, const void *b)
 {
     const candidate *x = a, *y = b;
@@ -26,7 +26,7 @@ static int compare_candidates(const void *a, const void *b)
 }
 
 /* A number in [0, 1) for the token at `position`. */
-static double draw(uint64_t seed, int64_t position)
+static double random_number_at(uint64_t seed, int64_t position)
 {
     uint32_t counter[4] = {(uint32_t)position, (uint32_t)(position >> 32), 0, 0};
     sli_philox(sli_philox_key_make(seed, SLI_RANDOM_SAMPLE), counter);
@@ -34,7 +34,7 @@ static double draw(uint64_t seed, int64_t position)
 }
 
 /* The first of the sorted candidates at which the cumulated probability passes u. */
-static int32_t pick(const candidate *sorted, int64_t count, double temperature, double u)
+static int32_t sample_token(const candidate *sorted, int64_t count, double temperature, double u)
 {
     double total = 0, passed = 0;
     for (int64_t i = 0; i < count; i++)
@@ -47,8 +47,8 @@ static int32_t pick(const candidate *sorted, int64_t count, double temperature, 
     return sorted[count - 1].id;
 }
 
-static int32_t choose(const sl_generate_options *options, const float *logits,
-                      candidate *candidates, int64_t ntokens, int64_t position)
+static int32_t choose_token(const sl_generate_options *options, const float *logits,
+                            candidate *candidates, int64_t ntokens, int64_t position)
 {
     int64_t count = 0;
     for (int32_t id = 0; id < ntokens; id++)
@@ -61,7 +61,8 @@ static int32_t choose(const sl_generate_options *options, const float *logits,
         return candidates[0].id;
     if (options->top_k > 0 && count > options->top_k)
         count = options->top_k;
-    return pick(candidates, count, options->temperature, draw(options->seed, position));
+    return sample_token(candidates, count, options->temperature,
+                        random_number_at(options->seed, position));
 }
 
 /* The logits of the token after ids[0 … length - 1], into logits [ntokens]. */
@@ -92,7 +93,7 @@ static sl_status last_logits(sl_pipe *pipe, const int32_t *ids, int64_t length, 
     return SL_OK;
 }
 
-/* Weights that training has ruined have no most probable token. */
+/* Ruined weights have no most probable token. */
 static sl_status check_finite(const float *logits, int64_t ntokens)
 {
     for (int64_t id = 0; id < ntokens; id++)
@@ -112,7 +113,7 @@ static sl_status append_token(sl_pipe *pipe, const sl_generate_options *options,
     candidate *candidates = malloc((size_t)ntokens * sizeof *candidates);
     sl_status status = check_finite(logits, ntokens);
     if (status == SL_OK && candidates) {
-        ids[*length] = choose(options, logits, candidates, ntokens, *length);
+        ids[*length] = choose_token(options, logits, candidates, ntokens, *length);
         ++*length;
     } else if (status == SL_OK) {
         status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens);

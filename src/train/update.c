@@ -8,51 +8,38 @@
 typedef struct stage_update {
     sl_optimizer *optimizer; /* or */
     sl_zero *zero;           /* a shard of one */
-    double *terms;           /* [parameters of the stage] */
-    int term_count;
+    int first_term, term_count;
 } stage_update;
 
 struct sli_update {
     sl_pipe *pipe;
-    sl_optimizer_options options;
     double lr, grad_scale; /* of the step under way */
-    double *all_terms;     /* every stage's, in the model's order */
+    double *terms;         /* of the norm: [all parameters], in the model's order */
     int stages;
     stage_update stage[]; /* [stages] */
 };
-
-/* `group`: over which state is sharded, or NULL. */
-static sl_status create_stage(stage_update *stage, const sl_optimizer_options *options,
-                              sl_parameter_set *set, sl_group *group)
-{
-    stage->terms = calloc((size_t)sl_parameter_set_count(set) + 1, sizeof *stage->terms);
-    if (!stage->terms)
-        return sl_error(SL_ERR_MEMORY, "no memory for the gradient norm");
-    return group ? sl_zero_create(options, set, group, &stage->zero)
-                 : sl_optimizer_create(options, set, &stage->optimizer);
-}
 
 sl_status sli_update_create(sl_pipe *pipe, const sl_optimizer_options *options,
                             const sl_ddp *sharded, sli_update **out)
 {
     *out = NULL;
-    int stages = sl_pipe_stages(pipe);
+    int stages = sl_pipe_stages(pipe), parameters = 0;
     sli_update *update = calloc(1, sizeof *update + (size_t)stages * sizeof update->stage[0]);
     if (!update)
         return sl_error(SL_ERR_MEMORY, "no memory for the optimizers' record");
     update->pipe = pipe;
-    update->options = *options;
     update->stages = stages;
-    int parameters = 0;
     sl_status status = SL_OK;
     for (int s = 0; s < stages && status == SL_OK; s++) {
+        stage_update *stage = &update->stage[s];
         sl_parameter_set *set = sl_pipe_parameters(pipe, s);
+        stage->first_term = parameters;
         parameters += sl_parameter_set_count(set);
-        status = create_stage(&update->stage[s], options, set,
-                              sharded ? sl_ddp_group(sharded, s) : NULL);
+        status = sharded ? sl_zero_create(options, set, sl_ddp_group(sharded, s), &stage->zero)
+                         : sl_optimizer_create(options, set, &stage->optimizer);
     }
-    update->all_terms = calloc((size_t)parameters + 1, sizeof *update->all_terms);
-    if (status == SL_OK && !update->all_terms)
+    update->terms = calloc((size_t)parameters + 1, sizeof *update->terms);
+    if (status == SL_OK && !update->terms)
         status = sl_error(SL_ERR_MEMORY, "no memory for the gradient norm");
     if (status != SL_OK)
         sli_update_destroy(&update);
@@ -67,33 +54,32 @@ void sli_update_destroy(sli_update **update)
     for (int s = 0; s < (*update)->stages; s++) {
         sl_optimizer_destroy(&(*update)->stage[s].optimizer);
         sl_zero_destroy(&(*update)->stage[s].zero);
-        free((*update)->stage[s].terms);
     }
-    free((*update)->all_terms);
+    free((*update)->terms);
     free(*update);
     *update = NULL;
 }
 
-static sl_status stage_terms(int index, void *arg)
+static sl_status compute_stage_terms(int index, void *arg)
 {
     sli_update *update = arg;
     stage_update *stage = &update->stage[index];
     sl_parameter_set *set = sl_pipe_parameters(update->pipe, index);
-    return sl_grad_norm_terms(set, SL_GRAD_NORM_L2, stage->terms, sl_parameter_set_count(set),
-                              &stage->term_count);
+    return sl_grad_norm_terms(set, SL_GRAD_NORM_L2, update->terms + stage->first_term,
+                              sl_parameter_set_count(set), &stage->term_count);
 }
 
 sl_status sli_update_norm(sli_update *update, double *norm)
 {
-    SL_TRY(sl_pipe_run(update->pipe, stage_terms, update));
+    SL_TRY(sl_pipe_run(update->pipe, compute_stage_terms, update));
     int count = 0;
-    for (int s = 0; s < update->stages; s++) {
+    for (int s = 0; s < update->stages; s++) { /* parameters without a gradient leave gaps */
         const stage_update *stage = &update->stage[s];
-        memcpy(update->all_terms + count, stage->terms,
-               (size_t)stage->term_count * sizeof *stage->terms);
+        memmove(update->terms + count, update->terms + stage->first_term,
+                (size_t)stage->term_count * sizeof *update->terms);
         count += stage->term_count;
     }
-    *norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, update->all_terms, count);
+    *norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, update->terms, count);
     return SL_OK;
 }
 
