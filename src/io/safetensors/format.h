@@ -155,8 +155,4 @@ void sli_safetensors_index_clear(sli_safetensors_index *index);
 /* The file that holds the tensor, or NULL; it lives as long as the index. */
 const char *sli_safetensors_index_find(const sli_safetensors_index *index, const char *tensor);
 
-/* SL_ERR_FORMAT unless the index says of each tensor of the file that it is in it. */
-sl_status sli_safetensors_index_compare(const sli_safetensors_index *index, const char *file,
-                                        const sl_safetensors_reader *reader);
-
 #endif

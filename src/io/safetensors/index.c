@@ -96,18 +96,3 @@ const char *sli_safetensors_index_find(const sli_safetensors_index *index, const
         found = bsearch(&key, index->entries, index->count, sizeof key, compare_entries);
     return found ? found->file : NULL;
 }
-
-sl_status sli_safetensors_index_compare(const sli_safetensors_index *index, const char *file,
-                                        const sl_safetensors_reader *reader)
-{
-    char quoted[SLI_QUOTE_BYTES];
-    for (size_t i = 0; i < sl_safetensors_count(reader); i++) {
-        const char *tensor = sl_safetensors_get(reader, i)->name;
-        const char *told = sli_safetensors_index_find(index, tensor);
-        if (!told || strcmp(told, file) != 0)
-            return sl_error(SL_ERR_FORMAT,
-                            "tensor %s is in %s, but the index does not list it there",
-                            sli_safetensors_quote(tensor, quoted), file);
-    }
-    return SL_OK;
-}
