@@ -111,6 +111,7 @@ static char *print_save_every(const void *object)
 /* ---- The rows ------------------------------------------------------------------------------ */
 
 #define FIELD(field) .offset = offsetof(sl_train_options, field)
+#define MODEL        .group = "Model", .in_model = true, .affects_numbers = always
 
 const char *const sl_preset_names[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
                                        NULL};
@@ -124,36 +125,33 @@ enum { MAX_COLUMNS = 1 << 20, MAX_CHUNKS = 4096 };
 /* A row is read as one, so it is kept together. */
 /* clang-format off */
 const sl_option sl_plan_option_rows[] = {
-    {.name = "preset", .value = "NAME", .type = SL_OPTION_TEXT, FIELD(preset), .choices = sl_preset_names,
-     .log_key = "preset",
+    {.name = "preset", .value = "NAME", .type = SL_OPTION_TEXT, FIELD(preset),
+     .choices = sl_preset_names, .log_key = "preset",
      .help = "Start from the settings of a PyTorch tutorial; other options override them"},
 
-    {.name = "emsize", .value = "N", .group = "Model", .type = SL_OPTION_INT64,
-     FIELD(model.emsize), .lowest = 1, .highest = SL_MAX_WIDTH, .log_key = "emsize", .in_model = true,
-     .affects_numbers = always,
+    {.name = "emsize", .value = "N", MODEL, .type = SL_OPTION_INT64, FIELD(model.emsize),
+     .lowest = 1, .highest = SL_MAX_WIDTH, .log_key = "emsize",
      .help = "Width of the embeddings and of each layer; must be even"},
-    {.name = "nhid", .value = "N", .group = "Model", .type = SL_OPTION_INT64, FIELD(model.nhid),
-     .lowest = 1, .highest = SL_MAX_WIDTH, .log_key = "nhid", .in_model = true, .affects_numbers = always,
+    {.name = "nhid", .value = "N", MODEL, .type = SL_OPTION_INT64, FIELD(model.nhid), .lowest = 1,
+     .highest = SL_MAX_WIDTH, .log_key = "nhid",
      .help = "Width of the hidden layer in each feed-forward network"},
-    {.name = "nlayers", .value = "N", .group = "Model", .type = SL_OPTION_INT64,
-     FIELD(model.nlayers), .lowest = 1, .highest = SL_MAX_LAYERS, .log_key = "nlayers",
-     .in_model = true, .affects_numbers = always,
+    {.name = "nlayers", .value = "N", MODEL, .type = SL_OPTION_INT64, FIELD(model.nlayers),
+     .lowest = 1, .highest = SL_MAX_LAYERS, .log_key = "nlayers",
      .help = "Number of Transformer encoder layers"},
-    {.name = "nhead", .value = "N", .group = "Model", .type = SL_OPTION_INT64, FIELD(model.nhead),
-     .lowest = 1, .highest = SL_MAX_WIDTH, .log_key = "nhead", .in_model = true, .affects_numbers = always,
+    {.name = "nhead", .value = "N", MODEL, .type = SL_OPTION_INT64, FIELD(model.nhead),
+     .lowest = 1, .highest = SL_MAX_WIDTH, .log_key = "nhead",
      .help = "Number of attention heads; must divide emsize"},
-    {.name = "dropout", .value = "P", .group = "Model", .type = SL_OPTION_FLOAT,
-     FIELD(model.dropout), .less_than = 1, .log_key = "dropout", .in_model = true, .affects_numbers = always,
+    {.name = "dropout", .value = "P", MODEL, .type = SL_OPTION_FLOAT, FIELD(model.dropout),
+     .less_than = 1, .log_key = "dropout",
      .help = "Dropout probability"},
-    {.name = "mask", .value = "KIND", .group = "Model", .type = SL_OPTION_CHOICE,
-     FIELD(model.mask), .choices = masks, .log_key = "mask", .in_model = true, .affects_numbers = always,
+    {.name = "mask", .value = "KIND", MODEL, .type = SL_OPTION_CHOICE, FIELD(model.mask),
+     .choices = masks, .log_key = "mask",
      .help = "Attention mask. causal: a position sees itself and earlier ones; none: it sees all"},
-    {.name = "activation", .value = "KIND", .group = "Model", .type = SL_OPTION_CHOICE,
-     FIELD(model.activation), .choices = activations, .log_key = "activation", .in_model = true,
-     .affects_numbers = always,
+    {.name = "activation", .value = "KIND", MODEL, .type = SL_OPTION_CHOICE,
+     FIELD(model.activation), .choices = activations, .log_key = "activation",
      .help = "Activation function of the feed-forward networks"},
-    {.name = "pre-norm", .group = "Model", .type = SL_OPTION_FLAG, FIELD(model.pre_norm),
-     .log_key = "pre_norm", .in_model = true, .affects_numbers = always,
+    {.name = "pre-norm", MODEL, .type = SL_OPTION_FLAG, FIELD(model.pre_norm),
+     .log_key = "pre_norm",
      .help = "Apply layer normalization before each block instead of after it"},
 
     {.name = "pp", .value = "S", .group = "Pipeline", .type = SL_OPTION_INT, FIELD(stages),
@@ -197,7 +195,8 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Tokens of each column in a block"},
 
     {.name = "optimizer", .value = "NAME", .group = "Optimizer", .type = SL_OPTION_CHOICE,
-     FIELD(optimizer.kind), .choices = sl_optimizer_kind_names, .log_key = "optimizer", .affects_numbers = always,
+     FIELD(optimizer.kind), .choices = sl_optimizer_kind_names, .log_key = "optimizer",
+     .affects_numbers = always,
      .help = "Optimizer"},
     {.name = "momentum", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
      FIELD(optimizer.momentum), .log_key = "momentum", .affects_numbers = with_sgd,
@@ -235,8 +234,8 @@ const sl_option sl_train_option_rows[] = {
      .log_key = "gamma", .affects_numbers = with_steps,
      .help = "Factor of the step schedule"},
     {.name = "step-epochs", .value = "N", .group = "Training", .type = SL_OPTION_INT,
-     FIELD(lr.step_epochs), .lowest = 1, .optional = true, .default_value = 1, .log_key = "step_epochs",
-     .affects_numbers = with_steps,
+     FIELD(lr.step_epochs), .lowest = 1, .optional = true, .default_value = 1,
+     .log_key = "step_epochs", .affects_numbers = with_steps,
      .help = "Epochs between two steps of the step schedule"},
     {.name = "warmup", .value = "N", .group = "Training", .type = SL_OPTION_INT64,
      FIELD(lr.warmup_steps), .log_key = "warmup_steps", .affects_numbers = always,
@@ -303,6 +302,7 @@ const sl_option sl_train_option_rows[] = {
 };
 /* clang-format on */
 
+#undef MODEL
 #undef FIELD
 
 const sl_option *sl_train_option_row(int index)
