@@ -357,11 +357,11 @@ static uint64_t random_next(uint64_t *state)
     return *state >> 33;
 }
 
-/* How many ranks are killed: half as many as runs elsewhere, 10 where SLUICE_KILLS is not set. */
+/* How many ranks are killed: a quarter of SLUICE_KILLS, 5 where it is not set. */
 static int death_count(void)
 {
     const char *kills = getenv("SLUICE_KILLS");
-    return kills ? atoi(kills) / 2 : 10;
+    return kills ? atoi(kills) / 4 : 5;
 }
 
 static void death_of_a_rank_ends_the_others_and_leaves_nothing_behind(void **state)

@@ -4,7 +4,7 @@ kill -9 of a random rank at a random moment, from the start of the programs, ove
 ranks, to the middle of the training: each time the launcher must say which rank was killed, and
 soon nothing may be left. Suspending the whole job, as Ctrl-Z, `scontrol suspend` and a frozen
 control group do, for longer than ranks may be silent: the launcher, mpirun and the ranks wake in any
-order, and the training goes on. A quarter of SLUICE_KILLS are killed, 5 where it is not set;
+order, and the training goes on. A tenth of SLUICE_KILLS are killed, 2 where it is not set;
 SLUICE_TEST_SEED draws other ranks, moments and orders.
 """
 
@@ -120,7 +120,7 @@ def suspend(folder, draw):
 
 
 def main():
-    kills = int(os.environ.get("SLUICE_KILLS", "20")) // 4
+    kills = int(os.environ.get("SLUICE_KILLS", "20")) // 10
     seed = int(os.environ.get("SLUICE_TEST_SEED", "1"))
     draw = random.Random(seed)
     print(f"seed {seed}")
