@@ -1,9 +1,8 @@
 /* Reading and writing safetensors files: named tensors, as PyTorch's users exchange them.
  *
  * A file is an 8-byte little-endian length, a JSON header of that length (name → data type, shape,
- * byte range) and the tensors' bytes. Reading checks the whole header before anything else
- * happens: whatever sl_safetensors_open accepts can be read without further surprises, but for a
- * failing disk. Writing is atomic: the file appears under its name complete, or not at all.
+ * byte range) and the tensors' bytes. Opening a file checks its whole header; after that only the
+ * disk can fail. Writing is atomic: the file appears under its name complete, or not at all.
  *
  * Most callers need only sl_safetensors_load and sl_safetensors_save.
  *

@@ -16,10 +16,10 @@ void sli_checksum_destroy(sli_checksum **sum); /* NULL is allowed */
 void sli_checksum_reset(sli_checksum *sum);
 void sli_checksum_add(sli_checksum *sum, const void *data, uint64_t bytes);
 
-/* Of all that was added, into `text` [SLI_CHECKSUM_BYTES], which it returns. */
+/* The checksum of all bytes added, into `text` [SLI_CHECKSUM_BYTES], which it returns. */
 const char *sli_checksum_text(const sli_checksum *sum, char *text);
 
-/* The checksum of one piece of memory. */
+/* The checksum of these bytes alone, into `text` [SLI_CHECKSUM_BYTES], which it returns. */
 const char *sli_checksum_of(const void *data, uint64_t bytes, char *text);
 
 #endif

@@ -6,9 +6,8 @@
 double sli_clock_seconds(void);
 
 /* A clock that counts the time in which its owner runs. A process that was suspended (by SIGSTOP,
- * in a frozen cgroup) finds that hours have passed in which nobody could do anything: what others
- * have not done meanwhile is not their fault. Zeroed, it begins with its first reading. Used by one
- * thread at a time. */
+ * in a frozen cgroup) was silent for hours, and so were the others of its job: that time must not
+ * count against them. Zeroed, it begins with its first reading. One thread at a time uses it. */
 typedef struct sli_running_clock {
     double seconds; /* counted so far */
     double read;    /* when it was read last, on the system's clock; 0: never */

@@ -185,7 +185,7 @@ sl_status sli_json_decode(const sli_json *json, sli_json_value value, char **roo
     return SL_OK;
 }
 
-/* Each level is walked through for itself. */
+/* Walks through each level of brackets, so that only short values are parsed. */
 static sl_status check_below(const sli_json *json, sli_json_value value, int depth)
 {
     enum { SHORT = 4096, MOST_DEPTH = 16 };

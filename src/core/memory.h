@@ -13,8 +13,8 @@
 sl_status sli_array_reserve(void *array, size_t *capacity, size_t count, size_t element_bytes,
                             size_t max, const char *what);
 
-/* Blocks of 2 MiB and more are aligned to that and asked to be huge pages: whoever touches all of
- * them has one fault and one TLB entry for each 2 MiB instead of 4 KiB. Smaller ones are aligned to
+/* Blocks of 2 MiB and more are aligned to that and asked to be huge pages: they cost one
+ * fault and one TLB entry for each 2 MiB instead of 4 KiB. Smaller ones are aligned to
  * 64 bytes. NULL: no memory. free() takes it back. */
 void *sli_huge_pages_alloc(size_t bytes);
 

@@ -1,12 +1,12 @@
-/* Files and directories that take their names only when they are complete. They are written under a
- * temporary name beside it, brought to disk, then renamed: whoever opens the name sees the old
- * content or the new, whole.
+/* Files and directories that take their names only when they are complete: they are written under a
+ * temporary name beside the final one, brought to disk and renamed. A reader of the name sees the
+ * old content or the new, whole.
  *
  *     DIR/NAME   is written as   DIR/.NAME.0123456789abcdef.tmp
  *
- * Whoever writes one holds a shared lock on it (flock). One without a lock is a leftover: its
- * writer has died, and the next that writes NAME removes it. On file systems without locks
- * leftovers stay, since nobody can tell who still writes them. */
+ * The writer holds a shared lock on the temporary file or directory (flock). One without a lock is
+ * a leftover of a writer that died, and the next writer of NAME removes it. On file systems without
+ * locks leftovers stay. */
 #ifndef SLI_CORE_REPLACE_H
 #define SLI_CORE_REPLACE_H
 
@@ -57,15 +57,15 @@ typedef struct sli_replace_directory sli_replace_directory;
  * name), SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
 
-/* The same with a temporary name that follows from `number`, so that others can write files there
- * as well: one creates it and commits or removes it, after the others have ended. They join it,
- * whoever comes first; a directory that was joined is neither committed nor removed. */
+/* The same with a temporary name that follows from `number`, so that several processes can write
+ * files there. One of them creates the directory, and commits or removes it after the others have
+ * ended. The others join it, in any order; to join neither commits nor removes it. */
 sl_status sli_replace_directory_create_numbered(const char *path, uint64_t number,
                                                 sli_replace_directory **out);
 sl_status sli_replace_directory_join(const char *path, uint64_t number,
                                      sli_replace_directory **out);
 
-/* Where its files are to be written until then. */
+/* The path to write its files to until it is committed. */
 const char *sli_replace_directory_temporary(const sli_replace_directory *directory);
 
 /* Brings the names to disk (the files have come there) and renames; an older directory is removed
@@ -77,8 +77,8 @@ sl_status sli_replace_directory_commit(sli_replace_directory *directory);
 void sli_replace_directory_destroy(sli_replace_directory **directory);
 
 /* Removes the directory `path` and its files, or the link of that name. It takes a temporary name
- * first, so that nobody sees a part of it. Errors: SL_ERR_INVALID for a file, and for a directory
- * that holds others: both stay as they are. SL_ERR_NOT_FOUND, SL_ERR_IO. */
+ * first, so that no reader sees it half removed. Errors: SL_ERR_INVALID for a file, and for a
+ * directory that holds others: both stay as they are. SL_ERR_NOT_FOUND, SL_ERR_IO. */
 sl_status sli_remove_directory(const char *path);
 
 /* ---- Temporary names ---- */
@@ -94,11 +94,11 @@ void sli_temporary_name(const char *name, uint64_t number, char *out);
 /* Whether it is a temporary name, and of what: `of` [SLI_TEMPORARY_BYTES]. */
 bool sli_temporary_parse(const char *name, char *of);
 
-/* Locks the file or directory `name` that was created as `descriptor`. False where a sweep was
- * quicker and has removed it: then it is to be created again. */
+/* Locks the file or directory `name` that was created as `descriptor`. Returns false where a sweep
+ * has removed it before the lock: the caller creates it again. */
 bool sli_temporary_hold(int directory, const char *name, int descriptor);
 
-/* Removes the leftovers in `directory` of whatever `is_ours` accepts, as far as possible. */
+/* Removes the leftovers in `directory` of the names that `is_ours` accepts, as far as possible. */
 void sli_temporary_sweep(int directory, bool (*is_ours)(const void *context, const char *of),
                          const void *context);
 

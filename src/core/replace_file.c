@@ -73,7 +73,7 @@ static void sweep_one(int directory, const char *name)
 {
     int descriptor = open_leftover(directory, name);
     if (descriptor < 0) {
-        if (errno == ELOOP) /* a link is nobody's work */
+        if (errno == ELOOP) /* no writer makes links */
             (void)unlinkat(directory, name, 0);
         return;
     }

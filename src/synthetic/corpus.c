@@ -1,7 +1,7 @@
 /* A corpus is four files: three texts, and grammar.json with the facts about them. Such a file is
  * recognized by its content: a line that says what it is, and the checksums of the texts that it is
- * true of. A file of that name without the line is somebody else's, and texts with other checksums
- * are not the corpus. */
+ * true of. A file of that name without the line is another program's, and texts with other
+ * checksums are not the corpus. */
 #include "synthetic/corpus.h"
 
 #include "core/checksum.h"
@@ -195,7 +195,7 @@ static bool parse_facts(const json_t *root, facts *out)
     return good;
 }
 
-/* *found is false where there is no such file, or one that cannot be read or is somebody else's.
+/* *found is false where there is no such file, or one that cannot be read or is another program's.
  * Errors: SL_ERR_FORMAT where it says that it is a synthetic corpus's, but lacks a fact. */
 static sl_status read_facts(const char *directory, facts *out, bool *found)
 {
@@ -274,8 +274,8 @@ static sl_status check_texts(const char *directory, const facts *older, bool fou
     return SL_OK;
 }
 
-/* Nobody's own text or grammar.json is overwritten, nor hidden behind: what is there must be a
- * synthetic corpus, as it was written, of which any text may be missing. */
+/* What is there must be a synthetic corpus as it was written, of which texts may be missing: no
+ * other text or grammar.json is overwritten, or hidden by the new one. */
 static sl_status remove_older(const char *directory)
 {
     facts older;

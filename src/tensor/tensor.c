@@ -210,7 +210,7 @@ void sl_tensor_destroy(sl_tensor **tensor)
     storage *on = (*tensor)->storage;
     free(*tensor);
     *tensor = NULL;
-    /* acq_rel: whoever drops the last handle sees all writes of those who dropped theirs. */
+    /* acq_rel: the thread that drops the last handle sees all writes of the others. */
     if (atomic_fetch_sub_explicit(&on->handles, 1, memory_order_acq_rel) == 1)
         storage_free(on);
 }

@@ -157,7 +157,7 @@ static sl_status reserve(sl_tokenizer *tokenizer, size_t line_bytes)
     size_t needed = most_folded_bytes(line_bytes) + LINE_BREAK_BYTES;
     if (needed <= tokenizer->capacity)
         return SL_OK;
-    free(tokenizer->line); /* its content is not needed any more */
+    free(tokenizer->line); /* its content is the last line's */
     tokenizer->capacity = 0;
     tokenizer->line = needed > line_bytes ? malloc(needed) : NULL;
     if (!tokenizer->line)
