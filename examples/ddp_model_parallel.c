@@ -1,8 +1,8 @@
 /* A model over two devices, in two replicas: model parallelism inside, data parallelism outside.
  *
  * A pipe of one chunk is a model whose first layers live on one device and whose last live on
- * another. Under DistributedDataParallel, each of its parts averages its gradients with the same
- * part of the other replica. */
+ * another. Under DistributedDataParallel, each of its stages averages its gradients with the same
+ * stage of the other replica. */
 #include "toy_model.h"
 
 #include <stdio.h>
@@ -103,7 +103,7 @@ static sl_status demo_model_parallel(sl_group *group, void *devices)
     for (int s = 0; s < STAGES && status == SL_OK; s++) {
         const sl_tensor *weights =
             sl_parameter_set_bucket_values(sl_pipe_parameters(at.pipe, s), 0);
-        printf("[RANK %d]: part %d on %s, first weight %.9g\n", rank, s,
+        printf("[RANK %d]: stage %d on %s, first weight %.9g\n", rank, s,
                sl_device_name(at.devices[s]), (double)sl_tensor_f32(weights)[0]);
     }
     close_replica(&at);

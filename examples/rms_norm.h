@@ -69,7 +69,7 @@ static sl_status rms_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_
         backward_row(norm, weight, sl_tensor_f32(in) + row * norm->width,
                      sl_tensor_f32(grad_out) + row * norm->width, sl_tensor_f32(grad_weight));
     sl_tensor_destroy(&in);
-    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK; /* NULL: nobody needs it */
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK; /* NULL: not needed */
 }
 
 static sl_status rms_output_shape(const sl_module *module, const sl_shape *in, sl_shape *out)

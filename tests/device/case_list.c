@@ -1,4 +1,4 @@
-/* The list of cases: shapes at the ends of rows, lanes, pieces and panels, then random ones; and
+/* The list of cases: shapes at the ends of rows, lanes, ranges and panels, then random ones; and
  * large ones, with a name, for timing. */
 #include "device/cases.h"
 

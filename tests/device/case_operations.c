@@ -124,7 +124,7 @@ static void adjust_add_norm_backward(op_case *c)
         c->arrays[DNORM_GRAD_X].over = DNORM_GRAD_SUM;
 }
 
-/* Also of its backward, whose gradient of the table stands at the same place. */
+/* Also of its backward, whose gradient of the table has the same index. */
 static void prepare_embedding(op_case *c)
 {
     c->arrays[EMBEDDING_TABLE].count = case_table_rows(c) * c->spec.size[1];

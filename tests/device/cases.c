@@ -259,7 +259,7 @@ static bool is_on_host(const op_case *c, int array)
     return case_operations[c->spec.kind].arrays[array].on_host;
 }
 
-/* The array whose memory this one shares. */
+/* The array whose memory this one uses. */
 static int owner(const op_case *c, int array)
 {
     while (c->arrays[array].over >= 0)

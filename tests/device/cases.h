@@ -83,7 +83,7 @@ typedef struct case_array_info {
 typedef struct case_array {
     int64_t count;
     void *host; /* [count] before the operation, NaN where it is only written; NULL: not there */
-    int over;   /* shares the memory of this array, or -1 */
+    int over;   /* lies in the memory of this array; -1: its own */
 } case_array;
 
 /* The arguments of operations that are not structs in device.h. */

@@ -336,29 +336,29 @@ static inline void reference_attention_backward(const op_case *c, double *const 
                        .head_width = b->head_width,
                        .causal = b->causal,
                        .qkv = b->qkv};
-    int64_t d = a.head_width, heads = a.heads, positions = a.positions, part = heads * d;
+    int64_t d = a.head_width, heads = a.heads, positions = a.positions, width = heads * d;
     double *p = malloc((size_t)(positions + 1) * sizeof *p), *grad_qkv = to[HEADS_GRAD_QKV];
     double *grad_p = malloc((size_t)(positions + 1) * sizeof *grad_p);
-    for (int64_t i = 0; i < b->samples * positions * 3 * part; i++)
+    for (int64_t i = 0; i < b->samples * positions * 3 * width; i++)
         grad_qkv[i] = 0;
     for (int64_t at = 0; at < b->samples * heads * positions; at++) {
         int64_t sample = at / (heads * positions), head = at / positions % heads;
-        int64_t query = at % positions, first = sample * positions * 3 * part + head * d;
+        int64_t query = at % positions, first = sample * positions * 3 * width + head * d;
         probabilities(&a, sample, head, query, p);
         const float *g = b->grad_out + ((sample * positions + query) * heads + head) * d;
         double inner = 0;
         for (int64_t j = 0; j < positions; j++) {
-            int64_t key = first + j * 3 * part;
+            int64_t key = first + j * 3 * width;
             double kept = multiplier(&b->dropout, at, j, positions);
             grad_p[j] = 0;
             for (int64_t l = 0; l < d; l++) {
-                grad_p[j] += kept * g[l] * a.qkv[key + 2 * part + l];
-                grad_qkv[key + 2 * part + l] += p[j] * kept * g[l];
+                grad_p[j] += kept * g[l] * a.qkv[key + 2 * width + l];
+                grad_qkv[key + 2 * width + l] += p[j] * kept * g[l];
             }
             inner += p[j] * grad_p[j];
         }
         for (int64_t j = 0; j < positions; j++) {
-            int64_t q = first + query * 3 * part, k = first + j * 3 * part + part;
+            int64_t q = first + query * 3 * width, k = first + j * 3 * width + width;
             double grad_s = p[j] * (grad_p[j] - inner) / sqrt((double)d);
             for (int64_t l = 0; l < d; l++) {
                 grad_qkv[q + l] += grad_s * a.qkv[k + l];

@@ -229,7 +229,7 @@ static void range_of_a_list_has_the_whole_lists_cores(void **state)
     sl_device_list_destroy(&whole);
 }
 
-/* The launcher has bound the process: all allowed cores are for its part of the names. */
+/* The launcher has bound the process: all allowed cores are for its range of the names. */
 static void range_of_a_bound_process_divides_all_its_cores(void **state)
 {
     (void)state;
@@ -273,29 +273,29 @@ static void the_environment_chooses_the_instruction_set(void **state)
 /* ---- Lists of several kinds: the CPU's, and one made up here
  * ----------------------------------------------------------------------------- */
 
-enum { CARDS = 3 };
+enum { BOARDS = 3 };
 
-static bool parse_card(sli_device_name *name)
+static bool parse_board(sli_device_name *name)
 {
-    const char *rest = name->text + strlen("card");
+    const char *rest = name->text + strlen("board");
     return *rest++ == ':' && sli_device_number_parse(&rest, &name->first) && *rest == '\0';
 }
 
-static sl_status check_cards(const sli_device_name *names, int count)
+static sl_status check_boards(const sli_device_name *names, int count)
 {
     for (int i = 1; i < count; i++)
         if (names[i].first == names[i - 1].first)
-            return sl_error(SL_ERR_INVALID, "card %d is named twice", names[i].first);
+            return sl_error(SL_ERR_INVALID, "board %d is named twice", names[i].first);
     return SL_OK;
 }
 
-static sl_status create_cards(const sli_device_request *request, sl_device **out, bool *shared)
+static sl_status create_boards(const sli_device_request *request, sl_device **out, bool *shared)
 {
     for (int i = request->first; i < request->end; i++) {
         sl_status status = SL_OK;
         sli_cpu_options options = {.name = request->names[i].text, .threads = 1};
-        if (request->names[i].first >= CARDS)
-            status = sl_error(SL_ERR_NOT_FOUND, "there is no card %d", request->names[i].first);
+        if (request->names[i].first >= BOARDS)
+            status = sl_error(SL_ERR_NOT_FOUND, "there is no board %d", request->names[i].first);
         if (status == SL_OK)
             status = sli_cpu_device_create(&options, &out[i - request->first]);
         for (int k = request->first; k < i && status != SL_OK; k++)
@@ -306,20 +306,20 @@ static sl_status create_cards(const sli_device_request *request, sl_device **out
     return SL_OK;
 }
 
-static sl_status count_cards(int *out)
+static sl_status count_boards(int *out)
 {
-    *out = CARDS;
+    *out = BOARDS;
     return SL_OK;
 }
 
-static const sli_device_kind card_kind = {.prefix = "card",
-                                          .forms = "card:NUMBER",
-                                          .parse = parse_card,
-                                          .check = check_cards,
-                                          .create = create_cards,
-                                          .count = count_cards};
+static const sli_device_kind board_kind = {.prefix = "board",
+                                           .forms = "board:NUMBER",
+                                           .parse = parse_board,
+                                           .check = check_boards,
+                                           .create = create_boards,
+                                           .count = count_boards};
 
-static const sli_device_kind *const kinds[] = {&sli_cpu_kind, &card_kind, NULL};
+static const sli_device_kind *const kinds[] = {&sli_cpu_kind, &board_kind, NULL};
 
 static sl_status create_mixed(const char *names, int first, int most, bool bound,
                               sl_device_list **out, bool *shared)
@@ -330,14 +330,14 @@ static sl_status create_mixed(const char *names, int first, int most, bool bound
 static void mixed_list_keeps_its_order_in_every_range(void **state)
 {
     (void)state;
-    static const char *const names[] = {"card:2", "cpu:1", "cpu:0", "card:0"};
+    static const char *const names[] = {"board:2", "cpu:1", "cpu:0", "board:0"};
     sl_device_list *list;
     bool shared;
     for (int first = 0; first <= 4; first++)
         for (int most = 0; most <= 5; most++) {
             int expected = most < 4 - first ? most : 4 - first;
             check_ok(
-                create_mixed("card:2, cpu:1 ,cpu:0,card:0", first, most, false, &list, &shared));
+                create_mixed("board:2, cpu:1 ,cpu:0,board:0", first, most, false, &list, &shared));
             assert_int_equal(sl_device_list_count(list), expected);
             for (int i = 0; i < expected; i++)
                 assert_string_equal(sl_device_name(sl_device_list_get(list, i)), names[first + i]);
@@ -354,12 +354,12 @@ static void cores_are_divided_among_cpu_devices_alone(void **state)
     sl_device_list *list;
     bool shared;
     for (int bound = 0; bound < 2; bound++) {
-        check_ok(create_mixed("card:0,cpu:0,card:1", 1, 1, bound, &list, &shared));
+        check_ok(create_mixed("board:0,cpu:0,board:1", 1, 1, bound, &list, &shared));
         assert_int_equal(sl_device_thread_count(sl_device_list_get(list, 0)), cores);
         assert_false(shared);
         sl_device_list_destroy(&list);
     }
-    check_ok(create_mixed("card:0,cpu:0", 0, INT_MAX, false, &list, &shared));
+    check_ok(create_mixed("board:0,cpu:0", 0, INT_MAX, false, &list, &shared));
     assert_true(shared);
     sl_device_list_destroy(&list);
 }
@@ -378,15 +378,17 @@ static void errors_are_those_of_the_names_kind(void **state)
     (void)state;
     expect_mixed_error(
         "cpu:0,gpu:0", SL_ERR_INVALID,
-        "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; card:NUMBER, got \"gpu:0\"");
-    expect_mixed_error("cpu:0,card", SL_ERR_INVALID, "a device is named card:NUMBER, got \"card\"");
-    expect_mixed_error("cards:0", SL_ERR_INVALID, "got \"cards:0\"");
-    expect_mixed_error("cpu:x,card:0", SL_ERR_INVALID,
+        "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; board:NUMBER, got \"gpu:0\"");
+    expect_mixed_error("cpu:0,board", SL_ERR_INVALID,
+                       "a device is named board:NUMBER, got \"board\"");
+    expect_mixed_error("boards:0", SL_ERR_INVALID, "got \"boards:0\"");
+    expect_mixed_error("cpu:x,board:0", SL_ERR_INVALID,
                        "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"cpu:x\"");
-    expect_mixed_error("card:1,cpu:0,card:1", SL_ERR_INVALID, "card 1 is named twice");
-    expect_mixed_error("card:1,cpu:1", SL_ERR_INVALID, "of 1 in the list, the last is cpu:0");
-    expect_mixed_error("cpu:0,card:0,card:9", SL_ERR_NOT_FOUND, "there is no card 9");
-    check_error(sli_device_count("card", &(int){0}), SL_ERR_INVALID, "no kind of devices \"card\"");
+    expect_mixed_error("board:1,cpu:0,board:1", SL_ERR_INVALID, "board 1 is named twice");
+    expect_mixed_error("board:1,cpu:1", SL_ERR_INVALID, "of 1 in the list, the last is cpu:0");
+    expect_mixed_error("cpu:0,board:0,board:9", SL_ERR_NOT_FOUND, "there is no board 9");
+    check_error(sli_device_count("board", &(int){0}), SL_ERR_INVALID,
+                "no kind of devices \"board\"");
 }
 
 int device_list_tests(void)

@@ -90,12 +90,12 @@ static void kept_share_is_one_minus_p_and_independent_of_neighbours(void **state
     for (int r = 0; r < 3; r++) {
         sli_dropout dropout = {.p = rates[r], .rows_per_sample = 20};
         float *out = drop_ones(all->families[0].members[1], dropout, ROWS, WIDTH);
-        double share = 0, both = 0, q = 1 - (double)rates[r];
+        double kept = 0, both = 0, q = 1 - (double)rates[r];
         for (int i = 0; i < COUNT; i++) {
-            share += (out[i] > 0) / (double)COUNT;
+            kept += (out[i] > 0) / (double)COUNT;
             both += (out[i] > 0 && out[i ? i - 1 : COUNT - 1] > 0) / (double)COUNT;
         }
-        assert_true(fabs(share - q) < 5 * sqrt(q * (1 - q) / COUNT));
+        assert_true(fabs(kept - q) < 5 * sqrt(q * (1 - q) / COUNT));
         assert_true(fabs(both - q * q) < 8 * sqrt(q * q * (1 - q * q) / COUNT));
         free(out);
     }

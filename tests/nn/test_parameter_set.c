@@ -145,8 +145,8 @@ static float *values_of(sl_parameter_set *set, int parameter)
     return tensor_values(sl_parameter_value(sl_parameter_set_get(set, parameter)));
 }
 
-static sl_parameter_set *place(sl_module *root, int first, int count, sl_device *device,
-                               uint64_t seed)
+static sl_parameter_set *create_set(sl_module *root, int first, int count, sl_device *device,
+                                    uint64_t seed)
 {
     sl_parameter_set *set;
     sl_parameter_set_options options = {.device = device, .seed = seed};
@@ -158,15 +158,15 @@ static void initial_values_do_not_depend_on_the_cut(void **state)
 {
     sl_module *modules[] = {new_linear(5, 7), new_linear(7, 3), new_linear(3, 3)};
     sl_module *model = new_sequential(modules, 3);
-    sl_parameter_set *whole = place(model, 0, 0, *state, 5);
+    sl_parameter_set *whole = create_set(model, 0, 0, *state, 5);
     assert_int_equal(sl_parameter_set_count(whole), 6);
     float *expected[6];
     for (int i = 0; i < 6; i++)
         expected[i] = values_of(whole, i);
     sl_parameter_set_destroy(&whole);
 
-    sl_parameter_set *first = place(model, 0, 1, *state, 5),
-                     *second = place(model, 1, 2, *state, 5);
+    sl_parameter_set *first = create_set(model, 0, 1, *state, 5),
+                     *second = create_set(model, 1, 2, *state, 5);
     assert_int_equal(sl_parameter_set_count(first), 2);
     assert_string_equal(sl_parameter_name(sl_parameter_set_get(second, 3)), "2.bias");
     for (int i = 0; i < 6; i++) {
@@ -186,10 +186,10 @@ static void initial_values_differ_by_seed_and_parameter(void **state)
 {
     sl_module *modules[] = {new_linear(8, 8), new_linear(8, 8)};
     sl_module *model = new_sequential(modules, 2);
-    sl_parameter_set *set = place(model, 0, 0, *state, 1);
+    sl_parameter_set *set = create_set(model, 0, 0, *state, 1);
     float *first = values_of(set, 0), *other = values_of(set, 2);
     sl_parameter_set_destroy(&set);
-    set = place(model, 0, 0, *state, 2);
+    set = create_set(model, 0, 0, *state, 2);
     float *reseeded = values_of(set, 0);
     assert_memory_not_equal(first, other, 64 * 4);
     assert_memory_not_equal(first, reseeded, 64 * 4);
@@ -207,7 +207,7 @@ static void frozen_parameters_and_buffers_have_values_alone(void **state)
     sl_module *buffer = new_holder(sizes, 1, SL_PARAMETER_BUFFER);
     sl_module *modules[] = {frozen, buffer};
     sl_module *model = new_sequential(modules, 2);
-    sl_parameter_set *set = place(model, 0, 0, *state, 1);
+    sl_parameter_set *set = create_set(model, 0, 0, *state, 1);
     assert_int_equal(sl_parameter_set_count(set), 2);
     assert_int_equal(sl_parameter_set_bucket_count(set), 0);
     for (int i = 0; i < 2; i++) {
@@ -228,7 +228,7 @@ static void zero_grad_makes_the_first_contribution_overwrite(void **state)
 {
     const int64_t sizes[] = {4};
     sl_module *module = new_holder(sizes, 1, SL_PARAMETER_TRAINED);
-    sl_parameter_set *set = place(module, 0, 0, *state, 1);
+    sl_parameter_set *set = create_set(module, 0, 0, *state, 1);
     sl_parameter *parameter = sl_parameter_set_get(set, 0);
     float beta, ones[] = {1, 1, 1, 1};
     check_ok(sl_tensor_write(sl_parameter_grad_accumulate(parameter, &beta), ones));
@@ -256,7 +256,7 @@ static void memory_is_counted_by_category(void **state)
     sl_module *module = new_linear(10, 30); /* 300 and 30 floats, in 304 and 32 */
     sl_memory_stats before, after;
     sl_device_memory(*state, &before);
-    sl_parameter_set *set = place(module, 0, 0, *state, 1);
+    sl_parameter_set *set = create_set(module, 0, 0, *state, 1);
     sl_device_memory(*state, &after);
     assert_int_equal(after.current_bytes[SL_MEMORY_PARAMETERS], 4 * (304 + 32));
     assert_int_equal(after.current_bytes[SL_MEMORY_GRADIENTS], 4 * (304 + 32));
@@ -269,7 +269,7 @@ static void impossible_sets_are_refused(void **state)
 {
     sl_module *modules[] = {new_linear(2, 2), new_linear(2, 2)};
     sl_module *model = new_sequential(modules, 2), *single = new_linear(2, 2);
-    sl_parameter_set *set = place(model, 0, 1, *state, 1), *other;
+    sl_parameter_set *set = create_set(model, 0, 1, *state, 1), *other;
     sl_parameter_set_options options = {.device = *state};
     check_error(sl_parameter_set_create(model, 0, 0, &options, &other), SL_ERR_INVALID,
                 "parameter 0.weight is in a parameter set already");

@@ -8,7 +8,7 @@ static sl_module *new_sequential(sl_module *const *modules, int count)
     return sequential;
 }
 
-/* A small language model's inner part, with every kind of layer in it. */
+/* A small language model without its ends, with every kind of layer in it. */
 static sl_module *new_model(void)
 {
     sl_module *modules[5], *inner[2];

@@ -22,12 +22,12 @@ typedef struct lab {
 static sl_status create_model(void *arg, sl_module **out)
 {
     (void)arg;
-    sl_module *parts[4];
-    SL_TRY(sl_linear_create(IN, 7, false, &parts[0]));
-    SL_TRY(sl_dropout_create(0.3f, &parts[1]));
-    SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &parts[2]));
-    SL_TRY(sl_linear_create(7, OUT, false, &parts[3]));
-    return sl_sequential_create(parts, 4, out);
+    sl_module *modules[4];
+    SL_TRY(sl_linear_create(IN, 7, false, &modules[0]));
+    SL_TRY(sl_dropout_create(0.3f, &modules[1]));
+    SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &modules[2]));
+    SL_TRY(sl_linear_create(7, OUT, false, &modules[3]));
+    return sl_sequential_create(modules, 4, out);
 }
 
 static lab open_lab(int count)
@@ -234,15 +234,15 @@ static const sl_module_ops mean_ops = {.type = "Mean",
 /* A linear layer and the mean; arg: int *dims. */
 static sl_status create_linear_mean(void *arg, sl_module **out)
 {
-    sl_module *parts[2];
+    sl_module *modules[2];
     *out = NULL;
-    SL_TRY(sl_linear_create(IN, OUT, false, &parts[0]));
+    SL_TRY(sl_linear_create(IN, OUT, false, &modules[0]));
     mean *state = calloc(1, sizeof *state);
     if (!state)
         return sl_error(SL_ERR_MEMORY, "no memory for a state");
     state->dims = *(int *)arg;
-    SL_TRY(sl_module_create(&mean_ops, state, &parts[1]));
-    return sl_sequential_create(parts, 2, out);
+    SL_TRY(sl_module_create(&mean_ops, state, &modules[1]));
+    return sl_sequential_create(modules, 2, out);
 }
 
 /* What one module gives for rows first … first + rows - 1, and its gradients' growth by `grad`. */

@@ -435,7 +435,7 @@ static void training_steps_start_from_rank_0s_buffers_unless_told_otherwise(void
     check_ranks(change_buffers, &(bool){false}, 2);
 }
 
-/* Rank 1 looks at its own model in between; nobody waits for anybody. */
+/* Rank 1 looks at its own model in between; no rank waits for another. */
 static sl_status evaluate_on_one_rank(sl_group *group, void *arg)
 {
     (void)arg;

@@ -51,7 +51,7 @@ typedef struct replica_case {
     int ranks, modules, stages, chunks;
     int kinds[MAX_MODULES];
     int64_t widths[MAX_MODULES + 1];
-    int64_t rows; /* of all ranks' batches; a rank has a part that is as even as possible */
+    int64_t rows; /* of all ranks' batches; divided among them as evenly as possible */
     int64_t first_bucket_bytes, bucket_bytes;
     bool has_idle, has_dropout;
     sl_recompute recompute;
@@ -89,7 +89,7 @@ static replica_case draw_case(uint64_t seed)
     return one;
 }
 
-static sl_status create_part(const replica_case *one, int i, sl_module **out)
+static sl_status create_layer(const replica_case *one, int i, sl_module **out)
 {
     switch (one->kinds[i]) {
     case LINEAR:
@@ -107,10 +107,10 @@ static sl_status create_part(const replica_case *one, int i, sl_module **out)
 
 static sl_status create_model(const replica_case *one, sl_module **out)
 {
-    sl_module *parts[MAX_MODULES];
+    sl_module *modules[MAX_MODULES];
     for (int i = 0; i < one->modules; i++)
-        SL_TRY(create_part(one, i, &parts[i]));
-    return sl_sequential_create(parts, one->modules, out);
+        SL_TRY(create_layer(one, i, &modules[i]));
+    return sl_sequential_create(modules, one->modules, out);
 }
 
 /* ---- Training --------------------------------------------------------------------------- */

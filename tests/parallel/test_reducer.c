@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { PARTS = 3 };
+enum { WEIGHTS = 3 };
 
 /* Wakes who waits for it; once it rang, it stays so. */
 typedef struct bell {
@@ -45,12 +45,12 @@ static bool rings_within(bell *at, double seconds)
 
 /* ---- Modules with trained parameters that pass on what they get ------------------------- */
 
-typedef struct part {
+typedef struct scale {
     bell *waits; /* NULL, or: its backward waits for it */
     int skips;   /* backwards that do not */
-    sl_parameter *weights[PARTS];
+    sl_parameter *weights[WEIGHTS];
     int count;
-} part;
+} scale;
 
 static sl_status part_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                               sl_tensor **out)
@@ -64,7 +64,7 @@ static sl_status part_backward(sl_module *module, sl_pass *pass, sl_tensor *grad
                                sl_tensor **grad_in)
 {
     (void)pass;
-    part *own = sl_module_state(module);
+    scale *own = sl_module_state(module);
     if (own->waits && own->skips-- <= 0) /* the limit only keeps a test that fails from hanging */
         SL_TRY(expect(rings_within(own->waits, 60), "the bell to ring"));
     for (int i = 0; i < own->count; i++) {
@@ -75,16 +75,16 @@ static sl_status part_backward(sl_module *module, sl_pass *pass, sl_tensor *grad
     return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
-static sl_status create_part(int weights, bell *waits, sl_module **out)
+static sl_status create_scale(int weights, bell *waits, sl_module **out)
 {
-    static const sl_module_ops ops = {.type = "Part",
+    static const sl_module_ops ops = {.type = "Scale",
                                       .forward = part_forward,
                                       .backward = part_backward};
-    part *own = calloc(1, sizeof *own);
+    scale *own = calloc(1, sizeof *own);
     own->waits = waits;
     own->count = weights;
     SL_TRY(sl_module_create(&ops, own, out));
-    static const char *const names[PARTS] = {"a", "b", "c"};
+    static const char *const names[WEIGHTS] = {"a", "b", "c"};
     for (int i = 0; i < weights; i++) {
         sl_parameter_spec spec = {.name = names[i], .shape = sl_shape_1d(1 + i)};
         SL_TRY(sl_module_add_parameter(*out, &spec, &own->weights[i]));
@@ -157,11 +157,11 @@ static sl_status exchange_before_the_end(sl_group *group, void *arg)
 {
     (void)arg;
     bell exchanged = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
-    sl_module *parts[2], *model;
+    sl_module *modules[2], *model;
     replica at;
-    SL_TRY(create_part(1, &exchanged, &parts[0]));
-    SL_TRY(create_part(1, NULL, &parts[1]));
-    SL_TRY(sl_sequential_create(parts, 2, &model));
+    SL_TRY(create_scale(1, &exchanged, &modules[0]));
+    SL_TRY(create_scale(1, NULL, &modules[1]));
+    SL_TRY(sl_sequential_create(modules, 2, &model));
     sl_status status = open_replica(group, model, &at);
     if (status == SL_OK)
         status = sl_ddp_register_hook(at.ddp, average_and_ring, &exchanged);
@@ -191,7 +191,7 @@ static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
     (void)arg;
     bell exchanged = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     sl_device *device;
-    sl_module *parts[2], *model;
+    sl_module *modules[2], *model;
     sl_loss *loss;
     sl_pipe *pipe;
     sl_ddp *ddp = NULL;
@@ -199,9 +199,9 @@ static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
     sl_shape rows = sl_shape_2d(2, 1), labels = sl_shape_1d(2);
     double mean;
     SL_TRY(sl_device_create_cpu(1, &device));
-    SL_TRY(create_part(1, &exchanged, &parts[0]));
-    SL_TRY(sl_linear_create(1, 3, false, &parts[1]));
-    SL_TRY(sl_sequential_create(parts, 2, &model));
+    SL_TRY(create_scale(1, &exchanged, &modules[0]));
+    SL_TRY(sl_linear_create(1, 3, false, &modules[1]));
+    SL_TRY(sl_sequential_create(modules, 2, &model));
     SL_TRY(sl_cross_entropy_create(&loss));
     sl_pipe_options options = {.model = model,
                                .loss = loss,
@@ -214,7 +214,7 @@ static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
     SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_ACTIVATIONS, SL_F32, &rows, &input));
     SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_ACTIVATIONS, SL_I32, &labels, &targets));
     /* The first backward, of micro-batch 1, completes nothing and must not wait. */
-    ((part *)sl_module_state(parts[0]))->skips = 1;
+    ((scale *)sl_module_state(modules[0]))->skips = 1;
     sl_status status = sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = pipe}, &ddp);
     if (status == SL_OK)
         status = sl_ddp_register_hook(ddp, average_and_ring, &exchanged);
@@ -277,7 +277,7 @@ static sl_status run_a_child_twice(sl_group *group, void *arg)
     sl_module *child, *twice, *model;
     replica at;
     *state = &exchanged;
-    SL_TRY(create_part(1, NULL, &child));
+    SL_TRY(create_scale(1, NULL, &child));
     SL_TRY(sl_module_create(&ops, state, &twice));
     SL_TRY(sl_module_add_child(twice, "child", child));
     SL_TRY(sl_sequential_create(&twice, 1, &model));
@@ -307,13 +307,13 @@ static sl_status expect_order(const replica *at, const int *expected)
 {
     SL_TRY(step(at));
     const sl_ddp_log *log = sl_ddp_get_log(at->ddp);
-    SL_TRY(expect(log->bucket_count == PARTS, "three buckets"));
-    for (int i = 0; i < PARTS; i++)
+    SL_TRY(expect(log->bucket_count == WEIGHTS, "three buckets"));
+    for (int i = 0; i < WEIGHTS; i++)
         SL_TRY(
             expect(log->buckets[i].index == expected[i] && log->buckets[i].bytes == 64 &&
                        log->buckets[i].parameters == 1 &&
                        (i == 0 || log->buckets[i].reduce_start >= log->buckets[i - 1].reduce_end),
-                   "bucket %d in place %d, got %d", expected[i], i, log->buckets[i].index));
+                   "bucket %d as number %d, got %d", expected[i], i, log->buckets[i].index));
     return SL_OK;
 }
 
@@ -324,7 +324,7 @@ static sl_status follow_gradients(sl_group *group, void *arg)
     (void)arg;
     sl_module *module;
     replica at;
-    SL_TRY(create_part(PARTS, NULL, &module));
+    SL_TRY(create_scale(WEIGHTS, NULL, &module));
     sl_status status = open_replica(group, module, &at);
     if (status == SL_OK)
         status = expect_order(&at, (const int[]){0, 1, 2});
@@ -373,20 +373,20 @@ static sl_status fail_on_rank_1(sl_group *group, void *arg)
     };
     const bool *backward = arg;
     int rank = sl_group_rank(group);
-    sl_module *parts[3], *model;
+    sl_module *modules[3], *model;
     replica at;
-    SL_TRY(create_part(2, NULL, &parts[0]));
-    SL_TRY(rank == 1 ? sl_module_create(&walls[*backward], NULL, &parts[1])
-                     : create_part(0, NULL, &parts[1]));
-    SL_TRY(create_part(1, NULL, &parts[2]));
-    SL_TRY(sl_sequential_create(parts, 3, &model));
+    SL_TRY(create_scale(2, NULL, &modules[0]));
+    SL_TRY(rank == 1 ? sl_module_create(&walls[*backward], NULL, &modules[1])
+                     : create_scale(0, NULL, &modules[1]));
+    SL_TRY(create_scale(1, NULL, &modules[2]));
+    SL_TRY(sl_sequential_create(modules, 3, &model));
     sl_status status = open_replica(group, model, &at);
     if (status == SL_OK)
         status = step(&at);
     status = expect(status == SL_ERR_NUMERIC && strstr(sl_error_text(), "cannot go"),
                     "every rank to fail with rank 1's error, got %s", sl_error_text());
     if (status == SL_OK)
-        status = sl_group_barrier(group, NULL); /* nobody leaves before all know */
+        status = sl_group_barrier(group, NULL); /* no rank leaves before all know */
     close_replica(&at);
     return status;
 }

@@ -119,7 +119,7 @@ static sl_status hand_on(sl_group *group, const zero_case *one, const replica *a
     return status == SL_OK ? sl_zero_load(*zero, whole) : status;
 }
 
-/* A rank's state is its share of the whole, to a cache line a bucket. */
+/* A rank's state is its shards of the whole, to a cache line for each bucket. */
 static sl_status check_memory(sl_group *group, const zero_case *one, const replica *whole,
                               const replica *sharded)
 {

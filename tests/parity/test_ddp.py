@@ -1,6 +1,6 @@
 """Replicas against PyTorch's DistributedDataParallel over gloo, live, in double precision.
 
-Two and four ranks, the same initial weights and shares of the data, dropout 0: every rank's losses,
+Two and four ranks, the same initial weights and data, dropout 0: every rank's losses,
 the averaged gradients, their norm, and the weights after several clipped steps, with and without
 pipelines inside and accumulation without sync. Over a module of two layers: forwards and backwards
 in other orders, with and without sync, and layers that some or all ranks leave out.
@@ -44,8 +44,8 @@ def train_rank(rank, options, state, batches, folder):
     seen = {}
     for step, accumulations in enumerate(batches):
         optimizer.zero_grad()
-        for i, shares in enumerate(accumulations):
-            ids, targets = shares[rank]
+        for i, of_ranks in enumerate(accumulations):
+            ids, targets = of_ranks[rank]
             last = i + 1 == len(accumulations)
             with contextlib.nullcontext() if last else replica.no_sync():
                 loss = nn.functional.cross_entropy(
@@ -150,10 +150,10 @@ class DistributedDataParallel(unittest.TestCase):
 
     def batches(self, options):
         """[step][accumulation][rank] of ids and targets; ranks may have different numbers of rows."""
-        def share():
+        def batch():
             shape = (self.random.randint(1, 5), self.random.randint(2, 8))
             return tuple(torch.randint(options["ntokens"], shape) for _ in range(2))
-        return [[[share() for _ in range(options["ranks"])] for _ in range(options["accumulate"])]
+        return [[[batch() for _ in range(options["ranks"])] for _ in range(options["accumulate"])]
                 for _ in range(options["steps"])]
 
     def check(self, options):
@@ -163,8 +163,8 @@ class DistributedDataParallel(unittest.TestCase):
         state = {name: torch.from_numpy(given[name]).double() if name in given else value
                  for name, value in model.state_dict().items()}
         for step, accumulations in enumerate(batches):
-            for i, shares in enumerate(accumulations):
-                for rank, (ids, targets) in enumerate(shares):
+            for i, of_ranks in enumerate(accumulations):
+                for rank, (ids, targets) in enumerate(of_ranks):
                     given[f"ids.{step}.{i}.{rank}"] = ids.numpy().astype(numpy.int32)
                     given[f"targets.{step}.{i}.{rank}"] = targets.numpy().astype(numpy.int32)
         expected = train(options, state, batches)
@@ -189,10 +189,10 @@ class DistributedDataParallel(unittest.TestCase):
         for step in range(options["steps"]):
             for forward in range(forwards):
                 for rank in range(options["ranks"]):
-                    place = f"{step}.{forward}.{rank}"
-                    given["x." + place] = torch.randn(3, width).numpy()
-                    given["g." + place] = torch.randn(3, width).numpy()
-                    given["uses." + place] = numpy.array([uses(step, rank)], numpy.int32)
+                    key = f"{step}.{forward}.{rank}"
+                    given["x." + key] = torch.randn(3, width).numpy()
+                    given["g." + key] = torch.randn(3, width).numpy()
+                    given["uses." + key] = numpy.array([uses(step, rank)], numpy.int32)
         expected = train(options, {name: value.double() for name, value in state.items()}, given,
                          train_fork_rank)
         got = run_driver("ddp_module_driver", [f"{k}={v}" for k, v in options.items()], given)

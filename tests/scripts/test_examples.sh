@@ -81,8 +81,8 @@ one_value "first weight afterwards" 4
 [ "$(grep -c "loss 0\.[0-9]*," printed)" = 4 ] || fail "ddp_basic: not a loss for each rank"
 
 check_ranks ddp_model_parallel 2
-one_value "part 0 on cpu:[02], first weight" 2
-one_value "part 1 on cpu:[13], first weight" 2
+one_value "stage 0 on cpu:[02], first weight" 2
+one_value "stage 1 on cpu:[13], first weight" 2
 for rank in 0 1; do
     sed -n "s/^\[RANK $rank\]: step [0-9], loss //p" printed >losses
     [ "$(wc -l <losses)" = 5 ] || fail "ddp_model_parallel: rank $rank did not print 5 steps"
