@@ -3,7 +3,7 @@
  *   /proc/self/mountinfo   which hierarchy of groups is mounted where, and which group its top is
  *   /proc/self/cgroup      the process's group in each hierarchy, as seen from the same namespace
  *
- * A group's folder is the mount point and what the group's name has beyond the mounted top's:
+ * A group's folder is the mount point, and then the path from the mounted top to the group:
  *
  *   mounted top   group          folder                       the process is
  *   /             /a/b           /sys/fs/cgroup/a/b           on the host
@@ -37,7 +37,8 @@ static uint64_t saturating_sum(uint64_t a, uint64_t b)
 
 /* ---- A group's files -------------------------------------------------------------------- */
 
-/* Reads up to two whole numbers, which is how many are returned: "max", -1 and text are none. */
+/* Reads up to two whole numbers and returns how many there are: "max", -1 and text are not numbers.
+ */
 static int read_numbers(const char *folder, const char *name, uint64_t numbers[2])
 {
     char path[PATH_MAX], line[64] = "";
@@ -113,7 +114,7 @@ static bool has_word(const char *list, const char *word)
 }
 
 /* Opens a file of /proc/self. */
-static FILE *open_own(const char *root, const char *name)
+static FILE *open_process_file(const char *root, const char *name)
 {
     char path[PATH_MAX];
     if (snprintf(path, sizeof path, "%s/proc/self/%s", root, name) >= (int)sizeof path)
@@ -127,7 +128,7 @@ static void find_group(const char *root, const char *controller, char group[PATH
 {
     char *line = NULL;
     size_t room = 0;
-    FILE *file = open_own(root, "cgroup");
+    FILE *file = open_process_file(root, "cgroup");
     group[0] = '\0';
     while (file && getline(&line, &room, file) >= 0) {
         char *controllers = strchr(line, ':'), *name;
@@ -145,26 +146,26 @@ static void find_group(const char *root, const char *controller, char group[PATH
         fclose(file);
 }
 
-/* What `group` has beyond the mounted top; "" where it is the top, or is not below it. */
-static const char *below(const char *group, const char *top)
+/* The path from the mounted top to `group`; "" where it is the top, or is not below it. */
+static const char *path_below(const char *group, const char *top)
 {
     size_t length = strcmp(top, "/") == 0 ? 0 : strlen(top);
     bool inside = strncmp(group, top, length) == 0 && (group[length] == '/' || !group[length]);
     return inside && !strstr(group, "/..") ? group + length : "";
 }
 
-/* Looks at the group's folder and at all above it, up to the mount point. */
+/* Reads the limits in the group's folder and in all above it, up to the mount point. */
 static void read_groups(reading *to, const char *mount, const char *top, const char *controller,
-                        void (*look)(reading *to, const char *folder))
+                        void (*read_limits)(reading *to, const char *folder))
 {
     char group[PATH_MAX], folder[PATH_MAX];
     find_group(to->root, controller, group);
     int fixed = snprintf(folder, sizeof folder, "%s%s", to->root, mount);
     if (fixed < 0 || fixed >= (int)sizeof folder)
         return;
-    snprintf(folder + fixed, sizeof folder - (size_t)fixed, "%s", below(group, top));
+    snprintf(folder + fixed, sizeof folder - (size_t)fixed, "%s", path_below(group, top));
     for (char *last = folder + strlen(folder);; *last = '\0') {
-        look(to, folder);
+        read_limits(to, folder);
         if (last == folder + fixed || !(last = strrchr(folder + fixed, '/')))
             return;
     }
@@ -215,7 +216,7 @@ sli_cgroup_limits sli_cgroup_limits_read(const char *root)
     reading to = {root, UINT64_MAX, UINT64_MAX, UINT64_MAX, INT_MAX};
     char *line = NULL;
     size_t room = 0;
-    FILE *mounts = open_own(root, "mountinfo");
+    FILE *mounts = open_process_file(root, "mountinfo");
     while (mounts && getline(&line, &room, mounts) >= 0)
         read_mount(&to, line);
     free(line);

@@ -41,7 +41,7 @@ uint64_t sli_resident_memory(void)
 void sli_memory_bound_init(sli_memory_bound *bound)
 {
     bound->usable_bytes = sli_usable_memory("");
-    atomic_init(&bound->taken_bytes, sli_resident_memory());
+    atomic_init(&bound->reserved_bytes, sli_resident_memory());
 }
 
 static bool fits(const sli_memory_bound *bound, uint64_t held, size_t bytes)
@@ -49,17 +49,17 @@ static bool fits(const sli_memory_bound *bound, uint64_t held, size_t bytes)
     return bytes <= bound->usable_bytes && held <= bound->usable_bytes - bytes;
 }
 
-bool sli_memory_bound_take(sli_memory_bound *bound, size_t bytes)
+bool sli_memory_bound_reserve(sli_memory_bound *bound, size_t bytes)
 {
-    const size_t large = 1 << 20; /* small blocks are not worth a look at the system */
-    uint64_t taken = atomic_fetch_add(&bound->taken_bytes, bytes);
+    const size_t large = 1 << 20; /* for smaller blocks the resident memory is not read */
+    uint64_t taken = atomic_fetch_add(&bound->reserved_bytes, bytes);
     if (fits(bound, taken, bytes) && (bytes < large || fits(bound, sli_resident_memory(), bytes)))
         return true;
-    atomic_fetch_sub(&bound->taken_bytes, bytes);
+    atomic_fetch_sub(&bound->reserved_bytes, bytes);
     return false;
 }
 
-void sli_memory_bound_give(sli_memory_bound *bound, size_t bytes)
+void sli_memory_bound_release(sli_memory_bound *bound, size_t bytes)
 {
-    atomic_fetch_sub(&bound->taken_bytes, bytes);
+    atomic_fetch_sub(&bound->reserved_bytes, bytes);
 }

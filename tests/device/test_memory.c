@@ -223,7 +223,7 @@ static void caches_of_one_bound_share_it(void **state)
     void *first = sli_memory_cache_allocate(caches[0], ROOM / 2);
     assert_non_null(first);
     assert_null(sli_memory_cache_allocate(caches[1], ROOM / 2 + 64));
-    assert_int_equal(bound.taken_bytes, ROOM / 2);
+    assert_int_equal(bound.reserved_bytes, ROOM / 2);
     void *second = sli_memory_cache_allocate(caches[1], ROOM / 2);
     assert_non_null(second);
     assert_null(sli_memory_cache_allocate(caches[0], 64));
@@ -231,7 +231,7 @@ static void caches_of_one_bound_share_it(void **state)
     sli_memory_cache_release(caches[1], second, ROOM / 2);
     for (int i = 0; i < 2; i++)
         sli_memory_cache_destroy(&caches[i]);
-    assert_int_equal(bound.taken_bytes, 0);
+    assert_int_equal(bound.reserved_bytes, 0);
 }
 
 /* Memory that others in the process hold leaves less room for large blocks. */
@@ -241,15 +241,15 @@ static void a_bound_counts_what_the_process_holds_besides(void **state)
     enum { HELD = 64 << 20 };
     sli_memory_bound bound;
     sli_memory_bound_init(&bound);
-    assert_true(bound.taken_bytes > 0);
-    assert_true(bound.taken_bytes < bound.usable_bytes);
+    assert_true(bound.reserved_bytes > 0);
+    assert_true(bound.reserved_bytes < bound.usable_bytes);
     bound.usable_bytes = sli_resident_memory() + HELD / 2;
-    assert_true(sli_memory_bound_take(&bound, HELD / 4));
-    sli_memory_bound_give(&bound, HELD / 4);
+    assert_true(sli_memory_bound_reserve(&bound, HELD / 4));
+    sli_memory_bound_release(&bound, HELD / 4);
     char *held = malloc(HELD);
     assert_non_null(held);
     memset(held, 1, HELD);
-    assert_false(sli_memory_bound_take(&bound, HELD / 4));
+    assert_false(sli_memory_bound_reserve(&bound, HELD / 4));
     free(held);
 }
 

@@ -84,13 +84,13 @@ sli_memory_cache *sli_memory_cache_create(_Atomic uint64_t *reserved_bytes, bool
 
 static void *allocate_block(sli_memory_cache *cache, size_t bytes)
 {
-    if (!sli_memory_bound_take(cache->bound, bytes))
+    if (!sli_memory_bound_reserve(cache->bound, bytes))
         return NULL;
     void *block = sli_huge_pages_alloc(bytes);
     if (block)
         atomic_fetch_add(cache->reserved_bytes, bytes);
     else
-        sli_memory_bound_give(cache->bound, bytes);
+        sli_memory_bound_release(cache->bound, bytes);
     return block;
 }
 
@@ -98,7 +98,7 @@ static void return_block(sli_memory_cache *cache, void *block, size_t bytes)
 {
     free(block);
     atomic_fetch_sub(cache->reserved_bytes, bytes);
-    sli_memory_bound_give(cache->bound, bytes);
+    sli_memory_bound_release(cache->bound, bytes);
 }
 
 static size_t bytes_of_class(int index)
