@@ -87,7 +87,7 @@ typedef struct sl_launch_options {
  * *exit_status is 0, or that of the rank which made the last attempt fail: 128 and the signal's
  * number for one that was killed, 127 where the program cannot be started. An error that several
  * ranks end with is reported once. SIGHUP, SIGINT and SIGTERM go to the programs, and so does
- * SIGPIPE when nobody reads this process's standard output any more; a second signal ends programs
+ * SIGPIPE when this process's standard output has no reader any more; a second signal ends programs
  * that ignore the first.
  *
  * Called by a process of one thread, whose signals and standard output it uses while it runs.

@@ -13,8 +13,9 @@
  *     length of the body (4 bytes) │ body: numbers (40), text │ tag (16)
  *
  * with the lowest bytes of numbers first. The tag is the keyed hash (BLAKE2b) of the message's
- * number on this connection, the length and the body, with the sender's key: nobody can repeat,
- * reflect, swap or alter messages, and the first one proves that its sender knows the job's key. */
+ * number on this connection, the length and the body, with the sender's key: no other process can
+ * repeat, reflect, swap or alter messages, and the first one proves that its sender knows the job's
+ * key. */
 #include "core/wire.h"
 
 #include "core/clock.h"

@@ -40,7 +40,7 @@ typedef struct sli_wire_address {
 } sli_wire_address;
 
 /* Writes "KEY,HOST,PORT,ADDRESS,…", one word for an environment variable or for MPI to hand around.
- * Whoever has it belongs to the job. */
+ * A process that has it belongs to the job. */
 void sli_wire_address_print(const sli_wire_address *address, char text[SLI_WIRE_ADDRESS_BYTES]);
 
 /* Errors: SL_ERR_FORMAT. */
@@ -139,7 +139,7 @@ void sli_wire_close(sli_wire_connection *connection);
 /* A message as bytes, without the proof; gives their number. */
 size_t sli_wire_encode(const sli_wire_message *message, unsigned char body[SLI_WIRE_BODY_BYTES]);
 
-/* The one place where what comes from the network is checked: false where it is not as
+/* The only function that checks what comes from the network: false where it is not as
  * sli_wire_message says. */
 bool sli_wire_decode(const unsigned char *body, size_t bytes, int ranks, int kinds,
                      sli_wire_message *out);

@@ -13,7 +13,7 @@
  * Each stage but the first and the last has a time limit, so that every job that fails ends in
  * bounded time; time in which the launcher is suspended does not count (core/clock.h). A
  * job that succeeds goes from RUNNING to RELEASED when all its ranks have ended. It then has more
- * time, and waits as long as nobody reads its output. */
+ * time, and waits as long as its output is not read. */
 #define _GNU_SOURCE
 #include "core/wire_listener.h"
 #include "launch/launch.h"

@@ -33,7 +33,7 @@ typedef struct reduction {
     int64_t block;  /* elements */
     int64_t blocks; /* of the longest range */
     char *scratch;  /* [WINDOW][size][block] received data; a rank's own block holds the result
-                       where that has no other place */
+                       where that is not written elsewhere */
     const void **sources; /* [size] */
 } reduction;
 

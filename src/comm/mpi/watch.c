@@ -31,7 +31,7 @@ struct sli_watch {
     int stop;                /* eventfd: ends the thread */
     sli_running_clock clock; /* the thread's, as the next two */
     double heard, said_alive;
-    sli_wire_connection hub; /* read by the thread; whoever has the lock may send */
+    sli_wire_connection hub; /* read by the thread; sending needs the lock */
     pthread_mutex_t lock;    /* guards all below, and sending */
     sli_member *members;
     char (*dead)[REASON_BYTES]; /* [size] how a process ended; "" where it lives */
