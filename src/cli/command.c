@@ -120,13 +120,6 @@ static _Noreturn void refuse_option(const cli_command *command, int key, const c
 
 /* ---- Reading ------------------------------------------------------------------------------ */
 
-static void add_word(cli_line *to, char *word)
-{
-    if (!to->command->arguments)
-        cli_refuse("%s takes options only, got \"%s\"", to->command->name, word);
-    to->words[to->word_count++] = word;
-}
-
 /* getopt's long options, and its letters: where another program's line follows, it stops at the
  * first other word, else each one comes as the argument of the key 1. */
 static struct option *make_options(const cli_command *command, char *letters)
@@ -153,17 +146,20 @@ void cli_line_read(const cli_command *command, int argc, char **argv, cli_line *
     out->given = cli_allocate((size_t)argc + 1, sizeof *out->given);
     out->words = cli_allocate((size_t)argc + 1, sizeof *out->words);
     opterr = 0;
-    while ((key = getopt_long(argc, argv, letters, options, NULL)) != -1)
-        if (key == '?' || key == ':')
-            refuse_option(command, optopt, argv[optind - 1]);
-        else if (key == 1)
-            add_word(out, optarg);
+    while ((key = getopt_long(argc, argv, letters, options, NULL)) != -1 && key != '?' &&
+           key != ':')
+        if (key == 1)
+            out->words[out->word_count++] = optarg;
         else
             out->given[out->given_count++] = (cli_given){find_key(command, key), optarg};
-    while (optind < argc)
-        add_word(out, argv[optind++]);
     free(options);
     free(letters);
+    if (key != -1)
+        refuse_option(command, optopt, argv[optind - 1]);
+    while (optind < argc)
+        out->words[out->word_count++] = argv[optind++];
+    if (out->word_count > 0 && !command->arguments)
+        cli_refuse("%s takes options only, got \"%s\"", command->name, out->words[0]);
 }
 
 void cli_line_clear(cli_line *line)
