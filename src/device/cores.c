@@ -101,7 +101,9 @@ void sli_cores_clear(sli_cores *cores)
     *cores = (sli_cores){.quota = INT_MAX};
 }
 
-int sli_cores_at_once(void)
+/* How many threads of this process can run at once: the calling thread's allowed cores, hardware
+ * threads of one core included, or fewer where control groups give less time. 0: unknown. */
+static int count_threads_at_once(void)
 {
     cpu_set_t allowed;
     if (sched_getaffinity(0, sizeof allowed, &allowed) != 0)
@@ -123,7 +125,7 @@ bool sli_cores_suffice(sl_device *const *devices, int count)
     int64_t threads = 0;
     for (int i = 0; i < count; i++)
         threads += sl_device_thread_count(devices[i]);
-    return threads <= sli_cores_at_once();
+    return threads <= count_threads_at_once();
 }
 
 /* ---- Other processes' cores ------------------------------------------------------------- */

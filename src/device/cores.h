@@ -22,10 +22,6 @@ void sli_cores_limit(sli_cores *cores, int quota);
 void sli_cores_clear(sli_cores *cores);
 bool sli_cores_allow(const sli_cores *cores, int number);
 
-/* How many threads of this process can run at once: the calling thread's allowed cores, hardware
- * threads of one core included, or fewer where control groups give less time. 0: unknown. */
-int sli_cores_at_once(void);
-
 /* Whether the process has a core, and its time, for each thread of these devices: only then may a
  * thread wait without sleeping. */
 bool sli_cores_suffice(sl_device *const *devices, int count);

@@ -38,7 +38,7 @@ void sl_zero_destroy(sl_zero **zero)
     *zero = NULL;
 }
 
-sl_optimizer *sli_zero_own(const sl_zero *zero)
+sl_optimizer *sli_zero_optimizer(const sl_zero *zero)
 {
     return zero->own;
 }

@@ -5,6 +5,6 @@
 #include "sluice/zero.h"
 
 /* The optimizer of this rank's shards; it lives as long as `zero`. */
-sl_optimizer *sli_zero_own(const sl_zero *zero);
+sl_optimizer *sli_zero_optimizer(const sl_zero *zero);
 
 #endif

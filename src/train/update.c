@@ -107,7 +107,7 @@ sl_status sli_update_apply(sli_update *update, double lr, double norm, double cl
 sl_optimizer *sli_update_own(const sli_update *update, int stage)
 {
     const stage_update *of = &update->stage[stage];
-    return of->zero ? sli_zero_own(of->zero) : of->optimizer;
+    return of->zero ? sli_zero_optimizer(of->zero) : of->optimizer;
 }
 
 bool sli_update_is_sharded(const sli_update *update)
