@@ -12,15 +12,16 @@ enum { DIGEST_BYTES = (SLI_HOST_BYTES - 1) / 2 };
  * namespaces have numbers. The host's name stands in where /proc is missing. */
 static void digest_host(unsigned char digest[DIGEST_BYTES])
 {
-    char text[256] = "", network[64] = "";
+    char kernel[64] = "", network[64] = "", text[128];
     FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
-    bool known = file && fgets(text, 64, file);
+    bool known = file && fgets(kernel, sizeof kernel, file);
     if (file)
         fclose(file);
-    if (!known && gethostname(text, 64) != 0)
-        text[0] = '\0';
-    if (readlink("/proc/self/ns/net", network, sizeof network - 1) > 0)
-        strcat(text, network);
+    if (!known && gethostname(kernel, sizeof kernel - 1) != 0)
+        kernel[0] = '\0';
+    if (readlink("/proc/self/ns/net", network, sizeof network - 1) < 0)
+        network[0] = '\0';
+    snprintf(text, sizeof text, "%s%s", kernel, network);
     crypto_generichash(digest, DIGEST_BYTES, (const unsigned char *)text, strlen(text), NULL, 0);
 }
 
