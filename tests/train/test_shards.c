@@ -472,6 +472,28 @@ static void every_save_is_completed_and_reported_once(void **state)
     remove_tree(path);
 }
 
+static sl_status fail_after_two_steps(void *context, const sl_step_info *info)
+{
+    (void)context;
+    return info->step < 2 ? SL_OK : sl_error(SL_ERR_CANCELLED, "enough");
+}
+
+/* Whatever the savers of all replicas have come to. */
+static void run_that_fails_while_it_saves_ends(void **state)
+{
+    scratch *in = *state;
+    const layout three = {3, 1, 0};
+    const sl_reporter reporter = {.step = fail_after_two_steps};
+    sl_run_result result;
+    for (int i = 0; i < 10; i++) {
+        char *path = checkpoints_path(in, "saved");
+        sl_train_options options = options_of(in, &three, true);
+        options.checkpoints = (sl_save_options){.directory = path, .every_steps = 1};
+        check_error(sl_train_run(&options, &reporter, 1, &result), SL_ERR_CANCELLED, "enough");
+        remove_tree(path);
+    }
+}
+
 int shards_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -483,6 +505,7 @@ int shards_tests(void)
         cmocka_unit_test(shards_make_up_what_one_replica_saves),
         cmocka_unit_test(no_replica_holds_more_than_its_shard),
         cmocka_unit_test(every_save_is_completed_and_reported_once),
+        cmocka_unit_test(run_that_fails_while_it_saves_ends),
     };
     return cmocka_run_group_tests(tests, small_corpus_create, remove_all);
 }
