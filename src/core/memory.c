@@ -1,7 +1,8 @@
-#define _GNU_SOURCE /* reallocarray, MADV_HUGEPAGE */
+#define _GNU_SOURCE /* MADV_HUGEPAGE */
 
 #include "core/memory.h"
 
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -21,7 +22,7 @@ sl_status sli_array_reserve(void *array, size_t *capacity, size_t count, size_t 
     while (room < count)
         room = room <= max / 2 ? 2 * room : max;
     memcpy(&old, array, sizeof old);
-    grown = reallocarray(old, room, element_bytes);
+    grown = room <= SIZE_MAX / element_bytes ? realloc(old, room * element_bytes) : NULL;
     if (!grown)
         return sl_error(SL_ERR_MEMORY, "no memory for %zu %s", room, what);
     memcpy(array, &grown, sizeof grown);
