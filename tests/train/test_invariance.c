@@ -55,7 +55,7 @@ static void losses_are_the_same_bits_in_every_pipe(void **state)
             }
 }
 
-/* Large enough that kernels are cut into pieces for several threads. */
+/* Large enough that kernels are divided among several threads. */
 static sl_train_options wide_options(scratch *in)
 {
     sl_train_options options = small_options(in);

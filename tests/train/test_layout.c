@@ -151,7 +151,7 @@ static void rows_of_all_shares_are_divided_evenly(void **state)
 }
 
 /* A shard of 7 rows in 3 chunks: micro-batches of 3, 3 and 1. */
-static void micro_batches_are_neither_larger_nor_fewer_than_a_shares(void **state)
+static void micro_batches_are_neither_larger_nor_fewer_than_those_of_one_shard(void **state)
 {
     (void)state;
     static const int64_t cases[][2] = {{1, 3}, {4, 3}, {7, 3}, {8, 3}, {9, 3}, {10, 4}, {21, 7}};
@@ -173,7 +173,7 @@ int layout_tests(void)
         cmocka_unit_test(what_does_not_go_together_is_refused),
         cmocka_unit_test(state_is_sharded_over_several_replicas_only),
         cmocka_unit_test(rows_of_all_shares_are_divided_evenly),
-        cmocka_unit_test(micro_batches_are_neither_larger_nor_fewer_than_a_shares),
+        cmocka_unit_test(micro_batches_are_neither_larger_nor_fewer_than_those_of_one_shard),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

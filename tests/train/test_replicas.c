@@ -87,7 +87,7 @@ static void replicas_report_the_same_numbers(void **state)
     }
 }
 
-static void batches_are_as_many_as_a_share_has(void **state)
+static void batches_are_as_many_as_one_shard_has(void **state)
 {
     sl_train_options options = small_options(*state);
     options.batch_size = 20;
@@ -427,7 +427,7 @@ int replicas_tests(void)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(one_replica_is_a_run_of_its_own),
         WITH_CORPUS(replicas_report_the_same_numbers),
-        WITH_CORPUS(batches_are_as_many_as_a_share_has),
+        WITH_CORPUS(batches_are_as_many_as_one_shard_has),
         WITH_CORPUS(replicas_equal_one_with_all_their_rows),
         WITH_CORPUS(dropout_follows_the_global_sample),
         WITH_CORPUS(evaluation_has_the_bits_of_one_replicas),
