@@ -214,7 +214,7 @@ static void dropout_follows_the_global_sample(void **state)
     sli_shared_clear(&shared);
 }
 
-/* Replicas shard an evaluation's blocks out: more of them, none for some, and one that scores all.
+/* Replicas divide an evaluation's blocks: several each, none for some, or all for one.
  */
 static void evaluation_has_the_bits_of_one_replicas(void **state)
 {
