@@ -16,7 +16,7 @@
  * it writes the error down, and all that wait return it. */
 #include "comm/local.h"
 
-#include "comm/reduce.h"
+#include "comm/group.h"
 
 #include <assert.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-#include "comm/reduce.h"
+#include "comm/group.h"
 
 #include "core/bf16.h"
 

@@ -1,6 +1,6 @@
 /* ReLU, GELU and Dropout as modules. (The Transformer's layers have theirs fused into kernels.) */
 #include "nn/layers.h"
-#include "nn/pass.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 

@@ -2,8 +2,6 @@
  * are saved for backward. */
 #include "nn/layers.h"
 #include "nn/module.h"
-#include "nn/parameter.h"
-#include "nn/pass.h"
 
 #include <inttypes.h>
 #include <math.h>

@@ -24,7 +24,6 @@
  * split pass, those of the four products that give weights' gradients until the weights' half. */
 #include "nn/layers.h"
 #include "nn/module.h"
-#include "nn/pass.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -1,8 +1,6 @@
 /* Linear: x W^T + bias; and the tutorials' Decoder, a Linear that is named "decoder". */
 #include "nn/layers.h"
 #include "nn/module.h"
-#include "nn/parameter.h"
-#include "nn/pass.h"
 
 #include <inttypes.h>
 #include <math.h>

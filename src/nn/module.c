@@ -2,8 +2,6 @@
 #include "nn/module.h"
 
 #include "core/memory.h"
-#include "nn/parameter.h"
-#include "nn/pass.h"
 
 #include <limits.h>
 #include <stdio.h>

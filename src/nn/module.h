@@ -1,7 +1,8 @@
-/* What the files of nn know about a module beyond its public interface. */
+/* What the files of nn know about modules, parameters and passes beyond their public interface. */
 #ifndef SLI_NN_MODULE_H
 #define SLI_NN_MODULE_H
 
+#include "device/device.h"
 #include "sluice/module.h"
 
 #include <stdatomic.h>
@@ -49,5 +50,105 @@ sl_status sli_module_check_name(const sl_module *module, const char *name);
 /* Does each module of a sequential expect inputs of the width that the one before it gives? Errors:
  * SL_ERR_INVALID, which names the first that does not. */
 sl_status sli_module_check_widths(const sl_module *sequential);
+
+/* ---- Parameters -------------------------------------------------------------------------- */
+
+struct sl_parameter {
+    sl_module *module;
+    char *name; /* within its module */
+    char *path; /* within its root */
+    sl_parameter_kind kind;
+    sl_shape shape;
+    float low, high;
+    void (*fill)(const sl_module *module, float *values, int64_t count);
+    uint32_t number; /* in its root; sli_module_number_tree keeps it */
+    /* While a set holds the parameter; views into the set's buckets for trained ones. */
+    sl_tensor *value;
+    sl_tensor *grad;
+    bool grad_is_stale; /* there has been no gradient since zero_grad (PyTorch's None): its content
+                           does not count */
+};
+
+void sli_parameter_destroy(sl_parameter *parameter);
+
+/* Gives the parameters of `module` and of everything below it their paths anew. On an error every
+ * parameter keeps a path, the old one or the new one. */
+sl_status sli_parameters_rename(sl_module *module);
+
+/* The value, for a kernel on `device`. Errors: SL_ERR_INVALID if it has not been placed there. */
+sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *device,
+                               const float **out);
+
+/* The gradient and beta as sl_parameter_grad_accumulate gives them. Errors: SL_ERR_INVALID if the
+ * parameter has no gradient. */
+sl_status sli_parameter_gradient(sl_parameter *parameter, float *beta, float **out);
+
+/* The same for two that one kernel writes with one beta. */
+sl_status sli_parameter_gradient_pair(sl_parameter *first, sl_parameter *second, float *beta,
+                                      float **out_first, float **out_second);
+
+/* Elements that a trained parameter takes in its bucket, the gap after it among them. */
+int64_t sli_parameter_room(const sl_parameter *parameter);
+
+/* A bucket's parameters as they lie in it, one after the other; gives their number. */
+int sli_parameter_set_bucket(const sl_parameter_set *set, int index, sl_parameter *const **out);
+
+/* A bucket's gradients as they are, stale ones among them; NULL without gradients. */
+sl_tensor *sli_parameter_set_stale_grads(const sl_parameter_set *set, int index);
+
+/* ---- Passes ------------------------------------------------------------------------------ */
+
+/* Called for every module that has gone backward on a pass, children before their parent, on the
+ * thread that runs the pass. Data parallelism sends gradients as soon as they are complete. */
+typedef struct sli_pass_observer {
+    sl_status (*went_backward)(void *arg, const sl_module *module);
+    void *arg;
+} sli_pass_observer;
+
+struct sl_pass {
+    sl_pass_options options;
+    const sli_pass_observer *observer; /* NULL: none */
+    sli_philox_key key;
+    sl_tensor **saved; /* the stack: saved[count - 1] is the newest */
+    int count;
+    size_t capacity;
+    sl_tensor **deferred; /* the queue: deferred[deferred_next] is the oldest */
+    int deferred_count, deferred_next;
+    size_t deferred_capacity;
+    bool is_split;       /* the module that goes backward leaves its weights' half for later */
+    int calls;           /* of modules, one inside the other */
+    bool error_is_named; /* the current error's text names its module */
+};
+
+/* Sets the observer, which is borrowed; NULL: none. */
+void sli_pass_observe(sl_pass *pass, const sli_pass_observer *observer);
+
+/* Tells the observer. sl_module_backward does this; other code that runs a module's backward must
+ * do it as well. */
+sl_status sli_pass_went_backward(const sl_pass *pass, const sl_module *module);
+
+/* Called before and after every run of a module. sli_pass_leave says whether the caller must name
+ * the module in the error's text: only the innermost module is named there. */
+void sli_pass_enter(sl_pass *pass);
+bool sli_pass_leave(sl_pass *pass, sl_status status);
+/* The current error's text names its module already. */
+void sli_pass_error_is_named(sl_pass *pass);
+
+/* Dropout number `local` (0 … 7) of `module` in this pass, over rows of which `rows_per_sample`
+ * belong to one sample. p is 0 where the pass does not train. */
+sli_dropout sli_pass_dropout(const sl_pass *pass, const sl_module *module, uint32_t local, float p,
+                             int64_t rows_per_sample);
+
+/* A tensor that forward will save: counted as an activation by a pass that keeps it, as workspace
+ * by one that drops it. */
+sl_status sli_pass_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+
+/* As sli_pass_tensor, but leaves *out NULL on a pass that does not keep: for what only backward
+ * reads. */
+sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+
+/* A tensor like another one for a gradient that the weights' half may need: counted as an
+ * activation where that comes later, else as workspace. */
+sl_status sli_pass_gradient_like(const sl_pass *pass, const sl_tensor *like, sl_tensor **out);
 
 #endif

@@ -1,8 +1,7 @@
 /* Parameters: what a module declares, and the access of its kernels to values and gradients. */
-#include "nn/parameter.h"
+#include "nn/module.h"
 
 #include "core/memory.h"
-#include "nn/module.h"
 
 #include <limits.h>
 #include <stdio.h>

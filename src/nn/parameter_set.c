@@ -7,10 +7,9 @@
  *
  * These are the buckets of PyTorch's _compute_bucket_assignment_by_size for the reversed list. A
  * gap of zeros changes no sum and no norm, and an optimizer's step leaves it 0. */
-#include "nn/parameter.h"
+#include "nn/module.h"
 
 #include "device/device.h"
-#include "nn/module.h"
 
 #include <stdlib.h>
 

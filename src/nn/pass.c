@@ -1,8 +1,7 @@
 /* Passes: the record of one micro-batch through one stage. */
-#include "nn/pass.h"
+#include "nn/module.h"
 
 #include "core/memory.h"
-#include "nn/module.h"
 
 #include <assert.h>
 #include <limits.h>

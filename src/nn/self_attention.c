@@ -9,7 +9,6 @@
 
 #include "nn/layers.h"
 #include "nn/module.h"
-#include "nn/pass.h"
 
 #include <inttypes.h>
 #include <math.h>

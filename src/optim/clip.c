@@ -7,7 +7,7 @@
 #include "sluice/optim.h"
 
 #include "device/device.h"
-#include "nn/parameter.h"
+#include "nn/module.h"
 
 #include <math.h>
 

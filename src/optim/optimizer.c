@@ -3,7 +3,7 @@
 #include "optim/optimizer.h"
 
 #include "device/device.h"
-#include "nn/parameter.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -11,7 +11,7 @@
 #include "core/error.h"
 #include "device/device.h"
 #include "device/device_list.h"
-#include "nn/parameter.h"
+#include "nn/module.h"
 #include "parallel/worker.h"
 #include "sluice/pipe.h"
 

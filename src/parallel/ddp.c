@@ -5,7 +5,6 @@
 #include "core/error.h"
 #include "core/number.h"
 #include "nn/module.h"
-#include "nn/parameter.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #include "parallel/ddp.h"
 
 #include "core/error.h"
-#include "nn/parameter.h"
+#include "nn/module.h"
 
 #include <inttypes.h>
 #include <stdlib.h>

@@ -30,7 +30,6 @@
 #include "core/bf16.h"
 #include "core/clock.h"
 #include "nn/module.h"
-#include "nn/parameter.h"
 #include "parallel/failure.h"
 #include "parallel/worker.h"
 

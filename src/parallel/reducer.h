@@ -3,7 +3,7 @@
 #ifndef SLI_PARALLEL_REDUCER_H
 #define SLI_PARALLEL_REDUCER_H
 
-#include "nn/pass.h"
+#include "nn/module.h"
 #include "sluice/ddp.h"
 
 typedef struct sli_reducer sli_reducer;

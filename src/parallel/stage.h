@@ -3,7 +3,7 @@
 #ifndef SLI_PARALLEL_STAGE_H
 #define SLI_PARALLEL_STAGE_H
 
-#include "nn/pass.h"
+#include "nn/module.h"
 #include "parallel/step.h"
 
 /* What a stage holds of a micro-batch between its actions.

@@ -1,5 +1,5 @@
 /* ZeRO-1: an optimizer of this rank's shard of every bucket, and the exchange of shards. */
-#include "parallel/zero.h"
+#include "parallel/ddp.h"
 
 #include "optim/optimizer.h"
 

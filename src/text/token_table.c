@@ -1,4 +1,4 @@
-#include "text/token_table.h"
+#include "text/vocab.h"
 
 #include "core/memory.h"
 

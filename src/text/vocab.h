@@ -1,10 +1,43 @@
-/* What is inside a vocabulary: tokens whose number is their id. */
+/* What is inside a vocabulary: a table of tokens, whose number is their id. */
 #ifndef SLI_TEXT_VOCAB_H
 #define SLI_TEXT_VOCAB_H
 
 #include "core/checksum.h"
 #include "sluice/text.h"
-#include "text/token_table.h"
+
+/* ---- The table (token_table.c) ------------------------------------------------------------ */
+
+/* A set of tokens, numbered in the order in which they were put in: a hash table with open
+ * addressing over one array of their bytes. */
+typedef struct sli_token_slot {
+    uint32_t hash;
+    int32_t id; /* -1: free */
+} sli_token_slot;
+
+typedef struct sli_token_table {
+    sli_token_slot *slots; /* [mask + 1], a power of two, at most half of them taken */
+    size_t mask;
+    size_t *starts; /* [count + 1] where each token begins in bytes; a 0 stands after each */
+    size_t starts_room, bytes_room;
+    int32_t count;
+    char *bytes;
+} sli_token_table;
+
+/* An empty table. Errors: SL_ERR_MEMORY. */
+sl_status sli_token_table_init(sli_token_table *table);
+void sli_token_table_free(sli_token_table *table); /* leaves zeros; allowed on zeros */
+
+/* The token's number, or -1 where it is not in the table. */
+int32_t sli_token_table_find(const sli_token_table *table, const char *text, size_t bytes);
+
+/* The token's number; it is put in (copied) where it was not: `*id` is then the old count.
+ * Errors: SL_ERR_INVALID where a new token is empty or has ASCII white space, SL_ERR_MEMORY. */
+sl_status sli_token_table_add(sli_token_table *table, const char *text, size_t bytes, int32_t *id);
+
+/* The token with number `id`, from 0 to count - 1. Valid until the next addition. */
+sl_token sli_token_table_get(const sli_token_table *table, int32_t id);
+
+/* ---- The vocabulary ----------------------------------------------------------------------- */
 
 struct sl_vocab {
     sli_token_table tokens; /* the first is <unk> */

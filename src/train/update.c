@@ -1,6 +1,6 @@
 #include "train/update.h"
 
-#include "parallel/zero.h"
+#include "parallel/ddp.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,5 @@
 #include "nn/module.h"
 
-#include "nn/parameter.h"
 #include "sluice/layers.h"
 #include "support/modules.h"
 

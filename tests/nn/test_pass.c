@@ -1,6 +1,5 @@
-#include "nn/pass.h"
-
 #include "nn/module.h"
+
 #include "sluice/layers.h"
 #include "support/modules.h"
 

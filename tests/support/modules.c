@@ -1,7 +1,7 @@
 #include "modules.h"
 
 #include "core/philox.h"
-#include "nn/pass.h"
+#include "nn/module.h"
 
 #include <math.h>
 #include <stdlib.h>

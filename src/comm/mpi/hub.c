@@ -27,7 +27,6 @@
  * so it may be called only when all of them will. */
 #include "comm/mpi/hub.h"
 
-#include "comm/mpi/hub_groups.h"
 #include "core/wire_listener.h"
 
 #include <pthread.h>

@@ -1,4 +1,4 @@
-#include "comm/mpi/hub_groups.h"
+#include "comm/mpi/hub.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -13,7 +13,7 @@
  * Small data are not worth two steps: every rank sends them to all others, and combines all. */
 #include "comm/mpi/call.h"
 
-#include "comm/reduce.h"
+#include "comm/group.h"
 
 #include <string.h>
 
