@@ -16,32 +16,25 @@
 
 enum { MAX_STEPS = 64, STAGES = 2 };
 
+/* Mean seconds of each kind of action in the last step. */
 typedef struct stage_costs {
-    double forward[STAGES], backward[STAGES];
+    double of[SL_ACTION_BACKWARD_WEIGHT + 1][STAGES];
 } stage_costs;
 
-/* Mean seconds of each stage's actions in the last step. */
 static stage_costs traced_costs(const sl_pipe *pipe)
 {
-    stage_costs costs = {{0}, {0}};
-    int forwards[STAGES] = {0}, backwards[STAGES] = {0};
+    stage_costs costs = {{{0}}};
+    int counts[SL_ACTION_BACKWARD_WEIGHT + 1][STAGES] = {{0}};
     const sl_timeline_entry *entries;
     int count = sl_pipe_trace(pipe, &entries);
     for (int i = 0; i < count; i++) {
-        double seconds = entries[i].end - entries[i].start;
-        int stage = entries[i].stage;
-        if (entries[i].action.kind == SL_ACTION_BACKWARD) {
-            costs.backward[stage] += seconds;
-            backwards[stage]++;
-        } else {
-            costs.forward[stage] += seconds;
-            forwards[stage]++;
-        }
+        sl_action action = entries[i].action;
+        costs.of[action.kind][action.stage] += entries[i].end - entries[i].start;
+        counts[action.kind][action.stage]++;
     }
-    for (int s = 0; s < STAGES; s++) {
-        costs.forward[s] /= forwards[s];
-        costs.backward[s] /= backwards[s];
-    }
+    for (int kind = 0; kind <= SL_ACTION_BACKWARD_WEIGHT; kind++)
+        for (int s = 0; s < STAGES; s++)
+            costs.of[kind][s] /= counts[kind][s] ? counts[kind][s] : 1;
     return costs;
 }
 
@@ -49,13 +42,18 @@ static double bubble_of(const bench_setup *setup, const stage_costs *costs)
 {
     sl_schedule *schedule;
     sl_simulation simulation;
-    bench_check(sl_schedule_create(setup->schedule, setup->stages,
-                                   sl_micro_batches(setup->batch, setup->chunks, NULL),
-                                   setup->recompute, &schedule));
-    bench_check(sl_schedule_simulate(schedule,
-                                     &(sl_cost_model){.forward = costs->forward,
-                                                      .backward = costs->backward},
-                                     &simulation));
+    sl_schedule_options options = {.ranks = setup->stages,
+                                   .micros = sl_micro_batches(setup->batch, setup->chunks, NULL)};
+    bench_check(sl_schedule_write(setup->schedule, &options, &schedule));
+    bench_check(sl_schedule_recompute(schedule, setup->recompute));
+    bench_check(
+        sl_schedule_simulate(schedule,
+                             &(sl_cost_model){.forward = costs->of[SL_ACTION_FORWARD],
+                                              .backward_input = costs->of[SL_ACTION_BACKWARD_INPUT],
+                                              .backward_weight =
+                                                  costs->of[SL_ACTION_BACKWARD_WEIGHT],
+                                              .backward = costs->of[SL_ACTION_BACKWARD]},
+                             &simulation));
     double bubble = simulation.bubble;
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&schedule);
@@ -78,14 +76,13 @@ static void compare(const bench_setup *one, const bench_setup *two, int steps)
     double bubble = bench_median(bubbles, steps);
     printf("emsize %d, %d layers, %d chunks, %s: one stage %.1f ms, two stages %.1f ms, bubble "
            "%.3f (an even one would be %.3f): ratio %.3f\n",
-           (int)two->model.emsize, (int)two->model.nlayers, two->chunks,
-           sl_schedule_kind_name(two->schedule), 1e3 * alone, 1e3 * both, bubble,
-           (STAGES - 1.0) / (two->chunks + STAGES - 1.0), alone / both / (1 - bubble));
+           (int)two->model.emsize, (int)two->model.nlayers, two->chunks, two->schedule, 1e3 * alone,
+           1e3 * both, bubble, (STAGES - 1.0) / (two->chunks + STAGES - 1.0),
+           alone / both / (1 - bubble));
     printf("{\"bench\":\"pipeline\",\"emsize\":%d,\"nlayers\":%d,\"chunks\":%d,\"schedule\":\"%s\","
            "\"one_stage_ms\":%.2f,\"two_stages_ms\":%.2f,\"bubble\":%.4f,\"ratio\":%.4f}\n",
-           (int)two->model.emsize, (int)two->model.nlayers, two->chunks,
-           sl_schedule_kind_name(two->schedule), 1e3 * alone, 1e3 * both, bubble,
-           alone / both / (1 - bubble));
+           (int)two->model.emsize, (int)two->model.nlayers, two->chunks, two->schedule, 1e3 * alone,
+           1e3 * both, bubble, alone / both / (1 - bubble));
     fflush(stdout);
     bench_trainer_destroy(single);
     bench_trainer_destroy(piped);
@@ -111,8 +108,10 @@ int main(int argc, char **argv)
     two.stages = STAGES;
     const int balance[STAGES] = {(int)modules, (int)(nlayers + 2 - modules)};
     two.balance = modules > 0 ? balance : NULL;
-    compare(&one, &two, (int)steps);
-    two.schedule = SL_SCHEDULE_1F1B;
-    compare(&one, &two, (int)steps);
+    const char *const schedules[] = {"gpipe", "1f1b", "zb-h1"};
+    for (int i = 0; i < 3; i++) {
+        two.schedule = schedules[i];
+        compare(&one, &two, (int)steps);
+    }
     return 0;
 }

@@ -75,7 +75,7 @@ static void parse(int argc, char **argv, bench_setup *setup, long *steps)
         else if (option == 'k')
             bench_check(sl_recompute_parse(optarg, &setup->recompute));
         else if (option == 'S')
-            bench_check(sl_schedule_kind_parse(optarg, &setup->schedule));
+            setup->schedule = optarg;
         else {
             long value = positive(options[index].name, optarg);
             int64_t *wide = option == 'e'   ? &setup->model.emsize
@@ -118,7 +118,7 @@ static void measure_settings(int argc, char **argv)
            "\"chunks\":%d,\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"ms\":%.2f,"
            "\"tokens_per_s\":%.1f}\n",
            (int)setup.model.emsize, (int)setup.model.nlayers, setup.stages, setup.chunks,
-           sl_recompute_name(setup.recompute), sl_schedule_kind_name(setup.schedule), 1e3 * median,
+           sl_recompute_name(setup.recompute), setup.schedule, 1e3 * median,
            (double)(setup.batch * setup.bptt) / median);
     bench_trainer_destroy(trainer);
 }

@@ -172,7 +172,7 @@ bench_trainer *bench_trainer_create(const bench_setup *setup)
                                                   .balance = setup->balance,
                                                   .chunks = setup->chunks,
                                                   .recompute = setup->recompute,
-                                                  .schedule = setup->schedule,
+                                                  .writer_arg = setup->schedule,
                                                   .seed = 1},
                                &trainer->pipe));
     for (int s = 0; s < setup->stages; s++) {

@@ -27,7 +27,7 @@ typedef struct bench_setup {
     const int *balance; /* NULL: the default */
     int chunks;
     sl_recompute recompute;
-    sl_schedule_kind schedule;
+    const char *schedule;
 } bench_setup;
 
 /* The tutorials' model at a given width: nhid = emsize, dropout 0.2, causal mask, 28,782 tokens. */

@@ -70,9 +70,12 @@ static sl_status show_pipe(const trainer *at)
     sl_schedule *schedule;
     char *grid = NULL;
     printf("Total parameters in model: %lld\n", (long long)sl_module_parameter_elements(at->model));
-    SL_TRY(sl_schedule_create(SL_SCHEDULE_GPIPE, STAGES, sl_micro_batches(COLUMNS, CHUNKS, NULL),
-                              SL_RECOMPUTE_EXCEPT_LAST, &schedule));
-    sl_status status = sl_schedule_draw(schedule, &grid);
+    sl_schedule_options options = {.ranks = STAGES,
+                                   .micros = sl_micro_batches(COLUMNS, CHUNKS, NULL)};
+    SL_TRY(sl_schedule_write("gpipe", &options, &schedule));
+    sl_status status = sl_schedule_recompute(schedule, SL_RECOMPUTE_EXCEPT_LAST);
+    if (status == SL_OK)
+        status = sl_schedule_draw(schedule, &grid);
     printf("%s", status == SL_OK ? grid : "");
     sl_schedule_destroy(&schedule);
     free(grid);

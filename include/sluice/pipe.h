@@ -1,17 +1,21 @@
 /* The pipe: a sequence of modules cut into stages that micro-batches flow through.
  *
- * Counterpart of torch.distributed.pipeline.sync.Pipe. Each stage has a device and a worker thread;
- * all stages run at the same time, each its own row of the schedule's table, and hand tensors to
- * their neighbours through channels. Losses, gradients and weights are the same, bit for bit, for
- * every number of stages, every checkpoint mode and every schedule, given the same micro-batches.
+ * Counterpart of torch.distributed.pipeline.sync.Pipe. Stages are placed on pipeline ranks; each
+ * rank has a device and a worker thread. All ranks run at the same time, each its own row of the
+ * schedule's table, and stages hand tensors to their neighbours through channels. Losses, gradients
+ * and weights are the same, bit for bit, for every number of stages, every placement, every
+ * recomputation mode and every schedule, given the same micro-batches.
  *
- * Stages may share a device; they take turns on it then. The batch's tensors may be on any device
- * that reaches the same memory as the stages' (as all CPU devices do).
+ * Ranks may share a device; they take turns on it then. The batch's tensors may be on any device
+ * that reaches the same memory as the ranks' (as all CPU devices do).
  *
  * A pipe's functions are called by one thread at a time. NULL is refused (SL_ERR_INVALID names the
- * argument) unless a comment allows it. When a function fails, all stages have stopped; the error
- * is that of the first failing stage (in the order of time), after its place ("[stage 1 micro 3]
- * …"). The pipe can be used again; gradients are then undefined until sl_pipe_zero_grad. */
+ * argument) unless a comment allows it. When a function fails, all ranks have stopped. Of several
+ * errors it returns the one whose action comes first when the table is played at unit costs (F, R,
+ * I and W take 1, B takes 2), then that of the lowest stage, whatever the timing. Its text begins
+ * with
+ * "[stage 1 micro 3] ". The pipe can be used again; gradients are then undefined until
+ * sl_pipe_zero_grad. */
 #ifndef SLUICE_PIPE_H
 #define SLUICE_PIPE_H
 
@@ -46,15 +50,24 @@ int sl_micro_batches(int64_t rows, int chunks, int64_t *sizes);
 /* ---- Pipe ------------------------------------------------------------------------------- */
 
 typedef struct sl_pipe_options {
-    sl_module *model; /* a sequential; borrowed */
-    sl_loss *loss;    /* borrowed; NULL: the pipe can only run forward */
-    int stages;
-    sl_device *const *devices; /* [stages], borrowed */
+    sl_module *model;          /* a sequential; borrowed */
+    sl_loss *loss;             /* borrowed; NULL: the pipe can only run forward */
+    int stages;                /* S, a multiple of virtual_stages */
+    int virtual_stages;        /* V, stages of a rank; 0: 1 */
+    const int *placement;      /* [stages] the rank of each stage, borrowed; NULL: the table's or
+                                  the schedule's own */
+    sl_device *const *devices; /* [stages / virtual_stages] the ranks', borrowed */
     const int *balance;        /* [stages] modules per stage; NULL: sl_partition by LAYERS for three
                                   modules and more where it can, else by PARAMETERS */
-    int chunks;                /* 0: 1 */
+    int chunks;                /* most micro-batches of a batch; 0: the table's, else 1 */
     sl_recompute recompute;    /* zero value: except_last */
-    sl_schedule_kind schedule; /* zero value: gpipe */
+    /* The order of computation: a table, or else what a writer writes with its argument for the
+     * micro-batches of a batch. Where a batch has fewer micro-batches than the table, those that
+     * are not there are left out. */
+    const sl_schedule *table;  /* copied; NULL: the writer's */
+    sl_schedule_writer writer; /* NULL: sl_schedule_write */
+    const void *writer_arg;    /* borrowed as long as the pipe; for sl_schedule_write a schedule's
+                                  name, or NULL for the first */
     uint64_t seed;             /* of initial values and dropout */
     bool no_init;              /* values are undefined (they will be loaded) */
     bool inference;            /* no gradients: sl_pipe_train is refused */
@@ -82,10 +95,10 @@ typedef struct sl_pipe_batch {
  * a tensor of its own. */
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **output);
 
-/* One training step's forward and backward by the schedule's table (of the mode `never` for a batch
- * in evaluation mode, as under PyTorch's eval(): gradients without dropout). Adds the gradient of
- * the mean over all terms of the batch, times the batch's weight, to the parameters' gradients, and
- * gives that mean, without the weight. NaN is a value here, not an error. */
+/* One training step's forward and backward by the schedule's table (without recomputation for a
+ * batch in evaluation mode, as under PyTorch's eval(): gradients without dropout). Adds the
+ * gradient of the mean over all terms of the batch, times the batch's weight, to the parameters'
+ * gradients, and gives that mean, without the weight. NaN is a value here, not an error. */
 sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_loss);
 
 /* The loss in evaluation mode: sum over the terms, and their number. */
@@ -94,23 +107,25 @@ sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_tensor *input, const sl_tenso
 
 void sl_pipe_zero_grad(sl_pipe *pipe);
 
-/* Runs fn(stage, arg) on every stage's worker at the same time and waits: for the optimizer. Where
- * stages share a device their calls take turns, so fn must not wait for another stage. The first
- * error is returned, with "[stage 1] " in front. */
+/* Runs fn(stage, arg) for every stage on its rank's worker, ranks at the same time, and waits: for
+ * the optimizer. Stages of a rank or of one device take turns, so fn must not wait for another
+ * stage. The lowest stage's error is returned, with "[stage 1] " in front. */
 sl_status sl_pipe_run(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
 
 /* ---- What it consists of ---------------------------------------------------------------- */
 
 int sl_pipe_stages(const sl_pipe *pipe);
+int sl_pipe_ranks(const sl_pipe *pipe);
+int sl_pipe_rank(const sl_pipe *pipe, int stage); /* the stage's rank */
 sl_module *sl_pipe_model(const sl_pipe *pipe);
 sl_device *sl_pipe_device(const sl_pipe *pipe, int stage);
 sl_parameter_set *sl_pipe_parameters(const sl_pipe *pipe, int stage);
 /* Modules first … first + count - 1 of the model. */
 void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *count);
 
-/* When each action of the last sl_pipe_train ran: seconds since its start, in order of start; of a
- * step that failed, those that ended well. Lives until the next call. Has the form that
- * sl_schedule_simulate gives. */
+/* When each action of the last sl_pipe_train ran: seconds since its start, in the table's order
+ * (rank 0's row, rank 1's ...); of a step that failed, those that ended well. Lives until the next
+ * call. Has the form that sl_schedule_simulate gives. */
 int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries);
 
 #ifdef __cplusplus

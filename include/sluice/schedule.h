@@ -1,18 +1,28 @@
-/* Schedules: tables of what each stage does, in which order.
+/* Schedules: tables of what each pipeline rank does, in which order.
  *
- * A schedule is data. Functions write it (GPipe, 1F1B), one validator proves it complete and free
- * of deadlock, one simulator plays it against a cost model, and the pipe's one interpreter runs it.
+ * A model is cut into S stages, placed on P pipeline ranks, S = P * V. A table has a row for each
+ * rank. Each cell of it names a stage, an action and a micro-batch, in PyTorch's notation:
  *
- * Every schedule sends micro-batches backward from the last to the first at every stage, so that a
- * parameter's gradient is the same sum in the same order under each of them, bit for bit. GPipe
- * therefore runs them forward from the first to the last, and 1F1B forward from the last to the
- * first as well. */
+ *     2F0   forward                          2B0   backward, both halves
+ *     2I0   backward for the input           2R0   forward again (PyTorch has no such action)
+ *     2W0   backward for the weights
+ *
+ * A schedule is data: functions write it (GPipe, 1F1B, zero bubble ...) or a file holds it, one
+ * validator proves it, one simulator plays it against costs, and the pipe's one interpreter runs
+ * it.
+ *
+ * Canonical order: at every stage, backwards for the input ascend over micro-batches, and so do
+ * those for the weights (B is both). A parameter's gradient is then the same sum in the same order
+ * under every schedule, bit for bit.
+ *
+ * NULL is refused (SL_ERR_INVALID names the argument) unless a comment allows it. */
 #ifndef SLUICE_SCHEDULE_H
 #define SLUICE_SCHEDULE_H
 
 #include "sluice/status.h"
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -21,106 +31,184 @@ extern "C" {
 
 typedef struct sl_schedule sl_schedule;
 
-typedef enum sl_schedule_kind { SL_SCHEDULE_GPIPE, SL_SCHEDULE_1F1B } sl_schedule_kind;
-
 /* Which micro-batches give up their activations after forward and run it again before backward. */
 typedef enum sl_recompute {
-    SL_RECOMPUTE_EXCEPT_LAST, /* all but the last micro-batch: PyTorch's default */
+    SL_RECOMPUTE_EXCEPT_LAST, /* all but the one that ran forward last: PyTorch's default */
     SL_RECOMPUTE_NEVER,
     SL_RECOMPUTE_ALWAYS
 } sl_recompute;
 
 typedef enum sl_action_kind {
-    SL_ACTION_FORWARD,         /* keep the activations */
-    SL_ACTION_FORWARD_DISCARD, /* keep only the stage's input. At the last stage of a table that
-                                  goes backward, nobody waits for the output: nothing is computed */
-    SL_ACTION_RECOMPUTE,       /* run forward again from the stage's input, keep the activations */
-    SL_ACTION_BACKWARD
+    SL_ACTION_FORWARD,        /* F */
+    SL_ACTION_RECOMPUTE,      /* R: forward again, from the stage's input */
+    SL_ACTION_BACKWARD,       /* B: both halves */
+    SL_ACTION_BACKWARD_INPUT, /* I: the gradient of the input */
+    SL_ACTION_BACKWARD_WEIGHT /* W: the gradients of the weights; needs its I before it */
 } sl_action_kind;
 
 typedef struct sl_action {
+    int stage, micro;
     sl_action_kind kind;
-    int micro; /* 0 … micros - 1 */
+    /* One cell with the action before it, PyTorch's (0F7;7B3)OVERLAP_F_B: a forward and a backward
+     * whose inputs are there before the cell, and whose results leave after it. */
+    bool joined;
+    /* Set by the library, whatever the caller gave. Of a forward: an R follows, or the table never
+     * goes backward, so activations are not kept. The last stage then computes nothing in a table
+     * that goes backward, because nobody waits for its output. */
+    bool discards;
+    /* Set by the library: the stage's gradients are complete when this action has run. */
+    bool completes;
 } sl_action;
 
-/* Huang et al., "GPipe", 2019; torchgpipe's clock cycles. */
-sl_status sl_schedule_gpipe(int stages, int micros, sl_recompute recompute, sl_schedule **out);
+/* ---- Tables ----------------------------------------------------------------------------- */
 
-/* PipeDream-flush: Narayanan et al., "Memory-efficient pipeline-parallel DNN training", 2021. Stage
- * s holds at most stages - s micro-batches' activations. */
-sl_status sl_schedule_1f1b(int stages, int micros, sl_recompute recompute, sl_schedule **out);
+/* What a table is for. */
+typedef struct sl_schedule_options {
+    int ranks;            /* P */
+    int virtual_stages;   /* V, the stages of a rank; 0: as many as the placement has, or the
+                             schedule's own number */
+    const int *placement; /* [P * V] the rank of each stage, which names each rank V times;
+                             borrowed; NULL: the schedule's own */
+    int micros;           /* M */
+    /* For schedules that depend on costs: of all stages of a rank, for one micro-batch. All 0: 1
+     * each. */
+    double forward, backward_input, backward_weight;
+    double link; /* from an action's end to its result's arrival at another rank */
+} sl_schedule_options;
 
-sl_status sl_schedule_create(sl_schedule_kind kind, int stages, int micros, sl_recompute recompute,
-                             sl_schedule **out);
+/* Writes the order of computation, without recomputation. `arg` is the writer's own. */
+typedef sl_status (*sl_schedule_writer)(const void *arg, const sl_schedule_options *options,
+                                        sl_schedule **out);
 
-/* Forward only, for evaluation: every stage runs FORWARD_DISCARD of 0 … micros - 1. Every function
- * here takes a table without RECOMPUTE and BACKWARD, whose forwards all discard, for one of these.
- */
-sl_status sl_schedule_forward_only(int stages, int micros, sl_schedule **out);
+/* The schedules that the library writes; then NULL. */
+extern const char *const sl_schedule_names[];
+bool sl_schedule_has_name(const char *name);
 
-/* A table of one's own: `counts[s]` actions of stage s, one stage after the other in `actions`
- * (copied, not validated). Each of these functions: SL_ERR_INVALID for fewer than one stage or
- * micro-batch. */
-sl_status sl_schedule_from_table(int stages, int micros, const int *counts,
+/* The library's writer: `name` is one of sl_schedule_names (NULL: the first). NOT_FOUND names the
+ * choices. SL_ERR_INVALID for what the schedule cannot do, a placement for example. */
+sl_status sl_schedule_write(const void *name, const sl_schedule_options *options,
+                            sl_schedule **out);
+
+/* Forward only, for evaluation: F of every micro-batch at every stage. Takes ranks, placement
+ * (NULL: a loop), virtual_stages (0: 1) and micros of the options. */
+sl_status sl_schedule_forward_only(const sl_schedule_options *options, sl_schedule **out);
+
+/* A table of one's own: `counts[r]` actions of rank r, one rank after the other in `actions`
+ * (copied, not validated). Options as sl_schedule_forward_only's. */
+sl_status sl_schedule_from_table(const sl_schedule_options *options, const int *counts,
                                  const sl_action *actions, sl_schedule **out);
+
+/* A table from a file in PyTorch's CSV, compute form: a line for each rank, a cell for each action,
+ * empty cells for pauses. P, V, M and the placement follow from the cells. B means I where the
+ * micro-batch also has a W at that stage (an older dialect). Micro-batches are numbered anew where
+ * that gives the canonical order. Not validated. Errors: SL_ERR_FORMAT with line and cell; what
+ * reading the file reports. */
+sl_status sl_schedule_read(const char *path, sl_schedule **out);
+
+/* What a user's text stands for: a name, or a file where there is no such name. Of a file, ranks,
+ * virtual_stages, placement and micros that are not 0 must be the file's. The table is validated.
+ */
+sl_status sl_schedule_open(const char *name_or_path, const sl_schedule_options *options,
+                           sl_schedule **out);
+
 void sl_schedule_destroy(sl_schedule **schedule);
 
+int sl_schedule_ranks(const sl_schedule *schedule);
 int sl_schedule_stages(const sl_schedule *schedule);
 int sl_schedule_micros(const sl_schedule *schedule);
-/* Stage `stage`'s actions; they live as long as the schedule. */
-int sl_schedule_actions(const sl_schedule *schedule, int stage, const sl_action **actions);
+/* [stages] the rank of each stage; lives as long as the schedule. */
+const int *sl_schedule_placement(const sl_schedule *schedule);
+/* Rank `rank`'s actions; they live as long as the schedule and until it is rewritten. */
+int sl_schedule_actions(const sl_schedule *schedule, int rank, const sl_action **actions);
 
-/* Proves that the table can run and is whole: each micro-batch once forward and (unless it is a
- * forward-only table) once backward at each stage; RECOMPUTE exactly once between FORWARD_DISCARD
- * and BACKWARD and never after FORWARD; no backward before its forward; and no deadlock when a
- * stage waits for its neighbours' results. SL_ERR_INVALID names the stage and the action; for a
- * deadlock, what the action waits for as well, and draws the table up to there. */
+/* "loop" (stage s on rank s mod ranks), "v" (ranks 0 ... P-1, then back, and so on) or the ranks
+ * themselves, "0,1,1,0", into placement[ranks * virtual_stages]. */
+sl_status sl_placement_parse(const char *text, int ranks, int virtual_stages, int *placement);
+
+/* ---- Rewrites --------------------------------------------------------------------------- */
+
+/* Adds recomputations by mode. A table that has some of its own stays as it is. */
+sl_status sl_schedule_recompute(sl_schedule *schedule, sl_recompute mode);
+
+/* Numbers micro-batches in the order in which the first stage goes backward. */
+sl_status sl_schedule_renumber(sl_schedule *schedule);
+
+/* The same table without micro-batches `micros` and above. */
+sl_status sl_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out);
+
+/* ---- Proof ------------------------------------------------------------------------------ */
+
+/* Proves that the table can run and is whole: at each stage each micro-batch goes once forward and
+ * (unless the table never goes backward) once backward, by B or by I and later W; R comes once
+ * between F and backward, or not at all; the order is canonical; every rank holds V stages; and
+ * there is no deadlock when actions wait for their neighbours' results. SL_ERR_INVALID names rank,
+ * action and reason, and draws the table around it, up to there. */
 sl_status sl_schedule_validate(const sl_schedule *schedule);
 
 typedef struct sl_cost_model {
-    /* Seconds (any unit) of an action at a stage, [stages] each; borrowed. A recomputation costs a
-     * forward; the last stage's FORWARD_DISCARD of a table that goes backward costs nothing. */
-    const double *forward, *backward;
-    double transfer; /* from an action's end to its result's arrival at the neighbour */
+    /* Seconds (any unit) of each action at a stage, [stages] each; borrowed. R costs a forward; the
+     * last stage's discarding F of a table that goes backward costs nothing. */
+    const double *forward, *backward_input, *backward_weight;
+    const double *backward; /* of B; NULL: I and W together */
+    double link;            /* from an action's end to its result's arrival at another rank */
+    /* Bytes that passes hold of a micro-batch at a stage, [stages] each; NULL: not counted. */
+    const double *held_bytes;        /* from forward to I or B */
+    const double *weight_held_bytes; /* from I to W */
 } sl_cost_model;
 
 typedef struct sl_timeline_entry {
-    int stage;
     sl_action action;
     double start, end;
 } sl_timeline_entry;
 
 typedef struct sl_simulation {
     double makespan;
-    double bubble;     /* idle share of stages * makespan, 0 … 1 */
-    int peak_held[64]; /* per stage (the first 64): most micro-batches whose activations are held at
-                          once; the inputs that FORWARD_DISCARD keeps do not count */
+    double bubble;      /* idle share of ranks * makespan, 0 ... 1 */
+    double bubble_span; /* idle share of the longest time that a rank takes from its first action to
+                           its last: the Zero Bubble paper's */
+    double *idle;       /* [ranks] makespan less the rank's work */
+    int *peak_held;     /* [ranks] most pairs of stage and micro-batch whose activations are held at
+                           once, each from F (or R after an F that discards) until B or W */
+    double *peak_bytes; /* [ranks] */
     int entry_count;
-    sl_timeline_entry *entries; /* in order of start; free with sl_simulation_clear */
+    sl_timeline_entry *entries; /* in the table's order: rank 0's row, rank 1's ... */
 } sl_simulation;
 
-/* Plays a valid table: each action starts when its stage is free and its input is there.
- * SL_ERR_INVALID for a table that sl_schedule_validate refuses, or a cost that is not 0 or more. */
+/* Plays a valid table: each action starts when its rank is free and its input is there. Free the
+ * result with sl_simulation_clear. SL_ERR_INVALID for a table that sl_schedule_validate refuses, or
+ * a cost that is not 0 or more. */
 sl_status sl_schedule_simulate(const sl_schedule *schedule, const sl_cost_model *costs,
                                sl_simulation *out);
 void sl_simulation_clear(sl_simulation *simulation);
 
-/* The table as text: one row a stage, one column a clock in which every action takes one. F is a
- * forward, f one that discards, R a recomputation, B a backward; dots are idle clocks:
+/* ---- Pictures --------------------------------------------------------------------------- */
+
+/* The table as text: a row a rank, a column a clock in which every cell takes one, dots for pauses:
  *
- *     f0 f1 F2 .. .. B2 R1 B1 R0 B0 .. .. ..
+ *     0F0 0F1 ... 0B0 0B1
+ *     ... 1F0 1B0 1F1 1B1
  *
  * Of a table that deadlocks, what can run is drawn. malloc'ed, the caller frees it. */
 sl_status sl_schedule_draw(const sl_schedule *schedule, char **text);
 
-/* "gpipe", "1f1b" and "except_last", "never", "always", by the numbers of their enums; then NULL.
- */
-extern const char *const sl_schedule_kind_names[], *const sl_recompute_names[];
+/* PyTorch's CSV, compute form, without pauses; malloc'ed. R is sluice's own. */
+sl_status sl_schedule_csv(const sl_schedule *schedule, char **text);
+
+/* What was played, to scale; malloc'ed. The CSV's numbers and the picture's do not depend on the
+ * locale. */
+sl_status sl_schedule_svg(const sl_schedule *schedule, const sl_simulation *simulation,
+                          char **text);
+
+/* One JSON object: ranks, stages, micros, makespan, bubble, bubble_span, idle and peak_held (arrays
+ * with an entry a rank); malloc'ed. */
+sl_status sl_schedule_json(const sl_schedule *schedule, const sl_simulation *simulation,
+                           char **text);
+
+/* "except_last", "never", "always", by the numbers of the enum; then NULL. */
+extern const char *const sl_recompute_names[];
 
 /* SL_ERR_NOT_FOUND lists the names. */
-sl_status sl_schedule_kind_parse(const char *text, sl_schedule_kind *out);
 sl_status sl_recompute_parse(const char *text, sl_recompute *out);
-const char *sl_schedule_kind_name(sl_schedule_kind kind);
 const char *sl_recompute_name(sl_recompute recompute);
 
 #ifdef __cplusplus

@@ -86,7 +86,7 @@ typedef struct sl_train_options {
     int balance_count;
     int chunks; /* micro-batches */
     sl_recompute recompute;
-    sl_schedule_kind schedule;
+    const char *schedule; /* one of sl_schedule_names; borrowed; NULL: the first */
 
     int epochs;
     sl_optimizer_options optimizer;
@@ -118,6 +118,9 @@ sl_status sl_train_options_preset(const char *name, sl_train_options *options);
 
 /* The presets' names, then NULL. */
 extern const char *const sl_preset_names[];
+
+/* The schedule's name. */
+const char *sl_train_options_schedule(const sl_train_options *options);
 
 /* The number of replicas: `replicas`, or where that is 0 one for each list in `devices`. */
 int sl_train_options_replicas(const sl_train_options *options);

@@ -187,7 +187,7 @@ static void print_model(const display *on, const sl_run_info *info)
                options->lr.lr);
     print_line(on, "Pipeline: %d stage%s, %d chunk%s, checkpoint %s, schedule %s", stages,
                plural(stages), options->chunks, plural(options->chunks),
-               sl_recompute_name(options->recompute), sl_schedule_kind_name(options->schedule));
+               sl_recompute_name(options->recompute), sl_train_options_schedule(options));
 }
 
 static void print_stages(const display *on, const sl_run_info *info)

@@ -18,15 +18,16 @@ struct sli_channel {
     sl_device *to;
     int micros;
     bool spins;
-    /* Written and cancelled without the lock. A waiting receiver holds it from its last look until
+    const sli_failure *failure;
+    /* Written without the lock. A waiting receiver holds it from its last look until
      * it sleeps, and whoever changes something signals with the lock held, so no signal is lost. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    atomic_bool cancelled;
     _Atomic(sl_tensor *) slots[]; /* [micros]; NULL: empty */
 };
 
-sl_status sli_channel_create(sl_device *to, int micros, bool spins, sli_channel **out)
+sl_status sli_channel_create(sl_device *to, int micros, bool spins, const sli_failure *failure,
+                             sli_channel **out)
 {
     *out = NULL;
     sli_channel *channel = malloc(sizeof *channel + (size_t)micros * sizeof channel->slots[0]);
@@ -36,9 +37,9 @@ sl_status sli_channel_create(sl_device *to, int micros, bool spins, sli_channel 
     channel->to = to;
     channel->micros = micros;
     channel->spins = spins;
+    channel->failure = failure;
     pthread_mutex_init(&channel->lock, NULL);
     pthread_cond_init(&channel->changed, NULL);
-    atomic_init(&channel->cancelled, false);
     for (int micro = 0; micro < micros; micro++)
         atomic_init(&channel->slots[micro], NULL);
     *out = channel;
@@ -76,47 +77,46 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
 }
 
 /* Takes what is in the slot; true when there is no more to wait for. */
-static bool look(sli_channel *channel, int micro, sl_tensor **out)
+static bool look(sli_channel *channel, int micro, int number, sl_tensor **out)
 {
     *out = atomic_exchange_explicit(&channel->slots[micro], NULL, memory_order_acq_rel);
-    return *out || atomic_load_explicit(&channel->cancelled, memory_order_relaxed);
+    return *out || sli_failure_precedes(channel->failure, number);
 }
 
-static bool is_empty(const sli_channel *channel, int micro)
+static bool is_empty(const sli_channel *channel, int micro, int number)
 {
     return !atomic_load_explicit(&channel->slots[micro], memory_order_relaxed) &&
-           !atomic_load_explicit(&channel->cancelled, memory_order_relaxed);
+           !sli_failure_precedes(channel->failure, number);
 }
 
-static void spin(const sli_channel *channel, int micro)
+static void spin(const sli_channel *channel, int micro, int number)
 {
     double deadline = sli_clock_seconds() + SPIN_SECONDS;
     do {
         for (int i = 0; i < PAUSES_PER_LOOK_AT_THE_CLOCK; i++) {
-            if (!is_empty(channel, micro))
+            if (!is_empty(channel, micro, number))
                 return;
             sli_pause();
         }
     } while (sli_clock_seconds() < deadline);
 }
 
-bool sli_channel_receive(sli_channel *channel, int micro, sl_tensor **out)
+bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor **out)
 {
     assert(micro >= 0 && micro < channel->micros);
-    if (channel->spins && is_empty(channel, micro))
-        spin(channel, micro);
-    if (look(channel, micro, out))
+    if (channel->spins && is_empty(channel, micro, number))
+        spin(channel, micro, number);
+    if (look(channel, micro, number, out))
         return *out != NULL;
     pthread_mutex_lock(&channel->lock);
-    while (!look(channel, micro, out))
+    while (!look(channel, micro, number, out))
         pthread_cond_wait(&channel->changed, &channel->lock);
     pthread_mutex_unlock(&channel->lock);
     return *out != NULL;
 }
 
-void sli_channel_cancel(sli_channel *channel)
+void sli_channel_wake(sli_channel *channel)
 {
-    atomic_store(&channel->cancelled, true);
     signal_receiver(channel);
 }
 
@@ -126,5 +126,4 @@ void sli_channel_reset(sli_channel *channel)
         sl_tensor *left = atomic_exchange(&channel->slots[micro], NULL);
         sl_tensor_destroy(&left);
     }
-    atomic_store(&channel->cancelled, false);
 }

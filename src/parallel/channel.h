@@ -2,28 +2,32 @@
  *
  * It has one slot for each micro-batch, so a sender never waits, and a receiver asks for the
  * micro-batch that its table names next, whatever came first. One thread sends, one receives; any
- * thread may cancel. */
+ * thread may wake the receiver. Where both stages are of one rank, both are the same thread, and
+ * the tensor is there before it is asked for. */
 #ifndef SLI_PARALLEL_CHANNEL_H
 #define SLI_PARALLEL_CHANNEL_H
 
+#include "parallel/failure.h"
 #include "sluice/tensor.h"
 
 typedef struct sli_channel sli_channel;
 
-/* Towards device `to`, for micro-batches 0 … micros - 1. `spins`: a receiver looks for its tensor
+/* Whoever waits gives up when `failure` (borrowed) has an error before what it waits for. Towards
+ * device `to`, for micro-batches 0 … micros - 1. `spins`: a receiver looks for its tensor
  * for some microseconds before it sleeps, which is worth it where it has its cores to itself. */
-sl_status sli_channel_create(sl_device *to, int micros, bool spins, sli_channel **out);
+sl_status sli_channel_create(sl_device *to, int micros, bool spins, const sli_failure *failure,
+                             sli_channel **out);
 void sli_channel_destroy(sli_channel **channel); /* with the tensors in it */
 
 /* Takes the tensor and nulls the caller's handle. The slot must be empty. */
 void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor);
 
 /* Waits for the tensor; the caller owns it, and it is on the device that the channel leads to.
- * False when the channel was cancelled. */
-bool sli_channel_receive(sli_channel *channel, int micro, sl_tensor **out);
+ * False when there is an error whose number is `number` or lower. */
+bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor **out);
 
-/* From now on nobody waits: those who do, and those who come, get false. */
-void sli_channel_cancel(sli_channel *channel);
+/* Has a waiting receiver look for errors again. */
+void sli_channel_wake(sli_channel *channel);
 
 /* Empties the channel and makes it usable again, when neither side is at work. */
 void sli_channel_reset(sli_channel *channel);

@@ -9,10 +9,10 @@
 #include "sluice/data_parallel.h"
 
 #include "core/error.h"
+#include "core/worker.h"
 #include "device/device.h"
 #include "device/device_list.h"
 #include "nn/module.h"
-#include "parallel/worker.h"
 #include "sluice/pipe.h"
 
 #include <stdio.h>
@@ -110,6 +110,11 @@ static sl_status check_same_parameters(const dp_replica *first, const dp_replica
     return SL_OK;
 }
 
+static void bind_thread(void *device)
+{
+    sli_device_bind_thread(device);
+}
+
 static sl_status create_replica(dp_replica *replica, const sl_data_parallel_options *options)
 {
     if (replica->index == 0)
@@ -121,7 +126,7 @@ static sl_status create_replica(dp_replica *replica, const sl_data_parallel_opti
                                           .no_init = replica->index > 0};
     SL_TRY(sl_parameter_set_create(replica->module, 0, 0, &placement, &replica->set));
     SL_TRY(check_same_parameters(&replica->parallel->replicas[0], replica));
-    return sli_worker_create(replica->device, &replica->worker);
+    return sli_worker_create(bind_thread, replica->device, &replica->worker);
 }
 
 static sl_status check_options(const sl_data_parallel_options *options)

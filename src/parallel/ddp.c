@@ -70,7 +70,8 @@ static sl_status list_sets(sl_ddp *ddp, sl_parameter_set *of_module)
     ddp->sets = calloc(stages, sizeof *ddp->sets);
     ddp->groups = calloc(stages, sizeof *ddp->groups);
     ddp->reducers = calloc(stages, sizeof *ddp->reducers);
-    if (!ddp->sets || !ddp->groups || !ddp->reducers)
+    ddp->observers = calloc(stages, sizeof *ddp->observers);
+    if (!ddp->sets || !ddp->groups || !ddp->reducers || !ddp->observers)
         return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d stages", ddp->stage_count);
     for (int stage = 0; stage < ddp->stage_count; stage++) {
         ddp->sets[stage] = ddp->pipe ? sl_pipe_parameters(ddp->pipe, stage) : of_module;
@@ -93,6 +94,7 @@ static sl_status connect_ranks(sl_ddp *ddp)
         SL_TRY(sl_group_split(ddp->group, 0, &ddp->groups[stage]));
         SL_TRY(
             sli_reducer_create(ddp->sets[stage], ddp->groups[stage], stage, &ddp->reducers[stage]));
+        ddp->observers[stage] = sli_reducer_observer(ddp->reducers[stage]);
     }
     return sli_ddp_broadcast(ddp, 0, false);
 }
@@ -140,6 +142,7 @@ void sl_ddp_destroy(sl_ddp **ddp)
     free(dead->sets);
     free(dead->groups);
     free(dead->reducers);
+    free(dead->observers);
     free(dead->bucket_logs);
     free(dead);
     *ddp = NULL;

@@ -17,10 +17,11 @@ struct sl_ddp {
     bool broadcasts_buffers; /* false also where there are none */
     bool find_unused_parameters;
 
-    int stage_count;         /* 1 for a module */
-    sl_parameter_set **sets; /* [stage_count] borrowed */
-    sl_group **groups;       /* [stage_count] the same stage of all replicas */
-    sli_reducer **reducers;  /* [stage_count] */
+    int stage_count;                     /* 1 for a module */
+    sl_parameter_set **sets;             /* [stage_count] borrowed */
+    sl_group **groups;                   /* [stage_count] the same stage of all replicas */
+    sli_reducer **reducers;              /* [stage_count] */
+    const sli_pass_observer **observers; /* [stage_count] the reducers' */
 
     sl_ddp_hook hook; /* NULL: the average */
     void *hook_arg;

@@ -84,12 +84,6 @@ static sl_status finish_backward(sl_ddp *ddp, sl_status status)
     return status;
 }
 
-static void observe_pipe(const sl_ddp *ddp, bool on)
-{
-    for (int stage = 0; stage < ddp->stage_count; stage++)
-        ddp->pipe->stages[stage].observer = on ? sli_reducer_observer(ddp->reducers[stage]) : NULL;
-}
-
 sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss)
 {
     /* The pipe checks the other arguments, so that the other ranks hear of the error. */
@@ -101,9 +95,7 @@ sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_los
         return sl_pipe_train(ddp->pipe, batch, mean_loss);
     SL_TRY(prepare_forward(ddp));
     SL_TRY(prepare_backward(ddp));
-    observe_pipe(ddp, true);
-    sl_status status = sl_pipe_train(ddp->pipe, batch, mean_loss);
-    observe_pipe(ddp, false);
+    sl_status status = sli_pipe_train(ddp->pipe, batch, ddp->observers, mean_loss);
     return finish_backward(ddp, status);
 }
 

@@ -1,9 +1,11 @@
 #include "parallel/failure.h"
 
+#include <limits.h>
+
 void sli_failure_init(sli_failure *failure)
 {
     pthread_mutex_init(&failure->lock, NULL);
-    atomic_init(&failure->raised, false);
+    atomic_init(&failure->first, INT_MAX);
     failure->error.status = SL_OK;
 }
 
@@ -12,21 +14,21 @@ void sli_failure_destroy(sli_failure *failure)
     pthread_mutex_destroy(&failure->lock);
 }
 
-void sli_failure_raise(sli_failure *failure, sl_status status)
+void sli_failure_raise(sli_failure *failure, int number, sl_status status)
 {
     if (status == SL_OK)
         return;
     pthread_mutex_lock(&failure->lock);
-    if (failure->error.status == SL_OK) {
+    if (number < atomic_load(&failure->first)) {
         sli_error_save(&failure->error, status);
-        atomic_store(&failure->raised, true);
+        atomic_store(&failure->first, number);
     }
     pthread_mutex_unlock(&failure->lock);
 }
 
-bool sli_failure_is_raised(const sli_failure *failure)
+bool sli_failure_precedes(const sli_failure *failure, int number)
 {
-    return atomic_load_explicit(&failure->raised, memory_order_relaxed);
+    return atomic_load_explicit(&failure->first, memory_order_relaxed) <= number;
 }
 
 sl_status sli_failure_take(sli_failure *failure)
@@ -34,7 +36,7 @@ sl_status sli_failure_take(sli_failure *failure)
     pthread_mutex_lock(&failure->lock);
     sl_status status = sli_error_restore(&failure->error);
     failure->error.status = SL_OK;
-    atomic_store(&failure->raised, false);
+    atomic_store(&failure->first, INT_MAX);
     pthread_mutex_unlock(&failure->lock);
     return status;
 }

@@ -1,5 +1,5 @@
-/* The first error of several threads that work on one thing: it is kept, with its text, until the
- * caller takes it; those that follow from it are not. */
+/* The error of several threads that work on one thing. Each error has a number, the order of what
+ * failed; the one with the lowest number is kept, with its text, until the caller takes it. */
 #ifndef SLI_PARALLEL_FAILURE_H
 #define SLI_PARALLEL_FAILURE_H
 
@@ -11,16 +11,19 @@
 
 typedef struct sli_failure {
     pthread_mutex_t lock; /* guards the error; taken last: nothing is locked while holding it */
-    atomic_bool raised;   /* there is an error; may be read without the lock */
+    atomic_int first;     /* the number of the error, INT_MAX: none; may be read without the lock */
     sli_error_copy error;
 } sli_failure;
 
 void sli_failure_init(sli_failure *failure);
 void sli_failure_destroy(sli_failure *failure);
 
-/* Keeps `status` and the calling thread's error text, if it is the first. */
-void sli_failure_raise(sli_failure *failure, sl_status status);
-bool sli_failure_is_raised(const sli_failure *failure);
+/* Keeps `status` and the calling thread's error text, unless there is an error whose number is as
+ * low. */
+void sli_failure_raise(sli_failure *failure, int number, sl_status status);
+
+/* Is there an error whose number is `number` or lower? */
+bool sli_failure_precedes(const sli_failure *failure, int number);
 
 /* Gives the calling thread what was kept (SL_OK: nothing), and forgets it. Called when no other
  * thread is at work any more. */

@@ -1,93 +1,141 @@
-/* The interpreter: how a stage runs its row of a table. There is one of it, whatever the schedule.
+/* The interpreter: how a rank runs its row of a table. There is one of it, whatever the schedule.
  *
  *     previous stage               this stage                     next stage
  *          ──── forward ────▶  receive → perform → send  ──── forward ────▶
  *          ◀─── gradient ───                             ◀─── gradient ────
  *
- * Stages never look at each other. Each goes along its own row on its own thread, waits at a
- * channel for the tensor that an action needs, performs the action, and sends on what comes out.
- * That no stage waits for ever is what the validator has proved of the table.
+ * Ranks never look at each other. Each goes along its own row on its own thread, waits at a channel
+ * for the tensor that an action needs, performs the action, and sends on what comes out. Two joined
+ * actions are one cell: both inputs are received first, and both results are sent at the end. That
+ * no rank waits for ever is what the validator has proved of the table.
  *
- * How an error ends the step. Suppose stage 2 fails in its BACKWARD 3 while stage 1 waits for that
- * gradient, stage 0 is in the middle of a forward, and stage 3 of a backward:
+ * How an error ends the step. Every action has a number, its place when the table is played at unit
+ * costs; whatever an action needs has a lower one. The error that is reported is that of the lowest
+ * number, however the threads race:
  *
- *   1. Stage 2 keeps its error in the step's failure, with its place in front, and cancels all
- *      channels. Had another stage been first, that one's error would have stayed.
- *   2. Stage 1 wakes: a receive from a cancelled channel ends at once. Stages 0 and 3 finish the
- *      action that they are in, and find the failure raised before the next one.
- *   3. Each stage ends its row there, frees its records (passes, inputs, outputs), and its thread
- *      reports to the pipe that it is done.
- *   4. The caller, who waits for all of them, then frees what was sent and not received, makes the
- *      channels usable again, and returns the failure. Nothing of the step is left but gradients of
- *      those modules that went backward; they are undefined until the next zero_grad. */
-#include "parallel/stage.h"
+ *   1. A rank that fails keeps its error in the step's failure, unless one with a lower number is
+ *      there, and wakes all ranks that wait.
+ *   2. Each rank goes on along its row until its next action has a higher number than the error:
+ *      an action before it may fail as well, and would be the one to report. It waits for tensors
+ * as before; those whose sender has failed never come, and their receivers have higher numbers.
+ *   3. Each rank ends its row there, frees its stages' records (passes, inputs, outputs), and its
+ *      thread reports to the pipe that it is done.
+ *   4. The caller, who waits for all of them, then frees what was sent and not received, and
+ * returns the failure. Nothing of the step is left but gradients of those modules that went
+ * backward; they are undefined until the next zero_grad. */
+#include "parallel/rank.h"
+
+/* A cell has one action or two joined ones. */
+enum { MOST_ACTIONS = 2 };
+
+typedef struct cell {
+    const sl_action *actions; /* [count] */
+    int count;
+    size_t index; /* of the first action in the table */
+    int number;   /* its lower one */
+    sl_tensor *tensors[MOST_ACTIONS];
+} cell;
 
 /* Waits for what the action needs; false when the step has failed. */
-static bool receive(const sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)
+static bool receive(const sli_rank *rank, sli_step *step, sl_action action, int number,
+                    sl_tensor **tensor)
 {
-    *tensor = NULL;
+    const sli_stage *stage = &rank->stages[action.stage];
     switch (action.kind) {
     case SL_ACTION_FORWARD:
-    case SL_ACTION_FORWARD_DISCARD:
         if (stage->from_previous)
-            return sli_channel_receive(stage->from_previous, action.micro, tensor);
+            return sli_channel_receive(stage->from_previous, action.micro, number, tensor);
         *tensor = step->micros[action.micro].input;
         step->micros[action.micro].input = NULL;
         return true;
     case SL_ACTION_BACKWARD:
-        return !stage->from_next || sli_channel_receive(stage->from_next, action.micro, tensor);
+    case SL_ACTION_BACKWARD_INPUT:
+        return !stage->from_next ||
+               sli_channel_receive(stage->from_next, action.micro, number, tensor);
     case SL_ACTION_RECOMPUTE:
+    case SL_ACTION_BACKWARD_WEIGHT:
         break;
     }
     return true;
 }
 
 /* Takes the tensor; NULL: there is nothing to send. */
-static void send(const sli_stage *stage, sl_action action, sl_tensor **tensor)
+static void send(const sli_rank *rank, sl_action action, sl_tensor **tensor)
 {
-    if (!*tensor)
-        return;
-    bool is_gradient = action.kind == SL_ACTION_BACKWARD;
-    sli_channel_send(is_gradient ? stage->to_previous : stage->to_next, action.micro, tensor);
+    const sli_stage *stage = &rank->stages[action.stage];
+    bool forward = action.kind == SL_ACTION_FORWARD;
+    if (*tensor)
+        sli_channel_send(forward ? stage->to_next : stage->to_previous, action.micro, tensor);
 }
 
-/* Ends the step for all stages: stores the error if it is the first, and cancels every channel. */
-static void fail_step(sli_step *step, sl_status status)
+static void fail(sli_step *step, sl_action action, int number, sl_status status)
 {
-    sli_failure_raise(step->failure, status);
+    sl_error_context(status, "[stage %d micro %d] ", action.stage, action.micro);
+    sli_failure_raise(step->failure, number, status);
     for (int i = 0; i < step->channel_count; i++)
-        sli_channel_cancel(step->channels[i]);
+        sli_channel_wake(step->channels[i]);
 }
 
-/* False when the step has failed, here or elsewhere. */
-static bool run_action(sli_stage *stage, sli_step *step, sl_action action)
+static bool perform(sli_rank *rank, sli_step *step, cell *of, int which)
 {
-    sl_tensor *tensor;
-    if (sli_failure_is_raised(step->failure) || !receive(stage, step, action, &tensor))
-        return false;
-    pthread_mutex_lock(stage->device_lock);
+    size_t index = of->index + (size_t)which;
+    sl_action action = of->actions[which];
     double start = sli_clock_seconds();
-    sl_status status = sli_stage_perform(stage, step, action, &tensor);
-    double end = sli_clock_seconds();
-    pthread_mutex_unlock(stage->device_lock);
+    sl_status status =
+        sli_stage_perform(&rank->stages[action.stage], step, action, &of->tensors[which]);
     if (status != SL_OK) {
-        sl_error_context(status, "[stage %d micro %d] ", stage->index, action.micro);
-        fail_step(step, status);
+        fail(step, action, step->table->order[index], status);
         return false;
     }
-    stage->entries[stage->entry_count++] =
-        (sl_timeline_entry){stage->index, action, start - step->start, end - step->start};
-    send(stage, action, &tensor);
+    if (step->trace)
+        step->trace[index] =
+            (sl_timeline_entry){action, start - step->start, sli_clock_seconds() - step->start};
     return true;
 }
 
-void sli_stage_run(sli_stage *stage, sli_step *step)
+/* False when the step has failed, here or elsewhere. */
+static bool run_cell(sli_rank *rank, sli_step *step, cell *of)
 {
-    const sl_action *row;
-    int count = sl_schedule_actions(step->schedule, stage->index, &row);
-    stage->entry_count = 0;
-    for (int i = 0; i < count; i++)
-        if (!run_action(stage, step, row[i]))
+    bool goes_on = true;
+    for (int i = 0; i < of->count && goes_on; i++)
+        goes_on = receive(rank, step, of->actions[i], of->number, &of->tensors[i]);
+    if (goes_on) {
+        pthread_mutex_lock(rank->device_lock);
+        for (int i = 0; i < of->count && goes_on; i++)
+            goes_on = perform(rank, step, of, i);
+        pthread_mutex_unlock(rank->device_lock);
+    }
+    for (int i = 0; i < of->count; i++)
+        if (goes_on)
+            send(rank, of->actions[i], &of->tensors[i]);
+        else
+            sl_tensor_destroy(&of->tensors[i]);
+    return goes_on;
+}
+
+static int lowest_number(const sli_table *table, size_t index, int count)
+{
+    int number = table->order[index];
+    if (count > 1 && table->order[index + 1] < number)
+        number = table->order[index + 1];
+    return number;
+}
+
+void sli_rank_run(sli_rank *rank, sli_step *step)
+{
+    const sl_schedule *schedule = step->table->schedule;
+    const sl_action *table, *row;
+    sl_schedule_actions(schedule, 0, &table);
+    int count = sl_schedule_actions(schedule, rank->index, &row);
+    for (int i = 0; i < count;) {
+        cell next = {.actions = row + i,
+                     .count = i + 1 < count && row[i + 1].joined ? 2 : 1,
+                     .index = (size_t)(row + i - table)};
+        next.number = lowest_number(step->table, next.index, next.count);
+        if (sli_failure_precedes(step->failure, next.number) || !run_cell(rank, step, &next))
             break;
-    sli_stage_clear_records(stage, sl_schedule_micros(step->schedule));
+        i += next.count;
+    }
+    for (int i = 0; i < rank->own_count; i++)
+        sli_stage_clear_records(&rank->stages[rank->own[i]], sl_schedule_micros(schedule));
 }

@@ -3,28 +3,29 @@
 #include "parallel/pipe.h"
 
 #include "core/error.h"
+#include "parallel/schedule/order.h"
 #include "tensor/tensor.h"
 
 #include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
-/* ---- All stages at once ----------------------------------------------------------------- */
+/* ---- All ranks at once ------------------------------------------------------------------ */
 
-static void call_stage(void *argument)
+static void call_rank(void *argument)
 {
-    sli_stage_call *call = argument;
-    call->fn(call->stage, call->arg);
+    sli_rank_call *call = argument;
+    call->fn(call->rank, call->arg);
 }
 
-void sli_pipe_run_stages(sl_pipe *pipe, void (*fn)(sli_stage *stage, void *arg), void *arg)
+void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg)
 {
-    for (int i = 0; i < pipe->stage_count; i++) {
-        pipe->calls[i] = (sli_stage_call){fn, &pipe->stages[i], arg};
-        sli_worker_start(pipe->workers[i], call_stage, &pipe->calls[i]);
+    for (int i = 0; i < pipe->rank_count; i++) {
+        pipe->calls[i] = (sli_rank_call){fn, &pipe->ranks[i], arg};
+        sli_worker_start(pipe->ranks[i].worker, call_rank, &pipe->calls[i]);
     }
-    for (int i = 0; i < pipe->stage_count; i++)
-        sli_worker_wait(pipe->workers[i]);
+    for (int i = 0; i < pipe->rank_count; i++)
+        sli_worker_wait(pipe->ranks[i].worker);
 }
 
 typedef struct user_call {
@@ -33,14 +34,17 @@ typedef struct user_call {
     sli_failure *failure;
 } user_call;
 
-static void run_user_call(sli_stage *stage, void *arg)
+static void run_user_call(sli_rank *rank, void *arg)
 {
     const user_call *call = arg;
-    pthread_mutex_lock(stage->device_lock);
-    sl_status status = call->fn(stage->index, call->arg);
-    pthread_mutex_unlock(stage->device_lock);
-    sl_error_context(status, "[stage %d] ", stage->index);
-    sli_failure_raise(call->failure, status);
+    for (int i = 0; i < rank->own_count; i++) {
+        int stage = rank->own[i];
+        pthread_mutex_lock(rank->device_lock);
+        sl_status status = call->fn(stage, call->arg);
+        pthread_mutex_unlock(rank->device_lock);
+        sl_error_context(status, "[stage %d] ", stage);
+        sli_failure_raise(call->failure, stage, status);
+    }
 }
 
 sl_status sl_pipe_run(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg)
@@ -48,7 +52,7 @@ sl_status sl_pipe_run(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(fn);
     user_call call = {fn, arg, &pipe->failure};
-    sli_pipe_run_stages(pipe, run_user_call, &call);
+    sli_pipe_run_ranks(pipe, run_user_call, &call);
     return sli_failure_take(&pipe->failure);
 }
 
@@ -112,56 +116,84 @@ static sl_status check_batch(const char *who, const sl_tensor *input, const sl_t
 
 /* ---- Steps ------------------------------------------------------------------------------ */
 
-static sl_status write_table(const sl_pipe *pipe, sli_table_kind kind, int micros,
-                             sl_schedule **out)
+/* The order of computation for so many micro-batches. */
+static sl_status write_order(const sl_pipe *pipe, int micros, sl_schedule **out)
+{
+    sl_schedule_options options = {.ranks = pipe->rank_count,
+                                   .virtual_stages = pipe->stage_count / pipe->rank_count,
+                                   .placement = sl_schedule_placement(pipe->order),
+                                   .micros = micros};
+    if (pipe->is_given || micros == pipe->chunks)
+        return sl_schedule_first_micros(pipe->order, micros, out);
+    return pipe->writer(pipe->writer_arg, &options, out);
+}
+
+static sl_status write_table(const sl_pipe *pipe, sli_table_kind kind, int micros, sli_table *out)
 {
     if (kind == SLI_TABLE_FORWARD)
-        return sl_schedule_forward_only(pipe->stage_count, micros, out);
-    sl_recompute recompute = kind == SLI_TABLE_TRAINING ? pipe->recompute : SL_RECOMPUTE_NEVER;
-    return sl_schedule_create(pipe->schedule, pipe->stage_count, micros, recompute, out);
+        SL_TRY(sl_schedule_forward_only(
+            &(sl_schedule_options){.ranks = pipe->rank_count,
+                                   .virtual_stages = pipe->stage_count / pipe->rank_count,
+                                   .placement = sl_schedule_placement(pipe->order),
+                                   .micros = micros},
+            &out->schedule));
+    else
+        SL_TRY(write_order(pipe, micros, &out->schedule));
+    if (kind == SLI_TABLE_TRAINING)
+        SL_TRY(sl_schedule_recompute(out->schedule, pipe->recompute));
+    SL_TRY(sl_schedule_validate(out->schedule));
+    return sli_schedule_order(out->schedule, &out->order);
 }
 
 /* The table for so many micro-batches. */
-static sl_status find_table(sl_pipe *pipe, sli_table_kind kind, int micros, const sl_schedule **out)
+static sl_status find_table(sl_pipe *pipe, sli_table_kind kind, int micros, const sli_table **out)
 {
-    sl_schedule **table = pipe->tables[kind] + micros - 1;
-    if (!*table) {
-        sl_schedule *written;
-        SL_TRY(write_table(pipe, kind, micros, &written));
-        sl_status status = sl_schedule_validate(written);
-        if (status != SL_OK) {
-            sl_schedule_destroy(&written);
-            return status;
-        }
-        *table = written;
-    }
-    *out = *table;
+    sli_table *table = pipe->tables[kind] + micros - 1;
+    *out = table;
+    if (table->order)
+        return SL_OK;
+    sl_status status = write_table(pipe, kind, micros, table);
+    if (status != SL_OK)
+        sl_schedule_destroy(&table->schedule);
+    return status;
+}
+
+static void run_row(sli_rank *rank, void *arg)
+{
+    sli_rank_run(rank, arg);
+}
+
+static int table_size(const sl_schedule *schedule)
+{
+    const sl_action *row;
+    int count = 0;
+    for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
+        count += sl_schedule_actions(schedule, rank, &row);
+    return count;
+}
+
+/* Room for the step's entries; those of actions that do not run end before they start. */
+static sl_status begin_trace(sl_pipe *pipe, const sl_schedule *schedule)
+{
+    int count = table_size(schedule);
+    sl_timeline_entry *trace = realloc(pipe->trace, (size_t)count * sizeof *trace);
+    if (!trace)
+        return sl_error(SL_ERR_MEMORY, "sl_pipe: no memory to trace %d actions", count);
+    pipe->trace = trace;
+    pipe->trace_count = count;
+    for (int i = 0; i < count; i++)
+        trace[i] = (sl_timeline_entry){.start = 0, .end = -1};
     return SL_OK;
 }
 
-static void run_stage(sli_stage *stage, void *arg)
+/* Leaves those that ran. */
+static void end_trace(sl_pipe *pipe)
 {
-    sli_stage_run(stage, arg);
-}
-
-/* Merges the stages' entries, each in order already, by the time of their start. */
-static void collect_trace(sl_pipe *pipe)
-{
-    for (int i = 0; i < pipe->stage_count; i++)
-        pipe->stages[i].traced_count = 0;
-    for (;;) {
-        sli_stage *next = NULL;
-        for (int i = 0; i < pipe->stage_count; i++) {
-            sli_stage *stage = &pipe->stages[i];
-            if (stage->traced_count < stage->entry_count &&
-                (!next || stage->entries[stage->traced_count].start <
-                              next->entries[next->traced_count].start))
-                next = stage;
-        }
-        if (!next)
-            break;
-        pipe->trace[pipe->trace_count++] = next->entries[next->traced_count++];
-    }
+    int ran = 0;
+    for (int i = 0; i < pipe->trace_count; i++)
+        if (pipe->trace[i].end >= pipe->trace[i].start)
+            pipe->trace[ran++] = pipe->trace[i];
+    pipe->trace_count = ran;
 }
 
 /* Room for each row's loss, in the order of the batch. */
@@ -199,7 +231,11 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->channels = pipe->channels;
     step->channel_count = pipe->channel_count;
     int micros = sl_micro_batches(step->rows, pipe->chunks, pipe->sizes);
-    SL_TRY(find_table(pipe, table_kind(step), micros, &step->schedule));
+    SL_TRY(find_table(pipe, table_kind(step), micros, &step->table));
+    if (step->backward) {
+        SL_TRY(begin_trace(pipe, step->table->schedule));
+        step->trace = pipe->trace;
+    }
     SL_TRY(cut_batch(pipe, batch->input, step->loss ? batch->targets : NULL, batch->first_sample,
                      micros));
     return step->loss ? allocate_row_losses(pipe, step, micros) : SL_OK;
@@ -211,11 +247,11 @@ static sl_status run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *s
     sl_status status = prepare_step(pipe, batch, step);
     if (status == SL_OK) {
         step->start = sli_clock_seconds();
-        sli_pipe_run_stages(pipe, run_stage, step);
+        sli_pipe_run_ranks(pipe, run_row, step);
         status = sli_failure_take(&pipe->failure);
-        if (step->backward)
-            collect_trace(pipe);
     }
+    if (step->backward)
+        end_trace(pipe);
     drop_micros(pipe);
     if (status == SL_OK)
         return SL_OK;
@@ -237,7 +273,8 @@ static sl_status check_loss_call(const sl_pipe *pipe, const char *who, const sl_
 
 /* The rows' losses are added in the order of the batch, so that the sum depends on nothing else. */
 static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool backward,
-                               double *sum, int64_t *terms)
+                               const sli_pass_observer *const *observers, double *sum,
+                               int64_t *terms)
 {
     int64_t count;
     SL_TRY(sl_loss_terms(pipe->loss, batch->targets, &count));
@@ -246,6 +283,7 @@ static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool b
     sli_step step = {.backward = backward,
                      .training = backward && !batch->evaluation,
                      .loss = pipe->loss,
+                     .observers = observers,
                      .scale = count > 0 ? weight / (double)count : 1.0};
     SL_TRY(run_step(pipe, batch, &step));
     *sum = 0;
@@ -274,17 +312,32 @@ sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **out
 
 sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_loss)
 {
-    SLI_CHECK_NOT_NULL(pipe);
-    pipe->trace_count = 0;
-    SLI_CHECK_NOT_NULL(batch);
-    SLI_CHECK_NOT_NULL(batch->input);
-    SLI_CHECK_NOT_NULL(mean_loss);
+    return sli_pipe_train(pipe, batch, NULL, mean_loss);
+}
+
+static sl_status check_train_arguments(const sl_pipe *pipe, const sl_pipe_batch *batch,
+                                       const double *mean_loss)
+{
+    const char *missing = !pipe           ? "pipe"
+                          : !batch        ? "batch"
+                          : !batch->input ? "batch->input"
+                          : !mean_loss    ? "mean_loss"
+                                          : NULL;
+    return missing ? sl_error(SL_ERR_INVALID, "sl_pipe_train: %s is NULL", missing) : SL_OK;
+}
+
+sl_status sli_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch,
+                         const sli_pass_observer *const *observers, double *mean_loss)
+{
+    if (pipe)
+        pipe->trace_count = 0;
+    SL_TRY(check_train_arguments(pipe, batch, mean_loss));
     if (pipe->inference)
         return sl_error(SL_ERR_INVALID, "sl_pipe_train: the pipe was created for inference");
     SL_TRY(check_loss_call(pipe, "sl_pipe_train", batch));
     double sum;
     int64_t terms;
-    SL_TRY(run_with_loss(pipe, batch, true, &sum, &terms));
+    SL_TRY(run_with_loss(pipe, batch, true, observers, &sum, &terms));
     *mean_loss = sum / (double)terms; /* NaN without terms, as PyTorch's */
     return SL_OK;
 }
@@ -298,7 +351,7 @@ sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_tensor *input, const sl_tenso
     SLI_CHECK_NOT_NULL(terms);
     sl_pipe_batch batch = {.input = input, .targets = targets};
     SL_TRY(check_loss_call(pipe, "sl_pipe_evaluate", &batch));
-    return run_with_loss(pipe, &batch, false, loss_sum, terms);
+    return run_with_loss(pipe, &batch, false, NULL, loss_sum, terms);
 }
 
 void sl_pipe_zero_grad(sl_pipe *pipe)
@@ -310,6 +363,17 @@ void sl_pipe_zero_grad(sl_pipe *pipe)
 int sl_pipe_stages(const sl_pipe *pipe)
 {
     return pipe->stage_count;
+}
+
+int sl_pipe_ranks(const sl_pipe *pipe)
+{
+    return pipe->rank_count;
+}
+
+int sl_pipe_rank(const sl_pipe *pipe, int stage)
+{
+    assert(stage >= 0 && stage < pipe->stage_count);
+    return sl_schedule_placement(pipe->order)[stage];
 }
 
 sl_module *sl_pipe_model(const sl_pipe *pipe)

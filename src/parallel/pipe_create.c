@@ -28,7 +28,7 @@ static sl_status check_balance(const int *balance, int stages, int modules)
     return SL_OK;
 }
 
-sl_status sli_pipe_choose_balance(const sl_pipe_options *options, int *balance)
+static sl_status choose_balance(const sl_pipe_options *options, int *balance)
 {
     int modules = sl_module_child_count(options->model), stages = options->stages;
     if (options->balance) {
@@ -55,9 +55,6 @@ static sl_status check_options(const sl_pipe_options *options)
         return sl_error(SL_ERR_INVALID,
                         "%s: checkpoint is not one of 'always', 'except_last', or 'never' (%d)",
                         who, (int)options->recompute);
-    if (options->schedule < SL_SCHEDULE_GPIPE || options->schedule > SL_SCHEDULE_1F1B)
-        return sl_error(SL_ERR_INVALID, "%s: schedule is not one of 'gpipe' or '1f1b' (%d)", who,
-                        (int)options->schedule);
     if (options->stages < 1)
         return sl_error(SL_ERR_INVALID, "%s: stages must be at least 1, got %d", who,
                         options->stages);
@@ -65,9 +62,14 @@ static sl_status check_options(const sl_pipe_options *options)
     if (options->stages > modules)
         return sl_error(SL_ERR_INVALID, "%s: %d stages need as many modules, the model has %d", who,
                         options->stages, modules);
-    for (int stage = 0; stage < options->stages; stage++)
-        if (!options->devices || !options->devices[stage])
-            return sl_error(SL_ERR_INVALID, "%s: stage %d has no device", who, stage);
+    int virtual_stages = options->virtual_stages ? options->virtual_stages : 1;
+    if (virtual_stages < 1 || options->stages % virtual_stages != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: the stages must be a multiple of the stages a rank, got %d and %d",
+                        who, options->stages, virtual_stages);
+    for (int rank = 0; rank < options->stages / virtual_stages; rank++)
+        if (!options->devices || !options->devices[rank])
+            return sl_error(SL_ERR_INVALID, "%s: rank %d has no device", who, rank);
     return sl_error_context(sli_module_check_widths(options->model), "%s: ", who);
 }
 
@@ -76,17 +78,17 @@ static sl_status check_options(const sl_pipe_options *options)
 static sl_status allocate_arrays(sl_pipe *pipe)
 {
     size_t stages = (size_t)pipe->stage_count, chunks = (size_t)pipe->chunks;
-    size_t actions = 3 * chunks; /* at most three for a micro-batch */
+    size_t ranks = (size_t)pipe->rank_count;
     pipe->stages = calloc(stages, sizeof *pipe->stages);
-    pipe->calls = calloc(stages, sizeof *pipe->calls);
-    pipe->workers = calloc(stages, sizeof *pipe->workers);
+    pipe->ranks = calloc(ranks, sizeof *pipe->ranks);
+    pipe->rank_stages = calloc(stages, sizeof *pipe->rank_stages);
+    pipe->calls = calloc(ranks, sizeof *pipe->calls);
     pipe->channels = calloc(2 * stages, sizeof *pipe->channels);
-    pipe->device_locks = calloc(stages, sizeof *pipe->device_locks);
+    pipe->device_locks = calloc(ranks, sizeof *pipe->device_locks);
     pipe->micros = calloc(chunks, sizeof *pipe->micros);
     pipe->sizes = calloc(chunks, sizeof *pipe->sizes);
-    pipe->trace = calloc(stages * actions, sizeof *pipe->trace);
-    bool complete = pipe->stages && pipe->calls && pipe->workers && pipe->channels &&
-                    pipe->device_locks && pipe->micros && pipe->sizes && pipe->trace;
+    bool complete = pipe->stages && pipe->ranks && pipe->rank_stages && pipe->calls &&
+                    pipe->channels && pipe->device_locks && pipe->micros && pipe->sizes;
     for (int kind = 0; complete && kind < SLI_TABLE_KINDS; kind++) {
         pipe->tables[kind] = calloc(chunks, sizeof *pipe->tables[kind]);
         complete = pipe->tables[kind];
@@ -94,8 +96,7 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     for (size_t stage = 0; complete && stage < stages; stage++) {
         sli_stage *each = &pipe->stages[stage];
         each->records = calloc(chunks, sizeof *each->records);
-        each->entries = calloc(actions, sizeof *each->entries);
-        complete = each->records && each->entries;
+        complete = each->records;
     }
     if (!complete)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %d stages of %d chunks",
@@ -103,19 +104,69 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     return SL_OK;
 }
 
-/* The lock of the stage's device: an earlier stage's, where that has the same device. */
-static pthread_mutex_t *device_lock(sl_pipe *pipe, int stage)
+/* The order of computation for all chunks, proven; it says where the stages are. */
+static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
 {
-    for (int i = 0; i < stage; i++)
-        if (pipe->stages[i].device == pipe->stages[stage].device)
-            return pipe->stages[i].device_lock;
+    sl_schedule_options wanted = {.ranks = pipe->rank_count,
+                                  .virtual_stages = pipe->stage_count / pipe->rank_count,
+                                  .placement = options->placement,
+                                  .micros = pipe->chunks};
+    if (!options->table) {
+        SL_TRY(pipe->writer(pipe->writer_arg, &wanted, &pipe->order));
+        return sl_schedule_validate(pipe->order);
+    }
+    pipe->is_given = true;
+    const int *placement = sl_schedule_placement(options->table);
+    if (sl_schedule_ranks(options->table) != wanted.ranks ||
+        sl_schedule_stages(options->table) != pipe->stage_count)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_pipe_create: the table has %d ranks and %d stages, the pipe %d and %d",
+                        sl_schedule_ranks(options->table), sl_schedule_stages(options->table),
+                        wanted.ranks, pipe->stage_count);
+    for (int stage = 0; options->placement && stage < pipe->stage_count; stage++)
+        if (options->placement[stage] != placement[stage])
+            return sl_error(SL_ERR_INVALID,
+                            "sl_pipe_create: the table has stage %d on rank %d, not %d", stage,
+                            placement[stage], options->placement[stage]);
+    SL_TRY(sl_schedule_first_micros(options->table, pipe->chunks, &pipe->order));
+    SL_TRY(sl_schedule_renumber(pipe->order));
+    return sl_schedule_validate(pipe->order);
+}
+
+/* ---- Ranks and stages ------------------------------------------------------------------- */
+
+/* The lock of the rank's device: an earlier rank's, where that has the same device. */
+static pthread_mutex_t *device_lock(sl_pipe *pipe, int rank)
+{
+    for (int i = 0; i < rank; i++)
+        if (pipe->ranks[i].device == pipe->ranks[rank].device)
+            return pipe->ranks[i].device_lock;
     pthread_mutex_t *lock = &pipe->device_locks[pipe->device_lock_count++];
     pthread_mutex_init(lock, NULL);
     return lock;
 }
 
-static void set_up_stages(sl_pipe *pipe, const sl_pipe_options *options, const int *balance)
+static void set_up_ranks(sl_pipe *pipe, const sl_pipe_options *options)
 {
+    const int *placement = sl_schedule_placement(pipe->order);
+    int each = pipe->stage_count / pipe->rank_count;
+    for (int i = 0; i < pipe->rank_count; i++) {
+        sli_rank *rank = &pipe->ranks[i];
+        rank->index = i;
+        rank->device = options->devices[i];
+        rank->stages = pipe->stages;
+        rank->own = pipe->rank_stages + i * each;
+        rank->device_lock = device_lock(pipe, i);
+    }
+    for (int stage = 0; stage < pipe->stage_count; stage++) {
+        sli_rank *rank = &pipe->ranks[placement[stage]];
+        pipe->rank_stages[rank->index * each + rank->own_count++] = stage;
+    }
+}
+
+static void set_up_stages(sl_pipe *pipe, const int *balance)
+{
+    const int *placement = sl_schedule_placement(pipe->order);
     int first = 0, modules = sl_module_child_count(pipe->model);
     bool takes_last =
         pipe->loss && sl_loss_takes_over(pipe->loss, sl_module_child(pipe->model, modules - 1));
@@ -124,73 +175,95 @@ static void set_up_stages(sl_pipe *pipe, const sl_pipe_options *options, const i
         stage->index = i;
         stage->is_first = i == 0;
         stage->is_last = i + 1 == pipe->stage_count;
-        stage->device = options->devices[i];
+        stage->device = pipe->ranks[placement[i]].device;
         stage->model = pipe->model;
         stage->first = first;
         stage->count = balance[i];
         stage->loss_takes_last = stage->is_last && takes_last;
-        stage->device_lock = device_lock(pipe, i);
         first += balance[i];
     }
 }
 
-/* Stages look out for tensors that are yet to come only where no thread needs their core. */
+/* Ranks look out for tensors that are yet to come only where no thread needs their core. */
 static sl_status connect_stages(sl_pipe *pipe, sl_device *const *devices)
 {
-    bool spins = pipe->device_lock_count == pipe->stage_count &&
-                 sli_cores_suffice(devices, pipe->stage_count);
+    bool spins =
+        pipe->device_lock_count == pipe->rank_count && sli_cores_suffice(devices, pipe->rank_count);
     for (int i = 0; i + 1 < pipe->stage_count; i++) {
         sli_stage *here = &pipe->stages[i], *next = &pipe->stages[i + 1];
-        SL_TRY(sli_channel_create(next->device, pipe->chunks, spins, &here->to_next));
+        SL_TRY(
+            sli_channel_create(next->device, pipe->chunks, spins, &pipe->failure, &here->to_next));
         pipe->channels[pipe->channel_count++] = next->from_previous = here->to_next;
-        SL_TRY(sli_channel_create(here->device, pipe->chunks, spins, &next->to_previous));
+        SL_TRY(sli_channel_create(here->device, pipe->chunks, spins, &pipe->failure,
+                                  &next->to_previous));
         pipe->channels[pipe->channel_count++] = here->from_next = next->to_previous;
     }
     return SL_OK;
 }
 
+static void bind_thread(void *device)
+{
+    sli_device_bind_thread(device);
+}
+
 static sl_status start_workers(sl_pipe *pipe)
 {
-    for (int i = 0; i < pipe->stage_count; i++)
-        SL_TRY(sli_worker_create(pipe->stages[i].device, &pipe->workers[i]));
+    for (int i = 0; i < pipe->rank_count; i++)
+        SL_TRY(sl_error_context(sli_worker_create(bind_thread, pipe->ranks[i].device,
+                                                  &pipe->ranks[i].worker),
+                                "sl_pipe_create: "));
     return SL_OK;
 }
 
-/* On the stage's own thread, so that its memory is first touched by its own cores. */
-static void place_parameters(sli_stage *stage, void *arg)
+/* On the rank's own thread, so that its memory is first touched by its own cores. */
+static void place_parameters(sli_rank *rank, void *arg)
 {
     sl_pipe *pipe = arg;
     sl_parameter_set_options options = {
-        .device = stage->device,
+        .device = rank->device,
         .seed = pipe->seed,
         .no_init = pipe->no_init,
         .no_gradients = pipe->inference,
         .first_bucket_bytes = pipe->first_bucket_bytes,
         .bucket_bytes = pipe->bucket_bytes,
     };
-    pthread_mutex_lock(stage->device_lock);
-    sl_status status = sl_parameter_set_create(stage->model, stage->first, stage->count, &options,
-                                               &stage->parameters);
-    pthread_mutex_unlock(stage->device_lock);
-    sl_error_context(status, "[stage %d] ", stage->index);
-    sli_failure_raise(&pipe->failure, status);
+    for (int i = 0; i < rank->own_count; i++) {
+        sli_stage *stage = &pipe->stages[rank->own[i]];
+        pthread_mutex_lock(rank->device_lock);
+        sl_status status = sl_parameter_set_create(stage->model, stage->first, stage->count,
+                                                   &options, &stage->parameters);
+        pthread_mutex_unlock(rank->device_lock);
+        sl_error_context(status, "[stage %d] ", stage->index);
+        sli_failure_raise(&pipe->failure, stage->index, status);
+    }
 }
 
 static sl_status assemble(sl_pipe *pipe, const sl_pipe_options *options)
 {
     SL_TRY(allocate_arrays(pipe));
+    SL_TRY(make_order(pipe, options));
     int *balance = calloc((size_t)pipe->stage_count, sizeof *balance);
     if (!balance)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a balance");
-    sl_status status = sli_pipe_choose_balance(options, balance);
-    if (status == SL_OK)
-        set_up_stages(pipe, options, balance);
+    sl_status status = choose_balance(options, balance);
+    if (status == SL_OK) {
+        set_up_ranks(pipe, options);
+        set_up_stages(pipe, balance);
+    }
     free(balance);
     SL_TRY(status);
     SL_TRY(connect_stages(pipe, options->devices));
     SL_TRY(start_workers(pipe));
-    sli_pipe_run_stages(pipe, place_parameters, pipe);
+    sli_pipe_run_ranks(pipe, place_parameters, pipe);
     return sli_failure_take(&pipe->failure);
+}
+
+/* The table's, where there is one and the options do not say. */
+static int count_chunks(const sl_pipe_options *options)
+{
+    if (options->chunks)
+        return options->chunks;
+    return options->table ? sl_schedule_micros(options->table) : 1;
 }
 
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
@@ -204,15 +277,17 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a pipe");
     pipe->model = options->model;
     pipe->loss = options->loss;
-    pipe->chunks = options->chunks ? options->chunks : 1;
+    pipe->chunks = count_chunks(options);
     pipe->recompute = options->recompute;
-    pipe->schedule = options->schedule;
+    pipe->writer = options->writer ? options->writer : sl_schedule_write;
+    pipe->writer_arg = options->writer_arg;
     pipe->seed = options->seed;
     pipe->first_bucket_bytes = options->first_bucket_bytes;
     pipe->bucket_bytes = options->bucket_bytes;
     pipe->no_init = options->no_init;
     pipe->inference = options->inference;
     pipe->stage_count = options->stages;
+    pipe->rank_count = options->stages / (options->virtual_stages ? options->virtual_stages : 1);
     sli_failure_init(&pipe->failure);
     sl_status status = assemble(pipe, options);
     if (status != SL_OK)
@@ -223,10 +298,12 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
 
 /* ---- Destruction ------------------------------------------------------------------------ */
 
-static void destroy_tables(sl_schedule **tables, int count)
+static void destroy_tables(sli_table *tables, int count)
 {
-    for (int i = 0; tables && i < count; i++)
-        sl_schedule_destroy(&tables[i]);
+    for (int i = 0; tables && i < count; i++) {
+        sl_schedule_destroy(&tables[i].schedule);
+        free(tables[i].order);
+    }
     free(tables);
 }
 
@@ -235,23 +312,24 @@ void sl_pipe_destroy(sl_pipe **pipe)
     if (!pipe || !*pipe)
         return;
     sl_pipe *dead = *pipe;
-    for (int i = 0; dead->workers && i < dead->stage_count; i++)
-        sli_worker_destroy(&dead->workers[i]);
+    for (int i = 0; dead->ranks && i < dead->rank_count; i++)
+        sli_worker_destroy(&dead->ranks[i].worker);
     for (int i = 0; i < dead->channel_count; i++)
         sli_channel_destroy(&dead->channels[i]);
     for (int i = 0; dead->stages && i < dead->stage_count; i++) {
         sl_parameter_set_destroy(&dead->stages[i].parameters);
         free(dead->stages[i].records);
-        free(dead->stages[i].entries);
     }
     for (int i = 0; i < dead->device_lock_count; i++)
         pthread_mutex_destroy(&dead->device_locks[i]);
     for (int kind = 0; kind < SLI_TABLE_KINDS; kind++)
         destroy_tables(dead->tables[kind], dead->chunks);
+    sl_schedule_destroy(&dead->order);
     sli_failure_destroy(&dead->failure);
     free(dead->stages);
+    free(dead->ranks);
+    free(dead->rank_stages);
     free(dead->calls);
-    free(dead->workers);
     free(dead->channels);
     free(dead->device_locks);
     free(dead->micros);

@@ -29,9 +29,9 @@
 
 #include "core/bf16.h"
 #include "core/clock.h"
+#include "core/worker.h"
 #include "nn/module.h"
 #include "parallel/failure.h"
-#include "parallel/worker.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -146,7 +146,7 @@ static void send_buckets(void *argument)
             continue;
         sl_error_context(status, "gradients of stage %d, bucket %d: ", next->exchange.stage,
                          next->exchange.index);
-        sli_failure_raise(&reducer->failure, status);
+        sli_failure_raise(&reducer->failure, 0, status);
         sl_group_abort(reducer->group, status, sl_error_text());
         return;
     }
@@ -235,7 +235,7 @@ sl_status sli_reducer_end(sli_reducer *reducer)
     sl_status status = SL_OK;
     for (int i = reducer->trained_count - 1; i >= 0 && status == SL_OK; i--)
         status = mark_ready(reducer, i);
-    sli_failure_raise(&reducer->failure, status);
+    sli_failure_raise(&reducer->failure, 0, status);
     if (status == SL_OK)
         sli_worker_wait(reducer->thread);
     else
@@ -366,7 +366,7 @@ sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage, 
     }
     list_parameters(reducer);
     list_buckets(reducer, stage);
-    status = sli_worker_create(NULL, &reducer->thread);
+    status = sli_worker_create(NULL, NULL, &reducer->thread);
     if (status != SL_OK)
         goto fail;
     *out = reducer;

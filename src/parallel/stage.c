@@ -1,10 +1,10 @@
 /* What the actions of a table mean for a stage.
  *
  * In a step that goes backward, the last stage's output has one reader: the loss, which runs at the
- * beginning of BACKWARD, where value and gradient are computed at once. So FORWARD_DISCARD has
- * nothing to compute there: it only keeps the input, and RECOMPUTE gives the output when it is
- * wanted. A loss that takes over the model's last module (cross entropy after the decoder) gets
- * that module's input instead, and a micro-batch's logits never exist as a whole.
+ * beginning of B or I, where value and gradient are computed at once. So an F that discards has
+ * nothing to compute there: it only keeps the input, and R gives the output when it is wanted. A
+ * loss that takes over the model's last module (cross entropy after the decoder) gets that module's
+ * input instead, and a micro-batch's logits never exist as a whole.
  *
  * Tensors are given back as soon as they have been used: an input when the next module has run
  * (what backward needs, modules have put on the pass), the pass when its last module has gone
@@ -36,15 +36,17 @@ static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, s
 }
 
 /* Replaces the gradient of the output by that of the input; NULL at the first stage, whose input
- * are data, and on an error. */
-static sl_status run_backward(const sli_stage *stage, sl_pass *pass, int count, sl_tensor **grad)
+ * are data, and on an error. `run` is sl_module_backward or sl_module_backward_input. */
+static sl_status run_backward(const sli_stage *stage, sl_pass *pass, int count, sl_tensor **grad,
+                              sl_status (*run)(sl_module *module, sl_pass *pass,
+                                               sl_tensor *grad_out, sl_tensor **grad_in))
 {
     sl_status status = SL_OK;
     for (int i = count - 1; i >= 0 && status == SL_OK; i--) {
         sl_module *module = sl_module_child(stage->model, stage->first + i);
         bool wanted = i > 0 || !stage->is_first;
         sl_tensor *grad_in = NULL;
-        status = sl_module_backward(module, pass, *grad, wanted ? &grad_in : NULL);
+        status = run(module, pass, *grad, wanted ? &grad_in : NULL);
         sl_tensor_destroy(grad);
         *grad = grad_in;
     }
@@ -57,6 +59,19 @@ static sl_status run_backward(const sli_stage *stage, sl_pass *pass, int count, 
     if (status != SL_OK)
         sl_tensor_destroy(grad);
     return status;
+}
+
+/* In the order of the input's half. */
+static sl_status run_backward_weight(const sli_stage *stage, sl_pass *pass, int count)
+{
+    for (int i = count - 1; i >= 0; i--)
+        SL_TRY(sl_module_backward_weight(sl_module_child(stage->model, stage->first + i), pass));
+    if (sl_pass_deferred(pass) == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "backward left %d deferred tensors on the pass: its weights' half must take "
+                    "what its first half deferred",
+                    sl_pass_deferred(pass));
 }
 
 /* A forward through the stage; a pass that keeps goes to the record. */
@@ -87,20 +102,26 @@ static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro,
 
 /* ---- The end of the pipe ---------------------------------------------------------------- */
 
-/* The loss of the last stage's output, which it takes; its gradient if `grad` is given. */
+static sl_module *last_module(const sli_stage *stage)
+{
+    return sl_module_child(stage->model, stage->first + stage->count - 1);
+}
+
+/* The loss of the last stage's output, which it takes; its gradient if `grad` is given. With a
+ * `pass`, the weights' half of the module that the loss takes over is deferred there. */
 static sl_status apply_loss(const sli_stage *stage, const sli_step *step, int micro,
-                            sl_tensor **output, sl_tensor **grad)
+                            sl_tensor **output, sl_tensor **grad, sl_pass *pass)
 {
     const sli_micro *rows = &step->micros[micro];
-    sl_module *last = sl_module_child(stage->model, stage->first + stage->count - 1);
     sl_loss_call call = {
         .device = stage->device,
-        .last = stage->loss_takes_last ? last : NULL,
+        .last = stage->loss_takes_last ? last_module(stage) : NULL,
         .in = *output,
         .targets = rows->targets,
         .scale = step->scale,
         .row_losses = rows->row_losses,
         .grad_in = grad,
+        .pass = stage->loss_takes_last ? pass : NULL,
     };
     sl_status status = sl_loss_apply(step->loss, &call);
     sl_tensor_destroy(output);
@@ -142,7 +163,7 @@ static sl_status copy_output(const sli_stage *stage, sli_step *step, int micro,
 static sl_status deliver(const sli_stage *stage, sli_step *step, int micro, sl_tensor **output)
 {
     sl_status status = check_output(*output, step->micros[micro].rows);
-    if (status == SL_OK && sl_schedule_micros(step->schedule) == 1) {
+    if (status == SL_OK && sl_schedule_micros(step->table->schedule) == 1) {
         step->output = *output;
         *output = NULL;
     } else if (status == SL_OK) {
@@ -154,10 +175,11 @@ static sl_status deliver(const sli_stage *stage, sli_step *step, int micro, sl_t
 
 /* ---- Actions ---------------------------------------------------------------------------- */
 
-static sl_status forward(sli_stage *stage, sli_step *step, int micro, bool keep, sl_tensor **tensor)
+static sl_status forward(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)
 {
+    int micro = action.micro;
+    bool keep = !action.discards, recomputes = step->backward && !keep;
     sli_record *record = &stage->records[micro];
-    bool recomputes = step->backward && !keep;
     if (recomputes && stage->is_last) {
         record->input = *tensor;
         *tensor = NULL;
@@ -174,7 +196,7 @@ static sl_status forward(sli_stage *stage, sli_step *step, int micro, bool keep,
     if (!step->loss)
         return deliver(stage, step, micro, tensor);
     if (!step->backward)
-        return apply_loss(stage, step, micro, tensor, NULL);
+        return apply_loss(stage, step, micro, tensor, NULL, NULL);
     record->output = *tensor;
     *tensor = NULL;
     return SL_OK;
@@ -193,24 +215,53 @@ static sl_status recompute(sli_stage *stage, sli_step *step, int micro)
     return SL_OK;
 }
 
-static sl_status backward(sli_stage *stage, sli_step *step, int micro, sl_tensor **tensor)
+/* From now on the step's observer is told of the pass's modules: this action completes the stage's
+ * gradients. */
+static void observe(const sli_stage *stage, const sli_step *step, sl_action action)
 {
-    sli_record *record = &stage->records[micro];
-    /* Every schedule goes backward from the last micro-batch to the first, whose backward therefore
-     * completes the gradients. */
-    if (micro == 0)
-        sli_pass_observe(record->pass, stage->observer);
+    if (action.completes && step->observers)
+        sli_pass_observe(stage->records[action.micro].pass, step->observers[stage->index]);
+}
+
+static sl_status backward(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)
+{
+    sli_record *record = &stage->records[action.micro];
+    observe(stage, step, action);
     if (stage->is_last)
-        SL_TRY(apply_loss(stage, step, micro, &record->output, tensor));
+        SL_TRY(apply_loss(stage, step, action.micro, &record->output, tensor, NULL));
     sl_status status = SL_OK;
     if (stage->loss_takes_last)
-        status =
-            sli_pass_went_backward(record->pass,
-                                   sl_module_child(stage->model, stage->first + stage->count - 1));
+        status = sli_pass_went_backward(record->pass, last_module(stage));
     if (status == SL_OK)
-        status = run_backward(stage, record->pass, own_modules(stage, step), tensor);
+        status =
+            run_backward(stage, record->pass, own_modules(stage, step), tensor, sl_module_backward);
     else
         sl_tensor_destroy(tensor);
+    sl_pass_destroy(&record->pass);
+    return status;
+}
+
+static sl_status backward_input(sli_stage *stage, sli_step *step, int micro, sl_tensor **tensor)
+{
+    sli_record *record = &stage->records[micro];
+    if (stage->is_last)
+        SL_TRY(apply_loss(stage, step, micro, &record->output, tensor, record->pass));
+    return run_backward(stage, record->pass, own_modules(stage, step), tensor,
+                        sl_module_backward_input);
+}
+
+static sl_status backward_weight(sli_stage *stage, const sli_step *step, sl_action action)
+{
+    sli_record *record = &stage->records[action.micro];
+    observe(stage, step, action);
+    sl_status status = SL_OK;
+    if (stage->loss_takes_last) {
+        status = sl_loss_backward_weight(step->loss, last_module(stage), record->pass);
+        if (status == SL_OK)
+            status = sli_pass_went_backward(record->pass, last_module(stage));
+    }
+    if (status == SL_OK)
+        status = run_backward_weight(stage, record->pass, own_modules(stage, step));
     sl_pass_destroy(&record->pass);
     return status;
 }
@@ -219,13 +270,15 @@ sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, 
 {
     switch (action.kind) {
     case SL_ACTION_FORWARD:
-        return forward(stage, step, action.micro, true, tensor);
-    case SL_ACTION_FORWARD_DISCARD:
-        return forward(stage, step, action.micro, false, tensor);
+        return forward(stage, step, action, tensor);
     case SL_ACTION_RECOMPUTE:
         return recompute(stage, step, action.micro);
     case SL_ACTION_BACKWARD:
-        return backward(stage, step, action.micro, tensor);
+        return backward(stage, step, action, tensor);
+    case SL_ACTION_BACKWARD_INPUT:
+        return backward_input(stage, step, action.micro, tensor);
+    case SL_ACTION_BACKWARD_WEIGHT:
+        return backward_weight(stage, step, action);
     }
     return sl_error(SL_ERR_INTERNAL, "an action without a kind");
 }

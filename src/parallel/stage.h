@@ -3,14 +3,14 @@
 #ifndef SLI_PARALLEL_STAGE_H
 #define SLI_PARALLEL_STAGE_H
 
-#include "nn/module.h"
 #include "parallel/step.h"
 
 /* What a stage holds of a micro-batch between its actions.
  *
- *     after FORWARD, RECOMPUTE    pass, at the last stage also output
- *     after FORWARD_DISCARD       input (nothing in evaluation)
- *     after BACKWARD              nothing */
+ *     after F, R              pass, at the last stage also output
+ *     after F that discards   input (nothing in evaluation)
+ *     after I                 pass, with what W needs
+ *     after B, W              nothing */
 typedef struct sli_record {
     sl_tensor *input;
     sl_pass *pass;
@@ -20,26 +20,16 @@ typedef struct sli_record {
 typedef struct sli_stage {
     int index;
     bool is_first, is_last;
-    sl_device *device;
+    sl_device *device; /* its rank's */
     sl_module *model;
     int first, count;     /* the model's modules that are its own */
     bool loss_takes_last; /* the loss works through the last module itself, where there is one */
     sl_parameter_set *parameters;
-    const sli_pass_observer *observer; /* of the backward that completes a step's gradients */
-    sli_record *records;               /* [chunks] */
+    sli_record *records; /* [chunks] */
 
     /* NULL where there is no neighbour. Forward tensors come from the previous stage and go to the
      * next, gradients come from the next and go to the previous. */
     sli_channel *from_previous, *to_next, *from_next, *to_previous;
-
-    /* Held while the stage works with its device, because other stages of the pipe may have the
-     * same one. Nobody waits for another stage while holding it, and of locks only a channel's, the
-     * failure's and the device's own are taken below it. */
-    pthread_mutex_t *device_lock;
-
-    sl_timeline_entry *entries; /* of the last step, in order */
-    int entry_count;
-    int traced_count; /* of them, in the pipe's trace */
 } sli_stage;
 
 /* Does what an action asks for, its neighbours apart. `*tensor` comes in as what the action waited
@@ -49,9 +39,5 @@ sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, 
 
 /* Frees what the records of `micros` micro-batches hold. */
 void sli_stage_clear_records(sli_stage *stage, int micros);
-
-/* The interpreter (interpreter.c): runs the stage's row of the step's table. Errors end the step
- * for all stages and are found in its failure. */
-void sli_stage_run(sli_stage *stage, sli_step *step);
 
 #endif

@@ -1,11 +1,13 @@
-/* A step: one run of a table through the pipe, as all its stages see it.
+/* A step: one run of a table through the pipe, as all its ranks see it.
  *
- * All stages read it. Stage 0 takes the inputs of the micro-batches; the last stage writes
- * `row_losses` and `output`. The pipe's caller reads it only after all stages have finished. */
+ * All ranks read it. Stage 0 takes the inputs of the micro-batches; the last stage writes
+ * `row_losses` and `output`; each rank writes its own part of `trace`. The pipe's caller reads it
+ * only after all ranks have finished. */
 #ifndef SLI_PARALLEL_STEP_H
 #define SLI_PARALLEL_STEP_H
 
 #include "core/clock.h"
+#include "nn/module.h"
 #include "parallel/channel.h"
 #include "parallel/failure.h"
 #include "sluice/loss.h"
@@ -20,8 +22,15 @@ typedef struct sli_micro {
     int64_t first_sample; /* global number of its first row */
 } sli_micro;
 
+/* A table that is ready to run. */
+typedef struct sli_table {
+    sl_schedule *schedule; /* NULL: not written yet */
+    int *order;            /* [actions] the number of each action, by which errors are compared:
+                              sli_schedule_order */
+} sli_table;
+
 typedef struct sli_step {
-    const sl_schedule *schedule;
+    const sli_table *table;
     sli_micro *micros;
     int64_t rows;       /* of the whole batch */
     bool backward;      /* the table goes backward */
@@ -34,6 +43,10 @@ typedef struct sli_step {
     double start;      /* on sli_clock_seconds' clock */
     sl_tensor *output; /* of the whole batch, on the last stage's device; NULL with a loss */
 
+    /* [stages] who is told of the modules whose gradients are complete; NULL: nobody. */
+    const sli_pass_observer *const *observers;
+    sl_timeline_entry
+        *trace; /* [actions of the table] of those that ended well; NULL: nobody asks */
     sli_failure *failure;
     sli_channel *const *channels; /* all of them */
     int channel_count;

@@ -33,6 +33,11 @@ int sl_train_options_replicas(const sl_train_options *options)
     return options->replicas > 0 ? options->replicas : count_lists(options->devices);
 }
 
+const char *sl_train_options_schedule(const sl_train_options *options)
+{
+    return options->schedule ? options->schedule : sl_schedule_names[0];
+}
+
 int sli_layout_local_replicas(const sl_train_options *options)
 {
     return options->local_replicas > 0 ? options->local_replicas

@@ -173,9 +173,9 @@ const sl_option sl_plan_option_rows[] = {
      FIELD(recompute), .choices = sl_recompute_names, .log_key = "checkpoint",
      .help = "Which micro-batches recompute their activations: all but the last (except_last), "
              "none (never) or all (always)"},
-    {.name = "schedule", .value = "NAME", .group = "Pipeline", .type = SL_OPTION_CHOICE,
-     FIELD(schedule), .choices = sl_schedule_kind_names, .log_key = "schedule",
-     .help = "Order of forwards and backwards: GPipe, or 1F1B (one forward, one backward)"},
+    {.name = "schedule", .value = "NAME", .group = "Pipeline", .type = SL_OPTION_TEXT,
+     FIELD(schedule), .choices = sl_schedule_names, .log_key = "schedule",
+     .help = "Order of forwards and backwards: gpipe, 1f1b or zb-h1"},
 
     {.name = "dp", .value = "R", .group = "Data parallelism", .type = SL_OPTION_INT,
      FIELD(replicas), .lowest = 1, .highest = SL_MAX_REPLICAS, .optional = true,
@@ -322,6 +322,7 @@ void sl_train_options_default(sl_train_options *options)
 {
     *options = (sl_train_options){
         .preset = sl_preset_names[0],
+        .schedule = sl_schedule_names[0],
         .bptt = 35,
         .batch_size = 20,
         .eval_batch_size = 10,

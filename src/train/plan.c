@@ -26,28 +26,14 @@ static sl_status name_devices(const sl_train_options *options, int replica, sl_p
     return SL_OK;
 }
 
-/* The most micro-batches at once whose activations a row of the table holds, and the most that
- * are between their forward and the end of their backward. */
-static void count_held(const sl_schedule *schedule, int stage, int *held, int *under_way)
-{
-    const sl_action *actions;
-    int count = sl_schedule_actions(schedule, stage, &actions), held_now = 0, under_way_now = 0;
-    *held = *under_way = 0;
-    for (int i = 0; i < count; i++) {
-        sl_action_kind kind = actions[i].kind;
-        under_way_now += kind == SL_ACTION_FORWARD || kind == SL_ACTION_FORWARD_DISCARD;
-        held_now += kind == SL_ACTION_FORWARD || kind == SL_ACTION_RECOMPUTE;
-        *held = held_now > *held ? held_now : *held;
-        *under_way = under_way_now > *under_way ? under_way_now : *under_way;
-        under_way_now -= kind == SL_ACTION_BACKWARD;
-        held_now -= kind == SL_ACTION_BACKWARD;
-    }
-}
-
 /* One micro-batch in one stage. A module's workspace is less than what it saves. */
 typedef struct micro_plan {
-    int64_t input, output, saved, workspace; /* bytes; 0 for the first stage's input, ids that the
-                                                caller owns */
+    int64_t input, output; /* bytes; 0 for the first stage's input, ids that the caller owns */
+    int64_t saved;         /* from forward to backward, or to its input's half */
+    int64_t deferred;      /* between backward's halves */
+    int64_t halfway;       /* during backward's first half: what some modules have saved and the
+                              others deferred, one of them both */
+    int64_t workspace;
 } micro_plan;
 
 static int64_t larger(int64_t a, int64_t b)
@@ -72,35 +58,97 @@ static sl_status plan_micro(const sl_module *model, const sl_stage_plan *stage, 
         sl_shape next;
         SL_TRY(sl_module_output_shape(module, shape, &next));
         int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
-        int64_t rows = sl_shape_count(&next) / next.size[next.dims - 1];
-        int64_t needed =
-            i == last ? sli_cross_entropy_workspace_bytes(rows, next.size[next.dims - 1]) : saved;
+        int64_t classes = next.size[next.dims - 1], rows = sl_shape_count(&next) / classes;
+        int64_t needed = i == last ? sli_cross_entropy_workspace_bytes(rows, classes) : saved;
         out->saved += saved;
+        out->halfway = larger(out->halfway, out->saved - out->deferred);
+        out->deferred +=
+            i == last ? bytes_of(shape) + bytes_of(&next) : sl_module_deferred_bytes(module, shape);
         out->workspace = larger(out->workspace, needed);
         if (i < last)
             *shape = next;
     }
+    out->halfway += out->deferred;
     out->output = bytes_of(shape);
     return SL_OK;
 }
 
-/* A stage's peak with micro-batches of `rows` rows: what its modules save for each micro-batch
- * whose activations the table holds at once, the inputs of the others that are under way, the
- * output that is being made, and, where the next stage is the faster one, gradients that wait. */
+/* What a stage holds while its rank goes along its row. */
+typedef struct stage_use {
+    int64_t held; /* bytes of passes and of inputs that wait for a recomputation */
+    int under_way, most_under_way;
+} stage_use;
+
+static void count_action(sl_action action, const micro_plan *micro, stage_use *use)
+{
+    switch (action.kind) {
+    case SL_ACTION_FORWARD:
+        use->held += action.discards ? micro->input : micro->saved;
+        use->under_way++;
+        break;
+    case SL_ACTION_RECOMPUTE:
+        use->held += micro->saved - micro->input;
+        break;
+    case SL_ACTION_BACKWARD:
+        use->held -= micro->saved;
+        use->under_way--;
+        break;
+    case SL_ACTION_BACKWARD_INPUT:
+        use->held += micro->deferred - micro->saved;
+        use->under_way--;
+        break;
+    case SL_ACTION_BACKWARD_WEIGHT:
+        use->held -= micro->deferred;
+        break;
+    }
+    if (use->under_way > use->most_under_way)
+        use->most_under_way = use->under_way;
+}
+
+/* What each stage of the rank holds when the rank holds most. */
+static void plan_rank(const sl_schedule *schedule, int rank, const micro_plan *micros,
+                      stage_use *uses, sl_plan *out)
+{
+    const sl_action *row;
+    int count = sl_schedule_actions(schedule, rank, &row);
+    int64_t others = 0, most = 0; /* what the rank's other stages hold; its most */
+    for (int i = 0; i < count; i++) {
+        stage_use *use = &uses[row[i].stage];
+        const micro_plan *micro = &micros[row[i].stage];
+        int64_t during = use->held + micro->halfway - micro->saved;
+        others -= use->held;
+        count_action(row[i], micro, use);
+        int64_t held = use->held;
+        if (row[i].kind == SL_ACTION_BACKWARD_INPUT)
+            held = larger(held, during);
+        if (others + held > most) {
+            most = others + held;
+            for (int s = 0; s < out->stages; s++)
+                if (sl_schedule_placement(schedule)[s] == rank)
+                    out->stage[s].activation_bytes = s == row[i].stage ? held : uses[s].held;
+        }
+        others += use->held;
+    }
+}
+
+/* A stage's peak with micro-batches of `rows` rows: what its passes hold, the inputs of the others
+ * that are under way, the output that is being made, and, where the next stage is the faster one,
+ * gradients that wait. */
 static sl_status plan_activations(const sl_train_options *options, int64_t rows,
                                   const sl_module *model, const sl_schedule *schedule, sl_plan *out)
 {
     sl_shape shape = sl_shape_2d(rows, options->bptt);
+    micro_plan micros[SL_MAX_STAGES];
+    stage_use uses[SL_MAX_STAGES] = {{0}};
     for (int s = 0; s < out->stages; s++) {
-        sl_stage_plan *stage = &out->stage[s];
-        micro_plan micro;
-        int held, under_way;
-        count_held(schedule, s, &held, &under_way);
-        SL_TRY(plan_micro(model, stage, &shape, &micro));
-        int64_t in_transit = s + 1 < out->stages ? under_way * micro.output : micro.output;
-        stage->activation_bytes =
-            held * micro.saved + (under_way - held) * micro.input + in_transit;
-        stage->workspace_bytes = micro.workspace;
+        SL_TRY(plan_micro(model, &out->stage[s], &shape, &micros[s]));
+        out->stage[s].workspace_bytes = micros[s].workspace;
+    }
+    for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
+        plan_rank(schedule, rank, micros, uses, out);
+    for (int s = 0; s < out->stages; s++) {
+        bool last = s + 1 == out->stages;
+        out->stage[s].activation_bytes += (last ? 1 : uses[s].most_under_way) * micros[s].output;
     }
     return SL_OK;
 }
@@ -172,10 +220,12 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
     SL_TRY(name_devices(options, replica, out));
     int64_t rows = sli_layout_rows(options, 0).count; /* no replica has more */
     int micros = sl_micro_batches(rows, sli_layout_chunks(options, rows), NULL);
-    SL_TRY(
-        sl_schedule_create(options->schedule, out->stages, micros, options->recompute, &schedule));
-    sl_status status =
-        plan_activations(options, (rows + micros - 1) / micros, model, schedule, out);
+    SL_TRY(sl_schedule_write(sl_train_options_schedule(options),
+                             &(sl_schedule_options){.ranks = out->stages, .micros = micros},
+                             &schedule));
+    sl_status status = sl_schedule_recompute(schedule, options->recompute);
+    if (status == SL_OK)
+        status = plan_activations(options, (rows + micros - 1) / micros, model, schedule, out);
     sl_schedule_destroy(&schedule);
     return status == SL_OK ? plan_evaluation(options, model, out) : status;
 }
@@ -268,10 +318,12 @@ static void try_pipeline(demand *of)
     changed.recompute = SL_RECOMPUTE_ALWAYS;
     if (given->recompute != SL_RECOMPUTE_ALWAYS)
         try_change(of, &changed, "activations that are always recomputed");
-    changed = *given;
-    changed.schedule = SL_SCHEDULE_1F1B;
-    if (given->schedule == SL_SCHEDULE_GPIPE)
-        try_change(of, &changed, "the schedule 1f1b");
+    for (int i = 0; sl_schedule_names[i]; i++) {
+        changed = *given;
+        changed.schedule = sl_schedule_names[i];
+        if (strcmp(sl_train_options_schedule(given), changed.schedule) != 0)
+            try_change(of, &changed, "the schedule %s", changed.schedule);
+    }
     changed = *given;
     while (changed.chunks <= changed.batch_size / 2 && !fits(of, &changed))
         changed.chunks *= 2;

@@ -21,7 +21,7 @@ static sl_status create_pipe(const sl_train_options *options, sl_device *const *
                                              .balance = balance,
                                              .chunks = options->chunks,
                                              .recompute = options->recompute,
-                                             .schedule = options->schedule,
+                                             .writer_arg = options->schedule,
                                              .seed = options->seed,
                                              .no_init = !random_values},
                           &to->pipe);

@@ -2,6 +2,8 @@
 #include "io/scratch.h"
 #include "support/program.h"
 
+#include <jansson.h>
+
 #include <stdio.h>
 #include <sys/resource.h>
 
@@ -132,8 +134,10 @@ static void near_miss_is_refused_with_what_was_meant(void **state)
         {"train --save-dri x", "got \"--save-dri\": did you mean --save-dir?\n"},
         {"schedule --chunsk 3", "got \"--chunsk\": did you mean --chunks?\n"},
         {"train --optimizer adam", "must be sgd or adamw, got \"adam\": did you mean adamw?\n"},
-        {"model --schedule 1F1B", "must be gpipe or 1f1b, got \"1F1B\": did you mean 1f1b?\n"},
-        {"model --schedule zigzag", "must be gpipe or 1f1b, got \"zigzag\"\n"},
+        {"model --schedule 1F1B", "must be gpipe, 1f1b, interleaved, looped-bfs, zb-h1 or zb-v, "
+                                  "got \"1F1B\": did you mean 1f1b?\n"},
+        {"model --schedule zigzag",
+         "must be gpipe, 1f1b, interleaved, looped-bfs, zb-h1 or zb-v, got \"zigzag\"\n"},
         {"train --preset ddp-pipline", "got \"ddp-pipline\": did you mean ddp-pipeline?\n"},
         {"eval --split tset", "train, valid or test, got \"tset\": did you mean test?\n"},
         {"checkpoint shwo", "got \"shwo\": did you mean show?\n"},
@@ -163,8 +167,8 @@ static void gpipe_is_drawn(void **state)
     (void)state;
     program_run run;
     program_succeed(&run, "schedule --pp 2 --chunks 3");
-    check_text(run.out, "f0 f1 F2 .. .. B2 R1 B1 R0 B0\n"
-                        ".. f0 f1 F2 B2 R1 B1 R0 B0 ..\n");
+    check_text(run.out, "0F2 0F1 0F0 ... ... 0B0 0R1 0B1 0R2 0B2\n"
+                        "... 1F2 1F1 1F0 1B0 1R1 1B1 1R2 1B2 ...\n");
 }
 
 static void one_forward_one_backward_holds_less(void **state)
@@ -173,11 +177,33 @@ static void one_forward_one_backward_holds_less(void **state)
     program_run gpipe, other;
     program_succeed(&gpipe, "schedule --pp 3 --chunks 6 --checkpoint never");
     program_succeed(&other, "schedule --pp 3 --chunks 6 --checkpoint never --schedule 1f1b");
-    check_text(gpipe.out, "activations a stage holds at once: 6 6 6\n");
-    check_text(other.out, "activations a stage holds at once: 3 2 1\n");
+    check_text(gpipe.out, "of a micro-batch at a stage: 6 6 6\n");
+    check_text(other.out, "of a micro-batch at a stage: 3 2 1\n");
     /* (S - 1) / (M + S - 1), for both */
-    check_text(gpipe.out, "25.0% of the stages' time is idle");
-    check_text(other.out, "25.0% of the stages' time is idle");
+    check_text(gpipe.out, "Makespan 24: 25.0% of the ranks' time is idle");
+    check_text(other.out, "Makespan 24: 25.0% of the ranks' time is idle");
+}
+
+/* With costs of a line of the Zero Bubble paper's table. */
+static void schedule_is_simulated_and_written(void **state)
+{
+    (void)state;
+    program_run run;
+    json_error_t error;
+    program_succeed(&run, "schedule --pp 8 --chunks 24 --schedule zb-v --checkpoint never --costs "
+                          "18.522,18.086,9.337 --comm 0.601 --json");
+    json_t *json = json_loads(run.out, 0, &error);
+    assert_non_null(json);
+    assert_int_equal(json_integer_value(json_object_get(json, "stages")), 16);
+    assert_float_equal(json_real_value(json_object_get(json, "bubble_span")), 0.0703, 5e-5);
+    assert_int_equal(json_array_size(json_object_get(json, "peak_held")), 8);
+    json_decref(json);
+    program_succeed(&run, "schedule --pp 2 --chunks 2 --schedule looped-bfs --placement v "
+                          "--checkpoint never --csv");
+    assert_string_equal(run.out, "0F1,0F0,3F1,3F0,3B0,3B1,0B0,0B1\n"
+                                 "1F1,1F0,2F1,2F0,2B0,2B1,1B0,1B1\n");
+    program_start(&run, "schedule --costs 1,2");
+    check_refused(&run, 1, "--costs must be three numbers of 0 or more, F,I,W, got \"1,2\"\n");
 }
 
 static void impossible_value_is_refused(void **state)
@@ -185,13 +211,15 @@ static void impossible_value_is_refused(void **state)
     (void)state;
     program_run run;
     program_start(&run, "schedule --pp 0");
-    check_refused(&run, 2, "--pp must be a whole number from 1 to 64, got \"0\"\n");
+    check_refused(&run, 2, "--pp must be a whole number from 1 to 4096, got \"0\"\n");
     program_start(&run, "schedule --chunks 1e3");
-    check_refused(&run, 2, "--chunks must be a whole number from 1 to 4096, got \"1e3\"\n");
+    check_refused(&run, 2, "--chunks must be a whole number from 1 to 65536, got \"1e3\"\n");
     program_start(&run, "schedule --checkpoint sometimes");
     check_refused(&run, 2, "--checkpoint must be except_last, never or always, got \"sometimes\"");
     program_start(&run, "schedule --schedule x");
-    check_refused(&run, 2, "--schedule must be gpipe or 1f1b, got \"x\"\n");
+    check_refused(&run, 1,
+                  "no such file, and schedule must be gpipe, 1f1b, interleaved, "
+                  "looped-bfs, zb-h1 or zb-v, got 'x'\n");
 }
 
 int main_tests(void)
@@ -212,6 +240,7 @@ int main_tests(void)
         cmocka_unit_test(control_characters_in_an_error_are_escaped),
         cmocka_unit_test(gpipe_is_drawn),
         cmocka_unit_test(one_forward_one_backward_holds_less),
+        cmocka_unit_test(schedule_is_simulated_and_written),
         cmocka_unit_test(impossible_value_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -203,8 +203,8 @@ static void file_that_makes_no_sense_is_refused(void **state)
         {"{\"nlayers\": [2]}", "/config: nlayers must be a number or a text\n"},
         {"{\"nlayers\": true}", "/config: nlayers must be a number or a text\n"},
         {"{\"zero\": \"yes\"}", "--zero must be true or false, got \"yes\"\n"},
-        {"{\"schedule\": \"1F1B\"}",
-         "--schedule must be gpipe or 1f1b, got \"1F1B\": did you mean 1f1b?"},
+        {"{\"schedule\": \"1F1B\"}", "--schedule must be gpipe, 1f1b, interleaved, looped-bfs, "
+                                     "zb-h1 or zb-v, got \"1F1B\": did you mean 1f1b?"},
         {"{\"keep\": 2}", "--keep needs --save-dir DIR\n"},
         {"{\"seed\": 1, \"seed\": 2}", "/config: "},
     };

@@ -55,7 +55,7 @@ typedef struct replica_case {
     int64_t first_bucket_bytes, bucket_bytes;
     bool has_idle, has_dropout;
     sl_recompute recompute;
-    sl_schedule_kind schedule;
+    const char *schedule;
 } replica_case;
 
 static int draw(replica_case *one, int from, int to)
@@ -78,7 +78,7 @@ static replica_case draw_case(uint64_t seed)
     one.first_bucket_bytes = draw(&one, 1, 600);
     one.bucket_bytes = draw(&one, 1, 2000);
     one.recompute = (sl_recompute)draw(&one, SL_RECOMPUTE_EXCEPT_LAST, SL_RECOMPUTE_ALWAYS);
-    one.schedule = (sl_schedule_kind)draw(&one, SL_SCHEDULE_GPIPE, SL_SCHEDULE_1F1B);
+    one.schedule = test_schedules[draw(&one, 0, TEST_SCHEDULES - 1)];
     one.widths[0] = draw(&one, 2, 20);
     for (int i = 0; i < one.modules; i++) {
         one.kinds[i] = i == 0 ? LINEAR : draw(&one, LINEAR, KINDS - 1);
@@ -141,7 +141,7 @@ static sl_status open_trainee(const replica_case *one, sl_group *group, uint64_t
         .balance = balance,
         .chunks = one->chunks,
         .recompute = one->recompute,
-        .schedule = one->schedule,
+        .writer_arg = one->schedule,
         .seed = seed,
         .first_bucket_bytes = one->first_bucket_bytes,
         .bucket_bytes = one->bucket_bytes,

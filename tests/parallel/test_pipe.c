@@ -149,12 +149,12 @@ static void check_training(const sl_pipe_options *options, int64_t rows)
 static void loss_and_gradients_are_the_unpiped_models(void **state)
 {
     (void)state;
-    for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
+    for (int kind = 0; kind < TEST_SCHEDULES; kind++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
             for (int stages = 1; stages <= 3; stages++) {
                 sl_pipe_options options = {.stages = stages,
                                            .chunks = 4,
-                                           .schedule = (sl_schedule_kind)kind,
+                                           .writer_arg = test_schedules[kind],
                                            .recompute = (sl_recompute)mode};
                 check_training(&options, 12);
                 check_training(&options, 10); /* 3, 3, 3, 1 */
@@ -340,8 +340,7 @@ static void gradients_flow_in_evaluation_without_dropout_or_recomputation(void *
     (void)state;
     for (int stages = 1; stages <= 3; stages++) {
         check_gradients_in_evaluation((sl_pipe_options){.stages = stages});
-        check_gradients_in_evaluation(
-            (sl_pipe_options){.stages = stages, .schedule = SL_SCHEDULE_1F1B});
+        check_gradients_in_evaluation((sl_pipe_options){.stages = stages, .writer_arg = "1f1b"});
     }
 }
 

@@ -53,15 +53,18 @@ static void options_that_make_no_sense_are_refused(void **state)
                    "sl_pipe_create: number of chunks must be positive integer, got -1");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .recompute = (sl_recompute)3},
                    "checkpoint is not one of 'always', 'except_last', or 'never'");
-    assert_refused(&b, (sl_pipe_options){.stages = 1, .schedule = (sl_schedule_kind)2},
-                   "schedule is not one of 'gpipe' or '1f1b'");
+    assert_refused(&b, (sl_pipe_options){.stages = 1, .writer_arg = "zb-v"},
+                   "schedule: zb-v has 2 stages a rank, not 1");
+    assert_refused(
+        &b, (sl_pipe_options){.stages = 3, .virtual_stages = 2},
+        "sl_pipe_create: the stages must be a multiple of the stages a rank, got 3 and 2");
     assert_refused(&b, (sl_pipe_options){.stages = 0},
                    "sl_pipe_create: stages must be at least 1, got 0");
     assert_refused(&b, (sl_pipe_options){.stages = 5},
                    "sl_pipe_create: 5 stages need as many modules, the model has 4");
     assert_refused(&b,
                    (sl_pipe_options){.stages = 2, .devices = (sl_device *[]){b.devices[0], NULL}},
-                   "sl_pipe_create: stage 1 has no device");
+                   "sl_pipe_create: rank 1 has no device");
     assert_refused(
         &b, (sl_pipe_options){.stages = 2, .balance = (int[]){3, 2}},
         "module and sum of balance have different length (module: 4, sum of balance: 5)");

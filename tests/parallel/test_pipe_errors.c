@@ -6,6 +6,7 @@
 #include "support/modules.h"
 #include "support/pipes.h"
 
+#include <limits.h>
 #include <math.h>
 #include <sched.h>
 #include <stdio.h>
@@ -107,11 +108,11 @@ static void check_fault(rig *r, fault f, double expected)
 static void any_failing_call_is_reported_and_leaves_a_usable_pipe(void **state)
 {
     (void)state;
-    for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
+    for (int kind = 0; kind < TEST_SCHEDULES; kind++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             rig r;
             build(&r,
-                  (sl_pipe_options){.schedule = (sl_schedule_kind)kind,
+                  (sl_pipe_options){.writer_arg = test_schedules[kind],
                                     .recompute = (sl_recompute)mode},
                   3);
             double expected;
@@ -124,7 +125,7 @@ static void any_failing_call_is_reported_and_leaves_a_usable_pipe(void **state)
         }
 }
 
-/* In gpipe's order, call by call: forwards 0, 1, 2, then recomputations and backwards 2, 1, 0. */
+/* In gpipe's order, call by call: forwards 2, 1, 0, then recomputations and backwards 0, 1, 2. */
 static void error_names_the_stage_and_the_micro_batch(void **state)
 {
     (void)state;
@@ -136,10 +137,10 @@ static void error_names_the_stage_and_the_micro_batch(void **state)
         const char *text;
     } cases[] = {
         {{1, 2, false}, "[stage 1 micro 1] 3 (Probe): the probe fails in forward 2"},
-        {{0, 4, false}, "[stage 0 micro 2] 1 (Probe): the probe fails in forward 4"},
+        {{0, 4, false}, "[stage 0 micro 0] 1 (Probe): the probe fails in forward 4"},
         {{2, 5, false}, "[stage 2 micro 1] 5 (Probe): the probe fails in forward 5"},
-        {{3, 1, true}, "[stage 3 micro 2] 7 (Probe): the probe fails in backward 1"},
-        {{0, 3, true}, "[stage 0 micro 0] 1 (Probe): the probe fails in backward 3"},
+        {{3, 1, true}, "[stage 3 micro 0] 7 (Probe): the probe fails in backward 1"},
+        {{0, 3, true}, "[stage 0 micro 2] 1 (Probe): the probe fails in backward 3"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         set_fault(&r, cases[i].f);
@@ -173,52 +174,78 @@ static void evaluation_and_forward_report_errors_as_well(void **state)
     tear_down(&r);
 }
 
-/* ---- Who was first ---------------------------------------------------------------------- */
+/* ---- Which of two errors ---------------------------------------------------------------- */
 
 typedef struct duel {
     const sl_pipe *pipe;
-    probe *late;
+    probe *other;
 } duel;
 
+static bool has_failed(const sl_pipe *pipe)
+{
+    return sli_failure_precedes(&pipe->failure, INT_MAX - 1);
+}
+
 /* Fails when the other one is in the call in which it will fail. */
-static void fail_first(probe *p, int call)
+static void fail_before_the_other(probe *p, int call)
 {
     const duel *d = p->arg;
-    while (call == p->fail_forward && atomic_load(&d->late->forwards) < d->late->fail_forward)
+    while (call == p->fail_forward && atomic_load(&d->other->forwards) < d->other->fail_forward)
         sched_yield();
 }
 
-static void fail_second(probe *p, int call)
+static void fail_after_the_other(probe *p, int call)
 {
     const duel *d = p->arg;
-    while (call == p->fail_forward && !sli_failure_is_raised(&d->pipe->failure))
+    while (call == p->fail_forward && !has_failed(d->pipe))
         sched_yield();
 }
 
-static void check_duel(int early, int early_call, int late, int late_call)
+/* In gpipe's table at unit costs, stage s begins its forward number `call` at s + call - 1. The
+ * first of the two is the one to be reported, whichever fails first. */
+static void check_duel(int winner, int winner_call, int loser, int loser_call, bool winner_is_late)
 {
     rig r;
     double loss;
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
-    duel d = {r.pipe.pipe, &r.probes[late]};
-    r.probes[early].fail_forward = early_call;
-    r.probes[early].on_forward = fail_first;
-    r.probes[late].fail_forward = late_call;
-    r.probes[late].on_forward = fail_second;
-    r.probes[early].arg = r.probes[late].arg = &d;
+    duel of_winner = {r.pipe.pipe, &r.probes[loser]}, of_loser = {r.pipe.pipe, &r.probes[winner]};
+    r.probes[winner].fail_forward = winner_call;
+    r.probes[winner].on_forward = winner_is_late ? fail_after_the_other : fail_before_the_other;
+    r.probes[winner].arg = &of_winner;
+    r.probes[loser].fail_forward = loser_call;
+    r.probes[loser].on_forward = winner_is_late ? NULL : fail_after_the_other;
+    r.probes[loser].arg = &of_loser;
     char text[64];
-    snprintf(text, sizeof text, "[stage %d micro %d]", early, early_call - 1);
+    snprintf(text, sizeof text, "[stage %d micro %d]", winner, CHUNKS - winner_call);
     check_error(train(&r, &loss), SL_ERR_NUMERIC, text);
-    assert_int_equal(r.probes[late].forwards, late_call);
+    assert_int_equal(r.probes[loser].forwards, loser_call);
     tear_down(&r);
 }
 
-static void of_two_errors_the_first_in_time_is_reported(void **state)
+static void of_two_errors_the_first_in_the_table_is_reported(void **state)
 {
     (void)state;
-    check_duel(0, 2, 1, 1);
-    check_duel(1, 1, 0, 2);
-    check_duel(3, 1, 0, 3);
+    for (int late = 0; late < 2; late++) {
+        check_duel(0, 2, 1, 1, late); /* at the same time: the lower stage's */
+        check_duel(0, 3, 3, 1, late);
+        check_duel(1, 2, 2, 1, late);
+        check_duel(1, 2, 3, 1, late);
+    }
+}
+
+/* Both fail as soon as they can. */
+static void two_errors_that_race_give_the_same_one_every_time(void **state)
+{
+    (void)state;
+    rig r;
+    double loss;
+    build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
+    for (int i = 0; i < 300; i++) {
+        set_fault(&r, (fault){0, 3, false});
+        r.probes[2].fail_forward = 1;
+        check_error(train(&r, &loss), SL_ERR_NUMERIC, "[stage 0 micro 0]");
+    }
+    tear_down(&r);
 }
 
 /* torchgpipe's early stop: of four stages the last raises in its first micro-batch; the one before
@@ -239,7 +266,7 @@ static void wait_for_second_call_of_counter(probe *p, int call)
 static void wait_for_failure_in_second_call(probe *p, int call)
 {
     const early_stop *stop = p->arg;
-    while (call == 2 && !sli_failure_is_raised(&stop->pipe->failure))
+    while (call == 2 && !has_failed(stop->pipe))
         sched_yield();
 }
 
@@ -255,7 +282,7 @@ static void stage_before_the_failing_one_begins_nothing_more(void **state)
     r.probes[3].on_forward = wait_for_second_call_of_counter;
     r.probes[3].fail_forward = 1;
     check_error(train(&r, &loss), SL_ERR_NUMERIC,
-                "[stage 3 micro 0] 7 (Probe): the probe fails in forward 1");
+                "[stage 3 micro 2] 7 (Probe): the probe fails in forward 1");
     assert_int_equal(r.probes[2].forwards, 2);
     assert_int_equal(r.probes[3].forwards, 1);
     for (int stage = 0; stage < STAGES; stage++)
@@ -273,10 +300,10 @@ static void results_that_are_missing_are_errors(void **state)
     build(&r, (sl_pipe_options){.recompute = SL_RECOMPUTE_NEVER}, 3);
     r.probes[1].gives_nothing = true;
     check_error(train(&r, &loss), SL_ERR_INVALID,
-                "[stage 1 micro 0] 3 (Probe): gave no output, and reported no error");
+                "[stage 1 micro 2] 3 (Probe): gave no output, and reported no error");
     r.probes[1].gives_nothing = false;
     r.probes[2].leaves_on_pass = true;
-    check_error(train(&r, &loss), SL_ERR_INVALID, "[stage 2 micro 2]");
+    check_error(train(&r, &loss), SL_ERR_INVALID, "[stage 2 micro 0]");
     r.probes[2].leaves_on_pass = false;
     check_ok(train(&r, &loss));
     tear_down(&r);
@@ -292,7 +319,7 @@ static void input_that_a_module_cannot_take_is_an_error_of_its_stage(void **stat
     sl_tensor *input = random_tensor(r.pipe.devices[0], &wrong, 1);
     sl_pipe_batch batch = {.input = input, .targets = r.targets};
     check_error(sl_pipe_train(r.pipe.pipe, &batch, &loss), SL_ERR_INVALID,
-                "[stage 0 micro 0] 0 (Linear): ");
+                "[stage 0 micro 2] 0 (Linear): ");
     sl_tensor_destroy(&input);
     sl_tensor *targets = random_tensor(r.pipe.devices[0], &wrong, 1);
     batch = (sl_pipe_batch){.input = r.input, .targets = targets};
@@ -309,7 +336,8 @@ int pipe_errors_tests(void)
         cmocka_unit_test(any_failing_call_is_reported_and_leaves_a_usable_pipe),
         cmocka_unit_test(error_names_the_stage_and_the_micro_batch),
         cmocka_unit_test(evaluation_and_forward_report_errors_as_well),
-        cmocka_unit_test(of_two_errors_the_first_in_time_is_reported),
+        cmocka_unit_test(of_two_errors_the_first_in_the_table_is_reported),
+        cmocka_unit_test(two_errors_that_race_give_the_same_one_every_time),
         cmocka_unit_test(stage_before_the_failing_one_begins_nothing_more),
         cmocka_unit_test(results_that_are_missing_are_errors),
         cmocka_unit_test(input_that_a_module_cannot_take_is_an_error_of_its_stage),

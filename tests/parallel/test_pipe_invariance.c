@@ -1,5 +1,6 @@
 /* Losses and weights are the same bits for every number of stages, balance, checkpoint mode,
- * schedule, number of devices and number of threads, dropout and all, given the same micro-batches.
+ * schedule, placement, number of devices and number of threads, dropout and all, given the same
+ * micro-batches.
  *
  * Each round draws a model, a batch and a number of chunks; trains a few steps on one stage with
  * one thread; and then in pipes that are drawn as well. */
@@ -181,29 +182,61 @@ static int module_count(const recipe *r)
     return count;
 }
 
+/* Draws a schedule and numbers of ranks and stages that it can have; looped-bfs also a placement.
+ */
+static sl_pipe_options draw_schedule(unsigned *state, int most_stages, int *placement)
+{
+    static const struct {
+        const char *name;
+        int least, most; /* stages of a rank */
+    } schedules[] = {{"gpipe", 1, 1},       {"1f1b", 1, 1},       {"zb-h1", 1, 1},
+                     {"interleaved", 1, 4}, {"looped-bfs", 1, 4}, {"zb-v", 2, 2}};
+    int which, each;
+    do {
+        which = draw(state, 0, 5);
+        each = draw(state, schedules[which].least, schedules[which].most);
+    } while (each > most_stages);
+    int ranks = draw(state, 1, most_stages / each < 4 ? most_stages / each : 4);
+    sl_pipe_options options = {.stages = ranks * each,
+                               .virtual_stages = each,
+                               .writer_arg = schedules[which].name,
+                               .recompute = (sl_recompute)draw(state, 0, 2)};
+    if (strcmp(schedules[which].name, "looped-bfs") != 0 || draw(state, 0, 1))
+        return options;
+    for (int stage = 0; stage < options.stages; stage++)
+        placement[stage] = stage % ranks;
+    for (int stage = 0; stage < options.stages; stage++) {
+        int other = draw(state, 0, options.stages - 1), rank = placement[stage];
+        placement[stage] = placement[other];
+        placement[other] = rank;
+    }
+    options.placement = placement;
+    return options;
+}
+
 static void check_random_pipe(unsigned *state, const recipe *r, const data *d,
                               const result *expected)
 {
-    int modules = module_count(r), balance[MAX_MODULES];
-    int stages = draw(state, 1, modules < 4 ? modules : 4);
-    draw_balance(state, modules, stages, balance);
-    sl_pipe_options options = {.stages = stages,
-                               .balance = balance,
-                               .recompute = (sl_recompute)draw(state, 0, 2),
-                               .schedule = (sl_schedule_kind)draw(state, 0, 1)};
-    int devices = draw(state, 1, stages), threads = draw(state, 1, 3);
+    int modules = module_count(r), balance[MAX_MODULES], placement[MAX_MODULES];
+    sl_pipe_options options = draw_schedule(state, modules < 8 ? modules : 8, placement);
+    draw_balance(state, modules, options.stages, balance);
+    options.balance = balance;
+    int ranks = options.stages / options.virtual_stages;
+    int devices = draw(state, 1, ranks), threads = draw(state, 1, 3);
     result got = train(r, d, options, devices, threads);
     assert_int_equal(got.count, expected->count);
     bool same = memcmp(got.losses, expected->losses, sizeof got.losses) == 0 &&
                 got.evaluated == expected->evaluated &&
                 memcmp(got.values, expected->values, (size_t)got.count * sizeof(float)) == 0;
     if (!same)
-        fail_msg("model %u (%s), %d rows in %d chunks, %d modules on %d stages and %d devices of "
-                 "%d threads, %s, %s: losses %.17g %.17g %.17g, should be %.17g %.17g %.17g",
+        fail_msg("model %u (%s), %d rows in %d chunks, %d modules in %d stages on %d ranks and %d "
+                 "devices of %d threads, %s, %s: losses %.17g %.17g %.17g, should be %.17g %.17g "
+                 "%.17g",
                  r->seed, r->is_language_model ? "transformer" : "perceptron", r->rows, r->chunks,
-                 modules, stages, devices, threads, sl_recompute_name(options.recompute),
-                 sl_schedule_kind_name(options.schedule), got.losses[0], got.losses[1],
-                 got.losses[2], expected->losses[0], expected->losses[1], expected->losses[2]);
+                 modules, options.stages, ranks, devices, threads,
+                 sl_recompute_name(options.recompute), (const char *)options.writer_arg,
+                 got.losses[0], got.losses[1], got.losses[2], expected->losses[0],
+                 expected->losses[1], expected->losses[2]);
     free(got.values);
 }
 

@@ -18,6 +18,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { STAGES = 2, MODULES = 30, MICROS = 4, ROWS = 2 * MICROS, COLUMNS = 50 };
 enum { UNIT_BYTES = ROWS / MICROS * COLUMNS * (int)sizeof(float) };
@@ -29,7 +30,7 @@ typedef struct rig {
     test_pipe pipe;
 } rig;
 
-static void build(rig *r, sl_schedule_kind kind, sl_recompute recompute)
+static void build(rig *r, const char *kind, sl_recompute recompute)
 {
     sl_module *modules[STAGES * MODULES], *model;
     sl_loss *loss;
@@ -41,7 +42,7 @@ static void build(rig *r, sl_schedule_kind kind, sl_recompute recompute)
     sl_pipe_options options = {.stages = STAGES,
                                .chunks = MICROS,
                                .balance = (int[]){MODULES, MODULES},
-                               .schedule = kind,
+                               .writer_arg = kind,
                                .recompute = recompute};
     r->pipe = open_pipe(model, loss, options, STAGES, 1);
     sl_shape shape = sl_shape_2d(ROWS, COLUMNS);
@@ -57,7 +58,7 @@ static void tear_down(rig *r)
 }
 
 /* Highest use of activations at each stage during a training step, in units. */
-static void measure(sl_schedule_kind kind, sl_recompute recompute, double *units)
+static void measure(const char *kind, sl_recompute recompute, double *units)
 {
     rig r;
     build(&r, kind, recompute);
@@ -79,18 +80,20 @@ typedef struct bounds {
     double low[STAGES], high[STAGES];
 } bounds;
 
-static bounds predict(sl_schedule_kind kind, sl_recompute recompute)
+static bounds predict(const char *schedule_name, sl_recompute recompute)
 {
     const double ones[STAGES] = {1, 1};
-    sl_cost_model costs = {ones, ones, 0};
+    sl_cost_model costs = {.forward = ones, .backward_input = ones, .backward_weight = ones};
     sl_schedule *schedule;
     sl_simulation simulation;
-    check_ok(sl_schedule_create(kind, STAGES, MICROS, recompute, &schedule));
+    sl_schedule_options options = {.ranks = STAGES, .micros = MICROS};
+    check_ok(sl_schedule_write(schedule_name, &options, &schedule));
+    check_ok(sl_schedule_recompute(schedule, recompute));
     check_ok(sl_schedule_simulate(schedule, &costs, &simulation));
     /* Inputs at stage 1 besides those of the micro-batches held: all others in gpipe; in 1f1b
      * stage 0 is one micro-batch ahead, or not yet. */
     int held = simulation.peak_held[1];
-    bool gpipe = kind == SL_SCHEDULE_GPIPE;
+    bool gpipe = strcmp(schedule_name, "gpipe") == 0;
     int waiting_low = gpipe ? MICROS - held : 0, waiting_high = gpipe ? MICROS - held : 1;
     bounds b;
     b.low[0] = simulation.peak_held[0] * (MODULES - 1) + 1; /* and the output that is being made */
@@ -102,20 +105,20 @@ static bounds predict(sl_schedule_kind kind, sl_recompute recompute)
     return b;
 }
 
+/* Probes hold nothing for a weights' half, so only tables without one are predicted. */
 static void peaks_are_what_the_table_predicts(void **state)
 {
     (void)state;
-    for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++)
+    for (int kind = 0; kind < 2; kind++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             double units[STAGES];
-            measure((sl_schedule_kind)kind, (sl_recompute)mode, units);
-            bounds b = predict((sl_schedule_kind)kind, (sl_recompute)mode);
+            measure(test_schedules[kind], (sl_recompute)mode, units);
+            bounds b = predict(test_schedules[kind], (sl_recompute)mode);
             for (int stage = 0; stage < STAGES; stage++)
                 if (!(units[stage] >= b.low[stage] && units[stage] <= b.high[stage]))
                     fail_msg("%s, %s: stage %d holds %g units, predicted %g to %g",
-                             sl_schedule_kind_name((sl_schedule_kind)kind),
-                             sl_recompute_name((sl_recompute)mode), stage, units[stage],
-                             b.low[stage], b.high[stage]);
+                             test_schedules[kind], sl_recompute_name((sl_recompute)mode), stage,
+                             units[stage], b.low[stage], b.high[stage]);
         }
 }
 
@@ -123,10 +126,10 @@ static void checkpointing_and_1f1b_need_less_than_never_and_gpipe(void **state)
 {
     (void)state;
     double never[STAGES], except_last[STAGES], always[STAGES], one_each[STAGES];
-    measure(SL_SCHEDULE_GPIPE, SL_RECOMPUTE_NEVER, never);
-    measure(SL_SCHEDULE_GPIPE, SL_RECOMPUTE_EXCEPT_LAST, except_last);
-    measure(SL_SCHEDULE_GPIPE, SL_RECOMPUTE_ALWAYS, always);
-    measure(SL_SCHEDULE_1F1B, SL_RECOMPUTE_NEVER, one_each);
+    measure("gpipe", SL_RECOMPUTE_NEVER, never);
+    measure("gpipe", SL_RECOMPUTE_EXCEPT_LAST, except_last);
+    measure("gpipe", SL_RECOMPUTE_ALWAYS, always);
+    measure("1f1b", SL_RECOMPUTE_NEVER, one_each);
     for (int stage = 0; stage < STAGES; stage++) {
         assert_true(always[stage] < never[stage] / 3);
         assert_true(except_last[stage] < never[stage] / 3);
@@ -138,7 +141,7 @@ static void evaluation_keeps_nothing_but_what_is_on_its_way(void **state)
 {
     (void)state;
     rig r;
-    build(&r, SL_SCHEDULE_GPIPE, SL_RECOMPUTE_NEVER);
+    build(&r, "gpipe", SL_RECOMPUTE_NEVER);
     double sum;
     int64_t terms;
     check_ok(sl_pipe_evaluate(r.pipe.pipe, r.batch, r.batch, &sum, &terms));

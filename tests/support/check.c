@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+const char *const test_schedules[TEST_SCHEDULES] = {"gpipe", "1f1b", "zb-h1"};
+
 void check_ok_at(sl_status status, const char *file, int line)
 {
     if (status == SL_OK)

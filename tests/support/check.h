@@ -18,6 +18,10 @@ void check_ok_at(sl_status status, const char *file, int line);
 /* Fails the test unless `status` is `code` and the error's text contains `text`. */
 void check_error_at(sl_status status, sl_status code, const char *text, const char *file, int line);
 
+/* The library's schedules with one stage a rank. */
+enum { TEST_SCHEDULES = 3 };
+extern const char *const test_schedules[TEST_SCHEDULES];
+
 #define check_ok(status)                check_ok_at(status, __FILE__, __LINE__)
 #define check_error(status, code, text) check_error_at(status, code, text, __FILE__, __LINE__)
 

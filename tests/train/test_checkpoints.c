@@ -142,7 +142,7 @@ static void check_continued(const small_record *first, const small_record *secon
 /* What a resumed run has of its own. */
 typedef struct other_layout {
     int stages, balance[3];
-    sl_schedule_kind schedule;
+    const char *schedule;
     sl_recompute recompute;
     bool zero;
 } other_layout;
@@ -150,7 +150,7 @@ typedef struct other_layout {
 static const other_layout layouts[] = {
     {.stages = 1},
     {.stages = 2},
-    {.stages = 3, .schedule = SL_SCHEDULE_1F1B},
+    {.stages = 3, .schedule = "1f1b"},
     {.stages = 3, .balance = {1, 3, 1}, .recompute = SL_RECOMPUTE_ALWAYS},
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };

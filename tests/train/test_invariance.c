@@ -42,14 +42,13 @@ static void losses_are_the_same_bits_in_every_pipe(void **state)
     assert_int_equal(reference.count, 2 * 4 * 2 + 3);
     for (int stages = 1; stages <= 3; stages++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
-            for (int kind = SL_SCHEDULE_GPIPE; kind <= SL_SCHEDULE_1F1B; kind++) {
+            for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
                 char what[96];
                 options.stages = stages;
                 options.recompute = (sl_recompute)mode;
-                options.schedule = (sl_schedule_kind)kind;
+                options.schedule = test_schedules[kind];
                 snprintf(what, sizeof what, "%d stages, %s, %s", stages,
-                         sl_recompute_name(options.recompute),
-                         sl_schedule_kind_name(options.schedule));
+                         sl_recompute_name(options.recompute), options.schedule);
                 trace other = trace_run(&options);
                 check_same(&reference, &other, what);
             }

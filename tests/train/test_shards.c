@@ -123,7 +123,7 @@ static void a_replica_needs_one_row_at_least(void **state)
 typedef struct run_layout {
     int replicas, stages;
     bool zero;
-    sl_schedule_kind schedule;
+    const char *schedule;
     sl_recompute recompute;
 } run_layout;
 
@@ -159,7 +159,7 @@ static void fewer_and_more_replicas_go_on(void **state)
         {{.replicas = 2, .stages = 2}, {.replicas = 1, .stages = 1}},
         {{.replicas = 1, .stages = 3}, {.replicas = 2, .stages = 2, .zero = true}},
         {{.replicas = 4, .stages = 1, .zero = true},
-         {.replicas = 3, .stages = 2, .schedule = SL_SCHEDULE_1F1B}},
+         {.replicas = 3, .stages = 2, .schedule = "1f1b"}},
         {{.replicas = 3, .stages = 2, .zero = true},
          {.replicas = 4, .stages = 1, .zero = true, .recompute = SL_RECOMPUTE_ALWAYS}},
     };
@@ -185,7 +185,7 @@ static run_layout draw_layout(uint64_t seed, uint32_t *draws)
         .replicas = 1 + (int)draw(seed, draws, 5),
         .stages = 1 + (int)draw(seed, draws, 3),
         .zero = draw(seed, draws, 2),
-        .schedule = (sl_schedule_kind)draw(seed, draws, 2),
+        .schedule = test_schedules[draw(seed, draws, TEST_SCHEDULES)],
         .recompute = (sl_recompute)draw(seed, draws, 3),
     };
 }

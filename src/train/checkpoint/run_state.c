@@ -82,7 +82,7 @@ static json_t *describe_layout(const sl_train_options *options, const sl_pipe *p
                      partition, "devices", devices, "replicas", options->replicas, "zero",
                      (int)options->zero, "chunks", options->chunks, "checkpoint",
                      sl_recompute_name(options->recompute), "schedule",
-                     sl_schedule_kind_name(options->schedule));
+                     sl_train_options_schedule(options));
 }
 
 sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,

@@ -1,14 +1,13 @@
-/* A worker: a thread that drives one stage's device, and sleeps between its tasks. */
-#ifndef SLI_PARALLEL_WORKER_H
-#define SLI_PARALLEL_WORKER_H
+/* A worker: a thread that runs tasks, and sleeps between them. */
+#ifndef SLI_CORE_WORKER_H
+#define SLI_CORE_WORKER_H
 
-#include "sluice/device.h"
+#include "sluice/status.h"
 
 typedef struct sli_worker sli_worker;
 
-/* The thread is bound to the device's first core, where it has one. Without a device (NULL) it runs
- * wherever there is room. */
-sl_status sli_worker_create(sl_device *device, sli_worker **out);
+/* The thread first calls begin(arg), to bind itself to cores for example; NULL: nothing. */
+sl_status sli_worker_create(void (*begin)(void *arg), void *arg, sli_worker **out);
 void sli_worker_destroy(sli_worker **worker); /* waits for the thread's end */
 
 /* Has the thread run task(arg). It must have no task. */

@@ -1,15 +1,15 @@
-#include "parallel/worker.h"
-
-#include "device/device.h"
+#include "core/worker.h"
 
 #include <assert.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 struct sli_worker {
     pthread_t thread;
-    sl_device *device;
+    void (*begin)(void *arg);
+    void *begin_arg;
     pthread_mutex_t lock; /* guards what follows; not held while a task runs */
     pthread_cond_t changed;
     void (*task)(void *arg); /* NULL: none */
@@ -20,8 +20,8 @@ struct sli_worker {
 static void *work(void *argument)
 {
     sli_worker *worker = argument;
-    if (worker->device)
-        sli_device_bind_thread(worker->device);
+    if (worker->begin)
+        worker->begin(worker->begin_arg);
     pthread_mutex_lock(&worker->lock);
     for (;;) {
         while (!worker->task && !worker->quits)
@@ -38,13 +38,14 @@ static void *work(void *argument)
     return NULL;
 }
 
-sl_status sli_worker_create(sl_device *device, sli_worker **out)
+sl_status sli_worker_create(void (*begin)(void *arg), void *arg, sli_worker **out)
 {
     *out = NULL;
     sli_worker *worker = calloc(1, sizeof *worker);
     if (!worker)
-        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a worker");
-    worker->device = device;
+        return sl_error(SL_ERR_MEMORY, "no memory for a thread");
+    worker->begin = begin;
+    worker->begin_arg = arg;
     pthread_mutex_init(&worker->lock, NULL);
     pthread_cond_init(&worker->changed, NULL);
     int error = pthread_create(&worker->thread, NULL, work, worker);
@@ -52,8 +53,7 @@ sl_status sli_worker_create(sl_device *device, sli_worker **out)
         pthread_cond_destroy(&worker->changed);
         pthread_mutex_destroy(&worker->lock);
         free(worker);
-        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: a stage's thread cannot be started: %s",
-                        strerror(error));
+        return sl_error(SL_ERR_MEMORY, "a thread cannot be started: %s", strerror(error));
     }
     *out = worker;
     return SL_OK;

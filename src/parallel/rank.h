@@ -1,0 +1,26 @@
+/* A pipeline rank: a thread that drives one device, with the stages that are placed on it. */
+#ifndef SLI_PARALLEL_RANK_H
+#define SLI_PARALLEL_RANK_H
+
+#include "core/worker.h"
+#include "parallel/stage.h"
+
+typedef struct sli_rank {
+    int index;
+    sl_device *device;
+    sli_worker *worker;
+    sli_stage *stages; /* all of the pipe's */
+    const int *own;    /* [own_count] indexes of its own, ascending */
+    int own_count;
+
+    /* Held while the rank works with its device, because other ranks of the pipe may have the same
+     * one. No rank waits for another while it holds the lock; of other locks only a channel's, the
+     * failure's and the device's own are taken below it. */
+    pthread_mutex_t *device_lock;
+} sli_rank;
+
+/* The interpreter (interpreter.c): runs the rank's row of the step's table. Errors end the step for
+ * all ranks and are found in its failure. */
+void sli_rank_run(sli_rank *rank, sli_step *step);
+
+#endif

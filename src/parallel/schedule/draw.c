@@ -1,0 +1,96 @@
+#include "parallel/schedule/draw.h"
+
+#include "core/error.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* "2F0", "(0F7;7B3)"; `end`: of the cell that begins with action `first`. */
+static int print_cell(const sl_schedule *schedule, size_t first, size_t end, char *to, size_t room)
+{
+    char text[SLI_ACTION_TEXT_BYTES], other[SLI_ACTION_TEXT_BYTES];
+    sli_action_text(schedule->actions[first], text);
+    if (end == first + 1)
+        return snprintf(to, room, "%s", text);
+    return snprintf(to, room, "(%s;%s)", text,
+                    sli_action_text(schedule->actions[first + 1], other));
+}
+
+typedef struct drawing {
+    const sl_schedule *schedule;
+    const sli_play *play;
+    const sli_window *window;
+    size_t width; /* of a column, with the blank after it */
+    char *text;   /* NULL while widths are measured */
+} drawing;
+
+/* Where the cell begins in the row's line; the widest cell decides about `width`. */
+static void visit_cell(drawing *d, int rank, size_t first, size_t end)
+{
+    const sli_window *window = d->window;
+    size_t clock = (size_t)d->play->starts[first];
+    char label[2 * SLI_ACTION_TEXT_BYTES];
+    if (clock < window->first_clock || clock >= window->end_clock)
+        return;
+    size_t length = (size_t)print_cell(d->schedule, first, end, label, sizeof label);
+    if (!d->text) {
+        d->width = length + 1 > d->width ? length + 1 : d->width;
+        return;
+    }
+    size_t columns = window->end_clock - window->first_clock;
+    size_t line = (size_t)(rank - window->first_rank) * columns * d->width;
+    char *at = d->text + line + (clock - window->first_clock) * d->width;
+    memset(at, ' ', d->width - 1);
+    memcpy(at, label, length);
+}
+
+static void visit_cells(drawing *d)
+{
+    const sl_schedule *schedule = d->schedule;
+    for (int rank = d->window->first_rank; rank < d->window->end_rank; rank++) {
+        size_t first = sli_schedule_row(schedule, rank), stop = first + d->play->done[rank];
+        while (first < stop) {
+            size_t end = first + 1;
+            while (end < stop && schedule->actions[end].joined)
+                end++;
+            visit_cell(d, rank, first, end);
+            first = end;
+        }
+    }
+}
+
+sl_status sli_draw_play(const sl_schedule *schedule, const sli_play *play, const sli_window *window,
+                        char **text)
+{
+    drawing d = {.schedule = schedule, .play = play, .window = window, .width = 4};
+    size_t rows = (size_t)(window->end_rank - window->first_rank);
+    size_t columns = window->end_clock - window->first_clock;
+    visit_cells(&d);
+    *text = NULL;
+    char *made = malloc(rows * columns * d.width + 1);
+    if (!made)
+        return sl_error(SL_ERR_MEMORY, "schedule: no memory to draw %zu columns", columns);
+    memset(made, '.', rows * columns * d.width);
+    made[rows * columns * d.width] = '\0';
+    for (size_t i = 1; i <= rows * columns; i++)
+        made[i * d.width - 1] = i % columns == 0 ? '\n' : ' ';
+    d.text = made;
+    visit_cells(&d);
+    *text = made;
+    return SL_OK;
+}
+
+sl_status sl_schedule_draw(const sl_schedule *schedule, char **text)
+{
+    SLI_CHECK_NOT_NULL(text);
+    *text = NULL;
+    SLI_CHECK_NOT_NULL(schedule);
+    SL_TRY(sli_schedule_check_cells(schedule));
+    sli_play play;
+    SL_TRY(sli_schedule_play(schedule, &(sli_play_costs){.clocks = true}, &play));
+    sli_window window = {0, schedule->ranks, 0, (size_t)play.makespan};
+    sl_status status = sli_draw_play(schedule, &play, &window, text);
+    sli_play_clear(&play);
+    return status;
+}

@@ -1,0 +1,178 @@
+#include "parallel/schedule/play.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A play under way. Results are numbered: forwards' by stage and micro-batch, then backwards'. */
+typedef struct player {
+    const sl_schedule *schedule;
+    const sli_play_costs *costs;
+    bool goes_backward;
+    double *result_end;   /* [2 * stages * micros]; negative: not yet */
+    double *free_at;      /* [ranks]: when the rank's last action ended */
+    size_t *waits;        /* [ranks]: number of the result that the rank waits for, or NOTHING */
+    int *runnable, count; /* stack of ranks that may go on */
+} player;
+
+static const size_t NOTHING = SIZE_MAX;
+
+int sli_action_waits_for(const sl_schedule *schedule, sl_action action)
+{
+    if (action.kind == SL_ACTION_FORWARD)
+        return action.stage - 1;
+    if (sli_action_is_backward(action.kind) && action.stage + 1 < schedule->stages)
+        return action.stage + 1;
+    return -1;
+}
+
+static size_t result_number(const sl_schedule *schedule, bool forward, int stage, int micro)
+{
+    size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
+    return (forward ? 0 : cells) + sli_schedule_cell(schedule, stage, micro);
+}
+
+/* Moves *start to when the action's input is there; false: it is not, and the rank waits for it. */
+static bool input_is_there(const player *p, int rank, sl_action action, double *start)
+{
+    const sl_schedule *schedule = p->schedule;
+    int from = sli_action_waits_for(schedule, action);
+    if (from < 0)
+        return true;
+    bool forward = action.kind == SL_ACTION_FORWARD;
+    size_t result = result_number(schedule, forward, from, action.micro);
+    double arrival = p->result_end[result];
+    if (arrival < 0) {
+        p->waits[rank] = result;
+        return false;
+    }
+    if (schedule->placement[from] != rank)
+        arrival += p->costs->link;
+    *start = arrival > *start ? arrival : *start;
+    return true;
+}
+
+static double duration(const player *p, sl_action action)
+{
+    if (p->costs->clocks)
+        return 1;
+    bool is_skipped =
+        action.discards && action.stage + 1 == p->schedule->stages && p->goes_backward;
+    return is_skipped ? 0 : p->costs->of[action.kind][action.stage];
+}
+
+/* Notes the result of an action, and wakes the rank that waits for it. */
+static void give_result(player *p, sl_action action, double end)
+{
+    const sl_schedule *schedule = p->schedule;
+    bool forward = action.kind == SL_ACTION_FORWARD;
+    if (!forward && !sli_action_is_backward(action.kind))
+        return;
+    size_t result = result_number(schedule, forward, action.stage, action.micro);
+    p->result_end[result] = end;
+    int to = forward ? action.stage + 1 : action.stage - 1;
+    if (to < 0 || to == schedule->stages)
+        return;
+    int rank = schedule->placement[to];
+    if (p->waits[rank] != result)
+        return;
+    p->waits[rank] = NOTHING;
+    p->runnable[p->count++] = rank;
+}
+
+/* The cell that begins with action `first`: its actions are first ... *end - 1. */
+static bool run_cell(player *p, sli_play *play, int rank, size_t first, size_t end)
+{
+    const sl_action *actions = p->schedule->actions;
+    double start = p->free_at[rank];
+    for (size_t i = first; i < end; i++)
+        if (!input_is_there(p, rank, actions[i], &start))
+            return false;
+    double stop = start;
+    for (size_t i = first; i < end; i++)
+        stop = p->costs->clocks ? start + 1 : stop + duration(p, actions[i]);
+    for (size_t i = first; i < end; i++) {
+        play->starts[i] = start;
+        play->ends[i] = stop;
+        give_result(p, actions[i], stop);
+    }
+    p->free_at[rank] = stop;
+    play->makespan = stop > play->makespan ? stop : play->makespan;
+    return true;
+}
+
+static void run_rank(player *p, sli_play *play, int rank)
+{
+    const sl_schedule *schedule = p->schedule;
+    size_t row = sli_schedule_row(schedule, rank), end = schedule->ends[rank];
+    for (size_t first = row + play->done[rank]; first < end;) {
+        size_t next = first + 1;
+        while (next < end && schedule->actions[next].joined)
+            next++;
+        if (!run_cell(p, play, rank, first, next))
+            return;
+        play->done[rank] += next - first;
+        first = next;
+    }
+}
+
+static sl_status allocate(const sl_schedule *schedule, player *p, sli_play *out)
+{
+    size_t ranks = (size_t)schedule->ranks;
+    size_t results = result_number(schedule, false, schedule->stages, 0);
+    p->result_end = malloc(results * sizeof *p->result_end);
+    p->free_at = calloc(ranks, sizeof *p->free_at);
+    p->waits = out->waits = malloc(ranks * sizeof *p->waits);
+    p->runnable = malloc(ranks * sizeof *p->runnable);
+    out->starts = malloc((schedule->count + 1) * sizeof *out->starts);
+    out->ends = malloc((schedule->count + 1) * sizeof *out->ends);
+    out->done = calloc(ranks, sizeof *out->done);
+    if (!p->result_end || !p->free_at || !p->waits || !p->runnable || !out->starts || !out->ends ||
+        !out->done)
+        return sl_error(SL_ERR_MEMORY, "schedule: no memory to play a table of %zu actions",
+                        schedule->count);
+    for (size_t i = 0; i < results; i++)
+        p->result_end[i] = -1;
+    for (int rank = schedule->ranks - 1; rank >= 0; rank--) {
+        p->waits[rank] = NOTHING;
+        p->runnable[p->count++] = rank;
+    }
+    return SL_OK;
+}
+
+sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *costs, sli_play *out)
+{
+    player p = {.schedule = schedule,
+                .costs = costs,
+                .goes_backward = sli_schedule_goes_backward(schedule)};
+    *out = (sli_play){0};
+    sl_status status = allocate(schedule, &p, out);
+    while (status == SL_OK && p.count > 0)
+        run_rank(&p, out, p.runnable[--p.count]);
+    free(p.result_end);
+    free(p.free_at);
+    free(p.runnable);
+    if (status != SL_OK)
+        sli_play_clear(out);
+    return status;
+}
+
+bool sli_play_stuck(const sl_schedule *schedule, const sli_play *play, int rank, sl_action *result)
+{
+    size_t number = play->waits[rank], cells = sli_schedule_cell(schedule, schedule->stages, 0);
+    if (number == NOTHING)
+        return false;
+    size_t cell = number % cells, micros = (size_t)schedule->micros;
+    *result = (sl_action){.stage = (int)(cell / micros),
+                          .micro = (int)(cell % micros),
+                          .kind = number < cells ? SL_ACTION_FORWARD : SL_ACTION_BACKWARD_INPUT};
+    return true;
+}
+
+void sli_play_clear(sli_play *play)
+{
+    free(play->starts);
+    free(play->ends);
+    free(play->done);
+    free(play->waits);
+    *play = (sli_play){0};
+}

@@ -1,0 +1,41 @@
+/* Playing a table: which action runs when, if actions take so long. The validator plays one to see
+ * whether it ends, the simulator to time it, the drawing to know the columns. */
+#ifndef SLI_PARALLEL_SCHEDULE_PLAY_H
+#define SLI_PARALLEL_SCHEDULE_PLAY_H
+
+#include "parallel/schedule/table.h"
+
+enum { SLI_ACTION_KINDS = SL_ACTION_BACKWARD_WEIGHT + 1 };
+
+typedef struct sli_play_costs {
+    const double *of[SLI_ACTION_KINDS]; /* [stages] of each kind */
+    bool clocks; /* every cell takes 1 instead, two joined actions as one; of[] is not read */
+    double link; /* between an action's end and its result's arrival at another rank */
+} sli_play_costs;
+
+typedef struct sli_play {
+    double *starts, *ends; /* [actions of the table]; of those that ran */
+    size_t *done;    /* [ranks]: how many actions of the row ran; not all of them in a deadlock */
+    double makespan; /* when the last action ended */
+    size_t *waits;   /* [ranks]: which result the rank waits for; sli_play_stuck says it */
+} sli_play;
+
+/* Each rank goes along its row; a cell starts when its rank is free and all its inputs are there,
+ * and ends with all its actions. Ends when no rank can go on. Every action's kind, stage and
+ * micro-batch must exist. Takes time in proportion to the actions. */
+sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *costs,
+                            sli_play *out);
+void sli_play_clear(sli_play *play);
+
+/* Does the rank wait for a result that never comes? *result is the F or the I that it waits for. */
+bool sli_play_stuck(const sl_schedule *schedule, const sli_play *play, int rank, sl_action *result);
+
+/* Does every action have a kind, a stage of its rank and a micro-batch? Errors: SL_ERR_INVALID
+ * (validate.c). */
+sl_status sli_schedule_check_cells(const sl_schedule *schedule);
+
+/* The stage whose result an action waits for: the one before it for forwards, the one after it for
+ * backwards, -1 for none. */
+int sli_action_waits_for(const sl_schedule *schedule, sl_action action);
+
+#endif

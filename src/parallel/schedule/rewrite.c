@@ -1,0 +1,135 @@
+/* Rewrites: small passes over a table. */
+#include "core/error.h"
+#include "parallel/schedule/table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Recomputation ---------------------------------------------------------------------- */
+
+static bool has_recomputations(const sl_schedule *schedule)
+{
+    for (size_t i = 0; i < schedule->count; i++)
+        if (schedule->actions[i].kind == SL_ACTION_RECOMPUTE)
+            return true;
+    return false;
+}
+
+/* The micro-batch that each stage runs forward last, into last[stages]. */
+static void find_last_forwards(const sl_schedule *schedule, int *last)
+{
+    for (size_t i = 0; i < schedule->count; i++) {
+        sl_action action = schedule->actions[i];
+        if (action.kind == SL_ACTION_FORWARD && action.stage >= 0 &&
+            action.stage < schedule->stages)
+            last[action.stage] = action.micro;
+    }
+}
+
+/* Copies actions `first` to `end` - 1, a row; before each cell that goes backward comes what it
+ * needs again. `keeps` is the micro-batch of each stage that is not recomputed, NULL: none. */
+static size_t copy_row(const sl_schedule *from, size_t first, size_t end, const int *keeps,
+                       sl_action *to)
+{
+    const sl_action *actions = from->actions;
+    size_t written = 0;
+    for (size_t i = first; i < end;) {
+        size_t next = i + 1 < end && actions[i + 1].joined ? i + 2 : i + 1;
+        for (size_t j = i; j < next; j++) {
+            sl_action action = {.stage = actions[j].stage,
+                                .micro = actions[j].micro,
+                                .kind = SL_ACTION_RECOMPUTE};
+            bool known = action.stage >= 0 && action.stage < from->stages;
+            bool kept = keeps && known && keeps[action.stage] == action.micro;
+            if (sli_action_is_backward(actions[j].kind) && !kept)
+                to[written++] = action;
+        }
+        while (i < next)
+            to[written++] = actions[i++];
+    }
+    return written;
+}
+
+sl_status sl_schedule_recompute(sl_schedule *schedule, sl_recompute mode)
+{
+    SLI_CHECK_NOT_NULL(schedule);
+    if (mode == SL_RECOMPUTE_NEVER || has_recomputations(schedule))
+        return SL_OK;
+    int *last = calloc((size_t)schedule->stages, sizeof *last);
+    sl_action *actions = malloc((2 * schedule->count + 1) * sizeof *actions);
+    if (!last || !actions) {
+        free(last);
+        free(actions);
+        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %zu recomputations",
+                        schedule->count);
+    }
+    find_last_forwards(schedule, last);
+    const int *keeps = mode == SL_RECOMPUTE_EXCEPT_LAST ? last : NULL;
+    size_t first = 0, count = 0;
+    for (int rank = 0; rank < schedule->ranks; rank++) {
+        size_t end = schedule->ends[rank];
+        count += copy_row(schedule, first, end, keeps, actions + count);
+        schedule->ends[rank] = count;
+        first = end;
+    }
+    free(last);
+    free(schedule->actions);
+    schedule->actions = actions;
+    schedule->count = count;
+    return sli_schedule_mark(schedule);
+}
+
+/* ---- Numbers of micro-batches ----------------------------------------------------------- */
+
+static bool in_range(int micro, const sl_schedule *schedule)
+{
+    return micro >= 0 && micro < schedule->micros;
+}
+
+sl_status sl_schedule_renumber(sl_schedule *schedule)
+{
+    SLI_CHECK_NOT_NULL(schedule);
+    int *number = malloc((size_t)schedule->micros * sizeof *number), next = 0;
+    if (!number)
+        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %d numbers", schedule->micros);
+    for (int micro = 0; micro < schedule->micros; micro++)
+        number[micro] = -1;
+    for (size_t i = 0; i < schedule->count; i++) {
+        sl_action action = schedule->actions[i];
+        if (action.stage == 0 && sli_action_is_backward(action.kind) &&
+            in_range(action.micro, schedule) && number[action.micro] < 0)
+            number[action.micro] = next++;
+    }
+    for (size_t i = 0; i < schedule->count && next == schedule->micros; i++)
+        if (in_range(schedule->actions[i].micro, schedule))
+            schedule->actions[i].micro = number[schedule->actions[i].micro];
+    free(number);
+    return SL_OK;
+}
+
+sl_status sl_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(schedule);
+    SL_TRY(sli_schedule_allocate(schedule->ranks, schedule->stages, micros, schedule->placement,
+                                 schedule->count, out));
+    size_t first = 0;
+    for (int rank = 0; rank < schedule->ranks; rank++) {
+        bool has_partner = false; /* the action before was kept */
+        for (size_t i = first; i < schedule->ends[rank]; i++) {
+            sl_action action = schedule->actions[i];
+            bool kept = action.micro < micros;
+            action.joined = action.joined && has_partner;
+            if (kept)
+                (*out)->actions[(*out)->count++] = action;
+            has_partner = kept;
+        }
+        (*out)->ends[rank] = (*out)->count;
+        first = schedule->ends[rank];
+    }
+    sl_status status = sli_schedule_mark(*out);
+    if (status != SL_OK)
+        sl_schedule_destroy(out);
+    return status;
+}

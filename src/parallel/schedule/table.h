@@ -1,0 +1,55 @@
+/* The table behind sl_schedule, and how writers fill it: rows in order, action by action. */
+#ifndef SLI_PARALLEL_SCHEDULE_TABLE_H
+#define SLI_PARALLEL_SCHEDULE_TABLE_H
+
+#include "sluice/schedule.h"
+
+struct sl_schedule {
+    int ranks, stages, micros;
+    int *placement; /* [stages] */
+    size_t *ends;   /* [ranks]: where each rank's row ends in `actions`; it starts where the row of
+                       the rank before it ends */
+    sl_action *actions;
+    size_t count; /* of all actions */
+};
+
+/* A table whose rows are all empty, with room for `capacity` actions. The placement is copied;
+ * NULL: a loop. SL_ERR_INVALID for fewer than one rank, stage or micro-batch, a placement that does
+ * not give each rank as many stages as the others, and tables too large to count. */
+sl_status sli_schedule_allocate(int ranks, int stages, int micros, const int *placement,
+                                size_t capacity, sl_schedule **out);
+
+/* Appends to `rank`'s row. Ranks come in ascending order. */
+void sli_schedule_append(sl_schedule *schedule, int rank, int stage, sl_action_kind kind,
+                         int micro);
+
+/* Fills in `discards` and `completes` of every action: the last step of whatever makes a table. */
+sl_status sli_schedule_mark(sl_schedule *schedule);
+
+/* [stages] the stages of rank 0 in ascending order, then those of rank 1 ...; the caller frees it.
+ */
+sl_status sli_schedule_rank_stages(const sl_schedule *schedule, int **out);
+
+size_t sli_schedule_row(const sl_schedule *schedule, int rank); /* its first action's index */
+
+/* Index of (stage, micro) in an array with an element for each of them. */
+static inline size_t sli_schedule_cell(const sl_schedule *schedule, int stage, int micro)
+{
+    return (size_t)stage * (size_t)schedule->micros + (size_t)micro;
+}
+
+bool sli_schedule_goes_backward(const sl_schedule *schedule);
+
+/* F, R, B, I, W; 0 for no kind. */
+char sli_action_letter(sl_action_kind kind);
+
+enum { SLI_ACTION_TEXT_BYTES = 40 };
+/* "2F0" to `text`, which holds SLI_ACTION_TEXT_BYTES, and returns it. */
+const char *sli_action_text(sl_action action, char *text);
+
+static inline bool sli_action_is_backward(sl_action_kind kind)
+{
+    return kind == SL_ACTION_BACKWARD || kind == SL_ACTION_BACKWARD_INPUT;
+}
+
+#endif

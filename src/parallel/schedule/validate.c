@@ -1,0 +1,265 @@
+/* The validator. First every action by itself, as its row comes to it: a micro-batch goes through
+ * these states at a stage, and any other step is a fault.
+ *
+ *     not seen ──F──▶ kept ─────────────────────────┬──B──▶ done
+ *         └──F that discards──▶ discarded ──R──▶ kept again   └──I──▶ half done ──W──▶ done
+ *
+ * At the end every micro-batch must be done (discarded, in a table that never goes backward). At
+ * each stage, I and B together must ascend over micro-batches, and W and B together: that is the
+ * order in which gradients are added up.
+ *
+ * Then all rows together: the table is played; where it comes to a stop before all rows have ended,
+ * ranks wait for each other in a circle, and a pipe would wait for ever. */
+#include "core/error.h"
+#include "parallel/schedule/draw.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef enum micro_state { NOT_SEEN, KEPT, DISCARDED, KEPT_AGAIN, HALF_DONE, DONE } micro_state;
+
+/* What is wrong with an action of this kind in this state, NULL if nothing. */
+static const char *find_fault(micro_state state, sl_action_kind kind)
+{
+    switch (kind) {
+    case SL_ACTION_FORWARD:
+        return state == NOT_SEEN ? NULL : "runs the micro-batch forward a second time";
+    case SL_ACTION_RECOMPUTE:
+        return state == DISCARDED    ? NULL
+               : state == NOT_SEEN   ? "comes before the micro-batch's forward"
+               : state == KEPT_AGAIN ? "comes a second time"
+                                     : "comes after the micro-batch's backward";
+    case SL_ACTION_BACKWARD:
+    case SL_ACTION_BACKWARD_INPUT:
+        return state == KEPT || state == KEPT_AGAIN ? NULL
+               : state == NOT_SEEN                  ? "comes before the micro-batch's forward"
+               : state == DISCARDED                 ? "comes before the R that it needs"
+                                                    : "runs the micro-batch backward a second time";
+    case SL_ACTION_BACKWARD_WEIGHT:
+        return state == HALF_DONE ? NULL
+               : state == DONE    ? "adds to the weights a second time"
+                                  : "comes before the micro-batch's I";
+    }
+    return "has no kind";
+}
+
+static micro_state next_state(sl_action action)
+{
+    switch (action.kind) {
+    case SL_ACTION_FORWARD:
+        return action.discards ? DISCARDED : KEPT;
+    case SL_ACTION_RECOMPUTE:
+        return KEPT_AGAIN;
+    case SL_ACTION_BACKWARD_INPUT:
+        return HALF_DONE;
+    case SL_ACTION_BACKWARD:
+    case SL_ACTION_BACKWARD_WEIGHT:
+        break;
+    }
+    return DONE;
+}
+
+/* ---- The cells -------------------------------------------------------------------------- */
+
+static sl_status check_cell(const sl_schedule *schedule, int rank, int number, sl_action action)
+{
+    if (!sli_action_letter(action.kind))
+        return sl_error(SL_ERR_INVALID, "schedule: rank %d, action %d has no kind (%d)", rank,
+                        number, (int)action.kind);
+    char text[SLI_ACTION_TEXT_BYTES];
+    sli_action_text(action, text);
+    if (action.stage < 0 || action.stage >= schedule->stages)
+        return sl_error(SL_ERR_INVALID,
+                        "schedule: rank %d, action %d: %s is of a stage outside 0 to %d", rank,
+                        number, text, schedule->stages - 1);
+    if (action.micro < 0 || action.micro >= schedule->micros)
+        return sl_error(SL_ERR_INVALID,
+                        "schedule: rank %d, action %d: %s is of a micro-batch outside 0 to %d",
+                        rank, number, text, schedule->micros - 1);
+    if (schedule->placement[action.stage] != rank)
+        return sl_error(SL_ERR_INVALID,
+                        "schedule: rank %d, action %d: %s is of a stage that rank %d has", rank,
+                        number, text, schedule->placement[action.stage]);
+    return SL_OK;
+}
+
+/* Two joined actions are a forward and a backward. */
+static sl_status check_joined(int rank, int number, const sl_action *actions)
+{
+    char text[SLI_ACTION_TEXT_BYTES];
+    bool pair =
+        number > 0 && !actions[-1].joined && actions[-1].kind == SL_ACTION_FORWARD &&
+        (sli_action_is_backward(actions[0].kind) || actions[0].kind == SL_ACTION_BACKWARD_WEIGHT);
+    if (pair)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "schedule: rank %d, action %d: %s cannot be in one cell with the action before "
+                    "it: a cell with two has a forward, then a backward",
+                    rank, number, sli_action_text(actions[0], text));
+}
+
+sl_status sli_schedule_check_cells(const sl_schedule *schedule)
+{
+    for (int rank = 0; rank < schedule->ranks; rank++) {
+        const sl_action *row;
+        int count = sl_schedule_actions(schedule, rank, &row);
+        for (int i = 0; i < count; i++) {
+            SL_TRY(check_cell(schedule, rank, i, row[i]));
+            if (row[i].joined)
+                SL_TRY(check_joined(rank, i, row + i));
+        }
+    }
+    return SL_OK;
+}
+
+/* ---- The drawing below an error --------------------------------------------------------- */
+
+enum { DRAWN_RANKS = 8, DRAWN_CLOCKS = 12 };
+
+/* Puts the last clocks of `play` below the error's text, for ranks around `rank`. */
+static sl_status add_drawing(const sl_schedule *schedule, const sli_play *play, int rank,
+                             size_t end_clock, sl_status status)
+{
+    int first = rank - DRAWN_RANKS / 2 > 0 ? rank - DRAWN_RANKS / 2 : 0;
+    int end = first + DRAWN_RANKS < schedule->ranks ? first + DRAWN_RANKS : schedule->ranks;
+    size_t first_clock = end_clock > DRAWN_CLOCKS ? end_clock - DRAWN_CLOCKS : 0;
+    sli_window window = {first, end, first_clock, end_clock};
+    char *drawing;
+    if (end_clock == 0 || sli_draw_play(schedule, play, &window, &drawing) != SL_OK)
+        return status;
+    status = sl_error(status, "%s:\n%s", sl_error_text(), drawing);
+    free(drawing);
+    return status;
+}
+
+/* Draws up to the faulty action, which is the last one drawn. */
+static sl_status draw_fault(const sl_schedule *schedule, const sli_play *play, int rank, int number,
+                            sl_status status)
+{
+    size_t index = sli_schedule_row(schedule, rank) + (size_t)number;
+    bool ran = (size_t)number < play->done[rank];
+    size_t end = ran ? (size_t)play->ends[index] : (size_t)play->makespan;
+    return add_drawing(schedule, play, rank, end, status);
+}
+
+/* ---- The order at each stage ------------------------------------------------------------ */
+
+typedef struct proof {
+    const sl_schedule *schedule;
+    const sli_play *play;
+    unsigned char *states;         /* [stages][micros] of micro_state */
+    int *last_input, *last_weight; /* [stages] the newest micro-batch of I or B, of W or B */
+} proof;
+
+static const char *check_order(proof *p, sl_action action)
+{
+    bool input = sli_action_is_backward(action.kind);
+    bool weight = action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_WEIGHT;
+    if ((input && p->last_input[action.stage] > action.micro) ||
+        (weight && p->last_weight[action.stage] > action.micro))
+        return "comes after a higher micro-batch: at each stage, backwards must ascend over "
+               "micro-batches";
+    if (input)
+        p->last_input[action.stage] = action.micro;
+    if (weight)
+        p->last_weight[action.stage] = action.micro;
+    return NULL;
+}
+
+static sl_status check_row(proof *p, int rank)
+{
+    const sl_action *row;
+    int count = sl_schedule_actions(p->schedule, rank, &row);
+    for (int i = 0; i < count; i++) {
+        unsigned char *state =
+            &p->states[sli_schedule_cell(p->schedule, row[i].stage, row[i].micro)];
+        const char *fault = find_fault((micro_state)*state, row[i].kind);
+        if (!fault)
+            fault = check_order(p, row[i]);
+        char text[SLI_ACTION_TEXT_BYTES];
+        if (fault)
+            return draw_fault(p->schedule, p->play, rank, i,
+                              sl_error(SL_ERR_INVALID, "schedule: rank %d, action %d: %s %s", rank,
+                                       i, sli_action_text(row[i], text), fault));
+        *state = (unsigned char)next_state(row[i]);
+    }
+    return SL_OK;
+}
+
+static sl_status check_end(const proof *p)
+{
+    const sl_schedule *schedule = p->schedule;
+    micro_state wanted = sli_schedule_goes_backward(schedule) ? DONE : DISCARDED;
+    for (int stage = 0; stage < schedule->stages; stage++)
+        for (int micro = 0; micro < schedule->micros; micro++) {
+            micro_state state = p->states[sli_schedule_cell(schedule, stage, micro)];
+            const char *missing = state == NOT_SEEN    ? "forward"
+                                  : state == HALF_DONE ? "backward for the weights"
+                                                       : "backward";
+            if (state != wanted)
+                return draw_fault(schedule, p->play, schedule->placement[stage], INT_MAX,
+                                  sl_error(SL_ERR_INVALID,
+                                           "schedule: stage %d never runs micro-batch %d %s", stage,
+                                           micro, missing));
+        }
+    return SL_OK;
+}
+
+static sl_status check_rows(const sl_schedule *schedule, const sli_play *play)
+{
+    size_t stages = (size_t)schedule->stages;
+    proof p = {.schedule = schedule,
+               .play = play,
+               .states = calloc(sli_schedule_cell(schedule, schedule->stages, 0), 1),
+               .last_input = calloc(stages, sizeof(int)),
+               .last_weight = calloc(stages, sizeof(int))};
+    sl_status status = SL_OK;
+    if (!p.states || !p.last_input || !p.last_weight)
+        status = sl_error(SL_ERR_MEMORY, "schedule: no memory to validate %d micro-batches",
+                          schedule->micros);
+    for (int rank = 0; rank < schedule->ranks && status == SL_OK; rank++)
+        status = check_row(&p, rank);
+    if (status == SL_OK)
+        status = check_end(&p);
+    free(p.states);
+    free(p.last_input);
+    free(p.last_weight);
+    return status;
+}
+
+/* ---- Deadlock --------------------------------------------------------------------------- */
+
+/* The lowest rank that cannot go on says what it waits for. */
+static sl_status check_deadlock(const sl_schedule *schedule, const sli_play *play)
+{
+    for (int rank = 0; rank < schedule->ranks; rank++) {
+        const sl_action *row;
+        sl_action result;
+        if (!sli_play_stuck(schedule, play, rank, &result))
+            continue;
+        sl_schedule_actions(schedule, rank, &row);
+        char text[SLI_ACTION_TEXT_BYTES];
+        return add_drawing(schedule, play, rank, (size_t)play->makespan,
+                           sl_error(SL_ERR_INVALID,
+                                    "schedule: deadlock: rank %d waits at %s for the %s of "
+                                    "micro-batch %d at stage %d, which never comes",
+                                    rank, sli_action_text(row[play->done[rank]], text),
+                                    result.kind == SL_ACTION_FORWARD ? "forward" : "backward",
+                                    result.micro, result.stage));
+    }
+    return SL_OK;
+}
+
+sl_status sl_schedule_validate(const sl_schedule *schedule)
+{
+    SLI_CHECK_NOT_NULL(schedule);
+    SL_TRY(sli_schedule_check_cells(schedule));
+    sli_play play;
+    SL_TRY(sli_schedule_play(schedule, &(sli_play_costs){.clocks = true}, &play));
+    sl_status status = check_rows(schedule, &play);
+    if (status == SL_OK)
+        status = check_deadlock(schedule, &play);
+    sli_play_clear(&play);
+    return status;
+}

@@ -1,0 +1,204 @@
+/* The list of writers, and what they have in common. */
+#include "parallel/schedule/writers.h"
+
+#include "core/error.h"
+
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* In the order of sl_schedule_names. */
+static const struct writer {
+    sli_writer write;
+    int least, own, most;    /* stages of a rank; `own` where the caller does not say */
+    sli_placement placement; /* its own */
+    bool any_placement;      /* it takes any other as well */
+} writers[] = {
+    {sli_write_gpipe, 1, 1, 1, SLI_PLACEMENT_LOOP, false},
+    {sli_write_1f1b, 1, 1, 1, SLI_PLACEMENT_LOOP, false},
+    {sli_write_interleaved, 1, 2, INT_MAX, SLI_PLACEMENT_LOOP, false},
+    {sli_write_looped_bfs, 1, 2, INT_MAX, SLI_PLACEMENT_LOOP, true},
+    {sli_write_zb_h1, 1, 1, 1, SLI_PLACEMENT_LOOP, false},
+    {sli_write_zb_v, 2, 2, 2, SLI_PLACEMENT_V, false},
+};
+enum { WRITERS = sizeof writers / sizeof *writers };
+
+const char *const sl_schedule_names[WRITERS + 1] = {
+    "gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-v", NULL,
+};
+
+/* The writer's number; negative: there is none. */
+static int find(const char *name)
+{
+    for (int i = 0; i < WRITERS; i++)
+        if (strcmp(name, sl_schedule_names[i]) == 0)
+            return i;
+    return -1;
+}
+
+bool sl_schedule_has_name(const char *name)
+{
+    return find(name) >= 0;
+}
+
+static sl_status not_found(const char *name)
+{
+    char list[256];
+    size_t used = 0;
+    for (int i = 0; i < WRITERS; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s",
+                                 i == 0            ? ""
+                                 : i < WRITERS - 1 ? ", "
+                                                   : " or ",
+                                 sl_schedule_names[i]);
+    return sl_error(SL_ERR_NOT_FOUND, "schedule must be %s, got '%s'", list, name);
+}
+
+/* ---- Placement -------------------------------------------------------------------------- */
+
+/* Renames the writer's own ranks to those of the wanted placement, into renamed[ranks]; false where
+ * the two differ in more than names. */
+static bool rename_ranks(const sl_schedule *table, const int *wanted, int *renamed)
+{
+    for (int rank = 0; rank < table->ranks; rank++)
+        renamed[rank] = -1;
+    for (int stage = 0; stage < table->stages; stage++) {
+        int own = table->placement[stage];
+        if (renamed[own] >= 0 && renamed[own] != wanted[stage])
+            return false;
+        renamed[own] = wanted[stage];
+    }
+    return true;
+}
+
+/* The same rows for ranks of other names. */
+static sl_status exchange_rows(const sl_schedule *from, const int *renamed, const int *placement,
+                               sl_schedule **out)
+{
+    SL_TRY(sli_schedule_allocate(from->ranks, from->stages, from->micros, placement, from->count,
+                                 out));
+    int *own = malloc((size_t)from->ranks * sizeof *own);
+    if (!own) {
+        sl_schedule_destroy(out);
+        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %d ranks", from->ranks);
+    }
+    for (int rank = 0; rank < from->ranks; rank++)
+        own[renamed[rank]] = rank;
+    for (int rank = 0; rank < from->ranks; rank++) {
+        const sl_action *row;
+        int count = sl_schedule_actions(from, own[rank], &row);
+        memcpy((*out)->actions + (*out)->count, row, (size_t)count * sizeof *row);
+        (*out)->ends[rank] = (*out)->count += (size_t)count;
+    }
+    free(own);
+    return SL_OK;
+}
+
+static sl_status apply_placement(const int *wanted, sl_schedule **table)
+{
+    int *renamed = malloc((size_t)(*table)->ranks * sizeof *renamed);
+    if (!renamed)
+        return sl_error(SL_ERR_MEMORY, "schedule: no memory for %d ranks", (*table)->ranks);
+    sl_status status;
+    sl_schedule *placed = NULL;
+    if (rename_ranks(*table, wanted, renamed))
+        status = exchange_rows(*table, renamed, wanted, &placed);
+    else
+        status = sl_error(SL_ERR_INVALID, "schedule: it cannot be placed so");
+    free(renamed);
+    if (status != SL_OK)
+        return status;
+    sl_schedule_destroy(table);
+    *table = placed;
+    return SL_OK;
+}
+
+/* ---- Writing ---------------------------------------------------------------------------- */
+
+static sl_status check_options(int number, const sl_schedule_options *options, int *stages)
+{
+    const struct writer *writer = &writers[number];
+    int each = options->virtual_stages ? options->virtual_stages : writer->own;
+    if (each < writer->least || each > writer->most)
+        return sl_error(SL_ERR_INVALID, "schedule: %s has %d stage%s a rank, not %d",
+                        sl_schedule_names[number], writer->own, writer->own == 1 ? "" : "s", each);
+    if (options->ranks < 1 || __builtin_mul_overflow(options->ranks, each, stages))
+        return sl_error(SL_ERR_INVALID, "schedule: ranks must be at least 1, got %d",
+                        options->ranks);
+    const double costs[] = {options->forward, options->backward_input, options->backward_weight,
+                            options->link};
+    for (size_t i = 0; i < sizeof costs / sizeof *costs; i++)
+        if (!(costs[i] >= 0) || !isfinite(costs[i]))
+            return sl_error(SL_ERR_INVALID, "schedule: every cost must be a number of 0 or more");
+    return SL_OK;
+}
+
+static sli_writer_costs stage_costs(const sl_schedule_options *options, int virtual_stages)
+{
+    sli_writer_costs costs = {options->forward, options->backward_input, options->backward_weight,
+                              options->link};
+    if (costs.forward == 0 && costs.input == 0 && costs.weight == 0)
+        costs.forward = costs.input = costs.weight = 1;
+    costs.forward /= virtual_stages;
+    costs.input /= virtual_stages;
+    costs.weight /= virtual_stages;
+    return costs;
+}
+
+static sl_status write(const struct writer *writer, const sl_schedule_options *options, int stages,
+                       sl_schedule **out)
+{
+    size_t micros = options->micros > 0 ? (size_t)options->micros : 0;
+    const int *placement = options->placement;
+    SL_TRY(sli_schedule_allocate(options->ranks, stages, options->micros, placement,
+                                 2 * (size_t)stages * micros, out));
+    if (!placement || !writer->any_placement)
+        sli_placement_fill(writer->placement, options->ranks, stages, (*out)->placement);
+    sli_writer_costs costs = stage_costs(options, stages / options->ranks);
+    SL_TRY(writer->write(&costs, *out));
+    if (placement && !writer->any_placement)
+        SL_TRY(apply_placement(placement, out));
+    return sli_schedule_mark(*out);
+}
+
+sl_status sl_schedule_write(const void *name, const sl_schedule_options *options, sl_schedule **out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(options);
+    int number = name ? find(name) : 0, stages = 0;
+    if (number < 0)
+        return not_found(name);
+    SL_TRY(check_options(number, options, &stages));
+    sl_status status = write(&writers[number], options, stages, out);
+    if (status != SL_OK)
+        sl_schedule_destroy(out);
+    return status;
+}
+
+/* Each rank runs all micro-batches through its first stage, then through the next: no placement
+ * deadlocks. */
+sl_status sl_schedule_forward_only(const sl_schedule_options *options, sl_schedule **out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(options);
+    int each = options->virtual_stages ? options->virtual_stages : 1, stages, *order;
+    if (__builtin_mul_overflow(options->ranks, each, &stages))
+        return sl_error(SL_ERR_INVALID, "sl_schedule_forward_only: too many stages");
+    size_t cells = options->micros > 0 && stages > 0 ? (size_t)stages * (size_t)options->micros : 0;
+    SL_TRY(sli_schedule_allocate(options->ranks, stages, options->micros, options->placement, cells,
+                                 out));
+    sl_status status = sli_schedule_rank_stages(*out, &order);
+    for (int i = 0; i < stages && status == SL_OK; i++)
+        for (int micro = 0; micro < options->micros; micro++)
+            sli_schedule_append(*out, i / each, order[i], SL_ACTION_FORWARD, micro);
+    free(order);
+    if (status == SL_OK)
+        status = sli_schedule_mark(*out);
+    if (status != SL_OK)
+        sl_schedule_destroy(out);
+    return status;
+}

@@ -1,0 +1,29 @@
+/* The writers: functions that write an order of computation. Each has a file that begins with its
+ * drawing, and a line in the list of writers.c. */
+#ifndef SLI_PARALLEL_SCHEDULE_WRITERS_H
+#define SLI_PARALLEL_SCHEDULE_WRITERS_H
+
+#include "parallel/schedule/placement.h"
+#include "parallel/schedule/table.h"
+
+/* What a writer fills `out` for; its ranks, stages, micros and placement are set, its rows empty
+ * and with room for four actions for each stage and micro-batch. */
+typedef struct sli_writer_costs {
+    double forward, input, weight; /* of one stage, for one micro-batch */
+    double link;
+} sli_writer_costs;
+
+typedef sl_status (*sli_writer)(const sli_writer_costs *costs, sl_schedule *out);
+
+sl_status sli_write_gpipe(const sli_writer_costs *costs, sl_schedule *out);
+sl_status sli_write_1f1b(const sli_writer_costs *costs, sl_schedule *out);
+sl_status sli_write_interleaved(const sli_writer_costs *costs, sl_schedule *out);
+sl_status sli_write_looped_bfs(const sli_writer_costs *costs, sl_schedule *out);
+sl_status sli_write_zb_h1(const sli_writer_costs *costs, sl_schedule *out);
+sl_status sli_write_zb_v(const sli_writer_costs *costs, sl_schedule *out);
+
+/* Puts the W of each I into a table of F and I where its rank would wait otherwise, so that no rank
+ * holds more than `most_held` micro-batches of its stages at once (weights.c). */
+sl_status sli_place_weights(const sli_writer_costs *costs, int most_held, sl_schedule *table);
+
+#endif
