@@ -1,7 +1,5 @@
 /* sluice checkpoint: what is in checkpoints, whether they are whole, and others made from them. */
-#include "cli/command.h"
-#include "cli/output.h"
-#include "cli/saved_model.h"
+#include "cli/cli.h"
 #include "sluice/checkpoint.h"
 
 #include <inttypes.h>

@@ -1,14 +1,8 @@
 /* sluice data: what a directory of text is made of; and the synthetic corpus. */
-#include "cli/command.h"
-#include "cli/output.h"
-
-#include "sluice/train.h"
+#include "cli/cli.h"
 #include "synthetic/corpus.h"
 
-#include <errno.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 enum { DEFAULT_HEAD = 10, EXAMPLE_BPTT = 35, MAX_TOKENS = 2000000000 };
 
@@ -57,7 +51,7 @@ static void read_settings(cli_line *line, settings *to)
     to->directory = to->synthetic ? to->synthetic : line->words[0];
     if (!to->directory)
         cli_refuse("data: expected a directory of text, or --synthetic DIR");
-    else if (!*to->directory)
+    if (!*to->directory)
         cli_refuse("data: expected a directory of text, got \"\"");
 }
 
@@ -68,25 +62,20 @@ static void show_counts(const sl_corpus *corpus)
     printf("%-6s %12s %14s %14s\n", "split", "lines", "tokens", "of these <unk>");
     for (int split = 0; split < SL_SPLITS; split++) {
         const sl_tokens *of = sl_corpus_tokens(corpus, split);
-        int64_t unknown = 0;
-        for (int64_t i = 0; i < of->count; i++)
-            unknown += of->ids[i] == SL_VOCAB_UNKNOWN;
         printf("%-6s %12s %14s %14s  %s\n", sl_split_name(split),
                cli_count_text(of->line_count).text, cli_count_text(of->count).text,
-               cli_count_text(unknown).text, sl_corpus_path(corpus, split));
+               cli_count_text(cli_count_unknown(of)).text, sl_corpus_path(corpus, split));
     }
 }
 
 /* The head with each token's frequency in the training text. */
-static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
+static void show_vocabulary(const sl_corpus *corpus, int64_t head)
 {
     const sl_vocab *vocab = sl_corpus_vocab(corpus);
     const sl_tokens *train = sl_corpus_tokens(corpus, SL_SPLIT_TRAIN);
     int32_t size = sl_vocab_size(vocab);
     printf("\nvocabulary: %s types, with <unk>\n", cli_count_text(size).text);
-    int64_t *counts = calloc((size_t)size, sizeof *counts);
-    if (!counts)
-        return sl_error(SL_ERR_MEMORY, "no memory for %d counts", size);
+    int64_t *counts = cli_allocate((size_t)size, sizeof *counts);
     for (int64_t i = 0; i < train->count; i++)
         counts[train->ids[i]]++;
     if (head > 0)
@@ -97,7 +86,6 @@ static sl_status show_vocabulary(const sl_corpus *corpus, int64_t head)
         printf("\n");
     }
     free(counts);
-    return SL_OK;
 }
 
 static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
@@ -106,7 +94,7 @@ static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
     SL_TRY(sli_synthetic_best_perplexity(from->directory, 0, &best));
     SL_TRY(sli_synthetic_best_perplexity(from->directory, EXAMPLE_BPTT, &best_in_blocks));
     show_counts(corpus);
-    SL_TRY(show_vocabulary(corpus, from->head));
+    show_vocabulary(corpus, from->head);
     if (best > 0)
         printf("\nsynthetic corpus: the best possible perplexity is %.4f (%.4f in blocks of %d "
                "tokens, without the text before each block)\n",

@@ -1,8 +1,5 @@
 /* sluice eval: the loss of saved weights on a split, and the logits of its first batch. */
-#include "cli/command.h"
-#include "cli/output.h"
-#include "cli/progress.h"
-#include "cli/saved_model.h"
+#include "cli/cli.h"
 #include "sluice/safetensors.h"
 
 #include <inttypes.h>

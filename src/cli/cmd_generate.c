@@ -1,7 +1,5 @@
 /* sluice generate: text from saved weights. */
-#include "cli/command.h"
-#include "cli/output.h"
-#include "cli/saved_model.h"
+#include "cli/cli.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,8 +1,6 @@
 /* sluice launch: a program as many processes, through MPI's mpirun. */
 #define _GNU_SOURCE /* asprintf */
-#include "cli/command.h"
-#include "cli/output.h"
-#include "sluice/launch.h"
+#include "cli/cli.h"
 
 #include <errno.h>
 #include <limits.h>

@@ -1,7 +1,5 @@
 /* sluice model: what a model consists of and will need, without building it. */
-#include "cli/command.h"
-#include "cli/output.h"
-#include "sluice/train.h"
+#include "cli/cli.h"
 
 #include <stdio.h>
 

@@ -1,11 +1,6 @@
 /* sluice train: a run with its display and its log. Its replicas are threads of this process, or,
  * where a launcher has started several processes, this process is one of them. */
-#include "cli/command.h"
-#include "cli/output.h"
-#include "cli/progress.h"
-#include "cli/saved_model.h"
-#include "cli/signals.h"
-#include "sluice/launch.h"
+#include "cli/cli.h"
 #include "synthetic/corpus.h"
 
 #include <inttypes.h>

@@ -1,6 +1,4 @@
-#include "cli/command.h"
-
-#include "cli/output.h"
+#include "cli/cli.h"
 
 #include <ctype.h>
 #include <getopt.h>
@@ -9,15 +7,6 @@
 #include <string.h>
 
 enum { FIRST_KEY = 0x100 }; /* for getopt, a row's key is this and its number */
-
-void *cli_allocate(size_t count, size_t bytes)
-{
-    void *memory = calloc(count, bytes);
-    if (memory)
-        return memory;
-    cli_complain("no memory for the command line");
-    exit(CLI_EXIT_ERROR);
-}
 
 /* ---- Rows --------------------------------------------------------------------------------- */
 

@@ -1,7 +1,6 @@
 /* Help and documentation, printed from the commands' rows. */
 #define _GNU_SOURCE /* asprintf */
-#include "cli/command.h"
-#include "cli/output.h"
+#include "cli/cli.h"
 
 #include <argp.h>
 #include <inttypes.h>

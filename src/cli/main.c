@@ -1,6 +1,5 @@
 /* The program: finds the command and hands it the rest of the line. */
-#include "cli/command.h"
-#include "cli/output.h"
+#include "cli/cli.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
 #define _GNU_SOURCE /* vasprintf */
-#include "cli/output.h"
+#include "cli/cli.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -41,35 +41,30 @@ static char *escape_text(const char *text)
     return escaped;
 }
 
-/* An error that ends the program goes to the launcher where there is one. */
-__attribute__((format(printf, 3, 0))) static void print_sentence(bool ends, const char *suffix,
-                                                                 const char *format, va_list values)
+/* Frees `text` (NULL: there was no memory for it). An error that ends the program goes to the
+ * launcher where there is one. */
+static void print_sentence(bool ends, char *text)
 {
-    char *text = NULL, *whole = NULL;
-    bool made =
-        vasprintf(&text, format, values) >= 0 && asprintf(&whole, "%s%s", text, suffix) >= 0;
-    char *shown = made ? escape_text(whole) : NULL;
+    char *shown = text ? escape_text(text) : NULL;
     /* One write, as other processes may have the same standard error. */
     if (!ends || !shown || !sl_launch_link_error(cli_launcher, shown))
         fprintf(stderr, "sluice: %s\n", shown ? shown : "no memory for an error's text");
     free(shown);
-    free(whole);
     free(text);
+}
+
+/* Malloc'ed; NULL: no memory. */
+__attribute__((format(printf, 1, 0))) static char *make_text(const char *format, va_list values)
+{
+    char *text;
+    return vasprintf(&text, format, values) < 0 ? NULL : text;
 }
 
 void cli_complain(const char *format, ...)
 {
     va_list values;
     va_start(values, format);
-    print_sentence(false, "", format, values);
-    va_end(values);
-}
-
-__attribute__((format(printf, 1, 2))) static void print_end(const char *format, ...)
-{
-    va_list values;
-    va_start(values, format);
-    print_sentence(true, "", format, values);
+    print_sentence(false, make_text(format, values));
     va_end(values);
 }
 
@@ -79,8 +74,17 @@ int cli_finish(sl_status status)
         status = sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
     if (status == SL_OK)
         return 0;
-    print_end("%s", sl_error_text());
+    print_sentence(true, strdup(sl_error_text()));
     return CLI_EXIT_ERROR;
+}
+
+void *cli_allocate(size_t count, size_t bytes)
+{
+    void *memory = calloc(count, bytes);
+    if (memory)
+        return memory;
+    cli_complain("no memory for %zu bytes", count * bytes);
+    exit(CLI_EXIT_ERROR);
 }
 
 /* ---- Near misses -------------------------------------------------------------------------- */
@@ -131,13 +135,17 @@ void cli_near_add(cli_near *near, const char *candidate)
 
 void cli_refuse_near(const cli_near *near, const char *prefix, const char *format, ...)
 {
-    char suffix[128] = "";
+    char *text, *longer;
     va_list values;
-    if (near && near->best)
-        snprintf(suffix, sizeof suffix, ": did you mean %s%s?", prefix, near->best);
     va_start(values, format);
-    print_sentence(true, suffix, format, values);
+    text = make_text(format, values);
     va_end(values);
+    if (text && near && near->best &&
+        asprintf(&longer, "%s: did you mean %s%s?", text, prefix, near->best) >= 0) {
+        free(text);
+        text = longer;
+    }
+    print_sentence(true, text);
     exit(CLI_EXIT_USAGE);
 }
 

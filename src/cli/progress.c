@@ -1,8 +1,8 @@
+/* What a person sees of a run: on standard output lines in the form of PyTorch's tutorials, each
+ * with "[RANK r]: " in front where there are several replicas; on a terminal the first replica's
+ * progress line between them; on standard error warnings. And the run's log. */
 #define _GNU_SOURCE /* vasprintf */
-#include "cli/progress.h"
-
-#include "cli/output.h"
-#include "cli/signals.h"
+#include "cli/cli.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -203,11 +203,17 @@ static void print_stages(const display *on, const sl_run_info *info)
     }
 }
 
-void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *vocabulary)
+int64_t cli_count_unknown(const sl_tokens *tokens)
 {
     int64_t unknown = 0;
     for (int64_t i = 0; i < tokens->count; i++)
         unknown += tokens->ids[i] == SL_VOCAB_UNKNOWN;
+    return unknown;
+}
+
+void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *vocabulary)
+{
+    int64_t unknown = cli_count_unknown(tokens);
     if (2 * unknown > tokens->count)
         cli_complain("warning: %.0f%% of the tokens in %s are <unk>: the vocabulary %s does not "
                      "have them",
@@ -453,10 +459,8 @@ void cli_progress_destroy(cli_progress **progress)
 
 static sl_status fill_progress(cli_progress *to, int first, int count)
 {
-    to->displays = calloc((size_t)count, sizeof *to->displays);
-    to->reporters = calloc((size_t)count + 1, sizeof *to->reporters);
-    if (!to->displays || !to->reporters)
-        return sl_error(SL_ERR_MEMORY, "no memory for the display of %d replicas", count);
+    to->displays = cli_allocate((size_t)count, sizeof *to->displays);
+    to->reporters = cli_allocate((size_t)count + 1, sizeof *to->reporters);
     if (to->options.log_json && first == 0)
         SL_TRY(sl_run_log_create(to->options.log_json, warn_of_log, &to->displays[0], &to->log));
     for (int i = 0; i < count; i++) {
@@ -480,9 +484,7 @@ static sl_status fill_progress(cli_progress *to, int first, int count)
 sl_status cli_progress_create(const cli_progress_options *options, int first, int count,
                               int replicas, cli_progress **out)
 {
-    *out = calloc(1, sizeof **out);
-    if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for the display of %d replicas", count);
+    *out = cli_allocate(1, sizeof **out);
     (*out)->options = *options;
     (*out)->replicas = replicas;
     pthread_mutex_init(&(*out)->screen, NULL);

@@ -1,4 +1,4 @@
-#include "cli/saved_model.h"
+#include "cli/cli.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,8 +1,6 @@
 /* Options from a file and from the command line, and printed as such a file: one JSON object, whose
  * members are options by name. */
-#include "cli/command.h"
-#include "cli/output.h"
-#include "sluice/train.h"
+#include "cli/cli.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -1,6 +1,12 @@
-#include "cli/signals.h"
-
-#include "cli/output.h"
+/* What signals ask of a run.
+ *
+ *     SIGTERM, SIGINT    its end after a save; a second one its end at once
+ *     SIGHUP, SIGPIPE    its end after a save: the terminal is gone, or nobody reads a pipe
+ *     SIGUSR1            a checkpoint now
+ *
+ * A run that saves nothing ends at once, and says that nothing was saved. A signal that was ignored
+ * when the program started stays ignored. */
+#include "cli/cli.h"
 
 #include <errno.h>
 #include <signal.h>

@@ -1,0 +1,213 @@
+/* What the program's files share: commands and their lines, what is printed, and, of the commands
+ * that train or use a model, the display, signals and saved weights. */
+#ifndef SLI_CLI_CLI_H
+#define SLI_CLI_CLI_H
+
+#include "sluice/launch.h"
+#include "sluice/option.h"
+#include "sluice/train.h"
+
+/* ---- Commands ----------------------------------------------------------------------------- */
+
+typedef struct cli_line cli_line;
+
+/* Its options are rows (sluice/option.h), from which its command line is read, and its help and
+ * documentation are printed. */
+typedef struct cli_command {
+    const char *name;      /* "train" */
+    const char *summary;   /* for the list of commands */
+    const char *arguments; /* what may follow the options, "DIR", one form a line; NULL: nothing */
+    const char *doc;       /* paragraphs of the help; those after \v come after the options */
+    /* Rows of sluice/train.h that it takes, up to two arrays, of which only those that are named
+     * (NULL: all); its settings then begin with a sl_train_options, whose fields they set. */
+    const sl_option *run_options[2];
+    const char *const *run_names;
+    const sl_option *options; /* rows of its own, the last without a name; NULL: none */
+    bool program; /* the first word that is not an option begins another program's command line */
+    size_t settings_bytes;
+    /* (optional) Sets its own defaults in settings that have zeros and those of the run. */
+    void (*set_defaults)(void *settings);
+    int (*run)(cli_line *line); /* gives the program's exit status */
+} cli_command;
+
+extern const cli_command cmd_train, cmd_eval, cmd_generate, cmd_model, cmd_schedule, cmd_data,
+    cmd_checkpoint, cmd_launch;
+extern const cli_command *const cli_commands[]; /* all, then NULL */
+
+/* What cmd_launch has mpirun start: no command for users. argv[0] is its name. */
+int cmd_launch_rank(int argc, char **argv);
+
+/* Row `number` of a command; NULL after the last. */
+const sl_option *cli_row(const cli_command *command, int number);
+int cli_row_count(const cli_command *command);
+
+/* The row of that name, or NULL. */
+const sl_option *cli_find_row(const cli_command *command, const char *name);
+
+/* ---- Command lines ------------------------------------------------------------------------ */
+
+/* An option with its text, NULL for a flag without one. */
+typedef struct cli_given {
+    const sl_option *option;
+    const char *text;
+} cli_given;
+
+/* A command line that was read: options in their order, and other words. Texts are borrowed. */
+struct cli_line {
+    const cli_command *command;
+    int argc;
+    char **argv;      /* "sluice train", … */
+    cli_given *given; /* [given_count], the first config_count from a file */
+    int given_count, config_count;
+    char **words; /* [word_count], then NULL */
+    int word_count;
+    struct json_t *config; /* the file's content, which owns the texts from it; NULL: none */
+};
+
+/* Reads a command's line, argv[0] being the command's name. Ends the program for --help, and for a
+ * line that is not valid. */
+void cli_line_read(const cli_command *command, int argc, char **argv, cli_line *out);
+void cli_line_clear(cli_line *line);
+
+/* Prints the line as a shell would read it, without the option `omitted` and its value. */
+void cli_line_print(FILE *to, const cli_line *line, const char *omitted);
+
+/* The text of the option's last use; "" for a flag; NULL where it was not given. */
+const char *cli_line_value(const cli_line *line, const char *name);
+
+/* ---- Settings and help -------------------------------------------------------------------- */
+
+void cli_settings_default(const cli_command *command, void *settings);
+
+/* Sets the command's defaults, then the options of the file that --config names, then those of the
+ * line. In both, --preset comes first wherever it stands. Ends the program for a value that an
+ * option does not take, and for an option without the one that it needs. */
+void cli_settings_read(cli_line *line, void *settings);
+
+/* Prints every option that has a value as one JSON object, which --config reads. */
+void cli_settings_print(const cli_command *command, const void *settings);
+
+void cli_help_print(const cli_command *command);     /* as --help; NULL: the program's */
+void cli_help_print_markdown(void);                  /* docs/options.md */
+void cli_help_print_man(const cli_command *command); /* sluice-train(1); NULL: sluice(1) */
+void cli_help_print_completion(void);                /* a script for bash */
+
+/* ---- Errors and warnings ------------------------------------------------------------------ */
+
+enum { CLI_EXIT_ERROR = 1, CLI_EXIT_USAGE = 2 };
+
+/* To the launcher that has started this process and prints its last error; NULL: there is none.
+ * Set by main before anything else. */
+extern sl_launch_link *cli_launcher;
+
+/* Prints "sluice: ", the text and a line end on standard error, with control characters and bytes
+ * that are not UTF-8 escaped, as in sl_error_text. */
+void cli_complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+/* The candidate that is nearest to `word`; NULL: none is near. */
+typedef struct cli_near {
+    const char *word, *best;
+    int distance;
+} cli_near;
+
+void cli_near_add(cli_near *near, const char *candidate);
+
+/* Prints a sentence in that form, or has the launcher print it where there is one, and ends the
+ * program with CLI_EXIT_USAGE. A candidate that is near (NULL: none) is added as ": did you mean
+ * PREFIXBEST?". */
+_Noreturn void cli_refuse_near(const cli_near *near, const char *prefix, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+#define cli_refuse(...) cli_refuse_near(NULL, "", __VA_ARGS__)
+
+/* The program's exit status: 0 for SL_OK, else CLI_EXIT_ERROR after printing the error text. It is
+ * an error as well when standard output could not be written. */
+int cli_finish(sl_status status);
+
+/* calloc that ends the program where there is no memory. */
+void *cli_allocate(size_t count, size_t bytes);
+
+/* ---- Texts and numbers -------------------------------------------------------------------- */
+
+/* Prints a text from a file on standard output, escaped as above, with blanks up to `width` bytes.
+ */
+void cli_print_text(const char *text, int width);
+
+/* A number as text, by value: an argument of printf is `cli_count_text(3).text`. */
+typedef struct cli_text {
+    char text[32];
+} cli_text;
+
+cli_text cli_count_text(int64_t number);            /* "2,049,990" */
+cli_text cli_bytes_text(int64_t bytes);             /* "1.25 GiB" */
+cli_text cli_real_text(double value, int decimals); /* "5.20", "inf", "nan"; from a million on
+                                                       "1.23e+09" */
+
+/* ---- A run's display ---------------------------------------------------------------------- */
+
+typedef struct cli_progress_options {
+    int64_t log_interval; /* batches between two lines */
+    bool quiet;           /* the first replica's results only */
+    bool live;            /* standard error is a terminal */
+    int restarts;         /* of the job, after which the run goes on by itself */
+    const char *log_json; /* the first replica's run log; NULL: none */
+} cli_progress_options;
+
+/* Of the replicas of one process (progress.c). */
+typedef struct cli_progress cli_progress;
+
+/* For the replicas first … first + count - 1 of `replicas`. Errors: those of sl_run_log_create. */
+sl_status cli_progress_create(const cli_progress_options *options, int first, int count,
+                              int replicas, cli_progress **out);
+
+/* Also clears the progress line that a failed run has left. NULL is allowed. */
+void cli_progress_destroy(cli_progress **progress);
+
+/* The run's reporters: [*count]. */
+const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *count);
+
+int64_t cli_count_unknown(const sl_tokens *tokens); /* how many are <unk> */
+
+/* Warns where more than half of a text is <unk>; `path` is the text's, `vocabulary` names its
+ * vocabulary. */
+void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *vocabulary);
+
+/* ---- Signals (signals.c) ------------------------------------------------------------------ */
+
+/* From here on the process takes these signals. `saves`: the run is asked by cli_signals_request,
+ * and saves something when it stops. `speaks`: this is the process of the job to say what a signal
+ * does. */
+sl_status cli_signals_handle(bool saves, bool speaks);
+
+/* What they have asked for since the last call; a run's `request`. */
+sl_train_request cli_signals_request(void *context);
+
+/* Whether a terminal or a reader has gone, so that what cannot be shown is no error. */
+bool cli_signals_output_lost(void);
+
+/* ---- Saved weights (saved_model.c) -------------------------------------------------------- */
+
+/* A model built again from its weights file. */
+typedef struct cli_saved_model {
+    sl_model_options options;
+    sl_vocab *vocab; /* from the file beside the weights */
+    sl_device_list *devices;
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe; /* for inference, one stage a device */
+} cli_saved_model;
+
+/* Loads options->init on options->devices (NULL: cpu:0). The caller clears `*out`, also after an
+ * error. */
+sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out);
+void cli_saved_model_clear(cli_saved_model *model);
+
+/* Gives a training the sizes of the weights that it starts from, but for its dropout. Without such
+ * weights, or where they say nothing of a model, as those of other programs, the options stay.
+ * Errors: SL_ERR_INVALID where the command line has another size; those of opening weights. */
+sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *to);
+
+/* Returns `status`; where that is SL_ERR_NOT_FOUND and `path` a run's directory instead of a
+ * checkpoint, the error names the checkpoints in it. */
+sl_status cli_name_checkpoints(sl_status status, const char *path);
+
+#endif
