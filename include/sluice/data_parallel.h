@@ -7,8 +7,8 @@
  * where the module itself is and an optimizer updates it.
  *
  * The cost: each step copies all weights; one device adds all gradients, after backward and not
- * during it; and the output device holds the whole batch's output. sl_ddp costs less, but needs
- * ranks.
+ * during it; and the output device holds the whole batch's output. sl_ddp is faster, but needs a
+ * rank for each replica.
  *
  * A NULL argument is an error (SL_ERR_INVALID names it) unless a comment allows it. */
 #ifndef SLUICE_DATA_PARALLEL_H

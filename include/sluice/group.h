@@ -1,10 +1,9 @@
 /* Process groups: collective operations and messages between ranks.
  *
  * Counterpart of torch.distributed. A group is a set of ranks that call the same operations in the
- * same order, each through its own handle. Behind one interface stand backends. `local` joins ranks
- * that are threads of one process: it copies no more than the operation asks for. `mpi` joins
- * processes, on one host or several. With either every rank gets the same bits, whichever comes
- * first.
+ * same order, each through its own handle. There are two backends. In `local`, ranks are threads of
+ * one process, and collectives make no intermediate copies. In `mpi`, ranks are processes, on one
+ * host or several. With both, every rank gets the same bits, in whatever order the ranks arrive.
  *
  * Every operation works on host memory of `count` elements of one data type, and either blocks
  * (work == NULL) or returns at once with a handle to wait on; its buffers then belong to the group
@@ -77,8 +76,8 @@ int sl_group_rank(const sl_group *group);
 int sl_group_size(const sl_group *group);
 
 /* torch.distributed.new_group, for all groups of a partition at once (MPI_Comm_split): ranks that
- * pass the same `color` form a group, ordered by rank; a negative color takes part in none, and its
- * *out is NULL with SL_OK. Called by every rank of `group`. */
+ * pass the same `color` form a group, ordered by rank. A rank with a negative color is in no group;
+ * its *out is NULL and the status SL_OK. Called by every rank of `group`. */
 sl_status sl_group_split(sl_group *group, int color, sl_group **out);
 
 /* data = op over all ranks' data, combined in the order of ranks. A NaN of any rank makes the
@@ -103,8 +102,8 @@ sl_status sl_group_all_gather(sl_group *group, const void *in, void *out, int64_
 sl_status sl_group_reduce_scatter(sl_group *group, const void *in, void *out, int64_t count,
                                   sl_dtype dtype, sl_reduce_op op, sl_work **work);
 
-/* At root: out [size * count] = every rank's in. `out` must be NULL elsewhere: a rank that has it
- * wrong breaks the group with that error, which the others cannot detect. */
+/* At root: out [size * count] = every rank's in. `out` must be NULL on the other ranks. A rank that
+ * passes a wrong `out` breaks the group with that error, because the others cannot detect it. */
 sl_status sl_group_gather(sl_group *group, const void *in, void *out, int64_t count, sl_dtype dtype,
                           int root, sl_work **work);
 

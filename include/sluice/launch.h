@@ -20,8 +20,8 @@ typedef struct sl_launch_info {
     int first_world_size; /* processes of its first attempt; world_size where it is not set */
 } sl_launch_info;
 
-/* Reads the environment that the launcher has set: of these lines, the first whose rank or size is
- * set:
+/* Reads a process's rank from its environment. The variables of the first line whose rank or size
+ * is set count:
  *
  *   torchrun, sluice launch  RANK WORLD_SIZE; LOCAL_RANK LOCAL_WORLD_SIZE
  *   Open MPI's mpirun        OMPI_COMM_WORLD_RANK …_SIZE; …_LOCAL_RANK …_LOCAL_SIZE
@@ -33,7 +33,7 @@ typedef struct sl_launch_info {
  * Where TORCHELASTIC_RESTART_COUNT is set beside them, as torchrun and sluice launch do, it gives
  * `restarts`; above 0, SLUICE_FIRST_WORLD_SIZE, which sluice launch sets, gives first_world_size. A
  * variable that is empty counts as not set. Where the last two variables of a line are not set, all
- * ranks count as being on this machine. Not while another thread changes the environment.
+ * ranks count as being on this machine. No other thread may change the environment meanwhile.
  * Errors: SL_ERR_INVALID for a variable that is missing beside the others, is no number, or
  * contradicts another, which the sentence names; `*out` is then rank 0 of 1. */
 sl_status sl_launch_info_read(sl_launch_info *out);
@@ -46,7 +46,7 @@ typedef enum sl_launch_event_kind {
     SL_LAUNCH_WARNING         /* `text` */
 } sl_launch_event_kind;
 
-/* What is to be shown while a job runs. */
+/* Something to show while a job runs. */
 typedef struct sl_launch_event {
     sl_launch_event_kind kind;
     int rank, attempt;
@@ -63,12 +63,13 @@ typedef struct sl_launch_options {
     int processes;       /* of the first attempt */
     int least_processes; /* of a later attempt, which has one process less for each that was killed
                             or lost with its host; 0: every attempt has `processes` */
-    int max_restarts;    /* a job that fails is started again so often */
+    int max_restarts;    /* how often a job that fails is started again */
     /* After a failure or a signal the other programs have `grace_seconds` to end by themselves. The
      * time starts again while one of them is saving, for save_seconds at most. */
     double grace_seconds, save_seconds;
     const char *hosts;          /* (optional) a file as for mpirun --hostfile; NULL: this host */
-    const char *agent;          /* (optional) what starts a command on a host, instead of ssh */
+    const char *agent;          /* (optional) a program that starts a command on a host, called
+                                   with the host and the command; NULL: ssh */
     const char *const *exports; /* [export_count] "NAME" or "NAME=VALUE": environment variables for
                                    processes on other hosts */
     int export_count;
@@ -79,27 +80,28 @@ typedef struct sl_launch_options {
     void *context;
 } sl_launch_options;
 
-/* torchrun: runs `command` (the program and its arguments, then NULL) as so many processes, through
- * Open MPI's mpirun, until all have ended. Each has torchrun's variables in its environment:
+/* torchrun: runs `command` (the program and its arguments, then NULL) as options->processes
+ * processes, through Open MPI's mpirun, until all have ended. Each has torchrun's variables in its
+ * environment:
  * RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, TORCHELASTIC_RESTART_COUNT and
  * TORCHELASTIC_MAX_RESTARTS.
  *
  * *exit_status is 0, or that of the rank which made the last attempt fail: 128 and the signal's
  * number for one that was killed, 127 where the program cannot be started. An error that several
  * ranks end with is reported once. SIGHUP, SIGINT and SIGTERM go to the programs, and so does
- * SIGPIPE when this process's standard output has no reader any more; a second signal ends programs
- * that ignore the first.
+ * SIGPIPE when the reader of this process's standard output has closed it; a second signal ends
+ * programs that ignore the first.
  *
- * Called by a process of one thread, whose signals and standard output it uses while it runs.
- * Errors: SL_ERR_INVALID for options or a command that make no sense, SL_ERR_NOT_FOUND without an
- * mpirun, SL_ERR_UNSUPPORTED for another MPI's, SL_ERR_IO. */
+ * The process must have one thread. The function handles the process's signals and uses its
+ * standard output while it runs. Errors: SL_ERR_INVALID for options or a command that make no
+ * sense, SL_ERR_NOT_FOUND without an mpirun, SL_ERR_UNSUPPORTED for another MPI's, SL_ERR_IO. */
 sl_status sl_launch_run(const sl_launch_options *options, const char *const *command,
                         int *exit_status);
 
-/* What options->supervisor calls, in a process of one thread that does nothing else: runs `command`
- * as this process's rank, and tells the launcher how it ended. The process then exits with
- * *exit_status. Errors: SL_ERR_INVALID where it was not started by sl_launch_run, SL_ERR_IO where
- * the launcher cannot be reached. */
+/* Called by the program options->supervisor, which must have one thread and do nothing else. Runs
+ * `command` as this process's rank, and tells the launcher how it ended. The process must then exit
+ * with *exit_status. Errors: SL_ERR_INVALID where it was not started by sl_launch_run, SL_ERR_IO
+ * where the launcher cannot be reached. */
 sl_status sl_launch_run_rank(const char *const *command, sl_launch_report report, void *context,
                              int *exit_status);
 
@@ -109,8 +111,8 @@ sl_status sl_launch_run_rank(const char *const *command, sl_launch_report report
  * variable SLUICE_LAUNCH_FD. Each message is a packet of text: "saving", "saved", "error TEXT". */
 typedef struct sl_launch_link sl_launch_link;
 
-/* NULL where there is no supervisor. Takes the variable out of the environment, and keeps the
- * socket from programs that this one starts. To be called once, before any other file is opened. */
+/* NULL where there is no supervisor. Removes the variable from the environment, and closes the
+ * socket in programs that this one starts. To be called once, before any other file is opened. */
 sl_launch_link *sl_launch_link_open(void);
 void sl_launch_link_close(sl_launch_link **link);
 
@@ -118,8 +120,8 @@ void sl_launch_link_close(sl_launch_link **link);
  * (save_seconds). Safe on any thread and in signal handlers. NULL: does nothing. */
 void sl_launch_link_saving(sl_launch_link *link, bool begins);
 
-/* This program ends with an error, which the launcher reports. False where it was not told, as
- * for NULL. */
+/* Tells the launcher the error that this program ends with; the launcher reports it. False if it
+ * was not told, as for NULL. */
 bool sl_launch_link_error(sl_launch_link *link, const char *text);
 
 #ifdef __cplusplus

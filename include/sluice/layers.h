@@ -21,7 +21,7 @@ sl_status sl_linear_create(int64_t in_features, int64_t out_features, bool no_bi
 sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out);
 
 /* torch.nn.ReLU and GELU (with erf), and torch.nn.Dropout, 0 <= p < 1. Dropout needs at least two
- * dimensions: the first counts samples, those up to the last positions. */
+ * dimensions: the first counts samples, the last features, and those between them positions. */
 sl_status sl_activation_create(sl_activation activation, sl_module **out);
 sl_status sl_dropout_create(float p, sl_module **out);
 

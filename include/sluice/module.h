@@ -154,8 +154,8 @@ sl_tensor *sl_parameter_value(const sl_parameter *parameter);
 
 /* The gradient, to read or to add to. It lives as long as the set. NULL for a parameter that is not
  * trained, or whose set has no gradients. After zero_grad a parameter has no gradient (PyTorch's
- * None), and optimizers skip it; this call then sets it to zeros, which optimizers use. Errors:
- * what the device reports. */
+ * None), and optimizers skip it; after this call it has a gradient of zeros, and they do not.
+ * Errors: what the device reports. */
 sl_status sl_parameter_grad(sl_parameter *parameter, sl_tensor **out);
 
 /* The gradient, for a kernel that can add to it or overwrite it. *beta is 0 for the first

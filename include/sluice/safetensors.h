@@ -34,10 +34,10 @@ typedef struct sl_metadata {
 } sl_metadata;
 
 /* Reads a file into `items`, which must be exactly the tensors that the file holds, in any order.
- * In place of a file, `path` may be Hugging Face's index of several (model.safetensors.index.json),
- * or a directory that is a checkpoint, whose model is read and compared with its checksums, or that
- * has model.safetensors or that index. Everything else is checked before the first byte is written
- * to memory.
+ * Instead of a file, `path` may be Hugging Face's index of several (model.safetensors.index.json),
+ * a directory with model.safetensors or with that index, or a checkpoint, whose checksums are then
+ * compared while its model is read. All other checks come before the first byte is written to
+ * memory.
  * Borrows all. Errors: those of sl_safetensors_open; SL_ERR_INVALID naming the tensors that are
  * missing from the file and those that are unexpected (the first few of each, and how many), or a
  * tensor whose shape or data type differs, with both. */

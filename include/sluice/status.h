@@ -28,9 +28,9 @@ typedef enum sl_status {
 /* The code's short name, "invalid argument" for SL_ERR_INVALID; never NULL. */
 const char *sl_status_name(sl_status status);
 
-/* The sentence that this thread's last failing call left; "" if none failed. It lives in the
- * thread, and stays until the thread's next error. Control characters but line ends, and bytes that
- * are no UTF-8, which names and files that it quotes may have, are in it as \x1b and the like. */
+/* The sentence of this thread's last failing call; "" if none failed. It is valid until the
+ * thread's next error. The text may quote names and files: in it, control characters other than
+ * line ends and bytes that are not UTF-8 are written as \x1b and the like. */
 const char *sl_error_text(void);
 
 /* Sets this thread's error text, printf-style, and returns `status`, so that a failing function

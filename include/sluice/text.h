@@ -3,7 +3,7 @@
  *   line --sl_tokenizer--> tokens --sl_vocab--> ids --sl_batchify--> columns --> blocks [N, T]
  *
  * sl_corpus_load does the first two for a directory of three files. Everything here is host memory
- * and plain integers; nothing knows of devices or tensors. Objects that are only read (vocabulary,
+ * and plain integers, without devices or tensors. Objects that are only read (vocabulary,
  * corpus, batches) may be shared between threads; a tokenizer or a builder belongs to one at a
  * time. */
 #ifndef SLUICE_TEXT_H
@@ -26,8 +26,12 @@ typedef struct sl_token {
     size_t bytes;
 } sl_token;
 
-/* torchtext.data.utils.get_tokenizer("basic_english"): lower case; then, in this order, ' spaced,
- * " removed, . spaced, "<br />" a space, , ( ) ! ? spaced, ; and : spaces; then cut at white space.
+/* torchtext.data.utils.get_tokenizer("basic_english"): lower case; then these substitutions, in
+ * this order; then the line is cut at white space:
+ *
+ *   spaces around '    " removed    spaces around .    "<br />" becomes a space
+ *   spaces around , ( ) ! ?         ; and : become spaces
+ *
  * Lower case and white space are Unicode's, as in Python's str.lower and str.split. Bytes that are
  * not UTF-8 stay as they are. */
 typedef struct sl_tokenizer sl_tokenizer;
@@ -78,9 +82,9 @@ sl_status sl_vocab_builder_create(sl_vocab_builder **out);
 void sl_vocab_builder_destroy(sl_vocab_builder **builder);
 
 /* Counts one token, which is copied when it is new. `provisional` (NULL: not wanted) is its number
- * in order of first appearance, from 0: text can so be turned into numbers in the same pass that
- * counts it, and these into ids afterwards. Errors: SL_ERR_INVALID (an empty token, or one with
- * ASCII white space), SL_ERR_MEMORY. */
+ * in order of first appearance, from 0. With it a text is read once: the same pass counts tokens
+ * and stores their numbers, which final_ids turns into ids. Errors: SL_ERR_INVALID (an empty token,
+ * or one with ASCII white space), SL_ERR_MEMORY. */
 sl_status sl_vocab_builder_add(sl_vocab_builder *builder, const char *text, size_t bytes,
                                int32_t *provisional);
 int32_t sl_vocab_builder_size(const sl_vocab_builder *builder); /* provisional numbers in use */

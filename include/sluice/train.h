@@ -35,9 +35,9 @@ typedef enum sl_train_request {
     SL_TRAIN_STOP  /* save a checkpoint, or without a directory for them the weights, and end */
 } sl_train_request;
 
-/* When a run saves checkpoints (sluice/checkpoint.h), and from which one it goes on. They are
- * directories in one directory: step-00000040 and so on, and best, which has the model of the best
- * validation alone. The file progress beside them has the number of the last step. */
+/* When a run saves checkpoints (sluice/checkpoint.h), and from which one it resumes. `directory`
+ * gets a checkpoint step-00000040 (for example) for each save; a checkpoint best, with the model of
+ * the best validation alone; and the file progress, with the number of the last step. */
 typedef struct sl_save_options {
     const char *directory; /* made where it does not exist; NULL: no checkpoints */
     int64_t every_steps;   /* 0: not by steps */
@@ -102,8 +102,8 @@ typedef struct sl_train_options {
     const char *save; /* the safetensors file to write; NULL: none */
     sl_save_options checkpoints;
 
-    /* The best perplexity that any model can reach on the text; 0: not known. It changes nothing,
-     * and is given back with the result. */
+    /* The best perplexity that any model can reach on the text; 0: not known. It does not affect
+     * the run, and is copied to sl_run_result. */
     double best_possible_perplexity;
 } sl_train_options;
 
@@ -137,7 +137,7 @@ extern const sl_option sl_plan_option_rows[], sl_train_option_rows[];
 /* Row `index` of both arrays, one behind the other; NULL after the last. */
 const sl_option *sl_train_option_row(int index);
 
-/* Refuses options that no data can make possible. Errors: SL_ERR_INVALID. */
+/* Refuses options that are invalid for every data directory. Errors: SL_ERR_INVALID. */
 sl_status sl_train_options_check(const sl_train_options *options);
 
 /* ---- What a run will need --------------------------------------------------------------- */
@@ -268,8 +268,8 @@ typedef struct sl_checkpoint_event {
 } sl_checkpoint_event;
 
 /* Functions that one replica calls to report, each of them optional. They are called on the
- * replica's thread, or on the caller's where there is one replica and before `started`. An error of
- * theirs ends the run. */
+ * replica's thread, or on the caller's where there is one replica and before `started`. If one
+ * returns an error, the run ends with it. */
 typedef struct sl_reporter {
     void *context;
     sl_status (*started)(void *context, const sl_run_info *info);
@@ -290,14 +290,15 @@ typedef struct sl_reporter {
  * plan does not fit (sl_plan_check_memory), unless force.
  *
  * Several replicas are threads of this process. A batch has the rows of all shards of the text
- * (sl_batches_shards), one shard after the other. Each replica has a run of them, as evenly as
- * possible, in micro-batches that are neither larger nor fewer than those of one shard; gradients
- * and losses are means over all rows (sluice/ddp.h). So results are the same whatever the number of
- * replicas, to rounding. Replicas divide the blocks of an evaluation among them; its results are to
- * the bit those of one replica. When a replica fails, all end with its error, "rank R: …".
+ * (sl_batches_shards), one shard after the other. Replicas divide the rows into contiguous ranges,
+ * as evenly as possible. A replica's micro-batches are at most as large as those of one shard, and
+ * at least as many. Gradients and losses are means over all rows (sluice/ddp.h). So results are the
+ * same to rounding for any number of replicas. Replicas divide the blocks of an evaluation among
+ * them; its results are bit-identical to those of one replica. When a replica fails, all end with
+ * its error, "rank R: …".
  *
- * A run that resumes gives to the bit the results that it would have given without the
- * interruption, with dropout and the best parameters. Stages, balance, devices, schedule and zero
+ * The results of a run that resumes are bit-identical to those without the interruption, dropout
+ * and the best parameters included. Stages, balance, devices, schedule and zero
  * may differ from those of its checkpoint. With other replicas it keeps the checkpoint's shards,
  * and its results are the same to rounding. Options that affect numbers must be those of the
  * checkpoint: SL_ERR_INVALID names each one that differs. A thread of its own writes a checkpoint
@@ -326,9 +327,9 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
  * every replica, `memory` after each evaluation, and `end`. The file is opened at once and emptied
  * when the run begins: a run that is refused leaves an old log as it is, and no new one.
  *
- * Where a record cannot be written (the disk is full), the run goes on after `failed` was called
- * with the reason, once; when there is room again, a `gap` record says how many records are
- * missing. Without `failed` it is the run's error. `context` is passed on to `failed`. */
+ * Where a record cannot be written (the disk is full), `failed` is called once with `context` and
+ * the reason, and the run goes on; when there is room again, a `gap` record says how many records
+ * are missing. Where `failed` is NULL, the run ends with the error. */
 typedef struct sl_run_log sl_run_log;
 typedef void sl_run_log_failed(void *context, const char *reason);
 sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *context,
