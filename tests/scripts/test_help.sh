@@ -28,6 +28,6 @@ complete_line() { # WORD…: what the last one may become
 }
 [ "$(complete_line sluice tr)" = train ] || fail "tr: $(complete_line sluice tr)"
 [ "$(complete_line sluice train --sched)" = --schedule ] || fail "an option"
-[ "$(complete_line sluice train --schedule "")" = "gpipe 1f1b" ] || fail "a choice"
+[ "$(complete_line sluice train --checkpoint "")" = "except_last never always" ] || fail "a choice"
 [ "$(complete_line sluice launch --nh)" = "" ] || fail "what is no option"
 echo "documentation is that of the options"
