@@ -11,51 +11,22 @@ static const char trains[] = "Trains Transformer language models on many devices
 static const char statuses[] =
     "The exit status is 0, 1 after an error, or 2 for an invalid command line.";
 
-/* The option's default: malloc'ed, NULL for none. */
-static char *default_text(const cli_command *command, const sl_option *option)
-{
-    char *text = NULL, *settings = cli_allocate(1, command->settings_bytes);
-    cli_settings_default(command, settings);
-    if (option->type != SL_OPTION_FLAG)
-        (void)sl_option_text(option, settings, &text);
-    free(settings);
-    return text;
-}
+/* What help and documentation say of an option. */
+typedef struct entry {
+    const cli_command *command;
+    const sl_option *row;
+    const char *group;
+    bool begins_group; /* a heading comes before it */
+    char range[128];   /* "1 to 4096", "from 1", "gpipe, 1f1b"; "" for nothing */
+    char *value;       /* the default; NULL: none */
+} entry;
 
 static const char *group_of(const sl_option *row)
 {
     return row->group ? row->group : "Options";
 }
 
-/* A command's rows by groups, these in the order in which they first come: [*count], to be freed.
- * Each row is put behind the last one of its group that has come before. */
-static const sl_option **sort_rows(const cli_command *command, int *count)
-{
-    const sl_option *row, **list = cli_allocate((size_t)cli_row_count(command) + 1, sizeof *list);
-    int filled = 0;
-    for (; (row = cli_row(command, filled)); filled++) {
-        int at = filled;
-        while (at > 0 && strcmp(group_of(list[at - 1]), group_of(row)) != 0)
-            at--;
-        if (at == 0)
-            at = filled;
-        memmove(list + at + 1, list + at, (size_t)(filled - at) * sizeof *list);
-        list[at] = row;
-    }
-    *count = filled;
-    return list;
-}
-
-/* Whether a heading comes before row `i`. */
-static bool begins_group(const sl_option *const *list, int i)
-{
-    return i == 0 || strcmp(group_of(list[i]), group_of(list[i - 1])) != 0;
-}
-
-/* ---- --help ------------------------------------------------------------------------------- */
-
-/* "1 to 4096", "from 1", "gpipe, 1f1b"; "" for nothing. */
-static void range_text(const sl_option *row, char *text, size_t bytes)
+static void write_range(const sl_option *row, char *text, size_t bytes)
 {
     size_t used = 0;
     *text = '\0';
@@ -69,39 +40,63 @@ static void range_text(const sl_option *row, char *text, size_t bytes)
         used += (size_t)snprintf(text + used, bytes - used, "%s%s", i ? ", " : "", row->choices[i]);
 }
 
-/* The help of a row, with "(1 to 4096; default 10)", what there is of it: malloc'ed. */
-static char *help_text(const cli_command *command, const sl_option *row)
+/* Calls `print` for a command's rows by groups, these in the order in which they first come. */
+static void print_rows(const cli_command *command, void (*print)(const entry *at, void *context),
+                       void *context)
 {
-    char *help, range[128], *value = default_text(command, row);
-    range_text(row, range, sizeof range);
-    bool has_both = *range && value, has_any = *range || value;
-    int length = asprintf(&help, "%s%s%s%s%s%s%s", row->help, has_any ? " (" : "", range,
-                          has_both ? "; " : "", value ? "default " : "", value ? value : "",
-                          has_any ? ")" : "");
-    free(value);
+    const sl_option *first, *row;
+    void *settings = cli_allocate(1, command->settings_bytes);
+    cli_settings_default(command, settings);
+    for (int i = 0; (first = cli_row(command, i)); i++) {
+        const char *group = group_of(first);
+        for (int k = 0; (row = cli_row(command, k)); k++) {
+            if (strcmp(group_of(row), group) != 0)
+                continue;
+            if (k < i) /* the group has been printed */
+                break;
+            entry at = {command, row, group, .begins_group = k == i};
+            write_range(row, at.range, sizeof at.range);
+            if (row->type != SL_OPTION_FLAG)
+                (void)sl_option_text(row, settings, &at.value);
+            print(&at, context);
+            free(at.value);
+        }
+    }
+    free(settings);
+}
+
+/* ---- --help ------------------------------------------------------------------------------- */
+
+/* The help with "(1 to 4096; default 10)", what there is of it: malloc'ed. */
+static char *help_text(const entry *at)
+{
+    char *help;
+    bool has_range = *at->range, has_any = has_range || at->value;
+    int length = asprintf(&help, "%s%s%s%s%s%s%s", at->row->help, has_any ? " (" : "", at->range,
+                          has_range && at->value ? "; " : "", at->value ? "default " : "",
+                          at->value ? at->value : "", has_any ? ")" : "");
     return length < 0 ? NULL : help;
 }
 
-/* argp's options, each group of which it sorts; a heading is an option without a name. */
-static struct argp_option *make_options(const cli_command *command)
+/* argp's options, each group of which it sorts. */
+typedef struct argp_rows {
+    struct argp_option *next; /* to fill */
+    int group, key;
+} argp_rows;
+
+/* A heading is an option without a name. */
+static void add_argp_row(const entry *at, void *context)
 {
-    int count, group = 0, key = 0x100;
-    const sl_option **list = sort_rows(command, &count);
-    struct argp_option *options = cli_allocate(3 * (size_t)count + 1, sizeof *options),
-                       *at = options;
-    for (int i = 0; i < count; i++) {
-        const sl_option *row = list[i];
-        char *heading;
-        group += begins_group(list, i);
-        if (begins_group(list, i) && row->group && asprintf(&heading, "%s:", row->group) > 0)
-            *at++ = (struct argp_option){.doc = heading, .group = group};
-        *at++ =
-            (struct argp_option){row->name, key++, row->value, 0, help_text(command, row), group};
-        if (row->letter)
-            *at++ = (struct argp_option){.key = row->letter, .flags = OPTION_ALIAS};
-    }
-    free(list);
-    return options;
+    argp_rows *to = context;
+    const sl_option *row = at->row;
+    char *heading;
+    to->group += at->begins_group;
+    if (at->begins_group && row->group && asprintf(&heading, "%s:", row->group) > 0)
+        *to->next++ = (struct argp_option){.doc = heading, .group = to->group};
+    *to->next++ =
+        (struct argp_option){row->name, to->key++, row->value, 0, help_text(at), to->group};
+    if (row->letter)
+        *to->next++ = (struct argp_option){.key = row->letter, .flags = OPTION_ALIAS};
 }
 
 static void print_program_help(void)
@@ -121,7 +116,9 @@ void cli_help_print(const cli_command *command)
         print_program_help();
         return;
     }
-    struct argp_option *options = make_options(command);
+    struct argp_option *options =
+        cli_allocate(3 * (size_t)cli_row_count(command) + 1, sizeof *options);
+    print_rows(command, add_argp_row, &(argp_rows){.next = options, .key = 0x100});
     snprintf(name, sizeof name, "sluice %s", command->name);
     argp_help(&(struct argp){.options = options,
                              .args_doc = command->arguments,
@@ -141,34 +138,21 @@ static void print_cell(const char *text)
         printf(*text == '|' ? "\\|" : "%c", *text);
 }
 
-/* `affects`: the table says which options affect a run's numbers. */
-static void print_row(const cli_command *command, const sl_option *row, bool affects)
+static void print_markdown_row(const entry *at, void *context)
 {
-    char range[128], *value = default_text(command, row);
-    range_text(row, range, sizeof range);
+    const sl_option *row = at->row;
+    bool affects = at->command == &cmd_train; /* the table says which ones affect a run's numbers */
+    (void)context;
+    if (at->begins_group)
+        printf("\n%s\n\n| option | | range | default |%s\n|---|---|---|---|%s\n", at->group,
+               affects ? " affects numbers |" : "", affects ? "---|" : "");
     printf("| `--%s%s%s`", row->name, row->value ? " " : "", row->value ? row->value : "");
     if (row->letter)
         printf(", `-%c`", row->letter);
     printf(" | ");
     print_cell(row->help);
-    printf(value ? " | %s | `%s` |" : " | %s | %s|", range, value ? value : "");
+    printf(at->value ? " | %s | `%s` |" : " | %s | %s|", at->range, at->value ? at->value : "");
     printf("%s\n", !affects ? "" : row->affects_numbers ? " yes |" : " |");
-    free(value);
-}
-
-static void print_section(const cli_command *command)
-{
-    int count;
-    const sl_option **list = sort_rows(command, &count);
-    bool affects = command == &cmd_train;
-    printf("\n## sluice %s\n", command->name);
-    for (int i = 0; i < count; i++) {
-        if (begins_group(list, i))
-            printf("\n%s\n\n| option | | range | default |%s\n|---|---|---|---|%s\n",
-                   group_of(list[i]), affects ? " affects numbers |" : "", affects ? "---|" : "");
-        print_row(command, list[i], affects);
-    }
-    free(list);
 }
 
 void cli_help_print_markdown(void)
@@ -176,8 +160,10 @@ void cli_help_print_markdown(void)
     printf("# Options\n\n`sluice help --markdown` prints this page. A run that resumes must have "
            "the same text, and the same\nvalues of the options that affect numbers, as far as its "
            "optimizer and its schedule use them\n(`--epochs` only with the cosine schedule).\n");
-    for (const cli_command *const *at = cli_commands; *at; at++)
-        print_section(*at);
+    for (const cli_command *const *at = cli_commands; *at; at++) {
+        printf("\n## sluice %s\n", (*at)->name);
+        print_rows(*at, print_markdown_row, NULL);
+    }
 }
 
 /* ---- Manual pages ------------------------------------------------------------------------- */
@@ -226,27 +212,21 @@ static void print_synopsis(const cli_command *command)
     }
 }
 
-static void print_man_options(const cli_command *command)
+static void print_man_row(const entry *at, void *context)
 {
-    int count;
-    const sl_option **list = sort_rows(command, &count);
-    for (int i = 0; i < count; i++) {
-        const sl_option *row = list[i];
-        char *value = default_text(command, row);
-        if (begins_group(list, i))
-            printf(".SH \"%s\"\n", group_of(row));
-        printf(".TP\n.BI \"");
-        if (row->letter)
-            printf("\\-%c, ", row->letter);
-        print_roff_line("\\-\\-", row->name, row->value ? "=\" \"\\c" : "\"");
-        if (row->value)
-            print_roff_line(".I ", row->value, "");
-        print_roff_line("", row->help, "");
-        if (value)
-            print_roff_line("(default ", value, ")");
-        free(value);
-    }
-    free(list);
+    const sl_option *row = at->row;
+    (void)context;
+    if (at->begins_group)
+        printf(".SH \"%s\"\n", at->group);
+    printf(".TP\n.BI \"");
+    if (row->letter)
+        printf("\\-%c, ", row->letter);
+    print_roff_line("\\-\\-", row->name, row->value ? "=\" \"\\c" : "\"");
+    if (row->value)
+        print_roff_line(".I ", row->value, "");
+    print_roff_line("", row->help, "");
+    if (at->value)
+        print_roff_line("(default ", at->value, ")");
 }
 
 static void print_program_page(void)
@@ -276,7 +256,7 @@ void cli_help_print_man(const cli_command *command)
     putchar('\n');
     if (command->doc[first])
         print_roff_line(".PP\n", command->doc + first + 1, "");
-    print_man_options(command);
+    print_rows(command, print_man_row, NULL);
     printf(".SH SEE ALSO\n.BR sluice (1)\n");
 }
 
