@@ -50,9 +50,8 @@ static sl_status compute_logits(sl_pipe *pipe, const int32_t *ids, const sl_shap
         (status = sl_pipe_forward(pipe, in, &logits)) != SL_OK)
         goto done;
     *logits_shape = *sl_tensor_shape(logits);
-    *values = malloc(sl_tensor_bytes(logits));
-    status = *values ? sl_tensor_read(logits, *values)
-                     : sl_error(SL_ERR_MEMORY, "no memory for a batch's logits");
+    *values = cli_allocate(1, sl_tensor_bytes(logits));
+    status = sl_tensor_read(logits, *values);
 done:
     sl_tensor_destroy(&logits);
     sl_tensor_destroy(&in);
@@ -65,15 +64,10 @@ static sl_status write_logits(const char *path, sl_pipe *pipe, const sl_batches 
     sl_shape shape = sl_shape_2d(batches->columns, sl_batches_block_length(batches, 0)),
              logits_shape;
     int64_t count = shape.size[0] * shape.size[1];
-    int32_t *ids = calloc((size_t)count, 2 * sizeof *ids); /* inputs, then targets */
-    int64_t *wide = calloc((size_t)count, 2 * sizeof *wide);
+    int32_t *ids = cli_allocate((size_t)count, 2 * sizeof *ids); /* inputs, then targets */
+    int64_t *wide = cli_allocate((size_t)count, 2 * sizeof *wide);
     float *values = NULL;
-    sl_status status = SL_OK;
-    if (!ids || !wide) {
-        status = sl_error(SL_ERR_MEMORY, "no memory for a batch");
-        goto done;
-    }
-    status = sl_batches_block(batches, 0, ids, ids + count);
+    sl_status status = sl_batches_block(batches, 0, ids, ids + count);
     if (status == SL_OK)
         status = compute_logits(pipe, ids, &shape, &logits_shape, &values);
     if (status != SL_OK)

@@ -99,28 +99,23 @@ static sl_status warn_unknown_words(const sl_vocab *vocab, const char *prompt)
 static sl_status generate_text(const settings *from, const cli_saved_model *model)
 {
     sl_tokens prompt;
-    int32_t *ids = NULL;
     SL_TRY(sl_tokens_encode(model->vocab, from->prompt, strlen(from->prompt), &prompt));
     int64_t length = prompt.count;
-    sl_status status = SL_OK;
-    if (length == 0)
+    int32_t *ids = cli_allocate((size_t)(length + from->tokens), sizeof *ids);
+    for (int64_t i = 0; i < length; i++)
+        ids[i] = prompt.ids[i];
+    sl_tokens_free(&prompt);
+    sl_status status = warn_unknown_words(model->vocab, from->prompt);
+    if (status == SL_OK && length == 0)
         status = sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
                           from->prompt);
-    else if (!(ids = malloc((size_t)(length + from->tokens) * sizeof *ids)))
-        status = sl_error(SL_ERR_MEMORY, "no memory for the text");
-    else
-        status = warn_unknown_words(model->vocab, from->prompt);
-    if (status != SL_OK)
-        goto done;
-    memcpy(ids, prompt.ids, (size_t)length * sizeof *ids);
-    status = sl_generate(model->pipe, &from->how, ids, &length, from->tokens);
+    if (status == SL_OK)
+        status = sl_generate(model->pipe, &from->how, ids, &length, from->tokens);
     for (int64_t i = 0; status == SL_OK && i < length; i++) {
         cli_print_text(sl_vocab_token(model->vocab, ids[i]).text, 0);
         putchar(i + 1 < length ? ' ' : '\n');
     }
-done:
     free(ids);
-    sl_tokens_free(&prompt);
     return status;
 }
 

@@ -1,5 +1,4 @@
 /* sluice launch: a program as many processes, through MPI's mpirun. */
-#define _GNU_SOURCE /* asprintf */
 #include "cli/cli.h"
 
 #include <errno.h>
@@ -15,54 +14,12 @@ enum { DEFAULT_GRACE_SECONDS = 10, DEFAULT_SAVE_SECONDS = 600 };
 
 typedef struct settings {
     sl_launch_options launch;
-    int most;                /* processes of an elastic job; 0: their number stays */
-    const char *last_export; /* the others are on the command line */
+    const char *elastic;
+    int most;           /* of its numbers of processes; 0: their number stays */
+    const char *export; /* the last one: all are on the command line */
 } settings;
 
 /* ---- Options ------------------------------------------------------------------------------ */
-
-static sl_status parse_export(const char *text, void *object)
-{
-    if (!*text || *text == '=')
-        return sl_error(SL_ERR_INVALID, "export must be NAME or NAME=VALUE, got \"%s\"", text);
-    ((settings *)object)->last_export = text;
-    return SL_OK;
-}
-
-static char *print_export(const void *object)
-{
-    const char *text = ((const settings *)object)->last_export;
-    return text ? strdup(text) : NULL;
-}
-
-static sl_status parse_elastic(const char *text, void *object)
-{
-    settings *to = object;
-    char least[16];
-    size_t length = strcspn(text, ":");
-    const sl_option number = {.name = "",
-                              .type = SL_OPTION_INT,
-                              .lowest = 1,
-                              .highest = SL_LAUNCH_MAX_PROCESSES};
-    snprintf(least, sizeof least, "%.*s", length < sizeof least ? (int)length : 0, text);
-    if (text[length] == ':' &&
-        sl_option_set(&number, &to->launch.least_processes, least) == SL_OK &&
-        sl_option_set(&number, &to->most, text + length + 1) == SL_OK &&
-        to->launch.least_processes <= to->most)
-        return SL_OK;
-    return sl_error(SL_ERR_INVALID,
-                    "elastic must be MIN:MAX, two numbers of processes from 1 to %d, got \"%s\"",
-                    SL_LAUNCH_MAX_PROCESSES, text);
-}
-
-static char *print_elastic(const void *object)
-{
-    const settings *from = object;
-    char *text;
-    bool printed =
-        from->most > 0 && asprintf(&text, "%d:%d", from->launch.least_processes, from->most) >= 0;
-    return printed ? text : NULL;
-}
 
 /* clang-format off */
 static const sl_option options[] = {
@@ -77,8 +34,8 @@ static const sl_option options[] = {
     {.name = "max-restarts", .value = "K", .type = SL_OPTION_INT,
      .offset = offsetof(settings, launch.max_restarts), .highest = MAX_RESTARTS,
      .help = "Restart a job that fails, up to K times"},
-    {.name = "elastic", .value = "MIN:MAX", .type = SL_OPTION_CUSTOM, .parse = parse_elastic,
-     .print = print_elastic, .needs = "max-restarts",
+    {.name = "elastic", .value = "MIN:MAX", .type = SL_OPTION_TEXT,
+     .offset = offsetof(settings, elastic), .needs = "max-restarts",
      .help = "Restart a failed job without the processes that were killed or lost, but with at "
              "least MIN; the first attempt has -n processes, or MAX"},
     {.name = "grace", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
@@ -89,8 +46,8 @@ static const sl_option options[] = {
      .offset = offsetof(settings, launch.save_seconds), .highest = MAX_SECONDS,
      .help = "The time of --grace starts again while a process saves a checkpoint, for at most "
              "SECONDS"},
-    {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", .type = SL_OPTION_CUSTOM,
-     .parse = parse_export, .print = print_export,
+    {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", .type = SL_OPTION_TEXT,
+     .offset = offsetof(settings, export),
      .help = "Pass this environment variable to processes on other hosts; may be repeated"},
     {.name = "launch-agent", .value = "COMMAND", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, launch.agent),
@@ -116,9 +73,28 @@ static void check_hosts(const char *path)
         cli_refuse("--hosts must name a file (%s), got \"%s\"", strerror(error), path);
 }
 
+static void read_elastic(settings *to)
+{
+    const sl_option number = {.type = SL_OPTION_INT,
+                              .name = "",
+                              .lowest = 1,
+                              .highest = SL_LAUNCH_MAX_PROCESSES};
+    const char *colon = strchr(to->elastic, ':');
+    char least[16] = "";
+    if (colon)
+        snprintf(least, sizeof least, "%.*s", (int)(colon - to->elastic), to->elastic);
+    if (!colon || sl_option_set(&number, &to->launch.least_processes, least) != SL_OK ||
+        sl_option_set(&number, &to->most, colon + 1) != SL_OK ||
+        to->launch.least_processes > to->most)
+        cli_refuse("--elastic must be MIN:MAX, two numbers of processes from 1 to %d, got \"%s\"",
+                   SL_LAUNCH_MAX_PROCESSES, to->elastic);
+}
+
 static void check_settings(settings *parsed, const cli_line *line)
 {
     sl_launch_options *launch = &parsed->launch;
+    if (parsed->elastic)
+        read_elastic(parsed);
     if (launch->processes == 0)
         launch->processes = parsed->most;
     if (line->word_count == 0)
@@ -138,14 +114,6 @@ static void show_event(void *context, const sl_launch_event *event)
 {
     const settings *parsed = context;
     char attempt[64] = "", again[64] = "";
-    if (event->kind == SL_LAUNCH_RANK_ERROR) {
-        cli_complain("rank %d: %s", event->rank, event->text);
-        return;
-    }
-    if (event->kind == SL_LAUNCH_WARNING) {
-        cli_complain("warning: %s", event->text);
-        return;
-    }
     if (parsed->launch.max_restarts > 0)
         snprintf(attempt, sizeof attempt, "attempt %d of %d: ", event->attempt,
                  parsed->launch.max_restarts + 1);
@@ -154,7 +122,12 @@ static void show_event(void *context, const sl_launch_event *event)
                  event->next_processes == 1 ? "" : "es");
     else if (event->next_processes > 0)
         snprintf(again, sizeof again, "; starting again");
-    cli_complain("%s%s%s", attempt, event->text, again);
+    if (event->kind == SL_LAUNCH_RANK_ERROR)
+        cli_complain("rank %d: %s", event->rank, event->text);
+    else if (event->kind == SL_LAUNCH_WARNING)
+        cli_complain("warning: %s", event->text);
+    else
+        cli_complain("%s%s%s", attempt, event->text, again);
 }
 
 static sl_status launch(const cli_line *line, settings *parsed, int *exit_status)
@@ -165,8 +138,12 @@ static sl_status launch(const cli_line *line, settings *parsed, int *exit_status
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return sl_error(SL_ERR_IO, "launch: /proc/self/exe: %s", strerror(errno));
     for (int i = 0; i < line->given_count; i++)
-        if (line->given[i].option->letter == 'x')
-            exports[to->export_count++] = line->given[i].text;
+        if (line->given[i].option->letter == 'x') {
+            const char *text = line->given[i].text;
+            if (*text == '=')
+                cli_refuse("--export must be NAME or NAME=VALUE, got \"%s\"", text);
+            exports[to->export_count++] = text;
+        }
     to->exports = exports;
     to->supervisor = (const char *const[]){self, "launch-rank", NULL};
     to->report = show_event;

@@ -171,17 +171,15 @@ const char *cli_line_value(const cli_line *line, const char *name)
 /* In quotes where a shell would change it. */
 static void print_word(FILE *to, const char *word)
 {
-    const char *at = word;
+    const char *at = word, *quote = "";
     while (isalnum((unsigned char)*at) || (*at && strchr("_-./=:,+@%", *at)))
         at++;
-    if (*word && !*at) {
-        fputs(word, to);
-        return;
-    }
-    fputc('\'', to);
+    if (!*word || *at)
+        quote = "'";
+    fputs(quote, to);
     for (at = word; *at; at++)
         fprintf(to, *at == '\'' ? "'\\''" : "%c", *at);
-    fputc('\'', to);
+    fputs(quote, to);
 }
 
 void cli_line_print(FILE *to, const cli_line *line, const char *omitted)

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -222,14 +223,15 @@ void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const ch
 
 static void warn_unknown_corpus(const sl_corpus *corpus, const char *init)
 {
-    char *vocabulary = NULL;
-    int made = init ? sl_weights_vocab_path(init, &vocabulary)
-                    : -(asprintf(&vocabulary, "of %s", sl_corpus_path(corpus, SL_SPLIT_TRAIN)) < 0);
-    for (int split = 0; made == 0 && split < SL_SPLITS; split++)
+    char *path = NULL, vocabulary[PATH_MAX];
+    if (init && sl_weights_vocab_path(init, &path) != SL_OK)
+        return;
+    snprintf(vocabulary, sizeof vocabulary, "%s%s", path ? "" : "of ",
+             path ? path : sl_corpus_path(corpus, SL_SPLIT_TRAIN));
+    free(path);
+    for (int split = 0; split < SL_SPLITS; split++)
         cli_warn_unknown_tokens(sl_corpus_tokens(corpus, split), sl_corpus_path(corpus, split),
                                 vocabulary);
-    if (made == 0)
-        free(vocabulary);
 }
 
 static void warn_of_run(const sl_run_info *info)
@@ -351,20 +353,20 @@ static void print_memory(const display *on, const sl_run_info *info)
 {
     enum { MOST_DEVICES = 64, COLUMN = 13 };
     char columns[SL_MEMORY_CATEGORY_COUNT * (COLUMN + 16) + 1];
-    int count = info->replicas * sl_pipe_stages(info->pipe), used = 0;
-    for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
-        used += snprintf(columns + used, sizeof columns - (size_t)used, " %12s",
-                         sl_memory_category_name(c));
+    int count = info->replicas * sl_pipe_stages(info->pipe);
     print_line(on, "Peak memory of each device, in all and by what it is for:");
-    print_line(on, "%-5s %-5s %-10s %12s%s", "rank", "stage", "device", "peak", columns);
-    for (int i = 0; i < count && i < MOST_DEVICES; i++) {
-        const sl_stage_memory *memory = &info->memory[i];
-        used = 0;
+    for (int i = -1; i < count && i < MOST_DEVICES; i++) {
+        const sl_stage_memory *memory = i < 0 ? NULL : &info->memory[i]; /* NULL: the heading */
+        int used = 0;
         for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
             used += snprintf(columns + used, sizeof columns - (size_t)used, " %12s",
-                             cli_bytes_text((int64_t)memory->stats.peak_bytes[c]).text);
-        print_line(on, "%-5d %-5d %-10s %12s%s", memory->rank, memory->stage, memory->device,
-                   cli_bytes_text((int64_t)memory->stats.peak_total_bytes).text, columns);
+                             memory ? cli_bytes_text((int64_t)memory->stats.peak_bytes[c]).text
+                                    : sl_memory_category_name(c));
+        if (!memory)
+            print_line(on, "%-5s %-5s %-10s %12s%s", "rank", "stage", "device", "peak", columns);
+        else
+            print_line(on, "%-5d %-5d %-10s %12s%s", memory->rank, memory->stage, memory->device,
+                       cli_bytes_text((int64_t)memory->stats.peak_total_bytes).text, columns);
     }
     if (count > MOST_DEVICES)
         print_line(on, "and %d more: --log-json has all", count - MOST_DEVICES);
@@ -457,39 +459,34 @@ void cli_progress_destroy(cli_progress **progress)
     *progress = NULL;
 }
 
-static sl_status fill_progress(cli_progress *to, int first, int count)
-{
-    to->displays = cli_allocate((size_t)count, sizeof *to->displays);
-    to->reporters = cli_allocate((size_t)count + 1, sizeof *to->reporters);
-    if (to->options.log_json && first == 0)
-        SL_TRY(sl_run_log_create(to->options.log_json, warn_of_log, &to->displays[0], &to->log));
-    for (int i = 0; i < count; i++) {
-        bool is_first = first + i == 0; /* all have the same evaluations and results */
-        to->displays[i] = (display){.of = to, .replica = first + i};
-        to->reporters[to->reporter_count++] =
-            (sl_reporter){.context = &to->displays[i],
-                          .started = print_started,
-                          .step = print_step,
-                          .evaluating = is_first ? draw_evaluating : NULL,
-                          .evaluated = is_first ? print_evaluated : NULL,
-                          .finished = is_first ? print_finished : NULL,
-                          .replica = first + i,
-                          .checkpoint = print_checkpoint};
-    }
-    if (to->log)
-        to->reporters[to->reporter_count++] = sl_run_log_reporter(to->log);
-    return SL_OK;
-}
-
 sl_status cli_progress_create(const cli_progress_options *options, int first, int count,
                               int replicas, cli_progress **out)
 {
-    *out = cli_allocate(1, sizeof **out);
-    (*out)->options = *options;
-    (*out)->replicas = replicas;
-    pthread_mutex_init(&(*out)->screen, NULL);
-    sl_status status = fill_progress(*out, first, count);
-    if (status != SL_OK)
+    cli_progress *to = cli_allocate(1, sizeof *to);
+    *to = (cli_progress){.options = *options, .replicas = replicas, .reporter_count = count};
+    to->displays = cli_allocate((size_t)count, sizeof *to->displays);
+    to->reporters = cli_allocate((size_t)count + 1, sizeof *to->reporters);
+    pthread_mutex_init(&to->screen, NULL);
+    for (int i = 0; i < count; i++) {
+        bool is_first = first + i == 0; /* all have the same evaluations and results */
+        to->displays[i] = (display){.of = to, .replica = first + i};
+        to->reporters[i] = (sl_reporter){.context = &to->displays[i],
+                                         .started = print_started,
+                                         .step = print_step,
+                                         .evaluating = is_first ? draw_evaluating : NULL,
+                                         .evaluated = is_first ? print_evaluated : NULL,
+                                         .finished = is_first ? print_finished : NULL,
+                                         .replica = first + i,
+                                         .checkpoint = print_checkpoint};
+    }
+    *out = to;
+    if (!options->log_json || first != 0)
+        return SL_OK;
+    sl_status status =
+        sl_run_log_create(options->log_json, warn_of_log, &to->displays[0], &to->log);
+    if (status == SL_OK)
+        to->reporters[to->reporter_count++] = sl_run_log_reporter(to->log);
+    else
         cli_progress_destroy(out);
     return status;
 }

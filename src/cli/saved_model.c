@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static sl_status load_vocab(const char *weights, cli_saved_model *to)
 {
@@ -46,16 +45,10 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model 
 {
     const char *weights = options->init;
     *out = (cli_saved_model){0};
-    sl_status status = cli_name_checkpoints(sl_weights_model(weights, &out->options), weights);
-    if (status == SL_OK)
-        status = load_vocab(weights, out);
-    if (status == SL_OK)
-        status = build_pipe(options->devices, out);
-    if (status == SL_OK)
-        status = sl_weights_load(out->pipe, weights);
-    if (status != SL_OK)
-        cli_saved_model_clear(out);
-    return status;
+    SL_TRY(cli_name_checkpoints(sl_weights_model(weights, &out->options), weights));
+    SL_TRY(load_vocab(weights, out));
+    SL_TRY(build_pipe(options->devices, out));
+    return sl_weights_load(out->pipe, weights);
 }
 
 void cli_saved_model_clear(cli_saved_model *model)
