@@ -1,19 +1,20 @@
 /* One attempt at a job: mpirun, and what the ranks' supervisors report. From the first failure or
- * signal on, a job has these stages:
+ * signal on, a job has these phases:
  *
  *     RUNNING ──→ ENDING ──→ RELEASED ──→ TERMINATED ──→ KILLED
  *
  *     ENDING      the other ranks may end by themselves: those of a group notice within 5 s; the
  *                 grace starts again while one of them is saving, up to a limit
- *     RELEASED    all have ended, or the time is over: the launcher hangs up, which ends the rest
- *     TERMINATED  mpirun has not ended and gets SIGTERM: it may wait for a lost host, or have
- *                 locked itself up in its own end, as Open MPI's rarely does
+ *     RELEASED    all have ended, or the time is over: the launcher closes its connections, which
+ *                 ends the rest
+ *     TERMINATED  mpirun has not ended and gets SIGTERM: it may wait for a lost host, or hang
+ *                 while it ends, as Open MPI's rarely does
  *     KILLED      mpirun gets SIGKILL
  *
- * Each stage but the first and the last has a time limit, so that every job that fails ends in
+ * Each phase but the first and the last has a time limit, so that every job that fails ends in
  * bounded time; time in which the launcher is suspended does not count (core/clock.h). A
- * job that succeeds goes from RUNNING to RELEASED when all its ranks have ended. It then has more
- * time, and waits as long as its output is not read. */
+ * job that succeeds goes from RUNNING to RELEASED when all its ranks have ended. That phase is then
+ * longer, and is prolonged while the job's output waits to be read. */
 #define _GNU_SOURCE
 #include "core/wire_listener.h"
 #include "launch/launch.h"
@@ -32,18 +33,18 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-typedef enum stage { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } stage;
+typedef enum phase { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } phase;
 
 static const double release_seconds = 8, release_success_seconds = 60, terminate_seconds = 5;
 
 enum { MAX_ERRORS = 64, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
 
-/* A rank may end with an error because another one has died, and be heard first: the death is what
- * the job reports. */
+/* A rank may end with an error because another one has died, and its message may come first: the
+ * job reports the death. */
 typedef enum failure { NO_FAILURE, RANK_FAILED, RANK_DIED } failure;
 
 typedef struct rank_state {
-    bool started, ended; /* the program; after its end its connection means nothing */
+    bool started, ended; /* the program; after its end its connection is ignored */
     bool saving;
     char host[64];
 } rank_state;
@@ -60,9 +61,9 @@ typedef struct attempt {
     sigset_t mask_before;
     pid_t mpirun;
     int mpirun_status;
-    stage stage;
-    double deadline;          /* of this stage */
-    double ending_since;      /* when the stage ENDING began */
+    phase phase;
+    double deadline;          /* of this phase */
+    double ending_since;      /* when the phase ENDING began */
     int signal;               /* the one that was forwarded to the programs; 0: none */
     failure failure;          /* which `end` describes */
     char *errors[MAX_ERRORS]; /* reported so far; more are not compared */
@@ -75,7 +76,7 @@ static double seconds_now(const attempt *self)
     return sli_wire_listener_seconds(self->listener);
 }
 
-/* ---- Stages ------------------------------------------------------------------------------- */
+/* ---- Phases ------------------------------------------------------------------------------- */
 
 static bool is_running(const rank_state *rank)
 {
@@ -95,7 +96,7 @@ static bool is_saving(const attempt *self)
 static void update_grace(attempt *self)
 {
     double last = self->ending_since + self->options->save_seconds, from = seconds_now(self);
-    if (self->stage != ENDING)
+    if (self->phase != ENDING)
         return;
     if (is_saving(self) || from > last)
         from = last;
@@ -110,12 +111,12 @@ static void set_saving(attempt *self, rank_state *rank, bool saving)
         update_grace(self);
 }
 
-static void enter_stage(attempt *self, stage next)
+static void enter_phase(attempt *self, phase next)
 {
     double seconds = terminate_seconds;
     if (next == RELEASED)
         seconds = self->failure == NO_FAILURE ? release_success_seconds : release_seconds;
-    self->stage = next;
+    self->phase = next;
     self->deadline = seconds_now(self) + seconds;
     if (next == ENDING) {
         self->ending_since = seconds_now(self);
@@ -140,13 +141,12 @@ record_failure(attempt *self, failure kind, int exit_status, const char *format,
         vsnprintf(self->end->reason, sizeof self->end->reason, format, values);
     }
     va_end(values);
-    if (self->stage == RUNNING)
-        enter_stage(self, ENDING);
+    if (self->phase == RUNNING)
+        enter_phase(self, ENDING);
 }
 
-/* Adds to the reason which ranks still run. Called before the launcher ends them: what becomes of
- * them then is its doing and no failure of theirs. `limit` is what they did not end "within 10 s".
- */
+/* Adds to the reason which ranks still run. Called before the launcher ends them: their end then is
+ * not a failure. `limit` says which time they exceeded: "within 10 s". */
 static void report_running_ranks(attempt *self, const char *limit)
 {
     int first = -1, others = 0;
@@ -207,8 +207,8 @@ static void mark_ended(attempt *self, int index)
 
 static void release_when_all_have_ended(attempt *self)
 {
-    if (self->stage <= ENDING && self->ended == self->count)
-        enter_stage(self, RELEASED);
+    if (self->phase <= ENDING && self->ended == self->count)
+        enter_phase(self, RELEASED);
 }
 
 /* The program has ended, or cannot be started. */
@@ -288,37 +288,37 @@ static void forward_signal(attempt *self, int number)
     for (int r = 0; r < self->count; r++)
         sli_wire_listener_send(self->listener, r, &message);
     if (self->started == self->count) {
-        enter_stage(self, ENDING);
+        enter_phase(self, ENDING);
         return;
     }
     record_failure(self, RANK_DIED, SIGNAL_STATUS + number, "stopped by signal %d (%s)", number,
                    strsignal(number));
-    enter_stage(self, TERMINATED); /* ranks that are yet to start would not get the signal */
+    enter_phase(self, TERMINATED); /* ranks that are yet to start would not get the signal */
 }
 
-/* The first signal goes to the programs, each later one ends a stage. */
+/* The first signal goes to the programs, each later one ends a phase. */
 static void handle_signal(attempt *self, int number)
 {
-    if (self->stage == RUNNING) {
+    if (self->phase == RUNNING) {
         forward_signal(self, number);
     } else if (may_repeat(number)) {
         return;
-    } else if (self->stage == ENDING && may_repeat(self->signal)) {
+    } else if (self->phase == ENDING && may_repeat(self->signal)) {
         self->signal = number;
     } else {
-        if (self->stage == ENDING)
+        if (self->phase == ENDING)
             report_running_ranks(self, "before the next signal");
-        if (self->stage < KILLED)
-            enter_stage(self, self->stage + 1);
+        if (self->phase < KILLED)
+            enter_phase(self, self->phase + 1);
     }
 }
 
-/* An output whose reader's end is to be polled for: a program that writes there itself would get
- * SIGPIPE, but mpirun writes for the ranks and does not tell them. */
+/* Polls for the close of the output's reader. A program that writes there itself would get SIGPIPE,
+ * but mpirun writes for the ranks and does not tell them. */
 static struct pollfd poll_reader(const attempt *self, int fd)
 {
     struct stat file;
-    bool matters = self->stage == RUNNING && self->checks_readers && fstat(fd, &file) == 0 &&
+    bool matters = self->phase == RUNNING && self->checks_readers && fstat(fd, &file) == 0 &&
                    (S_ISFIFO(file.st_mode) || S_ISSOCK(file.st_mode));
     return (struct pollfd){.fd = matters ? fd : -1};
 }
@@ -373,7 +373,7 @@ static sl_status start_mpirun(attempt *self)
     return SL_OK;
 }
 
-/* Whether mpirun may still run because somebody reads slowly what the ranks have written. */
+/* Whether mpirun may still run because the reader of the ranks' output is slow. */
 static bool output_is_waiting(void)
 {
     struct pollfd outputs[] = {{.fd = STDOUT_FILENO, .events = POLLOUT},
@@ -381,15 +381,15 @@ static bool output_is_waiting(void)
     return poll(outputs, 2, 0) < 2;
 }
 
-static void end_stage(attempt *self)
+static void end_phase(attempt *self)
 {
     static const char late[] = "all processes have ended, and mpirun has not: it is ended";
-    bool success = self->stage == RELEASED && self->failure == NO_FAILURE;
+    bool success = self->phase == RELEASED && self->failure == NO_FAILURE;
     if (success && output_is_waiting()) {
-        enter_stage(self, RELEASED);
+        enter_phase(self, RELEASED);
         return;
     }
-    if (self->stage == ENDING) {
+    if (self->phase == ENDING) {
         char limit[96];
         int length = snprintf(limit, sizeof limit, "within %g s", self->options->grace_seconds);
         if (is_saving(self))
@@ -400,7 +400,7 @@ static void end_stage(attempt *self)
     if (success)
         self->options->report(self->options->context,
                               &(sl_launch_event){.kind = SL_LAUNCH_WARNING, .text = late});
-    enter_stage(self, self->stage + 1);
+    enter_phase(self, self->phase + 1);
 }
 
 static void supervise(attempt *self)
@@ -408,8 +408,8 @@ static void supervise(attempt *self)
     while (read_signals(self),
            waitpid(self->mpirun, &self->mpirun_status, WNOHANG) != self->mpirun) {
         (void)sli_wire_listener_turn(self->listener, self->signals, SLI_WIRE_TURN_SECONDS);
-        if (self->stage != RUNNING && self->stage != KILLED && seconds_now(self) >= self->deadline)
-            end_stage(self);
+        if (self->phase != RUNNING && self->phase != KILLED && seconds_now(self) >= self->deadline)
+            end_phase(self);
     }
     /* What the ranks have sent is still to be read. */
     for (int i = 0; i < self->count && sli_wire_listener_turn(self->listener, -1, 0); i++)
