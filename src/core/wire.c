@@ -46,7 +46,7 @@ const char *sli_wire_state_text(sli_wire_state state)
     case SLI_WIRE_LOST:
     case SLI_WIRE_SILENT:
         return "cannot be reached any more";
-    case SLI_WIRE_FALSE:
+    case SLI_WIRE_INVALID:
         return "sent what no rank sends";
     }
     return "is there";
@@ -180,7 +180,7 @@ sli_wire_state sli_wire_receive(sli_wire_connection *connection, sli_wire_messag
         return state;
     int32_t length = get32(connection->buffer);
     if (length < SLI_WIRE_FIXED_BYTES || length > SLI_WIRE_BODY_BYTES)
-        return SLI_WIRE_FALSE;
+        return SLI_WIRE_INVALID;
     size_t bytes = (size_t)length;
     state = sli_wire_fill(connection, 4 + bytes + SLI_WIRE_TAG_BYTES);
     if (state != SLI_WIRE_MESSAGE)
@@ -189,7 +189,7 @@ sli_wire_state sli_wire_receive(sli_wire_connection *connection, sli_wire_messag
     write_tag(tag, connection->received++, frame, 4 + bytes, connection->receive_key);
     if (sodium_memcmp(tag, frame + 4 + bytes, sizeof tag) != 0 ||
         !sli_wire_decode(frame + 4, bytes, connection->ranks, connection->kinds, out))
-        return SLI_WIRE_FALSE;
+        return SLI_WIRE_INVALID;
     return SLI_WIRE_MESSAGE;
 }
 

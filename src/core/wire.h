@@ -93,7 +93,7 @@ typedef enum sli_wire_state {
     SLI_WIRE_CLOSED,  /* the other side has hung up, or its process has died */
     SLI_WIRE_LOST,    /* its host does not answer, or it reads nothing any more */
     SLI_WIRE_SILENT,  /* it has not said that it lives for too long */
-    SLI_WIRE_FALSE    /* it sent what no process of the job sends */
+    SLI_WIRE_INVALID  /* it sent what no process of the job sends */
 } sli_wire_state;
 
 /* What each state but the first two says about a rank, for an error's sentence: "died". */

@@ -305,7 +305,7 @@ void sli_wire_listener_send(sli_wire_listener *listener, int rank, const sli_wir
 
 void sli_wire_listener_refuse(sli_wire_listener *listener, int rank)
 {
-    mark_failing(listener, &listener->callers[rank], SLI_WIRE_FALSE);
+    mark_failing(listener, &listener->callers[rank], SLI_WIRE_INVALID);
 }
 
 int sli_wire_listener_connected(const sli_wire_listener *listener)

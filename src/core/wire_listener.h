@@ -49,7 +49,7 @@ double sli_wire_listener_seconds(const sli_wire_listener *listener);
  * is lost at the next turn. */
 void sli_wire_listener_send(sli_wire_listener *listener, int rank, const sli_wire_message *message);
 
-/* Hangs up on a rank that sent what it must not; `ended` follows with SLI_WIRE_FALSE. */
+/* Hangs up on a rank that sent what it must not; `ended` follows with SLI_WIRE_INVALID. */
 void sli_wire_listener_refuse(sli_wire_listener *listener, int rank);
 
 /* How many ranks are connected. */

@@ -164,7 +164,7 @@ static void message_that_was_tampered_with_is_noticed(void **state)
             assert_int_equal(sli_wire_receive(&ends[to], &read), SLI_WIRE_MESSAGE);
             assert_int_equal(send(ends[1 - to].fd, frame, (size_t)bytes, 0), bytes);
         }
-        assert_int_equal(sli_wire_receive(&ends[to], &read), SLI_WIRE_FALSE);
+        assert_int_equal(sli_wire_receive(&ends[to], &read), SLI_WIRE_INVALID);
         close_ends(ends);
     }
 }
@@ -179,7 +179,7 @@ static void length_that_no_message_has_is_noticed(void **state)
         sli_wire_message read;
         connect_ends(ends);
         assert_int_equal(send(ends[0].fd, &lengths[i], 4, 0), 4);
-        assert_int_equal(sli_wire_receive(&ends[1], &read), SLI_WIRE_FALSE);
+        assert_int_equal(sli_wire_receive(&ends[1], &read), SLI_WIRE_INVALID);
         close_ends(ends);
     }
 }

@@ -243,7 +243,7 @@ static void hostile_rank_is_hung_up_on(void **state)
         end_call(&rank);
         assert_true(sli_wire_send(&rank.connection, &hostile[i]));
         turn_until(&self, &self.ended, 1);
-        assert_int_equal(self.why, SLI_WIRE_FALSE);
+        assert_int_equal(self.why, SLI_WIRE_INVALID);
         assert_int_equal(self.said, 1);
         sli_wire_close(&rank.connection);
         sli_wire_listener_destroy(&self.listener);

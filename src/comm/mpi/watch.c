@@ -35,7 +35,7 @@ struct sli_watch {
     pthread_mutex_t lock;    /* guards all below, and sending */
     sli_member *members;
     char (*dead)[REASON_BYTES]; /* [size] how a process ended; "" where it lives */
-    bool alone;                 /* the hub is lost */
+    bool hub_is_lost;
     bool ended, all_ready;
 };
 
@@ -108,7 +108,7 @@ static void break_for_absent(const sli_watch *watch, sli_member *member,
     uint64_t sequence = operation ? operation->sequence : 0;
     char who[256], what[SLI_OPERATION_TEXT_BYTES];
     const char *why = first_reason(watch, member, sequence);
-    if (member->broken.status != SL_OK || (!why && !watch->alone))
+    if (member->broken.status != SL_OK || (!why && !watch->hub_is_lost))
         return;
     if (why)
         write_absent(watch, member, sequence, why, who, sizeof who);
@@ -202,7 +202,7 @@ static void mark_hub_lost(sli_watch *watch, const char *why)
     pthread_mutex_lock(&watch->lock);
     sli_wire_close(&watch->hub);
     if (!watch->ended) {
-        watch->alone = true;
+        watch->hub_is_lost = true;
         mark_dead(watch, 0, why);
     }
     pthread_mutex_unlock(&watch->lock);
@@ -217,7 +217,7 @@ static void read_messages(sli_watch *watch)
         if (message.kind == SLI_WIRE_ALIVE)
             continue;
         if (!sli_hub_message_is_valid(&message, watch->size)) {
-            state = SLI_WIRE_FALSE;
+            state = SLI_WIRE_INVALID;
             break;
         }
         handle_message(watch, &message);
@@ -316,7 +316,7 @@ bool sli_watch_end(sli_watch *watch, bool ready, void (*progress)(void *argument
     for (const sli_member *at = watch->members; at; at = at->next)
         send_left(watch, at); /* it begins nothing more in a group that it has not left */
     send_to_hub(watch, &bye);
-    while (!watch->ended && !watch->alone) {
+    while (!watch->ended && !watch->hub_is_lost) {
         pthread_mutex_unlock(&watch->lock);
         progress(argument);
         nanosleep(&(struct timespec){0, 500000}, NULL);
@@ -386,7 +386,7 @@ sl_status sli_watch_check(sli_watch *watch, sli_member *member, const sli_operat
 {
     pthread_mutex_lock(&watch->lock);
     break_for_absent(watch, member, operation);
-    bool absent = watch->alone || member->broken.status != SL_OK;
+    bool absent = watch->hub_is_lost || member->broken.status != SL_OK;
     for (int r = 0; r < member->size; r++)
         absent |= reason_of_absence(watch, member, r, UINT64_MAX) != NULL;
     atomic_store(&member->alarm, absent);
