@@ -355,7 +355,7 @@ sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scal
         sl_parameter *const *in;
         if (!sli_parameter_set_stale_grads(optimizer->set, b))
             return sl_error(SL_ERR_INVALID,
-                            "sl_optimizer_step: the parameters were placed without gradients");
+                            "sl_optimizer_step: the parameter set was created without gradients");
         SL_TRY(step_bucket(optimizer,
                            (run){.bucket = b, .lr = (float)lr, .grad_scale = (float)grad_scale},
                            steps));

@@ -52,9 +52,10 @@ static sl_status inspect_parameters(sl_ddp *ddp)
                 continue;
             trained++;
             if (!parameter->grad)
-                return sl_error(SL_ERR_INVALID,
-                                "sl_ddp_create: parameter %s was placed without a gradient",
-                                parameter->path);
+                return sl_error(
+                    SL_ERR_INVALID,
+                    "sl_ddp_create: the set of parameter %s was created without gradients",
+                    parameter->path);
         }
     ddp->broadcasts_buffers &= has_buffers;
     if (trained == 0)

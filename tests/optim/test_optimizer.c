@@ -220,7 +220,7 @@ static void step_without_gradients_is_an_error(void **state)
     check_ok(sl_parameter_set_create(
         module, 0, 0, &(sl_parameter_set_options){.device = device, .no_gradients = true}, &set));
     check_ok(sl_optimizer_create(&(sl_optimizer_options){0}, set, &optimizer));
-    check_error(sl_optimizer_step(optimizer, 1, 1), SL_ERR_INVALID, "placed without gradients");
+    check_error(sl_optimizer_step(optimizer, 1, 1), SL_ERR_INVALID, "created without gradients");
     sl_optimizer_destroy(&optimizer);
     sl_parameter_set_destroy(&set);
     sl_module_destroy(&module);

@@ -29,7 +29,7 @@ static int compare_texts(const void *a, const void *b)
     return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static sl_status twice(const char *what, const char *name)
+static sl_status refuse_duplicate(const char *what, const char *name)
 {
     char quoted[SLI_QUOTE_BYTES];
     return sl_error(SL_ERR_FORMAT, "%s %s is listed twice", what,
@@ -47,7 +47,7 @@ static sl_status check_keys(const sli_safetensors_header *header)
     sl_status status = SL_OK;
     for (size_t i = 1; i < header->metadata_count && status == SL_OK; i++)
         if (strcmp(keys[i - 1], keys[i]) == 0)
-            status = twice("the key", keys[i]);
+            status = refuse_duplicate("the key", keys[i]);
     free(keys);
     return status;
 }
@@ -59,7 +59,7 @@ static sl_status parse_metadata(parsing *run, sli_json_value object)
     sli_json_walk walk;
     bool found;
     if (run->has_metadata)
-        return twice("the key", SLI_SAFETENSORS_METADATA_KEY);
+        return refuse_duplicate("the key", SLI_SAFETENSORS_METADATA_KEY);
     run->has_metadata = true;
     if (!sli_json_is(object, '{'))
         return sl_error(SL_ERR_FORMAT, "__metadata__ must be an object of strings");
@@ -272,7 +272,7 @@ static sl_status sort_names(sli_safetensors_header *header)
     qsort(header->by_name, header->count, sizeof(sli_safetensors_entry *), compare_names);
     for (size_t i = 1; i < header->count; i++)
         if (compare_names(&header->by_name[i - 1], &header->by_name[i]) == 0)
-            return twice("tensor", header->by_name[i]->info.name);
+            return refuse_duplicate("tensor", header->by_name[i]->info.name);
     return SL_OK;
 }
 

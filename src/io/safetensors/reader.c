@@ -44,7 +44,7 @@ sl_status sli_safetensors_borrow_descriptor(const sl_safetensors_reader *reader,
         found.st_ino == reader->inode && bytes == reader->file_bytes)
         return SL_OK;
     close(*descriptor);
-    return sl_error(SL_ERR_IO, "%s: another file has taken its place while it was read",
+    return sl_error(SL_ERR_IO, "%s: the file was replaced by another while it was read",
                     reader->path);
 }
 

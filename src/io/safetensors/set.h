@@ -2,8 +2,8 @@
  *
  *     model.safetensors                  a file
  *     model.safetensors.index.json       Hugging Face's index, the files of which lie beside it
- *     DIR                                a checkpoint, whose part "model" it is; or a directory
- * with one of the above
+ *     DIR                                a checkpoint, of which the part "model" is read, or a
+ *                                        directory with one of the above
  */
 #ifndef SLI_IO_SAFETENSORS_SET_H
 #define SLI_IO_SAFETENSORS_SET_H

@@ -85,7 +85,7 @@ static sl_status set_range(const sl_safetensors_item *item, uint64_t *end,
     SL_TRY(count_bytes(item, &range->bytes));
     range->begin = *end;
     if (__builtin_add_overflow(*end, range->bytes, end) || *end > INT64_MAX / 2)
-        return sl_error(SL_ERR_INVALID, "with it the file would pass any possible size");
+        return sl_error(SL_ERR_INVALID, "with it the file would be larger than a file can be");
     return SL_OK;
 }
 
