@@ -176,12 +176,13 @@ int cmd_launch_rank(int argc, char **argv)
 
 const cli_command cmd_launch = {
     .name = "launch",
-    .summary = "start a program on many processes, here or on several machines",
+    .summary = "start a program as several processes, here or on several machines",
     .arguments = "PROGRAM [ARGUMENT...]",
     .doc = "Starts PROGRAM as N processes through Open MPI's mpirun, each with RANK, LOCAL_RANK, "
            "WORLD_SIZE and LOCAL_WORLD_SIZE in its environment. When one fails, the others have "
-           "some time to end by themselves and are then ended. The exit status is that of the "
-           "first process that failed, or 128 plus the number of the signal that killed it.",
+           "the time of --grace to end by themselves; then the launcher ends them. The exit status "
+           "is that of the first process that failed, or 128 plus the number of the signal that "
+           "killed it.",
     .options = options,
     .program = true,
     .settings_bytes = sizeof(settings),

@@ -402,8 +402,8 @@ static void print_resumed(display *on, const sl_checkpoint_event *event)
     else
         print_line(on, "Resuming after step %" PRId64 " from %s", event->step, event->path);
     if (event->lost_steps > 0)
-        print_line(on, "Steps since the checkpoint were lost and are repeated: %" PRId64 " step%s",
-                   event->lost_steps, plural(event->lost_steps));
+        print_line(on, "Repeating %" PRId64 " step%s, lost since the checkpoint", event->lost_steps,
+                   plural(event->lost_steps));
 }
 
 static sl_status print_checkpoint(void *context, const sl_checkpoint_event *event)

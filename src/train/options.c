@@ -152,7 +152,7 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Activation function of the feed-forward networks"},
     {.name = "pre-norm", MODEL, .type = SL_OPTION_FLAG, FIELD(model.pre_norm),
      .log_key = "pre_norm",
-     .help = "Apply layer normalization before each block instead of after it"},
+     .help = "Apply layer normalization before attention and feed-forward instead of after them"},
 
     {.name = "pp", .value = "S", .group = "Pipeline", .type = SL_OPTION_INT, FIELD(stages),
      .lowest = 1, .highest = SL_MAX_STAGES, .optional = true,
@@ -248,7 +248,7 @@ const sl_option sl_train_option_rows[] = {
      .help = "Seed of initial values and dropout"},
     {.name = "allow-nan", .group = "Training", .type = SL_OPTION_FLAG, FIELD(allow_nan),
      .log_key = "allow_nan",
-     .help = "Continue after a loss that is not a number"},
+     .help = "Continue after a loss or gradient norm that is not finite"},
 
     {.name = "dampening", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
      FIELD(optimizer.dampening), .log_key = "dampening", .affects_numbers = with_sgd,

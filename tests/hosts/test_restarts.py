@@ -120,7 +120,7 @@ def check_restart(number, before, after, out):
                 f"after step {done} too much or too little was lost", begin)
     said = [f"Restart {number}: resuming after step {begin['resumed_step']} from "]
     if begin["lost_steps"]:
-        said.append(f"Steps since the checkpoint were lost and are repeated: {begin['lost_steps']} step")
+        said.append(f"Repeating {begin['lost_steps']} step")
     for text in said:
         fail_unless(text in out, f"\"{text}\" is not said", out)
 
