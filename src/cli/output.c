@@ -89,7 +89,7 @@ void *cli_allocate(size_t count, size_t bytes)
 
 /* ---- Near misses -------------------------------------------------------------------------- */
 
-static int least(int a, int b)
+static int smaller_of(int a, int b)
 {
     return a < b ? a : b;
 }
@@ -101,7 +101,7 @@ static bool is_same_letter(char a, char b)
 
 /* Letters inserted, left out, changed or exchanged with their neighbour (Damerau). Longer words
  * are not compared. */
-static int distance(const char *a, const char *b)
+static int edit_distance(const char *a, const char *b)
 {
     enum { MOST_LETTERS = 32 };
     int steps[MOST_LETTERS + 1][MOST_LETTERS + 1];
@@ -115,17 +115,17 @@ static int distance(const char *a, const char *b)
                 continue;
             }
             int change = steps[i - 1][k - 1] + !is_same_letter(a[i - 1], b[k - 1]);
-            steps[i][k] = least(change, 1 + least(steps[i - 1][k], steps[i][k - 1]));
+            steps[i][k] = smaller_of(change, 1 + smaller_of(steps[i - 1][k], steps[i][k - 1]));
             if (i > 1 && k > 1 && is_same_letter(a[i - 1], b[k - 2]) &&
                 is_same_letter(a[i - 2], b[k - 1]))
-                steps[i][k] = least(steps[i][k], steps[i - 2][k - 2] + 1);
+                steps[i][k] = smaller_of(steps[i][k], steps[i - 2][k - 2] + 1);
         }
     return steps[a_length][b_length];
 }
 
 void cli_near_add(cli_near *near, const char *candidate)
 {
-    int found = distance(near->word, candidate), length = (int)strlen(near->word);
+    int found = edit_distance(near->word, candidate), length = (int)strlen(near->word);
     int most = 1 + length / 6; /* more is another word */
     if (found > most || found >= length || (near->best && found >= near->distance))
         return;

@@ -1,7 +1,7 @@
 /* What signals ask of a run.
  *
  *     SIGTERM, SIGINT    its end after a save; a second one its end at once
- *     SIGHUP, SIGPIPE    its end after a save: the terminal is gone, or nobody reads a pipe
+ *     SIGHUP, SIGPIPE    its end after a save: the terminal is gone, or a pipe has no reader
  *     SIGUSR1            a checkpoint now
  *
  * A run that saves nothing ends at once, and says that nothing was saved. A signal that was ignored

@@ -113,7 +113,7 @@ static sl_status wait_for_arrivals(sli_world *w, uint64_t since, const sli_opera
 }
 
 /* With the lock held: posts this rank's operation. */
-static sl_status post(sli_world *w, int rank, const sli_operation *operation)
+static sl_status post_operation(sli_world *w, int rank, const sli_operation *operation)
 {
     uint64_t since = w->meetings;
     SL_TRY(sli_error_restore(&w->broken));
@@ -129,11 +129,11 @@ static sl_status post(sli_world *w, int rank, const sli_operation *operation)
     return SL_OK;
 }
 
-static sl_status arrive(sl_group *group, const sli_operation *operation)
+static sl_status arrive_at_operation(sl_group *group, const sli_operation *operation)
 {
     sli_world *w = group->state;
     pthread_mutex_lock(&w->lock);
-    sl_status status = post(w, group->rank, operation);
+    sl_status status = post_operation(w, group->rank, operation);
     pthread_mutex_unlock(&w->lock);
     return status;
 }
@@ -141,7 +141,7 @@ static sl_status arrive(sl_group *group, const sli_operation *operation)
 /* All ranks have arrived, so all depart: only their own work lies between. Until then others read
  * and write this rank's buffers, so it waits also when the group breaks meanwhile, and however long
  * that takes. */
-static void depart(sl_group *group)
+static void depart_from_operation(sl_group *group)
 {
     sli_world *w = group->state;
     pthread_mutex_lock(&w->lock);
@@ -231,9 +231,9 @@ static void do_own_work(const sli_world *w, int rank, const sli_operation *mine)
 
 static sl_status local_collective(sl_group *group, const sli_operation *operation)
 {
-    SL_TRY(arrive(group, operation));
+    SL_TRY(arrive_at_operation(group, operation));
     do_own_work(group->state, group->rank, operation);
-    depart(group);
+    depart_from_operation(group);
     return SL_OK;
 }
 
@@ -300,10 +300,10 @@ static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_g
     *out = NULL;
     own->color = color; /* published by arrive's lock */
     own->subgroup = NULL;
-    SL_TRY(arrive(group, &operation));
+    SL_TRY(arrive_at_operation(group, &operation));
     if (group->rank == 0 && make_subgroups(w, &group->options) != SL_OK)
         local_abort(group, SL_ERR_MEMORY, sl_error_text());
-    depart(group);
+    depart_from_operation(group);
     *out = own->subgroup;
     if (*out || color < 0)
         return SL_OK;

@@ -174,7 +174,7 @@ static void read_groups(reading *to, const char *mount, const char *top, const c
 /* ---- What is mounted -------------------------------------------------------------------- */
 
 /* Blanks, tabs, line ends and backslashes in names are written as \040 and so on. */
-static void unescape(char *text)
+static void unescape_path(char *text)
 {
     char *to = text;
     for (const char *at = text; *at; at++, to++) {
@@ -201,8 +201,8 @@ static void read_mount(reading *to, char *line)
     const char *options = strtok_r(NULL, " \n", &save);
     if (!type || !source || !options)
         return;
-    unescape(words[3]);
-    unescape(words[4]);
+    unescape_path(words[3]);
+    unescape_path(words[4]);
     if (strcmp(type, "cgroup2") == 0)
         read_groups(to, words[4], words[3], "", read_v2);
     if (strcmp(type, "cgroup") == 0 && has_word(options, "memory"))

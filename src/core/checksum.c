@@ -37,7 +37,7 @@ void sli_checksum_add(sli_checksum *sum, const void *data, uint64_t bytes)
         XXH3_128bits_update(&sum->state, data, bytes);
 }
 
-static const char *print(XXH128_hash_t hash, char *text)
+static const char *print_hash(XXH128_hash_t hash, char *text)
 {
     snprintf(text, SLI_CHECKSUM_BYTES, "%016llx%016llx", (unsigned long long)hash.high64,
              (unsigned long long)hash.low64);
@@ -46,10 +46,10 @@ static const char *print(XXH128_hash_t hash, char *text)
 
 const char *sli_checksum_text(const sli_checksum *sum, char *text)
 {
-    return print(XXH3_128bits_digest(&sum->state), text);
+    return print_hash(XXH3_128bits_digest(&sum->state), text);
 }
 
 const char *sli_checksum_of(const void *data, uint64_t bytes, char *text)
 {
-    return print(XXH3_128bits(data, bytes), text);
+    return print_hash(XXH3_128bits(data, bytes), text);
 }

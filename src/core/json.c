@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistr.h>
 
-static sl_status invalid(const sli_json *json, const char *at, const char *why)
+static sl_status refuse_text(const sli_json *json, const char *at, const char *why)
 {
     return sl_error(SL_ERR_FORMAT, "%s is not valid JSON at its byte %zu: %s", json->what,
                     (size_t)(at - json->text) + 1, why);
@@ -31,7 +31,7 @@ static sl_status skip_string(const sli_json *json, const char **at, const char *
     while (next < end && *next != '"')
         next += *next == '\\' ? 2 : 1;
     if (next >= end)
-        return invalid(json, *at, "the string does not end");
+        return refuse_text(json, *at, "the string does not end");
     *at = next + 1;
     return SL_OK;
 }
@@ -54,7 +54,7 @@ static sl_status skip_brackets(const sli_json *json, const char **at, const char
             return SL_OK;
         }
     }
-    return invalid(json, *at, "the bracket is not closed");
+    return refuse_text(json, *at, "the bracket is not closed");
 }
 
 static sl_status next_value(const sli_json *json, const char **at, const char *end,
@@ -69,7 +69,7 @@ static sl_status next_value(const sli_json *json, const char **at, const char *e
         while (*at < end && !strchr(" \t\n\r,:{}[]\"", **at)) /* a 0 ends it too */
             ++*at;
     out->end = *at;
-    return out->end > out->begin ? SL_OK : invalid(json, *at, "a value is missing");
+    return out->end > out->begin ? SL_OK : refuse_text(json, *at, "a value is missing");
 }
 
 sl_status sli_json_root(const sli_json *json, sli_json_value *out)
@@ -77,7 +77,7 @@ sl_status sli_json_root(const sli_json *json, sli_json_value *out)
     const char *end = json->text + json->length, *at = skip_blanks(json->text, end);
     SL_TRY(next_value(json, &at, end, out));
     at = skip_blanks(at, end);
-    return at == end ? SL_OK : invalid(json, at, "the end was expected");
+    return at == end ? SL_OK : refuse_text(json, at, "the end was expected");
 }
 
 /* ---- Walking ------------------------------------------------------------------------------ */
@@ -95,22 +95,22 @@ sl_status sli_json_walk_begin(const sli_json *json, sli_json_value of, sli_json_
                            .end = of.end - 1,
                            .is_object = is_object};
     if (!is_object && !sli_json_is(of, '['))
-        return invalid(json, of.begin, "an object or an array was expected");
+        return refuse_text(json, of.begin, "an object or an array was expected");
     if (*out->end != (is_object ? '}' : ']'))
-        return invalid(json, out->end, "another bracket was expected");
+        return refuse_text(json, out->end, "another bracket was expected");
     return SL_OK;
 }
 
 static sl_status next_key(sli_json_walk *walk)
 {
     if (walk->at == walk->end || *walk->at != '"')
-        return invalid(walk->json, walk->at, "a name in quotes was expected");
+        return refuse_text(walk->json, walk->at, "a name in quotes was expected");
     walk->key.begin = walk->at;
     SL_TRY(skip_string(walk->json, &walk->at, walk->end));
     walk->key.end = walk->at;
     walk->at = skip_blanks(walk->at, walk->end);
     if (walk->at == walk->end || *walk->at != ':')
-        return invalid(walk->json, walk->at, "\":\" was expected");
+        return refuse_text(walk->json, walk->at, "\":\" was expected");
     walk->at = skip_blanks(walk->at + 1, walk->end);
     return SL_OK;
 }
@@ -123,7 +123,7 @@ sl_status sli_json_walk_next(sli_json_walk *walk, bool *found)
         return SL_OK;
     if (walk->begun) {
         if (*walk->at != ',')
-            return invalid(walk->json, walk->at, "\",\" was expected");
+            return refuse_text(walk->json, walk->at, "\",\" was expected");
         walk->at = skip_blanks(walk->at + 1, walk->end);
     }
     walk->begun = true;
@@ -134,7 +134,7 @@ sl_status sli_json_walk_next(sli_json_walk *walk, bool *found)
 
 /* ---- Decoding ----------------------------------------------------------------------------- */
 
-static sl_status parse(const sli_json *json, sli_json_value value, json_t **out)
+static sl_status decode_value(const sli_json *json, sli_json_value value, json_t **out)
 {
     json_error_t error;
     *out = json_loadb(value.begin, (size_t)(value.end - value.begin),
@@ -143,7 +143,7 @@ static sl_status parse(const sli_json *json, sli_json_value value, json_t **out)
         return SL_OK;
     if (json_error_code(&error) == json_error_out_of_memory)
         return sl_error(SL_ERR_MEMORY, "no memory for the JSON of %s", json->what);
-    return invalid(json, value.begin + error.position - (error.position > 0), error.text);
+    return refuse_text(json, value.begin + error.position - (error.position > 0), error.text);
 }
 
 sl_status sli_json_parse(const sli_json *json, sli_json_value value, size_t most, json_t **out)
@@ -155,7 +155,7 @@ sl_status sli_json_parse(const sli_json *json, sli_json_value value, size_t most
                         "most %zu are allowed",
                         json->what, (size_t)(value.end - value.begin),
                         (size_t)(value.begin - json->text) + 1, most);
-    return parse(json, value, out);
+    return decode_value(json, value, out);
 }
 
 /* Of most strings the characters stand between the quotes as they are. */
@@ -173,7 +173,7 @@ sl_status sli_json_decode(const sli_json *json, sli_json_value value, char **roo
     const char *text = value.begin + 1;
     size_t length = (size_t)(value.end - value.begin) - 2;
     if (!is_plain(text, length)) {
-        SL_TRY(parse(json, value, &decoded));
+        SL_TRY(decode_value(json, value, &decoded));
         text = json_string_value(decoded);
         length = json_string_length(decoded);
     }
@@ -193,12 +193,12 @@ static sl_status check_below(const sli_json *json, sli_json_value value, int dep
     sli_json_walk walk;
     bool found;
     if (value.end - value.begin <= SHORT || sli_json_is(value, '"')) {
-        SL_TRY(parse(json, value, &decoded));
+        SL_TRY(decode_value(json, value, &decoded));
         json_decref(decoded);
         return SL_OK;
     }
     if (depth == MOST_DEPTH)
-        return invalid(json, value.begin, "too many brackets within brackets");
+        return refuse_text(json, value.begin, "too many brackets within brackets");
     SL_TRY(sli_json_walk_begin(json, value, &walk));
     for (;;) {
         SL_TRY(sli_json_walk_next(&walk, &found));
@@ -258,7 +258,7 @@ static json_t *float_value(float value, bool exact)
 }
 
 /* JSON's readers hold integers in 64 signed bits. */
-static json_t *seed(uint64_t value, bool exact)
+static json_t *seed_json(uint64_t value, bool exact)
 {
     char digits[24];
     if (!exact && value <= INT64_MAX)
@@ -267,12 +267,12 @@ static json_t *seed(uint64_t value, bool exact)
     return json_string(digits);
 }
 
-static json_t *pair(const float *values, bool exact)
+static json_t *pair_json(const float *values, bool exact)
 {
     return json_pack("[o,o]", float_value(values[0], exact), float_value(values[1], exact));
 }
 
-static json_t *custom(const sl_option *option, const void *object)
+static json_t *custom_json(const sl_option *option, const void *object)
 {
     char *text = option->print(object);
     json_t *value = sli_json_text(text);
@@ -295,9 +295,9 @@ json_t *sli_json_option(const sl_option *option, const void *object, bool exact)
     case SL_OPTION_DOUBLE:
         return sli_json_number(*(const double *)field);
     case SL_OPTION_PAIR:
-        return pair(field, exact);
+        return pair_json(field, exact);
     case SL_OPTION_SEED:
-        return seed(*(const uint64_t *)field, exact);
+        return seed_json(*(const uint64_t *)field, exact);
     case SL_OPTION_BYTES:
         return json_integer((json_int_t) * (const uint64_t *)field);
     case SL_OPTION_CHOICE:
@@ -307,5 +307,5 @@ json_t *sli_json_option(const sl_option *option, const void *object, bool exact)
     case SL_OPTION_CUSTOM:
         break;
     }
-    return custom(option, object);
+    return custom_json(option, object);
 }

@@ -49,7 +49,7 @@ static const char *find_value(sli_knob knob, const char *text, size_t length)
     return NULL;
 }
 
-static sl_status refuse(sli_knob knob, const char *text)
+static sl_status refuse_value(sli_knob knob, const char *text)
 {
     char values[128];
     join_values(knob, values, sizeof values);
@@ -64,7 +64,7 @@ sl_status sli_knob_read(sli_knob knob, const char **out)
     if (!text || !*text)
         return SL_OK;
     *out = find_value(knob, text, strlen(text));
-    return *out ? SL_OK : refuse(knob, text);
+    return *out ? SL_OK : refuse_value(knob, text);
 }
 
 sl_status sl_debug_contains(const char *value, bool *out)
@@ -77,7 +77,7 @@ sl_status sl_debug_contains(const char *value, bool *out)
         size_t length = strcspn(word, ",");
         const char *known = find_value(knob, word, length);
         if (!known)
-            return refuse(knob, text);
+            return refuse_value(knob, text);
         found |= strcmp(known, value) == 0;
         word += length + (word[length] == ',');
     }

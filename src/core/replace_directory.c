@@ -56,7 +56,7 @@ static sl_status name_temporary(sli_replace_directory *directory, uint64_t numbe
 }
 
 /* Another of its writers may have made it. */
-static sl_status make(sli_replace_directory *directory)
+static sl_status make_temporary(sli_replace_directory *directory)
 {
     while (directory->descriptor < 0) {
         if (mkdirat(directory->parent, directory->temporary, 0777) != 0 && errno != EEXIST)
@@ -73,13 +73,14 @@ static sl_status make(sli_replace_directory *directory)
     return SL_OK;
 }
 
-static sl_status create(const char *path, uint64_t number, bool joins, sli_replace_directory **out)
+static sl_status create_numbered(const char *path, uint64_t number, bool joins,
+                                 sli_replace_directory **out)
 {
     sl_status status = create_record(path, out);
     if (status == SL_OK)
         status = name_temporary(*out, number);
     if (status == SL_OK)
-        status = make(*out);
+        status = make_temporary(*out);
     if (status != SL_OK) {
         sli_replace_directory_destroy(out);
         return status;
@@ -95,18 +96,18 @@ sl_status sli_replace_directory_create(const char *path, sli_replace_directory *
     uint64_t number;
     *out = NULL;
     SL_TRY(sli_draw_number(path, &number));
-    return create(path, number, false, out);
+    return create_numbered(path, number, false, out);
 }
 
 sl_status sli_replace_directory_create_numbered(const char *path, uint64_t number,
                                                 sli_replace_directory **out)
 {
-    return create(path, number, false, out);
+    return create_numbered(path, number, false, out);
 }
 
 sl_status sli_replace_directory_join(const char *path, uint64_t number, sli_replace_directory **out)
 {
-    return create(path, number, true, out);
+    return create_numbered(path, number, true, out);
 }
 
 const char *sli_replace_directory_temporary(const sli_replace_directory *directory)
@@ -116,14 +117,14 @@ const char *sli_replace_directory_temporary(const sli_replace_directory *directo
 
 /* ---- Its end ---------------------------------------------------------------------------- */
 
-static void release(sli_replace_directory *directory)
+static void close_descriptor(sli_replace_directory *directory)
 {
     if (directory->descriptor >= 0)
         close(directory->descriptor);
     directory->descriptor = -1;
 }
 
-/* Gives the temporary directory its name. What has the name already changes places with it. */
+/* Gives the temporary directory its name. What has the name already gets the temporary name. */
 static bool take_name(const sli_replace_directory *directory, bool *replaced)
 {
     int at = directory->parent;
@@ -146,7 +147,7 @@ sl_status sli_replace_directory_commit(sli_replace_directory *directory)
     SL_TRY(sli_directory_sync(directory->descriptor, directory->path));
     if (!take_name(directory, &replaced))
         return sli_io_error(directory->path, "cannot be given its name");
-    release(directory);
+    close_descriptor(directory);
     sl_status status = sli_directory_sync(directory->parent, directory->path);
     if (replaced)
         (void)sli_directory_remove(directory->parent, directory->temporary); /* the old one */
@@ -159,7 +160,7 @@ void sli_replace_directory_destroy(sli_replace_directory **directory)
         return;
     if ((*directory)->descriptor >= 0 && !(*directory)->joined)
         (void)sli_directory_remove((*directory)->parent, (*directory)->temporary);
-    release(*directory);
+    close_descriptor(*directory);
     if ((*directory)->parent >= 0)
         close((*directory)->parent);
     free((*directory)->temporary_path);

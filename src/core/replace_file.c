@@ -136,9 +136,9 @@ struct sli_replace_file {
     uint64_t given; /* bytes from the start that the disk has been given to write */
 };
 
-/* Pieces in which the disk is given what is written, so that it works while the rest is prepared.
+/* After so many bytes the disk is told to write them, so that it works while the rest is prepared.
  */
-enum { DISK_PIECE_BYTES = 8 << 20 };
+enum { WRITE_BACK_BYTES = 8 << 20 };
 
 /* Replacing a device or a pipe by a file would be a nasty surprise, and a directory cannot be. */
 static sl_status check_replaceable(const char *path)
@@ -238,7 +238,7 @@ sl_status sli_replace_file_reserve(sli_replace_file *file, uint64_t bytes)
  * whose is also every error. */
 static void give_to_disk(sli_replace_file *file, uint64_t end)
 {
-    if (end < file->given + DISK_PIECE_BYTES)
+    if (end < file->given + WRITE_BACK_BYTES)
         return;
     (void)sync_file_range(file->descriptor, (off_t)file->given, (off_t)(end - file->given),
                           SYNC_FILE_RANGE_WRITE);

@@ -16,8 +16,8 @@ typedef struct sli_pool_options {
     int threads;      /* at least 1; the caller of sli_pool_run is one of them */
     const int *cores; /* [threads] the system's numbers: thread i > 0 is bound to cores[i]; may be
                          NULL: no thread is bound. Only read while the pool is created. */
-    bool spin;        /* idle threads look out for work for long before they sleep: only where
-                         nobody else needs their cores; else briefly, letting others go first */
+    bool spin;        /* idle threads poll for work for a long time before they sleep: only where no
+                         other thread needs their cores; else briefly, and yield while they poll */
 } sli_pool_options;
 
 sl_status sli_pool_create(const sli_pool_options *options, sli_pool **out);

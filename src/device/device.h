@@ -3,12 +3,13 @@
  * A device is a table of operations over memory that it owns. The library calls the functions at
  * the end of this file, which check the arguments; an implementation (cpu/) fills the table behind
  * them (device_base.h) and only computes.
+ *
  * All matrices are row-major; `ld` is the distance between rows in elements. Every operation
  * finishes before it returns, unless its comment says otherwise.
  *
  * Numerics that every implementation keeps:
- *  - Shapes alone decide how an operation is cut into ranges, and the ranges' results are added in
- * a fixed order: the result does not depend on the number of threads.
+ *  - Shapes alone decide how an operation is cut into ranges, and the ranges' results are added
+ *    in a fixed order: the result does not depend on the number of threads.
  *  - A row's result depends on that row alone wherever the mathematics say so; but a matrix
  *    product with another number of rows may round differently.
  *  - Operations documented as "adds" accumulate into what is there. */

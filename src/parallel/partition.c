@@ -15,15 +15,15 @@ static sl_status by_layers(int modules, int stages, int *balance)
                         "sl_partition: %d stages need as many layers between the first and the "
                         "last module, the model has %d",
                         stages, layers < 0 ? 0 : layers);
-    int share = layers / stages + (layers % stages != 0);
-    bool none_empty = (stages - 1) * share < layers;
+    int most = layers / stages + (layers % stages != 0);
+    bool none_empty = (stages - 1) * most < layers;
     for (int stage = 0; stage < stages; stage++) {
         if (!none_empty)
             balance[stage] = layers / stages + (stage < layers % stages);
         else if (stage + 1 < stages)
-            balance[stage] = share;
+            balance[stage] = most;
         else
-            balance[stage] = layers - (stages - 1) * share;
+            balance[stage] = layers - (stages - 1) * most;
     }
     balance[0]++;
     balance[stages - 1]++;
@@ -41,27 +41,29 @@ typedef struct search {
     int *cut;              /* [stages][modules + 1] */
 } search;
 
-static size_t cell(const search *s, int stage, int modules)
+static size_t cell_index(const search *s, int stage, int modules)
 {
     return (size_t)stage * (size_t)(s->modules + 1) + (size_t)modules;
 }
 
-static double block(const search *s, int start, int end)
+static double block_parameters(const search *s, int start, int end)
 {
     return (double)(s->before[end] - s->before[start]);
 }
 
 /* Fills the tables by dynamic programming. Without a limit the cost is the largest block; with one
  * it is the sum of the blocks' squares, none of them above the limit. Negative: impossible. */
-static void fill(search *s, double limit)
+static void fill_tables(search *s, double limit)
 {
     for (int stage = 0; stage < s->stages; stage++) {
         for (int end = 0; end <= s->modules; end++) {
             double best = -1;
             int cut = 0;
             for (int start = stage; start < end; start++) {
-                double size = block(s, start, end);
-                double before = stage > 0 ? s->best[cell(s, stage - 1, start)] : start > 0 ? -1 : 0;
+                double size = block_parameters(s, start, end);
+                double before = stage > 0   ? s->best[cell_index(s, stage - 1, start)]
+                                : start > 0 ? -1
+                                            : 0;
                 if (before < 0 || (limit >= 0 && size > limit))
                     continue;
                 double cost = limit >= 0 ? before + size * size : size > before ? size : before;
@@ -70,8 +72,8 @@ static void fill(search *s, double limit)
                     cut = start;
                 }
             }
-            s->best[cell(s, stage, end)] = best;
-            s->cut[cell(s, stage, end)] = cut;
+            s->best[cell_index(s, stage, end)] = best;
+            s->cut[cell_index(s, stage, end)] = cut;
         }
     }
 }
@@ -80,11 +82,11 @@ static void fill(search *s, double limit)
  * smallest sum of squares is taken, which spreads what is left as evenly as it can be. */
 static void find_cuts(search *s, int *balance)
 {
-    fill(s, -1);
-    fill(s, s->best[cell(s, s->stages - 1, s->modules)]);
+    fill_tables(s, -1);
+    fill_tables(s, s->best[cell_index(s, s->stages - 1, s->modules)]);
     int end = s->modules;
     for (int stage = s->stages - 1; stage >= 0; stage--) {
-        int start = s->cut[cell(s, stage, end)];
+        int start = s->cut[cell_index(s, stage, end)];
         balance[stage] = end - start;
         end = start;
     }

@@ -48,7 +48,7 @@ static double state_weight(const sli_grammar *grammar, int state)
 
 /* Adds to[next] += from[state] * probability over all edges of all states, but those that end a
  * sentence; and groups[group] += the same over all edges. Either may be NULL. */
-static void follow(const sli_grammar *grammar, const double *from, double *to, double *groups)
+static void follow_edges(const sli_grammar *grammar, const double *from, double *to, double *groups)
 {
     for (int state = 0; state < grammar->state_count; state++) {
         if (from[state] == 0)
@@ -68,7 +68,7 @@ static void follow(const sli_grammar *grammar, const double *from, double *to, d
 static double belief_entropy(const sli_grammar *grammar, const double *belief)
 {
     double groups[SLI_GRAMMAR_GROUPS] = {0}, entropy = 0;
-    follow(grammar, belief, NULL, groups);
+    follow_edges(grammar, belief, NULL, groups);
     for (int group = 0; group < SLI_GRAMMAR_GROUPS; group++)
         if (groups[group] > 0)
             entropy += entropy_term(groups[group]) + groups[group] * word_entropy(group);
@@ -95,7 +95,7 @@ static sl_status state_frequencies(const sli_grammar *grammar, double *frequenci
         }
         length += alive;
         memset(next, 0, bytes);
-        follow(grammar, now, next, NULL);
+        follow_edges(grammar, now, next, NULL);
         now = next;
         next = spare;
     }

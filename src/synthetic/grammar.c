@@ -250,7 +250,7 @@ static void expand_object(builder *build, const state *from)
 }
 
 /* The edges of a state at any position. */
-static void expand(builder *build, state from)
+static void expand_state(builder *build, state from)
 {
     state next = from;
     next.position++;
@@ -315,7 +315,7 @@ sl_status sli_grammar_create(sli_grammar **out)
     build->grammar = grammar;
     number_of(build, (state){.position = START});
     for (int i = 0; i < grammar->state_count; i++) {
-        expand(build, build->states[i]);
+        expand_state(build, build->states[i]);
         grammar->first_edge[i + 1] = grammar->edge_count;
     }
     free(build);

@@ -239,7 +239,7 @@ done:
     return status;
 }
 
-static sl_status load(sl_corpus *corpus, const char *directory)
+static sl_status load_splits(sl_corpus *corpus, const char *directory)
 {
     for (int split = 0; split < SL_SPLITS; split++)
         SL_TRY(sl_split_path(directory, (sl_split)split, &corpus->paths[split]));
@@ -258,7 +258,7 @@ sl_status sl_corpus_load(const char *directory, const sl_vocab *vocab, sl_corpus
     if (!corpus)
         return sl_error(SL_ERR_MEMORY, "sl_corpus_load: no memory");
     corpus->vocab = vocab;
-    sl_status status = load(corpus, directory);
+    sl_status status = load_splits(corpus, directory);
     if (status != SL_OK)
         sl_corpus_destroy(&corpus);
     *out = corpus;

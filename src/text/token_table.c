@@ -139,7 +139,7 @@ static sl_status check_token(const char *text, size_t bytes)
     return SL_OK;
 }
 
-static sl_status insert(sli_token_table *table, uint32_t hash, const char *text, size_t bytes)
+static sl_status insert_token(sli_token_table *table, uint32_t hash, const char *text, size_t bytes)
 {
     size_t start = table->starts[table->count];
     SL_TRY(check_token(text, bytes));
@@ -162,7 +162,7 @@ sl_status sli_token_table_add(sli_token_table *table, const char *text, size_t b
     *id = slot_of(table, hash, text, bytes)->id;
     if (*id >= 0)
         return SL_OK;
-    SL_TRY(insert(table, hash, text, bytes));
+    SL_TRY(insert_token(table, hash, text, bytes));
     *id = table->count - 1;
     return SL_OK;
 }

@@ -3,7 +3,7 @@
  * torchtext runs a list of substitutions over the line, one after the other, and splits the result
  * at white space. Their order shows only once: " is removed before "<br />" is looked for,
  * so that <b"r /> is one. No other substitution makes or breaks a match of a later one. So two
- * passes do the same work: fold lowers the line and removes ", and the scan below cuts what is
+ * passes do the same work: fold_line lowers the line and removes ", and the scan below cuts what is
  * left, where each byte is one of
  *
  *   white space, ; and :             ends a token
@@ -101,7 +101,7 @@ static size_t most_folded_bytes(size_t bytes)
 /* Writes the line to `out`: in lower case; without any "; and with a line end for each white space
  * beyond ASCII (not a blank, for "<br />" is only that with a true blank). Bytes that are not UTF-8
  * stay, and count as no letter. Returns how many bytes it wrote. */
-static size_t fold(const char *line, size_t bytes, char *out)
+static size_t fold_line(const char *line, size_t bytes, char *out)
 {
     const uint8_t *start = (const uint8_t *)line, *in = start, *end = in + bytes;
     uint8_t *to = (uint8_t *)out;
@@ -152,7 +152,7 @@ void sl_tokenizer_destroy(sl_tokenizer **tokenizer)
     *tokenizer = NULL;
 }
 
-static sl_status reserve(sl_tokenizer *tokenizer, size_t line_bytes)
+static sl_status reserve_line(sl_tokenizer *tokenizer, size_t line_bytes)
 {
     size_t needed = most_folded_bytes(line_bytes) + LINE_BREAK_BYTES;
     if (needed <= tokenizer->capacity)
@@ -170,8 +170,8 @@ static sl_status reserve(sl_tokenizer *tokenizer, size_t line_bytes)
 sl_status sl_tokenizer_start(sl_tokenizer *tokenizer, const char *line, size_t bytes)
 {
     tokenizer->at = tokenizer->end = NULL;
-    SL_TRY(reserve(tokenizer, bytes));
-    size_t folded = fold(line, bytes, tokenizer->line);
+    SL_TRY(reserve_line(tokenizer, bytes));
+    size_t folded = fold_line(line, bytes, tokenizer->line);
     memset(tokenizer->line + folded, '\n', LINE_BREAK_BYTES);
     tokenizer->at = tokenizer->line;
     tokenizer->end = tokenizer->line + folded;

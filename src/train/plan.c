@@ -369,7 +369,7 @@ static void try_copies(demand *of)
 
 enum { AMOUNT_BYTES = 24 };
 
-static const char *amount(int64_t bytes, char text[AMOUNT_BYTES])
+static const char *amount_text(int64_t bytes, char text[AMOUNT_BYTES])
 {
     const double mib = 1 << 20, gib = 1 << 30;
     bool large = (double)bytes >= gib;
@@ -395,7 +395,7 @@ static text_list list_uses(const sl_host_plan *plan)
     text_list list = {.used = 0};
     for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
         char bytes[AMOUNT_BYTES], text[64];
-        snprintf(text, sizeof text, "%s %s", uses[i].name, amount(uses[i].bytes, bytes));
+        snprintf(text, sizeof text, "%s %s", uses[i].name, amount_text(uses[i].bytes, bytes));
         if (uses[i].bytes > 0)
             add_text(&list, text);
     }
@@ -418,9 +418,9 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
     try_copies(&run);
     bool can_fit = run.changes.used > 0;
     return sl_error(SL_ERR_MEMORY, "the run needs %s of memory (%s), but this host has %s. %s%s%s",
-                    amount(plan.total_bytes, needed), list_uses(&plan).text,
-                    amount((int64_t)usable_bytes, usable), can_fit ? "It fits with one of: " : "",
-                    run.changes.text,
+                    amount_text(plan.total_bytes, needed), list_uses(&plan).text,
+                    amount_text((int64_t)usable_bytes, usable),
+                    can_fit ? "It fits with one of: " : "", run.changes.text,
                     can_fit ? ". force starts it anyway"
                             : "Make the model or the batch smaller, or set force");
 }

@@ -229,7 +229,7 @@ static json_t *describe_run(const sl_run_info *info)
 }
 
 /* Moves `more`'s members to `record`, which is freed where there is no memory for that. */
-static json_t *join(json_t *record, json_t *more)
+static json_t *move_members(json_t *record, json_t *more)
 {
     if (!record || !more || json_object_update(record, more) != 0) {
         json_decref(record);
@@ -246,10 +246,11 @@ static sl_status log_started(void *context, const sl_run_info *info)
     log->info = info;
     if (!log->resumed)
         SL_TRY(empty_file(log));
-    json_t *record = join(describe_run(info), describe_options(info->options));
+    json_t *record = move_members(describe_run(info), describe_options(info->options));
     if (log->resumed)
-        record = join(record, json_pack("{sI sI}", "resumed_step", (json_int_t)log->resumed_step,
-                                        "lost_steps", (json_int_t)log->lost_steps));
+        record =
+            move_members(record, json_pack("{sI sI}", "resumed_step", (json_int_t)log->resumed_step,
+                                           "lost_steps", (json_int_t)log->lost_steps));
     return log->resumed ? log_record(log, record) : write_record(log, record);
 }
 

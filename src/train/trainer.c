@@ -272,7 +272,7 @@ static sl_status report_evaluated(run *r, const sl_eval_info *eval)
     return sli_report_evaluated(r->reports, eval);
 }
 
-static sl_status validate(run *r, double epoch_start)
+static sl_status run_validation(run *r, double epoch_start)
 {
     sl_eval_info eval = {.epoch = r->at.epoch + 1};
     SL_TRY(evaluate(r, SL_SPLIT_VALID, &eval));
@@ -293,14 +293,14 @@ static sl_status validate(run *r, double epoch_start)
     return sli_checkpoints_after_epoch(r->checkpoints, eval.best, &r->stopped);
 }
 
-static sl_status test(run *r, sl_run_result *result)
+static sl_status run_test(run *r, sl_run_result *result)
 {
     sl_eval_info eval = {.epoch = r->options->epochs};
     SL_TRY(sli_checkpoints_before_test(r->checkpoints));
     if (r->at.best_step != r->at.steps)
         SL_TRY(sli_best_restore(r->shared->best, r->replica.pipe));
     /* A resumed run has not saved the best of before, nor a run without a finite validation the
-     * last ones. finish tries again after an error. */
+     * last ones. finish_run tries again after an error. */
     (void)save_weights(r);
     SL_TRY(evaluate(r, SL_SPLIT_TEST, &eval));
     if (r->stopped)
@@ -323,7 +323,7 @@ static sl_status train_epoch(run *r)
         SL_TRY(train_block(r));
         SL_TRY(sli_checkpoints_after_step(r->checkpoints, &r->stopped));
     }
-    return r->stopped ? SL_OK : validate(r, start);
+    return r->stopped ? SL_OK : run_validation(r, start);
 }
 
 /* Sets what is known at the end of every run. */
@@ -350,7 +350,7 @@ static sl_status finish_stopped(run *r, sl_run_result *result)
 }
 
 /* Weights that could not be saved are the error of every replica, after the results. */
-static sl_status finish(run *r, sl_run_result *result)
+static sl_status finish_run(run *r, sl_run_result *result)
 {
     sli_error_copy unsaved;
     SL_TRY(sli_checkpoints_finish(r->checkpoints));
@@ -368,8 +368,8 @@ static sl_status train_all(run *r, sl_run_result *result)
     while (r->at.epoch < r->options->epochs && !r->stopped)
         SL_TRY(train_epoch(r));
     if (!r->stopped)
-        SL_TRY(test(r, result));
-    return r->stopped ? finish_stopped(r, result) : finish(r, result);
+        SL_TRY(run_test(r, result));
+    return r->stopped ? finish_stopped(r, result) : finish_run(r, result);
 }
 
 sl_status sli_train_replica(const sli_shared *shared, sl_group *group, sl_device *const *devices,

@@ -1,4 +1,4 @@
-/* How processes learn that another one is no more.
+/* How processes learn that another one has died.
  *
  * MPI says nothing about it: a receive from a dead process just never ends. So every rank, rank 0
  * included, has a connection of its own, by TCP, to a thread of rank 0:
@@ -15,8 +15,8 @@
  * the host or the link dies nothing closes, so both sides say ALIVE twice a second, and a side that
  * is silent for SLI_SILENT_SECONDS is given up. Each side counts only the seconds in which it runs
  * itself (core/clock.h): a job that is suspended as a whole goes on, whichever process wakes first,
- * while one rank that is suspended alone is given up. The hub tells all others which process is
- * DEAD; without the hub no rank would learn of anything, so its loss breaks every group.
+ * while one rank that is suspended alone counts as lost. The hub tells all others which process is
+ * DEAD. Without the hub no rank would learn of a death, so its loss breaks every group.
  *
  * A group is made in two steps. Each rank prepares all that it needs, then says JOIN, or REFUSE if
  * it could not; when all have joined the hub says READY, and only then they call MPI, which waits

@@ -11,7 +11,7 @@ typedef struct envelope {
 } envelope;
 
 /* MPI counts very large messages in units (transport.h). */
-static size_t padded(size_t bytes)
+static size_t padded_bytes(size_t bytes)
 {
     return bytes <= (size_t)1 << 30
                ? bytes
@@ -75,7 +75,7 @@ sl_status sli_mpi_send(sl_group *group, const sli_message *message)
     if (absence)
         return sl_error(SL_ERR_CANCELLED, "send: rank %d %s", message->peer, absence);
     size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
-    size_t whole = padded(sizeof(envelope) + bytes);
+    size_t whole = padded_bytes(sizeof(envelope) + bytes);
     sli_outgoing *sent = malloc(sizeof *sent + whole);
     if (!sent)
         return sl_error(SL_ERR_MEMORY, "send: no memory for a message of %zu bytes", bytes);

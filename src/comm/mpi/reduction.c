@@ -2,13 +2,13 @@
  *
  * Each rank owns a range of the elements. It receives every other rank's data for that range,
  * combines them in the order of ranks, as the backend `local` does (the same function: the same
- * bits), and sends the result_of to the ranks that want it. Ranges go in blocks, several under way
+ * bits), and sends the result to the ranks that want it. Ranges go in blocks, several under way
  * at a time, so that one block is combined while the next ones travel:
  *
  *      block        0        1        2        3
- *      DATA      ──────►  ──────►  ──────►  ──────►       from every rank to the owner
- *      combine_block           ███      ███      ███      ███
- *      RESULT             ──────►  ──────►  ──────►  ──────►       from the owner to every rank
+ *      DATA      ──────►  ──────►  ──────►  ──────►               from every rank to the owner
+ *      combine            ███      ███      ███      ███
+ *      RESULT                 ──────►  ──────►  ──────►  ──────►  from the owner to every rank
  *
  * Small data are not worth two steps: every rank sends them to all others, and combines all. */
 #include "comm/mpi/call.h"
@@ -97,7 +97,7 @@ static void *result_of(const reduction *run, int owner, int64_t k)
 /* Slots: for each block of the window and each other rank, one message of each sort. */
 enum sort { DATA_IN, DATA_OUT, RESULT_IN, RESULT_OUT, SORTS };
 
-static int slot(const reduction *run, enum sort sort, int rank, int64_t k)
+static int slot_index(const reduction *run, enum sort sort, int rank, int64_t k)
 {
     return ((int)(k % WINDOW) * run->size + rank) * SORTS + (int)sort;
 }
@@ -109,13 +109,14 @@ static sl_status start_exchange(const reduction *run, int64_t k)
 {
     for (int i = 1; i < run->size && block_count(run, run->rank, k) > 0; i++) {
         int from = (run->rank + run->size - i) % run->size;
-        SL_TRY(sli_call_receive(run->call, slot(run, DATA_IN, from, k), received_from(run, from, k),
-                                block_bytes(run, run->rank, k), from, SLI_TAG_DATA));
+        SL_TRY(sli_call_receive(run->call, slot_index(run, DATA_IN, from, k),
+                                received_from(run, from, k), block_bytes(run, run->rank, k), from,
+                                SLI_TAG_DATA));
     }
     for (int i = 1; i < run->size; i++) {
         int to = (run->rank + i) % run->size;
         if (block_count(run, to, k) > 0)
-            SL_TRY(sli_call_send(run->call, slot(run, DATA_OUT, to, k), input_for(run, to, k),
+            SL_TRY(sli_call_send(run->call, slot_index(run, DATA_OUT, to, k), input_for(run, to, k),
                                  block_bytes(run, to, k), to, SLI_TAG_DATA));
     }
     return SL_OK;
@@ -126,7 +127,7 @@ static sl_status combine_block(const reduction *run, int64_t k)
     if (block_count(run, run->rank, k) == 0)
         return SL_OK;
     for (int r = 0; r < run->size; r++) {
-        SL_TRY(sli_call_wait(run->call, slot(run, DATA_IN, r, k)));
+        SL_TRY(sli_call_wait(run->call, slot_index(run, DATA_IN, r, k)));
         run->sources[r] = r == run->rank ? input_for(run, r, k) : received_from(run, r, k);
     }
     void *out = result_of(run, run->rank, k);
@@ -135,7 +136,7 @@ static sl_status combine_block(const reduction *run, int64_t k)
     for (int i = 1; i < run->size; i++) {
         int to = (run->rank + i) % run->size;
         if (wants_results(run, to))
-            SL_TRY(sli_call_send(run->call, slot(run, RESULT_OUT, to, k), out,
+            SL_TRY(sli_call_send(run->call, slot_index(run, RESULT_OUT, to, k), out,
                                  block_bytes(run, run->rank, k), to, SLI_TAG_RESULT));
     }
     return SL_OK;
@@ -146,9 +147,9 @@ static sl_status start_results(const reduction *run, int64_t k)
 {
     for (int i = 1; i < run->size; i++) {
         int owner = (run->rank + i) % run->size;
-        SL_TRY(sli_call_wait(run->call, slot(run, DATA_OUT, owner, k)));
+        SL_TRY(sli_call_wait(run->call, slot_index(run, DATA_OUT, owner, k)));
         if (wants_results(run, run->rank) && block_count(run, owner, k) > 0)
-            SL_TRY(sli_call_receive(run->call, slot(run, RESULT_IN, owner, k),
+            SL_TRY(sli_call_receive(run->call, slot_index(run, RESULT_IN, owner, k),
                                     result_of(run, owner, k), block_bytes(run, owner, k), owner,
                                     SLI_TAG_RESULT));
     }
@@ -158,8 +159,8 @@ static sl_status start_results(const reduction *run, int64_t k)
 static sl_status finish_block(const reduction *run, int64_t k)
 {
     for (int r = 0; r < run->size; r++) {
-        SL_TRY(sli_call_wait(run->call, slot(run, RESULT_IN, r, k)));
-        SL_TRY(sli_call_wait(run->call, slot(run, RESULT_OUT, r, k)));
+        SL_TRY(sli_call_wait(run->call, slot_index(run, RESULT_IN, r, k)));
+        SL_TRY(sli_call_wait(run->call, slot_index(run, RESULT_OUT, r, k)));
     }
     return SL_OK;
 }
