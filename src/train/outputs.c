@@ -1,6 +1,7 @@
 /* Files that are written must not be files that are read. */
 #include "core/file.h"
-#include "io/safetensors/set.h"
+#include "io/checkpoint/reader.h"
+#include "io/safetensors/format.h"
 #include "train/run.h"
 
 #include <stdlib.h>
@@ -39,16 +40,17 @@ static sl_status check_texts(const char *output, const char *directory)
 static sl_status check_weights(const char *output, const char *init)
 {
     char *vocab;
-    sli_safetensors_set *weights;
+    sl_checkpoint_reader *weights;
     SL_TRY(check_input(output, init));
     SL_TRY(sl_weights_vocab_path(init, &vocab));
     sl_status status = check_input(output, vocab);
     free(vocab);
-    if (status != SL_OK || sli_safetensors_set_open(init, &weights) != SL_OK)
+    if (status != SL_OK || sli_checkpoint_open_model(init, &weights) != SL_OK)
         return status;
-    for (size_t i = 0; i < sli_safetensors_set_files(weights) && status == SL_OK; i++)
-        status = check_input(output, sli_safetensors_set_file(weights, i));
-    sli_safetensors_set_close(&weights);
+    for (size_t i = 0; i < weights->state.count && status == SL_OK; i++)
+        if (sli_checkpoint_has_tensors(weights, i, SLI_MODEL_PART))
+            status = check_input(output, weights->files[i].reader->path);
+    sl_checkpoint_close(&weights);
     return status;
 }
 

@@ -2,8 +2,7 @@
  * in proportion to it. */
 #include "io/scratch.h"
 
-#include "io/checkpoint/segments.h"
-#include "io/checkpoint/state.h"
+#include "io/checkpoint/reader.h"
 #include "io/safetensors/format.h"
 #include "support/check.h"
 

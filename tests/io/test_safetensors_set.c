@@ -2,7 +2,8 @@
  */
 #include "scratch.h"
 
-#include "io/safetensors/set.h"
+#include "io/checkpoint/reader.h"
+#include "io/safetensors/format.h"
 #include "sluice/checkpoint.h"
 #include "support/check.h"
 
@@ -65,32 +66,32 @@ static const char whole_index[] = "{\"metadata\":{\"total_size\":48},\"weight_ma
 static void file_is_a_set_of_one(void **state)
 {
     sample made;
-    sli_safetensors_set *set;
+    sl_checkpoint_reader *set;
     char *path = scratch_path(*state, "any.name");
     sample_fill(&made, 0);
     check_ok(sl_safetensors_save(path, made.items, TENSORS, NULL, 0));
     check_loads(path);
-    check_ok(sli_safetensors_set_open(path, &set));
-    assert_int_equal(sli_safetensors_set_files(set), 1);
-    assert_string_equal(sli_safetensors_set_file(set, 0), path);
-    sli_safetensors_set_close(&set);
+    check_ok(sli_checkpoint_open_model(path, &set));
+    assert_int_equal(sl_checkpoint_file_count(set), 1);
+    assert_string_equal(set->files[0].reader->path, path);
+    sl_checkpoint_close(&set);
     assert_null(set);
 }
 
 static void index_stands_for_its_files(void **state)
 {
-    sli_safetensors_set *set;
+    sl_checkpoint_reader *set;
     char *path = write_shards(*state, whole_index);
     check_loads(path);
     check_loads(((scratch *)*state)->directory);
-    check_ok(sli_safetensors_set_open(path, &set));
-    assert_int_equal(sli_safetensors_set_files(set), 2);
-    assert_int_equal(sli_safetensors_set_count(set), TENSORS);
-    assert_string_equal(sli_safetensors_set_get(set, 3)->name, "d");
-    assert_string_equal(sli_safetensors_set_find(set, "c")->name, "c");
-    assert_null(sli_safetensors_set_find(set, "e"));
-    assert_string_equal(sli_safetensors_set_metadata(set, "made"), "here");
-    sli_safetensors_set_close(&set);
+    check_ok(sli_checkpoint_open_model(path, &set));
+    assert_int_equal(sl_checkpoint_file_count(set), 2);
+    assert_int_equal(sl_checkpoint_tensor_count(set, SLI_MODEL_PART), TENSORS);
+    assert_string_equal(sl_checkpoint_tensor_get(set, SLI_MODEL_PART, 3)->name, "d");
+    assert_string_equal(sli_checkpoint_find_tensor(&set->parts[0], "c")->info.name, "c");
+    assert_null(sli_checkpoint_find_tensor(&set->parts[0], "e"));
+    assert_string_equal(sl_checkpoint_metadata(set, SLI_MODEL_PART, "made"), "here");
+    sl_checkpoint_close(&set);
 }
 
 static void index_that_does_not_fit_is_refused(void **state)

@@ -12,8 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const char *const model_part = "model";
-
 /* ---- What a checkpoint has -------------------------------------------------------------- */
 
 typedef struct listing {
@@ -37,19 +35,19 @@ static void clear_listing(listing *of)
 /* Its files' metadata, but for what every writer adds. */
 static sl_status list_metadata(const sl_checkpoint_reader *reader, sl_checkpoint_part *part)
 {
-    const sl_metadata *metadata = NULL;
-    size_t count = 0;
-    for (size_t i = 0; i < reader->state.count && !metadata; i++)
+    const sli_safetensors_header *of = NULL;
+    for (size_t i = 0; i < reader->state.count && !of; i++)
         if (sli_checkpoint_has_tensors(reader, i, part->name))
-            metadata = sli_safetensors_all_metadata(reader->files[i].reader, &count);
+            of = &reader->files[i].reader->header;
+    size_t count = of ? of->metadata_count : 0;
     sl_metadata *kept = calloc(count + 1, sizeof *kept);
     if (!kept)
         return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
     part->metadata = kept;
     for (size_t i = 0; i < count; i++)
-        if (strcmp(metadata[i].key, SLI_CHECKPOINT_ID_KEY) != 0 &&
-            strcmp(metadata[i].key, SLI_SEGMENTS_KEY) != 0)
-            kept[part->metadata_count++] = metadata[i];
+        if (strcmp(of->metadata[i].key, SLI_CHECKPOINT_ID_KEY) != 0 &&
+            strcmp(of->metadata[i].key, SLI_SEGMENTS_KEY) != 0)
+            kept[part->metadata_count++] = of->metadata[i];
     return SL_OK;
 }
 
@@ -93,7 +91,7 @@ static sl_status list(const sl_checkpoint_reader *reader, bool model_alone, list
 {
     *to = (listing){.contents = {.parts = to->parts}};
     for (size_t i = 0; i < reader->part_count; i++)
-        if (!model_alone || strcmp(reader->parts[i].part, model_part) == 0)
+        if (!model_alone || strcmp(reader->parts[i].part, SLI_MODEL_PART) == 0)
             SL_TRY(list_part(reader, &reader->parts[i], to));
     SL_TRY(list_files(reader, to));
     to->contents.files = to->files;
@@ -197,16 +195,16 @@ static sl_status check_models(const listing *first, sl_checkpoint_reader *const 
     const sl_checkpoint_part *model = first->parts;
     if (first->contents.part_count == 0)
         return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", readers[0]->path,
-                        model_part);
+                        SLI_MODEL_PART);
     for (size_t i = 0; i < model->count; i++)
         if (model->items[i].dtype != SL_F32)
             return sl_error(SL_ERR_INVALID, "tensor %s is %s: only f32 can be averaged",
                             sli_safetensors_quote(model->items[i].name, quoted),
                             sl_dtype_name(model->items[i].dtype));
     for (size_t i = 0; i < count; i++)
-        SL_TRY(sli_checkpoint_check_items(readers[i], model_part, model->items, model->count));
+        SL_TRY(sli_checkpoint_check_items(readers[i], SLI_MODEL_PART, model->items, model->count));
     for (size_t i = 0; i < count; i++)
-        SL_TRY(sli_checkpoint_verify_part(readers[i], model_part));
+        SL_TRY(sli_checkpoint_verify_part(readers[i], SLI_MODEL_PART));
     return SL_OK;
 }
 

@@ -34,10 +34,12 @@ static sl_status stream_bytes(stream *from, uint64_t bytes, char *to)
     return SL_OK;
 }
 
-static sl_status stream_segments(stream *from, const sli_checkpoint_file *file,
-                                 const sl_safetensors_item *const *wanted)
+/* Reads all of the file; wanted[t] (NULL: none of them) is filled with the part's tensor t, if it
+ * is not NULL. */
+static sl_status stream_tensors(stream *from, const sli_checkpoint_file *file,
+                                const sl_safetensors_item *const *wanted)
 {
-    SL_TRY(stream_bytes(from, sli_safetensors_head_bytes(file->reader), NULL));
+    SL_TRY(stream_bytes(from, file->reader->data_begin, NULL));
     for (size_t i = 0; i < sl_safetensors_count(file->reader); i++) {
         const sli_segment *segment = &file->segments[i];
         const sl_safetensors_item *item = wanted ? wanted[segment->tensor] : NULL;
@@ -47,35 +49,28 @@ static sl_status stream_segments(stream *from, const sli_checkpoint_file *file,
     return SL_OK;
 }
 
-static sl_status stream_open_file(stream *from, const sli_checkpoint_file *file,
-                                  const sl_safetensors_item *const *wanted)
-{
-    SL_TRY(sli_safetensors_borrow_descriptor(file->reader, &from->descriptor));
-    sl_status status = stream_segments(from, file, wanted);
-    sli_safetensors_return_descriptor(file->reader, from->descriptor);
-    return status;
-}
-
-/* Reads all of file `index` and compares its checksum; wanted[t] (NULL: none of them) is filled
- * with the part's tensor t, if it is not NULL. */
+/* The same for file `index`, with its checksum, where state.json has one. */
 static sl_status stream_file(const sl_checkpoint_reader *reader, size_t index,
                              const sl_safetensors_item *const *wanted)
 {
     char found[SLI_CHECKSUM_BYTES];
-    const sl_checkpoint_file_info *file = &reader->state.files[index];
-    stream from = {.path = sli_safetensors_path(reader->files[index].reader),
-                   .buffer = malloc(BUFFER_BYTES)};
+    const char *expected = reader->state.files[index].checksum;
+    const sli_checkpoint_file *file = &reader->files[index];
+    stream from = {.path = file->reader->path};
+    SL_TRY(sli_safetensors_borrow_descriptor(file->reader, &from.descriptor));
     sl_status status = sli_checksum_create(&from.sum);
+    from.buffer = malloc(BUFFER_BYTES);
     if (status == SL_OK && !from.buffer)
         status = sl_error(SL_ERR_MEMORY, "%s: no memory for reading it", from.path);
     if (status == SL_OK)
-        status = stream_open_file(&from, &reader->files[index], wanted);
-    if (status == SL_OK && strcmp(sli_checksum_text(from.sum, found), file->checksum) != 0)
+        status = stream_tensors(&from, file, wanted);
+    if (status == SL_OK && expected && strcmp(sli_checksum_text(from.sum, found), expected) != 0)
         status =
             sl_error(SL_ERR_FORMAT, "%s: it is damaged: its checksum is %s, and %s in state.json",
-                     from.path, found, file->checksum);
+                     from.path, found, expected);
     sli_checksum_destroy(&from.sum);
     free(from.buffer);
+    sli_safetensors_return_descriptor(file->reader, from.descriptor);
     return status;
 }
 
@@ -132,11 +127,6 @@ sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader, const
 
 /* ---- A part to memory ------------------------------------------------------------------- */
 
-static const sl_safetensors_info *tensor_at(const void *part, size_t index)
-{
-    return &((const sli_checkpoint_tensors *)part)->tensors[index].info;
-}
-
 /* `reads`: into the items' data. */
 static sl_status match_and_read(const sl_checkpoint_reader *reader, const char *part,
                                 const sl_safetensors_item *items, size_t count, bool reads)
@@ -144,23 +134,13 @@ static sl_status match_and_read(const sl_checkpoint_reader *reader, const char *
     const sli_checkpoint_tensors *in;
     SL_TRY(sli_checkpoint_need_part(reader, part, &in));
     const sl_safetensors_item **wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *));
-    size_t *found = calloc(count + 1, sizeof *found);
-    sl_status status = SL_OK;
-    if (!wanted || !found) {
-        status = sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", in->count);
-        goto done;
-    }
-    status = sl_error_context(sli_safetensors_match(tensor_at, in, in->count, items, count, found),
-                              "%s: part %s: ", reader->path, part);
-    if (status != SL_OK)
-        goto done;
-    for (size_t i = 0; i < count; i++)
-        wanted[found[i]] = &items[i];
-    if (reads)
+    if (!wanted)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", in->count);
+    sl_status status =
+        sli_checkpoint_part_error(reader, part, sli_checkpoint_match(in, items, count, wanted));
+    if (status == SL_OK && reads)
         status = stream_part(reader, part, wanted);
-done:
     free(wanted);
-    free(found);
     return status;
 }
 
@@ -240,8 +220,8 @@ sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *par
     *out = NULL;
     *count = 0;
     SL_TRY(sli_checkpoint_need_part(reader, part, &in));
-    sl_status status = sl_error_context(create_tensors(in, device_of, context, &to),
-                                        "%s: part %s: ", reader->path, part);
+    sl_status status =
+        sli_checkpoint_part_error(reader, part, create_tensors(in, device_of, context, &to));
     if (status == SL_OK)
         status = stream_part(reader, part, to.wanted);
     free(to.items);

@@ -1,6 +1,7 @@
 /* Opening. What state.json says is compared with what is there, file by file; the headers of tensor
  * files are checked by sl_safetensors_open. Only the tensors' bytes remain to be read. */
 
+#define _GNU_SOURCE /* asprintf */
 #include "io/checkpoint/reader.h"
 
 #include "core/file.h"
@@ -8,16 +9,17 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
-static const char tensors_ending[] = ".safetensors";
-
-static bool has_tensors(const char *name)
+static sl_status make_path(const sl_checkpoint_reader *reader, const char *name, char **out)
 {
-    size_t length = strlen(name), ending = sizeof tensors_ending - 1;
-    return length >= ending && strcmp(name + length - ending, tensors_ending) == 0;
+    if (asprintf(out, "%s%s", reader->folder, name) >= 0)
+        return SL_OK;
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", reader->path);
 }
 
 /* ---- Files without tensors -------------------------------------------------------------- */
@@ -28,7 +30,7 @@ sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t 
     char *path, checksum[SLI_CHECKSUM_BYTES];
     const sl_checkpoint_file_info *file = &reader->state.files[index];
     *data = NULL;
-    SL_TRY(sli_path_join(reader->path, file->name, &path));
+    SL_TRY(make_path(reader, file->name, &path));
     sl_status status = sli_file_read(path, file->bytes, data, bytes);
     if (status == SL_OK && strcmp(sli_checksum_of(*data, *bytes, checksum), file->checksum) != 0)
         status =
@@ -54,21 +56,6 @@ sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char
 
 /* ---- Opening ---------------------------------------------------------------------------- */
 
-static sl_status read_state(sl_checkpoint_reader *reader)
-{
-    char *path, *text;
-    size_t bytes;
-    SL_TRY(sli_path_join(reader->path, SLI_CHECKPOINT_STATE, &path));
-    sl_status status = sli_file_read(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes);
-    if (status == SL_OK) {
-        status = sli_checkpoint_state_parse(text, bytes, &reader->state);
-        status = sl_error_context(status, "%s: ", path);
-        free(text);
-    }
-    free(path);
-    return status;
-}
-
 static sl_status check_size(const char *path, const sl_checkpoint_file_info *file)
 {
     struct stat found;
@@ -88,45 +75,67 @@ static sl_status check_size(const char *path, const sl_checkpoint_file_info *fil
     return SL_OK;
 }
 
+static bool is_tensor_file(const char *name)
+{
+    static const char ending[] = ".safetensors";
+    size_t length = strlen(name), last = sizeof ending - 1;
+    return length >= last && strcmp(name + length - last, ending) == 0;
+}
+
 static sl_status open_tensors(sl_checkpoint_reader *reader, size_t index, const char *path)
 {
+    const sli_checkpoint_state *state = &reader->state;
     sl_safetensors_reader **file = &reader->files[index].reader;
-    if (!reader->state.files[index].part)
+    if (!state->files[index].part)
         return sl_error(SL_ERR_FORMAT, "%s: state.json does not say which part it belongs to",
                         path);
     SL_TRY(sl_safetensors_open(path, file));
     const char *id = sl_safetensors_metadata(*file, SLI_CHECKPOINT_ID_KEY);
-    if (!id || strcmp(id, reader->state.id) != 0)
+    if (state->id && (!id || strcmp(id, state->id) != 0))
         return sl_error(SL_ERR_FORMAT, "%s: it is another checkpoint's file", path);
     if (index >= SLI_SAFETENSORS_MAX_OPEN)
         sli_safetensors_close_descriptor(*file);
     return SL_OK;
 }
 
-static sl_status open_file(sl_checkpoint_reader *reader, size_t index)
+sl_status sli_checkpoint_open_files(sl_checkpoint_reader *reader)
 {
-    char *path;
-    const sl_checkpoint_file_info *file = &reader->state.files[index];
-    SL_TRY(sli_path_join(reader->path, file->name, &path));
-    sl_status status = check_size(path, file);
-    if (status == SL_OK && has_tensors(file->name))
-        status = open_tensors(reader, index, path);
-    free(path);
-    return status;
-}
-
-static sl_status open_all(sl_checkpoint_reader *reader)
-{
-    SL_TRY(read_state(reader));
-    reader->files = calloc(reader->state.count + 1, sizeof *reader->files);
+    const sli_checkpoint_state *state = &reader->state;
+    reader->files = calloc(state->count + 1, sizeof *reader->files);
     if (!reader->files)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for its files", reader->path);
-    for (size_t i = 0; i < reader->state.count; i++)
-        SL_TRY(open_file(reader, i));
-    return sli_checkpoint_list_tensors(reader);
+    for (size_t i = 0; i < state->count; i++) {
+        char *path;
+        const sl_checkpoint_file_info *file = &state->files[i];
+        SL_TRY(make_path(reader, file->name, &path));
+        sl_status status = state->id ? check_size(path, file) : SL_OK;
+        if (status == SL_OK && (!state->id || is_tensor_file(file->name)))
+            status = open_tensors(reader, i, path);
+        free(path);
+        SL_TRY(status);
+    }
+    return SL_OK;
 }
 
-sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
+static sl_status open_state(sl_checkpoint_reader *reader)
+{
+    char *path, *text;
+    size_t bytes;
+    SL_TRY(sli_path_join(reader->path, "", &reader->folder));
+    SL_TRY(make_path(reader, SLI_CHECKPOINT_STATE, &path));
+    sl_status status = sli_file_read(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes);
+    if (status == SL_OK) {
+        status = sli_checkpoint_state_parse(text, bytes, &reader->state);
+        status = sl_error_context(status, "%s: ", path);
+        free(text);
+    }
+    free(path);
+    return status == SL_OK ? sli_checkpoint_open_files(reader) : status;
+}
+
+sl_status sli_checkpoint_open_by(const char *path,
+                                 sl_status (*open_files)(sl_checkpoint_reader *reader),
+                                 sl_checkpoint_reader **out)
 {
     *out = NULL;
     sl_checkpoint_reader *reader = calloc(1, sizeof *reader);
@@ -134,11 +143,18 @@ sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
         free(reader);
         return sl_error(SL_ERR_MEMORY, "%s: no memory for a checkpoint's record", path);
     }
-    sl_status status = open_all(reader);
+    sl_status status = open_files(reader);
+    for (size_t i = 0; i < reader->state.part_count && status == SL_OK; i++)
+        status = sli_checkpoint_list_part(reader, reader->state.parts[i]);
     if (status != SL_OK)
         sl_checkpoint_close(&reader);
     *out = reader;
     return status;
+}
+
+sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
+{
+    return sli_checkpoint_open_by(path, open_state, out);
 }
 
 void sl_checkpoint_close(sl_checkpoint_reader **reader)
@@ -149,11 +165,14 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
         sl_safetensors_close(&(*reader)->files[i].reader);
         sli_cut_tensors_clear(&(*reader)->files[i].cut);
     }
+    for (size_t i = 0; i < (*reader)->part_count; i++) {
+        free((*reader)->parts[i].tensors);
+        free((*reader)->parts[i].segments);
+        free((*reader)->parts[i].by_name);
+    }
     free((*reader)->files);
-    free((*reader)->segments);
-    free((*reader)->by_name);
-    free((*reader)->tensors);
     sli_checkpoint_state_clear(&(*reader)->state);
+    free((*reader)->folder);
     free((*reader)->path);
     free(*reader);
     *reader = NULL;

@@ -1,4 +1,5 @@
-/* An open checkpoint, as the functions that read it see it. */
+/* An open checkpoint, as the functions that read it see it. A model without a state.json is read by
+ * the same functions, as a checkpoint of one part without checksums. */
 #ifndef SLI_IO_CHECKPOINT_READER_H
 #define SLI_IO_CHECKPOINT_READER_H
 
@@ -21,11 +22,12 @@ typedef struct sli_checkpoint_entry {
     size_t count;
 } sli_checkpoint_entry;
 
-/* A part's tensors are in the order of their first segments, its segments file by file. */
+/* A part's tensors are in the order of their first segments. */
 typedef struct sli_checkpoint_tensors {
     const char *part;
     sli_checkpoint_entry *tensors; /* [count] */
     size_t count;
+    sli_segment *segments; /* [segment_count], file by file in the order of their bytes */
     sli_segment **by_name; /* [segment_count], by the tensor's name and their elements */
     size_t segment_count;
 } sli_checkpoint_tensors;
@@ -34,41 +36,97 @@ typedef struct sli_checkpoint_tensors {
 typedef struct sli_checkpoint_file {
     sl_safetensors_reader *reader;
     sli_cut_tensors cut;
-    sli_segment *segments; /* [tensors of the file], in the order of their bytes */
+    const sli_segment *segments; /* [tensors of the file], of its part's */
 } sli_checkpoint_file;
 
 struct sl_checkpoint_reader {
-    char *path;
-    sli_checkpoint_state state;
+    char *path;                 /* as the caller gave it */
+    char *folder;               /* what comes before the names of its files, with the slash */
+    sli_checkpoint_state state; /* `id` NULL: there is no state.json, and no file has a checksum */
     sli_checkpoint_file *files; /* [state.count] */
-    sli_checkpoint_tensors parts[SL_CHECKPOINT_MOST_PARTS];
+    sli_checkpoint_tensors parts[SL_CHECKPOINT_MOST_PARTS]; /* [part_count] */
     size_t part_count;
-    /* What the above point to, of all parts: */
-    sli_segment *segments, **by_name;
-    sli_checkpoint_entry *tensors;
 };
 
-/* Fills `parts` from the open `files`. Errors: SL_ERR_FORMAT where segments do not make up their
- * tensor. */
-sl_status sli_checkpoint_list_tensors(sl_checkpoint_reader *reader);
+/* ---- Opening (reader.c, model.c) ---- */
+
+/* Opens what `open_files` lists: it fills `folder` and `state`, and calls
+ * sli_checkpoint_open_files. */
+sl_status sli_checkpoint_open_by(const char *path,
+                                 sl_status (*open_files)(sl_checkpoint_reader *reader),
+                                 sl_checkpoint_reader **out);
+sl_status sli_checkpoint_open_files(sl_checkpoint_reader *reader);
+
+#define SLI_MODEL_PART "model"
+
+/* Opens a model, whatever it lies in on disk:
+ *
+ *     model.safetensors                  a file
+ *     model.safetensors.index.json       Hugging Face's index, the files of which lie beside it
+ *     DIR                                a checkpoint, of which the part "model" is read, or a
+ *                                        directory with one of the above
+ *
+ * Its tensors are those of the part SLI_MODEL_PART. Errors as sl_safetensors_open and
+ * sl_checkpoint_open; SL_ERR_FORMAT for an index that does not fit. */
+sl_status sli_checkpoint_open_model(const char *path, sl_checkpoint_reader **out);
+
+/* ---- Hugging Face's index of a model in several files (model.c) ----
+ *
+ *   {"metadata": {"total_size": 4096}, "weight_map": {"0.weight": "NAME-00001-of-00002.…", …}} */
+
+typedef struct sli_index_entry {
+    const char *tensor, *file;
+} sli_index_entry;
+
+typedef struct sli_safetensors_index {
+    char *strings;            /* of the entries */
+    sli_index_entry *entries; /* [count], in the order of the tensors' names */
+    size_t count;
+} sli_safetensors_index;
+
+/* Reads one. Errors: SL_ERR_FORMAT with one sentence. */
+sl_status sli_safetensors_index_parse(const char *text, size_t length, sli_safetensors_index *out);
+void sli_safetensors_index_clear(sli_safetensors_index *index);
+
+/* The file that holds the tensor, or NULL; it lives as long as the index. */
+const char *sli_safetensors_index_find(const sli_safetensors_index *index, const char *tensor);
+
+/* ---- Tensors (tensors.c) ---- */
+
+/* Lists the tensors of the open files that belong to the part. Errors: SL_ERR_FORMAT where segments
+ * do not make up their tensor. */
+sl_status sli_checkpoint_list_part(sl_checkpoint_reader *reader, const char *part);
 
 /* Whether file `index` has tensors of the part. */
 bool sli_checkpoint_has_tensors(const sl_checkpoint_reader *reader, size_t index, const char *part);
 
-/* The part's tensors; the second gives SL_ERR_NOT_FOUND instead of NULL. */
+/* The part's tensors, or NULL; the second gives SL_ERR_NOT_FOUND instead. */
 const sli_checkpoint_tensors *sli_checkpoint_find_part(const sl_checkpoint_reader *reader,
                                                        const char *part);
 sl_status sli_checkpoint_need_part(const sl_checkpoint_reader *reader, const char *part,
                                    const sli_checkpoint_tensors **out);
 
+/* The tensor of that name, or NULL. */
+const sli_checkpoint_entry *sli_checkpoint_find_tensor(const sli_checkpoint_tensors *in,
+                                                       const char *name);
+
+/* Compares items with the part's tensors: they must be exactly these, in any order. of [tensors of
+ * the part] gets each tensor's item. Errors: SL_ERR_INVALID naming the tensors that are missing and
+ * unexpected (the first few of each, and how many), or the first one whose shape or data type
+ * differs, with both. */
+sl_status sli_checkpoint_match(const sli_checkpoint_tensors *in, const sl_safetensors_item *items,
+                               size_t count, const sl_safetensors_item **of);
+
+/* Begins the error's sentence with the path and, in a checkpoint, the part. */
+sl_status sli_checkpoint_part_error(const sl_checkpoint_reader *reader, const char *part,
+                                    sl_status status);
+
+/* ---- Reading (read.c) ---- */
+
 /* Reads elements first … first + count - 1 of a tensor that the part has, whatever files they are
  * in. Compares no checksums, which are of whole files: sl_checkpoint_verify comes first. */
 sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader, const char *part,
                                        const char *name, int64_t first, int64_t count, void *to);
-
-/* The tensor of that name, or NULL. */
-const sli_checkpoint_entry *sli_checkpoint_find_tensor(const sli_checkpoint_tensors *in,
-                                                       const char *name);
 
 /* Reads every byte of the part's files with tensors and compares the checksums. */
 sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const char *part);

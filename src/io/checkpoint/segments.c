@@ -71,16 +71,9 @@ static sl_status parse_tensor(const sli_json_walk *member, char **room, sli_cut_
                             sli_safetensors_quote(out->name, quoted));
 }
 
-static int compare_tensors(const void *a, const void *b)
-{
-    const sli_cut_tensor *left = a, *right = b;
-    return strcmp(left->name, right->name);
-}
-
 static sl_status parse_tensors(const sli_json *json, sli_cut_tensors *out)
 {
     enum { LEAST_BYTES = 6 }; /* of a member, as "":[], */
-    char quoted[SLI_QUOTE_BYTES];
     sli_json_value root;
     sli_json_walk walk;
     bool found;
@@ -98,12 +91,9 @@ static sl_status parse_tensors(const sli_json *json, sli_cut_tensors *out)
             break;
         SL_TRY(parse_tensor(&walk, &room, &out->tensors[out->count]));
     }
-    qsort(out->tensors, out->count, sizeof *out->tensors, compare_tensors);
-    for (size_t i = 1; i < out->count; i++)
-        if (compare_tensors(&out->tensors[i - 1], &out->tensors[i]) == 0)
-            return sl_error(SL_ERR_FORMAT, "%s has tensor %s twice", what,
-                            sli_safetensors_quote(out->tensors[i].name, quoted));
-    return SL_OK;
+    return sl_error_context(sli_names_sort(out->tensors, out->count, sizeof *out->tensors,
+                                           "tensor"),
+                            "%s: ", what);
 }
 
 sl_status sli_cut_tensors_parse(const char *text, sli_cut_tensors *out)

@@ -142,29 +142,6 @@ static sl_status walk_files(parsing *run, sli_json_value list)
     }
 }
 
-static int compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static sl_status check_names(const sli_checkpoint_state *state)
-{
-    char quoted[SLI_QUOTE_BYTES];
-    const char **names = calloc(state->count + 1, sizeof *names);
-    if (!names)
-        return sl_error(SL_ERR_MEMORY, "no memory for its list of files");
-    for (size_t i = 0; i < state->count; i++)
-        names[i] = state->files[i].name;
-    qsort(names, state->count, sizeof *names, compare_texts);
-    sl_status status = SL_OK;
-    for (size_t i = 1; i < state->count && status == SL_OK; i++)
-        if (strcmp(names[i - 1], names[i]) == 0)
-            status = sl_error(SL_ERR_FORMAT, "file %s is listed twice",
-                              sli_safetensors_quote(names[i], quoted));
-    free(names);
-    return status;
-}
-
 static sl_status list_parts(sli_checkpoint_state *state)
 {
     for (size_t i = 0; i < state->count; i++) {
@@ -191,7 +168,7 @@ static sl_status parse_files(parsing *run, sli_json_value list)
     if (!state->files)
         return sl_error(SL_ERR_MEMORY, "no memory for its list of files");
     SL_TRY(walk_files(run, list));
-    SL_TRY(check_names(state));
+    SL_TRY(sli_names_check(state->files, state->count, sizeof *state->files, "file"));
     return list_parts(state);
 }
 

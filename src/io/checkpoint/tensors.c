@@ -5,6 +5,7 @@
 #include "io/safetensors/format.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ static sl_status list_file(sl_checkpoint_reader *reader, size_t index, sli_segme
 {
     sli_checkpoint_file *file = &reader->files[index];
     const char *shapes = sl_safetensors_metadata(file->reader, SLI_SEGMENTS_KEY);
-    if (shapes)
+    if (shapes && reader->state.id) /* a file that is read by itself has no segments */
         SL_TRY(sl_error_context(sli_cut_tensors_parse(shapes, &file->cut), "%s/%s: ", reader->path,
                                 reader->state.files[index].name));
     file->segments = to;
@@ -96,11 +97,12 @@ static int compare_tensors(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
-/* All of a part's segments are listed in `by_name`. */
 static sl_status join_all(sli_checkpoint_tensors *part)
 {
     if (part->segment_count == 0)
         return SL_OK;
+    for (size_t i = 0; i < part->segment_count; i++)
+        part->by_name[i] = &part->segments[i];
     qsort(part->by_name, part->segment_count, sizeof(sli_segment *), compare_segments);
     for (size_t at = 0, end; at < part->segment_count; at = end) {
         for (end = at + 1; end < part->segment_count; end++)
@@ -123,45 +125,37 @@ bool sli_checkpoint_has_tensors(const sl_checkpoint_reader *reader, size_t index
     return reader->files[index].reader && strcmp(file->part, part) == 0;
 }
 
-/* `first`: how many segments the parts before it have. */
-static sl_status list_part(sl_checkpoint_reader *reader, const char *name, size_t first)
+sl_status sli_checkpoint_part_error(const sl_checkpoint_reader *reader, const char *part,
+                                    sl_status status)
 {
-    size_t files = 0;
-    sli_checkpoint_tensors *part = &reader->parts[reader->part_count++];
-    *part = (sli_checkpoint_tensors){.part = name,
-                                     .tensors = reader->tensors + first,
-                                     .by_name = reader->by_name + first};
-    for (size_t f = 0; f < reader->state.count; f++) {
-        if (!sli_checkpoint_has_tensors(reader, f, name))
-            continue;
-        files++;
-        SL_TRY(list_file(reader, f, reader->segments + first + part->segment_count));
-        size_t count = sl_safetensors_count(reader->files[f].reader);
-        for (size_t i = 0; i < count; i++)
-            part->by_name[part->segment_count++] = &reader->files[f].segments[i];
-    }
+    return reader->state.id ? sl_error_context(status, "%s: part %s: ", reader->path, part)
+                            : sl_error_context(status, "%s: ", reader->path);
+}
+
+sl_status sli_checkpoint_list_part(sl_checkpoint_reader *reader, const char *name)
+{
+    size_t files = 0, segments = 0;
+    for (size_t f = 0; f < reader->state.count; f++)
+        if (sli_checkpoint_has_tensors(reader, f, name)) {
+            segments += sl_safetensors_count(reader->files[f].reader);
+            files++;
+        }
     if (files == 0)
         return sl_error(SL_ERR_FORMAT, "%s/state.json: part %s has no file of tensors",
                         reader->path, name);
-    return sl_error_context(join_all(part), "%s: part %s: ", reader->path, name);
-}
-
-sl_status sli_checkpoint_list_tensors(sl_checkpoint_reader *reader)
-{
-    size_t segments = 0;
-    for (size_t i = 0; i < reader->state.count; i++)
-        if (reader->files[i].reader)
-            segments += sl_safetensors_count(reader->files[i].reader);
-    reader->segments = calloc(segments + 1, sizeof *reader->segments);
-    reader->by_name = calloc(segments + 1, sizeof(sli_segment *));
-    reader->tensors = calloc(segments + 1, sizeof *reader->tensors);
-    if (!reader->segments || !reader->by_name || !reader->tensors)
+    sli_checkpoint_tensors *part = &reader->parts[reader->part_count++];
+    *part = (sli_checkpoint_tensors){.part = name,
+                                     .tensors = calloc(segments + 1, sizeof *part->tensors),
+                                     .segments = calloc(segments + 1, sizeof *part->segments),
+                                     .by_name = calloc(segments + 1, sizeof(sli_segment *))};
+    if (!part->tensors || !part->segments || !part->by_name)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu tensors", reader->path, segments);
-    for (size_t i = 0, first = 0; i < reader->state.part_count; i++) {
-        SL_TRY(list_part(reader, reader->state.parts[i], first));
-        first += reader->parts[i].segment_count;
-    }
-    return SL_OK;
+    for (size_t f = 0; f < reader->state.count; f++)
+        if (sli_checkpoint_has_tensors(reader, f, name)) {
+            SL_TRY(list_file(reader, f, part->segments + part->segment_count));
+            part->segment_count += sl_safetensors_count(reader->files[f].reader);
+        }
+    return sli_checkpoint_part_error(reader, name, join_all(part));
 }
 
 const sli_checkpoint_tensors *sli_checkpoint_find_part(const sl_checkpoint_reader *reader,
@@ -195,4 +189,117 @@ const sli_checkpoint_entry *sli_checkpoint_find_tensor(const sli_checkpoint_tens
         found = bsearch(name, in->by_name, in->segment_count, sizeof(sli_segment *),
                         compare_with_segment);
     return found ? &in->tensors[(*found)->tensor] : NULL;
+}
+
+/* ---- What a caller wants against what there is ------------------------------------------ */
+
+/* A sentence names the first few tensors of a kind and counts them all. */
+enum { NAMES_SHOWN = 3, NAMES_BYTES = NAMES_SHOWN * (SLI_QUOTE_BYTES + 2) + 8 };
+
+typedef struct name_list {
+    size_t count;
+    char text[NAMES_BYTES]; /* `"a", "b", "c", ...` */
+} name_list;
+
+static void name_list_add(name_list *list, const char *name)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    size_t used = strlen(list->text);
+    if (list->count < NAMES_SHOWN)
+        snprintf(list->text + used, sizeof list->text - used, "%s%s", list->count ? ", " : "",
+                 sli_safetensors_quote(name, quoted));
+    else if (list->count == NAMES_SHOWN)
+        snprintf(list->text + used, sizeof list->text - used, ", ...");
+    list->count++;
+}
+
+static int compare_items(const void *a, const void *b)
+{
+    const sl_safetensors_item *const *left = a, *const *right = b;
+    return strcmp((*left)->name, (*right)->name);
+}
+
+/* Both lists in the order of their names, side by side. */
+static sl_status match_names(const sl_safetensors_item *const *wanted, size_t count,
+                             const sli_checkpoint_tensors *in, const sl_safetensors_item **of)
+{
+    name_list missing = {0}, unexpected = {0};
+    for (size_t w = 0, p = 0; w < count || p < in->segment_count;) {
+        if (w > 0 && w < count && compare_items(&wanted[w - 1], &wanted[w]) == 0)
+            return sl_error(SL_ERR_INVALID, "tensor \"%s\" is asked for twice", wanted[w]->name);
+        size_t at = p < in->segment_count ? in->by_name[p]->tensor : 0;
+        int order = w == count               ? 1
+                    : p == in->segment_count ? -1
+                                             : strcmp(wanted[w]->name, in->tensors[at].info.name);
+        if (order < 0)
+            name_list_add(&missing, wanted[w]->name);
+        else if (order > 0)
+            name_list_add(&unexpected, in->tensors[at].info.name);
+        else
+            of[at] = wanted[w];
+        w += order <= 0;
+        p += order >= 0 ? in->tensors[at].count : 0;
+    }
+    if (missing.count && unexpected.count)
+        return sl_error(SL_ERR_INVALID,
+                        "it lacks %zu of the %zu tensors expected (%s), and has "
+                        "%zu unexpected ones (%s)",
+                        missing.count, count, missing.text, unexpected.count, unexpected.text);
+    if (missing.count)
+        return sl_error(SL_ERR_INVALID, "it lacks %zu of the %zu tensors expected (%s)",
+                        missing.count, count, missing.text);
+    if (unexpected.count)
+        return sl_error(SL_ERR_INVALID, "it has %zu unexpected tensors (%s)", unexpected.count,
+                        unexpected.text);
+    return SL_OK;
+}
+
+static bool fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
+{
+    if (!info->readable || info->dtype != item->dtype || info->dims != item->shape.dims)
+        return false;
+    for (int i = 0; i < info->dims; i++)
+        if (info->size[i] != item->shape.size[i])
+            return false;
+    return true;
+}
+
+/* Names the first tensor whose shape or data type is another, and counts the others. */
+static sl_status check_shapes(const sli_checkpoint_tensors *in,
+                              const sl_safetensors_item *const *of)
+{
+    char quoted[SLI_QUOTE_BYTES], wanted[SLI_SIZES_BYTES], is[SLI_SIZES_BYTES], more[64] = "";
+    size_t first = in->count, misfits = 0;
+    for (size_t i = in->count; i > 0; i--)
+        if (!fits(&in->tensors[i - 1].info, of[i - 1])) {
+            first = i - 1;
+            misfits++;
+        }
+    if (misfits == 0)
+        return SL_OK;
+    if (misfits > 1)
+        snprintf(more, sizeof more, "; %zu more of the tensors do not fit", misfits - 1);
+    const sl_safetensors_info *info = &in->tensors[first].info;
+    const sl_safetensors_item *item = of[first];
+    return sl_error(SL_ERR_INVALID, "tensor %s should be %s %s, but is %s %s%s",
+                    sli_safetensors_quote(item->name, quoted),
+                    sli_safetensors_dtype_of(item->dtype)->name,
+                    sli_safetensors_sizes(item->shape.dims, item->shape.size, wanted),
+                    info->type_name, sli_safetensors_sizes(info->dims, info->size, is), more);
+}
+
+sl_status sli_checkpoint_match(const sli_checkpoint_tensors *in, const sl_safetensors_item *items,
+                               size_t count, const sl_safetensors_item **of)
+{
+    const sl_safetensors_item **wanted = calloc(count + 1, sizeof(sl_safetensors_item *));
+    if (!wanted)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
+    for (size_t i = 0; i < count; i++)
+        wanted[i] = &items[i];
+    qsort(wanted, count, sizeof(sl_safetensors_item *), compare_items);
+    sl_status status = match_names(wanted, count, in, of);
+    if (status == SL_OK)
+        status = check_shapes(in, of);
+    free(wanted);
+    return status;
 }

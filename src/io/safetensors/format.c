@@ -2,6 +2,7 @@
 
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Those of the reference implementation 0.8; F8_E4M3 and the like are names only. */
@@ -49,6 +50,7 @@ bool sli_safetensors_bytes(int dims, const int64_t *size, unsigned bits, uint64_
     *bytes /= 8;
     return true;
 }
+
 /* ---- Error sentences -------------------------------------------------------------------- */
 
 const char *sli_safetensors_quote(const char *name, char *text)
@@ -70,4 +72,43 @@ const char *sli_safetensors_sizes(int dims, const int64_t *size, char *text)
                                  size[i]);
     snprintf(text + used, SLI_SIZES_BYTES - used, "%s]", dims > SHOWN ? ", ..." : "");
     return text;
+}
+
+/* ---- Names ------------------------------------------------------------------------------ */
+
+static int compare_names(const void *a, const void *b)
+{
+    return strcmp(*(const char *const *)a, *(const char *const *)b);
+}
+
+sl_status sli_names_sort(void *array, size_t count, size_t element_bytes, const char *what)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    if (count > 0)
+        qsort(array, count, element_bytes, compare_names);
+    for (size_t i = 1; i < count; i++) {
+        const char *at = (const char *)array + i * element_bytes;
+        if (compare_names(at - element_bytes, at) == 0)
+            return sl_error(SL_ERR_FORMAT, "%s %s is listed twice", what,
+                            sli_safetensors_quote(*(const char *const *)at, quoted));
+    }
+    return SL_OK;
+}
+
+sl_status sli_names_check(const void *array, size_t count, size_t element_bytes, const char *what)
+{
+    if (count == 0)
+        return SL_OK;
+    void *copy = malloc(count * element_bytes);
+    if (!copy)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of names");
+    memcpy(copy, array, count * element_bytes);
+    sl_status status = sli_names_sort(copy, count, element_bytes, what);
+    free(copy);
+    return status;
+}
+
+const void *sli_names_find(const void *array, size_t count, size_t element_bytes, const char *name)
+{
+    return count > 0 ? bsearch(&name, array, count, element_bytes, compare_names) : NULL;
 }

@@ -5,6 +5,8 @@
 #include "core/checksum.h"
 #include "sluice/safetensors.h"
 
+#include <sys/types.h>
+
 /* ---- Data types (format.c) ---- */
 
 typedef struct sli_safetensors_dtype {
@@ -36,6 +38,17 @@ const char *sli_safetensors_quote(const char *name, char *text);
 /* Writes "[20, 35]" to `text` [SLI_SIZES_BYTES], for any number of dimensions, and returns it. */
 const char *sli_safetensors_sizes(int dims, const int64_t *size, char *text);
 
+/* ---- Arrays of structures whose first field is a name (format.c) ---- */
+
+/* Sorts the array by name. Errors: SL_ERR_FORMAT, "WHAT "NAME" is listed twice". */
+sl_status sli_names_sort(void *array, size_t count, size_t element_bytes, const char *what);
+
+/* The same of a copy: the array stays in its order. Errors: SL_ERR_MEMORY too. */
+sl_status sli_names_check(const void *array, size_t count, size_t element_bytes, const char *what);
+
+/* The element of a sorted array that has this name, or NULL. */
+const void *sli_names_find(const void *array, size_t count, size_t element_bytes, const char *name);
+
 /* ---- The JSON header of a file, read: a checked table of tensors (header.c) ---- */
 
 /* The reference implementation's limit on the header's length. */
@@ -47,13 +60,18 @@ typedef struct sli_safetensors_entry {
     uint64_t begin; /* of its bytes, counted from the header's end */
 } sli_safetensors_entry;
 
+typedef struct sli_safetensors_name {
+    const char *name;
+    const sli_safetensors_entry *entry;
+} sli_safetensors_name;
+
 typedef struct sli_safetensors_header {
     char *strings; /* all names and the metadata's */
     size_t count;
-    sli_safetensors_entry *entries;  /* [count], in the order of their bytes */
-    sli_safetensors_entry **by_name; /* [count], sorted */
-    int64_t *sizes;                  /* what every info.size points into */
-    sl_metadata *metadata;           /* [metadata_count] */
+    sli_safetensors_entry *entries; /* [count], in the order of their bytes */
+    sli_safetensors_name *by_name;  /* [count], sorted */
+    int64_t *sizes;                 /* what every info.size points into */
+    sl_metadata *metadata;          /* [metadata_count] */
     size_t metadata_count;
 } sli_safetensors_header;
 
@@ -69,16 +87,18 @@ const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_h
 
 /* ---- Readers ---- */
 
-const char *sli_safetensors_path(const sl_safetensors_reader *reader);
+struct sl_safetensors_reader {
+    int descriptor; /* -1: closed by sli_safetensors_close_descriptor */
+    char *path;
+    dev_t device; /* with its inode, which file it was */
+    ino_t inode;
+    uint64_t file_bytes;
+    uint64_t data_begin; /* in the file: the first tensor's bytes */
+    sli_safetensors_header header;
+};
 
-/* Bytes before the first tensor's. */
-uint64_t sli_safetensors_head_bytes(const sl_safetensors_reader *reader);
-
-/* The file's metadata, [*count], which live as long as the reader. */
-const sl_metadata *sli_safetensors_all_metadata(const sl_safetensors_reader *reader, size_t *count);
-
-/* A set of files keeps so many of them open. It closes the descriptors of the others, and each
- * read opens the file again. */
+/* A reader of several files keeps so many of them open. It closes the descriptors of the others,
+ * and each read opens the file again. */
 enum { SLI_SAFETENSORS_MAX_OPEN = 16 };
 void sli_safetensors_close_descriptor(sl_safetensors_reader *reader);
 
@@ -123,36 +143,5 @@ sl_status sli_safetensors_layout_init(const sl_safetensors_item *items, size_t c
                                       const sl_metadata *metadata, size_t metadata_count,
                                       sli_safetensors_layout *out);
 void sli_safetensors_layout_clear(sli_safetensors_layout *layout);
-
-/* ---- Lists of tensors (items.c) ---- */
-
-/* Compares items with the tensors that there are, get(in, 0 … present_count - 1): they must be
- * exactly these, in any order. found [count] gets each item's tensor. Errors: SL_ERR_INVALID naming
- * the tensors that are missing and unexpected (the first few of each, and how many), or the first
- * one whose shape or data type differs, with both. */
-sl_status sli_safetensors_match(const sl_safetensors_info *(*get)(const void *in, size_t index),
-                                const void *in, size_t present_count,
-                                const sl_safetensors_item *items, size_t count, size_t *found);
-
-/* ---- Hugging Face's index of a model in several files (index.c) ----
- *
- *   {"metadata": {"total_size": 4096}, "weight_map": {"0.weight": "NAME-00001-of-00002.…", …}} */
-
-typedef struct sli_index_entry {
-    const char *tensor, *file;
-} sli_index_entry;
-
-typedef struct sli_safetensors_index {
-    char *strings;            /* of the entries */
-    sli_index_entry *entries; /* [count], in the order of the tensors' names */
-    size_t count;
-} sli_safetensors_index;
-
-/* Reads one. Errors: SL_ERR_FORMAT with one sentence. */
-sl_status sli_safetensors_index_parse(const char *text, size_t length, sli_safetensors_index *out);
-void sli_safetensors_index_clear(sli_safetensors_index *index);
-
-/* The file that holds the tensor, or NULL; it lives as long as the index. */
-const char *sli_safetensors_index_find(const sli_safetensors_index *index, const char *tensor);
 
 #endif

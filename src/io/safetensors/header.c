@@ -24,34 +24,6 @@ typedef struct parsing {
 
 /* ---- Metadata ----------------------------------------------------------------------------- */
 
-static int compare_texts(const void *a, const void *b)
-{
-    return strcmp(*(const char *const *)a, *(const char *const *)b);
-}
-
-static sl_status refuse_duplicate(const char *what, const char *name)
-{
-    char quoted[SLI_QUOTE_BYTES];
-    return sl_error(SL_ERR_FORMAT, "%s %s is listed twice", what,
-                    sli_safetensors_quote(name, quoted));
-}
-
-static sl_status check_keys(const sli_safetensors_header *header)
-{
-    const char **keys = calloc(header->metadata_count + 1, sizeof *keys);
-    if (!keys)
-        return sl_error(SL_ERR_MEMORY, "no memory for a file's metadata");
-    for (size_t i = 0; i < header->metadata_count; i++)
-        keys[i] = header->metadata[i].key;
-    qsort(keys, header->metadata_count, sizeof *keys, compare_texts);
-    sl_status status = SL_OK;
-    for (size_t i = 1; i < header->metadata_count && status == SL_OK; i++)
-        if (strcmp(keys[i - 1], keys[i]) == 0)
-            status = refuse_duplicate("the key", keys[i]);
-    free(keys);
-    return status;
-}
-
 static sl_status parse_metadata(parsing *run, sli_json_value object)
 {
     char quoted[SLI_QUOTE_BYTES];
@@ -59,7 +31,8 @@ static sl_status parse_metadata(parsing *run, sli_json_value object)
     sli_json_walk walk;
     bool found;
     if (run->has_metadata)
-        return refuse_duplicate("the key", SLI_SAFETENSORS_METADATA_KEY);
+        return sl_error(SL_ERR_FORMAT, "the key \"%s\" is listed twice",
+                        SLI_SAFETENSORS_METADATA_KEY);
     run->has_metadata = true;
     if (!sli_json_is(object, '{'))
         return sl_error(SL_ERR_FORMAT, "__metadata__ must be an object of strings");
@@ -67,7 +40,8 @@ static sl_status parse_metadata(parsing *run, sli_json_value object)
     for (;;) {
         SL_TRY(sli_json_walk_next(&walk, &found));
         if (!found)
-            return check_keys(header);
+            return sli_names_check(header->metadata, header->metadata_count,
+                                   sizeof *header->metadata, "the key");
         SL_TRY(sli_array_reserve(&header->metadata, &run->metadata_room, header->metadata_count + 1,
                                  sizeof *header->metadata, SLI_SAFETENSORS_HEADER_LIMIT,
                                  "entries of the metadata"));
@@ -221,12 +195,6 @@ static int compare_begins(const void *a, const void *b)
     return strcmp(left->info.name, right->info.name);
 }
 
-static int compare_names(const void *a, const void *b)
-{
-    const sli_safetensors_entry *const *left = a, *const *right = b;
-    return strcmp((*left)->info.name, (*right)->info.name);
-}
-
 static uint64_t end_of(const sli_safetensors_entry *entry)
 {
     return entry->begin + entry->info.bytes; /* both at most INT64_MAX */
@@ -264,16 +232,14 @@ static sl_status check_cover(const sli_safetensors_header *header, uint64_t data
 
 static sl_status sort_names(sli_safetensors_header *header)
 {
-    header->by_name = calloc(header->count + 1, sizeof(sli_safetensors_entry *));
+    header->by_name = calloc(header->count + 1, sizeof *header->by_name);
     if (!header->by_name)
         return sl_error(SL_ERR_MEMORY, "no memory for the table of %zu tensors", header->count);
-    for (size_t i = 0; i < header->count; i++)
-        header->by_name[i] = &header->entries[i];
-    qsort(header->by_name, header->count, sizeof(sli_safetensors_entry *), compare_names);
-    for (size_t i = 1; i < header->count; i++)
-        if (compare_names(&header->by_name[i - 1], &header->by_name[i]) == 0)
-            return refuse_duplicate("tensor", header->by_name[i]->info.name);
-    return SL_OK;
+    for (size_t i = 0; i < header->count; i++) {
+        const sli_safetensors_entry *entry = &header->entries[i];
+        header->by_name[i] = (sli_safetensors_name){entry->info.name, entry};
+    }
+    return sli_names_sort(header->by_name, header->count, sizeof *header->by_name, "tensor");
 }
 
 static sl_status read_header(const char *text, size_t length, uint64_t data_bytes,
@@ -309,15 +275,10 @@ void sli_safetensors_header_clear(sli_safetensors_header *header)
     *header = (sli_safetensors_header){0};
 }
 
-static int compare_with_name(const void *name, const void *entry)
-{
-    return strcmp(name, (*(sli_safetensors_entry *const *)entry)->info.name);
-}
-
 const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_header *header,
                                                          const char *name)
 {
-    sli_safetensors_entry **found = bsearch(name, header->by_name, header->count,
-                                            sizeof(sli_safetensors_entry *), compare_with_name);
-    return found ? *found : NULL;
+    const sli_safetensors_name *found =
+        sli_names_find(header->by_name, header->count, sizeof *found, name);
+    return found ? found->entry : NULL;
 }

@@ -14,16 +14,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
 
 enum { LENGTH_BYTES = 8 }; /* of the number before the header */
 
-struct sl_safetensors_reader {
-    int descriptor; /* -1: closed by sli_safetensors_close_descriptor */
-    char *path;
-    dev_t device; /* with its inode, which file it was */
-    ino_t inode;
-    uint64_t file_bytes;
-    uint64_t data_begin; /* in the file */
-    sli_safetensors_header header;
-};
-
 /* ---- Descriptors ------------------------------------------------------------------------ */
 
 void sli_safetensors_close_descriptor(sl_safetensors_reader *reader)
@@ -184,20 +174,4 @@ sl_status sl_safetensors_read(const sl_safetensors_reader *reader, const sl_safe
                               void *to)
 {
     return sli_safetensors_read_bytes(reader, info, 0, info->bytes, to);
-}
-
-const char *sli_safetensors_path(const sl_safetensors_reader *reader)
-{
-    return reader->path;
-}
-
-uint64_t sli_safetensors_head_bytes(const sl_safetensors_reader *reader)
-{
-    return reader->data_begin;
-}
-
-const sl_metadata *sli_safetensors_all_metadata(const sl_safetensors_reader *reader, size_t *count)
-{
-    *count = reader->header.metadata_count;
-    return reader->header.metadata;
 }

@@ -270,6 +270,20 @@ void sl_safetensors_writer_destroy(sl_safetensors_writer **writer)
     *writer = NULL;
 }
 
+sl_status sl_safetensors_save(const char *path, const sl_safetensors_item *items, size_t count,
+                              const sl_metadata *metadata, size_t metadata_count)
+{
+    sl_safetensors_writer *writer;
+    SL_TRY(sl_safetensors_writer_create(path, items, count, metadata, metadata_count, &writer));
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < count && status == SL_OK; i++)
+        status = sl_safetensors_writer_put(writer, i, items[i].data);
+    if (status == SL_OK)
+        status = sl_safetensors_writer_commit(writer);
+    sl_safetensors_writer_destroy(&writer);
+    return status;
+}
+
 uint64_t sli_safetensors_writer_bytes(const sl_safetensors_writer *writer)
 {
     return writer->layout.file_bytes;

@@ -57,9 +57,9 @@ void sli_model_metadata_write(const sl_model_options *model, const char *vocab_c
 /* ---- Reading ---------------------------------------------------------------------------- */
 
 /* A number from 1, or which of its two values the row has. */
-static sl_status read_row(const sli_safetensors_set *from, const char *path, int row, int64_t *out)
+static sl_status read_row(const sl_checkpoint_reader *from, const char *path, int row, int64_t *out)
 {
-    const char *key = rows[row].key, *value = sli_safetensors_set_metadata(from, key);
+    const char *key = rows[row].key, *value = sl_checkpoint_metadata(from, SLI_MODEL_PART, key);
     char *end;
     if (!value)
         return sl_error(SL_ERR_FORMAT,
@@ -82,11 +82,11 @@ static sl_status read_row(const sli_safetensors_set *from, const char *path, int
 
 /* The elements of all tensors of the file. No tensor has as many as the file has bits, but tensors
  * without bytes have none. */
-static uint64_t count_elements(const sli_safetensors_set *from)
+static uint64_t count_elements(const sl_checkpoint_reader *from)
 {
     uint64_t elements = 0;
-    for (size_t i = 0; i < sli_safetensors_set_count(from); i++) {
-        const sl_safetensors_info *info = sli_safetensors_set_get(from, i);
+    for (size_t i = 0; i < sl_checkpoint_tensor_count(from, SLI_MODEL_PART); i++) {
+        const sl_safetensors_info *info = sl_checkpoint_tensor_get(from, SLI_MODEL_PART, i);
         uint64_t product = info->bytes > 0;
         for (int d = 0; d < info->dims && product; d++)
             product *= (uint64_t)info->size[d];
@@ -109,7 +109,7 @@ static sl_status model_elements(const sl_model_options *model, int64_t layers, i
 
 /* Whether the model is of the file's size, before one is made; tensors that are missing or too many
  * are named when they are read. All layers have as many elements. */
-static sl_status check_elements(const sli_safetensors_set *from, const char *path,
+static sl_status check_elements(const sl_checkpoint_reader *from, const char *path,
                                 const sl_model_options *model)
 {
     int64_t one = 0, two = 0, others;
@@ -126,7 +126,7 @@ static sl_status check_elements(const sli_safetensors_set *from, const char *pat
                     path, found, model->nlayers, model->ntokens, model->emsize, model->nhid);
 }
 
-sl_status sli_model_metadata_read(const sli_safetensors_set *from, const char *path,
+sl_status sli_model_metadata_read(const sl_checkpoint_reader *from, const char *path,
                                   sl_model_options *out)
 {
     int64_t values[DROPOUT];
@@ -145,14 +145,14 @@ sl_status sli_model_metadata_read(const sli_safetensors_set *from, const char *p
     return check_elements(from, path, out);
 }
 
-sl_status sli_model_metadata_check(const sli_safetensors_set *from, const char *path,
+sl_status sli_model_metadata_check(const sl_checkpoint_reader *from, const char *path,
                                    const sl_model_options *model)
 {
     sli_model_metadata wanted;
     sli_model_metadata_write(model, NULL, &wanted);
     for (int i = NHEAD; i <= PRE_NORM; i++) {
         const char *name = rows[i].key + strlen(PREFIX),
-                   *has = sli_safetensors_set_metadata(from, rows[i].key);
+                   *has = sl_checkpoint_metadata(from, SLI_MODEL_PART, rows[i].key);
         if (has && strcmp(has, wanted.text[i]) != 0)
             return sl_error(SL_ERR_INVALID, "%s: its model has %s %s, expected %s %s", path, name,
                             has, name, wanted.text[i]);
@@ -160,7 +160,7 @@ sl_status sli_model_metadata_check(const sli_safetensors_set *from, const char *
     return SL_OK;
 }
 
-const char *sli_model_metadata_vocab(const sli_safetensors_set *from)
+const char *sli_model_metadata_vocab(const sl_checkpoint_reader *from)
 {
-    return sli_safetensors_set_metadata(from, rows[VOCAB].key);
+    return sl_checkpoint_metadata(from, SLI_MODEL_PART, rows[VOCAB].key);
 }

@@ -11,16 +11,18 @@
 
 /* Every parameter and buffer of the model; with `in_file`, of the buffers only those that the file
  * has. Data are the tensors' own memory, names live as long as *tensors. */
-static sl_status list_items(const sl_pipe *pipe, const sli_safetensors_set *in_file,
+static sl_status list_items(const sl_pipe *pipe, const sl_checkpoint_reader *in_file,
                             sli_tensors *tensors, sl_safetensors_item **items, size_t *count)
 {
+    const sli_checkpoint_tensors *has =
+        in_file ? sli_checkpoint_find_part(in_file, SLI_MODEL_PART) : NULL;
     *items = NULL;
     *count = 0;
     SL_TRY(sli_tensors_of_model(pipe, tensors));
     SL_TRY(sli_tensors_items(tensors, items));
     for (size_t i = 0; i < tensors->count; i++)
-        if (!in_file || !tensors->entries[i].is_buffer ||
-            sli_safetensors_set_find(in_file, (*items)[i].name))
+        if (!has || !tensors->entries[i].is_buffer ||
+            sli_checkpoint_find_tensor(has, (*items)[i].name))
             (*items)[(*count)++] = (*items)[i];
     return SL_OK;
 }
@@ -81,20 +83,20 @@ sl_status sl_weights_model(const char *path, sl_model_options *out)
 {
     SLI_CHECK_NOT_NULL(path);
     SLI_CHECK_NOT_NULL(out);
-    sli_safetensors_set *from;
+    sl_checkpoint_reader *from;
     *out = (sl_model_options){0};
-    SL_TRY(sli_safetensors_set_open(path, &from));
+    SL_TRY(sli_checkpoint_open_model(path, &from));
     sl_status status = sli_model_metadata_read(from, path, out);
-    sli_safetensors_set_close(&from);
+    sl_checkpoint_close(&from);
     return status;
 }
 
 sl_status sli_weights_check_model(const char *path, const sl_model_options *model)
 {
-    sli_safetensors_set *from;
-    SL_TRY(sli_safetensors_set_open(path, &from));
+    sl_checkpoint_reader *from;
+    SL_TRY(sli_checkpoint_open_model(path, &from));
     sl_status status = sli_model_metadata_check(from, path, model);
-    sli_safetensors_set_close(&from);
+    sl_checkpoint_close(&from);
     return status;
 }
 
@@ -102,13 +104,13 @@ sl_status sl_weights_load(sl_pipe *pipe, const char *path)
 {
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(path);
-    sli_safetensors_set *from;
+    sl_checkpoint_reader *from;
     sli_tensors tensors;
     sl_safetensors_item *items;
     size_t count;
-    SL_TRY(sli_safetensors_set_open(path, &from));
+    SL_TRY(sli_checkpoint_open_model(path, &from));
     sl_status status = list_items(pipe, from, &tensors, &items, &count);
-    sli_safetensors_set_close(&from);
+    sl_checkpoint_close(&from);
     if (status == SL_OK)
         status = sl_safetensors_load(path, items, count);
     free(items);

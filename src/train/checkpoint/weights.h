@@ -3,7 +3,7 @@
 #ifndef SLI_TRAIN_CHECKPOINT_WEIGHTS_H
 #define SLI_TRAIN_CHECKPOINT_WEIGHTS_H
 
-#include "io/safetensors/set.h"
+#include "io/checkpoint/reader.h"
 #include "sluice/train.h"
 
 /* Refuses a file that says of its model what contradicts `model`, beyond the shapes. */
@@ -29,17 +29,17 @@ void sli_model_metadata_write(const sl_model_options *model, const char *vocab_c
 
 /* SL_ERR_FORMAT where one is missing or makes no sense, or the file's tensors cannot be the
  * model's. `path` is the set's, for messages. */
-sl_status sli_model_metadata_read(const sli_safetensors_set *from, const char *path,
+sl_status sli_model_metadata_read(const sl_checkpoint_reader *from, const char *path,
                                   sl_model_options *out);
 
 /* Refuses a file whose metadata, where it has them, contradict `model` in what shapes do not show:
  * nhead, mask, activation, pre_norm. */
-sl_status sli_model_metadata_check(const sli_safetensors_set *from, const char *path,
+sl_status sli_model_metadata_check(const sl_checkpoint_reader *from, const char *path,
                                    const sl_model_options *model);
 
 /* The checksum of the vocabulary that the weights were saved with; NULL where the file says
  * nothing. */
-const char *sli_model_metadata_vocab(const sli_safetensors_set *from);
+const char *sli_model_metadata_vocab(const sl_checkpoint_reader *from);
 
 /* ---- The vocabulary --------------------------------------------------------------------- */
 

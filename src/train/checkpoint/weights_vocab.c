@@ -89,17 +89,20 @@ static sl_status find_names(const char *path, char **names)
 /* What the weights say of theirs; "" where they say nothing, or are not there. */
 static sl_status read_checksum(const char *path, char checksum[SLI_CHECKSUM_BYTES])
 {
-    sli_safetensors_set *set;
+    sl_checkpoint_reader *set;
     checksum[0] = '\0';
-    sl_status status = sli_safetensors_set_open(path, &set);
+    sl_status status = sli_checkpoint_open_model(path, &set);
     if (status != SL_OK)
         return status == SL_ERR_NOT_FOUND ? SL_OK : status;
-    const char *says = sli_safetensors_set_checksum(set, "model.vocab.txt");
+    const char *says = NULL;
+    for (size_t i = 0; i < sl_checkpoint_file_count(set); i++)
+        if (strcmp(sl_checkpoint_file_get(set, i)->name, "model.vocab.txt") == 0)
+            says = sl_checkpoint_file_get(set, i)->checksum;
     if (!says)
         says = sli_model_metadata_vocab(set);
     if (says)
         snprintf(checksum, SLI_CHECKSUM_BYTES, "%s", says);
-    sli_safetensors_set_close(&set);
+    sl_checkpoint_close(&set);
     return SL_OK;
 }
 
