@@ -83,6 +83,8 @@ typedef sl_status (*sl_schedule_writer)(const void *arg, const sl_schedule_optio
 /* The schedules that the library writes; then NULL. */
 extern const char *const sl_schedule_names[];
 bool sl_schedule_has_name(const char *name);
+/* Stages of a rank where nobody says how many; 0: there is no such schedule. */
+int sl_schedule_virtual_stages(const char *name);
 
 /* The library's writer: `name` is one of sl_schedule_names (NULL: the first). NOT_FOUND names the
  * choices. SL_ERR_INVALID for what the schedule cannot do, a placement for example. */

@@ -77,16 +77,22 @@ typedef struct sl_train_options {
                            its checkpoint */
     int local_replicas; /* replicas on this host, which have its `devices`; 0: all */
     bool zero;          /* shard the optimizer's state over replicas: see sluice/zero.h */
-    int stages;         /* of each replica; 0: as many as it has devices */
-    const char *devices; /* one a stage: "cpu:0,cpu:1,cpu:2,cpu:3" is divided evenly among the
-                            host's replicas, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each; NULL:
-                            cpu:0, cpu:1 and so on */
+    int stages;         /* pipeline ranks of each replica; 0: as many as it has devices */
+    const char *devices; /* one a pipeline rank: "cpu:0,cpu:1,cpu:2,cpu:3" is divided evenly among
+                            the host's replicas, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each;
+                            NULL: cpu:0, cpu:1 and so on */
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
     int chunks; /* micro-batches */
     sl_recompute recompute;
-    const char *schedule; /* one of sl_schedule_names; borrowed; NULL: the first */
+    const char *schedule; /* one of sl_schedule_names, or what `table` is called; borrowed; NULL:
+                             the first */
+    const sl_schedule *table; /* the order of computation, borrowed; its ranks and its chunks are
+                                 the run's; NULL: the schedule of that name */
+    int virtual_stages;       /* stages of a pipeline rank; 0: the table's or the schedule's own */
+    const char *placement;    /* the rank of each stage, as sl_placement_parse takes it; borrowed;
+                                 NULL: the table's or the schedule's own */
 
     int epochs;
     sl_optimizer_options optimizer;
@@ -192,9 +198,9 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
-/* The memory of a stage's device, now and at its peak. */
+/* The memory of a pipeline rank's device, now and at its peak. */
 typedef struct sl_stage_memory {
-    int rank, stage;
+    int rank, stage; /* `stage`: the lowest one on the device */
     char device[32]; /* its name */
     sl_memory_stats stats;
 } sl_stage_memory;
@@ -207,9 +213,10 @@ typedef struct sl_run_info {
     int replica, replicas;
     int64_t total_parameters;
     int64_t batches_per_epoch;
-    bool oversubscribed;           /* several devices use the same cores */
-    const sl_stage_memory *memory; /* [replicas * stages], by rank and stage: of the whole run, on
-                                      every replica; as it was at the last `evaluated` */
+    bool oversubscribed; /* several devices use the same cores */
+    const sl_stage_memory
+        *memory; /* [replicas * pipeline ranks], by rank and pipeline rank: of the
+                    whole run, on every replica; as it was at the last `evaluated` */
 } sl_run_info;
 
 typedef struct sl_step_info {
@@ -264,7 +271,8 @@ typedef struct sl_checkpoint_event {
                              run had done, and that this one repeats */
     double copy_seconds;  /* SAVED: how long the run waited for the copy of its state */
     double write_seconds; /* SAVED: how long writing the copy took, beside the run */
-    const char *reason;
+    const char *reason;   /* RESUMED: why the run's numbers are not those that it would have had
+                             without the interruption; NULL: they are */
 } sl_checkpoint_event;
 
 /* Functions that one replica calls to report, each of them optional. They are called on the

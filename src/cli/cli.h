@@ -84,6 +84,10 @@ void cli_settings_default(const cli_command *command, void *settings);
  * option does not take, and for an option without the one that it needs. */
 void cli_settings_read(cli_line *line, void *settings);
 
+/* Reads the file of a --schedule that is no name into options->table, which *table owns (NULL: it
+ * is a name). The options that were given besides must be the file's; the others become it. */
+sl_status cli_table_read(const cli_line *line, sl_train_options *options, sl_schedule **table);
+
 /* Prints every option that has a value as one JSON object, which --config reads. */
 void cli_settings_print(const cli_command *command, const void *settings);
 

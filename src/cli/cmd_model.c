@@ -125,7 +125,12 @@ static int run_model(cli_line *line)
     cli_settings_read(line, &parsed);
     if (parsed.data && cli_line_value(line, "ntokens"))
         cli_refuse("--data counts the vocabulary's types, so it cannot be combined with --ntokens");
-    return cli_finish(show_model(&parsed));
+    sl_schedule *table;
+    sl_status status = cli_table_read(line, &parsed.run, &table);
+    if (status == SL_OK)
+        status = show_model(&parsed);
+    sl_schedule_destroy(&table);
+    return cli_finish(status);
 }
 
 const cli_command cmd_model = {

@@ -1,6 +1,5 @@
 /* sluice schedule: a schedule's table, drawn and simulated. */
 #include "cli/cli.h"
-#include "sluice/schedule.h"
 
 #include <errno.h>
 #include <stdlib.h>

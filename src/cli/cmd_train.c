@@ -246,30 +246,39 @@ static int end_stopped(const cli_line *line, const sl_train_options *options,
     return 0;
 }
 
-static int run_train(cli_line *line)
+static int train(cli_line *line, settings *parsed)
 {
-    settings parsed;
     sl_run_result result = {0};
-    cli_settings_read(line, &parsed);
-    if (parsed.print_config) {
-        sl_status status = sl_train_options_check(&parsed.run);
+    if (parsed->print_config) {
+        sl_status status = sl_train_options_check(&parsed->run);
         if (status == SL_OK)
-            cli_settings_print(line->command, &parsed);
+            cli_settings_print(line->command, parsed);
         return cli_finish(status);
     }
-    if (!parsed.run.data)
+    if (!parsed->run.data)
         cli_refuse("train needs --data DIR, a directory with wiki.{train,valid,test}.tokens or "
                    "{train,valid,test}.txt");
-    sl_save_options *checkpoints = &parsed.run.checkpoints;
+    sl_save_options *checkpoints = &parsed->run.checkpoints;
     if (checkpoints->resume && strcmp(checkpoints->resume, "auto") == 0) {
         if (!checkpoints->directory)
             cli_refuse("--resume auto needs --save-dir DIR");
         resume_if_any(checkpoints);
     }
-    sl_status status = train_replicas(line, &parsed, &result);
+    sl_status status = train_replicas(line, parsed, &result);
     if (status == SL_OK && result.stopped)
-        return end_stopped(line, &parsed.run, &result);
+        return end_stopped(line, &parsed->run, &result);
     return cli_finish(status);
+}
+
+static int run_train(cli_line *line)
+{
+    settings parsed;
+    sl_schedule *table;
+    cli_settings_read(line, &parsed);
+    sl_status status = cli_table_read(line, &parsed.run, &table);
+    int exit_status = status == SL_OK ? train(line, &parsed) : cli_finish(status);
+    sl_schedule_destroy(&table);
+    return exit_status;
 }
 
 const cli_command cmd_train = {

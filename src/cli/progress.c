@@ -353,7 +353,7 @@ static void print_memory(const display *on, const sl_run_info *info)
 {
     enum { MOST_DEVICES = 64, COLUMN = 13 };
     char columns[SL_MEMORY_CATEGORY_COUNT * (COLUMN + 16) + 1];
-    int count = info->replicas * sl_pipe_stages(info->pipe);
+    int count = info->replicas * sl_pipe_ranks(info->pipe);
     print_line(on, "Peak memory of each device, in all and by what it is for:");
     for (int i = -1; i < count && i < MOST_DEVICES; i++) {
         const sl_stage_memory *memory = i < 0 ? NULL : &info->memory[i]; /* NULL: the heading */
@@ -423,6 +423,8 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
         break;
     case SL_CHECKPOINT_RESUMED:
         print_resumed(on, event);
+        if (event->reason)
+            cli_complain("warning: checkpoint %s: %s", event->path, event->reason);
         break;
     case SL_CHECKPOINT_SAVED:
         if (!on->of->options.quiet)

@@ -65,18 +65,56 @@ int sli_layout_chunks(const sl_train_options *options, int64_t rows)
     return wanted > options->chunks ? (int)wanted : options->chunks;
 }
 
-int sli_layout_stages(const sl_train_options *options)
+static int virtual_stages(const sl_train_options *options)
 {
+    if (options->table)
+        return sl_schedule_stages(options->table) / sl_schedule_ranks(options->table);
+    int own = sl_schedule_virtual_stages(sl_train_options_schedule(options));
+    return options->virtual_stages > 0 ? options->virtual_stages : own > 0 ? own : 1;
+}
+
+int sli_layout_ranks(const sl_train_options *options)
+{
+    if (options->table)
+        return sl_schedule_ranks(options->table);
     if (options->stages > 0)
         return options->stages;
     if (options->balance_kind == SL_BALANCE_EXPLICIT)
-        return options->balance_count;
+        return (options->balance_count + virtual_stages(options) - 1) / virtual_stages(options);
     if (!options->devices)
         return 1;
     int devices = count_devices(options->devices), replicas = sli_layout_local_replicas(options);
     if (count_lists(options->devices) > 1)
         return devices;
     return devices < replicas ? 1 : devices / replicas;
+}
+
+int sli_layout_stages(const sl_train_options *options)
+{
+    return sli_layout_ranks(options) * virtual_stages(options);
+}
+
+sl_status sli_layout_placement(const sl_train_options *options, int room[SL_MAX_STAGES],
+                               const int **out)
+{
+    *out = NULL;
+    if (!options->placement)
+        return SL_OK;
+    *out = room;
+    return sl_placement_parse(options->placement, sli_layout_ranks(options),
+                              virtual_stages(options), room);
+}
+
+sl_status sli_layout_table(const sl_train_options *options, int micros, sl_schedule **out)
+{
+    int room[SL_MAX_STAGES];
+    sl_schedule_options wanted = {.ranks = sli_layout_ranks(options),
+                                  .virtual_stages = virtual_stages(options),
+                                  .micros = micros};
+    if (options->table)
+        return sl_schedule_first_micros(options->table, micros, out);
+    SL_TRY(sli_layout_placement(options, room, &wanted.placement));
+    return sl_schedule_write(sl_train_options_schedule(options), &wanted, out);
 }
 
 sl_status sli_layout_balance(const sl_train_options *options, const sl_module *model, int *balance,
@@ -119,8 +157,8 @@ static sl_status check_replicas(const sl_train_options *options)
     return SL_OK;
 }
 
-/* Several lists must be as many as this host's replicas, each with a device for each stage. */
-static sl_status check_lists(const char *devices, int replicas, int stages)
+/* Several lists must be as many as this host's replicas, each with a device for each rank. */
+static sl_status check_lists(const char *devices, int replicas, int ranks)
 {
     int lists = count_lists(devices);
     const char *list = devices;
@@ -131,10 +169,11 @@ static sl_status check_lists(const char *devices, int replicas, int stages)
     for (int i = 0; i < lists; i++, list += strcspn(list, ";") + 1) {
         if (strcspn(list, ";") == 0)
             return sl_error(SL_ERR_INVALID, "list %d of the devices is empty: \"%s\"", i, devices);
-        if (count_devices(list) != stages)
+        if (count_devices(list) != ranks)
             return sl_error(SL_ERR_INVALID,
-                            "each stage needs a device of its own: %d stage%s, list %d of \"%s\"",
-                            stages, plural(stages), i, devices);
+                            "each pipeline rank needs a device of its own: %d rank%s, list %d of "
+                            "\"%s\"",
+                            ranks, plural(ranks), i, devices);
     }
     return SL_OK;
 }
@@ -142,16 +181,16 @@ static sl_status check_lists(const char *devices, int replicas, int stages)
 static sl_status check_devices(const sl_train_options *options)
 {
     char *names;
-    int replicas = sli_layout_local_replicas(options), stages = sli_layout_stages(options);
+    int replicas = sli_layout_local_replicas(options), ranks = sli_layout_ranks(options);
     if (!options->devices)
         return SL_OK;
     if (count_lists(options->devices) > 1)
-        SL_TRY(check_lists(options->devices, replicas, stages));
-    else if (count_devices(options->devices) != replicas * stages)
+        SL_TRY(check_lists(options->devices, replicas, ranks));
+    else if (count_devices(options->devices) != replicas * ranks)
         return sl_error(SL_ERR_INVALID,
-                        "each stage of each replica needs a device of its own: %d replica%s, %d "
-                        "stage%s, devices \"%s\"",
-                        replicas, plural(replicas), stages, plural(stages), options->devices);
+                        "each pipeline rank of each replica needs a device of its own: %d "
+                        "replica%s, %d rank%s, devices \"%s\"",
+                        replicas, plural(replicas), ranks, plural(ranks), options->devices);
     SL_TRY(sli_layout_devices(options, &names));
     sl_status status = sli_device_list_check(names);
     free(names);
@@ -194,9 +233,23 @@ static sl_status check_stages(const sl_train_options *options)
     return SL_OK;
 }
 
+/* Can the schedule be written for these ranks, stages and chunks? */
+static sl_status check_table(const sl_train_options *options)
+{
+    sl_schedule *table;
+    if (options->table && sl_schedule_micros(options->table) < options->chunks)
+        return sl_error(SL_ERR_INVALID, "the schedule %s has %d micro-batches, chunks is %d",
+                        sl_train_options_schedule(options), sl_schedule_micros(options->table),
+                        options->chunks);
+    SL_TRY(sli_layout_table(options, options->chunks, &table));
+    sl_schedule_destroy(&table);
+    return SL_OK;
+}
+
 sl_status sli_layout_check(const sl_train_options *options)
 {
     SL_TRY(check_stages(options));
+    SL_TRY(check_table(options));
     SL_TRY(check_replicas(options));
     return check_devices(options);
 }
@@ -215,7 +268,7 @@ static char *default_devices(int count)
 
 sl_status sli_layout_devices(const sl_train_options *options, char **out)
 {
-    int count = sli_layout_local_replicas(options) * sli_layout_stages(options);
+    int count = sli_layout_local_replicas(options) * sli_layout_ranks(options);
     *out = options->devices ? strdup(options->devices) : default_devices(count);
     if (!*out)
         return sl_error(SL_ERR_MEMORY, "no memory for the names of %d devices", count);

@@ -1,8 +1,8 @@
 /* The layout of a run: its replicas and stages, the rows of each replica, the modules and the
  * device of each stage.
  *
- * The devices of a host are in the order of its replicas: stage s of the host's replica r has
- * device r * stages + s. By default they are cpu:0, cpu:1 and so on; `devices` may be
+ * The devices of a host are in the order of its replicas: pipeline rank p of the host's replica r
+ * has device r * ranks + p. By default they are cpu:0, cpu:1 and so on; `devices` may be
  *
  *     cpu:0,cpu:1,cpu:2,cpu:3      divided evenly: two replicas have cpu:0,cpu:1 and cpu:2,cpu:3
  *     cpu:0,cpu:1;cpu:2,cpu:3      the same, with a list for each replica */
@@ -28,8 +28,17 @@ sli_rows sli_layout_rows(const sl_train_options *options, int replica);
  * need no more memory, and not fewer, so that stages idle no longer. */
 int sli_layout_chunks(const sl_train_options *options, int64_t rows);
 
-/* Stages of each replica: what the options say, or as many as `balance` or `devices` has. */
+/* Pipeline ranks of each replica: what the options say, or as many as `balance` or `devices` has;
+ * and the stages on them. */
+int sli_layout_ranks(const sl_train_options *options);
 int sli_layout_stages(const sl_train_options *options);
+
+/* The rank of each stage, in `room` or NULL: the table's or the schedule's own. */
+sl_status sli_layout_placement(const sl_train_options *options, int room[SL_MAX_STAGES],
+                               const int **out);
+
+/* The order of computation for so many micro-batches, which the caller frees. */
+sl_status sli_layout_table(const sl_train_options *options, int micros, sl_schedule **out);
 
 /* The number of modules of each stage, into balance[0 … *stages - 1]. */
 sl_status sli_layout_balance(const sl_train_options *options, const sl_module *model, int *balance,

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 /* ---- When an option decides a run's numbers ------------------------------------------------ */
 
@@ -87,6 +88,24 @@ static char *print_balance(const void *object)
     return strdup(text);
 }
 
+static sl_status parse_schedule(const char *text, void *object)
+{
+    const sl_option named = {.name = "schedule",
+                             .type = SL_OPTION_TEXT,
+                             .choices = sl_schedule_names};
+    sl_train_options *to = object;
+    if (!sl_schedule_has_name(text) && access(text, R_OK) != 0)
+        return sl_option_set(&named, &to->schedule, text);
+    to->schedule = text;
+    return SL_OK;
+}
+
+static char *print_schedule(const void *object)
+{
+    const sl_train_options *from = object;
+    return from->schedule ? strdup(from->schedule) : NULL;
+}
+
 static sl_status parse_save_every(const char *text, void *object)
 {
     sl_save_options *to = &((sl_train_options *)object)->checkpoints;
@@ -154,12 +173,12 @@ const sl_option sl_plan_option_rows[] = {
      .log_key = "pre_norm",
      .help = "Apply layer normalization before attention and feed-forward instead of after them"},
 
-    {.name = "pp", .value = "S", .group = "Pipeline", .type = SL_OPTION_INT, FIELD(stages),
+    {.name = "pp", .value = "P", .group = "Pipeline", .type = SL_OPTION_INT, FIELD(stages),
      .lowest = 1, .highest = SL_MAX_STAGES, .optional = true,
-     .help = "Number of pipeline stages, on the devices cpu:0, cpu:1 and so on"},
+     .help = "Number of pipeline ranks, on the devices cpu:0, cpu:1 and so on"},
     {.name = "devices", .value = "LIST", .group = "Pipeline", .type = SL_OPTION_TEXT,
      FIELD(devices),
-     .help = "Devices, one for each stage. cpu:0,cpu:1 divide the machine's cores evenly; cpu:0-3 "
+     .help = "Devices, one for each pipeline rank. cpu:0,cpu:1 divide the machine's cores evenly; cpu:0-3 "
              "names cores. Replicas divide the list evenly, or each has its own: "
              "'cpu:0,cpu:1;cpu:2,cpu:3'"},
     {.name = "balance", .value = "RULE", .group = "Pipeline", .type = SL_OPTION_CUSTOM,
@@ -173,9 +192,19 @@ const sl_option sl_plan_option_rows[] = {
      FIELD(recompute), .choices = sl_recompute_names, .log_key = "checkpoint",
      .help = "Which micro-batches recompute their activations: all but the last (except_last), "
              "none (never) or all (always)"},
-    {.name = "schedule", .value = "NAME", .group = "Pipeline", .type = SL_OPTION_TEXT,
-     FIELD(schedule), .choices = sl_schedule_names, .log_key = "schedule",
-     .help = "Order of forwards and backwards: gpipe, 1f1b or zb-h1"},
+    {.name = "schedule", .value = "NAME|FILE", .group = "Pipeline", .type = SL_OPTION_CUSTOM,
+     .parse = parse_schedule, .print = print_schedule, .choices = sl_schedule_names,
+     .log_key = "schedule",
+     .help = "Order of forwards and backwards: gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, or "
+             "a table in PyTorch's CSV, which also says how many ranks and chunks there are"},
+    {.name = "virtual", .value = "V", .group = "Pipeline", .type = SL_OPTION_INT,
+     FIELD(virtual_stages), .lowest = 1, .highest = SL_MAX_STAGES, .optional = true,
+     .log_key = "virtual",
+     .help = "Stages of each pipeline rank; without it the schedule's own number"},
+    {.name = "placement", .value = "RULE", .group = "Pipeline", .type = SL_OPTION_TEXT,
+     FIELD(placement), .log_key = "placement",
+     .help = "The rank of each stage: loop, v, or a list such as 0,1,1,0; without it the schedule's "
+             "own"},
 
     {.name = "dp", .value = "R", .group = "Data parallelism", .type = SL_OPTION_INT,
      FIELD(replicas), .lowest = 1, .highest = SL_MAX_REPLICAS, .optional = true,

@@ -13,15 +13,20 @@
 
 /* ---- One replica ------------------------------------------------------------------------- */
 
-static sl_status name_devices(const sl_train_options *options, int replica, sl_plan *out)
+static sl_status name_devices(const sl_train_options *options, const sl_schedule *schedule,
+                              int replica, sl_plan *out)
 {
     char *devices, *rest;
     SL_TRY(sli_layout_devices(options, &devices));
     const char *name = strtok_r(devices, ",", &rest);
-    for (int skipped = replica * out->stages; skipped > 0; skipped--)
+    int ranks = sl_schedule_ranks(schedule);
+    const int *placement = sl_schedule_placement(schedule);
+    for (int skipped = replica * ranks; skipped > 0; skipped--)
         name = strtok_r(NULL, ",", &rest);
-    for (int s = 0; s < out->stages; s++, name = strtok_r(NULL, ",", &rest))
-        snprintf(out->stage[s].device, sizeof out->stage[s].device, "%s", name);
+    for (int rank = 0; rank < ranks; rank++, name = strtok_r(NULL, ",", &rest))
+        for (int s = 0; s < out->stages; s++)
+            if (placement[s] == rank)
+                snprintf(out->stage[s].device, sizeof out->stage[s].device, "%s", name);
     free(devices);
     return SL_OK;
 }
@@ -217,13 +222,12 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
         return sl_error(SL_ERR_INVALID, "sl_plan_create: asked for replica %d of %d", replica,
                         sli_layout_local_replicas(options));
     SL_TRY(plan_stages(options, model, out));
-    SL_TRY(name_devices(options, replica, out));
     int64_t rows = sli_layout_rows(options, 0).count; /* no replica has more */
     int micros = sl_micro_batches(rows, sli_layout_chunks(options, rows), NULL);
-    SL_TRY(sl_schedule_write(sl_train_options_schedule(options),
-                             &(sl_schedule_options){.ranks = out->stages, .micros = micros},
-                             &schedule));
-    sl_status status = sl_schedule_recompute(schedule, options->recompute);
+    SL_TRY(sli_layout_table(options, micros, &schedule));
+    sl_status status = name_devices(options, schedule, replica, out);
+    if (status == SL_OK)
+        status = sl_schedule_recompute(schedule, options->recompute);
     if (status == SL_OK)
         status = plan_activations(options, (rows + micros - 1) / micros, model, schedule, out);
     sl_schedule_destroy(&schedule);
@@ -321,6 +325,7 @@ static void try_pipeline(demand *of)
     for (int i = 0; sl_schedule_names[i]; i++) {
         changed = *given;
         changed.schedule = sl_schedule_names[i];
+        changed.table = NULL;
         if (strcmp(sl_train_options_schedule(given), changed.schedule) != 0)
             try_change(of, &changed, "the schedule %s", changed.schedule);
     }
@@ -346,7 +351,7 @@ static void try_replicas(demand *of)
         return;
     changed = *given;
     changed.devices = NULL; /* there must be one for each stage of each replica */
-    changed.stages = sli_layout_stages(given);
+    changed.stages = sli_layout_ranks(given);
     changed.replicas = sl_train_options_replicas(given);
     changed.shards = given->checkpoints.resume ? given->shards : 0;
     while (changed.replicas > 1 && !fits(of, &changed))

@@ -10,18 +10,23 @@
 static sl_status create_pipe(const sl_train_options *options, sl_device *const *devices,
                              bool random_values, sli_replica *to)
 {
-    int balance[SL_MAX_STAGES], stages;
+    int balance[SL_MAX_STAGES], room[SL_MAX_STAGES], stages;
+    const int *placement;
     SL_TRY(sl_transformer_lm_create(&options->model, &to->model));
     SL_TRY(sl_cross_entropy_create(&to->loss));
     SL_TRY(sli_layout_balance(options, to->model, balance, &stages));
+    SL_TRY(sli_layout_placement(options, room, &placement));
     return sl_pipe_create(&(sl_pipe_options){.model = to->model,
                                              .loss = to->loss,
                                              .stages = stages,
+                                             .virtual_stages = stages / sli_layout_ranks(options),
+                                             .placement = placement,
                                              .devices = devices,
                                              .balance = balance,
                                              .chunks = options->chunks,
                                              .recompute = options->recompute,
-                                             .writer_arg = options->schedule,
+                                             .table = options->table,
+                                             .writer_arg = sl_train_options_schedule(options),
                                              .seed = options->seed,
                                              .no_init = !random_values},
                           &to->pipe);
@@ -39,8 +44,8 @@ sl_status sli_replica_create(const sl_train_options *options, sl_group *group,
     SL_TRY(create_pipe(options, devices, values && !init, out));
     if (init)
         SL_TRY(sl_weights_load(out->pipe, init));
-    size_t stages = (size_t)sl_pipe_stages(out->pipe);
-    out->memory = calloc((size_t)out->count * stages, sizeof *out->memory);
+    size_t ranks = (size_t)sl_pipe_ranks(out->pipe);
+    out->memory = calloc((size_t)out->count * ranks, sizeof *out->memory);
     if (!out->memory)
         return sl_error(SL_ERR_MEMORY, "no memory for the memory use of %d replicas", out->count);
     return SL_OK;
@@ -101,14 +106,15 @@ sl_status sli_replica_sum(const sli_replica *replica, double *values, int64_t co
 sl_status sli_replica_gather_memory(const sli_replica *replica)
 {
     _Static_assert(sizeof(sl_stage_memory) % sizeof(int64_t) == 0, "records are words");
-    int stages = sl_pipe_stages(replica->pipe);
-    int64_t words = stages * (int64_t)(sizeof(sl_stage_memory) / sizeof(int64_t));
-    sl_stage_memory *own = replica->memory + (size_t)replica->rank * (size_t)stages;
-    for (int s = 0; s < stages; s++) {
+    int ranks = sl_pipe_ranks(replica->pipe);
+    int64_t words = ranks * (int64_t)(sizeof(sl_stage_memory) / sizeof(int64_t));
+    sl_stage_memory *own = replica->memory + (size_t)replica->rank * (size_t)ranks;
+    for (int s = sl_pipe_stages(replica->pipe) - 1; s >= 0; s--) { /* a rank's lowest comes last */
         const sl_device *device = sl_pipe_device(replica->pipe, s);
-        own[s] = (sl_stage_memory){.rank = replica->rank, .stage = s};
-        snprintf(own[s].device, sizeof own[s].device, "%s", sl_device_name(device));
-        sl_device_memory(device, &own[s].stats);
+        sl_stage_memory *of_rank = &own[sl_pipe_rank(replica->pipe, s)];
+        *of_rank = (sl_stage_memory){.rank = replica->rank, .stage = s};
+        snprintf(of_rank->device, sizeof of_rank->device, "%s", sl_device_name(device));
+        sl_device_memory(device, &of_rank->stats);
     }
     if (!replica->group)
         return SL_OK;

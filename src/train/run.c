@@ -30,10 +30,10 @@ static sl_status read_corpus(sli_shared *shared)
 static sl_status create_devices(sli_shared *shared, const sli_local_replicas *replicas)
 {
     char *names;
-    int stages = shared->options.stages;
+    int ranks = shared->options.stages;
     SL_TRY(sli_layout_devices(&shared->options, &names));
-    sl_status status = sli_device_list_create_range(names, replicas->first * stages,
-                                                    replicas->count * stages, replicas->own_cores,
+    sl_status status = sli_device_list_create_range(names, replicas->first * ranks,
+                                                    replicas->count * ranks, replicas->own_cores,
                                                     &shared->devices, &shared->oversubscribed);
     free(names);
     return status;
@@ -46,10 +46,10 @@ sl_status sli_shared_create(const sl_train_options *options, const sli_local_rep
     SL_TRY(sl_train_options_check(options));
     SL_TRY(read_corpus(out));
     out->options.model.ntokens = sl_vocab_size(sl_corpus_vocab(out->corpus));
-    out->options.stages = sli_layout_stages(options);
+    out->options.stages = sli_layout_ranks(options);
     out->options.replicas = sl_train_options_replicas(options);
     SL_TRY(create_devices(out, replicas));
-    return sli_best_create(sl_device_list_get(out->devices, 0), out->options.stages,
+    return sli_best_create(sl_device_list_get(out->devices, 0), sli_layout_stages(options),
                            replicas->count > 1, &out->best);
 }
 

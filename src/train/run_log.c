@@ -277,7 +277,7 @@ static json_t *by_category(const uint64_t *bytes)
 
 static sl_status log_memory(sl_run_log *log)
 {
-    int count = log->info->replicas * sl_pipe_stages(log->info->pipe);
+    int count = log->info->replicas * sl_pipe_ranks(log->info->pipe);
     for (int i = 0; i < count; i++) {
         const sl_stage_memory *memory = &log->info->memory[i];
         const sl_memory_stats *stats = &memory->stats;

@@ -211,7 +211,7 @@ static const refusal refusals[] = {
     {"--devices cpu:0,cpu:0", 1, "\"cpu:0\" is named twice\n"},
     {"--devices ,", 1, "a name in the list of devices is empty\n"},
     {"--pp 2 --devices cpu:0", 1,
-     "each stage of each replica needs a device of its own: 1 replica, 2 stages"},
+     "each pipeline rank of each replica needs a device of its own: 1 replica, 2 ranks"},
     {"--data ''", 2, "--data must not be empty\n"},
     {"--init ''", 2, "--init must not be empty\n"},
     {"--save ''", 2, "--save must not be empty\n"},
@@ -450,6 +450,30 @@ static void run_without_room_for_its_log_ends_with_its_results(void **state)
     assert_true(what.st_size > 500 && what.st_size <= 2000);
 }
 
+/* The file says how many ranks and chunks there are. */
+static void table_from_a_file_trains_to_the_same_bits(void **state)
+{
+    const scratch *in = *state;
+    program_run by_name, by_file, run;
+    program_succeed(&run, "schedule --pp 2 --chunks 3 --schedule zb-v --checkpoint never --csv");
+    char path[700];
+    snprintf(path, sizeof path, "%s/table.csv", in->directory);
+    FILE *file = fopen(path, "w");
+    assert_non_null(file);
+    assert_true(fputs(run.out, file) >= 0 && fclose(file) == 0);
+    const char *more = "--nlayers 4 --quiet";
+    program_succeed(&by_name, "train --data %s " TINY_SHORT " %s --pp 2 --chunks 3 --schedule zb-v",
+                    in->directory, more);
+    program_succeed(&by_file, "train --data %s " TINY_SHORT " %s --schedule %s", in->directory,
+                    more, path);
+    assert_string_equal(by_file.out, by_name.out);
+    program_start(&run, "train --data %s " TINY_SHORT " --schedule %s --pp 3", in->directory, path);
+    check_refused(&run, 1, "table.csv has 2 ranks, not 3\n");
+    program_start(&run, "train --data %s " TINY_SHORT " --schedule %s --chunks 4", in->directory,
+                  path);
+    check_refused(&run, 1, "table.csv has 3 micro-batches, not 4\n");
+}
+
 int cmd_train_tests(void)
 {
     if (!program_exists())
@@ -458,6 +482,7 @@ int cmd_train_tests(void)
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(lines_have_the_tutorials_form),
+        WITH_CORPUS(table_from_a_file_trains_to_the_same_bits),
         WITH_CORPUS(line_has_the_mean_since_the_one_before),
         WITH_CORPUS(distance_to_the_best_possible_model_is_said),
         WITH_CORPUS(grammar_is_looked_at_before_training),

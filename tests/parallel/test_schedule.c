@@ -134,7 +134,7 @@ static void options_that_do_not_go_together_are_refused(void **state)
         {"1f1b", "micro-batches must be at least 1, got 0", {.ranks = 2}},
         {"1f1b", "1f1b has 1 stage a rank, not 2", {.ranks = 2, .micros = 2, .virtual_stages = 2}},
         {"zb-v", "zb-v has 2 stages a rank, not 3", {.ranks = 2, .micros = 2, .virtual_stages = 3}},
-        {"zb-v", "cannot be placed so", {.ranks = 2, .micros = 2, .placement = loop}},
+        {"zb-v", "zb-v has a placement of its own", {.ranks = 2, .micros = 2, .placement = loop}},
         {"zb-v", "must have 2 of the 4 stages", {.ranks = 2, .micros = 2, .placement = uneven}},
         {"zb-v", "outside 0 to 1", {.ranks = 2, .micros = 2, .placement = outside}},
         {"1f1b", "too large", {.ranks = 1 << 20, .micros = 1 << 20}},

@@ -1,5 +1,6 @@
 /* Runs that are interrupted and go on: the same bits as if nothing had happened. */
 #include "small_run.h"
+#include "train/checkpoint/run_state.h"
 
 #include "support/program.h"
 
@@ -341,6 +342,23 @@ static void checkpoints_are_saved_when_due_and_kept(void **state)
     assert_int_equal(checkpoints_count(in, true), EPOCHS);
 }
 
+/* Version 0.1.0 added gradients of micro-batches in the other order, and did not write which. */
+static void state_says_in_which_order_gradients_were_added(void **state)
+{
+    (void)state;
+    static const char old[] =
+        "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,"
+        "\"options\":{\"dp\":1,\"lr\":5.0},\"layout\":{}%s}";
+    char text[256];
+    sli_recorded recorded;
+    snprintf(text, sizeof text, old, "");
+    check_ok(sli_run_state_read(text, &recorded));
+    assert_false(recorded.ascends);
+    snprintf(text, sizeof text, old, ",\"micro_batches\":\"ascending\"");
+    check_ok(sli_run_state_read(text, &recorded));
+    assert_true(recorded.ascends);
+}
+
 static void checkpoint_asked_for_is_saved_and_the_run_goes_on(void **state)
 {
     static small_record record, whole;
@@ -580,6 +598,7 @@ int checkpoints_tests(void)
         on_corpus(replicas_go_on_with_the_same_bits),
         on_corpus(test_alone_is_stopped_and_goes_on),
         on_corpus(checkpoints_are_saved_when_due_and_kept),
+        cmocka_unit_test(state_says_in_which_order_gradients_were_added),
         on_corpus(checkpoint_asked_for_is_saved_and_the_run_goes_on),
         on_corpus(checkpoint_asked_for_in_an_evaluation_is_of_its_begin),
         on_corpus(damaged_checkpoints_are_skipped_with_their_reasons),

@@ -54,6 +54,40 @@ static void losses_are_the_same_bits_in_every_pipe(void **state)
             }
 }
 
+/* Several stages a rank, and a table from a file. */
+static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *schedule, *placement;
+        int ranks, virtual_stages;
+    } cases[] = {
+        {"zb-v", NULL, 1, 0},        {"zb-v", "1,0,0,1", 2, 0}, {"interleaved", NULL, 2, 0},
+        {"interleaved", NULL, 1, 3}, {"looped-bfs", "v", 2, 2}, {"looped-bfs", "0,0,1,1", 2, 2},
+    };
+    sl_train_options options = small_options(*state);
+    options.model.nlayers = 4;
+    trace reference = trace_run(&options);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        options.schedule = cases[i].schedule;
+        options.placement = cases[i].placement;
+        options.stages = cases[i].ranks;
+        options.virtual_stages = cases[i].virtual_stages;
+        trace other = trace_run(&options);
+        check_same(&reference, &other, cases[i].schedule);
+    }
+    sl_schedule *table;
+    sl_schedule_options of_table = {.ranks = 2, .micros = options.chunks};
+    check_ok(sl_schedule_write("zb-v", &of_table, &table));
+    options.placement = NULL;
+    options.virtual_stages = 0;
+    options.schedule = "a table";
+    options.table = table;
+    trace other = trace_run(&options);
+    check_same(&reference, &other, "a table");
+    sl_schedule_destroy(&table);
+}
+
 /* Large enough that kernels are divided among several threads. */
 static sl_train_options wide_options(scratch *in)
 {
@@ -130,6 +164,7 @@ int invariance_tests(void)
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(losses_are_the_same_bits_in_every_pipe),
+        WITH_CORPUS(losses_are_the_same_bits_wherever_the_stages_are),
         WITH_CORPUS(losses_are_the_same_bits_for_any_balance),
         WITH_CORPUS(losses_are_the_same_bits_for_any_number_of_threads),
         WITH_CORPUS(chunks_change_losses_by_rounding_only),

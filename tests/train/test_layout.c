@@ -66,7 +66,7 @@ static void balance_says_the_stages_of_each_replica(void **state)
     assert_string_equal(devices, "cpu:0,cpu:1,cpu:2,cpu:3");
     free(devices);
     options.devices = "cpu:0,cpu:1";
-    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "2 replicas, 2 stages, devices");
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "2 replicas, 2 ranks, devices");
 }
 
 static const struct bad {
@@ -76,17 +76,17 @@ static const struct bad {
     {-1, 0, NULL, "dp must be at least 1, got -1"},
     {1025, 0, NULL, "dp must be at most 1024, got 1025"},
     {2, 0, "cpu:0,cpu:1,cpu:2",
-     "each stage of each replica needs a device of its own: 2 replicas, 1 stage, devices "
+     "each pipeline rank of each replica needs a device of its own: 2 replicas, 1 rank, devices "
      "\"cpu:0,cpu:1,cpu:2\""},
-    {2, 2, "cpu:0,cpu:1", "2 replicas, 2 stages, devices \"cpu:0,cpu:1\""},
-    {3, 0, "cpu:0", "3 replicas, 1 stage, devices \"cpu:0\""},
+    {2, 2, "cpu:0,cpu:1", "2 replicas, 2 ranks, devices \"cpu:0,cpu:1\""},
+    {3, 0, "cpu:0", "3 replicas, 1 rank, devices \"cpu:0\""},
     {1, 2, "cpu:0",
-     "each stage of each replica needs a device of its own: 1 replica, 2 stages, devices "
+     "each pipeline rank of each replica needs a device of its own: 1 replica, 2 ranks, devices "
      "\"cpu:0\""},
     {0, 2, "cpu:0,cpu:1;cpu:2",
-     "each stage needs a device of its own: 2 stages, list 1 of \"cpu:0,cpu:1;cpu:2\""},
-    {0, 0, "cpu:0,cpu:1;cpu:2", "2 stages, list 1 of"},
-    {0, 1, "cpu:0,cpu:1;cpu:2", "1 stage, list 0 of"},
+     "each pipeline rank needs a device of its own: 2 ranks, list 1 of \"cpu:0,cpu:1;cpu:2\""},
+    {0, 0, "cpu:0,cpu:1;cpu:2", "2 ranks, list 1 of"},
+    {0, 1, "cpu:0,cpu:1;cpu:2", "1 rank, list 0 of"},
     {1, 0, "cpu:0;cpu:1", "each of 1 replica needs a list of devices, got 2 lists"},
     {3, 0, "cpu:0;cpu:1", "each of 3 replicas needs a list of devices, got 2 lists"},
     {2, 0, "cpu:0;", "list 1 of the devices is empty: \"cpu:0;\""},

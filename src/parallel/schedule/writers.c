@@ -43,6 +43,12 @@ bool sl_schedule_has_name(const char *name)
     return find(name) >= 0;
 }
 
+int sl_schedule_virtual_stages(const char *name)
+{
+    int number = find(name);
+    return number < 0 ? 0 : writers[number].own;
+}
+
 static sl_status not_found(const char *name)
 {
     char list[256];
@@ -96,7 +102,7 @@ static sl_status exchange_rows(const sl_schedule *from, const int *renamed, cons
     return SL_OK;
 }
 
-static sl_status apply_placement(const int *wanted, sl_schedule **table)
+static sl_status apply_placement(const char *name, const int *wanted, sl_schedule **table)
 {
     int *renamed = malloc((size_t)(*table)->ranks * sizeof *renamed);
     if (!renamed)
@@ -106,7 +112,10 @@ static sl_status apply_placement(const int *wanted, sl_schedule **table)
     if (rename_ranks(*table, wanted, renamed))
         status = exchange_rows(*table, renamed, wanted, &placed);
     else
-        status = sl_error(SL_ERR_INVALID, "schedule: it cannot be placed so");
+        status = sl_error(SL_ERR_INVALID,
+                          "schedule: %s has a placement of its own, up to the names of the "
+                          "ranks, and not the given one",
+                          name);
     free(renamed);
     if (status != SL_OK)
         return status;
@@ -159,7 +168,7 @@ static sl_status write(const struct writer *writer, const sl_schedule_options *o
     sli_writer_costs costs = stage_costs(options, stages / options->ranks);
     SL_TRY(writer->write(&costs, *out));
     if (placement && !writer->any_placement)
-        SL_TRY(apply_placement(placement, out));
+        SL_TRY(apply_placement(sl_schedule_names[writer - writers], placement, out));
     return sli_schedule_mark(*out);
 }
 

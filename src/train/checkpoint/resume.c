@@ -115,6 +115,11 @@ sl_status sli_resume_recorded(const sli_resume *from, sli_recorded *out)
                             "%s: ", from->path);
 }
 
+static const char OTHER_ORDER[] =
+    "it was made when gradients of micro-batches were added from the last to the first; from here "
+    "on "
+    "they are added from the first to the last, and losses differ in their last digits";
+
 sl_status sli_resume_check(const sli_resume *from, const sli_shared *shared,
                            const sli_reports *reports)
 {
@@ -125,10 +130,12 @@ sl_status sli_resume_check(const sli_resume *from, const sli_shared *shared,
                             "%s: ", from->path));
     SL_TRY(sli_resume_recorded(from, &run));
     int64_t step = run.position.steps;
+    bool reverses = !run.ascends && shared->options.chunks > 1;
     return sli_report_checkpoint(reports,
                                  &(sl_checkpoint_event){.kind = SL_CHECKPOINT_RESUMED,
                                                         .path = from->path,
                                                         .step = step,
+                                                        .reason = reverses ? OTHER_ORDER : NULL,
                                                         .lost_steps = from->last_step > step
                                                                           ? from->last_step - step
                                                                           : 0});

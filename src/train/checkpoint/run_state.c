@@ -69,6 +69,9 @@ static json_t *describe_options(const sli_shared *shared)
     return NULL;
 }
 
+/* Version 0.1.0 added gradients from the last micro-batch to the first, and did not say so. */
+static const char ASCENDING[] = "ascending";
+
 static json_t *describe_layout(const sl_train_options *options, const sl_pipe *pipe)
 {
     json_t *partition = json_array(), *devices = json_array();
@@ -90,10 +93,11 @@ sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,
 {
     json_t *best = isfinite(position->best_loss) ? json_real(position->best_loss) : json_null();
     json_t *json =
-        json_pack("{sI sI sI sI so so so}", "step", (json_int_t)position->steps, "epoch",
+        json_pack("{sI sI sI sI so so so ss}", "step", (json_int_t)position->steps, "epoch",
                   (json_int_t)position->epoch, "block", (json_int_t)position->block, "best_step",
                   (json_int_t)position->best_step, "best_loss", best, "options",
-                  describe_options(shared), "layout", describe_layout(&shared->options, pipe));
+                  describe_options(shared), "layout", describe_layout(&shared->options, pipe),
+                  "micro_batches", ASCENDING);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
     return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a run's state");
@@ -144,6 +148,8 @@ static sl_status read_recorded(const json_t *json, sli_recorded *out)
         return sl_error(SL_ERR_FORMAT, "\"lr\" of the run's options must be a number from 0");
     out->shards = (int)json_integer_value(dp);
     out->lr = json_number_value(lr);
+    const char *order = json_string_value(json_object_get(json, "micro_batches"));
+    out->ascends = order && strcmp(order, ASCENDING) == 0;
     return SL_OK;
 }
 

@@ -18,7 +18,8 @@ typedef struct sli_position {
  *
  *   {"step": 40, "epoch": 1, "block": 12, "best_step": 28, "best_loss": 4.9 or null,
  *    "options": {"emsize": 200, …},     by their names on the command line
- *    "layout": {"stages": 2, …}}        that another run need not have
+ *    "layout": {"stages": 2, …},        that another run need not have
+ *    "micro_batches": "ascending"}      the order in which their gradients are added
  */
 sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,
                               const sli_position *position, char **text);
@@ -26,8 +27,9 @@ sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,
 /* What a run that goes on has from its checkpoint, whatever its options leave open. */
 typedef struct sli_recorded {
     sli_position position;
-    int shards; /* that its text is cut into */
-    double lr;  /* the learning rate it began with */
+    int shards;   /* that its text is cut into */
+    double lr;    /* the learning rate it began with */
+    bool ascends; /* gradients of micro-batches are added from the first to the last */
 } sli_recorded;
 
 /* Errors: SL_ERR_FORMAT, also for the state of what is no run. */
