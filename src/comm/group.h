@@ -51,8 +51,8 @@ bool sli_operation_matches(const sli_operation *a, const sli_operation *b);
  * rank r's operation. */
 sl_status sli_operations_compare(const sli_operation *const *called, int size);
 
-/* Where rank `rank`'s range of `count` elements begins, and where the last one's ends for `rank` =
- * `size`. Ranges begin at multiples of 64 elements, so that no two ranks write one cache line. */
+/* The start of rank `rank`'s range of `count` elements; `count` for `rank` = `size`. Ranges begin
+ * at multiples of 64 elements, so that no two ranks write one cache line. */
 int64_t sli_rank_range_start(int64_t count, int rank, int size);
 
 /* memcpy of one rank's data, which may be in place already. */
@@ -128,7 +128,7 @@ sl_status sli_comm_thread_start(sli_comm_thread *thread, const sli_task *task, s
 sl_status sli_work_create_finished(sl_work **work);
 
 /* out[i] = op over sources[0][i], sources[1][i], …, for elements start … start + count - 1 (of the
- * sources; `out` begins with element `start`). `out` may be one of the sources at that place. bf16
+ * sources; `out` begins with element `start`). `out` may be one of the sources at `start`. bf16
  * is added up in f32 and rounded once, to nearest even; an average is the sum times 1 / sources. */
 void sli_reduce(sl_dtype dtype, sl_reduce_op op, const void *const *sources, int source_count,
                 int64_t start, int64_t count, void *out);

@@ -1,5 +1,5 @@
-/* The checksum of a file's bytes: XXH3's 128 bits, as `xxh128sum` prints them. It finds damage; it
- * is no protection against someone who wants to deceive. */
+/* The checksum of a file's bytes: XXH3's 128 bits, as `xxh128sum` prints them. It finds damage, not
+ * forgery. */
 #ifndef SLI_CORE_CHECKSUM_H
 #define SLI_CORE_CHECKSUM_H
 

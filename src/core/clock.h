@@ -2,19 +2,19 @@
 #ifndef SLI_CORE_CLOCK_H
 #define SLI_CORE_CLOCK_H
 
-/* Seconds on a clock that only goes forward; where it starts means nothing. */
+/* Seconds on a clock that only goes forward, from an arbitrary start. */
 double sli_clock_seconds(void);
 
-/* A clock that counts the time in which its owner runs. A process that was suspended (by SIGSTOP,
- * in a frozen cgroup) was silent for hours, and so were the others of its job: that time must not
- * count against them. Zeroed, it begins with its first reading. One thread at a time uses it. */
+/* A clock that counts the time in which its owner runs. A suspended job (by SIGSTOP, in a frozen
+ * cgroup) may be silent for hours, which must not count as the silence of its processes. Zeroed, it
+ * begins with its first reading. One thread at a time uses it. */
 typedef struct sli_running_clock {
     double seconds; /* counted so far */
     double read;    /* when it was read last, on the system's clock; 0: never */
 } sli_running_clock;
 
-/* Seconds since the first reading. Each pause between two readings counts as at most `most`, to be
- * given about twice the pause that the owner's loop makes. */
+/* Seconds since the first reading. Each pause between two readings counts as at most `most`: about
+ * twice the pause of the owner's loop. */
 double sli_running_clock_read(sli_running_clock *clock, double most);
 
 #endif

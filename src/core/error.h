@@ -1,4 +1,4 @@
-/* What the library's own files need of errors beyond sluice/status.h. */
+/* Errors inside the library, beyond sluice/status.h. */
 #ifndef SLI_CORE_ERROR_H
 #define SLI_CORE_ERROR_H
 

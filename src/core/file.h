@@ -13,12 +13,12 @@
 /* "DIRECTORY/NAME", malloc'ed. Errors: SL_ERR_MEMORY. */
 sl_status sli_path_join(const char *directory, const char *name, char **out);
 
-/* The path at which a file that is written to `path` ends up: links at its end are followed, also
- * those whose target is not there. Malloc'ed. Errors: SL_ERR_INVALID for links in a circle. */
+/* The path of the file that a write to `path` changes: follows links, also one whose target does
+ * not exist. Malloc'ed. Errors: SL_ERR_INVALID for links in a circle. */
 sl_status sli_path_follow(const char *path, char **out);
 
-/* Whether two paths lead to the same file or directory, which need not be there yet. Sets no error
- * text, as do the others that return no status. */
+/* Whether two paths lead to the same file or directory, which need not exist. Like the other
+ * functions here that return no status, it sets no error text. */
 bool sli_path_same_file(const char *a, const char *b);
 
 /* Opens the directory that holds `path`; *name, malloc'ed, is the last component of `path` without
@@ -47,8 +47,8 @@ void sli_file_remove_open(const char *path, int descriptor);
 
 /* ---- Directories ---- */
 
-/* Calls `visit` for each entry but . and .. while it returns true. Returns whether it came to the
- * end; errno is 0 where `visit` ended it. Sets no error text. */
+/* Calls `visit` for each entry but . and .. while it returns true. Returns true after the last
+ * entry; where `visit` returned false, errno is 0. Sets no error text. */
 bool sli_directory_walk(int directory, bool (*visit)(void *context, const char *name),
                         void *context);
 

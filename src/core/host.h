@@ -10,7 +10,7 @@ enum { SLI_HOST_BYTES = 33 };
 /* 32 hexadecimal digits, the same for processes on one host alone. */
 void sli_host_id(char id[SLI_HOST_BYTES]);
 
-/* 63 bits of it. */
+/* 63 bits of the id. */
 int64_t sli_host_number(void);
 
 #endif

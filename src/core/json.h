@@ -52,7 +52,7 @@ sl_status sli_json_decode(const sli_json *json, sli_json_value value, char **roo
 /* Parses any value of at most `most` characters: jansson's tree, to be released by json_decref. */
 sl_status sli_json_parse(const sli_json *json, sli_json_value value, size_t most, json_t **out);
 
-/* Parses all of it, without result. */
+/* Parses the whole value, and gives no result. */
 sl_status sli_json_check(const sli_json *json, sli_json_value value);
 
 /* Whether a string is `text`, which has nothing to escape. */
@@ -63,12 +63,13 @@ bool sli_json_equals(sli_json_value value, const char *text);
 /* null for NaN and infinity. */
 json_t *sli_json_number(double value);
 
-/* JSON is UTF-8, names of files are any bytes: what is none becomes U+FFFD. NULL for NULL. */
+/* A text as a string: bytes that are not UTF-8, as in names of files, become U+FFFD. NULL for NULL.
+ */
 json_t *sli_json_text(const char *text);
 
-/* An option's value; NULL where it is not set or there is no memory. `exact`: a float as the double
- * that it is and a seed as a string, as a run's state has them; else a float in as few digits as
- * give the same one, and a seed as a number where JSON's readers can hold it. */
+/* An option's value; NULL where it is not set or there is no memory. `exact`, as in a run's state:
+ * floats with all digits of their value as a double, seeds as strings. Otherwise floats with the
+ * fewest digits that read as the same float, and seeds as numbers up to 2^63 - 1. */
 json_t *sli_json_option(const sl_option *option, const void *object, bool exact);
 
 #endif

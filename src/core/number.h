@@ -1,5 +1,5 @@
-/* Numbers in the form that files have, with a point before the decimals, whatever locale a program
- * has chosen: printf and strtod follow the thread's. jansson does so by itself. */
+/* Numbers with a decimal point in every locale, as files have them: printf and strtod follow the
+ * thread's locale. (jansson does this by itself.) */
 #ifndef SLI_CORE_NUMBER_H
 #define SLI_CORE_NUMBER_H
 
@@ -16,9 +16,9 @@ void sli_c_numbers_end(sli_c_numbers scope);
 
 enum { SLI_NUMBER_BYTES = 32 };
 
-/* Prints a number into `text` [SLI_NUMBER_BYTES], in as few digits, from 6 up, as are read as the
- * same double again, or as the same float. Returns the double that the digits are: for a float,
- * 0.9 instead of 0.89999997615814209. */
+/* Prints a number into `text` [SLI_NUMBER_BYTES], with the fewest digits, at least 6, that read as
+ * the same double, or as the same float. Returns the value of these digits as a double: for a
+ * float, 0.9 instead of 0.89999997615814209. */
 double sli_number_print(double value, bool is_float, char *text);
 
 #endif

@@ -1,6 +1,6 @@
-/* Files and directories that take their names only when they are complete: they are written under a
- * temporary name beside the final one, brought to disk and renamed. A reader of the name sees the
- * old content or the new, whole.
+/* Writing files and directories atomically: they are written under a temporary name beside the
+ * final one, brought to disk and renamed. A reader of the name sees the old content or the new one,
+ * always complete.
  *
  *     DIR/NAME   is written as   DIR/.NAME.0123456789abcdef.tmp
  *
@@ -22,8 +22,8 @@ sl_status sli_file_write(const char *path, const void *data, size_t bytes);
 
 typedef struct sli_replace_file sli_replace_file;
 
-/* Starts the file, and removes what writers of it that died have left. A symbolic link at `path` is
- * followed: its target is replaced, or made where it is not there. Errors: SL_ERR_NOT_FOUND (no
+/* Starts the file, and removes leftovers of its writers that died. A symbolic link at `path` is
+ * followed: its target is replaced, or created if it does not exist. Errors: SL_ERR_NOT_FOUND (no
  * such directory), SL_ERR_INVALID (`path` is a directory or device, or a link in a circle),
  * SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_file_create(const char *path, sli_replace_file **out);
@@ -52,9 +52,9 @@ void sli_replace_file_destroy(sli_replace_file **file);
 
 typedef struct sli_replace_directory sli_replace_directory;
 
-/* Makes the temporary directory, and removes what writers of `path` that died have left. Errors
- * begin with `path`: SL_ERR_NOT_FOUND (what should hold it is not there), SL_ERR_INVALID (it has no
- * name), SL_ERR_IO, SL_ERR_MEMORY. */
+/* Makes the temporary directory, and removes leftovers of writers of `path` that died. Errors begin
+ * with `path`: SL_ERR_NOT_FOUND (no parent directory), SL_ERR_INVALID (a path without a name),
+ * SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sli_replace_directory_create(const char *path, sli_replace_directory **out);
 
 /* The same with a temporary name that follows from `number`, so that several processes can write
@@ -68,9 +68,9 @@ sl_status sli_replace_directory_join(const char *path, uint64_t number,
 /* The path to write its files to until it is committed. */
 const char *sli_replace_directory_temporary(const sli_replace_directory *directory);
 
-/* Brings the names to disk (the files have come there) and renames; an older directory is removed
- * after that. Errors: SL_ERR_IO; an older directory is then unchanged, unless the error says that
- * only the one around it could not be brought to disk. */
+/* Brings the directory to disk, whose files must be there already, and renames it; an older
+ * directory is removed after that. Errors: SL_ERR_IO; an older directory is then unchanged, unless
+ * the error says that only the parent directory could not be brought to disk. */
 sl_status sli_replace_directory_commit(sli_replace_directory *directory);
 
 /* Frees the record, and removes the directory if it was not committed; NULL is allowed. */
@@ -85,7 +85,7 @@ sl_status sli_remove_directory(const char *path);
 
 enum { SLI_TEMPORARY_BYTES = 256 }; /* of a temporary name, with its end */
 
-/* A number that no other name has. Errors, which begin with `shown`: SL_ERR_IO. */
+/* A random number for a temporary name. Errors, which begin with `shown`: SL_ERR_IO. */
 sl_status sli_draw_number(const char *shown, uint64_t *out);
 
 /* The temporary name of `name`, of which 200 bytes are kept, into out [SLI_TEMPORARY_BYTES]. */

@@ -9,7 +9,8 @@
 
 typedef struct sli_pool sli_pool;
 
-/* Runs task `index` of a job. `thread` is 0 … threads - 1, and no two run with the same at once. */
+/* Runs task `index` of a job. `thread` is 0 … threads - 1; tasks that run at the same time have
+ * different ones. */
 typedef void (*sli_pool_task)(void *argument, int64_t index, int thread);
 
 typedef struct sli_pool_options {
@@ -36,7 +37,8 @@ void sli_pool_run(sli_pool *pool, int64_t count, sli_pool_task task, void *argum
 /* Binds the calling thread to one core. Errors: SL_ERR_NOT_FOUND if it may not run there. */
 sl_status sli_thread_bind(int core);
 
-/* Tells the core that this is a waiting loop: it leaves more to others for a few cycles. */
+/* Tells the core that this is a waiting loop, so that its other hardware thread gets more cycles.
+ */
 static inline void sli_pause(void)
 {
 #if defined(__x86_64__) || defined(__i386__)

@@ -20,7 +20,7 @@ uint64_t sli_resident_memory(void);
 /* A limit that several allocators share. */
 typedef struct sli_memory_bound {
     uint64_t usable_bytes;
-    _Atomic uint64_t reserved_bytes; /* by them, whether touched or not, and before them */
+    _Atomic uint64_t reserved_bytes; /* by them, touched or not, and what was in use before */
 } sli_memory_bound;
 
 void sli_memory_bound_init(sli_memory_bound *bound);

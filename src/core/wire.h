@@ -74,11 +74,11 @@ enum {
     SLI_WIRE_FRAME_BYTES = 4 + SLI_WIRE_BODY_BYTES + SLI_WIRE_TAG_BYTES
 };
 
-/* A received message keeps to what is said here. */
+/* Every received message has been checked against the ranges given here. */
 typedef struct sli_wire_message {
     int32_t kind;       /* 0 (SLI_WIRE_ALIVE) … kinds - 1, which the two sides agree on */
     int32_t rank, size; /* a rank, 0 … size - 1, of a group of 1 … ranks; 0, 0: it names none */
-    int32_t number;     /* any; never to be an index */
+    int32_t number;     /* any value: must not be used as an index */
     uint64_t group, sequence;
     double seconds;                 /* finite and not negative */
     char text[SLI_WIRE_TEXT_BYTES]; /* ends with its only 0 */
@@ -91,7 +91,7 @@ typedef enum sli_wire_state {
     SLI_WIRE_MESSAGE,
     SLI_WIRE_NOTHING, /* no whole message has come yet */
     SLI_WIRE_CLOSED,  /* the other side has hung up, or its process has died */
-    SLI_WIRE_LOST,    /* its host does not answer, or it reads nothing any more */
+    SLI_WIRE_LOST,    /* its host does not answer, or its process has stopped reading */
     SLI_WIRE_SILENT,  /* it has not said that it lives for too long */
     SLI_WIRE_INVALID  /* it sent what no process of the job sends */
 } sli_wire_state;
@@ -124,8 +124,8 @@ typedef struct sli_wire_call_options {
 sl_status sli_wire_call(const sli_wire_address *to, const sli_wire_call_options *options,
                         sli_wire_connection *out);
 
-/* False where the connection is broken, or its other end reads nothing any more: it never waits.
- * The connection can then only be closed. */
+/* Never waits. False where the connection is broken, or its other end has stopped reading: it can
+ * then only be closed. */
 bool sli_wire_send(sli_wire_connection *connection, const sli_wire_message *message);
 
 /* Gives the next message, if it has come as a whole. Never waits. */

@@ -1,9 +1,9 @@
-/* The side of the wire (wire.h) that is called: by each rank of a job once, and by strangers.
+/* The side of the wire (wire.h) that is called: by each rank of a job once, and perhaps by
+ * processes that do not belong to the job.
  *
- * Strangers cannot keep ranks out. A caller that has not proved yet that it knows the key has a
- * time limit, and there is room for so many of them only: when it is full the oldest one is closed,
- * and a rank that was closed calls again. Callers that have proved it have one entry for each rank.
- */
+ * Those cannot keep ranks out. A caller has limited time to prove that it knows the key, and the
+ * number of unproven callers is limited: beyond it the oldest one is closed. A rank whose call is
+ * closed in this way calls again. Callers that have proved it have one entry for each rank. */
 #ifndef SLI_CORE_WIRE_LISTENER_H
 #define SLI_CORE_WIRE_LISTENER_H
 
@@ -14,8 +14,8 @@ typedef struct sli_wire_listener sli_wire_listener;
 typedef struct sli_wire_listener_options {
     int ranks, kinds; /* callers are ranks 0 … ranks - 1; messages are of kinds 0 … kinds - 1 */
     bool this_host;   /* all callers are on this host: listens on the loopback interface alone */
-    double silent_seconds; /* a rank from which nothing came for so long is lost, and all are told
-                              twice a second that this side lives; 0: nothing of it */
+    double silent_seconds; /* a rank that has sent nothing for so long is lost; this side sends
+                              ALIVE to all ranks twice a second. 0: neither */
     /* What happened to a rank; called by sli_wire_listener_turn, with `owner`. */
     void *owner;
     void (*called)(void *owner, int rank, const char *host);
@@ -24,7 +24,7 @@ typedef struct sli_wire_listener_options {
     void (*ended)(void *owner, int rank, sli_wire_state why);
 } sli_wire_listener_options;
 
-/* The longest that a turn waits, and that a loop may wait that watches the other side's silence. */
+/* The longest wait of a turn, and of every loop that watches the other side's silence. */
 #define SLI_WIRE_TURN_SECONDS 0.25
 /* How often each side says that it lives, where silence counts. */
 #define SLI_WIRE_ALIVE_SECONDS 0.5
@@ -42,7 +42,7 @@ void sli_wire_listener_destroy(sli_wire_listener **listener);
  * `seconds` and SLI_WIRE_TURN_SECONDS, and handles it. False where nothing happened. */
 bool sli_wire_listener_turn(sli_wire_listener *listener, int fd, double seconds);
 
-/* Seconds that the listener has run, counted in turns (running_clock.h). */
+/* Seconds that the listener has run, counted in turns (core/clock.h). */
 double sli_wire_listener_seconds(const sli_wire_listener *listener);
 
 /* Does nothing where the rank is not connected. Never waits: a rank that does not read its messages

@@ -1,5 +1,5 @@
-/* What the launcher (run.c, job.c), the supervisors that mpirun starts in place of the ranks'
- * programs (rank.c) and the programs themselves (link.c) tell each other. */
+/* The messages between the launcher (run.c, job.c), the supervisors that mpirun starts instead of
+ * the ranks' programs (rank.c) and the programs themselves (link.c). */
 #ifndef SLI_LAUNCH_LAUNCH_H
 #define SLI_LAUNCH_LAUNCH_H
 
@@ -20,13 +20,14 @@
  * of its host. The launcher hangs up when the job is over: a supervisor then ends a program that
  * still runs. */
 enum {
-    SLI_RANK_SAVING = SLI_WIRE_ALIVE + 1, /* the program starts to write what must not be cut off */
-    SLI_RANK_SAVED,                       /* it has written it */
-    SLI_RANK_ERROR,                       /* it ends with the error `text` */
-    SLI_RANK_EXIT,                        /* it has ended by itself with exit status `number` */
-    SLI_RANK_KILLED,                      /* it was killed by signal `number` */
-    SLI_RANK_NOT_STARTED,                 /* it cannot be started: `number` is errno */
-    SLI_LAUNCHER_SIGNAL,                  /* from the launcher: signal the program with `number` */
+    SLI_RANK_SAVING =
+        SLI_WIRE_ALIVE + 1, /* the program starts to save, which must not be cut off */
+    SLI_RANK_SAVED,         /* it has written it */
+    SLI_RANK_ERROR,         /* it ends with the error `text` */
+    SLI_RANK_EXIT,          /* it has ended by itself with exit status `number` */
+    SLI_RANK_KILLED,        /* it was killed by signal `number` */
+    SLI_RANK_NOT_STARTED,   /* it cannot be started: `number` is errno */
+    SLI_LAUNCHER_SIGNAL,    /* from the launcher: signal the program with `number` */
     SLI_LAUNCH_KINDS
 };
 
@@ -54,7 +55,7 @@ typedef struct sli_job_end {
     char reason[SLI_JOB_REASON_BYTES]; /* exit_status != 0: who failed, and how */
 } sli_job_end;
 
-/* Runs it until nothing of it is left. Errors: why it cannot be started. */
+/* Runs the attempt until all its processes have ended. Errors: why it cannot be started. */
 sl_status sli_job_run(const sli_job *job, sli_job_end *out);
 
 #endif

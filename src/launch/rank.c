@@ -1,13 +1,13 @@
-/* The supervisor of one rank, which sl_launch_run has mpirun start in place of the program:
+/* The supervisor of one rank. mpirun starts it instead of the program:
  *
  *     launcher ── mpirun ──┬── supervisor ── PROGRAM     rank 0
  *        │                 └── supervisor ── PROGRAM     rank 1
  *        └──────── TCP ───────────┘
  *
- * mpirun kills every rank as soon as one fails, and all that it knows of them is "status 1". So the
- * supervisor stands between: it starts the program with torchrun's variables, tells the launcher
- * how it ended, and stays until the launcher hangs up. mpirun sees a rank that lives, the other
- * programs have time to end with an error of their own, and the launcher decides.
+ * mpirun kills every rank as soon as one fails, and reports only "status 1". So the supervisor
+ * starts the program with torchrun's variables, tells the launcher how it ended, and stays until
+ * the launcher closes the connection. To mpirun the rank is alive: the other programs have time to
+ * end with an error of their own, and the launcher decides when the job ends.
  *
  * Nothing outlives the supervisor: a program whose parent dies is killed, and what the program
  * leaves behind becomes the supervisor's own child and is killed with it. */

@@ -20,7 +20,7 @@ sl_status sli_line_reader_next(sli_line_reader *reader, const char **line, size_
 
 int64_t sli_line_reader_line_count(const sli_line_reader *reader); /* of lines handed out */
 
-/* The file's size where it has one, else 0: to guess how much memory its content will take. */
+/* The size of a regular file, else 0: to estimate how much memory its content will take. */
 size_t sli_line_reader_file_bytes(const sli_line_reader *reader);
 
 #endif

@@ -7,7 +7,7 @@
 
 /* ---- The table (token_table.c) ------------------------------------------------------------ */
 
-/* A set of tokens, numbered in the order in which they were put in: a hash table with open
+/* A set of tokens, numbered in the order in which they were added: a hash table with open
  * addressing over one array of their bytes. */
 typedef struct sli_token_slot {
     uint32_t hash;

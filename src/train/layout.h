@@ -17,15 +17,15 @@ int sli_layout_local_replicas(const sl_train_options *options);
 /* Shards of the training text: what the options say, or one for each replica. */
 int sli_layout_shards(const sl_train_options *options);
 
-/* The rows that a replica has of a batch, which has those of all shards: consecutive ones, as
- * evenly divided as possible; the first replicas have one more. */
+/* A replica's rows of a batch, which has the rows of all shards. Replicas divide it into contiguous
+ * ranges as evenly as possible; the first ranges are one row longer. */
 typedef struct sli_rows {
     int64_t first, count;
 } sli_rows;
 sli_rows sli_layout_rows(const sl_train_options *options, int replica);
 
-/* The number of micro-batches for so many rows: not larger than those of one shard, so that they
- * need no more memory, and not fewer, so that stages idle no longer. */
+/* The number of micro-batches for so many rows. They are at most as large as those of one shard, so
+ * that they need no more memory, and at least as many, so that the bubble does not grow. */
 int sli_layout_chunks(const sl_train_options *options, int64_t rows);
 
 /* Pipeline ranks of each replica: what the options say, or as many as `balance` or `devices` has;

@@ -1,4 +1,4 @@
-/* The reporters of one replica, which are all told the same. */
+/* The reporters of one replica. Each function calls all of them. */
 #ifndef SLI_TRAIN_REPORTS_H
 #define SLI_TRAIN_REPORTS_H
 

@@ -52,7 +52,7 @@ sli_call sli_call_begin(sl_group *group, const sli_operation *operation);
 /* Makes room for messages in slots 0 … count - 1. Once in a call, before its first message. */
 sl_status sli_call_reserve(sli_call *call, int count);
 
-/* Memory that lasts until the next call asks. */
+/* Memory that is valid until the next call of this function for the group. */
 sl_status sli_call_scratch(const sli_call *call, size_t bytes, void **out);
 
 /* Start a message in a free slot. */
@@ -70,7 +70,7 @@ sl_status sli_call_pause(sli_call *call);
  * process is suspended. */
 bool sli_call_is_late(sli_call *call);
 
-/* Pauses after so many polls without a result. */
+/* Pauses between two polls: the longer, the more polls have been without a result. */
 void sli_pause_polling(int polls);
 
 /* Ends what a failed call has under way. */
@@ -91,7 +91,7 @@ sl_status sli_mpi_reduce(sli_call *call);
 sl_status sli_mpi_send(sl_group *group, const sli_message *message);
 sl_status sli_mpi_receive(sl_group *group, const sli_message *message);
 
-/* Waits until every message that was sent is received, or cannot be any more. */
+/* Waits until every message that was sent is received, or can never be. */
 void sli_mpi_flush(sl_group *group);
 
 #endif

@@ -17,7 +17,7 @@ enum {
     SLI_HUB_LATE, /* operation `sequence`, text, is past the limit of `seconds`: who is missing? */
     SLI_HUB_ASK,  /* hub: which operation have you begun? */
     SLI_HUB_AT,   /* `rank` of the group has begun operation `sequence` */
-    SLI_HUB_DEAD, /* hub: process `rank` of all `size` takes no part any more; text says why */
+    SLI_HUB_DEAD, /* hub: process `rank` of all `size` is dead or lost; text says why */
     SLI_HUB_BYE,  /* this process ends; `number` is 0 where it is ready to finalize MPI */
     SLI_HUB_END,  /* hub: all that live have said BYE; `number` is 0 if all are ready */
     SLI_HUB_KINDS
@@ -27,8 +27,8 @@ enum {
  * error, a group has a size, DEAD names one of `processes`. The same on both sides. */
 bool sli_hub_message_is_valid(const sli_wire_message *message, int processes);
 
-/* The longest silence of a side that lives: well within the 5 s in which survivors must know, and
- * longer than a busy machine leaves a thread without a turn. */
+/* After so long a silence the other side counts as lost: well within the 5 s in which survivors
+ * must know, and longer than a thread waits for a core on a busy machine. */
 #define SLI_SILENT_SECONDS 4.0
 
 typedef struct sli_hub sli_hub;
@@ -51,7 +51,7 @@ typedef struct sli_hub_group sli_hub_group;
 
 typedef struct sli_hub_groups {
     sli_hub_group *first;
-    sli_hub_group *spare; /* for the next group that there is no memory for; NULL: used */
+    sli_hub_group *spare; /* used when there is no memory for a new group; NULL: used already */
     int processes;
     double now; /* on the hub's clock, which sets it before each call */
     /* Sends a message to a process; does nothing where it is dead. */
@@ -65,7 +65,7 @@ sl_status sli_hub_groups_create(sli_hub_groups *groups);
 /* Handles a message about a group from `process`. False where no rank would send it. */
 bool sli_hub_groups_handle(sli_hub_groups *groups, int process, const sli_wire_message *message);
 
-/* `process` sends nothing any more. */
+/* `process` is dead or lost, and sends no more messages. */
 void sli_hub_groups_mark_dead(sli_hub_groups *groups, int process);
 
 /* Breaks the groups that have waited for answers long enough. */

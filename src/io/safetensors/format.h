@@ -1,4 +1,4 @@
-/* Safetensors files, for the library's own files: what sluice/safetensors.h does not have. */
+/* Safetensors files inside the library, beyond sluice/safetensors.h. */
 #ifndef SLI_IO_SAFETENSORS_FORMAT_H
 #define SLI_IO_SAFETENSORS_FORMAT_H
 
