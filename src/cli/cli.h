@@ -1,5 +1,5 @@
-/* What the program's files share: commands and their lines, what is printed, and, of the commands
- * that train or use a model, the display, signals and saved weights. */
+/* The functions of the program's files: commands and their lines, what is printed, and, for the
+ * commands that train or use a model, the display, signals and saved weights. */
 #ifndef SLI_CLI_CLI_H
 #define SLI_CLI_CLI_H
 
@@ -34,7 +34,9 @@ extern const cli_command cmd_train, cmd_eval, cmd_generate, cmd_model, cmd_sched
     cmd_checkpoint, cmd_launch;
 extern const cli_command *const cli_commands[]; /* all, then NULL */
 
-/* What cmd_launch has mpirun start: no command for users. argv[0] is its name. */
+/* sluice launch-rank, which mpirun starts for cmd_launch: no command for users. argv[0] is its
+ * name.
+ */
 int cmd_launch_rank(int argc, char **argv);
 
 /* Row `number` of a command; NULL after the last. */
@@ -116,9 +118,9 @@ typedef struct cli_near {
 
 void cli_near_add(cli_near *near, const char *candidate);
 
-/* Prints a sentence in that form, or has the launcher print it where there is one, and ends the
- * program with CLI_EXIT_USAGE. A candidate that is near (NULL: none) is added as ": did you mean
- * PREFIXBEST?". */
+/* Prints a sentence as cli_complain does, or has the launcher print it where there is one, and ends
+ * the program with CLI_EXIT_USAGE. A candidate that is near (NULL: none) is added as ": did you
+ * mean PREFIXBEST?". */
 _Noreturn void cli_refuse_near(const cli_near *near, const char *prefix, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 #define cli_refuse(...) cli_refuse_near(NULL, "", __VA_ARGS__)
@@ -177,15 +179,16 @@ void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const ch
 
 /* ---- Signals (signals.c) ------------------------------------------------------------------ */
 
-/* From here on the process takes these signals. `saves`: the run is asked by cli_signals_request,
- * and saves something when it stops. `speaks`: this is the process of the job to say what a signal
- * does. */
+/* Handles SIGTERM, SIGINT, SIGHUP, SIGPIPE and SIGUSR1 from now on. `saves`: the run calls
+ * cli_signals_request, and saves something when it stops. `speaks`: this process prints what a
+ * signal does; one process of a job does. */
 sl_status cli_signals_handle(bool saves, bool speaks);
 
 /* What they have asked for since the last call; a run's `request`. */
 sl_train_request cli_signals_request(void *context);
 
-/* Whether a terminal or a reader has gone, so that what cannot be shown is no error. */
+/* Whether the terminal or the output's reader is gone: output that cannot be written is then no
+ * error. */
 bool cli_signals_output_lost(void);
 
 /* ---- Saved weights (saved_model.c) -------------------------------------------------------- */
@@ -205,8 +208,9 @@ typedef struct cli_saved_model {
 sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out);
 void cli_saved_model_clear(cli_saved_model *model);
 
-/* Gives a training the sizes of the weights that it starts from, but for its dropout. Without such
- * weights, or where they say nothing of a model, as those of other programs, the options stay.
+/* Sets a training's model options, except dropout, to those of the weights that it starts from.
+ * Without such weights, or where their metadata have no options (those of other programs), the
+ * options do not change.
  * Errors: SL_ERR_INVALID where the command line has another size; those of opening weights. */
 sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *to);
 

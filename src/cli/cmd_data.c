@@ -133,7 +133,7 @@ const cli_command cmd_data = {
     .name = "data",
     .summary = "show a directory of text, or write a synthetic one",
     .arguments = "DIR\n--synthetic DIR",
-    .doc = "Shows the size and the vocabulary of a directory of text: "
+    .doc = "Shows the sizes and the vocabulary of the texts in a directory: "
            "wiki.{train,valid,test}.tokens or {train,valid,test}.txt.\v"
            "Text is cut into tokens as by torchtext's basic_english. The vocabulary is that of "
            "the training text, the most frequent token first. For a synthetic corpus, the "

@@ -137,7 +137,7 @@ const cli_command cmd_model = {
     .name = "model",
     .summary = "show a model's layers, stages and memory",
     .doc = "Shows a model's layers, how they are divided among stages, and the bytes that each "
-           "stage needs. Nothing is built.",
+           "stage needs, without allocating them.",
     .run_options = {sl_plan_option_rows},
     .options = options,
     .settings_bytes = sizeof(settings),
