@@ -1,7 +1,6 @@
-#include "train/evaluate.h"
+#include "train/run.h"
 
 #include "core/error.h"
-#include "train/loader.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-#include "train/replica.h"
+#include "train/run.h"
 
 #include "core/error.h"
 #include "train/checkpoint/weights.h"
@@ -83,12 +83,6 @@ void sli_replica_abort(const sli_replica *replica, sl_status error)
     sli_error_restore(&own);
 }
 
-sl_status sli_replica_train(sli_replica *replica, const sl_pipe_batch *batch, double *loss)
-{
-    return replica->ddp ? sl_ddp_train(replica->ddp, batch, loss)
-                        : sl_pipe_train(replica->pipe, batch, loss);
-}
-
 sl_status sli_replica_mean(const sli_replica *replica, double *value)
 {
     if (!replica->group)
@@ -121,10 +115,34 @@ sl_status sli_replica_gather_memory(const sli_replica *replica)
     return sl_group_all_gather(replica->group, own, replica->memory, words, SL_I64, NULL);
 }
 
-bool sli_replica_reports_error(const sli_replica *replica, sl_status *status)
+/* ---- The loader ------------------------------------------------------------------------- */
+
+sl_status sli_loader_create(const sl_pipe *pipe, const sl_batches *batches, sli_loader *out)
 {
-    if (replica->rank == 0)
-        return true;
-    *status = sl_group_barrier(replica->group, NULL);
-    return false;
+    *out = (sli_loader){.batches = *batches};
+    sl_shape shape = sl_shape_2d(batches->columns, batches->bptt);
+    sl_device *first = sl_pipe_device(pipe, 0);
+    sl_device *last = sl_pipe_device(pipe, sl_pipe_stages(pipe) - 1);
+    SL_TRY(sl_tensor_create(first, SL_MEMORY_WORKSPACE, SL_I32, &shape, &out->input_room));
+    return sl_tensor_create(last, SL_MEMORY_WORKSPACE, SL_I32, &shape, &out->target_room);
+}
+
+void sli_loader_clear(sli_loader *loader)
+{
+    sl_tensor_destroy(&loader->input);
+    sl_tensor_destroy(&loader->targets);
+    sl_tensor_destroy(&loader->input_room);
+    sl_tensor_destroy(&loader->target_room);
+}
+
+sl_status sli_loader_load(sli_loader *loader, int64_t index)
+{
+    const sl_batches *batches = &loader->batches;
+    sl_shape shape = sl_shape_2d(batches->columns, sl_batches_block_length(batches, index));
+    sl_tensor_destroy(&loader->input);
+    sl_tensor_destroy(&loader->targets);
+    SL_TRY(sl_tensor_view(loader->input_room, 0, &shape, &loader->input));
+    SL_TRY(sl_tensor_view(loader->target_room, 0, &shape, &loader->targets));
+    return sl_batches_block(batches, index, sl_tensor_i32(loader->input),
+                            sl_tensor_i32(loader->targets));
 }

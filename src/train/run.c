@@ -4,107 +4,69 @@
 #include "core/error.h"
 #include "device/cores.h"
 #include "device/device_list.h"
-#include "train/checkpoint/resume.h"
+#include "train/checkpoint/checkpoints.h"
 #include "train/checkpoint/weights.h"
 #include "train/layout.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
-/* ---- What the replicas of a process have in common ---------------------------------------- */
+/* ---- What comes before training ----------------------------------------------------------- */
 
-static sl_status read_corpus(sli_shared *shared)
+static sl_status read_corpus(sli_run *run)
 {
-    const sl_train_options *options = &shared->options;
+    const sl_train_options *options = &run->options;
     if (!options->data)
         return sl_error(SL_ERR_INVALID, "no data directory was given");
     SL_TRY(sli_check_save(options));
     if (options->init) /* its ids mean the tokens of its own vocabulary */
-        SL_TRY(sl_weights_vocab(options->init, &shared->vocab));
-    SL_TRY(sl_corpus_load(options->data, shared->vocab, &shared->corpus));
-    if (options->init && !shared->vocab)
-        SL_TRY(sli_weights_vocab_check(options->init, sl_corpus_vocab(shared->corpus)));
+        SL_TRY(sl_weights_vocab(options->init, &run->vocab));
+    SL_TRY(sl_corpus_load(options->data, run->vocab, &run->corpus));
+    if (options->init && !run->vocab)
+        SL_TRY(sli_weights_vocab_check(options->init, sl_corpus_vocab(run->corpus)));
+    run->options.model.ntokens = sl_vocab_size(sl_corpus_vocab(run->corpus));
     return SL_OK;
 }
 
-static sl_status create_devices(sli_shared *shared, const sli_local_replicas *replicas)
+static sl_status create_devices(sli_run *run, const sli_local_replicas *replicas)
 {
     char *names;
-    int ranks = shared->options.stages;
-    SL_TRY(sli_layout_devices(&shared->options, &names));
-    sl_status status = sli_device_list_create_range(names, replicas->first * ranks,
-                                                    replicas->count * ranks, replicas->own_cores,
-                                                    &shared->devices, &shared->oversubscribed);
+    sl_train_options *options = &run->options;
+    int stages = sli_layout_stages(options), ranks = sli_layout_ranks(options);
+    options->replicas = sl_train_options_replicas(options);
+    options->stages = ranks;
+    SL_TRY(sli_layout_devices(options, &names));
+    sl_status status =
+        sli_device_list_create_range(names, replicas->first * ranks, replicas->count * ranks,
+                                     replicas->own_cores, &run->devices, &run->oversubscribed);
     free(names);
-    return status;
-}
-
-sl_status sli_shared_create(const sl_train_options *options, const sli_local_replicas *replicas,
-                            sli_shared *out)
-{
-    *out = (sli_shared){.options = *options};
-    SL_TRY(sl_train_options_check(options));
-    SL_TRY(read_corpus(out));
-    out->options.model.ntokens = sl_vocab_size(sl_corpus_vocab(out->corpus));
-    out->options.stages = sli_layout_ranks(options);
-    out->options.replicas = sl_train_options_replicas(options);
-    SL_TRY(create_devices(out, replicas));
-    return sli_best_create(sl_device_list_get(out->devices, 0), sli_layout_stages(options),
-                           replicas->count > 1, &out->best);
-}
-
-void sli_shared_clear(sli_shared *shared)
-{
-    sli_best_destroy(&shared->best);
-    sl_device_list_destroy(&shared->devices);
-    sl_corpus_destroy(&shared->corpus);
-    sl_vocab_destroy(&shared->vocab);
+    if (status != SL_OK)
+        return status;
+    return sli_best_create(sl_device_list_get(run->devices, 0), stages, replicas->count > 1,
+                           &run->best);
 }
 
 /* Cuts every split, so that an impossible one is found before the first epoch. */
-static sl_status cut_splits(sli_shared *shared)
+static sl_status cut_splits(sli_run *run)
 {
-    const sl_train_options *options = &shared->options;
+    const sl_train_options *options = &run->options;
     for (int s = 0; s < SL_SPLITS; s++) {
         sl_split split = (sl_split)s;
-        const sl_tokens *tokens = sl_corpus_tokens(shared->corpus, split);
+        const sl_tokens *tokens = sl_corpus_tokens(run->corpus, split);
         bool is_training = split == SL_SPLIT_TRAIN;
         sl_batches cut;
         sl_status status = sl_batchify(tokens->ids, tokens->count,
                                        is_training ? options->batch_size : options->eval_batch_size,
                                        options->bptt, &cut);
         if (status == SL_OK && is_training)
-            status = sl_batches_shards(&cut, options->shards, &shared->batches);
+            status = sl_batches_shards(&cut, options->shards, &run->batches);
         if (status != SL_OK)
-            return sl_error_context(status, "%s: ", sl_corpus_path(shared->corpus, split));
+            return sl_error_context(status, "%s: ", sl_corpus_path(run->corpus, split));
     }
+    run->batches_per_epoch = sl_batches_count(&run->batches);
+    if (options->max_batches > 0 && run->batches_per_epoch > options->max_batches)
+        run->batches_per_epoch = options->max_batches;
     return SL_OK;
 }
-
-sl_status sli_shared_cut(sli_shared *shared, int shards, double lr)
-{
-    sl_train_options *options = &shared->options;
-    options->shards = shards;
-    if (options->lr.lr == SL_LR_DEFAULT)
-        options->lr.lr = lr;
-    SL_TRY(sli_layout_check(options));
-    SL_TRY(cut_splits(shared));
-    shared->batches_per_epoch = sl_batches_count(&shared->batches);
-    if (options->max_batches > 0 && shared->batches_per_epoch > options->max_batches)
-        shared->batches_per_epoch = options->max_batches;
-    options->lr.total_steps = shared->batches_per_epoch * options->epochs;
-    return SL_OK;
-}
-
-/* ---- A run ---------------------------------------------------------------------------------- */
-
-typedef struct process {
-    sli_shared shared;
-    sli_resume from; /* the first replica's */
-    const sl_reporter *reporters;
-    int reporter_count;
-    sl_run_result *result; /* the first replica's */
-} process;
 
 /* Whether this host has the memory for its replicas. */
 static sl_status check_memory(const sl_train_options *options, sl_group *group)
@@ -120,46 +82,54 @@ static sl_status check_memory(const sl_train_options *options, sl_group *group)
     return status;
 }
 
-/* Makes everything that comes before training. The first replica finds the checkpoint to go on
- * from, which says into how many shards the text is cut and the rate that the run began with.
- * `group`: the ranks that are processes; NULL: all are in this one. Cleared by process_clear, also
- * after an error. */
-static sl_status process_create(const sl_train_options *options, const sli_local_replicas *replicas,
-                                sl_group *group, process *of)
+sl_status sli_run_create(sli_run *run, const sli_local_replicas *replicas, sl_group *group)
 {
-    const sl_save_options *checkpoints = &options->checkpoints;
-    const sli_reports reports = {of->reporters, of->reporter_count, 0};
-    sli_recorded run = {.shards = sli_layout_shards(options), .lr = sl_train_options_lr(options)};
-    SL_TRY(sli_shared_create(options, replicas, &of->shared));
+    sl_train_options *options = &run->options;
+    sli_recorded *recorded = &run->from.recorded;
+    SL_TRY(sl_train_options_check(options));
+    SL_TRY(read_corpus(run));
+    SL_TRY(create_devices(run, replicas));
+    recorded->shards = sli_layout_shards(options);
+    recorded->lr = sl_train_options_lr(options);
     if (!group || sl_group_rank(group) == 0)
-        SL_TRY(sli_resume_open(checkpoints, &reports, &of->from));
-    if (of->from.reader)
-        SL_TRY(sli_resume_recorded(&of->from, &run));
-    if (group && checkpoints->resume) {
-        SL_TRY(sl_group_broadcast(group, &run.shards, 1, SL_I32, 0, NULL));
-        SL_TRY(sl_group_broadcast(group, &run.lr, 1, SL_F64, 0, NULL));
+        SL_TRY(sli_resume_open(run));
+    if (group && options->checkpoints.resume) {
+        SL_TRY(sl_group_broadcast(group, &recorded->shards, 1, SL_I32, 0, NULL));
+        SL_TRY(sl_group_broadcast(group, &recorded->lr, 1, SL_F64, 0, NULL));
     }
-    SL_TRY(sli_shared_cut(&of->shared, run.shards, run.lr));
-    SL_TRY(check_memory(&of->shared.options, group));
-    return sli_resume_check(&of->from, &of->shared, &reports);
+    options->shards = recorded->shards;
+    if (options->lr.lr == SL_LR_DEFAULT)
+        options->lr.lr = recorded->lr;
+    SL_TRY(sli_layout_check(options));
+    SL_TRY(cut_splits(run));
+    options->lr.total_steps = run->batches_per_epoch * options->epochs;
+    SL_TRY(check_memory(options, group));
+    return sli_resume_check(run);
 }
 
-static void process_clear(process *of)
+void sli_run_clear(sli_run *run)
 {
-    sli_resume_clear(&of->from);
-    sli_shared_clear(&of->shared);
+    sli_resume_clear(&run->from);
+    sli_best_destroy(&run->best);
+    sl_device_list_destroy(&run->devices);
+    sl_corpus_destroy(&run->corpus);
+    sl_vocab_destroy(&run->vocab);
 }
+
+/* ---- All replicas in this process ----------------------------------------------------------- */
+
+typedef struct process {
+    sli_run run;
+    sl_run_result *result; /* the first replica's */
+} process;
 
 /* Trains the replica whose devices start at `first` of the process's. */
-static sl_status train_on(const process *of, sl_group *group, int first, sl_run_result *result)
+static sl_status train_on(const sli_run *run, sl_group *group, int first, sl_run_result *result)
 {
     sl_device *devices[SL_MAX_STAGES];
-    int rank = group ? sl_group_rank(group) : 0;
-    for (int s = 0; s < of->shared.options.stages; s++)
-        devices[s] = sl_device_list_get(of->shared.devices, first + s);
-    const sli_reports reports = {of->reporters, of->reporter_count, rank};
-    return sli_train_replica(&of->shared, group, devices, rank == 0 ? of->from.reader : NULL,
-                             &reports, result);
+    for (int s = 0; s < run->options.stages; s++)
+        devices[s] = sl_device_list_get(run->devices, first + s);
+    return sli_run_train(run, group, devices, result);
 }
 
 static sl_status run_thread(sl_group *group, void *arg)
@@ -167,7 +137,7 @@ static sl_status run_thread(sl_group *group, void *arg)
     const process *of = arg;
     sl_run_result result = {0};
     int rank = sl_group_rank(group);
-    SL_TRY(train_on(of, group, rank * of->shared.options.stages, &result));
+    SL_TRY(train_on(&of->run, group, rank * of->run.options.stages, &result));
     if (rank == 0)
         *of->result = result;
     return SL_OK;
@@ -178,15 +148,17 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
 {
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(result);
-    sl_train_options here = *options;
-    here.local_replicas = 0;
-    int replicas = sl_train_options_replicas(&here);
-    process of = {.reporters = reporters, .reporter_count = reporter_count, .result = result};
-    sl_status status = process_create(&here, &(sli_local_replicas){.count = replicas}, NULL, &of);
+    process of = {.run = {.options = *options,
+                          .reporters = reporters,
+                          .reporter_count = reporter_count},
+                  .result = result};
+    of.run.options.local_replicas = 0;
+    int replicas = sl_train_options_replicas(options);
+    sl_status status = sli_run_create(&of.run, &(sli_local_replicas){.count = replicas}, NULL);
     if (status == SL_OK)
-        status = replicas == 1 ? train_on(&of, NULL, 0, result)
+        status = replicas == 1 ? train_on(&of.run, NULL, 0, result)
                                : sl_spawn(run_thread, &of, replicas, NULL);
-    process_clear(&of);
+    sli_run_clear(&of.run);
     return status;
 }
 
@@ -240,17 +212,17 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
     if (!options || !result) /* the other ranks wait for this one */
         return abort_group(group, sl_error(SL_ERR_INVALID, "sl_train_run_rank: %s is NULL",
                                            options ? "result" : "options"));
-    sl_train_options here = *options;
-    process of = {.reporters = reporters, .reporter_count = reporter_count, .result = result};
+    sli_run run = {.options = *options, .reporters = reporters, .reporter_count = reporter_count};
     sli_local_replicas own = {.first = local_replica, .count = 1};
-    here.replicas = here.replicas ? here.replicas : sl_group_size(group);
-    sl_status status = check_rank(&here, group, local_replica);
+    if (!run.options.replicas)
+        run.options.replicas = sl_group_size(group);
+    sl_status status = check_rank(&run.options, group, local_replica);
     if (status == SL_OK)
         status = find_own_cores(group, &own.own_cores);
     if (status == SL_OK)
-        status = process_create(&here, &own, group, &of);
+        status = sli_run_create(&run, &own, group);
     if (status == SL_OK)
-        status = train_on(&of, sl_group_size(group) > 1 ? group : NULL, 0, result);
-    process_clear(&of);
+        status = train_on(&run, sl_group_size(group) > 1 ? group : NULL, 0, result);
+    sli_run_clear(&run);
     return status == SL_OK ? SL_OK : abort_group(group, status);
 }

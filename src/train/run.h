@@ -1,14 +1,138 @@
-/* A training run, as the replicas of one process see it. */
+/* A training run as one replica sees it, and what it is made of. */
 #ifndef SLI_TRAIN_RUN_H
 #define SLI_TRAIN_RUN_H
 
 #include "sluice/checkpoint.h"
-#include "train/checkpoint/best.h"
-#include "train/reports.h"
+#include "sluice/ddp.h"
+#include "sluice/optim.h"
+#include "sluice/train.h"
 
-/* What the replicas of one process have in common. They only read it, but for the copy of the best
- * parameters, which the first one writes. */
-typedef struct sli_shared {
+/* ---- One replica (replica.c) -------------------------------------------------------------- */
+
+/* Model, loss and pipe, and what it does together with the other replicas. A replica that is alone
+ * gets its own numbers back from each of these functions. */
+typedef struct sli_replica {
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    sl_group *group; /* one rank a replica; borrowed; NULL: there is only one replica */
+    sl_ddp *ddp;     /* since sli_replica_join; NULL: there is only one replica */
+    int rank, count;
+    sl_stage_memory *memory; /* [count * stages], by rank and stage */
+} sli_replica;
+
+/* Makes model, loss and pipe. `options` are checked, and options->model.ntokens is known. `devices`
+ * [stages] are borrowed. `values` = false leaves the parameters undefined; else they are random, or
+ * those of options->init. Cleared by sli_replica_clear, also after an error. */
+sl_status sli_replica_create(const sl_train_options *options, sl_group *group,
+                             sl_device *const *devices, bool values, sli_replica *out);
+void sli_replica_clear(sli_replica *replica);
+
+/* Gives every replica the first one's parameters, and averages their gradients from then on. */
+sl_status sli_replica_join(sli_replica *replica);
+
+/* Ends the other replicas with the calling thread's error, whatever they wait for. Called before
+ * anything that they share is destroyed. */
+void sli_replica_abort(const sli_replica *replica, sl_status error);
+
+/* *value becomes the mean over all replicas; values[0 … count - 1] the sums, in the order of ranks.
+ */
+sl_status sli_replica_mean(const sli_replica *replica, double *value);
+sl_status sli_replica_sum(const sli_replica *replica, double *values, int64_t count);
+
+/* Fills `memory` with what the devices of all replicas hold. */
+sl_status sli_replica_gather_memory(const sli_replica *replica);
+
+/* Gives blocks of token ids as the pipe's input and target tensors. */
+typedef struct sli_loader {
+    sl_batches batches;
+    sl_tensor *input_room, *target_room; /* [N, bptt], reused by every block */
+    sl_tensor *input, *targets;          /* [N, T], views of the rooms */
+} sli_loader;
+
+/* The input is on the pipe's first device, the targets are on its last one. Cleared by
+ * sli_loader_clear, also after an error. */
+sl_status sli_loader_create(const sl_pipe *pipe, const sl_batches *batches, sli_loader *out);
+void sli_loader_clear(sli_loader *loader);
+
+/* Makes input and targets those of block `index`. */
+sl_status sli_loader_load(sli_loader *loader, int64_t index);
+
+/* ---- The end of a step on all stages: norm, clipping, optimizer (update.c) ------------------ */
+
+typedef struct sli_update sli_update;
+
+/* Borrows the pipe. The optimizer's state is sharded over the replicas of `sharded` (borrowed;
+ * NULL: not sharded); all of them must then call each function but the norm. */
+sl_status sli_update_create(sl_pipe *pipe, const sl_optimizer_options *options,
+                            const sl_ddp *sharded, sli_update **out);
+void sli_update_destroy(sli_update **update);
+
+/* The L2 norm of all gradients together, which has the same bits for every partition. */
+sl_status sli_update_norm(sli_update *update, double *norm);
+
+/* One optimizer step on every stage. Gradients are scaled so that `norm` becomes at most `clip` (0:
+ * no clipping). */
+sl_status sli_update_apply(sli_update *update, double lr, double norm, double clip);
+
+/* For checkpoints: a stage's optimizer with the state that this replica has, all of it or its
+ * shard. */
+sl_optimizer *sli_update_own(const sli_update *update, int stage);
+bool sli_update_is_sharded(const sli_update *update);
+
+/* Each stage's optimizer with the state of all its parameters, into whole[0 … stages - 1]. Where
+ * the state is sharded they are copies, which the first replica has; the others get NULL.
+ * sli_update_release frees them. */
+sl_status sli_update_gather(sli_update *update, sl_optimizer **whole);
+void sli_update_release(const sli_update *update, sl_optimizer **whole);
+
+/* ---- Evaluation (evaluate.c) ---------------------------------------------------------------- */
+
+/* Sets *stop where an evaluation is to end before its end; the same on all replicas. */
+typedef sl_status sli_evaluation_stop(void *context, bool *stop);
+
+/* As sl_evaluate_tokens, called by all replicas: each scores every replica->count'th block, and all
+ * get the same result, to the bit what one alone would get. `progress` is told of this replica's
+ * blocks alone. Every replica calls `stop` (NULL: never stops), with options->context, before each
+ * of its blocks, and those that have one block less do so once more. A stopped evaluation has no
+ * result: *out is 0. */
+sl_status sli_evaluate(const sli_replica *replica, const sl_tokens *tokens,
+                       const sl_evaluate_options *options, sli_evaluation_stop *stop,
+                       sl_evaluation *out);
+
+/* ---- The run -------------------------------------------------------------------------------- */
+
+/* How far a run has come. */
+typedef struct sli_position {
+    int64_t steps;     /* done */
+    int64_t epoch;     /* that is under way, from 0; as many as there are: only the test is left */
+    int64_t block;     /* the next one of it; as many as there are: validation comes next */
+    int64_t best_step; /* after which the best validation was */
+    double best_loss;  /* infinite: none yet */
+} sli_position;
+
+/* What a run that goes on has from its checkpoint, whatever its options leave open. */
+typedef struct sli_recorded {
+    sli_position position;
+    int shards;   /* that its text is cut into */
+    double lr;    /* the learning rate it began with */
+    bool ascends; /* gradients of micro-batches are added from the first to the last */
+} sli_recorded;
+
+/* A checkpoint that a run goes on from; without a reader: none. */
+typedef struct sli_resume {
+    sl_checkpoint_reader *reader;
+    char *path;
+    sli_recorded recorded;
+    int64_t last_step; /* that a run in this directory had done; 0: not known, or a single one */
+} sli_resume;
+
+typedef struct sli_best sli_best;               /* train/checkpoint/checkpoints.h */
+typedef struct sli_checkpoints sli_checkpoints; /* the same */
+
+typedef struct sli_run {
+    /* What the replicas of one process have in common (run.c). They only read it, but for the copy
+     * of the best parameters, which the first one writes. */
     sl_train_options options; /* completed by what the data say */
     sl_vocab *vocab;          /* that the initial weights were saved with, if any */
     sl_corpus *corpus;
@@ -17,7 +141,25 @@ typedef struct sli_shared {
     sl_device_list *devices; /* [replicas of the process * stages] */
     bool oversubscribed;
     sli_best *best;
-} sli_shared;
+    const sl_reporter *reporters; /* [reporter_count], every replica's; borrowed */
+    int reporter_count;
+
+    /* This replica's (trainer.c). */
+    sli_resume from; /* the first replica's */
+    sli_replica replica;
+    int64_t first_row; /* of this replica in each batch */
+    double weight;     /* of this replica's mean loss in the mean over all rows */
+    sli_loader loader;
+    sli_update *update;
+    sli_position at;
+    sl_run_info info;
+    sl_evaluating_info evaluating;
+    sli_checkpoints *checkpoints;
+    int last_step; /* descriptor of the file that records it */
+    bool stopped;  /* on request */
+    bool saved;    /* options.save has the best parameters so far */
+    double started;
+} sli_run;
 
 /* Those of the host's replicas that are in this process. */
 typedef struct sli_local_replicas {
@@ -25,24 +167,23 @@ typedef struct sli_local_replicas {
     bool own_cores; /* no other process of the run may use this one's cores */
 } sli_local_replicas;
 
-/* Checks the options, reads the text and creates the devices of the replicas in this process; the
- * text is not cut yet. Cleared by sli_shared_clear, also after an error. */
-sl_status sli_shared_create(const sl_train_options *options, const sli_local_replicas *replicas,
-                            sli_shared *out);
-void sli_shared_clear(sli_shared *shared);
-
-/* Cuts the text, the training's into `shards` shards, and so completes options and text. `lr` is
- * the learning rate where the options leave it open. */
-sl_status sli_shared_cut(sli_shared *shared, int shards, double lr);
+/* Makes everything that comes before training, from run->options and run->reporters: checks the
+ * options, creates the devices, finds the checkpoint to go on from, which says into how many shards
+ * the text is cut and the rate that the run began with, and cuts the text. `group`: the ranks that
+ * are processes; NULL: all replicas are in this one. Cleared by sli_run_clear, also after an error.
+ */
+sl_status sli_run_create(sli_run *run, const sli_local_replicas *replicas, sl_group *group);
+void sli_run_clear(sli_run *run);
 
 /* The training loop of one replica (trainer.c), on devices [stages], as its rank of `group` (NULL:
- * there is one replica). `from` is the checkpoint to go on from, which only the first replica is
- * given; NULL: none. */
-sl_status sli_train_replica(const sli_shared *shared, sl_group *group, sl_device *const *devices,
-                            const sl_checkpoint_reader *from, const sli_reports *reports,
-                            sl_run_result *result);
+ * there is one replica). */
+sl_status sli_run_train(const sli_run *process, sl_group *group, sl_device *const *devices,
+                        sl_run_result *result);
 
-/* SL_ERR_INVALID where `save` would overwrite a text in `data`. */
+/* Calls each of the replica's reporters. Stops at the first one's error, and returns it. */
+sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *event);
+
+/* SL_ERR_INVALID where `save` would overwrite a text in `data` (outputs.c). */
 sl_status sli_check_save(const sl_train_options *options);
 
 #endif

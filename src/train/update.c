@@ -1,4 +1,4 @@
-#include "train/update.h"
+#include "train/run.h"
 
 #include "parallel/ddp.h"
 

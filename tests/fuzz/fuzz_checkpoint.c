@@ -3,7 +3,7 @@
  * byte chooses. A run's state is first put into a state.json, whose checksum is right then. */
 #include "io/checkpoint/reader.h"
 #include "io/safetensors/format.h"
-#include "train/checkpoint/run_state.h"
+#include "train/checkpoint/checkpoints.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -12,7 +12,7 @@
 
 #include "sluice/ddp.h"
 #include "sluice/model.h"
-#include "train/update.h"
+#include "train/run.h"
 
 #include <pthread.h>
 #include <stdlib.h>

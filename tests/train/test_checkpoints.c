@@ -1,6 +1,6 @@
 /* Runs that are interrupted and go on: the same bits as if nothing had happened. */
 #include "small_run.h"
-#include "train/checkpoint/run_state.h"
+#include "train/checkpoint/checkpoints.h"
 
 #include "support/program.h"
 

@@ -1,4 +1,4 @@
-#include "train/small_model.h"
+#include "train/small_run.h"
 
 #include <math.h>
 

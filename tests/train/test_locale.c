@@ -5,7 +5,6 @@
 #include "core/number.h"
 #include "sluice/checkpoint.h"
 #include "sluice/safetensors.h"
-#include "small_model.h"
 
 #include <ftw.h>
 #include <jansson.h>

@@ -1,11 +1,16 @@
-/* Which files a run must not write, and which checkpoints are in a run's directory. */
-#include "io/scratch.h"
-#include "sluice/train.h"
+/* What a run writes, and must not write: the file of the best weights, which holds them whatever
+ * befell the run, or the run says that it has failed; the number of the last step; and the
+ * checkpoints in a run's directory. */
+#include "small_run.h"
+#include "train/checkpoint/checkpoints.h"
 
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* ---- Files that are read or written already --------------------------------------------- */
 
 static void check_refused_output(const sl_train_options *options, const char *path, const char *end)
 {
@@ -59,13 +64,381 @@ static void best_and_newest_checkpoint_are_found(void **state)
     assert_int_equal(system(command), 0);
 }
 
+/* ---- The last step ---------------------------------------------------------------------- */
+
+static void last_number_is_read_back(void **state)
+{
+    scratch *in = *state;
+    assert_int_equal(sli_last_step_read(in->directory), 0);
+    int file = sli_last_step_open(in->directory);
+    assert_int_equal(sli_last_step_read(in->directory), 0);
+    static const int64_t steps[] = {1, 12345, 99, 7, INT64_MAX};
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        sli_last_step_write(file, steps[i]);
+        assert_int_equal(sli_last_step_read(in->directory), steps[i]);
+    }
+    close(file);
+    sli_last_step_write(-1, 5); /* not open: nothing happens */
+    assert_int_equal(sli_last_step_read(in->directory), INT64_MAX);
+    file = sli_last_step_open(in->directory); /* a run that goes on has not done a step yet */
+    assert_int_equal(sli_last_step_read(in->directory), INT64_MAX);
+    close(file);
+}
+
+static void what_is_no_number_counts_as_none(void **state)
+{
+    static const char *const texts[] = {"",
+                                        "7\n",
+                                        "00000000000000000007",
+                                        "0000000000000000007x\n",
+                                        "-0000000000000000007\n",
+                                        "99999999999999999999999\n"};
+    scratch *in = *state;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        write_file(scratch_path(in, "progress"), texts[i], strlen(texts[i]));
+        assert_int_equal(sli_last_step_read(in->directory), 0);
+    }
+}
+
+static void record_step(const scratch *in, int64_t step)
+{
+    int file = sli_last_step_open(in->directory);
+    sli_last_step_write(file, step);
+    close(file);
+}
+
+static void file_or_link_of_the_user_stays_as_it_is(void **state)
+{
+    scratch *in = *state;
+    char text[16] = "";
+    write_file(scratch_path(in, "progress"), "my steps\n", 9);
+    record_step(in, 5);
+    assert_int_equal(read_file(scratch_path(in, "progress"), text, sizeof text), 9);
+    assert_string_equal(text, "my steps\n");
+    assert_int_equal(unlink(scratch_path(in, "progress")), 0);
+    assert_int_equal(symlink("target", scratch_path(in, "progress")), 0);
+    record_step(in, 5);
+    assert_int_equal(scratch_entries(in, 0), 1); /* nothing was made behind the link */
+}
+
+static void directory_that_is_not_there_is_no_error(void **state)
+{
+    (void)state;
+    assert_int_equal(sli_last_step_open("/nowhere"), -1);
+    assert_int_equal(sli_last_step_read("/nowhere"), 0);
+}
+
+static sl_status keep_resumed(void *context, const sl_checkpoint_event *event)
+{
+    if (event->kind == SL_CHECKPOINT_RESUMED)
+        *(sl_checkpoint_event *)context = *event;
+    return SL_OK;
+}
+
+static sl_checkpoint_event resume(sl_train_options options, const char *from)
+{
+    sl_checkpoint_event found = {.step = -1};
+    sl_run_result result;
+    const sl_reporter reporter = {.context = &found, .checkpoint = keep_resumed};
+    options.checkpoints = (sl_save_options){.resume = from};
+    check_ok(sl_train_run(&options, &reporter, 1, &result));
+    return found;
+}
+
+static void run_says_what_was_lost_after_the_newest_checkpoint(void **state)
+{
+    static small_record record;
+    scratch *in = *state;
+    char saved[128], line[300];
+    snprintf(saved, sizeof saved, "%s/saved", in->directory);
+    sl_train_options options = small_options(in);
+    options.checkpoints = (sl_save_options){.directory = saved, .every_steps = 1};
+    check_ok(small_run(&options, &record));
+    assert_int_equal(sli_last_step_read(saved), 4);
+    assert_int_equal(resume(options, saved).lost_steps, 0);
+    snprintf(line, sizeof line, "rm -r '%s/step-00000004' '%s/step-00000003'", saved, saved);
+    assert_int_equal(system(line), 0);
+    sl_checkpoint_event event = resume(options, saved);
+    assert_int_equal(event.step, 2);
+    assert_int_equal(event.lost_steps, 2);
+    snprintf(line, sizeof line, "%s/step-00000001", saved); /* who names one has chosen it */
+    event = resume(options, line);
+    assert_int_equal(event.step, 1);
+    assert_int_equal(event.lost_steps, 0);
+    snprintf(line, sizeof line, "rm -r '%s'", saved);
+    assert_int_equal(system(line), 0);
+}
+
+/* ---- The best weights ------------------------------------------------------------------- */
+
+/* Takes the directory of the weights away after some step, and brings it back after another. */
+typedef struct disk {
+    char directory[512], hidden[512];
+    int64_t gone_after, back_after; /* steps; 0: never */
+    int failed;                     /* saves that were reported so */
+} disk;
+
+static sl_status disk_step(void *context, const sl_step_info *step)
+{
+    const disk *of = context;
+    if (step->step == of->gone_after)
+        assert_int_equal(rename(of->directory, of->hidden), 0);
+    if (step->step == of->back_after)
+        assert_int_equal(rename(of->hidden, of->directory), 0);
+    return SL_OK;
+}
+
+static sl_status disk_event(void *context, const sl_checkpoint_event *event)
+{
+    disk *of = context;
+    if (event->kind == SL_WEIGHTS_FAILED) {
+        of->failed++;
+        assert_int_equal(event->step, 4);
+        assert_non_null(strstr(event->path, "model.safetensors"));
+        assert_non_null(strstr(event->reason, "its directory does not exist"));
+    }
+    return SL_OK;
+}
+
+static int remove_directory(const char *path)
+{
+    char line[600];
+    snprintf(line, sizeof line, "rm -r '%s'", path);
+    return system(line);
+}
+
+static sl_status run_on(disk *of, const sl_train_options *options, small_record *record)
+{
+    sl_run_result result;
+    sl_reporter reporters[] = {small_reporter(record),
+                               {.context = of, .step = disk_step, .checkpoint = disk_event}};
+    return sl_train_run(options, reporters, 2, &result);
+}
+
+/* Two epochs of four steps, of which the first one's parameters are the best. */
+static sl_train_options best_is_first(scratch *in, disk *of, char path[512])
+{
+    sl_train_options options = small_options(in);
+    options.epochs = 2;
+    options.lr.gamma = 10;
+    *of = (disk){0};
+    snprintf(of->directory, sizeof of->directory, "%s/weights", in->directory);
+    snprintf(of->hidden, sizeof of->hidden, "%s/hidden", in->directory);
+    snprintf(path, 512, "%.400s/model.safetensors", of->directory);
+    assert_int_equal(mkdir(of->directory, 0700), 0);
+    options.save = path;
+    return options;
+}
+
+/* What an undisturbed run saves. */
+static size_t expected_weights(scratch *in, sl_train_options options, char *bytes, size_t room)
+{
+    static small_record record;
+    options.save = scratch_path(in, "undisturbed.safetensors");
+    check_ok(small_run(&options, &record));
+    assert_true(record.evals[0].best);
+    assert_false(record.evals[1].best);
+    assert_true(record.result.saved);
+    size_t count = read_file(options.save, bytes, room);
+    assert_true(count > 1000 && count < room);
+    return count;
+}
+
+static void check_weights(const char *path, const char *expected, size_t count)
+{
+    static char got[1 << 20];
+    assert_int_equal(read_file(path, got, sizeof got), count);
+    assert_memory_equal(got, expected, count);
+}
+
+static void run_without_room_for_its_weights_goes_on(void **state)
+{
+    static char expected[1 << 20], path[512];
+    static small_record record;
+    disk of;
+    sl_train_options options = best_is_first(*state, &of, path);
+    size_t count = expected_weights(*state, options, expected, sizeof expected);
+    of.gone_after = 2;
+    of.back_after = 6;
+    check_ok(run_on(&of, &options, &record));
+    assert_int_equal(of.failed, 1);
+    assert_int_equal(record.step_count, 8);
+    assert_true(record.result.saved);
+    check_weights(path, expected, count);
+}
+
+static void weights_that_cannot_be_saved_at_last_are_an_error_after_the_results(void **state)
+{
+    static small_record record;
+    static char path[512];
+    disk of;
+    sl_train_options options = best_is_first(*state, &of, path);
+    of.gone_after = 2;
+    options.replicas = 2;
+    options.devices = "cpu:0-0,cpu:0-0";
+    check_error(run_on(&of, &options, &record), SL_ERR_NOT_FOUND, "its directory does not exist");
+    assert_int_equal(of.failed, 1);
+    assert_int_equal(record.finished, 1);
+    assert_false(record.result.saved);
+    assert_true(record.result.test_loss > 0);
+}
+
+typedef struct ranks_run {
+    sl_train_options options;
+    disk *disk;
+    sl_status ended[2];
+} ranks_run;
+
+static sl_status run_rank(sl_group *group, void *arg)
+{
+    static small_record records[2];
+    ranks_run *of = arg;
+    int rank = sl_group_rank(group);
+    sl_run_result result;
+    sl_train_options options = of->options;
+    sl_reporter reporters[] = {small_reporter(&records[rank]),
+                               {.context = of->disk, .step = disk_step}};
+    reporters[0].replica = rank;
+    options.local_replicas = 2;
+    of->ended[rank] =
+        sl_train_run_rank(&options, group, rank, reporters, rank == 0 ? 2 : 1, &result);
+    return SL_OK; /* a joined error would be the first rank's alone */
+}
+
+static void every_rank_hears_of_weights_that_cannot_be_saved(void **state)
+{
+    static char path[512];
+    disk of;
+    ranks_run run = {.options = best_is_first(*state, &of, path), .disk = &of};
+    of.gone_after = 2;
+    run.options.replicas = 2;
+    run.options.devices = "cpu:0-0,cpu:0-0";
+    check_ok(sl_spawn(run_rank, &run, 2, NULL));
+    assert_int_equal(run.ended[0], SL_ERR_NOT_FOUND);
+    assert_int_not_equal(run.ended[1], SL_OK);
+}
+
+static void resumed_run_saves_what_was_best_before(void **state)
+{
+    static char expected[1 << 20], path[512], checkpoints[512], elsewhere[512], line[600];
+    static small_record record;
+    scratch *in = *state;
+    disk of;
+    sl_train_options options = best_is_first(in, &of, path);
+    size_t count = expected_weights(in, options, expected, sizeof expected);
+    snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", in->directory);
+    snprintf(elsewhere, sizeof elsewhere, "%.400s/elsewhere.safetensors", of.directory);
+    options.checkpoints = (sl_save_options){.directory = checkpoints, .every_epoch = true};
+    check_ok(run_on(&of, &options, &record));
+    for (int more = 2; more <= 3; more++) { /* only the test is left, and an epoch as well */
+        options.save = elsewhere;
+        options.epochs = more;
+        options.checkpoints = (sl_save_options){.resume = checkpoints};
+        check_ok(run_on(&of, &options, &record));
+        assert_int_equal(record.step_count, more == 2 ? 0 : 4);
+        assert_true(record.result.saved);
+        check_weights(elsewhere, expected, count);
+        assert_int_equal(remove(elsewhere), 0);
+    }
+    snprintf(line, sizeof line, "rm -r '%s'", checkpoints);
+    assert_int_equal(system(line), 0);
+}
+
+/* Stops a run after a step, and hears of what is being saved. */
+typedef struct stopper {
+    atomic_int asked, begun, ended;
+    int at;
+} stopper;
+
+static sl_train_request ask_stopper(void *context)
+{
+    stopper *of = context;
+    return atomic_fetch_add(&of->asked, 1) + 1 == of->at ? SL_TRAIN_STOP : SL_TRAIN_GO_ON;
+}
+
+static void hear_of_saving(void *context, bool begins)
+{
+    stopper *of = context;
+    atomic_fetch_add(begins ? &of->begun : &of->ended, 1);
+    assert_true(atomic_load(&of->begun) >= atomic_load(&of->ended));
+}
+
+/* What a run without checkpoints leaves where it is stopped when it asks for the `at`-th time. */
+static void check_left_by_stop(scratch *in, int at, int64_t step, const char *expected,
+                               size_t count)
+{
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        static char path[512];
+        static small_record record;
+        sl_run_result result;
+        disk of;
+        stopper stop = {.at = at * replicas};
+        sl_train_options options = best_is_first(in, &of, path);
+        options.replicas = replicas;
+        options.shards = 1;
+        options.devices = replicas == 2 ? "cpu:0-0,cpu:0-0" : NULL;
+        options.checkpoints =
+            (sl_save_options){.request = ask_stopper, .saving = hear_of_saving, .context = &stop};
+        check_ok(sl_train_run(&options, (sl_reporter[]){small_reporter(&record)}, 1, &result));
+        assert_true(result.stopped);
+        assert_true(result.saved);
+        assert_int_equal(result.saved_step, step);
+        assert_int_equal(atomic_load(&stop.begun), 1);
+        assert_int_equal(atomic_load(&stop.ended), 1);
+        if (replicas == 1)
+            check_weights(path, expected, count);
+        assert_int_equal(remove_directory(of.directory), 0);
+    }
+}
+
+static void stopped_run_leaves_its_last_weights_or_the_best(void **state)
+{
+    static char expected[1 << 20], path[512];
+    scratch *in = *state;
+    disk of;
+    sl_train_options options = best_is_first(in, &of, path);
+    assert_int_equal(remove_directory(of.directory), 0);
+    size_t count = expected_weights(in, options, expected, sizeof expected);
+    check_left_by_stop(in, 10, 4, expected, count); /* in the second epoch */
+    options.epochs = 1;
+    options.max_batches = 2;
+    static small_record record;
+    options.save = scratch_path(in, "undisturbed.safetensors");
+    check_ok(small_run(&options, &record));
+    count = read_file(options.save, expected, sizeof expected);
+    check_left_by_stop(in, 2, 2, expected, count);
+}
+
+static int tear_down(void **state)
+{
+    char line[200];
+    scratch *in = *state;
+    snprintf(line, sizeof line, "rm -rf '%s/weights' '%s/hidden'", in->directory, in->directory);
+    assert_int_equal(system(line), 0);
+    return scratch_remove(state);
+}
+
 int outputs_tests(void)
 {
+#define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, tear_down)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(inputs_and_outputs_of_a_run_are_refused, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(best_and_newest_checkpoint_are_found, scratch_create,
                                         scratch_remove),
+        cmocka_unit_test_setup_teardown(last_number_is_read_back, scratch_create, scratch_remove),
+        cmocka_unit_test_setup_teardown(what_is_no_number_counts_as_none, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(file_or_link_of_the_user_stays_as_it_is, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test(directory_that_is_not_there_is_no_error),
+        cmocka_unit_test_setup_teardown(run_says_what_was_lost_after_the_newest_checkpoint,
+                                        small_corpus_create, scratch_remove),
+        WITH_CORPUS(run_without_room_for_its_weights_goes_on),
+        WITH_CORPUS(weights_that_cannot_be_saved_at_last_are_an_error_after_the_results),
+        WITH_CORPUS(every_rank_hears_of_weights_that_cannot_be_saved),
+        WITH_CORPUS(resumed_run_saves_what_was_best_before),
+        WITH_CORPUS(stopped_run_leaves_its_last_weights_or_the_best),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,9 +2,7 @@
 #include "small_run.h"
 
 #include "support/replicas.h"
-#include "train/replica.h"
 #include "train/run.h"
-#include "train/update.h"
 
 #include <math.h>
 #include <string.h>
@@ -151,10 +149,10 @@ static void replicas_equal_one_with_all_their_rows(void **state)
 }
 
 /* Every replica's rows of a block, one replica after the other: [replicas * columns, T]. */
-static void gather_block(const sli_shared *shared, int64_t block, int32_t *inputs, int32_t *targets)
+static void gather_block(const sli_run *run, int64_t block, int32_t *inputs, int32_t *targets)
 {
-    const sl_train_options *options = &shared->options;
-    const sl_tokens *tokens = sl_corpus_tokens(shared->corpus, SL_SPLIT_TRAIN);
+    const sl_train_options *options = &run->options;
+    const sl_tokens *tokens = sl_corpus_tokens(run->corpus, SL_SPLIT_TRAIN);
     sl_batches whole, shard;
     check_ok(sl_batchify(tokens->ids, tokens->count, options->batch_size, options->bptt, &whole));
     for (int r = 0; r < options->replicas; r++) {
@@ -165,18 +163,18 @@ static void gather_block(const sli_shared *shared, int64_t block, int32_t *input
 }
 
 /* One pipe's step with all rows, numbered through. */
-static double train_whole(const sli_shared *shared, sl_pipe *pipe, sli_update *update, int step)
+static double train_whole(const sli_run *run, sl_pipe *pipe, sli_update *update, int step)
 {
     enum { MOST = 4096 };
     int32_t inputs[MOST], targets[MOST];
     double loss, norm;
-    const sl_train_options *options = &shared->options;
+    const sl_train_options *options = &run->options;
     sl_shape shape = sl_shape_2d(options->replicas * options->batch_size, options->bptt);
     assert_true(sl_shape_count(&shape) <= MOST);
     sl_tensor *in, *out;
     check_ok(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
     check_ok(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &out));
-    gather_block(shared, step, inputs, targets);
+    gather_block(run, step, inputs, targets);
     check_ok(sl_tensor_write(in, inputs));
     check_ok(sl_tensor_write(out, targets));
     sl_pipe_zero_grad(pipe);
@@ -198,20 +196,19 @@ static void dropout_follows_the_global_sample(void **state)
     options.lr.lr = 0.5;
     options.replicas = 3;
     check_ok(run_replicas(&options));
-    sli_shared shared;
+    sli_run run = {.options = options};
     sli_replica replica;
     sli_update *update;
-    check_ok(sli_shared_create(&options, &(sli_local_replicas){.count = 1}, &shared));
-    check_ok(sli_shared_cut(&shared, options.replicas, options.lr.lr));
-    sl_device *device = sl_device_list_get(shared.devices, 0);
-    check_ok(sli_replica_create(&shared.options, NULL, &device, true, &replica));
+    check_ok(sli_run_create(&run, &(sli_local_replicas){.count = 1}, NULL));
+    sl_device *device = sl_device_list_get(run.devices, 0);
+    check_ok(sli_replica_create(&run.options, NULL, &device, true, &replica));
     check_ok(sli_update_create(replica.pipe, &options.optimizer, NULL, &update));
     for (int i = 0; i < records[0].step_count; i++)
-        check_close(train_whole(&shared, replica.pipe, update, i), records[0].steps[i].loss,
+        check_close(train_whole(&run, replica.pipe, update, i), records[0].steps[i].loss,
                     "loss of step", i);
     sli_update_destroy(&update);
     sli_replica_clear(&replica);
-    sli_shared_clear(&shared);
+    sli_run_clear(&run);
 }
 
 /* Replicas divide an evaluation's blocks: several each, none for some, or all for one.

@@ -2,7 +2,7 @@
 #include "sluice/safetensors.h"
 #include "support/modules.h"
 #include "train/checkpoint/weights.h"
-#include "train/small_model.h"
+#include "train/small_run.h"
 
 #include <time.h>
 

@@ -1,4 +1,4 @@
-#include "train/checkpoint/best.h"
+#include "train/checkpoint/checkpoints.h"
 
 #include <stdlib.h>
 

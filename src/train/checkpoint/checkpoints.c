@@ -1,273 +1,228 @@
-/* Saving a run's checkpoints.
- *
- *     this file          when a save is due; copies the state, for which the run waits
- *     tensors.h          the run's tensors by name, and their copies
- *     saver.h            a thread that writes the copy while the run goes on
- *     save_directory.h   --save-dir: names, the newest, the oldest to be removed
- *     run_state.h        what state.json says of the run
- *     resume.h           the way back
- *     io/checkpoint/     the format: writer.h and reader.h
- *
- * The first replica saves what is the same on all. Where the optimizers' state is sharded and all
- * see the directory, every replica's saver writes its shard. When it is on disk, they tell the
- * first one, over a group of their own, and the first completes the checkpoint:
- *
- *     replica 0    |- model, own shard -|       |- state.json, rename -|
- *     replica 1    |- own shard -|              ^
- *     replica 2    |- own shard ----------------| reports
- *
- * No step waits for a disk. Where the others do not see the directory, the first replica gathers
- * the optimizers' state for each save. */
-#include "train/checkpoint/checkpoints.h"
-
+/* When a run's state is saved, and the copy of it, for which the run waits. */
 #include "core/clock.h"
 #include "core/replace.h"
 #include "text/vocab.h"
-#include "train/checkpoint/run_state.h"
-#include "train/checkpoint/save_directory.h"
 #include "train/checkpoint/saver.h"
-#include "train/checkpoint/weights.h"
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-struct sli_checkpoints {
-    sli_checkpoints_run run;
-    const sl_save_options *options;
-    sli_saver *saver; /* the first replica's where there is a directory, or everybody's */
-    bool has_shards;  /* everybody's saver writes its shard */
-    uint64_t number;  /* drawn for this run; counts its saves */
-    /* The first replica's, where there is a directory: */
-    bool has_directory;
-    int directory; /* as long as it is open, no other run saves there */
-    sli_model_metadata metadata;
-    char *vocab;
-    bool end_saved;      /* or saving it has begun */
-    double copy_seconds; /* of the save under way */
-    bool failed;         /* the last one that has ended */
-};
-
 /* ---- Creation --------------------------------------------------------------------------- */
-
-static sl_status report_other(const sli_checkpoints *checkpoints, int64_t step)
-{
-    char *path;
-    SL_TRY(sli_save_directory_step(checkpoints->options->directory, step, &path));
-    sl_status status = sli_report_checkpoint(
-        checkpoints->run.reports,
-        &(sl_checkpoint_event){
-            .kind = SL_CHECKPOINT_SKIPPED,
-            .path = path,
-            .reason = "it is no directory, and stays: no checkpoint of this step can be saved"});
-    free(path);
-    return status;
-}
 
 /* Files with the names of checkpoints are not the run's: they stay, and no checkpoint can have the
  * name. */
 static sl_status report_others(const sli_checkpoints *checkpoints)
 {
+    const char *directory = checkpoints->options->directory;
     int64_t *steps;
     size_t count;
-    SL_TRY(sli_save_directory_list(checkpoints->options->directory, true, &steps, &count));
+    SL_TRY(sli_save_directory_list(directory, true, &steps, &count));
     sl_status status = SL_OK;
-    for (size_t i = 0; i < count && status == SL_OK; i++)
-        status = report_other(checkpoints, steps[i]);
+    for (size_t i = 0; i < count && status == SL_OK; i++) {
+        sl_checkpoint_event event = {
+            .kind = SL_CHECKPOINT_SKIPPED,
+            .reason = "it is no directory, and stays: no checkpoint of this step can be saved"};
+        char *path;
+        status = sli_save_directory_step(directory, steps[i], &path);
+        event.path = path;
+        if (status == SL_OK)
+            status = sli_report_checkpoint(checkpoints->run, &event);
+        free(path);
+    }
     free(steps);
     return status;
 }
 
 /* What the first replica alone saves. */
-static sl_status create_directory(sli_checkpoints *checkpoints, sli_saver_options *to)
-{
-    const sli_shared *shared = checkpoints->run.shared;
-    size_t vocab_bytes;
-    char checksum[SLI_CHECKSUM_BYTES];
-    SL_TRY(sli_save_directory_open(checkpoints->options->directory, checkpoints->options->resume,
-                                   &checkpoints->directory));
-    checkpoints->has_directory = true;
-    SL_TRY(report_others(checkpoints));
-    SL_TRY(sli_vocab_text(sl_corpus_vocab(shared->corpus), &checkpoints->vocab, &vocab_bytes));
-    sli_checksum_of(checkpoints->vocab, vocab_bytes, checksum);
-    sli_model_metadata_write(&shared->options.model, checksum, &checkpoints->metadata);
-    to->metadata = checkpoints->metadata.rows;
-    to->metadata_count = checkpoints->metadata.count;
-    to->file = (sl_checkpoint_file){"model.vocab.txt", checkpoints->vocab, vocab_bytes};
-    return SL_OK;
-}
-
-/* The same on every replica. */
-static sl_status draw_number(sli_checkpoints *checkpoints)
-{
-    const sli_replica *replicas = checkpoints->run.replicas;
-    int64_t number = 0;
-    if (replicas->rank == 0)
-        SL_TRY(sli_draw_number(checkpoints->options->directory, &checkpoints->number));
-    number = (int64_t)checkpoints->number;
-    if (replicas->group)
-        SL_TRY(sl_group_broadcast(replicas->group, &number, 1, SL_I64, 0, NULL));
-    checkpoints->number = (uint64_t)number;
-    return SL_OK;
-}
-
-/* Where each replica can write its shard of the optimizers' state, *group is that of all savers. */
-static sl_status join_savers(sli_checkpoints *checkpoints, sl_group **group)
-{
-    const sli_checkpoints_run *run = &checkpoints->run;
-    const sl_train_options *options = &run->shared->options;
-    *group = NULL;
-    if (!sli_update_is_sharded(run->update) || sl_optimizer_state_bytes(&options->optimizer) == 0)
-        return SL_OK;
-    SL_TRY(sli_save_directory_is_shared(checkpoints->options->directory, run->replicas,
-                                        checkpoints->number, &checkpoints->has_shards));
-    return checkpoints->has_shards ? sl_group_split(run->replicas->group, 0, group) : SL_OK;
-}
-
-static sl_status create_saver(sli_checkpoints *checkpoints)
+static sl_status open_directory(sli_checkpoints *checkpoints)
 {
     const sl_save_options *options = checkpoints->options;
-    const sli_replica *replicas = checkpoints->run.replicas;
-    sli_saver_options saver = {.save = options};
-    if (replicas->rank == 0)
-        SL_TRY(create_directory(checkpoints, &saver));
-    SL_TRY(draw_number(checkpoints));
-    SL_TRY(join_savers(checkpoints, &saver.group));
-    return replicas->rank == 0 || saver.group ? sli_saver_create(&saver, &checkpoints->saver)
-                                              : SL_OK;
+    const sli_run *run = checkpoints->run;
+    char checksum[SLI_CHECKSUM_BYTES];
+    int directory;
+    SL_TRY(sli_save_directory_open(options->directory, options->resume, &directory));
+    checkpoints->directory = directory;
+    SL_TRY(report_others(checkpoints));
+    SL_TRY(sli_vocab_text(sl_corpus_vocab(run->corpus), &checkpoints->vocab,
+                          &checkpoints->vocab_bytes));
+    sli_checksum_of(checkpoints->vocab, checkpoints->vocab_bytes, checksum);
+    sli_model_metadata_write(&run->options.model, checksum, &checkpoints->metadata);
+    return sli_draw_number(options->directory, &checkpoints->number);
 }
 
-sl_status sli_checkpoints_create(const sli_checkpoints_run *run, sli_checkpoints **out)
+/* Where each replica can write its shard of the optimizers' state, the group is that of all savers.
+ */
+static sl_status join_savers(sli_checkpoints *checkpoints)
+{
+    const sli_run *run = checkpoints->run;
+    const sli_replica *replica = &run->replica;
+    bool is_shared;
+    if (!sli_update_is_sharded(run->update) ||
+        sl_optimizer_state_bytes(&run->options.optimizer) == 0)
+        return SL_OK;
+    SL_TRY(sli_save_directory_is_shared(checkpoints->options->directory, replica,
+                                        checkpoints->number, &is_shared));
+    if (!is_shared)
+        return SL_OK;
+    SL_TRY(sl_group_split(replica->group, 0, &checkpoints->group));
+    checkpoints->all = calloc((size_t)replica->count, sizeof *checkpoints->all);
+    return checkpoints->all ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for saving checkpoints");
+}
+
+/* Every replica, where there is a directory. */
+static sl_status prepare(sli_checkpoints *checkpoints)
+{
+    const sli_replica *replica = &checkpoints->run->replica;
+    if (replica->rank == 0)
+        SL_TRY(open_directory(checkpoints));
+    int64_t number = (int64_t)checkpoints->number;
+    if (replica->group)
+        SL_TRY(sl_group_broadcast(replica->group, &number, 1, SL_I64, 0, NULL));
+    checkpoints->number = (uint64_t)number;
+    SL_TRY(join_savers(checkpoints));
+    checkpoints->writes = replica->rank == 0 || checkpoints->group;
+    return SL_OK;
+}
+
+sl_status sli_checkpoints_create(const sli_run *run, sli_checkpoints **out)
 {
     *out = calloc(1, sizeof **out);
     if (!*out)
         return sl_error(SL_ERR_MEMORY, "no memory for the checkpoints' record");
-    (*out)->run = *run;
-    (*out)->options = &run->shared->options.checkpoints;
-    sl_status status = (*out)->options->directory ? create_saver(*out) : SL_OK;
+    (*out)->run = run;
+    (*out)->options = &run->options.checkpoints;
+    (*out)->directory = -1;
+    sl_status status = (*out)->options->directory ? prepare(*out) : SL_OK;
     if (status != SL_OK)
         sli_checkpoints_destroy(out);
     return status;
 }
 
+/* Waits for a saver that writes alone, and gives up what several write. */
 void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
 {
-    if (!checkpoints || !*checkpoints)
+    sli_checkpoints *of = checkpoints ? *checkpoints : NULL;
+    if (!of)
         return;
-    sli_saver_destroy(&(*checkpoints)->saver);
-    if ((*checkpoints)->has_directory)
-        close((*checkpoints)->directory);
-    free((*checkpoints)->vocab);
-    free(*checkpoints);
+    if (of->has_thread && of->group)
+        sl_group_abort(of->group, SL_ERR_CANCELLED, "the run has ended");
+    sli_saver_wait(of);
+    sl_group_destroy(&of->group);
+    sli_tensor_copy_clear(&of->model);
+    sli_tensor_copy_clear(&of->optimizer);
+    sli_tensor_copy_clear(&of->best);
+    free(of->state);
+    free(of->all);
+    free(of->path);
+    free(of->vocab);
+    if (of->directory >= 0)
+        close(of->directory);
+    free(of);
     *checkpoints = NULL;
 }
 
-/* ---- What has ended --------------------------------------------------------------------- */
-
-static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
-{
-    sl_checkpoint_event event;
-    if (!checkpoints->saver || !sli_saver_ended(checkpoints->saver, wait, &event))
-        return SL_OK;
-    event.copy_seconds = checkpoints->copy_seconds;
-    checkpoints->failed = event.kind == SL_CHECKPOINT_FAILED;
-    return checkpoints->run.replicas->rank == 0
-               ? sli_report_checkpoint(checkpoints->run.reports, &event)
-               : SL_OK;
-}
-
-/* ---- Saving ----------------------------------------------------------------------------- */
+/* ---- Copying ---------------------------------------------------------------------------- */
 
 /* Copies the tensors that were listed with `listed`, and clears the list. */
-static sl_status copy_tensors(const sli_checkpoints_run *run, sl_status listed,
-                              sli_tensors *tensors, sli_tensor_copy *to)
+static sl_status copy_tensors(const sli_run *run, sl_status listed, sli_tensors *tensors,
+                              sli_tensor_copy *to)
 {
     sl_status status =
-        listed == SL_OK ? sli_tensor_copy_make(run->replicas->pipe, tensors, to) : listed;
+        listed == SL_OK ? sli_tensor_copy_make(run->replica.pipe, tensors, to) : listed;
     sli_tensors_clear(tensors);
     return status;
 }
 
-static sl_status copy_model(const sli_checkpoints_run *run, sli_snapshot *to)
+/* What is the same on all replicas. The best parameters are not copied where they are the model's
+ * own, or there are none. */
+static sl_status copy_model(sli_checkpoints *to, bool with_best)
 {
+    const sli_run *run = to->run;
+    const sl_pipe *pipe = run->replica.pipe;
     sli_tensors tensors;
-    return copy_tensors(run, sli_tensors_of_model(run->replicas->pipe, &tensors), &tensors,
-                        &to->model);
-}
-
-/* Nothing, where the best parameters are the model's own, or there are none. */
-static sl_status copy_best(const sli_checkpoints_run *run, sli_snapshot *to)
-{
-    const sli_position *position = run->position;
-    sli_tensors tensors;
-    sli_tensor_copy_empty(&to->best);
-    if (!isfinite(position->best_loss) || position->best_step == position->steps)
+    free(to->state);
+    to->state = NULL;
+    SL_TRY(sli_run_state_print(run, &to->state));
+    SL_TRY(copy_tensors(run, sli_tensors_of_model(pipe, &tensors), &tensors, &to->model));
+    if (!with_best)
         return SL_OK;
-    return copy_tensors(run, sli_tensors_of_best(run->replicas->pipe, run->best, &tensors),
-                        &tensors, &to->best);
+    sli_tensor_copy_empty(&to->best);
+    if (!isfinite(run->at.best_loss) || run->at.best_step == run->at.steps)
+        return SL_OK;
+    return copy_tensors(run, sli_tensors_of_best(pipe, run->best, &tensors), &tensors, &to->best);
 }
 
-/* All of it, from `whole`, or this replica's shard. */
-static sl_status copy_optimizers(const sli_checkpoints *checkpoints, sl_optimizer *const *whole,
-                                 sli_snapshot *to)
+/* All of the optimizers' state, from `whole`, or this replica's shard. */
+static sl_status copy_optimizers(sli_checkpoints *to, sl_optimizer *const *whole)
 {
-    const sli_checkpoints_run *run = &checkpoints->run;
-    const sli_replica *replicas = run->replicas;
+    const sli_run *run = to->run;
+    const sli_replica *replica = &run->replica;
     sl_optimizer *own[SL_MAX_STAGES];
     sli_tensors tensors;
-    for (int s = 0; s < sl_pipe_stages(replicas->pipe); s++)
+    for (int s = 0; s < sl_pipe_stages(replica->pipe); s++)
         own[s] = sli_update_own(run->update, s);
-    sl_status listed = checkpoints->has_shards
-                           ? sli_tensors_of_optimizer(replicas->pipe, own, replicas->rank,
-                                                      replicas->count, &tensors)
-                           : sli_tensors_of_optimizer(replicas->pipe, whole, 0, 1, &tensors);
+    sl_status listed = to->group ? sli_tensors_of_optimizer(replica->pipe, own, replica->rank,
+                                                            replica->count, &tensors)
+                                 : sli_tensors_of_optimizer(replica->pipe, whole, 0, 1, &tensors);
     return copy_tensors(run, listed, &tensors, &to->optimizer);
 }
 
-static sl_status copy_state(const sli_checkpoints_run *run, sli_snapshot *to)
-{
-    free(to->state);
-    to->state = NULL;
-    return sli_run_state_print(run->shared, run->replicas->pipe, run->position, &to->state);
-}
-
 /* What this replica writes; `whole` are the optimizers, where they are not in shards. */
-static sl_status copy(sli_checkpoints *checkpoints, int targets, sl_optimizer *const *whole)
+static sl_status copy_state(sli_checkpoints *checkpoints, sl_optimizer *const *whole)
 {
-    const sli_checkpoints_run *run = &checkpoints->run;
-    sli_snapshot *to = sli_saver_snapshot(checkpoints->saver);
     double start = sli_clock_seconds();
-    if (run->replicas->rank == 0) {
-        SL_TRY(copy_state(run, to));
-        SL_TRY(copy_model(run, to));
-    }
-    if (targets & SLI_SAVE_STEP) {
-        if (run->replicas->rank == 0)
-            SL_TRY(copy_best(run, to));
-        SL_TRY(copy_optimizers(checkpoints, whole, to));
-    }
+    bool step = checkpoints->targets & SLI_SAVE_STEP;
+    if (checkpoints->run->replica.rank == 0)
+        SL_TRY(copy_model(checkpoints, step));
+    if (step)
+        SL_TRY(copy_optimizers(checkpoints, whole));
     checkpoints->copy_seconds = sli_clock_seconds() - start;
     return SL_OK;
+}
+
+/* ---- Saving ----------------------------------------------------------------------------- */
+
+/* Reports the save under way where it has ended, with `wait` after waiting for it. */
+static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
+{
+    if (!checkpoints->under_way || (!wait && !atomic_load(&checkpoints->done)))
+        return SL_OK;
+    sli_saver_wait(checkpoints);
+    checkpoints->under_way = false;
+    if (checkpoints->run->replica.rank != 0)
+        return SL_OK;
+    bool saved = checkpoints->error.status == SL_OK;
+    return sli_report_checkpoint(checkpoints->run,
+                                 &(sl_checkpoint_event){
+                                     .kind = saved ? SL_CHECKPOINT_SAVED : SL_CHECKPOINT_FAILED,
+                                     .path = checkpoints->path ? checkpoints->path
+                                                               : checkpoints->options->directory,
+                                     .step = checkpoints->step,
+                                     .copy_seconds = checkpoints->copy_seconds,
+                                     .write_seconds = checkpoints->write_seconds,
+                                     .reason = saved ? NULL : checkpoints->error.text,
+                                 });
 }
 
 /* Every replica. A sharded state without savers for it is gathered, for the first one to write. */
 static sl_status save(sli_checkpoints *checkpoints, int targets)
 {
-    const sli_checkpoints_run *run = &checkpoints->run;
+    const sli_run *run = checkpoints->run;
     sl_optimizer *whole[SL_MAX_STAGES] = {NULL};
     if (targets == 0 || !checkpoints->options->directory)
         return SL_OK;
     SL_TRY(report_ended(checkpoints, true)); /* its copy is in use until then */
     checkpoints->number++;                   /* on all, whoever has to write */
-    bool gathers = targets & SLI_SAVE_STEP && !checkpoints->has_shards;
-    int own = run->replicas->rank == 0 ? targets : targets & SLI_SAVE_STEP;
+    checkpoints->step = run->at.steps;
+    checkpoints->targets = run->replica.rank == 0 ? targets : targets & SLI_SAVE_STEP;
+    bool gathers = targets & SLI_SAVE_STEP && !checkpoints->group;
     if (gathers)
         SL_TRY(sli_update_gather(run->update, whole));
-    if (checkpoints->saver && own) /* without a copy the save fails, and the run goes on */
-        sli_saver_start(checkpoints->saver, own, run->position->steps, checkpoints->number,
-                        copy(checkpoints, own, whole));
+    if (checkpoints->writes && checkpoints->targets)
+        /* without a copy the save fails, and the run goes on */
+        sli_saver_start(checkpoints, copy_state(checkpoints, whole));
     if (gathers)
         sli_update_release(run->update, whole);
     return SL_OK;
@@ -276,51 +231,49 @@ static sl_status save(sli_checkpoints *checkpoints, int targets)
 /* ---- When ------------------------------------------------------------------------------- */
 
 /* The strongest stop or save request of any replica, the same on all of them. */
-static sl_status ask(const sli_checkpoints *checkpoints, sl_train_request *out)
+static sl_status ask_for_request(const sli_checkpoints *checkpoints, sl_train_request *out)
 {
     const sl_save_options *options = checkpoints->options;
-    sl_group *group = checkpoints->run.replicas->group;
-    int32_t wish = options->request ? (int32_t)options->request(options->context) : SL_TRAIN_GO_ON;
+    sl_group *group = checkpoints->run->replica.group;
+    int32_t request =
+        options->request ? (int32_t)options->request(options->context) : SL_TRAIN_GO_ON;
     if (group && options->request)
-        SL_TRY(sl_group_all_reduce(group, &wish, 1, SL_I32, SL_REDUCE_MAX, NULL));
-    *out = (sl_train_request)wish;
+        SL_TRY(sl_group_all_reduce(group, &request, 1, SL_I32, SL_REDUCE_MAX, NULL));
+    *out = (sl_train_request)request;
     return SL_OK;
 }
 
-/* Whoever stops a run relies on its checkpoint. */
-static sl_status end_stopped(sli_checkpoints *checkpoints)
-{
-    SL_TRY(report_ended(checkpoints, true));
-    if (!checkpoints->failed || checkpoints->run.replicas->rank != 0)
-        return SL_OK;
-    return sl_error(SL_ERR_IO, "the run was stopped, but its state could not be saved: %s",
-                    sli_saver_reason(checkpoints->saver));
-}
-
+/* Whoever stops a run relies on its checkpoint: a stop waits for it, and fails where it fails. */
 static sl_status save_due(sli_checkpoints *checkpoints, int targets, bool *stop)
 {
     sl_train_request request;
     *stop = false;
     SL_TRY(report_ended(checkpoints, false));
-    SL_TRY(ask(checkpoints, &request));
+    SL_TRY(ask_for_request(checkpoints, &request));
     if (request != SL_TRAIN_GO_ON && !checkpoints->end_saved)
         targets |= SLI_SAVE_STEP;
     SL_TRY(save(checkpoints, targets));
     *stop = request == SL_TRAIN_STOP;
-    return *stop ? end_stopped(checkpoints) : SL_OK;
+    if (!*stop)
+        return SL_OK;
+    SL_TRY(report_ended(checkpoints, true));
+    if (checkpoints->error.status == SL_OK || checkpoints->run->replica.rank != 0)
+        return SL_OK;
+    return sl_error(SL_ERR_IO, "the run was stopped, but its state could not be saved: %s",
+                    checkpoints->error.text);
 }
 
 sl_status sli_checkpoints_after_step(sli_checkpoints *checkpoints, bool *stop)
 {
     int64_t every = checkpoints->options->every_steps;
-    bool due = every > 0 && checkpoints->run.position->steps % every == 0;
+    bool due = every > 0 && checkpoints->run->at.steps % every == 0;
     return save_due(checkpoints, due ? SLI_SAVE_STEP : 0, stop);
 }
 
 sl_status sli_checkpoints_after_epoch(sli_checkpoints *checkpoints, bool best, bool *stop)
 {
-    const sli_checkpoints_run *run = &checkpoints->run;
-    bool last = run->position->epoch == run->shared->options.epochs;
+    const sli_run *run = checkpoints->run;
+    bool last = run->at.epoch == run->options.epochs;
     int targets = best ? SLI_SAVE_BEST : 0;
     if (checkpoints->options->every_epoch || last)
         targets |= SLI_SAVE_STEP;

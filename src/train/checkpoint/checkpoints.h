@@ -1,30 +1,37 @@
-/* When a run's state is saved. Every replica calls these at the same places; the first one writes.
- */
+/* Saving a run's checkpoints, and going on from one.
+ *
+ *     checkpoints.c      when a save is due; copies the state, for which the run waits
+ *     tensors.c, best.c  the run's tensors by name, and their copies
+ *     saver.c            a thread that writes the copy while the run goes on
+ *     save_directory.c   --save-dir: names, the newest, the oldest to be removed
+ *     run_state.c        what state.json says of the run
+ *     resume.c           the way back
+ *     io/checkpoint/     the format: writer.h and reader.h
+ *
+ * The first replica saves what is the same on all. Where the optimizers' state is sharded and all
+ * see the directory, every replica's saver writes its shard. When it is on disk, they tell the
+ * first one, over a group of their own, and the first completes the checkpoint:
+ *
+ *     replica 0    |- model, own shard -|       |- state.json, rename -|
+ *     replica 1    |- own shard -|              ^
+ *     replica 2    |- own shard ----------------| reports
+ *
+ * No step waits for a disk. Where the others do not see the directory, the first replica gathers
+ * the optimizers' state for each save. */
 #ifndef SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 #define SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 
-#include "train/checkpoint/best.h"
-#include "train/checkpoint/run_state.h"
-#include "train/replica.h"
-#include "train/reports.h"
+#include "sluice/safetensors.h"
 #include "train/run.h"
-#include "train/update.h"
 
-/* The run whose state it is; all borrowed. */
-typedef struct sli_checkpoints_run {
-    const sli_shared *shared;
-    const sli_reports *reports;
-    const sli_replica *replicas;
-    sli_update *update;
-    const sli_best *best;
-    const sli_position *position;
-} sli_checkpoints_run;
+/* ---- When a run's state is saved (checkpoints.c) -------------------------------------------- */
 
-typedef struct sli_checkpoints sli_checkpoints;
-
-/* Finds out that nothing could be written before hours have gone into the run. */
-sl_status sli_checkpoints_create(const sli_checkpoints_run *run, sli_checkpoints **out);
-void sli_checkpoints_destroy(sli_checkpoints **checkpoints); /* waits; NULL is allowed */
+/* Every replica calls these at the same places; the first one writes.
+ *
+ * Finds out that nothing could be written before hours have gone into the run, which is borrowed.
+ */
+sl_status sli_checkpoints_create(const sli_run *run, sli_checkpoints **out);
+void sli_checkpoints_destroy(sli_checkpoints **checkpoints); /* NULL is allowed */
 
 /* After a step, and after a validation, which was the best so far or not: saves what is due and
  * reports what has ended. *stop: the run is to end here, and its state is saved. */
@@ -41,5 +48,167 @@ sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints);
 
 /* Waits for the save under way, and reports it. */
 sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints);
+
+/* ---- The way back (resume.c). The first replica reads; the others get what it read ---------- */
+
+/* Opens the checkpoint that the options name, as run->from: that one, or the newest whole one of a
+ * directory, reporting those that were skipped because they are damaged or have lost files. There
+ * is none where none is needed and none was ever saved. Errors: SL_ERR_NOT_FOUND where none is
+ * whole; any other that reading met, as SL_ERR_IO. */
+sl_status sli_resume_open(sli_run *run);
+void sli_resume_clear(sli_resume *from);
+
+/* Reports that the run goes on from it. Errors: SL_ERR_INVALID for other options than its own. */
+sl_status sli_resume_check(const sli_run *run);
+
+/* The model's tensors, into a pipe of any partition. */
+sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe);
+
+/* The optimizers' state, the best parameters and the position, on every replica. Without a
+ * checkpoint everything stays as it is. The replicas' parameters must be equal already. */
+sl_status sli_resume_rest(sli_run *run);
+
+/* ---- What a checkpoint says of its run beside tensors (run_state.c) ------------------------- */
+
+/* How far it has come, the options that decide its numbers, the text it is trained on, and how it
+ * was laid out, as the text of a JSON object, malloc'ed:
+ *
+ *   {"step": 40, "epoch": 1, "block": 12, "best_step": 28, "best_loss": 4.9 or null,
+ *    "options": {"emsize": 200, …},     by their names on the command line
+ *    "layout": {"stages": 2, …},        that another run need not have
+ *    "micro_batches": "ascending"}      the order in which their gradients are added
+ */
+sl_status sli_run_state_print(const sli_run *run, char **text);
+
+/* Errors: SL_ERR_FORMAT, also for the state of what is no run. */
+sl_status sli_run_state_read(const char *text, sli_recorded *out);
+
+/* Refuses to continue with other options than those of `text`, the state of run->from, naming each
+ * that differs, and a position that these options cannot have. */
+sl_status sli_run_state_check(const char *text, const sli_run *run);
+
+/* ---- The best parameters (best.c) ----------------------------------------------------------- */
+
+/* A real copy of the parameters that did best in validation, one for all replicas of the process:
+ * their parameters are equal, bit for bit. It lies on the first one's devices, stage by stage.
+ *
+ * Only the first replica writes it, in keep. The others read it, in restore, and must have heard
+ * from the first one, in an operation of their group, since it was kept.
+ *
+ * `device` is that of the first replica's stage 0, which tells it from the others; `shared`: there
+ * are others in this process. */
+sl_status sli_best_create(const sl_device *device, int stages, bool shared, sli_best **out);
+void sli_best_destroy(sli_best **best);
+
+bool sli_best_is_shared(const sli_best *best);
+
+/* Copies the trained parameters of the first replica's pipe, and does nothing for another's; the
+ * memory is taken at the first call. */
+sl_status sli_best_keep(sli_best *best, sl_pipe *pipe);
+
+/* The copy of a stage's bucket, which lies as the bucket does. There must be a kept one. */
+sl_tensor *sli_best_bucket(const sli_best *best, int stage, int bucket);
+
+/* Copies them back, to any replica's pipe. Without a kept copy it does nothing. */
+sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe);
+
+/* ---- A run's tensors (tensors.c) ------------------------------------------------------------ */
+
+/* By name, in the model's order: what its checkpoints consist of. Names do not depend on how the
+ * model is cut, so what one layout saved another can load.
+ *
+ * Of a sharded optimizer's state a replica has ranges, which end where its shard of a bucket ends:
+ *
+ *     a bucket    | 0.weight                | 1.bias | 2.weight           |
+ *     shards      |- replica 0 -|--- replica 1 ---|------ replica 2 ------|
+ *
+ *     replica 1   0.weight.exp_avg from element 112 on, 1.bias.exp_avg, 2.weight.exp_avg up to 48
+ */
+typedef struct sli_tensor_entry {
+    char *name;
+    sl_shape shape;       /* of the whole tensor */
+    int64_t first, count; /* the elements of it, row by row, that `tensor` has */
+    sl_tensor *tensor;    /* the entry's handle on the run's memory; NULL: count is 0; f32 */
+    int stage;
+    bool is_buffer; /* no parameter that is trained */
+} sli_tensor_entry;
+
+typedef struct sli_tensors {
+    sli_tensor_entry *entries; /* [count] */
+    size_t count;
+} sli_tensors;
+
+/* All parameters and buffers. Each of these is cleared by sli_tensors_clear, also after an error.
+ */
+sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out);
+
+/* The best parameters, under the names of the trained ones; a best copy must be kept. */
+sl_status sli_tensors_of_best(const sl_pipe *pipe, const sli_best *best, sli_tensors *out);
+
+/* The state of the optimizers[0 … stages - 1], which have shard `rank` of `ranks` of it:
+ * "0.weight.exp_avg", … */
+sl_status sli_tensors_of_optimizer(const sl_pipe *pipe, sl_optimizer *const *optimizers, int rank,
+                                   int ranks, sli_tensors *out);
+
+void sli_tensors_clear(sli_tensors *tensors);
+
+/* The whole tensors as items, free()d by the caller. Where they are whole here, their data are the
+ * tensors' own memory, which is the host's. */
+sl_status sli_tensors_items(const sli_tensors *tensors, sl_safetensors_item **out);
+
+/* A copy in host memory, from which a checkpoint is written while the run goes on. */
+typedef struct sli_tensor_copy {
+    sl_safetensors_item *items; /* [count]; a range is a segment (io/checkpoint/segments.h) */
+    size_t count;
+    char *shapes; /* of the tensors with segments, as metadata */
+    char *memory; /* the items' data; kept from one copy to the next */
+    size_t memory_bytes;
+} sli_tensor_copy;
+
+/* Copies the tensors, each stage's on its own worker. */
+sl_status sli_tensor_copy_make(sl_pipe *pipe, const sli_tensors *from, sli_tensor_copy *to);
+void sli_tensor_copy_empty(sli_tensor_copy *copy); /* keeps the memory */
+void sli_tensor_copy_clear(sli_tensor_copy *copy);
+
+/* ---- The directory that a run's checkpoints lie in (save_directory.c) ----------------------- */
+
+/*   DIR/step-00000020/   DIR/step-00000040/   …   after so many steps; the newest is the last
+ *   DIR/best/                                     the best model alone
+ *
+ * One run at a time saves to it.
+ *
+ * Makes the directory where it is not there, keeps other runs out as long as *descriptor is open,
+ * and removes what saves that were interrupted have left. A directory with checkpoints is another
+ * run's, unless `resume` (NULL: none) is that directory or one of them. Errors, without an open
+ * descriptor: SL_ERR_INVALID where another run saves there or has saved, or where "best" is
+ * something else; SL_ERR_IO where nothing can be written. */
+sl_status sli_save_directory_open(const char *path, const char *resume, int *descriptor);
+
+/* Whether all replicas see the same directory, as on one machine or a shared file system; called by
+ * every replica, the first of which must have created it, with a number that is drawn for this run.
+ */
+sl_status sli_save_directory_is_shared(const char *path, const sli_replica *replica,
+                                       uint64_t number, bool *out);
+
+/* "DIR/step-00000040" and "DIR/best", malloc'ed. */
+sl_status sli_save_directory_step(const char *path, int64_t step, char **out);
+sl_status sli_save_directory_best(const char *path, char **out);
+
+/* Removes checkpoints of steps before `step` until, it included, at most `keep` (0: all) stay. Of a
+ * link its target stays; a checkpoint in which a directory lies stays as it is. */
+sl_status sli_save_directory_prune(const char *path, int64_t step, int keep);
+
+/* The steps of the checkpoints in a directory (directories, or links to them), newest first: *steps
+ * [*count], to be freed; with `others`, of what has a checkpoint's name but is none, as a file is.
+ * A directory that is not there has none. Errors: SL_ERR_IO, SL_ERR_MEMORY. */
+sl_status sli_save_directory_list(const char *path, bool others, int64_t **steps, size_t *count);
+
+/* DIR/progress: the last step that a run has done. By it a run that goes on says how many steps
+ * were lost. Nothing else depends on it, so errors are ignored, and it is not synced: it outlives a
+ * process, not a power cut. A user's file or link of that name stays as it is. Opening gives a
+ * descriptor; -1 records nothing. */
+int sli_last_step_open(const char *directory);
+void sli_last_step_write(int descriptor, int64_t step); /* in one system call */
+int64_t sli_last_step_read(const char *directory);      /* 0 where there is none */
 
 #endif

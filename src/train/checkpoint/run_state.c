@@ -1,4 +1,4 @@
-#include "train/checkpoint/run_state.h"
+#include "train/checkpoint/checkpoints.h"
 
 #include "core/checksum.h"
 #include "core/json.h"
@@ -60,10 +60,10 @@ static json_t *describe_text(const sl_corpus *corpus)
     return NULL;
 }
 
-static json_t *describe_options(const sli_shared *shared)
+static json_t *describe_options(const sli_run *run)
 {
-    json_t *all = describe_deciding(&shared->options);
-    if (all && merge(all, describe_text(shared->corpus)))
+    json_t *all = describe_deciding(&run->options);
+    if (all && merge(all, describe_text(run->corpus)))
         return all;
     json_decref(all);
     return NULL;
@@ -88,16 +88,16 @@ static json_t *describe_layout(const sl_train_options *options, const sl_pipe *p
                      sl_train_options_schedule(options));
 }
 
-sl_status sli_run_state_print(const sli_shared *shared, const sl_pipe *pipe,
-                              const sli_position *position, char **text)
+sl_status sli_run_state_print(const sli_run *run, char **text)
 {
+    const sli_position *position = &run->at;
     json_t *best = isfinite(position->best_loss) ? json_real(position->best_loss) : json_null();
     json_t *json =
         json_pack("{sI sI sI sI so so so ss}", "step", (json_int_t)position->steps, "epoch",
                   (json_int_t)position->epoch, "block", (json_int_t)position->block, "best_step",
                   (json_int_t)position->best_step, "best_loss", best, "options",
-                  describe_options(shared), "layout", describe_layout(&shared->options, pipe),
-                  "micro_batches", ASCENDING);
+                  describe_options(run), "layout",
+                  describe_layout(&run->options, run->replica.pipe), "micro_batches", ASCENDING);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
     return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a run's state");
@@ -212,33 +212,32 @@ static sl_status compare_options(json_t *there, json_t *here)
     return SL_OK;
 }
 
-static sl_status check_position(const sli_position *position, const sli_shared *shared)
+static sl_status check_position(const sli_run *run)
 {
-    int64_t batches = shared->batches_per_epoch;
+    const sli_position *position = &run->from.recorded.position;
+    int64_t batches = run->batches_per_epoch;
+    int epochs = run->options.epochs;
     if (position->block > batches || position->epoch > INT64_MAX / batches - 1 ||
         position->steps != position->epoch * batches + position->block)
         return sl_error(SL_ERR_FORMAT,
                         "%" PRId64 " steps do not end at block %" PRId64 " of epoch %" PRId64,
                         position->steps, position->block, position->epoch);
-    if (position->epoch > shared->options.epochs ||
-        (position->epoch == shared->options.epochs && position->block > 0))
+    if (position->epoch > epochs || (position->epoch == epochs && position->block > 0))
         return sl_error(SL_ERR_INVALID,
                         "the checkpoint's run has come to epoch %" PRId64 ", beyond the %d asked "
                         "for",
-                        position->epoch + 1, shared->options.epochs);
+                        position->epoch + 1, epochs);
     return SL_OK;
 }
 
-sl_status sli_run_state_check(const char *text, const sli_shared *shared)
+sl_status sli_run_state_check(const char *text, const sli_run *run)
 {
     json_t *json;
-    sli_recorded recorded;
-    SL_TRY(sli_run_state_read(text, &recorded));
     SL_TRY(parse(text, &json));
-    json_t *here = describe_options(shared);
+    json_t *here = describe_options(run);
     sl_status status = here ? compare_options(json_object_get(json, "options"), here)
                             : sl_error(SL_ERR_MEMORY, "no memory for the options");
     json_decref(here);
     json_decref(json);
-    return status == SL_OK ? check_position(&recorded.position, shared) : status;
+    return status == SL_OK ? check_position(run) : status;
 }

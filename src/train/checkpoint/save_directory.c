@@ -1,6 +1,6 @@
 #define _GNU_SOURCE /* asprintf */
 
-#include "train/checkpoint/save_directory.h"
+#include "train/checkpoint/checkpoints.h"
 
 #include "core/file.h"
 #include "core/memory.h"
@@ -259,7 +259,7 @@ static sl_status sees_directory(const char *path, uint64_t number, bool *out)
 }
 
 /* The first replica makes a temporary directory of a name that nobody can guess. */
-sl_status sli_save_directory_is_shared(const char *path, const sli_replica *replicas,
+sl_status sli_save_directory_is_shared(const char *path, const sli_replica *replica,
                                        uint64_t number, bool *out)
 {
     char *name;
@@ -268,15 +268,15 @@ sl_status sli_save_directory_is_shared(const char *path, const sli_replica *repl
     *out = false;
     SL_TRY(sli_save_directory_step(path, 0, &name));
     sl_status status = SL_OK;
-    if (replicas->rank == 0)
+    if (replica->rank == 0)
         status = sli_replace_directory_create_numbered(name, number, &trial);
     if (status == SL_OK)
-        status = sl_group_barrier(replicas->group, NULL);
+        status = sl_group_barrier(replica->group, NULL);
     if (status == SL_OK)
         status = sees_directory(path, number, out);
     seen = *out;
     if (status == SL_OK)
-        status = sl_group_all_reduce(replicas->group, &seen, 1, SL_I32, SL_REDUCE_MIN, NULL);
+        status = sl_group_all_reduce(replica->group, &seen, 1, SL_I32, SL_REDUCE_MIN, NULL);
     *out = seen != 0;
     sli_replace_directory_destroy(&trial);
     free(name);
@@ -335,31 +335,24 @@ static int open_progress(const char *directory, int flags)
     return descriptor;
 }
 
-sli_last_step sli_last_step_open(const char *directory)
+int sli_last_step_open(const char *directory)
 {
     struct stat found;
     int descriptor = open_progress(directory, O_RDWR | O_CREAT);
-    bool own = descriptor >= 0 && fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode) &&
-               (found.st_size == 0 || read_step(descriptor) > 0);
-    if (descriptor >= 0 && !own)
-        close(descriptor);
-    return (sli_last_step){own, own ? descriptor : -1};
+    if (descriptor < 0 || (fstat(descriptor, &found) == 0 && S_ISREG(found.st_mode) &&
+                           (found.st_size == 0 || read_step(descriptor) > 0)))
+        return descriptor;
+    close(descriptor);
+    return -1;
 }
 
-void sli_last_step_close(sli_last_step *file)
-{
-    if (file->is_open)
-        close(file->descriptor);
-    file->is_open = false;
-}
-
-void sli_last_step_write(const sli_last_step *file, int64_t step)
+void sli_last_step_write(int descriptor, int64_t step)
 {
     char text[TEXT_BYTES];
-    if (!file->is_open)
+    if (descriptor < 0)
         return;
     int length = snprintf(text, sizeof text, "%0*" PRId64 "\n", DIGITS, step);
-    (void)!pwrite(file->descriptor, text, (size_t)length, 0);
+    (void)!pwrite(descriptor, text, (size_t)length, 0);
 }
 
 int64_t sli_last_step_read(const char *directory)

@@ -1,53 +1,68 @@
-/* Writes checkpoints behind a run's back: a thread writes a copy of the state while the run goes
- * on. One is written at a time. Belongs to the thread that drives the replica. */
+/* What checkpoints.c, which copies a run's state, and saver.c, which writes the copy, share. */
 #ifndef SLI_TRAIN_CHECKPOINT_SAVER_H
 #define SLI_TRAIN_CHECKPOINT_SAVER_H
 
-#include "sluice/checkpoint.h"
-#include "sluice/train.h"
-#include "train/checkpoint/tensors.h"
+#include "core/error.h"
+#include "io/checkpoint/writer.h"
+#include "train/checkpoint/checkpoints.h"
+#include "train/checkpoint/weights.h"
 
-typedef struct sli_saver sli_saver;
+#include <pthread.h>
+#include <stdatomic.h>
 
-/* Pointers are borrowed, but for the group. */
-typedef struct sli_saver_options {
-    const sl_save_options *save;
-    const sl_metadata *metadata; /* [metadata_count], of the model's files */
-    size_t metadata_count;
-    sl_checkpoint_file file; /* the vocabulary */
-    sl_group *group;         /* of the savers of all replicas, each of which writes its shard of the
-                                optimizer; taken, also after an error; NULL: one saver writes all */
-} sli_saver_options;
+/* What the first replica must know of another's shard. */
+typedef struct sli_shard_report {
+    sli_checkpoint_written file;
+    sli_error_copy error;
+} sli_shard_report;
 
-sl_status sli_saver_create(const sli_saver_options *options, sli_saver **out);
+struct sli_checkpoints {
+    const sli_run *run;
+    const sl_save_options *options; /* the run's */
+    bool writes;                    /* the first replica where there is a directory, or all */
+    sl_group *group; /* of all replicas' savers, each of which writes its shard of the optimizers'
+                        state; NULL: the first one writes all of it */
+    uint64_t number; /* drawn for this run; counts its saves; each save's own, the same on all */
+    bool end_saved;  /* or saving it has begun */
 
-/* Waits for a saver that writes alone, and gives up what several write. NULL is allowed. */
-void sli_saver_destroy(sli_saver **saver);
+    /* The first replica's, where there is a directory. */
+    int directory; /* as long as it is open, no other run saves there; -1: none */
+    sli_model_metadata metadata;
+    char *vocab;
+    size_t vocab_bytes;
 
-typedef struct sli_snapshot {
+    /* The copy, filled while nothing is being written: by the first replica all of it, by the
+     * others the optimizer alone. */
     sli_tensor_copy model, optimizer, best; /* `best` without items: there is none */
     char *state;                            /* of sli_run_state_print */
-} sli_snapshot;
+    double copy_seconds;
 
-/* The copy that will be written, to be filled while nothing is being written: by the first replica
- * all of it, by the others the optimizer alone. */
-sli_snapshot *sli_saver_snapshot(sli_saver *saver);
+    /* The save under way, or the last one. */
+    bool under_way;  /* from the start until the end was reported */
+    bool has_thread; /* that was not joined */
+    pthread_t thread;
+    int targets;
+    int64_t step;
+    char *path; /* of the checkpoint, or of the best model where there is only that */
 
-typedef enum sli_saver_target {
+    /* The thread's, until `done` is true. */
+    sli_shard_report own, *all; /* all [replicas]: the first replica's */
+    double write_seconds;
+    sli_error_copy error;
+    atomic_bool done;
+};
+
+typedef enum sli_save_target {
     SLI_SAVE_STEP = 1, /* the whole copy, as the checkpoint of `step` */
     SLI_SAVE_BEST = 2  /* its model, as the best one; by the first replica alone */
-} sli_saver_target;
+} sli_save_target;
 
-/* Starts writing the copy to the targets, one or both; `id` is drawn for this save, and the same on
- * all replicas. Where `copied` is an error, there is no copy: with this thread's error text it
- * becomes the save's. */
-void sli_saver_start(sli_saver *saver, int targets, int64_t step, uint64_t id, sl_status copied);
+/* Starts a thread that writes the copy to of->targets, one or both, while the run goes on.
+ * Where `copied` is an error, there is no copy: with this thread's error text it becomes the
+ * save's. One save is written at a time. */
+void sli_saver_start(sli_checkpoints *of, sl_status copied);
 
-/* Whether a save has ended since the last call, with `wait` after waiting for it; *event then says
- * how. Its strings live until the next start. */
-bool sli_saver_ended(sli_saver *saver, bool wait, sl_checkpoint_event *event);
-
-/* Why the last one failed. */
-const char *sli_saver_reason(const sli_saver *saver);
+/* Joins the thread, if any. */
+void sli_saver_wait(sli_checkpoints *of);
 
 #endif

@@ -1,6 +1,6 @@
 #define _GNU_SOURCE /* asprintf */
 
-#include "train/checkpoint/tensors.h"
+#include "train/checkpoint/checkpoints.h"
 
 #include "core/usable_memory.h"
 #include "io/checkpoint/segments.h"

@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/replace.h"
 #include "text/vocab.h"
-#include "train/checkpoint/tensors.h"
+#include "train/checkpoint/checkpoints.h"
 
 #include <stdlib.h>
 
