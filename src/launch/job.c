@@ -37,7 +37,7 @@ typedef enum phase { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } phase;
 
 static const double release_seconds = 8, release_success_seconds = 60, terminate_seconds = 5;
 
-enum { MAX_ERRORS = 64, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127 };
+enum { MAX_ERRORS = 64, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127, CONNECTION_LOST = -1 };
 
 /* A rank may end with an error because another one has died, and its message may come first: the
  * job reports the death. */
@@ -78,15 +78,11 @@ static double seconds_now(const attempt *self)
 
 /* ---- Phases ------------------------------------------------------------------------------- */
 
-static bool is_running(const rank_state *rank)
-{
-    return rank->started && !rank->ended;
-}
-
+/* A rank that has ended saves nothing (end_rank). */
 static bool is_saving(const attempt *self)
 {
     for (int r = 0; r < self->count; r++)
-        if (is_running(&self->ranks[r]) && self->ranks[r].saving)
+        if (self->ranks[r].saving)
             return true;
     return false;
 }
@@ -105,10 +101,10 @@ static void update_grace(attempt *self)
 
 static void set_saving(attempt *self, rank_state *rank, bool saving)
 {
-    bool changes = rank->saving != saving;
+    if (rank->saving == saving)
+        return;
     rank->saving = saving;
-    if (changes)
-        update_grace(self);
+    update_grace(self);
 }
 
 static void enter_phase(attempt *self, phase next)
@@ -151,7 +147,7 @@ static void report_running_ranks(attempt *self, const char *limit)
 {
     int first = -1, others = 0;
     for (int r = self->count - 1; r >= 0; r--)
-        if (is_running(&self->ranks[r])) {
+        if (self->ranks[r].started && !self->ranks[r].ended) {
             others += first >= 0;
             first = r;
         }
@@ -198,38 +194,30 @@ static void report_error(attempt *self, int rank, const char *text)
     self->options->report(self->options->context, &event);
 }
 
-static void mark_ended(attempt *self, int index)
+/* How a rank ended: a kind of message, or CONNECTION_LOST before one came. */
+static void end_rank(attempt *self, int index, int kind, int number)
 {
-    set_saving(self, &self->ranks[index], false);
-    self->ranks[index].ended = true;
+    rank_state *rank = &self->ranks[index];
+    set_saving(self, rank, false);
+    rank->ended = true;
     self->ended++;
-}
-
-static void release_when_all_have_ended(attempt *self)
-{
-    if (self->phase <= ENDING && self->ended == self->count)
-        enter_phase(self, RELEASED);
-}
-
-/* The program has ended, or cannot be started. */
-static void on_program_end(attempt *self, int index, int kind, int number)
-{
-    const char *host = self->ranks[index].host;
-    mark_ended(self, index);
     if (kind == SLI_RANK_EXIT && number != 0) {
         record_failure(self, RANK_FAILED, number, "rank %d on %s ended with exit status %d", index,
-                       host, number);
+                       rank->host, number);
     } else if (kind == SLI_RANK_KILLED) {
         record_failure(self, RANK_DIED, SIGNAL_STATUS + number,
-                       "rank %d on %s was killed by signal %d (%s)", index, host, number,
+                       "rank %d on %s was killed by signal %d (%s)", index, rank->host, number,
                        strsignal(number));
     } else if (kind == SLI_RANK_NOT_STARTED) {
         self->end->is_final |= self->failure == NO_FAILURE;
         record_failure(self, RANK_FAILED, NOT_FOUND_STATUS,
-                       "rank %d on %s: the program cannot be started: %s", index, host,
+                       "rank %d on %s: the program cannot be started: %s", index, rank->host,
                        strerror(number));
+    } else if (kind == CONNECTION_LOST) {
+        record_failure(self, RANK_DIED, 1, "rank %d on %s was lost", index, rank->host);
     }
-    release_when_all_have_ended(self);
+    if (self->phase <= ENDING && self->ended == self->count)
+        enter_phase(self, RELEASED);
 }
 
 static void on_message(void *owner, int index, const sli_wire_message *message)
@@ -248,7 +236,7 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
     case SLI_RANK_EXIT:
     case SLI_RANK_KILLED:
     case SLI_RANK_NOT_STARTED:
-        on_program_end(self, index, message->kind, message->number);
+        end_rank(self, index, message->kind, message->number);
         break;
     default:
         sli_wire_listener_refuse(self->listener, index);
@@ -259,11 +247,8 @@ static void on_connection_end(void *owner, int index, sli_wire_state why)
 {
     attempt *self = owner;
     (void)why;
-    if (self->ranks[index].ended)
-        return;
-    mark_ended(self, index);
-    record_failure(self, RANK_DIED, 1, "rank %d on %s was lost", index, self->ranks[index].host);
-    release_when_all_have_ended(self);
+    if (!self->ranks[index].ended)
+        end_rank(self, index, CONNECTION_LOST, 0);
 }
 
 /* ---- Signals ------------------------------------------------------------------------------ */
@@ -364,7 +349,7 @@ static sl_status start_mpirun(attempt *self)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         if (!is_ignored(numbers[i])) /* signalfd would read one that is ignored */
             sigaddset(&blocked, numbers[i]);
-    sigprocmask(SIG_BLOCK, &blocked, &self->mask_before);
+    sigprocmask(SIG_BLOCK, &blocked, NULL);
     self->signals = signalfd(-1, &blocked, SFD_CLOEXEC | SFD_NONBLOCK);
     if (self->signals < 0 || (self->mpirun = fork()) < 0)
         return sl_error(SL_ERR_IO, "mpirun cannot be started: %s", strerror(errno));
@@ -453,9 +438,8 @@ sl_status sli_job_run(const sli_job *job, sli_job_end *out)
     attempt self = {
         .job = job, .options = job->options, .count = job->processes, .signals = -1, .end = out};
     bool ignores_pipe = is_ignored(SIGPIPE);
-    sigset_t mask;
     signal(SIGPIPE, SIG_IGN); /* a closed stderr must not end the launcher before the ranks */
-    sigprocmask(SIG_SETMASK, NULL, &mask);
+    sigprocmask(SIG_BLOCK, NULL, &self.mask_before);
     self.checks_readers = !ignores_pipe;
     sl_status status = listen_for_ranks(&self);
     if (status == SL_OK)
@@ -464,7 +448,7 @@ sl_status sli_job_run(const sli_job *job, sli_job_end *out)
         supervise(&self);
         check_mpirun_status(&self);
     }
-    sigprocmask(SIG_SETMASK, &mask, NULL);
+    sigprocmask(SIG_SETMASK, &self.mask_before, NULL);
     signal(SIGPIPE, ignores_pipe ? SIG_IGN : SIG_DFL);
     if (self.signals >= 0)
         close(self.signals);

@@ -1,5 +1,5 @@
-/* The messages between the launcher (run.c, job.c), the supervisors that mpirun starts instead of
- * the ranks' programs (rank.c) and the programs themselves (link.c). */
+/* The messages between the launcher (run.c, job.c) and the supervisors that mpirun starts instead
+ * of the ranks' programs (rank.c). */
 #ifndef SLI_LAUNCH_LAUNCH_H
 #define SLI_LAUNCH_LAUNCH_H
 
@@ -8,8 +8,6 @@
 
 /* Tells a supervisor where its launcher listens. */
 #define SLI_LAUNCHER_VARIABLE "SLUICE_LAUNCHER"
-/* Tells a program the number of the socket to its supervisor. */
-#define SLI_LAUNCH_LINK_VARIABLE "SLUICE_LAUNCH_FD"
 /* The rest of what mpirun passes on: torchrun's variables, and one that sl_launch_info_read asks
  * for. */
 #define SLI_RESTARTS_VARIABLE     "TORCHELASTIC_RESTART_COUNT"
@@ -30,10 +28,6 @@ enum {
     SLI_LAUNCHER_SIGNAL,    /* from the launcher: signal the program with `number` */
     SLI_LAUNCH_KINDS
 };
-
-enum {
-    SLI_LAUNCH_PACKET_BYTES = 2000
-}; /* the longest packet of a program; a longer error is cut */
 
 void sli_set_variable(const char *name, int number);
 

@@ -9,6 +9,9 @@
  * the launcher closes the connection. To mpirun the rank is alive: the other programs have time to
  * end with an error of their own, and the launcher decides when the job ends.
  *
+ * The program may tell the supervisor over a socket of packets that it saves, or ends with an error
+ * (sl_launch_link).
+ *
  * Nothing outlives the supervisor: a program whose parent dies is killed, and what the program
  * leaves behind becomes the supervisor's own child and is killed with it. */
 #define _GNU_SOURCE
@@ -16,8 +19,10 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,6 +38,10 @@ enum { RELEASE_MS = 60000 };  /* for the launcher to hang up, if it still exists
 enum { NOT_STARTED = 127 };   /* as a shell gives it */
 #define PARENT_DIED SIGRTMAX  /* sent by nothing else */
 
+/* Tells a program the number of the socket to its supervisor. */
+#define LINK_VARIABLE "SLUICE_LAUNCH_FD"
+enum { PACKET_BYTES = 2000 }; /* the longest; a longer error is cut */
+
 /* From a child process that cannot start the program: errno follows. */
 static const char cannot_start[] = "cannot start ";
 
@@ -43,7 +52,7 @@ typedef struct supervisor {
     sli_wire_connection launcher;
     bool launcher_is_lost; /* its host does not answer any more */
     int signals;           /* signalfd */
-    int packets[2];        /* from the program: our end, and its own (link.c) */
+    int packets[2];        /* from the program: our end, and its own */
     sigset_t mask_before;
     pid_t program;
     int start_error; /* errno of a program that cannot be started */
@@ -68,7 +77,7 @@ static _Noreturn void exec_program(const supervisor *self, char *const *command,
     sli_set_variable("LOCAL_RANK", self->info.local_rank);
     sli_set_variable("WORLD_SIZE", self->info.world_size);
     sli_set_variable("LOCAL_WORLD_SIZE", self->info.local_world_size);
-    sli_set_variable(SLI_LAUNCH_LINK_VARIABLE, self->packets[1]);
+    sli_set_variable(LINK_VARIABLE, self->packets[1]);
     if (getppid() == parent && fcntl(self->packets[1], F_SETFD, 0) == 0) {
         sigprocmask(SIG_SETMASK, &self->mask_before, NULL);
         execvp(command[0], command);
@@ -153,7 +162,7 @@ static void report_error(supervisor *self, const char *text)
 /* Passes on what the program says. */
 static void read_packets(supervisor *self)
 {
-    char text[SLI_LAUNCH_PACKET_BYTES];
+    char text[PACKET_BYTES];
     ssize_t bytes;
     while ((bytes = recv(self->packets[0], text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
         text[bytes] = '\0';
@@ -255,7 +264,7 @@ static void end_daemon(void)
         kill(parent, SIGTERM);
 }
 
-/* ---- The whole ---------------------------------------------------------------------------- */
+/* ---- The supervisor ----------------------------------------------------------------------- */
 
 static sl_status prepare_process(supervisor *self)
 {
@@ -325,4 +334,70 @@ sl_status sl_launch_run_rank(const char *const *command, sl_launch_report report
     sli_wire_close(&self.launcher);
     close(self.signals);
     return SL_OK;
+}
+
+/* ---- The program's end of the socket ------------------------------------------------------ */
+
+struct sl_launch_link {
+    int fd;
+    atomic_int saves; /* under way */
+};
+
+/* A shell between the two may have opened another file under the number. */
+static bool is_packet_socket(int fd)
+{
+    int family = 0, type = 0;
+    socklen_t bytes = sizeof family;
+    return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &family, &bytes) == 0 && family == AF_UNIX &&
+           getsockopt(fd, SOL_SOCKET, SO_TYPE, &type, &bytes) == 0 && type == SOCK_SEQPACKET;
+}
+
+sl_launch_link *sl_launch_link_open(void)
+{
+    char *end = "", *text = getenv(LINK_VARIABLE);
+    long fd = text ? strtol(text, &end, 10) : -1;
+    bool found = text && *text && !*end && fd >= 0 && fd <= INT_MAX && is_packet_socket((int)fd) &&
+                 fcntl((int)fd, F_SETFD, FD_CLOEXEC) == 0;
+    sl_launch_link *link = found ? calloc(1, sizeof *link) : NULL;
+    if (link)
+        link->fd = (int)fd;
+    unsetenv(LINK_VARIABLE);
+    return link;
+}
+
+void sl_launch_link_close(sl_launch_link **link)
+{
+    if (!*link)
+        return;
+    close((*link)->fd);
+    free(*link);
+    *link = NULL;
+}
+
+static bool send_packet(const sl_launch_link *link, const char *text)
+{
+    size_t bytes = strlen(text);
+    return link && send(link->fd, text, bytes, MSG_NOSIGNAL | MSG_DONTWAIT) == (ssize_t)bytes;
+}
+
+bool sl_launch_link_error(sl_launch_link *link, const char *text)
+{
+    char packet[PACKET_BYTES];
+    snprintf(packet, sizeof packet, "error %s", text);
+    return send_packet(link, packet);
+}
+
+/* Of several calls at the same time the last one sends the state that is true then. */
+void sl_launch_link_saving(sl_launch_link *link, bool begins)
+{
+    int kept = errno;
+    bool sent;
+    if (!link)
+        return;
+    atomic_fetch_add(&link->saves, begins ? 1 : -1);
+    do {
+        sent = atomic_load(&link->saves) > 0;
+        (void)send_packet(link, sent ? "saving" : "saved");
+    } while (sent != (atomic_load(&link->saves) > 0));
+    errno = kept;
 }
