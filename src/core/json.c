@@ -115,12 +115,8 @@ static sl_status next_key(sli_json_walk *walk)
     return SL_OK;
 }
 
-sl_status sli_json_walk_next(sli_json_walk *walk, bool *found)
+static sl_status next_member(sli_json_walk *walk)
 {
-    walk->at = skip_blanks(walk->at, walk->end);
-    *found = walk->at < walk->end;
-    if (!*found)
-        return SL_OK;
     if (walk->begun) {
         if (*walk->at != ',')
             return refuse_text(walk->json, walk->at, "\",\" was expected");
@@ -130,6 +126,15 @@ sl_status sli_json_walk_next(sli_json_walk *walk, bool *found)
     if (walk->is_object)
         SL_TRY(next_key(walk));
     return next_value(walk->json, &walk->at, walk->end, &walk->value);
+}
+
+bool sli_json_walk_next(sli_json_walk *walk)
+{
+    walk->at = skip_blanks(walk->at, walk->end);
+    if (walk->at == walk->end)
+        return false;
+    walk->status = next_member(walk);
+    return walk->status == SL_OK;
 }
 
 /* ---- Decoding ----------------------------------------------------------------------------- */
@@ -191,7 +196,6 @@ static sl_status check_below(const sli_json *json, sli_json_value value, int dep
     enum { SHORT = 4096, MOST_DEPTH = 16 };
     json_t *decoded;
     sli_json_walk walk;
-    bool found;
     if (value.end - value.begin <= SHORT || sli_json_is(value, '"')) {
         SL_TRY(decode_value(json, value, &decoded));
         json_decref(decoded);
@@ -200,14 +204,12 @@ static sl_status check_below(const sli_json *json, sli_json_value value, int dep
     if (depth == MOST_DEPTH)
         return refuse_text(json, value.begin, "too many brackets within brackets");
     SL_TRY(sli_json_walk_begin(json, value, &walk));
-    for (;;) {
-        SL_TRY(sli_json_walk_next(&walk, &found));
-        if (!found)
-            return SL_OK;
+    while (sli_json_walk_next(&walk)) {
         if (walk.is_object)
             SL_TRY(check_below(json, walk.key, depth + 1));
         SL_TRY(check_below(json, walk.value, depth + 1));
     }
+    return walk.status;
 }
 
 sl_status sli_json_check(const sli_json *json, sli_json_value value)

@@ -29,6 +29,7 @@ typedef struct sli_json_walk {
     bool is_object, begun;
     sli_json_value key; /* of objects */
     sli_json_value value;
+    sl_status status;
 } sli_json_walk;
 
 /* All functions fail with SL_ERR_FORMAT, "WHAT is not valid JSON at its byte N: …", or with
@@ -41,9 +42,9 @@ bool sli_json_is(sli_json_value value, char first); /* its first character: { [ 
 
 /* Starts with an object or an array. */
 sl_status sli_json_walk_begin(const sli_json *json, sli_json_value of, sli_json_walk *out);
-/* The next one is in `key` and `value`; *found is false after the last. Objects may have a key
- * twice. */
-sl_status sli_json_walk_next(sli_json_walk *walk, bool *found);
+/* The next one is in `key` and `value`; false after the last, and after an error, which is then in
+ * `status`. Objects may have a key twice. */
+bool sli_json_walk_next(sli_json_walk *walk);
 
 /* Decodes a string to *room, and moves *room behind its 0. It takes less room than the value. */
 sl_status sli_json_decode(const sli_json *json, sli_json_value value, char **room,

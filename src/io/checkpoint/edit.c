@@ -168,25 +168,6 @@ static sl_status write_listed(const listing *list, sl_checkpoint_reader *const *
     return status;
 }
 
-sl_status sl_checkpoint_convert(const char *from, const char *to, uint64_t shard_bytes)
-{
-    listing all = {.contents = {0}};
-    sl_checkpoint_reader *reader;
-    SL_TRY(check_free(to));
-    SL_TRY(sl_checkpoint_open(from, &reader));
-    sl_status status = sl_checkpoint_verify(reader);
-    if (status == SL_OK)
-        status = list(reader, false, &all);
-    all.contents.shard_bytes = shard_bytes;
-    if (status == SL_OK)
-        status = write_listed(&all, &reader, 1, to);
-    clear_listing(&all);
-    sl_checkpoint_close(&reader);
-    return status;
-}
-
-/* ---- The mean --------------------------------------------------------------------------- */
-
 /* All models must be f32, have the first one's names and shapes, and be whole. */
 static sl_status check_models(const listing *first, sl_checkpoint_reader *const *readers,
                               size_t count)
@@ -209,27 +190,45 @@ static sl_status check_models(const listing *first, sl_checkpoint_reader *const 
 }
 
 /* The files of many checkpoints would be more than may be open at once. */
-static sl_status open_released(const char *path, sl_checkpoint_reader **out)
+static void close_descriptors(const sl_checkpoint_reader *reader)
 {
-    SL_TRY(sl_checkpoint_open(path, out));
-    for (size_t i = 0; i < (*out)->state.count && i < SLI_SAFETENSORS_MAX_OPEN; i++)
-        if ((*out)->files[i].reader)
-            sli_safetensors_close_descriptor((*out)->files[i].reader);
-    return SL_OK;
+    for (size_t i = 0; i < reader->state.count && i < SLI_SAFETENSORS_MAX_OPEN; i++)
+        if (reader->files[i].reader)
+            sli_safetensors_close_descriptor(reader->files[i].reader);
 }
 
-static sl_status average(sl_checkpoint_reader *const *readers, size_t count, const char *to,
+/* Saves all that the first checkpoint has, or the mean of the models of all [count]. */
+static sl_status rewrite(const char *const *from, size_t count, bool is_mean, const char *to,
                          uint64_t shard_bytes)
 {
-    listing model;
-    sl_status status = list(readers[0], true, &model);
-    model.contents.shard_bytes = shard_bytes;
+    listing all = {.contents = {0}};
+    SL_TRY(check_free(to));
+    sl_checkpoint_reader **readers = calloc(count, sizeof *readers);
+    sl_status status = readers ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a list of readers");
+    for (size_t i = 0; i < count && status == SL_OK; i++) {
+        status = sl_checkpoint_open(from[i], &readers[i]);
+        if (status == SL_OK && is_mean)
+            close_descriptors(readers[i]);
+    }
+    if (status == SL_OK && !is_mean)
+        status = sl_checkpoint_verify(readers[0]);
     if (status == SL_OK)
-        status = check_models(&model, readers, count);
+        status = list(readers[0], is_mean, &all);
+    if (status == SL_OK && is_mean)
+        status = check_models(&all, readers, count);
+    all.contents.shard_bytes = shard_bytes;
     if (status == SL_OK)
-        status = write_listed(&model, readers, count, to);
-    clear_listing(&model);
+        status = write_listed(&all, readers, count, to);
+    clear_listing(&all);
+    for (size_t i = 0; readers && i < count; i++)
+        sl_checkpoint_close(&readers[i]);
+    free(readers);
     return status;
+}
+
+sl_status sl_checkpoint_convert(const char *from, const char *to, uint64_t shard_bytes)
+{
+    return rewrite(&from, 1, false, to, shard_bytes);
 }
 
 sl_status sl_checkpoint_average(const char *const *from, size_t count, const char *to,
@@ -237,15 +236,5 @@ sl_status sl_checkpoint_average(const char *const *from, size_t count, const cha
 {
     if (count == 0)
         return sl_error(SL_ERR_INVALID, "sl_checkpoint_average: a mean needs a checkpoint");
-    SL_TRY(check_free(to));
-    sl_checkpoint_reader **readers = calloc(count, sizeof *readers);
-    sl_status status = readers ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a mean");
-    for (size_t i = 0; i < count && status == SL_OK; i++)
-        status = open_released(from[i], &readers[i]);
-    if (status == SL_OK)
-        status = average(readers, count, to, shard_bytes);
-    for (size_t i = 0; readers && i < count; i++)
-        sl_checkpoint_close(&readers[i]);
-    free(readers);
-    return status;
+    return rewrite(from, count, true, to, shard_bytes);
 }

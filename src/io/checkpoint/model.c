@@ -2,7 +2,6 @@
  * checkpoint. */
 #define _GNU_SOURCE /* asprintf */
 #include "core/file.h"
-#include "core/json.h"
 #include "core/memory.h"
 #include "io/checkpoint/reader.h"
 #include "io/safetensors/format.h"
@@ -15,55 +14,24 @@
 
 /* ---- Reading an index ------------------------------------------------------------------- */
 
-static sl_status read_entries(const sli_json *json, sli_json_value map, sli_safetensors_index *out)
-{
-    char quoted[SLI_QUOTE_BYTES], *room = out->strings;
-    size_t capacity = 0;
-    sli_json_walk walk;
-    bool found;
-    SL_TRY(sli_json_walk_begin(json, map, &walk));
-    for (;;) {
-        SL_TRY(sli_json_walk_next(&walk, &found));
-        if (!found)
-            return SL_OK;
-        SL_TRY(sli_array_reserve(&out->entries, &capacity, out->count + 1, sizeof *out->entries,
-                                 SLI_SAFETENSORS_HEADER_LIMIT, "tensors of an index"));
-        sli_index_entry *entry = &out->entries[out->count++];
-        SL_TRY(sli_json_decode(json, walk.key, &room, &entry->tensor));
-        if (!sli_json_is(walk.value, '"'))
-            return sl_error(SL_ERR_FORMAT, "\"weight_map\" must give tensor %s the name of a file",
-                            sli_safetensors_quote(entry->tensor, quoted));
-        SL_TRY(sli_json_decode(json, walk.value, &room, &entry->file));
-    }
-}
-
-static sl_status read_map(const sli_json *json, sli_json_value map, sli_safetensors_index *out)
-{
-    if (!sli_json_is(map, '{'))
-        return sl_error(SL_ERR_FORMAT, "\"weight_map\" must be an object");
-    out->strings = malloc(json->length);
-    if (!out->strings)
-        return sl_error(SL_ERR_MEMORY, "no memory for an index of %zu bytes", json->length);
-    SL_TRY(read_entries(json, map, out));
-    return sli_names_sort(out->entries, out->count, sizeof *out->entries, "tensor");
-}
-
 static sl_status read_index(const sli_json *json, sli_safetensors_index *out)
 {
     sli_json_value root, map = {NULL, NULL};
     sli_json_walk walk;
-    bool found;
     SL_TRY(sli_json_root(json, &root));
     SL_TRY(sli_json_walk_begin(json, root, &walk));
-    for (;;) {
-        SL_TRY(sli_json_walk_next(&walk, &found));
-        if (!found)
-            return read_map(json, map, out);
+    while (sli_json_walk_next(&walk))
         if (walk.is_object && sli_json_equals(walk.key, "weight_map"))
             map = walk.value;
         else
             SL_TRY(sli_json_check(json, walk.value));
-    }
+    SL_TRY(walk.status);
+    char *room = out->strings = malloc(json->length);
+    if (!room)
+        return sl_error(SL_ERR_MEMORY, "no memory for an index of %zu bytes", json->length);
+    SL_TRY(sli_safetensors_read_strings(json, map, "\"weight_map\"", &room, &out->entries,
+                                        &out->count));
+    return sli_names_sort(out->entries, out->count, sizeof *out->entries, "tensor");
 }
 
 sl_status sli_safetensors_index_parse(const char *text, size_t length, sli_safetensors_index *out)
@@ -84,9 +52,8 @@ void sli_safetensors_index_clear(sli_safetensors_index *index)
 
 const char *sli_safetensors_index_find(const sli_safetensors_index *index, const char *tensor)
 {
-    const sli_index_entry *found =
-        sli_names_find(index->entries, index->count, sizeof *found, tensor);
-    return found ? found->file : NULL;
+    const sl_metadata *found = sli_names_find(index->entries, index->count, sizeof *found, tensor);
+    return found ? found->value : NULL;
 }
 
 /* ---- Listing a model's files ------------------------------------------------------------ */
@@ -136,7 +103,7 @@ static sl_status add_files(sl_checkpoint_reader *to, const sli_safetensors_index
     if (index->count == 0)
         return sl_error(SL_ERR_FORMAT, "%s: it names no tensors", to->path);
     for (size_t i = 0; i < index->count; i++) {
-        const char *name = index->entries[i].file;
+        const char *name = index->entries[i].value;
         if (name[0] == '\0' || name[0] == '.' || strchr(name, '/'))
             return sl_error(SL_ERR_FORMAT, "%s: it names %s, which is no file beside it", to->path,
                             sli_safetensors_quote(name, quoted));

@@ -171,42 +171,25 @@ sl_status sli_checkpoint_describe(const sl_safetensors_info *info, sl_safetensor
     return SL_OK;
 }
 
-typedef struct loading {
-    sl_safetensors_item *items;         /* [tensors of the part] */
-    const sl_safetensors_item **wanted; /* [tensors of the part]; NULL: left out */
-    sl_checkpoint_tensor *out;          /* [count] */
-    size_t count;
-} loading;
-
-/* A CPU's memory is the host's. */
-static sl_status create_tensor(loading *to, size_t at, const sl_safetensors_info *info,
-                               sl_device *device)
-{
-    sl_safetensors_item *item = &to->items[at];
-    sl_checkpoint_tensor *out = &to->out[to->count];
-    SL_TRY(sli_checkpoint_describe(info, item));
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, item->dtype, &item->shape, &out->tensor));
-    out->name = info->name;
-    to->count++;
-    item->data = sl_tensor_data(out->tensor);
-    to->wanted[at] = item;
-    return SL_OK;
-}
-
+/* Creates the tensors that have a device: out [*count], and wanted[t], an item of `items` that
+ * leads to the memory of the part's tensor t. A CPU's memory is the host's. */
 static sl_status create_tensors(const sli_checkpoint_tensors *in,
                                 sl_device *(*device_of)(void *context, const char *name),
-                                void *context, loading *to)
+                                void *context, sl_safetensors_item *items,
+                                const sl_safetensors_item **wanted, sl_checkpoint_tensor *out,
+                                size_t *count)
 {
-    *to = (loading){.items = calloc(in->count + 1, sizeof *to->items),
-                    .wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *)),
-                    .out = calloc(in->count + 1, sizeof *to->out)};
-    if (!to->items || !to->wanted || !to->out)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", in->count);
     for (size_t i = 0; i < in->count; i++) {
-        const sl_safetensors_info *info = &in->tensors[i].info;
-        sl_device *device = device_of(context, info->name);
-        if (device)
-            SL_TRY(create_tensor(to, i, info, device));
+        sl_safetensors_item *item = &items[i];
+        sl_device *device = device_of(context, in->tensors[i].info.name);
+        if (!device)
+            continue;
+        SL_TRY(sli_checkpoint_describe(&in->tensors[i].info, item));
+        SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, item->dtype, &item->shape,
+                                &out[*count].tensor));
+        out[(*count)++].name = item->name;
+        item->data = sl_tensor_data(out[*count - 1].tensor);
+        wanted[i] = item;
     }
     return SL_OK;
 }
@@ -215,22 +198,27 @@ sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *par
                              sl_device *(*device_of)(void *context, const char *name),
                              void *context, sl_checkpoint_tensor **out, size_t *count)
 {
-    loading to;
     const sli_checkpoint_tensors *in;
     *out = NULL;
     *count = 0;
     SL_TRY(sli_checkpoint_need_part(reader, part, &in));
-    sl_status status =
-        sli_checkpoint_part_error(reader, part, create_tensors(in, device_of, context, &to));
-    if (status == SL_OK)
-        status = stream_part(reader, part, to.wanted);
-    free(to.items);
-    free(to.wanted);
-    if (status != SL_OK)
-        sl_checkpoint_tensors_destroy(&to.out, to.count);
+    sl_safetensors_item *items = calloc(in->count + 1, sizeof *items);
+    const sl_safetensors_item **wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *));
+    *out = calloc(in->count + 1, sizeof **out);
+    sl_status status = SL_OK;
+    if (!items || !wanted || !*out)
+        status = sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", in->count);
     else
-        *count = to.count;
-    *out = to.out;
+        status = create_tensors(in, device_of, context, items, wanted, *out, count);
+    status = sli_checkpoint_part_error(reader, part, status);
+    if (status == SL_OK)
+        status = stream_part(reader, part, wanted);
+    if (status != SL_OK) {
+        sl_checkpoint_tensors_destroy(out, *count);
+        *count = 0;
+    }
+    free(items);
+    free(wanted);
     return status;
 }
 

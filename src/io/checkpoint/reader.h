@@ -74,13 +74,9 @@ sl_status sli_checkpoint_open_model(const char *path, sl_checkpoint_reader **out
  *
  *   {"metadata": {"total_size": 4096}, "weight_map": {"0.weight": "NAME-00001-of-00002.…", …}} */
 
-typedef struct sli_index_entry {
-    const char *tensor, *file;
-} sli_index_entry;
-
 typedef struct sli_safetensors_index {
-    char *strings;            /* of the entries */
-    sli_index_entry *entries; /* [count], in the order of the tensors' names */
+    char *strings;        /* of the entries */
+    sl_metadata *entries; /* [count]: the file of each tensor, in the order of the tensors' names */
     size_t count;
 } sli_safetensors_index;
 

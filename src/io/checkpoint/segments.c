@@ -76,7 +76,6 @@ static sl_status parse_tensors(const sli_json *json, sli_cut_tensors *out)
     enum { LEAST_BYTES = 6 }; /* of a member, as "":[], */
     sli_json_value root;
     sli_json_walk walk;
-    bool found;
     SL_TRY(sli_json_root(json, &root));
     if (!sli_json_is(root, '{'))
         return sl_error(SL_ERR_FORMAT, "%s must be a JSON object", what);
@@ -85,12 +84,9 @@ static sl_status parse_tensors(const sli_json *json, sli_cut_tensors *out)
     if (!out->names || !out->tensors)
         return sl_error(SL_ERR_MEMORY, "no memory for the shapes of tensors");
     SL_TRY(sli_json_walk_begin(json, root, &walk));
-    for (;; out->count++) {
-        SL_TRY(sli_json_walk_next(&walk, &found));
-        if (!found)
-            break;
-        SL_TRY(parse_tensor(&walk, &room, &out->tensors[out->count]));
-    }
+    while (sli_json_walk_next(&walk))
+        SL_TRY(parse_tensor(&walk, &room, &out->tensors[out->count++]));
+    SL_TRY(walk.status);
     return sl_error_context(sli_names_sort(out->tensors, out->count, sizeof *out->tensors,
                                            "tensor"),
                             "%s: ", what);

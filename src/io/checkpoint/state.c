@@ -1,6 +1,5 @@
 #include "io/checkpoint/state.h"
 
-#include "core/json.h"
 #include "io/safetensors/format.h"
 
 #include <ctype.h>
@@ -15,33 +14,12 @@ enum { FORMAT_VERSION = 1 };
 static const char *const format_name = "sluice checkpoint";
 static const char checksum_key[] = SLI_CHECKPOINT_CHECKSUM_KEY;
 
-/* Of the object, which has none yet. */
-static sl_status checksum_of(const json_t *json, char *text)
-{
-    char *printed = json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17));
-    if (!printed)
-        return sl_error(SL_ERR_MEMORY, "no memory for its checksum");
-    sli_checksum_of(printed, strlen(printed), text);
-    free(printed);
-    return SL_OK;
-}
-
 /* ---- Printing --------------------------------------------------------------------------- */
-
-static sl_status print(json_t *json, char **text)
-{
-    char checksum[SLI_CHECKSUM_BYTES];
-    SL_TRY(checksum_of(json, checksum));
-    json_object_set_new(json, checksum_key, json_string(checksum));
-    *text = json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
-    if (!json_object_get(json, checksum_key) || !*text)
-        return sl_error(SL_ERR_MEMORY, "no memory for its text");
-    return SL_OK;
-}
 
 sl_status sli_checkpoint_state_print(const char *id, const char *run, json_t *files, char **text)
 {
     json_error_t error;
+    char checksum[SLI_CHECKSUM_BYTES];
     *text = NULL;
     json_t *run_json = json_loads(run ? run : "{}", JSON_REJECT_DUPLICATES, &error);
     if (!json_is_object(run_json)) {
@@ -51,10 +29,15 @@ sl_status sli_checkpoint_state_print(const char *id, const char *run, json_t *fi
     json_t *json =
         json_pack("{ss si ss ss sO so}", "format", format_name, "format_version", FORMAT_VERSION,
                   "version", SLUICE_VERSION, "id", id, "files", files, "run", run_json);
-    sl_status status =
-        json ? print(json, text) : sl_error(SL_ERR_MEMORY, "no memory for the state");
+    char *content = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
+    if (content) {
+        sli_checksum_of(content, strlen(content), checksum);
+        if (json_object_set_new(json, checksum_key, json_string(checksum)) == 0)
+            *text = json_dumps(json, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
+    }
+    free(content);
     json_decref(json);
-    return status;
+    return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for its text");
 }
 
 /* ---- Reading ---------------------------------------------------------------------------- */
@@ -91,55 +74,33 @@ static sl_status missing(const char *key, const char *what)
     return sl_error(SL_ERR_FORMAT, "\"%s\" must be %s", key, what);
 }
 
-/* Of a small object the string under `key`, or NULL. */
-static const char *keep_text(parsing *run, const json_t *object, const char *key)
+static const char *copy_text(parsing *run, const char *text)
 {
-    const json_t *value = json_object_get(object, key);
-    size_t length = json_string_length(value);
-    if (!json_is_string(value))
+    if (!text)
         return NULL;
-    char *kept = memcpy(run->strings, json_string_value(value), length + 1);
-    run->strings += length + 1;
-    return kept;
+    size_t bytes = strlen(text) + 1;
+    char *copy = memcpy(run->strings, text, bytes);
+    run->strings += bytes;
+    return copy;
 }
 
-static sl_status parse_file(parsing *run, const json_t *value, sl_checkpoint_file_info *out)
+static sl_status parse_file(parsing *run, json_t *value, sl_checkpoint_file_info *out)
 {
     char quoted[SLI_QUOTE_BYTES];
-    const json_t *bytes = json_object_get(value, "bytes"), *part = json_object_get(value, "part");
-    const char *name = json_string_value(json_object_get(value, "name"));
-    const char *checksum = json_string_value(json_object_get(value, checksum_key));
-    if (!name || !is_plain_name(name))
+    const char *name, *part = NULL, *checksum;
+    json_int_t bytes;
+    if (json_unpack(value, "{s:s}", "name", &name) != 0 || !is_plain_name(name))
         return sl_error(SL_ERR_FORMAT, "each of \"files\" must have the \"name\" of a file");
-    if (!json_is_integer(bytes) || json_integer_value(bytes) < 0 || !checksum ||
-        !is_checksum(checksum) || (part && !json_is_string(part)))
+    if (json_unpack(value, "{s?s, s:I, s:s}", "part", &part, "bytes", &bytes, checksum_key,
+                    &checksum) != 0 ||
+        bytes < 0 || !is_checksum(checksum))
         return sl_error(SL_ERR_FORMAT,
                         "file %s must have \"bytes\" from 0 and an \"xxh128\" of 32 hexadecimal "
                         "digits",
                         sli_safetensors_quote(name, quoted));
-    *out = (sl_checkpoint_file_info){keep_text(run, value, "name"), keep_text(run, value, "part"),
-                                     (uint64_t)json_integer_value(bytes),
-                                     keep_text(run, value, checksum_key)};
+    *out = (sl_checkpoint_file_info){copy_text(run, name), copy_text(run, part), (uint64_t)bytes,
+                                     copy_text(run, checksum)};
     return SL_OK;
-}
-
-static sl_status walk_files(parsing *run, sli_json_value list)
-{
-    enum { MOST_BYTES = 4096 };
-    sli_checkpoint_state *state = run->state;
-    sli_json_walk walk;
-    bool found;
-    json_t *value;
-    SL_TRY(sli_json_walk_begin(&run->json, list, &walk));
-    for (;; state->count++) {
-        SL_TRY(sli_json_walk_next(&walk, &found));
-        if (!found)
-            return SL_OK;
-        SL_TRY(sli_json_parse(&run->json, walk.value, MOST_BYTES, &value));
-        sl_status status = parse_file(run, value, &state->files[state->count]);
-        json_decref(value);
-        SL_TRY(status);
-    }
 }
 
 static sl_status list_parts(sli_checkpoint_state *state)
@@ -160,19 +121,28 @@ static sl_status list_parts(sli_checkpoint_state *state)
 
 static sl_status parse_files(parsing *run, sli_json_value list)
 {
-    enum { LEAST_BYTES = 60 }; /* of a file's name, bytes and checksum */
+    enum { LEAST_BYTES = 60, MOST_BYTES = 4096 }; /* of a file's name, bytes and checksum */
     sli_checkpoint_state *state = run->state;
+    sli_json_walk walk;
+    json_t *value;
     if (!sli_json_is(list, '['))
         return missing(keys[FILES], "an array");
     state->files = calloc((size_t)(list.end - list.begin) / LEAST_BYTES + 1, sizeof *state->files);
     if (!state->files)
         return sl_error(SL_ERR_MEMORY, "no memory for its list of files");
-    SL_TRY(walk_files(run, list));
+    SL_TRY(sli_json_walk_begin(&run->json, list, &walk));
+    for (; sli_json_walk_next(&walk); state->count++) {
+        SL_TRY(sli_json_parse(&run->json, walk.value, MOST_BYTES, &value));
+        sl_status status = parse_file(run, value, &state->files[state->count]);
+        json_decref(value);
+        SL_TRY(status);
+    }
+    SL_TRY(walk.status);
     SL_TRY(sli_names_check(state->files, state->count, sizeof *state->files, "file"));
     return list_parts(state);
 }
 
-/* The text without blanks outside of strings, behind `to`; the text is that of a value or a key. */
+/* The text without blanks outside of strings, behind `to`; the text begins outside of one. */
 static char *pack(sli_json_value value, char *to)
 {
     bool quoted = false;
@@ -187,65 +157,48 @@ static char *pack(sli_json_value value, char *to)
     return to;
 }
 
-static int find_key(sli_json_value key)
+/* Where each member's value is, and all of the member that says the checksum. */
+static sl_status find_members(const sli_json *json, sli_json_value root, sli_json_value *of,
+                              sli_json_value *said)
 {
-    int found = 0;
-    while (found < KEYS && !sli_json_equals(key, keys[found]))
-        found++;
-    return found;
-}
-
-/* Where each member is; all but the one that says the checksum, packed behind `*to`. */
-static sl_status pack_members(const sli_json *json, sli_json_walk *walk, sli_json_value *of,
-                              char **to)
-{
-    for (char separator = '{';;) {
-        bool found;
-        SL_TRY(sli_json_walk_next(walk, &found));
-        if (!found)
-            break;
-        int key = find_key(walk->key);
-        if (key == KEYS)
-            SL_TRY(sli_json_check(json, walk->value));
-        else if (of[key].begin)
-            return sl_error(SL_ERR_FORMAT, "\"%s\" is listed twice", keys[key]);
-        else
-            of[key] = walk->value;
-        if (key == CHECKSUM)
-            continue;
-        *(*to)++ = separator;
-        separator = ',';
-        *to = pack(walk->key, *to);
-        *(*to)++ = ':';
-        *to = pack(walk->value, *to);
-    }
-    *(*to)++ = '}';
-    return SL_OK;
-}
-
-static sl_status read_members(const sli_json *json, sli_json_value *of, char *checksum)
-{
-    sli_json_value root;
     sli_json_walk walk;
-    SL_TRY(sli_json_root(json, &root));
     if (!sli_json_is(root, '{'))
         return sl_error(SL_ERR_FORMAT, "it must be a JSON object");
     SL_TRY(sli_json_walk_begin(json, root, &walk));
-    char *packed = malloc(json->length), *to = packed;
-    if (!packed)
-        return sl_error(SL_ERR_MEMORY, "no memory for its content");
-    sl_status status = pack_members(json, &walk, of, &to);
-    if (status == SL_OK)
-        sli_checksum_of(packed, (uint64_t)(to - packed), checksum);
-    free(packed);
-    return status;
+    while (sli_json_walk_next(&walk)) {
+        int key = 0;
+        while (key < KEYS && !sli_json_equals(walk.key, keys[key]))
+            key++;
+        if (key == KEYS)
+            SL_TRY(sli_json_check(json, walk.value));
+        else if (of[key].begin)
+            return sl_error(SL_ERR_FORMAT, "\"%s\" is listed twice", keys[key]);
+        else
+            of[key] = walk.value;
+        if (key == CHECKSUM)
+            *said = (sli_json_value){walk.key.begin, walk.value.end};
+    }
+    return walk.status;
 }
 
-static sl_status check_checksum(const sli_json_value *of, const char *found)
+/* Compares the checksum with that of the text without the member that says it. */
+static sl_status check_checksum(const sli_json *json, sli_json_value root, sli_json_value said,
+                                sli_json_value value)
 {
-    if (!sli_json_is(of[CHECKSUM], '"'))
+    char found[SLI_CHECKSUM_BYTES];
+    if (!sli_json_is(value, '"'))
         return sl_error(SL_ERR_FORMAT, "it does not say its checksum");
-    if (!sli_json_equals(of[CHECKSUM], found))
+    char *packed = malloc(json->length), *begin = packed;
+    if (!packed)
+        return sl_error(SL_ERR_MEMORY, "no memory for its content");
+    char *end = pack((sli_json_value){root.begin, said.begin}, packed);
+    end -= end[-1] == ','; /* a comma goes with the member: the one before it, ... */
+    end = pack((sli_json_value){said.end, root.end}, end);
+    if (packed[1] == ',') /* ... or, of the first member, the one behind it */
+        *++begin = '{';
+    sli_checksum_of(begin, (uint64_t)(end - begin), found);
+    free(packed);
+    if (!sli_json_equals(value, found))
         return sl_error(SL_ERR_FORMAT,
                         "it was changed: its content has the checksum %s, not the "
                         "one that it says",
@@ -277,12 +230,12 @@ static sl_status parse_text(parsing *run, const sli_json_value *of, int key, con
 
 static sl_status parse(parsing *run)
 {
-    char checksum[SLI_CHECKSUM_BYTES];
-    sli_json_value of[KEYS] = {{NULL, NULL}};
+    sli_json_value root, said = {NULL, NULL}, of[KEYS] = {{NULL, NULL}};
     sli_checkpoint_state *state = run->state;
-    SL_TRY(read_members(&run->json, of, checksum));
+    SL_TRY(sli_json_root(&run->json, &root));
+    SL_TRY(find_members(&run->json, root, of, &said));
     SL_TRY(check_format(&run->json, of));
-    SL_TRY(check_checksum(of, checksum));
+    SL_TRY(check_checksum(&run->json, root, said, of[CHECKSUM]));
     if (!sli_json_is(of[RUN], '{'))
         return missing(keys[RUN], "an object");
     SL_TRY(sli_json_check(&run->json, of[RUN]));

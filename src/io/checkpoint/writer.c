@@ -1,6 +1,5 @@
 /* Saving: every file goes into a directory of a temporary name, its checksum taken while it is
  * written; state.json, which lists them, comes last; then the directory gets its name. */
-#define _GNU_SOURCE /* asprintf */
 
 #include "io/checkpoint/writer.h"
 
@@ -19,6 +18,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+enum { NAME_BYTES = 256, PART_BYTES = 200 }; /* of the names of a file and a part */
 
 struct sli_checkpoint_writer {
     sli_replace_directory *directory;
@@ -80,7 +81,7 @@ static sl_status list_metadata(const sli_checkpoint_writer *to, const sl_checkpo
 }
 
 static sl_status put_all(sl_safetensors_writer *writer, const sl_checkpoint_part *part,
-                         const sli_checkpoint_source *source)
+                         const sli_checkpoint_source *source, sli_checkpoint_written *written)
 {
     for (size_t i = 0; i < part->count; i++) {
         const void *data = part->items[i].data;
@@ -88,7 +89,8 @@ static sl_status put_all(sl_safetensors_writer *writer, const sl_checkpoint_part
             SL_TRY(source->read(source->context, part->name, &part->items[i], &data));
         SL_TRY(sl_safetensors_writer_put(writer, i, data));
     }
-    return sl_safetensors_writer_commit(writer);
+    SL_TRY(sl_safetensors_writer_commit(writer));
+    return sli_safetensors_writer_checksum(writer, &written->bytes, written->checksum);
 }
 
 /* Writes all of `part` as the file `name`, and lists it. Items with larger elements come first. */
@@ -96,40 +98,33 @@ static sl_status add_tensors(sli_checkpoint_writer *to, const sl_checkpoint_part
                              const char *name, const sli_checkpoint_source *source,
                              sli_checkpoint_written *written)
 {
-    char *path = NULL;
+    char *path;
     sl_metadata *metadata = NULL;
     sl_safetensors_writer *writer = NULL;
-    sl_status status = path_of(to, name, &path);
-    if (status == SL_OK)
-        status = list_metadata(to, part, &metadata);
+    SL_TRY(path_of(to, name, &path));
+    sl_status status = list_metadata(to, part, &metadata);
     if (status == SL_OK)
         status = sl_safetensors_writer_create(path, part->items, part->count, metadata,
                                               part->metadata_count + 1, &writer);
-    if (status != SL_OK)
-        goto done;
-    status = put_all(writer, part, source);
-    if (status != SL_OK)
-        goto done;
-    written->bytes = sli_safetensors_writer_bytes(writer);
-    status = sli_safetensors_writer_checksum(writer, written->checksum);
+    if (status == SL_OK)
+        status = put_all(writer, part, source, written);
     if (status == SL_OK)
         status = list_file(to, name, part->name, written);
-done:
     sl_safetensors_writer_destroy(&writer);
     free(metadata);
     free(path);
     return status;
 }
 
-/* "PART.safetensors", or "PART-00001-of-00003.safetensors" of several, from 1. */
-static sl_status name_file(const char *part, size_t number, size_t count, char **out)
+/* "PART.safetensors", or "PART-00001-of-00003.safetensors" of several, from 1; to `name`
+ * [NAME_BYTES], which it returns. */
+static const char *name_file(const char *part, size_t number, size_t count, char *name)
 {
-    int length = count == 1 ? asprintf(out, "%s.safetensors", part)
-                            : asprintf(out, "%s-%05zu-of-%05zu.safetensors", part, number, count);
-    if (length >= 0)
-        return SL_OK;
-    *out = NULL;
-    return sl_error(SL_ERR_MEMORY, "no memory for a file's name");
+    if (count == 1)
+        snprintf(name, NAME_BYTES, "%s.safetensors", part);
+    else
+        snprintf(name, NAME_BYTES, "%s-%05zu-of-%05zu.safetensors", part, number, count);
+    return name;
 }
 
 /* The items, larger elements first, else in their order; to be freed. */
@@ -164,63 +159,48 @@ static size_t count_fitting(const sl_safetensors_item *items, size_t count, uint
     return count;
 }
 
-/* Hugging Face's index: `map` (taken) gives the file of each of the part's tensors. */
+/* Hugging Face's index: `map` gives the file of each of the part's tensors. */
 static sl_status add_index(sli_checkpoint_writer *to, const sl_checkpoint_part *part, json_t *map)
 {
-    char *text = NULL, *name = NULL;
+    char *text = NULL, name[NAME_BYTES];
     json_int_t bytes = 0;
     for (size_t i = 0; i < part->count; i++)
         bytes += (json_int_t)item_bytes(&part->items[i]);
-    bool complete = json_object_size(map) == part->count;
-    json_t *json = json_pack("{s:{sI} so}", "metadata", "total_size", bytes, "weight_map", map);
-    if (json && complete)
+    json_t *json = json_pack("{s:{sI} sO}", "metadata", "total_size", bytes, "weight_map", map);
+    if (json && json_object_size(map) == part->count)
         text = json_dumps(json, JSON_INDENT(2));
-    if (text && asprintf(&name, "%s.safetensors.index.json", part->name) < 0)
-        name = NULL;
-    sl_status status = name ? add_bytes(to, name, part->name, text, strlen(text))
+    snprintf(name, sizeof name, "%s.safetensors.index.json", part->name);
+    sl_status status = text ? add_bytes(to, name, part->name, text, strlen(text))
                             : sl_error(SL_ERR_MEMORY, "no memory for an index");
     json_decref(json);
     free(text);
-    free(name);
     return status;
 }
 
-/* Writes the sorted part as `files` files; map[tensor] = file. */
-static sl_status add_files(sli_checkpoint_writer *to, const sl_checkpoint_part *part, size_t files,
-                           uint64_t limit, const sli_checkpoint_source *source, json_t *map)
-{
-    sl_checkpoint_part one = *part;
-    for (size_t f = 1, first = 0; f <= files; f++, first += one.count) {
-        char *name;
-        sli_checkpoint_written written;
-        one.items = part->items + first;
-        one.count = count_fitting(one.items, part->count - first, limit);
-        SL_TRY(name_file(part->name, f, files, &name));
-        sl_status status = add_tensors(to, &one, name, source, &written);
-        for (size_t i = 0; i < one.count; i++)
-            json_object_set_new(map, one.items[i].name, json_string(name));
-        free(name);
-        SL_TRY(status);
-    }
-    return SL_OK;
-}
-
+/* Writes the part as one file, or as several of at most `limit` bytes of tensors and an index. */
 static sl_status add_part(sli_checkpoint_writer *to, const sl_checkpoint_part *part, uint64_t limit,
                           const sli_checkpoint_source *source)
 {
-    sl_checkpoint_part sorted = *part;
+    char name[NAME_BYTES];
     sl_safetensors_item *items;
+    sli_checkpoint_written written;
     size_t files = 0;
     SL_TRY(sort_items(part, &items));
-    sorted.items = items;
     for (size_t i = 0; i < part->count || files == 0; files++)
         i += count_fitting(items + i, part->count - i, limit);
     json_t *map = json_object();
-    sl_status status = add_files(to, &sorted, files, limit, source, map);
+    sl_checkpoint_part one = *part; /* what the next file has */
+    sl_status status = SL_OK;
+    for (size_t f = 1, first = 0; f <= files && status == SL_OK; f++, first += one.count) {
+        one.items = items + first;
+        one.count = count_fitting(one.items, part->count - first, limit);
+        status = add_tensors(to, &one, name_file(part->name, f, files, name), source, &written);
+        for (size_t i = 0; i < one.count; i++)
+            json_object_set_new(map, one.items[i].name, json_string(name));
+    }
     if (status == SL_OK && files > 1)
-        status = add_index(to, &sorted, map);
-    else
-        json_decref(map);
+        status = add_index(to, part, map);
+    json_decref(map);
     free(items);
     return status;
 }
@@ -231,11 +211,9 @@ sl_status sli_checkpoint_writer_add_shard(sli_checkpoint_writer *writer,
                                           const sl_checkpoint_part *part, int rank, int ranks,
                                           sli_checkpoint_written *written)
 {
-    char *name;
-    SL_TRY(name_file(part->name, (size_t)rank + 1, (size_t)ranks, &name));
-    sl_status status = add_tensors(writer, part, name, NULL, written);
-    free(name);
-    return status;
+    char name[NAME_BYTES];
+    name_file(part->name, (size_t)rank + 1, (size_t)ranks, name);
+    return add_tensors(writer, part, name, NULL, written);
 }
 
 /* Another's file must be there, as it says. */
@@ -260,13 +238,10 @@ sl_status sli_checkpoint_writer_list_shard(sli_checkpoint_writer *writer, const 
                                            int rank, int ranks,
                                            const sli_checkpoint_written *written)
 {
-    char *name;
-    SL_TRY(name_file(part, (size_t)rank + 1, (size_t)ranks, &name));
-    sl_status status = check_file(writer, name, written->bytes);
-    if (status == SL_OK)
-        status = list_file(writer, name, part, written);
-    free(name);
-    return status;
+    char name[NAME_BYTES];
+    SL_TRY(
+        check_file(writer, name_file(part, (size_t)rank + 1, (size_t)ranks, name), written->bytes));
+    return list_file(writer, name, part, written);
 }
 
 /* ---- What may be written ---------------------------------------------------------------- */
@@ -274,12 +249,13 @@ sl_status sli_checkpoint_writer_list_shard(sli_checkpoint_writer *writer, const 
 static sl_status check_part(const sl_checkpoint_part *part)
 {
     char quoted[SLI_QUOTE_BYTES];
-    bool plain = part->name && part->name[0] != '\0';
+    bool plain = part->name && part->name[0] != '\0' && strlen(part->name) <= PART_BYTES;
     for (const char *at = part->name; plain && *at; at++)
         plain = isalnum((unsigned char)*at) || *at == '_' || *at == '-';
     if (!plain)
-        return sl_error(SL_ERR_INVALID, "a part's name has letters, digits, - and _ alone, got %s",
-                        sli_safetensors_quote(part->name ? part->name : "", quoted));
+        return sl_error(SL_ERR_INVALID,
+                        "a part's name has letters, digits, - and _ alone, at most %d, got %s",
+                        PART_BYTES, sli_safetensors_quote(part->name ? part->name : "", quoted));
     for (size_t i = 0; i < part->count; i++)
         if (!sli_safetensors_dtype_of(part->items[i].dtype))
             return sl_error(SL_ERR_INVALID, "tensor %s: %d is no data type",
@@ -360,26 +336,20 @@ static sl_status check_path(const char *path)
 
 /* ---- The writer ------------------------------------------------------------------------- */
 
-/* `joins`: another writer creates the directory. */
-static sl_status create(const char *path, uint64_t id, bool joins, sli_checkpoint_writer *out)
-{
-    snprintf(out->id, sizeof out->id, "%016" PRIx64, id);
-    out->files = json_array();
-    if (!out->files)
-        return sl_error(SL_ERR_MEMORY, "no memory for a checkpoint's files");
-    if (joins)
-        return sli_replace_directory_join(path, id, &out->directory);
-    SL_TRY(check_path(path));
-    return sli_replace_directory_create_numbered(path, id, &out->directory);
-}
-
 sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, bool joins,
                                        sli_checkpoint_writer **out)
 {
-    *out = calloc(1, sizeof **out);
-    if (!*out)
+    sli_checkpoint_writer *writer = *out = calloc(1, sizeof *writer);
+    if (!writer || !(writer->files = json_array())) {
+        sli_checkpoint_writer_destroy(out);
         return sl_error(SL_ERR_MEMORY, "no memory for a checkpoint's record");
-    sl_status status = create(path, id, joins, *out);
+    }
+    snprintf(writer->id, sizeof writer->id, "%016" PRIx64, id);
+    sl_status status = joins ? SL_OK : check_path(path);
+    if (status == SL_OK && joins)
+        status = sli_replace_directory_join(path, id, &writer->directory);
+    else if (status == SL_OK)
+        status = sli_replace_directory_create_numbered(path, id, &writer->directory);
     if (status != SL_OK)
         sli_checkpoint_writer_destroy(out);
     return status;

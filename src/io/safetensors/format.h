@@ -3,6 +3,7 @@
 #define SLI_IO_SAFETENSORS_FORMAT_H
 
 #include "core/checksum.h"
+#include "core/json.h"
 #include "sluice/safetensors.h"
 
 #include <sys/types.h>
@@ -85,6 +86,12 @@ void sli_safetensors_header_clear(sli_safetensors_header *header);
 const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_header *header,
                                                          const char *name);
 
+/* Reads an object whose values are strings, called `what` in errors. The strings go to *room, which
+ * is moved behind them; out [*count] begins as NULL and is to be freed, also after an error. */
+sl_status sli_safetensors_read_strings(const sli_json *json, sli_json_value object,
+                                       const char *what, char **room, sl_metadata **out,
+                                       size_t *count);
+
 /* ---- Readers ---- */
 
 struct sl_safetensors_reader {
@@ -114,11 +121,11 @@ sl_status sli_safetensors_read_bytes(const sl_safetensors_reader *reader,
 
 /* ---- Writers ---- */
 
-uint64_t sli_safetensors_writer_bytes(const sl_safetensors_writer *writer); /* of the file */
-
-/* The file's checksum into `text` [SLI_CHECKSUM_BYTES]. It is taken while the file is written: all
- * items must have been put in the order in which they lie in the file, else it is an error. */
-sl_status sli_safetensors_writer_checksum(const sl_safetensors_writer *writer, char *text);
+/* The file's size, and its checksum into `text` [SLI_CHECKSUM_BYTES]. It is taken while the file is
+ * written: all items must have been put in the order in which they lie in the file, else it is an
+ * error. */
+sl_status sli_safetensors_writer_checksum(const sl_safetensors_writer *writer, uint64_t *bytes,
+                                          char *text);
 
 typedef struct sli_safetensors_range {
     const char *name;
@@ -134,7 +141,7 @@ typedef struct sli_safetensors_layout {
     uint64_t file_bytes;
     sli_safetensors_range *ranges; /* [count], one for each item */
     size_t count;
-    struct json_t *json; /* owns the names */
+    json_t *json; /* owns the names */
 } sli_safetensors_layout;
 
 /* Lays a file out; arguments and errors as for sl_safetensors_writer_create. After an error too,

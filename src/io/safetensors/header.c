@@ -3,7 +3,6 @@
  * fit each other (parse_entry); the ranges together cover the data exactly (check_cover). */
 #include "io/safetensors/format.h"
 
-#include "core/json.h"
 #include "core/memory.h"
 
 #include <inttypes.h>
@@ -17,49 +16,50 @@ typedef struct parsing {
     sli_json json;
     char *strings;
     int64_t *sizes;
-    size_t entry_room, metadata_room;
+    size_t entry_room;
     bool has_metadata;
     sli_safetensors_header *header;
 } parsing;
 
 /* ---- Metadata ----------------------------------------------------------------------------- */
 
-static sl_status parse_metadata(parsing *run, sli_json_value object)
+sl_status sli_safetensors_read_strings(const sli_json *json, sli_json_value object,
+                                       const char *what, char **room, sl_metadata **out,
+                                       size_t *count)
 {
     char quoted[SLI_QUOTE_BYTES];
-    sli_safetensors_header *header = run->header;
+    size_t capacity = 0;
     sli_json_walk walk;
-    bool found;
+    if (!sli_json_is(object, '{'))
+        return sl_error(SL_ERR_FORMAT, "%s must be an object of strings", what);
+    SL_TRY(sli_json_walk_begin(json, object, &walk));
+    while (sli_json_walk_next(&walk)) {
+        SL_TRY(sli_array_reserve(out, &capacity, *count + 1, sizeof **out,
+                                 SLI_SAFETENSORS_HEADER_LIMIT, "strings"));
+        sl_metadata *entry = &(*out)[(*count)++];
+        SL_TRY(sli_json_decode(json, walk.key, room, &entry->key));
+        if (!sli_json_is(walk.value, '"'))
+            return sl_error(SL_ERR_FORMAT, "%s must hold strings only, but %s is none", what,
+                            sli_safetensors_quote(entry->key, quoted));
+        SL_TRY(sli_json_decode(json, walk.value, room, &entry->value));
+    }
+    return walk.status;
+}
+
+static sl_status parse_metadata(parsing *run, sli_json_value object)
+{
+    sli_safetensors_header *header = run->header;
     if (run->has_metadata)
         return sl_error(SL_ERR_FORMAT, "the key \"%s\" is listed twice",
                         SLI_SAFETENSORS_METADATA_KEY);
     run->has_metadata = true;
-    if (!sli_json_is(object, '{'))
-        return sl_error(SL_ERR_FORMAT, "__metadata__ must be an object of strings");
-    SL_TRY(sli_json_walk_begin(&run->json, object, &walk));
-    for (;;) {
-        SL_TRY(sli_json_walk_next(&walk, &found));
-        if (!found)
-            return sli_names_check(header->metadata, header->metadata_count,
-                                   sizeof *header->metadata, "the key");
-        SL_TRY(sli_array_reserve(&header->metadata, &run->metadata_room, header->metadata_count + 1,
-                                 sizeof *header->metadata, SLI_SAFETENSORS_HEADER_LIMIT,
-                                 "entries of the metadata"));
-        sl_metadata *entry = &header->metadata[header->metadata_count++];
-        SL_TRY(sli_json_decode(&run->json, walk.key, &run->strings, &entry->key));
-        if (!sli_json_is(walk.value, '"'))
-            return sl_error(SL_ERR_FORMAT, "__metadata__ must hold strings only, but %s is none",
-                            sli_safetensors_quote(entry->key, quoted));
-        SL_TRY(sli_json_decode(&run->json, walk.value, &run->strings, &entry->value));
-    }
+    SL_TRY(sli_safetensors_read_strings(&run->json, object, SLI_SAFETENSORS_METADATA_KEY,
+                                        &run->strings, &header->metadata, &header->metadata_count));
+    return sli_names_check(header->metadata, header->metadata_count, sizeof *header->metadata,
+                           "the key");
 }
 
 /* ---- One tensor --------------------------------------------------------------------------- */
-
-static bool is_natural(const json_t *value)
-{
-    return json_is_integer(value) && json_integer_value(value) >= 0;
-}
 
 static sl_status parse_shape(const json_t *shape, int64_t *sizes, sl_safetensors_info *info)
 {
@@ -68,7 +68,7 @@ static sl_status parse_shape(const json_t *shape, int64_t *sizes, sl_safetensors
         return sl_error(SL_ERR_FORMAT, "\"shape\" must be an array");
     for (size_t i = 0; i < dims; i++) {
         const json_t *size = json_array_get(shape, i);
-        if (!is_natural(size))
+        if (!json_is_integer(size) || json_integer_value(size) < 0)
             return sl_error(SL_ERR_FORMAT, "\"shape\" must hold whole numbers from 0 up");
         sizes[i] = json_integer_value(size);
     }
@@ -77,13 +77,13 @@ static sl_status parse_shape(const json_t *shape, int64_t *sizes, sl_safetensors
     return SL_OK;
 }
 
-static sl_status parse_offsets(const json_t *offsets, uint64_t *begin, uint64_t *end)
+static sl_status parse_offsets(json_t *offsets, uint64_t *begin, uint64_t *end)
 {
-    const json_t *first = json_array_get(offsets, 0), *last = json_array_get(offsets, 1);
-    if (json_array_size(offsets) != 2 || !is_natural(first) || !is_natural(last))
+    json_int_t first, last;
+    if (json_unpack(offsets, "[I,I!]", &first, &last) != 0 || first < 0 || last < 0)
         return sl_error(SL_ERR_FORMAT, "\"data_offsets\" must be two whole numbers from 0 up");
-    *begin = (uint64_t)json_integer_value(first);
-    *end = (uint64_t)json_integer_value(last);
+    *begin = (uint64_t)first;
+    *end = (uint64_t)last;
     if (*begin > *end)
         return sl_error(SL_ERR_FORMAT,
                         "\"data_offsets\" must not run backwards, got [%" PRIu64 ", %" PRIu64 "]",
@@ -169,19 +169,15 @@ static sl_status parse_members(parsing *run)
 {
     sli_json_value root;
     sli_json_walk walk;
-    bool found;
     SL_TRY(sli_json_root(&run->json, &root));
     SL_TRY(allocate(run));
     SL_TRY(sli_json_walk_begin(&run->json, root, &walk));
-    for (;;) {
-        SL_TRY(sli_json_walk_next(&walk, &found));
-        if (!found)
-            return SL_OK;
+    while (sli_json_walk_next(&walk))
         if (sli_json_equals(walk.key, SLI_SAFETENSORS_METADATA_KEY))
             SL_TRY(parse_metadata(run, walk.value));
         else
             SL_TRY(parse_tensor(run, &walk));
-    }
+    return walk.status;
 }
 
 /* Tensors without bytes come before the one that begins at the same byte, in order of names. */

@@ -78,44 +78,27 @@ static sl_status count_bytes(const sl_safetensors_item *item, uint64_t *bytes)
     return SL_OK;
 }
 
-/* Counted from the start of the data, until the header's length is known. */
-static sl_status set_range(const sl_safetensors_item *item, uint64_t *end,
-                           sli_safetensors_range *range)
+/* Describes the item in the header; its range is counted from the start of the data, until the
+ * header's length is known. */
+static sl_status add_item(json_t *json, const sl_safetensors_item *item, uint64_t *end,
+                          sli_safetensors_range *range)
 {
+    SL_TRY(check_name(json, item->name));
     SL_TRY(count_bytes(item, &range->bytes));
     range->begin = *end;
     if (__builtin_add_overflow(*end, range->bytes, end) || *end > INT64_MAX / 2)
         return sl_error(SL_ERR_INVALID, "with it the file would be larger than a file can be");
-    return SL_OK;
-}
-
-static sl_status describe_item(json_t *json, const sl_safetensors_item *item,
-                               sli_safetensors_range *range)
-{
     json_t *shape = json_array();
     for (int i = 0; i < item->shape.dims; i++)
         json_array_append_new(shape, json_integer(item->shape.size[i]));
     bool complete = json_array_size(shape) == (size_t)item->shape.dims;
-    json_int_t begin = (json_int_t)range->begin, bytes = (json_int_t)range->bytes;
     json_t *value =
         json_pack("{s:s, s:o, s:[I,I]}", "dtype", sli_safetensors_dtype_of(item->dtype)->name,
-                  "shape", shape, "data_offsets", begin, begin + bytes);
+                  "shape", shape, "data_offsets", (json_int_t)range->begin, (json_int_t)*end);
     if (json_object_set_new(json, item->name, value) != 0 || !complete)
         return no_memory();
     range->name = json_object_iter_key(json_object_iter_at(json, item->name));
     return SL_OK;
-}
-
-static sl_status add_item(sli_safetensors_layout *layout, const sl_safetensors_item *item,
-                          uint64_t *end, sli_safetensors_range *range)
-{
-    char quoted[SLI_QUOTE_BYTES];
-    sl_status status = check_name(layout->json, item->name);
-    if (status == SL_OK)
-        status = set_range(item, end, range);
-    if (status == SL_OK)
-        status = describe_item(layout->json, item, range);
-    return sl_error_context(status, "tensor %s: ", sli_safetensors_quote(item->name, quoted));
 }
 
 /* Items with larger elements come first, so each one begins at a multiple of its element. */
@@ -123,13 +106,15 @@ static sl_status add_items(sli_safetensors_layout *layout, const sl_safetensors_
                            uint64_t *end)
 {
     static const unsigned widths[] = {64, 32, 16};
+    char quoted[SLI_QUOTE_BYTES];
     size_t done = 0;
     for (size_t w = 0; w < sizeof widths / sizeof widths[0]; w++)
         for (size_t i = 0; i < layout->count; i++) {
             const sli_safetensors_dtype *dtype = sli_safetensors_dtype_of(items[i].dtype);
             if (dtype && dtype->bits != widths[w])
                 continue;
-            SL_TRY(add_item(layout, &items[i], end, &layout->ranges[i]));
+            SL_TRY(sl_error_context(add_item(layout->json, &items[i], end, &layout->ranges[i]),
+                                    "tensor %s: ", sli_safetensors_quote(items[i].name, quoted)));
             done++;
         }
     return done == layout->count ? SL_OK
@@ -284,14 +269,11 @@ sl_status sl_safetensors_save(const char *path, const sl_safetensors_item *items
     return status;
 }
 
-uint64_t sli_safetensors_writer_bytes(const sl_safetensors_writer *writer)
+sl_status sli_safetensors_writer_checksum(const sl_safetensors_writer *writer, uint64_t *bytes,
+                                          char *text)
 {
-    return writer->layout.file_bytes;
-}
-
-sl_status sli_safetensors_writer_checksum(const sl_safetensors_writer *writer, char *text)
-{
-    if (writer->summed != writer->layout.file_bytes)
+    *bytes = writer->layout.file_bytes;
+    if (writer->summed != *bytes)
         return sl_error(SL_ERR_INTERNAL,
                         "the tensors of a file with a checksum must be put in their order");
     sli_checksum_text(writer->sum, text);
