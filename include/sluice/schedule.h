@@ -31,7 +31,8 @@ extern "C" {
 
 typedef struct sl_schedule sl_schedule;
 
-/* Which micro-batches give up their activations after forward and run it again before backward. */
+/* Which micro-batches free their activations after forward and run forward again before backward.
+ */
 typedef enum sl_recompute {
     SL_RECOMPUTE_EXCEPT_LAST, /* all but the one that ran forward last: PyTorch's default */
     SL_RECOMPUTE_NEVER,
@@ -54,7 +55,7 @@ typedef struct sl_action {
     bool joined;
     /* Set by the library, whatever the caller gave. Of a forward: an R follows, or the table never
      * goes backward, so activations are not kept. The last stage then computes nothing in a table
-     * that goes backward, because nobody waits for its output. */
+     * that goes backward, because no stage needs its output yet. */
     bool discards;
     /* Set by the library: the stage's gradients are complete when this action has run. */
     bool completes;
@@ -83,7 +84,7 @@ typedef sl_status (*sl_schedule_writer)(const void *arg, const sl_schedule_optio
 /* The schedules that the library writes; then NULL. */
 extern const char *const sl_schedule_names[];
 bool sl_schedule_has_name(const char *name);
-/* Stages of a rank where nobody says how many; 0: there is no such schedule. */
+/* The default number of stages of a rank; 0: there is no such schedule. */
 int sl_schedule_virtual_stages(const char *name);
 
 /* The library's writer: `name` is one of sl_schedule_names (NULL: the first). NOT_FOUND names the
@@ -165,9 +166,9 @@ typedef struct sl_timeline_entry {
 
 typedef struct sl_simulation {
     double makespan;
-    double bubble;      /* idle share of ranks * makespan, 0 ... 1 */
-    double bubble_span; /* idle share of the longest time that a rank takes from its first action to
-                           its last: the Zero Bubble paper's */
+    double bubble;      /* idle fraction of ranks * makespan, 0 ... 1 */
+    double bubble_span; /* idle fraction of the longest time that a rank takes from its first action
+                           to its last: the Zero Bubble paper's */
     double *idle;       /* [ranks] makespan less the rank's work */
     int *peak_held;     /* [ranks] most pairs of stage and micro-batch whose activations are held at
                            once, each from F (or R after an F that discards) until B or W */
