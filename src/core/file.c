@@ -32,7 +32,9 @@ static sl_status no_memory(const char *path)
 
 sl_status sli_path_join(const char *directory, const char *name, char **out)
 {
-    if (asprintf(out, "%s/%s", directory, name) >= 0)
+    size_t length = strlen(directory);
+    const char *slash = length > 0 && directory[length - 1] == '/' ? "" : "/";
+    if (asprintf(out, "%s%s%s", directory, slash, name) >= 0)
         return SL_OK;
     *out = NULL;
     return no_memory(directory);

@@ -10,7 +10,8 @@
 
 /* ---- Paths ---- */
 
-/* "DIRECTORY/NAME", malloc'ed. Errors: SL_ERR_MEMORY. */
+/* "DIRECTORY/NAME", malloc'ed, with one slash where the directory ends with one. Errors:
+ * SL_ERR_MEMORY. */
 sl_status sli_path_join(const char *directory, const char *name, char **out);
 
 /* The path of the file that a write to `path` changes: follows links, also one whose target does

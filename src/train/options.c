@@ -6,6 +6,7 @@
 #include "core/error.h"
 #include "optim/optimizer.h"
 #include "train/layout.h"
+#include "train/run.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -134,8 +135,8 @@ static char *print_save_every(const void *object)
 
 const char *const sl_preset_names[] = {"transformer-tutorial", "pipeline-tutorial", "ddp-pipeline",
                                        NULL};
-static const char *const masks[] = {"causal", "none", NULL};
-static const char *const activations[] = {"relu", "gelu", NULL};
+const char *const sli_mask_names[] = {"causal", "none", NULL};
+const char *const sli_activation_names[] = {"relu", "gelu", NULL};
 static const char *const lr_schedules[] = {"step", "cosine", NULL};
 
 /* Limits of single sizes, beyond any machine; check_batches checks their product. */
@@ -164,10 +165,10 @@ const sl_option sl_plan_option_rows[] = {
      .less_than = 1, .log_key = "dropout",
      .help = "Dropout probability"},
     {.name = "mask", .value = "KIND", MODEL, .type = SL_OPTION_CHOICE, FIELD(model.mask),
-     .choices = masks, .log_key = "mask",
+     .choices = sli_mask_names, .log_key = "mask",
      .help = "Attention mask. causal: a position sees itself and earlier ones; none: it sees all"},
     {.name = "activation", .value = "KIND", MODEL, .type = SL_OPTION_CHOICE,
-     FIELD(model.activation), .choices = activations, .log_key = "activation",
+     FIELD(model.activation), .choices = sli_activation_names, .log_key = "activation",
      .help = "Activation function of the feed-forward networks"},
     {.name = "pre-norm", MODEL, .type = SL_OPTION_FLAG, FIELD(model.pre_norm),
      .log_key = "pre_norm",

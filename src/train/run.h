@@ -183,6 +183,14 @@ sl_status sli_run_train(const sli_run *process, sl_group *group, sl_device *cons
 /* Calls each of the replica's reporters. Stops at the first one's error, and returns it. */
 sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *event);
 
+/* The names of the kinds of masks and activations, then NULL (options.c). */
+extern const char *const sli_mask_names[];
+extern const char *const sli_activation_names[];
+
+/* The names of each stage's device, or the number of its modules, as an array for the run log and
+ * for checkpoints (run_log.c). NULL: there is no memory. */
+struct json_t *sli_describe_stages(const sl_pipe *pipe, bool devices);
+
 /* SL_ERR_INVALID where `save` would overwrite a text in `data` (outputs.c). */
 sl_status sli_check_save(const sl_train_options *options);
 

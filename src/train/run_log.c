@@ -4,7 +4,7 @@
 #include "core/file.h"
 #include "core/json.h"
 #include "optim/optimizer.h"
-#include "sluice/train.h"
+#include "train/run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -208,7 +208,7 @@ static json_t *describe_options(const sl_train_options *given)
     return all;
 }
 
-static json_t *describe_stages(const sl_pipe *pipe, bool devices)
+json_t *sli_describe_stages(const sl_pipe *pipe, bool devices)
 {
     json_t *list = json_array();
     for (int s = 0; s < sl_pipe_stages(pipe); s++) {
@@ -224,8 +224,8 @@ static json_t *describe_run(const sl_run_info *info)
 {
     return json_pack("{ss ss sI si so so}", "record", "run", "version", SLUICE_VERSION,
                      "parameters", (json_int_t)info->total_parameters, "replicas", info->replicas,
-                     "devices", describe_stages(info->pipe, true), "partition",
-                     describe_stages(info->pipe, false));
+                     "devices", sli_describe_stages(info->pipe, true), "partition",
+                     sli_describe_stages(info->pipe, false));
 }
 
 /* Moves `more`'s members to `record`, which is freed where there is no memory for that. */

@@ -138,7 +138,7 @@ static void metadata_that_make_no_sense_are_refused(void **state)
         {"sluice.nhead", "2x", "\"sluice.nhead\" must be a number from 1, got \"2x\""},
         {"sluice.nhead", "99999999999999999999", "\"sluice.nhead\" must be a number from 1"},
         {"sluice.mask", "some", "\"sluice.mask\" must be causal or none, got \"some\""},
-        {"sluice.pre_norm", "1", "\"sluice.pre_norm\" must be true or false, got \"1\""},
+        {"sluice.pre_norm", "1", "\"sluice.pre_norm\" must be false or true, got \"1\""},
     };
     char *path = scratch_path(*state, "model.safetensors");
     sl_model_options read;

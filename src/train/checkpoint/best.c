@@ -57,27 +57,20 @@ static sl_status allocate_stage(stage_copy *copy, sl_parameter_set *set)
 typedef struct use {
     stage_copy *copies; /* [stages] */
     sl_pipe *pipe;
+    bool restores;
 } use;
 
-static sl_status keep_stage(int stage, void *arg)
+static sl_status copy_stage(int stage, void *arg)
 {
     const use *of = arg;
     stage_copy *copy = &of->copies[stage];
     sl_parameter_set *set = sl_pipe_parameters(of->pipe, stage);
     if (!copy->buckets)
         SL_TRY(allocate_stage(copy, set));
-    for (int b = 0; b < copy->count; b++)
-        SL_TRY(sl_tensor_copy(copy->buckets[b], sl_parameter_set_bucket_values(set, b)));
-    return SL_OK;
-}
-
-static sl_status restore_stage(int stage, void *arg)
-{
-    const use *of = arg;
-    const stage_copy *copy = &of->copies[stage];
-    sl_parameter_set *set = sl_pipe_parameters(of->pipe, stage);
-    for (int b = 0; b < copy->count; b++)
-        SL_TRY(sl_tensor_copy(sl_parameter_set_bucket_values(set, b), copy->buckets[b]));
+    for (int b = 0; b < copy->count; b++) {
+        sl_tensor *kept = copy->buckets[b], *values = sl_parameter_set_bucket_values(set, b);
+        SL_TRY(of->restores ? sl_tensor_copy(values, kept) : sl_tensor_copy(kept, values));
+    }
     return SL_OK;
 }
 
@@ -90,7 +83,7 @@ sl_status sli_best_keep(sli_best *best, sl_pipe *pipe)
 {
     if (sl_pipe_device(pipe, 0) != best->device)
         return SL_OK;
-    SL_TRY(sl_pipe_run(pipe, keep_stage, &(use){best->copies, pipe}));
+    SL_TRY(sl_pipe_run(pipe, copy_stage, &(use){best->copies, pipe, false}));
     best->kept = true;
     return SL_OK;
 }
@@ -102,6 +95,6 @@ sl_tensor *sli_best_bucket(const sli_best *best, int stage, int bucket)
 
 sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe)
 {
-    use of = {(stage_copy *)best->copies, pipe};
-    return best->kept ? sl_pipe_run(pipe, restore_stage, &of) : SL_OK;
+    use of = {(stage_copy *)best->copies, pipe, true};
+    return best->kept ? sl_pipe_run(pipe, copy_stage, &of) : SL_OK;
 }

@@ -13,57 +13,34 @@
 
 /* ---- Describing ------------------------------------------------------------------------- */
 
-/* Merges `more` (taken; NULL: there was no memory for it) into `to`. */
-static bool merge(json_t *to, json_t *more)
+/* A split's ids: a position in the data means something in the same data alone. */
+static int describe_text(const sl_corpus *corpus, sl_split split, json_t *to)
 {
-    bool merged = more && json_object_update(to, more) == 0;
-    json_decref(more);
-    return merged;
+    char name[32], what[96], checksum[SLI_CHECKSUM_BYTES];
+    const sl_tokens *tokens = sl_corpus_tokens(corpus, split);
+    sli_checksum_of(tokens->ids, (uint64_t)tokens->count * sizeof *tokens->ids, checksum);
+    snprintf(name, sizeof name, "%s text", sl_split_name(split));
+    snprintf(what, sizeof what, "%" PRId64 " tokens of checksum %s", tokens->count, checksum);
+    return json_object_set_new(to, name, json_string(what));
 }
 
 /* The options that decide the run's numbers, by their names; the text's shards, which come from the
- * replicas that the run began with, under theirs. */
-static json_t *describe_deciding(const sl_train_options *given)
-{
-    const sl_option *row;
-    sl_train_options options = *given;
-    options.optimizer = sli_optimizer_filled(&given->optimizer);
-    options.lr.step_epochs = given->lr.step_epochs ? given->lr.step_epochs : 1;
-    json_t *all =
-        json_pack("{sI si}", "ntokens", (json_int_t)options.model.ntokens, "dp", options.shards);
-    for (int i = 0; all && (row = sl_train_option_row(i)); i++) {
-        if (!row->affects_numbers || !row->affects_numbers(&options))
-            continue;
-        if (json_object_set_new(all, row->name, sli_json_option(row, &options, true)) != 0) {
-            json_decref(all);
-            all = NULL;
-        }
-    }
-    return all;
-}
-
-/* Each split's ids: a position in the data means something in the same data alone. */
-static json_t *describe_text(const sl_corpus *corpus)
-{
-    json_t *text = json_object();
-    for (int split = 0; split < SL_SPLITS; split++) {
-        char name[32], what[96], checksum[SLI_CHECKSUM_BYTES];
-        const sl_tokens *tokens = sl_corpus_tokens(corpus, (sl_split)split);
-        sli_checksum_of(tokens->ids, (uint64_t)tokens->count * sizeof *tokens->ids, checksum);
-        snprintf(name, sizeof name, "%s text", sl_split_name((sl_split)split));
-        snprintf(what, sizeof what, "%" PRId64 " tokens of checksum %s", tokens->count, checksum);
-        json_object_set_new(text, name, json_string(what));
-    }
-    if (json_object_size(text) == SL_SPLITS)
-        return text;
-    json_decref(text);
-    return NULL;
-}
-
+ * replicas that the run began with, under theirs; and the text. NULL: there is no memory. */
 static json_t *describe_options(const sli_run *run)
 {
-    json_t *all = describe_deciding(&run->options);
-    if (all && merge(all, describe_text(run->corpus)))
+    const sl_option *row;
+    sl_train_options options = run->options;
+    options.optimizer = sli_optimizer_filled(&run->options.optimizer);
+    options.lr.step_epochs = options.lr.step_epochs ? options.lr.step_epochs : 1;
+    json_t *all =
+        json_pack("{sI si}", "ntokens", (json_int_t)options.model.ntokens, "dp", options.shards);
+    int failed = !all;
+    for (int i = 0; !failed && (row = sl_train_option_row(i)); i++)
+        if (row->affects_numbers && row->affects_numbers(&options))
+            failed = json_object_set_new(all, row->name, sli_json_option(row, &options, true));
+    for (int split = 0; !failed && split < SL_SPLITS; split++)
+        failed = describe_text(run->corpus, (sl_split)split, all);
+    if (!failed)
         return all;
     json_decref(all);
     return NULL;
@@ -74,18 +51,11 @@ static const char ASCENDING[] = "ascending";
 
 static json_t *describe_layout(const sl_train_options *options, const sl_pipe *pipe)
 {
-    json_t *partition = json_array(), *devices = json_array();
-    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
-        int first, count;
-        sl_pipe_stage_modules(pipe, s, &first, &count);
-        json_array_append_new(partition, json_integer(count));
-        json_array_append_new(devices, json_string(sl_device_name(sl_pipe_device(pipe, s))));
-    }
     return json_pack("{si so so si sb si ss ss}", "stages", sl_pipe_stages(pipe), "partition",
-                     partition, "devices", devices, "replicas", options->replicas, "zero",
-                     (int)options->zero, "chunks", options->chunks, "checkpoint",
-                     sl_recompute_name(options->recompute), "schedule",
-                     sl_train_options_schedule(options));
+                     sli_describe_stages(pipe, false), "devices", sli_describe_stages(pipe, true),
+                     "replicas", options->replicas, "zero", (int)options->zero, "chunks",
+                     options->chunks, "checkpoint", sl_recompute_name(options->recompute),
+                     "schedule", sl_train_options_schedule(options));
 }
 
 sl_status sli_run_state_print(const sli_run *run, char **text)

@@ -1,5 +1,3 @@
-#define _GNU_SOURCE /* asprintf */
-
 #include "train/checkpoint/checkpoints.h"
 
 #include "core/file.h"
@@ -22,16 +20,6 @@ enum { NAME_BYTES = 32 }; /* of a checkpoint */
 
 /* ---- Names ------------------------------------------------------------------------------ */
 
-static sl_status join(const char *path, const char *name, char **out)
-{
-    size_t length = strlen(path);
-    const char *slash = length > 0 && path[length - 1] == '/' ? "" : "/";
-    if (asprintf(out, "%s%s%s", path, slash, name) >= 0)
-        return SL_OK;
-    *out = NULL;
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", path);
-}
-
 static void name_step(int64_t step, char *name)
 {
     snprintf(name, NAME_BYTES, "%s%08" PRId64, prefix, step);
@@ -41,12 +29,12 @@ sl_status sli_save_directory_step(const char *path, int64_t step, char **out)
 {
     char name[NAME_BYTES];
     name_step(step, name);
-    return join(path, name, out);
+    return sli_path_join(path, name, out);
 }
 
 sl_status sli_save_directory_best(const char *path, char **out)
 {
-    return join(path, best_name, out);
+    return sli_path_join(path, best_name, out);
 }
 
 /* The step of "step-00000040", or -1 for any other name. */
@@ -225,21 +213,19 @@ static sl_status make_directory(const char *path)
     return status;
 }
 
-static sl_status check_directory(const char *path, const char *resume, int descriptor)
-{
-    SL_TRY(lock_directory(path, descriptor));
-    SL_TRY(check_unused(path, resume));
-    sli_temporary_sweep(descriptor, is_checkpoint_name, NULL);
-    return try_writing(path);
-}
-
 sl_status sli_save_directory_open(const char *path, const char *resume, int *descriptor)
 {
     SL_TRY(make_directory(path));
     *descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*descriptor < 0)
         return failed(path, "opening the directory for checkpoints");
-    sl_status status = check_directory(path, resume, *descriptor);
+    sl_status status = lock_directory(path, *descriptor);
+    if (status == SL_OK)
+        status = check_unused(path, resume);
+    if (status == SL_OK) {
+        sli_temporary_sweep(*descriptor, is_checkpoint_name, NULL);
+        status = try_writing(path);
+    }
     if (status != SL_OK)
         close(*descriptor);
     return status;
@@ -252,7 +238,7 @@ static sl_status sees_directory(const char *path, uint64_t number, bool *out)
     char name[NAME_BYTES], temporary[SLI_TEMPORARY_BYTES], *trial;
     name_step(0, name);
     sli_temporary_name(name, number, temporary);
-    SL_TRY(join(path, temporary, &trial));
+    SL_TRY(sli_path_join(path, temporary, &trial));
     *out = access(trial, W_OK) == 0;
     free(trial);
     return SL_OK;
@@ -328,7 +314,7 @@ static int64_t read_step(int descriptor)
 static int open_progress(const char *directory, int flags)
 {
     char *path;
-    if (join(directory, "progress", &path) != SL_OK)
+    if (sli_path_join(directory, "progress", &path) != SL_OK)
         return -1;
     int descriptor = open(path, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
     free(path);

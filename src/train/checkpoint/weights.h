@@ -1,12 +1,13 @@
 /* Weights files beyond the public functions (sluice/train.h): the model's options in their
- * metadata (model_metadata.c), the vocabulary beside them (weights_vocab.c). */
+ * metadata (weights.c), the vocabulary beside them (weights_vocab.c). */
 #ifndef SLI_TRAIN_CHECKPOINT_WEIGHTS_H
 #define SLI_TRAIN_CHECKPOINT_WEIGHTS_H
 
 #include "io/checkpoint/reader.h"
 #include "sluice/train.h"
 
-/* Refuses a file that says of its model what contradicts `model`, beyond the shapes. */
+/* Refuses a file whose metadata, where it has them, contradict `model` in what shapes do not show:
+ * nhead, mask, activation, pre_norm. */
 sl_status sli_weights_check_model(const char *path, const sl_model_options *model);
 
 /* Fails as sl_weights_save would for a path that cannot be written or a disk without room; leaves
@@ -26,16 +27,6 @@ typedef struct sli_model_metadata {
 /* `vocab_checksum` NULL: nothing is said of a vocabulary. */
 void sli_model_metadata_write(const sl_model_options *model, const char *vocab_checksum,
                               sli_model_metadata *out);
-
-/* SL_ERR_FORMAT where one is missing or makes no sense, or the file's tensors cannot be the
- * model's. `path` is the set's, for messages. */
-sl_status sli_model_metadata_read(const sl_checkpoint_reader *from, const char *path,
-                                  sl_model_options *out);
-
-/* Refuses a file whose metadata, where it has them, contradict `model` in what shapes do not show:
- * nhead, mask, activation, pre_norm. */
-sl_status sli_model_metadata_check(const sl_checkpoint_reader *from, const char *path,
-                                   const sl_model_options *model);
 
 /* The checksum of the vocabulary that the weights were saved with; NULL where the file says
  * nothing. */
