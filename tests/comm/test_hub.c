@@ -174,7 +174,7 @@ static void rank_that_leaves_because_of_an_error_passes_it_on(void **state)
 {
     (void)state;
     static const char *const expected[] = {
-        "the making of the group: rank 1 left it, after this error: the loss is NaN",
+        "the creation of the group: rank 1 left it, after this error: the loss is NaN",
         "barrier, operation 1 of the group: rank 1 left the group before it came, after this "
         "error: "
         "the loss is NaN"};

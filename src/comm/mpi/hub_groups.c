@@ -191,7 +191,7 @@ static void handle_left(sli_hub_groups *groups, sli_hub_group *group,
                         const sli_wire_message *message)
 {
     sli_wire_message end = break_message(group, SL_ERR_CANCELLED);
-    snprintf(end.text, sizeof end.text, "the making of the group: rank %d left it%s%.1023s",
+    snprintf(end.text, sizeof end.text, "the creation of the group: rank %d left it%s%.1023s",
              message->rank, *message->text ? ", after this error: " : "", message->text);
     send_to_group(groups, group, message);
     if (group->joined < group->size)

@@ -45,7 +45,7 @@ static const char *operation_text(const sli_operation *operation, char *text)
 {
     if (operation)
         return sli_operation_text(operation, text);
-    snprintf(text, SLI_OPERATION_TEXT_BYTES, "the making of the group");
+    snprintf(text, SLI_OPERATION_TEXT_BYTES, "the creation of the group");
     return text;
 }
 

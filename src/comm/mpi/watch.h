@@ -46,7 +46,7 @@ sl_status sli_watch_refuse_group(sli_watch *watch, uint64_t id, int rank, int si
 bool sli_watch_has_members(sli_watch *watch);
 
 /* Fails if the group is broken, or breaks because `operation` needs a rank that is dead or has
- * left. NULL stands for the making of the group. */
+ * left. NULL stands for the creation of the group. */
 sl_status sli_watch_check(sli_watch *watch, sli_member *member, const sli_operation *operation);
 
 /* Fails if the group is broken. */
