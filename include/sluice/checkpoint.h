@@ -28,7 +28,7 @@ extern "C" {
 
 /* Tensors under one name. */
 typedef struct sl_checkpoint_part {
-    const char *name; /* letters, digits, - and _ */
+    const char *name; /* letters, digits, - and _, at most 200 */
     const sl_safetensors_item *items;
     size_t count;
     const sl_metadata *metadata; /* the metadata of each of its files */

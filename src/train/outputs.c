@@ -1,7 +1,6 @@
 /* Files that are written must not be files that are read. */
 #include "core/file.h"
-#include "io/checkpoint/reader.h"
-#include "io/safetensors/format.h"
+#include "io/checkpoint/format.h"
 #include "train/run.h"
 
 #include <stdlib.h>

@@ -1,8 +1,7 @@
 /* Any bytes as the state.json of a checkpoint, as the index of its shards, as the shapes of tensors
  * in segments, or as a run's state: each ends in a checked record or in one sentence. The first
  * byte chooses. A run's state is first put into a state.json, whose checksum is right then. */
-#include "io/checkpoint/reader.h"
-#include "io/safetensors/format.h"
+#include "io/checkpoint/format.h"
 #include "train/checkpoint/checkpoints.h"
 
 #include <jansson.h>

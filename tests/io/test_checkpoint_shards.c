@@ -2,8 +2,7 @@
  * whole tensors, and nothing that does not fit together is taken for one. */
 #include "scratch.h"
 
-#include "io/checkpoint/reader.h"
-#include "io/checkpoint/writer.h"
+#include "io/checkpoint/format.h"
 #include "support/check.h"
 
 #include <sys/stat.h>

@@ -2,8 +2,7 @@
  * in proportion to it. */
 #include "io/scratch.h"
 
-#include "io/checkpoint/reader.h"
-#include "io/safetensors/format.h"
+#include "io/checkpoint/format.h"
 #include "support/check.h"
 
 #include <sys/resource.h>

@@ -1,16 +1,10 @@
 /* Checkpoints made from checkpoints. What goes in is compared with its checksums first; then each
  * tensor is read when its turn to be written comes, so that memory need hold but the largest. */
-#include "core/file.h"
-#include "io/checkpoint/reader.h"
-#include "io/checkpoint/writer.h"
-#include "io/safetensors/format.h"
+#include "io/checkpoint/format.h"
 
-#include <fcntl.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 /* ---- What a checkpoint has -------------------------------------------------------------- */
 
@@ -136,20 +130,6 @@ static sl_status read_item(void *context, const char *part, const sl_safetensors
     return SL_OK;
 }
 
-/* The name must be free. */
-static sl_status check_free(const char *path)
-{
-    int holder;
-    char *name;
-    struct stat found;
-    SL_TRY(sli_path_open_parent(path, path, &holder, &name));
-    bool is_free = fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0;
-    close(holder);
-    free(name);
-    return is_free ? SL_OK
-                   : sl_error(SL_ERR_INVALID, "%s: there is something of that name already", path);
-}
-
 /* Saves what is listed, of one checkpoint or as the mean of several. */
 static sl_status write_listed(const listing *list, sl_checkpoint_reader *const *readers,
                               size_t count, const char *to)
@@ -202,7 +182,7 @@ static sl_status rewrite(const char *const *from, size_t count, bool is_mean, co
                          uint64_t shard_bytes)
 {
     listing all = {.contents = {0}};
-    SL_TRY(check_free(to));
+    SL_TRY(sli_checkpoint_check_path(to, true));
     sl_checkpoint_reader **readers = calloc(count, sizeof *readers);
     sl_status status = readers ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a list of readers");
     for (size_t i = 0; i < count && status == SL_OK; i++) {

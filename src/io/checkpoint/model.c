@@ -3,8 +3,7 @@
 #define _GNU_SOURCE /* asprintf */
 #include "core/file.h"
 #include "core/memory.h"
-#include "io/checkpoint/reader.h"
-#include "io/safetensors/format.h"
+#include "io/checkpoint/format.h"
 
 #include <stdio.h>
 #include <stdlib.h>

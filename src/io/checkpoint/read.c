@@ -1,9 +1,8 @@
 /* Reading tensors: each file once, from its first byte to its last, its checksum taken on the way.
  */
-#include "io/checkpoint/reader.h"
+#include "io/checkpoint/format.h"
 
 #include "core/file.h"
-#include "io/safetensors/format.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -2,10 +2,9 @@
  * files are checked by sl_safetensors_open. Only the tensors' bytes remain to be read. */
 
 #define _GNU_SOURCE /* asprintf */
-#include "io/checkpoint/reader.h"
+#include "io/checkpoint/format.h"
 
 #include "core/file.h"
-#include "io/safetensors/format.h"
 
 #include <errno.h>
 #include <inttypes.h>

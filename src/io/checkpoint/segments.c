@@ -1,9 +1,8 @@
 #define _GNU_SOURCE /* asprintf */
 
-#include "io/checkpoint/segments.h"
+#include "io/checkpoint/format.h"
 
 #include "core/json.h"
-#include "io/safetensors/format.h"
 
 #include <errno.h>
 #include <inttypes.h>

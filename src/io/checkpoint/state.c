@@ -1,6 +1,4 @@
-#include "io/checkpoint/state.h"
-
-#include "io/safetensors/format.h"
+#include "io/checkpoint/format.h"
 
 #include <ctype.h>
 #include <inttypes.h>

@@ -1,8 +1,7 @@
 /* The tensors of an open checkpoint. A file's tensor is a segment of a tensor of the checkpoint:
  * mostly all of it. Sorted by name and first element, a tensor's segments must follow one another
  * without gap or overlap, from its first element to its last, in whatever files they are. */
-#include "io/checkpoint/reader.h"
-#include "io/safetensors/format.h"
+#include "io/checkpoint/format.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,12 +1,10 @@
 /* Saving: every file goes into a directory of a temporary name, its checksum taken while it is
  * written; state.json, which lists them, comes last; then the directory gets its name. */
 
-#include "io/checkpoint/writer.h"
+#include "io/checkpoint/format.h"
 
 #include "core/file.h"
 #include "core/replace.h"
-#include "io/checkpoint/state.h"
-#include "io/safetensors/format.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -323,12 +321,17 @@ static sl_status check_replaceable(int holder, const char *name)
     return status;
 }
 
-static sl_status check_path(const char *path)
+sl_status sli_checkpoint_check_path(const char *path, bool is_new)
 {
     int holder;
     char *name;
+    struct stat found;
     SL_TRY(sli_path_open_parent(path, path, &holder, &name));
-    sl_status status = check_replaceable(holder, name);
+    sl_status status = SL_OK;
+    if (!is_new)
+        status = check_replaceable(holder, name);
+    else if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) == 0)
+        status = sl_error(SL_ERR_INVALID, "%s: there is something of that name already", path);
     close(holder);
     free(name);
     return status;
@@ -345,7 +348,7 @@ sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, bool joins
         return sl_error(SL_ERR_MEMORY, "no memory for a checkpoint's record");
     }
     snprintf(writer->id, sizeof writer->id, "%016" PRIx64, id);
-    sl_status status = joins ? SL_OK : check_path(path);
+    sl_status status = joins ? SL_OK : sli_checkpoint_check_path(path, false);
     if (status == SL_OK && joins)
         status = sli_replace_directory_join(path, id, &writer->directory);
     else if (status == SL_OK)

@@ -158,7 +158,7 @@ sl_status sli_tensors_items(const sli_tensors *tensors, sl_safetensors_item **ou
 
 /* A copy in host memory, from which a checkpoint is written while the run goes on. */
 typedef struct sli_tensor_copy {
-    sl_safetensors_item *items; /* [count]; a range is a segment (io/checkpoint/segments.h) */
+    sl_safetensors_item *items; /* [count]; a range is a segment (io/checkpoint/format.h) */
     size_t count;
     char *shapes; /* of the tensors with segments, as metadata */
     char *memory; /* the items' data; kept from one copy to the next */

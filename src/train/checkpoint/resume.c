@@ -2,7 +2,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "io/checkpoint/reader.h"
+#include "io/checkpoint/format.h"
 #include "optim/optimizer.h"
 
 #include <errno.h>

@@ -3,7 +3,7 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "core/replace.h"
-#include "io/checkpoint/writer.h"
+#include "io/checkpoint/format.h"
 
 #include <errno.h>
 #include <fcntl.h>

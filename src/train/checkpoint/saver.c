@@ -2,7 +2,7 @@
 #include "train/checkpoint/saver.h"
 
 #include "core/clock.h"
-#include "io/checkpoint/segments.h"
+#include "io/checkpoint/format.h"
 
 #include <stdlib.h>
 #include <string.h>

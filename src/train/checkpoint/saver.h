@@ -3,7 +3,7 @@
 #define SLI_TRAIN_CHECKPOINT_SAVER_H
 
 #include "core/error.h"
-#include "io/checkpoint/writer.h"
+#include "io/checkpoint/format.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/checkpoint/weights.h"
 

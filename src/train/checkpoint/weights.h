@@ -3,7 +3,7 @@
 #ifndef SLI_TRAIN_CHECKPOINT_WEIGHTS_H
 #define SLI_TRAIN_CHECKPOINT_WEIGHTS_H
 
-#include "io/checkpoint/reader.h"
+#include "io/checkpoint/format.h"
 #include "sluice/train.h"
 
 /* Refuses a file whose metadata, where it has them, contradict `model` in what shapes do not show:

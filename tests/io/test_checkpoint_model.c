@@ -2,8 +2,7 @@
  */
 #include "scratch.h"
 
-#include "io/checkpoint/reader.h"
-#include "io/safetensors/format.h"
+#include "io/checkpoint/format.h"
 #include "sluice/checkpoint.h"
 #include "support/check.h"
 
@@ -63,35 +62,35 @@ static char *write_shards(scratch *in, const char *index)
 static const char whole_index[] = "{\"metadata\":{\"total_size\":48},\"weight_map\":{\"d\":" TWO
                                   ",\"a\":" ONE ",\"c\":" TWO ",\"b\":" ONE "}}";
 
-static void file_is_a_set_of_one(void **state)
+static void file_is_a_model(void **state)
 {
     sample made;
-    sl_checkpoint_reader *set;
+    sl_checkpoint_reader *model;
     char *path = scratch_path(*state, "any.name");
     sample_fill(&made, 0);
     check_ok(sl_safetensors_save(path, made.items, TENSORS, NULL, 0));
     check_loads(path);
-    check_ok(sli_checkpoint_open_model(path, &set));
-    assert_int_equal(sl_checkpoint_file_count(set), 1);
-    assert_string_equal(set->files[0].reader->path, path);
-    sl_checkpoint_close(&set);
-    assert_null(set);
+    check_ok(sli_checkpoint_open_model(path, &model));
+    assert_int_equal(sl_checkpoint_file_count(model), 1);
+    assert_string_equal(model->files[0].reader->path, path);
+    sl_checkpoint_close(&model);
+    assert_null(model);
 }
 
 static void index_stands_for_its_files(void **state)
 {
-    sl_checkpoint_reader *set;
+    sl_checkpoint_reader *model;
     char *path = write_shards(*state, whole_index);
     check_loads(path);
     check_loads(((scratch *)*state)->directory);
-    check_ok(sli_checkpoint_open_model(path, &set));
-    assert_int_equal(sl_checkpoint_file_count(set), 2);
-    assert_int_equal(sl_checkpoint_tensor_count(set, SLI_MODEL_PART), TENSORS);
-    assert_string_equal(sl_checkpoint_tensor_get(set, SLI_MODEL_PART, 3)->name, "d");
-    assert_string_equal(sli_checkpoint_find_tensor(&set->parts[0], "c")->info.name, "c");
-    assert_null(sli_checkpoint_find_tensor(&set->parts[0], "e"));
-    assert_string_equal(sl_checkpoint_metadata(set, SLI_MODEL_PART, "made"), "here");
-    sl_checkpoint_close(&set);
+    check_ok(sli_checkpoint_open_model(path, &model));
+    assert_int_equal(sl_checkpoint_file_count(model), 2);
+    assert_int_equal(sl_checkpoint_tensor_count(model, SLI_MODEL_PART), TENSORS);
+    assert_string_equal(sl_checkpoint_tensor_get(model, SLI_MODEL_PART, 3)->name, "d");
+    assert_string_equal(sli_checkpoint_find_tensor(&model->parts[0], "c")->info.name, "c");
+    assert_null(sli_checkpoint_find_tensor(&model->parts[0], "e"));
+    assert_string_equal(sl_checkpoint_metadata(model, SLI_MODEL_PART, "made"), "here");
+    sl_checkpoint_close(&model);
 }
 
 static void index_that_does_not_fit_is_refused(void **state)
@@ -331,11 +330,11 @@ static void load_gives_back_what_save_took_for_random_tensors(void **state)
     }
 }
 
-int safetensors_set_tests(void)
+int checkpoint_model_tests(void)
 {
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
-        WITH_SCRATCH(file_is_a_set_of_one),
+        WITH_SCRATCH(file_is_a_model),
         WITH_SCRATCH(index_stands_for_its_files),
         WITH_SCRATCH(index_that_does_not_fit_is_refused),
         WITH_SCRATCH(checkpoint_is_read_against_its_checksums),
