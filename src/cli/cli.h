@@ -75,6 +75,7 @@ void cli_line_clear(cli_line *line);
 void cli_line_print(FILE *to, const cli_line *line, const char *omitted);
 
 /* The text of the option's last use; "" for a flag; NULL where it was not given. */
+const char *cli_given_value(const cli_given *given, int count, const char *name);
 const char *cli_line_value(const cli_line *line, const char *name);
 
 /* ---- Settings and help -------------------------------------------------------------------- */

@@ -158,12 +158,17 @@ void cli_line_clear(cli_line *line)
     free(line->words);
 }
 
+const char *cli_given_value(const cli_given *given, int count, const char *name)
+{
+    while (count-- > 0)
+        if (strcmp(given[count].option->name, name) == 0)
+            return given[count].text ? given[count].text : "";
+    return NULL;
+}
+
 const char *cli_line_value(const cli_line *line, const char *name)
 {
-    for (int i = line->given_count - 1; i >= 0; i--)
-        if (strcmp(line->given[i].option->name, name) == 0)
-            return line->given[i].text ? line->given[i].text : "";
-    return NULL;
+    return cli_given_value(line->given, line->given_count, name);
 }
 
 /* ---- Printing ----------------------------------------------------------------------------- */

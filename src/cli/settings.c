@@ -77,22 +77,13 @@ static void set_option(const cli_given *given, void *settings)
     cli_refuse_near(&near, "", "--%s", sl_error_text());
 }
 
-/* The text of the source's last option of that name; NULL: it has none. */
-static const char *find_in_source(const cli_given *source, int count, const char *name)
-{
-    while (count-- > 0)
-        if (strcmp(source[count].option->name, name) == 0)
-            return source[count].text;
-    return NULL;
-}
-
 /* A run's options from the file or from the line. Devices and a balance of numbers say how many
  * stages there are, as --pp does, and devices in groups how many replicas, as --dp does: numbers of
  * a preset or of the file then do not count. */
 static void set_run_source(const cli_given *source, int count, sl_train_options *to)
 {
-    const char *preset = find_in_source(source, count, "preset"),
-               *devices = find_in_source(source, count, "devices");
+    const char *preset = cli_given_value(source, count, "preset"),
+               *devices = cli_given_value(source, count, "devices");
     if (preset) /* an unknown one is refused with the other options */
         (void)sl_train_options_preset(preset, to);
     int stages = to->stages, replicas = to->replicas;
@@ -100,7 +91,7 @@ static void set_run_source(const cli_given *source, int count, sl_train_options 
     for (int i = 0; i < count; i++)
         set_option(&source[i], to);
     bool balance =
-        find_in_source(source, count, "balance") && to->balance_kind == SL_BALANCE_EXPLICIT;
+        cli_given_value(source, count, "balance") && to->balance_kind == SL_BALANCE_EXPLICIT;
     if (to->stages == 0 && !devices && !balance)
         to->stages = stages;
     if (to->replicas == 0 && !(devices && strchr(devices, ';')))
@@ -136,11 +127,12 @@ void cli_settings_read(cli_line *line, void *settings)
     cli_settings_default(line->command, settings);
     const cli_given *own = line->given + line->config_count;
     int count = line->given_count - line->config_count;
-    if (line->command->run_options[0]) {
+    bool is_run = line->command->run_options[0] != NULL;
+    if (is_run) {
         set_run_source(line->given, line->config_count, settings);
         set_run_source(own, count, settings);
     }
-    for (int i = 0; !line->command->run_options[0] && i < count; i++)
+    for (int i = 0; !is_run && i < count; i++)
         set_option(&own[i], settings);
     check_needs(line);
 }

@@ -1,11 +1,15 @@
 #!/bin/bash
-# `sluice train` under mpirun: ranks are processes, and nothing else changes.
+# `sluice train` under mpirun: ranks are processes, and nothing else changes. With --zero each writes
+# its shard of the optimizer's state; a disk that fails one of them fails the save alone; and processes
+# that do not see one directory let the first write all.
 set -euo pipefail
 
 program=${SLUICE_PROGRAM:?}
+faults=$(dirname "$program")/../tests/libio_faults.so
 skip() { echo "skipped: $1"; exit 77; }
-fail() { echo "$1"; exit 1; }
+fail() { echo "$1"; cat "$scratch/err" "$scratch/out"; exit 1; }
 command -v mpirun >/dev/null || skip "there is no mpirun"
+[ -f "$faults" ] || { echo "$faults was not built"; exit 1; }
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
@@ -22,7 +26,6 @@ processes() { # N OPTION...
 
 processes 2 --quiet || {
     grep -q 'sluice_mpi.so was not found' "$scratch/err" && skip "sluice was built without MPI"
-    cat "$scratch/err"
     fail "two processes do not train"
 }
 
@@ -72,12 +75,94 @@ grep -q '^sluice: --dp must be the number of processes that were started, 2, got
 if processes 2 --lr 1e30 --clip 0; then fail "a loss that is no number is accepted"; fi
 grep -qE '^sluice: rank [01]: the loss is nan in epoch 1, batch 2' "$scratch/err" ||
     fail "the failing rank is not named"
-if processes 2 --save /nowhere/model; then fail "a place that is not there is accepted"; fi
+if processes 2 --save /nowhere/model; then fail "a directory that does not exist is accepted"; fi
 grep -q '^sluice: rank 0: /nowhere/model' "$scratch/err" || fail "the first rank's error is not told"
 # torchrun's names without a launcher.
 if RANK=0 WORLD_SIZE=2 "${train[@]}" >"$scratch/out" 2>"$scratch/err"; then
-    fail "an environment that nobody was started with is accepted"
+    fail "an environment without a launcher is accepted"
 fi
 grep -q '^sluice: the environment is that of rank 0 of 2, but MPI knows of 1: start' "$scratch/err" ||
-    fail "an environment that nobody was started with is not explained"
+    fail "an environment without a launcher is not explained"
+
+# ---- Shards of the optimizer's state --------------------------------------------------------------
+
+saving=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8
+    --batch-size 4 --eval-batch-size 8 --epochs 1 --max-batches 8 --eval-max-batches 2
+    --optimizer adamw --lr 0.01 --quiet)
+
+# Two processes, of which the second is started with the last words in front: "env A=B", or nothing.
+# Their output is in out and err.
+pair() { # LOG OPTION... -- WORD...
+    local log=$1 options=()
+    shift
+    while [ "$1" != -- ]; do options+=("$1"); shift; done
+    shift
+    options=("${saving[@]}" --zero --log-json "$log" "${options[@]}")
+    timeout 60 mpirun -n 1 "${options[@]}" : -n 1 "$@" "${options[@]}" \
+        >"$scratch/out" 2>"$scratch/err"
+}
+same() { # LOG
+    test "$(numbers "$1" | wc -l)" -ge 16 || fail "the log has too few numbers"
+    diff <(numbers "$scratch/reference") <(numbers "$1") || fail "the numbers are others"
+}
+
+pair "$scratch/reference" -- || fail "two processes do not train"
+
+# Each writes its own, and the run goes on from it: as processes, and as threads without --zero.
+pair "$scratch/log" --save-dir "$scratch/saved" --save-every 3 -- || fail "no run that saves"
+same "$scratch/log"
+for step in 3 6 8; do
+    for file in optimizer-0000{1,2}-of-00002.safetensors; do
+        test -f "$scratch/saved/step-0000000$step/$file" || fail "step $step has no $file"
+    done
+done
+"$program" checkpoint verify "$scratch"/saved/step-* >"$scratch/out" || fail "one is damaged"
+rm -r "$scratch/saved/step-00000008"
+pair "$scratch/rest" --resume "$scratch/saved" -- || fail "it does not go on"
+diff <(numbers "$scratch/reference" | tail -n 6) <(numbers "$scratch/rest" | tail -n 6) ||
+    fail "it goes on with other numbers"
+"${saving[@]}" --dp 2 --resume "$scratch/saved" --log-json "$scratch/as-threads" \
+    >"$scratch/out" 2>"$scratch/err" || fail "threads do not go on"
+diff <(numbers "$scratch/rest") <(numbers "$scratch/as-threads") || fail "threads have other numbers"
+
+# Wherever the second one's disk fails, the first tells it, and everything else is as before.
+rm -rf "$scratch/saved"
+pair "$scratch/log" --save-dir "$scratch/saved" --save-every 3 -- \
+    env LD_PRELOAD="$faults" SLUICE_IO_ONLY=/saved SLUICE_IO_COUNT="$scratch/calls" || fail "counting calls ends the run"
+calls=$(cat "$scratch/calls")
+failed=0
+for back in 0 2 4 6 8; do
+    rm -rf "$scratch/saved"
+    pair "$scratch/log" --save-dir "$scratch/saved" --save-every 3 -- \
+        env LD_PRELOAD="$faults" SLUICE_IO_ONLY=/saved SLUICE_IO_FAIL=$((calls - back)) ||
+        fail "a failing disk ends the run"
+    same "$scratch/log"
+    if grep -qE 'is not saved, the run goes on: rank 1: .*No space' "$scratch/err"; then
+        failed=$((failed + 1))
+    fi
+    "$program" checkpoint verify "$scratch"/saved/step-* >"$scratch/out" || fail "one is damaged"
+    if compgen -G "$scratch/saved/.*.tmp" >"$scratch/out"; then fail "something is left"; fi
+done
+echo "$failed of 5 failures are rank 1's saves, of $calls calls"
+test "$failed" -ge 3 || fail "rank 1's failures are not told"
+
+# A second process with a file system of its own there: the first one gathers.
+rm -rf "$scratch/saved"
+mkdir "$scratch/saved"
+if unshare -m mount -t tmpfs none "$scratch/saved" 2>"$scratch/err"; then
+    # shellcheck disable=SC2016 # the inner shell's
+    pair "$scratch/log" --save-dir "$scratch/saved" --save-every 3 -- unshare -m sh -c \
+        'mount -t tmpfs none "$0" && exec "$@"' "$scratch/saved" || fail "no run on two disks"
+    same "$scratch/log"
+    test -f "$scratch/saved/step-00000006/optimizer.safetensors" || fail "nothing was gathered"
+    "$program" checkpoint verify "$scratch"/saved/step-* >"$scratch/out" || fail "one is damaged"
+    rm -r "$scratch/saved/step-00000008"
+    # shellcheck disable=SC2016 # the inner shell's
+    pair "$scratch/other" --resume "$scratch/saved" -- unshare -m sh -c \
+        'mount -t tmpfs none "$0" && exec "$@"' "$scratch/saved" || fail "it does not go on"
+    diff <(numbers "$scratch/rest") <(numbers "$scratch/other") ||
+        fail "it goes on with other numbers from another disk"
+else
+    echo "skipped: two file systems, which only root can have"
+fi
 echo "passed"
