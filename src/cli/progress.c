@@ -69,8 +69,7 @@ static bool begin_live(display *on)
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     double now = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-    if (!progress->options.live || progress->options.quiet || on->replica > 0 ||
-        now - on->live_time < pause)
+    if (!progress->options.live || on->replica > 0 || now - on->live_time < pause)
         return false;
     on->live_time = now;
     pthread_mutex_lock(&progress->screen);
@@ -258,10 +257,11 @@ static sl_status print_started(void *context, const sl_run_info *info)
     if (options->quiet)
         return SL_OK;
     begin_lines(on);
-    if (is_first && options->restarts > 0 && !on->resumed)
-        print_line(on, "Restart %d: there is no checkpoint yet, the run starts from the beginning",
-                   options->restarts);
     if (is_first) {
+        if (options->restarts > 0 && !on->resumed)
+            print_line(on,
+                       "Restart %d: there is no checkpoint yet, the run starts from the beginning",
+                       options->restarts);
         print_data(on, info);
         print_model(on, info);
     }
@@ -306,8 +306,6 @@ static sl_status print_step(void *context, const sl_step_info *step)
     on->interval_batches++;
     on->trained_seconds += step->seconds;
     on->trained_batches++;
-    if (options->quiet)
-        return SL_OK;
     if (step->batch % options->log_interval == 0 || step->batch == step->batches_per_epoch)
         print_interval(on, step);
     else
@@ -319,7 +317,7 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
     display *on = context;
     begin_lines(on);
-    if (!on->of->options.quiet && eval->split == SL_SPLIT_VALID) {
+    if (eval->split == SL_SPLIT_VALID) {
         print_line(on, "%s", rule);
         print_line(on,
                    "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5s | valid ppl %8s%s",
@@ -471,12 +469,13 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     pthread_mutex_init(&to->screen, NULL);
     for (int i = 0; i < count; i++) {
         bool is_first = first + i == 0; /* all have the same evaluations and results */
+        bool shows = is_first && !options->quiet;
         to->displays[i] = (display){.of = to, .replica = first + i};
         to->reporters[i] = (sl_reporter){.context = &to->displays[i],
                                          .started = print_started,
-                                         .step = print_step,
-                                         .evaluating = is_first ? draw_evaluating : NULL,
-                                         .evaluated = is_first ? print_evaluated : NULL,
+                                         .step = options->quiet ? NULL : print_step,
+                                         .evaluating = shows ? draw_evaluating : NULL,
+                                         .evaluated = shows ? print_evaluated : NULL,
                                          .finished = is_first ? print_finished : NULL,
                                          .replica = first + i,
                                          .checkpoint = print_checkpoint};

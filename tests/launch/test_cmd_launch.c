@@ -42,7 +42,7 @@ static void launch(program_run *to, scratch *in, const char *options)
     program_start(to, "launch %s sh %s/job.sh", options, in->directory);
 }
 
-/* A zombie waits for its parent to hear of it, and runs no more. */
+/* A zombie waits for its parent to reap it, and runs no more. */
 static bool is_running(int process)
 {
     char path[64], text[256];
@@ -541,65 +541,42 @@ static void strangers_that_call_the_launcher_do_not_keep_ranks_out(void **state)
     check_text(run.out, "rank 1 of 2\n");
 }
 
-static int test_jobs(void)
+int cmd_launch_tests(void)
 {
+    if (!program_exists())
+        return 77;
+#define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest with_mpirun[] = {
-        cmocka_unit_test_setup_teardown(ranks_have_torchruns_names, scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(arguments_reach_the_program_as_they_are, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(any_number_of_variables_is_exported, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(host_file_places_more_processes_than_slots, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(first_failure_is_named_and_its_status_returned,
-                                        scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(survivors_may_say_what_they_noticed, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(death_is_named_before_an_end_that_was_heard_first,
-                                        scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(survivors_that_go_on_are_ended, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(what_a_program_leaves_behind_is_ended, scratch_create,
-                                        scratch_remove),
+        IN_SCRATCH(ranks_have_torchruns_names),
+        IN_SCRATCH(arguments_reach_the_program_as_they_are),
+        IN_SCRATCH(any_number_of_variables_is_exported),
+        IN_SCRATCH(host_file_places_more_processes_than_slots),
+        IN_SCRATCH(first_failure_is_named_and_its_status_returned),
+        IN_SCRATCH(survivors_may_say_what_they_noticed),
+        IN_SCRATCH(death_is_named_before_an_end_that_was_heard_first),
+        IN_SCRATCH(survivors_that_go_on_are_ended),
+        IN_SCRATCH(what_a_program_leaves_behind_is_ended),
         cmocka_unit_test(program_that_is_none_is_not_started_again),
-        cmocka_unit_test_setup_teardown(error_of_several_ranks_is_shown_once, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(error_of_a_group_is_shown_once, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(errors_that_differ_are_all_shown, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(failed_job_is_started_again, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(restarts_end, scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(elastic_job_goes_on_without_the_dead, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(elastic_job_without_dead_keeps_its_size, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(signals_reach_every_rank, scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(job_ended_by_a_signal_is_not_started_again, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(second_signal_ends_programs_that_ignore_the_first,
-                                        scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(grace_begins_again_while_a_program_saves, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(save_under_way_at_a_failure_is_not_cut_off, scratch_create,
-                                        scratch_remove),
-        cmocka_unit_test_setup_teardown(saving_adds_a_limited_time, scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(programs_that_the_launcher_ends_are_not_said_to_have_failed,
-                                        scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(strangers_that_call_the_launcher_do_not_keep_ranks_out,
-                                        scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(programs_end_when_their_launcher_is_killed, scratch_create,
-                                        scratch_remove),
+        IN_SCRATCH(error_of_several_ranks_is_shown_once),
+        IN_SCRATCH(error_of_a_group_is_shown_once),
+        IN_SCRATCH(errors_that_differ_are_all_shown),
+        IN_SCRATCH(failed_job_is_started_again),
+        IN_SCRATCH(restarts_end),
+        IN_SCRATCH(elastic_job_goes_on_without_the_dead),
+        IN_SCRATCH(elastic_job_without_dead_keeps_its_size),
+        IN_SCRATCH(signals_reach_every_rank),
+        IN_SCRATCH(job_ended_by_a_signal_is_not_started_again),
+        IN_SCRATCH(second_signal_ends_programs_that_ignore_the_first),
+        IN_SCRATCH(grace_begins_again_while_a_program_saves),
+        IN_SCRATCH(save_under_way_at_a_failure_is_not_cut_off),
+        IN_SCRATCH(saving_adds_a_limited_time),
+        IN_SCRATCH(programs_that_the_launcher_ends_are_not_said_to_have_failed),
+        IN_SCRATCH(strangers_that_call_the_launcher_do_not_keep_ranks_out),
+        IN_SCRATCH(programs_end_when_their_launcher_is_killed),
     };
     if (system("mpirun --version >/dev/null 2>&1") != 0) {
         print_message("skipped: there is no mpirun\n");
         return 77;
     }
     return cmocka_run_group_tests(with_mpirun, NULL, NULL);
-}
-
-int cmd_launch_tests(void)
-{
-    return program_exists() ? test_jobs() : 77;
 }
