@@ -10,6 +10,7 @@
  * and one that waits for its recomputation costs nothing at stage 0 and one unit, its input, at
  * stage 1. Gradients that stage 1 has sent count at stage 0, one unit each; how many of them are on
  * their way at once depends on who is faster, so peaks have a lower and an upper bound. */
+#include "sluice/layers.h"
 #include "sluice/model.h"
 #include "sluice/pipe.h"
 #include "support/check.h"
@@ -122,6 +123,96 @@ static void peaks_are_what_the_table_predicts(void **state)
         }
 }
 
+/* ---- Passes, in every schedule and mode --------------------------------------------------- */
+
+/* So many linear layers a stage that what passes hold outweighs what is on its way. */
+enum { LINEARS = 240, LINEAR_WIDTH = 16, MOST_STAGES = 4 };
+
+typedef struct held_case {
+    const char *name;
+    int virtual_stages;
+} held_case;
+
+static sl_simulation simulate_held(const held_case *of, sl_recompute recompute)
+{
+    const double ones[MOST_STAGES] = {1, 1, 1, 1};
+    const double unit = LINEARS * ROWS / MICROS * LINEAR_WIDTH * (double)sizeof(float);
+    const double saved[MOST_STAGES] = {unit, unit, unit, unit};
+    const double deferred[MOST_STAGES] = {2 * unit, 2 * unit, 2 * unit, 2 * unit};
+    sl_schedule_options options = {.ranks = STAGES,
+                                   .virtual_stages = of->virtual_stages,
+                                   .micros = MICROS};
+    sl_schedule *schedule;
+    sl_simulation simulation;
+    check_ok(sl_schedule_write(of->name, &options, &schedule));
+    check_ok(sl_schedule_recompute(schedule, recompute));
+    check_ok(sl_schedule_simulate(schedule,
+                                  &(sl_cost_model){.forward = ones,
+                                                   .backward_input = ones,
+                                                   .backward_weight = ones,
+                                                   .held_bytes = saved,
+                                                   .weight_held_bytes = deferred},
+                                  &simulation));
+    sl_schedule_destroy(&schedule);
+    return simulation;
+}
+
+static test_pipe open_linears(const held_case *of, sl_recompute recompute)
+{
+    static sl_module *modules[MOST_STAGES * LINEARS];
+    int stages = STAGES * of->virtual_stages, balance[MOST_STAGES];
+    sl_module *model;
+    sl_loss *loss;
+    for (int i = 0; i < stages * LINEARS; i++)
+        check_ok(sl_linear_create(LINEAR_WIDTH, LINEAR_WIDTH, false, &modules[i]));
+    for (int s = 0; s < stages; s++)
+        balance[s] = LINEARS;
+    check_ok(sl_sequential_create(modules, stages * LINEARS, &model));
+    check_ok(sl_mse_loss_create(&loss));
+    sl_pipe_options options = {.stages = stages,
+                               .virtual_stages = of->virtual_stages,
+                               .chunks = MICROS,
+                               .balance = balance,
+                               .writer_arg = of->name,
+                               .recompute = recompute};
+    return open_pipe(model, loss, options, STAGES, 1);
+}
+
+static void check_held(const held_case *of, sl_recompute recompute)
+{
+    test_pipe piped = open_linears(of, recompute);
+    sl_simulation expected = simulate_held(of, recompute);
+    sl_device *device;
+    sl_shape shape = sl_shape_2d(ROWS, LINEAR_WIDTH);
+    check_ok(sl_device_create_cpu(1, &device));
+    sl_tensor *batch = random_tensor(device, &shape, 4);
+    for (int rank = 0; rank < STAGES; rank++)
+        sl_device_reset_peak(piped.devices[rank]);
+    pipe_train(&piped, batch, batch, 0);
+    for (int rank = 0; rank < STAGES; rank++) {
+        sl_memory_stats stats;
+        sl_device_memory(piped.devices[rank], &stats);
+        double ratio = (double)stats.peak_bytes[SL_MEMORY_ACTIVATIONS] / expected.peak_bytes[rank];
+        if (!(ratio >= 0.95 && ratio <= 1.05))
+            fail_msg("%s, %s: rank %d holds %.3f of what the simulator says", of->name,
+                     sl_recompute_name(recompute), rank, ratio);
+    }
+    sl_simulation_clear(&expected);
+    sl_tensor_destroy(&batch);
+    sl_device_destroy(&device);
+    close_pipe(&piped);
+}
+
+static void passes_hold_what_the_simulator_says(void **state)
+{
+    (void)state;
+    static const held_case cases[] = {{"gpipe", 1},      {"1f1b", 1},  {"interleaved", 2},
+                                      {"looped-bfs", 2}, {"zb-h1", 1}, {"zb-v", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
+            check_held(&cases[i], (sl_recompute)mode);
+}
+
 static void checkpointing_and_1f1b_need_less_than_never_and_gpipe(void **state)
 {
     (void)state;
@@ -194,6 +285,7 @@ int pipe_memory_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(peaks_are_what_the_table_predicts),
+        cmocka_unit_test(passes_hold_what_the_simulator_says),
         cmocka_unit_test(checkpointing_and_1f1b_need_less_than_never_and_gpipe),
         cmocka_unit_test(evaluation_keeps_nothing_but_what_is_on_its_way),
         cmocka_unit_test(logits_of_a_batch_are_never_held_at_once),
