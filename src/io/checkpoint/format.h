@@ -175,9 +175,9 @@ const char *sli_safetensors_index_find(const sli_safetensors_index *index, const
 
 /* ---- Tensors (tensors.c) ---- */
 
-/* Lists the tensors of the open files that belong to the part. Errors: SL_ERR_FORMAT where segments
- * do not make up their tensor. */
-sl_status sli_checkpoint_list_part(sl_checkpoint_reader *reader, const char *part);
+/* Lists the tensors of the open files that belong to the part `name`. Errors: SL_ERR_FORMAT where
+ * segments do not make up their tensor. */
+sl_status sli_checkpoint_list_part(sl_checkpoint_reader *reader, const char *name);
 
 /* Whether file `index` has tensors of the part. */
 bool sli_checkpoint_has_tensors(const sl_checkpoint_reader *reader, size_t index, const char *part);
