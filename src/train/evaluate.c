@@ -36,7 +36,10 @@ static sl_status evaluate_blocks(const sli_replica *replica, sli_loader *loader,
         if (first + replica->rank < to->blocks)
             SL_TRY(evaluate_block(replica, loader, options, first + replica->rank, to));
     }
-    return sli_replica_sum(replica, to->loss, 2 * to->blocks);
+    if (!replica->group)
+        return SL_OK;
+    return sl_group_all_reduce(replica->group, to->loss, 2 * to->blocks, SL_F64, SL_REDUCE_SUM,
+                               NULL);
 }
 
 /* In the order of the blocks, whichever replica scored them. */

@@ -83,20 +83,6 @@ void sli_replica_abort(const sli_replica *replica, sl_status error)
     sli_error_restore(&own);
 }
 
-sl_status sli_replica_mean(const sli_replica *replica, double *value)
-{
-    if (!replica->group)
-        return SL_OK;
-    return sl_group_all_reduce(replica->group, value, 1, SL_F64, SL_REDUCE_AVERAGE, NULL);
-}
-
-sl_status sli_replica_sum(const sli_replica *replica, double *values, int64_t count)
-{
-    if (!replica->group)
-        return SL_OK;
-    return sl_group_all_reduce(replica->group, values, count, SL_F64, SL_REDUCE_SUM, NULL);
-}
-
 sl_status sli_replica_gather_memory(const sli_replica *replica)
 {
     _Static_assert(sizeof(sl_stage_memory) % sizeof(int64_t) == 0, "records are words");

@@ -9,8 +9,7 @@
 
 /* ---- One replica (replica.c) -------------------------------------------------------------- */
 
-/* Model, loss and pipe, and what it does together with the other replicas. A replica that is alone
- * gets its own numbers back from each of these functions. */
+/* Model, loss and pipe, and what it does together with the other replicas. */
 typedef struct sli_replica {
     sl_module *model;
     sl_loss *loss;
@@ -34,11 +33,6 @@ sl_status sli_replica_join(sli_replica *replica);
 /* Ends the other replicas with the calling thread's error, whatever they wait for. Called before
  * anything that they share is destroyed. */
 void sli_replica_abort(const sli_replica *replica, sl_status error);
-
-/* *value becomes the mean over all replicas; values[0 … count - 1] the sums, in the order of ranks.
- */
-sl_status sli_replica_mean(const sli_replica *replica, double *value);
-sl_status sli_replica_sum(const sli_replica *replica, double *values, int64_t count);
 
 /* Fills `memory` with what the devices of all replicas hold. */
 sl_status sli_replica_gather_memory(const sli_replica *replica);

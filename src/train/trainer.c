@@ -125,7 +125,9 @@ static sl_status average_loss(const sli_run *run, sl_step_info *step)
 {
     SL_TRY(check_finite(run, "loss", step->replica_loss, step));
     step->loss = step->replica_loss * run->weight;
-    return sli_replica_mean(&run->replica, &step->loss);
+    if (!run->replica.group)
+        return SL_OK;
+    return sl_group_all_reduce(run->replica.group, &step->loss, 1, SL_F64, SL_REDUCE_AVERAGE, NULL);
 }
 
 /* All replicas find the same norm. The first one reports it; the others wait for that, and have its

@@ -137,30 +137,23 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
     return status;
 }
 
-/* Whether `resume` is the directory, or one of its checkpoints, under whatever names. */
-static sl_status lies_in(const char *path, const int64_t *steps, size_t count, const char *resume,
-                         bool *out)
-{
-    *out = sli_path_same_file(path, resume);
-    for (size_t i = 0; i < count && !*out; i++) {
-        char *name;
-        SL_TRY(sli_save_directory_step(path, steps[i], &name));
-        *out = sli_path_same_file(name, resume);
-        free(name);
-    }
-    return SL_OK;
-}
-
-/* Another run's checkpoints would be overwritten and pruned, or be taken for older ones of this. */
+/* Another run's checkpoints would be overwritten and pruned, or be taken for older ones of this.
+ * They are this run's where `resume` is the directory, or one of them, under whatever names. */
 static sl_status check_unused(const char *path, const char *resume)
 {
     int64_t *steps;
     size_t count;
-    bool own = false;
     SL_TRY(sli_save_directory_list(path, false, &steps, &count));
-    sl_status status = count > 0 && resume ? lies_in(path, steps, count, resume, &own) : SL_OK;
+    bool own = count == 0 || (resume && sli_path_same_file(path, resume));
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < count && resume && !own && status == SL_OK; i++) {
+        char *name;
+        status = sli_save_directory_step(path, steps[i], &name);
+        own = status == SL_OK && sli_path_same_file(name, resume);
+        free(name);
+    }
     free(steps);
-    if (status != SL_OK || count == 0 || own)
+    if (status != SL_OK || own)
         return status;
     return sl_error(SL_ERR_INVALID,
                     "%s: has checkpoints of another run: resume from one of them, or save to "
@@ -233,39 +226,28 @@ sl_status sli_save_directory_open(const char *path, const char *resume, int *des
 
 /* ---- Whether all replicas see it -------------------------------------------------------- */
 
-static sl_status sees_directory(const char *path, uint64_t number, bool *out)
-{
-    char name[NAME_BYTES], temporary[SLI_TEMPORARY_BYTES], *trial;
-    name_step(0, name);
-    sli_temporary_name(name, number, temporary);
-    SL_TRY(sli_path_join(path, temporary, &trial));
-    *out = access(trial, W_OK) == 0;
-    free(trial);
-    return SL_OK;
-}
-
 /* The first replica makes a temporary directory of a name that nobody can guess. */
 sl_status sli_save_directory_is_shared(const char *path, const sli_replica *replica,
                                        uint64_t number, bool *out)
 {
-    char *name;
-    int32_t seen;
-    sli_replace_directory *trial = NULL;
-    *out = false;
-    SL_TRY(sli_save_directory_step(path, 0, &name));
-    sl_status status = SL_OK;
-    if (replica->rank == 0)
-        status = sli_replace_directory_create_numbered(name, number, &trial);
+    char name[NAME_BYTES], temporary[SLI_TEMPORARY_BYTES], *step = NULL, *trial = NULL;
+    sli_replace_directory *made = NULL;
+    name_step(0, name);
+    sli_temporary_name(name, number, temporary);
+    sl_status status = sli_path_join(path, name, &step);
+    if (status == SL_OK)
+        status = sli_path_join(path, temporary, &trial);
+    if (status == SL_OK && replica->rank == 0)
+        status = sli_replace_directory_create_numbered(step, number, &made);
     if (status == SL_OK)
         status = sl_group_barrier(replica->group, NULL);
-    if (status == SL_OK)
-        status = sees_directory(path, number, out);
-    seen = *out;
+    int32_t seen = status == SL_OK && access(trial, W_OK) == 0;
     if (status == SL_OK)
         status = sl_group_all_reduce(replica->group, &seen, 1, SL_I32, SL_REDUCE_MIN, NULL);
     *out = seen != 0;
-    sli_replace_directory_destroy(&trial);
-    free(name);
+    sli_replace_directory_destroy(&made);
+    free(trial);
+    free(step);
     return status;
 }
 

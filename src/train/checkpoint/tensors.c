@@ -79,7 +79,7 @@ static sl_status set_range(sli_tensor_entry *entry, const bucket_range *range,
     return sl_tensor_view(flat, range->offset, whole ? &entry->shape : &row, &entry->tensor);
 }
 
-/* What a list is made of. */
+/* What a list is made of: the optimizers' state, the best parameters, or else the model. */
 typedef struct listing {
     sli_tensors *out;
     const sli_best *best;
@@ -87,12 +87,38 @@ typedef struct listing {
     int rank, ranks;
 } listing;
 
-typedef sl_status (*add_parameter)(const listing *in, const sl_parameter_set *set,
-                                   const sl_parameter *parameter, int stage);
+static sl_status add_parameter(const listing *in, const sl_parameter_set *set,
+                               const sl_parameter *parameter, int stage)
+{
+    bucket_range range = {0};
+    sli_tensor_entry *entry;
+    SL_TRY(find_bucket(set, parameter, &range));
+    if (in->best) {
+        SL_TRY(add_entry(in->out, parameter, NULL, stage, &entry));
+        return set_range(entry, &range, sli_best_bucket(in->best, stage, range.bucket));
+    }
+    const sl_optimizer *optimizer = in->optimizers[stage];
+    cut_range(set, in->rank, in->ranks, &range);
+    for (int a = 0; a < sli_optimizer_state_arrays(optimizer); a++) {
+        const char *suffix = sli_optimizer_state_name(optimizer, a);
+        SL_TRY(add_entry(in->out, parameter, suffix, stage, &entry));
+        SL_TRY(set_range(entry, &range, sli_optimizer_state(optimizer, range.bucket, a)));
+    }
+    return SL_OK;
+}
 
-/* Calls `add` for each parameter and buffer, or for the trained ones alone. */
-static sl_status list_parameters(const sl_pipe *pipe, const listing *in, bool trained_alone,
-                                 add_parameter add)
+static sl_status add_value(const listing *in, const sl_parameter *parameter, int stage)
+{
+    sli_tensor_entry *entry;
+    SL_TRY(add_entry(in->out, parameter, NULL, stage, &entry));
+    SL_TRY(sl_tensor_alias(sl_parameter_value(parameter), &entry->tensor));
+    entry->count = sl_tensor_count(entry->tensor);
+    entry->is_buffer = sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER;
+    return SL_OK;
+}
+
+/* Of the model every parameter and buffer is listed, else the trained ones alone. */
+static sl_status list_tensors(const sl_pipe *pipe, const listing *in)
 {
     enum { MOST_ENTRIES = 2 }; /* of a parameter */
     size_t count = 0;
@@ -105,67 +131,30 @@ static sl_status list_parameters(const sl_pipe *pipe, const listing *in, bool tr
         const sl_parameter_set *set = sl_pipe_parameters(pipe, s);
         for (int i = 0; i < sl_parameter_set_count(set); i++) {
             const sl_parameter *parameter = sl_parameter_set_get(set, i);
-            if (!trained_alone || sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED)
-                SL_TRY(add(in, set, parameter, s));
+            if (!in->best && !in->optimizers)
+                SL_TRY(add_value(in, parameter, s));
+            else if (sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED)
+                SL_TRY(add_parameter(in, set, parameter, s));
         }
     }
     return SL_OK;
 }
 
-static sl_status add_value(const listing *in, const sl_parameter_set *set,
-                           const sl_parameter *parameter, int stage)
-{
-    (void)set;
-    sli_tensor_entry *entry;
-    SL_TRY(add_entry(in->out, parameter, NULL, stage, &entry));
-    SL_TRY(sl_tensor_alias(sl_parameter_value(parameter), &entry->tensor));
-    entry->count = sl_tensor_count(entry->tensor);
-    entry->is_buffer = sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER;
-    return SL_OK;
-}
-
 sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
 {
-    return list_parameters(pipe, &(listing){.out = out}, false, add_value);
-}
-
-static sl_status add_best(const listing *in, const sl_parameter_set *set,
-                          const sl_parameter *parameter, int stage)
-{
-    bucket_range range;
-    sli_tensor_entry *entry;
-    SL_TRY(find_bucket(set, parameter, &range));
-    SL_TRY(add_entry(in->out, parameter, NULL, stage, &entry));
-    return set_range(entry, &range, sli_best_bucket(in->best, stage, range.bucket));
+    return list_tensors(pipe, &(listing){.out = out});
 }
 
 sl_status sli_tensors_of_best(const sl_pipe *pipe, const sli_best *best, sli_tensors *out)
 {
-    return list_parameters(pipe, &(listing){.out = out, .best = best}, true, add_best);
-}
-
-static sl_status add_state(const listing *in, const sl_parameter_set *set,
-                           const sl_parameter *parameter, int stage)
-{
-    const sl_optimizer *optimizer = in->optimizers[stage];
-    bucket_range range;
-    SL_TRY(find_bucket(set, parameter, &range));
-    cut_range(set, in->rank, in->ranks, &range);
-    for (int a = 0; a < sli_optimizer_state_arrays(optimizer); a++) {
-        sli_tensor_entry *entry;
-        SL_TRY(
-            add_entry(in->out, parameter, sli_optimizer_state_name(optimizer, a), stage, &entry));
-        SL_TRY(set_range(entry, &range, sli_optimizer_state(optimizer, range.bucket, a)));
-    }
-    return SL_OK;
+    return list_tensors(pipe, &(listing){.out = out, .best = best});
 }
 
 sl_status sli_tensors_of_optimizer(const sl_pipe *pipe, sl_optimizer *const *optimizers, int rank,
                                    int ranks, sli_tensors *out)
 {
-    return list_parameters(
-        pipe, &(listing){.out = out, .optimizers = optimizers, .rank = rank, .ranks = ranks}, true,
-        add_state);
+    return list_tensors(
+        pipe, &(listing){.out = out, .optimizers = optimizers, .rank = rank, .ranks = ranks});
 }
 
 void sli_tensors_clear(sli_tensors *tensors)

@@ -205,7 +205,7 @@ sl_status sli_weights_vocab_begin(const char *path, const sl_vocab *vocab)
     sl_status status = find_names(path, names);
     if (status == SL_OK)
         status = end_save(path, names);
-    if (status == SL_OK && !has_vocab(names[NAMED], vocab))
+    if (status == SL_OK && vocab && !has_vocab(names[NAMED], vocab))
         status = sl_vocab_save(vocab, names[WAITING]);
     free_names(names);
     return status;
@@ -213,10 +213,5 @@ sl_status sli_weights_vocab_begin(const char *path, const sl_vocab *vocab)
 
 sl_status sli_weights_vocab_end(const char *path)
 {
-    char *names[NAMES];
-    sl_status status = find_names(path, names);
-    if (status == SL_OK)
-        status = end_save(path, names);
-    free_names(names);
-    return status;
+    return sli_weights_vocab_begin(path, NULL); /* what waits is ended, and nothing begun */
 }
