@@ -27,10 +27,11 @@ static sl_status write_copy(const sli_checkpoints *of, sli_checkpoint_writer *wr
     const sl_checkpoint_file vocab = vocab_file(of);
     sl_checkpoint_part parts[3] = {model_part(of, "model", &of->model)};
     size_t count = 1;
+    const sl_checkpoint_part optimizer = {.name = "optimizer",
+                                          .items = of->optimizer.items,
+                                          .count = of->optimizer.count};
     if (!of->group)
-        parts[count++] = (sl_checkpoint_part){.name = "optimizer",
-                                              .items = of->optimizer.items,
-                                              .count = of->optimizer.count};
+        parts[count++] = optimizer;
     if (of->best.items)
         parts[count++] = model_part(of, "best", &of->best);
     const sl_checkpoint_contents contents = {.parts = parts,
