@@ -188,6 +188,13 @@ static double result_of(const sl_timeline_entry *entries, int count, int stage, 
     return 0;
 }
 
+/* By field, because the bytes between the fields mean nothing. */
+static bool same_action(sl_action a, sl_action b)
+{
+    return a.stage == b.stage && a.micro == b.micro && a.kind == b.kind && a.joined == b.joined &&
+           a.discards == b.discards && a.completes == b.completes;
+}
+
 static void check_trace(const sl_pipe *pipe, const sl_schedule *schedule)
 {
     const sl_timeline_entry *entries;
@@ -199,7 +206,7 @@ static void check_trace(const sl_pipe *pipe, const sl_schedule *schedule)
         for (int i = 0; i < length; i++, at++) {
             const sl_timeline_entry *e = &entries[at];
             assert_true(at < count);
-            assert_memory_equal(&e->action, &row[i], sizeof row[i]);
+            assert_true(same_action(e->action, row[i]));
             assert_true(e->start >= free_at && e->end >= e->start);
             free_at = e->end;
             bool forward = row[i].kind == SL_ACTION_FORWARD;
