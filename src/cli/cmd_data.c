@@ -49,10 +49,10 @@ static void read_settings(cli_line *line, settings *to)
     if (line->word_count + (to->synthetic != NULL) > 1)
         cli_refuse("data: expected one directory, got \"%s\"", line->words[line->word_count - 1]);
     to->directory = to->synthetic ? to->synthetic : line->words[0];
+    if (to->directory && !*to->directory)
+        cli_refuse("data: expected a directory of text, got \"\"");
     if (!to->directory)
         cli_refuse("data: expected a directory of text, or --synthetic DIR");
-    if (!*to->directory)
-        cli_refuse("data: expected a directory of text, got \"\"");
 }
 
 /* ---- What is shown ----------------------------------------------------------------------- */

@@ -98,7 +98,7 @@ static sl_status allocate(const sl_schedule *schedule, sl_simulation *out)
     out->idle = calloc(ranks, sizeof *out->idle);
     out->peak_held = calloc(ranks, sizeof *out->peak_held);
     out->peak_bytes = calloc(ranks, sizeof *out->peak_bytes);
-    out->entries = malloc((schedule->count + 1) * sizeof *out->entries);
+    out->entries = calloc(schedule->count + 1, sizeof *out->entries);
     if (!out->idle || !out->peak_held || !out->peak_bytes || !out->entries)
         return sl_error(SL_ERR_MEMORY, "schedule: no memory to simulate %zu actions",
                         schedule->count);

@@ -85,7 +85,7 @@ static sl_status exchange_rows(const sl_schedule *from, const int *renamed, cons
 {
     SL_TRY(sli_schedule_allocate(from->ranks, from->stages, from->micros, placement, from->count,
                                  out));
-    int *own = malloc((size_t)from->ranks * sizeof *own);
+    int *own = calloc((size_t)from->ranks, sizeof *own);
     if (!own) {
         sl_schedule_destroy(out);
         return sl_error(SL_ERR_MEMORY, "schedule: no memory for %d ranks", from->ranks);
