@@ -25,7 +25,7 @@ typedef struct reading {
     int cores;                    /* likewise; INT_MAX */
 } reading;
 
-static uint64_t smaller(uint64_t a, uint64_t b)
+static uint64_t smaller_limit(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -64,7 +64,7 @@ static void lower_bytes(uint64_t *limit, const char *folder, const char *name)
 {
     uint64_t numbers[2];
     if (read_numbers(folder, name, numbers) > 0)
-        *limit = smaller(*limit, numbers[0]);
+        *limit = smaller_limit(*limit, numbers[0]);
 }
 
 static void lower_cores(reading *to, uint64_t quota, uint64_t period)
@@ -223,5 +223,5 @@ sli_cgroup_limits sli_cgroup_limits_read(const char *root)
     if (mounts)
         fclose(mounts);
     uint64_t sum = saturating_sum(to.memory, to.swap);
-    return (sli_cgroup_limits){to.memory, smaller(to.total, sum), to.cores};
+    return (sli_cgroup_limits){to.memory, smaller_limit(to.total, sum), to.cores};
 }

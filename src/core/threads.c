@@ -57,7 +57,7 @@ struct sli_pool {
     atomic_bool stop;
 };
 
-static uint32_t remaining(uint64_t word)
+static uint32_t tasks_left(uint64_t word)
 {
     return (uint32_t)word;
 }
@@ -94,13 +94,13 @@ static bool spin_until(sli_pool *pool, bool (*ready)(sli_pool *))
 static void run_tasks(sli_pool *pool, int thread)
 {
     uint64_t word = atomic_load(&pool->word);
-    while (remaining(word) > 0) {
+    while (tasks_left(word) > 0) {
         sli_pool_task task = atomic_load_explicit(&pool->task, memory_order_relaxed);
         void *argument = atomic_load_explicit(&pool->argument, memory_order_relaxed);
         int64_t count = atomic_load_explicit(&pool->count, memory_order_relaxed);
         if (!atomic_compare_exchange_weak(&pool->word, &word, word - 1))
             continue;
-        task(argument, count - remaining(word), thread);
+        task(argument, count - tasks_left(word), thread);
         bool last = atomic_fetch_add(&pool->done, 1) + 1 == count;
         if (last && atomic_load(&pool->caller_sleeps)) {
             pthread_mutex_lock(&pool->lock);
@@ -113,7 +113,7 @@ static void run_tasks(sli_pool *pool, int thread)
 
 static bool work_or_stop(sli_pool *pool)
 {
-    return remaining(atomic_load(&pool->word)) > 0 || atomic_load(&pool->stop);
+    return tasks_left(atomic_load(&pool->word)) > 0 || atomic_load(&pool->stop);
 }
 
 static void wait_for_work(sli_pool *pool)

@@ -7,7 +7,7 @@
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
-static uint64_t smaller(uint64_t a, uint64_t b)
+static uint64_t smaller_limit(uint64_t a, uint64_t b)
 {
     return a < b ? a : b;
 }
@@ -20,7 +20,7 @@ uint64_t sli_usable_memory(const char *root)
         return limits.total_bytes;
     uint64_t memory = (uint64_t)machine.totalram * machine.mem_unit;
     uint64_t swap = (uint64_t)machine.totalswap * machine.mem_unit;
-    return smaller(smaller(memory, limits.memory_bytes) + swap, limits.total_bytes);
+    return smaller_limit(smaller_limit(memory, limits.memory_bytes) + swap, limits.total_bytes);
 }
 
 uint64_t sli_resident_memory(void)
@@ -44,7 +44,7 @@ void sli_memory_bound_init(sli_memory_bound *bound)
     atomic_init(&bound->reserved_bytes, sli_resident_memory());
 }
 
-static bool fits(const sli_memory_bound *bound, uint64_t held, size_t bytes)
+static bool has_room(const sli_memory_bound *bound, uint64_t held, size_t bytes)
 {
     return bytes <= bound->usable_bytes && held <= bound->usable_bytes - bytes;
 }
@@ -53,7 +53,8 @@ bool sli_memory_bound_reserve(sli_memory_bound *bound, size_t bytes)
 {
     const size_t large = 1 << 20; /* for smaller blocks the resident memory is not read */
     uint64_t taken = atomic_fetch_add(&bound->reserved_bytes, bytes);
-    if (fits(bound, taken, bytes) && (bytes < large || fits(bound, sli_resident_memory(), bytes)))
+    if (has_room(bound, taken, bytes) &&
+        (bytes < large || has_room(bound, sli_resident_memory(), bytes)))
         return true;
     atomic_fetch_sub(&bound->reserved_bytes, bytes);
     return false;

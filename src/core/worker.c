@@ -17,7 +17,7 @@ struct sli_worker {
     bool quits;
 };
 
-static void *work(void *argument)
+static void *run_worker(void *argument)
 {
     sli_worker *worker = argument;
     if (worker->begin)
@@ -48,7 +48,7 @@ sl_status sli_worker_create(void (*begin)(void *arg), void *arg, sli_worker **ou
     worker->begin_arg = arg;
     pthread_mutex_init(&worker->lock, NULL);
     pthread_cond_init(&worker->changed, NULL);
-    int error = pthread_create(&worker->thread, NULL, work, worker);
+    int error = pthread_create(&worker->thread, NULL, run_worker, worker);
     if (error) {
         pthread_cond_destroy(&worker->changed);
         pthread_mutex_destroy(&worker->lock);

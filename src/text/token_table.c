@@ -23,7 +23,7 @@ static uint64_t load_4(const char *at)
     return word;
 }
 
-static uint64_t mix(uint64_t word)
+static uint64_t mix_bits(uint64_t word)
 {
     word *= 0x9E3779B97F4A7C15u;
     return word ^ (word >> 32);
@@ -34,13 +34,13 @@ static uint32_t hash_of(const char *text, size_t bytes)
 {
     uint64_t hash = bytes, tail = 0;
     for (; bytes >= 8; bytes -= 8, text += 8)
-        hash = mix(hash ^ load_8(text));
+        hash = mix_bits(hash ^ load_8(text));
     if (bytes >= 4)
         tail = load_4(text) | load_4(text + bytes - 4) << 32;
     else if (bytes > 0)
         tail = (uint64_t)(unsigned char)text[0] | (uint64_t)(unsigned char)text[bytes / 2] << 8 |
                (uint64_t)(unsigned char)text[bytes - 1] << 16;
-    return (uint32_t)mix(mix(hash ^ tail) + hash);
+    return (uint32_t)mix_bits(mix_bits(hash ^ tail) + hash);
 }
 
 /* ---- The table -------------------------------------------------------------------------- */

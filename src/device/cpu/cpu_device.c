@@ -8,7 +8,7 @@
 
 /* ---- Which kernels ---------------------------------------------------------------------- */
 
-static bool always(void)
+static bool runs_everywhere(void)
 {
     return true;
 }
@@ -39,7 +39,7 @@ static const struct {
     {&sli_cpu_kernels_avx512, has_avx512},
     {&sli_cpu_kernels_avx2, has_avx2},
 #endif
-    {&sli_cpu_kernels_baseline, always},
+    {&sli_cpu_kernels_baseline, runs_everywhere},
 };
 
 static sl_status choose_kernels(const char *isa, const sli_cpu_kernels **out)

@@ -96,7 +96,7 @@ static sl_status create_named(const sli_device_name *name, const sli_cores *foun
 }
 
 /* Whether another name of the list stands for some of the same cores. */
-static bool overlaps(const sli_device_name *names, int count, int index)
+static bool cores_overlap(const sli_device_name *names, int count, int index)
 {
     for (int i = 0; i < count; i++)
         if (i != index && names[i].first <= names[index].last &&
@@ -124,7 +124,7 @@ static sl_status create_device(const sli_device_name *names, int count, int inde
     sli_cpu_options options = {.name = name->text, .bound = memory};
     sl_status status;
     if (name->form == CORES) {
-        options.shared = overlaps(names, count, index) || exceeds_quota(names, count, found);
+        options.shared = cores_overlap(names, count, index) || exceeds_quota(names, count, found);
         status = create_named(name, found, &options, out);
     } else {
         bool all = name->form == ALL;
