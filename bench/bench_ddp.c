@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { REPLICAS = 2, MAX_STEPS = 64, MAX_TERMS = 4096 };
+enum { REPLICAS = 2, MAX_STEPS = 64 };
 
 /* ---- A replica that can be stepped ------------------------------------------------------ */
 
@@ -24,7 +24,7 @@ typedef struct replica {
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe;
-    sl_optimizer *optimizer;
+    sl_pipe_optimizer *optimizer;
     sl_ddp *ddp; /* NULL: alone */
     sl_tensor *input, *targets;
     uint64_t step;
@@ -50,8 +50,8 @@ static replica open_replica(const bench_setup *setup, sl_device *device, int64_t
                                .recompute = SL_RECOMPUTE_NEVER,
                                .seed = 1};
     bench_check(sl_pipe_create(&options, &at.pipe));
-    sl_optimizer_options sgd = {.kind = SL_OPTIMIZER_SGD};
-    bench_check(sl_optimizer_create(&sgd, sl_pipe_parameters(at.pipe, 0), &at.optimizer));
+    bench_check(
+        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at.pipe}, &at.optimizer));
     sl_shape shape = sl_shape_2d(rows, setup->bptt);
     bench_check(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, &at.input));
     bench_check(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, &at.targets));
@@ -65,22 +65,10 @@ static void close_replica(replica *at)
     sl_ddp_destroy(&at->ddp);
     sl_tensor_destroy(&at->input);
     sl_tensor_destroy(&at->targets);
-    sl_optimizer_destroy(&at->optimizer);
+    sl_pipe_optimizer_destroy(&at->optimizer);
     sl_pipe_destroy(&at->pipe);
     sl_loss_destroy(&at->loss);
     sl_module_destroy(&at->model);
-}
-
-static sl_status update(int stage, void *arg)
-{
-    (void)stage;
-    replica *at = arg;
-    double terms[MAX_TERMS];
-    int count;
-    SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, 0), SL_GRAD_NORM_L2, terms, MAX_TERMS,
-                              &count));
-    double norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, terms, count);
-    return sl_optimizer_step(at->optimizer, 0.01, sl_clip_coefficient(norm, 0.5));
 }
 
 /* zero_grad, forward, backward with or without the exchange, clip, update. */
@@ -92,7 +80,7 @@ static sl_status train_step(replica *at, bool syncs)
     if (at->ddp)
         sl_ddp_set_sync(at->ddp, syncs);
     SL_TRY(at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss));
-    return sl_pipe_run(at->pipe, update, at);
+    return sl_pipe_optimizer_step(at->optimizer, 0.01, 0.5, NULL);
 }
 
 /* ---- Two replicas ----------------------------------------------------------------------- */

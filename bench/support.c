@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { MAX_STAGES = 8, MAX_THREADS = 64, MAX_TERMS = 4096 };
+enum { MAX_STAGES = 8, MAX_THREADS = 64 };
 
 double bench_now(void)
 {
@@ -110,12 +110,9 @@ struct bench_trainer {
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe;
-    sl_optimizer *optimizers[MAX_STAGES];
-    double *terms[MAX_STAGES];
-    int term_counts[MAX_STAGES];
+    sl_pipe_optimizer *optimizer;
     sl_tensor *input, *targets;
     uint64_t step;
-    double clip;
 };
 
 bench_setup bench_setup_lm(int64_t emsize, int64_t nlayers, int64_t nhead)
@@ -175,12 +172,8 @@ bench_trainer *bench_trainer_create(const bench_setup *setup)
                                                   .writer_arg = setup->schedule,
                                                   .seed = 1},
                                &trainer->pipe));
-    for (int s = 0; s < setup->stages; s++) {
-        bench_check(sl_optimizer_create(&(sl_optimizer_options){.kind = SL_OPTIMIZER_SGD},
-                                        sl_pipe_parameters(trainer->pipe, s),
-                                        &trainer->optimizers[s]));
-        trainer->terms[s] = calloc(MAX_TERMS, sizeof(double));
-    }
+    bench_check(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = trainer->pipe},
+                                         &trainer->optimizer));
     make_batch(trainer);
     return trainer;
 }
@@ -189,28 +182,12 @@ void bench_trainer_destroy(bench_trainer *trainer)
 {
     sl_tensor_destroy(&trainer->input);
     sl_tensor_destroy(&trainer->targets);
-    for (int s = 0; s < trainer->setup.stages; s++) {
-        sl_optimizer_destroy(&trainer->optimizers[s]);
-        free(trainer->terms[s]);
-    }
+    sl_pipe_optimizer_destroy(&trainer->optimizer);
     sl_pipe_destroy(&trainer->pipe);
     sl_loss_destroy(&trainer->loss);
     sl_module_destroy(&trainer->model);
     sl_device_list_destroy(&trainer->devices);
     free(trainer);
-}
-
-static sl_status norm_of_stage(int stage, void *argument)
-{
-    bench_trainer *trainer = argument;
-    return sl_grad_norm_terms(sl_pipe_parameters(trainer->pipe, stage), SL_GRAD_NORM_L2,
-                              trainer->terms[stage], MAX_TERMS, &trainer->term_counts[stage]);
-}
-
-static sl_status update_stage(int stage, void *argument)
-{
-    bench_trainer *trainer = argument;
-    return sl_optimizer_step(trainer->optimizers[stage], 0.01, trainer->clip);
 }
 
 double bench_trainer_step(bench_trainer *trainer)
@@ -222,15 +199,7 @@ double bench_trainer_step(bench_trainer *trainer)
                                                .targets = trainer->targets,
                                                .step = trainer->step++},
                               &loss));
-    bench_check(sl_pipe_run(trainer->pipe, norm_of_stage, trainer));
-    double all[MAX_STAGES * MAX_TERMS];
-    int count = 0;
-    for (int s = 0; s < trainer->setup.stages; s++)
-        for (int i = 0; i < trainer->term_counts[s]; i++)
-            all[count++] = trainer->terms[s][i];
-    double norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, all, count);
-    trainer->clip = sl_clip_coefficient(norm, 0.5);
-    bench_check(sl_pipe_run(trainer->pipe, update_stage, trainer));
+    bench_check(sl_pipe_optimizer_step(trainer->optimizer, 0.01, 0.5, NULL));
     return bench_now() - start;
 }
 

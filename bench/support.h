@@ -4,8 +4,7 @@
 #define BENCH_SUPPORT_H
 
 #include "sluice/model.h"
-#include "sluice/optim.h"
-#include "sluice/pipe.h"
+#include "sluice/pipe_optimizer.h"
 
 double bench_now(void); /* seconds */
 

@@ -1,25 +1,24 @@
-/* Checkpoints under DistributedDataParallel: rank 0 saves, all wait for it, and each loads to its
- * own device and trains on.
+/* Checkpoints under DistributedDataParallel: rank 0 saves model and optimizer, all wait for it, and
+ * each loads what it needs and trains on. The optimizer's state is sharded over the ranks (ZeRO).
  *
  *   ddp_checkpoint [DIRECTORY]        default: toy-checkpoint; `sluice checkpoint show` lists it
  *
- * One rank writes, because all have the same weights; the barrier keeps the others from reading a
- * checkpoint that is not there yet. The device map says to which device each tensor goes. */
+ * One rank writes, because all have the same weights, and the state is gathered on it; the barrier
+ * keeps the others from reading a checkpoint that is not there yet. */
 #include "toy_model.h"
 
 #include <stdio.h>
 
-enum { RANKS = 2, MAX_PARAMETERS = 8 };
+enum { RANKS = 2 };
 
 typedef struct replica {
     sl_device *device; /* this rank's */
     sl_module *module;
     sl_loss *loss;
-    sl_pipe *pipe; /* of one stage */
-    sl_parameter_set *parameters;
-    const float *first_weight;
-    sl_optimizer *optimizer;
+    sl_pipe *pipe;            /* of one stage */
+    const sl_tensor *weights; /* of its first bucket */
     sl_ddp *ddp;
+    sl_pipe_optimizer *optimizer;
 } replica;
 
 static sl_status open_replica(sl_group *group, sl_device_list *devices, replica *at)
@@ -30,16 +29,19 @@ static sl_status open_replica(sl_group *group, sl_device_list *devices, replica 
     sl_pipe_options options = {
         .model = at->module, .loss = at->loss, .stages = 1, .devices = &at->device, .seed = 7};
     SL_TRY(sl_pipe_create(&options, &at->pipe));
-    at->parameters = sl_pipe_parameters(at->pipe, 0);
-    at->first_weight = sl_tensor_f32(sl_parameter_set_bucket_values(at->parameters, 0));
-    SL_TRY(sl_optimizer_create(&(sl_optimizer_options){0}, at->parameters, &at->optimizer));
-    return sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at->pipe}, &at->ddp);
+    at->weights = sl_parameter_set_bucket_values(sl_pipe_parameters(at->pipe, 0), 0);
+    SL_TRY(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at->pipe}, &at->ddp));
+    return sl_pipe_optimizer_create(
+        &(sl_pipe_optimizer_options){.pipe = at->pipe,
+                                     .optimizer = {.kind = SL_OPTIMIZER_ADAMW},
+                                     .zero = at->ddp},
+        &at->optimizer);
 }
 
 static void close_replica(replica *at)
 {
+    sl_pipe_optimizer_destroy(&at->optimizer);
     sl_ddp_destroy(&at->ddp);
-    sl_optimizer_destroy(&at->optimizer);
     sl_pipe_destroy(&at->pipe);
     sl_loss_destroy(&at->loss);
     sl_module_destroy(&at->module);
@@ -47,82 +49,65 @@ static void close_replica(replica *at)
 
 /* ---- Saving and loading ---- */
 
-/* The parameters under their names, where they lie: CPU devices' memory is host memory. */
-static sl_status save(const replica *at, const char *path)
+/* Every rank calls it, since the optimizer's state is gathered. */
+static sl_status save(const replica *at, const char *path, int rank)
 {
-    sl_safetensors_item items[MAX_PARAMETERS];
-    sl_checkpoint_part model = {.name = "model", .items = items};
-    for (; model.count < (size_t)sl_parameter_set_count(at->parameters); model.count++) {
-        const sl_parameter *parameter = sl_parameter_set_get(at->parameters, (int)model.count);
-        items[model.count] = (sl_safetensors_item){sl_parameter_name(parameter), SL_F32,
-                                                   *sl_parameter_shape(parameter),
-                                                   sl_tensor_data(sl_parameter_value(parameter))};
-    }
-    return sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = &model, .part_count = 1});
+    sl_checkpoint_part parts[2];
+    SL_TRY(sl_pipe_part(at->pipe, &parts[0]));
+    SL_TRY(sl_pipe_optimizer_part(at->optimizer, &parts[1]));
+    if (rank > 0)
+        return SL_OK;
+    return sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = parts, .part_count = 2});
 }
 
-/* The device map: every tensor goes to this rank's device. */
-static sl_device *own_device(void *context, const char *name)
-{
-    (void)name;
-    return ((const replica *)context)->device;
-}
-
-/* A part's tensors come in the order in which they were saved: the parameters'. */
-static sl_status load(replica *at, const char *path, int rank)
+static sl_status load(const replica *at, const char *path)
 {
     sl_checkpoint_reader *reader;
-    sl_checkpoint_tensor *loaded = NULL;
-    size_t count = 0;
+    sl_checkpoint_part model;
+    SL_TRY(sl_pipe_part(at->pipe, &model));
     SL_TRY(sl_checkpoint_open(path, &reader));
-    sl_status status = sl_checkpoint_load(reader, "model", own_device, at, &loaded, &count);
-    for (size_t i = 0; i < count && status == SL_OK; i++) {
-        const sl_parameter *to = sl_parameter_set_get(at->parameters, (int)i);
-        printf("[RANK %d]: loaded %s to %s\n", rank, loaded[i].name,
-               sl_device_name(sl_tensor_device(loaded[i].tensor)));
-        status = sl_tensor_copy(sl_parameter_value(to), loaded[i].tensor);
-    }
-    sl_checkpoint_tensors_destroy(&loaded, count);
+    sl_status status = sl_checkpoint_read(reader, model.name, model.items, model.count);
+    if (status == SL_OK)
+        status = sl_pipe_optimizer_load(at->optimizer, reader);
     sl_checkpoint_close(&reader);
     return status;
 }
 
-/* ---- The step after it ---- */
+/* ---- Training ---- */
 
-static sl_status update(int stage, void *arg)
-{
-    (void)stage;
-    return sl_optimizer_step(((const replica *)arg)->optimizer, 0.001, 1);
-}
-
-static sl_status train_step(replica *at, int rank, double *loss)
+static sl_status train_step(const replica *at)
 {
     sl_tensor *input = NULL, *labels = NULL;
-    sl_status status = toy_rows(at->device, TOY_IN, 1 + (uint32_t)rank, &input);
+    double loss;
+    sl_status status = toy_rows(at->device, TOY_IN, 1, &input);
     if (status == SL_OK)
-        status = toy_rows(at->device, TOY_OUT, 100 + (uint32_t)rank, &labels);
+        status = toy_rows(at->device, TOY_OUT, 100, &labels);
     sl_pipe_zero_grad(at->pipe);
     if (status == SL_OK)
-        status = sl_ddp_train(at->ddp, &(sl_pipe_batch){.input = input, .targets = labels}, loss);
+        status = sl_ddp_train(at->ddp, &(sl_pipe_batch){.input = input, .targets = labels}, &loss);
     if (status == SL_OK)
-        status = sl_pipe_run(at->pipe, update, at);
+        status = sl_pipe_optimizer_step(at->optimizer, 0.001, 0, NULL);
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&labels);
     return status;
 }
 
-static sl_status save_load_and_train(sl_group *group, replica *at, const char *path)
+/* The step after loading is, to the bit, the one after saving. */
+static sl_status save_load_and_train(sl_group *group, const replica *at, const char *path)
 {
     int rank = sl_group_rank(group);
-    double loss, saved = *at->first_weight;
-    if (rank == 0)
-        SL_TRY(save(at, path));
+    const float *weight = sl_tensor_f32(at->weights);
+    float saved, later;
+    SL_TRY(train_step(at)); /* gives the optimizer a state */
+    SL_TRY(save(at, path, rank));
     SL_TRY(sl_group_barrier(group, NULL)); /* now it is there */
-    SL_TRY(sl_tensor_zero(sl_parameter_set_bucket_values(at->parameters, 0)));
-    SL_TRY(load(at, path, rank));
-    printf("[RANK %d]: first weight saved %.9g loaded %.9g\n", rank, saved, *at->first_weight);
-    SL_TRY(train_step(at, rank, &loss));
-    printf("[RANK %d]: loss %.6f first weight then %.9g\n", rank, loss, *at->first_weight);
+    saved = *weight;
+    SL_TRY(train_step(at));
+    later = *weight;
+    SL_TRY(load(at, path));
+    SL_TRY(train_step(at));
+    printf("[RANK %d]: first weight saved %.9g, a step later %.9g, from the checkpoint %.9g\n",
+           rank, (double)saved, (double)later, (double)*weight);
     return SL_OK;
 }
 

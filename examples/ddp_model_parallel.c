@@ -15,7 +15,7 @@ typedef struct replica {
     sl_loss *loss;
     sl_pipe *pipe;
     sl_ddp *ddp;
-    sl_optimizer *optimizers[STAGES];
+    sl_pipe_optimizer *optimizer;
 } replica;
 
 /* net1, a linear layer and ReLU, on the first device; net2, a linear layer, on the second. */
@@ -32,29 +32,21 @@ static sl_status open_replica(sl_group *group, sl_device_list *devices, replica 
                                .balance = (const int[]){2, 1},
                                .recompute = SL_RECOMPUTE_NEVER};
     SL_TRY(sl_pipe_create(&options, &at->pipe));
-    for (int s = 0; s < STAGES; s++)
-        SL_TRY(sl_optimizer_create(&(sl_optimizer_options){.kind = SL_OPTIMIZER_SGD},
-                                   sl_pipe_parameters(at->pipe, s), &at->optimizers[s]));
+    SL_TRY(
+        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at->pipe}, &at->optimizer));
     return sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at->pipe}, &at->ddp);
 }
 
 static void close_replica(replica *at)
 {
     sl_ddp_destroy(&at->ddp);
-    for (int s = 0; s < STAGES; s++)
-        sl_optimizer_destroy(&at->optimizers[s]);
+    sl_pipe_optimizer_destroy(&at->optimizer);
     sl_pipe_destroy(&at->pipe);
     sl_loss_destroy(&at->loss);
     sl_module_destroy(&at->model);
 }
 
 /* ---- Training ---- */
-
-static sl_status update_stage(int stage, void *arg)
-{
-    const replica *at = arg;
-    return sl_optimizer_step(at->optimizers[stage], 0.1, 1);
-}
 
 static sl_status print_sizes(replica *at, int rank, const sl_tensor *input)
 {
@@ -82,7 +74,7 @@ static sl_status train(replica *at, int rank)
         sl_pipe_zero_grad(at->pipe);
         status = sl_ddp_train(at->ddp, &batch, &loss);
         if (status == SL_OK)
-            status = sl_pipe_run(at->pipe, update_stage, at);
+            status = sl_pipe_optimizer_step(at->optimizer, 0.1, 0, NULL);
         if (status == SL_OK)
             printf("[RANK %d]: step %d, loss %.6f\n", rank, (int)step, loss);
     }

@@ -10,7 +10,6 @@
 #include <stdio.h>
 
 enum { RANKS = 2, STAGES = 2, NTOKENS = 40, TEXT = 7001, COLUMNS = 10, BPTT = 35, EPOCHS = 2 };
-enum { MAX_TERMS = 128 };
 
 typedef struct replica {
     sl_device *devices[STAGES];
@@ -18,9 +17,8 @@ typedef struct replica {
     sl_loss *loss;
     sl_pipe *pipe;
     sl_ddp *ddp;
-    sl_optimizer *optimizers[STAGES];
+    sl_pipe_optimizer *optimizer;
     sl_tensor *input, *targets; /* i32 [COLUMNS, BPTT]: this rank's */
-    double clip;
 } replica;
 
 static void write_text(int32_t *tokens)
@@ -44,9 +42,8 @@ static sl_status open_replica(sl_group *group, sl_device_list *list, replica *at
                                .chunks = 4,
                                .seed = 1};
     SL_TRY(sl_pipe_create(&options, &at->pipe));
-    for (int s = 0; s < STAGES; s++)
-        SL_TRY(sl_optimizer_create(&(sl_optimizer_options){.kind = SL_OPTIMIZER_SGD},
-                                   sl_pipe_parameters(at->pipe, s), &at->optimizers[s]));
+    SL_TRY(
+        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at->pipe}, &at->optimizer));
     sl_shape shape = sl_shape_2d(COLUMNS, BPTT);
     SL_TRY(sl_tensor_create(at->devices[0], SL_MEMORY_ACTIVATIONS, SL_I32, &shape, &at->input));
     SL_TRY(sl_tensor_create(at->devices[0], SL_MEMORY_ACTIVATIONS, SL_I32, &shape, &at->targets));
@@ -58,33 +55,14 @@ static void close_replica(replica *at)
     sl_ddp_destroy(&at->ddp);
     sl_tensor_destroy(&at->input);
     sl_tensor_destroy(&at->targets);
-    for (int s = 0; s < STAGES; s++)
-        sl_optimizer_destroy(&at->optimizers[s]);
+    sl_pipe_optimizer_destroy(&at->optimizer);
     sl_pipe_destroy(&at->pipe);
     sl_loss_destroy(&at->loss);
     sl_module_destroy(&at->model);
 }
 
-static sl_status update_stage(int stage, void *arg)
-{
-    const replica *at = arg;
-    return sl_optimizer_step(at->optimizers[stage], 2.0, at->clip);
-}
-
-/* The norm over both stages of the averaged gradients: the same number on both ranks. */
-static sl_status clip(replica *at, double *norm)
-{
-    double terms[MAX_TERMS];
-    int count = 0, more;
-    for (int s = 0; s < STAGES; s++, count += more)
-        SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, s), SL_GRAD_NORM_L2, terms + count,
-                                  MAX_TERMS - count, &more));
-    *norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, terms, count);
-    at->clip = sl_clip_coefficient(*norm, 0.5);
-    return SL_OK;
-}
-
-/* Rows are numbered over both ranks, so that no two have the same dropout. */
+/* Rows are numbered over both ranks, so that no two have the same dropout. The norm is that of the
+ * averaged gradients over both stages: the same number on both ranks. */
 static sl_status train_step(replica *at, const sl_batches *own, int rank, uint64_t step,
                             double *loss, double *norm)
 {
@@ -98,8 +76,7 @@ static sl_status train_step(replica *at, const sl_batches *own, int rank, uint64
                                          .step = step,
                                          .first_sample = first_sample},
                         loss));
-    SL_TRY(clip(at, norm));
-    return sl_pipe_run(at->pipe, update_stage, at);
+    return sl_pipe_optimizer_step(at->optimizer, 2.0, 0.5, norm);
 }
 
 static sl_status train(replica *at, int rank)

@@ -18,7 +18,7 @@ typedef struct trainer {
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe;
-    sl_optimizer *optimizers[MAX_STAGES];
+    sl_pipe_optimizer *optimizer;
     sl_tensor *points, *targets; /* f32 [ROWS, 2] and [ROWS, 1] */
 } trainer;
 
@@ -53,9 +53,9 @@ static sl_status open_trainer(trainer *at, const char *names, sl_recompute recom
                                              .recompute = recompute,
                                              .seed = 1},
                           &at->pipe));
-    sl_optimizer_options sgd = {.kind = SL_OPTIMIZER_SGD, .momentum = 0.9f};
-    for (int s = 0; s < stages; s++)
-        SL_TRY(sl_optimizer_create(&sgd, sl_pipe_parameters(at->pipe, s), &at->optimizers[s]));
+    SL_TRY(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at->pipe,
+                                                                 .optimizer = {.momentum = 0.9f}},
+                                    &at->optimizer));
     sl_shape points = sl_shape_2d(ROWS, 2), targets = sl_shape_2d(ROWS, 1);
     SL_TRY(sl_tensor_create(devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &points, &at->points));
     return sl_tensor_create(devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &targets, &at->targets);
@@ -65,8 +65,7 @@ static void close_trainer(trainer *at)
 {
     sl_tensor_destroy(&at->points);
     sl_tensor_destroy(&at->targets);
-    for (int s = 0; s < MAX_STAGES; s++)
-        sl_optimizer_destroy(&at->optimizers[s]);
+    sl_pipe_optimizer_destroy(&at->optimizer);
     sl_pipe_destroy(&at->pipe);
     sl_loss_destroy(&at->loss);
     sl_module_destroy(&at->model);
@@ -86,12 +85,6 @@ static void write_points(float *points, float *targets)
     }
 }
 
-static sl_status update_stage(int stage, void *arg)
-{
-    const trainer *at = arg;
-    return sl_optimizer_step(at->optimizers[stage], 0.02, 1);
-}
-
 static sl_status run(trainer *at, const char *devices, sl_recompute recompute, double *losses)
 {
     SL_TRY(open_trainer(at, devices, recompute));
@@ -100,7 +93,7 @@ static sl_status run(trainer *at, const char *devices, sl_recompute recompute, d
         sl_pipe_batch batch = {.input = at->points, .targets = at->targets, .step = (uint64_t)step};
         sl_pipe_zero_grad(at->pipe);
         SL_TRY(sl_pipe_train(at->pipe, &batch, &losses[step]));
-        SL_TRY(sl_pipe_run(at->pipe, update_stage, at));
+        SL_TRY(sl_pipe_optimizer_step(at->optimizer, 0.02, 0, NULL));
     }
     printf("%-18s %-12s loss %.6f in the first step, %.6f in the last\n", devices,
            sl_recompute_name(recompute), losses[0], losses[STEPS - 1]);

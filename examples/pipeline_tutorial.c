@@ -15,9 +15,8 @@ typedef struct trainer {
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe;
-    sl_optimizer *optimizers[STAGES];
+    sl_pipe_optimizer *optimizer;
     sl_tensor *input, *targets; /* i32 [COLUMNS, BPTT] */
-    double clip;
 } trainer;
 
 static void write_text(int32_t *tokens)
@@ -45,9 +44,8 @@ static sl_status open_trainer(trainer *at)
                                .chunks = CHUNKS,
                                .seed = 1};
     SL_TRY(sl_pipe_create(&options, &at->pipe));
-    for (int s = 0; s < STAGES; s++)
-        SL_TRY(sl_optimizer_create(&(sl_optimizer_options){.kind = SL_OPTIMIZER_SGD},
-                                   sl_pipe_parameters(at->pipe, s), &at->optimizers[s]));
+    SL_TRY(
+        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at->pipe}, &at->optimizer));
     sl_shape shape = sl_shape_2d(COLUMNS, BPTT);
     SL_TRY(sl_tensor_create(devices[0], SL_MEMORY_ACTIVATIONS, SL_I32, &shape, &at->input));
     return sl_tensor_create(devices[0], SL_MEMORY_ACTIVATIONS, SL_I32, &shape, &at->targets);
@@ -57,8 +55,7 @@ static void close_trainer(trainer *at)
 {
     sl_tensor_destroy(&at->input);
     sl_tensor_destroy(&at->targets);
-    for (int s = 0; s < STAGES; s++)
-        sl_optimizer_destroy(&at->optimizers[s]);
+    sl_pipe_optimizer_destroy(&at->optimizer);
     sl_pipe_destroy(&at->pipe);
     sl_loss_destroy(&at->loss);
     sl_module_destroy(&at->model);
@@ -84,24 +81,6 @@ static sl_status show_pipe(const trainer *at)
 
 /* ---- Training ---- */
 
-static sl_status update_stage(int stage, void *arg)
-{
-    const trainer *at = arg;
-    return sl_optimizer_step(at->optimizers[stage], 2.0, at->clip);
-}
-
-/* The coefficient that brings the norm over all stages down to 0.5. */
-static sl_status clip(trainer *at)
-{
-    double terms[128]; /* one a parameter */
-    int count = 0, more, room = sizeof terms / sizeof *terms;
-    for (int s = 0; s < STAGES; s++, count += more)
-        SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, s), SL_GRAD_NORM_L2, terms + count,
-                                  room - count, &more));
-    at->clip = sl_clip_coefficient(sl_grad_norm_combine(SL_GRAD_NORM_L2, terms, count), 0.5);
-    return SL_OK;
-}
-
 static sl_status train_epoch(trainer *at, const sl_batches *batches, int epoch, double *mean)
 {
     int64_t blocks = sl_batches_count(batches);
@@ -117,8 +96,7 @@ static sl_status train_epoch(trainer *at, const sl_batches *batches, int epoch, 
                                               .step = step,
                                               .first_sample = (int64_t)step * COLUMNS},
                              &loss));
-        SL_TRY(clip(at));
-        SL_TRY(sl_pipe_run(at->pipe, update_stage, at));
+        SL_TRY(sl_pipe_optimizer_step(at->optimizer, 2.0, 0.5, NULL));
         *mean += loss / (double)blocks;
     }
     return SL_OK;

@@ -15,6 +15,7 @@
 #include "sluice/optim.h"
 #include "sluice/option.h"
 #include "sluice/pipe.h"
+#include "sluice/pipe_optimizer.h"
 #include "sluice/safetensors.h"
 #include "sluice/schedule.h"
 #include "sluice/status.h"

@@ -29,14 +29,9 @@ sl_status sl_zero_create(const sl_optimizer_options *options, sl_parameter_set *
                          sl_group *group, sl_zero **out);
 void sl_zero_destroy(sl_zero **zero); /* NULL is allowed */
 
-/* A step in two halves. sl_zero_update is sl_optimizer_step for this rank's shards; it must be
- * called by the thread that drives the set's device (sl_pipe_run). sl_zero_exchange then gives
- * every rank the other ranks' weights; every rank calls it. It waits for the other ranks, so stages
- * on one device must not call it in sl_pipe_run. */
-sl_status sl_zero_update(sl_zero *zero, double lr, double grad_scale);
-sl_status sl_zero_exchange(sl_zero *zero);
-
-/* Both halves. */
+/* sl_optimizer_step for this rank's shards, after which every rank gets the other ranks' weights.
+ * Every rank calls it, on the thread that drives the set's device; it waits for the others. (Over a
+ * pipe: sl_pipe_optimizer_step.) */
 sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale);
 
 /* consolidate_state_dict: on rank `to`, *whole becomes an optimizer with the state that

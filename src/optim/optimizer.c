@@ -119,6 +119,36 @@ sli_shard sli_optimizer_shard(const sl_parameter_set *set, int bucket, int index
     return (sli_shard){start, elements - start < length ? elements - start : length};
 }
 
+static sl_status find_bucket(const sl_parameter_set *set, const sl_parameter *parameter,
+                             sli_shard_range *out)
+{
+    const float *first = sl_tensor_f32(sl_parameter_value(parameter));
+    for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
+        const sl_tensor *values = sl_parameter_set_bucket_values(set, b);
+        const float *start = sl_tensor_f32(values);
+        if (first >= start && first < start + sl_tensor_count(values)) {
+            *out = (sli_shard_range){b, 0, sl_shape_count(sl_parameter_shape(parameter)),
+                                     first - start};
+            return SL_OK;
+        }
+    }
+    return sl_error(SL_ERR_INTERNAL, "parameter %s is in no bucket", sl_parameter_name(parameter));
+}
+
+sl_status sli_optimizer_range(const sl_parameter_set *set, const sl_parameter *parameter, int index,
+                              int shards, sli_shard_range *out)
+{
+    SL_TRY(find_bucket(set, parameter, out));
+    const sli_shard shard = sli_optimizer_shard(set, out->bucket, index, shards);
+    int64_t begin = out->offset, end = begin + out->count;
+    int64_t low = shard.start > begin ? shard.start : begin;
+    int64_t high = shard.start + shard.count < end ? shard.start + shard.count : end;
+    out->first = low - begin;
+    out->count = high > low ? high - low : 0;
+    out->offset = low - shard.start;
+    return SL_OK;
+}
+
 static sli_shard own_shard(const sl_optimizer *optimizer, int bucket)
 {
     return sli_optimizer_shard(optimizer->set, bucket, optimizer->shard, optimizer->shards);
@@ -209,7 +239,7 @@ const char *sli_optimizer_state_name(const sl_optimizer *optimizer, int array)
     return array == 0 ? "exp_avg" : "exp_avg_sq";
 }
 
-const int64_t *sli_optimizer_steps(const sl_optimizer *optimizer, int *parameters)
+int64_t *sli_optimizer_steps(const sl_optimizer *optimizer, int *parameters)
 {
     *parameters = optimizer->parameters;
     return optimizer->steps;

@@ -17,6 +17,16 @@ typedef struct sli_shard {
 /* Shard `index` of the `shards` that a bucket is cut into. */
 sli_shard sli_optimizer_shard(const sl_parameter_set *set, int bucket, int index, int shards);
 
+/* The elements of a trained parameter that a shard has. */
+typedef struct sli_shard_range {
+    int bucket;
+    int64_t first, count; /* of the parameter, row by row */
+    int64_t offset;       /* of the first one, from the shard's start on */
+} sli_shard_range;
+
+sl_status sli_optimizer_range(const sl_parameter_set *set, const sl_parameter *parameter, int index,
+                              int shards, sli_shard_range *out);
+
 /* As sl_optimizer_create, but with state for shard `index` of `shards` of every bucket only. A step
  * changes the values in these shards only, to the same bits as an unsharded optimizer's. */
 sl_status sli_optimizer_create_shard(const sl_optimizer_options *options, sl_parameter_set *set,
@@ -32,7 +42,7 @@ sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int ar
 const char *sli_optimizer_state_name(const sl_optimizer *optimizer, int array);
 
 /* How many steps each trained parameter has taken, in the order of the buckets. */
-const int64_t *sli_optimizer_steps(const sl_optimizer *optimizer, int *parameters);
+int64_t *sli_optimizer_steps(const sl_optimizer *optimizer, int *parameters);
 void sli_optimizer_set_steps(sl_optimizer *optimizer, int64_t steps); /* of all */
 /* Of parameters in the same number. */
 void sli_optimizer_copy_steps(sl_optimizer *to, const sl_optimizer *from);

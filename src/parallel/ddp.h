@@ -8,7 +8,6 @@
 
 #include "parallel/reducer.h"
 #include "sluice/ddp.h"
-#include "sluice/zero.h"
 
 struct sl_ddp {
     sl_group *group; /* of all replicas, for everything that concerns no single stage */
@@ -62,8 +61,5 @@ sl_status sli_ddp_abort_exchange(sl_ddp *ddp, sl_status error);
 /* Errors: SL_ERR_INVALID if the last step gave some trained parameter no gradient, unless that is
  * allowed. */
 sl_status sli_ddp_check_gradients(const sl_ddp *ddp);
-
-/* The optimizer of this rank's shards; it lives as long as `zero`. */
-sl_optimizer *sli_zero_optimizer(const sl_zero *zero);
 
 #endif

@@ -4,6 +4,7 @@
 
 #include "parallel/rank.h"
 #include "sluice/pipe.h"
+#include "sluice/safetensors.h"
 
 /* What a table is for. */
 typedef enum sli_table_kind {
@@ -53,6 +54,7 @@ struct sl_pipe {
     sli_failure failure;
     sl_timeline_entry *trace; /* of the last sl_pipe_train; NULL: none */
     int trace_count;
+    sl_safetensors_item *items; /* of the last sl_pipe_part; NULL: none */
 };
 
 /* Runs fn(rank, arg) on every rank's worker at the same time, and waits for all of them. */

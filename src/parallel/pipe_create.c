@@ -335,6 +335,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     free(dead->micros);
     free(dead->sizes);
     free(dead->trace);
+    free(dead->items);
     free(dead);
     *pipe = NULL;
 }

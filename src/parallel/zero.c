@@ -1,7 +1,8 @@
 /* ZeRO-1: an optimizer of this rank's shard of every bucket, and the exchange of shards. */
-#include "parallel/ddp.h"
+#include "parallel/pipe_optimizer.h"
 
 #include "optim/optimizer.h"
+#include "sluice/zero.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -43,11 +44,6 @@ sl_optimizer *sli_zero_optimizer(const sl_zero *zero)
     return zero->own;
 }
 
-sl_status sl_zero_update(sl_zero *zero, double lr, double grad_scale)
-{
-    return sl_optimizer_step(zero->own, lr, grad_scale);
-}
-
 /* Gives all ranks every rank's shard of a bucket's values. Shards differ in length, so this is a
  * broadcast for each and not an all-gather. */
 static sl_status exchange_bucket(const sl_zero *zero, int bucket)
@@ -62,7 +58,7 @@ static sl_status exchange_bucket(const sl_zero *zero, int bucket)
     return SL_OK;
 }
 
-sl_status sl_zero_exchange(sl_zero *zero)
+sl_status sli_zero_exchange(sl_zero *zero)
 {
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
         SL_TRY(exchange_bucket(zero, b));
@@ -71,8 +67,8 @@ sl_status sl_zero_exchange(sl_zero *zero)
 
 sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale)
 {
-    SL_TRY(sl_zero_update(zero, lr, grad_scale));
-    return sl_zero_exchange(zero);
+    SL_TRY(sl_optimizer_step(zero->own, lr, grad_scale));
+    return sli_zero_exchange(zero);
 }
 
 /* ---- The whole state -------------------------------------------------------------------- */

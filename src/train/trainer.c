@@ -66,8 +66,13 @@ static sl_status create_replica(sli_run *run, sl_group *group, sl_device *const 
     run->weight = (double)(rows.count * replica->count) / (double)run->batches.columns;
     SL_TRY(sl_batches_columns(&run->batches, rows.first, rows.count, &batches));
     SL_TRY(sli_loader_create(replica->pipe, &batches, &run->loader));
-    return sli_update_create(replica->pipe, &own.optimizer, own.zero ? replica->ddp : NULL,
-                             &run->update);
+    return sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = replica->pipe,
+                                                                 .optimizer = own.optimizer,
+                                                                 .zero =
+                                                                     own.zero ? replica->ddp : NULL,
+                                                                 .error_if_nonfinite =
+                                                                     !own.allow_nan},
+                                    &run->optimizer);
 }
 
 static sl_status set_up(sli_run *run, sl_group *group, sl_device *const *devices)
@@ -100,7 +105,7 @@ static void clean_up(sli_run *run)
     if (run->last_step >= 0)
         close(run->last_step);
     sli_checkpoints_destroy(&run->checkpoints);
-    sli_update_destroy(&run->update);
+    sl_pipe_optimizer_destroy(&run->optimizer);
     sli_loader_clear(&run->loader);
     sli_replica_clear(&run->replica);
 }
@@ -162,9 +167,10 @@ static sl_status train_block(sli_run *run)
     SL_TRY(run->replica.ddp ? sl_ddp_train(run->replica.ddp, &batch, &step.replica_loss)
                             : sl_pipe_train(run->replica.pipe, &batch, &step.replica_loss));
     SL_TRY(average_loss(run, &step));
-    SL_TRY(sli_update_norm(run->update, &step.grad_norm));
+    sl_status status =
+        sl_pipe_optimizer_step(run->optimizer, step.lr, run->options.clip, &step.grad_norm);
     SL_TRY(check_norm(run, &step));
-    SL_TRY(sli_update_apply(run->update, step.lr, step.grad_norm, run->options.clip));
+    SL_TRY(status);
     run->at.steps++;
     run->at.block++;
     sli_last_step_write(run->last_step, run->at.steps);

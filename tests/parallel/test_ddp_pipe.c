@@ -1,10 +1,8 @@
 /* Replicas of pipes, held against one pipe that gets all the data: over random models, cuts,
  * micro-batches, bucket sizes, and 1 to 8 ranks. */
 #include "core/philox.h"
-#include "sluice/ddp.h"
 #include "sluice/layers.h"
-#include "sluice/optim.h"
-#include "sluice/zero.h"
+#include "sluice/pipe_optimizer.h"
 
 #include "support/check.h"
 #include "support/modules.h"
@@ -205,26 +203,10 @@ static sl_status train_on_rows(const replica_case *one, trainee *at, int64_t fro
     return status;
 }
 
-/* The gradients' norm over all stages. */
-static sl_status whole_norm(const trainee *at, double *norm)
-{
-    double terms[4 * MAX_MODULES];
-    int count = 0;
-    for (int stage = 0; stage < sl_pipe_stages(at->pipe); stage++) {
-        int more;
-        SL_TRY(sl_grad_norm_terms(sl_pipe_parameters(at->pipe, stage), SL_GRAD_NORM_L2,
-                                  terms + count, 4 * MAX_MODULES - count, &more));
-        count += more;
-    }
-    *norm = sl_grad_norm_combine(SL_GRAD_NORM_L2, terms, count);
-    return SL_OK;
-}
-
 /* value -= 0.1 * clipped gradient. */
 static sl_status update(const trainee *at, double *norm)
 {
-    SL_TRY(whole_norm(at, norm));
-    float lr = (float)(0.1 * sl_clip_coefficient(*norm, 0.25));
+    SL_TRY(sl_clip_grad_norm(at->pipe, 0.25, SL_GRAD_NORM_L2, false, norm));
     for (int stage = 0; stage < sl_pipe_stages(at->pipe); stage++) {
         sl_parameter_set *set = sl_pipe_parameters(at->pipe, stage);
         for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
@@ -232,7 +214,7 @@ static sl_status update(const trainee *at, double *norm)
             sl_tensor *grads;
             SL_TRY(sl_parameter_set_bucket_grads(set, b, &grads));
             for (int64_t i = 0; i < sl_tensor_count(values); i++)
-                sl_tensor_f32(values)[i] -= lr * sl_tensor_f32(grads)[i];
+                sl_tensor_f32(values)[i] -= 0.1f * sl_tensor_f32(grads)[i];
         }
     }
     return SL_OK;
@@ -438,60 +420,30 @@ static void step_that_fails_on_one_rank_ends_on_all_with_its_error(void **state)
 
 /* ---- Sharded optimizers ----------------------------------------------------------------- */
 
-static const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
-
-typedef struct sharded {
-    sl_zero *stages[MAX_STAGES];
-} sharded;
-
-static sl_status update_shard(int stage, void *arg)
-{
-    return sl_zero_update(((sharded *)arg)->stages[stage], 0.01, 0.5);
-}
-
-static sl_status step_whole(const trainee *at, sl_optimizer **optimizers)
-{
-    for (int stage = 0; stage < sl_pipe_stages(at->pipe); stage++)
-        SL_TRY(sl_optimizer_step(optimizers[stage], 0.01, 0.5));
-    return SL_OK;
-}
-
-static sl_status step_sharded(const trainee *at, sharded *shards)
-{
-    SL_TRY(sl_pipe_run(at->pipe, update_shard, shards));
-    for (int stage = 0; stage < sl_pipe_stages(at->pipe); stage++)
-        SL_TRY(sl_zero_exchange(shards->stages[stage]));
-    return SL_OK;
-}
-
+/* Both train on this rank's rows; `split` has its optimizer's state in shards. */
 static sl_status train_both(sl_group *group, const replica_case *one, trainee *whole,
                             trainee *split)
 {
-    sl_optimizer *optimizers[MAX_STAGES] = {NULL};
-    sharded shards = {{NULL}};
+    int64_t rank = sl_group_rank(group);
+    int64_t from = one->rows * rank / one->ranks, to = one->rows * (rank + 1) / one->ranks;
+    trainee *const both[] = {whole, split};
+    sl_pipe_optimizer *optimizers[2] = {NULL};
     sl_status status = SL_OK;
-    for (int stage = 0; stage < one->stages && status == SL_OK; stage++) {
-        status =
-            sl_optimizer_create(&adamw, sl_pipe_parameters(whole->pipe, stage), &optimizers[stage]);
-        if (status == SL_OK)
-            status = sl_zero_create(&adamw, sl_pipe_parameters(split->pipe, stage),
-                                    sl_ddp_group(split->ddp, stage), &shards.stages[stage]);
-    }
-    for (uint64_t step = 0; step < STEPS && status == SL_OK; step++) {
-        int64_t rank = sl_group_rank(group);
-        int64_t from = one->rows * rank / one->ranks, to = one->rows * (rank + 1) / one->ranks;
-        status = train_on_rows(one, whole, from, to, step);
-        if (status == SL_OK)
-            status = step_whole(whole, optimizers);
-        if (status == SL_OK)
-            status = train_on_rows(one, split, from, to, step);
-        if (status == SL_OK)
-            status = step_sharded(split, &shards);
-    }
-    for (int stage = 0; stage < one->stages; stage++) {
-        sl_optimizer_destroy(&optimizers[stage]);
-        sl_zero_destroy(&shards.stages[stage]);
-    }
+    for (int i = 0; i < 2 && status == SL_OK; i++)
+        status = sl_pipe_optimizer_create(
+            &(sl_pipe_optimizer_options){.pipe = both[i]->pipe,
+                                         .optimizer = {.kind = SL_OPTIMIZER_ADAMW,
+                                                       .weight_decay = 0.1f},
+                                         .zero = i == 1 ? split->ddp : NULL},
+            &optimizers[i]);
+    for (uint64_t step = 0; step < STEPS; step++)
+        for (int i = 0; i < 2 && status == SL_OK; i++) {
+            status = train_on_rows(one, both[i], from, to, step);
+            if (status == SL_OK)
+                status = sl_pipe_optimizer_step(optimizers[i], 0.01, 0.5, NULL);
+        }
+    for (int i = 0; i < 2; i++)
+        sl_pipe_optimizer_destroy(&optimizers[i]);
     return status;
 }
 

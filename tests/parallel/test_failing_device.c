@@ -3,11 +3,9 @@
  * behind. */
 #include "device/device_base.h"
 #include "sluice/data_parallel.h"
-#include "sluice/ddp.h"
 #include "sluice/layers.h"
 #include "sluice/model.h"
-#include "sluice/optim.h"
-#include "sluice/pipe.h"
+#include "sluice/pipe_optimizer.h"
 #include "support/modules.h"
 #include "support/replicas.h"
 
@@ -173,7 +171,7 @@ static void check_nothing_left(const char *who, long number, sl_device *device)
 
 /* ---- A pipe of two stages --------------------------------------------------------------- */
 
-enum { STAGES = 2, ROWS = 3, TIME = 4, TOKENS = 5, WIDTH = 4, TERMS = 64, STEPS = 2 };
+enum { STAGES = 2, ROWS = 3, TIME = 4, TOKENS = 5, WIDTH = 4, STEPS = 2 };
 
 typedef struct plan {
     const char *name;
@@ -190,10 +188,8 @@ typedef struct run {
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe;
-    sl_optimizer *optimizers[STAGES];
+    sl_pipe_optimizer *optimizer;
     sl_tensor *input, *targets, *output;
-    double terms[STAGES][TERMS];
-    int counts[STAGES];
     double losses[STEPS], norm, evaluated;
     bool is_updated; /* an optimizer has begun to change the weights */
 } run;
@@ -267,10 +263,9 @@ static sl_status create_run(run *r)
                                              .first_bucket_bytes = 100,
                                              .bucket_bytes = 200},
                           &r->pipe));
-    for (int s = 0; s < STAGES; s++)
-        SL_TRY(sl_optimizer_create(&r->plan->optimizer, sl_pipe_parameters(r->pipe, s),
-                                   &r->optimizers[s]));
-    return SL_OK;
+    return sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = r->pipe,
+                                                                 .optimizer = r->plan->optimizer},
+                                    &r->optimizer);
 }
 
 static sl_status train(run *r, int step)
@@ -278,19 +273,6 @@ static sl_status train(run *r, int step)
     sl_pipe_batch batch = {.input = r->input, .targets = r->targets, .step = (uint64_t)step};
     sl_pipe_zero_grad(r->pipe);
     return sl_pipe_train(r->pipe, &batch, &r->losses[step]);
-}
-
-static sl_status norm_of_stage(int stage, void *arg)
-{
-    run *r = arg;
-    return sl_grad_norm_terms(sl_pipe_parameters(r->pipe, stage), SL_GRAD_NORM_L2, r->terms[stage],
-                              TERMS, &r->counts[stage]);
-}
-
-static sl_status update_stage(int stage, void *arg)
-{
-    run *r = arg;
-    return sl_optimizer_step(r->optimizers[stage], 0.1, 1);
 }
 
 static sl_status read_weights(const run *r)
@@ -314,13 +296,10 @@ static sl_status run_steps(run *r)
     SL_TRY(create_run(r));
     for (int step = 0; step < STEPS; step++) {
         SL_TRY(train(r, step));
-        SL_TRY(sl_pipe_run(r->pipe, norm_of_stage, r));
+        SL_TRY(sl_clip_grad_norm(r->pipe, 1, SL_GRAD_NORM_L2, false, &r->norm));
         r->is_updated = true;
-        SL_TRY(sl_pipe_run(r->pipe, update_stage, r));
+        SL_TRY(sl_pipe_optimizer_step(r->optimizer, 0.1, 0, NULL));
     }
-    r->norm = 0;
-    for (int s = 0; s < STAGES; s++)
-        r->norm += sl_grad_norm_combine(SL_GRAD_NORM_L2, r->terms[s], r->counts[s]);
     SL_TRY(sl_pipe_evaluate(r->pipe, r->input, r->targets, &r->evaluated, &terms));
     SL_TRY(sl_pipe_forward(r->pipe, r->input, &r->output));
     return read_weights(r);
@@ -331,8 +310,7 @@ static void destroy_run(run *r)
     sl_tensor_destroy(&r->input);
     sl_tensor_destroy(&r->targets);
     sl_tensor_destroy(&r->output);
-    for (int s = 0; s < STAGES; s++)
-        sl_optimizer_destroy(&r->optimizers[s]);
+    sl_pipe_optimizer_destroy(&r->optimizer);
     sl_pipe_destroy(&r->pipe);
     sl_loss_destroy(&r->loss);
     sl_module_destroy(&r->model);
@@ -350,7 +328,7 @@ static bool attempt(const plan *of, sl_device *const *devices, long number, bool
     else if (end)
         assert_true(r.losses[0] == results->losses[0] && r.losses[1] == results->losses[1] &&
                     r.norm == results->norm && r.evaluated == results->evaluated);
-    else if (r.pipe && r.optimizers[STAGES - 1] && !r.is_updated) {
+    else if (r.pipe && r.optimizer && !r.is_updated) {
         check_ok(train(&r, 0));
         assert_true(r.losses[0] == results->losses[0]);
     }

@@ -10,9 +10,8 @@
  * the end. One rank trains without DDP, and writes the first batch's `logits` before its step. */
 #include "driver.h"
 
-#include "sluice/ddp.h"
 #include "sluice/model.h"
-#include "train/run.h"
+#include "sluice/pipe_optimizer.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -64,7 +63,7 @@ typedef struct replica {
     sl_loss *loss;
     sl_pipe *pipe;
     sl_ddp *ddp;
-    sli_update *update;
+    sl_pipe_optimizer *optimizer;
 } replica;
 
 static void open_replica(replica *at)
@@ -72,7 +71,6 @@ static void open_replica(replica *at)
     char **o = at->job->options;
     int rank = sl_group_rank(at->group);
     const sl_model_options of_model = model_options(o);
-    const sl_optimizer_options of_optimizer = optimizer_options(o);
     sl_pipe_options options = {
         .stages = (int)option_number(o, "stages"),
         .devices = at->devices,
@@ -90,12 +88,15 @@ static void open_replica(replica *at)
     options.model = at->model;
     options.loss = at->loss;
     records_check(sl_pipe_create(&options, &at->pipe));
-    records_check(sli_update_create(at->pipe, &of_optimizer, NULL, &at->update));
+    records_check(
+        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at->pipe,
+                                                              .optimizer = optimizer_options(o)},
+                                 &at->optimizer));
 }
 
 static void close_replica(replica *at)
 {
-    sli_update_destroy(&at->update);
+    sl_pipe_optimizer_destroy(&at->optimizer);
     sl_ddp_destroy(&at->ddp);
     sl_pipe_destroy(&at->pipe);
     sl_loss_destroy(&at->loss);
@@ -215,9 +216,8 @@ static void train_step(replica *at, int step)
     if (step == 0 && first)
         for_each_parameter(at, write_grad);
     pthread_mutex_unlock(at->job->output);
-    records_check(sli_update_norm(at->update, &norm));
-    records_check(
-        sli_update_apply(at->update, option_number(o, "lr"), norm, option_number(o, "clip")));
+    records_check(sl_pipe_optimizer_step(at->optimizer, option_number(o, "lr"),
+                                         option_number(o, "clip"), &norm));
     snprintf(name, sizeof name, "norm.%d", step);
     if (first)
         write_number(at, name, norm);

@@ -91,17 +91,10 @@ done
 
 # ---- ddp_checkpoint ------------------------------------------------------------------------
 
-# Each rank loads to its own device what rank 0 has saved, and the step after it is the same on all.
+# The step after loading has the bits of the step after saving, on both ranks.
 "$examples/ddp_checkpoint" saved >printed
-for rank in 0 1; do
-    for name in 0.weight 0.bias 2.weight 2.bias; do
-        echo "[RANK $rank]: loaded $name to cpu:$rank"
-    done
-done >expected
-grep "loaded [02]\.[wb]" printed >loaded || true
-compare loaded expected ddp_checkpoint
-grep -c "first weight saved \(.*\) loaded \1\$" printed >equal || true
-[ "$(cat equal)" = 2 ] || fail "other weights came back than were saved: $(cat printed)"
-one_value "first weight then" 2
-! grep -q "loaded $(head -n 1 values)\$" printed || fail "the step after loading changed nothing"
+grep -c "first weight saved .*, a step later \(.*\), from the checkpoint \1\$" printed >equal || true
+[ "$(cat equal)" = 2 ] || fail "a step after loading differs from one after saving: $(cat printed)"
+one_value "from the checkpoint" 2
+! grep -q "saved $(head -n 1 values)," printed || fail "the step after loading changed nothing"
 "$SLUICE_PROGRAM" checkpoint verify saved >/dev/null || fail "ddp_checkpoint left no checkpoint"

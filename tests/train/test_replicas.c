@@ -163,11 +163,11 @@ static void gather_block(const sli_run *run, int64_t block, int32_t *inputs, int
 }
 
 /* One pipe's step with all rows, numbered through. */
-static double train_whole(const sli_run *run, sl_pipe *pipe, sli_update *update, int step)
+static double train_whole(const sli_run *run, sl_pipe *pipe, sl_pipe_optimizer *optimizer, int step)
 {
     enum { MOST = 4096 };
     int32_t inputs[MOST], targets[MOST];
-    double loss, norm;
+    double loss;
     const sl_train_options *options = &run->options;
     sl_shape shape = sl_shape_2d(options->replicas * options->batch_size, options->bptt);
     assert_true(sl_shape_count(&shape) <= MOST);
@@ -181,8 +181,8 @@ static double train_whole(const sli_run *run, sl_pipe *pipe, sli_update *update,
     check_ok(sl_pipe_train(pipe,
                            &(sl_pipe_batch){.input = in, .targets = out, .step = (uint64_t)step},
                            &loss));
-    check_ok(sli_update_norm(update, &norm));
-    check_ok(sli_update_apply(update, sl_lr_at(&options->lr, step, 0), norm, options->clip));
+    check_ok(
+        sl_pipe_optimizer_step(optimizer, sl_lr_at(&options->lr, step, 0), options->clip, NULL));
     sl_tensor_destroy(&in);
     sl_tensor_destroy(&out);
     return loss;
@@ -198,15 +198,17 @@ static void dropout_follows_the_global_sample(void **state)
     check_ok(run_replicas(&options));
     sli_run run = {.options = options};
     sli_replica replica;
-    sli_update *update;
+    sl_pipe_optimizer *optimizer;
     check_ok(sli_run_create(&run, &(sli_local_replicas){.count = 1}, NULL));
     sl_device *device = sl_device_list_get(run.devices, 0);
     check_ok(sli_replica_create(&run.options, NULL, &device, true, &replica));
-    check_ok(sli_update_create(replica.pipe, &options.optimizer, NULL, &update));
+    check_ok(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = replica.pipe,
+                                                                   .optimizer = options.optimizer},
+                                      &optimizer));
     for (int i = 0; i < records[0].step_count; i++)
-        check_close(train_whole(&run, replica.pipe, update, i), records[0].steps[i].loss,
+        check_close(train_whole(&run, replica.pipe, optimizer, i), records[0].steps[i].loss,
                     "loss of step", i);
-    sli_update_destroy(&update);
+    sl_pipe_optimizer_destroy(&optimizer);
     sli_replica_clear(&replica);
     sli_run_clear(&run);
 }

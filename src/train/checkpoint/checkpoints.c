@@ -59,7 +59,7 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
     const sli_run *run = checkpoints->run;
     const sli_replica *replica = &run->replica;
     bool is_shared;
-    if (!sli_update_is_sharded(run->update) ||
+    if (!sli_pipe_optimizer_is_sharded(run->optimizer) ||
         sl_optimizer_state_bytes(&run->options.optimizer) == 0)
         return SL_OK;
     SL_TRY(sli_save_directory_is_shared(checkpoints->options->directory, replica,
@@ -154,30 +154,31 @@ static sl_status copy_model(sli_checkpoints *to, bool with_best)
     return copy_tensors(run, sli_tensors_of_best(pipe, run->best, &tensors), &tensors, &to->best);
 }
 
-/* All of the optimizers' state, from `whole`, or this replica's shard. */
-static sl_status copy_optimizers(sli_checkpoints *to, sl_optimizer *const *whole)
+/* All of the optimizers' state, or this replica's shard. */
+static sl_status copy_optimizers(sli_checkpoints *to)
 {
     const sli_run *run = to->run;
     const sli_replica *replica = &run->replica;
-    sl_optimizer *own[SL_MAX_STAGES];
+    sl_optimizer *optimizers[SL_MAX_STAGES];
     sli_tensors tensors;
     for (int s = 0; s < sl_pipe_stages(replica->pipe); s++)
-        own[s] = sli_update_own(run->update, s);
-    sl_status listed = to->group ? sli_tensors_of_optimizer(replica->pipe, own, replica->rank,
-                                                            replica->count, &tensors)
-                                 : sli_tensors_of_optimizer(replica->pipe, whole, 0, 1, &tensors);
+        optimizers[s] = to->group ? sli_pipe_optimizer_own(run->optimizer, s)
+                                  : sli_pipe_optimizer_whole(run->optimizer, s);
+    sl_status listed =
+        sli_tensors_of_optimizer(replica->pipe, optimizers, to->group ? replica->rank : 0,
+                                 to->group ? replica->count : 1, &tensors);
     return copy_tensors(run, listed, &tensors, &to->optimizer);
 }
 
-/* What this replica writes; `whole` are the optimizers, where they are not in shards. */
-static sl_status copy_state(sli_checkpoints *checkpoints, sl_optimizer *const *whole)
+/* What this replica writes. */
+static sl_status copy_state(sli_checkpoints *checkpoints)
 {
     double start = sli_clock_seconds();
     bool step = checkpoints->targets & SLI_SAVE_STEP;
     if (checkpoints->run->replica.rank == 0)
         SL_TRY(copy_model(checkpoints, step));
     if (step)
-        SL_TRY(copy_optimizers(checkpoints, whole));
+        SL_TRY(copy_optimizers(checkpoints));
     checkpoints->copy_seconds = sli_clock_seconds() - start;
     return SL_OK;
 }
@@ -210,7 +211,6 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
 static sl_status save(sli_checkpoints *checkpoints, int targets)
 {
     const sli_run *run = checkpoints->run;
-    sl_optimizer *whole[SL_MAX_STAGES] = {NULL};
     if (targets == 0 || !checkpoints->options->directory)
         return SL_OK;
     SL_TRY(report_ended(checkpoints, true)); /* its copy is in use until then */
@@ -219,12 +219,12 @@ static sl_status save(sli_checkpoints *checkpoints, int targets)
     checkpoints->targets = run->replica.rank == 0 ? targets : targets & SLI_SAVE_STEP;
     bool gathers = targets & SLI_SAVE_STEP && !checkpoints->group;
     if (gathers)
-        SL_TRY(sli_update_gather(run->update, whole));
+        SL_TRY(sli_pipe_optimizer_gather(run->optimizer));
     if (checkpoints->writes && checkpoints->targets)
         /* without a copy the save fails, and the run goes on */
-        sli_saver_start(checkpoints, copy_state(checkpoints, whole));
+        sli_saver_start(checkpoints, copy_state(checkpoints));
     if (gathers)
-        sli_update_release(run->update, whole);
+        sli_pipe_optimizer_release(run->optimizer);
     return SL_OK;
 }
 

@@ -21,7 +21,7 @@
 #ifndef SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 #define SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 
-#include "sluice/safetensors.h"
+#include "parallel/pipe_optimizer.h"
 #include "train/run.h"
 
 /* ---- When a run's state is saved (checkpoints.c) -------------------------------------------- */
@@ -62,7 +62,7 @@ void sli_resume_clear(sli_resume *from);
 sl_status sli_resume_check(const sli_run *run);
 
 /* The model's tensors, into a pipe of any partition. */
-sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe);
+sl_status sli_resume_model(const sl_checkpoint_reader *from, sl_pipe *pipe);
 
 /* The optimizers' state, the best parameters and the position, on every replica. Without a
  * checkpoint everything stays as it is. The replicas' parameters must be equal already. */

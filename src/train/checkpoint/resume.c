@@ -148,14 +148,11 @@ static sl_status for_items(use_items use, const sl_checkpoint_reader *from, cons
     return status;
 }
 
-sl_status sli_resume_model(const sl_checkpoint_reader *from, const sl_pipe *pipe)
+sl_status sli_resume_model(const sl_checkpoint_reader *from, sl_pipe *pipe)
 {
-    sli_tensors tensors;
-    sl_status status = sli_tensors_of_model(pipe, &tensors);
-    if (status == SL_OK)
-        status = for_items(sl_checkpoint_read, from, "model", &tensors);
-    sli_tensors_clear(&tensors);
-    return status;
+    sl_checkpoint_part part;
+    SL_TRY(sl_pipe_part(pipe, &part));
+    return sl_checkpoint_read(from, part.name, part.items, part.count);
 }
 
 /* What the first replica reads at once, and the others get. */
@@ -201,9 +198,9 @@ static sl_status resume_optimizers(sli_run *run)
     const sli_replica *replica = &run->replica;
     sli_tensors tensors;
     sl_optimizer *own[SL_MAX_STAGES];
-    bool sharded = sli_update_is_sharded(run->update);
+    bool sharded = sli_pipe_optimizer_is_sharded(run->optimizer);
     for (int s = 0; s < sl_pipe_stages(replica->pipe); s++) {
-        own[s] = sli_update_own(run->update, s);
+        own[s] = sli_pipe_optimizer_own(run->optimizer, s);
         sli_optimizer_set_steps(own[s], run->at.steps);
     }
     sl_status status = sli_tensors_of_optimizer(replica->pipe, own, sharded ? replica->rank : 0,

@@ -31,43 +31,8 @@ static sl_status add_entry(sli_tensors *to, const sl_parameter *parameter, const
     return no_memory();
 }
 
-/* The parameter's elements that lie in elements start … start + count - 1 of its bucket. */
-typedef struct bucket_range {
-    int bucket;
-    int64_t first, count; /* of the parameter */
-    int64_t offset;       /* of the first one, from `start` on */
-} bucket_range;
-
-static sl_status find_bucket(const sl_parameter_set *set, const sl_parameter *parameter,
-                             bucket_range *out)
-{
-    const float *first = sl_tensor_f32(sl_parameter_value(parameter));
-    for (int b = 0; b < sl_parameter_set_bucket_count(set); b++) {
-        const sl_tensor *values = sl_parameter_set_bucket_values(set, b);
-        const float *start = sl_tensor_f32(values);
-        if (first >= start && first < start + sl_tensor_count(values)) {
-            *out =
-                (bucket_range){b, 0, sl_shape_count(sl_parameter_shape(parameter)), first - start};
-            return SL_OK;
-        }
-    }
-    return sl_error(SL_ERR_INTERNAL, "parameter %s is in no bucket", sl_parameter_name(parameter));
-}
-
-/* What shard `rank` of `ranks` has of the parameter that `range` is. */
-static void cut_range(const sl_parameter_set *set, int rank, int ranks, bucket_range *range)
-{
-    const sli_shard shard = sli_optimizer_shard(set, range->bucket, rank, ranks);
-    int64_t begin = range->offset, end = begin + range->count;
-    int64_t low = shard.start > begin ? shard.start : begin;
-    int64_t high = shard.start + shard.count < end ? shard.start + shard.count : end;
-    range->first = low - begin;
-    range->count = high > low ? high - low : 0;
-    range->offset = low - shard.start;
-}
-
 /* The range of `flat`, which lies as the bucket or its shard does. */
-static sl_status set_range(sli_tensor_entry *entry, const bucket_range *range,
+static sl_status set_range(sli_tensor_entry *entry, const sli_shard_range *range,
                            const sl_tensor *flat)
 {
     const sl_shape row = sl_shape_1d(range->count);
@@ -90,15 +55,14 @@ typedef struct listing {
 static sl_status add_parameter(const listing *in, const sl_parameter_set *set,
                                const sl_parameter *parameter, int stage)
 {
-    bucket_range range = {0};
+    sli_shard_range range;
     sli_tensor_entry *entry;
-    SL_TRY(find_bucket(set, parameter, &range));
+    SL_TRY(sli_optimizer_range(set, parameter, in->rank, in->ranks, &range));
     if (in->best) {
         SL_TRY(add_entry(in->out, parameter, NULL, stage, &entry));
         return set_range(entry, &range, sli_best_bucket(in->best, stage, range.bucket));
     }
     const sl_optimizer *optimizer = in->optimizers[stage];
-    cut_range(set, in->rank, in->ranks, &range);
     for (int a = 0; a < sli_optimizer_state_arrays(optimizer); a++) {
         const char *suffix = sli_optimizer_state_name(optimizer, a);
         SL_TRY(add_entry(in->out, parameter, suffix, stage, &entry));
@@ -147,7 +111,7 @@ sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
 
 sl_status sli_tensors_of_best(const sl_pipe *pipe, const sli_best *best, sli_tensors *out)
 {
-    return list_tensors(pipe, &(listing){.out = out, .best = best});
+    return list_tensors(pipe, &(listing){.out = out, .best = best, .ranks = 1});
 }
 
 sl_status sli_tensors_of_optimizer(const sl_pipe *pipe, sl_optimizer *const *optimizers, int rank,
