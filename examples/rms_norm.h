@@ -42,7 +42,8 @@ static sl_status rms_forward(sl_module *module, sl_pass *pass, const sl_tensor *
     return SL_OK;
 }
 
-/* With n = x * scale: grad_x = scale * (g - n * mean(g * n)), g = grad_y * weight; in place. */
+/* With n = x * scale: grad_x = scale * (g - n * mean(g * n)), g = grad_y * weight; in place.
+ * grad_weight is NULL where the layer is frozen. */
 static void backward_row(const rms_norm *norm, const float *weight, const float *x, float *grad,
                          float *grad_weight)
 {
@@ -52,7 +53,8 @@ static void backward_row(const rms_norm *norm, const float *weight, const float 
         inner += (double)grad[i] * weight[i] * x[i] * scale;
     float mean = (float)(inner / (double)norm->width);
     for (int64_t i = 0; i < norm->width; i++) {
-        grad_weight[i] += grad[i] * x[i] * scale; /* adds: other micro-batches have been here */
+        if (grad_weight)
+            grad_weight[i] += grad[i] * x[i] * scale; /* adds: there are other micro-batches */
         grad[i] = scale * (grad[i] * weight[i] - x[i] * scale * mean);
     }
 }
@@ -67,7 +69,8 @@ static sl_status rms_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_
     SL_TRY(sl_pass_pop(pass, &in));
     for (int64_t row = 0; row < sl_tensor_rows(in); row++)
         backward_row(norm, weight, sl_tensor_f32(in) + row * norm->width,
-                     sl_tensor_f32(grad_out) + row * norm->width, sl_tensor_f32(grad_weight));
+                     sl_tensor_f32(grad_out) + row * norm->width,
+                     grad_weight ? sl_tensor_f32(grad_weight) : NULL);
     sl_tensor_destroy(&in);
     return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK; /* NULL: not needed */
 }

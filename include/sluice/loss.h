@@ -55,7 +55,7 @@ void *sl_loss_state(const sl_loss *loss);
 sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call);
 sl_status sl_loss_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out);
 int64_t sl_loss_rows(const sl_loss *loss, const sl_tensor *targets);
-/* The weights' half of the module that the loss has taken over; see sl_loss_call.pass. */
+/* backward_weight of the module that the loss has taken over; see sl_loss_call.pass. */
 sl_status sl_loss_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass);
 int64_t sl_loss_deferred_bytes(const sl_loss *loss, const sl_module *last, const sl_shape *in);
 bool sl_loss_takes_over(const sl_loss *loss, const sl_module *last);

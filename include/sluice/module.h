@@ -115,6 +115,20 @@ int64_t sl_module_flops(const sl_module *module, const sl_shape *in);
  * buffers not. */
 int64_t sl_module_parameter_elements(const sl_module *module);
 
+/* PyTorch's module.eval() (`evaluation` true) and module.train(): in evaluation mode the module and
+ * all below it have no dropout, whatever the pass says. A child that is added later keeps its own
+ * mode. Must not be called while the model runs. */
+void sl_module_set_evaluation(sl_module *module, bool evaluation);
+
+/* Does the module train on this pass: is dropout on? */
+bool sl_module_is_training(const sl_module *module, const sl_pass *pass);
+
+/* PyTorch's module.requires_grad_(False): the trained parameters of the module and of all below it
+ * become SL_PARAMETER_FROZEN. They get no gradient, are in no bucket, and optimizers neither change
+ * nor decay them. Gradients still go through the module to those before it. Errors: SL_ERR_INVALID
+ * while parameters of the module's model are in a parameter set. */
+sl_status sl_module_freeze(sl_module *module);
+
 /* torch.nn.Sequential: children named "0", "1", … that run one after the other. Takes the modules
  * as sl_module_add_child does, also when it fails. */
 sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module **out);
@@ -159,7 +173,8 @@ sl_tensor *sl_parameter_value(const sl_parameter *parameter);
 sl_status sl_parameter_grad(sl_parameter *parameter, sl_tensor **out);
 
 /* The gradient, for a kernel that can add to it or overwrite it. *beta is 0 for the first
- * contribution since zero_grad (overwrite: the content is old), 1 afterwards (add). */
+ * contribution since zero_grad (overwrite: the content is old), 1 afterwards (add). NULL where
+ * sl_parameter_grad gives NULL: a module's backward then computes none. */
 sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta);
 
 /* ---- Parameter sets --------------------------------------------------------------------- */
@@ -208,7 +223,7 @@ void sl_parameter_set_zero_grad(sl_parameter_set *set);
 
 typedef struct sl_pass_options {
     sl_device *device;
-    bool training; /* dropout is on */
+    bool training; /* dropout is on, but in modules in evaluation mode */
     bool keep;     /* what forward saves is kept for backward */
     uint64_t seed; /* of dropout: a mask is a function of seed, step, sample, layer and position */
     uint64_t step;
@@ -219,7 +234,6 @@ sl_status sl_pass_create(const sl_pass_options *options, sl_pass **out);
 void sl_pass_destroy(sl_pass **pass); /* and what is saved on it */
 
 sl_device *sl_pass_device(const sl_pass *pass);
-bool sl_pass_is_training(const sl_pass *pass);
 bool sl_pass_keeps(const sl_pass *pass);
 
 /* Saves a tensor: takes it and sets the caller's pointer to NULL. If the pass does not keep, or on

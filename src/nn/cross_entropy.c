@@ -7,11 +7,12 @@
  *       loss, and dlogits in place of logits      (kernel)
  *       db += column sums,  dW += dlogits^T in,  grad_in's panel = dlogits W
  *
- * Where the weights' half runs later, the gradient of all logits is kept for it.
+ * Where backward_weight runs later, the gradient of all logits is deferred to it.
  *
  * A panel's height follows from the shapes alone. It is what PANEL_BYTES of logits give, but high
  * enough for the products to run well, and the panels of one call are about equal. */
 #include "nn/layers.h"
+#include "nn/module.h"
 
 #include "sluice/loss.h"
 
@@ -163,7 +164,7 @@ static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last
     return status;
 }
 
-/* `logits` has the rows of one panel; where they are kept for the weights' half, those of all. */
+/* `logits` has the rows of one panel; where they are deferred to backward_weight, those of all. */
 static sl_status apply_to_panels(const sl_loss_call *call, const sli_linear *last, int64_t step,
                                  const sl_tensor *logits)
 {
@@ -179,45 +180,56 @@ static sl_status apply_to_panels(const sl_loss_call *call, const sli_linear *las
     return SL_OK;
 }
 
-static sl_status apply_with_linear(const sl_loss_call *call, const sli_linear *last)
+static sl_status run_panels(const sl_loss_call *call, const sli_linear *last, sl_tensor **logits)
 {
     int64_t rows = sl_tensor_rows(call->in), step = panel_rows(rows, last->out);
     sl_shape shape = sl_shape_2d(call->pass ? rows : step, last->out);
-    sl_tensor *logits;
     SL_TRY(sl_tensor_create(call->device, call->pass ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
-                            SL_F32, &shape, &logits));
-    sl_status status = SL_OK;
+                            SL_F32, &shape, logits));
     if (call->grad_in)
-        status = sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
-                                  sl_tensor_shape(call->in), call->grad_in);
-    if (status == SL_OK)
-        status = apply_to_panels(call, last, step, logits);
-    if (status == SL_OK && call->pass)
-        status = sl_pass_defer(call->pass, &logits);
-    if (status == SL_OK && call->pass)
-        status = sl_pass_defer_alias(call->pass, call->in);
+        SL_TRY(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
+                                sl_tensor_shape(call->in), call->grad_in));
+    SL_TRY(apply_to_panels(call, last, step, *logits));
+    if (!call->pass)
+        return SL_OK;
+    SL_TRY(sl_pass_defer(call->pass, logits));
+    return sl_pass_defer_alias(call->pass, call->in);
+}
+
+static sl_status apply_with_linear(const sl_loss_call *call, const sli_linear *last)
+{
+    sl_tensor *logits = NULL;
+    sl_status status = run_panels(call, last, &logits);
     sl_tensor_destroy(&logits);
     if (status != SL_OK && call->grad_in)
         sl_tensor_destroy(call->grad_in);
     return status;
 }
 
-/* The weights' products in the same panels, so that their sum is the same. */
+/* backward_weight's products in the same panels, so that their sum is the same. */
 static sl_status add_panels(const sli_linear *last, const sl_tensor *dlogits, const sl_tensor *in)
 {
     int64_t rows = sl_tensor_rows(in), step = panel_rows(rows, last->out);
+    sl_tensor *panel_grad = NULL, *panel_in = NULL;
     sl_status status = SL_OK;
-    for (int64_t first = 0; first < rows && status == SL_OK; first += step) {
+    for (int64_t first = 0; first < rows; first += step) {
         int64_t count = step < rows - first ? step : rows - first;
-        sl_tensor *panel_grad = NULL, *panel_in = NULL;
         status = view_rows(dlogits, first, count, &panel_grad);
-        if (status == SL_OK)
-            status = view_rows(in, first, count, &panel_in);
-        if (status == SL_OK)
-            status = sli_linear_add_weight(last, panel_grad, panel_in);
+        if (status != SL_OK)
+            goto done;
+        status = view_rows(in, first, count, &panel_in);
+        if (status != SL_OK)
+            goto done;
+        status = sli_linear_add_weight(last, panel_grad, panel_in);
+        if (status != SL_OK)
+            goto done;
         sl_tensor_destroy(&panel_grad);
         sl_tensor_destroy(&panel_in);
     }
+
+done:
+    sl_tensor_destroy(&panel_grad);
+    sl_tensor_destroy(&panel_in);
     return status;
 }
 
@@ -228,13 +240,20 @@ static sl_status cross_entropy_apply(sl_loss *loss, const sl_loss_call *call)
     (void)loss;
     const sli_linear *last = call->last ? sli_linear_within(call->last) : NULL;
     SL_TRY(check_call(call, last));
-    return last ? apply_with_linear(call, last) : apply_to_logits(call);
+    if (!last)
+        return apply_to_logits(call);
+    sl_loss_call own = *call;
+    if (!sli_parameter_is_trained(last->weight))
+        own.pass = NULL; /* backward_weight needs nothing */
+    return apply_with_linear(&own, last);
 }
 
 static sl_status cross_entropy_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass)
 {
     (void)loss;
     sl_tensor *dlogits, *in = NULL;
+    if (!sli_parameter_is_trained(sli_linear_within(last)->weight))
+        return SL_OK;
     SL_TRY(sl_pass_take_deferred(pass, &dlogits));
     sl_status status = sl_pass_take_deferred(pass, &in);
     if (status == SL_OK)
@@ -249,8 +268,7 @@ static int64_t cross_entropy_deferred_bytes(const sl_loss *loss, const sl_module
                                             const sl_shape *in)
 {
     (void)loss;
-    int64_t rows = sl_shape_count(in) / in->size[in->dims - 1];
-    return (sl_shape_count(in) + rows * sli_linear_within(last)->out) * (int64_t)sizeof(float);
+    return sli_linear_deferred_bytes(sli_linear_within(last), sli_shape_rows(in));
 }
 
 /* Every target that is not ignored. */

@@ -100,6 +100,8 @@ static sl_status add_gradient(const sl_module *module, const sl_pass *pass, cons
     };
     SL_TRY(sl_module_output_shape(module, sl_tensor_shape(ids), &output));
     SL_TRY(sli_check_grad(grad_out, &output));
+    if (!sli_parameter_is_trained(self->weight))
+        return SL_OK;
     SL_TRY(sl_parameter_grad(self->weight, &grad));
     SL_TRY(sli_parameter_gradient(self->weight, &beta, &arguments.grad_table));
     return sli_device_embedding_backward(device, &arguments);
@@ -124,12 +126,14 @@ static sl_status embedding_backward(sl_module *module, sl_pass *pass, sl_tensor 
     return status;
 }
 
-/* All of it is the weights' half. */
+/* All of it is left to backward_weight. */
 static sl_status embedding_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                           sl_tensor **grad_in)
 {
-    (void)module;
+    const embedding *self = sl_module_state(module);
     sl_tensor *ids;
+    if (!sli_parameter_is_trained(self->weight))
+        return embedding_backward(module, pass, grad_out, grad_in);
     SL_TRY(check_no_grad_in(grad_in));
     SL_TRY(sl_pass_pop(pass, &ids));
     SL_TRY(sl_pass_defer(pass, &ids));
@@ -138,7 +142,10 @@ static sl_status embedding_backward_input(sl_module *module, sl_pass *pass, sl_t
 
 static sl_status embedding_backward_weight(sl_module *module, sl_pass *pass)
 {
+    const embedding *self = sl_module_state(module);
     sl_tensor *ids, *grad_out = NULL;
+    if (!sli_parameter_is_trained(self->weight))
+        return SL_OK;
     SL_TRY(sl_pass_take_deferred(pass, &ids));
     sl_status status = sl_pass_take_deferred(pass, &grad_out);
     if (status == SL_OK)
@@ -176,6 +183,8 @@ static void embedding_widths(const sl_module *module, int64_t *in, int64_t *out)
 static int64_t embedding_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
     const embedding *self = sl_module_state(module);
+    if (!sli_parameter_is_trained(self->weight))
+        return 0;
     return sl_shape_count(in) *
            ((int64_t)sizeof(int32_t) + self->options.width * (int64_t)sizeof(float));
 }

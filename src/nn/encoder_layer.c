@@ -21,7 +21,7 @@
  * No mask is saved: a mask is a function of its elements' positions, and h is 0 where ReLU's
  * gradient is. Backward works in place on grad_out, which becomes the gradient of each residual sum
  * in turn, and at last that of x. Its other tensors live only from one product to the next; on a
- * split pass, those of the four products that give weights' gradients until the weights' half. */
+ * split pass, those of the four products that give weights' gradients until backward_weight. */
 #include "nn/layers.h"
 #include "nn/module.h"
 
@@ -302,7 +302,7 @@ static sl_status layer_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
     return status;
 }
 
-/* The products' order is that of the input's half. */
+/* The products' order is that of backward_input. */
 static sl_status layer_backward_weight(sl_module *module, sl_pass *pass)
 {
     const encoder_layer *layer = sl_module_state(module);
@@ -329,13 +329,13 @@ static int64_t layer_saved_bytes(const sl_module *module, const sl_shape *in)
            floats * (int64_t)sizeof(float);
 }
 
-/* The attention's, and two tensors for each of linear2 and linear1. */
 static int64_t layer_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
     const encoder_layer *layer = sl_module_state(module);
-    sl_shape hidden = hidden_shape(layer, in);
-    int64_t floats = 2 * (sl_shape_count(in) + sl_shape_count(&hidden));
-    return sl_module_deferred_bytes(layer->self_attn, in) + floats * (int64_t)sizeof(float);
+    int64_t rows = sli_shape_rows(in);
+    return sl_module_deferred_bytes(layer->self_attn, in) +
+           sli_linear_deferred_bytes(layer->linear1, rows) +
+           sli_linear_deferred_bytes(layer->linear2, rows);
 }
 
 static int64_t layer_flops(const sl_module *module, const sl_shape *in)

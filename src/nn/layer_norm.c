@@ -82,11 +82,23 @@ sl_status sli_norm_forward(const sli_layer_norm *norm, const sl_pass *pass, cons
     return status;
 }
 
+/* Room for the gradients of a frozen norm, which the kernel computes on its way. */
+static sl_status create_unused(const sli_layer_norm *norm, sl_device *device,
+                               sli_add_norm_backward *arguments, sl_tensor **room)
+{
+    sl_shape shape = sl_shape_2d(2, norm->width);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_F32, &shape, room));
+    arguments->grad_weight = sl_tensor_f32(*room);
+    arguments->grad_bias = arguments->grad_weight + norm->width;
+    return SL_OK;
+}
+
 sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *saved,
                             const sl_tensor *grad_out, const sl_tensor *grad_sum_in,
                             sli_dropout dropout, sl_tensor *grad_sum, sl_tensor *grad_x)
 {
     sl_device *device = sl_tensor_device(grad_out);
+    sl_tensor *unused = NULL;
     sli_add_norm_backward arguments = {
         .rows = sl_tensor_rows(grad_out),
         .width = norm->width,
@@ -99,9 +111,14 @@ sl_status sli_norm_backward(const sli_layer_norm *norm, const sli_norm_saved *sa
         .grad_x = f32_or_null(grad_x),
     };
     SL_TRY(sli_parameter_values(norm->weight, device, &arguments.weight));
-    SL_TRY(sli_parameter_gradient_pair(norm->weight, norm->bias, &arguments.beta,
-                                       &arguments.grad_weight, &arguments.grad_bias));
-    return sli_device_add_norm_backward(device, &arguments);
+    if (sli_parameter_is_trained(norm->weight))
+        SL_TRY(sli_parameter_gradient_pair(norm->weight, norm->bias, &arguments.beta,
+                                           &arguments.grad_weight, &arguments.grad_bias));
+    else
+        SL_TRY(create_unused(norm, device, &arguments, &unused));
+    sl_status status = sli_device_add_norm_backward(device, &arguments);
+    sl_tensor_destroy(&unused);
+    return status;
 }
 
 /* ---- The module ------------------------------------------------------------------------- */

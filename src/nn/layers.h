@@ -67,12 +67,16 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
                                        sl_tensor *grad);
 
 /* Adds grad^T in to the weight's gradient; or, while the pass is split, defers both tensors to
- * sli_linear_deferred_weight, and neither may be overwritten. */
+ * sli_linear_deferred_weight, and neither may be overwritten. Nothing where the weight is frozen.
+ */
 sl_status sli_linear_backward_weight(const sli_linear *linear, sl_pass *pass, const sl_tensor *grad,
                                      const sl_tensor *in);
 sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass);
 
-/* The product itself. */
+/* Bytes that sli_linear_backward_weight defers for `rows` rows. */
+int64_t sli_linear_deferred_bytes(const sli_linear *linear, int64_t rows);
+
+/* The product itself; nothing where the weight is frozen. */
 sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
                                 const sl_tensor *in);
 
@@ -132,7 +136,7 @@ sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, con
 sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                       sl_tensor **grad_qkv);
 
-/* The weights' half, after both on a split pass; grad_out and grad_qkv are kept for it, so grad_in
+/* backward_weight, after both on a split pass; grad_out and grad_qkv are kept for it, so grad_in
  * must be another tensor then. */
 sl_status sli_self_attention_backward_weight(const sl_module *module, sl_pass *pass);
 

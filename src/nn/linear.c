@@ -42,7 +42,8 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
                                        const sli_linear_epilogue *epilogue, const sl_tensor *saved,
                                        sl_tensor *grad)
 {
-    if (!epilogue && !linear->bias)
+    bool has_gradient = linear->bias && sli_parameter_is_trained(linear->bias);
+    if (!epilogue && !has_gradient)
         return SL_OK;
     sl_device *device = sl_tensor_device(grad);
     sli_epilogue_backward back = {
@@ -55,7 +56,7 @@ sl_status sli_linear_backward_epilogue(const sli_linear *linear,
         back.activation = epilogue->activation;
         back.dropout = epilogue->dropout;
     }
-    if (linear->bias)
+    if (has_gradient)
         SL_TRY(sli_parameter_gradient(linear->bias, &back.beta, &back.grad_bias));
     return sli_device_epilogue_backward(device, &back);
 }
@@ -65,6 +66,8 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
 {
     sl_device *device = sl_tensor_device(grad);
     float beta, *grad_weight;
+    if (!sli_parameter_is_trained(linear->weight))
+        return SL_OK;
     SL_TRY(sli_parameter_gradient(linear->weight, &beta, &grad_weight));
     sli_gemm product = {
         .transpose_a = true,
@@ -85,7 +88,7 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
 sl_status sli_linear_backward_weight(const sli_linear *linear, sl_pass *pass, const sl_tensor *grad,
                                      const sl_tensor *in)
 {
-    if (!pass->is_split)
+    if (!pass->is_split || !sli_parameter_is_trained(linear->weight))
         return sli_linear_add_weight(linear, grad, in);
     SL_TRY(sl_pass_defer_alias(pass, grad));
     return sl_pass_defer_alias(pass, in);
@@ -94,6 +97,8 @@ sl_status sli_linear_backward_weight(const sli_linear *linear, sl_pass *pass, co
 sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass)
 {
     sl_tensor *grad, *in = NULL;
+    if (!sli_parameter_is_trained(linear->weight))
+        return SL_OK;
     SL_TRY(sl_pass_take_deferred(pass, &grad));
     sl_status status = sl_pass_take_deferred(pass, &in);
     if (status == SL_OK)
@@ -101,6 +106,12 @@ sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass)
     sl_tensor_destroy(&grad);
     sl_tensor_destroy(&in);
     return status;
+}
+
+int64_t sli_linear_deferred_bytes(const sli_linear *linear, int64_t rows)
+{
+    bool defers = sli_parameter_is_trained(linear->weight);
+    return defers ? rows * (linear->in + linear->out) * (int64_t)sizeof(float) : 0;
 }
 
 sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *grad, float beta,
@@ -211,8 +222,7 @@ static sl_status linear_backward_weight(sl_module *module, sl_pass *pass)
 
 static int64_t linear_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
-    const sli_linear *linear = sl_module_state(module);
-    return (sl_shape_count(in) + sli_shape_rows(in) * linear->out) * (int64_t)sizeof(float);
+    return sli_linear_deferred_bytes(sl_module_state(module), sli_shape_rows(in));
 }
 
 static int64_t linear_saved_bytes(const sl_module *module, const sl_shape *in)

@@ -209,15 +209,51 @@ sl_module *sl_module_child(const sl_module *module, int index)
     return module->children[index];
 }
 
-int64_t sl_module_parameter_elements(const sl_module *module)
+int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind)
 {
     int64_t elements = 0;
     for (int i = 0; i < module->parameter_count; i++)
-        if (module->parameters[i]->kind != SL_PARAMETER_BUFFER)
+        if (module->parameters[i]->kind == kind)
             elements += sl_shape_count(&module->parameters[i]->shape);
     for (int i = 0; i < module->child_count; i++)
-        elements += sl_module_parameter_elements(module->children[i]);
+        elements += sli_module_elements(module->children[i], kind);
     return elements;
+}
+
+int64_t sl_module_parameter_elements(const sl_module *module)
+{
+    return sli_module_elements(module, SL_PARAMETER_TRAINED) +
+           sli_module_elements(module, SL_PARAMETER_FROZEN);
+}
+
+void sl_module_set_evaluation(sl_module *module, bool evaluation)
+{
+    module->is_in_evaluation = evaluation;
+    for (int i = 0; i < module->child_count; i++)
+        sl_module_set_evaluation(module->children[i], evaluation);
+}
+
+bool sl_module_is_training(const sl_module *module, const sl_pass *pass)
+{
+    return pass->options.training && !module->is_in_evaluation;
+}
+
+static void freeze_below(sl_module *module)
+{
+    for (int i = 0; i < module->parameter_count; i++)
+        if (module->parameters[i]->kind == SL_PARAMETER_TRAINED)
+            module->parameters[i]->kind = SL_PARAMETER_FROZEN;
+    for (int i = 0; i < module->child_count; i++)
+        freeze_below(module->children[i]);
+}
+
+sl_status sl_module_freeze(sl_module *module)
+{
+    if (atomic_load(&sli_module_root(module)->sets) > 0)
+        return sl_error(SL_ERR_INVALID, "%s: a model in use cannot be frozen: " IN_USE_ADVICE,
+                        module->ops->type);
+    freeze_below(module);
+    return SL_OK;
 }
 
 /* ---- Running ---------------------------------------------------------------------------- */
@@ -275,7 +311,7 @@ sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *i
     return end_call(module, pass, status);
 }
 
-/* Runs backward, or its first half where that is `split` off. */
+/* Runs backward; with `split` only backward_input, where the module has it. */
 static sl_status run_backward(sl_module *module, sl_pass *pass, bool split, sl_tensor *grad_out,
                               sl_tensor **grad_in)
 {
@@ -293,8 +329,8 @@ static sl_status run_backward(sl_module *module, sl_pass *pass, bool split, sl_t
     return status;
 }
 
-/* Both halves of a module that has nothing else. What they defer is theirs, whatever other modules
- * have deferred before. */
+/* Backward of a module that has only the two halves. What they defer is theirs, whatever other
+ * modules have deferred before. */
 static sl_status run_halves(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                             sl_tensor **grad_in)
 {

@@ -21,6 +21,7 @@ struct sl_module {
     uint32_t number;                      /* in its root, counted in preorder: the root's is 0 */
     uint32_t modules_end, parameters_end; /* the numbers after those of its last descendants */
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
+    bool is_in_evaluation;
 };
 
 /* Each random mask of a module has a site of its own: number * 8 + 0 … 7. */
@@ -42,6 +43,9 @@ const char *sli_module_path(const sl_module *module, char *text);
 /* Can a parameter or child ("parameter", "child") of that name be added below the root? Not while
  * parameter sets hold parameters of its tree: they have those that were there, by their numbers. */
 sl_status sli_module_check_open(sl_module *module, const char *what, const char *name);
+
+/* Elements of the parameters of this kind, of the module and of all below it. */
+int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
 
 /* Can `name` be given to a new child or parameter of `module`? Errors: SL_ERR_INVALID for an empty
  * name, one with a dot, one that is taken. */
@@ -70,6 +74,10 @@ struct sl_parameter {
 };
 
 void sli_parameter_destroy(sl_parameter *parameter);
+
+/* Does backward give it a gradient? Backward of a frozen parameter computes none, and defers
+ * nothing to compute one later. */
+bool sli_parameter_is_trained(const sl_parameter *parameter);
 
 /* Gives the parameters of `module` and of everything below it their paths anew. On an error every
  * parameter keeps a path, the old one or the new one. */
@@ -115,7 +123,7 @@ struct sl_pass {
     sl_tensor **deferred; /* the queue: deferred[deferred_next] is the oldest */
     int deferred_count, deferred_next;
     size_t deferred_capacity;
-    bool is_split;       /* the module that goes backward leaves its weights' half for later */
+    bool is_split;       /* the module that goes backward defers to backward_weight */
     int calls;           /* of modules, one inside the other */
     bool error_is_named; /* the current error's text names its module */
 };
@@ -135,7 +143,7 @@ bool sli_pass_leave(sl_pass *pass, sl_status status);
 void sli_pass_error_is_named(sl_pass *pass);
 
 /* Dropout number `local` (0 … 7) of `module` in this pass, over rows of which `rows_per_sample`
- * belong to one sample. p is 0 where the pass does not train. */
+ * belong to one sample. p is 0 where the module does not train. */
 sli_dropout sli_pass_dropout(const sl_pass *pass, const sl_module *module, uint32_t local, float p,
                              int64_t rows_per_sample);
 
@@ -147,8 +155,8 @@ sl_status sli_pass_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor 
  * reads. */
 sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
 
-/* A tensor like another one for a gradient that the weights' half may need: counted as an
- * activation where that comes later, else as workspace. */
+/* A tensor like another one for a gradient that backward_weight may need: counted as an activation
+ * on a split pass, else as workspace. */
 sl_status sli_pass_gradient_like(const sl_pass *pass, const sl_tensor *like, sl_tensor **out);
 
 #endif

@@ -130,13 +130,18 @@ sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta)
 
 /* ---- Access of the layers --------------------------------------------------------------- */
 
+bool sli_parameter_is_trained(const sl_parameter *parameter)
+{
+    return parameter->kind == SL_PARAMETER_TRAINED;
+}
+
 sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *device,
                                const float **out)
 {
     *out = NULL;
     if (!parameter->value)
         return sl_error(SL_ERR_INVALID,
-                        "parameter %s has no value yet: sl_parameter_set_create places it",
+                        "parameter %s has no value yet: sl_parameter_set_create gives it one",
                         parameter->path);
     if (sl_tensor_device(parameter->value) != device)
         return sl_error(SL_ERR_INVALID, "parameter %s is on %s, the input on %s", parameter->path,

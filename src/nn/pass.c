@@ -40,11 +40,6 @@ sl_device *sl_pass_device(const sl_pass *pass)
     return pass->options.device;
 }
 
-bool sl_pass_is_training(const sl_pass *pass)
-{
-    return pass->options.training;
-}
-
 bool sl_pass_keeps(const sl_pass *pass)
 {
     return pass->options.keep;
@@ -167,7 +162,7 @@ sli_dropout sli_pass_dropout(const sl_pass *pass, const sl_module *module, uint3
 {
     assert(local < SLI_SITES_PER_MODULE);
     return (sli_dropout){
-        .p = pass->options.training ? p : 0.0f,
+        .p = sl_module_is_training(module, pass) ? p : 0.0f,
         .key = pass->key,
         .step = (uint32_t)pass->options.step,
         .site = module->number * SLI_SITES_PER_MODULE + local,

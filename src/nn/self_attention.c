@@ -60,51 +60,59 @@ static sl_status run_attention(const sl_module *module, const sl_pass *pass, con
     return sli_device_attention(device, &arguments);
 }
 
-/* attended [N, T, D] from in; saves in, qkv and lse. */
+/* The tensors of a call: what forward saves and backward pops, and its gradients. What a call has
+ * not saved or given to its caller is freed at its end. */
+typedef struct call_tensors {
+    sl_tensor *in, *qkv, *lse, *attended;
+    sl_tensor *grad_attended, *grad_qkv;
+} call_tensors;
+
+static void call_clear(call_tensors *of)
+{
+    sl_tensor_destroy(&of->in);
+    sl_tensor_destroy(&of->qkv);
+    sl_tensor_destroy(&of->lse);
+    sl_tensor_destroy(&of->attended);
+    sl_tensor_destroy(&of->grad_attended);
+    sl_tensor_destroy(&of->grad_qkv);
+}
+
+/* of->attended [N, T, D] from in; saves in, qkv and lse. */
 static sl_status project_and_attend(const sl_module *module, sl_pass *pass, const sl_tensor *in,
-                                    sl_tensor **attended)
+                                    call_tensors *of)
 {
     const self_attention *self = sl_module_state(module);
     const sl_shape *shape = sl_tensor_shape(in);
     sl_shape qkv_is = qkv_shape(shape), lse_is = lse_shape(self, shape);
-    sl_tensor *qkv = NULL, *lse = NULL;
-    *attended = NULL;
-    sl_status status = sli_pass_tensor(pass, &qkv_is, &qkv);
-    if (status == SL_OK)
-        status = sli_linear_forward(&self->in_proj, in, NULL, qkv);
-    if (status == SL_OK)
-        status = sli_pass_tensor_if_kept(pass, &lse_is, &lse);
-    if (status == SL_OK)
-        status = sli_pass_tensor(pass, shape, attended);
-    if (status == SL_OK)
-        status = run_attention(module, pass, qkv, *attended, lse);
-    if (status == SL_OK)
-        status = sl_pass_save_alias(pass, in);
-    if (status == SL_OK)
-        status = sl_pass_save(pass, &qkv);
-    if (status == SL_OK)
-        status = sl_pass_save(pass, &lse);
-    sl_tensor_destroy(&qkv);
-    sl_tensor_destroy(&lse);
-    if (status != SL_OK)
-        sl_tensor_destroy(attended);
-    return status;
+    SL_TRY(sli_pass_tensor(pass, &qkv_is, &of->qkv));
+    SL_TRY(sli_linear_forward(&self->in_proj, in, NULL, of->qkv));
+    SL_TRY(sli_pass_tensor_if_kept(pass, &lse_is, &of->lse));
+    SL_TRY(sli_pass_tensor(pass, shape, &of->attended));
+    SL_TRY(run_attention(module, pass, of->qkv, of->attended, of->lse));
+    SL_TRY(sl_pass_save_alias(pass, in));
+    SL_TRY(sl_pass_save(pass, &of->qkv));
+    return sl_pass_save(pass, &of->lse);
+}
+
+/* *out from of->attended, which it saves. */
+static sl_status project_out(const self_attention *self, sl_pass *pass, sl_memory_category category,
+                             call_tensors *of, sl_tensor **out)
+{
+    const sl_shape *shape = sl_tensor_shape(of->attended);
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), category, SL_F32, shape, out));
+    SL_TRY(sli_linear_forward(self->out_proj, of->attended, NULL, *out));
+    return sl_pass_save(pass, &of->attended);
 }
 
 sl_status sli_self_attention_forward(const sl_module *module, sl_pass *pass, const sl_tensor *in,
                                      sl_memory_category category, sl_tensor **out)
 {
-    const self_attention *self = sl_module_state(module);
-    sl_tensor *attended;
+    call_tensors of = {0};
     *out = NULL;
-    SL_TRY(project_and_attend(module, pass, in, &attended));
-    sl_status status =
-        sl_tensor_create(sl_pass_device(pass), category, SL_F32, sl_tensor_shape(in), out);
+    sl_status status = project_and_attend(module, pass, in, &of);
     if (status == SL_OK)
-        status = sli_linear_forward(self->out_proj, attended, NULL, *out);
-    if (status == SL_OK)
-        status = sl_pass_save(pass, &attended);
-    sl_tensor_destroy(&attended);
+        status = project_out(sl_module_state(module), pass, category, &of, out);
+    call_clear(&of);
     if (status != SL_OK)
         sl_tensor_destroy(out);
     return status;
@@ -119,100 +127,75 @@ static sl_status attention_forward(sl_module *module, sl_pass *pass, const sl_te
 
 /* ---- Backward --------------------------------------------------------------------------- */
 
-typedef struct saved_tensors {
-    sl_tensor *in, *qkv, *lse, *attended;
-} saved_tensors;
-
-static void saved_clear(saved_tensors *saved)
+static sl_status pop_saved(sl_pass *pass, call_tensors *of)
 {
-    sl_tensor_destroy(&saved->in);
-    sl_tensor_destroy(&saved->qkv);
-    sl_tensor_destroy(&saved->lse);
-    sl_tensor_destroy(&saved->attended);
+    SL_TRY(sl_pass_pop(pass, &of->attended));
+    SL_TRY(sl_pass_pop(pass, &of->lse));
+    SL_TRY(sl_pass_pop(pass, &of->qkv));
+    return sl_pass_pop(pass, &of->in);
 }
 
-static sl_status saved_pop(sl_pass *pass, saved_tensors *saved)
+/* Through the output's projection: of->grad_attended. */
+static sl_status backward_out_proj(const self_attention *self, sl_pass *pass, sl_tensor *grad_out,
+                                   call_tensors *of)
 {
-    *saved = (saved_tensors){NULL, NULL, NULL, NULL};
-    sl_status status = sl_pass_pop(pass, &saved->attended);
-    if (status == SL_OK)
-        status = sl_pass_pop(pass, &saved->lse);
-    if (status == SL_OK)
-        status = sl_pass_pop(pass, &saved->qkv);
-    if (status == SL_OK)
-        status = sl_pass_pop(pass, &saved->in);
-    if (status != SL_OK)
-        saved_clear(saved);
-    return status;
-}
-
-/* Through the output's projection: gradient of `attended`. */
-static sl_status backward_out_proj(const self_attention *self, sl_pass *pass,
-                                   const saved_tensors *saved, sl_tensor *grad_out,
-                                   sl_tensor **grad_attended)
-{
-    *grad_attended = NULL;
     SL_TRY(sli_linear_backward_epilogue(self->out_proj, NULL, NULL, grad_out));
-    SL_TRY(sli_linear_backward_weight(self->out_proj, pass, grad_out, saved->attended));
+    SL_TRY(sli_linear_backward_weight(self->out_proj, pass, grad_out, of->attended));
     SL_TRY(sl_tensor_create(sl_tensor_device(grad_out), SL_MEMORY_WORKSPACE, SL_F32,
-                            sl_tensor_shape(grad_out), grad_attended));
-    sl_status status = sli_linear_backward_input(self->out_proj, grad_out, 0.0f, *grad_attended);
-    if (status != SL_OK)
-        sl_tensor_destroy(grad_attended);
-    return status;
+                            sl_tensor_shape(grad_out), &of->grad_attended));
+    return sli_linear_backward_input(self->out_proj, grad_out, 0.0f, of->grad_attended);
 }
 
-static sl_status backward_attention(const sl_module *module, const sl_pass *pass,
-                                    const saved_tensors *saved, const sl_tensor *grad_attended,
-                                    sl_tensor **grad_qkv)
+/* Through the attention: of->grad_qkv. Frees what only it needs. */
+static sl_status backward_attention(const sl_module *module, const sl_pass *pass, call_tensors *of)
 {
     const self_attention *self = sl_module_state(module);
-    sl_device *device = sl_pass_device(pass);
-    const sl_shape *shape = sl_tensor_shape(saved->in);
-    SL_TRY(sli_pass_gradient_like(pass, saved->qkv, grad_qkv));
+    const sl_shape *shape = sl_tensor_shape(of->in);
+    SL_TRY(sli_pass_gradient_like(pass, of->qkv, &of->grad_qkv));
     sli_attention_backward arguments = {
         .samples = shape->size[0],
         .positions = shape->size[1],
         .heads = self->heads,
         .head_width = self->width / self->heads,
         .causal = self->mask == SL_MASK_CAUSAL,
-        .qkv = sl_tensor_f32(saved->qkv),
-        .out = sl_tensor_f32(saved->attended),
-        .log_sum_exp = sl_tensor_f32(saved->lse),
+        .qkv = sl_tensor_f32(of->qkv),
+        .out = sl_tensor_f32(of->attended),
+        .log_sum_exp = sl_tensor_f32(of->lse),
         .dropout = probability_dropout(module, pass, shape->size[1]),
-        .grad_out = sl_tensor_f32(grad_attended),
-        .grad_qkv = sl_tensor_f32(*grad_qkv),
+        .grad_out = sl_tensor_f32(of->grad_attended),
+        .grad_qkv = sl_tensor_f32(of->grad_qkv),
     };
-    sl_status status = sli_device_attention_backward(device, &arguments);
-    if (status != SL_OK)
-        sl_tensor_destroy(grad_qkv);
-    return status;
+    SL_TRY(sli_device_attention_backward(sl_pass_device(pass), &arguments));
+    sl_tensor_destroy(&of->grad_attended);
+    sl_tensor_destroy(&of->qkv);
+    sl_tensor_destroy(&of->lse);
+    sl_tensor_destroy(&of->attended);
+    return SL_OK;
+}
+
+static sl_status backward_to_qkv(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                 call_tensors *of)
+{
+    const self_attention *self = sl_module_state(module);
+    SL_TRY(pop_saved(pass, of));
+    SL_TRY(sli_check_grad(grad_out, sl_tensor_shape(of->in)));
+    SL_TRY(backward_out_proj(self, pass, grad_out, of));
+    SL_TRY(backward_attention(module, pass, of));
+    SL_TRY(sli_linear_backward_epilogue(&self->in_proj, NULL, NULL, of->grad_qkv));
+    return sli_linear_backward_weight(&self->in_proj, pass, of->grad_qkv, of->in);
 }
 
 sl_status sli_self_attention_backward(const sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                                       sl_tensor **grad_qkv)
 {
-    const self_attention *self = sl_module_state(module);
-    saved_tensors saved;
-    sl_tensor *grad_attended = NULL;
+    call_tensors of = {0};
     *grad_qkv = NULL;
-    SL_TRY(saved_pop(pass, &saved));
-    sl_status status = sli_check_grad(grad_out, sl_tensor_shape(saved.in));
-    if (status == SL_OK)
-        status = backward_out_proj(self, pass, &saved, grad_out, &grad_attended);
-    if (status == SL_OK)
-        status = backward_attention(module, pass, &saved, grad_attended, grad_qkv);
-    sl_tensor_destroy(&grad_attended);
-    sl_tensor_destroy(&saved.qkv);
-    sl_tensor_destroy(&saved.lse);
-    sl_tensor_destroy(&saved.attended);
-    if (status == SL_OK)
-        status = sli_linear_backward_epilogue(&self->in_proj, NULL, NULL, *grad_qkv);
-    if (status == SL_OK)
-        status = sli_linear_backward_weight(&self->in_proj, pass, *grad_qkv, saved.in);
-    saved_clear(&saved);
-    if (status != SL_OK)
-        sl_tensor_destroy(grad_qkv);
+    sl_status status = backward_to_qkv(module, pass, grad_out, &of);
+    if (status == SL_OK) {
+        *grad_qkv = of.grad_qkv;
+        of.grad_qkv = NULL;
+    }
+    call_clear(&of);
     return status;
 }
 
@@ -278,12 +261,12 @@ static int64_t attention_saved_bytes(const sl_module *module, const sl_shape *in
     return floats * (int64_t)sizeof(float);
 }
 
-/* grad_out, attended, grad_qkv and in. */
 static int64_t attention_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
-    (void)module;
-    sl_shape qkv = qkv_shape(in);
-    return (3 * sl_shape_count(in) + sl_shape_count(&qkv)) * (int64_t)sizeof(float);
+    const self_attention *self = sl_module_state(module);
+    int64_t rows = sli_shape_rows(in);
+    return sli_linear_deferred_bytes(self->out_proj, rows) +
+           sli_linear_deferred_bytes(&self->in_proj, rows);
 }
 
 /* The projections, and two products of every query with every key that it sees. */

@@ -61,7 +61,7 @@ static sl_status run_backward(const sli_stage *stage, sl_pass *pass, int count, 
     return status;
 }
 
-/* In the order of the input's half. */
+/* In the order of backward_input. */
 static sl_status run_backward_weight(const sli_stage *stage, sl_pass *pass, int count)
 {
     for (int i = count - 1; i >= 0; i--)
@@ -69,8 +69,8 @@ static sl_status run_backward_weight(const sli_stage *stage, sl_pass *pass, int 
     if (sl_pass_deferred(pass) == 0)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,
-                    "backward left %d deferred tensors on the pass: its weights' half must take "
-                    "what its first half deferred",
+                    "backward left %d deferred tensors on the pass: backward_weight must take "
+                    "what backward_input deferred",
                     sl_pass_deferred(pass));
 }
 
@@ -108,7 +108,7 @@ static sl_module *last_module(const sli_stage *stage)
 }
 
 /* The loss of the last stage's output, which it takes; its gradient if `grad` is given. With a
- * `pass`, the weights' half of the module that the loss takes over is deferred there. */
+ * `pass`, what backward_weight of the module that the loss takes over needs is deferred there. */
 static sl_status apply_loss(const sli_stage *stage, const sli_step *step, int micro,
                             sl_tensor **output, sl_tensor **grad, sl_pass *pass)
 {

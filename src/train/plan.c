@@ -3,6 +3,7 @@
 #include "core/error.h"
 #include "core/usable_memory.h"
 #include "nn/layers.h"
+#include "nn/module.h"
 #include "train/layout.h"
 
 #include <inttypes.h>
@@ -67,8 +68,7 @@ static sl_status plan_micro(const sl_module *model, const sl_stage_plan *stage, 
         int64_t needed = i == last ? sli_cross_entropy_workspace_bytes(rows, classes) : saved;
         out->saved += saved;
         out->halfway = larger(out->halfway, out->saved - out->deferred);
-        out->deferred +=
-            i == last ? bytes_of(shape) + bytes_of(&next) : sl_module_deferred_bytes(module, shape);
+        out->deferred += sl_module_deferred_bytes(module, shape);
         out->workspace = larger(out->workspace, needed);
         if (i < last)
             *shape = next;
@@ -177,16 +177,20 @@ static sl_status plan_evaluation(const sl_train_options *options, const sl_modul
     return SL_OK;
 }
 
-/* The positional encoding, in the first stage, is memory without gradient or state: a frozen
- * parameter or a buffer. */
-static void plan_parameters(const sl_train_options *options, bool has_positions,
+/* Frozen parameters and buffers are memory without gradient or state. */
+static void plan_parameters(const sl_train_options *options, const sl_module *model,
                             sl_stage_plan *stage)
 {
-    int64_t positions = has_positions ? SL_MAX_POSITIONS * options->model.emsize : 0;
-    bool counted = options->model.position_is_parameter;
-    int64_t trained = stage->parameter_elements - (counted ? positions : 0);
+    int64_t trained = 0, frozen = 0, buffers = 0;
     int shards = options->zero ? sl_train_options_replicas(options) : 1;
-    stage->parameter_bytes = (trained + positions) * (int64_t)sizeof(float);
+    for (int i = stage->first; i < stage->first + stage->count; i++) {
+        const sl_module *module = sl_module_child(model, i);
+        trained += sli_module_elements(module, SL_PARAMETER_TRAINED);
+        frozen += sli_module_elements(module, SL_PARAMETER_FROZEN);
+        buffers += sli_module_elements(module, SL_PARAMETER_BUFFER);
+    }
+    stage->parameter_elements = trained + frozen;
+    stage->parameter_bytes = (trained + frozen + buffers) * (int64_t)sizeof(float);
     stage->gradient_bytes = trained * (int64_t)sizeof(float);
     stage->optimizer_bytes =
         (trained + shards - 1) / shards * sl_optimizer_state_bytes(&options->optimizer);
@@ -202,9 +206,7 @@ static sl_status plan_stages(const sl_train_options *options, const sl_module *m
         stage->first = first;
         stage->count = balance[s];
         first += balance[s];
-        for (int i = stage->first; i < first; i++)
-            stage->parameter_elements += sl_module_parameter_elements(sl_module_child(model, i));
-        plan_parameters(options, s == 0, stage);
+        plan_parameters(options, model, stage);
     }
     return SL_OK;
 }

@@ -207,7 +207,7 @@ static result apart(const bench *one, sl_module *decoder, sl_parameter_set *set,
     return got;
 }
 
-/* With the weights' half at once, or (`halved`) later. */
+/* With the weights' gradients at once, or (`halved`) later. */
 static result together(const bench *one, sl_module *decoder, sl_parameter_set *set,
                        const sl_tensor *in, const sl_tensor *targets, bool halved)
 {

@@ -509,6 +509,70 @@ static void module_without_values_or_gradients_says_so(void **state)
     bench_close(&one);
 }
 
+/* A sum of the output, for a fixed input. */
+static double output_sum(const bench *one, sl_module *module)
+{
+    sl_shape shape = sl_shape_3d(2, 3, 4);
+    sl_tensor *in = random_tensor(one->device, &shape, 1), *out;
+    check_ok(sl_module_forward(module, one->pass, in, &out));
+    double sum = 0;
+    for (int64_t i = 0; i < sl_tensor_count(out); i++)
+        sum += (double)(i + 1) * sl_tensor_f32(out)[i];
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    return sum;
+}
+
+static void modules_in_evaluation_have_no_dropout(void **state)
+{
+    (void)state;
+    bench one = bench_open();
+    const sl_encoder_layer_options options = {.width = 4,
+                                              .heads = 2,
+                                              .feed_forward = 8,
+                                              .dropout = 0.5f};
+    sl_module *layer;
+    check_ok(sl_encoder_layer_create(&options, &layer));
+    sl_parameter_set *set = random_parameters(layer, one.device);
+    one.pass->options.training = true;
+    double trained = output_sum(&one, layer);
+    sl_module_set_evaluation(sl_module_child(layer, 0), true); /* self_attn alone */
+    double without_attentions = output_sum(&one, layer);
+    sl_module_set_evaluation(layer, true);
+    double evaluated = output_sum(&one, layer);
+    assert_true(trained != without_attentions && without_attentions != evaluated);
+    one.pass->options.training = false;
+    assert_true(output_sum(&one, layer) == evaluated);
+    one.pass->options.training = true;
+    sl_module_set_evaluation(layer, false);
+    assert_true(output_sum(&one, layer) == trained);
+    assert_true(sl_module_is_training(sl_module_child(layer, 0), one.pass));
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&layer);
+    bench_close(&one);
+}
+
+static void model_in_use_cannot_be_frozen(void **state)
+{
+    (void)state;
+    bench one = bench_open();
+    sl_module *children[] = {new_linear(2, 3), new_linear(3, 2)};
+    sl_module *model = new_sequential(children, 2);
+    sl_parameter_set *set = random_parameters(model, one.device);
+    check_error(sl_module_freeze(children[0]), SL_ERR_INVALID,
+                "Linear: a model in use cannot be frozen");
+    sl_parameter_set_destroy(&set);
+    check_ok(sl_module_freeze(children[0]));
+    assert_int_equal(sl_module_parameter_elements(model), 17);
+    assert_int_equal(sli_module_elements(model, SL_PARAMETER_TRAINED), 8);
+    set = random_parameters(model, one.device);
+    assert_int_equal(sl_parameter_set_count(set), 4);
+    assert_int_equal(sl_tensor_count(sl_parameter_set_bucket_values(set, 0)), 16 + 16);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&model);
+    bench_close(&one);
+}
+
 int module_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -526,6 +590,8 @@ int module_tests(void)
         cmocka_unit_test(results_that_are_missing_are_errors),
         cmocka_unit_test(input_of_another_device_is_refused),
         cmocka_unit_test(module_without_values_or_gradients_says_so),
+        cmocka_unit_test(modules_in_evaluation_have_no_dropout),
+        cmocka_unit_test(model_in_use_cannot_be_frozen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -156,6 +156,36 @@ static void parameter_without_a_gradient_is_left_as_it_is(void **state)
         }
 }
 
+static void frozen_parameters_are_not_decayed(void **state)
+{
+    (void)state;
+    const sl_optimizer_options options = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.5f};
+    sl_device *device;
+    sl_parameter_set *set;
+    sl_optimizer *optimizer;
+    sl_module *layers[2], *model;
+    check_ok(sl_device_create_cpu(1, &device));
+    for (int i = 0; i < 2; i++)
+        check_ok(sl_linear_create(2, 2, true, &layers[i]));
+    check_ok(sl_sequential_create(layers, 2, &model));
+    check_ok(sl_module_freeze(layers[0]));
+    check_ok(sl_parameter_set_create(model, 0, 0,
+                                     &(sl_parameter_set_options){.device = device, .seed = 1},
+                                     &set));
+    check_ok(sl_optimizer_create(&options, set, &optimizer));
+    const float *frozen = sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(set, 0)));
+    const float *trained = sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(set, 1)));
+    float frozen_before = frozen[0], trained_before = trained[0];
+    gradient_of(sl_parameter_set_get(set, 1));
+    check_ok(sl_optimizer_step(optimizer, 0.1, 1));
+    assert_true(frozen[0] == frozen_before);
+    assert_true(trained[0] != trained_before);
+    sl_optimizer_destroy(&optimizer);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&model);
+    sl_device_destroy(&device);
+}
+
 static void state_is_counted_as_the_optimizers_memory(void **state)
 {
     (void)state;
@@ -234,6 +264,7 @@ int optimizer_tests(void)
         cmocka_unit_test(grad_scale_multiplies_the_gradient_and_nothing_else),
         cmocka_unit_test(adamw_takes_pytorchs_steps),
         cmocka_unit_test(parameter_without_a_gradient_is_left_as_it_is),
+        cmocka_unit_test(frozen_parameters_are_not_decayed),
         cmocka_unit_test(state_is_counted_as_the_optimizers_memory),
         cmocka_unit_test(impossible_options_are_refused),
         cmocka_unit_test(step_without_gradients_is_an_error),

@@ -48,6 +48,7 @@ typedef struct replica_case {
     uint32_t draws;
     int ranks, modules, stages, chunks;
     int kinds[MAX_MODULES];
+    bool frozen[MAX_MODULES];
     int64_t widths[MAX_MODULES + 1];
     int64_t rows; /* of all ranks' batches; divided among them as evenly as possible */
     int64_t first_bucket_bytes, bucket_bytes;
@@ -81,7 +82,8 @@ static replica_case draw_case(uint64_t seed)
     for (int i = 0; i < one.modules; i++) {
         one.kinds[i] = i == 0 ? LINEAR : draw(&one, LINEAR, KINDS - 1);
         one.widths[i + 1] = one.kinds[i] == LINEAR ? draw(&one, 2, 20) : one.widths[i];
-        one.has_idle |= one.kinds[i] == IDLE;
+        one.frozen[i] = i > 0 && draw(&one, 0, 4) == 0;
+        one.has_idle |= one.kinds[i] == IDLE && !one.frozen[i];
         one.has_dropout |= one.kinds[i] == DROPOUT;
     }
     return one;
@@ -106,8 +108,11 @@ static sl_status create_layer(const replica_case *one, int i, sl_module **out)
 static sl_status create_model(const replica_case *one, sl_module **out)
 {
     sl_module *modules[MAX_MODULES];
-    for (int i = 0; i < one->modules; i++)
+    for (int i = 0; i < one->modules; i++) {
         SL_TRY(create_layer(one, i, &modules[i]));
+        if (one->frozen[i])
+            SL_TRY(sl_module_freeze(modules[i]));
+    }
     return sl_sequential_create(modules, one->modules, out);
 }
 

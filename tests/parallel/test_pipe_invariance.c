@@ -62,7 +62,7 @@ static sl_module *random_module(unsigned *state, int *width, bool is_last, int c
     return module;
 }
 
-static sl_module *build_model(const recipe *r)
+static sl_module *build_modules(const recipe *r)
 {
     unsigned state = r->seed;
     sl_module *model;
@@ -83,6 +83,20 @@ static sl_module *build_model(const recipe *r)
     for (int i = 0; i < count; i++)
         modules[i] = random_module(&state, &width, i + 1 == count, r->classes);
     check_ok(sl_sequential_create(modules, count, &model));
+    return model;
+}
+
+/* Some modules are frozen, some are in evaluation mode. */
+static sl_module *build_model(const recipe *r)
+{
+    unsigned state = r->seed + 2;
+    sl_module *model = build_modules(r);
+    for (int i = 0; i < sl_module_child_count(model); i++) {
+        if (draw(&state, 0, 4) == 0)
+            check_ok(sl_module_freeze(sl_module_child(model, i)));
+        if (draw(&state, 0, 4) == 0)
+            sl_module_set_evaluation(sl_module_child(model, i), true);
+    }
     return model;
 }
 

@@ -112,7 +112,8 @@ def train(model, forward, options, batches):
         if step == 0:
             expected["logits"] = logits.detach().numpy()
             for name, value in model.named_parameters():
-                expected["grad." + name] = value.grad.numpy().copy()
+                if value.requires_grad:
+                    expected["grad." + name] = value.grad.numpy().copy()
         limit = options["clip"] or math.inf
         norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
         optimizer.step()
@@ -147,7 +148,7 @@ class Training(unittest.TestCase):
             "schedule": self.random.choice(["gpipe", "1f1b"]),
             "optimizer": "sgd", "lr": 0.1, "momentum": 0, "dampening": 0, "nesterov": 0,
             "weight_decay": 0, "eps": 1e-8, "clip": 0.5, "steps": 3, "ranks": 1, "accumulate": 1,
-            "bucket_bytes": 0,
+            "bucket_bytes": 0, "dropout": 0, "freeze": -1, "evaluate": 0,
         }
         options.update(fixed)
         return options
@@ -166,6 +167,8 @@ class Training(unittest.TestCase):
 
     def check(self, options, forward=None, model=None, prefix=lambda name: name):
         model = model or build(options)
+        if options["freeze"] >= 0:
+            model[options["freeze"]].requires_grad_(False)
         batches = self.batches(options)
         given = {prefix(name): value.detach().to(torch.float32).numpy().copy()
                  for name, value in model.named_parameters()}
@@ -203,6 +206,16 @@ class Training(unittest.TestCase):
         for stages in (1, 2, 3):
             self.check(self.draw(optimizer="adamw", lr=1e-3, weight_decay=0.1, eps=1e-3,
                                  stages=stages))
+
+    def test_frozen_modules(self):
+        for freeze in range(4):
+            for schedule in ("gpipe", "1f1b", "zb-h1"):
+                self.check(self.draw(nlayers=3, freeze=freeze, schedule=schedule,
+                                     optimizer="adamw", lr=1e-3, weight_decay=0.1, eps=1e-3))
+        self.check(self.draw(nlayers=3, freeze=4, schedule="zb-h1", momentum=0.9))
+
+    def test_modules_in_evaluation_mode(self):
+        self.check(self.draw(evaluate=1, dropout=0.5))
 
     def test_against_pytorchs_own_pipe(self):
         from torch.distributed import rpc

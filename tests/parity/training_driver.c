@@ -6,8 +6,10 @@
  * Reads every parameter under its name, and `ids.K.A.R`, `targets.K.A.R`: what rank R gets in
  * accumulation A of step K. Rank 0 starts with these values, all others with random ones. Writes
  * `loss.K.A.R`, and from rank 0 `grad.NAME` after the first step's exchange, `norm.K`, and
- * `value.NAME` after the last step. Fails unless all ranks have rank 0's values, bit for bit, at
- * the end. One rank trains without DDP, and writes the first batch's `logits` before its step. */
+ * `value.NAME` after the last step. `freeze` is the index of the one module that is frozen (-1:
+ * none); with `evaluate` all modules are in evaluation mode. Fails unless all ranks have rank 0's
+ * values, bit for bit, at the end. One rank trains without DDP, and writes the first batch's
+ * `logits` before its step. */
 #include "driver.h"
 
 #include "sluice/model.h"
@@ -29,6 +31,7 @@ static sl_model_options model_options(char **o)
         .nhid = option_count(o, "nhid"),
         .nlayers = option_count(o, "nlayers"),
         .nhead = option_count(o, "nhead"),
+        .dropout = (float)option_number(o, "dropout"),
         .mask = option_is(o, "mask", "causal") ? SL_MASK_CAUSAL : SL_MASK_NONE,
         .activation = option_is(o, "activation", "relu") ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU,
         .pre_norm = option_number(o, "pre_norm") != 0,
@@ -84,6 +87,9 @@ static void open_replica(replica *at)
     for (int s = 0; s < options.stages; s++)
         records_check(sl_device_create_cpu(1 + s % 2, &at->devices[s]));
     records_check(sl_transformer_lm_create(&of_model, &at->model));
+    if (option_count(o, "freeze") >= 0)
+        records_check(sl_module_freeze(sl_module_child(at->model, (int)option_count(o, "freeze"))));
+    sl_module_set_evaluation(at->model, option_number(o, "evaluate") != 0);
     records_check(sl_cross_entropy_create(&at->loss));
     options.model = at->model;
     options.loss = at->loss;
@@ -105,13 +111,13 @@ static void close_replica(replica *at)
         sl_device_destroy(&at->devices[s]);
 }
 
-/* Calls `each` for every trained parameter, in the model's order. */
+/* Calls `each` for every parameter, frozen ones included, in the model's order. */
 static void for_each_parameter(replica *at, void (*each)(replica *, sl_parameter *))
 {
     for (int s = 0; s < sl_pipe_stages(at->pipe); s++) {
         sl_parameter_set *set = sl_pipe_parameters(at->pipe, s);
         for (int i = 0; i < sl_parameter_set_count(set); i++)
-            if (sl_parameter_get_kind(sl_parameter_set_get(set, i)) == SL_PARAMETER_TRAINED)
+            if (sl_parameter_get_kind(sl_parameter_set_get(set, i)) != SL_PARAMETER_BUFFER)
                 each(at, sl_parameter_set_get(set, i));
     }
 }
@@ -137,7 +143,8 @@ static void write_grad(replica *at, sl_parameter *parameter)
     (void)at;
     sl_tensor *grad;
     records_check(sl_parameter_grad(parameter, &grad));
-    write_named("grad", parameter, grad);
+    if (grad)
+        write_named("grad", parameter, grad);
 }
 
 static void write_value(replica *at, sl_parameter *parameter)
