@@ -1,117 +1,167 @@
-/* Two stages on two cores against one stage on the same two cores, in turn, against what the
- * schedule's bubble allows.
+/* Schedules on two ranks with a core each, beside one stage on both cores, in turn.
  *
- *   bench_pipeline [EMSIZE NLAYERS NHEAD CHUNKS [STEPS [MODULES]]]      default: 1024 4 16 4 10 5
+ *   bench_pipeline [OPTION…]                                  options as bench_step's
  *
- * MODULES are those of the first stage, of NLAYERS + 2; at emsize 1024 the decoder is about as
- * heavy as four layers and the rest. 0: the tutorials' rule.
+ * Without --schedule all are compared. The default is an even model: emsize 512, 8 layers, 1,000
+ * tokens, 4 chunks, 5 steps. --balance is for the schedules that have so many stages.
  *
- * What the bubble allows comes from the schedule's table, played with the mean time of each stage's
- * actions in the real run: it holds the idle time of filling and draining, and of stages that are
- * not equally heavy. The figure: (one stage's time / two stages' time) / (1 - bubble). */
+ * Of each: the time of a step with clipping and update, how many times the tokens a second of 1f1b
+ * and of one stage that is, and how far the pipe is from its simulation: the time of sl_pipe_train
+ * divided by that of the schedule's table when each action costs the mean of its kind at its stage
+ * in the same step. What is more than 1 is what waiting, waking and uneven actions cost. All are
+ * medians over the steps. */
 #include "support.h"
 
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
-enum { MAX_STEPS = 64, STAGES = 2 };
+enum { RANKS = 2, MOST_CONTENDERS = 16, KINDS = SL_ACTION_BACKWARD_WEIGHT + 1 };
 
-/* Mean seconds of each kind of action in the last step. */
+typedef struct contender {
+    bench_setup setup;
+    bench_trainer *trainer;
+    double seconds[BENCH_MAX_STEPS];
+    double simulated[BENCH_MAX_STEPS]; /* seconds, of sl_pipe_train */
+    double excess[BENCH_MAX_STEPS];    /* measured / simulated */
+} contender;
+
+/* ---- Against the simulation ------------------------------------------------------------- */
+
+/* Mean seconds of each kind of action at each stage in the last step. */
 typedef struct stage_costs {
-    double of[SL_ACTION_BACKWARD_WEIGHT + 1][STAGES];
+    double of[KINDS][BENCH_MAX_STAGES];
 } stage_costs;
 
 static stage_costs traced_costs(const sl_pipe *pipe)
 {
     stage_costs costs = {{{0}}};
-    int counts[SL_ACTION_BACKWARD_WEIGHT + 1][STAGES] = {{0}};
+    int counts[KINDS][BENCH_MAX_STAGES] = {{0}};
     const sl_timeline_entry *entries;
-    int count = sl_pipe_trace(pipe, &entries);
+    int count = sl_pipe_trace(pipe, &entries), last = sl_pipe_stages(pipe) - 1;
     for (int i = 0; i < count; i++) {
         sl_action action = entries[i].action;
-        costs.of[action.kind][action.stage] += entries[i].end - entries[i].start;
-        counts[action.kind][action.stage]++;
+        if (action.discards && action.stage == last) /* computes nothing */
+            continue;
+        sl_action_kind kind = action.kind == SL_ACTION_RECOMPUTE ? SL_ACTION_FORWARD : action.kind;
+        costs.of[kind][action.stage] += entries[i].end - entries[i].start;
+        counts[kind][action.stage]++;
     }
-    for (int kind = 0; kind <= SL_ACTION_BACKWARD_WEIGHT; kind++)
-        for (int s = 0; s < STAGES; s++)
-            costs.of[kind][s] /= counts[kind][s] ? counts[kind][s] : 1;
+    for (int kind = 0; kind < KINDS; kind++)
+        for (int stage = 0; stage <= last; stage++)
+            costs.of[kind][stage] /= counts[kind][stage] ? counts[kind][stage] : 1;
     return costs;
 }
 
-static double bubble_of(const bench_setup *setup, const stage_costs *costs)
+/* The table that the pipe runs. */
+static sl_schedule *write_table(const bench_setup *setup)
 {
     sl_schedule *schedule;
-    sl_simulation simulation;
-    sl_schedule_options options = {.ranks = setup->stages,
+    sl_schedule_options options = {.ranks = setup->stages / setup->virtual_stages,
+                                   .virtual_stages = setup->virtual_stages,
                                    .micros = sl_micro_batches(setup->batch, setup->chunks, NULL)};
     bench_check(sl_schedule_write(setup->schedule, &options, &schedule));
     bench_check(sl_schedule_recompute(schedule, setup->recompute));
-    bench_check(
-        sl_schedule_simulate(schedule,
-                             &(sl_cost_model){.forward = costs->of[SL_ACTION_FORWARD],
-                                              .backward_input = costs->of[SL_ACTION_BACKWARD_INPUT],
-                                              .backward_weight =
-                                                  costs->of[SL_ACTION_BACKWARD_WEIGHT],
-                                              .backward = costs->of[SL_ACTION_BACKWARD]},
-                             &simulation));
-    double bubble = simulation.bubble;
-    sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&schedule);
-    return bubble;
+    return schedule;
 }
 
-static void compare(const bench_setup *one, const bench_setup *two, int steps)
+static double simulated_seconds(const bench_setup *setup, const sl_pipe *pipe)
 {
-    bench_trainer *single = bench_trainer_create(one), *piped = bench_trainer_create(two);
-    double single_seconds[MAX_STEPS], piped_seconds[MAX_STEPS], bubbles[MAX_STEPS];
-    bench_trainer_step(single);
-    bench_trainer_step(piped);
-    for (int i = 0; i < steps; i++) {
-        single_seconds[i] = bench_trainer_step(single);
-        piped_seconds[i] = bench_trainer_step(piped);
-        stage_costs costs = traced_costs(bench_trainer_pipe(piped));
-        bubbles[i] = bubble_of(two, &costs);
-    }
-    double alone = bench_median(single_seconds, steps), both = bench_median(piped_seconds, steps);
-    double bubble = bench_median(bubbles, steps);
-    printf("emsize %d, %d layers, %d chunks, %s: one stage %.1f ms, two stages %.1f ms, bubble "
-           "%.3f (an even one would be %.3f): ratio %.3f\n",
-           (int)two->model.emsize, (int)two->model.nlayers, two->chunks, two->schedule, 1e3 * alone,
-           1e3 * both, bubble, (STAGES - 1.0) / (two->chunks + STAGES - 1.0),
-           alone / both / (1 - bubble));
-    printf("{\"bench\":\"pipeline\",\"emsize\":%d,\"nlayers\":%d,\"chunks\":%d,\"schedule\":\"%s\","
-           "\"one_stage_ms\":%.2f,\"two_stages_ms\":%.2f,\"bubble\":%.4f,\"ratio\":%.4f}\n",
-           (int)two->model.emsize, (int)two->model.nlayers, two->chunks, two->schedule, 1e3 * alone,
-           1e3 * both, bubble, alone / both / (1 - bubble));
-    fflush(stdout);
-    bench_trainer_destroy(single);
-    bench_trainer_destroy(piped);
+    stage_costs costs = traced_costs(pipe);
+    sl_schedule *schedule = write_table(setup);
+    sl_simulation simulation;
+    sl_cost_model model = {.forward = costs.of[SL_ACTION_FORWARD],
+                           .backward_input = costs.of[SL_ACTION_BACKWARD_INPUT],
+                           .backward_weight = costs.of[SL_ACTION_BACKWARD_WEIGHT],
+                           .backward = costs.of[SL_ACTION_BACKWARD]};
+    bench_check(sl_schedule_simulate(schedule, &model, &simulation));
+    double makespan = simulation.makespan;
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&schedule);
+    return makespan;
+}
+
+/* ---- Contenders ------------------------------------------------------------------------- */
+
+static void add_contender(contender *list, int *count, const bench_setup *setup)
+{
+    contender *added = &list[(*count)++];
+    added->setup = *setup;
+    if (setup->balance_count != setup->stages)
+        added->setup.balance_count = 0;
+    added->trainer = bench_trainer_create(&added->setup);
+    bench_trainer_step(added->trainer); /* fills the allocator's cache */
+}
+
+static void run_step(contender *of, int step)
+{
+    of->seconds[step] = bench_trainer_step(of->trainer);
+    of->simulated[step] = simulated_seconds(&of->setup, bench_trainer_pipe(of->trainer));
+    of->excess[step] = bench_trainer_train_seconds(of->trainer) / of->simulated[step];
+}
+
+/* With the seconds of 1f1b (0: it does not run) and of one stage. */
+static void report(contender *of, int steps, double one_f_one_b, double one_stage)
+{
+    const bench_setup *setup = &of->setup;
+    double seconds = bench_median(of->seconds, steps);
+    double simulated = bench_median(of->simulated, steps);
+    double excess = bench_median(of->excess, steps); /* sorted */
+    double tokens = (double)(setup->batch * setup->bptt) / seconds;
+    const char *name = setup->stages > 1 ? setup->schedule : "one stage";
+    printf("%-12s %8.1f ms (%.1f to %.1f)  %7.0f tokens/s", name, 1e3 * seconds,
+           1e3 * of->seconds[0], 1e3 * of->seconds[steps - 1], tokens);
+    if (setup->stages > 1)
+        printf("  of 1f1b %.3f  of one stage %.3f  measured/simulated %.3f (%.3f to %.3f)",
+               one_f_one_b / seconds, one_stage / seconds, excess, of->excess[0],
+               of->excess[steps - 1]);
+    printf("\n{\"bench\":\"pipeline\",\"emsize\":%d,\"nlayers\":%d,\"ntokens\":%d,\"chunks\":%d,"
+           "\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"ms\":%.2f,\"tokens_per_s\":%.1f,"
+           "\"of_1f1b\":%.4f,\"of_one_stage\":%.4f,\"simulated_ms\":%.2f,\"excess\":%.4f}\n",
+           (int)setup->model.emsize, (int)setup->model.nlayers, (int)setup->model.ntokens,
+           setup->chunks, sl_recompute_name(setup->recompute), name, 1e3 * seconds, tokens,
+           one_f_one_b / seconds, one_stage / seconds, 1e3 * simulated, excess);
+}
+
+static void compare(contender *list, int count, int steps)
+{
+    for (int step = 0; step < steps; step++)
+        for (int i = 0; i < count; i++)
+            run_step(&list[i], step);
+    double one_f_one_b = 0, one_stage = bench_median(list[0].seconds, steps);
+    for (int i = 1; i < count; i++)
+        if (strcmp(list[i].setup.schedule, "1f1b") == 0)
+            one_f_one_b = bench_median(list[i].seconds, steps);
+    for (int i = 0; i < count; i++)
+        report(&list[i], steps, one_f_one_b, one_stage);
 }
 
 int main(int argc, char **argv)
 {
-    long emsize = argc > 4 ? strtol(argv[1], NULL, 10) : 1024;
-    long nlayers = argc > 4 ? strtol(argv[2], NULL, 10) : 4;
-    long nhead = argc > 4 ? strtol(argv[3], NULL, 10) : 16;
-    long chunks = argc > 4 ? strtol(argv[4], NULL, 10) : 4;
-    long steps = argc > 5 ? strtol(argv[5], NULL, 10) : 10;
-    long modules = argc > 6 ? strtol(argv[6], NULL, 10) : argc > 1 ? 0 : 5;
-    if ((argc > 1 && argc < 5) || steps < 1 || steps > MAX_STEPS || chunks < 1 || modules < 0 ||
-        modules > nlayers + 1) {
-        fprintf(stderr, "usage: bench_pipeline [EMSIZE NLAYERS NHEAD CHUNKS [STEPS [MODULES]]]\n");
-        return 2;
+    static contender list[MOST_CONTENDERS];
+    int count = 0, steps = 5;
+    bench_setup setup = bench_setup_lm(512, 8, 8);
+    setup.model.ntokens = 1000;
+    setup.chunks = 4;
+    setup.schedule = NULL;
+    bench_setup_parse(argc, argv, &setup, &steps);
+    const char *wanted = setup.schedule;
+    setup.stages = setup.virtual_stages = 1;
+    setup.devices = "cpu:0";
+    setup.schedule = "1f1b";
+    add_contender(list, &count, &setup);
+    setup.devices = "cpu:0,cpu:1";
+    for (int i = 0; sl_schedule_names[i] && count < MOST_CONTENDERS; i++) {
+        if (wanted && strcmp(wanted, sl_schedule_names[i]) != 0)
+            continue;
+        setup.schedule = sl_schedule_names[i];
+        setup.virtual_stages = sl_schedule_virtual_stages(setup.schedule);
+        setup.stages = RANKS * setup.virtual_stages;
+        add_contender(list, &count, &setup);
     }
-    bench_setup one = bench_setup_lm(emsize, nlayers, nhead);
-    one.chunks = (int)chunks;
-    bench_setup two = one;
-    two.devices = "cpu:0,cpu:1";
-    two.stages = STAGES;
-    const int balance[STAGES] = {(int)modules, (int)(nlayers + 2 - modules)};
-    two.balance = modules > 0 ? balance : NULL;
-    const char *const schedules[] = {"gpipe", "1f1b", "zb-h1"};
-    for (int i = 0; i < 3; i++) {
-        two.schedule = schedules[i];
-        compare(&one, &two, (int)steps);
-    }
+    if (count == 1)
+        bench_check(sl_error(SL_ERR_NOT_FOUND, "there is no schedule \"%s\"", wanted));
+    compare(list, count, steps);
+    for (int i = 0; i < count; i++)
+        bench_trainer_destroy(list[i].trainer);
     return 0;
 }

@@ -6,18 +6,15 @@
  * step's FLOP rate against the best dnnl_sgemm rate of the same run on the same cores.
  *
  *   bench_step --emsize 1024 --nhid 1024 --nlayers 4 --nhead 16 --ntokens 28782
- *              --devices cpu:0,cpu:1 --stages 2 --chunks 4 --checkpoint never
- *              --schedule gpipe --batch 20 --bptt 35 --steps 10
+ *              --devices cpu:0,cpu:1 --stages 2 --virtual 1 --balance 3,3 --chunks 4
+ *              --checkpoint never --schedule gpipe --batch 20 --bptt 35 --steps 10
  *
  * under these settings, each of which has a default, without the bound: one JSON line. */
 #include "support.h"
 
-#include <getopt.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
-enum { STEPS = 15, MAX_STEPS = 1000 };
+enum { STEPS = 15 };
 
 /* One stage on all cores, against the bound. */
 static void compare_with_bound(int64_t emsize, int64_t nlayers, int64_t nhead)
@@ -47,73 +44,17 @@ static void compare_with_bound(int64_t emsize, int64_t nlayers, int64_t nhead)
 
 /* ---- Settings from the command line ------------------------------------------------------- */
 
-static long positive(const char *name, const char *text)
-{
-    char *end;
-    long value = strtol(text, &end, 10);
-    if (*end || value < 1)
-        bench_check(
-            sl_error(SL_ERR_INVALID, "--%s must be a number from 1, got \"%s\"", name, text));
-    return value;
-}
-
-static void parse(int argc, char **argv, bench_setup *setup, long *steps)
-{
-    static const struct option options[] = {
-        {"emsize", 1, NULL, 'e'},   {"nhid", 1, NULL, 'f'},    {"nlayers", 1, NULL, 'l'},
-        {"nhead", 1, NULL, 'h'},    {"ntokens", 1, NULL, 'v'}, {"devices", 1, NULL, 'd'},
-        {"stages", 1, NULL, 's'},   {"chunks", 1, NULL, 'c'},  {"checkpoint", 1, NULL, 'k'},
-        {"schedule", 1, NULL, 'S'}, {"batch", 1, NULL, 'b'},   {"bptt", 1, NULL, 't'},
-        {"steps", 1, NULL, 'n'},    {NULL, 0, NULL, 0},
-    };
-    int option, index = 0;
-    while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
-        if (option == '?')
-            exit(2);
-        if (option == 'd')
-            setup->devices = optarg;
-        else if (option == 'k')
-            bench_check(sl_recompute_parse(optarg, &setup->recompute));
-        else if (option == 'S')
-            setup->schedule = optarg;
-        else {
-            long value = positive(options[index].name, optarg);
-            int64_t *wide = option == 'e'   ? &setup->model.emsize
-                            : option == 'f' ? &setup->model.nhid
-                            : option == 'l' ? &setup->model.nlayers
-                            : option == 'h' ? &setup->model.nhead
-                            : option == 'v' ? &setup->model.ntokens
-                            : option == 'b' ? &setup->batch
-                            : option == 't' ? &setup->bptt
-                                            : NULL;
-            if (wide)
-                *wide = value;
-            else if (option == 's')
-                setup->stages = (int)value;
-            else if (option == 'c')
-                setup->chunks = (int)value;
-            else
-                *steps = value;
-        }
-    }
-}
-
 static void measure_settings(int argc, char **argv)
 {
     bench_setup setup = bench_setup_lm(200, 2, 2);
-    long steps = 10;
-    setup.model.nhid = 0;
-    parse(argc, argv, &setup, &steps);
-    if (setup.model.nhid == 0)
-        setup.model.nhid = setup.model.emsize;
-    if (steps > MAX_STEPS)
-        bench_check(sl_error(SL_ERR_INVALID, "--steps must be at most %d", MAX_STEPS));
+    int steps = 10;
+    bench_setup_parse(argc, argv, &setup, &steps);
     bench_trainer *trainer = bench_trainer_create(&setup);
-    double seconds[MAX_STEPS];
+    double seconds[BENCH_MAX_STEPS];
     bench_trainer_step(trainer);
-    for (long i = 0; i < steps; i++)
+    for (int i = 0; i < steps; i++)
         seconds[i] = bench_trainer_step(trainer);
-    double median = bench_median(seconds, (int)steps);
+    double median = bench_median(seconds, steps);
     printf("{\"bench\":\"step\",\"emsize\":%d,\"nlayers\":%d,\"stages\":%d,"
            "\"chunks\":%d,\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"ms\":%.2f,"
            "\"tokens_per_s\":%.1f}\n",

@@ -38,7 +38,7 @@ def run(command, env):
     lines = [line for line in result.stdout.splitlines() if line.startswith("{")]
     if result.returncode != 0 or not lines:
         sys.exit(f"{command[0]} failed with {result.returncode}: {result.stderr[-2000:]}")
-    return json.loads(lines[-1])["tokens_per_s"]
+    return json.loads(lines[-1])
 
 
 def main():
@@ -58,10 +58,10 @@ def main():
         ours, theirs = [], {1: [], 2: []}
         for _ in range(args.rounds):
             ours.append(run([str(args.build / "bench" / "bench_step"), *flags,
-                             "--devices", "cpu,cpu"], dict(os.environ)))
+                             "--devices", "cpu,cpu"], dict(os.environ))["tokens_per_s"])
             for threads, values in theirs.items():
                 values.append(run([args.python, str(HERE / "pytorch_lm.py"), *flags],
-                                  environment(threads)))
+                                  environment(threads))["tokens_per_s"])
         mine = statistics.median(ours)
         best = max(theirs, key=lambda threads: statistics.median(theirs[threads]))
         other = statistics.median(theirs[best])

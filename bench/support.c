@@ -1,5 +1,6 @@
 #include "support.h"
 
+#include <getopt.h>
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <pthread.h>
@@ -8,7 +9,7 @@
 #include <stdlib.h>
 #include <time.h>
 
-enum { MAX_STAGES = 8, MAX_THREADS = 64 };
+enum { MAX_THREADS = 64 };
 
 double bench_now(void)
 {
@@ -113,6 +114,7 @@ struct bench_trainer {
     sl_pipe_optimizer *optimizer;
     sl_tensor *input, *targets;
     uint64_t step;
+    double train_seconds;
 };
 
 bench_setup bench_setup_lm(int64_t emsize, int64_t nlayers, int64_t nhead)
@@ -127,19 +129,110 @@ bench_setup bench_setup_lm(int64_t emsize, int64_t nlayers, int64_t nhead)
                          .bptt = 35,
                          .devices = "cpu:0",
                          .stages = 1,
+                         .virtual_stages = 1,
                          .chunks = 1,
-                         .recompute = SL_RECOMPUTE_NEVER};
+                         .recompute = SL_RECOMPUTE_NEVER,
+                         .schedule = sl_schedule_names[0]};
+}
+
+/* From 1 on. */
+static int64_t parse_number(const char *name, const char *text, char **end)
+{
+    long value = strtol(text, end, 10);
+    if (*end == text || (**end && **end != ',') || value < 1 || value > INT32_MAX)
+        bench_check(
+            sl_error(SL_ERR_INVALID, "--%s must be a number from 1, got \"%s\"", name, text));
+    return value;
+}
+
+static void parse_balance(const char *text, bench_setup *setup)
+{
+    char *end = (char *)text - 1;
+    setup->balance_count = 0;
+    do {
+        if (setup->balance_count == BENCH_MAX_STAGES)
+            bench_check(
+                sl_error(SL_ERR_INVALID, "--balance has more than %d numbers", BENCH_MAX_STAGES));
+        setup->balance[setup->balance_count++] = (int)parse_number("balance", end + 1, &end);
+    } while (*end);
+}
+
+/* The field that a number is for; NULL: one of those that are no int64_t. */
+static int64_t *wide_field(bench_setup *setup, int option)
+{
+    switch (option) {
+    case 'e':
+        return &setup->model.emsize;
+    case 'f':
+        return &setup->model.nhid;
+    case 'l':
+        return &setup->model.nlayers;
+    case 'h':
+        return &setup->model.nhead;
+    case 'v':
+        return &setup->model.ntokens;
+    case 'b':
+        return &setup->batch;
+    case 't':
+        return &setup->bptt;
+    default:
+        return NULL;
+    }
+}
+
+static void parse_option(const struct option *option, bench_setup *setup, int *steps)
+{
+    char *end;
+    int64_t *wide = wide_field(setup, option->val);
+    if (option->val == 'd')
+        setup->devices = optarg;
+    else if (option->val == 'k')
+        bench_check(sl_recompute_parse(optarg, &setup->recompute));
+    else if (option->val == 'S')
+        setup->schedule = optarg;
+    else if (option->val == 'B')
+        parse_balance(optarg, setup);
+    else if (wide)
+        *wide = parse_number(option->name, optarg, &end);
+    else
+        *(option->val == 's'   ? &setup->stages
+          : option->val == 'V' ? &setup->virtual_stages
+          : option->val == 'c' ? &setup->chunks
+                               : steps) = (int)parse_number(option->name, optarg, &end);
+}
+
+void bench_setup_parse(int argc, char **argv, bench_setup *setup, int *steps)
+{
+    static const struct option options[] = {
+        {"emsize", 1, NULL, 'e'},     {"nhid", 1, NULL, 'f'},     {"nlayers", 1, NULL, 'l'},
+        {"nhead", 1, NULL, 'h'},      {"ntokens", 1, NULL, 'v'},  {"devices", 1, NULL, 'd'},
+        {"stages", 1, NULL, 's'},     {"virtual", 1, NULL, 'V'},  {"chunks", 1, NULL, 'c'},
+        {"checkpoint", 1, NULL, 'k'}, {"schedule", 1, NULL, 'S'}, {"batch", 1, NULL, 'b'},
+        {"bptt", 1, NULL, 't'},       {"steps", 1, NULL, 'n'},    {"balance", 1, NULL, 'B'},
+        {NULL, 0, NULL, 0},
+    };
+    int option, index = 0;
+    setup->model.nhid = 0;
+    while ((option = getopt_long(argc, argv, "", options, &index)) != -1) {
+        if (option == '?')
+            exit(2);
+        parse_option(&options[index], setup, steps);
+    }
+    if (setup->model.nhid == 0)
+        setup->model.nhid = setup->model.emsize;
+    if (optind < argc || *steps > BENCH_MAX_STEPS)
+        bench_check(sl_error(SL_ERR_INVALID, "there are only options, and --steps is at most %d",
+                             BENCH_MAX_STEPS));
 }
 
 static void make_batch(bench_trainer *trainer)
 {
     const bench_setup *setup = &trainer->setup;
     sl_shape shape = sl_shape_2d(setup->batch, setup->bptt);
-    int last = setup->stages - 1;
-    bench_check(sl_tensor_create(sl_device_list_get(trainer->devices, 0), SL_MEMORY_WORKSPACE,
-                                 SL_I32, &shape, &trainer->input));
-    bench_check(sl_tensor_create(sl_device_list_get(trainer->devices, last), SL_MEMORY_WORKSPACE,
-                                 SL_I32, &shape, &trainer->targets));
+    sl_device *first = sl_pipe_device(trainer->pipe, 0);
+    sl_device *last = sl_pipe_device(trainer->pipe, setup->stages - 1);
+    bench_check(sl_tensor_create(first, SL_MEMORY_WORKSPACE, SL_I32, &shape, &trainer->input));
+    bench_check(sl_tensor_create(last, SL_MEMORY_WORKSPACE, SL_I32, &shape, &trainer->targets));
     uint32_t state = 1;
     for (int64_t i = 0; i < sl_shape_count(&shape); i++) {
         state = state * 1664525u + 1013904223u;
@@ -153,25 +246,28 @@ static void make_batch(bench_trainer *trainer)
 bench_trainer *bench_trainer_create(const bench_setup *setup)
 {
     bench_trainer *trainer = calloc(1, sizeof *trainer);
-    if (!trainer || setup->stages > MAX_STAGES)
-        bench_check(sl_error(SL_ERR_INVALID, "a benchmark has at most %d stages", MAX_STAGES));
+    if (!trainer || setup->stages > BENCH_MAX_STAGES)
+        bench_check(
+            sl_error(SL_ERR_INVALID, "a benchmark has at most %d stages", BENCH_MAX_STAGES));
     trainer->setup = *setup;
     bench_check(sl_device_list_create(setup->devices, &trainer->devices, NULL));
     bench_check(sl_transformer_lm_create(&setup->model, &trainer->model));
     bench_check(sl_cross_entropy_create(&trainer->loss));
-    sl_device *devices[MAX_STAGES];
-    for (int s = 0; s < setup->stages; s++)
-        devices[s] = sl_device_list_get(trainer->devices, s);
-    bench_check(sl_pipe_create(&(sl_pipe_options){.model = trainer->model,
-                                                  .loss = trainer->loss,
-                                                  .stages = setup->stages,
-                                                  .devices = devices,
-                                                  .balance = setup->balance,
-                                                  .chunks = setup->chunks,
-                                                  .recompute = setup->recompute,
-                                                  .writer_arg = setup->schedule,
-                                                  .seed = 1},
-                               &trainer->pipe));
+    sl_device *devices[BENCH_MAX_STAGES];
+    for (int r = 0; r < setup->stages / setup->virtual_stages; r++)
+        devices[r] = sl_device_list_get(trainer->devices, r);
+    bench_check(
+        sl_pipe_create(&(sl_pipe_options){.model = trainer->model,
+                                          .loss = trainer->loss,
+                                          .stages = setup->stages,
+                                          .virtual_stages = setup->virtual_stages,
+                                          .devices = devices,
+                                          .balance = setup->balance_count ? setup->balance : NULL,
+                                          .chunks = setup->chunks,
+                                          .recompute = setup->recompute,
+                                          .writer_arg = setup->schedule,
+                                          .seed = 1},
+                       &trainer->pipe));
     bench_check(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = trainer->pipe},
                                          &trainer->optimizer));
     make_batch(trainer);
@@ -194,13 +290,20 @@ double bench_trainer_step(bench_trainer *trainer)
 {
     double start = bench_now(), loss;
     sl_pipe_zero_grad(trainer->pipe);
+    double train_start = bench_now();
     bench_check(sl_pipe_train(trainer->pipe,
                               &(sl_pipe_batch){.input = trainer->input,
                                                .targets = trainer->targets,
                                                .step = trainer->step++},
                               &loss));
+    trainer->train_seconds = bench_now() - train_start;
     bench_check(sl_pipe_optimizer_step(trainer->optimizer, 0.01, 0.5, NULL));
     return bench_now() - start;
+}
+
+double bench_trainer_train_seconds(const bench_trainer *trainer)
+{
+    return trainer->train_seconds;
 }
 
 sl_pipe *bench_trainer_pipe(const bench_trainer *trainer)

@@ -18,12 +18,14 @@ double bench_sgemm_rate(int threads);
 /* Says what failed and ends the program with 1; does nothing when status is SL_OK. */
 void bench_check(sl_status status);
 
+enum { BENCH_MAX_STAGES = 8, BENCH_MAX_STEPS = 1000 };
+
 typedef struct bench_setup {
     sl_model_options model;
     int64_t batch, bptt; /* a step trains on batch x bptt tokens */
-    const char *devices;
-    int stages;         /* as many as devices */
-    const int *balance; /* NULL: the default */
+    const char *devices; /* of each rank */
+    int stages, virtual_stages;
+    int balance[BENCH_MAX_STAGES], balance_count; /* 0: the default rule's */
     int chunks;
     sl_recompute recompute;
     const char *schedule;
@@ -31,6 +33,10 @@ typedef struct bench_setup {
 
 /* The tutorials' model at a given width: nhid = emsize, dropout 0.2, causal mask, 28,782 tokens. */
 bench_setup bench_setup_lm(int64_t emsize, int64_t nlayers, int64_t nhead);
+
+/* Changes what the command line names, and says in an error which options there are. Without --nhid
+ * it is --emsize. */
+void bench_setup_parse(int argc, char **argv, bench_setup *setup, int *steps);
 
 typedef struct bench_trainer bench_trainer;
 
@@ -40,6 +46,8 @@ void bench_trainer_destroy(bench_trainer *trainer);
 
 /* One whole training step: zero_grad, forward, backward, clip, update. Returns its seconds. */
 double bench_trainer_step(bench_trainer *trainer);
+/* Seconds of the last step's sl_pipe_train. */
+double bench_trainer_train_seconds(const bench_trainer *trainer);
 sl_pipe *bench_trainer_pipe(const bench_trainer *trainer);
 
 /* FLOP of one step by the usual count: a multiply-add is 2, backward twice the forward, nothing for
