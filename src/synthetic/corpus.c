@@ -51,7 +51,7 @@ static sl_status write_in(const char *directory, const char *name, const char *t
 /* ---- Sentences --------------------------------------------------------------------------- */
 
 /* Maps 32 random bits to 0 … total - 1. */
-static uint32_t pick(uint32_t bits, uint32_t total)
+static uint32_t scale_bits(uint32_t bits, uint32_t total)
 {
     return (uint32_t)((uint64_t)bits * total >> 32);
 }
@@ -63,7 +63,7 @@ static const sli_grammar_edge *pick_edge(const sli_grammar *grammar, int state, 
     uint32_t total = 0;
     for (const sli_grammar_edge *each = edge; each < end; each++)
         total += each->weight;
-    uint32_t left = pick(bits, total);
+    uint32_t left = scale_bits(bits, total);
     for (; left >= edge->weight; edge++)
         left -= edge->weight;
     return edge;
@@ -75,7 +75,7 @@ static int pick_word(int group, uint32_t bits)
     uint32_t total = 0;
     for (int i = 0; i < count; i++)
         total += sli_grammar_word_weight(i);
-    uint32_t left = pick(bits, total);
+    uint32_t left = scale_bits(bits, total);
     for (; left >= sli_grammar_word_weight(word); word++)
         left -= sli_grammar_word_weight(word);
     return word;

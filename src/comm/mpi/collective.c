@@ -99,7 +99,7 @@ static sl_status broadcast_large(sli_call *call)
 
 /* ---- Gathering and scattering ------------------------------------------------------------- */
 
-static sl_status gather(sli_call *call, bool to_all)
+static sl_status gather_blocks(sli_call *call, bool to_all)
 {
     const sli_operation *mine = call->operation;
     int size = call->group->size, rank = call->group->rank, slot = 0;
@@ -120,7 +120,7 @@ static sl_status gather(sli_call *call, bool to_all)
     return sli_call_wait_all(call, slot);
 }
 
-static sl_status scatter(sli_call *call)
+static sl_status scatter_blocks(sli_call *call)
 {
     const sli_operation *mine = call->operation;
     int size = call->group->size, rank = call->group->rank, slot = 0;
@@ -140,7 +140,7 @@ static sl_status scatter(sli_call *call)
 
 /* ---- Barrier: after round k a rank has heard from 2^(k+1) - 1 others ------------------------ */
 
-static sl_status barrier(sli_call *call)
+static sl_status run_barrier(sli_call *call)
 {
     int size = call->group->size, rank = call->group->rank;
     SL_TRY(sli_call_reserve(call, 2));
@@ -196,13 +196,13 @@ sl_status sli_mpi_run(sli_call *call)
                    : broadcast_small(call);
     case SLI_OP_ALL_GATHER:
     case SLI_OP_SPLIT: /* of colors */
-        return gather(call, true);
+        return gather_blocks(call, true);
     case SLI_OP_GATHER:
-        return gather(call, false);
+        return gather_blocks(call, false);
     case SLI_OP_SCATTER:
-        return scatter(call);
+        return scatter_blocks(call);
     case SLI_OP_BARRIER:
-        return barrier(call);
+        return run_barrier(call);
     }
     return SL_OK;
 }
