@@ -114,8 +114,8 @@ typedef struct sl_train_options {
 } sl_train_options;
 
 /* The preset transformer-tutorial: emsize 200, nhid 200, 2 layers, 2 heads, dropout 0.2, causal,
- * bptt 35, batches of 20 and 10 rows, one stage, one chunk, except_last, gpipe, 3 epochs, SGD with
- * SL_LR_DEFAULT (5.0) times 0.95 an epoch, clip 0.5, seed 1. */
+ * bptt 35, batches of 20 and 10 rows, one stage, one chunk, except_last, the first schedule, 3
+ * epochs, SGD with SL_LR_DEFAULT (5.0) times 0.95 an epoch, clip 0.5, seed 1. */
 void sl_train_options_default(sl_train_options *options);
 
 /* Sets all options but `data`, `init`, `save` and `checkpoints` to a preset's. Errors:

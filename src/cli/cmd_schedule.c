@@ -17,10 +17,23 @@ typedef struct settings {
 
 #define FIELD(field) .offset = offsetof(settings, field)
 
+/* Any name: one that is none of the library's is a file's. */
+static sl_status parse_schedule(const char *text, void *object)
+{
+    ((settings *)object)->schedule = text;
+    return SL_OK;
+}
+
+static char *print_schedule(const void *object)
+{
+    return strdup(((const settings *)object)->schedule);
+}
+
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "schedule", .value = "NAME|FILE", .type = SL_OPTION_TEXT, FIELD(schedule),
-     .help = "gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, or a table in PyTorch's CSV"},
+    {.name = "schedule", .value = "NAME|FILE", .type = SL_OPTION_CUSTOM, .parse = parse_schedule,
+     .print = print_schedule, .choices = sl_schedule_names,
+     .help = "The schedule, by name or as a file with a table in PyTorch's CSV"},
     {.name = "pp", .value = "P", .type = SL_OPTION_INT, FIELD(ranks), .lowest = 1,
      .highest = MAX_RANKS, .optional = true, .default_value = RANKS,
      .help = "Pipeline ranks; a file has its own"},
@@ -43,7 +56,8 @@ static const sl_option options[] = {
     {.name = "comm", .value = "C", .type = SL_OPTION_DOUBLE, FIELD(link),
      .help = "The cost of a result's way to another rank"},
     {.name = "csv", .type = SL_OPTION_FLAG, FIELD(csv),
-     .help = "Print the table in PyTorch's CSV instead"},
+     .help = "Print the table in PyTorch's CSV instead; PyTorch has no R and reads tables with "
+             "--checkpoint never alone"},
     {.name = "json", .type = SL_OPTION_FLAG, FIELD(json),
      .help = "Print what the simulation gives as one JSON object instead"},
     {.name = "svg", .value = "FILE", .type = SL_OPTION_TEXT, FIELD(svg),

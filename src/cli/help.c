@@ -17,7 +17,7 @@ typedef struct entry {
     const sl_option *row;
     const char *group;
     bool begins_group; /* a heading comes before it */
-    char range[128];   /* "1 to 4096", "from 1", "gpipe, 1f1b"; "" for nothing */
+    char range[128];   /* "1 to 4096", "from 1", "never, always"; "" for nothing */
     char *value;       /* the default; NULL: none */
 } entry;
 

@@ -9,18 +9,19 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 
-/* A sleeping thread takes tens of microseconds to wake. Who waits no longer than this does not
- * sleep, and who waits longer loses little by it. */
+/* A sleeping thread takes tens of microseconds to wake. A wait shorter than this ends without any
+ * sleep; a longer one loses little by it. */
 static const double SPIN_SECONDS = 50e-6;
-enum { PAUSES_PER_LOOK_AT_THE_CLOCK = 32 };
+enum { PAUSES_PER_CLOCK_READ = 32 };
 
 struct sli_channel {
     sl_device *to;
     int micros;
     bool spins;
     const sli_failure *failure;
-    /* Written without the lock. A waiting receiver holds it from its last look until
-     * it sleeps, and whoever changes something signals with the lock held, so no signal is lost. */
+    /* Guards nothing but the sleep: slots and the failure change without it. A receiver holds it
+     * from its last check until it sleeps, and every change is signalled with it held, so that no
+     * signal is lost. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
     _Atomic(sl_tensor *) slots[]; /* [micros]; NULL: empty */
@@ -76,25 +77,25 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
     signal_receiver(channel);
 }
 
-/* Takes what is in the slot; true when there is no more to wait for. */
-static bool look(sli_channel *channel, int micro, int number, sl_tensor **out)
+/* Empties the slot into *out; true when there is nothing more to wait for. */
+static bool receive_or_fail(sli_channel *channel, int micro, int number, sl_tensor **out)
 {
     *out = atomic_exchange_explicit(&channel->slots[micro], NULL, memory_order_acq_rel);
     return *out || sli_failure_precedes(channel->failure, number);
 }
 
-static bool is_empty(const sli_channel *channel, int micro, int number)
+static bool must_wait(const sli_channel *channel, int micro, int number)
 {
     return !atomic_load_explicit(&channel->slots[micro], memory_order_relaxed) &&
            !sli_failure_precedes(channel->failure, number);
 }
 
-static void spin(const sli_channel *channel, int micro, int number)
+static void spin_while_empty(const sli_channel *channel, int micro, int number)
 {
     double deadline = sli_clock_seconds() + SPIN_SECONDS;
     do {
-        for (int i = 0; i < PAUSES_PER_LOOK_AT_THE_CLOCK; i++) {
-            if (!is_empty(channel, micro, number))
+        for (int i = 0; i < PAUSES_PER_CLOCK_READ; i++) {
+            if (!must_wait(channel, micro, number))
                 return;
             sli_pause();
         }
@@ -104,12 +105,12 @@ static void spin(const sli_channel *channel, int micro, int number)
 bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor **out)
 {
     assert(micro >= 0 && micro < channel->micros);
-    if (channel->spins && is_empty(channel, micro, number))
-        spin(channel, micro, number);
-    if (look(channel, micro, number, out))
+    if (channel->spins && must_wait(channel, micro, number))
+        spin_while_empty(channel, micro, number);
+    if (receive_or_fail(channel, micro, number, out))
         return *out != NULL;
     pthread_mutex_lock(&channel->lock);
-    while (!look(channel, micro, number, out))
+    while (!receive_or_fail(channel, micro, number, out))
         pthread_cond_wait(&channel->changed, &channel->lock);
     pthread_mutex_unlock(&channel->lock);
     return *out != NULL;

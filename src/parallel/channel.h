@@ -12,9 +12,9 @@
 
 typedef struct sli_channel sli_channel;
 
-/* Whoever waits gives up when `failure` (borrowed) has an error before what it waits for. Towards
- * device `to`, for micro-batches 0 … micros - 1. `spins`: a receiver looks for its tensor
- * for some microseconds before it sleeps, which is worth it where it has its cores to itself. */
+/* To device `to`, for micro-batches 0 … micros - 1. A receiver stops waiting when `failure`
+ * (borrowed) has an error that comes before the action that it receives for. `spins`: a receiver
+ * polls for some microseconds before it sleeps, which pays where its cores run no other thread. */
 sl_status sli_channel_create(sl_device *to, int micros, bool spins, const sli_failure *failure,
                              sli_channel **out);
 void sli_channel_destroy(sli_channel **channel); /* with the tensors in it */
@@ -26,7 +26,7 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor);
  * False when there is an error whose number is `number` or lower. */
 bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor **out);
 
-/* Has a waiting receiver look for errors again. */
+/* Has a waiting receiver check for errors again. */
 void sli_channel_wake(sli_channel *channel);
 
 /* Empties the channel and makes it usable again, when neither side is at work. */

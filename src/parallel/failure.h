@@ -25,8 +25,8 @@ void sli_failure_raise(sli_failure *failure, int number, sl_status status);
 /* Is there an error whose number is `number` or lower? */
 bool sli_failure_precedes(const sli_failure *failure, int number);
 
-/* Gives the calling thread what was kept (SL_OK: nothing), and forgets it. Called when no other
- * thread is at work any more. */
+/* Makes the error the calling thread's own and clears it here; SL_OK: there was none. Called when
+ * all other threads have ended their work. */
 sl_status sli_failure_take(sli_failure *failure);
 
 #endif

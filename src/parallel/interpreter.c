@@ -9,20 +9,21 @@
  * actions are one cell: both inputs are received first, and both results are sent at the end. That
  * no rank waits for ever is what the validator has proved of the table.
  *
- * How an error ends the step. Every action has a number, its place when the table is played at unit
- * costs; whatever an action needs has a lower one. The error that is reported is that of the lowest
- * number, however the threads race:
+ * How an error ends the step. Every action has a number, its position when the table is played at
+ * unit costs. Numbers ascend along each row, and whatever an action needs has a lower one. The
+ * error that is reported is that of the lowest number, however the threads race:
  *
  *   1. A rank that fails keeps its error in the step's failure, unless one with a lower number is
  *      there, and wakes all ranks that wait.
  *   2. Each rank goes on along its row until its next action has a higher number than the error:
  *      an action before it may fail as well, and would be the one to report. It waits for tensors
- * as before; those whose sender has failed never come, and their receivers have higher numbers.
+ *      as before; those whose sender has failed never come, and their receivers have higher
+ *      numbers.
  *   3. Each rank ends its row there, frees its stages' records (passes, inputs, outputs), and its
  *      thread reports to the pipe that it is done.
  *   4. The caller, who waits for all of them, then frees what was sent and not received, and
- * returns the failure. Nothing of the step is left but gradients of those modules that went
- * backward; they are undefined until the next zero_grad. */
+ *      returns the failure. Nothing of the step is left but gradients of those modules that went
+ *      backward; they are undefined until the next zero_grad. */
 #include "parallel/rank.h"
 
 /* A cell has one action or two joined ones. */
@@ -37,8 +38,8 @@ typedef struct cell {
 } cell;
 
 /* Waits for what the action needs; false when the step has failed. */
-static bool receive(const sli_rank *rank, sli_step *step, sl_action action, int number,
-                    sl_tensor **tensor)
+static bool receive_input(const sli_rank *rank, sli_step *step, sl_action action, int number,
+                          sl_tensor **tensor)
 {
     const sli_stage *stage = &rank->stages[action.stage];
     switch (action.kind) {
@@ -60,7 +61,7 @@ static bool receive(const sli_rank *rank, sli_step *step, sl_action action, int 
 }
 
 /* Takes the tensor; NULL: there is nothing to send. */
-static void send(const sli_rank *rank, sl_action action, sl_tensor **tensor)
+static void send_result(const sli_rank *rank, sl_action action, sl_tensor **tensor)
 {
     const sli_stage *stage = &rank->stages[action.stage];
     bool forward = action.kind == SL_ACTION_FORWARD;
@@ -68,7 +69,7 @@ static void send(const sli_rank *rank, sl_action action, sl_tensor **tensor)
         sli_channel_send(forward ? stage->to_next : stage->to_previous, action.micro, tensor);
 }
 
-static void fail(sli_step *step, sl_action action, int number, sl_status status)
+static void fail_step(sli_step *step, sl_action action, int number, sl_status status)
 {
     sl_error_context(status, "[stage %d micro %d] ", action.stage, action.micro);
     sli_failure_raise(step->failure, number, status);
@@ -76,7 +77,7 @@ static void fail(sli_step *step, sl_action action, int number, sl_status status)
         sli_channel_wake(step->channels[i]);
 }
 
-static bool perform(sli_rank *rank, sli_step *step, cell *of, int which)
+static bool perform_action(sli_rank *rank, sli_step *step, cell *of, int which)
 {
     size_t index = of->index + (size_t)which;
     sl_action action = of->actions[which];
@@ -84,7 +85,7 @@ static bool perform(sli_rank *rank, sli_step *step, cell *of, int which)
     sl_status status =
         sli_stage_perform(&rank->stages[action.stage], step, action, &of->tensors[which]);
     if (status != SL_OK) {
-        fail(step, action, step->table->order[index], status);
+        fail_step(step, action, step->table->order[index], status);
         return false;
     }
     if (step->trace)
@@ -98,16 +99,16 @@ static bool run_cell(sli_rank *rank, sli_step *step, cell *of)
 {
     bool goes_on = true;
     for (int i = 0; i < of->count && goes_on; i++)
-        goes_on = receive(rank, step, of->actions[i], of->number, &of->tensors[i]);
+        goes_on = receive_input(rank, step, of->actions[i], of->number, &of->tensors[i]);
     if (goes_on) {
         pthread_mutex_lock(rank->device_lock);
-        for (int i = 0; i < of->count && goes_on; i++)
-            goes_on = perform(rank, step, of, i);
+        for (int i = 0; i < of->count; i++) /* joined ones do not need each other */
+            goes_on = perform_action(rank, step, of, i) && goes_on;
         pthread_mutex_unlock(rank->device_lock);
     }
     for (int i = 0; i < of->count; i++)
         if (goes_on)
-            send(rank, of->actions[i], &of->tensors[i]);
+            send_result(rank, of->actions[i], &of->tensors[i]);
         else
             sl_tensor_destroy(&of->tensors[i]);
     return goes_on;

@@ -1,3 +1,4 @@
+/* How a batch is cut into micro-batches: as torch.chunk cuts a tensor. */
 #include "sluice/pipe.h"
 
 int sl_micro_batches(int64_t rows, int chunks, int64_t *sizes)

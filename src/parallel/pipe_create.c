@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "nn/module.h"
+#include "parallel/schedule/table.h"
 
 #include "device/cores.h"
 
@@ -73,7 +74,8 @@ static sl_status check_options(const sl_pipe_options *options)
     return sl_error_context(sli_module_check_widths(options->model), "%s: ", who);
 }
 
-/* ---- Parts ------------------------------------------------------------------------------ */
+/* ---- Memory and order
+ * ------------------------------------------------------------------------------ */
 
 static sl_status allocate_arrays(sl_pipe *pipe)
 {
@@ -116,18 +118,15 @@ static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
         return sl_schedule_validate(pipe->order);
     }
     pipe->is_given = true;
-    const int *placement = sl_schedule_placement(options->table);
     if (sl_schedule_ranks(options->table) != wanted.ranks ||
         sl_schedule_stages(options->table) != pipe->stage_count)
         return sl_error(SL_ERR_INVALID,
                         "sl_pipe_create: the table has %d ranks and %d stages, the pipe %d and %d",
                         sl_schedule_ranks(options->table), sl_schedule_stages(options->table),
                         wanted.ranks, pipe->stage_count);
-    for (int stage = 0; options->placement && stage < pipe->stage_count; stage++)
-        if (options->placement[stage] != placement[stage])
-            return sl_error(SL_ERR_INVALID,
-                            "sl_pipe_create: the table has stage %d on rank %d, not %d", stage,
-                            placement[stage], options->placement[stage]);
+    SL_TRY(sl_error_context(sli_schedule_check_placement(options->table, "the table",
+                                                         options->placement),
+                            "sl_pipe_create: "));
     SL_TRY(sl_schedule_first_micros(options->table, pipe->chunks, &pipe->order));
     SL_TRY(sl_schedule_renumber(pipe->order));
     return sl_schedule_validate(pipe->order);
@@ -184,7 +183,7 @@ static void set_up_stages(sl_pipe *pipe, const int *balance)
     }
 }
 
-/* Ranks look out for tensors that are yet to come only where no thread needs their core. */
+/* Receivers spin only where each rank has a device of its own and there are cores for all. */
 static sl_status connect_stages(sl_pipe *pipe, sl_device *const *devices)
 {
     bool spins =
@@ -216,7 +215,7 @@ static sl_status start_workers(sl_pipe *pipe)
 }
 
 /* On the rank's own thread, so that its memory is first touched by its own cores. */
-static void place_parameters(sli_rank *rank, void *arg)
+static void create_parameters(sli_rank *rank, void *arg)
 {
     sl_pipe *pipe = arg;
     sl_parameter_set_options options = {
@@ -238,7 +237,7 @@ static void place_parameters(sli_rank *rank, void *arg)
     }
 }
 
-static sl_status assemble(sl_pipe *pipe, const sl_pipe_options *options)
+static sl_status build_pipe(sl_pipe *pipe, const sl_pipe_options *options)
 {
     SL_TRY(allocate_arrays(pipe));
     SL_TRY(make_order(pipe, options));
@@ -254,7 +253,7 @@ static sl_status assemble(sl_pipe *pipe, const sl_pipe_options *options)
     SL_TRY(status);
     SL_TRY(connect_stages(pipe, options->devices));
     SL_TRY(start_workers(pipe));
-    sli_pipe_run_ranks(pipe, place_parameters, pipe);
+    sli_pipe_run_ranks(pipe, create_parameters, pipe);
     return sli_failure_take(&pipe->failure);
 }
 
@@ -289,7 +288,7 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
     pipe->stage_count = options->stages;
     pipe->rank_count = options->stages / (options->virtual_stages ? options->virtual_stages : 1);
     sli_failure_init(&pipe->failure);
-    sl_status status = assemble(pipe, options);
+    sl_status status = build_pipe(pipe, options);
     if (status != SL_OK)
         sl_pipe_destroy(&pipe);
     *out = pipe;

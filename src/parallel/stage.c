@@ -142,7 +142,7 @@ static sl_status check_output(const sl_tensor *output, int64_t rows)
     return SL_OK;
 }
 
-/* Copies a micro-batch's output to its place in the whole batch's. */
+/* Copies a micro-batch's output into the whole batch's. */
 static sl_status copy_output(const sli_stage *stage, sli_step *step, int micro,
                              const sl_tensor *output)
 {
@@ -152,15 +152,15 @@ static sl_status copy_output(const sli_stage *stage, sli_step *step, int micro,
     if (!step->output)
         SL_TRY(sl_tensor_create(stage->device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(output),
                                 &shape, &step->output));
-    sl_tensor *place;
-    SL_TRY(sl_tensor_narrow(step->output, step->micros[micro].first_row, rows, &place));
-    sl_status status = sl_tensor_copy(place, output);
-    sl_tensor_destroy(&place);
+    sl_tensor *view;
+    SL_TRY(sl_tensor_narrow(step->output, step->micros[micro].first_row, rows, &view));
+    sl_status status = sl_tensor_copy(view, output);
+    sl_tensor_destroy(&view);
     return status;
 }
 
-/* Takes a micro-batch's output. The only one of a batch is the batch's. */
-static sl_status deliver(const sli_stage *stage, sli_step *step, int micro, sl_tensor **output)
+/* Takes a micro-batch's output as rows of the batch's. The only one of a batch is the batch's. */
+static sl_status store_output(const sli_stage *stage, sli_step *step, int micro, sl_tensor **output)
 {
     sl_status status = check_output(*output, step->micros[micro].rows);
     if (status == SL_OK && sl_schedule_micros(step->table->schedule) == 1) {
@@ -175,7 +175,8 @@ static sl_status deliver(const sli_stage *stage, sli_step *step, int micro, sl_t
 
 /* ---- Actions ---------------------------------------------------------------------------- */
 
-static sl_status forward(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)
+static sl_status perform_forward(sli_stage *stage, sli_step *step, sl_action action,
+                                 sl_tensor **tensor)
 {
     int micro = action.micro;
     bool keep = !action.discards, recomputes = step->backward && !keep;
@@ -194,7 +195,7 @@ static sl_status forward(sli_stage *stage, sli_step *step, sl_action action, sl_
     if (!stage->is_last)
         return SL_OK;
     if (!step->loss)
-        return deliver(stage, step, micro, tensor);
+        return store_output(stage, step, micro, tensor);
     if (!step->backward)
         return apply_loss(stage, step, micro, tensor, NULL, NULL);
     record->output = *tensor;
@@ -202,7 +203,7 @@ static sl_status forward(sli_stage *stage, sli_step *step, sl_action action, sl_
     return SL_OK;
 }
 
-static sl_status recompute(sli_stage *stage, sli_step *step, int micro)
+static sl_status perform_recompute(sli_stage *stage, sli_step *step, int micro)
 {
     sli_record *record = &stage->records[micro];
     sl_tensor *tensor = record->input;
@@ -215,18 +216,19 @@ static sl_status recompute(sli_stage *stage, sli_step *step, int micro)
     return SL_OK;
 }
 
-/* From now on the step's observer is told of the pass's modules: this action completes the stage's
- * gradients. */
-static void observe(const sli_stage *stage, const sli_step *step, sl_action action)
+/* If this action completes the stage's gradients, the step's observer is told of each module that
+ * goes backward in it. */
+static void observe_completion(const sli_stage *stage, const sli_step *step, sl_action action)
 {
     if (action.completes && step->observers)
         sli_pass_observe(stage->records[action.micro].pass, step->observers[stage->index]);
 }
 
-static sl_status backward(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)
+static sl_status perform_backward(sli_stage *stage, sli_step *step, sl_action action,
+                                  sl_tensor **tensor)
 {
     sli_record *record = &stage->records[action.micro];
-    observe(stage, step, action);
+    observe_completion(stage, step, action);
     if (stage->is_last)
         SL_TRY(apply_loss(stage, step, action.micro, &record->output, tensor, NULL));
     sl_status status = SL_OK;
@@ -241,7 +243,8 @@ static sl_status backward(sli_stage *stage, sli_step *step, sl_action action, sl
     return status;
 }
 
-static sl_status backward_input(sli_stage *stage, sli_step *step, int micro, sl_tensor **tensor)
+static sl_status perform_backward_input(sli_stage *stage, sli_step *step, int micro,
+                                        sl_tensor **tensor)
 {
     sli_record *record = &stage->records[micro];
     if (stage->is_last)
@@ -250,10 +253,10 @@ static sl_status backward_input(sli_stage *stage, sli_step *step, int micro, sl_
                         sl_module_backward_input);
 }
 
-static sl_status backward_weight(sli_stage *stage, const sli_step *step, sl_action action)
+static sl_status perform_backward_weight(sli_stage *stage, const sli_step *step, sl_action action)
 {
     sli_record *record = &stage->records[action.micro];
-    observe(stage, step, action);
+    observe_completion(stage, step, action);
     sl_status status = SL_OK;
     if (stage->loss_takes_last) {
         status = sl_loss_backward_weight(step->loss, last_module(stage), record->pass);
@@ -270,15 +273,15 @@ sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, 
 {
     switch (action.kind) {
     case SL_ACTION_FORWARD:
-        return forward(stage, step, action, tensor);
+        return perform_forward(stage, step, action, tensor);
     case SL_ACTION_RECOMPUTE:
-        return recompute(stage, step, action.micro);
+        return perform_recompute(stage, step, action.micro);
     case SL_ACTION_BACKWARD:
-        return backward(stage, step, action, tensor);
+        return perform_backward(stage, step, action, tensor);
     case SL_ACTION_BACKWARD_INPUT:
-        return backward_input(stage, step, action.micro, tensor);
+        return perform_backward_input(stage, step, action.micro, tensor);
     case SL_ACTION_BACKWARD_WEIGHT:
-        return backward_weight(stage, step, action);
+        return perform_backward_weight(stage, step, action);
     }
     return sl_error(SL_ERR_INTERNAL, "an action without a kind");
 }

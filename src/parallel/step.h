@@ -1,8 +1,8 @@
 /* A step: one run of a table through the pipe, as all its ranks see it.
  *
  * All ranks read it. Stage 0 takes the inputs of the micro-batches; the last stage writes
- * `row_losses` and `output`; each rank writes its own part of `trace`. The pipe's caller reads it
- * only after all ranks have finished. */
+ * `row_losses` and `output`; each rank writes the entries of its own row in `trace`. The pipe's
+ * caller reads it only after all ranks have finished. */
 #ifndef SLI_PARALLEL_STEP_H
 #define SLI_PARALLEL_STEP_H
 
@@ -43,10 +43,9 @@ typedef struct sli_step {
     double start;      /* on sli_clock_seconds' clock */
     sl_tensor *output; /* of the whole batch, on the last stage's device; NULL with a loss */
 
-    /* [stages] who is told of the modules whose gradients are complete; NULL: nobody. */
+    /* [stages] what is told of the modules whose gradients are complete; NULL: nothing is. */
     const sli_pass_observer *const *observers;
-    sl_timeline_entry
-        *trace; /* [actions of the table] of those that ended well; NULL: nobody asks */
+    sl_timeline_entry *trace; /* [actions of the table] of those that ended well; NULL: not kept */
     sli_failure *failure;
     sli_channel *const *channels; /* all of them */
     int channel_count;

@@ -1,5 +1,7 @@
 #include "train/layout.h"
 
+#include "parallel/schedule/table.h"
+
 #include "device/device_list.h"
 
 #include <inttypes.h>
@@ -233,14 +235,19 @@ static sl_status check_stages(const sl_train_options *options)
     return SL_OK;
 }
 
-/* Can the schedule be written for these ranks, stages and chunks? */
+/* Does the table have these chunks and this placement, and can a schedule be written for them? */
 static sl_status check_table(const sl_train_options *options)
 {
     sl_schedule *table;
+    const char *name = sl_train_options_schedule(options);
+    int room[SL_MAX_STAGES];
+    const int *placement;
+    SL_TRY(sli_layout_placement(options, room, &placement));
     if (options->table && sl_schedule_micros(options->table) < options->chunks)
-        return sl_error(SL_ERR_INVALID, "the schedule %s has %d micro-batches, chunks is %d",
-                        sl_train_options_schedule(options), sl_schedule_micros(options->table),
-                        options->chunks);
+        return sl_error(SL_ERR_INVALID, "the schedule %s has %d micro-batches, chunks is %d", name,
+                        sl_schedule_micros(options->table), options->chunks);
+    if (options->table)
+        return sli_schedule_check_placement(options->table, name, placement);
     SL_TRY(sli_layout_table(options, options->chunks, &table));
     sl_schedule_destroy(&table);
     return SL_OK;

@@ -196,8 +196,8 @@ const sl_option sl_plan_option_rows[] = {
     {.name = "schedule", .value = "NAME|FILE", .group = "Pipeline", .type = SL_OPTION_CUSTOM,
      .parse = parse_schedule, .print = print_schedule, .choices = sl_schedule_names,
      .log_key = "schedule",
-     .help = "Order of forwards and backwards: gpipe, 1f1b, interleaved, looped-bfs, zb-h1, zb-v, or "
-             "a table in PyTorch's CSV, which also says how many ranks and chunks there are"},
+     .help = "Order of forwards and backwards, by name or as a file with a table in PyTorch's CSV, "
+             "which also says how many ranks and chunks there are"},
     {.name = "virtual", .value = "V", .group = "Pipeline", .type = SL_OPTION_INT,
      FIELD(virtual_stages), .lowest = 1, .highest = SL_MAX_STAGES, .optional = true,
      .log_key = "virtual",

@@ -472,6 +472,12 @@ static void table_from_a_file_trains_to_the_same_bits(void **state)
     program_start(&run, "train --data %s " TINY_SHORT " --schedule %s --chunks 4", in->directory,
                   path);
     check_refused(&run, 1, "table.csv has 3 micro-batches, not 4\n");
+    program_start(&run, "train --data %s " TINY_SHORT " --schedule %s --virtual 1", in->directory,
+                  path);
+    check_refused(&run, 1, "table.csv has 2 stages a rank, not 1\n");
+    program_start(&run, "train --data %s " TINY_SHORT " %s --schedule %s --placement loop",
+                  in->directory, more, path);
+    check_refused(&run, 1, "table.csv has stage 2 on rank 1, not 0\n");
 }
 
 int cmd_train_tests(void)

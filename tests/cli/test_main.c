@@ -184,26 +184,128 @@ static void one_forward_one_backward_holds_less(void **state)
     check_text(other.out, "Makespan 24: 25.0% of the ranks' time is idle");
 }
 
-/* With costs of a line of the Zero Bubble paper's table. */
-static void schedule_is_simulated_and_written(void **state)
+/* Runs `sluice schedule LINE --json`. */
+static json_t *simulate(const char *line)
 {
-    (void)state;
     program_run run;
     json_error_t error;
-    program_succeed(&run, "schedule --pp 8 --chunks 24 --schedule zb-v --checkpoint never --costs "
-                          "18.522,18.086,9.337 --comm 0.601 --json");
+    program_succeed(&run, "schedule %s --json", line);
     json_t *json = json_loads(run.out, 0, &error);
     assert_non_null(json);
-    assert_int_equal(json_integer_value(json_object_get(json, "stages")), 16);
-    assert_float_equal(json_real_value(json_object_get(json, "bubble_span")), 0.0703, 5e-5);
+    return json;
+}
+
+static double number(const json_t *json, const char *key)
+{
+    const json_t *value = json_object_get(json, key);
+    assert_true(json_is_number(value));
+    return json_number_value(value);
+}
+
+/* With costs of a line of the Zero Bubble paper's table, of which each of two stages has half. */
+static void simulation_is_one_json_object(void **state)
+{
+    (void)state;
+    static const char *const keys[] = {"ranks",  "stages",      "micros", "makespan",
+                                       "bubble", "bubble_span", "idle",   "peak_held"};
+    json_t *json = simulate("--pp 8 --chunks 24 --schedule zb-v --checkpoint never --costs "
+                            "18.522,18.086,9.337 --comm 0.601");
+    assert_int_equal(json_object_size(json), sizeof keys / sizeof *keys);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        assert_non_null(json_object_get(json, keys[i]));
+    assert_int_equal(number(json, "ranks"), 8);
+    assert_int_equal(number(json, "stages"), 16);
+    assert_int_equal(number(json, "micros"), 24);
+    assert_float_equal(number(json, "bubble_span"), 0.0703, 5e-5);
+    assert_int_equal(json_array_size(json_object_get(json, "idle")), 8);
     assert_int_equal(json_array_size(json_object_get(json, "peak_held")), 8);
     json_decref(json);
+    /* 3 stages a rank: the bubble is (P - 1) / (V M + P - 1). */
+    json = simulate("--pp 4 --virtual 3 --chunks 8 --schedule interleaved --checkpoint never");
+    assert_int_equal(number(json, "stages"), 12);
+    assert_float_equal(number(json, "bubble"), 3 / 27.0, 1e-12);
+    json_decref(json);
+    /* Each way to the other rank and back takes 2 x 5. */
+    json = simulate("--pp 2 --chunks 1 --checkpoint never --comm 5");
+    assert_float_equal(number(json, "makespan"), 6 + 10, 0);
+    json_decref(json);
+    /* R costs an F, and the last stage's F that discards nothing: 10, where it is 9 without. */
+    json = simulate("--pp 2 --chunks 2 --checkpoint always");
+    assert_float_equal(number(json, "makespan"), 10, 0);
+    json_decref(json);
+}
+
+static void table_is_written_and_read_again(void **state)
+{
+    scratch *in = *state;
+    program_run run, again;
     program_succeed(&run, "schedule --pp 2 --chunks 2 --schedule looped-bfs --placement v "
                           "--checkpoint never --csv");
     assert_string_equal(run.out, "0F1,0F0,3F1,3F0,3B0,3B1,0B0,0B1\n"
                                  "1F1,1F0,2F1,2F0,2B0,2B1,1B0,1B1\n");
-    program_start(&run, "schedule --costs 1,2");
-    check_refused(&run, 1, "--costs must be three numbers of 0 or more, F,I,W, got \"1,2\"\n");
+    program_succeed(&run, "schedule --pp 2 --chunks 3 --schedule looped-bfs --virtual 3 "
+                          "--placement 1,0,0,1,1,0 --csv");
+    const char *path = scratch_path(in, "table.csv");
+    write_file(path, run.out, strlen(run.out));
+    program_succeed(&again, "schedule --schedule %s --csv", path);
+    assert_string_equal(again.out, run.out);
+    program_succeed(&again,
+                    "schedule --schedule %s --pp 2 --chunks 3 --virtual 3 --placement "
+                    "1,0,0,1,1,0 --csv",
+                    path);
+    assert_string_equal(again.out, run.out);
+    static const char *const cases[][2] = {
+        {"--pp 3", "table.csv has 2 ranks, not 3\n"},
+        {"--virtual 2", "table.csv has 3 stages a rank, not 2\n"},
+        {"--chunks 4", "table.csv has 3 micro-batches, not 4\n"},
+        {"--placement loop", "table.csv has stage 0 on rank 1, not 0\n"},
+        {"--placement 0,1", "placement must be loop, v or the rank (0 to 1) of each of the 6"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        program_start(&run, "schedule --schedule %s %s", path, cases[i][0]);
+        check_refused(&run, 1, cases[i][1]);
+    }
+}
+
+static void pytorchs_dual_pipe_v_takes_66_units(void **state)
+{
+    scratch *in = *state;
+    char line[600];
+    const char *path = scratch_path(in, "table.csv");
+    write_file(path, pytorch_dual_pipe_v, strlen(pytorch_dual_pipe_v));
+    snprintf(line, sizeof line, "--schedule %s --checkpoint never --costs 2,2,2", path);
+    json_t *json = simulate(line);
+    assert_float_equal(number(json, "makespan"), 66, 0);
+    for (size_t rank = 0; rank < 4; rank++)
+        assert_float_equal(json_number_value(json_array_get(json_object_get(json, "idle"), rank)),
+                           6, 0);
+    json_decref(json);
+}
+
+/* A bar for each action, and a label where there is room. */
+static void picture_has_a_bar_for_each_action(void **state)
+{
+    scratch *in = *state;
+    static char text[1 << 16];
+    program_run run;
+    const char *path = scratch_path(in, "table.svg");
+    program_succeed(&run, "schedule --pp 2 --chunks 2 --schedule zb-v --checkpoint never --svg %s",
+                    path);
+    check_text(run.out, "0F0 0F1 ... 3F0");
+    size_t bytes = read_file(path, text, sizeof text - 1);
+    assert_true(bytes > 0 && bytes < sizeof text - 1);
+    text[bytes] = '\0';
+    check_text(text, "<svg xmlns=\"http://www.w3.org/2000/svg\"");
+    check_text(text, ">rank 1</text>");
+    check_text(text, "makespan");
+    check_text(text + bytes - 7, "</svg>\n");
+    int bars = 0;
+    for (const char *at = text; (at = strstr(at, "<rect x=")); at++)
+        bars++;
+    assert_int_equal(bars, 2 * 12);
+    program_start(&run, "schedule --svg %s/absent/table.svg", in->directory);
+    assert_int_equal(run.status, 1);
+    check_text(run.err, "absent/table.svg: cannot be written: No such file or directory");
 }
 
 static void impossible_value_is_refused(void **state)
@@ -216,6 +318,8 @@ static void impossible_value_is_refused(void **state)
     check_refused(&run, 2, "--chunks must be a whole number from 1 to 65536, got \"1e3\"\n");
     program_start(&run, "schedule --checkpoint sometimes");
     check_refused(&run, 2, "--checkpoint must be except_last, never or always, got \"sometimes\"");
+    program_start(&run, "schedule --costs 1,2");
+    check_refused(&run, 1, "--costs must be three numbers of 0 or more, F,I,W, got \"1,2\"\n");
     program_start(&run, "schedule --schedule x");
     check_refused(&run, 1,
                   "no such file, and schedule must be gpipe, 1f1b, interleaved, "
@@ -226,12 +330,12 @@ int main_tests(void)
 {
     if (!program_exists())
         return 77;
+#define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(help_names_every_command),
         cmocka_unit_test(version_is_a_number),
         cmocka_unit_test(every_command_has_help),
-        cmocka_unit_test_setup_teardown(limit_on_open_files_is_raised_to_the_hard_one,
-                                        scratch_create, scratch_remove),
+        WITH_SCRATCH(limit_on_open_files_is_raised_to_the_hard_one),
         cmocka_unit_test(help_of_train_is_in_groups),
         cmocka_unit_test(bad_option_of_any_command_is_one_sentence),
         cmocka_unit_test(word_where_only_options_go_is_refused),
@@ -240,7 +344,10 @@ int main_tests(void)
         cmocka_unit_test(control_characters_in_an_error_are_escaped),
         cmocka_unit_test(gpipe_is_drawn),
         cmocka_unit_test(one_forward_one_backward_holds_less),
-        cmocka_unit_test(schedule_is_simulated_and_written),
+        cmocka_unit_test(simulation_is_one_json_object),
+        WITH_SCRATCH(table_is_written_and_read_again),
+        WITH_SCRATCH(pytorchs_dual_pipe_v_takes_66_units),
+        WITH_SCRATCH(picture_has_a_bar_for_each_action),
         cmocka_unit_test(impossible_value_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,7 @@
 /* Errors in stages: each ends the step everywhere, is reported as it was, and leaves the pipe
  * usable. A hang shows as CTest's time limit. */
 #include "parallel/pipe.h"
+#include "parallel/schedule/order.h"
 #include "sluice/layers.h"
 #include "support/check.h"
 #include "support/modules.h"
@@ -248,6 +249,70 @@ static void two_errors_that_race_give_the_same_one_every_time(void **state)
     tear_down(&r);
 }
 
+/* The index of the action in which the probe of a stage has its call number `call`. */
+static size_t action_of_call(const sl_schedule *table, fault f)
+{
+    const sl_action *row, *first;
+    int rank = sl_schedule_placement(table)[f.stage], calls = 0;
+    sl_schedule_actions(table, 0, &first);
+    int count = sl_schedule_actions(table, rank, &row);
+    for (int i = 0; i < count; i++) {
+        bool is_skipped = row[i].discards && f.stage == STAGES - 1;
+        bool forward = row[i].kind == SL_ACTION_FORWARD || row[i].kind == SL_ACTION_RECOMPUTE;
+        bool backward =
+            row[i].kind == SL_ACTION_BACKWARD || row[i].kind == SL_ACTION_BACKWARD_INPUT;
+        if (row[i].stage == f.stage && !is_skipped && (f.backward ? backward : forward) &&
+            ++calls == f.call)
+            return (size_t)(row + i - first);
+    }
+    fail_msg("stage %d has no call %d", f.stage, f.call);
+    return 0;
+}
+
+static fault draw_fault(unsigned *seed, int stage)
+{
+    return (fault){stage, test_draw(seed, 1, CHUNKS), test_draw(seed, 0, 1)};
+}
+
+/* Two faults at different stages; three steps, in which they race. */
+static void check_two_faults(rig *r, unsigned *seed, const sl_schedule *table, const int *order)
+{
+    int stage = test_draw(seed, 0, STAGES - 1);
+    fault one = draw_fault(seed, stage);
+    fault other = draw_fault(seed, (stage + test_draw(seed, 1, STAGES - 1)) % STAGES);
+    bool first = order[action_of_call(table, one)] < order[action_of_call(table, other)];
+    fault expected = first ? one : other;
+    for (int i = 0; i < 3; i++) {
+        char text[64];
+        double loss;
+        set_fault(r, one);
+        *(other.backward ? &r->probes[other.stage].fail_backward
+                         : &r->probes[other.stage].fail_forward) = other.call;
+        snprintf(text, sizeof text, "%d (Probe): the probe fails in %s %d", 2 * expected.stage + 1,
+                 expected.backward ? "backward" : "forward", expected.call);
+        check_error(train(r, &loss), SL_ERR_NUMERIC, text);
+    }
+}
+
+/* Any table: several stages a rank, joined cells, halves, recomputations. */
+static void of_two_errors_in_a_random_table_the_first_is_reported(void **state)
+{
+    (void)state;
+    unsigned seed = test_seed(20261125);
+    for (int round = 0; round < 100; round++) {
+        rig r;
+        int each = 1 << test_draw(&seed, 0, 2), *order;
+        sl_schedule *table = random_table(&seed, STAGES / each, each, CHUNKS);
+        check_ok(sl_schedule_recompute(table, (sl_recompute)test_draw(&seed, 0, 2)));
+        check_ok(sli_schedule_order(table, &order));
+        build(&r, (sl_pipe_options){.virtual_stages = each, .table = table}, 3);
+        check_two_faults(&r, &seed, table, order);
+        tear_down(&r);
+        free(order);
+        sl_schedule_destroy(&table);
+    }
+}
+
 /* torchgpipe's early stop: of four stages the last raises in its first micro-batch; the one before
  * has its second under way then, and does not begin its third. */
 typedef struct early_stop {
@@ -338,6 +403,7 @@ int pipe_errors_tests(void)
         cmocka_unit_test(evaluation_and_forward_report_errors_as_well),
         cmocka_unit_test(of_two_errors_the_first_in_the_table_is_reported),
         cmocka_unit_test(two_errors_that_race_give_the_same_one_every_time),
+        cmocka_unit_test(of_two_errors_in_a_random_table_the_first_is_reported),
         cmocka_unit_test(stage_before_the_failing_one_begins_nothing_more),
         cmocka_unit_test(results_that_are_missing_are_errors),
         cmocka_unit_test(input_that_a_module_cannot_take_is_an_error_of_its_stage),

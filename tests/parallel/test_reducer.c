@@ -46,7 +46,7 @@ static bool rings_within(bell *at, double seconds)
 /* ---- Modules with trained parameters that pass on what they get ------------------------- */
 
 typedef struct scale {
-    bell *waits; /* NULL, or: its backward waits for it */
+    bell *waits; /* NULL, or: its backward, the weights' half of it, waits for it */
     int skips;   /* backwards that do not */
     sl_parameter *weights[WEIGHTS];
     int count;
@@ -60,8 +60,15 @@ static sl_status part_forward(sl_module *module, sl_pass *pass, const sl_tensor 
     return sl_tensor_alias(in, out);
 }
 
-static sl_status part_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
-                               sl_tensor **grad_in)
+static sl_status part_backward_input(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                     sl_tensor **grad_in)
+{
+    (void)module;
+    (void)pass;
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
+}
+
+static sl_status part_backward_weight(sl_module *module, sl_pass *pass)
 {
     (void)pass;
     scale *own = sl_module_state(module);
@@ -72,14 +79,23 @@ static sl_status part_backward(sl_module *module, sl_pass *pass, sl_tensor *grad
         SL_TRY(sl_parameter_grad(own->weights[i], &grad));
         sl_tensor_f32(grad)[0] += 1;
     }
-    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
+    return SL_OK;
+}
+
+static sl_status part_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                               sl_tensor **grad_in)
+{
+    SL_TRY(part_backward_weight(module, pass));
+    return part_backward_input(module, pass, grad_out, grad_in);
 }
 
 static sl_status create_scale(int weights, bell *waits, sl_module **out)
 {
     static const sl_module_ops ops = {.type = "Scale",
                                       .forward = part_forward,
-                                      .backward = part_backward};
+                                      .backward = part_backward,
+                                      .backward_input = part_backward_input,
+                                      .backward_weight = part_backward_weight};
     scale *own = calloc(1, sizeof *own);
     own->waits = waits;
     own->count = weights;
@@ -185,10 +201,11 @@ static void exchange_starts_while_backward_goes_on(void **state)
     check_ranks(exchange_before_the_end, NULL, 2);
 }
 
-/* The last module of a pipe goes backward inside the loss. */
+/* The last module of a pipe goes backward inside the loss. The pipe has one stage; `arg` is its
+ * schedule. The action that completes the gradients, B or W, does not end before the last module's
+ * have been exchanged. */
 static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
 {
-    (void)arg;
     bell exchanged = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, false};
     sl_device *device;
     sl_module *modules[2], *model;
@@ -208,12 +225,13 @@ static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
                                .stages = 1,
                                .devices = &device,
                                .chunks = 2,
+                               .writer_arg = arg,
                                .first_bucket_bytes = 1,
                                .bucket_bytes = 1};
     SL_TRY(sl_pipe_create(&options, &pipe));
     SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_ACTIVATIONS, SL_F32, &rows, &input));
     SL_TRY(sl_tensor_create_zero(device, SL_MEMORY_ACTIVATIONS, SL_I32, &labels, &targets));
-    /* The first backward, of micro-batch 1, completes nothing and must not wait. */
+    /* The first backward, of micro-batch 0, completes nothing and must not wait. */
     ((scale *)sl_module_state(modules[0]))->skips = 1;
     sl_status status = sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = pipe}, &ddp);
     if (status == SL_OK)
@@ -230,10 +248,14 @@ static sl_status exchange_what_the_loss_took_over(sl_group *group, void *arg)
     return status;
 }
 
-static void exchange_of_the_module_that_the_loss_takes_over_starts_with_it(void **state)
+static void exchange_starts_in_the_action_that_completes_the_gradients(void **state)
 {
     (void)state;
-    check_ranks(exchange_what_the_loss_took_over, NULL, 2);
+    char schedules[TEST_SCHEDULES][16];
+    for (int i = 0; i < TEST_SCHEDULES; i++) {
+        snprintf(schedules[i], sizeof schedules[i], "%s", test_schedules[i]);
+        check_ranks(exchange_what_the_loss_took_over, schedules[i], 2);
+    }
 }
 
 /* ---- Modules that run twice ------------------------------------------------------------- */
@@ -404,7 +426,7 @@ int reducer_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exchange_starts_while_backward_goes_on),
-        cmocka_unit_test(exchange_of_the_module_that_the_loss_takes_over_starts_with_it),
+        cmocka_unit_test(exchange_starts_in_the_action_that_completes_the_gradients),
         cmocka_unit_test(gradients_of_a_module_that_runs_twice_wait_for_both_runs),
         cmocka_unit_test(order_of_sending_follows_the_gradients_of_the_first_step),
         cmocka_unit_test(module_that_fails_on_one_rank_ends_the_step_on_all),

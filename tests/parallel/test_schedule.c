@@ -1,7 +1,8 @@
 /* Every schedule's table: valid, drawn as its file draws it, with the bubble and the memory that
  * its paper gives. */
-#include "sluice/schedule.h"
+#include "parallel/schedule/order.h"
 #include "support/check.h"
+#include "support/pipes.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -60,6 +61,73 @@ static void every_table_is_valid_in_every_mode(void **state)
                     check_ok(sl_schedule_validate(schedule));
                     sl_schedule_destroy(&schedule);
                 }
+}
+
+static void interleaved_takes_any_number_of_stages_and_micro_batches(void **state)
+{
+    (void)state;
+    for (int ranks = 1; ranks <= 5; ranks++)
+        for (int each = 1; each <= 4; each++)
+            for (int micros = 1; micros <= 3 * ranks + 1; micros++) {
+                sl_schedule *schedule = write_table("interleaved", ranks, each, micros);
+                check_ok(sl_schedule_validate(schedule));
+                sl_schedule_destroy(&schedule);
+            }
+}
+
+/* A stage's gradients are complete with its last W or B, and then alone. */
+static void check_completions(const sl_schedule *schedule)
+{
+    int stages = sl_schedule_stages(schedule), found[64] = {0};
+    assert_true(stages <= 64);
+    for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++) {
+        const sl_action *row;
+        for (int i = sl_schedule_actions(schedule, rank, &row) - 1; i >= 0; i--) {
+            bool adds =
+                row[i].kind == SL_ACTION_BACKWARD || row[i].kind == SL_ACTION_BACKWARD_WEIGHT;
+            assert_int_equal(row[i].completes, adds && found[row[i].stage] == 0);
+            found[row[i].stage] += adds;
+        }
+    }
+    for (int stage = 0; stage < stages; stage++)
+        assert_int_equal(found[stage], sl_schedule_micros(schedule));
+}
+
+/* Errors are compared by these numbers while ranks go along their rows. */
+static void check_order(const sl_schedule *schedule)
+{
+    int *order;
+    size_t at = 0;
+    check_ok(sli_schedule_order(schedule, &order));
+    for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++) {
+        const sl_action *row;
+        int count = sl_schedule_actions(schedule, rank, &row), highest = -1, before = -1;
+        for (int i = 0; i < count; i++, at++) {
+            if (!row[i].joined)
+                before = highest;
+            if (order[at] <= before)
+                fail_msg("rank %d, action %d comes before one of an earlier cell", rank, i);
+            highest = order[at] > highest ? order[at] : highest;
+        }
+    }
+    free(order);
+}
+
+static void completions_and_order_are_those_of_the_rows(void **state)
+{
+    (void)state;
+    unsigned seed = test_seed(20261124);
+    for (int round = 0; round < 600; round++) {
+        int ranks = test_draw(&seed, 1, 4), micros = test_draw(&seed, 1, 7);
+        const char *name = sl_schedule_names[test_draw(&seed, 0, 5)];
+        sl_schedule *schedule = round % 2
+                                    ? random_table(&seed, ranks, test_draw(&seed, 1, 3), micros)
+                                    : write_table(name, ranks, 0, micros);
+        check_ok(sl_schedule_recompute(schedule, (sl_recompute)test_draw(&seed, 0, 2)));
+        check_completions(schedule);
+        check_order(schedule);
+        sl_schedule_destroy(&schedule);
+    }
 }
 
 static void forward_only_tables_are_valid_for_any_placement(void **state)
@@ -202,6 +270,20 @@ static void bubbles_are_the_closed_forms(void **state)
         }
 }
 
+static void bubbles_of_large_tables_are_the_closed_forms(void **state)
+{
+    (void)state;
+    static const int sizes[][2] = {{16, 32}, {16, 64}, {24, 49}, {32, 64}, {48, 128}, {64, 192}};
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int ranks = sizes[i][0], micros = sizes[i][1];
+        check_bubble("1f1b", 1, 1, ranks, micros);
+        check_bubble("zb-h1", 1, 3, ranks, micros);
+        check_bubble("zb-v", 2, 6, ranks, micros);
+        if (micros % ranks == 0)
+            check_bubble("interleaved", 3, 3, ranks, micros);
+    }
+}
+
 static void no_rank_holds_more_than_its_schedule_promises(void **state)
 {
     (void)state;
@@ -218,6 +300,61 @@ static void no_rank_holds_more_than_its_schedule_promises(void **state)
                 sl_simulation_clear(&simulation);
                 sl_schedule_destroy(&schedule);
             }
+}
+
+/* ---- The simulator by hand -------------------------------------------------------------- */
+
+/* Two ranks of a stage each, costs of their own for each stage, a link, and a cell with two
+ * actions. */
+static void simulation_is_what_is_worked_out_by_hand(void **state)
+{
+    (void)state;
+    enum { RANKS = 2, MICROS = 2 };
+    static const sl_action rows[] = {
+        {.stage = 0, .micro = 0},
+        {.stage = 0, .micro = 1},
+        {.stage = 0, .micro = 0, .kind = SL_ACTION_BACKWARD, .joined = true},
+        {.stage = 0, .micro = 1, .kind = SL_ACTION_BACKWARD},
+        {.stage = 1, .micro = 0},
+        {.stage = 1, .micro = 0, .kind = SL_ACTION_BACKWARD_INPUT},
+        {.stage = 1, .micro = 1},
+        {.stage = 1, .micro = 0, .kind = SL_ACTION_BACKWARD_WEIGHT},
+        {.stage = 1, .micro = 1, .kind = SL_ACTION_BACKWARD_INPUT},
+        {.stage = 1, .micro = 1, .kind = SL_ACTION_BACKWARD_WEIGHT},
+    };
+    static const int counts[RANKS] = {4, 6};
+    sl_schedule *schedule;
+    sl_simulation simulation;
+    sl_schedule_options options = {.ranks = RANKS, .micros = MICROS};
+    check_ok(sl_schedule_from_table(&options, counts, rows, &schedule));
+    check_ok(sl_schedule_simulate(schedule,
+                                  &(sl_cost_model){.forward = (double[]){1, 2},
+                                                   .backward_input = (double[]){2, 3},
+                                                   .backward_weight = (double[]){1, 1},
+                                                   .backward = (double[]){4, 5},
+                                                   .link = 1,
+                                                   .held_bytes = (double[]){10, 20},
+                                                   .weight_held_bytes = (double[]){0, 30}},
+                                  &simulation));
+    /* 0F0 0-1; 1F0 2-4; 1I0 4-7; (0F1;0B0) 8-13, the sum of both; 1F1 14-16; 1W0 16-17; 1I1 17-20;
+     * 1W1 20-21; 0B1 21-25. */
+    static const double starts[] = {0, 8, 8, 21, 2, 4, 14, 16, 17, 20};
+    static const double ends[] = {1, 13, 13, 25, 4, 7, 16, 17, 20, 21};
+    for (int i = 0; i < simulation.entry_count; i++) {
+        assert_float_equal(simulation.entries[i].start, starts[i], 0);
+        assert_float_equal(simulation.entries[i].end, ends[i], 0);
+    }
+    assert_float_equal(simulation.makespan, 25, 0);
+    assert_float_equal(simulation.idle[0], 25 - 10, 0);
+    assert_float_equal(simulation.idle[1], 25 - 12, 0);
+    assert_float_equal(simulation.bubble, 28 / 50.0, 1e-12);
+    assert_float_equal(simulation.bubble_span, 1 - 10 / 25.0, 1e-12); /* rank 0's span is 25 */
+    assert_int_equal(simulation.peak_held[0], 2);
+    assert_int_equal(simulation.peak_held[1], 2);
+    assert_float_equal(simulation.peak_bytes[0], 20, 0);
+    assert_float_equal(simulation.peak_bytes[1], 50, 0); /* of 1F1 while 1W0 is to come */
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&schedule);
 }
 
 /* ---- Published figures ------------------------------------------------------------------ */
@@ -280,11 +417,15 @@ int schedule_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_table_is_valid_in_every_mode),
+        cmocka_unit_test(interleaved_takes_any_number_of_stages_and_micro_batches),
+        cmocka_unit_test(completions_and_order_are_those_of_the_rows),
         cmocka_unit_test(forward_only_tables_are_valid_for_any_placement),
         cmocka_unit_test(schedules_are_as_they_are_drawn),
         cmocka_unit_test(options_that_do_not_go_together_are_refused),
         cmocka_unit_test(placements_are_read),
         cmocka_unit_test(bubbles_are_the_closed_forms),
+        cmocka_unit_test(bubbles_of_large_tables_are_the_closed_forms),
+        cmocka_unit_test(simulation_is_what_is_worked_out_by_hand),
         cmocka_unit_test(no_rank_holds_more_than_its_schedule_promises),
         cmocka_unit_test(bubbles_are_those_of_the_zero_bubble_paper),
     };

@@ -1,6 +1,7 @@
 /* Tables from text: read, written, renumbered, cut, refused. */
 #include "parallel/schedule/csv.h"
 #include "support/check.h"
+#include "support/pipes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -153,7 +154,10 @@ static void faults_are_named_with_rank_action_and_reason(void **state)
         {"0F0,0F1,1F0,1F1,1I0,1I1,1W1,1W0,0B0,0B1\n",
          "action 7: 1W0 comes after a higher micro-batch"},
         {"0F0,0F1,1F0,1F1,1I1,1B0,1W1,0B0,0B1\n", "action 5: 1B0 comes after a higher"},
-        {"(0B0;0F0)OVERLAP_F_B\n", "cannot be in one cell with the action before it"},
+        {"(0B0;0F0)OVERLAP_F_B\n",
+         "0F0 cannot be in one cell with the action before it: a cell with two has a forward"},
+        {"(0F0;0B0)OVERLAP_F_B\n", "action 1: 0B0 cannot be in one cell with the action before "
+                                   "it: it needs that forward"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         sl_schedule *schedule = parse(cases[i].text);
@@ -162,10 +166,16 @@ static void faults_are_named_with_rank_action_and_reason(void **state)
     }
 }
 
-static void deadlocks_are_drawn_up_to_there(void **state)
+static void faults_are_drawn_up_to_there(void **state)
 {
     (void)state;
-    sl_schedule *schedule = parse("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
+    sl_schedule *schedule = parse("0F0,0F1,0B0,0B1\n1F0,1B0,1B0,1F1,1B1\n");
+    check_error(sl_schedule_validate(schedule), SL_ERR_INVALID, "");
+    assert_string_equal(sl_error_text(), "schedule: rank 1, action 2: 1B0 runs the micro-batch "
+                                         "backward a second time:\n"
+                                         "0F0 0F1 ... ...\n... 1F0 1B0 1B0\n");
+    sl_schedule_destroy(&schedule);
+    schedule = parse("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
     check_error(sl_schedule_validate(schedule), SL_ERR_INVALID, "deadlock");
     assert_string_equal(sl_error_text(),
                         "schedule: deadlock: rank 0 waits at 0B0 for the backward of micro-batch 0 "
@@ -202,12 +212,106 @@ static void actions_outside_the_table_are_refused(void **state)
     }
 }
 
-/* ---- Random faults ---------------------------------------------------------------------- */
+/* ---- Random tables ---------------------------------------------------------------------- */
 
-static unsigned draw(unsigned *state, unsigned below)
+static sl_schedule *draw_table(unsigned *seed)
 {
-    *state = *state * 1664525u + 1013904223u;
-    return (*state >> 8) % below;
+    int ranks = test_draw(seed, 1, 4), micros = test_draw(seed, 2, 8);
+    if (test_draw(seed, 0, 1))
+        return random_table(seed, ranks, test_draw(seed, 1, 3), micros);
+    sl_schedule *schedule;
+    sl_schedule_options options = {.ranks = ranks, .micros = micros};
+    check_ok(sl_schedule_write(sl_schedule_names[test_draw(seed, 0, 5)], &options, &schedule));
+    check_ok(sl_schedule_recompute(schedule, (sl_recompute)test_draw(seed, 0, 2)));
+    return schedule;
+}
+
+static void check_read_again(const sl_schedule *schedule)
+{
+    char *text;
+    check_ok(sl_schedule_csv(schedule, &text));
+    sl_schedule *again = parse(text);
+    check_csv(again, text);
+    assert_memory_equal(sl_schedule_placement(again), sl_schedule_placement(schedule),
+                        (size_t)sl_schedule_stages(schedule) * sizeof(int));
+    sl_schedule_destroy(&again);
+    free(text);
+}
+
+static void random_tables_are_valid_and_so_are_their_first_micro_batches(void **state)
+{
+    (void)state;
+    unsigned seed = test_seed(20261123);
+    for (int round = 0; round < 1000; round++) {
+        sl_schedule *schedule = draw_table(&seed), *first;
+        check_ok(sl_schedule_validate(schedule));
+        check_read_again(schedule);
+        check_ok(sl_schedule_first_micros(schedule,
+                                          test_draw(&seed, 1, sl_schedule_micros(schedule)),
+                                          &first));
+        check_ok(sl_schedule_recompute(first, (sl_recompute)test_draw(&seed, 0, 2)));
+        check_ok(sl_schedule_validate(first));
+        sl_schedule_destroy(&first);
+        sl_schedule_destroy(&schedule);
+    }
+}
+
+typedef enum fault { ONE_LESS, ONE_TWICE, OTHER_MICRO, TWO_EXCHANGED, FAULTS } fault;
+
+/* The table with one fault; *moved is the action that it befalls. */
+static sl_schedule *break_table(const sl_schedule *schedule, unsigned *seed, fault kind,
+                                sl_action *moved)
+{
+    int counts[4], ranks = sl_schedule_ranks(schedule), micros = sl_schedule_micros(schedule);
+    const sl_action *row, *first;
+    size_t total = 0;
+    sl_schedule_actions(schedule, 0, &first);
+    for (int rank = 0; rank < ranks; rank++)
+        total += (size_t)(counts[rank] = sl_schedule_actions(schedule, rank, &row));
+    sl_action *actions = malloc((total + 1) * sizeof *actions);
+    assert_non_null(actions);
+    memcpy(actions, first, total * sizeof *actions);
+    int rank = test_draw(seed, 0, ranks - 1);
+    sl_schedule_actions(schedule, rank, &row);
+    size_t victim = (size_t)(row - first) + (size_t)test_draw(seed, 0, counts[rank] - 1);
+    size_t other = (size_t)(row - first) + (size_t)test_draw(seed, 0, counts[rank] - 1);
+    *moved = actions[victim];
+    if (kind == ONE_LESS) {
+        memmove(actions + victim, actions + victim + 1, (total - victim - 1) * sizeof *moved);
+        counts[rank]--;
+    } else if (kind == ONE_TWICE) {
+        memmove(actions + victim + 1, actions + victim, (total - victim) * sizeof *moved);
+        counts[rank]++;
+    } else if (kind == OTHER_MICRO) {
+        actions[victim].micro = (moved->micro + 1) % micros;
+    } else {
+        actions[victim] = actions[other];
+        actions[other] = *moved;
+    }
+    sl_schedule_options options = {.ranks = ranks,
+                                   .virtual_stages = sl_schedule_stages(schedule) / ranks,
+                                   .placement = sl_schedule_placement(schedule),
+                                   .micros = micros};
+    sl_schedule *broken;
+    check_ok(sl_schedule_from_table(&options, counts, actions, &broken));
+    free(actions);
+    return broken;
+}
+
+/* "schedule: rank 1, action 4: 3B0 ...", "schedule: stage 3 ...", or a deadlock. */
+static void check_reason(void)
+{
+    const char *text = sl_error_text();
+    int rank, number, stage, micro;
+    char kind;
+    bool names_action =
+        sscanf(text, "schedule: rank %d, action %d: %d%c%d ", &rank, &number, &stage, &kind,
+               &micro) == 5 ||
+        sscanf(text, "schedule: deadlock: rank %d waits at %d%c%d for ", &rank, &stage, &kind,
+               &micro) == 4 ||
+        sscanf(text, "schedule: stage %d never runs micro-batch %d ", &stage, &micro) == 2;
+    if (!names_action)
+        fail_msg("no stage and action in: %s", text);
 }
 
 /* A table with one action less, twice, or of another micro-batch, can never be whole; with two
@@ -215,47 +319,18 @@ static unsigned draw(unsigned *state, unsigned below)
 static void random_faults_are_refused_and_none_hangs(void **state)
 {
     (void)state;
-    unsigned seed = 20261122;
-    for (int round = 0; round < 2000; round++) {
-        sl_schedule *schedule, *broken;
-        int ranks = 1 + (int)draw(&seed, 4), micros = 2 + (int)draw(&seed, 7), counts[4];
-        sl_schedule_options options = {.ranks = ranks, .micros = micros};
-        check_ok(sl_schedule_write(sl_schedule_names[draw(&seed, 6)], &options, &schedule));
-        check_ok(sl_schedule_recompute(schedule, (sl_recompute)draw(&seed, 3)));
-        size_t total = 0, victim, other;
-        const sl_action *row, *first;
-        sl_schedule_actions(schedule, 0, &first);
-        for (int r = 0; r < ranks; r++)
-            total += (size_t)(counts[r] = sl_schedule_actions(schedule, r, &row));
-        sl_action *actions = malloc((total + 1) * sizeof *actions);
-        memcpy(actions, first, total * sizeof *actions);
-        int rank = (int)draw(&seed, (unsigned)ranks), kind = (int)draw(&seed, 4);
-        sl_schedule_actions(schedule, rank, &row);
-        victim = (size_t)(row - first) + draw(&seed, (unsigned)counts[rank]);
-        other = (size_t)(row - first) + draw(&seed, (unsigned)counts[rank]);
-        sl_action moved = actions[victim];
-        if (kind == 0) {
-            memmove(actions + victim, actions + victim + 1, (total - victim - 1) * sizeof moved);
-            counts[rank]--;
-        } else if (kind == 1) {
-            memmove(actions + victim + 1, actions + victim, (total - victim) * sizeof moved);
-            counts[rank]++;
-        } else if (kind == 2) {
-            actions[victim].micro = (moved.micro + 1) % micros;
-        } else {
-            actions[victim] = actions[other];
-            actions[other] = moved;
-        }
-        options.virtual_stages = sl_schedule_stages(schedule) / ranks;
-        options.placement = sl_schedule_placement(schedule);
-        check_ok(sl_schedule_from_table(&options, counts, actions, &broken));
+    unsigned seed = test_seed(20261122);
+    for (int round = 0; round < 3000; round++) {
+        sl_action moved;
+        fault kind = (fault)test_draw(&seed, 0, FAULTS - 1);
+        sl_schedule *schedule = draw_table(&seed);
+        sl_schedule *broken = break_table(schedule, &seed, kind, &moved);
         sl_status status = sl_schedule_validate(broken);
-        bool may_be_whole = kind == 3 || (kind != 1 && moved.kind == SL_ACTION_RECOMPUTE);
-        if (!may_be_whole)
-            assert_int_equal(status, SL_ERR_INVALID);
-        else
-            assert_true(status == SL_OK || status == SL_ERR_INVALID);
-        free(actions);
+        bool may_be_whole =
+            kind == TWO_EXCHANGED || (kind != ONE_TWICE && moved.kind == SL_ACTION_RECOMPUTE);
+        assert_true(status == SL_ERR_INVALID || (may_be_whole && status == SL_OK));
+        if (status != SL_OK)
+            check_reason();
         sl_schedule_destroy(&broken);
         sl_schedule_destroy(&schedule);
     }
@@ -263,28 +338,12 @@ static void random_faults_are_refused_and_none_hangs(void **state)
 
 /* ---- Other people's tables -------------------------------------------------------------- */
 
-/* From ../shared/goldens, where that lies beside the checkout. */
-static sl_schedule *read_golden(const char *name)
-{
-    char path[4352];
-    const char *source = getenv("SLUICE_SOURCE_DIR");
-    assert_non_null(source);
-    snprintf(path, sizeof path, "%s/../shared/goldens/%s", source, name);
-    sl_schedule *schedule;
-    sl_status status = sl_schedule_read(path, &schedule);
-    if (status == SL_ERR_NOT_FOUND) {
-        print_message("%s is not there\n", path);
-        skip();
-    }
-    check_ok(status);
-    return schedule;
-}
-
+/* At costs of 2 for all of a rank's layers, 1 for each of its two stages. */
 static void pytorchs_dual_pipe_v_takes_66_units(void **state)
 {
     (void)state;
     const double one[8] = {1, 1, 1, 1, 1, 1, 1, 1};
-    sl_schedule *schedule = read_golden("torch_dualpipev_4rank_10mb.csv");
+    sl_schedule *schedule = parse(pytorch_dual_pipe_v);
     sl_simulation simulation;
     check_ok(sl_schedule_simulate(
         schedule, &(sl_cost_model){.forward = one, .backward_input = one, .backward_weight = one},
@@ -293,20 +352,23 @@ static void pytorchs_dual_pipe_v_takes_66_units(void **state)
     for (int rank = 0; rank < 4; rank++)
         assert_float_equal(simulation.idle[rank], 6, 0);
     sl_simulation_clear(&simulation);
+    check_csv(schedule, pytorch_dual_pipe_v);
     sl_schedule_destroy(&schedule);
 }
 
 static void pytorchs_zb1p_is_read_in_its_older_dialect(void **state)
 {
     (void)state;
-    sl_schedule *schedule = read_golden("torch_zb1p_2rank_compute.csv");
+    sl_schedule *schedule = parse(pytorch_zb1p);
     check_ok(sl_schedule_validate(schedule));
     assert_int_equal(sl_schedule_stages(schedule), 4);
     assert_int_equal(sl_schedule_micros(schedule), 8);
     const sl_action *row;
-    int count = sl_schedule_actions(schedule, 0, &row);
-    for (int i = 0; i < count; i++)
-        assert_true(row[i].kind != SL_ACTION_BACKWARD);
+    for (int rank = 0; rank < 2; rank++) {
+        int count = sl_schedule_actions(schedule, rank, &row);
+        for (int i = 0; i < count; i++)
+            assert_true(row[i].kind != SL_ACTION_BACKWARD);
+    }
     sl_schedule_destroy(&schedule);
 }
 
@@ -321,8 +383,9 @@ int schedule_table_tests(void)
         cmocka_unit_test(first_micro_batches_of_a_table_are_a_table),
         cmocka_unit_test(text_that_is_no_table_is_refused),
         cmocka_unit_test(faults_are_named_with_rank_action_and_reason),
-        cmocka_unit_test(deadlocks_are_drawn_up_to_there),
+        cmocka_unit_test(faults_are_drawn_up_to_there),
         cmocka_unit_test(actions_outside_the_table_are_refused),
+        cmocka_unit_test(random_tables_are_valid_and_so_are_their_first_micro_batches),
         cmocka_unit_test(random_faults_are_refused_and_none_hangs),
         cmocka_unit_test(pytorchs_dual_pipe_v_takes_66_units),
         cmocka_unit_test(pytorchs_zb1p_is_read_in_its_older_dialect),

@@ -22,6 +22,16 @@ void check_error_at(sl_status status, sl_status code, const char *text, const ch
 enum { TEST_SCHEDULES = 3 };
 extern const char *const test_schedules[TEST_SCHEDULES];
 
+/* Tables that PyTorch writes (torch/distributed/pipelining, BSD licence): DualPipeV for 4 ranks and
+ * 10 micro-batches; ZB1P for 2 ranks and 8, in the older dialect. */
+extern const char pytorch_dual_pipe_v[], pytorch_zb1p[];
+
+/* The seed of a random test: SLUICE_TEST_SEED, else `own`. Prints it. */
+unsigned test_seed(unsigned own);
+
+/* A number from low to high. */
+int test_draw(unsigned *state, int low, int high);
+
 #define check_ok(status)                check_ok_at(status, __FILE__, __LINE__)
 #define check_error(status, code, text) check_error_at(status, code, text, __FILE__, __LINE__)
 

@@ -3,6 +3,7 @@
 #include "modules.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 test_pipe open_pipe(sl_module *model, sl_loss *loss, sl_pipe_options options, int device_count,
                     int threads)
@@ -116,4 +117,144 @@ double pipe_train(test_pipe *pipe, const sl_tensor *input, const sl_tensor *targ
     double loss = -1;
     check_ok(sl_pipe_train(pipe->pipe, &batch, &loss));
     return loss;
+}
+
+/* ---- Random tables ---------------------------------------------------------------------- */
+
+/* How far one micro-batch is at a stage, and how it is to go. */
+typedef struct progress {
+    bool forward, again, input, weight;
+    bool recomputes, halves;
+} progress;
+
+typedef struct random_writer {
+    sl_schedule_options options;
+    int stages;
+    int *placement;
+    progress *cells;    /* [stages][micros] */
+    sl_action *actions; /* [ranks][most] */
+    int *counts, most;
+} random_writer;
+
+static progress *cell_of(const random_writer *w, int stage, int micro)
+{
+    return &w->cells[stage * w->options.micros + micro];
+}
+
+/* Has the micro-batch before it gone through the half at this stage? */
+static bool is_next(const random_writer *w, int stage, int micro, bool weight)
+{
+    const progress *before = micro > 0 ? cell_of(w, stage, micro - 1) : NULL;
+    return !before || (weight ? before->weight : before->input);
+}
+
+static bool can_run(const random_writer *w, sl_action action)
+{
+    int stage = action.stage, micro = action.micro;
+    const progress *at = cell_of(w, stage, micro);
+    bool ready = at->forward && (at->again || !at->recomputes) && !at->input &&
+                 is_next(w, stage, micro, false) &&
+                 (stage + 1 == w->stages || cell_of(w, stage + 1, micro)->input);
+    switch (action.kind) {
+    case SL_ACTION_FORWARD:
+        return !at->forward && (stage == 0 || cell_of(w, stage - 1, micro)->forward);
+    case SL_ACTION_RECOMPUTE:
+        return at->recomputes && at->forward && !at->again;
+    case SL_ACTION_BACKWARD:
+        return !at->halves && ready && is_next(w, stage, micro, true);
+    case SL_ACTION_BACKWARD_INPUT:
+        return at->halves && ready;
+    case SL_ACTION_BACKWARD_WEIGHT:
+        return at->halves && at->input && !at->weight && is_next(w, stage, micro, true);
+    }
+    return false;
+}
+
+/* Draws one of the actions that can run, of rank `rank` (-1: of any) and from kind `least` on. */
+static bool draw_action(const random_writer *w, unsigned *seed, int rank, sl_action_kind least,
+                        sl_action *out)
+{
+    int found = 0;
+    for (int stage = 0; stage < w->stages; stage++)
+        for (int micro = 0; micro < w->options.micros; micro++)
+            for (int kind = (int)least; kind <= SL_ACTION_BACKWARD_WEIGHT; kind++) {
+                sl_action action = {stage, micro, (sl_action_kind)kind, false, false, false};
+                bool fits = (rank < 0 || w->placement[stage] == rank) && can_run(w, action);
+                if (fits && test_draw(seed, 0, found++) == 0)
+                    *out = action;
+            }
+    return found > 0;
+}
+
+static void append_action(random_writer *w, sl_action action)
+{
+    int rank = w->placement[action.stage];
+    progress *at = cell_of(w, action.stage, action.micro);
+    at->forward |= action.kind == SL_ACTION_FORWARD;
+    at->again |= action.kind == SL_ACTION_RECOMPUTE;
+    at->input |= action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_INPUT;
+    at->weight |= action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_WEIGHT;
+    w->actions[rank * w->most + w->counts[rank]++] = action;
+}
+
+/* All ranks' actions come in one order, in which each finds what it needs, so that nothing waits
+ * for ever. A forward may share its cell with a backward that could also have run before it. */
+static void write_rows(random_writer *w, unsigned *seed)
+{
+    sl_action action = {0}, other = {0};
+    while (draw_action(w, seed, -1, SL_ACTION_FORWARD, &action)) {
+        bool joins = action.kind == SL_ACTION_FORWARD && test_draw(seed, 0, 1) &&
+                     draw_action(w, seed, w->placement[action.stage], SL_ACTION_BACKWARD, &other);
+        append_action(w, action);
+        other.joined = true;
+        if (joins)
+            append_action(w, other);
+    }
+}
+
+static void draw_placement(random_writer *w, unsigned *seed)
+{
+    for (int stage = 0; stage < w->stages; stage++)
+        w->placement[stage] = stage % w->options.ranks;
+    for (int stage = 0; stage < w->stages; stage++) {
+        int other = test_draw(seed, 0, w->stages - 1), rank = w->placement[stage];
+        w->placement[stage] = w->placement[other];
+        w->placement[other] = rank;
+    }
+}
+
+sl_schedule *random_table(unsigned *seed, int ranks, int virtual_stages, int micros)
+{
+    int stages = ranks * virtual_stages, most = 4 * virtual_stages * micros;
+    random_writer w = {.options = {.ranks = ranks,
+                                   .virtual_stages = virtual_stages,
+                                   .micros = micros},
+                       .stages = stages,
+                       .placement = malloc((size_t)stages * sizeof(int)),
+                       .cells = calloc((size_t)(stages * micros), sizeof(progress)),
+                       .actions = malloc((size_t)(ranks * most) * sizeof(sl_action)),
+                       .counts = calloc((size_t)ranks, sizeof(int)),
+                       .most = most};
+    assert_true(w.placement && w.cells && w.actions && w.counts);
+    bool recomputes = test_draw(seed, 0, 1);
+    for (int i = 0; i < stages * micros; i++) {
+        w.cells[i].halves = test_draw(seed, 0, 1);
+        w.cells[i].recomputes = recomputes && test_draw(seed, 0, 1);
+    }
+    draw_placement(&w, seed);
+    write_rows(&w, seed);
+    int total = 0;
+    for (int rank = 0; rank < ranks; rank++) {
+        memmove(w.actions + total, w.actions + rank * most,
+                (size_t)w.counts[rank] * sizeof *w.actions);
+        total += w.counts[rank];
+    }
+    sl_schedule *table;
+    w.options.placement = w.placement;
+    check_ok(sl_schedule_from_table(&w.options, w.counts, w.actions, &table));
+    free(w.placement);
+    free(w.cells);
+    free(w.actions);
+    free(w.counts);
+    return table;
 }

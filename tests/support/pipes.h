@@ -32,6 +32,10 @@ float *pipe_gradients(const test_pipe *pipe, int64_t *count);
 /* value -= lr * gradient, on every stage. */
 void pipe_sgd_step(test_pipe *pipe, float lr);
 
+/* A valid table: random placement, orders, halves, joined cells, and (sometimes) recomputations
+ * anywhere between forward and backward. */
+sl_schedule *random_table(unsigned *seed, int ranks, int virtual_stages, int micros);
+
 /* Calls sl_pipe_train on rows that start at sample `step * rows`, and checks that it succeeds. */
 double pipe_train(test_pipe *pipe, const sl_tensor *input, const sl_tensor *targets, uint64_t step);
 

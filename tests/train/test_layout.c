@@ -3,6 +3,7 @@
 #include "support/check.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 static sl_train_options layout_of(int replicas, int stages, const char *devices)
 {
@@ -67,6 +68,50 @@ static void balance_says_the_stages_of_each_replica(void **state)
     free(devices);
     options.devices = "cpu:0,cpu:1";
     check_error(sl_train_options_check(&options), SL_ERR_INVALID, "2 replicas, 2 ranks, devices");
+}
+
+/* Devices are the ranks', and balance has a number for each of their stages. */
+static void several_stages_of_a_rank_have_one_device(void **state)
+{
+    (void)state;
+    sl_train_options options = layout_of(1, 0, "cpu:0,cpu:1");
+    options.schedule = "interleaved";
+    options.virtual_stages = 3;
+    options.model.nlayers = 8;
+    options.balance_kind = SL_BALANCE_EXPLICIT;
+    options.balance_count = 6;
+    const int balance[] = {2, 1, 2, 1, 2, 2};
+    memcpy(options.balance, balance, sizeof balance);
+    check_ok(sl_train_options_check(&options));
+    assert_int_equal(sli_layout_ranks(&options), 2);
+    assert_int_equal(sli_layout_stages(&options), 6);
+    options.devices = NULL; /* the numbers say how many ranks there are */
+    check_ok(sl_train_options_check(&options));
+    assert_int_equal(sli_layout_ranks(&options), 2);
+    options.balance_count = 5;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "balance must give one number for each of 6 stages, got 5 numbers");
+}
+
+static void placement_that_is_not_the_tables_is_refused(void **state)
+{
+    (void)state;
+    sl_train_options options = layout_of(1, 0, NULL);
+    sl_schedule *table;
+    check_ok(sl_schedule_write("zb-v", &(sl_schedule_options){.ranks = 2, .micros = 3}, &table));
+    options.schedule = "a table";
+    options.table = table;
+    options.chunks = 3;
+    options.placement = "v";
+    check_ok(sl_train_options_check(&options));
+    options.placement = "loop";
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "a table has stage 2 on rank 1, not 0");
+    options.placement = NULL;
+    options.chunks = 4;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "a table has 3 micro-batches, chunks is 4");
+    sl_schedule_destroy(&table);
 }
 
 static const struct bad {
@@ -170,6 +215,8 @@ int layout_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_go_to_replicas_and_stages),
         cmocka_unit_test(balance_says_the_stages_of_each_replica),
+        cmocka_unit_test(several_stages_of_a_rank_have_one_device),
+        cmocka_unit_test(placement_that_is_not_the_tables_is_refused),
         cmocka_unit_test(what_does_not_go_together_is_refused),
         cmocka_unit_test(state_is_sharded_over_several_replicas_only),
         cmocka_unit_test(rows_of_all_shares_are_divided_evenly),

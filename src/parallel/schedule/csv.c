@@ -279,11 +279,7 @@ static sl_status check_agreement(const char *path, const sl_schedule *schedule,
         if (numbers[i].wanted != 0 && numbers[i].wanted != numbers[i].has)
             return sl_error(SL_ERR_INVALID, "schedule: %s has %d %s, not %d", path, numbers[i].has,
                             numbers[i].what, numbers[i].wanted);
-    for (int stage = 0; options->placement && stage < schedule->stages; stage++)
-        if (options->placement[stage] != schedule->placement[stage])
-            return sl_error(SL_ERR_INVALID, "schedule: %s has stage %d on rank %d, not %d", path,
-                            stage, schedule->placement[stage], options->placement[stage]);
-    return SL_OK;
+    return sli_schedule_check_placement(schedule, path, options->placement);
 }
 
 sl_status sl_schedule_open(const char *name_or_path, const sl_schedule_options *options,

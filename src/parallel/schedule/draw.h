@@ -4,7 +4,7 @@
 
 #include "parallel/schedule/play.h"
 
-/* A part of a drawing: ranks and clocks from ... to - 1. */
+/* What of a table is drawn: ranks first_rank … end_rank - 1, clocks first_clock … end_clock - 1. */
 typedef struct sli_window {
     int first_rank, end_rank;
     size_t first_clock, end_clock;

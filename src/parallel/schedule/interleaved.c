@@ -27,7 +27,7 @@ static sl_action backward_at(const sl_schedule *out, int rank, int64_t number)
     return action;
 }
 
-static void append(sl_schedule *out, int rank, sl_action_kind kind, sl_action action)
+static void append_if_there(sl_schedule *out, int rank, sl_action_kind kind, sl_action action)
 {
     if (action.micro < out->micros)
         sli_schedule_append(out, rank, action.stage, kind, action.micro);
@@ -46,9 +46,9 @@ sl_status sli_write_interleaved(const sli_writer_costs *costs, sl_schedule *out)
             filling = total;
         for (int64_t i = 0; i < total + filling; i++) {
             if (i < total)
-                append(out, rank, SL_ACTION_FORWARD, forward_at(out, rank, i));
+                append_if_there(out, rank, SL_ACTION_FORWARD, forward_at(out, rank, i));
             if (i >= filling)
-                append(out, rank, SL_ACTION_BACKWARD, backward_at(out, rank, i - filling));
+                append_if_there(out, rank, SL_ACTION_BACKWARD, backward_at(out, rank, i - filling));
         }
     }
     return SL_OK;

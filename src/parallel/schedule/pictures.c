@@ -38,7 +38,7 @@ static void draw_bar(FILE *to, const sl_schedule *schedule, sl_timeline_entry en
                 y + 16, text);
 }
 
-/* Two joined actions share their time, one after the other. */
+/* Each of two joined actions is drawn over half of their time. */
 static void draw_bars(FILE *to, const sl_schedule *schedule, const sl_simulation *simulation)
 {
     double scale = simulation->makespan > 0 ? (WIDTH - LEFT - 8) / simulation->makespan : 0;
@@ -84,9 +84,9 @@ static void print_json(FILE *to, const sl_schedule *schedule, const sl_simulatio
     fputs("]}\n", to);
 }
 
-static sl_status print(void (*write)(FILE *to, const sl_schedule *schedule,
-                                     const sl_simulation *simulation),
-                       const sl_schedule *schedule, const sl_simulation *simulation, char **text)
+static sl_status
+print_to_text(void (*write)(FILE *to, const sl_schedule *schedule, const sl_simulation *simulation),
+              const sl_schedule *schedule, const sl_simulation *simulation, char **text)
 {
     size_t bytes;
     *text = NULL;
@@ -110,7 +110,7 @@ sl_status sl_schedule_svg(const sl_schedule *schedule, const sl_simulation *simu
     *text = NULL;
     SLI_CHECK_NOT_NULL(schedule);
     SLI_CHECK_NOT_NULL(simulation);
-    return print(draw_frame, schedule, simulation, text);
+    return print_to_text(draw_frame, schedule, simulation, text);
 }
 
 sl_status sl_schedule_json(const sl_schedule *schedule, const sl_simulation *simulation,
@@ -120,5 +120,5 @@ sl_status sl_schedule_json(const sl_schedule *schedule, const sl_simulation *sim
     *text = NULL;
     SLI_CHECK_NOT_NULL(schedule);
     SLI_CHECK_NOT_NULL(simulation);
-    return print(print_json, schedule, simulation, text);
+    return print_to_text(print_json, schedule, simulation, text);
 }

@@ -31,7 +31,8 @@ static size_t result_number(const sl_schedule *schedule, bool forward, int stage
     return (forward ? 0 : cells) + sli_schedule_cell(schedule, stage, micro);
 }
 
-/* Moves *start to when the action's input is there; false: it is not, and the rank waits for it. */
+/* Moves *start to when the action's input is there. False: the input does not exist yet, and the
+ * rank waits for it. */
 static bool input_is_there(const player *p, int rank, sl_action action, double *start)
 {
     const sl_schedule *schedule = p->schedule;
@@ -55,12 +56,12 @@ static double duration(const player *p, sl_action action)
 {
     if (p->costs->clocks)
         return 1;
-    bool is_skipped =
-        action.discards && action.stage + 1 == p->schedule->stages && p->goes_backward;
+    bool is_skipped = p->costs->skips_discarded && p->goes_backward && action.discards &&
+                      action.stage + 1 == p->schedule->stages;
     return is_skipped ? 0 : p->costs->of[action.kind][action.stage];
 }
 
-/* Notes the result of an action, and wakes the rank that waits for it. */
+/* Records the result of an action, and wakes the rank that waits for it. */
 static void give_result(player *p, sl_action action, double end)
 {
     const sl_schedule *schedule = p->schedule;

@@ -10,7 +10,9 @@ enum { SLI_ACTION_KINDS = SL_ACTION_BACKWARD_WEIGHT + 1 };
 typedef struct sli_play_costs {
     const double *of[SLI_ACTION_KINDS]; /* [stages] of each kind */
     bool clocks; /* every cell takes 1 instead, two joined actions as one; of[] is not read */
-    double link; /* between an action's end and its result's arrival at another rank */
+    bool skips_discarded; /* the last stage's F that discards takes no time in a table that goes
+                             backward: the interpreter computes nothing in it */
+    double link;          /* between an action's end and its result's arrival at another rank */
 } sli_play_costs;
 
 typedef struct sli_play {

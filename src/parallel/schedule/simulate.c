@@ -113,6 +113,7 @@ static sl_status simulate(const sl_schedule *schedule, const sl_cost_model *cost
                                        [SL_ACTION_BACKWARD] = both,
                                        [SL_ACTION_BACKWARD_INPUT] = costs->backward_input,
                                        [SL_ACTION_BACKWARD_WEIGHT] = costs->backward_weight},
+                                .skips_discarded = true,
                                 .link = costs->link};
     sli_play play;
     SL_TRY(allocate(schedule, out));

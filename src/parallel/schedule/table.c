@@ -200,6 +200,16 @@ const int *sl_schedule_placement(const sl_schedule *schedule)
     return schedule->placement;
 }
 
+sl_status sli_schedule_check_placement(const sl_schedule *schedule, const char *name,
+                                       const int *placement)
+{
+    for (int stage = 0; placement && stage < schedule->stages; stage++)
+        if (placement[stage] != schedule->placement[stage])
+            return sl_error(SL_ERR_INVALID, "schedule: %s has stage %d on rank %d, not %d", name,
+                            stage, schedule->placement[stage], placement[stage]);
+    return SL_OK;
+}
+
 size_t sli_schedule_row(const sl_schedule *schedule, int rank)
 {
     return rank > 0 ? schedule->ends[rank - 1] : 0;

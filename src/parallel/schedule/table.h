@@ -19,6 +19,11 @@ struct sl_schedule {
 sl_status sli_schedule_allocate(int ranks, int stages, int micros, const int *placement,
                                 size_t capacity, sl_schedule **out);
 
+/* SL_ERR_INVALID if a stage of the table, which is called `name`, has another rank than
+ * placement[stages] says. NULL: any will do. */
+sl_status sli_schedule_check_placement(const sl_schedule *schedule, const char *name,
+                                       const int *placement);
+
 /* Appends to `rank`'s row. Ranks come in ascending order. */
 void sli_schedule_append(sl_schedule *schedule, int rank, int stage, sl_action_kind kind,
                          int micro);

@@ -84,19 +84,24 @@ static sl_status check_cell(const sl_schedule *schedule, int rank, int number, s
     return SL_OK;
 }
 
-/* Two joined actions are a forward and a backward. */
+/* Two joined actions are a forward and a backward that does not need it. */
 static sl_status check_joined(int rank, int number, const sl_action *actions)
 {
     char text[SLI_ACTION_TEXT_BYTES];
-    bool pair =
-        number > 0 && !actions[-1].joined && actions[-1].kind == SL_ACTION_FORWARD &&
-        (sli_action_is_backward(actions[0].kind) || actions[0].kind == SL_ACTION_BACKWARD_WEIGHT);
-    if (pair)
+    const char *reason = NULL;
+    bool goes_backward =
+        sli_action_is_backward(actions[0].kind) || actions[0].kind == SL_ACTION_BACKWARD_WEIGHT;
+    if (number == 0 || actions[-1].joined || actions[-1].kind != SL_ACTION_FORWARD ||
+        !goes_backward)
+        reason = "a cell with two has a forward, then a backward";
+    else if (actions[-1].stage == actions[0].stage && actions[-1].micro == actions[0].micro)
+        reason = "it needs that forward";
+    if (!reason)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,
                     "schedule: rank %d, action %d: %s cannot be in one cell with the action before "
-                    "it: a cell with two has a forward, then a backward",
-                    rank, number, sli_action_text(actions[0], text));
+                    "it: %s",
+                    rank, number, sli_action_text(actions[0], text), reason);
 }
 
 sl_status sli_schedule_check_cells(const sl_schedule *schedule)

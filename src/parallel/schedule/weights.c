@@ -18,11 +18,12 @@ typedef struct rank_state {
     size_t next, end;   /* in the given row */
     size_t next_weight; /* no later I of the row has its W yet */
     size_t written;     /* where the next action goes */
-    int pending, held;
+    int pending;        /* I without their W */
+    int held;           /* micro-batches of its stages */
     double time, waited;
 } rank_state;
 
-typedef struct placing {
+typedef struct insertion {
     const sli_writer_costs *costs;
     const sl_schedule *given;
     sl_action *actions; /* the new table's */
@@ -30,27 +31,27 @@ typedef struct placing {
     rank_state *ranks;
     int most_held;
     double most_waited;
-} placing;
+} insertion;
 
-static void append(placing *p, rank_state *rank, sl_action action, double end)
+static void append_action(insertion *p, rank_state *rank, sl_action action, double end)
 {
     p->actions[rank->written++] = action;
     rank->time = end;
 }
 
-static void append_weight(placing *p, rank_state *rank)
+static void append_weight(insertion *p, rank_state *rank)
 {
     while (p->given->actions[rank->next_weight].kind != SL_ACTION_BACKWARD_INPUT)
         rank->next_weight++;
     sl_action action = p->given->actions[rank->next_weight++];
     action.kind = SL_ACTION_BACKWARD_WEIGHT;
-    append(p, rank, action, rank->time + p->costs->weight);
+    append_action(p, rank, action, rank->time + p->costs->weight);
     rank->pending--;
     rank->held--;
 }
 
 /* When the action's input is there; negative: not known yet. */
-static double arrival(const placing *p, sl_action action)
+static double arrival_of_input(const insertion *p, sl_action action)
 {
     const sl_schedule *given = p->given;
     bool forward = action.kind == SL_ACTION_FORWARD;
@@ -62,7 +63,7 @@ static double arrival(const placing *p, sl_action action)
     return end < 0 || same_rank ? end : end + p->costs->link;
 }
 
-static void fill_waiting_time(placing *p, rank_state *rank, bool forward, double input)
+static void fill_waiting_time(insertion *p, rank_state *rank, bool forward, double input)
 {
     double weight = p->costs->weight;
     while (rank->pending > 0 &&
@@ -74,12 +75,12 @@ static void fill_waiting_time(placing *p, rank_state *rank, bool forward, double
 }
 
 /* False: the rank is at its end, or its next action's input does not come yet. */
-static bool advance(placing *p, rank_state *rank)
+static bool append_next(insertion *p, rank_state *rank)
 {
     if (rank->next == rank->end)
         return false;
     sl_action action = p->given->actions[rank->next];
-    double input = arrival(p, action);
+    double input = arrival_of_input(p, action);
     if (input < 0)
         return false;
     bool forward = action.kind == SL_ACTION_FORWARD;
@@ -90,7 +91,7 @@ static bool advance(placing *p, rank_state *rank)
     if (rank->waited > p->most_waited)
         p->most_waited = rank->waited;
     double end = start + (forward ? p->costs->forward : p->costs->input);
-    append(p, rank, action, end);
+    append_action(p, rank, action, end);
     p->ends[!forward][sli_schedule_cell(p->given, action.stage, action.micro)] = end;
     rank->next++;
     rank->pending += !forward;
@@ -98,12 +99,12 @@ static bool advance(placing *p, rank_state *rank)
     return true;
 }
 
-static void place_all(placing *p)
+static void insert_all(insertion *p)
 {
     for (bool advanced = true; advanced;) {
         advanced = false;
         for (int rank = 0; rank < p->given->ranks; rank++)
-            for (int turn = 0; turn < 2 && advance(p, &p->ranks[rank]); turn++)
+            for (int turn = 0; turn < 2 && append_next(p, &p->ranks[rank]); turn++)
                 advanced = true;
     }
     for (int rank = 0; rank < p->given->ranks; rank++)
@@ -112,7 +113,7 @@ static void place_all(placing *p)
 }
 
 /* A row gets as many W as it has I, which are half of its actions. */
-static void begin(placing *p)
+static void set_up_rows(insertion *p)
 {
     size_t cells = sli_schedule_cell(p->given, p->given->stages, 0);
     for (size_t i = 0; i < 2 * cells; i++)
@@ -125,23 +126,23 @@ static void begin(placing *p)
     }
 }
 
-sl_status sli_place_weights(const sli_writer_costs *costs, int most_held, sl_schedule *table)
+sl_status sli_insert_weights(const sli_writer_costs *costs, int most_held, sl_schedule *table)
 {
     size_t cells = sli_schedule_cell(table, table->stages, 0);
-    placing p = {.costs = costs,
-                 .given = table,
-                 .actions = malloc(3 * cells * sizeof *p.actions),
-                 .ends = {malloc(2 * cells * sizeof(double))},
-                 .ranks = malloc((size_t)table->ranks * sizeof *p.ranks),
-                 .most_held = most_held};
+    insertion p = {.costs = costs,
+                   .given = table,
+                   .actions = malloc(3 * cells * sizeof *p.actions),
+                   .ends = {malloc(2 * cells * sizeof(double))},
+                   .ranks = malloc((size_t)table->ranks * sizeof *p.ranks),
+                   .most_held = most_held};
     if (!p.actions || !p.ends[0] || !p.ranks) {
         free(p.actions);
         free(p.ends[0]);
         free(p.ranks);
         return sl_error(SL_ERR_MEMORY, "schedule: no memory to write %zu actions", 3 * cells);
     }
-    begin(&p);
-    place_all(&p);
+    set_up_rows(&p);
+    insert_all(&p);
     for (int rank = 0; rank < table->ranks; rank++)
         table->ends[rank] = p.ranks[rank].written;
     table->count = table->ends[table->ranks - 1];

@@ -30,7 +30,7 @@ const char *const sl_schedule_names[WRITERS + 1] = {
 };
 
 /* The writer's number; negative: there is none. */
-static int find(const char *name)
+static int find_writer(const char *name)
 {
     for (int i = 0; i < WRITERS; i++)
         if (strcmp(name, sl_schedule_names[i]) == 0)
@@ -40,16 +40,16 @@ static int find(const char *name)
 
 bool sl_schedule_has_name(const char *name)
 {
-    return find(name) >= 0;
+    return find_writer(name) >= 0;
 }
 
 int sl_schedule_virtual_stages(const char *name)
 {
-    int number = find(name);
+    int number = find_writer(name);
     return number < 0 ? 0 : writers[number].own;
 }
 
-static sl_status not_found(const char *name)
+static sl_status unknown_schedule(const char *name)
 {
     char list[256];
     size_t used = 0;
@@ -80,8 +80,8 @@ static bool rename_ranks(const sl_schedule *table, const int *wanted, int *renam
 }
 
 /* The same rows for ranks of other names. */
-static sl_status exchange_rows(const sl_schedule *from, const int *renamed, const int *placement,
-                               sl_schedule **out)
+static sl_status copy_rows(const sl_schedule *from, const int *renamed, const int *placement,
+                           sl_schedule **out)
 {
     SL_TRY(sli_schedule_allocate(from->ranks, from->stages, from->micros, placement, from->count,
                                  out));
@@ -110,7 +110,7 @@ static sl_status apply_placement(const char *name, const int *wanted, sl_schedul
     sl_status status;
     sl_schedule *placed = NULL;
     if (rename_ranks(*table, wanted, renamed))
-        status = exchange_rows(*table, renamed, wanted, &placed);
+        status = copy_rows(*table, renamed, wanted, &placed);
     else
         status = sl_error(SL_ERR_INVALID,
                           "schedule: %s has a placement of its own, up to the names of the "
@@ -156,8 +156,8 @@ static sli_writer_costs stage_costs(const sl_schedule_options *options, int virt
     return costs;
 }
 
-static sl_status write(const struct writer *writer, const sl_schedule_options *options, int stages,
-                       sl_schedule **out)
+static sl_status run_writer(const struct writer *writer, const sl_schedule_options *options,
+                            int stages, sl_schedule **out)
 {
     size_t micros = options->micros > 0 ? (size_t)options->micros : 0;
     const int *placement = options->placement;
@@ -177,11 +177,11 @@ sl_status sl_schedule_write(const void *name, const sl_schedule_options *options
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;
     SLI_CHECK_NOT_NULL(options);
-    int number = name ? find(name) : 0, stages = 0;
+    int number = name ? find_writer(name) : 0, stages = 0;
     if (number < 0)
-        return not_found(name);
+        return unknown_schedule(name);
     SL_TRY(check_options(number, options, &stages));
-    sl_status status = write(&writers[number], options, stages, out);
+    sl_status status = run_writer(&writers[number], options, stages, out);
     if (status != SL_OK)
         sl_schedule_destroy(out);
     return status;

@@ -24,6 +24,6 @@ sl_status sli_write_zb_v(const sli_writer_costs *costs, sl_schedule *out);
 
 /* Puts the W of each I into a table of F and I where its rank would wait otherwise, so that no rank
  * holds more than `most_held` micro-batches of its stages at once (weights.c). */
-sl_status sli_place_weights(const sli_writer_costs *costs, int most_held, sl_schedule *table);
+sl_status sli_insert_weights(const sli_writer_costs *costs, int most_held, sl_schedule *table);
 
 #endif

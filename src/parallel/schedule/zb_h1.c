@@ -21,5 +21,5 @@ sl_status sli_write_zb_h1(const sli_writer_costs *costs, sl_schedule *out)
             sli_schedule_append(out, rank, rank, SL_ACTION_BACKWARD_INPUT, backward);
         }
     }
-    return sli_place_weights(costs, out->ranks, out);
+    return sli_insert_weights(costs, out->ranks, out);
 }

@@ -19,7 +19,7 @@ typedef struct row {
     int rank, stage[2], forwards[2], backwards[2];
 } row;
 
-static void forward(row *r, int which)
+static void append_forward(row *r, int which)
 {
     if (r->forwards[which] < r->out->micros)
         sli_schedule_append(r->out, r->rank, r->stage[which], SL_ACTION_FORWARD,
@@ -27,7 +27,7 @@ static void forward(row *r, int which)
     r->forwards[which]++;
 }
 
-static void backward(row *r, int which)
+static void append_backward(row *r, int which)
 {
     if (r->backwards[which] < r->out->micros)
         sli_schedule_append(r->out, r->rank, r->stage[which], SL_ACTION_BACKWARD_INPUT,
@@ -43,26 +43,26 @@ static void write_row(sl_schedule *out, int rank)
     int micros = out->micros > least ? out->micros : least;
     row r = {.out = out, .rank = rank, .stage = {rank, out->stages - 1 - rank}};
     for (int i = 0; i < 2 * (ranks - rank) - 1; i++)
-        forward(&r, 0);
+        append_forward(&r, 0);
     for (int i = 0; i < rank; i++) {
-        forward(&r, 1);
-        forward(&r, 0);
+        append_forward(&r, 1);
+        append_forward(&r, 0);
     }
     for (int i = 0; i < ranks - rank; i++) {
-        forward(&r, 1);
-        backward(&r, 1);
+        append_forward(&r, 1);
+        append_backward(&r, 1);
     }
     while (r.forwards[1] < micros) {
         if (r.forwards[0] < micros)
-            forward(&r, 0);
-        backward(&r, 0);
-        forward(&r, 1);
-        backward(&r, 1);
+            append_forward(&r, 0);
+        append_backward(&r, 0);
+        append_forward(&r, 1);
+        append_backward(&r, 1);
     }
     while (r.backwards[0] < micros) {
-        backward(&r, 0);
+        append_backward(&r, 0);
         if (r.backwards[1] < micros)
-            backward(&r, 1);
+            append_backward(&r, 1);
     }
 }
 
@@ -70,5 +70,5 @@ sl_status sli_write_zb_v(const sli_writer_costs *costs, sl_schedule *out)
 {
     for (int rank = 0; rank < out->ranks; rank++)
         write_row(out, rank);
-    return sli_place_weights(costs, 2 * out->ranks, out);
+    return sli_insert_weights(costs, 2 * out->ranks, out);
 }
