@@ -6,10 +6,11 @@
  * tokens, 4 chunks, 5 steps. --balance is for the schedules that have so many stages.
  *
  * Of each: the time of a step with clipping and update, how many times the tokens a second of 1f1b
- * and of one stage that is, and how far the pipe is from its simulation: the time of sl_pipe_train
- * divided by that of the schedule's table when each action costs the mean of its kind at its stage
- * in the same step. What is more than 1 is what waiting, waking and uneven actions cost. All are
- * medians over the steps. */
+ * and of one stage that is, the bubble, and measured/simulated: the time of sl_pipe_train divided
+ * by that of a simulation. The simulation, which also gives the bubble, plays the schedule's table
+ * with the mean time of each kind of action at each stage in the same step. What measured/simulated
+ * is above 1 is what waking, handing over and uneven actions cost. All are medians over the steps.
+ */
 #include "support.h"
 
 #include <stdio.h>
@@ -21,8 +22,8 @@ typedef struct contender {
     bench_setup setup;
     bench_trainer *trainer;
     double seconds[BENCH_MAX_STEPS];
-    double simulated[BENCH_MAX_STEPS]; /* seconds, of sl_pipe_train */
-    double excess[BENCH_MAX_STEPS];    /* measured / simulated */
+    double bubble[BENCH_MAX_STEPS]; /* of the simulation */
+    double excess[BENCH_MAX_STEPS]; /* measured / simulated */
 } contender;
 
 /* ---- Against the simulation ------------------------------------------------------------- */
@@ -64,8 +65,11 @@ static sl_schedule *write_table(const bench_setup *setup)
     return schedule;
 }
 
-static double simulated_seconds(const bench_setup *setup, const sl_pipe *pipe)
+/* Compares the last step with the simulation of its table. */
+static void simulate_step(contender *of, int step)
 {
+    const bench_setup *setup = &of->setup;
+    const sl_pipe *pipe = bench_trainer_pipe(of->trainer);
     stage_costs costs = traced_costs(pipe);
     sl_schedule *schedule = write_table(setup);
     sl_simulation simulation;
@@ -74,10 +78,10 @@ static double simulated_seconds(const bench_setup *setup, const sl_pipe *pipe)
                            .backward_weight = costs.of[SL_ACTION_BACKWARD_WEIGHT],
                            .backward = costs.of[SL_ACTION_BACKWARD]};
     bench_check(sl_schedule_simulate(schedule, &model, &simulation));
-    double makespan = simulation.makespan;
+    of->bubble[step] = simulation.bubble;
+    of->excess[step] = bench_trainer_train_seconds(of->trainer) / simulation.makespan;
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&schedule);
-    return makespan;
 }
 
 /* ---- Contenders ------------------------------------------------------------------------- */
@@ -95,8 +99,7 @@ static void add_contender(contender *list, int *count, const bench_setup *setup)
 static void run_step(contender *of, int step)
 {
     of->seconds[step] = bench_trainer_step(of->trainer);
-    of->simulated[step] = simulated_seconds(&of->setup, bench_trainer_pipe(of->trainer));
-    of->excess[step] = bench_trainer_train_seconds(of->trainer) / of->simulated[step];
+    simulate_step(of, step);
 }
 
 /* With the seconds of 1f1b (0: it does not run) and of one stage. */
@@ -104,22 +107,23 @@ static void report(contender *of, int steps, double one_f_one_b, double one_stag
 {
     const bench_setup *setup = &of->setup;
     double seconds = bench_median(of->seconds, steps);
-    double simulated = bench_median(of->simulated, steps);
+    double bubble = bench_median(of->bubble, steps);
     double excess = bench_median(of->excess, steps); /* sorted */
     double tokens = (double)(setup->batch * setup->bptt) / seconds;
     const char *name = setup->stages > 1 ? setup->schedule : "one stage";
     printf("%-12s %8.1f ms (%.1f to %.1f)  %7.0f tokens/s", name, 1e3 * seconds,
            1e3 * of->seconds[0], 1e3 * of->seconds[steps - 1], tokens);
     if (setup->stages > 1)
-        printf("  of 1f1b %.3f  of one stage %.3f  measured/simulated %.3f (%.3f to %.3f)",
-               one_f_one_b / seconds, one_stage / seconds, excess, of->excess[0],
+        printf("  of 1f1b %.3f  of one stage %.3f  bubble %.3f  measured/simulated %.3f (%.3f to "
+               "%.3f)",
+               one_f_one_b / seconds, one_stage / seconds, bubble, excess, of->excess[0],
                of->excess[steps - 1]);
     printf("\n{\"bench\":\"pipeline\",\"emsize\":%d,\"nlayers\":%d,\"ntokens\":%d,\"chunks\":%d,"
            "\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"ms\":%.2f,\"tokens_per_s\":%.1f,"
-           "\"of_1f1b\":%.4f,\"of_one_stage\":%.4f,\"simulated_ms\":%.2f,\"excess\":%.4f}\n",
+           "\"of_1f1b\":%.4f,\"of_one_stage\":%.4f,\"bubble\":%.4f,\"excess\":%.4f}\n",
            (int)setup->model.emsize, (int)setup->model.nlayers, (int)setup->model.ntokens,
            setup->chunks, sl_recompute_name(setup->recompute), name, 1e3 * seconds, tokens,
-           one_f_one_b / seconds, one_stage / seconds, 1e3 * simulated, excess);
+           one_f_one_b / seconds, one_stage / seconds, bubble, excess);
 }
 
 static void compare(contender *list, int count, int steps)
