@@ -59,7 +59,12 @@ typedef struct sl_pipe_options {
     sl_device *const *devices; /* [stages / virtual_stages] the ranks', borrowed */
     const int *balance;        /* [stages] modules per stage; NULL: sl_partition by LAYERS for three
                                   modules and more where it can, else by PARAMETERS */
-    int chunks;                /* most micro-batches of a batch; 0: the table's, else 1 */
+    int chunks;                /* most micro-batches of a batch; 0: accumulate times the table's,
+                                  else accumulate */
+    int accumulate;            /* gradient accumulation: a batch's micro-batches go through the pipe
+                                  in so many turns, each with chunks / accumulate of them (rounded
+                                  up) and the table for these. Changes no bit; only one turn's
+                                  activations are held at a time. 0: 1 */
     sl_recompute recompute;    /* zero value: except_last */
     /* The order of computation: a table, or else what a writer writes with its argument for the
      * micro-batches of a batch. Where a batch has fewer micro-batches than the table, those that
@@ -123,9 +128,9 @@ sl_parameter_set *sl_pipe_parameters(const sl_pipe *pipe, int stage);
 /* Modules first … first + count - 1 of the model. */
 void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *count);
 
-/* When each action of the last sl_pipe_train ran: seconds since its start, in the table's order
- * (rank 0's row, rank 1's ...); of a step that failed, those that ended well. Lives until the next
- * call. Has the form that sl_schedule_simulate gives. */
+/* When each action of the last sl_pipe_train ran (of its last turn, with `accumulate`): seconds
+ * since its start, in the table's order (rank 0's row, rank 1's ...); of a step that failed, those
+ * that ended well. Lives until the next call. Has the form that sl_schedule_simulate gives. */
 int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries);
 
 #ifdef __cplusplus

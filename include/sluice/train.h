@@ -84,7 +84,8 @@ typedef struct sl_train_options {
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
-    int chunks; /* micro-batches */
+    int chunks;     /* micro-batches of a turn */
+    int accumulate; /* turns of a batch (sl_pipe_options); 0: 1 */
     sl_recompute recompute;
     const char *schedule; /* one of sl_schedule_names, or what `table` is called; borrowed; NULL:
                              the first */

@@ -239,10 +239,12 @@ static void warn_of_run(const sl_run_info *info)
     int64_t rows = (options->batch_size * options->shards + info->replicas - 1) / info->replicas;
     if (info->oversubscribed)
         cli_complain("warning: devices share cores");
-    if (options->chunks > rows)
-        cli_complain("warning: --chunks is %d, but a batch has %" PRId64
+    int turns = options->accumulate > 0 ? options->accumulate : 1;
+    if (turns * options->chunks > rows)
+        cli_complain("warning: --chunks%s is %d, but a batch has %" PRId64
                      " row%s: it is cut into that many micro-batches",
-                     options->chunks, rows, plural(rows));
+                     turns > 1 ? " times --accumulate" : "", turns * options->chunks, rows,
+                     plural(rows));
     warn_unknown_corpus(info->corpus, options->init);
 }
 

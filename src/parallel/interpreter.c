@@ -71,7 +71,8 @@ static void send_result(const sli_rank *rank, sl_action action, sl_tensor **tens
 
 static void fail_step(sli_step *step, sl_action action, int number, sl_status status)
 {
-    sl_error_context(status, "[stage %d micro %d] ", action.stage, action.micro);
+    sl_error_context(status, "[stage %d micro %d] ", action.stage,
+                     step->first_micro + action.micro);
     sli_failure_raise(step->failure, number, status);
     for (int i = 0; i < step->channel_count; i++)
         sli_channel_wake(step->channels[i]);

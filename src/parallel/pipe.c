@@ -123,7 +123,7 @@ static sl_status write_order(const sl_pipe *pipe, int micros, sl_schedule **out)
                                    .virtual_stages = pipe->stage_count / pipe->rank_count,
                                    .placement = sl_schedule_placement(pipe->order),
                                    .micros = micros};
-    if (pipe->is_given || micros == pipe->chunks)
+    if (pipe->is_given || micros == pipe->turn)
         return sl_schedule_first_micros(pipe->order, micros, out);
     return pipe->writer(pipe->writer_arg, &options, out);
 }
@@ -220,38 +220,58 @@ static sli_table_kind table_kind(const sli_step *step)
     return step->training ? SLI_TABLE_TRAINING : SLI_TABLE_GRADIENT;
 }
 
-/* Fills in all but what the caller has: `backward`, `training`, `loss` and `scale`. */
-static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
+/* Fills in all but what the caller has (`backward`, `training`, `loss` and `scale`) and what
+ * belongs to a turn. *micros: how many the batch has. */
+static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
+                              int *micros)
 {
     step->rows = row_count(batch->input);
     step->seed = pipe->seed;
     step->step = batch->step;
-    step->micros = pipe->micros;
     step->failure = &pipe->failure;
     step->channels = pipe->channels;
     step->channel_count = pipe->channel_count;
-    int micros = sl_micro_batches(step->rows, pipe->chunks, pipe->sizes);
+    *micros = sl_micro_batches(step->rows, pipe->chunks, pipe->sizes);
+    SL_TRY(cut_batch(pipe, batch->input, step->loss ? batch->targets : NULL, batch->first_sample,
+                     *micros));
+    return step->loss ? allocate_row_losses(pipe, step, *micros) : SL_OK;
+}
+
+/* Runs the table for `micros` micro-batches of the batch, from `first` on. */
+static sl_status run_turn(sl_pipe *pipe, sli_step *step, int first, int micros)
+{
     SL_TRY(find_table(pipe, table_kind(step), micros, &step->table));
     if (step->backward) {
         SL_TRY(begin_trace(pipe, step->table->schedule));
         step->trace = pipe->trace;
     }
-    SL_TRY(cut_batch(pipe, batch->input, step->loss ? batch->targets : NULL, batch->first_sample,
-                     micros));
-    return step->loss ? allocate_row_losses(pipe, step, micros) : SL_OK;
+    step->micros = pipe->micros + first;
+    step->first_micro = first;
+    step->start = sli_clock_seconds();
+    sli_pipe_run_ranks(pipe, run_row, step);
+    if (step->backward)
+        end_trace(pipe);
+    return sli_failure_take(&pipe->failure);
+}
+
+/* Gradients are complete in the last turn: it alone has observers. */
+static sl_status run_turns(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
+{
+    const sli_pass_observer *const *observers = step->observers;
+    int micros;
+    SL_TRY(prepare_step(pipe, batch, step, &micros));
+    for (int first = 0; first < micros; first += pipe->turn) {
+        bool is_last = micros - first <= pipe->turn;
+        step->observers = is_last ? observers : NULL;
+        SL_TRY(run_turn(pipe, step, first, is_last ? micros - first : pipe->turn));
+    }
+    return SL_OK;
 }
 
 /* On success, what came out is the caller's: step->output or step->row_losses. */
 static sl_status run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
 {
-    sl_status status = prepare_step(pipe, batch, step);
-    if (status == SL_OK) {
-        step->start = sli_clock_seconds();
-        sli_pipe_run_ranks(pipe, run_row, step);
-        status = sli_failure_take(&pipe->failure);
-    }
-    if (step->backward)
-        end_trace(pipe);
+    sl_status status = run_turns(pipe, batch, step);
     drop_micros(pipe);
     if (status == SL_OK)
         return SL_OK;

@@ -25,6 +25,7 @@ struct sl_pipe {
     sl_module *model;
     sl_loss *loss; /* NULL: forward only */
     int chunks;
+    int turn; /* most micro-batches that go through the stages in one run of a table */
     sl_recompute recompute;
     uint64_t seed;
     int64_t first_bucket_bytes, bucket_bytes;
@@ -32,7 +33,7 @@ struct sl_pipe {
 
     sl_schedule_writer writer;
     const void *writer_arg;
-    sl_schedule *order; /* of computation, for `chunks` micro-batches: says where the stages are */
+    sl_schedule *order; /* of computation, for `turn` micro-batches: says where the stages are */
     bool is_given;      /* `order` is the caller's table: fewer micro-batches are those of it */
 
     int stage_count, rank_count;
@@ -45,7 +46,7 @@ struct sl_pipe {
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
 
-    /* Tables of each kind by number of micro-batches (1 … chunks, at [number - 1]): made when first
+    /* Tables of each kind by number of micro-batches (1 … turn, at [number - 1]): made when first
      * needed. */
     sli_table *tables[SLI_TABLE_KINDS];
 

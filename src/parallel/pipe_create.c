@@ -9,6 +9,8 @@
 
 #include <stdlib.h>
 
+enum { MOST_TURNS = 1 << 16 };
+
 /* ---- Options ---------------------------------------------------------------------------- */
 
 static sl_status check_balance(const int *balance, int stages, int modules)
@@ -52,6 +54,9 @@ static sl_status check_options(const sl_pipe_options *options)
     if (options->chunks < 0)
         return sl_error(SL_ERR_INVALID, "%s: number of chunks must be positive integer, got %d",
                         who, options->chunks);
+    if (options->accumulate < 0 || options->accumulate > MOST_TURNS)
+        return sl_error(SL_ERR_INVALID, "%s: accumulate must be from 1 to %d, got %d", who,
+                        MOST_TURNS, options->accumulate);
     if (options->recompute < SL_RECOMPUTE_EXCEPT_LAST || options->recompute > SL_RECOMPUTE_ALWAYS)
         return sl_error(SL_ERR_INVALID,
                         "%s: checkpoint is not one of 'always', 'except_last', or 'never' (%d)",
@@ -80,7 +85,7 @@ static sl_status check_options(const sl_pipe_options *options)
 static sl_status allocate_arrays(sl_pipe *pipe)
 {
     size_t stages = (size_t)pipe->stage_count, chunks = (size_t)pipe->chunks;
-    size_t ranks = (size_t)pipe->rank_count;
+    size_t ranks = (size_t)pipe->rank_count, turn = (size_t)pipe->turn;
     pipe->stages = calloc(stages, sizeof *pipe->stages);
     pipe->ranks = calloc(ranks, sizeof *pipe->ranks);
     pipe->rank_stages = calloc(stages, sizeof *pipe->rank_stages);
@@ -92,12 +97,12 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     bool complete = pipe->stages && pipe->ranks && pipe->rank_stages && pipe->calls &&
                     pipe->channels && pipe->device_locks && pipe->micros && pipe->sizes;
     for (int kind = 0; complete && kind < SLI_TABLE_KINDS; kind++) {
-        pipe->tables[kind] = calloc(chunks, sizeof *pipe->tables[kind]);
+        pipe->tables[kind] = calloc(turn, sizeof *pipe->tables[kind]);
         complete = pipe->tables[kind];
     }
     for (size_t stage = 0; complete && stage < stages; stage++) {
         sli_stage *each = &pipe->stages[stage];
-        each->records = calloc(chunks, sizeof *each->records);
+        each->records = calloc(turn, sizeof *each->records);
         complete = each->records;
     }
     if (!complete)
@@ -106,13 +111,13 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     return SL_OK;
 }
 
-/* The order of computation for all chunks, proven; it says where the stages are. */
+/* The order of computation for a turn, proven; it says where the stages are. */
 static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
 {
     sl_schedule_options wanted = {.ranks = pipe->rank_count,
                                   .virtual_stages = pipe->stage_count / pipe->rank_count,
                                   .placement = options->placement,
-                                  .micros = pipe->chunks};
+                                  .micros = pipe->turn};
     if (!options->table) {
         SL_TRY(pipe->writer(pipe->writer_arg, &wanted, &pipe->order));
         return sl_schedule_validate(pipe->order);
@@ -127,7 +132,7 @@ static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
     SL_TRY(sl_error_context(sli_schedule_check_placement(options->table, "the table",
                                                          options->placement),
                             "sl_pipe_create: "));
-    SL_TRY(sl_schedule_first_micros(options->table, pipe->chunks, &pipe->order));
+    SL_TRY(sl_schedule_first_micros(options->table, pipe->turn, &pipe->order));
     SL_TRY(sl_schedule_renumber(pipe->order));
     return sl_schedule_validate(pipe->order);
 }
@@ -190,10 +195,9 @@ static sl_status connect_stages(sl_pipe *pipe, sl_device *const *devices)
         pipe->device_lock_count == pipe->rank_count && sli_cores_suffice(devices, pipe->rank_count);
     for (int i = 0; i + 1 < pipe->stage_count; i++) {
         sli_stage *here = &pipe->stages[i], *next = &pipe->stages[i + 1];
-        SL_TRY(
-            sli_channel_create(next->device, pipe->chunks, spins, &pipe->failure, &here->to_next));
+        SL_TRY(sli_channel_create(next->device, pipe->turn, spins, &pipe->failure, &here->to_next));
         pipe->channels[pipe->channel_count++] = next->from_previous = here->to_next;
-        SL_TRY(sli_channel_create(here->device, pipe->chunks, spins, &pipe->failure,
+        SL_TRY(sli_channel_create(here->device, pipe->turn, spins, &pipe->failure,
                                   &next->to_previous));
         pipe->channels[pipe->channel_count++] = here->from_next = next->to_previous;
     }
@@ -257,12 +261,14 @@ static sl_status build_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     return sli_failure_take(&pipe->failure);
 }
 
-/* The table's, where there is one and the options do not say. */
-static int count_chunks(const sl_pipe_options *options)
+/* The table's for each turn, where there is one and the options do not say. */
+static void count_chunks(sl_pipe *pipe, const sl_pipe_options *options)
 {
+    int turns = options->accumulate ? options->accumulate : 1;
+    pipe->turn = options->table ? sl_schedule_micros(options->table) : 1;
     if (options->chunks)
-        return options->chunks;
-    return options->table ? sl_schedule_micros(options->table) : 1;
+        pipe->turn = options->chunks / turns + (options->chunks % turns != 0);
+    pipe->chunks = options->chunks ? options->chunks : pipe->turn * turns;
 }
 
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
@@ -276,7 +282,7 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a pipe");
     pipe->model = options->model;
     pipe->loss = options->loss;
-    pipe->chunks = count_chunks(options);
+    count_chunks(pipe, options);
     pipe->recompute = options->recompute;
     pipe->writer = options->writer ? options->writer : sl_schedule_write;
     pipe->writer_arg = options->writer_arg;
@@ -322,7 +328,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     for (int i = 0; i < dead->device_lock_count; i++)
         pthread_mutex_destroy(&dead->device_locks[i]);
     for (int kind = 0; kind < SLI_TABLE_KINDS; kind++)
-        destroy_tables(dead->tables[kind], dead->chunks);
+        destroy_tables(dead->tables[kind], dead->turn);
     sl_schedule_destroy(&dead->order);
     sli_failure_destroy(&dead->failure);
     free(dead->stages);

@@ -163,7 +163,7 @@ static sl_status copy_output(const sli_stage *stage, sli_step *step, int micro,
 static sl_status store_output(const sli_stage *stage, sli_step *step, int micro, sl_tensor **output)
 {
     sl_status status = check_output(*output, step->micros[micro].rows);
-    if (status == SL_OK && sl_schedule_micros(step->table->schedule) == 1) {
+    if (status == SL_OK && step->micros[micro].rows == step->rows) {
         step->output = *output;
         *output = NULL;
     } else if (status == SL_OK) {

@@ -31,7 +31,8 @@ typedef struct sli_table {
 
 typedef struct sli_step {
     const sli_table *table;
-    sli_micro *micros;
+    sli_micro *micros; /* those of the table: of the batch's, from `first_micro` on */
+    int first_micro;
     int64_t rows;       /* of the whole batch */
     bool backward;      /* the table goes backward */
     bool training;      /* modules are in training mode: dropout is on */

@@ -60,11 +60,17 @@ sli_rows sli_layout_rows(const sl_train_options *options, int replica)
                       .count = each + (replica < rest)};
 }
 
+int sli_layout_turns(const sl_train_options *options)
+{
+    return options->accumulate > 0 ? options->accumulate : 1;
+}
+
 int sli_layout_chunks(const sl_train_options *options, int64_t rows)
 {
-    int64_t size = (options->batch_size + options->chunks - 1) / options->chunks;
+    int chunks = options->chunks * sli_layout_turns(options);
+    int64_t size = (options->batch_size + chunks - 1) / chunks;
     int64_t wanted = (rows + size - 1) / size;
-    return wanted > options->chunks ? (int)wanted : options->chunks;
+    return wanted > chunks ? (int)wanted : chunks;
 }
 
 static int virtual_stages(const sl_train_options *options)

@@ -24,8 +24,12 @@ typedef struct sli_rows {
 } sli_rows;
 sli_rows sli_layout_rows(const sl_train_options *options, int replica);
 
-/* The number of micro-batches for so many rows. They are at most as large as those of one shard, so
- * that they need no more memory, and at least as many, so that the bubble does not grow. */
+/* The turns in which a batch goes through the pipe: what the options say, or 1. */
+int sli_layout_turns(const sl_train_options *options);
+
+/* The number of micro-batches of all turns for so many rows. They are at most as large as those of
+ * one shard, so that they need no more memory, and at least as many, so that the bubble does not
+ * grow. */
 int sli_layout_chunks(const sl_train_options *options, int64_t rows);
 
 /* Pipeline ranks of each replica: what the options say, or as many as `balance` or `devices` has;

@@ -189,6 +189,12 @@ const sl_option sl_plan_option_rows[] = {
     {.name = "chunks", .value = "M", .group = "Pipeline", .type = SL_OPTION_INT, FIELD(chunks),
      .lowest = 1, .highest = MAX_CHUNKS, .log_key = "chunks",
      .help = "Number of micro-batches in a batch"},
+    {.name = "accumulate", .value = "N", .group = "Pipeline", .type = SL_OPTION_INT,
+     FIELD(accumulate), .lowest = 1, .highest = MAX_CHUNKS, .optional = true, .default_value = 1,
+     .log_key = "accumulate",
+     .help = "Gradient accumulation: run a batch through the pipeline in N turns of --chunks "
+             "micro-batches and update once. Gives the same bits as N times the chunks, with the "
+             "activations of one turn"},
     {.name = "checkpoint", .value = "MODE", .group = "Pipeline", .type = SL_OPTION_CHOICE,
      FIELD(recompute), .choices = sl_recompute_names, .log_key = "checkpoint",
      .help = "Which micro-batches recompute their activations: all but the last (except_last), "
@@ -358,6 +364,7 @@ void sl_train_options_default(sl_train_options *options)
         .eval_batch_size = 10,
         .model = {.emsize = 200, .nhid = 200, .nlayers = 2, .nhead = 2, .dropout = 0.2f},
         .chunks = 1,
+        .accumulate = 1,
         .epochs = 3,
         .lr = {.kind = SL_LR_STEP, .lr = SL_LR_DEFAULT, .gamma = 0.95, .step_epochs = 1},
         .clip = 0.5,

@@ -164,7 +164,7 @@ static sl_status plan_evaluation(const sl_train_options *options, const sl_modul
                                  sl_plan *out)
 {
     int64_t rows = options->eval_batch_size;
-    int micros = sl_micro_batches(rows, options->chunks, NULL);
+    int micros = sl_micro_batches(rows, options->chunks * sli_layout_turns(options), NULL);
     sl_shape shape = sl_shape_2d((rows + micros - 1) / micros, options->bptt);
     for (int s = 0; s < out->stages; s++) {
         sl_stage_plan *stage = &out->stage[s];
@@ -225,8 +225,9 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
                         sli_layout_local_replicas(options));
     SL_TRY(plan_stages(options, model, out));
     int64_t rows = sli_layout_rows(options, 0).count; /* no replica has more */
-    int micros = sl_micro_batches(rows, sli_layout_chunks(options, rows), NULL);
-    SL_TRY(sli_layout_table(options, micros, &schedule));
+    int chunks = sli_layout_chunks(options, rows), turns = sli_layout_turns(options);
+    int micros = sl_micro_batches(rows, chunks, NULL), turn = (chunks + turns - 1) / turns;
+    SL_TRY(sli_layout_table(options, turn < micros ? turn : micros, &schedule));
     sl_status status = name_devices(options, schedule, replica, out);
     if (status == SL_OK)
         status = sl_schedule_recompute(schedule, options->recompute);

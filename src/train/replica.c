@@ -24,6 +24,7 @@ static sl_status create_pipe(const sl_train_options *options, sl_device *const *
                                              .devices = devices,
                                              .balance = balance,
                                              .chunks = options->chunks,
+                                             .accumulate = options->accumulate,
                                              .recompute = options->recompute,
                                              .table = options->table,
                                              .writer_arg = sl_train_options_schedule(options),

@@ -46,7 +46,7 @@ static sl_status idle_create(int64_t size, sl_module **out)
 typedef struct replica_case {
     uint64_t seed;
     uint32_t draws;
-    int ranks, modules, stages, chunks;
+    int ranks, modules, stages, chunks, accumulate;
     int kinds[MAX_MODULES];
     bool frozen[MAX_MODULES];
     int64_t widths[MAX_MODULES + 1];
@@ -73,6 +73,7 @@ static replica_case draw_case(uint64_t seed)
     one.modules = draw(&one, 1, MAX_MODULES);
     one.stages = draw(&one, 1, one.modules < MAX_STAGES ? one.modules : MAX_STAGES);
     one.chunks = draw(&one, 1, 4);
+    one.accumulate = draw(&one, 1, 3);
     one.rows = draw(&one, one.ranks, 6 * one.ranks);
     one.first_bucket_bytes = draw(&one, 1, 600);
     one.bucket_bytes = draw(&one, 1, 2000);
@@ -143,6 +144,7 @@ static sl_status open_trainee(const replica_case *one, sl_group *group, uint64_t
         .devices = out->devices,
         .balance = balance,
         .chunks = one->chunks,
+        .accumulate = group ? one->accumulate : 1,
         .recompute = one->recompute,
         .writer_arg = one->schedule,
         .seed = seed,
@@ -393,6 +395,40 @@ static void replicas_with_other_buckets_are_refused(void **state)
     check_ranks(cut_differently, &one, 2);
 }
 
+static sl_status count_exchange(void *arg, sl_ddp_bucket *bucket)
+{
+    ++*(int *)arg;
+    return sl_ddp_average_hook(NULL, bucket);
+}
+
+static sl_status accumulate_on_rank(sl_group *group, void *arg)
+{
+    replica_case *one = arg;
+    trainee at;
+    int exchanges = 0;
+    sl_status status = open_trainee(one, group, 1, &at);
+    if (status == SL_OK)
+        status = sl_ddp_register_hook(at.ddp, count_exchange, &exchanges);
+    if (status == SL_OK)
+        status = train_on_rows(one, &at, 0, one->rows, 0);
+    if (status == SL_OK)
+        status = expect(exchanges == sl_parameter_set_bucket_count(sl_pipe_parameters(at.pipe, 0)),
+                        "an exchange for each bucket, got %d", exchanges);
+    close_trainee(&at);
+    return status;
+}
+
+static void turns_of_a_batch_have_one_exchange(void **state)
+{
+    (void)state;
+    replica_case one = small_case();
+    one.kinds[1] = LINEAR;
+    one.stages = 1;
+    one.chunks = 4;
+    for (one.accumulate = 1; one.accumulate <= 4; one.accumulate++)
+        check_ranks(accumulate_on_rank, &one, 2);
+}
+
 /* Rank 1's targets are missing: its step fails before it begins, and rank 0 must not wait. */
 static sl_status fail_on_rank_1(sl_group *group, void *arg)
 {
@@ -489,6 +525,7 @@ int ddp_pipe_tests(void)
         cmocka_unit_test(replicas_of_random_pipes_equal_one_pipe_with_all_rows),
         cmocka_unit_test(unused_parameter_of_a_stage_is_named),
         cmocka_unit_test(replicas_with_other_buckets_are_refused),
+        cmocka_unit_test(turns_of_a_batch_have_one_exchange),
         cmocka_unit_test(step_that_fails_on_one_rank_ends_on_all_with_its_error),
         cmocka_unit_test(stages_with_sharded_optimizers_get_the_whole_ones_bits),
     };

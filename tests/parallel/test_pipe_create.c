@@ -51,6 +51,8 @@ static void options_that_make_no_sense_are_refused(void **state)
                    "sl_pipe_create: module must be a Sequential to be partitioned, got Linear");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .chunks = -1},
                    "sl_pipe_create: number of chunks must be positive integer, got -1");
+    assert_refused(&b, (sl_pipe_options){.stages = 1, .accumulate = -1},
+                   "sl_pipe_create: accumulate must be from 1 to 65536, got -1");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .recompute = (sl_recompute)3},
                    "checkpoint is not one of 'always', 'except_last', or 'never'");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .writer_arg = "zb-v"},

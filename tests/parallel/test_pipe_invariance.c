@@ -1,6 +1,6 @@
 /* Losses and weights are the same bits for every number of stages, balance, checkpoint mode,
- * schedule, table, placement, number of devices and number of threads, dropout and all, given the
- * same micro-batches.
+ * schedule, table, placement, number of turns that a batch takes, number of devices and number of
+ * threads, dropout and all, given the same micro-batches.
  *
  * Each round draws a model, a batch and a number of chunks; trains a few steps on one stage with
  * one thread; and then in pipes that are drawn as well. */
@@ -244,6 +244,7 @@ static void check_pipe(unsigned *state, const recipe *r, const data *d, sl_pipe_
     int modules = module_count(r), balance[MAX_MODULES];
     draw_balance(state, modules, options.stages, balance);
     options.balance = balance;
+    options.accumulate = test_draw(state, 0, 4);
     int devices = test_draw(state, 1, options.stages / options.virtual_stages);
     int threads = test_draw(state, 1, 3);
     result got = train(r, d, options, devices, threads);

@@ -54,6 +54,28 @@ static void losses_are_the_same_bits_in_every_pipe(void **state)
             }
 }
 
+/* Six micro-batches of a batch, together and in turns; one replica, and two with a shard each. */
+static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.stages = 2;
+    for (options.replicas = 1; options.replicas <= 2; options.replicas++) {
+        options.chunks = 6;
+        options.accumulate = 0;
+        trace reference = trace_run(&options);
+        for (options.accumulate = 2; options.accumulate <= 6; options.accumulate++) {
+            if (6 % options.accumulate)
+                continue;
+            options.chunks = 6 / options.accumulate;
+            for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
+                options.schedule = test_schedules[kind];
+                trace other = trace_run(&options);
+                check_same(&reference, &other, options.schedule);
+            }
+        }
+    }
+}
+
 /* Several stages a rank, and a table from a file. */
 static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
 {
@@ -85,6 +107,10 @@ static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
     options.table = table;
     trace other = trace_run(&options);
     check_same(&reference, &other, "a table");
+    options.chunks = 1;
+    options.accumulate = 3;
+    other = trace_run(&options);
+    check_same(&reference, &other, "a table's first micro-batch, three times");
     sl_schedule_destroy(&table);
 }
 
@@ -164,6 +190,7 @@ int invariance_tests(void)
 #define WITH_CORPUS(test) cmocka_unit_test_setup_teardown(test, small_corpus_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(losses_are_the_same_bits_in_every_pipe),
+        WITH_CORPUS(losses_are_the_same_bits_with_gradient_accumulation),
         WITH_CORPUS(losses_are_the_same_bits_wherever_the_stages_are),
         WITH_CORPUS(losses_are_the_same_bits_for_any_balance),
         WITH_CORPUS(losses_are_the_same_bits_for_any_number_of_threads),

@@ -208,6 +208,9 @@ static void micro_batches_are_neither_larger_nor_fewer_than_those_of_one_shard(v
     options.chunks = 6; /* of 2, 2, 2 and 1 rows: the pipe has no use for more */
     assert_int_equal(sli_layout_chunks(&options, 7), 6);
     assert_int_equal(sli_layout_chunks(&options, 14), 7);
+    options.chunks = 3;
+    options.accumulate = 2; /* the same six */
+    assert_int_equal(sli_layout_chunks(&options, 14), 7);
 }
 
 int layout_tests(void)

@@ -155,6 +155,9 @@ static void planned_bytes_of_replicas_are_those_that_a_run_takes(void **state)
     options.batch_size /= 2;
     options.chunks /= 2;
     check_run(&options);
+    options.accumulate = options.chunks / 2;
+    options.chunks = 2;
+    check_run(&options);
 }
 
 /* ---- All of a host -------------------------------------------------------------------------- */
