@@ -16,6 +16,13 @@ typedef enum sl_optimizer_kind { SL_OPTIMIZER_SGD, SL_OPTIMIZER_ADAMW } sl_optim
 const char *sl_optimizer_kind_name(sl_optimizer_kind kind);
 extern const char *const sl_optimizer_kind_names[];
 
+/* Which parameters weight decay is for: all, as in torch.optim without parameter groups; or those
+ * of two dimensions and more alone, not biases and norms, as is usual for Transformers. */
+typedef enum sl_decay_kind { SL_DECAY_ALL, SL_DECAY_MATRICES } sl_decay_kind;
+
+/* "all", "matrices"; then NULL: the choices of an option. */
+extern const char *const sl_decay_kind_names[];
+
 typedef struct sl_optimizer_options {
     sl_optimizer_kind kind;
     /* SGD */
@@ -25,6 +32,7 @@ typedef struct sl_optimizer_options {
     float beta1, beta2, eps;
     /* both */
     float weight_decay;
+    sl_decay_kind decay;
 } sl_optimizer_options;
 
 /* torch.optim.SGD or torch.optim.AdamW for the trained parameters of a set, which it borrows. Its

@@ -29,6 +29,8 @@ static int state_arrays(const sl_optimizer_options *options)
 
 const char *const sl_optimizer_kind_names[] = {"sgd", "adamw", NULL};
 
+const char *const sl_decay_kind_names[] = {"all", "matrices", NULL};
+
 const char *sl_optimizer_kind_name(sl_optimizer_kind kind)
 {
     return kind <= SL_OPTIMIZER_ADAMW ? sl_optimizer_kind_names[kind] : "unknown";
@@ -269,7 +271,7 @@ typedef struct run {
     int bucket;
     int64_t start, count; /* elements of the bucket */
     int64_t steps;        /* that its parameters have taken, with this one */
-    float lr, grad_scale;
+    float lr, grad_scale, weight_decay;
 } run;
 
 /* Elements of a bucket's array, from the run's first on. `in_shard`: the array has the elements of
@@ -313,7 +315,7 @@ static sl_status sgd_run(const sl_optimizer *optimizer, const run *of)
         .lr = of->lr,
         .momentum = options->momentum,
         .dampening = options->dampening,
-        .weight_decay = options->weight_decay,
+        .weight_decay = of->weight_decay,
         .nesterov = options->nesterov,
         .first = of->steps == 1,
     };
@@ -335,7 +337,7 @@ static sl_status adamw_run(const sl_optimizer *optimizer, const run *of)
         .beta1 = options->beta1,
         .beta2 = options->beta2,
         .eps = options->eps,
-        .weight_decay = options->weight_decay,
+        .weight_decay = of->weight_decay,
         .bias_correction1 = 1 - pow(options->beta1, (double)of->steps),
         .bias_correction2 = 1 - pow(options->beta2, (double)of->steps),
     };
@@ -356,8 +358,14 @@ static sl_status step_run(const sl_optimizer *optimizer, run of)
                                                        : adamw_run(optimizer, &of);
 }
 
-/* Cuts the bucket into runs of parameters that have a gradient and the same number of steps.
- * `steps` are those of the bucket's parameters. */
+static float weight_decay_of(const sl_optimizer *optimizer, const sl_parameter *parameter)
+{
+    bool is_left_out = optimizer->options.decay == SL_DECAY_MATRICES && parameter->shape.dims < 2;
+    return is_left_out ? 0 : optimizer->options.weight_decay;
+}
+
+/* Cuts the bucket into runs of parameters that have a gradient, the same number of steps and the
+ * same weight decay. `steps` are those of the bucket's parameters. */
 static sl_status step_bucket(const sl_optimizer *optimizer, run next, int64_t *steps)
 {
     sl_parameter *const *in;
@@ -366,8 +374,11 @@ static sl_status step_bucket(const sl_optimizer *optimizer, run next, int64_t *s
         int first = i;
         bool is_stale = in[first]->grad_is_stale;
         next.steps = steps[first] + 1;
+        next.weight_decay = weight_decay_of(optimizer, in[first]);
         next.count = 0;
-        for (; i < count && in[i]->grad_is_stale == is_stale && steps[i] == next.steps - 1; i++)
+        for (; i < count && in[i]->grad_is_stale == is_stale && steps[i] == next.steps - 1 &&
+               weight_decay_of(optimizer, in[i]) == next.weight_decay;
+             i++)
             next.count += sli_parameter_room(in[i]);
         for (int k = first; k < i && !is_stale; k++)
             steps[k]++;

@@ -32,6 +32,12 @@ static bool with_adamw(const void *object)
     return !with_sgd(object);
 }
 
+/* Without it a run has the numbers of one that does not know the option. */
+static bool with_decay_of_matrices(const void *object)
+{
+    return ((const sl_train_options *)object)->optimizer.decay == SL_DECAY_MATRICES;
+}
+
 static bool with_steps(const void *object)
 {
     return ((const sl_train_options *)object)->lr.kind == SL_LR_STEP;
@@ -303,6 +309,11 @@ const sl_option sl_train_option_rows[] = {
     {.name = "weight-decay", .value = "X", .group = "Optimizer", .type = SL_OPTION_FLOAT,
      FIELD(optimizer.weight_decay), .log_key = "weight_decay", .affects_numbers = always,
      .help = "Weight decay"},
+    {.name = "weight-decay-for", .value = "WHICH", .group = "Optimizer", .type = SL_OPTION_CHOICE,
+     FIELD(optimizer.decay), .choices = sl_decay_kind_names, .log_key = "weight_decay_for",
+     .affects_numbers = with_decay_of_matrices,
+     .help = "Which parameters weight decay is for. all: as PyTorch's optimizers by default; "
+             "matrices: not biases and norms, as nanoGPT"},
 
     {.name = "init", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
      FIELD(init), .log_key = "init",

@@ -186,6 +186,27 @@ static void frozen_parameters_are_not_decayed(void **state)
     sl_device_destroy(&device);
 }
 
+/* In one bucket and in two: the weight decays, the bias does not. */
+static void decay_of_matrices_leaves_biases_out(void **state)
+{
+    (void)state;
+    for (int64_t bytes = 0; bytes <= BUCKET_BYTES; bytes += BUCKET_BYTES)
+        for (int kind = SL_OPTIMIZER_SGD; kind <= SL_OPTIMIZER_ADAMW; kind++) {
+            const sl_optimizer_options none = {.kind = (sl_optimizer_kind)kind},
+                                       all = {.kind = none.kind, .weight_decay = 0.1f},
+                                       matrices = {.kind = none.kind,
+                                                   .weight_decay = 0.1f,
+                                                   .decay = SL_DECAY_MATRICES};
+            float weight[WEIGHTS], bias[OUTS], decayed[WEIGHTS], kept[OUTS], unused[WEIGHTS];
+            train_unevenly(&matrices, bytes, 3, 0, weight, bias);
+            train_unevenly(&all, bytes, 3, 0, decayed, unused);
+            assert_memory_equal(weight, decayed, sizeof weight);
+            assert_memory_not_equal(bias, unused, sizeof bias);
+            train_unevenly(&none, bytes, 3, 0, unused, kept);
+            assert_memory_equal(bias, kept, sizeof bias);
+        }
+}
+
 static void state_is_counted_as_the_optimizers_memory(void **state)
 {
     (void)state;
@@ -265,6 +286,7 @@ int optimizer_tests(void)
         cmocka_unit_test(adamw_takes_pytorchs_steps),
         cmocka_unit_test(parameter_without_a_gradient_is_left_as_it_is),
         cmocka_unit_test(frozen_parameters_are_not_decayed),
+        cmocka_unit_test(decay_of_matrices_leaves_biases_out),
         cmocka_unit_test(state_is_counted_as_the_optimizers_memory),
         cmocka_unit_test(impossible_options_are_refused),
         cmocka_unit_test(step_without_gradients_is_an_error),

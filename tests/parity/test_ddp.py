@@ -143,8 +143,8 @@ class DistributedDataParallel(unittest.TestCase):
             "schedule": self.random.choice(["gpipe", "1f1b"]),
             "bucket_bytes": self.random.choice([1, 1000, 1 << 20]),
             "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "dampening": 0, "nesterov": 0,
-            "weight_decay": 0, "eps": 1e-8, "clip": 0.5, "steps": 4, "accumulate": 1,
-            "dropout": 0, "freeze": -1, "evaluate": 0,
+            "weight_decay": 0, "decay": "all", "norm": "l2", "eps": 1e-8, "clip": 0.5, "steps": 4,
+            "accumulate": 1, "dropout": 0, "freeze": -1, "evaluate": 0,
         }
         options.update(fixed)
         return options

@@ -91,12 +91,15 @@ def build(options):
 
 
 def make_optimizer(model, options):
+    groups = [{"params": list(model.parameters())}]
+    if options["decay"] == "matrices":
+        groups = [{"params": [p for p in model.parameters() if p.dim() > 1]},
+                  {"params": [p for p in model.parameters() if p.dim() < 2], "weight_decay": 0}]
     if options["optimizer"] == "adamw":
-        return torch.optim.AdamW(model.parameters(), options["lr"], eps=options["eps"],
+        return torch.optim.AdamW(groups, options["lr"], eps=options["eps"],
                                  weight_decay=options["weight_decay"])
-    return torch.optim.SGD(model.parameters(), options["lr"], options["momentum"],
-                           options["dampening"], options["weight_decay"],
-                           bool(options["nesterov"]))
+    return torch.optim.SGD(groups, options["lr"], options["momentum"], options["dampening"],
+                           options["weight_decay"], bool(options["nesterov"]))
 
 
 def train(model, forward, options, batches):
@@ -115,7 +118,8 @@ def train(model, forward, options, batches):
                 if value.requires_grad:
                     expected["grad." + name] = value.grad.numpy().copy()
         limit = options["clip"] or math.inf
-        norm = nn.utils.clip_grad_norm_(model.parameters(), limit)
+        kind = {"l1": 1, "l2": 2, "inf": math.inf}[options["norm"]]
+        norm = nn.utils.clip_grad_norm_(model.parameters(), limit, kind)
         optimizer.step()
         expected[f"loss.{step}.0.0"] = loss.item()
         expected[f"norm.{step}"] = norm.item()
@@ -147,8 +151,9 @@ class Training(unittest.TestCase):
             "checkpoint": self.random.choice(["never", "except_last", "always"]),
             "schedule": self.random.choice(["gpipe", "1f1b"]),
             "optimizer": "sgd", "lr": 0.1, "momentum": 0, "dampening": 0, "nesterov": 0,
-            "weight_decay": 0, "eps": 1e-8, "clip": 0.5, "steps": 3, "ranks": 1, "accumulate": 1,
-            "bucket_bytes": 0, "dropout": 0, "freeze": -1, "evaluate": 0,
+            "weight_decay": 0, "decay": "all", "norm": "l2", "eps": 1e-8, "clip": 0.5, "steps": 3,
+            "ranks": 1, "accumulate": 1, "bucket_bytes": 0, "dropout": 0, "freeze": -1,
+            "evaluate": 0,
         }
         options.update(fixed)
         return options
@@ -216,6 +221,16 @@ class Training(unittest.TestCase):
 
     def test_modules_in_evaluation_mode(self):
         self.check(self.draw(evaluate=1, dropout=0.5))
+
+    def test_gradients_clipped_in_place_by_each_norm(self):
+        for stages in (1, 2, 3):
+            self.check(self.draw(norm="l1", clip=20, stages=stages))
+            self.check(self.draw(norm="inf", clip=0.02, stages=stages))
+
+    def test_weight_decay_of_matrices_alone(self):
+        self.check(self.draw(weight_decay=0.3, decay="matrices", stages=2))
+        self.check(self.draw(optimizer="adamw", lr=1e-3, weight_decay=0.5, decay="matrices",
+                             eps=1e-3, stages=3))
 
     def test_against_pytorchs_own_pipe(self):
         from torch.distributed import rpc

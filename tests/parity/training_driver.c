@@ -47,6 +47,7 @@ static sl_optimizer_options optimizer_options(char **o)
         .nesterov = option_number(o, "nesterov") != 0,
         .eps = (float)option_number(o, "eps"),
         .weight_decay = (float)option_number(o, "weight_decay"),
+        .decay = option_is(o, "decay", "matrices") ? SL_DECAY_MATRICES : SL_DECAY_ALL,
     };
 }
 
@@ -223,8 +224,16 @@ static void train_step(replica *at, int step)
     if (step == 0 && first)
         for_each_parameter(at, write_grad);
     pthread_mutex_unlock(at->job->output);
-    records_check(sl_pipe_optimizer_step(at->optimizer, option_number(o, "lr"),
-                                         option_number(o, "clip"), &norm));
+    double clip = option_number(o, "clip");
+    if (option_is(o, "norm", "l2")) {
+        records_check(sl_pipe_optimizer_step(at->optimizer, option_number(o, "lr"), clip, &norm));
+    } else {
+        records_check(
+            sl_clip_grad_norm(at->pipe, clip,
+                              option_is(o, "norm", "l1") ? SL_GRAD_NORM_L1 : SL_GRAD_NORM_INF, true,
+                              &norm));
+        records_check(sl_pipe_optimizer_step(at->optimizer, option_number(o, "lr"), 0, NULL));
+    }
     snprintf(name, sizeof name, "norm.%d", step);
     if (first)
         write_number(at, name, norm);
