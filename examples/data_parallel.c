@@ -42,17 +42,9 @@ static sl_status create_model(void *arg, sl_module **out)
                                       .forward = model_forward,
                                       .backward = model_backward,
                                       .output_shape = model_output_shape};
-    sl_module *linear;
-    SL_TRY(sl_linear_create(INPUT_SIZE, OUTPUT_SIZE, false, &linear));
-    sl_status status = sl_module_create(&ops, NULL, out);
-    if (status != SL_OK) {
-        sl_module_destroy(&linear);
-        return status;
-    }
-    status = sl_module_add_child(*out, "fc", linear);
-    if (status != SL_OK)
-        sl_module_destroy(out);
-    return status;
+    sl_module *fc;
+    SL_TRY(sl_module_create(&ops, NULL, out));
+    return sl_module_append(out, "fc", sl_linear_create(INPUT_SIZE, OUTPUT_SIZE, false, &fc), &fc);
 }
 
 /* ---- The data: rows first … first + rows - 1 ---- */

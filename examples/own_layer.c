@@ -7,14 +7,12 @@
 #include <sluice/sluice.h>
 
 #include <stdio.h>
-#include <string.h>
 
 /* How far is a point from the origin? */
-enum { ROWS = 64, WIDTH = 32, MODULES = 6, STEPS = 300, MAX_STAGES = 3 };
+enum { ROWS = 64, WIDTH = 32, STEPS = 300, MAX_STAGES = 3 };
 
 typedef struct trainer {
     sl_device_list *devices;
-    sl_module *modules[MODULES]; /* until the model has them */
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe;
@@ -22,24 +20,21 @@ typedef struct trainer {
     sl_tensor *points, *targets; /* f32 [ROWS, 2] and [ROWS, 1] */
 } trainer;
 
-static sl_status create_model(trainer *at)
+static sl_status create_model(sl_module **out)
 {
-    sl_module **modules = at->modules;
-    SL_TRY(sl_linear_create(2, WIDTH, false, &modules[0]));
-    SL_TRY(rms_norm_create(WIDTH, &modules[1]));
-    SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &modules[2]));
-    SL_TRY(sl_linear_create(WIDTH, WIDTH, false, &modules[3]));
-    SL_TRY(rms_norm_create(WIDTH, &modules[4]));
-    SL_TRY(sl_linear_create(WIDTH, 1, false, &modules[5]));
-    sl_status status = sl_sequential_create(modules, MODULES, &at->model);
-    memset(modules, 0, sizeof at->modules); /* taken, also by a call that failed */
-    return status;
+    sl_module *next;
+    SL_TRY(sl_sequential_append(out, sl_linear_create(2, WIDTH, false, &next), &next));
+    SL_TRY(sl_sequential_append(out, rms_norm_create(WIDTH, &next), &next));
+    SL_TRY(sl_sequential_append(out, sl_activation_create(SL_ACTIVATION_RELU, &next), &next));
+    SL_TRY(sl_sequential_append(out, sl_linear_create(WIDTH, WIDTH, false, &next), &next));
+    SL_TRY(sl_sequential_append(out, rms_norm_create(WIDTH, &next), &next));
+    return sl_sequential_append(out, sl_linear_create(WIDTH, 1, false, &next), &next);
 }
 
 static sl_status open_trainer(trainer *at, const char *names, sl_recompute recompute)
 {
     SL_TRY(sl_device_list_create(names, &at->devices, NULL));
-    SL_TRY(create_model(at));
+    SL_TRY(create_model(&at->model));
     SL_TRY(sl_mse_loss_create(&at->loss));
     int stages = sl_device_list_count(at->devices);
     sl_device *devices[MAX_STAGES];
@@ -69,8 +64,6 @@ static void close_trainer(trainer *at)
     sl_pipe_destroy(&at->pipe);
     sl_loss_destroy(&at->loss);
     sl_module_destroy(&at->model);
-    for (int i = 0; i < MODULES; i++)
-        sl_module_destroy(&at->modules[i]);
     sl_device_list_destroy(&at->devices);
 }
 

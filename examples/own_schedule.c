@@ -49,34 +49,49 @@ static sl_status show(const sl_schedule *schedule)
     return SL_OK;
 }
 
-/* One step of a linear layer on each rank: input and targets are the same. */
-static sl_status train(sl_device *const *devices, const sl_schedule *table, double *loss)
+/* A linear layer on each rank. */
+static sl_status create_model(sl_module **out)
 {
-    sl_module *layers[RANKS], *model;
-    sl_loss *mean_square;
-    sl_pipe *pipe;
-    sl_tensor *input;
+    sl_module *layer;
+    for (int i = 0; i < RANKS; i++)
+        SL_TRY(sl_sequential_append(out, sl_linear_create(WIDTH, WIDTH, false, &layer), &layer));
+    return SL_OK;
+}
+
+static sl_status create_input(sl_device *device, sl_tensor **out)
+{
     float values[ROWS * WIDTH];
     sl_shape shape = sl_shape_2d(ROWS, WIDTH);
     for (int i = 0; i < ROWS * WIDTH; i++)
         values[i] = (float)(i % 7) / 7;
-    for (int i = 0; i < RANKS; i++)
-        SL_TRY(sl_linear_create(WIDTH, WIDTH, false, &layers[i]));
-    SL_TRY(sl_sequential_create(layers, RANKS, &model));
-    SL_TRY(sl_mse_loss_create(&mean_square));
-    SL_TRY(sl_tensor_create(devices[0], SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &input));
-    SL_TRY(sl_tensor_write(input, values));
-    SL_TRY(sl_pipe_create(&(sl_pipe_options){.model = model,
-                                             .loss = mean_square,
-                                             .stages = RANKS,
-                                             .devices = devices,
-                                             .chunks = MICROS,
-                                             .recompute = SL_RECOMPUTE_NEVER,
-                                             .table = table,
-                                             .seed = 1},
-                          &pipe));
-    sl_status status =
-        sl_pipe_train(pipe, &(sl_pipe_batch){.input = input, .targets = input}, loss);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
+    return sl_tensor_write(*out, values);
+}
+
+/* One step; input and targets are the same. */
+static sl_status train(sl_device *const *devices, const sl_schedule *table, double *loss)
+{
+    sl_module *model = NULL;
+    sl_loss *mean_square = NULL;
+    sl_pipe *pipe = NULL;
+    sl_tensor *input = NULL;
+    sl_status status = create_model(&model);
+    if (status == SL_OK)
+        status = create_input(devices[0], &input);
+    if (status == SL_OK)
+        status = sl_mse_loss_create(&mean_square);
+    if (status == SL_OK)
+        status = sl_pipe_create(&(sl_pipe_options){.model = model,
+                                                   .loss = mean_square,
+                                                   .stages = RANKS,
+                                                   .devices = devices,
+                                                   .chunks = MICROS,
+                                                   .recompute = SL_RECOMPUTE_NEVER,
+                                                   .table = table,
+                                                   .seed = 1},
+                                &pipe);
+    if (status == SL_OK)
+        status = sl_pipe_train(pipe, &(sl_pipe_batch){.input = input, .targets = input}, loss);
     sl_pipe_destroy(&pipe);
     sl_tensor_destroy(&input);
     sl_loss_destroy(&mean_square);

@@ -9,11 +9,11 @@ enum { TOY_ROWS = 20, TOY_IN = 10, TOY_OUT = 5 };
 /* Linear(10, 10), ReLU, Linear(10, 5). */
 static inline sl_status toy_model_create(sl_module **out)
 {
-    sl_module *layers[3];
-    SL_TRY(sl_linear_create(TOY_IN, 10, false, &layers[0]));
-    SL_TRY(sl_activation_create(SL_ACTIVATION_RELU, &layers[1]));
-    SL_TRY(sl_linear_create(10, TOY_OUT, false, &layers[2]));
-    return sl_sequential_create(layers, 3, out);
+    sl_module *layer;
+    *out = NULL;
+    SL_TRY(sl_sequential_append(out, sl_linear_create(TOY_IN, 10, false, &layer), &layer));
+    SL_TRY(sl_sequential_append(out, sl_activation_create(SL_ACTIVATION_RELU, &layer), &layer));
+    return sl_sequential_append(out, sl_linear_create(10, TOY_OUT, false, &layer), &layer);
 }
 
 /* [20, width] numbers in [-1, 1): a function of the seed. */

@@ -90,6 +90,18 @@ const char *sl_module_type(const sl_module *module);
  * duplicate children is not supported" for one with a parent), for a name used twice, and while
  * parameters of `module`'s model are in a parameter set. */
 sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *child);
+
+/* Creating and adding a child in one line, so that nothing leaks where one of several fails:
+ *
+ *     sl_module *child;
+ *     SL_TRY(sl_module_create(&ops, state, out));
+ *     SL_TRY(sl_module_append(out, "fc", sl_linear_create(10, 5, false, &child), &child));
+ *
+ * `created` is the status of the call that made *child. On any error, that one or
+ * sl_module_add_child's, destroys *module with all that it has and sets it and *child to NULL. */
+sl_status sl_module_append(sl_module **module, const char *name, sl_status created,
+                           sl_module **child);
+
 int sl_module_child_count(const sl_module *module);
 sl_module *sl_module_child(const sl_module *module, int index);
 
@@ -132,6 +144,10 @@ sl_status sl_module_freeze(sl_module *module);
 /* torch.nn.Sequential: children named "0", "1", … that run one after the other. Takes the modules
  * as sl_module_add_child does, also when it fails. */
 sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module **out);
+
+/* sl_module_append for a sequential, which it creates where *sequential is NULL. The child's name
+ * is its number. */
+sl_status sl_sequential_append(sl_module **sequential, sl_status created, sl_module **child);
 bool sl_module_is_sequential(const sl_module *module);
 
 /* ---- Parameters ------------------------------------------------------------------------- */

@@ -368,31 +368,25 @@ static sl_status check_options(const sl_encoder_layer_options *options)
     return sli_check_dropout("sl_encoder_layer_create", options->dropout);
 }
 
-/* Adds what `created` made, if it made it: the order is that of PyTorch's state_dict. */
-static sl_status add_child(sl_module *module, const char *name, sl_status created, sl_module *child)
-{
-    return created == SL_OK ? sl_module_add_child(module, name, child) : created;
-}
-
-static sl_status add_children(sl_module *module, encoder_layer *layer)
+/* The order is that of PyTorch's state_dict. */
+static sl_status add_children(sl_module **module, encoder_layer *layer)
 {
     const sl_encoder_layer_options *options = &layer->options;
     int64_t width = options->width, hidden = options->feed_forward;
     sl_module *child;
-    sl_status made = sl_self_attention_create(width, options->heads, options->dropout,
-                                              options->mask, &layer->self_attn);
-    SL_TRY(add_child(module, "self_attn", made, layer->self_attn));
-    made = sl_linear_create(width, hidden, false, &child);
-    SL_TRY(add_child(module, "linear1", made, child));
+    SL_TRY(sl_module_append(module, "self_attn",
+                            sl_self_attention_create(width, options->heads, options->dropout,
+                                                     options->mask, &layer->self_attn),
+                            &layer->self_attn));
+    SL_TRY(sl_module_append(module, "linear1", sl_linear_create(width, hidden, false, &child),
+                            &child));
     layer->linear1 = sli_module_as_linear(child);
-    made = sl_linear_create(hidden, width, false, &child);
-    SL_TRY(add_child(module, "linear2", made, child));
+    SL_TRY(sl_module_append(module, "linear2", sl_linear_create(hidden, width, false, &child),
+                            &child));
     layer->linear2 = sli_module_as_linear(child);
-    made = sl_layer_norm_create(width, 0.0f, &child);
-    SL_TRY(add_child(module, "norm1", made, child));
+    SL_TRY(sl_module_append(module, "norm1", sl_layer_norm_create(width, 0.0f, &child), &child));
     layer->norm1 = sli_layer_norm_of(child);
-    made = sl_layer_norm_create(width, 0.0f, &child);
-    SL_TRY(add_child(module, "norm2", made, child));
+    SL_TRY(sl_module_append(module, "norm2", sl_layer_norm_create(width, 0.0f, &child), &child));
     layer->norm2 = sli_layer_norm_of(child);
     return SL_OK;
 }
@@ -408,8 +402,5 @@ sl_status sl_encoder_layer_create(const sl_encoder_layer_options *options, sl_mo
     layer->activation =
         options->activation == SL_ACTIVATION_RELU ? SLI_ACTIVATION_RELU : SLI_ACTIVATION_GELU;
     SL_TRY(sl_module_create(&layer_ops, layer, out));
-    sl_status status = add_children(*out, layer);
-    if (status != SL_OK)
-        sl_module_destroy(out);
-    return status;
+    return add_children(out, layer);
 }

@@ -189,6 +189,17 @@ sl_status sl_module_add_child(sl_module *module, const char *name, sl_module *ch
     return status;
 }
 
+sl_status sl_module_append(sl_module **module, const char *name, sl_status created,
+                           sl_module **child)
+{
+    sl_status status = created == SL_OK ? sl_module_add_child(*module, name, *child) : created;
+    if (status == SL_OK)
+        return SL_OK;
+    *child = NULL; /* first: it may lie in the module's state */
+    sl_module_destroy(module);
+    return status;
+}
+
 void *sl_module_state(const sl_module *module)
 {
     return module->state;

@@ -168,6 +168,18 @@ sl_status sl_sequential_create(sl_module *const *modules, int count, sl_module *
     return status;
 }
 
+sl_status sl_sequential_append(sl_module **sequential, sl_status created, sl_module **child)
+{
+    char name[16];
+    if (created == SL_OK && !*sequential) {
+        created = sl_module_create(&sequential_ops, NULL, sequential);
+        if (created != SL_OK)
+            sl_module_destroy(child);
+    }
+    snprintf(name, sizeof name, "%d", *sequential ? (*sequential)->child_count : 0);
+    return sl_module_append(sequential, name, created, child);
+}
+
 /* ---- Do the modules fit together? ------------------------------------------------------- */
 
 /* Answered before anything runs, by the widths that modules expect and give. A module that says

@@ -67,6 +67,65 @@ static void missing_module_is_refused(void **state)
     assert_null(model);
 }
 
+/* ---- Appending ---- */
+
+static void count_end(void *state)
+{
+    ++*(int *)state;
+}
+
+static sl_status fail_to_create(sl_module **out)
+{
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "the third layer fails");
+}
+
+/* Two modules, and one that cannot be created. */
+static sl_status append_three(const sl_module_ops *ops, int *ends, sl_module **model)
+{
+    sl_module *next;
+    SL_TRY(sl_sequential_append(model, sl_module_create(ops, ends, &next), &next));
+    SL_TRY(sl_sequential_append(model, sl_module_create(ops, ends, &next), &next));
+    return sl_sequential_append(model, fail_to_create(&next), &next);
+}
+
+static void failure_in_the_middle_frees_what_was_appended(void **state)
+{
+    (void)state;
+    static const sl_module_ops ops = {.type = "Counted", .destroy_state = count_end};
+    sl_module *model = NULL, *child;
+    int ends = 0;
+    check_error(append_three(&ops, &ends, &model), SL_ERR_MEMORY, "the third layer fails");
+    assert_null(model);
+    assert_int_equal(ends, 2);
+    check_error(sl_sequential_append(&model, fail_to_create(&child), &child), SL_ERR_MEMORY, "");
+    check_ok(sl_module_create(&ops, &ends, &model));
+    check_ok(sl_module_append(&model, "fc", sl_module_create(&ops, &ends, &child), &child));
+    assert_ptr_equal(sl_module_child(model, 0), child);
+    check_error(sl_module_append(&model, "fc", sl_module_create(&ops, &ends, &child), &child),
+                SL_ERR_INVALID, "the name \"fc\" is used twice");
+    assert_true(!model && !child);
+    assert_int_equal(ends, 5);
+}
+
+static void appended_modules_have_their_numbers_as_names(void **state)
+{
+    (void)state;
+    sl_module *model = NULL, *layer;
+    for (int i = 0; i < 3; i++)
+        check_ok(sl_sequential_append(&model, sl_linear_create(4, 4, false, &layer), &layer));
+    sl_device *device;
+    sl_parameter_set *set;
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(
+        sl_parameter_set_create(model, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
+    assert_true(sl_module_is_sequential(model));
+    assert_string_equal(sl_parameter_name(sl_parameter_set_get(set, 4)), "2.weight");
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&model);
+    sl_device_destroy(&device);
+}
+
 int sequential_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -74,6 +133,8 @@ int sequential_tests(void)
         cmocka_unit_test(empty_sequential_is_the_identity),
         cmocka_unit_test(operations_add_up_and_shapes_follow),
         cmocka_unit_test(missing_module_is_refused),
+        cmocka_unit_test(failure_in_the_middle_frees_what_was_appended),
+        cmocka_unit_test(appended_modules_have_their_numbers_as_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -40,12 +40,14 @@ typedef struct setup {
 
 static sl_status create_model(sl_module **out)
 {
-    sl_module *modules[MODULES];
-    for (int i = 0; i < MODULES; i++)
-        SL_TRY(i == 1   ? sl_activation_create(SL_ACTIVATION_RELU, &modules[i])
-               : i == 3 ? sl_layer_norm_create(WIDTH, 0, &modules[i])
-                        : sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
-    return sl_sequential_create(modules, MODULES, out);
+    sl_module *next;
+    for (int i = 0; i < MODULES; i++) {
+        sl_status created = i == 1   ? sl_activation_create(SL_ACTIVATION_RELU, &next)
+                            : i == 3 ? sl_layer_norm_create(WIDTH, 0, &next)
+                                     : sl_linear_create(WIDTH, WIDTH, false, &next);
+        SL_TRY(sl_sequential_append(out, created, &next));
+    }
+    return SL_OK;
 }
 
 static sl_status open_trainee(const setup *of, trainee *out)
