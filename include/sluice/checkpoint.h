@@ -20,9 +20,7 @@
 
 #include "sluice/safetensors.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 /* ---- Saving ----------------------------------------------------------------------------- */
 
@@ -147,7 +145,6 @@ sl_status sl_checkpoint_convert(const char *from, const char *to, uint64_t shard
 sl_status sl_checkpoint_average(const char *const *from, size_t count, const char *to,
                                 uint64_t shard_bytes);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

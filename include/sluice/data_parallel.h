@@ -16,9 +16,7 @@
 
 #include "sluice/module.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_data_parallel sl_data_parallel;
 
@@ -62,7 +60,6 @@ sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_opt
 sl_status sl_data_parallel_backward(sl_data_parallel *parallel, const sl_tensor *grad_output,
                                     sl_tensor **grad_input);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -23,9 +23,7 @@
 
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_ddp sl_ddp;
 
@@ -157,7 +155,6 @@ const sl_ddp_log *sl_ddp_get_log(const sl_ddp *ddp);
 /* Writes the log as text, one line for each bucket. */
 void sl_ddp_print_log(const sl_ddp *ddp, FILE *to);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

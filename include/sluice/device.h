@@ -10,9 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_device sl_device;
 typedef struct sl_device_list sl_device_list;
@@ -81,7 +79,6 @@ void sl_device_memory(const sl_device *device, sl_memory_stats *out);
 /* Sets each peak to the current value. */
 void sl_device_reset_peak(sl_device *device);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

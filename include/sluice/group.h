@@ -19,9 +19,7 @@
 
 #include "sluice/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_group sl_group;
 typedef struct sl_work sl_work;
@@ -132,7 +130,6 @@ sl_status sl_spawn(sl_status (*fn)(sl_group *group, void *arg), void *arg, int r
 /* Waits for an operation, frees the handle and nulls it; gives the operation's error. */
 sl_status sl_work_wait(sl_work **work);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -6,9 +6,7 @@
 
 #include <stdbool.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_launch_info {
     bool launched;        /* by a launcher; otherwise rank 0 of 1 */
@@ -124,7 +122,6 @@ void sl_launch_link_saving(sl_launch_link *link, bool begins);
  * was not told, as for NULL. */
 bool sl_launch_link_error(sl_launch_link *link, const char *text);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

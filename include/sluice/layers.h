@@ -6,9 +6,7 @@
 
 #include "sluice/module.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef enum sl_activation { SL_ACTIVATION_RELU, SL_ACTIVATION_GELU } sl_activation;
 typedef enum sl_mask { SL_MASK_CAUSAL, SL_MASK_NONE } sl_mask;
@@ -62,7 +60,6 @@ sl_status sl_embedding_create(const sl_embedding_options *options, sl_module **o
  * `decoder.bias` 0. */
 sl_status sl_decoder_create(int64_t width, int64_t ntokens, sl_module **out);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -9,9 +9,7 @@
 
 #include "sluice/module.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_loss sl_loss;
 
@@ -68,7 +66,6 @@ sl_status sl_cross_entropy_create(sl_loss **out);
 /* torch.nn.MSELoss, mean over all elements: in and targets f32 of one shape. */
 sl_status sl_mse_loss_create(sl_loss **out);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -4,9 +4,7 @@
 
 #include "sluice/layers.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 /* Larger numbers are typing errors: a layer takes a few kB before it has any memory on a device.
  * Below these limits no count of elements or bytes overflows 63 bits. */
@@ -26,7 +24,6 @@ typedef struct sl_model_options {
  * and a dropout outside [0, 1). */
 sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

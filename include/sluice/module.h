@@ -14,9 +14,7 @@
 
 #include "sluice/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_module sl_module;
 typedef struct sl_pass sl_pass;
@@ -270,7 +268,6 @@ sl_status sl_pass_defer_alias(sl_pass *pass, const sl_tensor *tensor);
 sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out);
 int sl_pass_deferred(const sl_pass *pass); /* how many */
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

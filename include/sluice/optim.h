@@ -4,9 +4,7 @@
 
 #include "sluice/module.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_optimizer sl_optimizer;
 
@@ -89,7 +87,6 @@ double sl_grad_norm_combine(sl_grad_norm_kind kind, const double *terms, int cou
 /* torch.nn.utils.clip_grad_norm_'s coefficient: min(1, max_norm / (norm + 1e-6)). */
 double sl_clip_coefficient(double norm, double max_norm);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -13,9 +13,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 /* What an option takes, and the type of its field. */
 typedef enum sl_option_type {
@@ -86,7 +84,6 @@ void sl_environment_print_help(FILE *to);
  * variable, its values and what came. */
 sl_status sl_debug_contains(const char *value, bool *out);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

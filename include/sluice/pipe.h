@@ -22,9 +22,7 @@
 #include "sluice/loss.h"
 #include "sluice/schedule.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_pipe sl_pipe;
 
@@ -133,7 +131,6 @@ void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *coun
  * that ended well. Lives until the next call. Has the form that sl_schedule_simulate gives. */
 int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -12,9 +12,7 @@
 #include "sluice/ddp.h"
 #include "sluice/optim.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 /* torch.nn.utils.clip_grad_norm_ over all stages, for those who update parameters by hand: gives
  * the norm of all gradients together, and multiplies them by min(1, max_norm / (norm + 1e-6)). A
@@ -67,7 +65,6 @@ sl_status sl_pipe_optimizer_part(sl_pipe_optimizer *optimizer, sl_checkpoint_par
  * Every rank opens the checkpoint and reads what it needs. Errors: as sl_checkpoint_read. */
 sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *from);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -15,9 +15,7 @@
 #include "sluice/status.h"
 #include "sluice/tensor.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 /* One tensor in host memory. */
 typedef struct sl_safetensors_item {
@@ -116,7 +114,6 @@ sl_status sl_safetensors_writer_commit(sl_safetensors_writer *writer);
 /* Frees the writer, and removes its file if it was not committed; NULL is allowed. */
 void sl_safetensors_writer_destroy(sl_safetensors_writer **writer);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

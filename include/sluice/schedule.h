@@ -25,9 +25,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_schedule sl_schedule;
 
@@ -214,7 +212,6 @@ extern const char *const sl_recompute_names[];
 sl_status sl_recompute_parse(const char *text, sl_recompute *out);
 const char *sl_recompute_name(sl_recompute recompute);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -8,9 +8,24 @@
 
 #include <stddef.h>
 
+/* What stands between these two is C, also in C++, and the whole interface: a shared libsluice
+ * exports it and nothing else. */
 #ifdef __cplusplus
-extern "C" {
+#define SL_API_BEGIN                                                                               \
+    extern "C" {                                                                                   \
+    _Pragma("GCC visibility push(default)")
+#define SL_API_END                                                                                 \
+    _Pragma("GCC visibility pop")                                                                  \
+    }
+#else
+#define SL_API_BEGIN _Pragma("GCC visibility push(default)")
+#define SL_API_END   _Pragma("GCC visibility pop")
 #endif
+
+SL_API_BEGIN
+
+/* The version of the library that the program runs with: "0.1.0". */
+const char *sl_version(void);
 
 typedef enum sl_status {
     SL_OK = 0,
@@ -58,7 +73,6 @@ sl_status sl_error_context(sl_status status, const char *format, ...)
             return sl_try_status_;                                                                 \
     } while (0)
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -9,9 +9,7 @@
 
 #include "sluice/device.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 enum { SL_MAX_DIMS = 4 };
 
@@ -85,7 +83,6 @@ sl_status sl_tensor_write(sl_tensor *tensor, const void *host);
 sl_status sl_tensor_read(const sl_tensor *tensor, void *host);
 sl_status sl_tensor_zero(sl_tensor *tensor);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -14,9 +14,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 /* ---- Tokenizer -------------------------------------------------------------------------- */
 
@@ -197,7 +195,6 @@ int64_t sl_batches_block_length(const sl_batches *batches, int64_t index);
 sl_status sl_batches_block(const sl_batches *batches, int64_t index, int32_t *inputs,
                            int32_t *targets);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

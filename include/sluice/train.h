@@ -13,9 +13,7 @@
 #include "sluice/pipe.h"
 #include "sluice/text.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024 };
 #define SL_LR_DEFAULT (-1.0) /* see sl_train_options_lr */
@@ -413,7 +411,6 @@ typedef struct sl_generate_options {
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                       int64_t *length, int64_t count);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

@@ -17,9 +17,7 @@
 #include "sluice/group.h"
 #include "sluice/optim.h"
 
-#ifdef __cplusplus
-extern "C" {
-#endif
+SL_API_BEGIN
 
 typedef struct sl_zero sl_zero;
 
@@ -44,7 +42,6 @@ sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole);
  * with the same buckets. Errors: SL_ERR_INVALID for any other. */
 sl_status sl_zero_load(sl_zero *zero, const sl_optimizer *whole);
 
-#ifdef __cplusplus
-}
-#endif
+SL_API_END
+
 #endif

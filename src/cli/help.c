@@ -192,8 +192,8 @@ static void print_roff_line(const char *before, const char *text, const char *af
 
 static void print_title(const char *name, const char *summary)
 {
-    printf(".TH \"%s\" 1 \"\" \"sluice %s\" \"sluice\"\n.SH NAME\n%s \\- %s\n", name,
-           SLUICE_VERSION, name, summary);
+    printf(".TH \"%s\" 1 \"\" \"sluice %s\" \"sluice\"\n.SH NAME\n%s \\- %s\n", name, sl_version(),
+           name, summary);
 }
 
 static void print_synopsis(const cli_command *command)

@@ -102,7 +102,7 @@ int main(int argc, char **argv)
     if (strcmp(argv[1], "help") == 0)
         return print_help(argv[2], argc > 3 ? argv[3] : NULL);
     if (strcmp(argv[1], "--version") == 0) {
-        printf("sluice %s\n", SLUICE_VERSION);
+        printf("sluice %s\n", sl_version());
         return cli_finish(SL_OK);
     }
     if (strcmp(argv[1], "launch-rank") == 0)

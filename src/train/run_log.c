@@ -222,9 +222,9 @@ json_t *sli_describe_stages(const sl_pipe *pipe, bool devices)
 
 static json_t *describe_run(const sl_run_info *info)
 {
-    return json_pack("{ss ss sI si so so}", "record", "run", "version", SLUICE_VERSION,
-                     "parameters", (json_int_t)info->total_parameters, "replicas", info->replicas,
-                     "devices", sli_describe_stages(info->pipe, true), "partition",
+    return json_pack("{ss ss sI si so so}", "record", "run", "version", sl_version(), "parameters",
+                     (json_int_t)info->total_parameters, "replicas", info->replicas, "devices",
+                     sli_describe_stages(info->pipe, true), "partition",
                      sli_describe_stages(info->pipe, false));
 }
 

@@ -28,8 +28,11 @@ static void version_is_a_number(void **state)
 {
     (void)state;
     program_run run;
+    char expected[64];
     program_succeed(&run, "--version");
     check_line(run.out, "^sluice [0-9]+\\.[0-9]+\\.[0-9]+$");
+    snprintf(expected, sizeof expected, "sluice %s\n", sl_version());
+    assert_string_equal(run.out, expected);
 }
 
 static void every_command_has_help(void **state)

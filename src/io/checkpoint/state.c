@@ -26,7 +26,7 @@ sl_status sli_checkpoint_state_print(const char *id, const char *run, json_t *fi
     }
     json_t *json =
         json_pack("{ss si ss ss sO so}", "format", format_name, "format_version", FORMAT_VERSION,
-                  "version", SLUICE_VERSION, "id", id, "files", files, "run", run_json);
+                  "version", sl_version(), "id", id, "files", files, "run", run_json);
     char *content = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     if (content) {
         sli_checksum_of(content, strlen(content), checksum);

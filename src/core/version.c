@@ -1,0 +1,6 @@
+#include "sluice/status.h"
+
+const char *sl_version(void)
+{
+    return SLUICE_VERSION;
+}
