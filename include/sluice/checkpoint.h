@@ -82,6 +82,11 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader); /* NULL is allowed */
 const char *sl_checkpoint_state(const sl_checkpoint_reader *reader);
 const char *sl_checkpoint_version(const sl_checkpoint_reader *reader);
 
+/* A number of the state by its key: "step" of what a program saved as {"step": 40}, and of a
+ * training run "step", "epoch", "block", "best_step" and "best_loss". Errors: SL_ERR_NOT_FOUND
+ * where the state has no such number (a best_loss before the first validation is null). */
+sl_status sl_checkpoint_number(const sl_checkpoint_reader *reader, const char *key, double *out);
+
 /* Its files but state.json, those of a part one after the other. */
 size_t sl_checkpoint_file_count(const sl_checkpoint_reader *reader);
 const sl_checkpoint_file_info *sl_checkpoint_file_get(const sl_checkpoint_reader *reader,

@@ -109,6 +109,13 @@ static void check_round_trip(const char *path, size_t files)
     back.numbers[0] = 0;
     check_ok(sl_checkpoint_open(path, &reader));
     assert_string_equal(sl_checkpoint_state(reader), "{\"step\":3,\"lr\":0.5}");
+    double number;
+    check_ok(sl_checkpoint_number(reader, "step", &number));
+    assert_true(number == 3);
+    check_ok(sl_checkpoint_number(reader, "lr", &number));
+    assert_true(number == 0.5);
+    check_error(sl_checkpoint_number(reader, "epoch", &number), SL_ERR_NOT_FOUND,
+                "its state has no number \"epoch\"");
     assert_string_equal(sl_checkpoint_metadata(reader, "model", "made"), "here");
     assert_int_equal(sl_checkpoint_file_count(reader), files);
     assert_int_equal(sl_checkpoint_tensor_count(reader, "model"), TENSORS + 1);

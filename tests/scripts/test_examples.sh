@@ -114,3 +114,13 @@ grep -c "first weight saved .*, a step later \(.*\), from the checkpoint \1\$" p
 one_value "from the checkpoint" 2
 ! grep -q "saved $(head -n 1 values)," printed || fail "the step after loading changed nothing"
 "$SLUICE_PROGRAM" checkpoint verify saved >/dev/null || fail "ddp_checkpoint left no checkpoint"
+
+# ---- classifier ----------------------------------------------------------------------------
+
+# A run that is interrupted after 60 steps and started again ends with the bits of one that is not.
+"$examples/classifier" whole 90 >printed
+"$examples/classifier" parts 60 >/dev/null
+"$examples/classifier" parts 90 >resumed
+grep -q "^from step 0 to 90: loss 0\.[0-9]*\$" printed || fail "classifier: $(cat printed)"
+[ "$(sed 's/from step 0/from step 60/' printed)" = "$(cat resumed)" ] ||
+    fail "classifier: resumed it printed $(cat resumed), expected the loss of $(cat printed)"

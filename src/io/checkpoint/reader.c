@@ -4,7 +4,9 @@
 #define _GNU_SOURCE /* asprintf */
 #include "io/checkpoint/format.h"
 
+#include "core/error.h"
 #include "core/file.h"
+#include "core/json.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -180,6 +182,39 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
 const char *sl_checkpoint_state(const sl_checkpoint_reader *reader)
 {
     return reader->state.run;
+}
+
+/* The value of the state's first member of that name; NULL where there is none. */
+static sl_status find_number(const sli_json *json, const char *key, json_t **out)
+{
+    enum { MOST_CHARACTERS = 64 };
+    sli_json_value root;
+    sli_json_walk walk;
+    *out = NULL;
+    SL_TRY(sli_json_root(json, &root));
+    SL_TRY(sli_json_walk_begin(json, root, &walk));
+    while (sli_json_walk_next(&walk))
+        if (sli_json_equals(walk.key, key))
+            return sli_json_parse(json, walk.value, MOST_CHARACTERS, out);
+    return walk.status;
+}
+
+sl_status sl_checkpoint_number(const sl_checkpoint_reader *reader, const char *key, double *out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = 0;
+    SLI_CHECK_NOT_NULL(reader);
+    SLI_CHECK_NOT_NULL(key);
+    const char *text = reader->state.run ? reader->state.run : "{}";
+    json_t *number;
+    SL_TRY(find_number(&(sli_json){"the state", text, strlen(text)}, key, &number));
+    bool is_number = json_is_number(number);
+    if (is_number)
+        *out = json_number_value(number);
+    json_decref(number);
+    return is_number ? SL_OK
+                     : sl_error(SL_ERR_NOT_FOUND, "%s: its state has no number \"%s\"",
+                                reader->path, key);
 }
 
 const char *sl_checkpoint_version(const sl_checkpoint_reader *reader)
