@@ -3,7 +3,7 @@
  *   bench_pipeline [OPTION…]                                  options as bench_step's
  *
  * Without --schedule all are compared. The default is an even model: emsize 512, 8 layers, 1,000
- * tokens, 4 chunks, 5 steps. --balance is for the schedules that have so many stages.
+ * tokens, 4 chunks, 15 steps. --balance is for the schedules that have so many stages.
  *
  * Of each: the time of a step with clipping and update, how many times the tokens a second of 1f1b
  * and of one stage that is, the bubble, and measured/simulated: the time of sl_pipe_train divided
@@ -142,7 +142,7 @@ static void compare(contender *list, int count, int steps)
 int main(int argc, char **argv)
 {
     static contender list[MOST_CONTENDERS];
-    int count = 0, steps = 5;
+    int count = 0, steps = 15;
     bench_setup setup = bench_setup_lm(512, 8, 8);
     setup.model.ntokens = 1000;
     setup.chunks = 4;
