@@ -343,6 +343,14 @@ typedef struct shard_reading {
     const sl_safetensors_item *next; /* the items of the parameter that comes next */
 } shard_reading;
 
+static sl_status read_tensor(const shard_reading *job, const char *name, int64_t first,
+                             int64_t count, void *to)
+{
+    return sli_checkpoint_read_elements(job->from,
+                                        sli_checkpoint_find_tensor(job->from, "optimizer", name),
+                                        first, count, to);
+}
+
 /* Reads what this rank's shard has of a parameter's state, and its steps. */
 static sl_status read_state(void *context, int stage, const sl_parameter *parameter, int64_t *steps)
 {
@@ -354,13 +362,11 @@ static sl_status read_state(void *context, int stage, const sl_parameter *parame
                                optimizer->rank, optimizer->ranks, &range));
     int arrays = sli_optimizer_state_arrays(own);
     for (int a = 0; a < arrays && range.count > 0; a++)
-        SL_TRY(sli_checkpoint_read_elements(
-            job->from, "optimizer", job->next[a].name, range.first, range.count,
-            sl_tensor_f32(sli_optimizer_state(own, range.bucket, a)) + range.offset));
+        SL_TRY(
+            read_tensor(job, job->next[a].name, range.first, range.count,
+                        sl_tensor_f32(sli_optimizer_state(own, range.bucket, a)) + range.offset));
     job->next += arrays;
-    return arrays == 0 ? SL_OK
-                       : sli_checkpoint_read_elements(job->from, "optimizer", job->next++->name, 0,
-                                                      1, steps);
+    return arrays == 0 ? SL_OK : read_tensor(job, job->next++->name, 0, 1, steps);
 }
 
 sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *from)

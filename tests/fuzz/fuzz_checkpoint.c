@@ -68,29 +68,35 @@ static void fuzz_printed(const char *text)
 
 static void fuzz_index(const char *text, size_t bytes)
 {
-    sli_safetensors_index index;
-    sl_status status = sli_safetensors_index_parse(text, bytes, &index);
+    char *strings = NULL;
+    sl_metadata *entries = NULL;
+    size_t count = 0;
+    sl_status status = sli_safetensors_index_parse(text, bytes, &strings, &entries, &count);
     demand(status == SL_OK || status == SL_ERR_FORMAT, "accepted or refused for its format");
-    if (status == SL_OK && sli_safetensors_index_find(&index, "0.weight"))
-        demand(index.count > 0, "counted");
-    sli_safetensors_index_clear(&index);
+    for (size_t i = 0; status == SL_OK && i < count; i++)
+        demand(sli_names_find(entries, count, sizeof *entries, entries[i].key) == &entries[i],
+               "found");
+    free(strings);
+    free(entries);
 }
 
 /* What is taken for a shape has elements that can be counted, and each name is found again. */
 static void fuzz_cut_tensors(const char *text)
 {
     sli_cut_tensors cut;
+    json_t *shapes = json_object();
     sl_status status = sli_cut_tensors_parse(text, &cut);
     demand(status == SL_OK || status == SL_ERR_FORMAT, "accepted or refused for its format");
     for (size_t i = 0; status == SL_OK && i < cut.count; i++) {
-        char *name;
+        sl_safetensors_item item = {cut.tensors[i].name, SL_F32, cut.tensors[i].shape, NULL};
         int64_t offset;
-        demand(sl_shape_count(&cut.tensors[i].shape) > 0, "a count of elements");
-        demand(sli_segment_name(cut.tensors[i].name, 17, &name) == SL_OK, "memory");
-        demand(sli_cut_tensors_find(&cut, name, &offset) == &cut.tensors[i] && offset == 17,
+        demand(sl_shape_count(&item.shape) > 0, "a count of elements");
+        demand(sli_checkpoint_make_segment(&item, 17, 1, shapes) == SL_OK, "memory");
+        demand(sli_cut_tensors_find(&cut, item.name, &offset) == &cut.tensors[i] && offset == 17,
                "found");
-        free(name);
+        free((char *)item.name);
     }
+    json_decref(shapes);
     sli_cut_tensors_clear(&cut);
 }
 

@@ -21,8 +21,8 @@ typedef struct sample {
     sl_checkpoint_contents contents;
 } sample;
 
-/* Five f32 tensors of 24 bytes and, first in the file, one of i64: a part of 136 bytes, and a part
- * of one tensor. */
+/* Five f32 tensors of 24 bytes and one of i64, which comes first in its file: a part of 136 bytes,
+ * and a part of one tensor. */
 static void sample_fill(sample *to, float first)
 {
     static const char *const names[TENSORS] = {"0.weight", "0.bias", "1.weight", "1.bias", "2.w"};
@@ -154,12 +154,13 @@ static void part_beyond_the_shard_size_is_cut(void **state)
             shards += strncmp(file->name, "model-0", 7) == 0;
         }
         sl_checkpoint_close(&reader);
-        /* 16 bytes, then five times 24, filled greedily. */
+        /* Five times 24 bytes, then 16, filled greedily. */
         size_t expected = 1;
-        uint64_t used = 16;
-        for (int t = 0; t < TENSORS; t++) {
-            expected += used + 24 > limit;
-            used = used + 24 > limit ? 24 : used + 24;
+        uint64_t used = 24;
+        for (int t = 1; t <= TENSORS; t++) {
+            uint64_t next = t < TENSORS ? 24 : 16;
+            expected += used + next > limit;
+            used = used + next > limit ? next : used + next;
         }
         assert_int_equal(shards, expected == 1 ? 0 : expected);
         check_round_trip(path, expected == 1 ? 3 : expected + 3);

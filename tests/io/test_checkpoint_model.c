@@ -87,8 +87,8 @@ static void index_stands_for_its_files(void **state)
     assert_int_equal(sl_checkpoint_file_count(model), 2);
     assert_int_equal(sl_checkpoint_tensor_count(model, SLI_MODEL_PART), TENSORS);
     assert_string_equal(sl_checkpoint_tensor_get(model, SLI_MODEL_PART, 3)->name, "d");
-    assert_string_equal(sli_checkpoint_find_tensor(&model->parts[0], "c")->info.name, "c");
-    assert_null(sli_checkpoint_find_tensor(&model->parts[0], "e"));
+    assert_string_equal(sli_checkpoint_find_tensor(model, SLI_MODEL_PART, "c")->info.name, "c");
+    assert_null(sli_checkpoint_find_tensor(model, SLI_MODEL_PART, "e"));
     assert_string_equal(sl_checkpoint_metadata(model, SLI_MODEL_PART, "made"), "here");
     sl_checkpoint_close(&model);
 }
@@ -196,7 +196,7 @@ static void load_lists_missing_and_unexpected_names_together(void **state)
                                           {"y", SL_F32, {0, {0}}, got + 3},
                                           {"w", SL_F32, {0, {0}}, got + 4}};
     assert_load_refused(path, wanted, 5,
-                        "file: it lacks 4 of the 5 tensors expected (\"w\", \"x\", \"y\", ...), "
+                        "file: it lacks 4 of the 5 tensors expected (\"z\", \"x\", \"y\", ...), "
                         "and has 4 unexpected ones (\"b\", \"c\", \"d\", ...)");
     assert_load_refused(path, wanted + 1, 1,
                         "it has 4 unexpected tensors (\"b\", \"c\", \"d\", ...)");

@@ -7,7 +7,7 @@
 
 #include <sys/stat.h>
 
-enum { RANKS = 4, ROWS = 4, COLUMNS = 5, ELEMENTS = ROWS * COLUMNS, ID = 0x1234 };
+enum { RANKS = 4, ROWS = 4, COLUMNS = 5, ELEMENTS = ROWS * COLUMNS };
 
 static const char shapes[] = "{\"a\":[4,5]}";
 
@@ -16,7 +16,8 @@ typedef struct saved {
     float a[ELEMENTS], b[2];
     sl_safetensors_item items[RANKS]; /* a@0, then rank 1's two, then a@16 */
     sl_metadata metadata;
-    sli_checkpoint_written written[RANKS];
+    sli_shard_report reports[RANKS];
+    int rank; /* that writes */
 } saved;
 
 static void fill(saved *to)
@@ -30,41 +31,40 @@ static void fill(saved *to)
     to->items[3] = (sl_safetensors_item){"a@16", SL_F32, sl_shape_1d(4), to->a + 16};
 }
 
-static void add_shard(saved *from, sli_checkpoint_writer *writer, int rank)
+/* The ranks write one after the other, rank 0 last. */
+static sl_status keep_report(void *context, const sli_shard_report *own)
+{
+    saved *to = context;
+    to->reports[to->rank] = *own;
+    return SL_OK;
+}
+
+static sl_status write_rank(saved *from, const char *path, int rank)
 {
     static const size_t first[RANKS] = {0, 1, 3, 4}, count[RANKS] = {1, 2, 1, 0};
     const sl_checkpoint_part shard = {"optimizer", from->items + first[rank], count[rank],
                                       &from->metadata, count[rank] > 0};
-    check_ok(sli_checkpoint_writer_add_shard(writer, &shard, rank, RANKS, &from->written[rank]));
+    const sl_checkpoint_file vocab = {"model.vocab.txt", "the\n", 4};
+    const sl_checkpoint_contents contents = {.files = &vocab,
+                                             .file_count = rank == 0,
+                                             .state = "{\"step\":1}"};
+    from->rank = rank;
+    return sli_checkpoint_write(path, &contents,
+                                &(sli_checkpoint_writing){.id = 0x1234,
+                                                          .shard = &shard,
+                                                          .rank = rank,
+                                                          .ranks = RANKS,
+                                                          .gather = keep_report,
+                                                          .context = from,
+                                                          .all = from->reports});
 }
 
-static void write_shard(saved *from, const char *path, int rank)
-{
-    sli_checkpoint_writer *writer;
-    check_ok(sli_checkpoint_writer_create(path, ID, true, &writer));
-    add_shard(from, writer, rank);
-    sli_checkpoint_writer_destroy(&writer);
-}
-
-/* By all ranks, the first one coming last. */
 static void save_all(const char *path)
 {
     saved made;
-    const sl_checkpoint_file vocab = {"model.vocab.txt", "the\n", 4};
-    sli_checkpoint_writer *writer;
     fill(&made);
-    for (int rank = RANKS - 1; rank > 0; rank--)
-        write_shard(&made, path, rank);
-    check_ok(sli_checkpoint_writer_create(path, ID, false, &writer));
-    check_ok(sli_checkpoint_writer_add(writer,
-                                       &(sl_checkpoint_contents){.files = &vocab, .file_count = 1},
-                                       NULL));
-    add_shard(&made, writer, 0);
-    for (int rank = 1; rank < RANKS; rank++)
-        check_ok(sli_checkpoint_writer_list_shard(writer, "optimizer", rank, RANKS,
-                                                  &made.written[rank]));
-    check_ok(sli_checkpoint_writer_commit(writer, "{\"step\":1}"));
-    sli_checkpoint_writer_destroy(&writer);
+    for (int rank = RANKS - 1; rank >= 0; rank--)
+        check_ok(write_rank(&made, path, rank));
 }
 
 static void remove_tree(const char *path)
@@ -146,12 +146,13 @@ static void any_range_is_read(void **state)
     char *path = scratch_path(*state, "saved");
     save_all(path);
     check_ok(sl_checkpoint_open(path, &reader));
+    const sli_checkpoint_entry *whole = sli_checkpoint_find_tensor(reader, "optimizer", "a");
     for (int first = 0; first <= ELEMENTS; first++)
         for (int count = 0; count <= ELEMENTS - first; count++) {
             float a[ELEMENTS + 1];
             for (int i = 0; i <= ELEMENTS; i++)
                 a[i] = -9;
-            check_ok(sli_checkpoint_read_elements(reader, "optimizer", "a", first, count, a));
+            check_ok(sli_checkpoint_read_elements(reader, whole, first, count, a));
             for (int i = 0; i <= ELEMENTS; i++)
                 assert_float_equal(a[i], i < count ? first + i : -9, 0);
         }
@@ -161,21 +162,32 @@ static void any_range_is_read(void **state)
 
 /* ---- Not whole ------------------------------------------------------------------------------ */
 
-static void files_that_cannot_be_seen_fail_the_save(void **state)
+static void ranks_that_did_not_write_fail_the_save(void **state)
 {
     saved made;
-    sli_checkpoint_writer *writer;
     char *path = scratch_path(*state, "saved");
     fill(&made);
-    check_ok(sli_checkpoint_writer_create(path, ID, false, &writer));
-    check_error(sli_checkpoint_writer_list_shard(writer, "optimizer", 1, RANKS, &made.written[1]),
-                SL_ERR_IO, "another rank has written it, but it cannot be seen");
-    write_shard(&made, path, 1);
-    made.written[1].bytes++;
-    check_error(sli_checkpoint_writer_list_shard(writer, "optimizer", 1, RANKS, &made.written[1]),
-                SL_ERR_IO, "another rank has written ");
-    sli_checkpoint_writer_destroy(&writer);
+    check_error(write_rank(&made, path, 0), SL_ERR_IO,
+                "another rank has written it, but it cannot be seen");
     assert_int_equal(scratch_entries(*state, 0), 0);
+    check_ok(write_rank(&made, path, 1));
+    made.reports[1].file.bytes++;
+    check_error(write_rank(&made, path, 0), SL_ERR_IO, "another rank has written ");
+    made.reports[1].error = (sli_error_copy){SL_ERR_IO, "no room"};
+    check_error(write_rank(&made, path, 0), SL_ERR_IO, "rank 1: no room");
+    assert_int_equal(scratch_entries(*state, 0), 0);
+}
+
+/* Rank 0 hears why, as the others do. */
+static void rank_that_cannot_write_says_so(void **state)
+{
+    saved made;
+    char *path = scratch_path(*state, "no/where");
+    fill(&made);
+    assert_int_equal(write_rank(&made, path, 1), SL_ERR_NOT_FOUND);
+    assert_int_equal(made.reports[1].error.status, SL_ERR_NOT_FOUND);
+    assert_non_null(
+        strstr(made.reports[1].error.text, "no/where: the checkpoint cannot be written: "));
 }
 
 /* A checkpoint of these items, opened; its error is the thread's. */
@@ -249,13 +261,18 @@ static void names_of_segments_are_found(void **state)
     (void)state;
     sli_cut_tensors cut;
     int64_t offset = -1;
-    char *name;
-    check_ok(sli_cut_tensors_parse("{\"b@1\":[9],\"a\":[3],\"ab\":[7]}", &cut));
-    check_ok(sli_segment_name("ab", 12, &name));
-    assert_string_equal(name, "ab@12");
-    assert_int_equal(sli_cut_tensors_find(&cut, name, &offset)->shape.size[0], 7);
+    sl_safetensors_item item = {"ab", SL_F32, sl_shape_1d(20), NULL};
+    json_t *json = json_pack("{s[i]s[i]}", "b@1", 9, "a", 3);
+    check_ok(sli_checkpoint_make_segment(&item, 12, 7, json));
+    assert_string_equal(item.name, "ab@12");
+    assert_int_equal(item.shape.size[0], 7);
+    char *text = json_dumps(json, 0);
+    check_ok(sli_cut_tensors_parse(text, &cut));
+    assert_int_equal(sli_cut_tensors_find(&cut, item.name, &offset)->shape.size[0], 20);
     assert_int_equal(offset, 12);
-    free(name);
+    json_decref(json);
+    free(text);
+    free((char *)item.name);
     assert_int_equal(sli_cut_tensors_find(&cut, "b@1@0", &offset)->shape.size[0], 9);
     static const char *const others[] = {"a",   "a@",  "a@-1",  "a@01", "a@1x",
                                          "b@0", "c@0", "abc@0", "@0",   "a@99999999999999999999"};
@@ -272,7 +289,9 @@ int checkpoint_shards_tests(void)
         cmocka_unit_test_setup_teardown(segments_go_to_a_device_as_one_tensor, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(any_range_is_read, scratch_create, scratch_remove),
-        cmocka_unit_test_setup_teardown(files_that_cannot_be_seen_fail_the_save, scratch_create,
+        cmocka_unit_test_setup_teardown(ranks_that_did_not_write_fail_the_save, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(rank_that_cannot_write_says_so, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(segments_that_do_not_make_up_their_tensor_are_refused,
                                         scratch_create, scratch_remove),

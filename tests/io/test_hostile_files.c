@@ -67,9 +67,13 @@ static sl_status read_header(const text *from)
 
 static sl_status read_index(const text *from)
 {
-    sli_safetensors_index index;
-    sl_status status = sli_safetensors_index_parse(from->at, from->length, &index);
-    sli_safetensors_index_clear(&index);
+    char *strings = NULL;
+    sl_metadata *entries = NULL;
+    size_t count = 0;
+    sl_status status =
+        sli_safetensors_index_parse(from->at, from->length, &strings, &entries, &count);
+    free(strings);
+    free(entries);
     return status;
 }
 
@@ -189,8 +193,7 @@ static void cut_tensors_take_memory_and_time_in_proportion(void **state)
 /* The same text with the checksum that it must have. */
 static sl_status read_state_with_its_checksum(const text *from)
 {
-    static const char key[] = "\"xxh128\":\"";
-    char *checksum = strstr(from->at, key) + sizeof key - 1;
+    char *checksum = from->at + from->length - sizeof "\"}" - SLI_CHECKSUM_BYTES + 2;
     if (read_state(from) != SL_ERR_FORMAT || !strstr(sl_error_text(), "the checksum "))
         return SL_ERR_INTERNAL;
     memcpy(checksum, strstr(sl_error_text(), "the checksum ") + 13, SLI_CHECKSUM_BYTES - 1);
@@ -198,21 +201,21 @@ static sl_status read_state_with_its_checksum(const text *from)
 }
 
 #define STATE                                                                                      \
-    "{\"xxh128\":\"00000000000000000000000000000000\",\"format\":\"sluice checkpoint\","           \
-    "\"format_version\":1,\"version\":\"1\",\"id\":\"1\","
-#define FILE_END "\"bytes\":1,\"checksum\":0,\"xxh128\":\"0123456789abcdef0123456789abcdef\"}"
+    "{\"format\":\"sluice checkpoint\",\"format_version\":1,\"version\":\"1\",\"id\":\"1\","
+#define STATE_END ",\"xxh128\":\"00000000000000000000000000000000\"}"
+#define FILE_END  "\"bytes\":1,\"checksum\":0,\"xxh128\":\"0123456789abcdef0123456789abcdef\"}"
 
 static void state_takes_memory_and_time_in_proportion(void **state)
 {
     static const hostile cases[] = {
-        {STATE "\"run\":{},\"files\":[", "{\"name\":\"#\"," FILE_END, "]}", SL_OK},
-        {STATE "\"run\":{},\"files\":[", "{\"name\":\"a\"," FILE_END, "]}", SL_ERR_FORMAT},
-        {STATE "\"run\":{},\"files\":[", "{\"name\":\"#\",\"part\":\"#\"," FILE_END, "]}",
-         SL_ERR_FORMAT},
-        {STATE "\"files\":[],\"run\":{\"a\":[", "{}", "]}}", SL_OK},
-        {STATE "\"files\":[],\"run\":{\"a\":[", "1", "]}}", SL_OK},
-        {STATE "\"files\":[],\"run\":{", "\"#\":1", "}}", SL_OK},
-        {STATE "\"files\":[],\"run\":{},", "\"#\":{}", "}", SL_OK},
+        {STATE "\"run\":{},\"files\":[", "{\"name\":\"#\"," FILE_END, "]" STATE_END, SL_OK},
+        {STATE "\"run\":{},\"files\":[", "{\"name\":\"a\"," FILE_END, "]" STATE_END, SL_ERR_FORMAT},
+        {STATE "\"run\":{},\"files\":[", "{\"name\":\"#\",\"part\":\"#\"," FILE_END, "]" STATE_END,
+         SL_OK},
+        {STATE "\"files\":[],\"run\":{\"a\":[", "{}", "]}" STATE_END, SL_OK},
+        {STATE "\"files\":[],\"run\":{\"a\":[", "1", "]}" STATE_END, SL_OK},
+        {STATE "\"files\":[],\"run\":{", "\"#\":1", "}" STATE_END, SL_OK},
+        {STATE "\"files\":[],\"run\":{},", "\"#\":{}", STATE_END, SL_OK},
     };
     (void)state;
     CHECK_ALL(read_state_with_its_checksum, cases);

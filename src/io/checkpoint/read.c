@@ -1,5 +1,4 @@
-/* Reading tensors: each file once, from its first byte to its last, its checksum taken on the way.
- */
+/* Reading: each file once, from its first byte to its last, its checksum taken on the way. */
 #include "io/checkpoint/format.h"
 
 #include "core/file.h"
@@ -7,7 +6,47 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- One file --------------------------------------------------------------------------- */
+static sl_status check_sum(const sl_checkpoint_reader *reader, size_t index, const char *path,
+                           const char *found)
+{
+    const char *expected = reader->state.files[index].checksum;
+    if (!expected || strcmp(found, expected) == 0)
+        return SL_OK;
+    return sl_error(SL_ERR_FORMAT, "%s: it is damaged: its checksum is %s, and %s in state.json",
+                    path, found, expected);
+}
+
+/* ---- Files without tensors -------------------------------------------------------------- */
+
+sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
+                                     size_t *bytes)
+{
+    char *path, checksum[SLI_CHECKSUM_BYTES];
+    const sl_checkpoint_file_info *file = &reader->state.files[index];
+    *data = NULL;
+    SL_TRY(sli_path_join(reader->path, file->name, &path));
+    sl_status status = sli_file_read(path, file->bytes, data, bytes);
+    if (status == SL_OK)
+        status = check_sum(reader, index, path, sli_checksum_of(*data, *bytes, checksum));
+    free(path);
+    if (status != SL_OK) {
+        free(*data);
+        *data = NULL;
+    }
+    return status;
+}
+
+sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char *name, char **data,
+                                  size_t *bytes)
+{
+    *data = NULL;
+    for (size_t i = 0; i < reader->state.count; i++)
+        if (!reader->files[i].reader && strcmp(reader->state.files[i].name, name) == 0)
+            return sli_checkpoint_read_listed(reader, i, data, bytes);
+    return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no file \"%s\"", reader->path, name);
+}
+
+/* ---- Files of tensors ------------------------------------------------------------------- */
 
 enum { BUFFER_BYTES = 1 << 18 }; /* stays in a core's cache between reading and summing */
 
@@ -48,28 +87,25 @@ static sl_status stream_tensors(stream *from, const sli_checkpoint_file *file,
     return SL_OK;
 }
 
-/* The same for file `index`, with its checksum, where state.json has one. */
+/* The same for file `index`, with its checksum. */
 static sl_status stream_file(const sl_checkpoint_reader *reader, size_t index,
                              const sl_safetensors_item *const *wanted)
 {
     char found[SLI_CHECKSUM_BYTES];
-    const char *expected = reader->state.files[index].checksum;
     const sli_checkpoint_file *file = &reader->files[index];
-    stream from = {.path = file->reader->path};
-    SL_TRY(sli_safetensors_borrow_descriptor(file->reader, &from.descriptor));
-    sl_status status = sli_checksum_create(&from.sum);
-    from.buffer = malloc(BUFFER_BYTES);
-    if (status == SL_OK && !from.buffer)
-        status = sl_error(SL_ERR_MEMORY, "%s: no memory for reading it", from.path);
+    stream from = {.path = file->reader->path, .buffer = malloc(BUFFER_BYTES)};
+    sl_status status = from.buffer ? sli_checksum_create(&from.sum)
+                                   : sl_error(SL_ERR_MEMORY, "%s: no memory to read it", from.path);
     if (status == SL_OK)
+        status = sli_safetensors_borrow_descriptor(file->reader, &from.descriptor);
+    if (status == SL_OK) {
         status = stream_tensors(&from, file, wanted);
-    if (status == SL_OK && expected && strcmp(sli_checksum_text(from.sum, found), expected) != 0)
-        status =
-            sl_error(SL_ERR_FORMAT, "%s: it is damaged: its checksum is %s, and %s in state.json",
-                     from.path, found, expected);
+        sli_safetensors_return_descriptor(file->reader, from.descriptor);
+    }
+    if (status == SL_OK)
+        status = check_sum(reader, index, from.path, sli_checksum_text(from.sum, found));
     sli_checksum_destroy(&from.sum);
     free(from.buffer);
-    sli_safetensors_return_descriptor(file->reader, from.descriptor);
     return status;
 }
 
@@ -85,13 +121,10 @@ static sl_status stream_part(const sl_checkpoint_reader *reader, const char *par
 sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
 {
     for (size_t i = 0; i < reader->state.count; i++) {
-        if (reader->files[i].reader) {
-            SL_TRY(stream_file(reader, i, NULL));
-            continue;
-        }
-        char *data;
+        char *data = NULL;
         size_t bytes;
-        SL_TRY(sli_checkpoint_read_listed(reader, i, &data, &bytes));
+        SL_TRY(reader->files[i].reader ? stream_file(reader, i, NULL)
+                                       : sli_checkpoint_read_listed(reader, i, &data, &bytes));
         free(data);
     }
     return SL_OK;
@@ -104,11 +137,10 @@ sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const c
     return stream_part(reader, part, NULL);
 }
 
-sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader, const char *part,
-                                       const char *name, int64_t first, int64_t count, void *to)
+sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
+                                       const sli_checkpoint_entry *tensor, int64_t first,
+                                       int64_t count, void *to)
 {
-    const sli_checkpoint_entry *tensor =
-        sli_checkpoint_find_tensor(sli_checkpoint_find_part(reader, part), name);
     uint64_t width = sl_dtype_bytes(tensor->info.dtype), begin = (uint64_t)first * width,
              end = begin + (uint64_t)count * width;
     for (size_t i = 0; i < tensor->count; i++) {
@@ -134,7 +166,7 @@ static sl_status match_and_read(const sl_checkpoint_reader *reader, const char *
     SL_TRY(sli_checkpoint_need_part(reader, part, &in));
     const sl_safetensors_item **wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *));
     if (!wanted)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", in->count);
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for %zu tensors", reader->path, in->count);
     sl_status status =
         sli_checkpoint_part_error(reader, part, sli_checkpoint_match(in, items, count, wanted));
     if (status == SL_OK && reads)
@@ -153,6 +185,15 @@ sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const c
                                      const sl_safetensors_item *items, size_t count)
 {
     return match_and_read(reader, part, items, count, false);
+}
+
+sl_status sl_safetensors_load(const char *path, const sl_safetensors_item *items, size_t count)
+{
+    sl_checkpoint_reader *reader;
+    SL_TRY(sli_checkpoint_open_model(path, &reader));
+    sl_status status = sl_checkpoint_read(reader, SLI_MODEL_PART, items, count);
+    sl_checkpoint_close(&reader);
+    return status;
 }
 
 /* ---- A part to devices ------------------------------------------------------------------ */
@@ -179,16 +220,17 @@ static sl_status create_tensors(const sli_checkpoint_tensors *in,
                                 size_t *count)
 {
     for (size_t i = 0; i < in->count; i++) {
+        const sl_safetensors_info *info = &in->tensors[in->order[i]].info;
         sl_safetensors_item *item = &items[i];
-        sl_device *device = device_of(context, in->tensors[i].info.name);
+        sl_device *device = device_of(context, info->name);
         if (!device)
             continue;
-        SL_TRY(sli_checkpoint_describe(&in->tensors[i].info, item));
+        SL_TRY(sli_checkpoint_describe(info, item));
         SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, item->dtype, &item->shape,
                                 &out[*count].tensor));
         out[(*count)++].name = item->name;
         item->data = sl_tensor_data(out[*count - 1].tensor);
-        wanted[i] = item;
+        wanted[in->order[i]] = item;
     }
     return SL_OK;
 }
@@ -204,11 +246,9 @@ sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *par
     sl_safetensors_item *items = calloc(in->count + 1, sizeof *items);
     const sl_safetensors_item **wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *));
     *out = calloc(in->count + 1, sizeof **out);
-    sl_status status = SL_OK;
-    if (!items || !wanted || !*out)
-        status = sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", in->count);
-    else
-        status = create_tensors(in, device_of, context, items, wanted, *out, count);
+    sl_status status = items && wanted && *out
+                           ? create_tensors(in, device_of, context, items, wanted, *out, count)
+                           : sl_error(SL_ERR_MEMORY, "no memory for %zu tensors", in->count);
     status = sli_checkpoint_part_error(reader, part, status);
     if (status == SL_OK)
         status = stream_part(reader, part, wanted);

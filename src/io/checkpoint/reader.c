@@ -1,12 +1,11 @@
-/* Opening. What state.json says is compared with what is there, file by file; the headers of tensor
- * files are checked by sl_safetensors_open. Only the tensors' bytes remain to be read. */
-
+/* Opening. First the files are listed: by a checkpoint's state.json, by Hugging Face's index, or a
+ * model's one file. Then each is opened and compared with what the list says of it; the headers of
+ * tensor files are checked by sl_safetensors_open. Only the tensors' bytes remain to be read. */
 #define _GNU_SOURCE /* asprintf */
 #include "io/checkpoint/format.h"
 
-#include "core/error.h"
 #include "core/file.h"
-#include "core/json.h"
+#include "core/memory.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -14,48 +13,124 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
-static sl_status make_path(const sl_checkpoint_reader *reader, const char *name, char **out)
+/* ---- A checkpoint's files --------------------------------------------------------------- */
+
+enum { MOST_TEXT = 64 << 20 }; /* the most bytes of a state.json or an index */
+
+static sl_status list_state(sl_checkpoint_reader *to)
 {
-    if (asprintf(out, "%s%s", reader->folder, name) >= 0)
-        return SL_OK;
-    *out = NULL;
-    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", reader->path);
-}
-
-/* ---- Files without tensors -------------------------------------------------------------- */
-
-sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
-                                     size_t *bytes)
-{
-    char *path, checksum[SLI_CHECKSUM_BYTES];
-    const sl_checkpoint_file_info *file = &reader->state.files[index];
-    *data = NULL;
-    SL_TRY(make_path(reader, file->name, &path));
-    sl_status status = sli_file_read(path, file->bytes, data, bytes);
-    if (status == SL_OK && strcmp(sli_checksum_of(*data, *bytes, checksum), file->checksum) != 0)
+    char *path, *text = NULL;
+    size_t bytes;
+    SL_TRY(sli_path_join(to->path, "", &to->folder));
+    SL_TRY(sli_path_join(to->path, SLI_CHECKPOINT_STATE, &path));
+    sl_status status = sli_file_read(path, MOST_TEXT, &text, &bytes);
+    if (status == SL_OK)
         status =
-            sl_error(SL_ERR_FORMAT, "%s: it is damaged: its checksum is %s, and %s in state.json",
-                     path, checksum, file->checksum);
+            sl_error_context(sli_checkpoint_state_parse(text, bytes, &to->state), "%s: ", path);
+    free(text);
     free(path);
-    if (status != SL_OK) {
-        free(*data);
-        *data = NULL;
-    }
     return status;
 }
 
-sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char *name, char **data,
-                                  size_t *bytes)
+/* ---- A model's files -------------------------------------------------------------------- */
+
+/* Adds the file to the list, once. The name is borrowed. */
+static sl_status add_file(sl_checkpoint_reader *to, const char *name, size_t *capacity)
 {
-    *data = NULL;
-    for (size_t i = 0; i < reader->state.count; i++)
-        if (!reader->files[i].reader && strcmp(reader->state.files[i].name, name) == 0)
-            return sli_checkpoint_read_listed(reader, i, data, bytes);
-    return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no file \"%s\"", reader->path, name);
+    enum { MAX_FILES = 99999 }; /* their names have numbers of 5 digits */
+    sli_checkpoint_state *state = &to->state;
+    for (size_t i = state->count; i > 0; i--) /* a file's tensors mostly follow one another */
+        if (strcmp(state->files[i - 1].name, name) == 0)
+            return SL_OK;
+    SL_TRY(sli_array_reserve(&state->files, capacity, state->count + 1, sizeof *state->files,
+                             MAX_FILES, "files of a model"));
+    state->files[state->count++] = (sl_checkpoint_file_info){.name = name, .part = SLI_MODEL_PART};
+    return SL_OK;
 }
 
-/* ---- Opening ---------------------------------------------------------------------------- */
+/* Its files lie in the folder of the file `path`. */
+static sl_status find_folder(sl_checkpoint_reader *to)
+{
+    const char *slash = strrchr(to->path, '/');
+    to->folder = strndup(to->path, slash ? (size_t)(slash - to->path) + 1 : 0);
+    return to->folder ? SL_OK : sl_error(SL_ERR_MEMORY, "%s: no memory for its path", to->path);
+}
+
+static sl_status list_file(sl_checkpoint_reader *to)
+{
+    size_t capacity = 0;
+    SL_TRY(find_folder(to));
+    return add_file(to, to->path + strlen(to->folder), &capacity);
+}
+
+sl_status sli_safetensors_index_parse(const char *text, size_t length, char **strings,
+                                      sl_metadata **entries, size_t *count)
+{
+    const sli_json json = {"it", text, length};
+    sli_json_value root, map = {NULL, NULL};
+    sli_json_walk walk;
+    SL_TRY(sli_json_root(&json, &root));
+    SL_TRY(sli_json_walk_begin(&json, root, &walk));
+    while (sli_json_walk_next(&walk))
+        if (walk.is_object && sli_json_equals(walk.key, "weight_map"))
+            map = walk.value;
+        else
+            SL_TRY(sli_json_check(&json, walk.value));
+    SL_TRY(walk.status);
+    char *room = *strings = malloc(length);
+    if (!room)
+        return sl_error(SL_ERR_MEMORY, "no memory for an index of %zu bytes", length);
+    SL_TRY(sli_safetensors_read_strings(&json, map, "\"weight_map\"", &room, entries, count));
+    return sli_names_sort(*entries, *count, sizeof **entries, "tensor");
+}
+
+/* Each file that the index names. */
+static sl_status list_index(sl_checkpoint_reader *to)
+{
+    char *text, quoted[SLI_QUOTE_BYTES];
+    size_t bytes, capacity = 0;
+    SL_TRY(find_folder(to));
+    SL_TRY(sli_file_read(to->path, MOST_TEXT, &text, &bytes));
+    sl_status status =
+        sli_safetensors_index_parse(text, bytes, &to->state.strings, &to->index, &to->index_count);
+    free(text);
+    SL_TRY(sl_error_context(status, "%s: ", to->path));
+    if (to->index_count == 0)
+        return sl_error(SL_ERR_FORMAT, "%s: it names no tensors", to->path);
+    for (size_t i = 0; i < to->index_count; i++) {
+        const char *name = to->index[i].value;
+        if (name[0] == '\0' || name[0] == '.' || strchr(name, '/'))
+            return sl_error(SL_ERR_FORMAT, "%s: it names %s, which is no file beside it", to->path,
+                            sli_safetensors_quote(name, quoted));
+        SL_TRY(add_file(to, name, &capacity));
+    }
+    return SL_OK;
+}
+
+/* Every tensor of the files is where the index says, and the index says no more. */
+static sl_status check_index(const sl_checkpoint_reader *reader)
+{
+    char quoted[SLI_QUOTE_BYTES];
+    const sli_checkpoint_tensors *model = &reader->parts[0];
+    for (size_t i = 0; i < model->segment_count; i++) {
+        const sli_segment *segment = &model->segments[i];
+        const char *tensor = segment->info->name, *name = reader->state.files[segment->file].name;
+        const sl_metadata *said =
+            sli_names_find(reader->index, reader->index_count, sizeof *said, tensor);
+        if (!said || strcmp(said->value, name) != 0)
+            return sl_error(SL_ERR_FORMAT,
+                            "%s: tensor %s is in %s, but the index does not list it there",
+                            reader->path, sli_safetensors_quote(tensor, quoted), name);
+    }
+    if (model->segment_count != reader->index_count)
+        return sl_error(SL_ERR_FORMAT, "%s: it names %zu tensors, but its files have %zu",
+                        reader->path, reader->index_count, model->segment_count);
+    return SL_OK;
+}
+
+/* ---- Opening the files ------------------------------------------------------------------ */
 
 static sl_status check_size(const char *path, const sl_checkpoint_file_info *file)
 {
@@ -76,86 +151,126 @@ static sl_status check_size(const char *path, const sl_checkpoint_file_info *fil
     return SL_OK;
 }
 
-static bool is_tensor_file(const char *name)
+static bool ends_with(const char *text, const char *ending)
 {
-    static const char ending[] = ".safetensors";
-    size_t length = strlen(name), last = sizeof ending - 1;
-    return length >= last && strcmp(name + length - last, ending) == 0;
+    size_t length = strlen(text), last = strlen(ending);
+    return length >= last && strcmp(text + length - last, ending) == 0;
 }
 
-static sl_status open_tensors(sl_checkpoint_reader *reader, size_t index, const char *path)
+static sl_status open_file(sl_checkpoint_reader *reader, size_t index, const char *path)
 {
-    const sli_checkpoint_state *state = &reader->state;
-    sl_safetensors_reader **file = &reader->files[index].reader;
-    if (!state->files[index].part)
-        return sl_error(SL_ERR_FORMAT, "%s: state.json does not say which part it belongs to",
-                        path);
-    SL_TRY(sl_safetensors_open(path, file));
-    const char *id = sl_safetensors_metadata(*file, SLI_CHECKPOINT_ID_KEY);
-    if (state->id && (!id || strcmp(id, state->id) != 0))
+    const sl_checkpoint_file_info *file = &reader->state.files[index];
+    const char *expected = reader->state.id;
+    sl_safetensors_reader **out = &reader->files[index].reader;
+    if (expected) {
+        SL_TRY(check_size(path, file));
+        if (!ends_with(file->name, ".safetensors"))
+            return SL_OK;
+        if (!file->part)
+            return sl_error(SL_ERR_FORMAT, "%s: state.json does not say which part it belongs to",
+                            path);
+    }
+    SL_TRY(sl_safetensors_open(path, out));
+    const char *id = sl_safetensors_metadata(*out, SLI_CHECKPOINT_ID_KEY);
+    if (expected && (!id || strcmp(id, expected) != 0))
         return sl_error(SL_ERR_FORMAT, "%s: it is another checkpoint's file", path);
     if (index >= SLI_SAFETENSORS_MAX_OPEN)
-        sli_safetensors_close_descriptor(*file);
+        sli_safetensors_close_descriptor(*out);
     return SL_OK;
 }
 
-sl_status sli_checkpoint_open_files(sl_checkpoint_reader *reader)
+/* Joins the part that file `index` belongs to, if it is the first one of it. */
+static sl_status join_part_of(sl_checkpoint_reader *reader, size_t index)
 {
-    const sli_checkpoint_state *state = &reader->state;
-    reader->files = calloc(state->count + 1, sizeof *reader->files);
+    const char *part = reader->state.files[index].part;
+    for (size_t p = 0; p < reader->part_count; p++)
+        if (strcmp(reader->parts[p].part, part) == 0)
+            return SL_OK;
+    if (reader->part_count == SL_CHECKPOINT_MOST_PARTS)
+        return sl_error(SL_ERR_FORMAT, "%s: its files belong to more than %d parts", reader->path,
+                        SL_CHECKPOINT_MOST_PARTS);
+    return sli_checkpoint_join_part(reader, part);
+}
+
+static sl_status open_files(sl_checkpoint_reader *reader)
+{
+    size_t count = reader->state.count;
+    reader->files = calloc(count + 1, sizeof *reader->files);
     if (!reader->files)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for its files", reader->path);
-    for (size_t i = 0; i < state->count; i++) {
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu files", reader->path, count);
+    for (size_t i = 0; i < count; i++) {
         char *path;
-        const sl_checkpoint_file_info *file = &state->files[i];
-        SL_TRY(make_path(reader, file->name, &path));
-        sl_status status = state->id ? check_size(path, file) : SL_OK;
-        if (status == SL_OK && (!state->id || is_tensor_file(file->name)))
-            status = open_tensors(reader, i, path);
+        if (asprintf(&path, "%s%s", reader->folder, reader->state.files[i].name) < 0)
+            return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", reader->path);
+        sl_status status = open_file(reader, i, path);
         free(path);
         SL_TRY(status);
     }
-    return SL_OK;
+    for (size_t i = 0; i < count; i++)
+        if (reader->files[i].reader)
+            SL_TRY(join_part_of(reader, i));
+    return reader->index ? check_index(reader) : SL_OK;
 }
 
-static sl_status open_state(sl_checkpoint_reader *reader)
+static sl_status open_listed(const char *path, sl_status (*list_files)(sl_checkpoint_reader *to),
+                             sl_checkpoint_reader **out)
 {
-    char *path, *text;
-    size_t bytes;
-    SL_TRY(sli_path_join(reader->path, "", &reader->folder));
-    SL_TRY(make_path(reader, SLI_CHECKPOINT_STATE, &path));
-    sl_status status = sli_file_read(path, SLI_CHECKPOINT_MOST_TEXT, &text, &bytes);
-    if (status == SL_OK) {
-        status = sli_checkpoint_state_parse(text, bytes, &reader->state);
-        status = sl_error_context(status, "%s: ", path);
-        free(text);
-    }
-    free(path);
-    return status == SL_OK ? sli_checkpoint_open_files(reader) : status;
-}
-
-sl_status sli_checkpoint_open_by(const char *path,
-                                 sl_status (*open_files)(sl_checkpoint_reader *reader),
-                                 sl_checkpoint_reader **out)
-{
-    *out = NULL;
-    sl_checkpoint_reader *reader = calloc(1, sizeof *reader);
+    sl_checkpoint_reader *reader = *out = calloc(1, sizeof *reader);
     if (!reader || !(reader->path = strdup(path))) {
-        free(reader);
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for a checkpoint's record", path);
+        sl_checkpoint_close(out);
+        return sl_error(SL_ERR_MEMORY, "%s: no memory to open it", path);
     }
-    sl_status status = open_files(reader);
-    for (size_t i = 0; i < reader->state.part_count && status == SL_OK; i++)
-        status = sli_checkpoint_list_part(reader, reader->state.parts[i]);
+    sl_status status = list_files(reader);
+    if (status == SL_OK)
+        status = open_files(reader);
     if (status != SL_OK)
-        sl_checkpoint_close(&reader);
-    *out = reader;
+        sl_checkpoint_close(out);
     return status;
 }
 
 sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
 {
-    return sli_checkpoint_open_by(path, open_state, out);
+    return open_listed(path, list_state, out);
+}
+
+/* A directory is what it has, looked for in this order: a checkpoint, a file, an index. */
+static sl_status open_directory(const char *path, sl_checkpoint_reader **out)
+{
+    static const struct {
+        const char *name;
+        sl_status (*list_files)(sl_checkpoint_reader *to);
+    } kinds[] = {{SLI_CHECKPOINT_STATE, list_state},
+                 {"model.safetensors", list_file},
+                 {"model.safetensors.index.json", list_index}};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        char *file;
+        SL_TRY(sli_path_join(path, kinds[i].name, &file));
+        bool exists = access(file, F_OK) == 0;
+        sl_status status = SL_OK;
+        if (exists)
+            status = open_listed(i == 0 ? path : file, kinds[i].list_files, out);
+        free(file);
+        if (exists)
+            return status;
+    }
+    return sl_error(SL_ERR_NOT_FOUND,
+                    "%s: the directory is no checkpoint, and has neither model.safetensors nor "
+                    "model.safetensors.index.json",
+                    path);
+}
+
+sl_status sli_checkpoint_open_model(const char *path, sl_checkpoint_reader **out)
+{
+    struct stat found;
+    const sli_checkpoint_tensors *model;
+    *out = NULL;
+    if (stat(path, &found) != 0 || !S_ISDIR(found.st_mode))
+        return open_listed(path, ends_with(path, ".index.json") ? list_index : list_file, out);
+    SL_TRY(open_directory(path, out));
+    sl_status status = sli_checkpoint_need_part(*out, SLI_MODEL_PART, &model);
+    if (status != SL_OK)
+        sl_checkpoint_close(out);
+    return status;
 }
 
 void sl_checkpoint_close(sl_checkpoint_reader **reader)
@@ -168,16 +283,20 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
     }
     for (size_t i = 0; i < (*reader)->part_count; i++) {
         free((*reader)->parts[i].tensors);
+        free((*reader)->parts[i].order);
         free((*reader)->parts[i].segments);
         free((*reader)->parts[i].by_name);
     }
     free((*reader)->files);
+    free((*reader)->index);
     sli_checkpoint_state_clear(&(*reader)->state);
     free((*reader)->folder);
     free((*reader)->path);
     free(*reader);
     *reader = NULL;
 }
+
+/* ---- What a checkpoint says ------------------------------------------------------------- */
 
 const char *sl_checkpoint_state(const sl_checkpoint_reader *reader)
 {
@@ -231,19 +350,6 @@ const sl_checkpoint_file_info *sl_checkpoint_file_get(const sl_checkpoint_reader
                                                       size_t index)
 {
     return &reader->state.files[index];
-}
-
-size_t sl_checkpoint_tensor_count(const sl_checkpoint_reader *reader, const char *part)
-{
-    const sli_checkpoint_tensors *in = sli_checkpoint_find_part(reader, part);
-    return in ? in->count : 0;
-}
-
-const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *reader,
-                                                    const char *part, size_t index)
-{
-    const sli_checkpoint_tensors *in = sli_checkpoint_find_part(reader, part);
-    return in && index < in->count ? &in->tensors[index].info : NULL;
 }
 
 const char *sl_checkpoint_metadata(const sl_checkpoint_reader *reader, const char *part,

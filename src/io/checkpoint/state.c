@@ -1,3 +1,4 @@
+/* state.json: printed by jansson; read value by value, since it may be large and hostile. */
 #include "io/checkpoint/format.h"
 
 #include <ctype.h>
@@ -10,7 +11,7 @@
 enum { FORMAT_VERSION = 1 };
 
 static const char *const format_name = "sluice checkpoint";
-static const char checksum_key[] = SLI_CHECKPOINT_CHECKSUM_KEY;
+static const char checksum_key[] = "xxh128";
 
 /* ---- Printing --------------------------------------------------------------------------- */
 
@@ -62,14 +63,13 @@ typedef struct parsing {
 } parsing;
 
 /* The values of the members, in the order of `keys`. */
-enum { FORMAT, FORMAT_NUMBER, VERSION, ID, FILES, RUN, CHECKSUM, KEYS };
+enum { FORMAT, FORMAT_NUMBER, VERSION, ID, FILES, RUN, KEYS };
 
-static const char *const keys[KEYS] = {"format", "format_version", "version", "id", "files",
-                                       "run",    checksum_key};
+static const char *const keys[KEYS] = {"format", "format_version", "version", "id", "files", "run"};
 
-static sl_status missing(const char *key, const char *what)
+static sl_status must_be(int key, const char *what)
 {
-    return sl_error(SL_ERR_FORMAT, "\"%s\" must be %s", key, what);
+    return sl_error(SL_ERR_FORMAT, "\"%s\" must be %s", keys[key], what);
 }
 
 static const char *copy_text(parsing *run, const char *text)
@@ -101,22 +101,6 @@ static sl_status parse_file(parsing *run, json_t *value, sl_checkpoint_file_info
     return SL_OK;
 }
 
-static sl_status list_parts(sli_checkpoint_state *state)
-{
-    for (size_t i = 0; i < state->count; i++) {
-        const char *part = state->files[i].part;
-        size_t p = 0;
-        while (part && p < state->part_count && strcmp(state->parts[p], part) != 0)
-            p++;
-        if (p == SL_CHECKPOINT_MOST_PARTS)
-            return sl_error(SL_ERR_FORMAT, "its files belong to more than %d parts",
-                            SL_CHECKPOINT_MOST_PARTS);
-        if (part && p == state->part_count)
-            state->parts[state->part_count++] = part;
-    }
-    return SL_OK;
-}
-
 static sl_status parse_files(parsing *run, sli_json_value list)
 {
     enum { LEAST_BYTES = 60, MOST_BYTES = 4096 }; /* of a file's name, bytes and checksum */
@@ -124,7 +108,7 @@ static sl_status parse_files(parsing *run, sli_json_value list)
     sli_json_walk walk;
     json_t *value;
     if (!sli_json_is(list, '['))
-        return missing(keys[FILES], "an array");
+        return must_be(FILES, "an array");
     state->files = calloc((size_t)(list.end - list.begin) / LEAST_BYTES + 1, sizeof *state->files);
     if (!state->files)
         return sl_error(SL_ERR_MEMORY, "no memory for its list of files");
@@ -136,8 +120,7 @@ static sl_status parse_files(parsing *run, sli_json_value list)
         SL_TRY(status);
     }
     SL_TRY(walk.status);
-    SL_TRY(sli_names_check(state->files, state->count, sizeof *state->files, "file"));
-    return list_parts(state);
+    return sli_names_check(state->files, state->count, sizeof *state->files, "file");
 }
 
 /* The text without blanks outside of strings, behind `to`; the text begins outside of one. */
@@ -155,9 +138,8 @@ static char *pack(sli_json_value value, char *to)
     return to;
 }
 
-/* Where each member's value is, and all of the member that says the checksum. */
-static sl_status find_members(const sli_json *json, sli_json_value root, sli_json_value *of,
-                              sli_json_value *said)
+/* Where each member's value is. */
+static sl_status find_members(const sli_json *json, sli_json_value root, sli_json_value *of)
 {
     sli_json_walk walk;
     if (!sli_json_is(root, '{'))
@@ -173,30 +155,30 @@ static sl_status find_members(const sli_json *json, sli_json_value root, sli_jso
             return sl_error(SL_ERR_FORMAT, "\"%s\" is listed twice", keys[key]);
         else
             of[key] = walk.value;
-        if (key == CHECKSUM)
-            *said = (sli_json_value){walk.key.begin, walk.value.end};
     }
     return walk.status;
 }
 
-/* Compares the checksum with that of the text without the member that says it. */
-static sl_status check_checksum(const sli_json *json, sli_json_value root, sli_json_value said,
-                                sli_json_value value)
+/* The last member says the checksum of the object without it. */
+static sl_status check_checksum(const sli_json *json, sli_json_value root)
 {
-    char found[SLI_CHECKSUM_BYTES];
-    if (!sli_json_is(value, '"'))
-        return sl_error(SL_ERR_FORMAT, "it does not say its checksum");
-    char *packed = malloc(json->length), *begin = packed;
+    static const char last[] = ",\"xxh128\":\"00000000000000000000000000000000\"}";
+    enum { LAST = sizeof last - 1, SAID = sizeof ",\"xxh128\":\"" - 1 };
+    char found[SLI_CHECKSUM_BYTES], *packed = malloc(json->length);
     if (!packed)
         return sl_error(SL_ERR_MEMORY, "no memory for its content");
-    char *end = pack((sli_json_value){root.begin, said.begin}, packed);
-    end -= end[-1] == ','; /* a comma goes with the member: the one before it, ... */
-    end = pack((sli_json_value){said.end, root.end}, end);
-    if (packed[1] == ',') /* ... or, of the first member, the one behind it */
-        *++begin = '{';
-    sli_checksum_of(begin, (uint64_t)(end - begin), found);
+    char *end = pack(root, packed), *member = end - LAST;
+    bool says = end - packed > LAST && memcmp(member, last, SAID) == 0;
+    bool same = false;
+    if (says) {
+        *member = '}';
+        sli_checksum_of(packed, (uint64_t)(member + 1 - packed), found);
+        same = memcmp(member + SAID, found, sizeof found - 1) == 0;
+    }
     free(packed);
-    if (!sli_json_equals(value, found))
+    if (!says)
+        return sl_error(SL_ERR_FORMAT, "it does not end with its checksum");
+    if (!same)
         return sl_error(SL_ERR_FORMAT,
                         "it was changed: its content has the checksum %s, not the "
                         "one that it says",
@@ -222,38 +204,31 @@ static sl_status check_format(const sli_json *json, const sli_json_value *of)
 static sl_status parse_text(parsing *run, const sli_json_value *of, int key, const char **out)
 {
     if (!sli_json_is(of[key], '"'))
-        return missing(keys[key], "a string");
+        return must_be(key, "a string");
     return sli_json_decode(&run->json, of[key], &run->strings, out);
-}
-
-static sl_status parse(parsing *run)
-{
-    sli_json_value root, said = {NULL, NULL}, of[KEYS] = {{NULL, NULL}};
-    sli_checkpoint_state *state = run->state;
-    SL_TRY(sli_json_root(&run->json, &root));
-    SL_TRY(find_members(&run->json, root, of, &said));
-    SL_TRY(check_format(&run->json, of));
-    SL_TRY(check_checksum(&run->json, root, said, of[CHECKSUM]));
-    if (!sli_json_is(of[RUN], '{'))
-        return missing(keys[RUN], "an object");
-    SL_TRY(sli_json_check(&run->json, of[RUN]));
-    state->strings = run->strings = malloc(run->json.length);
-    state->run = malloc((size_t)(of[RUN].end - of[RUN].begin) + 1);
-    if (!state->strings || !state->run)
-        return sl_error(SL_ERR_MEMORY, "no memory for its content");
-    *pack(of[RUN], state->run) = '\0';
-    SL_TRY(parse_text(run, of, ID, &state->id));
-    SL_TRY(parse_text(run, of, VERSION, &state->version));
-    return parse_files(run, of[FILES]);
 }
 
 sl_status sli_checkpoint_state_parse(const char *text, size_t length, sli_checkpoint_state *out)
 {
+    parsing run = {.json = {"it", text, length}, .state = out};
+    const sli_json *json = &run.json;
+    sli_json_value root, of[KEYS] = {{NULL, NULL}};
     *out = (sli_checkpoint_state){0};
-    sl_status status = parse(&(parsing){.json = {"it", text, length}, .state = out});
-    if (status != SL_OK)
-        sli_checkpoint_state_clear(out);
-    return status;
+    SL_TRY(sli_json_root(json, &root));
+    SL_TRY(find_members(json, root, of));
+    SL_TRY(check_format(json, of));
+    SL_TRY(check_checksum(json, root));
+    if (!sli_json_is(of[RUN], '{'))
+        return must_be(RUN, "an object");
+    SL_TRY(sli_json_check(json, of[RUN]));
+    out->strings = run.strings = malloc(length);
+    out->run = malloc((size_t)(of[RUN].end - of[RUN].begin) + 1);
+    if (!out->strings || !out->run)
+        return sl_error(SL_ERR_MEMORY, "no memory for its content");
+    *pack(of[RUN], out->run) = '\0';
+    SL_TRY(parse_text(&run, of, ID, &out->id));
+    SL_TRY(parse_text(&run, of, VERSION, &out->version));
+    return parse_files(&run, of[FILES]);
 }
 
 void sli_checkpoint_state_clear(sli_checkpoint_state *state)

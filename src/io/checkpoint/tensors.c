@@ -3,12 +3,108 @@
  * without gap or overlap, from its first element to its last, in whatever files they are. */
 #include "io/checkpoint/format.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Files ------------------------------------------------------------------------------ */
+/* ---- The shapes of tensors with segments ------------------------------------------------ */
+
+static const char what[] = "\"" SLI_SEGMENTS_KEY "\" of its metadata";
+
+/* A shape of at least one element and fewer than 2^63. */
+static bool parse_shape(const json_t *sizes, sl_shape *out)
+{
+    int64_t product = 1;
+    if (!json_is_array(sizes) || json_array_size(sizes) > SL_MAX_DIMS)
+        return false;
+    *out = (sl_shape){.dims = (int)json_array_size(sizes)};
+    for (int d = 0; d < out->dims; d++) {
+        const json_t *size = json_array_get(sizes, (size_t)d);
+        out->size[d] = json_integer_value(size);
+        if (!json_is_integer(size) || out->size[d] < 1 ||
+            __builtin_mul_overflow(product, out->size[d], &product))
+            return false;
+    }
+    return true;
+}
+
+static sl_status parse_cut_tensor(const sli_json_walk *member, char **room, sli_cut_tensor *out)
+{
+    enum { MOST_BYTES = 4096 };
+    char quoted[SLI_QUOTE_BYTES];
+    json_t *sizes;
+    SL_TRY(sli_json_decode(member->json, member->key, room, &out->name));
+    SL_TRY(sli_json_parse(member->json, member->value, MOST_BYTES, &sizes));
+    bool valid = parse_shape(sizes, &out->shape);
+    json_decref(sizes);
+    return valid ? SL_OK
+                 : sl_error(SL_ERR_FORMAT, "%s must give tensor %s a shape", what,
+                            sli_safetensors_quote(out->name, quoted));
+}
+
+sl_status sli_cut_tensors_parse(const char *text, sli_cut_tensors *out)
+{
+    enum { LEAST_BYTES = 6 }; /* of a member, as "":[], */
+    const sli_json json = {what, text, strlen(text)};
+    sli_json_value root;
+    sli_json_walk walk;
+    *out = (sli_cut_tensors){0};
+    SL_TRY(sli_json_root(&json, &root));
+    if (!sli_json_is(root, '{'))
+        return sl_error(SL_ERR_FORMAT, "%s must be a JSON object", what);
+    char *room = out->names = malloc(json.length);
+    out->tensors = calloc(json.length / LEAST_BYTES + 1, sizeof *out->tensors);
+    if (!out->names || !out->tensors)
+        return sl_error(SL_ERR_MEMORY, "no memory for the shapes of tensors");
+    SL_TRY(sli_json_walk_begin(&json, root, &walk));
+    while (sli_json_walk_next(&walk))
+        SL_TRY(parse_cut_tensor(&walk, &room, &out->tensors[out->count++]));
+    SL_TRY(walk.status);
+    return sl_error_context(sli_names_sort(out->tensors, out->count, sizeof *out->tensors,
+                                           "tensor"),
+                            "%s: ", what);
+}
+
+void sli_cut_tensors_clear(sli_cut_tensors *cut)
+{
+    free(cut->tensors);
+    free(cut->names);
+    *cut = (sli_cut_tensors){0};
+}
+
+/* A segment's name: the first `length` bytes are the tensor's. */
+typedef struct segment_name {
+    const char *text;
+    size_t length;
+} segment_name;
+
+static int compare_with_tensor(const void *key, const void *element)
+{
+    const segment_name *name = key;
+    const sli_cut_tensor *tensor = element;
+    int order = strncmp(name->text, tensor->name, name->length);
+    return order ? order : -(tensor->name[name->length] != '\0');
+}
+
+const sli_cut_tensor *sli_cut_tensors_find(const sli_cut_tensors *cut, const char *name,
+                                           int64_t *begin)
+{
+    const char *at = strrchr(name, '@');
+    size_t digits = at ? strspn(at + 1, "0123456789") : 0;
+    if (digits == 0 || at[1 + digits] != '\0' || (at[1] == '0' && digits > 1))
+        return NULL;
+    errno = 0;
+    *begin = strtoll(at + 1, NULL, 10);
+    if (errno != 0 || cut->count == 0)
+        return NULL;
+    const segment_name key = {name, (size_t)(at - name)};
+    return bsearch(&key, cut->tensors, cut->count, sizeof *cut->tensors, compare_with_tensor);
+}
+
+/* ---- Joining ---------------------------------------------------------------------------- */
 
 static const char *name_of(const sli_segment *segment)
 {
@@ -32,8 +128,6 @@ static sl_status list_file(sl_checkpoint_reader *reader, size_t index, sli_segme
     }
     return SL_OK;
 }
-
-/* ---- Tensors ---------------------------------------------------------------------------- */
 
 static int compare_segments(const void *a, const void *b)
 {
@@ -63,7 +157,7 @@ static sl_status check_segment(const sli_segment *first, const sli_segment *next
 }
 
 /* Makes a tensor of its segments. */
-static sl_status join(sli_segment **segments, size_t count, sli_checkpoint_entry *out)
+static sl_status join_segments(sli_segment **segments, size_t count, sli_checkpoint_entry *out)
 {
     char quoted[SLI_QUOTE_BYTES];
     const sli_cut_tensor *cut = segments[0]->cut;
@@ -88,41 +182,55 @@ static sl_status join(sli_segment **segments, size_t count, sli_checkpoint_entry
     return SL_OK;
 }
 
-/* By first segments, which are elements of one array. */
-static int compare_tensors(const void *a, const void *b)
+static sl_status join_tensors(sli_checkpoint_tensors *part)
 {
-    const sli_segment *left = *((const sli_checkpoint_entry *)a)->segments,
-                      *right = *((const sli_checkpoint_entry *)b)->segments;
-    return (left > right) - (left < right);
-}
-
-static sl_status join_all(sli_checkpoint_tensors *part)
-{
-    if (part->segment_count == 0)
-        return SL_OK;
     for (size_t i = 0; i < part->segment_count; i++)
         part->by_name[i] = &part->segments[i];
-    qsort(part->by_name, part->segment_count, sizeof(sli_segment *), compare_segments);
-    for (size_t at = 0, end; at < part->segment_count; at = end) {
-        for (end = at + 1; end < part->segment_count; end++)
+    if (part->segment_count > 0)
+        qsort(part->by_name, part->segment_count, sizeof(sli_segment *), compare_segments);
+    for (size_t at = 0, end; at < part->segment_count; at = end, part->count++) {
+        for (end = at; end < part->segment_count; end++) {
             if (strcmp(name_of(part->by_name[at]), name_of(part->by_name[end])) != 0)
                 break;
-        SL_TRY(join(part->by_name + at, end - at, &part->tensors[part->count++]));
+            part->by_name[end]->tensor = part->count;
+        }
+        SL_TRY(join_segments(part->by_name + at, end - at, &part->tensors[part->count]));
     }
-    qsort(part->tensors, part->count, sizeof *part->tensors, compare_tensors);
-    for (size_t t = 0; t < part->count; t++)
-        for (size_t i = 0; i < part->tensors[t].count; i++)
-            part->tensors[t].segments[i]->tensor = t;
+    size_t listed = 0;
+    for (size_t i = 0; i < part->segment_count; i++)
+        if (part->tensors[part->segments[i].tensor].segments[0] == &part->segments[i])
+            part->order[listed++] = part->segments[i].tensor;
     return SL_OK;
 }
 
-/* ---- Parts ------------------------------------------------------------------------------ */
-
 bool sli_checkpoint_has_tensors(const sl_checkpoint_reader *reader, size_t index, const char *part)
 {
-    const sl_checkpoint_file_info *file = &reader->state.files[index];
-    return reader->files[index].reader && strcmp(file->part, part) == 0;
+    return reader->files[index].reader && strcmp(reader->state.files[index].part, part) == 0;
 }
+
+sl_status sli_checkpoint_join_part(sl_checkpoint_reader *reader, const char *name)
+{
+    size_t most = 1;
+    for (size_t f = 0; f < reader->state.count; f++)
+        if (sli_checkpoint_has_tensors(reader, f, name))
+            most += sl_safetensors_count(reader->files[f].reader);
+    sli_checkpoint_tensors *part = &reader->parts[reader->part_count++];
+    *part = (sli_checkpoint_tensors){.part = name,
+                                     .tensors = calloc(most, sizeof *part->tensors),
+                                     .order = calloc(most, sizeof *part->order),
+                                     .segments = calloc(most, sizeof *part->segments),
+                                     .by_name = calloc(most, sizeof(sli_segment *))};
+    if (!part->tensors || !part->order || !part->segments || !part->by_name)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu tensors", reader->path, most - 1);
+    for (size_t f = 0; f < reader->state.count; f++)
+        if (sli_checkpoint_has_tensors(reader, f, name)) {
+            SL_TRY(list_file(reader, f, part->segments + part->segment_count));
+            part->segment_count += sl_safetensors_count(reader->files[f].reader);
+        }
+    return sli_checkpoint_part_error(reader, name, join_tensors(part));
+}
+
+/* ---- Finding ---------------------------------------------------------------------------- */
 
 sl_status sli_checkpoint_part_error(const sl_checkpoint_reader *reader, const char *part,
                                     sl_status status)
@@ -131,34 +239,7 @@ sl_status sli_checkpoint_part_error(const sl_checkpoint_reader *reader, const ch
                             : sl_error_context(status, "%s: ", reader->path);
 }
 
-sl_status sli_checkpoint_list_part(sl_checkpoint_reader *reader, const char *name)
-{
-    size_t files = 0, segments = 0;
-    for (size_t f = 0; f < reader->state.count; f++)
-        if (sli_checkpoint_has_tensors(reader, f, name)) {
-            segments += sl_safetensors_count(reader->files[f].reader);
-            files++;
-        }
-    if (files == 0)
-        return sl_error(SL_ERR_FORMAT, "%s/state.json: part %s has no file of tensors",
-                        reader->path, name);
-    sli_checkpoint_tensors *part = &reader->parts[reader->part_count++];
-    *part = (sli_checkpoint_tensors){.part = name,
-                                     .tensors = calloc(segments + 1, sizeof *part->tensors),
-                                     .segments = calloc(segments + 1, sizeof *part->segments),
-                                     .by_name = calloc(segments + 1, sizeof(sli_segment *))};
-    if (!part->tensors || !part->segments || !part->by_name)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu tensors", reader->path, segments);
-    for (size_t f = 0; f < reader->state.count; f++)
-        if (sli_checkpoint_has_tensors(reader, f, name)) {
-            SL_TRY(list_file(reader, f, part->segments + part->segment_count));
-            part->segment_count += sl_safetensors_count(reader->files[f].reader);
-        }
-    return sli_checkpoint_part_error(reader, name, join_all(part));
-}
-
-const sli_checkpoint_tensors *sli_checkpoint_find_part(const sl_checkpoint_reader *reader,
-                                                       const char *part)
+static const sli_checkpoint_tensors *find_part(const sl_checkpoint_reader *reader, const char *part)
 {
     for (size_t i = 0; i < reader->part_count; i++)
         if (strcmp(reader->parts[i].part, part) == 0)
@@ -169,25 +250,30 @@ const sli_checkpoint_tensors *sli_checkpoint_find_part(const sl_checkpoint_reade
 sl_status sli_checkpoint_need_part(const sl_checkpoint_reader *reader, const char *part,
                                    const sli_checkpoint_tensors **out)
 {
-    *out = sli_checkpoint_find_part(reader, part);
+    *out = find_part(reader, part);
     return *out ? SL_OK
                 : sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no part \"%s\"", reader->path,
                            part);
 }
 
-static int compare_with_segment(const void *name, const void *segment)
+const sli_checkpoint_entry *sli_checkpoint_find_tensor(const sl_checkpoint_reader *reader,
+                                                       const char *part, const char *name)
 {
-    return strcmp(name, name_of(*(sli_segment *const *)segment));
+    const sli_checkpoint_tensors *in = find_part(reader, part);
+    return in ? sli_names_find(in->tensors, in->count, sizeof *in->tensors, name) : NULL;
 }
 
-const sli_checkpoint_entry *sli_checkpoint_find_tensor(const sli_checkpoint_tensors *in,
-                                                       const char *name)
+size_t sl_checkpoint_tensor_count(const sl_checkpoint_reader *reader, const char *part)
 {
-    sli_segment **found = NULL;
-    if (in->segment_count)
-        found = bsearch(name, in->by_name, in->segment_count, sizeof(sli_segment *),
-                        compare_with_segment);
-    return found ? &in->tensors[(*found)->tensor] : NULL;
+    const sli_checkpoint_tensors *in = find_part(reader, part);
+    return in ? in->count : 0;
+}
+
+const sl_safetensors_info *sl_checkpoint_tensor_get(const sl_checkpoint_reader *reader,
+                                                    const char *part, size_t index)
+{
+    const sli_checkpoint_tensors *in = find_part(reader, part);
+    return in && index < in->count ? &in->tensors[in->order[index]].info : NULL;
 }
 
 /* ---- What a caller wants against what there is ------------------------------------------ */
@@ -210,47 +296,6 @@ static void name_list_add(name_list *list, const char *name)
     else if (list->count == NAMES_SHOWN)
         snprintf(list->text + used, sizeof list->text - used, ", ...");
     list->count++;
-}
-
-static int compare_items(const void *a, const void *b)
-{
-    const sl_safetensors_item *const *left = a, *const *right = b;
-    return strcmp((*left)->name, (*right)->name);
-}
-
-/* Both lists in the order of their names, side by side. */
-static sl_status match_names(const sl_safetensors_item *const *wanted, size_t count,
-                             const sli_checkpoint_tensors *in, const sl_safetensors_item **of)
-{
-    name_list missing = {0}, unexpected = {0};
-    for (size_t w = 0, p = 0; w < count || p < in->segment_count;) {
-        if (w > 0 && w < count && compare_items(&wanted[w - 1], &wanted[w]) == 0)
-            return sl_error(SL_ERR_INVALID, "tensor \"%s\" is asked for twice", wanted[w]->name);
-        size_t at = p < in->segment_count ? in->by_name[p]->tensor : 0;
-        int order = w == count               ? 1
-                    : p == in->segment_count ? -1
-                                             : strcmp(wanted[w]->name, in->tensors[at].info.name);
-        if (order < 0)
-            name_list_add(&missing, wanted[w]->name);
-        else if (order > 0)
-            name_list_add(&unexpected, in->tensors[at].info.name);
-        else
-            of[at] = wanted[w];
-        w += order <= 0;
-        p += order >= 0 ? in->tensors[at].count : 0;
-    }
-    if (missing.count && unexpected.count)
-        return sl_error(SL_ERR_INVALID,
-                        "it lacks %zu of the %zu tensors expected (%s), and has "
-                        "%zu unexpected ones (%s)",
-                        missing.count, count, missing.text, unexpected.count, unexpected.text);
-    if (missing.count)
-        return sl_error(SL_ERR_INVALID, "it lacks %zu of the %zu tensors expected (%s)",
-                        missing.count, count, missing.text);
-    if (unexpected.count)
-        return sl_error(SL_ERR_INVALID, "it has %zu unexpected tensors (%s)", unexpected.count,
-                        unexpected.text);
-    return SL_OK;
 }
 
 static bool fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
@@ -290,15 +335,30 @@ static sl_status check_shapes(const sli_checkpoint_tensors *in,
 sl_status sli_checkpoint_match(const sli_checkpoint_tensors *in, const sl_safetensors_item *items,
                                size_t count, const sl_safetensors_item **of)
 {
-    const sl_safetensors_item **wanted = calloc(count + 1, sizeof(sl_safetensors_item *));
-    if (!wanted)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", count);
-    for (size_t i = 0; i < count; i++)
-        wanted[i] = &items[i];
-    qsort(wanted, count, sizeof(sl_safetensors_item *), compare_items);
-    sl_status status = match_names(wanted, count, in, of);
-    if (status == SL_OK)
-        status = check_shapes(in, of);
-    free(wanted);
-    return status;
+    name_list missing = {0}, unexpected = {0};
+    for (size_t i = 0; i < count; i++) {
+        const sli_checkpoint_entry *found =
+            sli_names_find(in->tensors, in->count, sizeof *in->tensors, items[i].name);
+        if (!found)
+            name_list_add(&missing, items[i].name);
+        else if (of[found - in->tensors])
+            return sl_error(SL_ERR_INVALID, "tensor \"%s\" is asked for twice", items[i].name);
+        else
+            of[found - in->tensors] = &items[i];
+    }
+    for (size_t i = 0; i < in->count; i++)
+        if (!of[in->order[i]])
+            name_list_add(&unexpected, in->tensors[in->order[i]].info.name);
+    if (missing.count && unexpected.count)
+        return sl_error(SL_ERR_INVALID,
+                        "it lacks %zu of the %zu tensors expected (%s), and has "
+                        "%zu unexpected ones (%s)",
+                        missing.count, count, missing.text, unexpected.count, unexpected.text);
+    if (missing.count)
+        return sl_error(SL_ERR_INVALID, "it lacks %zu of the %zu tensors expected (%s)",
+                        missing.count, count, missing.text);
+    if (unexpected.count)
+        return sl_error(SL_ERR_INVALID, "it has %zu unexpected tensors (%s)", unexpected.count,
+                        unexpected.text);
+    return check_shapes(in, of);
 }

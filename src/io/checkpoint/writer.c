@@ -1,6 +1,6 @@
 /* Saving: every file goes into a directory of a temporary name, its checksum taken while it is
  * written; state.json, which lists them, comes last; then the directory gets its name. */
-
+#define _GNU_SOURCE /* asprintf */
 #include "io/checkpoint/format.h"
 
 #include "core/file.h"
@@ -19,32 +19,31 @@
 
 enum { NAME_BYTES = 256, PART_BYTES = 200 }; /* of the names of a file and a part */
 
-struct sli_checkpoint_writer {
+typedef struct writer {
+    const sli_checkpoint_writing *how;
     sli_replace_directory *directory;
     char id[SLI_CHECKPOINT_ID_BYTES];
     json_t *files; /* what has been written so far, as state.json says it */
-};
+} writer;
 
 /* ---- Files ------------------------------------------------------------------------------ */
 
-static sl_status list_file(sli_checkpoint_writer *to, const char *name, const char *part,
-                           const sli_checkpoint_written *written)
+static sl_status list_file(writer *to, const char *name, const char *part,
+                           const sli_written_file *written)
 {
-    json_t *file =
-        json_pack("{ss ss* sI ss}", "name", name, "part", part, "bytes", (json_int_t)written->bytes,
-                  SLI_CHECKPOINT_CHECKSUM_KEY, written->checksum);
+    json_t *file = json_pack("{ss ss* sI ss}", "name", name, "part", part, "bytes",
+                             (json_int_t)written->bytes, "xxh128", written->checksum);
     return json_array_append_new(to->files, file) == 0
                ? SL_OK
                : sl_error(SL_ERR_MEMORY, "no memory for the list of files");
 }
 
-static sl_status path_of(const sli_checkpoint_writer *to, const char *name, char **path)
+static sl_status path_of(const writer *to, const char *name, char **path)
 {
     return sli_path_join(sli_replace_directory_temporary(to->directory), name, path);
 }
 
-static sl_status write_bytes(const sli_checkpoint_writer *to, const char *name, const void *data,
-                             size_t bytes)
+static sl_status write_bytes(const writer *to, const char *name, const void *data, size_t bytes)
 {
     char *path;
     SL_TRY(path_of(to, name, &path));
@@ -54,10 +53,10 @@ static sl_status write_bytes(const sli_checkpoint_writer *to, const char *name, 
 }
 
 /* A file that is listed. */
-static sl_status add_bytes(sli_checkpoint_writer *to, const char *name, const char *part,
-                           const void *data, size_t bytes)
+static sl_status add_bytes(writer *to, const char *name, const char *part, const void *data,
+                           size_t bytes)
 {
-    sli_checkpoint_written written = {.bytes = bytes};
+    sli_written_file written = {.bytes = bytes};
     sli_checksum_of(data, bytes, written.checksum);
     SL_TRY(write_bytes(to, name, data, bytes));
     return list_file(to, name, part, &written);
@@ -65,53 +64,25 @@ static sl_status add_bytes(sli_checkpoint_writer *to, const char *name, const ch
 
 /* ---- Parts ------------------------------------------------------------------------------ */
 
-/* The part's metadata, and the checkpoint's id: *out [part->metadata_count + 1], to be freed. */
-static sl_status list_metadata(const sli_checkpoint_writer *to, const sl_checkpoint_part *part,
-                               sl_metadata **out)
-{
-    *out = calloc(part->metadata_count + 1, sizeof **out);
-    if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for the metadata");
-    if (part->metadata_count)
-        memcpy(*out, part->metadata, part->metadata_count * sizeof **out);
-    (*out)[part->metadata_count] = (sl_metadata){SLI_CHECKPOINT_ID_KEY, to->id};
-    return SL_OK;
-}
-
-static sl_status put_all(sl_safetensors_writer *writer, const sl_checkpoint_part *part,
-                         const sli_checkpoint_source *source, sli_checkpoint_written *written)
-{
-    for (size_t i = 0; i < part->count; i++) {
-        const void *data = part->items[i].data;
-        if (source)
-            SL_TRY(source->read(source->context, part->name, &part->items[i], &data));
-        SL_TRY(sl_safetensors_writer_put(writer, i, data));
-    }
-    SL_TRY(sl_safetensors_writer_commit(writer));
-    return sli_safetensors_writer_checksum(writer, &written->bytes, written->checksum);
-}
-
-/* Writes all of `part` as the file `name`, and lists it. Items with larger elements come first. */
-static sl_status add_tensors(sli_checkpoint_writer *to, const sl_checkpoint_part *part,
-                             const char *name, const sli_checkpoint_source *source,
-                             sli_checkpoint_written *written)
+/* Writes all of `part` as the file `name`, whose metadata also say the id, and lists it. */
+static sl_status add_tensors(writer *to, const sl_checkpoint_part *part, const char *name,
+                             sli_written_file *written)
 {
     char *path;
-    sl_metadata *metadata = NULL;
-    sl_safetensors_writer *writer = NULL;
+    size_t count = part->metadata_count;
     SL_TRY(path_of(to, name, &path));
-    sl_status status = list_metadata(to, part, &metadata);
-    if (status == SL_OK)
-        status = sl_safetensors_writer_create(path, part->items, part->count, metadata,
-                                              part->metadata_count + 1, &writer);
-    if (status == SL_OK)
-        status = put_all(writer, part, source, written);
-    if (status == SL_OK)
-        status = list_file(to, name, part->name, written);
-    sl_safetensors_writer_destroy(&writer);
+    sl_metadata *metadata = calloc(count + 1, sizeof *metadata);
+    sl_status status = metadata ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for the metadata");
+    if (status == SL_OK) {
+        for (size_t i = 0; i < count; i++)
+            metadata[i] = part->metadata[i];
+        metadata[count] = (sl_metadata){SLI_CHECKPOINT_ID_KEY, to->id};
+        status = sli_safetensors_write(path, part->items, part->count, metadata, count + 1,
+                                       to->how->source, written);
+    }
     free(metadata);
     free(path);
-    return status;
+    return status == SL_OK ? list_file(to, name, part->name, written) : status;
 }
 
 /* "PART.safetensors", or "PART-00001-of-00003.safetensors" of several, from 1; to `name`
@@ -123,21 +94,6 @@ static const char *name_file(const char *part, size_t number, size_t count, char
     else
         snprintf(name, NAME_BYTES, "%s-%05zu-of-%05zu.safetensors", part, number, count);
     return name;
-}
-
-/* The items, larger elements first, else in their order; to be freed. */
-static sl_status sort_items(const sl_checkpoint_part *part, sl_safetensors_item **out)
-{
-    static const size_t widths[] = {8, 4, 2};
-    size_t sorted = 0;
-    *out = calloc(part->count + 1, sizeof **out);
-    if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", part->count);
-    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
-        for (size_t i = 0; i < part->count; i++)
-            if (sl_dtype_bytes(part->items[i].dtype) == widths[w])
-                (*out)[sorted++] = part->items[i];
-    return SL_OK;
 }
 
 static uint64_t item_bytes(const sl_safetensors_item *item)
@@ -158,7 +114,7 @@ static size_t count_fitting(const sl_safetensors_item *items, size_t count, uint
 }
 
 /* Hugging Face's index: `map` gives the file of each of the part's tensors. */
-static sl_status add_index(sli_checkpoint_writer *to, const sl_checkpoint_part *part, json_t *map)
+static sl_status add_index(writer *to, const sl_checkpoint_part *part, json_t *map)
 {
     char *text = NULL, name[NAME_BYTES];
     json_int_t bytes = 0;
@@ -176,70 +132,82 @@ static sl_status add_index(sli_checkpoint_writer *to, const sl_checkpoint_part *
 }
 
 /* Writes the part as one file, or as several of at most `limit` bytes of tensors and an index. */
-static sl_status add_part(sli_checkpoint_writer *to, const sl_checkpoint_part *part, uint64_t limit,
-                          const sli_checkpoint_source *source)
+static sl_status add_part(writer *to, const sl_checkpoint_part *part, uint64_t limit)
 {
     char name[NAME_BYTES];
-    sl_safetensors_item *items;
-    sli_checkpoint_written written;
+    sli_written_file written;
     size_t files = 0;
-    SL_TRY(sort_items(part, &items));
     for (size_t i = 0; i < part->count || files == 0; files++)
-        i += count_fitting(items + i, part->count - i, limit);
+        i += count_fitting(part->items + i, part->count - i, limit);
     json_t *map = json_object();
     sl_checkpoint_part one = *part; /* what the next file has */
     sl_status status = SL_OK;
     for (size_t f = 1, first = 0; f <= files && status == SL_OK; f++, first += one.count) {
-        one.items = items + first;
+        one.items = part->items + first;
         one.count = count_fitting(one.items, part->count - first, limit);
-        status = add_tensors(to, &one, name_file(part->name, f, files, name), source, &written);
+        status = add_tensors(to, &one, name_file(part->name, f, files, name), &written);
         for (size_t i = 0; i < one.count; i++)
             json_object_set_new(map, one.items[i].name, json_string(name));
     }
     if (status == SL_OK && files > 1)
         status = add_index(to, part, map);
     json_decref(map);
-    free(items);
     return status;
 }
 
 /* ---- A part of which each rank has a shard ---------------------------------------------- */
 
-sl_status sli_checkpoint_writer_add_shard(sli_checkpoint_writer *writer,
-                                          const sl_checkpoint_part *part, int rank, int ranks,
-                                          sli_checkpoint_written *written)
+sl_status sli_checkpoint_make_segment(sl_safetensors_item *item, int64_t first, int64_t count,
+                                      json_t *shapes)
 {
-    char name[NAME_BYTES];
-    name_file(part->name, (size_t)rank + 1, (size_t)ranks, name);
-    return add_tensors(writer, part, name, NULL, written);
+    char *name;
+    json_t *sizes = json_array();
+    for (int d = 0; d < item->shape.dims; d++)
+        json_array_append_new(sizes, json_integer(item->shape.size[d]));
+    bool complete = json_array_size(sizes) == (size_t)item->shape.dims;
+    if (json_object_set_new(shapes, item->name, sizes) != 0 || !complete ||
+        asprintf(&name, "%s@%" PRId64, item->name, first) < 0)
+        return sl_error(SL_ERR_MEMORY, "no memory for the shape of tensor %s", item->name);
+    item->name = name;
+    item->shape = sl_shape_1d(count);
+    return SL_OK;
 }
 
-/* Another's file must be there, as it says. */
-static sl_status check_file(const sli_checkpoint_writer *to, const char *name, uint64_t bytes)
+/* Lists what the other ranks have written: each file must be there as its rank says. */
+static sl_status list_shards(writer *to)
 {
-    char *path;
-    struct stat found;
-    SL_TRY(path_of(to, name, &path));
-    sl_status status = SL_OK;
-    if (stat(path, &found) != 0)
-        status = sl_error(SL_ERR_IO, "%s: another rank has written it, but it cannot be seen: %s",
-                          path, strerror(errno));
-    else if ((uint64_t)found.st_size != bytes)
-        status = sl_error(SL_ERR_IO,
-                          "%s: another rank has written %" PRIu64 " bytes, but it has %" PRIu64,
-                          path, bytes, (uint64_t)found.st_size);
-    free(path);
-    return status;
+    const sli_checkpoint_writing *how = to->how;
+    for (int rank = 1; rank < how->ranks; rank++) {
+        const sli_shard_report *report = &how->all[rank];
+        char name[NAME_BYTES], *path;
+        struct stat found;
+        SL_TRY(sl_error_context(sli_error_restore(&report->error), "rank %d: ", rank));
+        name_file(how->shard->name, (size_t)rank + 1, (size_t)how->ranks, name);
+        SL_TRY(path_of(to, name, &path));
+        sl_status status = list_file(to, name, how->shard->name, &report->file);
+        if (stat(path, &found) != 0)
+            status =
+                sl_error(SL_ERR_IO, "%s: another rank has written it, but it cannot be seen: %s",
+                         path, strerror(errno));
+        else if ((uint64_t)found.st_size != report->file.bytes)
+            status = sl_error(SL_ERR_IO,
+                              "%s: another rank has written %" PRIu64 " bytes, but it has %" PRIu64,
+                              path, report->file.bytes, (uint64_t)found.st_size);
+        free(path);
+        SL_TRY(status);
+    }
+    return SL_OK;
 }
 
-sl_status sli_checkpoint_writer_list_shard(sli_checkpoint_writer *writer, const char *part,
-                                           int rank, int ranks,
-                                           const sli_checkpoint_written *written)
+/* Exchanges the ranks' reports, of which this is one; rank 0 lists the others' files. */
+static sl_status exchange_reports(writer *to, sl_status status, sli_shard_report *own)
 {
-    char name[NAME_BYTES];
-    SL_TRY(
-        check_file(writer, name_file(part, (size_t)rank + 1, (size_t)ranks, name), written->bytes));
-    return list_file(writer, name, part, written);
+    const sli_checkpoint_writing *how = to->how;
+    sli_error_save(&own->error, status);
+    sl_status gathered = how->gather(how->context, own);
+    if (status != SL_OK)
+        return sli_error_restore(&own->error);
+    return gathered == SL_OK && how->rank == 0 ? list_shards(to) : gathered;
 }
 
 /* ---- What may be written ---------------------------------------------------------------- */
@@ -285,40 +253,27 @@ static sl_status check_contents(const sl_checkpoint_contents *contents)
     return SL_OK;
 }
 
-static sl_status not_a_checkpoint(void)
-{
-    return sl_error(SL_ERR_INVALID,
-                    "it exists and is not a checkpoint: move it away, or save elsewhere");
-}
-
-static sl_status find_entry(void *context, const char *name)
+static bool stop_at_entry(void *context, const char *name)
 {
     (void)context;
     (void)name;
-    return not_a_checkpoint();
+    return false;
 }
 
 /* An older checkpoint, a link to one, or an empty directory may be replaced. */
-static sl_status check_replaceable(int holder, const char *name)
+static sl_status check_replaceable(int holder, const char *name, bool is_link)
 {
-    struct stat found;
-    if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
-        return SL_OK;
-    bool is_link = S_ISLNK(found.st_mode);
-    int directory = is_link || S_ISDIR(found.st_mode)
-                        ? openat(holder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC)
-                        : -1;
-    if (directory < 0)
-        return not_a_checkpoint();
-    bool checkpoint = faccessat(directory, SLI_CHECKPOINT_STATE, F_OK, 0) == 0;
-    sl_status status = SL_OK;
-    if (!checkpoint)
-        status =
-            is_link ? not_a_checkpoint() : sli_directory_visit(directory, name, find_entry, NULL);
-    else if (!is_link && !sli_directory_is_flat(holder, name))
-        status = sl_error(SL_ERR_INVALID, "the checkpoint of that name has a directory in it");
-    close(directory);
-    return status;
+    int directory = openat(holder, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool is_checkpoint = directory >= 0 && faccessat(directory, SLI_CHECKPOINT_STATE, F_OK, 0) == 0;
+    bool is_empty = directory >= 0 && sli_directory_walk(directory, stop_at_entry, NULL);
+    if (directory >= 0)
+        close(directory);
+    if (!is_checkpoint && (is_link || !is_empty))
+        return sl_error(SL_ERR_INVALID,
+                        "it exists and is not a checkpoint: move it away, or save elsewhere");
+    if (is_checkpoint && !is_link && !sli_directory_is_flat(holder, name))
+        return sl_error(SL_ERR_INVALID, "the checkpoint of that name has a directory in it");
+    return SL_OK;
 }
 
 sl_status sli_checkpoint_check_path(const char *path, bool is_new)
@@ -328,91 +283,72 @@ sl_status sli_checkpoint_check_path(const char *path, bool is_new)
     struct stat found;
     SL_TRY(sli_path_open_parent(path, path, &holder, &name));
     sl_status status = SL_OK;
-    if (!is_new)
-        status = check_replaceable(holder, name);
-    else if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) == 0)
-        status = sl_error(SL_ERR_INVALID, "%s: there is something of that name already", path);
+    if (fstatat(holder, name, &found, AT_SYMLINK_NOFOLLOW) == 0)
+        status = is_new
+                     ? sl_error(SL_ERR_INVALID, "%s: there is something of that name already", path)
+                     : check_replaceable(holder, name, S_ISLNK(found.st_mode));
     close(holder);
     free(name);
     return status;
 }
 
-/* ---- The writer ------------------------------------------------------------------------- */
+/* ---- All of it -------------------------------------------------------------------------- */
 
-sl_status sli_checkpoint_writer_create(const char *path, uint64_t id, bool joins,
-                                       sli_checkpoint_writer **out)
+/* What this writer writes, but for state.json. */
+static sl_status write_files(writer *to, const char *path, const sl_checkpoint_contents *contents,
+                             sli_written_file *written)
 {
-    sli_checkpoint_writer *writer = *out = calloc(1, sizeof *writer);
-    if (!writer || !(writer->files = json_array())) {
-        sli_checkpoint_writer_destroy(out);
-        return sl_error(SL_ERR_MEMORY, "no memory for a checkpoint's record");
+    char name[NAME_BYTES];
+    const sli_checkpoint_writing *how = to->how;
+    uint64_t id = how->id;
+    SL_TRY(check_contents(contents)); /* before anything is created */
+    if (id == 0)
+        SL_TRY(sli_draw_number(path, &id));
+    snprintf(to->id, sizeof to->id, "%016" PRIx64, id);
+    to->files = json_array();
+    if (how->rank > 0) {
+        SL_TRY(sli_replace_directory_join(path, id, &to->directory));
+    } else {
+        SL_TRY(sli_checkpoint_check_path(path, false));
+        SL_TRY(sli_replace_directory_create_numbered(path, id, &to->directory));
     }
-    snprintf(writer->id, sizeof writer->id, "%016" PRIx64, id);
-    sl_status status = joins ? SL_OK : sli_checkpoint_check_path(path, false);
-    if (status == SL_OK && joins)
-        status = sli_replace_directory_join(path, id, &writer->directory);
-    else if (status == SL_OK)
-        status = sli_replace_directory_create_numbered(path, id, &writer->directory);
-    if (status != SL_OK)
-        sli_checkpoint_writer_destroy(out);
-    return status;
-}
-
-sl_status sli_checkpoint_writer_add(sli_checkpoint_writer *writer,
-                                    const sl_checkpoint_contents *contents,
-                                    const sli_checkpoint_source *source)
-{
-    SL_TRY(check_contents(contents));
     for (size_t i = 0; i < contents->part_count; i++)
-        SL_TRY(add_part(writer, &contents->parts[i], contents->shard_bytes, source));
+        SL_TRY(add_part(to, &contents->parts[i], contents->shard_bytes));
     for (size_t i = 0; i < contents->file_count; i++)
-        SL_TRY(add_bytes(writer, contents->files[i].name, NULL, contents->files[i].data,
+        SL_TRY(add_bytes(to, contents->files[i].name, NULL, contents->files[i].data,
                          contents->files[i].bytes));
-    return SL_OK;
+    if (!how->shard)
+        return SL_OK;
+    name_file(how->shard->name, (size_t)how->rank + 1, (size_t)how->ranks, name);
+    return add_tensors(to, how->shard, name, written);
 }
 
-sl_status sli_checkpoint_writer_commit(sli_checkpoint_writer *writer, const char *state)
+static sl_status write_state(writer *to, const char *state)
 {
     char *text;
-    SL_TRY(sli_checkpoint_state_print(writer->id, state, writer->files, &text));
-    sl_status status = write_bytes(writer, SLI_CHECKPOINT_STATE, text, strlen(text));
+    SL_TRY(sli_checkpoint_state_print(to->id, state, to->files, &text));
+    sl_status status = write_bytes(to, SLI_CHECKPOINT_STATE, text, strlen(text));
     free(text);
-    return status == SL_OK ? sli_replace_directory_commit(writer->directory) : status;
+    return status == SL_OK ? sli_replace_directory_commit(to->directory) : status;
 }
 
-void sli_checkpoint_writer_destroy(sli_checkpoint_writer **writer)
+sl_status sli_checkpoint_write(const char *path, const sl_checkpoint_contents *contents,
+                               const sli_checkpoint_writing *how)
 {
-    if (!writer || !*writer)
-        return;
-    sli_replace_directory_destroy(&(*writer)->directory);
-    json_decref((*writer)->files);
-    free(*writer);
-    *writer = NULL;
-}
-
-static sl_status save(const char *path, const sl_checkpoint_contents *contents,
-                      const sli_checkpoint_source *source)
-{
-    uint64_t id;
-    sli_checkpoint_writer *writer;
-    SL_TRY(check_contents(contents)); /* before anything is created */
-    SL_TRY(sli_draw_number(path, &id));
-    SL_TRY(sli_checkpoint_writer_create(path, id, false, &writer));
-    sl_status status = sli_checkpoint_writer_add(writer, contents, source);
-    if (status == SL_OK)
-        status = sli_checkpoint_writer_commit(writer, contents->state);
-    sli_checkpoint_writer_destroy(&writer);
+    static const char cannot[] = "%s: the checkpoint cannot be written: ";
+    writer to = {.how = how};
+    sli_shard_report own = {0};
+    sl_status status = sl_error_context(write_files(&to, path, contents, &own.file), cannot, path);
+    if (how->shard)
+        status = exchange_reports(&to, status, &own);
+    if (status == SL_OK && how->rank == 0)
+        status = sl_error_context(write_state(&to, contents->state), cannot, path);
+    sli_replace_directory_destroy(&to.directory);
+    json_decref(to.files);
     return status;
-}
-
-sl_status sli_checkpoint_save_from(const char *path, const sl_checkpoint_contents *contents,
-                                   const sli_checkpoint_source *source)
-{
-    return sl_error_context(save(path, contents, source),
-                            "%s: the checkpoint cannot be written: ", path);
 }
 
 sl_status sl_checkpoint_save(const char *path, const sl_checkpoint_contents *contents)
 {
-    return sli_checkpoint_save_from(path, contents, NULL);
+    return sli_checkpoint_write(path, contents, &(sli_checkpoint_writing){0});
 }

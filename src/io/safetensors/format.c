@@ -1,3 +1,4 @@
+/* What reading and writing have in common: data types, names, and how errors show them. */
 #include "io/safetensors/format.h"
 
 #include <inttypes.h>
@@ -101,7 +102,7 @@ sl_status sli_names_check(const void *array, size_t count, size_t element_bytes,
         return SL_OK;
     void *copy = malloc(count * element_bytes);
     if (!copy)
-        return sl_error(SL_ERR_MEMORY, "no memory for a list of names");
+        return sl_error(SL_ERR_MEMORY, "no memory for %zu names", count);
     memcpy(copy, array, count * element_bytes);
     sl_status status = sli_names_sort(copy, count, element_bytes, what);
     free(copy);

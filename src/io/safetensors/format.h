@@ -50,7 +50,7 @@ sl_status sli_names_check(const void *array, size_t count, size_t element_bytes,
 /* The element of a sorted array that has this name, or NULL. */
 const void *sli_names_find(const void *array, size_t count, size_t element_bytes, const char *name);
 
-/* ---- The JSON header of a file, read: a checked table of tensors (header.c) ---- */
+/* ---- Readers (reader.c) ---- */
 
 /* The reference implementation's limit on the header's length. */
 #define SLI_SAFETENSORS_HEADER_LIMIT UINT64_C(100000000)
@@ -66,6 +66,7 @@ typedef struct sli_safetensors_name {
     const sli_safetensors_entry *entry;
 } sli_safetensors_name;
 
+/* The JSON header of a file: a checked table of tensors. */
 typedef struct sli_safetensors_header {
     char *strings; /* all names and the metadata's */
     size_t count;
@@ -77,22 +78,17 @@ typedef struct sli_safetensors_header {
 } sli_safetensors_header;
 
 /* Reads and checks the `length` bytes of a header at `text`, for a file with `data_bytes` behind
- * it. Borrows `text`. Errors: SL_ERR_FORMAT, SL_ERR_MEMORY. */
+ * it. Borrows `text`. Cleared by sli_safetensors_header_clear, also after an error. Errors:
+ * SL_ERR_FORMAT, SL_ERR_MEMORY. */
 sl_status sli_safetensors_header_parse(const char *text, size_t length, uint64_t data_bytes,
                                        sli_safetensors_header *out);
 void sli_safetensors_header_clear(sli_safetensors_header *header);
-
-/* The tensor of that name, or NULL. */
-const sli_safetensors_entry *sli_safetensors_header_find(const sli_safetensors_header *header,
-                                                         const char *name);
 
 /* Reads an object whose values are strings, called `what` in errors. The strings go to *room, which
  * is moved behind them; out [*count] begins as NULL and is to be freed, also after an error. */
 sl_status sli_safetensors_read_strings(const sli_json *json, sli_json_value object,
                                        const char *what, char **room, sl_metadata **out,
                                        size_t *count);
-
-/* ---- Readers ---- */
 
 struct sl_safetensors_reader {
     int descriptor; /* -1: closed by sli_safetensors_close_descriptor */
@@ -119,36 +115,24 @@ sl_status sli_safetensors_read_bytes(const sl_safetensors_reader *reader,
                                      const sl_safetensors_info *info, uint64_t offset,
                                      uint64_t bytes, void *to);
 
-/* ---- Writers ---- */
+/* ---- Writers (writer.c) ---- */
 
-/* The file's size, and its checksum into `text` [SLI_CHECKSUM_BYTES]. It is taken while the file is
- * written: all items must have been put in the order in which they lie in the file, else it is an
- * error. */
-sl_status sli_safetensors_writer_checksum(const sl_safetensors_writer *writer, uint64_t *bytes,
-                                          char *text);
+/* Gives the bytes of an item whose data are not in memory. Items are asked for one after the other;
+ * *data lives until the next is. */
+typedef struct sli_item_source {
+    sl_status (*read)(void *context, const sl_safetensors_item *item, const void **data);
+    void *context;
+} sli_item_source;
 
-typedef struct sli_safetensors_range {
-    const char *name;
-    uint64_t begin; /* of its bytes in the file */
+/* A file that was written. */
+typedef struct sli_written_file {
     uint64_t bytes;
-    bool written;
-} sli_safetensors_range;
+    char checksum[SLI_CHECKSUM_BYTES]; /* taken while it was written */
+} sli_written_file;
 
-/* Where everything goes in a file that is to be written. */
-typedef struct sli_safetensors_layout {
-    char *head; /* the file's first `head_bytes`: the header's length, and the header */
-    size_t head_bytes;
-    uint64_t file_bytes;
-    sli_safetensors_range *ranges; /* [count], one for each item */
-    size_t count;
-    json_t *json; /* owns the names */
-} sli_safetensors_layout;
-
-/* Lays a file out; arguments and errors as for sl_safetensors_writer_create. After an error too,
- * `out` is to be cleared. */
-sl_status sli_safetensors_layout_init(const sl_safetensors_item *items, size_t count,
-                                      const sl_metadata *metadata, size_t metadata_count,
-                                      sli_safetensors_layout *out);
-void sli_safetensors_layout_clear(sli_safetensors_layout *layout);
+/* sl_safetensors_save that also says what was written. `source` NULL: the items have data. */
+sl_status sli_safetensors_write(const char *path, const sl_safetensors_item *items, size_t count,
+                                const sl_metadata *metadata, size_t metadata_count,
+                                const sli_item_source *source, sli_written_file *written);
 
 #endif

@@ -1,13 +1,208 @@
-/* When a run's state is saved, and the copy of it, for which the run waits. */
+/* When a run's state is saved: the run waits while it is copied, then a thread writes the copy. */
+#include "train/checkpoint/checkpoints.h"
+
 #include "core/clock.h"
+#include "core/error.h"
 #include "core/replace.h"
+#include "io/checkpoint/format.h"
 #include "text/vocab.h"
-#include "train/checkpoint/saver.h"
+#include "train/checkpoint/weights.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* What a save writes, one or both. */
+enum {
+    STEP = 1, /* the whole copy, as the checkpoint of `step` */
+    BEST = 2  /* its model, as the best one; by the first replica alone */
+};
+
+struct sli_checkpoints {
+    const sli_run *run;
+    const sl_save_options *options; /* the run's */
+    bool writes;                    /* the first replica where there is a directory, or all */
+    sl_group *group; /* of all replicas' threads, each of which writes its shard of the optimizers'
+                        state; NULL: the first one writes all of it */
+    uint64_t number; /* drawn for this run; counts its saves; each save's own, the same on all */
+    bool end_saved;  /* or saving it has begun */
+
+    /* The first replica's, where there is a directory. */
+    int directory; /* as long as it is open, no other run saves there; -1: none */
+    sli_model_metadata metadata;
+    char *vocab;
+    size_t vocab_bytes;
+
+    /* The copy, filled while nothing is being written: by the first replica all of it, by the
+     * others the optimizer alone. */
+    sli_tensors model, optimizer, best; /* `best` without items: there is none */
+    char *state;                        /* of sli_run_state_print */
+    double copy_seconds;
+
+    /* The save under way, or the last one. */
+    bool under_way;  /* from the start until the end was reported */
+    bool has_thread; /* that was not joined */
+    pthread_t thread;
+    int targets;
+    int64_t step;
+    char *path; /* of the checkpoint, or of the best model where there is only that */
+
+    /* The thread's, until `done` is true. */
+    sli_shard_report *reports; /* [replicas]: the first replica's */
+    double write_seconds;
+    sli_error_copy error;
+    atomic_bool done;
+};
+
+/* ---- Copying ---------------------------------------------------------------------------- */
+
+/* What is the same on all replicas. The best parameters are not copied where they are the model's
+ * own, or there are none. */
+static sl_status copy_model(sli_checkpoints *to)
+{
+    const sli_run *run = to->run;
+    sl_pipe *pipe = run->replica.pipe;
+    free(to->state);
+    to->state = NULL;
+    SL_TRY(sli_run_state_print(run, &to->state));
+    SL_TRY(sli_tensors_of_model(pipe, &to->model));
+    SL_TRY(sli_tensors_copy(pipe, &to->model));
+    sli_tensors_empty(&to->best);
+    if (!(to->targets & STEP) || !isfinite(run->at.best_loss) || run->at.best_step == run->at.steps)
+        return SL_OK;
+    SL_TRY(sli_tensors_of_best(pipe, run->best, &to->best));
+    return sli_tensors_copy(pipe, &to->best);
+}
+
+/* All of the optimizers' state, or this replica's shard. */
+static sl_status copy_optimizers(sli_checkpoints *to)
+{
+    const sli_run *run = to->run;
+    sl_pipe *pipe = run->replica.pipe;
+    sl_optimizer *optimizers[SL_MAX_STAGES];
+    for (int s = 0; s < sl_pipe_stages(pipe); s++)
+        optimizers[s] = to->group ? sli_pipe_optimizer_own(run->optimizer, s)
+                                  : sli_pipe_optimizer_whole(run->optimizer, s);
+    SL_TRY(sli_tensors_of_optimizer(pipe, optimizers, to->group ? run->replica.rank : 0,
+                                    to->group ? run->replica.count : 1, &to->optimizer));
+    return sli_tensors_copy(pipe, &to->optimizer);
+}
+
+/* What this replica writes. */
+static sl_status copy_state(sli_checkpoints *to)
+{
+    double start = sli_clock_seconds();
+    if (to->run->replica.rank == 0)
+        SL_TRY(copy_model(to));
+    if (to->targets & STEP)
+        SL_TRY(copy_optimizers(to));
+    to->copy_seconds = sli_clock_seconds() - start;
+    return SL_OK;
+}
+
+/* ---- Writing the copy ------------------------------------------------------------------- */
+
+static sl_status gather_reports(void *context, const sli_shard_report *own)
+{
+    _Static_assert(sizeof *own % sizeof(int64_t) == 0, "reports are words");
+    const sli_checkpoints *of = context;
+    return sl_group_gather(of->group, own, of->run->replica.rank == 0 ? of->reports : NULL,
+                           sizeof *own / sizeof(int64_t), SL_I64, 0, NULL);
+}
+
+/* Writes all of the copy, or its model alone. */
+static sl_status write_copy(sli_checkpoints *of, const char *path, bool all)
+{
+    const sli_replica *replica = &of->run->replica;
+    const sl_checkpoint_file vocab = {"model.vocab.txt", of->vocab, of->vocab_bytes};
+    const sl_metadata shapes = {SLI_SEGMENTS_KEY, of->optimizer.shapes}, *rows = of->metadata.rows;
+    const sl_checkpoint_part optimizer = {"optimizer", of->optimizer.items, of->optimizer.count,
+                                          &shapes, of->optimizer.shapes ? 1 : 0};
+    sl_checkpoint_part parts[3] = {
+        {"model", of->model.items, of->model.count, rows, of->metadata.count}};
+    sl_checkpoint_contents contents = {.parts = parts,
+                                       .files = &vocab,
+                                       .state = of->state,
+                                       .shard_bytes = of->options->shard_bytes};
+    contents.part_count = contents.file_count = replica->rank == 0;
+    if (all && !of->group)
+        parts[contents.part_count++] = optimizer;
+    if (all && of->best.count > 0)
+        parts[contents.part_count++] =
+            (sl_checkpoint_part){"best", of->best.items, of->best.count, rows, of->metadata.count};
+    return sli_checkpoint_write(path, &contents,
+                                &(sli_checkpoint_writing){.id = all ? of->number : 0,
+                                                          .shard =
+                                                              all && of->group ? &optimizer : NULL,
+                                                          .rank = replica->rank,
+                                                          .ranks = replica->count,
+                                                          .gather = gather_reports,
+                                                          .context = of,
+                                                          .all = of->reports});
+}
+
+static sl_status write_targets(sli_checkpoints *of)
+{
+    const sl_save_options *options = of->options;
+    char *best;
+    if (of->targets & STEP)
+        SL_TRY(write_copy(of, of->path, true));
+    if (of->run->replica.rank == 0 && of->targets & STEP)
+        SL_TRY(sli_save_directory_prune(options->directory, of->step, options->keep));
+    if (!(of->targets & BEST))
+        return SL_OK;
+    SL_TRY(sli_save_directory_best(options->directory, &best));
+    sl_status status = write_copy(of, best, false);
+    free(best);
+    return status;
+}
+
+static void *run_thread(void *arg)
+{
+    sli_checkpoints *of = arg;
+    const sl_save_options *options = of->options;
+    double start = sli_clock_seconds();
+    if (of->error.status == SL_OK)
+        sli_error_save(&of->error, write_targets(of));
+    else if (of->group && of->targets & STEP) /* the first replica waits for a report */
+        (void)gather_reports(of, &(sli_shard_report){.error = of->error});
+    of->write_seconds = sli_clock_seconds() - start;
+    atomic_store(&of->done, true);
+    if (options->saving)
+        options->saving(options->context, false);
+    return NULL;
+}
+
+/* Starts a thread that writes the copy to its targets. Where `copied` is an error, there is no
+ * copy: with this thread's error text it becomes the save's. */
+static void start_thread(sli_checkpoints *of, sl_status copied)
+{
+    const sl_save_options *options = of->options;
+    free(of->path);
+    of->path = NULL;
+    if (copied == SL_OK)
+        copied = of->targets & STEP
+                     ? sli_save_directory_step(options->directory, of->step, &of->path)
+                     : sli_save_directory_best(options->directory, &of->path);
+    sli_error_save(&of->error, copied);
+    atomic_store(&of->done, false);
+    of->under_way = true;
+    if (options->saving)
+        options->saving(options->context, true);
+    of->has_thread = pthread_create(&of->thread, NULL, run_thread, of) == 0;
+    if (!of->has_thread) /* the run waits */
+        run_thread(of);
+}
+
+static void join_thread(sli_checkpoints *of)
+{
+    if (of->has_thread)
+        pthread_join(of->thread, NULL);
+    of->has_thread = false;
+}
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
@@ -48,7 +243,7 @@ static sl_status open_directory(sli_checkpoints *checkpoints)
     SL_TRY(sli_vocab_text(sl_corpus_vocab(run->corpus), &checkpoints->vocab,
                           &checkpoints->vocab_bytes));
     sli_checksum_of(checkpoints->vocab, checkpoints->vocab_bytes, checksum);
-    sli_model_metadata_write(&run->options.model, checksum, &checkpoints->metadata);
+    SL_TRY(sli_model_metadata_write(&run->options.model, checksum, &checkpoints->metadata));
     return sli_draw_number(options->directory, &checkpoints->number);
 }
 
@@ -67,12 +262,12 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
     if (!is_shared)
         return SL_OK;
     SL_TRY(sl_group_split(replica->group, 0, &checkpoints->group));
-    checkpoints->all = calloc((size_t)replica->count, sizeof *checkpoints->all);
-    return checkpoints->all ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for saving checkpoints");
+    checkpoints->reports = calloc((size_t)replica->count, sizeof *checkpoints->reports);
+    return checkpoints->reports ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory to save checkpoints");
 }
 
 /* Every replica, where there is a directory. */
-static sl_status prepare(sli_checkpoints *checkpoints)
+static sl_status prepare_saves(sli_checkpoints *checkpoints)
 {
     const sli_replica *replica = &checkpoints->run->replica;
     if (replica->rank == 0)
@@ -90,11 +285,11 @@ sl_status sli_checkpoints_create(const sli_run *run, sli_checkpoints **out)
 {
     *out = calloc(1, sizeof **out);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for the checkpoints' record");
+        return sl_error(SL_ERR_MEMORY, "no memory to save checkpoints");
     (*out)->run = run;
     (*out)->options = &run->options.checkpoints;
     (*out)->directory = -1;
-    sl_status status = (*out)->options->directory ? prepare(*out) : SL_OK;
+    sl_status status = (*out)->options->directory ? prepare_saves(*out) : SL_OK;
     if (status != SL_OK)
         sli_checkpoints_destroy(out);
     return status;
@@ -108,79 +303,19 @@ void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
         return;
     if (of->has_thread && of->group)
         sl_group_abort(of->group, SL_ERR_CANCELLED, "the run has ended");
-    sli_saver_wait(of);
+    join_thread(of);
     sl_group_destroy(&of->group);
-    sli_tensor_copy_clear(&of->model);
-    sli_tensor_copy_clear(&of->optimizer);
-    sli_tensor_copy_clear(&of->best);
+    sli_tensors_clear(&of->model);
+    sli_tensors_clear(&of->optimizer);
+    sli_tensors_clear(&of->best);
     free(of->state);
-    free(of->all);
+    free(of->reports);
     free(of->path);
     free(of->vocab);
     if (of->directory >= 0)
         close(of->directory);
     free(of);
     *checkpoints = NULL;
-}
-
-/* ---- Copying ---------------------------------------------------------------------------- */
-
-/* Copies the tensors that were listed with `listed`, and clears the list. */
-static sl_status copy_tensors(const sli_run *run, sl_status listed, sli_tensors *tensors,
-                              sli_tensor_copy *to)
-{
-    sl_status status =
-        listed == SL_OK ? sli_tensor_copy_make(run->replica.pipe, tensors, to) : listed;
-    sli_tensors_clear(tensors);
-    return status;
-}
-
-/* What is the same on all replicas. The best parameters are not copied where they are the model's
- * own, or there are none. */
-static sl_status copy_model(sli_checkpoints *to, bool with_best)
-{
-    const sli_run *run = to->run;
-    const sl_pipe *pipe = run->replica.pipe;
-    sli_tensors tensors;
-    free(to->state);
-    to->state = NULL;
-    SL_TRY(sli_run_state_print(run, &to->state));
-    SL_TRY(copy_tensors(run, sli_tensors_of_model(pipe, &tensors), &tensors, &to->model));
-    if (!with_best)
-        return SL_OK;
-    sli_tensor_copy_empty(&to->best);
-    if (!isfinite(run->at.best_loss) || run->at.best_step == run->at.steps)
-        return SL_OK;
-    return copy_tensors(run, sli_tensors_of_best(pipe, run->best, &tensors), &tensors, &to->best);
-}
-
-/* All of the optimizers' state, or this replica's shard. */
-static sl_status copy_optimizers(sli_checkpoints *to)
-{
-    const sli_run *run = to->run;
-    const sli_replica *replica = &run->replica;
-    sl_optimizer *optimizers[SL_MAX_STAGES];
-    sli_tensors tensors;
-    for (int s = 0; s < sl_pipe_stages(replica->pipe); s++)
-        optimizers[s] = to->group ? sli_pipe_optimizer_own(run->optimizer, s)
-                                  : sli_pipe_optimizer_whole(run->optimizer, s);
-    sl_status listed =
-        sli_tensors_of_optimizer(replica->pipe, optimizers, to->group ? replica->rank : 0,
-                                 to->group ? replica->count : 1, &tensors);
-    return copy_tensors(run, listed, &tensors, &to->optimizer);
-}
-
-/* What this replica writes. */
-static sl_status copy_state(sli_checkpoints *checkpoints)
-{
-    double start = sli_clock_seconds();
-    bool step = checkpoints->targets & SLI_SAVE_STEP;
-    if (checkpoints->run->replica.rank == 0)
-        SL_TRY(copy_model(checkpoints, step));
-    if (step)
-        SL_TRY(copy_optimizers(checkpoints));
-    checkpoints->copy_seconds = sli_clock_seconds() - start;
-    return SL_OK;
 }
 
 /* ---- Saving ----------------------------------------------------------------------------- */
@@ -190,7 +325,7 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
 {
     if (!checkpoints->under_way || (!wait && !atomic_load(&checkpoints->done)))
         return SL_OK;
-    sli_saver_wait(checkpoints);
+    join_thread(checkpoints);
     checkpoints->under_way = false;
     if (checkpoints->run->replica.rank != 0)
         return SL_OK;
@@ -208,7 +343,7 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
 }
 
 /* Every replica. A sharded state without savers for it is gathered, for the first one to write. */
-static sl_status save(sli_checkpoints *checkpoints, int targets)
+static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
 {
     const sli_run *run = checkpoints->run;
     if (targets == 0 || !checkpoints->options->directory)
@@ -216,13 +351,13 @@ static sl_status save(sli_checkpoints *checkpoints, int targets)
     SL_TRY(report_ended(checkpoints, true)); /* its copy is in use until then */
     checkpoints->number++;                   /* on all, whoever has to write */
     checkpoints->step = run->at.steps;
-    checkpoints->targets = run->replica.rank == 0 ? targets : targets & SLI_SAVE_STEP;
-    bool gathers = targets & SLI_SAVE_STEP && !checkpoints->group;
+    checkpoints->targets = run->replica.rank == 0 ? targets : targets & STEP;
+    bool gathers = targets & STEP && !checkpoints->group;
     if (gathers)
         SL_TRY(sli_pipe_optimizer_gather(run->optimizer));
     if (checkpoints->writes && checkpoints->targets)
         /* without a copy the save fails, and the run goes on */
-        sli_saver_start(checkpoints, copy_state(checkpoints));
+        start_thread(checkpoints, copy_state(checkpoints));
     if (gathers)
         sli_pipe_optimizer_release(run->optimizer);
     return SL_OK;
@@ -251,8 +386,8 @@ static sl_status save_due(sli_checkpoints *checkpoints, int targets, bool *stop)
     SL_TRY(report_ended(checkpoints, false));
     SL_TRY(ask_for_request(checkpoints, &request));
     if (request != SL_TRAIN_GO_ON && !checkpoints->end_saved)
-        targets |= SLI_SAVE_STEP;
-    SL_TRY(save(checkpoints, targets));
+        targets |= STEP;
+    SL_TRY(save_targets(checkpoints, targets));
     *stop = request == SL_TRAIN_STOP;
     if (!*stop)
         return SL_OK;
@@ -267,16 +402,16 @@ sl_status sli_checkpoints_after_step(sli_checkpoints *checkpoints, bool *stop)
 {
     int64_t every = checkpoints->options->every_steps;
     bool due = every > 0 && checkpoints->run->at.steps % every == 0;
-    return save_due(checkpoints, due ? SLI_SAVE_STEP : 0, stop);
+    return save_due(checkpoints, due ? STEP : 0, stop);
 }
 
 sl_status sli_checkpoints_after_epoch(sli_checkpoints *checkpoints, bool best, bool *stop)
 {
     const sli_run *run = checkpoints->run;
     bool last = run->at.epoch == run->options.epochs;
-    int targets = best ? SLI_SAVE_BEST : 0;
+    int targets = best ? BEST : 0;
     if (checkpoints->options->every_epoch || last)
-        targets |= SLI_SAVE_STEP;
+        targets |= STEP;
     checkpoints->end_saved = last;
     return save_due(checkpoints, targets, stop);
 }
@@ -293,7 +428,7 @@ sl_status sli_checkpoints_before_test(sli_checkpoints *checkpoints)
         options->directory && options->resume && strcmp(options->directory, options->resume) == 0;
     bool saved = checkpoints->end_saved || there;
     checkpoints->end_saved = true;
-    return saved ? SL_OK : save(checkpoints, SLI_SAVE_STEP);
+    return saved ? SL_OK : save_targets(checkpoints, STEP);
 }
 
 sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints)

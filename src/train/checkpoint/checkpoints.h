@@ -1,15 +1,15 @@
 /* Saving a run's checkpoints, and going on from one.
  *
- *     checkpoints.c      when a save is due; copies the state, for which the run waits
+ *     checkpoints.c      when a save is due; copies the state, for which the run waits; a thread
+ *                        writes the copy while the run goes on
  *     tensors.c, best.c  the run's tensors by name, and their copies
- *     saver.c            a thread that writes the copy while the run goes on
  *     save_directory.c   --save-dir: names, the newest, the oldest to be removed
  *     run_state.c        what state.json says of the run
  *     resume.c           the way back
- *     io/checkpoint/     the format: writer.h and reader.h
+ *     io/checkpoint/     the format
  *
  * The first replica saves what is the same on all. Where the optimizers' state is sharded and all
- * see the directory, every replica's saver writes its shard. When it is on disk, they tell the
+ * see the directory, every replica's thread writes its shard. When it is on disk, they tell the
  * first one, over a group of their own, and the first completes the checkpoint:
  *
  *     replica 0    |- model, own shard -|       |- state.json, rename -|
@@ -125,21 +125,25 @@ sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe);
  *     replica 1   0.weight.exp_avg from element 112 on, 1.bias.exp_avg, 2.weight.exp_avg up to 48
  */
 typedef struct sli_tensor_entry {
-    char *name;
-    sl_shape shape;       /* of the whole tensor */
-    int64_t first, count; /* the elements of it, row by row, that `tensor` has */
-    sl_tensor *tensor;    /* the entry's handle on the run's memory; NULL: count is 0; f32 */
+    sl_tensor *tensor;    /* f32: a handle on what the item's data are; NULL: nothing, or a copy */
+    int64_t first, count; /* the elements of the whole tensor, row by row, that are here */
     int stage;
     bool is_buffer; /* no parameter that is trained */
 } sli_tensor_entry;
 
+/* All zeros: none. */
 typedef struct sli_tensors {
-    sli_tensor_entry *entries; /* [count] */
+    sl_safetensors_item *items; /* [count]: whole tensors; data: the elements that are here */
+    sli_tensor_entry *entries;  /* [count] */
     size_t count;
+    char *shapes;        /* of a copy with segments: their tensors', as metadata */
+    char *memory;        /* the data of a copy, kept from one to the next */
+    size_t memory_bytes; /* of it */
 } sli_tensors;
 
-/* All parameters and buffers. Each of these is cleared by sli_tensors_clear, also after an error.
- */
+/* Each of these replaces a list, also by an error, and is cleared by sli_tensors_clear.
+ *
+ * All parameters and buffers. Their data are the tensors' own memory, which is the host's. */
 sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out);
 
 /* The best parameters, under the names of the trained ones; a best copy must be kept. */
@@ -150,25 +154,13 @@ sl_status sli_tensors_of_best(const sl_pipe *pipe, const sli_best *best, sli_ten
 sl_status sli_tensors_of_optimizer(const sl_pipe *pipe, sl_optimizer *const *optimizers, int rank,
                                    int ranks, sli_tensors *out);
 
+/* Makes the list a copy in host memory, from which a checkpoint is written while the run goes on:
+ * of the tensors with elements here, each stage's copied by its own worker. What is no whole tensor
+ * becomes a segment (io/checkpoint/format.h). */
+sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors);
+
+void sli_tensors_empty(sli_tensors *tensors); /* keeps the memory of a copy */
 void sli_tensors_clear(sli_tensors *tensors);
-
-/* The whole tensors as items, free()d by the caller. Where they are whole here, their data are the
- * tensors' own memory, which is the host's. */
-sl_status sli_tensors_items(const sli_tensors *tensors, sl_safetensors_item **out);
-
-/* A copy in host memory, from which a checkpoint is written while the run goes on. */
-typedef struct sli_tensor_copy {
-    sl_safetensors_item *items; /* [count]; a range is a segment (io/checkpoint/format.h) */
-    size_t count;
-    char *shapes; /* of the tensors with segments, as metadata */
-    char *memory; /* the items' data; kept from one copy to the next */
-    size_t memory_bytes;
-} sli_tensor_copy;
-
-/* Copies the tensors, each stage's on its own worker. */
-sl_status sli_tensor_copy_make(sl_pipe *pipe, const sli_tensors *from, sli_tensor_copy *to);
-void sli_tensor_copy_empty(sli_tensor_copy *copy); /* keeps the memory */
-void sli_tensor_copy_clear(sli_tensor_copy *copy);
 
 /* ---- The directory that a run's checkpoints lie in (save_directory.c) ----------------------- */
 

@@ -1,3 +1,5 @@
+/* The way back: a run goes on from a checkpoint. The first replica reads it, and gives the others
+ * what they hold of each tensor. */
 #include "train/checkpoint/checkpoints.h"
 
 #include "core/error.h"
@@ -134,20 +136,6 @@ sl_status sli_resume_check(const sli_run *run)
 
 /* ---- Tensors ---------------------------------------------------------------------------- */
 
-/* sl_checkpoint_read or sli_checkpoint_check_items. */
-typedef sl_status (*use_items)(const sl_checkpoint_reader *from, const char *part,
-                               const sl_safetensors_item *items, size_t count);
-
-static sl_status for_items(use_items use, const sl_checkpoint_reader *from, const char *part,
-                           const sli_tensors *tensors)
-{
-    sl_safetensors_item *items;
-    SL_TRY(sli_tensors_items(tensors, &items));
-    sl_status status = use(from, part, items, tensors->count);
-    free(items);
-    return status;
-}
-
 sl_status sli_resume_model(const sl_checkpoint_reader *from, sl_pipe *pipe)
 {
     sl_checkpoint_part part;
@@ -158,37 +146,42 @@ sl_status sli_resume_model(const sl_checkpoint_reader *from, sl_pipe *pipe)
 /* What the first replica reads at once, and the others get. */
 enum { CHUNK = 1 << 22 };
 
-/* Gives every replica what it has of a tensor. */
+/* Gives every replica what it has of tensor `index`. */
 static sl_status spread_tensor(const sl_checkpoint_reader *from, const char *part,
-                               const sli_replica *replica, const sli_tensor_entry *to, float *chunk)
+                               const sli_replica *replica, const sli_tensors *to, size_t index,
+                               float *chunk)
 {
-    int64_t elements = sl_shape_count(&to->shape), end = to->first + to->count;
+    const sl_safetensors_item *item = &to->items[index];
+    const sli_tensor_entry *own = &to->entries[index];
+    const sli_checkpoint_entry *tensor =
+        from ? sli_checkpoint_find_tensor(from, part, item->name) : NULL;
+    int64_t elements = sl_shape_count(&item->shape), end = own->first + own->count;
     for (int64_t at = 0, count; at < elements; at += count) {
         count = elements - at < CHUNK ? elements - at : CHUNK;
         if (from)
-            SL_TRY(sli_checkpoint_read_elements(from, part, to->name, at, count, chunk));
+            SL_TRY(sli_checkpoint_read_elements(from, tensor, at, count, chunk));
         SL_TRY(sl_group_broadcast(replica->group, chunk, count, SL_F32, 0, NULL));
-        int64_t low = to->first > at ? to->first : at, high = end < at + count ? end : at + count;
+        int64_t low = own->first > at ? own->first : at, high = end < at + count ? end : at + count;
         if (low < high) /* a CPU's memory is the host's */
-            memcpy(sl_tensor_f32(to->tensor) + (low - to->first), chunk + (low - at),
+            memcpy((float *)item->data + (low - own->first), chunk + (low - at),
                    (size_t)(high - low) * sizeof *chunk);
     }
     return SL_OK;
 }
 
 /* Gives every replica what it has of the part's tensors; `from` is the first one's, and was read
- * whole before. Nobody holds more of them than this and a chunk. */
+ * whole before. No replica holds more of them than this and a chunk. */
 static sl_status spread_tensors(const sl_checkpoint_reader *from, const char *part,
                                 const sli_replica *replica, const sli_tensors *to)
 {
     if (!replica->group)
-        return for_items(sl_checkpoint_read, from, part, to);
+        return sl_checkpoint_read(from, part, to->items, to->count);
     if (from)
-        SL_TRY(for_items(sli_checkpoint_check_items, from, part, to));
+        SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
     float *chunk = malloc(CHUNK * sizeof *chunk);
     sl_status status = chunk ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for reading tensors");
     for (size_t i = 0; i < to->count && status == SL_OK; i++)
-        status = spread_tensor(from, part, replica, &to->entries[i], chunk);
+        status = spread_tensor(from, part, replica, to, i, chunk);
     free(chunk);
     return status;
 }
@@ -196,7 +189,7 @@ static sl_status spread_tensors(const sl_checkpoint_reader *from, const char *pa
 static sl_status resume_optimizers(sli_run *run)
 {
     const sli_replica *replica = &run->replica;
-    sli_tensors tensors;
+    sli_tensors tensors = {0};
     sl_optimizer *own[SL_MAX_STAGES];
     bool sharded = sli_pipe_optimizer_is_sharded(run->optimizer);
     for (int s = 0; s < sl_pipe_stages(replica->pipe); s++) {
@@ -230,7 +223,7 @@ static sl_status resume_best(sli_run *run)
     if (status == SL_OK && !shared)
         status = spread_tensors(from, "best", replica, &tensors);
     else if (status == SL_OK && from)
-        status = for_items(sl_checkpoint_read, from, "best", &tensors);
+        status = sl_checkpoint_read(from, "best", tensors.items, tensors.count);
     sli_tensors_clear(&tensors);
     return status == SL_OK && shared ? sl_group_barrier(replica->group, NULL) : status;
 }

@@ -1,3 +1,5 @@
+/* What state.json says of a run beside its tensors: written, read, and compared with another run.
+ */
 #include "train/checkpoint/checkpoints.h"
 
 #include "core/checksum.h"
@@ -61,12 +63,11 @@ static json_t *describe_layout(const sl_train_options *options, const sl_pipe *p
 sl_status sli_run_state_print(const sli_run *run, char **text)
 {
     const sli_position *position = &run->at;
-    json_t *best = isfinite(position->best_loss) ? json_real(position->best_loss) : json_null();
     json_t *json =
         json_pack("{sI sI sI sI so so so ss}", "step", (json_int_t)position->steps, "epoch",
                   (json_int_t)position->epoch, "block", (json_int_t)position->block, "best_step",
-                  (json_int_t)position->best_step, "best_loss", best, "options",
-                  describe_options(run), "layout",
+                  (json_int_t)position->best_step, "best_loss",
+                  sli_json_number(position->best_loss), "options", describe_options(run), "layout",
                   describe_layout(&run->options, run->replica.pipe), "micro_batches", ASCENDING);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
@@ -75,7 +76,7 @@ sl_status sli_run_state_print(const sli_run *run, char **text)
 
 /* ---- Reading ---------------------------------------------------------------------------- */
 
-static sl_status parse(const char *text, json_t **out)
+static sl_status parse_state(const char *text, json_t **out)
 {
     enum { MOST_BYTES = 1 << 16 }; /* far more than any run has to say */
     const sli_json json = {"the run's state", text, strlen(text)};
@@ -127,7 +128,7 @@ sl_status sli_run_state_read(const char *text, sli_recorded *out)
 {
     json_t *json;
     *out = (sli_recorded){0};
-    SL_TRY(parse(text, &json));
+    SL_TRY(parse_state(text, &json));
     sl_status status = read_position(json, &out->position);
     if (status == SL_OK)
         status = read_recorded(json, out);
@@ -203,7 +204,7 @@ static sl_status check_position(const sli_run *run)
 sl_status sli_run_state_check(const char *text, const sli_run *run)
 {
     json_t *json;
-    SL_TRY(parse(text, &json));
+    SL_TRY(parse_state(text, &json));
     json_t *here = describe_options(run);
     sl_status status = here ? compare_options(json_object_get(json, "options"), here)
                             : sl_error(SL_ERR_MEMORY, "no memory for the options");

@@ -1,3 +1,5 @@
+/* The directory of a run's checkpoints: their names, the newest, who may save there, and which are
+ * removed. */
 #include "train/checkpoint/checkpoints.h"
 
 #include "core/file.h"
@@ -177,17 +179,15 @@ static sl_status lock_directory(const char *path, int descriptor)
  * out before the work. */
 static sl_status try_writing(const char *path)
 {
-    char *name;
-    uint64_t id;
-    sli_checkpoint_writer *trial;
-    SL_TRY(sli_save_directory_best(path, &name));
-    sl_status status = sli_draw_number(path, &id);
+    char *best;
+    sli_replace_directory *trial = NULL;
+    SL_TRY(sli_save_directory_best(path, &best));
+    sl_status status = sli_checkpoint_check_path(best, false);
     if (status == SL_OK)
-        status = sli_checkpoint_writer_create(name, id, false, &trial);
-    if (status == SL_OK)
-        sli_checkpoint_writer_destroy(&trial);
-    status = sl_error_context(status, "%s: the best model cannot be written: ", name);
-    free(name);
+        status = sli_replace_directory_create(best, &trial);
+    sli_replace_directory_destroy(&trial);
+    status = sl_error_context(status, "%s: the best model cannot be written: ", best);
+    free(best);
     return status;
 }
 
@@ -226,28 +226,24 @@ sl_status sli_save_directory_open(const char *path, const char *resume, int *des
 
 /* ---- Whether all replicas see it -------------------------------------------------------- */
 
-/* The first replica makes a temporary directory of a name that nobody can guess. */
+/* The first replica makes a temporary directory of a name that no one else can guess. */
 sl_status sli_save_directory_is_shared(const char *path, const sli_replica *replica,
                                        uint64_t number, bool *out)
 {
-    char name[NAME_BYTES], temporary[SLI_TEMPORARY_BYTES], *step = NULL, *trial = NULL;
-    sli_replace_directory *made = NULL;
-    name_step(0, name);
-    sli_temporary_name(name, number, temporary);
-    sl_status status = sli_path_join(path, name, &step);
-    if (status == SL_OK)
-        status = sli_path_join(path, temporary, &trial);
-    if (status == SL_OK && replica->rank == 0)
-        status = sli_replace_directory_create_numbered(step, number, &made);
-    if (status == SL_OK)
-        status = sl_group_barrier(replica->group, NULL);
-    int32_t seen = status == SL_OK && access(trial, W_OK) == 0;
+    char temporary[SLI_TEMPORARY_BYTES], *trial;
+    sli_temporary_name(best_name, number, temporary);
+    SL_TRY(sli_path_join(path, temporary, &trial));
+    bool makes = replica->rank == 0;
+    sl_status status = makes && mkdir(trial, 0777) != 0
+                           ? failed(path, "making a directory for a trial")
+                           : sl_group_barrier(replica->group, NULL);
+    int32_t seen = access(trial, W_OK) == 0;
     if (status == SL_OK)
         status = sl_group_all_reduce(replica->group, &seen, 1, SL_I32, SL_REDUCE_MIN, NULL);
     *out = seen != 0;
-    sli_replace_directory_destroy(&made);
+    if (makes)
+        (void)rmdir(trial);
     free(trial);
-    free(step);
     return status;
 }
 

@@ -24,9 +24,9 @@ typedef struct sli_model_metadata {
     char text[SLI_MODEL_METADATA][SLI_MODEL_METADATA_BYTES];
 } sli_model_metadata;
 
-/* `vocab_checksum` NULL: nothing is said of a vocabulary. */
-void sli_model_metadata_write(const sl_model_options *model, const char *vocab_checksum,
-                              sli_model_metadata *out);
+/* `vocab_checksum` NULL: nothing is said of a vocabulary. Errors: SL_ERR_MEMORY. */
+sl_status sli_model_metadata_write(const sl_model_options *model, const char *vocab_checksum,
+                                   sli_model_metadata *out);
 
 /* The checksum of the vocabulary that the weights were saved with; NULL where the file says
  * nothing. */
