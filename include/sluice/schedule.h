@@ -64,8 +64,7 @@ typedef struct sl_action {
 /* What a table is for. */
 typedef struct sl_schedule_options {
     int ranks;            /* P */
-    int virtual_stages;   /* V, the stages of a rank; 0: as many as the placement has, or the
-                             schedule's own number */
+    int virtual_stages;   /* V, the stages of a rank; 0: the schedule's own number */
     const int *placement; /* [P * V] the rank of each stage, which names each rank V times;
                              borrowed; NULL: the schedule's own */
     int micros;           /* M */
@@ -107,8 +106,8 @@ sl_status sl_schedule_from_table(const sl_schedule_options *options, const int *
 sl_status sl_schedule_read(const char *path, sl_schedule **out);
 
 /* What a user's text stands for: a name, or a file where there is no such name. Of a file, ranks,
- * virtual_stages, placement and micros that are not 0 must be the file's. The table is validated.
- */
+ * virtual_stages, placement and micros that are not 0 must be the file's; a placement goes together
+ * with ranks and virtual_stages. The table is validated. */
 sl_status sl_schedule_open(const char *name_or_path, const sl_schedule_options *options,
                            sl_schedule **out);
 

@@ -123,8 +123,9 @@ static int lowest_number(const sli_table *table, size_t index, int count)
     return number;
 }
 
-void sli_rank_run(sli_rank *rank, sli_step *step)
+void sli_rank_run(sli_rank *rank, void *arg)
 {
+    sli_step *step = arg;
     const sl_schedule *schedule = step->table->schedule;
     const sl_action *table, *row;
     sl_schedule_actions(schedule, 0, &table);

@@ -119,13 +119,9 @@ static sl_status check_batch(const char *who, const sl_tensor *input, const sl_t
 /* The order of computation for so many micro-batches. */
 static sl_status write_order(const sl_pipe *pipe, int micros, sl_schedule **out)
 {
-    sl_schedule_options options = {.ranks = pipe->rank_count,
-                                   .virtual_stages = pipe->stage_count / pipe->rank_count,
-                                   .placement = sl_schedule_placement(pipe->order),
-                                   .micros = micros};
     if (pipe->is_given || micros == pipe->turn)
         return sl_schedule_first_micros(pipe->order, micros, out);
-    return pipe->writer(pipe->writer_arg, &options, out);
+    return sli_pipe_write_order(pipe, sl_schedule_placement(pipe->order), micros, out);
 }
 
 static sl_status write_table(const sl_pipe *pipe, sli_table_kind kind, int micros, sli_table *out)
@@ -156,11 +152,6 @@ static sl_status find_table(sl_pipe *pipe, sli_table_kind kind, int micros, cons
     if (status != SL_OK)
         sl_schedule_destroy(&table->schedule);
     return status;
-}
-
-static void run_row(sli_rank *rank, void *arg)
-{
-    sli_rank_run(rank, arg);
 }
 
 static int table_size(const sl_schedule *schedule)
@@ -248,7 +239,7 @@ static sl_status run_turn(sl_pipe *pipe, sli_step *step, int first, int micros)
     step->micros = pipe->micros + first;
     step->first_micro = first;
     step->start = sli_clock_seconds();
-    sli_pipe_run_ranks(pipe, run_row, step);
+    sli_pipe_run_ranks(pipe, sli_rank_run, step);
     if (step->backward)
         end_trace(pipe);
     return sli_failure_take(&pipe->failure);

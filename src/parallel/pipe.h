@@ -58,6 +58,11 @@ struct sl_pipe {
     sl_safetensors_item *items; /* of the last sl_pipe_part; NULL: none */
 };
 
+/* What the writer writes for so many micro-batches, not validated. SL_ERR_INVALID for a table of
+ * another size or placement (NULL: any). */
+sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int micros,
+                               sl_schedule **out);
+
 /* Runs fn(rank, arg) on every rank's worker at the same time, and waits for all of them. */
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg);
 

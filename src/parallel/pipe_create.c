@@ -111,29 +111,53 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     return SL_OK;
 }
 
-/* The order of computation for a turn, proven; it says where the stages are. */
-static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
+/* Has the table the pipe's size and this placement (NULL: any)? The caller's own may have more
+ * micro-batches. */
+static sl_status check_table(const sl_pipe *pipe, const sl_schedule *table, const int *placement,
+                             int micros)
+{
+    int ranks = sl_schedule_ranks(table), stages = sl_schedule_stages(table);
+    int has = sl_schedule_micros(table);
+    bool is_long_enough = pipe->is_given ? has >= micros : has == micros;
+    if (ranks != pipe->rank_count || stages != pipe->stage_count || !is_long_enough)
+        return sl_error(SL_ERR_INVALID,
+                        "the table has %d rank%s, %d stage%s and %d micro-batches, the pipe needs "
+                        "%d, %d and %d",
+                        ranks, ranks == 1 ? "" : "s", stages, stages == 1 ? "" : "s", has,
+                        pipe->rank_count, pipe->stage_count, micros);
+    if (pipe->loss && !pipe->inference && !sli_schedule_goes_backward(table))
+        return sl_error(SL_ERR_INVALID, "the table never goes backward");
+    return sli_schedule_check_placement(table, "the table", placement);
+}
+
+sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int micros,
+                               sl_schedule **out)
 {
     sl_schedule_options wanted = {.ranks = pipe->rank_count,
                                   .virtual_stages = pipe->stage_count / pipe->rank_count,
-                                  .placement = options->placement,
-                                  .micros = pipe->turn};
-    if (!options->table) {
-        SL_TRY(pipe->writer(pipe->writer_arg, &wanted, &pipe->order));
-        return sl_schedule_validate(pipe->order);
+                                  .placement = placement,
+                                  .micros = micros};
+    *out = NULL;
+    SL_TRY(pipe->writer(pipe->writer_arg, &wanted, out));
+    if (!*out)
+        return sl_error(SL_ERR_INVALID, "the writer gave no table, and reported no error");
+    sl_status status = check_table(pipe, *out, placement, micros);
+    if (status != SL_OK)
+        sl_schedule_destroy(out);
+    return status;
+}
+
+/* The order of computation for a turn, proven; it says where the stages are. */
+static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
+{
+    pipe->is_given = options->table;
+    if (pipe->is_given) {
+        SL_TRY(check_table(pipe, options->table, options->placement, pipe->turn));
+        SL_TRY(sl_schedule_first_micros(options->table, pipe->turn, &pipe->order));
+        SL_TRY(sl_schedule_renumber(pipe->order));
+    } else {
+        SL_TRY(sli_pipe_write_order(pipe, options->placement, pipe->turn, &pipe->order));
     }
-    pipe->is_given = true;
-    if (sl_schedule_ranks(options->table) != wanted.ranks ||
-        sl_schedule_stages(options->table) != pipe->stage_count)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_pipe_create: the table has %d ranks and %d stages, the pipe %d and %d",
-                        sl_schedule_ranks(options->table), sl_schedule_stages(options->table),
-                        wanted.ranks, pipe->stage_count);
-    SL_TRY(sl_error_context(sli_schedule_check_placement(options->table, "the table",
-                                                         options->placement),
-                            "sl_pipe_create: "));
-    SL_TRY(sl_schedule_first_micros(options->table, pipe->turn, &pipe->order));
-    SL_TRY(sl_schedule_renumber(pipe->order));
     return sl_schedule_validate(pipe->order);
 }
 
@@ -244,7 +268,7 @@ static void create_parameters(sli_rank *rank, void *arg)
 static sl_status build_pipe(sl_pipe *pipe, const sl_pipe_options *options)
 {
     SL_TRY(allocate_arrays(pipe));
-    SL_TRY(make_order(pipe, options));
+    SL_TRY(sl_error_context(make_order(pipe, options), "sl_pipe_create: "));
     int *balance = calloc((size_t)pipe->stage_count, sizeof *balance);
     if (!balance)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a balance");

@@ -27,10 +27,16 @@ for form in whole sharded; do
         # shellcheck disable=SC2086 # an option, or none
         "${train[@]}" $zero --resume "$form" --log-json "$form$zero.jsonl" >out 2>err || fail "$form: no resume"
         paste <(losses log.jsonl) <(losses "$form$zero.jsonl") | tr ':' '\t' >pairs
+        ! grep -q 'gradients of micro-batches' err || fail "$form $zero: one chunk has no order"
         awk '{ off = $2 / $4 - 1; if ($1 != $3 || off > 1e-5 || off < -1e-5) bad = 1 }
              END { exit bad || NR != 6 }' pairs || { cat pairs; fail "$form $zero: other losses"; }
     done
 done
+# Version 0.1.0 added the gradients of several micro-batches in the other order.
+"${train[@]}" --chunks 2 --resume whole >out 2>err || fail "no resume with other chunks"
+warning='^sluice: warning: checkpoint whole: it was made when gradients of micro-batches were added from'
+[ "$(grep -c "$warning the last to the first; " err)" = 1 ] || fail 'no warning of the other order'
+
 diff whole.shown sharded.shown || fail 'the tensors are others'
 for log in whole--zero sharded sharded--zero; do
     diff <(losses whole.jsonl) <(losses "$log.jsonl") || fail "$log: another state was read"

@@ -75,6 +75,88 @@ static void options_that_make_no_sense_are_refused(void **state)
     tear_down(&b);
 }
 
+/* Writes what it is asked for, less what its argument says. */
+typedef struct shortage {
+    int ranks, micros;
+    bool table, backward, placement;
+} shortage;
+
+static sl_status write_less(const void *arg, const sl_schedule_options *options, sl_schedule **out)
+{
+    const shortage *less = arg;
+    sl_schedule_options wanted = *options;
+    *out = NULL;
+    wanted.ranks -= less->ranks;
+    wanted.micros -= less->micros;
+    wanted.placement = NULL;
+    if (less->table)
+        return SL_OK;
+    return less->backward ? sl_schedule_forward_only(&wanted, out)
+                          : sl_schedule_write("1f1b", &wanted, out);
+}
+
+static void writers_that_do_not_write_what_is_asked_for_are_refused(void **state)
+{
+    (void)state;
+    bench b = set_up();
+    const struct {
+        shortage less;
+        const char *text;
+    } cases[] = {
+        {{.table = true}, "sl_pipe_create: the writer gave no table, and reported no error"},
+        {{.ranks = 1},
+         "sl_pipe_create: the table has 1 rank, 1 stage and 3 micro-batches, the pipe "
+         "needs 2, 2 and 3"},
+        {{.micros = 1},
+         "the table has 2 ranks, 2 stages and 2 micro-batches, the pipe needs 2, 2 "
+         "and 3"},
+        {{.micros = -1},
+         "the table has 2 ranks, 2 stages and 4 micro-batches, the pipe needs 2, 2 "
+         "and 3"},
+        {{.backward = true}, "sl_pipe_create: the table never goes backward"},
+        {{.placement = true}, "sl_pipe_create: schedule: the table has stage 0 on rank 0, not 1"},
+    };
+    sl_loss *loss;
+    check_ok(sl_mse_loss_create(&loss));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_pipe_options options = {.stages = 2,
+                                   .chunks = 3,
+                                   .loss = loss,
+                                   .placement = cases[i].less.placement ? (int[]){1, 0} : NULL,
+                                   .writer = write_less,
+                                   .writer_arg = &cases[i].less};
+        assert_refused(&b, options, cases[i].text);
+    }
+    sl_loss_destroy(&loss);
+    tear_down(&b);
+}
+
+static void tables_that_do_not_fit_are_refused(void **state)
+{
+    (void)state;
+    bench b = set_up();
+    sl_loss *loss;
+    sl_schedule *table, *forward;
+    sl_schedule_options two = {.ranks = 2, .micros = 2};
+    check_ok(sl_mse_loss_create(&loss));
+    check_ok(sl_schedule_write("1f1b", &two, &table));
+    check_ok(sl_schedule_forward_only(&two, &forward));
+    assert_refused(
+        &b, (sl_pipe_options){.stages = 3, .loss = loss, .table = table},
+        "the table has 2 ranks, 2 stages and 2 micro-batches, the pipe needs 3, 3 and 2");
+    assert_refused(
+        &b, (sl_pipe_options){.stages = 2, .loss = loss, .table = table, .chunks = 3},
+        "the table has 2 ranks, 2 stages and 2 micro-batches, the pipe needs 2, 2 and 3");
+    assert_refused(&b, (sl_pipe_options){.stages = 2, .loss = loss, .table = forward},
+                   "sl_pipe_create: the table never goes backward");
+    assert_refused(&b, (sl_pipe_options){.stages = 2, .table = table, .placement = (int[]){1, 0}},
+                   "sl_pipe_create: schedule: the table has stage 0 on rank 0, not 1");
+    sl_schedule_destroy(&table);
+    sl_schedule_destroy(&forward);
+    sl_loss_destroy(&loss);
+    tear_down(&b);
+}
+
 static void check_cut(const bench *b, int stages, const int *balance, const int *expected)
 {
     sl_pipe_options options = {.model = b->model,
@@ -324,6 +406,8 @@ int pipe_create_tests(void)
         cmocka_unit_test(model_is_cut_by_balance_by_layers_or_by_parameters),
         cmocka_unit_test(model_in_another_pipe_is_refused_and_stays_in_it),
         cmocka_unit_test(model_in_a_pipe_takes_no_parameter_and_no_child),
+        cmocka_unit_test(writers_that_do_not_write_what_is_asked_for_are_refused),
+        cmocka_unit_test(tables_that_do_not_fit_are_refused),
         cmocka_unit_test(first_module_that_does_not_fit_is_named),
         cmocka_unit_test(module_without_widths_is_taken_on_trust),
         cmocka_unit_test(initial_values_do_not_depend_on_the_cut),

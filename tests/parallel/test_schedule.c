@@ -30,7 +30,10 @@ static sl_simulation simulate(const sl_schedule *schedule, const double costs[3]
     }
     sl_simulation simulation;
     check_ok(sl_schedule_simulate(schedule,
-                                  &(sl_cost_model){of[0], of[1], of[2], NULL, link, NULL, NULL},
+                                  &(sl_cost_model){.forward = of[0],
+                                                   .backward_input = of[1],
+                                                   .backward_weight = of[2],
+                                                   .link = link},
                                   &simulation));
     for (int i = 0; i < 3; i++)
         free(of[i]);

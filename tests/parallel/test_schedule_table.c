@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static sl_schedule *parse(const char *text)
 {
@@ -131,6 +132,42 @@ static void text_that_is_no_table_is_refused(void **state)
         assert_true(status == SL_ERR_FORMAT || status == SL_ERR_INVALID);
         check_error(status, status, cases[i].error);
     }
+}
+
+/* ---- Names and files -------------------------------------------------------------------- */
+
+static void options_that_disagree_with_a_file_are_refused(void **state)
+{
+    (void)state;
+    static const char text[] = "0F0,0F1,3F0,3B0,0B0,3F1,3B1,0B1\n1F0,2F0,1F1,2F1,2B0,1B0,2B1,1B1\n";
+    char path[] = "/tmp/sluice-table-XXXXXX";
+    int file = mkstemp(path);
+    assert_true(file >= 0 && write(file, text, sizeof text - 1) == sizeof text - 1);
+    assert_int_equal(close(file), 0);
+    const struct {
+        sl_schedule_options options;
+        const char *error; /* NULL: none */
+    } cases[] = {
+        {{0}, NULL},
+        {{.ranks = 2, .virtual_stages = 2, .micros = 2, .placement = (int[]){0, 1, 1, 0}}, NULL},
+        {{.ranks = 1}, "has 2 ranks, not 1"},
+        {{.virtual_stages = 1}, "has 2 stages a rank, not 1"},
+        {{.micros = 3}, "has 2 micro-batches, not 3"},
+        {{.ranks = 2, .virtual_stages = 2, .placement = (int[]){0, 1, 0, 1}},
+         "has stage 2 on rank 1, not 0"},
+        {{.placement = (int[]){0, 1}}, "needs ranks and virtual_stages"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_schedule *schedule;
+        sl_status status = sl_schedule_open(path, &cases[i].options, &schedule);
+        if (cases[i].error)
+            check_error(status, SL_ERR_INVALID, cases[i].error);
+        else
+            check_ok(status);
+        assert_int_equal(schedule != NULL, !cases[i].error);
+        sl_schedule_destroy(&schedule);
+    }
+    assert_int_equal(remove(path), 0);
 }
 
 /* ---- The validator ---------------------------------------------------------------------- */
@@ -382,6 +419,7 @@ int schedule_table_tests(void)
         cmocka_unit_test(descending_micro_batches_are_numbered_anew),
         cmocka_unit_test(first_micro_batches_of_a_table_are_a_table),
         cmocka_unit_test(text_that_is_no_table_is_refused),
+        cmocka_unit_test(options_that_disagree_with_a_file_are_refused),
         cmocka_unit_test(faults_are_named_with_rank_action_and_reason),
         cmocka_unit_test(faults_are_drawn_up_to_there),
         cmocka_unit_test(actions_outside_the_table_are_refused),

@@ -267,6 +267,11 @@ sl_status sl_schedule_read(const char *path, sl_schedule **out)
 static sl_status check_agreement(const char *path, const sl_schedule *schedule,
                                  const sl_schedule_options *options)
 {
+    if (options->placement && (options->ranks == 0 || options->virtual_stages == 0))
+        return sl_error(SL_ERR_INVALID,
+                        "schedule: a placement for %s needs ranks and "
+                        "virtual_stages, which say how long it is",
+                        path);
     const struct {
         const char *what;
         int has, wanted;

@@ -111,6 +111,7 @@ sl_status sl_schedule_from_table(const sl_schedule_options *options, const int *
     SLI_CHECK_NOT_NULL(counts);
     int virtual_stages = options->virtual_stages ? options->virtual_stages : 1, stages;
     size_t total = 0;
+    SLI_CHECK_NOT_NULL(actions);
     if (__builtin_mul_overflow(options->ranks, virtual_stages, &stages))
         return sl_error(SL_ERR_INVALID, "sl_schedule_from_table: too many stages");
     for (int rank = 0; rank < options->ranks; rank++) {
