@@ -1,8 +1,8 @@
 /* Training runs: from options to a trained, evaluated and saved language model.
  *
- * The library prints nothing. A run tells reporters what happens: the program's progress display is
- * one, the JSON run log another. NULL is refused (SL_ERR_INVALID names the argument) unless a
- * comment allows it. */
+ * The library prints nothing. A run tells reporters what happens (sluice/report.h): the program's
+ * progress display is one, the JSON run log another. NULL is refused (SL_ERR_INVALID names the
+ * argument) unless a comment allows it. */
 #ifndef SLUICE_TRAIN_H
 #define SLUICE_TRAIN_H
 
@@ -11,6 +11,7 @@
 #include "sluice/optim.h"
 #include "sluice/option.h"
 #include "sluice/pipe.h"
+#include "sluice/report.h"
 #include "sluice/text.h"
 
 SL_API_BEGIN
@@ -197,98 +198,6 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
-/* The memory of a pipeline rank's device, now and at its peak. */
-typedef struct sl_stage_memory {
-    int rank, stage; /* `stage`: the lowest one on the device */
-    char device[32]; /* its name */
-    sl_memory_stats stats;
-} sl_stage_memory;
-
-typedef struct sl_run_info {
-    const sl_train_options *options;
-    const sl_corpus *corpus;
-    const sl_pipe *pipe; /* this replica's */
-    const sl_ddp *ddp;   /* NULL: there is one replica */
-    int replica, replicas;
-    int64_t total_parameters;
-    int64_t batches_per_epoch;
-    bool oversubscribed; /* several devices use the same cores */
-    const sl_stage_memory
-        *memory; /* [replicas * pipeline ranks], by rank and pipeline rank: of the
-                    whole run, on every replica; as it was at the last `evaluated` */
-} sl_run_info;
-
-typedef struct sl_step_info {
-    int64_t epoch, batch, batches_per_epoch; /* from 1 */
-    int64_t step;                            /* from 1, over all epochs */
-    int64_t tokens;                          /* of all replicas */
-    double loss;                             /* the mean over all replicas */
-    double replica_loss;                     /* the mean over this replica's rows */
-    double grad_norm;                        /* of the averaged gradient */
-    double lr, seconds;
-} sl_step_info;
-
-/* An evaluation under way. */
-typedef struct sl_evaluating_info {
-    sl_split split;
-    int64_t epoch, batch, batches; /* `batch` of `batches` is done, from 1 */
-} sl_evaluating_info;
-
-typedef struct sl_eval_info {
-    sl_split split;
-    int64_t epoch, tokens;
-    double loss, perplexity, seconds;
-    double epoch_seconds; /* of a validation: since the epoch's start */
-    bool best;            /* the best validation so far */
-} sl_eval_info;
-
-typedef struct sl_run_result {
-    double test_loss, test_perplexity, best_valid_loss, seconds;
-    double best_possible_perplexity; /* the options' */
-    int64_t steps;
-    bool stopped;       /* on request: there are no results of a test */
-    bool saved;         /* options->save was written: the best parameters, or the last ones where no
-                           validation has ended */
-    int64_t saved_step; /* the step after which these were made */
-} sl_run_result;
-
-typedef enum sl_checkpoint_event_kind {
-    SL_CHECKPOINT_SKIPPED, /* not used, for `reason`: one newer than the run's, or a file with the
-                              name of a checkpoint */
-    SL_CHECKPOINT_RESUMED, /* the run goes on from it */
-    SL_CHECKPOINT_SAVED,
-    SL_CHECKPOINT_FAILED, /* could not be saved, for `reason`; the run goes on */
-    SL_WEIGHTS_FAILED     /* the best parameters could not be written to options->save, for
-                             `reason`; the run goes on */
-} sl_checkpoint_event_kind;
-
-typedef struct sl_checkpoint_event {
-    sl_checkpoint_event_kind kind;
-    const char *path;
-    int64_t step;         /* after which it was made; SKIPPED: 0 */
-    int64_t lost_steps;   /* RESUMED, the newest one of a directory: steps after it that the earlier
-                             run had done, and that this one repeats */
-    double copy_seconds;  /* SAVED: how long the run waited for the copy of its state */
-    double write_seconds; /* SAVED: how long writing the copy took, beside the run */
-    const char *reason;   /* RESUMED: why the run's numbers are not those that it would have had
-                             without the interruption; NULL: they are */
-} sl_checkpoint_event;
-
-/* Functions that one replica calls to report, each of them optional. They are called on the
- * replica's thread, or on the caller's where there is one replica and before `started`. If one
- * returns an error, the run ends with it. */
-typedef struct sl_reporter {
-    void *context;
-    sl_status (*started)(void *context, const sl_run_info *info);
-    sl_status (*step)(void *context, const sl_step_info *info);
-    sl_status (*evaluating)(void *context, const sl_evaluating_info *info);
-    sl_status (*evaluated)(void *context, const sl_eval_info *info);
-    sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
-    int replica; /* the replica that calls it */
-    /* The first replica calls it alone; SKIPPED and RESUMED come before `started`. */
-    sl_status (*checkpoint)(void *context, const sl_checkpoint_event *event);
-} sl_reporter;
-
 /* Loads the data, trains, validates after every epoch, and tests with the parameters of the best
  * validation, of which it keeps a copy. Each validation that is the best so far writes them to
  * options->save. Where that fails, the run reports it (SL_WEIGHTS_FAILED), goes on, and tries again
@@ -329,20 +238,6 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
 /* The paths of the checkpoint `best` and of the newest one in a run's directory: malloc'ed, NULL
  * where there is none, or no such directory. Errors: SL_ERR_IO, SL_ERR_MEMORY. */
 sl_status sl_train_find_checkpoints(const char *directory, char **best, char **newest);
-
-/* The run as JSON lines: one `run` record, a `step` for each batch, `eval` and, for every stage of
- * every replica, `memory` after each evaluation, and `end`. The file is opened at once and emptied
- * when the run begins: a run that is refused leaves an old log as it is, and no new one.
- *
- * Where a record cannot be written (the disk is full), `failed` is called once with `context` and
- * the reason, and the run goes on; when there is room again, a `gap` record says how many records
- * are missing. Where `failed` is NULL, the run ends with the error. */
-typedef struct sl_run_log sl_run_log;
-typedef void sl_run_log_failed(void *context, const char *reason);
-sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *context,
-                            sl_run_log **out);
-void sl_run_log_destroy(sl_run_log **log);
-sl_reporter sl_run_log_reporter(sl_run_log *log);
 
 /* ---- Weights ---------------------------------------------------------------------------- */
 

@@ -106,11 +106,16 @@ static void draw_step(display *on, const sl_step_info *step)
     end_live(on);
 }
 
+static bool is_validation(const char *split)
+{
+    return strcmp(split, sl_split_name(SL_SPLIT_VALID)) == 0;
+}
+
 static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
 {
     if (!begin_live(context))
         return SL_OK;
-    fprintf(stderr, "%s ", info->split == SL_SPLIT_VALID ? "validation" : "test");
+    fprintf(stderr, "%s ", is_validation(info->split) ? "validation" : "test");
     draw_bar(info->batch, info->batches);
     end_live(context);
     return SL_OK;
@@ -172,7 +177,7 @@ static void print_model(const display *on, const sl_run_info *info)
 {
     const sl_train_options *options = info->options;
     const sl_model_options *model = &options->model;
-    int stages = sl_pipe_stages(info->pipe);
+    int stages = info->stage_count;
     print_line(on,
                "Model: emsize %" PRId64 ", nhid %" PRId64 ", %" PRId64 " layers, %" PRId64
                " heads, dropout %g, mask %s",
@@ -192,14 +197,11 @@ static void print_model(const display *on, const sl_run_info *info)
 
 static void print_stages(const display *on, const sl_run_info *info)
 {
-    for (int s = 0; s < sl_pipe_stages(info->pipe); s++) {
-        int first, count;
-        const sl_device *device = sl_pipe_device(info->pipe, s);
-        int threads = sl_device_thread_count(device);
-        sl_pipe_stage_modules(info->pipe, s, &first, &count);
-        print_line(on, "  stage %d on %s (%d thread%s, %s): modules %d to %d", s,
-                   sl_device_name(device), threads, plural(threads), sl_device_isa(device), first,
-                   first + count - 1);
+    for (int s = 0; s < info->stage_count; s++) {
+        const sl_stage_info *stage = &info->stages[s];
+        print_line(on, "  stage %d on %s (%d thread%s, %s): modules %d to %d", s, stage->device,
+                   stage->threads, plural(stage->threads), stage->isa, stage->first,
+                   stage->first + stage->count - 1);
     }
 }
 
@@ -319,7 +321,7 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
     display *on = context;
     begin_lines(on);
-    if (eval->split == SL_SPLIT_VALID) {
+    if (is_validation(eval->split)) {
         print_line(on, "%s", rule);
         print_line(on,
                    "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5s | valid ppl %8s%s",
@@ -353,7 +355,7 @@ static void print_memory(const display *on, const sl_run_info *info)
 {
     enum { MOST_DEVICES = 64, COLUMN = 13 };
     char columns[SL_MEMORY_CATEGORY_COUNT * (COLUMN + 16) + 1];
-    int count = info->replicas * sl_pipe_ranks(info->pipe);
+    int count = info->memory_count;
     print_line(on, "Peak memory of each device, in all and by what it is for:");
     for (int i = -1; i < count && i < MOST_DEVICES; i++) {
         const sl_stage_memory *memory = i < 0 ? NULL : &info->memory[i]; /* NULL: the heading */

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "device/cores.h"
 #include "device/device_list.h"
+#include "optim/optimizer.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/checkpoint/weights.h"
 #include "train/layout.h"
@@ -87,6 +88,7 @@ sl_status sli_run_create(sli_run *run, const sli_local_replicas *replicas, sl_gr
     sl_train_options *options = &run->options;
     sli_recorded *recorded = &run->from.recorded;
     SL_TRY(sl_train_options_check(options));
+    options->optimizer = sli_optimizer_filled(&options->optimizer);
     SL_TRY(read_corpus(run));
     SL_TRY(create_devices(run, replicas));
     recorded->shards = sli_layout_shards(options);

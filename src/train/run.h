@@ -116,6 +116,7 @@ typedef struct sli_run {
     sli_loader loader;
     sl_pipe_optimizer *optimizer;
     sli_position at;
+    sl_stage_info stages[SL_MAX_STAGES];
     sl_run_info info;
     sl_evaluating_info evaluating;
     sli_checkpoints *checkpoints;
@@ -150,10 +151,6 @@ sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *e
 /* The names of the kinds of masks and activations, then NULL (options.c). */
 extern const char *const sli_mask_names[];
 extern const char *const sli_activation_names[];
-
-/* The names of each stage's device, or the number of its modules, as an array for the run log and
- * for checkpoints (run_log.c). NULL: there is no memory. */
-struct json_t *sli_describe_stages(const sl_pipe *pipe, bool devices);
 
 /* SL_ERR_INVALID where `save` would overwrite a text in `data` (outputs.c). */
 sl_status sli_check_save(const sl_train_options *options);

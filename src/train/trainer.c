@@ -15,6 +15,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <unistd.h>
 
 /* ---- Reporting ---------------------------------------------------------------------------- */
@@ -75,22 +76,43 @@ static sl_status create_replica(sli_run *run, sl_group *group, sl_device *const 
                                     &run->optimizer);
 }
 
-static sl_status set_up(sli_run *run, sl_group *group, sl_device *const *devices)
+/* What reporters are told when the run begins. */
+static void describe_run(sli_run *run)
 {
-    const sl_save_options *options = &run->options.checkpoints;
-    SL_TRY(create_replica(run, group, devices));
+    const sl_pipe *pipe = run->replica.pipe;
     run->info = (sl_run_info){
         .options = &run->options,
-        .corpus = run->corpus,
-        .pipe = run->replica.pipe,
-        .ddp = run->replica.ddp,
-        .memory = run->replica.memory,
+        .option_rows = {sl_plan_option_rows, sl_train_option_rows},
+        .ntokens = run->options.model.ntokens,
+        .shards = run->options.shards,
         .replica = run->replica.rank,
         .replicas = run->replica.count,
         .total_parameters = sl_module_parameter_elements(run->replica.model),
         .batches_per_epoch = run->batches_per_epoch,
         .oversubscribed = run->oversubscribed,
+        .stages = run->stages,
+        .stage_count = sl_pipe_stages(pipe),
+        .memory = run->replica.memory,
+        .memory_count = run->replica.count * sl_pipe_ranks(pipe),
+        .corpus = run->corpus,
+        .pipe = pipe,
+        .ddp = run->replica.ddp,
     };
+    for (int s = 0; s < run->info.stage_count; s++) {
+        const sl_device *device = sl_pipe_device(pipe, s);
+        sl_stage_info *stage = &run->stages[s];
+        snprintf(stage->device, sizeof stage->device, "%s", sl_device_name(device));
+        sl_pipe_stage_modules(pipe, s, &stage->first, &stage->count);
+        stage->threads = sl_device_thread_count(device);
+        stage->isa = sl_device_isa(device);
+    }
+}
+
+static sl_status set_up(sli_run *run, sl_group *group, sl_device *const *devices)
+{
+    const sl_save_options *options = &run->options.checkpoints;
+    SL_TRY(create_replica(run, group, devices));
+    describe_run(run);
     run->at.best_loss = INFINITY;
     if (options->resume)
         SL_TRY(sli_resume_rest(run));
@@ -248,7 +270,7 @@ static sl_status evaluate(sli_run *run, sl_split split, sl_eval_info *eval)
 {
     double start = sli_clock_seconds();
     sl_evaluation result;
-    run->evaluating = (sl_evaluating_info){.split = split, .epoch = eval->epoch};
+    run->evaluating = (sl_evaluating_info){.split = sl_split_name(split), .epoch = eval->epoch};
     SL_TRY(sli_evaluate(&run->replica, sl_corpus_tokens(run->corpus, split),
                         &(sl_evaluate_options){.batch_size = run->options.eval_batch_size,
                                                .bptt = run->options.bptt,
@@ -256,7 +278,7 @@ static sl_status evaluate(sli_run *run, sl_split split, sl_eval_info *eval)
                                                .progress = report_evaluating,
                                                .context = run},
                         check_stop, &result));
-    eval->split = split;
+    eval->split = sl_split_name(split);
     eval->loss = result.loss;
     eval->perplexity = result.perplexity;
     eval->tokens = result.tokens;

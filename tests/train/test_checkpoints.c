@@ -129,7 +129,7 @@ static void check_continued(const small_record *first, const small_record *secon
     for (int i = 0; i < whole->eval_count; i++) {
         const sl_eval_info *got =
             i < first->eval_count ? &first->evals[i] : &second->evals[i - first->eval_count];
-        assert_int_equal(got->split, whole->evals[i].split);
+        assert_string_equal(got->split, whole->evals[i].split);
         assert_int_equal(got->epoch, whole->evals[i].epoch);
         assert_int_equal(got->best, whole->evals[i].best);
         assert_memory_equal(&got->loss, &whole->evals[i].loss, sizeof got->loss);
@@ -323,7 +323,7 @@ static void checkpoints_are_saved_when_due_and_kept(void **state)
     check_ok(run_noting(&options, &record, &log, &result));
     int best = 0;
     for (int i = 0; i < record.eval_count; i++)
-        best += record.evals[i].split == SL_SPLIT_VALID && record.evals[i].best;
+        best += strcmp(record.evals[i].split, "valid") == 0 && record.evals[i].best;
     assert_true(record.evals[EPOCHS - 1].best);
     assert_int_equal(log.saved, 2 + 1 + best - 1); /* 5, 10, the end, whose best is saved with it */
     assert_int_equal(log.failed, 0);

@@ -26,11 +26,11 @@ static void run_reports_every_step_and_evaluation(void **state)
         assert_true(step->lr == (i < 4 ? 5.0 : 2.5));
         assert_true(step->seconds > 0 && step->grad_norm > 0);
     }
-    static const sl_split splits[] = {SL_SPLIT_VALID, SL_SPLIT_VALID, SL_SPLIT_TEST};
+    static const char *const splits[] = {"valid", "valid", "test"};
     assert_int_equal(record.eval_count, 3);
     assert_int_equal(record.evaluated_batches, 3 * 3);
     for (int i = 0; i < 3; i++) {
-        assert_int_equal(record.evals[i].split, splits[i]);
+        assert_string_equal(record.evals[i].split, splits[i]);
         assert_int_equal(record.evals[i].tokens, 3 * 7 * 9);
         assert_true(record.evals[i].perplexity == exp(record.evals[i].loss));
     }

@@ -51,13 +51,18 @@ static json_t *describe_options(const sli_run *run)
 /* Version 0.1.0 added gradients from the last micro-batch to the first, and did not say so. */
 static const char ASCENDING[] = "ascending";
 
-static json_t *describe_layout(const sl_train_options *options, const sl_pipe *pipe)
+static json_t *describe_layout(const sl_train_options *options, const sl_run_info *info)
 {
-    return json_pack("{si so so si sb si ss ss}", "stages", sl_pipe_stages(pipe), "partition",
-                     sli_describe_stages(pipe, false), "devices", sli_describe_stages(pipe, true),
-                     "replicas", options->replicas, "zero", (int)options->zero, "chunks",
-                     options->chunks, "checkpoint", sl_recompute_name(options->recompute),
-                     "schedule", sl_train_options_schedule(options));
+    json_t *devices = json_array(), *partition = json_array();
+    for (int s = 0; s < info->stage_count; s++) {
+        json_array_append_new(devices, json_string(info->stages[s].device));
+        json_array_append_new(partition, json_integer(info->stages[s].count));
+    }
+    return json_pack("{si so so si sb si ss ss}", "stages", info->stage_count, "partition",
+                     partition, "devices", devices, "replicas", options->replicas, "zero",
+                     (int)options->zero, "chunks", options->chunks, "checkpoint",
+                     sl_recompute_name(options->recompute), "schedule",
+                     sl_train_options_schedule(options));
 }
 
 sl_status sli_run_state_print(const sli_run *run, char **text)
@@ -68,7 +73,7 @@ sl_status sli_run_state_print(const sli_run *run, char **text)
                   (json_int_t)position->epoch, "block", (json_int_t)position->block, "best_step",
                   (json_int_t)position->best_step, "best_loss",
                   sli_json_number(position->best_loss), "options", describe_options(run), "layout",
-                  describe_layout(&run->options, run->replica.pipe), "micro_batches", ASCENDING);
+                  describe_layout(&run->options, &run->info), "micro_batches", ASCENDING);
     *text = json ? json_dumps(json, JSON_COMPACT | JSON_REAL_PRECISION(17)) : NULL;
     json_decref(json);
     return *text ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for a run's state");

@@ -1,10 +1,10 @@
 /* The run as JSON lines. Every record is written when it comes, so that a run which dies leaves all
  * that it did. */
+#include "sluice/report.h"
+
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
-#include "optim/optimizer.h"
-#include "train/run.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -192,40 +192,31 @@ static void add_option(json_t *to, const sl_option *row, json_t *value)
 
 /* Every option that has a key in the log: those of the model in its object, the others beside it.
  */
-static json_t *describe_options(const sl_train_options *given)
+static json_t *describe_options(const sl_run_info *info)
 {
-    const sl_option *row;
-    sl_train_options options = *given;
-    options.optimizer = sli_optimizer_filled(&given->optimizer);
-    json_t *model = json_pack("{sI}", "ntokens", (json_int_t)options.model.ntokens);
-    json_t *all = json_pack("{so sI si}", "model", model, "ntokens",
-                            (json_int_t)options.model.ntokens, "shares", options.shards);
-    for (int i = 0; all && (row = sl_train_option_row(i)); i++) {
-        json_t *value = row->log_key ? sli_json_option(row, &options, false) : NULL;
-        if (value)
-            add_option(row->in_model ? model : all, row, value);
-    }
+    json_t *model = json_pack("{sI}", "ntokens", (json_int_t)info->ntokens);
+    json_t *all = json_pack("{so sI si}", "model", model, "ntokens", (json_int_t)info->ntokens,
+                            "shares", info->shards);
+    for (int i = 0; all && i < 2; i++)
+        for (const sl_option *row = info->option_rows[i]; row && row->name; row++) {
+            json_t *value = row->log_key ? sli_json_option(row, info->options, false) : NULL;
+            if (value)
+                add_option(row->in_model ? model : all, row, value);
+        }
     return all;
 }
 
-json_t *sli_describe_stages(const sl_pipe *pipe, bool devices)
-{
-    json_t *list = json_array();
-    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
-        int first, count;
-        sl_pipe_stage_modules(pipe, s, &first, &count);
-        json_array_append_new(list, devices ? json_string(sl_device_name(sl_pipe_device(pipe, s)))
-                                            : json_integer(count));
-    }
-    return list;
-}
-
+/* "devices" and "partition": each stage's device, and the number of its modules. */
 static json_t *describe_run(const sl_run_info *info)
 {
+    json_t *devices = json_array(), *partition = json_array();
+    for (int s = 0; s < info->stage_count; s++) {
+        json_array_append_new(devices, json_string(info->stages[s].device));
+        json_array_append_new(partition, json_integer(info->stages[s].count));
+    }
     return json_pack("{ss ss sI si so so}", "record", "run", "version", sl_version(), "parameters",
                      (json_int_t)info->total_parameters, "replicas", info->replicas, "devices",
-                     sli_describe_stages(info->pipe, true), "partition",
-                     sli_describe_stages(info->pipe, false));
+                     devices, "partition", partition);
 }
 
 /* Moves `more`'s members to `record`, which is freed where there is no memory for that. */
@@ -246,7 +237,7 @@ static sl_status log_started(void *context, const sl_run_info *info)
     log->info = info;
     if (!log->resumed)
         SL_TRY(empty_file(log));
-    json_t *record = move_members(describe_run(info), describe_options(info->options));
+    json_t *record = move_members(describe_run(info), describe_options(info));
     if (log->resumed)
         record =
             move_members(record, json_pack("{sI sI}", "resumed_step", (json_int_t)log->resumed_step,
@@ -277,8 +268,7 @@ static json_t *by_category(const uint64_t *bytes)
 
 static sl_status log_memory(sl_run_log *log)
 {
-    int count = log->info->replicas * sl_pipe_ranks(log->info->pipe);
-    for (int i = 0; i < count; i++) {
+    for (int i = 0; i < log->info->memory_count; i++) {
         const sl_stage_memory *memory = &log->info->memory[i];
         const sl_memory_stats *stats = &memory->stats;
         SL_TRY(log_record(log,
@@ -296,8 +286,8 @@ static sl_status log_evaluated(void *context, const sl_eval_info *eval)
 {
     sl_run_log *log = context;
     SL_TRY(log_record(log, json_pack("{ss ss sI so so sI so sb}", "record", "eval", "split",
-                                     sl_split_name(eval->split), "epoch", (json_int_t)eval->epoch,
-                                     "loss", sli_json_number(eval->loss), "ppl",
+                                     eval->split, "epoch", (json_int_t)eval->epoch, "loss",
+                                     sli_json_number(eval->loss), "ppl",
                                      sli_json_number(eval->perplexity), "tokens",
                                      (json_int_t)eval->tokens, "seconds",
                                      sli_json_number(eval->seconds), "best", (int)eval->best)));

@@ -1,4 +1,4 @@
-#include "small_run.h"
+#include "train/small_run.h"
 
 #include <fcntl.h>
 #include <jansson.h>

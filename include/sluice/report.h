@@ -1,0 +1,142 @@
+/* What a run reports while it goes on, and the run log that is made of it.
+ *
+ * A run hands records to reporters. A record stands by itself: who reads it need not ask the run.
+ */
+#ifndef SLUICE_REPORT_H
+#define SLUICE_REPORT_H
+
+#include "sluice/device.h"
+#include "sluice/option.h"
+
+SL_API_BEGIN
+
+/* ---- Records ---------------------------------------------------------------------------- */
+
+/* The memory of a pipeline rank's device, now and at its peak. */
+typedef struct sl_stage_memory {
+    int rank, stage; /* `stage`: the lowest one on the device */
+    char device[32]; /* its name */
+    sl_memory_stats stats;
+} sl_stage_memory;
+
+/* One stage of a replica's pipeline. */
+typedef struct sl_stage_info {
+    char device[32];  /* its name */
+    int first, count; /* modules */
+    int threads;      /* of the device */
+    const char *isa;  /* the instruction set of the device's kernels */
+} sl_stage_info;
+
+/* A run that begins. Everything lives as long as the run. */
+typedef struct sl_run_info {
+    const struct sl_train_options *options; /* with all defaults filled in */
+    const sl_option *option_rows[2];        /* rows of *options, each array's last without a name */
+    int64_t ntokens;                        /* of the vocabulary */
+    int shards;                             /* of the training text */
+    int replica, replicas;
+    int64_t total_parameters;
+    int64_t batches_per_epoch;
+    bool oversubscribed;         /* several devices use the same cores */
+    const sl_stage_info *stages; /* [stage_count] of this replica */
+    int stage_count;
+    const sl_stage_memory *memory; /* [memory_count], by rank and pipeline rank: of the whole run,
+                                      on every replica; as it was at the last `evaluated` */
+    int memory_count;
+
+    /* What the records above describe, for reporters that ask for more. */
+    const struct sl_corpus *corpus;
+    const struct sl_pipe *pipe; /* this replica's */
+    const struct sl_ddp *ddp;   /* NULL: there is one replica */
+} sl_run_info;
+
+typedef struct sl_step_info {
+    int64_t epoch, batch, batches_per_epoch; /* from 1 */
+    int64_t step;                            /* from 1, over all epochs */
+    int64_t tokens;                          /* of all replicas */
+    double loss;                             /* the mean over all replicas */
+    double replica_loss;                     /* the mean over this replica's rows */
+    double grad_norm;                        /* of the averaged gradient */
+    double lr, seconds;
+} sl_step_info;
+
+/* An evaluation under way. */
+typedef struct sl_evaluating_info {
+    const char *split;             /* "valid" or "test" */
+    int64_t epoch, batch, batches; /* `batch` of `batches` is done, from 1 */
+} sl_evaluating_info;
+
+typedef struct sl_eval_info {
+    const char *split; /* "valid" or "test" */
+    int64_t epoch, tokens;
+    double loss, perplexity, seconds;
+    double epoch_seconds; /* of a validation: since the epoch's start */
+    bool best;            /* the best validation so far */
+} sl_eval_info;
+
+typedef struct sl_run_result {
+    double test_loss, test_perplexity, best_valid_loss, seconds;
+    double best_possible_perplexity; /* the options' */
+    int64_t steps;
+    bool stopped;       /* on request: there are no results of a test */
+    bool saved;         /* options->save was written: the best parameters, or the last ones where no
+                           validation has ended */
+    int64_t saved_step; /* the step after which these were made */
+} sl_run_result;
+
+typedef enum sl_checkpoint_event_kind {
+    SL_CHECKPOINT_SKIPPED, /* not used, for `reason`: one newer than the run's, or a file with the
+                              name of a checkpoint */
+    SL_CHECKPOINT_RESUMED, /* the run goes on from it */
+    SL_CHECKPOINT_SAVED,
+    SL_CHECKPOINT_FAILED, /* could not be saved, for `reason`; the run goes on */
+    SL_WEIGHTS_FAILED     /* the best parameters could not be written to options->save, for
+                             `reason`; the run goes on */
+} sl_checkpoint_event_kind;
+
+typedef struct sl_checkpoint_event {
+    sl_checkpoint_event_kind kind;
+    const char *path;
+    int64_t step;         /* after which it was made; SKIPPED: 0 */
+    int64_t lost_steps;   /* RESUMED, the newest one of a directory: steps after it that the earlier
+                             run had done, and that this one repeats */
+    double copy_seconds;  /* SAVED: how long the run waited for the copy of its state */
+    double write_seconds; /* SAVED: how long writing the copy took, beside the run */
+    const char *reason;   /* RESUMED: why the run's numbers are not those that it would have had
+                             without the interruption; NULL: they are */
+} sl_checkpoint_event;
+
+/* ---- Reporters -------------------------------------------------------------------------- */
+
+/* Functions that one replica calls to report, each of them optional. They are called on the
+ * replica's thread, or on the caller's where there is one replica and before `started`. If one
+ * returns an error, the run ends with it. */
+typedef struct sl_reporter {
+    void *context;
+    sl_status (*started)(void *context, const sl_run_info *info);
+    sl_status (*step)(void *context, const sl_step_info *info);
+    sl_status (*evaluating)(void *context, const sl_evaluating_info *info);
+    sl_status (*evaluated)(void *context, const sl_eval_info *info);
+    sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
+    int replica; /* the replica that calls it */
+    /* The first replica calls it alone; SKIPPED and RESUMED come before `started`. */
+    sl_status (*checkpoint)(void *context, const sl_checkpoint_event *event);
+} sl_reporter;
+
+/* ---- The run log ------------------------------------------------------------------------ */
+
+/* The run as JSON lines: one `run` record, a `step` for each batch, `eval` and, for every stage of
+ * every replica, `memory` after each evaluation, and `end`. The file is opened at once and emptied
+ * when the run begins: a run that is refused leaves an old log as it is, and no new one.
+ *
+ * Where a record cannot be written (the disk is full), `failed` is called once with `context` and
+ * the reason, and the run goes on; when there is room again, a `gap` record says how many records
+ * are missing. Where `failed` is NULL, the run ends with the error. */
+typedef struct sl_run_log sl_run_log;
+typedef void sl_run_log_failed(void *context, const char *reason);
+sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *context,
+                            sl_run_log **out);
+void sl_run_log_destroy(sl_run_log **log);
+sl_reporter sl_run_log_reporter(sl_run_log *log);
+
+SL_API_END
+#endif
