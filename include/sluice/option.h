@@ -44,6 +44,8 @@ typedef struct sl_option {
     double less_than;           /* FLOAT, DOUBLE: the value must be less than this; 0: any */
     double default_value;       /* what a field of 0 stands for; 0: itself */
     double second_default;      /* PAIR: the same for the second float */
+    const char *initial;        /* (optional) the text that a program sets it to before it reads its
+                                   command line */
     const char *const *choices; /* CHOICE, TEXT (optional): what it may be, then NULL */
     /* CUSTOM: sets the fields from a text, SL_ERR_INVALID in a sentence that begins with the
      * option's name; and prints them (malloc'ed; NULL: not set, or no memory). */

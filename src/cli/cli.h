@@ -25,26 +25,19 @@ typedef struct cli_command {
     const sl_option *options; /* rows of its own, the last without a name; NULL: none */
     bool program; /* the first word that is not an option begins another program's command line */
     size_t settings_bytes;
-    /* (optional) Sets its own defaults in settings that have zeros and those of the run. */
-    void (*set_defaults)(void *settings);
-    int (*run)(cli_line *line); /* gives the program's exit status */
+    sl_status (*run)(cli_line *line, void *settings);
 } cli_command;
 
 extern const cli_command cmd_train, cmd_eval, cmd_generate, cmd_model, cmd_schedule, cmd_data,
     cmd_checkpoint, cmd_launch;
 extern const cli_command *const cli_commands[]; /* all, then NULL */
 
-/* sluice launch-rank, which mpirun starts for cmd_launch: no command for users. argv[0] is its
- * name.
- */
-int cmd_launch_rank(int argc, char **argv);
+/* sluice launch-rank, which mpirun starts for cmd_launch with a program's command line: no command
+ * for users. Gives the program's exit status. */
+int cmd_launch_rank(char **words);
 
 /* Row `number` of a command; NULL after the last. */
 const sl_option *cli_row(const cli_command *command, int number);
-int cli_row_count(const cli_command *command);
-
-/* The row of that name, or NULL. */
-const sl_option *cli_find_row(const cli_command *command, const char *name);
 
 /* ---- Command lines ------------------------------------------------------------------------ */
 
@@ -57,21 +50,21 @@ typedef struct cli_given {
 /* A command line that was read: options in their order, and other words. Texts are borrowed. */
 struct cli_line {
     const cli_command *command;
-    int argc;
-    char **argv;      /* "sluice train", … */
     cli_given *given; /* [given_count], the first config_count from a file */
     int given_count, config_count;
     char **words; /* [word_count], then NULL */
     int word_count;
     struct json_t *config; /* the file's content, which owns the texts from it; NULL: none */
+    sl_schedule *table;    /* of the file that --schedule names; NULL: it names none */
+    int exit_status;       /* of the program, where the command succeeds */
 };
 
-/* Reads a command's line, argv[0] being the command's name. Ends the program for --help, and for a
- * line that is not valid. */
-void cli_line_read(const cli_command *command, int argc, char **argv, cli_line *out);
+/* Reads a command's line, what follows its name. Ends the program for --help, and for a line that
+ * is not valid. */
+void cli_line_read(const cli_command *command, char **argv, cli_line *out);
 void cli_line_clear(cli_line *line);
 
-/* Prints the line as a shell would read it, without the option `omitted` and its value. */
+/* Prints the command and its options as a shell would read them, without the option `omitted`. */
 void cli_line_print(FILE *to, const cli_line *line, const char *omitted);
 
 /* The text of the option's last use; "" for a flag; NULL where it was not given. */
@@ -84,12 +77,11 @@ void cli_settings_default(const cli_command *command, void *settings);
 
 /* Sets the command's defaults, then the options of the file that --config names, then those of the
  * line. In both, --preset comes first wherever it stands. Ends the program for a value that an
- * option does not take, and for an option without the one that it needs. */
-void cli_settings_read(cli_line *line, void *settings);
-
-/* Reads the file of a --schedule that is no name into options->table, which *table owns (NULL: it
- * is a name). The options that were given besides must be the file's; the others become it. */
-sl_status cli_table_read(const cli_line *line, sl_train_options *options, sl_schedule **table);
+ * option does not take, and for an option without the one that it needs.
+ *
+ * A --schedule that is no name is a file with a table, and is read: options that were given besides
+ * must be the file's, the others become it. Errors: those of sl_schedule_open. */
+sl_status cli_settings_read(cli_line *line, void *settings);
 
 /* Prints every option that has a value as one JSON object, which --config reads. */
 void cli_settings_print(const cli_command *command, const void *settings);
@@ -118,6 +110,9 @@ typedef struct cli_near {
 } cli_near;
 
 void cli_near_add(cli_near *near, const char *candidate);
+
+/* The row of that name; NULL: there is none, and *near has the nearest. */
+const sl_option *cli_find_row(const cli_command *command, const char *name, cli_near *near);
 
 /* Prints a sentence as cli_complain does, or has the launcher print it where there is one, and ends
  * the program with CLI_EXIT_USAGE. A candidate that is near (NULL: none) is added as ": did you
@@ -174,9 +169,10 @@ const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *cou
 
 int64_t cli_count_unknown(const sl_tokens *tokens); /* how many are <unk> */
 
-/* Warns where more than half of a text is <unk>; `path` is the text's, `vocabulary` names its
- * vocabulary. */
-void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *vocabulary);
+/* Warns where more than half of the text at `path` is <unk>. Its vocabulary lies beside the weights
+ * `init`, or, where that is NULL, is the vocabulary of the text at `source`. */
+void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *init,
+                             const char *source);
 
 /* ---- Signals (signals.c) ------------------------------------------------------------------ */
 

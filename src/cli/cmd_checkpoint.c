@@ -6,16 +6,9 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef enum action { SHOW, VERIFY, CONVERT, AVERAGE } action;
-
 typedef struct settings {
-    action action;
-    char **paths; /* [count], the line's */
-    int count;
     uint64_t shard_bytes;
 } settings;
-
-/* ---- Arguments --------------------------------------------------------------------------- */
 
 /* clang-format off */
 static const sl_option options[] = {
@@ -26,36 +19,6 @@ static const sl_option options[] = {
     {0},
 };
 /* clang-format on */
-
-static void read_settings(cli_line *line, settings *to)
-{
-    static const char expected[] = "checkpoint: expected show, verify, convert or average";
-    static const char *const names[] = {"show", "verify", "convert", "average"};
-    cli_settings_read(line, to);
-    if (line->word_count == 0)
-        cli_refuse("%s", expected);
-    cli_near near = {.word = line->words[0]};
-    to->action = SHOW;
-    while (to->action <= AVERAGE && strcmp(line->words[0], names[to->action]) != 0)
-        cli_near_add(&near, names[to->action++]);
-    if (to->action > AVERAGE)
-        cli_refuse_near(&near, "", "%s, got \"%s\"", expected, line->words[0]);
-    to->paths = line->words + 1;
-    to->count = line->word_count - 1;
-}
-
-static void check_settings(const settings *parsed)
-{
-    bool writes = parsed->action == CONVERT || parsed->action == AVERAGE;
-    if (!writes && parsed->count == 0)
-        cli_refuse("checkpoint: expected the directory of a checkpoint");
-    if (parsed->action == CONVERT && parsed->count != 2)
-        cli_refuse("checkpoint convert: expected two directories, FROM and TO");
-    if (parsed->action == AVERAGE && parsed->count < 2)
-        cli_refuse("checkpoint average: expected directories, FROM... and TO");
-    if (parsed->shard_bytes > 0 && !writes)
-        cli_refuse("checkpoint: --shard-size belongs to convert and average");
-}
 
 /* ---- Showing ------------------------------------------------------------------------------ */
 
@@ -131,52 +94,68 @@ static sl_status verify_checkpoint(const char *path)
 }
 
 /* Verifies all, reports each failure, then counts them. */
-static sl_status verify_all(const settings *from)
+static sl_status verify_all(char **paths, int count)
 {
     int failed = 0;
-    for (int i = 0; i < from->count; i++) {
-        if (verify_checkpoint(from->paths[i]) == SL_OK)
+    for (int i = 0; i < count; i++) {
+        if (verify_checkpoint(paths[i]) == SL_OK)
             continue;
         cli_complain("%s", sl_error_text());
         failed++;
     }
     return failed ? sl_error(SL_ERR_FORMAT, "%d of %d checkpoints could not be verified", failed,
-                             from->count)
+                             count)
                   : SL_OK;
 }
 
 /* ---- The command -------------------------------------------------------------------------- */
 
-static sl_status perform_action(const settings *from)
+typedef enum action { SHOW, VERIFY, CONVERT, AVERAGE, ACTIONS } action;
+
+/* Ends the program where the line asks for nothing that can be done. */
+static action read_action(const cli_line *line, const settings *from)
 {
-    sl_status status = SL_OK;
-    switch (from->action) {
-    case SHOW:
-        for (int i = 0; i < from->count; i++)
-            SL_TRY(show_checkpoint(from->paths[i]));
-        return SL_OK;
-    case VERIFY:
-        return verify_all(from);
-    case CONVERT:
-        return cli_name_checkpoints(sl_checkpoint_convert(from->paths[0], from->paths[1],
-                                                          from->shard_bytes),
-                                    from->paths[0]);
-    case AVERAGE:
-        status = sl_checkpoint_average((const char *const *)from->paths, (size_t)from->count - 1,
-                                       from->paths[from->count - 1], from->shard_bytes);
-        for (int i = 0; i + 1 < from->count; i++)
-            status = cli_name_checkpoints(status, from->paths[i]);
-        return status;
-    }
-    return SL_OK;
+    static const char expected[] = "checkpoint: expected show, verify, convert or average";
+    static const char *const names[] = {"show", "verify", "convert", "average"};
+    if (line->word_count == 0)
+        cli_refuse("%s", expected);
+    cli_near near = {.word = line->words[0]};
+    action found = SHOW;
+    while (found < ACTIONS && strcmp(line->words[0], names[found]) != 0)
+        cli_near_add(&near, names[found++]);
+    int paths = line->word_count - 1;
+    if (found == ACTIONS)
+        cli_refuse_near(&near, "", "%s, got \"%s\"", expected, line->words[0]);
+    if (found <= VERIFY && paths == 0)
+        cli_refuse("checkpoint: expected the directory of a checkpoint");
+    if (found == CONVERT && paths != 2)
+        cli_refuse("checkpoint convert: expected two directories, FROM and TO");
+    if (found == AVERAGE && paths < 2)
+        cli_refuse("checkpoint average: expected directories, FROM... and TO");
+    if (from->shard_bytes > 0 && found <= VERIFY)
+        cli_refuse("checkpoint: --shard-size belongs to convert and average");
+    return found;
 }
 
-static int run_checkpoint(cli_line *line)
+static sl_status run_checkpoint(cli_line *line, void *parsed)
 {
-    settings parsed;
-    read_settings(line, &parsed);
-    check_settings(&parsed);
-    return cli_finish(perform_action(&parsed));
+    const settings *from = parsed;
+    action asked = read_action(line, from);
+    char **paths = line->words + 1;
+    int count = line->word_count - 1;
+    if (asked == VERIFY)
+        return verify_all(paths, count);
+    for (int i = 0; asked == SHOW && i < count; i++)
+        SL_TRY(show_checkpoint(paths[i]));
+    sl_status status = SL_OK;
+    if (asked == CONVERT)
+        status = sl_checkpoint_convert(paths[0], paths[1], from->shard_bytes);
+    if (asked == AVERAGE)
+        status = sl_checkpoint_average((const char *const *)paths, (size_t)count - 1,
+                                       paths[count - 1], from->shard_bytes);
+    for (int i = 0; i + 1 < count; i++)
+        status = cli_name_checkpoints(status, paths[i]);
+    return status;
 }
 
 const cli_command cmd_checkpoint = {

@@ -4,17 +4,14 @@
 
 #include <stdlib.h>
 
-enum { DEFAULT_HEAD = 10, EXAMPLE_BPTT = 35, MAX_TOKENS = 2000000000 };
+enum { EXAMPLE_BPTT = 35, MAX_TOKENS = 2000000000 };
 
 typedef struct settings {
-    const char *directory;
     const char *vocab_path; /* NULL: the vocabulary is not written */
     int64_t head;
     const char *synthetic; /* the directory to write the corpus to first; NULL: none */
     sli_synthetic_options corpus;
 } settings;
-
-/* ---- Arguments --------------------------------------------------------------------------- */
 
 /* clang-format off */
 static const sl_option options[] = {
@@ -22,7 +19,7 @@ static const sl_option options[] = {
      .offset = offsetof(settings, vocab_path),
      .help = "Write the vocabulary to FILE: one token a line, in the order of ids"},
     {.name = "head", .value = "N", .type = SL_OPTION_INT64, .offset = offsetof(settings, head),
-     .highest = INT32_MAX,
+     .highest = INT32_MAX, .initial = "10",
      .help = "Show the first N tokens of the vocabulary"},
     {.name = "synthetic", .value = "DIR", .group = "Synthetic corpus", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, synthetic),
@@ -32,28 +29,11 @@ static const sl_option options[] = {
      .help = "Seed of the random sentences"},
     {.name = "tokens", .value = "N", .group = "Synthetic corpus", .type = SL_OPTION_INT64,
      .offset = offsetof(settings, corpus.train_tokens), .lowest = 1, .highest = MAX_TOKENS,
-     .optional = true, .default_value = 500000, .needs = "synthetic",
+     .initial = "500000", .needs = "synthetic",
      .help = "Tokens in the training text; validation and test text have a tenth each"},
     {0},
 };
 /* clang-format on */
-
-static void set_defaults(void *to)
-{
-    ((settings *)to)->head = DEFAULT_HEAD;
-}
-
-static void read_settings(cli_line *line, settings *to)
-{
-    cli_settings_read(line, to);
-    if (line->word_count + (to->synthetic != NULL) > 1)
-        cli_refuse("data: expected one directory, got \"%s\"", line->words[line->word_count - 1]);
-    to->directory = to->synthetic ? to->synthetic : line->words[0];
-    if (to->directory && !*to->directory)
-        cli_refuse("data: expected a directory of text, got \"\"");
-    if (!to->directory)
-        cli_refuse("data: expected a directory of text, or --synthetic DIR");
-}
 
 /* ---- What is shown ----------------------------------------------------------------------- */
 
@@ -88,11 +68,11 @@ static void show_vocabulary(const sl_corpus *corpus, int64_t head)
     free(counts);
 }
 
-static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
+static sl_status show_corpus(const settings *from, const char *directory, const sl_corpus *corpus)
 {
     double best, best_in_blocks;
-    SL_TRY(sli_synthetic_best_perplexity(from->directory, 0, &best));
-    SL_TRY(sli_synthetic_best_perplexity(from->directory, EXAMPLE_BPTT, &best_in_blocks));
+    SL_TRY(sli_synthetic_best_perplexity(directory, 0, &best));
+    SL_TRY(sli_synthetic_best_perplexity(directory, EXAMPLE_BPTT, &best_in_blocks));
     show_counts(corpus);
     show_vocabulary(corpus, from->head);
     if (best > 0)
@@ -106,27 +86,27 @@ static sl_status show_corpus(const settings *from, const sl_corpus *corpus)
     return SL_OK;
 }
 
-static sl_status show_data(const settings *from)
+static sl_status run_data(cli_line *line, void *parsed)
 {
-    sl_corpus *corpus = NULL;
+    const settings *from = parsed;
+    const char *directory = from->synthetic ? from->synthetic : line->words[0];
+    sl_corpus *corpus;
+    if (line->word_count + (from->synthetic != NULL) > 1)
+        cli_refuse("data: expected one directory, got \"%s\"", line->words[line->word_count - 1]);
+    if (directory && !*directory)
+        cli_refuse("data: expected a directory of text, got \"\"");
+    if (!directory)
+        cli_refuse("data: expected a directory of text, or --synthetic DIR");
     if (from->synthetic)
-        SL_TRY(sli_synthetic_write(from->directory, &from->corpus));
+        SL_TRY(sli_synthetic_write(directory, &from->corpus));
     if (from->vocab_path)
-        SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){.data = from->directory},
+        SL_TRY(sl_error_context(sl_train_check_output(&(sl_train_options){.data = directory},
                                                       from->vocab_path),
                                 "--vocab: "));
-    sl_status status = sl_corpus_load(from->directory, NULL, &corpus);
-    if (status == SL_OK)
-        status = show_corpus(from, corpus);
+    SL_TRY(sl_corpus_load(directory, NULL, &corpus));
+    sl_status status = show_corpus(from, directory, corpus);
     sl_corpus_destroy(&corpus);
     return status;
-}
-
-static int run_data(cli_line *line)
-{
-    settings parsed;
-    read_settings(line, &parsed);
-    return cli_finish(show_data(&parsed));
 }
 
 const cli_command cmd_data = {
@@ -140,6 +120,5 @@ const cli_command cmd_data = {
            "perplexity of the best possible model is shown too.",
     .options = options,
     .settings_bytes = sizeof(settings),
-    .set_defaults = set_defaults,
     .run = run_data,
 };

@@ -21,7 +21,7 @@ static const char *const splits[] = {"train", "valid", "test", NULL};
 /* clang-format off */
 static const sl_option options[] = {
     {.name = "split", .value = "NAME", .group = "Evaluation", .type = SL_OPTION_CHOICE,
-     .offset = offsetof(settings, split), .choices = splits,
+     .offset = offsetof(settings, split), .choices = splits, .initial = "test",
      .help = "Text to evaluate"},
     {.name = "logits", .value = "FILE", .group = "Evaluation", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, logits),
@@ -30,11 +30,6 @@ static const sl_option options[] = {
     {0},
 };
 /* clang-format on */
-
-static void set_defaults(void *to)
-{
-    ((settings *)to)->split = SL_SPLIT_TEST;
-}
 
 /* ---- Logits ------------------------------------------------------------------------------- */
 
@@ -87,67 +82,53 @@ done:
 
 /* ---- Evaluation --------------------------------------------------------------------------- */
 
-/* A text that is too short is refused here, where the file's name is known. */
-static sl_status read_split(const settings *from, const sl_vocab *vocab, sl_tokens *tokens,
-                            sl_batches *batches)
+/* `path` is the split's, to name it in errors: a text may be too short. */
+static sl_status evaluate_text(const settings *from, const cli_saved_model *model, const char *path,
+                               const sl_tokens *tokens)
 {
-    char *path, *vocabulary = NULL;
-    *tokens = (sl_tokens){0};
-    SL_TRY(sl_split_path(from->run.data, from->split, &path));
-    sl_status status = sl_tokens_read(vocab, path, tokens);
-    if (status == SL_OK)
-        status = sl_weights_vocab_path(from->run.init, &vocabulary);
-    if (status == SL_OK) {
-        cli_warn_unknown_tokens(tokens, path, vocabulary);
-        status = sl_error_context(sl_batchify(tokens->ids, tokens->count, from->run.eval_batch_size,
-                                              from->run.bptt, batches),
-                                  "%s: ", path);
-    }
-    free(vocabulary);
-    free(path);
-    return status;
-}
-
-static sl_status evaluate_split(const settings *from, const cli_saved_model *model)
-{
+    const sl_train_options *run = &from->run;
     const char *split = sl_split_name(from->split);
-    sl_tokens tokens;
     sl_batches batches;
     sl_evaluation result;
-    sl_status status = read_split(from, model->vocab, &tokens, &batches);
-    if (status == SL_OK && from->logits)
-        status = write_logits(from->logits, model->pipe, &batches);
-    if (status == SL_OK)
-        status =
-            sl_evaluate_tokens(model->pipe, &tokens,
-                               &(sl_evaluate_options){.batch_size = from->run.eval_batch_size,
-                                                      .bptt = from->run.bptt,
-                                                      .max_batches = from->run.eval_max_batches},
-                               &result);
-    sl_tokens_free(&tokens);
-    if (status == SL_OK)
-        printf("%s loss %s | %s ppl %s | %" PRId64 " tokens\n", split,
-               cli_real_text(result.loss, 4).text, split, cli_real_text(result.perplexity, 2).text,
-               result.tokens);
-    return status;
+    cli_warn_unknown_tokens(tokens, path, run->init, NULL);
+    SL_TRY(sl_error_context(sl_batchify(tokens->ids, tokens->count, run->eval_batch_size, run->bptt,
+                                        &batches),
+                            "%s: ", path));
+    if (from->logits)
+        SL_TRY(write_logits(from->logits, model->pipe, &batches));
+    SL_TRY(sl_evaluate_tokens(model->pipe, tokens,
+                              &(sl_evaluate_options){.batch_size = run->eval_batch_size,
+                                                     .bptt = run->bptt,
+                                                     .max_batches = run->eval_max_batches},
+                              &result));
+    printf("%s loss %s | %s ppl %s | %" PRId64 " tokens\n", split,
+           cli_real_text(result.loss, 4).text, split, cli_real_text(result.perplexity, 2).text,
+           result.tokens);
+    return SL_OK;
 }
 
-static int run_eval(cli_line *line)
+static sl_status run_eval(cli_line *line, void *parsed)
 {
-    settings parsed;
+    const settings *from = parsed;
     cli_saved_model model = {0};
-    cli_settings_read(line, &parsed);
-    if (!parsed.run.init || !parsed.run.data)
+    sl_tokens tokens = {0};
+    char *path = NULL;
+    (void)line;
+    if (!from->run.init || !from->run.data)
         cli_refuse("eval needs --init FILE and --data DIR");
-    sl_status status = SL_OK;
-    if (parsed.logits)
-        status = sl_error_context(sl_train_check_output(&parsed.run, parsed.logits), "--logits: ");
+    if (from->logits)
+        SL_TRY(sl_error_context(sl_train_check_output(&from->run, from->logits), "--logits: "));
+    sl_status status = cli_saved_model_load(&from->run, &model);
     if (status == SL_OK)
-        status = cli_saved_model_load(&parsed.run, &model);
+        status = sl_split_path(from->run.data, from->split, &path);
     if (status == SL_OK)
-        status = evaluate_split(&parsed, &model);
+        status = sl_tokens_read(model.vocab, path, &tokens);
+    if (status == SL_OK)
+        status = evaluate_text(from, &model, path, &tokens);
+    sl_tokens_free(&tokens);
+    free(path);
     cli_saved_model_clear(&model);
-    return cli_finish(status);
+    return status;
 }
 
 const cli_command cmd_eval = {
@@ -158,6 +139,5 @@ const cli_command cmd_eval = {
     .run_names = run_names,
     .options = options,
     .settings_bytes = sizeof(settings),
-    .set_defaults = set_defaults,
     .run = run_eval,
 };

@@ -17,52 +17,30 @@ static const char *const run_names[] = {"init", "devices", NULL};
 /* clang-format off */
 static const sl_option options[] = {
     {.name = "prompt", .value = "TEXT", .group = "Text", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, prompt),
+     .offset = offsetof(settings, prompt), .initial = "the",
      .help = "The text's beginning"},
     {.name = "tokens", .value = "N", .group = "Text", .type = SL_OPTION_INT64,
-     .offset = offsetof(settings, tokens), .lowest = 1, .highest = 1000000,
+     .offset = offsetof(settings, tokens), .lowest = 1, .highest = 1000000, .initial = "50",
      .help = "Number of tokens to add"},
     {.name = "greedy", .group = "Text", .type = SL_OPTION_FLAG,
      .offset = offsetof(settings, greedy),
      .help = "Always take the most probable token"},
     {.name = "temperature", .value = "X", .group = "Text", .type = SL_OPTION_DOUBLE,
-     .offset = offsetof(settings, how.temperature),
+     .offset = offsetof(settings, how.temperature), .initial = "1",
      .help = "Divide the logits by X: below 1 probable tokens get more probable, above 1 less"},
     {.name = "top-k", .value = "K", .group = "Text", .type = SL_OPTION_INT,
      .offset = offsetof(settings, how.top_k),
      .help = "Draw from the K most probable tokens; 0: from all"},
     {.name = "seed", .value = "S", .group = "Text", .type = SL_OPTION_SEED,
-     .offset = offsetof(settings, how.seed),
+     .offset = offsetof(settings, how.seed), .initial = "1",
      .help = "Seed of the random draws"},
     {.name = "context", .value = "N", .group = "Text", .type = SL_OPTION_INT64,
      .offset = offsetof(settings, how.context), .lowest = 1, .highest = SL_MAX_POSITIONS,
-     .optional = true, .default_value = 35,
+     .initial = "35",
      .help = "Number of preceding tokens that the model sees"},
     {0},
 };
 /* clang-format on */
-
-static void set_defaults(void *to)
-{
-    settings *parsed = to;
-    parsed->prompt = "the";
-    parsed->tokens = 50;
-    parsed->how = (sl_generate_options){.temperature = 1, .seed = 1};
-}
-
-static void read_settings(cli_line *line, settings *to)
-{
-    static const char *const drawing[] = {"temperature", "top-k"};
-    cli_settings_read(line, to);
-    if (!to->run.init)
-        cli_refuse("generate needs --init FILE");
-    for (size_t i = 0; to->greedy && i < sizeof drawing / sizeof *drawing; i++)
-        if (cli_line_value(line, drawing[i]))
-            cli_refuse("--greedy draws no random numbers, so it cannot be combined with --%s",
-                       drawing[i]);
-    if (to->greedy)
-        to->how.temperature = 0;
-}
 
 /* Adds `token` in quotes to the list `words`, where it fits. */
 static void add_word(char *words, size_t bytes, sl_token token)
@@ -119,16 +97,24 @@ static sl_status generate_text(const settings *from, const cli_saved_model *mode
     return status;
 }
 
-static int run_generate(cli_line *line)
+static sl_status run_generate(cli_line *line, void *parsed)
 {
-    settings parsed;
+    static const char *const drawing[] = {"temperature", "top-k"};
+    settings *from = parsed;
     cli_saved_model model;
-    read_settings(line, &parsed);
-    sl_status status = cli_saved_model_load(&parsed.run, &model);
+    if (!from->run.init)
+        cli_refuse("generate needs --init FILE");
+    for (size_t i = 0; from->greedy && i < sizeof drawing / sizeof *drawing; i++)
+        if (cli_line_value(line, drawing[i]))
+            cli_refuse("--greedy draws no random numbers, so it cannot be combined with --%s",
+                       drawing[i]);
+    if (from->greedy)
+        from->how.temperature = 0;
+    sl_status status = cli_saved_model_load(&from->run, &model);
     if (status == SL_OK)
-        status = generate_text(&parsed, &model);
+        status = generate_text(from, &model);
     cli_saved_model_clear(&model);
-    return cli_finish(status);
+    return status;
 }
 
 const cli_command cmd_generate = {
@@ -139,6 +125,5 @@ const cli_command cmd_generate = {
     .run_names = run_names,
     .options = options,
     .settings_bytes = sizeof(settings),
-    .set_defaults = set_defaults,
     .run = run_generate,
 };

@@ -10,7 +10,6 @@
 #include <unistd.h>
 
 enum { MAX_RESTARTS = 1000000, MAX_SECONDS = 1000000 };
-enum { DEFAULT_GRACE_SECONDS = 10, DEFAULT_SAVE_SECONDS = 600 };
 
 typedef struct settings {
     sl_launch_options launch;
@@ -39,11 +38,11 @@ static const sl_option options[] = {
      .help = "Restart a failed job without the processes that were killed or lost, but with at "
              "least MIN; the first attempt has -n processes, or MAX"},
     {.name = "grace", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
-     .offset = offsetof(settings, launch.grace_seconds), .highest = MAX_SECONDS,
+     .offset = offsetof(settings, launch.grace_seconds), .highest = MAX_SECONDS, .initial = "10",
      .help = "Seconds that the other processes have to end by themselves after a failure or a "
              "signal"},
     {.name = "grace-save", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
-     .offset = offsetof(settings, launch.save_seconds), .highest = MAX_SECONDS,
+     .offset = offsetof(settings, launch.save_seconds), .highest = MAX_SECONDS, .initial = "600",
      .help = "The time of --grace starts again while a process saves a checkpoint, for at most "
              "SECONDS"},
     {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", .type = SL_OPTION_TEXT,
@@ -56,12 +55,6 @@ static const sl_option options[] = {
     {0},
 };
 /* clang-format on */
-
-static void set_defaults(void *to)
-{
-    *(settings *)to = (settings){
-        .launch = {.grace_seconds = DEFAULT_GRACE_SECONDS, .save_seconds = DEFAULT_SAVE_SECONDS}};
-}
 
 static void check_hosts(const char *path)
 {
@@ -130,11 +123,13 @@ static void show_event(void *context, const sl_launch_event *event)
         cli_complain("%s%s%s", attempt, event->text, again);
 }
 
-static sl_status launch(const cli_line *line, settings *parsed, int *exit_status)
+static sl_status run(cli_line *line, void *settings_read)
 {
+    settings *parsed = settings_read;
+    sl_launch_options *to = &parsed->launch;
     char self[PATH_MAX] = "";
     const char *exports[line->given_count + 1];
-    sl_launch_options *to = &parsed->launch;
+    check_settings(parsed, line);
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return sl_error(SL_ERR_IO, "launch: /proc/self/exe: %s", strerror(errno));
     for (int i = 0; i < line->given_count; i++)
@@ -148,29 +143,20 @@ static sl_status launch(const cli_line *line, settings *parsed, int *exit_status
     to->supervisor = (const char *const[]){self, "launch-rank", NULL};
     to->report = show_event;
     to->context = parsed;
-    return sl_launch_run(to, (const char *const *)line->words, exit_status);
-}
-
-static int run(cli_line *line)
-{
-    settings parsed;
-    int exit_status = 0;
-    cli_settings_read(line, &parsed);
-    check_settings(&parsed, line);
-    sl_status status = launch(line, &parsed, &exit_status);
+    sl_status status = sl_launch_run(to, (const char *const *)line->words, &line->exit_status);
     if (status == SL_ERR_INVALID)
         cli_refuse("%s", sl_error_text());
-    return status == SL_OK ? exit_status : cli_finish(status);
+    return status;
 }
 
-int cmd_launch_rank(int argc, char **argv)
+int cmd_launch_rank(char **words)
 {
     int exit_status = 0;
-    settings parsed = {0};
-    if (argc < 2 || !getenv("SLUICE_LAUNCHER"))
+    settings none = {0};
+    if (!*words || !getenv("SLUICE_LAUNCHER"))
         cli_refuse("launch-rank is for sluice launch to call");
     sl_status status =
-        sl_launch_run_rank((const char *const *)argv + 1, show_event, &parsed, &exit_status);
+        sl_launch_run_rank((const char *const *)words, show_event, &none, &exit_status);
     return status == SL_OK ? exit_status : cli_finish(status);
 }
 
@@ -186,6 +172,5 @@ const cli_command cmd_launch = {
     .options = options,
     .program = true,
     .settings_bytes = sizeof(settings),
-    .set_defaults = set_defaults,
     .run = run,
 };

@@ -3,8 +3,6 @@
 
 #include <stdio.h>
 
-enum { WIKITEXT2_TYPES = 28782 };
-
 typedef struct settings {
     sl_train_options run;
     int64_t ntokens;
@@ -14,7 +12,7 @@ typedef struct settings {
 /* clang-format off */
 static const sl_option options[] = {
     {.name = "ntokens", .value = "N", .group = "Vocabulary", .type = SL_OPTION_INT64,
-     .offset = offsetof(settings, ntokens), .lowest = 1, .highest = INT32_MAX,
+     .offset = offsetof(settings, ntokens), .lowest = 1, .highest = INT32_MAX, .initial = "28782",
      .help = "Number of types in the vocabulary; the default is WikiText-2's"},
     {.name = "data", .value = "DIR", .group = "Vocabulary", .type = SL_OPTION_TEXT,
      .offset = offsetof(settings, data),
@@ -22,20 +20,6 @@ static const sl_option options[] = {
     {0},
 };
 /* clang-format on */
-
-static void set_defaults(void *to)
-{
-    ((settings *)to)->ntokens = WIKITEXT2_TYPES;
-}
-
-static sl_status count_types(const char *data, int64_t *ntokens)
-{
-    sl_corpus *corpus;
-    SL_TRY(sl_corpus_load(data, NULL, &corpus));
-    *ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
-    sl_corpus_destroy(&corpus);
-    return SL_OK;
-}
 
 /* ---- What is shown ----------------------------------------------------------------------- */
 
@@ -105,10 +89,22 @@ static sl_status print_model(const sl_train_options *train, const sl_module *mod
     return SL_OK;
 }
 
-static sl_status show_model(settings *from)
+static sl_status count_types(const char *data, int64_t *ntokens)
 {
+    sl_corpus *corpus;
+    SL_TRY(sl_corpus_load(data, NULL, &corpus));
+    *ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
+    sl_corpus_destroy(&corpus);
+    return SL_OK;
+}
+
+static sl_status run_model(cli_line *line, void *parsed)
+{
+    settings *from = parsed;
     sl_train_options *train = &from->run;
     sl_module *model;
+    if (from->data && cli_line_value(line, "ntokens"))
+        cli_refuse("--data counts the vocabulary's types, so it cannot be combined with --ntokens");
     SL_TRY(sl_train_options_check(train));
     train->model.ntokens = from->ntokens;
     if (from->data)
@@ -119,20 +115,6 @@ static sl_status show_model(settings *from)
     return status;
 }
 
-static int run_model(cli_line *line)
-{
-    settings parsed;
-    cli_settings_read(line, &parsed);
-    if (parsed.data && cli_line_value(line, "ntokens"))
-        cli_refuse("--data counts the vocabulary's types, so it cannot be combined with --ntokens");
-    sl_schedule *table;
-    sl_status status = cli_table_read(line, &parsed.run, &table);
-    if (status == SL_OK)
-        status = show_model(&parsed);
-    sl_schedule_destroy(&table);
-    return cli_finish(status);
-}
-
 const cli_command cmd_model = {
     .name = "model",
     .summary = "show a model's layers, stages and memory",
@@ -141,6 +123,5 @@ const cli_command cmd_model = {
     .run_options = {sl_plan_option_rows},
     .options = options,
     .settings_bytes = sizeof(settings),
-    .set_defaults = set_defaults,
     .run = run_model,
 };

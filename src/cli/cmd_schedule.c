@@ -32,7 +32,7 @@ static char *print_schedule(const void *object)
 /* clang-format off */
 static const sl_option options[] = {
     {.name = "schedule", .value = "NAME|FILE", .type = SL_OPTION_CUSTOM, .parse = parse_schedule,
-     .print = print_schedule, .choices = sl_schedule_names,
+     .print = print_schedule, .choices = sl_schedule_names, .initial = "gpipe",
      .help = "The schedule, by name or as a file with a table in PyTorch's CSV"},
     {.name = "pp", .value = "P", .type = SL_OPTION_INT, FIELD(ranks), .lowest = 1,
      .highest = MAX_RANKS, .optional = true, .default_value = RANKS,
@@ -49,12 +49,11 @@ static const sl_option options[] = {
      .choices = sl_recompute_names,
      .help = "Recompute activations: never, except_last (of all micro-batches but the last) or "
              "always"},
-    {.name = "costs", .value = "F,I,W", .type = SL_OPTION_TEXT, FIELD(costs),
-     .help = "What forward, backward for the input and backward for the weights of all of a rank's "
-             "layers cost for one micro-batch; each of its stages takes an equal part. Without it "
-             "1 each"},
+    {.name = "costs", .value = "F,I,W", .type = SL_OPTION_TEXT, FIELD(costs), .initial = "1,1,1",
+     .help = "Time that a rank needs for one micro-batch, in any unit: forward, backward for the "
+             "input, and backward for the weights. The stages of a rank need equal times"},
     {.name = "comm", .value = "C", .type = SL_OPTION_DOUBLE, FIELD(link),
-     .help = "The cost of a result's way to another rank"},
+     .help = "Time to send a result to another rank, in the unit of --costs"},
     {.name = "csv", .type = SL_OPTION_FLAG, FIELD(csv),
      .help = "Print the table in PyTorch's CSV instead; PyTorch has no R and reads tables with "
              "--checkpoint never alone"},
@@ -65,11 +64,6 @@ static const sl_option options[] = {
     {0},
 };
 /* clang-format on */
-
-static void set_defaults(void *to)
-{
-    ((settings *)to)->schedule = sl_schedule_names[0];
-}
 
 /* "1,1,0.5" */
 static sl_status parse_costs(const char *text, double costs[3])
@@ -86,33 +80,28 @@ static sl_status parse_costs(const char *text, double costs[3])
     return SL_OK;
 }
 
-/* A file says how many ranks and micro-batches there are; a placement as a list, how many stages.
- */
+/* A file says how many ranks and micro-batches there are. */
 static sl_status open_table(const settings *from, const double costs[3], sl_schedule **out)
 {
     bool named = sl_schedule_has_name(from->schedule);
-    sl_schedule_options wanted = {.ranks = from->ranks ? from->ranks
-                                           : named     ? RANKS
-                                                       : 0,
+    sl_schedule_options wanted = {.ranks = from->ranks || !named ? from->ranks : RANKS,
                                   .virtual_stages = from->virtual_stages,
-                                  .micros = from->chunks ? from->chunks
-                                            : named      ? CHUNKS
-                                                         : 0,
+                                  .micros = from->chunks || !named ? from->chunks : CHUNKS,
                                   .forward = costs[0],
                                   .backward_input = costs[1],
                                   .backward_weight = costs[2],
                                   .link = from->link};
+    SL_TRY(sl_schedule_open(from->schedule, &wanted, out));
     if (!from->placement)
-        return sl_schedule_open(from->schedule, &wanted, out);
-    SL_TRY(sl_schedule_open(from->schedule, &wanted, out)); /* says how many stages there are */
+        return SL_OK;
+    int stages = sl_schedule_stages(*out); /* as many as the placement must name ranks for */
+    int *placement = cli_allocate((size_t)stages, sizeof *placement);
     wanted.ranks = sl_schedule_ranks(*out);
-    wanted.virtual_stages = sl_schedule_stages(*out) / wanted.ranks;
+    wanted.virtual_stages = stages / wanted.ranks;
+    wanted.placement = placement;
     sl_schedule_destroy(out);
-    int *placement =
-        cli_allocate((size_t)wanted.ranks * (size_t)wanted.virtual_stages, sizeof(int));
     sl_status status =
         sl_placement_parse(from->placement, wanted.ranks, wanted.virtual_stages, placement);
-    wanted.placement = placement;
     if (status == SL_OK)
         status = sl_schedule_open(from->schedule, &wanted, out);
     free(placement);
@@ -142,35 +131,27 @@ static sl_status simulate(const sl_schedule *schedule, const settings *from, con
 
 /* ---- What is shown ----------------------------------------------------------------------- */
 
-/* Prints a text that `status` is of, and frees it. */
-static sl_status print_text(sl_status status, char *text)
+/* Writes a text to a file, or, without a path, to standard output, and frees it. */
+static sl_status write_text(const char *path, char *text)
 {
-    if (status == SL_OK)
-        fputs(text, stdout);
-    free(text);
-    return status;
-}
-
-static sl_status write_file(const char *path, sl_status status, char *text)
-{
-    FILE *to = status == SL_OK ? fopen(path, "w") : NULL;
+    FILE *to = path ? fopen(path, "w") : stdout;
     bool written = to && fputs(text, to) >= 0;
-    int error = errno;
-    if (to && fclose(to) != 0)
+    if (path && to && fclose(to) != 0)
         written = false;
     free(text);
-    if (status == SL_OK && !written)
-        return sl_error(SL_ERR_IO, "%s: cannot be written: %s", path, strerror(error));
-    return status;
+    if (written || !path) /* whether standard output was written is found at the end */
+        return SL_OK;
+    return sl_error(SL_ERR_IO, "%s: cannot be written: %s", path, strerror(errno));
 }
 
 static sl_status print_table(const sl_schedule *schedule, const sl_simulation *simulation)
 {
     char *text;
-    sl_status status = sl_schedule_draw(schedule, &text);
-    SL_TRY(print_text(status, text));
-    printf("\nMakespan %g: %.1f%% of the ranks' time is idle (%.1f%% of the longest span of a "
-           "rank).\nActivations that a rank holds at once, of a micro-batch at a stage:",
+    SL_TRY(sl_schedule_draw(schedule, &text));
+    SL_TRY(write_text(NULL, text));
+    printf("\nMakespan %g: %.1f%% of the ranks' time is idle (%.1f%% from the first to the last "
+           "action of the rank where that takes longest).\nMost activations that each rank holds, "
+           "in micro-batches of one stage:",
            simulation->makespan, 100 * simulation->bubble, 100 * simulation->bubble_span);
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
         printf(" %d", simulation->peak_held[rank]);
@@ -178,45 +159,43 @@ static sl_status print_table(const sl_schedule *schedule, const sl_simulation *s
     return SL_OK;
 }
 
-static sl_status show(const sl_schedule *schedule, const settings *from, const double costs[3])
+static sl_status show(const sl_schedule *schedule, const settings *from,
+                      const sl_simulation *simulation)
 {
     char *text;
-    sl_simulation simulation;
-    SL_TRY(simulate(schedule, from, costs, &simulation));
-    sl_status status = SL_OK;
     if (from->svg) {
-        status = sl_schedule_svg(schedule, &simulation, &text);
-        status = write_file(from->svg, status, text);
+        SL_TRY(sl_schedule_svg(schedule, simulation, &text));
+        SL_TRY(write_text(from->svg, text));
     }
-    if (status == SL_OK && from->csv) {
-        status = sl_schedule_csv(schedule, &text);
-        status = print_text(status, text);
+    if (from->csv) {
+        SL_TRY(sl_schedule_csv(schedule, &text));
+        SL_TRY(write_text(NULL, text));
     }
-    if (status == SL_OK && from->json) {
-        status = sl_schedule_json(schedule, &simulation, &text);
-        status = print_text(status, text);
+    if (from->json) {
+        SL_TRY(sl_schedule_json(schedule, simulation, &text));
+        SL_TRY(write_text(NULL, text));
     }
-    if (status == SL_OK && !from->csv && !from->json)
-        status = print_table(schedule, &simulation);
-    sl_simulation_clear(&simulation);
-    return status;
+    return from->csv || from->json ? SL_OK : print_table(schedule, simulation);
 }
 
-static int run(cli_line *line)
+static sl_status run(cli_line *line, void *parsed)
 {
-    settings parsed;
-    double costs[3] = {1, 1, 1};
+    const settings *from = parsed;
+    double costs[3];
     sl_schedule *schedule = NULL;
-    cli_settings_read(line, &parsed);
-    sl_status status = parsed.costs ? parse_costs(parsed.costs, costs) : SL_OK;
+    sl_simulation simulation = {0};
+    (void)line;
+    SL_TRY(parse_costs(from->costs, costs));
+    sl_status status = open_table(from, costs, &schedule);
     if (status == SL_OK)
-        status = open_table(&parsed, costs, &schedule);
+        status = sl_schedule_recompute(schedule, from->recompute);
     if (status == SL_OK)
-        status = sl_schedule_recompute(schedule, parsed.recompute);
+        status = simulate(schedule, from, costs, &simulation);
     if (status == SL_OK)
-        status = show(schedule, &parsed, costs);
+        status = show(schedule, from, &simulation);
+    sl_simulation_clear(&simulation);
     sl_schedule_destroy(&schedule);
-    return cli_finish(status);
+    return status;
 }
 
 const cli_command cmd_schedule = {
@@ -228,6 +207,5 @@ const cli_command cmd_schedule = {
            "... is idle time.",
     .options = options,
     .settings_bytes = sizeof(settings),
-    .set_defaults = set_defaults,
     .run = run,
 };

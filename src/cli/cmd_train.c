@@ -10,8 +10,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { DEFAULT_LOG_INTERVAL = 10, DEFAULT_KEEP = 3 };
-
 typedef struct settings {
     sl_train_options run;
     const char *config;
@@ -33,7 +31,7 @@ static const sl_option option_rows[] = {
      .offset = offsetof(settings, progress.log_json),
      .help = "Write the run's log to FILE as JSON lines"},
     {.name = "log-interval", .value = "N", .group = "Files and display", .type = SL_OPTION_INT64,
-     .offset = offsetof(settings, progress.log_interval), .lowest = 1,
+     .offset = offsetof(settings, progress.log_interval), .lowest = 1, .initial = "10",
      .help = "Print a line every N batches"},
     {.name = "quiet", .group = "Files and display", .type = SL_OPTION_FLAG,
      .offset = offsetof(settings, progress.quiet),
@@ -41,15 +39,6 @@ static const sl_option option_rows[] = {
     {0},
 };
 /* clang-format on */
-
-static void set_defaults(void *to)
-{
-    settings *parsed = to;
-    parsed->progress.log_interval = DEFAULT_LOG_INTERVAL;
-    parsed->progress.live = isatty(STDERR_FILENO) == 1;
-    parsed->run.checkpoints.keep = DEFAULT_KEEP;
-    parsed->run.checkpoints.every_epoch = true;
-}
 
 /* ---- Before the run ----------------------------------------------------------------------- */
 
@@ -116,102 +105,65 @@ static sl_status handle_signals(settings *from, const sl_launch_info *launch)
     return cli_signals_handle(saves, launch->rank == 0);
 }
 
-/* ---- Threads ------------------------------------------------------------------------------ */
+/* ---- The run ------------------------------------------------------------------------------ */
 
-/* The only process of a launcher is one replica, if nothing says otherwise. A job may have come to
- * that by and by, so what was asked of several replicas is no mistake. */
-static void fit_to_one_process(sl_train_options *options)
-{
-    if (options->devices && strchr(options->devices, ';'))
-        return;
-    options->replicas = 1;
-    options->zero = false;
-}
-
-static sl_status train_threads(const settings *from, sl_run_result *result)
-{
-    cli_progress *progress;
-    int replicas = sl_train_options_replicas(&from->run), count;
-    SL_TRY(sl_train_options_check(&from->run));
-    SL_TRY(cli_progress_create(&from->progress, 0, replicas, replicas, &progress));
-    const sl_reporter *reporters = cli_progress_reporters(progress, &count);
-    sl_status status = sl_train_run(&from->run, reporters, count, result);
-    cli_progress_destroy(&progress);
-    return status;
-}
-
-/* ---- Processes ---------------------------------------------------------------------------- */
-
-/* There are as many replicas as processes, and those of this machine share its devices. */
+/* There are as many replicas as processes, and those of this machine have its devices. The only
+ * process of a launcher is one replica, if nothing says otherwise: a job may have come to that by
+ * losing processes, so what was asked of several replicas is no mistake. */
 static sl_status fit_to_launch(sl_train_options *options, const sl_launch_info *launch,
                                bool replicas_given)
 {
-    if (replicas_given && options->replicas != launch->world_size)
+    if (launch->world_size > 1 && replicas_given && options->replicas != launch->world_size)
         return sl_error(SL_ERR_INVALID,
                         "--dp must be the number of processes that were started, %d, got \"%d\"",
                         launch->world_size, options->replicas);
-    options->replicas = launch->world_size;
-    options->local_replicas = launch->local_world_size;
+    bool lists = options->devices && strchr(options->devices, ';');
+    if (launch->world_size > 1) {
+        options->replicas = launch->world_size;
+        options->local_replicas = launch->local_world_size;
+    } else if (launch->launched && !replicas_given && !lists) {
+        options->replicas = 1;
+        options->zero = false;
+    }
     return sl_train_options_check(options);
 }
 
-/* torchrun's variables without RANK do not start other processes. */
-static sl_status check_started(const sl_launch_info *launch, sl_group *group)
+/* The group of the processes. torchrun's variables without RANK do not start other processes. */
+static sl_status create_group(const sl_launch_info *launch, sl_group **out)
 {
-    if (sl_group_size(group) == launch->world_size)
+    SL_TRY(sl_group_create_mpi(NULL, out));
+    int size = sl_group_size(*out);
+    if (size == launch->world_size)
         return SL_OK;
+    sl_group_destroy(out);
     return sl_error(SL_ERR_INVALID,
                     "the environment is that of rank %d of %d, but MPI knows of %d: start the "
                     "processes with sluice launch, mpirun or srun",
-                    launch->rank, launch->world_size, sl_group_size(group));
+                    launch->rank, launch->world_size, size);
 }
 
-static sl_status train_process(const settings *from, const sl_launch_info *launch,
-                               sl_run_result *result)
+/* Trains the one replica of this process, or, where there are no other processes, all of them. */
+static sl_status train_replicas(const settings *from, const sl_launch_info *launch,
+                                sl_run_result *result)
 {
-    sl_group *group;
+    sl_group *group = NULL;
     cli_progress *progress = NULL;
-    int count;
-    SL_TRY(sl_group_create_mpi(NULL, &group));
-    int rank = sl_group_rank(group);
-    sl_status status = check_started(launch, group);
-    if (status != SL_OK)
-        goto done;
-    status = cli_progress_create(&from->progress, rank, 1, from->run.replicas, &progress);
-    if (status != SL_OK) {
+    int count, replicas = sl_train_options_replicas(&from->run);
+    if (launch->world_size > 1)
+        SL_TRY(create_group(launch, &group));
+    int first = group ? sl_group_rank(group) : 0;
+    sl_status status =
+        cli_progress_create(&from->progress, first, group ? 1 : replicas, replicas, &progress);
+    const sl_reporter *reporters = progress ? cli_progress_reporters(progress, &count) : NULL;
+    if (status != SL_OK && group)
         sl_group_abort(group, status, sl_error_text());
-        goto done;
-    }
-    const sl_reporter *reporters = cli_progress_reporters(progress, &count);
-    status = sl_train_run_rank(&from->run, group, launch->local_rank, reporters, count, result);
-    if (rank != 0)
-        *result = (sl_run_result){0}; /* rank 0 prints it */
-done:
+    else if (status == SL_OK && group)
+        status = sl_train_run_rank(&from->run, group, launch->local_rank, reporters, count, result);
+    else if (status == SL_OK)
+        status = sl_train_run(&from->run, reporters, count, result);
     cli_progress_destroy(&progress);
     sl_group_destroy(&group);
     return status;
-}
-
-static sl_status train_replicas(const cli_line *line, settings *from, sl_run_result *result)
-{
-    sl_launch_info launch;
-    bool replicas_given = cli_line_value(line, "dp");
-    SL_TRY(sl_launch_info_read(&launch));
-    if (launch.restarts > 0)
-        SL_TRY(resume_after_restart(from, &launch));
-    SL_TRY(cli_saved_model_apply_sizes(line, &from->run));
-    SL_TRY(check_outputs(from));
-    if (from->run.data)
-        SL_TRY(sli_synthetic_best_perplexity(from->run.data, from->run.bptt,
-                                             &from->run.best_possible_perplexity));
-    SL_TRY(handle_signals(from, &launch));
-    if (launch.world_size > 1) {
-        SL_TRY(fit_to_launch(&from->run, &launch, replicas_given));
-        return train_process(from, &launch, result);
-    }
-    if (launch.launched && !replicas_given)
-        fit_to_one_process(&from->run);
-    return train_threads(from, result);
 }
 
 /* ---- The command -------------------------------------------------------------------------- */
@@ -222,7 +174,7 @@ static void print_stopped(FILE *to, const cli_line *line, const sl_train_options
     fprintf(to, "Stopped after step %" PRId64, result->steps);
     if (options->checkpoints.directory) {
         fprintf(to, ", its checkpoint is saved. To go on:\n  ");
-        cli_line_print(to, line, "--resume");
+        cli_line_print(to, line, "resume");
         fprintf(to, " --resume auto\n");
         return;
     }
@@ -234,51 +186,51 @@ static void print_stopped(FILE *to, const cli_line *line, const sl_train_options
     fprintf(to, " A run with --save-dir DIR can go on where it was stopped.\n");
 }
 
-/* The program's exit status. Where standard output's reader has gone, which is what stopped the
- * run, standard error may still have one. */
-static int end_stopped(const cli_line *line, const sl_train_options *options,
-                       const sl_run_result *result)
+static void check_settings(settings *parsed)
 {
-    print_stopped(stdout, line, options, result);
-    if (!cli_signals_output_lost() || (fflush(stdout) == 0 && !ferror(stdout)))
-        return cli_finish(SL_OK);
-    print_stopped(stderr, line, options, result);
-    return 0;
-}
-
-static int train(cli_line *line, settings *parsed)
-{
-    sl_run_result result = {0};
-    if (parsed->print_config) {
-        sl_status status = sl_train_options_check(&parsed->run);
-        if (status == SL_OK)
-            cli_settings_print(line->command, parsed);
-        return cli_finish(status);
-    }
+    sl_save_options *checkpoints = &parsed->run.checkpoints;
     if (!parsed->run.data)
         cli_refuse("train needs --data DIR, a directory with wiki.{train,valid,test}.tokens or "
                    "{train,valid,test}.txt");
-    sl_save_options *checkpoints = &parsed->run.checkpoints;
-    if (checkpoints->resume && strcmp(checkpoints->resume, "auto") == 0) {
-        if (!checkpoints->directory)
-            cli_refuse("--resume auto needs --save-dir DIR");
-        resume_if_any(checkpoints);
-    }
-    sl_status status = train_replicas(line, parsed, &result);
-    if (status == SL_OK && result.stopped)
-        return end_stopped(line, &parsed->run, &result);
-    return cli_finish(status);
+    if (!checkpoints->resume || strcmp(checkpoints->resume, "auto") != 0)
+        return;
+    if (!checkpoints->directory)
+        cli_refuse("--resume auto needs --save-dir DIR");
+    resume_if_any(checkpoints);
 }
 
-static int run_train(cli_line *line)
+static sl_status run_train(cli_line *line, void *settings_read)
 {
-    settings parsed;
-    sl_schedule *table;
-    cli_settings_read(line, &parsed);
-    sl_status status = cli_table_read(line, &parsed.run, &table);
-    int exit_status = status == SL_OK ? train(line, &parsed) : cli_finish(status);
-    sl_schedule_destroy(&table);
-    return exit_status;
+    settings *parsed = settings_read;
+    sl_train_options *options = &parsed->run;
+    sl_launch_info launch;
+    sl_run_result result = {0};
+    if (parsed->print_config) {
+        SL_TRY(sl_train_options_check(options));
+        cli_settings_print(line->command, parsed);
+        return SL_OK;
+    }
+    check_settings(parsed);
+    parsed->progress.live = isatty(STDERR_FILENO) == 1;
+    bool replicas_given = cli_line_value(line, "dp");
+    SL_TRY(sl_launch_info_read(&launch));
+    if (launch.restarts > 0)
+        SL_TRY(resume_after_restart(parsed, &launch));
+    SL_TRY(cli_saved_model_apply_sizes(line, options));
+    SL_TRY(check_outputs(parsed));
+    SL_TRY(sli_synthetic_best_perplexity(options->data, options->bptt,
+                                         &options->best_possible_perplexity));
+    SL_TRY(handle_signals(parsed, &launch));
+    SL_TRY(fit_to_launch(options, &launch, replicas_given));
+    SL_TRY(train_replicas(parsed, &launch, &result));
+    if (!result.stopped || launch.rank > 0) /* rank 0 prints it */
+        return SL_OK;
+    print_stopped(stdout, line, options, &result);
+    /* What stopped the run may be that standard output's reader has gone: standard error may still
+     * have one. */
+    if (cli_signals_output_lost() && (fflush(stdout) != 0 || ferror(stdout)))
+        print_stopped(stderr, line, options, &result);
+    return SL_OK;
 }
 
 const cli_command cmd_train = {
@@ -290,6 +242,5 @@ const cli_command cmd_train = {
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .options = option_rows,
     .settings_bytes = sizeof(settings),
-    .set_defaults = set_defaults,
     .run = run_train,
 };

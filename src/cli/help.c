@@ -112,12 +112,14 @@ static void print_program_help(void)
 void cli_help_print(const cli_command *command)
 {
     char name[32];
+    size_t count = 0;
     if (!command) {
         print_program_help();
         return;
     }
-    struct argp_option *options =
-        cli_allocate(3 * (size_t)cli_row_count(command) + 1, sizeof *options);
+    while (cli_row(command, (int)count))
+        count++;
+    struct argp_option *options = cli_allocate(3 * count + 1, sizeof *options);
     print_rows(command, add_argp_row, &(argp_rows){.next = options, .key = 0x100});
     snprintf(name, sizeof name, "sluice %s", command->name);
     argp_help(&(struct argp){.options = options,

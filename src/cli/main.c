@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -40,16 +41,20 @@ static int print_help(const char *what, const char *command)
     return cli_finish(SL_OK);
 }
 
-static int run_command(const cli_command *chosen, int argc, char **argv)
+static int run_command(const cli_command *chosen, char **argv)
 {
-    char name[32]; /* of the program, in messages and in lines that are printed */
     cli_line line;
-    snprintf(name, sizeof name, "sluice %s", chosen->name);
-    argv[0] = name;
-    cli_line_read(chosen, argc, argv, &line);
-    int status = chosen->run(&line);
+    void *settings = cli_allocate(1, chosen->settings_bytes);
+    cli_line_read(chosen, argv, &line);
+    sl_status status = cli_settings_read(&line, settings);
+    if (status == SL_OK)
+        status = chosen->run(&line, settings);
+    int exit_status = cli_finish(status);
+    if (status == SL_OK && exit_status == 0)
+        exit_status = line.exit_status;
     cli_line_clear(&line);
-    return status;
+    free(settings);
+    return exit_status;
 }
 
 /* A standard stream that is closed leaves its number to the next file that is opened: what the
@@ -106,6 +111,6 @@ int main(int argc, char **argv)
         return cli_finish(SL_OK);
     }
     if (strcmp(argv[1], "launch-rank") == 0)
-        return cmd_launch_rank(argc - 1, argv + 1);
-    return run_command(find_command(argv[1]), argc - 1, argv + 1);
+        return cmd_launch_rank(argv + 2);
+    return run_command(find_command(argv[1]), argv + 2);
 }

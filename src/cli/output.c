@@ -70,7 +70,7 @@ void cli_complain(const char *format, ...)
 
 int cli_finish(sl_status status)
 {
-    if (status == SL_OK && (fflush(stdout) != 0 || ferror(stdout)))
+    if (status == SL_OK && (fflush(stdout) != 0 || ferror(stdout)) && !cli_signals_output_lost())
         status = sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
     if (status == SL_OK)
         return 0;

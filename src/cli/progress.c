@@ -5,7 +5,6 @@
 #include "cli/cli.h"
 
 #include <inttypes.h>
-#include <limits.h>
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
@@ -213,31 +212,24 @@ int64_t cli_count_unknown(const sl_tokens *tokens)
     return unknown;
 }
 
-void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *vocabulary)
+void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *init,
+                             const char *source)
 {
     int64_t unknown = cli_count_unknown(tokens);
-    if (2 * unknown > tokens->count)
-        cli_complain("warning: %.0f%% of the tokens in %s are <unk>: the vocabulary %s does not "
-                     "have them",
-                     100.0 * (double)unknown / (double)tokens->count, path, vocabulary);
-}
-
-static void warn_unknown_corpus(const sl_corpus *corpus, const char *init)
-{
-    char *path = NULL, vocabulary[PATH_MAX];
-    if (init && sl_weights_vocab_path(init, &path) != SL_OK)
+    char *beside = NULL;
+    if (2 * unknown <= tokens->count || (init && sl_weights_vocab_path(init, &beside) != SL_OK))
         return;
-    snprintf(vocabulary, sizeof vocabulary, "%s%s", path ? "" : "of ",
-             path ? path : sl_corpus_path(corpus, SL_SPLIT_TRAIN));
-    free(path);
-    for (int split = 0; split < SL_SPLITS; split++)
-        cli_warn_unknown_tokens(sl_corpus_tokens(corpus, split), sl_corpus_path(corpus, split),
-                                vocabulary);
+    cli_complain("warning: %.0f%% of the tokens in %s are <unk>: the vocabulary %s%s does not "
+                 "have them",
+                 100.0 * (double)unknown / (double)tokens->count, path, beside ? "" : "of ",
+                 beside ? beside : source);
+    free(beside);
 }
 
 static void warn_of_run(const sl_run_info *info)
 {
     const sl_train_options *options = info->options;
+    const sl_corpus *corpus = info->corpus;
     int64_t rows = (options->batch_size * options->shards + info->replicas - 1) / info->replicas;
     if (info->oversubscribed)
         cli_complain("warning: devices share cores");
@@ -247,7 +239,9 @@ static void warn_of_run(const sl_run_info *info)
                      " row%s: it is cut into that many micro-batches",
                      turns > 1 ? " times --accumulate" : "", turns * options->chunks, rows,
                      plural(rows));
-    warn_unknown_corpus(info->corpus, options->init);
+    for (int split = 0; split < SL_SPLITS; split++)
+        cli_warn_unknown_tokens(sl_corpus_tokens(corpus, split), sl_corpus_path(corpus, split),
+                                options->init, sl_corpus_path(corpus, SL_SPLIT_TRAIN));
 }
 
 static sl_status print_started(void *context, const sl_run_info *info)

@@ -1,3 +1,5 @@
+/* Saved weights as commands use them: the model that they belong to, built again on devices for
+ * inference; and a training run's sizes, which are those of the weights that it starts from. */
 #include "cli/cli.h"
 
 #include <inttypes.h>
@@ -82,48 +84,35 @@ sl_status cli_name_checkpoints(sl_status status, const char *path)
 
 /* ---- The sizes of weights to start from ------------------------------------------------------ */
 
-/* An option of the model that was given must have the value that the weights have. */
-static sl_status check_given(const cli_line *line, const sl_option *row, const char *weights,
-                             const void *saved, const void *asked)
+/* Sets a row of the model's as the weights have it; one that was given must have that value. */
+static sl_status apply_row(const cli_line *line, const sl_option *row, const void *saved,
+                           sl_train_options *to)
 {
     char *has = NULL, *wanted = NULL;
-    if (!cli_line_value(line, row->name))
-        return SL_OK;
     sl_status status = sl_option_text(row, saved, &has);
     if (status == SL_OK)
-        status = sl_option_text(row, asked, &wanted);
-    if (status == SL_OK && strcmp(has, wanted) != 0)
+        status = sl_option_text(row, to, &wanted);
+    if (status == SL_OK && !cli_line_value(line, row->name))
+        status = sl_option_set(row, to, has);
+    else if (status == SL_OK && strcmp(has, wanted) != 0)
         status =
             sl_error(SL_ERR_INVALID, "%s: the weights have %s %s, but %s is set to %s: remove it",
-                     weights, row->name, has, row->name, wanted);
+                     to->init, row->name, has, row->name, wanted);
     free(has);
     free(wanted);
     return status;
 }
 
-/* Dropout is no size: a run may have another. */
-static sl_status apply_sizes(const cli_line *line, const sl_model_options *saved,
-                             sl_train_options *to)
-{
-    sl_train_options other = *to;
-    other.model = *saved;
-    other.model.dropout = to->model.dropout;
-    for (const sl_option *row = sl_plan_option_rows; row->name; row++)
-        if (row->in_model)
-            SL_TRY(check_given(line, row, to->init, &other, to));
-    other.model.ntokens = to->model.ntokens;
-    other.model.position_is_parameter = to->model.position_is_parameter;
-    to->model = other.model;
-    return SL_OK;
-}
-
 sl_status cli_saved_model_apply_sizes(const cli_line *line, sl_train_options *to)
 {
-    sl_model_options saved;
+    sl_train_options saved;
     if (!to->init)
         return SL_OK;
-    sl_status status = cli_name_checkpoints(sl_weights_model(to->init, &saved), to->init);
+    sl_status status = cli_name_checkpoints(sl_weights_model(to->init, &saved.model), to->init);
     if (status == SL_ERR_FORMAT || (status == SL_ERR_NOT_FOUND && to->checkpoints.resume))
         return SL_OK; /* refused where they are read */
-    return status == SL_OK ? apply_sizes(line, &saved, to) : status;
+    for (const sl_option *row = sl_plan_option_rows; row->name && status == SL_OK; row++)
+        if (row->in_model && strcmp(row->name, "dropout") != 0) /* it is no size */
+            status = apply_row(line, row, &saved, to);
+    return status;
 }

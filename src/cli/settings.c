@@ -31,9 +31,7 @@ static cli_given read_member(const cli_line *line, const char *path, const char 
                              const json_t *value)
 {
     cli_near near = {.word = name};
-    const sl_option *row, *option = cli_find_row(line->command, name);
-    for (int i = 0; !option && (row = cli_row(line->command, i)); i++)
-        cli_near_add(&near, row->name);
+    const sl_option *option = cli_find_row(line->command, name, &near);
     if (!option)
         cli_refuse_near(&near, "", "%s: there is no such option, got \"%s\"", path, name);
     bool is_flag = json_is_boolean(value);
@@ -104,7 +102,8 @@ static void check_needs(const cli_line *line)
         const sl_option *option = line->given[i].option;
         if (!option->needs || cli_line_value(line, option->needs))
             continue;
-        const sl_option *needed = cli_find_row(line->command, option->needs);
+        cli_near near = {.word = option->needs};
+        const sl_option *needed = cli_find_row(line->command, option->needs, &near);
         cli_refuse("--%s needs --%s%s%s", option->name, needed->name, needed->value ? " " : "",
                    needed->value ? needed->value : "");
     }
@@ -112,48 +111,48 @@ static void check_needs(const cli_line *line)
 
 void cli_settings_default(const cli_command *command, void *settings)
 {
+    const sl_option *row;
     memset(settings, 0, command->settings_bytes);
     if (command->run_options[0])
         sl_train_options_default(settings);
-    if (command->set_defaults)
-        command->set_defaults(settings);
+    for (int i = 0; (row = cli_row(command, i)); i++)
+        if (row->initial)
+            set_option(&(cli_given){row, row->initial}, settings);
 }
 
-void cli_settings_read(cli_line *line, void *settings)
-{
-    const char *path = cli_line_value(line, "config");
-    if (path)
-        read_file(line, path);
-    cli_settings_default(line->command, settings);
-    const cli_given *own = line->given + line->config_count;
-    int count = line->given_count - line->config_count;
-    bool is_run = line->command->run_options[0] != NULL;
-    if (is_run) {
-        set_run_source(line->given, line->config_count, settings);
-        set_run_source(own, count, settings);
-    }
-    for (int i = 0; !is_run && i < count; i++)
-        set_option(&own[i], settings);
-    check_needs(line);
-}
-
-/* ---- A schedule's file -------------------------------------------------------------------- */
-
-sl_status cli_table_read(const cli_line *line, sl_train_options *options, sl_schedule **table)
+static sl_status read_table(cli_line *line, sl_train_options *options)
 {
     const char *schedule = sl_train_options_schedule(options);
-    *table = NULL;
     if (sl_schedule_has_name(schedule))
         return SL_OK;
     bool chunks_given = cli_line_value(line, "chunks"), ranks_given = cli_line_value(line, "pp");
     sl_schedule_options wanted = {.ranks = ranks_given ? options->stages : 0,
                                   .virtual_stages = options->virtual_stages,
                                   .micros = chunks_given ? options->chunks : 0};
-    SL_TRY(sl_schedule_open(schedule, &wanted, table));
-    options->table = *table;
-    options->stages = sl_schedule_ranks(*table);
-    options->chunks = sl_schedule_micros(*table);
+    SL_TRY(sl_schedule_open(schedule, &wanted, &line->table));
+    options->table = line->table;
+    options->stages = sl_schedule_ranks(line->table);
+    options->chunks = sl_schedule_micros(line->table);
     return SL_OK;
+}
+
+sl_status cli_settings_read(cli_line *line, void *settings)
+{
+    const char *path = cli_line_value(line, "config");
+    bool is_run = line->command->run_options[0] != NULL;
+    if (path)
+        read_file(line, path);
+    cli_settings_default(line->command, settings);
+    const cli_given *own = line->given + line->config_count;
+    int count = line->given_count - line->config_count;
+    for (int i = 0; !is_run && i < count; i++)
+        set_option(&own[i], settings);
+    if (is_run) {
+        set_run_source(line->given, line->config_count, settings);
+        set_run_source(own, count, settings);
+    }
+    check_needs(line);
+    return is_run ? read_table(line, settings) : SL_OK;
 }
 
 /* ---- Printing ----------------------------------------------------------------------------- */
@@ -182,7 +181,8 @@ static void print_member(FILE *to, const sl_option *row, const char *text)
 static char *read_text(const cli_command *command, const sl_option *row, const void *settings)
 {
     char *text = NULL, *needed = NULL;
-    const sl_option *needs = row->needs ? cli_find_row(command, row->needs) : NULL;
+    cli_near near = {.word = row->needs};
+    const sl_option *needs = row->needs ? cli_find_row(command, row->needs, &near) : NULL;
     if (needs)
         (void)sl_option_text(needs, settings, &needed);
     if (!needs || needed)

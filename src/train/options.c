@@ -331,10 +331,10 @@ const sl_option sl_train_option_rows[] = {
      .help = "Save checkpoints in DIR. SIGTERM, SIGINT, SIGHUP and SIGPIPE then stop the run after "
              "saving one; SIGUSR1 saves one"},
     {.name = "save-every", .value = "N", .group = "Checkpoints", .type = SL_OPTION_CUSTOM,
-     .parse = parse_save_every, .print = print_save_every, .needs = "save-dir",
+     .parse = parse_save_every, .print = print_save_every, .needs = "save-dir", .initial = "epoch",
      .help = "Save a checkpoint every N steps; epoch: after each validation"},
     {.name = "keep", .value = "K", .group = "Checkpoints", .type = SL_OPTION_INT,
-     FIELD(checkpoints.keep), .needs = "save-dir",
+     FIELD(checkpoints.keep), .needs = "save-dir", .initial = "3",
      .help = "Keep the newest K checkpoints, beside the best model; 0: all"},
     {.name = "shard-size", .value = "BYTES", .group = "Checkpoints", .type = SL_OPTION_BYTES,
      FIELD(checkpoints.shard_bytes), .needs = "save-dir",
