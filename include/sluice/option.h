@@ -52,7 +52,8 @@ typedef struct sl_option {
     sl_status (*parse)(const char *text, void *object);
     char *(*print)(const void *object);
 
-    const char *log_key;                         /* (optional) its key in the run log */
+    const char *log_key; /* its key in the run log; NULL: its name, with _ for - */
+    bool not_logged;     /* it has none */
     bool (*affects_numbers)(const void *object); /* (optional) whether the run's results depend on
                                                     it: a resumed run must have the same value */
 

@@ -28,6 +28,11 @@ typedef struct cli_command {
     sl_status (*run)(cli_line *line, void *settings);
 } cli_command;
 
+/* In a command's row: the type of the option, and the field of the command's `settings` that it
+ * sets; and its range. */
+#define FIELD(kind, field) .type = SL_OPTION_##kind, .offset = offsetof(settings, field)
+#define RANGE(from, to)    .lowest = from, .highest = to
+
 extern const cli_command cmd_train, cmd_eval, cmd_generate, cmd_model, cmd_schedule, cmd_data,
     cmd_checkpoint, cmd_launch;
 extern const cli_command *const cli_commands[]; /* all, then NULL */

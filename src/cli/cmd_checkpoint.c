@@ -12,8 +12,7 @@ typedef struct settings {
 
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "shard-size", .value = "BYTES", .type = SL_OPTION_BYTES,
-     .offset = offsetof(settings, shard_bytes),
+    {.name = "shard-size", .value = "BYTES", FIELD(BYTES, shard_bytes),
      .help = "convert, average: largest file of tensors, such as 500M (K, M and G are powers of "
              "1024); by default one file for the model and one for the optimizer"},
     {0},

@@ -15,21 +15,17 @@ typedef struct settings {
 
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "vocab", .value = "FILE", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, vocab_path),
+    {.name = "vocab", .value = "FILE", FIELD(TEXT, vocab_path),
      .help = "Write the vocabulary to FILE: one token a line, in the order of ids"},
-    {.name = "head", .value = "N", .type = SL_OPTION_INT64, .offset = offsetof(settings, head),
-     .highest = INT32_MAX, .initial = "10",
+    {.name = "head", .value = "N", FIELD(INT64, head), RANGE(0, INT32_MAX), .initial = "10",
      .help = "Show the first N tokens of the vocabulary"},
-    {.name = "synthetic", .value = "DIR", .group = "Synthetic corpus", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, synthetic),
+    {.name = "synthetic", .value = "DIR", .group = "Synthetic corpus", FIELD(TEXT, synthetic),
      .help = "Write random sentences of a small grammar to DIR first"},
-    {.name = "seed", .value = "S", .group = "Synthetic corpus", .type = SL_OPTION_SEED,
-     .offset = offsetof(settings, corpus.seed), .needs = "synthetic",
+    {.name = "seed", .value = "S", .group = "Synthetic corpus", FIELD(SEED, corpus.seed),
+     .needs = "synthetic",
      .help = "Seed of the random sentences"},
-    {.name = "tokens", .value = "N", .group = "Synthetic corpus", .type = SL_OPTION_INT64,
-     .offset = offsetof(settings, corpus.train_tokens), .lowest = 1, .highest = MAX_TOKENS,
-     .initial = "500000", .needs = "synthetic",
+    {.name = "tokens", .value = "N", .group = "Synthetic corpus", FIELD(INT64, corpus.train_tokens),
+     RANGE(1, MAX_TOKENS), .initial = "500000", .needs = "synthetic",
      .help = "Tokens in the training text; validation and test text have a tenth each"},
     {0},
 };

@@ -20,11 +20,10 @@ static const char *const splits[] = {"train", "valid", "test", NULL};
 
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "split", .value = "NAME", .group = "Evaluation", .type = SL_OPTION_CHOICE,
-     .offset = offsetof(settings, split), .choices = splits, .initial = "test",
+    {.name = "split", .value = "NAME", .group = "Evaluation", FIELD(CHOICE, split),
+     .choices = splits, .initial = "test",
      .help = "Text to evaluate"},
-    {.name = "logits", .value = "FILE", .group = "Evaluation", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, logits),
+    {.name = "logits", .value = "FILE", .group = "Evaluation", FIELD(TEXT, logits),
      .help = "Write the first batch to FILE (safetensors): inputs and targets, ids [N, T], and "
              "logits [N, T, V]"},
     {0},

@@ -22,34 +22,28 @@ typedef struct settings {
 
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "nproc", .letter = 'n', .value = "N", .type = SL_OPTION_INT,
-     .offset = offsetof(settings, launch.processes), .lowest = 1,
-     .highest = SL_LAUNCH_MAX_PROCESSES, .optional = true,
+    {.name = "nproc", .letter = 'n', .value = "N", FIELD(INT, launch.processes),
+     RANGE(1, SL_LAUNCH_MAX_PROCESSES), .optional = true,
      .help = "Number of processes to start"},
-    {.name = "hosts", .value = "FILE", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, launch.hosts),
+    {.name = "hosts", .value = "FILE", FIELD(TEXT, launch.hosts),
      .help = "File of hosts, one on each line, with \" slots=N\" for the number of processes; by "
              "default this machine alone"},
-    {.name = "max-restarts", .value = "K", .type = SL_OPTION_INT,
-     .offset = offsetof(settings, launch.max_restarts), .highest = MAX_RESTARTS,
+    {.name = "max-restarts", .value = "K", FIELD(INT, launch.max_restarts), RANGE(0, MAX_RESTARTS),
      .help = "Restart a job that fails, up to K times"},
-    {.name = "elastic", .value = "MIN:MAX", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, elastic), .needs = "max-restarts",
+    {.name = "elastic", .value = "MIN:MAX", FIELD(TEXT, elastic), .needs = "max-restarts",
      .help = "Restart a failed job without the processes that were killed or lost, but with at "
              "least MIN; the first attempt has -n processes, or MAX"},
-    {.name = "grace", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
-     .offset = offsetof(settings, launch.grace_seconds), .highest = MAX_SECONDS, .initial = "10",
+    {.name = "grace", .value = "SECONDS", FIELD(DOUBLE, launch.grace_seconds),
+     RANGE(0, MAX_SECONDS), .initial = "10",
      .help = "Seconds that the other processes have to end by themselves after a failure or a "
              "signal"},
-    {.name = "grace-save", .value = "SECONDS", .type = SL_OPTION_DOUBLE,
-     .offset = offsetof(settings, launch.save_seconds), .highest = MAX_SECONDS, .initial = "600",
+    {.name = "grace-save", .value = "SECONDS", FIELD(DOUBLE, launch.save_seconds),
+     RANGE(0, MAX_SECONDS), .initial = "600",
      .help = "The time of --grace starts again while a process saves a checkpoint, for at most "
              "SECONDS"},
-    {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, export),
+    {.name = "export", .letter = 'x', .value = "NAME[=VALUE]", FIELD(TEXT, export),
      .help = "Pass this environment variable to processes on other hosts; may be repeated"},
-    {.name = "launch-agent", .value = "COMMAND", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, launch.agent),
+    {.name = "launch-agent", .value = "COMMAND", FIELD(TEXT, launch.agent),
      .help = "Command that is called with a host and a command and starts this there, instead of "
              "ssh"},
     {0},

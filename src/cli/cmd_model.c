@@ -11,11 +11,10 @@ typedef struct settings {
 
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "ntokens", .value = "N", .group = "Vocabulary", .type = SL_OPTION_INT64,
-     .offset = offsetof(settings, ntokens), .lowest = 1, .highest = INT32_MAX, .initial = "28782",
+    {.name = "ntokens", .value = "N", .group = "Vocabulary", FIELD(INT64, ntokens),
+     RANGE(1, INT32_MAX), .initial = "28782",
      .help = "Number of types in the vocabulary; the default is WikiText-2's"},
-    {.name = "data", .value = "DIR", .group = "Vocabulary", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, data),
+    {.name = "data", .value = "DIR", .group = "Vocabulary", FIELD(TEXT, data),
      .help = "Count the types in the training text of DIR instead"},
     {0},
 };

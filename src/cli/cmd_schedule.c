@@ -15,8 +15,6 @@ typedef struct settings {
     bool csv, json;
 } settings;
 
-#define FIELD(field) .offset = offsetof(settings, field)
-
 /* Any name: one that is none of the library's is a file's. */
 static sl_status parse_schedule(const char *text, void *object)
 {
@@ -34,32 +32,31 @@ static const sl_option options[] = {
     {.name = "schedule", .value = "NAME|FILE", .type = SL_OPTION_CUSTOM, .parse = parse_schedule,
      .print = print_schedule, .choices = sl_schedule_names, .initial = "gpipe",
      .help = "The schedule, by name or as a file with a table in PyTorch's CSV"},
-    {.name = "pp", .value = "P", .type = SL_OPTION_INT, FIELD(ranks), .lowest = 1,
-     .highest = MAX_RANKS, .optional = true, .default_value = RANKS,
+    {.name = "pp", .value = "P", FIELD(INT, ranks), RANGE(1, MAX_RANKS), .optional = true,
+     .default_value = RANKS,
      .help = "Pipeline ranks; a file has its own"},
-    {.name = "virtual", .value = "V", .type = SL_OPTION_INT, FIELD(virtual_stages), .lowest = 1,
-     .highest = MAX_VIRTUAL, .optional = true,
+    {.name = "virtual", .value = "V", FIELD(INT, virtual_stages), RANGE(1, MAX_VIRTUAL),
+     .optional = true,
      .help = "Stages of a rank; without it the schedule's own number"},
-    {.name = "placement", .value = "RULE", .type = SL_OPTION_TEXT, FIELD(placement),
+    {.name = "placement", .value = "RULE", FIELD(TEXT, placement),
      .help = "loop, v, or the rank of each stage as in 0,1,1,0; without it the schedule's own"},
-    {.name = "chunks", .value = "M", .type = SL_OPTION_INT, FIELD(chunks), .lowest = 1,
-     .highest = MAX_CHUNKS, .optional = true, .default_value = CHUNKS,
+    {.name = "chunks", .value = "M", FIELD(INT, chunks), RANGE(1, MAX_CHUNKS), .optional = true,
+     .default_value = CHUNKS,
      .help = "Micro-batches; a file has its own"},
-    {.name = "checkpoint", .value = "MODE", .type = SL_OPTION_CHOICE, FIELD(recompute),
-     .choices = sl_recompute_names,
+    {.name = "checkpoint", .value = "MODE", FIELD(CHOICE, recompute), .choices = sl_recompute_names,
      .help = "Recompute activations: never, except_last (of all micro-batches but the last) or "
              "always"},
-    {.name = "costs", .value = "F,I,W", .type = SL_OPTION_TEXT, FIELD(costs), .initial = "1,1,1",
+    {.name = "costs", .value = "F,I,W", FIELD(TEXT, costs), .initial = "1,1,1",
      .help = "Time that a rank needs for one micro-batch, in any unit: forward, backward for the "
              "input, and backward for the weights. The stages of a rank need equal times"},
-    {.name = "comm", .value = "C", .type = SL_OPTION_DOUBLE, FIELD(link),
+    {.name = "comm", .value = "C", FIELD(DOUBLE, link),
      .help = "Time to send a result to another rank, in the unit of --costs"},
-    {.name = "csv", .type = SL_OPTION_FLAG, FIELD(csv),
+    {.name = "csv", FIELD(FLAG, csv),
      .help = "Print the table in PyTorch's CSV instead; PyTorch has no R and reads tables with "
              "--checkpoint never alone"},
-    {.name = "json", .type = SL_OPTION_FLAG, FIELD(json),
+    {.name = "json", FIELD(FLAG, json),
      .help = "Print what the simulation gives as one JSON object instead"},
-    {.name = "svg", .value = "FILE", .type = SL_OPTION_TEXT, FIELD(svg),
+    {.name = "svg", .value = "FILE", FIELD(TEXT, svg),
      .help = "Write a picture of the simulation, to scale"},
     {0},
 };

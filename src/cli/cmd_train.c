@@ -19,22 +19,19 @@ typedef struct settings {
 
 /* clang-format off */
 static const sl_option option_rows[] = {
-    {.name = "config", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, config),
+    {.name = "config", .value = "FILE", .group = "Files and display", FIELD(TEXT, config),
      .help = "Read options from FILE, a JSON object as --print-config prints it; options on the "
              "command line override them"},
-    {.name = "print-config", .group = "Files and display", .type = SL_OPTION_FLAG,
-     .offset = offsetof(settings, print_config),
+    {.name = "print-config", .group = "Files and display", FIELD(FLAG, print_config),
      .help = "Print all options as a JSON object, and end; lr is left out where it is the "
              "optimizer's default"},
-    {.name = "log-json", .value = "FILE", .group = "Files and display", .type = SL_OPTION_TEXT,
-     .offset = offsetof(settings, progress.log_json),
+    {.name = "log-json", .value = "FILE", .group = "Files and display",
+     FIELD(TEXT, progress.log_json),
      .help = "Write the run's log to FILE as JSON lines"},
-    {.name = "log-interval", .value = "N", .group = "Files and display", .type = SL_OPTION_INT64,
-     .offset = offsetof(settings, progress.log_interval), .lowest = 1, .initial = "10",
+    {.name = "log-interval", .value = "N", .group = "Files and display",
+     FIELD(INT64, progress.log_interval), .lowest = 1, .initial = "10",
      .help = "Print a line every N batches"},
-    {.name = "quiet", .group = "Files and display", .type = SL_OPTION_FLAG,
-     .offset = offsetof(settings, progress.quiet),
+    {.name = "quiet", .group = "Files and display", FIELD(FLAG, progress.quiet),
      .help = "Print the result only"},
     {0},
 };

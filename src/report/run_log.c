@@ -176,15 +176,17 @@ static sl_status log_record(sl_run_log *log, json_t *record)
 }
 
 /* A pair is logged as two numbers: "beta1" and "beta2". */
-static void add_option(json_t *to, const sl_option *row, json_t *value)
+static void add_option(json_t *to, const sl_option *row, const void *options)
 {
-    char key[32];
-    if (row->type != SL_OPTION_PAIR) {
-        json_object_set_new(to, row->log_key, value);
-        return;
-    }
+    char name[32], key[40];
+    json_t *value = row->not_logged ? NULL : sli_json_option(row, options, false);
+    snprintf(name, sizeof name, "%s", row->log_key ? row->log_key : row->name);
+    for (char *at = name; *at; at++)
+        *at = *at == '-' ? '_' : *at;
+    if (value && row->type != SL_OPTION_PAIR)
+        json_object_set(to, name, value);
     for (size_t i = 0; i < json_array_size(value); i++) {
-        snprintf(key, sizeof key, "%s%zu", row->log_key, i + 1);
+        snprintf(key, sizeof key, "%s%zu", name, i + 1);
         json_object_set(to, key, json_array_get(value, i));
     }
     json_decref(value);
@@ -198,11 +200,8 @@ static json_t *describe_options(const sl_run_info *info)
     json_t *all = json_pack("{so sI si}", "model", model, "ntokens", (json_int_t)info->ntokens,
                             "shares", info->shards);
     for (int i = 0; all && i < 2; i++)
-        for (const sl_option *row = info->option_rows[i]; row && row->name; row++) {
-            json_t *value = row->log_key ? sli_json_option(row, info->options, false) : NULL;
-            if (value)
-                add_option(row->in_model ? model : all, row, value);
-        }
+        for (const sl_option *row = info->option_rows[i]; row && row->name; row++)
+            add_option(row->in_model ? model : all, row, info->options);
     return all;
 }
 
