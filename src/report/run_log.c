@@ -178,7 +178,7 @@ static sl_status log_record(sl_run_log *log, json_t *record)
 /* A pair is logged as two numbers: "beta1" and "beta2". */
 static void add_option(json_t *to, const sl_option *row, const void *options)
 {
-    char name[32], key[40];
+    char name[32], key[64];
     json_t *value = row->not_logged ? NULL : sli_json_option(row, options, false);
     snprintf(name, sizeof name, "%s", row->log_key ? row->log_key : row->name);
     for (char *at = name; *at; at++)

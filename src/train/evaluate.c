@@ -1,3 +1,4 @@
+/* Scoring a text: the mean loss per token, whichever replica scores which block. */
 #include "train/run.h"
 
 #include "core/error.h"

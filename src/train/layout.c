@@ -1,4 +1,12 @@
-#include "train/layout.h"
+/* The layout of a run: its replicas and stages, the rows of each replica, the modules and the
+ * device of each stage.
+ *
+ * The devices of a host are in the order of its replicas: pipeline rank p of the host's replica r
+ * has device r * ranks + p. By default they are cpu:0, cpu:1 and so on; `devices` may be
+ *
+ *     cpu:0,cpu:1,cpu:2,cpu:3      divided evenly: two replicas have cpu:0,cpu:1 and cpu:2,cpu:3
+ *     cpu:0,cpu:1;cpu:2,cpu:3      the same, with a list for each replica */
+#include "train/run.h"
 
 #include "parallel/schedule/table.h"
 

@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "optim/optimizer.h"
-#include "train/layout.h"
 #include "train/run.h"
 
 #include <inttypes.h>

@@ -4,7 +4,7 @@
 #include "core/usable_memory.h"
 #include "nn/layers.h"
 #include "nn/module.h"
-#include "train/layout.h"
+#include "train/run.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

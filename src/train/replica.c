@@ -1,8 +1,9 @@
+/* One replica: its model in a pipe, what it does together with the other replicas, and the loader
+ * of its rows. */
 #include "train/run.h"
 
 #include "core/error.h"
 #include "train/checkpoint/weights.h"
-#include "train/layout.h"
 
 #include <stdio.h>
 #include <stdlib.h>

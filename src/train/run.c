@@ -1,15 +1,96 @@
-/* A run in this process: all of its replicas as threads, or the one that this process is. */
+/* A run in this process: what comes before training, and then all of its replicas as threads, or
+ * the one that this process is. */
 #include "train/run.h"
 
 #include "core/error.h"
+#include "core/file.h"
 #include "device/cores.h"
 #include "device/device_list.h"
+#include "io/checkpoint/format.h"
 #include "optim/optimizer.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/checkpoint/weights.h"
-#include "train/layout.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
+
+/* ---- Files that are written must not be files that are read ---------------------------------- */
+
+/* Only a regular file can be overwritten by accident. */
+static bool is_same_file(const char *output, const char *input)
+{
+    struct stat found;
+    if (stat(output, &found) == 0 && !S_ISREG(found.st_mode))
+        return false;
+    return sli_path_same_file(output, input);
+}
+
+static sl_status check_input(const char *output, const char *input)
+{
+    if (!is_same_file(output, input))
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", input);
+}
+
+/* Texts that cannot be found are refused where they are read, and so are weights. */
+static sl_status check_texts(const char *output, const char *directory)
+{
+    sl_status status = SL_OK;
+    for (int split = 0; split < SL_SPLITS && status == SL_OK; split++) {
+        char *path;
+        if (sl_split_path(directory, (sl_split)split, &path) != SL_OK)
+            continue;
+        status = check_input(output, path);
+        free(path);
+    }
+    return status;
+}
+
+static sl_status check_weights(const char *output, const char *init)
+{
+    char *vocab;
+    sl_checkpoint_reader *weights;
+    SL_TRY(check_input(output, init));
+    SL_TRY(sl_weights_vocab_path(init, &vocab));
+    sl_status status = check_input(output, vocab);
+    free(vocab);
+    if (status != SL_OK || sli_checkpoint_open_model(init, &weights) != SL_OK)
+        return status;
+    for (size_t i = 0; i < weights->state.count && status == SL_OK; i++)
+        if (sli_checkpoint_has_tensors(weights, i, SLI_MODEL_PART))
+            status = check_input(output, weights->files[i].reader->path);
+    sl_checkpoint_close(&weights);
+    return status;
+}
+
+sl_status sl_train_check_output(const sl_train_options *options, const char *path)
+{
+    char *vocab = NULL;
+    if (options->data)
+        SL_TRY(check_texts(path, options->data));
+    if (options->init)
+        SL_TRY(check_weights(path, options->init));
+    if (options->save)
+        SL_TRY(sl_weights_vocab_path(options->save, &vocab));
+    bool is_written =
+        options->save && (is_same_file(path, options->save) || is_same_file(path, vocab));
+    free(vocab);
+    return is_written ? sl_error(SL_ERR_INVALID, "%s is written by the run itself", path) : SL_OK;
+}
+
+/* Refuses a `save` that would overwrite a text; weights may be saved where they came from. */
+static sl_status check_save(const sl_train_options *options)
+{
+    char *vocab;
+    if (!options->save)
+        return SL_OK;
+    SL_TRY(sl_weights_vocab_path(options->save, &vocab));
+    sl_status status = check_texts(options->save, options->data);
+    if (status == SL_OK)
+        status = check_texts(vocab, options->data);
+    free(vocab);
+    return sl_error_context(status, "save: ");
+}
 
 /* ---- What comes before training ----------------------------------------------------------- */
 
@@ -18,7 +99,7 @@ static sl_status read_corpus(sli_run *run)
     const sl_train_options *options = &run->options;
     if (!options->data)
         return sl_error(SL_ERR_INVALID, "no data directory was given");
-    SL_TRY(sli_check_save(options));
+    SL_TRY(check_save(options));
     if (options->init) /* its ids mean the tokens of its own vocabulary */
         SL_TRY(sl_weights_vocab(options->init, &run->vocab));
     SL_TRY(sl_corpus_load(options->data, run->vocab, &run->corpus));
@@ -28,7 +109,7 @@ static sl_status read_corpus(sli_run *run)
     return SL_OK;
 }
 
-static sl_status create_devices(sli_run *run, const sli_local_replicas *replicas)
+static sl_status create_devices(sli_run *run, int first, int count, bool own_cores)
 {
     char *names;
     sl_train_options *options = &run->options;
@@ -36,14 +117,12 @@ static sl_status create_devices(sli_run *run, const sli_local_replicas *replicas
     options->replicas = sl_train_options_replicas(options);
     options->stages = ranks;
     SL_TRY(sli_layout_devices(options, &names));
-    sl_status status =
-        sli_device_list_create_range(names, replicas->first * ranks, replicas->count * ranks,
-                                     replicas->own_cores, &run->devices, &run->oversubscribed);
+    sl_status status = sli_device_list_create_range(names, first * ranks, count * ranks, own_cores,
+                                                    &run->devices, &run->oversubscribed);
     free(names);
     if (status != SL_OK)
         return status;
-    return sli_best_create(sl_device_list_get(run->devices, 0), stages, replicas->count > 1,
-                           &run->best);
+    return sli_best_create(sl_device_list_get(run->devices, 0), stages, count > 1, &run->best);
 }
 
 /* Cuts every split, so that an impossible one is found before the first epoch. */
@@ -83,14 +162,14 @@ static sl_status check_memory(const sl_train_options *options, sl_group *group)
     return status;
 }
 
-sl_status sli_run_create(sli_run *run, const sli_local_replicas *replicas, sl_group *group)
+sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bool own_cores)
 {
     sl_train_options *options = &run->options;
     sli_recorded *recorded = &run->from.recorded;
     SL_TRY(sl_train_options_check(options));
     options->optimizer = sli_optimizer_filled(&options->optimizer);
     SL_TRY(read_corpus(run));
-    SL_TRY(create_devices(run, replicas));
+    SL_TRY(create_devices(run, first, count, own_cores));
     recorded->shards = sli_layout_shards(options);
     recorded->lr = sl_train_options_lr(options);
     if (!group || sl_group_rank(group) == 0)
@@ -120,29 +199,12 @@ void sli_run_clear(sli_run *run)
 
 /* ---- All replicas in this process ----------------------------------------------------------- */
 
-typedef struct process {
-    sli_run run;
-    sl_run_result *result; /* the first replica's */
-} process;
-
-/* Trains the replica whose devices start at `first` of the process's. */
-static sl_status train_on(const sli_run *run, sl_group *group, int first, sl_run_result *result)
-{
-    sl_device *devices[SL_MAX_STAGES];
-    for (int s = 0; s < run->options.stages; s++)
-        devices[s] = sl_device_list_get(run->devices, first + s);
-    return sli_run_train(run, group, devices, result);
-}
-
 static sl_status run_thread(sl_group *group, void *arg)
 {
-    const process *of = arg;
-    sl_run_result result = {0};
+    const sli_run *run = arg;
+    sl_run_result others;
     int rank = sl_group_rank(group);
-    SL_TRY(train_on(&of->run, group, rank * of->run.options.stages, &result));
-    if (rank == 0)
-        *of->result = result;
-    return SL_OK;
+    return sli_run_train(run, group, rank * run->options.stages, rank == 0 ? run->result : &others);
 }
 
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
@@ -150,17 +212,17 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
 {
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(result);
-    process of = {.run = {.options = *options,
-                          .reporters = reporters,
-                          .reporter_count = reporter_count},
-                  .result = result};
-    of.run.options.local_replicas = 0;
+    sli_run run = {.options = *options,
+                   .reporters = reporters,
+                   .reporter_count = reporter_count,
+                   .result = result};
+    run.options.local_replicas = 0;
     int replicas = sl_train_options_replicas(options);
-    sl_status status = sli_run_create(&of.run, &(sli_local_replicas){.count = replicas}, NULL);
+    sl_status status = sli_run_create(&run, 0, replicas, NULL, false);
     if (status == SL_OK)
-        status = replicas == 1 ? train_on(&of.run, NULL, 0, result)
-                               : sl_spawn(run_thread, &of, replicas, NULL);
-    sli_run_clear(&of.run);
+        status = replicas == 1 ? sli_run_train(&run, NULL, 0, result)
+                               : sl_spawn(run_thread, &run, replicas, NULL);
+    sli_run_clear(&run);
     return status;
 }
 
@@ -215,16 +277,16 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
         return abort_group(group, sl_error(SL_ERR_INVALID, "sl_train_run_rank: %s is NULL",
                                            options ? "result" : "options"));
     sli_run run = {.options = *options, .reporters = reporters, .reporter_count = reporter_count};
-    sli_local_replicas own = {.first = local_replica, .count = 1};
+    bool own_cores = false;
     if (!run.options.replicas)
         run.options.replicas = sl_group_size(group);
     sl_status status = check_rank(&run.options, group, local_replica);
     if (status == SL_OK)
-        status = find_own_cores(group, &own.own_cores);
+        status = find_own_cores(group, &own_cores);
     if (status == SL_OK)
-        status = sli_run_create(&run, &own, group);
+        status = sli_run_create(&run, local_replica, 1, group, own_cores);
     if (status == SL_OK)
-        status = train_on(&run, sl_group_size(group) > 1 ? group : NULL, 0, result);
+        status = sli_run_train(&run, sl_group_size(group) > 1 ? group : NULL, 0, result);
     sli_run_clear(&run);
     return status == SL_OK ? SL_OK : abort_group(group, status);
 }

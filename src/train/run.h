@@ -5,6 +5,51 @@
 #include "sluice/pipe_optimizer.h"
 #include "sluice/train.h"
 
+/* ---- The layout: replicas and stages, rows, modules and devices (layout.c) ------------------ */
+
+/* Replicas on this host. */
+int sli_layout_local_replicas(const sl_train_options *options);
+
+/* Shards of the training text: what the options say, or one for each replica. */
+int sli_layout_shards(const sl_train_options *options);
+
+/* A replica's rows of a batch, which has the rows of all shards. Replicas divide it into contiguous
+ * ranges as evenly as possible; the first ranges are one row longer. */
+typedef struct sli_rows {
+    int64_t first, count;
+} sli_rows;
+sli_rows sli_layout_rows(const sl_train_options *options, int replica);
+
+/* The turns in which a batch goes through the pipe: what the options say, or 1. */
+int sli_layout_turns(const sl_train_options *options);
+
+/* The number of micro-batches of all turns for so many rows. They are at most as large as those of
+ * one shard, so that they need no more memory, and at least as many, so that the bubble does not
+ * grow. */
+int sli_layout_chunks(const sl_train_options *options, int64_t rows);
+
+/* Pipeline ranks of each replica: what the options say, or as many as `balance` or `devices` has;
+ * and the stages on them. */
+int sli_layout_ranks(const sl_train_options *options);
+int sli_layout_stages(const sl_train_options *options);
+
+/* The rank of each stage, in `room` or NULL: the table's or the schedule's own. */
+sl_status sli_layout_placement(const sl_train_options *options, int room[SL_MAX_STAGES],
+                               const int **out);
+
+/* The order of computation for so many micro-batches, which the caller frees. */
+sl_status sli_layout_table(const sl_train_options *options, int micros, sl_schedule **out);
+
+/* The number of modules of each stage, into balance[0 … *stages - 1]. */
+sl_status sli_layout_balance(const sl_train_options *options, const sl_module *model, int *balance,
+                             int *stages);
+
+/* Refuses numbers of stages, replicas and devices that contradict each other. */
+sl_status sli_layout_check(const sl_train_options *options);
+
+/* The names of the host's devices, separated by commas, malloc'ed. */
+sl_status sli_layout_devices(const sl_train_options *options, char **out);
+
 /* ---- One replica (replica.c) -------------------------------------------------------------- */
 
 /* Model, loss and pipe, and what it does together with the other replicas. */
@@ -107,6 +152,7 @@ typedef struct sli_run {
     sli_best *best;
     const sl_reporter *reporters; /* [reporter_count], every replica's; borrowed */
     int reporter_count;
+    sl_run_result *result; /* the first replica's, where several are in this process */
 
     /* This replica's (trainer.c). */
     sli_resume from; /* the first replica's */
@@ -126,24 +172,18 @@ typedef struct sli_run {
     double started;
 } sli_run;
 
-/* Those of the host's replicas that are in this process. */
-typedef struct sli_local_replicas {
-    int first, count;
-    bool own_cores; /* no other process of the run may use this one's cores */
-} sli_local_replicas;
-
 /* Makes everything that comes before training, from run->options and run->reporters: checks the
  * options, creates the devices, finds the checkpoint to go on from, which says into how many shards
- * the text is cut and the rate that the run began with, and cuts the text. `group`: the ranks that
- * are processes; NULL: all replicas are in this one. Cleared by sli_run_clear, also after an error.
- */
-sl_status sli_run_create(sli_run *run, const sli_local_replicas *replicas, sl_group *group);
+ * the text is cut and the rate that the run began with, and cuts the text. This process has `count`
+ * of the host's replicas, from `first` on. `group`: the ranks that are processes; NULL: all
+ * replicas are in this one. `own_cores`: no other process of the run may use this one's cores.
+ * Cleared by sli_run_clear, also after an error. */
+sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bool own_cores);
 void sli_run_clear(sli_run *run);
 
-/* The training loop of one replica (trainer.c), on devices [stages], as its rank of `group` (NULL:
- * there is one replica). */
-sl_status sli_run_train(const sli_run *process, sl_group *group, sl_device *const *devices,
-                        sl_run_result *result);
+/* The training loop of one replica (trainer.c), as its rank of `group` (NULL: there is one
+ * replica), on the process's devices from number `first` on. */
+sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result);
 
 /* Calls each of the replica's reporters. Stops at the first one's error, and returns it. */
 sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *event);
@@ -151,8 +191,5 @@ sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *e
 /* The names of the kinds of masks and activations, then NULL (options.c). */
 extern const char *const sli_mask_names[];
 extern const char *const sli_activation_names[];
-
-/* SL_ERR_INVALID where `save` would overwrite a text in `data` (outputs.c). */
-sl_status sli_check_save(const sl_train_options *options);
 
 #endif

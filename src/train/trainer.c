@@ -11,7 +11,6 @@
 #include "core/error.h"
 #include "train/checkpoint/checkpoints.h"
 #include "train/checkpoint/weights.h"
-#include "train/layout.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -393,14 +392,16 @@ static sl_status train_all(sli_run *run, sl_run_result *result)
     return run->stopped ? finish_stopped(run, result) : finish_run(run, result);
 }
 
-sl_status sli_run_train(const sli_run *process, sl_group *group, sl_device *const *devices,
-                        sl_run_result *result)
+sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result)
 {
+    sl_device *devices[SL_MAX_STAGES];
     sli_run run = *process;
     run.started = sli_clock_seconds();
     run.last_step = -1;
     if (group && sl_group_rank(group) > 0)
         run.from = (sli_resume){0};
+    for (int r = 0; r < run.options.stages; r++)
+        devices[r] = sl_device_list_get(run.devices, first + r);
     sl_status status = set_up(&run, group, devices);
     if (status == SL_OK)
         status = train_all(&run, result);

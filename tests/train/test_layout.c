@@ -1,4 +1,4 @@
-#include "train/layout.h"
+#include "train/run.h"
 
 #include "support/check.h"
 
