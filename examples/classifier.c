@@ -111,7 +111,7 @@ int main(int argc, char **argv)
     sl_status status = open_trainer(&at);
     if (status == SL_OK)
         status = train(&at, argc > 1 ? argv[1] : "classifier-checkpoint",
-                       argc > 2 ? atoi(argv[2]) : 200);
+                       argc > 2 ? (int)strtol(argv[2], NULL, 10) : 200);
     if (status != SL_OK)
         fprintf(stderr, "classifier: %s\n", sl_error_text());
     close_trainer(&at);

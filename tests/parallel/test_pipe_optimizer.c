@@ -235,7 +235,7 @@ static double clip_reference(float *gradients, int count, double most, sl_grad_n
 {
     double sum = 0, largest = 0;
     for (int i = 0; i < count; i++) {
-        double size = fabs(gradients[i]);
+        double size = fabs((double)gradients[i]);
         sum += kind == SL_GRAD_NORM_L2 ? size * size : size;
         largest = size > largest || isnan(size) ? size : largest;
     }
@@ -441,22 +441,29 @@ static void state_of_another_optimizer_is_refused(void **state)
     remove_checkpoint(*state);
 }
 
+static sl_status change_a_byte(const char *path)
+{
+    char name[600];
+    snprintf(name, sizeof name, "%s/optimizer.safetensors", path);
+    FILE *file = fopen(name, "r+b");
+    if (!file)
+        return sl_error(SL_ERR_IO, "%s cannot be opened", name);
+    bool changed = fseek(file, -3, SEEK_END) == 0 && fputc(0x55, file) == 0x55;
+    return expect(fclose(file) == 0 && changed, "a byte of %s to change", name);
+}
+
 static sl_status load_damaged(sl_group *group, void *path)
 {
     trainee at;
     const setup sharded = {.stages = 2, .group = group, .zero = true, .optimizer = adamw};
+    bool is_first = sl_group_rank(group) == 0;
     sl_status status = open_trainee(&sharded, &at);
     if (status == SL_OK)
         status = train(&at, 0, 1);
     if (status == SL_OK)
-        status = save(&at, path, sl_group_rank(group) == 0);
-    if (status == SL_OK && sl_group_rank(group) == 0) {
-        char name[600];
-        snprintf(name, sizeof name, "%s/optimizer.safetensors", (const char *)path);
-        FILE *file = fopen(name, "r+b");
-        bool changed = file && fseek(file, -3, SEEK_END) == 0 && fputc(0x55, file) == 0x55;
-        status = expect(file && fclose(file) == 0 && changed, "a byte of %s to change", name);
-    }
+        status = save(&at, path, is_first);
+    if (status == SL_OK && is_first)
+        status = change_a_byte(path);
     if (status == SL_OK)
         status = sl_group_barrier(group, NULL);
     if (status == SL_OK)
