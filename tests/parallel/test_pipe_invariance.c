@@ -5,6 +5,7 @@
  * Each round draws a model, a batch and a number of chunks; trains a few steps on one stage with
  * one thread; and then in pipes that are drawn as well. */
 #include "../examples/rms_norm.h"
+#include "parallel/schedule/csv.h"
 #include "sluice/model.h"
 #include "sluice/pipe.h"
 #include "support/check.h"
@@ -333,6 +334,34 @@ static void transformers_train_to_the_same_bits_in_any_pipe(void **state)
     check_rounds(true);
 }
 
+/* DualPipeV has cells with two actions, ZB1P several stages a rank and halves. */
+static void tables_of_pytorch_train_to_the_same_bits(void **state)
+{
+    (void)state;
+    unsigned seed = test_seed(20261127);
+    const char *const texts[] = {pytorch_dual_pipe_v, pytorch_zb1p};
+    for (int i = 0; i < 2; i++) {
+        sl_schedule *table;
+        recipe r;
+        check_ok(sli_schedule_parse("table", texts[i], strlen(texts[i]), &table));
+        int stages = sl_schedule_stages(table);
+        do
+            r = draw_recipe(&seed, false);
+        while (module_count(&r) < stages);
+        r.chunks = sl_schedule_micros(table);
+        r.rows = 2 * r.chunks;
+        data d = build_data(&r);
+        result expected = train(&r, &d, one_stage, 1, 1);
+        sl_pipe_options options = {.stages = stages,
+                                   .virtual_stages = stages / sl_schedule_ranks(table),
+                                   .table = table};
+        check_pipe(&seed, &r, &d, options, &expected);
+        free(expected.values);
+        free_data(&d);
+        sl_schedule_destroy(&table);
+    }
+}
+
 static void other_chunks_agree_to_rounding_with_dropout_on(void **state)
 {
     (void)state;
@@ -359,6 +388,7 @@ int pipe_invariance_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_models_train_to_the_same_bits_in_any_pipe),
         cmocka_unit_test(transformers_train_to_the_same_bits_in_any_pipe),
+        cmocka_unit_test(tables_of_pytorch_train_to_the_same_bits),
         cmocka_unit_test(other_chunks_agree_to_rounding_with_dropout_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
