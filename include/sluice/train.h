@@ -16,7 +16,7 @@
 
 SL_API_BEGIN
 
-enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024 };
+enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024, SL_MAX_CHUNKS = 4096 };
 #define SL_LR_DEFAULT (-1.0) /* see sl_train_options_lr */
 
 /* ---- Options ---------------------------------------------------------------------------- */
@@ -83,7 +83,7 @@ typedef struct sl_train_options {
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
-    int chunks;     /* micro-batches of a turn */
+    int chunks;     /* micro-batches of a turn; 0: see sl_train_options_chunks */
     int accumulate; /* turns of a batch (sl_pipe_options); 0: 1 */
     sl_recompute recompute;
     const char *schedule; /* one of sl_schedule_names, or what `table` is called; borrowed; NULL:
@@ -114,7 +114,7 @@ typedef struct sl_train_options {
 } sl_train_options;
 
 /* The preset transformer-tutorial: emsize 200, nhid 200, 2 layers, 2 heads, dropout 0.2, causal,
- * bptt 35, batches of 20 and 10 rows, one stage, one chunk, except_last, the first schedule, 3
+ * bptt 35, batches of 20 and 10 rows, one stage, chunks 0, except_last, the first schedule, 3
  * epochs, SGD with SL_LR_DEFAULT (5.0) times 0.95 an epoch, clip 0.5, seed 1. */
 void sl_train_options_default(sl_train_options *options);
 
@@ -130,6 +130,11 @@ const char *sl_train_options_schedule(const sl_train_options *options);
 
 /* The number of replicas: `replicas`, or where that is 0 one for each list in `devices`. */
 int sl_train_options_replicas(const sl_train_options *options);
+
+/* The number of micro-batches of a turn: `chunks`, or where that is 0 the table's, 1 for one
+ * pipeline rank, and else 4 for each rank, as far as a turn has rows (batch_size / accumulate). A
+ * run that resumes with 0, and without a table, keeps the number of its checkpoint. */
+int sl_train_options_chunks(const sl_train_options *options);
 
 /* The learning rate that a run begins with: lr.lr, or where that is SL_LR_DEFAULT 5.0 for SGD, as
  * in the tutorials, and 0.001 for AdamW, as in PyTorch. A run that resumes with SL_LR_DEFAULT keeps

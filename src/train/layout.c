@@ -48,6 +48,20 @@ const char *sl_train_options_schedule(const sl_train_options *options)
     return options->schedule ? options->schedule : sl_schedule_names[0];
 }
 
+int sl_train_options_chunks(const sl_train_options *options)
+{
+    enum { CHUNKS_PER_RANK = 4 };
+    int ranks = sli_layout_ranks(options);
+    if (options->chunks > 0)
+        return options->chunks;
+    if (options->table)
+        return sl_schedule_micros(options->table);
+    int64_t rows = options->batch_size / sli_layout_turns(options);
+    if (ranks == 1 || rows < 1)
+        return 1;
+    return rows < CHUNKS_PER_RANK * ranks ? (int)rows : CHUNKS_PER_RANK * ranks;
+}
+
 int sli_layout_local_replicas(const sl_train_options *options)
 {
     return options->local_replicas > 0 ? options->local_replicas
@@ -75,7 +89,7 @@ int sli_layout_turns(const sl_train_options *options)
 
 int sli_layout_chunks(const sl_train_options *options, int64_t rows)
 {
-    int chunks = options->chunks * sli_layout_turns(options);
+    int chunks = sl_train_options_chunks(options) * sli_layout_turns(options);
     int64_t size = (options->batch_size + chunks - 1) / chunks;
     int64_t wanted = (rows + size - 1) / size;
     return wanted > chunks ? (int)wanted : chunks;
@@ -254,15 +268,15 @@ static sl_status check_table(const sl_train_options *options)
 {
     sl_schedule *table;
     const char *name = sl_train_options_schedule(options);
-    int room[SL_MAX_STAGES];
+    int room[SL_MAX_STAGES], chunks = sl_train_options_chunks(options);
     const int *placement;
     SL_TRY(sli_layout_placement(options, room, &placement));
-    if (options->table && sl_schedule_micros(options->table) < options->chunks)
+    if (options->table && sl_schedule_micros(options->table) < chunks)
         return sl_error(SL_ERR_INVALID, "the schedule %s has %d micro-batches, chunks is %d", name,
-                        sl_schedule_micros(options->table), options->chunks);
+                        sl_schedule_micros(options->table), chunks);
     if (options->table)
         return sli_schedule_check_placement(options->table, name, placement);
-    SL_TRY(sli_layout_table(options, options->chunks, &table));
+    SL_TRY(sli_layout_table(options, chunks, &table));
     sl_schedule_destroy(&table);
     return SL_OK;
 }

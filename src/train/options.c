@@ -146,7 +146,7 @@ const char *const sli_activation_names[] = {"relu", "gelu", NULL};
 static const char *const lr_schedules[] = {"step", "cosine", NULL};
 
 /* Limits of single sizes, beyond any machine; check_batches checks their product. */
-enum { MAX_COLUMNS = 1 << 20, MAX_CHUNKS = 4096 };
+enum { MAX_COLUMNS = 1 << 20 };
 
 /* A row is read as one, so it is kept together. */
 /* clang-format off */
@@ -184,10 +184,12 @@ const sl_option sl_plan_option_rows[] = {
      .parse = parse_balance, .print = print_balance, .not_logged = true,
      .help = "How modules are divided among stages: layers (equal numbers of layers), auto (equal "
              "numbers of parameters), or numbers of modules such as 7,7"},
-    {.name = "chunks", .value = "M", .group = "Pipeline", FIELD(INT, chunks), RANGE(1, MAX_CHUNKS),
-     .help = "Number of micro-batches in a batch"},
+    {.name = "chunks", .value = "M", .group = "Pipeline", FIELD(INT, chunks),
+     RANGE(1, SL_MAX_CHUNKS), .optional = true,
+     .help = "Number of micro-batches in a turn; without it 1 for one pipeline rank, else 4 for each "
+             "rank, as far as the batch has rows. A run that resumes keeps its number"},
     {.name = "accumulate", .value = "N", .group = "Pipeline", FIELD(INT, accumulate),
-     RANGE(1, MAX_CHUNKS), .optional = true, .default_value = 1,
+     RANGE(1, SL_MAX_CHUNKS), .optional = true, .default_value = 1,
      .help = "Gradient accumulation: run a batch through the pipeline in N turns of --chunks "
              "micro-batches and update once. Gives the same bits as N times the chunks, with the "
              "activations of one turn"},
@@ -354,7 +356,6 @@ void sl_train_options_default(sl_train_options *options)
         .batch_size = 20,
         .eval_batch_size = 10,
         .model = {.emsize = 200, .nhid = 200, .nlayers = 2, .nhead = 2, .dropout = 0.2f},
-        .chunks = 1,
         .accumulate = 1,
         .epochs = 3,
         .lr = {.kind = SL_LR_STEP, .lr = SL_LR_DEFAULT, .gamma = 0.95, .step_epochs = 1},

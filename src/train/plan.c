@@ -164,7 +164,8 @@ static sl_status plan_evaluation(const sl_train_options *options, const sl_modul
                                  sl_plan *out)
 {
     int64_t rows = options->eval_batch_size;
-    int micros = sl_micro_batches(rows, options->chunks * sli_layout_turns(options), NULL);
+    int chunks = sl_train_options_chunks(options) * sli_layout_turns(options);
+    int micros = sl_micro_batches(rows, chunks, NULL);
     sl_shape shape = sl_shape_2d((rows + micros - 1) / micros, options->bptt);
     for (int s = 0; s < out->stages; s++) {
         sl_stage_plan *stage = &out->stage[s];
@@ -333,6 +334,7 @@ static void try_pipeline(demand *of)
             try_change(of, &changed, "the schedule %s", changed.schedule);
     }
     changed = *given;
+    changed.chunks = sl_train_options_chunks(given);
     while (changed.chunks <= changed.batch_size / 2 && !fits(of, &changed))
         changed.chunks *= 2;
     try_change(of, &changed, "%d chunks", changed.chunks);

@@ -177,10 +177,14 @@ sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bo
     if (group && options->checkpoints.resume) {
         SL_TRY(sl_group_broadcast(group, &recorded->shards, 1, SL_I32, 0, NULL));
         SL_TRY(sl_group_broadcast(group, &recorded->lr, 1, SL_F64, 0, NULL));
+        SL_TRY(sl_group_broadcast(group, &recorded->chunks, 1, SL_I32, 0, NULL));
     }
     options->shards = recorded->shards;
     if (options->lr.lr == SL_LR_DEFAULT)
         options->lr.lr = recorded->lr;
+    if (options->chunks == 0 && !options->table)
+        options->chunks = recorded->chunks;
+    options->chunks = sl_train_options_chunks(options);
     SL_TRY(sli_layout_check(options));
     SL_TRY(cut_splits(run));
     options->lr.total_steps = run->batches_per_epoch * options->epochs;

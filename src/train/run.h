@@ -125,6 +125,7 @@ typedef struct sli_recorded {
     sli_position position;
     int shards;   /* that its text is cut into */
     double lr;    /* the learning rate it began with */
+    int chunks;   /* its micro-batches; 0: not known */
     bool ascends; /* gradients of micro-batches are added from the first to the last */
 } sli_recorded;
 
@@ -174,10 +175,10 @@ typedef struct sli_run {
 
 /* Makes everything that comes before training, from run->options and run->reporters: checks the
  * options, creates the devices, finds the checkpoint to go on from, which says into how many shards
- * the text is cut and the rate that the run began with, and cuts the text. This process has `count`
- * of the host's replicas, from `first` on. `group`: the ranks that are processes; NULL: all
- * replicas are in this one. `own_cores`: no other process of the run may use this one's cores.
- * Cleared by sli_run_clear, also after an error. */
+ * the text is cut, the rate that the run began with and its micro-batches, and cuts the text. This
+ * process has `count` of the host's replicas, from `first` on. `group`: the ranks that are
+ * processes; NULL: all replicas are in this one. `own_cores`: no other process of the run may use
+ * this one's cores. Cleared by sli_run_clear, also after an error. */
 sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bool own_cores);
 void sli_run_clear(sli_run *run);
 

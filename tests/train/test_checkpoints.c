@@ -233,6 +233,29 @@ static void adamw_with_cosine_goes_on_with_the_same_bits(void **state)
     interrupt_everywhere(*state, options);
 }
 
+/* Begun on two ranks without a number of chunks, and resumed on one. */
+static void chunks_that_were_chosen_go_on(void **state)
+{
+    static small_record whole, first, second;
+    scratch *in = *state;
+    sl_run_result result;
+    event_log log;
+    stopper stop = {.at = 2, .wish = SL_TRAIN_STOP};
+    sl_train_options options = three_epochs(in);
+    options.chunks = 0;
+    options.stages = 2;
+    check_ok(small_run(&options, &whole));
+    sl_train_options begun = options, resumed = options;
+    begun.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
+                                          .request = ask_stopper,
+                                          .context = &stop};
+    check_ok(run_noting(&begun, &first, &log, &result));
+    resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
+    resumed.stages = 1;
+    check_ok(run_noting(&resumed, &second, &log, &result));
+    check_continued(&first, &second, &whole);
+}
+
 /* A rate that is far too high after the first epoch: the best parameters stay the first ones. */
 static void best_parameters_go_on(void **state)
 {
@@ -357,6 +380,26 @@ static void state_says_in_which_order_gradients_were_added(void **state)
     snprintf(text, sizeof text, old, ",\"micro_batches\":\"ascending\"");
     check_ok(sli_run_state_read(text, &recorded));
     assert_true(recorded.ascends);
+    assert_int_equal(recorded.chunks, 0);
+}
+
+static void chunks_of_a_state_are_checked(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,"
+        "\"options\":{\"dp\":1,\"lr\":5.0},\"layout\":{\"chunks\":%s}}";
+    static const char *const wrong[] = {"0", "-1", "2.5", "\"8\"", "4097"};
+    char text[256];
+    sli_recorded recorded;
+    snprintf(text, sizeof text, json, "8");
+    check_ok(sli_run_state_read(text, &recorded));
+    assert_int_equal(recorded.chunks, 8);
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        snprintf(text, sizeof text, json, wrong[i]);
+        check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT,
+                    "\"chunks\" of the run's layout must be a whole number from 1 to 4096");
+    }
 }
 
 static void checkpoint_asked_for_is_saved_and_the_run_goes_on(void **state)
@@ -594,11 +637,13 @@ int checkpoints_tests(void)
         on_corpus(sgd_goes_on_with_the_same_bits),
         on_corpus(momentum_goes_on_with_the_same_bits),
         on_corpus(adamw_with_cosine_goes_on_with_the_same_bits),
+        on_corpus(chunks_that_were_chosen_go_on),
         on_corpus(best_parameters_go_on),
         on_corpus(replicas_go_on_with_the_same_bits),
         on_corpus(test_alone_is_stopped_and_goes_on),
         on_corpus(checkpoints_are_saved_when_due_and_kept),
         cmocka_unit_test(state_says_in_which_order_gradients_were_added),
+        cmocka_unit_test(chunks_of_a_state_are_checked),
         on_corpus(checkpoint_asked_for_is_saved_and_the_run_goes_on),
         on_corpus(checkpoint_asked_for_in_an_evaluation_is_of_its_begin),
         on_corpus(damaged_checkpoints_are_skipped_with_their_reasons),

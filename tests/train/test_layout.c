@@ -213,6 +213,41 @@ static void micro_batches_are_neither_larger_nor_fewer_than_those_of_one_shard(v
     assert_int_equal(sli_layout_chunks(&options, 14), 7);
 }
 
+static void chunks_are_four_for_each_rank_as_far_as_the_batch_allows(void **state)
+{
+    (void)state;
+    static const struct {
+        int ranks, given;
+        int64_t rows;
+        int expected;
+    } cases[] = {{1, 0, 20, 1}, {2, 0, 20, 8}, {3, 0, 20, 12}, {3, 0, 5, 5},
+                 {2, 0, 1, 1},  {2, 1, 20, 1}, {2, 30, 20, 30}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_train_options options = layout_of(1, cases[i].ranks, NULL);
+        options.chunks = cases[i].given;
+        options.batch_size = cases[i].rows;
+        assert_int_equal(sl_train_options_chunks(&options), cases[i].expected);
+    }
+    sl_train_options in_turns = layout_of(1, 2, NULL);
+    in_turns.batch_size = 20;
+    in_turns.accumulate = 3;
+    in_turns.chunks = 0;
+    assert_int_equal(sl_train_options_chunks(&in_turns), 6);
+}
+
+static void chunks_are_those_of_a_table(void **state)
+{
+    (void)state;
+    sl_schedule *table;
+    sl_train_options options = layout_of(1, 0, NULL);
+    check_ok(sl_schedule_write(NULL, &(sl_schedule_options){.ranks = 2, .micros = 5}, &table));
+    options.table = table;
+    assert_int_equal(sl_train_options_chunks(&options), 5);
+    options.chunks = 3;
+    assert_int_equal(sl_train_options_chunks(&options), 3);
+    sl_schedule_destroy(&table);
+}
+
 int layout_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -224,6 +259,8 @@ int layout_tests(void)
         cmocka_unit_test(state_is_sharded_over_several_replicas_only),
         cmocka_unit_test(rows_of_all_shares_are_divided_evenly),
         cmocka_unit_test(micro_batches_are_neither_larger_nor_fewer_than_those_of_one_shard),
+        cmocka_unit_test(chunks_are_four_for_each_rank_as_far_as_the_batch_allows),
+        cmocka_unit_test(chunks_are_those_of_a_table),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

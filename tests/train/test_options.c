@@ -143,7 +143,7 @@ static void impossible_batches_are_refused(void **state)
     CHECK_REFUSED(batch_size, 0, "batch-size must be at least 1, got 0");
     CHECK_REFUSED(batch_size, INT64_MAX, "batch-size must be at most 1048576, got 9223372036854");
     CHECK_REFUSED(eval_batch_size, 0, "eval-batch-size must be at least 1, got 0");
-    CHECK_REFUSED(chunks, 0, "chunks must be at least 1, got 0");
+    CHECK_REFUSED(chunks, -1, "chunks must be at least 1, got -1");
     CHECK_REFUSED(chunks, 4097, "chunks must be at most 4096, got 4097");
     CHECK_REFUSED(max_batches, -1, "max-batches must be at least 0, got -1");
     CHECK_REFUSED(eval_max_batches, -1, "eval-max-batches must be at least 0, got -1");

@@ -122,6 +122,13 @@ static sl_status read_recorded(const json_t *json, sli_recorded *out)
                         SL_MAX_REPLICAS);
     if (!json_is_number(lr) || !(json_number_value(lr) >= 0))
         return sl_error(SL_ERR_FORMAT, "\"lr\" of the run's options must be a number from 0");
+    const json_t *chunks = json_object_get(json_object_get(json, "layout"), "chunks");
+    if (chunks && (!json_is_integer(chunks) || json_integer_value(chunks) < 1 ||
+                   json_integer_value(chunks) > SL_MAX_CHUNKS))
+        return sl_error(SL_ERR_FORMAT,
+                        "\"chunks\" of the run's layout must be a whole number from 1 to %d",
+                        SL_MAX_CHUNKS);
+    out->chunks = (int)json_integer_value(chunks); /* 0 where there is none */
     out->shards = (int)json_integer_value(dp);
     out->lr = json_number_value(lr);
     const char *order = json_string_value(json_object_get(json, "micro_batches"));
