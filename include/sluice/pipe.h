@@ -131,6 +131,10 @@ void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *coun
  * that ended well. Lives until the next call. Has the form that sl_schedule_simulate gives. */
 int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries);
 
+/* Where the time of the last sl_pipe_train (of its last turn) went; free it with sl_usage_clear.
+ * Errors: SL_ERR_INVALID where no step has run, or the last one failed. */
+sl_status sl_pipe_usage(const sl_pipe *pipe, sl_usage *out);
+
 SL_API_END
 
 #endif

@@ -59,6 +59,18 @@ typedef struct sl_step_info {
     double lr, seconds;
 } sl_step_info;
 
+/* Where the time went in this replica's last step of the epoch whose blocks have all their tokens;
+ * in its last step where there is none. See sl_usage (sluice/schedule.h). */
+typedef struct sl_pipeline_info {
+    int64_t epoch;                            /* from 1 */
+    double bubble_measured, bubble_predicted; /* fractions of the ranks' time */
+    const double *idle, *waiting;             /* [ranks] fractions of the step's time */
+    const double *stage_seconds;              /* [stages] */
+    int ranks, stages;
+    int slowest_stage;
+    const sl_stage_info *slowest;
+} sl_pipeline_info;
+
 /* An evaluation under way. */
 typedef struct sl_evaluating_info {
     const char *split;             /* "valid" or "test" */
@@ -114,6 +126,8 @@ typedef struct sl_reporter {
     void *context;
     sl_status (*started)(void *context, const sl_run_info *info);
     sl_status (*step)(void *context, const sl_step_info *info);
+    /* After the last step of each epoch, where there are several stages. */
+    sl_status (*pipeline)(void *context, const sl_pipeline_info *info);
     sl_status (*evaluating)(void *context, const sl_evaluating_info *info);
     sl_status (*evaluated)(void *context, const sl_eval_info *info);
     sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
@@ -124,9 +138,10 @@ typedef struct sl_reporter {
 
 /* ---- The run log ------------------------------------------------------------------------ */
 
-/* The run as JSON lines: one `run` record, a `step` for each batch, `eval` and, for every stage of
- * every replica, `memory` after each evaluation, and `end`. The file is opened at once and emptied
- * when the run begins: a run that is refused leaves an old log as it is, and no new one.
+/* The run as JSON lines: one `run` record, a `step` for each batch, where there are several stages
+ * a `pipeline` for each epoch, `eval` and, for every stage of every replica, `memory` after each
+ * evaluation, and `end`. The file is opened at once and emptied when the run begins: a run that is
+ * refused leaves an old log as it is, and no new one.
  *
  * Where a record cannot be written (the disk is full), `failed` is called once with `context` and
  * the reason, and the run goes on; when there is room again, a `gap` record says how many records

@@ -181,6 +181,31 @@ sl_status sl_schedule_simulate(const sl_schedule *schedule, const sl_cost_model 
                                sl_simulation *out);
 void sl_simulation_clear(sl_simulation *simulation);
 
+/* ---- Where a step's time went ------------------------------------------------------------ */
+
+/* What the trace of a training step says. Times are seconds, or the trace's unit. */
+typedef struct sl_usage {
+    int ranks, stages;
+    double seconds;          /* from the step's start to the end of its last action */
+    double bubble_measured;  /* idle fraction of ranks * seconds, 0 ... 1 */
+    double bubble_predicted; /* that of the table, simulated with the mean time of each stage's
+                                forwards and backwards in the trace, without links. It does not know
+                                of devices or cores that ranks share */
+    double *idle;            /* [ranks] fraction of `seconds` in which the rank ran no action */
+    double *waiting;         /* [ranks] fraction in which it waited for a tensor of another rank;
+                                `idle` also counts the time after its last action, and between a
+                                tensor's arrival and the action's start */
+    double *stage_seconds;   /* [stages] of the stage's actions together */
+    int slowest_stage;       /* the one with the most of them */
+} sl_usage;
+
+/* From a trace in the table's order, as sl_pipe_trace and sl_schedule_simulate give it. Takes
+ * ranks, placement (NULL: a loop) and virtual_stages (0: 1) of the options. Free the result with
+ * sl_usage_clear. Errors: SL_ERR_INVALID for a trace that is not of a whole step. */
+sl_status sl_timeline_usage(const sl_timeline_entry *entries, int count,
+                            const sl_schedule_options *of, sl_usage *out);
+void sl_usage_clear(sl_usage *usage);
+
 /* ---- Pictures --------------------------------------------------------------------------- */
 
 /* The table as text: a row a rank, a column a clock in which every cell takes one, dots for pauses:

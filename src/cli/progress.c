@@ -311,6 +311,35 @@ static sl_status print_step(void *context, const sl_step_info *step)
     return SL_OK;
 }
 
+enum { PERCENTS_BYTES = 6 * SL_MAX_STAGES }; /* "100%, " each */
+
+/* "12%, 30%", and returns it. */
+static const char *percents_text(const double *fractions, int count, char text[PERCENTS_BYTES])
+{
+    size_t used = 0;
+    for (int i = 0; i < count && used < PERCENTS_BYTES; i++)
+        used += (size_t)snprintf(text + used, PERCENTS_BYTES - used, "%s%.0f%%", i > 0 ? ", " : "",
+                                 100 * fractions[i]);
+    return text;
+}
+
+static sl_status print_pipeline(void *context, const sl_pipeline_info *info)
+{
+    display *on = context;
+    const sl_stage_info *slowest = info->slowest;
+    char idle[PERCENTS_BYTES], waiting[PERCENTS_BYTES];
+    begin_lines(on);
+    print_line(on,
+               "| pipeline: bubble %.1f%% (predicted %.1f%%) | idle %s | waiting %s | slowest: "
+               "stage %d on %s, modules %d to %d",
+               100 * info->bubble_measured, 100 * info->bubble_predicted,
+               percents_text(info->idle, info->ranks, idle),
+               percents_text(info->waiting, info->ranks, waiting), info->slowest_stage,
+               slowest->device, slowest->first, slowest->first + slowest->count - 1);
+    end_lines(on);
+    return SL_OK;
+}
+
 static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
     display *on = context;
@@ -472,6 +501,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
         to->reporters[i] = (sl_reporter){.context = &to->displays[i],
                                          .started = print_started,
                                          .step = options->quiet ? NULL : print_step,
+                                         .pipeline = options->quiet ? NULL : print_pipeline,
                                          .evaluating = shows ? draw_evaluating : NULL,
                                          .evaluated = shows ? print_evaluated : NULL,
                                          .finished = is_first ? print_finished : NULL,

@@ -416,3 +416,16 @@ int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries)
     *entries = pipe->trace;
     return pipe->trace_count;
 }
+
+sl_status sl_pipe_usage(const sl_pipe *pipe, sl_usage *out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = (sl_usage){0};
+    SLI_CHECK_NOT_NULL(pipe);
+    if (pipe->trace_count == 0)
+        return sl_error(SL_ERR_INVALID, "sl_pipe_usage: no training step has run");
+    const sl_schedule_options options = {.ranks = pipe->rank_count,
+                                         .virtual_stages = pipe->stage_count / pipe->rank_count,
+                                         .placement = sl_schedule_placement(pipe->order)};
+    return sl_timeline_usage(pipe->trace, pipe->trace_count, &options, out);
+}

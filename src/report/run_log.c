@@ -256,6 +256,26 @@ static sl_status log_step(void *context, const sl_step_info *step)
                                 sli_json_number((double)step->tokens / step->seconds)));
 }
 
+static json_t *number_list(const double *values, int count, double factor)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, sli_json_number(factor * values[i]));
+    return list;
+}
+
+static sl_status log_pipeline(void *context, const sl_pipeline_info *info)
+{
+    return log_record(context, json_pack("{ss sI so so so so so si}", "record", "pipeline", "epoch",
+                                         (json_int_t)info->epoch, "bubble_predicted",
+                                         sli_json_number(info->bubble_predicted), "bubble_measured",
+                                         sli_json_number(info->bubble_measured), "idle",
+                                         number_list(info->idle, info->ranks, 1), "waiting",
+                                         number_list(info->waiting, info->ranks, 1), "stage_ms",
+                                         number_list(info->stage_seconds, info->stages, 1e3),
+                                         "slowest_stage", info->slowest_stage));
+}
+
 static json_t *by_category(const uint64_t *bytes)
 {
     json_t *object = json_object();
@@ -338,6 +358,7 @@ sl_reporter sl_run_log_reporter(sl_run_log *log)
     return (sl_reporter){.context = log,
                          .started = log_started,
                          .step = log_step,
+                         .pipeline = log_pipeline,
                          .evaluated = log_evaluated,
                          .finished = log_finished,
                          .checkpoint = log_checkpoint};

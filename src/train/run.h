@@ -164,6 +164,7 @@ typedef struct sli_run {
     sl_pipe_optimizer *optimizer;
     sli_position at;
     sl_stage_info stages[SL_MAX_STAGES];
+    sl_usage usage; /* of the epoch's last step with whole blocks; without ranks: not measured */
     sl_run_info info;
     sl_evaluating_info evaluating;
     sli_checkpoints *checkpoints;

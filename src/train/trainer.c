@@ -125,6 +125,7 @@ static void clean_up(sli_run *run)
 {
     if (run->last_step >= 0)
         close(run->last_step);
+    sl_usage_clear(&run->usage);
     sli_checkpoints_destroy(&run->checkpoints);
     sl_pipe_optimizer_destroy(&run->optimizer);
     sli_loader_clear(&run->loader);
@@ -166,6 +167,42 @@ static sl_status check_norm(const sli_run *run, const sl_step_info *step)
                          : sl_group_barrier(run->replica.group, NULL);
 }
 
+/* The epoch's last block that has all its tokens; only the text's last block may have fewer. */
+static int64_t last_whole_block(const sli_run *run)
+{
+    int64_t last = run->batches_per_epoch - 1;
+    bool is_whole = sl_batches_block_length(&run->loader.batches, last) == run->options.bptt;
+    return last > 0 && !is_whole ? last - 1 : last;
+}
+
+static sl_status measure_pipeline(sli_run *run)
+{
+    if (sl_pipe_stages(run->replica.pipe) == 1 || run->at.block != last_whole_block(run))
+        return SL_OK;
+    sl_usage_clear(&run->usage);
+    return sl_pipe_usage(run->replica.pipe, &run->usage);
+}
+
+static sl_status report_pipeline(sli_run *run)
+{
+    const sl_usage *usage = &run->usage;
+    if (usage->ranks == 0) /* one stage, or a run that resumed after that step */
+        return SL_OK;
+    const sl_pipeline_info info = {.epoch = run->at.epoch + 1,
+                                   .bubble_measured = usage->bubble_measured,
+                                   .bubble_predicted = usage->bubble_predicted,
+                                   .idle = usage->idle,
+                                   .waiting = usage->waiting,
+                                   .stage_seconds = usage->stage_seconds,
+                                   .ranks = usage->ranks,
+                                   .stages = usage->stages,
+                                   .slowest_stage = usage->slowest_stage,
+                                   .slowest = &run->stages[usage->slowest_stage]};
+    CALL_REPORTERS(run, pipeline, &info)
+    sl_usage_clear(&run->usage);
+    return SL_OK;
+}
+
 static sl_status train_block(sli_run *run)
 {
     int64_t epoch = run->at.epoch, block = run->at.block;
@@ -187,6 +224,7 @@ static sl_status train_block(sli_run *run)
                                  .weight = run->weight};
     SL_TRY(run->replica.ddp ? sl_ddp_train(run->replica.ddp, &batch, &step.replica_loss)
                             : sl_pipe_train(run->replica.pipe, &batch, &step.replica_loss));
+    SL_TRY(measure_pipeline(run));
     SL_TRY(average_loss(run, &step));
     sl_status status =
         sl_pipe_optimizer_step(run->optimizer, step.lr, run->options.clip, &step.grad_norm);
@@ -343,7 +381,10 @@ static sl_status train_epoch(sli_run *run)
         SL_TRY(train_block(run));
         SL_TRY(sli_checkpoints_after_step(run->checkpoints, &run->stopped));
     }
-    return run->stopped ? SL_OK : run_validation(run, start);
+    if (run->stopped)
+        return SL_OK;
+    SL_TRY(report_pipeline(run));
+    return run_validation(run, start);
 }
 
 /* Sets what is known at the end of every run. */

@@ -32,6 +32,10 @@ static void lines_have_the_tutorials_form(void **state)
                "\\| loss +[0-9.]+ \\| ppl +[0-9.]+ \\| [0-9]+ tokens/s$");
     check_line(run.out, "^\\| epoch   2 \\|    12/   12 batches \\| lr 4\\.75 \\| ");
     check_line(run.out,
+               "^\\| pipeline: bubble [0-9.]+% \\(predicted [0-9.]+%\\) \\| idle [0-9]+%, [0-9]+% "
+               "\\| waiting [0-9]+%, [0-9]+% \\| slowest: stage [01] on cpu:[01], modules [02] to "
+               "[13]$");
+    check_line(run.out,
                "^\\| end of epoch   1 \\| time: +[0-9.]+s \\| valid loss +[0-9.]+ \\| valid "
                "ppl +[0-9.]+ \\| best so far$");
     check_line(run.out, "^\\| End of training \\| test loss +[0-9.]+ \\| test ppl +[0-9.]+$");

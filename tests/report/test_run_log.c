@@ -70,8 +70,8 @@ static void run_is_logged_with_all_that_decided_it(void **state)
     options.seed = 77;
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .beta1 = 0.8f};
     log_file read = run_and_read_log(*state, &options, &record);
-    /* run, 4 steps, 2 evaluations with 2 devices' memory each, end */
-    assert_int_equal(read.count, 1 + 4 + 2 * (1 + 2) + 1);
+    /* run, 4 steps, the pipeline, 2 evaluations with 2 devices' memory each, end */
+    assert_int_equal(read.count, 1 + 4 + 1 + 2 * (1 + 2) + 1);
     const json_t *run = read.records[0];
     assert_true(is_kind(run, "run"));
     assert_non_null(json_string_value(json_object_get(run, "version")));
@@ -101,6 +101,40 @@ static void run_is_logged_with_all_that_decided_it(void **state)
         assert_true(real_of(step, "lr") == 1e-3);
         assert_true(real_of(step, "ms") > 0 && real_of(step, "tokens_per_s") > 0);
     }
+    free_log(&read);
+}
+
+static void pipeline_is_logged_after_each_epoch(void **state)
+{
+    static small_record record;
+    sl_train_options options = small_options(*state);
+    options.stages = 2;
+    options.epochs = 2;
+    log_file read = run_and_read_log(*state, &options, &record);
+    int found = 0;
+    for (int i = 0; i < read.count; i++) {
+        const json_t *pipeline = read.records[i];
+        if (!is_kind(pipeline, "pipeline"))
+            continue;
+        assert_true(is_kind(read.records[i - 1], "step") && is_kind(read.records[i + 1], "eval"));
+        assert_true(real_of(pipeline, "epoch") == ++found);
+        double idle = 0, measured = real_of(pipeline, "bubble_measured");
+        double predicted = real_of(pipeline, "bubble_predicted"), stage_ms[2];
+        assert_true(measured > 0 && measured < 1 && predicted >= 0 && predicted < 1);
+        for (size_t rank = 0; rank < 2; rank++) {
+            double of_rank =
+                json_real_value(json_array_get(json_object_get(pipeline, "idle"), rank));
+            double waiting =
+                json_real_value(json_array_get(json_object_get(pipeline, "waiting"), rank));
+            stage_ms[rank] =
+                json_real_value(json_array_get(json_object_get(pipeline, "stage_ms"), rank));
+            assert_true(waiting >= 0 && waiting <= of_rank + 1e-9 && stage_ms[rank] > 0);
+            idle += of_rank;
+        }
+        assert_float_equal(idle / 2, measured, 1e-9);
+        assert_true(real_of(pipeline, "slowest_stage") == (stage_ms[1] > stage_ms[0]));
+    }
+    assert_int_equal(found, 2);
     free_log(&read);
 }
 
@@ -140,10 +174,10 @@ static void memory_of_every_replica_and_stage_is_logged(void **state)
     sl_train_options options = small_options(*state);
     options.devices = "cpu,cpu;cpu,cpu";
     log_file read = run_and_read_log(*state, &options, &record);
-    assert_int_equal(read.count, 1 + 4 + 2 * (1 + 4) + 1);
+    assert_int_equal(read.count, 1 + 4 + 1 + 2 * (1 + 4) + 1);
     double parameters[2][2];
     for (int i = 0; i < 4; i++) {
-        const json_t *memory = read.records[1 + 4 + 1 + i];
+        const json_t *memory = read.records[1 + 4 + 1 + 1 + i];
         assert_true(is_kind(memory, "memory"));
         assert_true(real_of(memory, "rank") == i / 2 && real_of(memory, "stage") == i % 2);
         assert_string_equal(json_string_value(json_object_get(memory, "device")), "cpu");
@@ -331,6 +365,7 @@ int run_log_tests(void)
 #define WITH_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(run_is_logged_with_all_that_decided_it),
+        WITH_CORPUS(pipeline_is_logged_after_each_epoch),
         WITH_CORPUS(evaluations_and_memory_are_logged),
         WITH_CORPUS(memory_of_every_replica_and_stage_is_logged),
         WITH_SCRATCH(numbers_that_are_none_are_null),

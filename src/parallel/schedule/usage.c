@@ -1,0 +1,216 @@
+/* Where the time of a step went, from its trace. */
+#include "core/error.h"
+#include "parallel/schedule/play.h"
+
+#include <stdlib.h>
+
+/* ---- The trace's table ------------------------------------------------------------------ */
+
+/* How many actions each rank has, in `counts`, and the number of micro-batches. */
+static sl_status count_actions(const sl_timeline_entry *entries, int count,
+                               const sl_schedule_options *of, int stages, int *counts, int *micros)
+{
+    int before = 0;
+    for (int i = 0; i < count; i++) {
+        sl_action action = entries[i].action;
+        bool has_stage = action.stage >= 0 && action.stage < stages;
+        int rank = !has_stage      ? -1
+                   : of->placement ? of->placement[action.stage]
+                                   : action.stage % of->ranks;
+        if (rank < before || rank >= of->ranks)
+            return sl_error(SL_ERR_INVALID,
+                            "sl_timeline_usage: entry %d, of stage %d, must be of a rank from %d "
+                            "to %d",
+                            i, action.stage, before, of->ranks - 1);
+        counts[rank]++;
+        before = rank;
+        *micros = action.micro >= *micros ? action.micro + 1 : *micros;
+    }
+    return SL_OK;
+}
+
+static sl_status make_table(const sl_timeline_entry *entries, int count,
+                            const sl_schedule_options *of, sl_schedule **out)
+{
+    sl_schedule_options options = *of;
+    int stages = of->ranks * (of->virtual_stages ? of->virtual_stages : 1);
+    int *counts = calloc((size_t)of->ranks, sizeof *counts);
+    sl_action *actions = malloc((size_t)count * sizeof *actions);
+    sl_status status = SL_OK;
+    if (!counts || !actions)
+        status = sl_error(SL_ERR_MEMORY, "sl_timeline_usage: no memory for %d actions", count);
+    options.micros = 0;
+    if (status == SL_OK)
+        status = count_actions(entries, count, of, stages, counts, &options.micros);
+    for (int i = 0; i < count && status == SL_OK; i++)
+        actions[i] = entries[i].action;
+    if (status == SL_OK)
+        status = sl_schedule_from_table(&options, counts, actions, out);
+    free(counts);
+    free(actions);
+    return status == SL_OK ? sl_schedule_validate(*out) : status;
+}
+
+/* ---- Measured costs --------------------------------------------------------------------- */
+
+/* Mean seconds of each stage's actions, [stages] each. R counts as F. */
+typedef struct mean_costs {
+    double *of[SLI_ACTION_KINDS];
+} mean_costs;
+
+/* Whether the action runs nothing: a forward of the last stage that is run again later. */
+static bool runs_nothing(const sl_schedule *schedule, sl_action action)
+{
+    return action.discards && action.stage + 1 == schedule->stages;
+}
+
+/* `room` holds 2 * SLI_ACTION_KINDS * stages zeros. */
+static mean_costs find_costs(const sl_schedule *schedule, const sl_timeline_entry *entries,
+                             double *room)
+{
+    mean_costs costs;
+    size_t stages = (size_t)schedule->stages;
+    double *counts = room + SLI_ACTION_KINDS * stages;
+    for (int kind = 0; kind < SLI_ACTION_KINDS; kind++)
+        costs.of[kind] = room + (size_t)kind * stages;
+    for (size_t i = 0; i < schedule->count; i++) {
+        sl_action action = schedule->actions[i];
+        if (runs_nothing(schedule, action))
+            continue;
+        int kind = action.kind == SL_ACTION_RECOMPUTE ? SL_ACTION_FORWARD : (int)action.kind;
+        costs.of[kind][action.stage] += entries[i].end - entries[i].start;
+        counts[(size_t)kind * stages + (size_t)action.stage]++;
+    }
+    for (size_t i = 0; i < SLI_ACTION_KINDS * stages; i++)
+        room[i] /= counts[i] > 0 ? counts[i] : 1;
+    return costs;
+}
+
+static sl_status predict_bubble(const sl_schedule *schedule, const sl_timeline_entry *entries,
+                                double *bubble)
+{
+    sl_simulation simulation;
+    size_t cells = SLI_ACTION_KINDS * (size_t)schedule->stages;
+    double *room = calloc(2 * cells, sizeof *room);
+    if (!room)
+        return sl_error(SL_ERR_MEMORY, "sl_timeline_usage: no memory for the costs of %d stages",
+                        schedule->stages);
+    mean_costs costs = find_costs(schedule, entries, room);
+    sl_status status =
+        sl_schedule_simulate(schedule,
+                             &(sl_cost_model){.forward = costs.of[SL_ACTION_FORWARD],
+                                              .backward_input = costs.of[SL_ACTION_BACKWARD_INPUT],
+                                              .backward_weight =
+                                                  costs.of[SL_ACTION_BACKWARD_WEIGHT],
+                                              .backward = costs.of[SL_ACTION_BACKWARD]},
+                             &simulation);
+    *bubble = status == SL_OK ? simulation.bubble : 0;
+    if (status == SL_OK)
+        sl_simulation_clear(&simulation);
+    free(room);
+    return status;
+}
+
+/* ---- What the ranks did ----------------------------------------------------------------- */
+
+/* When each result was there: forwards' by stage and micro-batch, then backwards'. */
+static sl_status find_results(const sl_schedule *schedule, const sl_timeline_entry *entries,
+                              double **out)
+{
+    size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
+    double *ends = *out = calloc(2 * cells, sizeof *ends);
+    if (!ends)
+        return sl_error(SL_ERR_MEMORY, "sl_timeline_usage: no memory for %zu results", 2 * cells);
+    for (size_t i = 0; i < schedule->count; i++) {
+        sl_action action = schedule->actions[i];
+        size_t cell = sli_schedule_cell(schedule, action.stage, action.micro);
+        if (action.kind == SL_ACTION_FORWARD)
+            ends[cell] = entries[i].end;
+        else if (sli_action_is_backward(action.kind))
+            ends[cells + cell] = entries[i].end;
+    }
+    return SL_OK;
+}
+
+/* When what the action needs came from another rank; 0: it needs nothing of another. */
+static double arrival(const sl_schedule *schedule, const double *results, int rank,
+                      sl_action action)
+{
+    int from = sli_action_waits_for(schedule, action);
+    if (from < 0 || schedule->placement[from] == rank)
+        return 0;
+    size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
+    return results[(action.kind == SL_ACTION_FORWARD ? 0 : cells) +
+                   sli_schedule_cell(schedule, from, action.micro)];
+}
+
+/* A rank's gaps before actions whose tensors came later than the end of the action before. */
+static void add_rank(const sl_schedule *schedule, const sl_timeline_entry *entries,
+                     const double *results, int rank, sl_usage *out)
+{
+    double busy = 0, waiting = 0, free_at = 0;
+    for (size_t i = sli_schedule_row(schedule, rank); i < schedule->ends[rank]; i++) {
+        sl_action action = schedule->actions[i];
+        double start = entries[i].start, came = arrival(schedule, results, rank, action);
+        double until = came < start ? came : start, seconds = entries[i].end - start;
+        waiting += until > free_at ? until - free_at : 0;
+        busy += seconds;
+        out->stage_seconds[action.stage] += seconds;
+        free_at = entries[i].end;
+    }
+    out->idle[rank] = out->seconds > 0 ? 1 - busy / out->seconds : 0;
+    out->waiting[rank] = out->seconds > 0 ? waiting / out->seconds : 0;
+}
+
+static sl_status measure(const sl_schedule *schedule, const sl_timeline_entry *entries,
+                         sl_usage *out)
+{
+    double *results;
+    out->ranks = schedule->ranks;
+    out->stages = schedule->stages;
+    out->idle = calloc((size_t)out->ranks, sizeof *out->idle);
+    out->waiting = calloc((size_t)out->ranks, sizeof *out->waiting);
+    out->stage_seconds = calloc((size_t)out->stages, sizeof *out->stage_seconds);
+    if (!out->idle || !out->waiting || !out->stage_seconds)
+        return sl_error(SL_ERR_MEMORY, "sl_timeline_usage: no memory for %d stages", out->stages);
+    SL_TRY(find_results(schedule, entries, &results));
+    for (size_t i = 0; i < schedule->count; i++)
+        out->seconds = entries[i].end > out->seconds ? entries[i].end : out->seconds;
+    for (int rank = 0; rank < out->ranks; rank++) {
+        add_rank(schedule, entries, results, rank, out);
+        out->bubble_measured += out->idle[rank] / out->ranks;
+    }
+    free(results);
+    for (int stage = 1; stage < out->stages; stage++)
+        if (out->stage_seconds[stage] > out->stage_seconds[out->slowest_stage])
+            out->slowest_stage = stage;
+    return predict_bubble(schedule, entries, &out->bubble_predicted);
+}
+
+sl_status sl_timeline_usage(const sl_timeline_entry *entries, int count,
+                            const sl_schedule_options *of, sl_usage *out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = (sl_usage){0};
+    SLI_CHECK_NOT_NULL(of);
+    if (!entries || count < 1 || of->ranks < 1 || of->virtual_stages < 0)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_timeline_usage: there must be entries and ranks, got %d and %d", count,
+                        of->ranks);
+    sl_schedule *schedule = NULL;
+    sl_status status = make_table(entries, count, of, &schedule);
+    if (status == SL_OK)
+        status = measure(schedule, entries, out);
+    sl_schedule_destroy(&schedule);
+    if (status != SL_OK)
+        sl_usage_clear(out);
+    return status;
+}
+
+void sl_usage_clear(sl_usage *usage)
+{
+    free(usage->idle);
+    free(usage->waiting);
+    free(usage->stage_seconds);
+    *usage = (sl_usage){0};
+}

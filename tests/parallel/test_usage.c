@@ -1,0 +1,163 @@
+/* Where a step's time went, by a trace that is worked out by hand, by simulations, and by a pipe.
+ */
+#include "sluice/model.h"
+#include "support/modules.h"
+#include "support/pipes.h"
+
+#include <stdlib.h>
+
+enum { RANKS = 2, MICROS = 2 };
+
+static sl_schedule *open_table(const char *name, int ranks, int micros, sl_recompute mode)
+{
+    sl_schedule *table;
+    check_ok(
+        sl_schedule_write(name, &(sl_schedule_options){.ranks = ranks, .micros = micros}, &table));
+    check_ok(sl_schedule_recompute(table, mode));
+    return table;
+}
+
+static sl_simulation simulate(const sl_schedule *table, const double *forward,
+                              const double *backward)
+{
+    sl_simulation simulation;
+    check_ok(sl_schedule_simulate(table,
+                                  &(sl_cost_model){.forward = forward,
+                                                   .backward_input = backward,
+                                                   .backward_weight = backward},
+                                  &simulation));
+    return simulation;
+}
+
+/*     0F1 0F0 ... ... ... 0B0 0B0 0B1 0B1
+ *     ... 1F1 1F0 1B0 1B0 1B1 1B1 ... ... */
+static void idle_and_waiting_time_are_what_is_worked_out_by_hand(void **state)
+{
+    (void)state;
+    static const double one[] = {1, 1};
+    sl_usage usage;
+    sl_schedule *table = open_table("gpipe", RANKS, MICROS, SL_RECOMPUTE_NEVER);
+    sl_simulation simulation = simulate(table, one, one);
+    check_ok(sl_timeline_usage(simulation.entries, simulation.entry_count,
+                               &(sl_schedule_options){.ranks = RANKS}, &usage));
+    assert_int_equal(usage.ranks, RANKS);
+    assert_int_equal(usage.stages, RANKS);
+    assert_float_equal(usage.seconds, 9, 1e-12);
+    assert_float_equal(usage.idle[0], 3.0 / 9, 1e-12);
+    assert_float_equal(usage.idle[1], 3.0 / 9, 1e-12);
+    assert_float_equal(usage.waiting[0], 3.0 / 9, 1e-12);
+    assert_float_equal(usage.waiting[1], 1.0 / 9, 1e-12); /* nothing comes after its end */
+    assert_float_equal(usage.bubble_measured, 3.0 / 9, 1e-12);
+    assert_float_equal(usage.bubble_predicted, 3.0 / 9, 1e-12);
+    assert_float_equal(usage.stage_seconds[0], 6, 1e-12);
+    sl_usage_clear(&usage);
+    assert_null(usage.idle);
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&table);
+}
+
+/* A simulation has no noise: what is measured is what is predicted. */
+static void usage_of_a_simulation_has_its_bubble(void **state)
+{
+    (void)state;
+    static const double forward[] = {1, 3, 2, 1, 1, 2}, backward[] = {2, 1, 1, 4, 1, 1};
+    for (int i = 0; sl_schedule_names[i]; i++)
+        for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
+            sl_schedule *table = open_table(sl_schedule_names[i], 3, 5, (sl_recompute)mode);
+            sl_simulation simulation = simulate(table, forward, backward);
+            sl_usage usage;
+            check_ok(
+                sl_timeline_usage(simulation.entries, simulation.entry_count,
+                                  &(sl_schedule_options){.ranks = 3,
+                                                         .virtual_stages =
+                                                             sl_schedule_stages(table) / 3,
+                                                         .placement = sl_schedule_placement(table)},
+                                  &usage));
+            assert_float_equal(usage.seconds, simulation.makespan, 1e-9);
+            assert_float_equal(usage.bubble_measured, simulation.bubble, 1e-9);
+            assert_float_equal(usage.bubble_predicted, simulation.bubble, 1e-9);
+            for (int rank = 0; rank < 3; rank++) {
+                assert_float_equal(usage.idle[rank] * usage.seconds, simulation.idle[rank], 1e-9);
+                assert_true(usage.waiting[rank] <= usage.idle[rank] + 1e-9);
+            }
+            for (int stage = 0; stage < usage.stages; stage++)
+                assert_true(usage.stage_seconds[stage] <= usage.stage_seconds[usage.slowest_stage]);
+            sl_usage_clear(&usage);
+            sl_simulation_clear(&simulation);
+            sl_schedule_destroy(&table);
+        }
+}
+
+static void what_is_no_whole_step_is_refused(void **state)
+{
+    (void)state;
+    static const double one[] = {1, 1};
+    sl_usage usage;
+    const sl_schedule_options of = {.ranks = RANKS};
+    sl_schedule *table = open_table("1f1b", RANKS, MICROS, SL_RECOMPUTE_NEVER);
+    sl_simulation simulation = simulate(table, one, one);
+    sl_timeline_entry *entries = simulation.entries;
+    int count = simulation.entry_count;
+    check_error(sl_timeline_usage(entries, count, &of, NULL), SL_ERR_INVALID, "out is NULL");
+    check_error(sl_timeline_usage(entries, count, NULL, &usage), SL_ERR_INVALID, "of is NULL");
+    check_error(sl_timeline_usage(entries, 0, &of, &usage), SL_ERR_INVALID, "must be entries");
+    check_error(sl_timeline_usage(entries, count - 1, &of, &usage), SL_ERR_INVALID, "");
+    entries[0].action.stage = RANKS;
+    check_error(sl_timeline_usage(entries, count, &of, &usage), SL_ERR_INVALID,
+                "entry 0, of stage 2, must be of a rank from 0 to 1");
+    entries[0].action.stage = 1;
+    check_error(sl_timeline_usage(entries, count, &of, &usage), SL_ERR_INVALID,
+                "entry 1, of stage 0, must be of a rank from 1 to 1");
+    assert_null(usage.idle);
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&table);
+}
+
+static void pipe_gives_the_usage_of_its_last_step(void **state)
+{
+    (void)state;
+    enum { WIDTH = 8, LAYERS = 4, ROWS = 12 };
+    sl_module *layers[LAYERS], *model;
+    sl_loss *loss;
+    sl_usage usage;
+    double mean;
+    for (int i = 0; i < LAYERS; i++)
+        check_ok(sl_linear_create(WIDTH, WIDTH, true, &layers[i]));
+    check_ok(sl_sequential_create(layers, LAYERS, &model));
+    check_ok(sl_mse_loss_create(&loss));
+    test_pipe on = open_pipe(model, loss,
+                             (sl_pipe_options){.stages = 4,
+                                               .virtual_stages = 2,
+                                               .chunks = 4,
+                                               .writer_arg = "interleaved",
+                                               .seed = 1},
+                             2, 1);
+    check_error(sl_pipe_usage(on.pipe, &usage), SL_ERR_INVALID, "no training step has run");
+    sl_shape shape = sl_shape_2d(ROWS, WIDTH);
+    sl_tensor *input = random_tensor(on.devices[0], &shape, 1);
+    sl_tensor *targets = random_tensor(on.devices[0], &shape, 2);
+    check_ok(sl_pipe_train(on.pipe, &(sl_pipe_batch){.input = input, .targets = targets}, &mean));
+    check_ok(sl_pipe_usage(on.pipe, &usage));
+    assert_int_equal(usage.ranks, 2);
+    assert_int_equal(usage.stages, 4);
+    assert_true(usage.seconds > 0 && usage.bubble_predicted >= 0 && usage.bubble_predicted < 1);
+    for (int rank = 0; rank < 2; rank++) {
+        assert_true(usage.idle[rank] >= 0 && usage.idle[rank] <= 1);
+        assert_true(usage.waiting[rank] >= 0 && usage.waiting[rank] <= usage.idle[rank] + 1e-9);
+    }
+    sl_usage_clear(&usage);
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&targets);
+    close_pipe(&on);
+}
+
+int usage_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(idle_and_waiting_time_are_what_is_worked_out_by_hand),
+        cmocka_unit_test(usage_of_a_simulation_has_its_bubble),
+        cmocka_unit_test(what_is_no_whole_step_is_refused),
+        cmocka_unit_test(pipe_gives_the_usage_of_its_last_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
