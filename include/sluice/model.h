@@ -17,6 +17,7 @@ typedef struct sl_model_options {
     sl_activation activation;
     bool pre_norm;
     bool position_is_parameter;
+    bool tie; /* the decoder's weight is the embedding's (sl_module_tie_parameter) */
 } sl_model_options;
 
 /* Sequential(Encoder, nlayers x TransformerEncoderLayer, Decoder): i32 [N, T] -> [N, T, ntokens].

@@ -171,6 +171,20 @@ typedef struct sl_parameter_spec {
 sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *spec,
                                   sl_parameter **out);
 
+/* PyTorch's weight tying, `decoder.weight = encoder.weight`: from then on the module of parameter
+ * `name` uses the parameter `to`, of the same shape. There is one value, one gradient, one state of
+ * an optimizer, and one tensor in a file, under the name `to`. Names are sl_parameter_name's, in
+ * the model that `model` is a module of. The modules may be in different stages of a pipe.
+ *
+ * Each module adds to a gradient of its own. They are summed, that of `to` first, the others in the
+ * order in which they were tied, at the end of sl_module_backward or sl_module_backward_weight of
+ * the whole model (a module without a parent), or of sl_pipe_train. So where passes take turns
+ * outside a pipe, the sum agrees with that of one pass after the other to rounding. Errors:
+ * SL_ERR_NOT_FOUND for a name that the model does not have; SL_ERR_INVALID for other shapes,
+ * buffers, a `name` that another parameter is tied to, and while parameters of the model are in a
+ * parameter set. */
+sl_status sl_module_tie_parameter(sl_module *model, const char *name, const char *to);
+
 /* Its path from the root: "1.self_attn.in_proj_weight", as in PyTorch's state_dict. Changes when
  * the root becomes another module's child. */
 const char *sl_parameter_name(const sl_parameter *parameter);

@@ -249,6 +249,16 @@ bool sl_module_is_training(const sl_module *module, const sl_pass *pass)
     return pass->options.training && !module->is_in_evaluation;
 }
 
+/* A tied parameter's module freezes what it is tied to. */
+static sl_status freeze_tied(sl_parameter *tied, void *arg)
+{
+    const sl_module *frozen = arg;
+    uint32_t number = tied->module->number;
+    if (number >= frozen->number && number < frozen->modules_end)
+        tied->tied_to->kind = SL_PARAMETER_FROZEN;
+    return SL_OK;
+}
+
 static void freeze_below(sl_module *module)
 {
     for (int i = 0; i < module->parameter_count; i++)
@@ -264,7 +274,7 @@ sl_status sl_module_freeze(sl_module *module)
         return sl_error(SL_ERR_INVALID, "%s: a model in use cannot be frozen: " IN_USE_ADVICE,
                         module->ops->type);
     freeze_below(module);
-    return SL_OK;
+    return sli_module_for_each_tie(sli_module_root(module), freeze_tied, module);
 }
 
 /* ---- Running ---------------------------------------------------------------------------- */
@@ -357,6 +367,14 @@ static sl_status run_halves(sl_module *module, sl_pass *pass, sl_tensor *grad_ou
     return status;
 }
 
+/* The module's gradients of this pass are there. In a pipe no root goes backward: the pipe sums the
+ * gradients of tied parameters itself. */
+static sl_status finish_backward(const sl_module *module, const sl_pass *pass)
+{
+    SL_TRY(sli_pass_went_backward(pass, module));
+    return module->parent ? SL_OK : sli_module_sum_tied(module);
+}
+
 sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
                              sl_tensor **grad_in)
 {
@@ -367,7 +385,7 @@ sl_status sl_module_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_o
     sl_status status = halves ? run_halves(module, pass, grad_out, grad_in)
                               : run_backward(module, pass, false, grad_out, grad_in);
     if (status == SL_OK)
-        status = sli_pass_went_backward(pass, module);
+        status = finish_backward(module, pass);
     if (status != SL_OK && grad_in)
         sl_tensor_destroy(grad_in);
     return end_call(module, pass, status);
@@ -392,7 +410,7 @@ sl_status sl_module_backward_weight(sl_module *module, sl_pass *pass)
     if (module->ops->backward_weight)
         status = module->ops->backward_weight(module, pass);
     if (status == SL_OK)
-        status = sli_pass_went_backward(pass, module);
+        status = finish_backward(module, pass);
     return end_call(module, pass, status);
 }
 

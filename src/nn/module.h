@@ -40,8 +40,9 @@ enum { SLI_PATH_BYTES = 256 };
 /* Writes "1.self_attn" ("" for a root) to `text`, which holds SLI_PATH_BYTES, and returns it. */
 const char *sli_module_path(const sl_module *module, char *text);
 
-/* Can a parameter or child ("parameter", "child") of that name be added below the root? Not while
- * parameter sets hold parameters of its tree: they have those that were there, by their numbers. */
+/* Can a parameter, child or tie ("parameter", "child", "tie") of that name be added below the root?
+ * Not while parameter sets hold parameters of its tree: they have those that were there, by their
+ * numbers. */
 sl_status sli_module_check_open(sl_module *module, const char *what, const char *name);
 
 /* Elements of the parameters of this kind, of the module and of all below it. */
@@ -71,6 +72,9 @@ struct sl_parameter {
     sl_tensor *grad;
     bool grad_is_stale; /* there has been no gradient since zero_grad (PyTorch's None): its content
                            does not count */
+    /* Those that are tied to it, in the order in which they were tied; it owns them (tied.c). */
+    sl_parameter *ties, *next_tie;
+    sl_parameter *tied_to; /* NULL: it is not tied. If it is, it shares that one's value */
 };
 
 void sli_parameter_destroy(sl_parameter *parameter);
@@ -103,6 +107,16 @@ int sli_parameter_set_bucket(const sl_parameter_set *set, int index, sl_paramete
 
 /* A bucket's gradients as they are, stale ones among them; NULL without gradients. */
 sl_tensor *sli_parameter_set_stale_grads(const sl_parameter_set *set, int index);
+
+/* ---- Tied parameters (tied.c) ------------------------------------------------------------ */
+
+/* Calls fn for every parameter that is tied to one of the module or below it, until an error. */
+sl_status sli_module_for_each_tie(const sl_module *module,
+                                  sl_status (*fn)(sl_parameter *tied, void *arg), void *arg);
+
+/* Adds the gradients of those parameters to the gradients of the ones that they are tied to; the
+ * former then have none. */
+sl_status sli_module_sum_tied(const sl_module *module);
 
 /* ---- Passes ------------------------------------------------------------------------------ */
 

@@ -27,8 +27,11 @@ static sl_status rename_one(sl_parameter *parameter)
 
 sl_status sli_parameters_rename(sl_module *module)
 {
-    for (int i = 0; i < module->parameter_count; i++)
+    for (int i = 0; i < module->parameter_count; i++) {
         SL_TRY(rename_one(module->parameters[i]));
+        for (sl_parameter *at = module->parameters[i]->ties; at; at = at->next_tie)
+            SL_TRY(rename_one(at));
+    }
     for (int i = 0; i < module->child_count; i++)
         SL_TRY(sli_parameters_rename(module->children[i]));
     return SL_OK;
@@ -82,6 +85,10 @@ sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *sp
 
 void sli_parameter_destroy(sl_parameter *parameter)
 {
+    for (sl_parameter *tied = parameter->ties, *next; tied; tied = next) {
+        next = tied->next_tie;
+        sli_parameter_destroy(tied);
+    }
     sl_tensor_destroy(&parameter->value);
     sl_tensor_destroy(&parameter->grad);
     free(parameter->name);
@@ -98,7 +105,7 @@ const char *sl_parameter_name(const sl_parameter *parameter)
 
 sl_parameter_kind sl_parameter_get_kind(const sl_parameter *parameter)
 {
-    return parameter->kind;
+    return parameter->tied_to ? parameter->tied_to->kind : parameter->kind;
 }
 
 const sl_shape *sl_parameter_shape(const sl_parameter *parameter)
@@ -132,7 +139,7 @@ sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta)
 
 bool sli_parameter_is_trained(const sl_parameter *parameter)
 {
-    return parameter->kind == SL_PARAMETER_TRAINED;
+    return sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED;
 }
 
 sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *device,

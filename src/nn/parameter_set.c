@@ -164,6 +164,18 @@ static sl_status allocate_bucket(const sl_parameter_set *set, bucket *to)
     return create_views(set, to, to->grads, true);
 }
 
+/* They share the value. */
+static sl_status allocate_ties(const sl_parameter_set *set, const sl_parameter *parameter)
+{
+    for (sl_parameter *at = parameter->ties; at; at = at->next_tie) {
+        SL_TRY(sl_tensor_alias(parameter->value, &at->value));
+        if (parameter->grad)
+            SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_GRADIENTS, SL_F32, &at->shape,
+                                    &at->grad));
+    }
+    return SL_OK;
+}
+
 static sl_status allocate_parameters(sl_parameter_set *set)
 {
     for (int i = 0; i < set->bucket_count; i++)
@@ -173,6 +185,7 @@ static sl_status allocate_parameters(sl_parameter_set *set)
         if (parameter->kind != SL_PARAMETER_TRAINED)
             SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_PARAMETERS, SL_F32,
                                     &parameter->shape, &parameter->value));
+        SL_TRY(allocate_ties(set, parameter));
     }
     sl_parameter_set_zero_grad(set);
     return SL_OK;
@@ -267,13 +280,20 @@ fail:
     return status;
 }
 
+static void destroy_tensors(sl_parameter *parameter)
+{
+    sl_tensor_destroy(&parameter->value);
+    sl_tensor_destroy(&parameter->grad);
+}
+
 void sl_parameter_set_destroy(sl_parameter_set **set)
 {
     if (!set || !*set)
         return;
     for (int i = 0; i < (*set)->count; i++) {
-        sl_tensor_destroy(&(*set)->parameters[i]->value);
-        sl_tensor_destroy(&(*set)->parameters[i]->grad);
+        destroy_tensors((*set)->parameters[i]);
+        for (sl_parameter *at = (*set)->parameters[i]->ties; at; at = at->next_tie)
+            destroy_tensors(at);
     }
     for (int i = 0; i < (*set)->bucket_count; i++) {
         sl_tensor_destroy(&(*set)->buckets[i].values);
@@ -335,6 +355,9 @@ sl_tensor *sli_parameter_set_stale_grads(const sl_parameter_set *set, int index)
 
 void sl_parameter_set_zero_grad(sl_parameter_set *set)
 {
-    for (int i = 0; i < set->trained_count; i++)
+    for (int i = 0; i < set->trained_count; i++) {
         set->trained[i]->grad_is_stale = true;
+        for (sl_parameter *at = set->trained[i]->ties; at; at = at->next_tie)
+            at->grad_is_stale = true;
+    }
 }

@@ -4,6 +4,7 @@
 #include "nn/layers.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static sl_status check_options(const sl_model_options *options)
@@ -57,6 +58,13 @@ static sl_status create_modules(const sl_model_options *options, sl_module **mod
     return sl_decoder_create(options->emsize, options->ntokens, &modules[options->nlayers + 1]);
 }
 
+static sl_status tie_decoder(const sl_model_options *options, sl_module *model)
+{
+    char decoder[64];
+    snprintf(decoder, sizeof decoder, "%" PRId64 ".decoder.weight", options->nlayers + 1);
+    return sl_module_tie_parameter(model, decoder, "0.encoder.weight");
+}
+
 sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **out)
 {
     *out = NULL;
@@ -74,5 +82,9 @@ sl_status sl_transformer_lm_create(const sl_model_options *options, sl_module **
             sl_module_destroy(&modules[i]);
     }
     free(modules);
+    if (status == SL_OK && options->tie)
+        status = tie_decoder(options, *out);
+    if (status != SL_OK)
+        sl_module_destroy(out);
     return status;
 }

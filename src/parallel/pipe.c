@@ -349,6 +349,7 @@ sl_status sli_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch,
     double sum;
     int64_t terms;
     SL_TRY(run_with_loss(pipe, batch, true, observers, &sum, &terms));
+    SL_TRY(sli_pipe_sum_tied(pipe));
     *mean_loss = sum / (double)terms; /* NaN without terms, as PyTorch's */
     return SL_OK;
 }

@@ -30,6 +30,7 @@ struct sl_pipe {
     uint64_t seed;
     int64_t first_bucket_bytes, bucket_bytes;
     bool no_init, inference;
+    bool has_ties; /* some parameter is tied to another */
 
     sl_schedule_writer writer;
     const void *writer_arg;
@@ -65,6 +66,12 @@ sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int mi
 
 /* Runs fn(rank, arg) on every rank's worker at the same time, and waits for all of them. */
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg);
+
+/* Gives tied parameters to the stages that use them (tied.c), when all sets have been created. */
+void sli_pipe_place_tied(sl_pipe *pipe);
+
+/* Sums the gradients of tied parameters, when no action runs any more. */
+sl_status sli_pipe_sum_tied(sl_pipe *pipe);
 
 /* As sl_pipe_train; observers[s] (may be NULL) is told of the modules of stage s whose gradients
  * are complete, on the thread of its rank, during the action that completes the stage's. */

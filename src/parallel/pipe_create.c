@@ -282,7 +282,9 @@ static sl_status build_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     SL_TRY(connect_stages(pipe, options->devices));
     SL_TRY(start_workers(pipe));
     sli_pipe_run_ranks(pipe, create_parameters, pipe);
-    return sli_failure_take(&pipe->failure);
+    SL_TRY(sli_failure_take(&pipe->failure));
+    sli_pipe_place_tied(pipe);
+    return SL_OK;
 }
 
 /* The table's for each turn, where there is one and the options do not say. */

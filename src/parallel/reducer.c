@@ -10,8 +10,9 @@
  * When is a gradient complete? When the module that it belongs to has gone backward for the last
  * time. A module runs once in a pass if all its ancestors are sequentials, because a sequential
  * runs each child once. Modules further down may run again (weights that are used twice), so their
- * parameters wait for the ancestor that satisfies this. The caller knows which pass is a step's
- * last one: it sets the observer on that one only.
+ * parameters wait for the ancestor that satisfies this. A parameter that others are tied to waits
+ * for the end of the step, when their gradients have been added. The caller knows which pass is a
+ * step's last one: it sets the observer on that one only.
  *
  * All replicas must exchange buckets in one order, or they would wait for each other for ever. So a
  * full bucket waits for those before it in the order. In the first step that is the order of the
@@ -187,8 +188,9 @@ static sl_status mark_ready(sli_reducer *reducer, int index)
 static sl_status mark_module_ready(sli_reducer *reducer, const sl_module *module)
 {
     for (int i = 0; i < module->parameter_count; i++) {
-        int index = reducer->index_of[module->parameters[i]->number - reducer->first_number];
-        if (index >= 0)
+        const sl_parameter *parameter = module->parameters[i];
+        int index = reducer->index_of[parameter->number - reducer->first_number];
+        if (index >= 0 && !parameter->ties)
             SL_TRY(mark_ready(reducer, index));
     }
     for (int i = 0; i < module->child_count; i++)

@@ -42,6 +42,11 @@ static bool with_steps(const void *object)
     return ((const sl_train_options *)object)->lr.kind == SL_LR_STEP;
 }
 
+static bool with_tie(const void *object)
+{
+    return ((const sl_train_options *)object)->model.tie;
+}
+
 /* The cosine ends with the last epoch; with steps, a run with more epochs has the same numbers. */
 static bool with_cosine(const void *object)
 {
@@ -171,6 +176,9 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Activation function of the feed-forward networks"},
     {.name = "pre-norm", MODEL, FIELD(FLAG, model.pre_norm),
      .help = "Apply layer normalization before attention and feed-forward instead of after them"},
+    {.name = "tie", .group = "Model", .in_model = true, .affects_numbers = with_tie,
+     FIELD(FLAG, model.tie),
+     .help = "Use the embedding's weight as the decoder's as well"},
 
     {.name = "pp", .value = "P", .group = "Pipeline", FIELD(INT, stages), RANGE(1, SL_MAX_STAGES),
      .optional = true, .not_logged = true,

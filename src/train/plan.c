@@ -178,6 +178,23 @@ static sl_status plan_evaluation(const sl_train_options *options, const sl_modul
     return SL_OK;
 }
 
+/* A tied parameter has no memory but its gradient, in the stage that uses it. */
+static sl_status add_tied_gradient(sl_parameter *tied, void *arg)
+{
+    sl_plan *plan = arg;
+    const sl_module *module = tied->module;
+    while (module->parent->parent)
+        module = module->parent;
+    int index = 0, s = 0;
+    while (sl_module_child(module->parent, index) != module)
+        index++;
+    while (index >= plan->stage[s].first + plan->stage[s].count)
+        s++;
+    if (sli_parameter_is_trained(tied))
+        plan->stage[s].gradient_bytes += bytes_of(sl_parameter_shape(tied));
+    return SL_OK;
+}
+
 /* Frozen parameters and buffers are memory without gradient or state. */
 static void plan_parameters(const sl_train_options *options, const sl_module *model,
                             sl_stage_plan *stage)
@@ -209,7 +226,7 @@ static sl_status plan_stages(const sl_train_options *options, const sl_module *m
         first += balance[s];
         plan_parameters(options, model, stage);
     }
-    return SL_OK;
+    return sli_module_for_each_tie(model, add_tied_gradient, out);
 }
 
 sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,

@@ -65,7 +65,8 @@ static sl_module *build_modules(const recipe *r)
                                     .nhead = test_draw(&state, 0, 1) ? 4 : 2,
                                     .dropout = 0.2f,
                                     .mask = test_draw(&state, 0, 1) ? SL_MASK_CAUSAL : SL_MASK_NONE,
-                                    .pre_norm = test_draw(&state, 0, 1)};
+                                    .pre_norm = test_draw(&state, 0, 1),
+                                    .tie = test_draw(&state, 0, 1)};
         check_ok(sl_transformer_lm_create(&options, &model));
         return model;
     }

@@ -83,6 +83,8 @@ def build(options):
     layers = [Layer(options) for _ in range(options["nlayers"])]
     model = nn.Sequential(Encoder(options["ntokens"], options["emsize"]), *layers,
                           Decoder(options["emsize"], options["ntokens"]))
+    if options["tie"]:
+        model[-1].decoder.weight = model[0].encoder.weight
     with torch.no_grad():
         for parameter in model.parameters():
             spread = 0.5 / parameter.shape[-1] ** 0.5 if parameter.dim() > 1 else 0.1
@@ -153,7 +155,7 @@ class Training(unittest.TestCase):
             "optimizer": "sgd", "lr": 0.1, "momentum": 0, "dampening": 0, "nesterov": 0,
             "weight_decay": 0, "decay": "all", "norm": "l2", "eps": 1e-8, "clip": 0.5, "steps": 3,
             "ranks": 1, "accumulate": 1, "bucket_bytes": 0, "dropout": 0, "freeze": -1,
-            "evaluate": 0,
+            "evaluate": 0, "tie": 0,
         }
         options.update(fixed)
         return options
@@ -231,6 +233,14 @@ class Training(unittest.TestCase):
         self.check(self.draw(weight_decay=0.3, decay="matrices", stages=2))
         self.check(self.draw(optimizer="adamw", lr=1e-3, weight_decay=0.5, decay="matrices",
                              eps=1e-3, stages=3))
+
+    def test_tied_weights(self):
+        for stages in (1, 2, 3):
+            for schedule in ("gpipe", "1f1b", "zb-h1"):
+                self.check(self.draw(tie=1, stages=stages, schedule=schedule, momentum=0.9))
+        self.check(self.draw(tie=1, optimizer="adamw", lr=1e-3, weight_decay=0.1, eps=1e-3))
+        for freeze in (0, 4):
+            self.check(self.draw(tie=1, nlayers=3, freeze=freeze, schedule="zb-h1"))
 
     def test_against_pytorchs_own_pipe(self):
         from torch.distributed import rpc

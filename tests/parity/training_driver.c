@@ -35,6 +35,7 @@ static sl_model_options model_options(char **o)
         .mask = option_is(o, "mask", "causal") ? SL_MASK_CAUSAL : SL_MASK_NONE,
         .activation = option_is(o, "activation", "relu") ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU,
         .pre_norm = option_number(o, "pre_norm") != 0,
+        .tie = option_number(o, "tie") != 0,
     };
 }
 

@@ -34,10 +34,11 @@ static void check_same(const trace *one, const trace *other, const char *what)
                      one->numbers[i]);
 }
 
-static void losses_are_the_same_bits_in_every_pipe(void **state)
+static void check_every_pipe(scratch *in, bool tie)
 {
-    sl_train_options options = small_options(*state);
+    sl_train_options options = small_options(in);
     options.epochs = 2;
+    options.model.tie = tie;
     trace reference = trace_run(&options);
     assert_int_equal(reference.count, 2 * 4 * 2 + 3);
     for (int stages = 1; stages <= 3; stages++)
@@ -59,6 +60,7 @@ static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
 {
     sl_train_options options = small_options(*state);
     options.stages = 2;
+    options.model.tie = true;
     for (options.replicas = 1; options.replicas <= 2; options.replicas++) {
         options.chunks = 6;
         options.accumulate = 0;
@@ -76,6 +78,32 @@ static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
     }
 }
 
+static void losses_are_the_same_bits_in_every_pipe(void **state)
+{
+    check_every_pipe(*state, false);
+}
+
+static void tied_losses_are_the_same_bits_in_every_pipe(void **state)
+{
+    check_every_pipe(*state, true);
+}
+
+/* An optimizer that is sharded, or not, over replicas of pipes. */
+static void tied_losses_are_the_same_bits_with_zero(void **state)
+{
+    sl_train_options options = small_options(*state);
+    options.model.tie = true;
+    options.replicas = 2;
+    options.optimizer.momentum = 0.9f;
+    trace reference = trace_run(&options);
+    for (options.stages = 1; options.stages <= 2; options.stages++)
+        for (int zero = 0; zero < 2; zero++) {
+            options.zero = zero;
+            trace other = trace_run(&options);
+            check_same(&reference, &other, zero ? "zero" : "not zero");
+        }
+}
+
 /* Several stages a rank, and a table from a file. */
 static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
 {
@@ -89,6 +117,7 @@ static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
     };
     sl_train_options options = small_options(*state);
     options.model.nlayers = 4;
+    options.model.tie = true;
     trace reference = trace_run(&options);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         options.schedule = cases[i].schedule;
@@ -191,6 +220,8 @@ int invariance_tests(void)
     const struct CMUnitTest tests[] = {
         WITH_CORPUS(losses_are_the_same_bits_in_every_pipe),
         WITH_CORPUS(losses_are_the_same_bits_with_gradient_accumulation),
+        WITH_CORPUS(tied_losses_are_the_same_bits_in_every_pipe),
+        WITH_CORPUS(tied_losses_are_the_same_bits_with_zero),
         WITH_CORPUS(losses_are_the_same_bits_wherever_the_stages_are),
         WITH_CORPUS(losses_are_the_same_bits_for_any_balance),
         WITH_CORPUS(losses_are_the_same_bits_for_any_number_of_threads),

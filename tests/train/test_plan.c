@@ -135,6 +135,7 @@ static void planned_bytes_are_those_that_a_run_takes(void **state)
                 options.stages = stages;
                 options.recompute = (sl_recompute)mode;
                 options.schedule = test_schedules[kind];
+                options.model.tie = mode == SL_RECOMPUTE_ALWAYS;
                 options.optimizer.kind = stages == 2 ? SL_OPTIMIZER_ADAMW : SL_OPTIMIZER_SGD;
                 options.optimizer.momentum = stages == 3 ? 0.9f : 0;
                 check_run(&options);

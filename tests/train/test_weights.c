@@ -63,6 +63,7 @@ static void metadata_give_the_model_back(void **state)
         saved.mask = variant ? SL_MASK_NONE : SL_MASK_CAUSAL;
         saved.activation = variant ? SL_ACTIVATION_GELU : SL_ACTIVATION_RELU;
         saved.pre_norm = variant;
+        saved.tie = variant;
         check_ok(sl_weights_save(pipe.pipe, &saved, NULL, path));
         check_ok(sl_weights_model(path, &read));
         assert_int_equal(read.ntokens, saved.ntokens);
@@ -73,6 +74,7 @@ static void metadata_give_the_model_back(void **state)
         assert_int_equal(read.mask, saved.mask);
         assert_int_equal(read.activation, saved.activation);
         assert_int_equal(read.pre_norm, saved.pre_norm);
+        assert_int_equal(read.tie, saved.tie);
     }
     close_pipe(&pipe);
 }

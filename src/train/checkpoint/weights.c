@@ -20,7 +20,7 @@
 
 /* What shapes do not show of a model begins with SHOWN; what a model is built from ends with BUILT.
  */
-enum { SHOWN = 4, BUILT = 8, ROWS };
+enum { SHOWN = 4, TIE = 8, BUILT, ROWS };
 _Static_assert(ROWS + 1 == SLI_MODEL_METADATA, "the rows and the vocabulary");
 
 static const sl_option rows[ROWS] = {
@@ -32,6 +32,7 @@ static const sl_option rows[ROWS] = {
     {.name = FIELD(mask), .type = SL_OPTION_CHOICE, .choices = sli_mask_names},
     {.name = FIELD(activation), .type = SL_OPTION_CHOICE, .choices = sli_activation_names},
     {.name = FIELD(pre_norm), .type = SL_OPTION_FLAG},
+    {.name = FIELD(tie), .type = SL_OPTION_FLAG},
     {.name = FIELD(dropout), .type = SL_OPTION_FLOAT},
 };
 
@@ -122,6 +123,8 @@ sl_status sl_weights_model(const char *path, sl_model_options *out)
     sl_status status = SL_OK;
     for (int i = 0; i < BUILT && status == SL_OK; i++) {
         const char *value = sl_checkpoint_metadata(from, SLI_MODEL_PART, rows[i].name);
+        if (!value && i == TIE) /* older files do not say it */
+            continue;
         if (!value)
             status = sl_error(SL_ERR_FORMAT,
                               "%s: its metadata do not say \"%s\": the file was not saved by "

@@ -7,7 +7,7 @@
 #include "sluice/train.h"
 
 /* Refuses a file whose metadata, where it has them, contradict `model` in what shapes do not show:
- * nhead, mask, activation, pre_norm. */
+ * nhead, mask, activation, pre_norm, tie. */
 sl_status sli_weights_check_model(const char *path, const sl_model_options *model);
 
 /* Fails as sl_weights_save would for a path that cannot be written or a disk without room; leaves
@@ -16,7 +16,7 @@ sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path);
 
 /* ---- A model's options as metadata: what shapes alone do not say ------------------------ */
 
-enum { SLI_MODEL_METADATA = 10, SLI_MODEL_METADATA_BYTES = 40 };
+enum { SLI_MODEL_METADATA = 11, SLI_MODEL_METADATA_BYTES = 40 };
 
 typedef struct sli_model_metadata {
     sl_metadata rows[SLI_MODEL_METADATA]; /* [count] point into `text` */

@@ -1,0 +1,67 @@
+/* Parameters that modules of several stages use (nn/tied.c), such as a decoder's weight that is the
+ * embedding's.
+ *
+ *     stage 0   embedding   value   grad += ◀──┐ the owner's rank, when all rows have ended
+ *                             │                │
+ *     stage S-1  decoder     (the same)   grad ┘
+ *
+ * The stage of the parameter that the others are tied to owns it: value, gradient, optimizer. The
+ * ranks of a pipe are threads of one process and reach the same memory, so the value does not
+ * travel: the other stages use the owner's tensor under a handle of their own device. While stages
+ * run, nothing writes it; while the optimizer runs, nothing reads it.
+ *
+ * A stage cannot know when another one has added its last gradient, and a table that made the owner
+ * wait for it could deadlock where both are of one rank. So the sum comes after the table, when
+ * every row has ended. Under DDP, the bucket of such a gradient is sent after that. */
+#include "parallel/pipe.h"
+
+#include "tensor/tensor.h"
+
+static const sli_stage *find_stage(const sl_pipe *pipe, const sl_module *module)
+{
+    const sli_stage *stage = pipe->stages;
+    while (module->parent != pipe->model)
+        module = module->parent;
+    while (sl_module_child(pipe->model, stage->first + stage->count - 1)->number < module->number)
+        stage++;
+    return stage;
+}
+
+static sl_status place_tied(sl_parameter *tied, void *arg)
+{
+    sl_pipe *pipe = arg;
+    sl_device *device = find_stage(pipe, tied->module)->device;
+    pipe->has_ties = true;
+    sli_tensor_hand_over(tied->value, device);
+    if (tied->grad)
+        sli_tensor_hand_over(tied->grad, device);
+    return SL_OK;
+}
+
+void sli_pipe_place_tied(sl_pipe *pipe)
+{
+    (void)sli_module_for_each_tie(pipe->model, place_tied, pipe); /* has no errors */
+}
+
+static void sum_on_rank(sli_rank *rank, void *arg)
+{
+    sl_pipe *pipe = arg;
+    for (int i = 0; i < rank->own_count; i++) {
+        const sli_stage *stage = &pipe->stages[rank->own[i]];
+        sl_status status = SL_OK;
+        pthread_mutex_lock(rank->device_lock);
+        for (int m = 0; m < stage->count && status == SL_OK; m++)
+            status = sli_module_sum_tied(sl_module_child(pipe->model, stage->first + m));
+        pthread_mutex_unlock(rank->device_lock);
+        sl_error_context(status, "[stage %d] ", stage->index);
+        sli_failure_raise(&pipe->failure, stage->index, status);
+    }
+}
+
+sl_status sli_pipe_sum_tied(sl_pipe *pipe)
+{
+    if (!pipe->has_ties)
+        return SL_OK;
+    sli_pipe_run_ranks(pipe, sum_on_rank, pipe);
+    return sli_failure_take(&pipe->failure);
+}
