@@ -211,9 +211,50 @@ static sl_status use_a_weight_twice(sl_group *group, void *arg)
     return status;
 }
 
+/* y = w (w x) with one w, 3, in two layers: its gradients are 2 w x, 6 and 12. */
+static sl_status tie_two_layers(sl_group *group, void *arg)
+{
+    (void)arg;
+    const sl_shape shape = sl_shape_2d(1, 1);
+    sl_device *device;
+    sl_module *layers[2], *model;
+    sl_parameter_set *set;
+    sl_ddp *ddp;
+    sl_pass *pass;
+    sl_tensor *in, *out, *grad;
+    SL_TRY(sl_device_create_cpu(1, &device));
+    for (int i = 0; i < 2; i++)
+        SL_TRY(sl_linear_create(1, 1, true, &layers[i]));
+    SL_TRY(sl_sequential_create(layers, 2, &model));
+    SL_TRY(sl_module_tie_parameter(model, "1.weight", "0.weight"));
+    SL_TRY(
+        sl_parameter_set_create(model, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
+    sl_tensor_f32(sl_parameter_value(sl_parameter_set_get(set, 0)))[0] = 3;
+    SL_TRY(
+        sl_ddp_create(&(sl_ddp_options){.group = group, .module = model, .parameters = set}, &ddp));
+    SL_TRY(sl_pass_create(&(sl_pass_options){.device = device, .keep = true}, &pass));
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, SL_F32, &shape, &in));
+    sl_tensor_f32(in)[0] = own_x(group);
+    SL_TRY(sl_ddp_forward(ddp, pass, in, &out));
+    SL_TRY(expect(sl_tensor_f32(out)[0] == 9 * own_x(group), "w w x"));
+    sl_tensor_f32(out)[0] = 1;
+    SL_TRY(sl_ddp_backward(ddp, pass, out, NULL));
+    SL_TRY(sl_parameter_grad(sl_parameter_set_get(set, 0), &grad));
+    SL_TRY(expect(sl_tensor_f32(grad)[0] == 9, "9, got %g", (double)sl_tensor_f32(grad)[0]));
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    sl_pass_destroy(&pass);
+    sl_ddp_destroy(&ddp);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&model);
+    sl_device_destroy(&device);
+    return SL_OK;
+}
+
 static void weight_that_is_used_twice_counts_once(void **state)
 {
     (void)state;
+    check_ranks(tie_two_layers, NULL, 2);
     check_ranks(use_a_weight_twice, NULL, 2);
 }
 
