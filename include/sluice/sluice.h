@@ -16,6 +16,7 @@
 #include "sluice/option.h"
 #include "sluice/pipe.h"
 #include "sluice/pipe_optimizer.h"
+#include "sluice/profile.h"
 #include "sluice/report.h"
 #include "sluice/safetensors.h"
 #include "sluice/schedule.h"

@@ -11,6 +11,7 @@
 #include "sluice/optim.h"
 #include "sluice/option.h"
 #include "sluice/pipe.h"
+#include "sluice/profile.h"
 #include "sluice/report.h"
 #include "sluice/text.h"
 
@@ -191,6 +192,13 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
  * each. `first`: the run's first replica, which writes checkpoints, is one of them. */
 sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int processes,
                        bool first, sl_host_plan *out);
+
+/* Times the modules of `model`, which has these options and no parameters in a parameter set, into
+ * profiles[0 ... modules - 1]: seconds of one of the run's micro-batches, of random tokens, on the
+ * device of the module's stage in the first replica. It takes at most the time of four training
+ * steps, and the memory of the largest module. Errors: as sl_plan_create and sl_profile_modules. */
+sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
+                           sl_module_profile *profiles);
 
 /* The bytes of memory and swap that a process can have: the machine's, or less where a control
  * group limits it. What other processes hold is not subtracted. */

@@ -2,11 +2,13 @@
 #include "cli/cli.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 typedef struct settings {
     sl_train_options run;
     int64_t ntokens;
     const char *data;
+    bool profile;
 } settings;
 
 /* clang-format off */
@@ -16,26 +18,49 @@ static const sl_option options[] = {
      .help = "Number of types in the vocabulary; the default is WikiText-2's"},
     {.name = "data", .value = "DIR", .group = "Vocabulary", FIELD(TEXT, data),
      .help = "Count the types in the training text of DIR instead"},
+    {.name = "profile", .group = "Profile", .type = SL_OPTION_FLAG,
+     .offset = offsetof(settings, profile),
+     .help = "Run each module for a moment, and show how long a micro-batch takes in it"},
     {0},
 };
 /* clang-format on */
 
 /* ---- What is shown ----------------------------------------------------------------------- */
 
-static void print_modules(const sl_train_options *train, const sl_module *model)
+static double milliseconds(double seconds)
+{
+    return 1e3 * seconds;
+}
+
+/* FLOPs are those of the forward of a batch of one shard; `times` may be NULL. */
+static void print_modules(const sl_train_options *train, const sl_module *model,
+                          const sl_module_profile *times)
 {
     char shape_text[SL_SHAPE_TEXT_BYTES];
     sl_shape out, shape = sl_shape_2d(train->batch_size, train->bptt);
-    printf("%-4s %-24s %-20s %14s\n", "name", "type", "output", "parameters");
+    printf("%-4s %-24s %-20s %14s %20s", "name", "type", "output", "parameters", "forward FLOPs");
+    if (times)
+        printf(" %10s %10s %10s", "F ms", "I ms", "W ms");
+    printf("\n");
     for (int i = 0; i < sl_module_child_count(model); i++) {
         const sl_module *module = sl_module_child(model, i);
+        int64_t flops = sl_module_flops(module, &shape);
         if (sl_module_output_shape(module, &shape, &out) != SL_OK)
             break;
         shape = out;
-        printf("%-4d %-24s %-20s %14s\n", i, sl_module_type(module),
+        printf("%-4d %-24s %-20s %14s %20s", i, sl_module_type(module),
                sl_shape_text(&shape, shape_text),
-               cli_count_text(sl_module_parameter_elements(module)).text);
+               cli_count_text(sl_module_parameter_elements(module)).text,
+               cli_count_text(flops).text);
+        if (times)
+            printf(" %10.3f %10.3f %10.3f", milliseconds(times[i].forward),
+                   milliseconds(times[i].backward_input), milliseconds(times[i].backward_weight));
+        printf("\n");
     }
+    if (times)
+        printf(
+            "F, I and W: forward and the two halves of backward of one micro-batch. The loss does "
+            "the Decoder's\nforward together with its backward.\n");
 }
 
 static void print_plan(const sl_plan *plan, int replica, int replicas)
@@ -72,12 +97,13 @@ static sl_status print_memory(const sl_train_options *train, const sl_module *mo
     return SL_OK;
 }
 
-static sl_status print_model(const sl_train_options *train, const sl_module *model)
+static sl_status print_model(const sl_train_options *train, const sl_module *model,
+                             const sl_module_profile *times)
 {
     sl_plan plan;
     int replicas = sl_train_options_replicas(train);
     SL_TRY(sl_plan_create(train, model, 0, &plan)); /* an error comes before anything is shown */
-    print_modules(train, model);
+    print_modules(train, model, times);
     printf("\n");
     for (int r = 0; r < replicas; r++) {
         SL_TRY(sl_plan_create(train, model, r, &plan));
@@ -109,7 +135,13 @@ static sl_status run_model(cli_line *line, void *parsed)
     if (from->data)
         SL_TRY(count_types(from->data, &train->model.ntokens));
     SL_TRY(sl_transformer_lm_create(&train->model, &model));
-    sl_status status = print_model(train, model);
+    sl_module_profile *times = NULL;
+    if (from->profile)
+        times = cli_allocate((size_t)sl_module_child_count(model), sizeof *times);
+    sl_status status = times ? sl_train_profile(train, model, times) : SL_OK;
+    if (status == SL_OK)
+        status = print_model(train, model, times);
+    free(times);
     sl_module_destroy(&model);
     return status;
 }
@@ -118,7 +150,7 @@ const cli_command cmd_model = {
     .name = "model",
     .summary = "show a model's layers, stages and memory",
     .doc = "Shows a model's layers, how they are divided among stages, and the bytes that each "
-           "stage needs, without allocating them.",
+           "stage needs, without allocating them. With --profile it also runs each module.",
     .run_options = {sl_plan_option_rows},
     .options = options,
     .settings_bytes = sizeof(settings),

@@ -148,7 +148,8 @@ static void totals_of_the_presets_are_the_tutorials(void **state)
     program_run run;
     program_succeed(&run, "model --preset pipeline-tutorial");
     check_text(run.out, "\nTotal parameters in model: 1,444,261,998\n");
-    check_line(run.out, "^13 +Decoder +\\[20, 25, 28782\\] +117,919,854$");
+    check_line(run.out, "^name +type +output +parameters +forward FLOPs$");
+    check_line(run.out, "^13 +Decoder +\\[20, 25, 28782\\] +117,919,854 +117,891,072,000$");
     check_line(run.out, "^0 +cpu:0 +0-6 +722,116,608 .* GiB .* MiB$");
     check_line(run.out, "^1 +cpu:1 +7-13 +722,145,390 .* GiB .* MiB$");
     program_succeed(&run, "model --preset ddp-pipeline --ntokens 28782");
@@ -242,6 +243,17 @@ static void columns_stand_under_their_titles(void **state)
         assert_int_equal(strcspn(line, "\n"), width);
 }
 
+static void profile_shows_the_time_of_each_module(void **state)
+{
+    (void)state;
+    program_run run;
+    program_succeed(&run, "model " TINY_MODEL " --ntokens 500 --nlayers 3 --pp 2 --profile");
+    check_line(run.out, "^name +type +output +parameters +forward FLOPs +F ms +I ms +W ms$");
+    check_line(run.out, "^0 +Encoder .* [0-9]+\\.[0-9]{3} +[0-9]+\\.[0-9]{3} +[0-9]+\\.[0-9]{3}$");
+    check_line(run.out, "^3 +TransformerEncoderLayer .* [0-9]+\\.[0-9]{3} +[0-9]+\\.[0-9]{3} +");
+    check_line(run.out, "^4 +Decoder .* 0\\.000 +[0-9]+\\.[0-9]{3} +[0-9]+\\.[0-9]{3}$");
+}
+
 static void impossible_model_is_refused(void **state)
 {
     (void)state;
@@ -283,6 +295,7 @@ int data_and_model_tests(void)
         cmocka_unit_test(flag_overrides_the_preset_wherever_it_stands),
         cmocka_unit_test(balance_and_devices_replace_the_presets_stages),
         cmocka_unit_test(columns_stand_under_their_titles),
+        cmocka_unit_test(profile_shows_the_time_of_each_module),
         cmocka_unit_test(impossible_model_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,39 @@
+/* Profiles: how long each module of a model takes on a device.
+ *
+ * A profile runs one micro-batch through one module at a time, with parameters that the module has
+ * for that long, so it needs no more memory than its largest module. A module that is like the one
+ * before it (type, sizes, parameters) has its times, and is not run. */
+#ifndef SLUICE_PROFILE_H
+#define SLUICE_PROFILE_H
+
+#include "sluice/loss.h"
+
+SL_API_BEGIN
+
+/* Seconds of one micro-batch. Where the loss takes over the last module, that module's forward is
+ * 0, and its other times are the loss's. */
+typedef struct sl_module_profile {
+    double forward;
+    double backward;        /* both halves at once: B */
+    double backward_input;  /* I */
+    double backward_weight; /* W */
+} sl_module_profile;
+
+typedef struct sl_profile_options {
+    sl_module *model;         /* a sequential with parameters in no parameter set; borrowed */
+    sl_loss *loss;            /* borrowed; NULL: the last module has no loss behind it */
+    sl_device *device;        /* borrowed; used by a thread that the profile starts */
+    const sl_tensor *input;   /* [N, ...] one micro-batch, on the device; borrowed */
+    const sl_tensor *targets; /* [N, ...] with a loss; borrowed */
+    int rounds;               /* after a first one, which is not timed; 0: 3 */
+} sl_profile_options;
+
+/* The smallest times of all rounds into profiles[0 ... modules - 1]. A round runs each module that
+ * is not like the one before it twice forward and twice backward, once at once and once in halves.
+ * Errors: SL_ERR_INVALID for a model that is no sequential, and for parameters that are in a
+ * parameter set; what the modules and the device report. */
+sl_status sl_profile_modules(const sl_profile_options *options, sl_module_profile *profiles);
+
+SL_API_END
+
+#endif

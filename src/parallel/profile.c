@@ -1,0 +1,244 @@
+#include "sluice/profile.h"
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/worker.h"
+#include "device/device.h"
+
+#include <stdlib.h>
+
+enum { DEFAULT_ROUNDS = 3 };
+
+typedef struct profiler {
+    const sl_profile_options *options;
+    sl_module_profile *profiles;
+    int modules;
+    sl_tensor *in;      /* of the module at hand */
+    double *row_losses; /* NULL: there is no loss */
+    int64_t terms;
+    sli_error_copy error; /* the thread's */
+} profiler;
+
+/* Adds the seconds since *start, and starts anew. */
+static void add_seconds(double *to, double *start)
+{
+    double now = sli_clock_seconds();
+    *to += now - *start;
+    *start = now;
+}
+
+static void keep_smallest(double *least, double value, int round)
+{
+    if (round == 1 || (round > 1 && value < *least))
+        *least = value;
+}
+
+/* ---- One micro-batch through a module --------------------------------------------------- */
+
+/* Call of the loss behind `in`; with `last`, which it takes over. */
+static sl_status apply_loss(profiler *p, sl_module *last, const sl_tensor *in, sl_pass *pass,
+                            sl_tensor **grad)
+{
+    const sl_profile_options *options = p->options;
+    sl_loss_call call = {.device = options->device,
+                         .last = last,
+                         .in = in,
+                         .targets = options->targets,
+                         .scale = p->terms > 0 ? 1.0 / (double)p->terms : 1.0,
+                         .row_losses = p->row_losses,
+                         .grad_in = grad,
+                         .pass = pass};
+    return sl_loss_apply(options->loss, &call);
+}
+
+/* A gradient for a module that others follow: any values will do. */
+static sl_status copy_as_gradient(sl_device *device, const sl_tensor *out, sl_tensor **grad)
+{
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_ACTIVATIONS, sl_tensor_dtype(out),
+                            sl_tensor_shape(out), grad));
+    return sl_tensor_copy(*grad, out);
+}
+
+/* The module that the loss takes over has no forward of its own. */
+static sl_status run_with_loss(profiler *p, sl_module *module, bool halves, sl_pass *pass,
+                               sl_module_profile *times)
+{
+    sl_tensor *grad = NULL;
+    double start = sli_clock_seconds();
+    sl_status status = apply_loss(p, module, p->in, halves ? pass : NULL, &grad);
+    add_seconds(halves ? &times->backward_input : &times->backward, &start);
+    sl_tensor_destroy(&grad);
+    if (status != SL_OK || !halves)
+        return status;
+    SL_TRY(sl_loss_backward_weight(p->options->loss, module, pass));
+    add_seconds(&times->backward_weight, &start);
+    return SL_OK;
+}
+
+static sl_status run_backward(profiler *p, int index, bool halves, sl_pass *pass, sl_tensor *grad,
+                              sl_module_profile *times)
+{
+    sl_module *module = sl_module_child(p->options->model, index);
+    sl_tensor *grad_in = NULL, **wanted = index > 0 ? &grad_in : NULL;
+    double start = sli_clock_seconds();
+    sl_status status = halves ? sl_module_backward_input(module, pass, grad, wanted)
+                              : sl_module_backward(module, pass, grad, wanted);
+    add_seconds(halves ? &times->backward_input : &times->backward, &start);
+    if (status == SL_OK && halves) {
+        status = sl_module_backward_weight(module, pass);
+        add_seconds(&times->backward_weight, &start);
+    }
+    sl_tensor_destroy(&grad_in);
+    return status;
+}
+
+/* Adds what the loss behind the last module takes to its backward. */
+static sl_status run_module(profiler *p, int index, bool halves, sl_pass *pass, sl_tensor **out,
+                            sl_module_profile *times)
+{
+    const sl_profile_options *options = p->options;
+    sl_module *module = sl_module_child(options->model, index);
+    sl_tensor *grad = NULL;
+    double start = sli_clock_seconds();
+    sl_tensor_destroy(out);
+    SL_TRY(sl_module_forward(module, pass, p->in, out));
+    add_seconds(&times->forward, &start);
+    bool has_loss = options->loss && index + 1 == p->modules;
+    sl_status status = has_loss ? apply_loss(p, NULL, *out, NULL, &grad)
+                                : copy_as_gradient(options->device, *out, &grad);
+    if (has_loss)
+        add_seconds(halves ? &times->backward_input : &times->backward, &start);
+    if (status == SL_OK)
+        status = run_backward(p, index, halves, pass, grad, times);
+    sl_tensor_destroy(&grad);
+    return status;
+}
+
+/* ---- A module --------------------------------------------------------------------------- */
+
+static bool takes_over(const profiler *p, int index)
+{
+    return p->options->loss && index + 1 == p->modules &&
+           sl_loss_takes_over(p->options->loss, sl_module_child(p->options->model, index));
+}
+
+/* Once with backward at once and once in halves. */
+static sl_status run_round(profiler *p, int index, int round, sl_tensor **out)
+{
+    sl_module_profile times = {0}, *least = &p->profiles[index];
+    for (int halves = 0; halves < 2; halves++) {
+        sl_pass *pass;
+        SL_TRY(sl_pass_create(&(sl_pass_options){.device = p->options->device,
+                                                 .training = true,
+                                                 .keep = true,
+                                                 .seed = 1},
+                              &pass));
+        sl_status status =
+            takes_over(p, index)
+                ? run_with_loss(p, sl_module_child(p->options->model, index), halves, pass, &times)
+                : run_module(p, index, halves, pass, out, &times);
+        sl_pass_destroy(&pass);
+        SL_TRY(status);
+    }
+    keep_smallest(&least->forward, times.forward / 2, round);
+    keep_smallest(&least->backward, times.backward, round);
+    keep_smallest(&least->backward_input, times.backward_input, round);
+    keep_smallest(&least->backward_weight, times.backward_weight, round);
+    return SL_OK;
+}
+
+/* A module that gives what it takes, and is like the one before it, which does so as well. */
+static bool is_like_the_one_before(const profiler *p, int index)
+{
+    const sl_shape *in = sl_tensor_shape(p->in);
+    sl_shape out;
+    bool is_last = index + 1 == p->modules;
+    if (index < 2 || (is_last && p->options->loss)) /* the first one gives no gradient on */
+        return false;
+    const sl_module *one = sl_module_child(p->options->model, index - 1);
+    const sl_module *other = sl_module_child(p->options->model, index);
+    return sl_module_type(one) == sl_module_type(other) &&
+           sl_module_parameter_elements(one) == sl_module_parameter_elements(other) &&
+           sl_module_output_shape(one, in, &out) == SL_OK && sl_shape_equal(in, &out) &&
+           sl_module_output_shape(other, in, &out) == SL_OK && sl_shape_equal(in, &out) &&
+           sl_module_flops(one, in) == sl_module_flops(other, in) &&
+           sl_module_saved_bytes(one, in) == sl_module_saved_bytes(other, in);
+}
+
+/* Leaves the module's output as the next one's input. */
+static sl_status profile_module(profiler *p, int index)
+{
+    const sl_profile_options *options = p->options;
+    sl_parameter_set *parameters;
+    sl_tensor *out = NULL;
+    int rounds = options->rounds > 0 ? options->rounds : DEFAULT_ROUNDS;
+    SL_TRY(sl_parameter_set_create(options->model, index, 1,
+                                   &(sl_parameter_set_options){.device = options->device},
+                                   &parameters));
+    sl_status status = SL_OK;
+    for (int round = 0; round <= rounds && status == SL_OK; round++)
+        status = run_round(p, index, round, &out);
+    sl_parameter_set_destroy(&parameters);
+    if (out) {
+        sl_tensor_destroy(&p->in);
+        p->in = out;
+    }
+    return status;
+}
+
+/* ---- All -------------------------------------------------------------------------------- */
+
+static sl_status profile_all(profiler *p)
+{
+    const sl_profile_options *options = p->options;
+    if (options->loss) {
+        SL_TRY(sl_loss_terms(options->loss, options->targets, &p->terms));
+        int64_t rows = sl_loss_rows(options->loss, options->targets);
+        p->row_losses = calloc((size_t)rows + 1, sizeof *p->row_losses);
+        if (!p->row_losses)
+            return sl_error(SL_ERR_MEMORY, "sl_profile_modules: no memory for the rows' losses");
+    }
+    SL_TRY(sl_tensor_alias(options->input, &p->in));
+    for (int i = 0; i < p->modules; i++)
+        if (is_like_the_one_before(p, i))
+            p->profiles[i] = p->profiles[i - 1];
+        else
+            SL_TRY(sl_error_context(profile_module(p, i), "sl_profile_modules: "));
+    return SL_OK;
+}
+
+static void run_profiler(void *arg)
+{
+    profiler *p = arg;
+    sli_error_save(&p->error, profile_all(p));
+    sl_tensor_destroy(&p->in);
+    free(p->row_losses);
+}
+
+static void bind_thread(void *device)
+{
+    sli_device_bind_thread(device);
+}
+
+sl_status sl_profile_modules(const sl_profile_options *options, sl_module_profile *profiles)
+{
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(profiles);
+    SLI_CHECK_NOT_NULL(options->device);
+    SLI_CHECK_NOT_NULL(options->input);
+    if (!options->model || !sl_module_is_sequential(options->model))
+        return sl_error(SL_ERR_INVALID, "sl_profile_modules: the model must be a sequential");
+    if (options->loss && !options->targets)
+        return sl_error(SL_ERR_INVALID, "sl_profile_modules: a loss needs targets");
+    profiler p = {.options = options,
+                  .profiles = profiles,
+                  .modules = sl_module_child_count(options->model)};
+    for (int i = 0; i < p.modules; i++)
+        profiles[i] = (sl_module_profile){0};
+    sli_worker *worker;
+    SL_TRY(sli_worker_create(bind_thread, options->device, &worker));
+    sli_worker_start(worker, run_profiler, &p);
+    sli_worker_wait(worker);
+    sli_worker_destroy(&worker);
+    return sli_error_restore(&p.error);
+}

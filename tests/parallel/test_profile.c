@@ -1,0 +1,132 @@
+/* Profiles of a model's modules. */
+#include "sluice/layers.h"
+#include "sluice/pipe.h"
+#include "sluice/profile.h"
+#include "support/modules.h"
+
+enum { ROWS = 6, WIDTH = 64 };
+
+typedef struct setup {
+    sl_device *device;
+    sl_module *model;
+    sl_loss *loss;
+    sl_tensor *input, *targets;
+} setup;
+
+static setup open_setup(sl_module *const *modules, int count, sl_loss *loss)
+{
+    setup made = {.loss = loss};
+    sl_shape shape = sl_shape_2d(ROWS, WIDTH);
+    check_ok(sl_device_create_cpu(1, &made.device));
+    check_ok(sl_sequential_create(modules, count, &made.model));
+    made.input = random_tensor(made.device, &shape, 1);
+    made.targets = random_tensor(made.device, &shape, 2);
+    return made;
+}
+
+/* Nothing is left on the device. */
+static void close_setup(setup *of)
+{
+    sl_memory_stats stats;
+    sl_tensor_destroy(&of->input);
+    sl_tensor_destroy(&of->targets);
+    sl_module_destroy(&of->model);
+    sl_loss_destroy(&of->loss);
+    sl_device_memory(of->device, &stats);
+    assert_int_equal(stats.current_total_bytes, 0);
+    sl_device_destroy(&of->device);
+}
+
+static sl_profile_options options_of(const setup *of, int rounds)
+{
+    return (sl_profile_options){.model = of->model,
+                                .loss = of->loss,
+                                .device = of->device,
+                                .input = of->input,
+                                .targets = of->targets,
+                                .rounds = rounds};
+}
+
+/* A round runs a module twice forward and twice backward, and the first round is not timed. */
+static void modules_run_as_often_as_the_rounds_say(void **state)
+{
+    (void)state;
+    enum { MODULES = 3, ROUNDS = 2 };
+    probe probes[MODULES] = {{0}};
+    sl_module *modules[MODULES];
+    sl_loss *loss;
+    sl_module_profile times[MODULES];
+    modules[0] = probe_module(&probes[0]);
+    check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[1]));
+    modules[2] = probe_module(&probes[2]);
+    check_ok(sl_mse_loss_create(&loss));
+    setup of = open_setup(modules, MODULES, loss);
+    sl_profile_options options = options_of(&of, ROUNDS);
+    check_ok(sl_profile_modules(&options, times));
+    for (int i = 0; i < MODULES; i++) {
+        assert_true(times[i].forward > 0 && times[i].backward > 0 && times[i].backward_input > 0);
+        assert_true(times[i].backward_weight >= 0);
+    }
+    assert_int_equal(atomic_load(&probes[0].forwards), 2 * (1 + ROUNDS));
+    assert_int_equal(atomic_load(&probes[0].backwards), 2 * (1 + ROUNDS));
+    assert_int_equal(atomic_load(&probes[2].forwards), 2 * (1 + ROUNDS));
+    close_setup(&of);
+}
+
+/* Of equal layers one is run, but for the first, whose input needs no gradient, and the last,
+ * behind which the loss is. */
+static void module_like_the_one_before_it_has_its_times(void **state)
+{
+    (void)state;
+    enum { MODULES = 4 };
+    sl_module *modules[MODULES];
+    sl_loss *loss;
+    sl_module_profile times[MODULES];
+    for (int i = 0; i < MODULES; i++)
+        check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
+    check_ok(sl_cross_entropy_create(&loss));
+    setup of = open_setup(modules, MODULES, loss);
+    sl_shape rows = sl_shape_1d(ROWS);
+    sl_tensor_destroy(&of.targets);
+    of.targets = integer_tensor(of.device, &rows, (int32_t[ROWS]){0, 1, 2, 3, 4, 5});
+    sl_profile_options options = options_of(&of, 1);
+    check_ok(sl_profile_modules(&options, times));
+    assert_memory_equal(&times[1], &times[2], sizeof times[1]);
+    assert_true(times[3].forward == 0); /* the loss takes the last one over */
+    assert_true(times[3].backward > 0 && times[3].backward_input > 0);
+    close_setup(&of);
+}
+
+/* The error is the module's, and the model can then be used. */
+static void failing_module_ends_the_profile(void **state)
+{
+    (void)state;
+    probe failing = {.fail_backward = 2};
+    sl_module *module = probe_module(&failing);
+    sl_module_profile times;
+    setup of = open_setup(&module, 1, NULL);
+    sl_profile_options options = options_of(&of, 1);
+    options.targets = NULL;
+    check_error(sl_profile_modules(&options, &times), SL_ERR_NUMERIC, "sl_profile_modules: ");
+    check_ok(sl_profile_modules(&options, &times));
+    options.model = NULL;
+    check_error(sl_profile_modules(&options, &times), SL_ERR_INVALID, "must be a sequential");
+    options = options_of(&of, 1);
+    options.device = NULL;
+    check_error(sl_profile_modules(&options, &times), SL_ERR_INVALID, "device is NULL");
+    check_ok(sl_mse_loss_create(&of.loss));
+    options = options_of(&of, 1);
+    options.targets = NULL;
+    check_error(sl_profile_modules(&options, &times), SL_ERR_INVALID, "a loss needs targets");
+    close_setup(&of);
+}
+
+int profile_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(modules_run_as_often_as_the_rounds_say),
+        cmocka_unit_test(module_like_the_one_before_it_has_its_times),
+        cmocka_unit_test(failing_module_ends_the_profile),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
