@@ -20,6 +20,7 @@
 #define SLUICE_PIPE_H
 
 #include "sluice/loss.h"
+#include "sluice/profile.h"
 #include "sluice/schedule.h"
 
 SL_API_BEGIN
@@ -40,6 +41,25 @@ typedef enum sl_partition_rule {
 /* Modules per stage into balance[0 … stages - 1]. Errors: more stages than modules (PARAMETERS) or
  * layers (LAYERS: modules less the first and the last). */
 sl_status sl_partition(const sl_module *model, int stages, sl_partition_rule rule, int *balance);
+
+/* What decides a cut by time. */
+typedef struct sl_partition_costs {
+    int modules;
+    const sl_module_profile *const *profiles; /* [ranks][modules] times of one micro-batch on each
+                                                 rank's device (sluice/profile.h); borrowed */
+    const sl_schedule
+        *table; /* with its recomputations; says the stages and their ranks; borrowed */
+    /* (optional: all fit) Whether a balance [stages] fits the memory there is. */
+    bool (*fits)(void *context, const int *balance);
+    void *context;
+} sl_partition_costs;
+
+/* The cut whose step, simulated, is the shortest of those that fit: modules per stage into
+ * balance[0 ... stages - 1], and the step's seconds, where `seconds` is not NULL. Up to 1,000 cuts
+ * are all tried; of more, those from which moving one module from a stage to another gives nothing
+ * better. Errors: SL_ERR_INVALID for more stages than modules, SL_ERR_NOT_FOUND where nothing fits;
+ * as sl_schedule_simulate. */
+sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, double *seconds);
 
 /* Micro-batches of `rows` rows as torch.chunk(chunks) cuts them: all of ceil(rows / chunks) but the
  * last, which has the rest. Gives their number; sizes[] (may be NULL) must hold `chunks`. */

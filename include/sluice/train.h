@@ -23,9 +23,10 @@ enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024, SL_MAX_CHUNKS = 4096 };
 /* ---- Options ---------------------------------------------------------------------------- */
 
 typedef enum sl_balance_kind {
-    SL_BALANCE_LAYERS,     /* the tutorials' rule: SL_PARTITION_LAYERS */
-    SL_BALANCE_PARAMETERS, /* SL_PARTITION_PARAMETERS */
-    SL_BALANCE_EXPLICIT    /* `balance` */
+    SL_BALANCE_LAYERS,  /* the tutorials' rule: SL_PARTITION_LAYERS */
+    SL_BALANCE_AUTO,    /* a run profiles its modules first: sl_train_balance. A plan, which runs
+                           nothing, cuts by SL_PARTITION_PARAMETERS */
+    SL_BALANCE_EXPLICIT /* `balance` */
 } sl_balance_kind;
 
 /* What the caller asks of a run under way. */
@@ -199,6 +200,11 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
  * steps, and the memory of the largest module. Errors: as sl_plan_create and sl_profile_modules. */
 sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
                            sl_module_profile *profiles);
+
+/* The cut of `auto`: such a profile of each rank's device, then sl_partition_by_time for the run's
+ * table and what the host has memory for (as SL_PARTITION_PARAMETERS cuts where nothing fits).
+ * Modules per stage into balance[0 ... stages - 1]. Errors: as sl_train_profile. */
+sl_status sl_train_balance(const sl_train_options *options, sl_module *model, int *balance);
 
 /* The bytes of memory and swap that a process can have: the machine's, or less where a control
  * group limits it. What other processes hold is not subtracted. */

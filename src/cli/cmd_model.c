@@ -18,8 +18,7 @@ static const sl_option options[] = {
      .help = "Number of types in the vocabulary; the default is WikiText-2's"},
     {.name = "data", .value = "DIR", .group = "Vocabulary", FIELD(TEXT, data),
      .help = "Count the types in the training text of DIR instead"},
-    {.name = "profile", .group = "Profile", .type = SL_OPTION_FLAG,
-     .offset = offsetof(settings, profile),
+    {.name = "profile", .group = "Profile", FIELD(FLAG, profile),
      .help = "Run each module for a moment, and show how long a micro-batch takes in it"},
     {0},
 };
@@ -114,6 +113,20 @@ static sl_status print_model(const sl_train_options *train, const sl_module *mod
     return SL_OK;
 }
 
+/* Each module's times, for the caller to free. A balance of `auto` becomes what they say. */
+static sl_status profile_model(sl_train_options *train, sl_module *model, sl_module_profile **times)
+{
+    sl_plan plan;
+    SL_TRY(sl_plan_create(train, model, 0, &plan));
+    if (train->balance_kind == SL_BALANCE_AUTO) {
+        SL_TRY(sl_train_balance(train, model, train->balance));
+        train->balance_kind = SL_BALANCE_EXPLICIT;
+        train->balance_count = plan.stages;
+    }
+    *times = cli_allocate((size_t)sl_module_child_count(model), sizeof **times);
+    return sl_train_profile(train, model, *times);
+}
+
 static sl_status count_types(const char *data, int64_t *ntokens)
 {
     sl_corpus *corpus;
@@ -136,9 +149,7 @@ static sl_status run_model(cli_line *line, void *parsed)
         SL_TRY(count_types(from->data, &train->model.ntokens));
     SL_TRY(sl_transformer_lm_create(&train->model, &model));
     sl_module_profile *times = NULL;
-    if (from->profile)
-        times = cli_allocate((size_t)sl_module_child_count(model), sizeof *times);
-    sl_status status = times ? sl_train_profile(train, model, times) : SL_OK;
+    sl_status status = from->profile ? profile_model(train, model, &times) : SL_OK;
     if (status == SL_OK)
         status = print_model(train, model, times);
     free(times);

@@ -69,7 +69,7 @@ static sl_status parse_balance(const char *text, void *object)
     sl_train_options *to = object;
     to->balance_count = 0;
     to->balance_kind = strcmp(text, "layers") == 0 ? SL_BALANCE_LAYERS
-                       : strcmp(text, "auto") == 0 ? SL_BALANCE_PARAMETERS
+                       : strcmp(text, "auto") == 0 ? SL_BALANCE_AUTO
                                                    : SL_BALANCE_EXPLICIT;
     if (to->balance_kind != SL_BALANCE_EXPLICIT)
         return SL_OK;
@@ -190,8 +190,8 @@ const sl_option sl_plan_option_rows[] = {
              "'cpu:0,cpu:1;cpu:2,cpu:3'"},
     {.name = "balance", .value = "RULE", .group = "Pipeline", .type = SL_OPTION_CUSTOM,
      .parse = parse_balance, .print = print_balance, .not_logged = true,
-     .help = "How modules are divided among stages: layers (equal numbers of layers), auto (equal "
-             "numbers of parameters), or numbers of modules such as 7,7"},
+     .help = "How modules are divided among stages: layers (equal numbers of layers), auto (the "
+             "shortest step by a short profile), or numbers of modules such as 7,7"},
     {.name = "chunks", .value = "M", .group = "Pipeline", FIELD(INT, chunks),
      RANGE(1, SL_MAX_CHUNKS), .optional = true,
      .help = "Number of micro-batches in a turn; without it 1 for one pipeline rank, else 4 for each "

@@ -1,4 +1,4 @@
-/* How long the modules of a run's model take, each on the device of its stage. */
+/* How long the modules of a run's model take, and where this says to cut it. */
 #include "train/run.h"
 
 #include "core/error.h"
@@ -15,6 +15,9 @@ typedef struct profile {
     sl_device_list *devices; /* of the host's replicas */
     int64_t micro_rows;      /* of the run's micro-batches */
     int64_t rows;            /* that are profiled: at most a quarter of the batch's */
+    int chunks, ranks;
+    const sl_module_profile *times[SL_MAX_STAGES]; /* [ranks][modules] */
+    sl_module_profile *room;                       /* where they are */
 } profile;
 
 /* Ids that lie apart, as a text's do. */
@@ -57,39 +60,65 @@ static sl_status profile_device(const profile *of, sl_device *device, sl_module_
     return status;
 }
 
-/* Devices with as many threads are profiled once. `room` [modules]. */
-static sl_status profile_stages(const profile *of, const sl_plan *plan, const int *placement,
-                                sl_module_profile *room, sl_module_profile *out)
+/* On the device of each of the first replica's ranks, into times[rank]. Ranks whose devices have as
+ * many threads share what one of them took. */
+static sl_status profile_ranks(profile *of)
 {
-    int profiled = 0; /* threads of the device whose times `room` has */
-    for (int s = 0; s < plan->stages; s++) {
-        sl_device *device = sl_device_list_get(of->devices, placement[s]);
-        const sl_stage_plan *stage = &plan->stage[s];
-        if (sl_device_thread_count(device) != profiled)
-            SL_TRY(profile_device(of, device, room));
-        profiled = sl_device_thread_count(device);
-        memcpy(out + stage->first, room + stage->first, (size_t)stage->count * sizeof *out);
+    size_t modules = (size_t)sl_module_child_count(of->model);
+    of->room = calloc((size_t)of->ranks * modules, sizeof *of->room);
+    if (!of->room)
+        return sl_error(SL_ERR_MEMORY, "no memory for the profile of %d ranks", of->ranks);
+    for (int rank = 0; rank < of->ranks; rank++) {
+        int like = 0, threads = sl_device_thread_count(sl_device_list_get(of->devices, rank));
+        while (sl_device_thread_count(sl_device_list_get(of->devices, like)) != threads)
+            like++;
+        sl_module_profile *own = of->room + (size_t)rank * modules;
+        of->times[rank] = like < rank ? of->times[like] : own;
+        if (like == rank)
+            SL_TRY(profile_device(of, sl_device_list_get(of->devices, rank), own));
     }
     return SL_OK;
 }
 
-static sl_status profile_plan(profile *of, const sl_plan *plan, sl_module_profile *out)
+static sl_status open_profile(profile *of)
+{
+    char *names;
+    const sl_train_options *options = of->options;
+    SL_TRY(sli_layout_check(options));
+    int64_t rows = sli_layout_rows(options, 0).count;
+    of->chunks = sl_micro_batches(rows, sli_layout_chunks(options, rows), NULL);
+    of->micro_rows = (rows + of->chunks - 1) / of->chunks;
+    of->rows = of->micro_rows < (rows + 3) / 4 ? of->micro_rows : (rows + 3) / 4;
+    of->ranks = sli_layout_ranks(options);
+    SL_TRY(sli_layout_devices(options, &names));
+    sl_status status = sl_device_list_create(names, &of->devices, NULL);
+    free(names);
+    SL_TRY(status);
+    SL_TRY(sl_cross_entropy_create(&of->loss));
+    return profile_ranks(of);
+}
+
+static void close_profile(profile *of)
+{
+    sl_loss_destroy(&of->loss);
+    sl_device_list_destroy(&of->devices);
+    free(of->room);
+}
+
+/* ---- Times and cuts ----------------------------------------------------------------------- */
+
+/* Each module's times on the device of its stage. */
+static sl_status pick_times(const profile *of, sl_module_profile *out)
 {
     sl_schedule *table;
-    const sl_train_options *options = of->options;
-    int64_t rows = sli_layout_rows(options, 0).count;
-    int micros = sl_micro_batches(rows, sli_layout_chunks(options, rows), NULL);
-    of->micro_rows = (rows + micros - 1) / micros;
-    of->rows = of->micro_rows < (rows + 3) / 4 ? of->micro_rows : (rows + 3) / 4;
-    sl_module_profile *room = calloc((size_t)sl_module_child_count(of->model), sizeof *room);
-    if (!room)
-        return sl_error(SL_ERR_MEMORY, "no memory for a profile");
-    sl_status status = sli_layout_table(options, 1, &table);
-    if (status == SL_OK)
-        status = profile_stages(of, plan, sl_schedule_placement(table), room, out);
+    sl_plan plan;
+    SL_TRY(sl_plan_create(of->options, of->model, 0, &plan));
+    SL_TRY(sli_layout_table(of->options, 1, &table));
+    for (int s = 0; s < plan.stages; s++)
+        for (int i = plan.stage[s].first; i < plan.stage[s].first + plan.stage[s].count; i++)
+            out[i] = of->times[sl_schedule_placement(table)[s]][i];
     sl_schedule_destroy(&table);
-    free(room);
-    return status;
+    return SL_OK;
 }
 
 sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
@@ -99,18 +128,57 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
     SLI_CHECK_NOT_NULL(model);
     SLI_CHECK_NOT_NULL(profiles);
     profile of = {.options = options, .model = model};
-    sl_plan plan;
-    char *names = NULL;
-    SL_TRY(sl_plan_create(options, model, 0, &plan));
-    sl_status status = sli_layout_devices(options, &names);
+    sl_status status = open_profile(&of);
     if (status == SL_OK)
-        status = sl_device_list_create(names, &of.devices, NULL);
-    if (status == SL_OK)
-        status = sl_cross_entropy_create(&of.loss);
-    if (status == SL_OK)
-        status = profile_plan(&of, &plan, profiles);
-    sl_loss_destroy(&of.loss);
-    sl_device_list_destroy(&of.devices);
-    free(names);
+        status = pick_times(&of, profiles);
+    close_profile(&of);
     return status;
+}
+
+/* Whether the host has the memory for the run when it is cut so. */
+static bool cut_fits(void *context, const int *balance)
+{
+    const profile *of = context;
+    sl_train_options options = *of->options;
+    sl_host_plan plan;
+    options.balance_kind = SL_BALANCE_EXPLICIT;
+    options.balance_count = sli_layout_stages(&options);
+    memcpy(options.balance, balance, (size_t)options.balance_count * sizeof *balance);
+    int processes = options.local_replicas > 0 ? options.local_replicas : 1;
+    return options.force || (sl_plan_host(&options, of->model, processes, true, &plan) == SL_OK &&
+                             (uint64_t)plan.total_bytes <= sl_usable_memory());
+}
+
+/* The table of a turn, and the cut that makes it the shortest. */
+static sl_status cut_by_time(profile *of, int *balance)
+{
+    sl_schedule *table;
+    int turns = sli_layout_turns(of->options), micros = (of->chunks + turns - 1) / turns;
+    SL_TRY(sli_layout_table(of->options, micros, &table));
+    sl_status status = sl_schedule_recompute(table, of->options->recompute);
+    if (status == SL_OK)
+        status =
+            sl_partition_by_time(&(sl_partition_costs){.modules = sl_module_child_count(of->model),
+                                                       .profiles = of->times,
+                                                       .table = table,
+                                                       .fits = cut_fits,
+                                                       .context = of},
+                                 balance, NULL);
+    sl_schedule_destroy(&table);
+    return status;
+}
+
+sl_status sl_train_balance(const sl_train_options *options, sl_module *model, int *balance)
+{
+    SLI_CHECK_NOT_NULL(options);
+    SLI_CHECK_NOT_NULL(model);
+    SLI_CHECK_NOT_NULL(balance);
+    profile of = {.options = options, .model = model};
+    sl_status status = open_profile(&of);
+    if (status == SL_OK)
+        status = cut_by_time(&of, balance);
+    close_profile(&of);
+    if (status != SL_ERR_NOT_FOUND)
+        return status;
+    return sl_partition(model, sli_layout_stages(options), SL_PARTITION_PARAMETERS, balance);
 }

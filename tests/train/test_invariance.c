@@ -124,9 +124,14 @@ static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
         options.placement = cases[i].placement;
         options.stages = cases[i].ranks;
         options.virtual_stages = cases[i].virtual_stages;
+        options.balance_kind = SL_BALANCE_LAYERS;
         trace other = trace_run(&options);
         check_same(&reference, &other, cases[i].schedule);
+        options.balance_kind = SL_BALANCE_AUTO; /* whatever it chooses */
+        other = trace_run(&options);
+        check_same(&reference, &other, cases[i].schedule);
     }
+    options.balance_kind = SL_BALANCE_LAYERS;
     sl_schedule *table;
     sl_schedule_options of_table = {.ranks = 2, .micros = options.chunks};
     check_ok(sl_schedule_write("zb-v", &of_table, &table));

@@ -1,0 +1,139 @@
+/* The cut that a profile chooses against all cuts, measured in turn, in two stages with a core
+ * each.
+ *
+ *   bench_balance [EMSIZE NLAYERS NHEAD [STEPS]]      default: 200, 512 and 1024, 4 layers, 9 steps
+ *
+ * 8 micro-batches, nothing recomputed, the default schedule. A line for each cut, then the chosen
+ * one's median step over the best cut's, and the profile's time over a step's. */
+#include "support.h"
+
+#include "sluice/profile.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { STAGES = 2, CHUNKS = 8, MAX_LAYERS = 30, MAX_STEPS = 64 };
+
+static const char devices[] = "cpu:0,cpu:1";
+
+static sl_tensor *make_ids(sl_device *device, const bench_setup *setup, uint32_t seed)
+{
+    sl_tensor *ids;
+    sl_shape shape = sl_shape_2d((setup->batch + CHUNKS - 1) / CHUNKS, setup->bptt);
+    bench_check(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, &ids));
+    for (int64_t i = 0; i < sl_shape_count(&shape); i++) {
+        seed = seed * 1664525u + 1013904223u;
+        sl_tensor_i32(ids)[i] = (int32_t)((seed >> 8) % (uint32_t)setup->model.ntokens);
+    }
+    return ids;
+}
+
+static void profile_model(const bench_setup *setup, sl_module_profile *times)
+{
+    sl_device_list *list;
+    sl_module *model;
+    sl_loss *loss;
+    bench_check(sl_device_list_create(devices, &list, NULL));
+    bench_check(sl_transformer_lm_create(&setup->model, &model));
+    bench_check(sl_cross_entropy_create(&loss));
+    sl_device *device = sl_device_list_get(list, 0);
+    sl_tensor *input = make_ids(device, setup, 1), *targets = make_ids(device, setup, 2);
+    bench_check(sl_profile_modules(&(sl_profile_options){.model = model,
+                                                         .loss = loss,
+                                                         .device = device,
+                                                         .input = input,
+                                                         .targets = targets},
+                                   times));
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&targets);
+    sl_loss_destroy(&loss);
+    sl_module_destroy(&model);
+    sl_device_list_destroy(&list);
+}
+
+/* The modules of the first stage in the chosen cut. */
+static int choose_cut(const bench_setup *setup, double *profile_seconds)
+{
+    sl_module_profile times[MAX_LAYERS + 2];
+    const sl_module_profile *of_ranks[STAGES] = {times, times};
+    sl_schedule *table;
+    int balance[STAGES];
+    double start = bench_now();
+    profile_model(setup, times);
+    *profile_seconds = bench_now() - start;
+    bench_check(
+        sl_schedule_write(NULL, &(sl_schedule_options){.ranks = STAGES, .micros = CHUNKS}, &table));
+    bench_check(sl_schedule_recompute(table, setup->recompute));
+    bench_check(sl_partition_by_time(&(sl_partition_costs){.modules = (int)setup->model.nlayers + 2,
+                                                           .profiles = of_ranks,
+                                                           .table = table},
+                                     balance, NULL));
+    sl_schedule_destroy(&table);
+    return balance[0];
+}
+
+/* Medians of each cut's steps into medians[first stage's modules]. */
+static void measure_cuts(const bench_setup *setup, int steps, double *medians)
+{
+    int modules = (int)setup->model.nlayers + 2;
+    bench_trainer *trainers[MAX_LAYERS + 2];
+    static double seconds[MAX_LAYERS + 2][MAX_STEPS];
+    for (int cut = 1; cut < modules; cut++) {
+        bench_setup own = *setup;
+        own.balance[0] = cut;
+        own.balance[1] = modules - cut;
+        own.balance_count = STAGES;
+        trainers[cut] = bench_trainer_create(&own);
+        bench_trainer_step(trainers[cut]);
+    }
+    for (int i = 0; i < steps; i++)
+        for (int cut = 1; cut < modules; cut++)
+            seconds[cut][i] = bench_trainer_step(trainers[cut]);
+    for (int cut = 1; cut < modules; cut++) {
+        medians[cut] = bench_median(seconds[cut], steps);
+        bench_trainer_destroy(trainers[cut]);
+    }
+}
+
+static void compare(long emsize, long nlayers, long nhead, int steps)
+{
+    bench_setup setup = bench_setup_lm(emsize, nlayers, nhead);
+    double medians[MAX_LAYERS + 2], profile_seconds;
+    int modules = (int)nlayers + 2, best = 1;
+    setup.devices = devices;
+    setup.stages = STAGES;
+    setup.chunks = CHUNKS;
+    int chosen = choose_cut(&setup, &profile_seconds);
+    measure_cuts(&setup, steps, medians);
+    for (int cut = 1; cut < modules; cut++) {
+        printf("emsize %ld: %d modules, then %d: %.1f ms%s\n", emsize, cut, modules - cut,
+               1e3 * medians[cut], cut == chosen ? " (chosen)" : "");
+        best = medians[cut] < medians[best] ? cut : best;
+    }
+    printf("{\"bench\":\"balance\",\"emsize\":%ld,\"nlayers\":%ld,\"chosen\":%d,\"best\":%d,"
+           "\"chosen_ms\":%.2f,\"best_ms\":%.2f,\"ratio\":%.4f,\"profile_steps\":%.2f}\n",
+           emsize, nlayers, chosen, best, 1e3 * medians[chosen], 1e3 * medians[best],
+           medians[chosen] / medians[best], profile_seconds / medians[chosen]);
+    fflush(stdout);
+}
+
+int main(int argc, char **argv)
+{
+    long emsize = argc > 3 ? strtol(argv[1], NULL, 10) : 0;
+    long nlayers = argc > 3 ? strtol(argv[2], NULL, 10) : 4;
+    long nhead = argc > 3 ? strtol(argv[3], NULL, 10) : 4;
+    long steps = argc > 4 ? strtol(argv[4], NULL, 10) : 9;
+    if ((argc > 1 && argc < 4) || steps < 1 || steps > MAX_STEPS || nlayers < 1 ||
+        nlayers > MAX_LAYERS) {
+        fprintf(stderr, "usage: bench_balance [EMSIZE NLAYERS NHEAD [STEPS]]\n");
+        return 2;
+    }
+    if (emsize > 0) {
+        compare(emsize, nlayers, nhead, (int)steps);
+        return 0;
+    }
+    compare(200, nlayers, nhead, (int)steps);
+    compare(512, nlayers, nhead, (int)steps);
+    compare(1024, nlayers, nhead, (int)steps);
+    return 0;
+}

@@ -1,0 +1,196 @@
+/* The cut whose step is the shortest when the table is simulated. */
+#include "core/error.h"
+#include "parallel/schedule/table.h"
+#include "sluice/pipe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Up to so many cuts are all tried. */
+enum { MOST_CUTS = 1000 };
+
+/* Stage s has modules cuts[s] ... cuts[s + 1] - 1. */
+typedef struct search {
+    const sl_partition_costs *costs;
+    int modules, stages;
+    int *cuts, *trial; /* [stages + 1] the best so far, and the one that is tried */
+    int *balance;      /* [stages] of the trial */
+    double *sums;      /* [4][stages] F, I, W and B of each stage of the trial */
+    double seconds;    /* of the best; negative: there is none */
+} search;
+
+static sl_status simulate_trial(search *s, double *seconds)
+{
+    const int *placement = sl_schedule_placement(s->costs->table);
+    double *forward = s->sums, *input = forward + s->stages, *weight = input + s->stages,
+           *backward = weight + s->stages;
+    sl_simulation simulation;
+    memset(s->sums, 0, 4 * (size_t)s->stages * sizeof *s->sums);
+    for (int stage = 0; stage < s->stages; stage++)
+        for (int i = s->trial[stage]; i < s->trial[stage + 1]; i++) {
+            const sl_module_profile *times = &s->costs->profiles[placement[stage]][i];
+            forward[stage] += times->forward;
+            input[stage] += times->backward_input;
+            weight[stage] += times->backward_weight;
+            backward[stage] += times->backward;
+        }
+    SL_TRY(sl_schedule_simulate(s->costs->table,
+                                &(sl_cost_model){.forward = forward,
+                                                 .backward_input = input,
+                                                 .backward_weight = weight,
+                                                 .backward = backward},
+                                &simulation));
+    *seconds = simulation.makespan;
+    sl_simulation_clear(&simulation);
+    return SL_OK;
+}
+
+/* Makes the trial the best if it is shorter and fits. Of equal ones the first stays. */
+static sl_status try_cuts(search *s, bool *better)
+{
+    double seconds;
+    *better = false;
+    SL_TRY(simulate_trial(s, &seconds));
+    if (s->seconds >= 0 && seconds >= s->seconds)
+        return SL_OK;
+    for (int stage = 0; stage < s->stages; stage++)
+        s->balance[stage] = s->trial[stage + 1] - s->trial[stage];
+    if (s->costs->fits && !s->costs->fits(s->costs->context, s->balance))
+        return SL_OK;
+    memcpy(s->cuts, s->trial, ((size_t)s->stages + 1) * sizeof *s->cuts);
+    s->seconds = seconds;
+    *better = true;
+    return SL_OK;
+}
+
+/* ---- All cuts --------------------------------------------------------------------------- */
+
+static bool are_few(const search *s)
+{
+    double count = 1;
+    for (int i = 1; i < s->stages; i++)
+        count *= (double)(s->modules - i) / i;
+    return count <= MOST_CUTS;
+}
+
+/* The next cuts in lexicographic order; false: these were the last. */
+static bool advance_cuts(search *s)
+{
+    int i = s->stages - 1;
+    while (i > 0 && s->trial[i] == s->modules - (s->stages - i))
+        i--;
+    if (i == 0)
+        return false;
+    s->trial[i]++;
+    for (i++; i < s->stages; i++)
+        s->trial[i] = s->trial[i - 1] + 1;
+    return true;
+}
+
+static sl_status try_all(search *s)
+{
+    bool better;
+    for (int i = 0; i < s->stages; i++)
+        s->trial[i] = i;
+    do
+        SL_TRY(try_cuts(s, &better));
+    while (advance_cuts(s));
+    return SL_OK;
+}
+
+/* ---- Neighbours ------------------------------------------------------------------------- */
+
+/* Each stage gets modules until it has its part of the time on its own rank's device. */
+static void cut_evenly(search *s)
+{
+    const sl_module_profile *times = s->costs->profiles[0];
+    double all = 0, sum = 0;
+    for (int i = 0; i < s->modules; i++)
+        all += times[i].forward + times[i].backward;
+    int next = 1;
+    for (int i = 0; i < s->modules && next < s->stages; i++) {
+        int left = s->modules - i, wanted = s->stages - next;
+        bool is_full = i > s->trial[next - 1] && sum >= all * next / s->stages;
+        if (is_full || left == wanted)
+            s->trial[next++] = i;
+        sum += times[i].forward + times[i].backward;
+    }
+}
+
+/* Moves cuts first ... last by one module, where every stage keeps one. */
+static bool shift_cuts(search *s, int first, int last, int by)
+{
+    memcpy(s->trial, s->cuts, ((size_t)s->stages + 1) * sizeof *s->trial);
+    for (int i = first; i <= last; i++)
+        s->trial[i] += by;
+    return s->trial[first] > s->trial[first - 1] && s->trial[last] < s->trial[last + 1];
+}
+
+/* From the best so far: a module goes from one stage to another, through those between them. */
+static sl_status try_neighbours(search *s, bool *improved)
+{
+    *improved = false;
+    for (int first = 1; first < s->stages; first++)
+        for (int last = first; last < s->stages; last++)
+            for (int by = -1; by <= 1; by += 2) {
+                bool better = false;
+                if (shift_cuts(s, first, last, by))
+                    SL_TRY(try_cuts(s, &better));
+                *improved = *improved || better;
+            }
+    return SL_OK;
+}
+
+static sl_status climb(search *s)
+{
+    bool improved;
+    cut_evenly(s);
+    SL_TRY(try_cuts(s, &improved));
+    while (improved)
+        SL_TRY(try_neighbours(s, &improved));
+    return SL_OK;
+}
+
+/* ---- All -------------------------------------------------------------------------------- */
+
+static sl_status find_cuts(search *s)
+{
+    s->cuts = calloc(3 * (size_t)s->stages + 2, sizeof *s->cuts);
+    s->sums = calloc(4 * (size_t)s->stages, sizeof *s->sums);
+    if (!s->cuts || !s->sums)
+        return sl_error(SL_ERR_MEMORY, "sl_partition_by_time: no memory for %d stages", s->stages);
+    s->trial = s->cuts + s->stages + 1;
+    s->balance = s->trial + s->stages + 1;
+    s->trial[s->stages] = s->modules;
+    SL_TRY(are_few(s) ? try_all(s) : climb(s));
+    if (s->seconds >= 0)
+        return SL_OK;
+    return sl_error(SL_ERR_NOT_FOUND,
+                    "sl_partition_by_time: no cut of %d modules into %d stages "
+                    "fits",
+                    s->modules, s->stages);
+}
+
+sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, double *seconds)
+{
+    SLI_CHECK_NOT_NULL(costs);
+    SLI_CHECK_NOT_NULL(costs->profiles);
+    SLI_CHECK_NOT_NULL(costs->table);
+    SLI_CHECK_NOT_NULL(balance);
+    search s = {.costs = costs,
+                .modules = costs->modules,
+                .stages = sl_schedule_stages(costs->table),
+                .seconds = -1};
+    if (s.modules < s.stages)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_partition_by_time: %d stages need as many modules, there are %d",
+                        s.stages, s.modules);
+    sl_status status = find_cuts(&s);
+    for (int stage = 0; stage < s.stages && status == SL_OK; stage++)
+        balance[stage] = s.cuts[stage + 1] - s.cuts[stage];
+    if (seconds)
+        *seconds = s.seconds;
+    free(s.cuts);
+    free(s.sums);
+    return status;
+}

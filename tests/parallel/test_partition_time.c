@@ -1,0 +1,174 @@
+/* The cut with the shortest simulated step, against all cuts. */
+#include "sluice/pipe.h"
+#include "support/check.h"
+
+#include <string.h>
+
+enum { MOST_MODULES = 40, MOST_STAGES = 8 };
+
+typedef struct times {
+    sl_module_profile modules[MOST_MODULES];
+    const sl_module_profile *ranks[MOST_STAGES]; /* all ranks' */
+} times;
+
+/* Modules of a few milliseconds, as a function of the seed; 0: all equal. */
+static void make_times(int modules, int ranks, uint32_t seed, times *out)
+{
+    for (int i = 0; i < modules; i++) {
+        seed = seed ? seed * 1664525u + 1013904223u : 0;
+        double forward = 1 + (double)(seed >> 28), both = 2 + (double)(seed >> 24 & 15);
+        out->modules[i] = (sl_module_profile){forward, both, both / 2, both / 2};
+    }
+    for (int rank = 0; rank < ranks; rank++)
+        out->ranks[rank] = out->modules;
+}
+
+static sl_schedule *open_table(const char *name, int ranks, int micros)
+{
+    sl_schedule *table;
+    check_ok(
+        sl_schedule_write(name, &(sl_schedule_options){.ranks = ranks, .micros = micros}, &table));
+    check_ok(sl_schedule_recompute(table, SL_RECOMPUTE_EXCEPT_LAST));
+    return table;
+}
+
+static double step_seconds(const sl_schedule *table, const times *of, const int *balance)
+{
+    double costs[4][MOST_STAGES] = {{0}};
+    sl_simulation simulation;
+    for (int stage = 0, i = 0; stage < sl_schedule_stages(table); stage++)
+        for (int end = i + balance[stage]; i < end; i++) {
+            costs[0][stage] += of->modules[i].forward;
+            costs[1][stage] += of->modules[i].backward_input;
+            costs[2][stage] += of->modules[i].backward_weight;
+            costs[3][stage] += of->modules[i].backward;
+        }
+    check_ok(sl_schedule_simulate(table,
+                                  &(sl_cost_model){.forward = costs[0],
+                                                   .backward_input = costs[1],
+                                                   .backward_weight = costs[2],
+                                                   .backward = costs[3]},
+                                  &simulation));
+    double seconds = simulation.makespan;
+    sl_simulation_clear(&simulation);
+    return seconds;
+}
+
+/* The shortest step of all cuts that give stages 0 ... stage - 1 what `balance` says. */
+static double shortest(const sl_schedule *table, const times *of, int *balance, int stage, int left)
+{
+    int stages = sl_schedule_stages(table);
+    double best = 1e9;
+    if (stage + 1 == stages) {
+        balance[stage] = left;
+        return step_seconds(table, of, balance);
+    }
+    for (int count = 1; count <= left - (stages - 1 - stage); count++) {
+        balance[stage] = count;
+        double seconds = shortest(table, of, balance, stage + 1, left - count);
+        best = seconds < best ? seconds : best;
+    }
+    return best;
+}
+
+static void cut_is_the_best_of_all(void **state)
+{
+    (void)state;
+    enum { MODULES = 9 };
+    for (int i = 0; sl_schedule_names[i]; i++)
+        for (int ranks = 1; ranks <= 3; ranks++)
+            for (uint32_t seed = 1; seed <= 3; seed++) {
+                times of;
+                int balance[MOST_STAGES], any[MOST_STAGES], sum = 0;
+                double seconds;
+                sl_schedule *table = open_table(sl_schedule_names[i], ranks, 6);
+                make_times(MODULES, ranks, seed, &of);
+                check_ok(sl_partition_by_time(
+                    &(sl_partition_costs){.modules = MODULES, .profiles = of.ranks, .table = table},
+                    balance, &seconds));
+                for (int stage = 0; stage < sl_schedule_stages(table); stage++)
+                    sum += balance[stage];
+                assert_int_equal(sum, MODULES);
+                assert_true(seconds == step_seconds(table, &of, balance));
+                assert_float_equal(seconds, shortest(table, &of, any, 0, MODULES), 1e-9);
+                sl_schedule_destroy(&table);
+            }
+}
+
+/* Where there are too many cuts to try all. */
+static void many_equal_modules_are_spread_evenly(void **state)
+{
+    (void)state;
+    times of;
+    int balance[MOST_STAGES];
+    sl_schedule *table = open_table("1f1b", MOST_STAGES, 16);
+    make_times(MOST_MODULES, MOST_STAGES, 0, &of);
+    of.modules[MOST_MODULES - 1].forward *= 4; /* a last module like four others */
+    of.modules[MOST_MODULES - 1].backward *= 4;
+    check_ok(sl_partition_by_time(
+        &(sl_partition_costs){.modules = MOST_MODULES, .profiles = of.ranks, .table = table},
+        balance, NULL));
+    for (int stage = 0; stage + 1 < MOST_STAGES; stage++)
+        assert_in_range(balance[stage], 4, 6);
+    assert_in_range(balance[MOST_STAGES - 1], 2, 5);
+    sl_schedule_destroy(&table);
+}
+
+/* The rank of a slower device gets fewer modules. */
+static void each_rank_has_its_own_times(void **state)
+{
+    (void)state;
+    times of;
+    sl_module_profile slow[12];
+    int balance[2];
+    sl_schedule *table = open_table("gpipe", 2, 8);
+    make_times(12, 2, 0, &of);
+    for (int i = 0; i < 12; i++)
+        slow[i] = (sl_module_profile){2 * of.modules[i].forward, 2 * of.modules[i].backward, 0, 0};
+    of.ranks[1] = slow;
+    check_ok(sl_partition_by_time(
+        &(sl_partition_costs){.modules = 12, .profiles = of.ranks, .table = table}, balance, NULL));
+    assert_in_range(balance[0], 7, 8); /* of equal ones it would have 6 at most */
+    sl_schedule_destroy(&table);
+}
+
+static bool first_stage_has_at_most(void *context, const int *balance)
+{
+    return balance[0] <= *(const int *)context;
+}
+
+static void cuts_that_do_not_fit_are_left_out(void **state)
+{
+    (void)state;
+    times of;
+    int balance[2] = {0}, most = 2;
+    sl_schedule *table = open_table("gpipe", 2, 8);
+    make_times(12, 2, 0, &of);
+    sl_partition_costs costs = {.modules = 12,
+                                .profiles = of.ranks,
+                                .table = table,
+                                .fits = first_stage_has_at_most,
+                                .context = &most};
+    check_ok(sl_partition_by_time(&costs, balance, NULL));
+    assert_int_equal(balance[0], 2);
+    most = 0;
+    check_error(sl_partition_by_time(&costs, balance, NULL), SL_ERR_NOT_FOUND,
+                "no cut of 12 modules into 2 stages fits");
+    costs.modules = 1;
+    check_error(sl_partition_by_time(&costs, balance, NULL), SL_ERR_INVALID,
+                "2 stages need as many modules, there are 1");
+    costs.profiles = NULL;
+    check_error(sl_partition_by_time(&costs, balance, NULL), SL_ERR_INVALID, "profiles is NULL");
+    sl_schedule_destroy(&table);
+}
+
+int partition_time_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(cut_is_the_best_of_all),
+        cmocka_unit_test(many_equal_modules_are_spread_evenly),
+        cmocka_unit_test(each_rank_has_its_own_times),
+        cmocka_unit_test(cuts_that_do_not_fit_are_left_out),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
