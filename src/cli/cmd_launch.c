@@ -117,7 +117,7 @@ static void show_event(void *context, const sl_launch_event *event)
         cli_complain("%s%s%s", attempt, event->text, again);
 }
 
-static sl_status run(cli_line *line, void *settings_read)
+static sl_status run_launch(cli_line *line, void *settings_read)
 {
     settings *parsed = settings_read;
     sl_launch_options *to = &parsed->launch;
@@ -166,5 +166,5 @@ const cli_command cmd_launch = {
     .options = options,
     .program = true,
     .settings_bytes = sizeof(settings),
-    .run = run,
+    .run = run_launch,
 };

@@ -156,8 +156,8 @@ static sl_status print_table(const sl_schedule *schedule, const sl_simulation *s
     return SL_OK;
 }
 
-static sl_status show(const sl_schedule *schedule, const settings *from,
-                      const sl_simulation *simulation)
+static sl_status show_schedule(const sl_schedule *schedule, const settings *from,
+                               const sl_simulation *simulation)
 {
     char *text;
     if (from->svg) {
@@ -175,7 +175,7 @@ static sl_status show(const sl_schedule *schedule, const settings *from,
     return from->csv || from->json ? SL_OK : print_table(schedule, simulation);
 }
 
-static sl_status run(cli_line *line, void *parsed)
+static sl_status run_schedule(cli_line *line, void *parsed)
 {
     const settings *from = parsed;
     double costs[3];
@@ -189,7 +189,7 @@ static sl_status run(cli_line *line, void *parsed)
     if (status == SL_OK)
         status = simulate(schedule, from, costs, &simulation);
     if (status == SL_OK)
-        status = show(schedule, from, &simulation);
+        status = show_schedule(schedule, from, &simulation);
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&schedule);
     return status;
@@ -204,5 +204,5 @@ const cli_command cmd_schedule = {
            "... is idle time.",
     .options = options,
     .settings_bytes = sizeof(settings),
-    .run = run,
+    .run = run_schedule,
 };

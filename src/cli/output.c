@@ -1,3 +1,5 @@
+/* What the program prints besides a run's display: errors and warnings, with the word that was
+ * probably meant; texts from files, escaped; numbers as people read them. */
 #define _GNU_SOURCE /* vasprintf */
 #include "cli/cli.h"
 

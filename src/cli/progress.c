@@ -417,15 +417,13 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
 
 static void print_resumed(display *on, const sl_checkpoint_event *event)
 {
-    int restarts = on->of->options.restarts;
+    char begin[48] = "Resuming";
     on->resumed = true;
     if (on->of->options.quiet)
         return;
-    if (restarts > 0)
-        print_line(on, "Restart %d: resuming after step %" PRId64 " from %s", restarts, event->step,
-                   event->path);
-    else
-        print_line(on, "Resuming after step %" PRId64 " from %s", event->step, event->path);
+    if (on->of->options.restarts > 0)
+        snprintf(begin, sizeof begin, "Restart %d: resuming", on->of->options.restarts);
+    print_line(on, "%s after step %" PRId64 " from %s", begin, event->step, event->path);
     if (event->lost_steps > 0)
         print_line(on, "Repeating %" PRId64 " step%s, lost since the checkpoint", event->lost_steps,
                    plural(event->lost_steps));

@@ -388,7 +388,7 @@ static void end_phase(attempt *self)
     enter_phase(self, self->phase + 1);
 }
 
-static void supervise(attempt *self)
+static void supervise_job(attempt *self)
 {
     while (read_signals(self),
            waitpid(self->mpirun, &self->mpirun_status, WNOHANG) != self->mpirun) {
@@ -445,7 +445,7 @@ sl_status sli_job_run(const sli_job *job, sli_job_end *out)
     if (status == SL_OK)
         status = start_mpirun(&self);
     if (status == SL_OK) {
-        supervise(&self);
+        supervise_job(&self);
         check_mpirun_status(&self);
     }
     sigprocmask(SIG_SETMASK, &self.mask_before, NULL);

@@ -232,7 +232,7 @@ static bool wait_for_release(supervisor *self)
 
 /* Runs the program; gives the exit status for mpirun: 0 where the launcher hangs up, for then
  * mpirun's own measures against a failed rank would only take time. */
-static int supervise(supervisor *self)
+static int supervise_program(supervisor *self)
 {
     int status = self->program > 0 ? wait_for_program(self) : NOT_STARTED << 8;
     kill_children();
@@ -328,7 +328,7 @@ sl_status sl_launch_run_rank(const char *const *command, sl_launch_report report
     SL_TRY(read_rank(&self.info));
     SL_TRY(call_launcher(&self));
     start_program(&self, (char *const *)command);
-    *exit_status = supervise(&self);
+    *exit_status = supervise_program(&self);
     if (self.launcher_is_lost)
         end_daemon();
     sli_wire_close(&self.launcher);

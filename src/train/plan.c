@@ -315,7 +315,7 @@ typedef struct demand {
 } demand;
 
 /* Whether a run may have these options, and fits with them. */
-static bool fits(const demand *of, const sl_train_options *options)
+static bool run_fits(const demand *of, const sl_train_options *options)
 {
     sl_host_plan plan;
     return sl_train_options_check(options) == SL_OK &&
@@ -332,7 +332,7 @@ try_change(demand *of, const sl_train_options *changed, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (fits(of, changed))
+    if (run_fits(of, changed))
         add_text(&of->changes, text);
 }
 
@@ -352,7 +352,7 @@ static void try_pipeline(demand *of)
     }
     changed = *given;
     changed.chunks = sl_train_options_chunks(given);
-    while (changed.chunks <= changed.batch_size / 2 && !fits(of, &changed))
+    while (changed.chunks <= changed.batch_size / 2 && !run_fits(of, &changed))
         changed.chunks *= 2;
     try_change(of, &changed, "%d chunks", changed.chunks);
 }
@@ -362,7 +362,7 @@ static void try_replicas(demand *of)
 {
     const sl_train_options *given = of->options;
     sl_train_options changed = *given;
-    while (!changed.checkpoints.resume && changed.batch_size > 1 && !fits(of, &changed))
+    while (!changed.checkpoints.resume && changed.batch_size > 1 && !run_fits(of, &changed))
         changed.batch_size /= 2;
     try_change(of, &changed, "a batch size of %" PRId64, changed.batch_size);
     changed = *given;
@@ -376,7 +376,7 @@ static void try_replicas(demand *of)
     changed.stages = sli_layout_ranks(given);
     changed.replicas = sl_train_options_replicas(given);
     changed.shards = given->checkpoints.resume ? given->shards : 0;
-    while (changed.replicas > 1 && !fits(of, &changed))
+    while (changed.replicas > 1 && !run_fits(of, &changed))
         changed.replicas--;
     try_change(of, &changed, "%d replica%s", changed.replicas, changed.replicas == 1 ? "" : "s");
 }

@@ -256,13 +256,6 @@ static sl_status save_weights(sli_run *run)
     return status;
 }
 
-/* The step after which the saved parameters were made: the best, or the last where there is no
- * best. */
-static int64_t saved_step(const sli_run *run)
-{
-    return isfinite(run->at.best_loss) ? run->at.best_step : run->at.steps;
-}
-
 /* Weights that cannot be saved do not end the run: there may be room at its end. */
 static sl_status save_best(sli_run *run)
 {
@@ -274,13 +267,6 @@ static sl_status save_best(sli_run *run)
                                                              .path = run->options.save,
                                                              .step = run->at.best_step,
                                                              .reason = error.text});
-}
-
-/* No replica ends before the first one has saved the weights. */
-static sl_status wait_for_weights(const sli_run *run)
-{
-    return run->options.save && run->replica.group ? sl_group_barrier(run->replica.group, NULL)
-                                                   : SL_OK;
 }
 
 /* ---- Evaluation ------------------------------------------------------------------------- */
@@ -387,39 +373,31 @@ static sl_status train_epoch(sli_run *run)
     return run_validation(run, start);
 }
 
-/* Sets what is known at the end of every run. */
-static void set_result(const sli_run *run, sl_run_result *result)
+/* Ends a run, or one that was stopped. That one leaves its best weights, or its last ones, where it
+ * saves no checkpoints. Weights that could not be saved are the error of every replica, after the
+ * results; no replica ends before the first one has saved them. */
+static sl_status finish_run(sli_run *run, sl_run_result *result)
 {
+    sli_error_copy unsaved;
+    int64_t saved_step = isfinite(run->at.best_loss) ? run->at.best_step : run->at.steps;
+    bool leaves_weights = !run->stopped || !run->options.checkpoints.directory;
+    if (!run->stopped)
+        SL_TRY(sli_checkpoints_finish(run->checkpoints));
+    else if (leaves_weights && saves_weights(run) && !run->saved && saved_step != run->at.steps)
+        SL_TRY(sli_best_restore(run->best, run->replica.pipe));
+    sli_error_save(&unsaved, leaves_weights ? save_weights(run) : SL_OK);
     result->best_valid_loss = run->at.best_loss;
     result->steps = run->at.steps;
     result->stopped = run->stopped;
     result->saved = run->saved;
-    result->saved_step = saved_step(run);
-}
-
-/* A run without checkpoints leaves its weights. */
-static sl_status finish_stopped(sli_run *run, sl_run_result *result)
-{
-    bool leaves_weights = !run->options.checkpoints.directory;
-    if (leaves_weights && saves_weights(run) && !run->saved && saved_step(run) != run->at.steps)
-        SL_TRY(sli_best_restore(run->best, run->replica.pipe));
-    if (leaves_weights)
-        SL_TRY(save_weights(run));
-    set_result(run, result);
-    result->seconds = sli_clock_seconds() - run->started;
-    return leaves_weights ? wait_for_weights(run) : SL_OK;
-}
-
-/* Weights that could not be saved are the error of every replica, after the results. */
-static sl_status finish_run(sli_run *run, sl_run_result *result)
-{
-    sli_error_copy unsaved;
-    SL_TRY(sli_checkpoints_finish(run->checkpoints));
-    sli_error_save(&unsaved, save_weights(run));
-    set_result(run, result);
-    CALL_REPORTERS(run, finished, &run->info, result)
+    result->saved_step = saved_step;
+    if (run->stopped)
+        result->seconds = sli_clock_seconds() - run->started;
+    else
+        CALL_REPORTERS(run, finished, &run->info, result)
     SL_TRY(sli_error_restore(&unsaved));
-    return wait_for_weights(run);
+    bool must_wait = leaves_weights && run->options.save && run->replica.group;
+    return must_wait ? sl_group_barrier(run->replica.group, NULL) : SL_OK;
 }
 
 static sl_status train_all(sli_run *run, sl_run_result *result)
@@ -430,7 +408,7 @@ static sl_status train_all(sli_run *run, sl_run_result *result)
         SL_TRY(train_epoch(run));
     if (!run->stopped)
         SL_TRY(run_test(run, result));
-    return run->stopped ? finish_stopped(run, result) : finish_run(run, result);
+    return finish_run(run, result);
 }
 
 sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result)
