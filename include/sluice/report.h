@@ -101,14 +101,16 @@ typedef enum sl_checkpoint_event_kind {
     SL_CHECKPOINT_RESUMED, /* the run goes on from it */
     SL_CHECKPOINT_SAVED,
     SL_CHECKPOINT_FAILED, /* could not be saved, for `reason`; the run goes on */
-    SL_WEIGHTS_FAILED     /* the best parameters could not be written to options->save, for
+    SL_WEIGHTS_FAILED,    /* the best parameters could not be written to options->save, for
                              `reason`; the run goes on */
+    SL_WEIGHTS_LEFT_OUT   /* `tensor` was not loaded from options->init, for `reason` */
 } sl_checkpoint_event_kind;
 
 typedef struct sl_checkpoint_event {
     sl_checkpoint_event_kind kind;
     const char *path;
-    int64_t step;         /* after which it was made; SKIPPED: 0 */
+    const char *tensor;   /* LEFT_OUT: its name */
+    int64_t step;         /* after which it was made; SKIPPED, LEFT_OUT: 0 */
     int64_t lost_steps;   /* RESUMED, the newest one of a directory: steps after it that the earlier
                              run had done, and that this one repeats */
     double copy_seconds;  /* SAVED: how long the run waited for the copy of its state */
@@ -132,7 +134,7 @@ typedef struct sl_reporter {
     sl_status (*evaluated)(void *context, const sl_eval_info *info);
     sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
     int replica; /* the replica that calls it */
-    /* The first replica calls it alone; SKIPPED and RESUMED come before `started`. */
+    /* The first replica calls it alone; SKIPPED, RESUMED and LEFT_OUT come before `started`. */
     sl_status (*checkpoint)(void *context, const sl_checkpoint_event *event);
 } sl_reporter;
 

@@ -107,6 +107,7 @@ typedef struct sl_train_options {
     const char *init; /* weights to start from, as for sl_weights_load; NULL: random. A vocabulary
                          beside them replaces the data's. Without one, the data's must have the
                          checksum that the weights state, if any */
+    bool partial; /* load of `init` what fits, as sl_weights_load_partial, and report the rest */
     const char *save; /* the safetensors file to write; NULL: none */
     sl_save_options checkpoints;
 
@@ -120,7 +121,7 @@ typedef struct sl_train_options {
  * epochs, SGD with SL_LR_DEFAULT (5.0) times 0.95 an epoch, clip 0.5, seed 1. */
 void sl_train_options_default(sl_train_options *options);
 
-/* Sets all options but `data`, `init`, `save` and `checkpoints` to a preset's. Errors:
+/* Sets all options but `data`, `init`, `partial`, `save` and `checkpoints` to a preset's. Errors:
  * SL_ERR_NOT_FOUND, whose text lists the presets. */
 sl_status sl_train_options_preset(const char *name, sl_train_options *options);
 
@@ -271,6 +272,16 @@ sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, co
  * have every parameter with its shape, and no other tensor; buffers may be missing. No value
  * changes where something is wrong. */
 sl_status sl_weights_load(sl_pipe *pipe, const char *path);
+
+/* Reads what fits: the tensors that the model and the file both have, by name and shape. Other
+ * values stay as they are. Calls `left_out` with `context` for each tensor of either that is not
+ * read, and why ("not in the file", "not in the model", "F32 [7, 4] in the file, F32 [9, 4] in the
+ * model"); an error that it returns ends the loading. Errors: SL_ERR_INVALID where no parameter
+ * fits. */
+sl_status sl_weights_load_partial(sl_pipe *pipe, const char *path,
+                                  sl_status (*left_out)(void *context, const char *tensor,
+                                                        const char *reason),
+                                  void *context);
 
 /* The options of the model that weights were saved from. Errors: SL_ERR_FORMAT where the metadata
  * do not have them. */

@@ -444,6 +444,11 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
     case SL_WEIGHTS_FAILED:
         cli_complain("warning: the best weights are not saved, the run goes on: %s", event->reason);
         break;
+    case SL_WEIGHTS_LEFT_OUT:
+        if (!on->of->options.quiet)
+            print_line(on, "Not loaded from %s: %s (%s)", event->path, event->tensor,
+                       event->reason);
+        break;
     case SL_CHECKPOINT_RESUMED:
         print_resumed(on, event);
         if (event->reason)

@@ -84,7 +84,8 @@ sl_status cli_name_checkpoints(sl_status status, const char *path)
 
 /* ---- The sizes of weights to start from ------------------------------------------------------ */
 
-/* Sets a row of the model's as the weights have it; one that was given must have that value. */
+/* Sets a row of the model's as the weights have it. One that was given must have that value, unless
+ * weights are loaded as far as they fit. */
 static sl_status apply_row(const cli_line *line, const sl_option *row, const void *saved,
                            sl_train_options *to)
 {
@@ -94,7 +95,7 @@ static sl_status apply_row(const cli_line *line, const sl_option *row, const voi
         status = sl_option_text(row, to, &wanted);
     if (status == SL_OK && !cli_line_value(line, row->name))
         status = sl_option_set(row, to, has);
-    else if (status == SL_OK && strcmp(has, wanted) != 0)
+    else if (status == SL_OK && !to->partial && strcmp(has, wanted) != 0)
         status =
             sl_error(SL_ERR_INVALID, "%s: the weights have %s %s, but %s is set to %s: remove it",
                      to->init, row->name, has, row->name, wanted);

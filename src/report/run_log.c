@@ -24,7 +24,8 @@ struct sl_run_log {
     const sl_run_info *info; /* since the run began */
     bool resumed;
     int64_t resumed_step, lost_steps;
-    int64_t missing; /* records since the last that was written */
+    json_t *left_out; /* names of tensors that were not loaded; NULL: none */
+    int64_t missing;  /* records since the last that was written */
     bool complained;
 };
 
@@ -126,6 +127,7 @@ void sl_run_log_destroy(sl_run_log **log)
     if ((*log)->created && !(*log)->info)
         sli_file_remove_open((*log)->path, (*log)->descriptor);
     close((*log)->descriptor);
+    json_decref((*log)->left_out);
     free((*log)->path);
     free(*log);
     *log = NULL;
@@ -241,6 +243,8 @@ static sl_status log_started(void *context, const sl_run_info *info)
         record =
             move_members(record, json_pack("{sI sI}", "resumed_step", (json_int_t)log->resumed_step,
                                            "lost_steps", (json_int_t)log->lost_steps));
+    if (log->left_out)
+        record = move_members(record, json_pack("{sO}", "left_out", log->left_out));
     return log->resumed ? log_record(log, record) : write_record(log, record);
 }
 
@@ -328,7 +332,8 @@ static sl_status log_finished(void *context, const sl_run_info *info, const sl_r
                                     : json_null()));
 }
 
-/* Skipping and resuming come before the run's record, which says the latter. */
+/* Skipping, resuming and what is not loaded come before the run's record, which says the latter
+ * two. */
 static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
 {
     sl_run_log *log = context;
@@ -338,6 +343,10 @@ static sl_status log_checkpoint(void *context, const sl_checkpoint_event *event)
         log->resumed_step = event->step;
         log->lost_steps = event->lost_steps;
     }
+    if (event->kind == SL_WEIGHTS_LEFT_OUT && !log->left_out)
+        log->left_out = json_array();
+    if (event->kind == SL_WEIGHTS_LEFT_OUT)
+        json_array_append_new(log->left_out, sli_json_text(event->tensor));
     if (event->kind == SL_WEIGHTS_FAILED)
         return log_record(log,
                           json_pack("{ss sb sI so so}", "record", "weights", "saved", 0, "step",

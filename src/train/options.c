@@ -307,6 +307,9 @@ const sl_option sl_train_option_rows[] = {
     {.name = "init", .value = "FILE", .group = "Files and display", FIELD(TEXT, init),
      .help = "Load weights from FILE: a safetensors file, an index of several, or a checkpoint's "
              "directory; the vocabulary lies beside them"},
+    {.name = "partial", .group = "Files and display", FIELD(FLAG, partial), .needs = "init",
+     .help = "Load only the weights of --init that the model has by name and shape, and list the "
+             "others"},
     {.name = "save", .value = "FILE", .group = "Files and display", FIELD(TEXT, save),
      .not_logged = true,
      .help = "Write the best weights to FILE (safetensors) and the vocabulary beside it; a run "
@@ -411,6 +414,7 @@ sl_status sl_train_options_preset(const char *name, sl_train_options *options)
     }
     made.data = options->data;
     made.init = options->init;
+    made.partial = options->partial;
     made.save = options->save;
     made.checkpoints = options->checkpoints;
     *options = made;

@@ -37,7 +37,7 @@ static sl_status create_pipe(const sl_train_options *options, sl_device *const *
 sl_status sli_replica_create(const sl_train_options *options, sl_group *group,
                              sl_device *const *devices, bool values, sli_replica *out)
 {
-    const char *init = values ? options->init : NULL;
+    const char *init = values && !options->partial ? options->init : NULL;
     *out = (sli_replica){.group = group,
                          .rank = group ? sl_group_rank(group) : 0,
                          .count = group ? sl_group_size(group) : 1};

@@ -65,7 +65,8 @@ typedef struct sli_replica {
 
 /* Makes model, loss and pipe. `options` are checked, and options->model.ntokens is known. `devices`
  * [stages] are borrowed. `values` = false leaves the parameters undefined; else they are random, or
- * those of options->init. Cleared by sli_replica_clear, also after an error. */
+ * those of options->init, unless options->partial. Cleared by sli_replica_clear, also after an
+ * error. */
 sl_status sli_replica_create(const sl_train_options *options, sl_group *group,
                              sl_device *const *devices, bool values, sli_replica *out);
 void sli_replica_clear(sli_replica *replica);

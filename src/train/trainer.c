@@ -46,6 +46,15 @@ static bool saves_weights(const sli_run *run)
     return run->options.save && is_first(run);
 }
 
+static sl_status report_left_out(void *context, const char *tensor, const char *reason)
+{
+    const sli_run *run = context;
+    return sli_report_checkpoint(run, &(sl_checkpoint_event){.kind = SL_WEIGHTS_LEFT_OUT,
+                                                             .path = run->options.init,
+                                                             .tensor = tensor,
+                                                             .reason = reason});
+}
+
 /* This replica's model, loader of its rows of every batch, and optimizer. */
 static sl_status create_replica(sli_run *run, sl_group *group, sl_device *const *devices)
 {
@@ -59,6 +68,8 @@ static sl_status create_replica(sli_run *run, sl_group *group, sl_device *const 
     SL_TRY(sli_replica_create(&own, group, devices, rank == 0 && !from, replica));
     if (from)
         SL_TRY(sli_resume_model(from, replica->pipe));
+    else if (is_first(run) && own.init && own.partial)
+        SL_TRY(sl_weights_load_partial(replica->pipe, own.init, report_left_out, run));
     if (saves_weights(run)) /* a path that cannot be written is found before training */
         SL_TRY(sli_weights_check_save(replica->pipe, own.save));
     SL_TRY(sli_replica_join(replica));

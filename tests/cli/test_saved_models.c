@@ -30,6 +30,30 @@ static int tear_down(void **state)
     return scratch_remove(state);
 }
 
+/* ---- train ---------------------------------------------------------------------------------- */
+
+/* A deeper, tied model gets the embedding and the layers. */
+static void weights_that_fit_begin_another_model(void **state)
+{
+    scratch *in = *state;
+    const char *at = in->directory;
+    program_run run;
+    program_succeed(&run,
+                    "train --data %s --init %s/model.safetensors --partial --nlayers 3 --tie "
+                    "--batch-size 8 --epochs 1 --max-batches 1 --log-json %s/other/log " TINY_BATCH,
+                    at, at, at);
+    check_line(run.out,
+               "^Not loaded from .*/model.safetensors: 3.norm2.bias \\(not in the file\\)$");
+    check_line(run.out,
+               "^Not loaded from .*/model.safetensors: 3.decoder.bias \\(not in the model\\)$");
+    assert_null(strstr(run.out, "0.encoder.weight"));
+    char log[8192];
+    log[read_file(scratch_path(in, "other/log"), log, sizeof log - 1)] = '\0';
+    assert_non_null(strstr(log, "\"left_out\":[\"3.self_attn.in_proj_weight\","));
+    program_start(&run, "train --data %s --partial", at);
+    check_refused(&run, 2, "--partial needs --init FILE");
+}
+
 /* ---- eval ----------------------------------------------------------------------------------- */
 
 static void saved_weights_give_the_loss_that_the_run_ended_with(void **state)
@@ -373,6 +397,7 @@ int saved_models_tests(void)
     if (!program_exists())
         return 77;
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(weights_that_fit_begin_another_model),
         cmocka_unit_test(saved_weights_give_the_loss_that_the_run_ended_with),
         cmocka_unit_test(split_and_stages_are_chosen),
         cmocka_unit_test(batches_are_as_many_as_asked_for),

@@ -133,6 +133,65 @@ static void buffer_may_be_missing_and_nothing_else(void **state)
     close_pipe(&pipe);
 }
 
+typedef struct left_out_list {
+    char text[512];
+    sl_status answer;
+} left_out_list;
+
+static sl_status list_left_out(void *context, const char *tensor, const char *reason)
+{
+    left_out_list *list = context;
+    size_t used = strlen(list->text);
+    snprintf(list->text + used, sizeof list->text - used, "%s: %s\n", tensor, reason);
+    return list->answer == SL_OK ? SL_OK : sl_error(list->answer, "enough");
+}
+
+/* A tied model with fewer types. */
+static void partial_load_reads_what_fits_and_lists_the_rest(void **state)
+{
+    char *path = scratch_path(*state, "model.safetensors");
+    left_out_list list = {.text = ""};
+    sl_model_options options = small_model_options;
+    test_pipe from = open_small_model(2, 1);
+    check_ok(sl_weights_save(from.pipe, &options, NULL, path));
+    options.ntokens = 9;
+    options.tie = true;
+    sl_module *model;
+    check_ok(sl_transformer_lm_create(&options, &model));
+    test_pipe to = open_pipe(model, NULL, (sl_pipe_options){.stages = 2, .seed = 2}, 2, 1);
+    float kept = sl_tensor_f32(sl_parameter_value(find_parameter(&to, "0.encoder.weight")))[0];
+    check_ok(sl_weights_load_partial(to.pipe, path, list_left_out, &list));
+    assert_string_equal(list.text,
+                        "0.encoder.weight: F32 [11, 8] in the file, F32 [9, 8] in the model\n"
+                        "4.decoder.bias: F32 [11] in the file, F32 [9] in the model\n"
+                        "4.decoder.weight: not in the model\n");
+    assert_true(sl_tensor_f32(sl_parameter_value(find_parameter(&to, "0.encoder.weight")))[0] ==
+                kept);
+    const char *name = "2.linear1.weight";
+    assert_memory_equal(sl_tensor_data(sl_parameter_value(find_parameter(&to, name))),
+                        sl_tensor_data(sl_parameter_value(find_parameter(&from, name))),
+                        12 * 8 * 4);
+    list = (left_out_list){.answer = SL_ERR_CANCELLED};
+    check_error(sl_weights_load_partial(to.pipe, path, list_left_out, &list), SL_ERR_CANCELLED,
+                "enough");
+    close_pipe(&from);
+    close_pipe(&to);
+}
+
+static void partial_load_of_nothing_is_an_error(void **state)
+{
+    char *path = scratch_path(*state, "other.safetensors");
+    left_out_list list = {.text = ""};
+    float value = 1;
+    const sl_safetensors_item item = {"other", SL_F32, sl_shape_1d(1), &value};
+    check_ok(sl_safetensors_save(path, &item, 1, NULL, 0));
+    test_pipe pipe = open_small_model(1, 1);
+    check_error(sl_weights_load_partial(pipe.pipe, path, list_left_out, &list), SL_ERR_INVALID,
+                "none of its tensors is a parameter of the model");
+    assert_non_null(strstr(list.text, "0.encoder.weight: not in the file\n"));
+    close_pipe(&pipe);
+}
+
 static void metadata_that_make_no_sense_are_refused(void **state)
 {
     static const char *const bad[][3] = {
@@ -335,6 +394,8 @@ int weights_tests(void)
         WITH_SCRATCH(names_are_pytorchs),
         WITH_SCRATCH(metadata_give_the_model_back),
         WITH_SCRATCH(buffer_may_be_missing_and_nothing_else),
+        WITH_SCRATCH(partial_load_reads_what_fits_and_lists_the_rest),
+        WITH_SCRATCH(partial_load_of_nothing_is_an_error),
         WITH_SCRATCH(metadata_that_make_no_sense_are_refused),
         WITH_SCRATCH(metadata_of_a_model_that_the_tensors_are_not_are_refused),
         cmocka_unit_test(vocabulary_lies_beside_the_weights),

@@ -166,6 +166,9 @@ sl_status sli_checkpoint_need_part(const sl_checkpoint_reader *reader, const cha
 const sli_checkpoint_entry *sli_checkpoint_find_tensor(const sl_checkpoint_reader *reader,
                                                        const char *part, const char *name);
 
+/* Has the tensor the item's data type and shape? */
+bool sli_checkpoint_fits(const sl_safetensors_info *info, const sl_safetensors_item *item);
+
 /* Compares items with the part's tensors: they must be exactly these, in any order. of [tensors of
  * the part] is all NULL and gets each tensor's item. Errors: SL_ERR_INVALID naming the tensors that
  * are missing and unexpected (the first few of each, and how many), or the first one whose shape or

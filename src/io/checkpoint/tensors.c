@@ -298,7 +298,7 @@ static void name_list_add(name_list *list, const char *name)
     list->count++;
 }
 
-static bool fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
+bool sli_checkpoint_fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
 {
     if (!info->readable || info->dtype != item->dtype || info->dims != item->shape.dims)
         return false;
@@ -315,7 +315,7 @@ static sl_status check_shapes(const sli_checkpoint_tensors *in,
     char quoted[SLI_QUOTE_BYTES], wanted[SLI_SIZES_BYTES], is[SLI_SIZES_BYTES], more[64] = "";
     size_t first = in->count, misfits = 0;
     for (size_t i = in->count; i > 0; i--)
-        if (!fits(&in->tensors[i - 1].info, of[i - 1])) {
+        if (!sli_checkpoint_fits(&in->tensors[i - 1].info, of[i - 1])) {
             first = i - 1;
             misfits++;
         }

@@ -227,3 +227,83 @@ sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
     free(vocab_path);
     return status;
 }
+
+/* ---- What fits ------------------------------------------------------------------------------- */
+
+typedef struct partial_load {
+    const sl_checkpoint_reader *from;
+    const sli_checkpoint_tensors *has;
+    bool *used; /* [has->count] the model has a tensor of that name */
+    sl_status (*left_out)(void *context, const char *tensor, const char *reason);
+    void *context;
+    int loaded; /* parameters */
+} partial_load;
+
+static sl_status refuse_shape(const partial_load *job, const sl_safetensors_info *info,
+                              const sl_safetensors_item *item)
+{
+    char is[SLI_SIZES_BYTES], wanted[SLI_SIZES_BYTES], reason[2 * SLI_SIZES_BYTES + 64];
+    snprintf(reason, sizeof reason, "%s %s in the file, F32 %s in the model", info->type_name,
+             sli_safetensors_sizes(info->dims, info->size, is),
+             sli_safetensors_sizes(item->shape.dims, item->shape.size, wanted));
+    return job->left_out(job->context, item->name, reason);
+}
+
+static sl_status load_tensor(partial_load *job, const sl_safetensors_item *item, bool is_buffer)
+{
+    const sli_checkpoint_entry *found =
+        sli_checkpoint_find_tensor(job->from, SLI_MODEL_PART, item->name);
+    if (!found) /* a buffer has its value without the file */
+        return is_buffer ? SL_OK : job->left_out(job->context, item->name, "not in the file");
+    job->used[found - job->has->tensors] = true;
+    if (!sli_checkpoint_fits(&found->info, item))
+        return refuse_shape(job, &found->info, item);
+    job->loaded += !is_buffer;
+    return sli_checkpoint_read_elements(job->from, found, 0, sl_shape_count(&item->shape),
+                                        item->data);
+}
+
+static sl_status load_tensors(partial_load *job, const sli_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->count; i++)
+        SL_TRY(load_tensor(job, &tensors->items[i], tensors->entries[i].is_buffer));
+    for (size_t i = 0; i < job->has->count; i++)
+        if (!job->used[i])
+            SL_TRY(job->left_out(job->context, job->has->tensors[i].info.name, "not in the model"));
+    return job->loaded ? SL_OK
+                       : sl_error(SL_ERR_INVALID, "none of its tensors is a parameter of the model "
+                                                  "with its name and shape");
+}
+
+sl_status sl_weights_load_partial(sl_pipe *pipe, const char *path,
+                                  sl_status (*left_out)(void *context, const char *tensor,
+                                                        const char *reason),
+                                  void *context)
+{
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(path);
+    SLI_CHECK_NOT_NULL(left_out);
+    sl_checkpoint_reader *from;
+    sli_tensors tensors = {0};
+    SL_TRY(sli_checkpoint_open_model(path, &from));
+    partial_load job = {.from = from, .left_out = left_out, .context = context};
+    sl_status status = sli_checkpoint_need_part(from, SLI_MODEL_PART, &job.has);
+    if (status != SL_OK)
+        goto done;
+    status = sli_checkpoint_verify_part(from, SLI_MODEL_PART);
+    if (status != SL_OK)
+        goto done;
+    status = sli_tensors_of_model(pipe, &tensors);
+    if (status != SL_OK)
+        goto done;
+    job.used = calloc(job.has->count + 1, sizeof *job.used);
+    status = job.used
+                 ? sl_error_context(load_tensors(&job, &tensors), "%s: ", path)
+                 : sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", job.has->count);
+
+done:
+    free(job.used);
+    sli_tensors_clear(&tensors);
+    sl_checkpoint_close(&from);
+    return status;
+}
