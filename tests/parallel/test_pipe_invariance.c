@@ -226,7 +226,8 @@ static void check_result(const result *got, const result *expected, const recipe
     assert_int_equal(got->count, expected->count);
     if (memcmp(got->losses, expected->losses, sizeof got->losses) == 0 &&
         got->evaluated == expected->evaluated &&
-        memcmp(got->values, expected->values, (size_t)got->count * sizeof(float)) == 0)
+        (got->count == 0 || /* all modules are frozen */
+         memcmp(got->values, expected->values, (size_t)got->count * sizeof(float)) == 0))
         return;
     char *csv = NULL;
     const sl_schedule *table = options->writer ? options->writer_arg : options->table;
