@@ -19,8 +19,8 @@ typedef struct sli_rank {
     pthread_mutex_t *device_lock;
 } sli_rank;
 
-/* The interpreter (interpreter.c): runs the rank's row of the table of `step`, an sli_step. Errors
- * end the step for all ranks and are found in its failure. */
-void sli_rank_run(sli_rank *rank, void *step);
+/* The interpreter (interpreter.c): runs the rank's row of the table of a step; `arg` is the
+ * sli_step. Errors end the step for all ranks and are found in its failure. */
+void sli_rank_run(sli_rank *rank, void *arg);
 
 #endif
