@@ -3,7 +3,7 @@
 #include "train/run.h"
 
 #include "core/error.h"
-#include "train/checkpoint/weights.h"
+#include "train/checkpoint/checkpoints.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -9,7 +9,6 @@
 #include "io/checkpoint/format.h"
 #include "optim/optimizer.h"
 #include "train/checkpoint/checkpoints.h"
-#include "train/checkpoint/weights.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>

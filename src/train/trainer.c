@@ -10,7 +10,6 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "train/checkpoint/checkpoints.h"
-#include "train/checkpoint/weights.h"
 
 #include <inttypes.h>
 #include <math.h>

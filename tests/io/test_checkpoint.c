@@ -2,8 +2,7 @@
  * damaged in any way is taken for whole. */
 #include "scratch.h"
 
-#include "core/checksum.h"
-#include "sluice/checkpoint.h"
+#include "io/checkpoint/format.h"
 #include "support/check.h"
 
 #include <dirent.h>
@@ -389,6 +388,44 @@ static void impossible_contents_are_refused(void **state)
     assert_int_equal(scratch_entries(*state, 0), 0);
 }
 
+/* Neither to be saved nor in a state.json, whose checksum is right, with one part too many. */
+static void more_parts_than_there_can_be_are_refused(void **state)
+{
+    enum { MOST = SL_CHECKPOINT_MOST_PARTS };
+    float value = 1;
+    const sl_safetensors_item item = {"a", SL_F32, sl_shape_1d(1), &value};
+    char names[MOST + 1][16], bytes[4096], *text;
+    sl_checkpoint_part parts[MOST + 1];
+    sl_checkpoint_contents contents = {.parts = parts, .part_count = MOST + 1};
+    sl_checkpoint_reader *reader;
+    json_t *listed = json_array();
+    char *path = strdup(scratch_path(*state, "parts"));
+    for (int i = 0; i <= MOST; i++) {
+        snprintf(names[i], sizeof names[i], "p%d", i);
+        parts[i] = (sl_checkpoint_part){.name = names[i], .items = &item, .count = 1};
+    }
+    check_error(sl_checkpoint_save(path, &contents), SL_ERR_INVALID, "at most 64 parts, got 65");
+    contents.part_count = MOST;
+    check_ok(sl_checkpoint_save(path, &contents));
+    check_ok(sl_checkpoint_open(path, &reader));
+    size_t count = read_file(file_path(path, "p0.safetensors"), bytes, sizeof bytes);
+    write_file(file_path(path, "p64.safetensors"), bytes, count);
+    for (int i = 0; i <= MOST; i++) {
+        const sl_checkpoint_file_info *file = sl_checkpoint_file_get(reader, (size_t)i % MOST);
+        snprintf(bytes, sizeof bytes, "%s.safetensors", names[i]);
+        json_array_append_new(listed,
+                              json_pack("{ss ss sI ss}", "name", bytes, "part", names[i], "bytes",
+                                        (json_int_t)file->bytes, "xxh128", file->checksum));
+    }
+    check_ok(sli_checkpoint_state_print(reader->state.id, "{}", listed, &text));
+    sl_checkpoint_close(&reader);
+    write_file(file_path(path, "state.json"), text, strlen(text));
+    check_refusal(path, "parts", "its files belong to more than 64 parts");
+    json_decref(listed);
+    free(text);
+    remove_checkpoint(path);
+}
+
 int checkpoint_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -414,6 +451,8 @@ int checkpoint_tests(void)
         cmocka_unit_test_setup_teardown(nothing_but_a_checkpoint_is_replaced, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(impossible_contents_are_refused, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(more_parts_than_there_can_be_are_refused, scratch_create,
                                         scratch_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,7 @@
 #include "io/scratch.h"
 #include "sluice/safetensors.h"
 #include "support/modules.h"
-#include "train/checkpoint/weights.h"
+#include "train/checkpoint/checkpoints.h"
 #include "train/small_run.h"
 
 #include <time.h>

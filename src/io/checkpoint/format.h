@@ -30,6 +30,10 @@ typedef struct sli_checkpoint_state {
     size_t count;
 } sli_checkpoint_state;
 
+/* Whether a file of a checkpoint can have this name: none of a path, of a hidden file or of the
+ * state. */
+bool sli_checkpoint_is_plain_name(const char *name);
+
 /* Prints a state; `*text` is malloc'ed. `files` (borrowed) is the array above. Errors:
  * SL_ERR_INVALID where `run` is no JSON object. */
 sl_status sli_checkpoint_state_print(const char *id, const char *run, json_t *files, char **text);

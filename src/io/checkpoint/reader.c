@@ -101,7 +101,7 @@ static sl_status list_index(sl_checkpoint_reader *to)
         return sl_error(SL_ERR_FORMAT, "%s: it names no tensors", to->path);
     for (size_t i = 0; i < to->index_count; i++) {
         const char *name = to->index[i].value;
-        if (name[0] == '\0' || name[0] == '.' || strchr(name, '/'))
+        if (!sli_checkpoint_is_plain_name(name))
             return sl_error(SL_ERR_FORMAT, "%s: it names %s, which is no file beside it", to->path,
                             sli_safetensors_quote(name, quoted));
         SL_TRY(add_file(to, name, &capacity));
@@ -303,30 +303,24 @@ const char *sl_checkpoint_state(const sl_checkpoint_reader *reader)
     return reader->state.run;
 }
 
-/* The value of the state's first member of that name; NULL where there is none. */
-static sl_status find_number(const sli_json *json, const char *key, json_t **out)
-{
-    enum { MOST_CHARACTERS = 64 };
-    sli_json_value root;
-    sli_json_walk walk;
-    *out = NULL;
-    SL_TRY(sli_json_root(json, &root));
-    SL_TRY(sli_json_walk_begin(json, root, &walk));
-    while (sli_json_walk_next(&walk))
-        if (sli_json_equals(walk.key, key))
-            return sli_json_parse(json, walk.value, MOST_CHARACTERS, out);
-    return walk.status;
-}
-
 sl_status sl_checkpoint_number(const sl_checkpoint_reader *reader, const char *key, double *out)
 {
+    enum { MOST_CHARACTERS = 64 };
     SLI_CHECK_NOT_NULL(out);
     *out = 0;
     SLI_CHECK_NOT_NULL(reader);
     SLI_CHECK_NOT_NULL(key);
     const char *text = reader->state.run ? reader->state.run : "{}";
-    json_t *number;
-    SL_TRY(find_number(&(sli_json){"the state", text, strlen(text)}, key, &number));
+    const sli_json json = {"the state", text, strlen(text)};
+    sli_json_value root;
+    sli_json_walk walk;
+    json_t *number = NULL;
+    SL_TRY(sli_json_root(&json, &root));
+    SL_TRY(sli_json_walk_begin(&json, root, &walk));
+    while (!number && sli_json_walk_next(&walk))
+        if (sli_json_equals(walk.key, key))
+            SL_TRY(sli_json_parse(&json, walk.value, MOST_CHARACTERS, &number));
+    SL_TRY(walk.status);
     bool is_number = json_is_number(number);
     if (is_number)
         *out = json_number_value(number);

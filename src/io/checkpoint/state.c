@@ -41,7 +41,7 @@ sl_status sli_checkpoint_state_print(const char *id, const char *run, json_t *fi
 
 /* ---- Reading ---------------------------------------------------------------------------- */
 
-static bool is_plain_name(const char *name)
+bool sli_checkpoint_is_plain_name(const char *name)
 {
     return name[0] != '\0' && name[0] != '.' && !strchr(name, '/') &&
            strcmp(name, SLI_CHECKPOINT_STATE) != 0;
@@ -87,7 +87,7 @@ static sl_status parse_file(parsing *run, json_t *value, sl_checkpoint_file_info
     char quoted[SLI_QUOTE_BYTES];
     const char *name, *part = NULL, *checksum;
     json_int_t bytes;
-    if (json_unpack(value, "{s:s}", "name", &name) != 0 || !is_plain_name(name))
+    if (json_unpack(value, "{s:s}", "name", &name) != 0 || !sli_checkpoint_is_plain_name(name))
         return sl_error(SL_ERR_FORMAT, "each of \"files\" must have the \"name\" of a file");
     if (json_unpack(value, "{s?s, s:I, s:s}", "part", &part, "bytes", &bytes, checksum_key,
                     &checksum) != 0 ||
@@ -124,7 +124,7 @@ static sl_status parse_files(parsing *run, sli_json_value list)
 }
 
 /* The text without blanks outside of strings, behind `to`; the text begins outside of one. */
-static char *pack(sli_json_value value, char *to)
+static char *copy_packed(sli_json_value value, char *to)
 {
     bool quoted = false;
     for (const char *at = value.begin; at < value.end; at++) {
@@ -167,7 +167,7 @@ static sl_status check_checksum(const sli_json *json, sli_json_value root)
     char found[SLI_CHECKSUM_BYTES], *packed = malloc(json->length);
     if (!packed)
         return sl_error(SL_ERR_MEMORY, "no memory for its content");
-    char *end = pack(root, packed), *member = end - LAST;
+    char *end = copy_packed(root, packed), *member = end - LAST;
     bool says = end - packed > LAST && memcmp(member, last, SAID) == 0;
     bool same = false;
     if (says) {
@@ -225,7 +225,7 @@ sl_status sli_checkpoint_state_parse(const char *text, size_t length, sli_checkp
     out->run = malloc((size_t)(of[RUN].end - of[RUN].begin) + 1);
     if (!out->strings || !out->run)
         return sl_error(SL_ERR_MEMORY, "no memory for its content");
-    *pack(of[RUN], out->run) = '\0';
+    *copy_packed(of[RUN], out->run) = '\0';
     SL_TRY(parse_text(&run, of, ID, &out->id));
     SL_TRY(parse_text(&run, of, VERSION, &out->version));
     return parse_files(&run, of[FILES]);

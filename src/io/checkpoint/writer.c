@@ -245,8 +245,7 @@ static sl_status check_contents(const sl_checkpoint_contents *contents)
     }
     for (size_t i = 0; i < contents->file_count; i++) {
         const char *name = contents->files[i].name;
-        if (name[0] == '\0' || name[0] == '.' || strchr(name, '/') ||
-            strstr(name, ".safetensors") || strcmp(name, SLI_CHECKPOINT_STATE) == 0)
+        if (!sli_checkpoint_is_plain_name(name) || strstr(name, ".safetensors"))
             return sl_error(SL_ERR_INVALID, "a file of a checkpoint cannot be called %s",
                             sli_safetensors_quote(name, quoted));
     }

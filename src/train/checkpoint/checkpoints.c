@@ -4,9 +4,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/replace.h"
-#include "io/checkpoint/format.h"
 #include "text/vocab.h"
-#include "train/checkpoint/weights.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -349,7 +347,7 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
     if (targets == 0 || !checkpoints->options->directory)
         return SL_OK;
     SL_TRY(report_ended(checkpoints, true)); /* its copy is in use until then */
-    checkpoints->number++;                   /* on all, whoever has to write */
+    checkpoints->number++;                   /* on all, also on those that write nothing */
     checkpoints->step = run->at.steps;
     checkpoints->targets = run->replica.rank == 0 ? targets : targets & STEP;
     bool gathers = targets & STEP && !checkpoints->group;

@@ -4,7 +4,6 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "io/checkpoint/format.h"
 #include "optim/optimizer.h"
 
 #include <errno.h>
@@ -95,7 +94,7 @@ sl_status sli_resume_open(sli_run *run)
     } else {
         out->path = strdup(options->resume);
         if (!out->path)
-            return sl_error(SL_ERR_MEMORY, "no memory for a path");
+            return sl_error(SL_ERR_MEMORY, "%s: no memory to resume from it", options->resume);
         SL_TRY(open_whole(out->path, &out->reader));
     }
     if (!out->reader)

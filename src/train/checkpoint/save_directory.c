@@ -5,7 +5,6 @@
 #include "core/file.h"
 #include "core/memory.h"
 #include "core/replace.h"
-#include "io/checkpoint/format.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +59,7 @@ static bool is_checkpoint_name(const void *context, const char *name)
 
 /* ---- Its checkpoints -------------------------------------------------------------------- */
 
-static sl_status failed(const char *path, const char *doing)
+static sl_status file_error(const char *path, const char *doing)
 {
     return sl_error(SL_ERR_IO, "%s: %s failed: %s", path, doing, strerror(errno));
 }
@@ -88,7 +87,7 @@ static sl_status add_step(void *context, const char *name)
     if (step < 0)
         return SL_OK;
     if (fstatat(to->directory, name, &found, AT_SYMLINK_NOFOLLOW) != 0)
-        return errno == ENOENT ? SL_OK : failed(to->path, "looking for checkpoints");
+        return errno == ENOENT ? SL_OK : file_error(to->path, "looking for checkpoints");
     if (to->others == (S_ISDIR(found.st_mode) || S_ISLNK(found.st_mode)))
         return SL_OK;
     SL_TRY(sli_array_reserve(&to->steps, &to->capacity, to->count + 1, sizeof *to->steps,
@@ -104,7 +103,7 @@ sl_status sli_save_directory_list(const char *path, bool others, int64_t **steps
     *count = 0;
     to.directory = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (to.directory < 0)
-        return errno == ENOENT ? SL_OK : failed(path, "opening the directory of checkpoints");
+        return errno == ENOENT ? SL_OK : file_error(path, "opening the directory of checkpoints");
     sl_status status = sli_directory_visit(to.directory, path, add_step, &to);
     close(to.directory);
     if (status != SL_OK) {
@@ -122,20 +121,16 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
 {
     int64_t *steps;
     size_t count;
-    *newest = NULL;
-    SL_TRY(sli_save_directory_best(directory, best));
-    if (access(*best, F_OK) != 0) {
-        free(*best);
-        *best = NULL;
-    }
-    sl_status status = sli_save_directory_list(directory, false, &steps, &count);
+    *best = *newest = NULL;
+    SL_TRY(sli_save_directory_list(directory, false, &steps, &count));
+    sl_status status = sli_save_directory_best(directory, best);
     if (status == SL_OK && count > 0)
         status = sli_save_directory_step(directory, steps[0], newest);
-    free(steps);
-    if (status != SL_OK) {
+    if (status != SL_OK || access(*best, F_OK) != 0) {
         free(*best);
         *best = NULL;
     }
+    free(steps);
     return status;
 }
 
@@ -172,7 +167,7 @@ static sl_status lock_directory(const char *path, int descriptor)
         return SL_OK; /* file systems without locks keep no run out */
     if (errno == EWOULDBLOCK)
         return sl_error(SL_ERR_INVALID, "%s: another run saves its checkpoints there", path);
-    return failed(path, "locking it");
+    return file_error(path, "locking it");
 }
 
 /* What the next best model would replace must be one, and checkpoints can be written: this is found
@@ -200,7 +195,7 @@ static sl_status make_directory(const char *path)
     bool made = mkdirat(holder, name, 0777) == 0;
     sl_status status = made              ? sli_directory_sync(holder, path)
                        : errno == EEXIST ? SL_OK
-                                         : failed(path, "making the directory for checkpoints");
+                                         : file_error(path, "making the directory for checkpoints");
     close(holder);
     free(name);
     return status;
@@ -211,7 +206,7 @@ sl_status sli_save_directory_open(const char *path, const char *resume, int *des
     SL_TRY(make_directory(path));
     *descriptor = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (*descriptor < 0)
-        return failed(path, "opening the directory for checkpoints");
+        return file_error(path, "opening the directory for checkpoints");
     sl_status status = lock_directory(path, *descriptor);
     if (status == SL_OK)
         status = check_unused(path, resume);
@@ -235,7 +230,7 @@ sl_status sli_save_directory_is_shared(const char *path, const sli_replica *repl
     SL_TRY(sli_path_join(path, temporary, &trial));
     bool makes = replica->rank == 0;
     sl_status status = makes && mkdir(trial, 0777) != 0
-                           ? failed(path, "making a directory for a trial")
+                           ? file_error(path, "making a directory for a trial")
                            : sl_group_barrier(replica->group, NULL);
     int32_t seen = access(trial, W_OK) == 0;
     if (status == SL_OK)

@@ -4,7 +4,6 @@
 #include "train/checkpoint/checkpoints.h"
 
 #include "core/usable_memory.h"
-#include "io/checkpoint/format.h"
 #include "optim/optimizer.h"
 
 #include <stdio.h>

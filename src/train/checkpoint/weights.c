@@ -1,6 +1,5 @@
 /* A model's weights as a safetensors file: PyTorch's names and layouts, and in the metadata what is
  * needed to build the model again. */
-#include "train/checkpoint/weights.h"
 
 #include "core/error.h"
 #include "core/replace.h"

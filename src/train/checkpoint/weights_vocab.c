@@ -14,9 +14,8 @@
 
 #include "core/error.h"
 #include "core/file.h"
-#include "io/safetensors/format.h"
 #include "text/vocab.h"
-#include "train/checkpoint/weights.h"
+#include "train/checkpoint/checkpoints.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,7 +38,7 @@ static size_t length_before(const char *path, const char *ending)
     return length > cut && strcmp(path + length - cut, ending) == 0 ? length - cut : 0;
 }
 
-static sl_status join(const char *path, size_t length, const char *ending, char **out)
+static sl_status append_ending(const char *path, size_t length, const char *ending, char **out)
 {
     if (asprintf(out, "%.*s%s", (int)length, path, ending) >= 0)
         return SL_OK;
@@ -54,10 +53,11 @@ sl_status sl_weights_vocab_path(const char *path, char **out)
     SLI_CHECK_NOT_NULL(out);
     size_t length = strlen(path), before = length_before(path, ".safetensors");
     if (is_directory(path))
-        return join(path, length, "/model.vocab.txt", out);
+        return append_ending(path, length, "/model.vocab.txt", out);
     if (before == 0)
         before = length_before(path, ".safetensors.index.json");
-    return before ? join(path, before, ".vocab.txt", out) : join(path, length, ".vocab", out);
+    return before ? append_ending(path, before, ".vocab.txt", out)
+                  : append_ending(path, length, ".vocab", out);
 }
 
 /* Where a vocabulary may be, in the order in which it is searched: one that waits for the end of a
@@ -80,8 +80,8 @@ static sl_status find_names(const char *path, char **names)
 {
     names[WAITING] = names[NAMED] = names[PLAIN] = NULL;
     SL_TRY(sl_weights_vocab_path(path, &names[NAMED]));
-    SL_TRY(join(names[NAMED], strlen(names[NAMED]), ".new", &names[WAITING]));
-    return join(path, strlen(path), ".vocab.txt", &names[PLAIN]);
+    SL_TRY(append_ending(names[NAMED], strlen(names[NAMED]), ".new", &names[WAITING]));
+    return append_ending(path, strlen(path), ".vocab.txt", &names[PLAIN]);
 }
 
 /* ---- Which one fits ---------------------------------------------------------------------- */
@@ -106,7 +106,7 @@ static sl_status read_checksum(const char *path, char checksum[SLI_CHECKSUM_BYTE
     return SL_OK;
 }
 
-static sl_status check(const char *path, const char *checksum, const sl_vocab *vocab)
+static sl_status compare_checksum(const char *path, const char *checksum, const sl_vocab *vocab)
 {
     char text[SLI_CHECKSUM_BYTES], quoted[SLI_QUOTE_BYTES];
     if (checksum[0] == '\0')
@@ -120,10 +120,11 @@ static sl_status check(const char *path, const char *checksum, const sl_vocab *v
                     text, path, sli_safetensors_quote(checksum, quoted));
 }
 
-static sl_status load(const char *path, const char *checksum, const char *name, sl_vocab **out)
+static sl_status load_fitting(const char *path, const char *checksum, const char *name,
+                              sl_vocab **out)
 {
     SL_TRY(sl_vocab_load(name, out));
-    sl_status status = sl_error_context(check(path, checksum, *out), "%s: ", name);
+    sl_status status = sl_error_context(compare_checksum(path, checksum, *out), "%s: ", name);
     if (status != SL_OK)
         sl_vocab_destroy(out);
     return status;
@@ -131,14 +132,14 @@ static sl_status load(const char *path, const char *checksum, const char *name, 
 
 /* The first that fits, and which it is; NULL where there is none. Where others are there, what is
  * wrong with the first of them is the error. Weights that say nothing have one with a name. */
-static sl_status find(const char *path, char *const *names, sl_vocab **out, int *which)
+static sl_status find_fitting(const char *path, char *const *names, sl_vocab **out, int *which)
 {
     char checksum[SLI_CHECKSUM_BYTES];
     sli_error_copy first = {SL_OK, ""};
     *out = NULL;
     SL_TRY(read_checksum(path, checksum));
     for (*which = checksum[0] ? WAITING : NAMED; *which < NAMES; ++*which) {
-        sl_status status = load(path, checksum, names[*which], out);
+        sl_status status = load_fitting(path, checksum, names[*which], out);
         if (status == SL_OK || status == SL_ERR_MEMORY)
             return status;
         if (status != SL_ERR_NOT_FOUND && *which != WAITING && first.status == SL_OK)
@@ -156,7 +157,7 @@ sl_status sl_weights_vocab(const char *path, sl_vocab **out)
     *out = NULL;
     sl_status status = find_names(path, names);
     if (status == SL_OK)
-        status = find(path, names, out, &which);
+        status = find_fitting(path, names, out, &which);
     free_names(names);
     return status;
 }
@@ -165,7 +166,7 @@ sl_status sli_weights_vocab_check(const char *path, const sl_vocab *vocab)
 {
     char checksum[SLI_CHECKSUM_BYTES];
     SL_TRY(read_checksum(path, checksum));
-    return check(path, checksum, vocab);
+    return compare_checksum(path, checksum, vocab);
 }
 
 /* ---- Saving ----------------------------------------------------------------------------- */
@@ -178,7 +179,7 @@ static sl_status end_save(const char *path, char *const *names)
     int which;
     if (access(names[WAITING], F_OK) != 0)
         return SL_OK;
-    sl_status status = find(path, names, &vocab, &which);
+    sl_status status = find_fitting(path, names, &vocab, &which);
     if (status == SL_ERR_IO || status == SL_ERR_MEMORY)
         return status;
     status = vocab && which == WAITING ? sl_vocab_save(vocab, names[NAMED]) : SL_OK;
@@ -186,27 +187,18 @@ static sl_status end_save(const char *path, char *const *names)
     return status == SL_OK ? sli_directory_remove_path(names[WAITING]) : status;
 }
 
-/* Whether the file `name` has this vocabulary. */
-static bool has_vocab(const char *name, const sl_vocab *vocab)
-{
-    char wanted[SLI_CHECKSUM_BYTES], found[SLI_CHECKSUM_BYTES];
-    sl_vocab *older;
-    if (sl_vocab_load(name, &older) != SL_OK)
-        return false;
-    bool same = sli_vocab_checksum(vocab, wanted) == SL_OK &&
-                sli_vocab_checksum(older, found) == SL_OK && strcmp(wanted, found) == 0;
-    sl_vocab_destroy(&older);
-    return same;
-}
-
 sl_status sli_weights_vocab_begin(const char *path, const sl_vocab *vocab)
 {
-    char *names[NAMES];
+    char *names[NAMES], checksum[SLI_CHECKSUM_BYTES];
+    sl_vocab *older = NULL;
     sl_status status = find_names(path, names);
     if (status == SL_OK)
         status = end_save(path, names);
-    if (status == SL_OK && vocab && !has_vocab(names[NAMED], vocab))
+    if (status == SL_OK && vocab)
+        status = sli_vocab_checksum(vocab, checksum);
+    if (status == SL_OK && vocab && load_fitting(path, checksum, names[NAMED], &older) != SL_OK)
         status = sl_vocab_save(vocab, names[WAITING]);
+    sl_vocab_destroy(&older);
     free_names(names);
     return status;
 }
