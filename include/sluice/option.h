@@ -53,14 +53,14 @@ typedef struct sl_option {
     char *(*print)(const void *object);
 
     const char *log_key; /* its key in the run log; NULL: its name, with _ for - */
-    bool not_logged;     /* it has none */
     bool (*affects_numbers)(const void *object); /* (optional) whether the run's results depend on
                                                     it: a resumed run must have the same value */
 
     sl_option_type type;
-    char letter;   /* short name on a command line; 0: none */
-    bool optional; /* INT, INT64: 0 is in the range: not set, or `default_value` */
-    bool in_model; /* its key is in the object "model" of the run log */
+    char letter;     /* short name on a command line; 0: none */
+    bool optional;   /* INT, INT64: 0 is in the range: not set, or `default_value` */
+    bool in_model;   /* its key is in the object "model" of the run log */
+    bool not_logged; /* it has no key in the run log */
 } sl_option;
 
 /* Sets an option's field of `object` from a text; text may be NULL for a FLAG: true. A TEXT is
