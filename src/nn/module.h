@@ -114,6 +114,9 @@ sl_tensor *sli_parameter_set_stale_grads(const sl_parameter_set *set, int index)
 sl_status sli_module_for_each_tie(const sl_module *module,
                                   sl_status (*fn)(sl_parameter *tied, void *arg), void *arg);
 
+/* The index of the child of `model` that the module is or lies in; -1: it lies elsewhere. */
+int sli_module_index_in(const sl_module *model, const sl_module *module);
+
 /* Adds the gradients of those parameters to the gradients of the ones that they are tied to; the
  * former then have none. */
 sl_status sli_module_sum_tied(const sl_module *module);

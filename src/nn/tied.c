@@ -88,6 +88,16 @@ sl_status sli_module_for_each_tie(const sl_module *module,
     return SL_OK;
 }
 
+int sli_module_index_in(const sl_module *model, const sl_module *module)
+{
+    int index = 0;
+    while (module && module->parent != model)
+        module = module->parent;
+    while (module && model->children[index] != module)
+        index++;
+    return module ? index : -1;
+}
+
 static sl_status add_gradient(sl_parameter *tied, void *unused)
 {
     (void)unused;

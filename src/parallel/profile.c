@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/worker.h"
 #include "device/device.h"
+#include "nn/module.h"
 
 #include <stdlib.h>
 
@@ -165,20 +166,49 @@ static bool is_like_the_one_before(const profiler *p, int index)
            sl_module_saved_bytes(one, in) == sl_module_saved_bytes(other, in);
 }
 
+typedef struct tie_search {
+    const sl_module *model;
+    int index, owner; /* modules: one that uses a parameter of the other; -1: none */
+} tie_search;
+
+static sl_status find_owner(sl_parameter *tied, void *arg)
+{
+    tie_search *search = arg;
+    int owner = sli_module_index_in(search->model, tied->tied_to->module);
+    if (sli_module_index_in(search->model, tied->module) == search->index && owner != search->index)
+        search->owner = owner;
+    return SL_OK;
+}
+
+/* Gives values to the module whose parameter this one uses, if there is one: *out. */
+static sl_status create_owner(const profiler *p, int index, sl_parameter_set **out)
+{
+    tie_search search = {p->options->model, index, -1};
+    *out = NULL;
+    SL_TRY(sli_module_for_each_tie(p->options->model, find_owner, &search));
+    return search.owner < 0
+               ? SL_OK
+               : sl_parameter_set_create(p->options->model, search.owner, 1,
+                                         &(sl_parameter_set_options){.device = p->options->device},
+                                         out);
+}
+
 /* Leaves the module's output as the next one's input. */
 static sl_status profile_module(profiler *p, int index)
 {
     const sl_profile_options *options = p->options;
-    sl_parameter_set *parameters;
+    sl_parameter_set *parameters = NULL, *owner;
     sl_tensor *out = NULL;
     int rounds = options->rounds > 0 ? options->rounds : DEFAULT_ROUNDS;
-    SL_TRY(sl_parameter_set_create(options->model, index, 1,
-                                   &(sl_parameter_set_options){.device = options->device},
-                                   &parameters));
-    sl_status status = SL_OK;
+    SL_TRY(create_owner(p, index, &owner));
+    sl_status status =
+        sl_parameter_set_create(options->model, index, 1,
+                                &(sl_parameter_set_options){.device = options->device},
+                                &parameters);
     for (int round = 0; round <= rounds && status == SL_OK; round++)
         status = run_round(p, index, round, &out);
     sl_parameter_set_destroy(&parameters);
+    sl_parameter_set_destroy(&owner);
     if (out) {
         sl_tensor_destroy(&p->in);
         p->in = out;

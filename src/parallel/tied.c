@@ -20,9 +20,8 @@
 static const sli_stage *find_stage(const sl_pipe *pipe, const sl_module *module)
 {
     const sli_stage *stage = pipe->stages;
-    while (module->parent != pipe->model)
-        module = module->parent;
-    while (sl_module_child(pipe->model, stage->first + stage->count - 1)->number < module->number)
+    int index = sli_module_index_in(pipe->model, module);
+    while (index >= stage->first + stage->count)
         stage++;
     return stage;
 }

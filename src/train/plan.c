@@ -182,12 +182,7 @@ static sl_status plan_evaluation(const sl_train_options *options, const sl_modul
 static sl_status add_tied_gradient(sl_parameter *tied, void *arg)
 {
     sl_plan *plan = arg;
-    const sl_module *module = tied->module;
-    while (module->parent->parent)
-        module = module->parent;
-    int index = 0, s = 0;
-    while (sl_module_child(module->parent, index) != module)
-        index++;
+    int index = sli_module_index_in(sli_module_root(tied->module), tied->module), s = 0;
     while (index >= plan->stage[s].first + plan->stage[s].count)
         s++;
     if (sli_parameter_is_trained(tied))

@@ -121,12 +121,31 @@ static void failing_module_ends_the_profile(void **state)
     close_setup(&of);
 }
 
+/* The value of a tied parameter is in another module. */
+static void tied_modules_are_profiled(void **state)
+{
+    (void)state;
+    sl_module *modules[3];
+    sl_loss *loss;
+    sl_module_profile times[3];
+    for (int i = 0; i < 3; i++)
+        check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
+    check_ok(sl_mse_loss_create(&loss));
+    setup of = open_setup(modules, 3, loss);
+    check_ok(sl_module_tie_parameter(of.model, "2.weight", "0.weight"));
+    sl_profile_options options = options_of(&of, 1);
+    check_ok(sl_profile_modules(&options, times));
+    assert_true(times[2].forward > 0 && times[2].backward_weight > 0);
+    close_setup(&of);
+}
+
 int profile_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(modules_run_as_often_as_the_rounds_say),
         cmocka_unit_test(module_like_the_one_before_it_has_its_times),
         cmocka_unit_test(failing_module_ends_the_profile),
+        cmocka_unit_test(tied_modules_are_profiled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
