@@ -145,7 +145,7 @@ static sl_status train_replicas(const settings *from, const sl_launch_info *laun
 {
     sl_group *group = NULL;
     cli_progress *progress = NULL;
-    int count, replicas = sl_train_options_replicas(&from->run);
+    int count = 0, replicas = sl_train_options_replicas(&from->run);
     if (launch->world_size > 1)
         SL_TRY(create_group(launch, &group));
     int first = group ? sl_group_rank(group) : 0;
