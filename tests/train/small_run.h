@@ -172,4 +172,38 @@ static inline sl_status small_run(const sl_train_options *options, small_record 
     return sl_train_run(options, &reporter, 1, &result);
 }
 
+static inline void check_same_step(const sl_step_info *got, const sl_step_info *expected)
+{
+    assert_int_equal(got->step, expected->step);
+    assert_int_equal(got->epoch, expected->epoch);
+    assert_int_equal(got->batch, expected->batch);
+    assert_memory_equal(&got->loss, &expected->loss, sizeof got->loss);
+    assert_memory_equal(&got->grad_norm, &expected->grad_norm, sizeof got->grad_norm);
+    assert_memory_equal(&got->lr, &expected->lr, sizeof got->lr);
+}
+
+/* `second` goes on where `first` was stopped, and together they are `whole`. */
+static inline void check_continued(const small_record *first, const small_record *second,
+                                   const small_record *whole)
+{
+    assert_int_equal(first->step_count + second->step_count, whole->step_count);
+    assert_int_equal(first->eval_count + second->eval_count, whole->eval_count);
+    for (int i = 0; i < whole->step_count; i++)
+        check_same_step(i < first->step_count ? &first->steps[i]
+                                              : &second->steps[i - first->step_count],
+                        &whole->steps[i]);
+    for (int i = 0; i < whole->eval_count; i++) {
+        const sl_eval_info *got =
+            i < first->eval_count ? &first->evals[i] : &second->evals[i - first->eval_count];
+        assert_string_equal(got->split, whole->evals[i].split);
+        assert_int_equal(got->epoch, whole->evals[i].epoch);
+        assert_int_equal(got->best, whole->evals[i].best);
+        assert_memory_equal(&got->loss, &whole->evals[i].loss, sizeof got->loss);
+    }
+    assert_memory_equal(&second->result.test_loss, &whole->result.test_loss, sizeof(double));
+    assert_memory_equal(&second->result.best_valid_loss, &whole->result.best_valid_loss,
+                        sizeof(double));
+    assert_int_equal(second->result.steps, whole->result.steps);
+}
+
 #endif

@@ -98,6 +98,15 @@ static int checkpoints_count(scratch *in, bool remove_all)
     return count;
 }
 
+/* A run that saves there, and does what the stopper wants. */
+static sl_save_options saved_by(scratch *in, stopper *by)
+{
+    return (sl_save_options){.directory = checkpoints_path(in),
+                             .request = ask_stopper,
+                             .saving = hear_of_saving,
+                             .context = by};
+}
+
 static int tear_down(void **state)
 {
     checkpoints_count(*state, true);
@@ -105,40 +114,6 @@ static int tear_down(void **state)
 }
 
 /* ---- Interrupted at every place ------------------------------------------------------------ */
-
-static void check_same_step(const sl_step_info *got, const sl_step_info *expected)
-{
-    assert_int_equal(got->step, expected->step);
-    assert_int_equal(got->epoch, expected->epoch);
-    assert_int_equal(got->batch, expected->batch);
-    assert_memory_equal(&got->loss, &expected->loss, sizeof got->loss);
-    assert_memory_equal(&got->grad_norm, &expected->grad_norm, sizeof got->grad_norm);
-    assert_memory_equal(&got->lr, &expected->lr, sizeof got->lr);
-}
-
-/* `second` goes on where `first` was stopped, and together they are `whole`. */
-static void check_continued(const small_record *first, const small_record *second,
-                            const small_record *whole)
-{
-    assert_int_equal(first->step_count + second->step_count, whole->step_count);
-    assert_int_equal(first->eval_count + second->eval_count, whole->eval_count);
-    for (int i = 0; i < whole->step_count; i++)
-        check_same_step(i < first->step_count ? &first->steps[i]
-                                              : &second->steps[i - first->step_count],
-                        &whole->steps[i]);
-    for (int i = 0; i < whole->eval_count; i++) {
-        const sl_eval_info *got =
-            i < first->eval_count ? &first->evals[i] : &second->evals[i - first->eval_count];
-        assert_string_equal(got->split, whole->evals[i].split);
-        assert_int_equal(got->epoch, whole->evals[i].epoch);
-        assert_int_equal(got->best, whole->evals[i].best);
-        assert_memory_equal(&got->loss, &whole->evals[i].loss, sizeof got->loss);
-    }
-    assert_memory_equal(&second->result.test_loss, &whole->result.test_loss, sizeof(double));
-    assert_memory_equal(&second->result.best_valid_loss, &whole->result.best_valid_loss,
-                        sizeof(double));
-    assert_int_equal(second->result.steps, whole->result.steps);
-}
 
 /* What a resumed run has of its own. */
 typedef struct other_layout {
@@ -188,9 +163,7 @@ static void interrupt_everywhere(scratch *in, sl_train_options options)
     for (int place = 1; place <= places; place++) {
         stopper stop = {.at = place, .wish = SL_TRAIN_STOP};
         sl_train_options begun = options, resumed;
-        begun.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
-                                              .request = ask_stopper,
-                                              .context = &stop};
+        begun.checkpoints = saved_by(in, &stop);
         take_layout(&begun, &layouts[place % LAYOUTS]);
         check_ok(run_noting(&begun, &first, &log, &result));
         assert_true(result.stopped);
@@ -229,7 +202,6 @@ static void adamw_with_cosine_goes_on_with_the_same_bits(void **state)
     sl_train_options options = three_epochs(*state);
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
     options.lr = (sl_lr_schedule){.kind = SL_LR_COSINE, .lr = 0.01, .warmup_steps = 3};
-    options.checkpoints.shard_bytes = 0;
     interrupt_everywhere(*state, options);
 }
 
@@ -246,9 +218,7 @@ static void chunks_that_were_chosen_go_on(void **state)
     options.stages = 2;
     check_ok(small_run(&options, &whole));
     sl_train_options begun = options, resumed = options;
-    begun.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
-                                          .request = ask_stopper,
-                                          .context = &stop};
+    begun.checkpoints = saved_by(in, &stop);
     check_ok(run_noting(&begun, &first, &log, &result));
     resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
     resumed.stages = 1;
@@ -286,10 +256,7 @@ static void replicas_go_on_with_the_same_bits(void **state)
         sl_train_options begun = options, resumed = options;
         begun.zero = place % 2 == 0;
         resumed.zero = place / 2 % 2 == 0;
-        begun.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
-                                              .request = ask_stopper,
-                                              .saving = hear_of_saving,
-                                              .context = &stop};
+        begun.checkpoints = saved_by(in, &stop);
         check_ok(run_noting(&begun, &first, &log, &result));
         assert_true(result.stopped);
         /* Each replica that writes tells of it: with shards both. */
@@ -365,43 +332,6 @@ static void checkpoints_are_saved_when_due_and_kept(void **state)
     assert_int_equal(checkpoints_count(in, true), EPOCHS);
 }
 
-/* Version 0.1.0 added gradients of micro-batches in the other order, and did not write which. */
-static void state_says_in_which_order_gradients_were_added(void **state)
-{
-    (void)state;
-    static const char old[] =
-        "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,"
-        "\"options\":{\"dp\":1,\"lr\":5.0},\"layout\":{}%s}";
-    char text[256];
-    sli_recorded recorded;
-    snprintf(text, sizeof text, old, "");
-    check_ok(sli_run_state_read(text, &recorded));
-    assert_false(recorded.ascends);
-    snprintf(text, sizeof text, old, ",\"micro_batches\":\"ascending\"");
-    check_ok(sli_run_state_read(text, &recorded));
-    assert_true(recorded.ascends);
-    assert_int_equal(recorded.chunks, 0);
-}
-
-static void chunks_of_a_state_are_checked(void **state)
-{
-    (void)state;
-    static const char json[] =
-        "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,"
-        "\"options\":{\"dp\":1,\"lr\":5.0},\"layout\":{\"chunks\":%s}}";
-    static const char *const wrong[] = {"0", "-1", "2.5", "\"8\"", "4097"};
-    char text[256];
-    sli_recorded recorded;
-    snprintf(text, sizeof text, json, "8");
-    check_ok(sli_run_state_read(text, &recorded));
-    assert_int_equal(recorded.chunks, 8);
-    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-        snprintf(text, sizeof text, json, wrong[i]);
-        check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT,
-                    "\"chunks\" of the run's layout must be a whole number from 1 to 4096");
-    }
-}
-
 static void checkpoint_asked_for_is_saved_and_the_run_goes_on(void **state)
 {
     static small_record record, whole;
@@ -412,9 +342,7 @@ static void checkpoint_asked_for_is_saved_and_the_run_goes_on(void **state)
     sl_train_options options = three_epochs(in);
     options.epochs = 1;
     check_ok(small_run(&options, &whole));
-    options.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
-                                            .request = ask_stopper,
-                                            .context = &asking};
+    options.checkpoints = saved_by(in, &asking);
     check_ok(run_noting(&options, &record, &log, &result));
     assert_false(result.stopped);
     assert_int_equal(log.saved, 2);
@@ -434,9 +362,7 @@ static void checkpoint_asked_for_in_an_evaluation_is_of_its_begin(void **state)
     for (int block = 1; block <= EVAL_BATCHES; block++) {
         stopper asking = {.at = BATCHES + block, .wish = SL_TRAIN_SAVE};
         char path[700];
-        options.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
-                                                .request = ask_stopper,
-                                                .context = &asking};
+        options.checkpoints = saved_by(in, &asking);
         check_ok(run_noting(&options, &record, &log, &result));
         assert_memory_equal(&record.result.test_loss, &whole.result.test_loss, sizeof(double));
         snprintf(path, sizeof path, "%s/step-%08d", checkpoints_path(in), BATCHES);
@@ -642,8 +568,6 @@ int checkpoints_tests(void)
         on_corpus(replicas_go_on_with_the_same_bits),
         on_corpus(test_alone_is_stopped_and_goes_on),
         on_corpus(checkpoints_are_saved_when_due_and_kept),
-        cmocka_unit_test(state_says_in_which_order_gradients_were_added),
-        cmocka_unit_test(chunks_of_a_state_are_checked),
         on_corpus(checkpoint_asked_for_is_saved_and_the_run_goes_on),
         on_corpus(checkpoint_asked_for_in_an_evaluation_is_of_its_begin),
         on_corpus(damaged_checkpoints_are_skipped_with_their_reasons),
