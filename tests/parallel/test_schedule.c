@@ -339,10 +339,10 @@ static void simulation_is_what_is_worked_out_by_hand(void **state)
                                                    .held_bytes = (double[]){10, 20},
                                                    .weight_held_bytes = (double[]){0, 30}},
                                   &simulation));
-    /* 0F0 0-1; 1F0 2-4; 1I0 4-7; (0F1;0B0) 8-13, the sum of both; 1F1 14-16; 1W0 16-17; 1I1 17-20;
-     * 1W1 20-21; 0B1 21-25. */
-    static const double starts[] = {0, 8, 8, 21, 2, 4, 14, 16, 17, 20};
-    static const double ends[] = {1, 13, 13, 25, 4, 7, 16, 17, 20, 21};
+    /* 0F0 0-1; 1F0 2-4; 1I0 4-7; 0F1 and 0B0 8-9 and 9-13; 1F1 14-16; 1W0
+     * 16-17; 1I1 17-20; 1W1 20-21; 0B1 21-25. */
+    static const double starts[] = {0, 8, 9, 21, 2, 4, 14, 16, 17, 20};
+    static const double ends[] = {1, 9, 13, 25, 4, 7, 16, 17, 20, 21};
     for (int i = 0; i < simulation.entry_count; i++) {
         assert_float_equal(simulation.entries[i].start, starts[i], 0);
         assert_float_equal(simulation.entries[i].end, ends[i], 0);

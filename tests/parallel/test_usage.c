@@ -4,6 +4,7 @@
 #include "support/modules.h"
 #include "support/pipes.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 enum { RANKS = 2, MICROS = 2 };
@@ -88,6 +89,42 @@ static void usage_of_a_simulation_has_its_bubble(void **state)
         }
 }
 
+/*     0F0 ... (0F1;0B0) ... 0B1       0F0 0-1; 0F1 4-5; 0B0 5-7; 0B1 10-12
+ *     ... 1F0 1B0 ... 1F1 1B1 ...     1F0 1-2; 1B0 2-4; 1F1 7-8; 1B1 8-10 */
+static void joined_actions_run_one_after_the_other(void **state)
+{
+    (void)state;
+    static const double one[] = {1, 1};
+    static const sl_action rows[] = {
+        {.stage = 0, .micro = 0},
+        {.stage = 0, .micro = 1},
+        {.stage = 0, .micro = 0, .kind = SL_ACTION_BACKWARD, .joined = true},
+        {.stage = 0, .micro = 1, .kind = SL_ACTION_BACKWARD},
+        {.stage = 1, .micro = 0},
+        {.stage = 1, .micro = 0, .kind = SL_ACTION_BACKWARD},
+        {.stage = 1, .micro = 1},
+        {.stage = 1, .micro = 1, .kind = SL_ACTION_BACKWARD},
+    };
+    const sl_schedule_options of = {.ranks = RANKS, .micros = MICROS};
+    sl_schedule *table;
+    sl_usage usage;
+    check_ok(sl_schedule_from_table(&of, (int[RANKS]){4, 4}, rows, &table));
+    sl_simulation simulation = simulate(table, one, one);
+    check_ok(sl_timeline_usage(simulation.entries, simulation.entry_count, &of, &usage));
+    assert_float_equal(usage.seconds, 12, 1e-12);
+    for (int i = 0; i < RANKS; i++) {
+        assert_float_equal(usage.idle[i], 6.0 / 12, 1e-12);
+        assert_float_equal(usage.stage_seconds[i], 6, 1e-12);
+    }
+    assert_float_equal(usage.waiting[0], 6.0 / 12, 1e-12); /* for 0B0's and 0B1's tensors */
+    assert_float_equal(usage.waiting[1], 4.0 / 12, 1e-12); /* 0F1's leaves at 7 */
+    assert_float_equal(usage.bubble_measured, simulation.bubble, 1e-12);
+    assert_float_equal(usage.bubble_predicted, simulation.bubble, 1e-12);
+    sl_usage_clear(&usage);
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&table);
+}
+
 static void what_is_no_whole_step_is_refused(void **state)
 {
     (void)state;
@@ -100,8 +137,17 @@ static void what_is_no_whole_step_is_refused(void **state)
     int count = simulation.entry_count;
     check_error(sl_timeline_usage(entries, count, &of, NULL), SL_ERR_INVALID, "out is NULL");
     check_error(sl_timeline_usage(entries, count, NULL, &usage), SL_ERR_INVALID, "of is NULL");
-    check_error(sl_timeline_usage(entries, 0, &of, &usage), SL_ERR_INVALID, "must be entries");
+    check_error(sl_timeline_usage(entries, 0, &of, &usage), SL_ERR_INVALID,
+                "the trace needs at least 1 entry and 1 rank, got 0 and 2");
     check_error(sl_timeline_usage(entries, count - 1, &of, &usage), SL_ERR_INVALID, "");
+    check_error(sl_timeline_usage(entries, count,
+                                  &(sl_schedule_options){.ranks = 1 << 30, .virtual_stages = 4},
+                                  &usage),
+                SL_ERR_INVALID, "too many stages");
+    entries[0].action.micro = INT_MAX;
+    check_error(sl_timeline_usage(entries, count, &of, &usage), SL_ERR_INVALID,
+                "entry 0 is of micro-batch 2147483647");
+    entries[0].action.micro = 0;
     entries[0].action.stage = RANKS;
     check_error(sl_timeline_usage(entries, count, &of, &usage), SL_ERR_INVALID,
                 "entry 0, of stage 2, must be of a rank from 0 to 1");
@@ -156,6 +202,7 @@ int usage_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(idle_and_waiting_time_are_what_is_worked_out_by_hand),
         cmocka_unit_test(usage_of_a_simulation_has_its_bubble),
+        cmocka_unit_test(joined_actions_run_one_after_the_other),
         cmocka_unit_test(what_is_no_whole_step_is_refused),
         cmocka_unit_test(pipe_gives_the_usage_of_its_last_step),
     };

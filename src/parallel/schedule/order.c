@@ -47,7 +47,8 @@ sl_status sli_schedule_order(const sl_schedule *schedule, int **order)
         costs[stages + i] = 2;
     }
     const double *one = costs, *two = costs + stages;
-    status = sli_schedule_play(schedule, &(sli_play_costs){.of = {one, one, two, one, one}}, &play);
+    status =
+        sli_schedule_play(schedule, &(sli_play_costs){.costs = {one, one, two, one, one}}, &play);
     if (status == SL_OK)
         sort_by_start(schedule, &play, actions, *order);
 

@@ -18,11 +18,10 @@ static int turn_of(const sl_schedule *schedule, int stage)
     return stage / schedule->ranks;
 }
 
-static void draw_bar(FILE *to, const sl_schedule *schedule, sl_timeline_entry entry, double start,
-                     double end, double scale)
+static void draw_bar(FILE *to, const sl_schedule *schedule, sl_timeline_entry entry, double scale)
 {
     int rank = schedule->placement[entry.action.stage];
-    double x = LEFT + start * scale, width = (end - start) * scale;
+    double x = LEFT + entry.start * scale, width = (entry.end - entry.start) * scale;
     int y = TOP + rank * ROW;
     int turns = schedule->stages / schedule->ranks;
     double opacity = 1 - 0.5 * turn_of(schedule, entry.action.stage) / turns;
@@ -38,17 +37,11 @@ static void draw_bar(FILE *to, const sl_schedule *schedule, sl_timeline_entry en
                 y + 16, text);
 }
 
-/* Each of two joined actions is drawn over half of their time. */
 static void draw_bars(FILE *to, const sl_schedule *schedule, const sl_simulation *simulation)
 {
     double scale = simulation->makespan > 0 ? (WIDTH - LEFT - 8) / simulation->makespan : 0;
-    for (int i = 0; i < simulation->entry_count; i++) {
-        sl_timeline_entry entry = simulation->entries[i];
-        bool first = i + 1 < simulation->entry_count && simulation->entries[i + 1].action.joined;
-        double middle = (entry.start + entry.end) / 2;
-        draw_bar(to, schedule, entry, entry.action.joined ? middle : entry.start,
-                 first ? middle : entry.end, scale);
-    }
+    for (int i = 0; i < simulation->entry_count; i++)
+        draw_bar(to, schedule, simulation->entries[i], scale);
 }
 
 static void draw_frame(FILE *to, const sl_schedule *schedule, const sl_simulation *simulation)

@@ -52,13 +52,13 @@ static bool input_is_there(const player *p, int rank, sl_action action, double *
     return true;
 }
 
-static double duration(const player *p, sl_action action)
+static double action_duration(const player *p, sl_action action)
 {
     if (p->costs->clocks)
         return 1;
     bool is_skipped = p->costs->skips_discarded && p->goes_backward && action.discards &&
                       action.stage + 1 == p->schedule->stages;
-    return is_skipped ? 0 : p->costs->of[action.kind][action.stage];
+    return is_skipped ? 0 : p->costs->costs[action.kind][action.stage];
 }
 
 /* Records the result of an action, and wakes the rank that waits for it. */
@@ -89,13 +89,13 @@ static bool run_cell(player *p, sli_play *play, int rank, size_t first, size_t e
         if (!input_is_there(p, rank, actions[i], &start))
             return false;
     double stop = start;
-    for (size_t i = first; i < end; i++)
-        stop = p->costs->clocks ? start + 1 : stop + duration(p, actions[i]);
     for (size_t i = first; i < end; i++) {
-        play->starts[i] = start;
+        play->starts[i] = p->costs->clocks ? start : stop;
+        stop = play->starts[i] + action_duration(p, actions[i]);
         play->ends[i] = stop;
-        give_result(p, actions[i], stop);
     }
+    for (size_t i = first; i < end; i++)
+        give_result(p, actions[i], stop);
     p->free_at[rank] = stop;
     play->makespan = stop > play->makespan ? stop : play->makespan;
     return true;
@@ -116,7 +116,7 @@ static void run_rank(player *p, sli_play *play, int rank)
     }
 }
 
-static sl_status allocate(const sl_schedule *schedule, player *p, sli_play *out)
+static sl_status allocate_play(const sl_schedule *schedule, player *p, sli_play *out)
 {
     size_t ranks = (size_t)schedule->ranks;
     size_t results = result_number(schedule, false, schedule->stages, 0);
@@ -146,7 +146,7 @@ sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *c
                 .costs = costs,
                 .goes_backward = sli_schedule_goes_backward(schedule)};
     *out = (sli_play){0};
-    sl_status status = allocate(schedule, &p, out);
+    sl_status status = allocate_play(schedule, &p, out);
     while (status == SL_OK && p.count > 0)
         run_rank(&p, out, p.runnable[--p.count]);
     free(p.result_end);

@@ -8,8 +8,8 @@
 enum { SLI_ACTION_KINDS = SL_ACTION_BACKWARD_WEIGHT + 1 };
 
 typedef struct sli_play_costs {
-    const double *of[SLI_ACTION_KINDS]; /* [stages] of each kind */
-    bool clocks; /* every cell takes 1 instead, two joined actions as one; of[] is not read */
+    const double *costs[SLI_ACTION_KINDS]; /* [stages] of each kind */
+    bool clocks; /* every cell takes 1 instead, two joined actions as one; costs[] is not read */
     bool skips_discarded; /* the last stage's F that discards takes no time in a table that goes
                              backward: the interpreter computes nothing in it */
     double link;          /* between an action's end and its result's arrival at another rank */
@@ -22,9 +22,10 @@ typedef struct sli_play {
     size_t *waits;   /* [ranks]: which result the rank waits for; sli_play_stuck says it */
 } sli_play;
 
-/* Each rank goes along its row; a cell starts when its rank is free and all its inputs are there,
- * and ends with all its actions. Ends when no rank can go on. Every action's kind, stage and
- * micro-batch must exist. Takes time in proportion to the actions. */
+/* Each rank goes along its row; a cell starts when its rank is free and all its inputs are there.
+ * Its actions run one after the other, and their results leave when all have ended. Ends when no
+ * rank can go on. Every action's kind, stage and micro-batch must exist. Takes time in proportion
+ * to the actions. */
 sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *costs,
                             sli_play *out);
 void sli_play_clear(sli_play *play);

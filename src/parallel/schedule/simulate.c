@@ -77,9 +77,8 @@ static void find_bubbles(const sl_schedule *schedule, sl_simulation *out)
     for (int rank = 0; rank < schedule->ranks; rank++) {
         size_t first = sli_schedule_row(schedule, rank), end = schedule->ends[rank];
         double busy = 0, span = 0;
-        for (size_t i = first; i < end; i++) /* joined actions have one time */
-            if (!out->entries[i].action.joined)
-                busy += out->entries[i].end - out->entries[i].start;
+        for (size_t i = first; i < end; i++)
+            busy += out->entries[i].end - out->entries[i].start;
         if (end > first)
             span = out->entries[end - 1].end - out->entries[first].start;
         out->idle[rank] = out->makespan - busy;
@@ -92,7 +91,7 @@ static void find_bubbles(const sl_schedule *schedule, sl_simulation *out)
     out->bubble = out->makespan > 0 ? all_idle / (out->makespan * schedule->ranks) : 0;
 }
 
-static sl_status allocate(const sl_schedule *schedule, sl_simulation *out)
+static sl_status allocate_simulation(const sl_schedule *schedule, sl_simulation *out)
 {
     size_t ranks = (size_t)schedule->ranks;
     out->idle = calloc(ranks, sizeof *out->idle);
@@ -105,18 +104,18 @@ static sl_status allocate(const sl_schedule *schedule, sl_simulation *out)
     return SL_OK;
 }
 
-static sl_status simulate(const sl_schedule *schedule, const sl_cost_model *costs,
-                          const double *both, sl_simulation *out)
+static sl_status simulate_table(const sl_schedule *schedule, const sl_cost_model *costs,
+                                const double *both, sl_simulation *out)
 {
-    sli_play_costs durations = {.of = {[SL_ACTION_FORWARD] = costs->forward,
-                                       [SL_ACTION_RECOMPUTE] = costs->forward,
-                                       [SL_ACTION_BACKWARD] = both,
-                                       [SL_ACTION_BACKWARD_INPUT] = costs->backward_input,
-                                       [SL_ACTION_BACKWARD_WEIGHT] = costs->backward_weight},
+    sli_play_costs durations = {.costs = {[SL_ACTION_FORWARD] = costs->forward,
+                                          [SL_ACTION_RECOMPUTE] = costs->forward,
+                                          [SL_ACTION_BACKWARD] = both,
+                                          [SL_ACTION_BACKWARD_INPUT] = costs->backward_input,
+                                          [SL_ACTION_BACKWARD_WEIGHT] = costs->backward_weight},
                                 .skips_discarded = true,
                                 .link = costs->link};
     sli_play play;
-    SL_TRY(allocate(schedule, out));
+    SL_TRY(allocate_simulation(schedule, out));
     SL_TRY(sli_schedule_play(schedule, &durations, &play));
     for (size_t i = 0; i < schedule->count; i++)
         out->entries[i] = (sl_timeline_entry){schedule->actions[i], play.starts[i], play.ends[i]};
@@ -143,7 +142,7 @@ sl_status sl_schedule_simulate(const sl_schedule *schedule, const sl_cost_model 
     SL_TRY(sl_schedule_validate(schedule));
     double *both;
     SL_TRY(complete_costs(schedule, costs, &both));
-    sl_status status = simulate(schedule, costs, both, out);
+    sl_status status = simulate_table(schedule, costs, both, out);
     free(both);
     if (status != SL_OK)
         sl_simulation_clear(out);

@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "parallel/schedule/play.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 /* ---- The trace's table ------------------------------------------------------------------ */
@@ -22,6 +23,9 @@ static sl_status count_actions(const sl_timeline_entry *entries, int count,
                             "sl_timeline_usage: entry %d, of stage %d, must be of a rank from %d "
                             "to %d",
                             i, action.stage, before, of->ranks - 1);
+        if (action.micro == INT_MAX)
+            return sl_error(SL_ERR_INVALID, "sl_timeline_usage: entry %d is of micro-batch %d", i,
+                            action.micro);
         counts[rank]++;
         before = rank;
         *micros = action.micro >= *micros ? action.micro + 1 : *micros;
@@ -33,7 +37,9 @@ static sl_status make_table(const sl_timeline_entry *entries, int count,
                             const sl_schedule_options *of, sl_schedule **out)
 {
     sl_schedule_options options = *of;
-    int stages = of->ranks * (of->virtual_stages ? of->virtual_stages : 1);
+    int stages;
+    if (__builtin_mul_overflow(of->ranks, of->virtual_stages ? of->virtual_stages : 1, &stages))
+        return sl_error(SL_ERR_INVALID, "sl_timeline_usage: too many stages");
     int *counts = calloc((size_t)of->ranks, sizeof *counts);
     sl_action *actions = malloc((size_t)count * sizeof *actions);
     sl_status status = SL_OK;
@@ -55,7 +61,7 @@ static sl_status make_table(const sl_timeline_entry *entries, int count,
 
 /* Mean seconds of each stage's actions, [stages] each. R counts as F. */
 typedef struct mean_costs {
-    double *of[SLI_ACTION_KINDS];
+    double *mean[SLI_ACTION_KINDS];
 } mean_costs;
 
 /* Whether the action runs nothing: a forward of the last stage that is run again later. */
@@ -72,13 +78,13 @@ static mean_costs find_costs(const sl_schedule *schedule, const sl_timeline_entr
     size_t stages = (size_t)schedule->stages;
     double *counts = room + SLI_ACTION_KINDS * stages;
     for (int kind = 0; kind < SLI_ACTION_KINDS; kind++)
-        costs.of[kind] = room + (size_t)kind * stages;
+        costs.mean[kind] = room + (size_t)kind * stages;
     for (size_t i = 0; i < schedule->count; i++) {
         sl_action action = schedule->actions[i];
         if (runs_nothing(schedule, action))
             continue;
         int kind = action.kind == SL_ACTION_RECOMPUTE ? SL_ACTION_FORWARD : (int)action.kind;
-        costs.of[kind][action.stage] += entries[i].end - entries[i].start;
+        costs.mean[kind][action.stage] += entries[i].end - entries[i].start;
         counts[(size_t)kind * stages + (size_t)action.stage]++;
     }
     for (size_t i = 0; i < SLI_ACTION_KINDS * stages; i++)
@@ -96,14 +102,13 @@ static sl_status predict_bubble(const sl_schedule *schedule, const sl_timeline_e
         return sl_error(SL_ERR_MEMORY, "sl_timeline_usage: no memory for the costs of %d stages",
                         schedule->stages);
     mean_costs costs = find_costs(schedule, entries, room);
-    sl_status status =
-        sl_schedule_simulate(schedule,
-                             &(sl_cost_model){.forward = costs.of[SL_ACTION_FORWARD],
-                                              .backward_input = costs.of[SL_ACTION_BACKWARD_INPUT],
-                                              .backward_weight =
-                                                  costs.of[SL_ACTION_BACKWARD_WEIGHT],
-                                              .backward = costs.of[SL_ACTION_BACKWARD]},
-                             &simulation);
+    sl_status status = sl_schedule_simulate(
+        schedule,
+        &(sl_cost_model){.forward = costs.mean[SL_ACTION_FORWARD],
+                         .backward_input = costs.mean[SL_ACTION_BACKWARD_INPUT],
+                         .backward_weight = costs.mean[SL_ACTION_BACKWARD_WEIGHT],
+                         .backward = costs.mean[SL_ACTION_BACKWARD]},
+        &simulation);
     *bubble = status == SL_OK ? simulation.bubble : 0;
     if (status == SL_OK)
         sl_simulation_clear(&simulation);
@@ -113,7 +118,8 @@ static sl_status predict_bubble(const sl_schedule *schedule, const sl_timeline_e
 
 /* ---- What the ranks did ----------------------------------------------------------------- */
 
-/* When each result was there: forwards' by stage and micro-batch, then backwards'. */
+/* When each result was there: forwards' by stage and micro-batch, then backwards'. Those of joined
+ * actions leave when the last of them has ended. */
 static sl_status find_results(const sl_schedule *schedule, const sl_timeline_entry *entries,
                               double **out)
 {
@@ -121,27 +127,36 @@ static sl_status find_results(const sl_schedule *schedule, const sl_timeline_ent
     double *ends = *out = calloc(2 * cells, sizeof *ends);
     if (!ends)
         return sl_error(SL_ERR_MEMORY, "sl_timeline_usage: no memory for %zu results", 2 * cells);
-    for (size_t i = 0; i < schedule->count; i++) {
+    double end = 0;
+    for (size_t i = schedule->count; i-- > 0;) {
         sl_action action = schedule->actions[i];
         size_t cell = sli_schedule_cell(schedule, action.stage, action.micro);
+        if (i + 1 == schedule->count || !schedule->actions[i + 1].joined)
+            end = entries[i].end;
         if (action.kind == SL_ACTION_FORWARD)
-            ends[cell] = entries[i].end;
+            ends[cell] = end;
         else if (sli_action_is_backward(action.kind))
-            ends[cells + cell] = entries[i].end;
+            ends[cells + cell] = end;
     }
     return SL_OK;
 }
 
-/* When what the action needs came from another rank; 0: it needs nothing of another. */
-static double arrival(const sl_schedule *schedule, const double *results, int rank,
-                      sl_action action)
+/* When the tensors came from other ranks that action `i` and those joined to it need; 0: they need
+ * none. */
+static double input_arrival(const sl_schedule *schedule, const double *results, int rank, size_t i)
 {
-    int from = sli_action_waits_for(schedule, action);
-    if (from < 0 || schedule->placement[from] == rank)
-        return 0;
     size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
-    return results[(action.kind == SL_ACTION_FORWARD ? 0 : cells) +
-                   sli_schedule_cell(schedule, from, action.micro)];
+    double latest = 0;
+    do {
+        sl_action action = schedule->actions[i];
+        int from = sli_action_waits_for(schedule, action);
+        if (from < 0 || schedule->placement[from] == rank)
+            continue;
+        double came = results[(action.kind == SL_ACTION_FORWARD ? 0 : cells) +
+                              sli_schedule_cell(schedule, from, action.micro)];
+        latest = came > latest ? came : latest;
+    } while (++i < schedule->count && schedule->actions[i].joined);
+    return latest;
 }
 
 /* A rank's gaps before actions whose tensors came later than the end of the action before. */
@@ -151,7 +166,7 @@ static void add_rank(const sl_schedule *schedule, const sl_timeline_entry *entri
     double busy = 0, waiting = 0, free_at = 0;
     for (size_t i = sli_schedule_row(schedule, rank); i < schedule->ends[rank]; i++) {
         sl_action action = schedule->actions[i];
-        double start = entries[i].start, came = arrival(schedule, results, rank, action);
+        double start = entries[i].start, came = input_arrival(schedule, results, rank, i);
         double until = came < start ? came : start, seconds = entries[i].end - start;
         waiting += until > free_at ? until - free_at : 0;
         busy += seconds;
@@ -162,8 +177,8 @@ static void add_rank(const sl_schedule *schedule, const sl_timeline_entry *entri
     out->waiting[rank] = out->seconds > 0 ? waiting / out->seconds : 0;
 }
 
-static sl_status measure(const sl_schedule *schedule, const sl_timeline_entry *entries,
-                         sl_usage *out)
+static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_entry *entries,
+                               sl_usage *out)
 {
     double *results;
     out->ranks = schedule->ranks;
@@ -194,13 +209,14 @@ sl_status sl_timeline_usage(const sl_timeline_entry *entries, int count,
     *out = (sl_usage){0};
     SLI_CHECK_NOT_NULL(of);
     if (!entries || count < 1 || of->ranks < 1 || of->virtual_stages < 0)
-        return sl_error(SL_ERR_INVALID,
-                        "sl_timeline_usage: there must be entries and ranks, got %d and %d", count,
-                        of->ranks);
+        return sl_error(
+            SL_ERR_INVALID,
+            "sl_timeline_usage: the trace needs at least 1 entry and 1 rank, got %d and %d", count,
+            of->ranks);
     sl_schedule *schedule = NULL;
     sl_status status = make_table(entries, count, of, &schedule);
     if (status == SL_OK)
-        status = measure(schedule, entries, out);
+        status = measure_ranks(schedule, entries, out);
     sl_schedule_destroy(&schedule);
     if (status != SL_OK)
         sl_usage_clear(out);
