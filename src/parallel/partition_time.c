@@ -100,7 +100,8 @@ static sl_status try_all(search *s)
 
 /* ---- Neighbours ------------------------------------------------------------------------- */
 
-/* Each stage gets modules until it has its part of the time on its own rank's device. */
+/* Each stage gets modules until it has an equal fraction of the time, as rank 0's device takes it:
+ * a start for the search. */
 static void cut_evenly(search *s)
 {
     const sl_module_profile *times = s->costs->profiles[0];
@@ -117,7 +118,7 @@ static void cut_evenly(search *s)
     }
 }
 
-/* Moves cuts first ... last by one module, where every stage keeps one. */
+/* Moves cuts first ... last by so many modules, where every stage keeps one. */
 static bool shift_cuts(search *s, int first, int last, int by)
 {
     memcpy(s->trial, s->cuts, ((size_t)s->stages + 1) * sizeof *s->trial);
@@ -126,29 +127,49 @@ static bool shift_cuts(search *s, int first, int last, int by)
     return s->trial[first] > s->trial[first - 1] && s->trial[last] < s->trial[last + 1];
 }
 
-/* From the best so far: a module goes from one stage to another, through those between them. */
-static sl_status try_neighbours(search *s, bool *improved)
+/* From the best so far: up to `most` modules go from one stage to another, through those between
+ * them. */
+static sl_status try_neighbours(search *s, int most, bool *improved)
 {
     *improved = false;
     for (int first = 1; first < s->stages; first++)
         for (int last = first; last < s->stages; last++)
-            for (int by = -1; by <= 1; by += 2) {
+            for (int by = -most; by <= most; by++) {
                 bool better = false;
-                if (shift_cuts(s, first, last, by))
+                if (by != 0 && shift_cuts(s, first, last, by))
                     SL_TRY(try_cuts(s, &better));
                 *improved = *improved || better;
             }
     return SL_OK;
 }
 
-static sl_status climb(search *s)
+static void cut_into_equal_counts(search *s)
+{
+    for (int stage = 1; stage < s->stages; stage++)
+        s->trial[stage] = (int)((int64_t)s->modules * stage / s->stages);
+}
+
+/* Improves the partition that the trial holds. Where it does not fit, one that does can be far. */
+static sl_status improve_partition(search *s)
 {
     bool improved;
-    cut_evenly(s);
+    memcpy(s->cuts, s->trial, ((size_t)s->stages + 1) * sizeof *s->cuts);
     SL_TRY(try_cuts(s, &improved));
+    if (!improved)
+        SL_TRY(try_neighbours(s, s->modules, &improved));
     while (improved)
-        SL_TRY(try_neighbours(s, &improved));
+        SL_TRY(try_neighbours(s, 1, &improved));
     return SL_OK;
+}
+
+static sl_status search_partitions(search *s)
+{
+    cut_evenly(s);
+    SL_TRY(improve_partition(s));
+    if (s->seconds >= 0)
+        return SL_OK;
+    cut_into_equal_counts(s);
+    return improve_partition(s);
 }
 
 /* ---- All -------------------------------------------------------------------------------- */
@@ -162,7 +183,7 @@ static sl_status find_cuts(search *s)
     s->trial = s->cuts + s->stages + 1;
     s->balance = s->trial + s->stages + 1;
     s->trial[s->stages] = s->modules;
-    SL_TRY(are_few(s) ? try_all(s) : climb(s));
+    SL_TRY(are_few(s) ? try_all(s) : search_partitions(s));
     if (s->seconds >= 0)
         return SL_OK;
     return sl_error(SL_ERR_NOT_FOUND,

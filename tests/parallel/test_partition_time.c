@@ -162,6 +162,33 @@ static void cuts_that_do_not_fit_are_left_out(void **state)
     sl_schedule_destroy(&table);
 }
 
+/* Too many cuts to try all, and the search begins with one that does not fit. */
+static void cut_that_fits_is_found_beyond_the_even_one(void **state)
+{
+    (void)state;
+    times of;
+    sl_schedule *table = open_table("1f1b", MOST_STAGES, 16);
+    make_times(MOST_MODULES, MOST_STAGES, 0, &of);
+    for (int most = 1; most <= 4; most++) {
+        int balance[MOST_STAGES], sum = 0;
+        double seconds;
+        check_ok(sl_partition_by_time(&(sl_partition_costs){.modules = MOST_MODULES,
+                                                            .profiles = of.ranks,
+                                                            .table = table,
+                                                            .fits = first_stage_has_at_most,
+                                                            .context = &most},
+                                      balance, &seconds));
+        for (int stage = 0; stage < MOST_STAGES; stage++) {
+            assert_true(balance[stage] >= 1);
+            sum += balance[stage];
+        }
+        assert_int_equal(sum, MOST_MODULES);
+        assert_in_range(balance[0], 1, most);
+        assert_true(seconds == step_seconds(table, &of, balance));
+    }
+    sl_schedule_destroy(&table);
+}
+
 int partition_time_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -169,6 +196,7 @@ int partition_time_tests(void)
         cmocka_unit_test(many_equal_modules_are_spread_evenly),
         cmocka_unit_test(each_rank_has_its_own_times),
         cmocka_unit_test(cuts_that_do_not_fit_are_left_out),
+        cmocka_unit_test(cut_that_fits_is_found_beyond_the_even_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
