@@ -14,8 +14,9 @@ typedef struct profiler {
     const sl_profile_options *options;
     sl_module_profile *profiles;
     int modules;
-    sl_tensor *in;      /* of the module at hand */
-    double *row_losses; /* NULL: there is no loss */
+    sl_tensor *in;             /* of the module at hand */
+    double *row_losses;        /* NULL: there is no loss */
+    sl_parameter_set **owners; /* [modules] of those whose parameters the module at hand uses */
     int64_t terms;
     sli_error_copy error; /* the thread's */
 } profiler;
@@ -160,55 +161,56 @@ static bool is_like_the_one_before(const profiler *p, int index)
     const sl_module *other = sl_module_child(p->options->model, index);
     return sl_module_type(one) == sl_module_type(other) &&
            sl_module_parameter_elements(one) == sl_module_parameter_elements(other) &&
+           one->is_in_evaluation == other->is_in_evaluation &&
            sl_module_output_shape(one, in, &out) == SL_OK && sl_shape_equal(in, &out) &&
            sl_module_output_shape(other, in, &out) == SL_OK && sl_shape_equal(in, &out) &&
            sl_module_flops(one, in) == sl_module_flops(other, in) &&
-           sl_module_saved_bytes(one, in) == sl_module_saved_bytes(other, in);
+           sl_module_saved_bytes(one, in) == sl_module_saved_bytes(other, in) &&
+           sl_module_deferred_bytes(one, in) == sl_module_deferred_bytes(other, in); /* frozen: 0 */
 }
 
 typedef struct tie_search {
-    const sl_module *model;
-    int index, owner; /* modules: one that uses a parameter of the other; -1: none */
+    const profiler *profiler;
+    int index; /* of the module whose owners are wanted */
 } tie_search;
 
-static sl_status find_owner(sl_parameter *tied, void *arg)
+/* Gives values to the module whose parameter `tied` uses, if the module at hand has `tied`. */
+static sl_status create_owner(sl_parameter *tied, void *arg)
 {
-    tie_search *search = arg;
-    int owner = sli_module_index_in(search->model, tied->tied_to->module);
-    if (sli_module_index_in(search->model, tied->module) == search->index && owner != search->index)
-        search->owner = owner;
-    return SL_OK;
+    const tie_search *search = arg;
+    const sl_profile_options *options = search->profiler->options;
+    int owner = sli_module_index_in(options->model, tied->tied_to->module);
+    sl_parameter_set **set = &search->profiler->owners[owner];
+    if (sli_module_index_in(options->model, tied->module) != search->index ||
+        owner == search->index || *set)
+        return SL_OK;
+    return sl_parameter_set_create(options->model, owner, 1,
+                                   &(sl_parameter_set_options){.device = options->device}, set);
 }
 
-/* Gives values to the module whose parameter this one uses, if there is one: *out. */
-static sl_status create_owner(const profiler *p, int index, sl_parameter_set **out)
+static void destroy_owners(const profiler *p)
 {
-    tie_search search = {p->options->model, index, -1};
-    *out = NULL;
-    SL_TRY(sli_module_for_each_tie(p->options->model, find_owner, &search));
-    return search.owner < 0
-               ? SL_OK
-               : sl_parameter_set_create(p->options->model, search.owner, 1,
-                                         &(sl_parameter_set_options){.device = p->options->device},
-                                         out);
+    for (int i = 0; i < p->modules; i++)
+        sl_parameter_set_destroy(&p->owners[i]);
 }
 
 /* Leaves the module's output as the next one's input. */
 static sl_status profile_module(profiler *p, int index)
 {
     const sl_profile_options *options = p->options;
-    sl_parameter_set *parameters = NULL, *owner;
+    sl_parameter_set *parameters = NULL;
     sl_tensor *out = NULL;
     int rounds = options->rounds > 0 ? options->rounds : DEFAULT_ROUNDS;
-    SL_TRY(create_owner(p, index, &owner));
     sl_status status =
-        sl_parameter_set_create(options->model, index, 1,
-                                &(sl_parameter_set_options){.device = options->device},
-                                &parameters);
+        sli_module_for_each_tie(options->model, create_owner, &(tie_search){p, index});
+    if (status == SL_OK)
+        status = sl_parameter_set_create(options->model, index, 1,
+                                         &(sl_parameter_set_options){.device = options->device},
+                                         &parameters);
     for (int round = 0; round <= rounds && status == SL_OK; round++)
         status = run_round(p, index, round, &out);
     sl_parameter_set_destroy(&parameters);
-    sl_parameter_set_destroy(&owner);
+    destroy_owners(p);
     if (out) {
         sl_tensor_destroy(&p->in);
         p->in = out;
@@ -228,6 +230,9 @@ static sl_status profile_all(profiler *p)
         if (!p->row_losses)
             return sl_error(SL_ERR_MEMORY, "sl_profile_modules: no memory for the rows' losses");
     }
+    p->owners = calloc((size_t)p->modules + 1, sizeof *p->owners);
+    if (!p->owners)
+        return sl_error(SL_ERR_MEMORY, "sl_profile_modules: no memory for %d modules", p->modules);
     SL_TRY(sl_tensor_alias(options->input, &p->in));
     for (int i = 0; i < p->modules; i++)
         if (is_like_the_one_before(p, i))
@@ -243,6 +248,7 @@ static void run_profiler(void *arg)
     sli_error_save(&p->error, profile_all(p));
     sl_tensor_destroy(&p->in);
     free(p->row_losses);
+    free(p->owners);
 }
 
 static void bind_thread(void *device)

@@ -97,6 +97,25 @@ static void module_like_the_one_before_it_has_its_times(void **state)
     close_setup(&of);
 }
 
+/* Frozen layers and those in evaluation mode are run as well as those that are trained. */
+static void module_that_trains_otherwise_has_times_of_its_own(void **state)
+{
+    (void)state;
+    enum { MODULES = 5 };
+    sl_module *modules[MODULES];
+    sl_module_profile times[MODULES];
+    for (int i = 0; i < MODULES; i++)
+        check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
+    setup of = open_setup(modules, MODULES, NULL);
+    check_ok(sl_module_freeze(modules[2]));
+    sl_module_set_evaluation(modules[4], true);
+    sl_profile_options options = options_of(&of, 1);
+    check_ok(sl_profile_modules(&options, times));
+    for (int i = 2; i < MODULES; i++)
+        assert_memory_not_equal(&times[i], &times[i - 1], sizeof times[i]);
+    close_setup(&of);
+}
+
 /* The error is the module's, and the model can then be used. */
 static void failing_module_ends_the_profile(void **state)
 {
@@ -121,7 +140,7 @@ static void failing_module_ends_the_profile(void **state)
     close_setup(&of);
 }
 
-/* The value of a tied parameter is in another module. */
+/* The values of tied parameters are in other modules. */
 static void tied_modules_are_profiled(void **state)
 {
     (void)state;
@@ -129,10 +148,11 @@ static void tied_modules_are_profiled(void **state)
     sl_loss *loss;
     sl_module_profile times[3];
     for (int i = 0; i < 3; i++)
-        check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
+        check_ok(sl_linear_create(WIDTH, WIDTH, false, &modules[i]));
     check_ok(sl_mse_loss_create(&loss));
     setup of = open_setup(modules, 3, loss);
     check_ok(sl_module_tie_parameter(of.model, "2.weight", "0.weight"));
+    check_ok(sl_module_tie_parameter(of.model, "2.bias", "1.bias"));
     sl_profile_options options = options_of(&of, 1);
     check_ok(sl_profile_modules(&options, times));
     assert_true(times[2].forward > 0 && times[2].backward_weight > 0);
@@ -144,6 +164,7 @@ int profile_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(modules_run_as_often_as_the_rounds_say),
         cmocka_unit_test(module_like_the_one_before_it_has_its_times),
+        cmocka_unit_test(module_that_trains_otherwise_has_times_of_its_own),
         cmocka_unit_test(failing_module_ends_the_profile),
         cmocka_unit_test(tied_modules_are_profiled),
     };
