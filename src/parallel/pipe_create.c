@@ -52,15 +52,15 @@ static sl_status check_options(const sl_pipe_options *options)
         return sl_error(SL_ERR_INVALID, "%s: module must be a Sequential to be partitioned, got %s",
                         who, options->model ? sl_module_type(options->model) : "none");
     if (options->chunks < 0)
-        return sl_error(SL_ERR_INVALID, "%s: number of chunks must be positive integer, got %d",
-                        who, options->chunks);
+        return sl_error(SL_ERR_INVALID, "%s: chunks must be 0 or more, got %d", who,
+                        options->chunks);
     if (options->accumulate < 0 || options->accumulate > MOST_TURNS)
         return sl_error(SL_ERR_INVALID, "%s: accumulate must be from 1 to %d, got %d", who,
                         MOST_TURNS, options->accumulate);
     if (options->recompute < SL_RECOMPUTE_EXCEPT_LAST || options->recompute > SL_RECOMPUTE_ALWAYS)
         return sl_error(SL_ERR_INVALID,
-                        "%s: checkpoint is not one of 'always', 'except_last', or 'never' (%d)",
-                        who, (int)options->recompute);
+                        "%s: recompute must be except_last, never or always, got %d", who,
+                        (int)options->recompute);
     if (options->stages < 1)
         return sl_error(SL_ERR_INVALID, "%s: stages must be at least 1, got %d", who,
                         options->stages);
@@ -79,8 +79,7 @@ static sl_status check_options(const sl_pipe_options *options)
     return sl_error_context(sli_module_check_widths(options->model), "%s: ", who);
 }
 
-/* ---- Memory and order
- * ------------------------------------------------------------------------------ */
+/* ---- Memory and order ------------------------------------------------------------------- */
 
 static sl_status allocate_arrays(sl_pipe *pipe)
 {
@@ -288,13 +287,18 @@ static sl_status build_pipe(sl_pipe *pipe, const sl_pipe_options *options)
 }
 
 /* The table's for each turn, where there is one and the options do not say. */
-static void count_chunks(sl_pipe *pipe, const sl_pipe_options *options)
+static sl_status count_chunks(sl_pipe *pipe, const sl_pipe_options *options)
 {
     int turns = options->accumulate ? options->accumulate : 1;
     pipe->turn = options->table ? sl_schedule_micros(options->table) : 1;
     if (options->chunks)
         pipe->turn = options->chunks / turns + (options->chunks % turns != 0);
-    pipe->chunks = options->chunks ? options->chunks : pipe->turn * turns;
+    pipe->chunks = options->chunks;
+    if (!options->chunks && __builtin_mul_overflow(pipe->turn, turns, &pipe->chunks))
+        return sl_error(SL_ERR_INVALID,
+                        "sl_pipe_create: %d micro-batches times accumulate %d are too many",
+                        pipe->turn, turns);
+    return SL_OK;
 }
 
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
@@ -308,7 +312,6 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a pipe");
     pipe->model = options->model;
     pipe->loss = options->loss;
-    count_chunks(pipe, options);
     pipe->recompute = options->recompute;
     pipe->writer = options->writer ? options->writer : sl_schedule_write;
     pipe->writer_arg = options->writer_arg;
@@ -320,7 +323,9 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
     pipe->stage_count = options->stages;
     pipe->rank_count = options->stages / (options->virtual_stages ? options->virtual_stages : 1);
     sli_failure_init(&pipe->failure);
-    sl_status status = build_pipe(pipe, options);
+    sl_status status = count_chunks(pipe, options);
+    if (status == SL_OK)
+        status = build_pipe(pipe, options);
     if (status != SL_OK)
         sl_pipe_destroy(&pipe);
     *out = pipe;

@@ -43,6 +43,19 @@ static void assert_refused(const bench *b, sl_pipe_options options, const char *
     assert_null(pipe);
 }
 
+static void more_micro_batches_than_can_be_counted_are_refused(void **state)
+{
+    (void)state;
+    bench b = set_up();
+    sl_schedule *table;
+    check_ok(
+        sl_schedule_write("gpipe", &(sl_schedule_options){.ranks = 1, .micros = 1 << 15}, &table));
+    assert_refused(&b, (sl_pipe_options){.stages = 1, .table = table, .accumulate = 1 << 16},
+                   "sl_pipe_create: 32768 micro-batches times accumulate 65536 are too many");
+    sl_schedule_destroy(&table);
+    tear_down(&b);
+}
+
 static void options_that_make_no_sense_are_refused(void **state)
 {
     (void)state;
@@ -50,11 +63,11 @@ static void options_that_make_no_sense_are_refused(void **state)
     assert_refused(&b, (sl_pipe_options){.stages = 1, .model = sl_module_child(b.model, 0)},
                    "sl_pipe_create: module must be a Sequential to be partitioned, got Linear");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .chunks = -1},
-                   "sl_pipe_create: number of chunks must be positive integer, got -1");
+                   "sl_pipe_create: chunks must be 0 or more, got -1");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .accumulate = -1},
                    "sl_pipe_create: accumulate must be from 1 to 65536, got -1");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .recompute = (sl_recompute)3},
-                   "checkpoint is not one of 'always', 'except_last', or 'never'");
+                   "sl_pipe_create: recompute must be except_last, never or always");
     assert_refused(&b, (sl_pipe_options){.stages = 1, .writer_arg = "zb-v"},
                    "schedule: zb-v has 2 stages a rank, not 1");
     assert_refused(
@@ -402,6 +415,7 @@ static void initial_values_do_not_depend_on_the_cut(void **state)
 int pipe_create_tests(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(more_micro_batches_than_can_be_counted_are_refused),
         cmocka_unit_test(options_that_make_no_sense_are_refused),
         cmocka_unit_test(model_is_cut_by_balance_by_layers_or_by_parameters),
         cmocka_unit_test(model_in_another_pipe_is_refused_and_stays_in_it),
