@@ -98,7 +98,7 @@ static void measure_cuts(const bench_setup *setup, int steps, double *medians)
 static void compare(long emsize, long nlayers, long nhead, int steps)
 {
     bench_setup setup = bench_setup_lm(emsize, nlayers, nhead);
-    double medians[MAX_LAYERS + 2], profile_seconds;
+    double medians[MAX_LAYERS + 2] = {0}, profile_seconds;
     int modules = (int)nlayers + 2, best = 1;
     setup.devices = devices;
     setup.stages = STAGES;

@@ -58,7 +58,7 @@ static void *sgemm_thread(void *argument)
 
 static double sgemm_rate_of_shape(long m, long n, long k, int threads)
 {
-    sgemm_job jobs[MAX_THREADS];
+    sgemm_job jobs[MAX_THREADS] = {{0}};
     pthread_t handles[MAX_THREADS];
     for (int t = 0; t < threads; t++) {
         jobs[t] = (sgemm_job){m, n, k, NULL, NULL, NULL, 3};

@@ -219,7 +219,7 @@ static void weights_of_another_model_are_refused(void **state)
                 "has pre_norm false, expected pre_norm true");
     other = options;
     other.model.nhid = 32;
-    check_error(small_run(&other, &record), SL_ERR_INVALID, "1.linear1.");
+    check_error(small_run(&other, &record), SL_ERR_INVALID, "1.linear1.bias");
     other = options;
     other.model.dropout = 0.5f; /* is no property of the weights */
     check_ok(small_run(&other, &record));
