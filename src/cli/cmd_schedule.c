@@ -22,15 +22,21 @@ static sl_status parse_schedule(const char *text, void *object)
     return SL_OK;
 }
 
+/* Where none is given, the library's first. */
+static const char *schedule_text(const settings *from)
+{
+    return from->schedule ? from->schedule : sl_schedule_names[0];
+}
+
 static char *print_schedule(const void *object)
 {
-    return strdup(((const settings *)object)->schedule);
+    return strdup(schedule_text(object));
 }
 
 /* clang-format off */
 static const sl_option options[] = {
     {.name = "schedule", .value = "NAME|FILE", .type = SL_OPTION_CUSTOM, .parse = parse_schedule,
-     .print = print_schedule, .choices = sl_schedule_names, .initial = "gpipe",
+     .print = print_schedule, .choices = sl_schedule_names,
      .help = "The schedule, by name or as a file with a table in PyTorch's CSV"},
     {.name = "pp", .value = "P", FIELD(INT, ranks), RANGE(1, MAX_RANKS), .optional = true,
      .default_value = RANKS,
@@ -80,7 +86,8 @@ static sl_status parse_costs(const char *text, double costs[3])
 /* A file says how many ranks and micro-batches there are. */
 static sl_status open_table(const settings *from, const double costs[3], sl_schedule **out)
 {
-    bool named = sl_schedule_has_name(from->schedule);
+    const char *schedule = schedule_text(from);
+    bool named = sl_schedule_has_name(schedule);
     sl_schedule_options wanted = {.ranks = from->ranks || !named ? from->ranks : RANKS,
                                   .virtual_stages = from->virtual_stages,
                                   .micros = from->chunks || !named ? from->chunks : CHUNKS,
@@ -88,7 +95,7 @@ static sl_status open_table(const settings *from, const double costs[3], sl_sche
                                   .backward_input = costs[1],
                                   .backward_weight = costs[2],
                                   .link = from->link};
-    SL_TRY(sl_schedule_open(from->schedule, &wanted, out));
+    SL_TRY(sl_schedule_open(schedule, &wanted, out));
     if (!from->placement)
         return SL_OK;
     int stages = sl_schedule_stages(*out); /* as many as the placement must name ranks for */
@@ -100,7 +107,7 @@ static sl_status open_table(const settings *from, const double costs[3], sl_sche
     sl_status status =
         sl_placement_parse(from->placement, wanted.ranks, wanted.virtual_stages, placement);
     if (status == SL_OK)
-        status = sl_schedule_open(from->schedule, &wanted, out);
+        status = sl_schedule_open(schedule, &wanted, out);
     free(placement);
     return status;
 }

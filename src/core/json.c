@@ -254,9 +254,8 @@ json_t *sli_json_text(const char *text)
 
 static json_t *float_value(float value, bool exact)
 {
-    char digits[SLI_NUMBER_BYTES];
     return exact ? json_real((double)value)
-                 : sli_json_number(sli_number_print((double)value, true, digits));
+                 : sli_json_number(sli_number_print((double)value, true).value);
 }
 
 /* JSON's readers hold integers in 64 signed bits. */

@@ -15,15 +15,16 @@ void sli_c_numbers_end(sli_c_numbers scope)
     freelocale(scope.own);
 }
 
-double sli_number_print(double value, bool is_float, char *text)
+sli_number_text sli_number_print(double value, bool is_float)
 {
     int precision = 6, most = is_float ? 9 : 17;
-    double read;
+    sli_number_text printed;
     sli_c_numbers scope = sli_c_numbers_begin();
     do {
-        snprintf(text, SLI_NUMBER_BYTES, "%.*g", precision++, value);
-        read = strtod(text, NULL);
-    } while (precision <= most && (is_float ? (double)strtof(text, NULL) : read) != value);
+        snprintf(printed.text, sizeof printed.text, "%.*g", precision++, value);
+        printed.value = strtod(printed.text, NULL);
+    } while (precision <= most &&
+             (is_float ? (double)strtof(printed.text, NULL) : printed.value) != value);
     sli_c_numbers_end(scope);
-    return read;
+    return printed;
 }

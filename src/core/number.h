@@ -16,9 +16,13 @@ void sli_c_numbers_end(sli_c_numbers scope);
 
 enum { SLI_NUMBER_BYTES = 32 };
 
-/* Prints a number into `text` [SLI_NUMBER_BYTES], with the fewest digits, at least 6, that read as
- * the same double, or as the same float. Returns the value of these digits as a double: for a
- * float, 0.9 instead of 0.89999997615814209. */
-double sli_number_print(double value, bool is_float, char *text);
+typedef struct sli_number_text {
+    char text[SLI_NUMBER_BYTES];
+    double value; /* of the digits as a double: for a float, 0.9 instead of 0.89999997615814209 */
+} sli_number_text;
+
+/* Prints a number with the fewest digits, at least 6, that read as the same double, or as the same
+ * float. */
+sli_number_text sli_number_print(double value, bool is_float);
 
 #endif

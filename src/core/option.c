@@ -282,14 +282,12 @@ sl_status sl_option_check(const sl_option *option, const void *object)
 
 static int print_real(const sl_option *option, double value, char **text)
 {
-    char digits[SLI_NUMBER_BYTES];
     bool is_float = option->type == SL_OPTION_FLOAT;
     if (value < 0)
         return 0;
     if (value == 0)
         value = is_float ? (double)(float)option->default_value : option->default_value;
-    sli_number_print(value, is_float, digits);
-    return asprintf(text, "%s", digits);
+    return asprintf(text, "%s", sli_number_print(value, is_float).text);
 }
 
 static int print_pair(const sl_option *option, const float *field, char **text)

@@ -33,7 +33,7 @@ static void lines_have_their_rank_in_front(void **state)
                   in->directory, in->directory);
     assert_int_equal(run.status, 0);
     count_lines(run.out, REPLICAS, counts);
-    assert_int_equal(counts[1], 2 + 2); /* stages, steps */
+    assert_int_equal(counts[1], 2 + 2 + 1); /* stages, steps, the epoch's pipeline */
     assert_true(counts[0] > counts[1] + 3 + 2);
     for (int r = 0; r < REPLICAS; r++) {
         char pattern[128];
@@ -45,6 +45,8 @@ static void lines_have_their_rank_in_front(void **state)
         snprintf(pattern, sizeof pattern,
                  "^\\[RANK %d\\]: \\| epoch   1 \\|     2/    3 batches \\| lr 5.00 \\| ms/batch",
                  r);
+        check_line(run.out, pattern);
+        snprintf(pattern, sizeof pattern, "^\\[RANK %d\\]: \\| pipeline: bubble ", r);
         check_line(run.out, pattern);
     }
     /* Where all have the same numbers, the first one alone shows them. */
