@@ -44,8 +44,9 @@ typedef enum sl_status {
 const char *sl_status_name(sl_status status);
 
 /* The sentence of this thread's last failing call; "" if none failed. It is valid until the
- * thread's next error. The text may quote names and files: in it, control characters other than
- * line ends and bytes that are not UTF-8 are written as \x1b and the like. */
+ * thread's next error. The text may quote names and files: control characters in them, and
+ * bytes that are not UTF-8, are written as \x1b and the like. A schedule's error may go on below
+ * its first line with a drawing of the table. */
 const char *sl_error_text(void);
 
 /* Sets this thread's error text, printf-style, and returns `status`, so that a failing function

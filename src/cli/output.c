@@ -43,14 +43,20 @@ static char *escape_text(const char *text)
     return escaped;
 }
 
-/* Frees `text` (NULL: there was no memory for it). An error that ends the program goes to the
- * launcher where there is one. */
-static void print_sentence(bool ends, char *text)
+/* NULL: there was no memory for it. An error that ends the program goes to the launcher where there
+ * is one. */
+static void print_sentence(bool ends, const char *shown)
 {
-    char *shown = text ? escape_text(text) : NULL;
     /* One write, as other processes may have the same standard error. */
     if (!ends || !shown || !sl_launch_link_error(cli_launcher, shown))
         fprintf(stderr, "sluice: %s\n", shown ? shown : "no memory for an error's text");
+}
+
+/* Frees `text` (NULL: there was no memory for it). */
+static void print_escaped(bool ends, char *text)
+{
+    char *shown = text ? escape_text(text) : NULL;
+    print_sentence(ends, shown);
     free(shown);
     free(text);
 }
@@ -66,7 +72,7 @@ void cli_complain(const char *format, ...)
 {
     va_list values;
     va_start(values, format);
-    print_sentence(false, make_text(format, values));
+    print_escaped(false, make_text(format, values));
     va_end(values);
 }
 
@@ -76,7 +82,7 @@ int cli_finish(sl_status status)
         status = sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
     if (status == SL_OK)
         return 0;
-    print_sentence(true, strdup(sl_error_text()));
+    print_sentence(true, sl_error_text()); /* escaped already, but for a drawing's line ends */
     return CLI_EXIT_ERROR;
 }
 
@@ -147,7 +153,7 @@ void cli_refuse_near(const cli_near *near, const char *prefix, const char *forma
         free(text);
         text = longer;
     }
-    print_sentence(true, text);
+    print_escaped(true, text);
     exit(CLI_EXIT_USAGE);
 }
 

@@ -20,6 +20,11 @@ sl_status sli_error_save(sli_error_copy *to, sl_status status);
 /* Makes the copy the calling thread's error and returns its status. SL_OK: does nothing. */
 sl_status sli_error_restore(const sli_error_copy *from);
 
+/* Puts a colon and `lines`, which quote no names, below the calling thread's error text. Their line
+ * ends stay, but for one after the last line; those of other arguments of an error are escaped.
+ * Returns `status`. */
+sl_status sli_error_add_lines(sl_status status, const char *lines);
+
 /* The error after a system call on a file: "PATH: WHAT: " and errno's text, where `what` is "cannot
  * be opened" or the like. Returns SL_ERR_NOT_FOUND where the path does not exist, else SL_ERR_IO.
  */

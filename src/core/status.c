@@ -51,17 +51,17 @@ static int is_shown(ucs4_t character, int bytes)
     return bytes > 0 && character >= 0x20 && (character < 0x7F || character > 0x9F);
 }
 
-/* Writes the text to `to` [SLI_ERROR_BYTES]. Control characters but line ends, and bytes that are
- * no UTF-8, become `\x` and two hexadecimal digits each. Text that does not fit ends before the
- * first character that does not. */
-static void print_escaped(const char *text, char *to)
+/* Writes the text to `to` [SLI_ERROR_BYTES]. Control characters, and bytes that are no UTF-8,
+ * become `\x` and two hexadecimal digits each; with `lines`, line ends stay. Text that does not fit
+ * ends before the first character that does not. */
+static void print_escaped(const char *text, bool lines, char *to)
 {
     const uint8_t *at = (const uint8_t *)text;
     size_t left = strlen(text), used = 0;
     while (left > 0) {
         ucs4_t character;
         int bytes = u8_mbtoucr(&character, at, left);
-        int shown = is_shown(character, bytes) || *at == '\n';
+        int shown = is_shown(character, bytes) || (lines && *at == '\n');
         size_t taken = bytes > 0 ? (size_t)bytes : 1;
         if (used + (shown ? taken : ESCAPED_BYTES * taken) >= SLI_ERROR_BYTES)
             break;
@@ -77,6 +77,14 @@ static void print_escaped(const char *text, char *to)
     to[used] = '\0';
 }
 
+/* Makes both texts, which are escaped already, this thread's error text. */
+static void join_texts(const char *first, const char *second)
+{
+    char both[2 * SLI_ERROR_BYTES];
+    snprintf(both, sizeof both, "%s%s", first, second);
+    print_escaped(both, true, error_text);
+}
+
 const char *sl_error_text(void)
 {
     return error_text;
@@ -90,7 +98,7 @@ sl_status sl_error(sl_status status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    print_escaped(text, error_text);
+    print_escaped(text, false, error_text);
     return status;
 }
 
@@ -98,14 +106,13 @@ sl_status sl_error_context(sl_status status, const char *format, ...)
 {
     if (status == SL_OK)
         return status;
-    char text[SLI_ERROR_BYTES];
+    char text[SLI_ERROR_BYTES], context[SLI_ERROR_BYTES];
     va_list arguments;
     va_start(arguments, format);
-    int length = vsnprintf(text, sizeof text, format, arguments);
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (length >= 0 && length < SLI_ERROR_BYTES)
-        snprintf(text + length, sizeof text - (size_t)length, "%s", error_text);
-    print_escaped(text, error_text);
+    print_escaped(text, false, context);
+    join_texts(context, error_text);
     return status;
 }
 
@@ -120,7 +127,19 @@ sl_status sli_error_save(sli_error_copy *to, sl_status status)
 
 sl_status sli_error_restore(const sli_error_copy *from)
 {
-    return from->status == SL_OK ? SL_OK : sl_error(from->status, "%s", from->text);
+    if (from->status != SL_OK)
+        print_escaped(from->text, true, error_text);
+    return from->status;
+}
+
+sl_status sli_error_add_lines(sl_status status, const char *lines)
+{
+    join_texts(error_text, ":\n");
+    join_texts(error_text, lines);
+    size_t length = strlen(error_text);
+    if (error_text[length - 1] == '\n')
+        error_text[length - 1] = '\0';
+    return status;
 }
 
 sl_status sli_io_error(const char *path, const char *what)

@@ -295,6 +295,8 @@ typedef struct text_list {
 
 static void add_text(text_list *to, const char *text)
 {
+    if (to->used >= sizeof to->text) /* the text before was cut */
+        return;
     to->used += (size_t)snprintf(to->text + to->used, sizeof to->text - to->used, "%s%s",
                                  to->used > 0 ? ", " : "", text);
 }

@@ -270,6 +270,18 @@ static void table_is_written_and_read_again(void **state)
     }
 }
 
+static void error_in_a_table_is_drawn_on_lines_of_its_own(void **state)
+{
+    static const char table[] = "0F0,0B0\n1B0,1F0\n";
+    program_run run;
+    const char *path = scratch_path(*state, "bad\ntable.csv");
+    write_file(path, table, strlen(table));
+    program_start(&run, "schedule --schedule %s", path);
+    assert_int_equal(run.status, 1);
+    check_text(run.err, "bad\\x0atable.csv: schedule: ");
+    check_text(run.err, "1B0 comes before the micro-batch's forward:\n0F0\n1B0\n");
+}
+
 static void pytorchs_dual_pipe_v_takes_66_units(void **state)
 {
     scratch *in = *state;
@@ -349,6 +361,7 @@ int main_tests(void)
         cmocka_unit_test(one_forward_one_backward_holds_less),
         cmocka_unit_test(simulation_is_one_json_object),
         WITH_SCRATCH(table_is_written_and_read_again),
+        WITH_SCRATCH(error_in_a_table_is_drawn_on_lines_of_its_own),
         WITH_SCRATCH(pytorchs_dual_pipe_v_takes_66_units),
         WITH_SCRATCH(picture_has_a_bar_for_each_action),
         cmocka_unit_test(impossible_value_is_refused),

@@ -43,14 +43,28 @@ static void error_longer_than_the_buffer_is_cut(void **state)
     assert_memory_equal(sl_error_text(), "[stage 1] x", 11);
 }
 
-/* What a terminal would obey is shown: ESC, DEL, C1 in both of its forms. A drawing has lines. */
+/* What a terminal would obey is shown: ESC, line ends, DEL, C1 in both of its forms. */
 static void error_quotes_no_control_characters(void **state)
 {
     (void)state;
     sl_error(SL_ERR_FORMAT, "tensor \"%s\"", "a\x1b[2J\n\x7f\x9b\xc2\x9bz");
-    assert_string_equal(sl_error_text(), "tensor \"a\\x1b[2J\n\\x7f\\x9b\\xc2\\x9bz\"");
+    assert_string_equal(sl_error_text(), "tensor \"a\\x1b[2J\\x0a\\x7f\\x9b\\xc2\\x9bz\"");
     sl_error_context(SL_ERR_FORMAT, "fi\tle: ");
-    assert_string_equal(sl_error_text(), "fi\\x09le: tensor \"a\\x1b[2J\n\\x7f\\x9b\\xc2\\x9bz\"");
+    assert_string_equal(sl_error_text(),
+                        "fi\\x09le: tensor \"a\\x1b[2J\\x0a\\x7f\\x9b\\xc2\\x9bz\"");
+}
+
+static void added_lines_keep_their_ends(void **state)
+{
+    (void)state;
+    sli_error_copy copy;
+    sl_error(SL_ERR_INVALID, "wrong\nname");
+    sl_status status = sli_error_add_lines(SL_ERR_INVALID, "0F0 ...\n... 1F0\n");
+    status = sl_error_context(status, "fi\nle: ");
+    sli_error_save(&copy, status);
+    sl_error(SL_ERR_IO, "another");
+    assert_int_equal(sli_error_restore(&copy), SL_ERR_INVALID);
+    assert_string_equal(sl_error_text(), "fi\\x0ale: wrong\\x0aname:\n0F0 ...\n... 1F0");
 }
 
 static void error_keeps_utf8_and_is_cut_between_characters(void **state)
@@ -109,6 +123,7 @@ int status_tests(void)
         cmocka_unit_test(context_goes_before_the_text_and_leaves_success_alone),
         cmocka_unit_test(error_longer_than_the_buffer_is_cut),
         cmocka_unit_test(error_quotes_no_control_characters),
+        cmocka_unit_test(added_lines_keep_their_ends),
         cmocka_unit_test(error_keeps_utf8_and_is_cut_between_characters),
         cmocka_unit_test(copy_brings_an_error_back_uncut),
         cmocka_unit_test(io_error_says_what_failed_and_why),

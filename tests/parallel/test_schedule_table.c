@@ -206,20 +206,20 @@ static void faults_are_named_with_rank_action_and_reason(void **state)
 static void faults_are_drawn_up_to_there(void **state)
 {
     (void)state;
-    sl_schedule *schedule = parse("0F0,0F1,0B0,0B1\n1F0,1B0,1B0,1F1,1B1\n");
+    sl_schedule *schedule = parse("0F0,0F1,0B0,0B1\n1F0,1B0,1B0,1F1,1B1");
     check_error(sl_schedule_validate(schedule), SL_ERR_INVALID, "");
     assert_string_equal(sl_error_text(), "schedule: rank 1, action 2: 1B0 runs the micro-batch "
                                          "backward a second time:\n"
-                                         "0F0 0F1 ... ...\n... 1F0 1B0 1B0\n");
+                                         "0F0 0F1 ... ...\n... 1F0 1B0 1B0");
     sl_schedule_destroy(&schedule);
-    schedule = parse("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1\n");
+    schedule = parse("0F0,0B0,0F1,0B1\n1F0,1F1,1B0,1B1");
     check_error(sl_schedule_validate(schedule), SL_ERR_INVALID, "deadlock");
     assert_string_equal(sl_error_text(),
                         "schedule: deadlock: rank 0 waits at 0B0 for the backward of micro-batch 0 "
-                        "at stage 1, which never comes:\n0F0 ...\n... 1F0\n");
+                        "at stage 1, which never comes:\n0F0 ...\n... 1F0");
     sl_schedule_destroy(&schedule);
     /* Each alone could run, but not as one cell. */
-    schedule = parse("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n");
+    schedule = parse("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1");
     check_error(sl_schedule_validate(schedule), SL_ERR_INVALID, "rank 0 waits at 0F1");
     sl_schedule_destroy(&schedule);
 }

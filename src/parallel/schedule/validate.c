@@ -133,7 +133,7 @@ static sl_status add_drawing(const sl_schedule *schedule, const sli_play *play, 
     char *drawing;
     if (end_clock == 0 || sli_draw_play(schedule, play, &window, &drawing) != SL_OK)
         return status;
-    status = sl_error(status, "%s:\n%s", sl_error_text(), drawing);
+    sli_error_add_lines(status, drawing);
     free(drawing);
     return status;
 }
