@@ -428,5 +428,8 @@ sl_status sl_pipe_usage(const sl_pipe *pipe, sl_usage *out)
     const sl_schedule_options options = {.ranks = pipe->rank_count,
                                          .virtual_stages = pipe->stage_count / pipe->rank_count,
                                          .placement = sl_schedule_placement(pipe->order)};
-    return sl_timeline_usage(pipe->trace, pipe->trace_count, &options, out);
+    sl_status status = sl_timeline_usage(pipe->trace, pipe->trace_count, &options, out);
+    return status == SL_ERR_INVALID
+               ? sl_error_context(status, "sl_pipe_usage: the last step did not end: ")
+               : status;
 }

@@ -163,13 +163,15 @@ static void pipe_gives_the_usage_of_its_last_step(void **state)
 {
     (void)state;
     enum { WIDTH = 8, LAYERS = 4, ROWS = 12 };
-    sl_module *layers[LAYERS], *model;
+    probe failing = {.fail_backward = 5}; /* in the second step */
+    sl_module *layers[LAYERS + 1], *model;
     sl_loss *loss;
     sl_usage usage;
     double mean;
     for (int i = 0; i < LAYERS; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, true, &layers[i]));
-    check_ok(sl_sequential_create(layers, LAYERS, &model));
+    layers[LAYERS] = probe_module(&failing);
+    check_ok(sl_sequential_create(layers, LAYERS + 1, &model));
     check_ok(sl_mse_loss_create(&loss));
     test_pipe on = open_pipe(model, loss,
                              (sl_pipe_options){.stages = 4,
@@ -192,6 +194,11 @@ static void pipe_gives_the_usage_of_its_last_step(void **state)
         assert_true(usage.waiting[rank] >= 0 && usage.waiting[rank] <= usage.idle[rank] + 1e-9);
     }
     sl_usage_clear(&usage);
+    sl_pipe_zero_grad(on.pipe);
+    check_error(sl_pipe_train(on.pipe, &(sl_pipe_batch){.input = input, .targets = targets}, &mean),
+                SL_ERR_NUMERIC, "");
+    check_error(sl_pipe_usage(on.pipe, &usage), SL_ERR_INVALID,
+                "sl_pipe_usage: the last step did not end: ");
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);
     close_pipe(&on);
