@@ -113,8 +113,8 @@ static sl_status apply_placement(const char *name, const int *wanted, sl_schedul
         status = copy_rows(*table, renamed, wanted, &placed);
     else
         status = sl_error(SL_ERR_INVALID,
-                          "schedule: %s has a placement of its own, up to the names of the "
-                          "ranks, and not the given one",
+                          "schedule: %s accepts its own placement and permutations of its "
+                          "ranks, not this one: leave placement out, or use looped-bfs",
                           name);
     free(renamed);
     if (status != SL_OK)
