@@ -42,7 +42,9 @@ void sl_pipe_optimizer_destroy(sl_pipe_optimizer **optimizer); /* NULL is allowe
 /* One step of every stage's optimizer. *norm is the L2 norm of all gradients together; with a
  * `clip` above 0 the update uses gradients scaled as by sl_clip_grad_norm. The gradients themselves
  * stay as they are. `norm` may be NULL. Errors: SL_ERR_NUMERIC where error_if_nonfinite, with *norm
- * set and nothing updated; as sl_optimizer_step, after which parameters and state are undefined. */
+ * set and nothing updated; as sl_optimizer_step, after which parameters and state are undefined.
+ * With `zero`, such an error of one rank breaks the groups of sl_ddp_group, and the other ranks'
+ * steps end with it. */
 sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double clip,
                                  double *norm);
 

@@ -28,14 +28,13 @@ sl_status sl_zero_create(const sl_optimizer_options *options, sl_parameter_set *
 void sl_zero_destroy(sl_zero **zero); /* NULL is allowed */
 
 /* sl_optimizer_step for this rank's shards, after which every rank gets the other ranks' weights.
- * Every rank calls it, on the thread that drives the set's device; it waits for the others. (Over a
- * pipe: sl_pipe_optimizer_step.) */
+ * Every rank calls it, on the thread that drives the set's device; it waits for the others. A rank
+ * that fails breaks the group. (Over a pipe: sl_pipe_optimizer_step.) */
 sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale);
 
 /* consolidate_state_dict: on rank `to`, *whole becomes an optimizer with the state that
  * sl_optimizer would have at this point; the caller owns it. On all other ranks it is NULL. Called
- * by every rank.
- */
+ * by every rank. If rank `to` cannot create it, every rank gets that error. */
 sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole);
 
 /* load_state_dict: loads this rank's shards from an unsharded optimizer of the same kind, of a set

@@ -71,8 +71,7 @@ static sl_status check_finite(const char *who, double norm)
 {
     if (isfinite(norm))
         return SL_OK;
-    return sl_error(SL_ERR_NUMERIC, "%s: the gradients' norm is %g, so they cannot be clipped", who,
-                    isnan(norm) ? NAN : norm);
+    return sl_error(SL_ERR_NUMERIC, "%s: the gradient norm is %g", who, isnan(norm) ? NAN : norm);
 }
 
 typedef struct scaling {
@@ -178,20 +177,29 @@ static sl_status step_stage(int index, void *arg)
                              optimizer->grad_scale);
 }
 
+/* For an error that the other ranks do not have: they would wait for this rank's shards. */
+static sl_status abort_exchange(const sl_pipe_optimizer *optimizer, sl_status status)
+{
+    for (int s = 0; s < optimizer->stages && status != SL_OK; s++)
+        if (optimizer->stage[s].zero)
+            sli_zero_abort(optimizer->stage[s].zero, status);
+    return status;
+}
+
 sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double clip, double *norm)
 {
     SLI_CHECK_NOT_NULL(optimizer);
     double found = 0;
     sli_pipe_optimizer_release(optimizer);
     if (norm || clip > 0 || optimizer->error_if_nonfinite)
-        SL_TRY(compute_norm(optimizer->pipe, SL_GRAD_NORM_L2, &found));
+        SL_TRY(abort_exchange(optimizer, compute_norm(optimizer->pipe, SL_GRAD_NORM_L2, &found)));
     if (norm)
         *norm = found;
     if (optimizer->error_if_nonfinite)
         SL_TRY(check_finite("sl_pipe_optimizer_step", found));
     optimizer->lr = lr;
     optimizer->grad_scale = clip > 0 ? sl_clip_coefficient(found, clip) : 1;
-    SL_TRY(sl_pipe_run(optimizer->pipe, step_stage, optimizer));
+    SL_TRY(abort_exchange(optimizer, sl_pipe_run(optimizer->pipe, step_stage, optimizer)));
     for (int s = 0; s < optimizer->stages; s++)
         if (optimizer->stage[s].zero)
             SL_TRY(sli_zero_exchange(optimizer->stage[s].zero));

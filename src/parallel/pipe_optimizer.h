@@ -22,4 +22,8 @@ void sli_pipe_optimizer_release(sl_pipe_optimizer *optimizer); /* the copies */
 sl_optimizer *sli_zero_optimizer(const sl_zero *zero);
 sl_status sli_zero_exchange(sl_zero *zero);
 
+/* Breaks the group with this thread's error, for a rank that fails before the exchange. Returns
+ * `error`. */
+sl_status sli_zero_abort(const sl_zero *zero, sl_status error);
+
 #endif

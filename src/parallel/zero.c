@@ -1,6 +1,7 @@
 /* ZeRO-1: an optimizer of this rank's shard of every bucket, and the exchange of shards. */
 #include "parallel/pipe_optimizer.h"
 
+#include "core/error.h"
 #include "optim/optimizer.h"
 #include "sluice/zero.h"
 
@@ -65,10 +66,18 @@ sl_status sli_zero_exchange(sl_zero *zero)
     return SL_OK;
 }
 
+sl_status sli_zero_abort(const sl_zero *zero, sl_status error)
+{
+    sli_error_copy own; /* aborting may set another */
+    sli_error_save(&own, error);
+    sl_group_abort(zero->group, error, own.text);
+    return sli_error_restore(&own);
+}
+
 sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale)
 {
-    SL_TRY(sl_optimizer_step(zero->own, lr, grad_scale));
-    return sli_zero_exchange(zero);
+    sl_status status = sl_optimizer_step(zero->own, lr, grad_scale);
+    return status == SL_OK ? sli_zero_exchange(zero) : sli_zero_abort(zero, status);
 }
 
 /* ---- The whole state -------------------------------------------------------------------- */
@@ -94,17 +103,30 @@ static sl_status send_shard(const sl_zero *zero, int from, int to, int bucket, i
     return sl_group_recv(zero->group, target, shard.count, SL_F32, from, array, NULL, NULL);
 }
 
+/* An error of rank `to` is every rank's: none may send what is not received. */
+static sl_status create_whole(const sl_zero *zero, int to, sl_optimizer **whole)
+{
+    sl_status own = SL_OK;
+    if (zero->rank == to)
+        own = sl_optimizer_create(sli_optimizer_options(zero->own), zero->set, whole);
+    sli_error_copy error;
+    int32_t any = (int32_t)sli_error_save(&error, own);
+    SL_TRY(sl_group_broadcast(zero->group, &any, 1, SL_I32, to, NULL));
+    if (zero->rank != to && any != SL_OK)
+        return sl_error((sl_status)any,
+                        "sl_zero_consolidate: rank %d could not create the optimizer", to);
+    if (zero->rank == to && own == SL_OK)
+        sli_optimizer_copy_steps(*whole, zero->own);
+    return sli_error_restore(&error);
+}
+
 sl_status sl_zero_consolidate(sl_zero *zero, int to, sl_optimizer **whole)
 {
     *whole = NULL;
     if (to < 0 || to >= zero->ranks)
         return sl_error(SL_ERR_INVALID, "sl_zero_consolidate: ranks are 0 to %d, got %d",
                         zero->ranks - 1, to);
-    if (zero->rank == to) {
-        SL_TRY(sl_optimizer_create(sli_optimizer_options(zero->own), zero->set, whole));
-        sli_optimizer_copy_steps(*whole, zero->own);
-    }
-    sl_status status = SL_OK;
+    sl_status status = create_whole(zero, to, whole);
     for (int b = 0; b < sl_parameter_set_bucket_count(zero->set); b++)
         for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++)
             for (int from = 0; from < zero->ranks && status == SL_OK; from++)

@@ -1,6 +1,7 @@
 /* Norm, clipping and update over all stages, and the optimizers' state in checkpoints. */
 #include "sluice/pipe_optimizer.h"
 
+#include "device/device_base.h"
 #include "sluice/layers.h"
 
 #include "io/scratch.h"
@@ -9,8 +10,10 @@
 #include "support/replicas.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
     ROWS = 6,
@@ -19,6 +22,9 @@ enum {
     MOST_STAGES = 3,
     VALUES = 4 * WIDTH * (WIDTH + 1) + 2 * WIDTH
 };
+
+static const sl_optimizer_options momentum = {.momentum = 0.9f, .dampening = 0.5f};
+static const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
 
 /* Linear, ReLU, Linear, LayerNorm, Linear, Linear in a pipe, with an optimizer. */
 typedef struct trainee {
@@ -195,7 +201,7 @@ static void norm_that_is_not_finite_is_refused_where_asked_for(void **state)
     check_ok(make_gradients(&at, 0));
     int count = read_all(&at, false, before);
     check_error(sl_pipe_optimizer_step(at.optimizer, 0.1, 0, &norm), SL_ERR_NUMERIC,
-                "sl_pipe_optimizer_step: the gradients' norm is nan");
+                "sl_pipe_optimizer_step: the gradient norm is nan");
     read_all(&at, false, after);
     assert_true(isnan(norm) && memcmp(before, after, sizeof *before * (size_t)count) == 0);
     sl_tensor *grad;
@@ -226,6 +232,48 @@ static void impossible_options_are_refused(void **state)
                 SL_ERR_INVALID, "sl_pipe_optimizer_create: options->pipe is NULL");
     check_error(sl_pipe_optimizer_step(NULL, 1, 1, NULL), SL_ERR_INVALID, "optimizer is NULL");
     close_trainee(&at);
+}
+
+static sl_status refuse_sgd(sl_device *device, const sli_sgd *arguments)
+{
+    (void)device;
+    (void)arguments;
+    return sl_error(SL_ERR_IO, "the device is lost");
+}
+
+/* Rank 1, whose update fails, stays in the group until rank 0's step has ended. */
+static sl_status fail_on_one_rank(sl_group *group, void *arg)
+{
+    atomic_bool *has_ended = arg;
+    trainee at;
+    sli_device_ops failing;
+    sl_status status =
+        open_trainee(&(setup){.stages = 2, .group = group, .zero = true, .optimizer = momentum},
+                     &at);
+    if (status == SL_OK)
+        status = make_gradients(&at, 0);
+    if (status == SL_OK && sl_group_rank(group) == 1) {
+        failing = *at.devices[1]->ops;
+        failing.sgd = refuse_sgd;
+        at.devices[1]->ops = &failing;
+    }
+    if (status == SL_OK)
+        status = sl_pipe_optimizer_step(at.optimizer, 0.1, 0, NULL);
+    status = expect(status == SL_ERR_IO && strstr(sl_error_text(), "the device is lost"),
+                    "rank 1's error on both ranks, got \"%s\"", sl_error_text());
+    if (sl_group_rank(group) == 0)
+        atomic_store(has_ended, true);
+    while (!atomic_load(has_ended))
+        usleep(1000);
+    close_trainee(&at);
+    return status;
+}
+
+static void step_that_fails_on_one_rank_ends_the_others_steps(void **state)
+{
+    (void)state;
+    atomic_bool has_ended = false;
+    check_ok(sl_spawn(fail_on_one_rank, &has_ended, 2, &(sl_group_options){.timeout_seconds = 10}));
 }
 
 /* ---- Clipping by hand ------------------------------------------------------------------- */
@@ -260,7 +308,7 @@ static void check_clip(sl_grad_norm_kind kind, double most, float first)
     int count = read_all(&at, true, expected);
     if (!isfinite(first)) {
         check_error(sl_clip_grad_norm(at.pipe, most, kind, true, &norm), SL_ERR_NUMERIC,
-                    "sl_clip_grad_norm: the gradients' norm is");
+                    "sl_clip_grad_norm: the gradient norm is");
         read_all(&at, true, clipped);
         assert_memory_equal(clipped, expected, sizeof *clipped * (size_t)count);
     }
@@ -286,9 +334,6 @@ static void gradients_are_clipped_as_by_pytorch(void **state)
 }
 
 /* ---- Checkpoints ------------------------------------------------------------------------ */
-
-static const sl_optimizer_options momentum = {.momentum = 0.9f, .dampening = 0.5f};
-static const sl_optimizer_options adamw = {.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
 
 /* Every rank calls it; rank 0 writes. */
 static sl_status save(const trainee *at, const char *path, bool writes)
@@ -487,6 +532,7 @@ int pipe_optimizer_tests(void)
         cmocka_unit_test(step_is_clipped_by_the_norm_of_all_stages),
         cmocka_unit_test(norm_that_is_not_finite_is_refused_where_asked_for),
         cmocka_unit_test(impossible_options_are_refused),
+        cmocka_unit_test(step_that_fails_on_one_rank_ends_the_others_steps),
         cmocka_unit_test(gradients_are_clipped_as_by_pytorch),
         cmocka_unit_test(saved_state_goes_on_to_the_same_bits_in_any_cut),
         cmocka_unit_test(state_has_pytorchs_names),

@@ -2,6 +2,7 @@
 #include "sluice/zero.h"
 
 #include "core/philox.h"
+#include "device/device_base.h"
 #include "optim/optimizer.h"
 #include "sluice/layers.h"
 
@@ -178,6 +179,69 @@ static void sharded_optimizer_gives_the_whole_ones_bits_with_its_share_of_the_me
         }
 }
 
+/* ---- Failures --------------------------------------------------------------------------- */
+
+static sl_status refuse_memory(sl_device *device, size_t bytes, void **out)
+{
+    (void)device;
+    (void)bytes;
+    *out = NULL;
+    return SL_ERR_MEMORY;
+}
+
+/* Rank 0 has no memory for the whole state. */
+static sl_status consolidate_without_memory(const replica *at, sl_zero *zero, bool is_rank_0)
+{
+    const sli_device_ops *real = at->device->ops;
+    sli_device_ops failing = *real;
+    sl_optimizer *whole;
+    failing.allocate = refuse_memory;
+    at->device->ops = is_rank_0 ? &failing : real;
+    sl_status status = sl_zero_consolidate(zero, 0, &whole);
+    at->device->ops = real;
+    return expect(status == SL_ERR_MEMORY && !whole, "no memory on rank 0, got \"%s\"",
+                  sl_error_text());
+}
+
+static sl_status fail_and_consolidate(sl_group *group, void *arg)
+{
+    const zero_case *one = arg;
+    bool is_rank_0 = sl_group_rank(group) == 0;
+    replica a, b = {0};
+    sl_optimizer *whole = NULL, *consolidated = NULL;
+    sl_zero *zero = NULL;
+    sl_status status = open_replica(one, &a);
+    if (status == SL_OK)
+        status = open_replica(one, &b);
+    if (status == SL_OK)
+        status = sl_optimizer_create(&one->options, a.set, &whole);
+    if (status == SL_OK)
+        status = sl_zero_create(&one->options, b.set, group, &zero);
+    for (int step = 0; step < 2 && status == SL_OK; step++) {
+        status = step_both(&a, whole, &b, zero, step);
+        if (status == SL_OK && step == 0)
+            status = consolidate_without_memory(&b, zero, is_rank_0);
+    }
+    if (status == SL_OK)
+        status = sl_zero_consolidate(zero, 0, &consolidated);
+    if (status == SL_OK && is_rank_0)
+        status = same_state(&a, whole, consolidated);
+    sl_optimizer_destroy(&consolidated);
+    sl_optimizer_destroy(&whole);
+    sl_zero_destroy(&zero);
+    close_replica(&a);
+    close_replica(&b);
+    return status;
+}
+
+/* What was sent to the rank that failed is not received later. */
+static void consolidation_can_be_called_again_after_a_failure(void **state)
+{
+    (void)state;
+    zero_case one = {.options = {.momentum = 0.9f}, .width = 20, .bucket_bytes = 600};
+    check_ok(sl_spawn(fail_and_consolidate, &one, 3, &(sl_group_options){.timeout_seconds = 10}));
+}
+
 /* ---- Mistakes --------------------------------------------------------------------------- */
 
 static sl_status load_wrong_states(sl_group *group, void *arg)
@@ -227,6 +291,7 @@ int zero_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(sharded_optimizer_gives_the_whole_ones_bits_with_its_share_of_the_memory),
+        cmocka_unit_test(consolidation_can_be_called_again_after_a_failure),
         cmocka_unit_test(state_of_another_optimizer_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
