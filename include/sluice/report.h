@@ -14,7 +14,7 @@ SL_API_BEGIN
 
 /* The memory of a pipeline rank's device, now and at its peak. */
 typedef struct sl_stage_memory {
-    int rank, stage; /* `stage`: the lowest one on the device */
+    int rank, stage; /* `stage`: the device's lowest stage */
     char device[32]; /* its name */
     sl_memory_stats stats;
 } sl_stage_memory;
@@ -59,8 +59,8 @@ typedef struct sl_step_info {
     double lr, seconds;
 } sl_step_info;
 
-/* Where the time went in this replica's last step of the epoch whose blocks have all their tokens;
- * in its last step where there is none. See sl_usage (sluice/schedule.h). */
+/* Where the time went in this replica, in the last step of the epoch whose block has bptt tokens
+ * (in the last step if none has). See sl_usage (sluice/schedule.h). */
 typedef struct sl_pipeline_info {
     int64_t epoch;                            /* from 1 */
     double bubble_measured, bubble_predicted; /* fractions of the ranks' time */

@@ -164,8 +164,8 @@ typedef struct sl_timeline_entry {
 typedef struct sl_simulation {
     double makespan;
     double bubble;      /* idle fraction of ranks * makespan, 0 ... 1 */
-    double bubble_span; /* idle fraction of the longest time that a rank takes from its first action
-                           to its last: the Zero Bubble paper's */
+    double bubble_span; /* the same for the rank with the longest time from its first to its last
+                           action (the Zero Bubble paper's measure) */
     double *idle;       /* [ranks] makespan less the rank's work */
     int *peak_held;     /* [ranks] most pairs of stage and micro-batch whose activations are held at
                            once, each from F (or R after an F that discards) until B or W */

@@ -24,7 +24,7 @@ enum { SL_MAX_STAGES = 64, SL_MAX_REPLICAS = 1024, SL_MAX_CHUNKS = 4096 };
 
 typedef enum sl_balance_kind {
     SL_BALANCE_LAYERS,  /* the tutorials' rule: SL_PARTITION_LAYERS */
-    SL_BALANCE_AUTO,    /* a run profiles its modules first: sl_train_balance. A plan, which runs
+    SL_BALANCE_AUTO,    /* a run profiles its modules first: sl_train_profile. A plan, which runs
                            nothing, cuts by SL_PARTITION_PARAMETERS */
     SL_BALANCE_EXPLICIT /* `balance` */
 } sl_balance_kind;
@@ -198,14 +198,13 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
 /* Times the modules of `model`, which has these options and no parameters in a parameter set, into
  * profiles[0 ... modules - 1]: seconds of one of the run's micro-batches, of random tokens, on the
  * device of the module's stage in the first replica. It takes at most the time of four training
- * steps, and the memory of the largest module. Errors: as sl_plan_create and sl_profile_modules. */
+ * steps, and the memory of the largest module.
+ * Modules per stage into balance[0 ... stages - 1], which may be options->balance: of
+ * SL_BALANCE_AUTO, what sl_partition_by_time gives for these times on each rank's device, the run's
+ * table and the host's memory (if nothing fits, the result is SL_PARTITION_PARAMETERS'); else what
+ * the options say. Errors: as sl_plan_create, sl_device_list_create and sl_profile_modules. */
 sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
-                           sl_module_profile *profiles);
-
-/* The cut of `auto`: such a profile of each rank's device, then sl_partition_by_time for the run's
- * table and what the host has memory for (as SL_PARTITION_PARAMETERS cuts where nothing fits).
- * Modules per stage into balance[0 ... stages - 1]. Errors: as sl_train_profile. */
-sl_status sl_train_balance(const sl_train_options *options, sl_module *model, int *balance);
+                           sl_module_profile *profiles, int *balance);
 
 /* The bytes of memory and swap that a process can have: the machine's, or less where a control
  * group limits it. What other processes hold is not subtracted. */

@@ -195,6 +195,16 @@ bool cli_signals_output_lost(void);
 
 /* ---- Saved weights (saved_model.c) -------------------------------------------------------- */
 
+/* The row of commands that do so; their settings begin with `sl_train_options run`. */
+#define CLI_DEVICES_ROW                                                                            \
+    {                                                                                              \
+        .name = "devices", .value = "LIST", .group = "Pipeline", FIELD(TEXT, run.devices),         \
+        .initial = "cpu:0",                                                                        \
+        .help =                                                                                    \
+            "Devices, one for each stage: cpu:0,cpu:1 divide the machine's cores evenly; cpu:0-3 " \
+            "names cores"                                                                          \
+    }
+
 /* A model built again from its weights file. */
 typedef struct cli_saved_model {
     sl_model_options options;
@@ -205,7 +215,7 @@ typedef struct cli_saved_model {
     sl_pipe *pipe; /* for inference, one stage a device */
 } cli_saved_model;
 
-/* Loads options->init on options->devices (NULL: cpu:0). The caller clears `*out`, also after an
+/* Loads options->init on options->devices. The caller clears `*out`, also after an
  * error. */
 sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out);
 void cli_saved_model_clear(cli_saved_model *model);

@@ -13,7 +13,7 @@ typedef struct settings {
 } settings;
 
 static const char *const run_names[] = {
-    "init", "data", "eval-batch-size", "bptt", "eval-max-batches", "devices", NULL,
+    "init", "data", "eval-batch-size", "bptt", "eval-max-batches", NULL,
 };
 
 static const char *const splits[] = {"train", "valid", "test", NULL};
@@ -26,6 +26,7 @@ static const sl_option options[] = {
     {.name = "logits", .value = "FILE", .group = "Evaluation", FIELD(TEXT, logits),
      .help = "Write the first batch to FILE (safetensors): inputs and targets, ids [N, T], and "
              "logits [N, T, V]"},
+    CLI_DEVICES_ROW,
     {0},
 };
 /* clang-format on */

@@ -12,7 +12,7 @@ typedef struct settings {
     sl_generate_options how;
 } settings;
 
-static const char *const run_names[] = {"init", "devices", NULL};
+static const char *const run_names[] = {"init", NULL};
 
 /* clang-format off */
 static const sl_option options[] = {
@@ -33,6 +33,7 @@ static const sl_option options[] = {
     {.name = "context", .value = "N", .group = "Text", FIELD(INT64, how.context),
      RANGE(1, SL_MAX_POSITIONS), .initial = "35",
      .help = "Number of preceding tokens that the model sees"},
+    CLI_DEVICES_ROW,
     {0},
 };
 /* clang-format on */

@@ -17,7 +17,7 @@ static const sl_option options[] = {
      RANGE(1, INT32_MAX), .initial = "28782",
      .help = "Number of types in the vocabulary; the default is WikiText-2's"},
     {.name = "data", .value = "DIR", .group = "Vocabulary", FIELD(TEXT, data),
-     .help = "Count the types in the training text of DIR instead"},
+     .help = "Take the vocabulary's size from the training text of DIR instead of --ntokens"},
     {.name = "profile", .group = "Profile", FIELD(FLAG, profile),
      .help = "Run each module for a moment, and show how long a micro-batch takes in it"},
     {0},
@@ -118,13 +118,13 @@ static sl_status profile_model(sl_train_options *train, sl_module *model, sl_mod
 {
     sl_plan plan;
     SL_TRY(sl_plan_create(train, model, 0, &plan));
+    *times = cli_allocate((size_t)sl_module_child_count(model), sizeof **times);
+    SL_TRY(sl_train_profile(train, model, *times, train->balance));
     if (train->balance_kind == SL_BALANCE_AUTO) {
-        SL_TRY(sl_train_balance(train, model, train->balance));
         train->balance_kind = SL_BALANCE_EXPLICIT;
         train->balance_count = plan.stages;
     }
-    *times = cli_allocate((size_t)sl_module_child_count(model), sizeof **times);
-    return sl_train_profile(train, model, *times);
+    return SL_OK;
 }
 
 static sl_status count_types(const char *data, int64_t *ntokens)

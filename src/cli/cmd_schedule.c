@@ -50,8 +50,8 @@ static const sl_option options[] = {
      .default_value = CHUNKS,
      .help = "Micro-batches; a file has its own"},
     {.name = "checkpoint", .value = "MODE", FIELD(CHOICE, recompute), .choices = sl_recompute_names,
-     .help = "Recompute activations: never, except_last (of all micro-batches but the last) or "
-             "always"},
+     .help = "Which micro-batches recompute their activations: all but the last (except_last), "
+             "none (never) or all (always)"},
     {.name = "costs", .value = "F,I,W", FIELD(TEXT, costs), .initial = "1,1,1",
      .help = "Time that a rank needs for one micro-batch, in any unit: forward, backward for the "
              "input, and backward for the weights. The stages of a rank need equal times"},
@@ -153,9 +153,8 @@ static sl_status print_table(const sl_schedule *schedule, const sl_simulation *s
     char *text;
     SL_TRY(sl_schedule_draw(schedule, &text));
     SL_TRY(write_text(NULL, text));
-    printf("\nMakespan %g: %.1f%% of the ranks' time is idle (%.1f%% from the first to the last "
-           "action of the rank where that takes longest).\nMost activations that each rank holds, "
-           "in micro-batches of one stage:",
+    printf("\nMakespan %g. Bubble %.1f%% of the ranks' time (%.1f%% by the Zero Bubble papers' "
+           "measure).\nMicro-batches whose activations each rank holds at its peak:",
            simulation->makespan, 100 * simulation->bubble, 100 * simulation->bubble_span);
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
         printf(" %d", simulation->peak_held[rank]);

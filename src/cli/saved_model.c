@@ -24,7 +24,7 @@ static sl_status load_vocab(const char *weights, cli_saved_model *to)
 
 static sl_status build_pipe(const char *device_names, cli_saved_model *to)
 {
-    SL_TRY(sl_device_list_create(device_names ? device_names : "cpu:0", &to->devices, NULL));
+    SL_TRY(sl_device_list_create(device_names, &to->devices, NULL));
     SL_TRY(sl_transformer_lm_create(&to->options, &to->model));
     SL_TRY(sl_cross_entropy_create(&to->loss));
     sl_device *devices[SL_MAX_STAGES];

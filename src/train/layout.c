@@ -156,7 +156,7 @@ sl_status sli_layout_balance(const sl_train_options *options, const sl_module *m
                             options->balance_kind == SL_BALANCE_LAYERS ? SL_PARTITION_LAYERS
                                                                        : SL_PARTITION_PARAMETERS,
                             balance);
-    memcpy(balance, options->balance, (size_t)*stages * sizeof *balance);
+    memmove(balance, options->balance, (size_t)*stages * sizeof *balance);
     return SL_OK;
 }
 
@@ -173,8 +173,7 @@ static sl_status check_replicas(const sl_train_options *options)
     int shards = options->shards;
     if (local < 0 || local > replicas)
         return sl_error(SL_ERR_INVALID,
-                        "the number of replicas on a host must be from 1 to their number, %d, "
-                        "got %d",
+                        "local_replicas must be from 1 to the number of replicas, %d, got %d",
                         replicas, local);
     if (shards < 0 || shards > SL_MAX_REPLICAS)
         return sl_error(SL_ERR_INVALID, "the number of shards must be from 1 to %d, got %d",

@@ -12,9 +12,9 @@ typedef struct profile {
     const sl_train_options *options;
     sl_module *model;
     sl_loss *loss;
-    sl_device_list *devices; /* of the host's replicas */
-    int64_t micro_rows;      /* of the run's micro-batches */
-    int64_t rows;            /* that are profiled: at most a quarter of the batch's */
+    const sl_device_list *devices; /* of the host's replicas, the first one's first */
+    int64_t micro_rows;            /* of the run's micro-batches */
+    int64_t rows;                  /* that are profiled: at most a quarter of the batch's */
     int chunks, ranks;
     const sl_module_profile *times[SL_MAX_STAGES]; /* [ranks][modules] */
     sl_module_profile *room;                       /* where they are */
@@ -82,18 +82,12 @@ static sl_status profile_ranks(profile *of)
 
 static sl_status open_profile(profile *of)
 {
-    char *names;
     const sl_train_options *options = of->options;
-    SL_TRY(sli_layout_check(options));
     int64_t rows = sli_layout_rows(options, 0).count;
     of->chunks = sl_micro_batches(rows, sli_layout_chunks(options, rows), NULL);
     of->micro_rows = (rows + of->chunks - 1) / of->chunks;
     of->rows = of->micro_rows < (rows + 3) / 4 ? of->micro_rows : (rows + 3) / 4;
     of->ranks = sli_layout_ranks(options);
-    SL_TRY(sli_layout_devices(options, &names));
-    sl_status status = sl_device_list_create(names, &of->devices, NULL);
-    free(names);
-    SL_TRY(status);
     SL_TRY(sl_cross_entropy_create(&of->loss));
     return profile_ranks(of);
 }
@@ -101,38 +95,21 @@ static sl_status open_profile(profile *of)
 static void close_profile(profile *of)
 {
     sl_loss_destroy(&of->loss);
-    sl_device_list_destroy(&of->devices);
     free(of->room);
 }
 
 /* ---- Times and cuts ----------------------------------------------------------------------- */
 
 /* Each module's times on the device of its stage. */
-static sl_status pick_times(const profile *of, sl_module_profile *out)
+static sl_status pick_times(const profile *of, const int *balance, sl_module_profile *out)
 {
     sl_schedule *table;
-    sl_plan plan;
-    SL_TRY(sl_plan_create(of->options, of->model, 0, &plan));
     SL_TRY(sli_layout_table(of->options, 1, &table));
-    for (int s = 0; s < plan.stages; s++)
-        for (int i = plan.stage[s].first; i < plan.stage[s].first + plan.stage[s].count; i++)
+    for (int s = 0, i = 0; s < sli_layout_stages(of->options); s++)
+        for (int end = i + balance[s]; i < end; i++)
             out[i] = of->times[sl_schedule_placement(table)[s]][i];
     sl_schedule_destroy(&table);
     return SL_OK;
-}
-
-sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
-                           sl_module_profile *profiles)
-{
-    SLI_CHECK_NOT_NULL(options);
-    SLI_CHECK_NOT_NULL(model);
-    SLI_CHECK_NOT_NULL(profiles);
-    profile of = {.options = options, .model = model};
-    sl_status status = open_profile(&of);
-    if (status == SL_OK)
-        status = pick_times(&of, profiles);
-    close_profile(&of);
-    return status;
 }
 
 /* Whether the host has the memory for the run when it is cut so. */
@@ -149,36 +126,60 @@ static bool cut_fits(void *context, const int *balance)
                              (uint64_t)plan.total_bytes <= sl_usable_memory());
 }
 
-/* The table of a turn, and the cut that makes it the shortest. */
+/* The table of a turn, and the cut that makes it the shortest; where none fits, that by
+ * parameters. */
 static sl_status cut_by_time(profile *of, int *balance)
 {
     sl_schedule *table;
     int turns = sli_layout_turns(of->options), micros = (of->chunks + turns - 1) / turns;
+    sl_partition_costs costs = {.modules = sl_module_child_count(of->model),
+                                .profiles = of->times,
+                                .fits = cut_fits,
+                                .context = of};
     SL_TRY(sli_layout_table(of->options, micros, &table));
     sl_status status = sl_schedule_recompute(table, of->options->recompute);
+    costs.table = table;
     if (status == SL_OK)
-        status =
-            sl_partition_by_time(&(sl_partition_costs){.modules = sl_module_child_count(of->model),
-                                                       .profiles = of->times,
-                                                       .table = table,
-                                                       .fits = cut_fits,
-                                                       .context = of},
-                                 balance, NULL);
+        status = sl_partition_by_time(&costs, balance, NULL);
+    if (status == SL_ERR_NOT_FOUND)
+        status = sl_partition(of->model, sli_layout_stages(of->options), SL_PARTITION_PARAMETERS,
+                              balance);
     sl_schedule_destroy(&table);
     return status;
 }
 
-sl_status sl_train_balance(const sl_train_options *options, sl_module *model, int *balance)
+sl_status sli_train_profile(const sl_train_options *options, sl_module *model,
+                            const sl_device_list *devices, sl_module_profile *profiles,
+                            int *balance)
+{
+    profile of = {.options = options, .model = model, .devices = devices};
+    int stages;
+    sl_status status = open_profile(&of);
+    if (status == SL_OK && options->balance_kind == SL_BALANCE_AUTO)
+        status = cut_by_time(&of, balance);
+    else if (status == SL_OK)
+        status = sli_layout_balance(options, model, balance, &stages);
+    if (status == SL_OK && profiles)
+        status = pick_times(&of, balance, profiles);
+    close_profile(&of);
+    return status;
+}
+
+sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
+                           sl_module_profile *profiles, int *balance)
 {
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(model);
+    SLI_CHECK_NOT_NULL(profiles);
     SLI_CHECK_NOT_NULL(balance);
-    profile of = {.options = options, .model = model};
-    sl_status status = open_profile(&of);
+    char *names;
+    sl_device_list *devices = NULL;
+    SL_TRY(sli_layout_check(options));
+    SL_TRY(sli_layout_devices(options, &names));
+    sl_status status = sl_device_list_create(names, &devices, NULL);
+    free(names);
     if (status == SL_OK)
-        status = cut_by_time(&of, balance);
-    close_profile(&of);
-    if (status != SL_ERR_NOT_FOUND)
-        return status;
-    return sl_partition(model, sli_layout_stages(options), SL_PARTITION_PARAMETERS, balance);
+        status = sli_train_profile(options, model, devices, profiles, balance);
+    sl_device_list_destroy(&devices);
+    return status;
 }

@@ -148,15 +148,16 @@ static sl_status cut_splits(sli_run *run)
 }
 
 /* Cuts the model by time. The first process decides, since measured times are never the same. */
-static sl_status choose_balance(sl_train_options *options, sl_group *group)
+static sl_status choose_balance(sli_run *run, sl_group *group)
 {
     sl_module *model;
+    sl_train_options *options = &run->options;
     sl_status status = SL_OK;
     if (options->balance_kind != SL_BALANCE_AUTO || sli_layout_stages(options) == 1)
         return SL_OK;
     if (!group || sl_group_rank(group) == 0) {
         SL_TRY(sl_transformer_lm_create(&options->model, &model));
-        status = sl_train_balance(options, model, options->balance);
+        status = sli_train_profile(options, model, run->devices, NULL, options->balance);
         sl_module_destroy(&model);
     }
     if (status == SL_OK && group)
@@ -204,7 +205,7 @@ sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bo
         options->chunks = recorded->chunks;
     options->chunks = sl_train_options_chunks(options);
     SL_TRY(sli_layout_check(options));
-    SL_TRY(choose_balance(options, group));
+    SL_TRY(choose_balance(run, group));
     SL_TRY(cut_splits(run));
     options->lr.total_steps = run->batches_per_epoch * options->epochs;
     SL_TRY(check_memory(options, group));

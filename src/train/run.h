@@ -184,6 +184,12 @@ typedef struct sli_run {
 sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bool own_cores);
 void sli_run_clear(sli_run *run);
 
+/* As sl_train_profile, for options that are checked, on `devices`, of which the first are those of
+ * the first replica's ranks. `profiles` may be NULL. (profile.c) */
+sl_status sli_train_profile(const sl_train_options *options, sl_module *model,
+                            const sl_device_list *devices, sl_module_profile *profiles,
+                            int *balance);
+
 /* The training loop of one replica (trainer.c), as its rank of `group` (NULL: there is one
  * replica), on the process's devices from number `first` on. */
 sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result);

@@ -180,11 +180,11 @@ static void one_forward_one_backward_holds_less(void **state)
     program_run gpipe, other;
     program_succeed(&gpipe, "schedule --pp 3 --chunks 6 --checkpoint never");
     program_succeed(&other, "schedule --pp 3 --chunks 6 --checkpoint never --schedule 1f1b");
-    check_text(gpipe.out, "in micro-batches of one stage: 6 6 6\n");
-    check_text(other.out, "in micro-batches of one stage: 3 2 1\n");
+    check_text(gpipe.out, "each rank holds at its peak: 6 6 6\n");
+    check_text(other.out, "each rank holds at its peak: 3 2 1\n");
     /* (S - 1) / (M + S - 1), for both */
-    check_text(gpipe.out, "Makespan 24: 25.0% of the ranks' time is idle");
-    check_text(other.out, "Makespan 24: 25.0% of the ranks' time is idle");
+    check_text(gpipe.out, "Makespan 24. Bubble 25.0% of the ranks' time (25.0% by");
+    check_text(other.out, "Makespan 24. Bubble 25.0% of the ranks' time (25.0% by");
 }
 
 /* Runs `sluice schedule LINE --json`. */

@@ -153,7 +153,7 @@ static void what_does_not_go_together_is_refused(void **state)
     sl_train_options options = layout_of(2, 1, NULL);
     options.local_replicas = 3;
     check_error(sl_train_options_check(&options), SL_ERR_INVALID,
-                "on a host must be from 1 to their number, 2, got 3");
+                "local_replicas must be from 1 to the number of replicas, 2, got 3");
 }
 
 static void state_is_sharded_over_several_replicas_only(void **state)
@@ -248,6 +248,28 @@ static void chunks_are_those_of_a_table(void **state)
     sl_schedule_destroy(&table);
 }
 
+static void profile_gives_the_times_that_decide_and_their_balance(void **state)
+{
+    (void)state;
+    sl_train_options options = layout_of(1, 2, NULL);
+    sl_module *model;
+    sl_module_profile times[4] = {0};
+    int balance[SL_MAX_STAGES] = {0};
+    options.model =
+        (sl_model_options){.ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = 2};
+    options.batch_size = 8;
+    options.balance_kind = SL_BALANCE_AUTO;
+    check_ok(sl_transformer_lm_create(&options.model, &model));
+    check_ok(sl_train_profile(&options, model, times, balance));
+    assert_true(balance[0] > 0 && balance[1] > 0);
+    assert_int_equal(balance[0] + balance[1], 4);
+    for (int i = 0; i < 4; i++)
+        assert_true(times[i].backward_input + times[i].backward_weight > 0);
+    options.schedule = "zigzag"; /* not found: another thing than a cut that fits */
+    check_error(sl_train_profile(&options, model, times, balance), SL_ERR_NOT_FOUND, "zigzag");
+    sl_module_destroy(&model);
+}
+
 int layout_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -261,6 +283,7 @@ int layout_tests(void)
         cmocka_unit_test(micro_batches_are_neither_larger_nor_fewer_than_those_of_one_shard),
         cmocka_unit_test(chunks_are_four_for_each_rank_as_far_as_the_batch_allows),
         cmocka_unit_test(chunks_are_those_of_a_table),
+        cmocka_unit_test(profile_gives_the_times_that_decide_and_their_balance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -93,7 +93,8 @@ static sl_status read_position(const json_t *json, sli_position *out)
     static const char *const keys[] = {"step", "epoch", "block", "best_step"};
     int64_t *const values[] = {&out->steps, &out->epoch, &out->block, &out->best_step};
     if (!json_object_get(json, keys[0])) /* a mean, or one that a program wrote */
-        return sl_error(SL_ERR_FORMAT, "it has a model, but no run to go on from");
+        return sl_error(SL_ERR_FORMAT,
+                        "it has no training state: use it with init instead of resume");
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
         const json_t *value = json_object_get(json, keys[i]);
         if (!json_is_integer(value) || json_integer_value(value) < 0)
@@ -207,8 +208,7 @@ static sl_status check_position(const sli_run *run)
                         position->steps, position->block, position->epoch);
     if (position->epoch > epochs || (position->epoch == epochs && position->block > 0))
         return sl_error(SL_ERR_INVALID,
-                        "the checkpoint's run has come to epoch %" PRId64 ", beyond the %d asked "
-                        "for",
+                        "the checkpoint is in epoch %" PRId64 ", but epochs is %d: raise it",
                         position->epoch + 1, epochs);
     return SL_OK;
 }
