@@ -135,8 +135,9 @@ bool sl_module_is_training(const sl_module *module, const sl_pass *pass);
 
 /* PyTorch's module.requires_grad_(False): the trained parameters of the module and of all below it
  * become SL_PARAMETER_FROZEN. They get no gradient, are in no bucket, and optimizers neither change
- * nor decay them. Gradients still go through the module to those before it. Errors: SL_ERR_INVALID
- * while parameters of the module's model are in a parameter set. */
+ * nor decay them. Gradients still go through the module to those before it. Where a parameter of
+ * these modules is tied to one outside, that one is frozen too. Errors: SL_ERR_INVALID while
+ * parameters of the module's model are in a parameter set. */
 sl_status sl_module_freeze(sl_module *module);
 
 /* torch.nn.Sequential: children named "0", "1", … that run one after the other. Takes the modules
@@ -178,8 +179,8 @@ sl_status sl_module_add_parameter(sl_module *module, const sl_parameter_spec *sp
  *
  * Each module adds to a gradient of its own. They are summed, that of `to` first, the others in the
  * order in which they were tied, at the end of sl_module_backward or sl_module_backward_weight of
- * the whole model (a module without a parent), or of sl_pipe_train. So where passes take turns
- * outside a pipe, the sum agrees with that of one pass after the other to rounding. Errors:
+ * the whole model (a module without a parent), or of sl_pipe_train. Outside a pipe,
+ * if the backwards of several passes interleave, the sum is equal only to rounding. Errors:
  * SL_ERR_NOT_FOUND for a name that the model does not have; SL_ERR_INVALID for other shapes,
  * buffers, a `name` that another parameter is tied to, and while parameters of the model are in a
  * parameter set. */

@@ -11,9 +11,8 @@
  *
  * A pipe's functions are called by one thread at a time. NULL is refused (SL_ERR_INVALID names the
  * argument) unless a comment allows it. When a function fails, all ranks have stopped. Of several
- * errors it returns the one whose action comes first when the table is played at unit costs (F, R,
- * I and W take 1, B takes 2), then that of the lowest stage, whatever the timing. Its text begins
- * with
+ * errors the call returns the one that comes first when the table is played at unit costs (F, R, I,
+ * W: 1; B: 2); of equal ones, the lowest stage's. So timing does not matter. The text begins with
  * "[stage 1 micro 3] ". The pipe can be used again; gradients are then undefined until
  * sl_pipe_zero_grad. */
 #ifndef SLUICE_PIPE_H
@@ -47,18 +46,19 @@ typedef struct sl_partition_costs {
     int modules;
     const sl_module_profile *const *profiles; /* [ranks][modules] times of one micro-batch on each
                                                  rank's device (sluice/profile.h); borrowed */
-    const sl_schedule
-        *table; /* with its recomputations; says the stages and their ranks; borrowed */
+    /* With its recomputations; says the stages and their ranks; borrowed. */
+    const sl_schedule *table;
     /* (optional: all fit) Whether a balance [stages] fits the memory there is. */
     bool (*fits)(void *context, const int *balance);
     void *context;
 } sl_partition_costs;
 
-/* The cut whose step, simulated, is the shortest of those that fit: modules per stage into
- * balance[0 ... stages - 1], and the step's seconds, where `seconds` is not NULL. Up to 1,000 cuts
- * are all tried; of more, those from which moving one module from a stage to another gives nothing
- * better. Errors: SL_ERR_INVALID for more stages than modules, SL_ERR_NOT_FOUND where nothing fits;
- * as sl_schedule_simulate. */
+/* Simulates the table with the modules' times, and gives the partition with the shortest step that
+ * fits: modules per stage in balance[0 ... stages - 1], and the step's seconds (`seconds` may be
+ * NULL). Tries all partitions if there are at most 1,000; otherwise it improves one by moving
+ * single modules until no move helps. If that one does not fit, it begins with one that does, found
+ * by moving several modules from one stage to another. Errors: SL_ERR_INVALID for more stages than
+ * modules; SL_ERR_NOT_FOUND if none of those tried fits; as sl_schedule_simulate. */
 sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, double *seconds);
 
 /* Micro-batches of `rows` rows as torch.chunk(chunks) cuts them: all of ceil(rows / chunks) but the
@@ -77,12 +77,11 @@ typedef struct sl_pipe_options {
     sl_device *const *devices; /* [stages / virtual_stages] the ranks', borrowed */
     const int *balance;        /* [stages] modules per stage; NULL: sl_partition by LAYERS for three
                                   modules and more where it can, else by PARAMETERS */
-    int chunks;                /* most micro-batches of a batch; 0: accumulate times the table's,
-                                  else accumulate */
-    int accumulate;            /* gradient accumulation: a batch's micro-batches go through the pipe
-                                  in so many turns, each with chunks / accumulate of them (rounded
-                                  up) and the table for these. Changes no bit; only one turn's
-                                  activations are held at a time. 0: 1 */
+    int chunks;                /* micro-batches of a whole batch, at most; 0: accumulate * the
+                                  table's micro-batches (1 without a table) */
+    int accumulate;            /* gradient accumulation steps; each runs the table for chunks /
+                                  accumulate micro-batches (rounded up). The results do not change;
+                                  only one step's activations are held. 0: 1 */
     sl_recompute recompute;    /* zero value: except_last */
     /* The order of computation: a table, or else what a writer writes with its argument for the
      * micro-batches of a batch. Where a batch has fewer micro-batches than the table, those that
@@ -98,7 +97,7 @@ typedef struct sl_pipe_options {
 } sl_pipe_options;
 
 /* Places every stage's parameters on its device and starts the workers. Errors, in the words of
- * PyTorch where it has some: not a sequential; chunks below 1; a balance whose length or sum is
+ * PyTorch where it has some: not a sequential; negative chunks; a balance whose length or sum is
  * wrong; more stages than modules; the first module that expects inputs of another width than the
  * one before it gives, as far as the modules say (sl_module_ops.widths). */
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
@@ -146,13 +145,13 @@ sl_parameter_set *sl_pipe_parameters(const sl_pipe *pipe, int stage);
 /* Modules first … first + count - 1 of the model. */
 void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *count);
 
-/* When each action of the last sl_pipe_train ran (of its last turn, with `accumulate`): seconds
+/* When each action of the last sl_pipe_train ran (of its last accumulation step): seconds
  * since its start, in the table's order (rank 0's row, rank 1's ...); of a step that failed, those
  * that ended well. Lives until the next call. Has the form that sl_schedule_simulate gives. */
 int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries);
 
-/* Where the time of the last sl_pipe_train (of its last turn) went; free it with sl_usage_clear.
- * Errors: SL_ERR_INVALID where no step has run, or the last one failed. */
+/* Where the time of the last sl_pipe_train (of its last accumulation step) went; free it with
+ * sl_usage_clear. Errors: SL_ERR_INVALID where no step has run, or the last one failed. */
 sl_status sl_pipe_usage(const sl_pipe *pipe, sl_usage *out);
 
 SL_API_END

@@ -1,8 +1,9 @@
 /* Profiles: how long each module of a model takes on a device.
  *
- * A profile runs one micro-batch through one module at a time, with parameters that the module has
- * for that long, so it needs no more memory than its largest module. A module that is like the one
- * before it (type, sizes, parameters) has its times, and is not run. */
+ * Runs one micro-batch through one module at a time. Only that module's parameters exist meanwhile,
+ * and those of modules whose parameters it uses, so a profile needs no more memory than the largest
+ * module with these. A module equal to the one before it (type, sizes, parameters, frozen or not,
+ * evaluation mode or not) is not run: it gets the same times. */
 #ifndef SLUICE_PROFILE_H
 #define SLUICE_PROFILE_H
 
@@ -28,8 +29,8 @@ typedef struct sl_profile_options {
     int rounds;               /* after a first one, which is not timed; 0: 3 */
 } sl_profile_options;
 
-/* The smallest times of all rounds into profiles[0 ... modules - 1]. A round runs each module that
- * is not like the one before it twice forward and twice backward, once at once and once in halves.
+/* The smallest times of all rounds into profiles[0 ... modules - 1]. A round runs forward twice,
+ * backward once whole and once in halves.
  * Errors: SL_ERR_INVALID for a model that is no sequential, and for parameters that are in a
  * parameter set; what the modules and the device report. */
 sl_status sl_profile_modules(const sl_profile_options *options, sl_module_profile *profiles);

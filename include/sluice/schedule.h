@@ -84,8 +84,8 @@ bool sl_schedule_has_name(const char *name);
 /* The default number of stages of a rank; 0: there is no such schedule. */
 int sl_schedule_virtual_stages(const char *name);
 
-/* The library's writer: `name` is one of sl_schedule_names (NULL: the first). NOT_FOUND names the
- * choices. SL_ERR_INVALID for what the schedule cannot do, a placement for example. */
+/* The library's writer: `name` is one of sl_schedule_names (NULL: the first). SL_ERR_NOT_FOUND
+ * lists the names. SL_ERR_INVALID for what the schedule cannot do, a placement for example. */
 sl_status sl_schedule_write(const void *name, const sl_schedule_options *options,
                             sl_schedule **out);
 
@@ -105,9 +105,9 @@ sl_status sl_schedule_from_table(const sl_schedule_options *options, const int *
  * reading the file reports. */
 sl_status sl_schedule_read(const char *path, sl_schedule **out);
 
-/* What a user's text stands for: a name, or a file where there is no such name. Of a file, ranks,
- * virtual_stages, placement and micros that are not 0 must be the file's; a placement goes together
- * with ranks and virtual_stages. The table is validated. */
+/* What a user's text stands for: a name, or a file where there is no such name. For a file, each
+ * option that is set must agree with it. `placement` also needs ranks and virtual_stages. The table
+ * is validated. */
 sl_status sl_schedule_open(const char *name_or_path, const sl_schedule_options *options,
                            sl_schedule **out);
 
@@ -174,7 +174,8 @@ typedef struct sl_simulation {
     sl_timeline_entry *entries; /* in the table's order: rank 0's row, rank 1's ... */
 } sl_simulation;
 
-/* Plays a valid table: each action starts when its rank is free and its input is there. Free the
+/* Plays a valid table: each action starts when its rank is free and its input is there. Joined
+ * actions wait for the inputs of both, then run one after the other. Free the
  * result with sl_simulation_clear. SL_ERR_INVALID for a table that sl_schedule_validate refuses, or
  * a cost that is not 0 or more. */
 sl_status sl_schedule_simulate(const sl_schedule *schedule, const sl_cost_model *costs,
@@ -189,8 +190,8 @@ typedef struct sl_usage {
     double seconds;          /* from the step's start to the end of its last action */
     double bubble_measured;  /* idle fraction of ranks * seconds, 0 ... 1 */
     double bubble_predicted; /* that of the table, simulated with the mean time of each stage's
-                                forwards and backwards in the trace, without links. It does not know
-                                of devices or cores that ranks share */
+                                forwards and backwards in the trace, without links. Ranks that share
+                                a device or cores idle more than predicted */
     double *idle;            /* [ranks] fraction of `seconds` in which the rank ran no action */
     double *waiting;         /* [ranks] fraction in which it waited for a tensor of another rank;
                                 `idle` also counts the time after its last action, and between a

@@ -6,13 +6,14 @@
 #include "parallel/schedule/placement.h"
 #include "parallel/schedule/table.h"
 
-/* What a writer fills `out` for; its ranks, stages, micros and placement are set, its rows empty
- * and with room for four actions for each stage and micro-batch. */
+/* What a writer may weigh. */
 typedef struct sli_writer_costs {
     double forward, input, weight; /* of one stage, for one micro-batch */
     double link;
 } sli_writer_costs;
 
+/* Fills `out`, whose ranks, stages, micros and placement are set and whose rows are empty, with
+ * room for two actions for each stage and micro-batch. */
 typedef sl_status (*sli_writer)(const sli_writer_costs *costs, sl_schedule *out);
 
 sl_status sli_write_gpipe(const sli_writer_costs *costs, sl_schedule *out);
