@@ -118,7 +118,7 @@ static sl_status run(sl_device *const *devices)
     SL_TRY(sl_schedule_from_table(&options, wrong_counts, deadlock, &table));
     status = sl_schedule_validate(table);
     sl_schedule_destroy(&table);
-    printf("%s", status == SL_OK ? "a table that deadlocks was not refused\n" : sl_error_text());
+    printf("%s\n", status == SL_OK ? "a table that deadlocks was not refused" : sl_error_text());
     return status == SL_ERR_INVALID ? SL_OK : SL_ERR_INTERNAL;
 }
 
