@@ -248,7 +248,7 @@ static void placements_are_read(void **state)
 
 /* ---- Closed forms ----------------------------------------------------------------------- */
 
-/* The idle share of the makespan at unit costs is (P - 1) / (n M + P - 1). */
+/* The idle fraction of the makespan at unit costs is (P - 1) / (n M + P - 1). */
 static void check_bubble(const char *name, int virtual_stages, int n, int ranks, int micros)
 {
     sl_schedule *schedule = write_table(name, ranks, virtual_stages, micros);
@@ -364,7 +364,7 @@ static void simulation_is_what_is_worked_out_by_hand(void **state)
 
 /* ---- Published figures ------------------------------------------------------------------ */
 
-/* "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241): profiles (Table 6, ms) and idle shares of
+/* "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241): profiles (Table 6, ms) and idle fractions of
  * the longest span (Table 5); for ZB-V, what its authors' scheduler prints for halves of them. */
 static const struct {
     int layers, ranks, micros;
