@@ -364,8 +364,9 @@ static void simulation_is_what_is_worked_out_by_hand(void **state)
 
 /* ---- Published figures ------------------------------------------------------------------ */
 
-/* "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241): profiles (Table 6, ms) and idle fractions of
- * the longest span (Table 5); for ZB-V, what its authors' scheduler prints for halves of them. */
+/* "Zero Bubble Pipeline Parallelism" (arXiv 2401.10241): profiles (Table 6, ms) and idle fractions
+ * of the longest span (Table 5); for ZB-V, what its authors' scheduler prints for halves of them.
+ */
 static const struct {
     int layers, ranks, micros;
     double costs[3], link, one_f_one_b, interleaved, zb_h1, zb_v;
