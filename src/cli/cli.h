@@ -17,7 +17,7 @@ typedef struct cli_command {
     const char *name;      /* "train" */
     const char *summary;   /* for the list of commands */
     const char *arguments; /* what may follow the options, "DIR", one form a line; NULL: nothing */
-    const char *doc;       /* paragraphs of the help; those after \v come after the options */
+    const char *doc;       /* for the help */
     /* Rows of sluice/train.h that it takes, up to two arrays, of which only those that are named
      * (NULL: all); its settings then begin with a sl_train_options, whose fields they set. */
     const sl_option *run_options[2];
@@ -91,10 +91,10 @@ sl_status cli_settings_read(cli_line *line, void *settings);
 /* Prints every option that has a value as one JSON object, which --config reads. */
 void cli_settings_print(const cli_command *command, const void *settings);
 
-void cli_help_print(const cli_command *command);     /* as --help; NULL: the program's */
-void cli_help_print_markdown(void);                  /* docs/options.md */
-void cli_help_print_man(const cli_command *command); /* sluice-train(1); NULL: sluice(1) */
-void cli_help_print_completion(void);                /* a script for bash */
+void cli_help_print(FILE *to, const cli_command *command); /* --help; NULL: the program's */
+void cli_help_print_markdown(void);                        /* docs/options.md */
+void cli_help_print_man(const cli_command *command);       /* its help as sluice-train(1) */
+void cli_help_print_completion(void);                      /* a script for bash */
 
 /* ---- Errors and warnings ------------------------------------------------------------------ */
 

@@ -110,7 +110,7 @@ const cli_command cmd_data = {
     .summary = "show a directory of text, or write a synthetic one",
     .arguments = "DIR\n--synthetic DIR",
     .doc = "Shows the sizes and the vocabulary of the texts in a directory: "
-           "wiki.{train,valid,test}.tokens or {train,valid,test}.txt.\v"
+           "wiki.{train,valid,test}.tokens or {train,valid,test}.txt. "
            "Text is cut into tokens as by torchtext's basic_english. The vocabulary is that of "
            "the training text, the most frequent token first. For a synthetic corpus, the "
            "perplexity of the best possible model is shown too.",

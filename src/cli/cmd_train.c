@@ -233,8 +233,8 @@ static sl_status run_train(cli_line *line, void *settings_read)
 const cli_command cmd_train = {
     .name = "train",
     .summary = "train a model, validate and test it",
-    .doc = "Trains a Transformer language model through a pipeline of devices."
-           "\vThe preset sets all options that are not given; the defaults shown are those of "
+    .doc = "Trains a Transformer language model through a pipeline of devices. "
+           "The preset sets all options that are not given; the defaults shown are those of "
            "transformer-tutorial. Weights have PyTorch's state_dict names and layouts.",
     .run_options = {sl_plan_option_rows, sl_train_option_rows},
     .options = option_rows,

@@ -120,7 +120,7 @@ void cli_line_read(const cli_command *command, char **argv, cli_line *out)
             words_only = true;
             argv++;
         } else if (strcmp(*argv, "--help") == 0) {
-            cli_help_print(command);
+            cli_help_print(stdout, command);
             exit(cli_finish(SL_OK));
         } else {
             argv += read_option(command, argv, &out->given[out->given_count++]);

@@ -1,15 +1,11 @@
 /* Help and documentation, printed from the commands' rows. */
-#define _GNU_SOURCE /* asprintf */
 #include "cli/cli.h"
 
-#include <argp.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char trains[] = "Trains Transformer language models on many devices at once.";
-static const char statuses[] =
-    "The exit status is 0, 1 after an error, or 2 for an invalid command line.";
+enum { LINE_COLUMNS = 79, HELP_COLUMN = 29 };
 
 /* What help and documentation say of an option. */
 typedef struct entry {
@@ -41,8 +37,8 @@ static void write_range(const sl_option *row, char *text, size_t bytes)
 }
 
 /* Calls `print` for a command's rows by groups, these in the order in which they first come. */
-static void print_rows(const cli_command *command, void (*print)(const entry *at, void *context),
-                       void *context)
+static void print_rows(const cli_command *command, void (*print)(const entry *at, FILE *to),
+                       FILE *to)
 {
     const sl_option *first, *row;
     void *settings = cli_allocate(1, command->settings_bytes);
@@ -58,7 +54,7 @@ static void print_rows(const cli_command *command, void (*print)(const entry *at
             write_range(row, at.range, sizeof at.range);
             if (row->type != SL_OPTION_FLAG)
                 (void)sl_option_text(row, settings, &at.value);
-            print(&at, context);
+            print(&at, to);
             free(at.value);
         }
     }
@@ -67,94 +63,99 @@ static void print_rows(const cli_command *command, void (*print)(const entry *at
 
 /* ---- --help ------------------------------------------------------------------------------- */
 
-/* The help with "(1 to 4096; default 10)", what there is of it: malloc'ed. */
-static char *help_text(const entry *at)
+/* Breaks the text between words. `column` columns of its first line are written already; it is
+ * indented like the others. */
+static void print_wrapped(FILE *to, const char *text, int column, int indent)
 {
-    char *help;
-    bool has_range = *at->range, has_any = has_range || at->value;
-    int length = asprintf(&help, "%s%s%s%s%s%s%s", at->row->help, has_any ? " (" : "", at->range,
-                          has_range && at->value ? "; " : "", at->value ? "default " : "",
-                          at->value ? at->value : "", has_any ? ")" : "");
-    return length < 0 ? NULL : help;
+    while (*text) {
+        int length = (int)strcspn(text, " ");
+        if (column > indent && column + 1 + length > LINE_COLUMNS) {
+            fputc('\n', to);
+            column = 0;
+        }
+        column += fprintf(to, "%*s%.*s", column > indent ? 1 : indent - column, "", length, text);
+        text += length;
+        text += *text == ' ';
+    }
+    fputc('\n', to);
 }
 
-/* argp's options, each group of which it sorts. */
-typedef struct argp_rows {
-    struct argp_option *next; /* to fill */
-    int group, key;
-} argp_rows;
-
-/* A heading is an option without a name. */
-static void add_argp_row(const entry *at, void *context)
+/* The option, and its help with "(1 to 4096; default 10)", what there is of it. */
+static void print_help_row(const entry *at, FILE *to)
 {
-    argp_rows *to = context;
     const sl_option *row = at->row;
-    char *heading;
-    to->group += at->begins_group;
-    if (at->begins_group && row->group && asprintf(&heading, "%s:", row->group) > 0)
-        *to->next++ = (struct argp_option){.doc = heading, .group = to->group};
-    *to->next++ =
-        (struct argp_option){row->name, to->key++, row->value, 0, help_text(at), to->group};
+    char help[1024], letter[8] = "";
+    bool has_range = *at->range, has_any = has_range || at->value;
+    if (at->begins_group)
+        fprintf(to, "\n %s:\n", at->group);
     if (row->letter)
-        *to->next++ = (struct argp_option){.key = row->letter, .flags = OPTION_ALIAS};
+        snprintf(letter, sizeof letter, "-%c, ", row->letter);
+    int column = fprintf(to, "%6s--%s%s%s", letter, row->name, row->value ? "=" : "",
+                         row->value ? row->value : "");
+    snprintf(help, sizeof help, "%s%s%s%s%s%s%s", row->help, has_any ? " (" : "", at->range,
+             has_range && at->value ? "; " : "", at->value ? "default " : "",
+             at->value ? at->value : "", has_any ? ")" : "");
+    if (column >= HELP_COLUMN) {
+        fputc('\n', to);
+        column = 0;
+    }
+    print_wrapped(to, help, column, HELP_COLUMN);
 }
 
-static void print_program_help(void)
+static void print_program_help(FILE *to)
 {
-    printf("Usage: sluice COMMAND [OPTION...]\n%s\n\n", trains);
+    fprintf(to, "Usage: sluice COMMAND [OPTION...]\n"
+                "Trains Transformer language models on many devices at once.\n\n");
     for (const cli_command *const *at = cli_commands; *at; at++)
-        printf("  %-10s %s\n", (*at)->name, (*at)->summary);
-    printf("\n`sluice COMMAND --help` shows a command's options.\n%s\n\nEnvironment variables:\n",
-           statuses);
-    sl_environment_print_help(stdout);
+        fprintf(to, "  %-10s %s\n", (*at)->name, (*at)->summary);
+    fprintf(to,
+            "\n`sluice COMMAND --help` shows a command's options.\nThe exit status is 0, 1 after "
+            "an error, or 2 for an invalid command line.\n\nEnvironment variables:\n");
+    sl_environment_print_help(to);
 }
 
-void cli_help_print(const cli_command *command)
+void cli_help_print(FILE *to, const cli_command *command)
 {
-    char name[32];
-    size_t count = 0;
     if (!command) {
-        print_program_help();
+        print_program_help(to);
         return;
     }
-    while (cli_row(command, (int)count))
-        count++;
-    struct argp_option *options = cli_allocate(3 * count + 1, sizeof *options);
-    print_rows(command, add_argp_row, &(argp_rows){.next = options, .key = 0x100});
-    snprintf(name, sizeof name, "sluice %s", command->name);
-    argp_help(&(struct argp){.options = options,
-                             .args_doc = command->arguments,
-                             .doc = command->doc},
-              stdout, ARGP_HELP_STD_HELP, name);
-    for (struct argp_option *at = options; at->name || at->key || at->doc; at++)
-        free((char *)at->doc);
-    free(options);
+    const char *form = command->arguments ? command->arguments : "";
+    for (const char *before = "Usage:"; before; before = *form ? "   or:" : NULL) {
+        int length = (int)strcspn(form, "\n");
+        fprintf(to, "%s sluice %s [OPTION...]%s%.*s\n", before, command->name, length ? " " : "",
+                length, form);
+        form += length;
+        form += *form == '\n';
+    }
+    print_wrapped(to, command->doc, 0, 0);
+    print_rows(command, print_help_row, to);
 }
 
 /* ---- Markdown ----------------------------------------------------------------------------- */
 
 /* In a table's cell: | ends it. */
-static void print_cell(const char *text)
+static void print_cell(FILE *to, const char *text)
 {
     for (; *text; text++)
-        printf(*text == '|' ? "\\|" : "%c", *text);
+        fprintf(to, *text == '|' ? "\\|" : "%c", *text);
 }
 
-static void print_markdown_row(const entry *at, void *context)
+static void print_markdown_row(const entry *at, FILE *to)
 {
     const sl_option *row = at->row;
     bool affects = at->command == &cmd_train; /* the table says which ones affect a run's numbers */
-    (void)context;
     if (at->begins_group)
-        printf("\n%s\n\n| option | | range | default |%s\n|---|---|---|---|%s\n", at->group,
-               affects ? " affects numbers |" : "", affects ? "---|" : "");
-    printf("| `--%s%s%s`", row->name, row->value ? " " : "", row->value ? row->value : "");
+        fprintf(to, "\n%s\n\n| option | | range | default |%s\n|---|---|---|---|%s\n", at->group,
+                affects ? " affects numbers |" : "", affects ? "---|" : "");
+    fprintf(to, "| `--%s%s%s`", row->name, row->value ? " " : "", row->value ? row->value : "");
     if (row->letter)
-        printf(", `-%c`", row->letter);
-    printf(" | ");
-    print_cell(row->help);
-    printf(at->value ? " | %s | `%s` |" : " | %s | %s|", at->range, at->value ? at->value : "");
-    printf("%s\n", !affects ? "" : row->affects_numbers ? " yes |" : " |");
+        fprintf(to, ", `-%c`", row->letter);
+    fprintf(to, " | ");
+    print_cell(to, row->help);
+    fprintf(to, at->value ? " | %s | `%s` |" : " | %s | %s|", at->range,
+            at->value ? at->value : "");
+    fprintf(to, "%s\n", !affects ? "" : row->affects_numbers ? " yes |" : " |");
 }
 
 void cli_help_print_markdown(void)
@@ -164,102 +165,42 @@ void cli_help_print_markdown(void)
            "optimizer and its schedule use them\n(`--epochs` only with the cosine schedule).\n");
     for (const cli_command *const *at = cli_commands; *at; at++) {
         printf("\n## sluice %s\n", (*at)->name);
-        print_rows(*at, print_markdown_row, NULL);
+        print_rows(*at, print_markdown_row, stdout);
     }
 }
 
 /* ---- Manual pages ------------------------------------------------------------------------- */
 
 /* roff takes \ and - anywhere, and . and ' at a line's beginning, for its own. */
-static void print_roff(const char *text, size_t length)
+static void print_roff(const char *text)
 {
-    for (size_t i = 0; i < length; i++) {
-        if (i == 0 && (text[i] == '.' || text[i] == '\''))
+    for (char before = '\n'; *text; before = *text++) {
+        if (before == '\n' && (*text == '.' || *text == '\''))
             fputs("\\&", stdout);
-        if (text[i] == '\\')
-            fputs("\\e", stdout);
-        else if (text[i] == '-')
-            fputs("\\-", stdout);
+        if (*text == '\\' || *text == '-')
+            printf("\\%c", *text == '-' ? '-' : 'e');
         else
-            putchar(text[i]);
+            putchar(*text);
     }
-}
-
-static void print_roff_line(const char *before, const char *text, const char *after)
-{
-    fputs(before, stdout);
-    print_roff(text, strlen(text));
-    puts(after);
-}
-
-static void print_title(const char *name, const char *summary)
-{
-    printf(".TH \"%s\" 1 \"\" \"sluice %s\" \"sluice\"\n.SH NAME\n%s \\- %s\n", name, sl_version(),
-           name, summary);
-}
-
-static void print_synopsis(const cli_command *command)
-{
-    const char *at = command->arguments ? command->arguments : "";
-    printf(".SH SYNOPSIS\n");
-    for (;;) {
-        size_t length = strcspn(at, "\n");
-        printf(".B sluice %s\n[OPTION...] ", command->name);
-        print_roff(at, length);
-        putchar('\n');
-        if (!at[length])
-            return;
-        at += length + 1;
-        printf(".br\n");
-    }
-}
-
-static void print_man_row(const entry *at, void *context)
-{
-    const sl_option *row = at->row;
-    (void)context;
-    if (at->begins_group)
-        printf(".SH \"%s\"\n", at->group);
-    printf(".TP\n.BI \"");
-    if (row->letter)
-        printf("\\-%c, ", row->letter);
-    print_roff_line("\\-\\-", row->name, row->value ? "=\" \"\\c" : "\"");
-    if (row->value)
-        print_roff_line(".I ", row->value, "");
-    print_roff_line("", row->help, "");
-    if (at->value)
-        print_roff_line("(default ", at->value, ")");
-}
-
-static void print_program_page(void)
-{
-    print_title("sluice", "train Transformer language models on many devices at once");
-    printf(".SH SYNOPSIS\n.B sluice\nCOMMAND [OPTION...]\n.SH COMMANDS\n");
-    for (const cli_command *const *at = cli_commands; *at; at++)
-        printf(".TP\n.BR sluice\\-%s (1)\n%s\n", (*at)->name, (*at)->summary);
-    printf(".SH EXIT STATUS\n%s\n.SH ENVIRONMENT\n.nf\n", statuses);
-    sl_environment_print_help(stdout);
-    printf(".fi\n");
 }
 
 void cli_help_print_man(const cli_command *command)
 {
-    char name[64];
-    if (!command) {
-        print_program_page();
-        return;
-    }
-    snprintf(name, sizeof name, "sluice-%s", command->name);
-    print_title(name, command->summary);
-    print_synopsis(command);
-    size_t first = strcspn(command->doc, "\v");
-    printf(".SH DESCRIPTION\n");
-    print_roff(command->doc, first);
-    putchar('\n');
-    if (command->doc[first])
-        print_roff_line(".PP\n", command->doc + first + 1, "");
-    print_rows(command, print_man_row, NULL);
-    printf(".SH SEE ALSO\n.BR sluice (1)\n");
+    char name[64], *text = NULL;
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+    if (to)
+        cli_help_print(to, command);
+    if (!to || fclose(to) != 0)
+        cli_refuse("no memory for the page");
+    snprintf(name, sizeof name, "sluice%s%s", command ? "-" : "", command ? command->name : "");
+    printf(".TH \"%s\" 1 \"\" \"sluice %s\" \"sluice\"\n.SH NAME\n%s \\- %s\n"
+           ".SH DESCRIPTION\n.nf\n.in 0\n",
+           name, sl_version(), name,
+           command ? command->summary : "train Transformer language models");
+    print_roff(text);
+    printf(".fi\n");
+    free(text);
 }
 
 /* ---- Completion --------------------------------------------------------------------------- */

@@ -29,7 +29,7 @@ static const cli_command *find_command(const char *name)
 static int print_help(const char *what, const char *command)
 {
     if (!what)
-        cli_help_print(NULL);
+        cli_help_print(stdout, NULL);
     else if (strcmp(what, "--markdown") == 0)
         cli_help_print_markdown();
     else if (strcmp(what, "--man") == 0)
@@ -37,7 +37,7 @@ static int print_help(const char *what, const char *command)
     else if (strcmp(what, "--completion") == 0)
         cli_help_print_completion();
     else
-        cli_help_print(find_command(what));
+        cli_help_print(stdout, find_command(what));
     return cli_finish(SL_OK);
 }
 
