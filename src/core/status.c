@@ -148,3 +148,8 @@ sl_status sli_io_error(const char *path, const char *what)
     return sl_error(missing ? SL_ERR_NOT_FOUND : SL_ERR_IO, "%s: %s: %s", path, what,
                     strerror(errno));
 }
+
+const char *sl_version(void)
+{
+    return SLUICE_VERSION;
+}

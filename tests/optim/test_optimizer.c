@@ -278,6 +278,118 @@ static void step_without_gradients_is_an_error(void **state)
     sl_device_destroy(&device);
 }
 
+/* ---- Clipping ---------------------------------------------------------------------------- */
+
+static void coefficient_is_pytorchs(void **state)
+{
+    (void)state;
+    /* Gradients [3, 4] with max_norm 0.5 become [0.29999995, 0.39999992]. */
+    double coefficient = sl_clip_coefficient(5, 0.5);
+    assert_true(fabs(3 * coefficient - 0.29999995) < 1e-8);
+    assert_true(fabs(4 * coefficient - 0.39999992) < 1e-8);
+    assert_true(sl_clip_coefficient(0.1, 0.5) == 1);
+    assert_true(sl_clip_coefficient(0, 0.5) == 1);
+    assert_true(isnan(sl_clip_coefficient(NAN, 0.5)));
+}
+
+/* Gradients 3, -4 in the weight and 12 in the bias. */
+static void check_norm(sl_grad_norm_kind kind, double expected)
+{
+    sl_device *device;
+    sl_module *module;
+    sl_parameter_set *set;
+    check_ok(sl_device_create_cpu(2, &device));
+    check_ok(sl_linear_create(2, 1, false, &module));
+    check_ok(
+        sl_parameter_set_create(module, 0, 0, &(sl_parameter_set_options){.device = device}, &set));
+    double terms[2];
+    int count;
+    check_ok(sl_grad_norm_terms(set, kind, terms, 2, &count));
+    assert_int_equal(count, 2);
+    assert_true(sl_grad_norm_combine(kind, terms, count) == 0); /* untouched gradients are 0 */
+    check_error(sl_grad_norm_terms(set, kind, terms, 1, &count), SL_ERR_INVALID,
+                "2 trained parameters give as many terms, there is room for 1");
+    assert_int_equal(count, 0);
+    float *weight = sl_tensor_f32(gradient_of(sl_parameter_set_get(set, 0)));
+    float *bias = sl_tensor_f32(gradient_of(sl_parameter_set_get(set, 1)));
+    weight[0] = 3;
+    weight[1] = -4;
+    bias[0] = 12;
+    check_ok(sl_grad_norm_terms(set, kind, terms, 2, &count));
+    assert_true(fabs(sl_grad_norm_combine(kind, terms, count) - expected) < 1e-6);
+    bias[0] = NAN;
+    check_ok(sl_grad_norm_terms(set, kind, terms, 2, &count));
+    assert_true(isnan(sl_grad_norm_combine(kind, terms, count)));
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&module);
+    sl_device_destroy(&device);
+}
+
+static void norms_are_over_all_parameters_and_show_nan(void **state)
+{
+    (void)state;
+    check_norm(SL_GRAD_NORM_L1, 19);
+    check_norm(SL_GRAD_NORM_L2, 13);
+    check_norm(SL_GRAD_NORM_INF, 12);
+}
+
+static void norm_without_terms_is_zero(void **state)
+{
+    (void)state;
+    for (int kind = SL_GRAD_NORM_L1; kind <= SL_GRAD_NORM_INF; kind++)
+        assert_true(sl_grad_norm_combine((sl_grad_norm_kind)kind, NULL, 0) == 0);
+}
+
+/* ---- Learning rates ---------------------------------------------------------------------- */
+
+static void assert_near(double got, double expected)
+{
+    assert_true(fabs(got - expected) <= 1e-12 * fabs(expected));
+}
+
+static void step_schedule_multiplies_by_gamma_every_epoch(void **state)
+{
+    (void)state;
+    const sl_lr_schedule schedule = {.kind = SL_LR_STEP, .lr = 5, .gamma = 0.95};
+    const double expected[] = {5, 4.75, 4.5125, 4.286875};
+    for (int epoch = 0; epoch < 4; epoch++)
+        assert_near(sl_lr_at(&schedule, 1000, epoch), expected[epoch]);
+}
+
+static void step_schedule_of_three_epochs_multiplies_every_third(void **state)
+{
+    (void)state;
+    const sl_lr_schedule schedule = {.kind = SL_LR_STEP, .lr = 1, .gamma = 0.1, .step_epochs = 3};
+    const double expected[] = {1, 1, 1, 0.1, 0.1, 0.1, 0.01};
+    for (int epoch = 0; epoch < 7; epoch++)
+        assert_near(sl_lr_at(&schedule, 0, epoch), expected[epoch]);
+}
+
+static void warm_up_rises_linearly_to_the_rate(void **state)
+{
+    (void)state;
+    const sl_lr_schedule schedule = {.kind = SL_LR_STEP, .lr = 2, .gamma = 0.5, .warmup_steps = 4};
+    const double expected[] = {0.5, 1, 1.5, 2, 2};
+    for (int step = 0; step < 5; step++)
+        assert_near(sl_lr_at(&schedule, step, 0), expected[step]);
+    assert_near(sl_lr_at(&schedule, 9, 1), 1);
+}
+
+static void cosine_falls_from_the_rate_to_zero(void **state)
+{
+    (void)state;
+    const sl_lr_schedule schedule = {.kind = SL_LR_COSINE,
+                                     .lr = 2,
+                                     .warmup_steps = 10,
+                                     .total_steps = 110};
+    assert_near(sl_lr_at(&schedule, 9, 0), 2);
+    assert_near(sl_lr_at(&schedule, 10, 0), 2);
+    assert_near(sl_lr_at(&schedule, 60, 0), 1);
+    assert_near(sl_lr_at(&schedule, 35, 0), 1 + sqrt(0.5));
+    assert_true(sl_lr_at(&schedule, 110, 0) == 0);
+    assert_true(sl_lr_at(&schedule, 500, 0) == 0);
+}
+
 int optimizer_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -290,6 +402,13 @@ int optimizer_tests(void)
         cmocka_unit_test(state_is_counted_as_the_optimizers_memory),
         cmocka_unit_test(impossible_options_are_refused),
         cmocka_unit_test(step_without_gradients_is_an_error),
+        cmocka_unit_test(coefficient_is_pytorchs),
+        cmocka_unit_test(norms_are_over_all_parameters_and_show_nan),
+        cmocka_unit_test(norm_without_terms_is_zero),
+        cmocka_unit_test(step_schedule_multiplies_by_gamma_every_epoch),
+        cmocka_unit_test(step_schedule_of_three_epochs_multiplies_every_third),
+        cmocka_unit_test(warm_up_rises_linearly_to_the_rate),
+        cmocka_unit_test(cosine_falls_from_the_rate_to_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
