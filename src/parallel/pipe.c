@@ -3,7 +3,7 @@
 #include "parallel/pipe.h"
 
 #include "core/error.h"
-#include "parallel/schedule/order.h"
+#include "parallel/schedule/table.h"
 #include "tensor/tensor.h"
 
 #include <assert.h>

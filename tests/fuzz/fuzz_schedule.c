@@ -1,6 +1,6 @@
 /* Any bytes as a table in PyTorch's CSV: reading must end in one sentence or in a table; a table
  * must be refused in one sentence, or play to its end, and be read again as it is written. */
-#include "parallel/schedule/csv.h"
+#include "parallel/schedule/table.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -5,7 +5,7 @@
  * Each round draws a model, a batch and a number of chunks; trains a few steps on one stage with
  * one thread; and then in pipes that are drawn as well. */
 #include "../examples/rms_norm.h"
-#include "parallel/schedule/csv.h"
+#include "parallel/schedule/table.h"
 #include "sluice/model.h"
 #include "sluice/pipe.h"
 #include "support/check.h"

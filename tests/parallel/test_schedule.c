@@ -1,6 +1,6 @@
 /* Every schedule's table: valid, drawn as its file draws it, with the bubble and the memory that
  * its paper gives. */
-#include "parallel/schedule/order.h"
+#include "parallel/schedule/table.h"
 #include "support/check.h"
 #include "support/pipes.h"
 

@@ -1,5 +1,5 @@
 /* Tables from text: read, written, renumbered, cut, refused. */
-#include "parallel/schedule/csv.h"
+#include "parallel/schedule/table.h"
 #include "support/check.h"
 #include "support/pipes.h"
 

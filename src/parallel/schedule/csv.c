@@ -6,7 +6,7 @@
  *
  * In an older dialect B means I where the micro-batch also has a W at that stage. How many ranks,
  * stages and micro-batches there are, and where the stages are, follows from the cells. */
-#include "parallel/schedule/csv.h"
+#include "parallel/schedule/table.h"
 
 #include "core/error.h"
 #include "core/file.h"

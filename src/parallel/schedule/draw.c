@@ -1,4 +1,4 @@
-#include "parallel/schedule/draw.h"
+#include "parallel/schedule/play.h"
 
 #include "core/error.h"
 

@@ -1,4 +1,4 @@
-#include "parallel/schedule/order.h"
+#include "parallel/schedule/table.h"
 
 #include "parallel/schedule/play.h"
 

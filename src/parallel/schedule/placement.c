@@ -1,4 +1,4 @@
-#include "parallel/schedule/placement.h"
+#include "parallel/schedule/writers.h"
 
 #include "core/error.h"
 #include "sluice/schedule.h"

@@ -41,4 +41,14 @@ sl_status sli_schedule_check_cells(const sl_schedule *schedule);
  * backwards, -1 for none. */
 int sli_action_waits_for(const sl_schedule *schedule, sl_action action);
 
+/* What of a table is drawn: ranks first_rank … end_rank - 1, clocks first_clock … end_clock - 1. */
+typedef struct sli_window {
+    int first_rank, end_rank;
+    size_t first_clock, end_clock;
+} sli_window;
+
+/* Draws what was played by the clock, as text; malloc'ed (draw.c). */
+sl_status sli_draw_play(const sl_schedule *schedule, const sli_play *play, const sli_window *window,
+                        char **text);
+
 #endif

@@ -11,7 +11,7 @@
  * Then all rows together: the table is played; where it comes to a stop before all rows have ended,
  * ranks wait for each other in a circle, and a pipe would wait for ever. */
 #include "core/error.h"
-#include "parallel/schedule/draw.h"
+#include "parallel/schedule/play.h"
 
 #include <limits.h>
 #include <stdlib.h>
