@@ -38,7 +38,7 @@ static stage_costs traced_costs(const sl_pipe *pipe)
     stage_costs costs = {{{0}}};
     int counts[KINDS][BENCH_MAX_STAGES] = {{0}};
     const sl_timeline_entry *entries;
-    int count = sl_pipe_trace(pipe, &entries), last = sl_pipe_stages(pipe) - 1;
+    int count = sl_pipe_timeline(pipe, &entries), last = sl_pipe_stages(pipe) - 1;
     for (int i = 0; i < count; i++) {
         sl_action action = entries[i].action;
         if (action.discards && action.stage == last) /* computes nothing */

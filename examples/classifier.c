@@ -65,8 +65,8 @@ static sl_status save(const trainer *at, const char *path, int step)
     sl_checkpoint_part parts[2];
     sl_checkpoint_contents contents = {.parts = parts, .part_count = 2, .state = state};
     snprintf(state, sizeof state, "{\"step\": %d}", step);
-    SL_TRY(sl_pipe_part(at->pipe, &parts[0]));
-    SL_TRY(sl_pipe_optimizer_part(at->optimizer, &parts[1]));
+    SL_TRY(sl_pipe_get_state(at->pipe, &parts[0]));
+    SL_TRY(sl_pipe_optimizer_get_state(at->optimizer, &parts[1]));
     return sl_checkpoint_save(path, &contents);
 }
 
@@ -78,7 +78,7 @@ static sl_status resume(const trainer *at, const char *path, double *step)
     if (status == SL_ERR_NOT_FOUND)
         return SL_OK; /* a first run */
     SL_TRY(status);
-    status = sl_pipe_part(at->pipe, &model);
+    status = sl_pipe_get_state(at->pipe, &model);
     if (status == SL_OK)
         status = sl_checkpoint_read(from, model.name, model.items, model.count);
     if (status == SL_OK)

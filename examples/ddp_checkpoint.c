@@ -53,8 +53,8 @@ static void close_replica(replica *at)
 static sl_status save(const replica *at, const char *path, int rank)
 {
     sl_checkpoint_part parts[2];
-    SL_TRY(sl_pipe_part(at->pipe, &parts[0]));
-    SL_TRY(sl_pipe_optimizer_part(at->optimizer, &parts[1]));
+    SL_TRY(sl_pipe_get_state(at->pipe, &parts[0]));
+    SL_TRY(sl_pipe_optimizer_get_state(at->optimizer, &parts[1]));
     if (rank > 0)
         return SL_OK;
     return sl_checkpoint_save(path, &(sl_checkpoint_contents){.parts = parts, .part_count = 2});
@@ -64,7 +64,7 @@ static sl_status load(const replica *at, const char *path)
 {
     sl_checkpoint_reader *reader;
     sl_checkpoint_part model;
-    SL_TRY(sl_pipe_part(at->pipe, &model));
+    SL_TRY(sl_pipe_get_state(at->pipe, &model));
     SL_TRY(sl_checkpoint_open(path, &reader));
     sl_status status = sl_checkpoint_read(reader, model.name, model.items, model.count);
     if (status == SL_OK)

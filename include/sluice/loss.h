@@ -38,8 +38,6 @@ typedef struct sl_loss_ops {
     /* (optional: `apply` adds to the gradients of `last` at once) Adds to the gradients of a module
      * that was taken over, from what `apply` has deferred on call->pass. */
     sl_status (*backward_weight)(sl_loss *loss, sl_module *last, sl_pass *pass);
-    /* (optional: 0) Bytes that `apply` defers for an input of this shape. */
-    int64_t (*deferred_bytes)(const sl_loss *loss, const sl_module *last, const sl_shape *in);
     /* (optional: free) */
     void (*destroy_state)(void *state);
 } sl_loss_ops;
@@ -55,7 +53,6 @@ sl_status sl_loss_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *
 int64_t sl_loss_rows(const sl_loss *loss, const sl_tensor *targets);
 /* backward_weight of the module that the loss has taken over; see sl_loss_call.pass. */
 sl_status sl_loss_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass);
-int64_t sl_loss_deferred_bytes(const sl_loss *loss, const sl_module *last, const sl_shape *in);
 bool sl_loss_takes_over(const sl_loss *loss, const sl_module *last);
 
 /* torch.nn.CrossEntropyLoss(ignore_index=-100), mean: in f32 [..., classes], targets i32 [...].

@@ -44,8 +44,8 @@ void sl_optimizer_destroy(sl_optimizer **optimizer);
 /* One step, with the gradients multiplied by `grad_scale` (the clipping coefficient). As in
  * PyTorch, it skips a parameter that has no gradient since zero_grad: no weight decay, no change of
  * state, and the step does not count for AdamW's bias correction. Must be called by the thread that
- * drives the set's device (sl_pipe_run). Errors: SL_ERR_INVALID for a set without gradients; what
- * the device reports, after which the parameters and the state are undefined. */
+ * drives the set's device (sl_pipe_run_on_stages). Errors: SL_ERR_INVALID for a set without
+ * gradients; what the device reports, after which the parameters and the state are undefined. */
 sl_status sl_optimizer_step(sl_optimizer *optimizer, double lr, double grad_scale);
 
 /* Bytes of state for each element of a parameter: 0, 4 (momentum) or 8 (AdamW). */

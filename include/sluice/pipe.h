@@ -132,7 +132,7 @@ void sl_pipe_zero_grad(sl_pipe *pipe);
 /* Runs fn(stage, arg) for every stage on its rank's worker, ranks at the same time, and waits: for
  * the optimizer. Stages of a rank or of one device take turns, so fn must not wait for another
  * stage. The lowest stage's error is returned, with "[stage 1] " in front. */
-sl_status sl_pipe_run(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
+sl_status sl_pipe_run_on_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
 
 /* ---- What it consists of ---------------------------------------------------------------- */
 
@@ -148,11 +148,11 @@ void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *coun
 /* When each action of the last sl_pipe_train ran (of its last accumulation step): seconds
  * since its start, in the table's order (rank 0's row, rank 1's ...); of a step that failed, those
  * that ended well. Lives until the next call. Has the form that sl_schedule_simulate gives. */
-int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries);
+int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries);
 
 /* Where the time of the last sl_pipe_train (of its last accumulation step) went; free it with
- * sl_usage_clear. Errors: SL_ERR_INVALID where no step has run, or the last one failed. */
-sl_status sl_pipe_usage(const sl_pipe *pipe, sl_usage *out);
+ * sl_utilization_clear. Errors: SL_ERR_INVALID where no step has run, or the last one failed. */
+sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out);
 
 SL_API_END
 

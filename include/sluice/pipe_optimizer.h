@@ -54,14 +54,14 @@ sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double
  * the model's order. The items' data are the values themselves, so sl_checkpoint_save writes them
  * from there, and sl_checkpoint_read reads into them. The part lives as long as the pipe. Names do
  * not depend on the cut: another pipe of the same model can read what this one has saved. */
-sl_status sl_pipe_part(sl_pipe *pipe, sl_checkpoint_part *out);
+sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out);
 
 /* The optimizers' state as a part "optimizer", under torch.optim's names: for each trained
  * parameter "0.weight.momentum_buffer", or "0.weight.exp_avg" and "0.weight.exp_avg_sq", f32; and
  * "0.weight.step", i64 without dimensions. SGD without momentum has none. A sharded state is
  * gathered on rank 0, which alone can save it: on the other ranks the part is empty. The part lives
  * until the next call. */
-sl_status sl_pipe_optimizer_part(sl_pipe_optimizer *optimizer, sl_checkpoint_part *out);
+sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoint_part *out);
 
 /* Reads the state from the part "optimizer" that a pipe of any cut, sharded or not, has saved.
  * Every rank opens the checkpoint and reads what it needs. Errors: as sl_checkpoint_read. */

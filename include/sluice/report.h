@@ -60,7 +60,7 @@ typedef struct sl_step_info {
 } sl_step_info;
 
 /* Where the time went in this replica, in the last step of the epoch whose block has bptt tokens
- * (in the last step if none has). See sl_usage (sluice/schedule.h). */
+ * (in the last step if none has). See sl_utilization (sluice/schedule.h). */
 typedef struct sl_pipeline_info {
     int64_t epoch;                            /* from 1 */
     double bubble_measured, bubble_predicted; /* fractions of the ranks' time */

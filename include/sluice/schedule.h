@@ -130,12 +130,6 @@ sl_status sl_placement_parse(const char *text, int ranks, int virtual_stages, in
 /* Adds recomputations by mode. A table that has some of its own stays as it is. */
 sl_status sl_schedule_recompute(sl_schedule *schedule, sl_recompute mode);
 
-/* Numbers micro-batches in the order in which the first stage goes backward. */
-sl_status sl_schedule_renumber(sl_schedule *schedule);
-
-/* The same table without micro-batches `micros` and above. */
-sl_status sl_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out);
-
 /* ---- Proof ------------------------------------------------------------------------------ */
 
 /* Proves that the table can run and is whole: at each stage each micro-batch goes once forward and
@@ -185,7 +179,7 @@ void sl_simulation_clear(sl_simulation *simulation);
 /* ---- Where a step's time went ------------------------------------------------------------ */
 
 /* What the trace of a training step says. Times are seconds, or the trace's unit. */
-typedef struct sl_usage {
+typedef struct sl_utilization {
     int ranks, stages;
     double seconds;          /* from the step's start to the end of its last action */
     double bubble_measured;  /* idle fraction of ranks * seconds, 0 ... 1 */
@@ -198,14 +192,14 @@ typedef struct sl_usage {
                                 tensor's arrival and the action's start */
     double *stage_seconds;   /* [stages] of the stage's actions together */
     int slowest_stage;       /* the one with the most of them */
-} sl_usage;
+} sl_utilization;
 
-/* From a trace in the table's order, as sl_pipe_trace and sl_schedule_simulate give it. Takes
+/* From a trace in the table's order, as sl_pipe_timeline and sl_schedule_simulate give it. Takes
  * ranks, placement (NULL: a loop) and virtual_stages (0: 1) of the options. Free the result with
- * sl_usage_clear. Errors: SL_ERR_INVALID for a trace that is not of a whole step. */
-sl_status sl_timeline_usage(const sl_timeline_entry *entries, int count,
-                            const sl_schedule_options *of, sl_usage *out);
-void sl_usage_clear(sl_usage *usage);
+ * sl_utilization_clear. Errors: SL_ERR_INVALID for a trace that is not of a whole step. */
+sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
+                                  const sl_schedule_options *of, sl_utilization *out);
+void sl_utilization_clear(sl_utilization *usage);
 
 /* ---- Pictures --------------------------------------------------------------------------- */
 

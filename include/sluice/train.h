@@ -78,15 +78,15 @@ typedef struct sl_train_options {
                            its checkpoint */
     int local_replicas; /* replicas on this host, which have its `devices`; 0: all */
     bool zero;          /* shard the optimizer's state over replicas: see sluice/zero.h */
-    int stages;         /* pipeline ranks of each replica; 0: as many as it has devices */
+    int pipeline_ranks; /* pipeline ranks of each replica; 0: as many as it has devices */
     const char *devices; /* one a pipeline rank: "cpu:0,cpu:1,cpu:2,cpu:3" is divided evenly among
                             the host's replicas, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each;
                             NULL: cpu:0, cpu:1 and so on */
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
-    int chunks;     /* micro-batches of a turn; 0: see sl_train_options_chunks */
-    int accumulate; /* turns of a batch (sl_pipe_options); 0: 1 */
+    int chunks;     /* of an accumulation step; 0: see sl_train_options_chunks */
+    int accumulate; /* accumulation steps of a batch; 0: 1 */
     sl_recompute recompute;
     const char *schedule; /* one of sl_schedule_names, or what `table` is called; borrowed; NULL:
                              the first */
@@ -134,9 +134,9 @@ const char *sl_train_options_schedule(const sl_train_options *options);
 /* The number of replicas: `replicas`, or where that is 0 one for each list in `devices`. */
 int sl_train_options_replicas(const sl_train_options *options);
 
-/* The number of micro-batches of a turn: `chunks`, or where that is 0 the table's, 1 for one
- * pipeline rank, and else 4 for each rank, as far as a turn has rows (batch_size / accumulate). A
- * run that resumes with 0, and without a table, keeps the number of its checkpoint. */
+/* The number of micro-batches of an accumulation step: `chunks`, or where that is 0 the table's, 1
+ * for one pipeline rank, and else 4 for each rank, as far as it has rows (batch_size / accumulate).
+ * A run that resumes with 0, and without a table, keeps the number of its checkpoint. */
 int sl_train_options_chunks(const sl_train_options *options);
 
 /* The learning rate that a run begins with: lr.lr, or where that is SL_LR_DEFAULT 5.0 for SGD, as

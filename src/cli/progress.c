@@ -233,11 +233,11 @@ static void warn_of_run(const sl_run_info *info)
     int64_t rows = (options->batch_size * options->shards + info->replicas - 1) / info->replicas;
     if (info->oversubscribed)
         cli_complain("warning: devices share cores");
-    int turns = options->accumulate > 0 ? options->accumulate : 1;
-    if (turns * options->chunks > rows)
+    int steps = options->accumulate > 0 ? options->accumulate : 1;
+    if (steps * options->chunks > rows)
         cli_complain("warning: --chunks%s is %d, but a batch has %" PRId64
                      " row%s: it is cut into that many micro-batches",
-                     turns > 1 ? " times --accumulate" : "", turns * options->chunks, rows,
+                     steps > 1 ? " times --accumulate" : "", steps * options->chunks, rows,
                      plural(rows));
     for (int split = 0; split < SL_SPLITS; split++)
         cli_warn_unknown_tokens(sl_corpus_tokens(corpus, split), sl_corpus_path(corpus, split),

@@ -84,14 +84,14 @@ static void set_run_source(const cli_given *source, int count, sl_train_options 
                *devices = cli_given_value(source, count, "devices");
     if (preset) /* an unknown one is refused with the other options */
         (void)sl_train_options_preset(preset, to);
-    int stages = to->stages, replicas = to->replicas;
-    to->stages = to->replicas = 0;
+    int stages = to->pipeline_ranks, replicas = to->replicas;
+    to->pipeline_ranks = to->replicas = 0;
     for (int i = 0; i < count; i++)
         set_option(&source[i], to);
     bool balance =
         cli_given_value(source, count, "balance") && to->balance_kind == SL_BALANCE_EXPLICIT;
-    if (to->stages == 0 && !devices && !balance)
-        to->stages = stages;
+    if (to->pipeline_ranks == 0 && !devices && !balance)
+        to->pipeline_ranks = stages;
     if (to->replicas == 0 && !(devices && strchr(devices, ';')))
         to->replicas = replicas;
 }
@@ -126,12 +126,12 @@ static sl_status read_table(cli_line *line, sl_train_options *options)
     if (sl_schedule_has_name(schedule))
         return SL_OK;
     bool chunks_given = cli_line_value(line, "chunks"), ranks_given = cli_line_value(line, "pp");
-    sl_schedule_options wanted = {.ranks = ranks_given ? options->stages : 0,
+    sl_schedule_options wanted = {.ranks = ranks_given ? options->pipeline_ranks : 0,
                                   .virtual_stages = options->virtual_stages,
                                   .micros = chunks_given ? options->chunks : 0};
     SL_TRY(sl_schedule_open(schedule, &wanted, &line->table));
     options->table = line->table;
-    options->stages = sl_schedule_ranks(line->table);
+    options->pipeline_ranks = sl_schedule_ranks(line->table);
     options->chunks = sl_schedule_micros(line->table);
     return SL_OK;
 }

@@ -263,14 +263,6 @@ static sl_status cross_entropy_backward_weight(sl_loss *loss, sl_module *last, s
     return status;
 }
 
-/* The gradient of the logits, and `in`. */
-static int64_t cross_entropy_deferred_bytes(const sl_loss *loss, const sl_module *last,
-                                            const sl_shape *in)
-{
-    (void)loss;
-    return sli_linear_deferred_bytes(sli_linear_within(last), sli_shape_rows(in));
-}
-
 /* Every target that is not ignored. */
 static sl_status cross_entropy_terms(const sl_loss *loss, const sl_tensor *targets, int64_t *out)
 {
@@ -304,7 +296,6 @@ static const sl_loss_ops cross_entropy_ops = {
     .rows = cross_entropy_rows,
     .takes_over = cross_entropy_takes_over,
     .backward_weight = cross_entropy_backward_weight,
-    .deferred_bytes = cross_entropy_deferred_bytes,
 };
 
 sl_status sl_cross_entropy_create(sl_loss **out)

@@ -73,11 +73,6 @@ sl_status sl_loss_backward_weight(sl_loss *loss, sl_module *last, sl_pass *pass)
     return sl_error_context(loss->ops->backward_weight(loss, last, pass), "%s: ", loss->ops->type);
 }
 
-int64_t sl_loss_deferred_bytes(const sl_loss *loss, const sl_module *last, const sl_shape *in)
-{
-    return loss->ops->deferred_bytes ? loss->ops->deferred_bytes(loss, last, in) : 0;
-}
-
 bool sl_loss_takes_over(const sl_loss *loss, const sl_module *last)
 {
     return loss->ops->takes_over && loss->ops->takes_over(loss, last);

@@ -47,7 +47,7 @@ static void run_user_call(sli_rank *rank, void *arg)
     }
 }
 
-sl_status sl_pipe_run(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg)
+sl_status sl_pipe_run_on_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg)
 {
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(fn);
@@ -119,8 +119,8 @@ static sl_status check_batch(const char *who, const sl_tensor *input, const sl_t
 /* The order of computation for so many micro-batches. */
 static sl_status write_order(const sl_pipe *pipe, int micros, sl_schedule **out)
 {
-    if (pipe->is_given || micros == pipe->turn)
-        return sl_schedule_first_micros(pipe->order, micros, out);
+    if (pipe->is_given || micros == pipe->step_micros)
+        return sli_schedule_first_micros(pipe->order, micros, out);
     return sli_pipe_write_order(pipe, sl_schedule_placement(pipe->order), micros, out);
 }
 
@@ -212,7 +212,7 @@ static sli_table_kind table_kind(const sli_step *step)
 }
 
 /* Fills in all but what the caller has (`backward`, `training`, `loss` and `scale`) and what
- * belongs to a turn. *micros: how many the batch has. */
+ * belongs to an accumulation step. *micros: how many the batch has. */
 static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
                               int *micros)
 {
@@ -229,7 +229,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
 }
 
 /* Runs the table for `micros` micro-batches of the batch, from `first` on. */
-static sl_status run_turn(sl_pipe *pipe, sli_step *step, int first, int micros)
+static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first, int micros)
 {
     SL_TRY(find_table(pipe, table_kind(step), micros, &step->table));
     if (step->backward) {
@@ -245,16 +245,17 @@ static sl_status run_turn(sl_pipe *pipe, sli_step *step, int first, int micros)
     return sli_failure_take(&pipe->failure);
 }
 
-/* Gradients are complete in the last turn: it alone has observers. */
-static sl_status run_turns(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
+/* Gradients are complete in the last accumulation step: it alone has observers. */
+static sl_status run_accumulation_steps(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
 {
     const sli_pass_observer *const *observers = step->observers;
     int micros;
     SL_TRY(prepare_step(pipe, batch, step, &micros));
-    for (int first = 0; first < micros; first += pipe->turn) {
-        bool is_last = micros - first <= pipe->turn;
+    for (int first = 0; first < micros; first += pipe->step_micros) {
+        bool is_last = micros - first <= pipe->step_micros;
         step->observers = is_last ? observers : NULL;
-        SL_TRY(run_turn(pipe, step, first, is_last ? micros - first : pipe->turn));
+        SL_TRY(
+            run_accumulation_step(pipe, step, first, is_last ? micros - first : pipe->step_micros));
     }
     return SL_OK;
 }
@@ -262,7 +263,7 @@ static sl_status run_turns(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *
 /* On success, what came out is the caller's: step->output or step->row_losses. */
 static sl_status run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
 {
-    sl_status status = run_turns(pipe, batch, step);
+    sl_status status = run_accumulation_steps(pipe, batch, step);
     drop_micros(pipe);
     if (status == SL_OK)
         return SL_OK;
@@ -412,24 +413,24 @@ void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *coun
     *count = pipe->stages[stage].count;
 }
 
-int sl_pipe_trace(const sl_pipe *pipe, const sl_timeline_entry **entries)
+int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries)
 {
     *entries = pipe->trace;
     return pipe->trace_count;
 }
 
-sl_status sl_pipe_usage(const sl_pipe *pipe, sl_usage *out)
+sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out)
 {
     SLI_CHECK_NOT_NULL(out);
-    *out = (sl_usage){0};
+    *out = (sl_utilization){0};
     SLI_CHECK_NOT_NULL(pipe);
     if (pipe->trace_count == 0)
-        return sl_error(SL_ERR_INVALID, "sl_pipe_usage: no training step has run");
+        return sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: no training step has run");
     const sl_schedule_options options = {.ranks = pipe->rank_count,
                                          .virtual_stages = pipe->stage_count / pipe->rank_count,
                                          .placement = sl_schedule_placement(pipe->order)};
-    sl_status status = sl_timeline_usage(pipe->trace, pipe->trace_count, &options, out);
+    sl_status status = sl_timeline_utilization(pipe->trace, pipe->trace_count, &options, out);
     return status == SL_ERR_INVALID
-               ? sl_error_context(status, "sl_pipe_usage: the last step did not end: ")
+               ? sl_error_context(status, "sl_pipe_get_utilization: the last step did not end: ")
                : status;
 }

@@ -25,7 +25,7 @@ struct sl_pipe {
     sl_module *model;
     sl_loss *loss; /* NULL: forward only */
     int chunks;
-    int turn; /* most micro-batches that go through the stages in one run of a table */
+    int step_micros; /* most micro-batches of an accumulation step, which runs a table once */
     sl_recompute recompute;
     uint64_t seed;
     int64_t first_bucket_bytes, bucket_bytes;
@@ -34,8 +34,9 @@ struct sl_pipe {
 
     sl_schedule_writer writer;
     const void *writer_arg;
-    sl_schedule *order; /* of computation, for `turn` micro-batches: says where the stages are */
-    bool is_given;      /* `order` is the caller's table: fewer micro-batches are those of it */
+    sl_schedule
+        *order;    /* of computation, for `step_micros` micro-batches: says where the stages are */
+    bool is_given; /* `order` is the caller's table: fewer micro-batches are those of it */
 
     int stage_count, rank_count;
     sli_stage *stages;      /* [stage_count] */
@@ -47,8 +48,8 @@ struct sl_pipe {
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
 
-    /* Tables of each kind by number of micro-batches (1 … turn, at [number - 1]): made when first
-     * needed. */
+    /* Tables of each kind by number of micro-batches (1 … step_micros, at [number - 1]): made when
+     * first needed. */
     sli_table *tables[SLI_TABLE_KINDS];
 
     sli_micro *micros; /* [chunks], of the step under way */
@@ -56,7 +57,7 @@ struct sl_pipe {
     sli_failure failure;
     sl_timeline_entry *trace; /* of the last sl_pipe_train; NULL: none */
     int trace_count;
-    sl_safetensors_item *items; /* of the last sl_pipe_part; NULL: none */
+    sl_safetensors_item *items; /* of the last sl_pipe_get_state; NULL: none */
 };
 
 /* What the writer writes for so many micro-batches, not validated. SL_ERR_INVALID for a table of

@@ -84,7 +84,7 @@ static sl_status check_options(const sl_pipe_options *options)
 static sl_status allocate_arrays(sl_pipe *pipe)
 {
     size_t stages = (size_t)pipe->stage_count, chunks = (size_t)pipe->chunks;
-    size_t ranks = (size_t)pipe->rank_count, turn = (size_t)pipe->turn;
+    size_t ranks = (size_t)pipe->rank_count, step_micros = (size_t)pipe->step_micros;
     pipe->stages = calloc(stages, sizeof *pipe->stages);
     pipe->ranks = calloc(ranks, sizeof *pipe->ranks);
     pipe->rank_stages = calloc(stages, sizeof *pipe->rank_stages);
@@ -96,12 +96,12 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     bool complete = pipe->stages && pipe->ranks && pipe->rank_stages && pipe->calls &&
                     pipe->channels && pipe->device_locks && pipe->micros && pipe->sizes;
     for (int kind = 0; complete && kind < SLI_TABLE_KINDS; kind++) {
-        pipe->tables[kind] = calloc(turn, sizeof *pipe->tables[kind]);
+        pipe->tables[kind] = calloc(step_micros, sizeof *pipe->tables[kind]);
         complete = pipe->tables[kind];
     }
     for (size_t stage = 0; complete && stage < stages; stage++) {
         sli_stage *each = &pipe->stages[stage];
-        each->records = calloc(turn, sizeof *each->records);
+        each->records = calloc(step_micros, sizeof *each->records);
         complete = each->records;
     }
     if (!complete)
@@ -146,16 +146,16 @@ sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int mi
     return status;
 }
 
-/* The order of computation for a turn, proven; it says where the stages are. */
+/* The order of computation for an accumulation step, proven; it says where the stages are. */
 static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
 {
     pipe->is_given = options->table;
     if (pipe->is_given) {
-        SL_TRY(check_table(pipe, options->table, options->placement, pipe->turn));
-        SL_TRY(sl_schedule_first_micros(options->table, pipe->turn, &pipe->order));
-        SL_TRY(sl_schedule_renumber(pipe->order));
+        SL_TRY(check_table(pipe, options->table, options->placement, pipe->step_micros));
+        SL_TRY(sli_schedule_first_micros(options->table, pipe->step_micros, &pipe->order));
+        SL_TRY(sli_schedule_renumber(pipe->order));
     } else {
-        SL_TRY(sli_pipe_write_order(pipe, options->placement, pipe->turn, &pipe->order));
+        SL_TRY(sli_pipe_write_order(pipe, options->placement, pipe->step_micros, &pipe->order));
     }
     return sl_schedule_validate(pipe->order);
 }
@@ -218,9 +218,10 @@ static sl_status connect_stages(sl_pipe *pipe, sl_device *const *devices)
         pipe->device_lock_count == pipe->rank_count && sli_cores_suffice(devices, pipe->rank_count);
     for (int i = 0; i + 1 < pipe->stage_count; i++) {
         sli_stage *here = &pipe->stages[i], *next = &pipe->stages[i + 1];
-        SL_TRY(sli_channel_create(next->device, pipe->turn, spins, &pipe->failure, &here->to_next));
+        SL_TRY(sli_channel_create(next->device, pipe->step_micros, spins, &pipe->failure,
+                                  &here->to_next));
         pipe->channels[pipe->channel_count++] = next->from_previous = here->to_next;
-        SL_TRY(sli_channel_create(here->device, pipe->turn, spins, &pipe->failure,
+        SL_TRY(sli_channel_create(here->device, pipe->step_micros, spins, &pipe->failure,
                                   &next->to_previous));
         pipe->channels[pipe->channel_count++] = here->from_next = next->to_previous;
     }
@@ -286,18 +287,18 @@ static sl_status build_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     return SL_OK;
 }
 
-/* The table's for each turn, where there is one and the options do not say. */
+/* The table's for each accumulation step, where there is one and the options do not say. */
 static sl_status count_chunks(sl_pipe *pipe, const sl_pipe_options *options)
 {
-    int turns = options->accumulate ? options->accumulate : 1;
-    pipe->turn = options->table ? sl_schedule_micros(options->table) : 1;
+    int steps = options->accumulate ? options->accumulate : 1;
+    pipe->step_micros = options->table ? sl_schedule_micros(options->table) : 1;
     if (options->chunks)
-        pipe->turn = options->chunks / turns + (options->chunks % turns != 0);
+        pipe->step_micros = options->chunks / steps + (options->chunks % steps != 0);
     pipe->chunks = options->chunks;
-    if (!options->chunks && __builtin_mul_overflow(pipe->turn, turns, &pipe->chunks))
+    if (!options->chunks && __builtin_mul_overflow(pipe->step_micros, steps, &pipe->chunks))
         return sl_error(SL_ERR_INVALID,
                         "sl_pipe_create: %d micro-batches times accumulate %d are too many",
-                        pipe->turn, turns);
+                        pipe->step_micros, steps);
     return SL_OK;
 }
 
@@ -359,7 +360,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     for (int i = 0; i < dead->device_lock_count; i++)
         pthread_mutex_destroy(&dead->device_locks[i]);
     for (int kind = 0; kind < SLI_TABLE_KINDS; kind++)
-        destroy_tables(dead->tables[kind], dead->turn);
+        destroy_tables(dead->tables[kind], dead->step_micros);
     sl_schedule_destroy(&dead->order);
     sli_failure_destroy(&dead->failure);
     free(dead->stages);

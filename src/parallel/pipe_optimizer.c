@@ -61,7 +61,7 @@ static sl_status compute_norm(sl_pipe *pipe, sl_grad_norm_kind kind, double *nor
     norm_job job = {pipe, kind, calloc((size_t)count + 1, sizeof *job.terms)};
     if (!job.terms)
         return sl_error(SL_ERR_MEMORY, "no memory for the gradient norm");
-    sl_status status = sl_pipe_run(pipe, compute_terms, &job);
+    sl_status status = sl_pipe_run_on_stages(pipe, compute_terms, &job);
     *norm = sl_grad_norm_combine(kind, job.terms, count);
     free(job.terms);
     return status;
@@ -103,7 +103,7 @@ sl_status sl_clip_grad_norm(sl_pipe *pipe, double max_norm, sl_grad_norm_kind ki
     if (error_if_nonfinite)
         SL_TRY(check_finite("sl_clip_grad_norm", *norm));
     scaling job = {pipe, (float)sl_clip_coefficient(*norm, max_norm)};
-    return job.factor == 1 ? SL_OK : sl_pipe_run(pipe, scale_gradients, &job);
+    return job.factor == 1 ? SL_OK : sl_pipe_run_on_stages(pipe, scale_gradients, &job);
 }
 
 /* ---- Creation --------------------------------------------------------------------------- */
@@ -199,7 +199,8 @@ sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double
         SL_TRY(check_finite("sl_pipe_optimizer_step", found));
     optimizer->lr = lr;
     optimizer->grad_scale = clip > 0 ? sl_clip_coefficient(found, clip) : 1;
-    SL_TRY(abort_exchange(optimizer, sl_pipe_run(optimizer->pipe, step_stage, optimizer)));
+    SL_TRY(
+        abort_exchange(optimizer, sl_pipe_run_on_stages(optimizer->pipe, step_stage, optimizer)));
     for (int s = 0; s < optimizer->stages; s++)
         if (optimizer->stage[s].zero)
             SL_TRY(sli_zero_exchange(optimizer->stage[s].zero));
@@ -245,7 +246,7 @@ sl_status sli_pipe_optimizer_gather(sl_pipe_optimizer *optimizer)
 
 /* ---- Parts of checkpoints --------------------------------------------------------------- */
 
-sl_status sl_pipe_part(sl_pipe *pipe, sl_checkpoint_part *out)
+sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out)
 {
     SLI_CHECK_NOT_NULL(out);
     *out = (sl_checkpoint_part){0};
@@ -330,7 +331,7 @@ static sl_status list_items(sl_pipe_optimizer *optimizer)
     return for_each_state(optimizer, list_state, optimizer);
 }
 
-sl_status sl_pipe_optimizer_part(sl_pipe_optimizer *optimizer, sl_checkpoint_part *out)
+sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoint_part *out)
 {
     SLI_CHECK_NOT_NULL(out);
     *out = (sl_checkpoint_part){.name = "optimizer"};

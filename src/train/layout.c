@@ -56,7 +56,7 @@ int sl_train_options_chunks(const sl_train_options *options)
         return options->chunks;
     if (options->table)
         return sl_schedule_micros(options->table);
-    int64_t rows = options->batch_size / sli_layout_turns(options);
+    int64_t rows = options->batch_size / sli_layout_accumulation_steps(options);
     if (ranks == 1 || rows < 1)
         return 1;
     return rows < CHUNKS_PER_RANK * ranks ? (int)rows : CHUNKS_PER_RANK * ranks;
@@ -82,14 +82,14 @@ sli_rows sli_layout_rows(const sl_train_options *options, int replica)
                       .count = each + (replica < rest)};
 }
 
-int sli_layout_turns(const sl_train_options *options)
+int sli_layout_accumulation_steps(const sl_train_options *options)
 {
     return options->accumulate > 0 ? options->accumulate : 1;
 }
 
 int sli_layout_chunks(const sl_train_options *options, int64_t rows)
 {
-    int chunks = sl_train_options_chunks(options) * sli_layout_turns(options);
+    int chunks = sl_train_options_chunks(options) * sli_layout_accumulation_steps(options);
     int64_t size = (options->batch_size + chunks - 1) / chunks;
     int64_t wanted = (rows + size - 1) / size;
     return wanted > chunks ? (int)wanted : chunks;
@@ -107,8 +107,8 @@ int sli_layout_ranks(const sl_train_options *options)
 {
     if (options->table)
         return sl_schedule_ranks(options->table);
-    if (options->stages > 0)
-        return options->stages;
+    if (options->pipeline_ranks > 0)
+        return options->pipeline_ranks;
     if (options->balance_kind == SL_BALANCE_EXPLICIT)
         return (options->balance_count + virtual_stages(options) - 1) / virtual_stages(options);
     if (!options->devices)
@@ -142,7 +142,7 @@ sl_status sli_layout_table(const sl_train_options *options, int micros, sl_sched
                                   .virtual_stages = virtual_stages(options),
                                   .micros = micros};
     if (options->table)
-        return sl_schedule_first_micros(options->table, micros, out);
+        return sli_schedule_first_micros(options->table, micros, out);
     SL_TRY(sli_layout_placement(options, room, &wanted.placement));
     return sl_schedule_write(sl_train_options_schedule(options), &wanted, out);
 }

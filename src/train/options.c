@@ -180,7 +180,7 @@ const sl_option sl_plan_option_rows[] = {
      FIELD(FLAG, model.tie),
      .help = "Use the embedding's weight as the decoder's as well"},
 
-    {.name = "pp", .value = "P", .group = "Pipeline", FIELD(INT, stages), RANGE(1, SL_MAX_STAGES),
+    {.name = "pp", .value = "P", .group = "Pipeline", FIELD(INT, pipeline_ranks), RANGE(1, SL_MAX_STAGES),
      .optional = true, .not_logged = true,
      .help = "Number of pipeline ranks, on the devices cpu:0, cpu:1 and so on"},
     {.name = "devices", .value = "LIST", .group = "Pipeline", FIELD(TEXT, devices),
@@ -194,13 +194,14 @@ const sl_option sl_plan_option_rows[] = {
              "shortest step by a short profile), or numbers of modules such as 7,7"},
     {.name = "chunks", .value = "M", .group = "Pipeline", FIELD(INT, chunks),
      RANGE(1, SL_MAX_CHUNKS), .optional = true,
-     .help = "Number of micro-batches in a turn; without it 1 for one pipeline rank, else 4 for each "
-             "rank, as far as the batch has rows. A run that resumes keeps its number"},
+     .help = "Number of micro-batches in each accumulation step; without it 1 for one pipeline "
+             "rank, else 4 for each rank, as far as the batch has rows. A run that resumes keeps "
+             "its number"},
     {.name = "accumulate", .value = "N", .group = "Pipeline", FIELD(INT, accumulate),
      RANGE(1, SL_MAX_CHUNKS), .optional = true, .default_value = 1,
-     .help = "Gradient accumulation: run a batch through the pipeline in N turns of --chunks "
+     .help = "Gradient accumulation: run a batch through the pipeline in N steps of --chunks "
              "micro-batches and update once. Gives the same bits as N times the chunks, with the "
-             "activations of one turn"},
+             "activations of one step"},
     {.name = "checkpoint", .value = "MODE", .group = "Pipeline", FIELD(CHOICE, recompute),
      .choices = sl_recompute_names,
      .help = "Which micro-batches recompute their activations: all but the last (except_last), "
@@ -382,7 +383,7 @@ static void set_pipeline_tutorial(sl_train_options *options)
     options->model.nlayers = 12;
     options->model.nhead = 16;
     options->bptt = 25;
-    options->stages = 2;
+    options->pipeline_ranks = 2;
     options->chunks = 8;
     options->max_batches = options->eval_max_batches = 50;
 }

@@ -164,7 +164,7 @@ static sl_status plan_evaluation(const sl_train_options *options, const sl_modul
                                  sl_plan *out)
 {
     int64_t rows = options->eval_batch_size;
-    int chunks = sl_train_options_chunks(options) * sli_layout_turns(options);
+    int chunks = sl_train_options_chunks(options) * sli_layout_accumulation_steps(options);
     int micros = sl_micro_batches(rows, chunks, NULL);
     sl_shape shape = sl_shape_2d((rows + micros - 1) / micros, options->bptt);
     for (int s = 0; s < out->stages; s++) {
@@ -238,9 +238,9 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
                         sli_layout_local_replicas(options));
     SL_TRY(plan_stages(options, model, out));
     int64_t rows = sli_layout_rows(options, 0).count; /* no replica has more */
-    int chunks = sli_layout_chunks(options, rows), turns = sli_layout_turns(options);
-    int micros = sl_micro_batches(rows, chunks, NULL), turn = (chunks + turns - 1) / turns;
-    SL_TRY(sli_layout_table(options, turn < micros ? turn : micros, &schedule));
+    int chunks = sli_layout_chunks(options, rows), steps = sli_layout_accumulation_steps(options);
+    int micros = sl_micro_batches(rows, chunks, NULL), step_micros = (chunks + steps - 1) / steps;
+    SL_TRY(sli_layout_table(options, step_micros < micros ? step_micros : micros, &schedule));
     sl_status status = name_devices(options, schedule, replica, out);
     if (status == SL_OK)
         status = sl_schedule_recompute(schedule, options->recompute);
@@ -370,7 +370,7 @@ static void try_replicas(demand *of)
         return;
     changed = *given;
     changed.devices = NULL; /* there must be one for each stage of each replica */
-    changed.stages = sli_layout_ranks(given);
+    changed.pipeline_ranks = sli_layout_ranks(given);
     changed.replicas = sl_train_options_replicas(given);
     changed.shards = given->checkpoints.resume ? given->shards : 0;
     while (changed.replicas > 1 && !run_fits(of, &changed))

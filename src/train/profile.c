@@ -126,12 +126,13 @@ static bool cut_fits(void *context, const int *balance)
                              (uint64_t)plan.total_bytes <= sl_usable_memory());
 }
 
-/* The table of a turn, and the cut that makes it the shortest; where none fits, that by
- * parameters. */
+/* The table of an accumulation step, and the cut that makes it the shortest; where none fits, that
+ * by parameters. */
 static sl_status cut_by_time(profile *of, int *balance)
 {
     sl_schedule *table;
-    int turns = sli_layout_turns(of->options), micros = (of->chunks + turns - 1) / turns;
+    int steps = sli_layout_accumulation_steps(of->options),
+        micros = (of->chunks + steps - 1) / steps;
     sl_partition_costs costs = {.modules = sl_module_child_count(of->model),
                                 .profiles = of->times,
                                 .fits = cut_fits,

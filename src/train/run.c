@@ -114,7 +114,7 @@ static sl_status create_devices(sli_run *run, int first, int count, bool own_cor
     sl_train_options *options = &run->options;
     int stages = sli_layout_stages(options), ranks = sli_layout_ranks(options);
     options->replicas = sl_train_options_replicas(options);
-    options->stages = ranks;
+    options->pipeline_ranks = ranks;
     SL_TRY(sli_layout_devices(options, &names));
     sl_status status = sli_device_list_create_range(names, first * ranks, count * ranks, own_cores,
                                                     &run->devices, &run->oversubscribed);
@@ -228,7 +228,8 @@ static sl_status run_thread(sl_group *group, void *arg)
     const sli_run *run = arg;
     sl_run_result others;
     int rank = sl_group_rank(group);
-    return sli_run_train(run, group, rank * run->options.stages, rank == 0 ? run->result : &others);
+    return sli_run_train(run, group, rank * run->options.pipeline_ranks,
+                         rank == 0 ? run->result : &others);
 }
 
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,

@@ -20,12 +20,12 @@ typedef struct sli_rows {
 } sli_rows;
 sli_rows sli_layout_rows(const sl_train_options *options, int replica);
 
-/* The turns in which a batch goes through the pipe: what the options say, or 1. */
-int sli_layout_turns(const sl_train_options *options);
+/* The accumulation steps in which a batch goes through the pipe: what the options say, or 1. */
+int sli_layout_accumulation_steps(const sl_train_options *options);
 
-/* The number of micro-batches of all turns for so many rows. They are at most as large as those of
- * one shard, so that they need no more memory, and at least as many, so that the bubble does not
- * grow. */
+/* The number of micro-batches of all accumulation steps for so many rows. They are at most as large
+ * as those of one shard, so that they need no more memory, and at least as many, so that the bubble
+ * does not grow. */
 int sli_layout_chunks(const sl_train_options *options, int64_t rows);
 
 /* Pipeline ranks of each replica: what the options say, or as many as `balance` or `devices` has;
@@ -165,7 +165,8 @@ typedef struct sli_run {
     sl_pipe_optimizer *optimizer;
     sli_position at;
     sl_stage_info stages[SL_MAX_STAGES];
-    sl_usage usage; /* of the epoch's last step with whole blocks; without ranks: not measured */
+    /* Of the epoch's last step with whole blocks; without ranks: not measured. */
+    sl_utilization utilization;
     sl_run_info info;
     sl_evaluating_info evaluating;
     sli_checkpoints *checkpoints;

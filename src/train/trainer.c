@@ -135,7 +135,7 @@ static void clean_up(sli_run *run)
 {
     if (run->last_step >= 0)
         close(run->last_step);
-    sl_usage_clear(&run->usage);
+    sl_utilization_clear(&run->utilization);
     sli_checkpoints_destroy(&run->checkpoints);
     sl_pipe_optimizer_destroy(&run->optimizer);
     sli_loader_clear(&run->loader);
@@ -189,27 +189,27 @@ static sl_status measure_pipeline(sli_run *run)
 {
     if (sl_pipe_stages(run->replica.pipe) == 1 || run->at.block != last_whole_block(run))
         return SL_OK;
-    sl_usage_clear(&run->usage);
-    return sl_pipe_usage(run->replica.pipe, &run->usage);
+    sl_utilization_clear(&run->utilization);
+    return sl_pipe_get_utilization(run->replica.pipe, &run->utilization);
 }
 
 static sl_status report_pipeline(sli_run *run)
 {
-    const sl_usage *usage = &run->usage;
-    if (usage->ranks == 0) /* one stage, or a run that resumed after that step */
+    const sl_utilization *utilization = &run->utilization;
+    if (utilization->ranks == 0) /* one stage, or a run that resumed after that step */
         return SL_OK;
     const sl_pipeline_info info = {.epoch = run->at.epoch + 1,
-                                   .bubble_measured = usage->bubble_measured,
-                                   .bubble_predicted = usage->bubble_predicted,
-                                   .idle = usage->idle,
-                                   .waiting = usage->waiting,
-                                   .stage_seconds = usage->stage_seconds,
-                                   .ranks = usage->ranks,
-                                   .stages = usage->stages,
-                                   .slowest_stage = usage->slowest_stage,
-                                   .slowest = &run->stages[usage->slowest_stage]};
+                                   .bubble_measured = utilization->bubble_measured,
+                                   .bubble_predicted = utilization->bubble_predicted,
+                                   .idle = utilization->idle,
+                                   .waiting = utilization->waiting,
+                                   .stage_seconds = utilization->stage_seconds,
+                                   .ranks = utilization->ranks,
+                                   .stages = utilization->stages,
+                                   .slowest_stage = utilization->slowest_stage,
+                                   .slowest = &run->stages[utilization->slowest_stage]};
     CALL_REPORTERS(run, pipeline, &info)
-    sl_usage_clear(&run->usage);
+    sl_utilization_clear(&run->utilization);
     return SL_OK;
 }
 
@@ -429,7 +429,7 @@ sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_r
     run.last_step = -1;
     if (group && sl_group_rank(group) > 0)
         run.from = (sli_resume){0};
-    for (int r = 0; r < run.options.stages; r++)
+    for (int r = 0; r < run.options.pipeline_ranks; r++)
         devices[r] = sl_device_list_get(run.devices, first + r);
     sl_status status = set_up(&run, group, devices);
     if (status == SL_OK)

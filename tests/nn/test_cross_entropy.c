@@ -228,7 +228,7 @@ static result together(const bench *one, sl_module *decoder, sl_parameter_set *s
     assert_true(sl_shape_equal(sl_tensor_shape(grad_in), sl_tensor_shape(in)));
     got.grad_in = tensor_values(grad_in);
     assert_int_equal(pass_bytes(pass),
-                     halved ? sl_loss_deferred_bytes(one->loss, decoder, sl_tensor_shape(in)) : 0);
+                     halved ? sl_module_deferred_bytes(decoder, sl_tensor_shape(in)) : 0);
     if (halved)
         check_ok(sl_loss_backward_weight(one->loss, decoder, pass));
     got.grad_weight = gradient(set, 0);

@@ -134,7 +134,7 @@ static void recomputations_are_four_three_and_none(void **state)
             pipe_train(&piped, d.input, d.input, 0);
             int traced[3] = {0};
             const sl_timeline_entry *entries;
-            int count = sl_pipe_trace(piped.pipe, &entries);
+            int count = sl_pipe_timeline(piped.pipe, &entries);
             for (int e = 0; e < count; e++)
                 traced[entries[e].action.stage] += entries[e].action.kind == SL_ACTION_RECOMPUTE;
             for (int stage = 0; stage < 3; stage++) {
@@ -198,7 +198,7 @@ static bool same_action(sl_action a, sl_action b)
 static void check_trace(const sl_pipe *pipe, const sl_schedule *schedule)
 {
     const sl_timeline_entry *entries;
-    int count = sl_pipe_trace(pipe, &entries), at = 0, stages = sl_pipe_stages(pipe);
+    int count = sl_pipe_timeline(pipe, &entries), at = 0, stages = sl_pipe_stages(pipe);
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++) {
         const sl_action *row;
         double free_at = 0;

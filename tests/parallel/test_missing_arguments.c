@@ -79,8 +79,8 @@ static void pipe_names_what_is_missing(void **state)
     check_null(sl_pipe_evaluate(b.pipe, b.rows, b.rows, NULL, &terms), "loss_sum is NULL");
     check_null(sl_pipe_evaluate(b.pipe, b.rows, b.rows, &loss, NULL), "terms is NULL");
     check_null(sl_pipe_evaluate(NULL, b.rows, b.rows, &loss, &terms), "pipe is NULL");
-    check_null(sl_pipe_run(b.pipe, NULL, NULL), "sl_pipe_run: fn is NULL");
-    check_null(sl_pipe_run(NULL, NULL, NULL), "sl_pipe_run: pipe is NULL");
+    check_null(sl_pipe_run_on_stages(b.pipe, NULL, NULL), "sl_pipe_run_on_stages: fn is NULL");
+    check_null(sl_pipe_run_on_stages(NULL, NULL, NULL), "sl_pipe_run_on_stages: pipe is NULL");
     check_ok(sl_pipe_train(b.pipe, &whole, &loss)); /* it is none the worse for it */
     close_bench(&b);
 }

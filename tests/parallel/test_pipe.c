@@ -319,7 +319,7 @@ static void check_gradients_in_evaluation(sl_pipe_options options)
     check_ok(sl_pipe_train(dropping.pipe, &batch, &loss));
     assert_true(loss == expected_loss);
     const sl_timeline_entry *entries;
-    for (int i = sl_pipe_trace(dropping.pipe, &entries) - 1; i >= 0; i--)
+    for (int i = sl_pipe_timeline(dropping.pipe, &entries) - 1; i >= 0; i--)
         assert_true(entries[i].action.kind == SL_ACTION_FORWARD ||
                     entries[i].action.kind == SL_ACTION_BACKWARD);
     int64_t count;
@@ -413,7 +413,7 @@ static void functions_run_once_on_each_stages_own_thread(void **state)
     (void)state;
     test_pipe piped = open_perceptron((sl_pipe_options){.stages = 4}, 0);
     visits v = {.fails_at = -1};
-    check_ok(sl_pipe_run(piped.pipe, visit, &v));
+    check_ok(sl_pipe_run_on_stages(piped.pipe, visit, &v));
     for (int a = 0; a < 4; a++) {
         assert_int_equal(v.count[a], 1);
         assert_false(pthread_equal(v.threads[a], pthread_self()));
@@ -421,9 +421,10 @@ static void functions_run_once_on_each_stages_own_thread(void **state)
             assert_false(pthread_equal(v.threads[a], v.threads[b]));
     }
     v.fails_at = 2;
-    check_error(sl_pipe_run(piped.pipe, visit, &v), SL_ERR_IO, "[stage 2] no more of this");
+    check_error(sl_pipe_run_on_stages(piped.pipe, visit, &v), SL_ERR_IO,
+                "[stage 2] no more of this");
     v.fails_at = -1;
-    check_ok(sl_pipe_run(piped.pipe, visit, &v));
+    check_ok(sl_pipe_run_on_stages(piped.pipe, visit, &v));
     assert_int_equal(v.count[3], 3);
     close_pipe(&piped);
 }

@@ -268,7 +268,7 @@ static void check_random_pipe(unsigned *state, const recipe *r, const data *d,
 static sl_status write_first_micros(const void *arg, const sl_schedule_options *options,
                                     sl_schedule **out)
 {
-    return sl_schedule_first_micros(arg, options->micros, out);
+    return sli_schedule_first_micros(arg, options->micros, out);
 }
 
 /* A batch may have fewer micro-batches than the table; evaluation uses the table's placement. */

@@ -339,8 +339,8 @@ static void gradients_are_clipped_as_by_pytorch(void **state)
 static sl_status save(const trainee *at, const char *path, bool writes)
 {
     sl_checkpoint_part parts[2];
-    SL_TRY(sl_pipe_part(at->pipe, &parts[0]));
-    SL_TRY(sl_pipe_optimizer_part(at->optimizer, &parts[1]));
+    SL_TRY(sl_pipe_get_state(at->pipe, &parts[0]));
+    SL_TRY(sl_pipe_optimizer_get_state(at->optimizer, &parts[1]));
     SL_TRY(expect(writes || parts[1].count == 0, "an empty part on a rank that does not write"));
     const sl_checkpoint_contents contents = {.parts = parts, .part_count = 2};
     return writes ? sl_checkpoint_save(path, &contents) : SL_OK;
@@ -350,7 +350,7 @@ static sl_status load(const trainee *at, const char *path)
 {
     sl_checkpoint_reader *reader;
     sl_checkpoint_part model;
-    SL_TRY(sl_pipe_part(at->pipe, &model));
+    SL_TRY(sl_pipe_get_state(at->pipe, &model));
     SL_TRY(sl_checkpoint_open(path, &reader));
     sl_status status = sl_checkpoint_read(reader, model.name, model.items, model.count);
     if (status == SL_OK)
@@ -406,7 +406,7 @@ static void state_has_pytorchs_names(void **state)
     sl_checkpoint_part part;
     check_ok(open_trainee(&(setup){.stages = 2, .optimizer = adamw}, &at));
     check_ok(train(&at, 0, 2));
-    check_ok(sl_pipe_optimizer_part(at.optimizer, &part));
+    check_ok(sl_pipe_optimizer_get_state(at.optimizer, &part));
     assert_int_equal(part.count, 3 * 10);
     for (int i = 0; i < 4; i++)
         assert_string_equal(part.items[i].name, first[i]);
@@ -414,7 +414,7 @@ static void state_has_pytorchs_names(void **state)
     assert_int_equal(part.items[0].shape.dims, 2);
     assert_true(part.items[2].dtype == SL_I64 && part.items[2].shape.dims == 0);
     assert_int_equal(*(const int64_t *)part.items[2].data, 2);
-    check_ok(sl_pipe_part(at.pipe, &part));
+    check_ok(sl_pipe_get_state(at.pipe, &part));
     assert_string_equal(part.name, "model");
     assert_int_equal(part.count, 10);
     assert_string_equal(part.items[9].name, "5.bias");

@@ -105,7 +105,7 @@ static sl_status sgd_on_stage(int stage, void *arg)
 void pipe_sgd_step(test_pipe *pipe, float lr)
 {
     sgd step = {pipe->pipe, lr};
-    check_ok(sl_pipe_run(pipe->pipe, sgd_on_stage, &step));
+    check_ok(sl_pipe_run_on_stages(pipe->pipe, sgd_on_stage, &step));
 }
 
 double pipe_train(test_pipe *pipe, const sl_tensor *input, const sl_tensor *targets, uint64_t step)

@@ -133,7 +133,7 @@ enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
 static void take_layout(sl_train_options *options, const other_layout *layout)
 {
-    options->stages = layout->stages;
+    options->pipeline_ranks = layout->stages;
     options->schedule = layout->schedule;
     options->recompute = layout->recompute;
     if (!layout->balance[0])
@@ -215,13 +215,13 @@ static void chunks_that_were_chosen_go_on(void **state)
     stopper stop = {.at = 2, .wish = SL_TRAIN_STOP};
     sl_train_options options = three_epochs(in);
     options.chunks = 0;
-    options.stages = 2;
+    options.pipeline_ranks = 2;
     check_ok(small_run(&options, &whole));
     sl_train_options begun = options, resumed = options;
     begun.checkpoints = saved_by(in, &stop);
     check_ok(run_noting(&begun, &first, &log, &result));
     resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
-    resumed.stages = 1;
+    resumed.pipeline_ranks = 1;
     check_ok(run_noting(&resumed, &second, &log, &result));
     check_continued(&first, &second, &whole);
 }

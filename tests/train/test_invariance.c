@@ -45,7 +45,7 @@ static void check_every_pipe(scratch *in, bool tie)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
             for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
                 char what[96];
-                options.stages = stages;
+                options.pipeline_ranks = stages;
                 options.recompute = (sl_recompute)mode;
                 options.schedule = test_schedules[kind];
                 snprintf(what, sizeof what, "%d stages, %s, %s", stages,
@@ -59,7 +59,7 @@ static void check_every_pipe(scratch *in, bool tie)
 static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
 {
     sl_train_options options = small_options(*state);
-    options.stages = 2;
+    options.pipeline_ranks = 2;
     options.model.tie = true;
     for (options.replicas = 1; options.replicas <= 2; options.replicas++) {
         options.chunks = 6;
@@ -96,7 +96,7 @@ static void tied_losses_are_the_same_bits_with_zero(void **state)
     options.replicas = 2;
     options.optimizer.momentum = 0.9f;
     trace reference = trace_run(&options);
-    for (options.stages = 1; options.stages <= 2; options.stages++)
+    for (options.pipeline_ranks = 1; options.pipeline_ranks <= 2; options.pipeline_ranks++)
         for (int zero = 0; zero < 2; zero++) {
             options.zero = zero;
             trace other = trace_run(&options);
@@ -122,7 +122,7 @@ static void losses_are_the_same_bits_wherever_the_stages_are(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         options.schedule = cases[i].schedule;
         options.placement = cases[i].placement;
-        options.stages = cases[i].ranks;
+        options.pipeline_ranks = cases[i].ranks;
         options.virtual_stages = cases[i].virtual_stages;
         options.balance_kind = SL_BALANCE_LAYERS;
         trace other = trace_run(&options);

@@ -11,7 +11,7 @@ static sl_train_options layout_of(int replicas, int stages, const char *devices)
     sl_train_options_default(&options);
     options.model.nlayers = 8;
     options.replicas = replicas;
-    options.stages = stages;
+    options.pipeline_ranks = stages;
     options.devices = devices;
     return options;
 }

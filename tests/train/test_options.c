@@ -99,7 +99,7 @@ static void stages_follow_from_what_is_given(void **state)
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = 3;
     assert_int_equal(sli_layout_stages(&options), 3);
-    options.stages = 4;
+    options.pipeline_ranks = 4;
     assert_int_equal(sli_layout_stages(&options), 4);
 }
 
@@ -215,9 +215,9 @@ static void options_beyond_any_machine_are_refused(void **state)
 static void impossible_stages_are_refused(void **state)
 {
     (void)state;
-    CHECK_REFUSED(stages, 3, "there are more stages than layers: 3 stages, 2 layers");
-    CHECK_REFUSED(stages, 65, "pp must be at most 64, got 65");
-    CHECK_REFUSED(stages, -1, "pp must be at least 1, got -1");
+    CHECK_REFUSED(pipeline_ranks, 3, "there are more stages than layers: 3 stages, 2 layers");
+    CHECK_REFUSED(pipeline_ranks, 65, "pp must be at most 64, got 65");
+    CHECK_REFUSED(pipeline_ranks, -1, "pp must be at least 1, got -1");
     CHECK_REFUSED(devices, "a,b,c", "there are more stages than layers: 3 stages, 2 layers");
     sl_train_options options;
     sl_train_options_default(&options);
@@ -231,7 +231,7 @@ static void impossible_stages_are_refused(void **state)
     options.balance[0] = 0;
     check_error(sl_train_options_check(&options), SL_ERR_INVALID,
                 "each number of balance must be at least 1, got 0");
-    options.stages = 3;
+    options.pipeline_ranks = 3;
     check_error(sl_train_options_check(&options), SL_ERR_INVALID,
                 "balance must give one number for each of 3 stages, got 2 numbers");
 }

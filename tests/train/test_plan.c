@@ -132,7 +132,7 @@ static void planned_bytes_are_those_that_a_run_takes(void **state)
     for (int stages = 1; stages <= 3; stages++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++)
             for (int kind = 0; kind < TEST_SCHEDULES; kind++) {
-                options.stages = stages;
+                options.pipeline_ranks = stages;
                 options.recompute = (sl_recompute)mode;
                 options.schedule = test_schedules[kind];
                 options.model.tie = mode == SL_RECOMPUTE_ALWAYS;
@@ -145,13 +145,13 @@ static void planned_bytes_are_those_that_a_run_takes(void **state)
 static void planned_bytes_of_replicas_are_those_that_a_run_takes(void **state)
 {
     sl_train_options options = options_of_units(*state);
-    options.stages = 2;
+    options.pipeline_ranks = 2;
     options.optimizer.kind = SL_OPTIMIZER_ADAMW;
     options.zero = true;
     for (options.replicas = 2; options.replicas <= 4; options.replicas++)
         check_run(&options);
     options = options_of_units(*state);
-    options.stages = options.replicas = 2;
+    options.pipeline_ranks = options.replicas = 2;
     options.shards = 3;
     options.batch_size /= 2;
     options.chunks /= 2;
@@ -202,7 +202,7 @@ static void check_host(sl_train_options options)
     int64_t planned = plan.total_bytes - plan.process_bytes;
     if ((double)taken > 1.03 * (double)planned || (double)taken < 0.9 * (double)planned)
         fail_msg("%d replicas, %d stages, %s, %s, %d epochs: planned %.2f MiB, taken %.2f MiB",
-                 options.replicas, options.stages, sl_recompute_name(options.recompute),
+                 options.replicas, options.pipeline_ranks, sl_recompute_name(options.recompute),
                  options.schedule, options.epochs, (double)planned / (1 << 20),
                  (double)taken / (1 << 20));
 }
@@ -219,9 +219,9 @@ static void planned_totals_are_the_peaks_of_runs(void **state)
     options.eval_max_batches = 1;
     options.lr.lr = 1e-3;
     for (options.replicas = 1; options.replicas <= MOST_REPLICAS; options.replicas++)
-        for (options.stages = 1; options.stages <= 2; options.stages++) {
-            bool odd = (options.replicas + options.stages) % 2;
-            options.epochs = options.stages == 1 ? 2 : 1 + odd;
+        for (options.pipeline_ranks = 1; options.pipeline_ranks <= 2; options.pipeline_ranks++) {
+            bool odd = (options.replicas + options.pipeline_ranks) % 2;
+            options.epochs = options.pipeline_ranks == 1 ? 2 : 1 + odd;
             options.recompute = odd ? SL_RECOMPUTE_NEVER : SL_RECOMPUTE_ALWAYS;
             options.schedule = options.epochs == 1 ? "gpipe" : "1f1b";
             options.optimizer =
@@ -235,7 +235,7 @@ static void large_evaluations_are_planned_for(void **state)
 {
     sl_train_options options = small_options(*state);
     options.replicas = 1;
-    options.stages = 2;
+    options.pipeline_ranks = 2;
     options.model.emsize = options.model.nhid = 64;
     options.batch_size = 2;
     options.eval_batch_size = 60;

@@ -65,7 +65,7 @@ static void one_replica_is_a_run_of_its_own(void **state)
 static void replicas_report_the_same_numbers(void **state)
 {
     sl_train_options options = small_options(*state);
-    options.stages = 2;
+    options.pipeline_ranks = 2;
     options.epochs = 2;
     for (options.replicas = 2; options.replicas <= MOST_REPLICAS; options.replicas++) {
         check_ok(run_replicas(&options));
@@ -254,7 +254,7 @@ static void pipes_of_replicas_give_the_same_bits_under_every_schedule(void **sta
     options.lr.lr = 1e-3;
     check_ok(run_replicas(&options));
     reference = records[0];
-    options.stages = 2;
+    options.pipeline_ranks = 2;
     for (int kind = 0; sl_schedule_names[kind]; kind++)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             options.recompute = (sl_recompute)mode;
@@ -300,7 +300,7 @@ static void sharded_optimizers_give_the_same_bits(void **state)
     options.lr.lr = 1e-2;
     for (int i = 0; i < 3; i++)
         for (options.replicas = 2; options.replicas <= 3; options.replicas++) {
-            options.stages = options.replicas == 2 ? 2 : 1;
+            options.pipeline_ranks = options.replicas == 2 ? 2 : 1;
             options.optimizer = optimizers[i];
             options.zero = false;
             check_ok(run_replicas(&options));
@@ -357,7 +357,7 @@ static void ranks_with_devices_of_their_own_give_the_same_bits(void **state)
 {
     static small_record reference;
     own_run run = {.options = small_options(*state)};
-    run.options.stages = 2;
+    run.options.pipeline_ranks = 2;
     run.options.replicas = 4;
     check_ok(run_replicas(&run.options));
     reference = records[0];
@@ -392,7 +392,7 @@ static void error_of_a_replica_ends_all_and_names_it(void **state)
     sl_run_result result;
     sl_train_options options = small_options(*state);
     options.replicas = 3;
-    options.stages = 2;
+    options.pipeline_ranks = 2;
     for (int failing = 0; failing < 3; failing++) {
         sl_reporter reporters[4] = {{.step = refuse_step, .replica = failing}};
         for (int r = 0; r < 3; r++) {
@@ -414,7 +414,7 @@ static void loss_that_is_no_number_ends_all_replicas(void **state)
 {
     sl_train_options options = small_options(*state);
     options.replicas = 2;
-    options.stages = 2;
+    options.pipeline_ranks = 2;
     options.lr.lr = 1e30;
     options.clip = 0;
     check_error(run_replicas(&options), SL_ERR_NUMERIC, "in epoch 1, batch 2 (step 2)");

@@ -130,7 +130,7 @@ typedef struct run_layout {
 static sl_train_options laid_out(sl_train_options options, const run_layout *layout)
 {
     options.replicas = layout->replicas;
-    options.stages = layout->stages;
+    options.pipeline_ranks = layout->stages;
     options.zero = layout->zero && layout->replicas > 1;
     options.schedule = layout->schedule;
     options.recompute = layout->recompute;
@@ -254,7 +254,7 @@ static sl_train_options options_of(scratch *in, const layout *of, bool zero)
 {
     sl_train_options options = small_options(in);
     options.replicas = of->replicas;
-    options.stages = of->stages;
+    options.pipeline_ranks = of->stages;
     static char devices[128];
     devices[0] = '\0';
     for (int i = 0; i < of->replicas * of->stages; i++)

@@ -122,7 +122,7 @@ static void test_uses_the_best_parameters(void **state)
     static char first[1 << 20], second[1 << 20];
     scratch *in = *state;
     sl_train_options options = small_options(in);
-    options.stages = 2;
+    options.pipeline_ranks = 2;
     options.save = scratch_path(in, "model.safetensors");
     check_ok(small_run(&options, &one_epoch));
     size_t bytes = read_file(options.save, first, sizeof first);

@@ -216,7 +216,7 @@ static sl_status make_table(const reader *r, const int *placement, size shape, s
         (*out)->ends[line] = (*out)->count = r->ends[line];
     sl_status status = split_backwards(*out);
     if (status == SL_OK)
-        status = sl_schedule_renumber(*out);
+        status = sli_schedule_renumber(*out);
     if (status == SL_OK)
         status = sli_schedule_mark(*out);
     if (status != SL_OK)

@@ -36,12 +36,12 @@ static void append_if_there(sl_schedule *out, int rank, sl_action_kind kind, sl_
 sl_status sli_write_interleaved(const sli_writer_costs *costs, sl_schedule *out)
 {
     (void)costs;
-    int turns = out->stages / out->ranks;
+    int virtual_stages = out->stages / out->ranks;
     int64_t groups = ((int64_t)out->micros + out->ranks - 1) / out->ranks;
     int64_t total = groups * out->stages;
     for (int rank = 0; rank < out->ranks; rank++) {
-        int64_t filling = (turns > 1 ? 2 : 1) * (int64_t)(out->ranks - 1 - rank);
-        filling += (int64_t)(turns - 1) * out->ranks;
+        int64_t filling = (virtual_stages > 1 ? 2 : 1) * (int64_t)(out->ranks - 1 - rank);
+        filling += (int64_t)(virtual_stages - 1) * out->ranks;
         if (filling > total)
             filling = total;
         for (int64_t i = 0; i < total + filling; i++) {

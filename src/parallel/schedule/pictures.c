@@ -13,7 +13,7 @@ enum { WIDTH = 960, ROW = 28, BAR = 24, LEFT = 64, TOP = 8, BOTTOM = 24, LABEL_W
 static const char *const colours[] = {"#7fb3e6", "#b8c4d0", "#8fce8f", "#8fd6c4", "#f2c078"};
 
 /* Which of its rank's stages is this? */
-static int turn_of(const sl_schedule *schedule, int stage)
+static int round_of(const sl_schedule *schedule, int stage)
 {
     return stage / schedule->ranks;
 }
@@ -23,8 +23,8 @@ static void draw_bar(FILE *to, const sl_schedule *schedule, sl_timeline_entry en
     int rank = schedule->placement[entry.action.stage];
     double x = LEFT + entry.start * scale, width = (entry.end - entry.start) * scale;
     int y = TOP + rank * ROW;
-    int turns = schedule->stages / schedule->ranks;
-    double opacity = 1 - 0.5 * turn_of(schedule, entry.action.stage) / turns;
+    int virtual_stages = schedule->stages / schedule->ranks;
+    double opacity = 1 - 0.5 * round_of(schedule, entry.action.stage) / virtual_stages;
     fprintf(to,
             "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
             "fill-opacity=\"%.2f\" stroke=\"#555\" stroke-width=\"0.5\"/>\n",

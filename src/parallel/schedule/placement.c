@@ -9,8 +9,8 @@
 void sli_placement_fill(sli_placement kind, int ranks, int stages, int *placement)
 {
     for (int stage = 0; stage < stages; stage++) {
-        int turn = stage / ranks, within = stage % ranks;
-        bool returns = kind == SLI_PLACEMENT_V && turn % 2 == 1;
+        int round = stage / ranks, within = stage % ranks;
+        bool returns = kind == SLI_PLACEMENT_V && round % 2 == 1;
         placement[stage] = returns ? ranks - 1 - within : within;
     }
 }

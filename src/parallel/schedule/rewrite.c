@@ -86,7 +86,7 @@ static bool in_range(int micro, const sl_schedule *schedule)
     return micro >= 0 && micro < schedule->micros;
 }
 
-sl_status sl_schedule_renumber(sl_schedule *schedule)
+sl_status sli_schedule_renumber(sl_schedule *schedule)
 {
     SLI_CHECK_NOT_NULL(schedule);
     int *number = malloc((size_t)schedule->micros * sizeof *number), next = 0;
@@ -107,7 +107,7 @@ sl_status sl_schedule_renumber(sl_schedule *schedule)
     return SL_OK;
 }
 
-sl_status sl_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out)
+sl_status sli_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out)
 {
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;

@@ -66,4 +66,10 @@ sl_status sli_schedule_order(const sl_schedule *schedule, int **order);
 /* sl_schedule_read of a text in PyTorch's CSV; errors begin with `name`. (csv.c) */
 sl_status sli_schedule_parse(const char *name, const char *text, size_t bytes, sl_schedule **out);
 
+/* Numbers micro-batches in the order in which the first stage goes backward. (rewrite.c) */
+sl_status sli_schedule_renumber(sl_schedule *schedule);
+
+/* The same table without micro-batches `micros` and above. (rewrite.c) */
+sl_status sli_schedule_first_micros(const sl_schedule *schedule, int micros, sl_schedule **out);
+
 #endif

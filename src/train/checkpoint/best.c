@@ -71,7 +71,7 @@ sl_status sli_best_keep(sli_best *best, sl_pipe *pipe)
 {
     if (sl_pipe_device(pipe, 0) != best->device)
         return SL_OK;
-    SL_TRY(sl_pipe_run(pipe, copy_stage, &(use){best->copies, pipe, false}));
+    SL_TRY(sl_pipe_run_on_stages(pipe, copy_stage, &(use){best->copies, pipe, false}));
     best->kept = true;
     return SL_OK;
 }
@@ -84,5 +84,5 @@ sl_tensor *sli_best_bucket(const sli_best *best, int stage, int bucket)
 sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe)
 {
     use of = {(sl_tensor ***)best->copies, pipe, true};
-    return best->kept ? sl_pipe_run(pipe, copy_stage, &of) : SL_OK;
+    return best->kept ? sl_pipe_run_on_stages(pipe, copy_stage, &of) : SL_OK;
 }

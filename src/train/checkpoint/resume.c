@@ -138,7 +138,7 @@ sl_status sli_resume_check(const sli_run *run)
 sl_status sli_resume_model(const sl_checkpoint_reader *from, sl_pipe *pipe)
 {
     sl_checkpoint_part part;
-    SL_TRY(sl_pipe_part(pipe, &part));
+    SL_TRY(sl_pipe_get_state(pipe, &part));
     return sl_checkpoint_read(from, part.name, part.items, part.count);
 }
 

@@ -194,5 +194,5 @@ sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors)
     json_t *shapes = json_object();
     sl_status status = shapes ? cut_tensors(tensors, shapes) : no_memory();
     json_decref(shapes);
-    return status == SL_OK ? sl_pipe_run(pipe, copy_stage, tensors) : status;
+    return status == SL_OK ? sl_pipe_run_on_stages(pipe, copy_stage, tensors) : status;
 }

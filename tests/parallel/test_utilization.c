@@ -36,29 +36,29 @@ static void idle_and_waiting_time_are_what_is_worked_out_by_hand(void **state)
 {
     (void)state;
     static const double one[] = {1, 1};
-    sl_usage usage;
+    sl_utilization utilization;
     sl_schedule *table = open_table("gpipe", RANKS, MICROS, SL_RECOMPUTE_NEVER);
     sl_simulation simulation = simulate(table, one, one);
-    check_ok(sl_timeline_usage(simulation.entries, simulation.entry_count,
-                               &(sl_schedule_options){.ranks = RANKS}, &usage));
-    assert_int_equal(usage.ranks, RANKS);
-    assert_int_equal(usage.stages, RANKS);
-    assert_float_equal(usage.seconds, 9, 1e-12);
-    assert_float_equal(usage.idle[0], 3.0 / 9, 1e-12);
-    assert_float_equal(usage.idle[1], 3.0 / 9, 1e-12);
-    assert_float_equal(usage.waiting[0], 3.0 / 9, 1e-12);
-    assert_float_equal(usage.waiting[1], 1.0 / 9, 1e-12); /* nothing comes after its end */
-    assert_float_equal(usage.bubble_measured, 3.0 / 9, 1e-12);
-    assert_float_equal(usage.bubble_predicted, 3.0 / 9, 1e-12);
-    assert_float_equal(usage.stage_seconds[0], 6, 1e-12);
-    sl_usage_clear(&usage);
-    assert_null(usage.idle);
+    check_ok(sl_timeline_utilization(simulation.entries, simulation.entry_count,
+                                     &(sl_schedule_options){.ranks = RANKS}, &utilization));
+    assert_int_equal(utilization.ranks, RANKS);
+    assert_int_equal(utilization.stages, RANKS);
+    assert_float_equal(utilization.seconds, 9, 1e-12);
+    assert_float_equal(utilization.idle[0], 3.0 / 9, 1e-12);
+    assert_float_equal(utilization.idle[1], 3.0 / 9, 1e-12);
+    assert_float_equal(utilization.waiting[0], 3.0 / 9, 1e-12);
+    assert_float_equal(utilization.waiting[1], 1.0 / 9, 1e-12); /* nothing comes after its end */
+    assert_float_equal(utilization.bubble_measured, 3.0 / 9, 1e-12);
+    assert_float_equal(utilization.bubble_predicted, 3.0 / 9, 1e-12);
+    assert_float_equal(utilization.stage_seconds[0], 6, 1e-12);
+    sl_utilization_clear(&utilization);
+    assert_null(utilization.idle);
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&table);
 }
 
 /* A simulation has no noise: what is measured is what is predicted. */
-static void usage_of_a_simulation_has_its_bubble(void **state)
+static void utilization_of_a_simulation_has_its_bubble(void **state)
 {
     (void)state;
     static const double forward[] = {1, 3, 2, 1, 1, 2}, backward[] = {2, 1, 1, 4, 1, 1};
@@ -66,24 +66,25 @@ static void usage_of_a_simulation_has_its_bubble(void **state)
         for (int mode = SL_RECOMPUTE_EXCEPT_LAST; mode <= SL_RECOMPUTE_ALWAYS; mode++) {
             sl_schedule *table = open_table(sl_schedule_names[i], 3, 5, (sl_recompute)mode);
             sl_simulation simulation = simulate(table, forward, backward);
-            sl_usage usage;
-            check_ok(
-                sl_timeline_usage(simulation.entries, simulation.entry_count,
-                                  &(sl_schedule_options){.ranks = 3,
-                                                         .virtual_stages =
-                                                             sl_schedule_stages(table) / 3,
-                                                         .placement = sl_schedule_placement(table)},
-                                  &usage));
-            assert_float_equal(usage.seconds, simulation.makespan, 1e-9);
-            assert_float_equal(usage.bubble_measured, simulation.bubble, 1e-9);
-            assert_float_equal(usage.bubble_predicted, simulation.bubble, 1e-9);
+            sl_utilization utilization;
+            check_ok(sl_timeline_utilization(
+                simulation.entries, simulation.entry_count,
+                &(sl_schedule_options){.ranks = 3,
+                                       .virtual_stages = sl_schedule_stages(table) / 3,
+                                       .placement = sl_schedule_placement(table)},
+                &utilization));
+            assert_float_equal(utilization.seconds, simulation.makespan, 1e-9);
+            assert_float_equal(utilization.bubble_measured, simulation.bubble, 1e-9);
+            assert_float_equal(utilization.bubble_predicted, simulation.bubble, 1e-9);
             for (int rank = 0; rank < 3; rank++) {
-                assert_float_equal(usage.idle[rank] * usage.seconds, simulation.idle[rank], 1e-9);
-                assert_true(usage.waiting[rank] <= usage.idle[rank] + 1e-9);
+                assert_float_equal(utilization.idle[rank] * utilization.seconds,
+                                   simulation.idle[rank], 1e-9);
+                assert_true(utilization.waiting[rank] <= utilization.idle[rank] + 1e-9);
             }
-            for (int stage = 0; stage < usage.stages; stage++)
-                assert_true(usage.stage_seconds[stage] <= usage.stage_seconds[usage.slowest_stage]);
-            sl_usage_clear(&usage);
+            for (int stage = 0; stage < utilization.stages; stage++)
+                assert_true(utilization.stage_seconds[stage] <=
+                            utilization.stage_seconds[utilization.slowest_stage]);
+            sl_utilization_clear(&utilization);
             sl_simulation_clear(&simulation);
             sl_schedule_destroy(&table);
         }
@@ -107,20 +108,21 @@ static void joined_actions_run_one_after_the_other(void **state)
     };
     const sl_schedule_options of = {.ranks = RANKS, .micros = MICROS};
     sl_schedule *table;
-    sl_usage usage;
+    sl_utilization utilization;
     check_ok(sl_schedule_from_table(&of, (int[RANKS]){4, 4}, rows, &table));
     sl_simulation simulation = simulate(table, one, one);
-    check_ok(sl_timeline_usage(simulation.entries, simulation.entry_count, &of, &usage));
-    assert_float_equal(usage.seconds, 12, 1e-12);
+    check_ok(
+        sl_timeline_utilization(simulation.entries, simulation.entry_count, &of, &utilization));
+    assert_float_equal(utilization.seconds, 12, 1e-12);
     for (int i = 0; i < RANKS; i++) {
-        assert_float_equal(usage.idle[i], 6.0 / 12, 1e-12);
-        assert_float_equal(usage.stage_seconds[i], 6, 1e-12);
+        assert_float_equal(utilization.idle[i], 6.0 / 12, 1e-12);
+        assert_float_equal(utilization.stage_seconds[i], 6, 1e-12);
     }
-    assert_float_equal(usage.waiting[0], 6.0 / 12, 1e-12); /* for 0B0's and 0B1's tensors */
-    assert_float_equal(usage.waiting[1], 4.0 / 12, 1e-12); /* 0F1's leaves at 7 */
-    assert_float_equal(usage.bubble_measured, simulation.bubble, 1e-12);
-    assert_float_equal(usage.bubble_predicted, simulation.bubble, 1e-12);
-    sl_usage_clear(&usage);
+    assert_float_equal(utilization.waiting[0], 6.0 / 12, 1e-12); /* for 0B0's and 0B1's tensors */
+    assert_float_equal(utilization.waiting[1], 4.0 / 12, 1e-12); /* 0F1's leaves at 7 */
+    assert_float_equal(utilization.bubble_measured, simulation.bubble, 1e-12);
+    assert_float_equal(utilization.bubble_predicted, simulation.bubble, 1e-12);
+    sl_utilization_clear(&utilization);
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&table);
 }
@@ -129,44 +131,46 @@ static void what_is_no_whole_step_is_refused(void **state)
 {
     (void)state;
     static const double one[] = {1, 1};
-    sl_usage usage;
+    sl_utilization utilization;
     const sl_schedule_options of = {.ranks = RANKS};
     sl_schedule *table = open_table("1f1b", RANKS, MICROS, SL_RECOMPUTE_NEVER);
     sl_simulation simulation = simulate(table, one, one);
     sl_timeline_entry *entries = simulation.entries;
     int count = simulation.entry_count;
-    check_error(sl_timeline_usage(entries, count, &of, NULL), SL_ERR_INVALID, "out is NULL");
-    check_error(sl_timeline_usage(entries, count, NULL, &usage), SL_ERR_INVALID, "of is NULL");
-    check_error(sl_timeline_usage(entries, 0, &of, &usage), SL_ERR_INVALID,
+    check_error(sl_timeline_utilization(entries, count, &of, NULL), SL_ERR_INVALID, "out is NULL");
+    check_error(sl_timeline_utilization(entries, count, NULL, &utilization), SL_ERR_INVALID,
+                "of is NULL");
+    check_error(sl_timeline_utilization(entries, 0, &of, &utilization), SL_ERR_INVALID,
                 "the trace needs at least 1 entry and 1 rank, got 0 and 2");
-    check_error(sl_timeline_usage(entries, count - 1, &of, &usage), SL_ERR_INVALID, "");
-    check_error(sl_timeline_usage(entries, count,
-                                  &(sl_schedule_options){.ranks = 1 << 30, .virtual_stages = 4},
-                                  &usage),
+    check_error(sl_timeline_utilization(entries, count - 1, &of, &utilization), SL_ERR_INVALID, "");
+    check_error(sl_timeline_utilization(entries, count,
+                                        &(sl_schedule_options){.ranks = 1 << 30,
+                                                               .virtual_stages = 4},
+                                        &utilization),
                 SL_ERR_INVALID, "too many stages");
     entries[0].action.micro = INT_MAX;
-    check_error(sl_timeline_usage(entries, count, &of, &usage), SL_ERR_INVALID,
+    check_error(sl_timeline_utilization(entries, count, &of, &utilization), SL_ERR_INVALID,
                 "entry 0 is of micro-batch 2147483647");
     entries[0].action.micro = 0;
     entries[0].action.stage = RANKS;
-    check_error(sl_timeline_usage(entries, count, &of, &usage), SL_ERR_INVALID,
+    check_error(sl_timeline_utilization(entries, count, &of, &utilization), SL_ERR_INVALID,
                 "entry 0, of stage 2, must be of a rank from 0 to 1");
     entries[0].action.stage = 1;
-    check_error(sl_timeline_usage(entries, count, &of, &usage), SL_ERR_INVALID,
+    check_error(sl_timeline_utilization(entries, count, &of, &utilization), SL_ERR_INVALID,
                 "entry 1, of stage 0, must be of a rank from 1 to 1");
-    assert_null(usage.idle);
+    assert_null(utilization.idle);
     sl_simulation_clear(&simulation);
     sl_schedule_destroy(&table);
 }
 
-static void pipe_gives_the_usage_of_its_last_step(void **state)
+static void pipe_gives_the_utilization_of_its_last_step(void **state)
 {
     (void)state;
     enum { WIDTH = 8, LAYERS = 4, ROWS = 12 };
     probe failing = {.fail_backward = 5}; /* in the second step */
     sl_module *layers[LAYERS + 1], *model;
     sl_loss *loss;
-    sl_usage usage;
+    sl_utilization utilization;
     double mean;
     for (int i = 0; i < LAYERS; i++)
         check_ok(sl_linear_create(WIDTH, WIDTH, true, &layers[i]));
@@ -180,38 +184,41 @@ static void pipe_gives_the_usage_of_its_last_step(void **state)
                                                .writer_arg = "interleaved",
                                                .seed = 1},
                              2, 1);
-    check_error(sl_pipe_usage(on.pipe, &usage), SL_ERR_INVALID, "no training step has run");
+    check_error(sl_pipe_get_utilization(on.pipe, &utilization), SL_ERR_INVALID,
+                "no training step has run");
     sl_shape shape = sl_shape_2d(ROWS, WIDTH);
     sl_tensor *input = random_tensor(on.devices[0], &shape, 1);
     sl_tensor *targets = random_tensor(on.devices[0], &shape, 2);
     check_ok(sl_pipe_train(on.pipe, &(sl_pipe_batch){.input = input, .targets = targets}, &mean));
-    check_ok(sl_pipe_usage(on.pipe, &usage));
-    assert_int_equal(usage.ranks, 2);
-    assert_int_equal(usage.stages, 4);
-    assert_true(usage.seconds > 0 && usage.bubble_predicted >= 0 && usage.bubble_predicted < 1);
+    check_ok(sl_pipe_get_utilization(on.pipe, &utilization));
+    assert_int_equal(utilization.ranks, 2);
+    assert_int_equal(utilization.stages, 4);
+    assert_true(utilization.seconds > 0 && utilization.bubble_predicted >= 0 &&
+                utilization.bubble_predicted < 1);
     for (int rank = 0; rank < 2; rank++) {
-        assert_true(usage.idle[rank] >= 0 && usage.idle[rank] <= 1);
-        assert_true(usage.waiting[rank] >= 0 && usage.waiting[rank] <= usage.idle[rank] + 1e-9);
+        assert_true(utilization.idle[rank] >= 0 && utilization.idle[rank] <= 1);
+        assert_true(utilization.waiting[rank] >= 0 &&
+                    utilization.waiting[rank] <= utilization.idle[rank] + 1e-9);
     }
-    sl_usage_clear(&usage);
+    sl_utilization_clear(&utilization);
     sl_pipe_zero_grad(on.pipe);
     check_error(sl_pipe_train(on.pipe, &(sl_pipe_batch){.input = input, .targets = targets}, &mean),
                 SL_ERR_NUMERIC, "");
-    check_error(sl_pipe_usage(on.pipe, &usage), SL_ERR_INVALID,
-                "sl_pipe_usage: the last step did not end: ");
+    check_error(sl_pipe_get_utilization(on.pipe, &utilization), SL_ERR_INVALID,
+                "sl_pipe_get_utilization: the last step did not end: ");
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);
     close_pipe(&on);
 }
 
-int usage_tests(void)
+int utilization_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(idle_and_waiting_time_are_what_is_worked_out_by_hand),
-        cmocka_unit_test(usage_of_a_simulation_has_its_bubble),
+        cmocka_unit_test(utilization_of_a_simulation_has_its_bubble),
         cmocka_unit_test(joined_actions_run_one_after_the_other),
         cmocka_unit_test(what_is_no_whole_step_is_refused),
-        cmocka_unit_test(pipe_gives_the_usage_of_its_last_step),
+        cmocka_unit_test(pipe_gives_the_utilization_of_its_last_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -19,12 +19,14 @@ static sl_status count_actions(const sl_timeline_entry *entries, int count,
                    : of->placement ? of->placement[action.stage]
                                    : action.stage % of->ranks;
         if (rank < before || rank >= of->ranks)
-            return sl_error(SL_ERR_INVALID,
-                            "sl_timeline_usage: entry %d, of stage %d, must be of a rank from %d "
-                            "to %d",
-                            i, action.stage, before, of->ranks - 1);
+            return sl_error(
+                SL_ERR_INVALID,
+                "sl_timeline_utilization: entry %d, of stage %d, must be of a rank from %d "
+                "to %d",
+                i, action.stage, before, of->ranks - 1);
         if (action.micro == INT_MAX)
-            return sl_error(SL_ERR_INVALID, "sl_timeline_usage: entry %d is of micro-batch %d", i,
+            return sl_error(SL_ERR_INVALID,
+                            "sl_timeline_utilization: entry %d is of micro-batch %d", i,
                             action.micro);
         counts[rank]++;
         before = rank;
@@ -39,12 +41,13 @@ static sl_status make_table(const sl_timeline_entry *entries, int count,
     sl_schedule_options options = *of;
     int stages;
     if (__builtin_mul_overflow(of->ranks, of->virtual_stages ? of->virtual_stages : 1, &stages))
-        return sl_error(SL_ERR_INVALID, "sl_timeline_usage: too many stages");
+        return sl_error(SL_ERR_INVALID, "sl_timeline_utilization: too many stages");
     int *counts = calloc((size_t)of->ranks, sizeof *counts);
     sl_action *actions = malloc((size_t)count * sizeof *actions);
     sl_status status = SL_OK;
     if (!counts || !actions)
-        status = sl_error(SL_ERR_MEMORY, "sl_timeline_usage: no memory for %d actions", count);
+        status =
+            sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %d actions", count);
     options.micros = 0;
     if (status == SL_OK)
         status = count_actions(entries, count, of, stages, counts, &options.micros);
@@ -99,7 +102,8 @@ static sl_status predict_bubble(const sl_schedule *schedule, const sl_timeline_e
     size_t cells = SLI_ACTION_KINDS * (size_t)schedule->stages;
     double *room = calloc(2 * cells, sizeof *room);
     if (!room)
-        return sl_error(SL_ERR_MEMORY, "sl_timeline_usage: no memory for the costs of %d stages",
+        return sl_error(SL_ERR_MEMORY,
+                        "sl_timeline_utilization: no memory for the costs of %d stages",
                         schedule->stages);
     mean_costs costs = find_costs(schedule, entries, room);
     sl_status status = sl_schedule_simulate(
@@ -126,7 +130,8 @@ static sl_status find_results(const sl_schedule *schedule, const sl_timeline_ent
     size_t cells = sli_schedule_cell(schedule, schedule->stages, 0);
     double *ends = *out = calloc(2 * cells, sizeof *ends);
     if (!ends)
-        return sl_error(SL_ERR_MEMORY, "sl_timeline_usage: no memory for %zu results", 2 * cells);
+        return sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %zu results",
+                        2 * cells);
     double end = 0;
     for (size_t i = schedule->count; i-- > 0;) {
         sl_action action = schedule->actions[i];
@@ -161,7 +166,7 @@ static double input_arrival(const sl_schedule *schedule, const double *results, 
 
 /* A rank's gaps before actions whose tensors came later than the end of the action before. */
 static void add_rank(const sl_schedule *schedule, const sl_timeline_entry *entries,
-                     const double *results, int rank, sl_usage *out)
+                     const double *results, int rank, sl_utilization *out)
 {
     double busy = 0, waiting = 0, free_at = 0;
     for (size_t i = sli_schedule_row(schedule, rank); i < schedule->ends[rank]; i++) {
@@ -178,7 +183,7 @@ static void add_rank(const sl_schedule *schedule, const sl_timeline_entry *entri
 }
 
 static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_entry *entries,
-                               sl_usage *out)
+                               sl_utilization *out)
 {
     double *results;
     out->ranks = schedule->ranks;
@@ -187,7 +192,8 @@ static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_en
     out->waiting = calloc((size_t)out->ranks, sizeof *out->waiting);
     out->stage_seconds = calloc((size_t)out->stages, sizeof *out->stage_seconds);
     if (!out->idle || !out->waiting || !out->stage_seconds)
-        return sl_error(SL_ERR_MEMORY, "sl_timeline_usage: no memory for %d stages", out->stages);
+        return sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %d stages",
+                        out->stages);
     SL_TRY(find_results(schedule, entries, &results));
     for (size_t i = 0; i < schedule->count; i++)
         out->seconds = entries[i].end > out->seconds ? entries[i].end : out->seconds;
@@ -202,31 +208,31 @@ static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_en
     return predict_bubble(schedule, entries, &out->bubble_predicted);
 }
 
-sl_status sl_timeline_usage(const sl_timeline_entry *entries, int count,
-                            const sl_schedule_options *of, sl_usage *out)
+sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
+                                  const sl_schedule_options *of, sl_utilization *out)
 {
     SLI_CHECK_NOT_NULL(out);
-    *out = (sl_usage){0};
+    *out = (sl_utilization){0};
     SLI_CHECK_NOT_NULL(of);
     if (!entries || count < 1 || of->ranks < 1 || of->virtual_stages < 0)
         return sl_error(
             SL_ERR_INVALID,
-            "sl_timeline_usage: the trace needs at least 1 entry and 1 rank, got %d and %d", count,
-            of->ranks);
+            "sl_timeline_utilization: the trace needs at least 1 entry and 1 rank, got %d and %d",
+            count, of->ranks);
     sl_schedule *schedule = NULL;
     sl_status status = make_table(entries, count, of, &schedule);
     if (status == SL_OK)
         status = measure_ranks(schedule, entries, out);
     sl_schedule_destroy(&schedule);
     if (status != SL_OK)
-        sl_usage_clear(out);
+        sl_utilization_clear(out);
     return status;
 }
 
-void sl_usage_clear(sl_usage *usage)
+void sl_utilization_clear(sl_utilization *utilization)
 {
-    free(usage->idle);
-    free(usage->waiting);
-    free(usage->stage_seconds);
-    *usage = (sl_usage){0};
+    free(utilization->idle);
+    free(utilization->waiting);
+    free(utilization->stage_seconds);
+    *utilization = (sl_utilization){0};
 }
