@@ -6,6 +6,7 @@
 #ifndef SLUICE_STATUS_H
 #define SLUICE_STATUS_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* What stands between these two is C, also in C++, and the whole interface: a shared libsluice
@@ -65,6 +66,11 @@ sl_status sl_error_context(sl_status status, const char *format, ...)
     __attribute__((format(printf, 2, 3)))
 #endif
     ;
+
+/* Returns a copy of a text from a file or another program that is safe to print: control
+ * characters, and bytes that are not UTF-8, are written as in sl_error_text. `lines`: line ends
+ * stay as they are. Malloc'ed; NULL: there was no memory for it. */
+char *sl_escape_text(const char *text, bool lines);
 
 /* Passes an error up. For functions that have nothing to free. */
 #define SL_TRY(expression)                                                                         \

@@ -97,6 +97,15 @@ static void check_settings(settings *parsed, const cli_line *line)
 
 /* ---- Running ------------------------------------------------------------------------------ */
 
+/* The error may go on below its first line with a drawing. */
+static void show_rank_error(const sl_launch_event *event)
+{
+    char *shown = sl_escape_text(event->text, true);
+    fprintf(stderr, "sluice: rank %d: %s\n", event->rank,
+            shown ? shown : "no memory for its error");
+    free(shown);
+}
+
 static void show_event(void *context, const sl_launch_event *event)
 {
     const settings *parsed = context;
@@ -110,7 +119,7 @@ static void show_event(void *context, const sl_launch_event *event)
     else if (event->next_processes > 0)
         snprintf(again, sizeof again, "; starting again");
     if (event->kind == SL_LAUNCH_RANK_ERROR)
-        cli_complain("rank %d: %s", event->rank, event->text);
+        show_rank_error(event);
     else if (event->kind == SL_LAUNCH_WARNING)
         cli_complain("warning: %s", event->text);
     else

@@ -9,39 +9,13 @@
 #include <limits.h>
 #include <math.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistr.h>
 
 sl_launch_link *cli_launcher;
 
 /* ---- Errors and warnings ------------------------------------------------------------------ */
-
-/* Whether `bytes` of text are one character that a terminal can be given. */
-static bool is_printable(ucs4_t character, int bytes)
-{
-    return bytes > 0 && character >= 0x20 && (character < 0x7F || character > 0x9F);
-}
-
-/* Writes every other byte as \x and two hexadecimal digits. Malloc'ed; NULL: no memory. */
-static char *escape_text(const char *text)
-{
-    enum { ESCAPE_BYTES = 4 };
-    size_t left = strlen(text);
-    char *escaped = malloc(ESCAPE_BYTES * left + 1), *to = escaped;
-    for (const uint8_t *at = (const uint8_t *)text; escaped && left > 0;) {
-        ucs4_t character;
-        int bytes = u8_mbtoucr(&character, at, left);
-        bool printable = is_printable(character, bytes);
-        for (int i = 0; i < (bytes > 0 ? bytes : 1); i++, at++, left--)
-            to += sprintf(to, printable ? "%c" : "\\x%02x", *at);
-    }
-    if (escaped)
-        *to = '\0';
-    return escaped;
-}
 
 /* NULL: there was no memory for it. An error that ends the program goes to the launcher where there
  * is one. */
@@ -55,7 +29,7 @@ static void print_sentence(bool ends, const char *shown)
 /* Frees `text` (NULL: there was no memory for it). */
 static void print_escaped(bool ends, char *text)
 {
-    char *shown = text ? escape_text(text) : NULL;
+    char *shown = text ? sl_escape_text(text, false) : NULL;
     print_sentence(ends, shown);
     free(shown);
     free(text);
@@ -161,7 +135,7 @@ void cli_refuse_near(const cli_near *near, const char *prefix, const char *forma
 
 void cli_print_text(const char *text, int width)
 {
-    char *shown = escape_text(text);
+    char *shown = sl_escape_text(text, false);
     printf("%-*s", width, shown ? shown : "?");
     free(shown);
 }

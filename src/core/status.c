@@ -4,8 +4,8 @@
 
 #include <errno.h>
 #include <stdarg.h>
-#include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistr.h>
 
@@ -51,22 +51,22 @@ static int is_shown(ucs4_t character, int bytes)
     return bytes > 0 && character >= 0x20 && (character < 0x7F || character > 0x9F);
 }
 
-/* Writes the text to `to` [SLI_ERROR_BYTES]. Control characters, and bytes that are no UTF-8,
- * become `\x` and two hexadecimal digits each; with `lines`, line ends stay. Text that does not fit
- * ends before the first character that does not. */
-static void print_escaped(const char *text, bool lines, char *to)
+/* Writes the text to `to` [bytes]. Control characters, and bytes that are no UTF-8, become `\x` and
+ * two hexadecimal digits each; with `lines`, line ends stay. Text that does not fit ends before the
+ * first character that does not. */
+static void print_escaped(const char *text, bool lines, char *to, size_t bytes)
 {
     const uint8_t *at = (const uint8_t *)text;
     size_t left = strlen(text), used = 0;
     while (left > 0) {
         ucs4_t character;
-        int bytes = u8_mbtoucr(&character, at, left);
-        int shown = is_shown(character, bytes) || (lines && *at == '\n');
-        size_t taken = bytes > 0 ? (size_t)bytes : 1;
-        if (used + (shown ? taken : ESCAPED_BYTES * taken) >= SLI_ERROR_BYTES)
+        int found = u8_mbtoucr(&character, at, left);
+        int shown = is_shown(character, found) || (lines && *at == '\n');
+        size_t taken = found > 0 ? (size_t)found : 1;
+        if (used + (shown ? taken : ESCAPED_BYTES * taken) >= bytes)
             break;
         for (size_t i = 0; !shown && i < taken; i++)
-            used += (size_t)snprintf(to + used, SLI_ERROR_BYTES - used, "\\x%02x", at[i]);
+            used += (size_t)snprintf(to + used, bytes - used, "\\x%02x", at[i]);
         if (shown) {
             memcpy(to + used, at, taken);
             used += taken;
@@ -77,12 +77,21 @@ static void print_escaped(const char *text, bool lines, char *to)
     to[used] = '\0';
 }
 
+char *sl_escape_text(const char *text, bool lines)
+{
+    size_t bytes = ESCAPED_BYTES * strlen(text) + 1;
+    char *escaped = malloc(bytes);
+    if (escaped)
+        print_escaped(text, lines, escaped, bytes);
+    return escaped;
+}
+
 /* Makes both texts, which are escaped already, this thread's error text. */
 static void join_texts(const char *first, const char *second)
 {
     char both[2 * SLI_ERROR_BYTES];
     snprintf(both, sizeof both, "%s%s", first, second);
-    print_escaped(both, true, error_text);
+    print_escaped(both, true, error_text, sizeof error_text);
 }
 
 const char *sl_error_text(void)
@@ -98,7 +107,7 @@ sl_status sl_error(sl_status status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    print_escaped(text, false, error_text);
+    print_escaped(text, false, error_text, sizeof error_text);
     return status;
 }
 
@@ -111,7 +120,7 @@ sl_status sl_error_context(sl_status status, const char *format, ...)
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    print_escaped(text, false, context);
+    print_escaped(text, false, context, sizeof context);
     join_texts(context, error_text);
     return status;
 }
@@ -128,7 +137,7 @@ sl_status sli_error_save(sli_error_copy *to, sl_status status)
 sl_status sli_error_restore(const sli_error_copy *from)
 {
     if (from->status != SL_OK)
-        print_escaped(from->text, true, error_text);
+        print_escaped(from->text, true, error_text, sizeof error_text);
     return from->status;
 }
 

@@ -165,8 +165,7 @@ static void read_packets(supervisor *self)
     char text[PACKET_BYTES];
     ssize_t bytes;
     while ((bytes = recv(self->packets[0], text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
-        text[bytes] = '\0';
-        text[strcspn(text, "\n")] = '\0';
+        text[bytes - (text[bytes - 1] == '\n')] = '\0';
         if (strncmp(text, "error ", 6) == 0)
             report_error(self, text + 6);
         else if (strcmp(text, "saving") == 0)

@@ -273,6 +273,31 @@ static void errors_that_differ_are_all_shown(void **state)
     check_line(run.err, "^sluice: rank 2: /nowhere/2: .*$");
 }
 
+/* The drawing's line ends stay, what a file's name could do to a terminal does not. */
+static void drawing_below_an_error_keeps_its_lines(void **state)
+{
+    static const char table[] = "0F0,0B0\n1B0,1F0\n";
+    scratch *in = *state;
+    program_run run;
+    write_file(scratch_path(in, "bad\n\x1b[2J.csv"), table, strlen(table));
+    program_start(&run, "launch -n 2 %s schedule --schedule %s/bad\n\x1b[2J.csv",
+                  getenv("SLUICE_PROGRAM"), in->directory);
+    assert_int_equal(run.status, 1);
+    check_line(run.err, "^sluice: rank [01]: .*/bad\\\\x0a\\\\x1b\\[2J.csv: schedule: ");
+    check_text(run.err, "1B0 comes before the micro-batch's forward:\n0F0\n1B0\nsluice: rank ");
+    check_without(run.err, "\x1b");
+}
+
+static void control_characters_in_an_error_are_escaped(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in, "printf 'error two\\nlines\\033[31m\\r\\n' >&$SLUICE_LAUNCH_FD\nexit 3\n");
+    launch(&run, in, "-n 1");
+    assert_int_equal(run.status, 3);
+    check_text(run.err, "sluice: rank 0: two\nlines\\x1b[31m\\x0d\nsluice: rank 0 on ");
+}
+
 /* ---- Restarts ----------------------------------------------------------------------------- */
 
 static void failed_job_is_started_again(void **state)
@@ -560,6 +585,8 @@ int cmd_launch_tests(void)
         IN_SCRATCH(error_of_several_ranks_is_shown_once),
         IN_SCRATCH(error_of_a_group_is_shown_once),
         IN_SCRATCH(errors_that_differ_are_all_shown),
+        IN_SCRATCH(drawing_below_an_error_keeps_its_lines),
+        IN_SCRATCH(control_characters_in_an_error_are_escaped),
         IN_SCRATCH(failed_job_is_started_again),
         IN_SCRATCH(restarts_end),
         IN_SCRATCH(elastic_job_goes_on_without_the_dead),
