@@ -4,7 +4,6 @@
 
 #include "parallel/rank.h"
 #include "sluice/pipe.h"
-#include "sluice/safetensors.h"
 
 /* What a table is for. */
 typedef enum sli_table_kind {
@@ -57,7 +56,7 @@ struct sl_pipe {
     sli_failure failure;
     sl_timeline_entry *trace; /* of the last sl_pipe_train; NULL: none */
     int trace_count;
-    sl_safetensors_item *items; /* of the last sl_pipe_get_state; NULL: none */
+    struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 
 /* What the writer writes for so many micro-batches, not validated. SL_ERR_INVALID for a table of

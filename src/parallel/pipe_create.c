@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "nn/module.h"
+#include "parallel/pipe_optimizer.h"
 #include "parallel/schedule/table.h"
 
 #include "device/cores.h"
@@ -372,7 +373,9 @@ void sl_pipe_destroy(sl_pipe **pipe)
     free(dead->micros);
     free(dead->sizes);
     free(dead->trace);
-    free(dead->items);
+    if (dead->tensors)
+        sli_tensors_clear(dead->tensors);
+    free(dead->tensors);
     free(dead);
     *pipe = NULL;
 }

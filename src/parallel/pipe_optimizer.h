@@ -1,20 +1,96 @@
-/* A pipe's optimizers one by one, for a run's checkpoints. */
+/* A pipe's optimizers stage by stage, and lists of its tensors and of their state. */
 #ifndef SLI_PARALLEL_PIPE_OPTIMIZER_H
 #define SLI_PARALLEL_PIPE_OPTIMIZER_H
 
+#include "io/checkpoint/format.h"
 #include "sluice/pipe_optimizer.h"
 #include "sluice/zero.h"
 
-bool sli_pipe_optimizer_is_sharded(const sl_pipe_optimizer *optimizer);
+/* ---- Tensors by name (pipe_state.c) --------------------------------------------------------- */
+
+/* In the model's order: what checkpoints consist of. Names do not depend on how the model is cut,
+ * so what one cut saved another can load.
+ *
+ * Of a sharded optimizer's state a rank has ranges, which end where its shard of a bucket ends:
+ *
+ *     a bucket    | 0.weight                | 1.bias | 2.weight           |
+ *     shards      |- rank 0 ----|--- rank 1 ------|------- rank 2 --------|
+ *
+ *     rank 1      0.weight.exp_avg from element 112 on, 1.bias.exp_avg, 2.weight.exp_avg up to 48
+ */
+typedef struct sli_tensor_entry {
+    sl_tensor *tensor;    /* f32: a handle on what the item's data are; NULL: nothing, or a copy */
+    int64_t first, count; /* the elements of the whole tensor, row by row, that are here */
+    int stage;
+    bool is_buffer; /* no parameter that is trained */
+} sli_tensor_entry;
+
+/* All zeros: none. */
+typedef struct sli_tensors {
+    sl_safetensors_item *items; /* [count]: whole tensors; data: the elements that are here */
+    sli_tensor_entry *entries;  /* [count] */
+    size_t count;
+    char *shapes;        /* of a copy with segments: their tensors', as metadata */
+    char *memory;        /* the data of a copy, kept from one to the next */
+    size_t memory_bytes; /* of it */
+} sli_tensors;
+
+/* Each of these replaces a list, also by an error, and is cleared by sli_tensors_clear.
+ *
+ * All parameters and buffers. Their data are the tensors' own memory, which is the host's. */
+sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out);
+
+/* Copies of the trained parameters' buckets, buckets[stage][bucket], under the parameters' names.
+ */
+sl_status sli_tensors_of_buckets(const sl_pipe *pipe, sl_tensor **const *buckets, sli_tensors *out);
+
+/* The optimizers' state, as "0.weight.exp_avg", …: what this rank has of it or, where `whole`, what
+ * sli_pipe_optimizer_gather has gathered (no data on other ranks); where `steps`, with each
+ * parameter's number of steps, "0.weight.step". */
+sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool whole, bool steps,
+                                   sli_tensors *out);
+
+/* Reads what is here of the part's tensors, which must be exactly those of the list. Compares no
+ * checksums. Errors: as sl_checkpoint_read. */
+sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part,
+                           const sli_tensors *to);
+
+/* Whether the part "optimizer" has each parameter's number of steps. A run's checkpoint has it once
+ * for all, as "step" of its state. */
+bool sli_checkpoint_has_steps(const sl_checkpoint_reader *from);
+
+/* Makes the list a copy in host memory, from which a checkpoint is written while training goes on:
+ * of the tensors with elements here, each stage's copied by its own worker. What is no whole tensor
+ * becomes a segment (io/checkpoint/format.h). */
+sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors);
+
+void sli_tensors_empty(sli_tensors *tensors); /* keeps the memory of a copy */
+void sli_tensors_clear(sli_tensors *tensors);
+
+/* ---- Optimizers ----------------------------------------------------------------------------- */
+
+typedef struct sli_stage_optimizer {
+    sl_optimizer *whole; /* of all the stage's parameters; if sharded, a copy or NULL */
+    sl_zero *zero;       /* this rank's shard of it; NULL: not sharded */
+} sli_stage_optimizer;
+
+struct sl_pipe_optimizer {
+    sl_pipe *pipe;
+    bool error_if_nonfinite;
+    bool is_sharded;
+    int rank, ranks;       /* shard `rank` of `ranks` is this one's */
+    double lr, grad_scale; /* of the step under way */
+    sli_tensors tensors;   /* the list made last */
+    int stages;
+    sli_stage_optimizer stage[]; /* [stages] */
+};
 
 /* A stage's optimizer with the state that this rank has, all of it or its shard. */
 sl_optimizer *sli_pipe_optimizer_own(const sl_pipe_optimizer *optimizer, int stage);
 
-/* Makes each stage's optimizer with the state of all its parameters: where the state is sharded, a
- * copy on rank 0, which lives until the next call. Every rank calls it. */
+/* Makes each stage's `whole`: where the state is sharded, a copy on rank 0, which lives until the
+ * next call. Every rank calls it. */
 sl_status sli_pipe_optimizer_gather(sl_pipe_optimizer *optimizer);
-/* Of a stage; NULL on the ranks that have no copy. */
-sl_optimizer *sli_pipe_optimizer_whole(const sl_pipe_optimizer *optimizer, int stage);
 void sli_pipe_optimizer_release(sl_pipe_optimizer *optimizer); /* the copies */
 
 /* The optimizer of a rank's shards, which lives as long as `zero`; and the second half of

@@ -1,5 +1,7 @@
-/* What state.json says of a run. */
-#include "support/check.h"
+/* What a run's checkpoint says beside its model: state.json, and the optimizer's state, which a
+ * pipe's optimizer reads as well. */
+#include "small_run.h"
+
 #include "train/checkpoint/checkpoints.h"
 
 /* Version 0.1.0 added gradients of micro-batches in the other order, and did not write which. */
@@ -39,11 +41,80 @@ static void chunks_of_a_state_are_checked(void **state)
     }
 }
 
+/* ---- Runs and pipes of one's own ------------------------------------------------------------ */
+
+/* Loads a run's checkpoint into a pipe of one's own, and saves what that pipe has. */
+static void save_again(const char *from, const char *to, sl_optimizer_options optimizer)
+{
+    sl_checkpoint_reader *reader;
+    sl_checkpoint_part parts[2];
+    sl_model_options options;
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe_optimizer *state;
+    check_ok(sl_weights_model(from, &options));
+    check_ok(sl_transformer_lm_create(&options, &model));
+    check_ok(sl_cross_entropy_create(&loss));
+    test_pipe at = open_pipe(model, loss, (sl_pipe_options){.stages = 2}, 2, 1);
+    check_ok(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at.pipe,
+                                                                   .optimizer = optimizer},
+                                      &state));
+    check_ok(sl_checkpoint_open(from, &reader));
+    check_ok(sl_pipe_get_state(at.pipe, &parts[0]));
+    check_ok(sl_checkpoint_read(reader, "model", parts[0].items, parts[0].count));
+    check_ok(sl_pipe_optimizer_load(state, reader));
+    check_ok(sl_pipe_optimizer_get_state(state, &parts[1]));
+    const sl_safetensors_item *last = &parts[1].items[parts[1].count - 1];
+    assert_non_null(strstr(last->name, ".step"));
+    assert_int_equal(*(const int64_t *)last->data, 2);
+    check_ok(
+        sl_checkpoint_save(to, &(sl_checkpoint_contents){.parts = parts,
+                                                         .part_count = 2,
+                                                         .state = sl_checkpoint_state(reader)}));
+    sl_checkpoint_close(&reader);
+    sl_pipe_optimizer_destroy(&state);
+    close_pipe(&at);
+}
+
+/* A run saves after two steps, a pipe of one's own reads that and saves it, and a run resumes. */
+static void check_exchange(scratch *in, int replicas, bool zero)
+{
+    static small_record whole, first, second;
+    char run[512], saved[512], newest[512], line[1200];
+    sl_train_options options = small_options(in);
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
+    options.lr.lr = 0.01;
+    options.replicas = replicas;
+    options.zero = zero;
+    check_ok(small_run(&options, &whole));
+    snprintf(run, sizeof run, "%s", scratch_path(in, "run"));
+    snprintf(saved, sizeof saved, "%s", scratch_path(in, "saved"));
+    snprintf(newest, sizeof newest, "%s", scratch_path(in, "run/step-00000002"));
+    options.checkpoints = (sl_save_options){.directory = run, .every_steps = 2};
+    check_ok(small_run(&options, &first));
+    save_again(newest, saved, options.optimizer);
+    options.checkpoints = (sl_save_options){.resume = saved};
+    check_ok(small_run(&options, &second));
+    first.step_count = 2;
+    first.eval_count = 0;
+    check_continued(&first, &second, &whole);
+    snprintf(line, sizeof line, "rm -rf '%s' '%s'", run, saved);
+    assert_int_equal(system(line), 0);
+}
+
+static void runs_and_pipes_read_each_others_optimizer_state(void **state)
+{
+    check_exchange(*state, 1, false);
+    check_exchange(*state, 2, false);
+    check_exchange(*state, 2, true);
+}
+
 int run_state_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_says_in_which_order_gradients_were_added),
         cmocka_unit_test(chunks_of_a_state_are_checked),
+        cmocka_unit_test(runs_and_pipes_read_each_others_optimizer_state),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, small_corpus_create, scratch_remove);
 }

@@ -76,9 +76,9 @@ sl_status sli_best_keep(sli_best *best, sl_pipe *pipe)
     return SL_OK;
 }
 
-sl_tensor *sli_best_bucket(const sli_best *best, int stage, int bucket)
+sl_tensor **const *sli_best_buckets(const sli_best *best)
 {
-    return best->copies[stage][bucket];
+    return best->copies;
 }
 
 sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe)

@@ -71,22 +71,8 @@ static sl_status copy_model(sli_checkpoints *to)
     sli_tensors_empty(&to->best);
     if (!(to->targets & STEP) || !isfinite(run->at.best_loss) || run->at.best_step == run->at.steps)
         return SL_OK;
-    SL_TRY(sli_tensors_of_best(pipe, run->best, &to->best));
+    SL_TRY(sli_tensors_of_buckets(pipe, sli_best_buckets(run->best), &to->best));
     return sli_tensors_copy(pipe, &to->best);
-}
-
-/* All of the optimizers' state, or this replica's shard. */
-static sl_status copy_optimizers(sli_checkpoints *to)
-{
-    const sli_run *run = to->run;
-    sl_pipe *pipe = run->replica.pipe;
-    sl_optimizer *optimizers[SL_MAX_STAGES];
-    for (int s = 0; s < sl_pipe_stages(pipe); s++)
-        optimizers[s] = to->group ? sli_pipe_optimizer_own(run->optimizer, s)
-                                  : sli_pipe_optimizer_whole(run->optimizer, s);
-    SL_TRY(sli_tensors_of_optimizer(pipe, optimizers, to->group ? run->replica.rank : 0,
-                                    to->group ? run->replica.count : 1, &to->optimizer));
-    return sli_tensors_copy(pipe, &to->optimizer);
 }
 
 /* What this replica writes. */
@@ -95,8 +81,10 @@ static sl_status copy_state(sli_checkpoints *to)
     double start = sli_clock_seconds();
     if (to->run->replica.rank == 0)
         SL_TRY(copy_model(to));
-    if (to->targets & STEP)
-        SL_TRY(copy_optimizers(to));
+    if (to->targets & STEP) {
+        SL_TRY(sli_tensors_of_optimizer(to->run->optimizer, !to->group, false, &to->optimizer));
+        SL_TRY(sli_tensors_copy(to->run->replica.pipe, &to->optimizer));
+    }
     to->copy_seconds = sli_clock_seconds() - start;
     return SL_OK;
 }
@@ -252,8 +240,7 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
     const sli_run *run = checkpoints->run;
     const sli_replica *replica = &run->replica;
     bool is_shared;
-    if (!sli_pipe_optimizer_is_sharded(run->optimizer) ||
-        sl_optimizer_state_bytes(&run->options.optimizer) == 0)
+    if (!run->optimizer->is_sharded || sl_optimizer_state_bytes(&run->options.optimizer) == 0)
         return SL_OK;
     SL_TRY(sli_save_directory_is_shared(checkpoints->options->directory, replica,
                                         checkpoints->number, &is_shared));

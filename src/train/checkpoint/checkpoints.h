@@ -2,11 +2,12 @@
  *
  *     checkpoints.c      when a save is due; copies the state, for which the run waits; a thread
  *                        writes the copy while the run goes on
- *     tensors.c, best.c  the run's tensors by name, and their copies
+ *     best.c             the copy of the best parameters
  *     save_directory.c   --save-dir: names, the newest, the oldest to be removed
  *     run_state.c        what state.json says of the run
  *     resume.c           the way back
  *     io/checkpoint/     the format
+ *     parallel/pipe_state.c  the run's tensors by name, and their copies
  *
  * The first replica saves what is the same on all. Where the optimizers' state is sharded and all
  * see the directory, every replica's thread writes its shard. When it is on disk, they tell the
@@ -107,61 +108,11 @@ bool sli_best_is_shared(const sli_best *best);
  * memory is taken at the first call. */
 sl_status sli_best_keep(sli_best *best, sl_pipe *pipe);
 
-/* The copy of a stage's bucket, which lies as the bucket does. There must be a kept one. */
-sl_tensor *sli_best_bucket(const sli_best *best, int stage, int bucket);
+/* The copies of the buckets, [stages][buckets], which must be kept ones. */
+sl_tensor **const *sli_best_buckets(const sli_best *best);
 
 /* Copies them back, to any replica's pipe. Without a kept copy it does nothing. */
 sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe);
-
-/* ---- A run's tensors (tensors.c) ------------------------------------------------------------ */
-
-/* By name, in the model's order: what its checkpoints consist of. Names do not depend on how the
- * model is cut, so what one layout saved another can load.
- *
- * Of a sharded optimizer's state a replica has ranges, which end where its shard of a bucket ends:
- *
- *     a bucket    | 0.weight                | 1.bias | 2.weight           |
- *     shards      |- replica 0 -|--- replica 1 ---|------ replica 2 ------|
- *
- *     replica 1   0.weight.exp_avg from element 112 on, 1.bias.exp_avg, 2.weight.exp_avg up to 48
- */
-typedef struct sli_tensor_entry {
-    sl_tensor *tensor;    /* f32: a handle on what the item's data are; NULL: nothing, or a copy */
-    int64_t first, count; /* the elements of the whole tensor, row by row, that are here */
-    int stage;
-    bool is_buffer; /* no parameter that is trained */
-} sli_tensor_entry;
-
-/* All zeros: none. */
-typedef struct sli_tensors {
-    sl_safetensors_item *items; /* [count]: whole tensors; data: the elements that are here */
-    sli_tensor_entry *entries;  /* [count] */
-    size_t count;
-    char *shapes;        /* of a copy with segments: their tensors', as metadata */
-    char *memory;        /* the data of a copy, kept from one to the next */
-    size_t memory_bytes; /* of it */
-} sli_tensors;
-
-/* Each of these replaces a list, also by an error, and is cleared by sli_tensors_clear.
- *
- * All parameters and buffers. Their data are the tensors' own memory, which is the host's. */
-sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out);
-
-/* The best parameters, under the names of the trained ones; a best copy must be kept. */
-sl_status sli_tensors_of_best(const sl_pipe *pipe, const sli_best *best, sli_tensors *out);
-
-/* The state of the optimizers[0 … stages - 1], which have shard `rank` of `ranks` of it:
- * "0.weight.exp_avg", … */
-sl_status sli_tensors_of_optimizer(const sl_pipe *pipe, sl_optimizer *const *optimizers, int rank,
-                                   int ranks, sli_tensors *out);
-
-/* Makes the list a copy in host memory, from which a checkpoint is written while the run goes on:
- * of the tensors with elements here, each stage's copied by its own worker. What is no whole tensor
- * becomes a segment (io/checkpoint/format.h). */
-sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors);
-
-void sli_tensors_empty(sli_tensors *tensors); /* keeps the memory of a copy */
-void sli_tensors_clear(sli_tensors *tensors);
 
 /* ---- The directory that a run's checkpoints lie in (save_directory.c) ----------------------- */
 

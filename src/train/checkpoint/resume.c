@@ -143,62 +143,58 @@ sl_status sli_resume_model(const sl_checkpoint_reader *from, sl_pipe *pipe)
 }
 
 /* What the first replica reads at once, and the others get. */
-enum { CHUNK = 1 << 22 };
+enum { CHUNK_BYTES = 1 << 24 };
 
 /* Gives every replica what it has of tensor `index`. */
-static sl_status spread_tensor(const sl_checkpoint_reader *from, const char *part,
-                               const sli_replica *replica, const sli_tensors *to, size_t index,
-                               float *chunk)
+static sl_status broadcast_tensor(const sl_checkpoint_reader *from, const char *part,
+                                  const sli_replica *replica, const sli_tensors *to, size_t index,
+                                  char *chunk)
 {
     const sl_safetensors_item *item = &to->items[index];
     const sli_tensor_entry *own = &to->entries[index];
     const sli_checkpoint_entry *tensor =
         from ? sli_checkpoint_find_tensor(from, part, item->name) : NULL;
     int64_t elements = sl_shape_count(&item->shape), end = own->first + own->count;
+    int64_t bytes = (int64_t)sl_dtype_bytes(item->dtype), most = CHUNK_BYTES / bytes;
     for (int64_t at = 0, count; at < elements; at += count) {
-        count = elements - at < CHUNK ? elements - at : CHUNK;
+        count = elements - at < most ? elements - at : most;
         if (from)
             SL_TRY(sli_checkpoint_read_elements(from, tensor, at, count, chunk));
-        SL_TRY(sl_group_broadcast(replica->group, chunk, count, SL_F32, 0, NULL));
+        SL_TRY(sl_group_broadcast(replica->group, chunk, count, item->dtype, 0, NULL));
         int64_t low = own->first > at ? own->first : at, high = end < at + count ? end : at + count;
         if (low < high) /* a CPU's memory is the host's */
-            memcpy((float *)item->data + (low - own->first), chunk + (low - at),
-                   (size_t)(high - low) * sizeof *chunk);
+            memcpy((char *)item->data + (low - own->first) * bytes, chunk + (low - at) * bytes,
+                   (size_t)((high - low) * bytes));
     }
     return SL_OK;
 }
 
 /* Gives every replica what it has of the part's tensors; `from` is the first one's, and was read
  * whole before. No replica holds more of them than this and a chunk. */
-static sl_status spread_tensors(const sl_checkpoint_reader *from, const char *part,
-                                const sli_replica *replica, const sli_tensors *to)
+static sl_status broadcast_tensors(const sl_checkpoint_reader *from, const char *part,
+                                   const sli_replica *replica, const sli_tensors *to)
 {
     if (!replica->group)
-        return sl_checkpoint_read(from, part, to->items, to->count);
+        return sli_tensors_read(from, part, to);
     if (from)
         SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
-    float *chunk = malloc(CHUNK * sizeof *chunk);
+    char *chunk = malloc(CHUNK_BYTES);
     sl_status status = chunk ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory for reading tensors");
     for (size_t i = 0; i < to->count && status == SL_OK; i++)
-        status = spread_tensor(from, part, replica, to, i, chunk);
+        status = broadcast_tensor(from, part, replica, to, i, chunk);
     free(chunk);
     return status;
 }
 
-static sl_status resume_optimizers(sli_run *run)
+/* Parameters without a number of steps of their own have taken all steps of the run. */
+static sl_status resume_optimizers(sli_run *run, bool has_steps)
 {
-    const sli_replica *replica = &run->replica;
     sli_tensors tensors = {0};
-    sl_optimizer *own[SL_MAX_STAGES];
-    bool sharded = sli_pipe_optimizer_is_sharded(run->optimizer);
-    for (int s = 0; s < sl_pipe_stages(replica->pipe); s++) {
-        own[s] = sli_pipe_optimizer_own(run->optimizer, s);
-        sli_optimizer_set_steps(own[s], run->at.steps);
-    }
-    sl_status status = sli_tensors_of_optimizer(replica->pipe, own, sharded ? replica->rank : 0,
-                                                sharded ? replica->count : 1, &tensors);
+    for (int s = 0; s < sl_pipe_stages(run->replica.pipe); s++)
+        sli_optimizer_set_steps(sli_pipe_optimizer_own(run->optimizer, s), run->at.steps);
+    sl_status status = sli_tensors_of_optimizer(run->optimizer, false, has_steps, &tensors);
     if (status == SL_OK)
-        status = spread_tensors(run->from.reader, "optimizer", replica, &tensors);
+        status = broadcast_tensors(run->from.reader, "optimizer", &run->replica, &tensors);
     sli_tensors_clear(&tensors);
     return status;
 }
@@ -218,11 +214,11 @@ static sl_status resume_best(sli_run *run)
     if (run->at.best_step == run->at.steps)
         return SL_OK;
     if (from || !shared)
-        status = sli_tensors_of_best(replica->pipe, run->best, &tensors);
+        status = sli_tensors_of_buckets(replica->pipe, sli_best_buckets(run->best), &tensors);
     if (status == SL_OK && !shared)
-        status = spread_tensors(from, "best", replica, &tensors);
+        status = broadcast_tensors(from, "best", replica, &tensors);
     else if (status == SL_OK && from)
-        status = sl_checkpoint_read(from, "best", tensors.items, tensors.count);
+        status = sli_tensors_read(from, "best", &tensors);
     sli_tensors_clear(&tensors);
     return status == SL_OK && shared ? sl_group_barrier(replica->group, NULL) : status;
 }
@@ -230,17 +226,18 @@ static sl_status resume_best(sli_run *run)
 /* Every replica gets the position that the first one has read, and whether there is one. */
 sl_status sli_resume_rest(sli_run *run)
 {
+    const sl_checkpoint_reader *from = run->from.reader;
     struct {
-        int64_t found;
+        int64_t found, has_steps;
         sli_position position;
-    } told = {run->from.reader != NULL, run->from.recorded.position};
-    _Static_assert(sizeof told % sizeof(int64_t) == 0, "what is told is words");
+    } message = {from != NULL, from && sli_checkpoint_has_steps(from), run->from.recorded.position};
+    _Static_assert(sizeof message % sizeof(int64_t) == 0, "a message is words");
     if (run->replica.group)
-        SL_TRY(sl_group_broadcast(run->replica.group, &told, sizeof told / sizeof(int64_t), SL_I64,
-                                  0, NULL));
-    if (!told.found)
+        SL_TRY(sl_group_broadcast(run->replica.group, &message, sizeof message / sizeof(int64_t),
+                                  SL_I64, 0, NULL));
+    if (!message.found)
         return SL_OK;
-    run->at = told.position;
-    SL_TRY(resume_optimizers(run));
+    run->at = message.position;
+    SL_TRY(resume_optimizers(run, message.has_steps != 0));
     return resume_best(run);
 }

@@ -1,0 +1,315 @@
+/* A pipe's tensors and its optimizers' state by name, whatever cut and shards it has: listed,
+ * saved, read, and copied. */
+#define _GNU_SOURCE /* asprintf */
+
+#include "core/error.h"
+#include "core/usable_memory.h"
+#include "optim/optimizer.h"
+#include "parallel/pipe.h"
+#include "parallel/pipe_optimizer.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MODEL     "model"
+#define OPTIMIZER "optimizer"
+
+/* ---- Lists ------------------------------------------------------------------------------ */
+
+static sl_status no_memory(void)
+{
+    return sl_error(SL_ERR_MEMORY, "no memory for a list of a pipe's tensors");
+}
+
+/* Adds an item, named "NAME" or "NAME.SUFFIX" after its parameter. */
+static sl_status add_item(sli_tensors *to, const sl_parameter *parameter, const char *suffix,
+                          sl_safetensors_item item, sli_tensor_entry entry)
+{
+    char *name;
+    if (asprintf(&name, "%s%s%s", sl_parameter_name(parameter), suffix ? "." : "",
+                 suffix ? suffix : "") < 0)
+        return no_memory();
+    item.name = name;
+    to->items[to->count] = item;
+    to->entries[to->count++] = entry;
+    return SL_OK;
+}
+
+/* Adds the elements `range` of a parameter, which `flat` has; NULL: they are not here. */
+static sl_status add_tensor(sli_tensors *to, const sl_parameter *parameter, const char *suffix,
+                            int stage, const sli_shard_range *range, const sl_tensor *flat)
+{
+    const sl_shape row = sl_shape_1d(range->count);
+    sl_safetensors_item item = {NULL, SL_F32, *sl_parameter_shape(parameter), NULL};
+    sli_tensor_entry entry = {.first = range->first, .count = range->count, .stage = stage};
+    entry.is_buffer = sl_parameter_get_kind(parameter) == SL_PARAMETER_BUFFER;
+    SL_TRY(add_item(to, parameter, suffix, item, entry));
+    if (!flat || range->count == 0)
+        return SL_OK;
+    sl_tensor **view = &to->entries[to->count - 1].tensor;
+    SL_TRY(sl_tensor_view(flat, range->offset, &row, view));
+    to->items[to->count - 1].data = sl_tensor_data(*view); /* a CPU's memory is the host's */
+    return SL_OK;
+}
+
+/* What is listed: an optimizer's state; else copies of the trained parameters' buckets; else the
+ * model, all its parameters and buffers. */
+typedef struct listing {
+    const sl_pipe_optimizer *optimizer;
+    bool whole, steps;          /* of the optimizer: as in sli_tensors_of_optimizer */
+    sl_tensor **const *buckets; /* [stages] */
+} listing;
+
+/* Adds the arrays of a trained parameter's state, and the number of its steps. */
+static sl_status add_state(const listing *in, const sl_parameter_set *set,
+                           const sl_parameter *parameter, int stage, int64_t *steps,
+                           sli_tensors *to)
+{
+    const sl_optimizer *own = sli_pipe_optimizer_own(in->optimizer, stage);
+    const sl_optimizer *from = in->whole ? in->optimizer->stage[stage].whole : own;
+    int arrays = sli_optimizer_state_arrays(own);
+    sli_shard_range range;
+    SL_TRY(sli_optimizer_range(set, parameter, in->whole ? 0 : in->optimizer->rank,
+                               in->whole ? 1 : in->optimizer->ranks, &range));
+    for (int a = 0; a < arrays; a++)
+        SL_TRY(add_tensor(to, parameter, sli_optimizer_state_name(own, a), stage, &range,
+                          from ? sli_optimizer_state(from, range.bucket, a) : NULL));
+    if (arrays == 0 || !in->steps)
+        return SL_OK;
+    return add_item(to, parameter, "step", (sl_safetensors_item){NULL, SL_I64, {0}, steps},
+                    (sli_tensor_entry){.count = 1, .stage = stage});
+}
+
+/* Steps are in the order of the buckets, which is that of the parameters reversed. */
+static sl_status list_stage(const listing *in, const sl_parameter_set *set, int stage,
+                            sli_tensors *to)
+{
+    int left = 0;
+    int64_t *steps = NULL;
+    if (in->optimizer)
+        steps = sli_optimizer_steps(sli_pipe_optimizer_own(in->optimizer, stage), &left);
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+        const sl_parameter *parameter = sl_parameter_set_get(set, i);
+        sli_shard_range range = {.count = sl_shape_count(sl_parameter_shape(parameter))};
+        const sl_tensor *flat = sl_parameter_value(parameter);
+        bool trained = sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED;
+        if (!trained && (in->optimizer || in->buckets))
+            continue;
+        if (in->optimizer) {
+            SL_TRY(add_state(in, set, parameter, stage, &steps[--left], to));
+            continue;
+        }
+        if (in->buckets) {
+            SL_TRY(sli_optimizer_range(set, parameter, 0, 1, &range));
+            flat = in->buckets[stage][range.bucket];
+        }
+        SL_TRY(add_tensor(to, parameter, NULL, stage, &range, flat));
+    }
+    return SL_OK;
+}
+
+static sl_status list_tensors(const sl_pipe *pipe, const listing *in, sli_tensors *out)
+{
+    enum { MOST_ITEMS = 3 }; /* of a parameter */
+    size_t most = 1;
+    for (int s = 0; s < sl_pipe_stages(pipe); s++)
+        most += MOST_ITEMS * (size_t)sl_parameter_set_count(sl_pipe_parameters(pipe, s));
+    sli_tensors_empty(out);
+    out->items = calloc(most, sizeof *out->items);
+    out->entries = calloc(most, sizeof *out->entries);
+    if (!out->items || !out->entries)
+        return no_memory();
+    for (int s = 0; s < sl_pipe_stages(pipe); s++)
+        SL_TRY(list_stage(in, sl_pipe_parameters(pipe, s), s, out));
+    return SL_OK;
+}
+
+sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out)
+{
+    return list_tensors(pipe, &(listing){0}, out);
+}
+
+sl_status sli_tensors_of_buckets(const sl_pipe *pipe, sl_tensor **const *buckets, sli_tensors *out)
+{
+    return list_tensors(pipe, &(listing){.buckets = buckets}, out);
+}
+
+sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool whole, bool steps,
+                                   sli_tensors *out)
+{
+    return list_tensors(optimizer->pipe,
+                        &(listing){.optimizer = optimizer, .whole = whole, .steps = steps}, out);
+}
+
+/* ---- Parts of checkpoints --------------------------------------------------------------- */
+
+sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = (sl_checkpoint_part){0};
+    SLI_CHECK_NOT_NULL(pipe);
+    if (!pipe->tensors)
+        pipe->tensors = calloc(1, sizeof *pipe->tensors);
+    if (!pipe->tensors)
+        return no_memory();
+    if (pipe->tensors->count == 0)
+        SL_TRY(sli_tensors_of_model(pipe, pipe->tensors));
+    *out = (sl_checkpoint_part){.name = MODEL,
+                                .items = pipe->tensors->items,
+                                .count = pipe->tensors->count};
+    return SL_OK;
+}
+
+sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoint_part *out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = (sl_checkpoint_part){.name = OPTIMIZER};
+    SLI_CHECK_NOT_NULL(optimizer);
+    sli_tensors *tensors = &optimizer->tensors;
+    SL_TRY(sli_pipe_optimizer_gather(optimizer));
+    SL_TRY(sli_tensors_of_optimizer(optimizer, true, true, tensors));
+    if (optimizer->rank > 0)
+        sli_tensors_empty(tensors);
+    out->items = tensors->items;
+    out->count = tensors->count;
+    return SL_OK;
+}
+
+bool sli_checkpoint_has_steps(const sl_checkpoint_reader *from)
+{
+    static const char suffix[] = ".step";
+    for (size_t i = 0; i < sl_checkpoint_tensor_count(from, OPTIMIZER); i++) {
+        const char *name = sl_checkpoint_tensor_get(from, OPTIMIZER, i)->name;
+        size_t length = strlen(name);
+        if (length >= strlen(suffix) && strcmp(name + length - strlen(suffix), suffix) == 0)
+            return true;
+    }
+    return false;
+}
+
+sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part,
+                           const sli_tensors *to)
+{
+    SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
+    for (size_t i = 0; i < to->count; i++)
+        if (to->entries[i].count > 0)
+            SL_TRY(sli_checkpoint_read_elements(
+                from, sli_checkpoint_find_tensor(from, part, to->items[i].name),
+                to->entries[i].first, to->entries[i].count, to->items[i].data));
+    return SL_OK;
+}
+
+sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *from)
+{
+    SLI_CHECK_NOT_NULL(optimizer);
+    SLI_CHECK_NOT_NULL(from);
+    double step;
+    bool steps = sli_checkpoint_has_steps(from) ||
+                 sl_checkpoint_number(from, "step", &step) != SL_OK || !(step >= 0 && step < 1e18);
+    sli_tensors *tensors = &optimizer->tensors;
+    sli_pipe_optimizer_release(optimizer);
+    SL_TRY(sli_tensors_of_optimizer(optimizer, false, steps, tensors));
+    SL_TRY(sli_checkpoint_verify_part(from, OPTIMIZER));
+    SL_TRY(sli_tensors_read(from, OPTIMIZER, tensors));
+    for (int s = 0; s < optimizer->stages && !steps; s++)
+        sli_optimizer_set_steps(sli_pipe_optimizer_own(optimizer, s), (int64_t)step);
+    return SL_OK;
+}
+
+/* ---- Copies ----------------------------------------------------------------------------- */
+
+void sli_tensors_empty(sli_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->count; i++) {
+        sl_tensor_destroy(&tensors->entries[i].tensor);
+        free((char *)tensors->items[i].name);
+    }
+    free(tensors->items);
+    free(tensors->entries);
+    free(tensors->shapes);
+    *tensors = (sli_tensors){.memory = tensors->memory, .memory_bytes = tensors->memory_bytes};
+}
+
+void sli_tensors_clear(sli_tensors *tensors)
+{
+    sli_tensors_empty(tensors);
+    free(tensors->memory);
+    *tensors = (sli_tensors){0};
+}
+
+enum { ALIGNMENT = 64 };
+
+static size_t aligned_bytes(const sli_tensor_entry *entry)
+{
+    size_t bytes = (size_t)entry->count * sizeof(float);
+    return (bytes + ALIGNMENT - 1) / ALIGNMENT * ALIGNMENT;
+}
+
+static sl_status reserve_memory(sli_tensors *to)
+{
+    size_t bytes = 0;
+    for (size_t i = 0; i < to->count; i++)
+        bytes += aligned_bytes(&to->entries[i]);
+    if (to->memory_bytes >= bytes)
+        return SL_OK;
+    free(to->memory);
+    to->memory = NULL;
+    if (sli_resident_memory() + bytes <= sli_usable_memory(""))
+        to->memory = aligned_alloc(ALIGNMENT, bytes);
+    to->memory_bytes = to->memory ? bytes : 0;
+    return to->memory ? SL_OK
+                      : sl_error(SL_ERR_MEMORY,
+                                 "no memory for a copy of the run's state, %zu bytes", bytes);
+}
+
+/* Leaves what has elements here: whole tensors, and segments of others. */
+static sl_status cut_tensors(sli_tensors *tensors, json_t *shapes)
+{
+    size_t kept = 0;
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < tensors->count; i++) {
+        sl_safetensors_item *item = &tensors->items[i];
+        sli_tensor_entry *entry = &tensors->entries[i];
+        char *whole = (char *)item->name;
+        if (status == SL_OK && entry->count > 0 && entry->count < sl_shape_count(&item->shape))
+            status = sli_checkpoint_make_segment(item, entry->first, entry->count, shapes);
+        if (item->name != whole || entry->count == 0)
+            free(whole);
+        if (entry->count == 0)
+            continue;
+        tensors->items[kept] = *item;
+        tensors->entries[kept++] = *entry;
+    }
+    tensors->count = kept;
+    if (status == SL_OK && json_object_size(shapes) > 0)
+        tensors->shapes = json_dumps(shapes, JSON_COMPACT);
+    return status == SL_OK && json_object_size(shapes) > 0 && !tensors->shapes ? no_memory()
+                                                                               : status;
+}
+
+static sl_status copy_stage(int stage, void *arg)
+{
+    const sli_tensors *tensors = arg;
+    char *data = tensors->memory;
+    for (size_t i = 0; i < tensors->count; i++) {
+        sli_tensor_entry *entry = &tensors->entries[i];
+        if (entry->stage == stage) {
+            SL_TRY(sl_tensor_read(entry->tensor, data));
+            sl_tensor_destroy(&entry->tensor);
+            tensors->items[i].data = data;
+        }
+        data += aligned_bytes(entry);
+    }
+    return SL_OK;
+}
+
+sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors)
+{
+    SL_TRY(reserve_memory(tensors));
+    json_t *shapes = json_object();
+    sl_status status = shapes ? cut_tensors(tensors, shapes) : no_memory();
+    json_decref(shapes);
+    return status == SL_OK ? sl_pipe_run_on_stages(pipe, copy_stage, tensors) : status;
+}
