@@ -41,8 +41,13 @@ typedef struct sl_metadata {
  * tensor whose shape or data type differs, with both. */
 sl_status sl_safetensors_load(const char *path, const sl_safetensors_item *items, size_t count);
 
-/* Writes `items` and `metadata` to a file, replacing an older one only when all is safely on disk.
- * Borrows all. Errors: those of sl_safetensors_writer_create and what follows it. */
+/* Writes `items` and `metadata` to a file, replacing an older one only when all is safely on disk;
+ * an error leaves that as it was. The disk space for all of it is taken first, where the file
+ * system can. The bytes lie in the file in the order of `items`, larger elements first, so that
+ * each tensor is aligned to its element. Borrows all. Errors: SL_ERR_INVALID for a name that is
+ * used twice, is not UTF-8 or is `__metadata__`, for an impossible shape, and where `path` is a
+ * directory or device; SL_ERR_NOT_FOUND where its directory does not exist; SL_ERR_IO, for instance
+ * on a full disk. */
 sl_status sl_safetensors_save(const char *path, const sl_safetensors_item *items, size_t count,
                               const sl_metadata *metadata, size_t metadata_count);
 
@@ -88,31 +93,6 @@ const char *sl_safetensors_metadata(const sl_safetensors_reader *reader, const c
  * Errors: SL_ERR_UNSUPPORTED where the tensor is not `readable`, SL_ERR_IO. */
 sl_status sl_safetensors_read(const sl_safetensors_reader *reader, const sl_safetensors_info *info,
                               void *to);
-
-/* ---- Writing step by step ---- */
-
-/* A file being written. It has a temporary name in the same directory until it is committed. */
-typedef struct sl_safetensors_writer sl_safetensors_writer;
-
-/* Starts a file that will hold `items` (whose `data` is not looked at) and `metadata`, and takes
- * the disk space for all of it where the file system can. The bytes lie in the file in the order of
- * `items`, larger elements first, so that each tensor is aligned to its element.
- * Borrows the arguments. Errors: SL_ERR_INVALID for a name that is used twice, is not UTF-8 or is
- * `__metadata__`, for an impossible shape, and where `path` is a directory or device; SL_ERR_IO,
- * for instance on a full disk. */
-sl_status sl_safetensors_writer_create(const char *path, const sl_safetensors_item *items,
-                                       size_t count, const sl_metadata *metadata,
-                                       size_t metadata_count, sl_safetensors_writer **out);
-
-/* Writes the bytes of the item at `index`; each item once, in any order. Errors: SL_ERR_IO. */
-sl_status sl_safetensors_writer_put(sl_safetensors_writer *writer, size_t index, const void *data);
-
-/* Brings everything to disk and gives the file its name. An error leaves an older file of that
- * name as it was. Errors: SL_ERR_INVALID naming an item that was not put; SL_ERR_IO. */
-sl_status sl_safetensors_writer_commit(sl_safetensors_writer *writer);
-
-/* Frees the writer, and removes its file if it was not committed; NULL is allowed. */
-void sl_safetensors_writer_destroy(sl_safetensors_writer **writer);
 
 SL_API_END
 

@@ -61,7 +61,7 @@ enum { SL_VOCAB_UNKNOWN = 0 }; /* the id of <unk>, and of every token that is no
 sl_status sl_vocab_load(const char *path, sl_vocab **out);
 
 /* Writes such a file; an older one is replaced only when the new one is complete.
- * Errors: as sl_safetensors_writer has them for a file that cannot be written. */
+ * Errors: as sl_safetensors_save has them for a file that cannot be written. */
 sl_status sl_vocab_save(const sl_vocab *vocab, const char *path);
 void sl_vocab_destroy(sl_vocab **vocab);
 

@@ -96,17 +96,12 @@ static const char *name_file(const char *part, size_t number, size_t count, char
     return name;
 }
 
-static uint64_t item_bytes(const sl_safetensors_item *item)
-{
-    return (uint64_t)sl_shape_count(&item->shape) * sl_dtype_bytes(item->dtype);
-}
-
 /* How many of the items fill a file: a larger one has a file of its own. */
 static size_t count_fitting(const sl_safetensors_item *items, size_t count, uint64_t limit)
 {
     uint64_t bytes = 0;
     for (size_t i = 0; i < count; i++) {
-        bytes += item_bytes(&items[i]);
+        bytes += sli_safetensors_item_bytes(&items[i]);
         if (limit > 0 && bytes > limit && i > 0)
             return i;
     }
@@ -119,7 +114,7 @@ static sl_status add_index(writer *to, const sl_checkpoint_part *part, json_t *m
     char *text = NULL, name[NAME_BYTES];
     json_int_t bytes = 0;
     for (size_t i = 0; i < part->count; i++)
-        bytes += (json_int_t)item_bytes(&part->items[i]);
+        bytes += (json_int_t)sli_safetensors_item_bytes(&part->items[i]);
     json_t *json = json_pack("{s:{sI} sO}", "metadata", "total_size", bytes, "weight_map", map);
     if (json && json_object_size(map) == part->count)
         text = json_dumps(json, JSON_INDENT(2));

@@ -52,6 +52,11 @@ bool sli_safetensors_bytes(int dims, const int64_t *size, unsigned bits, uint64_
     return true;
 }
 
+uint64_t sli_safetensors_item_bytes(const sl_safetensors_item *item)
+{
+    return (uint64_t)sl_shape_count(&item->shape) * sl_dtype_bytes(item->dtype);
+}
+
 /* ---- Error sentences -------------------------------------------------------------------- */
 
 const char *sli_safetensors_quote(const char *name, char *text)

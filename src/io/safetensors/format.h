@@ -28,6 +28,9 @@ const sli_safetensors_dtype *sli_safetensors_dtype_of(sl_dtype dtype);
  * beyond int64_t: what is accepted can be counted in any order. */
 bool sli_safetensors_bytes(int dims, const int64_t *size, unsigned bits, uint64_t *bytes);
 
+/* The bytes of an item of a possible shape. */
+uint64_t sli_safetensors_item_bytes(const sl_safetensors_item *item);
+
 /* ---- Names and shapes in error sentences (format.c) ---- */
 
 enum { SLI_QUOTE_BYTES = 96, SLI_SIZES_BYTES = 160 };
@@ -134,5 +137,10 @@ typedef struct sli_written_file {
 sl_status sli_safetensors_write(const char *path, const sl_safetensors_item *items, size_t count,
                                 const sl_metadata *metadata, size_t metadata_count,
                                 const sli_item_source *source, sli_written_file *written);
+
+/* Fails as sl_safetensors_save would for a path that cannot be written or a disk without room, and
+ * leaves nothing behind. The items need no data. */
+sl_status sli_safetensors_try_write(const char *path, const sl_safetensors_item *items,
+                                    size_t count);
 
 #endif

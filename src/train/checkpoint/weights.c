@@ -212,14 +212,11 @@ sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
     char *vocab_path;
     sli_replace_file *file;
     sli_tensors tensors = {0};
-    sl_safetensors_writer *writer = NULL;
     sl_status status = sli_tensors_of_model(pipe, &tensors);
     if (status == SL_OK)
-        status = sl_safetensors_writer_create(path, tensors.items, tensors.count, NULL, 0, &writer);
-    sl_safetensors_writer_destroy(&writer);
+        status = sli_safetensors_try_write(path, tensors.items, tensors.count);
     sli_tensors_clear(&tensors);
-    if (status != SL_OK)
-        return status;
+    SL_TRY(status);
     SL_TRY(sl_weights_vocab_path(path, &vocab_path));
     status = sli_replace_file_create(vocab_path, &file);
     sli_replace_file_destroy(&file);
