@@ -104,7 +104,7 @@ static sl_status run_rank(sl_group *group, void *devices)
     if (status == SL_OK)
         status = train(&at, sl_group_rank(group));
     if (status == SL_OK && sl_group_rank(group) == 0)
-        sl_ddp_print_log(at.ddp, stdout);
+        sl_ddp_log_print(sl_ddp_get_log(at.ddp), stdout);
     close_replica(&at);
     return status;
 }

@@ -139,7 +139,8 @@ typedef struct sl_ddp_bucket_log {
 
 /* Times of the last step that averaged. */
 typedef struct sl_ddp_log {
-    int64_t steps; /* that averaged, so far */
+    int rank, ranks; /* of the group */
+    int64_t steps;   /* that averaged, so far */
     bool order_rebuilt;
     int bucket_count;
     const sl_ddp_bucket_log *buckets; /* stage by stage, in the order of sending */
@@ -153,7 +154,7 @@ typedef struct sl_ddp_log {
 const sl_ddp_log *sl_ddp_get_log(const sl_ddp *ddp);
 
 /* Writes the log as text, one line for each bucket. */
-void sl_ddp_print_log(const sl_ddp *ddp, FILE *to);
+void sl_ddp_log_print(const sl_ddp_log *log, FILE *to);
 
 SL_API_END
 

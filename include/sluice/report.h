@@ -1,7 +1,6 @@
 /* What a run reports while it goes on, and the run log that is made of it.
  *
- * A run hands records to reporters. A record stands by itself: who reads it need not ask the run.
- */
+ * A run hands records to reporters. A record stands by itself: its reader need not ask the run. */
 #ifndef SLUICE_REPORT_H
 #define SLUICE_REPORT_H
 
@@ -27,10 +26,17 @@ typedef struct sl_stage_info {
     const char *isa;  /* the instruction set of the device's kernels */
 } sl_stage_info;
 
+/* One of a run's texts. */
+typedef struct sl_text_info {
+    const char *path;
+    int64_t tokens, unknown; /* `unknown`: how many of them are <unk> */
+} sl_text_info;
+
 /* A run that begins. Everything lives as long as the run. */
 typedef struct sl_run_info {
     const struct sl_train_options *options; /* with all defaults filled in */
     const sl_option *option_rows[2];        /* rows of *options, each array's last without a name */
+    sl_text_info texts[3];                  /* for training, validation and test */
     int64_t ntokens;                        /* of the vocabulary */
     int shards;                             /* of the training text */
     int replica, replicas;
@@ -42,11 +48,8 @@ typedef struct sl_run_info {
     const sl_stage_memory *memory; /* [memory_count], by rank and pipeline rank: of the whole run,
                                       on every replica; as it was at the last `evaluated` */
     int memory_count;
-
-    /* What the records above describe, for reporters that ask for more. */
-    const struct sl_corpus *corpus;
-    const struct sl_pipe *pipe; /* this replica's */
-    const struct sl_ddp *ddp;   /* NULL: there is one replica */
+    const struct sl_ddp_log *ddp_log; /* this replica's, of its last step; NULL: there is one */
+    const struct sl_pipe *pipe;       /* this replica's: its parameters and devices */
 } sl_run_info;
 
 typedef struct sl_step_info {

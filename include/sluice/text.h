@@ -98,7 +98,8 @@ sl_status sl_vocab_builder_finish(const sl_vocab_builder *builder, int32_t *fina
 typedef struct sl_tokens {
     int32_t *ids; /* [count], owned */
     int64_t count;
-    int64_t line_count; /* lines of the text, those without tokens included */
+    int64_t line_count;    /* lines of the text, those without tokens included */
+    int64_t unknown_count; /* how many of the ids are SL_VOCAB_UNKNOWN */
 } sl_tokens;
 
 void sl_tokens_free(sl_tokens *tokens); /* leaves zeros */

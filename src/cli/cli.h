@@ -172,12 +172,9 @@ void cli_progress_destroy(cli_progress **progress);
 /* The run's reporters: [*count]. */
 const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *count);
 
-int64_t cli_count_unknown(const sl_tokens *tokens); /* how many are <unk> */
-
-/* Warns where more than half of the text at `path` is <unk>. Its vocabulary lies beside the weights
- * `init`, or, where that is NULL, is the vocabulary of the text at `source`. */
-void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *init,
-                             const char *source);
+/* Warns where more than half of the text is <unk>. Its vocabulary lies beside the weights `init`,
+ * or, where that is NULL, is the vocabulary of the text at `source`. */
+void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source);
 
 /* ---- Signals (signals.c) ------------------------------------------------------------------ */
 

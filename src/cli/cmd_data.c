@@ -40,7 +40,7 @@ static void show_counts(const sl_corpus *corpus)
         const sl_tokens *of = sl_corpus_tokens(corpus, split);
         printf("%-6s %12s %14s %14s  %s\n", sl_split_name(split),
                cli_count_text(of->line_count).text, cli_count_text(of->count).text,
-               cli_count_text(cli_count_unknown(of)).text, sl_corpus_path(corpus, split));
+               cli_count_text(of->unknown_count).text, sl_corpus_path(corpus, split));
     }
 }
 

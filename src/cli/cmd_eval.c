@@ -90,7 +90,10 @@ static sl_status evaluate_text(const settings *from, const cli_saved_model *mode
     const char *split = sl_split_name(from->split);
     sl_batches batches;
     sl_evaluation result;
-    cli_warn_unknown_tokens(tokens, path, run->init, NULL);
+    cli_warn_unknown_tokens(&(sl_text_info){.path = path,
+                                            .tokens = tokens->count,
+                                            .unknown = tokens->unknown_count},
+                            run->init, NULL);
     SL_TRY(sl_error_context(sl_batchify(tokens->ids, tokens->count, run->eval_batch_size, run->bptt,
                                         &batches),
                             "%s: ", path));

@@ -165,10 +165,8 @@ static void print_data(const display *on, const sl_run_info *info)
     print_line(on, "Data: %s", info->options->data);
     for (int split = 0; split < SL_SPLITS; split++)
         print_line(on, "  %-5s %12s tokens  %s", sl_split_name(split),
-                   cli_count_text(sl_corpus_tokens(info->corpus, split)->count).text,
-                   sl_corpus_path(info->corpus, split));
-    print_line(on, "  vocabulary of %s types",
-               cli_count_text(sl_vocab_size(sl_corpus_vocab(info->corpus))).text);
+                   cli_count_text(info->texts[split].tokens).text, info->texts[split].path);
+    print_line(on, "  vocabulary of %s types", cli_count_text(info->ntokens).text);
 }
 
 /* What all replicas have in common. */
@@ -204,32 +202,22 @@ static void print_stages(const display *on, const sl_run_info *info)
     }
 }
 
-int64_t cli_count_unknown(const sl_tokens *tokens)
+void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source)
 {
-    int64_t unknown = 0;
-    for (int64_t i = 0; i < tokens->count; i++)
-        unknown += tokens->ids[i] == SL_VOCAB_UNKNOWN;
-    return unknown;
-}
-
-void cli_warn_unknown_tokens(const sl_tokens *tokens, const char *path, const char *init,
-                             const char *source)
-{
-    int64_t unknown = cli_count_unknown(tokens);
     char *beside = NULL;
-    if (2 * unknown <= tokens->count || (init && sl_weights_vocab_path(init, &beside) != SL_OK))
+    if (2 * text->unknown <= text->tokens ||
+        (init && sl_weights_vocab_path(init, &beside) != SL_OK))
         return;
     cli_complain("warning: %.0f%% of the tokens in %s are <unk>: the vocabulary %s%s does not "
                  "have them",
-                 100.0 * (double)unknown / (double)tokens->count, path, beside ? "" : "of ",
-                 beside ? beside : source);
+                 100.0 * (double)text->unknown / (double)text->tokens, text->path,
+                 beside ? "" : "of ", beside ? beside : source);
     free(beside);
 }
 
 static void warn_of_run(const sl_run_info *info)
 {
     const sl_train_options *options = info->options;
-    const sl_corpus *corpus = info->corpus;
     int64_t rows = (options->batch_size * options->shards + info->replicas - 1) / info->replicas;
     if (info->oversubscribed)
         cli_complain("warning: devices share cores");
@@ -240,8 +228,8 @@ static void warn_of_run(const sl_run_info *info)
                      steps > 1 ? " times --accumulate" : "", steps * options->chunks, rows,
                      plural(rows));
     for (int split = 0; split < SL_SPLITS; split++)
-        cli_warn_unknown_tokens(sl_corpus_tokens(corpus, split), sl_corpus_path(corpus, split),
-                                options->init, sl_corpus_path(corpus, SL_SPLIT_TRAIN));
+        cli_warn_unknown_tokens(&info->texts[split], options->init,
+                                info->texts[SL_SPLIT_TRAIN].path);
 }
 
 static sl_status print_started(void *context, const sl_run_info *info)
@@ -408,8 +396,8 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
         print_line(on, "The best weights are in %s", info->options->save);
     end_lines(on);
     bool debug = false;
-    if (info->ddp && sl_debug_contains("ddp", &debug) == SL_OK && debug)
-        sl_ddp_print_log(info->ddp, stderr);
+    if (info->ddp_log && sl_debug_contains("ddp", &debug) == SL_OK && debug)
+        sl_ddp_log_print(info->ddp_log, stderr);
     return SL_OK;
 }
 

@@ -80,6 +80,8 @@ static sl_status list_sets(sl_ddp *ddp, sl_parameter_set *of_module)
     }
     ddp->bucket_logs = calloc((size_t)ddp->log.bucket_count + 1, sizeof *ddp->bucket_logs);
     ddp->log.buckets = ddp->bucket_logs;
+    ddp->log.rank = sl_group_rank(ddp->group);
+    ddp->log.ranks = sl_group_size(ddp->group);
     if (!ddp->bucket_logs)
         return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for the log of %d buckets",
                         ddp->log.bucket_count);
@@ -299,14 +301,13 @@ const sl_ddp_log *sl_ddp_get_log(const sl_ddp *ddp)
     return &ddp->log;
 }
 
-void sl_ddp_print_log(const sl_ddp *ddp, FILE *to)
+void sl_ddp_log_print(const sl_ddp_log *log, FILE *to)
 {
-    const sl_ddp_log *log = &ddp->log;
     sli_c_numbers scope = sli_c_numbers_begin();
     fprintf(to,
             "ddp: rank %d of %d, step %" PRId64 ", order of buckets %s: backward %.3f ms, "
             "exchange %.3f ms, of it overlapped %.3f ms, waited for %.3f ms\n",
-            sl_group_rank(ddp->group), sl_group_size(ddp->group), log->steps,
+            log->rank, log->ranks, log->steps,
             log->order_rebuilt ? "as gradients came" : "as registered", 1e3 * log->backward_end,
             1e3 * log->reduce_seconds, 1e3 * log->overlap_seconds, 1e3 * log->wait_seconds);
     for (int i = 0; i < log->bucket_count; i++) {

@@ -58,6 +58,13 @@ static sl_status open_sink(sink *to, size_t text_bytes)
     return reserve_ids(to, (int64_t)(text_bytes / 4) + 16); /* English: 5 bytes a token */
 }
 
+static void count_unknown(sl_tokens *tokens)
+{
+    tokens->unknown_count = 0;
+    for (int64_t i = 0; i < tokens->count; i++)
+        tokens->unknown_count += tokens->ids[i] == SL_VOCAB_UNKNOWN;
+}
+
 /* Hands the ids over, without the room behind them, or frees them after an error. */
 static sl_status close_sink(sink *to, sl_status status, sl_tokens *out)
 {
@@ -69,6 +76,7 @@ static sl_status close_sink(sink *to, sl_status status, sl_tokens *out)
                        : NULL;
     if (fitting)
         to->tokens.ids = fitting;
+    count_unknown(&to->tokens);
     *out = to->tokens;
     return status;
 }
@@ -233,6 +241,7 @@ static sl_status read_training_text(sl_corpus *corpus)
     corpus->vocab = corpus->own_vocab;
     for (int64_t i = 0; i < tokens->count; i++)
         tokens->ids[i] = final_ids[tokens->ids[i]];
+    count_unknown(tokens);
 done:
     free(final_ids);
     sl_vocab_builder_destroy(&builder);

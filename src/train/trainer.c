@@ -103,10 +103,15 @@ static void describe_run(sli_run *run)
         .stage_count = sl_pipe_stages(pipe),
         .memory = run->replica.memory,
         .memory_count = run->replica.count * sl_pipe_ranks(pipe),
-        .corpus = run->corpus,
+        .ddp_log = run->replica.ddp ? sl_ddp_get_log(run->replica.ddp) : NULL,
         .pipe = pipe,
-        .ddp = run->replica.ddp,
     };
+    for (int split = 0; split < SL_SPLITS; split++) {
+        const sl_tokens *tokens = sl_corpus_tokens(run->corpus, split);
+        run->info.texts[split] = (sl_text_info){.path = sl_corpus_path(run->corpus, split),
+                                                .tokens = tokens->count,
+                                                .unknown = tokens->unknown_count};
+    }
     for (int s = 0; s < run->info.stage_count; s++) {
         const sl_device *device = sl_pipe_device(pipe, s);
         sl_stage_info *stage = &run->stages[s];

@@ -41,7 +41,9 @@ static void splits_are_read_with_the_training_texts_vocabulary(void **state)
     const sl_tokens *train = sl_corpus_tokens(corpus, SL_SPLIT_TRAIN);
     expect_tokens(vocab, train, "= the title = the cat , the dog . ");
     assert_int_equal(train->line_count, 4);
+    assert_int_equal(train->unknown_count, 0);
     expect_tokens(vocab, sl_corpus_tokens(corpus, SL_SPLIT_VALID), "the <unk> ");
+    assert_int_equal(sl_corpus_tokens(corpus, SL_SPLIT_VALID)->unknown_count, 1);
     expect_tokens(vocab, sl_corpus_tokens(corpus, SL_SPLIT_TEST), "dog . cat ");
     assert_int_equal(sl_corpus_tokens(corpus, SL_SPLIT_TEST)->line_count, 3);
     assert_int_equal(sl_vocab_size(vocab), 8);

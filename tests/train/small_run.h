@@ -52,7 +52,9 @@ static inline sl_parameter *find_parameter(const test_pipe *pipe, const char *na
 /* Random ids, the same every time. */
 static inline sl_tokens small_tokens(int64_t count)
 {
-    sl_tokens made = {malloc((size_t)count * sizeof *made.ids), count, 1};
+    sl_tokens made = {.ids = malloc((size_t)count * sizeof *made.ids),
+                      .count = count,
+                      .line_count = 1};
     assert_non_null(made.ids);
     uint32_t state = 1;
     for (int64_t i = 0; i < count; i++) {
