@@ -78,8 +78,10 @@ int sl_group_size(const sl_group *group);
  * its *out is NULL and the status SL_OK. Called by every rank of `group`. */
 sl_status sl_group_split(sl_group *group, int color, sl_group **out);
 
-/* data = op over all ranks' data, combined in the order of ranks. A NaN of any rank makes the
- * result NaN, for SL_REDUCE_MIN and SL_REDUCE_MAX as well (torch.minimum, torch.maximum). */
+/* data = op over all ranks' data, combined in the order of a tree: `size` ranks are split at the
+ * largest power of two below `size`, and so is each half. So 5 ranks give (((0 1) (2 3)) 4), the
+ * same bits on every rank and with each backend. A NaN of any rank makes the result NaN, for
+ * SL_REDUCE_MIN and SL_REDUCE_MAX as well (torch.minimum, torch.maximum). */
 sl_status sl_group_all_reduce(sl_group *group, void *data, int64_t count, sl_dtype dtype,
                               sl_reduce_op op, sl_work **work);
 

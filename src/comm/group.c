@@ -2,6 +2,7 @@
 
 #include "sluice/option.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -132,8 +133,13 @@ const char *sli_operation_text(const sli_operation *operation, char *text)
 bool sli_operation_matches(const sli_operation *a, const sli_operation *b)
 {
     return a->kind == b->kind && a->count == b->count && a->dtype == b->dtype &&
-           (!has_reduction(a->kind) || a->reduce == b->reduce) &&
+           (!has_reduction(a->kind) || (a->reduce == b->reduce && a->terms == b->terms)) &&
            (!has_root(a->kind) || a->root == b->root);
+}
+
+const void *sli_operation_node(const sli_operation *operation, int index)
+{
+    return operation->nodes ? operation->nodes[index] : operation->in;
 }
 
 sl_status sli_operations_compare(const sli_operation *const *called, int size)
@@ -274,6 +280,8 @@ static sl_status submit_collective(sl_group *group, sli_operation *operation, sl
     SL_TRY(check_rank(group, sli_operation_name(operation->kind), operation->root));
     SL_TRY(check_average(operation));
     operation->sequence = ++group->sequence;
+    if (operation->terms == 0)
+        operation->terms = group->size;
     sl_status status =
         submit_task(group, &(sli_task){.run = run_collective, .operation = *operation}, work);
     return status == SL_OK ? SL_OK : break_group(group, status);
@@ -291,6 +299,20 @@ sl_status sl_group_all_reduce(sl_group *group, void *data, int64_t count, sl_dty
                                .dtype = dtype,
                                .reduce = op};
     return submit_collective(group, &operation, work);
+}
+
+sl_status sli_group_all_reduce_nodes(sl_group *group, const void *const *nodes, int terms,
+                                     void *out, int64_t count, sl_dtype dtype, sl_reduce_op op)
+{
+    assert(terms >= group->size);
+    sli_operation operation = {.kind = SLI_OP_ALL_REDUCE,
+                               .nodes = nodes,
+                               .terms = terms,
+                               .out = out,
+                               .count = count,
+                               .dtype = dtype,
+                               .reduce = op};
+    return submit_collective(group, &operation, NULL);
 }
 
 sl_status sl_group_reduce(sl_group *group, void *data, int64_t count, sl_dtype dtype,

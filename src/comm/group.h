@@ -33,6 +33,8 @@ typedef struct sli_operation {
     int64_t count;
     sl_dtype dtype;
     sl_reduce_op reduce;
+    int terms; /* of the tree in which a reduction adds (core/sum_tree.h), which the ranks hold */
+    const void *const *nodes; /* this rank's nodes of it, in order; NULL: `in` is the only one */
     int root;
     uint64_t sequence; /* from 1, the same on every rank */
 } sli_operation;
@@ -46,6 +48,15 @@ const char *sli_operation_text(const sli_operation *operation, char *text);
 
 /* Whether two ranks call the same operation; their memory may differ. */
 bool sli_operation_matches(const sli_operation *a, const sli_operation *b);
+
+/* Node `index` of the rank that calls `operation`. */
+const void *sli_operation_node(const sli_operation *operation, int index);
+
+/* sl_group_all_reduce of more terms than ranks: each holds those that sli_sum_tree_first says, at
+ * least one, added up to the nodes that sli_sum_tree_nodes lists. Every rank's `out`, which may be
+ * one of its nodes, becomes the result; an average is the sum times 1 / terms. */
+sl_status sli_group_all_reduce_nodes(sl_group *group, const void *const *nodes, int terms,
+                                     void *out, int64_t count, sl_dtype dtype, sl_reduce_op op);
 
 /* SL_ERR_INVALID with the error for ranks 0 … size - 1 that do not all call the same: called[r] is
  * rank r's operation. */
@@ -127,10 +138,21 @@ sl_status sli_comm_thread_start(sli_comm_thread *thread, const sli_task *task, s
 /* A handle for an operation that is finished already. */
 sl_status sli_work_create_finished(sl_work **work);
 
-/* out[i] = op over sources[0][i], sources[1][i], …, for elements start … start + count - 1 (of the
- * sources; `out` begins with element `start`). `out` may be one of the sources at `start`. bf16
- * is added up in f32 and rounded once, to nearest even; an average is the sum times 1 / sources. */
-void sli_reduce(sl_dtype dtype, sl_reduce_op op, const void *const *sources, int source_count,
-                int64_t start, int64_t count, void *out);
+/* The nodes of a tree, as the ranks of a group hold them. */
+typedef struct sli_nodes {
+    int count;
+    const int *ends;   /* [count] where each ends and the next one begins, among the terms */
+    const void **data; /* [count] */
+} sli_nodes;
+
+/* Lists the ends of all ranks' nodes, and where each rank's begin: first[size] is their number. */
+void sli_nodes_list(int terms, int size, int *ends /* [terms] */, int *first /* [size + 1] */);
+
+/* out[i] = op over nodes->data[0][i], nodes->data[1][i], … in the order of their tree, for elements
+ * start … start + count - 1 (of the nodes; `out` begins with element `start`). `out` may be one of
+ * the nodes at `start`. bf16 is added up in f32 and rounded once, to nearest even; an average is
+ * the sum times 1 / terms. */
+void sli_reduce(sl_dtype dtype, sl_reduce_op op, const sli_nodes *nodes, int64_t start,
+                int64_t count, void *out);
 
 #endif

@@ -8,9 +8,9 @@
  *     rank 1   post ──┤ meet ├─ range 1                 ─┤ meet ├─ return
  *     rank 2   post ──┘      └─ range 2                 ─┘      └─ return
  *
- * All-reduce: rank r adds up range r of all buffers, in the order of ranks, and writes the sum to
- * all of them. Every element is read once and written once for each rank, by one thread, and the
- * order of addition is fixed: all ranks get the same bits, whichever comes first.
+ * All-reduce: rank r adds up range r of all buffers, in the order of the tree over ranks, and
+ * writes the sum to all of them. Every element is read once and written once for each rank, by one
+ * thread, and the order of addition is fixed: all ranks get the same bits, whichever comes first.
  *
  * A rank that leaves, and one whose time runs out, break the group for all ranks: the first to see
  * it writes the error down, and all that wait return it. */
@@ -163,33 +163,37 @@ static void depart_from_operation(sl_group *group)
 /* Elements that stay in the second-level cache until every buffer has got them. */
 enum { BLOCK = 1 << 14 };
 
-static void reduce_range(const sli_world *w, int rank, const sli_operation *mine)
+/* Elements start … start + count - 1 of all ranks' nodes, added, go to each of `targets`. */
+static void reduce_elements(const sli_world *w, const sli_operation *mine, int64_t start,
+                            int64_t count, void *const *targets, int target_count)
 {
-    const void *sources[w->size];
-    for (int r = 0; r < w->size; r++)
-        sources[r] = w->slots[r].operation.in;
-    int64_t start = sli_rank_range_start(mine->count, rank, w->size);
-    int64_t end = sli_rank_range_start(mine->count, rank + 1, w->size);
+    int ends[mine->terms], first[w->size + 1];
+    const void *data[mine->terms];
     size_t size = sl_dtype_bytes(mine->dtype);
-    int root = mine->kind == SLI_OP_REDUCE ? mine->root : 0;
-    for (; start < end; start += BLOCK) {
-        int64_t count = end - start < BLOCK ? end - start : BLOCK;
-        size_t offset = (size_t)start * size;
-        char *to = (char *)w->slots[root].operation.out + offset;
-        sli_reduce(mine->dtype, mine->reduce, sources, w->size, start, count, to);
-        if (mine->kind == SLI_OP_ALL_REDUCE)
-            for (int r = 1; r < w->size; r++)
-                memcpy((char *)w->slots[r].operation.out + offset, to, (size_t)count * size);
+    sli_nodes_list(mine->terms, w->size, ends, first);
+    for (int r = 0; r < w->size; r++)
+        for (int n = first[r]; n < first[r + 1]; n++)
+            data[n] = sli_operation_node(&w->slots[r].operation, n - first[r]);
+    const sli_nodes nodes = {first[w->size], ends, data};
+    for (int64_t done = 0; done < count; done += BLOCK) {
+        int64_t length = count - done < BLOCK ? count - done : BLOCK;
+        char *to = (char *)targets[0] + (size_t)done * size;
+        sli_reduce(mine->dtype, mine->reduce, &nodes, start + done, length, to);
+        for (int t = 1; t < target_count; t++)
+            memcpy((char *)targets[t] + (size_t)done * size, to, (size_t)length * size);
     }
 }
 
-static void reduce_own_output(const sli_world *w, int rank, const sli_operation *mine)
+static void reduce_range(const sli_world *w, int rank, const sli_operation *mine)
 {
-    const void *sources[w->size];
-    for (int r = 0; r < w->size; r++)
-        sources[r] = w->slots[r].operation.in;
-    sli_reduce(mine->dtype, mine->reduce, sources, w->size, rank * mine->count, mine->count,
-               mine->out);
+    void *targets[w->size];
+    int count = mine->kind == SLI_OP_REDUCE ? 1 : w->size;
+    int64_t start = sli_rank_range_start(mine->count, rank, w->size);
+    int64_t end = sli_rank_range_start(mine->count, rank + 1, w->size);
+    for (int t = 0; t < count; t++)
+        targets[t] = (char *)w->slots[mine->kind == SLI_OP_REDUCE ? mine->root : t].operation.out +
+                     (size_t)start * sl_dtype_bytes(mine->dtype);
+    reduce_elements(w, mine, start, end - start, targets, count);
 }
 
 static void do_own_work(const sli_world *w, int rank, const sli_operation *mine)
@@ -202,7 +206,7 @@ static void do_own_work(const sli_world *w, int rank, const sli_operation *mine)
         reduce_range(w, rank, mine);
         break;
     case SLI_OP_REDUCE_SCATTER:
-        reduce_own_output(w, rank, mine);
+        reduce_elements(w, mine, rank * mine->count, mine->count, &mine->out, 1);
         break;
     case SLI_OP_BROADCAST:
         sli_copy_unless_same(mine->out, slots[mine->root].operation.in, bytes);

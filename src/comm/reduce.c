@@ -1,12 +1,13 @@
 #include "comm/group.h"
 
 #include "core/bf16.h"
+#include "core/sum_tree.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* Buffers are combined in blocks that stay in the first-level cache, so that each source is read
- * once and the result written once, whatever the number of sources. */
+/* Nodes are combined in blocks that stay in the first-level cache, so that each is read once and
+ * the result written once, whatever their number. */
 enum { BLOCK = 2048 };
 
 /* The same five loops for each type. `to` may be `a` or `b`, but no other element depends on one
@@ -45,12 +46,13 @@ static bool is_ordering(sl_reduce_op op)
     return op == SL_REDUCE_MIN || op == SL_REDUCE_MAX;
 }
 
-/* to = a op b. `b` is as it was given, which for bf16 is narrower than `to` and `a`. */
+/* to = a op b. bf16 has become f32. */
 static void combine_block(sl_dtype dtype, sl_reduce_op op, void *to, const void *a, const void *b,
                           int64_t count)
 {
     switch (dtype) {
     case SL_F32:
+    case SL_BF16:
         combine_f32(op, to, a, b, count);
         break;
     case SL_F64:
@@ -68,74 +70,104 @@ static void combine_block(sl_dtype dtype, sl_reduce_op op, void *to, const void 
         else
             combine_u64(op, to, a, b, count);
         break;
-    case SL_BF16: {
-        float wide[BLOCK];
-        const uint16_t *narrow = b;
-        for (int64_t i = 0; i < count; i++)
-            wide[i] = sli_f32_from_bf16(narrow[i]);
-        combine_f32(op, to, a, wide, count);
-        break;
-    }
     }
 }
 
-static void scale_block(sl_dtype dtype, void *total, int64_t count, int sources)
+/* total *= 1 / terms. bf16 has become f32. */
+static void scale_block(sl_dtype dtype, void *total, int64_t count, int terms)
 {
     if (dtype == SL_F64) {
         double *values = total;
         for (int64_t i = 0; i < count; i++)
-            values[i] *= 1.0 / sources;
+            values[i] *= 1.0 / terms;
     } else {
-        assert(dtype == SL_F32 || dtype == SL_BF16); /* both add up in f32 */
+        assert(dtype == SL_F32 || dtype == SL_BF16);
         float *values = total;
         for (int64_t i = 0; i < count; i++)
-            values[i] *= 1.0f / (float)sources;
+            values[i] *= 1.0f / (float)terms;
     }
 }
 
-/* One block, bf16 having become f32 in `total`; what the first sources give goes there too. */
-static void reduce_block(sl_dtype dtype, sl_reduce_op op, const void *const *sources,
-                         int source_count, size_t offset, int64_t count, void *total, void *out)
+static void widen_block(const uint16_t *from, float *to, int64_t count)
 {
-    const char *so_far = (const char *)sources[0] + offset;
-    size_t bytes = (size_t)count * sl_dtype_bytes(dtype);
-    bool is_last_in_total = dtype == SL_BF16 || op == SL_REDUCE_AVERAGE;
-    if (dtype == SL_BF16) {
-        for (int64_t i = 0; i < count; i++)
-            ((float *)total)[i] = sli_f32_from_bf16(((const uint16_t *)(const void *)so_far)[i]);
-        so_far = total;
-    }
-    for (int s = 1; s < source_count; s++) {
-        void *to = s == source_count - 1 && !is_last_in_total ? out : total;
-        combine_block(dtype, op, to, so_far, (const char *)sources[s] + offset, count);
-        so_far = to;
-    }
-    if (op == SL_REDUCE_AVERAGE) {
-        if (so_far != total)
-            memcpy(total, so_far, bytes);
-        scale_block(dtype, total, count, source_count);
-        so_far = total;
-    }
-    if (dtype == SL_BF16)
-        for (int64_t i = 0; i < count; i++)
-            ((uint16_t *)out)[i] = sli_bf16_from_f32(((const float *)(const void *)so_far)[i]);
-    else if (so_far != out)
-        memcpy(out, so_far, bytes);
+    for (int64_t i = 0; i < count; i++)
+        to[i] = sli_f32_from_bf16(from[i]);
 }
 
-void sli_reduce(sl_dtype dtype, sl_reduce_op op, const void *const *sources, int source_count,
-                int64_t start, int64_t count, void *out)
+static void narrow_block(const float *from, uint16_t *to, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        to[i] = sli_bf16_from_f32(from[i]);
+}
+
+/* Room for a block of any type, bf16 as f32. */
+typedef union block {
+    float f32[BLOCK];
+    double f64[BLOCK];
+    int64_t i64[BLOCK];
+} block;
+
+/* The tree's stack (core/sum_tree.h). A node on it is where the caller has it or, as a sum, in the
+ * block of its height. */
+typedef struct sum_stack {
+    const void *data[SLI_SUM_TREE_DEPTH];
+    int first[SLI_SUM_TREE_DEPTH], count;
+} sum_stack;
+
+/* The whole sum ends in `total`, which may be one of the nodes: it is written last. */
+static void add_nodes(sl_dtype dtype, sl_reduce_op op, const sli_nodes *nodes, size_t offset,
+                      int64_t count, block *sums, void *total)
+{
+    int terms = nodes->ends[nodes->count - 1];
+    sum_stack stack = {.count = 0};
+    for (int n = 0; n < nodes->count; n++) {
+        int top = stack.count++;
+        stack.data[top] = (const char *)nodes->data[n] + offset;
+        stack.first[top] = n > 0 ? nodes->ends[n - 1] : 0;
+        if (dtype == SL_BF16) {
+            widen_block(stack.data[top], sums[top].f32, count);
+            stack.data[top] = &sums[top];
+        }
+        for (; top > 0 && sli_sum_tree_has_node(stack.first[top - 1], nodes->ends[n], terms);
+             top--, stack.count--) {
+            void *to = n == nodes->count - 1 && top == 1 ? total : &sums[top - 1];
+            combine_block(dtype, op, to, stack.data[top - 1], stack.data[top], count);
+            stack.data[top - 1] = to;
+        }
+    }
+    if (stack.data[0] != total)
+        memcpy(total, stack.data[0],
+               (size_t)count * (dtype == SL_BF16 ? sizeof(float) : sl_dtype_bytes(dtype)));
+}
+
+void sli_reduce(sl_dtype dtype, sl_reduce_op op, const sli_nodes *nodes, int64_t start,
+                int64_t count, void *out)
 {
     const size_t size = sl_dtype_bytes(dtype);
-    union {
-        float f32[BLOCK]; /* bf16 as well */
-        double f64[BLOCK];
-        uint32_t u32[BLOCK];
-        uint64_t u64[BLOCK];
-    } total;
+    int terms = nodes->ends[nodes->count - 1], height = 1;
+    for (int64_t width = 1; width < terms; width *= 2)
+        height++;
+    block sums[height];
     for (int64_t done = 0; done < count; done += BLOCK) {
         int64_t length = count - done < BLOCK ? count - done : BLOCK;
-        reduce_block(dtype, op, sources, source_count, (size_t)(start + done) * size, length,
-                     &total, (char *)out + (size_t)done * size);
+        void *to = (char *)out + (size_t)done * size;
+        void *total = dtype == SL_BF16 ? &sums[0] : to;
+        add_nodes(dtype, op, nodes, (size_t)(start + done) * size, length, sums, total);
+        if (op == SL_REDUCE_AVERAGE)
+            scale_block(dtype, total, length, terms);
+        if (dtype == SL_BF16)
+            narrow_block(total, to, length);
+    }
+}
+
+void sli_nodes_list(int terms, int size, int *ends, int *first)
+{
+    first[0] = 0;
+    for (int r = 0; r < size; r++) {
+        int own[SLI_SUM_TREE_MOST_NODES];
+        int count = sli_sum_tree_nodes(sli_sum_tree_first(terms, r, size),
+                                       sli_sum_tree_first(terms, r + 1, size), terms, own);
+        memcpy(ends + first[r], own, (size_t)count * sizeof *own);
+        first[r + 1] = first[r] + count;
     }
 }

@@ -1,5 +1,7 @@
 #include "comm/contract.h"
 
+#include "comm/group.h"
+#include "core/sum_tree.h"
 #include "support/replicas.h"
 
 #include <math.h>
@@ -114,7 +116,48 @@ static float element(int rank, int64_t i)
     return (float)((i * 7919 + rank * 104729) % 1000003) * 1e-3f;
 }
 
-/* Every rank computes the expected bits: the sum in the order of ranks. */
+enum { MOST_TERMS = 9 };
+
+/* The sum of 1 to 9 terms in the order of addition, by hand. */
+static float sum_by_hand(const float *t, int terms)
+{
+    switch (terms) {
+    case 1:
+        return t[0];
+    case 2:
+        return t[0] + t[1];
+    case 3:
+        return (t[0] + t[1]) + t[2];
+    case 4:
+        return (t[0] + t[1]) + (t[2] + t[3]);
+    case 5:
+        return ((t[0] + t[1]) + (t[2] + t[3])) + t[4];
+    case 6:
+        return ((t[0] + t[1]) + (t[2] + t[3])) + (t[4] + t[5]);
+    case 7:
+        return ((t[0] + t[1]) + (t[2] + t[3])) + ((t[4] + t[5]) + t[6]);
+    case 8:
+        return ((t[0] + t[1]) + (t[2] + t[3])) + ((t[4] + t[5]) + (t[6] + t[7]));
+    default:
+        return (((t[0] + t[1]) + (t[2] + t[3])) + ((t[4] + t[5]) + (t[6] + t[7]))) + t[8];
+    }
+}
+
+static sl_status check_sums(const float *data, int64_t count, int terms, float divisor)
+{
+    sl_status status = SL_OK;
+    for (int64_t i = 0; i < count && status == SL_OK; i++) {
+        float each[MOST_TERMS];
+        for (int t = 0; t < terms; t++)
+            each[t] = element(t, i);
+        float sum = sum_by_hand(each, terms) * (1.0f / divisor);
+        status = expect(memcmp(&sum, &data[i], sizeof sum) == 0,
+                        "element %d of the sum of %d terms to be %.9g, got %.9g", (int)i, terms,
+                        sum, data[i]);
+    }
+    return status;
+}
+
 static sl_status reduce_long(sl_group *group, void *arg)
 {
     (void)arg;
@@ -124,13 +167,46 @@ static sl_status reduce_long(sl_group *group, void *arg)
     for (int64_t i = 0; i < LONGER; i++)
         data[i] = element(sl_group_rank(group), i);
     sl_status status = sl_group_all_reduce(group, data, LONGER, SL_F32, SL_REDUCE_SUM, NULL);
-    for (int64_t i = 0; i < LONGER && status == SL_OK; i++) {
-        float sum = element(0, i);
-        for (int r = 1; r < sl_group_size(group); r++)
-            sum += element(r, i);
-        status = expect(memcmp(&sum, &data[i], sizeof sum) == 0, "the sum in the order of ranks");
-    }
+    if (status == SL_OK)
+        status = check_sums(data, LONGER, sl_group_size(group), 1);
     free(data);
+    return status;
+}
+
+/* Each rank has neighbouring terms, added up to as few nodes as the tree allows; the result goes
+ * where the last one was. */
+static sl_status reduce_nodes(sl_group *group, int terms, int64_t count, float *room)
+{
+    int ends[SLI_SUM_TREE_MOST_NODES], rank = sl_group_rank(group), size = sl_group_size(group);
+    int at = sli_sum_tree_first(terms, rank, size);
+    int nodes = sli_sum_tree_nodes(at, sli_sum_tree_first(terms, rank + 1, size), terms, ends);
+    const void *data[SLI_SUM_TREE_MOST_NODES];
+    SL_TRY(expect(nodes <= 2 * 3 - 1, "few nodes, got %d", nodes));
+    for (int n = 0; n < nodes; at = ends[n++]) {
+        float *node = room + n * count;
+        data[n] = node;
+        for (int64_t i = 0; i < count; i++) {
+            float each[MOST_TERMS];
+            for (int t = at; t < ends[n]; t++)
+                each[t - at] = element(t, i);
+            node[i] = sum_by_hand(each, ends[n] - at);
+        }
+    }
+    float *out = room + (nodes - 1) * count;
+    SL_TRY(sli_group_all_reduce_nodes(group, data, terms, out, count, SL_F32, SL_REDUCE_AVERAGE));
+    return check_sums(out, count, terms, (float)terms);
+}
+
+static sl_status reduce_more_terms_than_ranks(sl_group *group, void *arg)
+{
+    (void)arg;
+    static const int64_t counts[] = {1, 100, 20011, LONG};
+    float *room = malloc(5 * LONG * sizeof *room);
+    sl_status status = room ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory");
+    for (int terms = sl_group_size(group); terms <= MOST_TERMS && status == SL_OK; terms++)
+        for (size_t c = 0; c < sizeof counts / sizeof *counts && status == SL_OK; c++)
+            status = reduce_nodes(group, terms, counts[c], room);
+    free(room);
     return status;
 }
 
@@ -329,7 +405,8 @@ static sl_status wrong_buffers(sl_group *group, void *arg)
 const contract_case contract_cases[] = {
     {"all_reduce_gives_pytorchs_results", reduce_each_way, 3},
     {"minimum_and_maximum_keep_the_nan_of_any_rank", reduce_nan_of_any_rank, 1},
-    {"all_reduce_adds_in_the_order_of_ranks", reduce_long, 1},
+    {"all_reduce_adds_in_the_order_of_the_tree", reduce_long, 1},
+    {"all_reduce_of_more_terms_than_ranks_adds_in_the_same_order", reduce_more_terms_than_ranks, 1},
     {"data_move_in_the_order_of_ranks", move_around, 1},
     {"started_operations_run_in_order", start_many, 1},
     {"split_gives_each_rank_its_row_and_column", split_mesh, 1},

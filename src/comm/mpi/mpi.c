@@ -9,8 +9,8 @@
  *
  * MPI's own collective operations are not used: a rank cannot leave them when another one dies, and
  * their order of addition is not specified. The operations here are made of messages that are
- * polled for, so that every wait can end, and data are combined in the order of ranks by the
- * function that the backend `local` uses, so that both give the same bits.
+ * polled for, so that every wait can end, and data are combined by the function that the backend
+ * `local` uses, so that both give the same bits.
  *
  * Each group has a communicator of its own. Making one is a blocking call of MPI, which every rank
  * makes only when all have prepared the rest (hub.c); it runs on a thread of its own, which stays
