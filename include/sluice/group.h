@@ -56,10 +56,6 @@ sl_status sl_group_create_local(int size, const sl_group_options *options, sl_gr
  * sluice was built without MPI, or none is installed; SL_ERR_IO where rank 0 cannot be reached. */
 sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out);
 
-/* By the backend's name: "mpi", or "local": a group of this one rank. "nccl" is known, but not
- * built: SL_ERR_UNSUPPORTED. */
-sl_status sl_group_create(const char *backend, const sl_group_options *options, sl_group **out);
-
 /* Leaves the group; work handles must be waited for before. Operations that are still under way on
  * this handle end first or fail. Other ranks' later calls that need this rank fail. NULL is
  * allowed.

@@ -48,19 +48,6 @@ sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out)
     return sli_mpi_create(&filled, out);
 }
 
-sl_status sl_group_create(const char *backend, const sl_group_options *options, sl_group **out)
-{
-    *out = NULL;
-    if (strcmp(backend, "local") == 0)
-        return sl_group_create_local(1, options, out);
-    if (strcmp(backend, "mpi") == 0)
-        return sl_group_create_mpi(options, out);
-    if (strcmp(backend, "nccl") == 0)
-        return sl_error(SL_ERR_UNSUPPORTED, "sl_group_create: the backend nccl is not built");
-    return sl_error(SL_ERR_INVALID, "sl_group_create: backends are local, mpi and nccl, got \"%s\"",
-                    backend);
-}
-
 void sl_group_destroy(sl_group **group)
 {
     if (!group || !*group)

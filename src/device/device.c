@@ -51,10 +51,11 @@ const char *sl_device_isa(const sl_device *device)
     return device->isa;
 }
 
-void sli_device_bind_thread(sl_device *device)
+void sli_device_bind_thread(void *device)
 {
-    if (device->ops->bind_thread)
-        device->ops->bind_thread(device);
+    sl_device *bound = device;
+    if (bound->ops->bind_thread)
+        bound->ops->bind_thread(bound);
 }
 
 /* ---- Accounts --------------------------------------------------------------------------- */

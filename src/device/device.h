@@ -284,8 +284,8 @@ void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category categ
 void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory_category category,
                                 void *memory, size_t bytes);
 
-/* Called once on each thread that will drive the device (a stage's worker), before its first
- * operation. A CPU device with bound cores binds the thread to the first of them. */
-void sli_device_bind_thread(sl_device *device);
+/* Called once on each thread that will drive the device (an sl_device), before its first operation.
+ * A CPU device with bound cores binds the thread to the first of them. */
+void sli_device_bind_thread(void *device);
 
 #endif

@@ -110,11 +110,6 @@ static sl_status check_same_parameters(const dp_replica *first, const dp_replica
     return SL_OK;
 }
 
-static void bind_thread(void *device)
-{
-    sli_device_bind_thread(device);
-}
-
 static sl_status create_replica(dp_replica *replica, const sl_data_parallel_options *options)
 {
     if (replica->index == 0)
@@ -126,7 +121,7 @@ static sl_status create_replica(dp_replica *replica, const sl_data_parallel_opti
                                           .no_init = replica->index > 0};
     SL_TRY(sl_parameter_set_create(replica->module, 0, 0, &placement, &replica->set));
     SL_TRY(check_same_parameters(&replica->parallel->replicas[0], replica));
-    return sli_worker_create(bind_thread, replica->device, &replica->worker);
+    return sli_worker_create(sli_device_bind_thread, replica->device, &replica->worker);
 }
 
 static sl_status check_options(const sl_data_parallel_options *options)
@@ -471,12 +466,12 @@ sl_parameter_set *sl_data_parallel_parameters(const sl_data_parallel *parallel)
     return parallel->replicas[0].set;
 }
 
-int sl_data_parallel_device_count(const sl_data_parallel *parallel)
-{
-    return parallel->count;
-}
-
 sl_device *sl_data_parallel_device(const sl_data_parallel *parallel, int index)
 {
     return parallel->replicas[index].device;
+}
+
+int sl_data_parallel_device_count(const sl_data_parallel *parallel)
+{
+    return parallel->count;
 }

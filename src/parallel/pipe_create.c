@@ -229,15 +229,10 @@ static sl_status connect_stages(sl_pipe *pipe, sl_device *const *devices)
     return SL_OK;
 }
 
-static void bind_thread(void *device)
-{
-    sli_device_bind_thread(device);
-}
-
 static sl_status start_workers(sl_pipe *pipe)
 {
     for (int i = 0; i < pipe->rank_count; i++)
-        SL_TRY(sl_error_context(sli_worker_create(bind_thread, pipe->ranks[i].device,
+        SL_TRY(sl_error_context(sli_worker_create(sli_device_bind_thread, pipe->ranks[i].device,
                                                   &pipe->ranks[i].worker),
                                 "sl_pipe_create: "));
     return SL_OK;

@@ -251,11 +251,6 @@ static void run_profiler(void *arg)
     free(p->owners);
 }
 
-static void bind_thread(void *device)
-{
-    sli_device_bind_thread(device);
-}
-
 sl_status sl_profile_modules(const sl_profile_options *options, sl_module_profile *profiles)
 {
     SLI_CHECK_NOT_NULL(options);
@@ -272,7 +267,7 @@ sl_status sl_profile_modules(const sl_profile_options *options, sl_module_profil
     for (int i = 0; i < p.modules; i++)
         profiles[i] = (sl_module_profile){0};
     sli_worker *worker;
-    SL_TRY(sli_worker_create(bind_thread, options->device, &worker));
+    SL_TRY(sli_worker_create(sli_device_bind_thread, options->device, &worker));
     sli_worker_start(worker, run_profiler, &p);
     sli_worker_wait(worker);
     sli_worker_destroy(&worker);
