@@ -64,32 +64,29 @@ struct cli_line {
     int exit_status;       /* of the program, where the command succeeds */
 };
 
-/* Reads a command's line, what follows its name. Ends the program for --help, and for a line that
- * is not valid. */
-void cli_line_read(const cli_command *command, char **argv, cli_line *out);
+/* Reads what follows a command's name, and sets its settings: the defaults, then the options of the
+ * file that --config names, then those of the line. In both, --preset comes first wherever it
+ * stands. Ends the program for --help, for a line that is not valid, for a value that an option
+ * does not take, and for an option without the one that it needs.
+ *
+ * A --schedule that is no name is a file with a table, and is read: options that were given besides
+ * must be the file's, the others become it. Errors: those of sl_schedule_open; *out is to be
+ * cleared then too. */
+sl_status cli_line_read(const cli_command *command, char **argv, void *settings, cli_line *out);
 void cli_line_clear(cli_line *line);
 
 /* Prints the command and its options as a shell would read them, without the option `omitted`. */
 void cli_line_print(FILE *to, const cli_line *line, const char *omitted);
 
 /* The text of the option's last use; "" for a flag; NULL where it was not given. */
-const char *cli_given_value(const cli_given *given, int count, const char *name);
 const char *cli_line_value(const cli_line *line, const char *name);
-
-/* ---- Settings and help -------------------------------------------------------------------- */
 
 void cli_settings_default(const cli_command *command, void *settings);
 
-/* Sets the command's defaults, then the options of the file that --config names, then those of the
- * line. In both, --preset comes first wherever it stands. Ends the program for a value that an
- * option does not take, and for an option without the one that it needs.
- *
- * A --schedule that is no name is a file with a table, and is read: options that were given besides
- * must be the file's, the others become it. Errors: those of sl_schedule_open. */
-sl_status cli_settings_read(cli_line *line, void *settings);
-
 /* Prints every option that has a value as one JSON object, which --config reads. */
 void cli_settings_print(const cli_command *command, const void *settings);
+
+/* ---- Help --------------------------------------------------------------------------------- */
 
 void cli_help_print(FILE *to, const cli_command *command); /* --help; NULL: the program's */
 void cli_help_print_markdown(void);                        /* docs/options.md */
@@ -115,9 +112,6 @@ typedef struct cli_near {
 } cli_near;
 
 void cli_near_add(cli_near *near, const char *candidate);
-
-/* The row of that name; NULL: there is none, and *near has the nearest. */
-const sl_option *cli_find_row(const cli_command *command, const char *name, cli_near *near);
 
 /* Prints a sentence as cli_complain does, or has the launcher print it where there is one, and ends
  * the program with CLI_EXIT_USAGE. A candidate that is near (NULL: none) is added as ": did you

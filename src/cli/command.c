@@ -1,10 +1,13 @@
-/* A command's rows, and its command line. An option is "--name value", "--name=value", a beginning
- * of its name that no other option has, or a letter, "-n value" or "-nvalue". Options and other
- * words stand in any order. After "--" there are words only, and so there are after the first word
- * of another program's line. */
+/* A command line: its options, and those of a file, read into a command's settings, and printed.
+ *
+ * An option is "--name value", "--name=value", a beginning of its name that no other option has, or
+ * a letter, "-n value" or "-nvalue". Options and other words stand in any order. After "--" there
+ * are words only, and so there are after the first word of another program's line. A file of
+ * options is one JSON object, whose members are options by name. */
 #include "cli/cli.h"
 
 #include <ctype.h>
+#include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,58 +35,51 @@ const sl_option *cli_row(const cli_command *command, int number)
     return NULL;
 }
 
-const sl_option *cli_find_row(const cli_command *command, const char *name, cli_near *near)
+/* The row of that name; NULL: there is none, and *near (NULL: not wanted) has the nearest. */
+static const sl_option *find_row(const cli_command *command, const char *name, cli_near *near)
 {
     const sl_option *row;
     for (int i = 0; (row = cli_row(command, i)); i++) {
         if (strcmp(row->name, name) == 0)
             return row;
-        cli_near_add(near, row->name);
+        if (near)
+            cli_near_add(near, row->name);
     }
     return NULL;
 }
 
-/* ---- Reading ------------------------------------------------------------------------------ */
+/* ---- The command line --------------------------------------------------------------------- */
 
-/* The only option whose name begins so, or NULL. */
-static const sl_option *find_beginning(const cli_command *command, const char *name)
+/* The option of that name or letter, or the only one whose name begins so. Ends the program where
+ * the word names none. */
+static const sl_option *find_option(const cli_command *command, const char *word)
 {
-    char names[512] = "";
+    char name[64] = "", beginnings[512] = "";
+    cli_near near = {.word = name};
     const sl_option *row, *found = NULL;
-    size_t used = 0, length = strlen(name);
+    size_t used = 0;
     int count = 0;
-    for (int i = 0; length > 0 && (row = cli_row(command, i)); i++) {
-        if (strncmp(row->name, name, length) != 0)
+    bool is_letter = word[1] != '-';
+    if (!is_letter)
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
+    for (int i = 0; (row = cli_row(command, i)); i++) {
+        if (is_letter ? row->letter && row->letter == word[1] : strcmp(row->name, name) == 0)
+            return row;
+        cli_near_add(&near, row->name);
+        if (!*name || strncmp(row->name, name, strlen(name)) != 0)
             continue;
         found = row;
         count++;
-        if (used < sizeof names)
-            used += (size_t)snprintf(names + used, sizeof names - used, "%s--%s", used ? ", " : "",
-                                     row->name);
+        if (used < sizeof beginnings)
+            used += (size_t)snprintf(beginnings + used, sizeof beginnings - used, "%s--%s",
+                                     used ? ", " : "", row->name);
     }
     if (count > 1)
-        cli_refuse("--%s is ambiguous: %s", name, names);
-    return found;
-}
-
-/* Ends the program where the word names no option. */
-static const sl_option *find_option(const cli_command *command, const char *word)
-{
-    char name[64] = "";
-    cli_near near = {.word = name};
-    const sl_option *row;
-    for (int i = 0; word[1] != '-' && (row = cli_row(command, i)); i++)
-        if (row->letter && row->letter == word[1])
-            return row;
-    if (word[1] == '-')
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(word + 2, "="), word + 2);
-    row = cli_find_row(command, name, &near);
-    if (!row)
-        row = find_beginning(command, name);
-    if (!row)
+        cli_refuse("--%s is ambiguous: %s", name, beginnings);
+    if (!found)
         cli_refuse_near(&near, "--", "there is no such option (see sluice %s --help), got \"%s\"",
                         command->name, word);
-    return row;
+    return found;
 }
 
 /* Reads the option at argv[0]; gives the number of words that it takes. */
@@ -103,7 +99,8 @@ static int read_option(const cli_command *command, char **argv, cli_given *out)
     return is_next ? 2 : 1;
 }
 
-void cli_line_read(const cli_command *command, char **argv, cli_line *out)
+/* Reads what follows the command's name into *out. */
+static void read_words(const cli_command *command, char **argv, cli_line *out)
 {
     size_t count = 0;
     bool words_only = false;
@@ -130,15 +127,58 @@ void cli_line_read(const cli_command *command, char **argv, cli_line *out)
         cli_refuse("%s takes options only, got \"%s\"", command->name, out->words[0]);
 }
 
-void cli_line_clear(cli_line *line)
+/* ---- A file of options -------------------------------------------------------------------- */
+
+/* The option's text for a member, which `config` keeps. */
+static const char *read_value(json_t *config, const char *name, const json_t *value)
 {
-    sl_schedule_destroy(&line->table);
-    json_decref(line->config);
-    free(line->given);
-    free(line->words);
+    if (json_is_string(value))
+        return json_string_value(value);
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    json_object_set_new(config, name, json_string(text));
+    free(text);
+    return json_string_value(json_object_get(config, name));
 }
 
-const char *cli_given_value(const cli_given *given, int count, const char *name)
+static cli_given read_member(const cli_line *line, const char *path, const char *name,
+                             const json_t *value)
+{
+    cli_near near = {.word = name};
+    const sl_option *option = find_row(line->command, name, &near);
+    if (!option)
+        cli_refuse_near(&near, "", "%s: there is no such option, got \"%s\"", path, name);
+    bool takes =
+        json_is_string(value) || (option->value ? json_is_number(value) : json_is_boolean(value));
+    if (!takes)
+        cli_refuse("%s: %s must be a %s", path, name,
+                   option->value ? "number or a text" : "true or false");
+    return (cli_given){option, read_value(line->config, name, value)};
+}
+
+/* Puts the file's options before those of the line, which so override them. */
+static void read_file(cli_line *line, const char *path)
+{
+    json_error_t error;
+    json_t *value;
+    void *next;
+    const char *name;
+    line->config = json_load_file(path, JSON_REJECT_DUPLICATES, &error);
+    if (!json_is_object(line->config))
+        cli_refuse("%s: %s", path, line->config ? "must be a JSON object of options" : error.text);
+    cli_given *all =
+        cli_allocate(json_object_size(line->config) + (size_t)line->given_count + 1, sizeof *all);
+    json_object_foreach_safe(line->config, next, name, value) all[line->config_count++] =
+        read_member(line, path, name, value);
+    memcpy(all + line->config_count, line->given, (size_t)line->given_count * sizeof *all);
+    free(line->given);
+    line->given = all;
+    line->given_count += line->config_count;
+}
+
+/* ---- Setting ------------------------------------------------------------------------------ */
+
+/* The text of the option's last use; "" for a flag; NULL where it was not given. */
+static const char *find_value(const cli_given *given, int count, const char *name)
 {
     while (count-- > 0)
         if (strcmp(given[count].option->name, name) == 0)
@@ -148,7 +188,105 @@ const char *cli_given_value(const cli_given *given, int count, const char *name)
 
 const char *cli_line_value(const cli_line *line, const char *name)
 {
-    return cli_given_value(line->given, line->given_count, name);
+    return find_value(line->given, line->given_count, name);
+}
+
+static void set_option(const cli_given *given, void *settings)
+{
+    const sl_option *option = given->option;
+    cli_near near = {.word = given->text};
+    if (sl_option_set(option, settings, given->text) == SL_OK)
+        return;
+    for (int i = 0; option->choices && option->choices[i]; i++)
+        cli_near_add(&near, option->choices[i]);
+    cli_refuse_near(&near, "", "--%s", sl_error_text());
+}
+
+/* A run's options from the file or from the line. Devices and a balance of numbers say how many
+ * stages there are, as --pp does, and devices in groups how many replicas, as --dp does: numbers of
+ * a preset or of the file then do not count. */
+static void set_run_source(const cli_given *source, int count, sl_train_options *to)
+{
+    const char *preset = find_value(source, count, "preset"),
+               *devices = find_value(source, count, "devices");
+    if (preset) /* an unknown one is refused with the other options */
+        (void)sl_train_options_preset(preset, to);
+    int stages = to->pipeline_ranks, replicas = to->replicas;
+    to->pipeline_ranks = to->replicas = 0;
+    for (int i = 0; i < count; i++)
+        set_option(&source[i], to);
+    bool balance = find_value(source, count, "balance") && to->balance_kind == SL_BALANCE_EXPLICIT;
+    if (to->pipeline_ranks == 0 && !devices && !balance)
+        to->pipeline_ranks = stages;
+    if (to->replicas == 0 && !(devices && strchr(devices, ';')))
+        to->replicas = replicas;
+}
+
+static void check_needs(const cli_line *line)
+{
+    for (int i = 0; i < line->given_count; i++) {
+        const sl_option *option = line->given[i].option;
+        if (!option->needs || cli_line_value(line, option->needs))
+            continue;
+        const sl_option *needed = find_row(line->command, option->needs, NULL);
+        cli_refuse("--%s needs --%s%s%s", option->name, needed->name, needed->value ? " " : "",
+                   needed->value ? needed->value : "");
+    }
+}
+
+void cli_settings_default(const cli_command *command, void *settings)
+{
+    const sl_option *row;
+    memset(settings, 0, command->settings_bytes);
+    if (command->run_options[0])
+        sl_train_options_default(settings);
+    for (int i = 0; (row = cli_row(command, i)); i++)
+        if (row->initial)
+            set_option(&(cli_given){row, row->initial}, settings);
+}
+
+static sl_status read_table(cli_line *line, sl_train_options *options)
+{
+    const char *schedule = sl_train_options_schedule(options);
+    if (sl_schedule_has_name(schedule))
+        return SL_OK;
+    bool chunks_given = cli_line_value(line, "chunks"), ranks_given = cli_line_value(line, "pp");
+    sl_schedule_options wanted = {.ranks = ranks_given ? options->pipeline_ranks : 0,
+                                  .virtual_stages = options->virtual_stages,
+                                  .micros = chunks_given ? options->chunks : 0};
+    SL_TRY(sl_schedule_open(schedule, &wanted, &line->table));
+    options->table = line->table;
+    options->pipeline_ranks = sl_schedule_ranks(line->table);
+    options->chunks = sl_schedule_micros(line->table);
+    return SL_OK;
+}
+
+sl_status cli_line_read(const cli_command *command, char **argv, void *settings, cli_line *line)
+{
+    bool is_run = command->run_options[0] != NULL;
+    read_words(command, argv, line);
+    const char *path = cli_line_value(line, "config");
+    if (path)
+        read_file(line, path);
+    cli_settings_default(command, settings);
+    const cli_given *own = line->given + line->config_count;
+    int count = line->given_count - line->config_count;
+    for (int i = 0; !is_run && i < count; i++)
+        set_option(&own[i], settings);
+    if (is_run) {
+        set_run_source(line->given, line->config_count, settings);
+        set_run_source(own, count, settings);
+    }
+    check_needs(line);
+    return is_run ? read_table(line, settings) : SL_OK;
+}
+
+void cli_line_clear(cli_line *line)
+{
+    sl_schedule_destroy(&line->table);
+    json_decref(line->config);
+    free(line->given);
+    free(line->words);
 }
 
 /* ---- Printing ----------------------------------------------------------------------------- */
@@ -178,4 +316,56 @@ void cli_line_print(FILE *to, const cli_line *line, const char *omitted)
         if (given->text)
             print_word(to, given->text);
     }
+}
+
+/* Numbers and flags print as JSON's own; a seed may have more digits than JSON's readers hold. */
+static bool is_json(sl_option_type type, const char *text)
+{
+    return type != SL_OPTION_CHOICE && type != SL_OPTION_TEXT && type != SL_OPTION_CUSTOM &&
+           type != SL_OPTION_PAIR && (type != SL_OPTION_SEED || strlen(text) <= 18);
+}
+
+static void print_member(FILE *to, const sl_option *row, const char *text)
+{
+    json_t *value = json_string(text);
+    char *quoted = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+    if (!quoted)
+        cli_refuse("--%s is not UTF-8 and cannot be written as JSON, got \"%s\"", row->name, text);
+    fprintf(to, "%s\n  \"%s\": %s", ftell(to) > 0 ? "," : "{", row->name,
+            is_json(row->type, text) ? text : quoted);
+    free(quoted);
+    json_decref(value);
+}
+
+/* The value's text, to be freed; NULL: it is not set, or its file could not be read back, since it
+ * needs an option that is not set. */
+static char *read_text(const cli_command *command, const sl_option *row, const void *settings)
+{
+    char *text = NULL, *needed = NULL;
+    const sl_option *needs = row->needs ? find_row(command, row->needs, NULL) : NULL;
+    if (needs)
+        (void)sl_option_text(needs, settings, &needed);
+    if (!needs || needed)
+        (void)sl_option_text(row, settings, &text);
+    free(needed);
+    return text;
+}
+
+/* Nothing is printed where a value cannot be. */
+void cli_settings_print(const cli_command *command, const void *settings)
+{
+    const sl_option *row;
+    char *all = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&all, &bytes);
+    for (int i = 0; to && (row = cli_row(command, i)); i++) {
+        char *text = read_text(command, row, settings);
+        if (text && strcmp(row->name, "config") != 0 && strcmp(row->name, "print-config") != 0)
+            print_member(to, row, text);
+        free(text);
+    }
+    if (!to || fclose(to) != 0)
+        cli_refuse("no memory for the configuration");
+    printf("%s\n}\n", all);
+    free(all);
 }

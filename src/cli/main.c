@@ -45,8 +45,7 @@ static int run_command(const cli_command *chosen, char **argv)
 {
     cli_line line;
     void *settings = cli_allocate(1, chosen->settings_bytes);
-    cli_line_read(chosen, argv, &line);
-    sl_status status = cli_settings_read(&line, settings);
+    sl_status status = cli_line_read(chosen, argv, settings, &line);
     if (status == SL_OK)
         status = chosen->run(&line, settings);
     int exit_status = cli_finish(status);
