@@ -53,8 +53,8 @@ typedef struct sl_module_ops {
     sl_status (*output_shape)(const sl_module *module, const sl_shape *in, sl_shape *out);
 
     /* (optional: 0) Bytes that forward saves on a pass that keeps, for an input of this shape: its
-     * own tensors, and the input if it is saved, but not the output, which is the next module's
-     * input. So the sum over a sequential counts each tensor once. */
+     * own tensors, a popped one, and the input if they are saved, but not the output, which is the
+     * next module's input. So the sum over a sequential counts each tensor once. */
     int64_t (*saved_bytes)(const sl_module *module, const sl_shape *in);
 
     /* (optional: 0) Bytes that backward_input leaves on the pass for an input of this shape. */
@@ -206,6 +206,19 @@ sl_status sl_parameter_grad(sl_parameter *parameter, sl_tensor **out);
  * sl_parameter_grad gives NULL: a module's backward then computes none. */
 sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta);
 
+/* ---- Skip connections ------------------------------------------------------------------- */
+
+/* torchgpipe's @skippable: in forward a module stashes a tensor under a name, and one later module,
+ * any number of modules on, pops it; in backward the gradient goes back the same way. A pipe sends
+ * both straight from the one's stage to the other's. Each side declares its end before the model is
+ * used, and uses it once in each forward and backward (sl_pass_stash_skip and the functions after
+ * it). sl_pipe_create checks that each stash has one pop, in the same module of the model's
+ * sequence or in a later one. Names belong to the whole model; copied. Errors: SL_ERR_INVALID for
+ * an empty name, one that the module has declared already, and while parameters of the model are in
+ * a parameter set. */
+sl_status sl_module_add_stash(sl_module *module, const char *name);
+sl_status sl_module_add_pop(sl_module *module, const char *name);
+
 /* ---- Parameter sets --------------------------------------------------------------------- */
 
 typedef struct sl_parameter_set_options {
@@ -282,6 +295,24 @@ sl_status sl_pass_defer_alias(sl_pass *pass, const sl_tensor *tensor);
 /* Removes the oldest tensor; the caller owns it. Errors: SL_ERR_INVALID if there is none. */
 sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out);
 int sl_pass_deferred(const sl_pass *pass); /* how many */
+
+/* The ends of a skip connection (sl_module_add_stash). Names are borrowed as long as the pass.
+ *
+ *     forward     sl_pass_stash_skip     ────▶  sl_pass_pop_skip
+ *     backward    sl_pass_pop_skip_grad  ◀────  sl_pass_stash_skip_grad
+ *
+ * sl_pass_stash_skip stashes an alias of an f32 tensor, which nobody may overwrite. The caller of
+ * sl_pass_pop_skip owns the tensor, which it may save but not overwrite. sl_pass_stash_skip_grad
+ * takes the gradient of the tensor that was popped, of the same shape, and sets the caller's
+ * pointer to NULL, also on an error; it copies a gradient whose storage has other handles. The
+ * caller of sl_pass_pop_skip_grad owns the gradient, which it must add to that of what it stashed;
+ * it may overwrite it. The module that pops must give a gradient, frozen or not. Backward in two
+ * halves does both in backward_input. Errors: SL_ERR_INVALID for what was not stashed, or twice,
+ * and for another shape or data type. */
+sl_status sl_pass_stash_skip(sl_pass *pass, const char *name, const sl_tensor *tensor);
+sl_status sl_pass_pop_skip(sl_pass *pass, const char *name, sl_tensor **out);
+sl_status sl_pass_stash_skip_grad(sl_pass *pass, const char *name, sl_tensor **grad);
+sl_status sl_pass_pop_skip_grad(sl_pass *pass, const char *name, sl_tensor **out);
 
 SL_API_END
 

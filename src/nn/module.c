@@ -39,6 +39,7 @@ static void destroy_tree(sl_module *module)
         destroy_tree(module->children[i]);
     for (int i = 0; i < module->parameter_count; i++)
         sli_parameter_destroy(module->parameters[i]);
+    sli_skip_ends_destroy(module);
     free_state(module->ops, module->state);
     free(module->children);
     free(module->parameters);

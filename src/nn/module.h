@@ -20,6 +20,7 @@ struct sl_module {
     size_t parameter_capacity;
     uint32_t number;                      /* in its root, counted in preorder: the root's is 0 */
     uint32_t modules_end, parameters_end; /* the numbers after those of its last descendants */
+    struct sli_skip_end *skip_ends;       /* in the order in which they were declared (skip.c) */
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
     bool is_in_evaluation;
 };
@@ -121,6 +122,39 @@ int sli_module_index_in(const sl_module *model, const sl_module *module);
  * former then have none. */
 sl_status sli_module_sum_tied(const sl_module *module);
 
+/* ---- Skip connections (skip.c) ----------------------------------------------------------- */
+
+/* That a module stashes or pops a tensor of that name. */
+typedef struct sli_skip_end {
+    const sl_module *module;
+    bool pops;
+    struct sli_skip_end *next; /* of the same module */
+    char name[];
+} sli_skip_end;
+
+void sli_skip_ends_destroy(sl_module *module);
+
+/* Calls fn for every end of the module and of all below it, in preorder, until an error. */
+sl_status sli_module_for_each_skip_end(const sl_module *module,
+                                       sl_status (*fn)(const sli_skip_end *end, void *arg),
+                                       void *arg);
+
+/* A skip connection on a pass, from its stash or its arrival on. */
+typedef struct sli_pass_skip {
+    const char *name;         /* borrowed */
+    sl_shape shape;           /* of both tensors */
+    sl_tensor *tensor, *grad; /* NULL: not there, or popped */
+} sli_pass_skip;
+
+/* Puts a tensor that was stashed elsewhere on the pass; takes it, also on an error. */
+sl_status sli_pass_put_skip(sl_pass *pass, const char *name, sl_tensor **tensor);
+
+/* The skip of that name on the pass; NULL: none. */
+sli_pass_skip *sli_pass_find_skip(const sl_pass *pass, const char *name);
+
+/* Errors: SL_ERR_INVALID if a tensor is left that was stashed and not popped, or a gradient. */
+sl_status sli_pass_check_skips(const sl_pass *pass);
+
 /* ---- Passes ------------------------------------------------------------------------------ */
 
 /* Called for every module that has gone backward on a pass, children before their parent, on the
@@ -140,6 +174,9 @@ struct sl_pass {
     sl_tensor **deferred; /* the queue: deferred[deferred_next] is the oldest */
     int deferred_count, deferred_next;
     size_t deferred_capacity;
+    sli_pass_skip *skips;
+    int skip_count;
+    size_t skip_capacity;
     bool is_split;       /* the module that goes backward defers to backward_weight */
     int calls;           /* of modules, one inside the other */
     bool error_is_named; /* the current error's text names its module */

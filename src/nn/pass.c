@@ -29,8 +29,13 @@ void sl_pass_destroy(sl_pass **pass)
         sl_tensor_destroy(&(*pass)->saved[--(*pass)->count]);
     while ((*pass)->deferred_next < (*pass)->deferred_count)
         sl_tensor_destroy(&(*pass)->deferred[(*pass)->deferred_next++]);
+    for (int i = 0; i < (*pass)->skip_count; i++) {
+        sl_tensor_destroy(&(*pass)->skips[i].tensor);
+        sl_tensor_destroy(&(*pass)->skips[i].grad);
+    }
     free((*pass)->saved);
     free((*pass)->deferred);
+    free((*pass)->skips);
     free(*pass);
     *pass = NULL;
 }

@@ -4,6 +4,8 @@
  *          ──── forward ────▶  receive → perform → send  ──── forward ────▶
  *          ◀─── gradient ───                             ◀─── gradient ────
  *
+ * Skip connections come from earlier stages and go to later ones in the same way (skip.c).
+ *
  * Ranks never look at each other. Each goes along its own row on its own thread, waits at a channel
  * for the tensor that an action needs, performs the action, and sends on what comes out. Two joined
  * actions are one cell: both inputs are received first, and both results are sent at the end. That
@@ -100,7 +102,9 @@ static bool run_cell(sli_rank *rank, sli_step *step, cell *of)
 {
     bool goes_on = true;
     for (int i = 0; i < of->count && goes_on; i++)
-        goes_on = receive_input(rank, step, of->actions[i], of->number, &of->tensors[i]);
+        goes_on = receive_input(rank, step, of->actions[i], of->number, &of->tensors[i]) &&
+                  sli_stage_receive_skips(&rank->stages[of->actions[i].stage], of->actions[i],
+                                          of->number);
     if (goes_on) {
         pthread_mutex_lock(rank->device_lock);
         for (int i = 0; i < of->count; i++) /* joined ones do not need each other */
@@ -108,10 +112,12 @@ static bool run_cell(sli_rank *rank, sli_step *step, cell *of)
         pthread_mutex_unlock(rank->device_lock);
     }
     for (int i = 0; i < of->count; i++)
-        if (goes_on)
+        if (goes_on) {
+            sli_stage_send_skips(&rank->stages[of->actions[i].stage], of->actions[i]);
             send_result(rank, of->actions[i], &of->tensors[i]);
-        else
+        } else {
             sl_tensor_destroy(&of->tensors[i]);
+        }
     return goes_on;
 }
 

@@ -90,12 +90,11 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     pipe->ranks = calloc(ranks, sizeof *pipe->ranks);
     pipe->rank_stages = calloc(stages, sizeof *pipe->rank_stages);
     pipe->calls = calloc(ranks, sizeof *pipe->calls);
-    pipe->channels = calloc(2 * stages, sizeof *pipe->channels);
     pipe->device_locks = calloc(ranks, sizeof *pipe->device_locks);
     pipe->micros = calloc(chunks, sizeof *pipe->micros);
     pipe->sizes = calloc(chunks, sizeof *pipe->sizes);
     bool complete = pipe->stages && pipe->ranks && pipe->rank_stages && pipe->calls &&
-                    pipe->channels && pipe->device_locks && pipe->micros && pipe->sizes;
+                    pipe->device_locks && pipe->micros && pipe->sizes;
     for (int kind = 0; complete && kind < SLI_TABLE_KINDS; kind++) {
         pipe->tables[kind] = calloc(step_micros, sizeof *pipe->tables[kind]);
         complete = pipe->tables[kind];
@@ -212,19 +211,37 @@ static void set_up_stages(sl_pipe *pipe, const int *balance)
     }
 }
 
+/* A channel for tensors to a stage and one for gradients back. */
+static sl_status connect_pair(sl_pipe *pipe, const sli_stage *from, const sli_stage *to, bool spins,
+                              sli_channel **forward, sli_channel **gradient)
+{
+    SL_TRY(sli_channel_create(to->device, pipe->step_micros, spins, &pipe->failure, forward));
+    pipe->channels[pipe->channel_count++] = *forward;
+    SL_TRY(sli_channel_create(from->device, pipe->step_micros, spins, &pipe->failure, gradient));
+    pipe->channels[pipe->channel_count++] = *gradient;
+    return SL_OK;
+}
+
 /* Receivers spin only where each rank has a device of its own and there are cores for all. */
 static sl_status connect_stages(sl_pipe *pipe, sl_device *const *devices)
 {
     bool spins =
         pipe->device_lock_count == pipe->rank_count && sli_cores_suffice(devices, pipe->rank_count);
+    size_t pairs = (size_t)pipe->stage_count + (size_t)pipe->skip_count;
+    pipe->channels = calloc(2 * pairs, sizeof *pipe->channels);
+    if (!pipe->channels)
+        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %zu pairs of channels",
+                        pairs);
     for (int i = 0; i + 1 < pipe->stage_count; i++) {
         sli_stage *here = &pipe->stages[i], *next = &pipe->stages[i + 1];
-        SL_TRY(sli_channel_create(next->device, pipe->step_micros, spins, &pipe->failure,
-                                  &here->to_next));
-        pipe->channels[pipe->channel_count++] = next->from_previous = here->to_next;
-        SL_TRY(sli_channel_create(here->device, pipe->step_micros, spins, &pipe->failure,
-                                  &next->to_previous));
-        pipe->channels[pipe->channel_count++] = here->from_next = next->to_previous;
+        SL_TRY(connect_pair(pipe, here, next, spins, &here->to_next, &next->to_previous));
+        next->from_previous = here->to_next;
+        here->from_next = next->to_previous;
+    }
+    for (int i = 0; i < pipe->skip_count; i++) {
+        sli_skip *skip = &pipe->skips[i];
+        SL_TRY(connect_pair(pipe, &pipe->stages[skip->from], &pipe->stages[skip->to], spins,
+                            &skip->forward, &skip->gradient));
     }
     return SL_OK;
 }
@@ -275,6 +292,7 @@ static sl_status build_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     }
     free(balance);
     SL_TRY(status);
+    SL_TRY(sli_pipe_find_skips(pipe));
     SL_TRY(connect_stages(pipe, options->devices));
     SL_TRY(start_workers(pipe));
     sli_pipe_run_ranks(pipe, create_parameters, pipe);
@@ -352,6 +370,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     for (int i = 0; dead->stages && i < dead->stage_count; i++) {
         sl_parameter_set_destroy(&dead->stages[i].parameters);
         free(dead->stages[i].records);
+        free(dead->stages[i].skip_room);
     }
     for (int i = 0; i < dead->device_lock_count; i++)
         pthread_mutex_destroy(&dead->device_locks[i]);
@@ -363,6 +382,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     free(dead->ranks);
     free(dead->rank_stages);
     free(dead->calls);
+    free(dead->skips);
     free(dead->channels);
     free(dead->device_locks);
     free(dead->micros);

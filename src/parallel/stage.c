@@ -37,11 +37,13 @@ static sl_status run_forward(const sli_stage *stage, sl_pass *pass, int count, s
 
 /* Replaces the gradient of the output by that of the input; NULL at the first stage, whose input
  * are data, and on an error. `run` is sl_module_backward or sl_module_backward_input. */
-static sl_status run_backward(const sli_stage *stage, sl_pass *pass, int count, sl_tensor **grad,
+static sl_status run_backward(const sli_stage *stage, int micro, int count, sl_tensor **grad,
                               sl_status (*run)(sl_module *module, sl_pass *pass,
                                                sl_tensor *grad_out, sl_tensor **grad_in))
 {
+    sl_pass *pass = stage->records[micro].pass;
     sl_status status = SL_OK;
+    sli_stage_give_skip_grads(stage, micro);
     for (int i = count - 1; i >= 0 && status == SL_OK; i--) {
         sl_module *module = sl_module_child(stage->model, stage->first + i);
         bool wanted = i > 0 || !stage->is_first;
@@ -56,6 +58,8 @@ static sl_status run_backward(const sli_stage *stage, sl_pass *pass, int count, 
         status = sl_error(SL_ERR_INVALID,
                           "backward left %d tensors on the pass: it must pop what forward saved",
                           sl_pass_depth(pass));
+    if (status == SL_OK)
+        status = sli_stage_take_skip_grads(stage, micro);
     if (status != SL_OK)
         sl_tensor_destroy(grad);
     return status;
@@ -89,7 +93,11 @@ static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro,
     sl_pass *pass;
     sl_status status = sl_pass_create(&options, &pass);
     if (status == SL_OK)
+        status = sli_stage_give_skips(stage, micro, pass, step->backward && !keep);
+    if (status == SL_OK)
         status = run_forward(stage, pass, own_modules(stage, step), tensor);
+    if (status == SL_OK)
+        status = sli_stage_take_skips(stage, micro, pass);
     if (status == SL_OK && keep) {
         stage->records[micro].pass = pass;
         return SL_OK;
@@ -209,10 +217,11 @@ static sl_status perform_recompute(sli_stage *stage, sli_step *step, int micro)
     sl_tensor *tensor = record->input;
     record->input = NULL;
     SL_TRY(forward_pass(stage, step, micro, true, &tensor));
+    sli_stage_drop_skips(stage, micro); /* they were sent long ago */
     if (stage->is_last)
         record->output = tensor;
     else
-        sl_tensor_destroy(&tensor); /* the next stage had it long ago */
+        sl_tensor_destroy(&tensor); /* so was this */
     return SL_OK;
 }
 
@@ -236,7 +245,7 @@ static sl_status perform_backward(sli_stage *stage, sli_step *step, sl_action ac
         status = sli_pass_went_backward(record->pass, last_module(stage));
     if (status == SL_OK)
         status =
-            run_backward(stage, record->pass, own_modules(stage, step), tensor, sl_module_backward);
+            run_backward(stage, action.micro, own_modules(stage, step), tensor, sl_module_backward);
     else
         sl_tensor_destroy(tensor);
     sl_pass_destroy(&record->pass);
@@ -249,8 +258,7 @@ static sl_status perform_backward_input(sli_stage *stage, sli_step *step, int mi
     sli_record *record = &stage->records[micro];
     if (stage->is_last)
         SL_TRY(apply_loss(stage, step, micro, &record->output, tensor, record->pass));
-    return run_backward(stage, record->pass, own_modules(stage, step), tensor,
-                        sl_module_backward_input);
+    return run_backward(stage, micro, own_modules(stage, step), tensor, sl_module_backward_input);
 }
 
 static sl_status perform_backward_weight(sli_stage *stage, const sli_step *step, sl_action action)
@@ -292,5 +300,6 @@ void sli_stage_clear_records(sli_stage *stage, int micros)
         sl_tensor_destroy(&stage->records[micro].input);
         sl_pass_destroy(&stage->records[micro].pass);
         sl_tensor_destroy(&stage->records[micro].output);
+        sli_stage_drop_skips(stage, micro);
     }
 }

@@ -5,16 +5,26 @@
 
 #include "parallel/step.h"
 
+/* A skip connection from one stage to a later one. */
+typedef struct sli_skip {
+    const char *name; /* its stash's */
+    const sl_module *stash, *pop;
+    int from, to;                    /* stages */
+    sli_channel *forward, *gradient; /* from `from` to `to`, and back */
+} sli_skip;
+
 /* What a stage holds of a micro-batch between its actions.
  *
  *     after F, R              pass, at the last stage also output
- *     after F that discards   input (nothing in evaluation)
+ *     after F that discards   input and the skips that arrived (nothing in evaluation)
  *     after I                 pass, with what W needs
  *     after B, W              nothing */
 typedef struct sli_record {
     sl_tensor *input;
     sl_pass *pass;
     sl_tensor *output;
+    sl_tensor **skips; /* [skip_count] tensors and gradients that arrived and wait for their action,
+                          or come out of it and will be sent */
 } sli_record;
 
 typedef struct sli_stage {
@@ -30,12 +40,37 @@ typedef struct sli_stage {
     /* NULL where there is no neighbour. Forward tensors come from the previous stage and go to the
      * next, gradients come from the next and go to the previous. */
     sli_channel *from_previous, *to_next, *from_next, *to_previous;
+
+    const sli_skip *skips; /* [skip_count] all of the pipe's */
+    int skip_count;
+    sl_tensor **skip_room; /* what records have as `skips` */
 } sli_stage;
 
 /* Does what an action asks for, its neighbours apart. `*tensor` comes in as what the action waited
  * for (a forward's input, a backward's gradient; NULL: nothing) and is taken; it goes out as what
  * the neighbour waits for (NULL: nothing, and always on an error). */
 sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor);
+
+/* ---- Skip connections (skip.c) ----------------------------------------------------------- */
+
+/* Waits for the skips' tensors or gradients that the action needs; false when there is an error
+ * whose number is `number` or lower. */
+bool sli_stage_receive_skips(sli_stage *stage, sl_action action, int number);
+
+/* Sends on what came out of the action. */
+void sli_stage_send_skips(sli_stage *stage, sl_action action);
+
+/* Puts on the pass what a forward pops; with `again` also keeps it for a recomputation. Then takes
+ * from the pass what it stashed for other stages. */
+sl_status sli_stage_give_skips(const sli_stage *stage, int micro, sl_pass *pass, bool again);
+sl_status sli_stage_take_skips(const sli_stage *stage, int micro, sl_pass *pass);
+
+/* Drops that: a recomputation's has been sent before. */
+void sli_stage_drop_skips(const sli_stage *stage, int micro);
+
+/* The same for gradients, before and after the micro-batch's backward. */
+void sli_stage_give_skip_grads(const sli_stage *stage, int micro);
+sl_status sli_stage_take_skip_grads(const sli_stage *stage, int micro);
 
 /* Frees what the records of `micros` micro-batches hold. */
 void sli_stage_clear_records(sli_stage *stage, int micros);

@@ -17,7 +17,7 @@
 
 #include "tensor/tensor.h"
 
-static const sli_stage *find_stage(const sl_pipe *pipe, const sl_module *module)
+const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *module)
 {
     const sli_stage *stage = pipe->stages;
     int index = sli_module_index_in(pipe->model, module);
@@ -29,7 +29,7 @@ static const sli_stage *find_stage(const sl_pipe *pipe, const sl_module *module)
 static sl_status place_tied(sl_parameter *tied, void *arg)
 {
     sl_pipe *pipe = arg;
-    sl_device *device = find_stage(pipe, tied->module)->device;
+    sl_device *device = sli_pipe_find_stage(pipe, tied->module)->device;
     pipe->has_ties = true;
     sli_tensor_hand_over(tied->value, device);
     if (tied->grad)

@@ -234,11 +234,16 @@ void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to)
 {
     storage *on = tensor->storage;
     tensor->device = to;
-    if (atomic_load_explicit(&on->handles, memory_order_acquire) != 1)
+    if (sli_tensor_is_shared(tensor))
         return;
     if (on->counted != to && on->memory)
         sli_device_recount(on->counted, to, on->category, on->bytes);
     on->counted = to;
+}
+
+bool sli_tensor_is_shared(const sl_tensor *tensor)
+{
+    return atomic_load_explicit(&tensor->storage->handles, memory_order_acquire) != 1;
 }
 
 int64_t sl_tensor_count(const sl_tensor *tensor)

@@ -10,4 +10,7 @@
  * that it came from, with its last handle. */
 void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to);
 
+/* Has the tensor's storage another handle? */
+bool sli_tensor_is_shared(const sl_tensor *tensor);
+
 #endif

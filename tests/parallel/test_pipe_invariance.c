@@ -5,6 +5,7 @@
  * Each round draws a model, a batch and a number of chunks; trains a few steps on one stage with
  * one thread; and then in pipes that are drawn as well. */
 #include "../examples/rms_norm.h"
+#include "../examples/u_net.h"
 #include "parallel/schedule/table.h"
 #include "sluice/model.h"
 #include "sluice/pipe.h"
@@ -17,7 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { STEPS = 3, MAX_MODULES = 12, ROUNDS = 25, PIPES_PER_ROUND = 8 };
+enum { STEPS = 3, MAX_MODULES = 12, MAX_SKIPS = 3, ROUNDS = 25, PIPES_PER_ROUND = 8 };
 
 /* What a round trains. A model is built from its seed again and again. */
 typedef struct recipe {
@@ -53,6 +54,30 @@ static sl_module *random_module(unsigned *state, int *width, bool is_last, int c
     return module;
 }
 
+/* A skip connection, or none, where there is room for both ends before the last of the modules that
+ * are left. NULL: none. */
+static sl_module *random_skip_end(unsigned *state, int *width, int left, int *widths)
+{
+    static const char *const names[MAX_SKIPS] = {"a", "b", "c"};
+    sl_module *module = NULL;
+    int begun = 0, open = 0, which = test_draw(state, 0, MAX_SKIPS - 1);
+    for (int i = 0; i < MAX_SKIPS; i++) {
+        begun += widths[i] != 0;
+        open += widths[i] > 0;
+    }
+    if (open > 0 && (left - 1 == open || test_draw(state, 0, 3) == 0)) {
+        while (widths[which] <= 0)
+            which = (which + 1) % MAX_SKIPS;
+        check_ok(skip_end_create(names[which], widths[which], &module));
+        *width += widths[which];
+        widths[which] = -1; /* it is popped */
+    } else if (begun < MAX_SKIPS && left - 1 > open + 1 && test_draw(state, 0, 3) == 0) {
+        widths[begun] = *width;
+        check_ok(skip_end_create(names[begun], 0, &module));
+    }
+    return module;
+}
+
 static sl_module *build_modules(const recipe *r)
 {
     unsigned state = r->seed;
@@ -71,9 +96,12 @@ static sl_module *build_modules(const recipe *r)
         return model;
     }
     sl_module *modules[MAX_MODULES];
-    int count = test_draw(&state, 1, MAX_MODULES), width = r->features;
-    for (int i = 0; i < count; i++)
-        modules[i] = random_module(&state, &width, i + 1 == count, r->classes);
+    int count = test_draw(&state, 1, MAX_MODULES), width = r->features, widths[MAX_SKIPS] = {0};
+    for (int i = 0; i < count; i++) {
+        modules[i] = random_skip_end(&state, &width, count - i, widths);
+        if (!modules[i])
+            modules[i] = random_module(&state, &width, i + 1 == count, r->classes);
+    }
     check_ok(sl_sequential_create(modules, count, &model));
     return model;
 }
