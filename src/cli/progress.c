@@ -8,6 +8,7 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,20 +32,78 @@ struct cli_progress {
     display *displays;      /* [count] */
     sl_reporter *reporters; /* [reporter_count]: one a display, and the log's */
     sl_run_log *log;        /* NULL: none */
-    pthread_mutex_t screen; /* keeps lines together, guards: */
-    bool live_shown;
+    atomic_bool live_shown; /* the progress line, which the first replica draws */
+    pthread_mutex_t screen; /* held while a line is printed or drawn */
 };
 
 static const char rule[] =
     "-----------------------------------------------------------------------------------------";
 
-/* ---- The progress line -------------------------------------------------------------------- */
+/* ---- The screen --------------------------------------------------------------------------- */
 
 static void clear_live(cli_progress *progress)
 {
-    if (progress->live_shown)
+    if (atomic_exchange(&progress->live_shown, false))
         fputs("\r\033[K", stderr);
-    progress->live_shown = false;
+}
+
+/* Draws the progress line, where it may be drawn (again). */
+__attribute__((format(printf, 2, 3))) static void draw_live(display *on, const char *format, ...)
+{
+    const double pause = 0.1; /* a person cannot read faster */
+    cli_progress *progress = on->of;
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    double now = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
+    if (!progress->options.live || on->replica > 0 || now - on->live_time < pause)
+        return;
+    on->live_time = now;
+    va_list arguments;
+    va_start(arguments, format);
+    pthread_mutex_lock(&progress->screen);
+    atomic_store(&progress->live_shown, true);
+    fputs("\r\033[K", stderr);
+    vfprintf(stderr, format, arguments);
+    pthread_mutex_unlock(&progress->screen);
+    va_end(arguments);
+}
+
+/* One line, its end included, as one write even where MPI has taken standard output's buffer away:
+ * the lines of other processes come between writes. */
+__attribute__((format(printf, 2, 3))) static void print_line(const display *on, const char *format,
+                                                             ...)
+{
+    char *line, rank[32] = "";
+    va_list arguments;
+    va_start(arguments, format);
+    int bytes = vasprintf(&line, format, arguments);
+    va_end(arguments);
+    if (bytes < 0)
+        return;
+    if (on->of->replicas > 1)
+        snprintf(rank, sizeof rank, "[RANK %d]: ", on->replica);
+    pthread_mutex_lock(&on->of->screen);
+    clear_live(on->of);
+    printf("%s%s\n", rank, line);
+    fflush(stdout);
+    pthread_mutex_unlock(&on->of->screen);
+    free(line);
+}
+
+static const char *plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+/* ---- The progress line -------------------------------------------------------------------- */
+
+/* "[#####     ] 10/50" */
+#define BAR "[%-24.*s] %" PRId64 "/%" PRId64
+static const char full_bar[] = "########################";
+
+static int bar_length(int64_t done, int64_t all)
+{
+    return (int)((int64_t)strlen(full_bar) * done / all);
 }
 
 /* "1:02:03" or "2:03" */
@@ -60,49 +119,14 @@ static cli_text duration_text(double seconds)
     return out;
 }
 
-/* Begins to draw the line, where it may be drawn (again). */
-static bool begin_live(display *on)
-{
-    const double pause = 0.1; /* a person cannot read faster */
-    cli_progress *progress = on->of;
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    double now = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-    if (!progress->options.live || on->replica > 0 || now - on->live_time < pause)
-        return false;
-    on->live_time = now;
-    pthread_mutex_lock(&progress->screen);
-    progress->live_shown = true;
-    fputs("\r\033[K", stderr);
-    return true;
-}
-
-static void end_live(display *on)
-{
-    fflush(stderr);
-    pthread_mutex_unlock(&on->of->screen);
-}
-
-/* "[#####     ] 10/50" */
-static void draw_bar(int64_t done, int64_t all)
-{
-    enum { BAR = 24 };
-    static const char full[] = "########################";
-    int length = (int)(BAR * done / all);
-    fprintf(stderr, "[%-*.*s] %" PRId64 "/%" PRId64, BAR, length, full, done, all);
-}
-
 static void draw_step(display *on, const sl_step_info *step)
 {
-    if (!begin_live(on))
-        return;
     double each = on->trained_seconds / (double)on->trained_batches;
-    fprintf(stderr, "epoch %" PRId64 " ", step->epoch);
-    draw_bar(step->batch, step->batches_per_epoch);
-    fprintf(stderr, " | loss %s | %.0f tokens/s | %s left to train",
-            cli_real_text(step->loss, 3).text, (double)step->tokens / step->seconds,
-            duration_text(each * (double)(on->total_batches - step->step)).text);
-    end_live(on);
+    draw_live(on, "epoch %" PRId64 " " BAR " | loss %s | %.0f tokens/s | %s left to train",
+              step->epoch, bar_length(step->batch, step->batches_per_epoch), full_bar, step->batch,
+              step->batches_per_epoch, cli_real_text(step->loss, 3).text,
+              (double)step->tokens / step->seconds,
+              duration_text(each * (double)(on->total_batches - step->step)).text);
 }
 
 static bool is_validation(const char *split)
@@ -112,50 +136,9 @@ static bool is_validation(const char *split)
 
 static sl_status draw_evaluating(void *context, const sl_evaluating_info *info)
 {
-    if (!begin_live(context))
-        return SL_OK;
-    fprintf(stderr, "%s ", is_validation(info->split) ? "validation" : "test");
-    draw_bar(info->batch, info->batches);
-    end_live(context);
+    draw_live(context, "%s " BAR, is_validation(info->split) ? "validation" : "test",
+              bar_length(info->batch, info->batches), full_bar, info->batch, info->batches);
     return SL_OK;
-}
-
-/* ---- Lines -------------------------------------------------------------------------------- */
-
-static void begin_lines(display *on)
-{
-    pthread_mutex_lock(&on->of->screen);
-    clear_live(on->of);
-}
-
-static void end_lines(display *on)
-{
-    fflush(stdout);
-    pthread_mutex_unlock(&on->of->screen);
-}
-
-/* One line, its end included, as one write even where MPI has taken standard output's buffer away:
- * the lines of other processes come between writes. */
-__attribute__((format(printf, 2, 3))) static void print_line(const display *on, const char *format,
-                                                             ...)
-{
-    char *line;
-    va_list arguments;
-    va_start(arguments, format);
-    int bytes = vasprintf(&line, format, arguments);
-    va_end(arguments);
-    if (bytes < 0)
-        return;
-    char rank[32] = "";
-    if (on->of->replicas > 1)
-        snprintf(rank, sizeof rank, "[RANK %d]: ", on->replica);
-    printf("%s%s\n", rank, line);
-    free(line);
-}
-
-static const char *plural(int64_t count)
-{
-    return count == 1 ? "" : "s";
 }
 
 /* ---- The start ---------------------------------------------------------------------------- */
@@ -242,7 +225,6 @@ static sl_status print_started(void *context, const sl_run_info *info)
         warn_of_run(info);
     if (options->quiet)
         return SL_OK;
-    begin_lines(on);
     if (is_first) {
         if (options->restarts > 0 && !on->resumed)
             print_line(on,
@@ -252,7 +234,6 @@ static sl_status print_started(void *context, const sl_run_info *info)
         print_model(on, info);
     }
     print_stages(on, info);
-    end_lines(on);
     return SL_OK;
 }
 
@@ -269,7 +250,6 @@ static cli_text rate_text(double lr)
 static void print_interval(display *on, const sl_step_info *step)
 {
     double loss = on->interval_loss / (double)on->interval_tokens;
-    begin_lines(on);
     print_line(on,
                "| epoch %3" PRId64 " | %5" PRId64 "/%5" PRId64
                " batches | lr %s | ms/batch %5.2f | loss %5s | ppl %8s | %.0f tokens/s",
@@ -277,7 +257,6 @@ static void print_interval(display *on, const sl_step_info *step)
                1e3 * on->interval_seconds / (double)on->interval_batches,
                cli_real_text(loss, 2).text, cli_real_text(exp(loss), 2).text,
                (double)on->interval_tokens / on->interval_seconds);
-    end_lines(on);
     on->interval_loss = on->interval_seconds = 0;
     on->interval_tokens = on->interval_batches = 0;
 }
@@ -313,34 +292,28 @@ static const char *percents_text(const double *fractions, int count, char text[P
 
 static sl_status print_pipeline(void *context, const sl_pipeline_info *info)
 {
-    display *on = context;
     const sl_stage_info *slowest = info->slowest;
     char idle[PERCENTS_BYTES], waiting[PERCENTS_BYTES];
-    begin_lines(on);
-    print_line(on,
+    print_line(context,
                "| pipeline: bubble %.1f%% (predicted %.1f%%) | idle %s | waiting %s | slowest: "
                "stage %d on %s, modules %d to %d",
                100 * info->bubble_measured, 100 * info->bubble_predicted,
                percents_text(info->idle, info->ranks, idle),
                percents_text(info->waiting, info->ranks, waiting), info->slowest_stage,
                slowest->device, slowest->first, slowest->first + slowest->count - 1);
-    end_lines(on);
     return SL_OK;
 }
 
 static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
-    display *on = context;
-    begin_lines(on);
-    if (is_validation(eval->split)) {
-        print_line(on, "%s", rule);
-        print_line(on,
-                   "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5s | valid ppl %8s%s",
-                   eval->epoch, eval->epoch_seconds, cli_real_text(eval->loss, 2).text,
-                   cli_real_text(eval->perplexity, 2).text, eval->best ? " | best so far" : "");
-        print_line(on, "%s", rule);
-    }
-    end_lines(on);
+    if (!is_validation(eval->split))
+        return SL_OK;
+    print_line(context, "%s", rule);
+    print_line(context,
+               "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5s | valid ppl %8s%s",
+               eval->epoch, eval->epoch_seconds, cli_real_text(eval->loss, 2).text,
+               cli_real_text(eval->perplexity, 2).text, eval->best ? " | best so far" : "");
+    print_line(context, "%s", rule);
     return SL_OK;
 }
 
@@ -388,13 +361,11 @@ static void print_memory(const display *on, const sl_run_info *info)
 static sl_status print_finished(void *context, const sl_run_info *info, const sl_run_result *result)
 {
     display *on = context;
-    begin_lines(on);
     print_result(on, info, result);
     if (!on->of->options.quiet)
         print_memory(on, info);
     if (result->saved && !on->of->options.quiet)
         print_line(on, "The best weights are in %s", info->options->save);
-    end_lines(on);
     bool debug = false;
     if (info->ddp_log && sl_debug_contains("ddp", &debug) == SL_OK && debug)
         sl_ddp_log_print(info->ddp_log, stderr);
@@ -420,7 +391,7 @@ static void print_resumed(display *on, const sl_checkpoint_event *event)
 static sl_status print_checkpoint(void *context, const sl_checkpoint_event *event)
 {
     display *on = context;
-    begin_lines(on);
+    clear_live(on->of);
     switch (event->kind) {
     case SL_CHECKPOINT_SKIPPED:
         cli_complain("warning: checkpoint %s is skipped: %s", event->path, event->reason);
@@ -448,17 +419,15 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
                        1e3 * event->copy_seconds, 1e3 * event->write_seconds);
         break;
     }
-    end_lines(on);
     return SL_OK;
 }
 
 static void warn_of_log(void *context, const char *reason)
 {
     display *on = context;
-    begin_lines(on);
+    clear_live(on->of);
     cli_complain("warning: %s%s", reason,
                  cli_signals_output_lost() ? "" : "; the run goes on without it");
-    end_lines(on);
 }
 
 /* ---- All ---------------------------------------------------------------------------------- */
@@ -468,7 +437,6 @@ void cli_progress_destroy(cli_progress **progress)
     if (!*progress)
         return;
     clear_live(*progress);
-    fflush(stderr);
     sl_run_log_destroy(&(*progress)->log);
     pthread_mutex_destroy(&(*progress)->screen);
     free((*progress)->reporters);
