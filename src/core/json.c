@@ -224,6 +224,27 @@ bool sli_json_equals(sli_json_value value, const char *text)
            memcmp(value.begin + 1, text, length) == 0;
 }
 
+sl_status sli_json_find_members(const sli_json *json, sli_json_value of, const char *const *keys,
+                                size_t count, sli_json_value *values)
+{
+    sli_json_walk walk;
+    if (!sli_json_is(of, '{'))
+        return sl_error(SL_ERR_FORMAT, "%s must be a JSON object", json->what);
+    SL_TRY(sli_json_walk_begin(json, of, &walk));
+    while (sli_json_walk_next(&walk)) {
+        size_t key = 0;
+        while (key < count && !sli_json_equals(walk.key, keys[key]))
+            key++;
+        if (key == count)
+            SL_TRY(sli_json_check(json, walk.value));
+        else if (values[key].begin)
+            return sl_error(SL_ERR_FORMAT, "\"%s\" is listed twice", keys[key]);
+        else
+            values[key] = walk.value;
+    }
+    return walk.status;
+}
+
 /* ---- Values for writing ------------------------------------------------------------------- */
 
 json_t *sli_json_number(double value)

@@ -46,6 +46,12 @@ sl_status sli_json_walk_begin(const sli_json *json, sli_json_value of, sli_json_
  * `status`. Objects may have a key twice. */
 bool sli_json_walk_next(sli_json_walk *walk);
 
+/* The values of the object's members by their keys [count], of those that are there; all NULL
+ * before. Other members are checked. Errors: SL_ERR_FORMAT too where `of` is no object, or has one
+ * of the keys twice. */
+sl_status sli_json_find_members(const sli_json *json, sli_json_value of, const char *const *keys,
+                                size_t count, sli_json_value *values);
+
 /* Decodes a string to *room, and moves *room behind its 0. It takes less room than the value. */
 sl_status sli_json_decode(const sli_json *json, sli_json_value value, char **room,
                           const char **out);

@@ -64,10 +64,10 @@ static sl_status add_files(const sl_checkpoint_reader *reader, edit *to)
     for (size_t i = 0; i < reader->state.count; i++) {
         char *data;
         sl_checkpoint_file *file = &to->files[to->contents.file_count];
+        file->name = reader->state.files[i].name;
         if (reader->state.files[i].part)
             continue;
-        SL_TRY(sli_checkpoint_read_listed(reader, i, &data, &file->bytes));
-        file->name = reader->state.files[i].name;
+        SL_TRY(sl_checkpoint_read_file(reader, file->name, &data, &file->bytes));
         file->data = data;
         to->contents.file_count++;
     }

@@ -122,7 +122,6 @@ typedef struct sli_checkpoint_file {
 
 struct sl_checkpoint_reader {
     char *path;                 /* as the caller gave it */
-    char *folder;               /* what comes before the names of its files, with the slash */
     sli_checkpoint_state state; /* `id` NULL: there is no state.json, and no file has a checksum */
     sl_metadata *index;         /* [index_count]: of a model with an index, each tensor's file */
     size_t index_count;
@@ -153,6 +152,9 @@ sl_status sli_checkpoint_open_model(const char *path, sl_checkpoint_reader **out
 sl_status sli_safetensors_index_parse(const char *text, size_t length, char **strings,
                                       sl_metadata **entries, size_t *count);
 
+/* The path of file `index`, malloc'ed. */
+sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t index, char **out);
+
 /* Whether file `index` has tensors of the part. */
 bool sli_checkpoint_has_tensors(const sl_checkpoint_reader *reader, size_t index, const char *part);
 
@@ -173,13 +175,6 @@ const sli_checkpoint_entry *sli_checkpoint_find_tensor(const sl_checkpoint_reade
 /* Has the tensor the item's data type and shape? */
 bool sli_checkpoint_fits(const sl_safetensors_info *info, const sl_safetensors_item *item);
 
-/* Compares items with the part's tensors: they must be exactly these, in any order. of [tensors of
- * the part] is all NULL and gets each tensor's item. Errors: SL_ERR_INVALID naming the tensors that
- * are missing and unexpected (the first few of each, and how many), or the first one whose shape or
- * data type differs, with both. */
-sl_status sli_checkpoint_match(const sli_checkpoint_tensors *in, const sl_safetensors_item *items,
-                               size_t count, const sl_safetensors_item **of);
-
 /* The tensor as an item without data. Errors: SL_ERR_UNSUPPORTED where sluice has no such tensors.
  */
 sl_status sli_checkpoint_describe(const sl_safetensors_info *info, sl_safetensors_item *out);
@@ -190,15 +185,15 @@ sl_status sli_checkpoint_part_error(const sl_checkpoint_reader *reader, const ch
 
 /* ---- Reading (read.c) ---- */
 
-/* sl_checkpoint_read_file of file `index`, which has no tensors. */
-sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
-                                     size_t *bytes);
-
 /* Reads elements first … first + count - 1 of a tensor, whatever files they are in. Compares no
  * checksums, which are of whole files: sl_checkpoint_verify comes first. */
 sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
                                        const sli_checkpoint_entry *tensor, int64_t first,
                                        int64_t count, void *to);
+
+/* sl_checkpoint_read of some of the part's tensors, which fit the items. */
+sl_status sli_checkpoint_read_items(const sl_checkpoint_reader *reader, const char *part,
+                                    const sl_safetensors_item *items, size_t count);
 
 /* Reads every byte of the part's files with tensors and compares the checksums. */
 sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const char *part);

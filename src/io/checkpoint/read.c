@@ -18,13 +18,13 @@ static sl_status check_sum(const sl_checkpoint_reader *reader, size_t index, con
 
 /* ---- Files without tensors -------------------------------------------------------------- */
 
-sl_status sli_checkpoint_read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
-                                     size_t *bytes)
+static sl_status read_listed(const sl_checkpoint_reader *reader, size_t index, char **data,
+                             size_t *bytes)
 {
     char *path, checksum[SLI_CHECKSUM_BYTES];
     const sl_checkpoint_file_info *file = &reader->state.files[index];
     *data = NULL;
-    SL_TRY(sli_path_join(reader->path, file->name, &path));
+    SL_TRY(sli_checkpoint_file_path(reader, index, &path));
     sl_status status = sli_file_read(path, file->bytes, data, bytes);
     if (status == SL_OK)
         status = check_sum(reader, index, path, sli_checksum_of(*data, *bytes, checksum));
@@ -42,7 +42,7 @@ sl_status sl_checkpoint_read_file(const sl_checkpoint_reader *reader, const char
     *data = NULL;
     for (size_t i = 0; i < reader->state.count; i++)
         if (!reader->files[i].reader && strcmp(reader->state.files[i].name, name) == 0)
-            return sli_checkpoint_read_listed(reader, i, data, bytes);
+            return read_listed(reader, i, data, bytes);
     return sl_error(SL_ERR_NOT_FOUND, "%s: the checkpoint has no file \"%s\"", reader->path, name);
 }
 
@@ -109,32 +109,16 @@ static sl_status stream_file(const sl_checkpoint_reader *reader, size_t index,
     return status;
 }
 
-static sl_status stream_part(const sl_checkpoint_reader *reader, const char *part,
-                             const sl_safetensors_item *const *wanted)
-{
-    for (size_t i = 0; i < reader->state.count; i++)
-        if (sli_checkpoint_has_tensors(reader, i, part))
-            SL_TRY(stream_file(reader, i, wanted));
-    return SL_OK;
-}
-
 sl_status sl_checkpoint_verify(const sl_checkpoint_reader *reader)
 {
     for (size_t i = 0; i < reader->state.count; i++) {
         char *data = NULL;
         size_t bytes;
         SL_TRY(reader->files[i].reader ? stream_file(reader, i, NULL)
-                                       : sli_checkpoint_read_listed(reader, i, &data, &bytes));
+                                       : read_listed(reader, i, &data, &bytes));
         free(data);
     }
     return SL_OK;
-}
-
-sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const char *part)
-{
-    const sli_checkpoint_tensors *of;
-    SL_TRY(sli_checkpoint_need_part(reader, part, &of));
-    return stream_part(reader, part, NULL);
 }
 
 sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
@@ -156,35 +140,143 @@ sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
     return SL_OK;
 }
 
-/* ---- A part to memory ------------------------------------------------------------------- */
+/* ---- What a caller wants against what there is ------------------------------------------ */
 
-/* `reads`: into the items' data. */
-static sl_status match_and_read(const sl_checkpoint_reader *reader, const char *part,
-                                const sl_safetensors_item *items, size_t count, bool reads)
+/* A sentence names the first few tensors of a kind and counts them all. */
+enum { NAMES_SHOWN = 3, NAMES_BYTES = NAMES_SHOWN * (SLI_QUOTE_BYTES + 2) + 8 };
+
+typedef struct name_list {
+    size_t count;
+    char text[NAMES_BYTES]; /* `"a", "b", "c", ...` */
+} name_list;
+
+static void name_list_add(name_list *list, const char *name)
 {
-    const sli_checkpoint_tensors *in;
-    SL_TRY(sli_checkpoint_need_part(reader, part, &in));
-    const sl_safetensors_item **wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *));
-    if (!wanted)
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for %zu tensors", reader->path, in->count);
-    sl_status status =
-        sli_checkpoint_part_error(reader, part, sli_checkpoint_match(in, items, count, wanted));
-    if (status == SL_OK && reads)
-        status = stream_part(reader, part, wanted);
-    free(wanted);
-    return status;
+    char quoted[SLI_QUOTE_BYTES];
+    size_t used = strlen(list->text);
+    if (list->count < NAMES_SHOWN)
+        snprintf(list->text + used, sizeof list->text - used, "%s%s", list->count ? ", " : "",
+                 sli_safetensors_quote(name, quoted));
+    else if (list->count == NAMES_SHOWN)
+        snprintf(list->text + used, sizeof list->text - used, ", ...");
+    list->count++;
 }
 
-sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *part,
-                             const sl_safetensors_item *items, size_t count)
+bool sli_checkpoint_fits(const sl_safetensors_info *info, const sl_safetensors_item *item)
 {
-    return match_and_read(reader, part, items, count, true);
+    if (!info->readable || info->dtype != item->dtype || info->dims != item->shape.dims)
+        return false;
+    for (int i = 0; i < info->dims; i++)
+        if (info->size[i] != item->shape.size[i])
+            return false;
+    return true;
+}
+
+/* Names the first tensor whose shape or data type is another, and counts the others. */
+static sl_status check_shapes(const sli_checkpoint_tensors *in,
+                              const sl_safetensors_item *const *of)
+{
+    char quoted[SLI_QUOTE_BYTES], wanted[SLI_SIZES_BYTES], is[SLI_SIZES_BYTES], more[64] = "";
+    size_t first = in->count, misfits = 0;
+    for (size_t i = in->count; i > 0; i--)
+        if (!sli_checkpoint_fits(&in->tensors[i - 1].info, of[i - 1])) {
+            first = i - 1;
+            misfits++;
+        }
+    if (misfits == 0)
+        return SL_OK;
+    if (misfits > 1)
+        snprintf(more, sizeof more, "; %zu more of the tensors do not fit", misfits - 1);
+    const sl_safetensors_info *info = &in->tensors[first].info;
+    const sl_safetensors_item *item = of[first];
+    return sl_error(SL_ERR_INVALID, "tensor %s should be %s %s, but is %s %s%s",
+                    sli_safetensors_quote(item->name, quoted),
+                    sli_safetensors_dtype_of(item->dtype)->name,
+                    sli_safetensors_sizes(item->shape.dims, item->shape.size, wanted),
+                    info->type_name, sli_safetensors_sizes(info->dims, info->size, is), more);
+}
+
+/* The items must be exactly the tensors, in any order. of [tensors] is all NULL, and gets each
+ * tensor's item. */
+static sl_status match_items(const sli_checkpoint_tensors *in, const sl_safetensors_item *items,
+                             size_t count, const sl_safetensors_item **of)
+{
+    name_list missing = {0}, unexpected = {0};
+    for (size_t i = 0; i < count; i++) {
+        const sli_checkpoint_entry *found =
+            sli_names_find(in->tensors, in->count, sizeof *in->tensors, items[i].name);
+        if (!found)
+            name_list_add(&missing, items[i].name);
+        else if (of[found - in->tensors])
+            return sl_error(SL_ERR_INVALID, "tensor \"%s\" is asked for twice", items[i].name);
+        else
+            of[found - in->tensors] = &items[i];
+    }
+    for (size_t i = 0; i < in->count; i++)
+        if (!of[in->order[i]])
+            name_list_add(&unexpected, in->tensors[in->order[i]].info.name);
+    if (missing.count && unexpected.count)
+        return sl_error(SL_ERR_INVALID,
+                        "it lacks %zu of the %zu tensors expected (%s), and has "
+                        "%zu unexpected ones (%s)",
+                        missing.count, count, missing.text, unexpected.count, unexpected.text);
+    if (missing.count)
+        return sl_error(SL_ERR_INVALID, "it lacks %zu of the %zu tensors expected (%s)",
+                        missing.count, count, missing.text);
+    if (unexpected.count)
+        return sl_error(SL_ERR_INVALID, "it has %zu unexpected tensors (%s)", unexpected.count,
+                        unexpected.text);
+    return check_shapes(in, of);
+}
+
+static sl_status no_memory(const sl_checkpoint_reader *reader, size_t tensors)
+{
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for %zu tensors", reader->path, tensors);
 }
 
 sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,
                                      const sl_safetensors_item *items, size_t count)
 {
-    return match_and_read(reader, part, items, count, false);
+    const sli_checkpoint_tensors *in;
+    SL_TRY(sli_checkpoint_need_part(reader, part, &in));
+    const sl_safetensors_item **of = calloc(in->count + 1, sizeof(sl_safetensors_item *));
+    if (!of)
+        return no_memory(reader, in->count);
+    sl_status status = sli_checkpoint_part_error(reader, part, match_items(in, items, count, of));
+    free(of);
+    return status;
+}
+
+/* ---- A part to memory ------------------------------------------------------------------- */
+
+sl_status sli_checkpoint_read_items(const sl_checkpoint_reader *reader, const char *part,
+                                    const sl_safetensors_item *items, size_t count)
+{
+    const sli_checkpoint_tensors *in;
+    SL_TRY(sli_checkpoint_need_part(reader, part, &in));
+    const sl_safetensors_item **wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *));
+    if (!wanted)
+        return no_memory(reader, in->count);
+    for (size_t i = 0; i < count; i++)
+        wanted[sli_checkpoint_find_tensor(reader, part, items[i].name) - in->tensors] = &items[i];
+    sl_status status = SL_OK;
+    for (size_t i = 0; i < reader->state.count && status == SL_OK; i++)
+        if (sli_checkpoint_has_tensors(reader, i, part))
+            status = stream_file(reader, i, wanted);
+    free(wanted);
+    return status;
+}
+
+sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const char *part)
+{
+    return sli_checkpoint_read_items(reader, part, NULL, 0);
+}
+
+sl_status sl_checkpoint_read(const sl_checkpoint_reader *reader, const char *part,
+                             const sl_safetensors_item *items, size_t count)
+{
+    SL_TRY(sli_checkpoint_check_items(reader, part, items, count));
+    return sli_checkpoint_read_items(reader, part, items, count);
 }
 
 sl_status sl_safetensors_load(const char *path, const sl_safetensors_item *items, size_t count)
@@ -211,26 +303,24 @@ sl_status sli_checkpoint_describe(const sl_safetensors_info *info, sl_safetensor
     return SL_OK;
 }
 
-/* Creates the tensors that have a device: out [*count], and wanted[t], an item of `items` that
- * leads to the memory of the part's tensor t. A CPU's memory is the host's. */
+/* Creates the tensors that have a device, out [*count], and items that lead to their memory. A
+ * CPU's memory is the host's. */
 static sl_status create_tensors(const sli_checkpoint_tensors *in,
                                 sl_device *(*device_of)(void *context, const char *name),
                                 void *context, sl_safetensors_item *items,
-                                const sl_safetensors_item **wanted, sl_checkpoint_tensor *out,
-                                size_t *count)
+                                sl_checkpoint_tensor *out, size_t *count)
 {
     for (size_t i = 0; i < in->count; i++) {
         const sl_safetensors_info *info = &in->tensors[in->order[i]].info;
-        sl_safetensors_item *item = &items[i];
+        sl_safetensors_item *item = &items[*count];
         sl_device *device = device_of(context, info->name);
         if (!device)
             continue;
         SL_TRY(sli_checkpoint_describe(info, item));
         SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, item->dtype, &item->shape,
                                 &out[*count].tensor));
+        item->data = sl_tensor_data(out[*count].tensor);
         out[(*count)++].name = item->name;
-        item->data = sl_tensor_data(out[*count - 1].tensor);
-        wanted[in->order[i]] = item;
     }
     return SL_OK;
 }
@@ -244,20 +334,19 @@ sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *par
     *count = 0;
     SL_TRY(sli_checkpoint_need_part(reader, part, &in));
     sl_safetensors_item *items = calloc(in->count + 1, sizeof *items);
-    const sl_safetensors_item **wanted = calloc(in->count + 1, sizeof(sl_safetensors_item *));
     *out = calloc(in->count + 1, sizeof **out);
-    sl_status status = items && wanted && *out
-                           ? create_tensors(in, device_of, context, items, wanted, *out, count)
-                           : sl_error(SL_ERR_MEMORY, "no memory for %zu tensors", in->count);
-    status = sli_checkpoint_part_error(reader, part, status);
+    sl_status status =
+        items && *out
+            ? sli_checkpoint_part_error(reader, part,
+                                        create_tensors(in, device_of, context, items, *out, count))
+            : no_memory(reader, in->count);
     if (status == SL_OK)
-        status = stream_part(reader, part, wanted);
+        status = sli_checkpoint_read_items(reader, part, items, *count);
     if (status != SL_OK) {
         sl_checkpoint_tensors_destroy(out, *count);
         *count = 0;
     }
     free(items);
-    free(wanted);
     return status;
 }
 

@@ -23,7 +23,6 @@ static sl_status list_state(sl_checkpoint_reader *to)
 {
     char *path, *text = NULL;
     size_t bytes;
-    SL_TRY(sli_path_join(to->path, "", &to->folder));
     SL_TRY(sli_path_join(to->path, SLI_CHECKPOINT_STATE, &path));
     sl_status status = sli_file_read(path, MOST_TEXT, &text, &bytes);
     if (status == SL_OK)
@@ -50,35 +49,21 @@ static sl_status add_file(sl_checkpoint_reader *to, const char *name, size_t *ca
     return SL_OK;
 }
 
-/* Its files lie in the folder of the file `path`. */
-static sl_status find_folder(sl_checkpoint_reader *to)
-{
-    const char *slash = strrchr(to->path, '/');
-    to->folder = strndup(to->path, slash ? (size_t)(slash - to->path) + 1 : 0);
-    return to->folder ? SL_OK : sl_error(SL_ERR_MEMORY, "%s: no memory for its path", to->path);
-}
-
 static sl_status list_file(sl_checkpoint_reader *to)
 {
     size_t capacity = 0;
-    SL_TRY(find_folder(to));
-    return add_file(to, to->path + strlen(to->folder), &capacity);
+    const char *slash = strrchr(to->path, '/');
+    return add_file(to, slash ? slash + 1 : to->path, &capacity);
 }
 
 sl_status sli_safetensors_index_parse(const char *text, size_t length, char **strings,
                                       sl_metadata **entries, size_t *count)
 {
+    static const char *const key = "weight_map";
     const sli_json json = {"it", text, length};
     sli_json_value root, map = {NULL, NULL};
-    sli_json_walk walk;
     SL_TRY(sli_json_root(&json, &root));
-    SL_TRY(sli_json_walk_begin(&json, root, &walk));
-    while (sli_json_walk_next(&walk))
-        if (walk.is_object && sli_json_equals(walk.key, "weight_map"))
-            map = walk.value;
-        else
-            SL_TRY(sli_json_check(&json, walk.value));
-    SL_TRY(walk.status);
+    SL_TRY(sli_json_find_members(&json, root, &key, 1, &map));
     char *room = *strings = malloc(length);
     if (!room)
         return sl_error(SL_ERR_MEMORY, "no memory for an index of %zu bytes", length);
@@ -91,7 +76,6 @@ static sl_status list_index(sl_checkpoint_reader *to)
 {
     char *text, quoted[SLI_QUOTE_BYTES];
     size_t bytes, capacity = 0;
-    SL_TRY(find_folder(to));
     SL_TRY(sli_file_read(to->path, MOST_TEXT, &text, &bytes));
     sl_status status =
         sli_safetensors_index_parse(text, bytes, &to->state.strings, &to->index, &to->index_count);
@@ -131,6 +115,18 @@ static sl_status check_index(const sl_checkpoint_reader *reader)
 }
 
 /* ---- Opening the files ------------------------------------------------------------------ */
+
+/* A checkpoint is the directory of its files, a model lies in its first file's. */
+sl_status sli_checkpoint_file_path(const sl_checkpoint_reader *reader, size_t index, char **out)
+{
+    const char *slash = strrchr(reader->path, '/'), *name = reader->state.files[index].name;
+    if (reader->state.id)
+        return sli_path_join(reader->path, name, out);
+    int folder = slash ? (int)(slash - reader->path) + 1 : 0;
+    if (asprintf(out, "%.*s%s", folder, reader->path, name) >= 0)
+        return SL_OK;
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", reader->path);
+}
 
 static sl_status check_size(const char *path, const sl_checkpoint_file_info *file)
 {
@@ -200,8 +196,7 @@ static sl_status open_files(sl_checkpoint_reader *reader)
         return sl_error(SL_ERR_MEMORY, "%s: no memory for its %zu files", reader->path, count);
     for (size_t i = 0; i < count; i++) {
         char *path;
-        if (asprintf(&path, "%s%s", reader->folder, reader->state.files[i].name) < 0)
-            return sl_error(SL_ERR_MEMORY, "%s: no memory for a path", reader->path);
+        SL_TRY(sli_checkpoint_file_path(reader, i, &path));
         sl_status status = open_file(reader, i, path);
         free(path);
         SL_TRY(status);
@@ -212,15 +207,16 @@ static sl_status open_files(sl_checkpoint_reader *reader)
     return reader->index ? check_index(reader) : SL_OK;
 }
 
-static sl_status open_listed(const char *path, sl_status (*list_files)(sl_checkpoint_reader *to),
-                             sl_checkpoint_reader **out)
+typedef sl_status (*list_files)(sl_checkpoint_reader *to);
+
+static sl_status open_listed(const char *path, list_files list, sl_checkpoint_reader **out)
 {
     sl_checkpoint_reader *reader = *out = calloc(1, sizeof *reader);
     if (!reader || !(reader->path = strdup(path))) {
         sl_checkpoint_close(out);
         return sl_error(SL_ERR_MEMORY, "%s: no memory to open it", path);
     }
-    sl_status status = list_files(reader);
+    sl_status status = list(reader);
     if (status == SL_OK)
         status = open_files(reader);
     if (status != SL_OK)
@@ -236,27 +232,21 @@ sl_status sl_checkpoint_open(const char *path, sl_checkpoint_reader **out)
 /* A directory is what it has, looked for in this order: a checkpoint, a file, an index. */
 static sl_status open_directory(const char *path, sl_checkpoint_reader **out)
 {
-    static const struct {
-        const char *name;
-        sl_status (*list_files)(sl_checkpoint_reader *to);
-    } kinds[] = {{SLI_CHECKPOINT_STATE, list_state},
-                 {"model.safetensors", list_file},
-                 {"model.safetensors.index.json", list_index}};
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+    static const char *const names[] = {SLI_CHECKPOINT_STATE, "model.safetensors",
+                                        "model.safetensors.index.json"};
+    static const list_files listers[] = {list_state, list_file, list_index};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char *file;
-        SL_TRY(sli_path_join(path, kinds[i].name, &file));
+        SL_TRY(sli_path_join(path, names[i], &file));
         bool exists = access(file, F_OK) == 0;
-        sl_status status = SL_OK;
-        if (exists)
-            status = open_listed(i == 0 ? path : file, kinds[i].list_files, out);
+        sl_status status = exists ? open_listed(i == 0 ? path : file, listers[i], out) : SL_OK;
         free(file);
         if (exists)
             return status;
     }
     return sl_error(SL_ERR_NOT_FOUND,
-                    "%s: the directory is no checkpoint, and has neither model.safetensors nor "
-                    "model.safetensors.index.json",
-                    path);
+                    "%s: the directory is no checkpoint, and has neither %s nor %s", path, names[1],
+                    names[2]);
 }
 
 sl_status sli_checkpoint_open_model(const char *path, sl_checkpoint_reader **out)
@@ -290,7 +280,6 @@ void sl_checkpoint_close(sl_checkpoint_reader **reader)
     free((*reader)->files);
     free((*reader)->index);
     sli_checkpoint_state_clear(&(*reader)->state);
-    free((*reader)->folder);
     free((*reader)->path);
     free(*reader);
     *reader = NULL;
@@ -312,15 +301,12 @@ sl_status sl_checkpoint_number(const sl_checkpoint_reader *reader, const char *k
     SLI_CHECK_NOT_NULL(key);
     const char *text = reader->state.run ? reader->state.run : "{}";
     const sli_json json = {"the state", text, strlen(text)};
-    sli_json_value root;
-    sli_json_walk walk;
+    sli_json_value value = {NULL, NULL};
     json_t *number = NULL;
-    SL_TRY(sli_json_root(&json, &root));
-    SL_TRY(sli_json_walk_begin(&json, root, &walk));
-    while (!number && sli_json_walk_next(&walk))
-        if (sli_json_equals(walk.key, key))
-            SL_TRY(sli_json_parse(&json, walk.value, MOST_CHARACTERS, &number));
-    SL_TRY(walk.status);
+    SL_TRY(
+        sli_json_find_members(&json, (sli_json_value){text, text + json.length}, &key, 1, &value));
+    if (value.begin)
+        SL_TRY(sli_json_parse(&json, value, MOST_CHARACTERS, &number));
     bool is_number = json_is_number(number);
     if (is_number)
         *out = json_number_value(number);

@@ -138,27 +138,6 @@ static char *copy_packed(sli_json_value value, char *to)
     return to;
 }
 
-/* Where each member's value is. */
-static sl_status find_members(const sli_json *json, sli_json_value root, sli_json_value *of)
-{
-    sli_json_walk walk;
-    if (!sli_json_is(root, '{'))
-        return sl_error(SL_ERR_FORMAT, "it must be a JSON object");
-    SL_TRY(sli_json_walk_begin(json, root, &walk));
-    while (sli_json_walk_next(&walk)) {
-        int key = 0;
-        while (key < KEYS && !sli_json_equals(walk.key, keys[key]))
-            key++;
-        if (key == KEYS)
-            SL_TRY(sli_json_check(json, walk.value));
-        else if (of[key].begin)
-            return sl_error(SL_ERR_FORMAT, "\"%s\" is listed twice", keys[key]);
-        else
-            of[key] = walk.value;
-    }
-    return walk.status;
-}
-
 /* The last member says the checksum of the object without it. */
 static sl_status check_checksum(const sli_json *json, sli_json_value root)
 {
@@ -215,7 +194,7 @@ sl_status sli_checkpoint_state_parse(const char *text, size_t length, sli_checkp
     sli_json_value root, of[KEYS] = {{NULL, NULL}};
     *out = (sli_checkpoint_state){0};
     SL_TRY(sli_json_root(json, &root));
-    SL_TRY(find_members(json, root, of));
+    SL_TRY(sli_json_find_members(json, root, keys, KEYS, of));
     SL_TRY(check_format(json, of));
     SL_TRY(check_checksum(json, root));
     if (!sli_json_is(of[RUN], '{'))

@@ -156,31 +156,6 @@ sl_status sli_weights_check_model(const char *path, const sl_model_options *mode
     return status;
 }
 
-/* Of the buffers only those that the file has. */
-sl_status sl_weights_load(sl_pipe *pipe, const char *path)
-{
-    SLI_CHECK_NOT_NULL(pipe);
-    SLI_CHECK_NOT_NULL(path);
-    sl_checkpoint_reader *from;
-    sli_tensors tensors = {0};
-    sl_safetensors_item *items = NULL;
-    size_t count = 0;
-    SL_TRY(sli_checkpoint_open_model(path, &from));
-    sl_status status = sli_tensors_of_model(pipe, &tensors);
-    if (status == SL_OK && !(items = calloc(tensors.count + 1, sizeof *items)))
-        status = sl_error(SL_ERR_MEMORY, "%s: no memory for %zu tensors", path, tensors.count);
-    for (size_t i = 0; i < tensors.count && items; i++)
-        if (!tensors.entries[i].is_buffer ||
-            sli_checkpoint_find_tensor(from, SLI_MODEL_PART, tensors.items[i].name))
-            items[count++] = tensors.items[i];
-    if (status == SL_OK)
-        status = sl_checkpoint_read(from, SLI_MODEL_PART, items, count);
-    free(items);
-    sli_tensors_clear(&tensors);
-    sl_checkpoint_close(&from);
-    return status;
-}
-
 /* ---- Writing ---------------------------------------------------------------------------- */
 
 sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
@@ -224,18 +199,20 @@ sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
     return status;
 }
 
-/* ---- What fits ------------------------------------------------------------------------------- */
+/* ---- Loading ------------------------------------------------------------------------------ */
 
-typedef struct partial_load {
+typedef struct loading {
     const sl_checkpoint_reader *from;
     const sli_checkpoint_tensors *has;
-    bool *used; /* [has->count] the model has a tensor of that name */
+    bool *used;                 /* [has->count] the model has a tensor of that name */
+    sl_safetensors_item *items; /* [count] that are read */
+    size_t count;
+    int parameters; /* among them */
     sl_status (*left_out)(void *context, const char *tensor, const char *reason);
     void *context;
-    int loaded; /* parameters */
-} partial_load;
+} loading;
 
-static sl_status refuse_shape(const partial_load *job, const sl_safetensors_info *info,
+static sl_status refuse_shape(const loading *job, const sl_safetensors_info *info,
                               const sl_safetensors_item *item)
 {
     char is[SLI_SIZES_BYTES], wanted[SLI_SIZES_BYTES], reason[2 * SLI_SIZES_BYTES + 64];
@@ -245,30 +222,77 @@ static sl_status refuse_shape(const partial_load *job, const sl_safetensors_info
     return job->left_out(job->context, item->name, reason);
 }
 
-static sl_status load_tensor(partial_load *job, const sl_safetensors_item *item, bool is_buffer)
+/* Whether the file's tensor is read. A buffer has its value without the file. */
+static sl_status choose_item(loading *job, const sl_safetensors_item *item, bool is_buffer)
 {
     const sli_checkpoint_entry *found =
         sli_checkpoint_find_tensor(job->from, SLI_MODEL_PART, item->name);
-    if (!found) /* a buffer has its value without the file */
-        return is_buffer ? SL_OK : job->left_out(job->context, item->name, "not in the file");
-    job->used[found - job->has->tensors] = true;
-    if (!sli_checkpoint_fits(&found->info, item))
+    if (!found && is_buffer)
+        return SL_OK;
+    if (!found && job->left_out)
+        return job->left_out(job->context, item->name, "not in the file");
+    if (found)
+        job->used[found - job->has->tensors] = true;
+    if (job->left_out && !sli_checkpoint_fits(&found->info, item))
         return refuse_shape(job, &found->info, item);
-    job->loaded += !is_buffer;
-    return sli_checkpoint_read_elements(job->from, found, 0, sl_shape_count(&item->shape),
-                                        item->data);
+    job->items[job->count++] = *item;
+    job->parameters += !is_buffer;
+    return SL_OK;
 }
 
-static sl_status load_tensors(partial_load *job, const sli_tensors *tensors)
+/* Where nothing may be left out, all that does not fit is an error. */
+static sl_status read_chosen(const loading *job, const char *path)
 {
-    for (size_t i = 0; i < tensors->count; i++)
-        SL_TRY(load_tensor(job, &tensors->items[i], tensors->entries[i].is_buffer));
+    if (!job->left_out)
+        return sl_checkpoint_read(job->from, SLI_MODEL_PART, job->items, job->count);
     for (size_t i = 0; i < job->has->count; i++)
         if (!job->used[i])
             SL_TRY(job->left_out(job->context, job->has->tensors[i].info.name, "not in the model"));
-    return job->loaded ? SL_OK
-                       : sl_error(SL_ERR_INVALID, "none of its tensors is a parameter of the model "
-                                                  "with its name and shape");
+    if (job->parameters == 0)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: none of its tensors is a parameter of the model with its name and "
+                        "shape",
+                        path);
+    return sli_checkpoint_read_items(job->from, SLI_MODEL_PART, job->items, job->count);
+}
+
+/* `left_out` NULL: nothing may be. */
+static sl_status load_weights(const sl_pipe *pipe, const char *path,
+                              sl_status (*left_out)(void *context, const char *tensor,
+                                                    const char *reason),
+                              void *context)
+{
+    sl_checkpoint_reader *from;
+    sli_tensors tensors = {0};
+    SL_TRY(sli_checkpoint_open_model(path, &from));
+    loading job = {.from = from, .left_out = left_out, .context = context};
+    sl_status status = sli_checkpoint_need_part(from, SLI_MODEL_PART, &job.has);
+    if (status == SL_OK)
+        status = sli_tensors_of_model(pipe, &tensors);
+    if (status != SL_OK)
+        goto done;
+    job.used = calloc(job.has->count + 1, sizeof *job.used);
+    job.items = calloc(tensors.count + 1, sizeof *job.items);
+    if (!job.used || !job.items)
+        status = sl_error(SL_ERR_MEMORY, "%s: no memory for a list of its tensors", path);
+    for (size_t i = 0; i < tensors.count && status == SL_OK; i++)
+        status = choose_item(&job, &tensors.items[i], tensors.entries[i].is_buffer);
+    if (status == SL_OK)
+        status = read_chosen(&job, path);
+
+done:
+    free(job.used);
+    free(job.items);
+    sli_tensors_clear(&tensors);
+    sl_checkpoint_close(&from);
+    return status;
+}
+
+sl_status sl_weights_load(sl_pipe *pipe, const char *path)
+{
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(path);
+    return load_weights(pipe, path, NULL, NULL);
 }
 
 sl_status sl_weights_load_partial(sl_pipe *pipe, const char *path,
@@ -279,27 +303,5 @@ sl_status sl_weights_load_partial(sl_pipe *pipe, const char *path,
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(path);
     SLI_CHECK_NOT_NULL(left_out);
-    sl_checkpoint_reader *from;
-    sli_tensors tensors = {0};
-    SL_TRY(sli_checkpoint_open_model(path, &from));
-    partial_load job = {.from = from, .left_out = left_out, .context = context};
-    sl_status status = sli_checkpoint_need_part(from, SLI_MODEL_PART, &job.has);
-    if (status != SL_OK)
-        goto done;
-    status = sli_checkpoint_verify_part(from, SLI_MODEL_PART);
-    if (status != SL_OK)
-        goto done;
-    status = sli_tensors_of_model(pipe, &tensors);
-    if (status != SL_OK)
-        goto done;
-    job.used = calloc(job.has->count + 1, sizeof *job.used);
-    status = job.used
-                 ? sl_error_context(load_tensors(&job, &tensors), "%s: ", path)
-                 : sl_error(SL_ERR_MEMORY, "no memory for a list of %zu tensors", job.has->count);
-
-done:
-    free(job.used);
-    sli_tensors_clear(&tensors);
-    sl_checkpoint_close(&from);
-    return status;
+    return load_weights(pipe, path, left_out, context);
 }
