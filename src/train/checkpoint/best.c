@@ -3,13 +3,6 @@
 
 #include <stdlib.h>
 
-struct sli_best {
-    const sl_device *device; /* the first replica's, of stage 0 */
-    bool shared, kept;
-    int stages;
-    sl_tensor **copies[]; /* [stages]: of the stage's buckets, then NULL; NULL: none yet */
-};
-
 sl_status sli_best_create(const sl_device *device, int stages, bool shared, sli_best **out)
 {
     *out = calloc(1, sizeof **out + (size_t)stages * sizeof *(*out)->copies);
@@ -62,11 +55,6 @@ static sl_status copy_stage(int stage, void *arg)
     return SL_OK;
 }
 
-bool sli_best_is_shared(const sli_best *best)
-{
-    return best->shared;
-}
-
 sl_status sli_best_keep(sli_best *best, sl_pipe *pipe)
 {
     if (sl_pipe_device(pipe, 0) != best->device)
@@ -74,11 +62,6 @@ sl_status sli_best_keep(sli_best *best, sl_pipe *pipe)
     SL_TRY(sl_pipe_run_on_stages(pipe, copy_stage, &(use){best->copies, pipe, false}));
     best->kept = true;
     return SL_OK;
-}
-
-sl_tensor **const *sli_best_buckets(const sli_best *best)
-{
-    return best->copies;
 }
 
 sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe)

@@ -4,10 +4,10 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/replace.h"
+#include "core/worker.h"
 #include "text/vocab.h"
 
 #include <math.h>
-#include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +22,7 @@ enum {
 struct sli_checkpoints {
     const sli_run *run;
     const sl_save_options *options; /* the run's */
-    bool writes;                    /* the first replica where there is a directory, or all */
+    sli_worker *worker; /* of a replica that writes: the first where there is a directory, or all */
     sl_group *group; /* of all replicas' threads, each of which writes its shard of the optimizers'
                         state; NULL: the first one writes all of it */
     uint64_t number; /* drawn for this run; counts its saves; each save's own, the same on all */
@@ -41,14 +41,12 @@ struct sli_checkpoints {
     double copy_seconds;
 
     /* The save under way, or the last one. */
-    bool under_way;  /* from the start until the end was reported */
-    bool has_thread; /* that was not joined */
-    pthread_t thread;
+    bool under_way; /* from the start until the end was reported */
     int targets;
     int64_t step;
     char *path; /* of the checkpoint, or of the best model where there is only that */
 
-    /* The thread's, until `done` is true. */
+    /* The worker's, until `done` is true. */
     sli_shard_report *reports; /* [replicas]: the first replica's */
     double write_seconds;
     sli_error_copy error;
@@ -71,7 +69,7 @@ static sl_status copy_model(sli_checkpoints *to)
     sli_tensors_empty(&to->best);
     if (!(to->targets & STEP) || !isfinite(run->at.best_loss) || run->at.best_step == run->at.steps)
         return SL_OK;
-    SL_TRY(sli_tensors_of_buckets(pipe, sli_best_buckets(run->best), &to->best));
+    SL_TRY(sli_tensors_of_buckets(pipe, run->best->copies, &to->best));
     return sli_tensors_copy(pipe, &to->best);
 }
 
@@ -146,7 +144,7 @@ static sl_status write_targets(sli_checkpoints *of)
     return status;
 }
 
-static void *run_thread(void *arg)
+static void write_save(void *arg)
 {
     sli_checkpoints *of = arg;
     const sl_save_options *options = of->options;
@@ -159,12 +157,11 @@ static void *run_thread(void *arg)
     atomic_store(&of->done, true);
     if (options->saving)
         options->saving(options->context, false);
-    return NULL;
 }
 
-/* Starts a thread that writes the copy to its targets. Where `copied` is an error, there is no
- * copy: with this thread's error text it becomes the save's. */
-static void start_thread(sli_checkpoints *of, sl_status copied)
+/* Has the worker write the copy to its targets. Where `copied` is an error, there is no copy: with
+ * this thread's error text it becomes the save's. */
+static void start_save(sli_checkpoints *of, sl_status copied)
 {
     const sl_save_options *options = of->options;
     free(of->path);
@@ -178,16 +175,7 @@ static void start_thread(sli_checkpoints *of, sl_status copied)
     of->under_way = true;
     if (options->saving)
         options->saving(options->context, true);
-    of->has_thread = pthread_create(&of->thread, NULL, run_thread, of) == 0;
-    if (!of->has_thread) /* the run waits */
-        run_thread(of);
-}
-
-static void join_thread(sli_checkpoints *of)
-{
-    if (of->has_thread)
-        pthread_join(of->thread, NULL);
-    of->has_thread = false;
+    sli_worker_start(of->worker, write_save, of);
 }
 
 /* ---- Creation --------------------------------------------------------------------------- */
@@ -262,8 +250,9 @@ static sl_status prepare_saves(sli_checkpoints *checkpoints)
         SL_TRY(sl_group_broadcast(replica->group, &number, 1, SL_I64, 0, NULL));
     checkpoints->number = (uint64_t)number;
     SL_TRY(join_savers(checkpoints));
-    checkpoints->writes = replica->rank == 0 || checkpoints->group;
-    return SL_OK;
+    return replica->rank == 0 || checkpoints->group
+               ? sli_worker_create(NULL, NULL, &checkpoints->worker)
+               : SL_OK;
 }
 
 sl_status sli_checkpoints_create(const sli_run *run, sli_checkpoints **out)
@@ -286,9 +275,9 @@ void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
     sli_checkpoints *of = checkpoints ? *checkpoints : NULL;
     if (!of)
         return;
-    if (of->has_thread && of->group)
+    if (of->under_way && of->group)
         sl_group_abort(of->group, SL_ERR_CANCELLED, "the run has ended");
-    join_thread(of);
+    sli_worker_destroy(&of->worker);
     sl_group_destroy(&of->group);
     sli_tensors_clear(&of->model);
     sli_tensors_clear(&of->optimizer);
@@ -310,7 +299,7 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
 {
     if (!checkpoints->under_way || (!wait && !atomic_load(&checkpoints->done)))
         return SL_OK;
-    join_thread(checkpoints);
+    sli_worker_wait(checkpoints->worker);
     checkpoints->under_way = false;
     if (checkpoints->run->replica.rank != 0)
         return SL_OK;
@@ -340,9 +329,9 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
     bool gathers = targets & STEP && !checkpoints->group;
     if (gathers)
         SL_TRY(sli_pipe_optimizer_gather(run->optimizer));
-    if (checkpoints->writes && checkpoints->targets)
+    if (checkpoints->worker && checkpoints->targets)
         /* without a copy the save fails, and the run goes on */
-        start_thread(checkpoints, copy_state(checkpoints));
+        start_save(checkpoints, copy_state(checkpoints));
     if (gathers)
         sli_pipe_optimizer_release(run->optimizer);
     return SL_OK;

@@ -99,17 +99,19 @@ sl_status sli_run_state_check(const char *text, const sli_run *run);
  *
  * `device` is that of the first replica's stage 0, which tells it from the others; `shared`: there
  * are others in this process. */
+struct sli_best {
+    const sl_device *device;
+    bool shared, kept;
+    int stages;
+    sl_tensor **copies[]; /* [stages]: of the stage's buckets, then NULL; NULL: none yet */
+};
+
 sl_status sli_best_create(const sl_device *device, int stages, bool shared, sli_best **out);
 void sli_best_destroy(sli_best **best);
-
-bool sli_best_is_shared(const sli_best *best);
 
 /* Copies the trained parameters of the first replica's pipe, and does nothing for another's; the
  * memory is taken at the first call. */
 sl_status sli_best_keep(sli_best *best, sl_pipe *pipe);
-
-/* The copies of the buckets, [stages][buckets], which must be kept ones. */
-sl_tensor **const *sli_best_buckets(const sli_best *best);
 
 /* Copies them back, to any replica's pipe. Without a kept copy it does nothing. */
 sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe);

@@ -206,7 +206,7 @@ static sl_status resume_best(sli_run *run)
     const sl_checkpoint_reader *from = run->from.reader;
     const sli_replica *replica = &run->replica;
     sli_tensors tensors = {0};
-    bool shared = sli_best_is_shared(run->best);
+    bool shared = run->best->shared;
     sl_status status = SL_OK;
     if (!isfinite(run->at.best_loss))
         return SL_OK;
@@ -214,7 +214,7 @@ static sl_status resume_best(sli_run *run)
     if (run->at.best_step == run->at.steps)
         return SL_OK;
     if (from || !shared)
-        status = sli_tensors_of_buckets(replica->pipe, sli_best_buckets(run->best), &tensors);
+        status = sli_tensors_of_buckets(replica->pipe, run->best->copies, &tensors);
     if (status == SL_OK && !shared)
         status = broadcast_tensors(from, "best", replica, &tensors);
     else if (status == SL_OK && from)
