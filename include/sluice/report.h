@@ -6,6 +6,7 @@
 
 #include "sluice/device.h"
 #include "sluice/option.h"
+#include "sluice/schedule.h"
 
 SL_API_BEGIN
 
@@ -60,18 +61,23 @@ typedef struct sl_step_info {
     double replica_loss;                     /* the mean over this replica's rows */
     double grad_norm;                        /* of the averaged gradient */
     double lr, seconds;
+    double data_seconds;      /* of `seconds`: until the block's ids were on the devices */
+    double optimizer_seconds; /* of `seconds`: norm, clipping and update */
+    double flops;             /* floating-point operations that the model needs for the tokens:
+                                 matrix products, forward and twice that backward, without
+                                 recomputation */
+    /* When each action of this replica's pipe ran, in the last accumulation step: sl_pipe_timeline.
+     * Lives as long as the call. */
+    const sl_timeline_entry *timeline;
+    int timeline_count;
 } sl_step_info;
 
 /* Where the time went in this replica, in the last step of the epoch whose block has bptt tokens
- * (in the last step if none has). See sl_utilization (sluice/schedule.h). */
+ * (in the last step if none has). */
 typedef struct sl_pipeline_info {
-    int64_t epoch;                            /* from 1 */
-    double bubble_measured, bubble_predicted; /* fractions of the ranks' time */
-    const double *idle, *waiting;             /* [ranks] fractions of the step's time */
-    const double *stage_seconds;              /* [stages] */
-    int ranks, stages;
-    int slowest_stage;
-    const sl_stage_info *slowest;
+    int64_t epoch, step;               /* from 1; `step` over all epochs */
+    const sl_utilization *utilization; /* of the step's last accumulation step */
+    const sl_stage_info *slowest;      /* the slowest stage */
 } sl_pipeline_info;
 
 /* An evaluation under way. */
@@ -142,6 +148,9 @@ typedef struct sl_reporter {
 } sl_reporter;
 
 /* ---- The run log ------------------------------------------------------------------------ */
+
+/* A `pipeline` record of more actions has no timelines. */
+enum { SL_RUN_LOG_MOST_ACTIONS = 8192 };
 
 /* The run as JSON lines: one `run` record, a `step` for each batch, where there are several stages
  * a `pipeline` for each epoch, `eval` and, for every stage of every replica, `memory` after each

@@ -192,6 +192,10 @@ typedef struct sl_utilization {
                                 tensor's arrival and the action's start */
     double *stage_seconds;   /* [stages] of the stage's actions together */
     int slowest_stage;       /* the one with the most of them */
+    int *placement;          /* [stages] the rank of each stage */
+    int action_count;
+    sl_timeline_entry *measured;  /* [action_count] the trace, in the table's order */
+    sl_timeline_entry *predicted; /* [action_count] the same actions in the simulation */
 } sl_utilization;
 
 /* From a trace in the table's order, as sl_pipe_timeline and sl_schedule_simulate give it. Takes

@@ -293,14 +293,16 @@ static const char *percents_text(const double *fractions, int count, char text[P
 static sl_status print_pipeline(void *context, const sl_pipeline_info *info)
 {
     const sl_stage_info *slowest = info->slowest;
+    const sl_utilization *utilization = info->utilization;
     char idle[PERCENTS_BYTES], waiting[PERCENTS_BYTES];
     print_line(context,
                "| pipeline: bubble %.1f%% (predicted %.1f%%) | idle %s | waiting %s | slowest: "
                "stage %d on %s, modules %d to %d",
-               100 * info->bubble_measured, 100 * info->bubble_predicted,
-               percents_text(info->idle, info->ranks, idle),
-               percents_text(info->waiting, info->ranks, waiting), info->slowest_stage,
-               slowest->device, slowest->first, slowest->first + slowest->count - 1);
+               100 * utilization->bubble_measured, 100 * utilization->bubble_predicted,
+               percents_text(utilization->idle, utilization->ranks, idle),
+               percents_text(utilization->waiting, utilization->ranks, waiting),
+               utilization->slowest_stage, slowest->device, slowest->first,
+               slowest->first + slowest->count - 1);
     return SL_OK;
 }
 

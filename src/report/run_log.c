@@ -5,9 +5,12 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "core/json.h"
+#include "core/timeline.h"
+#include "report/zscore.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +30,8 @@ struct sl_run_log {
     json_t *left_out; /* names of tensors that were not loaded; NULL: none */
     int64_t missing;  /* records since the last that was written */
     bool complained;
+    sli_zscore losses, norms;
+    int64_t nonfinite_steps;
 };
 
 /* ---- The file ------------------------------------------------------------------------------- */
@@ -250,14 +255,22 @@ static sl_status log_started(void *context, const sl_run_info *info)
 
 static sl_status log_step(void *context, const sl_step_info *step)
 {
-    return log_record(context,
-                      json_pack("{ss sI sI sI so so so so so}", "record", "step", "epoch",
-                                (json_int_t)step->epoch, "batch", (json_int_t)step->batch, "step",
-                                (json_int_t)step->step, "loss", sli_json_number(step->loss),
+    sl_run_log *log = context;
+    log->nonfinite_steps += !isfinite(step->loss) || !isfinite(step->grad_norm);
+    json_t *loss_z = sli_json_number(sli_zscore_add(&log->losses, step->loss));
+    json_t *norm_z = sli_json_number(sli_zscore_add(&log->norms, step->grad_norm));
+    return log_record(log,
+                      json_pack("{ss sI sI sI so so so so so so so so so so}", "record", "step",
+                                "epoch", (json_int_t)step->epoch, "batch", (json_int_t)step->batch,
+                                "step", (json_int_t)step->step, "loss", sli_json_number(step->loss),
                                 "grad_norm", sli_json_number(step->grad_norm), "lr",
                                 sli_json_number(step->lr), "ms",
                                 sli_json_number(1e3 * step->seconds), "tokens_per_s",
-                                sli_json_number((double)step->tokens / step->seconds)));
+                                sli_json_number((double)step->tokens / step->seconds),
+                                "flops_per_s", sli_json_number(step->flops / step->seconds),
+                                "data_ms", sli_json_number(1e3 * step->data_seconds),
+                                "optimizer_ms", sli_json_number(1e3 * step->optimizer_seconds),
+                                "loss_z", loss_z, "grad_norm_z", norm_z));
 }
 
 static json_t *number_list(const double *values, int count, double factor)
@@ -268,16 +281,42 @@ static json_t *number_list(const double *values, int count, double factor)
     return list;
 }
 
+/* [action, start, end] each, in microseconds. */
+static json_t *timeline_list(const sl_timeline_entry *entries, int count)
+{
+    char action[SLI_ACTION_TEXT_BYTES];
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++)
+        json_array_append_new(list, json_pack("[sII]", sli_action_text(entries[i].action, action),
+                                              (json_int_t)llround(1e6 * entries[i].start),
+                                              (json_int_t)llround(1e6 * entries[i].end)));
+    return list;
+}
+
+static json_t *describe_timeline(const sl_utilization *of)
+{
+    json_t *placement = json_array();
+    for (int stage = 0; stage < of->stages; stage++)
+        json_array_append_new(placement, json_integer(of->placement[stage]));
+    return json_pack("{so so so}", "placement", placement, "measured",
+                     timeline_list(of->measured, of->action_count), "predicted",
+                     timeline_list(of->predicted, of->action_count));
+}
+
 static sl_status log_pipeline(void *context, const sl_pipeline_info *info)
 {
-    return log_record(context, json_pack("{ss sI so so so so so si}", "record", "pipeline", "epoch",
-                                         (json_int_t)info->epoch, "bubble_predicted",
-                                         sli_json_number(info->bubble_predicted), "bubble_measured",
-                                         sli_json_number(info->bubble_measured), "idle",
-                                         number_list(info->idle, info->ranks, 1), "waiting",
-                                         number_list(info->waiting, info->ranks, 1), "stage_ms",
-                                         number_list(info->stage_seconds, info->stages, 1e3),
-                                         "slowest_stage", info->slowest_stage));
+    const sl_utilization *of = info->utilization;
+    json_t *record =
+        json_pack("{ss sI sI so so so so so si}", "record", "pipeline", "epoch",
+                  (json_int_t)info->epoch, "step", (json_int_t)info->step, "bubble_predicted",
+                  sli_json_number(of->bubble_predicted), "bubble_measured",
+                  sli_json_number(of->bubble_measured), "idle", number_list(of->idle, of->ranks, 1),
+                  "waiting", number_list(of->waiting, of->ranks, 1), "stage_ms",
+                  number_list(of->stage_seconds, of->stages, 1e3), "slowest_stage",
+                  of->slowest_stage);
+    if (of->action_count <= SL_RUN_LOG_MOST_ACTIONS)
+        record = move_members(record, describe_timeline(of));
+    return log_record(context, record);
 }
 
 static json_t *by_category(const uint64_t *bytes)
@@ -320,16 +359,17 @@ static sl_status log_evaluated(void *context, const sl_eval_info *eval)
 static sl_status log_finished(void *context, const sl_run_info *info, const sl_run_result *result)
 {
     (void)info;
-    return log_record(context,
-                      json_pack("{ss sI so so so so so}", "record", "end", "steps",
-                                (json_int_t)result->steps, "seconds",
-                                sli_json_number(result->seconds), "best_valid_loss",
-                                sli_json_number(result->best_valid_loss), "test_loss",
-                                sli_json_number(result->test_loss), "test_ppl",
-                                sli_json_number(result->test_perplexity), "best_possible_ppl",
-                                result->best_possible_perplexity > 0
-                                    ? json_real(result->best_possible_perplexity)
-                                    : json_null()));
+    sl_run_log *log = context;
+    return log_record(log, json_pack("{ss sI sI so so so so so}", "record", "end", "steps",
+                                     (json_int_t)result->steps, "nonfinite_steps",
+                                     (json_int_t)log->nonfinite_steps, "seconds",
+                                     sli_json_number(result->seconds), "best_valid_loss",
+                                     sli_json_number(result->best_valid_loss), "test_loss",
+                                     sli_json_number(result->test_loss), "test_ppl",
+                                     sli_json_number(result->test_perplexity), "best_possible_ppl",
+                                     result->best_possible_perplexity > 0
+                                         ? json_real(result->best_possible_perplexity)
+                                         : json_null()));
 }
 
 /* Skipping, resuming and what is not loaded come before the run's record, which says the latter

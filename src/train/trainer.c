@@ -203,19 +203,22 @@ static sl_status report_pipeline(sli_run *run)
     const sl_utilization *utilization = &run->utilization;
     if (utilization->ranks == 0) /* one stage, or a run that resumed after that step */
         return SL_OK;
+    int64_t after = run->batches_per_epoch - 1 - last_whole_block(run);
     const sl_pipeline_info info = {.epoch = run->at.epoch + 1,
-                                   .bubble_measured = utilization->bubble_measured,
-                                   .bubble_predicted = utilization->bubble_predicted,
-                                   .idle = utilization->idle,
-                                   .waiting = utilization->waiting,
-                                   .stage_seconds = utilization->stage_seconds,
-                                   .ranks = utilization->ranks,
-                                   .stages = utilization->stages,
-                                   .slowest_stage = utilization->slowest_stage,
+                                   .step = run->at.steps - after,
+                                   .utilization = utilization,
                                    .slowest = &run->stages[utilization->slowest_stage]};
     CALL_REPORTERS(run, pipeline, &info)
     sl_utilization_clear(&run->utilization);
     return SL_OK;
+}
+
+/* Each product of forward is two of backward. */
+static double step_flops(const sli_run *run, int64_t tokens)
+{
+    int64_t columns = run->batches.columns;
+    const sl_shape shape = sl_shape_2d(columns, tokens / columns);
+    return 3.0 * (double)sl_module_flops(run->replica.model, &shape);
 }
 
 static sl_status train_block(sli_run *run)
@@ -231,6 +234,8 @@ static sl_status train_block(sli_run *run)
         .lr = sl_lr_at(&run->options.lr, run->at.steps, epoch),
     };
     SL_TRY(sli_loader_load(&run->loader, block));
+    step.data_seconds = sli_clock_seconds() - start;
+    step.flops = step_flops(run, step.tokens);
     sl_pipe_zero_grad(run->replica.pipe);
     const sl_pipe_batch batch = {.input = run->loader.input,
                                  .targets = run->loader.targets,
@@ -241,10 +246,13 @@ static sl_status train_block(sli_run *run)
                             : sl_pipe_train(run->replica.pipe, &batch, &step.replica_loss));
     SL_TRY(measure_pipeline(run));
     SL_TRY(average_loss(run, &step));
+    double before = sli_clock_seconds();
     sl_status status =
         sl_pipe_optimizer_step(run->optimizer, step.lr, run->options.clip, &step.grad_norm);
     SL_TRY(check_norm(run, &step));
     SL_TRY(status);
+    step.optimizer_seconds = sli_clock_seconds() - before;
+    step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
     run->at.steps++;
     run->at.block++;
     sli_last_step_write(run->last_step, run->at.steps);

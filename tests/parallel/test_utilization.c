@@ -195,6 +195,16 @@ static void pipe_gives_the_utilization_of_its_last_step(void **state)
     assert_int_equal(utilization.stages, 4);
     assert_true(utilization.seconds > 0 && utilization.bubble_predicted >= 0 &&
                 utilization.bubble_predicted < 1);
+    const sl_timeline_entry *trace;
+    assert_int_equal(sl_pipe_timeline(on.pipe, &trace), utilization.action_count);
+    for (int i = 0; i < utilization.action_count; i++) {
+        assert_memory_equal(&utilization.measured[i], &trace[i], sizeof *trace);
+        assert_int_equal(utilization.predicted[i].action.micro, trace[i].action.micro);
+        assert_int_equal(utilization.predicted[i].action.kind, trace[i].action.kind);
+        assert_true(utilization.predicted[i].end >= utilization.predicted[i].start);
+    }
+    for (int stage = 0; stage < 4; stage++)
+        assert_int_equal(utilization.placement[stage], stage % 2);
     for (int rank = 0; rank < 2; rank++) {
         assert_true(utilization.idle[rank] >= 0 && utilization.idle[rank] <= 1);
         assert_true(utilization.waiting[rank] >= 0 &&

@@ -16,7 +16,7 @@ typedef struct log_file {
 static log_file read_log(const char *path)
 {
     log_file read = {.count = 0};
-    char line[8192];
+    char line[65536];
     FILE *file = fopen(path, "r");
     assert_non_null(file);
     while (fgets(line, sizeof line, file)) {
@@ -100,8 +100,34 @@ static void run_is_logged_with_all_that_decided_it(void **state)
         assert_true(real_of(step, "grad_norm") == record.steps[i].grad_norm);
         assert_true(real_of(step, "lr") == 1e-3);
         assert_true(real_of(step, "ms") > 0 && real_of(step, "tokens_per_s") > 0);
+        double seconds = real_of(step, "ms") / 1e3, flops = real_of(step, "flops_per_s") * seconds;
+        assert_float_equal(flops, record.steps[i].flops, 1e-6 * flops);
+        assert_true(real_of(step, "data_ms") > 0 && real_of(step, "optimizer_ms") > 0);
+        assert_true(real_of(step, "data_ms") + real_of(step, "optimizer_ms") < real_of(step, "ms"));
     }
     free_log(&read);
+}
+
+/* [action, start, end] of every action, measured and predicted in one order. */
+static void check_timelines(const json_t *pipeline)
+{
+    const json_t *measured = json_object_get(pipeline, "measured");
+    const json_t *predicted = json_object_get(pipeline, "predicted");
+    assert_int_equal(json_array_size(measured), 2 * 3 * 2 + 2 * 2); /* F and B, and R but for one */
+    assert_int_equal(json_array_size(predicted), json_array_size(measured));
+    for (size_t i = 0; i < json_array_size(measured); i++) {
+        const char *action, *same;
+        json_int_t start, end;
+        json_t *entry = json_array_get(measured, i);
+        assert_int_equal(json_unpack(entry, "[sII!]", &action, &start, &end), 0);
+        assert_true(start >= 0 && start <= end);
+        entry = json_array_get(predicted, i);
+        assert_int_equal(json_unpack(entry, "[sII!]", &same, &start, &end), 0);
+        assert_true(start >= 0 && start <= end);
+        assert_string_equal(action, same);
+    }
+    assert_string_equal(json_string_value(json_array_get(json_array_get(measured, 0), 0)), "0F2");
+    assert_true(json_integer_value(json_array_get(json_object_get(pipeline, "placement"), 1)) == 1);
 }
 
 static void pipeline_is_logged_after_each_epoch(void **state)
@@ -118,6 +144,8 @@ static void pipeline_is_logged_after_each_epoch(void **state)
             continue;
         assert_true(is_kind(read.records[i - 1], "step") && is_kind(read.records[i + 1], "eval"));
         assert_true(real_of(pipeline, "epoch") == ++found);
+        assert_true(real_of(pipeline, "step") == 4 * found);
+        check_timelines(pipeline);
         double idle = 0, measured = real_of(pipeline, "bubble_measured");
         double predicted = real_of(pipeline, "bubble_predicted"), stage_ms[2];
         assert_true(measured > 0 && measured < 1 && predicted >= 0 && predicted < 1);
@@ -203,6 +231,29 @@ static void numbers_that_are_none_are_null(void **state)
     assert_true(json_is_null(json_object_get(read.records[0], "loss")));
     assert_true(json_is_null(json_object_get(read.records[0], "grad_norm")));
     assert_true(real_of(read.records[0], "lr") == 0);
+    free_log(&read);
+    sl_run_log_destroy(&log);
+}
+
+/* Beside 1, 2, 3 with mean 2 and deviation 1; a value that is not finite is not counted. */
+static void steps_have_z_scores(void **state)
+{
+    static const double losses[] = {1, 2, NAN, 3, 5};
+    sl_run_log *log;
+    const char *path = scratch_path(*state, "log.jsonl");
+    check_ok(sl_run_log_create(path, NULL, NULL, &log));
+    sl_reporter reporter = sl_run_log_reporter(log);
+    for (int i = 0; i < 5; i++) {
+        const sl_step_info step = {.step = i + 1, .loss = losses[i], .grad_norm = 1, .seconds = 1};
+        check_ok(reporter.step(reporter.context, &step));
+    }
+    check_ok(reporter.finished(reporter.context, NULL, &(sl_run_result){.steps = 5}));
+    log_file read = read_log(path);
+    for (int i = 0; i < 3; i++)
+        assert_true(json_is_null(json_object_get(read.records[i], "loss_z")));
+    assert_float_equal(real_of(read.records[4], "loss_z"), 3, 1e-9);
+    assert_true(json_is_null(json_object_get(read.records[4], "grad_norm_z")));
+    assert_true(real_of(read.records[5], "nonfinite_steps") == 1);
     free_log(&read);
     sl_run_log_destroy(&log);
 }
@@ -369,6 +420,7 @@ int run_log_tests(void)
         WITH_CORPUS(evaluations_and_memory_are_logged),
         WITH_CORPUS(memory_of_every_replica_and_stage_is_logged),
         WITH_SCRATCH(numbers_that_are_none_are_null),
+        WITH_SCRATCH(steps_have_z_scores),
         WITH_SCRATCH(weights_that_were_not_saved_are_logged),
         cmocka_unit_test(log_that_cannot_be_written_is_an_error),
         WITH_SCRATCH(run_goes_on_without_records_there_is_no_room_for),

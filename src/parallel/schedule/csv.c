@@ -71,13 +71,7 @@ static bool read_action(reader *r, sl_action *out)
     *out = (sl_action){0};
     if (!read_number(r, &out->stage) || r->at == r->end)
         return false;
-    for (int kind = SL_ACTION_FORWARD; kind <= SL_ACTION_BACKWARD_WEIGHT; kind++)
-        if (sli_action_letter((sl_action_kind)kind) == *r->at) {
-            out->kind = (sl_action_kind)kind;
-            r->at++;
-            return read_number(r, &out->micro);
-        }
-    return false;
+    return sli_action_kind_of(*r->at++, &out->kind) && read_number(r, &out->micro);
 }
 
 static sl_status add_action(reader *r, sl_action action)

@@ -1,5 +1,6 @@
 /* A table as a picture, and its figures as JSON. */
 #include "core/error.h"
+#include "core/timeline.h"
 #include "parallel/schedule/table.h"
 
 #include "core/number.h"
@@ -7,44 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { WIDTH = 960, ROW = 28, BAR = 24, LEFT = 64, TOP = 8, BOTTOM = 24, LABEL_WIDTH = 7 };
+enum { WIDTH = 960, ROW = 28, BAR = 24, LEFT = 64, RIGHT = 8, TOP = 8, BOTTOM = 24 };
 
-/* Colours of F, R, B, I, W; those of later stages of a rank are darker. */
-static const char *const colours[] = {"#7fb3e6", "#b8c4d0", "#8fce8f", "#8fd6c4", "#f2c078"};
-
-/* Which of its rank's stages is this? */
-static int round_of(const sl_schedule *schedule, int stage)
-{
-    return stage / schedule->ranks;
-}
-
-static void draw_bar(FILE *to, const sl_schedule *schedule, sl_timeline_entry entry, double scale)
-{
-    int rank = schedule->placement[entry.action.stage];
-    double x = LEFT + entry.start * scale, width = (entry.end - entry.start) * scale;
-    int y = TOP + rank * ROW;
-    int virtual_stages = schedule->stages / schedule->ranks;
-    double opacity = 1 - 0.5 * round_of(schedule, entry.action.stage) / virtual_stages;
-    fprintf(to,
-            "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\" "
-            "fill-opacity=\"%.2f\" stroke=\"#555\" stroke-width=\"0.5\"/>\n",
-            x, y, width, BAR, colours[entry.action.kind], opacity);
-    char text[SLI_ACTION_TEXT_BYTES];
-    int length = snprintf(text, sizeof text, "%c%d", sli_action_letter(entry.action.kind),
-                          entry.action.micro);
-    if (width > LABEL_WIDTH * length)
-        fprintf(to, "<text x=\"%.2f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n", x + width / 2,
-                y + 16, text);
-}
-
-static void draw_bars(FILE *to, const sl_schedule *schedule, const sl_simulation *simulation)
-{
-    double scale = simulation->makespan > 0 ? (WIDTH - LEFT - 8) / simulation->makespan : 0;
-    for (int i = 0; i < simulation->entry_count; i++)
-        draw_bar(to, schedule, simulation->entries[i], scale);
-}
-
-static void draw_frame(FILE *to, const sl_schedule *schedule, const sl_simulation *simulation)
+static void draw_picture(FILE *to, const sl_schedule *schedule, const sl_simulation *simulation)
 {
     int height = TOP + schedule->ranks * ROW + BOTTOM;
     fprintf(to,
@@ -52,9 +18,21 @@ static void draw_frame(FILE *to, const sl_schedule *schedule, const sl_simulatio
             "viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"11\">\n"
             "<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
             WIDTH, height, WIDTH, height);
-    for (int rank = 0; rank < schedule->ranks; rank++)
-        fprintf(to, "<text x=\"8\" y=\"%d\">rank %d</text>\n", TOP + rank * ROW + 16, rank);
-    draw_bars(to, schedule, simulation);
+    sli_timeline_draw(to,
+                      &(sli_timeline){.entries = simulation->entries,
+                                      .count = simulation->entry_count,
+                                      .placement = schedule->placement,
+                                      .ranks = schedule->ranks,
+                                      .stages = schedule->stages,
+                                      .end = simulation->makespan,
+                                      .factor = 1,
+                                      .unit = "",
+                                      .prefix = ""},
+                      &(sli_timeline_frame){.left = LEFT,
+                                            .width = WIDTH - LEFT - RIGHT,
+                                            .top = TOP,
+                                            .row = ROW,
+                                            .bar = BAR});
     fprintf(to,
             "<text x=\"%d\" y=\"%d\">%d stages, %d micro-batches: makespan %g, %.1f%% idle</text>\n"
             "</svg>\n",
@@ -103,7 +81,7 @@ sl_status sl_schedule_svg(const sl_schedule *schedule, const sl_simulation *simu
     *text = NULL;
     SLI_CHECK_NOT_NULL(schedule);
     SLI_CHECK_NOT_NULL(simulation);
-    return print_to_text(draw_frame, schedule, simulation, text);
+    return print_to_text(draw_picture, schedule, simulation, text);
 }
 
 sl_status sl_schedule_json(const sl_schedule *schedule, const sl_simulation *simulation,

@@ -5,8 +5,6 @@
 
 #include "parallel/schedule/table.h"
 
-enum { SLI_ACTION_KINDS = SL_ACTION_BACKWARD_WEIGHT + 1 };
-
 typedef struct sli_play_costs {
     const double *costs[SLI_ACTION_KINDS]; /* [stages] of each kind */
     bool clocks; /* every cell takes 1 instead, two joined actions as one; costs[] is not read */

@@ -254,31 +254,6 @@ sl_status sli_schedule_rank_stages(const sl_schedule *schedule, int **out)
 
 /* ---- Names ------------------------------------------------------------------------------ */
 
-char sli_action_letter(sl_action_kind kind)
-{
-    switch (kind) {
-    case SL_ACTION_FORWARD:
-        return 'F';
-    case SL_ACTION_RECOMPUTE:
-        return 'R';
-    case SL_ACTION_BACKWARD:
-        return 'B';
-    case SL_ACTION_BACKWARD_INPUT:
-        return 'I';
-    case SL_ACTION_BACKWARD_WEIGHT:
-        return 'W';
-    }
-    return '\0';
-}
-
-const char *sli_action_text(sl_action action, char *text)
-{
-    char letter = sli_action_letter(action.kind);
-    snprintf(text, SLI_ACTION_TEXT_BYTES, "%d%c%d", action.stage, letter ? letter : '?',
-             action.micro);
-    return text;
-}
-
 const char *const sl_recompute_names[] = {"except_last", "never", "always", NULL};
 
 const char *sl_recompute_name(sl_recompute recompute)

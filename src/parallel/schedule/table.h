@@ -2,7 +2,7 @@
 #ifndef SLI_PARALLEL_SCHEDULE_TABLE_H
 #define SLI_PARALLEL_SCHEDULE_TABLE_H
 
-#include "sluice/schedule.h"
+#include "core/timeline.h"
 
 struct sl_schedule {
     int ranks, stages, micros;
@@ -44,13 +44,6 @@ static inline size_t sli_schedule_cell(const sl_schedule *schedule, int stage, i
 }
 
 bool sli_schedule_goes_backward(const sl_schedule *schedule);
-
-/* F, R, B, I, W; 0 for no kind. */
-char sli_action_letter(sl_action_kind kind);
-
-enum { SLI_ACTION_TEXT_BYTES = 40 };
-/* "2F0" to `text`, which holds SLI_ACTION_TEXT_BYTES, and returns it. */
-const char *sli_action_text(sl_action action, char *text);
 
 static inline bool sli_action_is_backward(sl_action_kind kind)
 {

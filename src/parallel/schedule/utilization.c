@@ -4,6 +4,7 @@
 
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- The trace's table ------------------------------------------------------------------ */
 
@@ -95,8 +96,8 @@ static mean_costs find_costs(const sl_schedule *schedule, const sl_timeline_entr
     return costs;
 }
 
-static sl_status predict_bubble(const sl_schedule *schedule, const sl_timeline_entry *entries,
-                                double *bubble)
+static sl_status predict_step(const sl_schedule *schedule, const sl_timeline_entry *entries,
+                              sl_utilization *out)
 {
     sl_simulation simulation;
     size_t cells = SLI_ACTION_KINDS * (size_t)schedule->stages;
@@ -113,9 +114,11 @@ static sl_status predict_bubble(const sl_schedule *schedule, const sl_timeline_e
                          .backward_weight = costs.mean[SL_ACTION_BACKWARD_WEIGHT],
                          .backward = costs.mean[SL_ACTION_BACKWARD]},
         &simulation);
-    *bubble = status == SL_OK ? simulation.bubble : 0;
-    if (status == SL_OK)
+    if (status == SL_OK) {
+        out->bubble_predicted = simulation.bubble;
+        memcpy(out->predicted, simulation.entries, schedule->count * sizeof *out->predicted);
         sl_simulation_clear(&simulation);
+    }
     free(room);
     return status;
 }
@@ -182,18 +185,31 @@ static void add_rank(const sl_schedule *schedule, const sl_timeline_entry *entri
     out->waiting[rank] = out->seconds > 0 ? waiting / out->seconds : 0;
 }
 
+static sl_status allocate(const sl_schedule *schedule, sl_utilization *out)
+{
+    size_t ranks = (size_t)schedule->ranks, stages = (size_t)schedule->stages;
+    out->ranks = schedule->ranks;
+    out->stages = schedule->stages;
+    out->action_count = (int)schedule->count;
+    out->idle = calloc(ranks, sizeof *out->idle);
+    out->waiting = calloc(ranks, sizeof *out->waiting);
+    out->stage_seconds = calloc(stages, sizeof *out->stage_seconds);
+    out->placement = calloc(stages, sizeof *out->placement);
+    out->measured = calloc(schedule->count, sizeof *out->measured);
+    out->predicted = calloc(schedule->count, sizeof *out->predicted);
+    if (out->idle && out->waiting && out->stage_seconds && out->placement && out->measured &&
+        out->predicted)
+        return SL_OK;
+    return sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %d stages", out->stages);
+}
+
 static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_entry *entries,
                                sl_utilization *out)
 {
     double *results;
-    out->ranks = schedule->ranks;
-    out->stages = schedule->stages;
-    out->idle = calloc((size_t)out->ranks, sizeof *out->idle);
-    out->waiting = calloc((size_t)out->ranks, sizeof *out->waiting);
-    out->stage_seconds = calloc((size_t)out->stages, sizeof *out->stage_seconds);
-    if (!out->idle || !out->waiting || !out->stage_seconds)
-        return sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %d stages",
-                        out->stages);
+    SL_TRY(allocate(schedule, out));
+    memcpy(out->measured, entries, schedule->count * sizeof *entries);
+    memcpy(out->placement, schedule->placement, (size_t)schedule->stages * sizeof *out->placement);
     SL_TRY(find_results(schedule, entries, &results));
     for (size_t i = 0; i < schedule->count; i++)
         out->seconds = entries[i].end > out->seconds ? entries[i].end : out->seconds;
@@ -205,7 +221,7 @@ static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_en
     for (int stage = 1; stage < out->stages; stage++)
         if (out->stage_seconds[stage] > out->stage_seconds[out->slowest_stage])
             out->slowest_stage = stage;
-    return predict_bubble(schedule, entries, &out->bubble_predicted);
+    return predict_step(schedule, entries, out);
 }
 
 sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
@@ -234,5 +250,8 @@ void sl_utilization_clear(sl_utilization *utilization)
     free(utilization->idle);
     free(utilization->waiting);
     free(utilization->stage_seconds);
+    free(utilization->placement);
+    free(utilization->measured);
+    free(utilization->predicted);
     *utilization = (sl_utilization){0};
 }
