@@ -269,7 +269,8 @@ sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, co
 
 /* Reads weights, from a file or, as sl_safetensors_load, from an index or a directory. They must
  * have every parameter with its shape, and no other tensor; buffers may be missing. No value
- * changes where something is wrong. */
+ * changes where a name, a shape or the header is wrong; where reading the values fails (SL_ERR_IO,
+ * damage), they are undefined. */
 sl_status sl_weights_load(sl_pipe *pipe, const char *path);
 
 /* Reads what fits: the tensors that the model and the file both have, by name and shape. Other
