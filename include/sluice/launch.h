@@ -100,8 +100,7 @@ sl_status sl_launch_run(const sl_launch_options *options, const char *const *com
  * `command` as this process's rank, and tells the launcher how it ended. The process must then exit
  * with *exit_status. Errors: SL_ERR_INVALID where it was not started by sl_launch_run, SL_ERR_IO
  * where the launcher cannot be reached. */
-sl_status sl_launch_run_rank(const char *const *command, sl_launch_report report, void *context,
-                             int *exit_status);
+sl_status sl_launch_run_rank(const char *const *command, int *exit_status);
 
 /* ---- Telling the launcher ----------------------------------------------------------------- */
 

@@ -155,11 +155,9 @@ static sl_status run_launch(cli_line *line, void *settings_read)
 int cmd_launch_rank(char **words)
 {
     int exit_status = 0;
-    settings none = {0};
     if (!*words || !getenv("SLUICE_LAUNCHER"))
         cli_refuse("launch-rank is for sluice launch to call");
-    sl_status status =
-        sl_launch_run_rank((const char *const *)words, show_event, &none, &exit_status);
+    sl_status status = sl_launch_run_rank((const char *const *)words, &exit_status);
     return status == SL_OK ? exit_status : cli_finish(status);
 }
 

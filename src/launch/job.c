@@ -37,7 +37,7 @@ typedef enum phase { RUNNING, ENDING, RELEASED, TERMINATED, KILLED } phase;
 
 static const double release_seconds = 8, release_success_seconds = 60, terminate_seconds = 5;
 
-enum { MAX_ERRORS = 64, SIGNAL_STATUS = 128, NOT_FOUND_STATUS = 127, CONNECTION_LOST = -1 };
+enum { MAX_ERRORS = 64, SIGNAL_STATUS = 128, CONNECTION_LOST = -1 };
 
 /* A rank may end with an error because another one has died, and its message may come first: the
  * job reports the death. */
@@ -194,27 +194,28 @@ static void report_error(attempt *self, int rank, const char *text)
     self->options->report(self->options->context, &event);
 }
 
-/* How a rank ended: a kind of message, or CONNECTION_LOST before one came. */
+/* How a rank ended: a kind of message and its number, or CONNECTION_LOST before one came. */
 static void end_rank(attempt *self, int index, int kind, int number)
 {
     rank_state *rank = &self->ranks[index];
     set_saving(self, rank, false);
     rank->ended = true;
     self->ended++;
-    if (kind == SLI_RANK_EXIT && number != 0) {
-        record_failure(self, RANK_FAILED, number, "rank %d on %s ended with exit status %d", index,
-                       rank->host, number);
-    } else if (kind == SLI_RANK_KILLED) {
-        record_failure(self, RANK_DIED, SIGNAL_STATUS + number,
-                       "rank %d on %s was killed by signal %d (%s)", index, rank->host, number,
-                       strsignal(number));
+    if (kind == CONNECTION_LOST) {
+        record_failure(self, RANK_DIED, 1, "rank %d on %s was lost", index, rank->host);
     } else if (kind == SLI_RANK_NOT_STARTED) {
         self->end->is_final |= self->failure == NO_FAILURE;
-        record_failure(self, RANK_FAILED, NOT_FOUND_STATUS,
+        record_failure(self, RANK_FAILED, SLI_NOT_STARTED,
                        "rank %d on %s: the program cannot be started: %s", index, rank->host,
                        strerror(number));
-    } else if (kind == CONNECTION_LOST) {
-        record_failure(self, RANK_DIED, 1, "rank %d on %s was lost", index, rank->host);
+    } else if (WIFSIGNALED(number)) {
+        record_failure(self, RANK_DIED, sli_shell_status(number),
+                       "rank %d on %s was killed by signal %d (%s)", index, rank->host,
+                       WTERMSIG(number), strsignal(WTERMSIG(number)));
+    } else if (number != 0) {
+        record_failure(self, RANK_FAILED, sli_shell_status(number),
+                       "rank %d on %s ended with exit status %d", index, rank->host,
+                       sli_shell_status(number));
     }
     if (self->phase <= ENDING && self->ended == self->count)
         enter_phase(self, RELEASED);
@@ -233,8 +234,7 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
     case SLI_RANK_ERROR:
         report_error(self, index, message->text);
         break;
-    case SLI_RANK_EXIT:
-    case SLI_RANK_KILLED:
+    case SLI_RANK_ENDED:
     case SLI_RANK_NOT_STARTED:
         end_rank(self, index, message->kind, message->number);
         break;
@@ -337,7 +337,7 @@ static _Noreturn void exec_mpirun(const attempt *self, pid_t parent)
     sigprocmask(SIG_SETMASK, &mask, NULL);
     if (getppid() == parent)
         execvp(self->job->command[0], self->job->command);
-    _exit(NOT_FOUND_STATUS);
+    _exit(SLI_NOT_STARTED);
 }
 
 static sl_status start_mpirun(attempt *self)
@@ -406,8 +406,7 @@ static void check_mpirun_status(const attempt *self)
 {
     if (self->end->exit_status != 0 || self->ended == self->count)
         return;
-    int status = WIFEXITED(self->mpirun_status) ? WEXITSTATUS(self->mpirun_status)
-                                                : SIGNAL_STATUS + WTERMSIG(self->mpirun_status);
+    int status = sli_shell_status(self->mpirun_status);
     self->end->exit_status = status != 0 ? status : 1;
     snprintf(self->end->reason, sizeof self->end->reason,
              "mpirun ended with status %d when %d of %d processes had started and %d had ended",

@@ -22,12 +22,16 @@ enum {
         SLI_WIRE_ALIVE + 1, /* the program starts to save, which must not be cut off */
     SLI_RANK_SAVED,         /* it has written it */
     SLI_RANK_ERROR,         /* it ends with the error `text` */
-    SLI_RANK_EXIT,          /* it has ended by itself with exit status `number` */
-    SLI_RANK_KILLED,        /* it was killed by signal `number` */
+    SLI_RANK_ENDED,         /* it has ended: `number` is its status from waitpid */
     SLI_RANK_NOT_STARTED,   /* it cannot be started: `number` is errno */
     SLI_LAUNCHER_SIGNAL,    /* from the launcher: signal the program with `number` */
     SLI_LAUNCH_KINDS
 };
+
+enum { SLI_NOT_STARTED = 127 }; /* a program's exit status, as a shell gives it */
+
+/* A status from waitpid as a shell gives it: 128 + N where signal N has killed the process. */
+int sli_shell_status(int status);
 
 void sli_set_variable(const char *name, int number);
 

@@ -35,7 +35,6 @@
 enum { CALL_SECONDS = 30 };   /* for the launcher to answer */
 enum { TERMINATE_MS = 2000 }; /* from SIGTERM to SIGKILL */
 enum { RELEASE_MS = 60000 };  /* for the launcher to hang up, if it still exists */
-enum { NOT_STARTED = 127 };   /* as a shell gives it */
 #define PARENT_DIED SIGRTMAX  /* sent by nothing else */
 
 /* Tells a program the number of the socket to its supervisor. */
@@ -47,8 +46,6 @@ static const char cannot_start[] = "cannot start ";
 
 typedef struct supervisor {
     sl_launch_info info;
-    sl_launch_report report;
-    void *context;
     sli_wire_connection launcher;
     bool launcher_is_lost; /* its host does not answer any more */
     int signals;           /* signalfd */
@@ -65,6 +62,11 @@ void sli_set_variable(const char *name, int number)
     char text[16];
     snprintf(text, sizeof text, "%d", number);
     setenv(name, text, 1);
+}
+
+int sli_shell_status(int status)
+{
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
 }
 
 /* In the child process: starts the program, or sends its parent why it cannot. */
@@ -84,7 +86,7 @@ static _Noreturn void exec_program(const supervisor *self, char *const *command,
     }
     int length = snprintf(packet, sizeof packet, "%s%d", cannot_start, errno);
     (void)send(self->packets[1], packet, (size_t)length, MSG_NOSIGNAL);
-    _exit(NOT_STARTED);
+    _exit(SLI_NOT_STARTED);
 }
 
 static void start_program(supervisor *self, char *const *command)
@@ -135,6 +137,15 @@ static void send_message(supervisor *self, int kind, int number, const char *tex
         (void)sli_wire_send(&self->launcher, &message);
 }
 
+/* No process has the other end any more, or the launcher is gone: a program that cannot tell its
+ * error prints it. */
+static void close_packets(supervisor *self)
+{
+    if (self->packets[0] >= 0)
+        close(self->packets[0]);
+    self->packets[0] = -1;
+}
+
 /* Signals go to the process group, as a terminal's and mpirun's do; the supervisor blocks them. */
 static void read_messages(supervisor *self)
 {
@@ -146,17 +157,10 @@ static void read_messages(supervisor *self)
         if (message.kind == SLI_LAUNCHER_SIGNAL)
             kill(0, message.number);
     self->launcher_is_lost |= state == SLI_WIRE_LOST;
-    if (state != SLI_WIRE_NOTHING)
-        sli_wire_close(&self->launcher);
-}
-
-static void report_error(supervisor *self, const char *text)
-{
-    sl_launch_event event = {.kind = SL_LAUNCH_RANK_ERROR, .rank = self->info.rank, .text = text};
-    if (self->launcher.fd >= 0)
-        send_message(self, SLI_RANK_ERROR, 0, text);
-    else
-        self->report(self->context, &event);
+    if (state == SLI_WIRE_NOTHING)
+        return;
+    sli_wire_close(&self->launcher);
+    close_packets(self);
 }
 
 /* Passes on what the program says. */
@@ -167,7 +171,7 @@ static void read_packets(supervisor *self)
     while ((bytes = recv(self->packets[0], text, sizeof text - 1, MSG_DONTWAIT)) > 0) {
         text[bytes - (text[bytes - 1] == '\n')] = '\0';
         if (strncmp(text, "error ", 6) == 0)
-            report_error(self, text + 6);
+            send_message(self, SLI_RANK_ERROR, 0, text + 6);
         else if (strcmp(text, "saving") == 0)
             send_message(self, SLI_RANK_SAVING, 0, "");
         else if (strcmp(text, "saved") == 0)
@@ -175,10 +179,8 @@ static void read_packets(supervisor *self)
         else if (strncmp(text, cannot_start, strlen(cannot_start)) == 0)
             self->start_error = (int)strtol(text + strlen(cannot_start), NULL, 10);
     }
-    if (bytes == 0) { /* no process has the other end any more */
-        close(self->packets[0]);
-        self->packets[0] = -1;
-    }
+    if (bytes == 0)
+        close_packets(self);
 }
 
 /* ---- Waiting ------------------------------------------------------------------------------ */
@@ -198,17 +200,16 @@ static int wait_for_program(supervisor *self)
 {
     int status, patience_ms = -1;
     while (!program_has_ended(self, &status)) {
-        bool ending = patience_ms >= 0;
         struct pollfd polled[] = {{.fd = self->signals, .events = POLLIN},
                                   {.fd = self->launcher.fd, .events = POLLIN},
-                                  {.fd = ending ? -1 : self->packets[0], .events = POLLIN}};
+                                  {.fd = self->packets[0], .events = POLLIN}};
         if (poll(polled, 3, patience_ms) == 0)
             kill(self->program, SIGKILL);
         bool parent_died = read_signals(self);
         read_messages(self);
         if (polled[2].revents)
             read_packets(self);
-        if (!ending && (parent_died || self->launcher.fd < 0)) {
+        if (patience_ms < 0 && (parent_died || self->launcher.fd < 0)) {
             kill(0, SIGTERM);
             patience_ms = TERMINATE_MS;
         }
@@ -233,18 +234,14 @@ static bool wait_for_release(supervisor *self)
  * mpirun's own measures against a failed rank would only take time. */
 static int supervise_program(supervisor *self)
 {
-    int status = self->program > 0 ? wait_for_program(self) : NOT_STARTED << 8;
+    int status = self->program > 0 ? wait_for_program(self) : SLI_NOT_STARTED << 8;
     kill_children();
     read_packets(self);
     if (self->start_error != 0)
         send_message(self, SLI_RANK_NOT_STARTED, self->start_error, "");
-    else if (WIFSIGNALED(status))
-        send_message(self, SLI_RANK_KILLED, WTERMSIG(status), "");
     else
-        send_message(self, SLI_RANK_EXIT, WEXITSTATUS(status), "");
-    if (status == 0 || wait_for_release(self))
-        return 0;
-    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+        send_message(self, SLI_RANK_ENDED, status, "");
+    return status == 0 || wait_for_release(self) ? 0 : sli_shell_status(status);
 }
 
 /* mpirun's daemon on this host waits for mpirun's for as long as TCP repeats what it has sent, a
@@ -318,11 +315,10 @@ static sl_status call_launcher(supervisor *self)
     return sli_wire_call(&address, &options, &self->launcher);
 }
 
-sl_status sl_launch_run_rank(const char *const *command, sl_launch_report report, void *context,
-                             int *exit_status)
+sl_status sl_launch_run_rank(const char *const *command, int *exit_status)
 {
-    supervisor self = {.launcher = {.fd = -1}, .signals = -1, .report = report, .context = context};
-    *exit_status = NOT_STARTED;
+    supervisor self = {.launcher = {.fd = -1}, .signals = -1};
+    *exit_status = SLI_NOT_STARTED;
     SL_TRY(prepare_process(&self));
     SL_TRY(read_rank(&self.info));
     SL_TRY(call_launcher(&self));
