@@ -38,28 +38,6 @@ static size_t length_before(const char *path, const char *ending)
     return length > cut && strcmp(path + length - cut, ending) == 0 ? length - cut : 0;
 }
 
-static sl_status append_ending(const char *path, size_t length, const char *ending, char **out)
-{
-    if (asprintf(out, "%.*s%s", (int)length, path, ending) >= 0)
-        return SL_OK;
-    *out = NULL;
-    return sl_error(SL_ERR_MEMORY, "no memory for a path");
-}
-
-/* Names without .safetensors get another ending, so that no two files of weights share one. */
-sl_status sl_weights_vocab_path(const char *path, char **out)
-{
-    SLI_CHECK_NOT_NULL(path);
-    SLI_CHECK_NOT_NULL(out);
-    size_t length = strlen(path), before = length_before(path, ".safetensors");
-    if (is_directory(path))
-        return append_ending(path, length, "/model.vocab.txt", out);
-    if (before == 0)
-        before = length_before(path, ".safetensors.index.json");
-    return before ? append_ending(path, before, ".vocab.txt", out)
-                  : append_ending(path, length, ".vocab", out);
-}
-
 /* Where a vocabulary may be, in the order in which it is searched: one that waits for the end of a
  * save may get its name meanwhile. */
 enum {
@@ -69,19 +47,32 @@ enum {
     NAMES
 };
 
-static void free_names(char **names)
+/* Names without .safetensors get another ending, so that no two files of weights share one. */
+static sl_status name_vocab(const char *path, int which, char **out)
 {
-    for (int i = 0; i < NAMES; i++)
-        free(names[i]);
+    size_t length = strlen(path), before = length_before(path, ".safetensors");
+    const char *ending = ".vocab";
+    if (before == 0)
+        before = length_before(path, ".safetensors.index.json");
+    if (which == PLAIN) {
+        ending = ".vocab.txt";
+    } else if (is_directory(path)) {
+        ending = "/model.vocab.txt";
+    } else if (before > 0) {
+        length = before;
+        ending = ".vocab.txt";
+    }
+    if (asprintf(out, "%.*s%s%s", (int)length, path, ending, which == WAITING ? ".new" : "") >= 0)
+        return SL_OK;
+    *out = NULL;
+    return sl_error(SL_ERR_MEMORY, "no memory for a path");
 }
 
-/* names [NAMES], to be freed, also after an error. */
-static sl_status find_names(const char *path, char **names)
+sl_status sl_weights_vocab_path(const char *path, char **out)
 {
-    names[WAITING] = names[NAMED] = names[PLAIN] = NULL;
-    SL_TRY(sl_weights_vocab_path(path, &names[NAMED]));
-    SL_TRY(append_ending(names[NAMED], strlen(names[NAMED]), ".new", &names[WAITING]));
-    return append_ending(path, strlen(path), ".vocab.txt", &names[PLAIN]);
+    SLI_CHECK_NOT_NULL(path);
+    SLI_CHECK_NOT_NULL(out);
+    return name_vocab(path, NAMED, out);
 }
 
 /* ---- Which one fits ---------------------------------------------------------------------- */
@@ -120,26 +111,30 @@ static sl_status compare_checksum(const char *path, const char *checksum, const 
                     text, path, sli_safetensors_quote(checksum, quoted));
 }
 
-static sl_status load_fitting(const char *path, const char *checksum, const char *name,
-                              sl_vocab **out)
+static sl_status load_fitting(const char *path, int which, const char *checksum, sl_vocab **out)
 {
-    SL_TRY(sl_vocab_load(name, out));
-    sl_status status = sl_error_context(compare_checksum(path, checksum, *out), "%s: ", name);
+    char *name;
+    *out = NULL;
+    SL_TRY(name_vocab(path, which, &name));
+    sl_status status = sl_vocab_load(name, out);
+    if (status == SL_OK)
+        status = sl_error_context(compare_checksum(path, checksum, *out), "%s: ", name);
     if (status != SL_OK)
         sl_vocab_destroy(out);
+    free(name);
     return status;
 }
 
 /* The first that fits, and which it is; NULL where there is none. Where others are there, what is
  * wrong with the first of them is the error. Weights that say nothing have one with a name. */
-static sl_status find_fitting(const char *path, char *const *names, sl_vocab **out, int *which)
+static sl_status find_fitting(const char *path, sl_vocab **out, int *which)
 {
     char checksum[SLI_CHECKSUM_BYTES];
     sli_error_copy first = {SL_OK, ""};
     *out = NULL;
     SL_TRY(read_checksum(path, checksum));
     for (*which = checksum[0] ? WAITING : NAMED; *which < NAMES; ++*which) {
-        sl_status status = load_fitting(path, checksum, names[*which], out);
+        sl_status status = load_fitting(path, *which, checksum, out);
         if (status == SL_OK || status == SL_ERR_MEMORY)
             return status;
         if (status != SL_ERR_NOT_FOUND && *which != WAITING && first.status == SL_OK)
@@ -152,14 +147,8 @@ sl_status sl_weights_vocab(const char *path, sl_vocab **out)
 {
     SLI_CHECK_NOT_NULL(path);
     SLI_CHECK_NOT_NULL(out);
-    char *names[NAMES];
     int which;
-    *out = NULL;
-    sl_status status = find_names(path, names);
-    if (status == SL_OK)
-        status = find_fitting(path, names, out, &which);
-    free_names(names);
-    return status;
+    return find_fitting(path, out, &which);
 }
 
 sl_status sli_weights_vocab_check(const char *path, const sl_vocab *vocab)
@@ -171,39 +160,47 @@ sl_status sli_weights_vocab_check(const char *path, const sl_vocab *vocab)
 
 /* ---- Saving ----------------------------------------------------------------------------- */
 
+static sl_status save_vocab(const char *path, int which, const sl_vocab *vocab)
+{
+    char *name;
+    SL_TRY(name_vocab(path, which, &name));
+    sl_status status = sl_vocab_save(vocab, name);
+    free(name);
+    return status;
+}
+
 /* Ends a save, however far it came: a vocabulary that waits gets its name where the weights are
  * those that it is for, and goes. */
-static sl_status end_save(const char *path, char *const *names)
+static sl_status end_save(const char *path, const char *waiting)
 {
     sl_vocab *vocab;
     int which;
-    if (access(names[WAITING], F_OK) != 0)
+    if (access(waiting, F_OK) != 0)
         return SL_OK;
-    sl_status status = find_fitting(path, names, &vocab, &which);
+    sl_status status = find_fitting(path, &vocab, &which);
     if (status == SL_ERR_IO || status == SL_ERR_MEMORY)
         return status;
-    status = vocab && which == WAITING ? sl_vocab_save(vocab, names[NAMED]) : SL_OK;
+    status = vocab && which == WAITING ? save_vocab(path, NAMED, vocab) : SL_OK;
     sl_vocab_destroy(&vocab);
-    return status == SL_OK ? sli_directory_remove_path(names[WAITING]) : status;
-}
-
-sl_status sli_weights_vocab_begin(const char *path, const sl_vocab *vocab)
-{
-    char *names[NAMES], checksum[SLI_CHECKSUM_BYTES];
-    sl_vocab *older = NULL;
-    sl_status status = find_names(path, names);
-    if (status == SL_OK)
-        status = end_save(path, names);
-    if (status == SL_OK && vocab)
-        status = sli_vocab_checksum(vocab, checksum);
-    if (status == SL_OK && vocab && load_fitting(path, checksum, names[NAMED], &older) != SL_OK)
-        status = sl_vocab_save(vocab, names[WAITING]);
-    sl_vocab_destroy(&older);
-    free_names(names);
-    return status;
+    return status == SL_OK ? sli_directory_remove_path(waiting) : status;
 }
 
 sl_status sli_weights_vocab_end(const char *path)
 {
-    return sli_weights_vocab_begin(path, NULL); /* what waits is ended, and nothing begun */
+    char *waiting;
+    SL_TRY(name_vocab(path, WAITING, &waiting));
+    sl_status status = end_save(path, waiting);
+    free(waiting);
+    return status;
+}
+
+sl_status sli_weights_vocab_begin(const char *path, const sl_vocab *vocab)
+{
+    char checksum[SLI_CHECKSUM_BYTES];
+    sl_vocab *older;
+    SL_TRY(sli_weights_vocab_end(path));
+    SL_TRY(sli_vocab_checksum(vocab, checksum));
+    bool same = load_fitting(path, NAMED, checksum, &older) == SL_OK;
+    sl_vocab_destroy(&older);
+    return same ? SL_OK : save_vocab(path, WAITING, vocab);
 }
