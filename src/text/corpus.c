@@ -46,7 +46,8 @@ static sl_status add_line(sink *to, const char *line, size_t bytes)
             SL_TRY(sl_vocab_builder_add(to->builder, token.text, token.bytes, &id));
         else
             id = sl_vocab_id(to->vocab, token.text, token.bytes);
-        SL_TRY(reserve_ids(to, to->tokens.count + 1));
+        if ((size_t)to->tokens.count == to->room) /* a call for each token would be slower */
+            SL_TRY(reserve_ids(to, to->tokens.count + 1));
         to->tokens.ids[to->tokens.count++] = id;
     }
     return SL_OK;

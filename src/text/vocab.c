@@ -83,8 +83,7 @@ void sl_vocab_builder_destroy(sl_vocab_builder **builder)
     *builder = NULL;
 }
 
-/* The token to come may be a new one. */
-static sl_status reserve_count(sl_vocab_builder *builder)
+static sl_status reserve_counts(sl_vocab_builder *builder)
 {
     size_t before = builder->capacity, count = (size_t)builder->tokens.count + 1;
     SL_TRY(sli_array_reserve(&builder->counts, &builder->capacity, count, sizeof *builder->counts,
@@ -97,7 +96,8 @@ sl_status sl_vocab_builder_add(sl_vocab_builder *builder, const char *text, size
                                int32_t *provisional)
 {
     int32_t id;
-    SL_TRY(reserve_count(builder));
+    if ((size_t)builder->tokens.count == builder->capacity) /* the token may be a new one */
+        SL_TRY(reserve_counts(builder));
     sl_status status = sli_token_table_add(&builder->tokens, text, bytes, &id);
     if (status != SL_OK)
         return sl_error_context(status, "sl_vocab_builder_add: ");
