@@ -52,7 +52,7 @@ static sl_status print_sizes(replica *at, int rank, const sl_tensor *input)
 {
     char in[SL_SHAPE_TEXT_BYTES], out[SL_SHAPE_TEXT_BYTES];
     sl_tensor *output;
-    SL_TRY(sl_pipe_forward(at->pipe, input, &output));
+    SL_TRY(sl_pipe_forward(at->pipe, &(sl_pipe_batch){.input = input}, &output));
     printf("[RANK %d]: input size %s output size %s\n", rank,
            sl_shape_text(sl_tensor_shape(input), in), sl_shape_text(sl_tensor_shape(output), out));
     sl_tensor_destroy(&output);

@@ -314,6 +314,20 @@ sl_status sl_pass_pop_skip(sl_pass *pass, const char *name, sl_tensor **out);
 sl_status sl_pass_stash_skip_grad(sl_pass *pass, const char *name, sl_tensor **grad);
 sl_status sl_pass_pop_skip_grad(sl_pass *pass, const char *name, sl_tensor **out);
 
+/* Further inputs of a batch: a mask, a condition, a second sequence. Any module on the pass finds
+ * them by name, in forward and in backward; they have no gradients. */
+typedef struct sl_input {
+    const char *name;        /* borrowed */
+    const sl_tensor *tensor; /* borrowed */
+    bool whole;              /* a pipe gives all of it to each micro-batch (PyTorch's NoChunk) */
+} sl_input;
+
+/* Adds an alias of a tensor; sl_pipe_batch.inputs does this in a pipe. The name is borrowed as long
+ * as the pass. Errors: SL_ERR_INVALID for a name that the pass has. */
+sl_status sl_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *tensor);
+/* *out lives as long as the pass. Errors: SL_ERR_NOT_FOUND. */
+sl_status sl_pass_input(const sl_pass *pass, const char *name, const sl_tensor **out);
+
 SL_API_END
 
 #endif

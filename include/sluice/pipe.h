@@ -104,7 +104,10 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
 void sl_pipe_destroy(sl_pipe **pipe);
 
 typedef struct sl_pipe_batch {
-    const sl_tensor *input;   /* [N, …], N at least 1; borrowed */
+    const sl_tensor *input; /* [N, …], N at least 1; borrowed */
+    const sl_input *inputs; /* [input_count] further ones, borrowed. One that is not `whole` is
+                               cut along dimension 0 into as many micro-batches as `input` */
+    int input_count;
     const sl_tensor *targets; /* [N, …]; borrowed */
     uint64_t step;            /* of dropout's function */
     int64_t first_sample;     /* global number of row 0; replicas differ here */
@@ -112,10 +115,10 @@ typedef struct sl_pipe_batch {
     bool evaluation;          /* modules in evaluation mode: no dropout; nothing is recomputed */
 } sl_pipe_batch;
 
-/* Forward in evaluation mode: *output [N, …] is the micro-batches' outputs one after the other, on
- * the last stage's device; the caller owns it. It shares the input's storage where no module makes
- * a tensor of its own. */
-sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **output);
+/* Forward in evaluation mode, without targets: *output [N, …] is the micro-batches' outputs one
+ * after the other, on the last stage's device; the caller owns it. It shares the input's storage
+ * where no module makes a tensor of its own. */
+sl_status sl_pipe_forward(sl_pipe *pipe, const sl_pipe_batch *batch, sl_tensor **output);
 
 /* One training step's forward and backward by the schedule's table (without recomputation for a
  * batch in evaluation mode, as under PyTorch's eval(): gradients without dropout). Adds the
@@ -124,8 +127,8 @@ sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **out
 sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_loss);
 
 /* The loss in evaluation mode: sum over the terms, and their number. */
-sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_tensor *input, const sl_tensor *targets,
-                           double *loss_sum, int64_t *terms);
+sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_pipe_batch *batch, double *loss_sum,
+                           int64_t *terms);
 
 void sl_pipe_zero_grad(sl_pipe *pipe);
 

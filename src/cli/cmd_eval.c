@@ -42,7 +42,7 @@ static sl_status compute_logits(sl_pipe *pipe, const int32_t *ids, const sl_shap
         sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, shape, &in);
     *values = NULL;
     if (status != SL_OK || (status = sl_tensor_write(in, ids)) != SL_OK ||
-        (status = sl_pipe_forward(pipe, in, &logits)) != SL_OK)
+        (status = sl_pipe_forward(pipe, &(sl_pipe_batch){.input = in}, &logits)) != SL_OK)
         goto done;
     *logits_shape = *sl_tensor_shape(logits);
     *values = cli_allocate(1, sl_tensor_bytes(logits));

@@ -177,6 +177,12 @@ struct sl_pass {
     sli_pass_skip *skips;
     int skip_count;
     size_t skip_capacity;
+    struct sli_pass_input {
+        const char *name; /* borrowed */
+        sl_tensor *tensor;
+    } * inputs;
+    int input_count;
+    size_t input_capacity;
     bool is_split;       /* the module that goes backward defers to backward_weight */
     int calls;           /* of modules, one inside the other */
     bool error_is_named; /* the current error's text names its module */
@@ -195,6 +201,9 @@ void sli_pass_enter(sl_pass *pass);
 bool sli_pass_leave(sl_pass *pass, sl_status status);
 /* The current error's text names its module already. */
 void sli_pass_error_is_named(sl_pass *pass);
+
+/* Adds an input; takes the tensor, also on an error. */
+sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor);
 
 /* Dropout number `local` (0 … 7) of `module` in this pass, over rows of which `rows_per_sample`
  * belong to one sample. p is 0 where the module does not train. */

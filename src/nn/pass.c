@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 
 sl_status sl_pass_create(const sl_pass_options *options, sl_pass **out)
 {
@@ -33,6 +34,9 @@ void sl_pass_destroy(sl_pass **pass)
         sl_tensor_destroy(&(*pass)->skips[i].tensor);
         sl_tensor_destroy(&(*pass)->skips[i].grad);
     }
+    while ((*pass)->input_count > 0)
+        sl_tensor_destroy(&(*pass)->inputs[--(*pass)->input_count].tensor);
+    free((*pass)->inputs);
     free((*pass)->saved);
     free((*pass)->deferred);
     free((*pass)->skips);
@@ -130,6 +134,48 @@ sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out)
 int sl_pass_deferred(const sl_pass *pass)
 {
     return pass->deferred_count - pass->deferred_next;
+}
+
+static const sl_tensor *find_input(const sl_pass *pass, const char *name)
+{
+    for (int i = 0; i < pass->input_count; i++)
+        if (strcmp(pass->inputs[i].name, name) == 0)
+            return pass->inputs[i].tensor;
+    return NULL;
+}
+
+sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor)
+{
+    sl_status status = SL_OK;
+    if (find_input(pass, name))
+        status = sl_error(SL_ERR_INVALID, "the pass has two inputs \"%s\"", name);
+    if (status == SL_OK)
+        status =
+            sli_array_reserve(&pass->inputs, &pass->input_capacity, (size_t)pass->input_count + 1,
+                              sizeof *pass->inputs, INT_MAX, "inputs");
+    if (status != SL_OK) {
+        sl_tensor_destroy(tensor);
+        return status;
+    }
+    pass->inputs[pass->input_count].name = name;
+    pass->inputs[pass->input_count++].tensor = *tensor;
+    *tensor = NULL;
+    return SL_OK;
+}
+
+sl_status sl_pass_add_input(sl_pass *pass, const char *name, const sl_tensor *tensor)
+{
+    sl_tensor *alias;
+    SL_TRY(sl_tensor_alias(tensor, &alias));
+    return sli_pass_put_input(pass, name, &alias);
+}
+
+sl_status sl_pass_input(const sl_pass *pass, const char *name, const sl_tensor **out)
+{
+    *out = find_input(pass, name);
+    if (!*out)
+        return sl_error(SL_ERR_NOT_FOUND, "the batch has no input \"%s\"", name);
+    return SL_OK;
 }
 
 void sli_pass_observe(sl_pass *pass, const sli_pass_observer *observer)

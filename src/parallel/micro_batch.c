@@ -1,4 +1,5 @@
 /* How a batch is cut into micro-batches: as torch.chunk cuts a tensor. */
+#include "parallel/stage.h"
 #include "sluice/pipe.h"
 
 int sl_micro_batches(int64_t rows, int chunks, int64_t *sizes)
@@ -11,4 +12,11 @@ int sl_micro_batches(int64_t rows, int chunks, int64_t *sizes)
         if (sizes)
             sizes[count] = left < size ? left : size;
     return count;
+}
+
+sl_status sli_micro_rows(const sl_tensor *batch, int chunks, int micro, sl_tensor **out)
+{
+    int64_t rows = sl_tensor_shape(batch)->size[0], size = rows / chunks + (rows % chunks != 0);
+    int64_t first = size * micro, left = rows - first;
+    return sl_tensor_narrow(batch, first, left < size ? left : size, out);
 }

@@ -101,17 +101,42 @@ static int64_t row_count(const sl_tensor *tensor)
     return shape->dims > 0 ? shape->size[0] : 0;
 }
 
-static sl_status check_batch(const char *who, const sl_tensor *input, const sl_tensor *targets)
+/* Does each of the further inputs make as many micro-batches as the first one? */
+static sl_status check_inputs(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch)
+{
+    int micros = sl_micro_batches(row_count(batch->input), pipe->chunks, NULL);
+    for (int i = 0; i < batch->input_count; i++) {
+        const sl_input *input = &batch->inputs[i];
+        if (!input->name || !input->tensor)
+            return sl_error(SL_ERR_INVALID, "%s: inputs[%d] has no %s", who, i,
+                            input->name ? "tensor" : "name");
+        int own =
+            input->whole ? micros : sl_micro_batches(row_count(input->tensor), pipe->chunks, NULL);
+        if (own != micros)
+            return sl_error(SL_ERR_INVALID,
+                            "%s: the input makes %d micro-batches, but input \"%s\" makes %d", who,
+                            micros, input->name, own);
+    }
+    return SL_OK;
+}
+
+static sl_status check_batch(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
+                             bool has_loss)
 {
     char text[SL_SHAPE_TEXT_BYTES];
-    if (row_count(input) < 1)
+    int64_t rows = row_count(batch->input);
+    if (has_loss && !pipe->loss)
+        return sl_error(SL_ERR_INVALID, "%s: the pipe was created without a loss", who);
+    if (has_loss && !batch->targets)
+        return sl_error(SL_ERR_INVALID, "%s: the batch has no targets", who);
+    if (rows < 1)
         return sl_error(SL_ERR_INVALID, "%s: the input must have at least one row, got %s", who,
-                        sl_shape_text(sl_tensor_shape(input), text));
-    if (targets && row_count(targets) != row_count(input))
+                        sl_shape_text(sl_tensor_shape(batch->input), text));
+    if (has_loss && row_count(batch->targets) != rows)
         return sl_error(SL_ERR_INVALID,
-                        "%s: the input has %" PRId64 " rows, the targets have %" PRId64, who,
-                        row_count(input), row_count(targets));
-    return SL_OK;
+                        "%s: the input has %" PRId64 " rows, the targets have %" PRId64, who, rows,
+                        row_count(batch->targets));
+    return check_inputs(who, pipe, batch);
 }
 
 /* ---- Steps ------------------------------------------------------------------------------ */
@@ -217,6 +242,9 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
                               int *micros)
 {
     step->rows = row_count(batch->input);
+    step->inputs = batch->inputs;
+    step->input_count = batch->input_count;
+    step->chunks = pipe->chunks;
     step->seed = pipe->seed;
     step->step = batch->step;
     step->failure = &pipe->failure;
@@ -274,15 +302,6 @@ static sl_status run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *s
     return status;
 }
 
-static sl_status check_loss_call(const sl_pipe *pipe, const char *who, const sl_pipe_batch *batch)
-{
-    if (!pipe->loss)
-        return sl_error(SL_ERR_INVALID, "%s: the pipe was created without a loss", who);
-    if (!batch->targets)
-        return sl_error(SL_ERR_INVALID, "%s: the batch has no targets", who);
-    return check_batch(who, batch->input, batch->targets);
-}
-
 /* The rows' losses are added in the order of the batch, so that the sum depends on nothing else. */
 static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool backward,
                                const sli_pass_observer *const *observers, double *sum,
@@ -308,16 +327,16 @@ static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool b
 
 /* ---- Public functions ------------------------------------------------------------------- */
 
-sl_status sl_pipe_forward(sl_pipe *pipe, const sl_tensor *input, sl_tensor **output)
+sl_status sl_pipe_forward(sl_pipe *pipe, const sl_pipe_batch *batch, sl_tensor **output)
 {
     SLI_CHECK_NOT_NULL(output);
     *output = NULL;
     SLI_CHECK_NOT_NULL(pipe);
-    SLI_CHECK_NOT_NULL(input);
-    SL_TRY(check_batch("sl_pipe_forward", input, NULL));
-    sl_pipe_batch batch = {.input = input};
+    SLI_CHECK_NOT_NULL(batch);
+    SLI_CHECK_NOT_NULL(batch->input);
+    SL_TRY(check_batch("sl_pipe_forward", pipe, batch, false));
     sli_step step = {0};
-    SL_TRY(run_step(pipe, &batch, &step));
+    SL_TRY(run_step(pipe, batch, &step));
     *output = step.output;
     return SL_OK;
 }
@@ -346,7 +365,7 @@ sl_status sli_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch,
     SL_TRY(check_train_arguments(pipe, batch, mean_loss));
     if (pipe->inference)
         return sl_error(SL_ERR_INVALID, "sl_pipe_train: the pipe was created for inference");
-    SL_TRY(check_loss_call(pipe, "sl_pipe_train", batch));
+    SL_TRY(check_batch("sl_pipe_train", pipe, batch, true));
     double sum;
     int64_t terms;
     SL_TRY(run_with_loss(pipe, batch, true, observers, &sum, &terms));
@@ -355,16 +374,16 @@ sl_status sli_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch,
     return SL_OK;
 }
 
-sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_tensor *input, const sl_tensor *targets,
-                           double *loss_sum, int64_t *terms)
+sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_pipe_batch *batch, double *loss_sum,
+                           int64_t *terms)
 {
     SLI_CHECK_NOT_NULL(pipe);
-    SLI_CHECK_NOT_NULL(input);
+    SLI_CHECK_NOT_NULL(batch);
+    SLI_CHECK_NOT_NULL(batch->input);
     SLI_CHECK_NOT_NULL(loss_sum);
     SLI_CHECK_NOT_NULL(terms);
-    sl_pipe_batch batch = {.input = input, .targets = targets};
-    SL_TRY(check_loss_call(pipe, "sl_pipe_evaluate", &batch));
-    return run_with_loss(pipe, &batch, false, NULL, loss_sum, terms);
+    SL_TRY(check_batch("sl_pipe_evaluate", pipe, batch, true));
+    return run_with_loss(pipe, batch, false, NULL, loss_sum, terms);
 }
 
 void sl_pipe_zero_grad(sl_pipe *pipe)

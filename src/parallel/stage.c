@@ -11,6 +11,8 @@
  * backward. */
 #include "parallel/stage.h"
 
+#include "tensor/tensor.h"
+
 #include <inttypes.h>
 
 /* ---- Running modules -------------------------------------------------------------------- */
@@ -78,6 +80,22 @@ static sl_status run_backward_weight(const sli_stage *stage, sl_pass *pass, int 
                     sl_pass_deferred(pass));
 }
 
+/* Puts the micro-batch's rows of the batch's further inputs on the pass. */
+static sl_status give_inputs(const sli_stage *stage, const sli_step *step, int micro, sl_pass *pass)
+{
+    for (int i = 0; i < step->input_count; i++) {
+        const sl_input *input = &step->inputs[i];
+        sl_tensor *rows;
+        if (input->whole)
+            SL_TRY(sl_tensor_alias(input->tensor, &rows));
+        else
+            SL_TRY(sli_micro_rows(input->tensor, step->chunks, step->first_micro + micro, &rows));
+        sli_tensor_hand_over(rows, stage->device);
+        SL_TRY(sli_pass_put_input(pass, input->name, &rows));
+    }
+    return SL_OK;
+}
+
 /* A forward through the stage; a pass that keeps goes to the record. */
 static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro, bool keep,
                               sl_tensor **tensor)
@@ -92,6 +110,8 @@ static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro,
     };
     sl_pass *pass;
     sl_status status = sl_pass_create(&options, &pass);
+    if (status == SL_OK)
+        status = give_inputs(stage, step, micro, pass);
     if (status == SL_OK)
         status = sli_stage_give_skips(stage, micro, pass, step->backward && !keep);
     if (status == SL_OK)

@@ -33,7 +33,10 @@ typedef struct sli_step {
     const sli_table *table;
     sli_micro *micros; /* those of the table: of the batch's, from `first_micro` on */
     int first_micro;
-    int64_t rows;       /* of the whole batch */
+    int64_t rows;           /* of the whole batch */
+    int chunks;             /* into which it is cut, as far as its rows allow */
+    const sl_input *inputs; /* [input_count] the batch's further ones */
+    int input_count;
     bool backward;      /* the table goes backward */
     bool training;      /* modules are in training mode: dropout is on */
     sl_loss *loss;      /* NULL: the outputs are wanted */

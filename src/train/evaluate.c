@@ -18,8 +18,9 @@ static sl_status evaluate_block(const sli_replica *replica, sli_loader *loader,
 {
     int64_t terms;
     SL_TRY(sli_loader_load(loader, block));
-    SL_TRY(
-        sl_pipe_evaluate(replica->pipe, loader->input, loader->targets, &to->loss[block], &terms));
+    SL_TRY(sl_pipe_evaluate(replica->pipe,
+                            &(sl_pipe_batch){.input = loader->input, .targets = loader->targets},
+                            &to->loss[block], &terms));
     to->terms[block] = (double)terms;
     return options->progress ? options->progress(options->context, block + 1, to->blocks) : SL_OK;
 }

@@ -74,7 +74,7 @@ static sl_status last_logits(sl_pipe *pipe, const int32_t *ids, int64_t length, 
     SL_TRY(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &input));
     sl_status status = sl_tensor_write(input, ids);
     if (status == SL_OK)
-        status = sl_pipe_forward(pipe, input, &output);
+        status = sl_pipe_forward(pipe, &(sl_pipe_batch){.input = input}, &output);
     sl_tensor_destroy(&input);
     if (status != SL_OK)
         return status;

@@ -300,8 +300,9 @@ static sl_status run_steps(run *r)
         r->is_updated = true;
         SL_TRY(sl_pipe_optimizer_step(r->optimizer, 0.1, 0, NULL));
     }
-    SL_TRY(sl_pipe_evaluate(r->pipe, r->input, r->targets, &r->evaluated, &terms));
-    SL_TRY(sl_pipe_forward(r->pipe, r->input, &r->output));
+    SL_TRY(sl_pipe_evaluate(r->pipe, &(sl_pipe_batch){.input = r->input, .targets = r->targets},
+                            &r->evaluated, &terms));
+    SL_TRY(sl_pipe_forward(r->pipe, &(sl_pipe_batch){.input = r->input}, &r->output));
     return read_weights(r);
 }
 

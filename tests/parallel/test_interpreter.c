@@ -75,7 +75,7 @@ static void stages_run_at_the_same_time(void **state)
     test_pipe piped = open_pipe(c.model, NULL, (sl_pipe_options){.stages = 2, .chunks = 3}, 2, 1);
     data d = random_data(3);
     sl_tensor *output;
-    check_ok(sl_pipe_forward(piped.pipe, d.input, &output));
+    check_ok(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = d.input}, &output));
     sl_tensor_destroy(&output);
     close_pipe(&piped);
     free_data(&d);
@@ -104,7 +104,7 @@ static void stages_on_one_device_take_turns(void **state)
     test_pipe piped = open_pipe(c.model, NULL, (sl_pipe_options){.stages = 4, .chunks = 20}, 1, 1);
     data d = random_data(20);
     sl_tensor *output;
-    check_ok(sl_pipe_forward(piped.pipe, d.input, &output));
+    check_ok(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = d.input}, &output));
     sl_tensor_destroy(&output);
     close_pipe(&piped);
     free_data(&d);
@@ -160,7 +160,8 @@ static void evaluation_runs_every_stage_once_whatever_the_checkpoint_mode(void *
     data d = random_data(4);
     double sum;
     int64_t terms;
-    check_ok(sl_pipe_evaluate(piped.pipe, d.input, d.input, &sum, &terms));
+    check_ok(sl_pipe_evaluate(piped.pipe, &(sl_pipe_batch){.input = d.input, .targets = d.input},
+                              &sum, &terms));
     assert_true(sum == 0.0);
     for (int stage = 0; stage < 3; stage++) {
         assert_int_equal(c.probes[stage].forwards, 4);

@@ -60,11 +60,13 @@ static void pipe_names_what_is_missing(void **state)
     check_null(sl_pipe_create(NULL, &pipe), "sl_pipe_create: options is NULL");
     assert_null(pipe);
     check_null(sl_pipe_create(&(sl_pipe_options){0}, NULL), "sl_pipe_create: out is NULL");
-    check_null(sl_pipe_forward(b.pipe, NULL, &output), "sl_pipe_forward: input is NULL");
-    assert_null(output);
-    check_null(sl_pipe_forward(NULL, b.rows, &output), "sl_pipe_forward: pipe is NULL");
-    check_null(sl_pipe_forward(b.pipe, b.rows, NULL), "sl_pipe_forward: output is NULL");
     const sl_pipe_batch whole = {.input = b.rows, .targets = b.rows};
+    check_null(sl_pipe_forward(b.pipe, NULL, &output), "sl_pipe_forward: batch is NULL");
+    assert_null(output);
+    check_null(sl_pipe_forward(b.pipe, &(sl_pipe_batch){.targets = b.rows}, &output),
+               "sl_pipe_forward: batch->input is NULL");
+    check_null(sl_pipe_forward(NULL, &whole, &output), "sl_pipe_forward: pipe is NULL");
+    check_null(sl_pipe_forward(b.pipe, &whole, NULL), "sl_pipe_forward: output is NULL");
     check_null(sl_pipe_train(b.pipe, NULL, &loss), "sl_pipe_train: batch is NULL");
     check_null(sl_pipe_train(b.pipe, &(sl_pipe_batch){.targets = b.rows}, &loss),
                "sl_pipe_train: batch->input is NULL");
@@ -72,13 +74,14 @@ static void pipe_names_what_is_missing(void **state)
                "sl_pipe_train: the batch has no targets");
     check_null(sl_pipe_train(b.pipe, &whole, NULL), "sl_pipe_train: mean_loss is NULL");
     check_null(sl_pipe_train(NULL, &whole, &loss), "sl_pipe_train: pipe is NULL");
-    check_null(sl_pipe_evaluate(b.pipe, NULL, b.rows, &loss, &terms),
-               "sl_pipe_evaluate: input is NULL");
-    check_null(sl_pipe_evaluate(b.pipe, b.rows, NULL, &loss, &terms),
+    check_null(sl_pipe_evaluate(b.pipe, NULL, &loss, &terms), "sl_pipe_evaluate: batch is NULL");
+    check_null(sl_pipe_evaluate(b.pipe, &(sl_pipe_batch){.targets = b.rows}, &loss, &terms),
+               "sl_pipe_evaluate: batch->input is NULL");
+    check_null(sl_pipe_evaluate(b.pipe, &(sl_pipe_batch){.input = b.rows}, &loss, &terms),
                "sl_pipe_evaluate: the batch has no targets");
-    check_null(sl_pipe_evaluate(b.pipe, b.rows, b.rows, NULL, &terms), "loss_sum is NULL");
-    check_null(sl_pipe_evaluate(b.pipe, b.rows, b.rows, &loss, NULL), "terms is NULL");
-    check_null(sl_pipe_evaluate(NULL, b.rows, b.rows, &loss, &terms), "pipe is NULL");
+    check_null(sl_pipe_evaluate(b.pipe, &whole, NULL, &terms), "loss_sum is NULL");
+    check_null(sl_pipe_evaluate(b.pipe, &whole, &loss, NULL), "terms is NULL");
+    check_null(sl_pipe_evaluate(NULL, &whole, &loss, &terms), "pipe is NULL");
     check_null(sl_pipe_run_on_stages(b.pipe, NULL, NULL), "sl_pipe_run_on_stages: fn is NULL");
     check_null(sl_pipe_run_on_stages(NULL, NULL, NULL), "sl_pipe_run_on_stages: pipe is NULL");
     check_ok(sl_pipe_train(b.pipe, &whole, &loss)); /* it is none the worse for it */

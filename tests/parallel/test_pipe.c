@@ -91,8 +91,8 @@ static void output_is_the_unpiped_models_in_order(void **state)
             test_pipe piped =
                 open_perceptron((sl_pipe_options){.stages = stages, .chunks = 6}, 0.5f);
             sl_tensor *expected, *output;
-            check_ok(sl_pipe_forward(alone.pipe, d.input, &expected));
-            check_ok(sl_pipe_forward(piped.pipe, d.input, &output));
+            check_ok(sl_pipe_forward(alone.pipe, &(sl_pipe_batch){.input = d.input}, &expected));
+            check_ok(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = d.input}, &output));
             assert_true(sl_shape_equal(sl_tensor_shape(output), sl_tensor_shape(expected)));
             assert_ptr_equal(sl_tensor_device(output), piped.devices[stages - 1]);
             check_close(sl_tensor_f32(output), sl_tensor_f32(expected), rows[i] * CLASSES, 1e-6);
@@ -104,20 +104,108 @@ static void output_is_the_unpiped_models_in_order(void **state)
         }
 }
 
+/* Gives, in each row, the sum of the rows of the input "x" that its micro-batch has. */
+static sl_status reader_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                sl_tensor **out)
+{
+    (void)module;
+    const sl_tensor *x;
+    float sum = 0;
+    SL_TRY(sl_pass_input(pass, "x", &x));
+    assert_ptr_equal(sl_tensor_device(x), sl_pass_device(pass));
+    for (int64_t i = 0; i < sl_tensor_count(x); i++)
+        sum += sl_tensor_f32(x)[i];
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(in), out));
+    for (int64_t i = 0; i < sl_tensor_count(in); i++)
+        sl_tensor_f32(*out)[i] = sum;
+    return SL_OK;
+}
+
+static test_pipe open_readers(void)
+{
+    static const sl_module_ops ops = {.type = "Reader", .forward = reader_forward};
+    sl_module *modules[2], *model;
+    for (int i = 0; i < 2; i++)
+        check_ok(sl_module_create(&ops, NULL, &modules[i]));
+    check_ok(sl_sequential_create(modules, 2, &model));
+    return open_pipe(model, NULL, (sl_pipe_options){.stages = 2, .chunks = 5}, 2, 1);
+}
+
+static void check_readers(int64_t rows, int64_t x_rows, bool whole, const float *expected)
+{
+    static const float ones_to_ten[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    sl_shape shape = sl_shape_2d(rows, 1), x_shape = sl_shape_1d(x_rows);
+    data d = random_data(1);
+    test_pipe piped = open_readers();
+    sl_tensor *in = random_tensor(d.device, &shape, 1), *output;
+    sl_tensor *x = float_tensor(d.device, &x_shape, ones_to_ten);
+    const sl_input inputs[] = {{.name = "y", .tensor = in}, {"x", x, whole}};
+    check_ok(sl_pipe_forward(piped.pipe,
+                             &(sl_pipe_batch){.input = in, .inputs = inputs, .input_count = 2},
+                             &output));
+    assert_memory_equal(sl_tensor_data(output), expected, (size_t)rows * sizeof *expected);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&x);
+    sl_tensor_destroy(&output);
+    close_pipe(&piped);
+    free_data(&d);
+}
+
+/* In 5 chunks. */
+static void further_inputs_are_cut_as_the_first_one(void **state)
+{
+    (void)state;
+    check_readers(3, 3, false, (float[]){1, 2, 3});
+    check_readers(3, 6, false, (float[]){1 + 2, 3 + 4, 5 + 6});
+    check_readers(7, 7, false, (float[]){3, 3, 7, 7, 11, 11, 7}); /* 2, 2, 2 and 1 rows */
+    check_readers(7, 4, true, (float[]){10, 10, 10, 10, 10, 10, 10});
+}
+
+static void further_inputs_that_do_not_fit_are_refused(void **state)
+{
+    (void)state;
+    sl_shape three = sl_shape_2d(3, 1), four = sl_shape_2d(4, 1);
+    data d = random_data(1);
+    test_pipe piped = open_readers();
+    sl_tensor *in = random_tensor(d.device, &three, 1), *output;
+    sl_tensor *x = random_tensor(d.device, &four, 2);
+    sl_input inputs[] = {{"x", in, false}, {"x", x, false}};
+    sl_pipe_batch batch = {.input = in, .inputs = inputs, .input_count = 2};
+    check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_INVALID,
+                "sl_pipe_forward: the input makes 3 micro-batches, but input \"x\" makes 4");
+    inputs[1].whole = true;
+    check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_INVALID,
+                "the pass has two inputs \"x\"");
+    inputs[1].tensor = NULL;
+    check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_INVALID,
+                "inputs[1] has no tensor");
+    inputs[0].name = NULL;
+    check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_INVALID,
+                "inputs[0] has no name");
+    batch.input_count = 0;
+    check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_NOT_FOUND,
+                "[stage 0 micro 0] 0 (Reader): the batch has no input \"x\"");
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&x);
+    close_pipe(&piped);
+    free_data(&d);
+}
+
 static void pipe_without_a_loss_runs_forward_only(void **state)
 {
     (void)state;
     data d = random_data(4);
     test_pipe piped = open_pipe(perceptron(0), NULL, (sl_pipe_options){.stages = 2}, 2, 1);
     sl_tensor *output;
-    check_ok(sl_pipe_forward(piped.pipe, d.input, &output));
+    check_ok(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = d.input}, &output));
     sl_tensor_destroy(&output);
     double loss;
     int64_t terms;
     sl_pipe_batch batch = {.input = d.input, .targets = d.targets};
     check_error(sl_pipe_train(piped.pipe, &batch, &loss), SL_ERR_INVALID,
                 "sl_pipe_train: the pipe was created without a loss");
-    check_error(sl_pipe_evaluate(piped.pipe, d.input, d.targets, &loss, &terms), SL_ERR_INVALID,
+    check_error(sl_pipe_evaluate(piped.pipe, &batch, &loss, &terms), SL_ERR_INVALID,
                 "sl_pipe_evaluate: the pipe was created without a loss");
     close_pipe(&piped);
     free_data(&d);
@@ -297,7 +385,9 @@ static void evaluation_has_no_dropout_and_gives_sum_and_terms(void **state)
     test_pipe plain = open_unpiped(0);
     double expected = pipe_train(&plain, d.input, d.targets, 0), sum;
     int64_t terms;
-    check_ok(sl_pipe_evaluate(dropping.pipe, d.input, d.targets, &sum, &terms));
+    check_ok(sl_pipe_evaluate(dropping.pipe,
+                              &(sl_pipe_batch){.input = d.input, .targets = d.targets}, &sum,
+                              &terms));
     assert_int_equal(terms, 7 * CLASSES);
     assert_true(fabs(sum / (double)terms - expected) <= 1e-6 * expected);
     check_pipe_is_empty(&dropping);
@@ -352,7 +442,8 @@ static void inference_has_no_gradients_and_refuses_to_train(void **state)
         open_perceptron((sl_pipe_options){.stages = 2, .chunks = 3, .inference = true}, 0);
     double sum, loss;
     int64_t terms;
-    check_ok(sl_pipe_evaluate(piped.pipe, d.input, d.targets, &sum, &terms));
+    check_ok(sl_pipe_evaluate(piped.pipe, &(sl_pipe_batch){.input = d.input, .targets = d.targets},
+                              &sum, &terms));
     sl_pipe_batch batch = {.input = d.input, .targets = d.targets};
     check_error(sl_pipe_train(piped.pipe, &batch, &loss), SL_ERR_INVALID,
                 "sl_pipe_train: the pipe was created for inference");
@@ -381,8 +472,8 @@ static void batches_that_make_no_sense_are_refused(void **state)
                 SL_ERR_INVALID, "sl_pipe_train: the input must have at least one row, got [0, 6]");
     check_error(sl_pipe_train(piped.pipe, &(sl_pipe_batch){.input = d.input}, &loss),
                 SL_ERR_INVALID, "sl_pipe_train: the batch has no targets");
-    check_error(sl_pipe_forward(piped.pipe, none.input, &output), SL_ERR_INVALID,
-                "sl_pipe_forward: the input must have at least one row");
+    check_error(sl_pipe_forward(piped.pipe, &(sl_pipe_batch){.input = none.input}, &output),
+                SL_ERR_INVALID, "sl_pipe_forward: the input must have at least one row");
     assert_null(output);
     close_pipe(&piped);
     free_data(&d);
@@ -433,6 +524,8 @@ int pipe_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(output_is_the_unpiped_models_in_order),
+        cmocka_unit_test(further_inputs_are_cut_as_the_first_one),
+        cmocka_unit_test(further_inputs_that_do_not_fit_are_refused),
         cmocka_unit_test(pipe_without_a_loss_runs_forward_only),
         cmocka_unit_test(loss_and_gradients_are_the_unpiped_models),
         cmocka_unit_test(modules_may_be_cut_anywhere),

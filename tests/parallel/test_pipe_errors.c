@@ -160,17 +160,21 @@ static void evaluation_and_forward_report_errors_as_well(void **state)
     double sum, again;
     int64_t terms;
     sl_tensor *output;
-    check_ok(sl_pipe_evaluate(r.pipe.pipe, r.input, r.targets, &sum, &terms));
+    check_ok(sl_pipe_evaluate(r.pipe.pipe, &(sl_pipe_batch){.input = r.input, .targets = r.targets},
+                              &sum, &terms));
     set_fault(&r, (fault){2, 3, false});
-    check_error(sl_pipe_evaluate(r.pipe.pipe, r.input, r.targets, &again, &terms), SL_ERR_NUMERIC,
-                "[stage 2 micro 2] 5 (Probe): the probe fails");
+    check_error(sl_pipe_evaluate(r.pipe.pipe,
+                                 &(sl_pipe_batch){.input = r.input, .targets = r.targets}, &again,
+                                 &terms),
+                SL_ERR_NUMERIC, "[stage 2 micro 2] 5 (Probe): the probe fails");
     set_fault(&r, (fault){3, 2, false}); /* a part of the output is there already */
-    check_error(sl_pipe_forward(r.pipe.pipe, r.input, &output), SL_ERR_NUMERIC,
-                "[stage 3 micro 1] 7 (Probe): the probe fails");
+    check_error(sl_pipe_forward(r.pipe.pipe, &(sl_pipe_batch){.input = r.input}, &output),
+                SL_ERR_NUMERIC, "[stage 3 micro 1] 7 (Probe): the probe fails");
     assert_null(output);
     assert_int_equal(bytes_in_use(&r), before);
     set_fault(&r, (fault){.stage = -1});
-    check_ok(sl_pipe_evaluate(r.pipe.pipe, r.input, r.targets, &again, &terms));
+    check_ok(sl_pipe_evaluate(r.pipe.pipe, &(sl_pipe_batch){.input = r.input, .targets = r.targets},
+                              &again, &terms));
     assert_true(again == sum);
     tear_down(&r);
 }

@@ -27,11 +27,46 @@ typedef struct recipe {
     bool is_language_model, is_classifier;
 } recipe;
 
+/* out = in * gate + shift, of which `gate` [N, 1] and `shift` [1] are inputs of the batch. */
+static sl_status gate_rows(sl_pass *pass, bool with_shift, const sl_tensor *in, sl_tensor **out)
+{
+    const sl_tensor *gate, *shift;
+    int64_t columns = sl_tensor_columns(in);
+    SL_TRY(sl_pass_input(pass, "gate", &gate));
+    SL_TRY(sl_pass_input(pass, "shift", &shift));
+    assert_int_equal(sl_tensor_shape(gate)->size[0], sl_tensor_shape(in)->size[0]);
+    assert_ptr_equal(sl_tensor_device(gate), sl_pass_device(pass));
+    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32,
+                            sl_tensor_shape(in), out));
+    for (int64_t i = 0; i < sl_tensor_count(in); i++)
+        sl_tensor_f32(*out)[i] = sl_tensor_f32(in)[i] * sl_tensor_f32(gate)[i / columns] +
+                                 (with_shift ? sl_tensor_f32(shift)[0] : 0);
+    return SL_OK;
+}
+
+static sl_status gate_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                              sl_tensor **out)
+{
+    (void)module;
+    return gate_rows(pass, true, in, out);
+}
+
+static sl_status gate_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                               sl_tensor **grad_in)
+{
+    (void)module;
+    return grad_in ? gate_rows(pass, false, grad_out, grad_in) : SL_OK;
+}
+
+static const sl_module_ops gate_ops = {.type = "Gate",
+                                       .forward = gate_forward,
+                                       .backward = gate_backward};
+
 static sl_module *random_module(unsigned *state, int *width, bool is_last, int classes)
 {
     sl_module *module;
     int next;
-    switch (is_last ? 0 : test_draw(state, 0, 5)) {
+    switch (is_last ? 0 : test_draw(state, 0, 6)) {
     case 0:
         next = is_last ? classes : test_draw(state, 1, 40);
         check_ok(sl_linear_create(*width, next, test_draw(state, 0, 1), &module));
@@ -45,6 +80,9 @@ static sl_module *random_module(unsigned *state, int *width, bool is_last, int c
         break;
     case 3: /* its backward is one function */
         check_ok(rms_norm_create(*width, &module));
+        break;
+    case 4:
+        check_ok(sl_module_create(&gate_ops, NULL, &module));
         break;
     default:
         check_ok(
@@ -142,7 +180,7 @@ static sl_tensor *random_ids(sl_device *device, const sl_shape *shape, unsigned 
 
 typedef struct data {
     sl_device *device;
-    sl_tensor *input, *targets;
+    sl_tensor *input, *targets, *gate, *shift;
 } data;
 
 static data build_data(const recipe *r)
@@ -153,6 +191,9 @@ static data build_data(const recipe *r)
     sl_shape tokens = sl_shape_2d(r->rows, test_draw(&state, 1, 12));
     sl_shape ids = sl_shape_1d(r->rows), in = sl_shape_2d(r->rows, r->features);
     sl_shape out = sl_shape_2d(r->rows, r->classes);
+    sl_shape gate = sl_shape_2d(r->rows, 1), shift = sl_shape_1d(1);
+    d.gate = random_tensor(d.device, &gate, r->seed + 3);
+    d.shift = random_tensor(d.device, &shift, r->seed + 4);
     if (r->is_language_model) {
         d.input = random_ids(d.device, &tokens, &state, r->classes - 1);
         d.targets = random_ids(d.device, &tokens, &state, r->classes - 1);
@@ -168,6 +209,8 @@ static void free_data(data *d)
 {
     sl_tensor_destroy(&d->input);
     sl_tensor_destroy(&d->targets);
+    sl_tensor_destroy(&d->gate);
+    sl_tensor_destroy(&d->shift);
     sl_device_destroy(&d->device);
 }
 
@@ -186,14 +229,22 @@ static result train(const recipe *r, const data *d, sl_pipe_options options, int
     options.chunks = r->chunks;
     options.seed = r->seed;
     test_pipe piped = open_pipe(build_model(r), build_loss(r), options, devices, threads);
+    const sl_input inputs[] = {{.name = "gate", .tensor = d->gate},
+                               {.name = "shift", .tensor = d->shift, .whole = true}};
+    sl_pipe_batch batch = {.input = d->input,
+                           .inputs = inputs,
+                           .input_count = 2,
+                           .targets = d->targets};
     for (int step = 0; step < STEPS; step++) {
+        batch.step = (uint64_t)step;
+        batch.first_sample = step * (int64_t)r->rows;
         sl_pipe_zero_grad(piped.pipe);
-        got.losses[step] = pipe_train(&piped, d->input, d->targets, (uint64_t)step);
+        check_ok(sl_pipe_train(piped.pipe, &batch, &got.losses[step]));
         check_pipe_is_empty(&piped);
         pipe_sgd_step(&piped, 0.05f);
     }
     int64_t terms;
-    check_ok(sl_pipe_evaluate(piped.pipe, d->input, d->targets, &got.evaluated, &terms));
+    check_ok(sl_pipe_evaluate(piped.pipe, &batch, &got.evaluated, &terms));
     got.values = pipe_values(&piped, &got.count);
     close_pipe(&piped);
     return got;

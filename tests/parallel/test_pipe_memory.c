@@ -290,7 +290,8 @@ static void evaluation_keeps_nothing_but_what_is_on_its_way(void **state)
     build(&r, "gpipe", SL_RECOMPUTE_NEVER);
     double sum;
     int64_t terms;
-    check_ok(sl_pipe_evaluate(r.pipe.pipe, r.batch, r.batch, &sum, &terms));
+    check_ok(sl_pipe_evaluate(r.pipe.pipe, &(sl_pipe_batch){.input = r.batch, .targets = r.batch},
+                              &sum, &terms));
     check_pipe_is_empty(&r.pipe);
     for (int stage = 0; stage < STAGES; stage++) {
         sl_memory_stats stats;
@@ -328,7 +329,8 @@ static void logits_of_a_batch_are_never_held_at_once(void **state)
     pipe_train(&piped, ids, ids, 0);
     double sum;
     int64_t terms;
-    check_ok(sl_pipe_evaluate(piped.pipe, ids, ids, &sum, &terms));
+    check_ok(
+        sl_pipe_evaluate(piped.pipe, &(sl_pipe_batch){.input = ids, .targets = ids}, &sum, &terms));
     sl_device_memory(last, &after);
     uint64_t logits = (uint64_t)ROWS * TOKENS * VOCABULARY * sizeof(float);
     assert_true(after.peak_total_bytes - before.current_total_bytes < logits / 2);

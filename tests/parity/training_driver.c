@@ -181,7 +181,7 @@ static void write_number(const replica *at, const char *name, double value)
 static void write_logits(replica *at, const sl_tensor *ids)
 {
     sl_tensor *logits;
-    records_check(sl_pipe_forward(at->pipe, ids, &logits));
+    records_check(sl_pipe_forward(at->pipe, &(sl_pipe_batch){.input = ids}, &logits));
     records_write_tensor(stdout, "logits", logits);
     sl_tensor_destroy(&logits);
 }

@@ -22,7 +22,7 @@ static float *logits_after(test_pipe *pipe, const int32_t *ids, int64_t length)
     sl_shape shape = sl_shape_2d(1, length);
     check_ok(sl_tensor_create(pipe->devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &in));
     check_ok(sl_tensor_write(in, ids));
-    check_ok(sl_pipe_forward(pipe->pipe, in, &out));
+    check_ok(sl_pipe_forward(pipe->pipe, &(sl_pipe_batch){.input = in}, &out));
     float *all = malloc(sl_tensor_bytes(out)), *last = malloc(SMALL_TOKENS * sizeof *last);
     check_ok(sl_tensor_read(out, all));
     memcpy(last, all + (length - 1) * SMALL_TOKENS, SMALL_TOKENS * sizeof *last);
