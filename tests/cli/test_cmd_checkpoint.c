@@ -1,6 +1,6 @@
 /* The program `sluice checkpoint`, run as a user does, on the checkpoints of a small run; and the
  * options of `sluice train` that are about checkpoints. */
-#include "cli/corpus.h"
+#include "support/program.h"
 
 #include "sluice/checkpoint.h"
 

@@ -1,5 +1,5 @@
 /* The program `sluice train`, run as a user does, on a small synthetic corpus. */
-#include "cli/corpus.h"
+#include "support/program.h"
 
 #include <jansson.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* `sluice train --dp`, run as a user does. */
-#include "cli/corpus.h"
+#include "support/program.h"
 
 #include <stdlib.h>
 #include <string.h>

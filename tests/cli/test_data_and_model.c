@@ -1,5 +1,5 @@
 /* The programs `sluice data` and `sluice model`, run as a user does. */
-#include "cli/corpus.h"
+#include "support/program.h"
 
 #include <sys/wait.h>
 

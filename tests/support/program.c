@@ -149,6 +149,27 @@ void program_start_on_terminal(program_run *to, const char *format, ...)
     collect(out, to->out, sizeof to->out);
 }
 
+int corpus_create(void **state)
+{
+    program_run made;
+    scratch_create(state);
+    scratch *in = *state;
+    program_succeed(&made, "data --synthetic %s --tokens 4000", in->directory);
+    assert_int_equal(scratch_entries(in, 0), CORPUS_FILES);
+    return 0;
+}
+
+int corpus_create_trained(void **state, program_run *trained)
+{
+    corpus_create(state);
+    scratch *in = *state;
+    program_succeed(trained,
+                    "train --data %s " TINY_MODEL " " TINY_BATCH
+                    " --batch-size 8 --epochs 2 --max-batches 20 --save %s/model.safetensors",
+                    in->directory, in->directory);
+    return 0;
+}
+
 /* ---- Checks ------------------------------------------------------------------------------- */
 
 void check_refused_at(const program_run *run, int status, const char *text, const char *file,

@@ -2,6 +2,7 @@
 #ifndef TESTS_SUPPORT_PROGRAM_H
 #define TESTS_SUPPORT_PROGRAM_H
 
+#include "io/scratch.h"
 #include "support/check.h"
 
 #include <stdbool.h>
@@ -26,6 +27,22 @@ void program_succeed(program_run *to, const char *format, ...)
 /* The same, with standard error a terminal, whose text lands in `err`. */
 void program_start_on_terminal(program_run *to, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
+
+/* ---- A small corpus, and a model small enough for it ---------------------------------------- */
+
+enum { CORPUS_FILES = 4 };
+
+#define TINY_MODEL "--emsize 16 --nhid 16 --nhead 2 --nlayers 2"
+#define TINY_BATCH "--bptt 8 --eval-batch-size 8"
+
+/* cmocka's set-up: `*state` is a scratch with a synthetic corpus of 4,000 tokens. */
+int corpus_create(void **state);
+
+/* The same with a model trained on it for a few batches: model.safetensors, model.vocab.txt. What
+ * the training printed is in `trained`. */
+int corpus_create_trained(void **state, program_run *trained);
+
+/* ---- Checks --------------------------------------------------------------------------------- */
 
 /* Fails the test unless the run ended with `status`, nothing on standard output, and exactly one
  * line on standard error, which begins with "sluice: " and contains `text`. */
