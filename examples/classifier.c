@@ -1,119 +1,80 @@
-/* Training a model of one's own with checkpoints: a classifier that learns in which third of a
- * circle a point lies. It saves model, optimizer and step; started again, it goes on from there to
- * the same bits.
+/* Training a model of one's own with sl_train_run: a classifier that learns in which third of a
+ * circle a point lies. The run saves checkpoints; started again, also after it was killed, it
+ * resumes, and ends with the same bits.
  *
- *   classifier [DIRECTORY [STEPS]]        default: classifier-checkpoint, 200 */
+ *   classifier [DIRECTORY [EPOCHS]]        default: classifier-checkpoints, 10 */
 #include <sluice/sluice.h>
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { ROWS = 60, CLASSES = 3, HIDDEN = 16, SAVE_EVERY = 50 };
+enum { ROWS = 60, BATCHES = 20, CLASSES = 3, HIDDEN = 16 };
 
-typedef struct trainer {
-    sl_device *device;
-    sl_module *model;
-    sl_loss *loss;
-    sl_pipe *pipe;
-    sl_pipe_optimizer *optimizer;
-    sl_tensor *points, *classes; /* f32 [ROWS, 2], i32 [ROWS] */
-} trainer;
-
-static sl_status open_trainer(trainer *at)
+static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
 {
     sl_module *layer;
-    sl_shape points = sl_shape_2d(ROWS, 2), classes = sl_shape_1d(ROWS);
-    SL_TRY(sl_device_create_cpu(1, &at->device));
-    SL_TRY(sl_sequential_append(&at->model, sl_linear_create(2, HIDDEN, false, &layer), &layer));
-    SL_TRY(
-        sl_sequential_append(&at->model, sl_activation_create(SL_ACTIVATION_GELU, &layer), &layer));
-    SL_TRY(
-        sl_sequential_append(&at->model, sl_linear_create(HIDDEN, CLASSES, false, &layer), &layer));
-    SL_TRY(sl_cross_entropy_create(&at->loss));
-    sl_pipe_options pipe = {.model = at->model,
-                            .loss = at->loss,
-                            .stages = 1,
-                            .devices = &at->device};
-    SL_TRY(sl_pipe_create(&pipe, &at->pipe));
-    sl_pipe_optimizer_options adamw = {.pipe = at->pipe, .optimizer = {.kind = SL_OPTIMIZER_ADAMW}};
-    SL_TRY(sl_pipe_optimizer_create(&adamw, &at->optimizer));
-    SL_TRY(sl_tensor_create(at->device, SL_MEMORY_ACTIVATIONS, SL_F32, &points, &at->points));
-    SL_TRY(sl_tensor_create(at->device, SL_MEMORY_ACTIVATIONS, SL_I32, &classes, &at->classes));
-    for (int i = 0; i < ROWS; i++) {
-        sl_tensor_f32(at->points)[2 * i] = cosf(6.2831853f * (float)i / ROWS);
-        sl_tensor_f32(at->points)[2 * i + 1] = sinf(6.2831853f * (float)i / ROWS);
-        sl_tensor_i32(at->classes)[i] = i * CLASSES / ROWS;
+    (void)context;
+    SL_TRY(sl_sequential_append(model, sl_linear_create(2, HIDDEN, false, &layer), &layer));
+    SL_TRY(sl_sequential_append(model, sl_activation_create(SL_ACTIVATION_GELU, &layer), &layer));
+    SL_TRY(sl_sequential_append(model, sl_linear_create(HIDDEN, CLASSES, false, &layer), &layer));
+    return sl_cross_entropy_create(loss);
+}
+
+/* The points lie anywhere: there are as many batches as one wants. */
+static sl_status count_batches(void *context, sl_split split, int64_t rows, int64_t *batches)
+{
+    (void)context, (void)rows;
+    *batches = split == SL_SPLIT_TRAIN ? BATCHES : 1;
+    return SL_OK;
+}
+
+static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *input_device,
+                           sl_device *target_device, sl_tensor **input, sl_tensor **targets)
+{
+    (void)context;
+    sl_shape points = sl_shape_2d(rows->count, 2), classes = sl_shape_1d(rows->count);
+    SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_F32, &points, input));
+    SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &classes, targets));
+    for (int64_t i = 0; i < rows->count; i++) {
+        int64_t point = rows->batch * rows->batch_rows + rows->first + i;
+        double angle = fmod((double)(point + 1000 * (int)rows->split) * 0.6180339887, 1);
+        sl_tensor_f32(*input)[2 * i] = cosf(6.2831853f * (float)angle);
+        sl_tensor_f32(*input)[2 * i + 1] = sinf(6.2831853f * (float)angle);
+        sl_tensor_i32(*targets)[i] = (int32_t)(CLASSES * angle);
     }
     return SL_OK;
 }
 
-static void close_trainer(trainer *at)
+static sl_status print_resumed(void *context, const sl_checkpoint_event *event)
 {
-    sl_tensor_destroy(&at->points);
-    sl_tensor_destroy(&at->classes);
-    sl_pipe_optimizer_destroy(&at->optimizer);
-    sl_pipe_destroy(&at->pipe);
-    sl_loss_destroy(&at->loss);
-    sl_module_destroy(&at->model);
-    sl_device_destroy(&at->device);
-}
-
-static sl_status save(const trainer *at, const char *path, int step)
-{
-    char state[32];
-    sl_checkpoint_part parts[2];
-    sl_checkpoint_contents contents = {.parts = parts, .part_count = 2, .state = state};
-    snprintf(state, sizeof state, "{\"step\": %d}", step);
-    SL_TRY(sl_pipe_get_state(at->pipe, &parts[0]));
-    SL_TRY(sl_pipe_optimizer_get_state(at->optimizer, &parts[1]));
-    return sl_checkpoint_save(path, &contents);
-}
-
-static sl_status resume(const trainer *at, const char *path, double *step)
-{
-    sl_checkpoint_reader *from;
-    sl_checkpoint_part model;
-    sl_status status = sl_checkpoint_open(path, &from);
-    if (status == SL_ERR_NOT_FOUND)
-        return SL_OK; /* a first run */
-    SL_TRY(status);
-    status = sl_pipe_get_state(at->pipe, &model);
-    if (status == SL_OK)
-        status = sl_checkpoint_read(from, model.name, model.items, model.count);
-    if (status == SL_OK)
-        status = sl_pipe_optimizer_load(at->optimizer, from);
-    if (status == SL_OK)
-        status = sl_checkpoint_number(from, "step", step);
-    sl_checkpoint_close(&from);
-    return status;
-}
-
-static sl_status train(const trainer *at, const char *path, int steps)
-{
-    double start = 0, loss = 0;
-    SL_TRY(resume(at, path, &start));
-    for (int step = (int)start + 1; step <= steps; step++) {
-        sl_pipe_batch batch = {.input = at->points, .targets = at->classes, .step = (uint64_t)step};
-        sl_pipe_zero_grad(at->pipe);
-        SL_TRY(sl_pipe_train(at->pipe, &batch, &loss));
-        SL_TRY(sl_pipe_optimizer_step(at->optimizer, 0.01, 1, NULL));
-        if (step % SAVE_EVERY == 0 || step == steps)
-            SL_TRY(save(at, path, step));
-    }
-    printf("from step %d to %d: loss %.17g\n", (int)start, steps, loss);
+    (void)context;
+    if (event->kind == SL_CHECKPOINT_RESUMED)
+        printf("resumed after step %" PRId64 "\n", event->step);
     return SL_OK;
 }
 
 int main(int argc, char **argv)
 {
-    trainer at = {NULL};
-    sl_status status = open_trainer(&at);
-    if (status == SL_OK)
-        status = train(&at, argc > 1 ? argv[1] : "classifier-checkpoint",
-                       argc > 2 ? (int)strtol(argv[2], NULL, 10) : 200);
-    if (status != SL_OK)
+    const sl_train_task task = {NULL, create_model, count_batches, load_rows, {NULL}};
+    const sl_reporter reporter = {.checkpoint = print_resumed};
+    const char *directory = argc > 1 ? argv[1] : "classifier-checkpoints";
+    sl_run_result result;
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.task = &task;
+    options.batch_size = options.eval_batch_size = ROWS;
+    options.epochs = argc > 2 ? (int)strtol(argv[2], NULL, 10) : 10;
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
+    options.lr.lr = 0.01;
+    options.checkpoints = (sl_save_options){.directory = directory,
+                                            .every_epoch = true,
+                                            .resume = directory,
+                                            .resume_if_any = true};
+    if (sl_train_run(&options, &reporter, 1, &result) != SL_OK) {
         fprintf(stderr, "classifier: %s\n", sl_error_text());
-    close_trainer(&at);
-    return status != SL_OK;
+        return 1;
+    }
+    printf("after step %" PRId64 ": test loss %.17g\n", result.steps, result.test_loss);
 }

@@ -72,8 +72,8 @@ typedef struct sl_step_info {
     int timeline_count;
 } sl_step_info;
 
-/* Where the time went in this replica, in the last step of the epoch whose block has bptt tokens
- * (in the last step if none has). */
+/* Where the time went in this replica, in the epoch's last step, or in the one before it where the
+ * last batch is smaller. */
 typedef struct sl_pipeline_info {
     int64_t epoch, step;               /* from 1; `step` over all epochs */
     const sl_utilization *utilization; /* of the step's last accumulation step */

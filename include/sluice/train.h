@@ -59,9 +59,43 @@ typedef struct sl_save_options {
     void *context; /* of both */
 } sl_save_options;
 
+/* Rows of a batch. */
+typedef struct sl_train_rows {
+    sl_split split;
+    int64_t batch;        /* from 0 */
+    int64_t batch_rows;   /* of the whole batch: what count_batches was told */
+    int64_t first, count; /* the wanted ones: `count`, from row `first` on */
+} sl_train_rows;
+
+/* A model of one's own, its loss and its data, for sl_train_run. Each replica calls the functions
+ * on its own thread, several at once; an error that one returns ends the run. What they give
+ * depends on their arguments alone, on every rank and whenever a run resumes: then its results are
+ * the same to the bit. */
+typedef struct sl_train_task {
+    void *context; /* of all functions; borrowed */
+    /* Creates a model, a sequence of modules (sl_sequential_append), and its loss, of which the
+     * caller becomes the owner, also after an error. */
+    sl_status (*create_model)(void *context, sl_module **model, sl_loss **loss);
+    /* How many batches of so many rows a split has. 0 of SL_SPLIT_VALID or SL_SPLIT_TEST: the run
+     * does not validate or test. */
+    sl_status (*count_batches)(void *context, sl_split split, int64_t rows, int64_t *batches);
+    /* Creates the input and the targets of some rows of a batch, each with the rows as its first
+     * dimension, on these devices; the caller becomes their owner, also after an error. */
+    sl_status (*load_rows)(void *context, const sl_train_rows *rows, sl_device *input_device,
+                           sl_device *target_device, sl_tensor **input, sl_tensor **targets);
+    /* (optional) What tells each split's data from other data, as a checksum does: a run resumes
+     * with the same alone. */
+    const char *data[3];
+} sl_train_task;
+
 /* All options of a run. Strings are borrowed. sl_train_options_check knows the ranges. */
 typedef struct sl_train_options {
     const char *preset; /* the preset's name, for the log; NULL: none */
+
+    /* What is trained; borrowed. NULL: the language model of `model`, on the text in `data`.
+     * With a task these two, `bptt` and the memory plan do not matter, SL_BALANCE_LAYERS cuts by
+     * SL_PARTITION_PARAMETERS, and the files of `init` and `save` have the tensors alone. */
+    const sl_train_task *task;
 
     const char *data;   /* directory of the text */
     int64_t bptt;       /* tokens of each row in a block */
@@ -262,8 +296,8 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
 
 /* Writes all parameters and buffers under PyTorch's state_dict names to a safetensors file, and the
  * vocabulary (NULL: none) beside it, at sl_weights_vocab_path. The file's metadata have the model's
- * options and the vocabulary's checksum. Whenever the process or the machine dies, sl_weights_vocab
- * finds the vocabulary of the weights that are then at `path`. */
+ * options (NULL: it is none of these) and the vocabulary's checksum. Whenever the process or the
+ * machine dies, sl_weights_vocab finds the vocabulary of the weights that are then at `path`. */
 sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
                           const char *path);
 

@@ -1,4 +1,4 @@
-/* Scoring a text: the mean loss per token, whichever replica scores which block. */
+/* Evaluating a split: the mean loss of all its terms, whichever replica evaluates which batch. */
 #include "train/run.h"
 
 #include "core/error.h"
@@ -6,77 +6,91 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What an evaluation adds up, block by block; 0 for the blocks of other replicas. */
+/* What an evaluation adds up, batch by batch; 0 for the batches of other replicas. */
 typedef struct sums {
-    double *loss;  /* [blocks] */
-    double *terms; /* [blocks], behind `loss` */
-    int64_t blocks;
+    double *loss;  /* [batches] */
+    double *terms; /* [batches], behind `loss` */
+    int64_t batches;
 } sums;
 
-static sl_status evaluate_block(const sli_replica *replica, sli_loader *loader,
-                                const sl_evaluate_options *options, int64_t block, sums *to)
+/* One split of a task, as a replica evaluates it. */
+typedef struct evaluation {
+    const sli_replica *replica;
+    const sl_train_task *task;
+    sl_split split;
+    const sl_evaluate_options *options;
+    sums *to;
+} evaluation;
+
+static sl_status evaluate_batch(const evaluation *of, int64_t batch)
 {
-    int64_t terms;
-    SL_TRY(sli_loader_load(loader, block));
-    SL_TRY(sl_pipe_evaluate(replica->pipe,
-                            &(sl_pipe_batch){.input = loader->input, .targets = loader->targets},
-                            &to->loss[block], &terms));
-    to->terms[block] = (double)terms;
-    return options->progress ? options->progress(options->context, block + 1, to->blocks) : SL_OK;
+    const sl_evaluate_options *options = of->options;
+    const sl_train_rows rows = {.split = of->split,
+                                .batch = batch,
+                                .batch_rows = options->batch_size,
+                                .count = options->batch_size};
+    sl_tensor *input, *targets;
+    int64_t terms = 0;
+    sl_status status = sli_replica_load(of->replica, of->task, &rows, &input, &targets);
+    if (status == SL_OK)
+        status = sl_pipe_evaluate(of->replica->pipe,
+                                  &(sl_pipe_batch){.input = input, .targets = targets},
+                                  &of->to->loss[batch], &terms);
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&targets);
+    of->to->terms[batch] = (double)terms;
+    if (status == SL_OK && options->progress)
+        status = options->progress(options->context, batch + 1, of->to->batches);
+    return status;
 }
 
-/* In each round every replica has one block, or in the last one none. */
-static sl_status evaluate_blocks(const sli_replica *replica, sli_loader *loader,
-                                 const sl_evaluate_options *options, sli_evaluation_stop *stop,
-                                 sums *to, bool *stopped)
+/* In each round every replica has one batch, or in the last one none. */
+static sl_status evaluate_batches(const evaluation *of, sli_evaluation_stop *stop, bool *stopped)
 {
-    for (int64_t first = 0; first < to->blocks; first += replica->count) {
+    const sli_replica *replica = of->replica;
+    for (int64_t first = 0; first < of->to->batches; first += replica->count) {
         if (stop)
-            SL_TRY(stop(options->context, stopped));
+            SL_TRY(stop(of->options->context, stopped));
         if (*stopped)
             return SL_OK;
-        if (first + replica->rank < to->blocks)
-            SL_TRY(evaluate_block(replica, loader, options, first + replica->rank, to));
+        if (first + replica->rank < of->to->batches)
+            SL_TRY(evaluate_batch(of, first + replica->rank));
     }
     if (!replica->group)
         return SL_OK;
-    return sl_group_all_reduce(replica->group, to->loss, 2 * to->blocks, SL_F64, SL_REDUCE_SUM,
-                               NULL);
+    return sl_group_all_reduce(replica->group, of->to->loss, 2 * of->to->batches, SL_F64,
+                               SL_REDUCE_SUM, NULL);
 }
 
-/* In the order of the blocks, whichever replica scored them. */
+/* In the order of the batches, whichever replica scored them. */
 static sl_evaluation mean_of(const sums *from)
 {
     double loss = 0, terms = 0;
-    for (int64_t i = 0; i < from->blocks; i++) {
+    for (int64_t i = 0; i < from->batches; i++) {
         loss += from->loss[i];
         terms += from->terms[i];
     }
     return (sl_evaluation){loss / terms, exp(loss / terms), (int64_t)terms};
 }
 
-sl_status sli_evaluate(const sli_replica *replica, const sl_tokens *tokens,
+sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl_split split,
                        const sl_evaluate_options *options, sli_evaluation_stop *stop,
                        sl_evaluation *out)
 {
-    sl_batches batches;
-    sli_loader loader;
+    int64_t batches;
     bool stopped = false;
     *out = (sl_evaluation){0};
-    SL_TRY(sl_batchify(tokens->ids, tokens->count, options->batch_size, options->bptt, &batches));
-    int64_t blocks = sl_batches_count(&batches);
-    if (options->max_batches > 0 && blocks > options->max_batches)
-        blocks = options->max_batches;
-    double *values = calloc((size_t)blocks, 2 * sizeof *values);
+    SL_TRY(task->count_batches(task->context, split, options->batch_size, &batches));
+    if (options->max_batches > 0 && batches > options->max_batches)
+        batches = options->max_batches;
+    double *values = calloc((size_t)batches, 2 * sizeof *values);
     if (!values)
         return sl_error(SL_ERR_MEMORY, "no memory for an evaluation's sums");
-    sums to = {values, values + blocks, blocks};
-    sl_status status = sli_loader_create(replica->pipe, &batches, &loader);
-    if (status == SL_OK)
-        status = evaluate_blocks(replica, &loader, options, stop, &to, &stopped);
+    sums to = {values, values + batches, batches};
+    sl_status status =
+        evaluate_batches(&(evaluation){replica, task, split, options, &to}, stop, &stopped);
     if (status == SL_OK && !stopped)
         *out = mean_of(&to);
-    sli_loader_clear(&loader);
     free(values);
     return status;
 }
@@ -88,5 +102,8 @@ sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
     SLI_CHECK_NOT_NULL(tokens);
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(out);
-    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, tokens, options, NULL, out);
+    sli_language language = {.tokens = {[SL_SPLIT_TEST] = tokens}, .bptt = options->bptt};
+    sl_train_task task = sli_language_task(&language);
+    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task, SL_SPLIT_TEST, options,
+                        NULL, out);
 }

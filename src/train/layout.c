@@ -153,8 +153,9 @@ sl_status sli_layout_balance(const sl_train_options *options, const sl_module *m
     *stages = sli_layout_stages(options);
     if (options->balance_kind != SL_BALANCE_EXPLICIT)
         return sl_partition(model, *stages,
-                            options->balance_kind == SL_BALANCE_LAYERS ? SL_PARTITION_LAYERS
-                                                                       : SL_PARTITION_PARAMETERS,
+                            options->balance_kind == SL_BALANCE_LAYERS && !options->task
+                                ? SL_PARTITION_LAYERS
+                                : SL_PARTITION_PARAMETERS,
                             balance);
     memmove(balance, options->balance, (size_t)*stages * sizeof *balance);
     return SL_OK;
@@ -239,7 +240,7 @@ static sl_status check_balance(const sl_train_options *options, int stages)
                             options->balance[s]);
         sum += options->balance[s];
     }
-    if (sum != modules)
+    if (sum != modules && !options->task)
         return sl_error(SL_ERR_INVALID,
                         "balance must add up to the model's %" PRId64 " modules (encoder, %" PRId64
                         " layers, decoder), got %" PRId64,
@@ -255,7 +256,7 @@ static sl_status check_stages(const sl_train_options *options)
                         stages);
     if (options->balance_kind == SL_BALANCE_EXPLICIT)
         return check_balance(options, stages);
-    if (stages > options->model.nlayers)
+    if (!options->task && stages > options->model.nlayers)
         return sl_error(SL_ERR_INVALID,
                         "there are more stages than layers: %d stages, %" PRId64 " layers", stages,
                         options->model.nlayers);

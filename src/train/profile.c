@@ -10,6 +10,7 @@
 /* One profile, of all modules on one device. */
 typedef struct profile {
     const sl_train_options *options;
+    const sl_train_task *task;
     sl_module *model;
     sl_loss *loss;
     const sl_device_list *devices; /* of the host's replicas, the first one's first */
@@ -19,18 +20,6 @@ typedef struct profile {
     const sl_module_profile *times[SL_MAX_STAGES]; /* [ranks][modules] */
     sl_module_profile *room;                       /* where they are */
 } profile;
-
-/* Ids that lie apart, as a text's do. */
-static sl_status make_ids(const profile *of, sl_device *device, uint32_t seed, sl_tensor **out)
-{
-    sl_shape shape = sl_shape_2d(of->rows, of->options->bptt);
-    SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
-    for (int64_t i = 0; i < sl_shape_count(&shape); i++) {
-        seed = seed * 1664525u + 1013904223u;
-        sl_tensor_i32(*out)[i] = (int32_t)((seed >> 8) % (uint64_t)of->options->model.ntokens);
-    }
-    return SL_OK;
-}
 
 static void scale_times(sl_module_profile *times, double factor)
 {
@@ -43,9 +32,12 @@ static void scale_times(sl_module_profile *times, double factor)
 static sl_status profile_device(const profile *of, sl_device *device, sl_module_profile *out)
 {
     sl_tensor *input = NULL, *targets = NULL;
-    sl_status status = make_ids(of, device, 1, &input);
-    if (status == SL_OK)
-        status = make_ids(of, device, 2, &targets);
+    const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
+                                .batch_rows =
+                                    sli_layout_shards(of->options) * of->options->batch_size,
+                                .count = of->rows};
+    sl_status status =
+        of->task->load_rows(of->task->context, &rows, device, device, &input, &targets);
     if (status == SL_OK)
         status = sl_profile_modules(&(sl_profile_options){.model = of->model,
                                                           .loss = of->loss,
@@ -88,14 +80,7 @@ static sl_status open_profile(profile *of)
     of->micro_rows = (rows + of->chunks - 1) / of->chunks;
     of->rows = of->micro_rows < (rows + 3) / 4 ? of->micro_rows : (rows + 3) / 4;
     of->ranks = sli_layout_ranks(options);
-    SL_TRY(sl_cross_entropy_create(&of->loss));
     return profile_ranks(of);
-}
-
-static void close_profile(profile *of)
-{
-    sl_loss_destroy(&of->loss);
-    free(of->room);
 }
 
 /* ---- Times and cuts ----------------------------------------------------------------------- */
@@ -122,8 +107,9 @@ static bool cut_fits(void *context, const int *balance)
     options.balance_count = sli_layout_stages(&options);
     memcpy(options.balance, balance, (size_t)options.balance_count * sizeof *balance);
     int processes = options.local_replicas > 0 ? options.local_replicas : 1;
-    return options.force || (sl_plan_host(&options, of->model, processes, true, &plan) == SL_OK &&
-                             (uint64_t)plan.total_bytes <= sl_usable_memory());
+    return options.force || options.task ||
+           (sl_plan_host(&options, of->model, processes, true, &plan) == SL_OK &&
+            (uint64_t)plan.total_bytes <= sl_usable_memory());
 }
 
 /* The table of an accumulation step, and the cut that makes it the shortest; where none fits, that
@@ -149,11 +135,12 @@ static sl_status cut_by_time(profile *of, int *balance)
     return status;
 }
 
-sl_status sli_train_profile(const sl_train_options *options, sl_module *model,
-                            const sl_device_list *devices, sl_module_profile *profiles,
-                            int *balance)
+sl_status sli_train_profile(const sl_train_options *options, const sl_train_task *task,
+                            sl_module *model, sl_loss *loss, const sl_device_list *devices,
+                            sl_module_profile *profiles, int *balance)
 {
-    profile of = {.options = options, .model = model, .devices = devices};
+    profile of = {
+        .options = options, .task = task, .model = model, .loss = loss, .devices = devices};
     int stages;
     sl_status status = open_profile(&of);
     if (status == SL_OK && options->balance_kind == SL_BALANCE_AUTO)
@@ -162,8 +149,31 @@ sl_status sli_train_profile(const sl_train_options *options, sl_module *model,
         status = sli_layout_balance(options, model, balance, &stages);
     if (status == SL_OK && profiles)
         status = pick_times(&of, balance, profiles);
-    close_profile(&of);
+    free(of.room);
     return status;
+}
+
+/* ---- Without a text ------------------------------------------------------------------------- */
+
+/* Ids that lie apart, as a text's do. */
+static sl_status make_ids(const sl_train_options *options, int64_t rows, sl_device *device,
+                          uint32_t seed, sl_tensor **out)
+{
+    sl_shape shape = sl_shape_2d(rows, options->bptt);
+    SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
+    for (int64_t i = 0; i < sl_shape_count(&shape); i++) {
+        seed = seed * 1664525u + 1013904223u;
+        sl_tensor_i32(*out)[i] = (int32_t)((seed >> 8) % (uint64_t)options->model.ntokens);
+    }
+    return SL_OK;
+}
+
+static sl_status load_random_ids(void *context, const sl_train_rows *rows, sl_device *input_device,
+                                 sl_device *target_device, sl_tensor **input, sl_tensor **targets)
+{
+    const sl_train_options *const *options = context;
+    SL_TRY(make_ids(*options, rows->count, input_device, 1, input));
+    return make_ids(*options, rows->count, target_device, 2, targets);
 }
 
 sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
@@ -173,14 +183,19 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
     SLI_CHECK_NOT_NULL(model);
     SLI_CHECK_NOT_NULL(profiles);
     SLI_CHECK_NOT_NULL(balance);
+    const sl_train_task task = {.context = &options, .load_rows = load_random_ids};
     char *names;
+    sl_loss *loss = NULL;
     sl_device_list *devices = NULL;
     SL_TRY(sli_layout_check(options));
     SL_TRY(sli_layout_devices(options, &names));
     sl_status status = sl_device_list_create(names, &devices, NULL);
     free(names);
     if (status == SL_OK)
-        status = sli_train_profile(options, model, devices, profiles, balance);
+        status = sl_cross_entropy_create(&loss);
+    if (status == SL_OK)
+        status = sli_train_profile(options, &task, model, loss, devices, profiles, balance);
+    sl_loss_destroy(&loss);
     sl_device_list_destroy(&devices);
     return status;
 }

@@ -1,20 +1,20 @@
-/* One replica: its model in a pipe, what it does together with the other replicas, and the loader
- * of its rows. */
+/* One replica: its model in a pipe, what it does together with the other replicas, and the rows
+ * that it loads. */
 #include "train/run.h"
 
 #include "core/error.h"
 #include "train/checkpoint/checkpoints.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-static sl_status create_pipe(const sl_train_options *options, sl_device *const *devices,
-                             bool random_values, sli_replica *to)
+static sl_status create_pipe(const sl_train_options *options, const sl_train_task *task,
+                             sl_device *const *devices, bool random_values, sli_replica *to)
 {
     int balance[SL_MAX_STAGES], room[SL_MAX_STAGES], stages;
     const int *placement;
-    SL_TRY(sl_transformer_lm_create(&options->model, &to->model));
-    SL_TRY(sl_cross_entropy_create(&to->loss));
+    SL_TRY(task->create_model(task->context, &to->model, &to->loss));
     SL_TRY(sli_layout_balance(options, to->model, balance, &stages));
     SL_TRY(sli_layout_placement(options, room, &placement));
     return sl_pipe_create(&(sl_pipe_options){.model = to->model,
@@ -34,16 +34,17 @@ static sl_status create_pipe(const sl_train_options *options, sl_device *const *
                           &to->pipe);
 }
 
-sl_status sli_replica_create(const sl_train_options *options, sl_group *group,
-                             sl_device *const *devices, bool values, sli_replica *out)
+sl_status sli_replica_create(const sl_train_options *options, const sl_train_task *task,
+                             sl_group *group, sl_device *const *devices, bool values,
+                             sli_replica *out)
 {
     const char *init = values && !options->partial ? options->init : NULL;
     *out = (sli_replica){.group = group,
                          .rank = group ? sl_group_rank(group) : 0,
                          .count = group ? sl_group_size(group) : 1};
-    if (init)
+    if (init && !options->task)
         SL_TRY(sli_weights_check_model(init, &options->model));
-    SL_TRY(create_pipe(options, devices, values && !init, out));
+    SL_TRY(create_pipe(options, task, devices, values && !init, out));
     if (init)
         SL_TRY(sl_weights_load(out->pipe, init));
     size_t ranks = (size_t)sl_pipe_ranks(out->pipe);
@@ -103,34 +104,25 @@ sl_status sli_replica_gather_memory(const sli_replica *replica)
     return sl_group_all_gather(replica->group, own, replica->memory, words, SL_I64, NULL);
 }
 
-/* ---- The loader ------------------------------------------------------------------------- */
+/* ---- Rows of a batch ---------------------------------------------------------------------- */
 
-sl_status sli_loader_create(const sl_pipe *pipe, const sl_batches *batches, sli_loader *out)
+static sl_status check_rows(const sl_tensor *tensor, const char *which, int64_t rows)
 {
-    *out = (sli_loader){.batches = *batches};
-    sl_shape shape = sl_shape_2d(batches->columns, batches->bptt);
-    sl_device *first = sl_pipe_device(pipe, 0);
-    sl_device *last = sl_pipe_device(pipe, sl_pipe_stages(pipe) - 1);
-    SL_TRY(sl_tensor_create(first, SL_MEMORY_WORKSPACE, SL_I32, &shape, &out->input_room));
-    return sl_tensor_create(last, SL_MEMORY_WORKSPACE, SL_I32, &shape, &out->target_room);
+    const sl_shape *shape = tensor ? sl_tensor_shape(tensor) : NULL;
+    if (shape && shape->dims > 0 && shape->size[0] == rows)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "the task's load_rows was asked for %" PRId64 " rows, and its %s has %" PRId64,
+                    rows, which, shape && shape->dims > 0 ? shape->size[0] : 0);
 }
 
-void sli_loader_clear(sli_loader *loader)
+sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
+                           const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets)
 {
-    sl_tensor_destroy(&loader->input);
-    sl_tensor_destroy(&loader->targets);
-    sl_tensor_destroy(&loader->input_room);
-    sl_tensor_destroy(&loader->target_room);
-}
-
-sl_status sli_loader_load(sli_loader *loader, int64_t index)
-{
-    const sl_batches *batches = &loader->batches;
-    sl_shape shape = sl_shape_2d(batches->columns, sl_batches_block_length(batches, index));
-    sl_tensor_destroy(&loader->input);
-    sl_tensor_destroy(&loader->targets);
-    SL_TRY(sl_tensor_view(loader->input_room, 0, &shape, &loader->input));
-    SL_TRY(sl_tensor_view(loader->target_room, 0, &shape, &loader->targets));
-    return sl_batches_block(batches, index, sl_tensor_i32(loader->input),
-                            sl_tensor_i32(loader->targets));
+    sl_device *first = sl_pipe_device(replica->pipe, 0);
+    sl_device *last = sl_pipe_device(replica->pipe, sl_pipe_stages(replica->pipe) - 1);
+    *input = *targets = NULL;
+    SL_TRY(task->load_rows(task->context, rows, first, last, input, targets));
+    SL_TRY(check_rows(*input, "input", rows->count));
+    return check_rows(*targets, "targets", rows->count);
 }

@@ -10,6 +10,7 @@
 #include "optim/optimizer.h"
 #include "train/checkpoint/checkpoints.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 
@@ -105,6 +106,12 @@ static sl_status read_corpus(sli_run *run)
     if (options->init && !run->vocab)
         SL_TRY(sli_weights_vocab_check(options->init, sl_corpus_vocab(run->corpus)));
     run->options.model.ntokens = sl_vocab_size(sl_corpus_vocab(run->corpus));
+    run->language = (sli_language){.model = &run->options.model,
+                                   .corpus = run->corpus,
+                                   .bptt = options->bptt,
+                                   .shard_rows = options->batch_size};
+    run->language_task = sli_language_task(&run->language);
+    run->task = &run->language_task;
     return SL_OK;
 }
 
@@ -124,59 +131,58 @@ static sl_status create_devices(sli_run *run, int first, int count, bool own_cor
     return sli_best_create(sl_device_list_get(run->devices, 0), stages, count > 1, &run->best);
 }
 
-/* Cuts every split, so that an impossible one is found before the first epoch. */
-static sl_status cut_splits(sli_run *run)
+/* Counts every split's batches, so that an impossible one is found before the first epoch. */
+static sl_status count_batches(sli_run *run)
 {
     const sl_train_options *options = &run->options;
-    for (int s = 0; s < SL_SPLITS; s++) {
-        sl_split split = (sl_split)s;
-        const sl_tokens *tokens = sl_corpus_tokens(run->corpus, split);
-        bool is_training = split == SL_SPLIT_TRAIN;
-        sl_batches cut;
-        sl_status status = sl_batchify(tokens->ids, tokens->count,
-                                       is_training ? options->batch_size : options->eval_batch_size,
-                                       options->bptt, &cut);
-        if (status == SL_OK && is_training)
-            status = sl_batches_shards(&cut, options->shards, &run->batches);
-        if (status != SL_OK)
-            return sl_error_context(status, "%s: ", sl_corpus_path(run->corpus, split));
-    }
-    run->batches_per_epoch = sl_batches_count(&run->batches);
+    const sl_train_task *task = run->task;
+    run->rows = options->shards * options->batch_size;
+    for (int split = 0; split < SL_SPLITS; split++)
+        SL_TRY(task->count_batches(task->context, (sl_split)split,
+                                   split == SL_SPLIT_TRAIN ? run->rows : options->eval_batch_size,
+                                   &run->batches[split]));
+    run->batches_per_epoch = run->batches[SL_SPLIT_TRAIN];
+    if (run->batches_per_epoch < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "there are no data to train on: the task has no batch of "
+                        "%" PRId64 " rows",
+                        run->rows);
     if (options->max_batches > 0 && run->batches_per_epoch > options->max_batches)
         run->batches_per_epoch = options->max_batches;
     return SL_OK;
 }
 
 /* Cuts the model by time. The first process decides, since measured times are never the same. */
-static sl_status choose_balance(sli_run *run, sl_group *group)
+static sl_status choose_balance(sli_run *run, sl_module *model, sl_loss *loss, sl_group *group)
 {
-    sl_module *model;
     sl_train_options *options = &run->options;
-    sl_status status = SL_OK;
     if (options->balance_kind != SL_BALANCE_AUTO || sli_layout_stages(options) == 1)
         return SL_OK;
-    if (!group || sl_group_rank(group) == 0) {
-        SL_TRY(sl_transformer_lm_create(&options->model, &model));
-        status = sli_train_profile(options, model, run->devices, NULL, options->balance);
-        sl_module_destroy(&model);
-    }
-    if (status == SL_OK && group)
-        status = sl_group_broadcast(group, options->balance, SL_MAX_STAGES, SL_I32, 0, NULL);
+    if (!group || sl_group_rank(group) == 0)
+        SL_TRY(sli_train_profile(options, run->task, model, loss, run->devices, NULL,
+                                 options->balance));
+    if (group)
+        SL_TRY(sl_group_broadcast(group, options->balance, SL_MAX_STAGES, SL_I32, 0, NULL));
     options->balance_kind = SL_BALANCE_EXPLICIT;
     options->balance_count = sli_layout_stages(options);
-    return status;
+    return SL_OK;
 }
 
-/* Whether this host has the memory for its replicas. */
-static sl_status check_memory(const sl_train_options *options, sl_group *group)
+/* Decides what depends on the model, and whether this host has the memory for its replicas. */
+static sl_status plan_run(sli_run *run, sl_group *group)
 {
-    sl_module *model;
-    if (options->force)
-        return SL_OK;
-    SL_TRY(sl_transformer_lm_create(&options->model, &model));
-    sl_status status =
-        sl_plan_check_memory(options, model, group ? sli_layout_local_replicas(options) : 1,
-                             !group || sl_group_rank(group) == 0, sl_usable_memory());
+    const sl_train_options *options = &run->options;
+    const sl_train_task *task = run->task;
+    sl_module *model = NULL;
+    sl_loss *loss = NULL;
+    sl_status status = task->create_model(task->context, &model, &loss);
+    if (status == SL_OK)
+        status = choose_balance(run, model, loss, group);
+    if (status == SL_OK && !options->force && !options->task)
+        status =
+            sl_plan_check_memory(options, model, group ? sli_layout_local_replicas(options) : 1,
+                                 !group || sl_group_rank(group) == 0, sl_usable_memory());
+    sl_loss_destroy(&loss);
     sl_module_destroy(&model);
     return status;
 }
@@ -187,7 +193,9 @@ sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bo
     sli_recorded *recorded = &run->from.recorded;
     SL_TRY(sl_train_options_check(options));
     options->optimizer = sli_optimizer_filled(&options->optimizer);
-    SL_TRY(read_corpus(run));
+    run->task = options->task;
+    if (!run->task)
+        SL_TRY(read_corpus(run));
     SL_TRY(create_devices(run, first, count, own_cores));
     recorded->shards = sli_layout_shards(options);
     recorded->lr = sl_train_options_lr(options);
@@ -205,10 +213,9 @@ sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bo
         options->chunks = recorded->chunks;
     options->chunks = sl_train_options_chunks(options);
     SL_TRY(sli_layout_check(options));
-    SL_TRY(choose_balance(run, group));
-    SL_TRY(cut_splits(run));
+    SL_TRY(count_batches(run));
     options->lr.total_steps = run->batches_per_epoch * options->epochs;
-    SL_TRY(check_memory(options, group));
+    SL_TRY(plan_run(run, group));
     return sli_resume_check(run);
 }
 

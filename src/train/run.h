@@ -63,12 +63,13 @@ typedef struct sli_replica {
     sl_stage_memory *memory; /* [count * stages], by rank and stage */
 } sli_replica;
 
-/* Makes model, loss and pipe. `options` are checked, and options->model.ntokens is known. `devices`
+/* Makes the task's model and loss, and the pipe. `options` are checked. `devices`
  * [stages] are borrowed. `values` = false leaves the parameters undefined; else they are random, or
  * those of options->init, unless options->partial. Cleared by sli_replica_clear, also after an
  * error. */
-sl_status sli_replica_create(const sl_train_options *options, sl_group *group,
-                             sl_device *const *devices, bool values, sli_replica *out);
+sl_status sli_replica_create(const sl_train_options *options, const sl_train_task *task,
+                             sl_group *group, sl_device *const *devices, bool values,
+                             sli_replica *out);
 void sli_replica_clear(sli_replica *replica);
 
 /* Gives every replica the first one's parameters, and averages their gradients from then on. */
@@ -81,32 +82,36 @@ void sli_replica_abort(const sli_replica *replica, sl_status error);
 /* Fills `memory` with what the devices of all replicas hold. */
 sl_status sli_replica_gather_memory(const sli_replica *replica);
 
-/* Gives blocks of token ids as the pipe's input and target tensors. */
-typedef struct sli_loader {
-    sl_batches batches;
-    sl_tensor *input_room, *target_room; /* [N, bptt], reused by every block */
-    sl_tensor *input, *targets;          /* [N, T], views of the rooms */
-} sli_loader;
+/* Loads rows of a batch to the devices of the replica's pipe; the caller destroys the tensors, also
+ * after an error. Errors: the task's; SL_ERR_INVALID where it gives another number of rows. */
+sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
+                           const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets);
 
-/* The input is on the pipe's first device, the targets are on its last one. Cleared by
- * sli_loader_clear, also after an error. */
-sl_status sli_loader_create(const sl_pipe *pipe, const sl_batches *batches, sli_loader *out);
-void sli_loader_clear(sli_loader *loader);
+/* ---- The language model as a task (language.c) ---------------------------------------------- */
 
-/* Makes input and targets those of block `index`. */
-sl_status sli_loader_load(sli_loader *loader, int64_t index);
+typedef struct sli_language {
+    const sl_model_options *model;
+    const sl_corpus *corpus; /* NULL: only `tokens` */
+    const sl_tokens *tokens[SL_SPLITS];
+    int64_t bptt;
+    int64_t shard_rows; /* of a batch for training, which has the rows of all shards */
+    char data[SL_SPLITS][96];
+} sli_language;
+
+/* The task of a language, which is borrowed. */
+sl_train_task sli_language_task(sli_language *language);
 
 /* ---- Evaluation (evaluate.c) ---------------------------------------------------------------- */
 
 /* Sets *stop where an evaluation is to end before its end; the same on all replicas. */
 typedef sl_status sli_evaluation_stop(void *context, bool *stop);
 
-/* As sl_evaluate_tokens, called by all replicas: each scores every replica->count'th block, and all
- * get the same result, to the bit what one alone would get. `progress` is told of this replica's
- * blocks alone. Every replica calls `stop` (NULL: never stops), with options->context, before each
- * of its blocks, and those that have one block less do so once more. A stopped evaluation has no
- * result: *out is 0. */
-sl_status sli_evaluate(const sli_replica *replica, const sl_tokens *tokens,
+/* As sl_evaluate_tokens, of a task's split, called by all replicas: each scores every
+ * replica->count'th batch, and all get the same result, to the bit what one alone would get.
+ * `progress` is told of this replica's batches alone. Every replica calls `stop` (NULL: never
+ * stops), with options->context, before each of its batches, and those that have one batch less do
+ * so once more. A stopped evaluation has no result: *out is 0. */
+sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl_split split,
                        const sl_evaluate_options *options, sli_evaluation_stop *stop,
                        sl_evaluation *out);
 
@@ -146,8 +151,12 @@ typedef struct sli_run {
      * of the best parameters, which the first one writes. */
     sl_train_options options; /* completed by what the data say */
     sl_vocab *vocab;          /* that the initial weights were saved with, if any */
-    sl_corpus *corpus;
-    sl_batches batches; /* the training text, all shards side by side */
+    sl_corpus *corpus;        /* NULL: the task is the caller's */
+    sli_language language;
+    sl_train_task language_task;
+    const sl_train_task *task; /* the caller's, or that of `language` */
+    int64_t rows;              /* of a batch for training, over all replicas */
+    int64_t batches[SL_SPLITS];
     int64_t batches_per_epoch;
     sl_device_list *devices; /* [replicas of the process * stages] */
     bool oversubscribed;
@@ -159,9 +168,10 @@ typedef struct sli_run {
     /* This replica's (trainer.c). */
     sli_resume from; /* the first replica's */
     sli_replica replica;
-    int64_t first_row; /* of this replica in each batch */
-    double weight;     /* of this replica's mean loss in the mean over all rows */
-    sli_loader loader;
+    sli_rows own;               /* rows of each batch */
+    double weight;              /* of this replica's mean loss in the mean over all rows */
+    sl_tensor *input, *targets; /* of the step under way */
+    int64_t measured_step, measured_targets; /* of the step that `utilization` is of */
     sl_pipe_optimizer *optimizer;
     sli_position at;
     sl_stage_info stages[SL_MAX_STAGES];
@@ -185,11 +195,11 @@ typedef struct sli_run {
 sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bool own_cores);
 void sli_run_clear(sli_run *run);
 
-/* As sl_train_profile, for options that are checked, on `devices`, of which the first are those of
- * the first replica's ranks. `profiles` may be NULL. (profile.c) */
-sl_status sli_train_profile(const sl_train_options *options, sl_module *model,
-                            const sl_device_list *devices, sl_module_profile *profiles,
-                            int *balance);
+/* As sl_train_profile, for options that are checked, with the task's first batch, on `devices`, of
+ * which the first are those of the first replica's ranks. `profiles` may be NULL. (profile.c) */
+sl_status sli_train_profile(const sl_train_options *options, const sl_train_task *task,
+                            sl_module *model, sl_loss *loss, const sl_device_list *devices,
+                            sl_module_profile *profiles, int *balance);
 
 /* The training loop of one replica (trainer.c), as its rank of `group` (NULL: there is one
  * replica), on the process's devices from number `first` on. */

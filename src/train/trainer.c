@@ -1,9 +1,12 @@
 /* The training loop of one replica.
  *
  *   for each epoch
- *       for each block     zero_grad, pipe (forward and backward), norm, clip, update, report
+ *       for each batch     load, zero_grad, pipe (forward and backward), norm, clip, update, report
  *       validate           on the whole split; the best parameters are copied and saved
  *   test                   with the best parameters
+ *
+ * The model, the loss and the batches are those of a task (sl_train_task); a task may have no data
+ * for validation or test.
  *
  * Every replica runs it on its own rows of each batch. Replicas exchange gradients, losses and the
  * sums of evaluations; everything else follows from numbers that are the same on all of them. */
@@ -54,17 +57,16 @@ static sl_status report_left_out(void *context, const char *tensor, const char *
                                                              .reason = reason});
 }
 
-/* This replica's model, loader of its rows of every batch, and optimizer. */
+/* This replica's model and optimizer. */
 static sl_status create_replica(sli_run *run, sl_group *group, sl_device *const *devices)
 {
     sl_train_options own = run->options;
-    sl_batches batches;
     const sl_checkpoint_reader *from = run->from.reader;
     sli_replica *replica = &run->replica;
     int rank = group ? sl_group_rank(group) : 0;
     sli_rows rows = sli_layout_rows(&own, rank);
     own.chunks = sli_layout_chunks(&own, rows.count);
-    SL_TRY(sli_replica_create(&own, group, devices, rank == 0 && !from, replica));
+    SL_TRY(sli_replica_create(&own, run->task, group, devices, rank == 0 && !from, replica));
     if (from)
         SL_TRY(sli_resume_model(from, replica->pipe));
     else if (is_first(run) && own.init && own.partial)
@@ -72,10 +74,8 @@ static sl_status create_replica(sli_run *run, sl_group *group, sl_device *const 
     if (saves_weights(run)) /* a path that cannot be written is found before training */
         SL_TRY(sli_weights_check_save(replica->pipe, own.save));
     SL_TRY(sli_replica_join(replica));
-    run->first_row = rows.first;
-    run->weight = (double)(rows.count * replica->count) / (double)run->batches.columns;
-    SL_TRY(sl_batches_columns(&run->batches, rows.first, rows.count, &batches));
-    SL_TRY(sli_loader_create(replica->pipe, &batches, &run->loader));
+    run->own = rows;
+    run->weight = (double)(rows.count * replica->count) / (double)run->rows;
     return sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = replica->pipe,
                                                                  .optimizer = own.optimizer,
                                                                  .zero =
@@ -92,7 +92,7 @@ static void describe_run(sli_run *run)
     run->info = (sl_run_info){
         .options = &run->options,
         .option_rows = {sl_plan_option_rows, sl_train_option_rows},
-        .ntokens = run->options.model.ntokens,
+        .ntokens = run->corpus ? run->options.model.ntokens : 0,
         .shards = run->options.shards,
         .replica = run->replica.rank,
         .replicas = run->replica.count,
@@ -106,7 +106,7 @@ static void describe_run(sli_run *run)
         .ddp_log = run->replica.ddp ? sl_ddp_get_log(run->replica.ddp) : NULL,
         .pipe = pipe,
     };
-    for (int split = 0; split < SL_SPLITS; split++) {
+    for (int split = 0; split < SL_SPLITS && run->corpus; split++) {
         const sl_tokens *tokens = sl_corpus_tokens(run->corpus, split);
         run->info.texts[split] = (sl_text_info){.path = sl_corpus_path(run->corpus, split),
                                                 .tokens = tokens->count,
@@ -143,7 +143,8 @@ static void clean_up(sli_run *run)
     sl_utilization_clear(&run->utilization);
     sli_checkpoints_destroy(&run->checkpoints);
     sl_pipe_optimizer_destroy(&run->optimizer);
-    sli_loader_clear(&run->loader);
+    sl_tensor_destroy(&run->input);
+    sl_tensor_destroy(&run->targets);
     sli_replica_clear(&run->replica);
 }
 
@@ -182,18 +183,15 @@ static sl_status check_norm(const sli_run *run, const sl_step_info *step)
                          : sl_group_barrier(run->replica.group, NULL);
 }
 
-/* The epoch's last block that has all its tokens; only the text's last block may have fewer. */
-static int64_t last_whole_block(const sli_run *run)
-{
-    int64_t last = run->batches_per_epoch - 1;
-    bool is_whole = sl_batches_block_length(&run->loader.batches, last) == run->options.bptt;
-    return last > 0 && !is_whole ? last - 1 : last;
-}
-
+/* Measures the epoch's last step, or the one before it where the last batch is smaller. */
 static sl_status measure_pipeline(sli_run *run)
 {
-    if (sl_pipe_stages(run->replica.pipe) == 1 || run->at.block != last_whole_block(run))
+    int64_t targets = sl_tensor_count(run->targets), left = run->batches_per_epoch - run->at.block;
+    bool is_smaller = run->utilization.ranks > 0 && targets < run->measured_targets;
+    if (sl_pipe_stages(run->replica.pipe) == 1 || left > 2 || is_smaller)
         return SL_OK;
+    run->measured_targets = targets;
+    run->measured_step = run->at.steps + 1;
     sl_utilization_clear(&run->utilization);
     return sl_pipe_get_utilization(run->replica.pipe, &run->utilization);
 }
@@ -203,9 +201,8 @@ static sl_status report_pipeline(sli_run *run)
     const sl_utilization *utilization = &run->utilization;
     if (utilization->ranks == 0) /* one stage, or a run that resumed after that step */
         return SL_OK;
-    int64_t after = run->batches_per_epoch - 1 - last_whole_block(run);
     const sl_pipeline_info info = {.epoch = run->at.epoch + 1,
-                                   .step = run->at.steps - after,
+                                   .step = run->measured_step,
                                    .utilization = utilization,
                                    .slowest = &run->stages[utilization->slowest_stage]};
     CALL_REPORTERS(run, pipeline, &info)
@@ -214,33 +211,44 @@ static sl_status report_pipeline(sli_run *run)
 }
 
 /* Each product of forward is two of backward. */
-static double step_flops(const sli_run *run, int64_t tokens)
+static double step_flops(const sli_run *run)
 {
-    int64_t columns = run->batches.columns;
-    const sl_shape shape = sl_shape_2d(columns, tokens / columns);
+    sl_shape shape = *sl_tensor_shape(run->input);
+    shape.size[0] = run->rows;
     return 3.0 * (double)sl_module_flops(run->replica.model, &shape);
 }
 
-static sl_status train_block(sli_run *run)
+static sl_status load_batch(sli_run *run)
 {
-    int64_t epoch = run->at.epoch, block = run->at.block;
+    const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
+                                .batch = run->at.block,
+                                .batch_rows = run->rows,
+                                .first = run->own.first,
+                                .count = run->own.count};
+    sl_tensor_destroy(&run->input);
+    sl_tensor_destroy(&run->targets);
+    return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);
+}
+
+static sl_status train_batch(sli_run *run)
+{
     double start = sli_clock_seconds();
     sl_step_info step = {
-        .epoch = epoch + 1,
-        .batch = block + 1,
+        .epoch = run->at.epoch + 1,
+        .batch = run->at.block + 1,
         .batches_per_epoch = run->batches_per_epoch,
         .step = run->at.steps + 1,
-        .tokens = run->batches.columns * sl_batches_block_length(&run->loader.batches, block),
-        .lr = sl_lr_at(&run->options.lr, run->at.steps, epoch),
+        .lr = sl_lr_at(&run->options.lr, run->at.steps, run->at.epoch),
     };
-    SL_TRY(sli_loader_load(&run->loader, block));
+    SL_TRY(load_batch(run));
     step.data_seconds = sli_clock_seconds() - start;
-    step.flops = step_flops(run, step.tokens);
+    step.flops = step_flops(run);
+    step.tokens = run->rows * (sl_tensor_count(run->targets) / run->own.count);
     sl_pipe_zero_grad(run->replica.pipe);
-    const sl_pipe_batch batch = {.input = run->loader.input,
-                                 .targets = run->loader.targets,
+    const sl_pipe_batch batch = {.input = run->input,
+                                 .targets = run->targets,
                                  .step = (uint64_t)run->at.steps,
-                                 .first_sample = run->first_row,
+                                 .first_sample = run->own.first,
                                  .weight = run->weight};
     SL_TRY(run->replica.ddp ? sl_ddp_train(run->replica.ddp, &batch, &step.replica_loss)
                             : sl_pipe_train(run->replica.pipe, &batch, &step.replica_loss));
@@ -271,8 +279,9 @@ static sl_status save_weights(sli_run *run)
         return SL_OK;
     if (listener->saving)
         listener->saving(listener->context, true);
-    sl_status status = sl_weights_save(run->replica.pipe, &run->options.model,
-                                       sl_corpus_vocab(run->corpus), run->options.save);
+    sl_status status =
+        sl_weights_save(run->replica.pipe, run->corpus ? &run->options.model : NULL,
+                        run->corpus ? sl_corpus_vocab(run->corpus) : NULL, run->options.save);
     if (listener->saving)
         listener->saving(listener->context, false);
     run->saved = status == SL_OK;
@@ -312,14 +321,13 @@ static sl_status check_stop(void *context, bool *stop)
 }
 
 /* Evaluates a split in the epoch of *eval, which has no results where the run is stopped. */
-static sl_status evaluate(sli_run *run, sl_split split, sl_eval_info *eval)
+static sl_status evaluate_split(sli_run *run, sl_split split, sl_eval_info *eval)
 {
     double start = sli_clock_seconds();
     sl_evaluation result;
     run->evaluating = (sl_evaluating_info){.split = sl_split_name(split), .epoch = eval->epoch};
-    SL_TRY(sli_evaluate(&run->replica, sl_corpus_tokens(run->corpus, split),
+    SL_TRY(sli_evaluate(&run->replica, run->task, split,
                         &(sl_evaluate_options){.batch_size = run->options.eval_batch_size,
-                                               .bptt = run->options.bptt,
                                                .max_batches = run->options.eval_max_batches,
                                                .progress = report_evaluating,
                                                .context = run},
@@ -339,13 +347,16 @@ static sl_status report_evaluated(sli_run *run, const sl_eval_info *eval)
     return SL_OK;
 }
 
+/* Without data for it the epoch ends, and no parameters are the best ones. */
 static sl_status run_validation(sli_run *run, double epoch_start)
 {
     sl_eval_info eval = {.epoch = run->at.epoch + 1};
-    SL_TRY(evaluate(run, SL_SPLIT_VALID, &eval));
+    bool has_data = run->batches[SL_SPLIT_VALID] > 0;
+    if (has_data)
+        SL_TRY(evaluate_split(run, SL_SPLIT_VALID, &eval));
     if (run->stopped)
         return SL_OK;
-    eval.best = eval.loss < run->at.best_loss;
+    eval.best = has_data && eval.loss < run->at.best_loss;
     if (eval.best) {
         run->at.best_loss = eval.loss;
         run->at.best_step = run->at.steps;
@@ -356,25 +367,29 @@ static sl_status run_validation(sli_run *run, double epoch_start)
     run->at.epoch++;
     run->at.block = 0;
     eval.epoch_seconds = sli_clock_seconds() - epoch_start;
-    SL_TRY(report_evaluated(run, &eval));
+    if (has_data)
+        SL_TRY(report_evaluated(run, &eval));
     return sli_checkpoints_after_epoch(run->checkpoints, eval.best, &run->stopped);
 }
 
 static sl_status run_test(sli_run *run, sl_run_result *result)
 {
     sl_eval_info eval = {.epoch = run->options.epochs};
+    bool has_data = run->batches[SL_SPLIT_TEST] > 0;
     SL_TRY(sli_checkpoints_before_test(run->checkpoints));
     if (run->at.best_step != run->at.steps)
         SL_TRY(sli_best_restore(run->best, run->replica.pipe));
     /* A resumed run has not saved the best of before, nor a run without a finite validation the
      * last ones. finish_run tries again after an error. */
     (void)save_weights(run);
-    SL_TRY(evaluate(run, SL_SPLIT_TEST, &eval));
+    if (has_data)
+        SL_TRY(evaluate_split(run, SL_SPLIT_TEST, &eval));
     if (run->stopped)
         return SL_OK;
-    SL_TRY(report_evaluated(run, &eval));
-    result->test_loss = eval.loss;
-    result->test_perplexity = eval.perplexity;
+    if (has_data)
+        SL_TRY(report_evaluated(run, &eval));
+    result->test_loss = has_data ? eval.loss : NAN;
+    result->test_perplexity = has_data ? eval.perplexity : NAN;
     result->seconds = sli_clock_seconds() - run->started;
     result->best_possible_perplexity = run->options.best_possible_perplexity;
     return SL_OK;
@@ -387,7 +402,7 @@ static sl_status train_epoch(sli_run *run)
 {
     double start = sli_clock_seconds();
     while (run->at.block < run->batches_per_epoch && !run->stopped) {
-        SL_TRY(train_block(run));
+        SL_TRY(train_batch(run));
         SL_TRY(sli_checkpoints_after_step(run->checkpoints, &run->stopped));
     }
     if (run->stopped)

@@ -117,10 +117,17 @@ one_value "from the checkpoint" 2
 
 # ---- classifier ----------------------------------------------------------------------------
 
-# A run that is interrupted after 60 steps and started again ends with the bits of one that is not.
-"$examples/classifier" whole 90 >printed
-"$examples/classifier" parts 60 >/dev/null
-"$examples/classifier" parts 90 >resumed
-grep -q "^from step 0 to 90: loss 0\.[0-9]*\$" printed || fail "classifier: $(cat printed)"
-[ "$(sed 's/from step 0/from step 60/' printed)" = "$(cat resumed)" ] ||
-    fail "classifier: resumed it printed $(cat resumed), expected the loss of $(cat printed)"
+# A run that is killed before one of its changes to the directory (tests/faults/io_faults.c), and
+# started again, ends with the bits of one that is not.
+"$examples/classifier" whole >printed
+grep -q "^after step 200: test loss 0\.[0-9]*\$" printed || fail "classifier: $(cat printed)"
+for call in 150 200 250; do
+    status=0
+    { LD_PRELOAD=$examples/../tests/libio_faults.so SLUICE_IO_ONLY=parts$call SLUICE_IO_KILL=$call \
+        "$examples/classifier" parts$call >killed; } 2>/dev/null || status=$?
+    [ $status = 137 ] && [ ! -s killed ] || fail "classifier was not killed: status $status, $(cat killed)"
+    "$examples/classifier" parts$call >resumed
+    grep -q "^resumed after step [1-9][0-9]*\$" resumed || fail "classifier did not resume: $(cat resumed)"
+    [ "$(tail -n 1 resumed)" = "$(cat printed)" ] ||
+        fail "classifier: resumed it printed $(cat resumed), expected $(cat printed)"
+done

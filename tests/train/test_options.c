@@ -313,7 +313,6 @@ static void log_and_weights_name_what_is_missing(void **state)
     check_null(sl_run_log_create(NULL, NULL, NULL, &log), "sl_run_log_create: path is NULL");
     check_null(sl_run_log_create("log", NULL, NULL, NULL), "sl_run_log_create: out is NULL");
     check_null(sl_weights_save(NULL, &model, NULL, "w"), "sl_weights_save: pipe is NULL");
-    check_null(sl_weights_save(pipe, NULL, NULL, "w"), "sl_weights_save: model is NULL");
     check_null(sl_weights_save(pipe, &model, NULL, NULL), "sl_weights_save: path is NULL");
     check_null(sl_weights_load(NULL, "w"), "sl_weights_load: pipe is NULL");
     check_null(sl_weights_load(pipe, NULL), "sl_weights_load: path is NULL");

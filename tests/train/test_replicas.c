@@ -201,7 +201,7 @@ static void dropout_follows_the_global_sample(void **state)
     sl_pipe_optimizer *optimizer;
     check_ok(sli_run_create(&run, 0, 1, NULL, false));
     sl_device *device = sl_device_list_get(run.devices, 0);
-    check_ok(sli_replica_create(&run.options, NULL, &device, true, &replica));
+    check_ok(sli_replica_create(&run.options, run.task, NULL, &device, true, &replica));
     check_ok(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = replica.pipe,
                                                                    .optimizer = options.optimizer},
                                       &optimizer));

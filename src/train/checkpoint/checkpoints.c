@@ -111,7 +111,8 @@ static sl_status write_copy(sli_checkpoints *of, const char *path, bool all)
                                        .files = &vocab,
                                        .state = of->state,
                                        .shard_bytes = of->options->shard_bytes};
-    contents.part_count = contents.file_count = replica->rank == 0;
+    contents.part_count = replica->rank == 0;
+    contents.file_count = replica->rank == 0 && of->vocab;
     if (all && !of->group)
         parts[contents.part_count++] = optimizer;
     if (all && of->best.count > 0)
@@ -214,10 +215,12 @@ static sl_status open_directory(sli_checkpoints *checkpoints)
     SL_TRY(sli_save_directory_open(options->directory, options->resume, &directory));
     checkpoints->directory = directory;
     SL_TRY(report_others(checkpoints));
-    SL_TRY(sli_vocab_text(sl_corpus_vocab(run->corpus), &checkpoints->vocab,
-                          &checkpoints->vocab_bytes));
-    sli_checksum_of(checkpoints->vocab, checkpoints->vocab_bytes, checksum);
-    SL_TRY(sli_model_metadata_write(&run->options.model, checksum, &checkpoints->metadata));
+    if (run->corpus) {
+        SL_TRY(sli_vocab_text(sl_corpus_vocab(run->corpus), &checkpoints->vocab,
+                              &checkpoints->vocab_bytes));
+        sli_checksum_of(checkpoints->vocab, checkpoints->vocab_bytes, checksum);
+        SL_TRY(sli_model_metadata_write(&run->options.model, checksum, &checkpoints->metadata));
+    }
     return sli_draw_number(options->directory, &checkpoints->number);
 }
 

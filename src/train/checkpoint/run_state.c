@@ -2,7 +2,6 @@
  */
 #include "train/checkpoint/checkpoints.h"
 
-#include "core/checksum.h"
 #include "core/json.h"
 #include "optim/optimizer.h"
 
@@ -15,19 +14,8 @@
 
 /* ---- Describing ------------------------------------------------------------------------- */
 
-/* A split's ids: a position in the data means something in the same data alone. */
-static int describe_text(const sl_corpus *corpus, sl_split split, json_t *to)
-{
-    char name[32], what[96], checksum[SLI_CHECKSUM_BYTES];
-    const sl_tokens *tokens = sl_corpus_tokens(corpus, split);
-    sli_checksum_of(tokens->ids, (uint64_t)tokens->count * sizeof *tokens->ids, checksum);
-    snprintf(name, sizeof name, "%s text", sl_split_name(split));
-    snprintf(what, sizeof what, "%" PRId64 " tokens of checksum %s", tokens->count, checksum);
-    return json_object_set_new(to, name, json_string(what));
-}
-
-/* The options that decide the run's numbers, by their names; the text's shards, which come from the
- * replicas that the run began with, under theirs; and the text. NULL: there is no memory. */
+/* The options that decide the run's numbers, by their names; the data's shards, which come from the
+ * replicas that the run began with, under theirs; and the data. NULL: there is no memory. */
 static json_t *describe_options(const sli_run *run)
 {
     const sl_option *row;
@@ -40,8 +28,13 @@ static json_t *describe_options(const sli_run *run)
     for (int i = 0; !failed && (row = sl_train_option_row(i)); i++)
         if (row->affects_numbers && row->affects_numbers(&options))
             failed = json_object_set_new(all, row->name, sli_json_option(row, &options, true));
-    for (int split = 0; !failed && split < SL_SPLITS; split++)
-        failed = describe_text(run->corpus, (sl_split)split, all);
+    for (int split = 0; !failed && split < SL_SPLITS; split++) {
+        char name[32];
+        snprintf(name, sizeof name, "%s %s", sl_split_name((sl_split)split),
+                 run->corpus ? "text" : "data");
+        if (run->task->data[split])
+            failed = json_object_set_new(all, name, json_string(run->task->data[split]));
+    }
     if (!failed)
         return all;
     json_decref(all);

@@ -162,14 +162,14 @@ sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, co
                           const char *path)
 {
     SLI_CHECK_NOT_NULL(pipe);
-    SLI_CHECK_NOT_NULL(model);
     SLI_CHECK_NOT_NULL(path);
-    sli_model_metadata metadata;
+    sli_model_metadata metadata = {.count = 0};
     sli_tensors tensors = {0};
     char checksum[SLI_CHECKSUM_BYTES];
     if (vocab)
         SL_TRY(sli_vocab_checksum(vocab, checksum));
-    SL_TRY(sli_model_metadata_write(model, vocab ? checksum : NULL, &metadata));
+    if (model)
+        SL_TRY(sli_model_metadata_write(model, vocab ? checksum : NULL, &metadata));
     sl_status status = sli_tensors_of_model(pipe, &tensors);
     if (status == SL_OK && vocab)
         status = sli_weights_vocab_begin(path, vocab);

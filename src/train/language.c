@@ -1,0 +1,75 @@
+/* A text as the data of a task (sluice/train.h): cut into columns, of which a batch has a block. */
+#include "train/run.h"
+
+#include "core/checksum.h"
+#include "core/error.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
+{
+    const sli_language *language = context;
+    SL_TRY(sl_transformer_lm_create(language->model, model));
+    return sl_cross_entropy_create(loss);
+}
+
+/* A split of the text in so many columns; of the training text, side by side those of its shards.
+ */
+static sl_status cut_split(const sli_language *language, sl_split split, int64_t rows,
+                           sl_batches *out)
+{
+    const sl_tokens *tokens = language->tokens[split];
+    int64_t columns = split == SL_SPLIT_TRAIN ? language->shard_rows : rows;
+    sl_batches cut;
+    sl_status status = sl_batchify(tokens->ids, tokens->count, columns, language->bptt, &cut);
+    if (status == SL_OK)
+        status = sl_batches_shards(&cut, (int)(rows / columns), out);
+    return language->corpus
+               ? sl_error_context(status, "%s: ", sl_corpus_path(language->corpus, split))
+               : status;
+}
+
+static sl_status count_batches(void *context, sl_split split, int64_t rows, int64_t *batches)
+{
+    sl_batches cut;
+    SL_TRY(cut_split(context, split, rows, &cut));
+    *batches = sl_batches_count(&cut);
+    return SL_OK;
+}
+
+static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *input_device,
+                           sl_device *target_device, sl_tensor **input, sl_tensor **targets)
+{
+    sl_batches cut, own;
+    SL_TRY(cut_split(context, rows->split, rows->batch_rows, &cut));
+    SL_TRY(sl_batches_columns(&cut, rows->first, rows->count, &own));
+    sl_shape shape = sl_shape_2d(rows->count, sl_batches_block_length(&own, rows->batch));
+    SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
+    SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));
+    return sl_batches_block(&own, rows->batch, sl_tensor_i32(*input), sl_tensor_i32(*targets));
+}
+
+/* A position in the data means something in the same data alone. */
+static void describe_data(sli_language *language, sl_split split)
+{
+    char checksum[SLI_CHECKSUM_BYTES];
+    const sl_tokens *tokens = language->tokens[split];
+    sli_checksum_of(tokens->ids, (uint64_t)tokens->count * sizeof *tokens->ids, checksum);
+    snprintf(language->data[split], sizeof language->data[split],
+             "%" PRId64 " tokens of checksum %s", tokens->count, checksum);
+}
+
+sl_train_task sli_language_task(sli_language *language)
+{
+    sl_train_task task = {.context = language,
+                          .create_model = create_model,
+                          .count_batches = count_batches,
+                          .load_rows = load_rows};
+    for (int split = 0; split < SL_SPLITS && language->corpus; split++) {
+        language->tokens[split] = sl_corpus_tokens(language->corpus, (sl_split)split);
+        describe_data(language, (sl_split)split);
+        task.data[split] = language->data[split];
+    }
+    return task;
+}

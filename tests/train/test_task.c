@@ -1,0 +1,254 @@
+/* Runs of a model and data of one's own. */
+#include "small_run.h"
+
+#include <math.h>
+
+enum { ROWS = 7, BATCHES = 4, CLASSES = 3, HIDDEN = 8 };
+
+/* What the task of a test does; its functions are called by several replicas at once. */
+typedef struct own_task {
+    int64_t batches[SL_SPLITS];
+    int64_t failing_batch; /* of the training data, from 0; -1: none */
+    int64_t extra_rows;    /* more than asked for */
+} own_task;
+
+static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
+{
+    sl_module *layer;
+    (void)context;
+    SL_TRY(sl_sequential_append(model, sl_linear_create(2, HIDDEN, false, &layer), &layer));
+    SL_TRY(sl_sequential_append(model, sl_activation_create(SL_ACTIVATION_GELU, &layer), &layer));
+    SL_TRY(sl_sequential_append(model, sl_dropout_create(0.2f, &layer), &layer));
+    SL_TRY(sl_sequential_append(model, sl_linear_create(HIDDEN, CLASSES, false, &layer), &layer));
+    return sl_cross_entropy_create(loss);
+}
+
+static sl_status count_batches(void *context, sl_split split, int64_t rows, int64_t *batches)
+{
+    const own_task *task = context;
+    *batches = rows > 0 ? task->batches[split] : -1;
+    return SL_OK;
+}
+
+/* In which third of a circle does a point lie? */
+static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *input_device,
+                           sl_device *target_device, sl_tensor **input, sl_tensor **targets)
+{
+    const own_task *task = context;
+    int64_t count = rows->count + task->extra_rows;
+    sl_shape points = sl_shape_2d(count, 2), classes = sl_shape_1d(count);
+    SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_F32, &points, input));
+    SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &classes, targets));
+    if (rows->split == SL_SPLIT_TRAIN && rows->batch == task->failing_batch)
+        return sl_error(SL_ERR_IO, "batch %d cannot be read", (int)rows->batch);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t point = rows->batch * rows->batch_rows + rows->first + i;
+        double angle = fmod((double)(point + 1000 * (int)rows->split) * 0.6180339887, 1);
+        sl_tensor_f32(*input)[2 * i] = cosf(6.2831853f * (float)angle);
+        sl_tensor_f32(*input)[2 * i + 1] = sinf(6.2831853f * (float)angle);
+        sl_tensor_i32(*targets)[i] = (int32_t)(CLASSES * angle);
+    }
+    return SL_OK;
+}
+
+static const own_task normal = {.batches = {BATCHES, 3, 2}, .failing_batch = -1};
+
+static sl_train_task make_task(const own_task *does)
+{
+    return (sl_train_task){.context = (void *)does,
+                           .create_model = create_model,
+                           .count_batches = count_batches,
+                           .load_rows = load_rows,
+                           .data = {"points"}};
+}
+
+static sl_train_options options_of(const sl_train_task *task)
+{
+    sl_train_options options;
+    sl_train_options_default(&options);
+    options.task = task;
+    options.batch_size = options.eval_batch_size = ROWS;
+    options.chunks = 3;
+    options.epochs = 2;
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
+    options.lr.lr = 0.01;
+    return options;
+}
+
+/* ---- Results ------------------------------------------------------------------------------ */
+
+static void check_same_run(const small_record *got, const small_record *expected)
+{
+    static const small_record nothing;
+    check_continued(&nothing, got, expected);
+}
+
+static void own_model_has_the_same_bits_in_any_cut(void **state)
+{
+    (void)state;
+    static small_record whole, cut;
+    sl_train_task task = make_task(&normal);
+    sl_train_options options = options_of(&task);
+    check_ok(small_run(&options, &whole));
+    assert_int_equal(whole.step_count, 2 * BATCHES);
+    assert_int_equal(whole.eval_count, 3);
+    assert_int_equal(whole.steps[0].tokens, ROWS);
+    assert_int_equal(whole.evals[0].tokens, 3 * ROWS);
+    assert_true(whole.evals[1].loss < whole.evals[0].loss);
+    for (options.pipeline_ranks = 2; options.pipeline_ranks <= 4; options.pipeline_ranks++) {
+        check_ok(small_run(&options, &cut));
+        check_same_run(&cut, &whole);
+    }
+    options.pipeline_ranks = 2;
+    options.balance_kind = SL_BALANCE_AUTO;
+    check_ok(small_run(&options, &cut));
+    check_same_run(&cut, &whole);
+    options.balance_kind = SL_BALANCE_EXPLICIT;
+    options.balance_count = 2;
+    options.balance[0] = 1;
+    options.balance[1] = 3;
+    check_ok(small_run(&options, &cut));
+    check_same_run(&cut, &whole);
+}
+
+/* Two replicas divide the rows of the same batches. */
+static void replicas_have_the_losses_of_one(void **state)
+{
+    (void)state;
+    static small_record whole, divided;
+    sl_train_task task = make_task(&normal);
+    sl_train_options options = options_of(&task);
+    options.shards = 1;
+    check_ok(small_run(&options, &whole));
+    options.replicas = 2;
+    options.zero = true;
+    check_ok(small_run(&options, &divided));
+    for (int i = 0; i < whole.step_count; i++)
+        assert_true(fabs(divided.steps[i].loss / whole.steps[i].loss - 1) < 1e-5);
+    assert_true(fabs(divided.result.test_loss / whole.result.test_loss - 1) < 1e-5);
+}
+
+static void run_without_validation_and_test_saves_its_last_weights(void **state)
+{
+    static small_record record;
+    const own_task trains = {.batches = {BATCHES, 0, 0}, .failing_batch = -1};
+    sl_train_task task = make_task(&trains);
+    sl_train_options options = options_of(&task);
+    options.save = scratch_path(*state, "own.safetensors");
+    check_ok(small_run(&options, &record));
+    assert_int_equal(record.step_count, 2 * BATCHES);
+    assert_int_equal(record.eval_count, 0);
+    assert_true(isinf(record.result.best_valid_loss) && isnan(record.result.test_loss));
+    assert_true(record.result.saved);
+    assert_int_equal(record.result.saved_step, 2 * BATCHES);
+    options.init = options.save;
+    options.save = NULL;
+    options.lr.lr = 0;
+    double first = record.steps[0].loss;
+    check_ok(small_run(&options, &record));
+    assert_true(record.steps[0].loss < first);
+    assert_int_equal(remove(options.init), 0);
+}
+
+/* ---- Interruptions ------------------------------------------------------------------------ */
+
+typedef struct stopper {
+    int asked, at;
+} stopper;
+
+static sl_train_request stop_when_asked(void *context)
+{
+    stopper *stop = context;
+    return ++stop->asked == stop->at ? SL_TRAIN_STOP : SL_TRAIN_GO_ON;
+}
+
+static void remove_checkpoints(const char *directory)
+{
+    char line[700];
+    snprintf(line, sizeof line, "rm -rf '%s'", directory);
+    assert_int_equal(system(line), 0);
+}
+
+/* After every step, validation and batch of one, until a run comes to its end. */
+static void interrupted_run_has_the_bits_of_a_whole_one(void **state)
+{
+    static small_record whole, first, second;
+    sl_train_task task = make_task(&normal);
+    sl_train_options options = options_of(&task);
+    char directory[512];
+    snprintf(directory, sizeof directory, "%s", scratch_path(*state, "checkpoints"));
+    check_ok(small_run(&options, &whole));
+    first.finished = 0;
+    for (int at = 1; at < 40 && !first.finished; at++) {
+        stopper stop = {.at = at};
+        options.pipeline_ranks = 1 + at % 2;
+        options.checkpoints =
+            (sl_save_options){.directory = directory, .request = stop_when_asked, .context = &stop};
+        check_ok(small_run(&options, &first));
+        options.checkpoints = (sl_save_options){.directory = directory, .resume = directory};
+        if (!first.finished) {
+            check_ok(small_run(&options, &second));
+            check_continued(&first, &second, &whole);
+        }
+        remove_checkpoints(directory);
+    }
+    assert_true(first.finished);
+}
+
+static void run_resumes_with_its_own_data_alone(void **state)
+{
+    static small_record record;
+    sl_train_task task = make_task(&normal);
+    sl_train_options options = options_of(&task);
+    char directory[512];
+    snprintf(directory, sizeof directory, "%s", scratch_path(*state, "checkpoints"));
+    options.checkpoints.directory = directory;
+    check_ok(small_run(&options, &record));
+    task.data[SL_SPLIT_TRAIN] = "other points";
+    options.checkpoints.resume = directory;
+    check_error(small_run(&options, &record), SL_ERR_INVALID,
+                "the checkpoint was made with train data \"points\", this run has train data "
+                "\"other points\"");
+    remove_checkpoints(directory);
+}
+
+/* ---- Errors ------------------------------------------------------------------------------- */
+
+static void check_refused(own_task does, int replicas, sl_status status, const char *text)
+{
+    static small_record record;
+    sl_train_task task = make_task(&does);
+    sl_train_options options = options_of(&task);
+    options.replicas = replicas;
+    check_error(small_run(&options, &record), status, text);
+}
+
+static void errors_of_a_task_end_the_run(void **state)
+{
+    (void)state;
+    own_task fails = normal, gives_more = normal, is_empty = normal;
+    fails.failing_batch = 2;
+    gives_more.extra_rows = 1;
+    is_empty.batches[SL_SPLIT_TRAIN] = 0;
+    for (int replicas = 1; replicas <= 2; replicas++) {
+        check_refused(fails, replicas, SL_ERR_IO, "batch 2 cannot be read");
+        check_refused(gives_more, replicas, SL_ERR_INVALID,
+                      "the task's load_rows was asked for 7 rows, and its input has 8");
+        check_refused(is_empty, replicas, SL_ERR_INVALID, "there are no data to train on");
+    }
+}
+
+#define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+
+int task_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(own_model_has_the_same_bits_in_any_cut),
+        cmocka_unit_test(replicas_have_the_losses_of_one),
+        IN_SCRATCH(run_without_validation_and_test_saves_its_last_weights),
+        IN_SCRATCH(interrupted_run_has_the_bits_of_a_whole_one),
+        IN_SCRATCH(run_resumes_with_its_own_data_alone),
+        cmocka_unit_test(errors_of_a_task_end_the_run),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
