@@ -1,18 +1,195 @@
-/* What DataParallel costs beside the same module on one device.
+/* What data parallelism costs.
  *
  *   bench_data_parallel [EMSIZE NLAYERS NHEAD [STEPS]]        default: 1024 4 16 6
  *
- * One batch on one device with all cores, and on two devices with a core each, in turn: forward,
- * loss on the gathered outputs, backward, update. Of a step with two devices, how much goes into
- * copying weights, which a forward of one row on each device shows (it copies as much and computes
- * nearly nothing); and the most bytes that each device had in use. */
+ * DDP, hidden: two replicas on one core each, rows of the batch shared evenly. The figure is the
+ * part of a step in which this rank has its own gradients and waits for the exchange: what backward
+ * does not hide. With one core a replica, the exchange takes its time from backward's core where it
+ * is hidden, so the same steps without any exchange are timed beside it: the whole cost of the
+ * exchange.
+ *
+ * DDP, scaling: two replicas on one core each against one replica on the same two cores, the same
+ * rows in all, in turn: the ratio of tokens per second.
+ *
+ * DataParallel: one batch on one device with all cores, and on two devices with a core each, in
+ * turn: forward, loss on the gathered outputs, backward, update. Of a step with two devices, how
+ * much goes into copying weights, which a forward of one row on each device shows (it copies as
+ * much and computes nearly nothing); and the most bytes that each device had in use. */
 #include "sluice/data_parallel.h"
+#include "sluice/ddp.h"
 #include "support.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { DEVICES = 2, MAX_STEPS = 64 };
+enum { DEVICES = 2, REPLICAS = 2, MAX_STEPS = 64 };
+
+static sl_tensor *random_ids(sl_device *device, int64_t rows, int64_t bptt, int64_t ntokens,
+                             uint32_t state)
+{
+    sl_tensor *ids;
+    sl_shape shape = sl_shape_2d(rows, bptt);
+    bench_check(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, &ids));
+    for (int64_t i = 0; i < sl_tensor_count(ids); i++) {
+        state = state * 1664525u + 1013904223u;
+        sl_tensor_i32(ids)[i] = (int32_t)((state >> 8) % (uint32_t)ntokens);
+    }
+    return ids;
+}
+
+/* ---- DDP -------------------------------------------------------------------------------- */
+
+typedef struct replica {
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    sl_pipe_optimizer *optimizer;
+    sl_ddp *ddp; /* NULL: alone */
+    sl_tensor *input, *targets;
+    uint64_t step;
+} replica;
+
+static replica open_replica(const bench_setup *setup, sl_device *device, int64_t rows)
+{
+    replica at = {0};
+    bench_check(sl_transformer_lm_create(&setup->model, &at.model));
+    bench_check(sl_cross_entropy_create(&at.loss));
+    sl_pipe_options options = {.model = at.model,
+                               .loss = at.loss,
+                               .stages = 1,
+                               .devices = &device,
+                               .recompute = SL_RECOMPUTE_NEVER,
+                               .seed = 1};
+    bench_check(sl_pipe_create(&options, &at.pipe));
+    bench_check(
+        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = at.pipe}, &at.optimizer));
+    at.input = random_ids(device, rows, setup->bptt, setup->model.ntokens, 1);
+    at.targets = random_ids(device, rows, setup->bptt, setup->model.ntokens, 2);
+    return at;
+}
+
+static void close_replica(replica *at)
+{
+    sl_ddp_destroy(&at->ddp);
+    sl_tensor_destroy(&at->input);
+    sl_tensor_destroy(&at->targets);
+    sl_pipe_optimizer_destroy(&at->optimizer);
+    sl_pipe_destroy(&at->pipe);
+    sl_loss_destroy(&at->loss);
+    sl_module_destroy(&at->model);
+}
+
+/* zero_grad, forward, backward with or without the exchange, clip, update. */
+static sl_status train_step(replica *at, bool syncs)
+{
+    sl_pipe_batch batch = {.input = at->input, .targets = at->targets, .step = at->step++};
+    double loss;
+    sl_pipe_zero_grad(at->pipe);
+    if (at->ddp)
+        sl_ddp_set_sync(at->ddp, syncs);
+    SL_TRY(at->ddp ? sl_ddp_train(at->ddp, &batch, &loss) : sl_pipe_train(at->pipe, &batch, &loss));
+    return sl_pipe_optimizer_step(at->optimizer, 0.01, 0.5, NULL);
+}
+
+typedef struct figures {
+    double synced[MAX_STEPS], alone[MAX_STEPS]; /* seconds of steps with and without exchange */
+    double waited[MAX_STEPS], reduced[MAX_STEPS];
+    double one[MAX_STEPS]; /* seconds of one replica's steps on all cores */
+} figures;
+
+typedef struct job {
+    const bench_setup *setup;
+    sl_device_list *devices;
+    replica *one; /* on all cores; rank 0 steps it while the others sleep */
+    int steps;
+    figures *out; /* rank 0's */
+} job;
+
+/* Ranks start together and the slower one counts. */
+static sl_status timed_step(sl_group *group, replica *at, bool syncs, double *seconds)
+{
+    SL_TRY(sl_group_barrier(group, NULL));
+    double start = bench_now();
+    SL_TRY(train_step(at, syncs));
+    SL_TRY(sl_group_barrier(group, NULL));
+    *seconds = bench_now() - start;
+    return SL_OK;
+}
+
+static sl_status step_one(sl_group *group, const job *all, double *seconds)
+{
+    double start = bench_now();
+    if (sl_group_rank(group) == 0)
+        SL_TRY(train_step(all->one, false));
+    *seconds = bench_now() - start;
+    return SL_OK;
+}
+
+static sl_status run_steps(sl_group *group, const job *all, replica *at)
+{
+    figures own;
+    SL_TRY(train_step(at, true));
+    SL_TRY(step_one(group, all, &own.one[0]));
+    for (int i = 0; i < all->steps; i++) {
+        SL_TRY(timed_step(group, at, true, &own.synced[i]));
+        own.waited[i] = sl_ddp_get_log(at->ddp)->wait_seconds;
+        own.reduced[i] = sl_ddp_get_log(at->ddp)->reduce_seconds;
+        SL_TRY(timed_step(group, at, false, &own.alone[i]));
+        SL_TRY(step_one(group, all, &own.one[i]));
+    }
+    if (sl_group_rank(group) == 0)
+        *all->out = own;
+    return SL_OK;
+}
+
+static sl_status run_rank(sl_group *group, void *arg)
+{
+    const job *all = arg;
+    sl_device *device = sl_device_list_get(all->devices, sl_group_rank(group));
+    replica at = open_replica(all->setup, device, all->setup->batch / REPLICAS);
+    sl_status status = sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at.pipe}, &at.ddp);
+    if (status == SL_OK)
+        status = run_steps(group, all, &at);
+    close_replica(&at);
+    return status;
+}
+
+static figures measure(const bench_setup *setup, int steps)
+{
+    figures out;
+    sl_device_list *whole;
+    job all = {.setup = setup, .steps = steps, .out = &out};
+    bench_check(sl_device_list_create("cpu:0,cpu:1", &all.devices, NULL));
+    bench_check(sl_device_list_create("cpu", &whole, NULL));
+    replica one = open_replica(setup, sl_device_list_get(whole, 0), setup->batch);
+    all.one = &one;
+    bench_check(sl_spawn(run_rank, &all, REPLICAS, NULL));
+    close_replica(&one);
+    sl_device_list_destroy(&whole);
+    sl_device_list_destroy(&all.devices);
+    return out;
+}
+
+static void report(const bench_setup *setup, figures *two, int steps)
+{
+    double synced = bench_median(two->synced, steps), alone = bench_median(two->alone, steps);
+    double waited = bench_median(two->waited, steps), reduced = bench_median(two->reduced, steps);
+    double one = bench_median(two->one, steps);
+    printf("emsize %d, %d layers, %d replicas: step %.1f ms, exchange %.1f ms, of it not hidden "
+           "%.1f ms: %.1f%% of the step; steps without exchange %.1f ms\n",
+           (int)setup->model.emsize, (int)setup->model.nlayers, REPLICAS, 1e3 * synced,
+           1e3 * reduced, 1e3 * waited, 100 * waited / synced, 1e3 * alone);
+    printf("%d replicas x 1 core: %.0f tokens/s; 1 replica x %d cores: %.0f tokens/s: ratio %.3f\n",
+           REPLICAS, (double)(setup->batch * setup->bptt) / synced, REPLICAS,
+           (double)(setup->batch * setup->bptt) / one, one / synced);
+    printf("{\"bench\":\"ddp\",\"emsize\":%d,\"nlayers\":%d,\"step_ms\":%.2f,\"exchange_ms\":%.2f,"
+           "\"not_hidden_ms\":%.2f,\"not_hidden_share\":%.4f,\"step_without_exchange_ms\":%.2f,"
+           "\"one_replica_ms\":%.2f,\"ratio\":%.4f}\n",
+           (int)setup->model.emsize, (int)setup->model.nlayers, 1e3 * synced, 1e3 * reduced,
+           1e3 * waited, waited / synced, 1e3 * alone, 1e3 * one, one / synced);
+}
+
+/* ---- DataParallel ----------------------------------------------------------------------- */
 
 typedef struct trainer {
     sl_device_list *list;
@@ -28,19 +205,6 @@ typedef struct trainer {
 static sl_status create_model(void *arg, sl_module **out)
 {
     return sl_transformer_lm_create(arg, out);
-}
-
-static sl_tensor *random_ids(sl_device *device, int64_t rows, int64_t bptt, int64_t ntokens)
-{
-    sl_tensor *ids;
-    sl_shape shape = sl_shape_2d(rows, bptt);
-    uint32_t state = 1;
-    bench_check(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, &ids));
-    for (int64_t i = 0; i < sl_tensor_count(ids); i++) {
-        state = state * 1664525u + 1013904223u;
-        sl_tensor_i32(ids)[i] = (int32_t)((state >> 8) % (uint32_t)ntokens);
-    }
-    return ids;
 }
 
 static trainer open_trainer(bench_setup *setup, const char *names)
@@ -61,9 +225,9 @@ static trainer open_trainer(bench_setup *setup, const char *names)
     bench_check(sl_data_parallel_create(&options, &at.parallel));
     bench_check(sl_optimizer_create(&(sl_optimizer_options){.kind = SL_OPTIMIZER_SGD},
                                     sl_data_parallel_parameters(at.parallel), &at.optimizer));
-    at.input = random_ids(devices[0], setup->batch, setup->bptt, setup->model.ntokens);
-    at.targets = random_ids(devices[0], setup->batch, setup->bptt, setup->model.ntokens);
-    at.two_rows = random_ids(devices[0], DEVICES, 1, setup->model.ntokens);
+    at.input = random_ids(devices[0], setup->batch, setup->bptt, setup->model.ntokens, 1);
+    at.targets = random_ids(devices[0], setup->batch, setup->bptt, setup->model.ntokens, 1);
+    at.two_rows = random_ids(devices[0], DEVICES, 1, setup->model.ntokens, 1);
     at.row_losses = calloc((size_t)(setup->batch * setup->bptt), sizeof *at.row_losses);
     if (!at.row_losses)
         bench_check(sl_error(SL_ERR_MEMORY, "no memory for the losses"));
@@ -83,7 +247,7 @@ static void close_trainer(trainer *at)
     sl_device_list_destroy(&at->list);
 }
 
-static double train_step(trainer *at)
+static double train_module(trainer *at)
 {
     double start = bench_now();
     sl_tensor *output, *grad;
@@ -124,15 +288,15 @@ static double peak_mib(const trainer *at, int device)
     return (double)stats.peak_total_bytes / (1 << 20);
 }
 
-static void compare(bench_setup *setup, int steps)
+static void compare_devices(bench_setup *setup, int steps)
 {
     double alone[MAX_STEPS], together[MAX_STEPS], copies[MAX_STEPS];
     trainer one = open_trainer(setup, "cpu"), two = open_trainer(setup, "cpu:0,cpu:1");
-    train_step(&one);
-    train_step(&two);
+    train_module(&one);
+    train_module(&two);
     for (int i = 0; i < steps; i++) {
-        alone[i] = train_step(&one);
-        together[i] = train_step(&two);
+        alone[i] = train_module(&one);
+        together[i] = train_module(&two);
         copies[i] = copy_weights(&two);
     }
     double single = bench_median(alone, steps), both = bench_median(together, steps);
@@ -163,6 +327,8 @@ int main(int argc, char **argv)
         return 2;
     }
     bench_setup setup = bench_setup_lm(emsize, nlayers, nhead);
-    compare(&setup, (int)steps);
+    figures two = measure(&setup, (int)steps);
+    report(&setup, &two, (int)steps);
+    compare_devices(&setup, (int)steps);
     return 0;
 }
