@@ -20,6 +20,7 @@
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -31,12 +32,12 @@ enum {
     PAUSES_PER_LOOK_AT_THE_CLOCK = 64
 };
 
-typedef struct worker {
+typedef struct pool_thread {
     sli_pool *pool;
     pthread_t handle;
     int thread;
     int core; /* -1: not bound */
-} worker;
+} pool_thread;
 
 struct sli_pool {
     _Alignas(CACHE_LINE) _Atomic uint64_t word;
@@ -48,8 +49,8 @@ struct sli_pool {
 
     _Alignas(CACHE_LINE) int threads;
     bool spin;
-    int started; /* workers that exist */
-    worker *workers;
+    int started; /* members that exist */
+    pool_thread *members;
     pthread_mutex_t driver; /* held by the caller of a run: guards the job's publication */
     pthread_mutex_t lock;   /* held only around sleeping and waking; taken after `driver` */
     pthread_cond_t work, finished;
@@ -130,7 +131,7 @@ static void wait_for_work(sli_pool *pool)
 
 static void *worker_main(void *argument)
 {
-    worker *self = argument;
+    pool_thread *self = argument;
     if (self->core >= 0)
         sli_thread_bind(self->core); /* a core that went away costs speed, not results */
     while (!atomic_load(&self->pool->stop)) {
@@ -211,8 +212,8 @@ sl_status sli_thread_bind(int core)
 static sl_status start_workers(sli_pool *pool, const int *cores)
 {
     for (int thread = 1; thread < pool->threads; thread++) {
-        worker *self = &pool->workers[thread - 1];
-        *self = (worker){.pool = pool, .thread = thread, .core = cores ? cores[thread] : -1};
+        pool_thread *self = &pool->members[thread - 1];
+        *self = (pool_thread){.pool = pool, .thread = thread, .core = cores ? cores[thread] : -1};
         int code = pthread_create(&self->handle, NULL, worker_main, self);
         if (code)
             return sl_error(SL_ERR_MEMORY, "sli_pool_create: thread %d of %d: %s", thread + 1,
@@ -229,17 +230,17 @@ sl_status sli_pool_create(const sli_pool_options *options, sli_pool **out)
         return sl_error(SL_ERR_INVALID, "sli_pool_create: threads must be at least 1, got %d",
                         options->threads);
     sli_pool *pool = aligned_alloc(CACHE_LINE, sizeof *pool);
-    worker *workers = calloc((size_t)options->threads, sizeof *workers);
-    if (!pool || !workers) {
+    pool_thread *members = calloc((size_t)options->threads, sizeof *members);
+    if (!pool || !members) {
         free(pool);
-        free(workers);
+        free(members);
         return sl_error(SL_ERR_MEMORY, "sli_pool_create: no memory for %d threads",
                         options->threads);
     }
     memset(pool, 0, sizeof *pool);
     pool->threads = options->threads;
     pool->spin = options->spin;
-    pool->workers = workers;
+    pool->members = members;
     pthread_mutex_init(&pool->driver, NULL);
     pthread_mutex_init(&pool->lock, NULL);
     pthread_cond_init(&pool->work, NULL);
@@ -262,16 +263,104 @@ void sli_pool_destroy(sli_pool **pool)
     pthread_cond_broadcast(&dead->work);
     pthread_mutex_unlock(&dead->lock);
     for (int i = 0; i < dead->started; i++)
-        pthread_join(dead->workers[i].handle, NULL);
+        pthread_join(dead->members[i].handle, NULL);
     pthread_cond_destroy(&dead->finished);
     pthread_cond_destroy(&dead->work);
     pthread_mutex_destroy(&dead->lock);
     pthread_mutex_destroy(&dead->driver);
-    free(dead->workers);
+    free(dead->members);
     free(dead);
 }
 
 int sli_pool_threads(const sli_pool *pool)
 {
     return pool->threads;
+}
+
+/* ---- Workers -------------------------------------------------------------------------- */
+
+struct sli_worker {
+    pthread_t thread;
+    void (*begin)(void *arg);
+    void *begin_arg;
+    pthread_mutex_t lock; /* guards what follows; not held while a task runs */
+    pthread_cond_t changed;
+    void (*task)(void *arg); /* NULL: none */
+    void *arg;
+    bool quits;
+};
+
+static void *run_worker(void *argument)
+{
+    sli_worker *worker = argument;
+    if (worker->begin)
+        worker->begin(worker->begin_arg);
+    pthread_mutex_lock(&worker->lock);
+    for (;;) {
+        while (!worker->task && !worker->quits)
+            pthread_cond_wait(&worker->changed, &worker->lock);
+        if (!worker->task)
+            break;
+        pthread_mutex_unlock(&worker->lock);
+        worker->task(worker->arg);
+        pthread_mutex_lock(&worker->lock);
+        worker->task = NULL;
+        pthread_cond_signal(&worker->changed);
+    }
+    pthread_mutex_unlock(&worker->lock);
+    return NULL;
+}
+
+sl_status sli_worker_create(void (*begin)(void *arg), void *arg, sli_worker **out)
+{
+    *out = NULL;
+    sli_worker *worker = calloc(1, sizeof *worker);
+    if (!worker)
+        return sl_error(SL_ERR_MEMORY, "no memory for a thread");
+    worker->begin = begin;
+    worker->begin_arg = arg;
+    pthread_mutex_init(&worker->lock, NULL);
+    pthread_cond_init(&worker->changed, NULL);
+    int error = pthread_create(&worker->thread, NULL, run_worker, worker);
+    if (error) {
+        pthread_cond_destroy(&worker->changed);
+        pthread_mutex_destroy(&worker->lock);
+        free(worker);
+        return sl_error(SL_ERR_MEMORY, "a thread cannot be started: %s", strerror(error));
+    }
+    *out = worker;
+    return SL_OK;
+}
+
+void sli_worker_destroy(sli_worker **worker)
+{
+    if (!worker || !*worker)
+        return;
+    pthread_mutex_lock(&(*worker)->lock);
+    (*worker)->quits = true;
+    pthread_cond_signal(&(*worker)->changed);
+    pthread_mutex_unlock(&(*worker)->lock);
+    pthread_join((*worker)->thread, NULL);
+    pthread_cond_destroy(&(*worker)->changed);
+    pthread_mutex_destroy(&(*worker)->lock);
+    free(*worker);
+    *worker = NULL;
+}
+
+void sli_worker_start(sli_worker *worker, void (*task)(void *arg), void *arg)
+{
+    pthread_mutex_lock(&worker->lock);
+    assert(!worker->task);
+    worker->task = task;
+    worker->arg = arg;
+    pthread_cond_signal(&worker->changed);
+    pthread_mutex_unlock(&worker->lock);
+}
+
+void sli_worker_wait(sli_worker *worker)
+{
+    pthread_mutex_lock(&worker->lock);
+    while (worker->task)
+        pthread_cond_wait(&worker->changed, &worker->lock);
+    pthread_mutex_unlock(&worker->lock);
 }

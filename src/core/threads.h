@@ -1,4 +1,4 @@
-/* A pool of threads that run the tasks of one job at a time. */
+/* A pool of threads that run the tasks of one job at a time, and workers. */
 #ifndef SLI_CORE_THREADS_H
 #define SLI_CORE_THREADS_H
 
@@ -47,5 +47,20 @@ static inline void sli_pause(void)
     __asm__ volatile("yield");
 #endif
 }
+
+/* ---- Workers -------------------------------------------------------------------------- */
+
+/* A thread that runs tasks, and sleeps between them. */
+typedef struct sli_worker sli_worker;
+
+/* The thread first calls begin(arg), to bind itself to cores for example; NULL: nothing. */
+sl_status sli_worker_create(void (*begin)(void *arg), void *arg, sli_worker **out);
+void sli_worker_destroy(sli_worker **worker); /* waits for the thread's end */
+
+/* Has the thread run task(arg). It must have no task. */
+void sli_worker_start(sli_worker *worker, void (*task)(void *arg), void *arg);
+
+/* Waits until the task has ended; what it wrote can then be read. */
+void sli_worker_wait(sli_worker *worker);
 
 #endif

@@ -3,7 +3,7 @@
 #ifndef SLI_DEVICE_DEVICE_BASE_H
 #define SLI_DEVICE_DEVICE_BASE_H
 
-#include "core/usable_memory.h"
+#include "core/memory.h"
 #include "device/device.h"
 
 #include <pthread.h>
@@ -114,7 +114,7 @@ extern const sli_device_kind sli_cpu_kind;
 /* For parse: reads the digits at *text, 0 to SLI_MAX_DEVICE_NUMBER, and moves *text behind them. */
 bool sli_device_number_parse(const char **text, int *out);
 
-/* As sli_device_list_create_range (device_list.h), with these kinds, a list that ends with NULL. */
+/* As sli_device_list_create_range (device.h), with these kinds, a list that ends with NULL. */
 sl_status sli_device_list_create_of(const sli_device_kind *const *kinds, const char *names,
                                     int first, int most, bool bound, sl_device_list **out,
                                     bool *oversubscribed);

@@ -1,5 +1,5 @@
 /* Device lists: which kind each name belongs to. What a name stands for, its kind knows. */
-#include "device/device_list.h"
+#include "device/device.h"
 
 #include "device/device_base.h"
 

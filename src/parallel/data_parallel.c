@@ -9,9 +9,8 @@
 #include "sluice/data_parallel.h"
 
 #include "core/error.h"
-#include "core/worker.h"
+#include "core/threads.h"
 #include "device/device.h"
-#include "device/device_list.h"
 #include "nn/module.h"
 #include "sluice/pipe.h"
 

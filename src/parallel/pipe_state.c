@@ -3,7 +3,7 @@
 #define _GNU_SOURCE /* asprintf */
 
 #include "core/error.h"
-#include "core/usable_memory.h"
+#include "core/memory.h"
 #include "optim/optimizer.h"
 #include "parallel/pipe.h"
 #include "parallel/pipe_optimizer.h"

@@ -2,7 +2,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/worker.h"
+#include "core/threads.h"
 #include "device/device.h"
 #include "nn/module.h"
 

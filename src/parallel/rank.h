@@ -2,7 +2,7 @@
 #ifndef SLI_PARALLEL_RANK_H
 #define SLI_PARALLEL_RANK_H
 
-#include "core/worker.h"
+#include "core/threads.h"
 #include "parallel/stage.h"
 
 typedef struct sli_rank {

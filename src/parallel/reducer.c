@@ -30,7 +30,7 @@
 
 #include "core/bf16.h"
 #include "core/clock.h"
-#include "core/worker.h"
+#include "core/threads.h"
 #include "nn/module.h"
 #include "parallel/failure.h"
 

@@ -10,7 +10,7 @@
 
 #include "parallel/schedule/table.h"
 
-#include "device/device_list.h"
+#include "device/device.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* What a run will need, from shapes and the schedule's table: a replica's stages, a host's
  * replicas, and whether that fits into the host's memory. */
 #include "core/error.h"
-#include "core/usable_memory.h"
+#include "core/memory.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "train/run.h"

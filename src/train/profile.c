@@ -2,7 +2,7 @@
 #include "train/run.h"
 
 #include "core/error.h"
-#include "device/device_list.h"
+#include "device/device.h"
 
 #include <stdlib.h>
 #include <string.h>

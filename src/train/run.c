@@ -5,7 +5,7 @@
 #include "core/error.h"
 #include "core/file.h"
 #include "device/cores.h"
-#include "device/device_list.h"
+#include "device/device.h"
 #include "io/checkpoint/format.h"
 #include "optim/optimizer.h"
 #include "train/checkpoint/checkpoints.h"

@@ -1,6 +1,6 @@
 /* Limits of control groups, read from recorded trees. */
 #include "core/cgroup.h"
-#include "core/usable_memory.h"
+#include "core/memory.h"
 
 #include <limits.h>
 #include <setjmp.h>

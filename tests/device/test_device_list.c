@@ -2,7 +2,7 @@
 
 #include "device/cores.h"
 #include "device/cpu/cpu_device.h"
-#include "device/device_list.h"
+#include "device/device.h"
 #include "support/check.h"
 
 #include <limits.h>

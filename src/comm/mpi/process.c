@@ -1,7 +1,7 @@
 #include "comm/mpi/process.h"
 
 #include "core/clock.h"
-#include "core/host.h"
+#include "core/wire.h"
 
 #include <dlfcn.h>
 #include <pthread.h>

@@ -53,7 +53,7 @@ static inline bool sli_action_is_backward(sl_action_kind kind)
 /* (*order)[i], malloc'ed, is the position of the table's action i among all actions when every F,
  * R, I and W takes 1 and B takes 2: sorted by start, then by stage. No two have the same position.
  * From cell to cell of a row positions ascend, and an action's input has a lower one. The table is
- * valid. (order.c) */
+ * valid. (play.c) */
 sl_status sli_schedule_order(const sl_schedule *schedule, int **order);
 
 /* sl_schedule_read of a text in PyTorch's CSV; errors begin with `name`. (csv.c) */

@@ -4,7 +4,7 @@
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/replace.h"
-#include "core/worker.h"
+#include "core/threads.h"
 #include "text/vocab.h"
 
 #include <math.h>
