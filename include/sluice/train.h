@@ -356,6 +356,11 @@ typedef struct sl_evaluation {
 sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
                              const sl_evaluate_options *options, sl_evaluation *out);
 
+/* The logits of ids [rows, length] by a pipe for inference: *logits [rows, length, *ntokens] is
+ * malloc'ed. Errors: SL_ERR_MEMORY, as sl_pipe_forward. */
+sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
+                            float **logits, int64_t *ntokens);
+
 typedef struct sl_generate_options {
     int64_t context;    /* tokens of the past that the model sees; 0: 35 */
     double temperature; /* 0: greedy */

@@ -33,45 +33,26 @@ static const sl_option options[] = {
 
 /* ---- Logits ------------------------------------------------------------------------------- */
 
-/* Runs a batch: `ids` is the input [N, T]. The caller frees *values [N, T, V]. */
-static sl_status compute_logits(sl_pipe *pipe, const int32_t *ids, const sl_shape *shape,
-                                sl_shape *logits_shape, float **values)
-{
-    sl_tensor *in = NULL, *logits = NULL;
-    sl_status status =
-        sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, shape, &in);
-    *values = NULL;
-    if (status != SL_OK || (status = sl_tensor_write(in, ids)) != SL_OK ||
-        (status = sl_pipe_forward(pipe, &(sl_pipe_batch){.input = in}, &logits)) != SL_OK)
-        goto done;
-    *logits_shape = *sl_tensor_shape(logits);
-    *values = cli_allocate(1, sl_tensor_bytes(logits));
-    status = sl_tensor_read(logits, *values);
-done:
-    sl_tensor_destroy(&logits);
-    sl_tensor_destroy(&in);
-    return status;
-}
-
 /* Writes the first batch: `inputs` and `targets`, I64 [N, T], and `logits`, F32 [N, T, V]. */
 static sl_status write_logits(const char *path, sl_pipe *pipe, const sl_batches *batches)
 {
-    sl_shape shape = sl_shape_2d(batches->columns, sl_batches_block_length(batches, 0)),
-             logits_shape;
-    int64_t count = shape.size[0] * shape.size[1];
+    int64_t rows = batches->columns, length = sl_batches_block_length(batches, 0), ntokens;
+    int64_t count = rows * length;
+    sl_shape shape = sl_shape_2d(rows, length);
     int32_t *ids = cli_allocate((size_t)count, 2 * sizeof *ids); /* inputs, then targets */
     int64_t *wide = cli_allocate((size_t)count, 2 * sizeof *wide);
     float *values = NULL;
     sl_status status = sl_batches_block(batches, 0, ids, ids + count);
     if (status == SL_OK)
-        status = compute_logits(pipe, ids, &shape, &logits_shape, &values);
+        status = sl_compute_logits(pipe, ids, rows, length, &values, &ntokens);
     if (status != SL_OK)
         goto done;
     for (int64_t i = 0; i < 2 * count; i++)
         wide[i] = ids[i];
     const sl_safetensors_item items[] = {{"inputs", SL_I64, shape, wide},
                                          {"targets", SL_I64, shape, wide + count},
-                                         {"logits", SL_F32, logits_shape, values}};
+                                         {"logits", SL_F32, sl_shape_3d(rows, length, ntokens),
+                                          values}};
     status = sl_safetensors_save(path, items, sizeof items / sizeof *items, NULL, 0);
 done:
     free(values);

@@ -65,12 +65,12 @@ static int32_t choose_token(const sl_generate_options *options, const float *log
                         random_number_at(options->seed, position));
 }
 
-/* The logits of the token after ids[0 … length - 1], into logits [ntokens]. */
-static sl_status last_logits(sl_pipe *pipe, const int32_t *ids, int64_t length, float **logits,
-                             int64_t *ntokens)
+sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
+                            float **logits, int64_t *ntokens)
 {
-    sl_shape shape = sl_shape_2d(1, length);
+    sl_shape shape = sl_shape_2d(rows, length);
     sl_tensor *input, *output = NULL;
+    *logits = NULL;
     SL_TRY(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &input));
     sl_status status = sl_tensor_write(input, ids);
     if (status == SL_OK)
@@ -79,18 +79,16 @@ static sl_status last_logits(sl_pipe *pipe, const int32_t *ids, int64_t length, 
     if (status != SL_OK)
         return status;
     *ntokens = sl_tensor_columns(output);
-    size_t bytes = sl_tensor_bytes(output), row = (size_t)*ntokens * sizeof(float);
-    float *host = malloc(bytes);
-    status = host ? sl_tensor_read(output, host)
-                  : sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits", *ntokens);
+    *logits = malloc(sl_tensor_bytes(output));
+    status = *logits ? sl_tensor_read(output, *logits)
+                     : sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits",
+                                sl_tensor_count(output));
     sl_tensor_destroy(&output);
     if (status != SL_OK) {
-        free(host);
-        return status;
+        free(*logits);
+        *logits = NULL;
     }
-    memmove(host, (const char *)host + bytes - row, row);
-    *logits = host;
-    return SL_OK;
+    return status;
 }
 
 /* Ruined weights have no most probable token. */
@@ -109,11 +107,12 @@ static sl_status append_token(sl_pipe *pipe, const sl_generate_options *options,
     int64_t context = options->context > 0 ? options->context : DEFAULT_CONTEXT, ntokens;
     int64_t seen = *length < context ? *length : context;
     float *logits;
-    SL_TRY(last_logits(pipe, ids + *length - seen, seen, &logits, &ntokens));
+    SL_TRY(sl_compute_logits(pipe, ids + *length - seen, 1, seen, &logits, &ntokens));
+    const float *last = logits + (seen - 1) * ntokens;
     candidate *candidates = malloc((size_t)ntokens * sizeof *candidates);
-    sl_status status = check_finite(logits, ntokens);
+    sl_status status = check_finite(last, ntokens);
     if (status == SL_OK && candidates) {
-        ids[*length] = choose_token(options, logits, candidates, ntokens, *length);
+        ids[*length] = choose_token(options, last, candidates, ntokens, *length);
         ++*length;
     } else if (status == SL_OK) {
         status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens);
