@@ -245,7 +245,7 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
                                   const sl_parameter_set_options *options, sl_parameter_set **out);
 void sl_parameter_set_destroy(sl_parameter_set **set);
 
-/* All parameters in order of registration, buffers and frozen ones included. */
+/* All parameters in order of registration, buffers and frozen ones included; NULL has none. */
 int sl_parameter_set_count(const sl_parameter_set *set);
 sl_parameter *sl_parameter_set_get(const sl_parameter_set *set, int index);
 sl_device *sl_parameter_set_device(const sl_parameter_set *set);

@@ -9,6 +9,12 @@
  * Ranks may share a device; they take turns on it then. The batch's tensors may be on any device
  * that reaches the same memory as the ranks' (as all CPU devices do).
  *
+ * The stages may be in several processes, the ranks of a group. Each rank then calls the pipe's
+ * functions together with the others, and all get the same status. Tensors go to other processes
+ * while the stages compute. A process that dies or leaves, or that a stage has waited for longer
+ * than the group's time limit, breaks the pipe: every rank's call, and every later one, ends with
+ * an error that names its rank, host and stages.
+ *
  * A pipe's functions are called by one thread at a time. NULL is refused (SL_ERR_INVALID names the
  * argument) unless a comment allows it. When a function fails, all ranks have stopped. Of several
  * errors the call returns the one that comes first when the table is played at unit costs (F, R, I,
@@ -18,6 +24,7 @@
 #ifndef SLUICE_PIPE_H
 #define SLUICE_PIPE_H
 
+#include "sluice/group.h"
 #include "sluice/loss.h"
 #include "sluice/profile.h"
 #include "sluice/schedule.h"
@@ -74,7 +81,8 @@ typedef struct sl_pipe_options {
     int virtual_stages;        /* V, stages of a rank; 0: 1 */
     const int *placement;      /* [stages] the rank of each stage, borrowed; NULL: the table's or
                                   the schedule's own */
-    sl_device *const *devices; /* [stages / virtual_stages] the ranks', borrowed */
+    sl_device *const *devices; /* [stages / virtual_stages] the ranks', borrowed; those of other
+                                  ranks of the group may be NULL */
     const int *balance;        /* [stages] modules per stage; NULL: sl_partition by LAYERS for three
                                   modules and more where it can, else by PARAMETERS */
     int chunks;                /* micro-batches of a whole batch, at most; 0: accumulate * the
@@ -94,6 +102,13 @@ typedef struct sl_pipe_options {
     bool no_init;              /* values are undefined (they will be loaded) */
     bool inference;            /* no gradients: sl_pipe_train is refused */
     int64_t first_bucket_bytes, bucket_bytes; /* as in sl_parameter_set_options */
+
+    /* Stages in several processes (or threads). Every rank of the group has a pipe with the same
+     * options, devices apart, and a model built alike; it has parameters, devices and threads for
+     * its own stages alone. */
+    sl_group *group;        /* borrowed while the pipe is created; NULL: all stages are here */
+    const int *group_ranks; /* [stages / virtual_stages] each pipeline rank's rank of the group,
+                               borrowed; NULL: spread evenly, neighbours together */
 } sl_pipe_options;
 
 /* Places every stage's parameters on its device and starts the workers. Errors, in the words of
@@ -103,12 +118,14 @@ typedef struct sl_pipe_options {
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
 void sl_pipe_destroy(sl_pipe **pipe);
 
+/* In a group, what the first stage's rank says of N, `step` and `first_sample` counts. */
 typedef struct sl_pipe_batch {
-    const sl_tensor *input; /* [N, …], N at least 1; borrowed */
-    const sl_input *inputs; /* [input_count] further ones, borrowed. One that is not `whole` is
-                               cut along dimension 0 into as many micro-batches as `input` */
+    const sl_tensor *input; /* [N, …], N at least 1; borrowed; read where the first stage is */
+    const sl_input *inputs; /* [input_count] further ones, borrowed, for every rank's stages. One
+                               that is not `whole` is cut along dimension 0 into as many
+                               micro-batches as `input` */
     int input_count;
-    const sl_tensor *targets; /* [N, …]; borrowed */
+    const sl_tensor *targets; /* [N, …]; borrowed; read where the last stage is */
     uint64_t step;            /* of dropout's function */
     int64_t first_sample;     /* global number of row 0; replicas differ here */
     double weight;            /* of the batch's gradient; 0: 1 */
@@ -116,8 +133,9 @@ typedef struct sl_pipe_batch {
 } sl_pipe_batch;
 
 /* Forward in evaluation mode, without targets: *output [N, …] is the micro-batches' outputs one
- * after the other, on the last stage's device; the caller owns it. It shares the input's storage
- * where no module makes a tensor of its own. */
+ * after the other, on the last stage's device; the caller owns it; NULL where the last stage is on
+ * another rank of the group. It shares the input's storage where no module makes a tensor of its
+ * own. */
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_pipe_batch *batch, sl_tensor **output);
 
 /* One training step's forward and backward by the schedule's table (without recomputation for a

@@ -79,12 +79,20 @@ typedef struct sli_message {
     int *source; /* of a receive; may be NULL */
 } sli_message;
 
-enum { SLI_SENDER_BYTES = 32 };
+enum { SLI_TRANSFER_BYTES = 1 << 30, SLI_SENDER_BYTES = 32 };
 /* The rank that a receive waits for: writes "rank 2" and returns `text`, or returns "any rank". */
 const char *sli_sender_text(const sli_message *message, char text[SLI_SENDER_BYTES]);
 
 /* SL_ERR_INVALID where a message from `source` has another count or type than `expected`. */
 sl_status sli_message_check(const sli_message *expected, int64_t count, sl_dtype dtype, int source);
+
+/* A message under way that is not copied: its data belong to the group until it has ended. All
+ * zeros: none. Receives match sends of their rank and tag in the order in which they were started;
+ * both sides know the count. */
+typedef struct sli_transfer {
+    bool is_under_way, receives;
+    void *state; /* the backend's */
+} sli_transfer;
 
 /* ---- Backends ----------------------------------------------------------------------------- */
 
@@ -94,6 +102,18 @@ typedef struct sli_group_ops {
     /* Never waits for the receiver: the message is delivered or copied. */
     sl_status (*send)(sl_group *group, const sli_message *message);
     sl_status (*receive)(sl_group *group, const sli_message *message);
+    /* Starts a transfer, of at most SLI_TRANSFER_BYTES. */
+    sl_status (*start)(sl_group *group, const sli_message *message, bool receives,
+                       sli_transfer *out);
+    /* Lets transfers go on; one that is done is no longer under way. Does not wait. */
+    sl_status (*progress)(sl_group *group, sli_transfer *transfer);
+    /* Gives up a transfer that is under way: its data are the caller's again. */
+    void (*cancel)(sl_group *group, sli_transfer *transfer);
+    /* Why `rank` takes no part in transfers any more: "has left the group", or how its process
+     * ended; NULL where it does. */
+    const char *(*absence)(sl_group *group, int rank, bool *has_left);
+    /* The error that broke the group. */
+    sl_status (*status)(sl_group *group);
     /* A collective that forms the sub-group of `color`. */
     sl_status (*split)(sl_group *group, int color, uint64_t sequence, sl_group **out);
     void (*abort)(sl_group *group, sl_status error, const char *text);

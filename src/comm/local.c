@@ -317,8 +317,17 @@ static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_g
     return status;
 }
 
-static const sli_group_ops local_ops = {local_collective, sli_local_send, sli_local_receive,
-                                        local_split,      local_abort,    local_leave};
+static const sli_group_ops local_ops = {.collective = local_collective,
+                                        .send = sli_local_send,
+                                        .receive = sli_local_receive,
+                                        .start = sli_local_start,
+                                        .progress = sli_local_progress,
+                                        .cancel = sli_local_cancel,
+                                        .absence = sli_local_absence,
+                                        .status = sli_local_status,
+                                        .split = local_split,
+                                        .abort = local_abort,
+                                        .leave = local_leave};
 
 static sli_world *world_create(int size, const sl_group_options *options)
 {

@@ -16,6 +16,14 @@ typedef struct sli_queued_message {
     char data[];
 } sli_queued_message;
 
+/* A transfer whose other end has not been started; each rank owns its own. */
+typedef struct sli_local_transfer {
+    struct sli_local_transfer *next;
+    int rank; /* whose it is; the other end is its message's */
+    bool receives, done;
+    sli_message message;
+} sli_local_transfer;
+
 typedef struct sli_rank_slot {
     sli_operation operation; /* valid from arrival to departure */
     bool arrived, left;
@@ -32,9 +40,10 @@ typedef struct sli_world {
     pthread_cond_t changed;
     int here; /* handles not destroyed yet */
     int arrived, departed;
-    uint64_t meetings;         /* completed arrivals and departures */
-    sli_error_copy broken;     /* SL_OK: the group works */
-    sli_queued_message *queue; /* sent and not yet received, oldest first */
+    uint64_t meetings;             /* completed arrivals and departures */
+    sli_error_copy broken;         /* SL_OK: the group works */
+    sli_queued_message *queue;     /* sent and not yet received, oldest first */
+    sli_local_transfer *transfers; /* likewise, by start */
     sli_rank_slot slots[];
 } sli_world;
 
@@ -45,5 +54,11 @@ bool sli_local_wait(sli_world *world, sli_running_clock *waited);
 /* Point to point (local_messages.c). */
 sl_status sli_local_send(sl_group *group, const sli_message *message);
 sl_status sli_local_receive(sl_group *group, const sli_message *message);
+sl_status sli_local_start(sl_group *group, const sli_message *message, bool receives,
+                          sli_transfer *out);
+sl_status sli_local_progress(sl_group *group, sli_transfer *transfer);
+void sli_local_cancel(sl_group *group, sli_transfer *transfer);
+const char *sli_local_absence(sl_group *group, int rank, bool *has_left);
+sl_status sli_local_status(sl_group *group);
 
 #endif

@@ -1,5 +1,7 @@
 /* Point to point between threads: a send copies its message into the group's one queue, so it never
- * waits; a receive takes the oldest message that it matches out of the queue. */
+ * waits; a receive takes the oldest message that it matches out of the queue. A transfer is copied
+ * once, by whichever side starts it last, from where the sender has it to where the receiver wants
+ * it. */
 #include "comm/local.h"
 
 #include <stdlib.h>
@@ -101,5 +103,104 @@ sl_status sli_local_receive(sl_group *group, const sli_message *message)
     if (found)
         status = deliver_message(found, message);
     free(found);
+    return status;
+}
+
+/* ---- Transfers ---------------------------------------------------------------------------- */
+
+/* With the lock held: the other end of a transfer, if it has been started. */
+static sli_local_transfer *remove_other_end(sli_world *w, const sli_local_transfer *own)
+{
+    for (sli_local_transfer **at = &w->transfers; *at; at = &(*at)->next) {
+        sli_local_transfer *other = *at;
+        if (other->receives != own->receives && other->rank == own->message.peer &&
+            other->message.peer == own->rank && other->message.tag == own->message.tag) {
+            *at = other->next;
+            return other;
+        }
+    }
+    return NULL;
+}
+
+/* With the lock held. */
+static void copy_data(const sli_local_transfer *own, const sli_local_transfer *other)
+{
+    const sli_message *from = own->receives ? &other->message : &own->message;
+    const sli_message *to = own->receives ? &own->message : &other->message;
+    size_t bytes = (size_t)to->count * sl_dtype_bytes(to->dtype);
+    if (bytes > 0)
+        memcpy(to->data, from->data, bytes);
+}
+
+sl_status sli_local_start(sl_group *group, const sli_message *message, bool receives,
+                          sli_transfer *out)
+{
+    sli_world *w = group->state;
+    *out = (sli_transfer){0};
+    sli_local_transfer *own = malloc(sizeof *own);
+    if (!own)
+        return sl_error(SL_ERR_MEMORY, "no memory for a message");
+    *own = (sli_local_transfer){.rank = group->rank, .receives = receives, .message = *message};
+    pthread_mutex_lock(&w->lock);
+    sli_local_transfer *other = remove_other_end(w, own);
+    if (other) {
+        copy_data(own, other);
+        own->done = other->done = true;
+    } else {
+        sli_local_transfer **end = &w->transfers;
+        while (*end)
+            end = &(*end)->next;
+        *end = own;
+    }
+    pthread_mutex_unlock(&w->lock);
+    *out = (sli_transfer){.is_under_way = true, .receives = receives, .state = own};
+    return SL_OK;
+}
+
+sl_status sli_local_progress(sl_group *group, sli_transfer *transfer)
+{
+    sli_world *w = group->state;
+    sli_local_transfer *own = transfer->state;
+    pthread_mutex_lock(&w->lock);
+    sl_status status = sli_error_restore(&w->broken);
+    bool done = own->done;
+    pthread_mutex_unlock(&w->lock);
+    if (status != SL_OK || !done)
+        return status;
+    free(own);
+    *transfer = (sli_transfer){0};
+    return SL_OK;
+}
+
+void sli_local_cancel(sl_group *group, sli_transfer *transfer)
+{
+    sli_world *w = group->state;
+    sli_local_transfer *own = transfer->state;
+    pthread_mutex_lock(&w->lock);
+    for (sli_local_transfer **at = &w->transfers; *at; at = &(*at)->next)
+        if (*at == own) {
+            *at = own->next;
+            break;
+        }
+    pthread_mutex_unlock(&w->lock);
+    free(own);
+    *transfer = (sli_transfer){0};
+}
+
+const char *sli_local_absence(sl_group *group, int rank, bool *has_left)
+{
+    sli_world *w = group->state;
+    pthread_mutex_lock(&w->lock);
+    *has_left = w->slots[rank].left;
+    pthread_mutex_unlock(&w->lock);
+    return *has_left ? "has left the group" : NULL;
+}
+
+sl_status sli_local_status(sl_group *group)
+{
+    sli_world *w = group->state;
+    pthread_mutex_lock(&w->lock);
+    sl_status status = sli_error_restore(&w->broken);
+    pthread_mutex_unlock(&w->lock);
     return status;
 }

@@ -310,7 +310,7 @@ void sl_parameter_set_destroy(sl_parameter_set **set)
 
 int sl_parameter_set_count(const sl_parameter_set *set)
 {
-    return set->count;
+    return set ? set->count : 0;
 }
 
 sl_parameter *sl_parameter_set_get(const sl_parameter_set *set, int index)
@@ -325,7 +325,7 @@ sl_device *sl_parameter_set_device(const sl_parameter_set *set)
 
 int sl_parameter_set_bucket_count(const sl_parameter_set *set)
 {
-    return set->bucket_count;
+    return set ? set->bucket_count : 0;
 }
 
 sl_tensor *sl_parameter_set_bucket_values(const sl_parameter_set *set, int index)

@@ -2,6 +2,7 @@
 
 #include "core/clock.h"
 #include "core/threads.h"
+#include "parallel/link.h"
 #include "tensor/tensor.h"
 
 #include <assert.h>
@@ -15,10 +16,7 @@ static const double SPIN_SECONDS = 50e-6;
 enum { PAUSES_PER_CLOCK_READ = 32 };
 
 struct sli_channel {
-    sl_device *to;
-    int micros;
-    bool spins;
-    const sli_failure *failure;
+    sli_channel_options options;
     /* Guards nothing but the sleep: slots and the failure change without it. A receiver holds it
      * from its last check until it sleeps, and every change is signalled with it held, so that no
      * signal is lost. */
@@ -27,18 +25,15 @@ struct sli_channel {
     _Atomic(sl_tensor *) slots[]; /* [micros]; NULL: empty */
 };
 
-sl_status sli_channel_create(sl_device *to, int micros, bool spins, const sli_failure *failure,
-                             sli_channel **out)
+sl_status sli_channel_create(const sli_channel_options *options, sli_channel **out)
 {
     *out = NULL;
+    int micros = options->micros;
     sli_channel *channel = malloc(sizeof *channel + (size_t)micros * sizeof channel->slots[0]);
     if (!channel)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a channel of %d slots",
                         micros);
-    channel->to = to;
-    channel->micros = micros;
-    channel->spins = spins;
-    channel->failure = failure;
+    channel->options = *options;
     pthread_mutex_init(&channel->lock, NULL);
     pthread_cond_init(&channel->changed, NULL);
     for (int micro = 0; micro < micros; micro++)
@@ -67,8 +62,13 @@ static void signal_receiver(sli_channel *channel)
 
 void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
 {
-    assert(micro >= 0 && micro < channel->micros && *tensor);
-    sli_tensor_hand_over(*tensor, channel->to);
+    assert(micro >= 0 && micro < channel->options.micros && *tensor);
+    if (!channel->options.to) {
+        sli_link_send(channel->options.link, channel->options.peer, channel->options.number, micro,
+                      tensor);
+        return;
+    }
+    sli_tensor_hand_over(*tensor, channel->options.to);
     sl_tensor *before =
         atomic_exchange_explicit(&channel->slots[micro], *tensor, memory_order_acq_rel);
     assert(!before);
@@ -81,13 +81,13 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
 static bool receive_or_fail(sli_channel *channel, int micro, int number, sl_tensor **out)
 {
     *out = atomic_exchange_explicit(&channel->slots[micro], NULL, memory_order_acq_rel);
-    return *out || sli_failure_precedes(channel->failure, number);
+    return *out || sli_failure_precedes(channel->options.failure, number);
 }
 
 static bool must_wait(const sli_channel *channel, int micro, int number)
 {
     return !atomic_load_explicit(&channel->slots[micro], memory_order_relaxed) &&
-           !sli_failure_precedes(channel->failure, number);
+           !sli_failure_precedes(channel->options.failure, number);
 }
 
 static void spin_while_empty(const sli_channel *channel, int micro, int number)
@@ -102,10 +102,20 @@ static void spin_while_empty(const sli_channel *channel, int micro, int number)
     } while (sli_clock_seconds() < deadline);
 }
 
+/* The receiver works for the link meanwhile: it has nothing else to do. */
+static void wait_at_link(const sli_channel *channel, int micro, int number)
+{
+    sli_link_wait wait = {.peer = channel->options.peer, .spins = channel->options.spins};
+    while (must_wait(channel, micro, number))
+        sli_link_poll_or_pause(channel->options.link, &wait);
+}
+
 bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor **out)
 {
-    assert(micro >= 0 && micro < channel->micros);
-    if (channel->spins && must_wait(channel, micro, number))
+    assert(micro >= 0 && micro < channel->options.micros);
+    if (channel->options.link)
+        wait_at_link(channel, micro, number);
+    else if (channel->options.spins && must_wait(channel, micro, number))
         spin_while_empty(channel, micro, number);
     if (receive_or_fail(channel, micro, number, out))
         return *out != NULL;
@@ -116,6 +126,18 @@ bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor 
     return *out != NULL;
 }
 
+bool sli_channel_accepts(const sli_channel *channel, int peer, int micro)
+{
+    return channel->options.link && channel->options.to && channel->options.peer == peer &&
+           micro >= 0 && micro < channel->options.micros &&
+           !atomic_load_explicit(&channel->slots[micro], memory_order_relaxed);
+}
+
+sl_device *sli_channel_device(const sli_channel *channel)
+{
+    return channel->options.to;
+}
+
 void sli_channel_wake(sli_channel *channel)
 {
     signal_receiver(channel);
@@ -123,7 +145,7 @@ void sli_channel_wake(sli_channel *channel)
 
 void sli_channel_reset(sli_channel *channel)
 {
-    for (int micro = 0; micro < channel->micros; micro++) {
+    for (int micro = 0; micro < channel->options.micros; micro++) {
         sl_tensor *left = atomic_exchange(&channel->slots[micro], NULL);
         sl_tensor_destroy(&left);
     }

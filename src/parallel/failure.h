@@ -9,9 +9,13 @@
 #include <stdatomic.h>
 #include <stdbool.h>
 
+/* Numbers of errors that come before those of all actions. */
+enum { SLI_FAILURE_OF_LINK = -2, SLI_FAILURE_OF_CALL = -1 };
+
 typedef struct sli_failure {
     pthread_mutex_t lock; /* guards the error; taken last: nothing is locked while holding it */
-    atomic_int first;     /* the number of the error, INT_MAX: none; may be read without the lock */
+    atomic_int first;     /* the lowest number of an error; may be read without the lock */
+    int number;           /* of the error below; INT_MAX: none */
     sli_error_copy error;
 } sli_failure;
 
@@ -22,11 +26,14 @@ void sli_failure_destroy(sli_failure *failure);
  * low. */
 void sli_failure_raise(sli_failure *failure, int number, sl_status status);
 
-/* Is there an error whose number is `number` or lower? */
+/* Another process has an error with this number, whose text comes later. */
+void sli_failure_raise_elsewhere(sli_failure *failure, int number);
+
+/* Is there an error whose number is `number` or lower, here or elsewhere? */
 bool sli_failure_precedes(const sli_failure *failure, int number);
 
-/* Makes the error the calling thread's own and clears it here; SL_OK: there was none. Called when
- * all other threads have ended their work. */
+/* Makes the error the calling thread's own and clears it here; SL_OK: there was none in this
+ * process. Called when all other threads have ended their work. */
 sl_status sli_failure_take(sli_failure *failure);
 
 #endif

@@ -16,16 +16,18 @@
  * error that is reported is that of the lowest number, however the threads race:
  *
  *   1. A rank that fails keeps its error in the step's failure, unless one with a lower number is
- *      there, and wakes all ranks that wait.
+ *      there, and wakes all ranks that wait. Other processes get the number.
  *   2. Each rank goes on along its row until its next action has a higher number than the error:
  *      an action before it may fail as well, and would be the one to report. It waits for tensors
  *      as before; those whose sender has failed never come, and their receivers have higher
  *      numbers.
  *   3. Each rank ends its row there, frees its stages' records (passes, inputs, outputs), and its
  *      thread reports to the pipe that it is done.
- *   4. The caller, who waits for all of them, then frees what was sent and not received, and
+ *   4. The caller, who waits for all of them (and for the other processes, which then agree on the
+ *      lowest number: pipe_group.c), frees what was sent and not received, and
  *      returns the failure. Nothing of the step is left but gradients of those modules that went
  *      backward; they are undefined until the next zero_grad. */
+#include "parallel/link.h"
 #include "parallel/rank.h"
 
 /* A cell has one action or two joined ones. */
@@ -78,6 +80,8 @@ static void fail_step(sli_step *step, sl_action action, int number, sl_status st
     sli_failure_raise(step->failure, number, status);
     for (int i = 0; i < step->channel_count; i++)
         sli_channel_wake(step->channels[i]);
+    if (step->link)
+        sli_link_send_failure(step->link, number);
 }
 
 static bool perform_action(sli_rank *rank, sli_step *step, cell *of, int which)

@@ -21,11 +21,20 @@ static void call_rank(void *argument)
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg)
 {
     for (int i = 0; i < pipe->rank_count; i++) {
+        if (!pipe->ranks[i].worker)
+            continue;
         pipe->calls[i] = (sli_rank_call){fn, &pipe->ranks[i], arg};
         sli_worker_start(pipe->ranks[i].worker, call_rank, &pipe->calls[i]);
     }
     for (int i = 0; i < pipe->rank_count; i++)
-        sli_worker_wait(pipe->ranks[i].worker);
+        if (pipe->ranks[i].worker)
+            sli_worker_wait(pipe->ranks[i].worker);
+}
+
+sl_status sli_pipe_end_run(sl_pipe *pipe, bool runs_table)
+{
+    return pipe->group ? sli_pipe_group_end(pipe->group, runs_table)
+                       : sli_failure_take(&pipe->failure);
 }
 
 typedef struct user_call {
@@ -53,7 +62,7 @@ sl_status sl_pipe_run_on_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *
     SLI_CHECK_NOT_NULL(fn);
     user_call call = {fn, arg, &pipe->failure};
     sli_pipe_run_ranks(pipe, run_user_call, &call);
-    return sli_failure_take(&pipe->failure);
+    return sli_pipe_end_run(pipe, false);
 }
 
 /* ---- Cutting a batch -------------------------------------------------------------------- */
@@ -75,21 +84,30 @@ static sl_status cut_rows(const sl_tensor *batch, int64_t first, int64_t rows, s
     return SL_OK;
 }
 
-/* Fills pipe->micros; `targets` may be NULL. */
+static const sli_stage *first_stage(const sl_pipe *pipe)
+{
+    return &pipe->stages[0];
+}
+
+static const sli_stage *last_stage(const sl_pipe *pipe)
+{
+    return &pipe->stages[pipe->stage_count - 1];
+}
+
+/* Fills pipe->micros; what the stages of this process do not use may be NULL. */
 static sl_status cut_batch(sl_pipe *pipe, const sl_tensor *input, const sl_tensor *targets,
                            int64_t first_sample, int micros)
 {
-    sl_device *first = pipe->stages[0].device;
-    sl_device *last = pipe->stages[pipe->stage_count - 1].device;
     int64_t row = 0;
     for (int micro = 0; micro < micros; micro++) {
         sli_micro *cut = &pipe->micros[micro];
         cut->rows = pipe->sizes[micro];
         cut->first_row = row;
         cut->first_sample = first_sample + row;
-        SL_TRY(cut_rows(input, row, cut->rows, first, &cut->input));
+        if (first_stage(pipe)->is_here)
+            SL_TRY(cut_rows(input, row, cut->rows, first_stage(pipe)->device, &cut->input));
         if (targets)
-            SL_TRY(cut_rows(targets, row, cut->rows, last, &cut->targets));
+            SL_TRY(cut_rows(targets, row, cut->rows, last_stage(pipe)->device, &cut->targets));
         row += cut->rows;
     }
     return SL_OK;
@@ -101,10 +119,35 @@ static int64_t row_count(const sl_tensor *tensor)
     return shape->dims > 0 ? shape->size[0] : 0;
 }
 
-/* Does each of the further inputs make as many micro-batches as the first one? */
-static sl_status check_inputs(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch)
+/* What can be said of the arguments before the rows are known everywhere. */
+static sl_status check_batch(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
+                             bool has_loss)
 {
-    int micros = sl_micro_batches(row_count(batch->input), pipe->chunks, NULL);
+    char text[SL_SHAPE_TEXT_BYTES];
+    if (!batch)
+        return sl_error(SL_ERR_INVALID, "%s: batch is NULL", who);
+    if (!batch->input && first_stage(pipe)->is_here)
+        return sl_error(SL_ERR_INVALID, "%s: batch->input is NULL", who);
+    if (has_loss && !pipe->loss)
+        return sl_error(SL_ERR_INVALID, "%s: the pipe was created without a loss", who);
+    if (has_loss && !batch->targets && last_stage(pipe)->is_here)
+        return sl_error(SL_ERR_INVALID, "%s: the batch has no targets", who);
+    if (first_stage(pipe)->is_here && row_count(batch->input) < 1)
+        return sl_error(SL_ERR_INVALID, "%s: the input must have at least one row, got %s", who,
+                        sl_shape_text(sl_tensor_shape(batch->input), text));
+    return SL_OK;
+}
+
+/* Do the targets have the input's rows, and does each of the further inputs make as many
+ * micro-batches as the first one? */
+static sl_status check_rows(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
+                            const sl_tensor *targets, int64_t rows)
+{
+    int micros = sl_micro_batches(rows, pipe->chunks, NULL);
+    if (targets && row_count(targets) != rows)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: the input has %" PRId64 " rows, the targets have %" PRId64, who, rows,
+                        row_count(targets));
     for (int i = 0; i < batch->input_count; i++) {
         const sl_input *input = &batch->inputs[i];
         if (!input->name || !input->tensor)
@@ -118,25 +161,6 @@ static sl_status check_inputs(const char *who, const sl_pipe *pipe, const sl_pip
                             micros, input->name, own);
     }
     return SL_OK;
-}
-
-static sl_status check_batch(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
-                             bool has_loss)
-{
-    char text[SL_SHAPE_TEXT_BYTES];
-    int64_t rows = row_count(batch->input);
-    if (has_loss && !pipe->loss)
-        return sl_error(SL_ERR_INVALID, "%s: the pipe was created without a loss", who);
-    if (has_loss && !batch->targets)
-        return sl_error(SL_ERR_INVALID, "%s: the batch has no targets", who);
-    if (rows < 1)
-        return sl_error(SL_ERR_INVALID, "%s: the input must have at least one row, got %s", who,
-                        sl_shape_text(sl_tensor_shape(batch->input), text));
-    if (has_loss && row_count(batch->targets) != rows)
-        return sl_error(SL_ERR_INVALID,
-                        "%s: the input has %" PRId64 " rows, the targets have %" PRId64, who, rows,
-                        row_count(batch->targets));
-    return check_inputs(who, pipe, batch);
 }
 
 /* ---- Steps ------------------------------------------------------------------------------ */
@@ -236,12 +260,30 @@ static sli_table_kind table_kind(const sli_step *step)
     return step->training ? SLI_TABLE_TRAINING : SLI_TABLE_GRADIENT;
 }
 
-/* Fills in all but what the caller has (`backward`, `training`, `loss` and `scale`) and what
- * belongs to an accumulation step. *micros: how many the batch has. */
-static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
-                              int *micros)
+/* Gives every process what the one of the first stage knows of the batch. Its rows are 0 where that
+ * process has an error. */
+static sl_status broadcast_batch(const sl_pipe *pipe, sli_step *step, int64_t *first_sample)
 {
-    step->rows = row_count(batch->input);
+    int64_t words[] = {step->rows, *first_sample, (int64_t)step->step};
+    enum { WORDS = sizeof words / sizeof *words };
+    SL_TRY(
+        sli_pipe_group_broadcast(pipe->group, words, WORDS, SL_I64, first_stage(pipe)->group_rank));
+    step->rows = words[0];
+    *first_sample = words[1];
+    step->step = (uint64_t)words[2];
+    return SL_OK;
+}
+
+/* Fills in all but what the caller has (`backward`, `training`, `loss` and `scale`) and what
+ * belongs to an accumulation step. *micros: how many the batch has. `status`: the error that this
+ * process has with the arguments, which the others learn when the step ends. */
+static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
+                              sl_status status, int *micros)
+{
+    int64_t first_sample = batch->first_sample;
+    const sl_tensor *targets = step->loss && last_stage(pipe)->is_here ? batch->targets : NULL;
+    *micros = 0;
+    step->rows = status == SL_OK && first_stage(pipe)->is_here ? row_count(batch->input) : 0;
     step->inputs = batch->inputs;
     step->input_count = batch->input_count;
     step->chunks = pipe->chunks;
@@ -250,14 +292,22 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->failure = &pipe->failure;
     step->channels = pipe->channels;
     step->channel_count = pipe->channel_count;
+    if (pipe->group) {
+        sli_error_copy own;
+        sli_error_save(&own, status);
+        SL_TRY(broadcast_batch(pipe, step, &first_sample));
+        status = sli_error_restore(&own);
+        step->link = pipe->group->link;
+    }
+    if (status != SL_OK || step->rows < 1)
+        return status;
+    SL_TRY(check_rows(step->who, pipe, batch, targets, step->rows));
     *micros = sl_micro_batches(step->rows, pipe->chunks, pipe->sizes);
-    SL_TRY(cut_batch(pipe, batch->input, step->loss ? batch->targets : NULL, batch->first_sample,
-                     *micros));
-    return step->loss ? allocate_row_losses(pipe, step, *micros) : SL_OK;
+    SL_TRY(cut_batch(pipe, batch->input, targets, first_sample, *micros));
+    return targets ? allocate_row_losses(pipe, step, *micros) : SL_OK;
 }
 
-/* Runs the table for `micros` micro-batches of the batch, from `first` on. */
-static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first, int micros)
+static sl_status prepare_accumulation_step(sl_pipe *pipe, sli_step *step, int first, int micros)
 {
     SL_TRY(find_table(pipe, table_kind(step), micros, &step->table));
     if (step->backward) {
@@ -267,31 +317,60 @@ static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first,
     step->micros = pipe->micros + first;
     step->first_micro = first;
     step->start = sli_clock_seconds();
-    sli_pipe_run_ranks(pipe, sli_rank_run, step);
-    if (step->backward)
-        end_trace(pipe);
-    return sli_failure_take(&pipe->failure);
-}
-
-/* Gradients are complete in the last accumulation step: it alone has observers. */
-static sl_status run_accumulation_steps(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
-{
-    const sli_pass_observer *const *observers = step->observers;
-    int micros;
-    SL_TRY(prepare_step(pipe, batch, step, &micros));
-    for (int first = 0; first < micros; first += pipe->step_micros) {
-        bool is_last = micros - first <= pipe->step_micros;
-        step->observers = is_last ? observers : NULL;
-        SL_TRY(
-            run_accumulation_step(pipe, step, first, is_last ? micros - first : pipe->step_micros));
-    }
     return SL_OK;
 }
 
-/* On success, what came out is the caller's: step->output or step->row_losses. */
-static sl_status run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step)
+static void begin_link_step(const sl_pipe *pipe, const sli_step *step, int first)
 {
-    sl_status status = run_accumulation_steps(pipe, batch, step);
+    sli_link_step all = {.sequence = ++pipe->group->calls,
+                         .rows = step->rows,
+                         .kind = (int32_t)table_kind(step),
+                         .first_micro = first};
+    sli_link_begin(step->link, &all, step->channels, step->channel_count);
+}
+
+/* Runs the table for `micros` micro-batches of the batch, from `first` on; none where this process
+ * has had an error before, its `status`. */
+static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first, int micros,
+                                       sl_status status)
+{
+    if (step->link)
+        begin_link_step(pipe, step, first);
+    if (status == SL_OK && micros > 0)
+        status = prepare_accumulation_step(pipe, step, first, micros);
+    if (status == SL_OK && micros > 0)
+        sli_pipe_run_ranks(pipe, sli_rank_run, step);
+    sli_failure_raise(&pipe->failure, SLI_FAILURE_OF_CALL, status);
+    if (status != SL_OK && step->link)
+        sli_link_send_failure(step->link, SLI_FAILURE_OF_CALL);
+    if (step->backward)
+        end_trace(pipe);
+    return sli_pipe_end_run(pipe, true);
+}
+
+/* Gradients are complete in the last accumulation step: it alone has observers. */
+static sl_status run_accumulation_steps(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
+                                        sl_status status)
+{
+    const sli_pass_observer *const *observers = step->observers;
+    int micros, first = 0;
+    status = prepare_step(pipe, batch, step, status, &micros);
+    do {
+        bool is_last = micros - first <= pipe->step_micros;
+        step->observers = is_last ? observers : NULL;
+        status = run_accumulation_step(pipe, step, first,
+                                       is_last ? micros - first : pipe->step_micros, status);
+        first += pipe->step_micros;
+    } while (status == SL_OK && first < micros);
+    return status;
+}
+
+/* `status`: of what was done before. On success, what came out is the caller's: step->output or
+ * step->row_losses. */
+static sl_status run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
+                          sl_status status)
+{
+    status = run_accumulation_steps(pipe, batch, step, status);
     drop_micros(pipe);
     if (status == SL_OK)
         return SL_OK;
@@ -302,41 +381,48 @@ static sl_status run_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *s
     return status;
 }
 
-/* The rows' losses are added in the order of the batch, so that the sum depends on nothing else. */
-static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, bool backward,
-                               const sli_pass_observer *const *observers, double *sum,
-                               int64_t *terms)
+/* Gives every process the loss, which the one of the last stage has. */
+static sl_status broadcast_loss(const sl_pipe *pipe, double *sum, int64_t *terms)
 {
-    int64_t count;
-    SL_TRY(sl_loss_terms(pipe->loss, batch->targets, &count));
-    double weight = batch->weight != 0 ? batch->weight : 1;
-    /* Without any term there is no gradient either, whatever the scale. */
-    sli_step step = {.backward = backward,
-                     .training = backward && !batch->evaluation,
-                     .loss = pipe->loss,
-                     .observers = observers,
-                     .scale = count > 0 ? weight / (double)count : 1.0};
-    SL_TRY(run_step(pipe, batch, &step));
-    *sum = 0;
-    for (int64_t row = 0; row < step.row_loss_count; row++)
-        *sum += step.row_losses[row];
-    *terms = count;
-    free(step.row_losses);
+    double words[] = {*sum, (double)*terms};
+    SL_TRY(sli_pipe_group_broadcast(pipe->group, words, 2, SL_F64, last_stage(pipe)->group_rank));
+    *sum = words[0];
+    *terms = (int64_t)words[1];
     return SL_OK;
 }
 
+/* The rows' losses are added in the order of the batch, so that the sum depends on nothing else. */
+static sl_status run_with_loss(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
+                               sl_status status, double *sum, int64_t *terms)
+{
+    double weight = batch->weight != 0 ? batch->weight : 1;
+    int64_t count = 0;
+    if (status == SL_OK && last_stage(pipe)->is_here)
+        status = sl_loss_terms(pipe->loss, batch->targets, &count);
+    step->loss = pipe->loss;
+    /* Without any term there is no gradient either, whatever the scale. */
+    step->scale = count > 0 ? weight / (double)count : 1.0;
+    SL_TRY(run_step(pipe, batch, step, status));
+    *sum = 0;
+    for (int64_t row = 0; row < step->row_loss_count; row++)
+        *sum += step->row_losses[row];
+    *terms = count;
+    free(step->row_losses);
+    return pipe->group ? broadcast_loss(pipe, sum, terms) : SL_OK;
+}
+
 /* ---- Public functions ------------------------------------------------------------------- */
+
+static const sl_pipe_batch no_batch = {0};
 
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_pipe_batch *batch, sl_tensor **output)
 {
     SLI_CHECK_NOT_NULL(output);
     *output = NULL;
     SLI_CHECK_NOT_NULL(pipe);
-    SLI_CHECK_NOT_NULL(batch);
-    SLI_CHECK_NOT_NULL(batch->input);
-    SL_TRY(check_batch("sl_pipe_forward", pipe, batch, false));
-    sli_step step = {0};
-    SL_TRY(run_step(pipe, batch, &step));
+    sli_step step = {.who = "sl_pipe_forward"};
+    sl_status status = check_batch(step.who, pipe, batch, false);
+    SL_TRY(run_step(pipe, batch ? batch : &no_batch, &step, status));
     *output = step.output;
     return SL_OK;
 }
@@ -346,29 +432,31 @@ sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_
     return sli_pipe_train(pipe, batch, NULL, mean_loss);
 }
 
-static sl_status check_train_arguments(const sl_pipe *pipe, const sl_pipe_batch *batch,
-                                       const double *mean_loss)
+static sl_status check_train_call(const sl_pipe *pipe, const sl_pipe_batch *batch,
+                                  const double *mean_loss)
 {
-    const char *missing = !pipe           ? "pipe"
-                          : !batch        ? "batch"
-                          : !batch->input ? "batch->input"
-                          : !mean_loss    ? "mean_loss"
-                                          : NULL;
-    return missing ? sl_error(SL_ERR_INVALID, "sl_pipe_train: %s is NULL", missing) : SL_OK;
+    if (!mean_loss)
+        return sl_error(SL_ERR_INVALID, "sl_pipe_train: mean_loss is NULL");
+    if (pipe->inference)
+        return sl_error(SL_ERR_INVALID, "sl_pipe_train: the pipe was created for inference");
+    return check_batch("sl_pipe_train", pipe, batch, true);
 }
 
 sl_status sli_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch,
                          const sli_pass_observer *const *observers, double *mean_loss)
 {
-    if (pipe)
-        pipe->trace_count = 0;
-    SL_TRY(check_train_arguments(pipe, batch, mean_loss));
-    if (pipe->inference)
-        return sl_error(SL_ERR_INVALID, "sl_pipe_train: the pipe was created for inference");
-    SL_TRY(check_batch("sl_pipe_train", pipe, batch, true));
+    if (!pipe)
+        return sl_error(SL_ERR_INVALID, "sl_pipe_train: pipe is NULL");
+    pipe->trace_count = 0;
+    sl_status status = check_train_call(pipe, batch, mean_loss);
+    batch = batch ? batch : &no_batch;
+    sli_step step = {.who = "sl_pipe_train",
+                     .backward = true,
+                     .training = !batch->evaluation,
+                     .observers = observers};
     double sum;
     int64_t terms;
-    SL_TRY(run_with_loss(pipe, batch, true, observers, &sum, &terms));
+    SL_TRY(run_with_loss(pipe, batch, &step, status, &sum, &terms));
     SL_TRY(sli_pipe_sum_tied(pipe));
     *mean_loss = sum / (double)terms; /* NaN without terms, as PyTorch's */
     return SL_OK;
@@ -378,18 +466,19 @@ sl_status sl_pipe_evaluate(sl_pipe *pipe, const sl_pipe_batch *batch, double *lo
                            int64_t *terms)
 {
     SLI_CHECK_NOT_NULL(pipe);
-    SLI_CHECK_NOT_NULL(batch);
-    SLI_CHECK_NOT_NULL(batch->input);
-    SLI_CHECK_NOT_NULL(loss_sum);
-    SLI_CHECK_NOT_NULL(terms);
-    SL_TRY(check_batch("sl_pipe_evaluate", pipe, batch, true));
-    return run_with_loss(pipe, batch, false, NULL, loss_sum, terms);
+    sli_step step = {.who = "sl_pipe_evaluate"};
+    sl_status status = check_batch(step.who, pipe, batch, true);
+    if (!loss_sum || !terms)
+        status = sl_error(SL_ERR_INVALID, "sl_pipe_evaluate: %s is NULL",
+                          loss_sum ? "terms" : "loss_sum");
+    return run_with_loss(pipe, batch ? batch : &no_batch, &step, status, loss_sum, terms);
 }
 
 void sl_pipe_zero_grad(sl_pipe *pipe)
 {
     for (int i = 0; i < pipe->stage_count; i++)
-        sl_parameter_set_zero_grad(pipe->stages[i].parameters);
+        if (pipe->stages[i].is_here)
+            sl_parameter_set_zero_grad(pipe->stages[i].parameters);
 }
 
 int sl_pipe_stages(const sl_pipe *pipe)

@@ -2,6 +2,7 @@
 #ifndef SLI_PARALLEL_PIPE_H
 #define SLI_PARALLEL_PIPE_H
 
+#include "parallel/pipe_group.h"
 #include "parallel/rank.h"
 #include "sluice/pipe.h"
 
@@ -38,14 +39,16 @@ struct sl_pipe {
     bool is_given; /* `order` is the caller's table: fewer micro-batches are those of it */
 
     int stage_count, rank_count;
-    sli_stage *stages;    /* [stage_count] */
-    sli_rank *ranks;      /* [rank_count] */
-    int *rank_stages;     /* [stage_count] what ranks have as `own` */
-    sli_rank_call *calls; /* [rank_count], of those at work */
-    sli_skip *skips;      /* [skip_count] those between two stages */
+    sli_pipe_group *group; /* NULL: all ranks are in this process */
+    sli_stage *stages;     /* [stage_count] */
+    sli_rank *ranks;       /* [rank_count] */
+    int *rank_stages;      /* [stage_count] what ranks have as `own` */
+    sli_rank_call *calls;  /* [rank_count], of those at work */
+    sli_skip *skips;       /* [skip_count] those between two stages */
     int skip_count;
     size_t skip_capacity;
-    sli_channel **channels; /* [channel_count] two between neighbours, and two for each skip */
+    sli_channel **channels; /* [channel_count] two between neighbours, and two for each skip; those
+                               of other processes among them */
     int channel_count;
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
@@ -67,7 +70,8 @@ struct sl_pipe {
 sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int micros,
                                sl_schedule **out);
 
-/* Runs fn(rank, arg) on every rank's worker at the same time, and waits for all of them. */
+/* Runs fn(rank, arg) on the worker of every rank of this process at the same time, and waits for
+ * all of them. */
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg);
 
 /* The stage that the module is in, which is one of the model's. */
@@ -76,6 +80,13 @@ const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *modul
 /* Checks the skip connections that the model's modules declare, and leaves in pipe->skips those
  * between two stages (skip.c), when the stages have their modules. */
 sl_status sli_pipe_find_skips(sl_pipe *pipe);
+
+/* Ends such a run: takes the pipe's failure, and returns the same error in every process.
+ * `runs_table`: it was an accumulation step. */
+sl_status sli_pipe_end_run(sl_pipe *pipe, bool runs_table);
+
+/* Refuses parameters that are tied from one process to another (tied.c). */
+sl_status sli_pipe_check_ties(sl_pipe *pipe);
 
 /* Gives tied parameters to the stages that use them (tied.c), when all sets have been created. */
 void sli_pipe_place_tied(sl_pipe *pipe);

@@ -9,6 +9,7 @@
 #include "device/cores.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum { MOST_TURNS = 1 << 16 };
 
@@ -74,9 +75,6 @@ static sl_status check_options(const sl_pipe_options *options)
         return sl_error(SL_ERR_INVALID,
                         "%s: the stages must be a multiple of the stages a rank, got %d and %d",
                         who, options->stages, virtual_stages);
-    for (int rank = 0; rank < options->stages / virtual_stages; rank++)
-        if (!options->devices || !options->devices[rank])
-            return sl_error(SL_ERR_INVALID, "%s: rank %d has no device", who, rank);
     return sl_error_context(sli_module_check_widths(options->model), "%s: ", who);
 }
 
@@ -173,22 +171,56 @@ static pthread_mutex_t *device_lock(sl_pipe *pipe, int rank)
     return lock;
 }
 
-static void set_up_ranks(sl_pipe *pipe, const sl_pipe_options *options)
+/* The rank of the group that pipeline rank `rank` is on. */
+static sl_status find_group_rank(const sl_pipe *pipe, const sl_pipe_options *options, int rank,
+                                 int *out)
+{
+    int size = options->group ? sl_group_size(options->group) : 1;
+    *out = options->group_ranks ? options->group_ranks[rank]
+                                : rank / ((pipe->rank_count + size - 1) / size);
+    if (!options->group_ranks && pipe->rank_count % size != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "the %d pipeline ranks must be spread evenly over the %d ranks of the "
+                        "group, or by group_ranks",
+                        pipe->rank_count, size);
+    if (*out < 0 || *out >= size)
+        return sl_error(SL_ERR_INVALID,
+                        "pipeline rank %d must be on a rank of the group from 0 to %d, got %d",
+                        rank, size - 1, *out);
+    return SL_OK;
+}
+
+static sl_status set_up_ranks(sl_pipe *pipe, const sl_pipe_options *options)
 {
     const int *placement = sl_schedule_placement(pipe->order);
     int each = pipe->stage_count / pipe->rank_count;
+    int here = options->group ? sl_group_rank(options->group) : 0;
     for (int i = 0; i < pipe->rank_count; i++) {
         sli_rank *rank = &pipe->ranks[i];
         rank->index = i;
-        rank->device = options->devices[i];
         rank->stages = pipe->stages;
         rank->own = pipe->rank_stages + i * each;
+        SL_TRY(find_group_rank(pipe, options, i, &rank->group_rank));
+        if (rank->group_rank != here)
+            continue;
+        rank->device = options->devices ? options->devices[i] : NULL;
+        if (!rank->device)
+            return sl_error(SL_ERR_INVALID, "rank %d has no device", i);
         rank->device_lock = device_lock(pipe, i);
     }
     for (int stage = 0; stage < pipe->stage_count; stage++) {
         sli_rank *rank = &pipe->ranks[placement[stage]];
         pipe->rank_stages[rank->index * each + rank->own_count++] = stage;
     }
+    return SL_OK;
+}
+
+static int count_parameters(const sl_module *module)
+{
+    int count = module->parameter_count;
+    for (int i = 0; i < module->child_count; i++)
+        count += count_parameters(module->children[i]);
+    return count;
 }
 
 static void set_up_stages(sl_pipe *pipe, const int *balance)
@@ -202,31 +234,61 @@ static void set_up_stages(sl_pipe *pipe, const int *balance)
         stage->index = i;
         stage->is_first = i == 0;
         stage->is_last = i + 1 == pipe->stage_count;
+        stage->group_rank = pipe->ranks[placement[i]].group_rank;
         stage->device = pipe->ranks[placement[i]].device;
+        stage->is_here = stage->device;
         stage->model = pipe->model;
         stage->first = first;
         stage->count = balance[i];
+        for (int m = 0; m < stage->count; m++)
+            stage->parameter_count += count_parameters(sl_module_child(pipe->model, first + m));
         stage->loss_takes_last = stage->is_last && takes_last;
         first += balance[i];
     }
+}
+
+/* A channel from one stage to another one. All processes have all channels, so that they number
+ * them alike. */
+static sl_status connect(sl_pipe *pipe, const sli_stage *from, const sli_stage *to, bool spins,
+                         sli_channel **out)
+{
+    bool crosses = from->group_rank != to->group_rank && (from->is_here || to->is_here);
+    sli_channel_options options = {.to = to->device,
+                                   .micros = pipe->step_micros,
+                                   .spins = spins,
+                                   .failure = &pipe->failure};
+    if (crosses) {
+        options.link = pipe->group->link;
+        options.number = pipe->channel_count;
+        options.peer = from->is_here ? to->group_rank : from->group_rank;
+    }
+    SL_TRY(sli_channel_create(&options, out));
+    pipe->channels[pipe->channel_count++] = *out;
+    return SL_OK;
 }
 
 /* A channel for tensors to a stage and one for gradients back. */
 static sl_status connect_pair(sl_pipe *pipe, const sli_stage *from, const sli_stage *to, bool spins,
                               sli_channel **forward, sli_channel **gradient)
 {
-    SL_TRY(sli_channel_create(to->device, pipe->step_micros, spins, &pipe->failure, forward));
-    pipe->channels[pipe->channel_count++] = *forward;
-    SL_TRY(sli_channel_create(from->device, pipe->step_micros, spins, &pipe->failure, gradient));
-    pipe->channels[pipe->channel_count++] = *gradient;
-    return SL_OK;
+    SL_TRY(connect(pipe, from, to, spins, forward));
+    return connect(pipe, to, from, spins, gradient);
 }
 
 /* Receivers spin only where each rank has a device of its own and there are cores for all. */
-static sl_status connect_stages(sl_pipe *pipe, sl_device *const *devices)
+static bool can_spin(const sl_pipe *pipe)
 {
-    bool spins =
-        pipe->device_lock_count == pipe->rank_count && sli_cores_suffice(devices, pipe->rank_count);
+    sl_device *devices[pipe->rank_count];
+    int count = 0;
+    for (int i = 0; i < pipe->rank_count; i++)
+        if (pipe->ranks[i].device)
+            devices[count++] = pipe->ranks[i].device;
+    return pipe->device_lock_count == count && sli_cores_suffice(devices, count);
+}
+
+static sl_status connect_stages(sl_pipe *pipe)
+{
+    bool spins = can_spin(pipe);
     size_t pairs = (size_t)pipe->stage_count + (size_t)pipe->skip_count;
     pipe->channels = calloc(2 * pairs, sizeof *pipe->channels);
     if (!pipe->channels)
@@ -249,9 +311,9 @@ static sl_status connect_stages(sl_pipe *pipe, sl_device *const *devices)
 static sl_status start_workers(sl_pipe *pipe)
 {
     for (int i = 0; i < pipe->rank_count; i++)
-        SL_TRY(sl_error_context(sli_worker_create(sli_device_bind_thread, pipe->ranks[i].device,
-                                                  &pipe->ranks[i].worker),
-                                "sl_pipe_create: "));
+        if (pipe->ranks[i].device)
+            SL_TRY(sli_worker_create(sli_device_bind_thread, pipe->ranks[i].device,
+                                     &pipe->ranks[i].worker));
     return SL_OK;
 }
 
@@ -278,7 +340,8 @@ static void create_parameters(sli_rank *rank, void *arg)
     }
 }
 
-static sl_status build_pipe(sl_pipe *pipe, const sl_pipe_options *options)
+/* What this rank can find out by itself. */
+static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
 {
     SL_TRY(allocate_arrays(pipe));
     SL_TRY(sl_error_context(make_order(pipe, options), "sl_pipe_create: "));
@@ -286,17 +349,107 @@ static sl_status build_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     if (!balance)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a balance");
     sl_status status = choose_balance(options, balance);
-    if (status == SL_OK) {
-        set_up_ranks(pipe, options);
+    if (status == SL_OK)
+        status = sl_error_context(set_up_ranks(pipe, options), "sl_pipe_create: ");
+    if (status == SL_OK)
         set_up_stages(pipe, balance);
-    }
     free(balance);
     SL_TRY(status);
-    SL_TRY(sli_pipe_find_skips(pipe));
-    SL_TRY(connect_stages(pipe, options->devices));
-    SL_TRY(start_workers(pipe));
-    sli_pipe_run_ranks(pipe, create_parameters, pipe);
-    SL_TRY(sli_failure_take(&pipe->failure));
+    SL_TRY(sli_pipe_check_ties(pipe));
+    return sli_pipe_find_skips(pipe);
+}
+
+static uint64_t add_to_digest(uint64_t digest, const void *data, size_t bytes)
+{
+    const unsigned char *at = data;
+    for (size_t i = 0; i < bytes; i++) /* FNV-1a */
+        digest = (digest ^ at[i]) * UINT64_C(0x100000001b3);
+    return digest;
+}
+
+static uint64_t digest_module(uint64_t digest, const sl_module *module)
+{
+    const char *type = sl_module_type(module);
+    digest = add_to_digest(digest, type, strlen(type) + 1);
+    for (int i = 0; i < module->parameter_count; i++) {
+        const sl_parameter *of = module->parameters[i];
+        digest = add_to_digest(digest, of->path, strlen(of->path) + 1);
+        digest = add_to_digest(digest, of->shape.size, (size_t)of->shape.dims * sizeof(int64_t));
+    }
+    for (int i = 0; i < module->child_count; i++)
+        digest = digest_module(digest, module->children[i]);
+    return digest;
+}
+
+static uint64_t digest_table(const sl_schedule *table)
+{
+    uint64_t digest = 0;
+    const sl_action *row;
+    for (int rank = 0; rank < sl_schedule_ranks(table); rank++) {
+        int count = sl_schedule_actions(table, rank, &row);
+        for (int i = 0; i < count; i++) {
+            int32_t words[] = {rank, row[i].stage, (int32_t)row[i].kind, row[i].micro};
+            digest = add_to_digest(digest, words, sizeof words);
+        }
+    }
+    return digest;
+}
+
+static uint64_t digest_stages(const sl_pipe *pipe)
+{
+    uint64_t digest = 0;
+    for (int i = 0; i < pipe->stage_count; i++) {
+        int32_t words[] = {pipe->stages[i].count, pipe->stages[i].group_rank};
+        digest = add_to_digest(digest, words, sizeof words);
+    }
+    return digest;
+}
+
+static sl_status compare_ranks(sl_pipe *pipe)
+{
+    const sli_pipe_trait traits[] = {
+        {"number of stages", pipe->stage_count},
+        {"number of pipeline ranks", pipe->rank_count},
+        {"number of chunks", pipe->chunks},
+        {"number of accumulation steps", pipe->step_micros},
+        {"recompute mode", pipe->recompute},
+        {"seed", (int64_t)pipe->seed},
+        {"choice of no_init", pipe->no_init},
+        {"choice of inference", pipe->inference},
+        {"choice of a loss", pipe->loss != NULL},
+        {"table", (int64_t)digest_table(pipe->order)},
+        {"balance or placement", (int64_t)digest_stages(pipe)},
+        {"model", (int64_t)digest_module(0, pipe->model)},
+    };
+    return sli_pipe_group_compare(pipe->group, traits, sizeof traits / sizeof *traits);
+}
+
+/* Joins the other ranks, where `status` is what this one has found out by itself. */
+static sl_status join_group(sl_pipe *pipe, sl_group *group, sl_status status)
+{
+    SL_TRY(sli_pipe_group_agree(group, status));
+    int *ranks = malloc((size_t)pipe->stage_count * sizeof *ranks);
+    if (!ranks) {
+        status = sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a list of stages");
+        sl_group_abort(group, status, sl_error_text());
+        return status;
+    }
+    for (int i = 0; i < pipe->stage_count; i++)
+        ranks[i] = pipe->stages[i].group_rank;
+    status = sli_pipe_group_create(group, ranks, pipe->stage_count, &pipe->failure, &pipe->group);
+    free(ranks);
+    return status == SL_OK ? compare_ranks(pipe) : status;
+}
+
+static sl_status build_pipe(sl_pipe *pipe)
+{
+    sl_status status = connect_stages(pipe);
+    if (status == SL_OK)
+        status = sl_error_context(start_workers(pipe), "sl_pipe_create: ");
+    sli_failure_raise(&pipe->failure, SLI_FAILURE_OF_CALL, status);
+    if (status == SL_OK)
+        sli_pipe_run_ranks(pipe, create_parameters, pipe);
+    SL_TRY(sli_pipe_end_run(pipe, false));
     sli_pipe_place_tied(pipe);
     return SL_OK;
 }
@@ -316,13 +469,10 @@ static sl_status count_chunks(sl_pipe *pipe, const sl_pipe_options *options)
     return SL_OK;
 }
 
-sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
+static sl_status create_pipe(const sl_pipe_options *options, sl_pipe **out)
 {
-    SLI_CHECK_NOT_NULL(out);
-    *out = NULL;
-    SLI_CHECK_NOT_NULL(options);
     SL_TRY(check_options(options));
-    sl_pipe *pipe = calloc(1, sizeof *pipe);
+    sl_pipe *pipe = *out = calloc(1, sizeof *pipe);
     if (!pipe)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a pipe");
     pipe->model = options->model;
@@ -338,12 +488,22 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
     pipe->stage_count = options->stages;
     pipe->rank_count = options->stages / (options->virtual_stages ? options->virtual_stages : 1);
     sli_failure_init(&pipe->failure);
-    sl_status status = count_chunks(pipe, options);
+    SL_TRY(count_chunks(pipe, options));
+    return plan_pipe(pipe, options);
+}
+
+sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
+{
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(options);
+    sl_status status = create_pipe(options, out);
+    if (options->group)
+        status = join_group(*out, options->group, status);
     if (status == SL_OK)
-        status = build_pipe(pipe, options);
+        status = build_pipe(*out);
     if (status != SL_OK)
-        sl_pipe_destroy(&pipe);
-    *out = pipe;
+        sl_pipe_destroy(out);
     return status;
 }
 
@@ -365,6 +525,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     sl_pipe *dead = *pipe;
     for (int i = 0; dead->ranks && i < dead->rank_count; i++)
         sli_worker_destroy(&dead->ranks[i].worker);
+    sli_pipe_group_destroy(&dead->group);
     for (int i = 0; i < dead->channel_count; i++)
         sli_channel_destroy(&dead->channels[i]);
     for (int i = 0; dead->stages && i < dead->stage_count; i++) {

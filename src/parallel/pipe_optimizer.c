@@ -21,7 +21,7 @@ static int count_parameters(const sl_pipe *pipe, int stages)
 {
     int count = 0;
     for (int s = 0; s < stages; s++)
-        count += sl_parameter_set_count(sl_pipe_parameters(pipe, s));
+        count += pipe->stages[s].parameter_count;
     return count;
 }
 
@@ -34,7 +34,8 @@ static sl_status compute_terms(int stage, void *arg)
                               sl_parameter_set_count(set), &count);
 }
 
-/* The norm of all gradients together, the same bits for every cut: terms of 0 change no sum. */
+/* The norm of all gradients together, the same bits for every cut: terms of 0 change no sum, and so
+ * do those that another rank of the group has. */
 static sl_status compute_norm(sl_pipe *pipe, sl_grad_norm_kind kind, double *norm)
 {
     int count = count_parameters(pipe, sl_pipe_stages(pipe));
@@ -42,6 +43,8 @@ static sl_status compute_norm(sl_pipe *pipe, sl_grad_norm_kind kind, double *nor
     if (!job.terms)
         return sl_error(SL_ERR_MEMORY, "no memory for the gradient norm");
     sl_status status = sl_pipe_run_on_stages(pipe, compute_terms, &job);
+    if (status == SL_OK && pipe->group)
+        status = sli_pipe_group_sum(pipe->group, job.terms, count);
     *norm = sl_grad_norm_combine(kind, job.terms, count);
     free(job.terms);
     return status;
@@ -92,6 +95,8 @@ static sl_status create_stage(const sl_pipe_optimizer_options *options, int stag
                               sli_stage_optimizer *out)
 {
     sl_parameter_set *set = sl_pipe_parameters(options->pipe, stage);
+    if (!set)
+        return SL_OK; /* another rank's */
     if (!options->zero)
         return sl_optimizer_create(&options->optimizer, set, &out->whole);
     return sl_zero_create(&options->optimizer, set, sl_ddp_group(options->zero, stage), &out->zero);

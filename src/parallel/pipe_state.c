@@ -122,7 +122,8 @@ static sl_status list_tensors(const sl_pipe *pipe, const listing *in, sli_tensor
     if (!out->items || !out->entries)
         return no_memory();
     for (int s = 0; s < sl_pipe_stages(pipe); s++)
-        SL_TRY(list_stage(in, sl_pipe_parameters(pipe, s), s, out));
+        if (sl_pipe_parameters(pipe, s))
+            SL_TRY(list_stage(in, sl_pipe_parameters(pipe, s), s, out));
     return SL_OK;
 }
 
@@ -214,7 +215,8 @@ sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoi
     SL_TRY(sli_checkpoint_verify_part(from, OPTIMIZER));
     SL_TRY(sli_tensors_read(from, OPTIMIZER, tensors));
     for (int s = 0; s < optimizer->stages && !steps; s++)
-        sli_optimizer_set_steps(sli_pipe_optimizer_own(optimizer, s), (int64_t)step);
+        if (sl_pipe_parameters(optimizer->pipe, s))
+            sli_optimizer_set_steps(sli_pipe_optimizer_own(optimizer, s), (int64_t)step);
     return SL_OK;
 }
 

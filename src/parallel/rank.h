@@ -7,10 +7,11 @@
 
 typedef struct sli_rank {
     int index;
-    sl_device *device;
-    sli_worker *worker;
-    sli_stage *stages; /* all of the pipe's */
-    const int *own;    /* [own_count] indexes of its own, ascending */
+    int group_rank;     /* its process's */
+    sl_device *device;  /* NULL: it is in another process */
+    sli_worker *worker; /* likewise */
+    sli_stage *stages;  /* all of the pipe's */
+    const int *own;     /* [own_count] indexes of its own, ascending */
     int own_count;
 
     /* Held while the rank works with its device, because other ranks of the pipe may have the same

@@ -30,9 +30,12 @@ typedef struct sli_record {
 typedef struct sli_stage {
     int index;
     bool is_first, is_last;
+    bool is_here;      /* in this process; else it has no parameters and no device */
+    int group_rank;    /* its process's */
     sl_device *device; /* its rank's */
     sl_module *model;
     int first, count;     /* the model's modules that are its own */
+    int parameter_count;  /* theirs */
     bool loss_takes_last; /* the loss works through the last module itself, where there is one */
     sl_parameter_set *parameters;
     sli_record *records; /* [chunks] */

@@ -30,6 +30,7 @@ typedef struct sli_table {
 } sli_table;
 
 typedef struct sli_step {
+    const char *who; /* the function that runs it, in errors */
     const sli_table *table;
     sli_micro *micros; /* those of the table: of the batch's, from `first_micro` on */
     int first_micro;
@@ -53,6 +54,7 @@ typedef struct sli_step {
     sli_failure *failure;
     sli_channel *const *channels; /* all of them */
     int channel_count;
+    sli_link *link; /* NULL: all ranks are in this process */
 } sli_step;
 
 #endif

@@ -26,11 +26,31 @@ const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *modul
     return stage;
 }
 
-static sl_status place_tied(sl_parameter *tied, void *arg)
+static sl_status check_tie(sl_parameter *tied, void *arg)
 {
     sl_pipe *pipe = arg;
-    sl_device *device = sli_pipe_find_stage(pipe, tied->module)->device;
+    const sli_stage *owner = sli_pipe_find_stage(pipe, tied->tied_to->module);
+    const sli_stage *user = sli_pipe_find_stage(pipe, tied->module);
     pipe->has_ties = true;
+    if (owner->group_rank == user->group_rank)
+        return SL_OK;
+    return sl_error(SL_ERR_UNSUPPORTED,
+                    "sl_pipe_create: %s of stage %d is tied to %s of stage %d, so both stages must "
+                    "be on one rank of the group",
+                    tied->path, user->index, tied->tied_to->path, owner->index);
+}
+
+sl_status sli_pipe_check_ties(sl_pipe *pipe)
+{
+    return sli_module_for_each_tie(pipe->model, check_tie, pipe);
+}
+
+static sl_status place_tied(sl_parameter *tied, void *arg)
+{
+    const sl_pipe *pipe = arg;
+    sl_device *device = sli_pipe_find_stage(pipe, tied->module)->device;
+    if (!device)
+        return SL_OK;
     sli_tensor_hand_over(tied->value, device);
     if (tied->grad)
         sli_tensor_hand_over(tied->grad, device);
@@ -62,5 +82,5 @@ sl_status sli_pipe_sum_tied(sl_pipe *pipe)
     if (!pipe->has_ties)
         return SL_OK;
     sli_pipe_run_ranks(pipe, sum_on_rank, pipe);
-    return sli_failure_take(&pipe->failure);
+    return sli_pipe_end_run(pipe, false);
 }

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "sluice/group.h"
 #include "sluice/launch.h"
+#include "support/layouts.h"
 #include "support/replicas.h"
 
 #include <dlfcn.h>
@@ -55,6 +56,16 @@ static sl_status again(sl_group *group)
     sl_status status = sl_group_barrier(other, NULL);
     sl_group_destroy(&other);
     return status;
+}
+
+/* The seed comes from SLUICE_TEST_SEED. */
+static sl_status pipes(sl_group *group)
+{
+    const char *given = getenv("SLUICE_TEST_SEED");
+    unsigned seed = given ? (unsigned)strtoul(given, NULL, 10) : 1;
+    for (unsigned i = 0; i < 12; i++)
+        SL_TRY(layout_check(group, seed + i));
+    return SL_OK;
 }
 
 /* ---- What must fail ----------------------------------------------------------------------- */
@@ -311,11 +322,17 @@ static const struct {
     const char *name;
     sl_status (*run)(sl_group *group);
     double limit_seconds;
-} cases[] = {{"contract", contract, 60},   {"bits", bits, 60},
-             {"again", again, 60},         {"late", late, 0.3},
-             {"leaves", leaves, 60},       {"aborts", aborts, 60},
-             {"mismatch", mismatch, 60},   {"receives_from_a_leaver", receives_from_a_leaver, 60},
-             {"endless", endless, 60},     {"receives_from_anyone", receives_from_anyone, 0.3},
+} cases[] = {{"contract", contract, 60},
+             {"bits", bits, 60},
+             {"pipes", pipes, 60},
+             {"again", again, 60},
+             {"late", late, 0.3},
+             {"leaves", leaves, 60},
+             {"aborts", aborts, 60},
+             {"mismatch", mismatch, 60},
+             {"receives_from_a_leaver", receives_from_a_leaver, 60},
+             {"endless", endless, 60},
+             {"receives_from_anyone", receives_from_anyone, 0.3},
              {"until_told", until_told, 4}};
 
 static sl_status run(const char *name, int *rank)

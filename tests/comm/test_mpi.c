@@ -232,6 +232,15 @@ static void operations_give_the_bits_of_local_ranks(void **state)
     }
 }
 
+static void pipes_over_processes_give_the_bits_of_one_stage(void **state)
+{
+    (void)state;
+    for (int ranks = 2; ranks <= 4; ranks++) {
+        run("pipes", ranks);
+        check_nobody_complains();
+    }
+}
+
 static void group_can_be_created_more_than_once(void **state)
 {
     (void)state;
@@ -503,6 +512,7 @@ int mpi_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(every_case_of_the_contract_holds_over_processes, end_job),
         cmocka_unit_test_teardown(operations_give_the_bits_of_local_ranks, end_job),
+        cmocka_unit_test_teardown(pipes_over_processes_give_the_bits_of_one_stage, end_job),
         cmocka_unit_test_teardown(group_can_be_created_more_than_once, end_job),
         cmocka_unit_test_teardown(operation_past_its_time_limit_names_who_never_came, end_job),
         cmocka_unit_test_teardown(operation_after_a_rank_left_fails, end_job),

@@ -19,7 +19,11 @@ static void open_channel(ends *e, bool spins)
     check_ok(sl_device_create_cpu(1, &e->from));
     check_ok(sl_device_create_cpu(1, &e->to));
     sli_failure_init(&e->failure);
-    check_ok(sli_channel_create(e->to, MICROS, spins, &e->failure, &e->channel));
+    sli_channel_options options = {.to = e->to,
+                                   .micros = MICROS,
+                                   .spins = spins,
+                                   .failure = &e->failure};
+    check_ok(sli_channel_create(&options, &e->channel));
 }
 
 static void close_channel(ends *e)

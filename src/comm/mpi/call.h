@@ -91,6 +91,13 @@ sl_status sli_mpi_reduce(sli_call *call);
 sl_status sli_mpi_send(sl_group *group, const sli_message *message);
 sl_status sli_mpi_receive(sl_group *group, const sli_message *message);
 
+sl_status sli_mpi_start(sl_group *group, const sli_message *message, bool receives,
+                        sli_transfer *out);
+sl_status sli_mpi_progress(sl_group *group, sli_transfer *transfer);
+void sli_mpi_cancel(sl_group *group, sli_transfer *transfer);
+const char *sli_mpi_absence(sl_group *group, int rank, bool *has_left);
+sl_status sli_mpi_status(sl_group *group);
+
 /* Waits until every message that was sent is received, or can never be. */
 void sli_mpi_flush(sl_group *group);
 

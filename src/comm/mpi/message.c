@@ -1,5 +1,6 @@
 /* Single messages. A message travels with its count and type, so that the receiver can compare them
- * with what it expects. It is copied when it is sent, since a send never waits for the receiver. */
+ * with what it expects. It is copied when it is sent, since a send never waits for the receiver. A
+ * transfer is the data alone, which MPI takes from where the sender has them. */
 #include "comm/mpi/call.h"
 
 #include <stdlib.h>
@@ -71,7 +72,8 @@ sl_status sli_mpi_send(sl_group *group, const sli_message *message)
     sli_mpi_group *state = group->state;
     SL_TRY(check_tag(state, "send", message->tag));
     SL_TRY(sli_watch_status(state->process->watch, &state->member));
-    const char *absence = sli_watch_absence(state->process->watch, &state->member, message->peer);
+    const char *absence =
+        sli_watch_absence(state->process->watch, &state->member, message->peer, NULL);
     if (absence)
         return sl_error(SL_ERR_CANCELLED, "send: rank %d %s", message->peer, absence);
     size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
@@ -93,7 +95,7 @@ sl_status sli_mpi_send(sl_group *group, const sli_message *message)
 static bool any_receiver_remains(sli_mpi_group *state)
 {
     for (const sli_outgoing *at = state->outgoing; at; at = at->next)
-        if (!sli_watch_absence(state->process->watch, &state->member, at->to))
+        if (!sli_watch_absence(state->process->watch, &state->member, at->to, NULL))
             return true;
     return false;
 }
@@ -131,7 +133,7 @@ static const char *absent_sender(sl_group *group, const sli_message *message)
         if ((message->peer == SL_ANY_RANK && r == group->rank) ||
             (message->peer != SL_ANY_RANK && message->peer != r))
             continue;
-        why = sli_watch_absence(state->process->watch, &state->member, r);
+        why = sli_watch_absence(state->process->watch, &state->member, r, NULL);
         if (!why)
             return NULL;
     }
@@ -191,12 +193,12 @@ static sl_status receive_data(sli_call *call, const sli_message *message, sli_ma
         code = process->mpi->test(&request, &done);
         if (code != 0 || done)
             break;
-        if (sli_watch_absence(process->watch, &call->state->member, matched->source) &&
+        if (sli_watch_absence(process->watch, &call->state->member, matched->source, NULL) &&
             call->idle > 10000)
-            status =
-                sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d %s amid its message",
-                         message->tag, matched->source,
-                         sli_watch_absence(process->watch, &call->state->member, matched->source));
+            status = sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d %s amid its message",
+                              message->tag, matched->source,
+                              sli_watch_absence(process->watch, &call->state->member,
+                                                matched->source, NULL));
         else
             status = pause_receive(call, &from_it);
     }
@@ -237,4 +239,75 @@ sl_status sli_mpi_receive(sl_group *group, const sli_message *message)
         status = deliver_message(data, matched.bytes, matched.source, message);
     free(data);
     return status;
+}
+
+/* ---- Transfers ---------------------------------------------------------------------------- */
+
+static sl_status check_process(const sli_mpi_group *state)
+{
+    if (atomic_load_explicit(&state->process->unusable, memory_order_relaxed))
+        return sl_error(SL_ERR_CANCELLED, "this process cannot use MPI any more");
+    return SL_OK;
+}
+
+static sl_status fail_transfer(sl_group *group, int code)
+{
+    sli_call call = sli_call_begin(group, NULL);
+    return sli_call_mpi_error(&call, code);
+}
+
+sl_status sli_mpi_start(sl_group *group, const sli_message *message, bool receives,
+                        sli_transfer *out)
+{
+    sli_mpi_group *state = group->state;
+    const sli_transport *mpi = state->process->mpi;
+    size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
+    sli_request request = {.bits = NULL};
+    *out = (sli_transfer){0};
+    SL_TRY(check_process(state));
+    int tag = message->tag + SLI_TAG_USERS;
+    int code = receives
+                   ? mpi->receive(&state->comm, message->data, bytes, message->peer, tag, &request)
+                   : mpi->send(&state->comm, message->data, bytes, message->peer, tag, &request);
+    if (code != 0)
+        return fail_transfer(group, code);
+    *out = (sli_transfer){.is_under_way = true, .receives = receives, .state = request.bits};
+    return SL_OK;
+}
+
+sl_status sli_mpi_progress(sl_group *group, sli_transfer *transfer)
+{
+    sli_mpi_group *state = group->state;
+    sli_request request = {transfer->state, transfer->receives};
+    bool done = false;
+    SL_TRY(check_process(state));
+    int code = state->process->mpi->test(&request, &done);
+    transfer->state = request.bits;
+    transfer->is_under_way = code == 0 && !done;
+    return code == 0 ? SL_OK : fail_transfer(group, code);
+}
+
+void sli_mpi_cancel(sl_group *group, sli_transfer *transfer)
+{
+    const sli_mpi_group *state = group->state;
+    sli_request request = {transfer->state, transfer->receives};
+    sli_requests_end(state->process, &request, 1);
+    *transfer = (sli_transfer){0};
+}
+
+const char *sli_mpi_absence(sl_group *group, int rank, bool *has_left)
+{
+    sli_mpi_group *state = group->state;
+    *has_left = false;
+    if (!atomic_load_explicit(&state->member.alarm, memory_order_relaxed))
+        return NULL;
+    return sli_watch_absence(state->process->watch, &state->member, rank, has_left);
+}
+
+sl_status sli_mpi_status(sl_group *group)
+{
+    sli_mpi_group *state = group->state;
+    if (!atomic_load_explicit(&state->member.alarm, memory_order_relaxed))
+        return SL_OK;
+    return sli_watch_check(state->process->watch, &state->member, NULL);
 }

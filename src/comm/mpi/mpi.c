@@ -191,8 +191,17 @@ static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
 
 static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_group **out);
 
-static const sli_group_ops mpi_ops = {mpi_collective, sli_mpi_send, sli_mpi_receive,
-                                      mpi_split,      mpi_abort,    mpi_leave};
+static const sli_group_ops mpi_ops = {.collective = mpi_collective,
+                                      .send = sli_mpi_send,
+                                      .receive = sli_mpi_receive,
+                                      .start = sli_mpi_start,
+                                      .progress = sli_mpi_progress,
+                                      .cancel = sli_mpi_cancel,
+                                      .absence = sli_mpi_absence,
+                                      .status = sli_mpi_status,
+                                      .split = mpi_split,
+                                      .abort = mpi_abort,
+                                      .leave = mpi_leave};
 
 /* ---- Making ------------------------------------------------------------------------------- */
 

@@ -444,12 +444,15 @@ sl_status sli_watch_break_late(sli_watch *watch, sli_member *member, const sli_o
     return status;
 }
 
-const char *sli_watch_absence(sli_watch *watch, sli_member *member, int rank)
+const char *sli_watch_absence(sli_watch *watch, sli_member *member, int rank, bool *has_left)
 {
     pthread_mutex_lock(&watch->lock);
     const char *why = watch->dead[member->processes[rank]];
-    if (member->last[rank] != has_not_left)
+    bool left = member->last[rank] != has_not_left;
+    if (left)
         why = "has left the group";
+    if (has_left)
+        *has_left = left;
     pthread_mutex_unlock(&watch->lock);
     return *why ? why : NULL;
 }

@@ -60,8 +60,8 @@ sl_status sli_watch_break(sli_watch *watch, sli_member *member, sl_status error)
 sl_status sli_watch_break_late(sli_watch *watch, sli_member *member, const sli_operation *operation,
                                double seconds);
 
-/* Why `rank` can neither send nor receive: "has left the group" or how it ended; NULL where it can.
- * The text lives as long as the watch. */
-const char *sli_watch_absence(sli_watch *watch, sli_member *member, int rank);
+/* Why `rank` can neither send nor receive: "has left the group" (*has_left is set, which may be
+ * NULL) or how it ended; NULL where it can. The text lives as long as the watch. */
+const char *sli_watch_absence(sli_watch *watch, sli_member *member, int rank, bool *has_left);
 
 #endif

@@ -1,0 +1,570 @@
+#include "parallel/link.h"
+
+#include "comm/group.h"
+#include "core/threads.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+/* Between two polls of the link's thread: a fraction of what an action takes. */
+enum { THREAD_PAUSE_NS = 200000 };
+/* Waiting ranks first poll for some hundred microseconds, then yield the core to others, then sleep
+ * between polls: threads of other processes may need this core. */
+enum { EAGER_POLLS = 1000, YIELDING_POLLS = 10000, PAUSE_NS = 20000 };
+/* Between two readings of a wait's clock, also on a busy machine. */
+static const double longest_pause_seconds = 1;
+
+enum { TAG_HEADER, TAG_DATA };
+
+typedef enum header_kind { HEADER_TENSOR = 1, HEADER_FAILURE } header_kind;
+
+typedef struct header {
+    int32_t kind;
+    int32_t number; /* a failure's */
+    int32_t channel, micro;
+    sli_link_step step;
+    int32_t dtype, dims;
+    int64_t size[SL_MAX_DIMS];
+} header;
+
+/* A header and a tensor on their way out, or the data of a tensor on their way in. */
+typedef struct parcel {
+    struct parcel *next;
+    header header;
+    sli_transfer header_transfer, data;
+    sl_tensor *tensor;
+    bool is_wanted; /* incoming: the step has not failed by it */
+} parcel;
+
+/* The next header of another process. */
+typedef struct source {
+    header header;
+    sli_transfer transfer;
+    int64_t received; /* headers so far */
+} source;
+
+struct sli_link {
+    sl_group *group;
+    const char (*names)[SLI_LINK_NAME_BYTES];
+    sli_failure *failure;
+    pthread_t thread;
+    bool has_thread;
+    /* Guards all below. Held while polling, and while a tensor is handed to a channel: channels',
+     * the failure's and the devices' locks are taken below it. */
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+    bool is_active, is_ending;
+    sli_error_copy broken;
+    sli_link_step step;
+    sli_channel *const *channels;
+    int channel_count;
+    parcel *outgoing, *incoming;
+    int64_t *sent;   /* [ranks] headers */
+    source *sources; /* [ranks] */
+};
+
+/* ---- Failing, with the lock held -------------------------------------------------------- */
+
+static void wake_ranks(const sli_link *link)
+{
+    for (int i = 0; i < link->channel_count; i++)
+        sli_channel_wake(link->channels[i]);
+}
+
+/* Breaks the link with this thread's error, unless it is broken. */
+static void break_link(sli_link *link, sl_status status)
+{
+    if (link->broken.status != SL_OK)
+        return;
+    sli_error_save(&link->broken, status);
+    sli_failure_raise(link->failure, SLI_FAILURE_OF_LINK, status);
+    sl_group_abort(link->group, status, link->broken.text);
+    wake_ranks(link);
+}
+
+/* Fails if a process has died or left, or the group is broken. The first cause counts: processes
+ * leave because another one has died. */
+static sl_status check_processes(const sli_link *link)
+{
+    const sli_group_ops *ops = link->group->ops;
+    const char *why, *leaver = NULL;
+    bool has_left;
+    for (int r = 0; r < sl_group_size(link->group); r++) {
+        if (r == sl_group_rank(link->group) || !(why = ops->absence(link->group, r, &has_left)))
+            continue;
+        if (!has_left)
+            return sl_error(SL_ERR_CANCELLED, "%s %s", link->names[r], why);
+        leaver = leaver ? leaver : link->names[r];
+    }
+    SL_TRY(ops->status(link->group));
+    return leaver ? sl_error(SL_ERR_CANCELLED, "%s has left the group", leaver) : SL_OK;
+}
+
+/* Breaks the link with the error of a process that has died or left, else with this thread's. */
+static void break_link_by_cause(sli_link *link, sl_status status)
+{
+    sli_error_copy own;
+    sli_error_save(&own, status);
+    sl_status cause = check_processes(link);
+    break_link(link, cause != SL_OK ? cause : sli_error_restore(&own));
+}
+
+/* ---- Receiving, with the lock held ------------------------------------------------------ */
+
+static sl_status post_header(sli_link *link, int from)
+{
+    source *at = &link->sources[from];
+    sli_message message = {.data = &at->header,
+                           .count = sizeof at->header / sizeof(int32_t),
+                           .dtype = SL_I32,
+                           .peer = from,
+                           .tag = TAG_HEADER};
+    return link->group->ops->start(link->group, &message, true, &at->transfer);
+}
+
+/* Every number of a header is checked before it is used. */
+static sl_status check_shape(const sli_link *link, int from, const header *got)
+{
+    int64_t bytes = 0;
+    bool is_valid =
+        got->dtype >= SL_F32 && got->dtype <= SL_BF16 && got->dims >= 0 && got->dims <= SL_MAX_DIMS;
+    if (is_valid)
+        bytes = (int64_t)sl_dtype_bytes((sl_dtype)got->dtype);
+    for (int d = 0; d < got->dims && is_valid; d++)
+        is_valid = got->size[d] >= 0 && !__builtin_mul_overflow(bytes, got->size[d], &bytes);
+    if (is_valid && bytes <= SLI_TRANSFER_BYTES)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s sent a tensor that no tensor can be", link->names[from]);
+}
+
+static sl_status check_step(const sli_link *link, int from, const header *got)
+{
+    const sli_link_step *own = &link->step;
+    if (got->step.sequence == own->sequence && got->step.rows == own->rows &&
+        got->step.kind == own->kind && got->step.first_micro == own->first_micro)
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID,
+                    "the ranks of a pipe call different functions or give different batches: %s "
+                    "has %" PRId64 " rows in call %" PRIu64 " of kind %d, this rank %" PRId64
+                    " in call %" PRIu64 " of kind %d",
+                    link->names[from], got->step.rows, got->step.sequence, got->step.kind,
+                    own->rows, own->sequence, own->kind);
+}
+
+/* Posts the receive of a tensor's data. */
+static sl_status receive_tensor(sli_link *link, int from, const header *got)
+{
+    SL_TRY(check_shape(link, from, got));
+    if (got->channel < 0 || got->channel >= link->channel_count ||
+        !sli_channel_accepts(link->channels[got->channel], from, got->micro))
+        return sl_error(SL_ERR_INVALID, "%s sent a tensor that this rank does not expect",
+                        link->names[from]);
+    parcel *one = calloc(1, sizeof *one);
+    if (!one)
+        return sl_error(SL_ERR_MEMORY, "no memory for a tensor of %s", link->names[from]);
+    sl_shape shape = {.dims = got->dims};
+    memcpy(shape.size, got->size, sizeof shape.size);
+    one->header = *got;
+    sl_status status = check_step(link, from, got);
+    one->is_wanted = status == SL_OK;
+    if (status != SL_OK) {
+        sli_failure_raise(link->failure, SLI_FAILURE_OF_CALL, status);
+        wake_ranks(link);
+    }
+    one->next = link->incoming;
+    link->incoming = one;
+    SL_TRY(sl_tensor_create(sli_channel_device(link->channels[got->channel]), SL_MEMORY_ACTIVATIONS,
+                            (sl_dtype)got->dtype, &shape, &one->tensor));
+    sli_message message = {.data = sl_tensor_data(one->tensor),
+                           .count = sl_tensor_count(one->tensor),
+                           .dtype = (sl_dtype)got->dtype,
+                           .peer = from,
+                           .tag = TAG_DATA};
+    return link->group->ops->start(link->group, &message, true, &one->data);
+}
+
+/* Handles the headers that have come from a process, but no more than `most` in all. */
+static sl_status receive_headers(sli_link *link, int from, int64_t most, bool *goes_on)
+{
+    source *at = &link->sources[from];
+    while (at->received < most) {
+        SL_TRY(link->group->ops->progress(link->group, &at->transfer));
+        if (at->transfer.is_under_way)
+            return SL_OK;
+        header got = at->header;
+        *goes_on = true;
+        at->received++;
+        SL_TRY(post_header(link, from));
+        if (got.kind == HEADER_TENSOR) {
+            SL_TRY(receive_tensor(link, from, &got));
+        } else {
+            sli_failure_raise_elsewhere(link->failure, got.number);
+            wake_ranks(link);
+        }
+    }
+    return SL_OK;
+}
+
+/* Gives the tensors whose data have come to their channels. */
+static sl_status deliver_tensors(sli_link *link, bool *goes_on)
+{
+    for (parcel **at = &link->incoming; *at;) {
+        parcel *one = *at;
+        SL_TRY(link->group->ops->progress(link->group, &one->data));
+        if (one->data.is_under_way) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        *goes_on = true;
+        if (one->is_wanted)
+            sli_channel_send(link->channels[one->header.channel], one->header.micro, &one->tensor);
+        sl_tensor_destroy(&one->tensor);
+        free(one);
+    }
+    return SL_OK;
+}
+
+/* ---- Sending, with the lock held -------------------------------------------------------- */
+
+static sl_status free_sent(sli_link *link, bool *goes_on)
+{
+    for (parcel **at = &link->outgoing; *at;) {
+        parcel *one = *at;
+        if (one->header_transfer.is_under_way)
+            SL_TRY(link->group->ops->progress(link->group, &one->header_transfer));
+        if (one->data.is_under_way)
+            SL_TRY(link->group->ops->progress(link->group, &one->data));
+        if (one->header_transfer.is_under_way || one->data.is_under_way) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        *goes_on = true;
+        sl_tensor_destroy(&one->tensor);
+        free(one);
+    }
+    return SL_OK;
+}
+
+/* Takes the tensor, which may be NULL. */
+static sl_status start_sending(sli_link *link, int to, const header *what, sl_tensor **tensor)
+{
+    parcel *one = calloc(1, sizeof *one);
+    if (!one)
+        return sl_error(SL_ERR_MEMORY, "no memory for a message to %s", link->names[to]);
+    one->header = *what;
+    one->header.step = link->step;
+    one->next = link->outgoing;
+    link->outgoing = one;
+    if (tensor) {
+        one->tensor = *tensor;
+        *tensor = NULL;
+    }
+    sli_message message = {.data = &one->header,
+                           .count = sizeof one->header / sizeof(int32_t),
+                           .dtype = SL_I32,
+                           .peer = to,
+                           .tag = TAG_HEADER};
+    link->sent[to]++;
+    SL_TRY(link->group->ops->start(link->group, &message, false, &one->header_transfer));
+    if (!one->tensor)
+        return SL_OK;
+    message = (sli_message){.data = sl_tensor_data(one->tensor),
+                            .count = sl_tensor_count(one->tensor),
+                            .dtype = sl_tensor_dtype(one->tensor),
+                            .peer = to,
+                            .tag = TAG_DATA};
+    return link->group->ops->start(link->group, &message, false, &one->data);
+}
+
+void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor **tensor)
+{
+    const sl_shape *shape = sl_tensor_shape(*tensor);
+    header what = {.kind = HEADER_TENSOR,
+                   .channel = channel,
+                   .micro = micro,
+                   .dtype = sl_tensor_dtype(*tensor),
+                   .dims = shape->dims};
+    memcpy(what.size, shape->size, sizeof what.size);
+    pthread_mutex_lock(&link->lock);
+    sl_status status = SL_OK;
+    if (sl_tensor_bytes(*tensor) > SLI_TRANSFER_BYTES)
+        status = sl_error(SL_ERR_UNSUPPORTED,
+                          "a tensor of %zu bytes is too large to be sent to %s: at most 1 GiB",
+                          sl_tensor_bytes(*tensor), link->names[peer]);
+    else if (link->broken.status == SL_OK)
+        status = start_sending(link, peer, &what, tensor);
+    if (status != SL_OK)
+        break_link(link, status);
+    pthread_mutex_unlock(&link->lock);
+    sl_tensor_destroy(tensor);
+}
+
+void sli_link_send_failure(sli_link *link, int number)
+{
+    header what = {.kind = HEADER_FAILURE, .number = number};
+    pthread_mutex_lock(&link->lock);
+    for (int r = 0; r < sl_group_size(link->group) && link->broken.status == SL_OK; r++) {
+        sl_status status =
+            r == sl_group_rank(link->group) ? SL_OK : start_sending(link, r, &what, NULL);
+        if (status != SL_OK)
+            break_link(link, status);
+    }
+    pthread_mutex_unlock(&link->lock);
+}
+
+static void cancel_parcels(sli_link *link, parcel *first)
+{
+    for (parcel *one = first, *next; one; one = next) {
+        next = one->next;
+        if (one->header_transfer.is_under_way)
+            link->group->ops->cancel(link->group, &one->header_transfer);
+        if (one->data.is_under_way)
+            link->group->ops->cancel(link->group, &one->data);
+        sl_tensor_destroy(&one->tensor);
+        free(one);
+    }
+}
+
+/* ---- Polling ---------------------------------------------------------------------------- */
+
+/* With the lock held: lets all transfers go on; true where one did. `most` as for receive_headers,
+ * by process; NULL: all headers that come. */
+static bool poll_transfers(sli_link *link, const int64_t *most)
+{
+    bool goes_on = false;
+    sl_status status = free_sent(link, &goes_on);
+    for (int r = 0; r < sl_group_size(link->group) && status == SL_OK; r++)
+        if (r != sl_group_rank(link->group))
+            status = receive_headers(link, r, most ? most[r] : INT64_MAX, &goes_on);
+    if (status == SL_OK)
+        status = deliver_tensors(link, &goes_on);
+    if (status != SL_OK)
+        break_link_by_cause(link, status);
+    return goes_on;
+}
+
+/* With the lock held, while the step's rows run: no process may leave before their end. */
+static bool poll_in_step(sli_link *link)
+{
+    bool goes_on = poll_transfers(link, NULL);
+    sl_status status = goes_on || link->broken.status != SL_OK ? SL_OK : check_processes(link);
+    if (status != SL_OK)
+        break_link(link, status);
+    return goes_on;
+}
+
+/* Another thread that polls does this thread's work as well. */
+static bool try_polling(sli_link *link)
+{
+    bool goes_on = false;
+    if (pthread_mutex_trylock(&link->lock) != 0)
+        return false;
+    if (link->is_active && link->broken.status == SL_OK)
+        goes_on = poll_in_step(link);
+    pthread_mutex_unlock(&link->lock);
+    return goes_on;
+}
+
+static void pause_polling(int polls, bool spins)
+{
+    if (polls < EAGER_POLLS && spins)
+        sli_pause();
+    else if (polls < YIELDING_POLLS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
+}
+
+static void break_late_link(sli_link *link, int peer)
+{
+    pthread_mutex_lock(&link->lock);
+    break_link(link, sl_error(SL_ERR_CANCELLED, "nothing came from %s within %g s",
+                              link->names[peer], link->group->options.timeout_seconds));
+    pthread_mutex_unlock(&link->lock);
+}
+
+void sli_link_poll_or_pause(sli_link *link, sli_link_wait *wait)
+{
+    if (try_polling(link)) {
+        wait->polls = 0;
+        return;
+    }
+    pause_polling(wait->polls++, wait->spins);
+    if (wait->polls % 64 == 0 && sli_running_clock_read(&wait->waited, longest_pause_seconds) >
+                                     link->group->options.timeout_seconds)
+        break_late_link(link, wait->peer);
+}
+
+/* The link's thread: polls at times, while ranks may compute. */
+static void *run_link(void *argument)
+{
+    sli_link *link = argument;
+    pthread_mutex_lock(&link->lock);
+    while (!link->is_ending) {
+        if (!link->is_active || link->broken.status != SL_OK) {
+            pthread_cond_wait(&link->changed, &link->lock);
+            continue;
+        }
+        (void)poll_in_step(link);
+        pthread_mutex_unlock(&link->lock);
+        nanosleep(&(struct timespec){0, THREAD_PAUSE_NS}, NULL);
+        pthread_mutex_lock(&link->lock);
+    }
+    pthread_mutex_unlock(&link->lock);
+    return NULL;
+}
+
+/* ---- Steps ------------------------------------------------------------------------------ */
+
+void sli_link_begin(sli_link *link, const sli_link_step *step, sli_channel *const *channels,
+                    int channel_count)
+{
+    pthread_mutex_lock(&link->lock);
+    link->step = *step;
+    link->channels = channels;
+    link->channel_count = channel_count;
+    link->is_active = true;
+    sli_failure_raise(link->failure, SLI_FAILURE_OF_LINK, sli_error_restore(&link->broken));
+    pthread_cond_signal(&link->changed);
+    pthread_mutex_unlock(&link->lock);
+}
+
+void sli_link_stop(sli_link *link, int64_t *sent)
+{
+    pthread_mutex_lock(&link->lock);
+    link->is_active = false;
+    memcpy(sent, link->sent, (size_t)sl_group_size(link->group) * sizeof *sent);
+    pthread_mutex_unlock(&link->lock);
+}
+
+/* With the lock held. */
+static bool has_received(const sli_link *link, const int64_t *headers)
+{
+    for (int r = 0; r < sl_group_size(link->group); r++)
+        if (r != sl_group_rank(link->group) && link->sources[r].received < headers[r])
+            return false;
+    return !link->incoming;
+}
+
+/* With the lock held, when nothing goes on. A process leaves when it has received all that it was
+ * sent: what is still to be sent to it is not needed. */
+static void check_flush(sli_link *link, const int64_t *headers)
+{
+    sl_status status = check_processes(link);
+    if (status == SL_OK)
+        return;
+    if (!has_received(link, headers)) {
+        break_link(link, status);
+        return;
+    }
+    cancel_parcels(link, link->outgoing);
+    link->outgoing = NULL;
+}
+
+sl_status sli_link_flush(sli_link *link, const int64_t *sent)
+{
+    pthread_mutex_lock(&link->lock);
+    for (int polls = 0; link->broken.status == SL_OK; polls++) {
+        if (has_received(link, sent) && !link->outgoing)
+            break;
+        if (poll_transfers(link, sent))
+            continue;
+        check_flush(link, sent);
+        pthread_mutex_unlock(&link->lock);
+        pause_polling(polls, true);
+        pthread_mutex_lock(&link->lock);
+    }
+    sl_status status = sli_error_restore(&link->broken);
+    pthread_mutex_unlock(&link->lock);
+    return status;
+}
+
+sl_status sli_link_status(sli_link *link)
+{
+    pthread_mutex_lock(&link->lock);
+    sl_status status = sli_error_restore(&link->broken);
+    pthread_mutex_unlock(&link->lock);
+    return status;
+}
+
+sl_status sli_link_break(sli_link *link, sl_status status)
+{
+    pthread_mutex_lock(&link->lock);
+    break_link_by_cause(link, status);
+    status = sli_error_restore(&link->broken);
+    pthread_mutex_unlock(&link->lock);
+    return status;
+}
+
+/* ---- Creation --------------------------------------------------------------------------- */
+
+static sl_status start_thread(sli_link *link)
+{
+    int code = pthread_create(&link->thread, NULL, run_link, link);
+    link->has_thread = code == 0;
+    return code == 0
+               ? SL_OK
+               : sl_error(SL_ERR_MEMORY, "cannot start the thread of a link (error %d)", code);
+}
+
+sl_status sli_link_create(const sli_link_options *options, sli_link **out)
+{
+    size_t size = (size_t)sl_group_size(options->group);
+    sli_link *link = calloc(1, sizeof *link);
+    *out = NULL;
+    if (!link) {
+        sl_group *group = options->group;
+        sl_group_destroy(&group);
+        return sl_error(SL_ERR_MEMORY, "no memory for a link of %zu processes", size);
+    }
+    link->group = options->group;
+    link->names = options->names;
+    link->failure = options->failure;
+    pthread_mutex_init(&link->lock, NULL);
+    pthread_cond_init(&link->changed, NULL);
+    link->sent = calloc(size, sizeof *link->sent);
+    link->sources = calloc(size, sizeof *link->sources);
+    sl_status status = SL_OK;
+    if (!link->sent || !link->sources)
+        status = sl_error(SL_ERR_MEMORY, "no memory for a link of %zu processes", size);
+    for (int r = 0; r < (int)size && status == SL_OK; r++)
+        if (r != sl_group_rank(link->group))
+            status = post_header(link, r);
+    if (status == SL_OK)
+        status = start_thread(link);
+    if (status != SL_OK)
+        sli_link_destroy(&link);
+    *out = link;
+    return status;
+}
+
+void sli_link_destroy(sli_link **link)
+{
+    if (!link || !*link)
+        return;
+    sli_link *dead = *link;
+    pthread_mutex_lock(&dead->lock);
+    dead->is_ending = true;
+    pthread_cond_signal(&dead->changed);
+    pthread_mutex_unlock(&dead->lock);
+    if (dead->has_thread)
+        pthread_join(dead->thread, NULL);
+    cancel_parcels(dead, dead->outgoing);
+    cancel_parcels(dead, dead->incoming);
+    for (int r = 0; dead->sources && r < sl_group_size(dead->group); r++)
+        if (dead->sources[r].transfer.is_under_way)
+            dead->group->ops->cancel(dead->group, &dead->sources[r].transfer);
+    sl_group_destroy(&dead->group);
+    pthread_cond_destroy(&dead->changed);
+    pthread_mutex_destroy(&dead->lock);
+    free(dead->sent);
+    free(dead->sources);
+    free(dead);
+    *link = NULL;
+}

@@ -1,0 +1,238 @@
+#include "parallel/pipe_group.h"
+
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- Errors ----------------------------------------------------------------------------- */
+
+/* Rank `root`'s error on every rank. */
+static sl_status broadcast_error(sl_group *group, const sli_error_copy *own, int root)
+{
+    sli_error_copy error = *own;
+    _Static_assert(sizeof error % sizeof(int32_t) == 0, "an error is sent as words");
+    SL_TRY(sl_group_broadcast(group, &error, sizeof error / sizeof(int32_t), SL_I32, root, NULL));
+    error.text[sizeof error.text - 1] = '\0';
+    return sli_error_restore(&error);
+}
+
+sl_status sli_pipe_group_agree(sl_group *group, sl_status status)
+{
+    int64_t own = status, all[sl_group_size(group)];
+    sli_error_copy error;
+    sli_error_save(&error, status);
+    SL_TRY(sl_group_all_gather(group, &own, all, 1, SL_I64, NULL));
+    for (int r = 0; r < sl_group_size(group); r++)
+        if (all[r] != SL_OK)
+            return broadcast_error(group, &error, r);
+    return SL_OK;
+}
+
+/* ---- Creation --------------------------------------------------------------------------- */
+
+enum { HOST_BYTES = 64 };
+
+/* Writes "stage 2", "stages 2 to 3" or "stages 0, 3". */
+static void write_stages(const int *stage_ranks, int stages, int rank, char *text, size_t bytes)
+{
+    size_t used = 0;
+    int own = 0;
+    for (int s = 0; s < stages; s++)
+        own += stage_ranks[s] == rank;
+    text[0] = '\0';
+    for (int s = 0, last; s < stages && used < bytes; s = last + 1) {
+        last = s;
+        if (stage_ranks[s] != rank)
+            continue;
+        while (last + 1 < stages && stage_ranks[last + 1] == rank)
+            last++;
+        const char *before = used ? ", " : own > 1 ? "stages " : "stage ";
+        int length = last > s ? snprintf(text + used, bytes - used, "%s%d to %d", before, s, last)
+                              : snprintf(text + used, bytes - used, "%s%d", before, s);
+        used += (size_t)length;
+    }
+}
+
+static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int stages)
+{
+    char(*hosts)[HOST_BYTES] = calloc((size_t)group->size, sizeof *hosts);
+    if (!hosts)
+        return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %d ranks", group->size);
+    char *own = hosts[group->rank], list[96];
+    if (gethostname(own, HOST_BYTES - 1) != 0)
+        snprintf(own, HOST_BYTES, "an unknown host");
+    sl_status status =
+        sl_group_all_gather(group->group, own, hosts, HOST_BYTES / sizeof(int32_t), SL_I32, NULL);
+    for (int r = 0; r < group->size && status == SL_OK; r++) {
+        write_stages(stage_ranks, stages, r, list, sizeof list);
+        snprintf(group->names[r], sizeof group->names[r], "rank %d on %.63s, %s", r, hosts[r],
+                 list);
+    }
+    free(hosts);
+    return status;
+}
+
+static sl_status connect_ranks(sli_pipe_group *group, sl_group *from, const int *stage_ranks,
+                               int stages)
+{
+    sli_link_options link = {.names = (const char(*)[SLI_LINK_NAME_BYTES])group->names,
+                             .failure = group->failure};
+    SL_TRY(sl_group_split(from, 0, &group->group));
+    SL_TRY(sl_group_split(from, 0, &link.group));
+    SL_TRY(sli_link_create(&link, &group->link));
+    return name_ranks(group, stage_ranks, stages);
+}
+
+sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stages,
+                                sli_failure *failure, sli_pipe_group **out)
+{
+    size_t size = (size_t)sl_group_size(from);
+    sli_pipe_group *group = calloc(1, sizeof *group);
+    *out = NULL;
+    if (group) {
+        group->rank = sl_group_rank(from);
+        group->size = (int)size;
+        group->failure = failure;
+        group->names = calloc(size, sizeof *group->names);
+        group->words = calloc((size + 1) * (size + 1), sizeof *group->words);
+    }
+    sl_status status = SL_OK;
+    if (!group || !group->names || !group->words)
+        status = sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %zu ranks", size);
+    else
+        status = connect_ranks(group, from, stage_ranks, stages);
+    if (status != SL_OK) {
+        sl_group_abort(from, status, sl_error_text());
+        sli_pipe_group_destroy(&group);
+    }
+    *out = group;
+    return status;
+}
+
+void sli_pipe_group_destroy(sli_pipe_group **group)
+{
+    if (!group || !*group)
+        return;
+    sli_link_destroy(&(*group)->link);
+    sl_group_destroy(&(*group)->group);
+    free((*group)->names);
+    free((*group)->words);
+    free(*group);
+    *group = NULL;
+}
+
+/* ---- Exchanges -------------------------------------------------------------------------- */
+
+/* Breaks link and group after an error that the other ranks cannot know otherwise. */
+static sl_status break_group(sli_pipe_group *group, sl_status status)
+{
+    status = sli_link_break(group->link, status);
+    sli_error_copy own;
+    sli_error_save(&own, status);
+    sl_group_abort(group->group, status, own.text);
+    return sli_error_restore(&own);
+}
+
+static sl_status check_exchange(sli_pipe_group *group, sl_status status)
+{
+    return status == SL_OK ? SL_OK : break_group(group, status);
+}
+
+sl_status sli_pipe_group_broadcast(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,
+                                   int root)
+{
+    return check_exchange(group, sl_group_broadcast(group->group, data, count, dtype, root, NULL));
+}
+
+sl_status sli_pipe_group_sum(sli_pipe_group *group, double *terms, int64_t count)
+{
+    return check_exchange(group, sl_group_all_reduce(group->group, terms, count, SL_F64,
+                                                     SL_REDUCE_SUM, NULL));
+}
+
+sl_status sli_pipe_group_compare(sli_pipe_group *group, const sli_pipe_trait *traits, int count)
+{
+    int64_t *all = calloc((size_t)group->size * (size_t)count, sizeof *all);
+    if (!all)
+        return check_exchange(group,
+                              sl_error(SL_ERR_MEMORY, "no memory for %d ranks", group->size));
+    int64_t *own = all + (size_t)group->rank * (size_t)count;
+    for (int i = 0; i < count; i++)
+        own[i] = traits[i].value;
+    sl_status status =
+        check_exchange(group, sl_group_all_gather(group->group, own, all, count, SL_I64, NULL));
+    for (int r = 1; r < group->size && status == SL_OK; r++)
+        for (int i = 0; i < count && status == SL_OK; i++)
+            if (all[r * count + i] != all[i])
+                status = sl_error(SL_ERR_INVALID,
+                                  "sl_pipe_create: all ranks of the group need the same pipe, but "
+                                  "rank %d has another %s than rank 0",
+                                  r, traits[i].name);
+    free(all);
+    return status;
+}
+
+/* ---- The end of a call ------------------------------------------------------------------ */
+
+/* Each rank's words: the number of its failure, and the headers that it has sent to each rank. */
+static sl_status exchange_outcomes(sli_pipe_group *group, int number, bool runs_table)
+{
+    int64_t count = group->size + 1, *own = group->words + group->rank * count;
+    own[0] = number;
+    if (!runs_table)
+        memset(own + 1, 0, (size_t)group->size * sizeof *own);
+    return check_exchange(group, sl_group_all_gather(group->group, own, group->words, count, SL_I64,
+                                                     NULL));
+}
+
+static sl_status flush_link(sli_pipe_group *group)
+{
+    int64_t sent[group->size];
+    for (int r = 0; r < group->size; r++)
+        sent[r] = group->words[r * (group->size + 1) + 1 + group->rank];
+    return check_exchange(group, sli_link_flush(group->link, sent));
+}
+
+/* The rank whose failure has the lowest number; -1: none has failed. */
+static int find_first_failure(const sli_pipe_group *group)
+{
+    int first = -1;
+    int64_t lowest = INT_MAX;
+    for (int r = 0; r < group->size; r++) {
+        int64_t number = group->words[r * (group->size + 1)];
+        if (number < lowest) {
+            lowest = number;
+            first = r;
+        }
+    }
+    return first;
+}
+
+static sl_status agree_on_failure(sli_pipe_group *group, bool runs_table)
+{
+    sli_error_copy error;
+    int number = group->failure->number;
+    sli_error_save(&error, sli_failure_take(group->failure));
+    sl_status status = sli_link_status(group->link);
+    if (status != SL_OK)
+        return break_group(group, status);
+    SL_TRY(exchange_outcomes(group, number, runs_table));
+    if (runs_table)
+        SL_TRY(flush_link(group));
+    int first = find_first_failure(group);
+    if (first < 0)
+        return SL_OK;
+    return broadcast_error(group->group, &error, first);
+}
+
+sl_status sli_pipe_group_end(sli_pipe_group *group, bool runs_table)
+{
+    sli_error_copy result;
+    if (runs_table)
+        sli_link_stop(group->link, group->words + group->rank * (group->size + 1) + 1);
+    sli_error_save(&result, agree_on_failure(group, runs_table));
+    (void)sli_failure_take(group->failure); /* what came after this rank's own end */
+    return sli_error_restore(&result);
+}

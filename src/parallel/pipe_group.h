@@ -1,0 +1,45 @@
+/* The processes of a pipe: what they tell each other beside tensors. They are the ranks of the
+ * group that the pipe's options name; each rank of the group calls the pipe's functions together.
+ */
+#ifndef SLI_PARALLEL_PIPE_GROUP_H
+#define SLI_PARALLEL_PIPE_GROUP_H
+
+#include "parallel/link.h"
+
+typedef struct sli_pipe_group {
+    sl_group *group; /* its own, for collective operations */
+    sli_link *link;
+    sli_failure *failure; /* the pipe's */
+    int rank, size;
+    uint64_t calls; /* of the pipe's functions that run a table, and of their accumulation steps */
+    char (*names)[SLI_LINK_NAME_BYTES]; /* [size] "rank 1 on HOST, stage 2" */
+    int64_t *words;                     /* room for an exchange */
+} sli_pipe_group;
+
+/* Called by every rank of a group with its own status: all return the first rank's error. */
+sl_status sli_pipe_group_agree(sl_group *group, sl_status status);
+
+/* Called by every rank of `from`. stage_ranks[s]: the rank of the group that has stage s. */
+sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stages,
+                                sli_failure *failure, sli_pipe_group **out);
+void sli_pipe_group_destroy(sli_pipe_group **group);
+
+/* What the options of all ranks must agree on: a number for each name. */
+typedef struct sli_pipe_trait {
+    const char *name;
+    int64_t value;
+} sli_pipe_trait;
+
+/* Errors: SL_ERR_INVALID, the same on every rank, for the first that differs. */
+sl_status sli_pipe_group_compare(sli_pipe_group *group, const sli_pipe_trait *traits, int count);
+
+/* Ends a call on all ranks, when the threads of each have ended: takes the failure, and returns
+ * that of the lowest number on every rank. `runs_table`: the link has a step under way. */
+sl_status sli_pipe_group_end(sli_pipe_group *group, bool runs_table);
+
+/* Rank `root`'s data on every rank; and sums, in which one rank's term alone is not 0. */
+sl_status sli_pipe_group_broadcast(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,
+                                   int root);
+sl_status sli_pipe_group_sum(sli_pipe_group *group, double *terms, int64_t count);
+
+#endif

@@ -1,0 +1,281 @@
+#include "layouts.h"
+
+#include "check.h"
+#include "modules.h"
+#include "pipes.h"
+#include "replicas.h"
+#include "sluice/layers.h"
+#include "sluice/model.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { WIDTH = 8, TOKENS = 5, CLASSES = 11, STEPS = 2, MAX_ROWS = 12 };
+
+/* ---- A rank's pipe ---------------------------------------------------------------------- */
+
+/* Devices for the pipeline ranks of this rank of the group, and none for the others. */
+static sl_status open_devices(const sl_pipe_options *options, layout_pipe *at)
+{
+    int virtual_stages = options->virtual_stages ? options->virtual_stages : 1;
+    int ranks = options->stages / virtual_stages;
+    int size = options->group ? sl_group_size(options->group) : 1;
+    int own = options->group ? sl_group_rank(options->group) : 0;
+    for (int i = 0; i < ranks; i++) {
+        int on = options->group_ranks ? options->group_ranks[i] : i / (ranks / size);
+        if (on == own)
+            SL_TRY(sl_device_create_cpu(1, &at->devices[i]));
+    }
+    return SL_OK;
+}
+
+sl_status layout_open(sl_module *model, sl_loss *loss, sl_pipe_options options, layout_pipe *out)
+{
+    *out = (layout_pipe){.model = model, .loss = loss};
+    options.model = model;
+    options.loss = loss;
+    options.devices = out->devices;
+    SL_TRY(open_devices(&options, out));
+    SL_TRY(sl_pipe_create(&options, &out->pipe));
+    sl_pipe_optimizer_options with = {.pipe = out->pipe, .optimizer = {.kind = SL_OPTIMIZER_ADAMW}};
+    return sl_pipe_optimizer_create(&with, &out->optimizer);
+}
+
+void layout_close(layout_pipe *at)
+{
+    sl_pipe_optimizer_destroy(&at->optimizer);
+    sl_pipe_destroy(&at->pipe);
+    sl_module_destroy(&at->model);
+    sl_loss_destroy(&at->loss);
+    for (int i = 0; i < LAYOUT_MAX_RANKS; i++)
+        sl_device_destroy(&at->devices[i]);
+}
+
+sl_module *layout_linears(int count)
+{
+    sl_module *modules[16], *model;
+    for (int i = 0; i < count; i++)
+        check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
+    check_ok(sl_sequential_create(modules, count, &model));
+    return model;
+}
+
+/* ---- What is drawn ---------------------------------------------------------------------- */
+
+typedef struct plan {
+    int layers, rows;
+    bool is_language_model, is_tied;
+    int group_ranks[LAYOUT_MAX_RANKS];
+    sl_schedule *table;
+    sl_pipe_options options;
+} plan;
+
+/* With the same numbers on every rank. */
+static void draw_plan(sl_group *group, unsigned seed, plan *out)
+{
+    static const char *const one_stage[] = {"gpipe", "1f1b", "zb-h1"};
+    static const char *const two_stages[] = {"looped-bfs", "interleaved", "zb-v"};
+    plan p = {0};
+    int size = sl_group_size(group);
+    bool evenly = test_draw(&seed, 0, 1);
+    int ranks = evenly ? size * test_draw(&seed, 1, LAYOUT_MAX_RANKS / 2 / size)
+                       : test_draw(&seed, size, LAYOUT_MAX_RANKS / 2);
+    int virtual_stages = test_draw(&seed, 1, 2), stages = ranks * virtual_stages;
+    int choice = test_draw(&seed, 0, 3);
+    p.rows = test_draw(&seed, 1, MAX_ROWS);
+    p.is_language_model = test_draw(&seed, 0, 1);
+    p.layers = stages + test_draw(&seed, 0, 2);
+    p.options = (sl_pipe_options){.stages = stages,
+                                  .virtual_stages = virtual_stages,
+                                  .chunks = test_draw(&seed, 1, 6),
+                                  .accumulate = test_draw(&seed, 1, 2),
+                                  .recompute = (sl_recompute)test_draw(&seed, 0, 2),
+                                  .seed = seed,
+                                  .group = group};
+    if (choice < 3)
+        p.options.writer_arg = virtual_stages == 1 ? one_stage[choice] : two_stages[choice];
+    else
+        p.options.table = p.table = random_table(&seed, ranks, virtual_stages, p.options.chunks);
+    for (int i = 0; i < ranks; i++) /* every rank of the group has some */
+        p.group_ranks[i] = i < size ? size - 1 - i : test_draw(&seed, 0, size - 1);
+    *out = p;
+    if (!evenly)
+        out->options.group_ranks = out->group_ranks;
+}
+
+static sl_module *build_model(const plan *p)
+{
+    sl_module *modules[16], *model;
+    sl_model_options options = {.ntokens = CLASSES,
+                                .emsize = WIDTH,
+                                .nhid = 12,
+                                .nlayers = p->layers,
+                                .nhead = 2,
+                                .dropout = 0.2f};
+    if (p->is_language_model) {
+        check_ok(sl_transformer_lm_create(&options, &model));
+        return model;
+    }
+    for (int i = 0; i < p->layers; i++)
+        if (i % 2 == 0)
+            check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
+        else
+            check_ok(sl_dropout_create(0.3f, &modules[i]));
+    check_ok(sl_sequential_create(modules, p->layers, &model));
+    return model;
+}
+
+static sl_loss *build_loss(const plan *p)
+{
+    sl_loss *loss;
+    check_ok(p->is_language_model ? sl_cross_entropy_create(&loss) : sl_mse_loss_create(&loss));
+    return loss;
+}
+
+static sl_tensor *build_rows(const plan *p, sl_device *device, unsigned seed)
+{
+    int32_t ids[MAX_ROWS * TOKENS];
+    sl_shape tokens = sl_shape_2d(p->rows, TOKENS), rows = sl_shape_2d(p->rows, WIDTH);
+    if (!p->is_language_model)
+        return random_tensor(device, &rows, seed);
+    for (int i = 0; i < p->rows * TOKENS; i++)
+        ids[i] = test_draw(&seed, 0, CLASSES - 1);
+    return integer_tensor(device, &tokens, ids);
+}
+
+/* ---- What is compared ------------------------------------------------------------------- */
+
+/* What every rank gets. */
+typedef struct numbers {
+    double loss[STEPS], norm[STEPS], evaluation;
+    int64_t terms;
+} numbers;
+
+static sl_status train(layout_pipe *at, const sl_tensor *input, const sl_tensor *targets,
+                       numbers *out, sl_tensor **output)
+{
+    for (int i = 0; i < STEPS; i++) {
+        sl_pipe_batch batch = {.input = input,
+                               .targets = targets,
+                               .step = (uint64_t)i,
+                               .first_sample = 100 * i};
+        sl_pipe_zero_grad(at->pipe);
+        SL_TRY(sl_pipe_train(at->pipe, &batch, &out->loss[i]));
+        SL_TRY(sl_clip_grad_norm(at->pipe, 0.1, SL_GRAD_NORM_L2, true, &out->norm[i]));
+        SL_TRY(sl_pipe_optimizer_step(at->optimizer, 0.01, 0.05, NULL));
+    }
+    sl_pipe_batch batch = {.input = input, .targets = targets};
+    SL_TRY(sl_pipe_evaluate(at->pipe, &batch, &out->evaluation, &out->terms));
+    return sl_pipe_forward(at->pipe, &batch, output);
+}
+
+static const sl_parameter *find_parameter(const sl_parameter_set *set, const char *name)
+{
+    for (int i = 0; i < sl_parameter_set_count(set); i++)
+        if (strcmp(sl_parameter_name(sl_parameter_set_get(set, i)), name) == 0)
+            return sl_parameter_set_get(set, i);
+    return NULL;
+}
+
+static bool same_bits(const sl_tensor *a, const sl_tensor *b)
+{
+    return sl_tensor_bytes(a) == sl_tensor_bytes(b) &&
+           memcmp(sl_tensor_data(a), sl_tensor_data(b), sl_tensor_bytes(a)) == 0;
+}
+
+static sl_status compare_parameters(const layout_pipe *own, const layout_pipe *whole)
+{
+    for (int s = 0; s < sl_pipe_stages(own->pipe); s++) {
+        sl_parameter_set *set = sl_pipe_parameters(own->pipe, s);
+        for (int i = 0; i < sl_parameter_set_count(set); i++) {
+            sl_parameter *mine = sl_parameter_set_get(set, i);
+            const char *name = sl_parameter_name(mine);
+            sl_parameter *other =
+                (sl_parameter *)find_parameter(sl_pipe_parameters(whole->pipe, 0), name);
+            sl_tensor *grad, *expected;
+            SL_TRY(expect(same_bits(sl_parameter_value(mine), sl_parameter_value(other)),
+                          "the same values of %s", name));
+            if (sl_parameter_get_kind(mine) != SL_PARAMETER_TRAINED)
+                continue;
+            SL_TRY(sl_parameter_grad(mine, &grad));
+            SL_TRY(sl_parameter_grad(other, &expected));
+            SL_TRY(expect(same_bits(grad, expected), "the same gradient of %s", name));
+        }
+    }
+    return SL_OK;
+}
+
+/* A rank has the state of its own stages' parameters, under their names. */
+static sl_status compare_state(const sl_checkpoint_part *own, const sl_checkpoint_part *whole)
+{
+    for (size_t i = 0; i < own->count; i++) {
+        const sl_safetensors_item *item = &own->items[i], *other = NULL;
+        for (size_t k = 0; k < whole->count; k++)
+            if (strcmp(whole->items[k].name, item->name) == 0)
+                other = &whole->items[k];
+        size_t bytes = (size_t)sl_shape_count(&item->shape) * sl_dtype_bytes(item->dtype);
+        SL_TRY(expect(other && memcmp(other->data, item->data, bytes) == 0, "the same state %s",
+                      item->name));
+    }
+    return SL_OK;
+}
+
+static sl_status compare(const layout_pipe *own, const layout_pipe *whole, const numbers *a,
+                         const numbers *b, const sl_tensor *output, const sl_tensor *expected)
+{
+    sl_checkpoint_part state, whole_state;
+    int last = sl_pipe_stages(own->pipe) - 1;
+    bool has_last = sl_pipe_parameters(own->pipe, last) != NULL;
+    for (int i = 0; i < STEPS; i++)
+        SL_TRY(expect(memcmp(a, b, sizeof *a) == 0, "the same loss and norm, got %a %a, not %a %a",
+                      a->loss[i], a->norm[i], b->loss[i], b->norm[i]));
+    SL_TRY(expect(!output == !has_last, "an output where the last stage is"));
+    SL_TRY(expect(!output || same_bits(output, expected), "the same output"));
+    SL_TRY(compare_parameters(own, whole));
+    SL_TRY(sl_pipe_optimizer_get_state(own->optimizer, &state));
+    SL_TRY(sl_pipe_optimizer_get_state(whole->optimizer, &whole_state));
+    return compare_state(&state, &whole_state);
+}
+
+/* Each rank gives the tensors that its stages read, and no others. */
+static sl_status train_both(const plan *p, layout_pipe *own, layout_pipe *whole)
+{
+    numbers a = {0}, b = {0};
+    sl_tensor *output = NULL, *expected = NULL, *input, *targets;
+    unsigned seed = (unsigned)p->options.seed;
+    int last = p->options.stages - 1;
+    input = build_rows(p, whole->devices[0], seed);
+    targets = build_rows(p, whole->devices[0], seed + 1);
+    sl_status status = train(whole, input, targets, &b, &expected);
+    if (status == SL_OK)
+        status = train(own, sl_pipe_parameters(own->pipe, 0) ? input : NULL,
+                       sl_pipe_parameters(own->pipe, last) ? targets : NULL, &a, &output);
+    if (status == SL_OK)
+        status = compare(own, whole, &a, &b, output, expected);
+    sl_tensor_destroy(&output);
+    sl_tensor_destroy(&expected);
+    sl_tensor_destroy(&input);
+    sl_tensor_destroy(&targets);
+    return status;
+}
+
+sl_status layout_check(sl_group *group, unsigned seed)
+{
+    plan p;
+    layout_pipe own, whole;
+    sl_pipe_options one = {.stages = 1, .recompute = SL_RECOMPUTE_NEVER};
+    draw_plan(group, seed, &p);
+    one.chunks = p.options.chunks;
+    one.seed = p.options.seed;
+    sl_status status = layout_open(build_model(&p), build_loss(&p), one, &whole);
+    if (status == SL_OK) {
+        status = layout_open(build_model(&p), build_loss(&p), p.options, &own);
+        if (status == SL_OK)
+            status = train_both(&p, &own, &whole);
+        layout_close(&own);
+    }
+    layout_close(&whole);
+    sl_schedule_destroy(&p.table);
+    return sl_error_context(status, "[seed %u] ", seed);
+}

@@ -1,0 +1,30 @@
+/* Pipes whose stages are on the ranks of a group, for tests over threads and over processes. */
+#ifndef TESTS_SUPPORT_LAYOUTS_H
+#define TESTS_SUPPORT_LAYOUTS_H
+
+#include "sluice/pipe_optimizer.h"
+
+enum { LAYOUT_MAX_RANKS = 8 };
+
+/* One rank's pipe, with devices, model and loss of its own. */
+typedef struct layout_pipe {
+    sl_device *devices[LAYOUT_MAX_RANKS]; /* of its own pipeline ranks */
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    sl_pipe_optimizer *optimizer;
+} layout_pipe;
+
+/* Takes the model and the loss. */
+sl_status layout_open(sl_module *model, sl_loss *loss, sl_pipe_options options, layout_pipe *out);
+void layout_close(layout_pipe *pipe);
+
+/* Draws a model, a batch, a table and a placement on the ranks of the group, all from the seed;
+ * trains, evaluates and runs forward; and compares losses, norms, outputs, gradients, weights and
+ * the optimizer's state with those of a pipe of one stage: they must have the same bits. */
+sl_status layout_check(sl_group *group, unsigned seed);
+
+/* Sequential(count linear layers of width 8), the stages of which are at least `count` modules. */
+sl_module *layout_linears(int count);
+
+#endif
