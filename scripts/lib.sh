@@ -12,7 +12,7 @@ data_packages=(curl ca-certificates unzip)
 test_packages=(g++ libcmocka-dev clang clang-format clang-tidy libclang-rt-14-dev libomp-dev
     cppcheck shellcheck python3 python3-numpy python3-torch libopenblas0-pthread python3-venv python3-pip zip
     gcc-aarch64-linux-gnu libc6-dev-arm64-cross
-    libopenmpi-dev openmpi-bin iproute2 dpkg-dev)
+    libopenmpi-dev openmpi-bin iproute2 dpkg-dev chromium)
 
 say() { printf '%s\n' "$*" >&2; }
 

@@ -167,5 +167,25 @@ sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *c
 void sl_run_log_destroy(sl_run_log **log);
 sl_reporter sl_run_log_reporter(sl_run_log *log);
 
+/* ---- What a run log says ---------------------------------------------------------------- */
+
+/* A run as its log tells it: options, steps, evaluations, memory, the last pipeline timeline. */
+typedef struct sl_run_history sl_run_history;
+
+/* Reads a log, also one of a run that goes on or has died: a last line without an end is left out,
+ * and so are lines that were cut off in the middle, before a run that resumed. Of steps that are
+ * there twice, the later ones count. Records of unknown kinds are skipped. Errors: SL_ERR_FORMAT
+ * names the line and the field; those of opening the file. */
+sl_status sl_run_history_read(const char *path, sl_run_history **out);
+void sl_run_history_destroy(sl_run_history **history);
+
+/* Writes runs [count] as one HTML page without scripts or references to other files: results,
+ * curves, memory, the last pipeline timeline of each, predicted over measured, and the options in
+ * which they differ (of one run: all). The caller checks `to` for errors of writing. */
+sl_status sl_report_html(const sl_run_history *const *runs, int count, FILE *to);
+
+/* Writes runs [count] as CSV: a line for each step and each evaluation. */
+sl_status sl_report_csv(const sl_run_history *const *runs, int count, FILE *to);
+
 SL_API_END
 #endif

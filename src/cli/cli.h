@@ -34,7 +34,7 @@ typedef struct cli_command {
 #define RANGE(from, to)    .lowest = from, .highest = to
 
 extern const cli_command cmd_train, cmd_eval, cmd_generate, cmd_model, cmd_schedule, cmd_data,
-    cmd_checkpoint, cmd_launch;
+    cmd_checkpoint, cmd_report, cmd_launch;
 extern const cli_command *const cli_commands[]; /* all, then NULL */
 
 /* sluice launch-rank, which mpirun starts for cmd_launch with a program's command line: no command

@@ -83,14 +83,15 @@ static void draw_bar(FILE *to, const sli_timeline *timeline, const sli_timeline_
 
 void sli_timeline_draw(FILE *to, const sli_timeline *timeline, const sli_timeline_frame *frame)
 {
+    double width = timeline->end > 0 ? frame->width * timeline->span / timeline->end : 0;
     for (int rank = 0; rank < timeline->ranks; rank++) {
         double y = frame->top + rank * frame->row;
         fprintf(to,
                 "<text x=\"8\" y=\"%.1f\">rank %d</text>\n"
                 "<rect class=\"bubble\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\" "
                 "fill=\"#888\" fill-opacity=\"0.15\"><title>%srank %d is idle</title></rect>\n",
-                y + frame->bar * 2 / 3, rank, frame->left, y, frame->width, frame->bar,
-                timeline->prefix, rank);
+                y + frame->bar * 2 / 3, rank, frame->left, y, width, frame->bar, timeline->prefix,
+                rank);
     }
     for (int i = 0; i < timeline->count; i++)
         draw_bar(to, timeline, frame, timeline->entries[i]);

@@ -29,6 +29,7 @@ typedef struct sli_timeline {
     const int *placement; /* [stages] the rank of each stage */
     int ranks, stages;
     double end;         /* the time at the right end of the rows */
+    double span;        /* until then a rank without an action is idle */
     double factor;      /* of times in the bars' titles, */
     const char *unit;   /* whose unit is then this, " ms" */
     const char *prefix; /* before each title, "measured: " */

@@ -136,7 +136,7 @@ grep -q "absent (named on the command line) must hold wiki.train.tokens" "$scrat
 "$SLUICE_PROGRAM" help --markdown | diff "$source_dir/docs/options.md" - ||
     fail "docs/options.md is not what sluice help --markdown prints"
 
-for command in "" train eval generate model schedule data checkpoint launch; do
+for command in "" train eval generate model schedule data checkpoint report launch; do
     page=$("$SLUICE_PROGRAM" help --man $command)
     grep -q '^\.SH NAME$' <<<"$page" || fail "the page of sluice $command has no name"
     if command -v groff >/dev/null; then

@@ -117,6 +117,7 @@ static void draw_picture(FILE *to, const sl_schedule *schedule, const sl_simulat
                                       .ranks = schedule->ranks,
                                       .stages = schedule->stages,
                                       .end = simulation->makespan,
+                                      .span = simulation->makespan,
                                       .factor = 1,
                                       .unit = "",
                                       .prefix = ""},

@@ -1,0 +1,79 @@
+/* sluice report: pictures and tables from run logs. */
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { MOST_LOGS = 64 };
+
+typedef struct settings {
+    const char *output;
+    bool csv;
+} settings;
+
+/* clang-format off */
+static const sl_option options[] = {
+    {.name = "output", .letter = 'o', .value = "FILE", FIELD(TEXT, output),
+     .help = "Write to FILE instead of standard output"},
+    {.name = "csv", FIELD(FLAG, csv),
+     .help = "Write a line of CSV for each step and evaluation instead of the page"},
+    {0},
+};
+/* clang-format on */
+
+static sl_status check_output(const char *output, const cli_line *line)
+{
+    struct stat to, log;
+    for (int i = 0; output && i < line->word_count; i++)
+        if (stat(output, &to) == 0 && stat(line->words[i], &log) == 0 && to.st_dev == log.st_dev &&
+            to.st_ino == log.st_ino)
+            return sl_error(SL_ERR_INVALID, "--output: %s is an input and must not be overwritten",
+                            output);
+    return SL_OK;
+}
+
+static sl_status write_report(const settings *from, const sl_run_history *const *runs, int count)
+{
+    FILE *to = from->output ? fopen(from->output, "w") : stdout;
+    if (!to)
+        return sl_error(SL_ERR_IO, "%s: cannot be written: %s", from->output, strerror(errno));
+    sl_status status = from->csv ? sl_report_csv(runs, count, to) : sl_report_html(runs, count, to);
+    bool failed = ferror(to) != 0;
+    if (!from->output)
+        return status;
+    if (fclose(to) != 0 || failed)
+        return sl_error(SL_ERR_IO, "%s: cannot be written: %s", from->output, strerror(errno));
+    return status;
+}
+
+static sl_status run_report(cli_line *line, void *parsed)
+{
+    sl_run_history *runs[MOST_LOGS] = {NULL};
+    int count = line->word_count;
+    const settings *from = parsed;
+    if (count < 1 || count > MOST_LOGS)
+        cli_refuse("report needs 1 to %d run logs, got %d", MOST_LOGS, count);
+    sl_status status = check_output(from->output, line);
+    for (int i = 0; i < count && status == SL_OK; i++)
+        status = sl_run_history_read(line->words[i], &runs[i]);
+    if (status == SL_OK)
+        status = write_report(from, (const sl_run_history *const *)runs, count);
+    for (int i = 0; i < count; i++)
+        sl_run_history_destroy(&runs[i]);
+    return status;
+}
+
+const cli_command cmd_report = {
+    .name = "report",
+    .summary = "show run logs as a page of curves and timelines",
+    .arguments = "LOG.jsonl...",
+    .doc = "Writes an HTML page about runs from their logs (train --log-json): loss, perplexity, "
+           "gradient norm, learning rate, speed, memory, and the pipeline's timeline as predicted "
+           "and as measured. Several logs are laid over each other, with a table of the options in "
+           "which they differ. The page is one file without scripts.",
+    .options = options,
+    .settings_bytes = sizeof(settings),
+    .run = run_report,
+};

@@ -1,0 +1,207 @@
+#include "report/chart.h"
+
+#include "report/markup.h"
+
+#include <math.h>
+
+enum { WIDTH = 420, HEIGHT = 240, LEFT = 54, RIGHT = 12, TOP = 10, BOTTOM = 26 };
+enum { MOST_POINTS = 2000, BUCKETS = WIDTH - LEFT - RIGHT };
+
+typedef struct range {
+    double low, high;
+} range;
+
+/* What is drawn where. */
+typedef struct frame {
+    FILE *to;
+    const sli_chart *chart;
+    range x, y;
+} frame;
+
+static bool is_drawn(const frame *on, double y)
+{
+    return isfinite(y) && (y > 0 || !on->chart->log_scale);
+}
+
+static void include(range *to, double value)
+{
+    to->low = fmin(to->low, value);
+    to->high = fmax(to->high, value);
+}
+
+/* False where there is nothing to draw. */
+static bool find_ranges(frame *on)
+{
+    on->x = on->y = (range){INFINITY, -INFINITY};
+    for (int c = 0; c < on->chart->curve_count; c++) {
+        const sli_curve *curve = &on->chart->curves[c];
+        for (size_t i = 0; i < curve->count; i++) {
+            if (!is_drawn(on, curve->points[i].y))
+                continue;
+            include(&on->x, curve->points[i].x);
+            include(&on->y, curve->points[i].y);
+        }
+    }
+    if (on->x.low > on->x.high)
+        return false;
+    if (on->x.low == on->x.high)
+        on->x.high += 1;
+    double margin = 0.04 * (on->y.high - on->y.low);
+    if (margin == 0)
+        margin = on->y.high != 0 ? 0.1 * fabs(on->y.high) : 1;
+    if (on->chart->log_scale) {
+        double factor = pow(on->y.high / on->y.low, 0.04);
+        factor = factor > 1 ? factor : 1.1;
+        on->y = (range){on->y.low / factor, on->y.high * factor};
+    } else {
+        on->y = (range){on->y.low >= 0 ? fmax(0, on->y.low - margin) : on->y.low - margin,
+                        on->y.high + margin};
+    }
+    return isfinite(on->y.high - on->y.low) && on->y.low < on->y.high;
+}
+
+static double place_x(const frame *on, double x)
+{
+    return LEFT + (x - on->x.low) / (on->x.high - on->x.low) * (WIDTH - LEFT - RIGHT);
+}
+
+static double place_y(const frame *on, double y)
+{
+    double part = on->chart->log_scale ? log(y / on->y.low) / log(on->y.high / on->y.low)
+                                       : (y - on->y.low) / (on->y.high - on->y.low);
+    return HEIGHT - BOTTOM - part * (HEIGHT - TOP - BOTTOM);
+}
+
+/* ---- Axes --------------------------------------------------------------------------------- */
+
+static void draw_y_tick(const frame *on, double value)
+{
+    double y = place_y(on, value);
+    fprintf(on->to,
+            "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>"
+            "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">",
+            LEFT, WIDTH - RIGHT, y, y, LEFT - 5, y + 4);
+    fprintf(on->to, fabs(value) >= 1e5 || (value != 0 && fabs(value) < 1e-3) ? "%.3g" : "%.6g",
+            value);
+    fputs("</text>\n", on->to);
+}
+
+static void draw_x_tick(const frame *on, double value)
+{
+    fprintf(on->to, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.6g</text>\n",
+            place_x(on, value), HEIGHT - 8, value);
+}
+
+/* 1, 2 or 5 times a power of ten, which divides the range into at most `most` steps. */
+static double nice_step(range of, int most)
+{
+    double least = (of.high - of.low) / most, power = pow(10, floor(log10(least)));
+    double factor = least / power;
+    return power * (factor <= 1 ? 1 : factor <= 2 ? 2 : factor <= 5 ? 5 : 10);
+}
+
+static void draw_linear_ticks(const frame *on, range of, int most, double least_step,
+                              void (*draw)(const frame *on, double value))
+{
+    double step = fmax(nice_step(of, most), least_step);
+    double first = ceil(of.low / step);
+    for (int i = 0; i <= most && (first + i) * step <= of.high; i++)
+        draw(on, (first + i) * step);
+}
+
+/* Powers of ten, and over few of them also 2 and 5 times these. */
+static void draw_log_ticks(const frame *on)
+{
+    static const double factors[] = {1, 2, 5};
+    int first = (int)floor(log10(on->y.low)), last = (int)floor(log10(on->y.high));
+    int every = 1 + (last - first) / 8;
+    for (int power = first; power <= last; power++)
+        for (int f = 0; f < (last - first <= 2 ? 3 : 1); f++) {
+            double value = factors[f] * pow(10, power);
+            if ((power - first) % every == 0 && value >= on->y.low && value <= on->y.high)
+                draw_y_tick(on, value);
+        }
+}
+
+static void draw_axes(const frame *on)
+{
+    const double most_of_one_kind = 8; /* over a smaller factor, linear ticks are more */
+    if (on->chart->log_scale && on->y.high / on->y.low > most_of_one_kind)
+        draw_log_ticks(on);
+    else
+        draw_linear_ticks(on, on->y, 5, 0, draw_y_tick);
+    draw_linear_ticks(on, on->x, 6, 1, draw_x_tick);
+    fprintf(on->to, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\">step</text>\n", LEFT - 5,
+            HEIGHT - 8);
+}
+
+/* ---- Curves ------------------------------------------------------------------------------- */
+
+/* A path of at most MOST_POINTS points: of more, the lowest and the highest of each bucket. */
+static void draw_path(const frame *on, const sli_curve *curve)
+{
+    size_t each = curve->count > MOST_POINTS ? (curve->count + BUCKETS - 1) / BUCKETS : 1;
+    const char *verb = "M";
+    for (size_t i = 0; i < curve->count; i += each) {
+        size_t low = i, high = i, end = i + each < curve->count ? i + each : curve->count;
+        for (size_t k = i; k < end; k++) {
+            double y = curve->points[k].y;
+            if (!is_drawn(on, curve->points[low].y) || y < curve->points[low].y)
+                low = k;
+            if (!is_drawn(on, curve->points[high].y) || y > curve->points[high].y)
+                high = k;
+        }
+        if (!is_drawn(on, curve->points[low].y)) {
+            verb = "M";
+            continue;
+        }
+        const sli_point *ends[] = {&curve->points[low < high ? low : high],
+                                   &curve->points[low < high ? high : low]};
+        for (int e = 0; e < (low == high ? 1 : 2); e++, verb = "L")
+            fprintf(on->to, "%s%.1f %.1f", verb, place_x(on, ends[e]->x), place_y(on, ends[e]->y));
+    }
+}
+
+static void draw_dots(const frame *on, const sli_curve *curve)
+{
+    for (size_t i = 0; i < curve->count && i < MOST_POINTS; i++) {
+        sli_point point = curve->points[i];
+        if (!is_drawn(on, point.y))
+            continue;
+        fprintf(on->to, "<circle class=\"c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"3.5\"><title>",
+                curve->colour, place_x(on, point.x), place_y(on, point.y));
+        sli_markup_text(on->to, curve->label);
+        fprintf(on->to, ", step %.0f: ", point.x);
+        sli_markup_number(on->to, point.y);
+        fputs("</title></circle>\n", on->to);
+    }
+}
+
+static void draw_curve(const frame *on, const sli_curve *curve)
+{
+    fprintf(on->to, "<path class=\"c%d%s\" d=\"", curve->colour,
+            curve->faint  ? " faint"
+            : curve->dots ? " dotted"
+                          : "");
+    draw_path(on, curve);
+    fputs("\"><title>", on->to);
+    sli_markup_text(on->to, curve->label);
+    fputs("</title></path>\n", on->to);
+    if (curve->dots)
+        draw_dots(on, curve);
+}
+
+void sli_chart_draw(FILE *to, const sli_chart *chart)
+{
+    frame on = {.to = to, .chart = chart};
+    if (!find_ranges(&on))
+        return;
+    fprintf(to,
+            "<figure><figcaption>%s <small>%s</small></figcaption>\n"
+            "<svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"%s\">\n",
+            chart->title, chart->y_name, WIDTH, HEIGHT, chart->title);
+    draw_axes(&on);
+    for (int c = 0; c < chart->curve_count; c++)
+        draw_curve(&on, &chart->curves[c]);
+    fputs("</svg></figure>\n", to);
+}

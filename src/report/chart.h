@@ -1,0 +1,34 @@
+/* Line charts as inline SVG: curves over the steps of a run, with axes. */
+#ifndef SLI_REPORT_CHART_H
+#define SLI_REPORT_CHART_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+typedef struct sli_point {
+    double x, y; /* y may be NaN: the curve has a gap there */
+} sli_point;
+
+/* Curves of one colour belong to one run. */
+typedef struct sli_curve {
+    const char *label;       /* borrowed; untrusted */
+    int colour;              /* class c0 ... */
+    bool faint;              /* drawn behind another one, lighter */
+    bool dots;               /* a circle with a title at each point */
+    const sli_point *points; /* [count], borrowed; x ascends */
+    size_t count;
+} sli_curve;
+
+typedef struct sli_chart {
+    const char *title, *y_name;
+    bool log_scale; /* values of 0 or less are left out */
+    const sli_curve *curves;
+    int curve_count;
+} sli_chart;
+
+/* Writes a figure with its caption; nothing where no curve has a finite value. Curves of many
+ * points are thinned to the lowest and highest of each pixel's. Call it between sli_c_numbers_begin
+ * and _end. */
+void sli_chart_draw(FILE *to, const sli_chart *chart);
+
+#endif

@@ -1,0 +1,309 @@
+/* Reading a run log. Every line is a record by itself, so a log is read line by line; what a record
+ * must have is checked where it is added to the history. */
+#include "report/history.h"
+
+#include "core/error.h"
+#include "core/file.h"
+#include "report/history_pipeline.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_LINE_BYTES = 1 << 20 };
+static const uint64_t most_file_bytes = (uint64_t)1 << 30;
+
+const char *const sli_step_keys[SLI_STEP_FIELDS] = {"loss",       "grad_norm",    "lr",
+                                                    "ms",         "tokens_per_s", "flops_per_s",
+                                                    "data_ms",    "optimizer_ms", "loss_z",
+                                                    "grad_norm_z"};
+
+/* ---- Fields -------------------------------------------------------------------------------- */
+
+sl_status sli_record_real(const json_t *record, const char *key, double lowest, double *out)
+{
+    const json_t *value = json_object_get(record, key);
+    *out = NAN;
+    if (!value || json_is_null(value))
+        return SL_OK;
+    if (!json_is_number(value) || json_number_value(value) < lowest)
+        return sl_error(SL_ERR_FORMAT, "%s must be a number%s or null", key,
+                        lowest == 0 ? " of 0 or more" : "");
+    *out = json_number_value(value);
+    return SL_OK;
+}
+
+sl_status sli_record_integer(const json_t *record, const char *key, int64_t lowest, int64_t highest,
+                             int64_t *out)
+{
+    const json_t *value = json_object_get(record, key);
+    *out = lowest;
+    if (!json_is_integer(value) || json_integer_value(value) < lowest ||
+        json_integer_value(value) > highest)
+        return sl_error(SL_ERR_FORMAT, "%s must be a whole number from %" PRId64 " to %" PRId64,
+                        key, lowest, highest);
+    *out = json_integer_value(value);
+    return SL_OK;
+}
+
+/* Makes room for one more element of `bytes`. */
+static sl_status grow(void **elements, size_t count, size_t *room, size_t bytes)
+{
+    if (count < *room)
+        return SL_OK;
+    size_t more = *room ? 2 * *room : 64;
+    void *moved = realloc(*elements, more * bytes);
+    if (!moved)
+        return sl_error(SL_ERR_MEMORY, "no memory for %zu records", more);
+    *elements = moved;
+    *room = more;
+    return SL_OK;
+}
+
+/* ---- Records ------------------------------------------------------------------------------- */
+
+static int64_t last_step(const sl_run_history *history)
+{
+    return history->step_count > 0 ? history->steps[history->step_count - 1].step : 0;
+}
+
+static sl_status add_run(sl_run_history *history, json_t *record)
+{
+    json_decref(history->run);
+    history->run = json_incref(record);
+    history->ended = false;
+    return SL_OK;
+}
+
+/* A run that resumes repeats steps: what came after the step before them does not count. */
+static void remove_from(sl_run_history *history, int64_t step)
+{
+    while (history->step_count > 0 && last_step(history) >= step)
+        history->step_count--;
+    while (history->eval_count > 0 && history->evals[history->eval_count - 1].step >= step)
+        history->eval_count--;
+}
+
+static sl_status add_step(sl_run_history *history, json_t *record)
+{
+    sli_history_step step;
+    SL_TRY(sli_record_integer(record, "epoch", 1, INT64_MAX, &step.epoch));
+    SL_TRY(sli_record_integer(record, "batch", 1, INT64_MAX, &step.batch));
+    SL_TRY(sli_record_integer(record, "step", 1, INT64_MAX, &step.step));
+    for (int field = 0; field < SLI_STEP_FIELDS; field++) {
+        bool any_sign = field == SLI_STEP_LOSS || field >= SLI_STEP_LOSS_Z;
+        SL_TRY(sli_record_real(record, sli_step_keys[field], any_sign ? -INFINITY : 0,
+                               &step.values[field]));
+    }
+    remove_from(history, step.step);
+    SL_TRY(grow((void **)&history->steps, history->step_count, &history->step_room, sizeof step));
+    history->steps[history->step_count++] = step;
+    return SL_OK;
+}
+
+static sl_status add_eval(sl_run_history *history, json_t *record)
+{
+    const char *split = json_string_value(json_object_get(record, "split"));
+    sli_history_eval eval = {.step = last_step(history)};
+    if (!split || (strcmp(split, "valid") != 0 && strcmp(split, "test") != 0))
+        return sl_error(SL_ERR_FORMAT, "split must be valid or test");
+    eval.is_test = strcmp(split, "test") == 0;
+    SL_TRY(sli_record_integer(record, "epoch", 1, INT64_MAX, &eval.epoch));
+    SL_TRY(sli_record_real(record, "loss", -INFINITY, &eval.loss));
+    SL_TRY(sli_record_real(record, "ppl", 0, &eval.perplexity));
+    SL_TRY(sli_record_real(record, "seconds", 0, &eval.seconds));
+    SL_TRY(grow((void **)&history->evals, history->eval_count, &history->eval_room, sizeof eval));
+    history->evals[history->eval_count++] = eval;
+    history->memory_is_complete = true;
+    return SL_OK;
+}
+
+static sl_status add_memory(sl_run_history *history, json_t *record)
+{
+    sli_history_memory memory = {0};
+    int64_t rank, stage;
+    const char *device = json_string_value(json_object_get(record, "device"));
+    const json_t *peak = json_object_get(record, "peak_bytes");
+    SL_TRY(sli_record_integer(record, "rank", 0, INT32_MAX, &rank));
+    SL_TRY(sli_record_integer(record, "stage", 0, INT32_MAX, &stage));
+    memory.rank = (int)rank;
+    memory.stage = (int)stage;
+    snprintf(memory.device, sizeof memory.device, "%s", device ? device : "?");
+    for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
+        SL_TRY(sli_record_real(peak, sl_memory_category_name((sl_memory_category)c), 0,
+                               &memory.peak_bytes[c]));
+    SL_TRY(sli_record_real(record, "peak_total_bytes", 0, &memory.peak_total_bytes));
+    if (history->memory_is_complete)
+        history->memory_count = 0;
+    history->memory_is_complete = false;
+    SL_TRY(grow((void **)&history->memory, history->memory_count, &history->memory_room,
+                sizeof memory));
+    history->memory[history->memory_count++] = memory;
+    return SL_OK;
+}
+
+static sl_status add_pipeline(sl_run_history *history, json_t *record)
+{
+    sli_history_pipeline pipeline;
+    SL_TRY(sli_history_pipeline_read(record, &pipeline));
+    sli_history_pipeline_clear(&history->pipeline);
+    history->pipeline = pipeline;
+    history->has_pipeline = true;
+    return SL_OK;
+}
+
+static sl_status add_gap(sl_run_history *history, json_t *record)
+{
+    int64_t records;
+    SL_TRY(sli_record_integer(record, "records", 1, INT32_MAX, &records));
+    history->missing += records;
+    return SL_OK;
+}
+
+static sl_status add_end(sl_run_history *history, json_t *record)
+{
+    SL_TRY(sli_record_real(record, "seconds", 0, &history->seconds));
+    SL_TRY(sli_record_real(record, "best_valid_loss", -INFINITY, &history->best_valid_loss));
+    SL_TRY(sli_record_real(record, "test_loss", -INFINITY, &history->test_loss));
+    SL_TRY(sli_record_real(record, "test_ppl", 0, &history->test_perplexity));
+    history->ended = true;
+    return SL_OK;
+}
+
+static const struct {
+    const char *kind;
+    sl_status (*add)(sl_run_history *history, json_t *record);
+} record_kinds[] = {
+    {"run", add_run},           {"step", add_step}, {"eval", add_eval}, {"memory", add_memory},
+    {"pipeline", add_pipeline}, {"gap", add_gap},   {"end", add_end},
+};
+
+static sl_status add_record(sl_run_history *history, json_t *record)
+{
+    const char *kind = json_string_value(json_object_get(record, "record"));
+    if (!kind)
+        return sl_error(SL_ERR_FORMAT, "must be an object whose \"record\" is a string");
+    for (size_t i = 0; i < sizeof record_kinds / sizeof *record_kinds; i++)
+        if (strcmp(kind, record_kinds[i].kind) == 0)
+            return record_kinds[i].add(history, record);
+    return SL_OK;
+}
+
+/* ---- Lines --------------------------------------------------------------------------------- */
+
+static sl_status add_line(sl_run_history *history, const char *line, size_t bytes)
+{
+    json_error_t error;
+    if (bytes == 0)
+        return SL_OK;
+    if (bytes > MOST_LINE_BYTES)
+        return sl_error(SL_ERR_FORMAT, "has %zu bytes, where at most %d are allowed", bytes,
+                        MOST_LINE_BYTES);
+    json_t *record = json_loadb(line, bytes, JSON_REJECT_DUPLICATES, &error);
+    if (!record && json_error_code(&error) == json_error_out_of_memory)
+        return sl_error(SL_ERR_MEMORY, "no memory for a record");
+    if (!record) {
+        history->damaged++;
+        return SL_OK;
+    }
+    sl_status status = add_record(history, record);
+    json_decref(record);
+    return status;
+}
+
+static sl_status add_lines(sl_run_history *history, const char *text, size_t bytes)
+{
+    const char *end = text + bytes, *line_end;
+    for (int64_t number = 1; text < end; number++, text = line_end + 1) {
+        line_end = memchr(text, '\n', (size_t)(end - text));
+        if (!line_end)
+            return SL_OK;
+        SL_TRY(sl_error_context(add_line(history, text, (size_t)(line_end - text)),
+                                "line %" PRId64 ": ", number));
+    }
+    return SL_OK;
+}
+
+sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes,
+                                sl_run_history **out)
+{
+    sl_run_history *history = *out = calloc(1, sizeof *history);
+    if (!history || !(history->name = strdup(name))) {
+        sl_run_history_destroy(out);
+        return sl_error(SL_ERR_MEMORY, "%s: no memory for the log", name);
+    }
+    sl_status status = add_lines(history, text, bytes);
+    if (status == SL_OK && !history->run)
+        status = sl_error(SL_ERR_FORMAT, "is no run log: it has no record \"run\"");
+    if (status != SL_OK)
+        sl_run_history_destroy(out);
+    return sl_error_context(status, "%s: ", name);
+}
+
+sl_status sl_run_history_read(const char *path, sl_run_history **out)
+{
+    char *text;
+    size_t bytes;
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(path);
+    SL_TRY(sli_file_read(path, most_file_bytes, &text, &bytes));
+    sl_status status = sli_run_history_parse(path, text, bytes, out);
+    free(text);
+    return status;
+}
+
+void sl_run_history_destroy(sl_run_history **history)
+{
+    if (!history || !*history)
+        return;
+    sli_history_pipeline_clear(&(*history)->pipeline);
+    json_decref((*history)->run);
+    free((*history)->steps);
+    free((*history)->evals);
+    free((*history)->memory);
+    free((*history)->name);
+    free(*history);
+    *history = NULL;
+}
+
+/* ---- Figures ------------------------------------------------------------------------------- */
+
+double sli_history_best_loss(const sl_run_history *history)
+{
+    double best = NAN;
+    for (size_t i = 0; i < history->eval_count; i++)
+        if (!history->evals[i].is_test)
+            best = fmin(best, history->evals[i].loss);
+    return best;
+}
+
+static int compare_values(const void *a, const void *b)
+{
+    double left = *(const double *)a, right = *(const double *)b;
+    return (left > right) - (left < right);
+}
+
+double sli_history_median(const sl_run_history *history, sli_step_field field)
+{
+    size_t count = 0;
+    double median = NAN, *values = calloc(history->step_count + 1, sizeof *values);
+    for (size_t i = 0; values && i < history->step_count; i++)
+        if (isfinite(history->steps[i].values[field]))
+            values[count++] = history->steps[i].values[field];
+    if (count > 0) {
+        qsort(values, count, sizeof *values, compare_values);
+        median = values[count / 2];
+    }
+    free(values);
+    return median;
+}
+
+double sli_history_peak_bytes(const sl_run_history *history)
+{
+    double peak = NAN;
+    for (size_t i = 0; i < history->memory_count; i++)
+        peak = fmax(peak, history->memory[i].peak_total_bytes);
+    return peak;
+}

@@ -1,0 +1,78 @@
+#include "report/markup.h"
+
+#include <math.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <unistr.h>
+
+static bool is_shown(ucs4_t character)
+{
+    bool control = character < 0x20 || (character >= 0x7F && character <= 0x9F);
+    return !control && (character & 0xFFFE) != 0xFFFE; /* the latter are no characters in XML */
+}
+
+static const char *reference(ucs4_t character)
+{
+    switch (character) {
+    case '<':
+        return "&lt;";
+    case '>':
+        return "&gt;";
+    case '&':
+        return "&amp;";
+    case '"':
+        return "&quot;";
+    case '\'':
+        return "&#39;";
+    default:
+        return is_shown(character) ? NULL : "\xEF\xBF\xBD";
+    }
+}
+
+void sli_markup_text(FILE *to, const char *text)
+{
+    size_t left = strlen(text);
+    for (const uint8_t *at = (const uint8_t *)text; left > 0;) {
+        ucs4_t character; /* U+FFFD for bytes that are not UTF-8 */
+        uint8_t encoded[6];
+        int bytes = u8_mbtouc(&character, at, left);
+        const char *instead = reference(character);
+        if (instead)
+            fputs(instead, to);
+        else
+            fwrite(encoded, 1, (size_t)u8_uctomb(encoded, character, sizeof encoded), to);
+        at += bytes;
+        left -= (size_t)bytes;
+    }
+}
+
+void sli_csv_text(FILE *to, const char *text)
+{
+    bool quoted = strpbrk(text, "\",\r\n") != NULL;
+    fputs(quoted ? "\"" : "", to);
+    for (; *text; text++)
+        fprintf(to, *text == '"' ? "\"\"" : "%c", *text);
+    fputs(quoted ? "\"" : "", to);
+}
+
+void sli_markup_number(FILE *to, double value)
+{
+    double size = fabs(value);
+    if (isnan(value))
+        fputs("–", to);
+    else if (size >= 1e4 && size < 1e6)
+        fprintf(to, "%.0f", value);
+    else
+        fprintf(to, "%.4g", value);
+}
+
+void sli_markup_bytes(FILE *to, double bytes)
+{
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    int unit = 0;
+    for (; bytes >= 1024 && unit < 4; unit++)
+        bytes /= 1024;
+    sli_markup_number(to, bytes);
+    fprintf(to, " %s", units[unit]);
+}

@@ -1,0 +1,283 @@
+/* Runs as one HTML page that needs nothing else: tables, charts as inline SVG, and no script. It is
+ * well-formed XML as well. */
+#include "report/page.h"
+
+#include "core/error.h"
+#include "core/number.h"
+#include "report/markup.h"
+#include "report/page_style.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COLOURS = SLI_PAGE_COLOURS };
+
+/* ---- Tables ------------------------------------------------------------------------------- */
+
+/* A heading for the row, and one column a run. */
+static void begin_table(const sli_page *on, const char *class, const char *corner)
+{
+    fprintf(on->to, "<div class=\"wide\"><table class=\"%s\"><thead><tr><th>%s</th>", class,
+            corner);
+    for (int r = 0; r < on->count; r++) {
+        fprintf(on->to, "<th><i class=\"c%d\"></i> ", r % COLOURS);
+        sli_markup_text(on->to, sli_page_short_name(on->runs[r]->name));
+        fputs("</th>", on->to);
+    }
+    fputs("</tr></thead><tbody>\n", on->to);
+}
+
+static void end_table(const sli_page *on)
+{
+    fputs("</tbody></table></div>\n", on->to);
+}
+
+static double last_eval(const sl_run_history *run, bool is_test, bool best)
+{
+    double found = NAN;
+    for (size_t i = 0; i < run->eval_count; i++)
+        if (run->evals[i].is_test == is_test)
+            found = best ? fmin(found, run->evals[i].loss) : run->evals[i].loss;
+    return found;
+}
+
+static double step_count(const sl_run_history *run)
+{
+    return run->step_count > 0 ? (double)run->steps[run->step_count - 1].step : NAN;
+}
+
+static double final_loss(const sl_run_history *run)
+{
+    double sum = 0;
+    size_t last = run->step_count < 20 ? run->step_count : 20;
+    for (size_t i = run->step_count - last; i < run->step_count; i++)
+        sum += run->steps[i].values[SLI_STEP_LOSS];
+    return last > 0 ? sum / (double)last : NAN;
+}
+
+static double best_valid(const sl_run_history *run)
+{
+    return last_eval(run, false, true);
+}
+
+static double last_valid(const sl_run_history *run)
+{
+    return last_eval(run, false, false);
+}
+
+static double test_loss(const sl_run_history *run)
+{
+    return last_eval(run, true, false);
+}
+
+static double test_perplexity(const sl_run_history *run)
+{
+    return exp(test_loss(run));
+}
+
+static double median_speed(const sl_run_history *run)
+{
+    return sli_history_median(run, SLI_STEP_TOKENS_PER_S);
+}
+
+static double median_flops(const sl_run_history *run)
+{
+    return 1e-9 * sli_history_median(run, SLI_STEP_FLOPS_PER_S);
+}
+
+/* In percent of the time of all steps. */
+static double field_percent(const sl_run_history *run, sli_step_field field)
+{
+    double part = 0, all = 0;
+    for (size_t i = 0; i < run->step_count; i++) {
+        part += run->steps[i].values[field];
+        all += run->steps[i].values[SLI_STEP_MS];
+    }
+    return all > 0 ? 100 * part / all : NAN;
+}
+
+static double data_percent(const sl_run_history *run)
+{
+    return field_percent(run, SLI_STEP_DATA_MS);
+}
+
+static double optimizer_percent(const sl_run_history *run)
+{
+    return field_percent(run, SLI_STEP_OPTIMIZER_MS);
+}
+
+static double measured_bubble(const sl_run_history *run)
+{
+    return run->has_pipeline ? 100 * run->pipeline.bubble_measured : NAN;
+}
+
+static double predicted_bubble(const sl_run_history *run)
+{
+    return run->has_pipeline ? 100 * run->pipeline.bubble_predicted : NAN;
+}
+
+static double nonfinite_steps(const sl_run_history *run)
+{
+    double count = 0;
+    for (size_t i = 0; i < run->step_count; i++)
+        count += isnan(run->steps[i].values[SLI_STEP_LOSS]) ||
+                 isnan(run->steps[i].values[SLI_STEP_GRAD_NORM]);
+    return count;
+}
+
+static const struct {
+    const char *name;
+    double (*value)(const sl_run_history *run);
+    bool bytes;
+} figures[] = {
+    {"steps", step_count, false},
+    {"train loss, last 20 steps", final_loss, false},
+    {"best validation loss", best_valid, false},
+    {"last validation loss", last_valid, false},
+    {"test loss", test_loss, false},
+    {"test perplexity", test_perplexity, false},
+    {"tokens/s, median", median_speed, false},
+    {"GFLOP/s of the model, median", median_flops, false},
+    {"peak memory of a device", sli_history_peak_bytes, true},
+    {"bubble measured, %", measured_bubble, false},
+    {"bubble predicted, %", predicted_bubble, false},
+    {"time for data, %", data_percent, false},
+    {"time for the optimizer, %", optimizer_percent, false},
+    {"steps with a loss or norm that is not finite", nonfinite_steps, false},
+};
+
+static void draw_figures(const sli_page *on)
+{
+    begin_table(on, "numbers", "result");
+    for (size_t f = 0; f < sizeof figures / sizeof *figures; f++) {
+        fprintf(on->to, "<tr><th>%s</th>", figures[f].name);
+        for (int r = 0; r < on->count; r++) {
+            double value = figures[f].value(on->runs[r]);
+            fputs("<td>", on->to);
+            if (figures[f].bytes && isfinite(value))
+                sli_markup_bytes(on->to, value);
+            else
+                sli_markup_number(on->to, value);
+            fputs("</td>", on->to);
+        }
+        fputs("</tr>\n", on->to);
+    }
+    end_table(on);
+}
+
+/* What a reader of the figures must know about a log. */
+static void draw_state(const sli_page *on, const sl_run_history *run)
+{
+    if (!run->ended) {
+        fputs("<p>", on->to);
+        sli_markup_text(on->to, sli_page_short_name(run->name));
+        fputs(": the log has no end; the run goes on, was stopped, or failed.</p>\n", on->to);
+    }
+    if (run->missing + run->damaged == 0)
+        return;
+    fputs("<p>", on->to);
+    sli_markup_text(on->to, sli_page_short_name(run->name));
+    fprintf(on->to,
+            ": %" PRId64 " records could not be written, %" PRId64 " lines were cut off.</p>\n",
+            run->missing, run->damaged);
+}
+
+/* ---- Options ------------------------------------------------------------------------------ */
+
+static json_t *option_value(const sl_run_history *run, const char *group, const char *key)
+{
+    json_t *of = group ? json_object_get(run->run, group) : run->run;
+    return json_object_get(of, key);
+}
+
+static bool is_option(const char *key, const json_t *value)
+{
+    return !json_is_object(value) && strcmp(key, "record") != 0;
+}
+
+static void draw_option(const sli_page *on, const char *group, const char *key)
+{
+    bool same = true;
+    json_t *first = option_value(on->runs[0], group, key);
+    for (int r = 1; r < on->count; r++) {
+        json_t *other = option_value(on->runs[r], group, key);
+        same = same && (first == other || (first && other && json_equal(first, other)));
+    }
+    if (same && on->count > 1)
+        return;
+    fputs("<tr><th>", on->to);
+    sli_markup_text(on->to, key);
+    fputs("</th>", on->to);
+    for (int r = 0; r < on->count; r++) {
+        json_t *value = option_value(on->runs[r], group, key);
+        char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6)) : NULL;
+        fputs("<td>", on->to);
+        sli_markup_text(on->to, json_is_string(value) ? json_string_value(value)
+                                : text                ? text
+                                                      : "–");
+        fputs("</td>", on->to);
+        free(text);
+    }
+    fputs("</tr>\n", on->to);
+}
+
+/* Whether run `r` is the first that has this option. */
+static bool is_first_with(const sli_page *on, int r, const char *group, const char *key)
+{
+    for (int earlier = 0; earlier < r; earlier++)
+        if (option_value(on->runs[earlier], group, key))
+            return false;
+    return true;
+}
+
+static void draw_options_of(const sli_page *on, const char *group)
+{
+    const char *key;
+    json_t *value;
+    for (int r = 0; r < on->count; r++) {
+        json_t *of = group ? json_object_get(on->runs[r]->run, group) : on->runs[r]->run;
+        json_object_foreach(of, key,
+                            value) if (is_option(key, value) && is_first_with(on, r, group, key))
+            draw_option(on, group, key);
+    }
+}
+
+static void draw_options(const sli_page *on)
+{
+    fprintf(on->to, "<details%s><summary>%s</summary>\n", on->count > 1 ? " open=\"open\"" : "",
+            on->count > 1 ? "Options that differ" : "Options");
+    begin_table(on, "options", "option");
+    draw_options_of(on, NULL);
+    draw_options_of(on, "model");
+    end_table(on);
+    fputs("</details>\n", on->to);
+}
+
+/* ---- The page ----------------------------------------------------------------------------- */
+
+static void draw_page(const sli_page *on)
+{
+    fputs(sli_page_head, on->to);
+    fprintf(on->to, "<h1>%s</h1>\n", on->count > 1 ? "Training runs" : "A training run");
+    draw_figures(on);
+    for (int r = 0; r < on->count; r++)
+        draw_state(on, on->runs[r]);
+    sli_page_draw_pictures(on);
+    draw_options(on);
+    fprintf(on->to, "<footer>sluice %s</footer>\n</body></html>\n", sl_version());
+}
+
+sl_status sl_report_html(const sl_run_history *const *runs, int count, FILE *to)
+{
+    SLI_CHECK_NOT_NULL(runs);
+    SLI_CHECK_NOT_NULL(to);
+    if (count < 1)
+        return sl_error(SL_ERR_INVALID, "sl_report_html: a report needs at least 1 run, got %d",
+                        count);
+    sli_c_numbers scope = sli_c_numbers_begin();
+    draw_page(&(sli_page){.to = to, .runs = runs, .count = count});
+    sli_c_numbers_end(scope);
+    return SL_OK;
+}

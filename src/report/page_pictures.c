@@ -1,0 +1,264 @@
+/* The pictures of a report: curves, bars of memory, timelines of pipelines. */
+#include "report/page.h"
+
+#include "core/timeline.h"
+#include "report/chart.h"
+#include "report/markup.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { COLOURS = SLI_PAGE_COLOURS };
+
+const char *sli_page_short_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash && slash[1] ? slash + 1 : path;
+}
+
+/* ---- Curves ------------------------------------------------------------------------------- */
+
+/* The curves of one chart, of all runs. */
+typedef struct curves {
+    sli_curve *curves; /* [count], room for three a run; each owns its points */
+    int count;
+} curves;
+
+/* A curve with room for `most` points; NULL: there is no memory for it. */
+static sli_point *add_curve(curves *to, sli_curve curve, size_t most)
+{
+    sli_point *points = calloc(most + 1, sizeof *points);
+    curve.points = points;
+    to->curves[to->count] = curve;
+    to->count += points != NULL;
+    return points;
+}
+
+static double field_value(const sli_history_step *step, sli_step_field field, bool as_perplexity)
+{
+    return as_perplexity ? exp(step->values[field]) : step->values[field];
+}
+
+/* A mean that gives older steps less weight, over about a tenth of the run. */
+static void add_smoothed(curves *to, const sl_run_history *run, int number, sli_step_field field,
+                         bool as_perplexity)
+{
+    const double weight = fmin(1, 20.0 / (double)(run->step_count + 1));
+    double sum = 0, weights = 0;
+    sli_point *points = add_curve(
+        to, (sli_curve){.label = run->name, .colour = number % COLOURS, .count = run->step_count},
+        run->step_count);
+    for (size_t i = 0; points && i < run->step_count; i++) {
+        double value = run->steps[i].values[field];
+        points[i] = (sli_point){(double)run->steps[i].step, NAN};
+        if (!isfinite(value))
+            continue;
+        sum = (1 - weight) * sum + weight * value;
+        weights = (1 - weight) * weights + weight;
+        points[i].y = as_perplexity ? exp(sum / weights) : sum / weights;
+    }
+}
+
+static void add_raw(curves *to, const sl_run_history *run, int number, sli_step_field field,
+                    bool as_perplexity, bool faint)
+{
+    sli_point *points = add_curve(to,
+                                  (sli_curve){.label = run->name,
+                                              .colour = number % COLOURS,
+                                              .faint = faint,
+                                              .count = run->step_count},
+                                  run->step_count);
+    for (size_t i = 0; points && i < run->step_count; i++)
+        points[i] = (sli_point){(double)run->steps[i].step,
+                                field_value(&run->steps[i], field, as_perplexity)};
+}
+
+static void add_validations(curves *to, const sl_run_history *run, int number, bool as_perplexity)
+{
+    size_t count = 0;
+    sli_curve curve = {.label = run->name, .colour = number % COLOURS, .dots = true};
+    sli_point *points = add_curve(to, curve, run->eval_count);
+    for (size_t i = 0; points && i < run->eval_count; i++)
+        if (!run->evals[i].is_test)
+            points[count++] =
+                (sli_point){(double)run->evals[i].step,
+                            as_perplexity ? run->evals[i].perplexity : run->evals[i].loss};
+    if (points)
+        to->curves[to->count - 1].count = count;
+}
+
+typedef struct chart_kind {
+    const char *title, *y_name;
+    sli_step_field field;
+    bool as_perplexity, has_validations, smoothed, log_scale;
+} chart_kind;
+
+static const chart_kind chart_kinds[] = {
+    {"Loss", "nats per token; dots: validation", SLI_STEP_LOSS, false, true, true, true},
+    {"Perplexity", "dots: validation", SLI_STEP_LOSS, true, true, true, true},
+    {"Gradient norm", "before clipping", SLI_STEP_GRAD_NORM, false, false, true, true},
+    {"Learning rate", "", SLI_STEP_LR, false, false, false, false},
+    {"Speed", "tokens/s", SLI_STEP_TOKENS_PER_S, false, false, true, false},
+    {"Loss, unusual steps", "standard deviations from the last 128 steps", SLI_STEP_LOSS_Z, false,
+     false, false, false},
+};
+
+static void draw_chart(const sli_page *on, const chart_kind *kind)
+{
+    curves all = {.curves = calloc(3 * (size_t)on->count, sizeof *all.curves)};
+    for (int r = 0; all.curves && r < on->count; r++) {
+        const sl_run_history *run = on->runs[r];
+        add_raw(&all, run, r, kind->field, kind->as_perplexity, kind->smoothed);
+        if (kind->smoothed)
+            add_smoothed(&all, run, r, kind->field, kind->as_perplexity);
+        if (kind->has_validations)
+            add_validations(&all, run, r, kind->as_perplexity);
+    }
+    sli_chart_draw(on->to, &(sli_chart){.title = kind->title,
+                                        .y_name = kind->y_name,
+                                        .log_scale = kind->log_scale,
+                                        .curves = all.curves,
+                                        .curve_count = all.count});
+    for (int i = 0; i < all.count; i++)
+        free((sli_point *)all.curves[i].points);
+    free(all.curves);
+}
+
+/* ---- Memory ------------------------------------------------------------------------------- */
+
+enum { MOST_DEVICES = 64, MEMORY_ROW = 22, MEMORY_LEFT = 116, MEMORY_WIDTH = 420 };
+
+static void draw_device(const sli_page *on, const sli_history_memory *memory, int row, double most)
+{
+    double x = MEMORY_LEFT, scale = (MEMORY_WIDTH - MEMORY_LEFT - 80) / most;
+    fprintf(on->to, "<text x=\"4\" y=\"%d\">%d.%d ", row * MEMORY_ROW + 15, memory->rank,
+            memory->stage);
+    sli_markup_text(on->to, memory->device);
+    fputs("</text>\n", on->to);
+    for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++) {
+        double bytes = memory->peak_bytes[c];
+        if (!(bytes > 0))
+            continue;
+        fprintf(on->to,
+                "<rect class=\"c%d\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>%s: ",
+                c, x, row * MEMORY_ROW + 3, bytes * scale, MEMORY_ROW - 6,
+                sl_memory_category_name((sl_memory_category)c));
+        sli_markup_bytes(on->to, bytes);
+        fputs("</title></rect>", on->to);
+        x += bytes * scale;
+    }
+    fprintf(on->to, "<text x=\"%.1f\" y=\"%d\">", x + 4, row * MEMORY_ROW + 15);
+    sli_markup_bytes(on->to, memory->peak_total_bytes);
+    fputs("</text>\n", on->to);
+}
+
+/* Peaks of categories come at different moments: together they may be more than the device's. */
+static void draw_memory(const sli_page *on, const sl_run_history *run)
+{
+    int count = run->memory_count < MOST_DEVICES ? (int)run->memory_count : MOST_DEVICES;
+    double most = 0;
+    for (int i = 0; i < count; i++) {
+        double sum = 0;
+        for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
+            sum += fmax(0, run->memory[i].peak_bytes[c]);
+        most = fmax(most, sum);
+    }
+    if (most <= 0 || !isfinite(most))
+        return;
+    fputs("<figure><figcaption>Peak memory <small>replica.stage and device of ", on->to);
+    sli_markup_text(on->to, sli_page_short_name(run->name));
+    fprintf(on->to, "</small></figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\">\n",
+            MEMORY_WIDTH, count * MEMORY_ROW + 4);
+    for (int i = 0; i < count; i++)
+        draw_device(on, &run->memory[i], i, most);
+    fputs("</svg>\n<p class=\"key\">", on->to);
+    for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
+        fprintf(on->to, "<span><i class=\"c%d\"></i> %s</span> ", c,
+                sl_memory_category_name((sl_memory_category)c));
+    fputs("</p></figure>\n", on->to);
+}
+
+/* ---- The pipeline ------------------------------------------------------------------------- */
+
+enum { TIMELINE_WIDTH = 960, TIMELINE_ROW = 26, TIMELINE_BAR = 22, TIMELINE_LEFT = 64 };
+
+static double last_end(const sl_timeline_entry *entries, int count)
+{
+    double end = 0;
+    for (int i = 0; i < count; i++)
+        end = fmax(end, entries[i].end);
+    return end;
+}
+
+/* One scale for both. */
+static double timeline_end(const sli_history_pipeline *of)
+{
+    return fmax(last_end(of->measured, of->action_count),
+                last_end(of->predicted, of->action_count));
+}
+
+static void draw_timeline(const sli_page *on, const sli_history_pipeline *of, bool predicted)
+{
+    const sl_timeline_entry *entries = predicted ? of->predicted : of->measured;
+    const sli_timeline timeline = {.entries = entries,
+                                   .count = of->action_count,
+                                   .placement = of->placement,
+                                   .ranks = of->ranks,
+                                   .stages = of->stages,
+                                   .end = timeline_end(of),
+                                   .span = last_end(entries, of->action_count),
+                                   .factor = 1e3,
+                                   .unit = " ms",
+                                   .prefix = predicted ? "predicted: " : "measured: "};
+    const sli_timeline_frame frame = {.left = TIMELINE_LEFT,
+                                      .width = TIMELINE_WIDTH - TIMELINE_LEFT - 8,
+                                      .top = 22,
+                                      .row = TIMELINE_ROW,
+                                      .bar = TIMELINE_BAR};
+    int height = 26 + of->ranks * TIMELINE_ROW;
+    fprintf(on->to,
+            "<svg class=\"%s\" viewBox=\"0 0 %d %d\" role=\"img\">\n"
+            "<text x=\"%d\" y=\"14\">%s: bubble %.1f%%</text>\n",
+            predicted ? "predicted" : "measured", TIMELINE_WIDTH, height, TIMELINE_LEFT,
+            predicted ? "Predicted" : "Measured",
+            100 * (predicted ? of->bubble_predicted : of->bubble_measured));
+    sli_timeline_draw(on->to, &timeline, &frame);
+    fputs("</svg>\n", on->to);
+}
+
+static void draw_pipeline(const sli_page *on, const sl_run_history *run)
+{
+    const sli_history_pipeline *of = &run->pipeline;
+    if (of->action_count == 0)
+        return;
+    fputs("<figure class=\"pipeline\"><figcaption>Pipeline <small>", on->to);
+    sli_markup_text(on->to, sli_page_short_name(run->name));
+    fprintf(on->to,
+            ", step %" PRId64 " of epoch %" PRId64 "; %.4g ms</small></figcaption>\n"
+            "<div class=\"wide\"><div class=\"timelines\">\n",
+            of->step, of->epoch, 1e3 * timeline_end(of));
+    draw_timeline(on, of, true);
+    draw_timeline(on, of, false);
+    fputs("</div></div>\n<p class=\"key\">", on->to);
+    for (int kind = 0; kind < SLI_ACTION_KINDS; kind++)
+        fprintf(on->to, "<span><i style=\"background:%s\"></i> %c %s</span> ",
+                sli_action_colour((sl_action_kind)kind), sli_action_letter((sl_action_kind)kind),
+                sli_action_name((sl_action_kind)kind));
+    fputs("<span><i class=\"bubble\"></i> bubble: the rank is idle</span></p></figure>\n", on->to);
+}
+
+/* ---- All of a page ------------------------------------------------------------------------ */
+
+void sli_page_draw_pictures(const sli_page *on)
+{
+    fputs("<div class=\"charts\">\n", on->to);
+    for (size_t i = 0; i < sizeof chart_kinds / sizeof *chart_kinds; i++)
+        draw_chart(on, &chart_kinds[i]);
+    for (int r = 0; r < on->count; r++)
+        draw_memory(on, on->runs[r]);
+    fputs("</div>\n", on->to);
+    for (int r = 0; r < on->count; r++)
+        draw_pipeline(on, on->runs[r]);
+}

@@ -1,0 +1,139 @@
+#include "io/scratch.h"
+#include "report/history.h"
+#include "support/check.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char run_line[] = "{\"record\":\"run\",\"lr\":0.5,\"model\":{\"nhid\":8}}\n";
+
+static sl_run_history *parse(const char *text)
+{
+    sl_run_history *history;
+    check_ok(sli_run_history_parse("log", text, strlen(text), &history));
+    return history;
+}
+
+static void records_become_a_history(void **state)
+{
+    (void)state;
+    sl_run_history *history =
+        parse("{\"record\":\"run\",\"lr\":0.5}\n"
+              "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":2.5,\"ms\":4}\n"
+              "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":null,\"ms\":6}\n"
+              "{\"record\":\"news\",\"of\":\"a later version\"}\n"
+              "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"loss\":2,\"ppl\":7.4}\n"
+              "{\"record\":\"memory\",\"rank\":0,\"stage\":1,\"device\":\"cpu:1\","
+              "\"peak_bytes\":{\"parameters\":10},\"peak_total_bytes\":12}\n"
+              "{\"record\":\"eval\",\"split\":\"test\",\"epoch\":1,\"loss\":3}\n"
+              "{\"record\":\"memory\",\"rank\":0,\"stage\":1,\"device\":\"cpu:1\","
+              "\"peak_bytes\":{\"parameters\":20},\"peak_total_bytes\":22}\n"
+              "{\"record\":\"gap\",\"records\":3}\n"
+              "{\"record\":\"end\",\"steps\":2,\"seconds\":9,\"test_loss\":3}\n");
+    assert_int_equal(history->step_count, 2);
+    assert_true(history->steps[0].values[SLI_STEP_LOSS] == 2.5);
+    assert_true(isnan(history->steps[1].values[SLI_STEP_LOSS]));
+    assert_true(isnan(history->steps[0].values[SLI_STEP_LR]));
+    assert_true(sli_history_median(history, SLI_STEP_MS) == 6);
+    assert_int_equal(history->eval_count, 2);
+    assert_true(history->evals[1].is_test && history->evals[1].step == 2);
+    assert_true(sli_history_best_loss(history) == 2);
+    assert_int_equal(history->memory_count, 1); /* the last one's */
+    assert_true(sli_history_peak_bytes(history) == 22);
+    assert_int_equal(history->missing, 3);
+    assert_true(history->ended && history->seconds == 9);
+    sl_run_history_destroy(&history);
+}
+
+static void resumed_run_repeats_steps(void **state)
+{
+    (void)state;
+    sl_run_history *history =
+        parse("{\"record\":\"run\",\"lr\":0.5}\n"
+              "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":5}\n"
+              "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":4}\n"
+              "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"loss\":4}\n"
+              "{\"record\":\"st\n"
+              "{\"record\":\"run\",\"lr\":0.25}\n"
+              "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":3}\n"
+              "{\"record\":\"step\",\"epoch\":2,\"batch\":1,\"step\":3,\"loss\":2}\n"
+              "{\"record\":\"step\",\"epoch\":2,\"batch\":1,\"st");
+    assert_int_equal(history->step_count, 3);
+    assert_true(history->steps[1].values[SLI_STEP_LOSS] == 3);
+    assert_int_equal(history->eval_count, 0);
+    assert_int_equal(history->damaged, 1);
+    assert_true(json_real_value(json_object_get(history->run, "lr")) == 0.25);
+    assert_false(history->ended);
+    sl_run_history_destroy(&history);
+}
+
+static void timelines_are_read(void **state)
+{
+    (void)state;
+    sl_run_history *history =
+        parse("{\"record\":\"run\"}\n"
+              "{\"record\":\"pipeline\",\"epoch\":2,\"step\":8,\"bubble_measured\":0.5,"
+              "\"placement\":[0,1,0,1],\"measured\":[[\"2F7\",0,1500]],"
+              "\"predicted\":[[\"2F7\",10,20]]}\n");
+    const sli_history_pipeline *pipeline = &history->pipeline;
+    assert_int_equal(pipeline->ranks, 2);
+    assert_int_equal(pipeline->stages, 4);
+    assert_int_equal(pipeline->action_count, 1);
+    assert_int_equal(pipeline->measured[0].action.stage, 2);
+    assert_int_equal(pipeline->measured[0].action.micro, 7);
+    assert_float_equal(pipeline->measured[0].end, 1.5e-3, 1e-12);
+    assert_float_equal(pipeline->predicted[0].start, 1e-5, 1e-12);
+    sl_run_history_destroy(&history);
+}
+
+static void what_is_no_record_is_refused(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *line, *error;
+    } cases[] = {
+        {"[1]", "log: line 2: must be an object whose \"record\" is a string"},
+        {"{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":0}",
+         "line 2: step must be a whole"},
+        {"{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"ms\":-1}",
+         "ms must be a number of 0 or more or null"},
+        {"{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":\"x\"}",
+         "loss must be a number or null"},
+        {"{\"record\":\"eval\",\"split\":\"rest\"}", "split must be valid or test"},
+        {"{\"record\":\"gap\",\"records\":1e9}", "records must be a whole number"},
+        {"{\"record\":\"pipeline\",\"epoch\":1,\"placement\":[0,9],\"measured\":[[\"0F0\",0,1]],"
+         "\"predicted\":[[\"0F0\",0,1]]}",
+         "placement must have ranks from 0 to 1"},
+        {"{\"record\":\"pipeline\",\"epoch\":1,\"placement\":[0],\"measured\":[[\"0F0\",0,1]],"
+         "\"predicted\":[]}",
+         "as many actions"},
+        {"{\"record\":\"pipeline\",\"epoch\":1,\"placement\":[0],\"measured\":[[\"1F0\",0,1]],"
+         "\"predicted\":[[\"0F0\",0,1]]}",
+         "a timeline's entry must be"},
+        {"{\"record\":\"pipeline\",\"epoch\":1,\"placement\":[0],\"measured\":[[\"0F0\",2,1]],"
+         "\"predicted\":[[\"0F0\",0,1]]}",
+         "a timeline's entry must be"},
+    };
+    char text[1024];
+    sl_run_history *history;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        snprintf(text, sizeof text, "%s%s\n", run_line, cases[i].line);
+        check_error(sli_run_history_parse("log", text, strlen(text), &history), SL_ERR_FORMAT,
+                    cases[i].error);
+        assert_null(history);
+    }
+    check_error(sli_run_history_parse("log", "", 0, &history), SL_ERR_FORMAT,
+                "log: is no run log: it has no record \"run\"");
+    check_error(sl_run_history_read("/nowhere/log", &history), SL_ERR_NOT_FOUND, "/nowhere/log");
+}
+
+int history_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(records_become_a_history),
+        cmocka_unit_test(resumed_run_repeats_steps),
+        cmocka_unit_test(timelines_are_read),
+        cmocka_unit_test(what_is_no_record_is_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,91 @@
+#!/bin/bash
+# sluice report: the page of two runs is well-formed, has the points and actions of their logs, shows
+# hostile names as text, and asks for nothing from elsewhere. Chromium, where it is installed, shows it
+# without a message on its console.
+set -euo pipefail
+program=${SLUICE_PROGRAM:?}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { echo "FAILED: $1"; exit 1; }
+
+"$program" data --synthetic text --tokens 4000 >/dev/null
+hostile='<script>alert("x")<img src=h:>.jsonl'
+train() { # LOG OPTION...
+    "$program" train --data text --emsize 8 --nhid 8 --nhead 2 --nlayers 2 --bptt 8 --batch-size 4 \
+        --eval-max-batches 2 --epochs 2 --max-batches 6 --devices cpu:0-0,cpu:0-0 --chunks 4 --quiet \
+        --log-json "$@" >/dev/null 2>&1
+}
+train a.jsonl
+train "$hostile" --lr 0.25 --schedule 1f1b
+printf '{"record":"st' >>a.jsonl # as of a run that was killed
+"$program" report a.jsonl "$hostile" -o page.html
+"$program" report --csv a.jsonl "$hostile" >table.csv
+
+/usr/bin/python3 - "$hostile" <<'END' || fail "the page is not that of the logs"
+import csv, json, sys
+import xml.etree.ElementTree as tree
+
+logs = ["a.jsonl", sys.argv[1]]
+def read_records(path):
+    return [json.loads(line) for line in open(path) if line.endswith("\n")]
+records = [read_records(path) for path in logs]
+steps = [[r for r in log if r["record"] == "step"] for log in records]
+evals = [[r for r in log if r["record"] == "eval"] for log in records]
+pipelines = [[r for r in log if r["record"] == "pipeline"][-1] for log in records]
+
+page = tree.parse("page.html").getroot()
+names = {element.tag for element in page.iter()}
+assert not names & {"script", "img", "link", "iframe", "object"}, names
+for element in page.iter():
+    for key, value in element.attrib.items():
+        assert not key.startswith("on") and key not in ("src", "href"), (key, value)
+text = "".join(page.itertext())
+assert sys.argv[1] in text and "1f1b" in text and "gpipe" in text
+
+figures = {f.find("figcaption").text.strip(): f for f in page.iter("figure")}
+for title in "Loss", "Perplexity", "Gradient norm", "Learning rate", "Speed", "Peak memory":
+    assert title in figures, title
+loss = figures["Loss"]
+raw = [p for p in loss.iter("path") if "faint" in p.get("class")]
+assert [p.get("d").count("L") + 1 for p in raw] == [len(log) for log in steps]
+valid = sum(r["split"] == "valid" for log in evals for r in log)
+assert len(list(loss.iter("circle"))) == valid, valid
+
+for kind in "predicted", "measured":
+    drawn = [svg for svg in page.iter("svg") if svg.get("class") == kind]
+    assert len(drawn) == 2
+    for svg, pipeline in zip(drawn, pipelines):
+        bars = [r for r in svg.iter("rect") if r.get("class") != "bubble"]
+        assert len(bars) == len(pipeline[kind])
+        assert all(r.find("title").text.startswith(kind + ": stage ") for r in bars)
+
+rows = list(csv.DictReader(open("table.csv")))
+assert len(rows) == sum(map(len, steps)) + sum(map(len, evals))
+for name, log in zip(logs, steps):
+    own = [r for r in rows if r["log"] == name and r["record"] == "step"]
+    assert [float(r["loss"]) for r in own] == [r["loss"] for r in log]
+    assert [int(r["step"]) for r in own] == [r["step"] for r in log]
+END
+
+status=0
+"$program" report absent.jsonl >/dev/null 2>err || status=$?
+[ "$status" = 1 ] && grep -q 'absent.jsonl' err || fail "a log that is not there: $(cat err)"
+echo '{}' >no.jsonl
+status=0
+"$program" report no.jsonl -o never.html 2>err || status=$?
+[ "$status" = 1 ] && [ ! -e never.html ] || fail "a file that is no log gives a page"
+status=0
+"$program" report a.jsonl -o a.jsonl 2>err || status=$?
+[ "$status" = 1 ] && [ -s a.jsonl ] || fail "a log was overwritten: $(cat err)"
+
+command -v chromium >/dev/null || { echo "skipped: the page in a browser: there is no chromium"; exit 0; }
+for width in 1280 500; do
+    timeout 60 chromium --headless --no-sandbox --disable-gpu --user-data-dir="$scratch/profile" \
+        --enable-logging=stderr --window-size=$width,900 --dump-dom "file://$scratch/page.html" \
+        >dom.html 2>console || fail "chromium: $(tail -5 console)"
+    ! grep -q 'CONSOLE' console || fail "console: $(grep CONSOLE console)"
+    grep -q 'Options that differ' dom.html || fail "chromium shows another page"
+    ! grep -q '<script' dom.html || fail "a script"
+done
+echo "page and table are those of the logs"
