@@ -84,8 +84,8 @@ static sl_status train(replica *at, int rank)
     int32_t text[TEXT];
     sl_batches all, own;
     write_text(text);
-    SL_TRY(sl_batchify(text, TEXT, RANKS * COLUMNS, BPTT, &all));
-    SL_TRY(sl_batches_columns(&all, rank * COLUMNS, COLUMNS, &own));
+    SL_TRY(sl_batchify(text, TEXT, COLUMNS, BPTT, &all));
+    SL_TRY(sl_batches_shard(&all, rank, RANKS, &own));
     uint64_t blocks = (uint64_t)sl_batches_count(&own);
     double first = 0, loss = 0, norm = 0;
     for (uint64_t step = 0; step < EPOCHS * blocks; step++) {

@@ -39,7 +39,6 @@ typedef struct sl_run_info {
     const sl_option *option_rows[2];        /* rows of *options, each array's last without a name */
     sl_text_info texts[3];                  /* for training, validation and test */
     int64_t ntokens;                        /* of the vocabulary */
-    int shards;                             /* of the training text */
     int replica, replicas;
     int64_t total_parameters;
     int64_t batches_per_epoch;

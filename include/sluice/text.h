@@ -155,8 +155,6 @@ typedef struct sl_batches {
     int64_t column_length; /* tokens in a column */
     int64_t stride;        /* tokens from the start of a column to the next one's */
     int64_t bptt;          /* T of every block but a last short one */
-    int64_t shard_columns; /* after so many columns the next shard's begin, column_length further */
-    int64_t skipped;       /* columns of the first shard that are not among the N */
 } sl_batches;
 
 /* Errors: SL_ERR_INVALID where columns or bptt is below 1, or a column has no `bptt` tokens and one
@@ -164,25 +162,15 @@ typedef struct sl_batches {
 sl_status sl_batchify(const int32_t *tokens, int64_t count, int64_t columns, int64_t bptt,
                       sl_batches *out);
 
-/* The columns `first` to `first + columns - 1` alone, as batches of their own. Errors:
- * SL_ERR_INVALID where they are not all there. */
-sl_status sl_batches_columns(const sl_batches *batches, int64_t first, int64_t columns,
-                             sl_batches *out);
-
-/* The columns of all `shards` shards side by side, shard after shard. A shard is what the
- * data-parallel tutorial's batchify gives a rank: every column's length is divided evenly, and a
- * shard has one range of each (what is left over at the end of the columns is dropped). The columns
- * above in 2 shards:
+/* Shard `shard` of `shards`, as batches of its own. A shard is what the data-parallel tutorial's
+ * batchify gives a rank: every column's length is divided evenly, and a shard has one range of each
+ * (what is left over at the end of the columns is dropped). The columns above in 2 shards:
  *
  *     shard 0    column 0   0  1  2      column 1   6  7  8        …     column 3  18 19 20
- *     shard 1    column 4   3  4  5      column 5   9 10 11        …     column 7  21 22 23
+ *     shard 1    column 0   3  4  5      column 1   9 10 11        …     column 3  21 22 23
  *
- * Errors: SL_ERR_INVALID for less than 1 shard, where such a range has no `bptt` tokens and one
- * more for the last target, and for columns of more than one shard already. */
-sl_status sl_batches_shards(const sl_batches *batches, int shards, sl_batches *out);
-
-/* The columns of shard `shard` alone. Errors: as sl_batches_shards; SL_ERR_INVALID where there is
- * no such shard. */
+ * Errors: SL_ERR_INVALID where there is no such shard, and where such a range has no `bptt` tokens
+ * and one more for the last target. */
 sl_status sl_batches_shard(const sl_batches *batches, int shard, int shards, sl_batches *out);
 
 int64_t sl_batches_count(const sl_batches *batches); /* of blocks */

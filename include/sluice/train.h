@@ -105,14 +105,13 @@ typedef struct sl_train_options {
 
     sl_model_options model; /* ntokens comes from the data */
 
-    int replicas;       /* of the whole pipeline, which divide a batch's rows among them; 0: one for
-                           each list in `devices` */
-    int shards;         /* of the training text (sl_batches_shards): a batch has batch_size rows of
-                           each. 0: one for each replica. A run that resumes keeps the number in
-                           its checkpoint */
-    int local_replicas; /* replicas on this host, which have its `devices`; 0: all */
-    bool zero;          /* shard the optimizer's state over replicas: see sluice/zero.h */
-    int pipeline_ranks; /* pipeline ranks of each replica; 0: as many as it has devices */
+    int replicas; /* of the whole pipeline, at most one for each shard; 0: one for each list in
+                     `devices` */
+    int shards;   /* of the training text (sl_batches_shard): a batch has batch_size rows of
+                     each. 0: one for each replica, or those of the checkpoint */
+    int local_replicas;  /* replicas on this host, which have its `devices`; 0: all */
+    bool zero;           /* shard the optimizer's state over replicas: see sluice/zero.h */
+    int pipeline_ranks;  /* pipeline ranks of each replica; 0: as many as it has devices */
     const char *devices; /* one a pipeline rank: "cpu:0,cpu:1,cpu:2,cpu:3" is divided evenly among
                             the host's replicas, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each;
                             NULL: cpu:0, cpu:1 and so on */
@@ -194,7 +193,8 @@ typedef struct sl_stage_plan {
     char device[32];  /* its name */
     int first, count; /* modules */
     int64_t parameter_elements;
-    int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
+    int64_t parameter_bytes, optimizer_bytes;
+    int64_t gradient_bytes;   /* with the sums of shards, where a replica has several */
     int64_t activation_bytes; /* peak, from the schedule's table and what modules save, with the
                                  gradients that may have to wait for the stage */
     int64_t workspace_bytes;  /* peak inside one module or the loss, of one micro-batch */
@@ -259,19 +259,17 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
  * plan does not fit (sl_plan_check_memory), unless force.
  *
  * Several replicas are threads of this process. A batch has the rows of all shards of the text
- * (sl_batches_shards), one shard after the other. Replicas divide the rows into contiguous ranges,
- * as evenly as possible. A replica's micro-batches are at most as large as those of one shard, and
- * at least as many. Gradients and losses are means over all rows (sluice/ddp.h). So results are the
- * same to rounding for any number of replicas. Replicas divide the blocks of an evaluation among
- * them; its results are bit-identical to those of one replica. When a replica fails, all end with
- * its error, "rank R: …".
+ * (sl_batches_shard), one shard after the other. Replicas have neighbouring shards, as evenly as
+ * possible, and work them off one after the other, each with micro-batches of its own. Gradients
+ * and losses are means over shards, added in one fixed binary tree, so results are bit-identical
+ * for any number of replicas. Replicas divide the blocks of an evaluation among them, with
+ * bit-identical results. When a replica fails, all end with its error, "rank R: …".
  *
  * The results of a run that resumes are bit-identical to those without the interruption, dropout
- * and the best parameters included. Stages, balance, devices, schedule and zero
- * may differ from those of its checkpoint. With other replicas it keeps the checkpoint's shards,
- * and its results are the same to rounding. Options that affect numbers must be those of the
- * checkpoint: SL_ERR_INVALID names each one that differs. A thread of its own writes a checkpoint
- * from a copy of the state; a save that is due while it writes waits for it. */
+ * and the best parameters included. Replicas, stages, balance, devices, schedule and zero may
+ * differ from those of its checkpoint; the shards are the checkpoint's. Options that affect numbers
+ * must be those of the checkpoint: SL_ERR_INVALID names each one that differs. A thread of its own
+ * writes a checkpoint from a copy of the state; a save that is due while it writes waits for it. */
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result);
 

@@ -47,20 +47,19 @@ static void resume_if_any(sl_save_options *checkpoints)
 }
 
 /* A job that the launcher has started again goes on where it was, or begins as its first attempt
- * did, with its text cut as for the processes of that. */
+ * did, with the shards of that. */
 static sl_status resume_after_restart(settings *to, const sl_launch_info *launch)
 {
     sl_save_options *checkpoints = &to->run.checkpoints;
-    char *best, *newest;
-    if (launch->first_world_size > 1)
-        to->run.shards = launch->first_world_size;
-    if (!checkpoints->directory)
-        return SL_OK;
-    SL_TRY(sl_train_find_checkpoints(checkpoints->directory, &best, &newest));
+    char *best = NULL, *newest = NULL;
+    if (checkpoints->directory)
+        SL_TRY(sl_train_find_checkpoints(checkpoints->directory, &best, &newest));
     bool begins_elsewhere = checkpoints->resume && !newest;
+    if (to->run.shards == 0 && launch->first_world_size > 1 && !checkpoints->resume && !newest)
+        to->run.shards = launch->first_world_size;
     free(best);
     free(newest);
-    if (begins_elsewhere)
+    if (begins_elsewhere || !checkpoints->directory)
         return SL_OK;
     resume_if_any(checkpoints);
     to->progress.restarts = launch->restarts;

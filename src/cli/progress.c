@@ -201,7 +201,7 @@ void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const c
 static void warn_of_run(const sl_run_info *info)
 {
     const sl_train_options *options = info->options;
-    int64_t rows = (options->batch_size * options->shards + info->replicas - 1) / info->replicas;
+    int64_t rows = options->batch_size;
     if (info->oversubscribed)
         cli_complain("warning: devices share cores");
     int steps = options->accumulate > 0 ? options->accumulate : 1;

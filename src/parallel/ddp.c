@@ -198,6 +198,26 @@ sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers)
     return SL_OK;
 }
 
+/* ---- Shards ----------------------------------------------------------------------------- */
+
+sl_status sli_ddp_set_shards(const sl_ddp *ddp, int shards)
+{
+    for (int stage = 0; stage < ddp->stage_count; stage++)
+        SL_TRY(sli_reducer_set_terms(ddp->reducers[stage], shards));
+    return SL_OK;
+}
+
+static sl_status add_shard(int stage, void *arg)
+{
+    const sl_ddp *ddp = arg;
+    return sli_reducer_add_term(ddp->reducers[stage]);
+}
+
+sl_status sli_ddp_add_shard(sl_ddp *ddp)
+{
+    return sl_pipe_run_on_stages(ddp->pipe, add_shard, ddp);
+}
+
 /* ---- The exchange of a step ------------------------------------------------------------- */
 
 void sli_ddp_begin_exchange(sl_ddp *ddp)

@@ -54,6 +54,14 @@ sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers);
 void sli_ddp_begin_exchange(sl_ddp *ddp);
 sl_status sli_ddp_end_exchange(sl_ddp *ddp);
 
+/* The training text has `shards` shards, at least as many as there are ranks, of which each trains
+ * on those that sli_sum_tree_first says, one after the other: averages are over shards, and have
+ * the same bits for any number of ranks. In a step, sl_pipe_train runs each shard of this rank but
+ * the last, after zero_grad, and sli_ddp_add_shard adds its gradients to the sums; sl_ddp_train
+ * runs the last. Over a pipe, without a hook, join or find_unused_parameters. */
+sl_status sli_ddp_set_shards(const sl_ddp *ddp, int shards);
+sl_status sli_ddp_add_shard(sl_ddp *ddp);
+
 /* Instead of the end, after backward's error, whose text is the calling thread's: ends the other
  * ranks' steps with it. Returns `error`. */
 sl_status sli_ddp_abort_exchange(sl_ddp *ddp, sl_status error);

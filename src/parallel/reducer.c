@@ -22,20 +22,27 @@
  * buckets, and modules, not single parameters, become ready, so the order of sending is all there
  * is to gain.
  *
+ * A rank may hold several terms of the sum over all ranks (core/sum_tree.h). Those before its last
+ * one are added, as they come, to nodes on a stack. The last one is the step's gradients: a full
+ * bucket of them takes up the nodes that it makes complete, and the others are exchanged with it.
+ *
  * Threads: `lock` guards `released` and `aborted`, which the communication thread waits for. What
  * is ready belongs to the thread that runs backward, and to the caller of begin and end while no
  * backward runs. A bucket's times and gradients are the communication thread's from its release to
  * its end. */
 #include "parallel/reducer.h"
 
+#include "comm/group.h"
 #include "core/bf16.h"
 #include "core/clock.h"
+#include "core/sum_tree.h"
 #include "core/threads.h"
 #include "nn/module.h"
 #include "parallel/failure.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct tracked_parameter {
     sl_parameter *parameter;
@@ -46,6 +53,7 @@ typedef struct tracked_parameter {
 typedef struct tracked_bucket {
     sl_ddp_bucket exchange;
     int parameters, pending; /* of them, those that are not ready yet */
+    int64_t offset;          /* in each of the reducer's sums */
     double ready, begun, ended;
 } tracked_bucket;
 
@@ -67,6 +75,12 @@ struct sli_reducer {
     int *order;    /* [bucket_count] in which they are sent */
     int *arrivals; /* [bucket_count] the order in which they became full in this step */
     int bucket_count, arrived;
+
+    int terms, first_term, end_term;   /* of all ranks; this one's */
+    int64_t elements;                  /* of all buckets */
+    sl_tensor **sums;                  /* [room] the stack's nodes, each [elements] */
+    int room, nodes;                   /* on the stack */
+    int ends[SLI_SUM_TREE_MOST_NODES]; /* [nodes] where each ends among the terms */
 
     pthread_mutex_t lock; /* guards what follows; taken last */
     pthread_cond_t changed;
@@ -111,8 +125,47 @@ static sl_status divide_sum(const sl_ddp_bucket *bucket, int divisor)
     return SL_OK;
 }
 
-static sl_status exchange_bucket(const sli_reduction *reduction, sl_ddp_bucket *bucket)
+/* The first term of the stack's node `index`; where the next node begins, for `nodes`. */
+static int node_start(const sli_reducer *reducer, int index)
 {
+    return index > 0 ? reducer->ends[index - 1] : reducer->first_term;
+}
+
+/* Whether the stack's node `index` and the nodes after it, up to term `end`, are one node. */
+static bool completes_node(const sli_reducer *reducer, int index, int end)
+{
+    return sli_sum_tree_has_node(node_start(reducer, index), end, reducer->terms);
+}
+
+static float *sum_of(const sli_reducer *reducer, int node, const tracked_bucket *bucket)
+{
+    return sl_tensor_f32(reducer->sums[node]) + bucket->offset;
+}
+
+/* Averages this rank's nodes with those of the others. Plain loops: the device is backward's. */
+static sl_status exchange_nodes(const sli_reducer *reducer, const tracked_bucket *bucket)
+{
+    const sl_ddp_bucket *last = &bucket->exchange;
+    const void *nodes[SLI_SUM_TREE_MOST_NODES];
+    int count = reducer->nodes;
+    for (; count > 0 && completes_node(reducer, count - 1, reducer->end_term); count--) {
+        const float *sum = sum_of(reducer, count - 1, bucket);
+        for (int64_t i = 0; i < last->count; i++)
+            last->grads[i] += sum[i];
+    }
+    for (int n = 0; n < count; n++)
+        nodes[n] = sum_of(reducer, n, bucket);
+    nodes[count] = last->grads;
+    return sli_group_all_reduce_nodes(reducer->group, nodes, reducer->terms, last->grads,
+                                      last->count, SL_F32, SL_REDUCE_AVERAGE);
+}
+
+static sl_status exchange_bucket(const sli_reducer *reducer, tracked_bucket *full)
+{
+    const sli_reduction *reduction = &reducer->reduction;
+    sl_ddp_bucket *bucket = &full->exchange;
+    if (reducer->terms > sl_group_size(reducer->group))
+        return exchange_nodes(reducer, full);
     if (reduction->hook)
         return reduction->hook(reduction->hook_arg, bucket);
     if (reduction->divisor > 0)
@@ -141,7 +194,7 @@ static void send_buckets(void *argument)
             return;
         tracked_bucket *next = &reducer->buckets[reducer->order[at]];
         next->begun = sli_clock_seconds();
-        sl_status status = exchange_bucket(&reducer->reduction, &next->exchange);
+        sl_status status = exchange_bucket(reducer, next);
         next->ended = sli_clock_seconds();
         if (status == SL_OK)
             continue;
@@ -213,6 +266,59 @@ static sl_status went_backward(void *arg, const sl_module *module)
     return mark_module_ready(arg, module);
 }
 
+/* ---- Terms before the last one ---------------------------------------------------------- */
+
+sl_status sli_reducer_set_terms(sli_reducer *reducer, int terms)
+{
+    int rank = sl_group_rank(reducer->group), ranks = sl_group_size(reducer->group);
+    const sl_shape shape = sl_shape_1d(reducer->elements);
+    reducer->terms = terms;
+    reducer->first_term = sli_sum_tree_first(terms, rank, ranks);
+    reducer->end_term = sli_sum_tree_first(terms, rank + 1, ranks);
+    int room = sli_sum_tree_height(reducer->first_term, reducer->end_term, terms) - 1;
+    if (reducer->elements == 0)
+        return SL_OK;
+    reducer->sums = calloc((size_t)room + 1, sizeof *reducer->sums);
+    if (!reducer->sums)
+        return sl_error(SL_ERR_MEMORY, "no memory for the sums of %d terms", terms);
+    for (; reducer->room < room; reducer->room++)
+        SL_TRY(sl_tensor_create(sl_parameter_set_device(reducer->set), SL_MEMORY_GRADIENTS, SL_F32,
+                                &shape, &reducer->sums[reducer->room]));
+    return SL_OK;
+}
+
+/* Adds the bucket's gradients to the node below, that to the one below it, …, down to node `to`. */
+static sl_status push_bucket(const sli_reducer *reducer, int bucket, int to)
+{
+    const tracked_bucket *tracked = &reducer->buckets[bucket];
+    size_t bytes = (size_t)tracked->exchange.count * sizeof(float);
+    sl_tensor *grads;
+    SL_TRY(sl_parameter_set_bucket_grads(reducer->set, bucket, &grads));
+    float *from = sl_tensor_f32(grads);
+    if (to == reducer->nodes)
+        memcpy(sum_of(reducer, to, tracked), from, bytes);
+    for (int n = reducer->nodes - 1; n >= to; n--) {
+        float *sum = sum_of(reducer, n, tracked);
+        SL_TRY(sli_device_add(sl_parameter_set_device(reducer->set), tracked->exchange.count, sum,
+                              from));
+        from = sum;
+    }
+    return SL_OK;
+}
+
+sl_status sli_reducer_add_term(sli_reducer *reducer)
+{
+    int end = node_start(reducer, reducer->nodes) + 1, to = reducer->nodes;
+    assert(end < reducer->end_term);
+    while (to > 0 && completes_node(reducer, to - 1, end))
+        to--;
+    for (int b = 0; b < reducer->bucket_count; b++)
+        SL_TRY(push_bucket(reducer, b, to));
+    reducer->nodes = to + 1;
+    reducer->ends[to] = end;
+    return SL_OK;
+}
+
 /* ---- A step ----------------------------------------------------------------------------- */
 
 const sli_pass_observer *sli_reducer_observer(const sli_reducer *reducer)
@@ -242,6 +348,7 @@ sl_status sli_reducer_end(sli_reducer *reducer)
         sli_worker_wait(reducer->thread);
     else
         sli_reducer_abort(reducer, status);
+    reducer->nodes = 0;
     return sli_failure_take(&reducer->failure);
 }
 
@@ -331,6 +438,8 @@ static void list_buckets(sli_reducer *reducer, int stage)
             .index = b,
             .count = sl_tensor_count(sl_parameter_set_bucket_values(reducer->set, b)),
         };
+        bucket->offset = reducer->elements;
+        reducer->elements += bucket->exchange.count;
         bucket->parameters = sli_parameter_set_bucket(reducer->set, b, &in_bucket);
         for (int i = 0; i < bucket->parameters; i++)
             reducer->trained[reducer->index_of[in_bucket[i]->number - reducer->first_number]]
@@ -350,6 +459,7 @@ sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage, 
     reducer->set = set;
     reducer->group = group;
     reducer->bucket_count = sl_parameter_set_bucket_count(set);
+    reducer->terms = sl_group_size(group);
     reducer->observer = (sli_pass_observer){went_backward, reducer};
     sli_failure_init(&reducer->failure);
     pthread_mutex_init(&reducer->lock, NULL);
@@ -387,6 +497,8 @@ void sli_reducer_destroy(sli_reducer **reducer)
     sli_worker_destroy(&dead->thread);
     for (int b = 0; dead->buckets && b < dead->bucket_count; b++)
         free(dead->buckets[b].exchange.scratch);
+    for (int n = 0; n < dead->room; n++)
+        sl_tensor_destroy(&dead->sums[n]);
     pthread_cond_destroy(&dead->changed);
     pthread_mutex_destroy(&dead->lock);
     sli_failure_destroy(&dead->failure);
@@ -396,6 +508,7 @@ void sli_reducer_destroy(sli_reducer **reducer)
     free(dead->buckets);
     free(dead->order);
     free(dead->arrivals);
+    free(dead->sums);
     free(dead);
     *reducer = NULL;
 }

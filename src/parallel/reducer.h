@@ -20,6 +20,13 @@ typedef struct sli_reduction {
 sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage, sli_reducer **out);
 void sli_reducer_destroy(sli_reducer **reducer);
 
+/* Gives the sum over the ranks `terms` terms, of which each holds those that sli_sum_tree_first
+ * says: allocates the sums of its own but the last, which it adds before the step, one by one. The
+ * step's gradients are its last term, and the average is the sum times 1 / terms. Once, after
+ * creation, with at least as many terms as ranks; without, each rank has one. */
+sl_status sli_reducer_set_terms(sli_reducer *reducer, int terms);
+sl_status sli_reducer_add_term(sli_reducer *reducer);
+
 /* Between begin and end, the observer must be told of the modules that go backward for the last
  * time. Calls of one reducer come from one thread at a time. */
 void sli_reducer_begin(sli_reducer *reducer, const sli_reduction *reduction);

@@ -204,8 +204,7 @@ static void add_option(json_t *to, const sl_option *row, const void *options)
 static json_t *describe_options(const sl_run_info *info)
 {
     json_t *model = json_pack("{sI}", "ntokens", (json_int_t)info->ntokens);
-    json_t *all = json_pack("{so sI si}", "model", model, "ntokens", (json_int_t)info->ntokens,
-                            "shares", info->shards);
+    json_t *all = json_pack("{so sI}", "model", model, "ntokens", (json_int_t)info->ntokens);
     for (int i = 0; all && i < 2; i++)
         for (const sl_option *row = info->option_rows[i]; row && row->name; row++)
             add_option(row->in_model ? model : all, row, info->options);

@@ -14,17 +14,17 @@ static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
     return sl_cross_entropy_create(loss);
 }
 
-/* A split of the text in so many columns; of the training text, side by side those of its shards.
- */
+/* The columns of a split, `rows` of them; of the training text, those of the shard that has row
+ * `first` of a batch of so many rows. */
 static sl_status cut_split(const sli_language *language, sl_split split, int64_t rows,
-                           sl_batches *out)
+                           int64_t first, sl_batches *out)
 {
     const sl_tokens *tokens = language->tokens[split];
     int64_t columns = split == SL_SPLIT_TRAIN ? language->shard_rows : rows;
     sl_batches cut;
     sl_status status = sl_batchify(tokens->ids, tokens->count, columns, language->bptt, &cut);
     if (status == SL_OK)
-        status = sl_batches_shards(&cut, (int)(rows / columns), out);
+        status = sl_batches_shard(&cut, (int)(first / columns), (int)(rows / columns), out);
     return language->corpus
                ? sl_error_context(status, "%s: ", sl_corpus_path(language->corpus, split))
                : status;
@@ -33,7 +33,7 @@ static sl_status cut_split(const sli_language *language, sl_split split, int64_t
 static sl_status count_batches(void *context, sl_split split, int64_t rows, int64_t *batches)
 {
     sl_batches cut;
-    SL_TRY(cut_split(context, split, rows, &cut));
+    SL_TRY(cut_split(context, split, rows, 0, &cut));
     *batches = sl_batches_count(&cut);
     return SL_OK;
 }
@@ -41,9 +41,10 @@ static sl_status count_batches(void *context, sl_split split, int64_t rows, int6
 static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *input_device,
                            sl_device *target_device, sl_tensor **input, sl_tensor **targets)
 {
-    sl_batches cut, own;
-    SL_TRY(cut_split(context, rows->split, rows->batch_rows, &cut));
-    SL_TRY(sl_batches_columns(&cut, rows->first, rows->count, &own));
+    sl_batches own;
+    SL_TRY(cut_split(context, rows->split, rows->batch_rows, rows->first, &own));
+    own.tokens += rows->first % own.columns * own.stride;
+    own.columns = rows->count;
     sl_shape shape = sl_shape_2d(rows->count, sl_batches_block_length(&own, rows->batch));
     SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
     SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));

@@ -1,5 +1,4 @@
-/* The layout of a run: its replicas and stages, the rows of each replica, the modules and the
- * device of each stage.
+/* The layout of a run: its replicas and stages, the modules and the device of each stage.
  *
  * The devices of a host are in the order of its replicas: pipeline rank p of the host's replica r
  * has device r * ranks + p. By default they are cpu:0, cpu:1 and so on; `devices` may be
@@ -73,26 +72,14 @@ int sli_layout_shards(const sl_train_options *options)
     return options->shards > 0 ? options->shards : sl_train_options_replicas(options);
 }
 
-sli_rows sli_layout_rows(const sl_train_options *options, int replica)
-{
-    int64_t rows = sli_layout_shards(options) * options->batch_size;
-    int64_t replicas = sl_train_options_replicas(options);
-    int64_t each = rows / replicas, rest = rows % replicas;
-    return (sli_rows){.first = replica * each + (replica < rest ? replica : rest),
-                      .count = each + (replica < rest)};
-}
-
 int sli_layout_accumulation_steps(const sl_train_options *options)
 {
     return options->accumulate > 0 ? options->accumulate : 1;
 }
 
-int sli_layout_chunks(const sl_train_options *options, int64_t rows)
+int sli_layout_micros(const sl_train_options *options)
 {
-    int chunks = sl_train_options_chunks(options) * sli_layout_accumulation_steps(options);
-    int64_t size = (options->batch_size + chunks - 1) / chunks;
-    int64_t wanted = (rows + size - 1) / size;
-    return wanted > chunks ? (int)wanted : chunks;
+    return sl_train_options_chunks(options) * sli_layout_accumulation_steps(options);
 }
 
 static int virtual_stages(const sl_train_options *options)
@@ -171,19 +158,16 @@ static const char *plural(int count)
 static sl_status check_replicas(const sl_train_options *options)
 {
     int replicas = sl_train_options_replicas(options), local = options->local_replicas;
-    int shards = options->shards;
+    int shards = sli_layout_shards(options);
     if (local < 0 || local > replicas)
         return sl_error(SL_ERR_INVALID,
                         "local_replicas must be from 1 to the number of replicas, %d, got %d",
                         replicas, local);
-    if (shards < 0 || shards > SL_MAX_REPLICAS)
-        return sl_error(SL_ERR_INVALID, "the number of shards must be from 1 to %d, got %d",
-                        SL_MAX_REPLICAS, shards);
-    if (shards > 0 && replicas > shards * options->batch_size)
+    if (replicas > shards)
         return sl_error(SL_ERR_INVALID,
-                        "%d replicas are too many: a batch has %" PRId64
-                        " rows, %d times the batch size, and each replica needs one",
-                        replicas, shards * options->batch_size, shards);
+                        "%d replicas are too many: the training text has %d shard%s, and each "
+                        "replica needs one",
+                        replicas, shards, plural(shards));
     return SL_OK;
 }
 

@@ -219,15 +219,18 @@ const sl_option sl_plan_option_rows[] = {
 
     {.name = "dp", .value = "R", .group = "Data parallelism", FIELD(INT, replicas),
      RANGE(1, SL_MAX_REPLICAS), .optional = true, .not_logged = true,
-     .help = "Number of replicas of the pipeline, each with its shard of the training text; by "
-             "default 1, or under mpirun the number of processes. A run that resumes may have "
-             "another number"},
+     .help = "Number of replicas of the pipeline, up to one for each shard of the training text; by "
+             "default 1, or under mpirun the number of processes. It changes no result"},
+    {.name = "shards", .value = "K", .group = "Data parallelism", FIELD(INT, shards),
+     RANGE(1, SL_MAX_REPLICAS), .optional = true, .log_key = "shares", .affects_numbers = always,
+     .help = "Number of shards of the training text, which replicas divide among them; without it "
+             "one for each replica. A run that resumes keeps its number"},
     {.name = "zero", .group = "Data parallelism", FIELD(FLAG, zero),
      .help = "Shard the optimizer's state over the replicas (ZeRO-1)"},
 
     {.name = "batch-size", .value = "N", .group = "Batches", FIELD(INT64, batch_size),
      RANGE(1, MAX_COLUMNS), .affects_numbers = always,
-     .help = "Columns in the training batch of each replica that the run begins with"},
+     .help = "Columns of each shard in a training batch"},
     {.name = "bptt", .value = "T", .group = "Batches", FIELD(INT64, bptt),
      RANGE(1, SL_MAX_POSITIONS), .affects_numbers = always,
      .help = "Tokens of each column in a block"},

@@ -2,6 +2,7 @@
  * replicas, and whether that fits into the host's memory. */
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/sum_tree.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "train/run.h"
@@ -164,8 +165,7 @@ static sl_status plan_evaluation(const sl_train_options *options, const sl_modul
                                  sl_plan *out)
 {
     int64_t rows = options->eval_batch_size;
-    int chunks = sl_train_options_chunks(options) * sli_layout_accumulation_steps(options);
-    int micros = sl_micro_batches(rows, chunks, NULL);
+    int micros = sl_micro_batches(rows, sli_layout_micros(options), NULL);
     sl_shape shape = sl_shape_2d((rows + micros - 1) / micros, options->bptt);
     for (int s = 0; s < out->stages; s++) {
         sl_stage_plan *stage = &out->stage[s];
@@ -190,12 +190,25 @@ static sl_status add_tied_gradient(sl_parameter *tied, void *arg)
     return SL_OK;
 }
 
+/* The sums of shards that a replica holds at most beside its gradients. */
+static int count_sums(const sl_train_options *options)
+{
+    int shards = sli_layout_shards(options), replicas = sl_train_options_replicas(options),
+        most = 0;
+    for (int r = 0; r < replicas; r++) {
+        int height = sli_sum_tree_height(sli_sum_tree_first(shards, r, replicas),
+                                         sli_sum_tree_first(shards, r + 1, replicas), shards);
+        most = height > most ? height : most;
+    }
+    return most - 1;
+}
+
 /* Frozen parameters and buffers are memory without gradient or state. */
 static void plan_parameters(const sl_train_options *options, const sl_module *model,
                             sl_stage_plan *stage)
 {
     int64_t trained = 0, frozen = 0, buffers = 0;
-    int shards = options->zero ? sl_train_options_replicas(options) : 1;
+    int owners = options->zero ? sl_train_options_replicas(options) : 1;
     for (int i = stage->first; i < stage->first + stage->count; i++) {
         const sl_module *module = sl_module_child(model, i);
         trained += sli_module_elements(module, SL_PARAMETER_TRAINED);
@@ -204,10 +217,10 @@ static void plan_parameters(const sl_train_options *options, const sl_module *mo
     }
     stage->parameter_elements = trained + frozen;
     stage->parameter_bytes = (trained + frozen + buffers) * (int64_t)sizeof(float);
-    stage->gradient_bytes = trained * (int64_t)sizeof(float);
+    stage->gradient_bytes = (1 + count_sums(options)) * trained * (int64_t)sizeof(float);
     stage->optimizer_bytes =
-        (trained + shards - 1) / shards * sl_optimizer_state_bytes(&options->optimizer);
-    stage->best_bytes = options->epochs > 1 ? stage->gradient_bytes : 0;
+        (trained + owners - 1) / owners * sl_optimizer_state_bytes(&options->optimizer);
+    stage->best_bytes = options->epochs > 1 ? trained * (int64_t)sizeof(float) : 0;
 }
 
 static sl_status plan_stages(const sl_train_options *options, const sl_module *model, sl_plan *out)
@@ -237,9 +250,9 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
         return sl_error(SL_ERR_INVALID, "sl_plan_create: asked for replica %d of %d", replica,
                         sli_layout_local_replicas(options));
     SL_TRY(plan_stages(options, model, out));
-    int64_t rows = sli_layout_rows(options, 0).count; /* no replica has more */
-    int chunks = sli_layout_chunks(options, rows), steps = sli_layout_accumulation_steps(options);
-    int micros = sl_micro_batches(rows, chunks, NULL), step_micros = (chunks + steps - 1) / steps;
+    int64_t rows = options->batch_size;
+    int micros = sl_micro_batches(rows, sli_layout_micros(options), NULL);
+    int step_micros = sl_train_options_chunks(options);
     SL_TRY(sli_layout_table(options, step_micros < micros ? step_micros : micros, &schedule));
     sl_status status = name_devices(options, schedule, replica, out);
     if (status == SL_OK)
@@ -354,7 +367,7 @@ static void try_pipeline(demand *of)
     try_change(of, &changed, "%d chunks", changed.chunks);
 }
 
-/* A run that resumes keeps its checkpoint's batch size and shards. */
+/* A run that resumes keeps its checkpoint's batch size. */
 static void try_replicas(demand *of)
 {
     const sl_train_options *given = of->options;
@@ -372,7 +385,6 @@ static void try_replicas(demand *of)
     changed.devices = NULL; /* there must be one for each stage of each replica */
     changed.pipeline_ranks = sli_layout_ranks(given);
     changed.replicas = sl_train_options_replicas(given);
-    changed.shards = given->checkpoints.resume ? given->shards : 0;
     while (changed.replicas > 1 && !run_fits(of, &changed))
         changed.replicas--;
     try_change(of, &changed, "%d replica%s", changed.replicas, changed.replicas == 1 ? "" : "s");

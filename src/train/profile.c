@@ -75,8 +75,8 @@ static sl_status profile_ranks(profile *of)
 static sl_status open_profile(profile *of)
 {
     const sl_train_options *options = of->options;
-    int64_t rows = sli_layout_rows(options, 0).count;
-    of->chunks = sl_micro_batches(rows, sli_layout_chunks(options, rows), NULL);
+    int64_t rows = options->batch_size;
+    of->chunks = sl_micro_batches(rows, sli_layout_micros(options), NULL);
     of->micro_rows = (rows + of->chunks - 1) / of->chunks;
     of->rows = of->micro_rows < (rows + 3) / 4 ? of->micro_rows : (rows + 3) / 4;
     of->ranks = sli_layout_ranks(options);

@@ -3,6 +3,7 @@
 #include "train/run.h"
 
 #include "core/error.h"
+#include "parallel/ddp.h"
 #include "train/checkpoint/checkpoints.h"
 
 #include <inttypes.h>
@@ -24,7 +25,7 @@ static sl_status create_pipe(const sl_train_options *options, const sl_train_tas
                                              .placement = placement,
                                              .devices = devices,
                                              .balance = balance,
-                                             .chunks = options->chunks,
+                                             .chunks = sli_layout_micros(options),
                                              .accumulate = options->accumulate,
                                              .recompute = options->recompute,
                                              .table = options->table,
@@ -54,15 +55,16 @@ sl_status sli_replica_create(const sl_train_options *options, const sl_train_tas
     return SL_OK;
 }
 
-sl_status sli_replica_join(sli_replica *replica)
+sl_status sli_replica_join(sli_replica *replica, int shards)
 {
     if (!replica->group)
         return SL_OK;
     /* The model's buffers never change. */
-    return sl_ddp_create(&(sl_ddp_options){.group = replica->group,
+    SL_TRY(sl_ddp_create(&(sl_ddp_options){.group = replica->group,
                                            .pipe = replica->pipe,
                                            .no_buffer_broadcast = true},
-                         &replica->ddp);
+                         &replica->ddp));
+    return sli_ddp_set_shards(replica->ddp, shards);
 }
 
 void sli_replica_clear(sli_replica *replica)

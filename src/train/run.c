@@ -206,7 +206,8 @@ sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bo
         SL_TRY(sl_group_broadcast(group, &recorded->lr, 1, SL_F64, 0, NULL));
         SL_TRY(sl_group_broadcast(group, &recorded->chunks, 1, SL_I32, 0, NULL));
     }
-    options->shards = recorded->shards;
+    if (options->shards == 0)
+        options->shards = recorded->shards;
     if (options->lr.lr == SL_LR_DEFAULT)
         options->lr.lr = recorded->lr;
     if (options->chunks == 0 && !options->table)
@@ -252,8 +253,8 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
     int replicas = sl_train_options_replicas(options);
     sl_status status = sli_run_create(&run, 0, replicas, NULL, false);
     if (status == SL_OK)
-        status = replicas == 1 ? sli_run_train(&run, NULL, 0, result)
-                               : sl_spawn(run_thread, &run, replicas, NULL);
+        status = run.options.shards == 1 ? sli_run_train(&run, NULL, 0, result)
+                                         : sl_spawn(run_thread, &run, replicas, NULL);
     sli_run_clear(&run);
     return status;
 }
@@ -318,7 +319,7 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
     if (status == SL_OK)
         status = sli_run_create(&run, local_replica, 1, group, own_cores);
     if (status == SL_OK)
-        status = sli_run_train(&run, sl_group_size(group) > 1 ? group : NULL, 0, result);
+        status = sli_run_train(&run, run.options.shards > 1 ? group : NULL, 0, result);
     sli_run_clear(&run);
     return status == SL_OK ? SL_OK : abort_group(group, status);
 }

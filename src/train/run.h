@@ -5,7 +5,7 @@
 #include "sluice/pipe_optimizer.h"
 #include "sluice/train.h"
 
-/* ---- The layout: replicas and stages, rows, modules and devices (layout.c) ------------------ */
+/* ---- The layout: replicas and stages, modules and devices (layout.c) ------------------ */
 
 /* Replicas on this host. */
 int sli_layout_local_replicas(const sl_train_options *options);
@@ -13,20 +13,10 @@ int sli_layout_local_replicas(const sl_train_options *options);
 /* Shards of the training text: what the options say, or one for each replica. */
 int sli_layout_shards(const sl_train_options *options);
 
-/* A replica's rows of a batch, which has the rows of all shards. Replicas divide it into contiguous
- * ranges as evenly as possible; the first ranges are one row longer. */
-typedef struct sli_rows {
-    int64_t first, count;
-} sli_rows;
-sli_rows sli_layout_rows(const sl_train_options *options, int replica);
-
-/* The accumulation steps in which a batch goes through the pipe: what the options say, or 1. */
+/* The accumulation steps in which a shard's batch goes through the pipe: what the options say, or
+ * 1; and the micro-batches of all of them. */
 int sli_layout_accumulation_steps(const sl_train_options *options);
-
-/* The number of micro-batches of all accumulation steps for so many rows. They are at most as large
- * as those of one shard, so that they need no more memory, and at least as many, so that the bubble
- * does not grow. */
-int sli_layout_chunks(const sl_train_options *options, int64_t rows);
+int sli_layout_micros(const sl_train_options *options);
 
 /* Pipeline ranks of each replica: what the options say, or as many as `balance` or `devices` has;
  * and the stages on them. */
@@ -57,8 +47,8 @@ typedef struct sli_replica {
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe;
-    sl_group *group; /* one rank a replica; borrowed; NULL: there is only one replica */
-    sl_ddp *ddp;     /* since sli_replica_join; NULL: there is only one replica */
+    sl_group *group; /* one rank a replica; borrowed; NULL: one replica, and one shard */
+    sl_ddp *ddp;     /* since sli_replica_join; NULL: there is no group */
     int rank, count;
     sl_stage_memory *memory; /* [count * stages], by rank and stage */
 } sli_replica;
@@ -72,8 +62,9 @@ sl_status sli_replica_create(const sl_train_options *options, const sl_train_tas
                              sli_replica *out);
 void sli_replica_clear(sli_replica *replica);
 
-/* Gives every replica the first one's parameters, and averages their gradients from then on. */
-sl_status sli_replica_join(sli_replica *replica);
+/* Gives every replica the first one's parameters, and averages the gradients of all shards from
+ * then on. */
+sl_status sli_replica_join(sli_replica *replica, int shards);
 
 /* Ends the other replicas with the calling thread's error, whatever they wait for. Called before
  * anything that they share is destroyed. */
@@ -129,10 +120,12 @@ typedef struct sli_position {
 /* What a run that goes on has from its checkpoint, whatever its options leave open. */
 typedef struct sli_recorded {
     sli_position position;
-    int shards;   /* that its text is cut into */
-    double lr;    /* the learning rate it began with */
-    int chunks;   /* its micro-batches; 0: not known */
-    bool ascends; /* gradients of micro-batches are added from the first to the last */
+    int shards;         /* that its text is cut into; as many as it had replicas at the start where
+                           sums_by_ranks */
+    bool sums_by_ranks; /* sums over shards were in the order of ranks, not of a tree */
+    double lr;          /* the learning rate it began with */
+    int chunks;         /* its micro-batches; 0: not known */
+    bool ascends;       /* gradients of micro-batches are added from the first to the last */
 } sli_recorded;
 
 /* A checkpoint that a run goes on from; without a reader: none. */
@@ -155,7 +148,7 @@ typedef struct sli_run {
     sli_language language;
     sl_train_task language_task;
     const sl_train_task *task; /* the caller's, or that of `language` */
-    int64_t rows;              /* of a batch for training, over all replicas */
+    int64_t rows;              /* of a batch for training, over all shards */
     int64_t batches[SL_SPLITS];
     int64_t batches_per_epoch;
     sl_device_list *devices; /* [replicas of the process * stages] */
@@ -168,9 +161,7 @@ typedef struct sli_run {
     /* This replica's (trainer.c). */
     sli_resume from; /* the first replica's */
     sli_replica replica;
-    sli_rows own;               /* rows of each batch */
-    double weight;              /* of this replica's mean loss in the mean over all rows */
-    sl_tensor *input, *targets; /* of the step under way */
+    sl_tensor *input, *targets;              /* of the shard under way */
     int64_t measured_step, measured_targets; /* of the step that `utilization` is of */
     sl_pipe_optimizer *optimizer;
     sli_position at;
@@ -201,8 +192,8 @@ sl_status sli_train_profile(const sl_train_options *options, const sl_train_task
                             sl_module *model, sl_loss *loss, const sl_device_list *devices,
                             sl_module_profile *profiles, int *balance);
 
-/* The training loop of one replica (trainer.c), as its rank of `group` (NULL: there is one
- * replica), on the process's devices from number `first` on. */
+/* The training loop of one replica (trainer.c), as its rank of `group` (NULL: there is one replica,
+ * and one shard), on the process's devices from number `first` on. */
 sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result);
 
 /* Calls each of the replica's reporters. Stops at the first one's error, and returns it. */

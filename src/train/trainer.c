@@ -8,15 +8,19 @@
  * The model, the loss and the batches are those of a task (sl_train_task); a task may have no data
  * for validation or test.
  *
- * Every replica runs it on its own rows of each batch. Replicas exchange gradients, losses and the
- * sums of evaluations; everything else follows from numbers that are the same on all of them. */
+ * Every replica runs it on its own shards of each batch. Replicas exchange gradients, losses and
+ * the sums of evaluations; everything else follows from numbers that are the same on all of them.
+ */
 #include "core/clock.h"
 #include "core/error.h"
+#include "core/sum_tree.h"
+#include "parallel/ddp.h"
 #include "train/checkpoint/checkpoints.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 /* ---- Reporting ---------------------------------------------------------------------------- */
@@ -60,29 +64,24 @@ static sl_status report_left_out(void *context, const char *tensor, const char *
 /* This replica's model and optimizer. */
 static sl_status create_replica(sli_run *run, sl_group *group, sl_device *const *devices)
 {
-    sl_train_options own = run->options;
+    const sl_train_options *options = &run->options;
     const sl_checkpoint_reader *from = run->from.reader;
     sli_replica *replica = &run->replica;
     int rank = group ? sl_group_rank(group) : 0;
-    sli_rows rows = sli_layout_rows(&own, rank);
-    own.chunks = sli_layout_chunks(&own, rows.count);
-    SL_TRY(sli_replica_create(&own, run->task, group, devices, rank == 0 && !from, replica));
+    SL_TRY(sli_replica_create(options, run->task, group, devices, rank == 0 && !from, replica));
     if (from)
         SL_TRY(sli_resume_model(from, replica->pipe));
-    else if (is_first(run) && own.init && own.partial)
-        SL_TRY(sl_weights_load_partial(replica->pipe, own.init, report_left_out, run));
+    else if (is_first(run) && options->init && options->partial)
+        SL_TRY(sl_weights_load_partial(replica->pipe, options->init, report_left_out, run));
     if (saves_weights(run)) /* a path that cannot be written is found before training */
-        SL_TRY(sli_weights_check_save(replica->pipe, own.save));
-    SL_TRY(sli_replica_join(replica));
-    run->own = rows;
-    run->weight = (double)(rows.count * replica->count) / (double)run->rows;
-    return sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = replica->pipe,
-                                                                 .optimizer = own.optimizer,
-                                                                 .zero =
-                                                                     own.zero ? replica->ddp : NULL,
-                                                                 .error_if_nonfinite =
-                                                                     !own.allow_nan},
-                                    &run->optimizer);
+        SL_TRY(sli_weights_check_save(replica->pipe, options->save));
+    SL_TRY(sli_replica_join(replica, options->shards));
+    return sl_pipe_optimizer_create(
+        &(sl_pipe_optimizer_options){.pipe = replica->pipe,
+                                     .optimizer = options->optimizer,
+                                     .zero = options->zero ? replica->ddp : NULL,
+                                     .error_if_nonfinite = !options->allow_nan},
+        &run->optimizer);
 }
 
 /* What reporters are told when the run begins. */
@@ -93,7 +92,6 @@ static void describe_run(sli_run *run)
         .options = &run->options,
         .option_rows = {sl_plan_option_rows, sl_train_option_rows},
         .ntokens = run->corpus ? run->options.model.ntokens : 0,
-        .shards = run->options.shards,
         .replica = run->replica.rank,
         .replicas = run->replica.count,
         .total_parameters = sl_module_parameter_elements(run->replica.model),
@@ -163,16 +161,6 @@ static sl_status check_finite(const sli_run *run, const char *what, double value
                     what, value, step->epoch, step->batch, step->step);
 }
 
-/* A replica whose own loss is not finite ends the others, who wait for it in the mean. */
-static sl_status average_loss(const sli_run *run, sl_step_info *step)
-{
-    SL_TRY(check_finite(run, "loss", step->replica_loss, step));
-    step->loss = step->replica_loss * run->weight;
-    if (!run->replica.group)
-        return SL_OK;
-    return sl_group_all_reduce(run->replica.group, &step->loss, 1, SL_F64, SL_REDUCE_AVERAGE, NULL);
-}
-
 /* All replicas find the same norm. The first one reports it; the others wait for that, and have its
  * error. */
 static sl_status check_norm(const sli_run *run, const sl_step_info *step)
@@ -218,16 +206,63 @@ static double step_flops(const sli_run *run)
     return 3.0 * (double)sl_module_flops(run->replica.model, &shape);
 }
 
-static sl_status load_batch(sli_run *run)
+static sl_status load_shard(sli_run *run, int shard)
 {
+    const int64_t count = run->options.batch_size;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
                                 .batch = run->at.block,
                                 .batch_rows = run->rows,
-                                .first = run->own.first,
-                                .count = run->own.count};
+                                .first = shard * count,
+                                .count = count};
     sl_tensor_destroy(&run->input);
     sl_tensor_destroy(&run->targets);
     return sli_replica_load(&run->replica, run->task, &rows, &run->input, &run->targets);
+}
+
+/* Forward and backward of one of this replica's shards. The last one's averages the gradients of
+ * all shards of all replicas. */
+static sl_status train_shard(const sli_run *run, int shard, bool is_last, double *loss)
+{
+    const sli_replica *replica = &run->replica;
+    const sl_pipe_batch batch = {.input = run->input,
+                                 .targets = run->targets,
+                                 .step = (uint64_t)run->at.steps,
+                                 .first_sample = shard * run->options.batch_size};
+    sl_pipe_zero_grad(replica->pipe);
+    if (replica->ddp && is_last)
+        return sl_ddp_train(replica->ddp, &batch, loss);
+    SL_TRY(sl_pipe_train(replica->pipe, &batch, loss));
+    return is_last ? SL_OK : sli_ddp_add_shard(replica->ddp);
+}
+
+static double mean_of_shards(const double *losses, int shards)
+{
+    return sli_sum_tree_add(losses, shards) * (1.0 / shards);
+}
+
+/* Trains on this replica's shards, one after the other, and finds the mean losses: of these shards,
+ * and of all, the same bits on every replica. A replica whose own is not finite ends the others,
+ * who wait for it. */
+static sl_status train_shards(sli_run *run, sl_step_info *step)
+{
+    const sli_replica *replica = &run->replica;
+    int shards = run->options.shards;
+    int first = sli_sum_tree_first(shards, replica->rank, replica->count);
+    int end = sli_sum_tree_first(shards, replica->rank + 1, replica->count);
+    double losses[shards];
+    memset(losses, 0, sizeof losses);
+    for (int shard = first; shard < end; shard++) {
+        double start = sli_clock_seconds();
+        SL_TRY(load_shard(run, shard));
+        step->data_seconds += sli_clock_seconds() - start;
+        SL_TRY(train_shard(run, shard, shard == end - 1, &losses[shard]));
+    }
+    step->replica_loss = mean_of_shards(losses + first, end - first);
+    SL_TRY(check_finite(run, "loss", step->replica_loss, step));
+    if (replica->group)
+        SL_TRY(sl_group_all_reduce(replica->group, losses, shards, SL_F64, SL_REDUCE_SUM, NULL));
+    step->loss = mean_of_shards(losses, shards);
+    return SL_OK;
 }
 
 static sl_status train_batch(sli_run *run)
@@ -240,20 +275,10 @@ static sl_status train_batch(sli_run *run)
         .step = run->at.steps + 1,
         .lr = sl_lr_at(&run->options.lr, run->at.steps, run->at.epoch),
     };
-    SL_TRY(load_batch(run));
-    step.data_seconds = sli_clock_seconds() - start;
+    SL_TRY(train_shards(run, &step));
     step.flops = step_flops(run);
-    step.tokens = run->rows * (sl_tensor_count(run->targets) / run->own.count);
-    sl_pipe_zero_grad(run->replica.pipe);
-    const sl_pipe_batch batch = {.input = run->input,
-                                 .targets = run->targets,
-                                 .step = (uint64_t)run->at.steps,
-                                 .first_sample = run->own.first,
-                                 .weight = run->weight};
-    SL_TRY(run->replica.ddp ? sl_ddp_train(run->replica.ddp, &batch, &step.replica_loss)
-                            : sl_pipe_train(run->replica.pipe, &batch, &step.replica_loss));
+    step.tokens = run->options.shards * sl_tensor_count(run->targets);
     SL_TRY(measure_pipeline(run));
-    SL_TRY(average_loss(run, &step));
     double before = sli_clock_seconds();
     sl_status status =
         sl_pipe_optimizer_step(run->optimizer, step.lr, run->options.clip, &step.grad_norm);

@@ -121,6 +121,8 @@ for form in whole sharded; do
         "${train[@]}" $zero --resume "$form" --log-json "$form$zero.jsonl" >"$scratch/out" 2>"$scratch/err" || fail "$form: no resume"
         paste <(losses log.jsonl) <(losses "$form$zero.jsonl") | tr ':' '\t' >pairs
         ! grep -q 'gradients of micro-batches' "$scratch/err" || fail "$form $zero: one chunk has no order"
+        grep -q 'it was made when sums over replicas were in another order' "$scratch/err" ||
+            fail "$form $zero: no warning of the other sums"
         awk '{ off = $2 / $4 - 1; if ($1 != $3 || off > 1e-5 || off < -1e-5) bad = 1 }
              END { exit bad || NR != 6 }' pairs || { cat pairs; fail "$form $zero: other losses"; }
     done
@@ -129,6 +131,17 @@ done
 "${train[@]}" --chunks 2 --resume whole >"$scratch/out" 2>"$scratch/err" || fail "no resume with other chunks"
 warning='^sluice: warning: checkpoint whole: it was made when gradients of micro-batches were added from'
 [ "$(grep -c "$warning the last to the first; " "$scratch/err")" = 1 ] || fail 'no warning of the other order'
+
+# They have a shard of the text for each of their two replicas.
+"${train[@]}" --dp 1 --devices cpu:0-0 --resume whole --log-json one.jsonl >"$scratch/out" \
+    2>"$scratch/err" || fail 'no resume with one replica'
+diff <(losses whole.jsonl) <(losses one.jsonl) || fail 'one replica has other losses'
+if "${train[@]}" --dp 3 --devices "cpu:0-0,cpu:0-0,cpu:0-0" --resume whole \
+    >"$scratch/out" 2>"$scratch/err"; then
+    fail 'three replicas are accepted'
+fi
+grep -q '3 replicas are too many: the training text has 2 shards' "$scratch/err" ||
+    fail 'it is not explained'
 
 diff whole.shown sharded.shown || fail 'the tensors are others'
 for log in whole--zero sharded sharded--zero; do

@@ -166,51 +166,21 @@ static void state_is_sharded_over_several_replicas_only(void **state)
     check_ok(sl_train_options_check(&options));
 }
 
-static void rows_of_all_shares_are_divided_evenly(void **state)
+static void each_replica_needs_a_shard(void **state)
 {
     (void)state;
-    sl_train_options options = layout_of(1, 1, NULL);
-    options.batch_size = 5;
-    for (options.shards = 1; options.shards <= 4; options.shards++) {
-        int64_t rows = 5 * options.shards;
-        for (options.replicas = 1; options.replicas <= rows; options.replicas++) {
-            int64_t next = 0, most = sli_layout_rows(&options, 0).count;
-            check_ok(sl_train_options_check(&options));
-            for (int r = 0; r < options.replicas; r++) {
-                sli_rows own = sli_layout_rows(&options, r);
-                assert_int_equal(own.first, next);
-                assert_true(own.count == most || own.count == most - 1);
-                assert_true(own.count <= sli_layout_rows(&options, r > 0 ? r - 1 : 0).count);
-                next += own.count;
-            }
-            assert_int_equal(next, rows);
-        }
-        check_error(sl_train_options_check(&options), SL_ERR_INVALID, "replicas are too many");
-    }
-    options.shards = 0; /* one each */
-    options.replicas = 3;
-    assert_int_equal(sli_layout_rows(&options, 2).first, 10);
-    assert_int_equal(sli_layout_rows(&options, 2).count, 5);
+    sl_train_options options = layout_of(3, 1, NULL);
+    assert_int_equal(sli_layout_shards(&options), 3);
+    for (options.shards = 3; options.shards <= 5; options.shards++)
+        check_ok(sl_train_options_check(&options));
+    options.shards = 2;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID,
+                "3 replicas are too many: the training text has 2 shards, and each replica needs "
+                "one");
     options.shards = -1;
-    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "of shards must be from 1 to");
-}
-
-/* A shard of 7 rows in 3 chunks: micro-batches of 3, 3 and 1. */
-static void micro_batches_are_neither_larger_nor_fewer_than_those_of_one_shard(void **state)
-{
-    (void)state;
-    static const int64_t cases[][2] = {{1, 3}, {4, 3}, {7, 3}, {8, 3}, {9, 3}, {10, 4}, {21, 7}};
-    sl_train_options options = layout_of(1, 1, NULL);
-    options.batch_size = 7;
-    options.chunks = 3;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        assert_int_equal(sli_layout_chunks(&options, cases[i][0]), cases[i][1]);
-    options.chunks = 6; /* of 2, 2, 2 and 1 rows: the pipe has no use for more */
-    assert_int_equal(sli_layout_chunks(&options, 7), 6);
-    assert_int_equal(sli_layout_chunks(&options, 14), 7);
-    options.chunks = 3;
-    options.accumulate = 2; /* the same six */
-    assert_int_equal(sli_layout_chunks(&options, 14), 7);
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "shards");
+    options.shards = SL_MAX_REPLICAS + 1;
+    check_error(sl_train_options_check(&options), SL_ERR_INVALID, "shards");
 }
 
 static void chunks_are_four_for_each_rank_as_far_as_the_batch_allows(void **state)
@@ -279,8 +249,7 @@ int layout_tests(void)
         cmocka_unit_test(placement_that_is_not_the_tables_is_refused),
         cmocka_unit_test(what_does_not_go_together_is_refused),
         cmocka_unit_test(state_is_sharded_over_several_replicas_only),
-        cmocka_unit_test(rows_of_all_shares_are_divided_evenly),
-        cmocka_unit_test(micro_batches_are_neither_larger_nor_fewer_than_those_of_one_shard),
+        cmocka_unit_test(each_replica_needs_a_shard),
         cmocka_unit_test(chunks_are_four_for_each_rank_as_far_as_the_batch_allows),
         cmocka_unit_test(chunks_are_those_of_a_table),
         cmocka_unit_test(profile_gives_the_times_that_decide_and_their_balance),

@@ -375,7 +375,6 @@ static void check_left_by_stop(scratch *in, int at, int64_t step, const char *ex
         stopper stop = {.at = at * replicas};
         sl_train_options options = best_is_first(in, &of, path);
         options.replicas = replicas;
-        options.shards = 1;
         options.devices = replicas == 2 ? "cpu:0-0,cpu:0-0" : NULL;
         options.checkpoints =
             (sl_save_options){.request = ask_stopper, .saving = hear_of_saving, .context = &stop};

@@ -22,6 +22,30 @@ static void state_says_in_which_order_gradients_were_added(void **state)
     assert_int_equal(recorded.chunks, 0);
 }
 
+/* Version 0.1.0 had a shard for each replica at the start, and added them in the order of ranks. */
+static void state_says_how_many_shards_there_are(void **state)
+{
+    (void)state;
+    static const char json[] =
+        "{\"step\":1,\"epoch\":0,\"block\":1,\"best_step\":0,\"best_loss\":null,"
+        "\"options\":{\"%s\":%d,\"lr\":5.0},\"layout\":{}}";
+    char text[256];
+    sli_recorded recorded;
+    snprintf(text, sizeof text, json, "dp", 3);
+    check_ok(sli_run_state_read(text, &recorded));
+    assert_int_equal(recorded.shards, 3);
+    assert_true(recorded.sums_by_ranks);
+    snprintf(text, sizeof text, json, "shards", 4);
+    check_ok(sli_run_state_read(text, &recorded));
+    assert_int_equal(recorded.shards, 4);
+    assert_false(recorded.sums_by_ranks);
+    snprintf(text, sizeof text, json, "shards", 1025);
+    check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT,
+                "\"shards\" of the run's options must be a whole number from 1 to 1024");
+    snprintf(text, sizeof text, json, "others", 1);
+    check_error(sli_run_state_read(text, &recorded), SL_ERR_FORMAT, "\"dp\" of the run's");
+}
+
 static void chunks_of_a_state_are_checked(void **state)
 {
     (void)state;
@@ -113,6 +137,7 @@ int run_state_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(state_says_in_which_order_gradients_were_added),
+        cmocka_unit_test(state_says_how_many_shards_there_are),
         cmocka_unit_test(chunks_of_a_state_are_checked),
         cmocka_unit_test(runs_and_pipes_read_each_others_optimizer_state),
     };

@@ -1,12 +1,10 @@
-/* Shards. Of the text: runs with more or fewer replicas than it has shards divide a batch's rows,
- * and go on from checkpoints of other layouts. Of the optimizer's state: each replica saves what it
- * has, and together it is what one replica alone would have saved. */
+/* Shards. Of the text: a run has the same bits with any number of replicas, in any layout, also
+ * from checkpoints of other layouts. Of the optimizer's state: each replica saves what it has, and
+ * together it is what one replica alone would have saved. */
 #include "small_run.h"
 
 #include "core/philox.h"
 #include "sluice/checkpoint.h"
-
-#include <math.h>
 
 enum { EPOCHS = 2, BATCHES = 4, STEPS = EPOCHS * BATCHES };
 
@@ -51,77 +49,65 @@ static int remove_all(void **state)
     return scratch_remove(state);
 }
 
-static void check_close(double one, double other, const char *what, int64_t index)
+/* Every parameter's elements. */
+static uint64_t checksum_of(const sl_pipe *pipe)
 {
-    if (!(fabs(one - other) <= 1e-4 * fabs(one)))
-        fail_msg("%s %d is %.9g, not %.9g", what, (int)index, other, one);
+    uint64_t sum = 14695981039346656037u; /* FNV-1a, by elements */
+    for (int s = 0; s < sl_pipe_stages(pipe); s++)
+        for (int i = 0; i < sl_parameter_set_count(sl_pipe_parameters(pipe, s)); i++) {
+            const sl_tensor *value =
+                sl_parameter_value(sl_parameter_set_get(sl_pipe_parameters(pipe, s), i));
+            for (int64_t k = 0; k < sl_tensor_count(value); k++) {
+                uint32_t bits;
+                memcpy(&bits, sl_tensor_f32(value) + k, sizeof bits);
+                sum = (sum ^ bits) * 1099511628211u;
+            }
+        }
+    return sum;
 }
 
-/* `part` is a run that began after `done` steps of `whole`. */
-static void check_same_losses(const small_record *whole, const small_record *part, int64_t done)
+typedef struct shard_record {
+    small_record run;
+    uint64_t weights; /* the last ones' checksum */
+} shard_record;
+
+static sl_status sum_weights(void *context, const sl_run_info *info, const sl_run_result *result)
 {
-    assert_int_equal(part->step_count, whole->step_count - done);
-    for (int i = 0; i < part->step_count; i++) {
-        const sl_step_info *got = &part->steps[i], *expected = &whole->steps[done + i];
-        assert_int_equal(got->step, expected->step);
-        assert_int_equal(got->epoch, expected->epoch);
-        assert_int_equal(got->batch, expected->batch);
-        assert_int_equal(got->batches_per_epoch, expected->batches_per_epoch);
+    shard_record *record = context;
+    record->weights = checksum_of(info->pipe);
+    return small_finished(&record->run, info, result);
+}
+
+static sl_status shard_run(const sl_train_options *options, shard_record *record)
+{
+    sl_run_result result;
+    sl_reporter reporter = small_reporter(&record->run);
+    reporter.finished = sum_weights;
+    return sl_train_run(options, &reporter, 1, &result);
+}
+
+/* `rest` is a run that began after `done` steps of `whole`. */
+static void check_same_bits(const shard_record *whole, const shard_record *rest, int64_t done)
+{
+    int missing = whole->run.eval_count - rest->run.eval_count;
+    assert_int_equal(rest->run.step_count, whole->run.step_count - done);
+    for (int i = 0; i < rest->run.step_count; i++) {
+        const sl_step_info *got = &rest->run.steps[i], *expected = &whole->run.steps[done + i];
         assert_int_equal(got->tokens, expected->tokens);
-        check_close(expected->loss, got->loss, "loss of step", got->step);
-        check_close(expected->grad_norm, got->grad_norm, "norm of step", got->step);
-        assert_memory_equal(&got->lr, &expected->lr, sizeof got->lr);
+        assert_int_equal(got->batches_per_epoch, expected->batches_per_epoch);
+        check_same_step(got, expected);
     }
-    int missing = whole->eval_count - part->eval_count;
-    for (int i = 0; i < part->eval_count; i++) {
-        assert_int_equal(part->evals[i].best, whole->evals[missing + i].best);
-        check_close(whole->evals[missing + i].loss, part->evals[i].loss, "evaluation", i);
-    }
-    check_close(whole->result.best_valid_loss, part->result.best_valid_loss, "the best loss", 0);
+    for (int i = 0; i < rest->run.eval_count; i++)
+        assert_memory_equal(&rest->run.evals[i].loss, &whole->run.evals[missing + i].loss,
+                            sizeof(double));
+    assert_memory_equal(&rest->run.result.test_loss, &whole->run.result.test_loss, sizeof(double));
+    assert_int_equal(rest->weights, whole->weights);
 }
 
-/* ---- Of the text
- * --------------------------------------------------------------------------------- */
-
-static void any_replicas_train_on_the_same_shards(void **state)
-{
-    static small_record whole, other;
-    sl_train_options options = two_epochs(*state);
-    options.model.dropout = 0.5f;
-    options.replicas = 3;
-    check_ok(small_run(&options, &whole));
-    assert_int_equal(whole.steps[0].tokens, 3 * 7 * 9);
-    options.shards = 3;
-    for (options.replicas = 1; options.replicas <= 5; options.replicas++) {
-        check_ok(small_run(&options, &other));
-        check_same_losses(&whole, &other, 0);
-        if (options.replicas == 3) /* nothing else than without shards */
-            assert_memory_equal(&other.result.test_loss, &whole.result.test_loss, sizeof(double));
-    }
-}
-
-static void a_replica_needs_one_row_at_least(void **state)
-{
-    static small_record whole, other;
-    sl_train_options options = two_epochs(*state);
-    options.batch_size = 2;
-    options.chunks = 2;
-    options.replicas = options.shards = 2;
-    check_ok(small_run(&options, &whole));
-    options.replicas = 4;
-    check_ok(small_run(&options, &other));
-    check_same_losses(&whole, &other, 0);
-    options.replicas = 5;
-    check_error(small_run(&options, &other), SL_ERR_INVALID,
-                "5 replicas are too many: a batch has 4 rows, 2 times the batch size");
-    options.shards = SL_MAX_REPLICAS + 1;
-    check_error(small_run(&options, &other), SL_ERR_INVALID, "from 1 to 1024, got 1025");
-}
-
-/* ---- Going on ------------------------------------------------------------------------------- */
+/* ---- Of the text ---------------------------------------------------------------------------- */
 
 typedef struct run_layout {
-    int replicas, stages;
+    int replicas, ranks, virtual_stages;
     bool zero;
     const char *schedule;
     sl_recompute recompute;
@@ -130,7 +116,8 @@ typedef struct run_layout {
 static sl_train_options laid_out(sl_train_options options, const run_layout *layout)
 {
     options.replicas = layout->replicas;
-    options.pipeline_ranks = layout->stages;
+    options.pipeline_ranks = layout->ranks;
+    options.virtual_stages = layout->virtual_stages;
     options.zero = layout->zero && layout->replicas > 1;
     options.schedule = layout->schedule;
     options.recompute = layout->recompute;
@@ -140,36 +127,17 @@ static sl_train_options laid_out(sl_train_options options, const run_layout *lay
 /* Trains in `layout`, from step `from` of the checkpoints in folder `source` (-1: from the
  * beginning, with no folders left), with a checkpoint after every step in folder `target`. */
 static void train_saving(scratch *in, const sl_train_options *options, const run_layout *layout,
-                         int source, int64_t from, int target, small_record *record)
+                         int source, int64_t from, int target, shard_record *record)
 {
     sl_train_options all = laid_out(*options, layout);
     if (source < 0)
         remove_folders(in, "saved*");
+    else
+        all.shards = 0; /* the checkpoint's */
     all.checkpoints = (sl_save_options){.directory = folder(in, target),
                                         .every_steps = 1,
                                         .resume = source < 0 ? NULL : checkpoint(in, source, from)};
-    check_ok(small_run(&all, record));
-}
-
-static void fewer_and_more_replicas_go_on(void **state)
-{
-    static small_record whole, rest;
-    scratch *in = *state;
-    static const run_layout pairs[][2] = {
-        {{.replicas = 2, .stages = 2}, {.replicas = 1, .stages = 1}},
-        {{.replicas = 1, .stages = 3}, {.replicas = 2, .stages = 2, .zero = true}},
-        {{.replicas = 4, .stages = 1, .zero = true},
-         {.replicas = 3, .stages = 2, .schedule = "1f1b"}},
-        {{.replicas = 3, .stages = 2, .zero = true},
-         {.replicas = 4, .stages = 1, .zero = true, .recompute = SL_RECOMPUTE_ALWAYS}},
-    };
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        const int64_t before_the_epochs_end = BATCHES - 2;
-        sl_train_options options = two_epochs(in);
-        train_saving(in, &options, &pairs[i][0], -1, 0, 0, &whole);
-        train_saving(in, &options, &pairs[i][1], 0, before_the_epochs_end, 1, &rest);
-        check_same_losses(&whole, &rest, before_the_epochs_end);
-    }
+    check_ok(shard_run(&all, record));
 }
 
 static uint32_t draw(uint64_t seed, uint32_t *draws, uint32_t below)
@@ -179,65 +147,96 @@ static uint32_t draw(uint64_t seed, uint32_t *draws, uint32_t below)
     return counter[0] % below;
 }
 
-static run_layout draw_layout(uint64_t seed, uint32_t *draws)
+/* Any that a run with these options may have. */
+static run_layout draw_layout(uint64_t seed, uint32_t *draws, const sl_train_options *options)
 {
-    return (run_layout){
-        .replicas = 1 + (int)draw(seed, draws, 5),
-        .stages = 1 + (int)draw(seed, draws, 3),
-        .zero = draw(seed, draws, 2),
-        .schedule = test_schedules[draw(seed, draws, TEST_SCHEDULES)],
-        .recompute = (sl_recompute)draw(seed, draws, 3),
-    };
+    run_layout out;
+    sl_train_options drawn;
+    int schedules = 0;
+    while (sl_schedule_names[schedules])
+        schedules++;
+    do {
+        out = (run_layout){.replicas = 1 + (int)draw(seed, draws, (uint32_t)options->shards),
+                           .ranks = 1 + (int)draw(seed, draws, 3),
+                           .virtual_stages = (int)draw(seed, draws, 3),
+                           .zero = draw(seed, draws, 2),
+                           .schedule = sl_schedule_names[draw(seed, draws, (uint32_t)schedules)],
+                           .recompute = (sl_recompute)draw(seed, draws, 3)};
+        drawn = laid_out(*options, &out);
+    } while (sl_train_options_check(&drawn) != SL_OK);
+    return out;
 }
 
-/* Two interruptions in three layouts: the second goes on from a checkpoint of a run that itself has
- * not the replicas that it began with. */
-static void random_layouts_go_on_from_each_other(void **state)
+static void print_layout(const char *what, int64_t from, const run_layout *layout)
 {
-    enum { CASES = 8 };
-    static small_record whole, second, third;
-    scratch *in = *state;
-    const char *given = getenv("SLUICE_TEST_SEED");
-    uint64_t first_seed = given ? strtoull(given, NULL, 10) : 1;
-    for (uint64_t seed = first_seed; seed < first_seed + CASES; seed++) {
-        uint32_t draws = 0;
-        sl_train_options options = two_epochs(in);
-        options.batch_size = 1 + draw(seed, &draws, 6);
-        options.chunks = 1 + (int)draw(seed, &draws, 4);
-        run_layout layouts[3];
-        for (int i = 0; i < 3; i++)
-            layouts[i] = draw_layout(seed, &draws);
-        int64_t rows = layouts[0].replicas * options.batch_size;
-        for (int i = 1; i < 3; i++)
-            if (layouts[i].replicas > rows)
-                layouts[i].replicas = (int)rows;
-        int64_t at = 1 + draw(seed, &draws, STEPS - 2);
-        int64_t later = at + 1 + draw(seed, &draws, (uint32_t)(STEPS - at));
-        print_message("seed %d: batch size %d, replicas %d, from step %d %d, from step %d %d\n",
-                      (int)seed, (int)options.batch_size, layouts[0].replicas, (int)at,
-                      layouts[1].replicas, (int)later, layouts[2].replicas);
-        train_saving(in, &options, &layouts[0], -1, 0, 0, &whole);
-        train_saving(in, &options, &layouts[1], 0, at, 1, &second);
-        check_same_losses(&whole, &second, at);
-        train_saving(in, &options, &layouts[2], 1, later, 2, &third);
-        check_same_losses(&whole, &third, later);
-    }
+    print_message("    %s from step %d: %d replicas of %d ranks, %d stages each, %s, %s%s\n", what,
+                  (int)from, layout->replicas, layout->ranks, layout->virtual_stages,
+                  layout->schedule, sl_recompute_name(layout->recompute),
+                  layout->zero ? ", zero" : "");
+}
+
+/* One run in four layouts: from the beginning in two of them; and in the others after
+ * interruptions, the second of which is of a run that itself has other replicas than the first. */
+static void check_drawn_run(scratch *in, uint64_t seed)
+{
+    static shard_record whole, other;
+    uint32_t draws = 0;
+    sl_train_options options = two_epochs(in);
+    options.model.nlayers = 4;
+    options.model.tie = draw(seed, &draws, 2);
+    options.shards = 1 + (int)draw(seed, &draws, 7);
+    options.batch_size = 1 + draw(seed, &draws, 4);
+    options.chunks = 1 + (int)draw(seed, &draws, 4);
+    options.accumulate = 1 + (int)draw(seed, &draws, 2);
+    print_message("seed %d: %d shards of %d rows, %d chunks, %d accumulation steps\n", (int)seed,
+                  options.shards, (int)options.batch_size, options.chunks, options.accumulate);
+    run_layout layouts[4];
+    for (int i = 0; i < 4; i++)
+        layouts[i] = draw_layout(seed, &draws, &options);
+    int64_t at = 1 + draw(seed, &draws, STEPS - 2);
+    int64_t later = at + 1 + draw(seed, &draws, (uint32_t)(STEPS - at));
+    print_layout("saved", 0, &layouts[0]);
+    train_saving(in, &options, &layouts[0], -1, 0, 0, &whole);
+    print_layout("alone", 0, &layouts[1]);
+    sl_train_options alone = laid_out(options, &layouts[1]);
+    check_ok(shard_run(&alone, &other));
+    check_same_bits(&whole, &other, 0);
+    print_layout("resumed", at, &layouts[2]);
+    train_saving(in, &options, &layouts[2], 0, at, 1, &other);
+    check_same_bits(&whole, &other, at);
+    print_layout("resumed", later, &layouts[3]);
+    train_saving(in, &options, &layouts[3], 1, later, 2, &other);
+    check_same_bits(&whole, &other, later);
+}
+
+/* SLUICE_TEST_SEED: the first case's seed; SLUICE_TEST_CASES: how many. */
+static void one_run_has_the_same_bits_in_any_layout(void **state)
+{
+    const char *seed = getenv("SLUICE_TEST_SEED"), *cases = getenv("SLUICE_TEST_CASES");
+    uint64_t first = seed ? strtoull(seed, NULL, 10) : 1;
+    uint64_t end = first + (cases ? strtoull(cases, NULL, 10) : 6);
+    for (uint64_t at = first; at < end; at++)
+        check_drawn_run(*state, at);
 }
 
 static void shards_are_the_checkpoints_and_limit_the_replicas(void **state)
 {
-    static small_record record;
+    static shard_record record;
     scratch *in = *state;
     sl_train_options options = two_epochs(in);
-    options.batch_size = 2;
-    train_saving(in, &options, &(run_layout){.replicas = 2, .stages = 1}, -1, 0, 0, &record);
+    options.shards = 2;
+    train_saving(in, &options, &(run_layout){.replicas = 1, .ranks = 1}, -1, 0, 0, &record);
     options.checkpoints = (sl_save_options){.resume = folder(in, 0)};
+    options.shards = 0;
+    options.replicas = 3;
+    check_error(shard_run(&options, &record), SL_ERR_INVALID,
+                "3 replicas are too many: the training text has 2 shards");
     options.shards = 3;
-    options.replicas = 5;
-    check_error(small_run(&options, &record), SL_ERR_INVALID,
-                "5 replicas are too many: a batch has 4 rows, 2 times the batch size");
-    options.replicas = 4;
-    check_ok(small_run(&options, &record)); /* only the test is left */
+    check_error(shard_run(&options, &record), SL_ERR_INVALID,
+                "the checkpoint was made with shards 2, this run has shards 3");
+    options.shards = 0;
+    options.replicas = 2;
+    check_ok(shard_run(&options, &record)); /* only the test is left */
 }
 
 /* ---- Of the optimizer's state --------------------------------------------------------------- */
@@ -497,10 +496,7 @@ static void run_that_fails_while_it_saves_ends(void **state)
 int shards_tests(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(any_replicas_train_on_the_same_shards),
-        cmocka_unit_test(a_replica_needs_one_row_at_least),
-        cmocka_unit_test(fewer_and_more_replicas_go_on),
-        cmocka_unit_test(random_layouts_go_on_from_each_other),
+        cmocka_unit_test(one_run_has_the_same_bits_in_any_layout),
         cmocka_unit_test(shards_are_the_checkpoints_and_limit_the_replicas),
         cmocka_unit_test(shards_make_up_what_one_replica_saves),
         cmocka_unit_test(no_replica_holds_more_than_its_shard),

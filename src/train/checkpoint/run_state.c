@@ -14,16 +14,15 @@
 
 /* ---- Describing ------------------------------------------------------------------------- */
 
-/* The options that decide the run's numbers, by their names; the data's shards, which come from the
- * replicas that the run began with, under theirs; and the data. NULL: there is no memory. */
+/* The options that decide the run's numbers, by their names, and the data. NULL: there is no
+ * memory. */
 static json_t *describe_options(const sli_run *run)
 {
     const sl_option *row;
     sl_train_options options = run->options;
     options.optimizer = sli_optimizer_filled(&run->options.optimizer);
     options.lr.step_epochs = options.lr.step_epochs ? options.lr.step_epochs : 1;
-    json_t *all =
-        json_pack("{sI si}", "ntokens", (json_int_t)options.model.ntokens, "dp", options.shards);
+    json_t *all = json_pack("{sI}", "ntokens", (json_int_t)options.model.ntokens);
     int failed = !all;
     for (int i = 0; !failed && (row = sl_train_option_row(i)); i++)
         if (row->affects_numbers && row->affects_numbers(&options))
@@ -104,15 +103,21 @@ static sl_status read_position(const json_t *json, sli_position *out)
     return SL_OK;
 }
 
-/* The shards go under the name of the option that they come from: the replicas when it began. */
+/* Version 0.1.0 named the shards after the replicas that the run began with. */
+static const char *shards_key(const json_t *options)
+{
+    return json_object_get(options, "shards") ? "shards" : "dp";
+}
+
 static sl_status read_recorded(const json_t *json, sli_recorded *out)
 {
-    const json_t *options = json_object_get(json, "options"), *dp = json_object_get(options, "dp"),
-                 *lr = json_object_get(options, "lr");
-    if (!json_is_integer(dp) || json_integer_value(dp) < 1 ||
-        json_integer_value(dp) > SL_MAX_REPLICAS)
+    const json_t *options = json_object_get(json, "options"), *lr = json_object_get(options, "lr");
+    const char *key = shards_key(options);
+    const json_t *shards = json_object_get(options, key);
+    if (!json_is_integer(shards) || json_integer_value(shards) < 1 ||
+        json_integer_value(shards) > SL_MAX_REPLICAS)
         return sl_error(SL_ERR_FORMAT,
-                        "\"dp\" of the run's options must be a whole number from 1 to %d",
+                        "\"%s\" of the run's options must be a whole number from 1 to %d", key,
                         SL_MAX_REPLICAS);
     if (!json_is_number(lr) || !(json_number_value(lr) >= 0))
         return sl_error(SL_ERR_FORMAT, "\"lr\" of the run's options must be a number from 0");
@@ -123,7 +128,8 @@ static sl_status read_recorded(const json_t *json, sli_recorded *out)
                         "\"chunks\" of the run's layout must be a whole number from 1 to %d",
                         SL_MAX_CHUNKS);
     out->chunks = (int)json_integer_value(chunks); /* 0 where there is none */
-    out->shards = (int)json_integer_value(dp);
+    out->shards = (int)json_integer_value(shards);
+    out->sums_by_ranks = strcmp(key, "shards") != 0;
     out->lr = json_number_value(lr);
     const char *order = json_string_value(json_object_get(json, "micro_batches"));
     out->ascends = order && strcmp(order, ASCENDING) == 0;
@@ -173,6 +179,10 @@ static sl_status compare_options(json_t *there, json_t *here)
     json_t *value;
     if (!json_is_object(there))
         return sl_error(SL_ERR_FORMAT, "\"options\" of the run must be an object");
+    if (strcmp(shards_key(there), "shards") != 0) {
+        json_object_set(there, "shards", json_object_get(there, "dp"));
+        json_object_del(there, "dp");
+    }
     json_object_foreach(here, name, value)
     {
         const json_t *other = json_object_get(there, name);
