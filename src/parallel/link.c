@@ -20,11 +20,11 @@ static const double longest_pause_seconds = 1;
 
 enum { TAG_HEADER, TAG_DATA };
 
-typedef enum header_kind { HEADER_TENSOR = 1, HEADER_FAILURE } header_kind;
+typedef enum header_kind { HEADER_TENSOR = 1, HEADER_FAILURE, HEADER_WAITS } header_kind;
 
 typedef struct header {
     int32_t kind;
-    int32_t number; /* a failure's */
+    int32_t number; /* a failure's; the rank that the sender has waited for half its time */
     int32_t channel, micro;
     sli_link_step step;
     int32_t dtype, dims;
@@ -45,6 +45,7 @@ typedef struct source {
     header header;
     sli_transfer transfer;
     int64_t received; /* headers so far */
+    int waits_for;    /* as its newest header says; -1: it does not wait for long */
 } source;
 
 struct sli_link {
@@ -199,9 +200,10 @@ static sl_status receive_headers(sli_link *link, int from, int64_t most, bool *g
         *goes_on = true;
         at->received++;
         SL_TRY(post_header(link, from));
-        if (got.kind == HEADER_TENSOR) {
+        at->waits_for = got.kind == HEADER_WAITS ? got.number : -1;
+        if (got.kind == HEADER_TENSOR)
             SL_TRY(receive_tensor(link, from, &got));
-        } else {
+        if (got.kind == HEADER_FAILURE) {
             sli_failure_raise_elsewhere(link->failure, got.number);
             wake_ranks(link);
         }
@@ -305,9 +307,9 @@ void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor *
     sl_tensor_destroy(tensor);
 }
 
-void sli_link_send_failure(sli_link *link, int number)
+static void tell_all(sli_link *link, header_kind kind, int number)
 {
-    header what = {.kind = HEADER_FAILURE, .number = number};
+    header what = {.kind = kind, .number = number};
     pthread_mutex_lock(&link->lock);
     for (int r = 0; r < sl_group_size(link->group) && link->broken.status == SL_OK; r++) {
         sl_status status =
@@ -329,6 +331,11 @@ static void cancel_parcels(sli_link *link, parcel *first)
         sl_tensor_destroy(&one->tensor);
         free(one);
     }
+}
+
+void sli_link_send_failure(sli_link *link, int number)
+{
+    tell_all(link, HEADER_FAILURE, number);
 }
 
 /* ---- Polling ---------------------------------------------------------------------------- */
@@ -381,9 +388,23 @@ static void pause_polling(int polls, bool spins)
         nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
 }
 
+/* The process that all others wait for, directly or not, is the late one. */
+static int find_late_process(const sli_link *link, int peer)
+{
+    int size = sl_group_size(link->group);
+    for (int i = 0; i < size; i++) {
+        int next = link->sources[peer].waits_for;
+        if (next < 0 || next >= size || next == sl_group_rank(link->group))
+            break;
+        peer = next;
+    }
+    return peer;
+}
+
 static void break_late_link(sli_link *link, int peer)
 {
     pthread_mutex_lock(&link->lock);
+    peer = find_late_process(link, peer);
     break_link(link, sl_error(SL_ERR_CANCELLED, "nothing came from %s within %g s",
                               link->names[peer], link->group->options.timeout_seconds));
     pthread_mutex_unlock(&link->lock);
@@ -396,8 +417,15 @@ void sli_link_poll_or_pause(sli_link *link, sli_link_wait *wait)
         return;
     }
     pause_polling(wait->polls++, wait->spins);
-    if (wait->polls % 64 == 0 && sli_running_clock_read(&wait->waited, longest_pause_seconds) >
-                                     link->group->options.timeout_seconds)
+    if (wait->polls % 64 != 0)
+        return;
+    double limit = link->group->options.timeout_seconds;
+    double waited = sli_running_clock_read(&wait->waited, longest_pause_seconds);
+    if (waited > limit / 2 && !wait->is_told) {
+        wait->is_told = true;
+        tell_all(link, HEADER_WAITS, wait->peer);
+    }
+    if (waited > limit)
         break_late_link(link, wait->peer);
 }
 
@@ -533,9 +561,11 @@ sl_status sli_link_create(const sli_link_options *options, sli_link **out)
     sl_status status = SL_OK;
     if (!link->sent || !link->sources)
         status = sl_error(SL_ERR_MEMORY, "no memory for a link of %zu processes", size);
-    for (int r = 0; r < (int)size && status == SL_OK; r++)
+    for (int r = 0; r < (int)size && status == SL_OK; r++) {
+        link->sources[r].waits_for = -1;
         if (r != sl_group_rank(link->group))
             status = post_header(link, r);
+    }
     if (status == SL_OK)
         status = start_thread(link);
     if (status != SL_OK)

@@ -53,7 +53,8 @@ void sli_link_send_failure(sli_link *link, int number);
 typedef struct sli_link_wait {
     int peer;
     bool spins;
-    int polls; /* without a result */
+    int polls;    /* without a result */
+    bool is_told; /* the others know that this process waits for long */
     sli_running_clock waited;
 } sli_link_wait;
 

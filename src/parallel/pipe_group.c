@@ -113,10 +113,13 @@ sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stag
 
 void sli_pipe_group_destroy(sli_pipe_group **group)
 {
+    sli_error_copy own;
     if (!group || !*group)
         return;
+    sli_error_save(&own, SL_ERR_INTERNAL); /* leaving a broken group leaves its error */
     sli_link_destroy(&(*group)->link);
     sl_group_destroy(&(*group)->group);
+    (void)sli_error_restore(&own);
     free((*group)->names);
     free((*group)->words);
     free(*group);
@@ -125,10 +128,23 @@ void sli_pipe_group_destroy(sli_pipe_group **group)
 
 /* ---- Exchanges -------------------------------------------------------------------------- */
 
+/* Adds to a group's error, which names a rank by its number, where that rank is. */
+static sl_status name_rank(const sli_pipe_group *group, sl_status status)
+{
+    char number[24], text[SLI_ERROR_BYTES];
+    snprintf(text, sizeof text, "%s", sl_error_text());
+    for (int r = 0; r < group->size; r++) {
+        snprintf(number, sizeof number, "rank %d ", r);
+        if (strstr(text, number) && !strstr(text, group->names[r]))
+            return sl_error(status, "%s (%s)", text, group->names[r]);
+    }
+    return status;
+}
+
 /* Breaks link and group after an error that the other ranks cannot know otherwise. */
 static sl_status break_group(sli_pipe_group *group, sl_status status)
 {
-    status = sli_link_break(group->link, status);
+    status = sli_link_break(group->link, name_rank(group, status));
     sli_error_copy own;
     sli_error_save(&own, status);
     sl_group_abort(group->group, status, own.text);

@@ -160,6 +160,27 @@ static sl_status endless(sl_group *group)
     return status;
 }
 
+/* A pipe of one stage a process, which trains until somebody ends it. */
+static sl_status endless_pipe(sl_group *group)
+{
+    int stages = sl_group_size(group);
+    double loss;
+    layout_pipe at;
+    sl_loss *mse;
+    SL_TRY(sl_mse_loss_create(&mse));
+    sl_pipe_options options = {.stages = stages, .chunks = 4, .writer_arg = "1f1b", .group = group};
+    sl_status status = layout_open(layout_linears(stages), mse, options, &at);
+    printf("pid %d %d\n", sl_group_rank(group), (int)getpid());
+    fflush(stdout);
+    while (status == SL_OK) {
+        status = layout_step(at.pipe, &loss);
+        if (status == SL_OK)
+            status = sl_pipe_optimizer_step(at.optimizer, 1e-3, 1, NULL);
+    }
+    layout_close(&at);
+    return status;
+}
+
 /* Goes on until rank 0 gets SIGUSR1, and then ends well. */
 static volatile sig_atomic_t is_told;
 
@@ -332,6 +353,7 @@ static const struct {
              {"mismatch", mismatch, 60},
              {"receives_from_a_leaver", receives_from_a_leaver, 60},
              {"endless", endless, 60},
+             {"endless_pipe", endless_pipe, 60},
              {"receives_from_anyone", receives_from_anyone, 0.3},
              {"until_told", until_told, 4}};
 

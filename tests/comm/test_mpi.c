@@ -373,6 +373,43 @@ static int death_count(void)
     return kills ? atoi(kills) / 4 : 5;
 }
 
+/* Every survivor names the rank, its host and its stage: by its place in the pipe, one a rank. */
+static void check_pipe_survivors(int ranks, int lost)
+{
+    char named[64], fate[64];
+    snprintf(named, sizeof named, "rank %d on ", lost);
+    snprintf(fate, sizeof fate, ", stage %d died", lost);
+    for (int rank = 0; rank < ranks; rank++) {
+        if (rank == lost)
+            continue;
+        check_rank_says(rank, named);
+        check_rank_says(rank, fate);
+    }
+}
+
+static void death_of_a_stage_is_named_with_host_and_stage(void **state)
+{
+    (void)state;
+    if (is_mpich) {
+        print_message("skipped: MPICH's launcher ends the survivors before they can tell\n");
+        skip();
+    }
+    uint64_t seed = test_seed(1);
+    double slowest = 0;
+    for (int i = 0; i < death_count(); i++) {
+        int ranks = 2 + i % 3, lost = (int)(random_next(&seed) % (uint64_t)ranks);
+        start("endless_pipe", ranks);
+        wait_for_pids(ranks);
+        usleep((useconds_t)(random_next(&seed) % 50000));
+        double killed = now();
+        kill(job.ranks[lost], SIGKILL);
+        finish(HANG_SECONDS);
+        slowest = fmax(slowest, now() - killed);
+        check_pipe_survivors(ranks, lost);
+    }
+    print_message("the slowest of %d ends came after %.2f s\n", death_count(), slowest);
+}
+
 static void death_of_a_rank_ends_the_others_and_leaves_nothing_behind(void **state)
 {
     (void)state;
@@ -522,6 +559,7 @@ int mpi_tests(void)
         cmocka_unit_test_teardown(abort_ends_all_ranks_with_its_text, end_job),
         cmocka_unit_test_teardown(mismatch_in_debug_mode_names_both_calls, end_job),
         cmocka_unit_test_teardown(group_where_one_rank_lacks_memory_fails_at_once_on_all, end_job),
+        cmocka_unit_test_teardown(death_of_a_stage_is_named_with_host_and_stage, end_job),
         cmocka_unit_test_teardown(death_of_a_rank_ends_the_others_and_leaves_nothing_behind,
                                   end_job),
         cmocka_unit_test_teardown(rank_that_falls_silent_is_given_up, end_job),

@@ -4,8 +4,11 @@
 #include "support/modules.h"
 #include "support/replicas.h"
 
+#include <sched.h>
 #include <stdio.h>
 #include <string.h>
+
+enum { RANKS = 3 };
 
 static sl_status check_layout(sl_group *group, void *arg)
 {
@@ -22,10 +25,204 @@ static void every_layout_gives_the_bits_of_one_stage(void **state)
     }
 }
 
+/* ---- Errors ----------------------------------------------------------------------------- */
+
+/* A pipe of three stages, one on each rank: a probe, a linear layer and a probe. */
+static sl_status open_probed(sl_group *group, probe probes[2], layout_pipe *out)
+{
+    sl_module *modules[RANKS] = {probe_module(&probes[0]), layout_linears(1),
+                                 probe_module(&probes[1])};
+    sl_module *model;
+    sl_loss *loss;
+    check_ok(sl_sequential_create(modules, RANKS, &model));
+    check_ok(sl_mse_loss_create(&loss));
+    sl_pipe_options options = {.stages = RANKS,
+                               .chunks = 4,
+                               .recompute = SL_RECOMPUTE_NEVER,
+                               .group = group};
+    return layout_open(model, loss, options, out);
+}
+
+static sl_status expect_error(sl_status status, const char *text)
+{
+    char got[1024];
+    snprintf(got, sizeof got, "%s", status == SL_OK ? "" : sl_error_text());
+    return expect(strstr(got, text) != NULL, "\"%s\", got \"%s\"", text, got);
+}
+
+/* Micro-batch 3 is the first under gpipe. Stages 0 and 2 fail at the same time of the table, and
+ * the lower one counts. */
+static sl_status fail_and_go_on(sl_group *group, void *arg)
+{
+    (void)arg;
+    double loss;
+    probe probes[2] = {{.fail_forward = 3}, {.fail_forward = 1}};
+    layout_pipe at;
+    SL_TRY(open_probed(group, probes, &at));
+    sl_status status = expect_error(layout_step(at.pipe, &loss), "[stage 0 micro 1] 0 (Probe): ");
+    probes[0].fail_forward = probes[1].fail_forward = 0;
+    probes[1].fail_backward = 2;
+    if (status == SL_OK)
+        status = expect_error(layout_step(at.pipe, &loss), "[stage 2 micro 1] 2 (Probe): ");
+    for (int i = 0; i < 3 && status == SL_OK; i++)
+        status = layout_step(at.pipe, &loss);
+    layout_close(&at);
+    return status;
+}
+
+static void error_of_a_stage_is_every_ranks_and_the_pipe_goes_on(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 20; i++)
+        check_ranks(fail_and_go_on, NULL, RANKS);
+}
+
+static sl_status give_no_input(sl_group *group, void *arg)
+{
+    (void)arg;
+    double loss;
+    probe probes[2] = {0};
+    layout_pipe at;
+    sl_pipe_batch none = {0};
+    SL_TRY(open_probed(group, probes, &at));
+    sl_status status = expect_error(sl_pipe_train(at.pipe, &none, &loss), "batch->input is NULL");
+    if (status == SL_OK)
+        status = layout_step(at.pipe, &loss);
+    layout_close(&at);
+    return status;
+}
+
+static void wrong_argument_of_one_rank_fails_on_all(void **state)
+{
+    (void)state;
+    check_ranks(give_no_input, NULL, RANKS);
+}
+
+/* Rank 1's pipe differs from the others'. */
+static sl_status differ(sl_group *group, void *arg)
+{
+    bool first = arg != NULL, differs = sl_group_rank(group) == 1;
+    layout_pipe at;
+    sl_loss *loss;
+    check_ok(sl_mse_loss_create(&loss));
+    sl_pipe_options options = {.stages = RANKS, .group = group, .seed = first && differs};
+    sl_module *model = layout_linears(differs && !first ? RANKS + 1 : RANKS);
+    const char *text = first ? "rank 1 has another seed than rank 0"
+                             : "rank 1 has another balance or placement than rank 0";
+    sl_status status = expect_error(layout_open(model, loss, options, &at), text);
+    layout_close(&at);
+    return status;
+}
+
+static void ranks_with_different_pipes_are_refused(void **state)
+{
+    (void)state;
+    int any;
+    check_ranks(differ, &any, RANKS);
+    check_ranks(differ, NULL, RANKS);
+}
+
+static sl_status spread_unevenly(sl_group *group, void *arg)
+{
+    (void)arg;
+    sl_module *model = layout_linears(4);
+    sl_pipe *pipe;
+    sl_pipe_options options = {.model = model, .stages = 4, .group = group};
+    sl_status status = expect_error(sl_pipe_create(&options, &pipe),
+                                    "the 4 pipeline ranks must be spread evenly over the 3 ranks");
+    sl_module_destroy(&model);
+    return status;
+}
+
+static void ranks_that_cannot_be_spread_evenly_are_refused(void **state)
+{
+    (void)state;
+    check_ranks(spread_unevenly, NULL, RANKS);
+}
+
+/* ---- Ranks that leave or do not come ---------------------------------------------------- */
+
+/* Rank 1 leaves while the others take a step. Their pipes are broken for good. */
+static sl_status leave(sl_group *group, void *arg)
+{
+    (void)arg;
+    double loss;
+    probe probes[2] = {0};
+    layout_pipe at;
+    sl_status status = open_probed(group, probes, &at);
+    for (int i = 0; i < 2 && status == SL_OK && sl_group_rank(group) != 1; i++) {
+        status = expect_error(layout_step(at.pipe, &loss), "rank 1 on ");
+        if (status == SL_OK)
+            status = expect_error(layout_step(at.pipe, &loss), ", stage 1");
+    }
+    layout_close(&at);
+    return status;
+}
+
+static void rank_that_leaves_is_named_with_host_and_stage(void **state)
+{
+    (void)state;
+    check_ranks(leave, NULL, RANKS);
+}
+
+typedef struct delay {
+    atomic_int failed; /* ranks whose step has failed */
+    bool between;      /* rank 2 waits before its step, else in it */
+} delay;
+
+static void wait_for_failures(delay *until)
+{
+    while (atomic_load(&until->failed) < RANKS - 1)
+        sched_yield();
+}
+
+static void wait_in_forward(probe *of, int call)
+{
+    (void)call;
+    wait_for_failures(of->arg);
+}
+
+static sl_status be_late(sl_group *group, void *arg)
+{
+    delay *until = arg;
+    bool waits = sl_group_rank(group) == 2;
+    double loss;
+    probe probes[2] = {{0}, {.arg = arg}};
+    layout_pipe at;
+    SL_TRY(open_probed(group, probes, &at));
+    if (waits && until->between)
+        wait_for_failures(until);
+    else if (waits)
+        probes[1].on_forward = wait_in_forward;
+    sl_status status = expect_error(layout_step(at.pipe, &loss), "stage 2");
+    if (status == SL_OK)
+        status = expect_error(layout_step(at.pipe, &loss), "rank 2 ");
+    if (!waits)
+        atomic_fetch_add(&until->failed, 1);
+    layout_close(&at);
+    return status;
+}
+
+static void rank_that_is_late_is_named_with_host_and_stage(void **state)
+{
+    (void)state;
+    sl_group_options options = {.timeout_seconds = 0.3};
+    for (int between = 0; between < 2; between++) {
+        delay until = {.between = between};
+        check_ok(sl_spawn(be_late, &until, RANKS, &options));
+    }
+}
+
 int pipe_group_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_layout_gives_the_bits_of_one_stage),
+        cmocka_unit_test(error_of_a_stage_is_every_ranks_and_the_pipe_goes_on),
+        cmocka_unit_test(wrong_argument_of_one_rank_fails_on_all),
+        cmocka_unit_test(ranks_with_different_pipes_are_refused),
+        cmocka_unit_test(ranks_that_cannot_be_spread_evenly_are_refused),
+        cmocka_unit_test(rank_that_leaves_is_named_with_host_and_stage),
+        cmocka_unit_test(rank_that_is_late_is_named_with_host_and_stage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

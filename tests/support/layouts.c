@@ -61,6 +61,20 @@ sl_module *layout_linears(int count)
     return model;
 }
 
+sl_status layout_step(sl_pipe *pipe, double *loss)
+{
+    sl_device *device;
+    sl_shape shape = sl_shape_2d(WIDTH, WIDTH);
+    SL_TRY(sl_device_create_cpu(1, &device));
+    sl_tensor *rows = random_tensor(device, &shape, 1);
+    sl_pipe_batch batch = {.input = rows, .targets = rows};
+    sl_pipe_zero_grad(pipe);
+    sl_status status = sl_pipe_train(pipe, &batch, loss);
+    sl_tensor_destroy(&rows);
+    sl_device_destroy(&device);
+    return status;
+}
+
 /* ---- What is drawn ---------------------------------------------------------------------- */
 
 typedef struct plan {

@@ -24,7 +24,8 @@ void layout_close(layout_pipe *pipe);
  * the optimizer's state with those of a pipe of one stage: they must have the same bits. */
 sl_status layout_check(sl_group *group, unsigned seed);
 
-/* Sequential(count linear layers of width 8), the stages of which are at least `count` modules. */
+/* A model of linear layers and its step on random rows of width 8, which every rank makes. */
 sl_module *layout_linears(int count);
+sl_status layout_step(sl_pipe *pipe, double *loss);
 
 #endif
