@@ -4,11 +4,17 @@
  *
  * Reads `in`, a parameter under each name that it should not initialize itself, and `grad_out` (or
  * `targets`, for a layer that cross entropy takes over). Writes `out` (or `row_losses`), `grad_in`,
- * and `grad.NAME` of each trained parameter or `value.NAME` of each other. */
+ * and `grad.NAME` of each trained parameter or `value.NAME` of each other.
+ *
+ * KIND u_net is the model of examples/u_net.h under the mean squared error, in a pipe: reads `in`
+ * and `targets`, and writes `out`, `loss` and the gradients. */
 #include "driver.h"
+
+#include "../../examples/u_net.h"
 
 #include "sluice/layers.h"
 #include "sluice/loss.h"
+#include "sluice/pipe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -143,6 +149,52 @@ static void run_loss(sl_module *module, sl_device *device, const records *given)
     sl_loss_destroy(&loss);
 }
 
+static void train_u_net(sl_pipe *pipe, const records *given)
+{
+    sl_tensor *out, *in = records_tensor(given, "in", sl_pipe_device(pipe, 0));
+    sl_tensor *targets = records_tensor(given, "targets", sl_pipe_device(pipe, 0));
+    const sl_pipe_batch batch = {.input = in, .targets = targets};
+    double loss;
+    for (int s = 0; s < sl_pipe_stages(pipe); s++)
+        load_parameters(sl_pipe_parameters(pipe, s), given);
+    records_check(sl_pipe_forward(pipe, &batch, &out));
+    records_check(sl_pipe_train(pipe, &batch, &loss));
+    records_write_tensor(stdout, "out", out);
+    records_write(stdout, "loss", SL_F64, &(sl_shape){0}, &loss);
+    for (int s = 0; s < sl_pipe_stages(pipe); s++)
+        write_parameters(sl_pipe_parameters(pipe, s));
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&targets);
+    sl_tensor_destroy(&out);
+}
+
+static void run_u_net(char **o, const records *given)
+{
+    enum { MOST_STAGES = 13 };
+    sl_device *devices[MOST_STAGES] = {NULL};
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    int stages = (int)option_count(o, "stages");
+    for (int s = 0; s < stages && s < MOST_STAGES; s++)
+        records_check(sl_device_create_cpu(1, &devices[s]));
+    records_check(u_net_create(option_count(o, "width"), &model));
+    records_check(sl_mse_loss_create(&loss));
+    records_check(sl_pipe_create(&(sl_pipe_options){.model = model,
+                                                    .loss = loss,
+                                                    .stages = stages,
+                                                    .devices = devices,
+                                                    .chunks = (int)option_count(o, "chunks"),
+                                                    .writer_arg = option_text(o, "schedule")},
+                                 &pipe));
+    train_u_net(pipe, given);
+    sl_pipe_destroy(&pipe);
+    sl_loss_destroy(&loss);
+    sl_module_destroy(&model);
+    for (int s = 0; s < MOST_STAGES; s++)
+        sl_device_destroy(&devices[s]);
+}
+
 int main(int argc, char **argv)
 {
     static records given;
@@ -152,6 +204,11 @@ int main(int argc, char **argv)
     if (argc < 2)
         records_check(sl_error(SL_ERR_INVALID, "usage: layer_driver KIND key=value..."));
     records_read(stdin, &given);
+    if (strcmp(argv[1], "u_net") == 0) {
+        run_u_net(argv + 2, &given);
+        records_free(&given);
+        return 0;
+    }
     records_check(sl_device_create_cpu(2, &device));
     records_check(create(argv[1], argv + 2, &module));
     sl_parameter_set_options options = {.device = device};

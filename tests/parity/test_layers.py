@@ -183,6 +183,30 @@ class Layers(unittest.TestCase):
                 expected["grad." + name] = value.grad.numpy()
             self.compare(f"{' '.join(options)} in {tuple(x.shape)}", got, expected)
 
+    def test_u_net(self):
+        for schedule in ("gpipe", "1f1b", "zb-h1"):
+            width, chunks = 4 * self.between(1, 30), self.between(1, 4)
+            model = randomize(UNet(width))
+            x = random_tensor(self.between(chunks, 20), width)
+            targets = random_tensor(*x.shape)
+            out = model(x)
+            loss = torch.nn.functional.mse_loss(out, targets)
+            loss.backward()
+            expected = {"out": out.detach().numpy(), "loss": loss.item()}
+            given = {"in": float_array(x), "targets": float_array(targets)}
+            for name, value in model.named_parameters():
+                name = name.removeprefix("layers.")
+                given[name] = float_array(value)
+                expected["grad." + name] = value.grad.numpy()
+            alone = None
+            for stages in (1, 2, 3, 4, 13):
+                options = [f"width={width}", f"chunks={chunks}", f"stages={stages}"]
+                got = run_driver("layer_driver", ["u_net", f"schedule={schedule}", *options], given)
+                self.compare(f"u_net {' '.join(options)}", got, expected)
+                alone = alone or got
+                for name in got:
+                    self.assertTrue(numpy.array_equal(got[name], alone[name]), (name, options))
+
 
 def causal_mask(time):
     """True blocks."""
@@ -197,6 +221,26 @@ def has_kink(layer, x, blocked):
         layer.train()(x, blocked)
     hook.remove()
     return seen[0] < 3e-6
+
+
+class UNet(torch.nn.Module):
+    """That of examples/u_net.h. A layer's name is its index in that sequence, which has a Stash at 0
+    and 3, a Concat at 8 and 11."""
+
+    def __init__(self, width):
+        super().__init__()
+        half, quarter = width // 2, width // 4
+        sizes = {1: (width, half), 4: (half, quarter), 6: (quarter, half), 9: (width, width),
+                 12: (2 * width, width)}
+        self.layers = torch.nn.ModuleDict(
+            {str(i): torch.nn.Linear(*size) for i, size in sizes.items()})
+
+    def forward(self, x):
+        gelu, layers = torch.nn.functional.gelu, self.layers
+        half = gelu(layers["1"](x))
+        up = gelu(layers["6"](gelu(layers["4"](half))))
+        up = gelu(layers["9"](torch.cat((up, half), -1)))
+        return layers["12"](torch.cat((up, x), -1))
 
 
 class PositionalEncoding(torch.nn.Module):
