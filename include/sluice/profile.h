@@ -2,8 +2,9 @@
  *
  * Runs one micro-batch through one module at a time. Only that module's parameters exist meanwhile,
  * and those of modules whose parameters it uses, so a profile needs no more memory than the largest
- * module with these. A module equal to the one before it (type, sizes, parameters, frozen or not,
- * evaluation mode or not) is not run: it gets the same times. */
+ * module with these, beside what modules have stashed (sl_module_add_stash). A module equal to the
+ * one before it (type, sizes, parameters, frozen or not, evaluation mode or not) is not run: it
+ * gets the same times. */
 #ifndef SLUICE_PROFILE_H
 #define SLUICE_PROFILE_H
 
@@ -21,10 +22,12 @@ typedef struct sl_module_profile {
 } sl_module_profile;
 
 typedef struct sl_profile_options {
-    sl_module *model;         /* a sequential with parameters in no parameter set; borrowed */
-    sl_loss *loss;            /* borrowed; NULL: the last module has no loss behind it */
-    sl_device *device;        /* borrowed; used by a thread that the profile starts */
-    const sl_tensor *input;   /* [N, ...] one micro-batch, on the device; borrowed */
+    sl_module *model;       /* a sequential with parameters in no parameter set; borrowed */
+    sl_loss *loss;          /* borrowed; NULL: the last module has no loss behind it */
+    sl_device *device;      /* borrowed; used by a thread that the profile starts */
+    const sl_tensor *input; /* [N, ...] one micro-batch, on the device; borrowed */
+    const sl_input *inputs; /* [input_count] the micro-batch's further inputs; borrowed */
+    int input_count;
     const sl_tensor *targets; /* [N, ...] with a loss; borrowed */
     int rounds;               /* after a first one, which is not timed; 0: 3 */
 } sl_profile_options;

@@ -15,6 +15,7 @@ typedef struct profiler {
     sl_module_profile *profiles;
     int modules;
     sl_tensor *in;             /* of the module at hand */
+    sl_pass *skips;            /* holds what modules have stashed */
     double *row_losses;        /* NULL: there is no loss */
     sl_parameter_set **owners; /* [modules] of those whose parameters the module at hand uses */
     int64_t terms;
@@ -61,6 +62,39 @@ static sl_status copy_as_gradient(sl_device *device, const sl_tensor *out, sl_te
     return sl_tensor_copy(*grad, out);
 }
 
+/* A pass of the module at hand. */
+typedef struct module_run {
+    const profiler *profiler;
+    sl_pass *pass;
+} module_run;
+
+/* Puts on the pass what the module pops. */
+static sl_status give_skip(const sli_skip_end *end, void *arg)
+{
+    const module_run *run = arg;
+    const sli_pass_skip *stashed = sli_pass_find_skip(run->profiler->skips, end->name);
+    sl_tensor *alias;
+    if (!end->pops || !stashed)
+        return SL_OK;
+    SL_TRY(sl_tensor_alias(stashed->tensor, &alias));
+    return sli_pass_put_skip(run->pass, end->name, &alias);
+}
+
+/* Takes from the pass what the module has stashed, and puts a gradient of it there. */
+static sl_status take_skip(const sli_skip_end *end, void *arg)
+{
+    const module_run *run = arg;
+    sl_pass *skips = run->profiler->skips;
+    sli_pass_skip *stashed = sli_pass_find_skip(run->pass, end->name);
+    if (end->pops || !stashed || !stashed->tensor)
+        return SL_OK;
+    SL_TRY(copy_as_gradient(sl_pass_device(run->pass), stashed->tensor, &stashed->grad));
+    if (!sli_pass_find_skip(skips, end->name))
+        return sli_pass_put_skip(skips, end->name, &stashed->tensor);
+    sl_tensor_destroy(&stashed->tensor); /* of an earlier round */
+    return SL_OK;
+}
+
 /* The module that the loss takes over has no forward of its own. */
 static sl_status run_with_loss(profiler *p, sl_module *module, bool halves, sl_pass *pass,
                                sl_module_profile *times)
@@ -100,11 +134,15 @@ static sl_status run_module(profiler *p, int index, bool halves, sl_pass *pass, 
 {
     const sl_profile_options *options = p->options;
     sl_module *module = sl_module_child(options->model, index);
+    module_run run = {p, pass};
     sl_tensor *grad = NULL;
-    double start = sli_clock_seconds();
     sl_tensor_destroy(out);
+    SL_TRY(sli_module_for_each_skip_end(module, give_skip, &run));
+    double start = sli_clock_seconds();
     SL_TRY(sl_module_forward(module, pass, p->in, out));
     add_seconds(&times->forward, &start);
+    SL_TRY(sli_module_for_each_skip_end(module, take_skip, &run));
+    start = sli_clock_seconds();
     bool has_loss = options->loss && index + 1 == p->modules;
     sl_status status = has_loss ? apply_loss(p, NULL, *out, NULL, &grad)
                                 : copy_as_gradient(options->device, *out, &grad);
@@ -135,10 +173,15 @@ static sl_status run_round(profiler *p, int index, int round, sl_tensor **out)
                                                  .keep = true,
                                                  .seed = 1},
                               &pass));
-        sl_status status =
-            takes_over(p, index)
-                ? run_with_loss(p, sl_module_child(p->options->model, index), halves, pass, &times)
-                : run_module(p, index, halves, pass, out, &times);
+        sl_status status = SL_OK;
+        for (int i = 0; i < p->options->input_count && status == SL_OK; i++)
+            status =
+                sl_pass_add_input(pass, p->options->inputs[i].name, p->options->inputs[i].tensor);
+        if (status == SL_OK && takes_over(p, index))
+            status =
+                run_with_loss(p, sl_module_child(p->options->model, index), halves, pass, &times);
+        else if (status == SL_OK)
+            status = run_module(p, index, halves, pass, out, &times);
         sl_pass_destroy(&pass);
         SL_TRY(status);
     }
@@ -149,17 +192,26 @@ static sl_status run_round(profiler *p, int index, int round, sl_tensor **out)
     return SL_OK;
 }
 
+static sl_status count_skip_end(const sli_skip_end *end, void *count)
+{
+    (void)end;
+    ++*(int *)count;
+    return SL_OK;
+}
+
 /* A module that gives what it takes, and is like the one before it, which does so as well. */
 static bool is_like_the_one_before(const profiler *p, int index)
 {
     const sl_shape *in = sl_tensor_shape(p->in);
     sl_shape out;
     bool is_last = index + 1 == p->modules;
+    int ends = 0;                                   /* those of skip connections have to run */
     if (index < 2 || (is_last && p->options->loss)) /* the first one gives no gradient on */
         return false;
     const sl_module *one = sl_module_child(p->options->model, index - 1);
     const sl_module *other = sl_module_child(p->options->model, index);
-    return sl_module_type(one) == sl_module_type(other) &&
+    (void)sli_module_for_each_skip_end(other, count_skip_end, &ends);
+    return ends == 0 && sl_module_type(one) == sl_module_type(other) &&
            sl_module_parameter_elements(one) == sl_module_parameter_elements(other) &&
            one->is_in_evaluation == other->is_in_evaluation &&
            sl_module_output_shape(one, in, &out) == SL_OK && sl_shape_equal(in, &out) &&
@@ -234,6 +286,7 @@ static sl_status profile_all(profiler *p)
     if (!p->owners)
         return sl_error(SL_ERR_MEMORY, "sl_profile_modules: no memory for %d modules", p->modules);
     SL_TRY(sl_tensor_alias(options->input, &p->in));
+    SL_TRY(sl_pass_create(&(sl_pass_options){.device = options->device, .keep = true}, &p->skips));
     for (int i = 0; i < p->modules; i++)
         if (is_like_the_one_before(p, i))
             p->profiles[i] = p->profiles[i - 1];
@@ -247,6 +300,7 @@ static void run_profiler(void *arg)
     profiler *p = arg;
     sli_error_save(&p->error, profile_all(p));
     sl_tensor_destroy(&p->in);
+    sl_pass_destroy(&p->skips);
     free(p->row_losses);
     free(p->owners);
 }

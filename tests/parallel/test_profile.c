@@ -1,4 +1,5 @@
 /* Profiles of a model's modules. */
+#include "../examples/u_net.h"
 #include "sluice/layers.h"
 #include "sluice/pipe.h"
 #include "sluice/profile.h"
@@ -116,6 +117,50 @@ static void module_that_trains_otherwise_has_times_of_its_own(void **state)
     close_setup(&of);
 }
 
+static sl_status reader_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
+                                sl_tensor **out)
+{
+    const sl_tensor *x;
+    (void)module;
+    SL_TRY(sl_pass_input(pass, "x", &x));
+    return sl_tensor_alias(in, out);
+}
+
+static sl_status reader_backward(sl_module *module, sl_pass *pass, sl_tensor *grad_out,
+                                 sl_tensor **grad_in)
+{
+    (void)module, (void)pass;
+    return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
+}
+
+/* What a module stashes is there for the one that pops it, and its gradient for itself. */
+static void modules_with_skip_connections_and_inputs_are_run(void **state)
+{
+    (void)state;
+    enum { MODULES = 2 };
+    static const sl_module_ops reader = {.type = "Reader",
+                                         .forward = reader_forward,
+                                         .backward = reader_backward};
+    sl_module *modules[MODULES];
+    sl_module_profile times[MODULES + 13];
+    check_ok(sl_module_create(&reader, NULL, &modules[0]));
+    check_ok(u_net_create(WIDTH, &modules[1]));
+    setup of = open_setup(modules, MODULES, NULL);
+    const sl_input input = {.name = "x", .tensor = of.targets};
+    sl_profile_options options = options_of(&of, 1);
+    check_error(sl_profile_modules(&options, times), SL_ERR_NOT_FOUND, "no input \"x\"");
+    options.inputs = &input;
+    options.input_count = 1;
+    check_ok(sl_profile_modules(&options, times));
+    sl_module_destroy(&of.model);
+    check_ok(u_net_create(WIDTH, &of.model));
+    options = options_of(&of, 2);
+    check_ok(sl_profile_modules(&options, times));
+    for (int i = 0; i < sl_module_child_count(of.model); i++)
+        assert_true(times[i].forward > 0 && times[i].backward > 0 && times[i].backward_input > 0);
+    close_setup(&of);
+}
+
 /* The error is the module's, and the model can then be used. */
 static void failing_module_ends_the_profile(void **state)
 {
@@ -165,6 +210,7 @@ int profile_tests(void)
         cmocka_unit_test(modules_run_as_often_as_the_rounds_say),
         cmocka_unit_test(module_like_the_one_before_it_has_its_times),
         cmocka_unit_test(module_that_trains_otherwise_has_times_of_its_own),
+        cmocka_unit_test(modules_with_skip_connections_and_inputs_are_run),
         cmocka_unit_test(failing_module_ends_the_profile),
         cmocka_unit_test(tied_modules_are_profiled),
     };
