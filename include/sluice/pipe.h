@@ -114,7 +114,8 @@ typedef struct sl_pipe_options {
 /* Places every stage's parameters on its device and starts the workers. Errors, in the words of
  * PyTorch where it has some: not a sequential; negative chunks; a balance whose length or sum is
  * wrong; more stages than modules; the first module that expects inputs of another width than the
- * one before it gives, as far as the modules say (sl_module_ops.widths). */
+ * one before it gives, as far as the modules say (sl_module_ops.widths); a skip connection that has
+ * not one stash and one later pop (sl_module_add_stash). */
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
 void sl_pipe_destroy(sl_pipe **pipe);
 

@@ -1,6 +1,7 @@
 /* Devices whose n-th operation fails, each n in turn: training through a pipe of two stages, and on
  * replicas, must then end with that error, give no wrong result, hang nowhere and leave nothing
  * behind. */
+#include "../examples/u_net.h"
 #include "device/device_base.h"
 #include "sluice/data_parallel.h"
 #include "sluice/layers.h"
@@ -231,6 +232,12 @@ static sl_status create_layers(sl_module **model, sl_loss **loss)
     return sl_sequential_create(modules, 6, model);
 }
 
+static sl_status create_u_net(sl_module **model, sl_loss **loss)
+{
+    SL_TRY(sl_mse_loss_create(loss));
+    return u_net_create(WIDTH, model);
+}
+
 static sl_status create_batch(run *r)
 {
     sl_shape shape = sl_shape_3d(ROWS, TIME, WIDTH);
@@ -373,6 +380,12 @@ static void each_failing_operation_of_a_pipe_ends_the_step(void **state)
          SL_RECOMPUTE_NEVER,
          {.kind = SL_OPTIMIZER_ADAMW}},
         {"layers", create_layers, false, "1f1b", SL_RECOMPUTE_ALWAYS, {.kind = SL_OPTIMIZER_SGD}},
+        {"skip connections",
+         create_u_net,
+         false,
+         "zb-h1",
+         SL_RECOMPUTE_EXCEPT_LAST,
+         {.kind = SL_OPTIMIZER_SGD}},
     };
     for (size_t i = 0; i < sizeof plans / sizeof *plans; i++)
         check_plan(&plans[i]);
