@@ -45,11 +45,10 @@ struct sl_pipe {
     int *rank_stages;      /* [stage_count] what ranks have as `own` */
     sli_rank_call *calls;  /* [rank_count], of those at work */
     sli_skip *skips;       /* [skip_count] those between two stages */
-    int skip_count;
     size_t skip_capacity;
     sli_channel **channels; /* [channel_count] two between neighbours, and two for each skip; those
                                of other processes among them */
-    int channel_count;
+    int skip_count, channel_count;
     pthread_mutex_t *device_locks; /* [rank_count], of which one for each distinct device */
     int device_lock_count;
 

@@ -21,23 +21,25 @@
 
 /* ---- What the model declares ------------------------------------------------------------ */
 
-/* "1.up (Up) pops "half", ", with which errors begin. */
-static sl_status refuse(const sl_module *module, const char *verb, const char *name,
-                        const char *rest, const sl_module *other)
+/* The end's module, and where `why` is given, the other end's. */
+static sl_status refuse(const sli_skip_end *end, const char *why, const sli_skip_end *other)
 {
-    char path[SLI_PATH_BYTES], other_path[SLI_PATH_BYTES] = "";
-    if (other)
-        sli_module_path(other, other_path);
-    return sl_error(SL_ERR_INVALID, "sl_pipe_create: %s (%s) %s \"%s\", %s%s%s%s%s",
-                    sli_module_path(module, path), sl_module_type(module), verb, name, rest,
-                    other_path, other ? " (" : "", other ? sl_module_type(other) : "",
-                    other ? ")" : "");
+    char path[SLI_PATH_BYTES], other_path[SLI_PATH_BYTES];
+    const char *verbs[] = {"stashes", "pops"};
+    sli_module_path(end->module, path);
+    if (!other)
+        return sl_error(SL_ERR_INVALID, "sl_pipe_create: %s (%s) %s \"%s\", which no module %s",
+                        path, sl_module_type(end->module), verbs[end->pops], end->name,
+                        verbs[!end->pops]);
+    return sl_error(SL_ERR_INVALID, "sl_pipe_create: %s (%s) %s \"%s\", %s %s (%s)", path,
+                    sl_module_type(end->module), verbs[end->pops], end->name, why,
+                    sli_module_path(other->module, other_path), sl_module_type(other->module));
 }
 
 static sli_skip *find_skip(const sl_pipe *pipe, const char *name)
 {
     for (int i = 0; i < pipe->skip_count; i++)
-        if (strcmp(pipe->skips[i].name, name) == 0)
+        if (strcmp(pipe->skips[i].stash->name, name) == 0)
             return &pipe->skips[i];
     return NULL;
 }
@@ -49,10 +51,10 @@ static sl_status add_stash(const sli_skip_end *end, void *arg)
         return SL_OK;
     const sli_skip *other = find_skip(pipe, end->name);
     if (other)
-        return refuse(end->module, "stashes", end->name, "and so does ", other->stash);
+        return refuse(end, "and so does", other->stash);
     SL_TRY(sli_array_reserve(&pipe->skips, &pipe->skip_capacity, (size_t)pipe->skip_count + 1,
                              sizeof *pipe->skips, INT_MAX, "skip connections"));
-    pipe->skips[pipe->skip_count++] = (sli_skip){.name = end->name, .stash = end->module};
+    pipe->skips[pipe->skip_count++] = (sli_skip){.stash = end};
     return SL_OK;
 }
 
@@ -63,13 +65,13 @@ static sl_status add_pop(const sli_skip_end *end, void *arg)
         return SL_OK;
     sli_skip *skip = find_skip(pipe, end->name);
     if (!skip)
-        return refuse(end->module, "pops", end->name, "which no module stashes", NULL);
+        return refuse(end, NULL, NULL);
     if (skip->pop)
-        return refuse(end->module, "pops", end->name, "and so does ", skip->pop);
+        return refuse(end, "and so does", skip->pop);
     if (sli_module_index_in(pipe->model, end->module) <
-        sli_module_index_in(pipe->model, skip->stash))
-        return refuse(end->module, "pops", end->name, "which is stashed later, by ", skip->stash);
-    skip->pop = end->module;
+        sli_module_index_in(pipe->model, skip->stash->module))
+        return refuse(end, "which is stashed later, by", skip->stash);
+    skip->pop = end;
     return SL_OK;
 }
 
@@ -81,8 +83,8 @@ static void leave_crossing(sl_pipe *pipe)
     int crossing = 0;
     for (int i = 0; i < pipe->skip_count; i++) {
         sli_skip skip = pipe->skips[i];
-        skip.from = sli_pipe_find_stage(pipe, skip.stash)->index;
-        skip.to = sli_pipe_find_stage(pipe, skip.pop)->index;
+        skip.from = sli_pipe_find_stage(pipe, skip.stash->module)->index;
+        skip.to = sli_pipe_find_stage(pipe, skip.pop->module)->index;
         if (skip.from != skip.to)
             pipe->skips[crossing++] = skip;
     }
@@ -109,8 +111,7 @@ sl_status sli_pipe_find_skips(sl_pipe *pipe)
     SL_TRY(sli_module_for_each_skip_end(pipe->model, add_pop, pipe));
     for (int i = 0; i < pipe->skip_count; i++)
         if (!pipe->skips[i].pop)
-            return refuse(pipe->skips[i].stash, "stashes", pipe->skips[i].name,
-                          "which no module pops", NULL);
+            return refuse(pipe->skips[i].stash, NULL, NULL);
     leave_crossing(pipe);
     for (int i = 0; i < pipe->stage_count; i++)
         SL_TRY(give_records_room(pipe, &pipe->stages[i]));
@@ -119,37 +120,42 @@ sl_status sli_pipe_find_skips(sl_pipe *pipe)
 
 /* ---- Between channels and records ------------------------------------------------------- */
 
-static bool goes_backward(sl_action action)
+/* What the action sends to, or receives from; NULL: nothing. */
+static sli_channel *channel_of(const sli_stage *stage, const sli_skip *skip, sl_action action,
+                               bool sends)
 {
-    return action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_INPUT;
+    bool stashes = stage->index == skip->from, pops = stage->index == skip->to;
+    switch (action.kind) {
+    case SL_ACTION_FORWARD:
+        return (sends ? stashes : pops) ? skip->forward : NULL;
+    case SL_ACTION_BACKWARD:
+    case SL_ACTION_BACKWARD_INPUT:
+        return (sends ? pops : stashes) ? skip->gradient : NULL;
+    case SL_ACTION_RECOMPUTE:
+    case SL_ACTION_BACKWARD_WEIGHT:
+        break;
+    }
+    return NULL;
 }
 
-bool sli_stage_receive_skips(sli_stage *stage, sl_action action, int number)
+bool sli_stage_receive_skips(const sli_stage *stage, sl_action action, int number)
 {
-    bool forward = action.kind == SL_ACTION_FORWARD, backward = goes_backward(action);
+    sl_tensor **slots = stage->records[action.micro].skips;
     for (int i = 0; i < stage->skip_count; i++) {
-        const sli_skip *skip = &stage->skips[i];
-        sl_tensor **slot = &stage->records[action.micro].skips[i];
-        if (forward && skip->to == stage->index &&
-            !sli_channel_receive(skip->forward, action.micro, number, slot))
-            return false;
-        if (backward && skip->from == stage->index &&
-            !sli_channel_receive(skip->gradient, action.micro, number, slot))
+        sli_channel *from = channel_of(stage, &stage->skips[i], action, false);
+        if (from && !sli_channel_receive(from, action.micro, number, &slots[i]))
             return false;
     }
     return true;
 }
 
-void sli_stage_send_skips(sli_stage *stage, sl_action action)
+void sli_stage_send_skips(const sli_stage *stage, sl_action action)
 {
-    bool forward = action.kind == SL_ACTION_FORWARD, backward = goes_backward(action);
+    sl_tensor **slots = stage->records[action.micro].skips;
     for (int i = 0; i < stage->skip_count; i++) {
-        const sli_skip *skip = &stage->skips[i];
-        sl_tensor **slot = &stage->records[action.micro].skips[i];
-        if (forward && skip->from == stage->index)
-            sli_channel_send(skip->forward, action.micro, slot);
-        if (backward && skip->to == stage->index)
-            sli_channel_send(skip->gradient, action.micro, slot);
+        sli_channel *to = channel_of(stage, &stage->skips[i], action, true);
+        if (to)
+            sli_channel_send(to, action.micro, &slots[i]);
     }
 }
 
@@ -164,27 +170,28 @@ sl_status sli_stage_give_skips(const sli_stage *stage, int micro, sl_pass *pass,
             continue;
         if (again)
             SL_TRY(sl_tensor_alias(*slot, &alias));
-        SL_TRY(sli_pass_put_skip(pass, skip->name, again ? &alias : slot));
+        SL_TRY(sli_pass_put_skip(pass, skip->pop->name, again ? &alias : slot));
     }
     return SL_OK;
 }
 
-static sl_status missing(const char *what, const char *name, const sl_module *module)
+static sl_status missing(const char *what, const sli_skip_end *end)
 {
     char path[SLI_PATH_BYTES];
-    return sl_error(SL_ERR_INVALID, "%s (%s) stashed no %s\"%s\"", sli_module_path(module, path),
-                    sl_module_type(module), what, name);
+    return sl_error(SL_ERR_INVALID, "%s (%s) stashed no %s\"%s\"",
+                    sli_module_path(end->module, path), sl_module_type(end->module), what,
+                    end->name);
 }
 
 sl_status sli_stage_take_skips(const sli_stage *stage, int micro, sl_pass *pass)
 {
     for (int i = 0; i < stage->skip_count; i++) {
-        const sli_skip *skip = &stage->skips[i];
-        if (skip->from != stage->index)
+        const sli_skip_end *stash = stage->skips[i].stash;
+        if (stage->skips[i].from != stage->index)
             continue;
-        sli_pass_skip *stashed = sli_pass_find_skip(pass, skip->name);
+        sli_pass_skip *stashed = sli_pass_find_skip(pass, stash->name);
         if (!stashed || !stashed->tensor)
-            return missing("", skip->name, skip->stash);
+            return missing("", stash);
         stage->records[micro].skips[i] = stashed->tensor;
         stashed->tensor = NULL;
     }
@@ -202,7 +209,7 @@ void sli_stage_give_skip_grads(const sli_stage *stage, int micro)
     sli_record *record = &stage->records[micro];
     for (int i = 0; i < stage->skip_count; i++)
         if (stage->skips[i].from == stage->index) {
-            sli_pass_find_skip(record->pass, stage->skips[i].name)->grad = record->skips[i];
+            sli_pass_find_skip(record->pass, stage->skips[i].stash->name)->grad = record->skips[i];
             record->skips[i] = NULL;
         }
 }
@@ -211,14 +218,14 @@ sl_status sli_stage_take_skip_grads(const sli_stage *stage, int micro)
 {
     const sli_record *record = &stage->records[micro];
     for (int i = 0; i < stage->skip_count; i++) {
-        const sli_skip *skip = &stage->skips[i];
-        if (skip->to != stage->index)
+        const sli_skip_end *pop = stage->skips[i].pop;
+        if (stage->skips[i].to != stage->index)
             continue;
-        sli_pass_skip *stashed = sli_pass_find_skip(record->pass, skip->name);
-        if (!stashed || !stashed->grad)
-            return missing("gradient of ", skip->name, skip->pop);
-        record->skips[i] = stashed->grad;
-        stashed->grad = NULL;
+        sli_pass_skip *popped = sli_pass_find_skip(record->pass, pop->name);
+        if (!popped || !popped->grad)
+            return missing("gradient of ", pop);
+        record->skips[i] = popped->grad;
+        popped->grad = NULL;
     }
     return sli_pass_check_skips(record->pass);
 }

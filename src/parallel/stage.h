@@ -7,9 +7,8 @@
 
 /* A skip connection from one stage to a later one. */
 typedef struct sli_skip {
-    const char *name; /* its stash's */
-    const sl_module *stash, *pop;
-    int from, to;                    /* stages */
+    const sli_skip_end *stash, *pop; /* of one name */
+    int from, to;                    /* their stages */
     sli_channel *forward, *gradient; /* from `from` to `to`, and back */
 } sli_skip;
 
@@ -58,10 +57,10 @@ sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, 
 
 /* Waits for the skips' tensors or gradients that the action needs; false when there is an error
  * whose number is `number` or lower. */
-bool sli_stage_receive_skips(sli_stage *stage, sl_action action, int number);
+bool sli_stage_receive_skips(const sli_stage *stage, sl_action action, int number);
 
 /* Sends on what came out of the action. */
-void sli_stage_send_skips(sli_stage *stage, sl_action action);
+void sli_stage_send_skips(const sli_stage *stage, sl_action action);
 
 /* Puts on the pass what a forward pops; with `again` also keeps it for a recomputation. Then takes
  * from the pass what it stashed for other stages. */

@@ -158,9 +158,9 @@ static void close_rig(rig *r)
 
 static sl_status train(rig *r, double *loss)
 {
+    const sl_pipe_batch batch = {.input = r->rows, .targets = r->rows};
     sl_pipe_zero_grad(r->pipe.pipe);
-    return sl_pipe_train(r->pipe.pipe, &(sl_pipe_batch){.input = r->rows, .targets = r->rows},
-                         loss);
+    return sl_pipe_train(r->pipe.pipe, &batch, loss);
 }
 
 static void check_faults(rig *r, bool crosses)
