@@ -8,50 +8,26 @@
 enum { MAX_RANKS = 4096, MAX_VIRTUAL = 1024, MAX_CHUNKS = 65536, RANKS = 2, CHUNKS = 8 };
 
 typedef struct settings {
-    const char *schedule, *placement, *costs, *svg;
-    int ranks, virtual_stages, chunks;
-    sl_recompute recompute;
+    sl_train_options run; /* its schedule is drawn */
+    const char *costs, *svg;
+    int ranks, virtual_stages, chunks; /* more than one can train with */
     double link;
     bool csv, json;
 } settings;
 
-/* Any name: one that is none of the library's is a file's. */
-static sl_status parse_schedule(const char *text, void *object)
-{
-    ((settings *)object)->schedule = text;
-    return SL_OK;
-}
-
-/* Where none is given, the library's first. */
-static const char *schedule_text(const settings *from)
-{
-    return from->schedule ? from->schedule : sl_schedule_names[0];
-}
-
-static char *print_schedule(const void *object)
-{
-    return strdup(schedule_text(object));
-}
+static const char *const run_names[] = {"schedule", "placement", "checkpoint", NULL};
 
 /* clang-format off */
 static const sl_option options[] = {
-    {.name = "schedule", .value = "NAME|FILE", .type = SL_OPTION_CUSTOM, .parse = parse_schedule,
-     .print = print_schedule, .choices = sl_schedule_names,
-     .help = "The schedule, by name or as a file with a table in PyTorch's CSV"},
-    {.name = "pp", .value = "P", FIELD(INT, ranks), RANGE(1, MAX_RANKS), .optional = true,
-     .default_value = RANKS,
+    {.name = "pp", .value = "P", .group = "Pipeline", FIELD(INT, ranks),
+     RANGE(1, MAX_RANKS), .optional = true, .default_value = RANKS,
      .help = "Pipeline ranks; a file has its own"},
-    {.name = "virtual", .value = "V", FIELD(INT, virtual_stages), RANGE(1, MAX_VIRTUAL),
-     .optional = true,
+    {.name = "virtual", .value = "V", .group = "Pipeline", FIELD(INT, virtual_stages),
+     RANGE(1, MAX_VIRTUAL), .optional = true,
      .help = "Stages of a rank; without it the schedule's own number"},
-    {.name = "placement", .value = "RULE", FIELD(TEXT, placement),
-     .help = "loop, v, or the rank of each stage as in 0,1,1,0; without it the schedule's own"},
-    {.name = "chunks", .value = "M", FIELD(INT, chunks), RANGE(1, MAX_CHUNKS), .optional = true,
-     .default_value = CHUNKS,
+    {.name = "chunks", .value = "M", .group = "Pipeline", FIELD(INT, chunks),
+     RANGE(1, MAX_CHUNKS), .optional = true, .default_value = CHUNKS,
      .help = "Micro-batches; a file has its own"},
-    {.name = "checkpoint", .value = "MODE", FIELD(CHOICE, recompute), .choices = sl_recompute_names,
-     .help = "Which micro-batches recompute their activations: all but the last (except_last), "
-             "none (never) or all (always)"},
     {.name = "costs", .value = "F,I,W", FIELD(TEXT, costs), .initial = "1,1,1",
      .help = "Time that a rank needs for one micro-batch, in any unit: forward, backward for the "
              "input, and backward for the weights. The stages of a rank need equal times"},
@@ -86,7 +62,7 @@ static sl_status parse_costs(const char *text, double costs[3])
 /* A file says how many ranks and micro-batches there are. */
 static sl_status open_table(const settings *from, const double costs[3], sl_schedule **out)
 {
-    const char *schedule = schedule_text(from);
+    const char *schedule = sl_train_options_schedule(&from->run);
     bool named = sl_schedule_has_name(schedule);
     sl_schedule_options wanted = {.ranks = from->ranks || !named ? from->ranks : RANKS,
                                   .virtual_stages = from->virtual_stages,
@@ -96,7 +72,7 @@ static sl_status open_table(const settings *from, const double costs[3], sl_sche
                                   .backward_weight = costs[2],
                                   .link = from->link};
     SL_TRY(sl_schedule_open(schedule, &wanted, out));
-    if (!from->placement)
+    if (!from->run.placement)
         return SL_OK;
     int stages = sl_schedule_stages(*out); /* as many as the placement must name ranks for */
     int *placement = cli_allocate((size_t)stages, sizeof *placement);
@@ -105,7 +81,7 @@ static sl_status open_table(const settings *from, const double costs[3], sl_sche
     wanted.placement = placement;
     sl_schedule_destroy(out);
     sl_status status =
-        sl_placement_parse(from->placement, wanted.ranks, wanted.virtual_stages, placement);
+        sl_placement_parse(from->run.placement, wanted.ranks, wanted.virtual_stages, placement);
     if (status == SL_OK)
         status = sl_schedule_open(schedule, &wanted, out);
     free(placement);
@@ -191,7 +167,7 @@ static sl_status run_schedule(cli_line *line, void *parsed)
     SL_TRY(parse_costs(from->costs, costs));
     sl_status status = open_table(from, costs, &schedule);
     if (status == SL_OK)
-        status = sl_schedule_recompute(schedule, from->recompute);
+        status = sl_schedule_recompute(schedule, from->run.recompute);
     if (status == SL_OK)
         status = simulate(schedule, from, costs, &simulation);
     if (status == SL_OK)
@@ -208,6 +184,8 @@ const cli_command cmd_schedule = {
            "names a stage, an action and a micro-batch: 2F0 is stage 2's forward of micro-batch 0, "
            "R runs it again, B is backward, I its half for the input, W its half for the weights; "
            "... is idle time.",
+    .run_options = {sl_plan_option_rows},
+    .run_names = run_names,
     .options = options,
     .settings_bytes = sizeof(settings),
     .run = run_schedule,

@@ -336,9 +336,9 @@ static void impossible_value_is_refused(void **state)
     program_start(&run, "schedule --costs 1,2");
     check_refused(&run, 1, "--costs must be three numbers of 0 or more, F,I,W, got \"1,2\"\n");
     program_start(&run, "schedule --schedule x");
-    check_refused(&run, 1,
-                  "no such file, and schedule must be gpipe, 1f1b, interleaved, "
-                  "looped-bfs, zb-h1 or zb-v, got 'x'\n");
+    check_refused(&run, 2,
+                  "--schedule must be gpipe, 1f1b, interleaved, looped-bfs, zb-h1 or zb-v, got "
+                  "\"x\"\n");
 }
 
 int main_tests(void)
