@@ -1,4 +1,4 @@
-#include "lab.h"
+#include "device/cases.h"
 
 #include "device/cpu/cpu_device.h"
 #include "support/check.h"

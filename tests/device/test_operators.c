@@ -1,5 +1,5 @@
 /* Every case of the list on every device, and every gradient against differences of its forward. */
-#include "lab.h"
+#include "device/cases.h"
 #include "support/check.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Operations on values that random cases do not have: infinities, NaN, extremes, distributions. */
-#include "lab.h"
+#include "device/cases.h"
 #include "support/check.h"
 
 #include <math.h>
