@@ -166,6 +166,26 @@ sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *c
 void sl_run_log_destroy(sl_run_log **log);
 sl_reporter sl_run_log_reporter(sl_run_log *log);
 
+/* ---- Files for other programs ------------------------------------------------------------ */
+
+/* A file that is written while the run goes on. It is opened, and emptied, when the run begins; one
+ * that cannot be opened ends the run. Where it cannot be written later, `failed` is called once and
+ * the run goes on without it; where `failed` is NULL, the run ends with the error. */
+typedef struct sl_run_file sl_run_file;
+
+/* The timeline of each `pipeline` record, predicted and measured, as Chrome's trace events in JSON,
+ * for Perfetto: a complete event an action. The file can be read at any time. */
+sl_status sl_run_trace_create(const char *path, sl_run_log_failed *failed, void *context,
+                              sl_run_file **out);
+
+/* Steps, evaluations and bubbles as scalars in an event file of TensorBoard, a new one in the
+ * directory, which is made if it does not exist. */
+sl_status sl_run_tensorboard_create(const char *directory, sl_run_log_failed *failed, void *context,
+                                    sl_run_file **out);
+
+void sl_run_file_destroy(sl_run_file **file);
+sl_reporter sl_run_file_reporter(const sl_run_file *file);
+
 /* ---- What a run log says ---------------------------------------------------------------- */
 
 /* A run as its log tells it: options, steps, evaluations, memory, the last pipeline timeline. */

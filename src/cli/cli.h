@@ -150,7 +150,8 @@ typedef struct cli_progress_options {
     bool quiet;           /* the first replica's results only */
     bool live;            /* standard error is a terminal */
     int restarts;         /* of the job, after which the run goes on by itself */
-    const char *log_json; /* the first replica's run log; NULL: none */
+    /* The first replica's run log, trace and directory of event files; NULL: none. */
+    const char *log_json, *trace, *tensorboard;
 } cli_progress_options;
 
 /* Of the replicas of one process (progress.c). */

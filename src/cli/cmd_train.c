@@ -27,7 +27,13 @@ static const sl_option option_rows[] = {
              "optimizer's default"},
     {.name = "log-json", .value = "FILE", .group = "Files and display",
      FIELD(TEXT, progress.log_json),
-     .help = "Write the run's log to FILE as JSON lines"},
+     .help = "Write the run's log to FILE as JSON lines, for sluice report"},
+    {.name = "trace", .value = "FILE", .group = "Files and display", FIELD(TEXT, progress.trace),
+     .help = "Write each epoch's last full step to FILE as trace events for Perfetto, an event an "
+             "action, predicted and measured"},
+    {.name = "tensorboard", .value = "DIR", .group = "Files and display",
+     FIELD(TEXT, progress.tensorboard),
+     .help = "Write losses, norms and speed to an event file in DIR for TensorBoard"},
     {.name = "log-interval", .value = "N", .group = "Files and display",
      FIELD(INT64, progress.log_interval), .lowest = 1, .initial = "10",
      .help = "Print a line every N batches"},
@@ -76,12 +82,17 @@ static sl_status check_not_config(const settings *from, const char *option, cons
     return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option, path);
 }
 
+static sl_status check_output(const settings *from, const char *option, const char *path)
+{
+    SL_TRY(check_not_config(from, option, path));
+    return path ? sl_error_context(sl_train_check_output(&from->run, path), "%s: ", option) : SL_OK;
+}
+
 static sl_status check_outputs(const settings *from)
 {
-    const char *log = from->progress.log_json;
     SL_TRY(check_not_config(from, "--save", from->run.save));
-    SL_TRY(check_not_config(from, "--log-json", log));
-    return log ? sl_error_context(sl_train_check_output(&from->run, log), "--log-json: ") : SL_OK;
+    SL_TRY(check_output(from, "--log-json", from->progress.log_json));
+    return check_output(from, "--trace", from->progress.trace);
 }
 
 static void report_saving(void *context, bool begins)

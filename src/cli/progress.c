@@ -29,11 +29,12 @@ typedef struct display {
 struct cli_progress {
     cli_progress_options options;
     int replicas, reporter_count;
-    display *displays;      /* [count] */
-    sl_reporter *reporters; /* [reporter_count]: one a display, and the log's */
-    sl_run_log *log;        /* NULL: none */
-    atomic_bool live_shown; /* the progress line, which the first replica draws */
-    pthread_mutex_t screen; /* held while a line is printed or drawn */
+    display *displays;                /* [count] */
+    sl_reporter *reporters;           /* [reporter_count]: one a display, and the log's */
+    sl_run_log *log;                  /* NULL: none */
+    sl_run_file *trace, *tensorboard; /* the same */
+    atomic_bool live_shown;           /* the progress line, which the first replica draws */
+    pthread_mutex_t screen;           /* held while a line is printed or drawn */
 };
 
 static const char rule[] =
@@ -440,11 +441,38 @@ void cli_progress_destroy(cli_progress **progress)
         return;
     clear_live(*progress);
     sl_run_log_destroy(&(*progress)->log);
+    sl_run_file_destroy(&(*progress)->trace);
+    sl_run_file_destroy(&(*progress)->tensorboard);
     pthread_mutex_destroy(&(*progress)->screen);
     free((*progress)->reporters);
     free((*progress)->displays);
     free(*progress);
     *progress = NULL;
+}
+
+enum { FILES = 3 }; /* that create_files may make */
+
+/* The run's log, trace and events, of the first replica alone. */
+static sl_status create_files(cli_progress *to)
+{
+    const cli_progress_options *options = &to->options;
+    display *first = &to->displays[0];
+    sl_reporter *next = to->reporters + to->reporter_count;
+    if (options->log_json) {
+        SL_TRY(sl_run_log_create(options->log_json, warn_of_log, first, &to->log));
+        *next++ = sl_run_log_reporter(to->log);
+    }
+    if (options->trace) {
+        SL_TRY(sl_run_trace_create(options->trace, warn_of_log, first, &to->trace));
+        *next++ = sl_run_file_reporter(to->trace);
+    }
+    if (options->tensorboard) {
+        SL_TRY(
+            sl_run_tensorboard_create(options->tensorboard, warn_of_log, first, &to->tensorboard));
+        *next++ = sl_run_file_reporter(to->tensorboard);
+    }
+    to->reporter_count = (int)(next - to->reporters);
+    return SL_OK;
 }
 
 sl_status cli_progress_create(const cli_progress_options *options, int first, int count,
@@ -453,7 +481,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     cli_progress *to = cli_allocate(1, sizeof *to);
     *to = (cli_progress){.options = *options, .replicas = replicas, .reporter_count = count};
     to->displays = cli_allocate((size_t)count, sizeof *to->displays);
-    to->reporters = cli_allocate((size_t)count + 1, sizeof *to->reporters);
+    to->reporters = cli_allocate((size_t)count + FILES, sizeof *to->reporters);
     pthread_mutex_init(&to->screen, NULL);
     for (int i = 0; i < count; i++) {
         bool is_first = first + i == 0; /* all have the same evaluations and results */
@@ -470,13 +498,8 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
                                          .checkpoint = print_checkpoint};
     }
     *out = to;
-    if (!options->log_json || first != 0)
-        return SL_OK;
-    sl_status status =
-        sl_run_log_create(options->log_json, warn_of_log, &to->displays[0], &to->log);
-    if (status == SL_OK)
-        to->reporters[to->reporter_count++] = sl_run_log_reporter(to->log);
-    else
+    sl_status status = first == 0 ? create_files(to) : SL_OK;
+    if (status != SL_OK)
         cli_progress_destroy(out);
     return status;
 }

@@ -1,0 +1,84 @@
+/* Pipeline timelines as Chrome's trace events (JSON), which Perfetto and chrome://tracing open: a
+ * complete event an action. Predicted and measured are two processes, whose threads are the ranks.
+ * The measured steps of all epochs stand one behind the other. */
+#include "core/error.h"
+#include "core/number.h"
+#include "core/timeline.h"
+#include "report/run_file.h"
+
+#include <inttypes.h>
+
+enum { PREDICTED = 1, MEASURED = 2 };
+
+/* After the last event; the next one overwrites it, so that the file is whole at any time. */
+static const char ending[] = "\n]}\n";
+
+static void name_process(FILE *to, int process, const char *name)
+{
+    fprintf(
+        to,
+        "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"%s\"}},\n"
+        "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
+        process, name, process, process);
+}
+
+static sl_status start_trace(void *context, const sl_run_info *info)
+{
+    sl_run_file *file = context;
+    (void)info;
+    SL_TRY(sli_run_file_open(file, file->path));
+    fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file->file);
+    name_process(file->file, PREDICTED, "predicted");
+    fputs(",\n", file->file);
+    name_process(file->file, MEASURED, "measured");
+    fputs(ending, file->file);
+    return sli_run_file_flush(file);
+}
+
+static void print_action(sl_run_file *file, int process, const sl_pipeline_info *info, int index)
+{
+    char name[SLI_ACTION_TEXT_BYTES];
+    const sl_utilization *of = info->utilization;
+    sl_timeline_entry entry = process == PREDICTED ? of->predicted[index] : of->measured[index];
+    fprintf(file->file,
+            ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,"
+            "\"tid\":%d,\"args\":{\"stage\":%d,\"micro\":%d,\"epoch\":%" PRId64 ",\"step\":%" PRId64
+            "}}",
+            sli_action_text(entry.action, name), sli_action_name(entry.action.kind),
+            file->end + 1e6 * entry.start, 1e6 * (entry.end - entry.start), process,
+            of->placement[entry.action.stage], entry.action.stage, entry.action.micro, info->epoch,
+            info->step);
+}
+
+static double last_end(const sl_utilization *of)
+{
+    double end = of->seconds;
+    for (int i = 0; i < of->action_count; i++)
+        end = of->predicted[i].end > end ? of->predicted[i].end : end;
+    return end;
+}
+
+static sl_status trace_pipeline(void *context, const sl_pipeline_info *info)
+{
+    sl_run_file *file = context;
+    if (!file->file)
+        return SL_OK;
+    (void)fseek(file->file, -(long)(sizeof ending - 1), SEEK_CUR);
+    sli_c_numbers scope = sli_c_numbers_begin();
+    for (int i = 0; i < info->utilization->action_count; i++) {
+        print_action(file, PREDICTED, info, i);
+        print_action(file, MEASURED, info, i);
+    }
+    sli_c_numbers_end(scope);
+    fputs(ending, file->file);
+    file->end += 1e6 * last_end(info->utilization);
+    return sli_run_file_flush(file);
+}
+
+sl_status sl_run_trace_create(const char *path, sl_run_log_failed *failed, void *context,
+                              sl_run_file **out)
+{
+    return sli_run_file_create(path, failed, context,
+                               (sl_reporter){.started = start_trace, .pipeline = trace_pipeline},
+                               out);
+}

@@ -1,0 +1,79 @@
+#!/bin/bash
+# train --trace and --tensorboard: the trace has the timelines of the log, and TensorBoard's own reader
+# gives the log's numbers; a file that cannot be made ends the run before it trains.
+set -euo pipefail
+program=${SLUICE_PROGRAM:?}
+python=${SLUICE_PYTHON:-$SLUICE_SOURCE_DIR/.venv/bin/python3}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+cd "$scratch"
+fail() { echo "FAILED: $1"; exit 1; }
+
+"$program" data --synthetic text --tokens 4000 >/dev/null
+train=("$program" train --data text --emsize 8 --nhid 8 --nhead 2 --nlayers 2 --bptt 8 --batch-size 4
+    --eval-max-batches 2 --epochs 2 --max-batches 6 --devices "cpu:0-0,cpu:0-0" --chunks 4 --quiet)
+"${train[@]}" --log-json log.jsonl --trace trace.json --tensorboard events >out 2>err || fail "$(cat err)"
+
+/usr/bin/python3 - <<'END' || fail "the trace is not that of the log"
+import json
+pipelines = [r for r in map(json.loads, open("log.jsonl")) if r["record"] == "pipeline"]
+events = json.load(open("trace.json"))["traceEvents"]
+tracks = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+assert set(tracks) == {"predicted", "measured"}
+for record in pipelines:
+    for kind, process in tracks.items():
+        own = [e for e in events
+               if e["ph"] == "X" and e["pid"] == process and e["args"]["epoch"] == record["epoch"]]
+        assert [e["name"] for e in own] == [name for name, _, _ in record[kind]]
+        for event, (_, start, end) in zip(own, record[kind]):
+            assert abs(event["dur"] - (end - start)) <= 1.01, (event, start, end)
+            assert event["tid"] == record["placement"][event["args"]["stage"]]
+            assert event["args"]["step"] == record["step"]
+spans = [(e["ts"], e["ts"] + e["dur"], e["args"]["epoch"]) for e in events if e["ph"] == "X"]
+assert max(s[1] for s in spans if s[2] == 1) <= min(s[0] for s in spans if s[2] == 2) + 0.002
+END
+
+refused() { # NAME REASON OPTION...
+    local name=$1 reason=$2 status=0
+    shift 2
+    "${train[@]}" "$@" >out 2>err || status=$?
+    [ "$status" = 1 ] && grep -q "$reason" err || fail "$name: status $status, $(cat err)"
+}
+refused "a trace nowhere" 'absent/trace.json: cannot be written' --trace absent/trace.json
+refused "a directory nowhere" 'the directory cannot be made' --tensorboard absent/events
+refused "a trace over the text" 'must not be overwritten' --trace text/train.txt
+
+"$python" -c 'import tensorboard' 2>/dev/null ||
+    { echo "skipped: event files: there is no TensorBoard; scripts/test makes a Python that has it"; exit 0; }
+"$python" - <<'END' || fail "TensorBoard reads other numbers"
+import json, math
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+import glob, struct
+
+[path] = glob.glob("events/*tfevents*")
+found = list(EventFileLoader(path).Load())  # checks each checksum
+assert found[0].file_version == "brain.Event:2"
+reader = EventAccumulator("events")
+reader.Reload()
+records = [json.loads(line) for line in open("log.jsonl")]
+def check(tag, kind, key, step, **having):
+    expected = [r for r in records if r["record"] == kind
+                and all(r[name] == value for name, value in having.items())]
+    got = reader.Scalars(tag)
+    assert len(got) == len(expected) > 0, (tag, len(got))
+    for event, record in zip(got, expected):
+        value = struct.unpack("f", struct.pack("f", record[key]))[0]
+        assert event.value == value, (tag, event, record)
+        assert step is None or event.step == record[step]
+check("train/loss", "step", "loss", "step")
+check("train/grad_norm", "step", "grad_norm", "step")
+check("train/learning_rate", "step", "lr", "step")
+check("speed/tokens_per_s", "step", "tokens_per_s", "step")
+check("speed/flops_per_s", "step", "flops_per_s", "step")
+check("valid/loss", "eval", "loss", None, split="valid")
+check("test/perplexity", "eval", "ppl", None, split="test")
+check("pipeline/bubble_measured", "pipeline", "bubble_measured", "step")
+assert [e.step for e in reader.Scalars("valid/loss")] == [6, 12]
+END
+echo "trace and events are those of the log"
