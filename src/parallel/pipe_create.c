@@ -376,6 +376,8 @@ static uint64_t digest_module(uint64_t digest, const sl_module *module)
         digest = add_to_digest(digest, of->path, strlen(of->path) + 1);
         digest = add_to_digest(digest, of->shape.size, (size_t)of->shape.dims * sizeof(int64_t));
     }
+    for (const sli_skip_end *end = module->skip_ends; end; end = end->next)
+        digest = add_to_digest(digest + end->pops, end->name, strlen(end->name) + 1);
     for (int i = 0; i < module->child_count; i++)
         digest = digest_module(digest, module->children[i]);
     return digest;

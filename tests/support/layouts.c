@@ -1,5 +1,6 @@
 #include "layouts.h"
 
+#include "../examples/u_net.h"
 #include "check.h"
 #include "modules.h"
 #include "pipes.h"
@@ -120,7 +121,7 @@ static void draw_plan(sl_group *group, unsigned seed, plan *out)
 
 static sl_module *build_model(const plan *p)
 {
-    sl_module *modules[16], *model;
+    sl_module *modules[16], *model, *next;
     sl_model_options options = {.ntokens = CLASSES,
                                 .emsize = WIDTH,
                                 .nhid = 12,
@@ -131,12 +132,15 @@ static sl_module *build_model(const plan *p)
         check_ok(sl_transformer_lm_create(&options, &model));
         return model;
     }
-    for (int i = 0; i < p->layers; i++)
-        if (i % 2 == 0)
+    check_ok(skip_end_create("input", 0, &modules[0]));
+    for (int i = 1; i < p->layers; i++)
+        if (i % 2 == 1)
             check_ok(sl_linear_create(WIDTH, WIDTH, true, &modules[i]));
         else
             check_ok(sl_dropout_create(0.3f, &modules[i]));
     check_ok(sl_sequential_create(modules, p->layers, &model));
+    check_ok(append_skip_end(&model, "input", WIDTH)); /* what the first module stashes */
+    check_ok(sl_sequential_append(&model, sl_linear_create(2 * WIDTH, WIDTH, true, &next), &next));
     return model;
 }
 
