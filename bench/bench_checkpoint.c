@@ -21,7 +21,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ROUNDS = 3, TENSORS = 64, PATH_BYTES = 512, PIECE = 1 << 18 };
+enum { ROUNDS = 3, TENSORS = 64, PATH_BYTES = 512, BLOCK = 1 << 18 };
 
 static void demand(bool condition, const char *what)
 {
@@ -65,7 +65,7 @@ static double read_plainly(const char *path, char *data, size_t bytes)
     demand(file >= 0, path);
     for (size_t done = 0; done < bytes;) {
         /* Faster here than one read of everything. */
-        ssize_t got = read(file, data + done, bytes - done < PIECE ? bytes - done : PIECE);
+        ssize_t got = read(file, data + done, bytes - done < BLOCK ? bytes - done : BLOCK);
         demand(got > 0, path);
         done += (size_t)got;
     }
@@ -139,15 +139,15 @@ static void bench_bytes(const char *directory, size_t bytes)
 enum { MOST_REPLICAS = 2 };
 
 /* One replica's: when its steps began and ended, and what its optimizer's state takes. */
-typedef struct seen {
+typedef struct record {
     const sl_pipe *pipe;
     double start, end;
     uint64_t optimizer_bytes, optimizer_peak;
     double copy_seconds;
     int saved, failed;
-} seen;
+} record;
 
-static void look_at_memory(seen *of)
+static void read_memory(record *of)
 {
     sl_memory_stats stats;
     sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
@@ -155,33 +155,33 @@ static void look_at_memory(seen *of)
     of->optimizer_peak = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
 }
 
-static sl_status note_start(void *context, const sl_run_info *info)
+static sl_status record_start(void *context, const sl_run_info *info)
 {
-    seen *of = context;
+    record *of = context;
     of->pipe = info->pipe;
     of->start = bench_now();
     return SL_OK;
 }
 
-static sl_status note_step(void *context, const sl_step_info *step)
+static sl_status record_step(void *context, const sl_step_info *step)
 {
     (void)step;
-    seen *of = context;
+    record *of = context;
     of->end = bench_now();
     return SL_OK;
 }
 
-static sl_status note_finish(void *context, const sl_run_info *info, const sl_run_result *result)
+static sl_status record_finish(void *context, const sl_run_info *info, const sl_run_result *result)
 {
     (void)info;
     (void)result;
-    look_at_memory(context);
+    read_memory(context);
     return SL_OK;
 }
 
-static sl_status note_checkpoint(void *context, const sl_checkpoint_event *event)
+static sl_status record_checkpoint(void *context, const sl_checkpoint_event *event)
 {
-    seen *of = context;
+    record *of = context;
     of->saved += event->kind == SL_CHECKPOINT_SAVED;
     of->failed += event->kind == SL_CHECKPOINT_FAILED;
     of->copy_seconds += event->copy_seconds;
@@ -189,7 +189,7 @@ static sl_status note_checkpoint(void *context, const sl_checkpoint_event *event
 }
 
 static void run_training(const char *text, const char *checkpoints, bool zero, int replicas,
-                         seen *of)
+                         record *of)
 {
     sl_train_options options;
     sl_run_result result;
@@ -209,19 +209,19 @@ static void run_training(const char *text, const char *checkpoints, bool zero, i
         options.checkpoints =
             (sl_save_options){.directory = checkpoints, .every_steps = 20, .keep = 2};
     for (int r = 0; r < replicas; r++) {
-        of[r] = (seen){0};
+        of[r] = (record){0};
         reporters[r] = (sl_reporter){.context = &of[r],
-                                     .started = note_start,
-                                     .step = note_step,
-                                     .finished = note_finish,
+                                     .started = record_start,
+                                     .step = record_step,
+                                     .finished = record_finish,
                                      .replica = r,
-                                     .checkpoint = note_checkpoint};
+                                     .checkpoint = record_checkpoint};
     }
     bench_check(sl_train_run(&options, reporters, replicas, &result));
     demand(of[0].failed == 0, "a save failed");
 }
 
-static void print_state(const char *what, const seen *of)
+static void print_state(const char *what, const record *of)
 {
     printf("  %s: %.2f MiB of optimizer's state, %.2f MiB at most\n", what,
            (double)of->optimizer_bytes / (1 << 20), (double)of->optimizer_peak / (1 << 20));
@@ -232,7 +232,7 @@ static void bench_training(const char *text, const char *checkpoints, const char
                            int replicas)
 {
     double without[ROUNDS], with[ROUNDS];
-    seen of[MOST_REPLICAS];
+    record of[MOST_REPLICAS];
     for (int round = 0; round < ROUNDS; round++) {
         run_training(text, NULL, zero, replicas, of);
         without[round] = of[0].end - of[0].start;

@@ -18,11 +18,11 @@ enum { EPOCHS = 3, BATCHES = 4, STEPS = EPOCHS * BATCHES, EVAL_BATCHES = 2 };
 typedef struct stopper {
     atomic_int asked; /* by every replica */
     int at;
-    sl_train_request wish;
+    sl_train_request request;
     atomic_int begun, ended; /* saves, as it is told */
 } stopper;
 
-static void hear_of_saving(void *context, bool begins)
+static void count_saves(void *context, bool begins)
 {
     stopper *of = context;
     atomic_fetch_add(begins ? &of->begun : &of->ended, 1);
@@ -31,7 +31,7 @@ static void hear_of_saving(void *context, bool begins)
 static sl_train_request ask_stopper(void *context)
 {
     stopper *of = context;
-    return atomic_fetch_add(&of->asked, 1) + 1 == of->at ? of->wish : SL_TRAIN_GO_ON;
+    return atomic_fetch_add(&of->asked, 1) + 1 == of->at ? of->request : SL_TRAIN_GO_ON;
 }
 
 typedef struct event_log {
@@ -40,7 +40,7 @@ typedef struct event_log {
     char reason[2048]; /* of the last that was skipped or failed */
 } event_log;
 
-static sl_status note_event(void *context, const sl_checkpoint_event *event)
+static sl_status record_event(void *context, const sl_checkpoint_event *event)
 {
     event_log *log = context;
     log->saved += event->kind == SL_CHECKPOINT_SAVED;
@@ -57,7 +57,8 @@ static sl_status note_event(void *context, const sl_checkpoint_event *event)
 static sl_status run_noting(const sl_train_options *options, small_record *record, event_log *log,
                             sl_run_result *result)
 {
-    sl_reporter reporters[] = {small_reporter(record), {.context = log, .checkpoint = note_event}};
+    sl_reporter reporters[] = {small_reporter(record),
+                               {.context = log, .checkpoint = record_event}};
     *log = (event_log){0};
     return sl_train_run(options, reporters, 2, result);
 }
@@ -103,7 +104,7 @@ static sl_save_options saved_by(scratch *in, stopper *by)
 {
     return (sl_save_options){.directory = checkpoints_path(in),
                              .request = ask_stopper,
-                             .saving = hear_of_saving,
+                             .saving = count_saves,
                              .context = by};
 }
 
@@ -113,7 +114,7 @@ static int tear_down(void **state)
     return scratch_remove(state);
 }
 
-/* ---- Interrupted at every place ------------------------------------------------------------ */
+/* ---- Interrupted at every moment ------------------------------------------------------------ */
 
 /* What a resumed run has of its own. */
 typedef struct other_layout {
@@ -131,7 +132,7 @@ static const other_layout layouts[] = {
 };
 enum { LAYOUTS = sizeof layouts / sizeof *layouts };
 
-static void take_layout(sl_train_options *options, const other_layout *layout)
+static void set_layout(sl_train_options *options, const other_layout *layout)
 {
     options->pipeline_ranks = layout->stages;
     options->schedule = layout->schedule;
@@ -158,13 +159,13 @@ static void interrupt_everywhere(scratch *in, sl_train_options options)
     static small_record whole, first, second;
     sl_run_result result;
     event_log log;
-    int places = run_whole(options, &whole);
-    assert_int_equal(places, EPOCHS * (BATCHES + EVAL_BATCHES + 1) + EVAL_BATCHES);
-    for (int place = 1; place <= places; place++) {
-        stopper stop = {.at = place, .wish = SL_TRAIN_STOP};
+    int moments = run_whole(options, &whole);
+    assert_int_equal(moments, EPOCHS * (BATCHES + EVAL_BATCHES + 1) + EVAL_BATCHES);
+    for (int moment = 1; moment <= moments; moment++) {
+        stopper stop = {.at = moment, .request = SL_TRAIN_STOP};
         sl_train_options begun = options, resumed;
         begun.checkpoints = saved_by(in, &stop);
-        take_layout(&begun, &layouts[place % LAYOUTS]);
+        set_layout(&begun, &layouts[moment % LAYOUTS]);
         check_ok(run_noting(&begun, &first, &log, &result));
         assert_true(result.stopped);
         assert_int_equal(result.steps, first.step_count);
@@ -173,7 +174,7 @@ static void interrupt_everywhere(scratch *in, sl_train_options options)
 
         resumed = options;
         resumed.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
-        take_layout(&resumed, &layouts[place / LAYOUTS % LAYOUTS]);
+        set_layout(&resumed, &layouts[moment / LAYOUTS % LAYOUTS]);
         check_ok(run_noting(&resumed, &second, &log, &result));
         assert_int_equal(log.resumed, 1);
         assert_int_equal(log.resumed_step, first.step_count);
@@ -212,7 +213,7 @@ static void chunks_that_were_chosen_go_on(void **state)
     scratch *in = *state;
     sl_run_result result;
     event_log log;
-    stopper stop = {.at = 2, .wish = SL_TRAIN_STOP};
+    stopper stop = {.at = 2, .request = SL_TRAIN_STOP};
     sl_train_options options = three_epochs(in);
     options.chunks = 0;
     options.pipeline_ranks = 2;
@@ -250,12 +251,12 @@ static void replicas_go_on_with_the_same_bits(void **state)
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW};
     options.lr.lr = 0.01;
     options.eval_max_batches = 2 * EVAL_BATCHES - 1; /* the second one has a block less */
-    int places = run_whole(options, &whole);
-    for (int place = 1; place <= places; place += 3) {
-        stopper stop = {.at = place, .wish = SL_TRAIN_STOP}; /* one of both asks */
+    int moments = run_whole(options, &whole);
+    for (int moment = 1; moment <= moments; moment += 3) {
+        stopper stop = {.at = moment, .request = SL_TRAIN_STOP}; /* one of both asks */
         sl_train_options begun = options, resumed = options;
-        begun.zero = place % 2 == 0;
-        resumed.zero = place / 2 % 2 == 0;
+        begun.zero = moment % 2 == 0;
+        resumed.zero = moment / 2 % 2 == 0;
         begun.checkpoints = saved_by(in, &stop);
         check_ok(run_noting(&begun, &first, &log, &result));
         assert_true(result.stopped);
@@ -281,7 +282,7 @@ static void test_alone_is_stopped_and_goes_on(void **state)
     snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", in->directory);
     options.checkpoints = (sl_save_options){.directory = elsewhere};
     check_ok(run_noting(&options, &whole, &log, &result));
-    stopper stop = {.at = 2, .wish = SL_TRAIN_STOP};
+    stopper stop = {.at = 2, .request = SL_TRAIN_STOP};
     options.checkpoints = (sl_save_options){.directory = checkpoints_path(in),
                                             .resume = elsewhere,
                                             .request = ask_stopper,
@@ -338,7 +339,7 @@ static void checkpoint_asked_for_is_saved_and_the_run_goes_on(void **state)
     scratch *in = *state;
     sl_run_result result;
     event_log log;
-    stopper asking = {.at = 3, .wish = SL_TRAIN_SAVE};
+    stopper asking = {.at = 3, .request = SL_TRAIN_SAVE};
     sl_train_options options = three_epochs(in);
     options.epochs = 1;
     check_ok(small_run(&options, &whole));
@@ -360,7 +361,7 @@ static void checkpoint_asked_for_in_an_evaluation_is_of_its_begin(void **state)
     sl_train_options options = three_epochs(in), resumed = options;
     check_ok(small_run(&options, &whole));
     for (int block = 1; block <= EVAL_BATCHES; block++) {
-        stopper asking = {.at = BATCHES + block, .wish = SL_TRAIN_SAVE};
+        stopper asking = {.at = BATCHES + block, .request = SL_TRAIN_SAVE};
         char path[700];
         options.checkpoints = saved_by(in, &asking);
         check_ok(run_noting(&options, &record, &log, &result));
@@ -374,8 +375,8 @@ static void checkpoint_asked_for_in_an_evaluation_is_of_its_begin(void **state)
         assert_memory_equal(&rest.result.test_loss, &whole.result.test_loss, sizeof(double));
         checkpoints_count(in, true);
     }
-    int places = EPOCHS * (BATCHES + EVAL_BATCHES + 1);
-    stopper asking = {.at = places + 1, .wish = SL_TRAIN_SAVE};
+    int moments = EPOCHS * (BATCHES + EVAL_BATCHES + 1);
+    stopper asking = {.at = moments + 1, .request = SL_TRAIN_SAVE};
     options.checkpoints.context = &asking;
     check_ok(run_noting(&options, &record, &log, &result));
     assert_int_equal(checkpoints_count(in, false), 1); /* the end's */
