@@ -2,8 +2,10 @@
 in bounded time when a link is cut or all of a host is killed.
 """
 
+import hashlib
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -29,7 +31,7 @@ def losses(path):
         records = [json.loads(line) for line in file]
     kept = ("step", "loss", "grad_norm", "test_loss")
     return [{name: record[name] for name in kept if name in record}
-            for record in records if record["record"] != "run"]
+            for record in records if record["record"] in ("step", "eval", "end")]
 
 
 class Hosts(unittest.TestCase):
@@ -67,18 +69,33 @@ class Hosts(unittest.TestCase):
 
     # ---- The same numbers ---------------------------------------------------------------------
 
-    def check_losses(self, count, slow):
-        """As threads of one process, and as hosts, whose cables are then made slow."""
-        options = ("--epochs", "1", "--max-batches", "6", "--momentum", "0.5")
-        subprocess.run(self.train("one", "--dp", str(count), *options), check=True,
+    def check_bits(self, count, slow):
+        """A run of 5 shards in one replica, and on hosts, whose cables are then made slow, in drawn
+        layouts."""
+        seed = int(os.environ.get("SLUICE_TEST_SEED", random.randrange(1 << 30)))
+        draw = random.Random(seed)
+        options = ("--epochs", "1", "--max-batches", "6", "--momentum", "0.5", "--nlayers", "4",
+                   "--batch-size", "6", "--shards", "5", "--chunks", "2", "--save", self.file("weights"))
+        subprocess.run(self.train("one", *options), check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        expected = losses(self.file("one"))
-        self.assertGreater(len(expected), 6)
+        expected = losses(self.file("one")), self.weights()
+        self.assertGreater(len(expected[0]), 6)
         with network.Network(count, self.folder) as net:
             for make_slow in (lambda _: None, *slow):
                 make_slow(net)
-                self.succeed(net, count, self.train("several", *options))
-                self.assertEqual(losses(self.file("several")), expected)
+                layout = ["--pp", draw.choice("12"), "--schedule", draw.choice(("gpipe", "1f1b", "zb-v")),
+                          "--checkpoint", draw.choice(("always", "never"))]
+                layout += draw.choice(([], ["--zero"]))
+                print(f"seed {seed}, {count} hosts:", *layout, flush=True)
+                self.succeed(net, count, self.train("several", *options, *layout))
+                self.assertEqual((losses(self.file("several")), self.weights()), expected)
+
+    def weights(self):
+        """The checksum of the file that a run has saved, which goes."""
+        with open(self.file("weights"), "rb") as file:
+            checksum = hashlib.sha256(file.read()).hexdigest()
+        os.remove(self.file("weights"))
+        return checksum
 
     def test_ranks_are_on_their_own_hosts(self):
         with network.Network(3, self.folder) as net:
@@ -91,11 +108,11 @@ class Hosts(unittest.TestCase):
         net.delay(10)
         self.assertGreaterEqual(net.round_trip("host1", "host2"), 20)
 
-    def test_two_hosts_give_the_losses_of_one(self):
-        self.check_losses(2, [lambda net: net.limit("1gbit"), self.delay])
+    def test_two_hosts_give_the_bits_of_one(self):
+        self.check_bits(2, [lambda net: net.limit("1gbit"), self.delay])
 
-    def test_three_hosts_give_the_losses_of_one(self):
-        self.check_losses(3, [self.delay])
+    def test_three_hosts_give_the_bits_of_one(self):
+        self.check_bits(3, [self.delay])
 
     # ---- What goes wrong ----------------------------------------------------------------------
 

@@ -1,0 +1,55 @@
+#!/bin/bash
+# One run has the same bits in any layout: replicas as threads or as processes, pipes, schedules,
+# recomputation, ZeRO. Layouts are drawn from a seed; every loss and norm and the weights are compared.
+# SLUICE_TEST_SEED is the first run's seed, SLUICE_TEST_CASES the number of runs.
+set -euo pipefail
+
+program=${SLUICE_PROGRAM:?}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+fail() { echo "$1"; cat "$scratch/err" "$scratch/out"; exit 1; }
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+
+"$program" data --synthetic "$scratch/text" --tokens 6000 >"$scratch/out"
+schedules=("gpipe" "1f1b" "zb-h1" "zb-v" "interleaved --virtual 2" "looped-bfs --virtual 2")
+modes=(except_last never always)
+
+starters=("")
+if command -v mpirun >/dev/null && timeout 60 mpirun -n 1 "$program" train --help >/dev/null 2>&1; then
+    starters=("" mpirun)
+else
+    echo "there is no mpirun: replicas are threads"
+fi
+
+train() { # NAME COMMAND...
+    local name=$1
+    shift
+    "$@" --log-json "$scratch/$name.log" --save "$scratch/$name.safetensors" --quiet \
+        >"$scratch/out" 2>"$scratch/err" || fail "it does not train: $*"
+    grep -oE '"(loss|grad_norm|test_loss)":[^,}]*' "$scratch/$name.log" >"$scratch/$name.numbers"
+}
+
+for ((seed = ${SLUICE_TEST_SEED:-1}, left = ${SLUICE_TEST_CASES:-3}; left > 0; seed++, left--)); do
+    RANDOM=$seed
+    shards=$((2 + RANDOM % 4))
+    run=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 4 --bptt 8
+        --batch-size $((2 + RANDOM % 4)) --eval-batch-size 6 --epochs 2 --max-batches 4
+        --eval-max-batches 3 --optimizer adamw --lr 0.01 --chunks $((1 + RANDOM % 4)) --shards "$shards")
+    echo "seed $seed: $shards shards, one replica"
+    train one "${run[@]}" --dp 1
+    test "$(wc -l <"$scratch/one.numbers")" -ge 18 || fail "the log has too few numbers"
+    for ((layout = 0; layout < 3; layout++)); do
+        dp=$((1 + RANDOM % shards))
+        read -ra schedule <<<"${schedules[RANDOM % ${#schedules[@]}]}"
+        options=(--pp $((1 + RANDOM % 2)) --schedule "${schedule[@]}" --checkpoint "${modes[RANDOM % 3]}")
+        if ((RANDOM % 2 && dp > 1)); then options+=(--zero); fi
+        command=("${run[@]}" --dp "$dp") ranks=threads
+        if [ -n "${starters[RANDOM % ${#starters[@]}]}" ]; then
+            command=(timeout 60 mpirun -n "$dp" "${run[@]}") ranks=processes
+        fi
+        echo "    --dp $dp as $ranks ${options[*]}"
+        train other "${command[@]}" "${options[@]}"
+        diff "$scratch/one.numbers" "$scratch/other.numbers" || fail "the numbers are others"
+        cmp "$scratch/one.safetensors" "$scratch/other.safetensors" || fail "the weights are others"
+    done
+done
