@@ -70,9 +70,9 @@ struct cli_line {
  * does not take, and for an option without the one that it needs.
  *
  * A --schedule that is no name is a file with a table, and is read: options that were given besides
- * must be the file's, the others become it. Errors: those of sl_schedule_open; *out is to be
+ * must be the file's, the others become it. Errors: those of sl_schedule_open; *line is to be
  * cleared then too. */
-sl_status cli_line_read(const cli_command *command, char **argv, void *settings, cli_line *out);
+sl_status cli_line_read(const cli_command *command, char **argv, void *settings, cli_line *line);
 void cli_line_clear(cli_line *line);
 
 /* Prints the command and its options as a shell would read them, without the option `omitted`. */

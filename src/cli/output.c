@@ -17,20 +17,14 @@ sl_launch_link *cli_launcher;
 
 /* ---- Errors and warnings ------------------------------------------------------------------ */
 
-/* NULL: there was no memory for it. An error that ends the program goes to the launcher where there
- * is one. */
-static void print_sentence(bool ends, const char *shown)
+/* Prints the text, with `lines` its line ends as they are, and frees it (NULL: there was no memory
+ * for it). An error that ends the program goes to the launcher where there is one. */
+static void print_sentence(char *text, bool ends, bool lines)
 {
+    char *shown = text ? sl_escape_text(text, lines) : NULL;
     /* One write, as other processes may have the same standard error. */
     if (!ends || !shown || !sl_launch_link_error(cli_launcher, shown))
         fprintf(stderr, "sluice: %s\n", shown ? shown : "no memory for an error's text");
-}
-
-/* Frees `text` (NULL: there was no memory for it). */
-static void print_escaped(bool ends, char *text)
-{
-    char *shown = text ? sl_escape_text(text, false) : NULL;
-    print_sentence(ends, shown);
     free(shown);
     free(text);
 }
@@ -46,7 +40,7 @@ void cli_complain(const char *format, ...)
 {
     va_list values;
     va_start(values, format);
-    print_escaped(false, make_text(format, values));
+    print_sentence(make_text(format, values), false, false);
     va_end(values);
 }
 
@@ -56,7 +50,7 @@ int cli_finish(sl_status status)
         status = sl_error(SL_ERR_IO, "standard output cannot be written: %s", strerror(errno));
     if (status == SL_OK)
         return 0;
-    print_sentence(true, sl_error_text()); /* escaped already, but for a drawing's line ends */
+    print_sentence(strdup(sl_error_text()), true, true); /* it may have a drawing */
     return CLI_EXIT_ERROR;
 }
 
@@ -127,7 +121,7 @@ void cli_refuse_near(const cli_near *near, const char *prefix, const char *forma
         free(text);
         text = longer;
     }
-    print_escaped(true, text);
+    print_sentence(text, true, false);
     exit(CLI_EXIT_USAGE);
 }
 

@@ -288,16 +288,6 @@ static void drawing_below_an_error_keeps_its_lines(void **state)
     check_without(run.err, "\x1b");
 }
 
-static void control_characters_in_an_error_are_escaped(void **state)
-{
-    scratch *in = *state;
-    program_run run;
-    write_script(in, "printf 'error two\\nlines\\033[31m\\r\\n' >&$SLUICE_LAUNCH_FD\nexit 3\n");
-    launch(&run, in, "-n 1");
-    assert_int_equal(run.status, 3);
-    check_text(run.err, "sluice: rank 0: two\nlines\\x1b[31m\\x0d\nsluice: rank 0 on ");
-}
-
 /* ---- Restarts ----------------------------------------------------------------------------- */
 
 static void failed_job_is_started_again(void **state)
@@ -586,7 +576,6 @@ int cmd_launch_tests(void)
         IN_SCRATCH(error_of_a_group_is_shown_once),
         IN_SCRATCH(errors_that_differ_are_all_shown),
         IN_SCRATCH(drawing_below_an_error_keeps_its_lines),
-        IN_SCRATCH(control_characters_in_an_error_are_escaped),
         IN_SCRATCH(failed_job_is_started_again),
         IN_SCRATCH(restarts_end),
         IN_SCRATCH(elastic_job_goes_on_without_the_dead),

@@ -177,6 +177,20 @@ static void saves_and_errors_are_packets(void **state)
     assert_null(link);
 }
 
+static void control_characters_in_an_error_are_escaped(void **state)
+{
+    static const char script[] =
+        "printf 'error two\\nlines\\033[31m\\r\\n' >&$SLUICE_LAUNCH_FD\nexit 3\n";
+    program_run run;
+    if (system("mpirun --version >/dev/null 2>&1") != 0)
+        skip();
+    const char *path = scratch_path(*state, "job.sh");
+    write_file(path, script, sizeof script - 1);
+    program_start(&run, "launch -n 1 sh %s", path);
+    assert_int_equal(run.status, 3);
+    check_text(run.err, "sluice: rank 0: two\nlines\\x1b[31m\\x0d\nsluice: rank 0 on ");
+}
+
 static void process_without_a_supervisor_has_no_link(void **state)
 {
     (void)state;
@@ -204,6 +218,8 @@ int launch_tests(void)
                                         scratch_remove),
         cmocka_unit_test(rank_without_its_launcher_says_so),
         cmocka_unit_test(saves_and_errors_are_packets),
+        cmocka_unit_test_setup_teardown(control_characters_in_an_error_are_escaped, scratch_create,
+                                        scratch_remove),
         cmocka_unit_test(process_without_a_supervisor_has_no_link),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
