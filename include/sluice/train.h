@@ -114,7 +114,9 @@ typedef struct sl_train_options {
     int pipeline_ranks;  /* pipeline ranks of each replica; 0: as many as it has devices */
     const char *devices; /* one a pipeline rank: "cpu:0,cpu:1,cpu:2,cpu:3" is divided evenly among
                             the host's replicas, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each;
-                            NULL: cpu:0, cpu:1 and so on */
+                            NULL: a core group each, cpu:0, cpu:1 and so on; or, where a run has
+                            one replica on this host and a short profile says that a step is
+                            shorter then, all cores for every rank, cpu,cpu and so on */
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;

@@ -1,7 +1,7 @@
 /* The cut whose step is the shortest when the table is simulated. */
 #include "core/error.h"
+#include "parallel/pipe.h"
 #include "parallel/schedule/table.h"
-#include "sluice/pipe.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ typedef struct search {
     double seconds;    /* of the best; negative: there is none */
 } search;
 
-static sl_status simulate_trial(search *s, double *seconds)
+static sl_status simulate_trial(search *s, sli_step_times *times)
 {
     const int *placement = sl_schedule_placement(s->costs->table);
     double *forward = s->sums, *input = forward + s->stages, *weight = input + s->stages,
@@ -28,11 +28,11 @@ static sl_status simulate_trial(search *s, double *seconds)
     memset(s->sums, 0, 4 * (size_t)s->stages * sizeof *s->sums);
     for (int stage = 0; stage < s->stages; stage++)
         for (int i = s->trial[stage]; i < s->trial[stage + 1]; i++) {
-            const sl_module_profile *times = &s->costs->profiles[placement[stage]][i];
-            forward[stage] += times->forward;
-            input[stage] += times->backward_input;
-            weight[stage] += times->backward_weight;
-            backward[stage] += times->backward;
+            const sl_module_profile *module = &s->costs->profiles[placement[stage]][i];
+            forward[stage] += module->forward;
+            input[stage] += module->backward_input;
+            weight[stage] += module->backward_weight;
+            backward[stage] += module->backward;
         }
     SL_TRY(sl_schedule_simulate(s->costs->table,
                                 &(sl_cost_model){.forward = forward,
@@ -40,7 +40,9 @@ static sl_status simulate_trial(search *s, double *seconds)
                                                  .backward_weight = weight,
                                                  .backward = backward},
                                 &simulation));
-    *seconds = simulation.makespan;
+    *times = (sli_step_times){.parallel = simulation.makespan};
+    for (int i = 0; i < simulation.entry_count; i++)
+        times->serial += simulation.entries[i].end - simulation.entries[i].start;
     sl_simulation_clear(&simulation);
     return SL_OK;
 }
@@ -48,17 +50,17 @@ static sl_status simulate_trial(search *s, double *seconds)
 /* Makes the trial the best if it is shorter and fits. Of equal ones the first stays. */
 static sl_status try_cuts(search *s, bool *better)
 {
-    double seconds;
+    sli_step_times times;
     *better = false;
-    SL_TRY(simulate_trial(s, &seconds));
-    if (s->seconds >= 0 && seconds >= s->seconds)
+    SL_TRY(simulate_trial(s, &times));
+    if (s->seconds >= 0 && times.parallel >= s->seconds)
         return SL_OK;
     for (int stage = 0; stage < s->stages; stage++)
         s->balance[stage] = s->trial[stage + 1] - s->trial[stage];
     if (s->costs->fits && !s->costs->fits(s->costs->context, s->balance))
         return SL_OK;
     memcpy(s->cuts, s->trial, ((size_t)s->stages + 1) * sizeof *s->cuts);
-    s->seconds = seconds;
+    s->seconds = times.parallel;
     *better = true;
     return SL_OK;
 }
@@ -174,7 +176,7 @@ static sl_status search_partitions(search *s)
 
 /* ---- All -------------------------------------------------------------------------------- */
 
-static sl_status find_cuts(search *s)
+static sl_status allocate_search(search *s)
 {
     s->cuts = calloc(3 * (size_t)s->stages + 2, sizeof *s->cuts);
     s->sums = calloc(4 * (size_t)s->stages, sizeof *s->sums);
@@ -183,6 +185,12 @@ static sl_status find_cuts(search *s)
     s->trial = s->cuts + s->stages + 1;
     s->balance = s->trial + s->stages + 1;
     s->trial[s->stages] = s->modules;
+    return SL_OK;
+}
+
+static sl_status find_cuts(search *s)
+{
+    SL_TRY(allocate_search(s));
     SL_TRY(are_few(s) ? try_all(s) : search_partitions(s));
     if (s->seconds >= 0)
         return SL_OK;
@@ -211,6 +219,22 @@ sl_status sl_partition_by_time(const sl_partition_costs *costs, int *balance, do
         balance[stage] = s.cuts[stage + 1] - s.cuts[stage];
     if (seconds)
         *seconds = s.seconds;
+    free(s.cuts);
+    free(s.sums);
+    return status;
+}
+
+sl_status sli_partition_simulate(const sl_partition_costs *costs, const int *balance,
+                                 sli_step_times *times)
+{
+    search s = {.costs = costs,
+                .modules = costs->modules,
+                .stages = sl_schedule_stages(costs->table)};
+    sl_status status = allocate_search(&s);
+    for (int stage = 0; stage < s.stages && status == SL_OK; stage++)
+        s.trial[stage + 1] = s.trial[stage] + balance[stage];
+    if (status == SL_OK)
+        status = simulate_trial(&s, times);
     free(s.cuts);
     free(s.sums);
     return status;

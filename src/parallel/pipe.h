@@ -64,6 +64,17 @@ struct sl_pipe {
     struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 
+/* Seconds of a step: where ranks compute at the same time, and where they share one device and
+ * compute in turn. (partition_time.c) */
+typedef struct sli_step_times {
+    double parallel, serial;
+} sli_step_times;
+
+/* Simulates the table with the modules' times for a balance [stages]. Errors: as
+ * sl_schedule_simulate. */
+sl_status sli_partition_simulate(const sl_partition_costs *costs, const int *balance,
+                                 sli_step_times *times);
+
 /* What the writer writes for so many micro-batches, not validated. SL_ERR_INVALID for a table of
  * another size or placement (NULL: any). */
 sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int micros,

@@ -275,22 +275,33 @@ sl_status sli_layout_check(const sl_train_options *options)
 
 /* ---- Devices --------------------------------------------------------------------------- */
 
-static char *default_devices(int count)
+/* "cpu:0,cpu:1,…" or "cpu,cpu,…" */
+static sl_status print_devices(const sl_train_options *options, bool shared, char **out)
 {
     enum { NAME_BYTES = 16 }; /* "cpu:65535," */
+    int count = sli_layout_local_replicas(options) * sli_layout_ranks(options);
     size_t bytes = (size_t)count * NAME_BYTES + 1, used = 0;
-    char *names = calloc(bytes, 1);
-    for (int i = 0; i < count && names; i++)
-        used += (size_t)snprintf(names + used, bytes - used, "%scpu:%d", i ? "," : "", i);
-    return names;
+    *out = calloc(bytes, 1);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for the names of %d devices", count);
+    for (int i = 0; i < count; i++)
+        used += (size_t)snprintf(*out + used, bytes - used, shared ? "%scpu" : "%scpu:%d",
+                                 i ? "," : "", i);
+    return SL_OK;
+}
+
+sl_status sli_layout_shared_devices(const sl_train_options *options, char **out)
+{
+    return print_devices(options, true, out);
 }
 
 sl_status sli_layout_devices(const sl_train_options *options, char **out)
 {
-    int count = sli_layout_local_replicas(options) * sli_layout_ranks(options);
-    *out = options->devices ? strdup(options->devices) : default_devices(count);
+    if (!options->devices)
+        return print_devices(options, false, out);
+    *out = strdup(options->devices);
     if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for the names of %d devices", count);
+        return sl_error(SL_ERR_MEMORY, "no memory for the names of devices");
     for (char *at = *out; *at; at++)
         *at = *at == ';' ? ',' : *at;
     return SL_OK;

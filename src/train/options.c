@@ -182,7 +182,8 @@ const sl_option sl_plan_option_rows[] = {
 
     {.name = "pp", .value = "P", .group = "Pipeline", FIELD(INT, pipeline_ranks), RANGE(1, SL_MAX_STAGES),
      .optional = true, .not_logged = true,
-     .help = "Number of pipeline ranks, on the devices cpu:0, cpu:1 and so on"},
+     .help = "Number of pipeline ranks. Without --devices they split the cores (cpu:0,cpu:1) or "
+             "share them (cpu,cpu), whichever is faster by a short profile"},
     {.name = "devices", .value = "LIST", .group = "Pipeline", FIELD(TEXT, devices),
      .not_logged = true,
      .help = "Devices, one for each pipeline rank. cpu:0,cpu:1 divide the machine's cores evenly; cpu:0-3 "

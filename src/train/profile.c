@@ -112,13 +112,14 @@ static bool cut_fits(void *context, const int *balance)
             (uint64_t)plan.total_bytes <= sl_usable_memory());
 }
 
-/* The table of an accumulation step, and the cut that makes it the shortest; where none fits, that
- * by parameters. */
-static sl_status cut_by_time(profile *of, int *balance)
+/* Cuts the model as the options say, and simulates the table of an accumulation step. By time it is
+ * the cut that makes the table the shortest; where none fits, that by parameters. */
+static sl_status cut_model(profile *of, int *balance, sli_step_times *times)
 {
     sl_schedule *table;
-    int steps = sli_layout_accumulation_steps(of->options),
-        micros = (of->chunks + steps - 1) / steps;
+    bool by_time = of->options->balance_kind == SL_BALANCE_AUTO;
+    int stages, steps = sli_layout_accumulation_steps(of->options),
+                micros = (of->chunks + steps - 1) / steps;
     sl_partition_costs costs = {.modules = sl_module_child_count(of->model),
                                 .profiles = of->times,
                                 .fits = cut_fits,
@@ -126,27 +127,25 @@ static sl_status cut_by_time(profile *of, int *balance)
     SL_TRY(sli_layout_table(of->options, micros, &table));
     sl_status status = sl_schedule_recompute(table, of->options->recompute);
     costs.table = table;
-    if (status == SL_OK)
+    if (status == SL_OK && by_time)
         status = sl_partition_by_time(&costs, balance, NULL);
-    if (status == SL_ERR_NOT_FOUND)
-        status = sl_partition(of->model, sli_layout_stages(of->options), SL_PARTITION_PARAMETERS,
-                              balance);
+    if (status == SL_ERR_NOT_FOUND || (status == SL_OK && !by_time))
+        status = sli_layout_balance(of->options, of->model, balance, &stages);
+    if (status == SL_OK)
+        status = sli_partition_simulate(&costs, balance, times);
     sl_schedule_destroy(&table);
     return status;
 }
 
 sl_status sli_train_profile(const sl_train_options *options, const sl_train_task *task,
                             sl_module *model, sl_loss *loss, const sl_device_list *devices,
-                            sl_module_profile *profiles, int *balance)
+                            sl_module_profile *profiles, int *balance, sli_step_times *times)
 {
     profile of = {
         .options = options, .task = task, .model = model, .loss = loss, .devices = devices};
-    int stages;
     sl_status status = open_profile(&of);
-    if (status == SL_OK && options->balance_kind == SL_BALANCE_AUTO)
-        status = cut_by_time(&of, balance);
-    else if (status == SL_OK)
-        status = sli_layout_balance(options, model, balance, &stages);
+    if (status == SL_OK)
+        status = cut_model(&of, balance, times);
     if (status == SL_OK && profiles)
         status = pick_times(&of, balance, profiles);
     free(of.room);
@@ -184,6 +183,7 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
     SLI_CHECK_NOT_NULL(profiles);
     SLI_CHECK_NOT_NULL(balance);
     const sl_train_task task = {.context = &options, .load_rows = load_random_ids};
+    sli_step_times times;
     char *names;
     sl_loss *loss = NULL;
     sl_device_list *devices = NULL;
@@ -194,7 +194,7 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
     if (status == SL_OK)
         status = sl_cross_entropy_create(&loss);
     if (status == SL_OK)
-        status = sli_train_profile(options, &task, model, loss, devices, profiles, balance);
+        status = sli_train_profile(options, &task, model, loss, devices, profiles, balance, &times);
     sl_loss_destroy(&loss);
     sl_device_list_destroy(&devices);
     return status;

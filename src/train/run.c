@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/stat.h>
 
 /* ---- Files that are written must not be files that are read ---------------------------------- */
@@ -115,20 +116,19 @@ static sl_status read_corpus(sli_run *run)
     return SL_OK;
 }
 
+/* The process has `count` of the host's replicas, from `first` on. */
 static sl_status create_devices(sli_run *run, int first, int count, bool own_cores)
 {
     char *names;
     sl_train_options *options = &run->options;
-    int stages = sli_layout_stages(options), ranks = sli_layout_ranks(options);
+    int ranks = sli_layout_ranks(options);
     options->replicas = sl_train_options_replicas(options);
     options->pipeline_ranks = ranks;
     SL_TRY(sli_layout_devices(options, &names));
     sl_status status = sli_device_list_create_range(names, first * ranks, count * ranks, own_cores,
                                                     &run->devices, &run->oversubscribed);
     free(names);
-    if (status != SL_OK)
-        return status;
-    return sli_best_create(sl_device_list_get(run->devices, 0), stages, count > 1, &run->best);
+    return status;
 }
 
 /* Counts every split's batches, so that an impossible one is found before the first epoch. */
@@ -152,38 +152,89 @@ static sl_status count_batches(sli_run *run)
     return SL_OK;
 }
 
-/* Cuts the model by time. The first process decides, since measured times are never the same. */
-static sl_status choose_balance(sli_run *run, sl_module *model, sl_loss *loss, sl_group *group)
+/* A run's model and loss before there are replicas. */
+typedef struct prototype {
+    sl_module *model;
+    sl_loss *loss;
+} prototype;
+
+/* Without a list of devices the ranks of a host's only replica split its cores, or share them if a
+ * step is shorter then: the ranks compute in turn, each on all cores. `parallel` is the time of the
+ * split step. */
+static sl_status try_sharing(sli_run *run, const prototype *of, bool own_cores, double parallel,
+                             int *balance)
 {
     sl_train_options *options = &run->options;
-    if (options->balance_kind != SL_BALANCE_AUTO || sli_layout_stages(options) == 1)
+    sl_device_list *shared;
+    sli_step_times times;
+    SL_TRY(sli_layout_shared_devices(options, &run->shared_devices));
+    SL_TRY(sli_device_list_create_range(run->shared_devices, 0, options->pipeline_ranks, own_cores,
+                                        &shared, NULL));
+    int cut[SL_MAX_STAGES] = {0};
+    sl_status status =
+        sli_train_profile(options, run->task, of->model, of->loss, shared, NULL, cut, &times);
+    if (status == SL_OK && times.serial < parallel) {
+        sl_device_list_destroy(&run->devices);
+        run->devices = shared;
+        shared = NULL;
+        run->oversubscribed = false;
+        options->devices = run->shared_devices;
+        memcpy(balance, cut, sizeof cut);
+    }
+    sl_device_list_destroy(&shared);
+    return status;
+}
+
+/* Decides by time where the model is cut and what devices its ranks have, where the options leave
+ * that open. The first process decides where to cut, since measured times are never the same. */
+static sl_status decide_by_time(sli_run *run, const prototype *of, sl_group *group, bool own_cores)
+{
+    sl_train_options *options = &run->options;
+    sli_step_times times;
+    int balance[SL_MAX_STAGES] = {0};
+    bool may_share = !options->devices && options->pipeline_ranks > 1 && !run->oversubscribed &&
+                     sli_layout_local_replicas(options) == 1;
+    bool cuts = options->balance_kind == SL_BALANCE_AUTO && sli_layout_stages(options) > 1;
+    if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
+        SL_TRY(sli_train_profile(options, run->task, of->model, of->loss, run->devices, NULL,
+                                 balance, &times));
+    if (may_share)
+        SL_TRY(try_sharing(run, of, own_cores, times.parallel, balance));
+    if (!cuts)
         return SL_OK;
-    if (!group || sl_group_rank(group) == 0)
-        SL_TRY(sli_train_profile(options, run->task, model, loss, run->devices, NULL,
-                                 options->balance));
     if (group)
-        SL_TRY(sl_group_broadcast(group, options->balance, SL_MAX_STAGES, SL_I32, 0, NULL));
+        SL_TRY(sl_group_broadcast(group, balance, SL_MAX_STAGES, SL_I32, 0, NULL));
     options->balance_kind = SL_BALANCE_EXPLICIT;
     options->balance_count = sli_layout_stages(options);
+    memcpy(options->balance, balance, sizeof balance);
     return SL_OK;
 }
 
-/* Decides what depends on the model, and whether this host has the memory for its replicas. */
-static sl_status plan_run(sli_run *run, sl_group *group)
+/* Whether this host has the memory for its replicas. */
+static sl_status check_memory(const sl_train_options *options, const sl_module *model,
+                              sl_group *group)
 {
-    const sl_train_options *options = &run->options;
+    if (options->force || options->task)
+        return SL_OK;
+    return sl_plan_check_memory(options, model, group ? sli_layout_local_replicas(options) : 1,
+                                !group || sl_group_rank(group) == 0, sl_usable_memory());
+}
+
+/* Decides what depends on the model. Memory is checked as soon as it is known where it is cut. */
+static sl_status plan_run(sli_run *run, sl_group *group, bool own_cores)
+{
     const sl_train_task *task = run->task;
-    sl_module *model = NULL;
-    sl_loss *loss = NULL;
-    sl_status status = task->create_model(task->context, &model, &loss);
+    bool is_cut = run->options.balance_kind != SL_BALANCE_AUTO;
+    prototype of = {NULL, NULL};
+    sl_status status = task->create_model(task->context, &of.model, &of.loss);
+    if (status == SL_OK && is_cut)
+        status = check_memory(&run->options, of.model, group);
     if (status == SL_OK)
-        status = choose_balance(run, model, loss, group);
-    if (status == SL_OK && !options->force && !options->task)
-        status =
-            sl_plan_check_memory(options, model, group ? sli_layout_local_replicas(options) : 1,
-                                 !group || sl_group_rank(group) == 0, sl_usable_memory());
-    sl_loss_destroy(&loss);
-    sl_module_destroy(&model);
+        status = decide_by_time(run, &of, group, own_cores);
+    if (status == SL_OK && !is_cut)
+        status = check_memory(&run->options, of.model, group);
+    sl_loss_destroy(&of.loss);
+    sl_module_destroy(&of.model);
     return status;
 }
 
@@ -216,7 +267,9 @@ sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bo
     SL_TRY(sli_layout_check(options));
     SL_TRY(count_batches(run));
     options->lr.total_steps = run->batches_per_epoch * options->epochs;
-    SL_TRY(plan_run(run, group));
+    SL_TRY(plan_run(run, group, own_cores));
+    SL_TRY(sli_best_create(sl_device_list_get(run->devices, 0), sli_layout_stages(options),
+                           count > 1, &run->best));
     return sli_resume_check(run);
 }
 
@@ -225,6 +278,7 @@ void sli_run_clear(sli_run *run)
     sli_resume_clear(&run->from);
     sli_best_destroy(&run->best);
     sl_device_list_destroy(&run->devices);
+    free(run->shared_devices);
     sl_corpus_destroy(&run->corpus);
     sl_vocab_destroy(&run->vocab);
 }

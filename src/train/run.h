@@ -2,6 +2,7 @@
 #ifndef SLI_TRAIN_RUN_H
 #define SLI_TRAIN_RUN_H
 
+#include "parallel/pipe.h"
 #include "sluice/pipe_optimizer.h"
 #include "sluice/train.h"
 
@@ -39,6 +40,9 @@ sl_status sli_layout_check(const sl_train_options *options);
 
 /* The names of the host's devices, separated by commas, malloc'ed. */
 sl_status sli_layout_devices(const sl_train_options *options, char **out);
+
+/* The same for ranks that all have the host's cores. */
+sl_status sli_layout_shared_devices(const sl_train_options *options, char **out);
 
 /* ---- One replica (replica.c) -------------------------------------------------------------- */
 
@@ -152,7 +156,8 @@ typedef struct sli_run {
     int64_t batches[SL_SPLITS];
     int64_t batches_per_epoch;
     sl_device_list *devices; /* [replicas of the process * stages] */
-    bool oversubscribed;
+    char *shared_devices;    /* names, where the run has decided that stages share the cores */
+    bool oversubscribed;     /* without such a decision */
     sli_best *best;
     const sl_reporter *reporters; /* [reporter_count], every replica's; borrowed */
     int reporter_count;
@@ -187,10 +192,11 @@ sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bo
 void sli_run_clear(sli_run *run);
 
 /* As sl_train_profile, for options that are checked, with the task's first batch, on `devices`, of
- * which the first are those of the first replica's ranks. `profiles` may be NULL. (profile.c) */
+ * which the first are those of the first replica's ranks; and the seconds of a step that is cut so.
+ * `profiles` may be NULL. (profile.c) */
 sl_status sli_train_profile(const sl_train_options *options, const sl_train_task *task,
                             sl_module *model, sl_loss *loss, const sl_device_list *devices,
-                            sl_module_profile *profiles, int *balance);
+                            sl_module_profile *profiles, int *balance, sli_step_times *times);
 
 /* The training loop of one replica (trainer.c), as its rank of `group` (NULL: there is one replica,
  * and one shard), on the process's devices from number `first` on. */

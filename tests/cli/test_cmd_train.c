@@ -17,8 +17,8 @@ static void lines_have_the_tutorials_form(void **state)
     scratch *in = *state;
     program_run run;
     program_succeed(&run,
-                    "train --data %s " TINY " --epochs 2 --max-batches 12 --pp 2 --chunks 3 --save "
-                    "%s/model.safetensors",
+                    "train --data %s " TINY " --epochs 2 --max-batches 12 --pp 2 "
+                    "--devices cpu:0,cpu:1 --chunks 3 --save %s/model.safetensors",
                     in->directory, in->directory);
     check_line(run.out, "^  train +4,0[0-9]+ tokens  /.*/train\\.txt$");
     check_line(run.out,
@@ -178,6 +178,23 @@ static void devices_beyond_the_cores_are_warned_of(void **state)
                   in->directory, STAGES, STAGES);
     assert_int_equal(run.status, 0);
     assert_string_equal(run.err, "sluice: warning: devices share cores\n");
+}
+
+/* Which of the two is faster is up to the machine; neither is warned of. */
+static void ranks_without_devices_split_or_share_the_cores(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    if (sysconf(_SC_NPROCESSORS_ONLN) < 2) {
+        print_message("skipped: there is one core\n");
+        skip();
+    }
+    program_start(&run, "train --data %s " TINY_SHORT " --pp 2 --eval-max-batches 1",
+                  in->directory);
+    assert_int_equal(run.status, 0);
+    bool shares = strstr(run.out, "  stage 0 on cpu (");
+    check_line(run.out, shares ? "^  stage 1 on cpu \\(" : "^  stage 1 on cpu:1 \\(");
+    check_without(run.err, "warning");
 }
 
 /* A loss of a hundred is a perplexity of 44 digits. */
@@ -500,6 +517,7 @@ int cmd_train_tests(void)
         WITH_CORPUS(quiet_run_shows_the_result_only),
         WITH_CORPUS(terminal_gets_a_live_line),
         WITH_CORPUS(devices_beyond_the_cores_are_warned_of),
+        WITH_CORPUS(ranks_without_devices_split_or_share_the_cores),
         WITH_CORPUS(exploding_loss_is_a_short_number),
         WITH_CORPUS(impossible_value_is_one_sentence_and_leaves_nothing),
         WITH_CORPUS(file_that_is_read_is_never_overwritten),

@@ -1,6 +1,8 @@
 /* The cut with the shortest simulated step, against all cuts. */
-#include "sluice/pipe.h"
+#include "parallel/pipe.h"
 #include "support/check.h"
+
+#include <math.h>
 
 #include <string.h>
 
@@ -189,6 +191,29 @@ static void cut_that_fits_is_found_beyond_the_even_one(void **state)
     sl_schedule_destroy(&table);
 }
 
+/* Ranks that share a device compute in turn: a step is the sum of all actions. */
+static void given_cut_is_simulated_in_parallel_and_in_turn(void **state)
+{
+    (void)state;
+    times of;
+    const int balance[] = {3, 1, 4};
+    double forward = 0, backward = 0;
+    sli_step_times step;
+    sl_schedule *table;
+    check_ok(sl_schedule_write("gpipe", &(sl_schedule_options){.ranks = 3, .micros = 8}, &table));
+    make_times(8, 3, 5, &of);
+    for (int i = 0; i < 8; i++) {
+        forward += of.modules[i].forward;
+        backward += of.modules[i].backward;
+    }
+    check_ok(sli_partition_simulate(
+        &(sl_partition_costs){.modules = 8, .profiles = of.ranks, .table = table}, balance, &step));
+    assert_true(step.parallel == step_seconds(table, &of, balance));
+    assert_true(fabs(step.serial - 8 * (forward + backward)) < 1e-9);
+    assert_true(step.parallel < step.serial);
+    sl_schedule_destroy(&table);
+}
+
 int partition_time_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -196,6 +221,7 @@ int partition_time_tests(void)
         cmocka_unit_test(many_equal_modules_are_spread_evenly),
         cmocka_unit_test(each_rank_has_its_own_times),
         cmocka_unit_test(cuts_that_do_not_fit_are_left_out),
+        cmocka_unit_test(given_cut_is_simulated_in_parallel_and_in_turn),
         cmocka_unit_test(cut_that_fits_is_found_beyond_the_even_one),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -66,7 +66,7 @@ static void run_is_logged_with_all_that_decided_it(void **state)
 {
     static small_record record;
     sl_train_options options = small_options(*state);
-    options.pipeline_ranks = 2;
+    options.devices = "cpu:0,cpu:1";
     options.seed = 77;
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .beta1 = 0.8f};
     log_file read = run_and_read_log(*state, &options, &record);
