@@ -105,7 +105,7 @@ sl_status sl_pass_stash_skip(sl_pass *pass, const char *name, const sl_tensor *t
     return sli_pass_put_skip(pass, name, &alias);
 }
 
-/* Whoever uses a pass again begins with no entries. */
+/* A pass that is used again begins without entries. */
 static void remove_entry(sl_pass *pass, sli_pass_skip *skip)
 {
     *skip = pass->skips[--pass->skip_count];

@@ -132,7 +132,8 @@ static void wrong_gradients_are_refused(void **state)
     close_lab(&at);
 }
 
-/* Whoever pops a gradient may overwrite it, and so may the module that gave it its own. */
+/* The module that pops a gradient may overwrite it, and so may the next module that of the input.
+ */
 static void gradient_with_another_handle_is_copied(void **state)
 {
     (void)state;
