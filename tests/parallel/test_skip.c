@@ -1,6 +1,7 @@
 /* Skip connections between stages: which models a pipe refuses, what errors look like, and the way
  * that tensors take. That all pipes give the same bits is test_pipe_invariance.c's. */
 #include "../examples/u_net.h"
+#include "sluice/data_parallel.h"
 #include "support/check.h"
 #include "support/modules.h"
 #include "support/pipes.h"
@@ -236,12 +237,62 @@ static void tensors_do_not_go_through_the_stages_between(void **state)
     close_pipe(&pipe);
 }
 
+static sl_status replicate(void *arg, sl_module **out)
+{
+    (void)arg;
+    return u_net_create(WIDTH, out);
+}
+
+/* The output and the gradient of the input. */
+static void run_replicas(sl_device *const *devices, int count, float **values)
+{
+    sl_module *model;
+    sl_data_parallel *parallel;
+    sl_tensor *out, *grad;
+    const sl_shape shape = sl_shape_2d(ROWS, WIDTH);
+    sl_tensor *in = random_tensor(devices[0], &shape, 1);
+    check_ok(u_net_create(WIDTH, &model));
+    check_ok(sl_data_parallel_create(&(sl_data_parallel_options){.module = model,
+                                                                 .replicate = replicate,
+                                                                 .devices = devices,
+                                                                 .device_count = count,
+                                                                 .seed = 3},
+                                     &parallel));
+    check_ok(sl_data_parallel_forward(parallel, &(sl_pass_options){.keep = true}, in, &out));
+    values[0] = tensor_values(out);
+    check_ok(sl_data_parallel_backward(parallel, out, &grad));
+    values[1] = tensor_values(grad);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&out);
+    sl_tensor_destroy(&grad);
+    sl_data_parallel_destroy(&parallel);
+    sl_module_destroy(&model);
+}
+
+static void replicas_have_skips_of_their_own(void **state)
+{
+    (void)state;
+    sl_device *devices[2];
+    float *alone[2], *both[2];
+    for (int i = 0; i < 2; i++)
+        check_ok(sl_device_create_cpu(1, &devices[i]));
+    run_replicas(devices, 1, alone);
+    run_replicas(devices, 2, both);
+    for (int i = 0; i < 2; i++) {
+        assert_true(relative_distance(both[i], alone[i], ROWS * WIDTH) < 1e-6);
+        free(alone[i]);
+        free(both[i]);
+        sl_device_destroy(&devices[i]);
+    }
+}
+
 int skip_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(models_whose_skips_do_not_match_are_refused),
         cmocka_unit_test(modules_that_do_not_do_what_they_declare_end_the_step),
         cmocka_unit_test(tensors_do_not_go_through_the_stages_between),
+        cmocka_unit_test(replicas_have_skips_of_their_own),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
