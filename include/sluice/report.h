@@ -88,8 +88,10 @@ typedef struct sl_evaluating_info {
 typedef struct sl_eval_info {
     const char *split; /* "valid" or "test" */
     int64_t epoch, tokens;
+    int64_t step; /* how many were done before it */
     double loss, perplexity, seconds;
     double epoch_seconds; /* of a validation: since the epoch's start */
+    bool ends_epoch;      /* a validation after the epoch's last step */
     bool best;            /* the best validation so far */
 } sl_eval_info;
 

@@ -102,6 +102,7 @@ typedef struct sl_train_options {
     int64_t batch_size; /* rows of each shard in a training batch */
     int64_t eval_batch_size;
     int64_t max_batches, eval_max_batches; /* at most, in an epoch and in an evaluation; 0: all */
+    int64_t eval_every; /* steps between validations within an epoch; 0: only after epochs */
 
     sl_model_options model; /* ntokens comes from the data */
 

@@ -146,10 +146,12 @@ cli_text cli_real_text(double value, int decimals); /* "5.20", "inf", "nan"; fro
 /* ---- A run's display ---------------------------------------------------------------------- */
 
 typedef struct cli_progress_options {
-    int64_t log_interval; /* batches between two lines */
-    bool quiet;           /* the first replica's results only */
-    bool live;            /* standard error is a terminal */
-    int restarts;         /* of the job, after which the run goes on by itself */
+    /* Batches between two lines, or where that is 0 seconds. */
+    int64_t log_interval;
+    double log_seconds;
+    bool quiet;   /* the first replica's results only */
+    bool live;    /* standard error is a terminal */
+    int restarts; /* of the job, after which the run goes on by itself */
     /* The first replica's run log, trace and directory of event files; NULL: none. */
     const char *log_json, *trace, *tensorboard;
 } cli_progress_options;

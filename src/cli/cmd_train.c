@@ -17,6 +17,32 @@ typedef struct settings {
     cli_progress_options progress;
 } settings;
 
+/* "10" batches, or "2.5s" */
+static sl_status parse_interval(const char *text, void *object)
+{
+    cli_progress_options *to = &((settings *)object)->progress;
+    char *end;
+    double number = strtod(text, &end);
+    bool in_seconds = strcmp(end, "s") == 0;
+    bool whole = number == floor(number) && *end == '\0';
+    if (!(number > 0) || number > 1e9 || !(in_seconds || whole))
+        return sl_error(SL_ERR_INVALID,
+                        "log-interval must be a number of batches from 1, or of seconds as in 10s, "
+                        "got \"%s\"",
+                        text);
+    to->log_interval = in_seconds ? 0 : (int64_t)number;
+    to->log_seconds = number;
+    return SL_OK;
+}
+
+static char *print_interval(const void *object)
+{
+    const cli_progress_options *from = &((const settings *)object)->progress;
+    char text[48];
+    snprintf(text, sizeof text, "%.9g%s", from->log_seconds, from->log_interval ? "" : "s");
+    return strdup(text);
+}
+
 /* clang-format off */
 static const sl_option option_rows[] = {
     {.name = "config", .value = "FILE", .group = "Files and display", FIELD(TEXT, config),
@@ -34,9 +60,9 @@ static const sl_option option_rows[] = {
     {.name = "tensorboard", .value = "DIR", .group = "Files and display",
      FIELD(TEXT, progress.tensorboard),
      .help = "Write losses, norms and speed to an event file in DIR for TensorBoard"},
-    {.name = "log-interval", .value = "N", .group = "Files and display",
-     FIELD(INT64, progress.log_interval), .lowest = 1, .initial = "10",
-     .help = "Print a line every N batches"},
+    {.name = "log-interval", .value = "N|Ns", .group = "Files and display",
+     .type = SL_OPTION_CUSTOM, .parse = parse_interval, .print = print_interval, .initial = "10",
+     .help = "Print a line every N batches, or, as in 10s, after N seconds of training"},
     {.name = "quiet", .group = "Files and display", FIELD(FLAG, progress.quiet),
      .help = "Print the result only"},
     {0},

@@ -272,7 +272,9 @@ static sl_status print_step(void *context, const sl_step_info *step)
     on->interval_batches++;
     on->trained_seconds += step->seconds;
     on->trained_batches++;
-    if (step->batch % options->log_interval == 0 || step->batch == step->batches_per_epoch)
+    bool due = options->log_interval ? step->batch % options->log_interval == 0
+                                     : on->interval_seconds >= options->log_seconds;
+    if (due || step->batch == step->batches_per_epoch)
         print_interval(on, step);
     else
         draw_step(on, step);
@@ -311,6 +313,13 @@ static sl_status print_evaluated(void *context, const sl_eval_info *eval)
 {
     if (!is_validation(eval->split))
         return SL_OK;
+    if (!eval->ends_epoch) {
+        print_line(context,
+                   "| epoch %3" PRId64 " | step %" PRId64 " | valid loss %5s | valid ppl %8s%s",
+                   eval->epoch, eval->step, cli_real_text(eval->loss, 2).text,
+                   cli_real_text(eval->perplexity, 2).text, eval->best ? " | best so far" : "");
+        return SL_OK;
+    }
     print_line(context, "%s", rule);
     print_line(context,
                "| end of epoch %3" PRId64 " | time: %5.2fs | valid loss %5s | valid ppl %8s%s",

@@ -10,8 +10,7 @@ struct sl_run_file {
     sl_run_log_failed *failed; /* NULL: a failure ends the run */
     void *context;
     sl_reporter reporter;
-    double end;        /* of a trace: of its last event, in microseconds */
-    int64_t last_step; /* of events */
+    double end; /* of a trace: of its last event, in microseconds */
 };
 
 /* With a reporter whose context becomes the file. */

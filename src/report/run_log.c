@@ -346,10 +346,10 @@ static sl_status log_memory(sl_run_log *log)
 static sl_status log_evaluated(void *context, const sl_eval_info *eval)
 {
     sl_run_log *log = context;
-    SL_TRY(log_record(log, json_pack("{ss ss sI so so sI so sb}", "record", "eval", "split",
-                                     eval->split, "epoch", (json_int_t)eval->epoch, "loss",
-                                     sli_json_number(eval->loss), "ppl",
-                                     sli_json_number(eval->perplexity), "tokens",
+    SL_TRY(log_record(log, json_pack("{ss ss sI sI so so sI so sb}", "record", "eval", "split",
+                                     eval->split, "epoch", (json_int_t)eval->epoch, "step",
+                                     (json_int_t)eval->step, "loss", sli_json_number(eval->loss),
+                                     "ppl", sli_json_number(eval->perplexity), "tokens",
                                      (json_int_t)eval->tokens, "seconds",
                                      sli_json_number(eval->seconds), "best", (int)eval->best)));
     return log_memory(log);

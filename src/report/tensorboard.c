@@ -155,9 +155,7 @@ static sl_status start_events(void *context, const sl_run_info *info)
 
 static sl_status write_step(void *context, const sl_step_info *step)
 {
-    sl_run_file *file = context;
-    file->last_step = step->step;
-    return write_scalars(file, step->step,
+    return write_scalars(context, step->step,
                          (const scalar[]){{"train/loss", step->loss},
                                           {"train/perplexity", exp(step->loss)},
                                           {"train/grad_norm", step->grad_norm},
@@ -179,9 +177,8 @@ static sl_status write_pipeline(void *context, const sl_pipeline_info *info)
 
 static sl_status write_evaluation(void *context, const sl_eval_info *eval)
 {
-    sl_run_file *file = context;
     bool is_test = strcmp(eval->split, "test") == 0;
-    return write_scalars(file, file->last_step,
+    return write_scalars(context, eval->step,
                          (const scalar[]){{is_test ? "test/loss" : "valid/loss", eval->loss},
                                           {is_test ? "test/perplexity" : "valid/perplexity",
                                            eval->perplexity}},

@@ -53,6 +53,11 @@ static bool with_cosine(const void *object)
     return !with_steps(object);
 }
 
+static bool with_eval_every(const void *object)
+{
+    return ((const sl_train_options *)object)->eval_every > 0;
+}
+
 /* ---- Values that the option types do not have ----------------------------------------------- */
 
 static sl_status refuse_balance(const char *text)
@@ -258,6 +263,9 @@ const sl_option sl_train_option_rows[] = {
     {.name = "eval-max-batches", .value = "N", .group = "Batches", FIELD(INT64, eval_max_batches),
      .affects_numbers = always,
      .help = "At most N batches in an evaluation; 0: all"},
+    {.name = "eval-every", .value = "N", .group = "Batches", FIELD(INT64, eval_every),
+     .affects_numbers = with_eval_every,
+     .help = "Validate every N steps as well as after every epoch; 0: not"},
 
     {.name = "epochs", .value = "N", .group = "Training", FIELD(INT, epochs), .lowest = 1,
      .affects_numbers = with_cosine,

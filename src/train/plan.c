@@ -220,7 +220,8 @@ static void plan_parameters(const sl_train_options *options, const sl_module *mo
     stage->gradient_bytes = (1 + count_sums(options)) * trained * (int64_t)sizeof(float);
     stage->optimizer_bytes =
         (trained + owners - 1) / owners * sl_optimizer_state_bytes(&options->optimizer);
-    stage->best_bytes = options->epochs > 1 ? trained * (int64_t)sizeof(float) : 0;
+    bool keeps_best = options->epochs > 1 || options->eval_every > 0;
+    stage->best_bytes = keeps_best ? trained * (int64_t)sizeof(float) : 0;
 }
 
 static sl_status plan_stages(const sl_train_options *options, const sl_module *model, sl_plan *out)
@@ -395,7 +396,7 @@ static void try_copies(demand *of)
     const sl_train_options *given = of->options;
     sl_train_options changed = *given;
     changed.epochs = 1;
-    if (given->epochs > 1 && !given->checkpoints.resume)
+    if (given->epochs > 1 && given->eval_every == 0 && !given->checkpoints.resume)
         try_change(of, &changed, "one epoch, which keeps no copy of the best parameters");
     changed = *given;
     changed.checkpoints.directory = NULL;

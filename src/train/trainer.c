@@ -358,6 +358,7 @@ static sl_status evaluate_split(sli_run *run, sl_split split, sl_eval_info *eval
                                                .context = run},
                         check_stop, &result));
     eval->split = sl_split_name(split);
+    eval->step = run->at.steps;
     eval->loss = result.loss;
     eval->perplexity = result.perplexity;
     eval->tokens = result.tokens;
@@ -372,29 +373,52 @@ static sl_status report_evaluated(sli_run *run, const sl_eval_info *eval)
     return SL_OK;
 }
 
-/* Without data for it the epoch ends, and no parameters are the best ones. */
-static sl_status run_validation(sli_run *run, double epoch_start)
+/* Validates, and keeps parameters that are the best so far. Without data for it none are. */
+static sl_status validate(sli_run *run, sl_eval_info *eval)
 {
-    sl_eval_info eval = {.epoch = run->at.epoch + 1};
-    bool has_data = run->batches[SL_SPLIT_VALID] > 0;
-    if (has_data)
-        SL_TRY(evaluate_split(run, SL_SPLIT_VALID, &eval));
+    if (run->batches[SL_SPLIT_VALID] == 0)
+        return SL_OK;
+    SL_TRY(evaluate_split(run, SL_SPLIT_VALID, eval));
+    eval->best = !run->stopped && eval->loss < run->at.best_loss;
+    if (!eval->best)
+        return SL_OK;
+    run->at.best_loss = eval->loss;
+    run->at.best_step = run->at.steps;
+    bool is_last = eval->ends_epoch && eval->epoch == run->options.epochs;
+    if (!is_last) /* after the last epoch they are the current ones */
+        SL_TRY(sli_best_keep(run->best, run->replica.pipe));
+    return save_best(run);
+}
+
+static sl_status validate_epoch(sli_run *run, double epoch_start)
+{
+    sl_eval_info eval = {.epoch = run->at.epoch + 1, .ends_epoch = true};
+    SL_TRY(validate(run, &eval));
     if (run->stopped)
         return SL_OK;
-    eval.best = has_data && eval.loss < run->at.best_loss;
-    if (eval.best) {
-        run->at.best_loss = eval.loss;
-        run->at.best_step = run->at.steps;
-        if (eval.epoch < run->options.epochs) /* after the last epoch they are the current ones */
-            SL_TRY(sli_best_keep(run->best, run->replica.pipe));
-        SL_TRY(save_best(run));
-    }
     run->at.epoch++;
     run->at.block = 0;
     eval.epoch_seconds = sli_clock_seconds() - epoch_start;
-    if (has_data)
+    if (run->batches[SL_SPLIT_VALID] > 0)
         SL_TRY(report_evaluated(run, &eval));
-    return sli_checkpoints_after_epoch(run->checkpoints, eval.best, &run->stopped);
+    return sli_checkpoints_after_validation(run->checkpoints, &eval, &run->stopped);
+}
+
+/* Every eval_every steps within an epoch, before the next step. No state is saved between its end
+ * and that of the next step, so a run that resumes before the next step has it to do. */
+static sl_status validate_within_epoch(sli_run *run, double epoch_start)
+{
+    int64_t every = run->options.eval_every;
+    sl_eval_info eval = {.epoch = run->at.epoch + 1};
+    if (every == 0 || run->at.block == 0 || run->at.steps % every != 0 ||
+        run->batches[SL_SPLIT_VALID] == 0)
+        return SL_OK;
+    SL_TRY(validate(run, &eval));
+    if (run->stopped)
+        return SL_OK;
+    eval.epoch_seconds = sli_clock_seconds() - epoch_start;
+    SL_TRY(report_evaluated(run, &eval));
+    return sli_checkpoints_after_validation(run->checkpoints, &eval, &run->stopped);
 }
 
 static sl_status run_test(sli_run *run, sl_run_result *result)
@@ -427,13 +451,16 @@ static sl_status train_epoch(sli_run *run)
 {
     double start = sli_clock_seconds();
     while (run->at.block < run->batches_per_epoch && !run->stopped) {
+        SL_TRY(validate_within_epoch(run, start));
+        if (run->stopped)
+            break;
         SL_TRY(train_batch(run));
         SL_TRY(sli_checkpoints_after_step(run->checkpoints, &run->stopped));
     }
     if (run->stopped)
         return SL_OK;
     SL_TRY(report_pipeline(run));
-    return run_validation(run, start);
+    return validate_epoch(run, start);
 }
 
 /* Ends a run, or one that was stopped. That one leaves its best weights, or its last ones, where it

@@ -90,6 +90,24 @@ static void line_has_the_mean_since_the_one_before(void **state)
     assert_int_equal(done, count);
 }
 
+/* A line a second of training at most, besides the last one; and validations within the epoch. */
+static void lines_come_by_time_and_validations_by_steps(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run, "train --data %s " TINY_SHORT " --log-interval 1000s --eval-every 2",
+                    in->directory);
+    const char *first = strstr(run.out, "batches | lr ");
+    assert_non_null(first);
+    assert_null(strstr(first + 1, "batches | lr "));
+    check_line(run.out, "^\\| epoch +1 \\| step 2 \\| valid loss +[0-9.]+ \\| valid ppl +[0-9.]+ "
+                        "\\| best so far$");
+    program_succeed(&run, "train --data %s " TINY_SHORT " --log-interval 1e-9s", in->directory);
+    first = strstr(run.out, "batches | lr ");
+    assert_non_null(first);
+    assert_non_null(strstr(first + 1, "batches | lr "));
+}
+
 static void distance_to_the_best_possible_model_is_said(void **state)
 {
     scratch *in = *state;
@@ -261,7 +279,9 @@ static const refusal refusals[] = {
     {"--optimizer adamw --eps 0", 2, "--eps must be a number above 0, got \"0\"\n"},
     {"--optimizer adamw --eps 1e-60", 2, "--eps must be a number above 0, got \"1e-60\"\n"},
     {"--nesterov", 1, "Nesterov momentum requires a momentum"},
-    {"--log-interval 0", 2, "--log-interval must be a whole number from 1, got \"0\"\n"},
+    {"--log-interval 0", 2,
+     "--log-interval must be a number of batches from 1, or of seconds as in 10s, got \"0\"\n"},
+    {"--log-interval 1.5", 2, "--log-interval must be a number of batches"},
 };
 
 static void impossible_value_is_one_sentence_and_leaves_nothing(void **state)
@@ -511,6 +531,7 @@ int cmd_train_tests(void)
         WITH_CORPUS(lines_have_the_tutorials_form),
         WITH_CORPUS(table_from_a_file_trains_to_the_same_bits),
         WITH_CORPUS(line_has_the_mean_since_the_one_before),
+        WITH_CORPUS(lines_come_by_time_and_validations_by_steps),
         WITH_CORPUS(distance_to_the_best_possible_model_is_said),
         WITH_CORPUS(grammar_is_looked_at_before_training),
         WITH_CORPUS(seed_and_flags_decide_the_run),

@@ -37,6 +37,7 @@ static const option_case option_cases[][24] = {
      {"--max-batches 2", "\"max_batches\":2,"},
      {"--eval-max-batches 3", "\"eval_max_batches\":3,"},
      {"--epochs 2", "\"epochs\":2,"},
+     {"--eval-every 7", "\"eval_every\":7,"},
      {"--optimizer adamw", "\"optimizer\":\"adamw\""},
      {"", "\"lr\":0.001,"},
      {"--betas 0.5,0.75", "\"beta1\":0.5,\"beta2\":0.75,"},
@@ -115,7 +116,8 @@ static const char *const sets[] = {
     "--eval-max-batches 4 --epochs 9 --lr 0.3 --lr-schedule cosine --warmup 3 --clip 0 --seed "
     "18446744073709551615 --allow-nan --momentum 0.7 --nesterov --weight-decay 0.001 --init a.b "
     "--save c$d --save-dir e --save-every 7 --keep 0 --shard-size 3M --resume f --log-json g "
-    "--log-interval 3 --quiet --force",
+    "--log-interval 3 --quiet --force --eval-every 2 --trace h --tensorboard i",
+    "--log-interval 2.5s",
     "--optimizer adamw --betas 0.8,0.99 --eps 1e-6 --gamma 0.5 --step-epochs 2 --devices "
     "cpu:0-0,cpu:1-1",
 };

@@ -160,7 +160,11 @@ static void interrupt_everywhere(scratch *in, sl_train_options options)
     sl_run_result result;
     event_log log;
     int moments = run_whole(options, &whole);
-    assert_int_equal(moments, EPOCHS * (BATCHES + EVAL_BATCHES + 1) + EVAL_BATCHES);
+    int within = 0; /* validations within epochs, after which no replica asks */
+    for (int step = 1; options.eval_every && step < STEPS; step++)
+        within += step % options.eval_every == 0 && step % BATCHES != 0;
+    assert_int_equal(whole.eval_count, within + EPOCHS + 1);
+    assert_int_equal(moments, EPOCHS * (BATCHES + EVAL_BATCHES + 1) + (within + 1) * EVAL_BATCHES);
     for (int moment = 1; moment <= moments; moment++) {
         stopper stop = {.at = moment, .request = SL_TRAIN_STOP};
         sl_train_options begun = options, resumed;
@@ -187,6 +191,13 @@ static void interrupt_everywhere(scratch *in, sl_train_options options)
 static void sgd_goes_on_with_the_same_bits(void **state)
 {
     interrupt_everywhere(*state, three_epochs(*state));
+}
+
+static void validations_within_epochs_go_on_with_the_same_bits(void **state)
+{
+    sl_train_options options = three_epochs(*state);
+    options.eval_every = 2;
+    interrupt_everywhere(*state, options);
 }
 
 static void momentum_goes_on_with_the_same_bits(void **state)
@@ -562,6 +573,7 @@ int checkpoints_tests(void)
 {
     const struct CMUnitTest tests[] = {
         on_corpus(sgd_goes_on_with_the_same_bits),
+        on_corpus(validations_within_epochs_go_on_with_the_same_bits),
         on_corpus(momentum_goes_on_with_the_same_bits),
         on_corpus(adamw_with_cosine_goes_on_with_the_same_bits),
         on_corpus(chunks_that_were_chosen_go_on),

@@ -79,6 +79,49 @@ static void model_learns_what_the_grammar_allows(void **state)
     assert_true(record.evals[2].loss < record.evals[0].loss);
 }
 
+/* Steps 3 and 6 are within epochs of 4; training does not notice. The best of all is what is
+ * tested.
+ */
+static void validations_come_within_epochs_too(void **state)
+{
+    static small_record without, record;
+    static const int64_t steps[] = {3, 4, 6, 8, 8};
+    sl_train_options options = small_options(*state);
+    options.epochs = 2;
+    check_ok(small_run(&options, &without));
+    options.eval_every = 3;
+    check_ok(small_run(&options, &record));
+    assert_int_equal(record.eval_count, 5);
+    double best = INFINITY;
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(record.evals[i].step, steps[i]);
+        assert_int_equal(record.evals[i].ends_epoch, steps[i] % 4 == 0);
+        assert_int_equal(record.evals[i].epoch, 1 + i / 2);
+        assert_int_equal(record.evals[i].best, record.evals[i].loss < best);
+        best = fmin(best, record.evals[i].loss);
+    }
+    assert_true(record.result.best_valid_loss == best);
+    assert_true(record.evals[1].loss == without.evals[0].loss);
+    for (int i = 0; i < without.step_count; i++)
+        check_same_step(&record.steps[i], &without.steps[i]);
+}
+
+/* In one epoch that gets worse: the test has the parameters of the validation within it. */
+static void best_parameters_within_an_epoch_are_tested(void **state)
+{
+    static small_record record, until;
+    sl_train_options options = small_options(*state);
+    options.lr.lr = 30;
+    options.clip = 0;
+    options.allow_nan = true;
+    options.eval_every = options.max_batches = 1;
+    check_ok(small_run(&options, &until)); /* one step only */
+    options.max_batches = 4;
+    check_ok(small_run(&options, &record));
+    assert_true(record.evals[0].best && !record.evals[1].best && !record.evals[3].best);
+    assert_true(record.result.test_loss == until.result.test_loss);
+}
+
 static sl_status refuse_step(void *context, const sl_step_info *step)
 {
     (void)context;
@@ -277,6 +320,8 @@ int trainer_tests(void)
         WITH_CORPUS(run_reports_every_step_and_evaluation),
         WITH_CORPUS(first_loss_is_that_of_a_model_that_knows_nothing),
         WITH_CORPUS(model_learns_what_the_grammar_allows),
+        WITH_CORPUS(validations_come_within_epochs_too),
+        WITH_CORPUS(best_parameters_within_an_epoch_are_tested),
         WITH_CORPUS(error_of_a_reporter_ends_the_run),
         WITH_CORPUS(loss_that_is_no_number_names_its_place),
         WITH_CORPUS(test_uses_the_best_parameters),

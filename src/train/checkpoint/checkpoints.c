@@ -382,11 +382,16 @@ sl_status sli_checkpoints_after_step(sli_checkpoints *checkpoints, bool *stop)
     return save_due(checkpoints, due ? STEP : 0, stop);
 }
 
-sl_status sli_checkpoints_after_epoch(sli_checkpoints *checkpoints, bool best, bool *stop)
+sl_status sli_checkpoints_after_validation(sli_checkpoints *checkpoints, const sl_eval_info *eval,
+                                           bool *stop)
 {
     const sli_run *run = checkpoints->run;
     bool last = run->at.epoch == run->options.epochs;
-    int targets = best ? BEST : 0;
+    int targets = eval->best ? BEST : 0;
+    if (!eval->ends_epoch) {
+        SL_TRY(report_ended(checkpoints, false));
+        return save_targets(checkpoints, targets);
+    }
     if (checkpoints->options->every_epoch || last)
         targets |= STEP;
     checkpoints->end_saved = last;

@@ -34,10 +34,12 @@
 sl_status sli_checkpoints_create(const sli_run *run, sli_checkpoints **out);
 void sli_checkpoints_destroy(sli_checkpoints **checkpoints); /* NULL is allowed */
 
-/* After a step, and after a validation, which was the best so far or not: saves what is due and
- * reports what has ended. *stop: the run is to end here, and its state is saved. */
+/* After a step, and after a validation: saves what is due and
+ * reports what has ended. After a validation within an epoch no state is saved: it would not say
+ * that the validation is done. *stop: the run is to end here, and its state is saved. */
 sl_status sli_checkpoints_after_step(sli_checkpoints *checkpoints, bool *stop);
-sl_status sli_checkpoints_after_epoch(sli_checkpoints *checkpoints, bool best, bool *stop);
+sl_status sli_checkpoints_after_validation(sli_checkpoints *checkpoints, const sl_eval_info *eval,
+                                           bool *stop);
 
 /* Between the blocks of a validation, whose begin is what is saved: a run that goes on from there
  * does it again. And between those of the test, before which the run's end was saved. */
