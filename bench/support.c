@@ -231,6 +231,8 @@ static void make_batch(bench_trainer *trainer)
     sl_shape shape = sl_shape_2d(setup->batch, setup->bptt);
     sl_device *first = sl_pipe_device(trainer->pipe, 0);
     sl_device *last = sl_pipe_device(trainer->pipe, setup->stages - 1);
+    first = first ? first : last; /* of the process's own stages */
+    last = last ? last : first;
     bench_check(sl_tensor_create(first, SL_MEMORY_WORKSPACE, SL_I32, &shape, &trainer->input));
     bench_check(sl_tensor_create(last, SL_MEMORY_WORKSPACE, SL_I32, &shape, &trainer->targets));
     uint32_t state = 1;
@@ -266,6 +268,7 @@ bench_trainer *bench_trainer_create(const bench_setup *setup)
                                           .chunks = setup->chunks,
                                           .recompute = setup->recompute,
                                           .writer_arg = setup->schedule,
+                                          .group = setup->group,
                                           .seed = 1},
                        &trainer->pipe));
     bench_check(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = trainer->pipe},

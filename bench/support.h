@@ -29,6 +29,7 @@ typedef struct bench_setup {
     int chunks;
     sl_recompute recompute;
     const char *schedule;
+    sl_group *group; /* of the processes that have the stages; NULL: this one has all */
 } bench_setup;
 
 /* The tutorials' model at a given width: nhid = emsize, dropout 0.2, causal mask, 28,782 tokens. */

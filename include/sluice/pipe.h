@@ -153,7 +153,8 @@ void sl_pipe_zero_grad(sl_pipe *pipe);
 
 /* Runs fn(stage, arg) for every stage on its rank's worker, ranks at the same time, and waits: for
  * the optimizer. Stages of a rank or of one device take turns, so fn must not wait for another
- * stage. The lowest stage's error is returned, with "[stage 1] " in front. */
+ * stage. The lowest stage's error is returned, with "[stage 1] " in front. In a group, every rank
+ * calls it, fn runs for the rank's own stages, and all get the same status. */
 sl_status sl_pipe_run_on_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
 
 /* ---- What it consists of ---------------------------------------------------------------- */
@@ -162,6 +163,7 @@ int sl_pipe_stages(const sl_pipe *pipe);
 int sl_pipe_ranks(const sl_pipe *pipe);
 int sl_pipe_rank(const sl_pipe *pipe, int stage); /* the stage's rank */
 sl_module *sl_pipe_model(const sl_pipe *pipe);
+/* NULL for a stage on another rank of the group. */
 sl_device *sl_pipe_device(const sl_pipe *pipe, int stage);
 sl_parameter_set *sl_pipe_parameters(const sl_pipe *pipe, int stage);
 /* Modules first … first + count - 1 of the model. */
@@ -169,7 +171,8 @@ void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *coun
 
 /* When each action of the last sl_pipe_train ran (of its last accumulation step): seconds
  * since its start, in the table's order (rank 0's row, rank 1's ...); of a step that failed, those
- * that ended well. Lives until the next call. Has the form that sl_schedule_simulate gives. */
+ * that ended well; in a group, those of this rank's stages. Lives until the next call. Has the form
+ * that sl_schedule_simulate gives. */
 int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries);
 
 /* Where the time of the last sl_pipe_train (of its last accumulation step) went; free it with

@@ -39,7 +39,8 @@ sl_status sl_pipe_optimizer_create(const sl_pipe_optimizer_options *options,
                                    sl_pipe_optimizer **out);
 void sl_pipe_optimizer_destroy(sl_pipe_optimizer **optimizer); /* NULL is allowed */
 
-/* One step of every stage's optimizer. *norm is the L2 norm of all gradients together; with a
+/* One step of every stage's optimizer. In a pipe of a group, every rank calls it, and either all
+ * give a `norm` or none. *norm is the L2 norm of all gradients together; with a
  * `clip` above 0 the update uses gradients scaled as by sl_clip_grad_norm. The gradients themselves
  * stay as they are. `norm` may be NULL. Errors: SL_ERR_NUMERIC where error_if_nonfinite, with *norm
  * set and nothing updated; as sl_optimizer_step, after which parameters and state are undefined.
@@ -53,7 +54,8 @@ sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double
 /* The pipe's parameters and buffers as a part "model" of a checkpoint: f32 under their names, in
  * the model's order. The items' data are the values themselves, so sl_checkpoint_save writes them
  * from there, and sl_checkpoint_read reads into them. The part lives as long as the pipe. Names do
- * not depend on the cut: another pipe of the same model can read what this one has saved. */
+ * not depend on the cut: another pipe of the same model can read what this one has saved. A pipe of
+ * a group has the tensors of its own stages. */
 sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out);
 
 /* The optimizers' state as a part "optimizer", under torch.optim's names: for each trained

@@ -10,8 +10,9 @@
 #include <string.h>
 #include <time.h>
 
-/* Between two polls of the link's thread: a fraction of what an action takes. */
-enum { THREAD_PAUSE_NS = 200000 };
+/* Between two polls of the link's thread, while data are under way and while none are: a fraction
+ * of what an action takes, and rare enough to leave the cores to the ranks. */
+enum { BUSY_PAUSE_NS = 200000, IDLE_PAUSE_NS = 1000000 };
 /* Waiting ranks first poll for some hundred microseconds, then yield the core to others, then sleep
  * between polls: threads of other processes may need this core. */
 enum { EAGER_POLLS = 1000, YIELDING_POLLS = 10000, PAUSE_NS = 20000 };
@@ -440,8 +441,9 @@ static void *run_link(void *argument)
             continue;
         }
         (void)poll_in_step(link);
+        bool is_busy = link->incoming || link->outgoing;
         pthread_mutex_unlock(&link->lock);
-        nanosleep(&(struct timespec){0, THREAD_PAUSE_NS}, NULL);
+        nanosleep(&(struct timespec){0, is_busy ? BUSY_PAUSE_NS : IDLE_PAUSE_NS}, NULL);
         pthread_mutex_lock(&link->lock);
     }
     pthread_mutex_unlock(&link->lock);

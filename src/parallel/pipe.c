@@ -532,6 +532,9 @@ sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out)
     SLI_CHECK_NOT_NULL(out);
     *out = (sl_utilization){0};
     SLI_CHECK_NOT_NULL(pipe);
+    if (pipe->group && pipe->group->size > 1)
+        return sl_error(SL_ERR_UNSUPPORTED, "sl_pipe_get_utilization: needs all stages in one "
+                                            "process, whose clock times them");
     if (pipe->trace_count == 0)
         return sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: no training step has run");
     const sl_schedule_options options = {.ranks = pipe->rank_count,

@@ -88,6 +88,10 @@ static sl_status give_no_input(sl_group *group, void *arg)
     sl_status status = expect_error(sl_pipe_train(at.pipe, &none, &loss), "batch->input is NULL");
     if (status == SL_OK)
         status = layout_step(at.pipe, &loss);
+    sl_utilization utilization;
+    if (status == SL_OK)
+        status = expect_error(sl_pipe_get_utilization(at.pipe, &utilization),
+                              "needs all stages in one process");
     layout_close(&at);
     return status;
 }

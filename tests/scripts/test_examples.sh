@@ -115,6 +115,19 @@ one_value "from the checkpoint" 2
 ! grep -q "saved $(head -n 1 values)," printed || fail "the step after loading changed nothing"
 "$SLUICE_PROGRAM" checkpoint verify saved >/dev/null || fail "ddp_checkpoint left no checkpoint"
 
+# ---- pipeline_processes --------------------------------------------------------------------
+
+# Two processes of a stage each print the losses of one process, to the last digit.
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+"$examples/pipeline_processes" >printed
+[ "$(grep -c "^process 0 has stage" printed)" = 2 ] || fail "pipeline_processes: $(cat printed)"
+if command -v mpirun >found && mpirun -n 2 "$examples/pipeline_processes" >both; then
+    if grep -q "^process 1 has stage 1" both; then # else sluice was built without MPI
+        grep "^step" printed >expected
+        diff <(grep "^step" both) expected || fail "two processes have other losses than one"
+    fi
+fi
+
 # ---- classifier ----------------------------------------------------------------------------
 
 # A run that is killed before one of its changes to the directory (tests/faults/io_faults.c), and
