@@ -332,6 +332,7 @@ def main():
             killed, turns = test_kills(root, reference, chance, jobs, RUNS - RUNS // 2)
             print(f"{killed} jobs of {PROCESSES} processes were killed and resumed, over {turns} turns")
     finally:
+        kill(family(os.getpid())[1:])
         shutil.rmtree(root)
 
 
