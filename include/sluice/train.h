@@ -311,8 +311,8 @@ sl_status sl_weights_load(sl_pipe *pipe, const char *path);
 /* Reads what fits: the tensors that the model and the file both have, by name and shape. Other
  * values stay as they are. Calls `left_out` with `context` for each tensor of either that is not
  * read, and why ("not in the file", "not in the model", "F32 [7, 4] in the file, F32 [9, 4] in the
- * model"); an error that it returns ends the loading. Errors: SL_ERR_INVALID where no parameter
- * fits. */
+ * model"); an error that it returns ends the loading, before any value changes. Errors:
+ * SL_ERR_INVALID where no parameter fits; as sl_weights_load. */
 sl_status sl_weights_load_partial(sl_pipe *pipe, const char *path,
                                   sl_status (*left_out)(void *context, const char *tensor,
                                                         const char *reason),

@@ -1,4 +1,4 @@
-/* JSON: reading it from files that may be hostile, and values to write.
+/* JSON: reading it from files that may be hostile, and values to write. Numbers in any file.
  *
  * jansson parses a text as a whole, into a tree that takes up to a hundred times the text's memory
  * ("[{},{},…"). A safetensors header may have 100 MB, so files are read with both: the text is
@@ -10,6 +10,8 @@
 #include "sluice/option.h"
 
 #include <jansson.h>
+#include <locale.h>
+#include <stdbool.h>
 
 /* A text, called `what` in errors ("the header"). Borrowed. */
 typedef struct sli_json {
@@ -78,5 +80,28 @@ json_t *sli_json_text(const char *text);
  * floats with all digits of their value as a double, seeds as strings. Otherwise floats with the
  * fewest digits that read as the same float, and seeds as numbers up to 2^63 - 1. */
 json_t *sli_json_option(const sl_option *option, const void *object, bool exact);
+
+/* ---- Numbers in files ----------------------------------------------------------------- */
+
+/* Numbers with a decimal point in every locale, as files have them: printf and strtod follow the
+ * thread's locale. (jansson does this by itself.) */
+typedef struct sli_c_numbers {
+    locale_t own, before;
+} sli_c_numbers;
+
+/* Gives this thread the locale "C" until sli_c_numbers_end; one pair may lie within another. */
+sli_c_numbers sli_c_numbers_begin(void);
+void sli_c_numbers_end(sli_c_numbers scope);
+
+enum { SLI_NUMBER_BYTES = 32 };
+
+typedef struct sli_number_text {
+    char text[SLI_NUMBER_BYTES];
+    double value; /* of the digits as a double: for a float, 0.9 instead of 0.89999997615814209 */
+} sli_number_text;
+
+/* Prints a number with the fewest digits, at least 6, that read as the same double, or as the same
+ * float. */
+sli_number_text sli_number_print(double value, bool is_float);
 
 #endif

@@ -1,7 +1,7 @@
 #define _GNU_SOURCE /* asprintf */
 #include "sluice/option.h"
 
-#include "core/number.h"
+#include "core/json.h"
 
 #include <ctype.h>
 #include <errno.h>

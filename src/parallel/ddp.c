@@ -3,7 +3,7 @@
 
 #include "core/clock.h"
 #include "core/error.h"
-#include "core/number.h"
+#include "core/json.h"
 #include "nn/module.h"
 
 #include <inttypes.h>

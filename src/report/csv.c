@@ -1,6 +1,6 @@
 /* Runs as one CSV table: a line for each step and each evaluation, for spreadsheets and plots. */
 #include "core/error.h"
-#include "core/number.h"
+#include "core/json.h"
 #include "report/history.h"
 #include "report/markup.h"
 

@@ -3,7 +3,7 @@
 #include "report/page.h"
 
 #include "core/error.h"
-#include "core/number.h"
+#include "core/json.h"
 #include "report/markup.h"
 #include "report/page_style.h"
 

@@ -2,7 +2,7 @@
  * complete event an action. Predicted and measured are two processes, whose threads are the ranks.
  * The measured steps of all epochs stand one behind the other. */
 #include "core/error.h"
-#include "core/number.h"
+#include "core/json.h"
 #include "core/timeline.h"
 #include "report/run_file.h"
 

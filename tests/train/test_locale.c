@@ -2,7 +2,7 @@
 /* A program whose locale writes 0,25: every file of the library has 0.25, and is read again. */
 #include "small_run.h"
 
-#include "core/number.h"
+#include "core/json.h"
 #include "sluice/checkpoint.h"
 #include "sluice/safetensors.h"
 

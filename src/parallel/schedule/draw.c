@@ -2,7 +2,7 @@
 #include "parallel/schedule/play.h"
 
 #include "core/error.h"
-#include "core/number.h"
+#include "core/json.h"
 #include "core/timeline.h"
 
 #include <stdio.h>
