@@ -250,7 +250,7 @@ static void close_trainer(trainer *at)
 static double train_module(trainer *at)
 {
     double start = bench_now();
-    sl_tensor *output, *grad;
+    sl_tensor *output, *grad = NULL;
     sl_pass_options pass = {.training = true, .keep = true, .seed = 1, .step = at->step++};
     sl_parameter_set_zero_grad(sl_data_parallel_parameters(at->parallel));
     bench_check(sl_data_parallel_forward(at->parallel, &pass, at->input, &output));

@@ -39,7 +39,8 @@ sl_status sl_launch_info_read(sl_launch_info *out);
 /* ---- Starting and supervising ranks ------------------------------------------------------- */
 
 typedef enum sl_launch_event_kind {
-    SL_LAUNCH_RANK_ERROR,     /* `rank` ends with the error `text` */
+    SL_LAUNCH_RANK_ERROR,     /* `rank` ends with the error `text`, as its program has sent it:
+                                 sl_escape_text makes it safe to print */
     SL_LAUNCH_ATTEMPT_FAILED, /* number `attempt`, from 1: `text` says which rank failed, and how */
     SL_LAUNCH_WARNING         /* `text` */
 } sl_launch_event_kind;
