@@ -14,51 +14,52 @@ typedef struct sums {
 } sums;
 
 /* One split of a task, as a replica evaluates it. */
-typedef struct evaluation {
+typedef struct split_evaluation {
     const sli_replica *replica;
     const sl_train_task *task;
     sl_split split;
     const sl_evaluate_options *options;
     sums *to;
-} evaluation;
+} split_evaluation;
 
-static sl_status evaluate_batch(const evaluation *of, int64_t batch)
+static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
 {
-    const sl_evaluate_options *options = of->options;
-    const sl_train_rows rows = {.split = of->split,
+    const sl_evaluate_options *options = job->options;
+    const sl_train_rows rows = {.split = job->split,
                                 .batch = batch,
                                 .batch_rows = options->batch_size,
                                 .count = options->batch_size};
     sl_tensor *input, *targets;
     int64_t terms = 0;
-    sl_status status = sli_replica_load(of->replica, of->task, &rows, &input, &targets);
+    sl_status status = sli_replica_load(job->replica, job->task, &rows, &input, &targets);
     if (status == SL_OK)
-        status = sl_pipe_evaluate(of->replica->pipe,
+        status = sl_pipe_evaluate(job->replica->pipe,
                                   &(sl_pipe_batch){.input = input, .targets = targets},
-                                  &of->to->loss[batch], &terms);
+                                  &job->to->loss[batch], &terms);
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);
-    of->to->terms[batch] = (double)terms;
+    job->to->terms[batch] = (double)terms;
     if (status == SL_OK && options->progress)
-        status = options->progress(options->context, batch + 1, of->to->batches);
+        status = options->progress(options->context, batch + 1, job->to->batches);
     return status;
 }
 
 /* In each round every replica has one batch, or in the last one none. */
-static sl_status evaluate_batches(const evaluation *of, sli_evaluation_stop *stop, bool *stopped)
+static sl_status evaluate_batches(const split_evaluation *job, sli_evaluation_stop *stop,
+                                  bool *stopped)
 {
-    const sli_replica *replica = of->replica;
-    for (int64_t first = 0; first < of->to->batches; first += replica->count) {
+    const sli_replica *replica = job->replica;
+    for (int64_t first = 0; first < job->to->batches; first += replica->count) {
         if (stop)
-            SL_TRY(stop(of->options->context, stopped));
+            SL_TRY(stop(job->options->context, stopped));
         if (*stopped)
             return SL_OK;
-        if (first + replica->rank < of->to->batches)
-            SL_TRY(evaluate_batch(of, first + replica->rank));
+        if (first + replica->rank < job->to->batches)
+            SL_TRY(evaluate_batch(job, first + replica->rank));
     }
     if (!replica->group)
         return SL_OK;
-    return sl_group_all_reduce(replica->group, of->to->loss, 2 * of->to->batches, SL_F64,
+    return sl_group_all_reduce(replica->group, job->to->loss, 2 * job->to->batches, SL_F64,
                                SL_REDUCE_SUM, NULL);
 }
 
@@ -88,7 +89,7 @@ sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl
         return sl_error(SL_ERR_MEMORY, "no memory for an evaluation's sums");
     sums to = {values, values + batches, batches};
     sl_status status =
-        evaluate_batches(&(evaluation){replica, task, split, options, &to}, stop, &stopped);
+        evaluate_batches(&(split_evaluation){replica, task, split, options, &to}, stop, &stopped);
     if (status == SL_OK && !stopped)
         *out = mean_of(&to);
     free(values);

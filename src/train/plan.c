@@ -316,92 +316,93 @@ static void add_text(text_list *to, const char *text)
 }
 
 /* A run, and the memory that it is to fit into. */
-typedef struct demand {
+typedef struct run_demand {
     const sl_train_options *options;
     const sl_module *model;
     int processes;
     bool first;
     uint64_t usable_bytes;
     text_list changes; /* each of which makes the run fit */
-} demand;
+} run_demand;
 
 /* Whether a run may have these options, and fits with them. */
-static bool run_fits(const demand *of, const sl_train_options *options)
+static bool run_fits(const run_demand *demand, const sl_train_options *options)
 {
     sl_host_plan plan;
     return sl_train_options_check(options) == SL_OK &&
-           sl_plan_host(options, of->model, of->processes, of->first, &plan) == SL_OK &&
-           (uint64_t)plan.total_bytes <= of->usable_bytes;
+           sl_plan_host(options, demand->model, demand->processes, demand->first, &plan) == SL_OK &&
+           (uint64_t)plan.total_bytes <= demand->usable_bytes;
 }
 
 /* Adds a change to those that make the run fit, if it does. */
 __attribute__((format(printf, 3, 4))) static void
-try_change(demand *of, const sl_train_options *changed, const char *format, ...)
+try_change(run_demand *demand, const sl_train_options *changed, const char *format, ...)
 {
     char text[64];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    if (run_fits(of, changed))
-        add_text(&of->changes, text);
+    if (run_fits(demand, changed))
+        add_text(&demand->changes, text);
 }
 
-static void try_pipeline(demand *of)
+static void try_pipeline(run_demand *demand)
 {
-    const sl_train_options *given = of->options;
+    const sl_train_options *given = demand->options;
     sl_train_options changed = *given;
     changed.recompute = SL_RECOMPUTE_ALWAYS;
     if (given->recompute != SL_RECOMPUTE_ALWAYS)
-        try_change(of, &changed, "activations that are always recomputed");
+        try_change(demand, &changed, "activations that are always recomputed");
     for (int i = 0; sl_schedule_names[i]; i++) {
         changed = *given;
         changed.schedule = sl_schedule_names[i];
         changed.table = NULL;
         if (strcmp(sl_train_options_schedule(given), changed.schedule) != 0)
-            try_change(of, &changed, "the schedule %s", changed.schedule);
+            try_change(demand, &changed, "the schedule %s", changed.schedule);
     }
     changed = *given;
     changed.chunks = sl_train_options_chunks(given);
-    while (changed.chunks <= changed.batch_size / 2 && !run_fits(of, &changed))
+    while (changed.chunks <= changed.batch_size / 2 && !run_fits(demand, &changed))
         changed.chunks *= 2;
-    try_change(of, &changed, "%d chunks", changed.chunks);
+    try_change(demand, &changed, "%d chunks", changed.chunks);
 }
 
 /* A run that resumes keeps its checkpoint's batch size. */
-static void try_replicas(demand *of)
+static void try_replicas(run_demand *demand)
 {
-    const sl_train_options *given = of->options;
+    const sl_train_options *given = demand->options;
     sl_train_options changed = *given;
-    while (!changed.checkpoints.resume && changed.batch_size > 1 && !run_fits(of, &changed))
+    while (!changed.checkpoints.resume && changed.batch_size > 1 && !run_fits(demand, &changed))
         changed.batch_size /= 2;
-    try_change(of, &changed, "a batch size of %" PRId64, changed.batch_size);
+    try_change(demand, &changed, "a batch size of %" PRId64, changed.batch_size);
     changed = *given;
     changed.zero = true;
     if (!given->zero && sl_train_options_replicas(given) > 1)
-        try_change(of, &changed, "an optimizer whose state is sharded");
-    if (of->processes > 1)
+        try_change(demand, &changed, "an optimizer whose state is sharded");
+    if (demand->processes > 1)
         return;
     changed = *given;
     changed.devices = NULL; /* there must be one for each stage of each replica */
     changed.pipeline_ranks = sli_layout_ranks(given);
     changed.replicas = sl_train_options_replicas(given);
-    while (changed.replicas > 1 && !run_fits(of, &changed))
+    while (changed.replicas > 1 && !run_fits(demand, &changed))
         changed.replicas--;
-    try_change(of, &changed, "%d replica%s", changed.replicas, changed.replicas == 1 ? "" : "s");
+    try_change(demand, &changed, "%d replica%s", changed.replicas,
+               changed.replicas == 1 ? "" : "s");
 }
 
-static void try_copies(demand *of)
+static void try_copies(run_demand *demand)
 {
-    const sl_train_options *given = of->options;
+    const sl_train_options *given = demand->options;
     sl_train_options changed = *given;
     changed.epochs = 1;
     if (given->epochs > 1 && given->eval_every == 0 && !given->checkpoints.resume)
-        try_change(of, &changed, "one epoch, which keeps no copy of the best parameters");
+        try_change(demand, &changed, "one epoch, which keeps no copy of the best parameters");
     changed = *given;
     changed.checkpoints.directory = NULL;
     if (given->checkpoints.directory)
-        try_change(of, &changed, "no checkpoints, which are copied before they are written");
+        try_change(demand, &changed, "no checkpoints, which are copied before they are written");
 }
 
 enum { AMOUNT_BYTES = 24 };
@@ -444,20 +445,20 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
 {
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(model);
-    demand run = {options, model, processes, first, usable_bytes, {.used = 0}};
+    run_demand demand = {options, model, processes, first, usable_bytes, {.used = 0}};
     sl_host_plan plan;
     char needed[AMOUNT_BYTES], usable[AMOUNT_BYTES];
     SL_TRY(sl_plan_host(options, model, processes, first, &plan));
     if ((uint64_t)plan.total_bytes <= usable_bytes)
         return SL_OK;
-    try_pipeline(&run);
-    try_replicas(&run);
-    try_copies(&run);
-    bool can_fit = run.changes.used > 0;
+    try_pipeline(&demand);
+    try_replicas(&demand);
+    try_copies(&demand);
+    bool can_fit = demand.changes.used > 0;
     return sl_error(SL_ERR_MEMORY, "the run needs %s of memory (%s), but this host has %s. %s%s%s",
                     amount_text(plan.total_bytes, needed), list_uses(&plan).text,
                     amount_text((int64_t)usable_bytes, usable),
-                    can_fit ? "It fits with one of: " : "", run.changes.text,
+                    can_fit ? "It fits with one of: " : "", demand.changes.text,
                     can_fit ? ". force starts it anyway"
                             : "Make the model or the batch smaller, or set force");
 }

@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One profile, of all modules on one device. */
-typedef struct profile {
+/* The profile of a model on the devices of the first replica's ranks. */
+typedef struct model_profile {
     const sl_train_options *options;
     const sl_train_task *task;
     sl_module *model;
@@ -19,7 +19,7 @@ typedef struct profile {
     int chunks, ranks;
     const sl_module_profile *times[SL_MAX_STAGES]; /* [ranks][modules] */
     sl_module_profile *room;                       /* where they are */
-} profile;
+} model_profile;
 
 static void scale_times(sl_module_profile *times, double factor)
 {
@@ -29,70 +29,72 @@ static void scale_times(sl_module_profile *times, double factor)
     times->backward_weight *= factor;
 }
 
-static sl_status profile_device(const profile *of, sl_device *device, sl_module_profile *out)
+static sl_status profile_device(const model_profile *profile, sl_device *device,
+                                sl_module_profile *out)
 {
     sl_tensor *input = NULL, *targets = NULL;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
-                                .batch_rows =
-                                    sli_layout_shards(of->options) * of->options->batch_size,
-                                .count = of->rows};
+                                .batch_rows = sli_layout_shards(profile->options) *
+                                              profile->options->batch_size,
+                                .count = profile->rows};
     sl_status status =
-        of->task->load_rows(of->task->context, &rows, device, device, &input, &targets);
+        profile->task->load_rows(profile->task->context, &rows, device, device, &input, &targets);
     if (status == SL_OK)
-        status = sl_profile_modules(&(sl_profile_options){.model = of->model,
-                                                          .loss = of->loss,
+        status = sl_profile_modules(&(sl_profile_options){.model = profile->model,
+                                                          .loss = profile->loss,
                                                           .device = device,
                                                           .input = input,
                                                           .targets = targets},
                                     out);
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);
-    for (int i = 0; i < sl_module_child_count(of->model) && status == SL_OK; i++)
-        scale_times(&out[i], (double)of->micro_rows / (double)of->rows);
+    for (int i = 0; i < sl_module_child_count(profile->model) && status == SL_OK; i++)
+        scale_times(&out[i], (double)profile->micro_rows / (double)profile->rows);
     return status;
 }
 
 /* On the device of each of the first replica's ranks, into times[rank]. Ranks whose devices have as
  * many threads share what one of them took. */
-static sl_status profile_ranks(profile *of)
+static sl_status profile_ranks(model_profile *profile)
 {
-    size_t modules = (size_t)sl_module_child_count(of->model);
-    of->room = calloc((size_t)of->ranks * modules, sizeof *of->room);
-    if (!of->room)
-        return sl_error(SL_ERR_MEMORY, "no memory for the profile of %d ranks", of->ranks);
-    for (int rank = 0; rank < of->ranks; rank++) {
-        int like = 0, threads = sl_device_thread_count(sl_device_list_get(of->devices, rank));
-        while (sl_device_thread_count(sl_device_list_get(of->devices, like)) != threads)
+    size_t modules = (size_t)sl_module_child_count(profile->model);
+    profile->room = calloc((size_t)profile->ranks * modules, sizeof *profile->room);
+    if (!profile->room)
+        return sl_error(SL_ERR_MEMORY, "no memory for the profile of %d ranks", profile->ranks);
+    for (int rank = 0; rank < profile->ranks; rank++) {
+        int like = 0, threads = sl_device_thread_count(sl_device_list_get(profile->devices, rank));
+        while (sl_device_thread_count(sl_device_list_get(profile->devices, like)) != threads)
             like++;
-        sl_module_profile *own = of->room + (size_t)rank * modules;
-        of->times[rank] = like < rank ? of->times[like] : own;
+        sl_module_profile *own = profile->room + (size_t)rank * modules;
+        profile->times[rank] = like < rank ? profile->times[like] : own;
         if (like == rank)
-            SL_TRY(profile_device(of, sl_device_list_get(of->devices, rank), own));
+            SL_TRY(profile_device(profile, sl_device_list_get(profile->devices, rank), own));
     }
     return SL_OK;
 }
 
-static sl_status open_profile(profile *of)
+static sl_status open_profile(model_profile *profile)
 {
-    const sl_train_options *options = of->options;
+    const sl_train_options *options = profile->options;
     int64_t rows = options->batch_size;
-    of->chunks = sl_micro_batches(rows, sli_layout_micros(options), NULL);
-    of->micro_rows = (rows + of->chunks - 1) / of->chunks;
-    of->rows = of->micro_rows < (rows + 3) / 4 ? of->micro_rows : (rows + 3) / 4;
-    of->ranks = sli_layout_ranks(options);
-    return profile_ranks(of);
+    profile->chunks = sl_micro_batches(rows, sli_layout_micros(options), NULL);
+    profile->micro_rows = (rows + profile->chunks - 1) / profile->chunks;
+    profile->rows = profile->micro_rows < (rows + 3) / 4 ? profile->micro_rows : (rows + 3) / 4;
+    profile->ranks = sli_layout_ranks(options);
+    return profile_ranks(profile);
 }
 
 /* ---- Times and cuts ----------------------------------------------------------------------- */
 
 /* Each module's times on the device of its stage. */
-static sl_status pick_times(const profile *of, const int *balance, sl_module_profile *out)
+static sl_status pick_times(const model_profile *profile, const int *balance,
+                            sl_module_profile *out)
 {
     sl_schedule *table;
-    SL_TRY(sli_layout_table(of->options, 1, &table));
-    for (int s = 0, i = 0; s < sli_layout_stages(of->options); s++)
+    SL_TRY(sli_layout_table(profile->options, 1, &table));
+    for (int s = 0, i = 0; s < sli_layout_stages(profile->options); s++)
         for (int end = i + balance[s]; i < end; i++)
-            out[i] = of->times[sl_schedule_placement(table)[s]][i];
+            out[i] = profile->times[sl_schedule_placement(table)[s]][i];
     sl_schedule_destroy(&table);
     return SL_OK;
 }
@@ -100,37 +102,37 @@ static sl_status pick_times(const profile *of, const int *balance, sl_module_pro
 /* Whether the host has the memory for the run when it is cut so. */
 static bool cut_fits(void *context, const int *balance)
 {
-    const profile *of = context;
-    sl_train_options options = *of->options;
+    const model_profile *profile = context;
+    sl_train_options options = *profile->options;
     sl_host_plan plan;
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = sli_layout_stages(&options);
     memcpy(options.balance, balance, (size_t)options.balance_count * sizeof *balance);
     int processes = options.local_replicas > 0 ? options.local_replicas : 1;
     return options.force || options.task ||
-           (sl_plan_host(&options, of->model, processes, true, &plan) == SL_OK &&
+           (sl_plan_host(&options, profile->model, processes, true, &plan) == SL_OK &&
             (uint64_t)plan.total_bytes <= sl_usable_memory());
 }
 
 /* Cuts the model as the options say, and simulates the table of an accumulation step. By time it is
  * the cut that makes the table the shortest; where none fits, that by parameters. */
-static sl_status cut_model(profile *of, int *balance, sli_step_times *times)
+static sl_status cut_model(model_profile *profile, int *balance, sli_step_times *times)
 {
     sl_schedule *table;
-    bool by_time = of->options->balance_kind == SL_BALANCE_AUTO;
-    int stages, steps = sli_layout_accumulation_steps(of->options),
-                micros = (of->chunks + steps - 1) / steps;
-    sl_partition_costs costs = {.modules = sl_module_child_count(of->model),
-                                .profiles = of->times,
+    bool by_time = profile->options->balance_kind == SL_BALANCE_AUTO;
+    int stages, steps = sli_layout_accumulation_steps(profile->options),
+                micros = (profile->chunks + steps - 1) / steps;
+    sl_partition_costs costs = {.modules = sl_module_child_count(profile->model),
+                                .profiles = profile->times,
                                 .fits = cut_fits,
-                                .context = of};
-    SL_TRY(sli_layout_table(of->options, micros, &table));
-    sl_status status = sl_schedule_recompute(table, of->options->recompute);
+                                .context = profile};
+    SL_TRY(sli_layout_table(profile->options, micros, &table));
+    sl_status status = sl_schedule_recompute(table, profile->options->recompute);
     costs.table = table;
     if (status == SL_OK && by_time)
         status = sl_partition_by_time(&costs, balance, NULL);
     if (status == SL_ERR_NOT_FOUND || (status == SL_OK && !by_time))
-        status = sli_layout_balance(of->options, of->model, balance, &stages);
+        status = sli_layout_balance(profile->options, profile->model, balance, &stages);
     if (status == SL_OK)
         status = sli_partition_simulate(&costs, balance, times);
     sl_schedule_destroy(&table);
@@ -141,14 +143,14 @@ sl_status sli_train_profile(const sl_train_options *options, const sl_train_task
                             sl_module *model, sl_loss *loss, const sl_device_list *devices,
                             sl_module_profile *profiles, int *balance, sli_step_times *times)
 {
-    profile of = {
+    model_profile profile = {
         .options = options, .task = task, .model = model, .loss = loss, .devices = devices};
-    sl_status status = open_profile(&of);
+    sl_status status = open_profile(&profile);
     if (status == SL_OK)
-        status = cut_model(&of, balance, times);
+        status = cut_model(&profile, balance, times);
     if (status == SL_OK && profiles)
-        status = pick_times(&of, balance, profiles);
-    free(of.room);
+        status = pick_times(&profile, balance, profiles);
+    free(profile.room);
     return status;
 }
 

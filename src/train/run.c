@@ -152,17 +152,11 @@ static sl_status count_batches(sli_run *run)
     return SL_OK;
 }
 
-/* A run's model and loss before there are replicas. */
-typedef struct prototype {
-    sl_module *model;
-    sl_loss *loss;
-} prototype;
-
 /* Without a list of devices the ranks of a host's only replica split its cores, or share them if a
  * step is shorter then: the ranks compute in turn, each on all cores. `parallel` is the time of the
  * split step. */
-static sl_status try_sharing(sli_run *run, const prototype *of, bool own_cores, double parallel,
-                             int *balance)
+static sl_status try_sharing(sli_run *run, sl_module *model, sl_loss *loss, bool own_cores,
+                             double parallel, int *balance)
 {
     sl_train_options *options = &run->options;
     sl_device_list *shared;
@@ -172,7 +166,7 @@ static sl_status try_sharing(sli_run *run, const prototype *of, bool own_cores, 
                                         &shared, NULL));
     int cut[SL_MAX_STAGES] = {0};
     sl_status status =
-        sli_train_profile(options, run->task, of->model, of->loss, shared, NULL, cut, &times);
+        sli_train_profile(options, run->task, model, loss, shared, NULL, cut, &times);
     if (status == SL_OK && times.serial < parallel) {
         sl_device_list_destroy(&run->devices);
         run->devices = shared;
@@ -187,7 +181,8 @@ static sl_status try_sharing(sli_run *run, const prototype *of, bool own_cores, 
 
 /* Decides by time where the model is cut and what devices its ranks have, where the options leave
  * that open. The first process decides where to cut, since measured times are never the same. */
-static sl_status decide_by_time(sli_run *run, const prototype *of, sl_group *group, bool own_cores)
+static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, sl_group *group,
+                                bool own_cores)
 {
     sl_train_options *options = &run->options;
     sli_step_times times;
@@ -196,10 +191,10 @@ static sl_status decide_by_time(sli_run *run, const prototype *of, sl_group *gro
                      sli_layout_local_replicas(options) == 1;
     bool cuts = options->balance_kind == SL_BALANCE_AUTO && sli_layout_stages(options) > 1;
     if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
-        SL_TRY(sli_train_profile(options, run->task, of->model, of->loss, run->devices, NULL,
-                                 balance, &times));
+        SL_TRY(sli_train_profile(options, run->task, model, loss, run->devices, NULL, balance,
+                                 &times));
     if (may_share)
-        SL_TRY(try_sharing(run, of, own_cores, times.parallel, balance));
+        SL_TRY(try_sharing(run, model, loss, own_cores, times.parallel, balance));
     if (!cuts)
         return SL_OK;
     if (group)
@@ -225,16 +220,17 @@ static sl_status plan_run(sli_run *run, sl_group *group, bool own_cores)
 {
     const sl_train_task *task = run->task;
     bool is_cut = run->options.balance_kind != SL_BALANCE_AUTO;
-    prototype of = {NULL, NULL};
-    sl_status status = task->create_model(task->context, &of.model, &of.loss);
+    sl_module *model = NULL;
+    sl_loss *loss = NULL;
+    sl_status status = task->create_model(task->context, &model, &loss);
     if (status == SL_OK && is_cut)
-        status = check_memory(&run->options, of.model, group);
+        status = check_memory(&run->options, model, group);
     if (status == SL_OK)
-        status = decide_by_time(run, &of, group, own_cores);
+        status = decide_by_time(run, model, loss, group, own_cores);
     if (status == SL_OK && !is_cut)
-        status = check_memory(&run->options, of.model, group);
-    sl_loss_destroy(&of.loss);
-    sl_module_destroy(&of.model);
+        status = check_memory(&run->options, model, group);
+    sl_loss_destroy(&loss);
+    sl_module_destroy(&model);
     return status;
 }
 

@@ -92,91 +92,99 @@ static sl_status copy_state(sli_checkpoints *to)
 static sl_status gather_reports(void *context, const sli_shard_report *own)
 {
     _Static_assert(sizeof *own % sizeof(int64_t) == 0, "reports are words");
-    const sli_checkpoints *of = context;
-    return sl_group_gather(of->group, own, of->run->replica.rank == 0 ? of->reports : NULL,
+    const sli_checkpoints *checkpoints = context;
+    return sl_group_gather(checkpoints->group, own,
+                           checkpoints->run->replica.rank == 0 ? checkpoints->reports : NULL,
                            sizeof *own / sizeof(int64_t), SL_I64, 0, NULL);
 }
 
 /* Writes all of the copy, or its model alone. */
-static sl_status write_copy(sli_checkpoints *of, const char *path, bool all)
+static sl_status write_copy(sli_checkpoints *checkpoints, const char *path, bool all)
 {
-    const sli_replica *replica = &of->run->replica;
-    const sl_checkpoint_file vocab = {"model.vocab.txt", of->vocab, of->vocab_bytes};
-    const sl_metadata shapes = {SLI_SEGMENTS_KEY, of->optimizer.shapes}, *rows = of->metadata.rows;
-    const sl_checkpoint_part optimizer = {"optimizer", of->optimizer.items, of->optimizer.count,
-                                          &shapes, of->optimizer.shapes ? 1 : 0};
-    sl_checkpoint_part parts[3] = {
-        {"model", of->model.items, of->model.count, rows, of->metadata.count}};
+    const sli_replica *replica = &checkpoints->run->replica;
+    const sl_checkpoint_file vocab = {"model.vocab.txt", checkpoints->vocab,
+                                      checkpoints->vocab_bytes};
+    const sl_metadata shapes = {SLI_SEGMENTS_KEY, checkpoints->optimizer.shapes},
+                      *rows = checkpoints->metadata.rows;
+    const sl_checkpoint_part optimizer = {"optimizer", checkpoints->optimizer.items,
+                                          checkpoints->optimizer.count, &shapes,
+                                          checkpoints->optimizer.shapes ? 1 : 0};
+    sl_checkpoint_part parts[3] = {{"model", checkpoints->model.items, checkpoints->model.count,
+                                    rows, checkpoints->metadata.count}};
     sl_checkpoint_contents contents = {.parts = parts,
                                        .files = &vocab,
-                                       .state = of->state,
-                                       .shard_bytes = of->options->shard_bytes};
+                                       .state = checkpoints->state,
+                                       .shard_bytes = checkpoints->options->shard_bytes};
     contents.part_count = replica->rank == 0;
-    contents.file_count = replica->rank == 0 && of->vocab;
-    if (all && !of->group)
+    contents.file_count = replica->rank == 0 && checkpoints->vocab;
+    if (all && !checkpoints->group)
         parts[contents.part_count++] = optimizer;
-    if (all && of->best.count > 0)
+    if (all && checkpoints->best.count > 0)
         parts[contents.part_count++] =
-            (sl_checkpoint_part){"best", of->best.items, of->best.count, rows, of->metadata.count};
+            (sl_checkpoint_part){"best", checkpoints->best.items, checkpoints->best.count, rows,
+                                 checkpoints->metadata.count};
     return sli_checkpoint_write(path, &contents,
-                                &(sli_checkpoint_writing){.id = all ? of->number : 0,
-                                                          .shard =
-                                                              all && of->group ? &optimizer : NULL,
+                                &(sli_checkpoint_writing){.id = all ? checkpoints->number : 0,
+                                                          .shard = all && checkpoints->group
+                                                                       ? &optimizer
+                                                                       : NULL,
                                                           .rank = replica->rank,
                                                           .ranks = replica->count,
                                                           .gather = gather_reports,
-                                                          .context = of,
-                                                          .all = of->reports});
+                                                          .context = checkpoints,
+                                                          .all = checkpoints->reports});
 }
 
-static sl_status write_targets(sli_checkpoints *of)
+static sl_status write_targets(sli_checkpoints *checkpoints)
 {
-    const sl_save_options *options = of->options;
+    const sl_save_options *options = checkpoints->options;
     char *best;
-    if (of->targets & STEP)
-        SL_TRY(write_copy(of, of->path, true));
-    if (of->run->replica.rank == 0 && of->targets & STEP)
-        SL_TRY(sli_save_directory_prune(options->directory, of->step, options->keep));
-    if (!(of->targets & BEST))
+    if (checkpoints->targets & STEP)
+        SL_TRY(write_copy(checkpoints, checkpoints->path, true));
+    if (checkpoints->run->replica.rank == 0 && checkpoints->targets & STEP)
+        SL_TRY(sli_save_directory_prune(options->directory, checkpoints->step, options->keep));
+    if (!(checkpoints->targets & BEST))
         return SL_OK;
     SL_TRY(sli_save_directory_best(options->directory, &best));
-    sl_status status = write_copy(of, best, false);
+    sl_status status = write_copy(checkpoints, best, false);
     free(best);
     return status;
 }
 
 static void write_save(void *arg)
 {
-    sli_checkpoints *of = arg;
-    const sl_save_options *options = of->options;
+    sli_checkpoints *checkpoints = arg;
+    const sl_save_options *options = checkpoints->options;
     double start = sli_clock_seconds();
-    if (of->error.status == SL_OK)
-        sli_error_save(&of->error, write_targets(of));
-    else if (of->group && of->targets & STEP) /* the first replica waits for a report */
-        (void)gather_reports(of, &(sli_shard_report){.error = of->error});
-    of->write_seconds = sli_clock_seconds() - start;
-    atomic_store(&of->done, true);
+    if (checkpoints->error.status == SL_OK)
+        sli_error_save(&checkpoints->error, write_targets(checkpoints));
+    else if (checkpoints->group &&
+             checkpoints->targets & STEP) /* the first replica waits for a report */
+        (void)gather_reports(checkpoints, &(sli_shard_report){.error = checkpoints->error});
+    checkpoints->write_seconds = sli_clock_seconds() - start;
+    atomic_store(&checkpoints->done, true);
     if (options->saving)
         options->saving(options->context, false);
 }
 
 /* Has the worker write the copy to its targets. Where `copied` is an error, there is no copy: with
  * this thread's error text it becomes the save's. */
-static void start_save(sli_checkpoints *of, sl_status copied)
+static void start_save(sli_checkpoints *checkpoints, sl_status copied)
 {
-    const sl_save_options *options = of->options;
-    free(of->path);
-    of->path = NULL;
+    const sl_save_options *options = checkpoints->options;
+    free(checkpoints->path);
+    checkpoints->path = NULL;
     if (copied == SL_OK)
-        copied = of->targets & STEP
-                     ? sli_save_directory_step(options->directory, of->step, &of->path)
-                     : sli_save_directory_best(options->directory, &of->path);
-    sli_error_save(&of->error, copied);
-    atomic_store(&of->done, false);
-    of->under_way = true;
+        copied =
+            checkpoints->targets & STEP
+                ? sli_save_directory_step(options->directory, checkpoints->step, &checkpoints->path)
+                : sli_save_directory_best(options->directory, &checkpoints->path);
+    sli_error_save(&checkpoints->error, copied);
+    atomic_store(&checkpoints->done, false);
+    checkpoints->under_way = true;
     if (options->saving)
         options->saving(options->context, true);
-    sli_worker_start(of->worker, write_save, of);
+    sli_worker_start(checkpoints->worker, write_save, checkpoints);
 }
 
 /* ---- Creation --------------------------------------------------------------------------- */
@@ -275,23 +283,23 @@ sl_status sli_checkpoints_create(const sli_run *run, sli_checkpoints **out)
 /* Waits for a saver that writes alone, and gives up what several write. */
 void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
 {
-    sli_checkpoints *of = checkpoints ? *checkpoints : NULL;
-    if (!of)
+    sli_checkpoints *dead = checkpoints ? *checkpoints : NULL;
+    if (!dead)
         return;
-    if (of->under_way && of->group)
-        sl_group_abort(of->group, SL_ERR_CANCELLED, "the run has ended");
-    sli_worker_destroy(&of->worker);
-    sl_group_destroy(&of->group);
-    sli_tensors_clear(&of->model);
-    sli_tensors_clear(&of->optimizer);
-    sli_tensors_clear(&of->best);
-    free(of->state);
-    free(of->reports);
-    free(of->path);
-    free(of->vocab);
-    if (of->directory >= 0)
-        close(of->directory);
-    free(of);
+    if (dead->under_way && dead->group)
+        sl_group_abort(dead->group, SL_ERR_CANCELLED, "the run has ended");
+    sli_worker_destroy(&dead->worker);
+    sl_group_destroy(&dead->group);
+    sli_tensors_clear(&dead->model);
+    sli_tensors_clear(&dead->optimizer);
+    sli_tensors_clear(&dead->best);
+    free(dead->state);
+    free(dead->reports);
+    free(dead->path);
+    free(dead->vocab);
+    if (dead->directory >= 0)
+        close(dead->directory);
+    free(dead);
     *checkpoints = NULL;
 }
 
@@ -453,12 +461,12 @@ typedef struct use {
 
 static sl_status copy_stage(int stage, void *arg)
 {
-    const use *of = arg;
-    sl_parameter_set *set = sl_pipe_parameters(of->pipe, stage);
+    const use *checkpoints = arg;
+    sl_parameter_set *set = sl_pipe_parameters(checkpoints->pipe, stage);
     int count = sl_parameter_set_bucket_count(set);
-    sl_tensor **copies = of->copies[stage];
+    sl_tensor **copies = checkpoints->copies[stage];
     if (!copies)
-        copies = of->copies[stage] = calloc((size_t)count + 1, sizeof(sl_tensor *));
+        copies = checkpoints->copies[stage] = calloc((size_t)count + 1, sizeof(sl_tensor *));
     if (!copies)
         return sl_error(SL_ERR_MEMORY, "no memory for the best parameters");
     for (int b = 0; b < count; b++) {
@@ -466,8 +474,8 @@ static sl_status copy_stage(int stage, void *arg)
         if (!copies[b])
             SL_TRY(sl_tensor_create(sl_parameter_set_device(set), SL_MEMORY_PARAMETERS, SL_F32,
                                     sl_tensor_shape(values), &copies[b]));
-        SL_TRY(of->restores ? sl_tensor_copy(values, copies[b])
-                            : sl_tensor_copy(copies[b], values));
+        SL_TRY(checkpoints->restores ? sl_tensor_copy(values, copies[b])
+                                     : sl_tensor_copy(copies[b], values));
     }
     return SL_OK;
 }
@@ -483,6 +491,6 @@ sl_status sli_best_keep(sli_best *best, sl_pipe *pipe)
 
 sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe)
 {
-    use of = {(sl_tensor ***)best->copies, pipe, true};
-    return best->kept ? sl_pipe_run_on_stages(pipe, copy_stage, &of) : SL_OK;
+    use checkpoints = {(sl_tensor ***)best->copies, pipe, true};
+    return best->kept ? sl_pipe_run_on_stages(pipe, copy_stage, &checkpoints) : SL_OK;
 }
