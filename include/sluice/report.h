@@ -23,6 +23,7 @@ typedef struct sl_stage_memory {
 typedef struct sl_stage_info {
     char device[32];  /* its name */
     int first, count; /* modules */
+    int rank;         /* the pipeline rank that runs it */
     int threads;      /* of the device */
     const char *isa;  /* the instruction set of the device's kernels */
 } sl_stage_info;
@@ -62,6 +63,8 @@ typedef struct sl_step_info {
     double lr, seconds;
     double data_seconds;      /* of `seconds`: until the block's ids were on the devices */
     double optimizer_seconds; /* of `seconds`: norm, clipping and update */
+    double reduce_seconds;    /* of `seconds`: waiting for the replicas' gradients when this one's
+                                 were complete; 0: there is one replica */
     double flops;             /* floating-point operations that the model needs for the tokens:
                                  matrix products, forward and twice that backward, without
                                  recomputation */
@@ -187,6 +190,35 @@ sl_status sl_run_tensorboard_create(const char *directory, sl_run_log_failed *fa
 
 void sl_run_file_destroy(sl_run_file **file);
 sl_reporter sl_run_file_reporter(const sl_run_file *file);
+
+/* ---- Where the time of steps went --------------------------------------------------------- */
+
+typedef enum sl_time_kind {
+    SL_TIME_FORWARD,
+    SL_TIME_BACKWARD,
+    SL_TIME_RECOMPUTE,
+    SL_TIME_WAITING,  /* in the pipe, without an action: mostly for a tensor of another rank */
+    SL_TIME_REDUCING, /* sl_step_info.reduce_seconds; the same of all ranks, as what follows */
+    SL_TIME_OPTIMIZER,
+    SL_TIME_DATA,
+    SL_TIME_CHECKPOINT, /* copies of the run's state, between steps */
+    SL_TIME_KINDS
+} sl_time_kind;
+
+const char *sl_time_kind_name(sl_time_kind kind); /* "forward" */
+
+/* A reporter that adds up the steps of its replica. The figures may be asked for at any time, on
+ * the replica's thread. */
+typedef struct sl_step_times sl_step_times;
+sl_status sl_step_times_create(sl_step_times **out);
+void sl_step_times_destroy(sl_step_times **times);
+sl_reporter sl_step_times_reporter(sl_step_times *times);
+
+int sl_step_times_ranks(const sl_step_times *times); /* at most 64; 0: no step has ended */
+/* Mean seconds of a step, for a pipeline rank of sl_step_times_ranks. */
+double sl_step_times_mean(const sl_step_times *times, int rank, sl_time_kind kind);
+/* The rank that computes longest. */
+int sl_step_times_slowest(const sl_step_times *times);
 
 /* ---- What a run log says ---------------------------------------------------------------- */
 

@@ -175,13 +175,16 @@ void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const c
 
 /* ---- Signals (signals.c) ------------------------------------------------------------------ */
 
-/* Handles SIGTERM, SIGINT, SIGHUP, SIGPIPE and SIGUSR1 from now on. `saves`: the run calls
+/* Handles SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGUSR1 and SIGUSR2 from now on. `saves`: the run calls
  * cli_signals_request, and saves something when it stops. `speaks`: this process prints what a
  * signal does; one process of a job does. */
 sl_status cli_signals_handle(bool saves, bool speaks);
 
 /* What they have asked for since the last call; a run's `request`. */
 sl_train_request cli_signals_request(void *context);
+
+/* Whether SIGUSR2 has come since the last call. */
+bool cli_signals_times_asked(void);
 
 /* Whether the terminal or the output's reader is gone: output that cannot be written is then no
  * error. */

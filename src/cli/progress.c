@@ -31,6 +31,7 @@ struct cli_progress {
     int replicas, reporter_count;
     display *displays;                /* [count] */
     sl_reporter *reporters;           /* [reporter_count]: one a display, and the log's */
+    sl_step_times *times;             /* of the first display's replica */
     sl_run_log *log;                  /* NULL: none */
     sl_run_file *trace, *tensorboard; /* the same */
     atomic_bool live_shown;           /* the progress line, which the first replica draws */
@@ -262,10 +263,38 @@ static void print_interval(display *on, const sl_step_info *step)
     on->interval_tokens = on->interval_batches = 0;
 }
 
+/* Milliseconds of a step for each pipeline rank of the replica. */
+static void print_times(const display *on)
+{
+    enum { COLUMN = 11 };
+    const sl_step_times *times = on->of->times;
+    char columns[SL_TIME_KINDS * (COLUMN + 24) + 1];
+    int ranks = sl_step_times_ranks(times);
+    print_line(on, "Time of a step in ms, by what it went to (slowest: rank %d):",
+               sl_step_times_slowest(times));
+    for (int rank = -1; rank < ranks; rank++) { /* -1: the heading */
+        int used = 0;
+        for (int kind = 0; kind < SL_TIME_KINDS; kind++) {
+            double ms = 1e3 * sl_step_times_mean(times, rank, (sl_time_kind)kind);
+            used += snprintf(columns + used, sizeof columns - (size_t)used, " %*s", COLUMN,
+                             rank < 0 ? sl_time_kind_name((sl_time_kind)kind)
+                                      : cli_real_text(ms, 2).text);
+        }
+        if (rank < 0)
+            print_line(on, "%-5s%s", "rank", columns);
+        else
+            print_line(on, "%-5d%s", rank, columns);
+    }
+}
+
 static sl_status print_step(void *context, const sl_step_info *step)
 {
     display *on = context;
     const cli_progress_options *options = &on->of->options;
+    if (on == on->of->displays && cli_signals_times_asked())
+        print_times(on);
+    if (options->quiet)
+        return SL_OK;
     on->interval_loss += step->replica_loss * (double)step->tokens;
     on->interval_tokens += step->tokens;
     on->interval_seconds += step->seconds;
@@ -374,8 +403,10 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
 {
     display *on = context;
     print_result(on, info, result);
-    if (!on->of->options.quiet)
+    if (!on->of->options.quiet) {
         print_memory(on, info);
+        print_times(on);
+    }
     if (result->saved && !on->of->options.quiet)
         print_line(on, "The best weights are in %s", info->options->save);
     bool debug = false;
@@ -449,6 +480,7 @@ void cli_progress_destroy(cli_progress **progress)
     if (!*progress)
         return;
     clear_live(*progress);
+    sl_step_times_destroy(&(*progress)->times);
     sl_run_log_destroy(&(*progress)->log);
     sl_run_file_destroy(&(*progress)->trace);
     sl_run_file_destroy(&(*progress)->tensorboard);
@@ -490,7 +522,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     cli_progress *to = cli_allocate(1, sizeof *to);
     *to = (cli_progress){.options = *options, .replicas = replicas, .reporter_count = count};
     to->displays = cli_allocate((size_t)count, sizeof *to->displays);
-    to->reporters = cli_allocate((size_t)count + FILES, sizeof *to->reporters);
+    to->reporters = cli_allocate((size_t)count + 1 + FILES, sizeof *to->reporters);
     pthread_mutex_init(&to->screen, NULL);
     for (int i = 0; i < count; i++) {
         bool is_first = first + i == 0; /* all have the same evaluations and results */
@@ -498,7 +530,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
         to->displays[i] = (display){.of = to, .replica = first + i};
         to->reporters[i] = (sl_reporter){.context = &to->displays[i],
                                          .started = print_started,
-                                         .step = options->quiet ? NULL : print_step,
+                                         .step = print_step,
                                          .pipeline = options->quiet ? NULL : print_pipeline,
                                          .evaluating = shows ? draw_evaluating : NULL,
                                          .evaluated = shows ? print_evaluated : NULL,
@@ -507,7 +539,12 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
                                          .checkpoint = print_checkpoint};
     }
     *out = to;
-    sl_status status = first == 0 ? create_files(to) : SL_OK;
+    sl_status status = sl_step_times_create(&to->times);
+    if (status == SL_OK) {
+        to->reporters[count] = sl_step_times_reporter(to->times);
+        to->reporters[to->reporter_count++].replica = first;
+        status = first == 0 ? create_files(to) : SL_OK;
+    }
     if (status != SL_OK)
         cli_progress_destroy(out);
     return status;

@@ -3,6 +3,7 @@
  *     SIGTERM, SIGINT    its end after a save; a second one its end at once
  *     SIGHUP, SIGPIPE    its end after a save: the terminal is gone, or a pipe has no reader
  *     SIGUSR1            a checkpoint now
+ *     SIGUSR2            a table of what the time went to
  *
  * A run that saves nothing ends at once, and says that nothing was saved. A signal that was ignored
  * when the program started stays ignored. */
@@ -21,7 +22,7 @@ static const char stops_later[] =
     "\r\033[Ksluice: stopping after this step, to save; Ctrl-C again ends at once\n";
 
 /* The process's, as its signals are. */
-static atomic_bool stop_asked, save_asked, output_lost, ends_next;
+static atomic_bool stop_asked, save_asked, times_asked, output_lost, ends_next;
 /* Set before any of them is taken: */
 static bool run_saves, shows_stop;
 static char last_words[STOPPING][WORDS_BYTES]; /* empty: none */
@@ -53,6 +54,8 @@ static void on_signal(int number)
     int kept = errno;
     if (number == SIGUSR1)
         atomic_store(&save_asked, true);
+    else if (number == SIGUSR2)
+        atomic_store(&times_asked, true);
     else
         stop_run(number);
     errno = kept;
@@ -82,6 +85,7 @@ sl_status cli_signals_handle(bool saves, bool speaks)
                 terminal ? "\r\033[K" : "", stopping[i], strsignal(stopping[i]));
         SL_TRY(handle_signal(stopping[i]));
     }
+    SL_TRY(handle_signal(SIGUSR2));
     return saves ? handle_signal(SIGUSR1) : SL_OK;
 }
 
@@ -96,4 +100,9 @@ sl_train_request cli_signals_request(void *context)
 bool cli_signals_output_lost(void)
 {
     return atomic_load(&output_lost);
+}
+
+bool cli_signals_times_asked(void)
+{
+    return atomic_exchange(&times_asked, false);
 }

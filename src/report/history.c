@@ -14,10 +14,10 @@
 enum { MOST_LINE_BYTES = 1 << 20 };
 static const uint64_t most_file_bytes = (uint64_t)1 << 30;
 
-const char *const sli_step_keys[SLI_STEP_FIELDS] = {"loss",       "grad_norm",    "lr",
-                                                    "ms",         "tokens_per_s", "flops_per_s",
-                                                    "data_ms",    "optimizer_ms", "loss_z",
-                                                    "grad_norm_z"};
+const char *const sli_step_keys[SLI_STEP_FIELDS] = {"loss",    "grad_norm",    "lr",
+                                                    "ms",      "tokens_per_s", "flops_per_s",
+                                                    "data_ms", "optimizer_ms", "reduce_ms",
+                                                    "loss_z",  "grad_norm_z"};
 
 /* ---- Fields -------------------------------------------------------------------------------- */
 

@@ -108,6 +108,11 @@ static double optimizer_percent(const sl_run_history *run)
     return field_percent(run, SLI_STEP_OPTIMIZER_MS);
 }
 
+static double reduce_percent(const sl_run_history *run)
+{
+    return field_percent(run, SLI_STEP_REDUCE_MS);
+}
+
 static double measured_bubble(const sl_run_history *run)
 {
     return run->has_pipeline ? 100 * run->pipeline.bubble_measured : NAN;
@@ -145,6 +150,7 @@ static const struct {
     {"bubble predicted, %", predicted_bubble, false},
     {"time for data, %", data_percent, false},
     {"time for the optimizer, %", optimizer_percent, false},
+    {"time waiting for replicas, %", reduce_percent, false},
     {"steps with a loss or norm that is not finite", nonfinite_steps, false},
 };
 

@@ -115,6 +115,7 @@ static void describe_run(sli_run *run)
         sl_stage_info *stage = &run->stages[s];
         snprintf(stage->device, sizeof stage->device, "%s", sl_device_name(device));
         sl_pipe_stage_modules(pipe, s, &stage->first, &stage->count);
+        stage->rank = sl_pipe_rank(pipe, s);
         stage->threads = sl_device_thread_count(device);
         stage->isa = sl_device_isa(device);
     }
@@ -279,6 +280,8 @@ static sl_status train_batch(sli_run *run)
     step.flops = step_flops(run);
     step.tokens = run->options.shards * sl_tensor_count(run->targets);
     SL_TRY(measure_pipeline(run));
+    if (run->replica.ddp)
+        step.reduce_seconds = sl_ddp_get_log(run->replica.ddp)->wait_seconds;
     double before = sli_clock_seconds();
     sl_status status =
         sl_pipe_optimizer_step(run->optimizer, step.lr, run->options.clip, &step.grad_norm);

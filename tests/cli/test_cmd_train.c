@@ -108,6 +108,18 @@ static void lines_come_by_time_and_validations_by_steps(void **state)
     assert_non_null(strstr(first + 1, "batches | lr "));
 }
 
+static void time_of_steps_is_shown_at_the_end(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    program_succeed(&run, "train --data %s " TINY_SHORT, in->directory);
+    check_line(run.out, "^Time of a step in ms, by what it went to \\(slowest: rank 0\\):$");
+    check_line(run.out,
+               "^0 +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9.]+ +0\\.00 +[0-9.]+ +[0-9.]+ +0\\.00$");
+    program_succeed(&run, "train --quiet --data %s " TINY_SHORT, in->directory);
+    assert_null(strstr(run.out, "Time of a step"));
+}
+
 static void distance_to_the_best_possible_model_is_said(void **state)
 {
     scratch *in = *state;
@@ -531,6 +543,7 @@ int cmd_train_tests(void)
         WITH_CORPUS(lines_have_the_tutorials_form),
         WITH_CORPUS(table_from_a_file_trains_to_the_same_bits),
         WITH_CORPUS(line_has_the_mean_since_the_one_before),
+        WITH_CORPUS(time_of_steps_is_shown_at_the_end),
         WITH_CORPUS(lines_come_by_time_and_validations_by_steps),
         WITH_CORPUS(distance_to_the_best_possible_model_is_said),
         WITH_CORPUS(grammar_is_looked_at_before_training),

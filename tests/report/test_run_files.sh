@@ -1,6 +1,7 @@
 #!/bin/bash
 # train --trace and --tensorboard: the trace has the timelines of the log, and TensorBoard's own reader
-# gives the log's numbers; a file that cannot be made ends the run before it trains.
+# gives the log's numbers; a file that cannot be made ends the run before it trains. SIGUSR2 prints what
+# the time went to.
 set -euo pipefail
 program=${SLUICE_PROGRAM:?}
 python=${SLUICE_PYTHON:-$SLUICE_SOURCE_DIR/.venv/bin/python3}
@@ -32,6 +33,31 @@ for record in pipelines:
 spans = [(e["ts"], e["ts"] + e["dur"], e["args"]["epoch"]) for e in events if e["ph"] == "X"]
 assert max(s[1] for s in spans if s[2] == 1) <= min(s[0] for s in spans if s[2] == 2) + 0.002
 END
+
+# ---- SIGUSR2 --------------------------------------------------------------------------------------
+
+await() { # NAME COMMAND...: until it succeeds, for at most 60 s
+    local name=$1
+    shift
+    for _ in $(seq 600); do
+        "$@" && return
+        sleep 0.1
+    done
+    kill -9 "$run"
+    fail "$name did not come: $(cat err)"
+}
+"${train[@]}" --max-batches 0 --epochs 100000 --log-json long.jsonl >table.txt 2>err &
+run=$!
+await "a step" grep -qs '"record":"step"' long.jsonl
+kill -USR2 "$run"
+await "the table" grep -qs '^1  .*[0-9]$' table.txt
+kill -0 "$run" || fail "SIGUSR2 ended the run"
+kill -TERM "$run"
+wait "$run" 2>/dev/null || true
+grep -q '^Time of a step in ms, by what it went to (slowest: rank [01]):$' table.txt || fail "$(cat table.txt)"
+grep -q '^rank  *forward  *backward  *recompute  *waiting  *reducing  *optimizer' table.txt || fail "$(cat table.txt)"
+
+# ---- Files that cannot be made --------------------------------------------------------------------
 
 refused() { # NAME REASON OPTION...
     local name=$1 reason=$2 status=0
