@@ -58,6 +58,11 @@ sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double
  * a group has the tensors of its own stages. */
 sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out);
 
+/* Reads those tensors from the part "model" of a checkpoint that a pipe of any cut has saved. In a
+ * group, every rank opens the checkpoint and reads what its own stages have; an error is that
+ * rank's alone. Errors: as sl_checkpoint_read. */
+sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *from);
+
 /* The optimizers' state as a part "optimizer", under torch.optim's names: for each trained
  * parameter "0.weight.momentum_buffer", or "0.weight.exp_avg" and "0.weight.exp_avg_sq", f32; and
  * "0.weight.step", i64 without dimensions. SGD without momentum has none. A sharded state is

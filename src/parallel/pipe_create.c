@@ -359,25 +359,28 @@ static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     return sli_pipe_find_skips(pipe);
 }
 
-static uint64_t add_to_digest(uint64_t digest, const void *data, size_t bytes)
+static uint64_t add_number(uint64_t digest, int64_t number)
 {
-    const unsigned char *at = data;
-    for (size_t i = 0; i < bytes; i++) /* FNV-1a */
-        digest = (digest ^ at[i]) * UINT64_C(0x100000001b3);
-    return digest;
+    digest = (digest ^ (uint64_t)number) * UINT64_C(0x9e3779b97f4a7c15);
+    return digest ^ digest >> 32;
+}
+
+static uint64_t add_text(uint64_t digest, const char *text)
+{
+    for (; *text; text++)
+        digest = add_number(digest, *text);
+    return add_number(digest, 0);
 }
 
 static uint64_t digest_module(uint64_t digest, const sl_module *module)
 {
-    const char *type = sl_module_type(module);
-    digest = add_to_digest(digest, type, strlen(type) + 1);
+    digest = add_text(digest, sl_module_type(module));
     for (int i = 0; i < module->parameter_count; i++) {
         const sl_parameter *of = module->parameters[i];
-        digest = add_to_digest(digest, of->path, strlen(of->path) + 1);
-        digest = add_to_digest(digest, of->shape.size, (size_t)of->shape.dims * sizeof(int64_t));
+        digest = add_text(digest, of->path);
+        for (int d = 0; d < of->shape.dims; d++)
+            digest = add_number(digest, of->shape.size[d]);
     }
-    for (const sli_skip_end *end = module->skip_ends; end; end = end->next)
-        digest = add_to_digest(digest + end->pops, end->name, strlen(end->name) + 1);
     for (int i = 0; i < module->child_count; i++)
         digest = digest_module(digest, module->children[i]);
     return digest;
@@ -389,9 +392,11 @@ static uint64_t digest_table(const sl_schedule *table)
     const sl_action *row;
     for (int rank = 0; rank < sl_schedule_ranks(table); rank++) {
         int count = sl_schedule_actions(table, rank, &row);
+        digest = add_number(digest, count);
         for (int i = 0; i < count; i++) {
-            int32_t words[] = {rank, row[i].stage, (int32_t)row[i].kind, row[i].micro};
-            digest = add_to_digest(digest, words, sizeof words);
+            digest = add_number(digest, row[i].stage);
+            digest = add_number(digest, (int64_t)row[i].kind);
+            digest = add_number(digest, row[i].micro);
         }
     }
     return digest;
@@ -401,8 +406,8 @@ static uint64_t digest_stages(const sl_pipe *pipe)
 {
     uint64_t digest = 0;
     for (int i = 0; i < pipe->stage_count; i++) {
-        int32_t words[] = {pipe->stages[i].count, pipe->stages[i].group_rank};
-        digest = add_to_digest(digest, words, sizeof words);
+        digest = add_number(digest, pipe->stages[i].count);
+        digest = add_number(digest, pipe->stages[i].group_rank);
     }
     return digest;
 }

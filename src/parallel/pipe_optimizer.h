@@ -30,6 +30,7 @@ typedef struct sli_tensors {
     sl_safetensors_item *items; /* [count]: whole tensors; data: the elements that are here */
     sli_tensor_entry *entries;  /* [count] */
     size_t count;
+    bool some;           /* other ranks of the pipe's group have the rest of the part */
     char *shapes;        /* of a copy with segments: their tensors', as metadata */
     char *memory;        /* the data of a copy, kept from one to the next */
     size_t memory_bytes; /* of it */
@@ -50,8 +51,8 @@ sl_status sli_tensors_of_buckets(const sl_pipe *pipe, sl_tensor **const *buckets
 sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool whole, bool steps,
                                    sli_tensors *out);
 
-/* Reads what is here of the part's tensors, which must be exactly those of the list. Compares no
- * checksums. Errors: as sl_checkpoint_read. */
+/* Reads what is here of the part's tensors, which must be exactly those of the list, or with `some`
+ * may be more. Compares no checksums. Errors: as sl_checkpoint_read. */
 sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part,
                            const sli_tensors *to);
 

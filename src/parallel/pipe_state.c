@@ -117,6 +117,7 @@ static sl_status list_tensors(const sl_pipe *pipe, const listing *in, sli_tensor
     for (int s = 0; s < sl_pipe_stages(pipe); s++)
         most += MOST_ITEMS * (size_t)sl_parameter_set_count(sl_pipe_parameters(pipe, s));
     sli_tensors_empty(out);
+    out->some = pipe->group;
     out->items = calloc(most, sizeof *out->items);
     out->entries = calloc(most, sizeof *out->entries);
     if (!out->items || !out->entries)
@@ -193,13 +194,24 @@ bool sli_checkpoint_has_steps(const sl_checkpoint_reader *from)
 sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part,
                            const sli_tensors *to)
 {
-    SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
+    SL_TRY((to->some ? sli_checkpoint_check_some_items
+                     : sli_checkpoint_check_items)(from, part, to->items, to->count));
     for (size_t i = 0; i < to->count; i++)
         if (to->entries[i].count > 0)
             SL_TRY(sli_checkpoint_read_elements(
                 from, sli_checkpoint_find_tensor(from, part, to->items[i].name),
                 to->entries[i].first, to->entries[i].count, to->items[i].data));
     return SL_OK;
+}
+
+sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *from)
+{
+    sl_checkpoint_part own;
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(from);
+    SL_TRY(sl_pipe_get_state(pipe, &own));
+    SL_TRY(sli_checkpoint_verify_part(from, MODEL));
+    return sli_tensors_read(from, MODEL, pipe->tensors);
 }
 
 sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *from)

@@ -6,6 +6,7 @@
 
 #include <sched.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { RANKS = 3 };
@@ -23,6 +24,77 @@ static void every_layout_gives_the_bits_of_one_stage(void **state)
         unsigned own = seed + (unsigned)i;
         check_ranks(check_layout, &own, 1 + i % 4);
     }
+}
+
+/* What a run of two steps saved after the first one, and what the second one gave. */
+typedef struct saved_run {
+    char path[64];
+    double loss, norm;
+} saved_run;
+
+static sl_status take_step(const layout_pipe *at, double *loss, double *norm)
+{
+    SL_TRY(layout_step(at->pipe, loss));
+    return sl_pipe_optimizer_step(at->optimizer, 0.01, 0.1, norm);
+}
+
+static sl_status open_linears(sl_group *group, layout_pipe *out)
+{
+    sl_loss *loss;
+    check_ok(sl_mse_loss_create(&loss));
+    sl_pipe_options options = {
+        .stages = RANKS, .chunks = 4, .no_init = group, .group = group, .seed = 1};
+    return layout_open(layout_linears(RANKS), loss, options, out);
+}
+
+static void save_run(saved_run *run)
+{
+    layout_pipe at;
+    sl_checkpoint_part parts[2];
+    check_ok(open_linears(NULL, &at));
+    check_ok(take_step(&at, &run->loss, &run->norm));
+    check_ok(sl_pipe_get_state(at.pipe, &parts[0]));
+    check_ok(sl_pipe_optimizer_get_state(at.optimizer, &parts[1]));
+    check_ok(
+        sl_checkpoint_save(run->path, &(sl_checkpoint_contents){.parts = parts, .part_count = 2}));
+    check_ok(take_step(&at, &run->loss, &run->norm));
+    layout_close(&at);
+}
+
+static sl_status resume_run(sl_group *group, void *arg)
+{
+    const saved_run *run = arg;
+    layout_pipe at;
+    sl_checkpoint_reader *from = NULL;
+    double loss = 0, norm = 0;
+    sl_status status = open_linears(group, &at);
+    if (status == SL_OK)
+        status = sl_checkpoint_open(run->path, &from);
+    if (status == SL_OK)
+        status = sl_pipe_load(at.pipe, from);
+    if (status == SL_OK)
+        status = sl_pipe_optimizer_load(at.optimizer, from);
+    if (status == SL_OK)
+        status = take_step(&at, &loss, &norm);
+    if (status == SL_OK)
+        status = expect(loss == run->loss && norm == run->norm, "loss %a and norm %a, got %a %a",
+                        run->loss, run->norm, loss, norm);
+    sl_checkpoint_close(&from);
+    layout_close(&at);
+    return status;
+}
+
+static void ranks_load_their_own_stages_from_a_checkpoint(void **state)
+{
+    (void)state;
+    char folder[] = "/tmp/pipe-group-XXXXXX", command[64];
+    saved_run run;
+    assert_non_null(mkdtemp(folder));
+    snprintf(run.path, sizeof run.path, "%s/saved", folder);
+    save_run(&run);
+    check_ranks(resume_run, &run, RANKS);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    assert_int_equal(system(command), 0);
 }
 
 /* ---- Errors ----------------------------------------------------------------------------- */
@@ -221,6 +293,7 @@ int pipe_group_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_layout_gives_the_bits_of_one_stage),
+        cmocka_unit_test(ranks_load_their_own_stages_from_a_checkpoint),
         cmocka_unit_test(error_of_a_stage_is_every_ranks_and_the_pipe_goes_on),
         cmocka_unit_test(wrong_argument_of_one_rank_fails_on_all),
         cmocka_unit_test(ranks_with_different_pipes_are_refused),

@@ -203,6 +203,10 @@ sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const c
 sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,
                                      const sl_safetensors_item *items, size_t count);
 
+/* The same, where the part may have other tensors as well. */
+sl_status sli_checkpoint_check_some_items(const sl_checkpoint_reader *reader, const char *part,
+                                          const sl_safetensors_item *items, size_t count);
+
 /* ---- Writing (writer.c) ---- */
 
 /* What rank 0 must know of another rank's shard. */
