@@ -73,6 +73,10 @@ int sl_device_thread_count(const sl_device *device);
 /* The instruction set of its kernels: "avx512", "avx2" or "baseline". */
 const char *sl_device_isa(const sl_device *device);
 
+/* Whether it multiplies bf16 matrices in hardware (AVX-512 BF16). Without, such products take more
+ * time than f32's. */
+bool sl_device_has_bf16(const sl_device *device);
+
 /* What its memory is used for, and the peaks since the last reset. Any thread may call. */
 void sl_device_memory(const sl_device *device, sl_memory_stats *out);
 

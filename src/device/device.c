@@ -51,6 +51,11 @@ const char *sl_device_isa(const sl_device *device)
     return device->isa;
 }
 
+bool sl_device_has_bf16(const sl_device *device)
+{
+    return device->has_bf16;
+}
+
 void sli_device_bind_thread(void *device)
 {
     sl_device *bound = device;

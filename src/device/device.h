@@ -43,15 +43,16 @@ typedef enum sli_activation {
 } sli_activation;
 
 /* c = epilogue(op(a) op(b) + beta c), [m, n]; op(a) is [m, k], op(b) is [k, n]. k may be 0 (a and b
- * NULL): then c = epilogue(beta c).
+ * NULL): then c = epilogue(beta c). a and b are both f32, or both bf16 with sums in f32.
  * The epilogue, in this order, each step optional: add `bias` [n] to every row; store the sum to
  * `preactivation` [m, n] with row distance ldc; apply `activation`; apply `dropout` (columns n). */
 typedef struct sli_gemm {
     bool transpose_a, transpose_b;
+    bool bf16; /* a and b are */
     int64_t m, n, k;
-    const float *a;
+    const void *a;
     int64_t lda;
-    const float *b;
+    const void *b;
     int64_t ldb;
     float beta; /* 0 (c is not read) or 1 */
     float *c;
@@ -198,6 +199,15 @@ typedef struct sli_cross_entropy {
     double *loss; /* [rows], host memory */
 } sli_cross_entropy;
 
+/* to = from in f32 or bf16, which is rounded to nearest, ties to even; NaN stays. From f32 to f32
+ * it rounds to the values that bf16 has; `to` may be `from` then. */
+typedef struct sli_convert {
+    int64_t count;
+    bool from_bf16, to_bf16; /* not both */
+    const void *from;
+    void *to;
+} sli_convert;
+
 /* One step of SGD as torch.optim.SGD: g = grad_scale * grad + weight_decay * w;
  * momentum: m = first ? g : momentum * m + (1 - dampening) * g; g = nesterov ? g + momentum m : m;
  * w -= lr * g. `momentum_buffer` may be NULL when momentum is 0. */
@@ -257,6 +267,7 @@ sl_status sli_device_add_norm_backward(sl_device *device, const sli_add_norm_bac
 sl_status sli_device_attention(sl_device *device, const sli_attention *arguments);
 sl_status sli_device_attention_backward(sl_device *device, const sli_attention_backward *arguments);
 sl_status sli_device_cross_entropy(sl_device *device, const sli_cross_entropy *arguments);
+sl_status sli_device_convert(sl_device *device, const sli_convert *arguments);
 sl_status sli_device_sgd(sl_device *device, const sli_sgd *arguments);
 sl_status sli_device_adamw(sl_device *device, const sli_adamw *arguments);
 

@@ -43,6 +43,7 @@ typedef struct sli_device_ops {
     sl_status (*attention)(sl_device *device, const sli_attention *arguments);
     sl_status (*attention_backward)(sl_device *device, const sli_attention_backward *arguments);
     sl_status (*cross_entropy)(sl_device *device, const sli_cross_entropy *arguments);
+    sl_status (*convert)(sl_device *device, const sli_convert *arguments);
     sl_status (*add)(sl_device *device, int64_t count, float *to, const float *from);
     sl_status (*sgd)(sl_device *device, const sli_sgd *arguments);
     sl_status (*adamw)(sl_device *device, const sli_adamw *arguments);
@@ -58,6 +59,7 @@ struct sl_device {
     const sli_device_ops *ops;
     char name[SLI_DEVICE_NAME_BYTES];
     const char *isa;
+    bool has_bf16; /* multiplies it in hardware */
     int threads;
     uint64_t usable_bytes;           /* that the process can have, for an error's text */
     _Atomic uint64_t reserved_bytes; /* kept by the implementation's allocator */

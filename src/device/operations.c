@@ -318,6 +318,19 @@ sl_status sli_device_add(sl_device *device, int64_t count, float *to, const floa
     return c.status == SL_OK ? device->ops->add(device, count, to, from) : c.status;
 }
 
+sl_status sli_device_convert(sl_device *device, const sli_convert *a)
+{
+    call c = {device, "convert", SL_OK};
+    check_at_least(&c, "count", 0, a->count);
+    if (c.status != SL_OK || a->count == 0)
+        return c.status;
+    check_given(&c, "to", a->to);
+    check_given(&c, "from", a->from);
+    if (a->from_bf16 && a->to_bf16)
+        refuse_arguments(&c, "f32 on one side");
+    return c.status == SL_OK ? device->ops->convert(device, a) : c.status;
+}
+
 sl_status sli_device_sgd(sl_device *device, const sli_sgd *s)
 {
     call c = {device, "sgd", SL_OK};

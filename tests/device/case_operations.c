@@ -103,6 +103,24 @@ static void prepare_gemm(op_case *c)
     c->arrays[GEMM_C].count = c->arrays[GEMM_PRE].count = g->m * g->ldc;
 }
 
+/* The arrays keep the room of f32. */
+static void round_array(case_array *array)
+{
+    for (int64_t i = 0; i < array->count; i++) {
+        uint16_t bits = sli_bf16_from_f32(((const float *)array->host)[i]);
+        memcpy((uint16_t *)array->host + i, &bits, sizeof bits);
+    }
+}
+
+static void adjust_gemm(op_case *c)
+{
+    c->arguments.gemm.bf16 = case_has(c, WITH_BF16);
+    if (!case_has(c, WITH_BF16))
+        return;
+    round_array(&c->arrays[GEMM_A]);
+    round_array(&c->arrays[GEMM_B]);
+}
+
 /* Away from ReLU's corner, so that its gradient can be compared with differences. */
 static void adjust_epilogue(op_case *c)
 {
@@ -212,10 +230,10 @@ const case_operation case_operations[CASE_KINDS] = {
         OPERATION(initialize), .sizes = 1, .prepare = prepare_flat, .flags = WITH_L1 | WITH_INF,
         .arrays = {{AT(flat_arguments, to), FLAT, OUT, .tolerance = 2e-6}}},
     [CASE_GEMM] = {
-        OPERATION(gemm), .prepare = prepare_gemm, ARG(sli_gemm, dropout), ARG(sli_gemm, beta),
-        ARG(sli_gemm, activation),
+        OPERATION(gemm), .prepare = prepare_gemm, .adjust = adjust_gemm, ARG(sli_gemm, dropout),
+        ARG(sli_gemm, beta), ARG(sli_gemm, activation),
         .flags = WITH_BETA | WITH_BIAS | WITH_RELU | WITH_GELU | WITH_SAVED |
-            WITH_TRANSPOSED_A | WITH_TRANSPOSED_B | WITH_LONG_ROWS,
+            WITH_TRANSPOSED_A | WITH_TRANSPOSED_B | WITH_LONG_ROWS | WITH_BF16,
         .arrays = {{AT(sli_gemm, a), GIVEN, IN}, {AT(sli_gemm, b), GIVEN, IN},
                    {AT(sli_gemm, c), GIVEN, INOUT, .tolerance = 2e-5, .is_sum = true},
                    {AT(sli_gemm, bias), ROW, IN, .when = WITH_BIAS},

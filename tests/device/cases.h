@@ -44,8 +44,9 @@ enum {
     WITH_FIRST_STEP = 1 << 19,
     WITH_DECAY = 1 << 20,
     WITH_DAMPENING = 1 << 21,
-    WITH_L1 = 1 << 22,  /* a norm's kind, with neither L2; initial values: a constant */
-    WITH_INF = 1 << 23, /* initial values: normal, with neither uniform */
+    WITH_L1 = 1 << 22,   /* a norm's kind, with neither L2; initial values: a constant */
+    WITH_INF = 1 << 23,  /* initial values: normal, with neither uniform */
+    WITH_BF16 = 1 << 24, /* a product's matrices */
 };
 
 /* One line of the list. */

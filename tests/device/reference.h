@@ -3,6 +3,7 @@
 #ifndef TESTS_DEVICE_REFERENCE_H
 #define TESTS_DEVICE_REFERENCE_H
 
+#include "core/bf16.h"
 #include "device/cases.h"
 
 #include <math.h>
@@ -120,6 +121,12 @@ static inline void reference_adamw(const op_case *c, double *const *to)
 
 /* ---- Products and epilogues ------------------------------------------------------------- */
 
+static inline double gemm_element(const sli_gemm *g, const void *matrix, int64_t index)
+{
+    return g->bf16 ? (double)sli_f32_from_bf16(((const uint16_t *)matrix)[index])
+                   : (double)((const float *)matrix)[index];
+}
+
 static inline void reference_gemm(const op_case *c, double *const *to)
 {
     const sli_gemm *g = &c->arguments.gemm;
@@ -127,9 +134,9 @@ static inline void reference_gemm(const op_case *c, double *const *to)
         for (int64_t j = 0; j < g->n; j++) {
             double sum = g->beta != 0 ? (double)g->c[i * g->ldc + j] : 0;
             for (int64_t l = 0; l < g->k; l++) {
-                double a = g->transpose_a ? g->a[l * g->lda + i] : g->a[i * g->lda + l];
-                double b = g->transpose_b ? g->b[j * g->ldb + l] : g->b[l * g->ldb + j];
-                sum += a * b;
+                int64_t a = g->transpose_a ? l * g->lda + i : i * g->lda + l;
+                int64_t b = g->transpose_b ? j * g->ldb + l : l * g->ldb + j;
+                sum += gemm_element(g, g->a, a) * gemm_element(g, g->b, b);
             }
             sum += g->bias ? (double)g->bias[j] : 0;
             put(to[GEMM_PRE], i * g->ldc + j, sum);

@@ -228,6 +228,38 @@ static void sizes_and_rates_out_of_range_are_refused(void **state)
     }
 }
 
+/* Exact ones, ties, the largest finite ones, what rounds to infinity, and no numbers. */
+static void conversion_rounds_to_the_nearest_even_bf16(void **state)
+{
+    static const struct {
+        uint32_t from, to;
+    } values[] = {{0x3f800000, 0x3f80}, {0x3f808000, 0x3f80}, {0x3f808001, 0x3f81},
+                  {0x3f818000, 0x3f82}, {0xbf818000, 0xbf82}, {0x00000001, 0x0000},
+                  {0x7f7f0000, 0x7f7f}, {0x7f7f8000, 0x7f80}, {0x7f800000, 0x7f80},
+                  {0xff800000, 0xff80}, {0x7f800001, 0x7fc0}, {0xffffffff, 0xffff}};
+    enum { VALUES = sizeof values / sizeof *values, COUNT = 70001 };
+    const lab *all = *state;
+    uint32_t *from = malloc(COUNT * sizeof *from), *again = malloc(COUNT * sizeof *again);
+    uint16_t *to = malloc(COUNT * sizeof *to);
+    assert_true(from && again && to);
+    for (int i = 0; i < COUNT; i++)
+        from[i] = values[i % VALUES].from;
+    sl_device *device = all->families[0].members[0];
+    check_ok(sli_device_convert(device, &(sli_convert){COUNT, false, true, from, to}));
+    check_ok(sli_device_convert(device, &(sli_convert){COUNT, true, false, to, again}));
+    check_ok(sli_device_convert(device, &(sli_convert){COUNT, false, false, from, from}));
+    for (int i = 0; i < COUNT; i++) {
+        assert_int_equal(to[i], values[i % VALUES].to);
+        assert_int_equal(again[i], values[i % VALUES].to << 16);
+    }
+    assert_memory_equal(from, again, COUNT * sizeof *from);
+    check_error(sli_device_convert(device, &(sli_convert){COUNT, true, true, from, to}),
+                SL_ERR_INVALID, "convert: expected f32 on one side");
+    free(from);
+    free(again);
+    free(to);
+}
+
 int values_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -236,6 +268,7 @@ int values_tests(void)
         cmocka_unit_test(kept_share_is_one_minus_p_and_independent_of_neighbours),
         cmocka_unit_test(norm_term_of_a_nan_is_nan_and_of_an_infinity_infinite),
         cmocka_unit_test(relu_lets_nan_through),
+        cmocka_unit_test(conversion_rounds_to_the_nearest_even_bf16),
         cmocka_unit_test(gemm_of_many_sizes_stays_the_same),
         cmocka_unit_test(initial_values_have_their_distribution),
         cmocka_unit_test(arrays_that_are_missing_are_named),

@@ -28,6 +28,17 @@ static bool has_avx512(void)
            __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
            __builtin_cpu_supports("avx512vl");
 }
+
+static bool has_bf16(const sli_cpu_kernels *kernels)
+{
+    return kernels == &sli_cpu_kernels_avx512 && __builtin_cpu_supports("avx512bf16");
+}
+#else
+static bool has_bf16(const sli_cpu_kernels *kernels)
+{
+    (void)kernels;
+    return false;
+}
 #endif
 
 /* Best first. */
@@ -110,6 +121,7 @@ static const sli_device_ops ops = {
     .attention = sli_cpu_attention,
     .attention_backward = sli_cpu_attention_backward,
     .cross_entropy = sli_cpu_cross_entropy,
+    .convert = sli_cpu_convert,
     .add = sli_cpu_add,
     .sgd = sli_cpu_sgd,
     .adamw = sli_cpu_adamw,
@@ -125,6 +137,7 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
     SL_TRY(choose_kernels(options->isa, &cpu->kernels));
     SL_TRY(sl_debug_contains("memory", &debug));
     cpu->base.isa = cpu->kernels->isa;
+    cpu->base.has_bf16 = has_bf16(cpu->kernels);
     cpu->base.threads = options->threads;
     cpu->first_core = options->cores ? options->cores[0] : -1;
     cpu->scratch = aligned_alloc(64, SLI_SCRATCH_FLOATS * sizeof(float));

@@ -8,7 +8,11 @@
  *   a^T b    both: many rows and columns. The gradient of a weight, whose rows are many
  *   a b^T    b. Forward. Not with dnnl_sgemm, if all is dense: see onednn.h. The primitive writes
  *            to dense memory, from where the epilogue moves the panel into c, and narrow panels
- *            suit it. */
+ *            suit it.
+ *
+ * Products of bf16 are primitives' as well, of any layout and straight into c. Where oneDNN has
+ * none that uses the processor's instructions, the matrices become f32 first: the products of two
+ * bf16 values are exact in f32, so only the order of the sums differs. */
 #include "device/cpu/cpu_device.h"
 #include "device/cpu/ranges.h"
 
@@ -21,10 +25,12 @@ typedef struct panel_rule {
     int64_t fewest;
 } panel_rule;
 
-static const panel_rule plain_rule = {88, 528, 56, 192, 4};          /* a b */
-static const panel_rule transposed_a_rule = {512, 528, 48, 192, 4};  /* a^T b, a^T b^T */
-static const panel_rule transposed_b_rule = {352, 528, 104, 192, 4}; /* a b^T, dnnl_sgemm */
-static const panel_rule matmul_rule = {352, 192, 88, 48, 16};        /* a b^T, the primitive */
+static const panel_rule plain_rule = {88, 528, 56, 192, 4};            /* a b */
+static const panel_rule transposed_a_rule = {512, 528, 48, 192, 4};    /* a^T b, a^T b^T */
+static const panel_rule transposed_b_rule = {352, 528, 104, 192, 4};   /* a b^T, dnnl_sgemm */
+static const panel_rule matmul_rule = {352, 192, 88, 48, 16};          /* a b^T, the primitive */
+static const panel_rule bf16_rule = {352, 1024, 88, 96, 4};            /* bf16: a b and a b^T */
+static const panel_rule bf16_transposed_rule = {512, 1024, 64, 96, 4}; /* a^T b, a^T b^T */
 
 enum { ROW_GRAIN = 8, COLUMN_GRAIN = 16, MATMUL_LEAST_ROWS = 16 };
 static const int64_t least_work = 1 << 20; /* multiply-adds that are worth another panel */
@@ -84,6 +90,23 @@ static bool suits_matmul(const sli_gemm *g)
            g->m >= MATMUL_LEAST_ROWS && g->m * g->n * g->k >= least_work;
 }
 
+/* Of f32, a dense panel of its own; of bf16, one within c. */
+static sli_matmul_shape panel_shape(const sli_gemm *g, int64_t rows, int64_t columns)
+{
+    return (sli_matmul_shape){
+        .bf16 = g->bf16,
+        .adds = g->beta != 0,
+        .m = rows,
+        .n = columns,
+        .k = g->k,
+        .a_row = g->transpose_a ? 1 : g->lda,
+        .a_step = g->transpose_a ? g->lda : 1,
+        .b_row = g->transpose_b ? 1 : g->ldb,
+        .b_step = g->transpose_b ? g->ldb : 1,
+        .ldc = g->bf16 ? g->ldc : columns,
+    };
+}
+
 /* Finds the primitives for the panels' sizes; job->use_matmul tells whether there are any. */
 static sl_status find_primitives(gemm_job *job)
 {
@@ -93,7 +116,8 @@ static sl_status find_primitives(gemm_job *job)
         sli_range rows = sli_range_at(&job->rows, i / 2 ? job->rows.count - 1 : 0);
         sli_range columns = sli_range_at(&job->columns, i % 2 ? job->columns.count - 1 : 0);
         const sli_matmul_size **size = &job->sizes[i / 2][i % 2];
-        SL_TRY(sli_matmul_find(job->cpu->matmul, rows.count, columns.count, job->gemm->k, size));
+        sli_matmul_shape shape = panel_shape(job->gemm, rows.count, columns.count);
+        SL_TRY(sli_matmul_find(job->cpu->matmul, &shape, size));
         job->use_matmul = *size != NULL;
         if (*size)
             scratch = sli_larger(scratch, sli_matmul_scratch_floats(*size));
@@ -127,8 +151,8 @@ static void sgemm_panel(void *argument, int64_t panel, int thread)
     sli_range columns = sli_range_at(&job->columns, panel / job->rows.count);
     sli_sgemm_shape shape = {g->transpose_a, g->transpose_b, rows.count, columns.count,
                              g->k,           g->lda,         g->ldb,     g->ldc};
-    const float *a = g->a + rows.first * (g->transpose_a ? 1 : g->lda);
-    const float *b = g->b + columns.first * (g->transpose_b ? g->ldb : 1);
+    const float *a = (const float *)g->a + rows.first * (g->transpose_a ? 1 : g->lda);
+    const float *b = (const float *)g->b + columns.first * (g->transpose_b ? g->ldb : 1);
     float *c = g->c + rows.first * g->ldc + columns.first;
     store_error(job, sli_sgemm(&shape, a, b, g->beta, c));
     if (has_epilogue(g))
@@ -146,11 +170,31 @@ static void matmul_panel(void *argument, int64_t panel, int thread)
     const sli_matmul_size *size =
         job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
     float *product = job->workspace + thread * job->thread_floats;
-    store_error(job, sli_matmul_run(job->cpu->matmul, size, thread, g->a + rows.first * g->lda,
-                                    g->b + columns.first * g->ldb, product,
+    store_error(job, sli_matmul_run(job->cpu->matmul, size, thread,
+                                    (const float *)g->a + rows.first * g->lda,
+                                    (const float *)g->b + columns.first * g->ldb, product,
                                     product + job->panel_floats));
     job->cpu->kernels->epilogue(g, product, columns.count, rows.first, rows.count, columns.first,
                                 columns.count);
+}
+
+static void bf16_panel(void *argument, int64_t panel, int thread)
+{
+    gemm_job *job = argument;
+    const sli_gemm *g = job->gemm;
+    int64_t row = panel % job->rows.count, column = panel / job->rows.count;
+    sli_range rows = sli_range_at(&job->rows, row);
+    sli_range columns = sli_range_at(&job->columns, column);
+    const sli_matmul_size *size =
+        job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
+    const uint16_t *a = (const uint16_t *)g->a + rows.first * (g->transpose_a ? 1 : g->lda);
+    const uint16_t *b = (const uint16_t *)g->b + columns.first * (g->transpose_b ? g->ldb : 1);
+    float *c = g->c + rows.first * g->ldc + columns.first;
+    float *scratch = job->workspace + thread * job->thread_floats + job->panel_floats;
+    store_error(job, sli_matmul_run(job->cpu->matmul, size, thread, a, b, c, scratch));
+    if (has_epilogue(g))
+        job->cpu->kernels->epilogue(g, c, g->ldc, rows.first, rows.count, columns.first,
+                                    columns.count);
 }
 
 /* ---- The product ------------------------------------------------------------------------ */
@@ -161,15 +205,16 @@ static sl_status run_matmul(sl_device *device, gemm_job *job)
     void *workspace;
     SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &workspace));
     job->workspace = workspace;
-    sli_pool_run(job->cpu->pool, job->rows.count * job->columns.count, matmul_panel, job);
+    sli_pool_run(job->cpu->pool, job->rows.count * job->columns.count,
+                 job->gemm->bf16 ? bf16_panel : matmul_panel, job);
     sli_device_release(device, SL_MEMORY_WORKSPACE, workspace, bytes);
     return SL_OK;
 }
 
 /* Sets job->use_matmul if the product was done this way. */
-static sl_status try_matmul(sl_device *device, gemm_job *job)
+static sl_status try_matmul(sl_device *device, gemm_job *job, const panel_rule *rule)
 {
-    choose_panels(job, &matmul_rule);
+    choose_panels(job, rule);
     sli_matmul_lock(job->cpu->matmul);
     sl_status status = find_primitives(job);
     if (status == SL_OK && job->use_matmul)
@@ -178,12 +223,45 @@ static sl_status try_matmul(sl_device *device, gemm_job *job)
     return status;
 }
 
+/* Runs the product on f32 copies of its matrices. */
+static sl_status multiply_widened(sl_device *device, const sli_gemm *arguments)
+{
+    sli_gemm wide = *arguments;
+    int64_t a = (wide.transpose_a ? wide.k : wide.m) * wide.lda;
+    int64_t b = (wide.transpose_b ? wide.n : wide.k) * wide.ldb;
+    size_t bytes = (size_t)(a + b) * sizeof(float);
+    void *room;
+    SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &room));
+    wide.bf16 = false;
+    wide.a = room;
+    wide.b = (float *)room + a;
+    sli_convert of_a = {.count = a, .from_bf16 = true, .from = arguments->a, .to = room};
+    sli_convert of_b = {.count = b,
+                        .from_bf16 = true,
+                        .from = arguments->b,
+                        .to = (float *)room + a};
+    sl_status status = sli_device_convert(device, &of_a);
+    if (status == SL_OK)
+        status = sli_device_convert(device, &of_b);
+    if (status == SL_OK)
+        status = sli_cpu_gemm(device, &wide);
+    sli_device_release(device, SL_MEMORY_WORKSPACE, room, bytes);
+    return status;
+}
+
 sl_status sli_cpu_gemm(sl_device *device, const sli_gemm *arguments)
 {
     gemm_job job = {.cpu = sli_cpu(device), .gemm = arguments};
     atomic_init(&job.code, 0);
-    if (suits_matmul(arguments))
-        SL_TRY(try_matmul(device, &job));
+    if (arguments->bf16 && arguments->k > 0) {
+        if (device->has_bf16)
+            SL_TRY(try_matmul(device, &job,
+                              arguments->transpose_a ? &bf16_transposed_rule : &bf16_rule));
+        if (!job.use_matmul)
+            return multiply_widened(device, arguments);
+    } else if (suits_matmul(arguments)) {
+        SL_TRY(try_matmul(device, &job, &matmul_rule));
+    }
     if (!job.use_matmul) {
         choose_panels(&job, sgemm_rule(arguments));
         sli_pool_run(job.cpu->pool, job.rows.count * job.columns.count, sgemm_panel, &job);

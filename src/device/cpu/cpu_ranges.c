@@ -45,6 +45,7 @@ RANGE_TASK(embedding_backward)
 RANGE_TASK(add_dropout)
 RANGE_TASK(add_norm)
 RANGE_TASK(cross_entropy)
+RANGE_TASK(convert)
 RANGE_TASK(sgd)
 RANGE_TASK(adamw)
 
@@ -108,6 +109,12 @@ sl_status sli_cpu_epilogue(sl_device *device, const sli_epilogue *arguments)
 }
 
 /* ---- Elements --------------------------------------------------------------------------- */
+
+sl_status sli_cpu_convert(sl_device *device, const sli_convert *arguments)
+{
+    return run_job(device, sli_ranges_of_elements(arguments->count, MAX_RANGES), arguments,
+                   convert_range);
+}
 
 sl_status sli_cpu_sgd(sl_device *device, const sli_sgd *arguments)
 {

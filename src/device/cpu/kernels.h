@@ -82,6 +82,7 @@ typedef struct sli_cpu_kernels {
 
     void (*cross_entropy)(const sli_cross_entropy *arguments, int64_t first_row, int64_t rows);
 
+    void (*convert)(const sli_convert *arguments, int64_t first, int64_t count);
     void (*add)(int64_t count, float *to, const float *from);
     void (*sgd)(const sli_sgd *arguments, int64_t first, int64_t count);
     void (*adamw)(const sli_adamw *arguments, int64_t first, int64_t count);

@@ -57,7 +57,7 @@ typedef struct call {
 } call;
 
 struct sli_matmul_size {
-    int64_t m, n, k;
+    sli_matmul_shape shape;
     dnnl_primitive_t primitive; /* NULL: not better than dnnl_sgemm */
     int64_t scratch_floats;
     call *calls;       /* [threads] */
@@ -76,52 +76,108 @@ struct sli_matmul {
 /* ---- Its building ----------------------------------------------------------------------- */
 
 #if DNNL_VERSION_MAJOR >= 3
-static dnnl_status_t describe_product(dnnl_engine_t engine, const sli_matmul_size *size,
-                                      const_dnnl_primitive_attr_t attributes,
-                                      dnnl_primitive_desc_t *out)
+typedef dnnl_memory_desc_t matrix;
+
+static dnnl_status_t describe_matrix(matrix *out, bool bf16, int64_t rows, int64_t columns,
+                                     int64_t row, int64_t step)
 {
-    dnnl_dims_t a = {size->m, size->k}, b = {size->k, size->n}, c = {size->m, size->n};
-    dnnl_memory_desc_t md[3] = {NULL, NULL, NULL};
-    dnnl_status_t code = dnnl_memory_desc_create_with_tag(&md[0], 2, a, dnnl_f32, dnnl_ab);
-    if (code == dnnl_success)
-        code = dnnl_memory_desc_create_with_tag(&md[1], 2, b, dnnl_f32, dnnl_ba);
-    if (code == dnnl_success)
-        code = dnnl_memory_desc_create_with_tag(&md[2], 2, c, dnnl_f32, dnnl_ab);
-    if (code == dnnl_success)
-        code =
-            dnnl_matmul_primitive_desc_create(out, engine, md[0], md[1], NULL, md[2], attributes);
-    for (int i = 0; i < 3; i++)
-        if (md[i])
-            dnnl_memory_desc_destroy(md[i]);
-    return code;
+    dnnl_dims_t size = {rows, columns}, strides = {row, step};
+    return dnnl_memory_desc_create_with_strides(out, 2, size, bf16 ? dnnl_bf16 : dnnl_f32, strides);
+}
+
+static dnnl_status_t describe_primitive(dnnl_engine_t engine, matrix md[3],
+                                        const_dnnl_primitive_attr_t attributes,
+                                        dnnl_primitive_desc_t *out)
+{
+    return dnnl_matmul_primitive_desc_create(out, engine, md[0], md[1], NULL, md[2], attributes);
+}
+
+static void clear_matrix(matrix *of)
+{
+    if (*of)
+        dnnl_memory_desc_destroy(*of);
+}
+
+static dnnl_status_t append_sum(dnnl_post_ops_t to)
+{
+    return dnnl_post_ops_append_sum(to, 1.0f, 0, dnnl_data_type_undef);
 }
 #else
-static dnnl_status_t describe_product(dnnl_engine_t engine, const sli_matmul_size *size,
-                                      const_dnnl_primitive_attr_t attributes,
-                                      dnnl_primitive_desc_t *out)
+typedef dnnl_memory_desc_t matrix;
+
+static dnnl_status_t describe_matrix(matrix *out, bool bf16, int64_t rows, int64_t columns,
+                                     int64_t row, int64_t step)
 {
-    dnnl_dims_t a = {size->m, size->k}, b = {size->k, size->n}, c = {size->m, size->n};
-    dnnl_memory_desc_t md[3];
+    dnnl_dims_t size = {rows, columns}, strides = {row, step};
+    return dnnl_memory_desc_init_by_strides(out, 2, size, bf16 ? dnnl_bf16 : dnnl_f32, strides);
+}
+
+static dnnl_status_t describe_primitive(dnnl_engine_t engine, matrix md[3],
+                                        const_dnnl_primitive_attr_t attributes,
+                                        dnnl_primitive_desc_t *out)
+{
     dnnl_matmul_desc_t product;
-    dnnl_status_t code = dnnl_memory_desc_init_by_tag(&md[0], 2, a, dnnl_f32, dnnl_ab);
-    if (code == dnnl_success)
-        code = dnnl_memory_desc_init_by_tag(&md[1], 2, b, dnnl_f32, dnnl_ba);
-    if (code == dnnl_success)
-        code = dnnl_memory_desc_init_by_tag(&md[2], 2, c, dnnl_f32, dnnl_ab);
-    if (code == dnnl_success)
-        code = dnnl_matmul_desc_init(&product, &md[0], &md[1], NULL, &md[2]);
+    dnnl_status_t code = dnnl_matmul_desc_init(&product, &md[0], &md[1], NULL, &md[2]);
     if (code == dnnl_success)
         code = dnnl_primitive_desc_create(out, &product, attributes, engine, NULL);
     return code;
 }
+
+static void clear_matrix(matrix *of)
+{
+    (void)of;
+}
+
+static dnnl_status_t append_sum(dnnl_post_ops_t to)
+{
+    return dnnl_post_ops_append_sum(to, 1.0f);
+}
 #endif
 
-/* oneDNN's implementations bear names; this family is the one that is worth it. */
-static bool is_brgemm(const_dnnl_primitive_desc_t product)
+static dnnl_status_t describe_product(dnnl_engine_t engine, const sli_matmul_shape *s,
+                                      const_dnnl_primitive_attr_t attributes,
+                                      dnnl_primitive_desc_t *out)
+{
+    matrix md[3];
+    memset(md, 0, sizeof md);
+    dnnl_status_t code = describe_matrix(&md[0], s->bf16, s->m, s->k, s->a_row, s->a_step);
+    if (code == dnnl_success)
+        code = describe_matrix(&md[1], s->bf16, s->k, s->n, s->b_row, s->b_step);
+    if (code == dnnl_success)
+        code = describe_matrix(&md[2], false, s->m, s->n, s->ldc, 1);
+    if (code == dnnl_success)
+        code = describe_primitive(engine, md, attributes, out);
+    for (int i = 0; i < 3; i++)
+        clear_matrix(&md[i]);
+    return code;
+}
+
+/* oneDNN's implementations bear names. In f32 this family is the one that is worth it; of bf16, all
+ * but the reference. */
+static bool is_fast(const_dnnl_primitive_desc_t product, bool bf16)
 {
     const char *name = NULL;
     dnnl_status_t code = dnnl_primitive_desc_query(product, dnnl_query_impl_info_str, 0, &name);
-    return code == dnnl_success && name && strncmp(name, "brg", 3) == 0;
+    return code == dnnl_success && name &&
+           (strncmp(name, "brg", 3) == 0 || (bf16 && strncmp(name, "gemm:jit", 8) == 0));
+}
+
+/* The library's own scratch memory belongs to the building thread, so the caller gives it. */
+static dnnl_status_t make_attributes(bool adds, dnnl_primitive_attr_t *out)
+{
+    dnnl_post_ops_t after = NULL;
+    dnnl_status_t code = dnnl_primitive_attr_create(out);
+    if (code == dnnl_success)
+        code = dnnl_primitive_attr_set_scratchpad_mode(*out, dnnl_scratchpad_mode_user);
+    if (code != dnnl_success || !adds)
+        return code;
+    code = dnnl_post_ops_create(&after);
+    if (code == dnnl_success)
+        code = append_sum(after);
+    if (code == dnnl_success)
+        code = dnnl_primitive_attr_set_post_ops(*out, after);
+    dnnl_post_ops_destroy(after);
+    return code;
 }
 
 static dnnl_status_t make_calls(sli_matmul *matmul, sli_matmul_size *size,
@@ -157,12 +213,12 @@ static dnnl_status_t build_primitive(sli_matmul *matmul, sli_matmul_size *size)
 {
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t product = NULL;
-    dnnl_status_t code = dnnl_primitive_attr_create(&attributes);
-    if (code == dnnl_success) /* the library's own scratch memory belongs to the building thread */
-        code = dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
+    dnnl_status_t code = make_attributes(size->shape.adds, &attributes);
     if (code == dnnl_success)
-        code = describe_product(matmul->engine, size, attributes, &product);
-    if (code == dnnl_success && is_brgemm(product)) {
+        code = describe_product(matmul->engine, &size->shape, attributes, &product);
+    if (code == dnnl_unimplemented && size->shape.bf16)
+        code = dnnl_success;
+    else if (code == dnnl_success && is_fast(product, size->shape.bf16)) {
         size_t bytes = dnnl_memory_desc_get_size(
             dnnl_primitive_desc_query_md(product, dnnl_query_scratchpad_md, 0));
         size->scratch_floats = (int64_t)((bytes + sizeof(float) - 1) / sizeof(float));
@@ -176,11 +232,11 @@ static dnnl_status_t build_primitive(sli_matmul *matmul, sli_matmul_size *size)
 }
 
 /* The entry of a size, NULL if there is none. */
-static sli_matmul_size *find_size(sli_matmul *matmul, int64_t m, int64_t n, int64_t k)
+static sli_matmul_size *find_size(sli_matmul *matmul, const sli_matmul_shape *shape)
 {
     for (int i = 0; i < SIZES; i++) {
         sli_matmul_size *known = &matmul->sizes[i];
-        if (known->last_use && known->m == m && known->n == n && known->k == k)
+        if (known->last_use && memcmp(&known->shape, shape, sizeof *shape) == 0)
             return known;
     }
     return NULL;
@@ -196,12 +252,11 @@ static sli_matmul_size *choose_entry(sli_matmul *matmul)
     return oldest;
 }
 
-static sl_status add_size(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
-                          sli_matmul_size **out)
+static sl_status add_size(sli_matmul *matmul, const sli_matmul_shape *shape, sli_matmul_size **out)
 {
     sli_matmul_size *size = choose_entry(matmul);
     clear_size(matmul, size);
-    *size = (sli_matmul_size){.m = m, .n = n, .k = k};
+    size->shape = *shape;
     int threads = omp_get_max_threads();
     omp_set_num_threads(1); /* a primitive is built for a number of threads */
     dnnl_status_t code = build_primitive(matmul, size);
@@ -211,19 +266,20 @@ static sl_status add_size(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
         return sl_error(code == dnnl_out_of_memory ? SL_ERR_MEMORY : SL_ERR_INTERNAL,
                         "gemm: oneDNN could not prepare a product of %lld x %lld by %lld x %lld "
                         "(code %d)",
-                        (long long)m, (long long)k, (long long)k, (long long)n, (int)code);
+                        (long long)shape->m, (long long)shape->k, (long long)shape->k,
+                        (long long)shape->n, (int)code);
     }
     *out = size;
     return SL_OK;
 }
 
-sl_status sli_matmul_find(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
+sl_status sli_matmul_find(sli_matmul *matmul, const sli_matmul_shape *shape,
                           const sli_matmul_size **out)
 {
     *out = NULL;
-    sli_matmul_size *size = find_size(matmul, m, n, k);
+    sli_matmul_size *size = find_size(matmul, shape);
     if (!size)
-        SL_TRY(add_size(matmul, m, n, k, &size));
+        SL_TRY(add_size(matmul, shape, &size));
     size->last_use = ++matmul->clock;
     *out = size->primitive ? size : NULL;
     return SL_OK;
@@ -236,8 +292,8 @@ int64_t sli_matmul_scratch_floats(const sli_matmul_size *size)
 
 /* ---- Running it ------------------------------------------------------------------------- */
 
-int sli_matmul_run(sli_matmul *matmul, const sli_matmul_size *size, int thread, const float *a,
-                   const float *b, float *c, float *scratch)
+int sli_matmul_run(sli_matmul *matmul, const sli_matmul_size *size, int thread, const void *a,
+                   const void *b, float *c, float *scratch)
 {
     static const int roles[MEMORIES] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
                                         DNNL_ARG_SCRATCHPAD};

@@ -1,10 +1,10 @@
-/* oneDNN's matrix products, in single precision, on the calling thread alone.
+/* oneDNN's matrix products, of f32 or bf16, on the calling thread alone.
  *
  * dnnl_sgemm takes any product. oneDNN's matmul primitive is for a [m, k] times the transpose of
  * b [n, k]: forward products multiply by a transposed weight. With the few rows of a micro-batch,
  * dnnl_sgemm spends a quarter of its time rearranging the weight; the primitive has kernels
- * (brgemm) that do it faster, if all three matrices are dense. A primitive is built for one size,
- * so a device keeps those that it has used. */
+ * (brgemm) that do it faster, if all three matrices are dense. It also takes bf16 matrices, of any
+ * layout. A primitive is built for one shape, so a device keeps those that it has used. */
 #ifndef SLI_DEVICE_CPU_ONEDNN_H
 #define SLI_DEVICE_CPU_ONEDNN_H
 
@@ -42,18 +42,27 @@ void sli_matmul_destroy(sli_matmul **matmul);
 void sli_matmul_lock(sli_matmul *matmul);
 void sli_matmul_unlock(sli_matmul *matmul);
 
+/* c [m, n] = a [m, k] b [k, n]. a's element (i, k) is a[i * a_row + k * a_step], b's (k, j)
+ * b[k * b_row + j * b_step]. */
+typedef struct sli_matmul_shape {
+    int64_t bf16; /* 1: a and b are, 0: all is f32 */
+    int64_t adds; /* 1: c += a b */
+    int64_t m, n, k;
+    int64_t a_row, a_step, b_row, b_step, ldc;
+} sli_matmul_shape;
+
 enum { SLI_MATMUL_AT_ONCE = 4 };
-/* The primitive for a size. It is valid until the unlock, or until SLI_MATMUL_AT_ONCE others are
+/* The primitive for a shape. It is valid until the unlock, or until SLI_MATMUL_AT_ONCE others are
  * asked for. `*out` is NULL without an error where oneDNN has no such kernel for this processor. */
-sl_status sli_matmul_find(sli_matmul *matmul, int64_t m, int64_t n, int64_t k,
+sl_status sli_matmul_find(sli_matmul *matmul, const sli_matmul_shape *shape,
                           const sli_matmul_size **out);
 
 /* Memory that a run needs beside its matrices. */
 int64_t sli_matmul_scratch_floats(const sli_matmul_size *size);
 
-/* c [m, n] = a [m, k] b [n, k]^T, all dense. `thread` is 0 … threads - 1, and no two run with the
- * same at once. Returns 0, or oneDNN's code. */
-int sli_matmul_run(sli_matmul *matmul, const sli_matmul_size *size, int thread, const float *a,
-                   const float *b, float *c, float *scratch);
+/* Computes c. `thread` is 0 … threads - 1, and no two run with the same at once. Returns 0, or
+ * oneDNN's code. */
+int sli_matmul_run(sli_matmul *matmul, const sli_matmul_size *size, int thread, const void *a,
+                   const void *b, float *c, float *scratch);
 
 #endif

@@ -1,6 +1,28 @@
-/* Kernels on flat arrays: sums, optimizer updates, terms of norms, initial values. */
+/* Kernels on flat arrays: conversions, sums, optimizer updates, terms of norms, initial values. */
+#include "core/bf16.h"
 #include "device/cpu/isa/isa.h"
 #include "device/cpu/isa/random.h"
+
+void SLI_OF_ISA(sli_convert)(const sli_convert *arguments, int64_t first, int64_t count)
+{
+    if (arguments->to_bf16) {
+        const float *restrict from = (const float *)arguments->from + first;
+        uint16_t *restrict to = (uint16_t *)arguments->to + first;
+        for (int64_t i = 0; i < count; i++)
+            to[i] = sli_bf16_from_f32(from[i]);
+    } else if (arguments->from_bf16) {
+        const uint16_t *restrict from = (const uint16_t *)arguments->from + first;
+        float *restrict to = (float *)arguments->to + first;
+        for (int64_t i = 0; i < count; i++)
+            to[i] = sli_f32_from_bf16(from[i]);
+    } else {
+        const float *from = (const float *)arguments->from + first;
+        float *to = (float *)arguments->to + first;
+        SLI_ELEMENTWISE
+        for (int64_t i = 0; i < count; i++)
+            to[i] = sli_f32_from_bf16(sli_bf16_from_f32(from[i]));
+    }
+}
 
 void SLI_OF_ISA(sli_add)(int64_t count, float *to, const float *from)
 {

@@ -18,6 +18,7 @@ const sli_cpu_kernels SLI_OF_ISA(sli_cpu_kernels) = {
     .small_product = SLI_OF_ISA(sli_small_product),
     .transpose = SLI_OF_ISA(sli_transpose),
     .cross_entropy = SLI_OF_ISA(sli_cross_entropy),
+    .convert = SLI_OF_ISA(sli_convert),
     .add = SLI_OF_ISA(sli_add),
     .sgd = SLI_OF_ISA(sli_sgd),
     .adamw = SLI_OF_ISA(sli_adamw),
