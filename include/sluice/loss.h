@@ -16,8 +16,8 @@ typedef struct sl_loss sl_loss;
 /* The loss of one micro-batch. */
 typedef struct sl_loss_call {
     sl_device *device;
-    sl_module *last;          /* the module to take over; NULL: none */
-    const sl_tensor *in;      /* the last module's output; with `last`, its input */
+    sl_module *last;     /* the module to take over; NULL: none */
+    const sl_tensor *in; /* f32: the last module's output; with `last`, its input, f32 or bf16 */
     const sl_tensor *targets; /* this micro-batch's */
     double scale;             /* gradients are of scale * (sum of the terms) */
     double *row_losses;       /* [sl_loss_rows] set to each row's sum of terms */

@@ -226,6 +226,7 @@ typedef struct sl_parameter_set_options {
     uint64_t seed;              /* of the initial values */
     bool no_init;               /* random values stay undefined; to be loaded */
     bool no_gradients;          /* for evaluation only */
+    sl_precision precision;     /* of products with these parameters */
     int64_t first_bucket_bytes; /* 0: 1 MiB */
     int64_t bucket_bytes;       /* 0: 25 MiB */
 } sl_parameter_set_options;
@@ -244,6 +245,11 @@ typedef struct sl_parameter_set_options {
 sl_status sl_parameter_set_create(sl_module *root, int first, int count,
                                   const sl_parameter_set_options *options, sl_parameter_set **out);
 void sl_parameter_set_destroy(sl_parameter_set **set);
+
+/* With SL_PRECISION_BF16, products with a weight use a copy of it in bf16. Makes the copies again,
+ * after the values have changed. A pipe does so at the beginning of every batch. Errors: what the
+ * device reports. */
+sl_status sl_parameter_set_convert(sl_parameter_set *set);
 
 /* All parameters in order of registration, buffers and frozen ones included; NULL has none. */
 int sl_parameter_set_count(const sl_parameter_set *set);
@@ -267,6 +273,10 @@ typedef struct sl_pass_options {
     sl_device *device;
     bool training; /* dropout is on, but in modules in evaluation mode */
     bool keep;     /* what forward saves is kept for backward */
+    /* BF16: f32 tensors that forward saves are kept in bf16, and f32 again when they are popped.
+     * The outputs of modules of a sequential, but for the last one, are bf16, and so are the
+     * gradients of inputs, but for the first one's; modules themselves see f32. */
+    sl_precision precision;
     uint64_t seed; /* of dropout: a mask is a function of seed, step, sample, layer and position */
     uint64_t step;
     int64_t first_sample; /* global number of the micro-batch's first row */

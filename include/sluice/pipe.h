@@ -98,6 +98,7 @@ typedef struct sl_pipe_options {
     sl_schedule_writer writer; /* NULL: sl_schedule_write */
     const void *writer_arg;    /* borrowed as long as the pipe; for sl_schedule_write a schedule's
                                   name, or NULL for the first */
+    sl_precision precision;    /* of all products and of what stages send each other */
     uint64_t seed;             /* of initial values and dropout */
     bool no_init;              /* values are undefined (they will be loaded) */
     bool inference;            /* no gradients: sl_pipe_train is refused */

@@ -29,6 +29,7 @@ typedef struct sl_profile_options {
     const sl_input *inputs; /* [input_count] the micro-batch's further inputs; borrowed */
     int input_count;
     const sl_tensor *targets; /* [N, ...] with a loss; borrowed */
+    sl_precision precision;   /* of the modules' products */
     int rounds;               /* after a first one, which is not timed; 0: 3 */
 } sl_profile_options;
 

@@ -19,6 +19,12 @@ typedef enum sl_dtype { SL_F32, SL_F64, SL_I32, SL_I64, SL_BF16 } sl_dtype;
 const char *sl_dtype_name(sl_dtype dtype);
 size_t sl_dtype_bytes(sl_dtype dtype);
 
+/* In what matrix products are computed. BF16: their matrices are bf16 and their sums f32; what
+ * forward keeps for backward and what modules pass on to each other is bf16. All else is f32. */
+typedef enum sl_precision { SL_PRECISION_F32, SL_PRECISION_BF16 } sl_precision;
+
+extern const char *const sl_precision_names[]; /* "f32", "bf16", NULL */
+
 typedef struct sl_tensor sl_tensor;
 
 typedef struct sl_shape {

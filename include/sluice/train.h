@@ -132,6 +132,8 @@ typedef struct sl_train_options {
     const char *placement;    /* the rank of each stage, as sl_placement_parse takes it; borrowed;
                                  NULL: the table's or the schedule's own */
 
+    sl_precision precision; /* of products and activations; checkpoints are f32 in either */
+
     int epochs;
     sl_optimizer_options optimizer;
     sl_lr_schedule lr; /* total_steps comes from the data; lr may be SL_LR_DEFAULT */

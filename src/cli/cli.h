@@ -173,6 +173,9 @@ const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *cou
  * or, where that is NULL, is the vocabulary of the text at `source`. */
 void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source);
 
+/* Warns if products in this precision have no hardware on one of the pipe's devices. */
+void cli_warn_precision(const sl_pipe *pipe, sl_precision precision);
+
 /* ---- Signals (signals.c) ------------------------------------------------------------------ */
 
 /* Handles SIGTERM, SIGINT, SIGHUP, SIGPIPE, SIGUSR1 and SIGUSR2 from now on. `saves`: the run calls

@@ -12,7 +12,7 @@ typedef struct settings {
     sl_generate_options how;
 } settings;
 
-static const char *const run_names[] = {"init", NULL};
+static const char *const run_names[] = {"init", "precision", NULL};
 
 /* clang-format off */
 static const sl_option options[] = {

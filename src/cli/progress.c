@@ -200,12 +200,22 @@ void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const c
     free(beside);
 }
 
+void cli_warn_precision(const sl_pipe *pipe, sl_precision precision)
+{
+    for (int s = 0; precision == SL_PRECISION_BF16 && s < sl_pipe_stages(pipe); s++)
+        if (!sl_device_has_bf16(sl_pipe_device(pipe, s))) {
+            cli_complain("warning: without AVX-512 BF16, --precision bf16 is slower than f32");
+            return;
+        }
+}
+
 static void warn_of_run(const sl_run_info *info)
 {
     const sl_train_options *options = info->options;
     int64_t rows = options->batch_size;
     if (info->oversubscribed)
         cli_complain("warning: devices share cores");
+    cli_warn_precision(info->pipe, options->precision);
     int steps = options->accumulate > 0 ? options->accumulate : 1;
     if (steps * options->chunks > rows)
         cli_complain("warning: --chunks%s is %d, but a batch has %" PRId64

@@ -22,9 +22,9 @@ static sl_status load_vocab(const char *weights, cli_saved_model *to)
     return status;
 }
 
-static sl_status build_pipe(const char *device_names, cli_saved_model *to)
+static sl_status build_pipe(const sl_train_options *options, cli_saved_model *to)
 {
-    SL_TRY(sl_device_list_create(device_names, &to->devices, NULL));
+    SL_TRY(sl_device_list_create(options->devices, &to->devices, NULL));
     SL_TRY(sl_transformer_lm_create(&to->options, &to->model));
     SL_TRY(sl_cross_entropy_create(&to->loss));
     sl_device *devices[SL_MAX_STAGES];
@@ -38,6 +38,7 @@ static sl_status build_pipe(const char *device_names, cli_saved_model *to)
                                              .loss = to->loss,
                                              .stages = stages,
                                              .devices = devices,
+                                             .precision = options->precision,
                                              .no_init = true,
                                              .inference = true},
                           &to->pipe);
@@ -49,7 +50,8 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model 
     *out = (cli_saved_model){0};
     SL_TRY(cli_name_checkpoints(sl_weights_model(weights, &out->options), weights));
     SL_TRY(load_vocab(weights, out));
-    SL_TRY(build_pipe(options->devices, out));
+    SL_TRY(build_pipe(options, out));
+    cli_warn_precision(out->pipe, options->precision);
     return sl_weights_load(out->pipe, weights);
 }
 

@@ -4,7 +4,7 @@
  *
  *   for each panel of rows of `in` [rows, D]
  *       logits  = in W^T + b                      [panel, V], the only such matrix
- *       loss, and dlogits in place of logits      (kernel)
+ *       loss, and dlogits in place of logits      (kernel; for bf16 products then rounded)
  *       db += column sums,  dW += dlogits^T in,  grad_in's panel = dlogits W
  *
  * Where backward_weight runs later, the gradient of all logits is deferred to it.
@@ -13,6 +13,7 @@
  * enough for the products to run well, and the panels of one call are about equal. */
 #include "nn/layers.h"
 #include "nn/module.h"
+#include "tensor/tensor.h"
 
 #include "sluice/loss.h"
 
@@ -33,9 +34,12 @@ static int64_t panel_rows(int64_t rows, int64_t classes)
     return (rows + panels - 1) / panels;
 }
 
-int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes)
+int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes, sl_precision precision)
 {
-    return panel_rows(rows, classes) * classes * (int64_t)sizeof(float);
+    int64_t bytes = (int64_t)sizeof(float);
+    if (precision == SL_PRECISION_BF16)
+        bytes += (int64_t)sizeof(uint16_t);
+    return panel_rows(rows, classes) * classes * bytes;
 }
 
 /* ---- Targets ---------------------------------------------------------------------------- */
@@ -69,7 +73,8 @@ static sl_status check_target_values(const sl_tensor *targets, int64_t classes)
 
 static sl_status check_shapes(const sl_loss_call *call, const sli_linear *last)
 {
-    SL_TRY(sli_check_dtype("the input", call->in, SL_F32));
+    if (!last || sl_tensor_dtype(call->in) != SL_BF16)
+        SL_TRY(sli_check_dtype("the input", call->in, SL_F32));
     SL_TRY(sli_check_dtype("the target", call->targets, SL_I32));
     const sl_shape *in = sl_tensor_shape(call->in), *targets = sl_tensor_shape(call->targets);
     char in_text[SL_SHAPE_TEXT_BYTES], target_text[SL_SHAPE_TEXT_BYTES];
@@ -136,11 +141,54 @@ static sl_status view_rows(const sl_tensor *tensor, int64_t first, int64_t rows,
     return sl_tensor_view(tensor, first * columns, &shape, view);
 }
 
-static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last, int64_t first,
-                                sl_tensor *dlogits, const sl_tensor *in)
+/* Room for the logits of a panel, then their gradient; and for that as the products take it. What
+ * is deferred to backward_weight has the rows of all panels. */
+typedef struct panel_room {
+    sl_tensor *logits;  /* [rows, V] */
+    sl_tensor *rounded; /* [rows, V] bf16; NULL: the products are of f32 */
+} panel_room;
+
+static void room_clear(panel_room *room)
 {
-    sl_tensor *grad_in;
-    SL_TRY(sli_linear_backward_epilogue(last, NULL, NULL, dlogits));
+    sl_tensor_destroy(&room->logits);
+    sl_tensor_destroy(&room->rounded);
+}
+
+static sl_status create_room(const sl_loss_call *call, const sli_linear *last, int64_t step,
+                             panel_room *out)
+{
+    int64_t rows = sl_tensor_rows(call->in);
+    bool bf16 = last->weight->bf16;
+    sl_shape one = sl_shape_2d(step, last->out), all = sl_shape_2d(rows, last->out);
+    *out = (panel_room){NULL, NULL};
+    SL_TRY(sl_tensor_create(call->device,
+                            call->pass && !bf16 ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
+                            SL_F32, call->pass && !bf16 ? &all : &one, &out->logits));
+    if (!bf16 || !call->grad_in)
+        return SL_OK;
+    return sl_tensor_create(call->device, call->pass ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
+                            SL_BF16, call->pass ? &all : &one, &out->rounded);
+}
+
+/* The rows of the room that the panel of `rows` rows from `first` has. */
+static sl_status view_room(const sl_loss_call *call, const panel_room *room, int64_t first,
+                           int64_t rows, panel_room *out)
+{
+    int64_t deferred = call->pass ? first : 0;
+    *out = (panel_room){NULL, NULL};
+    SL_TRY(view_rows(room->logits, room->rounded ? 0 : deferred, rows, &out->logits));
+    if (!room->rounded)
+        return SL_OK;
+    return view_rows(room->rounded, deferred, rows, &out->rounded);
+}
+
+static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last, int64_t first,
+                                const panel_room *panel, const sl_tensor *in)
+{
+    sl_tensor *grad_in, *dlogits = panel->rounded ? panel->rounded : panel->logits;
+    SL_TRY(sli_linear_backward_epilogue(last, NULL, NULL, panel->logits));
+    if (panel->rounded)
+        SL_TRY(sli_tensor_convert(panel->logits, panel->rounded));
     if (!call->pass)
         SL_TRY(sli_linear_add_weight(last, dlogits, in));
     SL_TRY(view_rows(*call->grad_in, first, sl_tensor_rows(dlogits), &grad_in));
@@ -149,58 +197,59 @@ static sl_status panel_backward(const sl_loss_call *call, const sli_linear *last
     return status;
 }
 
-/* The panel of `rows` rows from `first`; `logits` [rows, V] is overwritten. */
+/* The panel whose rows begin at `first`. */
 static sl_status apply_to_panel(const sl_loss_call *call, const sli_linear *last, int64_t first,
-                                int64_t rows, sl_tensor *logits)
+                                const panel_room *panel)
 {
     sl_tensor *in;
-    SL_TRY(view_rows(call->in, first, rows, &in));
-    sl_status status = sli_linear_forward(last, in, NULL, logits);
+    SL_TRY(view_rows(call->in, first, sl_tensor_rows(panel->logits), &in));
+    sl_status status = sli_linear_forward(last, in, NULL, panel->logits);
     if (status == SL_OK)
-        status = run_kernel(call, first, logits, call->grad_in != NULL);
+        status = run_kernel(call, first, panel->logits, call->grad_in != NULL);
     if (status == SL_OK && call->grad_in)
-        status = panel_backward(call, last, first, logits, in);
+        status = panel_backward(call, last, first, panel, in);
     sl_tensor_destroy(&in);
     return status;
 }
 
-/* `logits` has the rows of one panel; where they are deferred to backward_weight, those of all. */
 static sl_status apply_to_panels(const sl_loss_call *call, const sli_linear *last, int64_t step,
-                                 const sl_tensor *logits)
+                                 const panel_room *room)
 {
     int64_t rows = sl_tensor_rows(call->in);
     for (int64_t first = 0; first < rows; first += step) {
         int64_t count = step < rows - first ? step : rows - first;
-        sl_tensor *panel;
-        SL_TRY(view_rows(logits, call->pass ? first : 0, count, &panel));
-        sl_status status = apply_to_panel(call, last, first, count, panel);
-        sl_tensor_destroy(&panel);
+        panel_room panel;
+        sl_status status = view_room(call, room, first, count, &panel);
+        if (status == SL_OK)
+            status = apply_to_panel(call, last, first, &panel);
+        room_clear(&panel);
         SL_TRY(status);
     }
     return SL_OK;
 }
 
-static sl_status run_panels(const sl_loss_call *call, const sli_linear *last, sl_tensor **logits)
+static sl_status run_panels(const sl_loss_call *call, const sli_linear *last, panel_room *room)
 {
-    int64_t rows = sl_tensor_rows(call->in), step = panel_rows(rows, last->out);
-    sl_shape shape = sl_shape_2d(call->pass ? rows : step, last->out);
-    SL_TRY(sl_tensor_create(call->device, call->pass ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
-                            SL_F32, &shape, logits));
-    if (call->grad_in)
-        SL_TRY(sl_tensor_create(call->device, SL_MEMORY_ACTIVATIONS, SL_F32,
+    int64_t step = panel_rows(sl_tensor_rows(call->in), last->out);
+    SL_TRY(create_room(call, last, step, room));
+    if (call->grad_in) {
+        bool is_final = sl_tensor_dtype(call->in) == SL_F32;
+        SL_TRY(sl_tensor_create(call->device,
+                                is_final ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE, SL_F32,
                                 sl_tensor_shape(call->in), call->grad_in));
-    SL_TRY(apply_to_panels(call, last, step, *logits));
+    }
+    SL_TRY(apply_to_panels(call, last, step, room));
     if (!call->pass)
         return SL_OK;
-    SL_TRY(sl_pass_defer(call->pass, logits));
+    SL_TRY(sl_pass_defer(call->pass, room->rounded ? &room->rounded : &room->logits));
     return sl_pass_defer_alias(call->pass, call->in);
 }
 
 static sl_status apply_with_linear(const sl_loss_call *call, const sli_linear *last)
 {
-    sl_tensor *logits = NULL;
-    sl_status status = run_panels(call, last, &logits);
-    sl_tensor_destroy(&logits);
+    panel_room room = {NULL, NULL};
+    sl_status status = run_panels(call, last, &room);
+    room_clear(&room);
     if (status != SL_OK && call->grad_in)
         sl_tensor_destroy(call->grad_in);
     return status;

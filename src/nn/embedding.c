@@ -71,7 +71,7 @@ static sl_status embedding_forward(sl_module *module, sl_pass *pass, const sl_te
     sl_shape shape;
     SL_TRY(check_ids(sl_module_state(module), in));
     SL_TRY(sl_module_output_shape(module, sl_tensor_shape(in), &shape));
-    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
+    SL_TRY(sli_pass_output(pass, &shape, out));
     sl_status status = look_up_ids(module, pass, in, *out);
     if (status == SL_OK)
         status = sl_pass_save_alias(pass, in);

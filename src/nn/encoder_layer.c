@@ -129,8 +129,7 @@ static sl_status forward_post_norm(sl_module *module, sl_pass *pass, const sl_te
     SL_TRY(add_norm(pass, layer->norm1, dropout1, t->branch, x, NULL, t->normed));
     sl_tensor_destroy(&t->branch);
     SL_TRY(feed_forward(module, pass, t->normed, t));
-    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(x),
-                            out));
+    SL_TRY(sli_pass_output(pass, sl_tensor_shape(x), out));
     return add_norm(pass, layer->norm2, dropout2, t->branch, t->normed, NULL, *out);
 }
 
@@ -160,8 +159,7 @@ static sl_status forward_pre_norm(sl_module *module, sl_pass *pass, const sl_ten
                                       &t->branch));
     sl_tensor_destroy(&t->normed);
     SL_TRY(sli_pass_tensor(pass, sl_tensor_shape(x), &t->normed));
-    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, sl_tensor_shape(x),
-                            out));
+    SL_TRY(sli_pass_output(pass, sl_tensor_shape(x), out));
     SL_TRY(add_norm(pass, layer->norm2, dropout1, t->branch, x, *out, t->normed));
     sl_tensor_destroy(&t->branch);
     SL_TRY(feed_forward(module, pass, t->normed, t));
@@ -206,7 +204,7 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
     sl_tensor_destroy(&t->pre);
     sl_tensor_destroy(&t->h);
     sl_tensor *x;
-    SL_TRY(sl_pass_pop(pass, &x));
+    SL_TRY(sli_pass_pop_stored(pass, &x));
     sl_status status = sli_linear_backward_weight(layer->linear1, pass, t->grad_h, x);
     sl_tensor_destroy(&x);
     if (status == SL_OK)

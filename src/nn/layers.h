@@ -148,6 +148,6 @@ sl_status sli_self_attention_backward_input(const sl_module *module, const sl_te
 
 /* Bytes of workspace that the loss of `rows` rows needs when it takes over a linear layer to
  * `classes`. */
-int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes);
+int64_t sli_cross_entropy_workspace_bytes(int64_t rows, int64_t classes, sl_precision precision);
 
 #endif

@@ -1,6 +1,7 @@
 /* Linear: x W^T + bias; and the tutorials' Decoder, a Linear that is named "decoder". */
 #include "nn/layers.h"
 #include "nn/module.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -8,34 +9,62 @@
 
 /* ---- The products ----------------------------------------------------------------------- */
 
+/* A tensor as products with the weight take it: itself, or a copy in their data type. */
+typedef struct operand {
+    sl_tensor *copy; /* NULL: none */
+    const void *data;
+} operand;
+
+static sl_status operand_of(const sli_linear *linear, const sl_tensor *tensor, operand *out)
+{
+    sl_dtype wanted = linear->weight->bf16 ? SL_BF16 : SL_F32;
+    out->copy = NULL;
+    out->data = sl_tensor_data(tensor);
+    if (sl_tensor_dtype(tensor) == wanted)
+        return SL_OK;
+    SL_TRY(sli_tensor_as(tensor, wanted, SL_MEMORY_WORKSPACE, &out->copy));
+    out->data = sl_tensor_data(out->copy);
+    return SL_OK;
+}
+
+static sl_status weight_operand(const sli_linear *linear, const sl_device *device, const void **out)
+{
+    const float *values;
+    SL_TRY(sli_parameter_values(linear->weight, device, &values));
+    *out = linear->weight->bf16 ? sl_tensor_data(linear->weight->bf16) : values;
+    return SL_OK;
+}
+
 sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
                              const sli_linear_epilogue *epilogue, sl_tensor *out)
 {
     sl_device *device = sl_tensor_device(in);
-    const float *weight, *bias = NULL;
-    SL_TRY(sli_parameter_values(linear->weight, device, &weight));
-    if (linear->bias)
-        SL_TRY(sli_parameter_values(linear->bias, device, &bias));
+    operand a;
     sli_gemm product = {
         .transpose_b = true,
+        .bf16 = linear->weight->bf16,
         .m = sl_tensor_rows(in),
         .n = linear->out,
         .k = linear->in,
-        .a = sl_tensor_f32(in),
         .lda = linear->in,
-        .b = weight,
         .ldb = linear->in,
         .c = sl_tensor_f32(out),
         .ldc = linear->out,
-        .bias = bias,
     };
+    SL_TRY(weight_operand(linear, device, &product.b));
+    if (linear->bias)
+        SL_TRY(sli_parameter_values(linear->bias, device, &product.bias));
     if (epilogue) {
         product.activation = epilogue->activation;
         product.dropout = epilogue->dropout;
         if (epilogue->preactivation)
             product.preactivation = sl_tensor_f32(epilogue->preactivation);
     }
-    return sli_device_gemm(device, &product);
+    SL_TRY(operand_of(linear, in, &a));
+    product.a = a.data;
+    sl_status status = sli_device_gemm(device, &product);
+    sl_tensor_destroy(&a.copy);
+    return status;
 }
 
 sl_status sli_linear_backward_epilogue(const sli_linear *linear,
@@ -65,24 +94,30 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
                                 const sl_tensor *in)
 {
     sl_device *device = sl_tensor_device(grad);
-    float beta, *grad_weight;
+    operand a, b;
     if (!sli_parameter_is_trained(linear->weight))
         return SL_OK;
-    SL_TRY(sli_parameter_gradient(linear->weight, &beta, &grad_weight));
     sli_gemm product = {
         .transpose_a = true,
+        .bf16 = linear->weight->bf16,
         .m = linear->out,
         .n = linear->in,
         .k = sl_tensor_rows(grad),
-        .a = sl_tensor_f32(grad),
         .lda = linear->out,
-        .b = sl_tensor_f32(in),
         .ldb = linear->in,
-        .beta = beta,
-        .c = grad_weight,
         .ldc = linear->in,
     };
-    return sli_device_gemm(device, &product);
+    SL_TRY(sli_parameter_gradient(linear->weight, &product.beta, &product.c));
+    SL_TRY(operand_of(linear, grad, &a));
+    sl_status status = operand_of(linear, in, &b);
+    if (status == SL_OK) {
+        product.a = a.data;
+        product.b = b.data;
+        status = sli_device_gemm(device, &product);
+        sl_tensor_destroy(&b.copy);
+    }
+    sl_tensor_destroy(&a.copy);
+    return status;
 }
 
 sl_status sli_linear_backward_weight(const sli_linear *linear, sl_pass *pass, const sl_tensor *grad,
@@ -90,8 +125,8 @@ sl_status sli_linear_backward_weight(const sli_linear *linear, sl_pass *pass, co
 {
     if (!pass->is_split || !sli_parameter_is_trained(linear->weight))
         return sli_linear_add_weight(linear, grad, in);
-    SL_TRY(sl_pass_defer_alias(pass, grad));
-    return sl_pass_defer_alias(pass, in);
+    SL_TRY(sli_pass_defer_operand(pass, grad));
+    return sli_pass_defer_operand(pass, in);
 }
 
 sl_status sli_linear_deferred_weight(const sli_linear *linear, sl_pass *pass)
@@ -118,21 +153,24 @@ sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *g
                                     sl_tensor *grad_in)
 {
     sl_device *device = sl_tensor_device(grad);
-    const float *weight;
-    SL_TRY(sli_parameter_values(linear->weight, device, &weight));
+    operand a;
     sli_gemm product = {
+        .bf16 = linear->weight->bf16,
         .m = sl_tensor_rows(grad),
         .n = linear->in,
         .k = linear->out,
-        .a = sl_tensor_f32(grad),
         .lda = linear->out,
-        .b = weight,
         .ldb = linear->in,
         .beta = beta,
         .c = sl_tensor_f32(grad_in),
         .ldc = linear->in,
     };
-    return sli_device_gemm(device, &product);
+    SL_TRY(weight_operand(linear, device, &product.b));
+    SL_TRY(operand_of(linear, grad, &a));
+    product.a = a.data;
+    sl_status status = sli_device_gemm(device, &product);
+    sl_tensor_destroy(&a.copy);
+    return status;
 }
 
 sl_status sli_linear_declare(sl_module *module, const char *weight_name, float weight_bound,
@@ -145,6 +183,7 @@ sl_status sli_linear_declare(sl_module *module, const char *weight_name, float w
         .high = weight_bound,
     };
     SL_TRY(sl_module_add_parameter(module, &weight, &linear->weight));
+    linear->weight->in_products = true;
     if (!bias_name)
         return SL_OK;
     sl_parameter_spec bias = {
@@ -181,7 +220,7 @@ static sl_status linear_forward(sl_module *module, sl_pass *pass, const sl_tenso
     sl_shape shape;
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     SL_TRY(linear_output_shape(module, sl_tensor_shape(in), &shape));
-    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out));
+    SL_TRY(sli_pass_output(pass, &shape, out));
     sl_status status = sli_linear_forward(linear, in, NULL, *out);
     if (status == SL_OK)
         status = sl_pass_save_alias(pass, in);
@@ -196,7 +235,7 @@ static sl_status linear_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
     const sli_linear *linear = sl_module_state(module);
     sl_shape shape;
     sl_tensor *in;
-    SL_TRY(sl_pass_pop(pass, &in));
+    SL_TRY(sli_pass_pop_stored(pass, &in));
     sl_status status = linear_output_shape(module, sl_tensor_shape(in), &shape);
     if (status == SL_OK)
         status = sli_check_grad(grad_out, &shape);
@@ -208,7 +247,7 @@ static sl_status linear_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
     sl_tensor_destroy(&in);
     if (status != SL_OK || !grad_in)
         return status;
-    SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, grad_in));
+    SL_TRY(sli_pass_output(pass, &shape, grad_in));
     status = sli_linear_backward_input(linear, grad_out, 0.0f, *grad_in);
     if (status != SL_OK)
         sl_tensor_destroy(grad_in);

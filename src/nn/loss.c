@@ -2,6 +2,7 @@
 #include "sluice/loss.h"
 
 #include "nn/layers.h"
+#include "tensor/tensor.h"
 
 #include <stdlib.h>
 
@@ -43,6 +44,17 @@ void *sl_loss_state(const sl_loss *loss)
     return loss->state;
 }
 
+/* The gradient of a bf16 tensor is one. */
+static sl_status convert_gradient(const sl_loss_call *call)
+{
+    if (!call->grad_in || !*call->grad_in || sl_tensor_dtype(call->in) != SL_BF16)
+        return SL_OK;
+    sl_tensor *wide = *call->grad_in;
+    sl_status status = sli_tensor_as(wide, SL_BF16, SL_MEMORY_ACTIVATIONS, call->grad_in);
+    sl_tensor_destroy(&wide);
+    return status;
+}
+
 sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call)
 {
     if (call->grad_in)
@@ -52,6 +64,8 @@ sl_status sl_loss_apply(sl_loss *loss, const sl_loss_call *call)
         status = sl_error(SL_ERR_INVALID, "cannot take over a %s", sl_module_type(call->last));
     else
         status = loss->ops->apply(loss, call);
+    if (status == SL_OK)
+        status = convert_gradient(call);
     return sl_error_context(status, "%s: ", loss->ops->type);
 }
 

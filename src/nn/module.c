@@ -2,6 +2,7 @@
 #include "nn/module.h"
 
 #include "core/memory.h"
+#include "tensor/tensor.h"
 
 #include <limits.h>
 #include <stdio.h>
@@ -232,6 +233,17 @@ int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind)
     return elements;
 }
 
+int64_t sli_module_product_elements(const sl_module *module)
+{
+    int64_t elements = 0;
+    for (int i = 0; i < module->parameter_count; i++)
+        if (sli_parameter_is_in_products(module->parameters[i]))
+            elements += sl_shape_count(&module->parameters[i]->shape);
+    for (int i = 0; i < module->child_count; i++)
+        elements += sli_module_product_elements(module->children[i]);
+    return elements;
+}
+
 int64_t sl_module_parameter_elements(const sl_module *module)
 {
     return sli_module_elements(module, SL_PARAMETER_TRAINED) +
@@ -315,6 +327,52 @@ static sl_status missing_result(const char *what)
     return sl_error(SL_ERR_INVALID, "gave no %s, and reported no error", what);
 }
 
+/* Between two modules of a sequential, where a pipe may cut it, tensors are bf16 on a bf16 pass, so
+ * that a cut changes nothing. Modules themselves work on f32. */
+
+/* Is the module a sequential's, with a neighbour before it (-1) or after it (1)? */
+static bool has_neighbour(const sl_module *module, int side)
+{
+    const sl_module *parent = module->parent;
+    if (!parent || !sl_module_is_sequential(parent))
+        return false;
+    return parent->children[side < 0 ? 0 : parent->child_count - 1] != module;
+}
+
+/* Makes of *tensor what the neighbour on this side gets. */
+static sl_status convert_for(const sl_module *module, const sl_pass *pass, int side,
+                             sl_tensor **tensor)
+{
+    if (!sli_pass_is_bf16(pass) || !has_neighbour(module, side) ||
+        sl_tensor_dtype(*tensor) != SL_F32)
+        return SL_OK;
+    sl_tensor *wide = *tensor;
+    sl_status status = sli_tensor_as(wide, SL_BF16, SL_MEMORY_ACTIVATIONS, tensor);
+    sl_tensor_destroy(&wide);
+    return status;
+}
+
+/* Modules take a bf16 tensor as a copy in f32; *out is NULL for others, which they take as it is.
+ */
+static sl_status widen(const sl_pass *pass, const sl_tensor *tensor, sl_tensor **out)
+{
+    *out = NULL;
+    if (sli_pass_is_bf16(pass) && sl_tensor_dtype(tensor) == SL_BF16)
+        return sli_tensor_as(tensor, SL_F32, SL_MEMORY_WORKSPACE, out);
+    return SL_OK;
+}
+
+static sl_status run_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
+{
+    sl_tensor *wide;
+    SL_TRY(widen(pass, in, &wide));
+    sl_status status = module->ops->forward(module, pass, wide ? wide : in, out);
+    sl_tensor_destroy(&wide);
+    if (status == SL_OK && !*out)
+        status = missing_result("output");
+    return status == SL_OK ? convert_for(module, pass, 1, out) : status;
+}
+
 sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *in, sl_tensor **out)
 {
     *out = NULL;
@@ -325,11 +383,9 @@ sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *i
         return end_call(module, pass, status);
     status = sl_module_output_shape(module, sl_tensor_shape(in), &shape);
     if (status == SL_OK)
-        status = module->ops->forward(module, pass, in, out);
+        status = run_forward(module, pass, in, out);
     else
         sli_pass_error_is_named(pass);
-    if (status == SL_OK && !*out)
-        status = missing_result("output");
     return end_call(module, pass, status);
 }
 
@@ -342,13 +398,17 @@ static sl_status run_backward(sl_module *module, sl_pass *pass, bool split, sl_t
     sl_status status = check_call(pass, "gradient", grad_out, ops->backward || ops->backward_input);
     if (status != SL_OK)
         return status;
+    sl_tensor *wide;
+    SL_TRY(widen(pass, grad_out, &wide));
     pass->is_split = split && ops->backward_input;
-    status = (pass->is_split || !ops->backward ? ops->backward_input
-                                               : ops->backward)(module, pass, grad_out, grad_in);
+    status = (pass->is_split || !ops->backward
+                  ? ops->backward_input
+                  : ops->backward)(module, pass, wide ? wide : grad_out, grad_in);
     pass->is_split = was_split;
+    sl_tensor_destroy(&wide);
     if (status == SL_OK && grad_in && !*grad_in)
         status = missing_result("gradient of its input");
-    return status;
+    return status == SL_OK && grad_in ? convert_for(module, pass, -1, grad_in) : status;
 }
 
 /* Backward of a module that has only the two halves. What they defer is theirs, whatever other

@@ -49,6 +49,9 @@ sl_status sli_module_check_open(sl_module *module, const char *what, const char 
 /* Elements of the parameters of this kind, of the module and of all below it. */
 int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
 
+/* Elements of the weights of products among them, those that are tied to others' left out. */
+int64_t sli_module_product_elements(const sl_module *module);
+
 /* Can `name` be given to a new child or parameter of `module`? Errors: SL_ERR_INVALID for an empty
  * name, one with a dot, one that is taken. */
 sl_status sli_module_check_name(const sl_module *module, const char *name);
@@ -71,6 +74,8 @@ struct sl_parameter {
     /* While a set holds the parameter; views into the set's buckets for trained ones. */
     sl_tensor *value;
     sl_tensor *grad;
+    sl_tensor *bf16;    /* its value for products; NULL: they are of f32 */
+    bool in_products;   /* it is the weight of one */
     bool grad_is_stale; /* there has been no gradient since zero_grad (PyTorch's None): its content
                            does not count */
     /* Those that are tied to it, in the order in which they were tied; it owns them (tied.c). */
@@ -83,6 +88,9 @@ void sli_parameter_destroy(sl_parameter *parameter);
 /* Does backward give it a gradient? Backward of a frozen parameter computes none, and defers
  * nothing to compute one later. */
 bool sli_parameter_is_trained(const sl_parameter *parameter);
+
+/* Is it a product's weight, or one that is tied to it? */
+bool sli_parameter_is_in_products(const sl_parameter *parameter);
 
 /* Gives the parameters of `module` and of everything below it their paths anew. On an error every
  * parameter keeps a path, the old one or the new one. */
@@ -210,13 +218,37 @@ sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor
 sli_dropout sli_pass_dropout(const sl_pass *pass, const sl_module *module, uint32_t local, float p,
                              int64_t rows_per_sample);
 
-/* A tensor that forward will save: counted as an activation by a pass that keeps it, as workspace
- * by one that drops it. */
+/* Does the pass keep tensors in bf16, and pass them on so? */
+static inline bool sli_pass_is_bf16(const sl_pass *pass)
+{
+    return pass->options.precision == SL_PRECISION_BF16;
+}
+
+/* Rounds a tensor that forward will save, and uses itself, to what backward will pop. */
+sl_status sli_pass_round(const sl_pass *pass, sl_tensor *tensor);
+
+/* As sl_pass_save, without conversion: for what must be f32. */
+sl_status sli_pass_save_exact(sl_pass *pass, sl_tensor **tensor);
+
+/* As sl_pass_pop, without conversion: for products, which take bf16. */
+sl_status sli_pass_pop_stored(sl_pass *pass, sl_tensor **out);
+
+/* As sl_pass_defer_alias, of a product's matrix: in bf16 on such a pass. */
+sl_status sli_pass_defer_operand(sl_pass *pass, const sl_tensor *tensor);
+
+/* A module's output or the gradient of its input. On a bf16 pass it becomes bf16 at once. */
+sl_status sli_pass_output(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+
+/* A tensor that forward will save: counted as an activation by a pass that keeps it as it is, as
+ * workspace by one that drops or converts it. */
 sl_status sli_pass_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
 
 /* As sli_pass_tensor, but leaves *out NULL on a pass that does not keep: for what only backward
  * reads. */
 sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+
+/* The same for sli_pass_save_exact. */
+sl_status sli_pass_exact_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
 
 /* A tensor like another one for a gradient that backward_weight may need: counted as an activation
  * on a split pass, else as workspace. */

@@ -89,6 +89,7 @@ void sli_parameter_destroy(sl_parameter *parameter)
         next = tied->next_tie;
         sli_parameter_destroy(tied);
     }
+    sl_tensor_destroy(&parameter->bf16);
     sl_tensor_destroy(&parameter->value);
     sl_tensor_destroy(&parameter->grad);
     free(parameter->name);
@@ -140,6 +141,14 @@ sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta)
 bool sli_parameter_is_trained(const sl_parameter *parameter)
 {
     return sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED;
+}
+
+bool sli_parameter_is_in_products(const sl_parameter *parameter)
+{
+    bool found = parameter->in_products;
+    for (const sl_parameter *at = parameter->ties; at; at = at->next_tie)
+        found |= at->in_products;
+    return found;
 }
 
 sl_status sli_parameter_values(const sl_parameter *parameter, const sl_device *device,

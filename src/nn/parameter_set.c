@@ -10,6 +10,7 @@
 #include "nn/module.h"
 
 #include "device/device.h"
+#include "tensor/tensor.h"
 
 #include <stdlib.h>
 
@@ -176,6 +177,18 @@ static sl_status allocate_ties(const sl_parameter_set *set, const sl_parameter *
     return SL_OK;
 }
 
+/* The copy for products is one as well. */
+static sl_status allocate_copy(const sl_parameter_set *set, sl_parameter *parameter)
+{
+    if (set->options.precision == SL_PRECISION_F32 || !sli_parameter_is_in_products(parameter))
+        return SL_OK;
+    SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_PARAMETERS, SL_BF16, &parameter->shape,
+                            &parameter->bf16));
+    for (sl_parameter *at = parameter->ties; at; at = at->next_tie)
+        SL_TRY(sl_tensor_alias(parameter->bf16, &at->bf16));
+    return SL_OK;
+}
+
 static sl_status allocate_parameters(sl_parameter_set *set)
 {
     for (int i = 0; i < set->bucket_count; i++)
@@ -186,6 +199,7 @@ static sl_status allocate_parameters(sl_parameter_set *set)
             SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_PARAMETERS, SL_F32,
                                     &parameter->shape, &parameter->value));
         SL_TRY(allocate_ties(set, parameter));
+        SL_TRY(allocate_copy(set, parameter));
     }
     sl_parameter_set_zero_grad(set);
     return SL_OK;
@@ -268,6 +282,8 @@ sl_status sl_parameter_set_create(sl_module *root, int first, int count,
     status = allocate_parameters(set);
     if (status == SL_OK)
         status = initialize_values(set);
+    if (status == SL_OK && !set->options.no_init)
+        status = sl_parameter_set_convert(set);
     if (status != SL_OK)
         goto fail;
     set->root = sli_module_root(root);
@@ -280,8 +296,17 @@ fail:
     return status;
 }
 
+sl_status sl_parameter_set_convert(sl_parameter_set *set)
+{
+    for (int i = 0; i < set->count; i++)
+        if (set->parameters[i]->bf16)
+            SL_TRY(sli_tensor_convert(set->parameters[i]->value, set->parameters[i]->bf16));
+    return SL_OK;
+}
+
 static void destroy_tensors(sl_parameter *parameter)
 {
+    sl_tensor_destroy(&parameter->bf16);
     sl_tensor_destroy(&parameter->value);
     sl_tensor_destroy(&parameter->grad);
 }

@@ -2,6 +2,7 @@
 #include "nn/module.h"
 
 #include "core/memory.h"
+#include "tensor/tensor.h"
 
 #include <assert.h>
 #include <limits.h>
@@ -59,7 +60,13 @@ int sl_pass_depth(const sl_pass *pass)
     return pass->count;
 }
 
-sl_status sl_pass_save(sl_pass *pass, sl_tensor **tensor)
+/* Is this tensor kept in bf16? */
+static bool is_converted(const sl_pass *pass, const sl_tensor *tensor)
+{
+    return sli_pass_is_bf16(pass) && tensor && sl_tensor_dtype(tensor) == SL_F32;
+}
+
+sl_status sli_pass_save_exact(sl_pass *pass, sl_tensor **tensor)
 {
     if (!pass->options.keep) {
         sl_tensor_destroy(tensor);
@@ -78,16 +85,37 @@ sl_status sl_pass_save(sl_pass *pass, sl_tensor **tensor)
     return SL_OK;
 }
 
+sl_status sl_pass_save(sl_pass *pass, sl_tensor **tensor)
+{
+    if (!pass->options.keep || !is_converted(pass, *tensor))
+        return sli_pass_save_exact(pass, tensor);
+    sl_status status = sl_pass_save_alias(pass, *tensor);
+    sl_tensor_destroy(tensor);
+    return status;
+}
+
+/* An alias, or a copy in bf16. */
+static sl_status alias_or_convert(const sl_pass *pass, const sl_tensor *tensor, sl_tensor **out)
+{
+    return is_converted(pass, tensor) ? sli_tensor_as(tensor, SL_BF16, SL_MEMORY_ACTIVATIONS, out)
+                                      : sl_tensor_alias(tensor, out);
+}
+
 sl_status sl_pass_save_alias(sl_pass *pass, const sl_tensor *tensor)
 {
     if (!pass->options.keep)
         return SL_OK;
-    sl_tensor *alias;
-    SL_TRY(sl_tensor_alias(tensor, &alias));
-    return sl_pass_save(pass, &alias);
+    sl_tensor *own;
+    SL_TRY(alias_or_convert(pass, tensor, &own));
+    return sli_pass_save_exact(pass, &own);
 }
 
-sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out)
+sl_status sli_pass_round(const sl_pass *pass, sl_tensor *tensor)
+{
+    return sli_pass_is_bf16(pass) ? sli_tensor_convert(tensor, tensor) : SL_OK;
+}
+
+sl_status sli_pass_pop_stored(sl_pass *pass, sl_tensor **out)
 {
     *out = NULL;
     if (pass->count == 0)
@@ -95,6 +123,17 @@ sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out)
                                         "with a keeping pass before it");
     *out = pass->saved[--pass->count];
     return SL_OK;
+}
+
+sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out)
+{
+    SL_TRY(sli_pass_pop_stored(pass, out));
+    if (!sli_pass_is_bf16(pass) || sl_tensor_dtype(*out) != SL_BF16)
+        return SL_OK;
+    sl_tensor *stored = *out;
+    sl_status status = sli_tensor_as(stored, SL_F32, SL_MEMORY_WORKSPACE, out);
+    sl_tensor_destroy(&stored);
+    return status;
 }
 
 sl_status sl_pass_defer(sl_pass *pass, sl_tensor **tensor)
@@ -118,6 +157,13 @@ sl_status sl_pass_defer_alias(sl_pass *pass, const sl_tensor *tensor)
     sl_tensor *alias;
     SL_TRY(sl_tensor_alias(tensor, &alias));
     return sl_pass_defer(pass, &alias);
+}
+
+sl_status sli_pass_defer_operand(sl_pass *pass, const sl_tensor *tensor)
+{
+    sl_tensor *own;
+    SL_TRY(alias_or_convert(pass, tensor, &own));
+    return sl_pass_defer(pass, &own);
 }
 
 sl_status sl_pass_take_deferred(sl_pass *pass, sl_tensor **out)
@@ -222,10 +268,21 @@ sli_dropout sli_pass_dropout(const sl_pass *pass, const sl_module *module, uint3
     };
 }
 
+static sl_status create_f32(const sl_pass *pass, bool is_kept, const sl_shape *shape,
+                            sl_tensor **out)
+{
+    sl_memory_category category = is_kept ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE;
+    return sl_tensor_create(pass->options.device, category, SL_F32, shape, out);
+}
+
+sl_status sli_pass_output(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
+{
+    return create_f32(pass, !sli_pass_is_bf16(pass), shape, out);
+}
+
 sl_status sli_pass_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
 {
-    sl_memory_category category = pass->options.keep ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE;
-    return sl_tensor_create(pass->options.device, category, SL_F32, shape, out);
+    return create_f32(pass, pass->options.keep && !sli_pass_is_bf16(pass), shape, out);
 }
 
 sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
@@ -234,9 +291,13 @@ sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl
     return pass->options.keep ? sli_pass_tensor(pass, shape, out) : SL_OK;
 }
 
+sl_status sli_pass_exact_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
+{
+    *out = NULL;
+    return pass->options.keep ? create_f32(pass, true, shape, out) : SL_OK;
+}
+
 sl_status sli_pass_gradient_like(const sl_pass *pass, const sl_tensor *like, sl_tensor **out)
 {
-    return sl_tensor_create(pass->options.device,
-                            pass->is_split ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE, SL_F32,
-                            sl_tensor_shape(like), out);
+    return create_f32(pass, pass->is_split && !sli_pass_is_bf16(pass), sl_tensor_shape(like), out);
 }

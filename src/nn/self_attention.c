@@ -86,12 +86,13 @@ static sl_status project_and_attend(const sl_module *module, sl_pass *pass, cons
     sl_shape qkv_is = qkv_shape(shape), lse_is = lse_shape(self, shape);
     SL_TRY(sli_pass_tensor(pass, &qkv_is, &of->qkv));
     SL_TRY(sli_linear_forward(&self->in_proj, in, NULL, of->qkv));
-    SL_TRY(sli_pass_tensor_if_kept(pass, &lse_is, &of->lse));
+    SL_TRY(sli_pass_round(pass, of->qkv));
+    SL_TRY(sli_pass_exact_if_kept(pass, &lse_is, &of->lse));
     SL_TRY(sli_pass_tensor(pass, shape, &of->attended));
     SL_TRY(run_attention(module, pass, of->qkv, of->attended, of->lse));
     SL_TRY(sl_pass_save_alias(pass, in));
     SL_TRY(sl_pass_save(pass, &of->qkv));
-    return sl_pass_save(pass, &of->lse);
+    return sli_pass_save_exact(pass, &of->lse);
 }
 
 /* *out from of->attended, which it saves. */
@@ -132,7 +133,7 @@ static sl_status pop_saved(sl_pass *pass, call_tensors *of)
     SL_TRY(sl_pass_pop(pass, &of->attended));
     SL_TRY(sl_pass_pop(pass, &of->lse));
     SL_TRY(sl_pass_pop(pass, &of->qkv));
-    return sl_pass_pop(pass, &of->in);
+    return sli_pass_pop_stored(pass, &of->in);
 }
 
 /* Through the output's projection: of->grad_attended. */

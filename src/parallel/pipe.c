@@ -287,6 +287,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->inputs = batch->inputs;
     step->input_count = batch->input_count;
     step->chunks = pipe->chunks;
+    step->precision = pipe->precision;
     step->seed = pipe->seed;
     step->step = batch->step;
     step->failure = &pipe->failure;
@@ -348,6 +349,29 @@ static sl_status run_accumulation_step(sl_pipe *pipe, sli_step *step, int first,
     return sli_pipe_end_run(pipe, true);
 }
 
+static void convert_parameters(sli_rank *rank, void *arg)
+{
+    sl_pipe *pipe = arg;
+    for (int i = 0; i < rank->own_count; i++) {
+        const sli_stage *stage = &pipe->stages[rank->own[i]];
+        pthread_mutex_lock(rank->device_lock);
+        sl_status status = sl_parameter_set_convert(stage->parameters);
+        pthread_mutex_unlock(rank->device_lock);
+        sl_error_context(status, "[stage %d] ", stage->index);
+        sli_failure_raise(&pipe->failure, stage->index, status);
+    }
+}
+
+/* The values may have changed since the last batch. All ranks have finished before any begins its
+ * row: a tied weight is another stage's. */
+static sl_status convert_all_parameters(sl_pipe *pipe)
+{
+    if (pipe->precision == SL_PRECISION_F32)
+        return SL_OK;
+    sli_pipe_run_ranks(pipe, convert_parameters, pipe);
+    return sli_failure_take(&pipe->failure);
+}
+
 /* Gradients are complete in the last accumulation step: it alone has observers. */
 static sl_status run_accumulation_steps(sl_pipe *pipe, const sl_pipe_batch *batch, sli_step *step,
                                         sl_status status)
@@ -355,6 +379,8 @@ static sl_status run_accumulation_steps(sl_pipe *pipe, const sl_pipe_batch *batc
     const sli_pass_observer *const *observers = step->observers;
     int micros, first = 0;
     status = prepare_step(pipe, batch, step, status, &micros);
+    if (status == SL_OK)
+        status = convert_all_parameters(pipe);
     do {
         bool is_last = micros - first <= pipe->step_micros;
         step->observers = is_last ? observers : NULL;

@@ -27,6 +27,7 @@ struct sl_pipe {
     int chunks;
     int step_micros; /* most micro-batches of an accumulation step, which runs a table once */
     sl_recompute recompute;
+    sl_precision precision;
     uint64_t seed;
     int64_t first_bucket_bytes, bucket_bytes;
     bool no_init, inference;

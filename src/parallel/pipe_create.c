@@ -326,6 +326,7 @@ static void create_parameters(sli_rank *rank, void *arg)
         .seed = pipe->seed,
         .no_init = pipe->no_init,
         .no_gradients = pipe->inference,
+        .precision = pipe->precision,
         .first_bucket_bytes = pipe->first_bucket_bytes,
         .bucket_bytes = pipe->bucket_bytes,
     };
@@ -420,6 +421,7 @@ static sl_status compare_ranks(sl_pipe *pipe)
         {"number of chunks", pipe->chunks},
         {"number of accumulation steps", pipe->step_micros},
         {"recompute mode", pipe->recompute},
+        {"precision", pipe->precision},
         {"seed", (int64_t)pipe->seed},
         {"choice of no_init", pipe->no_init},
         {"choice of inference", pipe->inference},
@@ -485,6 +487,7 @@ static sl_status create_pipe(const sl_pipe_options *options, sl_pipe **out)
     pipe->model = options->model;
     pipe->loss = options->loss;
     pipe->recompute = options->recompute;
+    pipe->precision = options->precision;
     pipe->writer = options->writer ? options->writer : sl_schedule_write;
     pipe->writer_arg = options->writer_arg;
     pipe->seed = options->seed;

@@ -171,6 +171,7 @@ static sl_status run_round(profiler *p, int index, int round, sl_tensor **out)
         SL_TRY(sl_pass_create(&(sl_pass_options){.device = p->options->device,
                                                  .training = true,
                                                  .keep = true,
+                                                 .precision = p->options->precision,
                                                  .seed = 1},
                               &pass));
         sl_status status = SL_OK;
@@ -237,7 +238,9 @@ static sl_status create_owner(sl_parameter *tied, void *arg)
         owner == search->index || *set)
         return SL_OK;
     return sl_parameter_set_create(options->model, owner, 1,
-                                   &(sl_parameter_set_options){.device = options->device}, set);
+                                   &(sl_parameter_set_options){.device = options->device,
+                                                               .precision = options->precision},
+                                   set);
 }
 
 static void destroy_owners(const profiler *p)
@@ -256,9 +259,11 @@ static sl_status profile_module(profiler *p, int index)
     sl_status status =
         sli_module_for_each_tie(options->model, create_owner, &(tie_search){p, index});
     if (status == SL_OK)
-        status = sl_parameter_set_create(options->model, index, 1,
-                                         &(sl_parameter_set_options){.device = options->device},
-                                         &parameters);
+        status =
+            sl_parameter_set_create(options->model, index, 1,
+                                    &(sl_parameter_set_options){.device = options->device,
+                                                                .precision = options->precision},
+                                    &parameters);
     for (int round = 0; round <= rounds && status == SL_OK; round++)
         status = run_round(p, index, round, &out);
     sl_parameter_set_destroy(&parameters);

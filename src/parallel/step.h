@@ -44,6 +44,7 @@ typedef struct sli_step {
     double scale;       /* of gradients: weight / terms of the whole batch */
     double *row_losses; /* of the whole batch, in its order; NULL without a loss */
     int64_t row_loss_count;
+    sl_precision precision;
     uint64_t seed, step;
     double start;      /* on sli_clock_seconds' clock */
     sl_tensor *output; /* of the whole batch, on the last stage's device; NULL with a loss */

@@ -52,6 +52,8 @@ static sl_status place_tied(sl_parameter *tied, void *arg)
     if (!device)
         return SL_OK;
     sli_tensor_hand_over(tied->value, device);
+    if (tied->bf16)
+        sli_tensor_hand_over(tied->bf16, device);
     if (tied->grad)
         sli_tensor_hand_over(tied->grad, device);
     return SL_OK;

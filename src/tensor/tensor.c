@@ -27,6 +27,8 @@ struct sl_tensor {
     sl_shape shape;
 };
 
+const char *const sl_precision_names[] = {"f32", "bf16", NULL};
+
 const char *sl_dtype_name(sl_dtype dtype)
 {
     static const char *const names[] = {"f32", "f64", "i32", "i64", "bf16"};
@@ -313,4 +315,27 @@ sl_status sl_tensor_read(const sl_tensor *tensor, void *host)
 sl_status sl_tensor_zero(sl_tensor *tensor)
 {
     return sli_device_zero(tensor->device, sl_tensor_data(tensor), sl_tensor_bytes(tensor));
+}
+
+sl_status sli_tensor_convert(const sl_tensor *from, sl_tensor *to)
+{
+    sli_convert arguments = {
+        .count = sl_tensor_count(from),
+        .from_bf16 = from->dtype == SL_BF16,
+        .to_bf16 = to->dtype == SL_BF16,
+        .from = sl_tensor_data(from),
+        .to = sl_tensor_data(to),
+    };
+    assert(sl_tensor_count(to) == arguments.count);
+    return sli_device_convert(from->device, &arguments);
+}
+
+sl_status sli_tensor_as(const sl_tensor *tensor, sl_dtype dtype, sl_memory_category category,
+                        sl_tensor **out)
+{
+    SL_TRY(sl_tensor_create(tensor->device, category, dtype, &tensor->shape, out));
+    sl_status status = sli_tensor_convert(tensor, *out);
+    if (status != SL_OK)
+        sl_tensor_destroy(out);
+    return status;
 }

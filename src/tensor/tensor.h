@@ -13,4 +13,11 @@ void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to);
 /* Has the tensor's storage another handle? */
 bool sli_tensor_is_shared(const sl_tensor *tensor);
 
+/* to = from, of as many elements, in f32 or bf16 (see sli_convert). */
+sl_status sli_tensor_convert(const sl_tensor *from, sl_tensor *to);
+
+/* A copy in another data type. */
+sl_status sli_tensor_as(const sl_tensor *tensor, sl_dtype dtype, sl_memory_category category,
+                        sl_tensor **out);
+
 #endif

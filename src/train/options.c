@@ -248,6 +248,12 @@ const sl_option sl_plan_option_rows[] = {
      .affects_numbers = with_sgd,
      .help = "Momentum of SGD"},
 
+    {.name = "precision", .value = "KIND", .group = "Training", FIELD(CHOICE, precision),
+     .choices = sl_precision_names,
+     .help = "Precision of matrix products and of activations. bf16: products of bf16 numbers with "
+             "sums in f32; weights, gradients, optimizer and checkpoints stay f32. A run that "
+             "resumes may have another one"},
+
     {0},
 };
 

@@ -53,29 +53,39 @@ static int64_t bytes_of(const sl_shape *shape)
     return sl_shape_count(shape) * (int64_t)sizeof(float);
 }
 
+/* Bytes of f32 as they are kept and sent. (bf16 halves all of them but a few for each position,
+ * which are too few to count.) */
+static int64_t kept_bytes(const sl_train_options *options, int64_t bytes)
+{
+    return options->precision == SL_PRECISION_BF16 ? (bytes + 1) / 2 : bytes;
+}
+
 /* *shape is that of the stage's input, and becomes that of its output. The last stage keeps its
  * output, the decoder's input, for the loss, which takes the decoder over. */
-static sl_status plan_micro(const sl_module *model, const sl_stage_plan *stage, sl_shape *shape,
-                            micro_plan *out)
+static sl_status plan_micro(const sl_train_options *options, const sl_module *model,
+                            const sl_stage_plan *stage, sl_shape *shape, micro_plan *out)
 {
     int last = sl_module_child_count(model) - 1;
-    *out = (micro_plan){.input = stage->first > 0 ? bytes_of(shape) : 0};
+    *out = (micro_plan){.input = stage->first > 0 ? kept_bytes(options, bytes_of(shape)) : 0};
     for (int i = stage->first; i < stage->first + stage->count; i++) {
         const sl_module *module = sl_module_child(model, i);
         sl_shape next;
         SL_TRY(sl_module_output_shape(module, shape, &next));
         int64_t saved = i == last ? bytes_of(shape) : sl_module_saved_bytes(module, shape);
         int64_t classes = next.size[next.dims - 1], rows = sl_shape_count(&next) / classes;
-        int64_t needed = i == last ? sli_cross_entropy_workspace_bytes(rows, classes) : saved;
+        int64_t needed = i == last
+                             ? sli_cross_entropy_workspace_bytes(rows, classes, options->precision)
+                             : saved;
+        saved = kept_bytes(options, saved);
         out->saved += saved;
         out->halfway = larger(out->halfway, out->saved - out->deferred);
-        out->deferred += sl_module_deferred_bytes(module, shape);
+        out->deferred += kept_bytes(options, sl_module_deferred_bytes(module, shape));
         out->workspace = larger(out->workspace, needed);
         if (i < last)
             *shape = next;
     }
     out->halfway += out->deferred;
-    out->output = bytes_of(shape);
+    out->output = kept_bytes(options, bytes_of(shape));
     return SL_OK;
 }
 
@@ -147,7 +157,7 @@ static sl_status plan_activations(const sl_train_options *options, int64_t rows,
     micro_plan micros[SL_MAX_STAGES];
     stage_use uses[SL_MAX_STAGES] = {{0}};
     for (int s = 0; s < out->stages; s++) {
-        SL_TRY(plan_micro(model, &out->stage[s], &shape, &micros[s]));
+        SL_TRY(plan_micro(options, model, &out->stage[s], &shape, &micros[s]));
         out->stage[s].workspace_bytes = micros[s].workspace;
     }
     for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++)
@@ -170,7 +180,7 @@ static sl_status plan_evaluation(const sl_train_options *options, const sl_modul
     for (int s = 0; s < out->stages; s++) {
         sl_stage_plan *stage = &out->stage[s];
         micro_plan micro;
-        SL_TRY(plan_micro(model, stage, &shape, &micro));
+        SL_TRY(plan_micro(options, model, stage, &shape, &micro));
         stage->activation_bytes =
             larger(stage->activation_bytes, micros * micro.input + 2 * micro.output);
         stage->workspace_bytes = larger(stage->workspace_bytes, micro.workspace);
@@ -207,16 +217,19 @@ static int count_sums(const sl_train_options *options)
 static void plan_parameters(const sl_train_options *options, const sl_module *model,
                             sl_stage_plan *stage)
 {
-    int64_t trained = 0, frozen = 0, buffers = 0;
+    int64_t trained = 0, frozen = 0, buffers = 0, copies = 0;
     int owners = options->zero ? sl_train_options_replicas(options) : 1;
     for (int i = stage->first; i < stage->first + stage->count; i++) {
         const sl_module *module = sl_module_child(model, i);
         trained += sli_module_elements(module, SL_PARAMETER_TRAINED);
         frozen += sli_module_elements(module, SL_PARAMETER_FROZEN);
         buffers += sli_module_elements(module, SL_PARAMETER_BUFFER);
+        if (options->precision == SL_PRECISION_BF16)
+            copies += sli_module_product_elements(module);
     }
     stage->parameter_elements = trained + frozen;
-    stage->parameter_bytes = (trained + frozen + buffers) * (int64_t)sizeof(float);
+    stage->parameter_bytes =
+        (trained + frozen + buffers) * (int64_t)sizeof(float) + copies * (int64_t)sizeof(uint16_t);
     stage->gradient_bytes = (1 + count_sums(options)) * trained * (int64_t)sizeof(float);
     stage->optimizer_bytes =
         (trained + owners - 1) / owners * sl_optimizer_state_bytes(&options->optimizer);

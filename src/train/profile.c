@@ -44,7 +44,8 @@ static sl_status profile_device(const model_profile *profile, sl_device *device,
                                                           .loss = profile->loss,
                                                           .device = device,
                                                           .input = input,
-                                                          .targets = targets},
+                                                          .targets = targets,
+                                                          .precision = profile->options->precision},
                                     out);
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);

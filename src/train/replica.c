@@ -28,6 +28,7 @@ static sl_status create_pipe(const sl_train_options *options, const sl_train_tas
                                              .chunks = sli_layout_micros(options),
                                              .accumulate = options->accumulate,
                                              .recompute = options->recompute,
+                                             .precision = options->precision,
                                              .table = options->table,
                                              .writer_arg = sl_train_options_schedule(options),
                                              .seed = options->seed,

@@ -23,6 +23,7 @@ static const option_case option_cases[][24] = {
      {"--pre-norm", "\"pre_norm\":true"},
      {"--pp 2", "\"partition\":[3,2]"},
      {"--chunks 3", "\"chunks\":3,"},
+     {"--precision bf16", "\"precision\":\"bf16\""},
      {"--checkpoint always", "\"checkpoint\":\"always\""},
      {"--schedule 1f1b", "\"schedule\":\"1f1b\""},
      {"--seed 5", "\"seed\":5,"},

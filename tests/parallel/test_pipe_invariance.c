@@ -1,6 +1,6 @@
 /* Losses and weights are the same bits for every number of stages, balance, checkpoint mode,
  * schedule, table, placement, number of turns that a batch takes, number of devices and number of
- * threads, dropout and all, given the same micro-batches.
+ * threads, dropout and all, given the same micro-batches, in f32 and in bf16.
  *
  * Each round draws a model, a batch and a number of chunks; trains a few steps on one stage with
  * one thread; and then in pipes that are drawn as well. */
@@ -25,6 +25,7 @@ typedef struct recipe {
     unsigned seed;
     int rows, chunks, features, classes;
     bool is_language_model, is_classifier;
+    sl_precision precision;
 } recipe;
 
 /* out = in * gate + shift, of which `gate` [N, 1] and `shift` [1] are inputs of the batch. */
@@ -228,6 +229,7 @@ static result train(const recipe *r, const data *d, sl_pipe_options options, int
     result got;
     options.chunks = r->chunks;
     options.seed = r->seed;
+    options.precision = r->precision;
     test_pipe piped = open_pipe(build_model(r), build_loss(r), options, devices, threads);
     const sl_input inputs[] = {{.name = "gate", .tensor = d->gate},
                                {.name = "shift", .tensor = d->shift, .whole = true}};
@@ -312,10 +314,11 @@ static void check_result(const result *got, const result *expected, const recipe
     const sl_schedule *table = options->writer ? options->writer_arg : options->table;
     if (table)
         check_ok(sl_schedule_csv(table, &csv));
-    fail_msg("model %u (%s), %d rows in %d chunks, %d stages on %d ranks and %d devices of %d "
+    fail_msg("model %u (%s, %s), %d rows in %d chunks, %d stages on %d ranks and %d devices of %d "
              "threads, %s, %s: losses %.17g %.17g %.17g, should be %.17g %.17g %.17g",
-             r->seed, r->is_language_model ? "transformer" : "perceptron", r->rows, r->chunks,
-             options->stages, options->stages / options->virtual_stages, devices, threads,
+             r->seed, r->is_language_model ? "transformer" : "perceptron",
+             sl_precision_names[r->precision], r->rows, r->chunks, options->stages,
+             options->stages / options->virtual_stages, devices, threads,
              sl_recompute_name(options->recompute), csv ? csv : (const char *)options->writer_arg,
              got->losses[0], got->losses[1], got->losses[2], expected->losses[0],
              expected->losses[1], expected->losses[2]);
@@ -381,6 +384,7 @@ static recipe draw_recipe(unsigned *state, bool is_language_model)
                 .is_language_model = is_language_model,
                 .is_classifier = test_draw(state, 0, 1)};
     r.chunks = test_draw(state, 1, 9);
+    r.precision = r.seed % 3 ? SL_PRECISION_F32 : SL_PRECISION_BF16;
     return r;
 }
 
@@ -450,6 +454,7 @@ static void other_chunks_agree_to_rounding_with_dropout_on(void **state)
     for (int round = 0; round < ROUNDS; round++) {
         recipe r = draw_recipe(&draws, round % 2);
         data d = build_data(&r);
+        r.precision = SL_PRECISION_F32;
         r.chunks = 1;
         result whole = train(&r, &d, one_stage, 1, 1);
         r.chunks = test_draw(&draws, 2, 20);

@@ -1,6 +1,6 @@
 /* One layer, forward and backward, for test_layers.py:
  *
- *   layer_driver KIND key=value... < records > records
+ *   layer_driver KIND precision=f32|bf16 key=value... < records > records
  *
  * Reads `in`, a parameter under each name that it should not initialize itself, and `grad_out` (or
  * `targets`, for a layer that cross entropy takes over). Writes `out` (or `row_losses`), `grad_in`,
@@ -30,6 +30,11 @@ static sl_activation activation_option(char **arguments)
 {
     bool relu = strcmp(option_text(arguments, "activation"), "relu") == 0;
     return relu ? SL_ACTIVATION_RELU : SL_ACTIVATION_GELU;
+}
+
+static sl_precision precision_option(char **arguments)
+{
+    return option_is(arguments, "precision", "bf16") ? SL_PRECISION_BF16 : SL_PRECISION_F32;
 }
 
 static sl_status create_encoder_layer(char **o, sl_module **out)
@@ -102,10 +107,11 @@ static void write_parameters(sl_parameter_set *set)
     }
 }
 
-static void run_layer(sl_module *module, sl_device *device, const records *given)
+static void run_layer(sl_module *module, sl_device *device, sl_precision precision,
+                      const records *given)
 {
     sl_pass *pass;
-    sl_pass_options options = {.device = device, .keep = true};
+    sl_pass_options options = {.device = device, .keep = true, .precision = precision};
     sl_tensor *in = records_tensor(given, "in", device), *out, *grad_in = NULL;
     sl_tensor *grad_out = records_tensor(given, "grad_out", device);
     bool ids = sl_tensor_dtype(in) == SL_I32;
@@ -185,6 +191,7 @@ static void run_u_net(char **o, const records *given)
                                                     .stages = stages,
                                                     .devices = devices,
                                                     .chunks = (int)option_count(o, "chunks"),
+                                                    .precision = precision_option(o),
                                                     .writer_arg = option_text(o, "schedule")},
                                  &pipe));
     train_u_net(pipe, given);
@@ -211,13 +218,14 @@ int main(int argc, char **argv)
     }
     records_check(sl_device_create_cpu(2, &device));
     records_check(create(argv[1], argv + 2, &module));
-    sl_parameter_set_options options = {.device = device};
+    sl_parameter_set_options options = {.device = device, .precision = precision_option(argv + 2)};
     records_check(sl_parameter_set_create(module, 0, 0, &options, &set));
     load_parameters(set, &given);
+    records_check(sl_parameter_set_convert(set));
     if (records_find(&given, "targets"))
         run_loss(module, device, &given);
     else
-        run_layer(module, device, &given);
+        run_layer(module, device, options.precision, &given);
     write_parameters(set);
     sl_parameter_set_destroy(&set);
     sl_module_destroy(&module);

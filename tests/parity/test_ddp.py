@@ -145,6 +145,7 @@ class DistributedDataParallel(unittest.TestCase):
             "optimizer": "sgd", "lr": 0.1, "momentum": 0.9, "dampening": 0, "nesterov": 0,
             "weight_decay": 0, "decay": "all", "norm": "l2", "eps": 1e-8, "clip": 0.5, "steps": 4,
             "accumulate": 1, "dropout": 0, "freeze": -1, "evaluate": 0,
+            "precision": "f32",
             "tie": self.random.choice([0, 1]),
         }
         options.update(fixed)

@@ -1,4 +1,5 @@
-"""Every layer, forward and backward, against PyTorch in double precision, over random shapes.
+"""Every layer, forward and backward, against PyTorch in double precision, over random shapes, in f32
+and in bf16.
 
 SLUICE_TEST_SEED draws other shapes and numbers.
 """
@@ -18,6 +19,10 @@ except ImportError as missing:
 from records import distance, run_driver
 
 TOLERANCE = 1e-5
+# A number of bf16 is off by 2^-9 at most; a layer rounds several times. Rounding may also take the
+# input of a ReLU to the other side of 0, so that a whole gradient comes or goes.
+BF16_TOLERANCE = 0.02
+BF16_RELU_TOLERANCE = 0.25
 SEED = int(os.environ.get("SLUICE_TEST_SEED", 7))
 
 
@@ -40,6 +45,8 @@ def random_tensor(*shape):
 
 
 class Layers(unittest.TestCase):
+    precision = "f32"
+
     def setUp(self):
         torch.manual_seed(SEED)
         self.random = random.Random(SEED)
@@ -48,14 +55,17 @@ class Layers(unittest.TestCase):
         return self.random.randint(low, high)
 
     def compare(self, what, got, expected):
+        tolerance = TOLERANCE
+        if self.precision == "bf16":
+            tolerance = BF16_RELU_TOLERANCE if "relu" in what else BF16_TOLERANCE
         for name in expected:
             off = distance(got[name], expected[name])
-            self.assertLessEqual(off, TOLERANCE, f"{name} of {what}, seed {SEED}")
+            self.assertLessEqual(off, tolerance, f"{name} of {what}, seed {SEED}")
         self.assertEqual(sorted(got), sorted(expected), what)
 
     def check(self, kind, options, module, run, x, ids=False):
         """Compares the driver's layer with `run`, PyTorch's, at x."""
-        arguments = [kind, *(f"{key}={value}" for key, value in options.items())]
+        arguments = [kind, f"precision={self.precision}", *(f"{key}={value}" for key, value in options.items())]
         given = {name: float_array(value) for name, value in module.named_parameters()}
         x = x if ids else x.requires_grad_()
         out = run(x)
@@ -171,7 +181,8 @@ class Layers(unittest.TestCase):
             targets[0, 0] = 0
             given = {name: float_array(value) for name, value in module.named_parameters()}
             given.update({"in": float_array(x), "targets": targets.numpy().astype(numpy.int32)})
-            options = ["decoder", f"width={width}", f"ntokens={ntokens}"]
+            options = ["decoder", f"precision={self.precision}", f"width={width}",
+                       f"ntokens={ntokens}"]
             got = run_driver("layer_driver", options, given)
 
             rows = torch.nn.functional.cross_entropy(
@@ -200,12 +211,17 @@ class Layers(unittest.TestCase):
                 expected["grad." + name] = value.grad.numpy()
             alone = None
             for stages in (1, 2, 3, 4, 13):
-                options = [f"width={width}", f"chunks={chunks}", f"stages={stages}"]
+                options = [f"width={width}", f"chunks={chunks}", f"stages={stages}",
+                           f"precision={self.precision}"]
                 got = run_driver("layer_driver", ["u_net", f"schedule={schedule}", *options], given)
                 self.compare(f"u_net {' '.join(options)}", got, expected)
                 alone = alone or got
                 for name in got:
                     self.assertTrue(numpy.array_equal(got[name], alone[name]), (name, options))
+
+
+class LayersInBf16(Layers):
+    precision = "bf16"
 
 
 def causal_mask(time):

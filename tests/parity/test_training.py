@@ -155,7 +155,7 @@ class Training(unittest.TestCase):
             "optimizer": "sgd", "lr": 0.1, "momentum": 0, "dampening": 0, "nesterov": 0,
             "weight_decay": 0, "decay": "all", "norm": "l2", "eps": 1e-8, "clip": 0.5, "steps": 3,
             "ranks": 1, "accumulate": 1, "bucket_bytes": 0, "dropout": 0, "freeze": -1,
-            "evaluate": 0, "tie": 0,
+            "evaluate": 0, "tie": 0, "precision": "f32",
         }
         options.update(fixed)
         return options
@@ -241,6 +241,29 @@ class Training(unittest.TestCase):
         self.check(self.draw(tie=1, optimizer="adamw", lr=1e-3, weight_decay=0.1, eps=1e-3))
         for freeze in (0, 4):
             self.check(self.draw(tie=1, nlayers=3, freeze=freeze, schedule="zb-h1"))
+
+    def test_bf16_has_autocasts_losses(self):
+        options = self.draw(emsize=64, nhid=96, nhead=2, nlayers=3, ntokens=60, chunks=2, stages=2,
+                            optimizer="adamw", lr=5e-4, eps=1e-6, steps=40, precision="bf16")
+        model = build(options).float()
+        given = {name: value.detach().numpy().copy() for name, value in model.named_parameters()}
+        first = torch.randint(options["ntokens"], (6, 13))  # the same text again and again
+        batches = [(first[:, :-1], first[:, 1:])] * options["steps"]
+        for step, (ids, targets) in enumerate(batches):
+            given[f"ids.{step}.0.0"] = ids.numpy().astype(numpy.int32)
+            given[f"targets.{step}.0.0"] = targets.numpy().astype(numpy.int32)
+
+        def forward(ids):
+            with torch.autocast("cpu", torch.bfloat16):
+                return model(ids).float()
+
+        expected = train(model, forward, options, batches)
+        got = run_driver("training_driver", [f"{key}={value}" for key, value in options.items()],
+                         given)
+        losses = [expected[f"loss.{step}.0.0"] for step in range(options["steps"])]
+        self.assertLess(losses[-1], 0.7 * losses[0])
+        for step, loss in enumerate(losses):
+            self.assertLessEqual(distance(got[f"loss.{step}.0.0"], loss), 0.02, f"step {step}")
 
     def test_against_pytorchs_own_pipe(self):
         from torch.distributed import rpc

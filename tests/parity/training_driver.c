@@ -80,6 +80,7 @@ static void open_replica(replica *at)
         .stages = (int)option_number(o, "stages"),
         .devices = at->devices,
         .chunks = (int)option_number(o, "chunks"),
+        .precision = option_is(o, "precision", "bf16") ? SL_PRECISION_BF16 : SL_PRECISION_F32,
         .seed = (uint64_t)rank,
         .first_bucket_bytes = option_count(o, "bucket_bytes"),
         .bucket_bytes = option_count(o, "bucket_bytes"),

@@ -34,11 +34,12 @@ static void check_same(const trace *one, const trace *other, const char *what)
                      one->numbers[i]);
 }
 
-static void check_every_pipe(scratch *in, bool tie)
+static void check_every_pipe(scratch *in, bool tie, sl_precision precision)
 {
     sl_train_options options = small_options(in);
     options.epochs = 2;
     options.model.tie = tie;
+    options.precision = precision;
     trace reference = trace_run(&options);
     assert_int_equal(reference.count, 2 * 4 * 2 + 3);
     for (int stages = 1; stages <= 3; stages++)
@@ -80,12 +81,17 @@ static void losses_are_the_same_bits_with_gradient_accumulation(void **state)
 
 static void losses_are_the_same_bits_in_every_pipe(void **state)
 {
-    check_every_pipe(*state, false);
+    check_every_pipe(*state, false, SL_PRECISION_F32);
 }
 
 static void tied_losses_are_the_same_bits_in_every_pipe(void **state)
 {
-    check_every_pipe(*state, true);
+    check_every_pipe(*state, true, SL_PRECISION_F32);
+}
+
+static void tied_losses_in_bf16_are_the_same_bits_in_every_pipe(void **state)
+{
+    check_every_pipe(*state, true, SL_PRECISION_BF16);
 }
 
 /* An optimizer that is sharded, or not, over replicas of pipes. */
@@ -226,6 +232,7 @@ int invariance_tests(void)
         WITH_CORPUS(losses_are_the_same_bits_in_every_pipe),
         WITH_CORPUS(losses_are_the_same_bits_with_gradient_accumulation),
         WITH_CORPUS(tied_losses_are_the_same_bits_in_every_pipe),
+        WITH_CORPUS(tied_losses_in_bf16_are_the_same_bits_in_every_pipe),
         WITH_CORPUS(tied_losses_are_the_same_bits_with_zero),
         WITH_CORPUS(losses_are_the_same_bits_wherever_the_stages_are),
         WITH_CORPUS(losses_are_the_same_bits_for_any_balance),

@@ -1,0 +1,322 @@
+/* Layers in bf16 against the same layers in f32: outputs and gradients within rounding, the same
+ * bits for backward at once and in halves, and half the bytes kept. (parity/layers compares with
+ * PyTorch in double precision.) */
+#include "nn/module.h"
+#include "sluice/layers.h"
+#include "sluice/loss.h"
+#include "support/check.h"
+#include "support/modules.h"
+#include "tensor/tensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROWS = 4, TIME = 18, WIDTH = 48, HIDDEN = 80, TOKENS = 300, MOST_ARRAYS = 24 };
+
+/* Relative to the norm of the f32 result. bf16 has 8 bits, so one rounding is off by 2^-9 at most.
+ * Where rounding takes a ReLU's input to the other side of 0, a whole gradient comes or goes. */
+static const double OUTPUT_BOUND = 1e-2, GRADIENT_BOUND = 2e-2, RELU_GRADIENT_BOUND = 0.12;
+
+/* What a layer gives: its output, the input's gradient, and each parameter's. */
+typedef struct results {
+    float *arrays[MOST_ARRAYS];
+    int64_t counts[MOST_ARRAYS];
+    int count;
+    int64_t saved_bytes, deferred_bytes;
+} results;
+
+static void add_result(results *to, const sl_tensor *tensor)
+{
+    assert_int_equal(sl_tensor_dtype(tensor), SL_F32);
+    assert_true(to->count < MOST_ARRAYS);
+    to->counts[to->count] = sl_tensor_count(tensor);
+    to->arrays[to->count++] = tensor_values(tensor);
+}
+
+static void add_gradients(results *to, sl_parameter_set *set)
+{
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+        sl_parameter *parameter = sl_parameter_set_get(set, i);
+        if (sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED)
+            add_result(to, gradient_of(parameter));
+    }
+}
+
+static void free_results(results *of)
+{
+    for (int i = 0; i < of->count; i++)
+        free(of->arrays[i]);
+}
+
+/* Parameters of random values, the same in both precisions. */
+static sl_parameter_set *parameters_of(sl_module *module, sl_device *device, sl_precision precision)
+{
+    sl_parameter_set *set;
+    const sl_parameter_set_options options = {.device = device, .seed = 3, .precision = precision};
+    check_ok(sl_parameter_set_create(module, 0, 0, &options, &set));
+    for (int i = 0; i < sl_parameter_set_count(set); i++) {
+        sl_tensor *value = sl_parameter_value(sl_parameter_set_get(set, i));
+        sl_tensor *noise = random_tensor(device, sl_tensor_shape(value), 50 + (uint64_t)i);
+        for (int64_t k = 0; k < sl_tensor_count(value); k++)
+            sl_tensor_f32(value)[k] += 0.1f * sl_tensor_f32(noise)[k];
+        sl_tensor_destroy(&noise);
+    }
+    check_ok(sl_parameter_set_convert(set));
+    return set;
+}
+
+static sl_tensor *input_of(const module_case *one, sl_device *device)
+{
+    int32_t ids[ROWS * TIME];
+    if (one->id_count == 0)
+        return random_tensor(device, &one->in, 7);
+    for (int i = 0; i < ROWS * TIME; i++)
+        ids[i] = i * i % one->id_count;
+    return integer_tensor(device, &one->in, ids);
+}
+
+static void run_layer(const module_case *one, sl_device *device, sl_precision precision,
+                      bool halves, results *out)
+{
+    sl_pass *pass;
+    sl_tensor *result, *grad_in = NULL, *in = input_of(one, device);
+    sl_parameter_set *set = parameters_of(one->module, device, precision);
+    const sl_pass_options options = {.device = device,
+                                     .training = one->training,
+                                     .keep = true,
+                                     .seed = 5,
+                                     .precision = precision};
+    *out = (results){.count = 0};
+    check_ok(sl_pass_create(&options, &pass));
+    check_ok(sl_module_forward(one->module, pass, in, &result));
+    out->saved_bytes = pass_bytes(pass);
+    add_result(out, result);
+    sl_tensor *grad = random_tensor(device, sl_tensor_shape(result), 9);
+    check_ok((halves
+                  ? sl_module_backward_input
+                  : sl_module_backward)(one->module, pass, grad, one->id_count ? NULL : &grad_in));
+    out->deferred_bytes = pass_bytes(pass);
+    if (halves)
+        check_ok(sl_module_backward_weight(one->module, pass));
+    assert_int_equal(sl_pass_depth(pass) + sl_pass_deferred(pass), 0);
+    if (grad_in)
+        add_result(out, grad_in);
+    add_gradients(out, set);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&result);
+    sl_tensor_destroy(&grad);
+    sl_tensor_destroy(&grad_in);
+    sl_pass_destroy(&pass);
+    sl_parameter_set_destroy(&set);
+}
+
+static void check_near(const char *what, const results *got, const results *expected,
+                       double gradient_bound)
+{
+    assert_int_equal(got->count, expected->count);
+    for (int i = 0; i < got->count; i++) {
+        double off = relative_distance(got->arrays[i], expected->arrays[i], got->counts[i]);
+        if (!(off <= (i == 0 ? OUTPUT_BOUND : gradient_bound)))
+            fail_msg("%s: result %d is off by %g", what, i, off);
+    }
+}
+
+static void check_same(const char *what, const results *one, const results *other)
+{
+    assert_int_equal(one->count, other->count);
+    for (int i = 0; i < one->count; i++)
+        if (memcmp(one->arrays[i], other->arrays[i], (size_t)one->counts[i] * sizeof(float)) != 0)
+            fail_msg("%s: result %d has other bits in halves", what, i);
+}
+
+/* Takes the module. */
+static void check_layer(const char *what, module_case one, double gradient_bound)
+{
+    sl_device *device;
+    sl_memory_stats memory;
+    results exact, rounded, halves;
+    check_ok(sl_device_create_cpu(2, &device));
+    run_layer(&one, device, SL_PRECISION_F32, false, &exact);
+    run_layer(&one, device, SL_PRECISION_BF16, false, &rounded);
+    run_layer(&one, device, SL_PRECISION_BF16, true, &halves);
+    check_near(what, &rounded, &exact, gradient_bound);
+    check_same(what, &rounded, &halves);
+    if (one.id_count == 0 && !((double)rounded.saved_bytes <= 0.55 * (double)exact.saved_bytes))
+        fail_msg("%s: saves %d bytes, in f32 %d", what, (int)rounded.saved_bytes,
+                 (int)exact.saved_bytes);
+    free_results(&exact);
+    free_results(&rounded);
+    free_results(&halves);
+    sl_device_memory(device, &memory);
+    assert_int_equal(memory.current_total_bytes, 0);
+    sl_device_destroy(&device);
+    sl_module_destroy(&one.module);
+}
+
+static void layers_in_bf16_agree_with_f32(void **state)
+{
+    (void)state;
+    const sl_shape in = sl_shape_3d(ROWS, TIME, WIDTH), ids = sl_shape_2d(ROWS, TIME);
+    sl_module *module;
+    check_ok(sl_linear_create(WIDTH, HIDDEN, false, &module));
+    check_layer("linear", (module_case){.module = module, .in = in}, GRADIENT_BOUND);
+    check_ok(sl_layer_norm_create(WIDTH, 0, &module));
+    check_layer("layer norm", (module_case){.module = module, .in = in}, GRADIENT_BOUND);
+    check_ok(sl_activation_create(SL_ACTIVATION_GELU, &module));
+    check_layer("gelu", (module_case){.module = module, .in = in}, GRADIENT_BOUND);
+    check_ok(sl_self_attention_create(WIDTH, 3, 0.2f, SL_MASK_CAUSAL, &module));
+    check_layer("attention", (module_case){.module = module, .in = in, .training = true},
+                GRADIENT_BOUND);
+    check_ok(sl_embedding_create(
+        &(sl_embedding_options){.ntokens = TOKENS, .width = WIDTH, .dropout = 0.2f}, &module));
+    check_layer("embedding",
+                (module_case){.module = module, .in = ids, .id_count = TOKENS, .training = true},
+                GRADIENT_BOUND);
+}
+
+static void encoder_layers_in_bf16_agree_with_f32(void **state)
+{
+    (void)state;
+    const sl_shape in = sl_shape_3d(ROWS, TIME, WIDTH);
+    for (int which = 0; which < 8; which++) {
+        char what[64];
+        sl_module *module;
+        const sl_encoder_layer_options options = {.width = WIDTH,
+                                                  .heads = 3,
+                                                  .feed_forward = HIDDEN,
+                                                  .dropout = which & 1 ? 0.2f : 0,
+                                                  .mask = which & 1 ? SL_MASK_CAUSAL : SL_MASK_NONE,
+                                                  .activation = which & 2 ? SL_ACTIVATION_GELU
+                                                                          : SL_ACTIVATION_RELU,
+                                                  .pre_norm = which & 4};
+        snprintf(what, sizeof what, "encoder layer %d", which);
+        check_ok(sl_encoder_layer_create(&options, &module));
+        check_layer(what, (module_case){.module = module, .in = in, .training = true},
+                    which & 2 ? GRADIENT_BOUND : RELU_GRADIENT_BOUND);
+    }
+}
+
+/* The loss works through the decoder, whose input comes in bf16. */
+static void run_loss(sl_device *device, sl_precision precision, bool halves, results *out)
+{
+    int32_t ids[ROWS * TIME];
+    double losses[ROWS * TIME];
+    const sl_shape in_shape = sl_shape_2d(ROWS * TIME, WIDTH), rows = sl_shape_1d(ROWS * TIME);
+    for (int i = 0; i < ROWS * TIME; i++)
+        ids[i] = 7 * i % TOKENS;
+    sl_module *decoder;
+    sl_loss *loss;
+    sl_pass *pass;
+    check_ok(sl_decoder_create(WIDTH, TOKENS, &decoder));
+    check_ok(sl_cross_entropy_create(&loss));
+    const sl_pass_options options = {.device = device, .keep = true, .precision = precision};
+    check_ok(sl_pass_create(&options, &pass));
+    sl_parameter_set *set = parameters_of(decoder, device, precision);
+    sl_tensor *wide = random_tensor(device, &in_shape, 7), *in = NULL, *grad = NULL;
+    sl_tensor *targets = integer_tensor(device, &rows, ids);
+    if (precision == SL_PRECISION_BF16)
+        check_ok(sli_tensor_as(wide, SL_BF16, SL_MEMORY_ACTIVATIONS, &in));
+    sl_loss_call call = {.device = device,
+                         .last = decoder,
+                         .in = in ? in : wide,
+                         .targets = targets,
+                         .scale = 1.0 / (ROWS * TIME),
+                         .row_losses = losses,
+                         .grad_in = &grad,
+                         .pass = halves ? pass : NULL};
+    *out = (results){.count = 0};
+    check_ok(sl_loss_apply(loss, &call));
+    out->deferred_bytes = pass_bytes(pass);
+    if (halves)
+        check_ok(sl_loss_backward_weight(loss, decoder, pass));
+    sl_tensor *loss_sums = float_tensor(device, &rows, (float[ROWS * TIME]){0});
+    for (int i = 0; i < ROWS * TIME; i++)
+        sl_tensor_f32(loss_sums)[i] = (float)losses[i];
+    add_result(out, loss_sums);
+    assert_int_equal(sl_tensor_dtype(grad), in ? SL_BF16 : SL_F32);
+    sl_tensor *grad_f32 = grad;
+    if (in)
+        check_ok(sli_tensor_as(grad, SL_F32, SL_MEMORY_ACTIVATIONS, &grad_f32));
+    add_result(out, grad_f32);
+    add_gradients(out, set);
+    if (in)
+        sl_tensor_destroy(&grad_f32);
+    sl_tensor_destroy(&loss_sums);
+    sl_tensor_destroy(&grad);
+    sl_tensor_destroy(&in);
+    sl_tensor_destroy(&wide);
+    sl_tensor_destroy(&targets);
+    sl_pass_destroy(&pass);
+    sl_parameter_set_destroy(&set);
+    sl_loss_destroy(&loss);
+    sl_module_destroy(&decoder);
+}
+
+static void cross_entropy_behind_a_decoder_in_bf16_agrees_with_f32(void **state)
+{
+    (void)state;
+    sl_device *device;
+    sl_memory_stats memory;
+    results exact, rounded, halves, exact_halves;
+    check_ok(sl_device_create_cpu(2, &device));
+    run_loss(device, SL_PRECISION_F32, false, &exact);
+    run_loss(device, SL_PRECISION_F32, true, &exact_halves);
+    run_loss(device, SL_PRECISION_BF16, false, &rounded);
+    run_loss(device, SL_PRECISION_BF16, true, &halves);
+    check_near("loss", &rounded, &exact, GRADIENT_BOUND);
+    check_same("loss", &rounded, &halves);
+    assert_int_equal(2 * halves.deferred_bytes, exact_halves.deferred_bytes);
+    free_results(&exact);
+    free_results(&exact_halves);
+    free_results(&rounded);
+    free_results(&halves);
+    sl_device_memory(device, &memory);
+    assert_int_equal(memory.current_total_bytes, 0);
+    sl_device_destroy(&device);
+}
+
+/* What modules of a sequential pass on is bf16, where a pipe may cut it. */
+static void outputs_between_modules_are_bf16(void **state)
+{
+    (void)state;
+    const sl_shape shape = sl_shape_2d(ROWS, WIDTH);
+    sl_device *device;
+    sl_module *model = NULL, *layer;
+    sl_pass *pass;
+    sl_tensor *middle, *out, *grad_middle, *grad_in;
+    for (int i = 0; i < 2; i++)
+        check_ok(
+            sl_sequential_append(&model, sl_linear_create(WIDTH, WIDTH, false, &layer), &layer));
+    check_ok(sl_device_create_cpu(1, &device));
+    sl_parameter_set *set = parameters_of(model, device, SL_PRECISION_BF16);
+    check_ok(sl_pass_create(
+        &(sl_pass_options){.device = device, .keep = true, .precision = SL_PRECISION_BF16}, &pass));
+    sl_tensor *in = random_tensor(device, &shape, 1), *grad = random_tensor(device, &shape, 2);
+    check_ok(sl_module_forward(sl_module_child(model, 0), pass, in, &middle));
+    check_ok(sl_module_forward(sl_module_child(model, 1), pass, middle, &out));
+    check_ok(sl_module_backward(sl_module_child(model, 1), pass, grad, &grad_middle));
+    check_ok(sl_module_backward(sl_module_child(model, 0), pass, grad_middle, &grad_in));
+    assert_int_equal(sl_tensor_dtype(middle), SL_BF16);
+    assert_int_equal(sl_tensor_dtype(out), SL_F32);
+    assert_int_equal(sl_tensor_dtype(grad_middle), SL_BF16);
+    assert_int_equal(sl_tensor_dtype(grad_in), SL_F32);
+    sl_tensor *all[] = {in, middle, out, grad, grad_middle, grad_in};
+    for (int i = 0; i < 6; i++)
+        sl_tensor_destroy(&all[i]);
+    sl_pass_destroy(&pass);
+    sl_parameter_set_destroy(&set);
+    sl_module_destroy(&model);
+    sl_device_destroy(&device);
+}
+
+int precision_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(layers_in_bf16_agree_with_f32),
+        cmocka_unit_test(encoder_layers_in_bf16_agree_with_f32),
+        cmocka_unit_test(cross_entropy_behind_a_decoder_in_bf16_agrees_with_f32),
+        cmocka_unit_test(outputs_between_modules_are_bf16),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
