@@ -6,20 +6,15 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* What an evaluation adds up, batch by batch; 0 for the batches of other replicas. */
-typedef struct sums {
-    double *loss;  /* [batches] */
-    double *terms; /* [batches], behind `loss` */
-    int64_t batches;
-} sums;
-
-/* One split of a task, as a replica evaluates it. */
+/* One split of a task, as a replica evaluates it, and what it adds up, batch by batch: 0 for the
+ * batches of other replicas. */
 typedef struct split_evaluation {
     const sli_replica *replica;
     const sl_train_task *task;
     sl_split split;
     const sl_evaluate_options *options;
-    sums *to;
+    int64_t batches;
+    double *losses, *terms; /* [batches], the terms behind the losses */
 } split_evaluation;
 
 static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
@@ -35,12 +30,12 @@ static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
     if (status == SL_OK)
         status = sl_pipe_evaluate(job->replica->pipe,
                                   &(sl_pipe_batch){.input = input, .targets = targets},
-                                  &job->to->loss[batch], &terms);
+                                  &job->losses[batch], &terms);
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);
-    job->to->terms[batch] = (double)terms;
+    job->terms[batch] = (double)terms;
     if (status == SL_OK && options->progress)
-        status = options->progress(options->context, batch + 1, job->to->batches);
+        status = options->progress(options->context, batch + 1, job->batches);
     return status;
 }
 
@@ -49,27 +44,27 @@ static sl_status evaluate_batches(const split_evaluation *job, sli_evaluation_st
                                   bool *stopped)
 {
     const sli_replica *replica = job->replica;
-    for (int64_t first = 0; first < job->to->batches; first += replica->count) {
+    for (int64_t first = 0; first < job->batches; first += replica->count) {
         if (stop)
             SL_TRY(stop(job->options->context, stopped));
         if (*stopped)
             return SL_OK;
-        if (first + replica->rank < job->to->batches)
+        if (first + replica->rank < job->batches)
             SL_TRY(evaluate_batch(job, first + replica->rank));
     }
     if (!replica->group)
         return SL_OK;
-    return sl_group_all_reduce(replica->group, job->to->loss, 2 * job->to->batches, SL_F64,
-                               SL_REDUCE_SUM, NULL);
+    return sl_group_all_reduce(replica->group, job->losses, 2 * job->batches, SL_F64, SL_REDUCE_SUM,
+                               NULL);
 }
 
 /* In the order of the batches, whichever replica scored them. */
-static sl_evaluation mean_of(const sums *from)
+static sl_evaluation mean_of(const split_evaluation *job)
 {
     double loss = 0, terms = 0;
-    for (int64_t i = 0; i < from->batches; i++) {
-        loss += from->loss[i];
-        terms += from->terms[i];
+    for (int64_t i = 0; i < job->batches; i++) {
+        loss += job->losses[i];
+        terms += job->terms[i];
     }
     return (sl_evaluation){loss / terms, exp(loss / terms), (int64_t)terms};
 }
@@ -78,21 +73,20 @@ sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl
                        const sl_evaluate_options *options, sli_evaluation_stop *stop,
                        sl_evaluation *out)
 {
-    int64_t batches;
+    split_evaluation job = {.replica = replica, .task = task, .split = split, .options = options};
     bool stopped = false;
     *out = (sl_evaluation){0};
-    SL_TRY(task->count_batches(task->context, split, options->batch_size, &batches));
-    if (options->max_batches > 0 && batches > options->max_batches)
-        batches = options->max_batches;
-    double *values = calloc((size_t)batches, 2 * sizeof *values);
-    if (!values)
+    SL_TRY(task->count_batches(task->context, split, options->batch_size, &job.batches));
+    if (options->max_batches > 0 && job.batches > options->max_batches)
+        job.batches = options->max_batches;
+    job.losses = calloc((size_t)job.batches, 2 * sizeof *job.losses);
+    if (!job.losses)
         return sl_error(SL_ERR_MEMORY, "no memory for an evaluation's sums");
-    sums to = {values, values + batches, batches};
-    sl_status status =
-        evaluate_batches(&(split_evaluation){replica, task, split, options, &to}, stop, &stopped);
+    job.terms = job.losses + job.batches;
+    sl_status status = evaluate_batches(&job, stop, &stopped);
     if (status == SL_OK && !stopped)
-        *out = mean_of(&to);
-    free(values);
+        *out = mean_of(&job);
+    free(job.losses);
     return status;
 }
 
