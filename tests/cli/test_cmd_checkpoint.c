@@ -299,8 +299,8 @@ static void resuming_continues_the_log(void **state)
     for (const char *at = text; (at = strstr(at, "\"resumed_step\":4")); at++)
         runs++;
     assert_int_equal(runs, 2);
-    check_without(text, "\"step\":4,");
-    check_text(text, "\"step\":5,");
+    check_without(text, "\"batch\":4,\"step\":4,");
+    check_text(text, "\"batch\":1,\"step\":5,");
 }
 
 static void so_many_checkpoints_stay_as_are_kept(void **state)
