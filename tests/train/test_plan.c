@@ -177,6 +177,10 @@ static void planned_bytes_of_replicas_are_those_that_a_run_takes(void **state)
     options.accumulate = options.chunks / 2;
     options.chunks = 2;
     check_run(&options);
+    options.replicas = 1;
+    options.zero = false;
+    for (options.shards = 1; options.shards <= 5; options.shards++)
+        check_run(&options);
 }
 
 /* ---- All of a host -------------------------------------------------------------------------- */
