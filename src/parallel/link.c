@@ -1,9 +1,8 @@
-#include "parallel/link.h"
+#include "parallel/link_header.h"
 
 #include "comm/group.h"
 #include "core/threads.h"
 
-#include <inttypes.h>
 #include <limits.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -21,21 +20,10 @@ static const double longest_pause_seconds = 1;
 
 enum { TAG_HEADER, TAG_DATA };
 
-typedef enum header_kind { HEADER_TENSOR = 1, HEADER_FAILURE, HEADER_WAITS } header_kind;
-
-typedef struct header {
-    int32_t kind;
-    int32_t number; /* a failure's; the rank that the sender has waited for half its time */
-    int32_t channel, micro;
-    sli_link_step step;
-    int32_t dtype, dims;
-    int64_t size[SL_MAX_DIMS];
-} header;
-
 /* A header and a tensor on their way out, or the data of a tensor on their way in. */
 typedef struct parcel {
     struct parcel *next;
-    header header;
+    sli_link_header header;
     sli_transfer header_transfer, data;
     sl_tensor *tensor;
     bool is_wanted; /* incoming: the step has not failed by it */
@@ -43,7 +31,7 @@ typedef struct parcel {
 
 /* The next header of another process. */
 typedef struct source {
-    header header;
+    sli_link_header header;
     sli_transfer transfer;
     int64_t received; /* headers so far */
     int waits_for;    /* as its newest header says; -1: it does not wait for long */
@@ -128,39 +116,10 @@ static sl_status post_header(sli_link *link, int from)
     return link->group->ops->start(link->group, &message, true, &at->transfer);
 }
 
-/* Every number of a header is checked before it is used. */
-static sl_status check_shape(const sli_link *link, int from, const header *got)
-{
-    int64_t bytes = 0;
-    bool is_valid =
-        got->dtype >= SL_F32 && got->dtype <= SL_BF16 && got->dims >= 0 && got->dims <= SL_MAX_DIMS;
-    if (is_valid)
-        bytes = (int64_t)sl_dtype_bytes((sl_dtype)got->dtype);
-    for (int d = 0; d < got->dims && is_valid; d++)
-        is_valid = got->size[d] >= 0 && !__builtin_mul_overflow(bytes, got->size[d], &bytes);
-    if (is_valid && bytes <= SLI_TRANSFER_BYTES)
-        return SL_OK;
-    return sl_error(SL_ERR_INVALID, "%s sent a tensor that no tensor can be", link->names[from]);
-}
-
-static sl_status check_step(const sli_link *link, int from, const header *got)
-{
-    const sli_link_step *own = &link->step;
-    if (got->step.sequence == own->sequence && got->step.rows == own->rows &&
-        got->step.kind == own->kind && got->step.first_micro == own->first_micro)
-        return SL_OK;
-    return sl_error(SL_ERR_INVALID,
-                    "the ranks of a pipe call different functions or give different batches: %s "
-                    "has %" PRId64 " rows in call %" PRIu64 " of kind %d, this rank %" PRId64
-                    " in call %" PRIu64 " of kind %d",
-                    link->names[from], got->step.rows, got->step.sequence, got->step.kind,
-                    own->rows, own->sequence, own->kind);
-}
-
 /* Posts the receive of a tensor's data. */
-static sl_status receive_tensor(sli_link *link, int from, const header *got)
+static sl_status receive_tensor(sli_link *link, int from, const sli_link_header *got)
 {
-    SL_TRY(check_shape(link, from, got));
+    SL_TRY(sli_link_header_check_shape(got, link->names[from]));
     if (got->channel < 0 || got->channel >= link->channel_count ||
         !sli_channel_accepts(link->channels[got->channel], from, got->micro))
         return sl_error(SL_ERR_INVALID, "%s sent a tensor that this rank does not expect",
@@ -171,7 +130,7 @@ static sl_status receive_tensor(sli_link *link, int from, const header *got)
     sl_shape shape = {.dims = got->dims};
     memcpy(shape.size, got->size, sizeof shape.size);
     one->header = *got;
-    sl_status status = check_step(link, from, got);
+    sl_status status = sli_link_header_check_step(got, &link->step, link->names[from]);
     one->is_wanted = status == SL_OK;
     if (status != SL_OK) {
         sli_failure_raise(link->failure, SLI_FAILURE_OF_CALL, status);
@@ -197,14 +156,14 @@ static sl_status receive_headers(sli_link *link, int from, int64_t most, bool *g
         SL_TRY(link->group->ops->progress(link->group, &at->transfer));
         if (at->transfer.is_under_way)
             return SL_OK;
-        header got = at->header;
+        sli_link_header got = at->header;
         *goes_on = true;
         at->received++;
         SL_TRY(post_header(link, from));
-        at->waits_for = got.kind == HEADER_WAITS ? got.number : -1;
-        if (got.kind == HEADER_TENSOR)
+        at->waits_for = got.kind == SLI_LINK_WAITS ? got.number : -1;
+        if (got.kind == SLI_LINK_TENSOR)
             SL_TRY(receive_tensor(link, from, &got));
-        if (got.kind == HEADER_FAILURE) {
+        if (got.kind == SLI_LINK_FAILURE) {
             sli_failure_raise_elsewhere(link->failure, got.number);
             wake_ranks(link);
         }
@@ -255,7 +214,8 @@ static sl_status free_sent(sli_link *link, bool *goes_on)
 }
 
 /* Takes the tensor, which may be NULL. */
-static sl_status start_sending(sli_link *link, int to, const header *what, sl_tensor **tensor)
+static sl_status start_sending(sli_link *link, int to, const sli_link_header *what,
+                               sl_tensor **tensor)
 {
     parcel *one = calloc(1, sizeof *one);
     if (!one)
@@ -288,11 +248,11 @@ static sl_status start_sending(sli_link *link, int to, const header *what, sl_te
 void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor **tensor)
 {
     const sl_shape *shape = sl_tensor_shape(*tensor);
-    header what = {.kind = HEADER_TENSOR,
-                   .channel = channel,
-                   .micro = micro,
-                   .dtype = sl_tensor_dtype(*tensor),
-                   .dims = shape->dims};
+    sli_link_header what = {.kind = SLI_LINK_TENSOR,
+                            .channel = channel,
+                            .micro = micro,
+                            .dtype = sl_tensor_dtype(*tensor),
+                            .dims = shape->dims};
     memcpy(what.size, shape->size, sizeof what.size);
     pthread_mutex_lock(&link->lock);
     sl_status status = SL_OK;
@@ -308,9 +268,9 @@ void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor *
     sl_tensor_destroy(tensor);
 }
 
-static void tell_all(sli_link *link, header_kind kind, int number)
+static void tell_all(sli_link *link, sli_link_header_kind kind, int number)
 {
-    header what = {.kind = kind, .number = number};
+    sli_link_header what = {.kind = kind, .number = number};
     pthread_mutex_lock(&link->lock);
     for (int r = 0; r < sl_group_size(link->group) && link->broken.status == SL_OK; r++) {
         sl_status status =
@@ -336,7 +296,7 @@ static void cancel_parcels(sli_link *link, parcel *first)
 
 void sli_link_send_failure(sli_link *link, int number)
 {
-    tell_all(link, HEADER_FAILURE, number);
+    tell_all(link, SLI_LINK_FAILURE, number);
 }
 
 /* ---- Polling ---------------------------------------------------------------------------- */
@@ -424,7 +384,7 @@ void sli_link_poll_or_pause(sli_link *link, sli_link_wait *wait)
     double waited = sli_running_clock_read(&wait->waited, longest_pause_seconds);
     if (waited > limit / 2 && !wait->is_told) {
         wait->is_told = true;
-        tell_all(link, HEADER_WAITS, wait->peer);
+        tell_all(link, SLI_LINK_WAITS, wait->peer);
     }
     if (waited > limit)
         break_late_link(link, wait->peer);

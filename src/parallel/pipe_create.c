@@ -9,7 +9,6 @@
 #include "device/cores.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum { MOST_TURNS = 1 << 16 };
 
@@ -360,79 +359,6 @@ static sl_status plan_pipe(sl_pipe *pipe, const sl_pipe_options *options)
     return sli_pipe_find_skips(pipe);
 }
 
-static uint64_t add_number(uint64_t digest, int64_t number)
-{
-    digest = (digest ^ (uint64_t)number) * UINT64_C(0x9e3779b97f4a7c15);
-    return digest ^ digest >> 32;
-}
-
-static uint64_t add_text(uint64_t digest, const char *text)
-{
-    for (; *text; text++)
-        digest = add_number(digest, *text);
-    return add_number(digest, 0);
-}
-
-static uint64_t digest_module(uint64_t digest, const sl_module *module)
-{
-    digest = add_text(digest, sl_module_type(module));
-    for (int i = 0; i < module->parameter_count; i++) {
-        const sl_parameter *of = module->parameters[i];
-        digest = add_text(digest, of->path);
-        for (int d = 0; d < of->shape.dims; d++)
-            digest = add_number(digest, of->shape.size[d]);
-    }
-    for (int i = 0; i < module->child_count; i++)
-        digest = digest_module(digest, module->children[i]);
-    return digest;
-}
-
-static uint64_t digest_table(const sl_schedule *table)
-{
-    uint64_t digest = 0;
-    const sl_action *row;
-    for (int rank = 0; rank < sl_schedule_ranks(table); rank++) {
-        int count = sl_schedule_actions(table, rank, &row);
-        digest = add_number(digest, count);
-        for (int i = 0; i < count; i++) {
-            digest = add_number(digest, row[i].stage);
-            digest = add_number(digest, (int64_t)row[i].kind);
-            digest = add_number(digest, row[i].micro);
-        }
-    }
-    return digest;
-}
-
-static uint64_t digest_stages(const sl_pipe *pipe)
-{
-    uint64_t digest = 0;
-    for (int i = 0; i < pipe->stage_count; i++) {
-        digest = add_number(digest, pipe->stages[i].count);
-        digest = add_number(digest, pipe->stages[i].group_rank);
-    }
-    return digest;
-}
-
-static sl_status compare_ranks(sl_pipe *pipe)
-{
-    const sli_pipe_trait traits[] = {
-        {"number of stages", pipe->stage_count},
-        {"number of pipeline ranks", pipe->rank_count},
-        {"number of chunks", pipe->chunks},
-        {"number of accumulation steps", pipe->step_micros},
-        {"recompute mode", pipe->recompute},
-        {"precision", pipe->precision},
-        {"seed", (int64_t)pipe->seed},
-        {"choice of no_init", pipe->no_init},
-        {"choice of inference", pipe->inference},
-        {"choice of a loss", pipe->loss != NULL},
-        {"table", (int64_t)digest_table(pipe->order)},
-        {"balance or placement", (int64_t)digest_stages(pipe)},
-        {"model", (int64_t)digest_module(0, pipe->model)},
-    };
-    return sli_pipe_group_compare(pipe->group, traits, sizeof traits / sizeof *traits);
-}
-
 /* Joins the other ranks, where `status` is what this one has found out by itself. */
 static sl_status join_group(sl_pipe *pipe, sl_group *group, sl_status status)
 {
@@ -447,7 +373,7 @@ static sl_status join_group(sl_pipe *pipe, sl_group *group, sl_status status)
         ranks[i] = pipe->stages[i].group_rank;
     status = sli_pipe_group_create(group, ranks, pipe->stage_count, &pipe->failure, &pipe->group);
     free(ranks);
-    return status == SL_OK ? compare_ranks(pipe) : status;
+    return status == SL_OK ? sli_pipe_group_compare(pipe) : status;
 }
 
 static sl_status build_pipe(sl_pipe *pipe)

@@ -5,6 +5,7 @@
 #define SLI_PARALLEL_PIPE_GROUP_H
 
 #include "parallel/link.h"
+#include "sluice/pipe.h"
 
 typedef struct sli_pipe_group {
     sl_group *group; /* its own, for collective operations */
@@ -24,14 +25,9 @@ sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stag
                                 sli_failure *failure, sli_pipe_group **out);
 void sli_pipe_group_destroy(sli_pipe_group **group);
 
-/* What the options of all ranks must agree on: a number for each name. */
-typedef struct sli_pipe_trait {
-    const char *name;
-    int64_t value;
-} sli_pipe_trait;
-
-/* Errors: SL_ERR_INVALID, the same on every rank, for the first that differs. */
-sl_status sli_pipe_group_compare(sli_pipe_group *group, const sli_pipe_trait *traits, int count);
+/* Do all ranks have the same options and model? Errors: SL_ERR_INVALID, the same on every rank, for
+ * the first that differs. */
+sl_status sli_pipe_group_compare(const sl_pipe *pipe);
 
 /* Ends a call on all ranks, when the threads of each have ended: takes the failure, and returns
  * that of the lowest number on every rank. `runs_table`: the link has a step under way. */
