@@ -125,8 +125,8 @@ static void draw_log_ticks(const frame *on)
 
 static void draw_axes(const frame *on)
 {
-    const double most_of_one_kind = 8; /* over a smaller factor, linear ticks are more */
-    if (on->chart->log_scale && on->y.high / on->y.low > most_of_one_kind)
+    const double least_factor = 4; /* over a smaller one, linear ticks are more */
+    if (on->chart->log_scale && on->y.high / on->y.low > least_factor)
         draw_log_ticks(on);
     else
         draw_linear_ticks(on, on->y, 5, 0, draw_y_tick);

@@ -35,13 +35,12 @@ void sli_markup_text(FILE *to, const char *text)
     size_t left = strlen(text);
     for (const uint8_t *at = (const uint8_t *)text; left > 0;) {
         ucs4_t character; /* U+FFFD for bytes that are not UTF-8 */
-        uint8_t encoded[6];
+        uint8_t encoded[6] = {0};
         int bytes = u8_mbtouc(&character, at, left);
         const char *instead = reference(character);
-        if (instead)
-            fputs(instead, to);
-        else
-            fwrite(encoded, 1, (size_t)u8_uctomb(encoded, character, sizeof encoded), to);
+        int length = instead ? 0 : u8_uctomb(encoded, character, sizeof encoded);
+        fputs(instead ? instead : "", to);
+        fwrite(encoded, 1, (size_t)length, to);
         at += bytes;
         left -= (size_t)bytes;
     }

@@ -34,12 +34,13 @@ static void end_table(const sli_page *on)
     fputs("</tbody></table></div>\n", on->to);
 }
 
-static double last_eval(const sl_run_history *run, bool is_test, bool best)
+/* The last one of a split. */
+static double last_eval(const sl_run_history *run, bool is_test)
 {
     double found = NAN;
     for (size_t i = 0; i < run->eval_count; i++)
         if (run->evals[i].is_test == is_test)
-            found = best ? fmin(found, run->evals[i].loss) : run->evals[i].loss;
+            found = run->evals[i].loss;
     return found;
 }
 
@@ -57,19 +58,14 @@ static double final_loss(const sl_run_history *run)
     return last > 0 ? sum / (double)last : NAN;
 }
 
-static double best_valid(const sl_run_history *run)
-{
-    return last_eval(run, false, true);
-}
-
 static double last_valid(const sl_run_history *run)
 {
-    return last_eval(run, false, false);
+    return last_eval(run, false);
 }
 
 static double test_loss(const sl_run_history *run)
 {
-    return last_eval(run, true, false);
+    return last_eval(run, true);
 }
 
 static double test_perplexity(const sl_run_history *run)
@@ -139,7 +135,7 @@ static const struct {
 } figures[] = {
     {"steps", step_count, false},
     {"train loss, last 20 steps", final_loss, false},
-    {"best validation loss", best_valid, false},
+    {"best validation loss", sli_history_best_loss, false},
     {"last validation loss", last_valid, false},
     {"test loss", test_loss, false},
     {"test perplexity", test_perplexity, false},
