@@ -44,7 +44,8 @@ typedef struct sl_ddp_options {
 
 /* Copies rank 0's parameters and buffers to all ranks. Called by all ranks. Errors: SL_ERR_INVALID
  * for a replica without trained parameters, without gradients, or with parameters outside the set;
- * and, on all ranks, if their replicas or options differ: the error says in what. */
+ * and, on all ranks, if their replicas or options differ: the error says in what.
+ * SL_ERR_UNSUPPORTED for a pipe whose stages are on several ranks (sl_pipe_options.group). */
 sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out);
 void sl_ddp_destroy(sl_ddp **ddp); /* NULL is allowed */
 

@@ -19,6 +19,12 @@ static sl_status check_options(const sl_ddp_options *options)
     if (!options->pipe == !has_module)
         return sl_error(SL_ERR_INVALID, "sl_ddp_create: expected either a pipe, or a module and "
                                         "its parameters");
+    for (int stage = 0; options->pipe && stage < sl_pipe_stages(options->pipe); stage++)
+        if (!sl_pipe_parameters(options->pipe, stage))
+            return sl_error(SL_ERR_UNSUPPORTED,
+                            "sl_ddp_create: stage %d of the pipe is on another rank of its group, "
+                            "and replicas have all stages in one process",
+                            stage);
     return SL_OK;
 }
 

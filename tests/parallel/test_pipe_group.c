@@ -161,6 +161,11 @@ static sl_status give_no_input(sl_group *group, void *arg)
     if (status == SL_OK)
         status = layout_step(at.pipe, &loss);
     sl_utilization utilization;
+    sl_ddp *ddp;
+    if (status == SL_OK)
+        status =
+            expect_error(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at.pipe}, &ddp),
+                         "of the pipe is on another rank of its group");
     if (status == SL_OK)
         status = expect_error(sl_pipe_get_utilization(at.pipe, &utilization),
                               "needs all stages in one process");
