@@ -59,7 +59,8 @@ typedef struct sl_save_options {
     void *context; /* of both */
 } sl_save_options;
 
-/* Rows of a batch. */
+/* Rows of a batch. A batch for training has batch_size rows of each shard, one shard after the
+ * other; all rows asked for are of one shard. */
 typedef struct sl_train_rows {
     sl_split split;
     int64_t batch;        /* from 0 */

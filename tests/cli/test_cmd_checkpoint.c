@@ -20,13 +20,9 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    char line[200];
-    scratch *in = *state;
-    for (int i = 0; i < 4; i++) {
-        static const char *const names[] = {"saved", "cut", "back", "mean"};
-        snprintf(line, sizeof line, "rm -rf '%s/%s'", in->directory, names[i]);
-        assert_int_equal(system(line), 0);
-    }
+    static const char *const names[] = {"saved", "cut", "back", "mean"};
+    for (int i = 0; i < 4; i++)
+        scratch_remove_tree(*state, names[i]);
     return scratch_remove(state);
 }
 

@@ -23,10 +23,7 @@ static int set_up(void **state)
 
 static int tear_down(void **state)
 {
-    char line[200];
-    scratch *in = *state;
-    snprintf(line, sizeof line, "rm -rf '%s/other'", in->directory);
-    assert_int_equal(system(line), 0);
+    scratch_remove_tree(*state, "other");
     return scratch_remove(state);
 }
 

@@ -54,6 +54,14 @@ static inline int scratch_entries(scratch *in, int remove_all)
     return count;
 }
 
+/* Removes a directory in it, and what that holds. */
+static inline void scratch_remove_tree(scratch *in, const char *name)
+{
+    char line[700];
+    snprintf(line, sizeof line, "rm -rf '%s/%s'", in->directory, name);
+    assert_int_equal(system(line), 0);
+}
+
 static inline int scratch_remove(void **state)
 {
     scratch *in = *state;

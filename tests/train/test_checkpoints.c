@@ -86,16 +86,14 @@ static char *checkpoints_path(scratch *in)
 /* How many checkpoints lie there; removes them, and what else is there, where `remove_all`. */
 static int checkpoints_count(scratch *in, bool remove_all)
 {
-    char line[700];
     int count = 0;
     DIR *open = opendir(checkpoints_path(in));
     for (struct dirent *entry; open && (entry = readdir(open));)
         count += strncmp(entry->d_name, "step-", 5) == 0;
     if (open)
         closedir(open);
-    snprintf(line, sizeof line, "rm -rf '%s'", checkpoints_path(in));
     if (remove_all)
-        assert_int_equal(system(line), 0);
+        scratch_remove_tree(in, "checkpoints");
     return count;
 }
 
@@ -304,8 +302,7 @@ static void test_alone_is_stopped_and_goes_on(void **state)
     options.checkpoints = (sl_save_options){.resume = checkpoints_path(in)};
     check_ok(run_noting(&options, &second, &log, &result));
     assert_memory_equal(&second.result.test_loss, &whole.result.test_loss, sizeof(double));
-    snprintf(elsewhere, sizeof elsewhere, "rm -rf '%s/elsewhere'", in->directory);
-    assert_int_equal(system(elsewhere), 0);
+    scratch_remove_tree(in, "elsewhere");
 }
 
 /* ---- When checkpoints are made -------------------------------------------------------------- */

@@ -410,10 +410,8 @@ static void stopped_run_leaves_its_last_weights_or_the_best(void **state)
 
 static int tear_down(void **state)
 {
-    char line[200];
-    scratch *in = *state;
-    snprintf(line, sizeof line, "rm -rf '%s/weights' '%s/hidden'", in->directory, in->directory);
-    assert_int_equal(system(line), 0);
+    scratch_remove_tree(*state, "weights");
+    scratch_remove_tree(*state, "hidden");
     return scratch_remove(state);
 }
 

@@ -160,13 +160,6 @@ static sl_train_request stop_when_asked(void *context)
     return ++stop->asked == stop->at ? SL_TRAIN_STOP : SL_TRAIN_GO_ON;
 }
 
-static void remove_checkpoints(const char *directory)
-{
-    char line[700];
-    snprintf(line, sizeof line, "rm -rf '%s'", directory);
-    assert_int_equal(system(line), 0);
-}
-
 /* After every step, validation and batch of one, until a run comes to its end. */
 static void interrupted_run_has_the_bits_of_a_whole_one(void **state)
 {
@@ -188,7 +181,7 @@ static void interrupted_run_has_the_bits_of_a_whole_one(void **state)
             check_ok(small_run(&options, &second));
             check_continued(&first, &second, &whole);
         }
-        remove_checkpoints(directory);
+        scratch_remove_tree(*state, "checkpoints");
     }
     assert_true(first.finished);
 }
@@ -207,7 +200,7 @@ static void run_resumes_with_its_own_data_alone(void **state)
     check_error(small_run(&options, &record), SL_ERR_INVALID,
                 "the checkpoint was made with train data \"points\", this run has train data "
                 "\"other points\"");
-    remove_checkpoints(directory);
+    scratch_remove_tree(*state, "checkpoints");
 }
 
 /* ---- Errors ------------------------------------------------------------------------------- */
