@@ -8,6 +8,7 @@
  *   bench_step --emsize 1024 --nhid 1024 --nlayers 4 --nhead 16 --ntokens 28782
  *              --devices cpu:0,cpu:1 --stages 2 --virtual 1 --balance 3,3 --chunks 4
  *              --checkpoint never --schedule gpipe --batch 20 --bptt 35 --steps 10
+ *              --precision f32
  *
  * under these settings, each of which has a default, without the bound: one JSON line. */
 #include "support.h"
@@ -56,11 +57,11 @@ static void measure_settings(int argc, char **argv)
         seconds[i] = bench_trainer_step(trainer);
     double median = bench_median(seconds, steps);
     printf("{\"bench\":\"step\",\"emsize\":%d,\"nlayers\":%d,\"stages\":%d,"
-           "\"chunks\":%d,\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"ms\":%.2f,"
-           "\"tokens_per_s\":%.1f}\n",
+           "\"chunks\":%d,\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"precision\":\"%s\","
+           "\"ms\":%.2f,\"tokens_per_s\":%.1f}\n",
            (int)setup.model.emsize, (int)setup.model.nlayers, setup.stages, setup.chunks,
-           sl_recompute_name(setup.recompute), setup.schedule, 1e3 * median,
-           (double)(setup.batch * setup.bptt) / median);
+           sl_recompute_name(setup.recompute), setup.schedule, sl_precision_names[setup.precision],
+           1e3 * median, (double)(setup.batch * setup.bptt) / median);
     bench_trainer_destroy(trainer);
 }
 

@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 enum { MAX_THREADS = 64 };
@@ -157,6 +158,15 @@ static void parse_balance(const char *text, bench_setup *setup)
     } while (*end);
 }
 
+static sl_precision parse_precision(const char *text)
+{
+    for (int i = 0; sl_precision_names[i]; i++)
+        if (strcmp(text, sl_precision_names[i]) == 0)
+            return (sl_precision)i;
+    bench_check(sl_error(SL_ERR_INVALID, "--precision must be f32 or bf16, got \"%s\"", text));
+    return SL_PRECISION_F32;
+}
+
 /* The field that a number is for; NULL: one of those that are no int64_t. */
 static int64_t *wide_field(bench_setup *setup, int option)
 {
@@ -190,6 +200,8 @@ static void parse_option(const struct option *option, bench_setup *setup, int *s
         bench_check(sl_recompute_parse(optarg, &setup->recompute));
     else if (option->val == 'S')
         setup->schedule = optarg;
+    else if (option->val == 'p')
+        setup->precision = parse_precision(optarg);
     else if (option->val == 'B')
         parse_balance(optarg, setup);
     else if (wide)
@@ -209,7 +221,7 @@ void bench_setup_parse(int argc, char **argv, bench_setup *setup, int *steps)
         {"stages", 1, NULL, 's'},     {"virtual", 1, NULL, 'V'},  {"chunks", 1, NULL, 'c'},
         {"checkpoint", 1, NULL, 'k'}, {"schedule", 1, NULL, 'S'}, {"batch", 1, NULL, 'b'},
         {"bptt", 1, NULL, 't'},       {"steps", 1, NULL, 'n'},    {"balance", 1, NULL, 'B'},
-        {NULL, 0, NULL, 0},
+        {"precision", 1, NULL, 'p'},  {NULL, 0, NULL, 0},
     };
     int option, index = 0;
     setup->model.nhid = 0;
@@ -267,6 +279,7 @@ bench_trainer *bench_trainer_create(const bench_setup *setup)
                                           .balance = setup->balance_count ? setup->balance : NULL,
                                           .chunks = setup->chunks,
                                           .recompute = setup->recompute,
+                                          .precision = setup->precision,
                                           .writer_arg = setup->schedule,
                                           .group = setup->group,
                                           .seed = 1},

@@ -28,6 +28,7 @@ typedef struct bench_setup {
     int balance[BENCH_MAX_STAGES], balance_count; /* 0: the default rule's */
     int chunks;
     sl_recompute recompute;
+    sl_precision precision;
     const char *schedule;
     sl_group *group; /* of the processes that have the stages; NULL: this one has all */
 } bench_setup;
