@@ -121,6 +121,7 @@ typedef struct step {
     sl_device *device;
     const sl_tensor *ids;
     sl_model_options options;
+    sl_precision precision;
     sl_module *model;
     sl_loss *loss;
     sl_parameter_set *set;
@@ -156,8 +157,11 @@ static sl_status backward(step *one)
 static sl_status run(step *one)
 {
     double row_losses[8];
-    sl_parameter_set_options set_options = {.device = one->device};
-    sl_pass_options pass_options = {.device = one->device, .training = true, .keep = true};
+    sl_parameter_set_options set_options = {.device = one->device, .precision = one->precision};
+    sl_pass_options pass_options = {.device = one->device,
+                                    .training = true,
+                                    .keep = true,
+                                    .precision = one->precision};
     SL_TRY(sl_transformer_lm_create(&one->options, &one->model));
     SL_TRY(sl_cross_entropy_create(&one->loss));
     SL_TRY(sl_parameter_set_create(one->model, 0, 0, &set_options, &one->set));
@@ -205,10 +209,12 @@ static sl_status attempt(const step *plan, long number)
     return status;
 }
 
-static void check_step(sl_device *device, const sl_tensor *ids, bool pre_norm)
+static void check_step(sl_device *device, const sl_tensor *ids, bool pre_norm,
+                       sl_precision precision)
 {
     step plan = {.device = device,
                  .ids = ids,
+                 .precision = precision,
                  .options = {.ntokens = 5,
                              .emsize = 4,
                              .nhid = 6,
@@ -246,8 +252,10 @@ static void training_step_survives_each_failing_allocation(void **state)
     table.attention = quiet_attention;
     table.attention_backward = quiet_attention_backward;
     device->ops = &table;
-    check_step(device, ids, false);
-    check_step(device, ids, true);
+    for (sl_precision p = SL_PRECISION_F32; p <= SL_PRECISION_BF16; p++) {
+        check_step(device, ids, false, p);
+        check_step(device, ids, true, p);
+    }
     device->ops = real;
     sl_tensor_destroy(&ids);
     sl_device_destroy(&device);
