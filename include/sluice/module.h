@@ -208,12 +208,14 @@ sl_tensor *sl_parameter_grad_accumulate(sl_parameter *parameter, float *beta);
 
 /* ---- Skip connections ------------------------------------------------------------------- */
 
-/* torchgpipe's @skippable: in forward a module stashes a tensor under a name, and one later module,
- * any number of modules on, pops it; in backward the gradient goes back the same way. A pipe sends
- * both straight between the stages of these two modules. Both modules declare what they do before
- * the model is used, and do it once in each forward and backward, by sl_pass_stash_skip and the
- * functions after it. sl_pipe_create checks that each stash has one pop, in the same module of the
- * model's sequence or in a later one. A name stands for one connection in the whole model; copied.
+/* torchgpipe's @skippable: a module may stash a tensor in forward, and one later module pops it; in
+ * backward its gradient goes back. Each module declares its end before the model is used, and uses
+ * it once in each forward and backward (sl_pass_stash_skip and the functions after it). Names are
+ * copied, and unique in a model.
+ *
+ * A pipe sends tensor and gradient straight between the stages of the two modules. sl_pipe_create
+ * checks that each stash has one pop, in the same module of the model's sequence or in a later one.
+ *
  * Errors: SL_ERR_INVALID for an empty name, one that the module has declared before, and while
  * parameters of the model are in a parameter set. */
 sl_status sl_module_add_stash(sl_module *module, const char *name);
@@ -311,14 +313,16 @@ int sl_pass_deferred(const sl_pass *pass); /* how many */
  *     forward     sl_pass_stash_skip     ────▶  sl_pass_pop_skip
  *     backward    sl_pass_pop_skip_grad  ◀────  sl_pass_stash_skip_grad
  *
+ * The module that pops must give a gradient, also where it is frozen; the one that stashed must add
+ * it to the gradient of what it stashed. Of backward's two halves, backward_input does both.
+ *
  * sl_pass_stash_skip stashes an alias of an f32 tensor, which must not be overwritten afterwards.
  * The caller of sl_pass_pop_skip owns the tensor; it may save it, but not overwrite it.
  * sl_pass_stash_skip_grad takes the gradient of the tensor that was popped, which has its shape,
- * and sets the caller's pointer to NULL, also on an error. It copies a gradient whose storage has
- * other handles. The caller of sl_pass_pop_skip_grad owns the gradient and may overwrite it; it
- * must add it to the gradient of what it stashed. The module that pops must give a gradient, also
- * where it is frozen. Of backward's two halves, backward_input does this. Errors: SL_ERR_INVALID
- * for a name that was not stashed, one that is stashed twice, and another shape or data type. */
+ * and sets the caller's pointer to NULL, also on an error. A gradient whose
+ * storage is shared (an alias) is copied. The caller of sl_pass_pop_skip_grad owns the gradient and
+ * may overwrite it. Errors: SL_ERR_INVALID for a name that was not stashed, one that is stashed
+ * twice, and another shape or data type. */
 sl_status sl_pass_stash_skip(sl_pass *pass, const char *name, const sl_tensor *tensor);
 sl_status sl_pass_pop_skip(sl_pass *pass, const char *name, sl_tensor **out);
 sl_status sl_pass_stash_skip_grad(sl_pass *pass, const char *name, sl_tensor **grad);

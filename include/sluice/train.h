@@ -64,14 +64,14 @@ typedef struct sl_save_options {
 typedef struct sl_train_rows {
     sl_split split;
     int64_t batch;        /* from 0 */
-    int64_t batch_rows;   /* of the whole batch: what count_batches was told */
-    int64_t first, count; /* the wanted ones: `count`, from row `first` on */
+    int64_t batch_rows;   /* rows of the whole batch, as count_batches got them */
+    int64_t first, count; /* load rows first ... first + count - 1 */
 } sl_train_rows;
 
 /* A model of one's own, its loss and its data, for sl_train_run. Each replica calls the functions
- * on its own thread, several at once; an error that one returns ends the run. What they give
- * depends on their arguments alone, on every rank and whenever a run resumes: then its results are
- * the same to the bit. */
+ * on its own thread, several at once; an error that one returns ends the run. If their
+ * results depend on the arguments alone, the run's are bit-identical on any number of ranks and
+ * after it resumes. What they create is NULL before. */
 typedef struct sl_train_task {
     void *context; /* of all functions; borrowed */
     /* Creates a model, a sequence of modules (sl_sequential_append), and its loss, of which the
@@ -84,8 +84,8 @@ typedef struct sl_train_task {
      * dimension, on these devices; the caller becomes their owner, also after an error. */
     sl_status (*load_rows)(void *context, const sl_train_rows *rows, sl_device *input_device,
                            sl_device *target_device, sl_tensor **input, sl_tensor **targets);
-    /* (optional) What tells each split's data from other data, as a checksum does: a run resumes
-     * with the same alone. */
+    /* (optional) Identifies each split's data, for example by a checksum. A run resumes only where
+     * they are the same. */
     const char *data[3];
 } sl_train_task;
 
@@ -94,8 +94,9 @@ typedef struct sl_train_options {
     const char *preset; /* the preset's name, for the log; NULL: none */
 
     /* What is trained; borrowed. NULL: the language model of `model`, on the text in `data`.
-     * With a task these two, `bptt` and the memory plan do not matter, SL_BALANCE_LAYERS cuts by
-     * SL_PARTITION_PARAMETERS, and the files of `init` and `save` have the tensors alone. */
+     * With a task, `model`, `data` and `bptt` are ignored and memory is not planned,
+     * SL_BALANCE_LAYERS cuts by SL_PARTITION_PARAMETERS, and the files of `init` and `save` have
+     * the tensors alone. */
     const sl_train_task *task;
 
     const char *data;   /* directory of the text */
@@ -116,9 +117,8 @@ typedef struct sl_train_options {
     int pipeline_ranks;  /* pipeline ranks of each replica; 0: as many as it has devices */
     const char *devices; /* one a pipeline rank: "cpu:0,cpu:1,cpu:2,cpu:3" is divided evenly among
                             the host's replicas, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each;
-                            NULL: a core group each, cpu:0, cpu:1 and so on; or, where a run has
-                            one replica on this host and a short profile says that a step is
-                            shorter then, all cores for every rank, cpu,cpu and so on */
+                            NULL: cpu:0, cpu:1 and so on, or cpu for every rank where a short
+                            profile finds that faster (docs/pipeline.md) */
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
@@ -265,11 +265,11 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
  * plan does not fit (sl_plan_check_memory), unless force.
  *
  * Several replicas are threads of this process. A batch has the rows of all shards of the text
- * (sl_batches_shard), one shard after the other. Replicas have neighbouring shards, as evenly as
- * possible, and work them off one after the other, each with micro-batches of its own. Gradients
- * and losses are means over shards, added in one fixed binary tree, so results are bit-identical
- * for any number of replicas. Replicas divide the blocks of an evaluation among them, with
- * bit-identical results. When a replica fails, all end with its error, "rank R: …".
+ * (sl_batches_shard), one shard after the other. Each replica has consecutive shards, as many as
+ * the others or one more, and trains them one after the other, each with micro-batches of its own.
+ * Gradients and losses are means over shards, added in one fixed binary tree, so results are
+ * bit-identical for any number of replicas. Replicas divide the blocks of an evaluation among them,
+ * with bit-identical results. When a replica fails, all end with its error, "rank R: …".
  *
  * The results of a run that resumes are bit-identical to those without the interruption, dropout
  * and the best parameters included. Replicas, stages, balance, devices, schedule and zero may

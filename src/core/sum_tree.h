@@ -4,8 +4,8 @@
  *
  *     n = 5    (((0 1) (2 3)) 4)         n = 7    (((0 1) (2 3)) ((4 5) 6))
  *
- * A node is the sum of some neighbouring terms that stands in the tree as a whole. Whoever adds,
- * and however the terms are spread over ranks, the nodes are the same, and so are the sum's bits.
+ * A node is the sum of some neighbouring terms that is a subtree. The nodes do not depend on which
+ * rank adds them, nor do the sum's bits.
  *
  * Nodes are added with a stack: push the next one; while the two on top are the halves of a node,
  * replace them by their sum. From term 0 on it has at most SLI_SUM_TREE_DEPTH nodes. */
@@ -16,8 +16,8 @@
 
 enum { SLI_SUM_TREE_DEPTH = 32, SLI_SUM_TREE_MOST_NODES = 2 * SLI_SUM_TREE_DEPTH };
 
-/* Whether terms first … end - 1 are a node of the tree over `terms`. Two neighbouring nodes whose
- * terms these are, with no node between them and it, are its halves. */
+/* Whether terms first … end - 1 make up one node of the tree over `terms` terms. If they do, the
+ * two nodes on top of the stack that cover them are its halves. */
 bool sli_sum_tree_has_node(int first, int end, int terms);
 
 /* The fewest nodes that terms first … end - 1 add up to: ends[i] is where node i ends and the next

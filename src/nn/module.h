@@ -147,7 +147,7 @@ sl_status sli_module_for_each_skip_end(const sl_module *module,
                                        sl_status (*fn)(const sli_skip_end *end, void *arg),
                                        void *arg);
 
-/* A skip connection on a pass, from its stash or its arrival on. */
+/* A skip connection on a pass, once its tensor was stashed or arrived. */
 typedef struct sli_pass_skip {
     const char *name;         /* borrowed */
     sl_shape shape;           /* of both tensors */

@@ -105,7 +105,7 @@ sl_status sl_pass_stash_skip(sl_pass *pass, const char *name, const sl_tensor *t
     return sli_pass_put_skip(pass, name, &alias);
 }
 
-/* A pass that is used again begins without entries. */
+/* The connection is finished: the name may be stashed again on this pass. */
 static void remove_entry(sl_pass *pass, sli_pass_skip *skip)
 {
     *skip = pass->skips[--pass->skip_count];

@@ -10,7 +10,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_TURNS = 1 << 16 };
+enum { MOST_ACCUMULATION_STEPS = 1 << 16 };
 
 /* ---- Options ---------------------------------------------------------------------------- */
 
@@ -55,9 +55,9 @@ static sl_status check_options(const sl_pipe_options *options)
     if (options->chunks < 0)
         return sl_error(SL_ERR_INVALID, "%s: chunks must be 0 or more, got %d", who,
                         options->chunks);
-    if (options->accumulate < 0 || options->accumulate > MOST_TURNS)
+    if (options->accumulate < 0 || options->accumulate > MOST_ACCUMULATION_STEPS)
         return sl_error(SL_ERR_INVALID, "%s: accumulate must be from 1 to %d, got %d", who,
-                        MOST_TURNS, options->accumulate);
+                        MOST_ACCUMULATION_STEPS, options->accumulate);
     if (options->recompute < SL_RECOMPUTE_EXCEPT_LAST || options->recompute > SL_RECOMPUTE_ALWAYS)
         return sl_error(SL_ERR_INVALID,
                         "%s: recompute must be except_last, never or always, got %d", who,

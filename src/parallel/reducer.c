@@ -23,8 +23,9 @@
  * is to gain.
  *
  * A rank may hold several terms of the sum over all ranks (core/sum_tree.h). Those before its last
- * one are added, as they come, to nodes on a stack. The last one is the step's gradients: a full
- * bucket of them takes up the nodes that it makes complete, and the others are exchanged with it.
+ * one are added, as they come, to nodes on a stack. The last one is the step's gradients: when
+ * a bucket is full, the nodes that it completes are added to it; the remaining nodes are sent with
+ * it.
  *
  * Threads: `lock` guards `released` and `aborted`, which the communication thread waits for. What
  * is ready belongs to the thread that runs backward, and to the caller of begin and end while no

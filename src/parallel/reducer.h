@@ -20,10 +20,10 @@ typedef struct sli_reduction {
 sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage, sli_reducer **out);
 void sli_reducer_destroy(sli_reducer **reducer);
 
-/* Gives the sum over the ranks `terms` terms, of which each holds those that sli_sum_tree_first
- * says: allocates the sums of its own but the last, which it adds before the step, one by one. The
- * step's gradients are its last term, and the average is the sum times 1 / terms. Once, after
- * creation, with at least as many terms as ranks; without, each rank has one. */
+/* Sets the number of terms over all ranks; this rank's are those that sli_sum_tree_first gives.
+ * Allocates the sums of all its terms but the last: sli_reducer_add_term adds one of these, and the
+ * step's gradients are the last. The average is the sum times 1 / terms. To be called once, after
+ * creation, with at least as many terms as ranks; without it each rank has one. */
 sl_status sli_reducer_set_terms(sli_reducer *reducer, int terms);
 sl_status sli_reducer_add_term(sli_reducer *reducer);
 

@@ -21,7 +21,7 @@
 
 /* ---- What the model declares ------------------------------------------------------------ */
 
-/* The end's module, and where `why` is given, the other end's. */
+/* Names the end's module and, if `other` is given, the other end's. */
 static sl_status refuse(const sli_skip_end *end, const char *why, const sli_skip_end *other)
 {
     char path[SLI_PATH_BYTES], other_path[SLI_PATH_BYTES];

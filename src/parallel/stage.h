@@ -62,15 +62,15 @@ bool sli_stage_receive_skips(const sli_stage *stage, sl_action action, int numbe
 /* Sends on what came out of the action. */
 void sli_stage_send_skips(const sli_stage *stage, sl_action action);
 
-/* Puts on the pass what a forward pops; with `again` also keeps it for a recomputation. Then takes
- * from the pass what it stashed for other stages. */
+/* Before a forward: puts the tensors that arrived on the pass; `again`: aliases of them, since the
+ * record keeps them for a recomputation. After it: moves those for other stages to the record. */
 sl_status sli_stage_give_skips(const sli_stage *stage, int micro, sl_pass *pass, bool again);
 sl_status sli_stage_take_skips(const sli_stage *stage, int micro, sl_pass *pass);
 
-/* Drops that: a recomputation's has been sent before. */
+/* After a recomputation: frees these, since the first forward has sent them. */
 void sli_stage_drop_skips(const sli_stage *stage, int micro);
 
-/* The same for gradients, before and after the micro-batch's backward. */
+/* The same for gradients, before and after a backward. */
 void sli_stage_give_skip_grads(const sli_stage *stage, int micro);
 sl_status sli_stage_take_skip_grads(const sli_stage *stage, int micro);
 

@@ -54,13 +54,13 @@ typedef struct sli_replica {
     sl_group *group; /* one rank a replica; borrowed; NULL: one replica, and one shard */
     sl_ddp *ddp;     /* since sli_replica_join; NULL: there is no group */
     int rank, count;
-    sl_stage_memory *memory; /* [count * stages], by rank and stage */
+    sl_stage_memory *memory; /* [count * pipeline ranks], by rank and pipeline rank */
 } sli_replica;
 
 /* Makes the task's model and loss, and the pipe. `options` are checked. `devices`
- * [stages] are borrowed. `values` = false leaves the parameters undefined; else they are random, or
- * those of options->init, unless options->partial. Cleared by sli_replica_clear, also after an
- * error. */
+ * [pipeline ranks] are borrowed. `values` = false leaves the parameters undefined; else they are
+ * random, or those of options->init, unless options->partial. Cleared by sli_replica_clear, also
+ * after an error. */
 sl_status sli_replica_create(const sl_train_options *options, const sl_train_task *task,
                              sl_group *group, sl_device *const *devices, bool values,
                              sli_replica *out);
@@ -121,7 +121,7 @@ typedef struct sli_position {
     double best_loss;  /* infinite: none yet */
 } sli_position;
 
-/* What a run that goes on has from its checkpoint, whatever its options leave open. */
+/* What a resumed run takes from its checkpoint where its options leave it open. */
 typedef struct sli_recorded {
     sli_position position;
     int shards;         /* that its text is cut into; as many as it had replicas at the start where
@@ -132,7 +132,7 @@ typedef struct sli_recorded {
     bool ascends;       /* gradients of micro-batches are added from the first to the last */
 } sli_recorded;
 
-/* A checkpoint that a run goes on from; without a reader: none. */
+/* The checkpoint that a run resumes from; without a reader: none. */
 typedef struct sli_resume {
     sl_checkpoint_reader *reader;
     char *path;
@@ -155,7 +155,7 @@ typedef struct sli_run {
     int64_t rows;              /* of a batch for training, over all shards */
     int64_t batches[SL_SPLITS];
     int64_t batches_per_epoch;
-    sl_device_list *devices; /* [replicas of the process * stages] */
+    sl_device_list *devices; /* [replicas of the process * pipeline ranks] */
     char *shared_devices;    /* names, where the run has decided that stages share the cores */
     bool oversubscribed;     /* without such a decision */
     sli_best *best;
@@ -167,11 +167,11 @@ typedef struct sli_run {
     sli_resume from; /* the first replica's */
     sli_replica replica;
     sl_tensor *input, *targets;              /* of the shard under way */
-    int64_t measured_step, measured_targets; /* of the step that `utilization` is of */
+    int64_t measured_step, measured_targets; /* the step of `utilization`, and its targets */
     sl_pipe_optimizer *optimizer;
     sli_position at;
     sl_stage_info stages[SL_MAX_STAGES];
-    /* Of the epoch's last step with whole blocks; without ranks: not measured. */
+    /* Of the epoch's last whole step; ranks == 0: no step was measured. */
     sl_utilization utilization;
     sl_run_info info;
     sl_evaluating_info evaluating;

@@ -418,7 +418,7 @@ static sl_status accumulate_on_rank(sl_group *group, void *arg)
     return status;
 }
 
-static void turns_of_a_batch_have_one_exchange(void **state)
+static void accumulation_steps_of_a_batch_have_one_exchange(void **state)
 {
     (void)state;
     replica_case one = small_case();
@@ -525,7 +525,7 @@ int ddp_pipe_tests(void)
         cmocka_unit_test(replicas_of_random_pipes_equal_one_pipe_with_all_rows),
         cmocka_unit_test(unused_parameter_of_a_stage_is_named),
         cmocka_unit_test(replicas_with_other_buckets_are_refused),
-        cmocka_unit_test(turns_of_a_batch_have_one_exchange),
+        cmocka_unit_test(accumulation_steps_of_a_batch_have_one_exchange),
         cmocka_unit_test(step_that_fails_on_one_rank_ends_on_all_with_its_error),
         cmocka_unit_test(stages_with_sharded_optimizers_get_the_whole_ones_bits),
     };

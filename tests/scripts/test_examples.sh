@@ -38,13 +38,13 @@ batch() {
 # `check DEVICES "SHARES OF 30 ROWS" "SHARES OF 10 ROWS"`: three batches of 30 and one of 10, each
 # one's replicas before the line outside.
 check() {
-    local shares=() number=0
+    local shards=() number=0
     "$examples/data_parallel" "$1" >printed
     [ "$(head -n 1 printed)" = "Let's use $1 devices!" ] || fail "the first line: $(head -n 1 printed)"
     tail -n +2 printed | awk '{ print > "batch" n + 0 } /^Outside/ { n++ }'
     for rows in 30 30 30 10; do
-        read -ra shares <<<"$([ "$rows" = 30 ] && echo "$2" || echo "$3")"
-        batch "$rows" "${shares[@]}" >expected
+        read -ra shards <<<"$([ "$rows" = 30 ] && echo "$2" || echo "$3")"
+        batch "$rows" "${shards[@]}" >expected
         compare "batch$number" expected "data_parallel $1, batch $number,"
         [ "$(tail -n 1 "batch$number")" = "$(tail -n 1 expected)" ] || fail "Outside is not last"
         number=$((number + 1))

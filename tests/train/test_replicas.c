@@ -427,7 +427,7 @@ static void loss_that_is_no_number_ends_all_replicas(void **state)
     assert_true(!isfinite(records[1].result.test_loss));
 }
 
-static void share_too_short_for_a_block_is_refused(void **state)
+static void shard_too_short_for_a_block_is_refused(void **state)
 {
     sl_train_options options = small_options(*state);
     options.replicas = 2;
@@ -454,7 +454,7 @@ int replicas_tests(void)
         WITH_CORPUS(ranks_that_are_not_the_replicas_are_refused),
         WITH_CORPUS(error_of_a_replica_ends_all_and_names_it),
         WITH_CORPUS(loss_that_is_no_number_ends_all_replicas),
-        WITH_CORPUS(share_too_short_for_a_block_is_refused),
+        WITH_CORPUS(shard_too_short_for_a_block_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,8 +115,8 @@ static const char OTHER_ORDER[] =
     "on they are added from the first to the last, and losses differ in their last digits";
 
 static const char OTHER_SUMS[] =
-    "it was made when sums over replicas were in another order; from here on they do not depend on "
-    "the number of replicas, and losses may differ in their last digits";
+    "it was made by a version that added replicas in the order of ranks; from here on sums do not "
+    "depend on the number of replicas, and losses may differ in their last digits";
 
 sl_status sli_resume_check(const sli_run *run)
 {
