@@ -142,11 +142,11 @@ typedef struct sl_train_options {
     uint64_t seed;
     bool allow_nan; /* go on after a loss or gradient norm that is not finite */
     bool force;     /* begin although the plan needs more memory than there is */
+    bool partial;   /* load of `init` what fits, as sl_weights_load_partial, and report the rest */
 
     const char *init; /* weights to start from, as for sl_weights_load; NULL: random. A vocabulary
                          beside them replaces the data's. Without one, the data's must have the
                          checksum that the weights state, if any */
-    bool partial; /* load of `init` what fits, as sl_weights_load_partial, and report the rest */
     const char *save; /* the safetensors file to write; NULL: none */
     sl_save_options checkpoints;
 

@@ -164,9 +164,6 @@ static sl_status add_gap(sl_run_history *history, json_t *record)
 static sl_status add_end(sl_run_history *history, json_t *record)
 {
     SL_TRY(sli_record_real(record, "seconds", 0, &history->seconds));
-    SL_TRY(sli_record_real(record, "best_valid_loss", -INFINITY, &history->best_valid_loss));
-    SL_TRY(sli_record_real(record, "test_loss", -INFINITY, &history->test_loss));
-    SL_TRY(sli_record_real(record, "test_ppl", 0, &history->test_perplexity));
     history->ended = true;
     return SL_OK;
 }

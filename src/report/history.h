@@ -65,7 +65,7 @@ struct sl_run_history {
     bool has_pipeline;
     int64_t missing, damaged; /* records that could not be written; lines that were cut off */
     bool ended;
-    double seconds, best_valid_loss, test_loss, test_perplexity; /* since `ended` */
+    double seconds; /* of the whole run, if it has ended */
 };
 
 /* As sl_run_history_read of a file with these bytes. */

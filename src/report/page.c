@@ -109,6 +109,11 @@ static double reduce_percent(const sl_run_history *run)
     return field_percent(run, SLI_STEP_REDUCE_MS);
 }
 
+static double run_seconds(const sl_run_history *run)
+{
+    return run->ended ? run->seconds : NAN;
+}
+
 static double measured_bubble(const sl_run_history *run)
 {
     return run->has_pipeline ? 100 * run->pipeline.bubble_measured : NAN;
@@ -139,6 +144,7 @@ static const struct {
     {"last validation loss", last_valid, false},
     {"test loss", test_loss, false},
     {"test perplexity", test_perplexity, false},
+    {"seconds, with evaluations", run_seconds, false},
     {"tokens/s, median", median_speed, false},
     {"GFLOP/s of the model, median", median_flops, false},
     {"peak memory of a device", sli_history_peak_bytes, true},
