@@ -67,9 +67,9 @@ static void spawn_blames_the_rank_that_broke_the_group(void **state)
 
 /* Copying is seen where it is well under way: the first bytes may be written last. */
 enum {
-    SHARE_BYTES = 1 << 25,
-    SHARERS = 4,
-    SHARE_WORDS = SHARE_BYTES / sizeof(int32_t),
+    BUFFER_BYTES = 1 << 25,
+    GATHERING_RANKS = 4,
+    BUFFER_WORDS = BUFFER_BYTES / sizeof(int32_t),
     PEEK_AT = 1 << 16
 };
 
@@ -79,25 +79,25 @@ __attribute__((no_sanitize("thread"))) static int32_t peek(const volatile int32_
     return *at;
 }
 
-/* Rank 0 gathers, and breaks the group while shares are being copied from the others' buffers,
+/* Rank 0 gathers, and breaks the group while buffers are being copied from the others' buffers,
  * which these use for something else as soon as their calls have come back. */
 static sl_status break_while_copying(sl_group *group, void *arg)
 {
     int32_t *gathered = arg, *own = gathered;
     sl_work *work;
     if (sl_group_rank(group) == 0) {
-        SL_TRY(sl_group_gather(group, own, gathered, SHARE_WORDS, SL_I32, 0, &work));
-        while (peek(gathered + SHARE_WORDS + PEEK_AT) == 0)
+        SL_TRY(sl_group_gather(group, own, gathered, BUFFER_WORDS, SL_I32, 0, &work));
+        while (peek(gathered + BUFFER_WORDS + PEEK_AT) == 0)
             sched_yield();
         sl_group_abort(group, SL_ERR_IO, "the disk is full");
         return sl_work_wait(&work);
     }
-    own = malloc(SHARE_BYTES);
+    own = malloc(BUFFER_BYTES);
     if (!own)
-        return sl_error(SL_ERR_MEMORY, "no memory for a share");
-    memset(own, 1, SHARE_BYTES);
-    sl_status status = sl_group_gather(group, own, NULL, SHARE_WORDS, SL_I32, 0, NULL);
-    memset(own, 2, SHARE_BYTES);
+        return sl_error(SL_ERR_MEMORY, "no memory for a buffer");
+    memset(own, 1, BUFFER_BYTES);
+    sl_status status = sl_group_gather(group, own, NULL, BUFFER_WORDS, SL_I32, 0, NULL);
+    memset(own, 2, BUFFER_BYTES);
     free(own);
     return status;
 }
@@ -105,10 +105,10 @@ static sl_status break_while_copying(sl_group *group, void *arg)
 static void buffers_belong_to_their_owner_again_only_when_nobody_reads_them(void **state)
 {
     (void)state;
-    char *gathered = calloc(SHARERS, SHARE_BYTES);
+    char *gathered = calloc(GATHERING_RANKS, BUFFER_BYTES);
     assert_non_null(gathered);
-    check_ok(sl_spawn(break_while_copying, gathered, SHARERS, NULL));
-    for (int64_t i = SHARE_BYTES; i < SHARERS * (int64_t)SHARE_BYTES; i++)
+    check_ok(sl_spawn(break_while_copying, gathered, GATHERING_RANKS, NULL));
+    for (int64_t i = BUFFER_BYTES; i < GATHERING_RANKS * (int64_t)BUFFER_BYTES; i++)
         if (gathered[i] != 1)
             fail_msg("byte %lld is %d", (long long)i, gathered[i]);
     free(gathered);
