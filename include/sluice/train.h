@@ -122,14 +122,14 @@ typedef struct sl_train_options {
     sl_balance_kind balance_kind;
     int balance[SL_MAX_STAGES]; /* [balance_count] modules per stage */
     int balance_count;
-    int chunks;     /* of an accumulation step; 0: see sl_train_options_chunks */
-    int accumulate; /* accumulation steps of a batch; 0: 1 */
+    int chunks;         /* of an accumulation step; 0: see sl_train_options_chunks */
+    int accumulate;     /* accumulation steps of a batch; 0: 1 */
+    int virtual_stages; /* stages of a pipeline rank; 0: the table's or the schedule's own */
     sl_recompute recompute;
     const char *schedule; /* one of sl_schedule_names, or what `table` is called; borrowed; NULL:
                              the first */
     const sl_schedule *table; /* the order of computation, borrowed; its ranks and its chunks are
                                  the run's; NULL: the schedule of that name */
-    int virtual_stages;       /* stages of a pipeline rank; 0: the table's or the schedule's own */
     const char *placement;    /* the rank of each stage, as sl_placement_parse takes it; borrowed;
                                  NULL: the table's or the schedule's own */
 

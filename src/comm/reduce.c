@@ -120,6 +120,7 @@ static void add_nodes(sl_dtype dtype, sl_reduce_op op, const sli_nodes *nodes, s
 {
     int terms = nodes->ends[nodes->count - 1];
     sum_stack stack = {.count = 0};
+    assert(nodes->count > 0);
     for (int n = 0; n < nodes->count; n++) {
         int top = stack.count++;
         stack.data[top] = (const char *)nodes->data[n] + offset;
