@@ -202,11 +202,13 @@ void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const c
 
 void cli_warn_precision(const sl_pipe *pipe, sl_precision precision)
 {
-    for (int s = 0; precision == SL_PRECISION_BF16 && s < sl_pipe_stages(pipe); s++)
-        if (!sl_device_has_bf16(sl_pipe_device(pipe, s))) {
+    for (int s = 0; precision == SL_PRECISION_BF16 && s < sl_pipe_stages(pipe); s++) {
+        const sl_device *device = sl_pipe_device(pipe, s);
+        if (device && !sl_device_has_bf16(device)) { /* NULL: another process's */
             cli_complain("warning: without AVX-512 BF16, --precision bf16 is slower than f32");
             return;
         }
+    }
 }
 
 static void warn_of_run(const sl_run_info *info)
