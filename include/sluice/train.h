@@ -86,7 +86,7 @@ typedef struct sl_train_task {
                            sl_device *target_device, sl_tensor **input, sl_tensor **targets);
     /* (optional) Identifies each split's data, for example by a checksum. A run resumes only where
      * they are the same. */
-    const char *data[3];
+    const char *data[SL_SPLITS];
 } sl_train_task;
 
 /* All options of a run. Strings are borrowed. sl_train_options_check knows the ranges. */

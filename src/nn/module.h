@@ -210,6 +210,9 @@ bool sli_pass_leave(sl_pass *pass, sl_status status);
 /* The current error's text names its module already. */
 void sli_pass_error_is_named(sl_pass *pass);
 
+/* Refuses an array of further inputs that is NULL or incomplete. `who`: the function, in errors. */
+sl_status sli_inputs_check(const char *who, const sl_input *inputs, int count);
+
 /* Adds an input; takes the tensor, also on an error. */
 sl_status sli_pass_put_input(sl_pass *pass, const char *name, sl_tensor **tensor);
 

@@ -182,6 +182,19 @@ int sl_pass_deferred(const sl_pass *pass)
     return pass->deferred_count - pass->deferred_next;
 }
 
+sl_status sli_inputs_check(const char *who, const sl_input *inputs, int count)
+{
+    if (count < 0)
+        return sl_error(SL_ERR_INVALID, "%s: input_count must be at least 0, got %d", who, count);
+    if (count > 0 && !inputs)
+        return sl_error(SL_ERR_INVALID, "%s: inputs is NULL, but input_count is %d", who, count);
+    for (int i = 0; i < count; i++)
+        if (!inputs[i].name || !inputs[i].tensor)
+            return sl_error(SL_ERR_INVALID, "%s: inputs[%d] has no %s", who, i,
+                            inputs[i].name ? "tensor" : "name");
+    return SL_OK;
+}
+
 static const sl_tensor *find_input(const sl_pass *pass, const char *name)
 {
     for (int i = 0; i < pass->input_count; i++)

@@ -135,7 +135,7 @@ static sl_status check_batch(const char *who, const sl_pipe *pipe, const sl_pipe
     if (first_stage(pipe)->is_here && row_count(batch->input) < 1)
         return sl_error(SL_ERR_INVALID, "%s: the input must have at least one row, got %s", who,
                         sl_shape_text(sl_tensor_shape(batch->input), text));
-    return SL_OK;
+    return sli_inputs_check(who, batch->inputs, batch->input_count);
 }
 
 /* Do the targets have the input's rows, and does each of the further inputs make as many
@@ -150,9 +150,6 @@ static sl_status check_rows(const char *who, const sl_pipe *pipe, const sl_pipe_
                         row_count(targets));
     for (int i = 0; i < batch->input_count; i++) {
         const sl_input *input = &batch->inputs[i];
-        if (!input->name || !input->tensor)
-            return sl_error(SL_ERR_INVALID, "%s: inputs[%d] has no %s", who, i,
-                            input->name ? "tensor" : "name");
         int own =
             input->whole ? micros : sl_micro_batches(row_count(input->tensor), pipe->chunks, NULL);
         if (own != micros)

@@ -320,6 +320,7 @@ sl_status sl_profile_modules(const sl_profile_options *options, sl_module_profil
         return sl_error(SL_ERR_INVALID, "sl_profile_modules: the model must be a sequential");
     if (options->loss && !options->targets)
         return sl_error(SL_ERR_INVALID, "sl_profile_modules: a loss needs targets");
+    SL_TRY(sli_inputs_check(__func__, options->inputs, options->input_count));
     profiler p = {.options = options,
                   .profiles = profiles,
                   .modules = sl_module_child_count(options->model)};

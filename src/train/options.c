@@ -456,6 +456,15 @@ static sl_status check_model(const sl_model_options *model)
     return SL_OK;
 }
 
+static sl_status check_task(const sl_train_task *task)
+{
+    const char *missing = !task->create_model    ? "create_model"
+                          : !task->count_batches ? "count_batches"
+                          : !task->load_rows     ? "load_rows"
+                                                 : NULL;
+    return missing ? sl_error(SL_ERR_INVALID, "task->%s is NULL", missing) : SL_OK;
+}
+
 /* Keeps products of sizes within 63 bits. */
 static sl_status check_batches(const sl_train_options *options)
 {
@@ -488,6 +497,8 @@ sl_status sl_train_options_check(const sl_train_options *options)
         SL_TRY(sl_option_check(row, &filled));
     for (const sl_option *row = sl_train_option_rows; row->name; row++)
         SL_TRY(sl_option_check(row, &filled));
+    if (options->task)
+        SL_TRY(check_task(options->task));
     SL_TRY(check_model(&options->model));
     SL_TRY(check_batches(options));
     SL_TRY(sli_layout_check(options));

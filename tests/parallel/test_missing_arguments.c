@@ -82,6 +82,12 @@ static void pipe_names_what_is_missing(void **state)
     check_null(sl_pipe_evaluate(b.pipe, &whole, NULL, &terms), "loss_sum is NULL");
     check_null(sl_pipe_evaluate(b.pipe, &whole, &loss, NULL), "terms is NULL");
     check_null(sl_pipe_evaluate(NULL, &whole, &loss, &terms), "pipe is NULL");
+    sl_pipe_batch further = {.input = b.rows, .targets = b.rows, .input_count = 1};
+    check_null(sl_pipe_train(b.pipe, &further, &loss),
+               "sl_pipe_train: inputs is NULL, but input_count is 1");
+    further.input_count = -1;
+    check_null(sl_pipe_train(b.pipe, &further, &loss),
+               "sl_pipe_train: input_count must be at least 0, got -1");
     check_null(sl_pipe_run_on_stages(b.pipe, NULL, NULL), "sl_pipe_run_on_stages: fn is NULL");
     check_null(sl_pipe_run_on_stages(NULL, NULL, NULL), "sl_pipe_run_on_stages: pipe is NULL");
     check_ok(sl_pipe_train(b.pipe, &whole, &loss)); /* it is none the worse for it */

@@ -149,8 +149,12 @@ static void modules_with_skip_connections_and_inputs_are_run(void **state)
     const sl_input input = {.name = "x", .tensor = of.targets};
     sl_profile_options options = options_of(&of, 1);
     check_error(sl_profile_modules(&options, times), SL_ERR_NOT_FOUND, "no input \"x\"");
-    options.inputs = &input;
     options.input_count = 1;
+    check_error(sl_profile_modules(&options, times), SL_ERR_INVALID,
+                "sl_profile_modules: inputs is NULL, but input_count is 1");
+    options.inputs = &(sl_input){.name = "x"};
+    check_error(sl_profile_modules(&options, times), SL_ERR_INVALID, "inputs[0] has no tensor");
+    options.inputs = &input;
     check_ok(sl_profile_modules(&options, times));
     sl_module_destroy(&of.model);
     check_ok(u_net_create(WIDTH, &of.model));
