@@ -61,7 +61,7 @@ typedef struct sl_step_info {
     double replica_loss;                     /* the mean over this replica's rows */
     double grad_norm;                        /* of the averaged gradient */
     double lr, seconds;
-    double data_seconds;      /* of `seconds`: until the block's ids were on the devices */
+    double data_seconds;      /* of `seconds`: until the batch was on the devices */
     double optimizer_seconds; /* of `seconds`: norm, clipping and update */
     double reduce_seconds;    /* of `seconds`: waiting for the replicas' gradients when this one's
                                  were complete; 0: there is one replica */

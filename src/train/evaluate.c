@@ -70,13 +70,13 @@ static sl_evaluation mean_of(const split_evaluation *job)
 }
 
 sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl_split split,
-                       const sl_evaluate_options *options, sli_evaluation_stop *stop,
-                       sl_evaluation *out)
+                       int64_t batches, const sl_evaluate_options *options,
+                       sli_evaluation_stop *stop, sl_evaluation *out)
 {
-    split_evaluation job = {.replica = replica, .task = task, .split = split, .options = options};
+    split_evaluation job = {
+        .replica = replica, .task = task, .split = split, .options = options, .batches = batches};
     bool stopped = false;
     *out = (sl_evaluation){0};
-    SL_TRY(task->count_batches(task->context, split, options->batch_size, &job.batches));
     if (options->max_batches > 0 && job.batches > options->max_batches)
         job.batches = options->max_batches;
     job.losses = calloc((size_t)job.batches, 2 * sizeof *job.losses);
@@ -99,6 +99,9 @@ sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
     SLI_CHECK_NOT_NULL(out);
     sli_language language = {.tokens = {[SL_SPLIT_TEST] = tokens}, .bptt = options->bptt};
     sl_train_task task = sli_language_task(&language);
-    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task, SL_SPLIT_TEST, options,
-                        NULL, out);
+    int64_t batches;
+    *out = (sl_evaluation){0};
+    SL_TRY(task.count_batches(task.context, SL_SPLIT_TEST, options->batch_size, &batches));
+    return sli_evaluate(&(sli_replica){.pipe = pipe, .count = 1}, &task, SL_SPLIT_TEST, batches,
+                        options, NULL, out);
 }

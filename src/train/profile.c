@@ -32,13 +32,12 @@ static void scale_times(sl_module_profile *times, double factor)
 static sl_status profile_device(const model_profile *profile, sl_device *device,
                                 sl_module_profile *out)
 {
-    sl_tensor *input = NULL, *targets = NULL;
+    sl_tensor *input, *targets;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
                                 .batch_rows = sli_layout_shards(profile->options) *
                                               profile->options->batch_size,
                                 .count = profile->rows};
-    sl_status status =
-        profile->task->load_rows(profile->task->context, &rows, device, device, &input, &targets);
+    sl_status status = sli_task_load(profile->task, &rows, device, device, &input, &targets);
     if (status == SL_OK)
         status = sl_profile_modules(&(sl_profile_options){.model = profile->model,
                                                           .loss = profile->loss,

@@ -119,13 +119,20 @@ static sl_status check_rows(const sl_tensor *tensor, const char *which, int64_t 
                     rows, which, shape && shape->dims > 0 ? shape->size[0] : 0);
 }
 
+sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,
+                        sl_device *input_device, sl_device *target_device, sl_tensor **input,
+                        sl_tensor **targets)
+{
+    *input = *targets = NULL;
+    SL_TRY(task->load_rows(task->context, rows, input_device, target_device, input, targets));
+    SL_TRY(check_rows(*input, "input", rows->count));
+    return check_rows(*targets, "targets", rows->count);
+}
+
 sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
                            const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets)
 {
     sl_device *first = sl_pipe_device(replica->pipe, 0);
     sl_device *last = sl_pipe_device(replica->pipe, sl_pipe_stages(replica->pipe) - 1);
-    *input = *targets = NULL;
-    SL_TRY(task->load_rows(task->context, rows, first, last, input, targets));
-    SL_TRY(check_rows(*input, "input", rows->count));
-    return check_rows(*targets, "targets", rows->count);
+    return sli_task_load(task, rows, first, last, input, targets);
 }

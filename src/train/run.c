@@ -137,10 +137,15 @@ static sl_status count_batches(sli_run *run)
     const sl_train_options *options = &run->options;
     const sl_train_task *task = run->task;
     run->rows = options->shards * options->batch_size;
-    for (int split = 0; split < SL_SPLITS; split++)
-        SL_TRY(task->count_batches(task->context, (sl_split)split,
-                                   split == SL_SPLIT_TRAIN ? run->rows : options->eval_batch_size,
-                                   &run->batches[split]));
+    for (int split = 0; split < SL_SPLITS; split++) {
+        int64_t rows = split == SL_SPLIT_TRAIN ? run->rows : options->eval_batch_size;
+        int64_t *batches = &run->batches[split];
+        SL_TRY(task->count_batches(task->context, (sl_split)split, rows, batches));
+        if (*batches < 0)
+            return sl_error(SL_ERR_INVALID,
+                            "the task's count_batches gave %" PRId64 " batches of the split %s",
+                            *batches, sl_split_name((sl_split)split));
+    }
     run->batches_per_epoch = run->batches[SL_SPLIT_TRAIN];
     if (run->batches_per_epoch < 1)
         return sl_error(SL_ERR_INVALID,

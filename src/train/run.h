@@ -77,8 +77,13 @@ void sli_replica_abort(const sli_replica *replica, sl_status error);
 /* Fills `memory` with what the devices of all replicas hold. */
 sl_status sli_replica_gather_memory(const sli_replica *replica);
 
-/* Loads rows of a batch to the devices of the replica's pipe; the caller destroys the tensors, also
- * after an error. Errors: the task's; SL_ERR_INVALID where it gives another number of rows. */
+/* Calls the task's load_rows; the caller destroys the tensors, also after an error. Errors: the
+ * task's; SL_ERR_INVALID where it gives another number of rows. */
+sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,
+                        sl_device *input_device, sl_device *target_device, sl_tensor **input,
+                        sl_tensor **targets);
+
+/* The same to the devices of the replica's pipe. */
 sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
                            const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets);
 
@@ -101,14 +106,14 @@ sl_train_task sli_language_task(sli_language *language);
 /* Sets *stop where an evaluation is to end before its end; the same on all replicas. */
 typedef sl_status sli_evaluation_stop(void *context, bool *stop);
 
-/* As sl_evaluate_tokens, of a task's split, called by all replicas: each scores every
- * replica->count'th batch, and all get the same result, to the bit what one alone would get.
- * `progress` is told of this replica's batches alone. Every replica calls `stop` (NULL: never
- * stops), with options->context, before each of its batches, and those that have one batch less do
- * so once more. A stopped evaluation has no result: *out is 0. */
+/* As sl_evaluate_tokens, of a task's split with so many batches, called by all replicas: each
+ * scores every replica->count'th batch, and all get the same result, to the bit what one alone
+ * would get. `progress` is told of this replica's batches alone. Every replica calls `stop` (NULL:
+ * never stops), with options->context, before each of its batches, and those that have one batch
+ * less do so once more. A stopped evaluation has no result: *out is 0. */
 sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl_split split,
-                       const sl_evaluate_options *options, sli_evaluation_stop *stop,
-                       sl_evaluation *out);
+                       int64_t batches, const sl_evaluate_options *options,
+                       sli_evaluation_stop *stop, sl_evaluation *out);
 
 /* ---- The run -------------------------------------------------------------------------------- */
 
@@ -116,7 +121,7 @@ sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl
 typedef struct sli_position {
     int64_t steps;     /* done */
     int64_t epoch;     /* that is under way, from 0; as many as there are: only the test is left */
-    int64_t block;     /* the next one of it; as many as there are: validation comes next */
+    int64_t batch;     /* the next one of it; as many as there are: validation comes next */
     int64_t best_step; /* after which the best validation was */
     double best_loss;  /* infinite: none yet */
 } sli_position;

@@ -175,7 +175,7 @@ static sl_status check_norm(const sli_run *run, const sl_step_info *step)
 /* Measures the epoch's last step, or the one before it where the last batch is smaller. */
 static sl_status measure_pipeline(sli_run *run)
 {
-    int64_t targets = sl_tensor_count(run->targets), left = run->batches_per_epoch - run->at.block;
+    int64_t targets = sl_tensor_count(run->targets), left = run->batches_per_epoch - run->at.batch;
     bool is_smaller = run->utilization.ranks > 0 && targets < run->measured_targets;
     if (sl_pipe_stages(run->replica.pipe) == 1 || left > 2 || is_smaller)
         return SL_OK;
@@ -211,7 +211,7 @@ static sl_status load_shard(sli_run *run, int shard)
 {
     const int64_t count = run->options.batch_size;
     const sl_train_rows rows = {.split = SL_SPLIT_TRAIN,
-                                .batch = run->at.block,
+                                .batch = run->at.batch,
                                 .batch_rows = run->rows,
                                 .first = shard * count,
                                 .count = count};
@@ -271,7 +271,7 @@ static sl_status train_batch(sli_run *run)
     double start = sli_clock_seconds();
     sl_step_info step = {
         .epoch = run->at.epoch + 1,
-        .batch = run->at.block + 1,
+        .batch = run->at.batch + 1,
         .batches_per_epoch = run->batches_per_epoch,
         .step = run->at.steps + 1,
         .lr = sl_lr_at(&run->options.lr, run->at.steps, run->at.epoch),
@@ -290,7 +290,7 @@ static sl_status train_batch(sli_run *run)
     step.optimizer_seconds = sli_clock_seconds() - before;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
     run->at.steps++;
-    run->at.block++;
+    run->at.batch++;
     sli_last_step_write(run->last_step, run->at.steps);
     step.seconds = sli_clock_seconds() - start;
     CALL_REPORTERS(run, step, &step)
@@ -354,7 +354,7 @@ static sl_status evaluate_split(sli_run *run, sl_split split, sl_eval_info *eval
     double start = sli_clock_seconds();
     sl_evaluation result;
     run->evaluating = (sl_evaluating_info){.split = sl_split_name(split), .epoch = eval->epoch};
-    SL_TRY(sli_evaluate(&run->replica, run->task, split,
+    SL_TRY(sli_evaluate(&run->replica, run->task, split, run->batches[split],
                         &(sl_evaluate_options){.batch_size = run->options.eval_batch_size,
                                                .max_batches = run->options.eval_max_batches,
                                                .progress = report_evaluating,
@@ -400,7 +400,7 @@ static sl_status validate_epoch(sli_run *run, double epoch_start)
     if (run->stopped)
         return SL_OK;
     run->at.epoch++;
-    run->at.block = 0;
+    run->at.batch = 0;
     eval.epoch_seconds = sli_clock_seconds() - epoch_start;
     if (run->batches[SL_SPLIT_VALID] > 0)
         SL_TRY(report_evaluated(run, &eval));
@@ -413,7 +413,7 @@ static sl_status validate_within_epoch(sli_run *run, double epoch_start)
 {
     int64_t every = run->options.eval_every;
     sl_eval_info eval = {.epoch = run->at.epoch + 1};
-    if (every == 0 || run->at.block == 0 || run->at.steps % every != 0 ||
+    if (every == 0 || run->at.batch == 0 || run->at.steps % every != 0 ||
         run->batches[SL_SPLIT_VALID] == 0)
         return SL_OK;
     SL_TRY(validate(run, &eval));
@@ -453,7 +453,7 @@ static sl_status run_test(sli_run *run, sl_run_result *result)
 static sl_status train_epoch(sli_run *run)
 {
     double start = sli_clock_seconds();
-    while (run->at.block < run->batches_per_epoch && !run->stopped) {
+    while (run->at.batch < run->batches_per_epoch && !run->stopped) {
         SL_TRY(validate_within_epoch(run, start));
         if (run->stopped)
             break;

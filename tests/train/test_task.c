@@ -10,6 +10,9 @@ typedef struct own_task {
     int64_t batches[SL_SPLITS];
     int64_t failing_batch; /* of the training data, from 0; -1: none */
     int64_t extra_rows;    /* more than asked for */
+    bool gives_nothing;    /* no rows at all, and no error */
+    int *counted;          /* [SL_SPLITS] how often: from the second time on there are no batches;
+                              NULL: as many each time */
 } own_task;
 
 static sl_status create_model(void *context, sl_module **model, sl_loss **loss)
@@ -27,6 +30,8 @@ static sl_status count_batches(void *context, sl_split split, int64_t rows, int6
 {
     const own_task *task = context;
     *batches = rows > 0 ? task->batches[split] : -1;
+    if (task->counted && task->counted[split]++ > 0)
+        *batches = 0;
     return SL_OK;
 }
 
@@ -37,6 +42,8 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
     const own_task *task = context;
     int64_t count = rows->count + task->extra_rows;
     sl_shape points = sl_shape_2d(count, 2), classes = sl_shape_1d(count);
+    if (task->gives_nothing)
+        return SL_OK;
     SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_F32, &points, input));
     SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &classes, targets));
     if (rows->split == SL_SPLIT_TRAIN && rows->batch == task->failing_batch)
@@ -214,18 +221,67 @@ static void check_refused(own_task does, int replicas, sl_status status, const c
     check_error(small_run(&options, &record), status, text);
 }
 
+static void incomplete_task_is_refused(void **state)
+{
+    (void)state;
+    static small_record record;
+    sl_train_task task = make_task(&normal);
+    const sl_train_options options = options_of(&task);
+    task.create_model = NULL;
+    check_error(small_run(&options, &record), SL_ERR_INVALID, "task->create_model is NULL");
+    task = make_task(&normal);
+    task.count_batches = NULL;
+    check_error(small_run(&options, &record), SL_ERR_INVALID, "task->count_batches is NULL");
+    task = make_task(&normal);
+    task.load_rows = NULL;
+    check_error(small_run(&options, &record), SL_ERR_INVALID, "task->load_rows is NULL");
+}
+
+/* The rows of a profile, which such a run begins with, are checked as those of a step. */
+static void profiled_task_must_give_its_rows(void **state)
+{
+    (void)state;
+    static small_record record;
+    own_task gives_nothing = normal;
+    gives_nothing.gives_nothing = true;
+    sl_train_task task = make_task(&gives_nothing);
+    sl_train_options options = options_of(&task);
+    options.pipeline_ranks = 2;
+    options.balance_kind = SL_BALANCE_AUTO;
+    check_error(small_run(&options, &record), SL_ERR_INVALID,
+                "the task's load_rows was asked for 2 rows, and its input has 0");
+}
+
+/* Its answer may change, where data grow. */
+static void batches_are_counted_once(void **state)
+{
+    (void)state;
+    static small_record record;
+    int counted[SL_SPLITS] = {0};
+    own_task once = normal;
+    once.counted = counted;
+    const sl_train_task task = make_task(&once);
+    const sl_train_options options = options_of(&task);
+    check_ok(small_run(&options, &record));
+    assert_int_equal(record.eval_count, 3);
+    assert_int_equal(record.evals[0].tokens, 3 * ROWS);
+}
+
 static void errors_of_a_task_end_the_run(void **state)
 {
     (void)state;
-    own_task fails = normal, gives_more = normal, is_empty = normal;
+    own_task fails = normal, gives_more = normal, is_empty = normal, is_negative = normal;
     fails.failing_batch = 2;
     gives_more.extra_rows = 1;
     is_empty.batches[SL_SPLIT_TRAIN] = 0;
+    is_negative.batches[SL_SPLIT_VALID] = -1;
     for (int replicas = 1; replicas <= 2; replicas++) {
         check_refused(fails, replicas, SL_ERR_IO, "batch 2 cannot be read");
         check_refused(gives_more, replicas, SL_ERR_INVALID,
                       "the task's load_rows was asked for 7 rows, and its input has 8");
         check_refused(is_empty, replicas, SL_ERR_INVALID, "there are no data to train on");
+        check_refused(is_negative, replicas, SL_ERR_INVALID,
+                      "the task's count_batches gave -1 batches of the split valid");
     }
 }
 
@@ -239,6 +295,9 @@ int task_tests(void)
         IN_SCRATCH(run_without_validation_and_test_saves_its_last_weights),
         IN_SCRATCH(interrupted_run_has_the_bits_of_a_whole_one),
         IN_SCRATCH(run_resumes_with_its_own_data_alone),
+        cmocka_unit_test(incomplete_task_is_refused),
+        cmocka_unit_test(profiled_task_must_give_its_rows),
+        cmocka_unit_test(batches_are_counted_once),
         cmocka_unit_test(errors_of_a_task_end_the_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

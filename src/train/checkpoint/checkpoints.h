@@ -41,7 +41,7 @@ sl_status sli_checkpoints_after_step(sli_checkpoints *checkpoints, bool *stop);
 sl_status sli_checkpoints_after_validation(sli_checkpoints *checkpoints, const sl_eval_info *eval,
                                            bool *stop);
 
-/* Between the blocks of a validation, whose begin is what is saved: a run that goes on from there
+/* Between the batches of a validation, whose begin is what is saved: a run that goes on from there
  * does it again. And between those of the test, before which the run's end was saved. */
 sl_status sli_checkpoints_in_evaluation(sli_checkpoints *checkpoints, bool *stop);
 

@@ -62,7 +62,7 @@ sl_status sli_run_state_print(const sli_run *run, char **text)
     const sli_position *position = &run->at;
     json_t *json =
         json_pack("{sI sI sI sI so so so ss}", "step", (json_int_t)position->steps, "epoch",
-                  (json_int_t)position->epoch, "block", (json_int_t)position->block, "best_step",
+                  (json_int_t)position->epoch, "block", (json_int_t)position->batch, "best_step",
                   (json_int_t)position->best_step, "best_loss",
                   sli_json_number(position->best_loss), "options", describe_options(run), "layout",
                   describe_layout(&run->options, &run->info), "micro_batches", ASCENDING);
@@ -83,7 +83,7 @@ static sl_status parse_state(const char *text, json_t **out)
 static sl_status read_position(const json_t *json, sli_position *out)
 {
     static const char *const keys[] = {"step", "epoch", "block", "best_step"};
-    int64_t *const values[] = {&out->steps, &out->epoch, &out->block, &out->best_step};
+    int64_t *const values[] = {&out->steps, &out->epoch, &out->batch, &out->best_step};
     if (!json_object_get(json, keys[0])) /* a mean, or one that a program wrote */
         return sl_error(SL_ERR_FORMAT,
                         "it has no training state: use it with init instead of resume");
@@ -204,12 +204,12 @@ static sl_status check_position(const sli_run *run)
     const sli_position *position = &run->from.recorded.position;
     int64_t batches = run->batches_per_epoch;
     int epochs = run->options.epochs;
-    if (position->block > batches || position->epoch > INT64_MAX / batches - 1 ||
-        position->steps != position->epoch * batches + position->block)
+    if (position->batch > batches || position->epoch > INT64_MAX / batches - 1 ||
+        position->steps != position->epoch * batches + position->batch)
         return sl_error(SL_ERR_FORMAT,
-                        "%" PRId64 " steps do not end at block %" PRId64 " of epoch %" PRId64,
-                        position->steps, position->block, position->epoch);
-    if (position->epoch > epochs || (position->epoch == epochs && position->block > 0))
+                        "%" PRId64 " steps do not end at batch %" PRId64 " of epoch %" PRId64,
+                        position->steps, position->batch, position->epoch);
+    if (position->epoch > epochs || (position->epoch == epochs && position->batch > 0))
         return sl_error(SL_ERR_INVALID,
                         "the checkpoint is in epoch %" PRId64 ", but epochs is %d: raise it",
                         position->epoch + 1, epochs);
