@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 enum { MOST_LOGS = 64 };
 
@@ -25,10 +24,8 @@ static const sl_option options[] = {
 
 static sl_status check_output(const char *output, const cli_line *line)
 {
-    struct stat to, log;
-    for (int i = 0; output && i < line->word_count; i++)
-        if (stat(output, &to) == 0 && stat(line->words[i], &log) == 0 && to.st_dev == log.st_dev &&
-            to.st_ino == log.st_ino)
+    for (int i = 0; i < line->word_count; i++)
+        if (sl_output_overwrites(output, line->words[i]))
             return sl_error(SL_ERR_INVALID, "--output: %s is an input and must not be overwritten",
                             output);
     return SL_OK;

@@ -7,7 +7,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 typedef struct settings {
@@ -98,12 +97,10 @@ static sl_status resume_after_restart(settings *to, const sl_launch_info *launch
     return SL_OK;
 }
 
-/* The file of options, which was read, is there. */
+/* Refuses to overwrite the file of options. */
 static sl_status check_not_config(const settings *from, const char *option, const char *path)
 {
-    struct stat output, config;
-    if (!path || !from->config || stat(path, &output) != 0 || stat(from->config, &config) != 0 ||
-        output.st_dev != config.st_dev || output.st_ino != config.st_ino)
+    if (!sl_output_overwrites(path, from->config))
         return SL_OK;
     return sl_error(SL_ERR_INVALID, "%s: %s is an input and must not be overwritten", option, path);
 }
@@ -118,6 +115,9 @@ static sl_status check_outputs(const settings *from)
 {
     SL_TRY(check_not_config(from, "--save", from->run.save));
     SL_TRY(check_output(from, "--log-json", from->progress.log_json));
+    if (sl_output_overwrites(from->progress.trace, from->progress.log_json))
+        return sl_error(SL_ERR_INVALID, "--trace: %s is the run log (--log-json)",
+                        from->progress.trace);
     return check_output(from, "--trace", from->progress.trace);
 }
 

@@ -17,18 +17,17 @@
 
 /* ---- Files that are written must not be files that are read ---------------------------------- */
 
-/* Only a regular file can be overwritten by accident. */
-static bool is_same_file(const char *output, const char *input)
+bool sl_output_overwrites(const char *output, const char *path)
 {
     struct stat found;
-    if (stat(output, &found) == 0 && !S_ISREG(found.st_mode))
+    if (!output || !path || (stat(output, &found) == 0 && !S_ISREG(found.st_mode)))
         return false;
-    return sli_path_same_file(output, input);
+    return sli_path_same_file(output, path);
 }
 
 static sl_status check_input(const char *output, const char *input)
 {
-    if (!is_same_file(output, input))
+    if (!sl_output_overwrites(output, input))
         return SL_OK;
     return sl_error(SL_ERR_INVALID, "%s is an input and must not be overwritten", input);
 }
@@ -74,7 +73,7 @@ sl_status sl_train_check_output(const sl_train_options *options, const char *pat
     if (options->save)
         SL_TRY(sl_weights_vocab_path(options->save, &vocab));
     bool is_written =
-        options->save && (is_same_file(path, options->save) || is_same_file(path, vocab));
+        sl_output_overwrites(path, options->save) || sl_output_overwrites(path, vocab);
     free(vocab);
     return is_written ? sl_error(SL_ERR_INVALID, "%s is written by the run itself", path) : SL_OK;
 }

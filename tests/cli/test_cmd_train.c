@@ -347,6 +347,7 @@ static void file_that_is_read_is_never_overwritten(void **state)
                "/model.safetensors is written by the run itself\n");
     check_kept(in, "--save %s/new.safetensors --log-json %s/new.vocab.txt",
                "/new.vocab.txt is written by the run itself\n");
+    check_kept(in, "--log-json %s/new --trace %s/./new", "--trace: /");
 }
 
 static void data_that_are_no_text_are_refused(void **state)
