@@ -8,7 +8,6 @@
 #include <math.h>
 #include <pthread.h>
 #include <stdarg.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,8 +33,8 @@ struct cli_progress {
     sl_step_times *times;             /* of the first display's replica */
     sl_run_log *log;                  /* NULL: none */
     sl_run_file *trace, *tensorboard; /* the same */
-    atomic_bool live_shown;           /* the progress line, which the first replica draws */
     pthread_mutex_t screen;           /* held while a line is printed or drawn */
+    bool live_shown;                  /* the progress line; guarded by `screen` */
 };
 
 static const char rule[] =
@@ -43,10 +42,12 @@ static const char rule[] =
 
 /* ---- The screen --------------------------------------------------------------------------- */
 
+/* With `screen` held. */
 static void clear_live(cli_progress *progress)
 {
-    if (atomic_exchange(&progress->live_shown, false))
+    if (progress->live_shown)
         fputs("\r\033[K", stderr);
+    progress->live_shown = false;
 }
 
 /* Draws the progress line, where it may be drawn (again). */
@@ -63,7 +64,7 @@ __attribute__((format(printf, 2, 3))) static void draw_live(display *on, const c
     va_list arguments;
     va_start(arguments, format);
     pthread_mutex_lock(&progress->screen);
-    atomic_store(&progress->live_shown, true);
+    progress->live_shown = true;
     fputs("\r\033[K", stderr);
     vfprintf(stderr, format, arguments);
     pthread_mutex_unlock(&progress->screen);
@@ -90,6 +91,24 @@ __attribute__((format(printf, 2, 3))) static void print_line(const display *on, 
     fflush(stdout);
     pthread_mutex_unlock(&on->of->screen);
     free(line);
+}
+
+/* A warning while the run goes on. */
+__attribute__((format(printf, 2, 3))) static void warn(cli_progress *progress, const char *format,
+                                                       ...)
+{
+    char *text;
+    va_list arguments;
+    va_start(arguments, format);
+    int bytes = vasprintf(&text, format, arguments);
+    va_end(arguments);
+    if (bytes < 0)
+        return;
+    pthread_mutex_lock(&progress->screen);
+    clear_live(progress);
+    cli_complain("warning: %s", text);
+    pthread_mutex_unlock(&progress->screen);
+    free(text);
 }
 
 static const char *plural(int64_t count)
@@ -446,17 +465,16 @@ static void print_resumed(display *on, const sl_checkpoint_event *event)
 static sl_status print_checkpoint(void *context, const sl_checkpoint_event *event)
 {
     display *on = context;
-    clear_live(on->of);
     switch (event->kind) {
     case SL_CHECKPOINT_SKIPPED:
-        cli_complain("warning: checkpoint %s is skipped: %s", event->path, event->reason);
+        warn(on->of, "checkpoint %s is skipped: %s", event->path, event->reason);
         break;
     case SL_CHECKPOINT_FAILED:
-        cli_complain("warning: step %" PRId64 " is not saved, the run goes on: %s", event->step,
-                     event->reason);
+        warn(on->of, "step %" PRId64 " is not saved, the run goes on: %s", event->step,
+             event->reason);
         break;
     case SL_WEIGHTS_FAILED:
-        cli_complain("warning: the best weights are not saved, the run goes on: %s", event->reason);
+        warn(on->of, "the best weights are not saved, the run goes on: %s", event->reason);
         break;
     case SL_WEIGHTS_LEFT_OUT:
         if (!on->of->options.quiet)
@@ -466,7 +484,7 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
     case SL_CHECKPOINT_RESUMED:
         print_resumed(on, event);
         if (event->reason)
-            cli_complain("warning: checkpoint %s: %s", event->path, event->reason);
+            warn(on->of, "checkpoint %s: %s", event->path, event->reason);
         break;
     case SL_CHECKPOINT_SAVED:
         if (!on->of->options.quiet)
@@ -479,10 +497,8 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
 
 static void warn_of_log(void *context, const char *reason)
 {
-    display *on = context;
-    clear_live(on->of);
-    cli_complain("warning: %s%s", reason,
-                 cli_signals_output_lost() ? "" : "; the run goes on without it");
+    const display *on = context;
+    warn(on->of, "%s%s", reason, cli_signals_output_lost() ? "" : "; the run goes on without it");
 }
 
 /* ---- All ---------------------------------------------------------------------------------- */
@@ -491,7 +507,7 @@ void cli_progress_destroy(cli_progress **progress)
 {
     if (!*progress)
         return;
-    clear_live(*progress);
+    clear_live(*progress); /* the replicas have ended */
     sl_step_times_destroy(&(*progress)->times);
     sl_run_log_destroy(&(*progress)->log);
     sl_run_file_destroy(&(*progress)->trace);
