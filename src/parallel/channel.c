@@ -12,7 +12,7 @@
 
 /* A sleeping thread takes tens of microseconds to wake. A wait shorter than this ends without any
  * sleep; a longer one loses little by it. */
-static const double SPIN_SECONDS = 50e-6;
+static const double spin_seconds = 50e-6;
 enum { PAUSES_PER_CLOCK_READ = 32 };
 
 struct sli_channel {
@@ -53,7 +53,7 @@ void sli_channel_destroy(sli_channel **channel)
     *channel = NULL;
 }
 
-static void signal_receiver(sli_channel *channel)
+void sli_channel_wake(sli_channel *channel)
 {
     pthread_mutex_lock(&channel->lock);
     pthread_cond_signal(&channel->changed);
@@ -74,7 +74,7 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
     assert(!before);
     (void)before;
     *tensor = NULL;
-    signal_receiver(channel);
+    sli_channel_wake(channel);
 }
 
 /* Empties the slot into *out; true when there is nothing more to wait for. */
@@ -92,7 +92,7 @@ static bool must_wait(const sli_channel *channel, int micro, int number)
 
 static void spin_while_empty(const sli_channel *channel, int micro, int number)
 {
-    double deadline = sli_clock_seconds() + SPIN_SECONDS;
+    double deadline = sli_clock_seconds() + spin_seconds;
     do {
         for (int i = 0; i < PAUSES_PER_CLOCK_READ; i++) {
             if (!must_wait(channel, micro, number))
@@ -136,11 +136,6 @@ bool sli_channel_accepts(const sli_channel *channel, int peer, int micro)
 sl_device *sli_channel_device(const sli_channel *channel)
 {
     return channel->options.to;
-}
-
-void sli_channel_wake(sli_channel *channel)
-{
-    signal_receiver(channel);
 }
 
 void sli_channel_reset(sli_channel *channel)

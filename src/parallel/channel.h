@@ -44,7 +44,7 @@ bool sli_channel_accepts(const sli_channel *channel, int peer, int micro);
 /* The device that it leads to. */
 sl_device *sli_channel_device(const sli_channel *channel);
 
-/* Has a waiting receiver check for errors again. */
+/* Has a waiting receiver check its slot and the failure again. */
 void sli_channel_wake(sli_channel *channel);
 
 /* Empties the channel and makes it usable again, when neither side is at work. */
