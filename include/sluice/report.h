@@ -173,13 +173,15 @@ sl_reporter sl_run_log_reporter(sl_run_log *log);
 
 /* ---- Files for other programs ------------------------------------------------------------ */
 
-/* A file that is written while the run goes on. It is opened, and emptied, when the run begins; one
- * that cannot be opened ends the run. Where it cannot be written later, `failed` is called once and
- * the run goes on without it; where `failed` is NULL, the run ends with the error. */
+/* A file that is written while the run goes on. It is opened, and emptied, when the run begins or
+ * resumes; one that cannot be opened ends the run. Where it cannot be written later, `failed` is
+ * called once and the run goes on without it; where `failed` is NULL, the run ends with the error.
+ */
 typedef struct sl_run_file sl_run_file;
 
 /* The timeline of each `pipeline` record, predicted and measured, as Chrome's trace events in JSON,
- * for Perfetto: a complete event an action. The file can be read at any time. */
+ * for Perfetto: one complete event for each action. Between records the file is whole. A pipe is
+ * refused (SL_ERR_INVALID), as each record overwrites the file's end. */
 sl_status sl_run_trace_create(const char *path, sl_run_log_failed *failed, void *context,
                               sl_run_file **out);
 

@@ -1,6 +1,6 @@
 /* Pipeline timelines as Chrome's trace events (JSON), which Perfetto and chrome://tracing open: a
- * complete event an action. Predicted and measured are two processes, whose threads are the ranks.
- * The measured steps of all epochs stand one behind the other. */
+ * complete event for each action. Predicted and measured are two processes, whose threads are the
+ * ranks. The measured steps of all epochs stand one behind the other. */
 #include "core/error.h"
 #include "core/json.h"
 #include "core/timeline.h"
@@ -10,7 +10,7 @@
 
 enum { PREDICTED = 1, MEASURED = 2 };
 
-/* After the last event; the next one overwrites it, so that the file is whole at any time. */
+/* After the last event; the next one overwrites it, so that the file is whole between records. */
 static const char ending[] = "\n]}\n";
 
 static void name_process(FILE *to, int process, const char *name)
@@ -27,6 +27,10 @@ static sl_status start_trace(void *context, const sl_run_info *info)
     sl_run_file *file = context;
     (void)info;
     SL_TRY(sli_run_file_open(file, file->path));
+    if (fseek(file->file, 0, SEEK_CUR) != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "%s: a trace needs a file, whose end each record overwrites, not a pipe",
+                        file->path);
     fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file->file);
     name_process(file->file, PREDICTED, "predicted");
     fputs(",\n", file->file);
@@ -63,6 +67,7 @@ static sl_status trace_pipeline(void *context, const sl_pipeline_info *info)
     sl_run_file *file = context;
     if (!file->file)
         return SL_OK;
+    /* start_trace has refused a file where this fails. */
     (void)fseek(file->file, -(long)(sizeof ending - 1), SEEK_CUR);
     sli_c_numbers scope = sli_c_numbers_begin();
     for (int i = 0; i < info->utilization->action_count; i++) {
