@@ -4,6 +4,7 @@
 
 #include "core/error.h"
 #include "core/file.h"
+#include "core/memory.h"
 #include "report/history_pipeline.h"
 
 #include <inttypes.h>
@@ -11,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_LINE_BYTES = 1 << 20 };
+enum { MOST_LINE_BYTES = 1 << 20, MOST_RECORDS = 1 << 25 /* of a kind in a file of 1 GiB */ };
 static const uint64_t most_file_bytes = (uint64_t)1 << 30;
 
 const char *const sli_step_keys[SLI_STEP_FIELDS] = {"loss",    "grad_norm",    "lr",
@@ -47,20 +48,6 @@ sl_status sli_record_integer(const json_t *record, const char *key, int64_t lowe
     return SL_OK;
 }
 
-/* Makes room for one more element of `bytes`. */
-static sl_status grow(void **elements, size_t count, size_t *room, size_t bytes)
-{
-    if (count < *room)
-        return SL_OK;
-    size_t more = *room ? 2 * *room : 64;
-    void *moved = realloc(*elements, more * bytes);
-    if (!moved)
-        return sl_error(SL_ERR_MEMORY, "no memory for %zu records", more);
-    *elements = moved;
-    *room = more;
-    return SL_OK;
-}
-
 /* ---- Records ------------------------------------------------------------------------------- */
 
 static int64_t last_step(const sl_run_history *history)
@@ -70,6 +57,9 @@ static int64_t last_step(const sl_run_history *history)
 
 static sl_status add_run(sl_run_history *history, json_t *record)
 {
+    json_t *shards = json_object_get(record, "shares"); /* their name in older logs */
+    if (shards && json_object_set(record, "shards", shards) == 0)
+        json_object_del(record, "shares");
     json_decref(history->run);
     history->run = json_incref(record);
     history->ended = false;
@@ -97,9 +87,23 @@ static sl_status add_step(sl_run_history *history, json_t *record)
                                &step.values[field]));
     }
     remove_from(history, step.step);
-    SL_TRY(grow((void **)&history->steps, history->step_count, &history->step_room, sizeof step));
+    SL_TRY(sli_array_reserve(&history->steps, &history->step_room, history->step_count + 1,
+                             sizeof step, MOST_RECORDS, "steps"));
     history->steps[history->step_count++] = step;
     return SL_OK;
+}
+
+/* Whether `a` is of a later step than `b`, or of the same, where the test comes last. */
+static bool is_later(const sli_history_eval *a, const sli_history_eval *b)
+{
+    return a->step != b->step ? a->step > b->step : a->is_test && !b->is_test;
+}
+
+/* A run that resumes may repeat evaluations without a step before them. */
+static void remove_evals_from(sl_run_history *history, const sli_history_eval *eval)
+{
+    while (history->eval_count > 0 && !is_later(eval, &history->evals[history->eval_count - 1]))
+        history->eval_count--;
 }
 
 static sl_status add_eval(sl_run_history *history, json_t *record)
@@ -109,11 +113,15 @@ static sl_status add_eval(sl_run_history *history, json_t *record)
     if (!split || (strcmp(split, "valid") != 0 && strcmp(split, "test") != 0))
         return sl_error(SL_ERR_FORMAT, "split must be valid or test");
     eval.is_test = strcmp(split, "test") == 0;
+    if (json_object_get(record, "step")) /* older logs have none */
+        SL_TRY(sli_record_integer(record, "step", 0, INT64_MAX, &eval.step));
     SL_TRY(sli_record_integer(record, "epoch", 1, INT64_MAX, &eval.epoch));
     SL_TRY(sli_record_real(record, "loss", -INFINITY, &eval.loss));
     SL_TRY(sli_record_real(record, "ppl", 0, &eval.perplexity));
     SL_TRY(sli_record_real(record, "seconds", 0, &eval.seconds));
-    SL_TRY(grow((void **)&history->evals, history->eval_count, &history->eval_room, sizeof eval));
+    remove_evals_from(history, &eval);
+    SL_TRY(sli_array_reserve(&history->evals, &history->eval_room, history->eval_count + 1,
+                             sizeof eval, MOST_RECORDS, "evaluations"));
     history->evals[history->eval_count++] = eval;
     history->memory_is_complete = true;
     return SL_OK;
@@ -137,8 +145,8 @@ static sl_status add_memory(sl_run_history *history, json_t *record)
     if (history->memory_is_complete)
         history->memory_count = 0;
     history->memory_is_complete = false;
-    SL_TRY(grow((void **)&history->memory, history->memory_count, &history->memory_room,
-                sizeof memory));
+    SL_TRY(sli_array_reserve(&history->memory, &history->memory_room, history->memory_count + 1,
+                             sizeof memory, MOST_RECORDS, "devices"));
     history->memory[history->memory_count++] = memory;
     return SL_OK;
 }

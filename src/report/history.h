@@ -31,7 +31,7 @@ typedef struct sli_history_step {
 
 typedef struct sli_history_eval {
     bool is_test;
-    int64_t epoch, step; /* `step`: the last one before it */
+    int64_t epoch, step; /* `step`: how many were done before it */
     double loss, perplexity, seconds;
 } sli_history_eval;
 

@@ -228,7 +228,7 @@ const sl_option sl_plan_option_rows[] = {
      .help = "Number of replicas of the pipeline, up to one for each shard of the training text; by "
              "default 1, or under mpirun the number of processes. It changes no result"},
     {.name = "shards", .value = "K", .group = "Data parallelism", FIELD(INT, shards),
-     RANGE(1, SL_MAX_REPLICAS), .optional = true, .log_key = "shares", .affects_numbers = always,
+     RANGE(1, SL_MAX_REPLICAS), .optional = true, .affects_numbers = always,
      .help = "Number of shards of the training text, which replicas divide among them; without it "
              "one for each replica. A run that resumes keeps its number"},
     {.name = "zero", .group = "Data parallelism", FIELD(FLAG, zero),

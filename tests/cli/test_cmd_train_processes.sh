@@ -64,7 +64,7 @@ if grep -v '^\[RANK [0-2]\]: ' "$scratch/out"; then fail "a line has no rank in 
 for ranks in 1 3; do
     processes "$ranks" --preset ddp-pipeline --pp 1 --zero --log-json "$scratch/log" ||
         fail "a preset of 2 replicas with $ranks processes is refused"
-    grep -q "\"replicas\":$ranks,.*\"shares\":$ranks," "$scratch/log" ||
+    grep -q "\"replicas\":$ranks,.*\"shards\":$ranks," "$scratch/log" ||
         fail "$ranks processes are not $ranks replicas"
 done
 

@@ -131,7 +131,7 @@ def check_job(folder, name, expected, deaths, sizes):
     records, out, err = run(folder, name, options, deaths)
     of_attempts = attempts(records)
     fail_unless([a[0]["replicas"] for a in of_attempts] == sizes, "the attempts have other sizes", err)
-    fail_unless(all(a[0]["shares"] == RANKS for a in of_attempts), "the text is cut anew", records)
+    fail_unless(all(a[0]["shards"] == RANKS for a in of_attempts), "the text is cut anew", records)
     for i, (_, victim) in enumerate(deaths):
         check_restart(i + 1, of_attempts[i], of_attempts[i + 1], out)
         plural = "" if sizes[i + 1] == 1 else "es"

@@ -67,6 +67,46 @@ static void resumed_run_repeats_steps(void **state)
     sl_run_history_destroy(&history);
 }
 
+/* A run that resumes from a checkpoint at an epoch's end has no step before its evaluations. */
+static void resumed_run_repeats_evaluations(void **state)
+{
+    (void)state;
+    sl_run_history *history =
+        parse("{\"record\":\"run\"}\n"
+              "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":5}\n"
+              "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"step\":1,\"loss\":7}\n"
+              "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":4}\n"
+              "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"step\":2,\"loss\":6}\n"
+              "{\"record\":\"eval\",\"split\":\"test\",\"epoch\":1,\"step\":2,\"loss\":6}\n"
+              "{\"record\":\"run\",\"resumed_step\":2}\n"
+              "{\"record\":\"eval\",\"split\":\"valid\",\"epoch\":1,\"step\":2,\"loss\":3}\n"
+              "{\"record\":\"eval\",\"split\":\"test\",\"epoch\":1,\"step\":2,\"loss\":2}\n");
+    assert_int_equal(history->eval_count, 3);
+    assert_true(history->evals[0].step == 1 && history->evals[0].loss == 7);
+    assert_true(history->evals[1].loss == 3 && !history->evals[1].is_test);
+    assert_true(history->evals[2].loss == 2 && history->evals[2].is_test);
+    sl_run_history_destroy(&history);
+}
+
+static void evaluation_has_its_own_step(void **state)
+{
+    (void)state;
+    sl_run_history *history =
+        parse("{\"record\":\"run\",\"resumed_step\":7}\n"
+              "{\"record\":\"eval\",\"split\":\"test\",\"epoch\":1,\"step\":7,\"loss\":3}\n");
+    assert_int_equal(history->evals[0].step, 7);
+    sl_run_history_destroy(&history);
+}
+
+static void older_name_of_the_shards_is_read(void **state)
+{
+    (void)state;
+    sl_run_history *history = parse("{\"record\":\"run\",\"shares\":3}\n");
+    assert_int_equal(json_integer_value(json_object_get(history->run, "shards")), 3);
+    assert_null(json_object_get(history->run, "shares"));
+    sl_run_history_destroy(&history);
+}
+
 static void timelines_are_read(void **state)
 {
     (void)state;
@@ -132,6 +172,9 @@ int history_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(records_become_a_history),
         cmocka_unit_test(resumed_run_repeats_steps),
+        cmocka_unit_test(resumed_run_repeats_evaluations),
+        cmocka_unit_test(evaluation_has_its_own_step),
+        cmocka_unit_test(older_name_of_the_shards_is_read),
         cmocka_unit_test(timelines_are_read),
         cmocka_unit_test(what_is_no_record_is_refused),
     };
