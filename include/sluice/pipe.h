@@ -13,7 +13,8 @@
  * functions together with the others, and all get the same status. Tensors go to other processes
  * while the stages compute. A process that dies or leaves, or that a stage has waited for longer
  * than the group's time limit, breaks the pipe: every rank's call, and every later one, ends with
- * an error that names its rank, host and stages.
+ * an error that names its rank, host and stages. A tensor that goes to another process has at most
+ * 1 GiB (SL_ERR_UNSUPPORTED).
  *
  * A pipe's functions are called by one thread at a time. NULL is refused (SL_ERR_INVALID names the
  * argument) unless a comment allows it. When a function fails, all ranks have stopped. Of several

@@ -107,8 +107,9 @@ typedef struct sli_group_ops {
                        sli_transfer *out);
     /* Lets transfers go on; one that is done is no longer under way. Does not wait. */
     sl_status (*progress)(sl_group *group, sli_transfer *transfer);
-    /* Gives up a transfer that is under way: its data are the caller's again. */
-    void (*cancel)(sl_group *group, sli_transfer *transfer);
+    /* Gives up a transfer that is under way. True: its data are the caller's again; false: they may
+     * still be read, so they must stay where they are. */
+    bool (*cancel)(sl_group *group, sli_transfer *transfer);
     /* Why `rank` takes no part in transfers any more: "has left the group", or how its process
      * ended; NULL where it does. */
     const char *(*absence)(sl_group *group, int rank, bool *has_left);

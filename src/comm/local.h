@@ -57,7 +57,7 @@ sl_status sli_local_receive(sl_group *group, const sli_message *message);
 sl_status sli_local_start(sl_group *group, const sli_message *message, bool receives,
                           sli_transfer *out);
 sl_status sli_local_progress(sl_group *group, sli_transfer *transfer);
-void sli_local_cancel(sl_group *group, sli_transfer *transfer);
+bool sli_local_cancel(sl_group *group, sli_transfer *transfer);
 const char *sli_local_absence(sl_group *group, int rank, bool *has_left);
 sl_status sli_local_status(sl_group *group);
 

@@ -172,7 +172,7 @@ sl_status sli_local_progress(sl_group *group, sli_transfer *transfer)
     return SL_OK;
 }
 
-void sli_local_cancel(sl_group *group, sli_transfer *transfer)
+bool sli_local_cancel(sl_group *group, sli_transfer *transfer)
 {
     sli_world *w = group->state;
     sli_local_transfer *own = transfer->state;
@@ -185,6 +185,7 @@ void sli_local_cancel(sl_group *group, sli_transfer *transfer)
     pthread_mutex_unlock(&w->lock);
     free(own);
     *transfer = (sli_transfer){0};
+    return true;
 }
 
 const char *sli_local_absence(sl_group *group, int rank, bool *has_left)

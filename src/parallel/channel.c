@@ -108,6 +108,7 @@ static void wait_at_link(const sli_channel *channel, int micro, int number)
     sli_link_wait wait = {.peer = channel->options.peer, .spins = channel->options.spins};
     while (must_wait(channel, micro, number))
         sli_link_poll_or_pause(channel->options.link, &wait);
+    sli_link_end_wait(channel->options.link, &wait);
 }
 
 bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor **out)

@@ -26,7 +26,8 @@ typedef struct parcel {
     sli_link_header header;
     sli_transfer header_transfer, data;
     sl_tensor *tensor;
-    bool is_wanted; /* incoming: the step has not failed by it */
+    int peer;
+    bool is_wanted; /* incoming: false if its header was of another step */
 } parcel;
 
 /* The next header of another process. */
@@ -34,7 +35,7 @@ typedef struct source {
     sli_link_header header;
     sli_transfer transfer;
     int64_t received; /* headers so far */
-    int waits_for;    /* as its newest header says; -1: it does not wait for long */
+    int waits_for;    /* as it has told in this step; -1: it does not wait for long */
 } source;
 
 struct sli_link {
@@ -53,6 +54,7 @@ struct sli_link {
     sli_channel *const *channels;
     int channel_count;
     parcel *outgoing, *incoming;
+    int told_waits;  /* of this process's ranks, of which the others know */
     int64_t *sent;   /* [ranks] headers */
     source *sources; /* [ranks] */
 };
@@ -76,22 +78,32 @@ static void break_link(sli_link *link, sl_status status)
     wake_ranks(link);
 }
 
-/* Fails if a process has died or left, or the group is broken. The first cause counts: processes
- * leave because another one has died. */
-static sl_status check_processes(const sli_link *link)
+/* Fails if a process has died, or the group is broken. *leaver: the first one that has left; -1:
+ * none. */
+static sl_status find_leaver(const sli_link *link, int *leaver)
 {
     const sli_group_ops *ops = link->group->ops;
-    const char *why, *leaver = NULL;
+    const char *why;
     bool has_left;
+    *leaver = -1;
     for (int r = 0; r < sl_group_size(link->group); r++) {
         if (r == sl_group_rank(link->group) || !(why = ops->absence(link->group, r, &has_left)))
             continue;
         if (!has_left)
             return sl_error(SL_ERR_CANCELLED, "%s %s", link->names[r], why);
-        leaver = leaver ? leaver : link->names[r];
+        *leaver = *leaver < 0 ? r : *leaver;
     }
-    SL_TRY(ops->status(link->group));
-    return leaver ? sl_error(SL_ERR_CANCELLED, "%s has left the group", leaver) : SL_OK;
+    return ops->status(link->group);
+}
+
+/* Fails also if a process has left. The first cause counts: processes leave because another one has
+ * died. */
+static sl_status check_processes(const sli_link *link)
+{
+    int leaver;
+    SL_TRY(find_leaver(link, &leaver));
+    return leaver < 0 ? SL_OK
+                      : sl_error(SL_ERR_CANCELLED, "%s has left the group", link->names[leaver]);
 }
 
 /* Breaks the link with the error of a process that has died or left, else with this thread's. */
@@ -116,20 +128,28 @@ static sl_status post_header(sli_link *link, int from)
     return link->group->ops->start(link->group, &message, true, &at->transfer);
 }
 
+/* Is there an empty slot for the tensor? */
+static sl_status check_slot(const sli_link *link, int from, const sli_link_header *got)
+{
+    if (got->channel >= 0 && got->channel < link->channel_count &&
+        sli_channel_accepts(link->channels[got->channel], from, got->micro))
+        return SL_OK;
+    return sl_error(SL_ERR_INVALID, "%s sent a tensor that this rank does not expect",
+                    link->names[from]);
+}
+
 /* Posts the receive of a tensor's data. */
 static sl_status receive_tensor(sli_link *link, int from, const sli_link_header *got)
 {
     SL_TRY(sli_link_header_check_shape(got, link->names[from]));
-    if (got->channel < 0 || got->channel >= link->channel_count ||
-        !sli_channel_accepts(link->channels[got->channel], from, got->micro))
-        return sl_error(SL_ERR_INVALID, "%s sent a tensor that this rank does not expect",
-                        link->names[from]);
+    SL_TRY(check_slot(link, from, got));
     parcel *one = calloc(1, sizeof *one);
     if (!one)
         return sl_error(SL_ERR_MEMORY, "no memory for a tensor of %s", link->names[from]);
     sl_shape shape = {.dims = got->dims};
     memcpy(shape.size, got->size, sizeof shape.size);
     one->header = *got;
+    one->peer = from;
     sl_status status = sli_link_header_check_step(got, &link->step, link->names[from]);
     one->is_wanted = status == SL_OK;
     if (status != SL_OK) {
@@ -148,6 +168,24 @@ static sl_status receive_tensor(sli_link *link, int from, const sli_link_header 
     return link->group->ops->start(link->group, &message, true, &one->data);
 }
 
+static sl_status handle_header(sli_link *link, int from, const sli_link_header *got)
+{
+    switch (got->kind) {
+    case SLI_LINK_TENSOR:
+        return receive_tensor(link, from, got);
+    case SLI_LINK_FAILURE:
+        sli_failure_raise_elsewhere(link->failure, got->number);
+        wake_ranks(link);
+        return SL_OK;
+    case SLI_LINK_WAITS:
+        link->sources[from].waits_for = got->number;
+        return SL_OK;
+    default:
+        return sl_error(SL_ERR_INVALID, "%s sent a header of the unknown kind %d",
+                        link->names[from], got->kind);
+    }
+}
+
 /* Handles the headers that have come from a process, but no more than `most` in all. */
 static sl_status receive_headers(sli_link *link, int from, int64_t most, bool *goes_on)
 {
@@ -160,14 +198,17 @@ static sl_status receive_headers(sli_link *link, int from, int64_t most, bool *g
         *goes_on = true;
         at->received++;
         SL_TRY(post_header(link, from));
-        at->waits_for = got.kind == SLI_LINK_WAITS ? got.number : -1;
-        if (got.kind == SLI_LINK_TENSOR)
-            SL_TRY(receive_tensor(link, from, &got));
-        if (got.kind == SLI_LINK_FAILURE) {
-            sli_failure_raise_elsewhere(link->failure, got.number);
-            wake_ranks(link);
-        }
+        SL_TRY(handle_header(link, from, &got));
     }
+    return SL_OK;
+}
+
+static sl_status deliver_tensor(sli_link *link, parcel *one)
+{
+    if (!one->is_wanted)
+        return SL_OK;
+    SL_TRY(check_slot(link, one->peer, &one->header));
+    sli_channel_send(link->channels[one->header.channel], one->header.micro, &one->tensor);
     return SL_OK;
 }
 
@@ -183,10 +224,10 @@ static sl_status deliver_tensors(sli_link *link, bool *goes_on)
         }
         *at = one->next;
         *goes_on = true;
-        if (one->is_wanted)
-            sli_channel_send(link->channels[one->header.channel], one->header.micro, &one->tensor);
+        sl_status status = deliver_tensor(link, one);
         sl_tensor_destroy(&one->tensor);
         free(one);
+        SL_TRY(status);
     }
     return SL_OK;
 }
@@ -222,6 +263,7 @@ static sl_status start_sending(sli_link *link, int to, const sli_link_header *wh
         return sl_error(SL_ERR_MEMORY, "no memory for a message to %s", link->names[to]);
     one->header = *what;
     one->header.step = link->step;
+    one->peer = to;
     one->next = link->outgoing;
     link->outgoing = one;
     if (tensor) {
@@ -245,8 +287,29 @@ static sl_status start_sending(sli_link *link, int to, const sli_link_header *wh
     return link->group->ops->start(link->group, &message, false, &one->data);
 }
 
+static sl_status send_to_all(sli_link *link, sli_link_header_kind kind, int number)
+{
+    sli_link_header what = {.kind = kind, .number = number};
+    for (int r = 0; r < sl_group_size(link->group); r++)
+        if (r != sl_group_rank(link->group))
+            SL_TRY(start_sending(link, r, &what, NULL));
+    return SL_OK;
+}
+
+/* A tensor that is too large ends the step, as an argument does that is wrong. */
+static sl_status refuse_large_tensor(sli_link *link, int peer, size_t bytes)
+{
+    sli_failure_raise(link->failure, SLI_FAILURE_OF_CALL,
+                      sl_error(SL_ERR_UNSUPPORTED,
+                               "a tensor of %zu bytes is too large to be sent to %s: at most 1 GiB",
+                               bytes, link->names[peer]));
+    wake_ranks(link);
+    return send_to_all(link, SLI_LINK_FAILURE, SLI_FAILURE_OF_CALL);
+}
+
 void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor **tensor)
 {
+    size_t bytes = sl_tensor_bytes(*tensor);
     const sl_shape *shape = sl_tensor_shape(*tensor);
     sli_link_header what = {.kind = SLI_LINK_TENSOR,
                             .channel = channel,
@@ -256,47 +319,44 @@ void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor *
     memcpy(what.size, shape->size, sizeof what.size);
     pthread_mutex_lock(&link->lock);
     sl_status status = SL_OK;
-    if (sl_tensor_bytes(*tensor) > SLI_TRANSFER_BYTES)
-        status = sl_error(SL_ERR_UNSUPPORTED,
-                          "a tensor of %zu bytes is too large to be sent to %s: at most 1 GiB",
-                          sl_tensor_bytes(*tensor), link->names[peer]);
-    else if (link->broken.status == SL_OK)
-        status = start_sending(link, peer, &what, tensor);
+    if (link->broken.status == SL_OK)
+        status = bytes > SLI_TRANSFER_BYTES ? refuse_large_tensor(link, peer, bytes)
+                                            : start_sending(link, peer, &what, tensor);
     if (status != SL_OK)
         break_link(link, status);
     pthread_mutex_unlock(&link->lock);
     sl_tensor_destroy(tensor);
 }
 
-static void tell_all(sli_link *link, sli_link_header_kind kind, int number)
+void sli_link_send_failure(sli_link *link, int number)
 {
-    sli_link_header what = {.kind = kind, .number = number};
     pthread_mutex_lock(&link->lock);
-    for (int r = 0; r < sl_group_size(link->group) && link->broken.status == SL_OK; r++) {
-        sl_status status =
-            r == sl_group_rank(link->group) ? SL_OK : start_sending(link, r, &what, NULL);
-        if (status != SL_OK)
-            break_link(link, status);
-    }
+    sl_status status =
+        link->broken.status == SL_OK ? send_to_all(link, SLI_LINK_FAILURE, number) : SL_OK;
+    if (status != SL_OK)
+        break_link(link, status);
     pthread_mutex_unlock(&link->lock);
 }
 
-static void cancel_parcels(sli_link *link, parcel *first)
+/* Frees what is under way in a list to and from one process, or all of it (SL_ANY_RANK). */
+static void cancel_parcels(sli_link *link, parcel **list, int peer)
 {
-    for (parcel *one = first, *next; one; one = next) {
-        next = one->next;
+    for (parcel **at = list, *one; (one = *at);) {
+        if (peer != SL_ANY_RANK && one->peer != peer) {
+            at = &one->next;
+            continue;
+        }
+        *at = one->next;
+        bool is_free = true;
         if (one->header_transfer.is_under_way)
-            link->group->ops->cancel(link->group, &one->header_transfer);
+            is_free = link->group->ops->cancel(link->group, &one->header_transfer);
         if (one->data.is_under_way)
-            link->group->ops->cancel(link->group, &one->data);
+            is_free = link->group->ops->cancel(link->group, &one->data) && is_free;
+        if (!is_free)
+            continue; /* may still be read: never freed */
         sl_tensor_destroy(&one->tensor);
         free(one);
     }
-}
-
-void sli_link_send_failure(sli_link *link, int number)
-{
-    tell_all(link, SLI_LINK_FAILURE, number);
 }
 
 /* ---- Polling ---------------------------------------------------------------------------- */
@@ -371,6 +431,20 @@ static void break_late_link(sli_link *link, int peer)
     pthread_mutex_unlock(&link->lock);
 }
 
+/* Tells the others whom a rank of this process waits for, or, with `change` -1, that none waits any
+ * more. */
+static void tell_wait(sli_link *link, int change, int peer)
+{
+    sl_status status = SL_OK;
+    pthread_mutex_lock(&link->lock);
+    link->told_waits += change;
+    if (link->broken.status == SL_OK && (change > 0 || link->told_waits == 0))
+        status = send_to_all(link, SLI_LINK_WAITS, peer);
+    if (status != SL_OK)
+        break_link(link, status);
+    pthread_mutex_unlock(&link->lock);
+}
+
 void sli_link_poll_or_pause(sli_link *link, sli_link_wait *wait)
 {
     if (try_polling(link)) {
@@ -384,10 +458,16 @@ void sli_link_poll_or_pause(sli_link *link, sli_link_wait *wait)
     double waited = sli_running_clock_read(&wait->waited, longest_pause_seconds);
     if (waited > limit / 2 && !wait->is_told) {
         wait->is_told = true;
-        tell_all(link, SLI_LINK_WAITS, wait->peer);
+        tell_wait(link, 1, wait->peer);
     }
     if (waited > limit)
         break_late_link(link, wait->peer);
+}
+
+void sli_link_end_wait(sli_link *link, const sli_link_wait *wait)
+{
+    if (wait->is_told)
+        tell_wait(link, -1, -1);
 }
 
 /* The link's thread: polls at times, while ranks may compute. */
@@ -420,6 +500,8 @@ void sli_link_begin(sli_link *link, const sli_link_step *step, sli_channel *cons
     link->channels = channels;
     link->channel_count = channel_count;
     link->is_active = true;
+    for (int r = 0; r < sl_group_size(link->group); r++)
+        link->sources[r].waits_for = -1;
     sli_failure_raise(link->failure, SLI_FAILURE_OF_LINK, sli_error_restore(&link->broken));
     pthread_cond_signal(&link->changed);
     pthread_mutex_unlock(&link->lock);
@@ -442,30 +524,47 @@ static bool has_received(const sli_link *link, const int64_t *headers)
     return !link->incoming;
 }
 
-/* With the lock held, when nothing goes on. A process leaves when it has received all that it was
- * sent: what is still to be sent to it is not needed. */
-static void check_flush(sli_link *link, const int64_t *headers)
+/* The first process whose messages, or their end, this one waits for. */
+static int find_slow_process(const sli_link *link, const int64_t *headers)
 {
-    sl_status status = check_processes(link);
-    if (status == SL_OK)
-        return;
-    if (!has_received(link, headers)) {
+    for (int r = 0; r < sl_group_size(link->group); r++)
+        if (r != sl_group_rank(link->group) && link->sources[r].received < headers[r])
+            return r;
+    return link->incoming ? link->incoming->peer : link->outgoing->peer;
+}
+
+/* With the lock held, when nothing goes on. A process that has left had all that it needed, so
+ * messages to it are dropped; those from it are on their way. */
+static void check_flush(sli_link *link, const int64_t *headers, sli_running_clock *waited)
+{
+    bool has_left;
+    int leaver;
+    double limit = link->group->options.timeout_seconds;
+    sl_status status = find_leaver(link, &leaver);
+    for (int r = leaver; r >= 0 && r < sl_group_size(link->group); r++)
+        if (r != sl_group_rank(link->group) && link->group->ops->absence(link->group, r, &has_left))
+            cancel_parcels(link, &link->outgoing, r);
+    bool is_done = has_received(link, headers) && !link->outgoing;
+    if (status == SL_OK && !is_done &&
+        sli_running_clock_read(waited, longest_pause_seconds) > limit)
+        status = sl_error(SL_ERR_CANCELLED, "nothing came from %s within %g s",
+                          link->names[find_slow_process(link, headers)], limit);
+    if (status != SL_OK)
         break_link(link, status);
-        return;
-    }
-    cancel_parcels(link, link->outgoing);
-    link->outgoing = NULL;
 }
 
 sl_status sli_link_flush(sli_link *link, const int64_t *sent)
 {
+    sli_running_clock waited = {0};
     pthread_mutex_lock(&link->lock);
     for (int polls = 0; link->broken.status == SL_OK; polls++) {
         if (has_received(link, sent) && !link->outgoing)
             break;
-        if (poll_transfers(link, sent))
+        if (poll_transfers(link, sent)) {
+            waited = (sli_running_clock){0};
             continue;
-        check_flush(link, sent);
+        }
+        check_flush(link, sent, &waited);
         pthread_mutex_unlock(&link->lock);
         pause_polling(polls, true);
         pthread_mutex_lock(&link->lock);
@@ -547,11 +646,11 @@ void sli_link_destroy(sli_link **link)
     pthread_mutex_unlock(&dead->lock);
     if (dead->has_thread)
         pthread_join(dead->thread, NULL);
-    cancel_parcels(dead, dead->outgoing);
-    cancel_parcels(dead, dead->incoming);
+    cancel_parcels(dead, &dead->outgoing, SL_ANY_RANK);
+    cancel_parcels(dead, &dead->incoming, SL_ANY_RANK);
     for (int r = 0; dead->sources && r < sl_group_size(dead->group); r++)
         if (dead->sources[r].transfer.is_under_way)
-            dead->group->ops->cancel(dead->group, &dead->sources[r].transfer);
+            (void)dead->group->ops->cancel(dead->group, &dead->sources[r].transfer);
     sl_group_destroy(&dead->group);
     pthread_cond_destroy(&dead->changed);
     pthread_mutex_destroy(&dead->lock);

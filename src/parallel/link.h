@@ -43,7 +43,8 @@ typedef struct sli_link_step {
 void sli_link_begin(sli_link *link, const sli_link_step *step, sli_channel *const *channels,
                     int channel_count);
 
-/* Takes the tensor. It is freed when process `peer` has it. */
+/* Takes the tensor. It is freed when process `peer` has it. One of more than 1 GiB is not sent: an
+ * error SLI_FAILURE_OF_CALL ends the step. */
 void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor **tensor);
 
 /* Tells the other processes that an error with this number ends the step. */
@@ -61,6 +62,9 @@ typedef struct sli_link_wait {
 /* Lets transfers go on; pauses where none does. Breaks the link when the wait is longer than the
  * group's time limit. */
 void sli_link_poll_or_pause(sli_link *link, sli_link_wait *wait);
+
+/* When the tensor has come, or is not wanted any more. */
+void sli_link_end_wait(sli_link *link, const sli_link_wait *wait);
 
 /* Ends the step in this process, whose ranks have ended their rows: nothing is received until
  * sli_link_flush. sent[r]: the headers that process r was sent so far. */

@@ -7,7 +7,8 @@
 typedef enum sli_link_header_kind {
     SLI_LINK_TENSOR = 1, /* its data follow */
     SLI_LINK_FAILURE,    /* an error with this number ends the step */
-    SLI_LINK_WAITS       /* the sender has waited for rank `number` for half its time */
+    SLI_LINK_WAITS       /* the sender has waited for rank `number` for half its time; -1: it waits
+                            no longer */
 } sli_link_header_kind;
 
 /* Sent as words of 32 bits. */

@@ -308,9 +308,19 @@ static int find_first_failure(const sli_pipe_group *group)
     return first;
 }
 
+/* Where a rank was stopped by another one's error, and none has one, the step still fails: its rows
+ * did not end. Any rank's own error comes before this one. */
+static void require_error(sli_failure *failure)
+{
+    if (sli_failure_precedes(failure, INT_MAX - 1))
+        sli_failure_raise(failure, INT_MAX - 1,
+                          sl_error(SL_ERR_INTERNAL, "the step was stopped without an error"));
+}
+
 static sl_status agree_on_failure(sli_pipe_group *group, bool runs_table)
 {
     sli_error_copy error;
+    require_error(group->failure);
     int number = group->failure->number;
     sli_error_save(&error, sli_failure_take(group->failure));
     sl_status status = sli_link_status(group->link);

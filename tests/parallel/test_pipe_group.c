@@ -1,4 +1,5 @@
 /* Pipes whose stages are on several ranks of a group. Over processes: tests/comm/test_mpi.c. */
+#include "parallel/pipe.h"
 #include "support/check.h"
 #include "support/layouts.h"
 #include "support/modules.h"
@@ -147,6 +148,34 @@ static void error_of_a_stage_is_every_ranks_and_the_pipe_goes_on(void **state)
     (void)state;
     for (int i = 0; i < 20; i++)
         check_ranks(fail_and_go_on, NULL, RANKS);
+}
+
+/* Ends the step on all ranks by an error that no rank has. */
+static void stop_step(probe *of, int call)
+{
+    sl_pipe *pipe = of->arg;
+    (void)call;
+    sli_failure_raise_elsewhere(&pipe->failure, 0);
+    sli_link_send_failure(pipe->group->link, 0);
+}
+
+static sl_status stop_without_error(sl_group *group, void *arg)
+{
+    (void)arg;
+    double loss;
+    probe probes[2] = {{.on_forward = stop_step}};
+    layout_pipe at;
+    SL_TRY(open_probed(group, probes, &at));
+    probes[0].arg = at.pipe;
+    sl_status status = expect_error(layout_step(at.pipe, &loss), "was stopped without an error");
+    layout_close(&at);
+    return status;
+}
+
+static void step_that_was_stopped_gives_no_loss(void **state)
+{
+    (void)state;
+    check_ranks(stop_without_error, NULL, RANKS);
 }
 
 static sl_status give_no_input(sl_group *group, void *arg)
@@ -300,6 +329,7 @@ int pipe_group_tests(void)
         cmocka_unit_test(every_layout_gives_the_bits_of_one_stage),
         cmocka_unit_test(ranks_load_their_own_stages_from_a_checkpoint),
         cmocka_unit_test(error_of_a_stage_is_every_ranks_and_the_pipe_goes_on),
+        cmocka_unit_test(step_that_was_stopped_gives_no_loss),
         cmocka_unit_test(wrong_argument_of_one_rank_fails_on_all),
         cmocka_unit_test(ranks_with_different_pipes_are_refused),
         cmocka_unit_test(ranks_that_cannot_be_spread_evenly_are_refused),

@@ -160,9 +160,10 @@ static bool has_ended(sli_mpi_process *process, sli_request *request)
     return done;
 }
 
-void sli_requests_end(sli_mpi_process *process, sli_request *requests, int count)
+bool sli_requests_end(sli_mpi_process *process, sli_request *requests, int count)
 {
     double until = sli_clock_seconds() + cancel_seconds;
+    bool all_ended = true;
     if (!atomic_load(&process->unusable))
         for (int i = 0; i < count; i++)
             if (requests[i].bits && requests[i].receives)
@@ -173,11 +174,13 @@ void sli_requests_end(sli_mpi_process *process, sli_request *requests, int count
             sched_yield();
         if (requests[i].bits && requests[i].receives)
             atomic_store(&process->unusable, true);
+        all_ended = all_ended && !requests[i].bits;
         requests[i].bits = NULL;
     }
+    return all_ended;
 }
 
 void sli_call_cancel(sli_call *call)
 {
-    sli_requests_end(call->state->process, call->state->slots, call->state->slot_count);
+    (void)sli_requests_end(call->state->process, call->state->slots, call->state->slot_count);
 }

@@ -80,8 +80,9 @@ void sli_call_cancel(sli_call *call);
 sl_status sli_call_mpi_error(const sli_call *call, int code);
 
 /* Ends requests whose buffers are needed for other things. A send that does not end is dropped: no
- * rank of a broken group receives it. A receive that does not end makes MPI unusable. */
-void sli_requests_end(sli_mpi_process *process, sli_request *requests, int count);
+ * rank of a broken group receives it. A receive that does not end makes MPI unusable. False: some
+ * buffer may still be in use. */
+bool sli_requests_end(sli_mpi_process *process, sli_request *requests, int count);
 
 /* Runs call->operation (collective.c); those that combine data (reduction.c). */
 sl_status sli_mpi_run(sli_call *call);
@@ -94,7 +95,7 @@ sl_status sli_mpi_receive(sl_group *group, const sli_message *message);
 sl_status sli_mpi_start(sl_group *group, const sli_message *message, bool receives,
                         sli_transfer *out);
 sl_status sli_mpi_progress(sl_group *group, sli_transfer *transfer);
-void sli_mpi_cancel(sl_group *group, sli_transfer *transfer);
+bool sli_mpi_cancel(sl_group *group, sli_transfer *transfer);
 const char *sli_mpi_absence(sl_group *group, int rank, bool *has_left);
 sl_status sli_mpi_status(sl_group *group);
 

@@ -287,12 +287,12 @@ sl_status sli_mpi_progress(sl_group *group, sli_transfer *transfer)
     return code == 0 ? SL_OK : fail_transfer(group, code);
 }
 
-void sli_mpi_cancel(sl_group *group, sli_transfer *transfer)
+bool sli_mpi_cancel(sl_group *group, sli_transfer *transfer)
 {
     const sli_mpi_group *state = group->state;
     sli_request request = {transfer->state, transfer->receives};
-    sli_requests_end(state->process, &request, 1);
     *transfer = (sli_transfer){0};
+    return sli_requests_end(state->process, &request, 1);
 }
 
 const char *sli_mpi_absence(sl_group *group, int rank, bool *has_left)
