@@ -77,4 +77,5 @@ int main(int argc, char **argv)
         return 1;
     }
     printf("after step %" PRId64 ": test loss %.17g\n", result.steps, result.test_loss);
+    return 0;
 }

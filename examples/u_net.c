@@ -57,7 +57,7 @@ static void close_trainer(trainer *at)
     sl_device_list_destroy(&at->devices);
 }
 
-/* Waves of other lengths and phases, with noise of up to 0.5. */
+/* Waves of different lengths and phases, with noise of up to 0.5. */
 static void write_waves(float *noisy, float *clean)
 {
     unsigned noise = 1;

@@ -1,10 +1,11 @@
 /* A small U-Net: layers that get narrower and wider again, and skip connections between layers of
- * equal width. Two layers of one's own make them:
+ * equal width. Two layers that this file defines make these connections:
  *
- *   Stash   passes its input on, and stashes it under a name
- *   Concat  pops what was stashed, and puts it behind its input: [..., in] -> [..., in + width]
+ *   Stash   stashes its input under a name; the input is its output too
+ *   Concat  pops the stashed tensor and appends it to its input: [..., in] -> [..., in + width]
  *
- * In backward Concat gives two gradients, and Stash adds the one that it pops to its own. */
+ * In backward, Concat splits its gradient into one for its input and one for the stashed tensor.
+ * Stash pops the latter and adds it to the gradient of its output. */
 #ifndef EXAMPLES_U_NET_H
 #define EXAMPLES_U_NET_H
 
@@ -15,7 +16,7 @@
 
 typedef struct skip_end {
     const char *name; /* borrowed */
-    int64_t width;    /* of what Concat pops */
+    int64_t width;    /* columns of the tensor that Concat pops */
 } skip_end;
 
 static sl_status stash_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
@@ -38,7 +39,7 @@ static sl_status stash_backward(sl_module *module, sl_pass *pass, sl_tensor *gra
     return grad_in ? sl_tensor_alias(grad_out, grad_in) : SL_OK;
 }
 
-/* *out: columns `first` to `first + width - 1`. */
+/* *out is a copy of columns first ... first + width - 1. */
 static sl_status copy_columns(sl_pass *pass, const sl_tensor *from, int64_t first, int64_t width,
                               sl_tensor **out)
 {
@@ -71,7 +72,7 @@ static sl_status concat_forward(sl_module *module, sl_pass *pass, const sl_tenso
     SL_TRY(sl_pass_pop_skip(pass, end->name, &skip));
     sl_status status = SL_OK;
     if (sl_tensor_columns(skip) != end->width || sl_tensor_rows(skip) != sl_tensor_rows(in))
-        status = sl_error(SL_ERR_INVALID, "\"%s\" has not the shape that fits", end->name);
+        status = sl_error(SL_ERR_INVALID, "\"%s\" has another shape", end->name);
     if (status == SL_OK)
         status = sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &shape, out);
     for (int64_t row = 0; row < sl_tensor_rows(in) && status == SL_OK; row++) {
@@ -102,7 +103,7 @@ static const sl_module_ops concat_ops = {.type = "Concat",
                                          .backward = concat_backward,
                                          .output_shape = concat_output_shape};
 
-/* A Concat for what has `width` columns; a Stash where `width` is 0. */
+/* Creates a Concat for a stashed tensor with `width` columns, or, if `width` is 0, a Stash. */
 static sl_status skip_end_create(const char *name, int64_t width, sl_module **out)
 {
     skip_end *end = malloc(sizeof *end);
@@ -122,6 +123,7 @@ static sl_status append_skip_end(sl_module **to, const char *name, int64_t width
     sl_module *next;
     return sl_sequential_append(to, skip_end_create(name, width, &next), &next);
 }
+
 static sl_status append_linear(sl_module **to, int64_t in, int64_t out)
 {
     sl_module *next;
