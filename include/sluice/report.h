@@ -151,6 +151,9 @@ typedef struct sl_reporter {
     sl_status (*checkpoint)(void *context, const sl_checkpoint_event *event);
 } sl_reporter;
 
+/* Called once by a reporter that writes a file, when the file cannot be written. */
+typedef void sl_reporter_failed(void *context, const char *reason);
+
 /* ---- The run log ------------------------------------------------------------------------ */
 
 /* A `pipeline` record of more actions has no timelines. */
@@ -165,8 +168,7 @@ enum { SL_RUN_LOG_MOST_ACTIONS = 8192 };
  * the reason, and the run goes on; when there is room again, a `gap` record says how many records
  * are missing. Where `failed` is NULL, the run ends with the error. */
 typedef struct sl_run_log sl_run_log;
-typedef void sl_run_log_failed(void *context, const char *reason);
-sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *context,
+sl_status sl_run_log_create(const char *path, sl_reporter_failed *failed, void *context,
                             sl_run_log **out);
 void sl_run_log_destroy(sl_run_log **log);
 sl_reporter sl_run_log_reporter(sl_run_log *log);
@@ -182,13 +184,13 @@ typedef struct sl_run_file sl_run_file;
 /* The timeline of each `pipeline` record, predicted and measured, as Chrome's trace events in JSON,
  * for Perfetto: one complete event for each action. Between records the file is whole. A pipe is
  * refused (SL_ERR_INVALID), as each record overwrites the file's end. */
-sl_status sl_run_trace_create(const char *path, sl_run_log_failed *failed, void *context,
+sl_status sl_run_trace_create(const char *path, sl_reporter_failed *failed, void *context,
                               sl_run_file **out);
 
 /* Steps, evaluations and bubbles as scalars in an event file of TensorBoard, a new one in the
  * directory, which is made if it does not exist. */
-sl_status sl_run_tensorboard_create(const char *directory, sl_run_log_failed *failed, void *context,
-                                    sl_run_file **out);
+sl_status sl_run_tensorboard_create(const char *directory, sl_reporter_failed *failed,
+                                    void *context, sl_run_file **out);
 
 void sl_run_file_destroy(sl_run_file **file);
 sl_reporter sl_run_file_reporter(const sl_run_file *file);

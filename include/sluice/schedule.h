@@ -203,7 +203,7 @@ typedef struct sl_utilization {
  * sl_utilization_clear. Errors: SL_ERR_INVALID for a trace that is not of a whole step. */
 sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
                                   const sl_schedule_options *of, sl_utilization *out);
-void sl_utilization_clear(sl_utilization *usage);
+void sl_utilization_clear(sl_utilization *utilization);
 
 /* ---- Pictures --------------------------------------------------------------------------- */
 

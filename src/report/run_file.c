@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-sl_status sli_run_file_create(const char *path, sl_run_log_failed *failed, void *context,
+sl_status sli_run_file_create(const char *path, sl_reporter_failed *failed, void *context,
                               sl_reporter reporter, sl_run_file **out)
 {
     SLI_CHECK_NOT_NULL(out);

@@ -5,16 +5,16 @@
 #include "sluice/report.h"
 
 struct sl_run_file {
-    char *path;                /* of the file, or of the directory that it is in */
-    FILE *file;                /* NULL: before the run, or after a failure */
-    sl_run_log_failed *failed; /* NULL: a failure ends the run */
+    char *path;                 /* of the file, or of the directory that it is in */
+    FILE *file;                 /* NULL: before the run, or after a failure */
+    sl_reporter_failed *failed; /* NULL: a failure ends the run */
     void *context;
     sl_reporter reporter;
     double end; /* of a trace: of its last event, in microseconds */
 };
 
 /* With a reporter whose context becomes the file. */
-sl_status sli_run_file_create(const char *path, sl_run_log_failed *failed, void *context,
+sl_status sli_run_file_create(const char *path, sl_reporter_failed *failed, void *context,
                               sl_reporter reporter, sl_run_file **out);
 
 /* Opens and empties the file at `path`. Errors: SL_ERR_IO. */

@@ -20,9 +20,9 @@
 struct sl_run_log {
     char *path;
     int descriptor;
-    bool created;              /* the file was not there before */
-    bool cut;                  /* the file's last line has no end */
-    sl_run_log_failed *failed; /* NULL: a record that cannot be written ends the run */
+    bool created;               /* the file was not there before */
+    bool cut;                   /* the file's last line has no end */
+    sl_reporter_failed *failed; /* NULL: a record that cannot be written ends the run */
     void *context;
     const sl_run_info *info; /* since the run began */
     bool resumed;
@@ -98,7 +98,7 @@ static sl_status write_line(sl_run_log *log, const char *line, size_t bytes)
     return status;
 }
 
-sl_status sl_run_log_create(const char *path, sl_run_log_failed *failed, void *context,
+sl_status sl_run_log_create(const char *path, sl_reporter_failed *failed, void *context,
                             sl_run_log **out)
 {
     SLI_CHECK_NOT_NULL(out);

@@ -185,8 +185,8 @@ static sl_status write_evaluation(void *context, const sl_eval_info *eval)
                          2);
 }
 
-sl_status sl_run_tensorboard_create(const char *directory, sl_run_log_failed *failed, void *context,
-                                    sl_run_file **out)
+sl_status sl_run_tensorboard_create(const char *directory, sl_reporter_failed *failed,
+                                    void *context, sl_run_file **out)
 {
     return sli_run_file_create(directory, failed, context,
                                (sl_reporter){.started = start_events,

@@ -80,7 +80,7 @@ static sl_status trace_pipeline(void *context, const sl_pipeline_info *info)
     return sli_run_file_flush(file);
 }
 
-sl_status sl_run_trace_create(const char *path, sl_run_log_failed *failed, void *context,
+sl_status sl_run_trace_create(const char *path, sl_reporter_failed *failed, void *context,
                               sl_run_file **out)
 {
     return sli_run_file_create(path, failed, context,
