@@ -54,7 +54,7 @@ static const sl_option option_rows[] = {
      FIELD(TEXT, progress.log_json),
      .help = "Write the run's log to FILE as JSON lines, for sluice report"},
     {.name = "trace", .value = "FILE", .group = "Files and display", FIELD(TEXT, progress.trace),
-     .help = "Write each epoch's last full step to FILE as trace events for Perfetto, an event an "
+     .help = "Write each epoch's last full step to FILE as trace events for Perfetto, one for each "
              "action, predicted and measured"},
     {.name = "tensorboard", .value = "DIR", .group = "Files and display",
      FIELD(TEXT, progress.tensorboard),
