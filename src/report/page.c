@@ -23,7 +23,7 @@ static void begin_table(const sli_page *on, const char *class, const char *corne
             corner);
     for (int r = 0; r < on->count; r++) {
         fprintf(on->to, "<th><i class=\"c%d\"></i> ", r % COLOURS);
-        sli_markup_text(on->to, sli_page_short_name(on->runs[r]->name));
+        sli_markup_text(on->to, sli_page_short_name(on, on->runs[r]));
         fputs("</th>", on->to);
     }
     fputs("</tr></thead><tbody>\n", on->to);
@@ -34,13 +34,13 @@ static void end_table(const sli_page *on)
     fputs("</tbody></table></div>\n", on->to);
 }
 
-/* The last one of a split. */
-static double last_eval(const sl_run_history *run, bool is_test)
+/* The last one of a split; NaN where there is none. */
+static sli_history_eval last_eval(const sl_run_history *run, bool is_test)
 {
-    double found = NAN;
+    sli_history_eval found = {.loss = NAN, .perplexity = NAN};
     for (size_t i = 0; i < run->eval_count; i++)
         if (run->evals[i].is_test == is_test)
-            found = run->evals[i].loss;
+            found = run->evals[i];
     return found;
 }
 
@@ -60,17 +60,17 @@ static double final_loss(const sl_run_history *run)
 
 static double last_valid(const sl_run_history *run)
 {
-    return last_eval(run, false);
+    return last_eval(run, false).loss;
 }
 
 static double test_loss(const sl_run_history *run)
 {
-    return last_eval(run, true);
+    return last_eval(run, true).loss;
 }
 
 static double test_perplexity(const sl_run_history *run)
 {
-    return exp(test_loss(run));
+    return last_eval(run, true).perplexity;
 }
 
 static double median_speed(const sl_run_history *run)
@@ -180,13 +180,13 @@ static void draw_state(const sli_page *on, const sl_run_history *run)
 {
     if (!run->ended) {
         fputs("<p>", on->to);
-        sli_markup_text(on->to, sli_page_short_name(run->name));
+        sli_markup_text(on->to, sli_page_short_name(on, run));
         fputs(": the log has no end; the run goes on, was stopped, or failed.</p>\n", on->to);
     }
     if (run->missing + run->damaged == 0)
         return;
     fputs("<p>", on->to);
-    sli_markup_text(on->to, sli_page_short_name(run->name));
+    sli_markup_text(on->to, sli_page_short_name(on, run));
     fprintf(on->to,
             ": %" PRId64 " records could not be written, %" PRId64 " lines were cut off.</p>\n",
             run->missing, run->damaged);

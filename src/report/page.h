@@ -12,8 +12,8 @@ typedef struct sli_page {
     int count;
 } sli_page;
 
-/* The last component of a log's path. */
-const char *sli_page_short_name(const char *path);
+/* The path of the run's log, without the directories that all runs' logs have in common. */
+const char *sli_page_short_name(const sli_page *page, const sl_run_history *run);
 
 /* Writes the curves of all runs, and each run's memory and pipeline (page_pictures.c). */
 void sli_page_draw_pictures(const sli_page *on);

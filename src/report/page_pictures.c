@@ -12,10 +12,17 @@
 
 enum { COLOURS = SLI_PAGE_COLOURS };
 
-const char *sli_page_short_name(const char *path)
+const char *sli_page_short_name(const sli_page *page, const sl_run_history *run)
 {
-    const char *slash = strrchr(path, '/');
-    return slash && slash[1] ? slash + 1 : path;
+    size_t common = 0;
+    for (size_t i = 0; run->name[i]; i++) {
+        for (int r = 0; r < page->count; r++)
+            if (page->runs[r]->name[i] != run->name[i])
+                return run->name + common;
+        if (run->name[i] == '/')
+            common = i + 1;
+    }
+    return run->name + common;
 }
 
 /* ---- Curves ------------------------------------------------------------------------------- */
@@ -168,7 +175,7 @@ static void draw_memory(const sli_page *on, const sl_run_history *run)
     if (most <= 0 || !isfinite(most))
         return;
     fputs("<figure><figcaption>Peak memory <small>replica.stage and device of ", on->to);
-    sli_markup_text(on->to, sli_page_short_name(run->name));
+    sli_markup_text(on->to, sli_page_short_name(on, run));
     fprintf(on->to, "</small></figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\">\n",
             MEMORY_WIDTH, count * MEMORY_ROW + 4);
     for (int i = 0; i < count; i++)
@@ -234,7 +241,7 @@ static void draw_pipeline(const sli_page *on, const sl_run_history *run)
     if (of->action_count == 0)
         return;
     fputs("<figure class=\"pipeline\"><figcaption>Pipeline <small>", on->to);
-    sli_markup_text(on->to, sli_page_short_name(run->name));
+    sli_markup_text(on->to, sli_page_short_name(on, run));
     fprintf(on->to,
             ", step %" PRId64 " of epoch %" PRId64 "; %.4g ms</small></figcaption>\n"
             "<div class=\"wide\"><div class=\"timelines\">\n",

@@ -68,6 +68,16 @@ for name, log in zip(logs, steps):
     assert [int(r["step"]) for r in own] == [r["step"] for r in log]
 END
 
+# Logs of one name in several directories.
+mkdir -p runs/one runs/two
+cp a.jsonl runs/one/log.jsonl
+cp "$hostile" runs/two/log.jsonl
+"$program" report runs/one/log.jsonl runs/two/log.jsonl >named.html
+for name in one/log.jsonl two/log.jsonl; do
+    [ "$(grep -c "</i> $name</th>" named.html)" = 2 ] || fail "no table names $name in each column"
+    grep -q "Pipeline <small>$name," named.html || fail "the pipeline of $name has another name"
+done
+
 status=0
 "$program" report absent.jsonl >/dev/null 2>err || status=$?
 [ "$status" = 1 ] && grep -q 'absent.jsonl' err || fail "a log that is not there: $(cat err)"
