@@ -17,21 +17,21 @@ enum { COLOURS = SLI_PAGE_COLOURS };
 /* ---- Tables ------------------------------------------------------------------------------- */
 
 /* A heading for the row, and one column a run. */
-static void begin_table(const sli_page *on, const char *class, const char *corner)
+static void begin_table(const sli_page *page, const char *class, const char *corner)
 {
-    fprintf(on->to, "<div class=\"wide\"><table class=\"%s\"><thead><tr><th>%s</th>", class,
+    fprintf(page->to, "<div class=\"wide\"><table class=\"%s\"><thead><tr><th>%s</th>", class,
             corner);
-    for (int r = 0; r < on->count; r++) {
-        fprintf(on->to, "<th><i class=\"c%d\"></i> ", r % COLOURS);
-        sli_markup_text(on->to, sli_page_short_name(on, on->runs[r]));
-        fputs("</th>", on->to);
+    for (int r = 0; r < page->count; r++) {
+        fprintf(page->to, "<th><i class=\"c%d\"></i> ", r % COLOURS);
+        sli_markup_text(page->to, sli_page_short_name(page, page->runs[r]));
+        fputs("</th>", page->to);
     }
-    fputs("</tr></thead><tbody>\n", on->to);
+    fputs("</tr></thead><tbody>\n", page->to);
 }
 
-static void end_table(const sli_page *on)
+static void end_table(const sli_page *page)
 {
-    fputs("</tbody></table></div>\n", on->to);
+    fputs("</tbody></table></div>\n", page->to);
 }
 
 /* The last one of a split; NaN where there is none. */
@@ -137,7 +137,7 @@ static const struct {
     const char *name;
     double (*value)(const sl_run_history *run);
     bool bytes;
-} figures[] = {
+} results[] = {
     {"steps", step_count, false},
     {"train loss, last 20 steps", final_loss, false},
     {"best validation loss", sli_history_best_loss, false},
@@ -156,38 +156,38 @@ static const struct {
     {"steps with a loss or norm that is not finite", nonfinite_steps, false},
 };
 
-static void draw_figures(const sli_page *on)
+static void write_results(const sli_page *page)
 {
-    begin_table(on, "numbers", "result");
-    for (size_t f = 0; f < sizeof figures / sizeof *figures; f++) {
-        fprintf(on->to, "<tr><th>%s</th>", figures[f].name);
-        for (int r = 0; r < on->count; r++) {
-            double value = figures[f].value(on->runs[r]);
-            fputs("<td>", on->to);
-            if (figures[f].bytes && isfinite(value))
-                sli_markup_bytes(on->to, value);
+    begin_table(page, "numbers", "result");
+    for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
+        fprintf(page->to, "<tr><th>%s</th>", results[i].name);
+        for (int r = 0; r < page->count; r++) {
+            double value = results[i].value(page->runs[r]);
+            fputs("<td>", page->to);
+            if (results[i].bytes && isfinite(value))
+                sli_markup_bytes(page->to, value);
             else
-                sli_markup_number(on->to, value);
-            fputs("</td>", on->to);
+                sli_markup_number(page->to, value);
+            fputs("</td>", page->to);
         }
-        fputs("</tr>\n", on->to);
+        fputs("</tr>\n", page->to);
     }
-    end_table(on);
+    end_table(page);
 }
 
-/* What a reader of the figures must know about a log. */
-static void draw_state(const sli_page *on, const sl_run_history *run)
+/* What a reader of the results must know about a log. */
+static void write_state(const sli_page *page, const sl_run_history *run)
 {
     if (!run->ended) {
-        fputs("<p>", on->to);
-        sli_markup_text(on->to, sli_page_short_name(on, run));
-        fputs(": the log has no end; the run goes on, was stopped, or failed.</p>\n", on->to);
+        fputs("<p>", page->to);
+        sli_markup_text(page->to, sli_page_short_name(page, run));
+        fputs(": the log has no end; the run goes on, was stopped, or failed.</p>\n", page->to);
     }
     if (run->missing + run->damaged == 0)
         return;
-    fputs("<p>", on->to);
-    sli_markup_text(on->to, sli_page_short_name(on, run));
-    fprintf(on->to,
+    fputs("<p>", page->to);
+    sli_markup_text(page->to, sli_page_short_name(page, run));
+    fprintf(page->to,
             ": %" PRId64 " records could not be written, %" PRId64 " lines were cut off.</p>\n",
             run->missing, run->damaged);
 }
@@ -196,8 +196,8 @@ static void draw_state(const sli_page *on, const sl_run_history *run)
 
 static json_t *option_value(const sl_run_history *run, const char *group, const char *key)
 {
-    json_t *of = group ? json_object_get(run->run, group) : run->run;
-    return json_object_get(of, key);
+    json_t *options = group ? json_object_get(run->run, group) : run->run;
+    return json_object_get(options, key);
 }
 
 static bool is_option(const char *key, const json_t *value)
@@ -205,76 +205,76 @@ static bool is_option(const char *key, const json_t *value)
     return !json_is_object(value) && strcmp(key, "record") != 0;
 }
 
-static void draw_option(const sli_page *on, const char *group, const char *key)
+static void write_option(const sli_page *page, const char *group, const char *key)
 {
     bool same = true;
-    json_t *first = option_value(on->runs[0], group, key);
-    for (int r = 1; r < on->count; r++) {
-        json_t *other = option_value(on->runs[r], group, key);
+    json_t *first = option_value(page->runs[0], group, key);
+    for (int r = 1; r < page->count; r++) {
+        json_t *other = option_value(page->runs[r], group, key);
         same = same && (first == other || (first && other && json_equal(first, other)));
     }
-    if (same && on->count > 1)
+    if (same && page->count > 1)
         return;
-    fputs("<tr><th>", on->to);
-    sli_markup_text(on->to, key);
-    fputs("</th>", on->to);
-    for (int r = 0; r < on->count; r++) {
-        json_t *value = option_value(on->runs[r], group, key);
+    fputs("<tr><th>", page->to);
+    sli_markup_text(page->to, key);
+    fputs("</th>", page->to);
+    for (int r = 0; r < page->count; r++) {
+        json_t *value = option_value(page->runs[r], group, key);
         char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(6)) : NULL;
-        fputs("<td>", on->to);
-        sli_markup_text(on->to, json_is_string(value) ? json_string_value(value)
-                                : text                ? text
-                                                      : "–");
-        fputs("</td>", on->to);
+        fputs("<td>", page->to);
+        sli_markup_text(page->to, json_is_string(value) ? json_string_value(value)
+                                  : text                ? text
+                                                        : "–");
+        fputs("</td>", page->to);
         free(text);
     }
-    fputs("</tr>\n", on->to);
+    fputs("</tr>\n", page->to);
 }
 
 /* Whether run `r` is the first that has this option. */
-static bool is_first_with(const sli_page *on, int r, const char *group, const char *key)
+static bool is_first_with(const sli_page *page, int r, const char *group, const char *key)
 {
     for (int earlier = 0; earlier < r; earlier++)
-        if (option_value(on->runs[earlier], group, key))
+        if (option_value(page->runs[earlier], group, key))
             return false;
     return true;
 }
 
-static void draw_options_of(const sli_page *on, const char *group)
+static void write_options_of(const sli_page *page, const char *group)
 {
     const char *key;
     json_t *value;
-    for (int r = 0; r < on->count; r++) {
-        json_t *of = group ? json_object_get(on->runs[r]->run, group) : on->runs[r]->run;
-        json_object_foreach(of, key,
-                            value) if (is_option(key, value) && is_first_with(on, r, group, key))
-            draw_option(on, group, key);
+    for (int r = 0; r < page->count; r++) {
+        json_t *options = group ? json_object_get(page->runs[r]->run, group) : page->runs[r]->run;
+        json_object_foreach(options, key,
+                            value) if (is_option(key, value) && is_first_with(page, r, group, key))
+            write_option(page, group, key);
     }
 }
 
-static void draw_options(const sli_page *on)
+static void write_options(const sli_page *page)
 {
-    fprintf(on->to, "<details%s><summary>%s</summary>\n", on->count > 1 ? " open=\"open\"" : "",
-            on->count > 1 ? "Options that differ" : "Options");
-    begin_table(on, "options", "option");
-    draw_options_of(on, NULL);
-    draw_options_of(on, "model");
-    end_table(on);
-    fputs("</details>\n", on->to);
+    fprintf(page->to, "<details%s><summary>%s</summary>\n", page->count > 1 ? " open=\"open\"" : "",
+            page->count > 1 ? "Options that differ" : "Options");
+    begin_table(page, "options", "option");
+    write_options_of(page, NULL);
+    write_options_of(page, "model");
+    end_table(page);
+    fputs("</details>\n", page->to);
 }
 
 /* ---- The page ----------------------------------------------------------------------------- */
 
-static void draw_page(const sli_page *on)
+static void write_page(const sli_page *page)
 {
-    fputs(sli_page_head, on->to);
-    fprintf(on->to, "<h1>%s</h1>\n", on->count > 1 ? "Training runs" : "A training run");
-    draw_figures(on);
-    for (int r = 0; r < on->count; r++)
-        draw_state(on, on->runs[r]);
-    sli_page_draw_pictures(on);
-    draw_options(on);
-    fprintf(on->to, "<footer>sluice %s</footer>\n</body></html>\n", sl_version());
+    fputs(sli_page_head, page->to);
+    fprintf(page->to, "<h1>%s</h1>\n", page->count > 1 ? "Training runs" : "A training run");
+    write_results(page);
+    for (int r = 0; r < page->count; r++)
+        write_state(page, page->runs[r]);
+    sli_page_draw_pictures(page);
+    write_options(page);
+    fprintf(page->to, "<footer>sluice %s</footer>\n</body></html>\n", sl_version());
 }
 
 sl_status sl_report_html(const sl_run_history *const *runs, int count, FILE *to)
@@ -285,7 +285,7 @@ sl_status sl_report_html(const sl_run_history *const *runs, int count, FILE *to)
         return sl_error(SL_ERR_INVALID, "sl_report_html: a report needs at least 1 run, got %d",
                         count);
     sli_c_numbers scope = sli_c_numbers_begin();
-    draw_page(&(sli_page){.to = to, .runs = runs, .count = count});
+    write_page(&(sli_page){.to = to, .runs = runs, .count = count});
     sli_c_numbers_end(scope);
     return SL_OK;
 }

@@ -16,6 +16,6 @@ typedef struct sli_page {
 const char *sli_page_short_name(const sli_page *page, const sl_run_history *run);
 
 /* Writes the curves of all runs, and each run's memory and pipeline (page_pictures.c). */
-void sli_page_draw_pictures(const sli_page *on);
+void sli_page_draw_pictures(const sli_page *page);
 
 #endif

@@ -112,22 +112,22 @@ static const chart_kind chart_kinds[] = {
      false, false, false},
 };
 
-static void draw_chart(const sli_page *on, const chart_kind *kind)
+static void draw_chart(const sli_page *page, const chart_kind *kind)
 {
-    curves all = {.curves = calloc(3 * (size_t)on->count, sizeof *all.curves)};
-    for (int r = 0; all.curves && r < on->count; r++) {
-        const sl_run_history *run = on->runs[r];
+    curves all = {.curves = calloc(3 * (size_t)page->count, sizeof *all.curves)};
+    for (int r = 0; all.curves && r < page->count; r++) {
+        const sl_run_history *run = page->runs[r];
         add_raw(&all, run, r, kind->field, kind->as_perplexity, kind->smoothed);
         if (kind->smoothed)
             add_smoothed(&all, run, r, kind->field, kind->as_perplexity);
         if (kind->has_validations)
             add_validations(&all, run, r, kind->as_perplexity);
     }
-    sli_chart_draw(on->to, &(sli_chart){.title = kind->title,
-                                        .y_name = kind->y_name,
-                                        .log_scale = kind->log_scale,
-                                        .curves = all.curves,
-                                        .curve_count = all.count});
+    sli_chart_draw(page->to, &(sli_chart){.title = kind->title,
+                                          .y_name = kind->y_name,
+                                          .log_scale = kind->log_scale,
+                                          .curves = all.curves,
+                                          .curve_count = all.count});
     for (int i = 0; i < all.count; i++)
         free((sli_point *)all.curves[i].points);
     free(all.curves);
@@ -137,32 +137,33 @@ static void draw_chart(const sli_page *on, const chart_kind *kind)
 
 enum { MOST_DEVICES = 64, MEMORY_ROW = 22, MEMORY_LEFT = 116, MEMORY_WIDTH = 420 };
 
-static void draw_device(const sli_page *on, const sli_history_memory *memory, int row, double most)
+static void draw_device(const sli_page *page, const sli_history_memory *memory, int row,
+                        double most)
 {
     double x = MEMORY_LEFT, scale = (MEMORY_WIDTH - MEMORY_LEFT - 80) / most;
-    fprintf(on->to, "<text x=\"4\" y=\"%d\">%d.%d ", row * MEMORY_ROW + 15, memory->rank,
+    fprintf(page->to, "<text x=\"4\" y=\"%d\">%d.%d ", row * MEMORY_ROW + 15, memory->rank,
             memory->stage);
-    sli_markup_text(on->to, memory->device);
-    fputs("</text>\n", on->to);
+    sli_markup_text(page->to, memory->device);
+    fputs("</text>\n", page->to);
     for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++) {
         double bytes = memory->peak_bytes[c];
         if (!(bytes > 0))
             continue;
-        fprintf(on->to,
+        fprintf(page->to,
                 "<rect class=\"c%d\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"%d\"><title>%s: ",
                 c, x, row * MEMORY_ROW + 3, bytes * scale, MEMORY_ROW - 6,
                 sl_memory_category_name((sl_memory_category)c));
-        sli_markup_bytes(on->to, bytes);
-        fputs("</title></rect>", on->to);
+        sli_markup_bytes(page->to, bytes);
+        fputs("</title></rect>", page->to);
         x += bytes * scale;
     }
-    fprintf(on->to, "<text x=\"%.1f\" y=\"%d\">", x + 4, row * MEMORY_ROW + 15);
-    sli_markup_bytes(on->to, memory->peak_total_bytes);
-    fputs("</text>\n", on->to);
+    fprintf(page->to, "<text x=\"%.1f\" y=\"%d\">", x + 4, row * MEMORY_ROW + 15);
+    sli_markup_bytes(page->to, memory->peak_total_bytes);
+    fputs("</text>\n", page->to);
 }
 
 /* Peaks of categories come at different moments: together they may be more than the device's. */
-static void draw_memory(const sli_page *on, const sl_run_history *run)
+static void draw_memory(const sli_page *page, const sl_run_history *run)
 {
     int count = run->memory_count < MOST_DEVICES ? (int)run->memory_count : MOST_DEVICES;
     double most = 0;
@@ -174,17 +175,17 @@ static void draw_memory(const sli_page *on, const sl_run_history *run)
     }
     if (most <= 0 || !isfinite(most))
         return;
-    fputs("<figure><figcaption>Peak memory <small>replica.stage and device of ", on->to);
-    sli_markup_text(on->to, sli_page_short_name(on, run));
-    fprintf(on->to, "</small></figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\">\n",
+    fputs("<figure><figcaption>Peak memory <small>replica.stage and device of ", page->to);
+    sli_markup_text(page->to, sli_page_short_name(page, run));
+    fprintf(page->to, "</small></figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\">\n",
             MEMORY_WIDTH, count * MEMORY_ROW + 4);
     for (int i = 0; i < count; i++)
-        draw_device(on, &run->memory[i], i, most);
-    fputs("</svg>\n<p class=\"key\">", on->to);
+        draw_device(page, &run->memory[i], i, most);
+    fputs("</svg>\n<p class=\"key\">", page->to);
     for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
-        fprintf(on->to, "<span><i class=\"c%d\"></i> %s</span> ", c,
+        fprintf(page->to, "<span><i class=\"c%d\"></i> %s</span> ", c,
                 sl_memory_category_name((sl_memory_category)c));
-    fputs("</p></figure>\n", on->to);
+    fputs("</p></figure>\n", page->to);
 }
 
 /* ---- The pipeline ------------------------------------------------------------------------- */
@@ -200,22 +201,23 @@ static double last_end(const sl_timeline_entry *entries, int count)
 }
 
 /* One scale for both. */
-static double timeline_end(const sli_history_pipeline *of)
+static double timeline_end(const sli_history_pipeline *pipeline)
 {
-    return fmax(last_end(of->measured, of->action_count),
-                last_end(of->predicted, of->action_count));
+    return fmax(last_end(pipeline->measured, pipeline->action_count),
+                last_end(pipeline->predicted, pipeline->action_count));
 }
 
-static void draw_timeline(const sli_page *on, const sli_history_pipeline *of, bool predicted)
+static void draw_timeline(const sli_page *page, const sli_history_pipeline *pipeline,
+                          bool predicted)
 {
-    const sl_timeline_entry *entries = predicted ? of->predicted : of->measured;
+    const sl_timeline_entry *entries = predicted ? pipeline->predicted : pipeline->measured;
     const sli_timeline timeline = {.entries = entries,
-                                   .count = of->action_count,
-                                   .placement = of->placement,
-                                   .ranks = of->ranks,
-                                   .stages = of->stages,
-                                   .end = timeline_end(of),
-                                   .span = last_end(entries, of->action_count),
+                                   .count = pipeline->action_count,
+                                   .placement = pipeline->placement,
+                                   .ranks = pipeline->ranks,
+                                   .stages = pipeline->stages,
+                                   .end = timeline_end(pipeline),
+                                   .span = last_end(entries, pipeline->action_count),
                                    .factor = 1e3,
                                    .unit = " ms",
                                    .prefix = predicted ? "predicted: " : "measured: "};
@@ -224,48 +226,49 @@ static void draw_timeline(const sli_page *on, const sli_history_pipeline *of, bo
                                       .top = 22,
                                       .row = TIMELINE_ROW,
                                       .bar = TIMELINE_BAR};
-    int height = 26 + of->ranks * TIMELINE_ROW;
-    fprintf(on->to,
+    int height = 26 + pipeline->ranks * TIMELINE_ROW;
+    fprintf(page->to,
             "<svg class=\"%s\" viewBox=\"0 0 %d %d\" role=\"img\">\n"
             "<text x=\"%d\" y=\"14\">%s: bubble %.1f%%</text>\n",
             predicted ? "predicted" : "measured", TIMELINE_WIDTH, height, TIMELINE_LEFT,
             predicted ? "Predicted" : "Measured",
-            100 * (predicted ? of->bubble_predicted : of->bubble_measured));
-    sli_timeline_draw(on->to, &timeline, &frame);
-    fputs("</svg>\n", on->to);
+            100 * (predicted ? pipeline->bubble_predicted : pipeline->bubble_measured));
+    sli_timeline_draw(page->to, &timeline, &frame);
+    fputs("</svg>\n", page->to);
 }
 
-static void draw_pipeline(const sli_page *on, const sl_run_history *run)
+static void draw_pipeline(const sli_page *page, const sl_run_history *run)
 {
-    const sli_history_pipeline *of = &run->pipeline;
-    if (of->action_count == 0)
+    const sli_history_pipeline *pipeline = &run->pipeline;
+    if (pipeline->action_count == 0)
         return;
-    fputs("<figure class=\"pipeline\"><figcaption>Pipeline <small>", on->to);
-    sli_markup_text(on->to, sli_page_short_name(on, run));
-    fprintf(on->to,
+    fputs("<figure class=\"pipeline\"><figcaption>Pipeline <small>", page->to);
+    sli_markup_text(page->to, sli_page_short_name(page, run));
+    fprintf(page->to,
             ", step %" PRId64 " of epoch %" PRId64 "; %.4g ms</small></figcaption>\n"
             "<div class=\"wide\"><div class=\"timelines\">\n",
-            of->step, of->epoch, 1e3 * timeline_end(of));
-    draw_timeline(on, of, true);
-    draw_timeline(on, of, false);
-    fputs("</div></div>\n<p class=\"key\">", on->to);
+            pipeline->step, pipeline->epoch, 1e3 * timeline_end(pipeline));
+    draw_timeline(page, pipeline, true);
+    draw_timeline(page, pipeline, false);
+    fputs("</div></div>\n<p class=\"key\">", page->to);
     for (int kind = 0; kind < SLI_ACTION_KINDS; kind++)
-        fprintf(on->to, "<span><i style=\"background:%s\"></i> %c %s</span> ",
+        fprintf(page->to, "<span><i style=\"background:%s\"></i> %c %s</span> ",
                 sli_action_colour((sl_action_kind)kind), sli_action_letter((sl_action_kind)kind),
                 sli_action_name((sl_action_kind)kind));
-    fputs("<span><i class=\"bubble\"></i> bubble: the rank is idle</span></p></figure>\n", on->to);
+    fputs("<span><i class=\"bubble\"></i> bubble: the rank is idle</span></p></figure>\n",
+          page->to);
 }
 
 /* ---- All of a page ------------------------------------------------------------------------ */
 
-void sli_page_draw_pictures(const sli_page *on)
+void sli_page_draw_pictures(const sli_page *page)
 {
-    fputs("<div class=\"charts\">\n", on->to);
+    fputs("<div class=\"charts\">\n", page->to);
     for (size_t i = 0; i < sizeof chart_kinds / sizeof *chart_kinds; i++)
-        draw_chart(on, &chart_kinds[i]);
-    for (int r = 0; r < on->count; r++)
-        draw_memory(on, on->runs[r]);
-    fputs("</div>\n", on->to);
-    for (int r = 0; r < on->count; r++)
-        draw_pipeline(on, on->runs[r]);
+        draw_chart(page, &chart_kinds[i]);
+    for (int r = 0; r < page->count; r++)
+        draw_memory(page, page->runs[r]);
+    fputs("</div>\n", page->to);
+    for (int r = 0; r < page->count; r++)
+        draw_pipeline(page, page->runs[r]);
 }
