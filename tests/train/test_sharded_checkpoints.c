@@ -1,0 +1,257 @@
+/* The optimizer's state in shards: each replica saves what it has, and together it is what one
+ * replica alone would have saved. */
+#include "small_run.h"
+
+#include "sluice/checkpoint.h"
+
+enum { BATCHES = 4 };
+
+typedef struct layout {
+    int replicas, stages;
+    uint64_t shard_bytes;
+} layout;
+
+static const layout layouts[] = {{2, 1, 0}, {3, 1, 0}, {3, 2, 0}, {5, 1, 0}, {2, 2, 4000}};
+enum { LAYOUTS = sizeof layouts / sizeof *layouts };
+
+static sl_train_options options_of(scratch *in, const layout *of, bool zero)
+{
+    sl_train_options options = small_options(in);
+    options.replicas = of->replicas;
+    options.pipeline_ranks = of->stages;
+    static char devices[128];
+    devices[0] = '\0';
+    for (int i = 0; i < of->replicas * of->stages; i++)
+        strcat(strcat(devices, i ? "," : ""), "cpu:0-0");
+    options.devices = devices;
+    options.zero = zero;
+    options.batch_size = 4;
+    options.max_batches = BATCHES;
+    options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .weight_decay = 0.1f};
+    options.lr.lr = 0.01;
+    return options;
+}
+
+static sl_checkpoint_reader *open_step(const char *directory, int step)
+{
+    char path[700];
+    sl_checkpoint_reader *reader;
+    snprintf(path, sizeof path, "%s/step-%08d", directory, step);
+    check_ok(sl_checkpoint_open(path, &reader));
+    check_ok(sl_checkpoint_verify(reader));
+    return reader;
+}
+
+static size_t count_files(const sl_checkpoint_reader *reader, const char *prefix)
+{
+    size_t count = 0;
+    for (size_t i = 0; i < sl_checkpoint_file_count(reader); i++)
+        count += strncmp(sl_checkpoint_file_get(reader, i)->name, prefix, strlen(prefix)) == 0;
+    return count;
+}
+
+static sl_device *everything(void *context, const char *name)
+{
+    (void)name;
+    return context;
+}
+
+static const sl_tensor *find(const sl_checkpoint_tensor *in, size_t count, const char *name)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(in[i].name, name) == 0)
+            return in[i].tensor;
+    fail_msg("there is no tensor %s", name);
+    return NULL;
+}
+
+static void check_same_part(const sl_checkpoint_reader *a, const sl_checkpoint_reader *b,
+                            const char *part)
+{
+    sl_device *device;
+    sl_checkpoint_tensor *of_a, *of_b;
+    size_t count, other;
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sl_checkpoint_load(a, part, everything, device, &of_a, &count));
+    check_ok(sl_checkpoint_load(b, part, everything, device, &of_b, &other));
+    assert_int_equal(count, other);
+    assert_true(count > 10);
+    for (size_t i = 0; i < count; i++) {
+        const sl_tensor *mine = of_a[i].tensor, *theirs = find(of_b, count, of_a[i].name);
+        assert_true(sl_shape_equal(sl_tensor_shape(mine), sl_tensor_shape(theirs)));
+        assert_memory_equal(sl_tensor_f32(mine), sl_tensor_f32(theirs), sl_tensor_bytes(mine));
+    }
+    sl_checkpoint_tensors_destroy(&of_a, count);
+    sl_checkpoint_tensors_destroy(&of_b, other);
+    sl_device_destroy(&device);
+}
+
+static void shards_make_up_what_one_replica_saves(void **state)
+{
+    static small_record record;
+    scratch *in = *state;
+    for (int i = 0; i < LAYOUTS; i++) {
+        sl_train_options whole = options_of(in, &layouts[i], false), sharded = whole;
+        char one[512], many[512];
+        snprintf(one, sizeof one, "%s", scratch_path(in, "one"));
+        snprintf(many, sizeof many, "%s", scratch_path(in, "many"));
+        sharded.zero = true;
+        whole.checkpoints = (sl_save_options){.directory = one, .every_steps = 1};
+        sharded.checkpoints = (sl_save_options){.directory = many,
+                                                .every_steps = 1,
+                                                .shard_bytes = layouts[i].shard_bytes};
+        check_ok(small_run(&whole, &record));
+        check_ok(small_run(&sharded, &record));
+        for (int step = 1; step <= BATCHES; step++) {
+            sl_checkpoint_reader *a = open_step(one, step), *b = open_step(many, step);
+            size_t files = count_files(b, "optimizer-0");
+            assert_int_equal(count_files(a, "optimizer.safetensors"), 1);
+            assert_int_equal(files, layouts[i].replicas);
+            check_same_part(a, b, "optimizer");
+            check_same_part(a, b, "model");
+            sl_checkpoint_close(&a);
+            sl_checkpoint_close(&b);
+        }
+        scratch_remove_tree(in, "one");
+        scratch_remove_tree(in, "many");
+    }
+}
+
+/* ---- Memory --------------------------------------------------------------------------------- */
+
+/* What a replica's optimizer's state takes, and has taken at most before and after the start. */
+typedef struct peaks {
+    const sl_pipe *pipe;
+    uint64_t now, loading, training;
+} peaks;
+
+static sl_status note_start(void *context, const sl_run_info *info)
+{
+    peaks *of = context;
+    sl_memory_stats stats;
+    of->pipe = info->pipe;
+    sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
+    of->now = stats.current_bytes[SL_MEMORY_OPTIMIZER];
+    of->loading = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
+    sl_device_reset_peak(sl_pipe_device(of->pipe, 0));
+    return SL_OK;
+}
+
+static sl_status note_finish(void *context, const sl_run_info *info, const sl_run_result *result)
+{
+    (void)info;
+    (void)result;
+    peaks *of = context;
+    sl_memory_stats stats;
+    sl_device_memory(sl_pipe_device(of->pipe, 0), &stats);
+    of->training = stats.peak_bytes[SL_MEMORY_OPTIMIZER];
+    return SL_OK;
+}
+
+static void no_replica_holds_more_than_its_shard(void **state)
+{
+    scratch *in = *state;
+    const layout two = {2, 1, 0};
+    peaks of[2] = {{0}};
+    sl_reporter reporters[2];
+    sl_run_result result;
+    const char *path = scratch_path(in, "saved");
+    sl_train_options options = options_of(in, &two, true);
+    options.checkpoints = (sl_save_options){.directory = path, .every_steps = 1};
+    for (int replica = 0; replica < 2; replica++)
+        reporters[replica] = (sl_reporter){.context = &of[replica],
+                                           .started = note_start,
+                                           .finished = note_finish,
+                                           .replica = replica};
+    for (int epochs = 1; epochs <= 2; epochs++) { /* the second one resumes */
+        options.epochs = epochs;
+        check_ok(sl_train_run(&options, reporters, 2, &result));
+        assert_int_equal(result.steps, epochs * BATCHES);
+        for (int replica = 0; replica < 2; replica++) {
+            assert_true(of[replica].now > 0);
+            assert_int_equal(of[replica].loading, of[replica].now);
+            assert_int_equal(of[replica].training, of[replica].now);
+        }
+        options.checkpoints.resume = path;
+    }
+    scratch_remove_tree(in, "saved");
+}
+
+/* ---- When all replicas have written --------------------------------------------------------- */
+
+typedef struct seen {
+    int saved, failed;
+    int64_t step;
+} seen;
+
+static sl_status see_step(void *context, const sl_step_info *info)
+{
+    seen *of = context;
+    of->step = info->step;
+    return SL_OK;
+}
+
+static sl_status see_checkpoint(void *context, const sl_checkpoint_event *event)
+{
+    seen *of = context;
+    of->saved += event->kind == SL_CHECKPOINT_SAVED;
+    of->failed += event->kind == SL_CHECKPOINT_FAILED;
+    if (event->kind == SL_CHECKPOINT_SAVED)
+        assert_true(event->step <= of->step);
+    return SL_OK;
+}
+
+static void every_save_is_completed_and_reported_once(void **state)
+{
+    scratch *in = *state;
+    const layout three = {3, 1, 0};
+    const char *path = scratch_path(in, "saved");
+    seen of = {0};
+    const sl_reporter reporter = {.context = &of, .step = see_step, .checkpoint = see_checkpoint};
+    sl_run_result result;
+    sl_train_options options = options_of(in, &three, true);
+    options.epochs = 2;
+    options.checkpoints =
+        (sl_save_options){.directory = path, .every_steps = 3, .every_epoch = true, .keep = 2};
+    check_ok(sl_train_run(&options, &reporter, 1, &result));
+    /* After steps 3, 4 (the epoch's), 6 and 8 (the end's); each validation was the best. */
+    assert_int_equal(of.saved, 4);
+    assert_int_equal(of.failed, 0);
+    sl_checkpoint_reader *last = open_step(path, 8), *before = open_step(path, 6);
+    sl_checkpoint_close(&last);
+    sl_checkpoint_close(&before);
+    scratch_remove_tree(in, "saved");
+}
+
+static sl_status fail_after_two_steps(void *context, const sl_step_info *info)
+{
+    (void)context;
+    return info->step < 2 ? SL_OK : sl_error(SL_ERR_CANCELLED, "enough");
+}
+
+/* Whatever the savers of all replicas have come to. */
+static void run_that_fails_while_it_saves_ends(void **state)
+{
+    scratch *in = *state;
+    const layout three = {3, 1, 0};
+    const sl_reporter reporter = {.step = fail_after_two_steps};
+    sl_run_result result;
+    for (int i = 0; i < 10; i++) {
+        const char *path = scratch_path(in, "saved");
+        sl_train_options options = options_of(in, &three, true);
+        options.checkpoints = (sl_save_options){.directory = path, .every_steps = 1};
+        check_error(sl_train_run(&options, &reporter, 1, &result), SL_ERR_CANCELLED, "enough");
+        scratch_remove_tree(in, "saved");
+    }
+}
+
+int sharded_checkpoints_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shards_make_up_what_one_replica_saves),
+        cmocka_unit_test(no_replica_holds_more_than_its_shard),
+        cmocka_unit_test(every_save_is_completed_and_reported_once),
+        cmocka_unit_test(run_that_fails_while_it_saves_ends),
+    };
+    return cmocka_run_group_tests(tests, small_corpus_create, scratch_remove);
+}
