@@ -3,7 +3,7 @@
 #define _GNU_SOURCE /* asprintf */
 
 #include "core/error.h"
-#include "core/memory.h"
+#include "core/usable_memory.h"
 #include "optim/optimizer.h"
 #include "parallel/pipe.h"
 #include "parallel/pipe_optimizer.h"
@@ -219,14 +219,14 @@ sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoi
     SLI_CHECK_NOT_NULL(optimizer);
     SLI_CHECK_NOT_NULL(from);
     double step;
-    bool steps = sli_checkpoint_has_steps(from) ||
-                 sl_checkpoint_number(from, "step", &step) != SL_OK || !(step >= 0 && step < 1e18);
+    bool has_step = sl_checkpoint_number(from, "step", &step) == SL_OK && step >= 0 && step < 1e18;
+    bool reads_steps = sli_checkpoint_has_steps(from) || !has_step;
     sli_tensors *tensors = &optimizer->tensors;
     sli_pipe_optimizer_release(optimizer);
-    SL_TRY(sli_tensors_of_optimizer(optimizer, false, steps, tensors));
+    SL_TRY(sli_tensors_of_optimizer(optimizer, false, reads_steps, tensors));
     SL_TRY(sli_checkpoint_verify_part(from, OPTIMIZER));
     SL_TRY(sli_tensors_read(from, OPTIMIZER, tensors));
-    for (int s = 0; s < optimizer->stages && !steps; s++)
+    for (int s = 0; s < optimizer->stages && !reads_steps; s++)
         if (sl_pipe_parameters(optimizer->pipe, s))
             sli_optimizer_set_steps(sli_pipe_optimizer_own(optimizer, s), (int64_t)step);
     return SL_OK;
