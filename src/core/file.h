@@ -1,4 +1,4 @@
-/* Paths, whole files and their checksums, and directories by descriptor. A path may lead to a
+/* Paths, whole files, and directories by descriptor. A path may lead to a
  * directory through links, as a user's does, but names in an open directory are used without
  * following links. */
 #ifndef SLI_CORE_FILE_H
@@ -77,22 +77,5 @@ sl_status sli_directory_sync(int directory, const char *shown);
  * every process may do; children inherit it and can do the same. Returns the limit that holds then:
  * the soft one, unchanged, where the system refuses. */
 long sli_raise_descriptor_limit(void);
-
-/* ---- Checksums ------------------------------------------------------------------------ */
-
-enum { SLI_CHECKSUM_BYTES = 33 }; /* 32 hexadecimal digits, and the end */
-
-/* Of a file's bytes: XXH3's 128 bits, as `xxh128sum` prints them. It finds damage, not forgery. */
-typedef struct sli_checksum sli_checksum;
-
-sl_status sli_checksum_create(sli_checksum **out);
-void sli_checksum_destroy(sli_checksum **sum); /* NULL is allowed */
-void sli_checksum_add(sli_checksum *sum, const void *data, uint64_t bytes);
-
-/* The checksum of all bytes added, into `text` [SLI_CHECKSUM_BYTES], which it returns. */
-const char *sli_checksum_text(const sli_checksum *sum, char *text);
-
-/* The checksum of these bytes alone, into `text` [SLI_CHECKSUM_BYTES], which it returns. */
-const char *sli_checksum_of(const void *data, uint64_t bytes, char *text);
 
 #endif

@@ -2,15 +2,10 @@
 
 #include "core/memory.h"
 
-#include "core/cgroup.h"
-
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/sysinfo.h>
-#include <unistd.h>
 
 static const size_t huge_page = (size_t)2 << 20, cache_line = 64;
 enum { FIRST_CAPACITY = 16 };
@@ -43,64 +38,4 @@ void *sli_huge_pages_alloc(size_t bytes)
     if (bytes >= huge_page)
         madvise(block, bytes, MADV_HUGEPAGE); /* refused: small pages, slower */
     return block;
-}
-
-/* ---- How much there is ---------------------------------------------------------------- */
-
-static uint64_t smaller_limit(uint64_t a, uint64_t b)
-{
-    return a < b ? a : b;
-}
-
-uint64_t sli_usable_memory(const char *root)
-{
-    struct sysinfo machine;
-    sli_cgroup_limits limits = sli_cgroup_limits_read(root);
-    if (sysinfo(&machine) != 0)
-        return limits.total_bytes;
-    uint64_t memory = (uint64_t)machine.totalram * machine.mem_unit;
-    uint64_t swap = (uint64_t)machine.totalswap * machine.mem_unit;
-    return smaller_limit(smaller_limit(memory, limits.memory_bytes) + swap, limits.total_bytes);
-}
-
-uint64_t sli_resident_memory(void)
-{
-    char line[128] = "";
-    FILE *file = fopen("/proc/self/statm", "re");
-    if (!file)
-        return 0;
-    if (!fgets(line, sizeof line, file))
-        line[0] = '\0';
-    fclose(file);
-    char *at = line;
-    strtoull(at, &at, 10); /* address space */
-    uint64_t resident = strtoull(at, &at, 10), of_files = strtoull(at, &at, 10);
-    return resident > of_files ? (resident - of_files) * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
-}
-
-void sli_memory_bound_init(sli_memory_bound *bound)
-{
-    bound->usable_bytes = sli_usable_memory("");
-    atomic_init(&bound->reserved_bytes, sli_resident_memory());
-}
-
-static bool has_room(const sli_memory_bound *bound, uint64_t held, size_t bytes)
-{
-    return bytes <= bound->usable_bytes && held <= bound->usable_bytes - bytes;
-}
-
-bool sli_memory_bound_reserve(sli_memory_bound *bound, size_t bytes)
-{
-    const size_t large = 1 << 20; /* for smaller blocks the resident memory is not read */
-    uint64_t taken = atomic_fetch_add(&bound->reserved_bytes, bytes);
-    if (has_room(bound, taken, bytes) &&
-        (bytes < large || has_room(bound, sli_resident_memory(), bytes)))
-        return true;
-    atomic_fetch_sub(&bound->reserved_bytes, bytes);
-    return false;
-}
-
-void sli_memory_bound_release(sli_memory_bound *bound, size_t bytes)
-{
-    atomic_fetch_sub(&bound->reserved_bytes, bytes);
 }

@@ -3,7 +3,7 @@
 #ifndef SLI_DEVICE_DEVICE_BASE_H
 #define SLI_DEVICE_DEVICE_BASE_H
 
-#include "core/memory.h"
+#include "core/usable_memory.h"
 #include "device/device.h"
 
 #include <pthread.h>

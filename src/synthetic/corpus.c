@@ -4,6 +4,7 @@
  * checksums are not the corpus. */
 #include "synthetic/corpus.h"
 
+#include "core/checksum.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/philox.h"

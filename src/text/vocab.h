@@ -2,7 +2,7 @@
 #ifndef SLI_TEXT_VOCAB_H
 #define SLI_TEXT_VOCAB_H
 
-#include "core/file.h"
+#include "core/checksum.h"
 #include "sluice/text.h"
 
 /* ---- The table (token_table.c) ------------------------------------------------------------ */

@@ -1,8 +1,8 @@
 /* A text as the data of a task (sluice/train.h): cut into columns, of which a batch has a block. */
 #include "train/run.h"
 
+#include "core/checksum.h"
 #include "core/error.h"
-#include "core/file.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,8 +1,8 @@
 /* What a run will need, from shapes and the schedule's table: a replica's stages, a host's
  * replicas, and whether that fits into the host's memory. */
 #include "core/error.h"
-#include "core/memory.h"
 #include "core/sum_tree.h"
+#include "core/usable_memory.h"
 #include "nn/layers.h"
 #include "nn/module.h"
 #include "train/run.h"

@@ -1,6 +1,7 @@
 /* Memory: limits of control groups, read from recorded trees, and allocation. */
 #include "core/cgroup.h"
 #include "core/memory.h"
+#include "core/usable_memory.h"
 #include "support/check.h"
 
 #include <limits.h>

@@ -2,8 +2,8 @@
 #ifndef SLI_DEVICE_CPU_CPU_DEVICE_H
 #define SLI_DEVICE_CPU_CPU_DEVICE_H
 
-#include "core/memory.h"
 #include "core/threads.h"
+#include "core/usable_memory.h"
 #include "device/cpu/kernels.h"
 #include "device/cpu/onednn.h"
 #include "device/device_base.h"

@@ -2,7 +2,7 @@
 #ifndef SLI_IO_SAFETENSORS_FORMAT_H
 #define SLI_IO_SAFETENSORS_FORMAT_H
 
-#include "core/file.h"
+#include "core/checksum.h"
 #include "core/json.h"
 #include "sluice/safetensors.h"
 
