@@ -121,7 +121,8 @@ typedef struct sl_pipe_options {
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
 void sl_pipe_destroy(sl_pipe **pipe);
 
-/* In a group, what the first stage's rank says of N, `step` and `first_sample` counts. */
+/* In a group, N, `step` and `first_sample` are those of the first stage's rank, and `weight` that
+ * of the last stage's; `evaluation` must be the same on all. */
 typedef struct sl_pipe_batch {
     const sl_tensor *input; /* [N, …], N at least 1; borrowed; read where the first stage is */
     const sl_input *inputs; /* [input_count] further ones, borrowed, for every rank's stages. One
@@ -178,7 +179,8 @@ void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *coun
 int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries);
 
 /* Where the time of the last sl_pipe_train (of its last accumulation step) went; free it with
- * sl_utilization_clear. Errors: SL_ERR_INVALID where no step has run, or the last one failed. */
+ * sl_utilization_clear. Errors: SL_ERR_INVALID where no step has run, or the last one failed;
+ * SL_ERR_UNSUPPORTED where the pipe's stages are in several processes. */
 sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out);
 
 SL_API_END

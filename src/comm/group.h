@@ -1,8 +1,8 @@
 /* A group's handle, and the interface that a backend implements.
  *
  * group.c checks arguments, numbers the operations, and runs them in order: at once on the caller's
- * thread, or on the handle's communication thread (thread.c) when the caller does not wait. A
- * backend only has blocking functions, and their arguments are valid. */
+ * thread, or on the handle's communication thread (thread.c) when the caller does not wait. The
+ * arguments that a backend's functions get are valid. */
 #ifndef SLI_COMM_GROUP_H
 #define SLI_COMM_GROUP_H
 
@@ -96,6 +96,9 @@ typedef struct sli_transfer {
 
 /* ---- Backends ----------------------------------------------------------------------------- */
 
+/* The functions that block (collective, send, receive, split) run one at a time for each handle.
+ * start, progress and cancel do not; one thread at a time calls them, and no function that blocks
+ * runs then: a pipe's link has a group of its own. Any thread may call the others at any time. */
 typedef struct sli_group_ops {
     /* Runs one collective operation; fails when the group is or becomes broken. */
     sl_status (*collective)(sl_group *group, const sli_operation *operation);

@@ -90,6 +90,17 @@ static bool spin_until(sli_pool *pool, bool (*ready)(sli_pool *))
     }
 }
 
+void sli_pause_polling(int polls, bool spins)
+{
+    enum { YIELDING_POLLS = 10 * SLI_EAGER_POLLS, SLEEP_NS = 20000 };
+    if (polls < SLI_EAGER_POLLS && spins)
+        sli_pause();
+    else if (polls < YIELDING_POLLS)
+        sched_yield();
+    else
+        nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
+}
+
 /* ---- Workers ---------------------------------------------------------------------------- */
 
 static void run_tasks(sli_pool *pool, int thread)

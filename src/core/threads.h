@@ -48,6 +48,12 @@ static inline void sli_pause(void)
 #endif
 }
 
+/* Pauses between two polls: the longer, the more polls have been without a result. First, where the
+ * caller `spins`, it polls for microseconds; then it yields the core to other threads, which may
+ * need this very one; then it sleeps. */
+enum { SLI_EAGER_POLLS = 500 };
+void sli_pause_polling(int polls, bool spins);
+
 /* ---- Workers -------------------------------------------------------------------------- */
 
 /* A thread that runs tasks, and sleeps between them. */

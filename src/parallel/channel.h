@@ -1,10 +1,10 @@
-/* A channel hands tensors from a stage to one of its neighbours, in this process or another one.
+/* A channel hands tensors from one stage to another, in this process or in another one.
  *
  * It has one slot for each micro-batch, so a sender never waits, and a receiver asks for the
  * micro-batch that its table names next, whatever came first. One thread sends, one receives; any
  * thread may wake the receiver. Where both stages are of one rank, both are the same thread, and
  * the tensor is there before it is asked for. Where they are in two processes, each has a channel
- * for its end, and a link between them: it takes what one is given, and gives it to the other. */
+ * for its end; a link (link.h) carries the tensors between the two. */
 #ifndef SLI_PARALLEL_CHANNEL_H
 #define SLI_PARALLEL_CHANNEL_H
 

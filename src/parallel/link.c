@@ -1,10 +1,8 @@
-#include "parallel/link_header.h"
+#include "parallel/link_messages.h"
 
-#include "comm/group.h"
 #include "core/threads.h"
 
 #include <limits.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -12,60 +10,10 @@
 /* Between two polls of the link's thread, while data are under way and while none are: a fraction
  * of what an action takes, and rare enough to leave the cores to the ranks. */
 enum { BUSY_PAUSE_NS = 200000, IDLE_PAUSE_NS = 1000000 };
-/* Waiting ranks first poll for some hundred microseconds, then yield the core to others, then sleep
- * between polls: threads of other processes may need this core. */
-enum { EAGER_POLLS = 1000, YIELDING_POLLS = 10000, PAUSE_NS = 20000 };
 /* Between two readings of a wait's clock, also on a busy machine. */
 static const double longest_pause_seconds = 1;
 
-enum { TAG_HEADER, TAG_DATA };
-
-/* A header and a tensor on their way out, or the data of a tensor on their way in. */
-typedef struct parcel {
-    struct parcel *next;
-    sli_link_header header;
-    sli_transfer header_transfer, data;
-    sl_tensor *tensor;
-    int peer;
-    bool is_wanted; /* incoming: false if its header was of another step */
-} parcel;
-
-/* The next header of another process. */
-typedef struct source {
-    sli_link_header header;
-    sli_transfer transfer;
-    int64_t received; /* headers so far */
-    int waits_for;    /* as it has told in this step; -1: it does not wait for long */
-} source;
-
-struct sli_link {
-    sl_group *group;
-    const char (*names)[SLI_LINK_NAME_BYTES];
-    sli_failure *failure;
-    pthread_t thread;
-    bool has_thread;
-    /* Guards all below. Held while polling, and while a tensor is handed to a channel: channels',
-     * the failure's and the devices' locks are taken below it. */
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool is_active, is_ending;
-    sli_error_copy broken;
-    sli_link_step step;
-    sli_channel *const *channels;
-    int channel_count;
-    parcel *outgoing, *incoming;
-    int told_waits;  /* of this process's ranks, of which the others know */
-    int64_t *sent;   /* [ranks] headers */
-    source *sources; /* [ranks] */
-};
-
 /* ---- Failing, with the lock held -------------------------------------------------------- */
-
-static void wake_ranks(const sli_link *link)
-{
-    for (int i = 0; i < link->channel_count; i++)
-        sli_channel_wake(link->channels[i]);
-}
 
 /* Breaks the link with this thread's error, unless it is broken. */
 static void break_link(sli_link *link, sl_status status)
@@ -75,7 +23,7 @@ static void break_link(sli_link *link, sl_status status)
     sli_error_save(&link->broken, status);
     sli_failure_raise(link->failure, SLI_FAILURE_OF_LINK, status);
     sl_group_abort(link->group, status, link->broken.text);
-    wake_ranks(link);
+    sli_link_wake_ranks(link);
 }
 
 /* Fails if a process has died, or the group is broken. *leaver: the first one that has left; -1:
@@ -115,187 +63,6 @@ static void break_link_by_cause(sli_link *link, sl_status status)
     break_link(link, cause != SL_OK ? cause : sli_error_restore(&own));
 }
 
-/* ---- Receiving, with the lock held ------------------------------------------------------ */
-
-static sl_status post_header(sli_link *link, int from)
-{
-    source *at = &link->sources[from];
-    sli_message message = {.data = &at->header,
-                           .count = sizeof at->header / sizeof(int32_t),
-                           .dtype = SL_I32,
-                           .peer = from,
-                           .tag = TAG_HEADER};
-    return link->group->ops->start(link->group, &message, true, &at->transfer);
-}
-
-/* Is there an empty slot for the tensor? */
-static sl_status check_slot(const sli_link *link, int from, const sli_link_header *got)
-{
-    if (got->channel >= 0 && got->channel < link->channel_count &&
-        sli_channel_accepts(link->channels[got->channel], from, got->micro))
-        return SL_OK;
-    return sl_error(SL_ERR_INVALID, "%s sent a tensor that this rank does not expect",
-                    link->names[from]);
-}
-
-/* Posts the receive of a tensor's data. */
-static sl_status receive_tensor(sli_link *link, int from, const sli_link_header *got)
-{
-    SL_TRY(sli_link_header_check_shape(got, link->names[from]));
-    SL_TRY(check_slot(link, from, got));
-    parcel *one = calloc(1, sizeof *one);
-    if (!one)
-        return sl_error(SL_ERR_MEMORY, "no memory for a tensor of %s", link->names[from]);
-    sl_shape shape = {.dims = got->dims};
-    memcpy(shape.size, got->size, sizeof shape.size);
-    one->header = *got;
-    one->peer = from;
-    sl_status status = sli_link_header_check_step(got, &link->step, link->names[from]);
-    one->is_wanted = status == SL_OK;
-    if (status != SL_OK) {
-        sli_failure_raise(link->failure, SLI_FAILURE_OF_CALL, status);
-        wake_ranks(link);
-    }
-    one->next = link->incoming;
-    link->incoming = one;
-    SL_TRY(sl_tensor_create(sli_channel_device(link->channels[got->channel]), SL_MEMORY_ACTIVATIONS,
-                            (sl_dtype)got->dtype, &shape, &one->tensor));
-    sli_message message = {.data = sl_tensor_data(one->tensor),
-                           .count = sl_tensor_count(one->tensor),
-                           .dtype = (sl_dtype)got->dtype,
-                           .peer = from,
-                           .tag = TAG_DATA};
-    return link->group->ops->start(link->group, &message, true, &one->data);
-}
-
-static sl_status handle_header(sli_link *link, int from, const sli_link_header *got)
-{
-    switch (got->kind) {
-    case SLI_LINK_TENSOR:
-        return receive_tensor(link, from, got);
-    case SLI_LINK_FAILURE:
-        sli_failure_raise_elsewhere(link->failure, got->number);
-        wake_ranks(link);
-        return SL_OK;
-    case SLI_LINK_WAITS:
-        link->sources[from].waits_for = got->number;
-        return SL_OK;
-    default:
-        return sl_error(SL_ERR_INVALID, "%s sent a header of the unknown kind %d",
-                        link->names[from], got->kind);
-    }
-}
-
-/* Handles the headers that have come from a process, but no more than `most` in all. */
-static sl_status receive_headers(sli_link *link, int from, int64_t most, bool *goes_on)
-{
-    source *at = &link->sources[from];
-    while (at->received < most) {
-        SL_TRY(link->group->ops->progress(link->group, &at->transfer));
-        if (at->transfer.is_under_way)
-            return SL_OK;
-        sli_link_header got = at->header;
-        *goes_on = true;
-        at->received++;
-        SL_TRY(post_header(link, from));
-        SL_TRY(handle_header(link, from, &got));
-    }
-    return SL_OK;
-}
-
-static sl_status deliver_tensor(sli_link *link, parcel *one)
-{
-    if (!one->is_wanted)
-        return SL_OK;
-    SL_TRY(check_slot(link, one->peer, &one->header));
-    sli_channel_send(link->channels[one->header.channel], one->header.micro, &one->tensor);
-    return SL_OK;
-}
-
-/* Gives the tensors whose data have come to their channels. */
-static sl_status deliver_tensors(sli_link *link, bool *goes_on)
-{
-    for (parcel **at = &link->incoming; *at;) {
-        parcel *one = *at;
-        SL_TRY(link->group->ops->progress(link->group, &one->data));
-        if (one->data.is_under_way) {
-            at = &one->next;
-            continue;
-        }
-        *at = one->next;
-        *goes_on = true;
-        sl_status status = deliver_tensor(link, one);
-        sl_tensor_destroy(&one->tensor);
-        free(one);
-        SL_TRY(status);
-    }
-    return SL_OK;
-}
-
-/* ---- Sending, with the lock held -------------------------------------------------------- */
-
-static sl_status free_sent(sli_link *link, bool *goes_on)
-{
-    for (parcel **at = &link->outgoing; *at;) {
-        parcel *one = *at;
-        if (one->header_transfer.is_under_way)
-            SL_TRY(link->group->ops->progress(link->group, &one->header_transfer));
-        if (one->data.is_under_way)
-            SL_TRY(link->group->ops->progress(link->group, &one->data));
-        if (one->header_transfer.is_under_way || one->data.is_under_way) {
-            at = &one->next;
-            continue;
-        }
-        *at = one->next;
-        *goes_on = true;
-        sl_tensor_destroy(&one->tensor);
-        free(one);
-    }
-    return SL_OK;
-}
-
-/* Takes the tensor, which may be NULL. */
-static sl_status start_sending(sli_link *link, int to, const sli_link_header *what,
-                               sl_tensor **tensor)
-{
-    parcel *one = calloc(1, sizeof *one);
-    if (!one)
-        return sl_error(SL_ERR_MEMORY, "no memory for a message to %s", link->names[to]);
-    one->header = *what;
-    one->header.step = link->step;
-    one->peer = to;
-    one->next = link->outgoing;
-    link->outgoing = one;
-    if (tensor) {
-        one->tensor = *tensor;
-        *tensor = NULL;
-    }
-    sli_message message = {.data = &one->header,
-                           .count = sizeof one->header / sizeof(int32_t),
-                           .dtype = SL_I32,
-                           .peer = to,
-                           .tag = TAG_HEADER};
-    link->sent[to]++;
-    SL_TRY(link->group->ops->start(link->group, &message, false, &one->header_transfer));
-    if (!one->tensor)
-        return SL_OK;
-    message = (sli_message){.data = sl_tensor_data(one->tensor),
-                            .count = sl_tensor_count(one->tensor),
-                            .dtype = sl_tensor_dtype(one->tensor),
-                            .peer = to,
-                            .tag = TAG_DATA};
-    return link->group->ops->start(link->group, &message, false, &one->data);
-}
-
-static sl_status send_to_all(sli_link *link, sli_link_header_kind kind, int number)
-{
-    sli_link_header what = {.kind = kind, .number = number};
-    for (int r = 0; r < sl_group_size(link->group); r++)
-        if (r != sl_group_rank(link->group))
-            SL_TRY(start_sending(link, r, &what, NULL));
-    return SL_OK;
-}
-
 /* A tensor that is too large ends the step, as an argument does that is wrong. */
 static sl_status refuse_large_tensor(sli_link *link, int peer, size_t bytes)
 {
@@ -303,8 +70,8 @@ static sl_status refuse_large_tensor(sli_link *link, int peer, size_t bytes)
                       sl_error(SL_ERR_UNSUPPORTED,
                                "a tensor of %zu bytes is too large to be sent to %s: at most 1 GiB",
                                bytes, link->names[peer]));
-    wake_ranks(link);
-    return send_to_all(link, SLI_LINK_FAILURE, SLI_FAILURE_OF_CALL);
+    sli_link_wake_ranks(link);
+    return sli_link_send_to_all(link, SLI_LINK_FAILURE, SLI_FAILURE_OF_CALL);
 }
 
 void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor **tensor)
@@ -321,7 +88,7 @@ void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor *
     sl_status status = SL_OK;
     if (link->broken.status == SL_OK)
         status = bytes > SLI_TRANSFER_BYTES ? refuse_large_tensor(link, peer, bytes)
-                                            : start_sending(link, peer, &what, tensor);
+                                            : sli_link_start_sending(link, peer, &what, tensor);
     if (status != SL_OK)
         break_link(link, status);
     pthread_mutex_unlock(&link->lock);
@@ -332,46 +99,20 @@ void sli_link_send_failure(sli_link *link, int number)
 {
     pthread_mutex_lock(&link->lock);
     sl_status status =
-        link->broken.status == SL_OK ? send_to_all(link, SLI_LINK_FAILURE, number) : SL_OK;
+        link->broken.status == SL_OK ? sli_link_send_to_all(link, SLI_LINK_FAILURE, number) : SL_OK;
     if (status != SL_OK)
         break_link(link, status);
     pthread_mutex_unlock(&link->lock);
 }
 
-/* Frees what is under way in a list to and from one process, or all of it (SL_ANY_RANK). */
-static void cancel_parcels(sli_link *link, parcel **list, int peer)
-{
-    for (parcel **at = list, *one; (one = *at);) {
-        if (peer != SL_ANY_RANK && one->peer != peer) {
-            at = &one->next;
-            continue;
-        }
-        *at = one->next;
-        bool is_free = true;
-        if (one->header_transfer.is_under_way)
-            is_free = link->group->ops->cancel(link->group, &one->header_transfer);
-        if (one->data.is_under_way)
-            is_free = link->group->ops->cancel(link->group, &one->data) && is_free;
-        if (!is_free)
-            continue; /* may still be read: never freed */
-        sl_tensor_destroy(&one->tensor);
-        free(one);
-    }
-}
-
 /* ---- Polling ---------------------------------------------------------------------------- */
 
-/* With the lock held: lets all transfers go on; true where one did. `most` as for receive_headers,
- * by process; NULL: all headers that come. */
+/* With the lock held: lets all transfers go on; true where one did. `most` as in sli_link_progress.
+ */
 static bool poll_transfers(sli_link *link, const int64_t *most)
 {
     bool goes_on = false;
-    sl_status status = free_sent(link, &goes_on);
-    for (int r = 0; r < sl_group_size(link->group) && status == SL_OK; r++)
-        if (r != sl_group_rank(link->group))
-            status = receive_headers(link, r, most ? most[r] : INT64_MAX, &goes_on);
-    if (status == SL_OK)
-        status = deliver_tensors(link, &goes_on);
+    sl_status status = sli_link_progress(link, most, &goes_on);
     if (status != SL_OK)
         break_link_by_cause(link, status);
     return goes_on;
@@ -397,16 +138,6 @@ static bool try_polling(sli_link *link)
         goes_on = poll_in_step(link);
     pthread_mutex_unlock(&link->lock);
     return goes_on;
-}
-
-static void pause_polling(int polls, bool spins)
-{
-    if (polls < EAGER_POLLS && spins)
-        sli_pause();
-    else if (polls < YIELDING_POLLS)
-        sched_yield();
-    else
-        nanosleep(&(struct timespec){0, PAUSE_NS}, NULL);
 }
 
 /* The process that all others wait for, directly or not, is the late one. */
@@ -439,7 +170,7 @@ static void tell_wait(sli_link *link, int change, int peer)
     pthread_mutex_lock(&link->lock);
     link->told_waits += change;
     if (link->broken.status == SL_OK && (change > 0 || link->told_waits == 0))
-        status = send_to_all(link, SLI_LINK_WAITS, peer);
+        status = sli_link_send_to_all(link, SLI_LINK_WAITS, peer);
     if (status != SL_OK)
         break_link(link, status);
     pthread_mutex_unlock(&link->lock);
@@ -451,7 +182,7 @@ void sli_link_poll_or_pause(sli_link *link, sli_link_wait *wait)
         wait->polls = 0;
         return;
     }
-    pause_polling(wait->polls++, wait->spins);
+    sli_pause_polling(wait->polls++, wait->spins);
     if (wait->polls % 64 != 0)
         return;
     double limit = link->group->options.timeout_seconds;
@@ -470,7 +201,7 @@ void sli_link_end_wait(sli_link *link, const sli_link_wait *wait)
         tell_wait(link, -1, -1);
 }
 
-/* The link's thread: polls at times, while ranks may compute. */
+/* The link's thread: polls during a step, so that transfers go on while the ranks compute. */
 static void *run_link(void *argument)
 {
     sli_link *link = argument;
@@ -543,7 +274,7 @@ static void check_flush(sli_link *link, const int64_t *headers, sli_running_cloc
     sl_status status = find_leaver(link, &leaver);
     for (int r = leaver; r >= 0 && r < sl_group_size(link->group); r++)
         if (r != sl_group_rank(link->group) && link->group->ops->absence(link->group, r, &has_left))
-            cancel_parcels(link, &link->outgoing, r);
+            sli_link_cancel(link, &link->outgoing, r);
     bool is_done = has_received(link, headers) && !link->outgoing;
     if (status == SL_OK && !is_done &&
         sli_running_clock_read(waited, longest_pause_seconds) > limit)
@@ -566,7 +297,7 @@ sl_status sli_link_flush(sli_link *link, const int64_t *sent)
         }
         check_flush(link, sent, &waited);
         pthread_mutex_unlock(&link->lock);
-        pause_polling(polls, true);
+        sli_pause_polling(polls, true);
         pthread_mutex_lock(&link->lock);
     }
     sl_status status = sli_error_restore(&link->broken);
@@ -625,7 +356,7 @@ sl_status sli_link_create(const sli_link_options *options, sli_link **out)
     for (int r = 0; r < (int)size && status == SL_OK; r++) {
         link->sources[r].waits_for = -1;
         if (r != sl_group_rank(link->group))
-            status = post_header(link, r);
+            status = sli_link_post_header(link, r);
     }
     if (status == SL_OK)
         status = start_thread(link);
@@ -646,8 +377,8 @@ void sli_link_destroy(sli_link **link)
     pthread_mutex_unlock(&dead->lock);
     if (dead->has_thread)
         pthread_join(dead->thread, NULL);
-    cancel_parcels(dead, &dead->outgoing, SL_ANY_RANK);
-    cancel_parcels(dead, &dead->incoming, SL_ANY_RANK);
+    sli_link_cancel(dead, &dead->outgoing, SL_ANY_RANK);
+    sli_link_cancel(dead, &dead->incoming, SL_ANY_RANK);
     for (int r = 0; dead->sources && r < sl_group_size(dead->group); r++)
         if (dead->sources[r].transfer.is_under_way)
             (void)dead->group->ops->cancel(dead->group, &dead->sources[r].transfer);

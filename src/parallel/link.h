@@ -1,13 +1,12 @@
 /* A link takes tensors to and from the other processes of a pipe: those of the channels whose two
- * stages are not in one process.
+ * stages are in two processes.
  *
  *     stage 1's rank ──▶ channel ──▶ link ═══ header, data ═══▶ link ──▶ channel ──▶ stage 2's rank
  *
- * A tensor is two transfers of the link's group (comm/group.h): a header, which says what comes,
- * for which channel and which micro-batch, and the data, which are not copied before. A receive of
- * each process's next header is always posted; a header posts the receive of its data, into the
- * tensor that the channel then gets. So tensors come in whatever order they are sent, and whoever
- * waits for one waits for no other.
+ * A tensor travels as two transfers of the link's group (comm/group.h): a header (channel,
+ * micro-batch, shape), then the data, sent from the tensor's own memory. Each process always has a
+ * receive posted for every other process's next header; a header posts the receive of its data,
+ * into the tensor that the channel then gets. So no tensor waits behind another.
  *
  * Transfers go on while some thread polls: a rank that waits for a tensor, and the link's own
  * thread while the ranks compute. */
@@ -33,13 +32,12 @@ void sli_link_destroy(sli_link **link);
 /* What the processes must agree on in a step, apart from its table's form. */
 typedef struct sli_link_step {
     uint64_t sequence; /* of the steps */
-    int64_t rows;      /* of the whole batch */
-    int32_t kind;      /* of its table */
+    int32_t kind;      /* of its table: sli_table_kind */
     int32_t first_micro;
 } sli_link_step;
 
-/* Begins a step, whose channels have their numbers as indexes. What breaks the link is an error of
- * the step, and of all that follow. */
+/* Begins a step, whose channels have their numbers as indexes. A broken link fails this
+ * step and every later one. */
 void sli_link_begin(sli_link *link, const sli_link_step *step, sli_channel *const *channels,
                     int channel_count);
 

@@ -42,7 +42,7 @@ static void write_stages(const int *stage_ranks, int stages, int rank, char *tex
     int own = 0;
     for (int s = 0; s < stages; s++)
         own += stage_ranks[s] == rank;
-    text[0] = '\0';
+    snprintf(text, bytes, "%s", own == 0 ? "no stage" : "");
     for (int s = 0, last; s < stages && used < bytes; s = last + 1) {
         last = s;
         if (stage_ranks[s] != rank)
@@ -97,10 +97,10 @@ sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stag
         group->size = (int)size;
         group->failure = failure;
         group->names = calloc(size, sizeof *group->names);
-        group->words = calloc((size + 1) * (size + 1), sizeof *group->words);
+        group->outcomes = calloc(size * (1 + size), sizeof *group->outcomes);
     }
     sl_status status = SL_OK;
-    if (!group || !group->names || !group->words)
+    if (!group || !group->names || !group->outcomes)
         status = sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %zu ranks", size);
     else
         status = connect_ranks(group, from, stage_ranks, stages);
@@ -122,7 +122,7 @@ void sli_pipe_group_destroy(sli_pipe_group **group)
     sl_group_destroy(&(*group)->group);
     (void)sli_error_restore(&own);
     free((*group)->names);
-    free((*group)->words);
+    free((*group)->outcomes);
     free(*group);
     *group = NULL;
 }
@@ -258,7 +258,7 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe)
         {"number of stages", pipe->stage_count},
         {"number of pipeline ranks", pipe->rank_count},
         {"number of chunks", pipe->chunks},
-        {"number of accumulation steps", pipe->step_micros},
+        {"number of micro-batches of a step", pipe->step_micros},
         {"recompute mode", pipe->recompute},
         {"precision", pipe->precision},
         {"seed", (int64_t)pipe->seed},
@@ -274,22 +274,21 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe)
 
 /* ---- The end of a call ------------------------------------------------------------------ */
 
-/* Each rank's words: the number of its failure, and the headers that it has sent to each rank. */
 static sl_status exchange_outcomes(sli_pipe_group *group, int number, bool runs_table)
 {
-    int64_t count = group->size + 1, *own = group->words + group->rank * count;
+    int64_t count = group->size + 1, *own = group->outcomes + group->rank * count;
     own[0] = number;
     if (!runs_table)
         memset(own + 1, 0, (size_t)group->size * sizeof *own);
-    return check_exchange(group, sl_group_all_gather(group->group, own, group->words, count, SL_I64,
-                                                     NULL));
+    return check_exchange(group, sl_group_all_gather(group->group, own, group->outcomes, count,
+                                                     SL_I64, NULL));
 }
 
 static sl_status flush_link(sli_pipe_group *group)
 {
     int64_t sent[group->size];
     for (int r = 0; r < group->size; r++)
-        sent[r] = group->words[r * (group->size + 1) + 1 + group->rank];
+        sent[r] = group->outcomes[r * (group->size + 1) + 1 + group->rank];
     return check_exchange(group, sli_link_flush(group->link, sent));
 }
 
@@ -299,7 +298,7 @@ static int find_first_failure(const sli_pipe_group *group)
     int first = -1;
     int64_t lowest = INT_MAX;
     for (int r = 0; r < group->size; r++) {
-        int64_t number = group->words[r * (group->size + 1)];
+        int64_t number = group->outcomes[r * (group->size + 1)];
         if (number < lowest) {
             lowest = number;
             first = r;
@@ -339,7 +338,7 @@ sl_status sli_pipe_group_end(sli_pipe_group *group, bool runs_table)
 {
     sli_error_copy result;
     if (runs_table)
-        sli_link_stop(group->link, group->words + group->rank * (group->size + 1) + 1);
+        sli_link_stop(group->link, group->outcomes + group->rank * (group->size + 1) + 1);
     sli_error_save(&result, agree_on_failure(group, runs_table));
     (void)sli_failure_take(group->failure); /* what came after this rank's own end */
     return sli_error_restore(&result);

@@ -1,5 +1,6 @@
-/* The processes of a pipe: what they tell each other beside tensors. They are the ranks of the
- * group that the pipe's options name; each rank of the group calls the pipe's functions together.
+/* What the processes of a pipe exchange besides tensors: options, errors, losses. They are the
+ * ranks of the group that the pipe's options name; each rank of the group calls the pipe's
+ * functions together.
  */
 #ifndef SLI_PARALLEL_PIPE_GROUP_H
 #define SLI_PARALLEL_PIPE_GROUP_H
@@ -14,7 +15,8 @@ typedef struct sli_pipe_group {
     int rank, size;
     uint64_t calls; /* of the pipe's functions that run a table, and of their accumulation steps */
     char (*names)[SLI_LINK_NAME_BYTES]; /* [size] "rank 1 on HOST, stage 2" */
-    int64_t *words;                     /* room for an exchange */
+    int64_t *outcomes; /* [size][1 + size] of a call: each rank's number of its failure, and the
+                          headers that it has sent to each rank */
 } sli_pipe_group;
 
 /* Called by every rank of a group with its own status: all return the first rank's error. */

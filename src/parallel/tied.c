@@ -5,9 +5,9 @@
  *                             │                │
  *     stage S-1  decoder     (the same)   grad ┘
  *
- * The stage of the parameter that the others are tied to owns it: value, gradient, optimizer. The
- * ranks of a pipe are threads of one process and reach the same memory, so the value does not
- * travel: the other stages use the owner's tensor under a handle of their own device. While stages
+ * The stage of the parameter that the others are tied to owns it: value, gradient, optimizer.
+ * Stages that share a parameter are in one process (check_tie), so the value does not travel: the
+ * other stages use the owner's tensor under a handle of their own device. While stages
  * run, nothing writes it; while the optimizer runs, nothing reads it.
  *
  * A stage cannot know when another one has added its last gradient, and a table that made the owner

@@ -2,21 +2,19 @@
 
 #include "core/clock.h"
 #include "core/memory.h"
+#include "core/threads.h"
 
 #include <assert.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 /* How long messages may take to end when their call has failed: a transfer may be under way, and
  * the others learn that the group is broken in this time. */
 static const double cancel_seconds = 0.25;
 /* Between two polls, even on a busy machine; a longer pause is not this process's own. */
 static const double longest_pause_seconds = 1;
-/* Waiting first polls for microseconds, then yields the core to others, then sleeps: the rank's
- * devices compute meanwhile, often on this very core. */
-enum { EAGER_POLLS = 500, YIELDING_POLLS = 5000, SLEEP_NS = 20000, CHECK_EVERY = 64 };
+enum { CHECK_EVERY = 64 }; /* polls, while there are few */
 
 sli_call sli_call_begin(sl_group *group, const sli_operation *operation)
 {
@@ -97,14 +95,6 @@ sl_status sli_call_receive(sli_call *call, int slot, void *data, size_t bytes, i
 
 /* ---- Waiting ------------------------------------------------------------------------------ */
 
-void sli_pause_polling(int polls)
-{
-    if (polls >= YIELDING_POLLS)
-        nanosleep(&(struct timespec){0, SLEEP_NS}, NULL);
-    else if (polls >= EAGER_POLLS)
-        sched_yield();
-}
-
 bool sli_call_is_late(sli_call *call)
 {
     return sli_running_clock_read(&call->waited, longest_pause_seconds) >
@@ -115,7 +105,7 @@ sl_status sli_call_pause(sli_call *call)
 {
     sli_mpi_group *state = call->state;
     call->idle++;
-    if (call->idle < EAGER_POLLS && call->idle % CHECK_EVERY != 0)
+    if (call->idle < SLI_EAGER_POLLS && call->idle % CHECK_EVERY != 0)
         return SL_OK;
     SL_TRY(check_usable(call));
     if (atomic_load_explicit(&state->member.alarm, memory_order_relaxed))
@@ -123,7 +113,7 @@ sl_status sli_call_pause(sli_call *call)
     if (sli_call_is_late(call))
         return sli_watch_break_late(state->process->watch, &state->member, call->operation,
                                     call->group->options.timeout_seconds);
-    sli_pause_polling(call->idle);
+    sli_pause_polling(call->idle, true);
     return SL_OK;
 }
 

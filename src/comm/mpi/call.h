@@ -70,9 +70,6 @@ sl_status sli_call_pause(sli_call *call);
  * process is suspended. */
 bool sli_call_is_late(sli_call *call);
 
-/* Pauses between two polls: the longer, the more polls have been without a result. */
-void sli_pause_polling(int polls);
-
 /* Ends what a failed call has under way. */
 void sli_call_cancel(sli_call *call);
 

@@ -2,6 +2,7 @@
  * with what it expects. It is copied when it is sent, since a send never waits for the receiver. A
  * transfer is the data alone, which MPI takes from where the sender has them. */
 #include "comm/mpi/call.h"
+#include "core/threads.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -111,7 +112,7 @@ void sli_mpi_flush(sl_group *group)
             sli_watch_status(state->process->watch, &state->member) != SL_OK ||
             sli_call_is_late(&call))
             break;
-        sli_pause_polling(polls);
+        sli_pause_polling(polls, true);
     }
     while (state->outgoing) {
         sli_outgoing *one = state->outgoing;
@@ -152,7 +153,7 @@ static sl_status pause_receive(sli_call *call, const sli_message *message)
         return sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from %s within %g s",
                         message->tag, sli_sender_text(message, sender),
                         call->group->options.timeout_seconds);
-    sli_pause_polling(call->idle++);
+    sli_pause_polling(call->idle++, true);
     return SL_OK;
 }
 

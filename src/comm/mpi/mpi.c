@@ -18,6 +18,7 @@
 #include "comm/group.h"
 
 #include "comm/mpi/call.h"
+#include "core/threads.h"
 
 #include <limits.h>
 #include <semaphore.h>
@@ -103,7 +104,7 @@ static bool creation_returns(const creation *self)
 {
     sli_running_clock waited = {0};
     while (!atomic_load(&self->done) && sli_running_clock_read(&waited, 0.5) < return_seconds)
-        sli_pause_polling(INT_MAX);
+        sli_pause_polling(INT_MAX, false);
     return atomic_load(&self->done);
 }
 
