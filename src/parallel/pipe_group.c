@@ -1,3 +1,4 @@
+#include "core/checksum.h"
 #include "nn/module.h"
 #include "parallel/pipe.h"
 
@@ -199,61 +200,66 @@ static sl_status compare_traits(sli_pipe_group *group, const trait *traits, int 
     return status;
 }
 
-static uint64_t add_number(uint64_t digest, int64_t number)
+static void add_number(sli_checksum *sum, int64_t number)
 {
-    digest = (digest ^ (uint64_t)number) * UINT64_C(0x9e3779b97f4a7c15);
-    return digest ^ digest >> 32;
+    sli_checksum_add(sum, &number, sizeof number);
 }
 
-static uint64_t add_text(uint64_t digest, const char *text)
+static void add_module(sli_checksum *sum, const sl_module *module)
 {
-    for (; *text; text++)
-        digest = add_number(digest, *text);
-    return add_number(digest, 0);
-}
-
-static uint64_t digest_module(uint64_t digest, const sl_module *module)
-{
-    digest = add_text(digest, sl_module_type(module));
+    sli_checksum_add(sum, sl_module_type(module), strlen(sl_module_type(module)) + 1);
     for (int i = 0; i < module->parameter_count; i++) {
-        const sl_parameter *of = module->parameters[i];
-        digest = add_text(digest, of->path);
-        for (int d = 0; d < of->shape.dims; d++)
-            digest = add_number(digest, of->shape.size[d]);
+        const sl_parameter *parameter = module->parameters[i];
+        sli_checksum_add(sum, parameter->path, strlen(parameter->path) + 1);
+        for (int d = 0; d < parameter->shape.dims; d++)
+            add_number(sum, parameter->shape.size[d]);
     }
     for (int i = 0; i < module->child_count; i++)
-        digest = digest_module(digest, module->children[i]);
-    return digest;
+        add_module(sum, module->children[i]);
 }
 
-static uint64_t digest_table(const sl_schedule *table)
+static void add_table(sli_checksum *sum, const sl_schedule *table)
 {
-    uint64_t digest = 0;
     const sl_action *row;
     for (int rank = 0; rank < sl_schedule_ranks(table); rank++) {
         int count = sl_schedule_actions(table, rank, &row);
-        digest = add_number(digest, count);
+        add_number(sum, count);
         for (int i = 0; i < count; i++) {
-            digest = add_number(digest, row[i].stage);
-            digest = add_number(digest, (int64_t)row[i].kind);
-            digest = add_number(digest, row[i].micro);
+            add_number(sum, row[i].stage);
+            add_number(sum, (int64_t)row[i].kind);
+            add_number(sum, row[i].micro);
         }
     }
-    return digest;
 }
 
-static uint64_t digest_stages(const sl_pipe *pipe)
+static void add_stages(sli_checksum *sum, const sl_pipe *pipe)
 {
-    uint64_t digest = 0;
     for (int i = 0; i < pipe->stage_count; i++) {
-        digest = add_number(digest, pipe->stages[i].count);
-        digest = add_number(digest, pipe->stages[i].group_rank);
+        add_number(sum, pipe->stages[i].count);
+        add_number(sum, pipe->stages[i].group_rank);
     }
-    return digest;
+}
+
+/* Of all that was added so far: 64 bits. */
+static int64_t read_checksum(const sli_checksum *sum)
+{
+    char text[SLI_CHECKSUM_BYTES];
+    sli_checksum_text(sum, text);
+    text[16] = '\0';
+    return (int64_t)strtoull(text, NULL, 16);
 }
 
 sl_status sli_pipe_group_compare(const sl_pipe *pipe)
 {
+    sli_checksum *sum;
+    SL_TRY(check_exchange(pipe->group, sli_checksum_create(&sum)));
+    add_table(sum, pipe->order);
+    int64_t table = read_checksum(sum);
+    add_stages(sum, pipe);
+    int64_t stages = read_checksum(sum);
+    add_module(sum, pipe->model);
+    int64_t model = read_checksum(sum);
+    sli_checksum_destroy(&sum);
     const trait traits[] = {
         {"number of stages", pipe->stage_count},
         {"number of pipeline ranks", pipe->rank_count},
@@ -265,9 +271,9 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe)
         {"choice of no_init", pipe->no_init},
         {"choice of inference", pipe->inference},
         {"choice of a loss", pipe->loss != NULL},
-        {"table", (int64_t)digest_table(pipe->order)},
-        {"balance or placement", (int64_t)digest_stages(pipe)},
-        {"model", (int64_t)digest_module(0, pipe->model)},
+        {"table", table},
+        {"balance or placement", stages},
+        {"model", model},
     };
     return compare_traits(pipe->group, traits, sizeof traits / sizeof *traits);
 }

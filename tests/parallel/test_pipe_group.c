@@ -269,10 +269,28 @@ static sl_status leave(sl_group *group, void *arg)
     return status;
 }
 
+/* Rank 2, which has no stage, leaves. */
+static sl_status leave_without_stage(sl_group *group, void *arg)
+{
+    const int group_ranks[] = {0, 1};
+    (void)arg;
+    double loss;
+    layout_pipe at;
+    sl_loss *mse;
+    check_ok(sl_mse_loss_create(&mse));
+    sl_pipe_options options = {.stages = 2, .group = group, .group_ranks = group_ranks};
+    sl_status status = layout_open(layout_linears(2), mse, options, &at);
+    if (status == SL_OK && sl_group_rank(group) != 2)
+        status = expect_error(layout_step(at.pipe, &loss), ", no stage");
+    layout_close(&at);
+    return status;
+}
+
 static void rank_that_leaves_is_named_with_host_and_stage(void **state)
 {
     (void)state;
     check_ranks(leave, NULL, RANKS);
+    check_ranks(leave_without_stage, NULL, RANKS);
 }
 
 typedef struct delay {
