@@ -1,9 +1,7 @@
 /* A small U-Net: layers that get narrower and wider again, and skip connections between layers of
  * equal width. Two layers that this file defines make these connections:
- *
  *   Stash   stashes its input under a name; the input is its output too
  *   Concat  pops the stashed tensor and appends it to its input: [..., in] -> [..., in + width]
- *
  * In backward, Concat splits its gradient into one for its input and one for the stashed tensor.
  * Stash pops the latter and adds it to the gradient of its output. */
 #ifndef EXAMPLES_U_NET_H
