@@ -40,6 +40,10 @@ typedef struct sl_ddp_options {
      * others; if on none, it has no gradient, and optimizers skip it. Without this option it is an
      * error. */
     bool find_unused_parameters;
+    /* SL_PRECISION_BF16: each rank's gradients are rounded to bf16, summed in f32, and the average
+     * is rounded again, which halves the bytes that ranks exchange. The same on all ranks; a hook
+     * replaces it. */
+    sl_precision comm_precision;
 } sl_ddp_options;
 
 /* Copies rank 0's parameters and buffers to all ranks. Called by all ranks. Errors: SL_ERR_INVALID
@@ -121,9 +125,8 @@ typedef sl_status (*sl_ddp_hook)(void *arg, sl_ddp_bucket *bucket);
  * SL_ERR_INVALID for a second call. */
 sl_status sl_ddp_register_hook(sl_ddp *ddp, sl_ddp_hook hook, void *arg);
 
-/* The average, as without a hook; and an average that sends bf16, half the bytes: gradients are
- * rounded to 8 significant bits, summed in f32, and the average is rounded again. `arg` is unused.
- */
+/* The average in f32, and the average as comm_precision SL_PRECISION_BF16 computes it. `arg` is
+ * unused. */
 sl_status sl_ddp_average_hook(void *arg, sl_ddp_bucket *bucket);
 sl_status sl_ddp_bf16_hook(void *arg, sl_ddp_bucket *bucket);
 
@@ -132,7 +135,7 @@ sl_status sl_ddp_bf16_hook(void *arg, sl_ddp_bucket *bucket);
 typedef struct sl_ddp_bucket_log {
     int stage, index; /* of the parameter set */
     int parameters;
-    int64_t bytes;
+    int64_t bytes; /* of its elements as they are exchanged */
     /* Seconds since the start of backward (with a pipe: of the step). */
     double ready; /* the bucket's last gradient was complete */
     double reduce_start, reduce_end;

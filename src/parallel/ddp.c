@@ -97,12 +97,13 @@ static sl_status list_sets(sl_ddp *ddp, sl_parameter_set *of_module)
 /* Verifies that all ranks have the same replica, and gives all of them rank 0's values. */
 static sl_status connect_ranks(sl_ddp *ddp)
 {
-    int64_t options = ddp->find_unused_parameters << 1 | ddp->broadcasts_buffers;
+    int64_t options = (int64_t)ddp->comm_precision << 2 | ddp->find_unused_parameters << 1 |
+                      ddp->broadcasts_buffers;
     SL_TRY(sli_ddp_verify(ddp->group, ddp->sets, ddp->stage_count, options));
     for (int stage = 0; stage < ddp->stage_count; stage++) {
         SL_TRY(sl_group_split(ddp->group, 0, &ddp->groups[stage]));
-        SL_TRY(
-            sli_reducer_create(ddp->sets[stage], ddp->groups[stage], stage, &ddp->reducers[stage]));
+        SL_TRY(sli_reducer_create(ddp->sets[stage], ddp->groups[stage], stage, ddp->comm_precision,
+                                  &ddp->reducers[stage]));
         ddp->observers[stage] = sli_reducer_observer(ddp->reducers[stage]);
     }
     return sli_ddp_broadcast(ddp, 0, false);
@@ -122,6 +123,7 @@ sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
     ddp->module = options->module;
     ddp->broadcasts_buffers = !options->no_buffer_broadcast;
     ddp->find_unused_parameters = options->find_unused_parameters;
+    ddp->comm_precision = options->comm_precision;
     ddp->stage_count = ddp->pipe ? sl_pipe_stages(ddp->pipe) : 1;
     ddp->syncs = true;
     sl_status status = list_sets(ddp, options->parameters);

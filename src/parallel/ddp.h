@@ -15,6 +15,7 @@ struct sl_ddp {
     sl_module *module;
     bool broadcasts_buffers; /* false also where there are none */
     bool find_unused_parameters;
+    sl_precision comm_precision;
 
     int stage_count;                     /* 1 for a module */
     sl_parameter_set **sets;             /* [stage_count] borrowed */

@@ -61,6 +61,7 @@ typedef struct tracked_bucket {
 struct sli_reducer {
     sl_parameter_set *set;
     sl_group *group;
+    sl_precision comm_precision;
     sli_worker *thread;
     sli_pass_observer observer;
     sli_reduction reduction;
@@ -98,29 +99,66 @@ sl_status sl_ddp_average_hook(void *arg, sl_ddp_bucket *bucket)
                                SL_REDUCE_AVERAGE, NULL);
 }
 
-sl_status sl_ddp_bf16_hook(void *arg, sl_ddp_bucket *bucket)
+enum { BLOCK = 1024 }; /* elements that are converted at once */
+
+/* Replaces f32 by bf16 in the first half of their memory. */
+static void narrow_in_place(float *values, int64_t count)
 {
-    (void)arg;
-    if (!bucket->scratch)
-        bucket->scratch = malloc((size_t)bucket->count * sizeof(uint16_t));
-    uint16_t *narrow = bucket->scratch;
-    if (!narrow)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_bf16_hook: no memory for %lld gradients",
-                        (long long)bucket->count);
-    for (int64_t i = 0; i < bucket->count; i++)
-        narrow[i] = sli_bf16_from_f32(bucket->grads[i]);
-    SL_TRY(sl_group_all_reduce(bucket->group, narrow, bucket->count, SL_BF16, SL_REDUCE_AVERAGE,
-                               NULL));
-    for (int64_t i = 0; i < bucket->count; i++)
-        bucket->grads[i] = sli_f32_from_bf16(narrow[i]);
+    uint16_t block[BLOCK];
+    for (int64_t start = 0; start < count; start += BLOCK) {
+        int64_t length = count - start < BLOCK ? count - start : BLOCK;
+        for (int64_t i = 0; i < length; i++)
+            block[i] = sli_bf16_from_f32(values[start + i]);
+        memcpy((char *)values + (size_t)start * sizeof *block, block,
+               (size_t)length * sizeof *block);
+    }
+}
+
+/* The reverse: from the last block to the first, none overwrites one that is still to be read. */
+static void widen_in_place(float *values, int64_t count)
+{
+    uint16_t block[BLOCK];
+    for (int64_t end = count; end > 0; end = (end - 1) / BLOCK * BLOCK) {
+        int64_t start = (end - 1) / BLOCK * BLOCK;
+        memcpy(block, (const char *)values + (size_t)start * sizeof *block,
+               (size_t)(end - start) * sizeof *block);
+        for (int64_t i = start; i < end; i++)
+            values[i] = sli_f32_from_bf16(block[i - start]);
+    }
+}
+
+static sl_status reduce_in_bf16(const sl_ddp_bucket *bucket, sl_reduce_op op)
+{
+    narrow_in_place(bucket->grads, bucket->count);
+    SL_TRY(sl_group_all_reduce(bucket->group, bucket->grads, bucket->count, SL_BF16, op, NULL));
+    widen_in_place(bucket->grads, bucket->count);
     return SL_OK;
 }
 
-static sl_status divide_sum(const sl_ddp_bucket *bucket, int divisor)
+sl_status sl_ddp_bf16_hook(void *arg, sl_ddp_bucket *bucket)
 {
-    SL_TRY(sl_group_all_reduce(bucket->group, bucket->grads, bucket->count, SL_F32, SL_REDUCE_SUM,
-                               NULL));
-    float scale = 1.0f / (float)divisor;
+    (void)arg;
+    return reduce_in_bf16(bucket, SL_REDUCE_AVERAGE);
+}
+
+/* A single term is nothing to exchange, and is not rounded. */
+static bool exchanges_bf16(const sli_reducer *reducer)
+{
+    return reducer->comm_precision == SL_PRECISION_BF16 && reducer->terms > 1;
+}
+
+static sl_status reduce_bucket(const sli_reducer *reducer, const sl_ddp_bucket *bucket,
+                               sl_reduce_op op)
+{
+    if (exchanges_bf16(reducer))
+        return reduce_in_bf16(bucket, op);
+    return sl_group_all_reduce(bucket->group, bucket->grads, bucket->count, SL_F32, op, NULL);
+}
+
+static sl_status divide_sum(const sli_reducer *reducer, const sl_ddp_bucket *bucket)
+{
+    SL_TRY(reduce_bucket(reducer, bucket, SL_REDUCE_SUM));
+    float scale = 1.0f / (float)reducer->reduction.divisor;
     for (int64_t i = 0; i < bucket->count; i++)
         bucket->grads[i] *= scale;
     return SL_OK;
@@ -143,12 +181,24 @@ static float *sum_of(const sli_reducer *reducer, int node, const tracked_bucket 
     return sl_tensor_f32(reducer->sums[node]) + bucket->offset;
 }
 
-/* Averages this rank's nodes with those of the others. Plain loops: the device is backward's. */
+static void round_to_bf16(float *values, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++)
+        values[i] = sli_f32_from_bf16(sli_bf16_from_f32(values[i]));
+}
+
+/* Averages this rank's nodes with those of the others. Plain loops: the device is backward's.
+ *
+ * In bf16, the terms and the average are rounded as reduce_in_bf16 rounds them, and the nodes,
+ * which are sums in f32 there as well, are sent as they are: so the average is the same bits on any
+ * number of ranks. */
 static sl_status exchange_nodes(const sli_reducer *reducer, const tracked_bucket *bucket)
 {
     const sl_ddp_bucket *last = &bucket->exchange;
     const void *nodes[SLI_SUM_TREE_MOST_NODES];
     int count = reducer->nodes;
+    if (exchanges_bf16(reducer))
+        round_to_bf16(last->grads, last->count);
     for (; count > 0 && completes_node(reducer, count - 1, reducer->end_term); count--) {
         const float *sum = sum_of(reducer, count - 1, bucket);
         for (int64_t i = 0; i < last->count; i++)
@@ -157,8 +207,11 @@ static sl_status exchange_nodes(const sli_reducer *reducer, const tracked_bucket
     for (int n = 0; n < count; n++)
         nodes[n] = sum_of(reducer, n, bucket);
     nodes[count] = last->grads;
-    return sli_group_all_reduce_nodes(reducer->group, nodes, reducer->terms, last->grads,
-                                      last->count, SL_F32, SL_REDUCE_AVERAGE);
+    SL_TRY(sli_group_all_reduce_nodes(reducer->group, nodes, reducer->terms, last->grads,
+                                      last->count, SL_F32, SL_REDUCE_AVERAGE));
+    if (exchanges_bf16(reducer))
+        round_to_bf16(last->grads, last->count);
+    return SL_OK;
 }
 
 static sl_status exchange_bucket(const sli_reducer *reducer, tracked_bucket *full)
@@ -170,8 +223,8 @@ static sl_status exchange_bucket(const sli_reducer *reducer, tracked_bucket *ful
     if (reduction->hook)
         return reduction->hook(reduction->hook_arg, bucket);
     if (reduction->divisor > 0)
-        return divide_sum(bucket, reduction->divisor);
-    return sl_ddp_average_hook(NULL, bucket);
+        return divide_sum(reducer, bucket);
+    return reduce_bucket(reducer, bucket, SL_REDUCE_AVERAGE);
 }
 
 /* ---- The communication thread ----------------------------------------------------------- */
@@ -296,6 +349,8 @@ static sl_status push_bucket(const sli_reducer *reducer, int bucket, int to)
     sl_tensor *grads;
     SL_TRY(sl_parameter_set_bucket_grads(reducer->set, bucket, &grads));
     float *from = sl_tensor_f32(grads);
+    if (exchanges_bf16(reducer))
+        round_to_bf16(from, tracked->exchange.count);
     if (to == reducer->nodes)
         memcpy(sum_of(reducer, to, tracked), from, bytes);
     for (int n = reducer->nodes - 1; n >= to; n--) {
@@ -394,6 +449,13 @@ const sl_parameter *sli_reducer_missing(const sli_reducer *reducer, int index)
     return reducer->trained[index].missing ? reducer->trained[index].parameter : NULL;
 }
 
+/* Nodes of several terms are exchanged in f32. */
+static size_t bytes_of_element(const sli_reducer *reducer)
+{
+    bool sends_bf16 = exchanges_bf16(reducer) && reducer->terms == sl_group_size(reducer->group);
+    return sends_bf16 && !reducer->reduction.hook ? sizeof(uint16_t) : sizeof(float);
+}
+
 void sli_reducer_log(const sli_reducer *reducer, sl_ddp_bucket_log *logs)
 {
     double start = reducer->reduction.start;
@@ -403,7 +465,7 @@ void sli_reducer_log(const sli_reducer *reducer, sl_ddp_bucket_log *logs)
             .stage = sent->exchange.stage,
             .index = sent->exchange.index,
             .parameters = sent->parameters,
-            .bytes = sent->exchange.count * (int64_t)sizeof(float),
+            .bytes = sent->exchange.count * (int64_t)bytes_of_element(reducer),
             .ready = sent->ready - start,
             .reduce_start = sent->begun - start,
             .reduce_end = sent->ended - start,
@@ -449,7 +511,8 @@ static void list_buckets(sli_reducer *reducer, int stage)
     }
 }
 
-sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage, sli_reducer **out)
+sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage,
+                             sl_precision comm_precision, sli_reducer **out)
 {
     size_t parameters = (size_t)sl_parameter_set_count(set) + 1;
     size_t buckets = (size_t)sl_parameter_set_bucket_count(set) + 1;
@@ -459,6 +522,7 @@ sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage, 
         return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for a reducer");
     reducer->set = set;
     reducer->group = group;
+    reducer->comm_precision = comm_precision;
     reducer->bucket_count = sl_parameter_set_bucket_count(set);
     reducer->terms = sl_group_size(group);
     reducer->observer = (sli_pass_observer){went_backward, reducer};

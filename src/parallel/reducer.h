@@ -17,7 +17,8 @@ typedef struct sli_reduction {
 } sli_reduction;
 
 /* Borrows the set and the group, which the reducer uses alone during a step. */
-sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage, sli_reducer **out);
+sl_status sli_reducer_create(sl_parameter_set *set, sl_group *group, int stage,
+                             sl_precision comm_precision, sli_reducer **out);
 void sli_reducer_destroy(sli_reducer **reducer);
 
 /* Sets the number of terms over all ranks; this rank's are those that sli_sum_tree_first gives.

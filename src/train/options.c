@@ -53,6 +53,11 @@ static bool with_cosine(const void *object)
     return !with_steps(object);
 }
 
+static bool with_comm_in_bf16(const void *object)
+{
+    return ((const sl_train_options *)object)->comm_precision == SL_PRECISION_BF16;
+}
+
 static bool with_eval_every(const void *object)
 {
     return ((const sl_train_options *)object)->eval_every > 0;
@@ -233,6 +238,11 @@ const sl_option sl_plan_option_rows[] = {
              "one for each replica. A run that resumes keeps its number"},
     {.name = "zero", .group = "Data parallelism", FIELD(FLAG, zero),
      .help = "Shard the optimizer's state over the replicas (ZeRO-1)"},
+    {.name = "comm-precision", .value = "KIND", .group = "Data parallelism",
+     FIELD(CHOICE, comm_precision), .choices = sl_precision_names,
+     .affects_numbers = with_comm_in_bf16,
+     .help = "Precision of the gradients that replicas exchange. bf16: each shard's gradients and "
+             "their average are rounded to bf16, which halves the bytes; sums are in f32"},
 
     {.name = "batch-size", .value = "N", .group = "Batches", FIELD(INT64, batch_size),
      RANGE(1, MAX_COLUMNS), .affects_numbers = always,

@@ -56,16 +56,17 @@ sl_status sli_replica_create(const sl_train_options *options, const sl_train_tas
     return SL_OK;
 }
 
-sl_status sli_replica_join(sli_replica *replica, int shards)
+sl_status sli_replica_join(sli_replica *replica, const sl_train_options *options)
 {
     if (!replica->group)
         return SL_OK;
     /* The model's buffers never change. */
     SL_TRY(sl_ddp_create(&(sl_ddp_options){.group = replica->group,
                                            .pipe = replica->pipe,
-                                           .no_buffer_broadcast = true},
+                                           .no_buffer_broadcast = true,
+                                           .comm_precision = options->comm_precision},
                          &replica->ddp));
-    return sli_ddp_set_shards(replica->ddp, shards);
+    return sli_ddp_set_shards(replica->ddp, options->shards);
 }
 
 void sli_replica_clear(sli_replica *replica)

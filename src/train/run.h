@@ -68,7 +68,7 @@ void sli_replica_clear(sli_replica *replica);
 
 /* Gives every replica the first one's parameters, and averages the gradients of all shards from
  * then on. */
-sl_status sli_replica_join(sli_replica *replica, int shards);
+sl_status sli_replica_join(sli_replica *replica, const sl_train_options *options);
 
 /* Ends the other replicas with the calling thread's error, whatever they wait for. Called before
  * anything that they share is destroyed. */

@@ -75,7 +75,7 @@ static sl_status create_replica(sli_run *run, sl_group *group, sl_device *const 
         SL_TRY(sl_weights_load_partial(replica->pipe, options->init, report_left_out, run));
     if (saves_weights(run)) /* a path that cannot be written is found before training */
         SL_TRY(sli_weights_check_save(replica->pipe, options->save));
-    SL_TRY(sli_replica_join(replica, options->shards));
+    SL_TRY(sli_replica_join(replica, options));
     return sl_pipe_optimizer_create(
         &(sl_pipe_optimizer_options){.pipe = replica->pipe,
                                      .optimizer = options->optimizer,

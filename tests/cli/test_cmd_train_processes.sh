@@ -35,7 +35,7 @@ numbers() { # LOG: what does not depend on the clock
 
 # Processes, threads: the same bits, whatever the pipe and the optimizer's state.
 for ranks in 2 3; do
-    for options in "" "--pp 2 --chunks 2 --zero"; do
+    for options in "" "--pp 2 --chunks 2 --zero --comm-precision bf16"; do
         # shellcheck disable=SC2086 # words
         "${train[@]}" --dp "$ranks" $options --quiet --log-json "$scratch/threads" >"$scratch/out" 2>&1
         # shellcheck disable=SC2086 # words

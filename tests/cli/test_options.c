@@ -32,6 +32,7 @@ static const option_case option_cases[][24] = {
     {{"--balance 1,3", "\"partition\":[1,3]"},
      {"--dp 2", "\"replicas\":2,"},
      {"--zero", "\"zero\":true"},
+     {"--comm-precision bf16", "\"comm_precision\":\"bf16\""},
      {"--bptt 9", "\"bptt\":9,"},
      {"--batch-size 7", "\"batch_size\":7,"},
      {"--eval-batch-size 6", "\"eval_batch_size\":6,"},

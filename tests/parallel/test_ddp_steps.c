@@ -1,6 +1,8 @@
 /* Steps with communication hooks, and ranks with different numbers of batches. */
 #include "sluice/ddp.h"
 
+#include "comm/group.h"
+#include "core/bf16.h"
 #include "support/check.h"
 #include "support/replicas.h"
 
@@ -215,6 +217,87 @@ static void hook_replaces_averaging(void **state)
     check_ranks(run_hook, &(hook_case){sl_ddp_bf16_hook, INFINITY, INFINITY, false}, 2);
 }
 
+/* ---- Gradients in bf16 ------------------------------------------------------------------ */
+
+/* A group's table of functions, and the bytes that its all-reduces had to exchange. */
+typedef struct counting_ops {
+    sli_group_ops ops; /* first: a group points to it */
+    const sli_group_ops *real;
+    int64_t bytes;
+} counting_ops;
+
+static sl_status count_collective(sl_group *group, const sli_operation *operation)
+{
+    counting_ops *counting = (counting_ops *)group->ops;
+    if (operation->kind == SLI_OP_ALL_REDUCE)
+        counting->bytes += operation->count * (int64_t)sl_dtype_bytes(operation->dtype);
+    return counting->real->collective(group, operation);
+}
+
+static float rounded(float value)
+{
+    return sli_f32_from_bf16(sli_bf16_from_f32(value));
+}
+
+enum { BF16_RANKS = 3, BUCKET_ELEMENTS = 16 /* a weight and its padding */ };
+
+/* One step, whose average and whose bytes are those of `arg`, an sl_precision. The ranks' values
+ * and their average are no numbers of bf16. */
+static sl_status exchange_in(sl_group *group, void *arg)
+{
+    static const float own[BF16_RANKS] = {1.0003f, 2.013f, 4.05f};
+    sl_precision precision = *(sl_precision *)arg;
+    bool narrow = precision == SL_PRECISION_BF16;
+    toy replica;
+    SL_TRY(toy_open(group, &(toy_options){0}, &(sl_ddp_options){.comm_precision = precision},
+                    &replica));
+    sl_group *stage = sl_ddp_group(replica.ddp, 0);
+    counting_ops counting = {*stage->ops, stage->ops, 0};
+    counting.ops.collective = count_collective;
+    stage->ops = &counting.ops;
+    sl_status status = toy_step(&replica, own[sl_group_rank(group)]);
+    stage->ops = counting.real;
+    float sum = 0, expected;
+    for (int r = 0; r < BF16_RANKS; r++)
+        sum += narrow ? rounded(own[r]) : own[r];
+    expected = sum * (1.0f / BF16_RANKS);
+    expected = narrow ? rounded(expected) : expected;
+    int64_t bytes = BUCKET_ELEMENTS * (narrow ? 2 : 4);
+    if (status == SL_OK)
+        status = expect(toy_grad(&replica, "w") == expected, "%.9g, got %.9g", (double)expected,
+                        (double)toy_grad(&replica, "w"));
+    if (status == SL_OK)
+        status = expect(counting.bytes == bytes &&
+                            sl_ddp_get_log(replica.ddp)->buckets[0].bytes == bytes,
+                        "%d bytes, got %d", (int)bytes, (int)counting.bytes);
+    toy_close(&replica);
+    return status;
+}
+
+static void gradients_in_bf16_take_half_the_bytes(void **state)
+{
+    (void)state;
+    for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++)
+        check_ranks(exchange_in, &precision, BF16_RANKS);
+}
+
+static sl_status differ_in_precision(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    sl_ddp_options options = {.comm_precision =
+                                  sl_group_rank(group) ? SL_PRECISION_BF16 : SL_PRECISION_F32};
+    sl_status status = toy_open(group, &(toy_options){0}, &options, &replica);
+    return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "options of rank"),
+                  "every rank to refuse it, got \"%s\"", sl_error_text());
+}
+
+static void ranks_with_gradients_of_other_precisions_are_refused(void **state)
+{
+    (void)state;
+    check_ranks(differ_in_precision, NULL, 2);
+}
+
 static sl_status fail_in_hook(sl_group *group, void *arg)
 {
     (void)arg;
@@ -246,6 +329,8 @@ int ddp_steps_tests(void)
         cmocka_unit_test(
             join_that_stopped_all_ranks_names_the_first_out_of_data_and_can_be_followed),
         cmocka_unit_test(hook_replaces_averaging),
+        cmocka_unit_test(gradients_in_bf16_take_half_the_bytes),
+        cmocka_unit_test(ranks_with_gradients_of_other_precisions_are_refused),
         cmocka_unit_test(hook_that_fails_on_one_rank_ends_the_step_on_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -186,8 +186,10 @@ static void check_drawn_run(scratch *in, uint64_t seed)
     options.batch_size = 1 + draw(seed, &draws, 4);
     options.chunks = 1 + (int)draw(seed, &draws, 4);
     options.accumulate = 1 + (int)draw(seed, &draws, 2);
-    print_message("seed %d: %d shards of %d rows, %d chunks, %d accumulation steps\n", (int)seed,
-                  options.shards, (int)options.batch_size, options.chunks, options.accumulate);
+    options.comm_precision = (sl_precision)draw(seed, &draws, 2);
+    print_message("seed %d: %d shards of %d rows, %d chunks, %d accumulation steps, sums of %s\n",
+                  (int)seed, options.shards, (int)options.batch_size, options.chunks,
+                  options.accumulate, sl_precision_names[options.comm_precision]);
     run_layout layouts[4];
     for (int i = 0; i < 4; i++)
         layouts[i] = draw_layout(seed, &draws, &options);
@@ -234,6 +236,11 @@ static void shards_are_the_checkpoints_and_limit_the_replicas(void **state)
                 "the checkpoint was made with shards 2, this run has shards 3");
     options.shards = 0;
     options.replicas = 2;
+    options.comm_precision = SL_PRECISION_BF16;
+    check_error(shard_run(&options, &record), SL_ERR_INVALID,
+                "the checkpoint was made with comm-precision not given, this run has "
+                "comm-precision \"bf16\"");
+    options.comm_precision = SL_PRECISION_F32;
     check_ok(shard_run(&options, &record)); /* only the test is left */
 }
 
