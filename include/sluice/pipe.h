@@ -134,6 +134,8 @@ typedef struct sl_pipe_batch {
     int64_t first_sample;     /* global number of row 0; replicas differ here */
     double weight;            /* of the batch's gradient; 0: 1 */
     bool evaluation;          /* modules in evaluation mode: no dropout; nothing is recomputed */
+    bool same_weights;        /* no parameter has changed since the pipe's last call that succeeded:
+                                 a pipe in bf16 then need not convert them again */
 } sl_pipe_batch;
 
 /* Forward in evaluation mode, without targets: *output [N, …] is the micro-batches' outputs one

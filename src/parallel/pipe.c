@@ -358,11 +358,10 @@ static void convert_parameters(sli_rank *rank, void *arg)
     }
 }
 
-/* The values may have changed since the last batch. All ranks have finished before any begins its
- * row: a tied weight is another stage's. */
-static sl_status convert_all_parameters(sl_pipe *pipe)
+/* All ranks have finished before any begins its row: a tied weight is another stage's. */
+static sl_status convert_all_parameters(sl_pipe *pipe, const sl_pipe_batch *batch)
 {
-    if (pipe->precision == SL_PRECISION_F32)
+    if (pipe->precision == SL_PRECISION_F32 || batch->same_weights)
         return SL_OK;
     sli_pipe_run_ranks(pipe, convert_parameters, pipe);
     return sli_failure_take(&pipe->failure);
@@ -376,7 +375,7 @@ static sl_status run_accumulation_steps(sl_pipe *pipe, const sl_pipe_batch *batc
     int micros, first = 0;
     status = prepare_step(pipe, batch, step, status, &micros);
     if (status == SL_OK)
-        status = convert_all_parameters(pipe);
+        status = convert_all_parameters(pipe, batch);
     do {
         bool is_last = micros - first <= pipe->step_micros;
         step->observers = is_last ? observers : NULL;

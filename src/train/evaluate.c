@@ -29,7 +29,9 @@ static sl_status evaluate_batch(const split_evaluation *job, int64_t batch)
     sl_status status = sli_replica_load(job->replica, job->task, &rows, &input, &targets);
     if (status == SL_OK)
         status = sl_pipe_evaluate(job->replica->pipe,
-                                  &(sl_pipe_batch){.input = input, .targets = targets},
+                                  &(sl_pipe_batch){.input = input,
+                                                   .targets = targets,
+                                                   .same_weights = batch >= job->replica->count},
                                   &job->losses[batch], &terms);
     sl_tensor_destroy(&input);
     sl_tensor_destroy(&targets);

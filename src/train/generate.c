@@ -65,8 +65,8 @@ static int32_t choose_token(const sl_generate_options *options, const float *log
                         random_number_at(options->seed, position));
 }
 
-sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
-                            float **logits, int64_t *ntokens)
+static sl_status compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
+                                bool same_weights, float **logits, int64_t *ntokens)
 {
     sl_shape shape = sl_shape_2d(rows, length);
     sl_tensor *input, *output = NULL;
@@ -74,7 +74,9 @@ sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int
     SL_TRY(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &input));
     sl_status status = sl_tensor_write(input, ids);
     if (status == SL_OK)
-        status = sl_pipe_forward(pipe, &(sl_pipe_batch){.input = input}, &output);
+        status =
+            sl_pipe_forward(pipe, &(sl_pipe_batch){.input = input, .same_weights = same_weights},
+                            &output);
     sl_tensor_destroy(&input);
     if (status != SL_OK)
         return status;
@@ -91,6 +93,12 @@ sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int
     return status;
 }
 
+sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
+                            float **logits, int64_t *ntokens)
+{
+    return compute_logits(pipe, ids, rows, length, false, logits, ntokens);
+}
+
 /* Ruined weights have no most probable token. */
 static sl_status check_finite(const float *logits, int64_t ntokens)
 {
@@ -102,12 +110,12 @@ static sl_status check_finite(const float *logits, int64_t ntokens)
 }
 
 static sl_status append_token(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
-                              int64_t *length)
+                              bool is_first, int64_t *length)
 {
     int64_t context = options->context > 0 ? options->context : DEFAULT_CONTEXT, ntokens;
     int64_t seen = *length < context ? *length : context;
     float *logits;
-    SL_TRY(sl_compute_logits(pipe, ids + *length - seen, 1, seen, &logits, &ntokens));
+    SL_TRY(compute_logits(pipe, ids + *length - seen, 1, seen, !is_first, &logits, &ntokens));
     const float *last = logits + (seen - 1) * ntokens;
     candidate *candidates = malloc((size_t)ntokens * sizeof *candidates);
     sl_status status = check_finite(last, ntokens);
@@ -138,6 +146,6 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
         return sl_error(SL_ERR_INVALID,
                         "sl_generate: top-k, context and the count must not be negative");
     for (int64_t i = 0; i < count; i++)
-        SL_TRY(append_token(pipe, options, ids, length));
+        SL_TRY(append_token(pipe, options, ids, i == 0, length));
     return SL_OK;
 }

@@ -222,13 +222,15 @@ static sl_status load_shard(sli_run *run, int shard)
 
 /* Forward and backward of one of this replica's shards. The last one's averages the gradients of
  * all shards of all replicas. */
-static sl_status train_shard(const sli_run *run, int shard, bool is_last, double *loss)
+static sl_status train_shard(const sli_run *run, int shard, bool is_first, bool is_last,
+                             double *loss)
 {
     const sli_replica *replica = &run->replica;
     const sl_pipe_batch batch = {.input = run->input,
                                  .targets = run->targets,
                                  .step = (uint64_t)run->at.steps,
-                                 .first_sample = shard * run->options.batch_size};
+                                 .first_sample = shard * run->options.batch_size,
+                                 .same_weights = !is_first};
     sl_pipe_zero_grad(replica->pipe);
     if (replica->ddp && is_last)
         return sl_ddp_train(replica->ddp, &batch, loss);
@@ -256,7 +258,7 @@ static sl_status train_shards(sli_run *run, sl_step_info *step)
         double start = sli_clock_seconds();
         SL_TRY(load_shard(run, shard));
         step->data_seconds += sli_clock_seconds() - start;
-        SL_TRY(train_shard(run, shard, shard == end - 1, &losses[shard]));
+        SL_TRY(train_shard(run, shard, shard == first, shard == end - 1, &losses[shard]));
     }
     step->replica_loss = mean_of_shards(losses + first, end - first);
     SL_TRY(check_finite(run, "loss", step->replica_loss, step));

@@ -520,6 +520,37 @@ static void functions_run_once_on_each_stages_own_thread(void **state)
     close_pipe(&piped);
 }
 
+/* The mean square of what the pipe gives for the data's targets. */
+static double loss_of(test_pipe *in, const data *d, bool same_weights)
+{
+    double sum;
+    int64_t terms;
+    check_ok(sl_pipe_evaluate(
+        in->pipe,
+        &(sl_pipe_batch){.input = d->input, .targets = d->targets, .same_weights = same_weights},
+        &sum, &terms));
+    return sum;
+}
+
+static void weights_in_bf16_are_converted_again_unless_they_are_the_same(void **state)
+{
+    (void)state;
+    data d = random_data(4);
+    sl_pipe_options options = {.stages = 2, .chunks = 2, .precision = SL_PRECISION_BF16};
+    test_pipe piped = open_perceptron(options, 0);
+    double before = loss_of(&piped, &d, false);
+    sl_tensor *weight = sl_parameter_value(
+        sl_parameter_set_get(sl_pipe_parameters(piped.pipe, 0), 0)); /* the first linear's */
+    for (int64_t i = 0; i < sl_tensor_count(weight); i++)
+        sl_tensor_f32(weight)[i] *= 2;
+    assert_true(loss_of(&piped, &d, true) == before);
+    double after = loss_of(&piped, &d, false);
+    assert_true(after != before);
+    assert_true(loss_of(&piped, &d, true) == after);
+    close_pipe(&piped);
+    free_data(&d);
+}
+
 int pipe_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -536,6 +567,7 @@ int pipe_tests(void)
         cmocka_unit_test(weighted_parts_have_the_whole_batchs_gradient),
         cmocka_unit_test(evaluation_has_no_dropout_and_gives_sum_and_terms),
         cmocka_unit_test(gradients_flow_in_evaluation_without_dropout_or_recomputation),
+        cmocka_unit_test(weights_in_bf16_are_converted_again_unless_they_are_the_same),
         cmocka_unit_test(inference_has_no_gradients_and_refuses_to_train),
         cmocka_unit_test(batches_that_make_no_sense_are_refused),
         cmocka_unit_test(functions_run_once_on_each_stages_own_thread),
