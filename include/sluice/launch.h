@@ -5,6 +5,7 @@
 #include "sluice/status.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 SL_API_BEGIN
 
@@ -42,15 +43,32 @@ typedef enum sl_launch_event_kind {
     SL_LAUNCH_RANK_ERROR,     /* `rank` ends with the error `text`, as its program has sent it:
                                  sl_escape_text makes it safe to print */
     SL_LAUNCH_ATTEMPT_FAILED, /* number `attempt`, from 1: `text` says which rank failed, and how */
+    SL_LAUNCH_CAUGHT_UP,      /* the job has done the steps again that it had done before its last
+                                 failure, or had nothing to repeat: `lost`, in `attempt` */
+    SL_LAUNCH_ENDED,          /* a job that was started again, after `attempt`s: `lost` by all
+                                 failures, of `seconds` since its start */
     SL_LAUNCH_WARNING         /* `text` */
 } sl_launch_event_kind;
+
+/* The time from the last step before a failure until as many steps are done again. */
+typedef struct sl_launch_lost_time {
+    int failures;
+    double notice_seconds;  /* from the failure until all processes have ended */
+    double restart_seconds; /* until training begins; where programs do not tell their steps, until
+                               all of them run */
+    double repeat_seconds;  /* the step that was interrupted, and steps that are done again */
+    int64_t repeated_steps;
+} sl_launch_lost_time;
 
 /* Something to show while a job runs. */
 typedef struct sl_launch_event {
     sl_launch_event_kind kind;
     int rank, attempt;
     int next_processes; /* of ATTEMPT_FAILED: the next attempt's; 0: there is none */
-    const char *text;   /* valid during the call */
+    const sl_launch_lost_time *lost;
+    double seconds;   /* CAUGHT_UP: all that was lost */
+    bool knows_steps; /* programs tell their steps (sl_launch_link_steps) */
+    const char *text; /* valid during the call, as `lost` */
 } sl_launch_event;
 
 typedef void (*sl_launch_report)(void *context, const sl_launch_event *event);
@@ -106,7 +124,8 @@ sl_status sl_launch_run_rank(const char *const *command, int *exit_status);
 /* ---- Telling the launcher ----------------------------------------------------------------- */
 
 /* A program's connection to its supervisor, a Unix socket whose number is in the environment
- * variable SLUICE_LAUNCH_FD. Each message is a packet of text: "saving", "saved", "error TEXT". */
+ * variable SLUICE_LAUNCH_FD. Each message is a packet of text: "saving", "saved", "steps N", "error
+ * TEXT". */
 typedef struct sl_launch_link sl_launch_link;
 
 /* NULL where there is no supervisor. Removes the variable from the environment, and closes the
@@ -117,6 +136,11 @@ void sl_launch_link_close(sl_launch_link **link);
 /* A save begins or has ended; several may be under way. Programs are not ended while they save
  * (save_seconds). Safe on any thread and in signal handlers. NULL: does nothing. */
 void sl_launch_link_saving(sl_launch_link *link, bool begins);
+
+/* Tells the launcher how many steps of the training are done: by one rank, when training begins or
+ * goes on, and after each step. The launcher can then say what a failure has cost. NULL: does
+ * nothing. */
+void sl_launch_link_steps(sl_launch_link *link, int64_t steps);
 
 /* Tells the launcher the error that this program ends with; the launcher reports it. False if it
  * was not told, as for NULL. */

@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -106,9 +107,29 @@ static void show_rank_error(const sl_launch_event *event)
     free(shown);
 }
 
-static void show_event(void *context, const sl_launch_event *event)
+/* "(0.31 s noticing, 2.10 s restarting, 3.20 s repeating 7 steps)" */
+static void show_lost_time(const sl_launch_event *event)
 {
-    const settings *parsed = context;
+    const sl_launch_lost_time *lost = event->lost;
+    double all = lost->notice_seconds + lost->restart_seconds + lost->repeat_seconds;
+    char begin[96], kept[48] = "", repeating[80] = "";
+    if (event->kind == SL_LAUNCH_CAUGHT_UP)
+        snprintf(begin, sizeof begin, "attempt %d is where the one before it was", event->attempt);
+    else
+        snprintf(begin, sizeof begin, "%d failure%s in %.2f s", lost->failures,
+                 lost->failures == 1 ? "" : "s", event->seconds);
+    if (event->kind == SL_LAUNCH_ENDED && event->knows_steps)
+        snprintf(kept, sizeof kept, ", %.1f%% of the time was kept",
+                 100 * (1 - all / event->seconds));
+    if (event->knows_steps)
+        snprintf(repeating, sizeof repeating, ", %.2f s repeating %" PRId64 " step%s",
+                 lost->repeat_seconds, lost->repeated_steps, lost->repeated_steps == 1 ? "" : "s");
+    cli_complain("%s: %.2f s were lost (%.2f s noticing, %.2f s restarting%s)%s", begin, all,
+                 lost->notice_seconds, lost->restart_seconds, repeating, kept);
+}
+
+static void show_failure(const settings *parsed, const sl_launch_event *event)
+{
     char attempt[64] = "", again[64] = "";
     if (parsed->launch.max_restarts > 0)
         snprintf(attempt, sizeof attempt, "attempt %d of %d: ", event->attempt,
@@ -118,12 +139,26 @@ static void show_event(void *context, const sl_launch_event *event)
                  event->next_processes == 1 ? "" : "es");
     else if (event->next_processes > 0)
         snprintf(again, sizeof again, "; starting again");
-    if (event->kind == SL_LAUNCH_RANK_ERROR)
+    cli_complain("%s%s%s", attempt, event->text, again);
+}
+
+static void show_event(void *context, const sl_launch_event *event)
+{
+    switch (event->kind) {
+    case SL_LAUNCH_RANK_ERROR:
         show_rank_error(event);
-    else if (event->kind == SL_LAUNCH_WARNING)
+        break;
+    case SL_LAUNCH_ATTEMPT_FAILED:
+        show_failure(context, event);
+        break;
+    case SL_LAUNCH_CAUGHT_UP:
+    case SL_LAUNCH_ENDED:
+        show_lost_time(event);
+        break;
+    case SL_LAUNCH_WARNING:
         cli_complain("warning: %s", event->text);
-    else
-        cli_complain("%s%s%s", attempt, event->text, again);
+        break;
+    }
 }
 
 static sl_status run_launch(cli_line *line, void *settings_read)

@@ -18,6 +18,7 @@ typedef struct display {
     cli_progress *of;
     int replica;
     bool resumed;
+    int64_t resumed_step;                   /* 0: the run has begun anew */
     double interval_loss, interval_seconds; /* since the last line */
     int64_t interval_tokens, interval_batches;
     double trained_seconds; /* since the run began */
@@ -254,8 +255,10 @@ static sl_status print_started(void *context, const sl_run_info *info)
     bool is_first = on->replica == 0;
     const cli_progress_options *options = &on->of->options;
     on->total_batches = info->batches_per_epoch * info->options->epochs;
-    if (is_first)
+    if (is_first) {
         warn_of_run(info);
+        sl_launch_link_steps(cli_launcher, on->resumed_step);
+    }
     if (options->quiet)
         return SL_OK;
     if (is_first) {
@@ -324,6 +327,8 @@ static sl_status print_step(void *context, const sl_step_info *step)
     const cli_progress_options *options = &on->of->options;
     if (on == on->of->displays && cli_signals_times_asked())
         print_times(on);
+    if (on->replica == 0)
+        sl_launch_link_steps(cli_launcher, step->step);
     if (options->quiet)
         return SL_OK;
     on->interval_loss += step->replica_loss * (double)step->tokens;
@@ -452,6 +457,7 @@ static void print_resumed(display *on, const sl_checkpoint_event *event)
 {
     char begin[48] = "Resuming";
     on->resumed = true;
+    on->resumed_step = event->step;
     if (on->of->options.quiet)
         return;
     if (on->of->options.restarts > 0)

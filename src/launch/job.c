@@ -16,6 +16,7 @@
  * job that succeeds goes from RUNNING to RELEASED when all its ranks have ended. That phase is then
  * longer, and is prolonged while the job's output waits to be read. */
 #define _GNU_SOURCE
+#include "core/clock.h"
 #include "core/wire_listener.h"
 #include "launch/launch.h"
 
@@ -137,6 +138,8 @@ record_failure(attempt *self, failure kind, int exit_status, const char *format,
         vsnprintf(self->end->reason, sizeof self->end->reason, format, values);
     }
     va_end(values);
+    if (self->end->failed == 0)
+        self->end->failed = sli_clock_seconds();
     if (self->phase == RUNNING)
         enter_phase(self, ENDING);
 }
@@ -173,6 +176,8 @@ static void on_call(void *owner, int index, const char *host)
     self->ranks[index].started = true;
     snprintf(self->ranks[index].host, sizeof self->ranks[index].host, "%s", host);
     self->started++;
+    if (self->started == self->count)
+        sli_lost_time_all_started(self->job->lost);
 }
 
 /* Reports an error once, however many ranks end with it. A group's error begins with the rank where
@@ -202,6 +207,7 @@ static void end_rank(attempt *self, int index, int kind, int number)
     rank->ended = true;
     self->ended++;
     if (kind == CONNECTION_LOST) {
+        self->end->host_lost = true;
         record_failure(self, RANK_DIED, 1, "rank %d on %s was lost", index, rank->host);
     } else if (kind == SLI_RANK_NOT_STARTED) {
         self->end->is_final |= self->failure == NO_FAILURE;
@@ -230,6 +236,12 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
     case SLI_RANK_SAVING:
     case SLI_RANK_SAVED:
         set_saving(self, &self->ranks[index], message->kind == SLI_RANK_SAVING);
+        break;
+    case SLI_RANK_STEPS:
+        if (message->sequence > INT64_MAX)
+            sli_wire_listener_refuse(self->listener, index);
+        else
+            sli_lost_time_add_steps(self->job->lost, (int64_t)message->sequence);
         break;
     case SLI_RANK_ERROR:
         report_error(self, index, message->text);
@@ -408,6 +420,7 @@ static void check_mpirun_status(const attempt *self)
         return;
     int status = sli_shell_status(self->mpirun_status);
     self->end->exit_status = status != 0 ? status : 1;
+    self->end->failed = sli_clock_seconds();
     snprintf(self->end->reason, sizeof self->end->reason,
              "mpirun ended with status %d when %d of %d processes had started and %d had ended",
              status, self->started, self->count, self->ended);

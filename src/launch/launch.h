@@ -1,5 +1,5 @@
-/* The messages between the launcher (run.c, job.c) and the supervisors that mpirun starts instead
- * of the ranks' programs (rank.c). */
+/* What the launcher (run.c, job.c) and the supervisors that mpirun starts instead of the ranks'
+ * programs (rank.c) say to each other, and what a job's attempts give to the launcher. */
 #ifndef SLI_LAUNCH_LAUNCH_H
 #define SLI_LAUNCH_LAUNCH_H
 
@@ -21,6 +21,7 @@ enum {
     SLI_RANK_SAVING =
         SLI_WIRE_ALIVE + 1, /* the program starts to save, which must not be cut off */
     SLI_RANK_SAVED,         /* it has written it */
+    SLI_RANK_STEPS,         /* it has done `sequence` steps of its training */
     SLI_RANK_ERROR,         /* it ends with the error `text` */
     SLI_RANK_ENDED,         /* it has ended: `number` is its status from waitpid */
     SLI_RANK_NOT_STARTED,   /* it cannot be started: `number` is errno */
@@ -35,10 +36,37 @@ int sli_shell_status(int status);
 
 void sli_set_variable(const char *name, int number);
 
+/* The time that failures have taken from a job so far (lost_time.c). */
+typedef struct sli_lost_time {
+    const sl_launch_options *options;
+    int attempts;   /* with the one under way */
+    double began;   /* when: the first attempt */
+    int64_t steps;  /* the most that were done */
+    double stepped; /* when */
+    bool knows_steps;
+    bool in_gap;           /* the job is not yet where it was before the last failure */
+    double ended, resumed; /* when: the attempt that failed, the next one's training; 0: not yet */
+    sl_launch_lost_time gap, total;
+} sli_lost_time;
+
+void sli_lost_time_begin(sli_lost_time *self, const sl_launch_options *options);
+
+/* An attempt has ended since something happened at `failed` (core/clock.h): `is_failure`, or the
+ * launcher has ended it itself. `host_lost`: a rank was lost with its host. */
+void sli_lost_time_add_attempt(sli_lost_time *self, double failed, bool host_lost, bool is_failure);
+
+/* The attempt's programs all run; so many steps are done. */
+void sli_lost_time_all_started(sli_lost_time *self);
+void sli_lost_time_add_steps(sli_lost_time *self, int64_t steps);
+
+/* The job is over: reports what was lost, if it was ever started again. */
+void sli_lost_time_end(sli_lost_time *self, bool failed);
+
 /* One attempt at a job. */
 typedef struct sli_job {
     const sl_launch_options *options;
     char *const *command; /* an mpirun that starts `processes` supervisors */
+    sli_lost_time *lost;  /* is told of its steps */
     int processes, restarts;
     bool this_host; /* all of them are on this host */
 } sli_job;
@@ -50,6 +78,8 @@ typedef struct sli_job_end {
     int exit_status;                   /* of the rank that failed, as a shell gives it; 0: none */
     bool is_final;                     /* another attempt makes no sense */
     int died;                          /* ranks that were killed, or lost with their host */
+    bool host_lost;                    /* one of them was lost */
+    double failed;                     /* when: the first failure (core/clock.h); 0: none */
     char reason[SLI_JOB_REASON_BYTES]; /* exit_status != 0: who failed, and how */
 } sli_job_end;
 

@@ -9,8 +9,8 @@
  * the launcher closes the connection. To mpirun the rank is alive: the other programs have time to
  * end with an error of their own, and the launcher decides when the job ends.
  *
- * The program may tell the supervisor over a socket of packets that it saves, or ends with an error
- * (sl_launch_link).
+ * The program may tell the supervisor over a socket of packets that it saves, how many steps it has
+ * done, or that it ends with an error (sl_launch_link).
  *
  * Nothing outlives the supervisor: a program whose parent dies is killed, and what the program
  * leaves behind becomes the supervisor's own child and is killed with it. */
@@ -19,6 +19,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <poll.h>
 #include <signal.h>
@@ -137,6 +138,15 @@ static void send_message(supervisor *self, int kind, int number, const char *tex
         (void)sli_wire_send(&self->launcher, &message);
 }
 
+static void send_steps(supervisor *self, const char *number)
+{
+    char *end;
+    long long steps = strtoll(number, &end, 10);
+    sli_wire_message message = {.kind = SLI_RANK_STEPS, .sequence = (uint64_t)steps};
+    if (end > number && *end == '\0' && steps >= 0 && self->launcher.fd >= 0)
+        (void)sli_wire_send(&self->launcher, &message);
+}
+
 /* No process has the other end any more, or the launcher is gone: a program that cannot tell its
  * error prints it. */
 static void close_packets(supervisor *self)
@@ -176,6 +186,8 @@ static void read_packets(supervisor *self)
             send_message(self, SLI_RANK_SAVING, 0, "");
         else if (strcmp(text, "saved") == 0)
             send_message(self, SLI_RANK_SAVED, 0, "");
+        else if (strncmp(text, "steps ", 6) == 0)
+            send_steps(self, text + 6);
         else if (strncmp(text, cannot_start, strlen(cannot_start)) == 0)
             self->start_error = (int)strtol(text + strlen(cannot_start), NULL, 10);
     }
@@ -380,6 +392,13 @@ bool sl_launch_link_error(sl_launch_link *link, const char *text)
     char packet[PACKET_BYTES];
     snprintf(packet, sizeof packet, "error %s", text);
     return send_packet(link, packet);
+}
+
+void sl_launch_link_steps(sl_launch_link *link, int64_t steps)
+{
+    char packet[32];
+    snprintf(packet, sizeof packet, "steps %" PRId64, steps);
+    (void)send_packet(link, packet);
 }
 
 /* Of several calls at the same time the last one sends the state that is true then. */

@@ -114,7 +114,7 @@ static bool is_on_this_host(const sl_launch_options *options)
 }
 
 static sl_status run_attempt(const sl_launch_options *options, const char *const *command,
-                             int processes, int restarts, sli_job_end *end)
+                             int processes, sli_lost_time *lost, sli_job_end *end)
 {
     char count[16];
     words line;
@@ -123,7 +123,8 @@ static sl_status run_attempt(const sl_launch_options *options, const char *const
     sli_job job = {.options = options,
                    .command = (char *const *)line.list,
                    .processes = processes,
-                   .restarts = restarts,
+                   .restarts = lost->attempts - 1,
+                   .lost = lost,
                    .this_host = is_on_this_host(options)};
     sl_status status = sli_job_run(&job, end);
     free(line.list);
@@ -135,24 +136,31 @@ sl_status sl_launch_run(const sl_launch_options *options, const char *const *com
 {
     int processes = options->processes, least = options->least_processes;
     bool again = true;
+    sli_lost_time lost;
     *exit_status = 0;
     SLI_CHECK_NOT_NULL(options->supervisor);
     SLI_CHECK_NOT_NULL(options->report);
     SL_TRY(check_arguments(options, command));
     SL_TRY(check_mpirun());
-    for (int restarts = 0; again; restarts++) {
+    sli_lost_time_begin(&lost, options);
+    while (again) {
         sli_job_end end;
-        SL_TRY(run_attempt(options, command, processes, restarts, &end));
-        again = end.exit_status != 0 && !end.is_final && restarts < options->max_restarts;
+        int attempt = lost.attempts;
+        SL_TRY(run_attempt(options, command, processes, &lost, &end));
+        bool failed = end.exit_status != 0;
+        if (failed)
+            sli_lost_time_add_attempt(&lost, end.failed, end.host_lost, true);
+        again = failed && !end.is_final && attempt <= options->max_restarts;
         if (least > 0)
             processes = processes - end.died > least ? processes - end.died : least;
         sl_launch_event event = {.kind = SL_LAUNCH_ATTEMPT_FAILED,
-                                 .attempt = restarts + 1,
+                                 .attempt = attempt,
                                  .next_processes = again ? processes : 0,
                                  .text = end.reason};
-        if (end.exit_status != 0)
+        if (failed)
             options->report(options->context, &event);
         *exit_status = end.exit_status;
     }
+    sli_lost_time_end(&lost, *exit_status != 0);
     return SL_OK;
 }

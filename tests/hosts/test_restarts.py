@@ -8,6 +8,7 @@ was left alone, with as many ranks as before and with fewer.
 import fcntl
 import json
 import os
+import re
 import select
 import shutil
 import subprocess
@@ -140,6 +141,10 @@ def check_job(folder, name, expected, deaths, sizes):
         fail_unless(len(said) == 1 and f": rank {victim} on " in said[0] and
                     said[0].endswith(f" was killed by signal 9 (Killed){again}"),
                     "the launcher does not say what happened", err)
+    found = re.search(rf"{len(deaths)} failures? in [0-9.]+ s: .* repeating (\d+) steps?\), [0-9.]+% of", err)
+    fail_unless(found, "what was lost is not said", err)
+    lost = sum(a[0]["lost_steps"] for a in of_attempts[1:])
+    fail_unless(lost - len(deaths) <= int(found[1]) <= lost, "too many or too few steps were lost", err)
     check_same(expected, numbers(records))
     print(f"killed {deaths} (step, rank): attempts with {sizes} ranks ended "
           "with the same bits", flush=True)

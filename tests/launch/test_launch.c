@@ -165,11 +165,13 @@ static void saves_and_errors_are_packets(void **state)
     sl_launch_link_saving(link, true); /* of two saves the first to end is not the last */
     sl_launch_link_saving(link, false);
     sl_launch_link_saving(link, false);
+    sl_launch_link_steps(link, 4);
     assert_true(sl_launch_link_error(link, "the disk is full"));
     check_packet(ends[0], "saving");
     check_packet(ends[0], "saving");
     check_packet(ends[0], "saving");
     check_packet(ends[0], "saved");
+    check_packet(ends[0], "steps 4");
     check_packet(ends[0], "error the disk is full");
     close(ends[0]);
     assert_false(sl_launch_link_error(link, "no process reads this"));
@@ -189,6 +191,36 @@ static void control_characters_in_an_error_are_escaped(void **state)
     program_start(&run, "launch -n 1 sh %s", path);
     assert_int_equal(run.status, 3);
     check_text(run.err, "sluice: rank 0: two\nlines\\x1b[31m\\x0d\nsluice: rank 0 on ");
+}
+
+/* The second attempt goes on after step 1 and fails before it has repeated step 2. */
+static void time_lost_to_failures_is_reported(void **state)
+{
+    static const char script[] = "steps() { printf \"steps $1\" >&$SLUICE_LAUNCH_FD; sleep $2; }\n"
+                                 "case $TORCHELASTIC_RESTART_COUNT in\n"
+                                 "0) steps 0 0; steps 3 0.2; kill -9 $$;;\n"
+                                 "1) steps 1 0.2; exit 4;;\n"
+                                 "2) steps 2 0.2; steps 3 0; steps 4 0;;\n"
+                                 "esac\n";
+    program_run run;
+    if (system("mpirun --version >/dev/null 2>&1") != 0)
+        skip();
+    const char *path = scratch_path(*state, "job.sh");
+    write_file(path, script, sizeof script - 1);
+    program_start(&run, "launch -n 1 --max-restarts 2 sh %s", path);
+    assert_int_equal(run.status, 0);
+    check_line(run.err, "^sluice: attempt 3 is where the one before it was: [0-9.]+ s were lost "
+                        "\\([0-9.]+ s noticing, [0-9.]+ s restarting, [0-9.]+ s repeating 1 "
+                        "step\\)$");
+    check_line(run.err, "^sluice: 2 failures in [0-9.]+ s: [0-9.]+ s were lost \\([0-9.]+ s "
+                        "noticing, [0-9.]+ s restarting, [0-9.]+ s repeating 3 steps\\), "
+                        "[0-9.]+% of the time was kept$");
+    const char *repeating = strstr(strstr(run.err, "2 failures"), "restarting, ");
+    assert_true(strtod(repeating + strlen("restarting, "), NULL) >= 0.59); /* three sleeps */
+    check_without(run.err, "attempt 2 is");
+    program_start(&run, "launch -n 1 --max-restarts 1 false");
+    check_line(run.err, "^sluice: 2 failures in [0-9.]+ s: [0-9.]+ s were lost \\([0-9.]+ s "
+                        "noticing, [0-9.]+ s restarting\\)$");
 }
 
 static void process_without_a_supervisor_has_no_link(void **state)
@@ -219,6 +251,8 @@ int launch_tests(void)
         cmocka_unit_test(rank_without_its_launcher_says_so),
         cmocka_unit_test(saves_and_errors_are_packets),
         cmocka_unit_test_setup_teardown(control_characters_in_an_error_are_escaped, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(time_lost_to_failures_is_reported, scratch_create,
                                         scratch_remove),
         cmocka_unit_test(process_without_a_supervisor_has_no_link),
     };
