@@ -22,6 +22,23 @@ typedef struct sli_device_ops {
      * there is none, SL_ERR_MEMORY; the caller words that error. */
     sl_status (*allocate)(sl_device *device, size_t bytes, void **out);
     void (*release)(sl_device *device, void *memory, size_t bytes);
+
+    /* For devices whose operations are queued, and whose memory neither the host nor other devices
+     * reach (optional, all or none: every operation has finished when it returns, and all such
+     * devices and the host reach the memory). An operation of such a device is finished when
+     * `read`, or what else gives the host a result, returns; queued operations run in the order of
+     * the calls. */
+    /* A mark stands for what is queued so far. NULL: all that has finished. `drop_mark` frees it.
+     */
+    void *(*mark)(sl_device *device);
+    void (*drop_mark)(sl_device *device, void *mark);
+    /* Copies to another device's memory, after `mark` and after what is queued at `to`, and before
+     * what will be. Any thread may call, that of `to` most of all. */
+    sl_status (*deliver)(sl_device *device, void *mark, const void *from, sl_device *to,
+                         void *memory, size_t bytes);
+    /* Releases memory that was delivered from. */
+    void (*release_delivered)(sl_device *device, void *memory, size_t bytes);
+
     /* (optional: nothing) Called on each thread that will drive the device. */
     void (*bind_thread)(sl_device *device);
 
@@ -111,7 +128,7 @@ typedef struct sli_device_kind {
     sl_status (*count)(int *out);
 } sli_device_kind;
 
-extern const sli_device_kind sli_cpu_kind;
+extern const sli_device_kind sli_cpu_kind, sli_cuda_kind;
 
 /* For parse: reads the digits at *text, 0 to SLI_MAX_DEVICE_NUMBER, and moves *text behind them. */
 bool sli_device_number_parse(const char **text, int *out);

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* A new kind of devices is a new line. */
-static const sli_device_kind *const all_kinds[] = {&sli_cpu_kind, NULL};
+static const sli_device_kind *const all_kinds[] = {&sli_cpu_kind, &sli_cuda_kind, NULL};
 
 struct sl_device_list {
     sli_memory_bound memory; /* of the host, for all its devices */

@@ -195,7 +195,9 @@ static void devices_need_not_be_here_but_be_some(void **state)
     program_succeed(&run, "model --devices cpu:1000-1063");
     check_line(run.out, "^0 +cpu:1000-1063 +0-3 ");
     program_start(&run, "model --devices gpu");
-    check_refused(&run, 1, "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"gpu\"\n");
+    check_refused(&run, 1,
+                  "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; "
+                  "cuda:NUMBER or cuda:NUMBER/NUMBER, got \"gpu\"\n");
 }
 
 static void number_of_types_beside_the_data_is_refused(void **state)

@@ -243,7 +243,8 @@ static void what_cannot_be_evaluated_is_refused(void **state)
     assert_int_equal(run.status, 1);
     program_start(&run, "eval --init %s/model.safetensors --data %s --devices gpu", at, at);
     check_refused(&run, 1,
-                  "sluice: a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"gpu\"");
+                  "sluice: a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; "
+                  "cuda:NUMBER or cuda:NUMBER/NUMBER, got \"gpu\"");
     program_start(&run, "eval --init %s/model.safetensors --data %s --devices cpu,cpu,cpu,cpu,cpu",
                   at, at);
     check_refused(&run, 1, "5 stages need as many modules, the model has 4\n");
@@ -324,7 +325,9 @@ static void what_cannot_be_generated_is_refused(void **state)
     program_start(&run, "generate --init %s/model.safetensors --prompt ''", at);
     check_refused(&run, 2, "sluice: --prompt must not be empty\n");
     program_start(&run, "generate --init %s/model.safetensors --devices gpu", at);
-    check_refused(&run, 1, "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"gpu\"\n");
+    check_refused(&run, 1,
+                  "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; "
+                  "cuda:NUMBER or cuda:NUMBER/NUMBER, got \"gpu\"\n");
     program_start(&run, "generate --init ''");
     check_refused(&run, 2, "--init must not be empty\n");
     program_start(&run, "generate --greedy --init %s/model.safetensors --temperature 2", at);

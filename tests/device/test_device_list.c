@@ -161,15 +161,23 @@ static void expect_error(const char *names, sl_status status, const char *text)
 static void unreadable_names_are_refused(void **state)
 {
     (void)state;
-    static const char *const names[] = {"gpu:0",   "cuda:0",  "cpu:",      "cpu:x",
-                                        "cpu:1-",  "cpu:-1",  "cpu:3-1",   "cpux",
-                                        "cpu:0 1", "cpu:0x1", "cpu:1-2-3", "cpu:99999999999",
-                                        "CPU"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    static const char *const forms[] = {"cpu, cpu:NUMBER or cpu:FIRST-LAST",
+                                        "cuda:NUMBER or cuda:NUMBER/NUMBER",
+                                        "cpu, cpu:NUMBER or cpu:FIRST-LAST; "
+                                        "cuda:NUMBER or cuda:NUMBER/NUMBER"};
+    static const struct {
+        const char *name;
+        int forms;
+    } cases[] = {{"gpu:0", 2},     {"cuda", 1},     {"cuda:", 1},     {"cuda:0/", 1},
+                 {"cuda:0/1x", 1}, {"cuda:0-1", 1}, {"cpu:", 0},      {"cpu:x", 0},
+                 {"cpu:1-", 0},    {"cpu:-1", 0},   {"cpu:3-1", 0},   {"cpux", 2},
+                 {"cpu:0 1", 0},   {"cpu:0x1", 0},  {"cpu:1-2-3", 0}, {"cpu:99999999999", 0},
+                 {"CPU", 2}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[200];
-        snprintf(text, sizeof text,
-                 "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"%s\"", names[i]);
-        expect_error(names[i], SL_ERR_INVALID, text);
+        snprintf(text, sizeof text, "a device is named %s, got \"%s\"", forms[cases[i].forms],
+                 cases[i].name);
+        expect_error(cases[i].name, SL_ERR_INVALID, text);
     }
     expect_error("", SL_ERR_INVALID, "a name in the list of devices is empty");
     expect_error("cpu:0,,cpu:1", SL_ERR_INVALID, "a name in the list of devices is empty");
@@ -179,6 +187,8 @@ static void names_that_do_not_go_together_are_refused(void **state)
 {
     (void)state;
     expect_error("cpu:0,cpu:0", SL_ERR_INVALID, "the device \"cpu:0\" is named twice");
+    expect_error("cuda:0/1,cpu,cuda:0/01", SL_ERR_INVALID,
+                 "the device \"cuda:0/01\" is named twice");
     expect_error("cpu:0,cpu:00", SL_ERR_INVALID, "the device \"cpu:00\" is named twice");
     expect_error("cpu:0,cpu:2", SL_ERR_INVALID,
                  "cpu:NUMBER divides the cores evenly: of 2 in the list, the last is cpu:1, got "

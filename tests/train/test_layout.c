@@ -138,7 +138,9 @@ static const struct bad {
     {2, 0, ";cpu:0", "list 0 of the devices is empty: \";cpu:0\""},
     {0, 0, "cpu:0;;cpu:1", "list 1 of the devices is empty"},
     {0, 0, ";", "list 0 of the devices is empty"},
-    {1, 1, "foo", "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST, got \"foo\""},
+    {1, 1, "foo",
+     "a device is named cpu, cpu:NUMBER or cpu:FIRST-LAST; "
+     "cuda:NUMBER or cuda:NUMBER/NUMBER, got \"foo\""},
     {2, 1, "cpu:0;cpu:0", "the device \"cpu:0\" is named twice"},
     {2, 1, "cpu:0,cpu:5", "of 2 in the list, the last is cpu:1, got \"cpu:5\""},
 };

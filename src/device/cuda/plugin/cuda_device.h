@@ -1,0 +1,87 @@
+/* A CUDA device: two streams and a memory pool on one card. Operations are queued on `stream`; the
+ * host waits only where it gets a result. */
+#ifndef SLI_DEVICE_CUDA_PLUGIN_CUDA_DEVICE_H
+#define SLI_DEVICE_CUDA_PLUGIN_CUDA_DEVICE_H
+
+#include "device/cuda/plugin.h"
+
+#include <cuda_runtime_api.h>
+
+typedef struct sli_products sli_products;
+
+typedef struct sli_cuda_device {
+    sl_device base;
+    char isa[16];
+    int card;
+    bool fill;
+    cudaStream_t stream; /* of operations */
+    cudaStream_t copies; /* what other devices take, and when its memory is free */
+    cudaMemPool_t pool;
+    sli_products *products;
+} sli_cuda_device;
+
+static inline sli_cuda_device *sli_cuda(sl_device *device)
+{
+    return (sli_cuda_device *)device;
+}
+
+/* SL_OK, or the error of a call of CUDA: "cuda:0: copy: an illegal memory access …". */
+sl_status sli_cuda_check(const sl_device *device, const char *what, cudaError_t code);
+
+#define SLI_CUDA_TRY(device, what, call) SL_TRY(sli_cuda_check(device, what, call))
+
+/* Every function that calls CUDA begins with this: the card is the calling thread's. */
+sl_status sli_cuda_enter(sl_device *device);
+
+/* ---- Memory (memory.c) ------------------------------------------------------------------ */
+
+/* The device's own pool. Errors: SL_ERR_UNSUPPORTED for a card without memory pools. */
+sl_status sli_cuda_pool_create(sli_cuda_device *device);
+
+/* Memory for one operation, which goes back in the order of the stream. */
+sl_status sli_cuda_scratch(sl_device *device, size_t bytes, void **out);
+void sli_cuda_scratch_free(sl_device *device, void *scratch);
+
+sl_status sli_cuda_allocate(sl_device *device, size_t bytes, void **out);
+void sli_cuda_release(sl_device *device, void *memory, size_t bytes);
+sl_status sli_cuda_copy(sl_device *device, void *to, const void *from, size_t bytes);
+sl_status sli_cuda_zero(sl_device *device, void *to, size_t bytes);
+sl_status sli_cuda_write(sl_device *device, void *to, const void *host, size_t bytes);
+sl_status sli_cuda_read(sl_device *device, void *host, const void *from, size_t bytes);
+
+/* ---- Between devices (deliver.c) -------------------------------------------------------- */
+
+void *sli_cuda_mark(sl_device *device);
+void sli_cuda_drop_mark(sl_device *device, void *mark);
+sl_status sli_cuda_deliver(sl_device *device, void *mark, const void *from, sl_device *to,
+                           void *memory, size_t bytes);
+void sli_cuda_release_delivered(sl_device *device, void *memory, size_t bytes);
+
+/* ---- Products (products.c) -------------------------------------------------------------- */
+
+sl_status sli_products_create(sl_device *device, sli_products **out);
+void sli_products_destroy(sli_products **products);
+sl_status sli_cuda_gemm(sl_device *device, const sli_gemm *arguments);
+
+/* ---- Kernels (operations.c) ------------------------------------------------------------- */
+
+sl_status sli_cuda_epilogue(sl_device *device, const sli_epilogue *arguments);
+sl_status sli_cuda_epilogue_backward(sl_device *device, const sli_epilogue_backward *arguments);
+sl_status sli_cuda_embedding(sl_device *device, const sli_embedding *arguments);
+sl_status sli_cuda_embedding_backward(sl_device *device, const sli_embedding_backward *arguments);
+sl_status sli_cuda_add_dropout(sl_device *device, const sli_add_dropout *arguments);
+sl_status sli_cuda_add_norm(sl_device *device, const sli_add_norm *arguments);
+sl_status sli_cuda_add_norm_backward(sl_device *device, const sli_add_norm_backward *arguments);
+sl_status sli_cuda_attention(sl_device *device, const sli_attention *arguments);
+sl_status sli_cuda_attention_backward(sl_device *device, const sli_attention_backward *arguments);
+sl_status sli_cuda_cross_entropy(sl_device *device, const sli_cross_entropy *arguments);
+sl_status sli_cuda_convert(sl_device *device, const sli_convert *arguments);
+sl_status sli_cuda_add(sl_device *device, int64_t count, float *to, const float *from);
+sl_status sli_cuda_sgd(sl_device *device, const sli_sgd *arguments);
+sl_status sli_cuda_adamw(sl_device *device, const sli_adamw *arguments);
+sl_status sli_cuda_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
+                             double *out);
+sl_status sli_cuda_initialize(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
+                              int64_t count, float *to);
+
+#endif

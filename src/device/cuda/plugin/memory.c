@@ -1,0 +1,133 @@
+/* Memory comes from a pool of CUDA's for each device, in the order of its stream: what is released
+ * while operations that use it are queued is handed out again behind them, without any wait. */
+#include "device/cuda/plugin/cuda_device.h"
+
+sl_status sli_cuda_pool_create(sli_cuda_device *device)
+{
+    const sl_device *base = &device->base;
+    int supported = 0;
+    uint64_t keep = UINT64_MAX; /* what was released stays for the next step */
+    struct cudaMemPoolProps properties = {
+        .allocType = cudaMemAllocationTypePinned,
+        .location = {.type = cudaMemLocationTypeDevice, .id = device->card},
+    };
+    SLI_CUDA_TRY(base, "its attributes",
+                 cudaDeviceGetAttribute(&supported, cudaDevAttrMemoryPoolsSupported, device->card));
+    if (!supported)
+        return sl_error(SL_ERR_UNSUPPORTED, "%s: the card has no memory pools", base->name);
+    SLI_CUDA_TRY(base, "create a memory pool", cudaMemPoolCreate(&device->pool, &properties));
+    SLI_CUDA_TRY(base, "create a memory pool",
+                 cudaMemPoolSetAttribute(device->pool, cudaMemPoolAttrReleaseThreshold, &keep));
+    return SL_OK;
+}
+
+/* The bytes that the pool has of the card. A failure to read them is no failure of what asked. */
+static void count_reserved(sli_cuda_device *device)
+{
+    uint64_t bytes;
+    if (cudaMemPoolGetAttribute(device->pool, cudaMemPoolAttrReservedMemCurrent, &bytes) ==
+        cudaSuccess)
+        atomic_store(&device->base.reserved_bytes, bytes);
+}
+
+/* Once more after what is free has gone back to the card: in other sizes it may be enough. */
+static cudaError_t allocate_again(sli_cuda_device *device, size_t bytes, void **out)
+{
+    (void)cudaGetLastError(); /* it was this call's */
+    cudaError_t code = cudaStreamSynchronize(device->copies);
+    if (code == cudaSuccess)
+        code = cudaStreamSynchronize(device->stream);
+    if (code == cudaSuccess)
+        code = cudaMemPoolTrimTo(device->pool, 0);
+    if (code == cudaSuccess)
+        code = cudaMallocFromPoolAsync(out, bytes, device->pool, device->stream);
+    return code;
+}
+
+static sl_status allocate(sl_device *device, size_t bytes, void **out)
+{
+    sli_cuda_device *self = sli_cuda(device);
+    *out = NULL;
+    SL_TRY(sli_cuda_enter(device));
+    cudaError_t code = cudaMallocFromPoolAsync(out, bytes, self->pool, self->stream);
+    if (code == cudaErrorMemoryAllocation)
+        code = allocate_again(self, bytes, out);
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return SL_ERR_MEMORY;
+    }
+    count_reserved(self);
+    return sli_cuda_check(device, "allocate memory", code);
+}
+
+sl_status sli_cuda_allocate(sl_device *device, size_t bytes, void **out)
+{
+    SL_TRY(allocate(device, bytes, out));
+    if (!sli_cuda(device)->fill)
+        return SL_OK;
+    return sli_cuda_check(device, "fill memory",
+                          cudaMemsetAsync(*out, 0xFF, bytes, sli_cuda(device)->stream));
+}
+
+/* An error of what is queued is that of the next operation. */
+void sli_cuda_release(sl_device *device, void *memory, size_t bytes)
+{
+    (void)bytes;
+    sli_cuda_scratch_free(device, memory);
+}
+
+sl_status sli_cuda_scratch(sl_device *device, size_t bytes, void **out)
+{
+    *out = NULL;
+    if (bytes == 0)
+        return SL_OK;
+    sl_status status = allocate(device, bytes, out);
+    if (status == SL_ERR_MEMORY)
+        return sl_error(status, "%s: no memory for %zu bytes of an operation's scratch space",
+                        device->name, bytes);
+    return status;
+}
+
+void sli_cuda_scratch_free(sl_device *device, void *scratch)
+{
+    if (scratch && sli_cuda_enter(device) == SL_OK)
+        (void)cudaFreeAsync(scratch, sli_cuda(device)->stream);
+}
+
+/* ---- Copies ----------------------------------------------------------------------------- */
+
+sl_status sli_cuda_copy(sl_device *device, void *to, const void *from, size_t bytes)
+{
+    SL_TRY(sli_cuda_enter(device));
+    return sli_cuda_check(device, "copy",
+                          cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice,
+                                          sli_cuda(device)->stream));
+}
+
+sl_status sli_cuda_zero(sl_device *device, void *to, size_t bytes)
+{
+    SL_TRY(sli_cuda_enter(device));
+    return sli_cuda_check(device, "zero", cudaMemsetAsync(to, 0, bytes, sli_cuda(device)->stream));
+}
+
+/* Pageable memory has been read when the call returns; but a caller's memory may be pinned. */
+sl_status sli_cuda_write(sl_device *device, void *to, const void *host, size_t bytes)
+{
+    cudaStream_t stream = sli_cuda(device)->stream;
+    struct cudaPointerAttributes attributes;
+    SL_TRY(sli_cuda_enter(device));
+    SLI_CUDA_TRY(device, "write", cudaPointerGetAttributes(&attributes, host));
+    SLI_CUDA_TRY(device, "write", cudaMemcpyAsync(to, host, bytes, cudaMemcpyHostToDevice, stream));
+    if (attributes.type == cudaMemoryTypeUnregistered)
+        return SL_OK;
+    return sli_cuda_check(device, "write", cudaStreamSynchronize(stream));
+}
+
+sl_status sli_cuda_read(sl_device *device, void *host, const void *from, size_t bytes)
+{
+    cudaStream_t stream = sli_cuda(device)->stream;
+    SL_TRY(sli_cuda_enter(device));
+    SLI_CUDA_TRY(device, "read",
+                 cudaMemcpyAsync(host, from, bytes, cudaMemcpyDeviceToHost, stream));
+    return sli_cuda_check(device, "read", cudaStreamSynchronize(stream));
+}

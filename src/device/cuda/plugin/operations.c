@@ -1,0 +1,102 @@
+/* The slots that are kernels of sluice's own (cuda/kernels/). */
+#include "device/cuda/kernels.h"
+#include "device/cuda/plugin/cuda_device.h"
+
+/* One operation: its scratch memory, until `end_operation`. */
+typedef struct operation {
+    sl_device *device;
+    const char *name;
+    cudaStream_t stream;
+    void *scratch;
+} operation;
+
+static sl_status begin_operation(operation *self, sl_device *device, const char *name,
+                                 size_t scratch_bytes)
+{
+    *self = (operation){device, name, sli_cuda(device)->stream, NULL};
+    SL_TRY(sli_cuda_enter(device));
+    return sli_cuda_scratch(device, scratch_bytes, &self->scratch);
+}
+
+static sl_status end_operation(const operation *self, cudaError_t launched)
+{
+    sli_cuda_scratch_free(self->device, self->scratch);
+    return sli_cuda_check(self->device, self->name, launched);
+}
+
+/* A slot whose launcher takes the arguments and the stream. */
+#define SLOT(name)                                                                                 \
+    sl_status sli_cuda_##name(sl_device *device, const sli_##name *arguments)                      \
+    {                                                                                              \
+        SL_TRY(sli_cuda_enter(device));                                                            \
+        return sli_cuda_check(device, #name,                                                       \
+                              sli_launch_##name(arguments, sli_cuda(device)->stream));             \
+    }
+
+/* One whose launcher takes scratch memory as well. */
+#define SLOT_WITH_SCRATCH(name)                                                                    \
+    sl_status sli_cuda_##name(sl_device *device, const sli_##name *arguments)                      \
+    {                                                                                              \
+        operation own;                                                                             \
+        SL_TRY(begin_operation(&own, device, #name, sli_scratch_##name(arguments)));               \
+        return end_operation(&own, sli_launch_##name(arguments, own.scratch, own.stream));         \
+    }
+
+SLOT(epilogue)
+SLOT_WITH_SCRATCH(epilogue_backward)
+SLOT(embedding)
+SLOT(embedding_backward)
+SLOT(add_dropout)
+SLOT(add_norm)
+SLOT_WITH_SCRATCH(add_norm_backward)
+SLOT(attention)
+SLOT_WITH_SCRATCH(attention_backward)
+SLOT(convert)
+SLOT(sgd)
+SLOT(adamw)
+
+sl_status sli_cuda_add(sl_device *device, int64_t count, float *to, const float *from)
+{
+    SL_TRY(sli_cuda_enter(device));
+    return sli_cuda_check(device, "add", sli_launch_add(count, to, from, sli_cuda(device)->stream));
+}
+
+sl_status sli_cuda_initialize(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
+                              int64_t count, float *to)
+{
+    SL_TRY(sli_cuda_enter(device));
+    return sli_cuda_check(device, "initialize",
+                          sli_launch_initialize(init, seed, site, count, to,
+                                                sli_cuda(device)->stream));
+}
+
+/* ---- Results that the host reads, which it waits for ------------------------------------ */
+
+sl_status sli_cuda_cross_entropy(sl_device *device, const sli_cross_entropy *arguments)
+{
+    size_t bytes = (size_t)arguments->rows * sizeof(double);
+    sli_cross_entropy on_device = *arguments;
+    operation own;
+    SL_TRY(begin_operation(&own, device, "cross_entropy", bytes));
+    on_device.loss = own.scratch;
+    cudaError_t code = sli_launch_cross_entropy(&on_device, own.stream);
+    if (code == cudaSuccess)
+        code = cudaMemcpyAsync(arguments->loss, own.scratch, bytes, cudaMemcpyDeviceToHost,
+                               own.stream);
+    SL_TRY(end_operation(&own, code));
+    return sli_cuda_check(device, "cross_entropy", cudaStreamSynchronize(own.stream));
+}
+
+sl_status sli_cuda_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
+                             double *out)
+{
+    enum { OUT_BYTES = 16 }; /* keeps the scratch memory behind it aligned */
+    operation own;
+    SL_TRY(begin_operation(&own, device, "norm_term", OUT_BYTES + sli_scratch_norm_term(count)));
+    cudaError_t code = sli_launch_norm_term(kind, count, x, own.scratch,
+                                            (char *)own.scratch + OUT_BYTES, own.stream);
+    if (code == cudaSuccess)
+        code = cudaMemcpyAsync(out, own.scratch, sizeof *out, cudaMemcpyDeviceToHost, own.stream);
+    SL_TRY(end_operation(&own, code));
+    return sli_cuda_check(device, "norm_term", cudaStreamSynchronize(own.stream));
+}

@@ -1,0 +1,296 @@
+/* Matrix products, by cuBLASLt.
+ *
+ * Matrices are row-major here and column-major there, where each is its own transpose: what is
+ * asked of cuBLASLt is c^T = op(b)^T op(a)^T. Its "a" is our b and its "m" our n; a matrix is
+ * transposed for it exactly if it is for us.
+ *
+ * How a product is computed is chosen once for each shape and kept. The choice must not depend on
+ * chance, nor on where a model is cut: alignments are those that every tensor of such rows has, and
+ * schemes that add partial sums in the order of their arrival are left out. */
+#include "device/cuda/kernels.h"
+#include "device/cuda/plugin/cuda_device.h"
+
+#include <cublasLt.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PLANS = 256, WORKSPACE_BYTES = 32 << 20 };
+
+/* What a plan depends on. Compared as bytes: it has no padding that is not 0. */
+typedef struct product_key {
+    int64_t m, n, k, lda, ldb, ldc;
+    int32_t transpose_a, transpose_b, bf16, epilogue; /* cublasLtEpilogue_t */
+    uint32_t align_a, align_b, align_c, align_bias;   /* bytes */
+} product_key;
+
+typedef struct plan {
+    product_key key;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algorithm;
+    size_t workspace_bytes;
+    bool exists; /* false: cuBLASLt has no such product with this epilogue */
+} plan;
+
+struct sli_products {
+    cublasLtHandle_t handle;
+    pthread_mutex_t lock; /* guards what follows, the plans' descriptions until a call is queued */
+    int count;
+    plan plans[MOST_PLANS];
+};
+
+static sl_status check_product(const sl_device *device, const char *what, cublasStatus_t code)
+{
+    if (code == CUBLAS_STATUS_SUCCESS)
+        return SL_OK;
+    return sl_error(SL_ERR_INTERNAL, "%s: cuBLASLt: %s: %s", device->name, what,
+                    cublasLtGetStatusString(code));
+}
+
+sl_status sli_products_create(sl_device *device, sli_products **out)
+{
+    sli_products *products = *out = calloc(1, sizeof *products);
+    if (!products)
+        return sl_error(SL_ERR_MEMORY, "sl_device: no memory for %s's own records", device->name);
+    pthread_mutex_init(&products->lock, NULL);
+    return check_product(device, "create", cublasLtCreate(&products->handle));
+}
+
+static void clear_plan(plan *of)
+{
+    if (of->product)
+        (void)cublasLtMatmulDescDestroy(of->product);
+    cublasLtMatrixLayout_t layouts[] = {of->a, of->b, of->c};
+    for (int i = 0; i < 3; i++)
+        if (layouts[i])
+            (void)cublasLtMatrixLayoutDestroy(layouts[i]);
+    *of = (plan){.exists = false};
+}
+
+void sli_products_destroy(sli_products **products)
+{
+    if (!*products)
+        return;
+    for (int i = 0; i < MOST_PLANS; i++)
+        clear_plan(&(*products)->plans[i]);
+    if ((*products)->handle)
+        (void)cublasLtDestroy((*products)->handle);
+    pthread_mutex_destroy(&(*products)->lock);
+    free(*products);
+    *products = NULL;
+}
+
+/* ---- Plans ------------------------------------------------------------------------------ */
+
+/* The largest power of two, up to 16, that divides a row's bytes and the address. */
+static uint32_t alignment_of(const void *matrix, int64_t row_bytes)
+{
+    uintptr_t bits = (uintptr_t)matrix | (uintptr_t)row_bytes | 16;
+    return (uint32_t)(bits & -bits);
+}
+
+static product_key key_of(const sli_gemm *g, cublasLtEpilogue_t epilogue)
+{
+    int64_t bytes = g->bf16 ? 2 : 4;
+    return (product_key){
+        .m = g->m,
+        .n = g->n,
+        .k = g->k,
+        .lda = g->lda,
+        .ldb = g->ldb,
+        .ldc = g->ldc,
+        .transpose_a = g->transpose_a,
+        .transpose_b = g->transpose_b,
+        .bf16 = g->bf16,
+        .epilogue = (int32_t)epilogue,
+        .align_a = alignment_of(g->a, g->lda * bytes),
+        .align_b = alignment_of(g->b, g->ldb * bytes),
+        .align_c = alignment_of(g->c, g->ldc * 4),
+        .align_bias = epilogue == CUBLASLT_EPILOGUE_DEFAULT ? 4 : alignment_of(g->bias, 16),
+    };
+}
+
+static cublasStatus_t set_product(const plan *of, cublasLtMatmulDescAttributes_t attribute,
+                                  const void *value, size_t bytes)
+{
+    return cublasLtMatmulDescSetAttribute(of->product, attribute, value, bytes);
+}
+
+/* Our b is cuBLASLt's a. A stored matrix has as many columns for it as it has rows for us. */
+static cublasStatus_t describe(const product_key *key, plan *out)
+{
+    cudaDataType_t type = key->bf16 ? CUDA_R_16BF : CUDA_R_32F;
+    const int32_t transpose[] = {key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
+                                 key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N};
+    int64_t a_columns = key->transpose_a ? key->m : key->k;
+    int64_t b_columns = key->transpose_b ? key->k : key->n;
+    cublasStatus_t code = cublasLtMatmulDescCreate(&out->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = set_product(out, CUBLASLT_MATMUL_DESC_TRANSA, &transpose[0], sizeof *transpose);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = set_product(out, CUBLASLT_MATMUL_DESC_TRANSB, &transpose[1], sizeof *transpose);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code =
+            set_product(out, CUBLASLT_MATMUL_DESC_EPILOGUE, &key->epilogue, sizeof key->epilogue);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = cublasLtMatrixLayoutCreate(&out->a, type, (uint64_t)b_columns,
+                                          (uint64_t)(key->transpose_b ? key->n : key->k), key->ldb);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = cublasLtMatrixLayoutCreate(&out->b, type, (uint64_t)a_columns,
+                                          (uint64_t)(key->transpose_a ? key->k : key->m), key->lda);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = cublasLtMatrixLayoutCreate(&out->c, CUDA_R_32F, (uint64_t)key->n, (uint64_t)key->m,
+                                          key->ldc);
+    return code;
+}
+
+static cublasStatus_t set_preferences(cublasLtMatmulPreference_t preference, const product_key *key)
+{
+    const uint64_t workspace = WORKSPACE_BYTES;
+    const uint32_t reduction = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+    const struct {
+        cublasLtMatmulPreferenceAttributes_t attribute;
+        const void *value;
+        size_t bytes;
+    } wishes[] = {
+        {CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &workspace, sizeof workspace},
+        {CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &reduction, sizeof reduction},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, &key->align_b, sizeof key->align_b},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, &key->align_a, sizeof key->align_a},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, &key->align_c, sizeof key->align_c},
+        {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, &key->align_c, sizeof key->align_c},
+    };
+    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
+        cublasStatus_t code =
+            cublasLtMatmulPreferenceSetAttribute(preference, wishes[i].attribute, wishes[i].value,
+                                                 wishes[i].bytes);
+        if (code != CUBLAS_STATUS_SUCCESS)
+            return code;
+    }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static cublasStatus_t choose_algorithm(cublasLtHandle_t handle, plan *of)
+{
+    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulHeuristicResult_t found;
+    int count = 0;
+    cublasStatus_t code = cublasLtMatmulPreferenceCreate(&preference);
+    if (code != CUBLAS_STATUS_SUCCESS)
+        return code;
+    code = set_preferences(preference, &of->key);
+    if (code == CUBLAS_STATUS_SUCCESS)
+        code = cublasLtMatmulAlgoGetHeuristic(handle, of->product, of->a, of->b, of->c, of->c,
+                                              preference, 1, &found, &count);
+    (void)cublasLtMatmulPreferenceDestroy(preference);
+    of->exists = code == CUBLAS_STATUS_SUCCESS && count > 0;
+    if (of->exists) {
+        of->algorithm = found.algo;
+        of->workspace_bytes = found.workspaceSize;
+    }
+    return code == CUBLAS_STATUS_NOT_SUPPORTED ? CUBLAS_STATUS_SUCCESS : code;
+}
+
+/* The plan for a product; the oldest gives way when there are too many. The lock is held. */
+static sl_status find_plan(sl_device *device, const product_key *key, plan **out)
+{
+    sli_products *products = sli_cuda(device)->products;
+    for (int i = 0; i < MOST_PLANS && i < products->count; i++) {
+        *out = &products->plans[i];
+        if (memcmp(&(*out)->key, key, sizeof *key) == 0)
+            return SL_OK;
+    }
+    plan *made = *out = &products->plans[products->count % MOST_PLANS];
+    clear_plan(made);
+    SL_TRY(check_product(device, "describe a product", describe(key, made)));
+    made->key = *key;
+    sl_status status =
+        check_product(device, "choose an algorithm", choose_algorithm(products->handle, made));
+    if (status == SL_OK)
+        products->count = products->count + 1 < 2 * MOST_PLANS ? products->count + 1 : MOST_PLANS;
+    else
+        clear_plan(made);
+    return status;
+}
+
+/* ---- A product -------------------------------------------------------------------------- */
+
+/* What cuBLASLt does in the same pass. Its GELU is not the exact one, and it stores no
+ * pre-activation in f32. */
+static cublasLtEpilogue_t fused_epilogue(const sli_gemm *g)
+{
+    if (!g->bias || g->preactivation || g->activation == SLI_ACTIVATION_GELU || g->dropout.p > 0)
+        return CUBLASLT_EPILOGUE_DEFAULT;
+    return g->activation == SLI_ACTIVATION_RELU ? CUBLASLT_EPILOGUE_RELU_BIAS
+                                                : CUBLASLT_EPILOGUE_BIAS;
+}
+
+/* Queues the product. *fused: the epilogue's part that was asked for is done. */
+static sl_status multiply(sl_device *device, const sli_gemm *g, cublasLtEpilogue_t epilogue,
+                          bool *exists)
+{
+    sli_products *products = sli_cuda(device)->products;
+    const float one = 1;
+    product_key key = key_of(g, epilogue);
+    plan *by;
+    void *workspace;
+    SL_TRY(find_plan(device, &key, &by));
+    *exists = by->exists;
+    if (!by->exists)
+        return SL_OK;
+    if (epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+        SL_TRY(check_product(device, "set the bias",
+                             set_product(by, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias,
+                                         sizeof g->bias)));
+    SL_TRY(sli_cuda_scratch(device, by->workspace_bytes, &workspace));
+    cublasStatus_t code = cublasLtMatmul(products->handle, by->product, &one, g->b, by->a, g->a,
+                                         by->b, &g->beta, g->c, by->c, g->c, by->c, &by->algorithm,
+                                         workspace, by->workspace_bytes, sli_cuda(device)->stream);
+    sli_cuda_scratch_free(device, workspace);
+    return check_product(device, "multiply", code);
+}
+
+/* c = op(a) op(b) + beta c, and what *epilogue names, or as much of it as cuBLASLt has. */
+static sl_status multiply_fused(sl_device *device, const sli_gemm *g, cublasLtEpilogue_t *epilogue)
+{
+    sli_products *products = sli_cuda(device)->products;
+    bool exists = false;
+    pthread_mutex_lock(&products->lock);
+    sl_status status = multiply(device, g, *epilogue, &exists);
+    if (status == SL_OK && !exists && *epilogue != CUBLASLT_EPILOGUE_DEFAULT) {
+        *epilogue = CUBLASLT_EPILOGUE_DEFAULT;
+        status = multiply(device, g, *epilogue, &exists);
+    }
+    pthread_mutex_unlock(&products->lock);
+    if (status != SL_OK || exists)
+        return status;
+    return sl_error(SL_ERR_UNSUPPORTED,
+                    "%s: cuBLASLt has no product of %s matrices [%lld, %lld] and [%lld, %lld]",
+                    device->name, g->bf16 ? "bf16" : "f32", (long long)g->m, (long long)g->k,
+                    (long long)g->k, (long long)g->n);
+}
+
+static sl_status zero_rows(sl_device *device, const sli_gemm *g)
+{
+    return sli_cuda_check(device, "zero",
+                          cudaMemset2DAsync(g->c, (size_t)g->ldc * sizeof(float), 0,
+                                            (size_t)g->n * sizeof(float), (size_t)g->m,
+                                            sli_cuda(device)->stream));
+}
+
+sl_status sli_cuda_gemm(sl_device *device, const sli_gemm *g)
+{
+    cublasLtEpilogue_t fused = g->k > 0 ? fused_epilogue(g) : CUBLASLT_EPILOGUE_DEFAULT;
+    SL_TRY(sli_cuda_enter(device));
+    if (g->k > 0)
+        SL_TRY(multiply_fused(device, g, &fused));
+    else if (g->beta == 0)
+        SL_TRY(zero_rows(device, g));
+    bool is_left =
+        g->bias || g->preactivation || g->activation != SLI_ACTIVATION_NONE || g->dropout.p > 0;
+    if (!is_left || fused != CUBLASLT_EPILOGUE_DEFAULT)
+        return SL_OK;
+    return sli_cuda_check(device, "gemm's epilogue",
+                          sli_launch_gemm_epilogue(g, sli_cuda(device)->stream));
+}
