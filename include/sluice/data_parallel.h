@@ -29,6 +29,7 @@ typedef struct sl_data_parallel_options {
     sl_device *const *devices; /* borrowed; NULL: one for each of the machine's allowed cores */
     int device_count;
     sl_device *output_device; /* NULL: the first device */
+    sl_precision precision;   /* of all products */
     uint64_t seed;            /* of initial values */
 } sl_data_parallel_options;
 
@@ -46,8 +47,8 @@ sl_device *sl_data_parallel_device(const sl_data_parallel *parallel, int index);
  * keeps rows. Where each replica gives one number (0-dimensional, or [1]), it is a vector with one
  * element for each replica. Replicas are in the order of their rows.
  *
- * `pass` says how to run; its device is ignored, and first_sample is that of the batch's first row.
- * With `keep`, the next backward belongs to this forward.
+ * `pass` says how to run; its device and precision are ignored, and first_sample is that of the
+ * batch's first row. With `keep`, the next backward belongs to this forward.
  *
  * Errors: that of the lowest failing replica, after "in replica 1 on device cpu:1: ";
  * SL_ERR_INVALID for outputs that differ in more than their rows. */

@@ -39,6 +39,7 @@ typedef struct dp_replica {
 struct sl_data_parallel {
     sl_device_list *list; /* where no devices were given */
     sl_device *output_device;
+    sl_precision precision;
     dp_replica *replicas; /* [count] */
     int count, used;      /* used: by the batch under way */
     sl_shape output;      /* of it, gathered */
@@ -85,6 +86,7 @@ static sl_status list_replicas(sl_data_parallel *parallel, const sl_data_paralle
     }
     parallel->output_device =
         options->output_device ? options->output_device : parallel->replicas[0].device;
+    parallel->precision = options->precision;
     return SL_OK;
 }
 
@@ -116,6 +118,7 @@ static sl_status create_replica(dp_replica *replica, const sl_data_parallel_opti
     else
         SL_TRY(options->replicate(options->arg, &replica->module));
     sl_parameter_set_options placement = {.device = replica->device,
+                                          .precision = options->precision,
                                           .seed = options->seed,
                                           .no_init = replica->index > 0};
     SL_TRY(sl_parameter_set_create(replica->module, 0, 0, &placement, &replica->set));
@@ -202,12 +205,12 @@ static sl_status run_tasks(sl_data_parallel *parallel, int count, sl_status (*ta
     return SL_OK;
 }
 
-/* Copies the first replica's parameters and buffers to this one. */
+/* Copies the first replica's parameters and buffers to this one, and those of products to bf16. */
 static sl_status copy_weights(dp_replica *to)
 {
     const sl_parameter_set *from = to->parallel->replicas[0].set;
     if (to->index == 0)
-        return SL_OK;
+        return sl_parameter_set_convert(to->set);
     for (int b = 0; b < sl_parameter_set_bucket_count(from); b++)
         SL_TRY(sl_tensor_copy(sl_parameter_set_bucket_values(to->set, b),
                               sl_parameter_set_bucket_values(from, b)));
@@ -216,7 +219,7 @@ static sl_status copy_weights(dp_replica *to)
         if (parameter->kind != SL_PARAMETER_TRAINED)
             SL_TRY(sl_tensor_copy(sl_parameter_set_get(to->set, i)->value, parameter->value));
     }
-    return SL_OK;
+    return sl_parameter_set_convert(to->set);
 }
 
 /* *out: a copy of the batch's elements from `offset` on, in this shape, on the replica's device. */
@@ -413,6 +416,7 @@ sl_status sl_data_parallel_forward(sl_data_parallel *parallel, const sl_pass_opt
     destroy_passes(parallel);
     divide_rows(parallel, shape->size[0]);
     parallel->pass = *pass;
+    parallel->pass.precision = parallel->precision;
     parallel->batch = input;
     sl_status status = run_tasks(parallel, parallel->used, copy_weights);
     if (status == SL_OK)

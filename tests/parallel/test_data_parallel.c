@@ -30,7 +30,7 @@ static sl_status create_model(void *arg, sl_module **out)
     return sl_sequential_create(modules, 4, out);
 }
 
-static lab open_lab(int count)
+static lab open_lab_in(sl_precision precision, int count)
 {
     lab opened = {.count = count};
     for (int i = 0; i < count; i++)
@@ -41,9 +41,15 @@ static lab open_lab(int count)
                                         .devices = opened.devices,
                                         .device_count = count,
                                         .output_device = opened.devices[count - 1],
+                                        .precision = precision,
                                         .seed = 4};
     check_ok(sl_data_parallel_create(&options, &opened.parallel));
     return opened;
+}
+
+static lab open_lab(int count)
+{
+    return open_lab_in(SL_PRECISION_F32, count);
 }
 
 static void close_lab(lab *dead)
@@ -122,20 +128,45 @@ static void devices_together_give_what_one_gives(void **state)
         }
 }
 
+/* Outputs are the same bits: a row's does not depend on the others. Gradients are added in another
+ * order. */
+static void devices_together_give_what_one_gives_in_bf16(void **state)
+{
+    (void)state;
+    enum { ROWS = 6 };
+    lab f32 = open_lab(1), one = open_lab_in(SL_PRECISION_BF16, 1);
+    lab three = open_lab_in(SL_PRECISION_BF16, 3);
+    results exact = train(&f32, ROWS), expected = train(&one, ROWS), got = train(&three, ROWS);
+    assert_memory_equal(got.output, expected.output, ROWS * OUT * sizeof(float));
+    assert_memory_equal(got.grad_input, expected.grad_input, ROWS * IN * sizeof(float));
+    assert_true(relative_distance(got.grads, expected.grads, got.grad_count) < 1e-6);
+    double rounding = relative_distance(exact.output, expected.output, ROWS * OUT);
+    assert_true(rounding > 1e-4 && rounding < 0.02);
+    free_results(&exact);
+    free_results(&expected);
+    free_results(&got);
+    close_lab(&f32);
+    close_lab(&one);
+    close_lab(&three);
+}
+
 static void weights_that_an_optimizer_changed_reach_all_devices(void **state)
 {
     (void)state;
-    lab at = open_lab(3);
-    sl_shape shape = sl_shape_2d(6, IN);
-    sl_tensor *input = random_tensor(at.devices[0], &shape, 1), *output;
-    sl_tensor *values = sl_parameter_set_bucket_values(sl_data_parallel_parameters(at.parallel), 0);
-    check_ok(sl_tensor_zero(values));
-    check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){0}, input, &output));
-    for (int64_t i = 0; i < sl_tensor_count(output); i++)
-        assert_true(sl_tensor_f32(output)[i] == 0.0f);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&output);
-    close_lab(&at);
+    for (sl_precision in = SL_PRECISION_F32; in <= SL_PRECISION_BF16; in++) {
+        lab at = open_lab_in(in, 3);
+        sl_shape shape = sl_shape_2d(6, IN);
+        sl_tensor *input = random_tensor(at.devices[0], &shape, 1), *output;
+        sl_tensor *values =
+            sl_parameter_set_bucket_values(sl_data_parallel_parameters(at.parallel), 0);
+        check_ok(sl_tensor_zero(values));
+        check_ok(sl_data_parallel_forward(at.parallel, &(sl_pass_options){0}, input, &output));
+        for (int64_t i = 0; i < sl_tensor_count(output); i++)
+            assert_true(sl_tensor_f32(output)[i] == 0.0f);
+        sl_tensor_destroy(&input);
+        sl_tensor_destroy(&output);
+        close_lab(&at);
+    }
 }
 
 /* ---- How rows are shared out ------------------------------------------------------------ */
@@ -496,6 +527,7 @@ int data_parallel_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(devices_together_give_what_one_gives),
+        cmocka_unit_test(devices_together_give_what_one_gives_in_bf16),
         cmocka_unit_test(weights_that_an_optimizer_changed_reach_all_devices),
         cmocka_unit_test(rows_are_shared_out_as_torch_chunk_does),
         cmocka_unit_test(numbers_are_gathered_into_a_vector_of_one_a_replica),
