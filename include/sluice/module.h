@@ -18,6 +18,7 @@ SL_API_BEGIN
 
 typedef struct sl_module sl_module;
 typedef struct sl_pass sl_pass;
+typedef struct sl_cache sl_cache;
 typedef struct sl_parameter sl_parameter;
 typedef struct sl_parameter_set sl_parameter_set;
 
@@ -62,6 +63,11 @@ typedef struct sl_module_ops {
 
     /* (optional: 0) Floating-point operations of forward's matrix products, a multiply-add as 2. */
     int64_t (*flops)(const sl_module *module, const sl_shape *in);
+
+    /* (optional: no) Can forward run on a pass with a cache? A module can whose output at a
+     * position depends on the input at that position alone, and one that keeps what it needs of
+     * earlier positions in the cache (sl_pass_cache_tensor). */
+    bool (*can_continue)(const sl_module *module);
 
     /* (optional: not known) Sets *in to the last dimension that an input must have, and *out to the
      * output's. Both are 0 before, which means: any, and the input's. With these sl_pipe_create
@@ -120,6 +126,9 @@ sl_status sl_module_output_shape(const sl_module *module, const sl_shape *in, sl
 int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in);
 int64_t sl_module_deferred_bytes(const sl_module *module, const sl_shape *in);
 int64_t sl_module_flops(const sl_module *module, const sl_shape *in);
+
+/* Can the module run on a pass with a cache (sl_pass_options.cache)? */
+bool sl_module_can_continue(const sl_module *module);
 
 /* How many elements the parameters of the module and of all below it have, frozen ones included,
  * buffers not. */
@@ -282,6 +291,7 @@ typedef struct sl_pass_options {
     uint64_t seed; /* of dropout: a mask is a function of seed, step, sample, layer and position */
     uint64_t step;
     int64_t first_sample; /* global number of the micro-batch's first row */
+    sl_cache *cache;      /* (optional) borrowed; for evaluation without backward */
 } sl_pass_options;
 
 sl_status sl_pass_create(const sl_pass_options *options, sl_pass **out);
@@ -299,6 +309,29 @@ sl_status sl_pass_save_alias(sl_pass *pass, const sl_tensor *tensor);
  * none. */
 sl_status sl_pass_pop(sl_pass *pass, sl_tensor **out);
 int sl_pass_depth(const sl_pass *pass); /* how many tensors are saved */
+
+/* What modules keep of the positions that a model has seen: the keys and values of attention. On a
+ * pass with a cache the input [N, T, …] is the T positions that follow those in the cache, and
+ * forward computes the outputs of these alone. They are what forward gives for all positions at
+ * once, to rounding: a matrix product with another number of rows may round differently. A cache
+ * has room for `positions`, and the same N rows throughout. Modules allocate what they keep when
+ * they first run. Errors: SL_ERR_INVALID for fewer than 1 position. */
+sl_status sl_cache_create(const sl_module *model, int64_t positions, sl_cache **out);
+void sl_cache_destroy(sl_cache **cache);
+int64_t sl_cache_position(const sl_cache *cache); /* how many positions it has */
+
+/* Counts `count` more positions as seen, after forward of the whole model; a pipe does so itself.
+ * After a forward that failed, the cache can be used again without. Errors: SL_ERR_INVALID if there
+ * is no room for so many. */
+sl_status sl_cache_advance(sl_cache *cache, int64_t count);
+
+/* For modules: the position of the input's first column, 0 without a cache; and the module's own
+ * tensor in the cache. The first call creates it, f32 [N, positions, width] with undefined content;
+ * it lives as long as the cache. *out is NULL on a pass without a cache. Errors: SL_ERR_INVALID for
+ * an input [N, T, …] that does not fit in the cache, or with another N than before. */
+int64_t sl_pass_position(const sl_pass *pass);
+sl_status sl_pass_cache_tensor(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
+                               int64_t width, sl_tensor **out);
 
 /* What backward_input leaves to backward_weight: a queue. sl_pass_defer takes the tensor and sets
  * the caller's pointer to NULL, also on an error; sl_pass_defer_alias adds an alias. */

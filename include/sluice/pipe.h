@@ -136,12 +136,18 @@ typedef struct sl_pipe_batch {
     bool evaluation;          /* modules in evaluation mode: no dropout; nothing is recomputed */
     bool same_weights;        /* no parameter has changed since the pipe's last call that succeeded:
                                  a pipe in bf16 then need not convert them again */
+    sl_cache *cache;          /* (optional, sl_pipe_forward alone) borrowed; see there */
 } sl_pipe_batch;
 
 /* Forward in evaluation mode, without targets: *output [N, …] is the micro-batches' outputs one
  * after the other, on the last stage's device; the caller owns it; NULL where the last stage is on
  * another rank of the group. It shares the input's storage where no module makes a tensor of its
- * own. */
+ * own.
+ *
+ * With a cache, which was created for the pipe's model (sl_cache_create), the input [N, T, …] is
+ * the T positions that follow those in the cache: *output is that of these alone, and the cache has
+ * them afterwards. The batch is one micro-batch then. In a group each rank has a cache, used for
+ * the same batches. The cache must not outlive the pipe. */
 sl_status sl_pipe_forward(sl_pipe *pipe, const sl_pipe_batch *batch, sl_tensor **output);
 
 /* One training step's forward and backward by the schedule's table (without recomputation for a

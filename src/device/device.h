@@ -163,9 +163,12 @@ typedef struct sli_add_norm_backward {
  *   p = softmax(q k^T / sqrt(head_width) + mask), out = dropout(p) v
  * causal: position i sees 0 .. i. `dropout` is applied to p with, for its row numbering, one row
  * for each (sample, head, query): rows_per_sample = heads * positions, columns = positions.
- * `log_sum_exp` [samples, heads, positions] is stored for backward; NULL in evaluation. */
+ * `log_sum_exp` [samples, heads, positions] is stored for backward; NULL in evaluation.
+ * In evaluation the queries may begin at `first_query`; out has no rows for those before it. Then
+ * qkv has `room` positions for each sample, of which the first `positions` count. */
 typedef struct sli_attention {
     int64_t samples, positions, heads, head_width;
+    int64_t first_query, room; /* 0; 0: `positions` */
     bool causal;
     const float *qkv;
     sli_dropout dropout;

@@ -58,6 +58,9 @@ typedef struct sli_device_ops {
     sl_status (*add_norm)(sl_device *device, const sli_add_norm *arguments);
     sl_status (*add_norm_backward)(sl_device *device, const sli_add_norm_backward *arguments);
     sl_status (*attention)(sl_device *device, const sli_attention *arguments);
+    /* (optional: `attention` of all queries, a sample at a time) With first_query or room; the slot
+     * `attention` has neither. */
+    sl_status (*attention_from)(sl_device *device, const sli_attention *arguments);
     sl_status (*attention_backward)(sl_device *device, const sli_attention_backward *arguments);
     sl_status (*cross_entropy)(sl_device *device, const sli_cross_entropy *arguments);
     sl_status (*convert)(sl_device *device, const sli_convert *arguments);

@@ -282,14 +282,50 @@ static bool check_heads(call *c, int64_t samples, int64_t positions, int64_t hea
     return c->status == SL_OK && samples > 0 && positions > 0;
 }
 
+/* The default of attention_from. */
+static sl_status attend_to_all(sl_device *device, const sli_attention *a)
+{
+    int64_t width = a->heads * a->head_width, queries = a->positions - a->first_query;
+    size_t bytes = (size_t)(a->positions * width) * sizeof(float);
+    sli_attention one = *a;
+    void *room;
+    SL_TRY(sli_device_allocate(device, SL_MEMORY_WORKSPACE, bytes, &room));
+    one.samples = 1;
+    one.first_query = one.room = 0;
+    one.out = room;
+    sl_status status = SL_OK;
+    for (int64_t sample = 0; sample < a->samples && status == SL_OK; sample++) {
+        one.qkv = a->qkv + sample * a->room * 3 * width;
+        status = device->ops->attention(device, &one);
+        if (status == SL_OK)
+            status = device->ops->copy(device, a->out + sample * queries * width,
+                                       one.out + a->first_query * width,
+                                       (size_t)(queries * width) * sizeof(float));
+    }
+    sli_device_release(device, SL_MEMORY_WORKSPACE, room, bytes);
+    return status;
+}
+
 sl_status sli_device_attention(sl_device *device, const sli_attention *a)
 {
     call c = {device, "attention", SL_OK};
+    sli_attention from = *a;
     if (!check_heads(&c, a->samples, a->positions, a->heads, a->head_width, &a->dropout))
         return c.status;
     check_given(&c, "qkv", a->qkv);
     check_given(&c, "out", a->out);
-    return c.status == SL_OK ? device->ops->attention(device, a) : c.status;
+    from.room = a->room ? a->room : a->positions;
+    bool is_whole = a->first_query == 0 && from.room == a->positions;
+    check_at_least(&c, "first_query", 0, a->first_query);
+    check_at_least(&c, "positions", a->first_query + 1, a->positions);
+    check_at_least(&c, "room", a->positions, from.room);
+    if (!is_whole && (a->log_sum_exp || a->dropout.p > 0))
+        refuse_arguments(&c, "all queries and dense samples where log_sum_exp or dropout is given");
+    SL_TRY(c.status);
+    if (is_whole)
+        return device->ops->attention(device, a);
+    return device->ops->attention_from ? device->ops->attention_from(device, &from)
+                                       : attend_to_all(device, &from);
 }
 
 sl_status sli_device_attention_backward(sl_device *device, const sli_attention_backward *a)

@@ -30,6 +30,12 @@ void sli_width_kept(const sl_module *module, int64_t *in, int64_t *out)
     (void)module, (void)in, (void)out; /* 0 and 0 */
 }
 
+bool sli_always_continues(const sl_module *module)
+{
+    (void)module;
+    return true;
+}
+
 sl_status sli_check_dtype(const char *what, const sl_tensor *tensor, sl_dtype dtype)
 {
     if (sl_tensor_dtype(tensor) == dtype)

@@ -67,6 +67,7 @@ static const sl_module_ops relu_ops = {
     .backward = activation_backward,
     .saved_bytes = activation_saved_bytes,
     .widths = sli_width_kept,
+    .can_continue = sli_always_continues,
 };
 
 static const sl_module_ops gelu_ops = {
@@ -75,6 +76,7 @@ static const sl_module_ops gelu_ops = {
     .backward = activation_backward,
     .saved_bytes = activation_saved_bytes,
     .widths = sli_width_kept,
+    .can_continue = sli_always_continues,
 };
 
 sl_status sl_activation_create(sl_activation activation, sl_module **out)
@@ -154,6 +156,7 @@ static const sl_module_ops dropout_ops = {
     .backward = dropout_backward,
     .output_shape = dropout_output_shape,
     .widths = sli_width_kept,
+    .can_continue = sli_always_continues,
 };
 
 sl_status sl_dropout_create(float p, sl_module **out)

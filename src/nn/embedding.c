@@ -62,14 +62,27 @@ static sl_status look_up_ids(const sl_module *module, const sl_pass *pass, const
     };
     SL_TRY(sli_parameter_values(self->weight, device, &arguments.table));
     SL_TRY(sli_parameter_values(self->pe, device, &arguments.positions));
+    arguments.positions += sl_pass_position(pass) * self->options.width;
     return sli_device_embedding(device, &arguments);
+}
+
+static sl_status check_length(const embedding *self, int64_t time)
+{
+    if (time > self->options.max_len)
+        return sl_error(SL_ERR_INVALID,
+                        "a sequence of %" PRId64 " tokens is longer than the %" PRId64
+                        " positions that are encoded",
+                        time, self->options.max_len);
+    return SL_OK;
 }
 
 static sl_status embedding_forward(sl_module *module, sl_pass *pass, const sl_tensor *in,
                                    sl_tensor **out)
 {
     sl_shape shape;
-    SL_TRY(check_ids(sl_module_state(module), in));
+    const embedding *self = sl_module_state(module);
+    SL_TRY(check_ids(self, in));
+    SL_TRY(check_length(self, sl_pass_position(pass) + sl_tensor_columns(in)));
     SL_TRY(sl_module_output_shape(module, sl_tensor_shape(in), &shape));
     SL_TRY(sli_pass_output(pass, &shape, out));
     sl_status status = look_up_ids(module, pass, in, *out);
@@ -164,11 +177,7 @@ static sl_status embedding_output_shape(const sl_module *module, const sl_shape 
     if (in->dims != 2 || in->size[0] < 1 || in->size[1] < 1)
         return sl_error(SL_ERR_INVALID, "the input must be token ids [N, T], got %s",
                         sl_shape_text(in, text));
-    if (in->size[1] > self->options.max_len)
-        return sl_error(SL_ERR_INVALID,
-                        "a sequence of %" PRId64 " tokens is longer than the %" PRId64
-                        " positions that are encoded",
-                        in->size[1], self->options.max_len);
+    SL_TRY(check_length(self, in->size[1]));
     *out = sl_shape_3d(in->size[0], in->size[1], self->options.width);
     return SL_OK;
 }
@@ -205,6 +214,7 @@ static const sl_module_ops embedding_ops = {
     .widths = embedding_widths,
     .saved_bytes = embedding_saved_bytes,
     .deferred_bytes = embedding_deferred_bytes,
+    .can_continue = sli_always_continues,
 };
 
 /* They give the parameters their PyTorch names; the Encoder runs them. */

@@ -343,6 +343,12 @@ static int64_t layer_flops(const sl_module *module, const sl_shape *in)
     return sl_module_flops(layer->self_attn, in) + sli_shape_rows(in) * products;
 }
 
+static bool layer_can_continue(const sl_module *module)
+{
+    const encoder_layer *layer = sl_module_state(module);
+    return sl_module_can_continue(layer->self_attn);
+}
+
 static const sl_module_ops layer_ops = {
     .type = "TransformerEncoderLayer",
     .forward = layer_forward,
@@ -354,6 +360,7 @@ static const sl_module_ops layer_ops = {
     .saved_bytes = layer_saved_bytes,
     .deferred_bytes = layer_deferred_bytes,
     .flops = layer_flops,
+    .can_continue = layer_can_continue,
 };
 
 static sl_status check_options(const sl_encoder_layer_options *options)

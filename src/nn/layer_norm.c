@@ -183,6 +183,7 @@ static const sl_module_ops norm_ops = {
     .output_shape = norm_output_shape,
     .widths = norm_widths,
     .saved_bytes = norm_saved_bytes,
+    .can_continue = sli_always_continues,
 };
 
 const sli_layer_norm *sli_layer_norm_of(const sl_module *module)

@@ -14,6 +14,9 @@ sl_status sli_shape_check_width(const sl_shape *in, int dims, int64_t width);
 /* Slot `widths` of modules whose output has the input's width, whatever it is. */
 void sli_width_kept(const sl_module *module, int64_t *in, int64_t *out);
 
+/* Slot `can_continue` of modules that work on each position by itself. */
+bool sli_always_continues(const sl_module *module);
+
 /* Refuses a tensor of another data type. `what` begins the error's text: "the input". */
 sl_status sli_check_dtype(const char *what, const sl_tensor *tensor, sl_dtype dtype);
 

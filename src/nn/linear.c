@@ -287,6 +287,7 @@ static const sl_module_ops linear_ops = {
     .saved_bytes = linear_saved_bytes,
     .deferred_bytes = linear_deferred_bytes,
     .flops = linear_flops,
+    .can_continue = sli_always_continues,
 };
 
 const sli_linear *sli_module_as_linear(const sl_module *module)
@@ -387,6 +388,7 @@ static const sl_module_ops decoder_ops = {
     .saved_bytes = decoder_saved_bytes,
     .deferred_bytes = decoder_deferred_bytes,
     .flops = decoder_flops,
+    .can_continue = sli_always_continues,
 };
 
 const sli_linear *sli_linear_within(const sl_module *module)

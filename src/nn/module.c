@@ -379,6 +379,8 @@ sl_status sl_module_forward(sl_module *module, sl_pass *pass, const sl_tensor *i
     sl_shape shape;
     sli_pass_enter(pass);
     sl_status status = check_call(pass, "input", in, module->ops->forward);
+    if (status == SL_OK && pass->options.cache && !sl_module_can_continue(module))
+        status = sl_error(SL_ERR_UNSUPPORTED, "cannot run on a pass with a cache");
     if (status != SL_OK)
         return end_call(module, pass, status);
     status = sl_module_output_shape(module, sl_tensor_shape(in), &shape);
@@ -493,6 +495,11 @@ int64_t sl_module_saved_bytes(const sl_module *module, const sl_shape *in)
 int64_t sl_module_deferred_bytes(const sl_module *module, const sl_shape *in)
 {
     return module->ops->deferred_bytes ? module->ops->deferred_bytes(module, in) : 0;
+}
+
+bool sl_module_can_continue(const sl_module *module)
+{
+    return module->ops->can_continue && module->ops->can_continue(module);
 }
 
 int64_t sl_module_flops(const sl_module *module, const sl_shape *in)

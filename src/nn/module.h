@@ -196,6 +196,9 @@ struct sl_pass {
     bool error_is_named; /* the current error's text names its module */
 };
 
+/* Refuses `count` more positions than the cache has room for. */
+sl_status sli_cache_check_room(const sl_cache *cache, int64_t count);
+
 /* Sets the observer, which is borrowed; NULL: none. */
 void sli_pass_observe(sl_pass *pass, const sli_pass_observer *observer);
 

@@ -40,15 +40,45 @@ static sli_dropout probability_dropout(const sl_module *module, const sl_pass *p
     return sli_pass_dropout(pass, module, 0, self->dropout, self->heads * time);
 }
 
+/* Stores qkv [N, T, 3 D] behind the earlier positions of `all` [N, positions, 3 D]. */
+static sl_status store_qkv(const sl_pass *pass, const sl_tensor *qkv, const sl_tensor *all)
+{
+    const sl_shape *from = sl_tensor_shape(qkv), *to = sl_tensor_shape(all);
+    int64_t width = from->size[2];
+    sl_shape rows = sl_shape_2d(from->size[1], width);
+    for (int64_t n = 0; n < from->size[0]; n++) {
+        sl_tensor *source, *target = NULL;
+        int64_t first = n * to->size[1] + sl_pass_position(pass);
+        SL_TRY(sl_tensor_view(qkv, n * from->size[1] * width, &rows, &source));
+        sl_status status = sl_tensor_view(all, first * width, &rows, &target);
+        if (status == SL_OK)
+            status = sl_tensor_copy(target, source);
+        sl_tensor_destroy(&source);
+        sl_tensor_destroy(&target);
+        SL_TRY(status);
+    }
+    return SL_OK;
+}
+
+/* The attention of qkv's positions to themselves and, on a pass with a cache, to earlier ones. */
 static sl_status run_attention(const sl_module *module, const sl_pass *pass, const sl_tensor *qkv,
                                sl_tensor *attended, const sl_tensor *lse)
 {
     const self_attention *self = sl_module_state(module);
     sl_device *device = sl_pass_device(pass);
     const sl_shape *shape = sl_tensor_shape(attended);
+    int64_t earlier = sl_pass_position(pass);
+    sl_tensor *all;
+    SL_TRY(sl_pass_cache_tensor(pass, module, qkv, 3 * self->width, &all));
+    if (all) {
+        SL_TRY(store_qkv(pass, qkv, all));
+        qkv = all;
+    }
     sli_attention arguments = {
         .samples = shape->size[0],
-        .positions = shape->size[1],
+        .positions = earlier + shape->size[1],
+        .first_query = earlier,
+        .room = sl_tensor_shape(qkv)->size[1],
         .heads = self->heads,
         .head_width = self->width / self->heads,
         .causal = self->mask == SL_MASK_CAUSAL,
@@ -279,6 +309,12 @@ static int64_t attention_flops(const sl_module *module, const sl_shape *in)
     return samples * (2 * time * width * 4 * width + 2 * 2 * pairs * width);
 }
 
+static bool attention_can_continue(const sl_module *module)
+{
+    const self_attention *self = sl_module_state(module);
+    return self->mask == SL_MASK_CAUSAL;
+}
+
 static const sl_module_ops attention_ops = {
     .type = "SelfAttention",
     .forward = attention_forward,
@@ -290,6 +326,7 @@ static const sl_module_ops attention_ops = {
     .saved_bytes = attention_saved_bytes,
     .deferred_bytes = attention_deferred_bytes,
     .flops = attention_flops,
+    .can_continue = attention_can_continue,
 };
 
 static sl_status check_options(int64_t width, int64_t heads, float dropout)

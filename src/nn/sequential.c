@@ -104,6 +104,14 @@ static int64_t sequential_flops(const sl_module *module, const sl_shape *in)
     return sum_over_children(module, in, sl_module_flops);
 }
 
+static bool sequential_can_continue(const sl_module *module)
+{
+    for (int i = 0; i < module->child_count; i++)
+        if (!sl_module_can_continue(module->children[i]))
+            return false;
+    return true;
+}
+
 static const sl_module_ops sequential_ops = {
     .type = "Sequential",
     .forward = sequential_forward,
@@ -114,6 +122,7 @@ static const sl_module_ops sequential_ops = {
     .saved_bytes = sequential_saved_bytes,
     .deferred_bytes = sequential_deferred_bytes,
     .flops = sequential_flops,
+    .can_continue = sequential_can_continue,
 };
 
 bool sl_module_is_sequential(const sl_module *module)

@@ -119,6 +119,21 @@ static int64_t row_count(const sl_tensor *tensor)
     return shape->dims > 0 ? shape->size[0] : 0;
 }
 
+static sl_status check_cache(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
+                             bool has_loss)
+{
+    char text[SL_SHAPE_TEXT_BYTES];
+    if (has_loss)
+        return sl_error(SL_ERR_INVALID, "%s: a cache is for sl_pipe_forward", who);
+    if (!first_stage(pipe)->is_here)
+        return SL_OK;
+    const sl_shape *shape = sl_tensor_shape(batch->input);
+    if (shape->dims < 2 || shape->size[1] < 1)
+        return sl_error(SL_ERR_INVALID, "%s: with a cache the input must be [N, T, ...], got %s",
+                        who, sl_shape_text(shape, text));
+    return sli_cache_check_room(batch->cache, shape->size[1]);
+}
+
 /* What can be said of the arguments before the rows are known everywhere. */
 static sl_status check_batch(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
                              bool has_loss)
@@ -135,27 +150,31 @@ static sl_status check_batch(const char *who, const sl_pipe *pipe, const sl_pipe
     if (first_stage(pipe)->is_here && row_count(batch->input) < 1)
         return sl_error(SL_ERR_INVALID, "%s: the input must have at least one row, got %s", who,
                         sl_shape_text(sl_tensor_shape(batch->input), text));
+    if (batch->cache)
+        SL_TRY(check_cache(who, pipe, batch, has_loss));
     return sli_inputs_check(who, batch->inputs, batch->input_count);
 }
 
 /* Do the targets have the input's rows, and does each of the further inputs make as many
  * micro-batches as the first one? */
-static sl_status check_rows(const char *who, const sl_pipe *pipe, const sl_pipe_batch *batch,
-                            const sl_tensor *targets, int64_t rows)
+static sl_status check_rows(const sli_step *step, const sl_pipe_batch *batch,
+                            const sl_tensor *targets)
 {
-    int micros = sl_micro_batches(rows, pipe->chunks, NULL);
-    if (targets && row_count(targets) != rows)
+    int micros = sl_micro_batches(step->rows, step->chunks, NULL);
+    if ((step->positions > 0) != (step->cache != NULL))
+        return sl_error(SL_ERR_INVALID, "%s: either all ranks have a cache or none", step->who);
+    if (targets && row_count(targets) != step->rows)
         return sl_error(SL_ERR_INVALID,
-                        "%s: the input has %" PRId64 " rows, the targets have %" PRId64, who, rows,
-                        row_count(targets));
+                        "%s: the input has %" PRId64 " rows, the targets have %" PRId64, step->who,
+                        step->rows, row_count(targets));
     for (int i = 0; i < batch->input_count; i++) {
         const sl_input *input = &batch->inputs[i];
         int own =
-            input->whole ? micros : sl_micro_batches(row_count(input->tensor), pipe->chunks, NULL);
+            input->whole ? micros : sl_micro_batches(row_count(input->tensor), step->chunks, NULL);
         if (own != micros)
             return sl_error(SL_ERR_INVALID,
-                            "%s: the input makes %d micro-batches, but input \"%s\" makes %d", who,
-                            micros, input->name, own);
+                            "%s: the input makes %d micro-batches, but input \"%s\" makes %d",
+                            step->who, micros, input->name, own);
     }
     return SL_OK;
 }
@@ -261,13 +280,14 @@ static sli_table_kind table_kind(const sli_step *step)
  * process has an error. */
 static sl_status broadcast_batch(const sl_pipe *pipe, sli_step *step, int64_t *first_sample)
 {
-    int64_t words[] = {step->rows, *first_sample, (int64_t)step->step};
+    int64_t words[] = {step->rows, *first_sample, (int64_t)step->step, step->positions};
     enum { WORDS = sizeof words / sizeof *words };
     SL_TRY(
         sli_pipe_group_broadcast(pipe->group, words, WORDS, SL_I64, first_stage(pipe)->group_rank));
     step->rows = words[0];
     *first_sample = words[1];
     step->step = (uint64_t)words[2];
+    step->positions = words[3];
     return SL_OK;
 }
 
@@ -283,7 +303,9 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->rows = status == SL_OK && first_stage(pipe)->is_here ? row_count(batch->input) : 0;
     step->inputs = batch->inputs;
     step->input_count = batch->input_count;
-    step->chunks = pipe->chunks;
+    step->chunks = batch->cache ? 1 : pipe->chunks;
+    step->cache = batch->cache;
+    step->positions = batch->cache && step->rows > 0 ? sl_tensor_shape(batch->input)->size[1] : 0;
     step->precision = pipe->precision;
     step->seed = pipe->seed;
     step->step = batch->step;
@@ -299,8 +321,8 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     }
     if (status != SL_OK || step->rows < 1)
         return status;
-    SL_TRY(check_rows(step->who, pipe, batch, targets, step->rows));
-    *micros = sl_micro_batches(step->rows, pipe->chunks, pipe->sizes);
+    SL_TRY(check_rows(step, batch, targets));
+    *micros = sl_micro_batches(step->rows, step->chunks, pipe->sizes);
     SL_TRY(cut_batch(pipe, batch->input, targets, first_sample, *micros));
     return targets ? allocate_row_losses(pipe, step, *micros) : SL_OK;
 }
@@ -444,8 +466,11 @@ sl_status sl_pipe_forward(sl_pipe *pipe, const sl_pipe_batch *batch, sl_tensor *
     sli_step step = {.who = "sl_pipe_forward"};
     sl_status status = check_batch(step.who, pipe, batch, false);
     SL_TRY(run_step(pipe, batch ? batch : &no_batch, &step, status));
+    status = step.cache ? sl_cache_advance(step.cache, step.positions) : SL_OK;
+    if (status != SL_OK)
+        sl_tensor_destroy(&step.output);
     *output = step.output;
-    return SL_OK;
+    return status;
 }
 
 sl_status sl_pipe_train(sl_pipe *pipe, const sl_pipe_batch *batch, double *mean_loss)

@@ -108,6 +108,7 @@ static sl_status forward_pass(sli_stage *stage, const sli_step *step, int micro,
         .seed = step->seed,
         .step = step->step,
         .first_sample = step->micros[micro].first_sample,
+        .cache = step->cache,
     };
     sl_pass *pass;
     sl_status status = sl_pass_create(&options, &pass);

@@ -38,6 +38,8 @@ typedef struct sli_step {
     int chunks;             /* into which it is cut, as far as its rows allow */
     const sl_input *inputs; /* [input_count] the batch's further ones */
     int input_count;
+    sl_cache *cache;    /* NULL: none */
+    int64_t positions;  /* with a cache: those of the batch; else 0 */
     bool backward;      /* the table goes backward */
     bool training;      /* modules are in training mode: dropout is on */
     sl_loss *loss;      /* NULL: the outputs are wanted */

@@ -1,5 +1,9 @@
 /* Text from a trained model: each token is drawn from the model's distribution after the last
- * `context` tokens. The pipe runs forward only; the last position's logits are all that is used. */
+ * `context` tokens. The pipe runs forward only; the last position's logits are all that is used.
+ *
+ * As long as the model sees the whole text, a cache has the keys and values of all tokens but the
+ * newest. Once the text is longer than the context, each token changes the positions of all that
+ * the model sees, and with them the keys and values: then forward runs over the whole context. */
 #include "core/error.h"
 #include "core/philox.h"
 #include "sluice/train.h"
@@ -65,18 +69,19 @@ static int32_t choose_token(const sl_generate_options *options, const float *log
                         random_number_at(options->seed, position));
 }
 
-static sl_status compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
-                                bool same_weights, float **logits, int64_t *ntokens)
+/* As sl_compute_logits, by a batch that lacks its input; with a cache the ids are those that follow
+ * the positions in it. */
+static sl_status compute_logits(sl_pipe *pipe, sl_pipe_batch batch, const int32_t *ids,
+                                int64_t rows, int64_t length, float **logits, int64_t *ntokens)
 {
     sl_shape shape = sl_shape_2d(rows, length);
     sl_tensor *input, *output = NULL;
     *logits = NULL;
     SL_TRY(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &input));
     sl_status status = sl_tensor_write(input, ids);
+    batch.input = input;
     if (status == SL_OK)
-        status =
-            sl_pipe_forward(pipe, &(sl_pipe_batch){.input = input, .same_weights = same_weights},
-                            &output);
+        status = sl_pipe_forward(pipe, &batch, &output);
     sl_tensor_destroy(&input);
     if (status != SL_OK)
         return status;
@@ -96,7 +101,7 @@ static sl_status compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows,
 sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
                             float **logits, int64_t *ntokens)
 {
-    return compute_logits(pipe, ids, rows, length, false, logits, ntokens);
+    return compute_logits(pipe, (sl_pipe_batch){0}, ids, rows, length, logits, ntokens);
 }
 
 /* Ruined weights have no most probable token. */
@@ -109,13 +114,25 @@ static sl_status check_finite(const float *logits, int64_t ntokens)
     return SL_OK;
 }
 
-static sl_status append_token(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
-                              bool is_first, int64_t *length)
+static int64_t context_of(const sl_generate_options *options)
 {
-    int64_t context = options->context > 0 ? options->context : DEFAULT_CONTEXT, ntokens;
-    int64_t seen = *length < context ? *length : context;
+    return options->context > 0 ? options->context : DEFAULT_CONTEXT;
+}
+
+/* The batch's cache is freed when the text grows longer than the context. */
+static sl_status append_token(sl_pipe *pipe, sl_pipe_batch *batch,
+                              const sl_generate_options *options, int32_t *ids, int64_t *length)
+{
+    int64_t context = context_of(options), first = *length > context ? *length - context : 0;
+    int64_t ntokens;
+    if (first > 0)
+        sl_cache_destroy(&batch->cache);
+    if (batch->cache)
+        first = sl_cache_position(batch->cache);
+    int64_t seen = *length - first;
     float *logits;
-    SL_TRY(compute_logits(pipe, ids + *length - seen, 1, seen, !is_first, &logits, &ntokens));
+    SL_TRY(compute_logits(pipe, *batch, ids + first, 1, seen, &logits, &ntokens));
+    batch->same_weights = true;
     const float *last = logits + (seen - 1) * ntokens;
     candidate *candidates = malloc((size_t)ntokens * sizeof *candidates);
     sl_status status = check_finite(last, ntokens);
@@ -128,6 +145,18 @@ static sl_status append_token(sl_pipe *pipe, const sl_generate_options *options,
     free(candidates);
     free(logits);
     return status;
+}
+
+/* For a text of `length` tokens; none for a model that cannot use one. */
+static sl_status create_cache(const sl_pipe *pipe, const sl_generate_options *options,
+                              int64_t length, sl_cache **out)
+{
+    const sl_module *model = sl_pipe_model(pipe);
+    int64_t context = context_of(options);
+    *out = NULL;
+    if (!sl_module_can_continue(model))
+        return SL_OK;
+    return sl_cache_create(model, length < context ? length : context, out);
 }
 
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
@@ -145,7 +174,12 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
     if (options->top_k < 0 || options->context < 0 || count < 0)
         return sl_error(SL_ERR_INVALID,
                         "sl_generate: top-k, context and the count must not be negative");
-    for (int64_t i = 0; i < count; i++)
-        SL_TRY(append_token(pipe, options, ids, i == 0, length));
-    return SL_OK;
+    sl_pipe_batch batch = {0};
+    if (count > 0)
+        SL_TRY(create_cache(pipe, options, *length + count - 1, &batch.cache));
+    sl_status status = SL_OK;
+    for (int64_t i = 0; i < count && status == SL_OK; i++)
+        status = append_token(pipe, &batch, options, ids, length);
+    sl_cache_destroy(&batch.cache);
+    return status;
 }

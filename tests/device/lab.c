@@ -57,6 +57,7 @@ static sl_status create_without_optional_slots(lab *to)
     few_slots.bind_thread = NULL;
     few_slots.write = few_slots.read = NULL;
     few_slots.add_dropout = NULL;
+    few_slots.attention_from = NULL;
     family->members[0]->ops = &few_slots;
     return SL_OK;
 }

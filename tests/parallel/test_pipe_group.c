@@ -208,6 +208,48 @@ static void wrong_argument_of_one_rank_fails_on_all(void **state)
     check_ranks(give_no_input, NULL, RANKS);
 }
 
+/* Every rank's cache has the positions of a forward; one that has none fails on all. */
+static sl_status continue_rows(sl_group *group, void *arg)
+{
+    (void)arg;
+    layout_pipe at;
+    sl_device *device;
+    sl_cache *cache;
+    sl_tensor *output;
+    sl_shape shape = sl_shape_3d(2, 3, 8);
+    SL_TRY(open_linears(group, &at));
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sl_cache_create(at.model, 5, &cache));
+    sl_pipe_batch batch = {.input = random_tensor(device, &shape, 1), .cache = cache};
+    sl_tensor *input = (sl_tensor *)batch.input;
+    sl_status status = sl_pipe_forward(at.pipe, &batch, &output);
+    sl_tensor_destroy(&output);
+    if (status == SL_OK)
+        status = expect(sl_cache_position(cache) == 3, "expected 3 positions");
+    if (status == SL_OK)
+        status = expect_error(sl_pipe_forward(at.pipe, &batch, &output),
+                              "the cache has 3 of 5 positions, so 3 more do not fit");
+    if (sl_group_rank(group) == 1)
+        batch.cache = NULL;
+    sl_tensor_destroy(&input);
+    shape = sl_shape_3d(2, 1, 8);
+    batch.input = input = random_tensor(device, &shape, 1);
+    if (status == SL_OK)
+        status = expect_error(sl_pipe_forward(at.pipe, &batch, &output),
+                              "either all ranks have a cache or none");
+    sl_tensor_destroy(&input);
+    sl_cache_destroy(&cache);
+    layout_close(&at);
+    sl_device_destroy(&device);
+    return status;
+}
+
+static void cache_goes_on_over_the_ranks(void **state)
+{
+    (void)state;
+    check_ranks(continue_rows, NULL, RANKS);
+}
+
 /* Rank 1's pipe differs from the others'. */
 static sl_status differ(sl_group *group, void *arg)
 {
@@ -349,6 +391,7 @@ int pipe_group_tests(void)
         cmocka_unit_test(error_of_a_stage_is_every_ranks_and_the_pipe_goes_on),
         cmocka_unit_test(step_that_was_stopped_gives_no_loss),
         cmocka_unit_test(wrong_argument_of_one_rank_fails_on_all),
+        cmocka_unit_test(cache_goes_on_over_the_ranks),
         cmocka_unit_test(ranks_with_different_pipes_are_refused),
         cmocka_unit_test(ranks_that_cannot_be_spread_evenly_are_refused),
         cmocka_unit_test(rank_that_leaves_is_named_with_host_and_stage),

@@ -469,12 +469,78 @@ static void other_chunks_agree_to_rounding_with_dropout_on(void **state)
     }
 }
 
+/* ---- A cache ---------------------------------------------------------------------------- */
+
+enum { CACHED_ROWS = 2, CACHED_LENGTH = 5, CACHED_TOKENS = 9 };
+
+static test_pipe open_language_model(int stages, sl_precision precision)
+{
+    sl_module *model;
+    sl_loss *loss;
+    check_ok(sl_transformer_lm_create(&(sl_model_options){.ntokens = CACHED_TOKENS,
+                                                          .emsize = 8,
+                                                          .nhid = 6,
+                                                          .nlayers = 2,
+                                                          .nhead = 2},
+                                      &model));
+    check_ok(sl_cross_entropy_create(&loss));
+    return open_pipe(model, loss,
+                     (sl_pipe_options){.stages = stages, .chunks = 2, .precision = precision},
+                     stages, 1);
+}
+
+/* The logits of each position by itself, malloc'ed. */
+static float *logits_one_by_one(int stages, sl_precision precision)
+{
+    enum { EACH = CACHED_ROWS * CACHED_TOKENS };
+    test_pipe piped = open_language_model(stages, precision);
+    float *all = malloc(CACHED_LENGTH * EACH * sizeof *all);
+    sl_shape shape = sl_shape_2d(CACHED_ROWS, 1);
+    sl_cache *cache;
+    check_ok(sl_cache_create(piped.model, CACHED_LENGTH, &cache));
+    for (int t = 0; t < CACHED_LENGTH; t++) {
+        const int32_t ids[CACHED_ROWS] = {t * 5 % CACHED_TOKENS, (t * 7 + 1) % CACHED_TOKENS};
+        sl_tensor *input = integer_tensor(piped.devices[0], &shape, ids), *output;
+        sl_pipe_batch batch = {.input = input, .targets = input, .cache = cache};
+        double loss;
+        check_error(sl_pipe_train(piped.pipe, &batch, &loss), SL_ERR_INVALID,
+                    "a cache is for sl_pipe_forward");
+        check_ok(sl_pipe_forward(piped.pipe, &batch, &output));
+        assert_int_equal(sl_cache_position(cache), t + 1);
+        check_ok(sl_tensor_read(output, all + (ptrdiff_t)t * EACH));
+        sl_tensor_destroy(&output);
+        if (t == CACHED_LENGTH - 1)
+            check_error(sl_pipe_forward(piped.pipe, &batch, &output), SL_ERR_INVALID,
+                        "the cache has 5 of 5 positions, so 1 more do not fit");
+        sl_tensor_destroy(&input);
+    }
+    sl_cache_destroy(&cache);
+    close_pipe(&piped);
+    return all;
+}
+
+static void cache_gives_the_same_bits_in_any_pipe(void **state)
+{
+    (void)state;
+    for (sl_precision precision = SL_PRECISION_F32; precision <= SL_PRECISION_BF16; precision++) {
+        float *one = logits_one_by_one(1, precision);
+        for (int stages = 2; stages <= 4; stages++) {
+            float *cut = logits_one_by_one(stages, precision);
+            assert_memory_equal(cut, one,
+                                CACHED_LENGTH * CACHED_ROWS * CACHED_TOKENS * sizeof *cut);
+            free(cut);
+        }
+        free(one);
+    }
+}
+
 int pipe_invariance_tests(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(random_models_train_to_the_same_bits_in_any_pipe),
         cmocka_unit_test(transformers_train_to_the_same_bits_in_any_pipe),
         cmocka_unit_test(tables_of_pytorch_train_to_the_same_bits),
+        cmocka_unit_test(cache_gives_the_same_bits_in_any_pipe),
         cmocka_unit_test(other_chunks_agree_to_rounding_with_dropout_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

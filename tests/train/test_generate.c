@@ -1,3 +1,4 @@
+#include "support/modules.h"
 #include "train/small_run.h"
 
 #include <math.h>
@@ -74,6 +75,40 @@ static void seed_decides_the_text_in_every_pipe(void **state)
     generate(&pipe, &options, other);
     assert_memory_equal(one, other, sizeof one);
     close_pipe(&pipe);
+}
+
+/* The small model, after which a module runs that cannot use a cache and changes nothing. */
+static test_pipe open_without_cache(probe *identity, uint64_t seed)
+{
+    sl_module *model, *last = probe_module(identity);
+    check_ok(sl_transformer_lm_create(&small_model_options, &model));
+    check_ok(sl_sequential_append(&model, SL_OK, &last));
+    return open_pipe(model, NULL, (sl_pipe_options){.stages = 1, .seed = seed}, 1, 1);
+}
+
+static void check_text_without_cache(const sl_generate_options *options, int stages)
+{
+    int32_t with[ROOM], without[ROOM];
+    probe identity = {0};
+    test_pipe pipe = open_small_model(stages, 3);
+    generate(&pipe, options, with);
+    close_pipe(&pipe);
+    pipe = open_without_cache(&identity, 3);
+    generate(&pipe, options, without);
+    close_pipe(&pipe);
+    assert_memory_equal(with, without, sizeof with);
+}
+
+/* Also where the text grows longer than the context, and where the prompt is longer. */
+static void cache_does_not_change_the_text(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 5; seed++)
+        check_text_without_cache(
+            &(sl_generate_options){.context = 100, .temperature = 1, .seed = seed}, 2);
+    check_text_without_cache(&(sl_generate_options){.context = 10, .temperature = 1}, 1);
+    check_text_without_cache(&(sl_generate_options){.context = 2}, 3);
+    check_text_without_cache(&(sl_generate_options){.context = ROOM - 1}, 1);
 }
 
 /* The frequencies of many draws after the prompt, against softmax(logits / temperature) over the
@@ -159,6 +194,7 @@ int generate_tests(void)
         cmocka_unit_test(greedy_token_is_the_most_probable_one),
         cmocka_unit_test(one_candidate_is_greedy),
         cmocka_unit_test(seed_decides_the_text_in_every_pipe),
+        cmocka_unit_test(cache_does_not_change_the_text),
         cmocka_unit_test(draws_follow_the_models_distribution),
         cmocka_unit_test(impossible_requests_are_refused),
         cmocka_unit_test(output_that_is_no_number_is_an_error),

@@ -21,6 +21,7 @@ enum { BLOCK = 64 };
 typedef struct attention_job {
     const sli_cpu_kernels *kernels;
     int64_t positions, heads, head_width;
+    int64_t first_query, room;
     bool causal;
     const float *qkv, *out, *grad_out;
     const sli_dropout *dropout;
@@ -46,8 +47,8 @@ static head find_head(const attention_job *job, int64_t task)
     head h;
     h.out_ld = job->heads * job->head_width;
     h.ld = 3 * h.out_ld;
-    h.qkv_at = sample * job->positions * h.ld + index * job->head_width;
-    h.out_at = sample * job->positions * h.out_ld + index * job->head_width;
+    h.qkv_at = sample * job->room * h.ld + index * job->head_width;
+    h.out_at = sample * (job->positions - job->first_query) * h.out_ld + index * job->head_width;
     h.q = job->qkv + h.qkv_at;
     h.k = h.q + h.out_ld;
     h.v = h.k + h.out_ld;
@@ -80,7 +81,7 @@ static void multiply_matrices(attention_job *job, sli_sgemm_shape shape, const f
 
 static void multiply_small(const attention_job *job, sli_small_product product, sli_triangle causal)
 {
-    product.triangle = job->causal ? causal : SLI_WHOLE;
+    product.triangle = job->causal && job->first_query == 0 ? causal : SLI_WHOLE;
     job->kernels->small_product(&product);
 }
 
@@ -159,12 +160,12 @@ static void forward_head(void *argument, int64_t task, int thread)
     attention_job *job = argument;
     head h = find_head(job, task);
     workspace w = thread_workspace(job, thread);
-    for (int64_t first = 0; first < job->positions; first += BLOCK) {
+    for (int64_t first = job->first_query; first < job->positions; first += BLOCK) {
         sli_score_block block = score_block(job, &h, first);
+        float *out = job->to + h.out_at + (first - job->first_query) * h.out_ld;
         multiply_rows(job, &block, h.q + first * h.ld, h.ld, h.k, h.ld, w.turned, w.scores);
         job->kernels->softmax(&block, w.scores);
-        multiply_scores(job, &block, w.scores, h.v, h.ld, job->to + h.out_at + first * h.out_ld,
-                        h.out_ld);
+        multiply_scores(job, &block, w.scores, h.v, h.ld, out, h.out_ld);
     }
 }
 
@@ -219,6 +220,8 @@ sl_status sli_cpu_attention(sl_device *device, const sli_attention *arguments)
     attention_job job = {.positions = arguments->positions,
                          .heads = arguments->heads,
                          .head_width = arguments->head_width,
+                         .first_query = arguments->first_query,
+                         .room = arguments->room ? arguments->room : arguments->positions,
                          .causal = arguments->causal,
                          .qkv = arguments->qkv,
                          .dropout = &arguments->dropout,
@@ -232,6 +235,7 @@ sl_status sli_cpu_attention_backward(sl_device *device, const sli_attention_back
     attention_job job = {.positions = arguments->positions,
                          .heads = arguments->heads,
                          .head_width = arguments->head_width,
+                         .room = arguments->positions,
                          .causal = arguments->causal,
                          .qkv = arguments->qkv,
                          .out = arguments->out,

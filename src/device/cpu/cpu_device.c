@@ -119,6 +119,7 @@ static const sli_device_ops ops = {
     .add_norm = sli_cpu_add_norm,
     .add_norm_backward = sli_cpu_add_norm_backward,
     .attention = sli_cpu_attention,
+    .attention_from = sli_cpu_attention,
     .attention_backward = sli_cpu_attention_backward,
     .cross_entropy = sli_cpu_cross_entropy,
     .convert = sli_cpu_convert,

@@ -1,0 +1,91 @@
+/* What modules keep of earlier positions. Each module has an entry of its own, so modules of
+ * different stages may use a cache at the same time. */
+#include "nn/module.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct sl_cache {
+    int64_t positions, position;
+    uint32_t module_count;
+    sl_tensor *tensors[]; /* [module_count] by the modules' numbers; NULL: not used yet */
+};
+
+sl_status sl_cache_create(const sl_module *model, int64_t positions, sl_cache **out)
+{
+    *out = NULL;
+    if (positions < 1)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_cache_create: a cache has at least 1 position, got %" PRId64,
+                        positions);
+    uint32_t count = sli_module_root((sl_module *)model)->modules_end;
+    sl_cache *cache = calloc(1, sizeof *cache + count * sizeof *cache->tensors);
+    if (!cache)
+        return sl_error(SL_ERR_MEMORY, "sl_cache_create: no memory for a cache");
+    cache->positions = positions;
+    cache->module_count = count;
+    *out = cache;
+    return SL_OK;
+}
+
+void sl_cache_destroy(sl_cache **cache)
+{
+    if (!cache || !*cache)
+        return;
+    for (uint32_t i = 0; i < (*cache)->module_count; i++)
+        sl_tensor_destroy(&(*cache)->tensors[i]);
+    free(*cache);
+    *cache = NULL;
+}
+
+int64_t sl_cache_position(const sl_cache *cache)
+{
+    return cache->position;
+}
+
+sl_status sli_cache_check_room(const sl_cache *cache, int64_t count)
+{
+    if (count > cache->positions - cache->position)
+        return sl_error(SL_ERR_INVALID,
+                        "the cache has %" PRId64 " of %" PRId64 " positions, so %" PRId64
+                        " more do not fit",
+                        cache->position, cache->positions, count);
+    return SL_OK;
+}
+
+sl_status sl_cache_advance(sl_cache *cache, int64_t count)
+{
+    SL_TRY(sli_cache_check_room(cache, count));
+    cache->position += count;
+    return SL_OK;
+}
+
+int64_t sl_pass_position(const sl_pass *pass)
+{
+    return pass->options.cache ? pass->options.cache->position : 0;
+}
+
+sl_status sl_pass_cache_tensor(const sl_pass *pass, const sl_module *module, const sl_tensor *in,
+                               int64_t width, sl_tensor **out)
+{
+    sl_cache *cache = pass->options.cache;
+    const sl_shape *shape = sl_tensor_shape(in);
+    *out = NULL;
+    if (!cache)
+        return SL_OK;
+    if (shape->dims < 2)
+        return sl_error(SL_ERR_INVALID, "on a pass with a cache the input must be [N, T, ...]");
+    if (module->number >= cache->module_count)
+        return sl_error(SL_ERR_INVALID, "the cache was created for another model");
+    SL_TRY(sli_cache_check_room(cache, shape->size[1]));
+    sl_tensor **own = &cache->tensors[module->number];
+    if (!*own) {
+        sl_shape all = sl_shape_3d(shape->size[0], cache->positions, width);
+        SL_TRY(sl_tensor_create(sl_pass_device(pass), SL_MEMORY_ACTIVATIONS, SL_F32, &all, own));
+    }
+    if (sl_tensor_shape(*own)->size[0] != shape->size[0])
+        return sl_error(SL_ERR_INVALID, "the cache is of %" PRId64 " rows, the input has %" PRId64,
+                        sl_tensor_shape(*own)->size[0], shape->size[0]);
+    *out = *own;
+    return SL_OK;
+}
