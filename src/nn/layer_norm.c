@@ -217,6 +217,7 @@ sl_status sl_layer_norm_create(int64_t width, float eps, sl_module **out)
     norm->width = width;
     norm->eps = eps > 0.0f ? eps : 1e-5f;
     SL_TRY(sl_module_create(&norm_ops, norm, out));
+    (*out)->exact_columns = 1;
     sl_status status = declare_parameters(*out, norm);
     if (status != SL_OK)
         sl_module_destroy(out);

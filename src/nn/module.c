@@ -244,6 +244,14 @@ int64_t sli_module_product_elements(const sl_module *module)
     return elements;
 }
 
+int64_t sli_module_exact_bytes(const sl_module *module, int64_t rows)
+{
+    int64_t bytes = rows * module->exact_columns * (int64_t)sizeof(float);
+    for (int i = 0; i < module->child_count; i++)
+        bytes += sli_module_exact_bytes(module->children[i], rows);
+    return bytes;
+}
+
 int64_t sl_module_parameter_elements(const sl_module *module)
 {
     return sli_module_elements(module, SL_PARAMETER_TRAINED) +

@@ -23,6 +23,7 @@ struct sl_module {
     struct sli_skip_end *skip_ends;       /* in the order in which they were declared (skip.c) */
     atomic_int sets; /* of a root: parameter sets that hold parameters of its tree */
     bool is_in_evaluation;
+    int64_t exact_columns; /* f32 numbers that its forward saves for each row on bf16 passes too */
 };
 
 /* Each random mask of a module has a site of its own: number * 8 + 0 … 7. */
@@ -51,6 +52,10 @@ int64_t sli_module_elements(const sl_module *module, sl_parameter_kind kind);
 
 /* Elements of the weights of products among them, those that are tied to others' left out. */
 int64_t sli_module_product_elements(const sl_module *module);
+
+/* Bytes that stay f32 on a bf16 pass, of those that the module and all below it save for so many
+ * rows. */
+int64_t sli_module_exact_bytes(const sl_module *module, int64_t rows);
 
 /* Can `name` be given to a new child or parameter of `module`? Errors: SL_ERR_INVALID for an empty
  * name, one with a dot, one that is taken. */

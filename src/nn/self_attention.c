@@ -371,6 +371,7 @@ sl_status sl_self_attention_create(int64_t width, int64_t heads, float dropout, 
                              .mask = mask,
                              .in_proj = {.in = width, .out = 3 * width}};
     SL_TRY(sl_module_create(&attention_ops, self, out));
+    (*out)->exact_columns = heads;
     sl_status status = declare_parameters(*out, self);
     if (status != SL_OK)
         sl_module_destroy(out);

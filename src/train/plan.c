@@ -53,8 +53,7 @@ static int64_t bytes_of(const sl_shape *shape)
     return sl_shape_count(shape) * (int64_t)sizeof(float);
 }
 
-/* Bytes of f32 as they are kept and sent. (bf16 halves all of them but a few for each position,
- * which are too few to count.) */
+/* Bytes of f32 as they are kept and sent, but for a module's exact ones. */
 static int64_t kept_bytes(const sl_train_options *options, int64_t bytes)
 {
     return options->precision == SL_PRECISION_BF16 ? (bytes + 1) / 2 : bytes;
@@ -76,8 +75,8 @@ static sl_status plan_micro(const sl_train_options *options, const sl_module *mo
         int64_t needed = i == last
                              ? sli_cross_entropy_workspace_bytes(rows, classes, options->precision)
                              : saved;
-        saved = kept_bytes(options, saved);
-        out->saved += saved;
+        int64_t exact = i == last ? 0 : sli_module_exact_bytes(module, rows);
+        out->saved += kept_bytes(options, saved - exact) + exact;
         out->halfway = larger(out->halfway, out->saved - out->deferred);
         out->deferred += kept_bytes(options, sl_module_deferred_bytes(module, shape));
         out->workspace = larger(out->workspace, needed);
