@@ -20,13 +20,52 @@ typedef struct candidate {
     int32_t id;
 } candidate;
 
-/* The largest logit first; equal ones by id, so that the order is the same everywhere. */
-static int compare_candidates(const void *a, const void *b)
+/* Candidates by their logits, the largest first; equal ones by id, so that the order is the same
+ * everywhere. The first `left` are a heap; behind it are those that were removed, the last one
+ * first. */
+typedef struct ranking {
+    candidate *all;
+    int64_t count, left;
+} ranking;
+
+static bool comes_before(candidate x, candidate y)
 {
-    const candidate *x = a, *y = b;
-    if (x->logit != y->logit)
-        return x->logit < y->logit ? 1 : -1;
-    return (x->id > y->id) - (x->id < y->id);
+    return x.logit != y.logit ? x.logit > y.logit : x.id < y.id;
+}
+
+/* Moves the candidate at `at` down to where it belongs. */
+static void sift_down(ranking *of, int64_t at)
+{
+    candidate moved = of->all[at];
+    for (int64_t child = 2 * at + 1; child < of->left; child = 2 * at + 1) {
+        if (child + 1 < of->left && comes_before(of->all[child + 1], of->all[child]))
+            child++;
+        if (!comes_before(of->all[child], moved))
+            break;
+        of->all[at] = of->all[child];
+        at = child;
+    }
+    of->all[at] = moved;
+}
+
+static void build_ranking(ranking *of)
+{
+    of->left = of->count;
+    for (int64_t at = of->count / 2; at > 0; at--)
+        sift_down(of, at - 1);
+}
+
+/* Candidate `rank`, counted from 0. */
+static candidate candidate_at(ranking *of, int64_t rank)
+{
+    while (of->count - of->left <= rank) {
+        candidate first = of->all[0];
+        of->all[0] = of->all[--of->left];
+        of->all[of->left] = first;
+        if (of->left > 0)
+            sift_down(of, 0);
+    }
+    return of->all[of->count - 1 - rank];
 }
 
 /* A number in [0, 1) for the token at `position`. */
@@ -37,36 +76,39 @@ static double random_number_at(uint64_t seed, int64_t position)
     return (double)sli_uniform_from_bits(counter[0]);
 }
 
-/* The first of the sorted candidates at which the cumulated probability passes u. */
-static int32_t sample_token(const candidate *sorted, int64_t count, double temperature, double u)
+/* The first of the `most` best candidates at which the cumulated probability passes u. */
+static int32_t sample_token(ranking *of, int64_t most, double temperature, double u)
 {
     double total = 0, passed = 0;
-    for (int64_t i = 0; i < count; i++)
-        total += exp((sorted[i].logit - sorted[0].logit) / temperature);
-    for (int64_t i = 0; i < count; i++) {
-        passed += exp((sorted[i].logit - sorted[0].logit) / temperature);
+    float best = candidate_at(of, 0).logit;
+    if (most < of->count)
+        candidate_at(of, most - 1);
+    int64_t first = most < of->count ? of->left : 0;
+    for (int64_t i = first; i < of->count; i++)
+        total += exp((of->all[i].logit - best) / temperature);
+    for (int64_t rank = 0; rank < most; rank++) {
+        candidate next = candidate_at(of, rank);
+        passed += exp((next.logit - best) / temperature);
         if (u * total < passed)
-            return sorted[i].id;
+            return next.id;
     }
-    return sorted[count - 1].id;
+    return candidate_at(of, most - 1).id;
 }
 
 static int32_t choose_token(const sl_generate_options *options, const float *logits,
                             candidate *candidates, int64_t ntokens, int64_t position)
 {
-    int64_t count = 0;
+    ranking of = {.all = candidates};
     for (int32_t id = 0; id < ntokens; id++)
         if (id != SL_VOCAB_UNKNOWN)
-            candidates[count++] = (candidate){logits[id], id};
-    if (count == 0)
+            candidates[of.count++] = (candidate){logits[id], id};
+    if (of.count == 0)
         return SL_VOCAB_UNKNOWN;
-    qsort(candidates, (size_t)count, sizeof *candidates, compare_candidates);
+    build_ranking(&of);
     if (options->temperature == 0)
-        return candidates[0].id;
-    if (options->top_k > 0 && count > options->top_k)
-        count = options->top_k;
-    return sample_token(candidates, count, options->temperature,
-                        random_number_at(options->seed, position));
+        return candidate_at(&of, 0).id;
+    int64_t most = options->top_k > 0 && options->top_k < of.count ? options->top_k : of.count;
+    return sample_token(&of, most, options->temperature, random_number_at(options->seed, position));
 }
 
 /* As sl_compute_logits, by a batch that lacks its input; with a cache the ids are those that follow
