@@ -9,6 +9,13 @@
  * after the last micro-batch's backward, and each stage exchanges its buckets with the same stage
  * of the other replicas.
  *
+ * A replica's pipe may have its stages on several ranks (sl_pipe_options.group). Each of these
+ * ranks then has an sl_ddp over a group of its own: the ranks with the same stages, one of each
+ * replica. All of them call the functions below together, and get the same status.
+ *
+ *     replica 0   rank 0: stages 0 1   rank 1: stages 2 3      groups of the pipes: {0 1}, {2 3}
+ *     replica 1   rank 2: stages 0 1   rank 3: stages 2 3      groups of sl_ddp:    {0 2}, {1 3}
+ *
  * Ranks may be threads or processes. All ranks must call the functions below in the same order; one
  * thread at a time may call a replica's functions.
  *
@@ -48,8 +55,7 @@ typedef struct sl_ddp_options {
 
 /* Copies rank 0's parameters and buffers to all ranks. Called by all ranks. Errors: SL_ERR_INVALID
  * for a replica without trained parameters, without gradients, or with parameters outside the set;
- * and, on all ranks, if their replicas or options differ: the error says in what.
- * SL_ERR_UNSUPPORTED for a pipe whose stages are on several ranks (sl_pipe_options.group). */
+ * and, on all ranks, if their replicas or options differ: the error says in what. */
 sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out);
 void sl_ddp_destroy(sl_ddp **ddp); /* NULL is allowed */
 
@@ -81,8 +87,9 @@ sl_status sl_ddp_backward(sl_ddp *ddp, sl_pass *pass, sl_tensor *grad_out, sl_te
  * forward, forward, backward (averages), backward (does not). */
 void sl_ddp_set_sync(sl_ddp *ddp, bool sync);
 
-/* This rank's handle of the group in which stage `stage` (0 for a module) exchanges its gradients.
- * It lives as long as `ddp` and must not be used during a step. */
+/* This rank's handle of the group in which stage `stage` (0 for a module) exchanges its gradients;
+ * NULL where the stage is on another rank of the pipe's group. It lives as long as `ddp` and must
+ * not be used during a step. */
 sl_group *sl_ddp_group(const sl_ddp *ddp, int stage);
 
 /* ---- Uneven inputs ---------------------------------------------------------------------- */

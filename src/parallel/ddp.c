@@ -5,9 +5,13 @@
 #include "core/error.h"
 #include "core/json.h"
 #include "nn/module.h"
+#include "parallel/pipe.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
+
+/* Of parameters: sl_parameter_kind. */
+enum { KINDS = SL_PARAMETER_BUFFER + 1 };
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
@@ -19,12 +23,6 @@ static sl_status check_options(const sl_ddp_options *options)
     if (!options->pipe == !has_module)
         return sl_error(SL_ERR_INVALID, "sl_ddp_create: expected either a pipe, or a module and "
                                         "its parameters");
-    for (int stage = 0; options->pipe && stage < sl_pipe_stages(options->pipe); stage++)
-        if (!sl_pipe_parameters(options->pipe, stage))
-            return sl_error(SL_ERR_UNSUPPORTED,
-                            "sl_ddp_create: stage %d of the pipe is on another rank of its group, "
-                            "and replicas have all stages in one process",
-                            stage);
     return SL_OK;
 }
 
@@ -45,44 +43,59 @@ static sl_status check_set_holds(const sl_parameter_set *set, const sl_module *m
     return SL_OK;
 }
 
-/* Refuses a replica that cannot be trained; finds out whether it has buffers. */
-static sl_status inspect_parameters(sl_ddp *ddp)
+/* Counts the parameters of each kind that are here. */
+static sl_status count_kinds(const sl_ddp *ddp, double counts[KINDS])
 {
-    int trained = 0;
-    bool has_buffers = false;
-    for (int stage = 0; stage < ddp->stage_count; stage++)
-        for (int i = 0; i < sl_parameter_set_count(ddp->sets[stage]); i++) {
-            const sl_parameter *parameter = sl_parameter_set_get(ddp->sets[stage], i);
-            has_buffers |= parameter->kind == SL_PARAMETER_BUFFER;
-            if (parameter->kind != SL_PARAMETER_TRAINED)
-                continue;
-            trained++;
-            if (!parameter->grad)
+    for (int s = 0; s < ddp->stage_count; s++)
+        for (int i = 0; i < sl_parameter_set_count(ddp->sets[s]); i++) {
+            const sl_parameter *parameter = sl_parameter_set_get(ddp->sets[s], i);
+            counts[parameter->kind]++;
+            if (parameter->kind == SL_PARAMETER_TRAINED && !parameter->grad)
                 return sl_error(
                     SL_ERR_INVALID,
                     "sl_ddp_create: the set of parameter %s was created without gradients",
                     parameter->path);
         }
-    ddp->broadcasts_buffers &= has_buffers;
-    if (trained == 0)
+    return SL_OK;
+}
+
+/* Refuses a replica that cannot be trained; finds out whether it has buffers. `status`: this rank's
+ * before. */
+static sl_status inspect_replica(sl_ddp *ddp, sl_status status)
+{
+    double counts[KINDS] = {0};
+    if (status == SL_OK)
+        status = count_kinds(ddp, counts);
+    SL_TRY(sli_ddp_agree(ddp, status));
+    if (ddp->pipe && ddp->pipe->group)
+        SL_TRY(sli_pipe_group_sum(ddp->pipe->group, counts, KINDS));
+    ddp->broadcasts_buffers &= counts[SL_PARAMETER_BUFFER] > 0;
+    if (counts[SL_PARAMETER_TRAINED] == 0)
         return sl_error(SL_ERR_INVALID,
                         "sl_ddp_create: DistributedDataParallel is not needed when a module "
                         "doesn't have any parameters that require a gradient");
     return SL_OK;
 }
 
-static sl_status list_sets(sl_ddp *ddp, sl_parameter_set *of_module)
+/* Lists the stages that are in this process. */
+static sl_status list_stages(sl_ddp *ddp, sl_parameter_set *of_module)
 {
-    size_t stages = (size_t)ddp->stage_count;
+    int all = ddp->pipe ? sl_pipe_stages(ddp->pipe) : 1;
+    size_t stages = (size_t)all;
+    ddp->stages = calloc(stages, sizeof *ddp->stages);
     ddp->sets = calloc(stages, sizeof *ddp->sets);
     ddp->groups = calloc(stages, sizeof *ddp->groups);
     ddp->reducers = calloc(stages, sizeof *ddp->reducers);
     ddp->observers = calloc(stages, sizeof *ddp->observers);
-    if (!ddp->sets || !ddp->groups || !ddp->reducers || !ddp->observers)
-        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d stages", ddp->stage_count);
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        ddp->sets[stage] = ddp->pipe ? sl_pipe_parameters(ddp->pipe, stage) : of_module;
-        ddp->log.bucket_count += sl_parameter_set_bucket_count(ddp->sets[stage]);
+    if (!ddp->stages || !ddp->sets || !ddp->groups || !ddp->reducers || !ddp->observers)
+        return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %d stages", all);
+    for (int stage = 0; stage < all; stage++) {
+        sl_parameter_set *set = ddp->pipe ? sl_pipe_parameters(ddp->pipe, stage) : of_module;
+        if (!set)
+            continue;
+        ddp->stages[ddp->stage_count] = stage;
+        ddp->sets[ddp->stage_count++] = set;
+        ddp->log.bucket_count += sl_parameter_set_bucket_count(set);
     }
     ddp->bucket_logs = calloc((size_t)ddp->log.bucket_count + 1, sizeof *ddp->bucket_logs);
     ddp->log.buckets = ddp->bucket_logs;
@@ -99,12 +112,12 @@ static sl_status connect_ranks(sl_ddp *ddp)
 {
     int64_t options = (int64_t)ddp->comm_precision << 2 | ddp->find_unused_parameters << 1 |
                       ddp->broadcasts_buffers;
-    SL_TRY(sli_ddp_verify(ddp->group, ddp->sets, ddp->stage_count, options));
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        SL_TRY(sl_group_split(ddp->group, 0, &ddp->groups[stage]));
-        SL_TRY(sli_reducer_create(ddp->sets[stage], ddp->groups[stage], stage, ddp->comm_precision,
-                                  &ddp->reducers[stage]));
-        ddp->observers[stage] = sli_reducer_observer(ddp->reducers[stage]);
+    SL_TRY(sli_ddp_verify(ddp, options));
+    for (int s = 0; s < ddp->stage_count; s++) {
+        SL_TRY(sl_group_split(ddp->group, 0, &ddp->groups[s]));
+        SL_TRY(sli_reducer_create(ddp->sets[s], ddp->groups[s], ddp->stages[s], ddp->comm_precision,
+                                  &ddp->reducers[s]));
+        ddp->observers[ddp->stages[s]] = sli_reducer_observer(ddp->reducers[s]);
     }
     return sli_ddp_broadcast(ddp, 0, false);
 }
@@ -124,15 +137,13 @@ sl_status sl_ddp_create(const sl_ddp_options *options, sl_ddp **out)
     ddp->broadcasts_buffers = !options->no_buffer_broadcast;
     ddp->find_unused_parameters = options->find_unused_parameters;
     ddp->comm_precision = options->comm_precision;
-    ddp->stage_count = ddp->pipe ? sl_pipe_stages(ddp->pipe) : 1;
     ddp->syncs = true;
-    sl_status status = list_sets(ddp, options->parameters);
+    sl_status status = list_stages(ddp, options->parameters);
     if (status == SL_OK && !ddp->pipe)
         status = check_set_holds(ddp->sets[0], ddp->module);
+    status = inspect_replica(ddp, status);
     if (status == SL_OK)
-        status = inspect_parameters(ddp);
-    if (status == SL_OK)
-        status = connect_ranks(ddp);
+        status = sli_ddp_agree(ddp, connect_ranks(ddp));
     if (status != SL_OK)
         sl_ddp_destroy(&ddp);
     *out = ddp;
@@ -144,12 +155,13 @@ void sl_ddp_destroy(sl_ddp **ddp)
     if (!ddp || !*ddp)
         return;
     sl_ddp *dead = *ddp;
-    for (int stage = 0; stage < dead->stage_count; stage++) {
+    for (int s = 0; s < dead->stage_count; s++) {
         if (dead->reducers)
-            sli_reducer_destroy(&dead->reducers[stage]);
+            sli_reducer_destroy(&dead->reducers[s]);
         if (dead->groups)
-            sl_group_destroy(&dead->groups[stage]);
+            sl_group_destroy(&dead->groups[s]);
     }
+    free(dead->stages);
     free(dead->sets);
     free(dead->groups);
     free(dead->reducers);
@@ -176,9 +188,27 @@ void sl_ddp_set_sync(sl_ddp *ddp, bool sync)
     ddp->syncs = sync;
 }
 
+/* The stage's index among those that are here; -1: it is in another process. */
+static int find_stage(const sl_ddp *ddp, int stage)
+{
+    for (int s = 0; s < ddp->stage_count; s++)
+        if (ddp->stages[s] == stage)
+            return s;
+    return -1;
+}
+
 sl_group *sl_ddp_group(const sl_ddp *ddp, int stage)
 {
-    return ddp->groups[stage];
+    int s = find_stage(ddp, stage);
+    return s < 0 ? NULL : ddp->groups[s];
+}
+
+sl_status sli_ddp_agree(const sl_ddp *ddp, sl_status status)
+{
+    if (!ddp->pipe || !ddp->pipe->group)
+        return status;
+    sli_failure_raise(&ddp->pipe->failure, 0, status);
+    return sli_pipe_end_run(ddp->pipe, false);
 }
 
 /* ---- Values ----------------------------------------------------------------------------- */
@@ -191,9 +221,9 @@ static sl_status broadcast_tensor(sl_group *group, sl_tensor *tensor, int root)
 
 sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers)
 {
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        sl_parameter_set *set = ddp->sets[stage];
-        sl_group *group = ddp->groups[stage];
+    for (int s = 0; s < ddp->stage_count; s++) {
+        sl_parameter_set *set = ddp->sets[s];
+        sl_group *group = ddp->groups[s];
         for (int b = 0; b < sl_parameter_set_bucket_count(set) && !only_buffers; b++)
             SL_TRY(broadcast_tensor(group, sl_parameter_set_bucket_values(set, b), root));
         for (int i = 0; i < sl_parameter_set_count(set); i++) {
@@ -210,15 +240,16 @@ sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers)
 
 sl_status sli_ddp_set_shards(const sl_ddp *ddp, int shards)
 {
-    for (int stage = 0; stage < ddp->stage_count; stage++)
-        SL_TRY(sli_reducer_set_terms(ddp->reducers[stage], shards));
-    return SL_OK;
+    sl_status status = SL_OK;
+    for (int s = 0; s < ddp->stage_count && status == SL_OK; s++)
+        status = sli_reducer_set_terms(ddp->reducers[s], shards);
+    return sli_ddp_agree(ddp, status);
 }
 
 static sl_status add_shard(int stage, void *arg)
 {
     const sl_ddp *ddp = arg;
-    return sli_reducer_add_term(ddp->reducers[stage]);
+    return sli_reducer_add_term(ddp->reducers[find_stage(ddp, stage)]);
 }
 
 sl_status sli_ddp_add_shard(sl_ddp *ddp)
@@ -237,17 +268,17 @@ void sli_ddp_begin_exchange(sl_ddp *ddp)
         .divisor = ddp->joins && ddp->join.divide_by_active ? ddp->active : 0,
         .start = ddp->start,
     };
-    for (int stage = 0; stage < ddp->stage_count; stage++)
-        sli_reducer_begin(ddp->reducers[stage], &reduction);
+    for (int s = 0; s < ddp->stage_count; s++)
+        sli_reducer_begin(ddp->reducers[s], &reduction);
 }
 
 static void write_log(sl_ddp *ddp, double backward_end)
 {
     sl_ddp_log *log = &ddp->log;
     sl_ddp_bucket_log *next = ddp->bucket_logs;
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        sli_reducer_log(ddp->reducers[stage], next);
-        next += sl_parameter_set_bucket_count(ddp->sets[stage]);
+    for (int s = 0; s < ddp->stage_count; s++) {
+        sli_reducer_log(ddp->reducers[s], next);
+        next += sl_parameter_set_bucket_count(ddp->sets[s]);
     }
     log->steps++;
     log->order_rebuilt = ddp->has_rebuilt_order;
@@ -267,8 +298,8 @@ static void write_log(sl_ddp *ddp, double backward_end)
 static sl_status end_reducers(const sl_ddp *ddp)
 {
     sli_error_copy first = {0};
-    for (int stage = 0; stage < ddp->stage_count; stage++) {
-        sl_status status = sli_reducer_end(ddp->reducers[stage]);
+    for (int s = 0; s < ddp->stage_count; s++) {
+        sl_status status = sli_reducer_end(ddp->reducers[s]);
         if (first.status == SL_OK)
             sli_error_save(&first, status);
     }
@@ -279,19 +310,19 @@ sl_status sli_ddp_end_exchange(sl_ddp *ddp)
 {
     double backward_end = sli_clock_seconds() - ddp->start;
     SL_TRY(end_reducers(ddp));
-    for (int stage = 0; stage < ddp->stage_count && ddp->find_unused_parameters; stage++)
-        SL_TRY(sli_reducer_drop_unused(ddp->reducers[stage]));
+    for (int s = 0; s < ddp->stage_count && ddp->find_unused_parameters; s++)
+        SL_TRY(sli_reducer_drop_unused(ddp->reducers[s]));
     write_log(ddp, backward_end);
-    for (int stage = 0; stage < ddp->stage_count && !ddp->has_rebuilt_order; stage++)
-        SL_TRY(sli_reducer_rebuild_order(ddp->reducers[stage]));
+    for (int s = 0; s < ddp->stage_count && !ddp->has_rebuilt_order; s++)
+        SL_TRY(sli_reducer_rebuild_order(ddp->reducers[s]));
     ddp->has_rebuilt_order = true;
     return SL_OK;
 }
 
 sl_status sli_ddp_abort_exchange(sl_ddp *ddp, sl_status error)
 {
-    for (int stage = 0; stage < ddp->stage_count; stage++)
-        sli_reducer_abort(ddp->reducers[stage], error);
+    for (int s = 0; s < ddp->stage_count; s++)
+        sli_reducer_abort(ddp->reducers[s], error);
     return error;
 }
 
@@ -303,9 +334,9 @@ sl_status sli_ddp_check_gradients(const sl_ddp *ddp)
     const char *first = NULL;
     int missing = 0, index = 0; /* among the trained parameters of all stages */
     size_t used = 0;
-    for (int stage = 0; stage < ddp->stage_count; stage++)
-        for (int i = 0; i < sli_reducer_trained_count(ddp->reducers[stage]); i++, index++) {
-            const sl_parameter *parameter = sli_reducer_missing(ddp->reducers[stage], i);
+    for (int s = 0; s < ddp->stage_count; s++)
+        for (int i = 0; i < sli_reducer_trained_count(ddp->reducers[s]); i++, index++) {
+            const sl_parameter *parameter = sli_reducer_missing(ddp->reducers[s], i);
             if (!parameter)
                 continue;
             if (missing++ == 0)

@@ -10,18 +10,20 @@
 #include "sluice/ddp.h"
 
 struct sl_ddp {
-    sl_group *group; /* of all replicas, for everything that concerns no single stage */
+    sl_group *group; /* of all replicas, for everything that concerns no single stage; where a
+                        replica is in several processes, of those with the same stages */
     sl_pipe *pipe;   /* NULL: a module */
     sl_module *module;
     bool broadcasts_buffers; /* false also where there are none */
     bool find_unused_parameters;
     sl_precision comm_precision;
 
-    int stage_count;                     /* 1 for a module */
+    int stage_count;                     /* of those in this process; 1 for a module */
+    int *stages;                         /* [stage_count] their indexes, ascending */
     sl_parameter_set **sets;             /* [stage_count] borrowed */
     sl_group **groups;                   /* [stage_count] the same stage of all replicas */
     sli_reducer **reducers;              /* [stage_count] */
-    const sli_pass_observer **observers; /* [stage_count] the reducers' */
+    const sli_pass_observer **observers; /* [stages of the pipe] the reducers'; NULL: no such */
 
     sl_ddp_hook hook; /* NULL: the average */
     void *hook_arg;
@@ -40,12 +42,15 @@ struct sl_ddp {
 
 /* ---- ddp_verify.c ----------------------------------------------------------------------- */
 
-/* Called by every rank with its sets, [stage_count], and options. Errors, on every rank:
- * SL_ERR_INVALID, which says what differs. */
-sl_status sli_ddp_verify(sl_group *group, sl_parameter_set *const *sets, int stage_count,
-                         int64_t options);
+/* Called by every rank with its options. Errors, on every rank: SL_ERR_INVALID, which says what
+ * differs. */
+sl_status sli_ddp_verify(const sl_ddp *ddp, int64_t options);
 
 /* ---- ddp.c ------------------------------------------------------------------------------ */
+
+/* Where the replica's pipe is in several processes, each calls this with its own status: all return
+ * the first one's error. Elsewhere it is `status`. */
+sl_status sli_ddp_agree(const sl_ddp *ddp, sl_status status);
 
 /* Every rank gets rank `root`'s values: all of them, or only the buffers. Called by every rank. */
 sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers);

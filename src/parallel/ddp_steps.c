@@ -74,14 +74,29 @@ static sl_status prepare_backward(sl_ddp *ddp)
     return SL_OK;
 }
 
-/* Ends the step; `status` is backward's. */
+/* Prepares both for a pipe, whose processes all take the step, or none. */
+static sl_status prepare_step(sl_ddp *ddp)
+{
+    int root;
+    bool exchanges = ddp->joins || ddp->broadcasts_buffers;
+    sl_status status = prepare_forward(ddp);
+    if (status == SL_OK)
+        status = announce_phase(ddp, BEFORE_BACKWARD, &root);
+    if (exchanges)
+        SL_TRY(sli_ddp_agree(ddp, status));
+    sli_ddp_begin_exchange(ddp);
+    return SL_OK;
+}
+
+/* Ends the step; `status` is backward's, which all processes of a pipe have. */
 static sl_status finish_backward(sl_ddp *ddp, sl_status status)
 {
-    status = status == SL_OK ? sli_ddp_end_exchange(ddp) : sli_ddp_abort_exchange(ddp, status);
+    bool has_run = status == SL_OK;
+    status = has_run ? sli_ddp_end_exchange(ddp) : sli_ddp_abort_exchange(ddp, status);
+    ddp->joins &= status == SL_OK;
     if (status == SL_OK)
-        return sli_ddp_check_gradients(ddp);
-    ddp->joins = false;
-    return status;
+        status = sli_ddp_check_gradients(ddp);
+    return has_run ? sli_ddp_agree(ddp, status) : status;
 }
 
 sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_loss)
@@ -93,8 +108,7 @@ sl_status sl_ddp_train(sl_ddp *ddp, const sl_pipe_batch *batch, double *mean_los
                                         "and sl_ddp_backward");
     if (!ddp->syncs)
         return sl_pipe_train(ddp->pipe, batch, mean_loss);
-    SL_TRY(prepare_forward(ddp));
-    SL_TRY(prepare_backward(ddp));
+    SL_TRY(prepare_step(ddp));
     sl_status status = sli_pipe_train(ddp->pipe, batch, ddp->observers, mean_loss);
     return finish_backward(ddp, status);
 }
@@ -195,5 +209,5 @@ sl_status sl_ddp_join_end(sl_ddp *ddp)
                                         "sl_ddp_join_begin begins one, and an error ends it");
     sl_status status = shadow_steps(ddp);
     ddp->joins = false;
-    return status;
+    return sli_ddp_agree(ddp, status);
 }

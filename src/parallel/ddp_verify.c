@@ -17,14 +17,15 @@ typedef struct summary {
 
 enum { SUMMARY_WORDS = sizeof(summary) / sizeof(int64_t) };
 
-static summary summarize_sets(sl_parameter_set *const *sets, int stage_count, int64_t options)
+static summary summarize_sets(const sl_ddp *ddp, int64_t options)
 {
-    summary own = {.stages = stage_count, .options = options};
-    for (int stage = 0; stage < stage_count; stage++) {
-        own.parameters += sl_parameter_set_count(sets[stage]);
-        own.buckets += sl_parameter_set_bucket_count(sets[stage]);
-        for (int i = 0; i < sl_parameter_set_count(sets[stage]); i++)
-            own.trained += sl_parameter_set_get(sets[stage], i)->kind == SL_PARAMETER_TRAINED;
+    summary own = {.stages = ddp->stage_count, .options = options};
+    for (int s = 0; s < ddp->stage_count; s++) {
+        const sl_parameter_set *set = ddp->sets[s];
+        own.parameters += sl_parameter_set_count(set);
+        own.buckets += sl_parameter_set_bucket_count(set);
+        for (int i = 0; i < sl_parameter_set_count(set); i++)
+            own.trained += sl_parameter_set_get(set, i)->kind == SL_PARAMETER_TRAINED;
     }
     return own;
 }
@@ -144,14 +145,14 @@ static sl_status name_difference(int index, const char *name, const description 
                     index, name, own->bucket, own->stage, first->bucket);
 }
 
-static sl_status compare_descriptions(sl_parameter_set *const *sets, int stage_count,
-                                      const description *own, const description *first)
+static sl_status compare_descriptions(const sl_ddp *ddp, const description *own,
+                                      const description *first)
 {
     int index = 0;
-    for (int stage = 0; stage < stage_count; stage++)
-        for (int i = 0; i < sl_parameter_set_count(sets[stage]); i++, index++)
+    for (int s = 0; s < ddp->stage_count; s++)
+        for (int i = 0; i < sl_parameter_set_count(ddp->sets[s]); i++, index++)
             if (memcmp(&own[index], &first[index], sizeof *own) != 0)
-                return name_difference(index, sl_parameter_set_get(sets[stage], i)->path,
+                return name_difference(index, sl_parameter_set_get(ddp->sets[s], i)->path,
                                        &own[index], &first[index]);
     return SL_OK;
 }
@@ -173,25 +174,24 @@ static sl_status agree_on_status(sl_group *group, sl_status own)
     return SL_OK;
 }
 
-sl_status sli_ddp_verify(sl_group *group, sl_parameter_set *const *sets, int stage_count,
-                         int64_t options)
+sl_status sli_ddp_verify(const sl_ddp *ddp, int64_t options)
 {
-    summary own = summarize_sets(sets, stage_count, options);
-    SL_TRY(verify_summaries(group, &own));
+    summary own = summarize_sets(ddp, options);
+    SL_TRY(verify_summaries(ddp->group, &own));
     description *described = calloc((size_t)own.parameters * 2 + 1, sizeof *described);
     if (!described)
         return sl_error(SL_ERR_MEMORY, "sl_ddp_create: no memory for %" PRId64 " parameters",
                         own.parameters);
     description *next = described, *first = described + own.parameters;
-    for (int stage = 0; stage < stage_count; stage++) {
-        describe_set(sets[stage], stage, next);
-        next += sl_parameter_set_count(sets[stage]);
+    for (int s = 0; s < ddp->stage_count; s++) {
+        describe_set(ddp->sets[s], ddp->stages[s], next);
+        next += sl_parameter_set_count(ddp->sets[s]);
     }
     memcpy(first, described, (size_t)own.parameters * sizeof *first);
     sl_status status =
-        sl_group_broadcast(group, first, own.parameters * DESCRIPTION_WORDS, SL_I64, 0, NULL);
+        sl_group_broadcast(ddp->group, first, own.parameters * DESCRIPTION_WORDS, SL_I64, 0, NULL);
     if (status == SL_OK)
-        status = agree_on_status(group, compare_descriptions(sets, stage_count, described, first));
+        status = agree_on_status(ddp->group, compare_descriptions(ddp, described, first));
     free(described);
     return status;
 }

@@ -119,7 +119,7 @@ sl_status sl_pipe_optimizer_create(const sl_pipe_optimizer_options *options,
         return sl_error(SL_ERR_MEMORY, "no memory for a pipe's optimizers");
     optimizer->pipe = options->pipe;
     optimizer->error_if_nonfinite = options->error_if_nonfinite;
-    optimizer->is_sharded = zero != NULL;
+    optimizer->ddp = zero;
     optimizer->rank = zero ? sl_group_rank(zero->group) : 0;
     optimizer->ranks = zero ? sl_group_size(zero->group) : 1;
     optimizer->stages = stages;
@@ -163,6 +163,16 @@ static sl_status abort_exchange(const sl_pipe_optimizer *optimizer, sl_status st
     return status;
 }
 
+/* All processes of the pipe get the same status. */
+static sl_status exchange_shards(const sl_pipe_optimizer *optimizer)
+{
+    sl_status status = SL_OK;
+    for (int s = 0; s < optimizer->stages && status == SL_OK; s++)
+        if (optimizer->stage[s].zero)
+            status = sli_zero_exchange(optimizer->stage[s].zero);
+    return optimizer->ddp ? sli_ddp_agree(optimizer->ddp, status) : status;
+}
+
 sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double clip, double *norm)
 {
     SLI_CHECK_NOT_NULL(optimizer);
@@ -178,10 +188,7 @@ sl_status sl_pipe_optimizer_step(sl_pipe_optimizer *optimizer, double lr, double
     optimizer->grad_scale = clip > 0 ? sl_clip_coefficient(found, clip) : 1;
     SL_TRY(
         abort_exchange(optimizer, sl_pipe_run_on_stages(optimizer->pipe, step_stage, optimizer)));
-    for (int s = 0; s < optimizer->stages; s++)
-        if (optimizer->stage[s].zero)
-            SL_TRY(sli_zero_exchange(optimizer->stage[s].zero));
-    return SL_OK;
+    return exchange_shards(optimizer);
 }
 
 /* ---- The whole state --------------------------------------------------------------------- */
@@ -206,6 +213,8 @@ sl_status sli_pipe_optimizer_gather(sl_pipe_optimizer *optimizer)
     for (int s = 0; s < optimizer->stages && status == SL_OK; s++)
         if (optimizer->stage[s].zero)
             status = sl_zero_consolidate(optimizer->stage[s].zero, 0, &optimizer->stage[s].whole);
+    if (optimizer->ddp)
+        status = sli_ddp_agree(optimizer->ddp, status);
     if (status != SL_OK)
         sli_pipe_optimizer_release(optimizer);
     return status;

@@ -77,8 +77,8 @@ typedef struct sli_stage_optimizer {
 
 struct sl_pipe_optimizer {
     sl_pipe *pipe;
+    const sl_ddp *ddp; /* over whose replicas the state is sharded; NULL: it is whole */
     bool error_if_nonfinite;
-    bool is_sharded;
     int rank, ranks;       /* shard `rank` of `ranks` is this one's */
     double lr, grad_scale; /* of the step under way */
     sli_tensors tensors;   /* the list made last */

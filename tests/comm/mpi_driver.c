@@ -173,7 +173,7 @@ static sl_status endless_pipe(sl_group *group)
     printf("pid %d %d\n", sl_group_rank(group), (int)getpid());
     fflush(stdout);
     while (status == SL_OK) {
-        status = layout_step(at.pipe, &loss);
+        status = layout_step(&at, &loss);
         if (status == SL_OK)
             status = sl_pipe_optimizer_step(at.optimizer, 1e-3, 1, NULL);
     }

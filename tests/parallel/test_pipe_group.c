@@ -35,7 +35,7 @@ typedef struct saved_run {
 
 static sl_status take_step(const layout_pipe *at, double *loss, double *norm)
 {
-    SL_TRY(layout_step(at->pipe, loss));
+    SL_TRY(layout_step(at, loss));
     return sl_pipe_optimizer_step(at->optimizer, 0.01, 0.1, norm);
 }
 
@@ -132,13 +132,13 @@ static sl_status fail_and_go_on(sl_group *group, void *arg)
     probe probes[2] = {{.fail_forward = 3}, {.fail_forward = 1}};
     layout_pipe at;
     SL_TRY(open_probed(group, probes, &at));
-    sl_status status = expect_error(layout_step(at.pipe, &loss), "[stage 0 micro 1] 0 (Probe): ");
+    sl_status status = expect_error(layout_step(&at, &loss), "[stage 0 micro 1] 0 (Probe): ");
     probes[0].fail_forward = probes[1].fail_forward = 0;
     probes[1].fail_backward = 2;
     if (status == SL_OK)
-        status = expect_error(layout_step(at.pipe, &loss), "[stage 2 micro 1] 2 (Probe): ");
+        status = expect_error(layout_step(&at, &loss), "[stage 2 micro 1] 2 (Probe): ");
     for (int i = 0; i < 3 && status == SL_OK; i++)
-        status = layout_step(at.pipe, &loss);
+        status = layout_step(&at, &loss);
     layout_close(&at);
     return status;
 }
@@ -148,6 +148,37 @@ static void error_of_a_stage_is_every_ranks_and_the_pipe_goes_on(void **state)
     (void)state;
     for (int i = 0; i < 20; i++)
         check_ranks(fail_and_go_on, NULL, RANKS);
+}
+
+/* Of two replicas, the second one fails. The other one's ranks hear of it whether or not their own
+ * stages exchange gradients. */
+static sl_status fail_in_replica(sl_group *group, void *arg)
+{
+    (void)arg;
+    double loss;
+    int rank = sl_group_rank(group);
+    probe probes[2] = {{0}, {.fail_backward = rank < RANKS ? 0 : 2}};
+    sl_group *pipe_group = NULL, *replicas = NULL;
+    layout_pipe at = {0};
+    sl_status status = sl_group_split(group, rank / RANKS, &pipe_group);
+    if (status == SL_OK)
+        status = sl_group_split(group, rank % RANKS, &replicas);
+    if (status == SL_OK)
+        status = open_probed(pipe_group, probes, &at);
+    if (status == SL_OK)
+        status = layout_join(&at, &replicas, 2);
+    if (status == SL_OK)
+        status = expect_error(layout_step(&at, &loss), "[stage 2 micro 1] 2 (Probe): ");
+    layout_close(&at);
+    sl_group_destroy(&pipe_group);
+    sl_group_destroy(&replicas);
+    return status;
+}
+
+static void error_of_a_replicas_stage_is_every_ranks(void **state)
+{
+    (void)state;
+    check_ranks(fail_in_replica, NULL, 2 * RANKS);
 }
 
 /* Ends the step on all ranks by an error that no rank has. */
@@ -167,7 +198,7 @@ static sl_status stop_without_error(sl_group *group, void *arg)
     layout_pipe at;
     SL_TRY(open_probed(group, probes, &at));
     probes[0].arg = at.pipe;
-    sl_status status = expect_error(layout_step(at.pipe, &loss), "was stopped without an error");
+    sl_status status = expect_error(layout_step(&at, &loss), "was stopped without an error");
     layout_close(&at);
     return status;
 }
@@ -188,13 +219,8 @@ static sl_status give_no_input(sl_group *group, void *arg)
     SL_TRY(open_probed(group, probes, &at));
     sl_status status = expect_error(sl_pipe_train(at.pipe, &none, &loss), "batch->input is NULL");
     if (status == SL_OK)
-        status = layout_step(at.pipe, &loss);
+        status = layout_step(&at, &loss);
     sl_utilization utilization;
-    sl_ddp *ddp;
-    if (status == SL_OK)
-        status =
-            expect_error(sl_ddp_create(&(sl_ddp_options){.group = group, .pipe = at.pipe}, &ddp),
-                         "of the pipe is on another rank of its group");
     if (status == SL_OK)
         status = expect_error(sl_pipe_get_utilization(at.pipe, &utilization),
                               "needs all stages in one process");
@@ -303,9 +329,9 @@ static sl_status leave(sl_group *group, void *arg)
     layout_pipe at;
     sl_status status = open_probed(group, probes, &at);
     for (int i = 0; i < 2 && status == SL_OK && sl_group_rank(group) != 1; i++) {
-        status = expect_error(layout_step(at.pipe, &loss), "rank 1 on ");
+        status = expect_error(layout_step(&at, &loss), "rank 1 on ");
         if (status == SL_OK)
-            status = expect_error(layout_step(at.pipe, &loss), ", stage 1");
+            status = expect_error(layout_step(&at, &loss), ", stage 1");
     }
     layout_close(&at);
     return status;
@@ -323,7 +349,7 @@ static sl_status leave_without_stage(sl_group *group, void *arg)
     sl_pipe_options options = {.stages = 2, .group = group, .group_ranks = group_ranks};
     sl_status status = layout_open(layout_linears(2), mse, options, &at);
     if (status == SL_OK && sl_group_rank(group) != 2)
-        status = expect_error(layout_step(at.pipe, &loss), ", no stage");
+        status = expect_error(layout_step(&at, &loss), ", no stage");
     layout_close(&at);
     return status;
 }
@@ -364,9 +390,9 @@ static sl_status be_late(sl_group *group, void *arg)
         wait_for_failures(until);
     else if (waits)
         probes[1].on_forward = wait_in_forward;
-    sl_status status = expect_error(layout_step(at.pipe, &loss), "stage 2");
+    sl_status status = expect_error(layout_step(&at, &loss), "stage 2");
     if (status == SL_OK)
-        status = expect_error(layout_step(at.pipe, &loss), "rank 2 ");
+        status = expect_error(layout_step(&at, &loss), "rank 2 ");
     if (!waits)
         atomic_fetch_add(&until->failed, 1);
     layout_close(&at);
@@ -389,6 +415,7 @@ int pipe_group_tests(void)
         cmocka_unit_test(every_layout_gives_the_bits_of_one_stage),
         cmocka_unit_test(ranks_load_their_own_stages_from_a_checkpoint),
         cmocka_unit_test(error_of_a_stage_is_every_ranks_and_the_pipe_goes_on),
+        cmocka_unit_test(error_of_a_replicas_stage_is_every_ranks),
         cmocka_unit_test(step_that_was_stopped_gives_no_loss),
         cmocka_unit_test(wrong_argument_of_one_rank_fails_on_all),
         cmocka_unit_test(cache_goes_on_over_the_ranks),

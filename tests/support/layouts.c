@@ -2,7 +2,9 @@
 
 #include "../examples/u_net.h"
 #include "check.h"
+#include "core/sum_tree.h"
 #include "modules.h"
+#include "parallel/ddp.h"
 #include "pipes.h"
 #include "replicas.h"
 #include "sluice/layers.h"
@@ -12,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { WIDTH = 8, TOKENS = 5, CLASSES = 11, STEPS = 2, MAX_ROWS = 12 };
+enum { WIDTH = 8, TOKENS = 5, CLASSES = 11, STEPS = 2, MAX_ROWS = 12, MAX_SHARDS = 6 };
 
 /* ---- A rank's pipe ---------------------------------------------------------------------- */
 
@@ -31,21 +33,45 @@ static sl_status open_devices(const sl_pipe_options *options, layout_pipe *at)
     return SL_OK;
 }
 
-sl_status layout_open(sl_module *model, sl_loss *loss, sl_pipe_options options, layout_pipe *out)
+static sl_status create_pipe(sl_module *model, sl_loss *loss, sl_pipe_options options,
+                             layout_pipe *out)
 {
     *out = (layout_pipe){.model = model, .loss = loss};
     options.model = model;
     options.loss = loss;
     options.devices = out->devices;
     SL_TRY(open_devices(&options, out));
-    SL_TRY(sl_pipe_create(&options, &out->pipe));
-    sl_pipe_optimizer_options with = {.pipe = out->pipe, .optimizer = {.kind = SL_OPTIMIZER_ADAMW}};
-    return sl_pipe_optimizer_create(&with, &out->optimizer);
+    return sl_pipe_create(&options, &out->pipe);
+}
+
+static sl_status create_optimizer(layout_pipe *at, bool is_sharded)
+{
+    sl_pipe_optimizer_options with = {.pipe = at->pipe,
+                                      .optimizer = {.kind = SL_OPTIMIZER_ADAMW},
+                                      .zero = is_sharded ? at->ddp : NULL};
+    return sl_pipe_optimizer_create(&with, &at->optimizer);
+}
+
+sl_status layout_open(sl_module *model, sl_loss *loss, sl_pipe_options options, layout_pipe *out)
+{
+    SL_TRY(create_pipe(model, loss, options, out));
+    return create_optimizer(out, false);
+}
+
+sl_status layout_join(layout_pipe *at, sl_group **replicas, int shards)
+{
+    at->replicas = *replicas;
+    *replicas = NULL;
+    sl_ddp_options ddp = {.group = at->replicas, .pipe = at->pipe};
+    SL_TRY(sl_ddp_create(&ddp, &at->ddp));
+    return sli_ddp_set_shards(at->ddp, shards);
 }
 
 void layout_close(layout_pipe *at)
 {
     sl_pipe_optimizer_destroy(&at->optimizer);
+    sl_ddp_destroy(&at->ddp);
+    sl_group_destroy(&at->replicas);
     sl_pipe_destroy(&at->pipe);
     sl_module_destroy(&at->model);
     sl_loss_destroy(&at->loss);
@@ -62,15 +88,16 @@ sl_module *layout_linears(int count)
     return model;
 }
 
-sl_status layout_step(sl_pipe *pipe, double *loss)
+sl_status layout_step(const layout_pipe *at, double *loss)
 {
     sl_device *device;
     sl_shape shape = sl_shape_2d(WIDTH, WIDTH);
     SL_TRY(sl_device_create_cpu(1, &device));
     sl_tensor *rows = random_tensor(device, &shape, 1);
     sl_pipe_batch batch = {.input = rows, .targets = rows};
-    sl_pipe_zero_grad(pipe);
-    sl_status status = sl_pipe_train(pipe, &batch, loss);
+    sl_pipe_zero_grad(at->pipe);
+    sl_status status =
+        at->ddp ? sl_ddp_train(at->ddp, &batch, loss) : sl_pipe_train(at->pipe, &batch, loss);
     sl_tensor_destroy(&rows);
     sl_device_destroy(&device);
     return status;
@@ -80,19 +107,37 @@ sl_status layout_step(sl_pipe *pipe, double *loss)
 
 typedef struct plan {
     int layers, rows;
-    bool is_language_model, is_tied;
+    bool is_language_model, is_sharded;
+    int replicas, replica, shards;
+    sl_group *pipe_group, *replica_group; /* the same replica's ranks; the same stages' */
     int group_ranks[LAYOUT_MAX_RANKS];
     sl_schedule *table;
     sl_pipe_options options;
 } plan;
 
+/* Replicas of as many ranks each, one after the other. */
+static sl_status draw_replicas(sl_group *group, unsigned *seed, plan *out)
+{
+    int size = sl_group_size(group), rank = sl_group_rank(group);
+    do
+        out->replicas = test_draw(seed, 1, size);
+    while (size % out->replicas != 0);
+    int each = size / out->replicas;
+    out->replica = rank / each;
+    out->shards = test_draw(seed, out->replicas, MAX_SHARDS);
+    out->is_sharded = test_draw(seed, 0, 1);
+    SL_TRY(sl_group_split(group, out->replica, &out->pipe_group));
+    return sl_group_split(group, rank % each, &out->replica_group);
+}
+
 /* With the same numbers on every rank. */
-static void draw_plan(sl_group *group, unsigned seed, plan *out)
+static sl_status draw_plan(sl_group *group, unsigned seed, plan *out)
 {
     static const char *const one_stage[] = {"gpipe", "1f1b", "zb-h1"};
     static const char *const two_stages[] = {"looped-bfs", "interleaved", "zb-v"};
-    plan p = {0};
-    int size = sl_group_size(group);
+    SL_TRY(draw_replicas(group, &seed, out));
+    plan p = *out;
+    int size = sl_group_size(p.pipe_group);
     bool evenly = test_draw(&seed, 0, 1);
     int ranks = evenly ? size * test_draw(&seed, 1, LAYOUT_MAX_RANKS / 2 / size)
                        : test_draw(&seed, size, LAYOUT_MAX_RANKS / 2);
@@ -107,7 +152,7 @@ static void draw_plan(sl_group *group, unsigned seed, plan *out)
                                   .accumulate = test_draw(&seed, 1, 2),
                                   .recompute = (sl_recompute)test_draw(&seed, 0, 2),
                                   .seed = seed,
-                                  .group = group};
+                                  .group = p.pipe_group};
     if (choice < 3)
         p.options.writer_arg = virtual_stages == 1 ? one_stage[choice] : two_stages[choice];
     else
@@ -117,6 +162,14 @@ static void draw_plan(sl_group *group, unsigned seed, plan *out)
     *out = p;
     if (!evenly)
         out->options.group_ranks = out->group_ranks;
+    return SL_OK;
+}
+
+static void clear_plan(plan *p)
+{
+    sl_schedule_destroy(&p->table);
+    sl_group_destroy(&p->pipe_group);
+    sl_group_destroy(&p->replica_group);
 }
 
 static sl_module *build_model(const plan *p)
@@ -164,26 +217,47 @@ static sl_tensor *build_rows(const plan *p, sl_device *device, unsigned seed)
 
 /* ---- What is compared ------------------------------------------------------------------- */
 
-/* What every rank gets. */
+/* What every rank gets: of its replica's shards. */
 typedef struct numbers {
-    double loss[STEPS], norm[STEPS], evaluation;
+    double loss[STEPS][MAX_SHARDS], norm[STEPS], evaluation;
     int64_t terms;
 } numbers;
 
-static sl_status train(layout_pipe *at, const sl_tensor *input, const sl_tensor *targets,
-                       numbers *out, sl_tensor **output)
+/* The rows that a shard has in each step; NULL: no stage here reads them. */
+typedef struct shard_rows {
+    sl_tensor *input, *targets;
+} shard_rows;
+
+/* Trains on the shards from `first` to `end` - 1. */
+static sl_status train_step(layout_pipe *at, int step, const shard_rows *rows, int first, int end,
+                            double *losses)
 {
-    for (int i = 0; i < STEPS; i++) {
-        sl_pipe_batch batch = {.input = input,
-                               .targets = targets,
-                               .step = (uint64_t)i,
-                               .first_sample = 100 * i};
+    for (int k = first; k < end; k++) {
+        sl_pipe_batch batch = {.input = rows[k].input,
+                               .targets = rows[k].targets,
+                               .step = (uint64_t)step,
+                               .first_sample = 100 * step + MAX_ROWS * k};
         sl_pipe_zero_grad(at->pipe);
-        SL_TRY(sl_pipe_train(at->pipe, &batch, &out->loss[i]));
+        if (k == end - 1)
+            return sl_ddp_train(at->ddp, &batch, &losses[k]);
+        SL_TRY(sl_pipe_train(at->pipe, &batch, &losses[k]));
+        SL_TRY(sli_ddp_add_shard(at->ddp));
+    }
+    return SL_OK;
+}
+
+static sl_status train(layout_pipe *at, const shard_rows *rows, int shards, numbers *out,
+                       sl_tensor **output)
+{
+    int rank = sl_group_rank(at->replicas), ranks = sl_group_size(at->replicas);
+    int first = sli_sum_tree_first(shards, rank, ranks);
+    int end = sli_sum_tree_first(shards, rank + 1, ranks);
+    for (int i = 0; i < STEPS; i++) {
+        SL_TRY(train_step(at, i, rows, first, end, out->loss[i]));
         SL_TRY(sl_clip_grad_norm(at->pipe, 0.1, SL_GRAD_NORM_L2, true, &out->norm[i]));
         SL_TRY(sl_pipe_optimizer_step(at->optimizer, 0.01, 0.05, NULL));
     }
-    sl_pipe_batch batch = {.input = input, .targets = targets};
+    sl_pipe_batch batch = {.input = rows[0].input, .targets = rows[0].targets};
     SL_TRY(sl_pipe_evaluate(at->pipe, &batch, &out->evaluation, &out->terms));
     return sl_pipe_forward(at->pipe, &batch, output);
 }
@@ -239,15 +313,27 @@ static sl_status compare_state(const sl_checkpoint_part *own, const sl_checkpoin
     return SL_OK;
 }
 
+/* `own` has losses of its replica's shards alone. */
+static sl_status compare_numbers(const numbers *own, const numbers *whole)
+{
+    for (int i = 0; i < STEPS; i++) {
+        SL_TRY(expect(own->norm[i] == whole->norm[i], "the norm %a, got %a", whole->norm[i],
+                      own->norm[i]));
+        for (int k = 0; k < MAX_SHARDS; k++)
+            SL_TRY(expect(own->loss[i][k] == 0 || own->loss[i][k] == whole->loss[i][k],
+                          "the loss %a, got %a", whole->loss[i][k], own->loss[i][k]));
+    }
+    return expect(own->evaluation == whole->evaluation && own->terms == whole->terms,
+                  "the evaluation %a, got %a", whole->evaluation, own->evaluation);
+}
+
 static sl_status compare(const layout_pipe *own, const layout_pipe *whole, const numbers *a,
                          const numbers *b, const sl_tensor *output, const sl_tensor *expected)
 {
     sl_checkpoint_part state, whole_state;
     int last = sl_pipe_stages(own->pipe) - 1;
     bool has_last = sl_pipe_parameters(own->pipe, last) != NULL;
-    for (int i = 0; i < STEPS; i++)
-        SL_TRY(expect(memcmp(a, b, sizeof *a) == 0, "the same loss and norm, got %a %a, not %a %a",
-                      a->loss[i], a->norm[i], b->loss[i], b->norm[i]));
+    SL_TRY(compare_numbers(a, b));
     SL_TRY(expect(!output == !has_last, "an output where the last stage is"));
     SL_TRY(expect(!output || same_bits(output, expected), "the same output"));
     SL_TRY(compare_parameters(own, whole));
@@ -260,40 +346,65 @@ static sl_status compare(const layout_pipe *own, const layout_pipe *whole, const
 static sl_status train_both(const plan *p, layout_pipe *own, layout_pipe *whole)
 {
     numbers a = {0}, b = {0};
-    sl_tensor *output = NULL, *expected = NULL, *input, *targets;
+    sl_tensor *output = NULL, *expected = NULL;
+    shard_rows rows[MAX_SHARDS], own_rows[MAX_SHARDS];
     unsigned seed = (unsigned)p->options.seed;
     int last = p->options.stages - 1;
-    input = build_rows(p, whole->devices[0], seed);
-    targets = build_rows(p, whole->devices[0], seed + 1);
-    sl_status status = train(whole, input, targets, &b, &expected);
+    for (int k = 0; k < p->shards; k++) {
+        rows[k].input = build_rows(p, whole->devices[0], seed + 2 * (unsigned)k);
+        rows[k].targets = build_rows(p, whole->devices[0], seed + 2 * (unsigned)k + 1);
+        own_rows[k].input = sl_pipe_parameters(own->pipe, 0) ? rows[k].input : NULL;
+        own_rows[k].targets = sl_pipe_parameters(own->pipe, last) ? rows[k].targets : NULL;
+    }
+    sl_status status = train(whole, rows, p->shards, &b, &expected);
     if (status == SL_OK)
-        status = train(own, sl_pipe_parameters(own->pipe, 0) ? input : NULL,
-                       sl_pipe_parameters(own->pipe, last) ? targets : NULL, &a, &output);
+        status = train(own, own_rows, p->shards, &a, &output);
     if (status == SL_OK)
         status = compare(own, whole, &a, &b, output, expected);
     sl_tensor_destroy(&output);
     sl_tensor_destroy(&expected);
-    sl_tensor_destroy(&input);
-    sl_tensor_destroy(&targets);
+    for (int k = 0; k < p->shards; k++) {
+        sl_tensor_destroy(&rows[k].input);
+        sl_tensor_destroy(&rows[k].targets);
+    }
+    return status;
+}
+
+/* Takes the replicas' group. */
+static sl_status open_replica(const plan *p, sl_pipe_options options, sl_group **replicas,
+                              layout_pipe *out)
+{
+    SL_TRY(create_pipe(build_model(p), build_loss(p), options, out));
+    SL_TRY(layout_join(out, replicas, p->shards));
+    return create_optimizer(out, p->is_sharded);
+}
+
+static sl_status check_plan(plan *p)
+{
+    layout_pipe own = {0}, whole = {0};
+    sl_group *alone;
+    sl_pipe_options one = {.stages = 1,
+                           .recompute = SL_RECOMPUTE_NEVER,
+                           .chunks = p->options.chunks,
+                           .seed = p->options.seed};
+    check_ok(sl_group_create_local(1, NULL, &alone));
+    sl_status status = open_replica(p, one, &alone, &whole);
+    if (status == SL_OK)
+        status = open_replica(p, p->options, &p->replica_group, &own);
+    if (status == SL_OK)
+        status = train_both(p, &own, &whole);
+    layout_close(&own);
+    layout_close(&whole);
+    sl_group_destroy(&alone);
     return status;
 }
 
 sl_status layout_check(sl_group *group, unsigned seed)
 {
-    plan p;
-    layout_pipe own, whole;
-    sl_pipe_options one = {.stages = 1, .recompute = SL_RECOMPUTE_NEVER};
-    draw_plan(group, seed, &p);
-    one.chunks = p.options.chunks;
-    one.seed = p.options.seed;
-    sl_status status = layout_open(build_model(&p), build_loss(&p), one, &whole);
-    if (status == SL_OK) {
-        status = layout_open(build_model(&p), build_loss(&p), p.options, &own);
-        if (status == SL_OK)
-            status = train_both(&p, &own, &whole);
-        layout_close(&own);
-    }
-    layout_close(&whole);
-    sl_schedule_destroy(&p.table);
+    plan p = {0};
+    sl_status status = draw_plan(group, seed, &p);
+    if (status == SL_OK)
+        status = check_plan(&p);
+    clear_plan(&p);
     return sl_error_context(status, "[seed %u] ", seed);
 }

@@ -12,6 +12,8 @@ typedef struct layout_pipe {
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe;
+    sl_group *replicas; /* the ranks with the same stages; NULL: the pipe is no replica */
+    sl_ddp *ddp;        /* likewise */
     sl_pipe_optimizer *optimizer;
 } layout_pipe;
 
@@ -19,13 +21,17 @@ typedef struct layout_pipe {
 sl_status layout_open(sl_module *model, sl_loss *loss, sl_pipe_options options, layout_pipe *out);
 void layout_close(layout_pipe *pipe);
 
-/* Draws a model, a batch, a table and a placement on the ranks of the group, all from the seed;
- * trains, evaluates and runs forward; and compares losses, norms, outputs, gradients, weights and
- * the optimizer's state with those of a pipe of one stage: they must have the same bits. */
+/* Makes the pipe one of several replicas. Takes the group of the ranks with the same stages. */
+sl_status layout_join(layout_pipe *at, sl_group **replicas, int shards);
+
+/* Draws a model, batches, replicas, a table and a placement on the ranks of the group, all from the
+ * seed; trains, evaluates and runs forward; and compares losses, norms, outputs, gradients, weights
+ * and the optimizer's state with those of one replica of one stage: they must have the same bits.
+ */
 sl_status layout_check(sl_group *group, unsigned seed);
 
 /* A model of linear layers and its step on random rows of width 8, which every rank makes. */
 sl_module *layout_linears(int count);
-sl_status layout_step(sl_pipe *pipe, double *loss);
+sl_status layout_step(const layout_pipe *at, double *loss);
 
 #endif

@@ -239,7 +239,7 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
     const sli_run *run = checkpoints->run;
     const sli_replica *replica = &run->replica;
     bool is_shared;
-    if (!run->optimizer->is_sharded || sl_optimizer_state_bytes(&run->options.optimizer) == 0)
+    if (!run->optimizer->ddp || sl_optimizer_state_bytes(&run->options.optimizer) == 0)
         return SL_OK;
     SL_TRY(sli_save_directory_is_shared(checkpoints->options->directory, replica,
                                         checkpoints->number, &is_shared));
