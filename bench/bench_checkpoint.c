@@ -214,7 +214,7 @@ static void run_training(const char *text, const char *checkpoints, bool zero, i
                                      .started = record_start,
                                      .step = record_step,
                                      .finished = record_finish,
-                                     .replica = r,
+                                     .rank = r,
                                      .checkpoint = record_checkpoint};
     }
     bench_check(sl_train_run(&options, reporters, replicas, &result));

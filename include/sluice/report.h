@@ -12,10 +12,13 @@ SL_API_BEGIN
 
 /* ---- Records ---------------------------------------------------------------------------- */
 
-/* The memory of a pipeline rank's device, now and at its peak. */
+/* The device of a pipeline rank, and its memory now and at its peak. */
 typedef struct sl_stage_memory {
-    int rank, stage; /* `stage`: the device's lowest stage */
+    int rank, stage; /* the run's rank; the device's lowest stage */
+    char host[64];
     char device[32]; /* its name */
+    char isa[24];    /* the instruction set of its kernels */
+    int threads;
     sl_memory_stats stats;
 } sl_stage_memory;
 
@@ -46,8 +49,8 @@ typedef struct sl_run_info {
     bool oversubscribed;         /* several devices use the same cores */
     const sl_stage_info *stages; /* [stage_count] of this replica */
     int stage_count;
-    const sl_stage_memory *memory; /* [memory_count], by rank and pipeline rank: of the whole run,
-                                      on every replica; as it was at the last `evaluated` */
+    const sl_stage_memory *memory; /* [memory_count], by replica and pipeline rank: of the whole
+                                      run, on every rank; as it was at the last `evaluated` */
     int memory_count;
     const struct sl_ddp_log *ddp_log; /* this replica's, of its last step; NULL: there is one */
     const struct sl_pipe *pipe;       /* this replica's: its parameters and devices */
@@ -134,9 +137,9 @@ typedef struct sl_checkpoint_event {
 
 /* ---- Reporters -------------------------------------------------------------------------- */
 
-/* Functions that one replica calls to report, each of them optional. They are called on the
- * replica's thread, or on the caller's where there is one replica and before `started`. If one
- * returns an error, the run ends with it. */
+/* Functions that one rank calls to report, each of them optional. They are called on the rank's
+ * thread, or on the caller's where there is one replica and before `started`. If one returns an
+ * error, the run ends with it. */
 typedef struct sl_reporter {
     void *context;
     sl_status (*started)(void *context, const sl_run_info *info);
@@ -146,8 +149,8 @@ typedef struct sl_reporter {
     sl_status (*evaluating)(void *context, const sl_evaluating_info *info);
     sl_status (*evaluated)(void *context, const sl_eval_info *info);
     sl_status (*finished)(void *context, const sl_run_info *info, const sl_run_result *result);
-    int replica; /* the replica that calls it */
-    /* The first replica calls it alone; SKIPPED, RESUMED and LEFT_OUT come before `started`. */
+    int rank; /* the run's rank that calls it, the first of its replica; the others call none */
+    /* Rank 0 calls it alone; SKIPPED, RESUMED and LEFT_OUT come before `started`. */
     sl_status (*checkpoint)(void *context, const sl_checkpoint_event *event);
 } sl_reporter;
 

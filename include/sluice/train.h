@@ -108,15 +108,18 @@ typedef struct sl_train_options {
 
     sl_model_options model; /* ntokens comes from the data */
 
-    int replicas; /* of the whole pipeline, at most one for each shard; 0: one for each list in
-                     `devices` */
-    int shards;   /* of the training text (sl_batches_shard): a batch has batch_size rows of
-                     each. 0: one for each replica, or those of the checkpoint */
-    int local_replicas;  /* replicas on this host, which have its `devices`; 0: all */
-    bool zero;           /* shard the optimizer's state over replicas: see sluice/zero.h */
+    int replicas;    /* of the whole pipeline, at most one for each shard; 0: one for each list in
+                        `devices` */
+    int shards;      /* of the training text (sl_batches_shard): a batch has batch_size rows of
+                        each. 0: one for each replica, or those of the checkpoint */
+    int ranks;       /* of the run's group (sl_train_run_rank): each is a replica, or several
+                        are one, whose pipeline ranks are spread over them evenly, neighbours
+                        together; 0: all replicas are threads of this process */
+    int local_ranks; /* those of them on this host, which have its `devices`; 0: all */
+    bool zero;       /* shard the optimizer's state over replicas: see sluice/zero.h */
     int pipeline_ranks;  /* pipeline ranks of each replica; 0: as many as it has devices */
-    const char *devices; /* one a pipeline rank: "cpu:0,cpu:1,cpu:2,cpu:3" is divided evenly among
-                            the host's replicas, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each;
+    const char *devices; /* one a pipeline rank of this host: "cpu:0,cpu:1,cpu:2,cpu:3" is divided
+                            evenly among its ranks, "cpu:0,cpu:1;cpu:2,cpu:3" has a list for each;
                             NULL: cpu:0, cpu:1 and so on, or cpu for every rank where a short
                             profile finds that faster (docs/pipeline.md) */
     sl_balance_kind balance_kind;
@@ -199,6 +202,7 @@ sl_status sl_train_options_check(const sl_train_options *options);
 
 typedef struct sl_stage_plan {
     char device[32];  /* its name */
+    int rank;         /* the pipeline rank that runs it */
     int first, count; /* modules */
     int64_t parameter_elements;
     int64_t parameter_bytes, optimizer_bytes;
@@ -217,7 +221,7 @@ typedef struct sl_plan {
     sl_stage_plan stage[SL_MAX_STAGES];
 } sl_plan;
 
-/* Of all replicas on this host together. */
+/* Of all ranks on this host together. */
 typedef struct sl_host_plan {
     int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
     int64_t activation_bytes; /* with workspace */
@@ -232,10 +236,10 @@ typedef struct sl_host_plan {
 sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
                          sl_plan *out);
 
-/* Plans the host's replicas: threads of one process or, where `processes` is above 1, a process
- * each. `first`: the run's first replica, which writes checkpoints, is one of them. */
-sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int processes,
-                       bool first, sl_host_plan *out);
+/* Plans what a host has of the run: options->local_ranks of its ranks from `first_rank` on, each a
+ * process, or where options->ranks is 0 all replicas as threads of one. */
+sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int first_rank,
+                       sl_host_plan *out);
 
 /* Times the modules of `model`, which has these options and no parameters in a parameter set, into
  * profiles[0 ... modules - 1]: seconds of one of the run's micro-batches, of random tokens, on the
@@ -255,7 +259,7 @@ uint64_t sl_usable_memory(void);
 /* Refuses a run whose host plan needs more than `usable_bytes`. Errors: SL_ERR_MEMORY, whose text
  * has both numbers and each change of one option that would make the run fit. */
 sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module *model,
-                               int processes, bool first, uint64_t usable_bytes);
+                               int first_rank, uint64_t usable_bytes);
 
 /* ---- Running ---------------------------------------------------------------------------- */
 
@@ -281,10 +285,15 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result);
 
-/* The same for one replica. Every rank of `group` (borrowed; an error breaks it) calls it; ranks
- * may be processes on several machines. options->replicas is the group's size, or 0;
- * `local_replica` is this one's number among those on its host, which have the host's devices. */
-sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_replica,
+/* The same for one rank. Every rank of `group` (borrowed; an error breaks it) calls it; ranks may
+ * be processes on several machines. Where options->replicas is 0 or the group's size, each is a
+ * replica. Where the size is a multiple of it, consecutive ranks are one replica, each with as many
+ * of its pipeline ranks: it has the parameters of their stages alone. options->ranks is ignored.
+ * `local_rank` is this one's number among those on its host, which have the host's devices. Results
+ * are bit-identical for all layouts. The texts are read by rank 0, the first rank of each replica,
+ * and those of a first or last stage. Errors: SL_ERR_INVALID where the ranks do not fit the
+ * replicas and their pipeline ranks. */
+sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_rank,
                             const sl_reporter *reporters, int reporter_count,
                             sl_run_result *result);
 

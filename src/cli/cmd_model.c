@@ -87,11 +87,11 @@ static void print_plan(const sl_plan *plan, int replica, int replicas)
 static sl_status print_memory(const sl_train_options *train, const sl_module *model)
 {
     sl_host_plan plan;
-    SL_TRY(sl_plan_host(train, model, 1, true, &plan));
+    SL_TRY(sl_plan_host(train, model, 0, &plan));
     printf("In all: %s, with a copy of the best parameters (%s); this machine has %s.\n",
            cli_bytes_text(plan.total_bytes - plan.process_bytes).text,
            cli_bytes_text(plan.best_bytes).text, cli_bytes_text((int64_t)sl_usable_memory()).text);
-    if (sl_plan_check_memory(train, model, 1, true, sl_usable_memory()) != SL_OK)
+    if (sl_plan_check_memory(train, model, 0, sl_usable_memory()) != SL_OK)
         printf("It does not fit: %s.\n", sl_error_text());
     return SL_OK;
 }

@@ -1,5 +1,5 @@
 /* sluice train: a run with its display and its log. Its replicas are threads of this process, or,
- * where a launcher has started several processes, this process is one of them. */
+ * where a launcher has started several processes, this process is one rank of them. */
 #include "cli/cli.h"
 #include "synthetic/corpus.h"
 
@@ -140,20 +140,17 @@ static sl_status handle_signals(settings *from, const sl_launch_info *launch)
 
 /* ---- The run ------------------------------------------------------------------------------ */
 
-/* There are as many replicas as processes, and those of this machine have its devices. The only
- * process of a launcher is one replica, if nothing says otherwise: a job may have come to that by
- * losing processes, so what was asked of several replicas is no mistake. */
+/* There are as many replicas as processes, if nothing says otherwise, and the processes of this
+ * machine have its devices. The only process of a launcher is then one replica: a job may have come
+ * to that by losing processes, so what was asked of several replicas is no mistake. */
 static sl_status fit_to_launch(sl_train_options *options, const sl_launch_info *launch,
                                bool replicas_given)
 {
-    if (launch->world_size > 1 && replicas_given && options->replicas != launch->world_size)
-        return sl_error(SL_ERR_INVALID,
-                        "--dp must be the number of processes that were started, %d, got \"%d\"",
-                        launch->world_size, options->replicas);
     bool lists = options->devices && strchr(options->devices, ';');
     if (launch->world_size > 1) {
-        options->replicas = launch->world_size;
-        options->local_replicas = launch->local_world_size;
+        options->replicas = replicas_given ? options->replicas : launch->world_size;
+        options->ranks = launch->world_size;
+        options->local_ranks = launch->local_world_size;
     } else if (launch->launched && !replicas_given && !lists) {
         options->replicas = 1;
         options->zero = false;
@@ -175,7 +172,7 @@ static sl_status create_group(const sl_launch_info *launch, sl_group **out)
                     launch->rank, launch->world_size, size);
 }
 
-/* Trains the one replica of this process, or, where there are no other processes, all of them. */
+/* Trains as this process's rank or, where there are no other processes, all replicas. */
 static sl_status train_replicas(const settings *from, const sl_launch_info *launch,
                                 sl_run_result *result)
 {

@@ -1,5 +1,5 @@
 /* What a person sees of a run: on standard output lines in the form of PyTorch's tutorials, each
- * with "[RANK r]: " in front where there are several replicas; on a terminal the first replica's
+ * with "[RANK r]: " in front where there are several replicas; on a terminal the first rank's
  * progress line between them; on standard error warnings. And the run's log. */
 #define _GNU_SOURCE /* vasprintf */
 #include "cli/cli.h"
@@ -13,10 +13,10 @@
 #include <string.h>
 #include <time.h>
 
-/* One replica's; a reporter's context. */
+/* One rank's; a reporter's context. */
 typedef struct display {
     cli_progress *of;
-    int replica;
+    int rank;
     bool resumed;
     int64_t resumed_step;                   /* 0: the run has begun anew */
     double interval_loss, interval_seconds; /* since the last line */
@@ -59,7 +59,7 @@ __attribute__((format(printf, 2, 3))) static void draw_live(display *on, const c
     struct timespec time;
     clock_gettime(CLOCK_MONOTONIC, &time);
     double now = (double)time.tv_sec + 1e-9 * (double)time.tv_nsec;
-    if (!progress->options.live || on->replica > 0 || now - on->live_time < pause)
+    if (!progress->options.live || on->rank > 0 || now - on->live_time < pause)
         return;
     on->live_time = now;
     va_list arguments;
@@ -85,7 +85,7 @@ __attribute__((format(printf, 2, 3))) static void print_line(const display *on, 
     if (bytes < 0)
         return;
     if (on->of->replicas > 1)
-        snprintf(rank, sizeof rank, "[RANK %d]: ", on->replica);
+        snprintf(rank, sizeof rank, "[RANK %d]: ", on->rank);
     pthread_mutex_lock(&on->of->screen);
     clear_live(on->of);
     printf("%s%s\n", rank, line);
@@ -197,14 +197,36 @@ static void print_model(const display *on, const sl_run_info *info)
                sl_recompute_name(options->recompute), sl_train_options_schedule(options));
 }
 
-static void print_stages(const display *on, const sl_run_info *info)
+/* "0 (modules 0 to 2), 3 (modules 6 to 8)" */
+static void write_stages(const sl_run_info *info, int pipeline_rank, char *text, size_t bytes)
 {
-    for (int s = 0; s < info->stage_count; s++) {
+    size_t used = 0;
+    for (int s = 0; s < info->stage_count && used < bytes; s++) {
         const sl_stage_info *stage = &info->stages[s];
-        print_line(on, "  stage %d on %s (%d thread%s, %s): modules %d to %d", s, stage->device,
-                   stage->threads, plural(stage->threads), stage->isa, stage->first,
-                   stage->first + stage->count - 1);
+        if (stage->rank == pipeline_rank)
+            used += (size_t)snprintf(text + used, bytes - used, "%s%d (modules %d to %d)",
+                                     used ? ", " : "", s, stage->first,
+                                     stage->first + stage->count - 1);
     }
+}
+
+enum { MOST_DEVICES = 64 }; /* that are listed */
+
+/* Where each stage of each replica is; of very many the first. */
+static void print_layout(const display *on, const sl_run_info *info)
+{
+    char stages[256];
+    int count = info->memory_count, ranks = count / info->replicas;
+    print_line(on, "%-5s %-16s %-10s %-12s %s", "rank", "host", "device", "cores", "stages");
+    for (int i = 0; i < count && i < MOST_DEVICES; i++) {
+        const sl_stage_memory *at = &info->memory[i];
+        char cores[48];
+        snprintf(cores, sizeof cores, "%d (%s)", at->threads, at->isa);
+        write_stages(info, i % ranks, stages, sizeof stages);
+        print_line(on, "%-5d %-16s %-10s %-12s %s", at->rank, at->host, at->device, cores, stages);
+    }
+    if (count > MOST_DEVICES)
+        print_line(on, "and %d more", count - MOST_DEVICES);
 }
 
 void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source)
@@ -252,7 +274,7 @@ static void warn_of_run(const sl_run_info *info)
 static sl_status print_started(void *context, const sl_run_info *info)
 {
     display *on = context;
-    bool is_first = on->replica == 0;
+    bool is_first = on->rank == 0;
     const cli_progress_options *options = &on->of->options;
     on->total_batches = info->batches_per_epoch * info->options->epochs;
     if (is_first) {
@@ -268,8 +290,8 @@ static sl_status print_started(void *context, const sl_run_info *info)
                        options->restarts);
         print_data(on, info);
         print_model(on, info);
+        print_layout(on, info);
     }
-    print_stages(on, info);
     return SL_OK;
 }
 
@@ -327,7 +349,7 @@ static sl_status print_step(void *context, const sl_step_info *step)
     const cli_progress_options *options = &on->of->options;
     if (on == on->of->displays && cli_signals_times_asked())
         print_times(on);
-    if (on->replica == 0)
+    if (on->rank == 0)
         sl_launch_link_steps(cli_launcher, step->step);
     if (options->quiet)
         return SL_OK;
@@ -414,7 +436,7 @@ static void print_result(const display *on, const sl_run_info *info, const sl_ru
 /* The peak of every stage's device; of very many the first. */
 static void print_memory(const display *on, const sl_run_info *info)
 {
-    enum { MOST_DEVICES = 64, COLUMN = 13 };
+    enum { COLUMN = 13 };
     char columns[SL_MEMORY_CATEGORY_COUNT * (COLUMN + 16) + 1];
     int count = info->memory_count;
     print_line(on, "Peak memory of each device, in all and by what it is for:");
@@ -561,7 +583,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     for (int i = 0; i < count; i++) {
         bool is_first = first + i == 0; /* all have the same evaluations and results */
         bool shows = is_first && !options->quiet;
-        to->displays[i] = (display){.of = to, .replica = first + i};
+        to->displays[i] = (display){.of = to, .rank = first + i};
         to->reporters[i] = (sl_reporter){.context = &to->displays[i],
                                          .started = print_started,
                                          .step = print_step,
@@ -569,14 +591,14 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
                                          .evaluating = shows ? draw_evaluating : NULL,
                                          .evaluated = shows ? print_evaluated : NULL,
                                          .finished = is_first ? print_finished : NULL,
-                                         .replica = first + i,
+                                         .rank = first + i,
                                          .checkpoint = print_checkpoint};
     }
     *out = to;
     sl_status status = sl_step_times_create(&to->times);
     if (status == SL_OK) {
         to->reporters[count] = sl_step_times_reporter(to->times);
-        to->reporters[to->reporter_count++].replica = first;
+        to->reporters[to->reporter_count++].rank = first;
         status = first == 0 ? create_files(to) : SL_OK;
     }
     if (status != SL_OK)

@@ -96,6 +96,9 @@ sl_status sli_pipe_find_skips(sl_pipe *pipe);
  * `runs_table`: it was an accumulation step. */
 sl_status sli_pipe_end_run(sl_pipe *pipe, bool runs_table);
 
+/* Ends the other ranks' calls with this error, in a group: for a rank that will make none. */
+void sli_pipe_abort(sl_pipe *pipe, sl_status error, const char *text);
+
 /* Refuses parameters that are tied from one process to another (tied.c). */
 sl_status sli_pipe_check_ties(sl_pipe *pipe);
 

@@ -153,6 +153,12 @@ static sl_status break_group(sli_pipe_group *group, sl_status status)
     return sli_error_restore(&own);
 }
 
+void sli_pipe_abort(sl_pipe *pipe, sl_status error, const char *text)
+{
+    if (pipe->group)
+        (void)break_group(pipe->group, sl_error(error, "%s", text));
+}
+
 static sl_status check_exchange(sli_pipe_group *group, sl_status status)
 {
     return status == SL_OK ? SL_OK : break_group(group, status);

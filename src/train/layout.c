@@ -1,10 +1,18 @@
-/* The layout of a run: its replicas and stages, the modules and the device of each stage.
+/* The layout of a run: its replicas and stages, the rank, the modules and the device of each stage.
  *
- * The devices of a host are in the order of its replicas: pipeline rank p of the host's replica r
- * has device r * ranks + p. By default they are cpu:0, cpu:1 and so on; `devices` may be
+ * A run has R replicas of P pipeline ranks. Its ranks are R threads or processes, each a replica,
+ * or more processes: two for each replica have P / 2 pipeline ranks each, and so on.
  *
- *     cpu:0,cpu:1,cpu:2,cpu:3      divided evenly: two replicas have cpu:0,cpu:1 and cpu:2,cpu:3
- *     cpu:0,cpu:1;cpu:2,cpu:3      the same, with a list for each replica */
+ *     R = 2, P = 4      2 ranks                4 ranks                  8 ranks
+ *     replica 0         rank 0: 0 1 2 3        rank 0: 0 1              rank 0: 0
+ *                                              rank 1: 2 3              rank 1: 1   …
+ *     replica 1         rank 1: 0 1 2 3        rank 2: 0 1   …          rank 4: 0   …
+ *
+ * The devices of a host are in the order of its ranks and their pipeline ranks. By default they are
+ * cpu:0, cpu:1 and so on; `devices` may be
+ *
+ *     cpu:0,cpu:1,cpu:2,cpu:3      divided evenly: two ranks have cpu:0,cpu:1 and cpu:2,cpu:3
+ *     cpu:0,cpu:1;cpu:2,cpu:3      the same, with a list for each rank */
 #include "train/run.h"
 
 #include "parallel/schedule/table.h"
@@ -25,7 +33,7 @@ static int count_before(const char *text, char wanted, char end)
     return count;
 }
 
-/* The lists in `devices`, one for each replica on this host. */
+/* The lists in `devices`, one for each rank on this host. */
 static int count_lists(const char *devices)
 {
     return devices ? 1 + count_before(devices, ';', '\0') : 1;
@@ -61,10 +69,33 @@ int sl_train_options_chunks(const sl_train_options *options)
     return rows < CHUNKS_PER_RANK * ranks ? (int)rows : CHUNKS_PER_RANK * ranks;
 }
 
-int sli_layout_local_replicas(const sl_train_options *options)
+static int count_ranks(const sl_train_options *options)
 {
-    return options->local_replicas > 0 ? options->local_replicas
-                                       : sl_train_options_replicas(options);
+    return options->ranks > 0 ? options->ranks : sl_train_options_replicas(options);
+}
+
+/* At least 1, also where they do not fit the replicas. */
+static int ranks_of_replica(const sl_train_options *options)
+{
+    int ranks = count_ranks(options) / sl_train_options_replicas(options);
+    return ranks > 1 ? ranks : 1;
+}
+
+int sli_layout_local_ranks(const sl_train_options *options)
+{
+    return options->local_ranks > 0 ? options->local_ranks : count_ranks(options);
+}
+
+int sli_layout_own_ranks(const sl_train_options *options)
+{
+    return sli_layout_ranks(options) / ranks_of_replica(options);
+}
+
+sli_layout sli_layout_of_rank(const sl_train_options *options, int rank)
+{
+    int ranks = ranks_of_replica(options), own = sli_layout_own_ranks(options),
+        index = rank % ranks;
+    return (sli_layout){rank / ranks, index, ranks, index * own, own};
 }
 
 int sli_layout_shards(const sl_train_options *options)
@@ -98,12 +129,12 @@ int sli_layout_ranks(const sl_train_options *options)
         return options->pipeline_ranks;
     if (options->balance_kind == SL_BALANCE_EXPLICIT)
         return (options->balance_count + virtual_stages(options) - 1) / virtual_stages(options);
-    if (!options->devices)
-        return 1;
-    int devices = count_devices(options->devices), replicas = sli_layout_local_replicas(options);
-    if (count_lists(options->devices) > 1)
-        return devices;
-    return devices < replicas ? 1 : devices / replicas;
+    int own = 1; /* of each rank */
+    if (options->devices && count_lists(options->devices) > 1)
+        own = count_devices(options->devices);
+    else if (options->devices)
+        own = count_devices(options->devices) / sli_layout_local_ranks(options);
+    return ranks_of_replica(options) * (own > 0 ? own : 1);
 }
 
 int sli_layout_stages(const sl_train_options *options)
@@ -155,14 +186,32 @@ static const char *plural(int count)
     return count == 1 ? "" : "s";
 }
 
-static sl_status check_replicas(const sl_train_options *options)
+/* Says how many processes fit. */
+static sl_status refuse_ranks(const sl_train_options *options)
 {
-    int replicas = sl_train_options_replicas(options), local = options->local_replicas;
-    int shards = sli_layout_shards(options);
-    if (local < 0 || local > replicas)
-        return sl_error(SL_ERR_INVALID,
-                        "local_replicas must be from 1 to the number of replicas, %d, got %d",
-                        replicas, local);
+    int replicas = sl_train_options_replicas(options), ranks = sli_layout_ranks(options);
+    char fit[256] = "1";
+    size_t used = 1;
+    for (int each = 1; each <= ranks && used < sizeof fit; each++)
+        if (ranks % each == 0 && replicas * each > 1)
+            used += (size_t)snprintf(fit + used, sizeof fit - used, "%s%d",
+                                     each < ranks ? ", " : " or ", replicas * each);
+    return sl_error(SL_ERR_INVALID,
+                    "%d replica%s of %d pipeline rank%s fit%s on %s process%s, got %d", replicas,
+                    plural(replicas), ranks, plural(ranks), replicas == 1 ? "s" : "", fit,
+                    replicas * ranks == 1 ? "" : "es", options->ranks);
+}
+
+static sl_status check_ranks(const sl_train_options *options)
+{
+    int replicas = sl_train_options_replicas(options), ranks = options->ranks,
+        local = options->local_ranks, shards = sli_layout_shards(options);
+    if (ranks > 0 &&
+        (ranks % replicas != 0 || sli_layout_ranks(options) % ranks_of_replica(options) != 0))
+        return refuse_ranks(options);
+    if (local < 0 || local > count_ranks(options))
+        return sl_error(SL_ERR_INVALID, "local_ranks must be from 1 to %d, got %d",
+                        count_ranks(options), local);
     if (replicas > shards)
         return sl_error(SL_ERR_INVALID,
                         "%d replicas are too many: the training text has %d shard%s, and each "
@@ -171,15 +220,14 @@ static sl_status check_replicas(const sl_train_options *options)
     return SL_OK;
 }
 
-/* Several lists must be as many as this host's replicas, each with a device for each rank. */
-static sl_status check_lists(const char *devices, int replicas, int ranks)
+/* Several lists must be as many as this host's ranks, each with a device for each pipeline rank. */
+static sl_status check_lists(const char *devices, const char *owners, int count, int ranks)
 {
     int lists = count_lists(devices);
     const char *list = devices;
-    if (lists != replicas)
-        return sl_error(SL_ERR_INVALID,
-                        "each of %d replica%s needs a list of devices, got %d lists: \"%s\"",
-                        replicas, plural(replicas), lists, devices);
+    if (lists != count)
+        return sl_error(SL_ERR_INVALID, "each of %s needs a list of devices, got %d lists: \"%s\"",
+                        owners, lists, devices);
     for (int i = 0; i < lists; i++, list += strcspn(list, ";") + 1) {
         if (strcspn(list, ";") == 0)
             return sl_error(SL_ERR_INVALID, "list %d of the devices is empty: \"%s\"", i, devices);
@@ -194,17 +242,23 @@ static sl_status check_lists(const char *devices, int replicas, int ranks)
 
 static sl_status check_devices(const sl_train_options *options)
 {
-    char *names;
-    int replicas = sli_layout_local_replicas(options), ranks = sli_layout_ranks(options);
+    char *names, owners[32];
+    int count = sli_layout_local_ranks(options), ranks = sli_layout_own_ranks(options);
+    bool is_replica = ranks_of_replica(options) == 1;
     if (!options->devices)
         return SL_OK;
+    snprintf(owners, sizeof owners, "%d %s%s", count, is_replica ? "replica" : "process",
+             count == 1   ? ""
+             : is_replica ? "s"
+                          : "es");
     if (count_lists(options->devices) > 1)
-        SL_TRY(check_lists(options->devices, replicas, ranks));
-    else if (count_devices(options->devices) != replicas * ranks)
+        SL_TRY(check_lists(options->devices, owners, count, ranks));
+    else if (count_devices(options->devices) != count * ranks)
         return sl_error(SL_ERR_INVALID,
-                        "each pipeline rank of each replica needs a device of its own: %d "
-                        "replica%s, %d rank%s, devices \"%s\"",
-                        replicas, plural(replicas), ranks, plural(ranks), options->devices);
+                        "each pipeline rank of each %s needs a device of its own: %s, %d rank%s, "
+                        "devices \"%s\"",
+                        is_replica ? "replica" : "process", owners, ranks, plural(ranks),
+                        options->devices);
     SL_TRY(sli_layout_devices(options, &names));
     sl_status status = sli_device_list_check(names);
     free(names);
@@ -269,7 +323,7 @@ sl_status sli_layout_check(const sl_train_options *options)
 {
     SL_TRY(check_stages(options));
     SL_TRY(check_table(options));
-    SL_TRY(check_replicas(options));
+    SL_TRY(check_ranks(options));
     return check_devices(options);
 }
 
@@ -279,7 +333,7 @@ sl_status sli_layout_check(const sl_train_options *options)
 static sl_status print_devices(const sl_train_options *options, bool shared, char **out)
 {
     enum { NAME_BYTES = 16 }; /* "cpu:65535," */
-    int count = sli_layout_local_replicas(options) * sli_layout_ranks(options);
+    int count = sli_layout_local_ranks(options) * sli_layout_own_ranks(options);
     size_t bytes = (size_t)count * NAME_BYTES + 1, used = 0;
     *out = calloc(bytes, 1);
     if (!*out)

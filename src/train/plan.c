@@ -1,5 +1,5 @@
-/* What a run will need, from shapes and the schedule's table: a replica's stages, a host's
- * replicas, and whether that fits into the host's memory. */
+/* What a run will need, from shapes and the schedule's table: a replica's stages, a host's ranks,
+ * and whether that fits into the host's memory. */
 #include "core/error.h"
 #include "core/sum_tree.h"
 #include "core/usable_memory.h"
@@ -15,19 +15,18 @@
 
 /* ---- One replica ------------------------------------------------------------------------- */
 
-static sl_status name_devices(const sl_train_options *options, const sl_schedule *schedule,
-                              int replica, sl_plan *out)
+/* Where the replica is on several hosts, those of this one's devices have names. */
+static sl_status name_devices(const sl_train_options *options, int replica, sl_plan *out)
 {
     char *devices, *rest;
     SL_TRY(sli_layout_devices(options, &devices));
     const char *name = strtok_r(devices, ",", &rest);
-    int ranks = sl_schedule_ranks(schedule);
-    const int *placement = sl_schedule_placement(schedule);
+    int ranks = sli_layout_ranks(options);
     for (int skipped = replica * ranks; skipped > 0; skipped--)
         name = strtok_r(NULL, ",", &rest);
-    for (int rank = 0; rank < ranks; rank++, name = strtok_r(NULL, ",", &rest))
+    for (int rank = 0; rank < ranks && name; rank++, name = strtok_r(NULL, ",", &rest))
         for (int s = 0; s < out->stages; s++)
-            if (placement[s] == rank)
+            if (out->stage[s].rank == rank)
                 snprintf(out->stage[s].device, sizeof out->stage[s].device, "%s", name);
     free(devices);
     return SL_OK;
@@ -259,15 +258,18 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
     sl_schedule *schedule;
     *out = (sl_plan){.total_parameters = sl_module_parameter_elements(model)};
     SL_TRY(sli_layout_check(options));
-    if (replica < 0 || replica >= sli_layout_local_replicas(options))
+    int replicas = sli_layout_local_ranks(options) / sli_layout_of_rank(options, 0).ranks;
+    if (replica < 0 || (replica > 0 && replica >= replicas))
         return sl_error(SL_ERR_INVALID, "sl_plan_create: asked for replica %d of %d", replica,
-                        sli_layout_local_replicas(options));
+                        replicas);
     SL_TRY(plan_stages(options, model, out));
     int64_t rows = options->batch_size;
     int micros = sl_micro_batches(rows, sli_layout_micros(options), NULL);
     int step_micros = sl_train_options_chunks(options);
     SL_TRY(sli_layout_table(options, step_micros < micros ? step_micros : micros, &schedule));
-    sl_status status = name_devices(options, schedule, replica, out);
+    for (int s = 0; s < out->stages; s++)
+        out->stage[s].rank = sl_schedule_placement(schedule)[s];
+    sl_status status = name_devices(options, replica, out);
     if (status == SL_OK)
         status = sl_schedule_recompute(schedule, options->recompute);
     if (status == SL_OK)
@@ -276,35 +278,53 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
     return status == SL_OK ? plan_evaluation(options, model, out) : status;
 }
 
-/* ---- All replicas of a host ----------------------------------------------------------------- */
+/* ---- All ranks of a host -------------------------------------------------------------------- */
 
 uint64_t sl_usable_memory(void)
 {
     return sli_usable_memory("");
 }
 
-sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int processes,
-                       bool first, sl_host_plan *out)
+/* Adds what pipeline rank `rank` of a replica has. The first replica saves what is the same on all,
+ * and each its shard of the optimizer's state. */
+static void add_rank(const sl_train_options *options, const sl_plan *plan, int rank, bool is_first,
+                     bool keeps_best, sl_host_plan *out)
+{
+    for (int s = 0; s < plan->stages; s++) {
+        const sl_stage_plan *stage = &plan->stage[s];
+        if (stage->rank != rank)
+            continue;
+        out->parameter_bytes += stage->parameter_bytes;
+        out->gradient_bytes += stage->gradient_bytes;
+        out->optimizer_bytes += stage->optimizer_bytes;
+        out->activation_bytes += stage->activation_bytes + stage->workspace_bytes;
+        if (keeps_best)
+            out->best_bytes += stage->best_bytes;
+        if (!options->checkpoints.directory)
+            continue;
+        if (is_first)
+            out->saved_bytes += stage->parameter_bytes + stage->best_bytes;
+        if (is_first || options->zero)
+            out->saved_bytes += stage->optimizer_bytes;
+    }
+}
+
+sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, int first_rank,
+                       sl_host_plan *out)
 {
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(model);
     SLI_CHECK_NOT_NULL(out);
     sl_plan plan;
-    int64_t replicas = sli_layout_local_replicas(options), state = 0;
+    int count = sli_layout_local_ranks(options), processes = options->ranks > 0 ? count : 1;
     *out = (sl_host_plan){.process_bytes = processes * (int64_t)sli_resident_memory()};
     SL_TRY(sl_plan_create(options, model, 0, &plan));
-    for (int s = 0; s < plan.stages; s++) {
-        const sl_stage_plan *stage = &plan.stage[s];
-        out->parameter_bytes += replicas * stage->parameter_bytes;
-        out->gradient_bytes += replicas * stage->gradient_bytes;
-        out->optimizer_bytes += replicas * stage->optimizer_bytes;
-        out->activation_bytes += replicas * (stage->activation_bytes + stage->workspace_bytes);
-        out->best_bytes += processes * stage->best_bytes;
-        state += stage->parameter_bytes + stage->best_bytes +
-                 (options->zero ? 0 : stage->optimizer_bytes);
+    for (int rank = first_rank; rank < first_rank + count; rank++) {
+        sli_layout of = sli_layout_of_rank(options, rank);
+        bool keeps_best = options->ranks > 0 || rank == first_rank; /* one copy a process */
+        for (int i = 0; i < of.count; i++)
+            add_rank(options, &plan, of.first + i, of.replica == 0, keeps_best, out);
     }
-    if (options->checkpoints.directory)
-        out->saved_bytes = (first ? state : 0) + (options->zero ? out->optimizer_bytes : 0);
     out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
                        out->activation_bytes + out->best_bytes + out->saved_bytes +
                        out->process_bytes;
@@ -331,8 +351,7 @@ static void add_text(text_list *to, const char *text)
 typedef struct run_demand {
     const sl_train_options *options;
     const sl_module *model;
-    int processes;
-    bool first;
+    int first_rank;
     uint64_t usable_bytes;
     text_list changes; /* each of which makes the run fit */
 } run_demand;
@@ -342,7 +361,7 @@ static bool run_fits(const run_demand *demand, const sl_train_options *options)
 {
     sl_host_plan plan;
     return sl_train_options_check(options) == SL_OK &&
-           sl_plan_host(options, demand->model, demand->processes, demand->first, &plan) == SL_OK &&
+           sl_plan_host(options, demand->model, demand->first_rank, &plan) == SL_OK &&
            (uint64_t)plan.total_bytes <= demand->usable_bytes;
 }
 
@@ -392,7 +411,7 @@ static void try_replicas(run_demand *demand)
     changed.zero = true;
     if (!given->zero && sl_train_options_replicas(given) > 1)
         try_change(demand, &changed, "an optimizer whose state is sharded");
-    if (demand->processes > 1)
+    if (given->ranks > 1)
         return;
     changed = *given;
     changed.devices = NULL; /* there must be one for each stage of each replica */
@@ -453,14 +472,14 @@ static text_list list_uses(const sl_host_plan *plan)
 }
 
 sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module *model,
-                               int processes, bool first, uint64_t usable_bytes)
+                               int first_rank, uint64_t usable_bytes)
 {
     SLI_CHECK_NOT_NULL(options);
     SLI_CHECK_NOT_NULL(model);
-    run_demand demand = {options, model, processes, first, usable_bytes, {.used = 0}};
+    run_demand demand = {options, model, first_rank, usable_bytes, {.used = 0}};
     sl_host_plan plan;
     char needed[AMOUNT_BYTES], usable[AMOUNT_BYTES];
-    SL_TRY(sl_plan_host(options, model, processes, first, &plan));
+    SL_TRY(sl_plan_host(options, model, first_rank, &plan));
     if ((uint64_t)plan.total_bytes <= usable_bytes)
         return SL_OK;
     try_pipeline(&demand);

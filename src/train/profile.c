@@ -13,7 +13,7 @@ typedef struct model_profile {
     const sl_train_task *task;
     sl_module *model;
     sl_loss *loss;
-    const sl_device_list *devices; /* of the host's replicas, the first one's first */
+    const sl_device_list *devices; /* of this process */
     int64_t micro_rows;            /* of the run's micro-batches */
     int64_t rows;                  /* that are profiled: at most a quarter of the batch's */
     int chunks, ranks;
@@ -53,6 +53,12 @@ static sl_status profile_device(const model_profile *profile, sl_device *device,
     return status;
 }
 
+/* The first replica's; one in another process is taken to be like one that is here. */
+static sl_device *device_of(const model_profile *profile, int rank)
+{
+    return sl_device_list_get(profile->devices, rank % sl_device_list_count(profile->devices));
+}
+
 /* On the device of each of the first replica's ranks, into times[rank]. Ranks whose devices have as
  * many threads share what one of them took. */
 static sl_status profile_ranks(model_profile *profile)
@@ -62,13 +68,13 @@ static sl_status profile_ranks(model_profile *profile)
     if (!profile->room)
         return sl_error(SL_ERR_MEMORY, "no memory for the profile of %d ranks", profile->ranks);
     for (int rank = 0; rank < profile->ranks; rank++) {
-        int like = 0, threads = sl_device_thread_count(sl_device_list_get(profile->devices, rank));
-        while (sl_device_thread_count(sl_device_list_get(profile->devices, like)) != threads)
+        int like = 0, threads = sl_device_thread_count(device_of(profile, rank));
+        while (sl_device_thread_count(device_of(profile, like)) != threads)
             like++;
         sl_module_profile *own = profile->room + (size_t)rank * modules;
         profile->times[rank] = like < rank ? profile->times[like] : own;
         if (like == rank)
-            SL_TRY(profile_device(profile, sl_device_list_get(profile->devices, rank), own));
+            SL_TRY(profile_device(profile, device_of(profile, rank), own));
     }
     return SL_OK;
 }
@@ -108,9 +114,8 @@ static bool cut_fits(void *context, const int *balance)
     options.balance_kind = SL_BALANCE_EXPLICIT;
     options.balance_count = sli_layout_stages(&options);
     memcpy(options.balance, balance, (size_t)options.balance_count * sizeof *balance);
-    int processes = options.local_replicas > 0 ? options.local_replicas : 1;
     return options.force || options.task ||
-           (sl_plan_host(&options, profile->model, processes, true, &plan) == SL_OK &&
+           (sl_plan_host(&options, profile->model, 0, &plan) == SL_OK &&
             (uint64_t)plan.total_bytes <= sl_usable_memory());
 }
 

@@ -1,5 +1,5 @@
-/* One replica: its model in a pipe, what it does together with the other replicas, and the rows
- * that it loads. */
+/* What a rank has of a replica: the model in a pipe, what it does together with the other ranks,
+ * and the rows that it loads. */
 #include "train/run.h"
 
 #include "core/error.h"
@@ -9,6 +9,19 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
+
+/* Splits all ranks into rows and columns. */
+static sl_status join_groups(const sl_train_options *options, const sli_layout *layout,
+                             sli_replica *to)
+{
+    if (options->shards > 1)
+        to->group = to->all;
+    if (layout->ranks == 1)
+        return SL_OK;
+    SL_TRY(sl_group_split(to->all, layout->replica, &to->pipe_group));
+    return options->shards > 1 ? sl_group_split(to->all, layout->index, &to->group) : SL_OK;
+}
 
 static sl_status create_pipe(const sl_train_options *options, const sl_train_task *task,
                              sl_device *const *devices, bool random_values, sli_replica *to)
@@ -32,18 +45,25 @@ static sl_status create_pipe(const sl_train_options *options, const sl_train_tas
                                              .table = options->table,
                                              .writer_arg = sl_train_options_schedule(options),
                                              .seed = options->seed,
-                                             .no_init = !random_values},
+                                             .no_init = !random_values,
+                                             .group = to->pipe_group},
                           &to->pipe);
 }
 
 sl_status sli_replica_create(const sl_train_options *options, const sl_train_task *task,
-                             sl_group *group, sl_device *const *devices, bool values,
+                             sl_group *all, sl_device *const *devices, bool values,
                              sli_replica *out)
 {
+    int rank = all ? sl_group_rank(all) : 0;
+    sli_layout layout = sli_layout_of_rank(options, rank);
+    values = values && layout.replica == 0;
     const char *init = values && !options->partial ? options->init : NULL;
-    *out = (sli_replica){.group = group,
-                         .rank = group ? sl_group_rank(group) : 0,
-                         .count = group ? sl_group_size(group) : 1};
+    *out = (sli_replica){.all = all,
+                         .rank = layout.replica,
+                         .count = options->replicas,
+                         .run_rank = rank,
+                         .follows = layout.index > 0};
+    SL_TRY(join_groups(options, &layout, out));
     if (init && !options->task)
         SL_TRY(sli_weights_check_model(init, &options->model));
     SL_TRY(create_pipe(options, task, devices, values && !init, out));
@@ -75,6 +95,9 @@ void sli_replica_clear(sli_replica *replica)
     sl_pipe_destroy(&replica->pipe);
     sl_loss_destroy(&replica->loss);
     sl_module_destroy(&replica->model);
+    if (replica->group != replica->all)
+        sl_group_destroy(&replica->group);
+    sl_group_destroy(&replica->pipe_group);
     free(replica->memory);
     replica->memory = NULL;
 }
@@ -83,29 +106,49 @@ void sli_replica_abort(const sli_replica *replica, sl_status error)
 {
     sli_error_copy own; /* aborting may set another */
     sli_error_save(&own, error);
-    if (replica->group) /* first: its error names this rank as the cause */
-        sl_group_abort(replica->group, error, own.text);
+    sl_group *groups[] = {replica->all, replica->group, replica->pipe_group};
+    for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) /* `all` first: its error names this
+                                                                   rank as the cause */
+        if (groups[i])
+            sl_group_abort(groups[i], error, own.text);
+    if (replica->pipe_group && replica->pipe)
+        sli_pipe_abort(replica->pipe, error, own.text);
     for (int s = 0; replica->ddp && s < sl_pipe_stages(replica->pipe); s++)
-        sl_group_abort(sl_ddp_group(replica->ddp, s), error, own.text);
+        if (sl_ddp_group(replica->ddp, s))
+            sl_group_abort(sl_ddp_group(replica->ddp, s), error, own.text);
     sli_error_restore(&own);
+}
+
+static void describe_device(const sli_replica *replica, const sl_device *device, int stage,
+                            sl_stage_memory *out)
+{
+    *out = (sl_stage_memory){.rank = replica->run_rank,
+                             .stage = stage,
+                             .threads = sl_device_thread_count(device)};
+    if (gethostname(out->host, sizeof out->host - 1) != 0)
+        snprintf(out->host, sizeof out->host, "unknown");
+    snprintf(out->device, sizeof out->device, "%s", sl_device_name(device));
+    snprintf(out->isa, sizeof out->isa, "%s", sl_device_isa(device));
+    sl_device_memory(device, &out->stats);
 }
 
 sl_status sli_replica_gather_memory(const sli_replica *replica)
 {
     _Static_assert(sizeof(sl_stage_memory) % sizeof(int64_t) == 0, "records are words");
-    int ranks = sl_pipe_ranks(replica->pipe);
-    int64_t words = ranks * (int64_t)(sizeof(sl_stage_memory) / sizeof(int64_t));
-    sl_stage_memory *own = replica->memory + (size_t)replica->rank * (size_t)ranks;
-    for (int s = sl_pipe_stages(replica->pipe) - 1; s >= 0; s--) { /* a rank's lowest comes last */
-        const sl_device *device = sl_pipe_device(replica->pipe, s);
-        sl_stage_memory *of_rank = &own[sl_pipe_rank(replica->pipe, s)];
-        *of_rank = (sl_stage_memory){.rank = replica->rank, .stage = s};
-        snprintf(of_rank->device, sizeof of_rank->device, "%s", sl_device_name(device));
-        sl_device_memory(device, &of_rank->stats);
+    const sl_pipe *pipe = replica->pipe;
+    int all = sl_pipe_ranks(pipe) * replica->count,
+        count = all / (replica->all ? sl_group_size(replica->all) : 1);
+    sl_stage_memory *of_replica = replica->memory + replica->rank * sl_pipe_ranks(pipe);
+    sl_stage_memory *own = replica->memory + replica->run_rank * count;
+    for (int s = sl_pipe_stages(pipe) - 1; s >= 0; s--) { /* a rank's lowest comes last */
+        const sl_device *device = sl_pipe_device(pipe, s);
+        if (device)
+            describe_device(replica, device, s, &of_replica[sl_pipe_rank(pipe, s)]);
     }
-    if (!replica->group)
+    if (!replica->all)
         return SL_OK;
-    return sl_group_all_gather(replica->group, own, replica->memory, words, SL_I64, NULL);
+    return sl_group_all_gather(replica->all, own, replica->memory,
+                               count * (int64_t)(sizeof *own / sizeof(int64_t)), SL_I64, NULL);
 }
 
 /* ---- Rows of a batch ---------------------------------------------------------------------- */
@@ -135,5 +178,11 @@ sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task
 {
     sl_device *first = sl_pipe_device(replica->pipe, 0);
     sl_device *last = sl_pipe_device(replica->pipe, sl_pipe_stages(replica->pipe) - 1);
-    return sli_task_load(task, rows, first, last, input, targets);
+    sl_device *any = first ? first : last;
+    for (int s = 1; !replica->follows && !any; s++) /* it counts tokens */
+        any = sl_pipe_device(replica->pipe, s);
+    *input = *targets = NULL;
+    if (!any)
+        return SL_OK;
+    return sli_task_load(task, rows, first ? first : any, last ? last : any, input, targets);
 }

@@ -1,5 +1,5 @@
 /* A run in this process: what comes before training, and then all of its replicas as threads, or
- * the one that this process is. */
+ * the one rank that this process is. */
 #include "train/run.h"
 
 #include "core/error.h"
@@ -106,6 +106,35 @@ static sl_status read_corpus(sli_run *run)
     if (options->init && !run->vocab)
         SL_TRY(sli_weights_vocab_check(options->init, sl_corpus_vocab(run->corpus)));
     run->options.model.ntokens = sl_vocab_size(sl_corpus_vocab(run->corpus));
+    return SL_OK;
+}
+
+/* The texts are read by rank 0, by the first rank of each replica, which counts tokens, and for the
+ * first and the last stage. */
+static sl_status needs_corpus(const sl_train_options *options, int rank, bool *out)
+{
+    sl_schedule *table;
+    sli_layout of = sli_layout_of_rank(options, rank);
+    SL_TRY(sli_layout_table(options, 1, &table));
+    const int *placement = sl_schedule_placement(table);
+    int first = placement[0] - of.first,
+        last = placement[sli_layout_stages(options) - 1] - of.first;
+    *out = of.index == 0 || (first >= 0 && first < of.count) || (last >= 0 && last < of.count);
+    sl_schedule_destroy(&table);
+    return SL_OK;
+}
+
+/* The task of a run on texts. */
+static sl_status create_language(sli_run *run, sl_group *group)
+{
+    const sl_train_options *options = &run->options;
+    bool reads = true;
+    if (group)
+        SL_TRY(needs_corpus(options, sl_group_rank(group), &reads));
+    if (reads)
+        SL_TRY(read_corpus(run));
+    if (group)
+        SL_TRY(sl_group_broadcast(group, &run->options.model.ntokens, 1, SL_I64, 0, NULL));
     run->language = (sli_language){.model = &run->options.model,
                                    .corpus = run->corpus,
                                    .bptt = options->bptt,
@@ -115,14 +144,14 @@ static sl_status read_corpus(sli_run *run)
     return SL_OK;
 }
 
-/* The process has `count` of the host's replicas, from `first` on. */
+/* The process has `count` of the host's ranks, from `first` on. */
 static sl_status create_devices(sli_run *run, int first, int count, bool own_cores)
 {
     char *names;
     sl_train_options *options = &run->options;
-    int ranks = sli_layout_ranks(options);
+    int ranks = sli_layout_own_ranks(options);
     options->replicas = sl_train_options_replicas(options);
-    options->pipeline_ranks = ranks;
+    options->pipeline_ranks = sli_layout_ranks(options);
     SL_TRY(sli_layout_devices(options, &names));
     sl_status status = sli_device_list_create_range(names, first * ranks, count * ranks, own_cores,
                                                     &run->devices, &run->oversubscribed);
@@ -130,13 +159,14 @@ static sl_status create_devices(sli_run *run, int first, int count, bool own_cor
     return status;
 }
 
-/* Counts every split's batches, so that an impossible one is found before the first epoch. */
-static sl_status count_batches(sli_run *run)
+/* Counts every split's batches, so that an impossible one is found before the first epoch. What has
+ * no text gets rank 0's numbers. */
+static sl_status count_batches(sli_run *run, sl_group *group)
 {
     const sl_train_options *options = &run->options;
     const sl_train_task *task = run->task;
     run->rows = options->shards * options->batch_size;
-    for (int split = 0; split < SL_SPLITS; split++) {
+    for (int split = 0; split < SL_SPLITS && (run->corpus || options->task); split++) {
         int64_t rows = split == SL_SPLIT_TRAIN ? run->rows : options->eval_batch_size;
         int64_t *batches = &run->batches[split];
         SL_TRY(task->count_batches(task->context, (sl_split)split, rows, batches));
@@ -145,6 +175,8 @@ static sl_status count_batches(sli_run *run)
                             "the task's count_batches gave %" PRId64 " batches of the split %s",
                             *batches, sl_split_name((sl_split)split));
     }
+    if (group)
+        SL_TRY(sl_group_broadcast(group, run->batches, SL_SPLITS, SL_I64, 0, NULL));
     run->batches_per_epoch = run->batches[SL_SPLIT_TRAIN];
     if (run->batches_per_epoch < 1)
         return sl_error(SL_ERR_INVALID,
@@ -192,7 +224,8 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
     sli_step_times times;
     int balance[SL_MAX_STAGES] = {0};
     bool may_share = !options->devices && options->pipeline_ranks > 1 && !run->oversubscribed &&
-                     sli_layout_local_replicas(options) == 1;
+                     sli_layout_local_ranks(options) == 1 &&
+                     sli_layout_own_ranks(options) == options->pipeline_ranks;
     bool cuts = options->balance_kind == SL_BALANCE_AUTO && sli_layout_stages(options) > 1;
     if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
         SL_TRY(sli_train_profile(options, run->task, model, loss, run->devices, NULL, balance,
@@ -209,30 +242,31 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
     return SL_OK;
 }
 
-/* Whether this host has the memory for its replicas. */
+/* Whether this host has the memory for its ranks. */
 static sl_status check_memory(const sl_train_options *options, const sl_module *model,
-                              sl_group *group)
+                              int first_rank)
 {
     if (options->force || options->task)
         return SL_OK;
-    return sl_plan_check_memory(options, model, group ? sli_layout_local_replicas(options) : 1,
-                                !group || sl_group_rank(group) == 0, sl_usable_memory());
+    return sl_plan_check_memory(options, model, first_rank, sl_usable_memory());
 }
 
-/* Decides what depends on the model. Memory is checked as soon as it is known where it is cut. */
-static sl_status plan_run(sli_run *run, sl_group *group, bool own_cores)
+/* Decides what depends on the model. Memory is checked as soon as it is known where it is cut.
+ * `first`: this rank's number on its host, whose ranks are taken to be consecutive. */
+static sl_status plan_run(sli_run *run, int first, sl_group *group, bool own_cores)
 {
+    int first_rank = group ? sl_group_rank(group) - first : 0;
     const sl_train_task *task = run->task;
     bool is_cut = run->options.balance_kind != SL_BALANCE_AUTO;
     sl_module *model = NULL;
     sl_loss *loss = NULL;
     sl_status status = task->create_model(task->context, &model, &loss);
     if (status == SL_OK && is_cut)
-        status = check_memory(&run->options, model, group);
+        status = check_memory(&run->options, model, first_rank);
     if (status == SL_OK)
         status = decide_by_time(run, model, loss, group, own_cores);
     if (status == SL_OK && !is_cut)
-        status = check_memory(&run->options, model, group);
+        status = check_memory(&run->options, model, first_rank);
     sl_loss_destroy(&loss);
     sl_module_destroy(&model);
     return status;
@@ -246,16 +280,20 @@ sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bo
     options->optimizer = sli_optimizer_filled(&options->optimizer);
     run->task = options->task;
     if (!run->task)
-        SL_TRY(read_corpus(run));
+        SL_TRY(create_language(run, group));
     SL_TRY(create_devices(run, first, count, own_cores));
     recorded->shards = sli_layout_shards(options);
     recorded->lr = sl_train_options_lr(options);
     if (!group || sl_group_rank(group) == 0)
         SL_TRY(sli_resume_open(run));
+    run->from.found = run->from.reader;
     if (group && options->checkpoints.resume) {
-        SL_TRY(sl_group_broadcast(group, &recorded->shards, 1, SL_I32, 0, NULL));
+        int32_t words[] = {run->from.reader != NULL, recorded->shards, recorded->chunks};
+        SL_TRY(sl_group_broadcast(group, words, 3, SL_I32, 0, NULL));
         SL_TRY(sl_group_broadcast(group, &recorded->lr, 1, SL_F64, 0, NULL));
-        SL_TRY(sl_group_broadcast(group, &recorded->chunks, 1, SL_I32, 0, NULL));
+        run->from.found = words[0];
+        recorded->shards = words[1];
+        recorded->chunks = words[2];
     }
     if (options->shards == 0)
         options->shards = recorded->shards;
@@ -265,11 +303,10 @@ sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bo
         options->chunks = recorded->chunks;
     options->chunks = sl_train_options_chunks(options);
     SL_TRY(sli_layout_check(options));
-    SL_TRY(count_batches(run));
+    SL_TRY(count_batches(run, group));
     options->lr.total_steps = run->batches_per_epoch * options->epochs;
-    SL_TRY(plan_run(run, group, own_cores));
-    SL_TRY(sli_best_create(sl_device_list_get(run->devices, 0), sli_layout_stages(options),
-                           count > 1, &run->best));
+    SL_TRY(plan_run(run, first, group, own_cores));
+    SL_TRY(sli_best_create(sli_layout_stages(options), count > 1, &run->best));
     return sli_resume_check(run);
 }
 
@@ -303,7 +340,7 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
                    .reporters = reporters,
                    .reporter_count = reporter_count,
                    .result = result};
-    run.options.local_replicas = 0;
+    run.options.ranks = run.options.local_ranks = 0;
     int replicas = sl_train_options_replicas(options);
     sl_status status = sli_run_create(&run, 0, replicas, NULL, false);
     if (status == SL_OK)
@@ -315,17 +352,13 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
 
 /* ---- A process that is one rank ----------------------------------------------------------- */
 
-static sl_status check_rank(const sl_train_options *options, const sl_group *group,
-                            int local_replica)
+static sl_status check_rank(const sl_train_options *options, int local_rank)
 {
-    int replicas = sl_train_options_replicas(options), local = sli_layout_local_replicas(options);
-    if (replicas != sl_group_size(group))
-        return sl_error(SL_ERR_INVALID, "%d replicas were asked for, but there are %d ranks",
-                        replicas, sl_group_size(group));
-    if (local_replica < 0 || local_replica >= local)
-        return sl_error(SL_ERR_INVALID, "a host's %d replica%s cannot have a number %d", local,
-                        local == 1 ? "" : "s", local_replica);
-    return SL_OK;
+    int local = sli_layout_local_ranks(options);
+    if (local_rank < 0 || local_rank >= local)
+        return sl_error(SL_ERR_INVALID, "a host's %d rank%s cannot have a number %d", local,
+                        local == 1 ? "" : "s", local_rank);
+    return sl_train_options_check(options);
 }
 
 /* Whether this process has cores that no other rank on its machine may use, as under
@@ -356,7 +389,7 @@ static sl_status abort_group(sl_group *group, sl_status error)
     return first == SL_OK ? sli_error_restore(&own) : first;
 }
 
-sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_replica,
+sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_rank,
                             const sl_reporter *reporters, int reporter_count, sl_run_result *result)
 {
     SLI_CHECK_NOT_NULL(group);
@@ -365,15 +398,17 @@ sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, in
                                            options ? "result" : "options"));
     sli_run run = {.options = *options, .reporters = reporters, .reporter_count = reporter_count};
     bool own_cores = false;
+    run.options.ranks = sl_group_size(group);
     if (!run.options.replicas)
-        run.options.replicas = sl_group_size(group);
-    sl_status status = check_rank(&run.options, group, local_replica);
+        run.options.replicas = run.options.ranks;
+    sl_status status = check_rank(&run.options, local_rank);
     if (status == SL_OK)
         status = find_own_cores(group, &own_cores);
     if (status == SL_OK)
-        status = sli_run_create(&run, local_replica, 1, group, own_cores);
+        status = sli_run_create(&run, local_rank, 1, group, own_cores);
+    bool is_alone = run.options.ranks == 1 && run.options.shards == 1;
     if (status == SL_OK)
-        status = sli_run_train(&run, run.options.shards > 1 ? group : NULL, 0, result);
+        status = sli_run_train(&run, is_alone ? NULL : group, 0, result);
     sli_run_clear(&run);
     return status == SL_OK ? SL_OK : abort_group(group, status);
 }

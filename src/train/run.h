@@ -1,4 +1,4 @@
-/* A training run as one replica sees it, and what it is made of. */
+/* A training run as one of its ranks sees it, and what it is made of. */
 #ifndef SLI_TRAIN_RUN_H
 #define SLI_TRAIN_RUN_H
 
@@ -8,8 +8,19 @@
 
 /* ---- The layout: replicas and stages, modules and devices (layout.c) ------------------ */
 
-/* Replicas on this host. */
-int sli_layout_local_replicas(const sl_train_options *options);
+/* What one rank of a run has: a replica, all in one process, or some pipeline ranks of one. Ranks
+ * are threads of one process, each a replica, or processes. */
+typedef struct sli_layout {
+    int replica;
+    int index, ranks; /* of the replica's ranks it is number `index`; they are so many */
+    int first, count; /* its pipeline ranks */
+} sli_layout;
+
+sli_layout sli_layout_of_rank(const sl_train_options *options, int rank);
+
+/* Ranks on this host, and the pipeline ranks of each. */
+int sli_layout_local_ranks(const sl_train_options *options);
+int sli_layout_own_ranks(const sl_train_options *options);
 
 /* Shards of the training text: what the options say, or one for each replica. */
 int sli_layout_shards(const sl_train_options *options);
@@ -35,7 +46,7 @@ sl_status sli_layout_table(const sl_train_options *options, int micros, sl_sched
 sl_status sli_layout_balance(const sl_train_options *options, const sl_module *model, int *balance,
                              int *stages);
 
-/* Refuses numbers of stages, replicas and devices that contradict each other. */
+/* Refuses numbers of stages, replicas, ranks and devices that contradict each other. */
 sl_status sli_layout_check(const sl_train_options *options);
 
 /* The names of the host's devices, separated by commas, malloc'ed. */
@@ -46,23 +57,33 @@ sl_status sli_layout_shared_devices(const sl_train_options *options, char **out)
 
 /* ---- One replica (replica.c) -------------------------------------------------------------- */
 
-/* Model, loss and pipe, and what it does together with the other replicas. */
+/* What a rank has of a replica: model, loss and pipe; and the groups in which it meets the others.
+ *
+ *              stage 0    stage 1
+ *   replica 0  rank 0 ─── rank 1     `pipe_group`: a row
+ *                 │          │       `group`: a column
+ *   replica 1  rank 2 ─── rank 3     `all`: all of them */
 typedef struct sli_replica {
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe;
-    sl_group *group; /* one rank a replica; borrowed; NULL: one replica, and one shard */
-    sl_ddp *ddp;     /* since sli_replica_join; NULL: there is no group */
-    int rank, count;
-    sl_stage_memory *memory; /* [count * pipeline ranks], by rank and pipeline rank */
+    sl_group *all;           /* borrowed; NULL: there is one rank, and one shard */
+    sl_group *pipe_group;    /* NULL: the replica is this rank's alone */
+    sl_group *group;         /* one rank a replica; where each has one rank it is `all`; NULL: one
+                                replica, and one shard */
+    sl_ddp *ddp;             /* since sli_replica_join; NULL: there is no group */
+    int rank, count;         /* of the replicas */
+    int run_rank;            /* of `all` */
+    bool follows;            /* not the first rank of its replica, which reports */
+    sl_stage_memory *memory; /* [count * pipeline ranks], by replica and pipeline rank */
 } sli_replica;
 
-/* Makes the task's model and loss, and the pipe. `options` are checked. `devices`
- * [pipeline ranks] are borrowed. `values` = false leaves the parameters undefined; else they are
- * random, or those of options->init, unless options->partial. Cleared by sli_replica_clear, also
- * after an error. */
+/* Makes the task's model and loss, and the pipe. `options` are checked. `devices` [pipeline ranks],
+ * those of other ranks NULL, are borrowed. `values` = false leaves the parameters undefined; else
+ * the first replica's are random, or those of options->init, unless options->partial. Cleared by
+ * sli_replica_clear, also after an error. */
 sl_status sli_replica_create(const sl_train_options *options, const sl_train_task *task,
-                             sl_group *group, sl_device *const *devices, bool values,
+                             sl_group *all, sl_device *const *devices, bool values,
                              sli_replica *out);
 void sli_replica_clear(sli_replica *replica);
 
@@ -70,11 +91,11 @@ void sli_replica_clear(sli_replica *replica);
  * then on. */
 sl_status sli_replica_join(sli_replica *replica, const sl_train_options *options);
 
-/* Ends the other replicas with the calling thread's error, whatever they wait for. Called before
+/* Ends the other ranks with the calling thread's error, whatever they wait for. Called before
  * anything that they share is destroyed. */
 void sli_replica_abort(const sli_replica *replica, sl_status error);
 
-/* Fills `memory` with what the devices of all replicas hold. */
+/* Fills `memory` with what the devices of all ranks hold. */
 sl_status sli_replica_gather_memory(const sli_replica *replica);
 
 /* Calls the task's load_rows; the caller destroys the tensors, also after an error. Errors: the
@@ -83,7 +104,8 @@ sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,
                         sl_device *input_device, sl_device *target_device, sl_tensor **input,
                         sl_tensor **targets);
 
-/* The same to the devices of the replica's pipe. */
+/* The same to the devices of the rank's pipe, where it needs them: as its replica's first rank, or
+ * for the first or the last stage. Else both are NULL. */
 sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
                            const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets);
 
@@ -103,14 +125,14 @@ sl_train_task sli_language_task(sli_language *language);
 
 /* ---- Evaluation (evaluate.c) ---------------------------------------------------------------- */
 
-/* Sets *stop where an evaluation is to end before its end; the same on all replicas. */
+/* Sets *stop where an evaluation is to end before its end; the same on all ranks. */
 typedef sl_status sli_evaluation_stop(void *context, bool *stop);
 
-/* As sl_evaluate_tokens, of a task's split with so many batches, called by all replicas: each
+/* As sl_evaluate_tokens, of a task's split with so many batches, called by all ranks: each replica
  * scores every replica->count'th batch, and all get the same result, to the bit what one alone
- * would get. `progress` is told of this replica's batches alone. Every replica calls `stop` (NULL:
- * never stops), with options->context, before each of its batches, and those that have one batch
- * less do so once more. A stopped evaluation has no result: *out is 0. */
+ * would get. `progress` is told of this replica's batches alone, on its first rank. Every rank
+ * calls `stop` (NULL: never stops), with options->context, before each of its batches, and those
+ * that have one batch less do so once more. A stopped evaluation has no result: *out is 0. */
 sl_status sli_evaluate(const sli_replica *replica, const sl_train_task *task, sl_split split,
                        int64_t batches, const sl_evaluate_options *options,
                        sli_evaluation_stop *stop, sl_evaluation *out);
@@ -143,14 +165,15 @@ typedef struct sli_resume {
     char *path;
     sli_recorded recorded;
     int64_t last_step; /* that a run in this directory had done; 0: not known, or a single one */
+    bool found;        /* there is one, on every rank */
 } sli_resume;
 
 typedef struct sli_best sli_best;               /* train/checkpoint/checkpoints.h */
 typedef struct sli_checkpoints sli_checkpoints; /* the same */
 
 typedef struct sli_run {
-    /* What the replicas of one process have in common (run.c). They only read it, but for the copy
-     * of the best parameters, which the first one writes. */
+    /* What the ranks of one process have in common (run.c). They only read it, but for the copy of
+     * the best parameters, which the first one writes. */
     sl_train_options options; /* completed by what the data say */
     sl_vocab *vocab;          /* that the initial weights were saved with, if any */
     sl_corpus *corpus;        /* NULL: the task is the caller's */
@@ -160,16 +183,16 @@ typedef struct sli_run {
     int64_t rows;              /* of a batch for training, over all shards */
     int64_t batches[SL_SPLITS];
     int64_t batches_per_epoch;
-    sl_device_list *devices; /* [replicas of the process * pipeline ranks] */
+    sl_device_list *devices; /* [pipeline ranks of the process] */
     char *shared_devices;    /* names, where the run has decided that stages share the cores */
     bool oversubscribed;     /* without such a decision */
     sli_best *best;
-    const sl_reporter *reporters; /* [reporter_count], every replica's; borrowed */
+    const sl_reporter *reporters; /* [reporter_count], of all ranks; borrowed */
     int reporter_count;
-    sl_run_result *result; /* the first replica's, where several are in this process */
+    sl_run_result *result; /* the first rank's, where several are in this process */
 
-    /* This replica's (trainer.c). */
-    sli_resume from; /* the first replica's */
+    /* This rank's (trainer.c). */
+    sli_resume from; /* `reader` and `path`: rank 0's */
     sli_replica replica;
     sl_tensor *input, *targets;              /* of the shard under way */
     int64_t measured_step, measured_targets; /* the step of `utilization`, and its targets */
@@ -190,9 +213,9 @@ typedef struct sli_run {
 /* Makes everything that comes before training, from run->options and run->reporters: checks the
  * options, creates the devices, finds the checkpoint to go on from, which says into how many shards
  * the text is cut, the rate that the run began with and its micro-batches, and cuts the text. This
- * process has `count` of the host's replicas, from `first` on. `group`: the ranks that are
- * processes; NULL: all replicas are in this one. `own_cores`: no other process of the run may use
- * this one's cores. Cleared by sli_run_clear, also after an error. */
+ * process has `count` of the host's ranks, from `first` on. `group`: the ranks that are processes;
+ * NULL: all are threads of this one. `own_cores`: no other process of the run may use this one's
+ * cores. Cleared by sli_run_clear, also after an error. */
 sl_status sli_run_create(sli_run *run, int first, int count, sl_group *group, bool own_cores);
 void sli_run_clear(sli_run *run);
 
@@ -203,11 +226,11 @@ sl_status sli_train_profile(const sl_train_options *options, const sl_train_task
                             sl_module *model, sl_loss *loss, const sl_device_list *devices,
                             sl_module_profile *profiles, int *balance, sli_step_times *times);
 
-/* The training loop of one replica (trainer.c), as its rank of `group` (NULL: there is one replica,
- * and one shard), on the process's devices from number `first` on. */
+/* The training loop of one rank (trainer.c) of `group` (NULL: there is one rank, and one shard), on
+ * the process's devices from number `first` on. */
 sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result);
 
-/* Calls each of the replica's reporters. Stops at the first one's error, and returns it. */
+/* Calls each of the rank's reporters. Stops at the first one's error, and returns it. */
 sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *event);
 
 /* The names of the kinds of masks and activations, then NULL (options.c). */

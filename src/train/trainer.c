@@ -1,4 +1,4 @@
-/* The training loop of one replica.
+/* The training loop of one rank.
  *
  *   for each epoch
  *       for each batch     load, zero_grad, pipe (forward and backward), norm, clip, update, report
@@ -8,9 +8,9 @@
  * The model, the loss and the batches are those of a task (sl_train_task); a task may have no data
  * for validation or test.
  *
- * Every replica runs it on its own shards of each batch. Replicas exchange gradients, losses and
- * the sums of evaluations; everything else follows from numbers that are the same on all of them.
- */
+ * Every rank runs it, on its replica's shards of each batch. Replicas exchange gradients, losses
+ * and the sums of evaluations, and the ranks of a replica what their pipe does; everything else
+ * follows from numbers that are the same on all of them. */
 #include "core/clock.h"
 #include "core/error.h"
 #include "core/sum_tree.h"
@@ -25,11 +25,11 @@
 
 /* ---- Reporting ---------------------------------------------------------------------------- */
 
-/* Calls a function of each reporter of this replica that has it, until the first error. */
+/* Calls a function of each reporter of this rank that has it, until the first error. */
 #define CALL_REPORTERS(run, event, ...)                                                            \
-    for (int i = 0; i < (run)->reporter_count; i++) {                                              \
+    for (int i = 0; i < (run)->reporter_count && !(run)->replica.follows; i++) {                   \
         const sl_reporter *reporter = &(run)->reporters[i];                                        \
-        if (reporter->replica == (run)->replica.rank && reporter->event)                           \
+        if (reporter->rank == (run)->replica.run_rank && reporter->event)                          \
             SL_TRY(reporter->event(reporter->context, __VA_ARGS__));                               \
     }
 
@@ -41,15 +41,15 @@ sl_status sli_report_checkpoint(const sli_run *run, const sl_checkpoint_event *e
 
 /* ---- Setting up ------------------------------------------------------------------------- */
 
-/* The first replica reads and writes weights. */
 static bool is_first(const sli_run *run)
 {
-    return run->replica.rank == 0;
+    return run->replica.run_rank == 0;
 }
 
+/* The first replica reads and writes weights. */
 static bool saves_weights(const sli_run *run)
 {
-    return run->options.save && is_first(run);
+    return run->options.save && run->replica.rank == 0;
 }
 
 static sl_status report_left_out(void *context, const char *tensor, const char *reason)
@@ -61,17 +61,16 @@ static sl_status report_left_out(void *context, const char *tensor, const char *
                                                              .reason = reason});
 }
 
-/* This replica's model and optimizer. */
-static sl_status create_replica(sli_run *run, sl_group *group, sl_device *const *devices)
+/* This rank's model and optimizer. */
+static sl_status create_replica(sli_run *run, sl_group *all, sl_device *const *devices)
 {
     const sl_train_options *options = &run->options;
-    const sl_checkpoint_reader *from = run->from.reader;
+    bool resumes = run->from.found;
     sli_replica *replica = &run->replica;
-    int rank = group ? sl_group_rank(group) : 0;
-    SL_TRY(sli_replica_create(options, run->task, group, devices, rank == 0 && !from, replica));
-    if (from)
-        SL_TRY(sli_resume_model(from, replica->pipe));
-    else if (is_first(run) && options->init && options->partial)
+    SL_TRY(sli_replica_create(options, run->task, all, devices, !resumes, replica));
+    if (resumes)
+        SL_TRY(sli_resume_model(run));
+    else if (replica->rank == 0 && options->init && options->partial)
         SL_TRY(sl_weights_load_partial(replica->pipe, options->init, report_left_out, run));
     if (saves_weights(run)) /* a path that cannot be written is found before training */
         SL_TRY(sli_weights_check_save(replica->pipe, options->save));
@@ -111,20 +110,25 @@ static void describe_run(sli_run *run)
                                                 .unknown = tokens->unknown_count};
     }
     for (int s = 0; s < run->info.stage_count; s++) {
-        const sl_device *device = sl_pipe_device(pipe, s);
         sl_stage_info *stage = &run->stages[s];
-        snprintf(stage->device, sizeof stage->device, "%s", sl_device_name(device));
-        sl_pipe_stage_modules(pipe, s, &stage->first, &stage->count);
         stage->rank = sl_pipe_rank(pipe, s);
-        stage->threads = sl_device_thread_count(device);
-        stage->isa = sl_device_isa(device);
+        const sl_stage_memory *device =
+            &run->replica.memory[run->replica.rank * sl_pipe_ranks(pipe) + stage->rank];
+        snprintf(stage->device, sizeof stage->device, "%s", device->device);
+        sl_pipe_stage_modules(pipe, s, &stage->first, &stage->count);
+        stage->threads = device->threads;
+        stage->isa = device->isa;
     }
 }
 
-static sl_status set_up(sli_run *run, sl_group *group, sl_device *const *devices)
+static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
 {
     const sl_save_options *options = &run->options.checkpoints;
-    SL_TRY(create_replica(run, group, devices));
+    if ((options->directory || run->options.save) && sli_layout_of_rank(&run->options, 0).ranks > 1)
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "a replica whose stages are in several processes cannot be saved");
+    SL_TRY(create_replica(run, all, devices));
+    SL_TRY(sli_replica_gather_memory(&run->replica));
     describe_run(run);
     run->at.best_loss = INFINITY;
     if (options->resume)
@@ -162,14 +166,14 @@ static sl_status check_finite(const sli_run *run, const char *what, double value
                     what, value, step->epoch, step->batch, step->step);
 }
 
-/* All replicas find the same norm. The first one reports it; the others wait for that, and have its
+/* All ranks find the same norm. The first one reports it; the others wait for that, and have its
  * error. */
 static sl_status check_norm(const sli_run *run, const sl_step_info *step)
 {
     if (isfinite(step->grad_norm) || run->options.allow_nan)
         return SL_OK;
     return is_first(run) ? check_finite(run, "gradient norm", step->grad_norm, step)
-                         : sl_group_barrier(run->replica.group, NULL);
+                         : sl_group_barrier(run->replica.all, NULL);
 }
 
 /* Measures the epoch's last step, or the one before it where the last batch is smaller. */
@@ -177,7 +181,7 @@ static sl_status measure_pipeline(sli_run *run)
 {
     int64_t targets = sl_tensor_count(run->targets), left = run->batches_per_epoch - run->at.batch;
     bool is_smaller = run->utilization.ranks > 0 && targets < run->measured_targets;
-    if (sl_pipe_stages(run->replica.pipe) == 1 || left > 2 || is_smaller)
+    if (sl_pipe_stages(run->replica.pipe) == 1 || left > 2 || is_smaller || run->replica.pipe_group)
         return SL_OK;
     run->measured_targets = targets;
     run->measured_step = run->at.steps + 1;
@@ -279,9 +283,11 @@ static sl_status train_batch(sli_run *run)
         .lr = sl_lr_at(&run->options.lr, run->at.steps, run->at.epoch),
     };
     SL_TRY(train_shards(run, &step));
-    step.flops = step_flops(run);
-    step.tokens = run->options.shards * sl_tensor_count(run->targets);
-    SL_TRY(measure_pipeline(run));
+    if (!run->replica.follows) {
+        step.flops = step_flops(run);
+        step.tokens = run->options.shards * sl_tensor_count(run->targets);
+        SL_TRY(measure_pipeline(run));
+    }
     if (run->replica.ddp)
         step.reduce_seconds = sl_ddp_get_log(run->replica.ddp)->wait_seconds;
     double before = sli_clock_seconds();
@@ -301,7 +307,8 @@ static sl_status train_batch(sli_run *run)
 
 /* ---- Weights ---------------------------------------------------------------------------- */
 
-/* Writes the parameters where this replica saves weights and has not saved these. */
+/* Writes the parameters where this replica saves weights and has not saved these: every rank of it
+ * calls this, and all get the same status. */
 static sl_status save_weights(sli_run *run)
 {
     const sl_save_options *listener = &run->options.checkpoints;
@@ -391,7 +398,7 @@ static sl_status validate(sli_run *run, sl_eval_info *eval)
     run->at.best_step = run->at.steps;
     bool is_last = eval->ends_epoch && eval->epoch == run->options.epochs;
     if (!is_last) /* after the last epoch they are the current ones */
-        SL_TRY(sli_best_keep(run->best, run->replica.pipe));
+        SL_TRY(sli_best_keep(run->best, &run->replica));
     return save_best(run);
 }
 
@@ -491,8 +498,8 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
     else
         CALL_REPORTERS(run, finished, &run->info, result)
     SL_TRY(sli_error_restore(&unsaved));
-    bool must_wait = leaves_weights && run->options.save && run->replica.group;
-    return must_wait ? sl_group_barrier(run->replica.group, NULL) : SL_OK;
+    bool must_wait = leaves_weights && run->options.save && run->replica.all;
+    return must_wait ? sl_group_barrier(run->replica.all, NULL) : SL_OK;
 }
 
 static sl_status train_all(sli_run *run, sl_run_result *result)
@@ -508,14 +515,16 @@ static sl_status train_all(sli_run *run, sl_run_result *result)
 
 sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_run_result *result)
 {
-    sl_device *devices[SL_MAX_STAGES];
+    sl_device *devices[SL_MAX_STAGES] = {NULL};
     sli_run run = *process;
+    int rank = group ? sl_group_rank(group) : 0;
+    sli_layout own = sli_layout_of_rank(&run.options, rank);
     run.started = sli_clock_seconds();
     run.last_step = -1;
-    if (group && sl_group_rank(group) > 0)
-        run.from = (sli_resume){0};
-    for (int r = 0; r < run.options.pipeline_ranks; r++)
-        devices[r] = sl_device_list_get(run.devices, first + r);
+    if (rank > 0)
+        run.from = (sli_resume){.found = run.from.found};
+    for (int r = 0; r < own.count; r++)
+        devices[own.first + r] = sl_device_list_get(run.devices, first + r);
     sl_status status = set_up(&run, group, devices);
     if (status == SL_OK)
         status = train_all(&run, result);

@@ -57,7 +57,7 @@ else
 fi
 train --devices cpu
 [ "$status" = 0 ] || fail "under a quota: status $status, $(cat "$scratch/err")"
-grep -q 'stage 0 on cpu (1 thread,' "$scratch/out" || fail "a quota of one core: $(cat "$scratch/out")"
+grep -Eq '^0 .* cpu +1 \(' "$scratch/out" || fail "a quota of one core: $(cat "$scratch/out")"
 
 make_group memory
 limit=$((300 << 20))

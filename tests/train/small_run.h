@@ -113,7 +113,8 @@ static inline sl_status small_started(void *context, const sl_run_info *info)
     record->pipe = info->pipe;
     record->started++;
     for (int s = 0; s < sl_pipe_stages(info->pipe); s++)
-        sl_device_reset_peak(sl_pipe_device(info->pipe, s));
+        if (sl_pipe_device(info->pipe, s)) /* NULL: another rank's */
+            sl_device_reset_peak(sl_pipe_device(info->pipe, s));
     return SL_OK;
 }
 
@@ -123,6 +124,8 @@ static inline sl_status small_step(void *context, const sl_step_info *step)
     assert_true(record->step_count < SMALL_MOST_STEPS);
     record->steps[record->step_count++] = *step;
     for (int s = 0; s < sl_pipe_stages(record->pipe); s++) {
+        if (!sl_pipe_device(record->pipe, s))
+            continue;
         sl_device_memory(sl_pipe_device(record->pipe, s), &record->memory[s]);
         record->peak_activations[s] = record->memory[s].peak_bytes[SL_MEMORY_ACTIVATIONS];
     }

@@ -43,7 +43,7 @@ static void devices_go_to_replicas_and_stages(void **state)
     for (size_t i = 0; i < sizeof goods / sizeof *goods; i++) {
         const struct good *each = &goods[i];
         sl_train_options options = layout_of(each->replicas, each->stages, each->devices);
-        options.local_replicas = each->local;
+        options.local_ranks = each->local;
         char *devices;
         check_ok(sl_train_options_check(&options));
         assert_int_equal(sl_train_options_replicas(&options), each->expected_replicas);
@@ -153,9 +153,9 @@ static void what_does_not_go_together_is_refused(void **state)
         check_error(sl_train_options_check(&options), SL_ERR_INVALID, bads[i].text);
     }
     sl_train_options options = layout_of(2, 1, NULL);
-    options.local_replicas = 3;
+    options.local_ranks = 3;
     check_error(sl_train_options_check(&options), SL_ERR_INVALID,
-                "local_replicas must be from 1 to the number of replicas, 2, got 3");
+                "local_ranks must be from 1 to 2, got 3");
 }
 
 static void state_is_sharded_over_several_replicas_only(void **state)

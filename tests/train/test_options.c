@@ -260,12 +260,11 @@ static void options_and_plan_name_what_is_missing(void **state)
     check_null(sl_plan_create(NULL, model, 0, &plan), "sl_plan_create: options is NULL");
     check_null(sl_plan_create(&unused_options, NULL, 0, &plan), "sl_plan_create: model is NULL");
     check_null(sl_plan_create(&unused_options, model, 0, NULL), "sl_plan_create: out is NULL");
-    check_null(sl_plan_host(NULL, model, 1, true, &host), "sl_plan_host: options is NULL");
-    check_null(sl_plan_host(&unused_options, NULL, 1, true, &host), "sl_plan_host: model is NULL");
-    check_null(sl_plan_host(&unused_options, model, 1, true, NULL), "sl_plan_host: out is NULL");
-    check_null(sl_plan_check_memory(NULL, model, 1, true, 0), "sl_plan_check_memory: options is");
-    check_null(sl_plan_check_memory(&unused_options, NULL, 1, true, 0),
-               "sl_plan_check_memory: model is");
+    check_null(sl_plan_host(NULL, model, 0, &host), "sl_plan_host: options is NULL");
+    check_null(sl_plan_host(&unused_options, NULL, 0, &host), "sl_plan_host: model is NULL");
+    check_null(sl_plan_host(&unused_options, model, 0, NULL), "sl_plan_host: out is NULL");
+    check_null(sl_plan_check_memory(NULL, model, 0, 0), "sl_plan_check_memory: options is");
+    check_null(sl_plan_check_memory(&unused_options, NULL, 0, 0), "sl_plan_check_memory: model is");
 }
 
 /* One rank's options are missing: every rank gets the error. */

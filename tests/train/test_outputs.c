@@ -298,8 +298,8 @@ static sl_status run_rank(sl_group *group, void *arg)
     sl_train_options options = of->options;
     sl_reporter reporters[] = {small_reporter(&records[rank]),
                                {.context = of->disk, .step = disk_step}};
-    reporters[0].replica = rank;
-    options.local_replicas = 2;
+    reporters[0].rank = rank;
+    options.local_ranks = 2;
     of->ended[rank] =
         sl_train_run_rank(&options, group, rank, reporters, rank == 0 ? 2 : 1, &result);
     return SL_OK; /* a joined error would be the first rank's alone */

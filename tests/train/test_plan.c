@@ -214,13 +214,13 @@ static void check_host(sl_train_options options)
     sl_host_plan plan;
     sl_run_result result;
     for (int r = 0; r < options.replicas; r++)
-        reporters[r] = (sl_reporter){.context = &peaks[r], .finished = note_peaks, .replica = r};
+        reporters[r] = (sl_reporter){.context = &peaks[r], .finished = note_peaks, .rank = r};
     check_ok(sl_corpus_load(options.data, NULL, &corpus));
     sl_train_options complete = options;
     complete.model.ntokens = sl_vocab_size(sl_corpus_vocab(corpus));
     sl_corpus_destroy(&corpus);
     check_ok(sl_transformer_lm_create(&complete.model, &model));
-    check_ok(sl_plan_host(&complete, model, 1, true, &plan));
+    check_ok(sl_plan_host(&complete, model, 0, &plan));
     sl_module_destroy(&model);
     check_ok(sl_train_run(&options, reporters, options.replicas, &result));
     for (int r = 0; r < options.replicas; r++)
@@ -281,8 +281,8 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
     check_ok(sl_train_options_preset("ddp-pipeline", &options));
     options.model.ntokens = WIKITEXT2;
     check_ok(sl_transformer_lm_create(&options.model, &model));
-    check_ok(sl_plan_check_memory(&options, model, 1, true, 24 * gib));
-    check_error(sl_plan_check_memory(&options, model, 1, true, 20 * gib + gib / 4), SL_ERR_MEMORY,
+    check_ok(sl_plan_check_memory(&options, model, 0, 24 * gib));
+    check_error(sl_plan_check_memory(&options, model, 0, 20 * gib + gib / 4), SL_ERR_MEMORY,
                 "the run needs 21.");
     static const char *const said[] = {" GiB of memory (parameters 7.91 GiB, gradients 7.76",
                                        "best parameters 3.88 GiB",
@@ -298,15 +298,17 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
             fail_msg("\"%s\" is not in: %s", said[i], sl_error_text());
     assert_null(strstr(sl_error_text(), "chunks"));
     /* As processes each keeps a copy of the best. */
-    check_error(sl_plan_check_memory(&options, model, 2, true, 24 * gib), SL_ERR_MEMORY,
+    options.ranks = 2;
+    check_error(sl_plan_check_memory(&options, model, 0, 24 * gib), SL_ERR_MEMORY,
                 "best parameters 7.76 GiB");
     assert_null(strstr(sl_error_text(), "1 replica"));
+    options.ranks = 0;
     options.checkpoints.directory = "anywhere";
-    check_ok(sl_plan_check_memory(&options, model, 1, false, 24 * gib));
-    check_error(sl_plan_check_memory(&options, model, 1, true, 24 * gib), SL_ERR_MEMORY,
+    check_ok(sl_plan_check_memory(&options, model, 2, 24 * gib));
+    check_error(sl_plan_check_memory(&options, model, 0, 24 * gib), SL_ERR_MEMORY,
                 "copies for checkpoints 7.84 GiB");
     assert_non_null(strstr(sl_error_text(), ", no checkpoints,"));
-    check_error(sl_plan_check_memory(&options, model, 1, true, gib), SL_ERR_MEMORY,
+    check_error(sl_plan_check_memory(&options, model, 0, gib), SL_ERR_MEMORY,
                 "1.00 GiB. Make the model or the batch smaller, or set force");
     sl_module_destroy(&model);
 }
@@ -314,7 +316,7 @@ static void runs_that_do_not_fit_are_refused_with_what_would(void **state)
 static sl_host_plan host_plan_of(const sl_train_options *options, const sl_module *model)
 {
     sl_host_plan plan;
-    check_ok(sl_plan_host(options, model, 1, true, &plan));
+    check_ok(sl_plan_host(options, model, 0, &plan));
     return plan;
 }
 
@@ -328,8 +330,7 @@ static void check_not_said(const sl_train_options *options, const sl_train_optio
     assert_int_equal(sl_train_options_check(fits), SL_ERR_INVALID);
     check_ok(sl_transformer_lm_create(&options->model, &model));
     uint64_t usable = (uint64_t)host_plan_of(fits, model).total_bytes + slack;
-    check_error(sl_plan_check_memory(options, model, 1, true, usable), SL_ERR_MEMORY,
-                "the run needs");
+    check_error(sl_plan_check_memory(options, model, 0, usable), SL_ERR_MEMORY, "the run needs");
     if (strstr(sl_error_text(), refused))
         fail_msg("\"%s\" is in: %s", refused, sl_error_text());
     sl_module_destroy(&model);

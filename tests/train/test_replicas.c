@@ -7,9 +7,9 @@
 #include <math.h>
 #include <string.h>
 
-enum { MOST_REPLICAS = 4 };
+enum { MOST_REPLICAS = 4, MOST_RANKS = 9 };
 
-static small_record records[MOST_REPLICAS];
+static small_record records[MOST_RANKS];
 
 /* Runs options->replicas replicas (0: 1); what each reported is in `records`. */
 static sl_status run_replicas(const sl_train_options *options)
@@ -19,7 +19,7 @@ static sl_status run_replicas(const sl_train_options *options)
     int count = options->replicas ? options->replicas : 1;
     for (int r = 0; r < count; r++) {
         reporters[r] = small_reporter(&records[r]);
-        reporters[r].replica = r;
+        reporters[r].rank = r;
     }
     return sl_train_run(options, reporters, count, &result);
 }
@@ -252,7 +252,7 @@ static void replicas_go_back_to_the_best_parameters(void **state)
 
 typedef struct own_run {
     sl_train_options options;
-    int local_replicas; /* of each host */
+    int local_ranks; /* of each host */
 } own_run;
 
 static sl_status run_own_rank(sl_group *group, void *arg)
@@ -262,9 +262,9 @@ static sl_status run_own_rank(sl_group *group, void *arg)
     sl_run_result result;
     int rank = sl_group_rank(group);
     sl_reporter reporter = small_reporter(&records[rank]);
-    reporter.replica = rank;
-    options.local_replicas = of->local_replicas;
-    return sl_train_run_rank(&options, group, rank % of->local_replicas, &reporter, 1, &result);
+    reporter.rank = rank;
+    options.local_ranks = of->local_ranks;
+    return sl_train_run_rank(&options, group, rank % of->local_ranks, &reporter, 1, &result);
 }
 
 static void ranks_with_devices_of_their_own_give_the_same_bits(void **state)
@@ -276,21 +276,51 @@ static void ranks_with_devices_of_their_own_give_the_same_bits(void **state)
     check_ok(run_replicas(&run.options));
     reference = records[0];
     run.options.replicas = 0; /* as many as there are ranks */
-    for (run.local_replicas = 1; run.local_replicas <= 4; run.local_replicas *= 2) {
+    for (run.local_ranks = 1; run.local_ranks <= 4; run.local_ranks *= 2) {
         run.options.balance_kind = /* the first rank decides for all */
-            run.local_replicas == 2 ? SL_BALANCE_AUTO : SL_BALANCE_LAYERS;
+            run.local_ranks == 2 ? SL_BALANCE_AUTO : SL_BALANCE_LAYERS;
         check_ranks(run_own_rank, &run, 4);
         for (int r = 0; r < 4; r++)
             check_same_record(&reference, &records[r]);
     }
 }
 
-static void ranks_that_are_not_the_replicas_are_refused(void **state)
+/* Pipes whose stages are on several ranks, with less of the text in the middle. */
+static void ranks_with_some_stages_give_the_same_bits(void **state)
 {
-    own_run run = {.options = small_options(*state), .local_replicas = 2};
+    static const struct {
+        int replicas, ranks, pipeline_ranks, shards;
+        const char *schedule;
+    } layouts[] = {{1, 2, 2, 1, "1f1b"}, {1, 3, 3, 1, "gpipe"}, {1, 2, 2, 1, "zb-v"}};
+    static small_record reference;
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        own_run run = {.options = small_options(*state), .local_ranks = layouts[i].ranks};
+        run.options.model.nlayers = 4;
+        run.options.shards = layouts[i].shards;
+        check_ok(run_replicas(&run.options));
+        reference = records[0];
+        run.options.replicas = layouts[i].replicas;
+        run.options.pipeline_ranks = layouts[i].pipeline_ranks;
+        run.options.schedule = layouts[i].schedule;
+        run.options.zero = layouts[i].replicas > 1;
+        check_ranks(run_own_rank, &run, layouts[i].ranks);
+        for (int r = 0; r < layouts[i].ranks; r += layouts[i].ranks / layouts[i].replicas)
+            check_same_record(&reference, &records[r]);
+    }
+}
+
+static void ranks_that_do_not_fit_the_replicas_are_refused(void **state)
+{
+    own_run run = {.options = small_options(*state), .local_ranks = 2};
     run.options.replicas = 3;
     check_error(sl_spawn(run_own_rank, &run, 2, NULL), SL_ERR_INVALID,
-                "3 replicas were asked for, but there are 2 ranks");
+                "3 replicas of 1 pipeline rank fit on 1 or 3 processes, got 2");
+    run.options.replicas = 2;
+    run.options.pipeline_ranks = 4;
+    run.options.model.nlayers = 4;
+    run.options.shards = 3;
+    check_error(sl_spawn(run_own_rank, &run, 6, NULL), SL_ERR_INVALID,
+                "2 replicas of 4 pipeline ranks fit on 1, 2, 4 or 8 processes, got 6");
 }
 
 /* ---- Failures ----------------------------------------------------------------------------- */
@@ -308,10 +338,10 @@ static void error_of_a_replica_ends_all_and_names_it(void **state)
     options.replicas = 3;
     options.pipeline_ranks = 2;
     for (int failing = 0; failing < 3; failing++) {
-        sl_reporter reporters[4] = {{.step = refuse_step, .replica = failing}};
+        sl_reporter reporters[4] = {{.step = refuse_step, .rank = failing}};
         for (int r = 0; r < 3; r++) {
             reporters[1 + r] = small_reporter(&records[r]);
-            reporters[1 + r].replica = r;
+            reporters[1 + r].rank = r;
         }
         char expected[64];
         snprintf(expected, sizeof expected, "rank %d: the disk is full", failing);
@@ -363,7 +393,8 @@ int replicas_tests(void)
         WITH_CORPUS(replicas_have_the_same_bits_with_any_table),
         WITH_CORPUS(replicas_go_back_to_the_best_parameters),
         WITH_CORPUS(ranks_with_devices_of_their_own_give_the_same_bits),
-        WITH_CORPUS(ranks_that_are_not_the_replicas_are_refused),
+        WITH_CORPUS(ranks_with_some_stages_give_the_same_bits),
+        WITH_CORPUS(ranks_that_do_not_fit_the_replicas_are_refused),
         WITH_CORPUS(error_of_a_replica_ends_all_and_names_it),
         WITH_CORPUS(loss_that_is_no_number_ends_all_replicas),
         WITH_CORPUS(shard_too_short_for_a_block_is_refused),

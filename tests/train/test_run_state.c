@@ -168,10 +168,10 @@ static void restored_values_are_those_kept_last(void **state)
         sli_best *best;
         int64_t count;
         test_pipe pipe = open_small_model(stages, 2);
-        check_ok(sli_best_create(pipe.devices[0], stages, false, &best));
-        check_ok(sli_best_keep(best, pipe.pipe));
+        check_ok(sli_best_create(stages, false, &best));
+        check_ok(sli_best_keep(best, &(sli_replica){.pipe = pipe.pipe}));
         change_all(&pipe, 1);
-        check_ok(sli_best_keep(best, pipe.pipe));
+        check_ok(sli_best_keep(best, &(sli_replica){.pipe = pipe.pipe}));
         float *kept = pipe_values(&pipe, &count);
         change_all(&pipe, 1); /* a second name for the same values would change with them */
         check_ok(sli_best_restore(best, pipe.pipe));
@@ -189,12 +189,12 @@ static void memory_is_taken_with_the_first_copy_only(void **state)
     (void)state;
     sli_best *best;
     test_pipe pipe = open_small_model(2, 2);
-    check_ok(sli_best_create(pipe.devices[0], 2, false, &best));
+    check_ok(sli_best_create(2, false, &best));
     uint64_t without = parameter_bytes(&pipe);
-    check_ok(sli_best_keep(best, pipe.pipe));
+    check_ok(sli_best_keep(best, &(sli_replica){.pipe = pipe.pipe}));
     uint64_t with = parameter_bytes(&pipe);
     assert_true(with > without);
-    check_ok(sli_best_keep(best, pipe.pipe));
+    check_ok(sli_best_keep(best, &(sli_replica){.pipe = pipe.pipe}));
     assert_int_equal(parameter_bytes(&pipe), with);
     sli_best_destroy(&best);
     assert_int_equal(parameter_bytes(&pipe), without);
@@ -208,15 +208,16 @@ static void replicas_share_the_firsts_copy(void **state)
     sli_best *best;
     int64_t count;
     test_pipe first = open_small_model(2, 2), second = open_small_model(2, 2);
-    check_ok(sli_best_create(first.devices[0], 2, true, &best));
+    check_ok(sli_best_create(2, true, &best));
     uint64_t without = parameter_bytes(&second);
     float *kept = pipe_values(&first, &count);
-    check_ok(sli_best_keep(best, second.pipe));
-    check_ok(sli_best_keep(best, first.pipe));
+    check_ok(sli_best_keep(best, &(sli_replica){.pipe = second.pipe, .rank = 1}));
+    check_ok(sli_best_keep(best, &(sli_replica){.pipe = first.pipe, .rank = 0}));
     assert_int_equal(parameter_bytes(&second), without);
     change_all(&first, 1);
     change_all(&second, 2);
-    check_ok(sli_best_keep(best, second.pipe)); /* not the values to be kept */
+    check_ok(sli_best_keep(best, &(sli_replica){.pipe = second.pipe,
+                                                .rank = 1})); /* not the values to be kept */
     check_ok(sli_best_restore(best, first.pipe));
     check_ok(sli_best_restore(best, second.pipe));
     test_pipe *const both[] = {&first, &second};
@@ -237,7 +238,7 @@ static void restoring_without_a_copy_changes_nothing(void **state)
     sli_best *best;
     int64_t count;
     test_pipe pipe = open_small_model(2, 2);
-    check_ok(sli_best_create(pipe.devices[0], 2, false, &best));
+    check_ok(sli_best_create(2, false, &best));
     float *before = pipe_values(&pipe, &count);
     check_ok(sli_best_restore(best, pipe.pipe));
     float *after = pipe_values(&pipe, &count);

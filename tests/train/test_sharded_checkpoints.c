@@ -162,7 +162,7 @@ static void no_replica_holds_more_than_its_shard(void **state)
         reporters[replica] = (sl_reporter){.context = &of[replica],
                                            .started = note_start,
                                            .finished = note_finish,
-                                           .replica = replica};
+                                           .rank = replica};
     for (int epochs = 1; epochs <= 2; epochs++) { /* the second one resumes */
         options.epochs = epochs;
         check_ok(sl_train_run(&options, reporters, 2, &result));

@@ -77,7 +77,7 @@ static sl_status copy_model(sli_checkpoints *to)
 static sl_status copy_state(sli_checkpoints *to)
 {
     double start = sli_clock_seconds();
-    if (to->run->replica.rank == 0)
+    if (to->run->replica.run_rank == 0)
         SL_TRY(copy_model(to));
     if (to->targets & STEP) {
         SL_TRY(sli_tensors_of_optimizer(to->run->optimizer, !to->group, false, &to->optimizer));
@@ -94,7 +94,7 @@ static sl_status gather_reports(void *context, const sli_shard_report *own)
     _Static_assert(sizeof *own % sizeof(int64_t) == 0, "reports are words");
     const sli_checkpoints *checkpoints = context;
     return sl_group_gather(checkpoints->group, own,
-                           checkpoints->run->replica.rank == 0 ? checkpoints->reports : NULL,
+                           checkpoints->run->replica.run_rank == 0 ? checkpoints->reports : NULL,
                            sizeof *own / sizeof(int64_t), SL_I64, 0, NULL);
 }
 
@@ -102,6 +102,7 @@ static sl_status gather_reports(void *context, const sli_shard_report *own)
 static sl_status write_copy(sli_checkpoints *checkpoints, const char *path, bool all)
 {
     const sli_replica *replica = &checkpoints->run->replica;
+    int ranks = replica->all ? sl_group_size(replica->all) : 1;
     const sl_checkpoint_file vocab = {"model.vocab.txt", checkpoints->vocab,
                                       checkpoints->vocab_bytes};
     const sl_metadata shapes = {SLI_SEGMENTS_KEY, checkpoints->optimizer.shapes},
@@ -115,8 +116,8 @@ static sl_status write_copy(sli_checkpoints *checkpoints, const char *path, bool
                                        .files = &vocab,
                                        .state = checkpoints->state,
                                        .shard_bytes = checkpoints->options->shard_bytes};
-    contents.part_count = replica->rank == 0;
-    contents.file_count = replica->rank == 0 && checkpoints->vocab;
+    contents.part_count = replica->run_rank == 0;
+    contents.file_count = replica->run_rank == 0 && checkpoints->vocab;
     if (all && !checkpoints->group)
         parts[contents.part_count++] = optimizer;
     if (all && checkpoints->best.count > 0)
@@ -128,8 +129,8 @@ static sl_status write_copy(sli_checkpoints *checkpoints, const char *path, bool
                                                           .shard = all && checkpoints->group
                                                                        ? &optimizer
                                                                        : NULL,
-                                                          .rank = replica->rank,
-                                                          .ranks = replica->count,
+                                                          .rank = replica->run_rank,
+                                                          .ranks = ranks,
                                                           .gather = gather_reports,
                                                           .context = checkpoints,
                                                           .all = checkpoints->reports});
@@ -141,7 +142,7 @@ static sl_status write_targets(sli_checkpoints *checkpoints)
     char *best;
     if (checkpoints->targets & STEP)
         SL_TRY(write_copy(checkpoints, checkpoints->path, true));
-    if (checkpoints->run->replica.rank == 0 && checkpoints->targets & STEP)
+    if (checkpoints->run->replica.run_rank == 0 && checkpoints->targets & STEP)
         SL_TRY(sli_save_directory_prune(options->directory, checkpoints->step, options->keep));
     if (!(checkpoints->targets & BEST))
         return SL_OK;
@@ -245,8 +246,9 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
                                         checkpoints->number, &is_shared));
     if (!is_shared)
         return SL_OK;
-    SL_TRY(sl_group_split(replica->group, 0, &checkpoints->group));
-    checkpoints->reports = calloc((size_t)replica->count, sizeof *checkpoints->reports);
+    SL_TRY(sl_group_split(replica->all, 0, &checkpoints->group));
+    checkpoints->reports =
+        calloc((size_t)sl_group_size(replica->all), sizeof *checkpoints->reports);
     return checkpoints->reports ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory to save checkpoints");
 }
 
@@ -254,14 +256,14 @@ static sl_status join_savers(sli_checkpoints *checkpoints)
 static sl_status prepare_saves(sli_checkpoints *checkpoints)
 {
     const sli_replica *replica = &checkpoints->run->replica;
-    if (replica->rank == 0)
+    if (replica->run_rank == 0)
         SL_TRY(open_directory(checkpoints));
     int64_t number = (int64_t)checkpoints->number;
-    if (replica->group)
-        SL_TRY(sl_group_broadcast(replica->group, &number, 1, SL_I64, 0, NULL));
+    if (replica->all)
+        SL_TRY(sl_group_broadcast(replica->all, &number, 1, SL_I64, 0, NULL));
     checkpoints->number = (uint64_t)number;
     SL_TRY(join_savers(checkpoints));
-    return replica->rank == 0 || checkpoints->group
+    return replica->run_rank == 0 || checkpoints->group
                ? sli_worker_create(NULL, NULL, &checkpoints->worker)
                : SL_OK;
 }
@@ -312,7 +314,7 @@ static sl_status report_ended(sli_checkpoints *checkpoints, bool wait)
         return SL_OK;
     sli_worker_wait(checkpoints->worker);
     checkpoints->under_way = false;
-    if (checkpoints->run->replica.rank != 0)
+    if (checkpoints->run->replica.run_rank != 0)
         return SL_OK;
     bool saved = checkpoints->error.status == SL_OK;
     return sli_report_checkpoint(checkpoints->run,
@@ -336,7 +338,7 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
     SL_TRY(report_ended(checkpoints, true)); /* its copy is in use until then */
     checkpoints->number++;                   /* on all, also on those that write nothing */
     checkpoints->step = run->at.steps;
-    checkpoints->targets = run->replica.rank == 0 ? targets : targets & STEP;
+    checkpoints->targets = run->replica.run_rank == 0 ? targets : targets & STEP;
     bool gathers = targets & STEP && !checkpoints->group;
     if (gathers)
         SL_TRY(sli_pipe_optimizer_gather(run->optimizer));
@@ -354,7 +356,7 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
 static sl_status ask_for_request(const sli_checkpoints *checkpoints, sl_train_request *out)
 {
     const sl_save_options *options = checkpoints->options;
-    sl_group *group = checkpoints->run->replica.group;
+    sl_group *group = checkpoints->run->replica.all;
     int32_t request =
         options->request ? (int32_t)options->request(options->context) : SL_TRAIN_GO_ON;
     if (group && options->request)
@@ -377,7 +379,7 @@ static sl_status save_due(sli_checkpoints *checkpoints, int targets, bool *stop)
     if (!*stop)
         return SL_OK;
     SL_TRY(report_ended(checkpoints, true));
-    if (checkpoints->error.status == SL_OK || checkpoints->run->replica.rank != 0)
+    if (checkpoints->error.status == SL_OK || checkpoints->run->replica.run_rank != 0)
         return SL_OK;
     return sl_error(SL_ERR_IO, "the run was stopped, but its state could not be saved: %s",
                     checkpoints->error.text);
@@ -428,12 +430,11 @@ sl_status sli_checkpoints_finish(sli_checkpoints *checkpoints)
 
 /* ---- The best parameters -------------------------------------------------------------- */
 
-sl_status sli_best_create(const sl_device *device, int stages, bool shared, sli_best **out)
+sl_status sli_best_create(int stages, bool shared, sli_best **out)
 {
     *out = calloc(1, sizeof **out + (size_t)stages * sizeof *(*out)->copies);
     if (!*out)
         return sl_error(SL_ERR_MEMORY, "no memory for the best parameters");
-    (*out)->device = device;
     (*out)->shared = shared;
     (*out)->stages = stages;
     return SL_OK;
@@ -480,9 +481,10 @@ static sl_status copy_stage(int stage, void *arg)
     return SL_OK;
 }
 
-sl_status sli_best_keep(sli_best *best, sl_pipe *pipe)
+sl_status sli_best_keep(sli_best *best, const sli_replica *replica)
 {
-    if (sl_pipe_device(pipe, 0) != best->device)
+    sl_pipe *pipe = replica->pipe;
+    if (best->shared && replica->rank > 0)
         return SL_OK;
     SL_TRY(sl_pipe_run_on_stages(pipe, copy_stage, &(use){best->copies, pipe, false}));
     best->kept = true;

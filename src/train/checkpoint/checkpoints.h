@@ -64,8 +64,8 @@ void sli_resume_clear(sli_resume *from);
 /* Reports that the run goes on from it. Errors: SL_ERR_INVALID for other options than its own. */
 sl_status sli_resume_check(const sli_run *run);
 
-/* The model's tensors, into a pipe of any partition. */
-sl_status sli_resume_model(const sl_checkpoint_reader *from, sl_pipe *pipe);
+/* The model's tensors, into pipes of any partition: the first replica's at least. */
+sl_status sli_resume_model(const sli_run *run);
 
 /* The optimizers' state, the best parameters and the position, on every replica. Without a
  * checkpoint everything stays as it is. The replicas' parameters must be equal already. */
@@ -93,27 +93,25 @@ sl_status sli_run_state_check(const char *text, const sli_run *run);
 /* ---- The best parameters (checkpoints.c)-------------------------------------------------------
  */
 
-/* A real copy of the parameters that did best in validation, one for all replicas of the process:
- * their parameters are equal, bit for bit. It lies on the first one's devices, stage by stage.
+/* A real copy of the parameters that did best in validation, of the stages of this process and one
+ * for all its replicas: their parameters are equal, bit for bit. It lies on the first one's
+ * devices, stage by stage.
  *
  * Only the first replica writes it, in keep. The others read it, in restore, and must have heard
- * from the first one, in an operation of their group, since it was kept.
- *
- * `device` is that of the first replica's stage 0, which tells it from the others; `shared`: there
- * are others in this process. */
+ * from the first one, in an operation of their group, since it was kept. `shared`: there are others
+ * in this process. */
 struct sli_best {
-    const sl_device *device;
     bool shared, kept;
     int stages;
     sl_tensor **copies[]; /* [stages]: of the stage's buckets, then NULL; NULL: none yet */
 };
 
-sl_status sli_best_create(const sl_device *device, int stages, bool shared, sli_best **out);
+sl_status sli_best_create(int stages, bool shared, sli_best **out);
 void sli_best_destroy(sli_best **best);
 
-/* Copies the trained parameters of the first replica's pipe, and does nothing for another's; the
- * memory is taken at the first call. */
-sl_status sli_best_keep(sli_best *best, sl_pipe *pipe);
+/* Copies the replica's trained parameters, where it is the process's first one; the memory is taken
+ * at the first call. */
+sl_status sli_best_keep(sli_best *best, const sli_replica *replica);
 
 /* Copies them back, to any replica's pipe. Without a kept copy it does nothing. */
 sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe);

@@ -143,17 +143,10 @@ sl_status sli_resume_check(const sli_run *run)
 
 /* ---- Tensors ---------------------------------------------------------------------------- */
 
-sl_status sli_resume_model(const sl_checkpoint_reader *from, sl_pipe *pipe)
-{
-    sl_checkpoint_part part;
-    SL_TRY(sl_pipe_get_state(pipe, &part));
-    return sl_checkpoint_read(from, part.name, part.items, part.count);
-}
-
 /* What the first replica reads at once, and the others get. */
 enum { CHUNK_BYTES = 1 << 24 };
 
-/* Gives every replica what it has of tensor `index`. */
+/* Gives every rank what it has of tensor `index`. */
 static sl_status broadcast_tensor(const sl_checkpoint_reader *from, const char *part,
                                   const sli_replica *replica, const sli_tensors *to, size_t index,
                                   char *chunk)
@@ -168,7 +161,7 @@ static sl_status broadcast_tensor(const sl_checkpoint_reader *from, const char *
         count = elements - at < most ? elements - at : most;
         if (from)
             SL_TRY(sli_checkpoint_read_elements(from, tensor, at, count, chunk));
-        SL_TRY(sl_group_broadcast(replica->group, chunk, count, item->dtype, 0, NULL));
+        SL_TRY(sl_group_broadcast(replica->all, chunk, count, item->dtype, 0, NULL));
         int64_t low = own->first > at ? own->first : at, high = end < at + count ? end : at + count;
         if (low < high) /* a CPU's memory is the host's */
             memcpy((char *)item->data + (low - own->first) * bytes, chunk + (low - at) * bytes,
@@ -177,12 +170,12 @@ static sl_status broadcast_tensor(const sl_checkpoint_reader *from, const char *
     return SL_OK;
 }
 
-/* Gives every replica what it has of the part's tensors; `from` is the first one's, and was read
- * whole before. No replica holds more of them than this and a chunk. */
+/* Gives every rank what it has of the part's tensors; `from` is rank 0's, and was read whole
+ * before. No rank holds more of them than this and a chunk. */
 static sl_status broadcast_tensors(const sl_checkpoint_reader *from, const char *part,
                                    const sli_replica *replica, const sli_tensors *to)
 {
-    if (!replica->group)
+    if (!replica->all)
         return sli_tensors_read(from, part, to);
     if (from)
         SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
@@ -194,12 +187,27 @@ static sl_status broadcast_tensors(const sl_checkpoint_reader *from, const char 
     return status;
 }
 
+sl_status sli_resume_model(const sli_run *run)
+{
+    const sl_checkpoint_reader *from = run->from.reader;
+    sli_tensors tensors = {0};
+    SL_TRY(sli_tensors_of_model(run->replica.pipe, &tensors));
+    sl_status status = SL_OK;
+    if (run->replica.pipe_group)
+        status = broadcast_tensors(from, SLI_MODEL_PART, &run->replica, &tensors);
+    else if (from) /* the others get it when they join */
+        status = sli_tensors_read(from, SLI_MODEL_PART, &tensors);
+    sli_tensors_clear(&tensors);
+    return status;
+}
+
 /* Parameters without a number of steps of their own have taken all steps of the run. */
 static sl_status resume_optimizers(sli_run *run, bool has_steps)
 {
     sli_tensors tensors = {0};
     for (int s = 0; s < sl_pipe_stages(run->replica.pipe); s++)
-        sli_optimizer_set_steps(sli_pipe_optimizer_own(run->optimizer, s), run->at.steps);
+        if (sl_pipe_parameters(run->replica.pipe, s))
+            sli_optimizer_set_steps(sli_pipe_optimizer_own(run->optimizer, s), run->at.steps);
     sl_status status = sli_tensors_of_optimizer(run->optimizer, false, has_steps, &tensors);
     if (status == SL_OK)
         status = broadcast_tensors(run->from.reader, "optimizer", &run->replica, &tensors);
@@ -218,7 +226,7 @@ static sl_status resume_best(sli_run *run)
     sl_status status = SL_OK;
     if (!isfinite(run->at.best_loss))
         return SL_OK;
-    SL_TRY(sli_best_keep(run->best, replica->pipe));
+    SL_TRY(sli_best_keep(run->best, replica));
     if (run->at.best_step == run->at.steps)
         return SL_OK;
     if (from || !shared)
@@ -231,20 +239,20 @@ static sl_status resume_best(sli_run *run)
     return status == SL_OK && shared ? sl_group_barrier(replica->group, NULL) : status;
 }
 
-/* Every replica gets the position that the first one has read, and whether there is one. */
+/* Every rank gets the position that the first one has read. */
 sl_status sli_resume_rest(sli_run *run)
 {
     const sl_checkpoint_reader *from = run->from.reader;
     struct {
-        int64_t found, has_steps;
+        int64_t has_steps;
         sli_position position;
-    } message = {from != NULL, from && sli_checkpoint_has_steps(from), run->from.recorded.position};
+    } message = {from && sli_checkpoint_has_steps(from), run->from.recorded.position};
     _Static_assert(sizeof message % sizeof(int64_t) == 0, "a message is words");
-    if (run->replica.group)
-        SL_TRY(sl_group_broadcast(run->replica.group, &message, sizeof message / sizeof(int64_t),
-                                  SL_I64, 0, NULL));
-    if (!message.found)
+    if (!run->from.found)
         return SL_OK;
+    if (run->replica.all)
+        SL_TRY(sl_group_broadcast(run->replica.all, &message, sizeof message / sizeof(int64_t),
+                                  SL_I64, 0, NULL));
     run->at = message.position;
     SL_TRY(resume_optimizers(run, message.has_steps != 0));
     return resume_best(run);
