@@ -2,10 +2,12 @@
 #ifndef SLI_CORE_BF16_H
 #define SLI_CORE_BF16_H
 
+#include "core/inline.h"
+
 #include <stdint.h>
 #include <string.h>
 
-static inline float sli_f32_from_bf16(uint16_t bits)
+SLI_INLINE float sli_f32_from_bf16(uint16_t bits)
 {
     uint32_t wide = (uint32_t)bits << 16;
     float value;
@@ -14,7 +16,7 @@ static inline float sli_f32_from_bf16(uint16_t bits)
 }
 
 /* Rounds to nearest, ties to even; NaN stays NaN. */
-static inline uint16_t sli_bf16_from_f32(float value)
+SLI_INLINE uint16_t sli_bf16_from_f32(float value)
 {
     uint32_t bits;
     memcpy(&bits, &value, sizeof bits);

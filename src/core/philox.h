@@ -13,6 +13,8 @@
 #ifndef SLI_CORE_PHILOX_H
 #define SLI_CORE_PHILOX_H
 
+#include "core/inline.h"
+
 #include <stdint.h>
 
 enum sli_random_domain {
@@ -25,7 +27,7 @@ typedef struct sli_philox_key {
     uint32_t word[2];
 } sli_philox_key;
 
-static inline sli_philox_key sli_philox_key_make(uint64_t seed, enum sli_random_domain domain)
+SLI_INLINE sli_philox_key sli_philox_key_make(uint64_t seed, enum sli_random_domain domain)
 {
     sli_philox_key key = {
         {(uint32_t)seed, (uint32_t)(seed >> 32) ^ ((uint32_t)domain * 0x9E3779B9u)}};
@@ -33,7 +35,7 @@ static inline sli_philox_key sli_philox_key_make(uint64_t seed, enum sli_random_
 }
 
 /* Ten rounds on one counter, in place. */
-static inline void sli_philox(sli_philox_key key, uint32_t counter[4])
+SLI_INLINE void sli_philox(sli_philox_key key, uint32_t counter[4])
 {
     uint32_t c0 = counter[0], c1 = counter[1], c2 = counter[2], c3 = counter[3];
     uint32_t k0 = key.word[0], k1 = key.word[1];
@@ -54,7 +56,7 @@ static inline void sli_philox(sli_philox_key key, uint32_t counter[4])
 }
 
 /* 24 random bits as a float in [0, 1), as PyTorch's uniform has. */
-static inline float sli_uniform_from_bits(uint32_t bits)
+SLI_INLINE float sli_uniform_from_bits(uint32_t bits)
 {
     return (float)(bits >> 8) * 0x1p-24f;
 }

@@ -1,0 +1,54 @@
+/* Dropout masks: the same bits as every other device's (device.h, core/philox.h). */
+#ifndef SLI_DEVICE_CUDA_KERNELS_DROPOUT_H
+#define SLI_DEVICE_CUDA_KERNELS_DROPOUT_H
+
+#include "core/philox.h"
+#include "device/cuda/kernels/four.h"
+
+#include <math.h>
+
+struct dropout_masks {
+    sli_dropout dropout;
+    bool drops;
+    uint32_t threshold; /* bits from this on keep an element */
+    float scale;
+    int64_t row_groups;
+};
+
+/* Of rows of `columns` elements. */
+static inline dropout_masks masks_of(const sli_dropout *dropout, int64_t columns)
+{
+    /* (bits >> 8) * 2^-24 >= p, in integers; p * 2^24 is exact. At p = 1 nothing is kept. */
+    float limit = ceilf(dropout->p * 16777216.0f);
+    dropout_masks m = {};
+    m.dropout = *dropout;
+    m.drops = dropout->p > 0;
+    m.threshold = limit < 16777216.0f ? (uint32_t)limit << 8 : UINT32_MAX;
+    m.scale = dropout->p < 1 ? 1.0f / (1.0f - dropout->p) : 0.0f;
+    m.row_groups = divide_up(columns, 4);
+    return m;
+}
+
+/* a / b for a >= 0 and b > 0: a division in 64 bits takes several times as long as in 32. */
+static inline __device__ int64_t divide(int64_t a, int64_t b)
+{
+    return (a | b) >> 32 == 0 ? (int64_t)((uint32_t)a / (uint32_t)b) : a / b;
+}
+
+/* The multipliers, 0 or 1 / (1 - p), of the four elements from `column`, a multiple of 4. */
+static inline __device__ four mask_of(const dropout_masks &m, int64_t row, int64_t column)
+{
+    four mask = {{1, 1, 1, 1}};
+    if (!m.drops)
+        return mask;
+    int64_t sample = divide(row, m.dropout.rows_per_sample);
+    int64_t position = row - sample * m.dropout.rows_per_sample;
+    uint32_t words[4] = {(uint32_t)(position * m.row_groups + column / 4),
+                         m.dropout.first_sample + (uint32_t)sample, m.dropout.site, m.dropout.step};
+    sli_philox(m.dropout.key, words);
+    for (int i = 0; i < 4; i++)
+        mask.x[i] = words[i] >= m.threshold ? m.scale : 0.0f;
+    return mask;
+}
+
+#endif

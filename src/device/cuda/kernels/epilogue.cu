@@ -1,0 +1,132 @@
+/* The epilogue of a matrix product, forward and backward. */
+#include "device/cuda/kernels/column_sums.h"
+#include "device/cuda/kernels/dropout.h"
+
+/* The normal distribution's integral up to x. */
+static inline __device__ float normal_integral(float x)
+{
+    return 0.5f * erfcf(-0.70710678f * x);
+}
+
+static inline __device__ float activate(sli_activation activation, float x)
+{
+    if (activation == SLI_ACTIVATION_RELU)
+        return x <= 0 ? 0.0f : x; /* NaN stays */
+    return activation == SLI_ACTIVATION_GELU ? x * normal_integral(x) : x;
+}
+
+struct epilogue_arguments {
+    const float *x; /* all with row distance ld */
+    float *out, *preactivation;
+    int64_t ld;
+    const float *bias;
+    sli_activation activation;
+    dropout_masks masks;
+};
+
+static __global__ void epilogue(matrix_shape shape, epilogue_arguments a)
+{
+    matrix_group g = group_of_thread(shape);
+    if (g.count <= 0)
+        return;
+    int64_t at = g.row * a.ld + g.column;
+    four x = load_four(a.x + at, g.count, shape.whole);
+    if (a.bias)
+        x = sum_of(x, load_four(a.bias + g.column, g.count, shape.whole));
+    if (a.preactivation)
+        store_four(a.preactivation + at, x, g.count, shape.whole);
+    for (int i = 0; i < 4; i++)
+        x.x[i] = activate(a.activation, x.x[i]);
+    x = multiply(x, mask_of(a.masks, g.row, g.column));
+    store_four(a.out + at, x, g.count, shape.whole);
+}
+
+static cudaError_t launch_epilogue(cudaStream_t stream, int64_t rows, int64_t columns,
+                                   const epilogue_arguments &a)
+{
+    bool whole = are_aligned(columns, a.ld, a.x, a.out, a.preactivation, a.bias);
+    return launch_groups(stream, matrix_shape{rows, columns, whole}, epilogue, a);
+}
+
+cudaError_t sli_launch_epilogue(const sli_epilogue *arguments, cudaStream_t stream)
+{
+    epilogue_arguments a = {arguments->x,
+                            arguments->out,
+                            arguments->preactivation,
+                            arguments->columns,
+                            arguments->bias,
+                            arguments->activation,
+                            masks_of(&arguments->dropout, arguments->columns)};
+    return launch_epilogue(stream, arguments->rows, arguments->columns, a);
+}
+
+cudaError_t sli_launch_gemm_epilogue(const sli_gemm *gemm, cudaStream_t stream)
+{
+    epilogue_arguments a = {gemm->c,
+                            gemm->c,
+                            gemm->preactivation,
+                            gemm->ldc,
+                            gemm->bias,
+                            gemm->activation,
+                            masks_of(&gemm->dropout, gemm->n)};
+    return launch_epilogue(stream, gemm->m, gemm->n, a);
+}
+
+/* ---- Backward --------------------------------------------------------------------------- */
+
+struct epilogue_gradient {
+    enum { SUMS = 1 };
+    float *grad;
+    const float *saved;
+    sli_activation activation;
+    dropout_masks masks;
+
+    /* What dropout and ReLU let through is what is positive in the saved output: no mask is
+     * drawn for it. */
+    __device__ four through_relu(four grad_out, four output) const
+    {
+        float scale = masks.drops ? masks.scale : 1.0f;
+        for (int i = 0; i < 4; i++)
+            grad_out.x[i] = output.x[i] <= 0 ? 0.0f : grad_out.x[i] * scale;
+        return grad_out;
+    }
+
+    __device__ four through_gelu(four grad_out, four x) const
+    {
+        for (int i = 0; i < 4; i++) {
+            float density = 0.39894228f * expf(-0.5f * x.x[i] * x.x[i]);
+            grad_out.x[i] *= normal_integral(x.x[i]) + x.x[i] * density;
+        }
+        return grad_out;
+    }
+
+    __device__ void add(const matrix_shape &shape, const matrix_group &g, four *sums) const
+    {
+        int64_t at = g.row * shape.columns + g.column;
+        four x = load_four(grad + at, g.count, shape.whole);
+        if (activation == SLI_ACTIVATION_RELU)
+            x = through_relu(x, load_four(saved + at, g.count, shape.whole));
+        else
+            x = multiply(x, mask_of(masks, g.row, g.column));
+        if (activation == SLI_ACTIVATION_GELU)
+            x = through_gelu(x, load_four(saved + at, g.count, shape.whole));
+        if (activation != SLI_ACTIVATION_NONE || masks.drops)
+            store_four(grad + at, x, g.count, shape.whole);
+        *sums = sum_of(*sums, x);
+    }
+};
+
+size_t sli_scratch_epilogue_backward(const sli_epilogue_backward *a)
+{
+    return a->grad_bias ? column_sums_bytes(a->rows, a->columns, epilogue_gradient::SUMS) : 0;
+}
+
+cudaError_t sli_launch_epilogue_backward(const sli_epilogue_backward *a, void *scratch,
+                                         cudaStream_t stream)
+{
+    matrix_shape shape = {a->rows, a->columns,
+                          are_aligned(a->columns, a->columns, a->grad, a->saved)};
+    epilogue_gradient terms = {a->grad, a->saved, a->activation, masks_of(&a->dropout, a->columns)};
+    column_results results = {{a->grad_bias}, epilogue_gradient::SUMS, a->beta};
+    return launch_column_sums(stream, shape, terms, scratch, results);
+}

@@ -1,0 +1,25 @@
+/* Launching a kernel, in C++ that a compiler without CUDA reads as well: the tests run the kernels
+ * on the CPU. */
+#ifndef SLI_DEVICE_CUDA_KERNELS_LAUNCH_H
+#define SLI_DEVICE_CUDA_KERNELS_LAUNCH_H
+
+#include "device/cuda/kernels.h"
+
+/* kernel<<<blocks, threads, 0, stream>>>(arguments...) */
+template <class... Parameters, class... Arguments>
+static cudaError_t launch(cudaStream_t stream, dim3 blocks, dim3 threads,
+                          void (*kernel)(Parameters...), Arguments... arguments)
+{
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks;
+    config.blockDim = threads;
+    config.stream = stream;
+    return cudaLaunchKernelEx(&config, kernel, arguments...);
+}
+
+static inline int64_t divide_up(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+#endif

@@ -1,0 +1,174 @@
+/* Residual sums with dropout, and the layer norm of them: a block of threads for each row. */
+#include "device/cuda/kernels/column_sums.h"
+#include "device/cuda/kernels/dropout.h"
+#include "device/cuda/kernels/reduce.h"
+
+static __global__ void add_dropout(matrix_shape shape, sli_add_dropout a, dropout_masks masks)
+{
+    matrix_group g = group_of_thread(shape);
+    if (g.count <= 0)
+        return;
+    int64_t at = g.row * a.width + g.column;
+    four x = multiply(load_four(a.x + at, g.count, shape.whole), mask_of(masks, g.row, g.column));
+    if (a.residual)
+        x = sum_of(x, load_four(a.residual + at, g.count, shape.whole));
+    store_four(a.out + at, x, g.count, shape.whole);
+}
+
+cudaError_t sli_launch_add_dropout(const sli_add_dropout *a, cudaStream_t stream)
+{
+    matrix_shape shape = {a->rows, a->width,
+                          are_aligned(a->width, a->width, a->x, a->residual, a->out)};
+    return launch_groups(stream, shape, add_dropout, *a, masks_of(&a->dropout, a->width));
+}
+
+/* ---- Norm ------------------------------------------------------------------------------- */
+
+/* A thread has the same groups of the row in every loop over it: it reads what it wrote itself, and
+ * finds it in the nearest cache. */
+enum { ROW_THREADS = 256 };
+
+static inline __device__ float sum_of_four(four f)
+{
+    return (f.x[0] + f.x[1]) + (f.x[2] + f.x[3]);
+}
+
+/* Writes the row's sum to `to` and returns the mean of the row. */
+static inline __device__ float add_row(const matrix_shape &shape, const sli_add_norm &a,
+                                       const dropout_masks &masks, float *to)
+{
+    int64_t row = blockIdx.x;
+    float sum = 0;
+    for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
+        int64_t at = row * a.width + column, count = a.width - column;
+        four x = multiply(load_four(a.x + at, count, shape.whole), mask_of(masks, row, column));
+        if (a.residual)
+            x = sum_of(x, load_four(a.residual + at, count, shape.whole));
+        store_four(to + column, x, count, shape.whole);
+        sum += sum_of_four(x);
+    }
+    return reduce_block<adding>(sum, 0.0f) / (float)a.width;
+}
+
+static inline __device__ float variance_of(const matrix_shape &shape, const float *x, float mean)
+{
+    float sum = 0;
+    for (int64_t column = 4 * threadIdx.x; column < shape.columns; column += 4 * blockDim.x) {
+        int64_t count = shape.columns - column;
+        four f = load_four(x + column, count, shape.whole);
+        for (int i = 0; i < 4; i++)
+            sum += i < count ? (f.x[i] - mean) * (f.x[i] - mean) : 0.0f;
+    }
+    return reduce_block<adding>(sum, 0.0f) / (float)shape.columns;
+}
+
+static __global__ void add_norm(matrix_shape shape, sli_add_norm a, dropout_masks masks)
+{
+    int64_t row = blockIdx.x;
+    float *sum = (a.sum ? a.sum : a.out) + row * a.width;
+    float mean = add_row(shape, a, masks, sum);
+    float rstd = 1.0f / sqrtf(variance_of(shape, sum, mean) + a.eps);
+    if (a.rstd && threadIdx.x == 0)
+        a.rstd[row] = rstd;
+    for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
+        int64_t at = row * a.width + column, count = a.width - column;
+        four x = load_four(sum + column, count, shape.whole);
+        for (int i = 0; i < 4; i++)
+            x.x[i] = (x.x[i] - mean) * rstd;
+        if (a.normalized)
+            store_four(a.normalized + at, x, count, shape.whole);
+        x = multiply(x, load_four(a.weight + column, count, shape.whole));
+        x = sum_of(x, load_four(a.bias + column, count, shape.whole));
+        store_four(a.out + at, x, count, shape.whole);
+    }
+}
+
+cudaError_t sli_launch_add_norm(const sli_add_norm *a, cudaStream_t stream)
+{
+    matrix_shape shape = {a->rows, a->width,
+                          are_aligned(a->width, a->width, a->x, a->residual, a->sum, a->out,
+                                      a->weight, a->bias, a->normalized)};
+    return launch(stream, dim3((unsigned)a->rows), dim3(threads_of_row(a->width, ROW_THREADS)),
+                  add_norm, shape, *a, masks_of(&a->dropout, a->width));
+}
+
+/* ---- Backward --------------------------------------------------------------------------- */
+
+struct norm_terms {
+    enum { SUMS = 2 };
+    const float *grad_out, *normalized;
+
+    __device__ void add(const matrix_shape &shape, const matrix_group &g, four *sums) const
+    {
+        int64_t at = g.row * shape.columns + g.column;
+        four grad = load_four(grad_out + at, g.count, shape.whole);
+        four n = load_four(normalized + at, g.count, shape.whole);
+        sums[0] = sum_of(sums[0], multiply(grad, n));
+        sums[1] = sum_of(sums[1], grad);
+    }
+};
+
+/* The two means over a row that the norm's gradient needs: of g = grad_out * weight, and of
+ * g * normalized. */
+struct norm_means {
+    float of_g, of_gn;
+};
+
+static inline __device__ norm_means means_of(const matrix_shape &shape,
+                                             const sli_add_norm_backward &a)
+{
+    norm_means sums = {0, 0};
+    for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
+        int64_t at = blockIdx.x * a.width + column, count = a.width - column;
+        four g = multiply(load_four(a.grad_out + at, count, shape.whole),
+                          load_four(a.weight + column, count, shape.whole));
+        four n = load_four(a.normalized + at, count, shape.whole);
+        sums.of_g += sum_of_four(g);
+        sums.of_gn += sum_of_four(multiply(g, n));
+    }
+    sums.of_g = reduce_block<adding>(sums.of_g, 0.0f) / (float)a.width;
+    sums.of_gn = reduce_block<adding>(sums.of_gn, 0.0f) / (float)a.width;
+    return sums;
+}
+
+static __global__ void add_norm_backward(matrix_shape shape, sli_add_norm_backward a,
+                                         dropout_masks masks)
+{
+    int64_t row = blockIdx.x;
+    norm_means means = means_of(shape, a);
+    float rstd = a.rstd[row];
+    for (int64_t column = 4 * threadIdx.x; column < a.width; column += 4 * blockDim.x) {
+        int64_t at = row * a.width + column, count = a.width - column;
+        four g = multiply(load_four(a.grad_out + at, count, shape.whole),
+                          load_four(a.weight + column, count, shape.whole));
+        four n = load_four(a.normalized + at, count, shape.whole);
+        for (int i = 0; i < 4; i++)
+            g.x[i] = rstd * (g.x[i] - means.of_g - n.x[i] * means.of_gn);
+        if (a.grad_sum_in)
+            g = sum_of(g, load_four(a.grad_sum_in + at, count, shape.whole));
+        store_four(a.grad_sum + at, g, count, shape.whole);
+        if (a.grad_x)
+            store_four(a.grad_x + at, multiply(g, mask_of(masks, row, column)), count, shape.whole);
+    }
+}
+
+size_t sli_scratch_add_norm_backward(const sli_add_norm_backward *a)
+{
+    return column_sums_bytes(a->rows, a->width, norm_terms::SUMS);
+}
+
+/* The sums over rows come first: grad_sum may lie over grad_out. */
+cudaError_t sli_launch_add_norm_backward(const sli_add_norm_backward *a, void *scratch,
+                                         cudaStream_t stream)
+{
+    matrix_shape shape = {a->rows, a->width,
+                          are_aligned(a->width, a->width, a->grad_out, a->grad_sum_in,
+                                      a->normalized, a->weight, a->grad_sum, a->grad_x)};
+    norm_terms terms = {a->grad_out, a->normalized};
+    column_results results = {{a->grad_weight, a->grad_bias}, norm_terms::SUMS, a->beta};
+    cudaError_t error = launch_column_sums(stream, shape, terms, scratch, results);
+    if (error != cudaSuccess || a->rows == 0)
+        return error;
+    return launch(stream, dim3((unsigned)a->rows), dim3(threads_of_row(a->width, ROW_THREADS)),
+                  add_norm_backward, shape, *a, masks_of(&a->dropout, a->width));
+}
