@@ -1,6 +1,9 @@
 #include "device/cases.h"
 
 #include "device/cpu/cpu_device.h"
+#ifdef SLUICE_TEST_EMULATION
+#include "device/cuda/emulated.h"
+#endif
 #include "support/check.h"
 
 #include <math.h>
@@ -62,6 +65,33 @@ static sl_status create_without_optional_slots(lab *to)
     return SL_OK;
 }
 
+/* The second one of the family draws other orders of threads than the first. */
+static sl_status create_emulated(lab *to)
+{
+#ifdef SLUICE_TEST_EMULATION
+    emulation_seed(to->seed);
+    lab_family *family = &to->families[to->count++];
+    SL_TRY(emulated_device_create(&family->members[0]));
+    family->count = 1;
+    SL_TRY(emulated_device_create(&family->members[1]));
+    family->count = 2;
+    return SL_OK;
+#else
+    (void)to;
+    return sl_error(SL_ERR_UNSUPPORTED, "the build lacks a C++ compiler for emulated kernels");
+#endif
+}
+
+static sl_status create_devices(lab *to, const char *names)
+{
+    if (names && strcmp(names, "emulated") == 0)
+        return create_emulated(to);
+    if (names)
+        return create_named(names, to);
+    SL_TRY(create_cpus(to));
+    return create_without_optional_slots(to);
+}
+
 int lab_create(void **state)
 {
     lab *all = calloc(1, sizeof *all);
@@ -69,9 +99,7 @@ int lab_create(void **state)
     *state = all;
     all->seed = seed ? strtoull(seed, NULL, 10) : 20240229u;
     print_message("seed %llu\n", (unsigned long long)all->seed);
-    sl_status status = names ? create_named(names, all) : create_cpus(all);
-    if (status == SL_OK && !names)
-        status = create_without_optional_slots(all);
+    sl_status status = create_devices(all, names);
     if (status != SL_OK)
         print_error("%s\n", sl_error_text());
     return status == SL_OK ? 0 : -1;

@@ -1,0 +1,26 @@
+/* A device whose kernels are those of a CUDA device, run on the CPU (cuda_runtime_api.h); its
+ * products and copies are a CPU device's. */
+#ifndef TESTS_DEVICE_CUDA_EMULATED_H
+#define TESTS_DEVICE_CUDA_EMULATED_H
+
+#include "device/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+sl_status emulated_device_create(sl_device **out);
+
+/* Every launch draws the order in which threads run from numbers that begin with the seed. */
+void emulation_seed(uint64_t seed);
+
+/* Each runs a small kernel, with a barrier that it needs or without, and returns true if its result
+ * is wrong: a value is read before it is written, or written again before it is read. */
+bool race_before_reading(bool with_barrier);
+bool race_before_writing(bool with_barrier);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

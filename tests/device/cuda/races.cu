@@ -1,0 +1,58 @@
+/* Kernels that are right only with their barriers; the emulation must tell when one is missing. */
+#include "device/cuda/emulated.h"
+
+#include "device/cuda/kernels/launch.h"
+
+enum { THREADS = 96 };
+
+/* out = the numbers 0 … THREADS - 1 in reverse, through shared memory. */
+static __global__ void reverse(bool with_barrier, float *out)
+{
+    __shared__ float values[THREADS];
+    values[threadIdx.x] = (float)threadIdx.x;
+    if (with_barrier)
+        __syncthreads();
+    out[threadIdx.x] = values[THREADS - 1 - threadIdx.x];
+}
+
+/* Adds three rounds of it. Each round must wait until the one before has been read. */
+static __global__ void reverse_in_rounds(bool with_barrier, float *out)
+{
+    __shared__ float values[THREADS];
+    float sum = 0;
+    for (int round = 0; round < 3; round++) {
+        values[threadIdx.x] = (float)(threadIdx.x << round);
+        __syncthreads();
+        sum += values[THREADS - 1 - threadIdx.x];
+        if (with_barrier)
+            __syncthreads();
+    }
+    out[threadIdx.x] = sum;
+}
+
+static bool is_reversed(const float *out, float scale)
+{
+    for (int i = 0; i < THREADS; i++)
+        if (out[i] != scale * (float)(THREADS - 1 - i))
+            return false;
+    return true;
+}
+
+bool race_before_reading(bool with_barrier)
+{
+    float out[THREADS];
+    launch(NULL, dim3(1), dim3(THREADS), reverse, with_barrier, out);
+    return !is_reversed(out, 1);
+}
+
+bool race_before_writing(bool with_barrier)
+{
+    float out[THREADS];
+    launch(NULL, dim3(1), dim3(THREADS), reverse_in_rounds, with_barrier, out);
+    return !is_reversed(out, 7);
+}
+
+void emulation_seed(uint64_t seed)
+{
+    emulation::emulated().seed = emulation::emulated().random = seed;
+}

@@ -1,0 +1,43 @@
+/* The emulation of CUDA finds what it is for: missing barriers. */
+#include "support/check.h"
+
+#ifdef SLUICE_TEST_EMULATION
+#include "device/cuda/emulated.h"
+
+/* Any single order of threads finds the race, whichever it is. */
+static void check_races(bool (*race)(bool with_barrier))
+{
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        emulation_seed(seed);
+        assert_false(race(true));
+        assert_true(race(false));
+    }
+}
+
+static void a_missing_barrier_before_reading_is_found_in_every_order(void **state)
+{
+    (void)state;
+    check_races(race_before_reading);
+}
+
+static void a_missing_barrier_before_writing_is_found_in_every_order(void **state)
+{
+    (void)state;
+    check_races(race_before_writing);
+}
+
+int emulation_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_missing_barrier_before_reading_is_found_in_every_order),
+        cmocka_unit_test(a_missing_barrier_before_writing_is_found_in_every_order),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#else
+int emulation_tests(void)
+{
+    print_message("skipped: the build lacks a C++ compiler for emulated kernels\n");
+    return 77;
+}
+#endif
