@@ -4,6 +4,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 const char *sl_memory_category_name(sl_memory_category category)
@@ -160,4 +161,71 @@ void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category categ
 {
     account_less(from, category, bytes);
     account_more(to, category, bytes);
+}
+
+/* ---- Devices with memory of their own --------------------------------------------------- */
+
+bool sli_device_has_host_memory(const sl_device *device)
+{
+    return !device->ops->mark;
+}
+
+void *sli_device_mark(sl_device *device)
+{
+    return device->ops->mark ? device->ops->mark(device) : NULL;
+}
+
+void sli_device_drop_mark(sl_device *device, void *mark)
+{
+    if (mark)
+        device->ops->drop_mark(device, mark);
+}
+
+sl_status sli_device_deliver(sl_device *device, void *mark, const void *from, sl_device *to,
+                             void *memory, size_t bytes)
+{
+    if (bytes == 0)
+        return SL_OK;
+    return device->ops->deliver ? device->ops->deliver(device, mark, from, to, memory, bytes)
+                                : sli_device_write(to, memory, from, bytes);
+}
+
+void sli_device_release_delivered(sl_device *device, sl_device *counted,
+                                  sl_memory_category category, void *memory, size_t bytes)
+{
+    if (!memory)
+        return;
+    account_less(counted, category, bytes);
+    if (device->ops->release_delivered)
+        device->ops->release_delivered(device, memory, bytes);
+    else
+        device->ops->release(device, memory, bytes);
+}
+
+sl_status sli_host_array_open(sl_device *device, void *memory, size_t bytes, bool reads,
+                              sli_host_array *out)
+{
+    *out = (sli_host_array){device, memory, memory, bytes};
+    if (sli_device_has_host_memory(device) || bytes == 0)
+        return SL_OK;
+    out->host = malloc(bytes);
+    if (!out->host)
+        return sl_error(SL_ERR_MEMORY, "%s: no memory of the host for %zu bytes", device->name,
+                        bytes);
+    sl_status status = reads ? sli_device_read(device, out->host, memory, bytes) : SL_OK;
+    if (status != SL_OK)
+        sli_host_array_close(out, false);
+    return status;
+}
+
+sl_status sli_host_array_close(sli_host_array *array, bool writes)
+{
+    sl_status status = SL_OK;
+    if (array->host != array->memory) {
+        if (writes)
+            status = sli_device_write(array->device, array->memory, array->host, array->bytes);
+        free(array->host);
+    }
+    *array = (sli_host_array){NULL, NULL, NULL, 0};
+    return status;
 }

@@ -298,6 +298,38 @@ void sli_device_recount(sl_device *from, sl_device *to, sl_memory_category categ
 void sli_device_release_counted(sl_device *device, sl_device *counted, sl_memory_category category,
                                 void *memory, size_t bytes);
 
+/* Do the host and all other such devices work on this device's memory as it is? Else its operations
+ * are queued, and tensors come from and go to it by copies. */
+bool sli_device_has_host_memory(const sl_device *device);
+
+/* For what leaves a device (see the slots of these names in device_base.h): a mark stands for what
+ * is queued so far; NULL: all of it has finished. */
+void *sli_device_mark(sl_device *device);
+void sli_device_drop_mark(sl_device *device, void *mark);
+
+/* Copies from memory of `device` to that of another device, after the mark. Until its source is
+ * released by sli_device_release_delivered, nothing may write it. */
+sl_status sli_device_deliver(sl_device *device, void *mark, const void *from, sl_device *to,
+                             void *memory, size_t bytes);
+void sli_device_release_delivered(sl_device *device, sl_device *counted,
+                                  sl_memory_category category, void *memory, size_t bytes);
+
+/* An array of a device for work on the host: the array itself, where the host reaches it, else a
+ * copy. */
+typedef struct sli_host_array {
+    sl_device *device;
+    void *memory, *host; /* [bytes] NULL: 0 bytes */
+    size_t bytes;
+} sli_host_array;
+
+/* With `reads`, the host's array has the content. Errors: SL_ERR_MEMORY; what the device reports.
+ */
+sl_status sli_host_array_open(sl_device *device, void *memory, size_t bytes, bool reads,
+                              sli_host_array *out);
+
+/* With `writes`, the device gets the host's content. The array is closed also after an error. */
+sl_status sli_host_array_close(sli_host_array *array, bool writes);
+
 /* Called once on each thread that will drive the device (an sl_device), before its first operation.
  * A CPU device with bound cores binds the thread to the first of them. */
 void sli_device_bind_thread(void *device);

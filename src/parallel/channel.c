@@ -68,7 +68,7 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
                       tensor);
         return;
     }
-    sli_tensor_hand_over(*tensor, channel->options.to);
+    sli_tensor_send(*tensor, channel->options.to);
     sl_tensor *before =
         atomic_exchange_explicit(&channel->slots[micro], *tensor, memory_order_acq_rel);
     assert(!before);

@@ -34,7 +34,7 @@ void sli_channel_destroy(sli_channel **channel); /* with the tensors in it */
 /* Takes the tensor and nulls the caller's handle. The slot must be empty. */
 void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor);
 
-/* Waits for the tensor; the caller owns it, and it is on the device that the channel leads to.
+/* Waits for the tensor; the caller owns it, and calls sli_tensor_receive.
  * False when there is an error whose number is `number` or lower. */
 bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor **out);
 

@@ -7,6 +7,7 @@
  * Weights are copied in a phase of their own, so that no replica reads a buffer of the first one
  * that its forward may change. */
 #include "sluice/data_parallel.h"
+#include "tensor/tensor.h"
 
 #include "core/error.h"
 #include "core/threads.h"
@@ -296,9 +297,7 @@ static sl_status add_bucket(const dp_replica *first, const dp_replica *other, in
         if (!from[i]->grad_is_stale)
             SL_TRY(sl_parameter_grad(to[i], &grads));
     SL_TRY(sl_parameter_set_bucket_grads(other->set, bucket, &grads));
-    return sli_device_add(first->device, sl_tensor_count(grads),
-                          sl_tensor_f32(sli_parameter_set_stale_grads(first->set, bucket)),
-                          sl_tensor_f32(grads));
+    return sli_tensor_add(sli_parameter_set_stale_grads(first->set, bucket), grads);
 }
 
 /* Adds all other replicas' gradients to the first one's, in the order of devices. */

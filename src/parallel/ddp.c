@@ -6,6 +6,7 @@
 #include "core/json.h"
 #include "nn/module.h"
 #include "parallel/pipe.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -215,8 +216,12 @@ sl_status sli_ddp_agree(const sl_ddp *ddp, sl_status status)
 
 static sl_status broadcast_tensor(sl_group *group, sl_tensor *tensor, int root)
 {
-    return sl_group_broadcast(group, sl_tensor_data(tensor), sl_tensor_count(tensor),
-                              sl_tensor_dtype(tensor), root, NULL);
+    sli_host_array host;
+    SL_TRY(sli_tensor_open_host(tensor, true, &host));
+    sl_status status = sl_group_broadcast(group, host.host, sl_tensor_count(tensor),
+                                          sl_tensor_dtype(tensor), root, NULL);
+    sl_status written = sli_host_array_close(&host, status == SL_OK);
+    return status == SL_OK ? written : status;
 }
 
 sl_status sli_ddp_broadcast(const sl_ddp *ddp, int root, bool only_buffers)

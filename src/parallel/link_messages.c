@@ -53,6 +53,13 @@ void sli_link_wake_ranks(const sli_link *link)
         sli_channel_wake(link->channels[i]);
 }
 
+static void free_message(sli_link_message *one)
+{
+    sli_host_array_close(&one->host, false);
+    sl_tensor_destroy(&one->tensor);
+    free(one);
+}
+
 /* ---- Receiving -------------------------------------------------------------------------- */
 
 sl_status sli_link_post_header(sli_link *link, int from)
@@ -98,7 +105,8 @@ static sl_status receive_tensor(sli_link *link, int from, const sli_link_header 
     link->incoming = one;
     SL_TRY(sl_tensor_create(sli_channel_device(link->channels[got->channel]), SL_MEMORY_ACTIVATIONS,
                             (sl_dtype)got->dtype, &shape, &one->tensor));
-    sli_message message = {.data = sl_tensor_data(one->tensor),
+    SL_TRY(sli_tensor_open_host(one->tensor, false, &one->host));
+    sli_message message = {.data = one->host.host,
                            .count = sl_tensor_count(one->tensor),
                            .dtype = (sl_dtype)got->dtype,
                            .peer = from,
@@ -146,6 +154,7 @@ static sl_status deliver_tensor(sli_link *link, sli_link_message *one)
     if (!one->is_wanted)
         return SL_OK;
     SL_TRY(check_slot(link, one->peer, &one->header));
+    SL_TRY(sli_host_array_close(&one->host, true));
     sli_channel_send(link->channels[one->header.channel], one->header.micro, &one->tensor);
     return SL_OK;
 }
@@ -163,8 +172,7 @@ static sl_status deliver_tensors(sli_link *link, bool *goes_on)
         *at = one->next;
         *goes_on = true;
         sl_status status = deliver_tensor(link, one);
-        sl_tensor_destroy(&one->tensor);
-        free(one);
+        free_message(one);
         SL_TRY(status);
     }
     return SL_OK;
@@ -186,8 +194,7 @@ static sl_status free_sent(sli_link *link, bool *goes_on)
         }
         *at = one->next;
         *goes_on = true;
-        sl_tensor_destroy(&one->tensor);
-        free(one);
+        free_message(one);
     }
     return SL_OK;
 }
@@ -216,7 +223,8 @@ sl_status sli_link_start_sending(sli_link *link, int to, const sli_link_header *
     SL_TRY(link->group->ops->start(link->group, &message, false, &one->header_transfer));
     if (!one->tensor)
         return SL_OK;
-    message = (sli_message){.data = sl_tensor_data(one->tensor),
+    SL_TRY(sli_tensor_open_host(one->tensor, true, &one->host));
+    message = (sli_message){.data = one->host.host,
                             .count = sl_tensor_count(one->tensor),
                             .dtype = sl_tensor_dtype(one->tensor),
                             .peer = to,
@@ -248,8 +256,7 @@ void sli_link_cancel(sli_link *link, sli_link_message **list, int peer)
             is_free = link->group->ops->cancel(link->group, &one->data) && is_free;
         if (!is_free)
             continue; /* its data may still be read: they are never freed */
-        sl_tensor_destroy(&one->tensor);
-        free(one);
+        free_message(one);
     }
 }
 

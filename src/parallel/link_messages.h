@@ -5,6 +5,7 @@
 
 #include "comm/group.h"
 #include "parallel/link.h"
+#include "tensor/tensor.h"
 
 typedef enum sli_link_header_kind {
     SLI_LINK_TENSOR = 1, /* its data follow */
@@ -37,6 +38,7 @@ typedef struct sli_link_message {
     sli_link_header header;
     sli_transfer header_transfer, data;
     sl_tensor *tensor;
+    sli_host_array host; /* the tensor's data */
     int peer;
     bool is_wanted; /* incoming: false if its header was of another step */
 } sli_link_message;

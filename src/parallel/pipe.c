@@ -80,8 +80,7 @@ static sl_status cut_rows(const sl_tensor *batch, int64_t first, int64_t rows, s
                           sl_tensor **out)
 {
     SL_TRY(sl_tensor_narrow(batch, first, rows, out));
-    sli_tensor_hand_over(*out, device);
-    return SL_OK;
+    return sli_tensor_move(out, device);
 }
 
 static const sli_stage *first_stage(const sl_pipe *pipe)

@@ -5,6 +5,7 @@
 #include "optim/optimizer.h"
 #include "parallel/ddp.h"
 #include "parallel/pipe.h"
+#include "tensor/tensor.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -70,9 +71,11 @@ static sl_status scale_gradients(int stage, void *arg)
         const sl_parameter *parameter = sl_parameter_set_get(set, i);
         if (!parameter->grad || parameter->grad_is_stale)
             continue;
-        float *grad = sl_tensor_f32(parameter->grad); /* a CPU's memory is the host's */
+        sli_host_array grad;
+        SL_TRY(sli_tensor_open_host(parameter->grad, true, &grad));
         for (int64_t k = 0; k < sl_tensor_count(parameter->grad); k++)
-            grad[k] *= job->factor;
+            ((float *)grad.host)[k] *= job->factor;
+        SL_TRY(sli_host_array_close(&grad, true));
     }
     return SL_OK;
 }

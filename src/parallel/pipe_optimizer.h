@@ -5,6 +5,7 @@
 #include "io/checkpoint/format.h"
 #include "sluice/pipe_optimizer.h"
 #include "sluice/zero.h"
+#include "tensor/tensor.h"
 
 /* ---- Tensors by name (pipe_state.c) --------------------------------------------------------- */
 
@@ -20,6 +21,7 @@
  */
 typedef struct sli_tensor_entry {
     sl_tensor *tensor;    /* f32: a handle on what the item's data are; NULL: nothing, or a copy */
+    sli_host_array host;  /* once opened, where the host does not reach the tensor's memory */
     int64_t first, count; /* the elements of the whole tensor, row by row, that are here */
     int stage;
     bool is_buffer; /* no parameter that is trained */
@@ -36,9 +38,10 @@ typedef struct sli_tensors {
     size_t memory_bytes; /* of it */
 } sli_tensors;
 
-/* Each of these replaces a list, also by an error, and is cleared by sli_tensors_clear.
+/* Each of these replaces a list, also by an error, and is cleared by sli_tensors_clear. The data
+ * are the tensors' own memory where the host reaches it, else NULL until sli_tensors_open.
  *
- * All parameters and buffers. Their data are the tensors' own memory, which is the host's. */
+ * All parameters and buffers. */
 sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out);
 
 /* Copies of the trained parameters' buckets, buckets[stage][bucket], under the parameters' names.
@@ -51,10 +54,14 @@ sl_status sli_tensors_of_buckets(const sl_pipe *pipe, sl_tensor **const *buckets
 sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool whole, bool steps,
                                    sli_tensors *out);
 
+/* Gives the items data in host memory, as copies where that is needed; with `reads`, of what the
+ * tensors hold. Store writes the copies to the tensors. */
+sl_status sli_tensors_open(sli_tensors *tensors, bool reads);
+sl_status sli_tensors_store(const sli_tensors *tensors);
+
 /* Reads what is here of the part's tensors, which must be exactly those of the list, or with `some`
  * may be more. Compares no checksums. Errors: as sl_checkpoint_read. */
-sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part,
-                           const sli_tensors *to);
+sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part, sli_tensors *to);
 
 /* Whether the part "optimizer" has each parameter's number of steps. A run's checkpoint has it once
  * for all, as "step" of its state. */

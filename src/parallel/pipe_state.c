@@ -50,7 +50,8 @@ static sl_status add_tensor(sli_tensors *to, const sl_parameter *parameter, cons
         return SL_OK;
     sl_tensor **view = &to->entries[to->count - 1].tensor;
     SL_TRY(sl_tensor_view(flat, range->offset, &row, view));
-    to->items[to->count - 1].data = sl_tensor_data(*view); /* a CPU's memory is the host's */
+    if (sli_device_has_host_memory(sl_tensor_device(*view)))
+        to->items[to->count - 1].data = sl_tensor_data(*view);
     return SL_OK;
 }
 
@@ -145,6 +146,34 @@ sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool whol
                         &(listing){.optimizer = optimizer, .whole = whole, .steps = steps}, out);
 }
 
+/* ---- Data of devices with memory of their own ------------------------------------------- */
+
+static bool needs_copy(const sli_tensor_entry *entry)
+{
+    return entry->tensor && !sli_device_has_host_memory(sl_tensor_device(entry->tensor));
+}
+
+sl_status sli_tensors_open(sli_tensors *tensors, bool reads)
+{
+    for (size_t i = 0; i < tensors->count; i++) {
+        sli_tensor_entry *entry = &tensors->entries[i];
+        if (!needs_copy(entry))
+            continue;
+        sli_host_array_close(&entry->host, false);
+        SL_TRY(sli_tensor_open_host(entry->tensor, reads, &entry->host));
+        tensors->items[i].data = entry->host.host;
+    }
+    return SL_OK;
+}
+
+sl_status sli_tensors_store(const sli_tensors *tensors)
+{
+    for (size_t i = 0; i < tensors->count; i++)
+        if (needs_copy(&tensors->entries[i]))
+            SL_TRY(sl_tensor_write(tensors->entries[i].tensor, tensors->items[i].data));
+    return SL_OK;
+}
+
 /* ---- Parts of checkpoints --------------------------------------------------------------- */
 
 sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out)
@@ -158,6 +187,7 @@ sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out)
         return no_memory();
     if (pipe->tensors->count == 0)
         SL_TRY(sli_tensors_of_model(pipe, pipe->tensors));
+    SL_TRY(sli_tensors_open(pipe->tensors, true));
     *out = (sl_checkpoint_part){.name = MODEL,
                                 .items = pipe->tensors->items,
                                 .count = pipe->tensors->count};
@@ -174,6 +204,7 @@ sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoin
     SL_TRY(sli_tensors_of_optimizer(optimizer, true, true, tensors));
     if (optimizer->rank > 0)
         sli_tensors_empty(tensors);
+    SL_TRY(sli_tensors_open(tensors, true));
     out->items = tensors->items;
     out->count = tensors->count;
     return SL_OK;
@@ -191,9 +222,9 @@ bool sli_checkpoint_has_steps(const sl_checkpoint_reader *from)
     return false;
 }
 
-sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part,
-                           const sli_tensors *to)
+sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part, sli_tensors *to)
 {
+    SL_TRY(sli_tensors_open(to, false));
     SL_TRY((to->some ? sli_checkpoint_check_some_items
                      : sli_checkpoint_check_items)(from, part, to->items, to->count));
     for (size_t i = 0; i < to->count; i++)
@@ -201,7 +232,7 @@ sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part,
             SL_TRY(sli_checkpoint_read_elements(
                 from, sli_checkpoint_find_tensor(from, part, to->items[i].name),
                 to->entries[i].first, to->entries[i].count, to->items[i].data));
-    return SL_OK;
+    return sli_tensors_store(to);
 }
 
 sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *from)
@@ -237,6 +268,7 @@ sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoi
 void sli_tensors_empty(sli_tensors *tensors)
 {
     for (size_t i = 0; i < tensors->count; i++) {
+        sli_host_array_close(&tensors->entries[i].host, false);
         sl_tensor_destroy(&tensors->entries[i].tensor);
         free((char *)tensors->items[i].name);
     }

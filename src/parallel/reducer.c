@@ -38,6 +38,7 @@
 #include "core/clock.h"
 #include "core/sum_tree.h"
 #include "core/threads.h"
+#include "device/device.h"
 #include "nn/module.h"
 #include "parallel/failure.h"
 
@@ -192,20 +193,20 @@ static void round_to_bf16(float *values, int64_t count)
  * In bf16, the terms and the average are rounded as reduce_in_bf16 rounds them, and the nodes,
  * which are sums in f32 there as well, are sent as they are: so the average is the same bits on any
  * number of ranks. */
-static sl_status exchange_nodes(const sli_reducer *reducer, const tracked_bucket *bucket)
+static sl_status exchange_nodes(const sli_reducer *reducer, const sl_ddp_bucket *last,
+                                const sli_host_array *sums)
 {
-    const sl_ddp_bucket *last = &bucket->exchange;
     const void *nodes[SLI_SUM_TREE_MOST_NODES];
     int count = reducer->nodes;
     if (exchanges_bf16(reducer))
         round_to_bf16(last->grads, last->count);
     for (; count > 0 && completes_node(reducer, count - 1, reducer->end_term); count--) {
-        const float *sum = sum_of(reducer, count - 1, bucket);
+        const float *sum = sums[count - 1].host;
         for (int64_t i = 0; i < last->count; i++)
             last->grads[i] += sum[i];
     }
     for (int n = 0; n < count; n++)
-        nodes[n] = sum_of(reducer, n, bucket);
+        nodes[n] = sums[n].host;
     nodes[count] = last->grads;
     SL_TRY(sli_group_all_reduce_nodes(reducer->group, nodes, reducer->terms, last->grads,
                                       last->count, SL_F32, SL_REDUCE_AVERAGE));
@@ -214,17 +215,48 @@ static sl_status exchange_nodes(const sli_reducer *reducer, const tracked_bucket
     return SL_OK;
 }
 
-static sl_status exchange_bucket(const sli_reducer *reducer, tracked_bucket *full)
+/* With the bucket's nodes in host memory. */
+static sl_status open_and_exchange_nodes(const sli_reducer *reducer, const tracked_bucket *full)
+{
+    sli_host_array sums[SLI_SUM_TREE_MOST_NODES];
+    size_t bytes = (size_t)full->exchange.count * sizeof(float);
+    sl_status status = SL_OK;
+    int open = 0;
+    for (; open < reducer->nodes && status == SL_OK; open++)
+        status = sli_host_array_open(sl_parameter_set_device(reducer->set),
+                                     sum_of(reducer, open, full), bytes, true, &sums[open]);
+    if (status == SL_OK)
+        status = exchange_nodes(reducer, &full->exchange, sums);
+    while (open-- > 0)
+        sli_host_array_close(&sums[open], false);
+    return status;
+}
+
+static sl_status exchange_on_host(const sli_reducer *reducer, tracked_bucket *full)
 {
     const sli_reduction *reduction = &reducer->reduction;
     sl_ddp_bucket *bucket = &full->exchange;
     if (reducer->terms > sl_group_size(reducer->group))
-        return exchange_nodes(reducer, full);
+        return open_and_exchange_nodes(reducer, full);
     if (reduction->hook)
         return reduction->hook(reduction->hook_arg, bucket);
     if (reduction->divisor > 0)
         return divide_sum(reducer, bucket);
     return reduce_bucket(reducer, bucket, SL_REDUCE_AVERAGE);
+}
+
+/* Groups exchange host memory. */
+static sl_status exchange_bucket(const sli_reducer *reducer, tracked_bucket *full)
+{
+    sl_ddp_bucket *bucket = &full->exchange;
+    sli_host_array grads;
+    SL_TRY(sli_host_array_open(sl_parameter_set_device(reducer->set), bucket->grads,
+                               (size_t)bucket->count * sizeof(float), true, &grads));
+    bucket->grads = grads.host;
+    sl_status status = exchange_on_host(reducer, full);
+    bucket->grads = grads.memory;
+    sl_status written = sli_host_array_close(&grads, status == SL_OK);
+    return status == SL_OK ? written : status;
 }
 
 /* ---- The communication thread ----------------------------------------------------------- */
@@ -352,7 +384,8 @@ static sl_status push_bucket(const sli_reducer *reducer, int bucket, int to)
     if (exchanges_bf16(reducer))
         round_to_bf16(from, tracked->exchange.count);
     if (to == reducer->nodes)
-        memcpy(sum_of(reducer, to, tracked), from, bytes);
+        SL_TRY(sli_device_copy(sl_parameter_set_device(reducer->set), sum_of(reducer, to, tracked),
+                               from, bytes));
     for (int n = reducer->nodes - 1; n >= to; n--) {
         float *sum = sum_of(reducer, n, tracked);
         SL_TRY(sli_device_add(sl_parameter_set_device(reducer->set), tracked->exchange.count, sum,

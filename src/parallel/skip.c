@@ -14,6 +14,7 @@
 #include "parallel/pipe.h"
 
 #include "core/memory.h"
+#include "tensor/tensor.h"
 
 #include <limits.h>
 #include <stdlib.h>
@@ -147,6 +148,15 @@ bool sli_stage_receive_skips(const sli_stage *stage, sl_action action, int numbe
             return false;
     }
     return true;
+}
+
+sl_status sli_stage_copy_skips(const sli_stage *stage, sl_action action)
+{
+    sl_tensor **slots = stage->records[action.micro].skips;
+    for (int i = 0; i < stage->skip_count; i++)
+        if (channel_of(stage, &stage->skips[i], action, false))
+            SL_TRY(sli_tensor_receive(&slots[i], stage->device));
+    return SL_OK;
 }
 
 void sli_stage_send_skips(const sli_stage *stage, sl_action action)

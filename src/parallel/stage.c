@@ -90,7 +90,7 @@ static sl_status give_inputs(const sli_stage *stage, const sli_step *step, int m
             SL_TRY(sl_tensor_alias(input->tensor, &rows));
         else
             SL_TRY(sli_micro_rows(input->tensor, step->chunks, step->first_micro + micro, &rows));
-        sli_tensor_hand_over(rows, stage->device);
+        SL_TRY(sli_tensor_move(&rows, stage->device));
         SL_TRY(sli_pass_put_input(pass, input->name, &rows));
     }
     return SL_OK;
@@ -301,6 +301,9 @@ static sl_status perform_backward_weight(sli_stage *stage, const sli_step *step,
 
 sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, sl_tensor **tensor)
 {
+    if (*tensor)
+        SL_TRY(sli_tensor_receive(tensor, stage->device));
+    SL_TRY(sli_stage_copy_skips(stage, action));
     switch (action.kind) {
     case SL_ACTION_FORWARD:
         return perform_forward(stage, step, action, tensor);

@@ -59,6 +59,9 @@ sl_status sli_stage_perform(sli_stage *stage, sli_step *step, sl_action action, 
  * whose number is `number` or lower. */
 bool sli_stage_receive_skips(const sli_stage *stage, sl_action action, int number);
 
+/* Copies what was received to the stage's device, where that is needed. */
+sl_status sli_stage_copy_skips(const sli_stage *stage, sl_action action);
+
 /* Sends on what came out of the action. */
 void sli_stage_send_skips(const sli_stage *stage, sl_action action);
 

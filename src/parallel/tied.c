@@ -26,6 +26,19 @@ const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *modul
     return stage;
 }
 
+static sl_status check_memory(const sl_parameter *tied, const sli_stage *owner,
+                              const sli_stage *user)
+{
+    if (!owner->device || owner->device == user->device ||
+        (sli_device_has_host_memory(owner->device) && sli_device_has_host_memory(user->device)))
+        return SL_OK;
+    return sl_error(SL_ERR_UNSUPPORTED,
+                    "sl_pipe_create: %s of stage %d on %s is tied to %s of stage %d on %s: both "
+                    "stages must be on one device, or on CPUs",
+                    tied->path, user->index, sl_device_name(user->device), tied->tied_to->path,
+                    owner->index, sl_device_name(owner->device));
+}
+
 static sl_status check_tie(sl_parameter *tied, void *arg)
 {
     sl_pipe *pipe = arg;
@@ -33,7 +46,7 @@ static sl_status check_tie(sl_parameter *tied, void *arg)
     const sli_stage *user = sli_pipe_find_stage(pipe, tied->module);
     pipe->has_ties = true;
     if (owner->group_rank == user->group_rank)
-        return SL_OK;
+        return check_memory(tied, owner, user);
     return sl_error(SL_ERR_UNSUPPORTED,
                     "sl_pipe_create: %s of stage %d is tied to %s of stage %d, so both stages must "
                     "be on one rank of the group",

@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "optim/optimizer.h"
 #include "sluice/zero.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -49,14 +50,17 @@ sl_optimizer *sli_zero_optimizer(const sl_zero *zero)
  * broadcast for each and not an all-gather. */
 static sl_status exchange_bucket(const sl_zero *zero, int bucket)
 {
-    float *values = sl_tensor_f32(sl_parameter_set_bucket_values(zero->set, bucket));
-    for (int rank = 0; rank < zero->ranks; rank++) {
+    sli_host_array values;
+    SL_TRY(sli_tensor_open_host(sl_parameter_set_bucket_values(zero->set, bucket), true, &values));
+    sl_status status = SL_OK;
+    for (int rank = 0; rank < zero->ranks && status == SL_OK; rank++) {
         sli_shard shard = sli_optimizer_shard(zero->set, bucket, rank, zero->ranks);
         if (shard.count > 0)
-            SL_TRY(sl_group_broadcast(zero->group, values + shard.start, shard.count, SL_F32, rank,
-                                      NULL));
+            status = sl_group_broadcast(zero->group, (float *)values.host + shard.start,
+                                        shard.count, SL_F32, rank, NULL);
     }
-    return SL_OK;
+    sl_status written = sli_host_array_close(&values, status == SL_OK);
+    return status == SL_OK ? written : status;
 }
 
 sl_status sli_zero_exchange(sl_zero *zero)
@@ -89,18 +93,21 @@ static sl_status send_shard(const sl_zero *zero, int from, int to, int bucket, i
     sli_shard shard = sli_optimizer_shard(zero->set, bucket, from, zero->ranks);
     if (shard.count == 0 || (zero->rank != from && zero->rank != to))
         return SL_OK;
-    const float *own =
+    sl_device *device = sl_parameter_set_device(zero->set);
+    size_t bytes = (size_t)shard.count * sizeof(float);
+    float *own =
         zero->rank == from ? sl_tensor_f32(sli_optimizer_state(zero->own, bucket, array)) : NULL;
     float *target =
         whole ? sl_tensor_f32(sli_optimizer_state(whole, bucket, array)) + shard.start : NULL;
-    if (from == to) {
-        for (int64_t i = 0; i < shard.count; i++)
-            target[i] = own[i];
-        return SL_OK;
-    }
-    if (zero->rank == from)
-        return sl_group_send(zero->group, own, shard.count, SL_F32, to, array, NULL);
-    return sl_group_recv(zero->group, target, shard.count, SL_F32, from, array, NULL, NULL);
+    if (from == to)
+        return sli_device_copy(device, target, own, bytes);
+    sli_host_array host;
+    SL_TRY(sli_host_array_open(device, own ? own : target, bytes, own != NULL, &host));
+    sl_status status =
+        own ? sl_group_send(zero->group, host.host, shard.count, SL_F32, to, array, NULL)
+            : sl_group_recv(zero->group, host.host, shard.count, SL_F32, from, array, NULL, NULL);
+    sl_status written = sli_host_array_close(&host, status == SL_OK && !own);
+    return status == SL_OK ? written : status;
 }
 
 /* An error of rank `to` is every rank's: none may send what is not received. */
@@ -172,8 +179,11 @@ sl_status sl_zero_load(sl_zero *zero, const sl_optimizer *whole)
         sli_shard shard = sli_optimizer_shard(zero->set, b, zero->rank, zero->ranks);
         for (int array = 0; array < sli_optimizer_state_arrays(zero->own); array++) {
             const float *from = sl_tensor_f32(sli_optimizer_state(whole, b, array)) + shard.start;
-            if (shard.count > 0)
-                SL_TRY(sl_tensor_write(sli_optimizer_state(zero->own, b, array), from));
+            if (shard.count == 0)
+                continue;
+            SL_TRY(sli_device_copy(sl_parameter_set_device(zero->set),
+                                   sl_tensor_f32(sli_optimizer_state(zero->own, b, array)), from,
+                                   (size_t)shard.count * sizeof(float)));
         }
     }
     sli_optimizer_copy_steps(zero->own, whole);

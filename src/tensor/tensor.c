@@ -15,6 +15,7 @@ typedef struct storage {
     sl_memory_category category;
     size_t bytes;
     void *memory;
+    atomic_bool is_delivered; /* to another device */
     /* Handles on this storage may be dropped by different threads (stages hand tensors over). */
     atomic_int handles;
 } storage;
@@ -22,6 +23,7 @@ typedef struct storage {
 struct sl_tensor {
     storage *storage;
     sl_device *device; /* whose kernels work on it: the storage's, until it is handed over */
+    void *mark;        /* since it was sent: what comes before its content is there */
     int64_t offset;    /* in elements */
     sl_dtype dtype;
     sl_shape shape;
@@ -110,6 +112,7 @@ static sl_status storage_create(sl_device *device, sl_memory_category category, 
     if (!created)
         return sl_error(SL_ERR_MEMORY, "sl_tensor_create: no memory for a tensor's record");
     *created = (storage){.device = device, .counted = device, .category = category, .bytes = bytes};
+    atomic_init(&created->is_delivered, false);
     atomic_init(&created->handles, 0);
     sl_status status = sli_device_allocate(device, category, bytes, &created->memory);
     if (status != SL_OK) {
@@ -126,7 +129,7 @@ static sl_status handle_create(storage *on, sl_device *device, int64_t offset, s
     sl_tensor *tensor = malloc(sizeof *tensor);
     if (!tensor)
         return sl_error(SL_ERR_MEMORY, "sl_tensor_create: no memory for a tensor's record");
-    *tensor = (sl_tensor){on, device, offset, dtype, *shape};
+    *tensor = (sl_tensor){on, device, NULL, offset, dtype, *shape};
     atomic_fetch_add_explicit(&on->handles, 1, memory_order_relaxed);
     *out = tensor;
     return SL_OK;
@@ -134,8 +137,12 @@ static sl_status handle_create(storage *on, sl_device *device, int64_t offset, s
 
 static void storage_free(storage *dead)
 {
-    sli_device_release_counted(dead->device, dead->counted, dead->category, dead->memory,
-                               dead->bytes);
+    if (atomic_load_explicit(&dead->is_delivered, memory_order_relaxed))
+        sli_device_release_delivered(dead->device, dead->counted, dead->category, dead->memory,
+                                     dead->bytes);
+    else
+        sli_device_release_counted(dead->device, dead->counted, dead->category, dead->memory,
+                                   dead->bytes);
     free(dead);
 }
 
@@ -210,6 +217,7 @@ void sl_tensor_destroy(sl_tensor **tensor)
     if (!tensor || !*tensor)
         return;
     storage *on = (*tensor)->storage;
+    sli_device_drop_mark(on->device, (*tensor)->mark);
     free(*tensor);
     *tensor = NULL;
     /* acq_rel: the thread that drops the last handle sees all writes of the others. */
@@ -241,6 +249,47 @@ void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to)
     if (on->counted != to && on->memory)
         sli_device_recount(on->counted, to, on->category, on->bytes);
     on->counted = to;
+}
+
+/* Do both devices work on the same memory? */
+static bool reach_each_other(const sl_device *a, const sl_device *b)
+{
+    return a == b || (sli_device_has_host_memory(a) && sli_device_has_host_memory(b));
+}
+
+void sli_tensor_send(sl_tensor *tensor, sl_device *to)
+{
+    sl_device *from = tensor->device;
+    if (reach_each_other(from, to)) {
+        sli_tensor_hand_over(tensor, to);
+    } else {
+        sli_device_drop_mark(from, tensor->mark);
+        tensor->mark = sli_device_mark(from);
+    }
+}
+
+sl_status sli_tensor_receive(sl_tensor **tensor, sl_device *to)
+{
+    sl_tensor *from = *tensor;
+    if (from->device == to)
+        return SL_OK;
+    sl_status status =
+        sl_tensor_create(to, from->storage->category, from->dtype, &from->shape, tensor);
+    if (status == SL_OK) {
+        atomic_store_explicit(&from->storage->is_delivered, true, memory_order_relaxed);
+        status = sli_device_deliver(from->device, from->mark, sl_tensor_data(from), to,
+                                    sl_tensor_data(*tensor), sl_tensor_bytes(from));
+    }
+    sl_tensor_destroy(&from);
+    if (status != SL_OK)
+        sl_tensor_destroy(tensor);
+    return status;
+}
+
+sl_status sli_tensor_move(sl_tensor **tensor, sl_device *to)
+{
+    sli_tensor_send(*tensor, to);
+    return sli_tensor_receive(tensor, to);
 }
 
 bool sli_tensor_is_shared(const sl_tensor *tensor)
@@ -298,8 +347,38 @@ sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from)
                         sl_dtype_name(from->dtype), sl_shape_text(&from->shape, source),
                         sl_dtype_name(to->dtype), sl_shape_text(&to->shape, target));
     }
-    return sli_device_copy(to->device, sl_tensor_data(to), sl_tensor_data(from),
-                           sl_tensor_bytes(to));
+    if (reach_each_other(to->device, from->device))
+        return sli_device_copy(to->device, sl_tensor_data(to), sl_tensor_data(from),
+                               sl_tensor_bytes(to));
+    sli_host_array host;
+    SL_TRY(sli_tensor_open_host(from, true, &host));
+    sl_status status = sl_tensor_write(to, host.host);
+    sli_host_array_close(&host, false);
+    return status;
+}
+
+sl_status sli_tensor_open_host(const sl_tensor *tensor, bool reads, sli_host_array *out)
+{
+    return sli_host_array_open(tensor->device, sl_tensor_data(tensor), sl_tensor_bytes(tensor),
+                               reads, out);
+}
+
+sl_status sli_tensor_add(sl_tensor *to, const sl_tensor *from)
+{
+    sl_tensor *copy = NULL;
+    if (!reach_each_other(to->device, from->device)) {
+        SL_TRY(sl_tensor_create(to->device, SL_MEMORY_WORKSPACE, SL_F32, &from->shape, &copy));
+        sl_status status = sl_tensor_copy(copy, from);
+        if (status != SL_OK) {
+            sl_tensor_destroy(&copy);
+            return status;
+        }
+        from = copy;
+    }
+    sl_status status =
+        sli_device_add(to->device, sl_tensor_count(to), sl_tensor_f32(to), sl_tensor_f32(from));
+    sl_tensor_destroy(&copy);
+    return status;
 }
 
 sl_status sl_tensor_write(sl_tensor *tensor, const void *host)

@@ -2,6 +2,7 @@
 #ifndef SLI_TENSOR_TENSOR_H
 #define SLI_TENSOR_TENSOR_H
 
+#include "device/device.h"
 #include "sluice/tensor.h"
 
 /* Puts a handle on another device, which must reach the same memory (as all CPU devices do): the
@@ -9,6 +10,22 @@
  * handle, its bytes count on that device from now on; the memory itself goes back to the device
  * that it came from, with its last handle. */
 void sli_tensor_hand_over(sl_tensor *tensor, sl_device *to);
+
+/* How a tensor gets from one device's thread to another's: the first calls send, passes the handle
+ * on, and the other calls receive. Between devices that reach the host's memory, send hands it over
+ * and receive does nothing; else receive replaces it by a copy. The tensor's content must not
+ * change after send. Errors of receive: the copy's; then the tensor is destroyed and NULL. */
+void sli_tensor_send(sl_tensor *tensor, sl_device *to);
+sl_status sli_tensor_receive(sl_tensor **tensor, sl_device *to);
+
+/* Both, on one thread. */
+sl_status sli_tensor_move(sl_tensor **tensor, sl_device *to);
+
+/* to += from, of as many f32 elements; `from` may be on another device. */
+sl_status sli_tensor_add(sl_tensor *to, const sl_tensor *from);
+
+/* The tensor's elements for work on the host (device.h). */
+sl_status sli_tensor_open_host(const sl_tensor *tensor, bool reads, sli_host_array *out);
 
 /* Has the tensor's storage another handle? */
 bool sli_tensor_is_shared(const sl_tensor *tensor);

@@ -3,6 +3,7 @@
 
 #include "core/checksum.h"
 #include "core/error.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -48,7 +49,16 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
     sl_shape shape = sl_shape_2d(rows->count, sl_batches_block_length(&own, rows->batch));
     SL_TRY(sl_tensor_create(input_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, input));
     SL_TRY(sl_tensor_create(target_device, SL_MEMORY_WORKSPACE, SL_I32, &shape, targets));
-    return sl_batches_block(&own, rows->batch, sl_tensor_i32(*input), sl_tensor_i32(*targets));
+    sli_host_array ids[2];
+    SL_TRY(sli_tensor_open_host(*input, false, &ids[0]));
+    sl_status status = sli_tensor_open_host(*targets, false, &ids[1]);
+    if (status == SL_OK)
+        status = sl_batches_block(&own, rows->batch, ids[0].host, ids[1].host);
+    for (int i = 0; i < 2; i++) {
+        sl_status written = sli_host_array_close(&ids[i], status == SL_OK);
+        status = status == SL_OK ? written : status;
+    }
+    return status;
 }
 
 /* A position in the data means something in the same data alone. */

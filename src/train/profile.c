@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "device/device.h"
+#include "tensor/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -167,11 +168,13 @@ static sl_status make_ids(const sl_train_options *options, int64_t rows, sl_devi
 {
     sl_shape shape = sl_shape_2d(rows, options->bptt);
     SL_TRY(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
+    sli_host_array ids;
+    SL_TRY(sli_tensor_open_host(*out, false, &ids));
     for (int64_t i = 0; i < sl_shape_count(&shape); i++) {
         seed = seed * 1664525u + 1013904223u;
-        sl_tensor_i32(*out)[i] = (int32_t)((seed >> 8) % (uint64_t)options->model.ntokens);
+        ((int32_t *)ids.host)[i] = (int32_t)((seed >> 8) % (uint64_t)options->model.ntokens);
     }
-    return SL_OK;
+    return sli_host_array_close(&ids, true);
 }
 
 static sl_status load_random_ids(void *context, const sl_train_rows *rows, sl_device *input_device,

@@ -2,6 +2,7 @@
 #include "io/checkpoint/format.h"
 
 #include "core/file.h"
+#include "tensor/tensor.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -316,11 +317,11 @@ sl_status sli_checkpoint_describe(const sl_safetensors_info *info, sl_safetensor
     return SL_OK;
 }
 
-/* Creates the tensors that have a device, out [*count], and items that lead to their memory. A
- * CPU's memory is the host's. */
+/* Creates the tensors that have a device, out [*count], and items that lead to their memory, or to
+ * that of `copies`, where the host does not reach it. */
 static sl_status create_tensors(const sli_checkpoint_tensors *in,
                                 sl_device *(*device_of)(void *context, const char *name),
-                                void *context, sl_safetensors_item *items,
+                                void *context, sl_safetensors_item *items, sli_host_array *copies,
                                 sl_checkpoint_tensor *out, size_t *count)
 {
     for (size_t i = 0; i < in->count; i++) {
@@ -332,8 +333,10 @@ static sl_status create_tensors(const sli_checkpoint_tensors *in,
         SL_TRY(sli_checkpoint_describe(info, item));
         SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, item->dtype, &item->shape,
                                 &out[*count].tensor));
-        item->data = sl_tensor_data(out[*count].tensor);
-        out[(*count)++].name = item->name;
+        out[*count].name = item->name;
+        sli_host_array *copy = &copies[(*count)++];
+        SL_TRY(sli_tensor_open_host(out[*count - 1].tensor, false, copy));
+        item->data = copy->host;
     }
     return SL_OK;
 }
@@ -347,18 +350,24 @@ sl_status sl_checkpoint_load(const sl_checkpoint_reader *reader, const char *par
     *count = 0;
     SL_TRY(sli_checkpoint_need_part(reader, part, &in));
     sl_safetensors_item *items = calloc(in->count + 1, sizeof *items);
+    sli_host_array *copies = calloc(in->count + 1, sizeof *copies);
     *out = calloc(in->count + 1, sizeof **out);
-    sl_status status =
-        items && *out
-            ? sli_checkpoint_part_error(reader, part,
-                                        create_tensors(in, device_of, context, items, *out, count))
-            : no_memory(reader, in->count);
+    sl_status status = items && copies && *out
+                           ? sli_checkpoint_part_error(reader, part,
+                                                       create_tensors(in, device_of, context, items,
+                                                                      copies, *out, count))
+                           : no_memory(reader, in->count);
     if (status == SL_OK)
         status = sli_checkpoint_read_items(reader, part, items, *count);
+    for (size_t i = 0; i < *count; i++) {
+        sl_status written = sli_host_array_close(&copies[i], status == SL_OK);
+        status = status == SL_OK ? written : status;
+    }
     if (status != SL_OK) {
         sl_checkpoint_tensors_destroy(out, *count);
         *count = 0;
     }
+    free(copies);
     free(items);
     return status;
 }

@@ -163,7 +163,7 @@ static sl_status broadcast_tensor(const sl_checkpoint_reader *from, const char *
             SL_TRY(sli_checkpoint_read_elements(from, tensor, at, count, chunk));
         SL_TRY(sl_group_broadcast(replica->all, chunk, count, item->dtype, 0, NULL));
         int64_t low = own->first > at ? own->first : at, high = end < at + count ? end : at + count;
-        if (low < high) /* a CPU's memory is the host's */
+        if (low < high)
             memcpy((char *)item->data + (low - own->first) * bytes, chunk + (low - at) * bytes,
                    (size_t)((high - low) * bytes));
     }
@@ -173,10 +173,11 @@ static sl_status broadcast_tensor(const sl_checkpoint_reader *from, const char *
 /* Gives every rank what it has of the part's tensors; `from` is rank 0's, and was read whole
  * before. No rank holds more of them than this and a chunk. */
 static sl_status broadcast_tensors(const sl_checkpoint_reader *from, const char *part,
-                                   const sli_replica *replica, const sli_tensors *to)
+                                   const sli_replica *replica, sli_tensors *to)
 {
     if (!replica->all)
         return sli_tensors_read(from, part, to);
+    SL_TRY(sli_tensors_open(to, false));
     if (from)
         SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
     char *chunk = malloc(CHUNK_BYTES);
@@ -184,7 +185,7 @@ static sl_status broadcast_tensors(const sl_checkpoint_reader *from, const char 
     for (size_t i = 0; i < to->count && status == SL_OK; i++)
         status = broadcast_tensor(from, part, replica, to, i, chunk);
     free(chunk);
-    return status;
+    return status == SL_OK ? sli_tensors_store(to) : status;
 }
 
 sl_status sli_resume_model(const sli_run *run)

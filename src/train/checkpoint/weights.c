@@ -174,6 +174,8 @@ sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, co
     if (status == SL_OK && vocab)
         status = sli_weights_vocab_begin(path, vocab);
     if (status == SL_OK)
+        status = sli_tensors_open(&tensors, true);
+    if (status == SL_OK)
         status =
             sl_safetensors_save(path, tensors.items, tensors.count, metadata.rows, metadata.count);
     if (status == SL_OK && vocab)
@@ -269,6 +271,8 @@ static sl_status load_weights(const sl_pipe *pipe, const char *path,
     sl_status status = sli_checkpoint_need_part(from, SLI_MODEL_PART, &job.has);
     if (status == SL_OK)
         status = sli_tensors_of_model(pipe, &tensors);
+    if (status == SL_OK)
+        status = sli_tensors_open(&tensors, true);
     if (status != SL_OK)
         goto done;
     job.used = calloc(job.has->count + 1, sizeof *job.used);
@@ -279,6 +283,8 @@ static sl_status load_weights(const sl_pipe *pipe, const char *path,
         status = choose_item(&job, &tensors.items[i], tensors.entries[i].is_buffer);
     if (status == SL_OK)
         status = read_chosen(&job, path);
+    if (status == SL_OK)
+        status = sli_tensors_store(&tensors);
 
 done:
     free(job.used);
