@@ -5,7 +5,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 
 # What the program and the library are built from.
 build_packages=(cmake ninja-build gcc libc6-dev pkg-config libdnnl-dev libhwloc-dev libjansson-dev
-    libsodium-dev libunistring-dev libxxhash-dev)
+    libmicrohttpd-dev libsodium-dev libunistring-dev libxxhash-dev)
 # What fetches WikiText-2.
 data_packages=(curl ca-certificates unzip)
 # What the tests and the lint need besides.

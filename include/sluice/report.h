@@ -50,7 +50,8 @@ typedef struct sl_run_info {
     const sl_stage_info *stages; /* [stage_count] of this replica */
     int stage_count;
     const sl_stage_memory *memory; /* [memory_count], by replica and pipeline rank: of the whole
-                                      run, on every rank; as it was at the last `evaluated` */
+                                      run, on every rank; as it was at the last `evaluated`;
+                                      what is here: at the last `step` */
     int memory_count;
     const struct sl_ddp_log *ddp_log; /* this replica's, of its last step; NULL: there is one */
     const struct sl_pipe *pipe;       /* this replica's: its parameters and devices */
@@ -246,6 +247,30 @@ sl_status sl_report_html(const sl_run_history *const *runs, int count, FILE *to)
 
 /* Writes runs [count] as CSV: a line for each step and each evaluation. */
 sl_status sl_report_csv(const sl_run_history *const *runs, int count, FILE *to);
+
+/* ---- The live page ------------------------------------------------------------------------ */
+
+/* A web page of a run that goes on: the report's pictures, updated about once a second while the
+ * log grows, served by a thread of this process. Browsers never make the run wait. */
+typedef struct sl_live_page sl_live_page;
+
+/* Serves the log at path `log`, a regular file, under the name `name` (NULL: the path), from its
+ * first record on. `address` is "[ADDRESS:]PORT": without an address, the loopback 127.0.0.1; with
+ * port 0, any free port. At an address that is not of the loopback, the page asks for a random
+ * token. Errors: SL_ERR_INVALID for the address, SL_ERR_UNSUPPORTED where sluice was built without
+ * libmicrohttpd, SL_ERR_IO, those of sl_run_history_read. */
+sl_status sl_live_page_create(const char *address, const char *log, const char *name,
+                              sl_live_page **out);
+
+/* Brings the log's end to the browsers, for at most a second, and ends the server. */
+void sl_live_page_destroy(sl_live_page **page);
+
+/* "http://127.0.0.1:8080/", with the token. Lives as long as the page. */
+const char *sl_live_page_url(const sl_live_page *page);
+
+/* For a rank of this process that reports: shows the timeline and memory of each of its replica's
+ * steps, which the log has only now and then. Ranks from 64 on are shown by the log alone. */
+sl_reporter sl_live_page_reporter(sl_live_page *page, int rank);
 
 SL_API_END
 #endif

@@ -34,7 +34,7 @@ typedef struct cli_command {
 #define RANGE(from, to)    .lowest = from, .highest = to
 
 extern const cli_command cmd_train, cmd_eval, cmd_generate, cmd_model, cmd_schedule, cmd_data,
-    cmd_checkpoint, cmd_report, cmd_launch;
+    cmd_checkpoint, cmd_report, cmd_watch, cmd_launch;
 extern const cli_command *const cli_commands[]; /* all, then NULL */
 
 /* sluice launch-rank, which mpirun starts for cmd_launch with a program's command line: no command
@@ -154,6 +154,7 @@ typedef struct cli_progress_options {
     int restarts; /* of the job, after which the run goes on by itself */
     /* The first replica's run log, trace and directory of event files; NULL: none. */
     const char *log_json, *trace, *tensorboard;
+    const char *serve; /* where the first replica's process serves the live page; NULL: nowhere */
 } cli_progress_options;
 
 /* Of the replicas of one process (progress.c). */

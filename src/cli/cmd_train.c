@@ -59,6 +59,11 @@ static const sl_option option_rows[] = {
     {.name = "tensorboard", .value = "DIR", .group = "Files and display",
      FIELD(TEXT, progress.tensorboard),
      .help = "Write losses, norms and speed to an event file in DIR for TensorBoard"},
+    {.name = "serve", .value = "[ADDRESS:]PORT", .group = "Files and display",
+     FIELD(TEXT, progress.serve),
+     .help = "Serve a page that shows the run while it goes on: without an address for this "
+             "machine alone; at another address for those who have the token in the URL that is "
+             "printed; 0 is any free port"},
     {.name = "log-interval", .value = "N|Ns", .group = "Files and display",
      .type = SL_OPTION_CUSTOM, .parse = parse_interval, .print = print_interval, .initial = "10",
      .help = "Print a line every N batches, or, as in 10s, after N seconds of training"},

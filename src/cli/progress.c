@@ -4,6 +4,7 @@
 #define _GNU_SOURCE /* vasprintf */
 #include "cli/cli.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -34,6 +35,8 @@ struct cli_progress {
     sl_step_times *times;             /* of the first display's replica */
     sl_run_log *log;                  /* NULL: none */
     sl_run_file *trace, *tensorboard; /* the same */
+    sl_live_page *page;               /* the same */
+    FILE *unnamed_log;                /* of the page, where there is no other log */
     pthread_mutex_t screen;           /* held while a line is printed or drawn */
     bool live_shown;                  /* the progress line; guarded by `screen` */
 };
@@ -536,10 +539,13 @@ void cli_progress_destroy(cli_progress **progress)
     if (!*progress)
         return;
     clear_live(*progress); /* the replicas have ended */
+    sl_live_page_destroy(&(*progress)->page);
     sl_step_times_destroy(&(*progress)->times);
     sl_run_log_destroy(&(*progress)->log);
     sl_run_file_destroy(&(*progress)->trace);
     sl_run_file_destroy(&(*progress)->tensorboard);
+    if ((*progress)->unnamed_log)
+        (void)fclose((*progress)->unnamed_log);
     pthread_mutex_destroy(&(*progress)->screen);
     free((*progress)->reporters);
     free((*progress)->displays);
@@ -549,8 +555,31 @@ void cli_progress_destroy(cli_progress **progress)
 
 enum { FILES = 3 }; /* that create_files may make */
 
+/* The page shows the run log; without one, a log that has no name. */
+static sl_status create_page(cli_progress *to, int replicas_here)
+{
+    char path[32];
+    const char *log = to->options.log_json;
+    if (!log) {
+        to->unnamed_log = tmpfile();
+        if (!to->unnamed_log)
+            return sl_error(SL_ERR_IO, "--serve: no file for the run's records: %s",
+                            strerror(errno));
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fileno(to->unnamed_log));
+        SL_TRY(sl_run_log_create(path, warn_of_log, &to->displays[0], &to->log));
+        to->reporters[to->reporter_count++] = sl_run_log_reporter(to->log);
+    }
+    SL_TRY(sl_error_context(sl_live_page_create(to->options.serve, log ? log : path,
+                                                log ? NULL : "the run", &to->page),
+                            "--serve: "));
+    for (int i = 0; i < replicas_here; i++)
+        to->reporters[to->reporter_count++] = sl_live_page_reporter(to->page, i);
+    cli_complain("the run is shown at %s", sl_live_page_url(to->page));
+    return SL_OK;
+}
+
 /* The run's log, trace and events, of the first replica alone. */
-static sl_status create_files(cli_progress *to)
+static sl_status create_files(cli_progress *to, int replicas_here)
 {
     const cli_progress_options *options = &to->options;
     display *first = &to->displays[0];
@@ -569,7 +598,7 @@ static sl_status create_files(cli_progress *to)
         *next++ = sl_run_file_reporter(to->tensorboard);
     }
     to->reporter_count = (int)(next - to->reporters);
-    return SL_OK;
+    return options->serve ? create_page(to, replicas_here) : SL_OK;
 }
 
 sl_status cli_progress_create(const cli_progress_options *options, int first, int count,
@@ -578,7 +607,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     cli_progress *to = cli_allocate(1, sizeof *to);
     *to = (cli_progress){.options = *options, .replicas = replicas, .reporter_count = count};
     to->displays = cli_allocate((size_t)count, sizeof *to->displays);
-    to->reporters = cli_allocate((size_t)count + 1 + FILES, sizeof *to->reporters);
+    to->reporters = cli_allocate(2 * (size_t)count + 1 + FILES, sizeof *to->reporters);
     pthread_mutex_init(&to->screen, NULL);
     for (int i = 0; i < count; i++) {
         bool is_first = first + i == 0; /* all have the same evaluations and results */
@@ -599,7 +628,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     if (status == SL_OK) {
         to->reporters[count] = sl_step_times_reporter(to->times);
         to->reporters[to->reporter_count++].rank = first;
-        status = first == 0 ? create_files(to) : SL_OK;
+        status = first == 0 ? create_files(to, count) : SL_OK;
     }
     if (status != SL_OK)
         cli_progress_destroy(out);

@@ -81,7 +81,7 @@ static void draw_y_tick(const frame *on, double value)
             "<line class=\"grid\" x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\"/>"
             "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">",
             LEFT, WIDTH - RIGHT, y, y, LEFT - 5, y + 4);
-    fprintf(on->to, fabs(value) >= 1e5 || (value != 0 && fabs(value) < 1e-3) ? "%.3g" : "%.6g",
+    fprintf(on->to, fabs(value) >= 1e6 || (value != 0 && fabs(value) < 1e-3) ? "%.3g" : "%.6g",
             value);
     fputs("</text>\n", on->to);
 }

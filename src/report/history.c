@@ -13,7 +13,6 @@
 #include <string.h>
 
 enum { MOST_LINE_BYTES = 1 << 20, MOST_RECORDS = 1 << 25 /* of a kind in a file of 1 GiB */ };
-static const uint64_t most_file_bytes = (uint64_t)1 << 30;
 
 const char *const sli_step_keys[SLI_STEP_FIELDS] = {"loss",    "grad_norm",    "lr",
                                                     "ms",      "tokens_per_s", "flops_per_s",
@@ -127,6 +126,14 @@ static sl_status add_eval(sl_run_history *history, json_t *record)
     return SL_OK;
 }
 
+static sl_status append_memory(sl_run_history *history, const sli_history_memory *memory)
+{
+    SL_TRY(sli_array_reserve(&history->memory, &history->memory_room, history->memory_count + 1,
+                             sizeof *memory, MOST_RECORDS, "devices"));
+    history->memory[history->memory_count++] = *memory;
+    return SL_OK;
+}
+
 static sl_status add_memory(sl_run_history *history, json_t *record)
 {
     sli_history_memory memory = {0};
@@ -145,20 +152,54 @@ static sl_status add_memory(sl_run_history *history, json_t *record)
     if (history->memory_is_complete)
         history->memory_count = 0;
     history->memory_is_complete = false;
-    SL_TRY(sli_array_reserve(&history->memory, &history->memory_room, history->memory_count + 1,
-                             sizeof memory, MOST_RECORDS, "devices"));
-    history->memory[history->memory_count++] = memory;
+    return append_memory(history, &memory);
+}
+
+sl_status sli_history_set_memory(sl_run_history *history, const sli_history_memory *memory)
+{
+    for (size_t i = 0; i < history->memory_count; i++) {
+        sli_history_memory *other = &history->memory[i];
+        if (other->rank == memory->rank && other->stage == memory->stage) {
+            *other = *memory;
+            return SL_OK;
+        }
+    }
+    return append_memory(history, memory);
+}
+
+sl_status sli_history_set_pipeline(sl_run_history *history, sli_history_pipeline *pipeline)
+{
+    size_t at = 0, count = history->pipeline_count;
+    while (at < count && history->pipelines[at].replica < pipeline->replica)
+        at++;
+    if (at < count && history->pipelines[at].replica == pipeline->replica) {
+        sli_history_pipeline_clear(&history->pipelines[at]);
+        history->pipelines[at] = *pipeline;
+        return SL_OK;
+    }
+    sl_status status = sli_array_reserve(&history->pipelines, &history->pipeline_room, count + 1,
+                                         sizeof *pipeline, MOST_RECORDS, "pipelines");
+    if (status != SL_OK) {
+        sli_history_pipeline_clear(pipeline);
+        return status;
+    }
+    memmove(history->pipelines + at + 1, history->pipelines + at, (count - at) * sizeof *pipeline);
+    history->pipelines[at] = *pipeline;
+    history->pipeline_count++;
     return SL_OK;
+}
+
+const sli_history_pipeline *sli_history_first_pipeline(const sl_run_history *history)
+{
+    bool there = history->pipeline_count > 0 && history->pipelines[0].replica == 0;
+    return there ? &history->pipelines[0] : NULL;
 }
 
 static sl_status add_pipeline(sl_run_history *history, json_t *record)
 {
     sli_history_pipeline pipeline;
     SL_TRY(sli_history_pipeline_read(record, &pipeline));
-    sli_history_pipeline_clear(&history->pipeline);
-    history->pipeline = pipeline;
-    history->has_pipeline = true;
-    return SL_OK;
+    return sli_history_set_pipeline(history, &pipeline);
 }
 
 static sl_status add_gap(sl_run_history *history, json_t *record)
@@ -217,33 +258,43 @@ static sl_status add_line(sl_run_history *history, const char *line, size_t byte
     return status;
 }
 
-static sl_status add_lines(sl_run_history *history, const char *text, size_t bytes)
+sl_status sli_run_history_create(const char *name, sl_run_history **out)
 {
-    const char *end = text + bytes, *line_end;
-    for (int64_t number = 1; text < end; number++, text = line_end + 1) {
-        line_end = memchr(text, '\n', (size_t)(end - text));
-        if (!line_end)
-            return SL_OK;
-        SL_TRY(sl_error_context(add_line(history, text, (size_t)(line_end - text)),
-                                "line %" PRId64 ": ", number));
+    *out = calloc(1, sizeof **out);
+    if (*out && ((*out)->name = strdup(name)))
+        return SL_OK;
+    sl_run_history_destroy(out);
+    return sl_error(SL_ERR_MEMORY, "%s: no memory for the log", name);
+}
+
+sl_status sli_run_history_add(sl_run_history *history, const char *text, size_t bytes, size_t *used)
+{
+    const char *line_end;
+    *used = 0;
+    while ((line_end = memchr(text + *used, '\n', bytes - *used))) {
+        size_t length = (size_t)(line_end - text) - *used;
+        history->lines++;
+        SL_TRY(sl_error_context(add_line(history, text + *used, length), "%s: line %" PRId64 ": ",
+                                history->name, history->lines));
+        *used += length + 1;
     }
+    if (bytes - *used > MOST_LINE_BYTES)
+        return sl_error(SL_ERR_FORMAT, "%s: line %" PRId64 " has more than %d bytes", history->name,
+                        history->lines + 1, MOST_LINE_BYTES);
     return SL_OK;
 }
 
 sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes,
                                 sl_run_history **out)
 {
-    sl_run_history *history = *out = calloc(1, sizeof *history);
-    if (!history || !(history->name = strdup(name))) {
-        sl_run_history_destroy(out);
-        return sl_error(SL_ERR_MEMORY, "%s: no memory for the log", name);
-    }
-    sl_status status = add_lines(history, text, bytes);
-    if (status == SL_OK && !history->run)
-        status = sl_error(SL_ERR_FORMAT, "is no run log: it has no record \"run\"");
+    size_t used;
+    SL_TRY(sli_run_history_create(name, out));
+    sl_status status = sli_run_history_add(*out, text, bytes, &used);
+    if (status == SL_OK && !(*out)->run)
+        status = sl_error(SL_ERR_FORMAT, "%s: is no run log: it has no record \"run\"", name);
     if (status != SL_OK)
         sl_run_history_destroy(out);
-    return sl_error_context(status, "%s: ", name);
+    return status;
 }
 
 sl_status sl_run_history_read(const char *path, sl_run_history **out)
@@ -253,7 +304,7 @@ sl_status sl_run_history_read(const char *path, sl_run_history **out)
     SLI_CHECK_NOT_NULL(out);
     *out = NULL;
     SLI_CHECK_NOT_NULL(path);
-    SL_TRY(sli_file_read(path, most_file_bytes, &text, &bytes));
+    SL_TRY(sli_file_read(path, SLI_LOG_MOST_BYTES, &text, &bytes));
     sl_status status = sli_run_history_parse(path, text, bytes, out);
     free(text);
     return status;
@@ -263,7 +314,9 @@ void sl_run_history_destroy(sl_run_history **history)
 {
     if (!history || !*history)
         return;
-    sli_history_pipeline_clear(&(*history)->pipeline);
+    for (size_t i = 0; i < (*history)->pipeline_count; i++)
+        sli_history_pipeline_clear(&(*history)->pipelines[i]);
+    free((*history)->pipelines);
     json_decref((*history)->run);
     free((*history)->steps);
     free((*history)->evals);

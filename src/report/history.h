@@ -7,6 +7,8 @@
 
 #include <jansson.h>
 
+enum { SLI_LOG_MOST_BYTES = 1 << 30 };
+
 typedef enum sli_step_field {
     SLI_STEP_LOSS,
     SLI_STEP_GRAD_NORM,
@@ -42,8 +44,9 @@ typedef struct sli_history_memory {
     double peak_bytes[SL_MEMORY_CATEGORY_COUNT], peak_total_bytes;
 } sli_history_memory;
 
-/* The last `pipeline` record. */
+/* The last `pipeline` record of a replica. */
 typedef struct sli_history_pipeline {
+    int replica;
     int64_t epoch, step;
     double bubble_measured, bubble_predicted;
     int ranks, stages;                       /* 0: the log has no timelines */
@@ -59,18 +62,36 @@ struct sl_run_history {
     sli_history_step *steps;
     sli_history_eval *evals;
     sli_history_memory *memory;
-    size_t step_count, step_room, eval_count, eval_room, memory_count, memory_room;
-    bool memory_is_complete; /* the next `memory` record begins a new list */
-    sli_history_pipeline pipeline;
-    bool has_pipeline;
+    sli_history_pipeline *pipelines; /* by replica, which ascend */
+    size_t step_count, step_room, eval_count, eval_room, memory_count, memory_room, pipeline_count,
+        pipeline_room;
+    bool memory_is_complete;  /* the next `memory` record begins a new list */
+    int64_t lines;            /* that were read */
     int64_t missing, damaged; /* records that could not be written; lines that were cut off */
     bool ended;
     double seconds; /* of the whole run, if it has ended */
 };
 
+/* A history without records. */
+sl_status sli_run_history_create(const char *name, sl_run_history **out);
+
+/* Adds the records of the text's whole lines, whose bytes go to *used. Errors: SL_ERR_FORMAT, also
+ * where a line is too long; SL_ERR_MEMORY. */
+sl_status sli_run_history_add(sl_run_history *history, const char *text, size_t bytes,
+                              size_t *used);
+
 /* As sl_run_history_read of a file with these bytes. */
 sl_status sli_run_history_parse(const char *name, const char *text, size_t bytes,
                                 sl_run_history **out);
+
+/* Takes the pipeline over, instead of the replica's former one. */
+sl_status sli_history_set_pipeline(sl_run_history *history, sli_history_pipeline *pipeline);
+
+/* The same of a device's memory. */
+sl_status sli_history_set_memory(sl_run_history *history, const sli_history_memory *memory);
+
+/* The first replica's pipeline; NULL: there is none. */
+const sli_history_pipeline *sli_history_first_pipeline(const sl_run_history *history);
 
 /* The best validation's loss, the median of a step's field, and the most memory of a device, in
  * bytes: NaN where there is none. */

@@ -7,7 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MOST_STAGES = 4096, MOST_MICROS = 1 << 20 };
+enum { MOST_STAGES = 4096, MOST_MICROS = 1 << 20, MOST_REPLICAS = 4096 };
 static const json_int_t most_microseconds = (json_int_t)1e15;
 
 /* The stages' ranks, of which each from 0 to the highest has a stage. */
@@ -97,6 +97,10 @@ static sl_status read_timelines(const json_t *record, sli_history_pipeline *out)
 sl_status sli_history_pipeline_read(const json_t *record, sli_history_pipeline *out)
 {
     *out = (sli_history_pipeline){0};
+    int64_t replica = 0; /* older logs have the first replica's alone */
+    if (json_object_get(record, "replica"))
+        SL_TRY(sli_record_integer(record, "replica", 0, MOST_REPLICAS - 1, &replica));
+    out->replica = (int)replica;
     SL_TRY(sli_record_integer(record, "epoch", 1, INT64_MAX, &out->epoch));
     if (json_object_get(record, "step"))
         SL_TRY(sli_record_integer(record, "step", 1, INT64_MAX, &out->step));

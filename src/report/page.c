@@ -116,12 +116,14 @@ static double run_seconds(const sl_run_history *run)
 
 static double measured_bubble(const sl_run_history *run)
 {
-    return run->has_pipeline ? 100 * run->pipeline.bubble_measured : NAN;
+    const sli_history_pipeline *first = sli_history_first_pipeline(run);
+    return first ? 100 * first->bubble_measured : NAN;
 }
 
 static double predicted_bubble(const sl_run_history *run)
 {
-    return run->has_pipeline ? 100 * run->pipeline.bubble_predicted : NAN;
+    const sli_history_pipeline *first = sli_history_first_pipeline(run);
+    return first ? 100 * first->bubble_predicted : NAN;
 }
 
 static double nonfinite_steps(const sl_run_history *run)
@@ -156,7 +158,7 @@ static const struct {
     {"steps with a loss or norm that is not finite", nonfinite_steps, false},
 };
 
-static void write_results(const sli_page *page)
+static void write_figures(const sli_page *page)
 {
     begin_table(page, "numbers", "result");
     for (size_t i = 0; i < sizeof results / sizeof *results; i++) {
@@ -252,7 +254,7 @@ static void write_options_of(const sli_page *page, const char *group)
     }
 }
 
-static void write_options(const sli_page *page)
+void sli_page_write_options(const sli_page *page)
 {
     fprintf(page->to, "<details%s><summary>%s</summary>\n", page->count > 1 ? " open=\"open\"" : "",
             page->count > 1 ? "Options that differ" : "Options");
@@ -265,15 +267,32 @@ static void write_options(const sli_page *page)
 
 /* ---- The page ----------------------------------------------------------------------------- */
 
-static void write_page(const sli_page *page)
+void sli_page_write_head(FILE *to, const char *title, const char *policy)
 {
-    fputs(sli_page_head, page->to);
-    fprintf(page->to, "<h1>%s</h1>\n", page->count > 1 ? "Training runs" : "A training run");
-    write_results(page);
+    fputs("<!DOCTYPE html>\n"
+          "<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
+          "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
+          "<meta name=\"color-scheme\" content=\"light dark\"/>\n",
+          to);
+    if (policy)
+        fprintf(to, "<meta http-equiv=\"Content-Security-Policy\" content=\"%s\"/>\n", policy);
+    fprintf(to, "<title>%s</title>\n<style>\n%s</style></head><body>\n", title, page_style);
+}
+
+void sli_page_write_results(const sli_page *page)
+{
+    write_figures(page);
     for (int r = 0; r < page->count; r++)
         write_state(page, page->runs[r]);
+}
+
+static void write_page(const sli_page *page)
+{
+    sli_page_write_head(page->to, "sluice report", "default-src 'none'; style-src 'unsafe-inline'");
+    fprintf(page->to, "<h1>%s</h1>\n", page->count > 1 ? "Training runs" : "A training run");
+    sli_page_write_results(page);
     sli_page_draw_pictures(page);
-    write_options(page);
+    sli_page_write_options(page);
     fprintf(page->to, "<footer>sluice %s</footer>\n</body></html>\n", sl_version());
 }
 

@@ -12,10 +12,23 @@ typedef struct sli_page {
     int count;
 } sli_page;
 
+/* Writes what stands before a page's content, with a Content-Security-Policy where `policy` is not
+ * NULL. */
+void sli_page_write_head(FILE *to, const char *title, const char *policy);
+
 /* The path of the run's log, without the directories that all runs' logs have in common. */
 const char *sli_page_short_name(const sli_page *page, const sl_run_history *run);
 
+/* Writes the table of results, what a reader must know about the logs, and the options. */
+void sli_page_write_results(const sli_page *page);
+void sli_page_write_options(const sli_page *page);
+
 /* Writes the curves of all runs, and each run's memory and pipeline (page_pictures.c). */
 void sli_page_draw_pictures(const sli_page *page);
+
+/* page_live.c: the page that a server shows, and what it is to show inside: the page's first run.
+ * `grows`: records have come since it was opened; `error`: why no more can be read, or NULL. */
+void sli_page_write_live(FILE *to, const char *nonce);
+void sli_page_write_live_content(const sli_page *page, bool grows, const char *error);
 
 #endif

@@ -190,6 +190,7 @@ static void draw_memory(const sli_page *page, const sl_run_history *run)
 
 /* ---- The pipeline ------------------------------------------------------------------------- */
 
+enum { MOST_PIPELINES = 64 }; /* of a run */
 enum { TIMELINE_WIDTH = 960, TIMELINE_ROW = 26, TIMELINE_BAR = 22, TIMELINE_LEFT = 64 };
 
 static double last_end(const sl_timeline_entry *entries, int count)
@@ -237,13 +238,15 @@ static void draw_timeline(const sli_page *page, const sli_history_pipeline *pipe
     fputs("</svg>\n", page->to);
 }
 
-static void draw_pipeline(const sli_page *page, const sl_run_history *run)
+static void draw_pipeline(const sli_page *page, const sl_run_history *run,
+                          const sli_history_pipeline *pipeline)
 {
-    const sli_history_pipeline *pipeline = &run->pipeline;
     if (pipeline->action_count == 0)
         return;
     fputs("<figure class=\"pipeline\"><figcaption>Pipeline <small>", page->to);
     sli_markup_text(page->to, sli_page_short_name(page, run));
+    if (run->pipeline_count > 1)
+        fprintf(page->to, ", replica %d", pipeline->replica);
     fprintf(page->to,
             ", step %" PRId64 " of epoch %" PRId64 "; %.4g ms</small></figcaption>\n"
             "<div class=\"wide\"><div class=\"timelines\">\n",
@@ -270,5 +273,6 @@ void sli_page_draw_pictures(const sli_page *page)
         draw_memory(page, page->runs[r]);
     fputs("</div>\n", page->to);
     for (int r = 0; r < page->count; r++)
-        draw_pipeline(page, page->runs[r]);
+        for (size_t i = 0; i < page->runs[r]->pipeline_count && i < MOST_PIPELINES; i++)
+            draw_pipeline(page, page->runs[r], &page->runs[r]->pipelines[i]);
 }

@@ -1,18 +1,9 @@
-/* The head of a report: what its elements look like, in light and in dark, on wide and on narrow
- * screens. */
+/* What the elements of a report look like, in light and in dark, on wide and on narrow screens. */
 #ifndef SLI_REPORT_PAGE_STYLE_H
 #define SLI_REPORT_PAGE_STYLE_H
 
 /* clang-format off */
-static const char sli_page_head[] =
-    "<!DOCTYPE html>\n"
-    "<html lang=\"en\"><head><meta charset=\"utf-8\"/>\n"
-    "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>\n"
-    "<meta name=\"color-scheme\" content=\"light dark\"/>\n"
-    "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
-    "style-src 'unsafe-inline'\"/>\n"
-    "<title>sluice report</title>\n"
-    "<style>\n"
+static const char page_style[] =
     ":root{--paper:#fff;--ink:#1f2328;--soft:#59636e;--line:#d8dee4;--bubble:#e7eaee;"
     "--c0:#0969da;--c1:#cf222e;--c2:#1a7f37;--c3:#8250df;--c4:#9a6700;--c5:#0a7ea4;--c6:#bc4c00;"
     "--c7:#6e7781}\n"
@@ -34,6 +25,7 @@ static const char sli_page_head[] =
     "thead th{font-weight:600;overflow-wrap:anywhere}\n"
     "tbody th{color:var(--soft)}\n"
     "td{overflow-wrap:anywhere}\n"
+    ".numbers{margin-top:.8rem}\n"
     ".numbers td{white-space:nowrap}\n"
     "summary{cursor:pointer;font-weight:600;margin:1rem 0 .4rem}\n"
     ".charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,380px),1fr));"
@@ -65,7 +57,14 @@ static const char sli_page_head[] =
     "i.c0{background:var(--c0)}i.c1{background:var(--c1)}i.c2{background:var(--c2)}"
     "i.c3{background:var(--c3)}i.c4{background:var(--c4)}i.c5{background:var(--c5)}"
     "i.c6{background:var(--c6)}i.c7{background:var(--c7)}\n"
-    "</style></head><body>\n";
+    ".state{display:grid;grid-template-columns:repeat(auto-fill,minmax(6.6rem,1fr));"
+    "gap:.4rem 1rem;margin:.7rem 0}\n"
+    ".state b{display:block;font-size:1.15rem;font-weight:600;font-variant-numeric:tabular-nums}\n"
+    ".state span{color:var(--soft);font-size:.8rem}\n"
+    "progress{display:block;width:100%;height:.5rem;accent-color:var(--c0)}\n"
+    ".wrong{color:var(--c1)}\n"
+    "#tip{position:fixed;z-index:1;max-width:18rem;padding:.3rem .5rem;border-radius:4px;"
+    "background:var(--ink);color:var(--paper);font-size:.8rem;pointer-events:none}\n";
 /* clang-format on */
 
 #endif

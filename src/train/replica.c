@@ -151,6 +151,16 @@ sl_status sli_replica_gather_memory(const sli_replica *replica)
                                count * (int64_t)(sizeof *own / sizeof(int64_t)), SL_I64, NULL);
 }
 
+void sli_replica_update_memory(const sli_replica *replica)
+{
+    const sl_pipe *pipe = replica->pipe;
+    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
+        int row = replica->rank * sl_pipe_ranks(pipe) + sl_pipe_rank(pipe, s);
+        if (sl_pipe_device(pipe, s))
+            sl_device_memory(sl_pipe_device(pipe, s), &replica->memory[row].stats);
+    }
+}
+
 /* ---- Rows of a batch ---------------------------------------------------------------------- */
 
 static sl_status check_rows(const sl_tensor *tensor, const char *which, int64_t rows)

@@ -95,6 +95,9 @@ sl_status sli_replica_join(sli_replica *replica, const sl_train_options *options
  * anything that they share is destroyed. */
 void sli_replica_abort(const sli_replica *replica, sl_status error);
 
+/* Fills in what the devices of this rank hold, in its rows of `memory`. */
+void sli_replica_update_memory(const sli_replica *replica);
+
 /* Fills `memory` with what the devices of all ranks hold. */
 sl_status sli_replica_gather_memory(const sli_replica *replica);
 

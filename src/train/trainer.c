@@ -300,6 +300,7 @@ static sl_status train_batch(sli_run *run)
     run->at.steps++;
     run->at.batch++;
     sli_last_step_write(run->last_step, run->at.steps);
+    sli_replica_update_memory(&run->replica);
     step.seconds = sli_clock_seconds() - start;
     CALL_REPORTERS(run, step, &step)
     return SL_OK;

@@ -115,7 +115,7 @@ static void timelines_are_read(void **state)
               "{\"record\":\"pipeline\",\"epoch\":2,\"step\":8,\"bubble_measured\":0.5,"
               "\"placement\":[0,1,0,1],\"measured\":[[\"2F7\",0,1500]],"
               "\"predicted\":[[\"2F7\",10,20]]}\n");
-    const sli_history_pipeline *pipeline = &history->pipeline;
+    const sli_history_pipeline *pipeline = sli_history_first_pipeline(history);
     assert_int_equal(pipeline->ranks, 2);
     assert_int_equal(pipeline->stages, 4);
     assert_int_equal(pipeline->action_count, 1);
@@ -123,6 +123,26 @@ static void timelines_are_read(void **state)
     assert_int_equal(pipeline->measured[0].action.micro, 7);
     assert_float_equal(pipeline->measured[0].end, 1.5e-3, 1e-12);
     assert_float_equal(pipeline->predicted[0].start, 1e-5, 1e-12);
+    sl_run_history_destroy(&history);
+}
+
+static void each_replica_has_its_last_pipeline(void **state)
+{
+    (void)state;
+    sl_run_history *history = parse("{\"record\":\"run\"}\n"
+                                    "{\"record\":\"pipeline\",\"epoch\":1,\"replica\":2}\n"
+                                    "{\"record\":\"pipeline\",\"epoch\":1,\"replica\":1}\n");
+    size_t used;
+    assert_null(sli_history_first_pipeline(history));
+    static const char more[] = "{\"record\":\"pipeline\",\"epoch\":2}\n"
+                               "{\"record\":\"pipeline\",\"epoch\":2,\"replica\":2}\n{\"re";
+    check_ok(sli_run_history_add(history, more, strlen(more), &used));
+    assert_int_equal(used, strlen(more) - strlen("{\"re"));
+    assert_int_equal(history->pipeline_count, 3);
+    for (int replica = 0; replica < 3; replica++) {
+        assert_int_equal(history->pipelines[replica].replica, replica);
+        assert_int_equal(history->pipelines[replica].epoch, replica == 1 ? 1 : 2);
+    }
     sl_run_history_destroy(&history);
 }
 
@@ -176,6 +196,7 @@ int history_tests(void)
         cmocka_unit_test(evaluation_has_its_own_step),
         cmocka_unit_test(older_name_of_the_shards_is_read),
         cmocka_unit_test(timelines_are_read),
+        cmocka_unit_test(each_replica_has_its_last_pipeline),
         cmocka_unit_test(what_is_no_record_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,0 +1,58 @@
+/* sluice watch: the live page of a run by its log. */
+#include "cli/cli.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+typedef struct settings {
+    const char *serve;
+} settings;
+
+/* clang-format off */
+static const sl_option options[] = {
+    {.name = "serve", .value = "[ADDRESS:]PORT", FIELD(TEXT, serve), .initial = "0",
+     .help = "Where to serve the page: without an address for this machine alone; at another "
+             "address for those who have the token in the URL that is printed; 0 is any free port"},
+    {0},
+};
+/* clang-format on */
+
+/* The page has a thread of its own. */
+static sl_status wait_for_signal(void)
+{
+    int number;
+    sigset_t ending;
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGINT);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGHUP);
+    sigprocmask(SIG_BLOCK, &ending, NULL);
+    sigwait(&ending, &number);
+    return SL_OK;
+}
+
+static sl_status run_watch(cli_line *line, void *parsed)
+{
+    const settings *from = parsed;
+    sl_live_page *page;
+    if (line->word_count != 1)
+        cli_refuse("watch needs one run log, got %d", line->word_count);
+    SL_TRY(sl_live_page_create(from->serve, line->words[0], NULL, &page));
+    printf("%s is shown at %s until Ctrl-C\n", line->words[0], sl_live_page_url(page));
+    fflush(stdout);
+    sl_status status = wait_for_signal();
+    sl_live_page_destroy(&page);
+    return status;
+}
+
+const cli_command cmd_watch = {
+    .name = "watch",
+    .summary = "serve a page that shows a run while its log grows",
+    .arguments = "LOG.jsonl",
+    .doc = "Shows a run of another process, or one that is over, by its log (train --log-json) in "
+           "a browser: loss, perplexity, gradient norm, learning rate, speed, memory and the "
+           "pipeline's timeline. The page follows the log as it grows.",
+    .options = options,
+    .settings_bytes = sizeof(settings),
+    .run = run_watch,
+};

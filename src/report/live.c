@@ -1,0 +1,350 @@
+/* The live page: a thread follows the run log, draws it and serves the page.
+ *
+ * The run itself only writes its log, and leaves the timeline and memory of its last step here; it
+ * never waits for the thread. The thread updates the page once a second, and more rarely where that
+ * would take more than a hundredth of a core. */
+#include "sluice/report.h"
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/json.h"
+#include "core/memory.h"
+#include "report/follower.h"
+#include "report/history_pipeline.h"
+#include "report/page.h"
+#include "report/server.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { MOST_REPLICAS = 64, MOST_RANKS = 64 };
+static const double turn_seconds = 0.1, least_pause = 1, most_pause = 60, most_load = 0.01,
+                    end_seconds = 1;
+
+/* What a rank that reports has left of its replica's last step. */
+typedef struct last_step {
+    sl_live_page *page;
+    const sl_run_info *info; /* since the run began; for the rank's thread alone */
+    pthread_mutex_t lock;    /* guards what follows */
+    bool is_new;
+    int replica, stages, ranks;
+    int placement[MOST_RANKS];
+    int64_t epoch, step;
+    sl_timeline_entry *timeline; /* [count] */
+    int count;
+    size_t room;
+    sl_stage_memory memory[MOST_RANKS]; /* [ranks] */
+} last_step;
+
+struct sl_live_page {
+    sli_server *server;
+    sli_follower log;
+    char *path, *name;
+    last_step replicas[MOST_REPLICAS];
+    bool grows;           /* records have come since the page was created */
+    sli_error_copy error; /* of reading the log */
+    pthread_t thread;
+    atomic_bool begins, ends; /* the run has emptied its log, or resumed it; the page is to end */
+};
+
+/* ---- What the run leaves ------------------------------------------------------------------ */
+
+/* Of more stages than there is room for, nothing is shown but what the log has. */
+static sl_status keep_info(void *context, const sl_run_info *info)
+{
+    last_step *to = context;
+    atomic_store(&to->page->begins, true);
+    if (info->stage_count > MOST_RANKS)
+        return SL_OK;
+    pthread_mutex_lock(&to->lock);
+    to->info = info;
+    to->replica = info->replica;
+    to->stages = info->stage_count;
+    to->ranks = info->memory_count / info->replicas;
+    for (int s = 0; s < to->stages; s++)
+        to->placement[s] = info->stages[s].rank;
+    pthread_mutex_unlock(&to->lock);
+    return SL_OK;
+}
+
+/* Where the thread is copying the step before, this one is left out. */
+static sl_status copy_step(void *context, const sl_step_info *step)
+{
+    last_step *to = context;
+    if (!to->info || pthread_mutex_trylock(&to->lock) != 0)
+        return SL_OK;
+    to->count = 0;
+    if (sli_array_reserve(&to->timeline, &to->room, (size_t)step->timeline_count,
+                          sizeof *to->timeline, SL_RUN_LOG_MOST_ACTIONS, "actions") == SL_OK) {
+        to->count = step->timeline_count;
+        memcpy(to->timeline, step->timeline, (size_t)to->count * sizeof *to->timeline);
+    }
+    memcpy(to->memory, to->info->memory + (size_t)to->replica * (size_t)to->ranks,
+           (size_t)to->ranks * sizeof *to->memory);
+    to->epoch = step->epoch;
+    to->step = step->step;
+    to->is_new = true;
+    pthread_mutex_unlock(&to->lock);
+    return SL_OK;
+}
+
+/* ---- What the thread makes of it ---------------------------------------------------------- */
+
+static sl_status copy_entries(const sl_timeline_entry *from, int count, sl_timeline_entry **out)
+{
+    *out = malloc((size_t)count * sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for %d actions", count);
+    memcpy(*out, from, (size_t)count * sizeof **out);
+    return SL_OK;
+}
+
+/* As the `pipeline` record of the step would be. */
+static sl_status describe_pipeline(const last_step *from, const sl_utilization *of,
+                                   sli_history_pipeline *out)
+{
+    *out = (sli_history_pipeline){.replica = from->replica,
+                                  .epoch = from->epoch,
+                                  .step = from->step,
+                                  .bubble_measured = of->bubble_measured,
+                                  .bubble_predicted = of->bubble_predicted,
+                                  .ranks = of->ranks,
+                                  .stages = of->stages,
+                                  .action_count = of->action_count};
+    out->placement = calloc((size_t)of->stages, sizeof *out->placement);
+    if (!out->placement)
+        return sl_error(SL_ERR_MEMORY, "no memory for %d stages", of->stages);
+    memcpy(out->placement, of->placement, (size_t)of->stages * sizeof *out->placement);
+    SL_TRY(copy_entries(of->measured, of->action_count, &out->measured));
+    return copy_entries(of->predicted, of->action_count, &out->predicted);
+}
+
+/* A timeline that is not of a whole step is left out: the log has others. */
+static void use_timeline(sl_run_history *history, const last_step *from)
+{
+    sl_utilization utilization;
+    sli_history_pipeline pipeline;
+    const sl_schedule_options options = {.ranks = from->ranks,
+                                         .placement = from->placement,
+                                         .virtual_stages = from->stages / from->ranks};
+    if (from->stages < 2 || from->count == 0 ||
+        sl_timeline_utilization(from->timeline, from->count, &options, &utilization) != SL_OK)
+        return;
+    if (describe_pipeline(from, &utilization, &pipeline) == SL_OK)
+        (void)sli_history_set_pipeline(history, &pipeline);
+    else
+        sli_history_pipeline_clear(&pipeline);
+    sl_utilization_clear(&utilization);
+}
+
+static void use_memory(sl_run_history *history, const last_step *from)
+{
+    for (int rank = 0; rank < from->ranks; rank++) {
+        const sl_stage_memory *of = &from->memory[rank];
+        sli_history_memory memory = {.rank = of->rank,
+                                     .stage = of->stage,
+                                     .peak_total_bytes = (double)of->stats.peak_total_bytes};
+        memcpy(memory.device, of->device, sizeof memory.device);
+        for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
+            memory.peak_bytes[c] = (double)of->stats.peak_bytes[c];
+        (void)sli_history_set_memory(history, &memory);
+    }
+}
+
+/* Whether a replica has left a new step. */
+static bool use_steps(sl_live_page *page)
+{
+    bool found = false;
+    for (int r = 0; r < MOST_REPLICAS; r++) {
+        last_step *from = &page->replicas[r];
+        pthread_mutex_lock(&from->lock);
+        if (from->is_new && page->log.history->run) {
+            use_timeline(page->log.history, from);
+            use_memory(page->log.history, from);
+            from->is_new = false;
+            found = true;
+        }
+        pthread_mutex_unlock(&from->lock);
+    }
+    return found;
+}
+
+/* "data: CONTENT": one line, as a line's end would end the data. */
+static sl_status draw_event(const sl_live_page *page, char **event, size_t *bytes)
+{
+    FILE *to = open_memstream(event, bytes);
+    if (!to)
+        return sl_error(SL_ERR_MEMORY, "no memory for the page");
+    const sl_run_history *runs[] = {page->log.history};
+    sli_c_numbers scope = sli_c_numbers_begin();
+    fputs("data: ", to);
+    sli_page_write_live_content(&(sli_page){.to = to, .runs = runs, .count = 1}, page->grows,
+                                page->error.status == SL_OK ? NULL : page->error.text);
+    sli_c_numbers_end(scope);
+    fputs("\n\n", to);
+    if (fclose(to) != 0) {
+        free(*event);
+        return sl_error(SL_ERR_MEMORY, "no memory for the page");
+    }
+    for (size_t i = 0; i + 2 < *bytes; i++)
+        (*event)[i] = (*event)[i] == '\n' ? ' ' : (*event)[i];
+    return SL_OK;
+}
+
+static void publish_page(sl_live_page *page)
+{
+    char *event;
+    size_t bytes;
+    if (draw_event(page, &event, &bytes) == SL_OK)
+        sli_server_publish(page->server, event, bytes);
+}
+
+/* A log that cannot be read is not read again. */
+static void update_page(sl_live_page *page)
+{
+    bool changed = false;
+    if (atomic_exchange(&page->begins, false)) {
+        page->log.offset = 0;
+        page->error = (sli_error_copy){.status = SL_OK};
+    }
+    if (page->error.status == SL_OK) {
+        sli_error_save(&page->error, sli_follower_update(&page->log, &changed));
+        page->grows = page->grows || changed;
+        changed = changed || page->error.status != SL_OK;
+    }
+    if (use_steps(page) || changed)
+        publish_page(page);
+}
+
+static double thread_seconds(void)
+{
+    struct timespec used;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &used);
+    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+static void *serve_page(void *context)
+{
+    sl_live_page *page = context;
+    double next = 0, used = thread_seconds();
+    while (!atomic_load(&page->ends)) {
+        if (sli_clock_seconds() >= next) {
+            update_page(page);
+            double pause = (thread_seconds() - used) / most_load;
+            used = thread_seconds();
+            pause = pause < least_pause ? least_pause : pause;
+            next = sli_clock_seconds() + (pause > most_pause ? most_pause : pause);
+        }
+        sli_server_turn(page->server, turn_seconds);
+    }
+    update_page(page);
+    return NULL;
+}
+
+/* ---- All ---------------------------------------------------------------------------------- */
+
+static sl_status write_page(sli_server *server)
+{
+    char *text;
+    size_t bytes;
+    FILE *to = open_memstream(&text, &bytes);
+    if (to)
+        sli_page_write_live(to, sli_server_nonce(server));
+    if (!to || fclose(to) != 0)
+        return sl_error(SL_ERR_MEMORY, "no memory for the page");
+    sli_server_set_page(server, text, bytes);
+    return SL_OK;
+}
+
+/* The run's signals are for its own threads. */
+static sl_status start_thread(sl_live_page *page)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int error = pthread_create(&page->thread, NULL, serve_page, page);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (error != 0)
+        return sl_error(SL_ERR_INTERNAL, "the page's thread cannot be started: %s",
+                        strerror(error));
+    return SL_OK;
+}
+
+static void free_page(sl_live_page *page)
+{
+    sli_server_destroy(&page->server, end_seconds);
+    sli_follower_clear(&page->log);
+    for (int r = 0; r < MOST_REPLICAS; r++) {
+        free(page->replicas[r].timeline);
+        pthread_mutex_destroy(&page->replicas[r].lock);
+    }
+    free(page->path);
+    free(page->name);
+    free(page);
+}
+
+sl_status sl_live_page_create(const char *address, const char *log, const char *name,
+                              sl_live_page **out)
+{
+    bool changed;
+    SLI_CHECK_NOT_NULL(out);
+    *out = NULL;
+    SLI_CHECK_NOT_NULL(address);
+    SLI_CHECK_NOT_NULL(log);
+    sl_live_page *page = calloc(1, sizeof *page);
+    if (!page)
+        return sl_error(SL_ERR_MEMORY, "no memory for the live page");
+    for (int r = 0; r < MOST_REPLICAS; r++) {
+        page->replicas[r].page = page;
+        pthread_mutex_init(&page->replicas[r].lock, NULL);
+    }
+    page->path = strdup(log);
+    page->name = strdup(name ? name : log);
+    sl_status status = page->path && page->name
+                           ? sli_follower_create(page->path, page->name, &page->log)
+                           : sl_error(SL_ERR_MEMORY, "no memory for the live page");
+    if (status == SL_OK)
+        status = sli_follower_update(&page->log, &changed);
+    if (status == SL_OK)
+        status = sli_server_create(address, &page->server);
+    if (status == SL_OK)
+        status = write_page(page->server);
+    if (status == SL_OK) {
+        publish_page(page);
+        status = start_thread(page);
+    }
+    if (status != SL_OK)
+        free_page(page);
+    else
+        *out = page;
+    return status;
+}
+
+void sl_live_page_destroy(sl_live_page **page)
+{
+    if (!page || !*page)
+        return;
+    atomic_store(&(*page)->ends, true);
+    pthread_join((*page)->thread, NULL);
+    free_page(*page);
+    *page = NULL;
+}
+
+const char *sl_live_page_url(const sl_live_page *page)
+{
+    return sli_server_url(page->server);
+}
+
+sl_reporter sl_live_page_reporter(sl_live_page *page, int rank)
+{
+    if (rank < 0 || rank >= MOST_REPLICAS)
+        return (sl_reporter){.rank = rank};
+    return (sl_reporter){.context = &page->replicas[rank],
+                         .started = keep_info,
+                         .step = copy_step,
+                         .rank = rank};
+}

@@ -1,0 +1,489 @@
+/* Requests are answered, and never written anywhere.
+ *
+ *     GET /         the page
+ *     GET /events   server-sent events: the newest event at once, and each later one
+ *
+ * At an address of the loopback any process of this host may ask. A page of another site could make
+ * a browser do so too, under a name of its own for the address: the Host that a request names must
+ * be the loopback's. At any other address the request must have the token. */
+#include "report/server.h"
+
+#include "core/error.h"
+
+#include <stdlib.h>
+
+#ifdef SLI_HAVE_MICROHTTPD
+
+#include "core/clock.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <limits.h>
+#include <microhttpd.h>
+#include <netdb.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { MOST_CONNECTIONS = 256, CONNECTION_BYTES = 32 << 10, SILENT_SECONDS = 30 };
+static const double ping_seconds = 10; /* a comment finds out which browsers have gone */
+
+/* A text that several connections read. */
+typedef struct event {
+    char *bytes;
+    size_t count;
+    int readers; /* and the server */
+} event;
+
+/* A connection that gets events. */
+typedef struct reader {
+    struct sli_server *server;
+    struct MHD_Connection *connection;
+    event *current;         /* under way; NULL: none */
+    size_t done;            /* bytes of it */
+    uint64_t number, pings; /* of the server's, how many were read */
+    bool suspended;
+    struct reader *next, **link; /* of the server's list; the pointer that leads here */
+} reader;
+
+struct sli_server {
+    struct MHD_Daemon *daemon;
+    char token[SLI_SERVER_KEY_BYTES], nonce[SLI_SERVER_KEY_BYTES];
+    bool asks_token, ends;
+    char url[256 + 3 * SLI_SERVER_KEY_BYTES];
+    char policy[160];
+    char *page;
+    size_t page_bytes;
+    event *newest;          /* sent last; NULL: none yet */
+    uint64_t number, pings; /* of events, and of comments between them */
+    double sent;            /* when the last of these came */
+    reader *readers;
+};
+
+/* ---- Events -------------------------------------------------------------------------------- */
+
+/* Takes the bytes over; NULL: there is no memory. */
+static event *create_event(char *bytes, size_t count)
+{
+    event *out = malloc(sizeof *out);
+    if (out)
+        *out = (event){.bytes = bytes, .count = count, .readers = 1};
+    else
+        free(bytes);
+    return out;
+}
+
+static void release_event(event *of)
+{
+    if (!of || --of->readers > 0)
+        return;
+    free(of->bytes);
+    free(of);
+}
+
+/* ---- Events ------------------------------------------------------------------------------- */
+
+/* What is left of the event under way, or the newest one; none of both: 0. */
+static size_t read_text(reader *self, char *to, size_t most)
+{
+    sli_server *server = self->server;
+    if (self->current && self->done == self->current->count) {
+        release_event(self->current);
+        self->current = NULL;
+    }
+    if (!self->current && self->number == server->number)
+        return 0;
+    if (!self->current) {
+        self->current = server->newest;
+        self->current->readers++;
+        self->done = 0;
+        self->number = server->number;
+    }
+    size_t left = self->current->count - self->done, bytes = left < most ? left : most;
+    memcpy(to, self->current->bytes + self->done, bytes);
+    self->done += bytes;
+    return bytes;
+}
+
+static ssize_t read_event(void *context, uint64_t position, char *to, size_t most)
+{
+    static const char comment[] = ":\n\n";
+    reader *self = context;
+    (void)position;
+    size_t bytes = read_text(self, to, most);
+    if (bytes > 0)
+        return (ssize_t)bytes;
+    if (self->server->ends)
+        return MHD_CONTENT_READER_END_OF_STREAM;
+    if (self->pings != self->server->pings && most >= sizeof comment) {
+        self->pings = self->server->pings;
+        memcpy(to, comment, sizeof comment - 1);
+        return sizeof comment - 1;
+    }
+    self->suspended = true;
+    MHD_suspend_connection(self->connection);
+    return 0;
+}
+
+static void end_reader(void *context)
+{
+    reader *self = context;
+    release_event(self->current);
+    *self->link = self->next;
+    if (self->next)
+        self->next->link = self->link;
+    free(self);
+}
+
+static void resume_readers(sli_server *server)
+{
+    for (reader *each = server->readers; each; each = each->next) {
+        if (each->suspended)
+            MHD_resume_connection(each->connection);
+        each->suspended = false;
+    }
+}
+
+void sli_server_publish(sli_server *server, char *text, size_t bytes)
+{
+    event *next = create_event(text, bytes);
+    if (!next)
+        return; /* the pages stay as they are */
+    release_event(server->newest);
+    server->newest = next;
+    server->number++;
+    server->sent = sli_clock_seconds();
+    resume_readers(server);
+}
+
+static void send_ping(sli_server *server)
+{
+    if (sli_clock_seconds() - server->sent < ping_seconds)
+        return;
+    server->pings++;
+    server->sent = sli_clock_seconds();
+    resume_readers(server);
+}
+
+/* ---- Answers ------------------------------------------------------------------------------ */
+
+static enum MHD_Result send_response(const sli_server *server, struct MHD_Connection *connection,
+                                     unsigned status, const char *type,
+                                     struct MHD_Response *response)
+{
+    if (!response)
+        return MHD_NO;
+    MHD_add_response_header(response, "Content-Type", type);
+    MHD_add_response_header(response, "Content-Security-Policy", server->policy);
+    MHD_add_response_header(response, "Cache-Control", "no-store");
+    MHD_add_response_header(response, "Referrer-Policy", "no-referrer");
+    MHD_add_response_header(response, "X-Content-Type-Options", "nosniff");
+    enum MHD_Result queued = MHD_queue_response(connection, status, response);
+    MHD_destroy_response(response);
+    return queued;
+}
+
+static enum MHD_Result send_text(const sli_server *server, struct MHD_Connection *connection,
+                                 unsigned status, const char *words)
+{
+    return send_response(server, connection, status, "text/plain; charset=utf-8",
+                         MHD_create_response_from_buffer(strlen(words), (void *)words,
+                                                         MHD_RESPMEM_PERSISTENT));
+}
+
+static enum MHD_Result send_events(sli_server *server, struct MHD_Connection *connection)
+{
+    reader *self = malloc(sizeof *self);
+    if (!self)
+        return MHD_NO;
+    *self = (reader){.server = server,
+                     .connection = connection,
+                     .pings = server->pings,
+                     .next = server->readers,
+                     .link = &server->readers};
+    struct MHD_Response *response =
+        MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, CONNECTION_BYTES / 2, read_event, self,
+                                          end_reader);
+    if (!response) {
+        free(self);
+        return MHD_NO;
+    }
+    if (self->next)
+        self->next->link = &self->next;
+    server->readers = self;
+    return send_response(server, connection, MHD_HTTP_OK, "text/event-stream", response);
+}
+
+/* "localhost", an address of 127/8 or "[::1]", with or without a port */
+static bool is_loopback_host(const char *host)
+{
+    struct in_addr address;
+    char name[64];
+    if (!host)
+        return true; /* HTTP/1.0: no browser */
+    size_t length = host[0] == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    if (length >= sizeof name || (host[length] && host[length] != ':'))
+        return false;
+    snprintf(name, sizeof name, "%.*s", (int)length, host);
+    return strcasecmp(name, "localhost") == 0 || strcmp(name, "[::1]") == 0 ||
+           (inet_pton(AF_INET, name, &address) == 1 && ntohl(address.s_addr) >> 24 == 127);
+}
+
+static bool has_token(const sli_server *server, struct MHD_Connection *connection)
+{
+    const char *given = MHD_lookup_connection_value(connection, MHD_GET_ARGUMENT_KIND, "token");
+    return given && strlen(given) == sizeof server->token - 1 &&
+           sodium_memcmp(given, server->token, sizeof server->token - 1) == 0;
+}
+
+static enum MHD_Result answer(void *context, struct MHD_Connection *connection, const char *path,
+                              const char *method, const char *version, const char *upload,
+                              size_t *upload_bytes, void **request)
+{
+    static int known; /* its address marks a request whose head was seen */
+    sli_server *server = context;
+    (void)version;
+    (void)upload;
+    if (!*request) {
+        *request = &known;
+        return MHD_YES;
+    }
+    if (*upload_bytes > 0) {
+        *upload_bytes = 0; /* what comes with a request is not used */
+        return MHD_YES;
+    }
+    const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
+    if (server->asks_token ? !has_token(server, connection) : !is_loopback_host(host))
+        return send_text(server, connection, MHD_HTTP_FORBIDDEN,
+                         "The page's address, as sluice prints it, is needed, with its token.\n");
+    if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
+        return send_text(server, connection, MHD_HTTP_METHOD_NOT_ALLOWED,
+                         "GET alone is answered.\n");
+    if (strcmp(path, "/events") == 0)
+        return send_events(server, connection);
+    if (strcmp(path, "/") != 0)
+        return send_text(server, connection, MHD_HTTP_NOT_FOUND, "There is no such page.\n");
+    return send_response(server, connection, MHD_HTTP_OK, "text/html; charset=utf-8",
+                         MHD_create_response_from_buffer(server->page_bytes, server->page,
+                                                         MHD_RESPMEM_MUST_COPY));
+}
+
+/* ---- The address -------------------------------------------------------------------------- */
+
+static bool is_loopback(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)address)->sin_addr.s_addr) >> 24 == 127;
+    return address->sa_family == AF_INET6 &&
+           IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+static bool is_any(const struct sockaddr *address)
+{
+    if (address->sa_family == AF_INET)
+        return ((const struct sockaddr_in *)address)->sin_addr.s_addr == htonl(INADDR_ANY);
+    return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)address)->sin6_addr);
+}
+
+/* "[ADDRESS:]PORT", where an address of IPv6 stands in brackets. */
+static sl_status find_address(const char *address, struct addrinfo **out)
+{
+    char host[NI_MAXHOST];
+    const char *colon = strrchr(address, ':'), *port = colon ? colon + 1 : address;
+    size_t length = colon ? (size_t)(colon - address) : 0;
+    bool brackets = length > 1 && address[0] == '[' && address[length - 1] == ']';
+    char *end;
+    long number = *port >= '0' && *port <= '9' ? strtol(port, &end, 10) : -1;
+    bool valid = number >= 0 && number <= UINT16_MAX && *end == '\0' && length < sizeof host &&
+                 !(colon && length == 0) && (brackets || !memchr(address, ':', length));
+    if (!valid)
+        return sl_error(SL_ERR_INVALID, "the address must be [ADDRESS:]PORT, got \"%s\"", address);
+    snprintf(host, sizeof host, "%.*s", (int)length - 2 * brackets, address + brackets);
+    const struct addrinfo hints = {.ai_flags = AI_NUMERICSERV, .ai_socktype = SOCK_STREAM};
+    int error = getaddrinfo(colon ? host : "127.0.0.1", port, &hints, out);
+    if (error != 0)
+        return sl_error(SL_ERR_INVALID, "the address \"%s\" is not known: %s", address,
+                        gai_strerror(error));
+    return SL_OK;
+}
+
+/* With the address and port that it has in fact, in *bound. */
+static int listen_at(const struct addrinfo *address, struct sockaddr_storage *bound)
+{
+    int on = 1;
+    socklen_t bytes = sizeof *bound;
+    int fd = socket(address->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return -1;
+    if (setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0 &&
+        bind(fd, address->ai_addr, address->ai_addrlen) == 0 && listen(fd, SOMAXCONN) == 0 &&
+        getsockname(fd, (struct sockaddr *)bound, &bytes) == 0)
+        return fd;
+    int error = errno;
+    close(fd);
+    errno = error;
+    return -1;
+}
+
+/* Every interface's address is named by the host's name. */
+static void write_url(sli_server *server, const struct sockaddr_storage *bound)
+{
+    char host[NI_MAXHOST] = "", port[NI_MAXSERV] = "";
+    const struct sockaddr *address = (const struct sockaddr *)bound;
+    (void)getnameinfo(address, sizeof *bound, host, sizeof host, port, sizeof port,
+                      NI_NUMERICHOST | NI_NUMERICSERV);
+    bool any = is_any(address);
+    if (any)
+        (void)gethostname(host, sizeof host - 1);
+    bool brackets = address->sa_family == AF_INET6 && !any;
+    snprintf(server->url, sizeof server->url, "http://%s%.200s%s:%s/%s%s", brackets ? "[" : "",
+             host, brackets ? "]" : "", port, server->asks_token ? "?token=" : "",
+             server->asks_token ? server->token : "");
+}
+
+static void draw_key(char key[SLI_SERVER_KEY_BYTES])
+{
+    unsigned char bits[(SLI_SERVER_KEY_BYTES - 1) / 2];
+    randombytes_buf(bits, sizeof bits);
+    sodium_bin2hex(key, SLI_SERVER_KEY_BYTES, bits, sizeof bits);
+}
+
+/* ---- All ---------------------------------------------------------------------------------- */
+
+static sl_status start_daemon(sli_server *server, int fd)
+{
+    server->daemon =
+        MHD_start_daemon(MHD_USE_EPOLL | MHD_ALLOW_SUSPEND_RESUME, 0, NULL, NULL, answer, server,
+                         MHD_OPTION_LISTEN_SOCKET, fd, MHD_OPTION_CONNECTION_LIMIT,
+                         (unsigned)MOST_CONNECTIONS, MHD_OPTION_CONNECTION_TIMEOUT,
+                         (unsigned)SILENT_SECONDS, MHD_OPTION_CONNECTION_MEMORY_LIMIT,
+                         (size_t)CONNECTION_BYTES, MHD_OPTION_END);
+    if (server->daemon) /* which closes the socket, also after an error */
+        return SL_OK;
+    return sl_error(SL_ERR_IO, "the page's server cannot be started");
+}
+
+sl_status sli_server_create(const char *address, sli_server **out)
+{
+    struct addrinfo *found;
+    struct sockaddr_storage bound = {0};
+    *out = NULL;
+    if (sodium_init() < 0)
+        return sl_error(SL_ERR_INTERNAL, "libsodium cannot be started");
+    SL_TRY(find_address(address, &found));
+    int fd = listen_at(found, &bound);
+    freeaddrinfo(found);
+    if (fd < 0)
+        return sl_error(SL_ERR_IO, "the page cannot be served at \"%s\": %s", address,
+                        strerror(errno));
+    sli_server *server = calloc(1, sizeof *server);
+    if (!server) {
+        close(fd);
+        return sl_error(SL_ERR_MEMORY, "no memory for the page's server");
+    }
+    draw_key(server->token);
+    draw_key(server->nonce);
+    server->asks_token = !is_loopback((const struct sockaddr *)&bound);
+    write_url(server, &bound);
+    snprintf(server->policy, sizeof server->policy,
+             "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-%s'; "
+             "connect-src 'self'; frame-ancestors 'none'",
+             server->nonce);
+    sl_status status = start_daemon(server, fd);
+    if (status == SL_OK)
+        *out = server;
+    else
+        free(server);
+    return status;
+}
+
+const char *sli_server_url(const sli_server *server)
+{
+    return server->url;
+}
+
+const char *sli_server_nonce(const sli_server *server)
+{
+    return server->nonce;
+}
+
+void sli_server_set_page(sli_server *server, char *page, size_t bytes)
+{
+    free(server->page);
+    server->page = page;
+    server->page_bytes = bytes;
+}
+
+void sli_server_turn(sli_server *server, double seconds)
+{
+    send_ping(server);
+    (void)MHD_run_wait(server->daemon, (int32_t)(1e3 * seconds));
+}
+
+void sli_server_destroy(sli_server **server, double seconds)
+{
+    sli_server *self = server ? *server : NULL;
+    if (!self)
+        return;
+    double end = sli_clock_seconds() + seconds;
+    self->ends = true;
+    resume_readers(self);
+    while (self->readers && sli_clock_seconds() < end)
+        (void)MHD_run_wait(self->daemon, 10);
+    MHD_stop_daemon(self->daemon);
+    release_event(self->newest);
+    free(self->page);
+    free(self);
+    *server = NULL;
+}
+
+#else
+
+sl_status sli_server_create(const char *address, sli_server **out)
+{
+    (void)address;
+    *out = NULL;
+    return sl_error(SL_ERR_UNSUPPORTED,
+                    "this build of sluice has no web server: it was built without libmicrohttpd");
+}
+
+/* There is no server to call them with. */
+const char *sli_server_url(const sli_server *server)
+{
+    (void)server;
+    return "";
+}
+
+const char *sli_server_nonce(const sli_server *server)
+{
+    return sli_server_url(server);
+}
+
+void sli_server_set_page(sli_server *server, char *page, size_t bytes)
+{
+    (void)server;
+    (void)bytes;
+    free(page);
+}
+
+void sli_server_publish(sli_server *server, char *text, size_t bytes)
+{
+    sli_server_set_page(server, text, bytes);
+}
+
+void sli_server_turn(sli_server *server, double seconds)
+{
+    (void)server;
+    (void)seconds;
+}
+
+void sli_server_destroy(sli_server **server, double seconds)
+{
+    (void)server;
+    (void)seconds;
+}
+
+#endif
