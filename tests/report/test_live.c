@@ -1,0 +1,333 @@
+#define _GNU_SOURCE /* unshare, memmem */
+#include "core/clock.h"
+#include "io/scratch.h"
+#include "sluice/report.h"
+#include "support/check.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <net/if.h>
+#include <sched.h>
+#include <stdbool.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+static const char log_lines[] =
+    "{\"record\":\"run\",\"batches_per_epoch\":4,\"epochs\":2,\"model\":{}}\n"
+    "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":4,\"ms\":10}\n"
+    "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":3,\"ms\":10}\n";
+
+/* ---- A browser ---------------------------------------------------------------------------- */
+
+static int port_of(const sl_live_page *page)
+{
+    const char *url = sl_live_page_url(page), *colon = strrchr(url, ':');
+    assert_non_null(colon);
+    return atoi(colon + 1);
+}
+
+/* Reading gives up after 20 s. */
+static int connect_to(const sl_live_page *page)
+{
+    struct timeval limit = {.tv_sec = 20};
+    struct sockaddr_in address = {.sin_family = AF_INET,
+                                  .sin_port = htons((uint16_t)port_of(page)),
+                                  .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit), 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    return fd;
+}
+
+static void send_all(int fd, const char *bytes, size_t count)
+{
+    while (count > 0) {
+        ssize_t sent = send(fd, bytes, count, MSG_NOSIGNAL);
+        if (sent < 0 && (errno == EPIPE || errno == ECONNRESET))
+            return; /* the answer came before the end */
+        assert_true(sent > 0);
+        bytes += sent;
+        count -= (size_t)sent;
+    }
+}
+
+/* Until the text comes, the other side ends the connection, or 20 s are over; returns whether it
+ * came. */
+static bool read_until(int fd, const char *text, char *to, size_t room)
+{
+    size_t used = 0;
+    double end = sli_clock_seconds() + 20;
+    to[0] = '\0';
+    while (!strstr(to, text)) {
+        if (used + 1 == room) { /* the last quarter may have its beginning */
+            memmove(to, to + room - room / 4, room / 4);
+            used = room / 4 - 1;
+        }
+        ssize_t got = recv(fd, to + used, room - used - 1, 0);
+        if (got <= 0 || sli_clock_seconds() > end)
+            return false;
+        used += (size_t)got;
+        to[used] = '\0';
+    }
+    return true;
+}
+
+/* Asks, with "Connection: close", for what `line` says, and gives the whole answer. */
+static void ask(const sl_live_page *page, const char *line, const char *host, char *to, size_t room)
+{
+    char request[512];
+    int fd = connect_to(page);
+    int bytes = snprintf(request, sizeof request,
+                         "%s HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n", line, host);
+    send_all(fd, request, (size_t)bytes);
+    assert_false(read_until(fd, "\x01", to, room));
+    close(fd);
+}
+
+static int open_events(const sl_live_page *page)
+{
+    static const char request[] = "GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    int fd = connect_to(page);
+    send_all(fd, request, sizeof request - 1);
+    return fd;
+}
+
+/* ---- Tests -------------------------------------------------------------------------------- */
+
+static sl_live_page *serve_log(scratch *in, const char *lines)
+{
+    sl_live_page *page;
+    const char *path = scratch_path(in, "log.jsonl");
+    write_file(path, lines, strlen(lines));
+    check_ok(sl_live_page_create("0", path, "<name>", &page));
+    assert_memory_equal(sl_live_page_url(page), "http://127.0.0.1:", 17);
+    assert_null(strchr(sl_live_page_url(page), '?'));
+    return page;
+}
+
+static void add_line(scratch *in, const char *line)
+{
+    FILE *file = fopen(scratch_path(in, "log.jsonl"), "a");
+    assert_non_null(file);
+    assert_true(fputs(line, file) >= 0 && fclose(file) == 0);
+}
+
+static void page_shows_the_past_and_each_new_record(void **state)
+{
+    static char got[1 << 18];
+    sl_live_page *page = serve_log(*state, log_lines);
+    ask(page, "GET /", "127.0.0.1:80", got, sizeof got);
+    assert_memory_equal(got, "HTTP/1.1 200 OK\r\n", 17);
+    assert_non_null(strstr(got, "script-src 'nonce-"));
+    assert_non_null(strstr(got, "new EventSource('events' + location.search)"));
+    int fd = open_events(page);
+    assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
+    assert_non_null(strstr(got, "Content-Type: text/event-stream"));
+    assert_non_null(strstr(got, "data: <h1>&lt;name&gt;</h1>"));
+    add_line(*state, "{\"record\":\"step\",\"epoch\":1,\"batch\":3,\"step\":3,\"loss\":2}\n{\"rec");
+    assert_true(read_until(fd, "step 3 of 8; the run goes on", got, sizeof got));
+    add_line(*state, "ord\":\"end\",\"seconds\":9}\n");
+    assert_true(read_until(fd, "the run has ended", got, sizeof got));
+    close(fd);
+    sl_live_page_destroy(&page);
+    assert_null(page);
+}
+
+static void another_log_in_the_file_begins_again(void **state)
+{
+    static char got[1 << 18];
+    sl_live_page *page = serve_log(*state, log_lines);
+    int fd = open_events(page);
+    assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
+    const char *path = scratch_path(*state, "log.jsonl");
+    static const char other[] =
+        "{\"record\":\"run\",\"batches_per_epoch\":5,\"epochs\":1,\"model\":{}}\n"
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":4}\n";
+    write_file(path, other, sizeof other - 1);
+    assert_true(read_until(fd, "step 1 of 5", got, sizeof got));
+    add_line(*state, "{\"record\":7}\n");
+    assert_true(read_until(fd, "The log cannot be read: ", got, sizeof got));
+    close(fd);
+    sl_live_page_destroy(&page);
+}
+
+/* Two ranks, whose second waits for the first. */
+static void steps_show_their_timeline_and_memory(void **state)
+{
+    static char got[1 << 18];
+    static const sl_stage_info stages[] = {{.rank = 0}, {.rank = 1}};
+    static const sl_timeline_entry timeline[] = {{{.stage = 0, .kind = SL_ACTION_FORWARD}, 0, 1},
+                                                 {{.stage = 0, .kind = SL_ACTION_BACKWARD}, 3, 4},
+                                                 {{.stage = 1, .kind = SL_ACTION_FORWARD}, 1, 2},
+                                                 {{.stage = 1, .kind = SL_ACTION_BACKWARD}, 2, 3}};
+    const sl_stage_memory memory[4] = {
+        [2] = {.rank = 1, .device = "cpu:2", .stats = {{0}, {1 << 20}, 0, 1 << 20, 0}},
+        [3] = {.rank = 1, .stage = 1, .device = "cpu:3", .stats = {{0}, {3 << 20}, 0, 3 << 20, 0}}};
+    const sl_run_info info = {.stages = stages,
+                              .stage_count = 2,
+                              .replica = 1,
+                              .replicas = 2,
+                              .memory = memory,
+                              .memory_count = 4};
+    const sl_step_info step = {.epoch = 1, .step = 2, .timeline = timeline, .timeline_count = 4};
+    sl_live_page *page = serve_log(*state, log_lines);
+    sl_reporter reporter = sl_live_page_reporter(page, 1);
+    assert_int_equal(reporter.replica, 1);
+    check_ok(reporter.started(reporter.context, &info));
+    check_ok(reporter.step(reporter.context, &step));
+    int fd = open_events(page);
+    assert_true(
+        read_until(fd, "measured: stage 1, backward of micro-batch 0: 1000 ms", got, sizeof got));
+    assert_non_null(strstr(got, "3 MiB"));
+    close(fd);
+    sl_live_page_destroy(&page);
+}
+
+/* More bytes than the sockets hold wait for a browser that does not read. */
+static void browser_that_hangs_holds_up_nothing(void **state)
+{
+    enum { HANGING = 20, STEPS = 3000 };
+    static char got[1 << 20];
+    char line[128];
+    sl_live_page *page = serve_log(*state, log_lines);
+    for (int step = 3; step < STEPS; step++) {
+        snprintf(line, sizeof line,
+                 "{\"record\":\"step\",\"epoch\":1,\"batch\":%d,\"step\":%d,\"loss\":%d}\n", step,
+                 step, step % 7);
+        add_line(*state, line);
+    }
+    int hanging[HANGING];
+    for (int i = 0; i < HANGING; i++)
+        hanging[i] = open_events(page);
+    int fd = open_events(page);
+    assert_true(read_until(fd, "step 2999 of 8", got, sizeof got));
+    add_line(*state, "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":3000,\"loss\":1}\n");
+    assert_true(read_until(fd, "step 3000 of 8", got, sizeof got));
+    sl_live_page_destroy(&page);
+    for (int i = 0; i < HANGING; i++)
+        close(hanging[i]);
+    close(fd);
+}
+
+static void bad_requests_are_answered(void **state)
+{
+    static char got[1 << 16], long_path[1 << 17];
+    sl_live_page *page = serve_log(*state, log_lines);
+    static const struct {
+        const char *line, *host, *answer;
+    } cases[] = {
+        {"GET /../../etc/passwd", "localhost", "HTTP/1.1 404 "},
+        {"GET /%2e%2e/%2e%2e/etc/passwd", "localhost", "HTTP/1.1 404 "},
+        {"GET /\x1b[31mred", "localhost", "HTTP/1.1 404 "},
+        {"GET //", "localhost", "HTTP/1.1 404 "},
+        {"POST /", "localhost", "HTTP/1.1 405 "},
+        {"DELETE /events", "localhost", "HTTP/1.1 405 "},
+        {"HEAD /", "[::1]:99", "HTTP/1.1 200 "},
+        {"GET /", "site.example", "HTTP/1.1 403 "},
+        {"GET /events", "127.0.0.1.site.example:80", "HTTP/1.1 403 "},
+        {"GET /", "", "HTTP/1.1 403 "},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        ask(page, cases[i].line, cases[i].host, got, sizeof got);
+        assert_memory_equal(got, cases[i].answer, strlen(cases[i].answer));
+    }
+    memset(long_path, 'x', sizeof long_path);
+    memcpy(long_path, "GET /", 5);
+    static const char binary[] = "\x16\x03\x01\x02\x00\x01\x00\xff\xfe\r\n\r\n";
+    const struct {
+        const char *bytes;
+        size_t count;
+    } broken[] = {{long_path, sizeof long_path}, {binary, sizeof binary - 1}};
+    for (size_t i = 0; i < 2; i++) {
+        int fd = connect_to(page);
+        send_all(fd, broken[i].bytes, broken[i].count);
+        shutdown(fd, SHUT_WR);
+        (void)read_until(fd, "\x01", got, sizeof got);
+        assert_null(strstr(got, " 200 "));
+        close(fd);
+    }
+    ask(page, "GET /", "localhost", got, sizeof got);
+    assert_memory_equal(got, "HTTP/1.1 200 ", 13);
+    sl_live_page_destroy(&page);
+}
+
+static void what_cannot_be_served_is_refused(void **state)
+{
+    sl_live_page *page;
+    const char *path = scratch_path(*state, "log.jsonl");
+    check_error(sl_live_page_create("0", path, NULL, &page), SL_ERR_NOT_FOUND, "log.jsonl");
+    write_file(path, "{}\n", 3);
+    check_error(sl_live_page_create("0", path, NULL, &page), SL_ERR_FORMAT, "log.jsonl: line 1");
+    write_file(path, log_lines, sizeof log_lines - 1);
+    static const char *const addresses[] = {"",   "x",      "65536", ":80",
+                                            "-1", "::1:80", "80x",   "a:b:1"};
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++)
+        check_error(sl_live_page_create(addresses[i], path, NULL, &page), SL_ERR_INVALID,
+                    "[ADDRESS:]PORT");
+    sl_live_page *first = serve_log(*state, log_lines);
+    char taken[32];
+    snprintf(taken, sizeof taken, "127.0.0.1:%d", port_of(first));
+    check_error(sl_live_page_create(taken, path, NULL, &page), SL_ERR_IO, "in use");
+    sl_live_page_destroy(&first);
+}
+
+/* In a network namespace of the test's own, whose loopback begins unconnected. */
+static bool enter_network(void)
+{
+    struct ifreq loopback = {.ifr_name = "lo", .ifr_flags = IFF_UP};
+    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0)
+        return false;
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    bool up = fd >= 0 && ioctl(fd, SIOCSIFFLAGS, &loopback) == 0;
+    close(fd);
+    return up;
+}
+
+/* The last test: those after it would be in its network. */
+static void other_addresses_ask_for_a_token(void **state)
+{
+    static char got[1 << 18];
+    char line[160];
+    sl_live_page *page;
+    const char *path = scratch_path(*state, "log.jsonl");
+    write_file(path, log_lines, sizeof log_lines - 1);
+    if (!enter_network()) {
+        print_message("skipped: the token: there is no network namespace: %s\n", strerror(errno));
+        skip();
+    }
+    check_ok(sl_live_page_create("0.0.0.0:0", path, NULL, &page));
+    const char *token = strstr(sl_live_page_url(page), "/?token=");
+    assert_non_null(token);
+    assert_int_equal(strlen(token), strlen("/?token=") + 32);
+    snprintf(line, sizeof line, "GET %s", token);
+    ask(page, line, "any.example", got, sizeof got);
+    assert_memory_equal(got, "HTTP/1.1 200 ", 13);
+    char *last = &line[strlen(line) - 1], kept = *last;
+    *last = kept == '0' ? '1' : '0';
+    ask(page, line, "localhost", got, sizeof got);
+    assert_memory_equal(got, "HTTP/1.1 403 ", 13);
+    *last = '\0';
+    ask(page, line, "localhost", got, sizeof got);
+    assert_memory_equal(got, "HTTP/1.1 403 ", 13);
+    ask(page, "GET /events", "localhost", got, sizeof got);
+    assert_memory_equal(got, "HTTP/1.1 403 ", 13);
+    ask(page, "GET /events?token", "localhost", got, sizeof got);
+    assert_memory_equal(got, "HTTP/1.1 403 ", 13);
+    sl_live_page_destroy(&page);
+}
+
+int live_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+#define IN_SCRATCH(test) cmocka_unit_test_setup_teardown(test, scratch_create, scratch_remove)
+        IN_SCRATCH(page_shows_the_past_and_each_new_record),
+        IN_SCRATCH(another_log_in_the_file_begins_again),
+        IN_SCRATCH(steps_show_their_timeline_and_memory),
+        IN_SCRATCH(browser_that_hangs_holds_up_nothing),
+        IN_SCRATCH(bad_requests_are_answered),
+        IN_SCRATCH(what_cannot_be_served_is_refused),
+        IN_SCRATCH(other_addresses_ask_for_a_token),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
