@@ -173,7 +173,7 @@ static void steps_show_their_timeline_and_memory(void **state)
     const sl_step_info step = {.epoch = 1, .step = 2, .timeline = timeline, .timeline_count = 4};
     sl_live_page *page = serve_log(*state, log_lines);
     sl_reporter reporter = sl_live_page_reporter(page, 1);
-    assert_int_equal(reporter.replica, 1);
+    assert_int_equal(reporter.rank, 1);
     check_ok(reporter.started(reporter.context, &info));
     check_ok(reporter.step(reporter.context, &step));
     int fd = open_events(page);
