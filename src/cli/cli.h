@@ -7,6 +7,8 @@
 #include "sluice/option.h"
 #include "sluice/train.h"
 
+#include <stdio.h>
+
 /* ---- Commands ----------------------------------------------------------------------------- */
 
 typedef struct cli_line cli_line;
@@ -156,6 +158,23 @@ typedef struct cli_progress_options {
     const char *log_json, *trace, *tensorboard;
     const char *serve; /* where the first replica's process serves the live page; NULL: nowhere */
 } cli_progress_options;
+
+/* The first replica's log, trace and event file, and the page that shows the log (outputs.c). */
+typedef struct cli_outputs {
+    sl_run_log *log; /* NULL, as the others: none */
+    sl_run_file *trace, *tensorboard;
+    sl_live_page *page;
+    FILE *unnamed_log; /* where the page is the only one who reads the log */
+} cli_outputs;
+
+/* Adds the reporters of what the options ask for to reporters [*count], at most CLI_OUTPUT_FILES
+ * and one for each of the process's `ranks`. `failed` is told what cannot be written later. The
+ * caller clears *out, also after an error. */
+enum { CLI_OUTPUT_FILES = 3 };
+sl_status cli_outputs_create(const cli_progress_options *options, int ranks,
+                             sl_reporter_failed *failed, void *context, cli_outputs *out,
+                             sl_reporter *reporters, int *count);
+void cli_outputs_clear(cli_outputs *outputs);
 
 /* Of the replicas of one process (progress.c). */
 typedef struct cli_progress cli_progress;

@@ -4,7 +4,6 @@
 #define _GNU_SOURCE /* vasprintf */
 #include "cli/cli.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <pthread.h>
@@ -30,15 +29,12 @@ typedef struct display {
 struct cli_progress {
     cli_progress_options options;
     int replicas, reporter_count;
-    display *displays;                /* [count] */
-    sl_reporter *reporters;           /* [reporter_count]: one a display, and the log's */
-    sl_step_times *times;             /* of the first display's replica */
-    sl_run_log *log;                  /* NULL: none */
-    sl_run_file *trace, *tensorboard; /* the same */
-    sl_live_page *page;               /* the same */
-    FILE *unnamed_log;                /* of the page, where there is no other log */
-    pthread_mutex_t screen;           /* held while a line is printed or drawn */
-    bool live_shown;                  /* the progress line; guarded by `screen` */
+    display *displays;      /* [count] */
+    sl_reporter *reporters; /* [reporter_count]: one a display, and the log's */
+    sl_step_times *times;   /* of the first display's replica */
+    cli_outputs outputs;
+    pthread_mutex_t screen; /* held while a line is printed or drawn */
+    bool live_shown;        /* the progress line; guarded by `screen` */
 };
 
 static const char rule[] =
@@ -526,7 +522,7 @@ static sl_status print_checkpoint(void *context, const sl_checkpoint_event *even
     return SL_OK;
 }
 
-static void warn_of_log(void *context, const char *reason)
+static void warn_of_output(void *context, const char *reason)
 {
     const display *on = context;
     warn(on->of, "%s%s", reason, cli_signals_output_lost() ? "" : "; the run goes on without it");
@@ -539,66 +535,13 @@ void cli_progress_destroy(cli_progress **progress)
     if (!*progress)
         return;
     clear_live(*progress); /* the replicas have ended */
-    sl_live_page_destroy(&(*progress)->page);
+    cli_outputs_clear(&(*progress)->outputs);
     sl_step_times_destroy(&(*progress)->times);
-    sl_run_log_destroy(&(*progress)->log);
-    sl_run_file_destroy(&(*progress)->trace);
-    sl_run_file_destroy(&(*progress)->tensorboard);
-    if ((*progress)->unnamed_log)
-        (void)fclose((*progress)->unnamed_log);
     pthread_mutex_destroy(&(*progress)->screen);
     free((*progress)->reporters);
     free((*progress)->displays);
     free(*progress);
     *progress = NULL;
-}
-
-enum { FILES = 3 }; /* that create_files may make */
-
-/* The page shows the run log; without one, a log that has no name. */
-static sl_status create_page(cli_progress *to, int replicas_here)
-{
-    char path[32];
-    const char *log = to->options.log_json;
-    if (!log) {
-        to->unnamed_log = tmpfile();
-        if (!to->unnamed_log)
-            return sl_error(SL_ERR_IO, "--serve: no file for the run's records: %s",
-                            strerror(errno));
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fileno(to->unnamed_log));
-        SL_TRY(sl_run_log_create(path, warn_of_log, &to->displays[0], &to->log));
-        to->reporters[to->reporter_count++] = sl_run_log_reporter(to->log);
-    }
-    SL_TRY(sl_error_context(sl_live_page_create(to->options.serve, log ? log : path,
-                                                log ? NULL : "the run", &to->page),
-                            "--serve: "));
-    for (int i = 0; i < replicas_here; i++)
-        to->reporters[to->reporter_count++] = sl_live_page_reporter(to->page, i);
-    cli_complain("the run is shown at %s", sl_live_page_url(to->page));
-    return SL_OK;
-}
-
-/* The run's log, trace and events, of the first replica alone. */
-static sl_status create_files(cli_progress *to, int replicas_here)
-{
-    const cli_progress_options *options = &to->options;
-    display *first = &to->displays[0];
-    sl_reporter *next = to->reporters + to->reporter_count;
-    if (options->log_json) {
-        SL_TRY(sl_run_log_create(options->log_json, warn_of_log, first, &to->log));
-        *next++ = sl_run_log_reporter(to->log);
-    }
-    if (options->trace) {
-        SL_TRY(sl_run_trace_create(options->trace, warn_of_log, first, &to->trace));
-        *next++ = sl_run_file_reporter(to->trace);
-    }
-    if (options->tensorboard) {
-        SL_TRY(
-            sl_run_tensorboard_create(options->tensorboard, warn_of_log, first, &to->tensorboard));
-        *next++ = sl_run_file_reporter(to->tensorboard);
-    }
-    to->reporter_count = (int)(next - to->reporters);
-    return options->serve ? create_page(to, replicas_here) : SL_OK;
 }
 
 sl_status cli_progress_create(const cli_progress_options *options, int first, int count,
@@ -607,7 +550,7 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     cli_progress *to = cli_allocate(1, sizeof *to);
     *to = (cli_progress){.options = *options, .replicas = replicas, .reporter_count = count};
     to->displays = cli_allocate((size_t)count, sizeof *to->displays);
-    to->reporters = cli_allocate(2 * (size_t)count + 1 + FILES, sizeof *to->reporters);
+    to->reporters = cli_allocate(2 * (size_t)count + 1 + CLI_OUTPUT_FILES, sizeof *to->reporters);
     pthread_mutex_init(&to->screen, NULL);
     for (int i = 0; i < count; i++) {
         bool is_first = first + i == 0; /* all have the same evaluations and results */
@@ -628,7 +571,9 @@ sl_status cli_progress_create(const cli_progress_options *options, int first, in
     if (status == SL_OK) {
         to->reporters[count] = sl_step_times_reporter(to->times);
         to->reporters[to->reporter_count++].rank = first;
-        status = first == 0 ? create_files(to, count) : SL_OK;
+        if (first == 0)
+            status = cli_outputs_create(options, count, warn_of_output, &to->displays[0],
+                                        &to->outputs, to->reporters, &to->reporter_count);
     }
     if (status != SL_OK)
         cli_progress_destroy(out);
