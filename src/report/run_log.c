@@ -219,10 +219,10 @@ static json_t *describe_run(const sl_run_info *info)
         json_array_append_new(devices, json_string(info->stages[s].device));
         json_array_append_new(partition, json_integer(info->stages[s].count));
     }
-    return json_pack("{ss ss sI si sI so so}", "record", "run", "version", sl_version(),
+    return json_pack("{ss ss sI si so so sI}", "record", "run", "version", sl_version(),
                      "parameters", (json_int_t)info->total_parameters, "replicas", info->replicas,
-                     "batches_per_epoch", (json_int_t)info->batches_per_epoch, "devices", devices,
-                     "partition", partition);
+                     "devices", devices, "partition", partition, "batches_per_epoch",
+                     (json_int_t)info->batches_per_epoch);
 }
 
 /* Moves `more`'s members to `record`, which is freed where there is no memory for that. */
