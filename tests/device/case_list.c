@@ -35,7 +35,8 @@ static const struct {
     {1, CASE_ATTENTION, {2, 129, 1, 20}}, {1, CASE_ATTENTION, {1, 1100, 1, 4}},
     {1, CASE_ATTENTION, {0, 35, 2, 8}}, {2, CASE_ATTENTION_BACKWARD, {1, 200, 2, 16}},
     {1, CASE_ATTENTION_BACKWARD, {2, 129, 1, 20}}, {1, CASE_ATTENTION_BACKWARD, {1, 1100, 1, 4}},
-    {1, CASE_ATTENTION_BACKWARD, {0, 35, 2, 8}},
+    {1, CASE_ATTENTION_BACKWARD, {0, 35, 2, 8}}, {1, CASE_ATTENTION, {1, 70, 2, 200}},
+    {1, CASE_ATTENTION_BACKWARD, {1, 70, 2, 200}},
 };
 /* clang-format on */
 

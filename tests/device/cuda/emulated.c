@@ -43,6 +43,7 @@ SLOT(embedding)
 SLOT(embedding_backward)
 SLOT(add_dropout)
 SLOT(add_norm)
+SLOT(attention)
 SLOT(cross_entropy)
 SLOT(convert)
 SLOT(sgd)
@@ -59,6 +60,7 @@ SLOT(adamw)
     }
 SLOT_WITH_SCRATCH(epilogue_backward)
 SLOT_WITH_SCRATCH(add_norm_backward)
+SLOT_WITH_SCRATCH(attention_backward)
 
 static sl_status run_add(sl_device *device, int64_t count, float *to, const float *from)
 {
@@ -111,6 +113,8 @@ static void fill_table(sli_device_ops *table, const sli_device_ops *cpu)
     table->add_dropout = run_add_dropout;
     table->add_norm = run_add_norm;
     table->add_norm_backward = run_add_norm_backward;
+    table->attention = run_attention;
+    table->attention_backward = run_attention_backward;
     table->cross_entropy = run_cross_entropy;
     table->convert = run_convert;
     table->add = run_add;
