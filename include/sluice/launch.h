@@ -42,12 +42,15 @@ sl_status sl_launch_info_read(sl_launch_info *out);
 typedef enum sl_launch_event_kind {
     SL_LAUNCH_RANK_ERROR,     /* `rank` ends with the error `text`, as its program has sent it:
                                  sl_escape_text makes it safe to print */
-    SL_LAUNCH_ATTEMPT_FAILED, /* number `attempt`, from 1: `text` says which rank failed, and how */
+    SL_LAUNCH_ATTEMPT_FAILED, /* for the `attempt`th time, from 1: `text` says which rank failed,
+                                 and how */
+    SL_LAUNCH_GROWS,          /* `text` says which host of an elastic job answers again; the job is
+                                 started again */
     SL_LAUNCH_CAUGHT_UP,      /* the job has done the steps again that it had done before its last
-                                 failure, or had nothing to repeat: `lost`, in `attempt` */
-    SL_LAUNCH_ENDED,          /* a job that was started again, after `attempt`s: `lost` by all
-                                 failures, of `seconds` since its start */
-    SL_LAUNCH_WARNING         /* `text` */
+                                 failure, or had nothing to repeat: `lost` */
+    SL_LAUNCH_ENDED,          /* a job that was started again: `lost` in all, of `seconds` since
+                                 its start */
+    SL_LAUNCH_WARNING         /* `text`: a host that does not answer, or mpirun that does not end */
 } sl_launch_event_kind;
 
 /* The time from the last step before a failure until as many steps are done again. */
@@ -64,7 +67,7 @@ typedef struct sl_launch_lost_time {
 typedef struct sl_launch_event {
     sl_launch_event_kind kind;
     int rank, attempt;
-    int next_processes; /* of ATTEMPT_FAILED: the next attempt's; 0: there is none */
+    int next_processes; /* of ATTEMPT_FAILED, GROWS: the next attempt's; 0: there is none */
     const sl_launch_lost_time *lost;
     double seconds;   /* CAUGHT_UP: all that was lost */
     bool knows_steps; /* programs tell their steps (sl_launch_link_steps) */
@@ -77,9 +80,12 @@ enum { SL_LAUNCH_MAX_PROCESSES = 4096 };
 
 /* All texts are borrowed until sl_launch_run returns. */
 typedef struct sl_launch_options {
-    int processes;       /* of the first attempt */
-    int least_processes; /* of a later attempt, which has one process less for each that was killed
-                            or lost with its host; 0: every attempt has `processes` */
+    int processes;       /* the most that an attempt has */
+    int least_processes; /* the least: an attempt has one process less for each that was killed in
+                            an earlier one. With `hosts` it has as many as there are slots on hosts
+                            that the agent reaches within 5 s; when a lost one answers again, and a
+                            rank has saved since the attempt began, the programs get SIGTERM and
+                            the job is started again. 0: every attempt has `processes` */
     int max_restarts;    /* how often a job that fails is started again */
     /* After a failure or a signal the other programs have `grace_seconds` to end by themselves. The
      * time starts again while one of them is saving, for save_seconds at most. */

@@ -32,8 +32,9 @@ static const sl_option options[] = {
     {.name = "max-restarts", .value = "K", FIELD(INT, launch.max_restarts), RANGE(0, MAX_RESTARTS),
      .help = "Restart a job that fails, up to K times"},
     {.name = "elastic", .value = "MIN:MAX", FIELD(TEXT, elastic), .needs = "max-restarts",
-     .help = "Restart a failed job without the processes that were killed or lost, but with at "
-             "least MIN; the first attempt has -n processes, or MAX"},
+     .help = "Restart a failed job without the processes that were killed or, with --hosts, "
+             "without hosts that do not answer, until they do; with at least MIN and at most -n "
+             "processes, or MAX"},
     {.name = "grace", .value = "SECONDS", FIELD(DOUBLE, launch.grace_seconds),
      RANGE(0, MAX_SECONDS), .initial = "10",
      .help = "Seconds that the other processes have to end by themselves after a failure or a "
@@ -114,7 +115,7 @@ static void show_lost_time(const sl_launch_event *event)
     double all = lost->notice_seconds + lost->restart_seconds + lost->repeat_seconds;
     char begin[96], kept[48] = "", repeating[80] = "";
     if (event->kind == SL_LAUNCH_CAUGHT_UP)
-        snprintf(begin, sizeof begin, "attempt %d is where the one before it was", event->attempt);
+        snprintf(begin, sizeof begin, "the job is where it was before");
     else
         snprintf(begin, sizeof begin, "%d failure%s in %.2f s", lost->failures,
                  lost->failures == 1 ? "" : "s", event->seconds);
@@ -131,7 +132,7 @@ static void show_lost_time(const sl_launch_event *event)
 static void show_failure(const settings *parsed, const sl_launch_event *event)
 {
     char attempt[64] = "", again[64] = "";
-    if (parsed->launch.max_restarts > 0)
+    if (parsed->launch.max_restarts > 0 && event->kind == SL_LAUNCH_ATTEMPT_FAILED)
         snprintf(attempt, sizeof attempt, "attempt %d of %d: ", event->attempt,
                  parsed->launch.max_restarts + 1);
     if (event->next_processes > 0 && parsed->most > 0)
@@ -149,6 +150,7 @@ static void show_event(void *context, const sl_launch_event *event)
         show_rank_error(event);
         break;
     case SL_LAUNCH_ATTEMPT_FAILED:
+    case SL_LAUNCH_GROWS:
         show_failure(context, event);
         break;
     case SL_LAUNCH_CAUGHT_UP:

@@ -65,6 +65,7 @@ typedef struct attempt {
     phase phase;
     double deadline;          /* of this phase */
     double ending_since;      /* when the phase ENDING began */
+    bool has_saved;           /* a rank: it would go on from there */
     int signal;               /* the one that was forwarded to the programs; 0: none */
     failure failure;          /* which `end` describes */
     char *errors[MAX_ERRORS]; /* reported so far; more are not compared */
@@ -130,6 +131,8 @@ __attribute__((format(printf, 4, 5))) static void
 record_failure(attempt *self, failure kind, int exit_status, const char *format, ...)
 {
     va_list values;
+    if (self->end->grows) /* programs may not handle the signal that ends them */
+        return;
     va_start(values, format);
     self->end->died += kind == RANK_DIED;
     if (kind > self->failure) {
@@ -235,6 +238,7 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
     switch (message->kind) {
     case SLI_RANK_SAVING:
     case SLI_RANK_SAVED:
+        self->has_saved |= message->kind == SLI_RANK_SAVED;
         set_saving(self, &self->ranks[index], message->kind == SLI_RANK_SAVING);
         break;
     case SLI_RANK_STEPS:
@@ -277,13 +281,18 @@ static bool may_repeat(int number)
     return number == SIGHUP || number == SIGPIPE;
 }
 
-static void forward_signal(attempt *self, int number)
+static void signal_ranks(attempt *self, int number)
 {
     sli_wire_message message = {.kind = SLI_LAUNCHER_SIGNAL, .number = number};
-    self->end->is_final = true;
-    self->signal = number;
     for (int r = 0; r < self->count; r++)
         sli_wire_listener_send(self->listener, r, &message);
+}
+
+static void forward_signal(attempt *self, int number)
+{
+    self->end->is_final = true;
+    self->signal = number;
+    signal_ranks(self, number);
     if (self->started == self->count) {
         enter_phase(self, ENDING);
         return;
@@ -300,7 +309,9 @@ static void handle_signal(attempt *self, int number)
         forward_signal(self, number);
     } else if (may_repeat(number)) {
         return;
-    } else if (self->phase == ENDING && may_repeat(self->signal)) {
+    } else if (self->phase == ENDING && (self->end->grows || may_repeat(self->signal))) {
+        self->end->is_final = true;
+        self->end->grows = false;
         self->signal = number;
     } else {
         if (self->phase == ENDING)
@@ -400,6 +411,20 @@ static void end_phase(attempt *self)
     enter_phase(self, self->phase + 1);
 }
 
+/* Ends a job that can go on with more processes, as SIGTERM does: programs save. One that has saved
+ * nothing would lose what it has done. */
+static void grow_job(attempt *self)
+{
+    const char *name = sli_hosts_look_for_lost(self->job->hosts);
+    if (!name || !self->has_saved)
+        return;
+    snprintf(self->end->reason, sizeof self->end->reason, "host %s answers again", name);
+    self->end->failed = sli_clock_seconds();
+    self->end->grows = true;
+    signal_ranks(self, SIGTERM);
+    enter_phase(self, ENDING);
+}
+
 static void supervise_job(attempt *self)
 {
     while (read_signals(self),
@@ -407,6 +432,8 @@ static void supervise_job(attempt *self)
         (void)sli_wire_listener_turn(self->listener, self->signals, SLI_WIRE_TURN_SECONDS);
         if (self->phase != RUNNING && self->phase != KILLED && seconds_now(self) >= self->deadline)
             end_phase(self);
+        if (self->phase == RUNNING && self->job->hosts)
+            grow_job(self);
     }
     /* What the ranks have sent is still to be read. */
     for (int i = 0; i < self->count && sli_wire_listener_turn(self->listener, -1, 0); i++)
@@ -416,7 +443,7 @@ static void supervise_job(attempt *self)
 /* mpirun's own status matters only where no rank has failed and not all have ended well. */
 static void check_mpirun_status(const attempt *self)
 {
-    if (self->end->exit_status != 0 || self->ended == self->count)
+    if (self->end->exit_status != 0 || self->end->grows || self->ended == self->count)
         return;
     int status = sli_shell_status(self->mpirun_status);
     self->end->exit_status = status != 0 ? status : 1;

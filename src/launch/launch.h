@@ -62,11 +62,30 @@ void sli_lost_time_add_steps(sli_lost_time *self, int64_t steps);
 /* The job is over: reports what was lost, if it was ever started again. */
 void sli_lost_time_end(sli_lost_time *self, bool failed);
 
+/* The hosts in options->hosts, and which of them answer (hosts.c). */
+typedef struct sli_hosts sli_hosts;
+sl_status sli_hosts_read(const sl_launch_options *options, sli_hosts **out);
+void sli_hosts_destroy(sli_hosts **hosts); /* NULL is allowed */
+
+/* Asks all hosts, and warns of those that have stopped to answer. Takes up to 5 s. Errors:
+ * SL_ERR_IO where none answers. */
+sl_status sli_hosts_find(sli_hosts *hosts);
+
+/* After sli_hosts_find: the file for mpirun with the hosts that answer, and how many of the job's
+ * processes they have room for. */
+const char *sli_hosts_path(const sli_hosts *hosts);
+int sli_hosts_processes(const sli_hosts *hosts);
+
+/* To be called often while a job runs: asks lost hosts again every 5 s, without waiting for them.
+ * The name of one that answers, or NULL. */
+const char *sli_hosts_look_for_lost(sli_hosts *hosts);
+
 /* One attempt at a job. */
 typedef struct sli_job {
     const sl_launch_options *options;
     char *const *command; /* an mpirun that starts `processes` supervisors */
     sli_lost_time *lost;  /* is told of its steps */
+    sli_hosts *hosts;     /* of an elastic job; NULL: mpirun reads options->hosts itself */
     int processes, restarts;
     bool this_host; /* all of them are on this host */
 } sli_job;
@@ -77,10 +96,11 @@ enum { SLI_JOB_REASON_BYTES = 512 };
 typedef struct sli_job_end {
     int exit_status;                   /* of the rank that failed, as a shell gives it; 0: none */
     bool is_final;                     /* another attempt makes no sense */
+    bool grows;                        /* the launcher has ended it: a lost host answers */
     int died;                          /* ranks that were killed, or lost with their host */
     bool host_lost;                    /* one of them was lost */
     double failed;                     /* when: the first failure (core/clock.h); 0: none */
-    char reason[SLI_JOB_REASON_BYTES]; /* exit_status != 0: who failed, and how */
+    char reason[SLI_JOB_REASON_BYTES]; /* exit_status != 0: who failed, and how; or `grows` */
 } sli_job_end;
 
 /* Runs the attempt until all its processes have ended. Errors: why it cannot be started. */

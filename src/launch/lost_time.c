@@ -33,7 +33,6 @@ static void report(sli_lost_time *self, sl_launch_event_kind kind, const sl_laun
                    double seconds)
 {
     sl_launch_event event = {.kind = kind,
-                             .attempt = self->attempts,
                              .lost = lost,
                              .knows_steps = self->knows_steps,
                              .seconds = seconds};

@@ -58,29 +58,68 @@ static sl_status check_mpirun(void)
     int status = from ? pclose(from) : -1;
     line[strcspn(line, "\n")] = '\0';
     if (status != 0)
-        return sl_error(SL_ERR_NOT_FOUND, "launch: there is no mpirun on PATH that runs: install "
+        return sl_error(SL_ERR_NOT_FOUND, "there is no mpirun on PATH that runs: install "
                                           "Open MPI (Debian: openmpi-bin)");
     if (!strstr(line, "Open MPI"))
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "launch: mpirun must be Open MPI's, and this one says \"%s\"", line);
+        return sl_error(SL_ERR_UNSUPPORTED, "mpirun must be Open MPI's, and this one says \"%s\"",
+                        line);
+    return SL_OK;
+}
+
+/* Without a list of hosts mpirun starts all processes here, except in an allocation of a resource
+ * manager, which it reads itself. */
+static bool is_on_this_host(const sl_launch_options *options)
+{
+    static const char *const allocations[] = {"SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE",
+                                              "PE_HOSTFILE"};
+    bool allocated = false;
+    for (size_t i = 0; i < sizeof allocations / sizeof *allocations; i++)
+        allocated |= getenv(allocations[i]) != NULL;
+    return !options->hosts && !allocated;
+}
+
+/* A job and its attempts. */
+typedef struct launcher {
+    const sl_launch_options *options;
+    const char *const *command;
+    sli_hosts *hosts; /* of an elastic job; NULL: mpirun reads the list itself */
+    int processes;    /* of the next attempt */
+    char processes_text[16];
+    int dead; /* processes that an elastic job leaves out */
+    int failures;
+    sli_lost_time lost;
+} launcher;
+
+/* How many processes the next attempt has: as many as the hosts that answer have slots or, without
+ * a list of hosts, as are left. */
+static sl_status count_processes(launcher *self)
+{
+    int least = self->options->least_processes, most = self->options->processes;
+    if (self->hosts) {
+        SL_TRY(sli_hosts_find(self->hosts));
+        most = sli_hosts_processes(self->hosts);
+    }
+    self->processes = most - self->dead > least ? most - self->dead : least;
     return SL_OK;
 }
 
 /* The ranks bind their devices' threads to cores themselves. A lost host is noticed within some
  * 10 s, where Open MPI's own settings take minutes. The caller frees out->list. */
-static sl_status write_command(const sl_launch_options *options, const char *const *command,
-                               const char *processes, words *out)
+static sl_status write_command(launcher *self, words *out)
 {
     enum { MOST_OPTIONS = 64 };
-    const char *hosts = options->hosts, *agent = options->agent;
+    const sl_launch_options *options = self->options;
+    const char *agent = options->agent;
+    const char *hosts = self->hosts ? sli_hosts_path(self->hosts) : options->hosts;
     bool crowded = hosts || options->processes > sysconf(_SC_NPROCESSORS_ONLN);
     size_t room = MOST_OPTIONS + 2 * (size_t)options->export_count +
-                  count_words(options->supervisor) + count_words(command);
+                  count_words(options->supervisor) + count_words(self->command);
+    snprintf(self->processes_text, sizeof self->processes_text, "%d", self->processes);
     *out = (words){.list = calloc(room, sizeof *out->list)};
     if (!out->list)
-        return sl_error(SL_ERR_MEMORY, "launch: no memory for mpirun's command line");
-    add_words(out, (const char *const[]){"mpirun", "--quiet", "--bind-to", "none", "-n", processes,
-                                         NULL});
+        return sl_error(SL_ERR_MEMORY, "no memory for mpirun's command line");
+    add_words(out, (const char *const[]){"mpirun", "--quiet", "--bind-to", "none", "-n",
+                                         self->processes_text, NULL});
     if (geteuid() == 0)
         add_words(out, (const char *const[]){"--allow-run-as-root", NULL});
     if (hosts)
@@ -97,70 +136,76 @@ static sl_status write_command(const sl_launch_options *options, const char *con
     for (int i = 0; i < options->export_count; i++)
         add_words(out, (const char *const[]){"-x", options->exports[i], NULL});
     add_words(out, options->supervisor);
-    add_words(out, command);
+    add_words(out, self->command);
     return SL_OK;
 }
 
-/* Without a list of hosts mpirun starts all processes here, except in an allocation of a resource
- * manager, which it reads itself. */
-static bool is_on_this_host(const sl_launch_options *options)
+static sl_status run_attempt(launcher *self, sli_job_end *end)
 {
-    static const char *const allocations[] = {"SLURM_JOB_ID", "PBS_NODEFILE", "LSB_DJOB_HOSTFILE",
-                                              "PE_HOSTFILE"};
-    bool allocated = false;
-    for (size_t i = 0; i < sizeof allocations / sizeof *allocations; i++)
-        allocated |= getenv(allocations[i]) != NULL;
-    return !options->hosts && !allocated;
-}
-
-static sl_status run_attempt(const sl_launch_options *options, const char *const *command,
-                             int processes, sli_lost_time *lost, sli_job_end *end)
-{
-    char count[16];
     words line;
-    snprintf(count, sizeof count, "%d", processes);
-    SL_TRY(write_command(options, command, count, &line));
-    sli_job job = {.options = options,
+    SL_TRY(write_command(self, &line));
+    sli_job job = {.options = self->options,
                    .command = (char *const *)line.list,
-                   .processes = processes,
-                   .restarts = lost->attempts - 1,
-                   .lost = lost,
-                   .this_host = is_on_this_host(options)};
+                   .hosts = self->hosts,
+                   .lost = &self->lost,
+                   .processes = self->processes,
+                   .restarts = self->lost.attempts - 1,
+                   .this_host = is_on_this_host(self->options)};
     sl_status status = sli_job_run(&job, end);
     free(line.list);
-    return sl_error_context(status, "launch: ");
+    return status;
+}
+
+static void report_end(const launcher *self, const sli_job_end *end, bool again)
+{
+    const sl_launch_event event = {.kind = end->grows ? SL_LAUNCH_GROWS : SL_LAUNCH_ATTEMPT_FAILED,
+                                   .attempt = self->failures,
+                                   .next_processes = again ? self->processes : 0,
+                                   .text = end->reason};
+    self->options->report(self->options->context, &event);
+}
+
+/* Whether an attempt that has ended is followed by another one. */
+static sl_status plan_next(launcher *self, const sli_job_end *end, bool *again)
+{
+    bool failed = end->exit_status != 0;
+    *again = false;
+    if (!failed && !end->grows)
+        return SL_OK;
+    self->failures += failed;
+    sli_lost_time_add_attempt(&self->lost, end->failed, end->host_lost, failed);
+    *again = end->grows || (!end->is_final && self->failures <= self->options->max_restarts);
+    if (self->options->least_processes > 0 && !self->hosts)
+        self->dead += end->died;
+    sl_status status = *again ? count_processes(self) : SL_OK;
+    *again &= status == SL_OK;
+    report_end(self, end, *again);
+    return status;
 }
 
 sl_status sl_launch_run(const sl_launch_options *options, const char *const *command,
                         int *exit_status)
 {
-    int processes = options->processes, least = options->least_processes;
+    launcher self = {.options = options, .command = command};
     bool again = true;
-    sli_lost_time lost;
     *exit_status = 0;
     SLI_CHECK_NOT_NULL(options->supervisor);
     SLI_CHECK_NOT_NULL(options->report);
     SL_TRY(check_arguments(options, command));
     SL_TRY(check_mpirun());
-    sli_lost_time_begin(&lost, options);
-    while (again) {
+    if (options->hosts && options->least_processes > 0)
+        SL_TRY(sli_hosts_read(options, &self.hosts));
+    sl_status status = count_processes(&self);
+    sli_lost_time_begin(&self.lost, options);
+    while (status == SL_OK && again) {
         sli_job_end end;
-        int attempt = lost.attempts;
-        SL_TRY(run_attempt(options, command, processes, &lost, &end));
-        bool failed = end.exit_status != 0;
-        if (failed)
-            sli_lost_time_add_attempt(&lost, end.failed, end.host_lost, true);
-        again = failed && !end.is_final && attempt <= options->max_restarts;
-        if (least > 0)
-            processes = processes - end.died > least ? processes - end.died : least;
-        sl_launch_event event = {.kind = SL_LAUNCH_ATTEMPT_FAILED,
-                                 .attempt = attempt,
-                                 .next_processes = again ? processes : 0,
-                                 .text = end.reason};
-        if (failed)
-            options->report(options->context, &event);
+        status = run_attempt(&self, &end);
+        if (status == SL_OK)
+            status = plan_next(&self, &end, &again);
         *exit_status = end.exit_status;
     }
-    sli_lost_time_end(&lost, *exit_status != 0);
-    return SL_OK;
+    if (status == SL_OK)
+        sli_lost_time_end(&self.lost, *exit_status != 0);
+    sli_hosts_destroy(&self.hosts);
+    return sl_error_context(status, "launch: ");
 }

@@ -209,7 +209,7 @@ static void time_lost_to_failures_is_reported(void **state)
     write_file(path, script, sizeof script - 1);
     program_start(&run, "launch -n 1 --max-restarts 2 sh %s", path);
     assert_int_equal(run.status, 0);
-    check_line(run.err, "^sluice: attempt 3 is where the one before it was: [0-9.]+ s were lost "
+    check_line(run.err, "^sluice: the job is where it was before: [0-9.]+ s were lost "
                         "\\([0-9.]+ s noticing, [0-9.]+ s restarting, [0-9.]+ s repeating 1 "
                         "step\\)$");
     check_line(run.err, "^sluice: 2 failures in [0-9.]+ s: [0-9.]+ s were lost \\([0-9.]+ s "
@@ -217,10 +217,60 @@ static void time_lost_to_failures_is_reported(void **state)
                         "[0-9.]+% of the time was kept$");
     const char *repeating = strstr(strstr(run.err, "2 failures"), "restarting, ");
     assert_true(strtod(repeating + strlen("restarting, "), NULL) >= 0.59); /* three sleeps */
-    check_without(run.err, "attempt 2 is");
+    check_text(run.err, "starting again\nsluice: the job is where it was before");
     program_start(&run, "launch -n 1 --max-restarts 1 false");
     check_line(run.err, "^sluice: 2 failures in [0-9.]+ s: [0-9.]+ s were lost \\([0-9.]+ s "
                         "noticing, [0-9.]+ s restarting\\)$");
+}
+
+/* node2 is a host that the agent alone knows; `lost.node2` beside it cuts it off. The job begins
+ * without node2, grows when it answers, and loses it again. */
+static void elastic_job_follows_its_hosts(void **state)
+{
+    static const char hosts[] = "localhost slots=1\n# node3\nnode2 slots=1 # the other\n";
+    static const char agent[] = "#!/bin/sh\n"
+                                "[ ! -e \"${0%/*}/lost.$1\" ] || exit 1\n"
+                                "shift\nexec sh -c \"$*\"\n";
+    static const char script[] = "cd \"${0%/*}\" || exit 99\n"
+                                 "parent() { read -r _ _ _ p _ </proc/$1/stat; echo $p; }\n"
+                                 "echo attempt $TORCHELASTIC_RESTART_COUNT: $RANK of $WORLD_SIZE\n"
+                                 "case $TORCHELASTIC_RESTART_COUNT.$RANK in\n"
+                                 "0.0) rm lost.node2; printf saved >&$SLUICE_LAUNCH_FD\n"
+                                 "     trap 'exit 0' TERM; while :; do sleep 0.05; done;;\n"
+                                 "1.0) while [ ! -e lost.node2 ]; do sleep 0.05; done;;\n"
+                                 "1.1) touch lost.node2; kill -9 $(parent $PPID) $PPID;;\n"
+                                 "esac\n";
+    scratch *in = *state;
+    program_run run;
+    if (system("mpirun --version >/dev/null 2>&1") != 0)
+        skip();
+    write_file(scratch_path(in, "hosts"), hosts, sizeof hosts - 1);
+    write_file(scratch_path(in, "agent"), agent, sizeof agent - 1);
+    write_file(scratch_path(in, "job.sh"), script, sizeof script - 1);
+    write_file(scratch_path(in, "lost.node2"), "", 0);
+    assert_int_equal(chmod(scratch_path(in, "agent"), 0700), 0);
+    program_start(&run,
+                  "launch -n 2 --max-restarts 1 --elastic 1:2 --hosts %s/hosts --launch-agent "
+                  "%s/agent --grace 5 sh %s/job.sh",
+                  in->directory, in->directory, in->directory);
+    assert_int_equal(run.status, 0);
+    check_line(run.out, "^attempt 0: 0 of 1$");
+    check_line(run.out, "^attempt 1: 0 of 2$"); /* rank 1's daemon dies with what it said */
+    check_line(run.out, "^attempt 2: 0 of 1$");
+    check_text(run.err, "sluice: warning: host node2 does not answer, and is left out until it "
+                        "does\n");
+    check_line(run.err, "^sluice: host node2 answers again; starting again with 2 processes$");
+    check_line(run.err, "^sluice: attempt 1 of 2: rank 1 on .*; starting again with 1 "
+                        "process$");
+    check_line(run.err, "^sluice: 1 failure in ");
+    write_file(scratch_path(in, "lost.node2"), "", 0);
+    write_file(scratch_path(in, "hosts"), "node2\n", 6);
+    program_start(&run,
+                  "launch -n 1 --max-restarts 1 --elastic 1:1 --hosts %s/hosts --launch-agent "
+                  "%s/agent true",
+                  in->directory, in->directory);
+    assert_int_equal(run.status, 1);
+    check_text(run.err, "launch: no host of ");
 }
 
 static void process_without_a_supervisor_has_no_link(void **state)
@@ -253,6 +303,8 @@ int launch_tests(void)
         cmocka_unit_test_setup_teardown(control_characters_in_an_error_are_escaped, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(time_lost_to_failures_is_reported, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(elastic_job_follows_its_hosts, scratch_create,
                                         scratch_remove),
         cmocka_unit_test(process_without_a_supervisor_has_no_link),
     };

@@ -1,0 +1,265 @@
+/* The hosts of an elastic job, from the file for mpirun --hostfile, and which of them answer: those
+ * on which the launch agent can start a command. An attempt leaves out the others; while it runs,
+ * they are asked again from time to time. */
+#define _GNU_SOURCE
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/file.h"
+#include "launch/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const double answer_seconds = 5, pause_seconds = 5;
+
+typedef struct host {
+    char *line, *name;
+    int slots;
+    bool is_lost;
+    pid_t probe; /* the process that asks it; 0: none */
+} host;
+
+struct sli_hosts {
+    const sl_launch_options *options;
+    host *list;
+    int count;
+    int file;       /* for mpirun: those that answer */
+    char path[48];  /* of it */
+    double asked;   /* when the last probe began */
+    bool is_asking; /* it has not ended */
+};
+
+/* ---- The file ----------------------------------------------------------------------------- */
+
+/* "node1 slots=2"; mpirun counts one slot where the line gives none. */
+static sl_status add_host(sli_hosts *self, const char *line)
+{
+    const char *text = line + strspn(line, " \t"), *slots = strstr(text, "slots");
+    size_t length = strcspn(text, " \t\r\n#");
+    if (length == 0)
+        return SL_OK;
+    host *grown = realloc(self->list, (size_t)(self->count + 1) * sizeof *grown);
+    if (grown) {
+        self->list = grown;
+        grown[self->count] =
+            (host){.line = strdup(line), .name = strndup(text, length), .slots = 1};
+        if (slots && slots[-1] != '_' &&
+            sscanf(slots, "slots = %d", &grown[self->count].slots) != 1)
+            grown[self->count].slots = 1;
+        self->count++;
+    }
+    if (!grown || !grown[self->count - 1].line || !grown[self->count - 1].name)
+        return sl_error(SL_ERR_MEMORY, "no memory for the list of hosts");
+    return SL_OK;
+}
+
+sl_status sli_hosts_read(const sl_launch_options *options, sli_hosts **out)
+{
+    char *line = NULL;
+    size_t room = 0;
+    *out = NULL;
+    FILE *from = fopen(options->hosts, "re");
+    sli_hosts *self = from ? calloc(1, sizeof *self) : NULL;
+    sl_status status = SL_OK;
+    if (!from)
+        return sli_io_error(options->hosts, "it cannot be opened");
+    if (!self)
+        status = sl_error(SL_ERR_MEMORY, "no memory for the list of hosts");
+    else
+        *self = (sli_hosts){.options = options, .file = -1};
+    while (status == SL_OK && getline(&line, &room, from) >= 0)
+        status = add_host(self, line);
+    free(line);
+    fclose(from);
+    if (status == SL_OK && self->count == 0)
+        status = sl_error(SL_ERR_INVALID, "%s: there are no hosts in it", options->hosts);
+    if (status != SL_OK)
+        sli_hosts_destroy(&self);
+    *out = self;
+    return status;
+}
+
+/* The file is in memory: nothing is left of it, however the launcher ends. */
+static sl_status write_file(sli_hosts *self)
+{
+    if (self->file >= 0)
+        close(self->file);
+    self->file = memfd_create("hosts", MFD_CLOEXEC);
+    snprintf(self->path, sizeof self->path, "/proc/%d/fd/%d", (int)getpid(), self->file);
+    bool written = self->file >= 0;
+    for (int i = 0; i < self->count && written; i++)
+        written = self->list[i].is_lost || dprintf(self->file, "%s\n", self->list[i].line) > 0;
+    return written ? SL_OK : sl_error(SL_ERR_IO, "the list of hosts: %s", strerror(errno));
+}
+
+const char *sli_hosts_path(const sli_hosts *self)
+{
+    return self->path;
+}
+
+int sli_hosts_processes(const sli_hosts *self)
+{
+    int most = self->options->processes, all = 0, left = 0;
+    for (int i = 0; i < self->count; i++) {
+        all += self->list[i].slots;
+        left += self->list[i].is_lost ? 0 : self->list[i].slots;
+    }
+    if (all < most) /* mpirun spreads more processes than slots */
+        return (int)((int64_t)most * left / all);
+    return left < most ? left : most;
+}
+
+/* ---- Asking ------------------------------------------------------------------------------- */
+
+/* mpirun starts processes on its own host without the agent. */
+static bool is_this_host(const char *name)
+{
+    const char *at = strchr(name, '@');
+    struct addrinfo wanted = {.ai_socktype = SOCK_DGRAM}, *found = NULL;
+    bool bound = false;
+    if (getaddrinfo(at ? at + 1 : name, NULL, &wanted, &found) != 0)
+        return false;
+    for (const struct addrinfo *one = found; one && !bound; one = one->ai_next) {
+        int fd = socket(one->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+        bound = fd >= 0 && bind(fd, one->ai_addr, one->ai_addrlen) == 0;
+        if (fd >= 0)
+            close(fd);
+    }
+    freeaddrinfo(found);
+    return bound;
+}
+
+/* In the child process, which ends with 0 where the host answers. */
+static _Noreturn void ask_host(const sli_hosts *self, const char *name, pid_t parent)
+{
+    const char *agent = self->options->agent;
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (int fd = 0; fd <= 2; fd++)
+        dup2(null, fd);
+    if (getppid() != parent)
+        _exit(1);
+    if (is_this_host(name))
+        _exit(0);
+    if (agent)
+        execlp(agent, agent, name, "true", (char *)NULL);
+    else
+        execlp("ssh", "ssh", "-o", "BatchMode=yes", name, "true", (char *)NULL);
+    _exit(1);
+}
+
+static void begin_probe(sli_hosts *self, bool lost_ones)
+{
+    pid_t parent = getpid();
+    self->asked = sli_clock_seconds();
+    self->is_asking = true;
+    for (int i = 0; i < self->count; i++) {
+        host *one = &self->list[i];
+        if (lost_ones && !one->is_lost)
+            continue;
+        one->is_lost = true;
+        one->probe = fork();
+        if (one->probe == 0)
+            ask_host(self, one->name, parent);
+    }
+}
+
+/* Ends the probe when all have answered or the time is over. */
+static void continue_probe(sli_hosts *self, bool at_once)
+{
+    bool is_late = at_once || sli_clock_seconds() - self->asked > answer_seconds;
+    self->is_asking = false;
+    for (int i = 0; i < self->count; i++) {
+        host *one = &self->list[i];
+        int status = -1;
+        if (one->probe <= 0)
+            continue;
+        if (is_late) {
+            kill(-one->probe, SIGKILL);
+            kill(one->probe, SIGKILL); /* where it has no group of its own yet */
+        }
+        if (waitpid(one->probe, &status, is_late ? 0 : WNOHANG) == 0) {
+            self->is_asking = true;
+            continue;
+        }
+        one->probe = 0;
+        one->is_lost = status != 0;
+    }
+}
+
+sl_status sli_hosts_find(sli_hosts *self)
+{
+    const sl_launch_options *options = self->options;
+    bool was_lost[self->count];
+    int left = 0;
+    for (int i = 0; i < self->count; i++)
+        was_lost[i] = self->list[i].is_lost;
+    continue_probe(self, true);
+    begin_probe(self, false);
+    while (self->is_asking) {
+        continue_probe(self, false);
+        usleep(10000);
+    }
+    for (int i = 0; i < self->count; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "host %s does not answer, and is left out until it does",
+                 self->list[i].name);
+        left += !self->list[i].is_lost;
+        if (self->list[i].is_lost && !was_lost[i])
+            options->report(options->context,
+                            &(sl_launch_event){.kind = SL_LAUNCH_WARNING, .text = text});
+    }
+    if (left == 0)
+        return sl_error(SL_ERR_IO, "no host of %s answers", options->hosts);
+    return write_file(self);
+}
+
+const char *sli_hosts_look_for_lost(sli_hosts *self)
+{
+    bool are_missing = false;
+    if (self->is_asking) {
+        bool was_lost[self->count];
+        for (int i = 0; i < self->count; i++)
+            was_lost[i] = self->list[i].is_lost;
+        continue_probe(self, false);
+        for (int i = 0; i < self->count; i++)
+            if (was_lost[i] && !self->list[i].is_lost)
+                return self->list[i].name;
+        return NULL;
+    }
+    for (int i = 0; i < self->count; i++)
+        are_missing |= self->list[i].is_lost;
+    if (are_missing && sli_clock_seconds() - self->asked > pause_seconds)
+        begin_probe(self, true);
+    return NULL;
+}
+
+void sli_hosts_destroy(sli_hosts **hosts)
+{
+    sli_hosts *self = *hosts;
+    if (!self)
+        return;
+    continue_probe(self, true);
+    for (int i = 0; i < self->count; i++) {
+        free(self->list[i].line);
+        free(self->list[i].name);
+    }
+    if (self->file >= 0)
+        close(self->file);
+    free(self->list);
+    free(self);
+    *hosts = NULL;
+}
