@@ -291,7 +291,8 @@ static void ranks_with_some_stages_give_the_same_bits(void **state)
     static const struct {
         int replicas, ranks, pipeline_ranks, shards;
         const char *schedule;
-    } layouts[] = {{1, 2, 2, 1, "1f1b"}, {1, 3, 3, 1, "gpipe"}, {1, 2, 2, 1, "zb-v"}};
+    } layouts[] = {{1, 2, 2, 1, "1f1b"},  {1, 3, 3, 3, "gpipe"}, {1, 2, 2, 3, "zb-v"},
+                   {2, 4, 2, 3, "zb-h1"}, {3, 3, 2, 3, "1f1b"},  {3, 9, 3, 3, "1f1b"}};
     static small_record reference;
     for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
         own_run run = {.options = small_options(*state), .local_ranks = layouts[i].ranks};
