@@ -371,12 +371,14 @@ typedef struct sl_evaluation {
 } sl_evaluation;
 
 /* Scores the tokens of a split: each by its probability after those before it in its block, through
- * the pipe in evaluation mode. Errors: as sl_batchify and sl_pipe_evaluate. */
+ * the pipe in evaluation mode. In a group, every rank of the pipe calls it, and gets the result.
+ * Errors: as sl_batchify and sl_pipe_evaluate. */
 sl_status sl_evaluate_tokens(sl_pipe *pipe, const sl_tokens *tokens,
                              const sl_evaluate_options *options, sl_evaluation *out);
 
 /* The logits of ids [rows, length] by a pipe for inference: *logits [rows, length, *ntokens] is
- * malloc'ed. Errors: SL_ERR_MEMORY, as sl_pipe_forward. */
+ * malloc'ed. In a group, every rank of the pipe calls it, and gets them. Errors: SL_ERR_MEMORY, as
+ * sl_pipe_forward. */
 sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
                             float **logits, int64_t *ntokens);
 
@@ -389,7 +391,8 @@ typedef struct sl_generate_options {
 
 /* Appends `count` tokens to ids[0 … *length - 1] (room for *length + count) and adds to *length.
  * <unk> is drawn only where the vocabulary has nothing else. A draw depends on seed and position
- * alone. Errors: SL_ERR_INVALID for an empty prompt or negative numbers, SL_ERR_NUMERIC for an
+ * alone. In a group, every rank of the pipe calls it, and gets them. Errors: SL_ERR_INVALID for an
+ * empty prompt or negative numbers, SL_ERR_NUMERIC for an
  * output of the model that is not finite, as sl_pipe_forward. */
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                       int64_t *length, int64_t count);

@@ -219,24 +219,28 @@ bool cli_signals_output_lost(void);
 #define CLI_DEVICES_ROW                                                                            \
     {                                                                                              \
         .name = "devices", .value = "LIST", .group = "Pipeline", FIELD(TEXT, run.devices),         \
-        .initial = "cpu:0",                                                                        \
         .help =                                                                                    \
             "Devices, one for each stage: cpu:0,cpu:1 divide the machine's cores evenly; cpu:0-3 " \
-            "names cores"                                                                          \
+            "names cores. Several processes divide the list; default: one for each process"        \
     }
 
 /* A model built again from its weights file. */
 typedef struct cli_saved_model {
     sl_model_options options;
     sl_vocab *vocab; /* from the file beside the weights */
+    sl_group *group; /* of the processes that a launcher has started; NULL: there is one */
+    bool prints;     /* this is the first of them */
     sl_device_list *devices;
     sl_module *model;
     sl_loss *loss;
     sl_pipe *pipe; /* for inference, one stage a device */
 } cli_saved_model;
 
-/* Loads options->init on options->devices. The caller clears `*out`, also after an
- * error. */
+/* The group of the processes that a launcher has started. */
+sl_status cli_group_create(const sl_launch_info *launch, sl_group **out);
+
+/* Loads options->init on options->devices, which the processes of this machine divide. The caller
+ * clears `*out`, also after an error. */
 sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model *out);
 void cli_saved_model_clear(cli_saved_model *model);
 

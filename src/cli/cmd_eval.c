@@ -34,7 +34,8 @@ static const sl_option options[] = {
 /* ---- Logits ------------------------------------------------------------------------------- */
 
 /* Writes the first batch: `inputs` and `targets`, I64 [N, T], and `logits`, F32 [N, T, V]. */
-static sl_status write_logits(const char *path, sl_pipe *pipe, const sl_batches *batches)
+static sl_status write_logits(const char *path, const cli_saved_model *model,
+                              const sl_batches *batches)
 {
     int64_t rows = batches->columns, length = sl_batches_block_length(batches, 0), ntokens;
     int64_t count = rows * length;
@@ -44,8 +45,8 @@ static sl_status write_logits(const char *path, sl_pipe *pipe, const sl_batches 
     float *values = NULL;
     sl_status status = sl_batches_block(batches, 0, ids, ids + count);
     if (status == SL_OK)
-        status = sl_compute_logits(pipe, ids, rows, length, &values, &ntokens);
-    if (status != SL_OK)
+        status = sl_compute_logits(model->pipe, ids, rows, length, &values, &ntokens);
+    if (status != SL_OK || !model->prints)
         goto done;
     for (int64_t i = 0; i < 2 * count; i++)
         wide[i] = ids[i];
@@ -71,20 +72,23 @@ static sl_status evaluate_text(const settings *from, const cli_saved_model *mode
     const char *split = sl_split_name(from->split);
     sl_batches batches;
     sl_evaluation result;
-    cli_warn_unknown_tokens(&(sl_text_info){.path = path,
-                                            .tokens = tokens->count,
-                                            .unknown = tokens->unknown_count},
-                            run->init, NULL);
+    if (model->prints)
+        cli_warn_unknown_tokens(&(sl_text_info){.path = path,
+                                                .tokens = tokens->count,
+                                                .unknown = tokens->unknown_count},
+                                run->init, NULL);
     SL_TRY(sl_error_context(sl_batchify(tokens->ids, tokens->count, run->eval_batch_size, run->bptt,
                                         &batches),
                             "%s: ", path));
     if (from->logits)
-        SL_TRY(write_logits(from->logits, model->pipe, &batches));
+        SL_TRY(write_logits(from->logits, model, &batches));
     SL_TRY(sl_evaluate_tokens(model->pipe, tokens,
                               &(sl_evaluate_options){.batch_size = run->eval_batch_size,
                                                      .bptt = run->bptt,
                                                      .max_batches = run->eval_max_batches},
                               &result));
+    if (!model->prints)
+        return SL_OK;
     printf("%s loss %s | %s ppl %s | %" PRId64 " tokens\n", split,
            cli_real_text(result.loss, 4).text, split, cli_real_text(result.perplexity, 2).text,
            result.tokens);

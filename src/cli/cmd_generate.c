@@ -79,13 +79,13 @@ static sl_status generate_text(const settings *from, const cli_saved_model *mode
     for (int64_t i = 0; i < length; i++)
         ids[i] = prompt.ids[i];
     sl_tokens_free(&prompt);
-    sl_status status = warn_unknown_words(model->vocab, from->prompt);
+    sl_status status = model->prints ? warn_unknown_words(model->vocab, from->prompt) : SL_OK;
     if (status == SL_OK && length == 0)
         status = sl_error(SL_ERR_INVALID, "--prompt must have at least one token, got \"%s\"",
                           from->prompt);
     if (status == SL_OK)
         status = sl_generate(model->pipe, &from->how, ids, &length, from->tokens);
-    for (int64_t i = 0; status == SL_OK && i < length; i++) {
+    for (int64_t i = 0; status == SL_OK && model->prints && i < length; i++) {
         cli_print_text(sl_vocab_token(model->vocab, ids[i]).text, 0);
         putchar(i + 1 < length ? ' ' : '\n');
     }

@@ -163,20 +163,6 @@ static sl_status fit_to_launch(sl_train_options *options, const sl_launch_info *
     return sl_train_options_check(options);
 }
 
-/* The group of the processes. torchrun's variables without RANK do not start other processes. */
-static sl_status create_group(const sl_launch_info *launch, sl_group **out)
-{
-    SL_TRY(sl_group_create_mpi(NULL, out));
-    int size = sl_group_size(*out);
-    if (size == launch->world_size)
-        return SL_OK;
-    sl_group_destroy(out);
-    return sl_error(SL_ERR_INVALID,
-                    "the environment is that of rank %d of %d, but MPI knows of %d: start the "
-                    "processes with sluice launch, mpirun or srun",
-                    launch->rank, launch->world_size, size);
-}
-
 /* Trains as this process's rank or, where there are no other processes, all replicas. */
 static sl_status train_replicas(const settings *from, const sl_launch_info *launch,
                                 sl_run_result *result)
@@ -185,7 +171,7 @@ static sl_status train_replicas(const settings *from, const sl_launch_info *laun
     cli_progress *progress = NULL;
     int count = 0, replicas = sl_train_options_replicas(&from->run);
     if (launch->world_size > 1)
-        SL_TRY(create_group(launch, &group));
+        SL_TRY(cli_group_create(launch, &group));
     int first = group ? sl_group_rank(group) : 0;
     sl_status status =
         cli_progress_create(&from->progress, first, group ? 1 : replicas, replicas, &progress);

@@ -22,25 +22,70 @@ static sl_status load_vocab(const char *weights, cli_saved_model *to)
     return status;
 }
 
+/* torchrun's variables without RANK do not start other processes. */
+sl_status cli_group_create(const sl_launch_info *launch, sl_group **out)
+{
+    SL_TRY(sl_group_create_mpi(NULL, out));
+    int size = sl_group_size(*out);
+    if (size == launch->world_size)
+        return SL_OK;
+    sl_group_destroy(out);
+    return sl_error(SL_ERR_INVALID,
+                    "the environment is that of rank %d of %d, but MPI knows of %d: start the "
+                    "processes with sluice launch, mpirun or srun",
+                    launch->rank, launch->world_size, size);
+}
+
+/* "cpu:0,cpu:1", one for each process of this machine. */
+static void name_devices(int count, char *text, size_t bytes)
+{
+    size_t used = 0;
+    for (int i = 0; i < count && used < bytes; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%scpu:%d", i ? "," : "", i);
+}
+
+/* This process's devices, at its stages; stages are divided evenly, neighbours together. */
+static sl_status open_devices(const char *names, cli_saved_model *to,
+                              sl_device *devices[SL_MAX_STAGES], int *stages)
+{
+    char each[16 * SL_MAX_STAGES];
+    sl_launch_info launch;
+    SL_TRY(sl_launch_info_read(&launch));
+    if (launch.world_size > 1)
+        SL_TRY(cli_group_create(&launch, &to->group));
+    to->prints = launch.rank == 0;
+    name_devices(launch.local_world_size, each, sizeof each);
+    SL_TRY(sl_device_list_create(names ? names : each, &to->devices, NULL));
+    int count = sl_device_list_count(to->devices), own = count / launch.local_world_size;
+    *stages = own * launch.world_size;
+    if (count % launch.local_world_size != 0)
+        return sl_error(SL_ERR_INVALID,
+                        "--devices: %d processes of this machine need as many devices each, got %d",
+                        launch.local_world_size, count);
+    if (*stages > SL_MAX_STAGES)
+        return sl_error(SL_ERR_INVALID, "there can be at most %d stages, got %d", SL_MAX_STAGES,
+                        *stages);
+    for (int s = 0; s < own; s++)
+        devices[launch.rank * own + s] =
+            sl_device_list_get(to->devices, launch.local_rank * own + s);
+    return SL_OK;
+}
+
 static sl_status build_pipe(const sl_train_options *options, cli_saved_model *to)
 {
-    SL_TRY(sl_device_list_create(options->devices, &to->devices, NULL));
+    sl_device *devices[SL_MAX_STAGES] = {NULL};
+    int stages;
+    SL_TRY(open_devices(options->devices, to, devices, &stages));
     SL_TRY(sl_transformer_lm_create(&to->options, &to->model));
     SL_TRY(sl_cross_entropy_create(&to->loss));
-    sl_device *devices[SL_MAX_STAGES];
-    int stages = sl_device_list_count(to->devices);
-    if (stages > SL_MAX_STAGES)
-        return sl_error(SL_ERR_INVALID, "there can be at most %d stages, got %d", SL_MAX_STAGES,
-                        stages);
-    for (int s = 0; s < stages; s++)
-        devices[s] = sl_device_list_get(to->devices, s);
     return sl_pipe_create(&(sl_pipe_options){.model = to->model,
                                              .loss = to->loss,
                                              .stages = stages,
                                              .devices = devices,
                                              .precision = options->precision,
                                              .no_init = true,
-                                             .inference = true},
+                                             .inference = true,
+                                             .group = to->group},
                           &to->pipe);
 }
 
@@ -61,6 +106,7 @@ void cli_saved_model_clear(cli_saved_model *model)
     sl_loss_destroy(&model->loss);
     sl_module_destroy(&model->model);
     sl_device_list_destroy(&model->devices);
+    sl_group_destroy(&model->group);
     sl_vocab_destroy(&model->vocab);
 }
 

@@ -6,6 +6,7 @@
  * the model sees, and with them the keys and values: then forward runs over the whole context. */
 #include "core/error.h"
 #include "core/philox.h"
+#include "parallel/pipe.h"
 #include "sluice/train.h"
 
 #include <inttypes.h>
@@ -111,27 +112,60 @@ static int32_t choose_token(const sl_generate_options *options, const float *log
     return sample_token(&of, most, options->temperature, random_number_at(options->seed, position));
 }
 
+/* Where the first stage is. */
+static sl_status create_input(const sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
+                              sl_tensor **out)
+{
+    sl_shape shape = sl_shape_2d(rows, length);
+    *out = NULL;
+    if (!sl_pipe_device(pipe, 0))
+        return SL_OK;
+    SL_TRY(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, out));
+    return sl_tensor_write(*out, ids);
+}
+
+/* Copies the output of the last stage, on every rank of its group; `output` is NULL elsewhere. */
+static sl_status copy_output(const sl_pipe *pipe, const sl_tensor *output, float **logits,
+                             int64_t *ntokens)
+{
+    int64_t sizes[2] = {0}; /* elements, and columns */
+    int last = pipe->stages[pipe->stage_count - 1].group_rank;
+    if (output) {
+        sizes[0] = sl_tensor_count(output);
+        sizes[1] = sl_tensor_columns(output);
+    }
+    if (pipe->group)
+        SL_TRY(sli_pipe_group_broadcast(pipe->group, sizes, 2, SL_I64, last));
+    *ntokens = sizes[1];
+    *logits = malloc((size_t)sizes[0] * sizeof **logits);
+    sl_status status = SL_OK;
+    if (!*logits)
+        status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits", sizes[0]);
+    else if (output)
+        status = sl_tensor_read(output, *logits);
+    if (pipe->group)
+        status = sli_pipe_group_agree(pipe->group->group, status);
+    return status == SL_OK && pipe->group
+               ? sli_pipe_group_broadcast(pipe->group, *logits, sizes[0], SL_F32, last)
+               : status;
+}
+
 /* As sl_compute_logits, by a batch that lacks its input; with a cache the ids are those that follow
  * the positions in it. */
 static sl_status compute_logits(sl_pipe *pipe, sl_pipe_batch batch, const int32_t *ids,
                                 int64_t rows, int64_t length, float **logits, int64_t *ntokens)
 {
-    sl_shape shape = sl_shape_2d(rows, length);
     sl_tensor *input, *output = NULL;
     *logits = NULL;
-    SL_TRY(sl_tensor_create(sl_pipe_device(pipe, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape, &input));
-    sl_status status = sl_tensor_write(input, ids);
+    sl_status status = create_input(pipe, ids, rows, length, &input);
+    if (pipe->group)
+        status = sli_pipe_group_agree(pipe->group->group, status);
     batch.input = input;
     if (status == SL_OK)
         status = sl_pipe_forward(pipe, &batch, &output);
     sl_tensor_destroy(&input);
-    if (status != SL_OK)
-        return status;
-    *ntokens = sl_tensor_columns(output);
-    *logits = malloc(sl_tensor_bytes(output));
-    status = *logits ? sl_tensor_read(output, *logits)
-                     : sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits",
-                                sl_tensor_count(output));
+    if (status == SL_OK)
+        status = copy_output(pipe, output, logits, ntokens);
     sl_tensor_destroy(&output);
     if (status != SL_OK) {
         free(*logits);
