@@ -1,7 +1,7 @@
 #!/bin/bash
 # sluice report: the page of two runs is well-formed, has the points and actions of their logs, shows
-# hostile names as text, and asks for nothing from elsewhere. Chromium, where it is installed, shows it
-# without a message on its console.
+# hostile names as text, and asks for nothing from elsewhere. train --serve and watch: the page of a run has
+# them too. Chromium, where it is installed, shows the pages without a message on its console.
 set -euo pipefail
 program=${SLUICE_PROGRAM:?}
 scratch=$(mktemp -d)
@@ -98,4 +98,6 @@ for width in 1280 500; do
     grep -q 'Options that differ' dom.html || fail "chromium shows another page"
     ! grep -q '<script' dom.html || fail "a script"
 done
-echo "page and table are those of the logs"
+/usr/bin/python3 -B "$SLUICE_SOURCE_DIR/tests/report/live_page.py" "$program" "$scratch" ||
+    fail "the live page is not that of the run"
+echo "pages and table are those of the logs"
