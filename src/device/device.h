@@ -244,6 +244,20 @@ typedef struct sli_init {
 
 typedef enum sli_norm_kind { SLI_NORM_L1, SLI_NORM_L2, SLI_NORM_INF } sli_norm_kind;
 
+typedef struct sli_norm_array {
+    int64_t count; /* may be 0 */
+    const float *x;
+} sli_norm_array;
+
+/* out[i] = the sum of |x| or of x^2, or the largest |x|, of the array i alone; NaN if any element
+ * is NaN; 0 of nothing. */
+typedef struct sli_norm_terms {
+    sli_norm_kind kind;
+    int count;
+    const sli_norm_array *arrays; /* [count], host memory */
+    double *out;                  /* [count], host memory */
+} sli_norm_terms;
+
 /* ---- Operations ------------------------------------------------------------------------- */
 
 /* Each checks its arguments, once for every kind of device, and runs the device's slot of
@@ -277,9 +291,7 @@ sl_status sli_device_adamw(sl_device *device, const sli_adamw *arguments);
 /* to += from, both [count]. */
 sl_status sli_device_add(sl_device *device, int64_t count, float *to, const float *from);
 
-/* *out = the sum of |x| or of x^2, or the largest |x|; NaN if any element is NaN; 0 of nothing. */
-sl_status sli_device_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
-                               double *out);
+sl_status sli_device_norm_terms(sl_device *device, const sli_norm_terms *arguments);
 
 /* Writes initial values to `to` [count]. */
 sl_status sli_device_initialize(sl_device *device, const sli_init *init, uint64_t seed,

@@ -67,8 +67,7 @@ typedef struct sli_device_ops {
     sl_status (*add)(sl_device *device, int64_t count, float *to, const float *from);
     sl_status (*sgd)(sl_device *device, const sli_sgd *arguments);
     sl_status (*adamw)(sl_device *device, const sli_adamw *arguments);
-    sl_status (*norm_term)(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
-                           double *out);
+    sl_status (*norm_terms)(sl_device *device, const sli_norm_terms *arguments);
     sl_status (*initialize)(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
                             int64_t count, float *to);
 } sli_device_ops;

@@ -393,18 +393,20 @@ sl_status sli_device_adamw(sl_device *device, const sli_adamw *s)
     return c.status == SL_OK ? device->ops->adamw(device, s) : c.status;
 }
 
-sl_status sli_device_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
-                               double *out)
+sl_status sli_device_norm_terms(sl_device *device, const sli_norm_terms *a)
 {
-    call c = {device, "norm_term", SL_OK};
-    check_at_least(&c, "count", 0, count);
-    check_given(&c, "out", out);
-    SL_TRY(c.status);
-    *out = 0;
-    if (count == 0)
-        return SL_OK;
-    check_given(&c, "x", x);
-    return c.status == SL_OK ? device->ops->norm_term(device, kind, count, x, out) : c.status;
+    call c = {device, "norm_terms", SL_OK};
+    check_at_least(&c, "count", 0, a->count);
+    if (c.status != SL_OK || a->count == 0)
+        return c.status;
+    check_given(&c, "arrays", a->arrays);
+    check_given(&c, "out", a->out);
+    for (int i = 0; i < a->count && c.status == SL_OK; i++) {
+        check_at_least(&c, "an array's count", 0, a->arrays[i].count);
+        if (a->arrays[i].count > 0)
+            check_given(&c, "x", a->arrays[i].x);
+    }
+    return c.status == SL_OK ? device->ops->norm_terms(device, a) : c.status;
 }
 
 sl_status sli_device_initialize(sl_device *device, const sli_init *init, uint64_t seed,

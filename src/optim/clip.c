@@ -32,6 +32,19 @@ static int count_gradients(const sl_parameter_set *set)
     return count;
 }
 
+/* Arrays whose terms a device computes together: it waits for results once. */
+enum { MOST_ARRAYS = 128 };
+
+/* Appends the batch's terms to terms[*count], and empties it. */
+static sl_status add_terms(sl_device *device, sli_norm_terms *batch, double *terms, int *count)
+{
+    batch->out = terms + *count;
+    *count += batch->count;
+    SL_TRY(sli_device_norm_terms(device, batch));
+    batch->count = 0;
+    return SL_OK;
+}
+
 sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, double *terms, int size,
                              int *count)
 {
@@ -42,18 +55,19 @@ sl_status sl_grad_norm_terms(sl_parameter_set *set, sl_grad_norm_kind kind, doub
                         "sl_grad_norm_terms: %d trained parameters give as many terms, there is "
                         "room for %d",
                         count_gradients(set), size);
+    sli_norm_array arrays[MOST_ARRAYS];
+    sli_norm_terms batch = {.kind = device_kind(kind), .arrays = arrays};
     for (int i = 0; i < sl_parameter_set_count(set); i++) {
         const sl_parameter *parameter = sl_parameter_set_get(set, i);
         const sl_tensor *grad = parameter->grad;
         if (!grad)
             continue;
-        double *term = &terms[(*count)++];
-        *term = 0;
-        if (!parameter->grad_is_stale)
-            SL_TRY(sli_device_norm_term(device, device_kind(kind), sl_tensor_count(grad),
-                                        sl_tensor_f32(grad), term));
+        if (batch.count == MOST_ARRAYS)
+            SL_TRY(add_terms(device, &batch, terms, count));
+        int64_t elements = parameter->grad_is_stale ? 0 : sl_tensor_count(grad);
+        arrays[batch.count++] = (sli_norm_array){elements, sl_tensor_f32(grad)};
     }
-    return SL_OK;
+    return add_terms(device, &batch, terms, count);
 }
 
 double sl_grad_norm_combine(sl_grad_norm_kind kind, const double *terms, int count)

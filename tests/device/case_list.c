@@ -52,8 +52,8 @@ static const case_spec timings[] = {
     {CASE_SGD, {ELEMENTS}, 0, 0, "sgd"},
     {CASE_SGD, {ELEMENTS}, WITH_MOMENTUM, 0, "sgd momentum"},
     {CASE_ADAMW, {ELEMENTS}, 0, 0, "adamw"},
-    {CASE_NORM_TERM, {ELEMENTS}, 0, 0, "norm l2"},
-    {CASE_NORM_TERM, {ELEMENTS}, WITH_INF, 0, "norm inf"},
+    {CASE_NORM_TERMS, {ELEMENTS}, 0, 0, "norm l2"},
+    {CASE_NORM_TERMS, {ELEMENTS}, WITH_INF, 0, "norm inf"},
     {CASE_EPILOGUE, {ROWS, WIDTH}, WITH_RELU, 0, "relu"},
     {CASE_EPILOGUE, {ROWS, WIDTH}, WITH_GELU, 0, "gelu"},
     {CASE_EPILOGUE_BACKWARD, {ROWS, WIDTH}, WITH_BIAS, 0, "bias grad"},
@@ -113,7 +113,7 @@ static void add_flat(list *to)
             add_random(to, CASE_SGD, size);
             add_random(to, CASE_ADAMW, size);
         }
-        for (case_kind kind = CASE_NORM_TERM; kind <= CASE_INITIALIZE; kind++) {
+        for (case_kind kind = CASE_NORM_TERMS; kind <= CASE_INITIALIZE; kind++) {
             add(to, kind, size);
             add(to, kind, size)->flags = WITH_L1;
             add(to, kind, size)->flags = WITH_INF;

@@ -35,8 +35,14 @@ RUN_FLAT(write, a->to, a->from, (size_t)a->count)
 RUN_FLAT(read, a->to, a->from, (size_t)a->count)
 RUN_FLAT(zero, a->to, (size_t)a->count)
 RUN_FLAT(add, a->count, a->to, a->from)
-RUN_FLAT(norm_term, a->norm, a->count, a->from, a->out)
 RUN_FLAT(initialize, &a->init, a->seed, a->site, a->count, a->to)
+
+static sl_status run_norm_terms(sl_device *device, const case_arguments *arguments)
+{
+    const flat_arguments *a = &arguments->flat;
+    const sli_norm_array array = {a->count, a->from};
+    return sli_device_norm_terms(device, &(sli_norm_terms){a->norm, 1, &array, a->out});
+}
 
 /* ---- Arguments and values --------------------------------------------------------------- */
 
@@ -221,8 +227,8 @@ const case_operation case_operations[CASE_KINDS] = {
                    {AT(sli_adamw, grad), FLAT, IN},
                    {AT(sli_adamw, exp_avg), FLAT, INOUT, .tolerance = 1e-6},
                    {AT(sli_adamw, exp_avg_sq), FLAT, INOUT, .tolerance = 1e-6}}},
-    [CASE_NORM_TERM] = {
-        OPERATION(norm_term), .sizes = 1, .prepare = prepare_flat, .flags = WITH_L1 | WITH_INF,
+    [CASE_NORM_TERMS] = {
+        OPERATION(norm_terms), .sizes = 1, .prepare = prepare_flat, .flags = WITH_L1 | WITH_INF,
         .arrays = {[FLAT_FROM] = {"x", offsetof(flat_arguments, from), FLAT, IN, .when = 0},
                    {AT(flat_arguments, out), GIVEN, OUT, CASE_F64, .tolerance = 1e-12,
                     .on_host = true}}},

@@ -56,7 +56,7 @@ static inline void reference_add(const op_case *c, double *const *to)
         to[FLAT_TO][i] = (double)(before[i] + from[i]);
 }
 
-static inline void reference_norm_term(const op_case *c, double *const *to)
+static inline void reference_norm_terms(const op_case *c, double *const *to)
 {
     const flat_arguments *a = &c->arguments.flat;
     double *result = to[FLAT_OUT];

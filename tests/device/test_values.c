@@ -108,7 +108,7 @@ static void norm_term_of_a_nan_is_nan_and_of_an_infinity_infinite(void **state)
     enum { COUNT = 40000 };
     static const unsigned norms[] = {0, WITH_L1, WITH_INF};
     for (int n = 0; n < 3; n++) {
-        op_case c = build(CASE_NORM_TERM, COUNT, 0, norms[n]);
+        op_case c = build(CASE_NORM_TERMS, COUNT, 0, norms[n]);
         float *x = c.arrays[FLAT_FROM].host;
         x[5] = -INFINITY;
         check_case(*state, &c);
@@ -119,6 +119,32 @@ static void norm_term_of_a_nan_is_nan_and_of_an_infinity_infinite(void **state)
         }
         case_free(&c);
     }
+}
+
+static void norm_terms_of_many_arrays_are_those_of_each_alone(void **state)
+{
+    enum { ARRAYS = 300, COUNT = 40000 };
+    static sli_norm_array arrays[ARRAYS];
+    static double together[ARRAYS];
+    const lab *all = *state;
+    sl_device *device = all->families[0].members[0];
+    op_case c = build(CASE_NORM_TERMS, COUNT, 0, 0);
+    loaded_case loaded;
+    check_ok(case_load(device, &c, &loaded));
+    const float *x = loaded.arguments.flat.from;
+    for (int i = 0; i < ARRAYS; i++)
+        arrays[i] = (sli_norm_array){i % 9 == 0 ? COUNT - i : i % 7 * 100, x + i};
+    sli_norm_terms terms = {SLI_NORM_L2, ARRAYS, arrays, together};
+    check_ok(sli_device_norm_terms(device, &terms));
+    for (int i = 0; i < ARRAYS; i++) {
+        double alone;
+        check_ok(
+            sli_device_norm_terms(device, &(sli_norm_terms){SLI_NORM_L2, 1, &arrays[i], &alone}));
+        assert_memory_equal(&alone, &together[i], sizeof alone);
+        assert_true(arrays[i].count > 0 ? alone > 0 : alone == 0);
+    }
+    case_unload(&loaded);
+    case_free(&c);
 }
 
 static void relu_lets_nan_through(void **state)
@@ -328,6 +354,7 @@ int values_tests(void)
         cmocka_unit_test(samples_keep_their_masks_when_a_batch_is_cut),
         cmocka_unit_test(kept_share_is_one_minus_p_and_independent_of_neighbours),
         cmocka_unit_test(norm_term_of_a_nan_is_nan_and_of_an_infinity_infinite),
+        cmocka_unit_test(norm_terms_of_many_arrays_are_those_of_each_alone),
         cmocka_unit_test(relu_lets_nan_through),
         cmocka_unit_test(conversion_rounds_to_the_nearest_even_bf16),
         cmocka_unit_test(gemm_of_many_sizes_stays_the_same),

@@ -58,13 +58,6 @@ static sl_status failing_add(sl_device *device, int64_t count, float *to, const 
     return real->add(device, count, to, from);
 }
 
-static sl_status failing_norm_term(sl_device *device, sli_norm_kind kind, int64_t count,
-                                   const float *x, double *out)
-{
-    SL_TRY(count_one());
-    return real->norm_term(device, kind, count, x, out);
-}
-
 static sl_status failing_initialize(sl_device *device, const sli_init *init, uint64_t seed,
                                     uint32_t site, int64_t count, float *to)
 {
@@ -91,6 +84,7 @@ FAILING(attention_backward)
 FAILING(cross_entropy)
 FAILING(sgd)
 FAILING(adamw)
+FAILING(norm_terms)
 
 static sli_device_ops failing_ops;
 
@@ -129,7 +123,7 @@ static int set_up(void **state)
         .add = failing_add,
         .sgd = failing_sgd,
         .adamw = failing_adamw,
-        .norm_term = failing_norm_term,
+        .norm_terms = failing_norm_terms,
         .initialize = failing_initialize,
     };
     return 0;

@@ -126,7 +126,7 @@ static const sli_device_ops ops = {
     .add = sli_cpu_add,
     .sgd = sli_cpu_sgd,
     .adamw = sli_cpu_adamw,
-    .norm_term = sli_cpu_norm_term,
+    .norm_terms = sli_cpu_norm_terms,
     .initialize = sli_cpu_initialize,
 };
 

@@ -191,12 +191,12 @@ static void norm_range(void *argument, int64_t index, int thread)
     norm->terms[index] = job->kernels->norm_term(norm->kind, range.count, norm->x + range.first);
 }
 
-sl_status sli_cpu_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
-                            double *out)
+static sl_status norm_term(sl_device *device, sli_norm_kind kind, const sli_norm_array *array,
+                           double *out)
 {
     double terms[MAX_TERMS];
-    norm_arguments norm = {kind, x, terms};
-    sli_ranges ranges = sli_ranges_of_elements(count, MAX_TERMS);
+    norm_arguments norm = {kind, array->x, terms};
+    sli_ranges ranges = sli_ranges_of_elements(array->count, MAX_TERMS);
     SL_TRY(run_job(device, ranges, &norm, norm_range));
     double result = 0;
     for (int64_t i = 0; i < ranges.count; i++) {
@@ -206,6 +206,13 @@ sl_status sli_cpu_norm_term(sl_device *device, sli_norm_kind kind, int64_t count
             result = terms[i];
     }
     *out = result;
+    return SL_OK;
+}
+
+sl_status sli_cpu_norm_terms(sl_device *device, const sli_norm_terms *arguments)
+{
+    for (int i = 0; i < arguments->count; i++)
+        SL_TRY(norm_term(device, arguments->kind, &arguments->arrays[i], &arguments->out[i]));
     return SL_OK;
 }
 

@@ -55,10 +55,10 @@ cudaError_t sli_launch_add(int64_t count, float *to, const float *from, cudaStre
 cudaError_t sli_launch_sgd(const sli_sgd *arguments, cudaStream_t stream);
 cudaError_t sli_launch_adamw(const sli_adamw *arguments, cudaStream_t stream);
 
-/* `out` is memory of the device as well. */
-size_t sli_scratch_norm_term(int64_t count);
-cudaError_t sli_launch_norm_term(sli_norm_kind kind, int64_t count, const float *x, double *out,
-                                 void *scratch, cudaStream_t stream);
+/* `arrays` is host memory, `out` the device's. */
+size_t sli_scratch_norm_terms(const sli_norm_terms *arguments);
+cudaError_t sli_launch_norm_terms(const sli_norm_terms *arguments, void *scratch,
+                                  cudaStream_t stream);
 
 cudaError_t sli_launch_initialize(const sli_init *init, uint64_t seed, uint32_t site, int64_t count,
                                   float *to, cudaStream_t stream);

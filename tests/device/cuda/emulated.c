@@ -61,21 +61,12 @@ SLOT(adamw)
 SLOT_WITH_SCRATCH(epilogue_backward)
 SLOT_WITH_SCRATCH(add_norm_backward)
 SLOT_WITH_SCRATCH(attention_backward)
+SLOT_WITH_SCRATCH(norm_terms)
 
 static sl_status run_add(sl_device *device, int64_t count, float *to, const float *from)
 {
     (void)device;
     return status_of(sli_launch_add(count, to, from, NULL), "add");
-}
-
-static sl_status run_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
-                               double *out)
-{
-    void *scratch;
-    SL_TRY(allocate_array(device, sli_scratch_norm_term(count), &scratch));
-    cudaError_t error = sli_launch_norm_term(kind, count, x, out, scratch, NULL);
-    free(scratch);
-    return status_of(error, "norm_term");
 }
 
 static sl_status run_initialize(sl_device *device, const sli_init *init, uint64_t seed,
@@ -120,7 +111,7 @@ static void fill_table(sli_device_ops *table, const sli_device_ops *cpu)
     table->add = run_add;
     table->sgd = run_sgd;
     table->adamw = run_adamw;
-    table->norm_term = run_norm_term;
+    table->norm_terms = run_norm_terms;
     table->initialize = run_initialize;
 }
 

@@ -79,8 +79,7 @@ sl_status sli_cuda_convert(sl_device *device, const sli_convert *arguments);
 sl_status sli_cuda_add(sl_device *device, int64_t count, float *to, const float *from);
 sl_status sli_cuda_sgd(sl_device *device, const sli_sgd *arguments);
 sl_status sli_cuda_adamw(sl_device *device, const sli_adamw *arguments);
-sl_status sli_cuda_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
-                             double *out);
+sl_status sli_cuda_norm_terms(sl_device *device, const sli_norm_terms *arguments);
 sl_status sli_cuda_initialize(sl_device *device, const sli_init *init, uint64_t seed, uint32_t site,
                               int64_t count, float *to);
 

@@ -87,16 +87,19 @@ sl_status sli_cuda_cross_entropy(sl_device *device, const sli_cross_entropy *arg
     return sli_cuda_check(device, "cross_entropy", cudaStreamSynchronize(own.stream));
 }
 
-sl_status sli_cuda_norm_term(sl_device *device, sli_norm_kind kind, int64_t count, const float *x,
-                             double *out)
+sl_status sli_cuda_norm_terms(sl_device *device, const sli_norm_terms *arguments)
 {
-    enum { OUT_BYTES = 16 }; /* keeps the scratch memory behind it aligned */
+    size_t bytes = (size_t)arguments->count * sizeof(double);
+    size_t aligned = (bytes + 15) / 16 * 16; /* the scratch memory behind the results */
+    sli_norm_terms on_device = *arguments;
     operation own;
-    SL_TRY(begin_operation(&own, device, "norm_term", OUT_BYTES + sli_scratch_norm_term(count)));
-    cudaError_t code = sli_launch_norm_term(kind, count, x, own.scratch,
-                                            (char *)own.scratch + OUT_BYTES, own.stream);
+    SL_TRY(
+        begin_operation(&own, device, "norm_terms", aligned + sli_scratch_norm_terms(arguments)));
+    on_device.out = own.scratch;
+    cudaError_t code = sli_launch_norm_terms(&on_device, (char *)own.scratch + aligned, own.stream);
     if (code == cudaSuccess)
-        code = cudaMemcpyAsync(out, own.scratch, sizeof *out, cudaMemcpyDeviceToHost, own.stream);
+        code =
+            cudaMemcpyAsync(arguments->out, own.scratch, bytes, cudaMemcpyDeviceToHost, own.stream);
     SL_TRY(end_operation(&own, code));
-    return sli_cuda_check(device, "norm_term", cudaStreamSynchronize(own.stream));
+    return sli_cuda_check(device, "norm_terms", cudaStreamSynchronize(own.stream));
 }

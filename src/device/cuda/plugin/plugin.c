@@ -82,7 +82,7 @@ static const sli_device_ops ops = {
     .add = sli_cuda_add,
     .sgd = sli_cuda_sgd,
     .adamw = sli_cuda_adamw,
-    .norm_term = sli_cuda_norm_term,
+    .norm_terms = sli_cuda_norm_terms,
     .initialize = sli_cuda_initialize,
 };
 
