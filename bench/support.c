@@ -167,6 +167,15 @@ static sl_precision parse_precision(const char *text)
     return SL_PRECISION_F32;
 }
 
+static sl_optimizer_kind parse_optimizer(const char *text)
+{
+    for (int i = 0; sl_optimizer_kind_names[i]; i++)
+        if (strcmp(text, sl_optimizer_kind_names[i]) == 0)
+            return (sl_optimizer_kind)i;
+    bench_check(sl_error(SL_ERR_INVALID, "--optimizer must be sgd or adamw, got \"%s\"", text));
+    return SL_OPTIMIZER_SGD;
+}
+
 /* The field that a number is for; NULL: one of those that are no int64_t. */
 static int64_t *wide_field(bench_setup *setup, int option)
 {
@@ -202,6 +211,8 @@ static void parse_option(const struct option *option, bench_setup *setup, int *s
         setup->schedule = optarg;
     else if (option->val == 'p')
         setup->precision = parse_precision(optarg);
+    else if (option->val == 'o')
+        setup->optimizer = parse_optimizer(optarg);
     else if (option->val == 'B')
         parse_balance(optarg, setup);
     else if (wide)
@@ -216,12 +227,12 @@ static void parse_option(const struct option *option, bench_setup *setup, int *s
 void bench_setup_parse(int argc, char **argv, bench_setup *setup, int *steps)
 {
     static const struct option options[] = {
-        {"emsize", 1, NULL, 'e'},     {"nhid", 1, NULL, 'f'},     {"nlayers", 1, NULL, 'l'},
-        {"nhead", 1, NULL, 'h'},      {"ntokens", 1, NULL, 'v'},  {"devices", 1, NULL, 'd'},
-        {"stages", 1, NULL, 's'},     {"virtual", 1, NULL, 'V'},  {"chunks", 1, NULL, 'c'},
-        {"checkpoint", 1, NULL, 'k'}, {"schedule", 1, NULL, 'S'}, {"batch", 1, NULL, 'b'},
-        {"bptt", 1, NULL, 't'},       {"steps", 1, NULL, 'n'},    {"balance", 1, NULL, 'B'},
-        {"precision", 1, NULL, 'p'},  {NULL, 0, NULL, 0},
+        {"emsize", 1, NULL, 'e'},     {"nhid", 1, NULL, 'f'},      {"nlayers", 1, NULL, 'l'},
+        {"nhead", 1, NULL, 'h'},      {"ntokens", 1, NULL, 'v'},   {"devices", 1, NULL, 'd'},
+        {"stages", 1, NULL, 's'},     {"virtual", 1, NULL, 'V'},   {"chunks", 1, NULL, 'c'},
+        {"checkpoint", 1, NULL, 'k'}, {"schedule", 1, NULL, 'S'},  {"batch", 1, NULL, 'b'},
+        {"bptt", 1, NULL, 't'},       {"steps", 1, NULL, 'n'},     {"balance", 1, NULL, 'B'},
+        {"precision", 1, NULL, 'p'},  {"optimizer", 1, NULL, 'o'}, {NULL, 0, NULL, 0},
     };
     int option, index = 0;
     setup->model.nhid = 0;
@@ -284,8 +295,10 @@ bench_trainer *bench_trainer_create(const bench_setup *setup)
                                           .group = setup->group,
                                           .seed = 1},
                        &trainer->pipe));
-    bench_check(sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = trainer->pipe},
-                                         &trainer->optimizer));
+    bench_check(sl_pipe_optimizer_create(
+        &(sl_pipe_optimizer_options){.pipe = trainer->pipe,
+                                     .optimizer = {.kind = setup->optimizer}},
+        &trainer->optimizer));
     make_batch(trainer);
     return trainer;
 }

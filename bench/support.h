@@ -29,6 +29,7 @@ typedef struct bench_setup {
     int chunks;
     sl_recompute recompute;
     sl_precision precision;
+    sl_optimizer_kind optimizer;
     const char *schedule;
     sl_group *group; /* of the processes that have the stages; NULL: this one has all */
 } bench_setup;
