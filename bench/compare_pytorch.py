@@ -1,12 +1,18 @@
-"""Tokens per second of sluice against PyTorch's Pipe: the same model, data shape, chunks and
-checkpoint mode, the two programs in turn, medians of a few rounds.
+"""Training steps of sluice beside PyTorch's: the same model, batch and settings, the programs in turn.
 
-    python3 bench/compare_pytorch.py [--build build] [--rounds 3] [--steps 5]
+    python3 bench/compare_pytorch.py step      [--rounds 5] [--steps 3] [--emsize N]
+    python3 bench/compare_pytorch.py pipelines [--rounds 5] [--steps 3] [--schedule NAME]
+    python3 bench/compare_pytorch.py pipe      [--rounds 5] [--steps 3] [--emsize N]
 
-PyTorch gets its best setting: OpenBLAS's AVX-512 kernels where the machine has them, and the better
-of one and two threads an operation. Both programs run two stages on the same two cores: PyTorch's
-stages both use both, and so do sluice's (devices cpu,cpu). Each line gives the ratio and the
-settings.
+`step` is one stage with all cores: sluice in f32 and bf16; current PyTorch eager and compiled, in f32
+and under torch.autocast(bfloat16). `pipelines` is two ranks with a core each, schedule by schedule:
+threads of bench_step, and processes of torch.distributed.pipelining over gloo with one thread each.
+`pipe` is PyTorch 1.13's Pipe, of the system's python3, with OpenBLAS's AVX-512 kernels and the better
+of one and two threads an operation; both programs have two stages that use both cores.
+
+A step is forward, backward, clipping at 0.5 and SGD. Lines give the median and the range of the rounds'
+figures, each the median of the steps. Current PyTorch comes from PyPI into a virtual environment
+(--venv, default: pytorch in the build folder), which is made where it is not there.
 """
 import argparse
 import json
@@ -14,15 +20,26 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-CASES = [
+TIMEOUT_SECONDS = 300
+STEPS = [
+    {"emsize": 200, "nlayers": 2, "nhead": 2},
+    {"emsize": 768, "nlayers": 12, "nhead": 12, "nhid": 3072, "batch": 4, "bptt": 64,
+     "ntokens": 50257},
+    {"emsize": 1024, "nlayers": 4, "nhead": 16},
+]
+SCHEDULES = {"gpipe": 1, "1f1b": 1, "interleaved": 2, "zb-v": 2}  # stages of a rank
+PIPES = [
     {"emsize": 200, "nlayers": 2, "nhead": 2, "chunks": 4, "checkpoint": "never"},
     {"emsize": 200, "nlayers": 2, "nhead": 2, "chunks": 8, "checkpoint": "except_last"},
     {"emsize": 1024, "nlayers": 4, "nhead": 16, "chunks": 4, "checkpoint": "never"},
     {"emsize": 1024, "nlayers": 4, "nhead": 16, "chunks": 8, "checkpoint": "except_last"},
 ]
+
+# ---- Running programs -------------------------------------------------------------------------
 
 
 def environment(threads):
@@ -33,43 +50,136 @@ def environment(threads):
     return values
 
 
-def run(command, env):
+def last_line(text):
+    lines = [line for line in text.splitlines() if line.startswith("{")]
+    return json.loads(lines[-1]) if lines else None
+
+
+def run(command, env=None):
+    """The last line of JSON that the program prints."""
     result = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    lines = [line for line in result.stdout.splitlines() if line.startswith("{")]
-    if result.returncode != 0 or not lines:
+    figures = last_line(result.stdout)
+    if result.returncode != 0 or not figures:
         sys.exit(f"{command[0]} failed with {result.returncode}: {result.stderr[-2000:]}")
-    return json.loads(lines[-1])
+    return figures
+
+
+def run_ranks(python, flags):
+    """Starts both ranks and waits for them; what is left of them at an error is killed."""
+    env = dict(environment(1), GLOO_SOCKET_IFNAME="lo", MKL_NUM_THREADS="1")
+    with tempfile.TemporaryDirectory() as folder, open(folder + "/out", "w+",
+                                                       encoding="utf-8") as out:
+        command = [python, HERE / "pytorch_lm.py", *flags, "--meeting", folder + "/meeting"]
+        ranks = [subprocess.Popen([*command, "--rank", str(rank)], env=env, stdout=out)
+                 for rank in range(2)]
+        try:
+            codes = [rank.wait(TIMEOUT_SECONDS) for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+                rank.wait()
+        out.seek(0)
+        figures = last_line(out.read())
+    if any(codes) or not figures:
+        sys.exit(f"PyTorch's ranks ended with {codes}")
+    return figures
+
+
+def make_environment(folder):
+    """The python of the virtual environment with current PyTorch."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", "torch", "numpy"],
+                       check=True)
+    return str(python)
+
+
+def flags_of(args, case):
+    return [word for name, value in {**case, "steps": args.steps}.items()
+            for word in ("--" + name, str(value))]
+
+
+def run_sluice(args, case, *more):
+    return run([str(args.build / "bench" / "bench_step"), *flags_of(args, case), *more])["ms"]
+
+
+# ---- Comparisons ------------------------------------------------------------------------------
+
+
+def report(title, times, versions):
+    """times: [program's name][round] milliseconds; the first is sluice's."""
+    first = statistics.median(next(iter(times.values())))
+    print(f"{title}, PyTorch {versions}")
+    for name, values in times.items():
+        middle = statistics.median(values)
+        print(f"  {name:16} {middle:8,.0f} ms ({min(values):,.0f} to {max(values):,.0f})"
+              f"  {middle / first:.2f}")
+    print(json.dumps({"bench": "compare_pytorch", "case": title, "ms": times}), flush=True)
+
+
+def compare_step(args, python, case):
+    times = {"sluice f32": [], "sluice bf16": []}
+    for _ in range(args.rounds):
+        for precision in ("f32", "bf16"):
+            times["sluice " + precision].append(
+                run_sluice(args, case, "--devices", "cpu", "--precision", precision))
+        theirs = run([python, str(HERE / "pytorch_lm.py"), *flags_of(args, case), "--stages", "1"],
+                     environment(len(os.sched_getaffinity(0))))
+        for mode, milliseconds in theirs["ms"].items():
+            times.setdefault(mode, []).append(milliseconds)
+    report(f"emsize {case['emsize']}, {case['nlayers']} layers", times, theirs["version"])
+
+
+def compare_pipelines(args, python, schedule):
+    case = {"emsize": 1024, "nlayers": 4, "nhead": 16, "chunks": 4, "schedule": schedule}
+    virtual = SCHEDULES[schedule]
+    times = {"sluice": [], "PyTorch": []}
+    for _ in range(args.rounds):
+        times["sluice"].append(run_sluice(args, case, "--devices", "cpu:0,cpu:1", "--stages",
+                                          str(2 * virtual), "--virtual", str(virtual)))
+        theirs = run_ranks(python, flags_of(args, case))
+        times["PyTorch"].append(theirs["ms"])
+    report(schedule, times, theirs["version"])
+
+
+def compare_pipe(args, case):
+    times = {"sluice": [], "1 thread": [], "2 threads": []}
+    flags = [*flags_of(args, case), "--stages", "2"]
+    for _ in range(args.rounds):
+        times["sluice"].append(run_sluice(args, case, "--stages", "2", "--devices", "cpu,cpu"))
+        for threads in (1, 2):
+            theirs = run(["/usr/bin/python3", str(HERE / "pytorch_lm.py"), *flags],
+                         environment(threads))
+            times[f"{threads} thread{'s' if threads > 1 else ''}"].append(theirs["ms"]["eager"])
+    report(f"emsize {case['emsize']}, chunks {case['chunks']}, {case['checkpoint']}", times,
+           theirs["version"])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=("step", "pipelines", "pipe"))
     parser.add_argument("--build", default=HERE.parent / "build", type=Path)
-    parser.add_argument("--rounds", default=3, type=int)
-    parser.add_argument("--steps", default=5, type=int)
-    parser.add_argument("--python", default="/usr/bin/python3")
+    parser.add_argument("--rounds", default=5, type=int)
+    parser.add_argument("--steps", default=3, type=int)
+    parser.add_argument("--venv", type=Path)
     parser.add_argument("--emsize", type=int, help="only the cases of this width")
+    parser.add_argument("--schedule", choices=SCHEDULES, help="only this one")
     args = parser.parse_args()
-    for case in CASES:
-        if args.emsize and case["emsize"] != args.emsize:
-            continue
-        flags = [word for name, value in case.items() for word in ("--" + name, str(value))]
-        flags += ["--steps", str(args.steps), "--stages", "2"]
-        ours, theirs = [], {1: [], 2: []}
-        for _ in range(args.rounds):
-            ours.append(run([str(args.build / "bench" / "bench_step"), *flags,
-                             "--devices", "cpu,cpu"], dict(os.environ))["tokens_per_s"])
-            for threads, values in theirs.items():
-                values.append(run([args.python, str(HERE / "pytorch_lm.py"), *flags],
-                                  environment(threads))["tokens_per_s"])
-        mine = statistics.median(ours)
-        best = max(theirs, key=lambda threads: statistics.median(theirs[threads]))
-        other = statistics.median(theirs[best])
-        print(f"emsize {case['emsize']}, {case['nlayers']} layers, 2 stages, "
-              f"chunks {case['chunks']}, {case['checkpoint']}: sluice {mine:.0f} tokens/s, "
-              f"PyTorch's Pipe {other:.0f} ({best} threads): ratio {mine / other:.2f}")
-        print(json.dumps({"bench": "compare_pytorch", **case, "sluice": mine, "pytorch": other,
-                          "pytorch_threads": best, "ratio": round(mine / other, 3)}), flush=True)
+    cases = [case for case in (PIPES if args.what == "pipe" else STEPS)
+             if args.emsize in (None, case["emsize"])]
+    if args.what == "pipe":
+        for case in cases:
+            compare_pipe(args, case)
+        return
+    python = make_environment(args.venv or args.build / "pytorch")
+    if args.what == "step":
+        for case in cases:
+            compare_step(args, python, case)
+    else:
+        for schedule in [args.schedule] if args.schedule else SCHEDULES:
+            compare_pipelines(args, python, schedule)
 
 
 if __name__ == "__main__":

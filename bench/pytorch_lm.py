@@ -1,9 +1,11 @@
-"""Steps the tutorials' language model under PyTorch's Pipe and prints one JSON line.
+"""Steps the tutorials' language model under PyTorch and prints one line of JSON.
 
-The counterpart of bench_step: the same model, data shape, chunks and checkpoint mode; two partitions
-on the CPU, dropout 0.2, SGD, clipping at 0.5. compare_pytorch.py runs both in turn.
+The counterpart of bench_step: the same model and data shape, dropout 0.2, SGD, clipping at 0.5, on
+the CPU. With --stages 1: eager and compiled, in f32 and under autocast(bfloat16). With --stages 2:
+PyTorch 1.13's Pipe. With --rank: a rank of torch.distributed.pipelining. compare_pytorch.py runs it.
 """
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -13,6 +15,18 @@ import time
 
 import torch
 from torch import nn
+
+VERSION = tuple(int(number) for number in torch.__version__.split("+")[0].split(".")[:2])
+# sluice's name, PyTorch's, the ranks of the stages
+SCHEDULES = {
+    "gpipe": ("ScheduleGPipe", [0, 1]),
+    "1f1b": ("Schedule1F1B", [0, 1]),
+    "interleaved": ("ScheduleInterleaved1F1B", [0, 1, 0, 1]),
+    "zb-v": ("ScheduleZBVZeroBubble", [0, 1, 1, 0]),
+}
+
+
+# ---- The model --------------------------------------------------------------------------------
 
 
 class Encoder(nn.Module):
@@ -34,14 +48,16 @@ class Encoder(nn.Module):
 
 
 class Layer(nn.Module):
-    def __init__(self, width, heads, hidden, dropout):
+    def __init__(self, width, heads, hidden, dropout, length):
         super().__init__()
         self.layer = nn.TransformerEncoderLayer(width, heads, hidden, dropout, batch_first=True)
+        mask = torch.triu(torch.full((length, length), float("-inf")), diagonal=1)
+        self.register_buffer("mask", mask)
+        # From 2.0 on, PyTorch chooses its fused attention by this word.
+        self.words = {"is_causal": True} if VERSION >= (2, 0) else {}
 
     def forward(self, x):
-        length = x.size(1)
-        mask = torch.triu(torch.full((length, length), float("-inf")), diagonal=1)
-        return self.layer(x, src_mask=mask)
+        return self.layer(x, src_mask=self.mask, **self.words)
 
 
 class Decoder(nn.Module):
@@ -55,60 +71,146 @@ class Decoder(nn.Module):
         return self.decoder(x)
 
 
-def build(args):
-    layers = [Layer(args.emsize, args.nhead, args.emsize, 0.2) for _ in range(args.nlayers)]
-    modules = [Encoder(args.ntokens, args.emsize, 0.2), *layers, Decoder(args.emsize, args.ntokens)]
-    if args.stages == 1:
-        return nn.Sequential(*modules), False
+def build_stages(args, count, own=None):
+    """Layers are spread evenly, the ends join the first and last stage. `own`: only these stages."""
+    stages, each = [], -(-args.nlayers // count)
+    for stage in range(count):
+        if own is not None and stage not in own:
+            continue
+        layers = min(each, args.nlayers - stage * each)
+        modules = [Layer(args.emsize, args.nhead, args.nhid, 0.2, args.bptt)
+                   for _ in range(layers)]
+        if stage == 0:
+            modules.insert(0, Encoder(args.ntokens, args.emsize, 0.2))
+        if stage == count - 1:
+            modules.append(Decoder(args.emsize, args.ntokens))
+        stages.append(nn.Sequential(*modules))
+    return stages
+
+
+def cross_entropy(output, targets):
+    return nn.functional.cross_entropy(output.flatten(0, 1), targets.flatten())
+
+
+# ---- In one process ---------------------------------------------------------------------------
+
+
+def median_step(args, model, loss_of, precision):
+    """Milliseconds of a step; the first two, in which PyTorch compiles, do not count."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    ids, targets = torch.randint(args.ntokens, (2, args.batch, args.bptt)).unbind()
+    seconds = []
+    for _ in range(args.steps + 2):
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        with (torch.autocast("cpu", dtype=torch.bfloat16) if precision == "bf16"
+              else contextlib.nullcontext()):
+            loss = loss_of(ids, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        seconds.append(time.perf_counter() - start)
+    return round(1e3 * statistics.median(seconds[2:]), 2)
+
+
+def run_model(args):
+    """The milliseconds of each mode."""
+    model = build_stages(args, 1)[0].train()
+
+    def loss_of(ids, targets):
+        return cross_entropy(model(ids), targets)
+
+    times = {}
+    for precision in ("f32", "bf16"):
+        times["eager " + precision] = median_step(args, model, loss_of, precision)
+        times["compiled " + precision] = median_step(args, model, torch.compile(loss_of), precision)
+    return times
+
+
+def run_pipe(args):
     from torch.distributed import rpc
     from torch.distributed.pipeline.sync import Pipe
 
     options = rpc.TensorPipeRpcBackendOptions(init_method="file://" + tempfile.mktemp())
     rpc.init_rpc("worker", rank=0, world_size=1, rpc_backend_options=options)
-    per_stage = (args.nlayers - 1) // args.stages + 1
-    parts = []
-    for stage in range(args.stages):
-        part = layers[stage * per_stage : (stage + 1) * per_stage]
-        if stage == 0:
-            part = [modules[0], *part]
-        if stage == args.stages - 1:
-            part = [*part, modules[-1]]
-        parts.append(nn.Sequential(*part))
-    return Pipe(nn.Sequential(*parts), chunks=args.chunks, checkpoint=args.checkpoint), True
+    pipe = Pipe(nn.Sequential(*build_stages(args, args.stages)), chunks=args.chunks,
+                checkpoint=args.checkpoint).train()
+
+    def loss_of(ids, targets):
+        return cross_entropy(pipe(ids).local_value(), targets)
+
+    return {"eager": median_step(args, pipe, loss_of, "f32")}
+
+
+# ---- A rank of several ------------------------------------------------------------------------
+
+
+def step_seconds(args, schedule, stages, placement, batch):
+    """Seconds of one step, from when both ranks are ready until both are done."""
+    import torch.distributed as dist
+
+    ids, targets = batch
+    parameters = [p for stage in stages for p in stage.submod.parameters()]
+    optimizer = torch.optim.SGD(parameters, lr=0.01)
+    seconds = []
+    for _ in range(args.steps + 1):
+        dist.barrier()
+        start = time.perf_counter()
+        optimizer.zero_grad()
+        inputs = [ids] if placement[0] == args.rank else []
+        wanted = {"target": targets} if placement[-1] == args.rank else {}
+        schedule.step(*inputs, **wanted)
+        square = nn.utils.get_total_norm([p.grad for p in parameters]) ** 2
+        dist.all_reduce(square)
+        nn.utils.clip_grads_with_norm_(parameters, 0.5, square.sqrt())
+        optimizer.step()
+        dist.barrier()
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[1:])
+
+
+def run_rank(args):
+    """Milliseconds of a step; on rank 0."""
+    import torch.distributed as dist
+    from torch.distributed import pipelining
+
+    torch.set_num_threads(1)
+    torch.manual_seed(args.rank)
+    dist.init_process_group("gloo", init_method="file://" + args.meeting, rank=args.rank,
+                            world_size=2)
+    name, placement = SCHEDULES[args.schedule]
+    own = [stage for stage, rank in enumerate(placement) if rank == args.rank]
+    stages = [pipelining.PipelineStage(modules, stage, len(placement), torch.device("cpu"))
+              for stage, modules in zip(own, build_stages(args, len(placement), own))]
+    schedule = getattr(pipelining, name)(stages if len(own) > 1 else stages[0], args.chunks,
+                                         loss_fn=cross_entropy)
+    torch.manual_seed(0)
+    batch = torch.randint(args.ntokens, (2, args.batch, args.bptt)).unbind()
+    seconds = step_seconds(args, schedule, stages, placement, batch)
+    dist.destroy_process_group()
+    return 1e3 * seconds if args.rank == 0 else None
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    for name, default in (("emsize", 200), ("nlayers", 2), ("nhead", 2), ("ntokens", 28782)):
-        parser.add_argument("--" + name, type=int, default=default)
-    for name, default in (("stages", 2), ("chunks", 4), ("batch", 20), ("bptt", 35), ("steps", 5)):
+    for name, default in (("emsize", 200), ("nlayers", 2), ("nhead", 2), ("ntokens", 28782),
+                          ("stages", 2), ("chunks", 4), ("batch", 20), ("bptt", 35), ("steps", 5),
+                          ("nhid", None), ("rank", None)):
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--checkpoint", default="never")
+    parser.add_argument("--schedule", choices=SCHEDULES)
+    parser.add_argument("--meeting")
     args = parser.parse_args()
+    args.nhid = args.nhid or args.emsize
     torch.manual_seed(0)
-    model, piped = build(args)
-    model.train()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    ids = torch.randint(args.ntokens, (args.batch, args.bptt))
-    targets = torch.randint(args.ntokens, (args.batch, args.bptt))
-    seconds = []
-    for step in range(args.steps + 1):
-        start = time.perf_counter()
-        optimizer.zero_grad()
-        output = model(ids).local_value() if piped else model(ids)
-        loss = nn.functional.cross_entropy(output.reshape(-1, args.ntokens), targets.reshape(-1))
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
-        if step > 0:
-            seconds.append(time.perf_counter() - start)
-    median = statistics.median(seconds)
-    print(json.dumps({"bench": "lm", "program": "pytorch " + torch.__version__,
-                      "threads": torch.get_num_threads(), "stages": args.stages,
-                      "emsize": args.emsize, "nlayers": args.nlayers, "chunks": args.chunks,
-                      "checkpoint": args.checkpoint, "ms": round(1e3 * median, 2),
-                      "tokens_per_s": round(args.batch * args.bptt / median, 1)}), flush=True)
-    os._exit(0)  # rpc's threads would wait for peers that do not exist
+    if args.rank is not None:
+        result = run_rank(args)
+    else:
+        result = run_model(args) if args.stages == 1 else run_pipe(args)
+    if result:
+        print(json.dumps({"version": torch.__version__, "ms": result}), flush=True)
+    if args.stages > 1 and args.rank is None:
+        os._exit(0)  # rpc's threads would wait for peers that do not exist
 
 
 if __name__ == "__main__":
