@@ -4,7 +4,8 @@
  *
  * Reads `in`, a parameter under each name that it should not initialize itself, and `grad_out` (or
  * `targets`, for a layer that cross entropy takes over). Writes `out` (or `row_losses`), `grad_in`,
- * and `grad.NAME` of each trained parameter or `value.NAME` of each other.
+ * and `grad.NAME` of each trained parameter or `value.NAME` of each other. Where the layer can run
+ * on a pass with a cache, it also writes `continued`: the outputs of one position after the other.
  *
  * KIND u_net is the model of examples/u_net.h under the mean squared error, in a pipe: reads `in`
  * and `targets`, and writes `out`, `loss` and the gradients. */
@@ -107,6 +108,42 @@ static void write_parameters(sl_parameter_set *set)
     }
 }
 
+/* Writes as `continued` what the layer gives for each position [N, T, …] by itself, with a cache.
+ */
+static void run_positions(sl_module *module, sl_device *device, sl_precision precision,
+                          const sl_tensor *in, const sl_tensor *out)
+{
+    int64_t rows = sl_tensor_shape(in)->size[0], time = sl_tensor_shape(in)->size[1];
+    int64_t each = sl_tensor_count(in) / rows / time, wide = sl_tensor_count(out) / rows / time;
+    sl_shape shape = *sl_tensor_shape(in);
+    sl_tensor *one, *to;
+    sl_cache *cache;
+    sl_pass *pass;
+    float *all = malloc(sl_tensor_bytes(out));
+    shape.size[1] = 1;
+    records_check(sl_cache_create(module, time, &cache));
+    for (int64_t t = 0; t < time; t++) {
+        sl_pass_options options = {.device = device, .precision = precision, .cache = cache};
+        records_check(
+            sl_tensor_create(device, SL_MEMORY_WORKSPACE, sl_tensor_dtype(in), &shape, &one));
+        for (int64_t n = 0; n < rows; n++) /* f32 and i32 have 4 bytes */
+            memcpy((char *)sl_tensor_data(one) + 4 * n * each,
+                   (const char *)sl_tensor_data(in) + 4 * (n * time + t) * each, (size_t)each * 4);
+        records_check(sl_pass_create(&options, &pass));
+        records_check(sl_module_forward(module, pass, one, &to));
+        records_check(sl_cache_advance(cache, 1));
+        for (int64_t n = 0; n < rows; n++)
+            memcpy(all + (n * time + t) * wide, sl_tensor_f32(to) + n * wide,
+                   (size_t)wide * sizeof *all);
+        sl_pass_destroy(&pass);
+        sl_tensor_destroy(&one);
+        sl_tensor_destroy(&to);
+    }
+    records_write(stdout, "continued", SL_F32, sl_tensor_shape(out), all);
+    sl_cache_destroy(&cache);
+    free(all);
+}
+
 static void run_layer(sl_module *module, sl_device *device, sl_precision precision,
                       const records *given)
 {
@@ -118,6 +155,8 @@ static void run_layer(sl_module *module, sl_device *device, sl_precision precisi
     records_check(sl_pass_create(&options, &pass));
     records_check(sl_module_forward(module, pass, in, &out));
     records_write_tensor(stdout, "out", out);
+    if (sl_module_can_continue(module) && sl_tensor_shape(in)->dims == (ids ? 2 : 3))
+        run_positions(module, device, precision, in, out);
     records_check(sl_module_backward(module, pass, grad_out, ids ? NULL : &grad_in));
     if (grad_in)
         records_write_tensor(stdout, "grad_in", grad_in);
