@@ -113,7 +113,7 @@ typedef struct sl_launch_options {
  * number for one that was killed, 127 where the program cannot be started. An error that several
  * ranks end with is reported once. SIGHUP, SIGINT and SIGTERM go to the programs, and so does
  * SIGPIPE when the reader of this process's standard output has closed it; a second signal ends
- * programs that ignore the first.
+ * programs that ignore the first. SIGUSR1 and SIGUSR2 go to rank 0's program.
  *
  * The process must have one thread. The function handles the process's signals and uses its
  * standard output while it runs. Errors: SL_ERR_INVALID for options or a command that make no

@@ -84,6 +84,9 @@ typedef struct sl_pipeline_info {
     int64_t epoch, step;               /* from 1; `step` over all epochs */
     const sl_utilization *utilization; /* of the step's last accumulation step */
     const sl_stage_info *slowest;      /* the slowest stage */
+    /* [replicas][utilization->action_count] what each replica measured; NULL: there is one replica,
+     * or there are too many actions. */
+    const sl_timeline_entry *timelines;
 } sl_pipeline_info;
 
 /* An evaluation under way. */

@@ -302,10 +302,19 @@ static void forward_signal(attempt *self, int number)
     enter_phase(self, TERMINATED); /* ranks that are yet to start would not get the signal */
 }
 
+/* Those with which a program is asked for something else than its end: rank 0 does it for all. */
+static bool is_request(int number)
+{
+    return number == SIGUSR1 || number == SIGUSR2;
+}
+
 /* The first signal goes to the programs, each later one ends a phase. */
 static void handle_signal(attempt *self, int number)
 {
-    if (self->phase == RUNNING) {
+    if (is_request(number)) {
+        sli_wire_listener_send(self->listener, 0,
+                               &(sli_wire_message){.kind = SLI_LAUNCHER_SIGNAL, .number = number});
+    } else if (self->phase == RUNNING) {
         forward_signal(self, number);
     } else if (may_repeat(number)) {
         return;
@@ -365,7 +374,7 @@ static _Noreturn void exec_mpirun(const attempt *self, pid_t parent)
 
 static sl_status start_mpirun(attempt *self)
 {
-    static const int numbers[] = {SIGCHLD, SIGHUP, SIGINT, SIGTERM};
+    static const int numbers[] = {SIGCHLD, SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
     sigset_t blocked;
     pid_t parent = getpid();
     sigemptyset(&blocked);

@@ -139,11 +139,13 @@ static sl_status add_memory(sl_run_history *history, json_t *record)
     sli_history_memory memory = {0};
     int64_t rank, stage;
     const char *device = json_string_value(json_object_get(record, "device"));
+    const char *host = json_string_value(json_object_get(record, "host"));
     const json_t *peak = json_object_get(record, "peak_bytes");
     SL_TRY(sli_record_integer(record, "rank", 0, INT32_MAX, &rank));
     SL_TRY(sli_record_integer(record, "stage", 0, INT32_MAX, &stage));
     memory.rank = (int)rank;
     memory.stage = (int)stage;
+    snprintf(memory.host, sizeof memory.host, "%s", host ? host : "");
     snprintf(memory.device, sizeof memory.device, "%s", device ? device : "?");
     for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
         SL_TRY(sli_record_real(peak, sl_memory_category_name((sl_memory_category)c), 0,

@@ -40,6 +40,7 @@ typedef struct sli_history_eval {
 /* Of a pipeline rank's device, after the last evaluation. */
 typedef struct sli_history_memory {
     int rank, stage;
+    char host[64]; /* empty: the log does not say */
     char device[32];
     double peak_bytes[SL_MEMORY_CATEGORY_COUNT], peak_total_bytes;
 } sli_history_memory;

@@ -148,6 +148,7 @@ static void use_memory(sl_run_history *history, const last_step *from)
         sli_history_memory memory = {.rank = of->rank,
                                      .stage = of->stage,
                                      .peak_total_bytes = (double)of->stats.peak_total_bytes};
+        memcpy(memory.host, of->host, sizeof memory.host);
         memcpy(memory.device, of->device, sizeof memory.device);
         for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
             memory.peak_bytes[c] = (double)of->stats.peak_bytes[c];

@@ -137,14 +137,27 @@ static void draw_chart(const sli_page *page, const chart_kind *kind)
 
 enum { MOST_DEVICES = 64, MEMORY_ROW = 22, MEMORY_LEFT = 116, MEMORY_WIDTH = 420 };
 
-static void draw_device(const sli_page *page, const sli_history_memory *memory, int row,
-                        double most)
+static bool has_several_hosts(const sl_run_history *run)
 {
+    for (size_t i = 1; i < run->memory_count; i++)
+        if (strcmp(run->memory[i].host, run->memory[0].host) != 0)
+            return true;
+    return false;
+}
+
+static void draw_device(const sli_page *page, const sli_history_memory *memory, int row,
+                        double most, bool names_host)
+{
+    char name[48];
+    snprintf(name, sizeof name, "%.8s%s%s", names_host ? memory->host : "", names_host ? " " : "",
+             memory->device);
     double x = MEMORY_LEFT, scale = (MEMORY_WIDTH - MEMORY_LEFT - 80) / most;
     fprintf(page->to, "<text x=\"4\" y=\"%d\">%d.%d ", row * MEMORY_ROW + 15, memory->rank,
             memory->stage);
-    sli_markup_text(page->to, memory->device);
-    fputs("</text>\n", page->to);
+    sli_markup_text(page->to, name);
+    fputs("<title>", page->to);
+    sli_markup_text(page->to, memory->host);
+    fputs("</title></text>\n", page->to);
     for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++) {
         double bytes = memory->peak_bytes[c];
         if (!(bytes > 0))
@@ -175,12 +188,12 @@ static void draw_memory(const sli_page *page, const sl_run_history *run)
     }
     if (most <= 0 || !isfinite(most))
         return;
-    fputs("<figure><figcaption>Peak memory <small>replica.stage and device of ", page->to);
+    fputs("<figure><figcaption>Peak memory <small>rank.stage and device of ", page->to);
     sli_markup_text(page->to, sli_page_short_name(page, run));
     fprintf(page->to, "</small></figcaption>\n<svg viewBox=\"0 0 %d %d\" role=\"img\">\n",
             MEMORY_WIDTH, count * MEMORY_ROW + 4);
     for (int i = 0; i < count; i++)
-        draw_device(page, &run->memory[i], i, most);
+        draw_device(page, &run->memory[i], i, most, has_several_hosts(run));
     fputs("</svg>\n<p class=\"key\">", page->to);
     for (int c = 0; c < SL_MEMORY_CATEGORY_COUNT; c++)
         fprintf(page->to, "<span><i class=\"c%d\"></i> %s</span> ", c,

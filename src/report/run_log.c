@@ -304,20 +304,41 @@ static json_t *describe_timeline(const sl_utilization *of)
                      timeline_list(of->predicted, of->action_count));
 }
 
-static sl_status log_pipeline(void *context, const sl_pipeline_info *info)
+static sl_status log_utilization(sl_run_log *log, const sl_pipeline_info *info, int replica,
+                                 const sl_utilization *of)
 {
-    const sl_utilization *of = info->utilization;
     json_t *record =
-        json_pack("{ss sI sI so so so so so si}", "record", "pipeline", "epoch",
-                  (json_int_t)info->epoch, "step", (json_int_t)info->step, "bubble_predicted",
-                  sli_json_number(of->bubble_predicted), "bubble_measured",
+        json_pack("{ss si sI sI so so so so so si}", "record", "pipeline", "replica", replica,
+                  "epoch", (json_int_t)info->epoch, "step", (json_int_t)info->step,
+                  "bubble_predicted", sli_json_number(of->bubble_predicted), "bubble_measured",
                   sli_json_number(of->bubble_measured), "idle", number_list(of->idle, of->ranks, 1),
                   "waiting", number_list(of->waiting, of->ranks, 1), "stage_ms",
                   number_list(of->stage_seconds, of->stages, 1e3), "slowest_stage",
                   of->slowest_stage);
     if (of->action_count <= SL_RUN_LOG_MOST_ACTIONS)
         record = move_members(record, describe_timeline(of));
-    return log_record(context, record);
+    return log_record(log, record);
+}
+
+/* The first replica's record, and those of the others. */
+static sl_status log_pipeline(void *context, const sl_pipeline_info *info)
+{
+    sl_run_log *log = context;
+    const sl_utilization *own = info->utilization;
+    const sl_schedule_options options = {.ranks = own->ranks,
+                                         .placement = own->placement,
+                                         .virtual_stages = own->stages / own->ranks};
+    SL_TRY(log_utilization(log, info, 0, own));
+    for (int replica = 1; info->timelines && replica < log->info->replicas; replica++) {
+        sl_utilization other;
+        SL_TRY(
+            sl_timeline_utilization(info->timelines + (size_t)replica * (size_t)own->action_count,
+                                    own->action_count, &options, &other));
+        sl_status status = log_utilization(log, info, replica, &other);
+        sl_utilization_clear(&other);
+        SL_TRY(status);
+    }
+    return SL_OK;
 }
 
 static json_t *by_category(const uint64_t *bytes)
@@ -334,13 +355,13 @@ static sl_status log_memory(sl_run_log *log)
     for (int i = 0; i < log->info->memory_count; i++) {
         const sl_stage_memory *memory = &log->info->memory[i];
         const sl_memory_stats *stats = &memory->stats;
-        SL_TRY(log_record(log,
-                          json_pack("{ss si si ss so so sI sI}", "record", "memory", "rank",
-                                    memory->rank, "stage", memory->stage, "device", memory->device,
-                                    "current_bytes", by_category(stats->current_bytes),
-                                    "peak_bytes", by_category(stats->peak_bytes),
-                                    "peak_total_bytes", (json_int_t)stats->peak_total_bytes,
-                                    "reserved_bytes", (json_int_t)stats->reserved_bytes)));
+        SL_TRY(log_record(log, json_pack("{ss si si so ss so so sI sI}", "record", "memory", "rank",
+                                         memory->rank, "stage", memory->stage, "host",
+                                         sli_json_text(memory->host), "device", memory->device,
+                                         "current_bytes", by_category(stats->current_bytes),
+                                         "peak_bytes", by_category(stats->peak_bytes),
+                                         "peak_total_bytes", (json_int_t)stats->peak_total_bytes,
+                                         "reserved_bytes", (json_int_t)stats->reserved_bytes)));
     }
     return SL_OK;
 }

@@ -20,6 +20,7 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -189,18 +190,47 @@ static sl_status measure_pipeline(sli_run *run)
     return sl_pipe_get_utilization(run->replica.pipe, &run->utilization);
 }
 
-static sl_status report_pipeline(sli_run *run)
+/* Of all replicas, which measure the same actions in the same steps: [replicas][actions], for rank
+ * 0's reporters; NULL where there is one replica, or more actions than they would want. */
+static sl_status gather_timelines(const sli_run *run, sl_timeline_entry **out)
+{
+    enum { MOST_ACTIONS = 1 << 16 };
+    _Static_assert(sizeof(sl_timeline_entry) % sizeof(int64_t) == 0, "entries are words");
+    const sl_utilization *own = &run->utilization;
+    int count = own->action_count, replicas = run->replica.count;
+    *out = NULL;
+    if (replicas == 1 || count > MOST_ACTIONS / replicas)
+        return SL_OK;
+    *out = calloc((size_t)replicas * (size_t)count, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for the timelines of %d replicas", replicas);
+    return sl_group_all_gather(run->replica.group, own->measured, *out,
+                               count * (int64_t)(sizeof **out / sizeof(int64_t)), SL_I64, NULL);
+}
+
+static sl_status call_pipeline_reporters(const sli_run *run, const sl_timeline_entry *timelines)
 {
     const sl_utilization *utilization = &run->utilization;
-    if (utilization->ranks == 0) /* one stage, or a run that resumed after that step */
-        return SL_OK;
     const sl_pipeline_info info = {.epoch = run->at.epoch + 1,
                                    .step = run->measured_step,
                                    .utilization = utilization,
-                                   .slowest = &run->stages[utilization->slowest_stage]};
+                                   .slowest = &run->stages[utilization->slowest_stage],
+                                   .timelines = timelines};
     CALL_REPORTERS(run, pipeline, &info)
-    sl_utilization_clear(&run->utilization);
     return SL_OK;
+}
+
+static sl_status report_pipeline(sli_run *run)
+{
+    sl_timeline_entry *timelines;
+    if (run->utilization.ranks == 0) /* one stage, or a run that resumed after that step */
+        return SL_OK;
+    sl_status status = gather_timelines(run, &timelines);
+    if (status == SL_OK)
+        status = call_pipeline_reporters(run, timelines);
+    free(timelines);
+    sl_utilization_clear(&run->utilization);
+    return status;
 }
 
 /* Each product of forward is two of backward. */

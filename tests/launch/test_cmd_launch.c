@@ -381,6 +381,27 @@ static void signals_reach_every_rank(void **state)
     }
 }
 
+static void requests_reach_rank_0_and_end_nothing(void **state)
+{
+    scratch *in = *state;
+    program_run run;
+    write_script(in,
+                 "%strap 'echo rank $RANK saves; touch saved' USR1\n"
+                 "trap 'echo rank $RANK shows; touch shown' USR2\n"
+                 "touch ready.$RANK\n"
+                 "await() { until [ -e $1 ]; do sleep 0.01; done; }\n"
+                 "[ $RANK = 0 ] && { all ready; kill -USR1 $launcher; await saved; }\n"
+                 "[ $RANK = 0 ] && { kill -USR2 $launcher; await shown; }\n"
+                 "await shown\n",
+                 find_launcher);
+    launch(&run, in, "-n 2");
+    assert_int_equal(run.status, 0);
+    check_line(run.out, "^rank 0 saves$");
+    check_line(run.out, "^rank 0 shows$");
+    assert_null(strstr(run.out, "rank 1"));
+    scratch_entries(in, 1);
+}
+
 static void job_ended_by_a_signal_is_not_started_again(void **state)
 {
     scratch *in = *state;
@@ -581,6 +602,7 @@ int cmd_launch_tests(void)
         IN_SCRATCH(elastic_job_goes_on_without_the_dead),
         IN_SCRATCH(elastic_job_without_dead_keeps_its_size),
         IN_SCRATCH(signals_reach_every_rank),
+        IN_SCRATCH(requests_reach_rank_0_and_end_nothing),
         IN_SCRATCH(job_ended_by_a_signal_is_not_started_again),
         IN_SCRATCH(second_signal_ends_programs_that_ignore_the_first),
         IN_SCRATCH(grace_begins_again_while_a_program_saves),

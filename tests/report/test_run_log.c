@@ -197,16 +197,24 @@ static void evaluations_and_memory_are_logged(void **state)
 }
 
 /* Two stages with one name are told apart, as are replicas. */
-static void memory_of_every_replica_and_stage_is_logged(void **state)
+static void timelines_and_memory_of_every_replica_are_logged(void **state)
 {
     static small_record record;
     sl_train_options options = small_options(*state);
     options.devices = "cpu,cpu;cpu,cpu";
     log_file read = run_and_read_log(*state, &options, &record);
-    assert_int_equal(read.count, 1 + 4 + 1 + 2 * (1 + 4) + 1);
+    assert_int_equal(read.count, 1 + 4 + 2 + 2 * (1 + 4) + 1);
     double parameters[2][2];
+    for (int replica = 0; replica < 2; replica++) {
+        const json_t *pipeline = read.records[1 + 4 + replica];
+        assert_true(is_kind(pipeline, "pipeline") && real_of(pipeline, "replica") == replica);
+        check_timelines(pipeline);
+    }
+    assert_false(json_equal(json_object_get(read.records[5], "measured"),
+                            json_object_get(read.records[6], "measured")));
     for (int i = 0; i < 4; i++) {
-        const json_t *memory = read.records[1 + 4 + 1 + 1 + i];
+        const json_t *memory = read.records[1 + 4 + 2 + 1 + i];
+        assert_true(json_string_length(json_object_get(memory, "host")) > 0);
         assert_true(is_kind(memory, "memory"));
         assert_true(real_of(memory, "rank") == i / 2 && real_of(memory, "stage") == i % 2);
         assert_string_equal(json_string_value(json_object_get(memory, "device")), "cpu");
@@ -419,7 +427,7 @@ int run_log_tests(void)
         WITH_CORPUS(run_is_logged_with_all_that_decided_it),
         WITH_CORPUS(pipeline_is_logged_after_each_epoch),
         WITH_CORPUS(evaluations_and_memory_are_logged),
-        WITH_CORPUS(memory_of_every_replica_and_stage_is_logged),
+        WITH_CORPUS(timelines_and_memory_of_every_replica_are_logged),
         WITH_SCRATCH(numbers_that_are_none_are_null),
         WITH_SCRATCH(steps_have_z_scores),
         WITH_SCRATCH(weights_that_were_not_saved_are_logged),
