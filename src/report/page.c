@@ -22,7 +22,7 @@ static void begin_table(const sli_page *page, const char *class, const char *cor
     fprintf(page->to, "<div class=\"wide\"><table class=\"%s\"><thead><tr><th>%s</th>", class,
             corner);
     for (int r = 0; r < page->count; r++) {
-        fprintf(page->to, "<th><i class=\"c%d\"></i> ", r % COLOURS);
+        fprintf(page->to, "<th><i class=\"c%d\"></i>\u00a0", r % COLOURS);
         sli_markup_text(page->to, sli_page_short_name(page, page->runs[r]));
         fputs("</th>", page->to);
     }
@@ -180,7 +180,7 @@ static void write_figures(const sli_page *page)
 /* What a reader of the results must know about a log. */
 static void write_state(const sli_page *page, const sl_run_history *run)
 {
-    if (!run->ended) {
+    if (!run->ended && !page->is_live) {
         fputs("<p>", page->to);
         sli_markup_text(page->to, sli_page_short_name(page, run));
         fputs(": the log has no end; the run goes on, was stopped, or failed.</p>\n", page->to);

@@ -10,6 +10,7 @@ typedef struct sli_page {
     FILE *to;
     const sl_run_history *const *runs; /* [count] */
     int count;
+    bool is_live; /* its head says whether the run goes on */
 } sli_page;
 
 /* Writes what stands before a page's content, with a Content-Security-Policy where `policy` is not

@@ -108,8 +108,8 @@ static const chart_kind chart_kinds[] = {
     {"Gradient norm", "before clipping", SLI_STEP_GRAD_NORM, false, false, true, true},
     {"Learning rate", "", SLI_STEP_LR, false, false, false, false},
     {"Speed", "tokens/s", SLI_STEP_TOKENS_PER_S, false, false, true, false},
-    {"Loss, unusual steps", "standard deviations from the last 128 steps", SLI_STEP_LOSS_Z, false,
-     false, false, false},
+    {"Loss, unusual steps", "in standard deviations of 128 steps", SLI_STEP_LOSS_Z, false, false,
+     false, false},
 };
 
 static void draw_chart(const sli_page *page, const chart_kind *kind)

@@ -74,7 +74,7 @@ cp a.jsonl runs/one/log.jsonl
 cp "$hostile" runs/two/log.jsonl
 "$program" report runs/one/log.jsonl runs/two/log.jsonl >named.html
 for name in one/log.jsonl two/log.jsonl; do
-    [ "$(grep -c "</i> $name</th>" named.html)" = 2 ] || fail "no table names $name in each column"
+    [ "$(grep -c "</i>[^<]*$name</th>" named.html)" = 2 ] || fail "no table names $name in each column"
     grep -q "Pipeline <small>$name," named.html || fail "the pipeline of $name has another name"
 done
 
