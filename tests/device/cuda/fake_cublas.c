@@ -1,0 +1,198 @@
+/* cuBLASLt's products as plain loops, over column-major matrices as it has them. */
+#include "device/cuda/fake_cuda.h"
+
+#include <assert.h>
+#include <cublasLt.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What the opaque structs hold. */
+typedef struct product {
+    int32_t transpose_a, transpose_b, epilogue;
+    const float *bias;
+} product;
+
+typedef struct matrix {
+    int32_t bf16;
+    uint64_t rows, columns;
+    int64_t ld;
+} matrix;
+
+_Static_assert(sizeof(product) <= sizeof(cublasLtMatmulDescOpaque_t), "a product fits");
+_Static_assert(sizeof(matrix) <= sizeof(cublasLtMatrixLayoutOpaque_t), "a matrix fits");
+
+cublasStatus_t cublasLtCreate(cublasLtHandle_t *out)
+{
+    *out = calloc(1, 16);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
+{
+    free(handle);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+const char *cublasLtGetStatusString(cublasStatus_t status)
+{
+    return status == CUBLAS_STATUS_SUCCESS ? "success" : "an error";
+}
+
+cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasComputeType_t compute,
+                                        cudaDataType_t scale)
+{
+    assert(scale == CUDA_R_32F &&
+           (compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_FAST_TF32));
+    *out = calloc(1, sizeof **out);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescDestroy(cublasLtMatmulDesc_t described)
+{
+    free(described);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t described,
+                                              cublasLtMatmulDescAttributes_t attribute,
+                                              const void *value, size_t bytes)
+{
+    product *to = (product *)described;
+    void *field = attribute == CUBLASLT_MATMUL_DESC_TRANSA     ? &to->transpose_a
+                  : attribute == CUBLASLT_MATMUL_DESC_TRANSB   ? &to->transpose_b
+                  : attribute == CUBLASLT_MATMUL_DESC_EPILOGUE ? (void *)&to->epilogue
+                                                               : (void *)&to->bias;
+    assert(bytes == (field == (void *)&to->bias ? sizeof to->bias : sizeof to->epilogue));
+    memcpy(field, value, bytes);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *out, cudaDataType type,
+                                          uint64_t rows, uint64_t columns, int64_t ld)
+{
+    if (ld < (int64_t)rows)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    *out = calloc(1, sizeof **out);
+    matrix made = {type == CUDA_R_16BF, rows, columns, ld};
+    memcpy(*out, &made, sizeof made);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatrixLayoutDestroy(cublasLtMatrixLayout_t layout)
+{
+    free(layout);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceCreate(cublasLtMatmulPreference_t *out)
+{
+    *out = calloc(1, sizeof **out);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t preference)
+{
+    free(preference);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t preference,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *value, size_t bytes)
+{
+    (void)preference;
+    (void)value;
+    assert(bytes == (attribute == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES ? 8 : 4));
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Products of bf16 have none with ReLU here, so that the way round is tested. */
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle,
+                                              cublasLtMatmulDesc_t described,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t preference, int wanted,
+                                              cublasLtMatmulHeuristicResult_t results[], int *found)
+{
+    const product *of = (const product *)described;
+    (void)handle, (void)b, (void)c, (void)d, (void)preference, (void)wanted;
+    memset(results, 0, sizeof *results);
+    results->workspaceSize = 1000;
+    *found = !(((const matrix *)a)->bf16 && of->epilogue == CUBLASLT_EPILOGUE_RELU_BIAS);
+    return *found ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
+}
+
+typedef struct call {
+    product product;
+    matrix a, b, d;
+    const void *a_data, *b_data;
+    float *d_data, alpha, beta;
+    char *workspace;
+    size_t workspace_bytes;
+} call;
+
+static double element(const matrix *of, const void *data, bool transposed, int64_t row, int64_t col)
+{
+    int64_t at = transposed ? row * of->ld + col : col * of->ld + row;
+    if (!of->bf16)
+        return ((const float *)data)[at];
+    uint32_t bits = (uint32_t)((const uint16_t *)data)[at] << 16;
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float finish_element(const call *c, double sum, int64_t row, float before)
+{
+    float value = (float)(c->alpha * sum) + (c->beta != 0 ? c->beta * before : 0);
+    if (c->product.epilogue != CUBLASLT_EPILOGUE_DEFAULT)
+        value += c->product.bias[row];
+    return c->product.epilogue == CUBLASLT_EPILOGUE_RELU_BIAS && value < 0 ? 0 : value;
+}
+
+static cudaError_t multiply(void *argument)
+{
+    const call *c = argument;
+    bool ta = c->product.transpose_a == CUBLAS_OP_T, tb = c->product.transpose_b == CUBLAS_OP_T;
+    int64_t inner = (int64_t)(ta ? c->a.rows : c->a.columns);
+    memset(c->workspace, 0xFF, c->workspace_bytes);
+    for (int64_t col = 0; col < (int64_t)c->d.columns; col++)
+        for (int64_t row = 0; row < (int64_t)c->d.rows; row++) {
+            double sum = 0;
+            for (int64_t i = 0; i < inner; i++)
+                sum +=
+                    element(&c->a, c->a_data, ta, row, i) * element(&c->b, c->b_data, tb, i, col);
+            float *to = &c->d_data[col * c->d.ld + row];
+            *to = finish_element(c, sum, row, *to);
+        }
+    return cudaSuccess;
+}
+
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t described,
+                              const void *alpha, const void *a, cublasLtMatrixLayout_t a_layout,
+                              const void *b, cublasLtMatrixLayout_t b_layout, const void *beta,
+                              const void *c, cublasLtMatrixLayout_t c_layout, void *d,
+                              cublasLtMatrixLayout_t d_layout, const cublasLtMatmulAlgo_t *algo,
+                              void *workspace, size_t workspace_bytes, cudaStream_t stream)
+{
+    call made = {.a_data = a, .b_data = b, .d_data = d, .workspace = workspace};
+    (void)handle, (void)algo;
+    assert(c == d && c_layout == d_layout);
+    memcpy(&made.product, described, sizeof made.product);
+    memcpy(&made.a, a_layout, sizeof made.a);
+    memcpy(&made.b, b_layout, sizeof made.b);
+    memcpy(&made.d, d_layout, sizeof made.d);
+    memcpy(&made.alpha, alpha, sizeof made.alpha);
+    memcpy(&made.beta, beta, sizeof made.beta);
+    made.workspace_bytes = workspace_bytes;
+    bool ta = made.product.transpose_a == CUBLAS_OP_T, tb = made.product.transpose_b == CUBLAS_OP_T;
+    if ((ta ? made.a.columns : made.a.rows) != made.d.rows ||
+        (tb ? made.b.rows : made.b.columns) != made.d.columns ||
+        (ta ? made.a.rows : made.a.columns) != (tb ? made.b.columns : made.b.rows))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    return fake_enqueue(stream, multiply, &made, sizeof made) == cudaSuccess
+               ? CUBLAS_STATUS_SUCCESS
+               : CUBLAS_STATUS_EXECUTION_FAILED;
+}

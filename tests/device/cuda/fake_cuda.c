@@ -1,0 +1,501 @@
+#include "device/cuda/fake_cuda.h"
+
+#include <assert.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+enum { CARDS = 2, MOST_STREAMS = 64, ALIGNMENT = 256 };
+#define RESERVED_BYTES ((size_t)1 << 32)
+
+/* An event lives as long as its handle or a task that knows it. */
+struct CUevent_st {
+    cudaStream_t stream;     /* that it was recorded on last */
+    uint64_t recorded, done; /* how often */
+    int references;
+};
+
+typedef struct task {
+    struct task *next;
+    cudaError_t (*work)(void *argument); /* NULL: it is about the event */
+    cudaEvent_t event;
+    uint64_t count; /* of the event's records: waits for so many, or is this one */
+    bool waits;
+    _Alignas(16) char argument[];
+} task;
+
+struct CUstream_st {
+    task *first, *last;
+};
+
+typedef struct block {
+    struct block *next;
+    char *memory;
+    size_t bytes;
+    int card;
+    bool is_free;
+} block;
+
+struct CUmemPoolHandle_st {
+    int card;
+};
+
+static struct {
+    pthread_mutex_t lock; /* guards all below */
+    struct CUstream_st *streams[MOST_STREAMS];
+    cudaError_t error; /* of queued work; it stays, as on a card */
+    bool is_closed;
+    char *memory; /* [RESERVED_BYTES] if closed, without access but while work is done */
+    size_t used, limit, live[CARDS];
+    block *blocks;
+    uint64_t random;
+} all = {.lock = PTHREAD_MUTEX_INITIALIZER, .random = 20240229};
+
+static _Thread_local int current_card;
+static _Thread_local cudaError_t last_error;
+
+static cudaError_t fail(cudaError_t code)
+{
+    last_error = code;
+    return code;
+}
+
+static uint32_t random_below(uint32_t below)
+{
+    all.random = all.random * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(all.random >> 33) % below;
+}
+
+/* ---- Memory ----------------------------------------------------------------------------- */
+
+static void begin(void)
+{
+    pthread_mutex_lock(&all.lock);
+    if (all.memory)
+        return;
+    const char *limit = getenv("FAKE_CUDA_BYTES"), *seed = getenv("SLUICE_TEST_SEED");
+    all.limit = limit ? strtoull(limit, NULL, 10) : (size_t)1 << 30;
+    all.random = seed ? strtoull(seed, NULL, 10) : all.random;
+    all.is_closed = getenv("FAKE_CUDA_CLOSED") != NULL;
+    all.memory = mmap(NULL, RESERVED_BYTES, all.is_closed ? PROT_NONE : PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    assert(all.memory != MAP_FAILED);
+}
+
+static void end(void)
+{
+    pthread_mutex_unlock(&all.lock);
+}
+
+static void open_memory(bool open)
+{
+    if (all.is_closed && all.used)
+        mprotect(all.memory, all.used, open ? PROT_READ | PROT_WRITE : PROT_NONE);
+}
+
+static bool is_device_memory(const void *memory)
+{
+    return (uintptr_t)memory - (uintptr_t)all.memory < RESERVED_BYTES;
+}
+
+static block *find_free(size_t bytes, int card)
+{
+    for (block *b = all.blocks; b; b = b->next)
+        if (b->is_free && b->bytes == bytes && b->card == card)
+            return b;
+    return NULL;
+}
+
+static block *block_of(const void *memory)
+{
+    for (block *b = all.blocks; b; b = b->next)
+        if (b->memory == memory && !b->is_free)
+            return b;
+    fprintf(stderr, "fake CUDA: %p is freed, but is no memory of a card\n", memory);
+    abort();
+}
+
+static block *make_block(size_t bytes, int card)
+{
+    block *made = calloc(1, sizeof *made);
+    assert(made && all.used + bytes <= RESERVED_BYTES);
+    *made = (block){all.blocks, all.memory + all.used, bytes, card, true};
+    all.blocks = made;
+    all.used += bytes;
+    return made;
+}
+
+cudaError_t cudaMallocFromPoolAsync(void **out, size_t bytes, cudaMemPool_t pool,
+                                    cudaStream_t stream)
+{
+    (void)stream; /* what gave it back is done: no queue of this card uses it */
+    size_t rounded = ALIGNMENT;
+    while (rounded < bytes)
+        rounded *= 2;
+    bytes = rounded;
+    *out = NULL;
+    begin();
+    cudaError_t code = cudaSuccess;
+    if (all.live[pool->card] + bytes > all.limit) {
+        code = cudaErrorMemoryAllocation;
+    } else {
+        block *taken = find_free(bytes, pool->card);
+        if (!taken)
+            taken = make_block(bytes, pool->card);
+        taken->is_free = false;
+        all.live[pool->card] += bytes;
+        open_memory(true);
+        memset(taken->memory, 0xFF, bytes);
+        open_memory(false);
+        *out = taken->memory;
+    }
+    end();
+    return code == cudaSuccess ? code : fail(code);
+}
+
+static cudaError_t give_back(void *argument)
+{
+    block *given = block_of(*(void **)argument);
+    memset(given->memory, 0xFF, given->bytes);
+    given->is_free = true;
+    all.live[given->card] -= given->bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
+{
+    return fake_enqueue(stream, give_back, &memory, sizeof memory);
+}
+
+cudaError_t cudaMemPoolCreate(cudaMemPool_t *out, const struct cudaMemPoolProps *properties)
+{
+    *out = malloc(sizeof **out);
+    assert(*out);
+    (*out)->card = properties->location.id;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolDestroy(cudaMemPool_t pool)
+{
+    free(pool);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)
+{
+    (void)pool;
+    (void)attribute;
+    (void)value;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, enum cudaMemPoolAttr attribute, void *value)
+{
+    (void)attribute;
+    begin();
+    *(uint64_t *)value = all.live[pool->card];
+    end();
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemPoolTrimTo(cudaMemPool_t pool, size_t bytes)
+{
+    (void)pool;
+    (void)bytes;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total_bytes)
+{
+    begin();
+    *free_bytes = all.limit - all.live[current_card];
+    *total_bytes = all.limit;
+    end();
+    return cudaSuccess;
+}
+
+cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const void *memory)
+{
+    begin();
+    memset(out, 0, sizeof *out);
+    out->type = is_device_memory(memory) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    end();
+    return cudaSuccess;
+}
+
+/* ---- Queues ----------------------------------------------------------------------------- */
+
+static void drop_event(cudaEvent_t event)
+{
+    if (event && --event->references == 0)
+        free(event);
+}
+
+/* Does the stream's next task; false: it has none that can be done. */
+static bool step_stream(cudaStream_t stream)
+{
+    task *next = stream->first;
+    if (!next || (next->waits && next->event->done < next->count))
+        return false;
+    stream->first = next->next;
+    if (!stream->first)
+        stream->last = NULL;
+    if (next->work) {
+        cudaError_t code = next->work(next->argument);
+        all.error = all.error == cudaSuccess ? code : all.error;
+    } else if (!next->waits) {
+        next->event->done = next->count;
+    }
+    drop_event(next->event);
+    free(next);
+    return true;
+}
+
+/* Does all of a stream's tasks, and of others' what they wait for: records come before waits, so
+ * this ends. */
+static void finish_stream(cudaStream_t stream)
+{
+    open_memory(true);
+    while (stream->first)
+        if (!step_stream(stream)) {
+            cudaStream_t other = stream;
+            while (other->first && !step_stream(other))
+                other = other->first->event->stream;
+        }
+    open_memory(false);
+}
+
+static void step_at_random(void)
+{
+    if (random_below(8) > 0)
+        return;
+    open_memory(true);
+    for (uint32_t steps = random_below(8); steps > 0; steps--) {
+        cudaStream_t stream = all.streams[random_below(MOST_STREAMS)];
+        if (stream)
+            for (uint32_t tasks = random_below(20); tasks > 0 && step_stream(stream); tasks--)
+                ;
+    }
+    open_memory(false);
+}
+
+static task *append(cudaStream_t stream, size_t bytes)
+{
+    task *made = calloc(1, sizeof *made + bytes);
+    assert(made);
+    if (stream->last)
+        stream->last->next = made;
+    else
+        stream->first = made;
+    stream->last = made;
+    return made;
+}
+
+cudaError_t fake_enqueue(cudaStream_t stream, cudaError_t (*work)(void *argument),
+                         const void *argument, size_t bytes)
+{
+    begin();
+    task *made = append(stream, bytes);
+    made->work = work;
+    memcpy(made->argument, argument, bytes);
+    step_at_random();
+    cudaError_t code = all.error;
+    end();
+    return code == cudaSuccess ? code : fail(code);
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
+{
+    (void)flags;
+    *out = calloc(1, sizeof **out);
+    assert(*out);
+    begin();
+    int slot = 0;
+    while (all.streams[slot])
+        slot++;
+    assert(slot < MOST_STREAMS);
+    all.streams[slot] = *out;
+    end();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+    begin();
+    finish_stream(stream);
+    cudaError_t code = all.error;
+    end();
+    return code == cudaSuccess ? code : fail(code);
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+    begin();
+    finish_stream(stream);
+    for (int i = 0; i < MOST_STREAMS; i++)
+        if (all.streams[i] == stream)
+            all.streams[i] = NULL;
+    end();
+    free(stream);
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags)
+{
+    (void)flags;
+    *out = calloc(1, sizeof **out);
+    assert(*out);
+    (*out)->references = 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+    begin();
+    drop_event(event);
+    end();
+    return cudaSuccess;
+}
+
+static void append_event(cudaStream_t stream, cudaEvent_t event, bool waits)
+{
+    task *made = append(stream, 0);
+    made->event = event;
+    made->count = event->recorded;
+    made->waits = waits;
+    event->references++;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+    begin();
+    event->stream = stream;
+    event->recorded++;
+    append_event(stream, event, false);
+    end();
+    return cudaSuccess;
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
+{
+    (void)flags;
+    begin();
+    append_event(stream, event, true);
+    step_at_random();
+    end();
+    return cudaSuccess;
+}
+
+/* ---- Copies ----------------------------------------------------------------------------- */
+
+typedef struct transfer {
+    char *to;
+    const char *from;
+    size_t bytes, pitch, rows; /* of zeros and other bytes: rows of `bytes` */
+    int value;
+} transfer;
+
+static cudaError_t copy_bytes(void *argument)
+{
+    const transfer *copy = argument;
+    memmove(copy->to, copy->from, copy->bytes);
+    return cudaSuccess;
+}
+
+/* Pageable memory of the host is read at once: its bytes lie behind the transfer. */
+static cudaError_t copy_own_bytes(void *argument)
+{
+    const transfer *copy = argument;
+    memcpy(copy->to, copy + 1, copy->bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind,
+                            cudaStream_t stream)
+{
+    transfer copy = {.to = to, .from = from, .bytes = bytes};
+    assert(is_device_memory(to) == (kind != cudaMemcpyDeviceToHost) &&
+           is_device_memory(from) == (kind != cudaMemcpyHostToDevice));
+    if (kind != cudaMemcpyHostToDevice)
+        return fake_enqueue(stream, copy_bytes, &copy, sizeof copy);
+    transfer *whole = malloc(sizeof copy + bytes);
+    assert(whole);
+    *whole = copy;
+    memcpy(whole + 1, from, bytes);
+    cudaError_t code = fake_enqueue(stream, copy_own_bytes, whole, sizeof copy + bytes);
+    free(whole);
+    return code;
+}
+
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_card, const void *from, int from_card,
+                                size_t bytes, cudaStream_t stream)
+{
+    transfer copy = {.to = to, .from = from, .bytes = bytes};
+    (void)to_card;
+    (void)from_card;
+    assert(is_device_memory(to) && is_device_memory(from));
+    return fake_enqueue(stream, copy_bytes, &copy, sizeof copy);
+}
+
+static cudaError_t set_rows(void *argument)
+{
+    const transfer *set = argument;
+    for (size_t row = 0; row < set->rows; row++)
+        memset(set->to + row * set->pitch, set->value, set->bytes);
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t bytes, size_t rows,
+                              cudaStream_t stream)
+{
+    transfer set = {.to = to, .bytes = bytes, .pitch = pitch, .rows = rows, .value = value};
+    assert(is_device_memory(to));
+    return fake_enqueue(stream, set_rows, &set, sizeof set);
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+    return cudaMemset2DAsync(to, bytes, value, bytes, 1, stream);
+}
+
+/* ---- Cards ------------------------------------------------------------------------------ */
+
+cudaError_t cudaGetDeviceCount(int *out)
+{
+    *out = getenv("FAKE_CUDA_NO_DRIVER") ? 0 : CARDS;
+    return *out ? cudaSuccess : fail(cudaErrorInsufficientDriver);
+}
+
+cudaError_t cudaSetDevice(int card)
+{
+    current_card = card;
+    return cudaSuccess;
+}
+
+cudaError_t cudaDeviceGetAttribute(int *out, enum cudaDeviceAttr attribute, int card)
+{
+    (void)card;
+    *out = attribute == cudaDevAttrComputeCapabilityMajor   ? 9
+           : attribute == cudaDevAttrComputeCapabilityMinor ? 0
+                                                            : 1;
+    return cudaSuccess;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    cudaError_t code = last_error;
+    last_error = cudaSuccess;
+    return code;
+}
+
+const char *cudaGetErrorString(cudaError_t code)
+{
+    return code == cudaErrorMemoryAllocation     ? "out of memory"
+           : code == cudaErrorInsufficientDriver ? "there is no driver"
+           : code == cudaErrorInvalidValue       ? "invalid argument"
+                                                 : "an error";
+}

@@ -1,0 +1,18 @@
+/* A CUDA runtime without a card: what sluice_cuda.so calls, on the CPU, so that tests run the code
+ * of cuda/plugin/ as it is. Two cards, whose memory is the host's; with FAKE_CUDA_CLOSED set in the
+ * environment it is closed to it, so that a direct access ends the process.
+ *
+ * Work is queued, as on a card, and done as late or as early as the rules allow, in an order drawn
+ * from a seed: a queue goes on when the host waits for it, when another queue waits for an event
+ * of it, and at random calls. Memory that is given back is filled with NaN when its queue comes to
+ * that. So where the code lacks a wait, a result is wrong. */
+#ifndef TESTS_DEVICE_CUDA_FAKE_CUDA_H
+#define TESTS_DEVICE_CUDA_FAKE_CUDA_H
+
+#include <cuda_runtime_api.h>
+
+/* Queues work(argument) on a stream; the argument's bytes are copied. */
+cudaError_t fake_enqueue(cudaStream_t stream, cudaError_t (*work)(void *argument),
+                         const void *argument, size_t bytes);
+
+#endif
