@@ -193,8 +193,9 @@ const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *cou
  * or, where that is NULL, is the vocabulary of the text at `source`. */
 void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source);
 
-/* Warns if products in this precision have no hardware on one of the pipe's devices. */
-void cli_warn_precision(const sl_pipe *pipe, sl_precision precision);
+/* Warns if products in this precision have no hardware on one of the pipe's devices, and of kinds
+ * of devices that are unproven. */
+void cli_warn_of_devices(const sl_pipe *pipe, sl_precision precision);
 
 /* ---- Signals (signals.c) ------------------------------------------------------------------ */
 

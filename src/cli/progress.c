@@ -241,15 +241,22 @@ void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const c
     free(beside);
 }
 
-void cli_warn_precision(const sl_pipe *pipe, sl_precision precision)
+void cli_warn_of_devices(const sl_pipe *pipe, sl_precision precision)
 {
-    for (int s = 0; precision == SL_PRECISION_BF16 && s < sl_pipe_stages(pipe); s++) {
+    bool is_slow = false, is_cuda = false;
+    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
         const sl_device *device = sl_pipe_device(pipe, s);
-        if (device && !sl_device_has_bf16(device)) { /* NULL: another process's */
-            cli_complain("warning: without AVX-512 BF16, --precision bf16 is slower than f32");
-            return;
-        }
+        if (!device)
+            continue; /* another process's */
+        is_slow |= precision == SL_PRECISION_BF16 && !sl_device_has_bf16(device);
+        is_cuda |= strncmp(sl_device_name(device), "cuda:", 5) == 0;
     }
+    if (is_slow)
+        cli_complain("warning: without AVX-512 BF16, --precision bf16 is slower than f32");
+    if (is_cuda)
+        cli_complain(
+            "warning: CUDA devices have not been run on a GPU yet: docs/cuda.md lists what "
+            "is unproven");
 }
 
 static void warn_of_run(const sl_run_info *info)
@@ -258,7 +265,7 @@ static void warn_of_run(const sl_run_info *info)
     int64_t rows = options->batch_size;
     if (info->oversubscribed)
         cli_complain("warning: devices share cores");
-    cli_warn_precision(info->pipe, options->precision);
+    cli_warn_of_devices(info->pipe, options->precision);
     int steps = options->accumulate > 0 ? options->accumulate : 1;
     if (steps * options->chunks > rows)
         cli_complain("warning: --chunks%s is %d, but a batch has %" PRId64

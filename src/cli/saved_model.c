@@ -96,7 +96,7 @@ sl_status cli_saved_model_load(const sl_train_options *options, cli_saved_model 
     SL_TRY(cli_name_checkpoints(sl_weights_model(weights, &out->options), weights));
     SL_TRY(load_vocab(weights, out));
     SL_TRY(build_pipe(options, out));
-    cli_warn_precision(out->pipe, options->precision);
+    cli_warn_of_devices(out->pipe, options->precision);
     return sl_weights_load(out->pipe, weights);
 }
 

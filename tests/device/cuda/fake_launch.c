@@ -48,6 +48,7 @@ LAUNCH(add_norm, sli_add_norm)
 LAUNCH_WITH_SCRATCH(add_norm_backward)
 LAUNCH(attention, sli_attention)
 LAUNCH_WITH_SCRATCH(attention_backward)
+LAUNCH_WITH_SCRATCH(norm_terms)
 LAUNCH(cross_entropy, sli_cross_entropy)
 LAUNCH(convert, sli_convert)
 LAUNCH(sgd, sli_sgd)
@@ -66,25 +67,6 @@ static cudaError_t run_add(void *argument)
 }
 
 QUEUE(add, (int64_t count, float *to, const float *from, cudaStream_t stream), count, to, from)
-
-struct norm_term_call {
-    sli_norm_kind kind;
-    int64_t count;
-    const float *x;
-    double *out;
-    void *scratch;
-};
-
-static cudaError_t run_norm_term(void *argument)
-{
-    const struct norm_term_call *call = argument;
-    return sli_launch_norm_term(call->kind, call->count, call->x, call->out, call->scratch, NULL);
-}
-
-QUEUE(norm_term,
-      (sli_norm_kind kind, int64_t count, const float *x, double *out, void *scratch,
-       cudaStream_t stream),
-      kind, count, x, out, scratch)
 
 struct initialize_call {
     sli_init init;

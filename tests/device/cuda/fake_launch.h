@@ -17,7 +17,7 @@
 #define sli_launch_add                fake_launch_add
 #define sli_launch_sgd                fake_launch_sgd
 #define sli_launch_adamw              fake_launch_adamw
-#define sli_launch_norm_term          fake_launch_norm_term
+#define sli_launch_norm_terms         fake_launch_norm_terms
 #define sli_launch_initialize         fake_launch_initialize
 
 #endif

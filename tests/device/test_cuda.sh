@@ -1,0 +1,77 @@
+#!/bin/bash
+# `sluice train` on CUDA devices without a card: tests/cuda/sluice_cuda.so runs the device's own code
+# on a runtime that queues work (tests/device/cuda/fake_cuda.h). Its memory is closed to the host.
+set -euo pipefail
+
+program=${SLUICE_PROGRAM:?}
+fake=$(dirname "$program")/../tests/cuda
+[ -f "$fake/sluice_cuda.so" ] || { echo "skipped: no CUDA toolkit, or no C++ compiler, was found"; exit 77; }
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+fail() { echo "$1"; cat "$scratch/out"; exit 1; }
+
+"$program" data --synthetic "$scratch/text" --tokens 4000 >"$scratch/out"
+train=("$program" train --data "$scratch/text" --emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8
+    --batch-size 8 --eval-batch-size 8 --epochs 1 --max-batches 4 --quiet)
+
+# Runs the options; the numbers of the run are in NAME.
+run() { # NAME OPTION...
+    LD_LIBRARY_PATH=$fake FAKE_CUDA_CLOSED=1 timeout 120 "${train[@]}" "${@:2}" \
+        --log-json "$scratch/log" >"$scratch/out" 2>&1 || fail "${*:2}: does not train"
+    grep -oE '"(loss|grad_norm|test_loss)":[^,}]*' "$scratch/log" >"$scratch/$1"
+    [ "$(wc -l <"$scratch/$1")" -ge 8 ] || fail "${*:2}: the log has too few numbers"
+}
+
+# As near as float32 sums in another order are after a few steps.
+near() { # NAME NAME [BOUND]
+    paste -d: "$scratch/$1" "$scratch/$2" |
+        awk -F: -v bound="${3:-2e-5}" '{ d = $2 - $4; if (d < 0) d = -d; if (!(d <= bound * $2)) exit 1 }' ||
+        fail "$1 and $2 differ: $(paste "$scratch/$1" "$scratch/$2")"
+}
+
+run cpu --devices cpu:0 --chunks 2
+run cuda --devices cuda:0 --chunks 2
+near cpu cuda
+grep -q 'CUDA devices have not been run on a GPU yet' "$scratch/out" || fail "the warning is missing"
+
+# The same bits, however the model is cut, and whatever order the queues run in.
+export SLUICE_TEST_SEED=7
+run virtual --devices cuda:0/0,cuda:0/1 --chunks 2
+run cards --devices cuda:0,cuda:1 --chunks 2 --schedule zb-h1
+diff "$scratch/cuda" "$scratch/virtual" || fail "two stages on virtual devices give other bits than one"
+diff "$scratch/cuda" "$scratch/cards" || fail "two stages on two cards give other bits than one"
+
+run mixed --devices cuda:1,cpu:0 --chunks 2 --checkpoint always
+near cpu mixed
+
+run cpu_bf16 --devices cpu:0 --precision bf16
+run cuda_bf16 --devices cuda:0 --precision bf16
+near cpu_bf16 cuda_bf16 1e-3 # a value may be rounded up here and down there
+
+# Replicas exchange gradients, values and the optimizer's shards by the host; and what is saved on
+# one kind of device goes on on another.
+run replicas --dp 2 --devices cpu:0,cpu:1 --optimizer adamw --lr 0.001
+run cuda_replicas --dp 2 --zero --devices cuda:0/0,cuda:1 --optimizer adamw --lr 0.001 \
+    --save-dir "$scratch/saved" --save-every 2
+near replicas cuda_replicas
+for devices in cpu:0,cpu:1 cuda:0/0,cuda:0/1; do
+    LD_LIBRARY_PATH=$fake FAKE_CUDA_CLOSED=1 timeout 120 "${train[@]}" --optimizer adamw --lr 0.001 \
+        --resume "$scratch/saved/step-00000002" --dp 2 --devices $devices --log-json "$scratch/log" \
+        >"$scratch/out" 2>&1 || fail "the run does not go on on $devices"
+    grep -oE '"test_loss":[^,}]*' "$scratch/log" | tail -n 1 >"$scratch/resumed"
+    grep test_loss "$scratch/cuda_replicas" >"$scratch/whole"
+    near resumed whole
+done
+
+# Memory that is not there, and machines without a driver or a card, are sentences.
+refused() { # TEXT VARIABLE OPTION...
+    ! LD_LIBRARY_PATH=$fake env "$2" "${train[@]}" "${@:3}" >"$scratch/out" 2>&1 || fail "${*:2}: trains"
+    grep -qE "$1" "$scratch/out" || fail "${*:2}: another error"
+}
+refused 'cuda:0: no memory for [0-9]+ bytes of [a-z]+; it holds these bytes: parameters [0-9]+, ' \
+    FAKE_CUDA_BYTES=100000 --devices cuda:0
+refused 'CUDA finds no card: there is no driver' FAKE_CUDA_NO_DRIVER=1 --devices cuda:0
+refused 'cuda:2: the machine has no card 2 \(it has 2\)' A=0 --devices cuda:2
+refused 'is tied to 0.encoder.weight of stage 0 on cuda:0/0: both stages must be on one device' A=0 \
+    --devices cuda:0/0,cuda:0/1 --tie
