@@ -1,7 +1,8 @@
 /* Devices: where tensors live and kernels run.
  *
- * A CPU device is a set of cores. Its kernels run on those cores only, one thread for each core. It
- * owns its memory (a caching allocator) and counts every byte by what the byte is for. */
+ * A CPU device is a set of cores. Its kernels run on those cores only, one thread for each core. A
+ * CUDA device is a GPU; its operations are queued, and docs/cuda.md says what is not proven of it.
+ * A device owns its memory and counts every byte by what the byte is for. */
 #ifndef SLUICE_DEVICE_H
 #define SLUICE_DEVICE_H
 
@@ -37,18 +38,21 @@ typedef struct sl_memory_stats {
 } sl_memory_stats;
 
 /* Creates the devices named in `names`, which are separated by commas. A list has names of one
- * form:
+ * form for CPUs:
  *
  *   cpu:0,cpu:1,…   divide the cores that this process may use evenly, in the order of hwloc's
  *                   topology, so that neighbours have common caches; each name at most once
  *   cpu             all these cores; with cpu,cpu two stages use all cores, whichever has work
  *   cpu:0-3         cores by the system's numbers; cpu:0-0 is core 0 alone
+ *   cuda:0          the first GPU, beside any of the others
+ *   cuda:0/1        a virtual device of the first GPU, with streams and memory of its own
  *
  * *oversubscribed (may be NULL) becomes true if devices have cores in common, as with more devices
  * than cores, or if control groups give the process less time than they need.
  *
  * Errors: SL_ERR_INVALID for a name that cannot be read or is unknown, and for names of two forms;
- * SL_ERR_NOT_FOUND for cores that the machine lacks or this process may not use. */
+ * SL_ERR_NOT_FOUND for cores or GPUs that the machine lacks or this process may not use;
+ * SL_ERR_UNSUPPORTED where CUDA is missing, with what is. */
 sl_status sl_device_list_create(const char *names, sl_device_list **out, bool *oversubscribed);
 
 /* Frees the devices; every tensor on them must have been destroyed. NULL is allowed. */
@@ -67,14 +71,14 @@ void sl_device_destroy(sl_device **device);
 /* "cpu:0", as the list named it. */
 const char *sl_device_name(const sl_device *device);
 
-/* How many threads run a kernel. */
+/* How many threads run a kernel; of a GPU 1, which queues it. */
 int sl_device_thread_count(const sl_device *device);
 
-/* The instruction set of its kernels: "avx512", "avx2" or "baseline". */
+/* The instruction set of its kernels: "avx512", "avx2", "baseline"; of a GPU "sm_90". */
 const char *sl_device_isa(const sl_device *device);
 
-/* Whether it multiplies bf16 matrices in hardware (AVX-512 BF16). Without, such products take more
- * time than f32's. */
+/* Whether it multiplies bf16 matrices in hardware (AVX-512 BF16, GPUs). Without, such products take
+ * more time than f32's. */
 bool sl_device_has_bf16(const sl_device *device);
 
 /* What its memory is used for, and the peaks since the last reset. Any thread may call. */

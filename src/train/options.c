@@ -197,7 +197,7 @@ const sl_option sl_plan_option_rows[] = {
     {.name = "devices", .value = "LIST", .group = "Pipeline", FIELD(TEXT, devices),
      .not_logged = true,
      .help = "Devices, one for each pipeline rank. cpu:0,cpu:1 divide the machine's cores evenly; cpu:0-3 "
-             "names cores. Replicas divide the list evenly, or each has its own: "
+             "names cores; cuda:0 is a GPU, cuda:0/1 a virtual device on it. Replicas divide the list evenly, or each has its own: "
              "'cpu:0,cpu:1;cpu:2,cpu:3'"},
     {.name = "balance", .value = "RULE", .group = "Pipeline", .type = SL_OPTION_CUSTOM,
      .parse = parse_balance, .print = print_balance, .not_logged = true,
