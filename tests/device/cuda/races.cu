@@ -1,4 +1,4 @@
-/* Kernels that are right only with their barriers; the emulation must tell when one is missing. */
+/* Kernels whose barriers are missing or wrong: the emulation must tell. */
 #include "device/cuda/emulated.h"
 
 #include "device/cuda/kernels/launch.h"
@@ -50,6 +50,27 @@ bool race_before_writing(bool with_barrier)
     float out[THREADS];
     launch(NULL, dim3(1), dim3(THREADS), reverse_in_rounds, with_barrier, out);
     return !is_reversed(out, 7);
+}
+
+/* Half of the first warp waits for the warp, the other half for the block. */
+static __global__ void wait_apart(float *out)
+{
+    if (threadIdx.x < 16)
+        out[threadIdx.x] = __shfl_xor_sync(0xFFFFFFFF, 1.0f, 1);
+    __syncthreads();
+}
+
+static __global__ void end_early(float *out)
+{
+    out[threadIdx.x] = 0;
+    if (threadIdx.x < 32)
+        __syncthreads();
+}
+
+void deadlock(bool by_warp)
+{
+    float out[THREADS];
+    launch(NULL, dim3(1), dim3(THREADS), by_warp ? wait_apart : end_early, out);
 }
 
 void emulation_seed(uint64_t seed)
