@@ -16,7 +16,8 @@ typedef struct sl_launch_info {
     int world_size;       /* processes of the job */
     int local_world_size; /* those of them on this machine */
     int restarts;         /* how often the launcher has started the job again */
-    int first_world_size; /* processes of its first attempt; world_size where it is not set */
+    int first_world_size; /* processes that it is to have, of which an attempt may have fewer;
+                             world_size where it is not set */
 } sl_launch_info;
 
 /* Reads a process's rank from its environment. The variables of the first line whose rank or size
@@ -30,11 +31,11 @@ typedef struct sl_launch_info {
  *                            an interactive shell, which are not ranks
  *
  * Where TORCHELASTIC_RESTART_COUNT is set beside them, as torchrun and sluice launch do, it gives
- * `restarts`; above 0, SLUICE_FIRST_WORLD_SIZE, which sluice launch sets, gives first_world_size. A
- * variable that is empty counts as not set. Where the last two variables of a line are not set, all
- * ranks count as being on this machine. No other thread may change the environment meanwhile.
- * Errors: SL_ERR_INVALID for a variable that is missing beside the others, is no number, or
- * contradicts another, which the sentence names; `*out` is then rank 0 of 1. */
+ * `restarts`. SLUICE_FIRST_WORLD_SIZE, which sluice launch sets where it is another, gives
+ * first_world_size. A variable that is empty counts as not set. Where the last two variables of a
+ * line are not set, all ranks count as being on this machine. No other thread may change the
+ * environment meanwhile. Errors: SL_ERR_INVALID for a variable that is missing beside the others,
+ * is no number, or contradicts another, which the sentence names; `*out` is then rank 0 of 1. */
 sl_status sl_launch_info_read(sl_launch_info *out);
 
 /* ---- Starting and supervising ranks ------------------------------------------------------- */
@@ -44,8 +45,8 @@ typedef enum sl_launch_event_kind {
                                  sl_escape_text makes it safe to print */
     SL_LAUNCH_ATTEMPT_FAILED, /* for the `attempt`th time, from 1: `text` says which rank failed,
                                  and how */
-    SL_LAUNCH_GROWS,          /* `text` says which host of an elastic job answers again; the job is
-                                 started again */
+    SL_LAUNCH_RESIZED,        /* the job is started again, without a failure: `text` says which
+                                 lost host answers, or that the programs need fewer processes */
     SL_LAUNCH_CAUGHT_UP,      /* the job has done the steps again that it had done before its last
                                  failure, or had nothing to repeat: `lost` */
     SL_LAUNCH_ENDED,          /* a job that was started again: `lost` in all, of `seconds` since
@@ -67,7 +68,7 @@ typedef struct sl_launch_lost_time {
 typedef struct sl_launch_event {
     sl_launch_event_kind kind;
     int rank, attempt;
-    int next_processes; /* of ATTEMPT_FAILED, GROWS: the next attempt's; 0: there is none */
+    int next_processes; /* of ATTEMPT_FAILED, RESIZED: the next attempt's; 0: there is none */
     const sl_launch_lost_time *lost;
     double seconds;   /* CAUGHT_UP: all that was lost */
     bool knows_steps; /* programs tell their steps (sl_launch_link_steps) */
@@ -130,8 +131,8 @@ sl_status sl_launch_run_rank(const char *const *command, int *exit_status);
 /* ---- Telling the launcher ----------------------------------------------------------------- */
 
 /* A program's connection to its supervisor, a Unix socket whose number is in the environment
- * variable SLUICE_LAUNCH_FD. Each message is a packet of text: "saving", "saved", "steps N", "error
- * TEXT". */
+ * variable SLUICE_LAUNCH_FD. Each message is a packet of text: "saving", "saved", "steps N",
+ * "processes N", "error TEXT". */
 typedef struct sl_launch_link sl_launch_link;
 
 /* NULL where there is no supervisor. Removes the variable from the environment, and closes the
@@ -147,6 +148,10 @@ void sl_launch_link_saving(sl_launch_link *link, bool begins);
  * goes on, and after each step. The launcher can then say what a failure has cost. NULL: does
  * nothing. */
 void sl_launch_link_steps(sl_launch_link *link, int64_t steps);
+
+/* Asks for an attempt with fewer processes, after this one: by a program that can use so many, and
+ * ends with success. NULL: does nothing. */
+void sl_launch_link_processes(sl_launch_link *link, int processes);
 
 /* Tells the launcher the error that this program ends with; the launcher reports it. False if it
  * was not told, as for NULL. */

@@ -252,6 +252,15 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
 sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
                            sl_module_profile *profiles, int *balance);
 
+/* Changes the layout that `options` ask for to one with at most `processes` ranks, each a pipeline
+ * rank: options->replicas, pipeline_ranks, and zero where one replica is left. Of those with at
+ * most as many replicas, and at least as many pipeline ranks where there are so many processes (a
+ * model without a pipeline gets none), it is the one with the shortest step, simulated with the
+ * modules' operations as times; of equal ones the one with the most ranks. The same arguments
+ * give the same layout. `model` has these options. Where nothing fits, nothing is changed. Errors:
+ * SL_ERR_MEMORY. */
+sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes);
+
 /* The bytes of memory and swap that a process can have: the machine's, or less where a control
  * group limits it. What other processes hold is not subtracted. */
 uint64_t sl_usable_memory(void);

@@ -150,7 +150,7 @@ static void show_event(void *context, const sl_launch_event *event)
         show_rank_error(event);
         break;
     case SL_LAUNCH_ATTEMPT_FAILED:
-    case SL_LAUNCH_GROWS:
+    case SL_LAUNCH_RESIZED:
         show_failure(context, event);
         break;
     case SL_LAUNCH_CAUGHT_UP:

@@ -82,20 +82,33 @@ static void resume_if_any(sl_save_options *checkpoints)
     checkpoints->resume_if_any = true;
 }
 
+/* The shards and micro-batches of a job's first attempt, for one that begins as that did. */
+static void keep_first_sums(sl_train_options *options, const sl_launch_info *launch,
+                            bool replicas_given)
+{
+    if (options->shards == 0 && replicas_given)
+        options->shards = options->replicas;
+    else if (options->shards == 0 && launch->first_world_size > 1)
+        options->shards = launch->first_world_size;
+    if (options->chunks == 0 && replicas_given && options->pipeline_ranks > 0 && !options->table)
+        options->chunks = sl_train_options_chunks(options);
+}
+
 /* A job that the launcher has started again goes on where it was, or begins as its first attempt
- * did, with the shards of that. */
-static sl_status resume_after_restart(settings *to, const sl_launch_info *launch)
+ * did; so does one whose first attempt has lost hosts. */
+static sl_status resume_after_restart(settings *to, const sl_launch_info *launch,
+                                      bool replicas_given)
 {
     sl_save_options *checkpoints = &to->run.checkpoints;
     char *best = NULL, *newest = NULL;
     if (checkpoints->directory)
         SL_TRY(sl_train_find_checkpoints(checkpoints->directory, &best, &newest));
     bool begins_elsewhere = checkpoints->resume && !newest;
-    if (to->run.shards == 0 && launch->first_world_size > 1 && !checkpoints->resume && !newest)
-        to->run.shards = launch->first_world_size;
+    if (!checkpoints->resume && !newest)
+        keep_first_sums(&to->run, launch, replicas_given);
     free(best);
     free(newest);
-    if (begins_elsewhere || !checkpoints->directory)
+    if (launch->restarts == 0 || begins_elsewhere || !checkpoints->directory)
         return SL_OK;
     resume_if_any(checkpoints);
     to->progress.restarts = launch->restarts;
@@ -144,6 +157,45 @@ static sl_status handle_signals(settings *from, const sl_launch_info *launch)
 }
 
 /* ---- The run ------------------------------------------------------------------------------ */
+
+/* The types of the vocabulary, from the newest checkpoint or else from the text. */
+static sl_status count_types(sl_train_options *options)
+{
+    const char *directory = options->checkpoints.directory;
+    char *best = NULL, *newest = NULL;
+    sl_corpus *corpus = NULL;
+    sl_model_options saved;
+    if (directory)
+        SL_TRY(sl_train_find_checkpoints(directory, &best, &newest));
+    bool found = newest && sl_weights_model(newest, &saved) == SL_OK;
+    free(best);
+    free(newest);
+    if (!found)
+        SL_TRY(sl_corpus_load(options->data, NULL, &corpus));
+    options->model.ntokens = found ? saved.ntokens : sl_vocab_size(sl_corpus_vocab(corpus));
+    sl_corpus_destroy(&corpus);
+    return SL_OK;
+}
+
+/* Where a job has fewer processes than at its first attempt, finds the layout for them. One that
+ * needs fewer still ends this attempt: the launcher starts as many. */
+static sl_status fit_fewer_processes(sl_train_options *options, const sl_launch_info *launch,
+                                     bool *ends)
+{
+    sl_module *model;
+    int64_t ntokens = options->model.ntokens;
+    SL_TRY(sl_train_options_check(options));
+    SL_TRY(count_types(options));
+    SL_TRY(sl_transformer_lm_create(&options->model, &model));
+    options->model.ntokens = ntokens;
+    sl_status status = sl_train_fit_layout(options, model, launch->world_size);
+    sl_module_destroy(&model);
+    int fitting = options->replicas * options->pipeline_ranks;
+    *ends = status == SL_OK && fitting > 0 && fitting < launch->world_size && cli_launcher;
+    if (*ends && launch->rank == 0)
+        sl_launch_link_processes(cli_launcher, fitting);
+    return status;
+}
 
 /* There are as many replicas as processes, if nothing says otherwise, and the processes of this
  * machine have its devices. The only process of a launcher is then one replica: a job may have come
@@ -235,13 +287,18 @@ static sl_status run_train(cli_line *line, void *settings_read)
     parsed->progress.live = isatty(STDERR_FILENO) == 1;
     bool replicas_given = cli_line_value(line, "dp");
     SL_TRY(sl_launch_info_read(&launch));
-    if (launch.restarts > 0)
-        SL_TRY(resume_after_restart(parsed, &launch));
+    bool fewer = launch.world_size < launch.first_world_size, ends = false;
+    if (launch.restarts > 0 || fewer)
+        SL_TRY(resume_after_restart(parsed, &launch, replicas_given));
     SL_TRY(cli_saved_model_apply_sizes(line, options));
     SL_TRY(check_outputs(parsed));
     SL_TRY(sli_synthetic_best_perplexity(options->data, options->bptt,
                                          &options->best_possible_perplexity));
     SL_TRY(handle_signals(parsed, &launch));
+    if (fewer && replicas_given)
+        SL_TRY(fit_fewer_processes(options, &launch, &ends));
+    if (ends)
+        return SL_OK;
     SL_TRY(fit_to_launch(options, &launch, replicas_given));
     SL_TRY(train_replicas(parsed, &launch, &result));
     if (!result.stopped || launch.rank > 0) /* rank 0 prints it */

@@ -156,7 +156,7 @@ static sl_status read_attempt(sl_launch_info *info)
     info->first_world_size = info->world_size;
     if (get_variable(restart_count))
         SL_TRY(read_variable(restart_count, restart_count, &info->restarts));
-    if (info->restarts > 0 && get_variable(first_world_size))
+    if (get_variable(first_world_size))
         SL_TRY(read_variable(first_world_size, restart_count, &info->first_world_size));
     return check_below("RANK", info->rank, first_world_size, info->first_world_size);
 }

@@ -230,6 +230,15 @@ static void end_rank(attempt *self, int index, int kind, int number)
         enter_phase(self, RELEASED);
 }
 
+static void ask_for_fewer(attempt *self, int rank, int processes)
+{
+    if (processes < 1 || processes >= self->count || self->failure != NO_FAILURE)
+        return;
+    self->end->fewer = processes;
+    self->end->failed = sli_clock_seconds();
+    snprintf(self->end->reason, sizeof self->end->reason, "rank %d needs fewer processes", rank);
+}
+
 static void on_message(void *owner, int index, const sli_wire_message *message)
 {
     attempt *self = owner;
@@ -246,6 +255,9 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
             sli_wire_listener_refuse(self->listener, index);
         else
             sli_lost_time_add_steps(self->job->lost, (int64_t)message->sequence);
+        break;
+    case SLI_RANK_PROCESSES:
+        ask_for_fewer(self, index, message->number);
         break;
     case SLI_RANK_ERROR:
         report_error(self, index, message->text);

@@ -22,6 +22,7 @@ enum {
         SLI_WIRE_ALIVE + 1, /* the program starts to save, which must not be cut off */
     SLI_RANK_SAVED,         /* it has written it */
     SLI_RANK_STEPS,         /* it has done `sequence` steps of its training */
+    SLI_RANK_PROCESSES,     /* it asks for `number` processes, fewer than there are */
     SLI_RANK_ERROR,         /* it ends with the error `text` */
     SLI_RANK_ENDED,         /* it has ended: `number` is its status from waitpid */
     SLI_RANK_NOT_STARTED,   /* it cannot be started: `number` is errno */
@@ -97,10 +98,12 @@ typedef struct sli_job_end {
     int exit_status;                   /* of the rank that failed, as a shell gives it; 0: none */
     bool is_final;                     /* another attempt makes no sense */
     bool grows;                        /* the launcher has ended it: a lost host answers */
+    int fewer;                         /* processes that a rank asks for instead; 0: none does */
     int died;                          /* ranks that were killed, or lost with their host */
     bool host_lost;                    /* one of them was lost */
     double failed;                     /* when: the first failure (core/clock.h); 0: none */
-    char reason[SLI_JOB_REASON_BYTES]; /* exit_status != 0: who failed, and how; or `grows` */
+    char reason[SLI_JOB_REASON_BYTES]; /* exit_status != 0: who failed, and how; or why it grows or
+                                          shrinks */
 } sli_job_end;
 
 /* Runs the attempt until all its processes have ended. Errors: why it cannot be started. */

@@ -76,6 +76,8 @@ static _Noreturn void exec_program(const supervisor *self, char *const *command,
     char packet[32];
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     unsetenv(SLI_LAUNCHER_VARIABLE);
+    if (self->info.first_world_size == self->info.world_size)
+        unsetenv(SLI_FIRST_SIZE_VARIABLE); /* a job within this one has another size */
     sli_set_variable("RANK", self->info.rank);
     sli_set_variable("LOCAL_RANK", self->info.local_rank);
     sli_set_variable("WORLD_SIZE", self->info.world_size);
@@ -138,12 +140,15 @@ static void send_message(supervisor *self, int kind, int number, const char *tex
         (void)sli_wire_send(&self->launcher, &message);
 }
 
-static void send_steps(supervisor *self, const char *number)
+/* A number that a packet has; others are ignored. */
+static void send_number(supervisor *self, int kind, const char *text)
 {
     char *end;
-    long long steps = strtoll(number, &end, 10);
-    sli_wire_message message = {.kind = SLI_RANK_STEPS, .sequence = (uint64_t)steps};
-    if (end > number && *end == '\0' && steps >= 0 && self->launcher.fd >= 0)
+    long long number = strtoll(text, &end, 10);
+    sli_wire_message message = {.kind = kind,
+                                .number = number > INT_MAX ? INT_MAX : (int)number,
+                                .sequence = (uint64_t)number};
+    if (end > text && *end == '\0' && number >= 0 && self->launcher.fd >= 0)
         (void)sli_wire_send(&self->launcher, &message);
 }
 
@@ -187,7 +192,9 @@ static void read_packets(supervisor *self)
         else if (strcmp(text, "saved") == 0)
             send_message(self, SLI_RANK_SAVED, 0, "");
         else if (strncmp(text, "steps ", 6) == 0)
-            send_steps(self, text + 6);
+            send_number(self, SLI_RANK_STEPS, text + 6);
+        else if (strncmp(text, "processes ", 10) == 0)
+            send_number(self, SLI_RANK_PROCESSES, text + 10);
         else if (strncmp(text, cannot_start, strlen(cannot_start)) == 0)
             self->start_error = (int)strtol(text + strlen(cannot_start), NULL, 10);
     }
@@ -398,6 +405,13 @@ void sl_launch_link_steps(sl_launch_link *link, int64_t steps)
 {
     char packet[32];
     snprintf(packet, sizeof packet, "steps %" PRId64, steps);
+    (void)send_packet(link, packet);
+}
+
+void sl_launch_link_processes(sl_launch_link *link, int processes)
+{
+    char packet[32];
+    snprintf(packet, sizeof packet, "processes %d", processes);
     (void)send_packet(link, packet);
 }
 

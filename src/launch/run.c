@@ -158,7 +158,8 @@ static sl_status run_attempt(launcher *self, sli_job_end *end)
 
 static void report_end(const launcher *self, const sli_job_end *end, bool again)
 {
-    const sl_launch_event event = {.kind = end->grows ? SL_LAUNCH_GROWS : SL_LAUNCH_ATTEMPT_FAILED,
+    const sl_launch_event event = {.kind = end->exit_status == 0 ? SL_LAUNCH_RESIZED
+                                                                 : SL_LAUNCH_ATTEMPT_FAILED,
                                    .attempt = self->failures,
                                    .next_processes = again ? self->processes : 0,
                                    .text = end->reason};
@@ -170,14 +171,17 @@ static sl_status plan_next(launcher *self, const sli_job_end *end, bool *again)
 {
     bool failed = end->exit_status != 0;
     *again = false;
-    if (!failed && !end->grows)
+    bool resized = !failed && (end->grows || end->fewer > 0);
+    if (!failed && !resized)
         return SL_OK;
     self->failures += failed;
     sli_lost_time_add_attempt(&self->lost, end->failed, end->host_lost, failed);
-    *again = end->grows || (!end->is_final && self->failures <= self->options->max_restarts);
+    *again = resized || (!end->is_final && self->failures <= self->options->max_restarts);
     if (self->options->least_processes > 0 && !self->hosts)
         self->dead += end->died;
     sl_status status = *again ? count_processes(self) : SL_OK;
+    if (!failed && end->fewer > 0 && end->fewer < self->processes)
+        self->processes = end->fewer;
     *again &= status == SL_OK;
     report_end(self, end, *again);
     return status;

@@ -73,8 +73,9 @@ static void restarts_are_counted_by_the_launcher(void **state)
     expected.first_world_size = 5;
     check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=12 SLUICE_FIRST_WORLD_SIZE=5",
                expected);
+    expected.restarts = 0; /* the first attempt has lost hosts */
     check_info("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=0 SLUICE_FIRST_WORLD_SIZE=5",
-               launched(1, 2, 1, 2)); /* left by another job */
+               expected);
     check_rank_refused("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=1 SLUICE_FIRST_WORLD_SIZE=1",
                        "RANK must be below SLUICE_FIRST_WORLD_SIZE, got 1 and 1");
     check_rank_refused("RANK=1 WORLD_SIZE=2 TORCHELASTIC_RESTART_COUNT=once",

@@ -242,6 +242,43 @@ static void profile_gives_the_times_that_decide_and_their_balance(void **state)
     sl_module_destroy(&model);
 }
 
+/* Of 2 replicas of 2 ranks, 3 ranks become one replica, of 3 ranks if the layers can be divided. */
+static void fewer_processes_get_the_layout_with_the_shortest_step(void **state)
+{
+    (void)state;
+    static const struct {
+        int replicas, ranks, layers, processes, expected_replicas, expected_ranks;
+        const char *schedule;
+    } cases[] = {
+        {2, 2, 6, 3, 1, 3, NULL},   {2, 2, 2, 3, 1, 2, NULL},   {2, 2, 6, 2, 1, 2, NULL},
+        {2, 2, 6, 1, 1, 1, NULL},   {1, 4, 6, 3, 1, 3, NULL},   {4, 1, 6, 3, 3, 1, NULL},
+        {4, 1, 6, 1, 1, 1, NULL},   {4, 2, 4, 7, 2, 3, NULL},   {4, 2, 4, 4, 2, 2, "1f1b"},
+        {2, 2, 8, 3, 1, 3, "zb-v"}, {2, 2, 5, 3, 1, 2, "zb-v"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        sl_train_options options = layout_of(cases[i].replicas, cases[i].ranks, NULL);
+        sl_module *model;
+        options.model = (sl_model_options){
+            .ntokens = 50, .emsize = 16, .nhid = 16, .nhead = 2, .nlayers = cases[i].layers};
+        options.batch_size = 16;
+        options.schedule = cases[i].schedule;
+        check_ok(sl_transformer_lm_create(&options.model, &model));
+        check_ok(sl_train_fit_layout(&options, model, cases[i].processes));
+        sl_module_destroy(&model);
+        if (options.replicas != cases[i].expected_replicas ||
+            options.pipeline_ranks != cases[i].expected_ranks)
+            fail_msg("case %zu: %d x %d", i, options.replicas, options.pipeline_ranks);
+    }
+    sl_train_options options = layout_of(2, 2, "cpu:0,cpu:1,cpu:2,cpu:3");
+    sl_module *model;
+    options.model.ntokens = 50;
+    check_ok(sl_transformer_lm_create(&options.model, &model));
+    check_ok(sl_train_fit_layout(&options, model, 3)); /* no layout has these devices */
+    assert_int_equal(options.replicas, 2);
+    assert_int_equal(options.pipeline_ranks, 2);
+    sl_module_destroy(&model);
+}
+
 int layout_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -254,6 +291,7 @@ int layout_tests(void)
         cmocka_unit_test(each_replica_needs_a_shard),
         cmocka_unit_test(chunks_are_four_for_each_rank_as_far_as_the_batch_allows),
         cmocka_unit_test(chunks_are_those_of_a_table),
+        cmocka_unit_test(fewer_processes_get_the_layout_with_the_shortest_step),
         cmocka_unit_test(profile_gives_the_times_that_decide_and_their_balance),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
