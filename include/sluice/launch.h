@@ -132,7 +132,7 @@ sl_status sl_launch_run_rank(const char *const *command, int *exit_status);
 
 /* A program's connection to its supervisor, a Unix socket whose number is in the environment
  * variable SLUICE_LAUNCH_FD. Each message is a packet of text: "saving", "saved", "steps N",
- * "processes N", "error TEXT". */
+ * "processes N", "role RANK TEXT", "error TEXT". */
 typedef struct sl_launch_link sl_launch_link;
 
 /* NULL where there is no supervisor. Removes the variable from the environment, and closes the
@@ -148,6 +148,10 @@ void sl_launch_link_saving(sl_launch_link *link, bool begins);
  * goes on, and after each step. The launcher can then say what a failure has cost. NULL: does
  * nothing. */
 void sl_launch_link_steps(sl_launch_link *link, int64_t steps);
+
+/* Tells the launcher what a rank does in the job, such as "stage 1", to name it where it fails; of
+ * several calls for a rank all count. NULL: does nothing. */
+void sl_launch_link_role(sl_launch_link *link, int rank, const char *role);
 
 /* Asks for an attempt with fewer processes, after this one: by a program that can use so many, and
  * ends with success. NULL: does nothing. */

@@ -17,7 +17,6 @@
 typedef struct display {
     cli_progress *of;
     int rank;
-    bool resumed;
     int64_t resumed_step;                   /* 0: the run has begun anew */
     double interval_loss, interval_seconds; /* since the last line */
     int64_t interval_tokens, interval_batches;
@@ -277,6 +276,18 @@ static void warn_of_run(const sl_run_info *info)
                                 info->texts[SL_SPLIT_TRAIN].path);
 }
 
+/* Tells the launcher the stages of each process, where none has all of them. */
+static void tell_stages(const sl_run_info *info)
+{
+    char stages[200], text[210];
+    int count = info->memory_count, ranks = count / info->replicas;
+    for (int i = 0; i < count && info->memory[0].rank != info->memory[ranks - 1].rank; i++) {
+        write_stages(info, i % ranks, stages, sizeof stages);
+        snprintf(text, sizeof text, "stage %s", stages);
+        sl_launch_link_role(cli_launcher, info->memory[i].rank, text);
+    }
+}
+
 static sl_status print_started(void *context, const sl_run_info *info)
 {
     display *on = context;
@@ -285,12 +296,13 @@ static sl_status print_started(void *context, const sl_run_info *info)
     on->total_batches = info->batches_per_epoch * info->options->epochs;
     if (is_first) {
         warn_of_run(info);
+        tell_stages(info);
         sl_launch_link_steps(cli_launcher, on->resumed_step);
     }
     if (options->quiet)
         return SL_OK;
     if (is_first) {
-        if (options->restarts > 0 && !on->resumed)
+        if (options->restarts > 0 && on->resumed_step == 0)
             print_line(on,
                        "Restart %d: there is no checkpoint yet, the run starts from the beginning",
                        options->restarts);
@@ -484,7 +496,6 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
 static void print_resumed(display *on, const sl_checkpoint_event *event)
 {
     char begin[48] = "Resuming";
-    on->resumed = true;
     on->resumed_step = event->step;
     if (on->of->options.quiet)
         return;

@@ -47,7 +47,7 @@ typedef enum failure { NO_FAILURE, RANK_FAILED, RANK_DIED } failure;
 typedef struct rank_state {
     bool started, ended; /* the program; after its end its connection is ignored */
     bool saving;
-    char host[64];
+    char host[160]; /* and the rank's role: "node1, stage 2" */
 } rank_state;
 
 typedef struct attempt {
@@ -177,7 +177,7 @@ static void on_call(void *owner, int index, const char *host)
 {
     attempt *self = owner;
     self->ranks[index].started = true;
-    snprintf(self->ranks[index].host, sizeof self->ranks[index].host, "%s", host);
+    snprintf(self->ranks[index].host, sizeof self->ranks[index].host, "%.63s", host);
     self->started++;
     if (self->started == self->count)
         sli_lost_time_all_started(self->job->lost);
@@ -230,6 +230,14 @@ static void end_rank(attempt *self, int index, int kind, int number)
         enter_phase(self, RELEASED);
 }
 
+static void add_role(rank_state *rank, const char *role)
+{
+    char *shown = sl_escape_text(role, false);
+    size_t used = strlen(rank->host);
+    snprintf(rank->host + used, sizeof rank->host - used, ", %s", shown ? shown : "");
+    free(shown);
+}
+
 static void ask_for_fewer(attempt *self, int rank, int processes)
 {
     if (processes < 1 || processes >= self->count || self->failure != NO_FAILURE)
@@ -255,6 +263,10 @@ static void on_message(void *owner, int index, const sli_wire_message *message)
             sli_wire_listener_refuse(self->listener, index);
         else
             sli_lost_time_add_steps(self->job->lost, (int64_t)message->sequence);
+        break;
+    case SLI_RANK_ROLE:
+        if (message->number >= 0 && message->number < self->count)
+            add_role(&self->ranks[message->number], message->text);
         break;
     case SLI_RANK_PROCESSES:
         ask_for_fewer(self, index, message->number);

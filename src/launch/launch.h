@@ -23,6 +23,7 @@ enum {
     SLI_RANK_SAVED,         /* it has written it */
     SLI_RANK_STEPS,         /* it has done `sequence` steps of its training */
     SLI_RANK_PROCESSES,     /* it asks for `number` processes, fewer than there are */
+    SLI_RANK_ROLE,          /* what rank `number` does in the job: `text` */
     SLI_RANK_ERROR,         /* it ends with the error `text` */
     SLI_RANK_ENDED,         /* it has ended: `number` is its status from waitpid */
     SLI_RANK_NOT_STARTED,   /* it cannot be started: `number` is errno */

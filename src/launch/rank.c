@@ -140,6 +140,14 @@ static void send_message(supervisor *self, int kind, int number, const char *tex
         (void)sli_wire_send(&self->launcher, &message);
 }
 
+static void send_role(supervisor *self, const char *text)
+{
+    char *role;
+    long rank = strtol(text, &role, 10);
+    if (role > text && *role == ' ' && rank >= 0 && rank <= INT_MAX)
+        send_message(self, SLI_RANK_ROLE, (int)rank, role + 1);
+}
+
 /* A number that a packet has; others are ignored. */
 static void send_number(supervisor *self, int kind, const char *text)
 {
@@ -193,6 +201,8 @@ static void read_packets(supervisor *self)
             send_message(self, SLI_RANK_SAVED, 0, "");
         else if (strncmp(text, "steps ", 6) == 0)
             send_number(self, SLI_RANK_STEPS, text + 6);
+        else if (strncmp(text, "role ", 5) == 0)
+            send_role(self, text + 5);
         else if (strncmp(text, "processes ", 10) == 0)
             send_number(self, SLI_RANK_PROCESSES, text + 10);
         else if (strncmp(text, cannot_start, strlen(cannot_start)) == 0)
@@ -405,6 +415,13 @@ void sl_launch_link_steps(sl_launch_link *link, int64_t steps)
 {
     char packet[32];
     snprintf(packet, sizeof packet, "steps %" PRId64, steps);
+    (void)send_packet(link, packet);
+}
+
+void sl_launch_link_role(sl_launch_link *link, int rank, const char *role)
+{
+    char packet[PACKET_BYTES];
+    snprintf(packet, sizeof packet, "role %d %s", rank, role);
     (void)send_packet(link, packet);
 }
 

@@ -1,10 +1,11 @@
-"""What may befall a job of three ranks on one machine.
+"""What may befall a job of several ranks on one machine.
 
 kill -9 of a random rank at a random moment, from the start of the programs, over the meeting of the
-ranks, to the middle of the training: each time the launcher must say which rank was killed, and
+ranks, to the middle of the training, in layouts of 4 x 1, 2 x 2 and 1 x 4 replicas and pipeline ranks:
+each time the launcher must say which rank was killed, in a pipeline that trains with its stage, and
 soon nothing may be left. Suspending the whole job, as Ctrl-Z, `scontrol suspend` and a frozen
 control group do, for longer than ranks may be silent: the launcher, mpirun and the ranks wake in any
-order, and the training goes on. A tenth of SLUICE_KILLS are killed, 2 where it is not set;
+order, and the training goes on. A quarter of SLUICE_KILLS are killed, 5 where it is not set;
 SLUICE_TEST_SEED draws other ranks, moments and orders.
 """
 
@@ -12,6 +13,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -20,29 +22,31 @@ import time
 from jobs import family, find_programs, is_running, kill
 
 PROGRAM = os.environ["SLUICE_PROGRAM"]
-RANKS = 3
+LAYOUTS = ((2, 2), (4, 1), (1, 4))  # replicas, pipeline ranks
+RANKS = 3  # of the job that is suspended
 GRACE_SECONDS = 5
 END_SECONDS = 60  # the grace, the launcher's own stages, and a busy machine
 LONGEST_LIFE_SECONDS = 1.2
 SILENT_SECONDS = 4  # SLI_SILENT_SECONDS in src/comm/mpi/hub.h
-MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --batch-size 12 --eval-batch-size 8 "
+NOTICE_SECONDS = 5  # until all have ended, once they train: before, the grace may have to end them
+MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 4 --bptt 8 --batch-size 12 --eval-batch-size 8 "
          "--epochs 100000 --quiet").split()
 
 
 class Job:
     """A training that has started; left, nothing of it runs."""
 
-    def __init__(self, folder):
-        self.log = f"{folder}/log"
+    def __init__(self, folder, ranks=RANKS, layout=()):
+        self.ranks, self.log = ranks, f"{folder}/log"
         if os.path.exists(self.log):
             os.remove(self.log)
         self.process = subprocess.Popen(
-            [PROGRAM, "launch", "-n", str(RANKS), "--grace", str(GRACE_SECONDS), PROGRAM, "train",
-             "--data", f"{folder}/text", "--log-json", self.log, *MODEL],
+            [PROGRAM, "launch", "-n", str(ranks), "--grace", str(GRACE_SECONDS), PROGRAM, "train",
+             "--data", f"{folder}/text", "--log-json", self.log, *MODEL, *layout],
             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
     def __enter__(self):
-        self.wait_until(lambda: len(find_programs(self.process.pid)) == RANKS, "all have started")
+        self.wait_until(lambda: len(find_programs(self.process.pid)) == self.ranks, "all have started")
         self.family, self.programs = family(self.process.pid), find_programs(self.process.pid)
         return self
 
@@ -88,17 +92,29 @@ class Job:
         return err
 
 
-def kill_one(folder, draw):
-    victim, life = draw.randrange(RANKS), draw.uniform(0, LONGEST_LIFE_SECONDS)
-    with Job(folder) as job:
+def kill_one(folder, draw, replicas, stages):
+    """Kills a rank, of every second job when the training is under way."""
+    ranks = replicas * stages
+    victim, life = draw.randrange(ranks), draw.uniform(0, LONGEST_LIFE_SECONDS)
+    trains = draw.random() < 0.5
+    with Job(folder, ranks, ["--dp", str(replicas), "--pp", str(stages)]) as job:
+        if trains:
+            job.wait_for_step(2)
         time.sleep(life)
         kill([job.programs[victim]])
         killed = time.monotonic()
         err = job.end()
-        print(f"rank {victim} killed after {life:.2f} s; all ended {time.monotonic() - killed:.2f} s later\n"
+        seconds = time.monotonic() - killed
+        print(f"{replicas} x {stages}: rank {victim} killed after {life:.2f} s; all ended {seconds:.2f} s later\n"
               f"    {err.strip()}", flush=True)
-    if job.process.returncode != 137 or f"rank {victim} on " not in err.splitlines()[-1]:
+    last = err.splitlines()[-1]
+    named = f"rank {victim} on {socket.gethostname()}"
+    if trains and stages > 1:
+        named += f", stage {victim % stages} "
+    if job.process.returncode != 137 or named not in last:
         sys.exit(f"FAILED: status {job.process.returncode} after rank {victim} was killed: {err}")
+    if trains and seconds > NOTICE_SECONDS:
+        sys.exit(f"FAILED: all have ended only {seconds:.1f} s after the death: {err}")
 
 
 def suspend(folder, draw):
@@ -120,7 +136,7 @@ def suspend(folder, draw):
 
 
 def main():
-    kills = int(os.environ.get("SLUICE_KILLS", "20")) // 10
+    kills = int(os.environ.get("SLUICE_KILLS", "20")) // 4
     seed = int(os.environ.get("SLUICE_TEST_SEED", "1"))
     draw = random.Random(seed)
     print(f"seed {seed}")
@@ -128,8 +144,8 @@ def main():
     try:
         subprocess.run([PROGRAM, "data", "--synthetic", f"{folder}/text", "--tokens", "20000"],
                        stdout=subprocess.DEVNULL, check=True)
-        for _ in range(kills):
-            kill_one(folder, draw)
+        for i in range(kills):
+            kill_one(folder, draw, *LAYOUTS[i % len(LAYOUTS)])
         suspend(folder, draw)
     finally:
         shutil.rmtree(folder)

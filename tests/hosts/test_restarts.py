@@ -20,11 +20,12 @@ from jobs import family, find_programs, kill, read
 
 PROGRAM = os.environ["SLUICE_PROGRAM"]
 RANKS = 3
-SAVE_EVERY = 5
+SAVING = ("--zero", "--save-dir", "saved", "--save-every", "5")
 FIRST_DEATH, SECOND_DEATH = 12, 70  # steps
 PATIENCE_SECONDS = 60
-MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 2 --bptt 8 --batch-size 4 --eval-batch-size 8 "
-         "--epochs 2 --max-batches 60 --eval-max-batches 5 --optimizer adamw --lr 0.003 --zero")
+MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 3 --bptt 8 --batch-size 4 --chunks 2 --eval-batch-size 8 "
+         "--epochs 2 --max-batches 60 --eval-max-batches 5 --optimizer adamw --lr 0.003")
+LAYOUT = ("--dp", "2", "--pp", "2", "--shards", str(RANKS))  # of four processes
 F_SETPIPE_SZ = 1031
 
 
@@ -66,18 +67,17 @@ def numbers(records):
     return found
 
 
-def run(folder, name, options, deaths=(), save_every=SAVE_EVERY):
+def run(folder, name, options, deaths=(), ranks=RANKS, training=SAVING):
     """The job's records, and what it wrote to its outputs. `deaths`: steps and ranks, in order."""
     deaths = list(deaths)
     path = os.path.join(folder, name)
     os.mkdir(path)
     log = Log(os.path.join(path, "log"))
-    command = [PROGRAM, "launch", "-n", str(RANKS), "--grace", "20", *options, PROGRAM, "train",
-               "--data", f"{folder}/text", *MODEL.split(), "--log-json", os.path.join(path, "log"),
-               "--save-dir", os.path.join(path, "saved"), "--save-every", str(save_every)]
+    command = [PROGRAM, "launch", "-n", str(ranks), "--grace", "20", *options, PROGRAM, "train",
+               "--data", f"{folder}/text", *MODEL.split(), "--log-json", "log", *training]
     with open(os.path.join(path, "out"), "w", encoding="utf-8") as out, \
             open(os.path.join(path, "err"), "w", encoding="utf-8") as err, \
-            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as job:
+            subprocess.Popen(command, cwd=path, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as job:
         try:
             records = []
             for record in log.records(job):
@@ -153,10 +153,21 @@ def check_job(folder, name, expected, deaths, sizes):
 def check_nothing_saved(folder, expected):
     """A rank that dies before there is a checkpoint: the run starts from the beginning, its text cut as before."""
     records, out, _ = run(folder, "unsaved", ["--max-restarts", "1", "--elastic", f"1:{RANKS}"],
-                          [(FIRST_DEATH, 1)], 1000)
+                          [(FIRST_DEATH, 1)], training=("--save-dir", "saved", "--save-every", "1000"))
     fail_unless("Restart 1: there is no checkpoint yet, the run starts from the beginning" in out, "not said", out)
     check_same(expected, numbers(attempts(records)[1]))
     print("a job without a checkpoint began anew", flush=True)
+
+
+def check_layouts(folder, expected):
+    """Two replicas of two ranks, of which three and then two processes are left."""
+    deaths = [(FIRST_DEATH, 3), (SECOND_DEATH, 1)]
+    records, _, err = run(folder, "layouts", ["--max-restarts", "2", "--elastic", "1:4"], deaths, 4, LAYOUT)
+    of_attempts = attempts(records)
+    found = [(a[0]["replicas"], len(a[0]["partition"])) for a in of_attempts]
+    fail_unless(found == [(2, 2), (1, 3), (1, 2)], f"the layouts are {found}", err)
+    check_same(expected, numbers(of_attempts[-1]))
+    print("four processes, then three, then two, each in another layout, ended with the same bits", flush=True)
 
 
 def main():
@@ -172,6 +183,7 @@ def main():
         deaths = [(FIRST_DEATH, 2), (SECOND_DEATH, 1)]
         check_job(folder, "one", expected, deaths, [3, 2, 1])
         check_nothing_saved(folder, expected)
+        check_layouts(folder, expected)
     finally:
         shutil.rmtree(folder)
 

@@ -167,6 +167,7 @@ static void saves_and_errors_are_packets(void **state)
     sl_launch_link_saving(link, false);
     sl_launch_link_steps(link, 4);
     sl_launch_link_processes(link, 2);
+    sl_launch_link_role(link, 1, "stage 3");
     assert_true(sl_launch_link_error(link, "the disk is full"));
     check_packet(ends[0], "saving");
     check_packet(ends[0], "saving");
@@ -174,6 +175,7 @@ static void saves_and_errors_are_packets(void **state)
     check_packet(ends[0], "saved");
     check_packet(ends[0], "steps 4");
     check_packet(ends[0], "processes 2");
+    check_packet(ends[0], "role 1 stage 3");
     check_packet(ends[0], "error the disk is full");
     close(ends[0]);
     assert_false(sl_launch_link_error(link, "no process reads this"));
