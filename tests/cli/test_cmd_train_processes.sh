@@ -68,6 +68,28 @@ for ranks in 1 3; do
         fail "$ranks processes are not $ranks replicas"
 done
 
+# With --dp the processes of a replica have a stage each, and eval and generate divide theirs too.
+"${train[@]}" --dp 2 --pp 2 --chunks 2 --quiet --save "$scratch/one.safetensors" \
+    --log-json "$scratch/threads" >"$scratch/out" 2>&1
+processes 4 --dp 2 --pp 2 --chunks 2 --save "$scratch/several.safetensors" --log-json "$scratch/processes" ||
+    fail "four processes do not train two replicas"
+diff <(numbers "$scratch/threads") <(numbers "$scratch/processes") || fail "four processes have other numbers"
+cmp "$scratch/one.safetensors" "$scratch/several.safetensors" || fail "four processes have other weights"
+test "$(memories "$scratch/processes" | sort -u | wc -l)" = 4 || fail "the log of four processes lacks a device"
+for ((rank = 0; rank < 4; rank++)); do
+    grep -Eq "^\[RANK 0\]: $rank +[^ ]+ +cpu:$rank +[0-9]+ \([a-z0-9]+\) +$((rank % 2)) \(modules" "$scratch/out" ||
+        fail "the layout lacks rank $rank"
+done
+if grep -q '^\[RANK [13]\]' "$scratch/out"; then fail "a rank that is not its replica's first prints"; fi
+for command in "eval --data $scratch/text --bptt 8 --eval-batch-size 8" "generate --tokens 12"; do
+    # shellcheck disable=SC2086 # words
+    "$program" $command --init "$scratch/one.safetensors" >"$scratch/alone" 2>"$scratch/err"
+    # shellcheck disable=SC2086 # words
+    timeout 60 mpirun -n 2 "$program" $command --init "$scratch/one.safetensors" \
+        >"$scratch/out" 2>"$scratch/err" || fail "two processes do not $command"
+    diff "$scratch/alone" "$scratch/out" || fail "two processes: another $command"
+done
+
 # What cannot be ends every process, with one sentence and no hang.
 if processes 2 --dp 3; then fail "--dp 3 with two processes is accepted"; fi
 grep -q '^sluice: 3 replicas of 1 pipeline rank fit on 1 or 3 processes, got 2$' \

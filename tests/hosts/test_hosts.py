@@ -74,7 +74,7 @@ class Hosts(unittest.TestCase):
         layouts."""
         seed = int(os.environ.get("SLUICE_TEST_SEED", random.randrange(1 << 30)))
         draw = random.Random(seed)
-        options = ("--epochs", "1", "--max-batches", "6", "--momentum", "0.5", "--nlayers", "4",
+        options = ("--epochs", "1", "--max-batches", "6", "--momentum", "0.5", "--nlayers", "6",
                    "--batch-size", "6", "--shards", "5", "--chunks", "2", "--save", self.file("weights"))
         subprocess.run(self.train("one", *options), check=True,
                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -83,9 +83,10 @@ class Hosts(unittest.TestCase):
         with network.Network(count, self.folder) as net:
             for make_slow in (lambda _: None, *slow):
                 make_slow(net)
-                layout = ["--pp", draw.choice("12"), "--schedule", draw.choice(("gpipe", "1f1b", "zb-v")),
+                layout = ["--schedule", draw.choice(("gpipe", "1f1b", "zb-v")),
                           "--checkpoint", draw.choice(("always", "never"))]
-                layout += draw.choice(([], ["--zero"]))
+                layout += draw.choice((["--pp", draw.choice("12"), "--zero"],
+                                       ["--dp", "1", "--pp", str(count)]))
                 print(f"seed {seed}, {count} hosts:", *layout, flush=True)
                 self.succeed(net, count, self.train("several", *options, *layout))
                 self.assertEqual((losses(self.file("several")), self.weights()), expected)
