@@ -325,7 +325,9 @@ sl_status sl_train_find_checkpoints(const char *directory, char **best, char **n
 /* Writes all parameters and buffers under PyTorch's state_dict names to a safetensors file, and the
  * vocabulary (NULL: none) beside it, at sl_weights_vocab_path. The file's metadata have the model's
  * options (NULL: it is none of these) and the vocabulary's checksum. Whenever the process or the
- * machine dies, sl_weights_vocab finds the vocabulary of the weights that are then at `path`. */
+ * machine dies, sl_weights_vocab finds the vocabulary of the weights that are then at `path`. Every
+ * rank of a pipe's group calls it; the first one writes, and asks the others for one tensor at a
+ * time. */
 sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
                           const char *path);
 

@@ -21,7 +21,7 @@ struct sl_optimizer {
     int parameters;
 };
 
-static int state_arrays(const sl_optimizer_options *options)
+int sli_optimizer_arrays_of(const sl_optimizer_options *options)
 {
     if (options->kind == SL_OPTIMIZER_ADAMW)
         return 2;
@@ -39,7 +39,7 @@ const char *sl_optimizer_kind_name(sl_optimizer_kind kind)
 
 int64_t sl_optimizer_state_bytes(const sl_optimizer_options *options)
 {
-    return state_arrays(options) * (int64_t)sizeof(float);
+    return sli_optimizer_arrays_of(options) * (int64_t)sizeof(float);
 }
 
 static sl_status check_not_negative(const char *name, float value)
@@ -161,7 +161,7 @@ static sli_shard own_shard(const sl_optimizer *optimizer, int bucket)
 
 static sl_status create_state(sl_optimizer *optimizer)
 {
-    int arrays = state_arrays(&optimizer->options);
+    int arrays = sli_optimizer_arrays_of(&optimizer->options);
     sl_device *device = sl_parameter_set_device(optimizer->set);
     int buckets = sl_parameter_set_bucket_count(optimizer->set);
     for (int b = 0; b < buckets; b++) {
@@ -227,7 +227,7 @@ int sli_optimizer_bucket_count(const sl_optimizer *optimizer)
 
 int sli_optimizer_state_arrays(const sl_optimizer *optimizer)
 {
-    return state_arrays(&optimizer->options);
+    return sli_optimizer_arrays_of(&optimizer->options);
 }
 
 sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int array)
@@ -235,9 +235,9 @@ sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int ar
     return optimizer->state[bucket * STATE_ARRAYS + array];
 }
 
-const char *sli_optimizer_state_name(const sl_optimizer *optimizer, int array)
+const char *sli_optimizer_array_name(const sl_optimizer_options *options, int array)
 {
-    if (optimizer->options.kind == SL_OPTIMIZER_SGD)
+    if (options->kind == SL_OPTIMIZER_SGD)
         return "momentum_buffer";
     return array == 0 ? "exp_avg" : "exp_avg_sq";
 }

@@ -35,11 +35,12 @@ sl_status sli_optimizer_create_shard(const sl_optimizer_options *options, sl_par
 int sli_optimizer_bucket_count(const sl_optimizer *optimizer);
 
 /* 0 to 2 arrays a bucket; array i of a bucket is f32 [shard.count]. */
+int sli_optimizer_arrays_of(const sl_optimizer_options *options);
 int sli_optimizer_state_arrays(const sl_optimizer *optimizer);
 sl_tensor *sli_optimizer_state(const sl_optimizer *optimizer, int bucket, int array);
 
 /* What torch.optim calls array i: "momentum_buffer"; "exp_avg" and "exp_avg_sq". */
-const char *sli_optimizer_state_name(const sl_optimizer *optimizer, int array);
+const char *sli_optimizer_array_name(const sl_optimizer_options *options, int array);
 
 /* How many steps each trained parameter has taken, in the order of the buckets. */
 int64_t *sli_optimizer_steps(const sl_optimizer *optimizer, int *parameters);

@@ -56,6 +56,13 @@ static void run_user_call(sli_rank *rank, void *arg)
     }
 }
 
+sl_status sli_pipe_run_here(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg)
+{
+    user_call call = {fn, arg, &pipe->failure};
+    sli_pipe_run_ranks(pipe, run_user_call, &call);
+    return sli_failure_take(&pipe->failure);
+}
+
 sl_status sl_pipe_run_on_stages(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg)
 {
     SLI_CHECK_NOT_NULL(pipe);

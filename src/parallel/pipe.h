@@ -85,6 +85,9 @@ sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int mi
  * all of them. */
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg);
 
+/* sl_pipe_run_on_stages for this process alone: the others neither call it nor have its status. */
+sl_status sli_pipe_run_here(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
+
 /* The stage that the module is in, which is one of the model's. */
 const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *module);
 

@@ -121,6 +121,7 @@ sl_status sl_pipe_optimizer_create(const sl_pipe_optimizer_options *options,
     if (!optimizer)
         return sl_error(SL_ERR_MEMORY, "no memory for a pipe's optimizers");
     optimizer->pipe = options->pipe;
+    optimizer->options = options->optimizer;
     optimizer->error_if_nonfinite = options->error_if_nonfinite;
     optimizer->ddp = zero;
     optimizer->rank = zero ? sl_group_rank(zero->group) : 0;

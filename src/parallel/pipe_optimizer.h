@@ -23,8 +23,8 @@ typedef struct sli_tensor_entry {
     sl_tensor *tensor;    /* f32: a handle on what the item's data are; NULL: nothing, or a copy */
     sli_host_array host;  /* once opened, where the host does not reach the tensor's memory */
     int64_t first, count; /* the elements of the whole tensor, row by row, that are here */
-    int stage;
-    bool is_buffer; /* no parameter that is trained */
+    int stage, owner;     /* the stage, and the rank of the pipe's group that has it */
+    bool is_buffer;       /* no parameter that is trained */
 } sli_tensor_entry;
 
 /* All zeros: none. */
@@ -32,14 +32,14 @@ typedef struct sli_tensors {
     sl_safetensors_item *items; /* [count]: whole tensors; data: the elements that are here */
     sli_tensor_entry *entries;  /* [count] */
     size_t count;
-    bool some;           /* other ranks of the pipe's group have the rest of the part */
     char *shapes;        /* of a copy with segments: their tensors', as metadata */
     char *memory;        /* the data of a copy, kept from one to the next */
     size_t memory_bytes; /* of it */
 } sli_tensors;
 
-/* Each of these replaces a list, also by an error, and is cleared by sli_tensors_clear. The data
- * are the tensors' own memory where the host reaches it, else NULL until sli_tensors_open.
+/* Each of these replaces a list, also by an error, and is cleared by sli_tensors_clear. All ranks
+ * of a pipe's group have the same list; what other ranks have is without elements and data. The
+ * data are the tensors' own memory where the host reaches it, else NULL until sli_tensors_open.
  *
  * All parameters and buffers. */
 sl_status sli_tensors_of_model(const sl_pipe *pipe, sli_tensors *out);
@@ -59,8 +59,8 @@ sl_status sli_tensors_of_optimizer(const sl_pipe_optimizer *optimizer, bool whol
 sl_status sli_tensors_open(sli_tensors *tensors, bool reads);
 sl_status sli_tensors_store(const sli_tensors *tensors);
 
-/* Reads what is here of the part's tensors, which must be exactly those of the list, or with `some`
- * may be more. Compares no checksums. Errors: as sl_checkpoint_read. */
+/* Reads what is here of the part's tensors, which must be exactly those of the list. Compares no
+ * checksums. Errors: as sl_checkpoint_read. */
 sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part, sli_tensors *to);
 
 /* Whether the part "optimizer" has each parameter's number of steps. A run's checkpoint has it once
@@ -69,8 +69,26 @@ bool sli_checkpoint_has_steps(const sl_checkpoint_reader *from);
 
 /* Makes the list a copy in host memory, from which a checkpoint is written while training goes on:
  * of the tensors with elements here, each stage's copied by its own worker. What is no whole tensor
- * becomes a segment (io/checkpoint/format.h). */
-sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors);
+ * becomes a segment (io/checkpoint/format.h). `keeps_all`: tensors without elements stay listed,
+ * for the rank that collects the others' (state_stream.c); all are whole or not here. */
+sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors, bool keeps_all);
+
+/* Rank 0 of a group writes the tensors of these lists, and the other ranks serve theirs to it; all
+ * have the same lists, and call this at the same time. */
+typedef struct sli_state_stream {
+    sl_group *group;
+    const sli_tensors *lists[3]; /* borrowed; those that are written: not all zeros */
+    void *buffer;                /* [bytes], zero at first: rank 0's */
+    size_t bytes;
+} sli_state_stream;
+
+/* Rank 0's: a source (sli_item_source) of the items of the lists; and the end of what the others
+ * serve, also after an error. Gives `status`, else an error of its own. */
+sl_status sli_state_stream_read(void *stream, const sl_safetensors_item *item, const void **data);
+sl_status sli_state_stream_end(sli_state_stream *stream, sl_status status);
+
+/* The other ranks': returns when rank 0 has ended. */
+sl_status sli_state_stream_serve(const sli_state_stream *stream);
 
 void sli_tensors_empty(sli_tensors *tensors); /* keeps the memory of a copy */
 void sli_tensors_clear(sli_tensors *tensors);
@@ -84,6 +102,7 @@ typedef struct sli_stage_optimizer {
 
 struct sl_pipe_optimizer {
     sl_pipe *pipe;
+    sl_optimizer_options options;
     const sl_ddp *ddp; /* over whose replicas the state is sharded; NULL: it is whole */
     bool error_if_nonfinite;
     int rank, ranks;       /* shard `rank` of `ranks` is this one's */

@@ -37,7 +37,7 @@ static sl_status add_item(sli_tensors *to, const sl_parameter *parameter, const 
     return SL_OK;
 }
 
-/* Adds the elements `range` of a parameter, which `flat` has; NULL: they are not here. */
+/* Adds the elements `range` of a parameter, which `flat` has; NULL: it does not have them. */
 static sl_status add_tensor(sli_tensors *to, const sl_parameter *parameter, const char *suffix,
                             int stage, const sli_shard_range *range, const sl_tensor *flat)
 {
@@ -60,54 +60,84 @@ static sl_status add_tensor(sli_tensors *to, const sl_parameter *parameter, cons
 typedef struct listing {
     const sl_pipe_optimizer *optimizer;
     bool whole, steps;          /* of the optimizer: as in sli_tensors_of_optimizer */
+    bool own;                   /* nothing of other processes' stages */
     sl_tensor **const *buckets; /* [stages] */
 } listing;
 
+/* The stage under way. */
+typedef struct listed_stage {
+    const listing *in;
+    int index;
+    const sl_parameter_set *set; /* NULL: it is in another process */
+    const sl_optimizer *own;     /* NULL: likewise, or no optimizer is listed */
+    int64_t *steps;
+    int left; /* of the steps, which are in the order of buckets: that of parameters reversed */
+    sli_tensors *to;
+} listed_stage;
+
 /* Adds the arrays of a trained parameter's state, and the number of its steps. */
-static sl_status add_state(const listing *in, const sl_parameter_set *set,
-                           const sl_parameter *parameter, int stage, int64_t *steps,
-                           sli_tensors *to)
+static sl_status add_state(listed_stage *at, const sl_parameter *parameter)
 {
-    const sl_optimizer *own = sli_pipe_optimizer_own(in->optimizer, stage);
-    const sl_optimizer *from = in->whole ? in->optimizer->stage[stage].whole : own;
-    int arrays = sli_optimizer_state_arrays(own);
-    sli_shard_range range;
-    SL_TRY(sli_optimizer_range(set, parameter, in->whole ? 0 : in->optimizer->rank,
-                               in->whole ? 1 : in->optimizer->ranks, &range));
+    const listing *in = at->in;
+    const sl_optimizer *from = in->whole ? in->optimizer->stage[at->index].whole : at->own;
+    const sl_optimizer_options *options = &in->optimizer->options;
+    int arrays = sli_optimizer_arrays_of(options);
+    sli_shard_range range = {0};
+    if (at->own)
+        SL_TRY(sli_optimizer_range(at->set, parameter, in->whole ? 0 : in->optimizer->rank,
+                                   in->whole ? 1 : in->optimizer->ranks, &range));
     for (int a = 0; a < arrays; a++)
-        SL_TRY(add_tensor(to, parameter, sli_optimizer_state_name(own, a), stage, &range,
-                          from ? sli_optimizer_state(from, range.bucket, a) : NULL));
+        SL_TRY(add_tensor(at->to, parameter, sli_optimizer_array_name(options, a), at->index,
+                          &range, from ? sli_optimizer_state(from, range.bucket, a) : NULL));
     if (arrays == 0 || !in->steps)
         return SL_OK;
-    return add_item(to, parameter, "step", (sl_safetensors_item){NULL, SL_I64, {0}, steps},
-                    (sli_tensor_entry){.count = 1, .stage = stage});
+    return add_item(
+        at->to, parameter, "step",
+        (sl_safetensors_item){NULL, SL_I64, {0}, at->own ? &at->steps[--at->left] : NULL},
+        (sli_tensor_entry){.count = at->own != NULL, .stage = at->index});
 }
 
-/* Steps are in the order of the buckets, which is that of the parameters reversed. */
-static sl_status list_stage(const listing *in, const sl_parameter_set *set, int stage,
-                            sli_tensors *to)
+static sl_status add_parameter(listed_stage *at, const sl_parameter *parameter)
 {
-    int left = 0;
-    int64_t *steps = NULL;
+    const listing *in = at->in;
+    bool trained = sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED;
+    sli_shard_range range = {0};
+    const sl_tensor *flat = NULL;
+    if (!trained && (in->optimizer || in->buckets))
+        return SL_OK;
     if (in->optimizer)
-        steps = sli_optimizer_steps(sli_pipe_optimizer_own(in->optimizer, stage), &left);
-    for (int i = 0; i < sl_parameter_set_count(set); i++) {
-        const sl_parameter *parameter = sl_parameter_set_get(set, i);
-        sli_shard_range range = {.count = sl_shape_count(sl_parameter_shape(parameter))};
-        const sl_tensor *flat = sl_parameter_value(parameter);
-        bool trained = sl_parameter_get_kind(parameter) == SL_PARAMETER_TRAINED;
-        if (!trained && (in->optimizer || in->buckets))
-            continue;
-        if (in->optimizer) {
-            SL_TRY(add_state(in, set, parameter, stage, &steps[--left], to));
-            continue;
-        }
-        if (in->buckets) {
-            SL_TRY(sli_optimizer_range(set, parameter, 0, 1, &range));
-            flat = in->buckets[stage][range.bucket];
-        }
-        SL_TRY(add_tensor(to, parameter, NULL, stage, &range, flat));
+        return add_state(at, parameter);
+    if (at->set && in->buckets) {
+        SL_TRY(sli_optimizer_range(at->set, parameter, 0, 1, &range));
+        flat = in->buckets[at->index][range.bucket];
+    } else if (at->set) {
+        range.count = sl_shape_count(sl_parameter_shape(parameter));
+        flat = sl_parameter_value(parameter);
     }
+    return add_tensor(at->to, parameter, NULL, at->index, &range, flat);
+}
+
+static sl_status list_module(listed_stage *at, const sl_module *module)
+{
+    for (int i = 0; i < module->parameter_count; i++)
+        SL_TRY(add_parameter(at, module->parameters[i]));
+    for (int i = 0; i < module->child_count; i++)
+        SL_TRY(list_module(at, module->children[i]));
+    return SL_OK;
+}
+
+static sl_status list_stage(const sl_pipe *pipe, const listing *in, int stage, sli_tensors *to)
+{
+    const sli_stage *of = &pipe->stages[stage];
+    listed_stage at = {.in = in, .index = stage, .set = of->parameters, .to = to};
+    if (in->own && !of->is_here)
+        return SL_OK;
+    if (in->optimizer && of->is_here) {
+        at.own = sli_pipe_optimizer_own(in->optimizer, stage);
+        at.steps = sli_optimizer_steps(at.own, &at.left);
+    }
+    for (int m = 0; m < of->count; m++)
+        SL_TRY(list_module(&at, sl_module_child(pipe->model, of->first + m)));
     return SL_OK;
 }
 
@@ -115,17 +145,17 @@ static sl_status list_tensors(const sl_pipe *pipe, const listing *in, sli_tensor
 {
     enum { MOST_ITEMS = 3 }; /* of a parameter */
     size_t most = 1;
-    for (int s = 0; s < sl_pipe_stages(pipe); s++)
-        most += MOST_ITEMS * (size_t)sl_parameter_set_count(sl_pipe_parameters(pipe, s));
+    for (int s = 0; s < pipe->stage_count; s++)
+        most += MOST_ITEMS * (size_t)pipe->stages[s].parameter_count;
     sli_tensors_empty(out);
-    out->some = pipe->group;
     out->items = calloc(most, sizeof *out->items);
     out->entries = calloc(most, sizeof *out->entries);
     if (!out->items || !out->entries)
         return no_memory();
-    for (int s = 0; s < sl_pipe_stages(pipe); s++)
-        if (sl_pipe_parameters(pipe, s))
-            SL_TRY(list_stage(in, sl_pipe_parameters(pipe, s), s, out));
+    for (int s = 0; s < pipe->stage_count; s++)
+        SL_TRY(list_stage(pipe, in, s, out));
+    for (size_t i = 0; i < out->count; i++)
+        out->entries[i].owner = pipe->stages[out->entries[i].stage].group_rank;
     return SL_OK;
 }
 
@@ -186,7 +216,7 @@ sl_status sl_pipe_get_state(sl_pipe *pipe, sl_checkpoint_part *out)
     if (!pipe->tensors)
         return no_memory();
     if (pipe->tensors->count == 0)
-        SL_TRY(sli_tensors_of_model(pipe, pipe->tensors));
+        SL_TRY(list_tensors(pipe, &(listing){.own = true}, pipe->tensors));
     SL_TRY(sli_tensors_open(pipe->tensors, true));
     *out = (sl_checkpoint_part){.name = MODEL,
                                 .items = pipe->tensors->items,
@@ -201,7 +231,10 @@ sl_status sl_pipe_optimizer_get_state(sl_pipe_optimizer *optimizer, sl_checkpoin
     SLI_CHECK_NOT_NULL(optimizer);
     sli_tensors *tensors = &optimizer->tensors;
     SL_TRY(sli_pipe_optimizer_gather(optimizer));
-    SL_TRY(sli_tensors_of_optimizer(optimizer, true, true, tensors));
+    SL_TRY(
+        list_tensors(optimizer->pipe,
+                     &(listing){.optimizer = optimizer, .whole = true, .steps = true, .own = true},
+                     tensors));
     if (optimizer->rank > 0)
         sli_tensors_empty(tensors);
     SL_TRY(sli_tensors_open(tensors, true));
@@ -225,8 +258,7 @@ bool sli_checkpoint_has_steps(const sl_checkpoint_reader *from)
 sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part, sli_tensors *to)
 {
     SL_TRY(sli_tensors_open(to, false));
-    SL_TRY((to->some ? sli_checkpoint_check_some_items
-                     : sli_checkpoint_check_items)(from, part, to->items, to->count));
+    SL_TRY(sli_checkpoint_check_items(from, part, to->items, to->count));
     for (size_t i = 0; i < to->count; i++)
         if (to->entries[i].count > 0)
             SL_TRY(sli_checkpoint_read_elements(
@@ -237,12 +269,15 @@ sl_status sli_tensors_read(const sl_checkpoint_reader *from, const char *part, s
 
 sl_status sl_pipe_load(sl_pipe *pipe, const sl_checkpoint_reader *from)
 {
-    sl_checkpoint_part own;
+    sli_tensors tensors = {0};
     SLI_CHECK_NOT_NULL(pipe);
     SLI_CHECK_NOT_NULL(from);
-    SL_TRY(sl_pipe_get_state(pipe, &own));
     SL_TRY(sli_checkpoint_verify_part(from, MODEL));
-    return sli_tensors_read(from, MODEL, pipe->tensors);
+    sl_status status = sli_tensors_of_model(pipe, &tensors);
+    if (status == SL_OK)
+        status = sli_tensors_read(from, MODEL, &tensors);
+    sli_tensors_clear(&tensors);
+    return status;
 }
 
 sl_status sl_pipe_optimizer_load(sl_pipe_optimizer *optimizer, const sl_checkpoint_reader *from)
@@ -341,7 +376,7 @@ static sl_status copy_stage(int stage, void *arg)
     char *data = tensors->memory;
     for (size_t i = 0; i < tensors->count; i++) {
         sli_tensor_entry *entry = &tensors->entries[i];
-        if (entry->stage == stage) {
+        if (entry->stage == stage && entry->tensor) {
             SL_TRY(sl_tensor_read(entry->tensor, data));
             sl_tensor_destroy(&entry->tensor);
             tensors->items[i].data = data;
@@ -351,11 +386,13 @@ static sl_status copy_stage(int stage, void *arg)
     return SL_OK;
 }
 
-sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors)
+sl_status sli_tensors_copy(sl_pipe *pipe, sli_tensors *tensors, bool keeps_all)
 {
     SL_TRY(reserve_memory(tensors));
+    if (keeps_all)
+        return sli_pipe_run_here(pipe, copy_stage, tensors);
     json_t *shapes = json_object();
     sl_status status = shapes ? cut_tensors(tensors, shapes) : no_memory();
     json_decref(shapes);
-    return status == SL_OK ? sl_pipe_run_on_stages(pipe, copy_stage, tensors) : status;
+    return status == SL_OK ? sli_pipe_run_here(pipe, copy_stage, tensors) : status;
 }

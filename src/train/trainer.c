@@ -125,9 +125,6 @@ static void describe_run(sli_run *run)
 static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
 {
     const sl_save_options *options = &run->options.checkpoints;
-    if ((options->directory || run->options.save) && sli_layout_of_rank(&run->options, 0).ranks > 1)
-        return sl_error(SL_ERR_UNSUPPORTED,
-                        "a replica whose stages are in several processes cannot be saved");
     SL_TRY(create_replica(run, all, devices));
     SL_TRY(sli_replica_gather_memory(&run->replica));
     describe_run(run);

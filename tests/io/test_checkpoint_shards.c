@@ -42,8 +42,10 @@ static sl_status keep_report(void *context, const sli_shard_report *own)
 static sl_status write_rank(saved *from, const char *path, int rank)
 {
     static const size_t first[RANKS] = {0, 1, 3, 4}, count[RANKS] = {1, 2, 1, 0};
-    const sl_checkpoint_part shard = {"optimizer", from->items + first[rank], count[rank],
-                                      &from->metadata, count[rank] > 0};
+    const sli_checkpoint_shard shard = {.part = {"optimizer", from->items + first[rank],
+                                                 count[rank], &from->metadata, count[rank] > 0},
+                                        .number = rank + 1,
+                                        .count = RANKS};
     const sl_checkpoint_file vocab = {"model.vocab.txt", "the\n", 4};
     const sl_checkpoint_contents contents = {.files = &vocab,
                                              .file_count = rank == 0,
@@ -51,7 +53,8 @@ static sl_status write_rank(saved *from, const char *path, int rank)
     from->rank = rank;
     return sli_checkpoint_write(path, &contents,
                                 &(sli_checkpoint_writing){.id = 0x1234,
-                                                          .shard = &shard,
+                                                          .shards = &shard,
+                                                          .shard_count = 1,
                                                           .rank = rank,
                                                           .ranks = RANKS,
                                                           .gather = keep_report,
@@ -167,11 +170,12 @@ static void ranks_that_did_not_write_fail_the_save(void **state)
     saved made;
     char *path = scratch_path(*state, "saved");
     fill(&made);
+    made.reports[1].numbers[0] = 2;
     check_error(write_rank(&made, path, 0), SL_ERR_IO,
                 "another rank has written it, but it cannot be seen");
     assert_int_equal(scratch_entries(*state, 0), 0);
     check_ok(write_rank(&made, path, 1));
-    made.reports[1].file.bytes++;
+    made.reports[1].files[0].bytes++;
     check_error(write_rank(&made, path, 0), SL_ERR_IO, "another rank has written ");
     made.reports[1].error = (sli_error_copy){SL_ERR_IO, "no room"};
     check_error(write_rank(&made, path, 0), SL_ERR_IO, "rank 1: no room");

@@ -2,6 +2,8 @@
  * checkpoints of other layouts. */
 #include "small_run.h"
 
+#include "core/checksum.h"
+#include "core/file.h"
 #include "core/philox.h"
 
 enum { EPOCHS = 2, BATCHES = 4, STEPS = EPOCHS * BATCHES };
@@ -47,41 +49,56 @@ static int remove_all(void **state)
     return scratch_remove(state);
 }
 
-/* Every parameter's elements. */
-static uint64_t checksum_of(const sl_pipe *pipe)
+/* The run's final weights. */
+static const char *weights_path(const scratch *in)
 {
-    uint64_t sum = 14695981039346656037u; /* FNV-1a, by elements */
-    for (int s = 0; s < sl_pipe_stages(pipe); s++)
-        for (int i = 0; i < sl_parameter_set_count(sl_pipe_parameters(pipe, s)); i++) {
-            const sl_tensor *value =
-                sl_parameter_value(sl_parameter_set_get(sl_pipe_parameters(pipe, s), i));
-            for (int64_t k = 0; k < sl_tensor_count(value); k++) {
-                uint32_t bits;
-                memcpy(&bits, sl_tensor_f32(value) + k, sizeof bits);
-                sum = (sum ^ bits) * 1099511628211u;
-            }
-        }
-    return sum;
+    static char path[600];
+    snprintf(path, sizeof path, "%s/weights.safetensors", in->directory);
+    return path;
 }
 
 typedef struct shard_record {
     small_record run;
-    uint64_t weights; /* the last ones' checksum */
+    char weights[SLI_CHECKSUM_BYTES]; /* of the file */
 } shard_record;
 
-static sl_status sum_weights(void *context, const sl_run_info *info, const sl_run_result *result)
+/* One of a run's ranks; the first one records. */
+typedef struct ranks_of_run {
+    const sl_train_options *options;
+    int ranks;
+    bool apart; /* only the first one sees the folder of checkpoints */
+    small_record *record;
+} ranks_of_run;
+
+static sl_status run_rank(sl_group *group, void *arg)
 {
-    shard_record *record = context;
-    record->weights = checksum_of(info->pipe);
-    return small_finished(&record->run, info, result);
+    const ranks_of_run *run = arg;
+    sl_run_result result;
+    sl_reporter reporter = small_reporter(run->record);
+    sl_train_options options = *run->options;
+    options.local_ranks = run->ranks;
+    if (run->apart && options.checkpoints.directory && sl_group_rank(group) > 0)
+        options.checkpoints.directory = "/nowhere";
+    return sl_train_run_rank(&options, group, sl_group_rank(group), &reporter, 1, &result);
 }
 
-static sl_status shard_run(const sl_train_options *options, shard_record *record)
+/* Where `ranks` is 0, all replicas are threads of one run. */
+static sl_status shard_run(const sl_train_options *options, int ranks, bool apart,
+                           shard_record *record)
 {
+    char *data;
+    size_t bytes;
     sl_run_result result;
     sl_reporter reporter = small_reporter(&record->run);
-    reporter.finished = sum_weights;
-    return sl_train_run(options, &reporter, 1, &result);
+    ranks_of_run run = {options, ranks, apart, &record->run};
+    SL_TRY(ranks > 0 ? sl_spawn(run_rank, &run, ranks, NULL)
+                     : sl_train_run(options, &reporter, 1, &result));
+    if (!options->save)
+        return SL_OK;
+    SL_TRY(sli_file_read(options->save, 1 << 24, &data, &bytes));
+    sli_checksum_of(data, bytes, record->weights);
+    free(data);
+    return SL_OK;
 }
 
 /* `rest` is a run that began after `done` steps of `whole`. */
@@ -99,13 +116,15 @@ static void check_same_bits(const shard_record *whole, const shard_record *rest,
         assert_memory_equal(&rest->run.evals[i].loss, &whole->run.evals[missing + i].loss,
                             sizeof(double));
     assert_memory_equal(&rest->run.result.test_loss, &whole->run.result.test_loss, sizeof(double));
-    assert_int_equal(rest->weights, whole->weights);
+    assert_string_equal(rest->weights, whole->weights);
 }
 
 /* ---- Layouts -------------------------------------------------------------------------------- */
 
 typedef struct run_layout {
     int replicas, ranks, virtual_stages;
+    int processes; /* threads in their stead, for each replica; 0: all replicas are in one run */
+    bool apart;    /* the processes do not see one folder */
     bool zero;
     const char *schedule;
     sl_recompute recompute;
@@ -135,7 +154,7 @@ static void train_saving(scratch *in, const sl_train_options *options, const run
     all.checkpoints = (sl_save_options){.directory = folder(in, target),
                                         .every_steps = 1,
                                         .resume = source < 0 ? NULL : checkpoint(in, source, from)};
-    check_ok(shard_run(&all, record));
+    check_ok(shard_run(&all, layout->replicas * layout->processes, layout->apart, record));
 }
 
 static uint32_t draw(uint64_t seed, uint32_t *draws, uint32_t below)
@@ -160,6 +179,10 @@ static run_layout draw_layout(uint64_t seed, uint32_t *draws, const sl_train_opt
                            .zero = draw(seed, draws, 2),
                            .schedule = sl_schedule_names[draw(seed, draws, (uint32_t)schedules)],
                            .recompute = (sl_recompute)draw(seed, draws, 3)};
+        out.processes = (int)draw(seed, draws, (uint32_t)out.ranks + 1);
+        if (out.ranks % (out.processes ? out.processes : 1) != 0 || options->model.tie)
+            out.processes = 0;
+        out.apart = draw(seed, draws, 2);
         drawn = laid_out(*options, &out);
     } while (sl_train_options_check(&drawn) != SL_OK);
     return out;
@@ -167,10 +190,11 @@ static run_layout draw_layout(uint64_t seed, uint32_t *draws, const sl_train_opt
 
 static void print_layout(const char *what, int64_t from, const run_layout *layout)
 {
-    print_message("    %s from step %d: %d replicas of %d ranks, %d stages each, %s, %s%s\n", what,
-                  (int)from, layout->replicas, layout->ranks, layout->virtual_stages,
-                  layout->schedule, sl_recompute_name(layout->recompute),
-                  layout->zero ? ", zero" : "");
+    print_message("    %s from step %d: %d replicas of %d ranks in %d processes%s, %d stages each, "
+                  "%s, %s%s\n",
+                  what, (int)from, layout->replicas, layout->ranks, layout->processes,
+                  layout->apart ? " apart" : "", layout->virtual_stages, layout->schedule,
+                  sl_recompute_name(layout->recompute), layout->zero ? ", zero" : "");
 }
 
 /* One run in four layouts: from the beginning in two of them; and in the others after
@@ -180,6 +204,7 @@ static void check_drawn_run(scratch *in, uint64_t seed)
     static shard_record whole, other;
     uint32_t draws = 0;
     sl_train_options options = two_epochs(in);
+    options.save = weights_path(in);
     options.model.nlayers = 4;
     options.model.tie = draw(seed, &draws, 2);
     options.shards = 1 + (int)draw(seed, &draws, 7);
@@ -199,7 +224,7 @@ static void check_drawn_run(scratch *in, uint64_t seed)
     train_saving(in, &options, &layouts[0], -1, 0, 0, &whole);
     print_layout("alone", 0, &layouts[1]);
     sl_train_options alone = laid_out(options, &layouts[1]);
-    check_ok(shard_run(&alone, &other));
+    check_ok(shard_run(&alone, layouts[1].replicas * layouts[1].processes, false, &other));
     check_same_bits(&whole, &other, 0);
     print_layout("resumed", at, &layouts[2]);
     train_saving(in, &options, &layouts[2], 0, at, 1, &other);
@@ -229,19 +254,19 @@ static void shards_are_the_checkpoints_and_limit_the_replicas(void **state)
     options.checkpoints = (sl_save_options){.resume = folder(in, 0)};
     options.shards = 0;
     options.replicas = 3;
-    check_error(shard_run(&options, &record), SL_ERR_INVALID,
+    check_error(shard_run(&options, 0, false, &record), SL_ERR_INVALID,
                 "3 replicas are too many: the training text has 2 shards");
     options.shards = 3;
-    check_error(shard_run(&options, &record), SL_ERR_INVALID,
+    check_error(shard_run(&options, 0, false, &record), SL_ERR_INVALID,
                 "the checkpoint was made with shards 2, this run has shards 3");
     options.shards = 0;
     options.replicas = 2;
     options.comm_precision = SL_PRECISION_BF16;
-    check_error(shard_run(&options, &record), SL_ERR_INVALID,
+    check_error(shard_run(&options, 0, false, &record), SL_ERR_INVALID,
                 "the checkpoint was made with comm-precision not given, this run has "
                 "comm-precision \"bf16\"");
     options.comm_precision = SL_PRECISION_F32;
-    check_ok(shard_run(&options, &record)); /* only the test is left */
+    check_ok(shard_run(&options, 0, false, &record)); /* only the test is left */
 }
 
 int shards_tests(void)

@@ -191,7 +191,8 @@ sl_status sli_checkpoint_read_elements(const sl_checkpoint_reader *reader,
                                        const sli_checkpoint_entry *tensor, int64_t first,
                                        int64_t count, void *to);
 
-/* sl_checkpoint_read of some of the part's tensors, which fit the items. */
+/* sl_checkpoint_read of some of the part's tensors, which fit the items. An item without data is
+ * not read. */
 sl_status sli_checkpoint_read_items(const sl_checkpoint_reader *reader, const char *part,
                                     const sl_safetensors_item *items, size_t count);
 
@@ -203,34 +204,43 @@ sl_status sli_checkpoint_verify_part(const sl_checkpoint_reader *reader, const c
 sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,
                                      const sl_safetensors_item *items, size_t count);
 
-/* The same, where the part may have other tensors as well. */
-sl_status sli_checkpoint_check_some_items(const sl_checkpoint_reader *reader, const char *part,
-                                          const sl_safetensors_item *items, size_t count);
-
 /* ---- Writing (writer.c) ---- */
 
-/* What rank 0 must know of another rank's shard. */
+/* What a rank writes of a part: some of its tensors, or segments of them. */
+typedef struct sli_checkpoint_shard {
+    sl_checkpoint_part part;
+    int number, count; /* of its file, PART-0000R-of-0000N.safetensors, from 1; 0: it has none */
+    /* Rank 0's, for Hugging Face's index; all zeros: the part has none. */
+    const sl_safetensors_item *all; /* [all_count]: the whole part's */
+    const int *files;               /* [all_count] the number of each one's file */
+    size_t all_count;
+} sli_checkpoint_shard;
+
+enum { SLI_CHECKPOINT_MOST_SHARDS = 3 };
+
+/* What rank 0 must know of the files that a rank has written. */
 typedef struct sli_shard_report {
-    sli_written_file file;
+    sli_written_file files[SLI_CHECKPOINT_MOST_SHARDS];
+    int64_t numbers[SLI_CHECKPOINT_MOST_SHARDS]; /* of the files; 0: there is none */
     sli_error_copy error;
 } sli_shard_report;
 
 /* How a checkpoint is saved; all zeros: by one writer, from items with data.
  *
  * Several ranks that see the same directory can save one checkpoint together. All give the same
- * path and id, rank 0 alone the contents, and each its shard of a further part, which becomes
- * PART-0000R-of-0000N.safetensors with R from 1:
+ * path and id, rank 0 alone the contents, and each its shards of the same further parts:
  *
- *     rank 0    contents, own shard    gather    list the others' files, state.json, rename
- *     rank 1    own shard              gather
- *     rank 2    own shard              gather
+ *     rank 0    contents, own shards   gather    list all ranks' files, state.json, rename
+ *     rank 1    own shards             gather
+ *     rank 2    own shards             gather
  */
 typedef struct sli_checkpoint_writing {
-    const sli_item_source *source; /* NULL: the items have data */
-    uint64_t id;                   /* 0: is drawn */
-    const sl_checkpoint_part *shard;
+    const sli_item_source *source;      /* NULL: the items have data */
+    uint64_t id;                        /* 0: is drawn */
+    const sli_checkpoint_shard *shards; /* [shard_count] */
+    int shard_count;
     int rank, ranks;
-    /* With a shard: fills rank 0's all [ranks] with every rank's report. Every rank calls it once,
+    /* With shards: fills rank 0's all [ranks] with every rank's report. Every rank calls it once,
      * also after an error. */
     sl_status (*gather)(void *context, const sli_shard_report *own);
     void *context;

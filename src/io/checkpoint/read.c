@@ -197,10 +197,10 @@ static sl_status check_shapes(const sli_checkpoint_tensors *in,
                     info->type_name, sli_safetensors_sizes(info->dims, info->size, is), more);
 }
 
-/* The items must be exactly the tensors, in any order, or with `some` a selection of them. of
- * [tensors] is all NULL, and gets each tensor's item. */
+/* The items must be exactly the tensors, in any order. of [tensors] is all NULL, and gets each
+ * tensor's item. */
 static sl_status match_items(const sli_checkpoint_tensors *in, const sl_safetensors_item *items,
-                             size_t count, bool some, const sl_safetensors_item **of)
+                             size_t count, const sl_safetensors_item **of)
 {
     name_list missing = {0}, unexpected = {0};
     for (size_t i = 0; i < count; i++) {
@@ -213,7 +213,7 @@ static sl_status match_items(const sli_checkpoint_tensors *in, const sl_safetens
         else
             of[found - in->tensors] = &items[i];
     }
-    for (size_t i = 0; i < in->count && !some; i++)
+    for (size_t i = 0; i < in->count; i++)
         if (!of[in->order[i]])
             name_list_add(&unexpected, in->tensors[in->order[i]].info.name);
     if (missing.count && unexpected.count)
@@ -235,30 +235,17 @@ static sl_status no_memory(const sl_checkpoint_reader *reader, size_t tensors)
     return sl_error(SL_ERR_MEMORY, "%s: no memory for %zu tensors", reader->path, tensors);
 }
 
-static sl_status check_items(const sl_checkpoint_reader *reader, const char *part,
-                             const sl_safetensors_item *items, size_t count, bool some)
+sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,
+                                     const sl_safetensors_item *items, size_t count)
 {
     const sli_checkpoint_tensors *in;
     SL_TRY(sli_checkpoint_need_part(reader, part, &in));
     const sl_safetensors_item **of = calloc(in->count + 1, sizeof(sl_safetensors_item *));
     if (!of)
         return no_memory(reader, in->count);
-    sl_status status =
-        sli_checkpoint_part_error(reader, part, match_items(in, items, count, some, of));
+    sl_status status = sli_checkpoint_part_error(reader, part, match_items(in, items, count, of));
     free(of);
     return status;
-}
-
-sl_status sli_checkpoint_check_items(const sl_checkpoint_reader *reader, const char *part,
-                                     const sl_safetensors_item *items, size_t count)
-{
-    return check_items(reader, part, items, count, false);
-}
-
-sl_status sli_checkpoint_check_some_items(const sl_checkpoint_reader *reader, const char *part,
-                                          const sl_safetensors_item *items, size_t count)
-{
-    return check_items(reader, part, items, count, true);
 }
 
 /* ---- A part to memory ------------------------------------------------------------------- */
@@ -272,7 +259,9 @@ sl_status sli_checkpoint_read_items(const sl_checkpoint_reader *reader, const ch
     if (!wanted)
         return no_memory(reader, in->count);
     for (size_t i = 0; i < count; i++)
-        wanted[sli_checkpoint_find_tensor(reader, part, items[i].name) - in->tensors] = &items[i];
+        if (items[i].data)
+            wanted[sli_checkpoint_find_tensor(reader, part, items[i].name) - in->tensors] =
+                &items[i];
     sl_status status = SL_OK;
     for (size_t i = 0; i < reader->state.count && status == SL_OK; i++)
         if (sli_checkpoint_has_tensors(reader, i, part))

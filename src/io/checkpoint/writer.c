@@ -64,9 +64,9 @@ static sl_status add_bytes(writer *to, const char *name, const char *part, const
 
 /* ---- Parts ------------------------------------------------------------------------------ */
 
-/* Writes all of `part` as the file `name`, whose metadata also say the id, and lists it. */
-static sl_status add_tensors(writer *to, const sl_checkpoint_part *part, const char *name,
-                             sli_written_file *written)
+/* Writes all of `part` as the file `name`, whose metadata also say the id. */
+static sl_status write_tensors(writer *to, const sl_checkpoint_part *part, const char *name,
+                               sli_written_file *written)
 {
     char *path;
     size_t count = part->metadata_count;
@@ -82,7 +82,7 @@ static sl_status add_tensors(writer *to, const sl_checkpoint_part *part, const c
     }
     free(metadata);
     free(path);
-    return status == SL_OK ? list_file(to, name, part->name, written) : status;
+    return status;
 }
 
 /* "PART.safetensors", or "PART-00001-of-00003.safetensors" of several, from 1; to `name`
@@ -140,7 +140,9 @@ static sl_status add_part(writer *to, const sl_checkpoint_part *part, uint64_t l
     for (size_t f = 1, first = 0; f <= files && status == SL_OK; f++, first += one.count) {
         one.items = part->items + first;
         one.count = count_fitting(one.items, part->count - first, limit);
-        status = add_tensors(to, &one, name_file(part->name, f, files, name), &written);
+        status = write_tensors(to, &one, name_file(part->name, f, files, name), &written);
+        if (status == SL_OK)
+            status = list_file(to, name, part->name, &written);
         for (size_t i = 0; i < one.count; i++)
             json_object_set_new(map, one.items[i].name, json_string(name));
     }
@@ -168,28 +170,54 @@ sl_status sli_checkpoint_make_segment(sl_safetensors_item *item, int64_t first, 
     return SL_OK;
 }
 
-/* Lists what the other ranks have written: each file must be there as its rank says. */
+/* Lists a file that a rank has written, which must be there as it says. */
+static sl_status list_shard(writer *to, const sli_checkpoint_shard *shard, int64_t number,
+                            const sli_written_file *written)
+{
+    char name[NAME_BYTES], *path;
+    struct stat found;
+    name_file(shard->part.name, (size_t)number, (size_t)shard->count, name);
+    SL_TRY(path_of(to, name, &path));
+    sl_status status = list_file(to, name, shard->part.name, written);
+    if (stat(path, &found) != 0)
+        status = sl_error(SL_ERR_IO, "%s: another rank has written it, but it cannot be seen: %s",
+                          path, strerror(errno));
+    else if ((uint64_t)found.st_size != written->bytes)
+        status = sl_error(SL_ERR_IO,
+                          "%s: another rank has written %" PRIu64 " bytes, but it has %" PRIu64,
+                          path, written->bytes, (uint64_t)found.st_size);
+    free(path);
+    return status;
+}
+
+static sl_status add_shard_index(writer *to, const sli_checkpoint_shard *shard)
+{
+    const sl_checkpoint_part whole = {shard->part.name, shard->all, shard->all_count, NULL, 0};
+    char name[NAME_BYTES];
+    if (!shard->all || shard->count == 1)
+        return SL_OK;
+    json_t *map = json_object();
+    for (size_t i = 0; i < shard->all_count; i++) {
+        name_file(shard->part.name, (size_t)shard->files[i], (size_t)shard->count, name);
+        json_object_set_new(map, shard->all[i].name, json_string(name));
+    }
+    sl_status status = add_index(to, &whole, map);
+    json_decref(map);
+    return status;
+}
+
+/* Lists what all ranks have written, part by part. */
 static sl_status list_shards(writer *to)
 {
     const sli_checkpoint_writing *how = to->how;
-    for (int rank = 1; rank < how->ranks; rank++) {
-        const sli_shard_report *report = &how->all[rank];
-        char name[NAME_BYTES], *path;
-        struct stat found;
-        SL_TRY(sl_error_context(sli_error_restore(&report->error), "rank %d: ", rank));
-        name_file(how->shard->name, (size_t)rank + 1, (size_t)how->ranks, name);
-        SL_TRY(path_of(to, name, &path));
-        sl_status status = list_file(to, name, how->shard->name, &report->file);
-        if (stat(path, &found) != 0)
-            status =
-                sl_error(SL_ERR_IO, "%s: another rank has written it, but it cannot be seen: %s",
-                         path, strerror(errno));
-        else if ((uint64_t)found.st_size != report->file.bytes)
-            status = sl_error(SL_ERR_IO,
-                              "%s: another rank has written %" PRIu64 " bytes, but it has %" PRIu64,
-                              path, report->file.bytes, (uint64_t)found.st_size);
-        free(path);
-        SL_TRY(status);
+    for (int rank = 1; rank < how->ranks; rank++)
+        SL_TRY(sl_error_context(sli_error_restore(&how->all[rank].error), "rank %d: ", rank));
+    for (int s = 0; s < how->shard_count; s++) {
+        for (int rank = 0; rank < how->ranks; rank++)
+            if (how->all[rank].numbers[s] > 0)
+                SL_TRY(list_shard(to, &how->shards[s], how->all[rank].numbers[s],
+                                  &how->all[rank].files[s]));
+        SL_TRY(add_shard_index(to, &how->shards[s]));
     }
     return SL_OK;
 }
@@ -289,10 +317,8 @@ sl_status sli_checkpoint_check_path(const char *path, bool is_new)
 /* ---- All of it -------------------------------------------------------------------------- */
 
 /* What this writer writes, but for state.json. */
-static sl_status write_files(writer *to, const char *path, const sl_checkpoint_contents *contents,
-                             sli_written_file *written)
+static sl_status write_files(writer *to, const char *path, const sl_checkpoint_contents *contents)
 {
-    char name[NAME_BYTES];
     const sli_checkpoint_writing *how = to->how;
     uint64_t id = how->id;
     SL_TRY(check_contents(contents)); /* before anything is created */
@@ -311,10 +337,21 @@ static sl_status write_files(writer *to, const char *path, const sl_checkpoint_c
     for (size_t i = 0; i < contents->file_count; i++)
         SL_TRY(add_bytes(to, contents->files[i].name, NULL, contents->files[i].data,
                          contents->files[i].bytes));
-    if (!how->shard)
-        return SL_OK;
-    name_file(how->shard->name, (size_t)how->rank + 1, (size_t)how->ranks, name);
-    return add_tensors(to, how->shard, name, written);
+    return SL_OK;
+}
+
+static sl_status write_shards(writer *to, sli_shard_report *report)
+{
+    char name[NAME_BYTES];
+    for (int s = 0; s < to->how->shard_count; s++) {
+        const sli_checkpoint_shard *shard = &to->how->shards[s];
+        report->numbers[s] = shard->number;
+        if (shard->number == 0)
+            continue;
+        name_file(shard->part.name, (size_t)shard->number, (size_t)shard->count, name);
+        SL_TRY(write_tensors(to, &shard->part, name, &report->files[s]));
+    }
+    return SL_OK;
 }
 
 static sl_status write_state(writer *to, const char *state)
@@ -332,8 +369,11 @@ sl_status sli_checkpoint_write(const char *path, const sl_checkpoint_contents *c
     static const char cannot[] = "%s: the checkpoint cannot be written: ";
     writer to = {.how = how};
     sli_shard_report own = {0};
-    sl_status status = sl_error_context(write_files(&to, path, contents, &own.file), cannot, path);
-    if (how->shard)
+    sl_status status = write_files(&to, path, contents);
+    if (status == SL_OK)
+        status = write_shards(&to, &own);
+    sl_error_context(status, cannot, path);
+    if (how->shard_count > 0)
         status = exchange_reports(&to, status, &own);
     if (status == SL_OK && how->rank == 0)
         status = sl_error_context(write_state(&to, contents->state), cannot, path);

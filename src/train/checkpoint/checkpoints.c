@@ -22,13 +22,15 @@ enum {
 struct sli_checkpoints {
     const sli_run *run;
     const sl_save_options *options; /* the run's */
-    sli_worker *worker; /* of a replica that writes: the first where there is a directory, or all */
-    sl_group *group; /* of all replicas' threads, each of which writes its shard of the optimizers'
-                        state; NULL: the first one writes all of it */
-    uint64_t number; /* drawn for this run; counts its saves; each save's own, the same on all */
-    bool end_saved;  /* or saving it has begun */
+    sli_worker *worker; /* of a rank that writes or sends its tensors to the one that does */
+    sl_group *first;    /* of the first replica's ranks; NULL: it is one rank's */
+    sl_group *every;    /* of all ranks, each of which writes its shard of the optimizers' state;
+                           NULL: the first replica has all of it */
+    bool sends;         /* the ranks do not see one directory: rank 0 writes what they send it */
+    uint64_t number;    /* drawn for this run; counts its saves; each save's own, the same on all */
+    bool end_saved;     /* or saving it has begun */
 
-    /* The first replica's, where there is a directory. */
+    /* Rank 0's, where there is a directory. */
     int directory; /* as long as it is open, no other run saves there; -1: none */
     sli_model_metadata metadata;
     char *vocab;
@@ -36,8 +38,10 @@ struct sli_checkpoints {
 
     /* The copy, filled while nothing is being written: by the first replica all of it, by the
      * others the optimizer alone. */
-    sli_tensors model, optimizer, best; /* `best` without items: there is none */
-    char *state;                        /* of sli_run_state_print */
+    sli_tensors model, optimizer, best;  /* `best` without items: there is none */
+    sli_tensors whole_model, whole_best; /* rank 0's, where others write some: lists alone */
+    sli_error_copy copied;
+    char *state; /* of sli_run_state_print */
     double copy_seconds;
 
     /* The save under way, or the last one. */
@@ -47,7 +51,7 @@ struct sli_checkpoints {
     char *path; /* of the checkpoint, or of the best model where there is only that */
 
     /* The worker's, until `done` is true. */
-    sli_shard_report *reports; /* [replicas]: the first replica's */
+    sli_shard_report *reports; /* [ranks] rank 0's */
     double write_seconds;
     sli_error_copy error;
     atomic_bool done;
@@ -55,33 +59,49 @@ struct sli_checkpoints {
 
 /* ---- Copying ---------------------------------------------------------------------------- */
 
-/* What is the same on all replicas. The best parameters are not copied where they are the model's
- * own, or there are none. */
-static sl_status copy_model(sli_checkpoints *to)
+/* Copies the listed tensors that are here. */
+static sl_status copy_tensors(const sli_checkpoints *to, sli_tensors *tensors)
 {
-    const sli_run *run = to->run;
-    sl_pipe *pipe = run->replica.pipe;
-    free(to->state);
-    to->state = NULL;
-    SL_TRY(sli_run_state_print(run, &to->state));
-    SL_TRY(sli_tensors_of_model(pipe, &to->model));
-    SL_TRY(sli_tensors_copy(pipe, &to->model));
-    sli_tensors_empty(&to->best);
-    if (!(to->targets & STEP) || !isfinite(run->at.best_loss) || run->at.best_step == run->at.steps)
-        return SL_OK;
-    SL_TRY(sli_tensors_of_buckets(pipe, run->best->copies, &to->best));
-    return sli_tensors_copy(pipe, &to->best);
+    return sli_tensors_copy(to->run->replica.pipe, tensors, to->sends);
 }
 
-/* What this replica writes. */
+/* The best parameters are not copied where they are the model's own, or there are none. */
+static sl_status copy_best(sli_checkpoints *to)
+{
+    const sli_run *run = to->run;
+    const sl_pipe *pipe = run->replica.pipe;
+    sli_tensors_empty(&to->best);
+    sli_tensors_empty(&to->whole_best);
+    if (!(to->targets & STEP) || !isfinite(run->at.best_loss) || run->at.best_step == run->at.steps)
+        return SL_OK;
+    if (to->first)
+        SL_TRY(sli_tensors_of_buckets(pipe, run->best->copies, &to->whole_best));
+    SL_TRY(sli_tensors_of_buckets(pipe, run->best->copies, &to->best));
+    return copy_tensors(to, &to->best);
+}
+
+/* What is the same on all replicas. */
+static sl_status copy_model(sli_checkpoints *to)
+{
+    free(to->state);
+    to->state = NULL;
+    SL_TRY(sli_run_state_print(to->run, &to->state));
+    if (to->first)
+        SL_TRY(sli_tensors_of_model(to->run->replica.pipe, &to->whole_model));
+    SL_TRY(sli_tensors_of_model(to->run->replica.pipe, &to->model));
+    SL_TRY(copy_tensors(to, &to->model));
+    return copy_best(to);
+}
+
+/* What this rank writes or sends. */
 static sl_status copy_state(sli_checkpoints *to)
 {
     double start = sli_clock_seconds();
-    if (to->run->replica.run_rank == 0)
+    if (to->run->replica.rank == 0)
         SL_TRY(copy_model(to));
     if (to->targets & STEP) {
-        SL_TRY(sli_tensors_of_optimizer(to->run->optimizer, !to->group, false, &to->optimizer));
-        SL_TRY(sli_tensors_copy(to->run->replica.pipe, &to->optimizer));
+        SL_TRY(sli_tensors_of_optimizer(to->run->optimizer, !to->every, false, &to->optimizer));
+        SL_TRY(copy_tensors(to, &to->optimizer));
     }
     to->copy_seconds = sli_clock_seconds() - start;
     return SL_OK;
@@ -89,79 +109,190 @@ static sl_status copy_state(sli_checkpoints *to)
 
 /* ---- Writing the copy ------------------------------------------------------------------- */
 
+/* What a save writes, at one path. */
+typedef struct save {
+    sli_checkpoints *of;
+    const char *path;
+    bool all;           /* else the model alone */
+    sl_group *writers;  /* those who write it together; NULL: rank 0 alone */
+    sl_metadata shapes; /* of the optimizer's segments */
+} save;
+
+static sl_checkpoint_part part_of(const save *what, const char *name, const sli_tensors *tensors)
+{
+    const sli_model_metadata *metadata = &what->of->metadata;
+    if (tensors == &what->of->optimizer)
+        return (sl_checkpoint_part){name, tensors->items, tensors->count, &what->shapes,
+                                    tensors->shapes ? 1 : 0};
+    return (sl_checkpoint_part){name, tensors->items, tensors->count, metadata->rows,
+                                metadata->count};
+}
+
 static sl_status gather_reports(void *context, const sli_shard_report *own)
 {
     _Static_assert(sizeof *own % sizeof(int64_t) == 0, "reports are words");
-    const sli_checkpoints *checkpoints = context;
-    return sl_group_gather(checkpoints->group, own,
-                           checkpoints->run->replica.run_rank == 0 ? checkpoints->reports : NULL,
+    const save *what = context;
+    return sl_group_gather(what->writers, own,
+                           sl_group_rank(what->writers) == 0 ? what->of->reports : NULL,
                            sizeof *own / sizeof(int64_t), SL_I64, 0, NULL);
+}
+
+/* The parts that one rank writes, which has them whole or gets them from the others. */
+static int list_parts(const save *what, sl_checkpoint_part parts[3])
+{
+    int count = 0;
+    parts[count++] = part_of(what, "model", &what->of->model);
+    if (what->all && !what->of->every)
+        parts[count++] = part_of(what, "optimizer", &what->of->optimizer);
+    if (what->all && what->of->best.count > 0)
+        parts[count++] = part_of(what, "best", &what->of->best);
+    return count;
+}
+
+/* A part of which each of the first replica's ranks writes what its stages have. For the index,
+ * files [whole->count] becomes the number of the file of each of rank 0's `whole`. */
+static sli_checkpoint_shard shard_of(const save *what, const char *name, const sli_tensors *own,
+                                     const sli_tensors *whole, int *files)
+{
+    const sli_checkpoints *of = what->of;
+    sli_checkpoint_shard shard = {.part = part_of(what, name, own)};
+    if (of->run->replica.rank > 0)
+        return shard;
+    shard.number = sl_group_rank(of->first) + 1;
+    shard.count = sl_group_size(of->first);
+    if (of->run->replica.run_rank > 0 || !whole)
+        return shard;
+    for (size_t i = 0; i < whole->count; i++)
+        files[i] = whole->entries[i].owner + 1;
+    shard.all = whole->items;
+    shard.all_count = whole->count;
+    shard.files = files;
+    return shard;
+}
+
+enum { MODEL, OPTIMIZER, BEST_MODEL, PARTS };
+
+static void list_shards(const save *what, int *files, sli_checkpoint_shard shards[PARTS])
+{
+    const sli_checkpoints *of = what->of;
+    if (of->first) {
+        shards[MODEL] = shard_of(what, "model", &of->model, &of->whole_model, files);
+        if (what->all)
+            shards[OPTIMIZER] = shard_of(what, "optimizer", &of->optimizer, NULL, NULL);
+        if (what->all && of->whole_best.count > 0)
+            shards[BEST_MODEL] =
+                shard_of(what, "best", &of->best, &of->whole_best, files + of->whole_model.count);
+    }
+    if (what->all && of->every)
+        shards[OPTIMIZER] =
+            (sli_checkpoint_shard){.part = part_of(what, "optimizer", &of->optimizer),
+                                   .number = sl_group_rank(of->every) + 1,
+                                   .count = sl_group_size(of->every)};
+}
+
+/* Writes this rank's part of a save, with this source of what others have; NULL: none is needed. */
+static sl_status write_contents(const save *what, const sli_item_source *source)
+{
+    sli_checkpoints *of = what->of;
+    const sli_replica *replica = &of->run->replica;
+    bool is_root = replica->run_rank == 0;
+    const sl_checkpoint_file vocab = {"model.vocab.txt", of->vocab, of->vocab_bytes};
+    sl_checkpoint_part parts[PARTS];
+    sli_checkpoint_shard shards[PARTS] = {{.number = 0}};
+    sl_checkpoint_contents contents = {.parts = parts,
+                                       .files = &vocab,
+                                       .file_count = is_root && of->vocab,
+                                       .state = of->state,
+                                       .shard_bytes = of->options->shard_bytes};
+    int *files = calloc(of->whole_model.count + of->whole_best.count + 1, sizeof *files);
+    if (!files)
+        return sl_error(SL_ERR_MEMORY, "no memory for a list of tensors");
+    if (is_root && (!of->first || of->sends))
+        contents.part_count = (size_t)list_parts(what, parts);
+    if (what->writers)
+        list_shards(what, files, shards);
+    sl_status status = sli_checkpoint_write(
+        what->path, &contents,
+        &(sli_checkpoint_writing){.source = source,
+                                  .id = what->all ? of->number : ~of->number,
+                                  .shards = shards,
+                                  .shard_count = what->writers ? PARTS : 0,
+                                  .rank = what->writers ? sl_group_rank(what->writers) : 0,
+                                  .ranks = what->writers ? sl_group_size(what->writers) : 1,
+                                  .gather = gather_reports,
+                                  .context = (void *)what,
+                                  .all = of->reports});
+    free(files);
+    return status;
+}
+
+/* The first replica's ranks send rank 0 what they have, and it writes all. */
+static sl_status send_contents(const save *what)
+{
+    const sli_checkpoints *of = what->of;
+    sli_state_stream stream = {.group = of->first, .lists = {&of->model}};
+    const sli_item_source source = {sli_state_stream_read, &stream};
+    int lists = 1;
+    if (what->all)
+        stream.lists[lists++] = &of->optimizer;
+    if (what->all && of->best.count > 0)
+        stream.lists[lists] = &of->best;
+    SL_TRY(sli_pipe_group_agree(of->first, sli_error_restore(&of->copied)));
+    if (of->run->replica.run_rank > 0)
+        return sli_state_stream_serve(&stream);
+    return sli_state_stream_end(&stream, write_contents(what, &source));
 }
 
 /* Writes all of the copy, or its model alone. */
 static sl_status write_copy(sli_checkpoints *checkpoints, const char *path, bool all)
 {
-    const sli_replica *replica = &checkpoints->run->replica;
-    int ranks = replica->all ? sl_group_size(replica->all) : 1;
-    const sl_checkpoint_file vocab = {"model.vocab.txt", checkpoints->vocab,
-                                      checkpoints->vocab_bytes};
-    const sl_metadata shapes = {SLI_SEGMENTS_KEY, checkpoints->optimizer.shapes},
-                      *rows = checkpoints->metadata.rows;
-    const sl_checkpoint_part optimizer = {"optimizer", checkpoints->optimizer.items,
-                                          checkpoints->optimizer.count, &shapes,
-                                          checkpoints->optimizer.shapes ? 1 : 0};
-    sl_checkpoint_part parts[3] = {{"model", checkpoints->model.items, checkpoints->model.count,
-                                    rows, checkpoints->metadata.count}};
-    sl_checkpoint_contents contents = {.parts = parts,
-                                       .files = &vocab,
-                                       .state = checkpoints->state,
-                                       .shard_bytes = checkpoints->options->shard_bytes};
-    contents.part_count = replica->run_rank == 0;
-    contents.file_count = replica->run_rank == 0 && checkpoints->vocab;
-    if (all && !checkpoints->group)
-        parts[contents.part_count++] = optimizer;
-    if (all && checkpoints->best.count > 0)
-        parts[contents.part_count++] =
-            (sl_checkpoint_part){"best", checkpoints->best.items, checkpoints->best.count, rows,
-                                 checkpoints->metadata.count};
-    return sli_checkpoint_write(path, &contents,
-                                &(sli_checkpoint_writing){.id = all ? checkpoints->number : 0,
-                                                          .shard = all && checkpoints->group
-                                                                       ? &optimizer
-                                                                       : NULL,
-                                                          .rank = replica->run_rank,
-                                                          .ranks = ranks,
-                                                          .gather = gather_reports,
-                                                          .context = checkpoints,
-                                                          .all = checkpoints->reports});
+    const save what = {.of = checkpoints,
+                       .path = path,
+                       .all = all,
+                       .writers = checkpoints->sends          ? NULL
+                                  : all && checkpoints->every ? checkpoints->every
+                                                              : checkpoints->first,
+                       .shapes = {SLI_SEGMENTS_KEY, checkpoints->optimizer.shapes}};
+    if (checkpoints->sends)
+        return send_contents(&what);
+    if (checkpoints->copied.status == SL_OK)
+        return write_contents(&what, NULL);
+    if (what.writers) /* rank 0 waits for a report */
+        (void)gather_reports((void *)&what, &(sli_shard_report){.error = checkpoints->copied});
+    return sli_error_restore(&checkpoints->copied);
 }
 
-static sl_status write_targets(sli_checkpoints *checkpoints)
+static sl_status write_step(sli_checkpoints *checkpoints)
 {
     const sl_save_options *options = checkpoints->options;
+    SL_TRY(write_copy(checkpoints, checkpoints->path, true));
+    return checkpoints->run->replica.run_rank == 0
+               ? sli_save_directory_prune(options->directory, checkpoints->step, options->keep)
+               : SL_OK;
+}
+
+static sl_status write_best(sli_checkpoints *checkpoints)
+{
     char *best;
-    if (checkpoints->targets & STEP)
-        SL_TRY(write_copy(checkpoints, checkpoints->path, true));
-    if (checkpoints->run->replica.run_rank == 0 && checkpoints->targets & STEP)
-        SL_TRY(sli_save_directory_prune(options->directory, checkpoints->step, options->keep));
-    if (!(checkpoints->targets & BEST))
-        return SL_OK;
-    SL_TRY(sli_save_directory_best(options->directory, &best));
+    SL_TRY(sli_save_directory_best(checkpoints->options->directory, &best));
     sl_status status = write_copy(checkpoints, best, false);
     free(best);
     return status;
 }
 
+/* One after the other, whether or not the first fails: other ranks take part in both. */
 static void write_save(void *arg)
 {
     sli_checkpoints *checkpoints = arg;
     const sl_save_options *options = checkpoints->options;
     double start = sli_clock_seconds();
+    sli_error_copy best = {.status = SL_OK};
+    sli_error_save(&checkpoints->error,
+                   checkpoints->targets & STEP ? write_step(checkpoints) : SL_OK);
+    if (checkpoints->targets & BEST)
+        sli_error_save(&best, write_best(checkpoints));
     if (checkpoints->error.status == SL_OK)
-        sli_error_save(&checkpoints->error, write_targets(checkpoints));
-    else if (checkpoints->group &&
-             checkpoints->targets & STEP) /* the first replica waits for a report */
-        (void)gather_reports(checkpoints, &(sli_shard_report){.error = checkpoints->error});
+        checkpoints->error = best;
     checkpoints->write_seconds = sli_clock_seconds() - start;
     atomic_store(&checkpoints->done, true);
     if (options->saving)
@@ -180,7 +311,7 @@ static void start_save(sli_checkpoints *checkpoints, sl_status copied)
             checkpoints->targets & STEP
                 ? sli_save_directory_step(options->directory, checkpoints->step, &checkpoints->path)
                 : sli_save_directory_best(options->directory, &checkpoints->path);
-    sli_error_save(&checkpoints->error, copied);
+    sli_error_save(&checkpoints->copied, copied);
     atomic_store(&checkpoints->done, false);
     checkpoints->under_way = true;
     if (options->saving)
@@ -233,20 +364,22 @@ static sl_status open_directory(sli_checkpoints *checkpoints)
     return sli_draw_number(options->directory, &checkpoints->number);
 }
 
-/* Where each replica can write its shard of the optimizers' state, the group is that of all savers.
- */
+/* Who writes, or sends, beside rank 0. */
 static sl_status join_savers(sli_checkpoints *checkpoints)
 {
     const sli_run *run = checkpoints->run;
     const sli_replica *replica = &run->replica;
-    bool is_shared;
-    if (!run->optimizer->ddp || sl_optimizer_state_bytes(&run->options.optimizer) == 0)
+    bool is_shared, is_sharded = run->optimizer->ddp != NULL &&
+                                 sl_optimizer_state_bytes(&run->options.optimizer) > 0;
+    if (!is_sharded && !replica->pipe_group)
         return SL_OK;
     SL_TRY(sli_save_directory_is_shared(checkpoints->options->directory, replica,
                                         checkpoints->number, &is_shared));
-    if (!is_shared)
-        return SL_OK;
-    SL_TRY(sl_group_split(replica->all, 0, &checkpoints->group));
+    if (replica->pipe_group)
+        SL_TRY(sl_group_split(replica->all, replica->rank == 0 ? 0 : -1, &checkpoints->first));
+    if (is_sharded && is_shared)
+        SL_TRY(sl_group_split(replica->all, 0, &checkpoints->every));
+    checkpoints->sends = replica->pipe_group && !is_shared;
     checkpoints->reports =
         calloc((size_t)sl_group_size(replica->all), sizeof *checkpoints->reports);
     return checkpoints->reports ? SL_OK : sl_error(SL_ERR_MEMORY, "no memory to save checkpoints");
@@ -263,7 +396,7 @@ static sl_status prepare_saves(sli_checkpoints *checkpoints)
         SL_TRY(sl_group_broadcast(replica->all, &number, 1, SL_I64, 0, NULL));
     checkpoints->number = (uint64_t)number;
     SL_TRY(join_savers(checkpoints));
-    return replica->run_rank == 0 || checkpoints->group
+    return replica->run_rank == 0 || checkpoints->first || checkpoints->every
                ? sli_worker_create(NULL, NULL, &checkpoints->worker)
                : SL_OK;
 }
@@ -288,10 +421,15 @@ void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
     sli_checkpoints *dead = checkpoints ? *checkpoints : NULL;
     if (!dead)
         return;
-    if (dead->under_way && dead->group)
-        sl_group_abort(dead->group, SL_ERR_CANCELLED, "the run has ended");
+    sl_group *groups[] = {dead->first, dead->every};
+    for (int i = 0; i < 2 && dead->under_way; i++)
+        if (groups[i])
+            sl_group_abort(groups[i], SL_ERR_CANCELLED, "the run has ended");
     sli_worker_destroy(&dead->worker);
-    sl_group_destroy(&dead->group);
+    sl_group_destroy(&dead->first);
+    sl_group_destroy(&dead->every);
+    sli_tensors_clear(&dead->whole_model);
+    sli_tensors_clear(&dead->whole_best);
     sli_tensors_clear(&dead->model);
     sli_tensors_clear(&dead->optimizer);
     sli_tensors_clear(&dead->best);
@@ -338,8 +476,8 @@ static sl_status save_targets(sli_checkpoints *checkpoints, int targets)
     SL_TRY(report_ended(checkpoints, true)); /* its copy is in use until then */
     checkpoints->number++;                   /* on all, also on those that write nothing */
     checkpoints->step = run->at.steps;
-    checkpoints->targets = run->replica.run_rank == 0 ? targets : targets & STEP;
-    bool gathers = targets & STEP && !checkpoints->group;
+    checkpoints->targets = run->replica.rank == 0 ? targets : targets & STEP;
+    bool gathers = targets & STEP && !checkpoints->every;
     if (gathers)
         SL_TRY(sli_pipe_optimizer_gather(run->optimizer));
     if (checkpoints->worker && checkpoints->targets)

@@ -16,8 +16,10 @@
  *     replica 1    |- own shard -|              ^
  *     replica 2    |- own shard ----------------| reports
  *
- * No step waits for a disk. Where the others do not see the directory, the first replica gathers
- * the optimizers' state for each save. */
+ * The same way, the ranks of a replica whose stages are in several processes write what their
+ * stages have of each part. No step waits for a disk. Where the ranks do not see one directory, the
+ * first replica gathers the optimizers' state for each save, and its ranks send rank 0 their
+ * tensors, which writes all (parallel/state_stream.c). */
 #ifndef SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 #define SLI_TRAIN_CHECKPOINT_CHECKPOINTS_H
 

@@ -158,33 +158,56 @@ sl_status sli_weights_check_model(const char *path, const sl_model_options *mode
 
 /* ---- Writing ---------------------------------------------------------------------------- */
 
-sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
-                          const char *path)
+static sl_status write_weights(const char *path, const sli_tensors *tensors,
+                               const sli_item_source *source, const sl_model_options *model,
+                               const sl_vocab *vocab)
 {
-    SLI_CHECK_NOT_NULL(pipe);
-    SLI_CHECK_NOT_NULL(path);
     sli_model_metadata metadata = {.count = 0};
-    sli_tensors tensors = {0};
+    sli_written_file written;
     char checksum[SLI_CHECKSUM_BYTES];
     if (vocab)
         SL_TRY(sli_vocab_checksum(vocab, checksum));
     if (model)
         SL_TRY(sli_model_metadata_write(model, vocab ? checksum : NULL, &metadata));
+    if (vocab)
+        SL_TRY(sli_weights_vocab_begin(path, vocab));
+    SL_TRY(sli_safetensors_write(path, tensors->items, tensors->count, metadata.rows,
+                                 metadata.count, source, &written));
+    return vocab ? sli_weights_vocab_end(path) : SL_OK;
+}
+
+/* The first rank of the pipe's group writes what all of them have. */
+static sl_status write_together(sl_group *group, const char *path, const sli_tensors *tensors,
+                                const sl_model_options *model, const sl_vocab *vocab)
+{
+    sli_state_stream stream = {.group = group, .lists = {tensors}};
+    const sli_item_source source = {sli_state_stream_read, &stream};
+    if (sl_group_rank(group) > 0)
+        return sli_state_stream_serve(&stream);
+    return sli_state_stream_end(&stream, write_weights(path, tensors, &source, model, vocab));
+}
+
+sl_status sl_weights_save(const sl_pipe *pipe, const sl_model_options *model, const sl_vocab *vocab,
+                          const char *path)
+{
+    SLI_CHECK_NOT_NULL(pipe);
+    SLI_CHECK_NOT_NULL(path);
+    sli_tensors tensors = {0};
+    sl_group *group = pipe->group ? pipe->group->group : NULL;
     sl_status status = sli_tensors_of_model(pipe, &tensors);
-    if (status == SL_OK && vocab)
-        status = sli_weights_vocab_begin(path, vocab);
     if (status == SL_OK)
         status = sli_tensors_open(&tensors, true);
-    if (status == SL_OK)
-        status =
-            sl_safetensors_save(path, tensors.items, tensors.count, metadata.rows, metadata.count);
-    if (status == SL_OK && vocab)
-        status = sli_weights_vocab_end(path);
+    if (group)
+        status = sli_pipe_group_agree(group, status);
+    if (status == SL_OK && group)
+        status = sli_pipe_group_agree(group, write_together(group, path, &tensors, model, vocab));
+    else if (status == SL_OK)
+        status = write_weights(path, &tensors, NULL, model, vocab);
     sli_tensors_clear(&tensors);
     return status;
 }
 
-sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
+static sl_status try_write(const sl_pipe *pipe, const char *path)
 {
     char *vocab_path;
     sli_replace_file *file;
@@ -199,6 +222,14 @@ sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
     sli_replace_file_destroy(&file);
     free(vocab_path);
     return status;
+}
+
+sl_status sli_weights_check_save(const sl_pipe *pipe, const char *path)
+{
+    if (!pipe->group)
+        return try_write(pipe, path);
+    return sli_pipe_group_agree(pipe->group->group,
+                                pipe->group->rank == 0 ? try_write(pipe, path) : SL_OK);
 }
 
 /* ---- Loading ------------------------------------------------------------------------------ */
