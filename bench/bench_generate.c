@@ -58,8 +58,8 @@ int main(int argc, char **argv)
         "{\"bench\":\"generate\",\"emsize\":%d,\"nlayers\":%d,\"tokens\":%d,\"precision\":\"%s\","
         "\"cached_ms\":%.3f,\"first_half_ms\":%.3f,\"whole_ms\":%.3f,\"ratio\":%.1f}\n",
         (int)setup.model.emsize, (int)setup.model.nlayers, tokens,
-        sl_precision_names[setup.precision], 1e3 * cached / tokens, 1e3 * half / (tokens / 2),
-        1e3 * whole / tokens, whole / cached);
+        sl_precision_names[setup.precision], 1e3 * cached / tokens,
+        1e3 * half / (double)(tokens / 2), 1e3 * whole / tokens, whole / cached);
     free(ids);
     bench_trainer_destroy(trainer);
     return 0;
