@@ -53,6 +53,8 @@ typedef struct sl_run_info {
                                       run, on every rank; as it was at the last `evaluated`;
                                       what is here: at the last `step` */
     int memory_count;
+    const sl_stage_memory *slowest;   /* in `memory`, whose rank has computed longest; NULL before
+                                         `finished` */
     const struct sl_ddp_log *ddp_log; /* this replica's, of its last step; NULL: there is one */
     const struct sl_pipe *pipe;       /* this replica's: its parameters and devices */
 } sl_run_info;

@@ -348,6 +348,8 @@ static void print_times(const display *on)
                sl_step_times_slowest(times));
     for (int rank = -1; rank < ranks; rank++) { /* -1: the heading */
         int used = 0;
+        if (rank >= 0 && sl_step_times_mean(times, rank, SL_TIME_FORWARD) == 0)
+            continue; /* another process's */
         for (int kind = 0; kind < SL_TIME_KINDS; kind++) {
             double ms = 1e3 * sl_step_times_mean(times, rank, (sl_time_kind)kind);
             used += snprintf(columns + used, sizeof columns - (size_t)used, " %*s", COLUMN,
@@ -482,6 +484,10 @@ static sl_status print_finished(void *context, const sl_run_info *info, const sl
     if (!on->of->options.quiet) {
         print_memory(on, info);
         print_times(on);
+        if (info->slowest && info->memory_count > 1)
+            print_line(on, "Slowest of all: rank %d on %s, %s, from stage %d on",
+                       info->slowest->rank, info->slowest->host, info->slowest->device,
+                       info->slowest->stage);
     }
     if (result->saved && !on->of->options.quiet)
         print_line(on, "The best weights are in %s", info->options->save);

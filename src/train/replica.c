@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 /* Splits all ranks into rows and columns. */
@@ -159,6 +160,48 @@ void sli_replica_update_memory(const sli_replica *replica)
         if (sl_pipe_device(pipe, s))
             sl_device_memory(sl_pipe_device(pipe, s), &replica->memory[row].stats);
     }
+}
+
+sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_utilization *own,
+                                       sl_timeline_entry **out)
+{
+    enum { MOST_ACTIONS = 1 << 16 };
+    _Static_assert(sizeof(sl_timeline_entry) % sizeof(int64_t) == 0, "entries are words");
+    int count = own->action_count;
+    *out = NULL;
+    if (replica->count == 1 || count > MOST_ACTIONS / replica->count)
+        return SL_OK;
+    *out = calloc((size_t)replica->count * (size_t)count, sizeof **out);
+    if (!*out)
+        return sl_error(SL_ERR_MEMORY, "no memory for the timelines of %d replicas",
+                        replica->count);
+    return sl_group_all_gather(replica->group, own->measured, *out,
+                               count * (int64_t)(sizeof **out / sizeof(int64_t)), SL_I64, NULL);
+}
+
+sl_status sli_replica_find_slowest(const sli_replica *replica, const double *busy,
+                                   const sl_stage_memory **out)
+{
+    int ranks = sl_pipe_ranks(replica->pipe), all = replica->all ? sl_group_size(replica->all) : 1;
+    double own[2] = {0, 0}, longest = 0; /* seconds, and the row of `memory` */
+    for (int rank = 0; rank < ranks; rank++)
+        if (busy[rank] > own[0]) {
+            own[0] = busy[rank];
+            own[1] = replica->rank * ranks + rank;
+        }
+    double *found = calloc(2 * (size_t)all, sizeof *found);
+    if (!found)
+        return sl_error(SL_ERR_MEMORY, "no memory for the times of %d ranks", all);
+    memcpy(found, own, sizeof own);
+    sl_status status =
+        replica->all ? sl_group_all_gather(replica->all, own, found, 2, SL_F64, NULL) : SL_OK;
+    for (int r = 0; r < all && status == SL_OK; r++)
+        if (found[2 * r] > longest) {
+            longest = found[2 * r];
+            *out = &replica->memory[(int)found[2 * r + 1]];
+        }
+    free(found);
+    return status;
 }
 
 /* ---- Rows of a batch ---------------------------------------------------------------------- */

@@ -101,6 +101,16 @@ void sli_replica_update_memory(const sli_replica *replica);
 /* Fills `memory` with what the devices of all ranks hold. */
 sl_status sli_replica_gather_memory(const sli_replica *replica);
 
+/* What each replica measured of the same actions, [replicas][own->action_count], to be freed also
+ * after an error; NULL where there is one replica, or more actions than the reporters want. */
+sl_status sli_replica_gather_timelines(const sli_replica *replica, const sl_utilization *own,
+                                       sl_timeline_entry **out);
+
+/* The row of `memory` of the rank that has computed longest, of all replicas. `busy`: the seconds
+ * of each pipeline rank that is here. */
+sl_status sli_replica_find_slowest(const sli_replica *replica, const double *busy,
+                                   const sl_stage_memory **out);
+
 /* Calls the task's load_rows; the caller destroys the tensors, also after an error. Errors: the
  * task's; SL_ERR_INVALID where it gives another number of rows. */
 sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,
@@ -202,6 +212,7 @@ typedef struct sli_run {
     sl_pipe_optimizer *optimizer;
     sli_position at;
     sl_stage_info stages[SL_MAX_STAGES];
+    double busy[SL_MAX_STAGES]; /* seconds that this process's pipeline ranks have computed */
     /* Of the epoch's last whole step; ranks == 0: no step was measured. */
     sl_utilization utilization;
     sl_run_info info;

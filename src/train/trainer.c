@@ -187,24 +187,6 @@ static sl_status measure_pipeline(sli_run *run)
     return sl_pipe_get_utilization(run->replica.pipe, &run->utilization);
 }
 
-/* Of all replicas, which measure the same actions in the same steps: [replicas][actions], for rank
- * 0's reporters; NULL where there is one replica, or more actions than they would want. */
-static sl_status gather_timelines(const sli_run *run, sl_timeline_entry **out)
-{
-    enum { MOST_ACTIONS = 1 << 16 };
-    _Static_assert(sizeof(sl_timeline_entry) % sizeof(int64_t) == 0, "entries are words");
-    const sl_utilization *own = &run->utilization;
-    int count = own->action_count, replicas = run->replica.count;
-    *out = NULL;
-    if (replicas == 1 || count > MOST_ACTIONS / replicas)
-        return SL_OK;
-    *out = calloc((size_t)replicas * (size_t)count, sizeof **out);
-    if (!*out)
-        return sl_error(SL_ERR_MEMORY, "no memory for the timelines of %d replicas", replicas);
-    return sl_group_all_gather(run->replica.group, own->measured, *out,
-                               count * (int64_t)(sizeof **out / sizeof(int64_t)), SL_I64, NULL);
-}
-
 static sl_status call_pipeline_reporters(const sli_run *run, const sl_timeline_entry *timelines)
 {
     const sl_utilization *utilization = &run->utilization;
@@ -222,7 +204,7 @@ static sl_status report_pipeline(sli_run *run)
     sl_timeline_entry *timelines;
     if (run->utilization.ranks == 0) /* one stage, or a run that resumed after that step */
         return SL_OK;
-    sl_status status = gather_timelines(run, &timelines);
+    sl_status status = sli_replica_gather_timelines(&run->replica, &run->utilization, &timelines);
     if (status == SL_OK)
         status = call_pipeline_reporters(run, timelines);
     free(timelines);
@@ -324,6 +306,9 @@ static sl_status train_batch(sli_run *run)
     SL_TRY(status);
     step.optimizer_seconds = sli_clock_seconds() - before;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
+    for (int i = 0; i < step.timeline_count; i++) /* of other processes' ranks: 0 */
+        run->busy[run->stages[step.timeline[i].action.stage].rank] +=
+            step.timeline[i].end - step.timeline[i].start;
     run->at.steps++;
     run->at.batch++;
     sli_last_step_write(run->last_step, run->at.steps);
@@ -521,10 +506,12 @@ static sl_status finish_run(sli_run *run, sl_run_result *result)
     result->stopped = run->stopped;
     result->saved = run->saved;
     result->saved_step = saved_step;
-    if (run->stopped)
+    if (run->stopped) {
         result->seconds = sli_clock_seconds() - run->started;
-    else
+    } else {
+        SL_TRY(sli_replica_find_slowest(&run->replica, run->busy, &run->info.slowest));
         CALL_REPORTERS(run, finished, &run->info, result)
+    }
     SL_TRY(sli_error_restore(&unsaved));
     bool must_wait = leaves_weights && run->options.save && run->replica.all;
     return must_wait ? sl_group_barrier(run->replica.all, NULL) : SL_OK;

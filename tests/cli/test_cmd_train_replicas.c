@@ -50,6 +50,8 @@ static void lines_have_their_rank_in_front(void **state)
         snprintf(pattern, sizeof pattern, "^\\[RANK %d\\]: \\| pipeline: bubble ", r);
         check_line(run.out, pattern);
     }
+    check_line(run.out,
+               "^\\[RANK 0\\]: Slowest of all: rank [01] on .*, cpu:[0-3], from stage [01] on$");
     /* Where all have the same numbers, the first one alone shows them. */
     check_line(run.out, "^\\[RANK 0\\]: \\| end of epoch   1 \\| time: ");
     check_line(run.out, "^\\[RANK 0\\]: \\| End of training \\| test loss");
