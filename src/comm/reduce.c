@@ -88,18 +88,6 @@ static void scale_block(sl_dtype dtype, void *total, int64_t count, int terms)
     }
 }
 
-static void widen_block(const uint16_t *from, float *to, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        to[i] = sli_f32_from_bf16(from[i]);
-}
-
-static void narrow_block(const float *from, uint16_t *to, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        to[i] = sli_bf16_from_f32(from[i]);
-}
-
 /* Room for a block of any type, bf16 as f32. */
 typedef union block {
     float f32[BLOCK];
@@ -126,7 +114,7 @@ static void add_nodes(sl_dtype dtype, sl_reduce_op op, const sli_nodes *nodes, s
         stack.data[top] = (const char *)nodes->data[n] + offset;
         stack.first[top] = n > 0 ? nodes->ends[n - 1] : 0;
         if (dtype == SL_BF16) {
-            widen_block(stack.data[top], sums[top].f32, count);
+            sli_widen_bf16(stack.data[top], sums[top].f32, count);
             stack.data[top] = &sums[top];
         }
         for (; top > 0 && sli_sum_tree_has_node(stack.first[top - 1], nodes->ends[n], terms);
@@ -157,7 +145,7 @@ void sli_reduce(sl_dtype dtype, sl_reduce_op op, const sli_nodes *nodes, int64_t
         if (op == SL_REDUCE_AVERAGE)
             scale_block(dtype, total, length, terms);
         if (dtype == SL_BF16)
-            narrow_block(total, to, length);
+            sli_narrow_to_bf16(total, to, length);
     }
 }
 

@@ -100,39 +100,11 @@ sl_status sl_ddp_average_hook(void *arg, sl_ddp_bucket *bucket)
                                SL_REDUCE_AVERAGE, NULL);
 }
 
-enum { BLOCK = 1024 }; /* elements that are converted at once */
-
-/* Replaces f32 by bf16 in the first half of their memory. */
-static void narrow_in_place(float *values, int64_t count)
-{
-    uint16_t block[BLOCK];
-    for (int64_t start = 0; start < count; start += BLOCK) {
-        int64_t length = count - start < BLOCK ? count - start : BLOCK;
-        for (int64_t i = 0; i < length; i++)
-            block[i] = sli_bf16_from_f32(values[start + i]);
-        memcpy((char *)values + (size_t)start * sizeof *block, block,
-               (size_t)length * sizeof *block);
-    }
-}
-
-/* The reverse: from the last block to the first, none overwrites one that is still to be read. */
-static void widen_in_place(float *values, int64_t count)
-{
-    uint16_t block[BLOCK];
-    for (int64_t end = count; end > 0; end = (end - 1) / BLOCK * BLOCK) {
-        int64_t start = (end - 1) / BLOCK * BLOCK;
-        memcpy(block, (const char *)values + (size_t)start * sizeof *block,
-               (size_t)(end - start) * sizeof *block);
-        for (int64_t i = start; i < end; i++)
-            values[i] = sli_f32_from_bf16(block[i - start]);
-    }
-}
-
 static sl_status reduce_in_bf16(const sl_ddp_bucket *bucket, sl_reduce_op op)
 {
-    narrow_in_place(bucket->grads, bucket->count);
+    sli_narrow_in_place(bucket->grads, bucket->count);
     SL_TRY(sl_group_all_reduce(bucket->group, bucket->grads, bucket->count, SL_BF16, op, NULL));
-    widen_in_place(bucket->grads, bucket->count);
+    sli_widen_in_place(bucket->grads, bucket->count);
     return SL_OK;
 }
 
@@ -182,12 +154,6 @@ static float *sum_of(const sli_reducer *reducer, int node, const tracked_bucket 
     return sl_tensor_f32(reducer->sums[node]) + bucket->offset;
 }
 
-static void round_to_bf16(float *values, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++)
-        values[i] = sli_f32_from_bf16(sli_bf16_from_f32(values[i]));
-}
-
 /* Averages this rank's nodes with those of the others. Plain loops: the device is backward's.
  *
  * In bf16, the terms and the average are rounded as reduce_in_bf16 rounds them, and the nodes,
@@ -199,7 +165,7 @@ static sl_status exchange_nodes(const sli_reducer *reducer, const sl_ddp_bucket 
     const void *nodes[SLI_SUM_TREE_MOST_NODES];
     int count = reducer->nodes;
     if (exchanges_bf16(reducer))
-        round_to_bf16(last->grads, last->count);
+        sli_round_to_bf16(last->grads, last->count);
     for (; count > 0 && completes_node(reducer, count - 1, reducer->end_term); count--) {
         const float *sum = sums[count - 1].host;
         for (int64_t i = 0; i < last->count; i++)
@@ -211,7 +177,7 @@ static sl_status exchange_nodes(const sli_reducer *reducer, const sl_ddp_bucket 
     SL_TRY(sli_group_all_reduce_nodes(reducer->group, nodes, reducer->terms, last->grads,
                                       last->count, SL_F32, SL_REDUCE_AVERAGE));
     if (exchanges_bf16(reducer))
-        round_to_bf16(last->grads, last->count);
+        sli_round_to_bf16(last->grads, last->count);
     return SL_OK;
 }
 
@@ -382,7 +348,7 @@ static sl_status push_bucket(const sli_reducer *reducer, int bucket, int to)
     SL_TRY(sl_parameter_set_bucket_grads(reducer->set, bucket, &grads));
     float *from = sl_tensor_f32(grads);
     if (exchanges_bf16(reducer))
-        round_to_bf16(from, tracked->exchange.count);
+        sli_round_to_bf16(from, tracked->exchange.count);
     if (to == reducer->nodes)
         SL_TRY(sli_device_copy(sl_parameter_set_device(reducer->set), sum_of(reducer, to, tracked),
                                from, bytes));
