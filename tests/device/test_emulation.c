@@ -40,7 +40,7 @@ static void threads_that_wait_for_others_in_vain_end_the_process(void **state)
             deadlock(by_warp);
             _exit(0);
         }
-        int status;
+        int status = 0;
         assert_true(child > 0 && waitpid(child, &status, 0) == child);
         assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
     }

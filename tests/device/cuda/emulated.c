@@ -3,6 +3,7 @@
 #include "device/cuda/kernels.h"
 #include "device/device_base.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -121,5 +122,6 @@ sl_status emulated_device_create(sl_device **out)
     SL_TRY(sl_device_create_cpu(1, out));
     fill_table(&table, (*out)->ops);
     (*out)->ops = &table;
+    snprintf((*out)->name, sizeof(*out)->name, "emulated CUDA");
     return SL_OK;
 }
