@@ -3,8 +3,9 @@
 
 Trains the same model without and with `--serve` and PAGES (50) readers of its events, in turn, ROUNDS (5)
 times. The readers are one process of the lowest priority, which throws away what comes: browsers are on other
-machines. Prints each run's mean time of a step, and of the pairs the ratio of the rates."""
-import json, os, re, selectors, socket, statistics, subprocess, sys, tempfile
+machines. Prints each run's mean time of a step, the processor time of the page's thread (the only one of the
+lowest priority) in percent of a core, and of the pairs the ratio of the rates."""
+import glob, json, os, re, selectors, socket, statistics, subprocess, sys, tempfile, threading, time
 
 STEPS, WARMUP = 150, 20
 
@@ -28,6 +29,21 @@ def read_events(port, pages):
     os._exit(0)
 
 
+def watch_thread(process, result):
+    """Into `result`: the seconds that the page's thread has run, and those that have passed."""
+    start = time.monotonic()
+    while process.poll() is None:
+        for path in glob.glob(f"/proc/{process.pid}/task/*/stat"):
+            try:
+                fields = open(path).read().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            if fields[16] == "19":
+                ticks = int(fields[11]) + int(fields[12])
+                result[:] = [ticks / os.sysconf("SC_CLK_TCK"), time.monotonic() - start]
+        time.sleep(0.2)
+
+
 def train(program, directory, pages):
     log = os.path.join(directory, "log.jsonl")
     words = [program, "train", "--data", os.path.join(directory, "text"), "--pp", "2", "--nlayers", "4",
@@ -35,6 +51,8 @@ def train(program, directory, pages):
              "--max-batches", str(STEPS), "--eval-max-batches", "1", "--checkpoint", "never", "--quiet",
              "--log-json", log] + (["--serve", "0"] if pages else [])
     run = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    used = []
+    threading.Thread(target=watch_thread, args=(run, used)).start()
     reader = 0
     for line in run.stderr:
         found = re.search(r"shown at http://127\.0\.0\.1:(\d+)/", line)
@@ -45,6 +63,8 @@ def train(program, directory, pages):
     assert run.wait() == 0
     if reader:
         os.waitpid(reader, 0)
+    if used:
+        print(f"    the page's thread ran {used[0]:.2f} of {used[1]:.1f} s: {100 * used[0] / used[1]:.2f}% of a core")
     steps = [r["ms"] for r in map(json.loads, open(log)) if r["record"] == "step"]
     return statistics.mean(steps[WARMUP:])
 

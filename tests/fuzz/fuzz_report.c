@@ -1,6 +1,7 @@
 /* Any bytes as a run log: reading must end in one sentence or in a history, and a history in a page
- * that runs nothing and in a table. */
-#include "report/history.h"
+ * that runs nothing and in a table. A log that grows, as sluice watch reads it, has the same
+ * history at its end. */
+#include "report/page.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -50,6 +51,35 @@ static void check_table(const sl_run_history *const *runs)
     free(text);
 }
 
+static char *draw_live_page(const sl_run_history *history)
+{
+    char *text;
+    size_t length;
+    FILE *to = open_memstream(&text, &length);
+    demand(to != NULL, "given memory");
+    const sli_page page = {.to = to, .runs = &history, .count = 1, .is_live = true};
+    sli_page_write_live_content(&page, true, NULL);
+    demand(fclose(to) == 0 && strlen(text) == length, "without zeros");
+    demand(!strstr(text, "<script") && !strstr(text, "nan\"") && !strstr(text, "inf\""),
+           "harmless");
+    return text;
+}
+
+/* Adds the log in two steps, the second from the first one's last whole line on. */
+static void check_growing(const sl_run_history *whole, const char *text, size_t bytes)
+{
+    sl_run_history *history;
+    size_t first = bytes / 2, used, rest;
+    demand(sli_run_history_create("<script>", &history) == SL_OK, "given memory");
+    demand(sli_run_history_add(history, text, first, &used) == SL_OK, "read at first");
+    demand(sli_run_history_add(history, text + used, bytes - used, &rest) == SL_OK, "read on");
+    char *grown = draw_live_page(history), *read = draw_live_page(whole);
+    demand(strcmp(grown, read) == 0, "the same");
+    free(grown);
+    free(read);
+    sl_run_history_destroy(&history);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
 {
     sl_run_history *history;
@@ -60,6 +90,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
         const sl_run_history *const runs[] = {history, history};
         check_page(runs);
         check_table(runs);
+        check_growing(history, (const char *)data, bytes);
     }
     sl_run_history_destroy(&history);
     return 0;
