@@ -61,7 +61,7 @@ void sli_cuda_release_delivered(sl_device *device, void *memory, size_t bytes);
 
 sl_status sli_products_create(sl_device *device, sli_products **out);
 void sli_products_destroy(sli_products **products);
-sl_status sli_cuda_gemm(sl_device *device, const sli_gemm *arguments);
+sl_status sli_cuda_gemm(sl_device *device, const sli_gemm *g);
 
 /* ---- Kernels (operations.c) ------------------------------------------------------------- */
 

@@ -10,11 +10,12 @@
 
 static const sli_cuda_host *host; /* set once, by sli_cuda_open */
 
-sl_status sl_error(sl_status status, const char *format, ...)
+sl_status(sl_error)(sl_status status, const char *format, ...) /* the name may be a macro */
 {
     char text[1024];
     va_list arguments;
     va_start(arguments, format);
+    /* NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): it is, one line above */
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     return host->set_error(status, text);
