@@ -343,19 +343,19 @@ sl_status sli_reducer_set_terms(sli_reducer *reducer, int terms)
 static sl_status push_bucket(const sli_reducer *reducer, int bucket, int to)
 {
     const tracked_bucket *tracked = &reducer->buckets[bucket];
+    sl_device *device = sl_parameter_set_device(reducer->set);
     size_t bytes = (size_t)tracked->exchange.count * sizeof(float);
     sl_tensor *grads;
     SL_TRY(sl_parameter_set_bucket_grads(reducer->set, bucket, &grads));
     float *from = sl_tensor_f32(grads);
+    sli_convert rounding = {.count = tracked->exchange.count, .from = from, .to = from};
     if (exchanges_bf16(reducer))
-        sli_round_to_bf16(from, tracked->exchange.count);
+        SL_TRY(sli_device_convert(device, &rounding));
     if (to == reducer->nodes)
-        SL_TRY(sli_device_copy(sl_parameter_set_device(reducer->set), sum_of(reducer, to, tracked),
-                               from, bytes));
+        SL_TRY(sli_device_copy(device, sum_of(reducer, to, tracked), from, bytes));
     for (int n = reducer->nodes - 1; n >= to; n--) {
         float *sum = sum_of(reducer, n, tracked);
-        SL_TRY(sli_device_add(sl_parameter_set_device(reducer->set), tracked->exchange.count, sum,
-                              from));
+        SL_TRY(sli_device_add(device, tracked->exchange.count, sum, from));
         from = sum;
     }
     return SL_OK;
