@@ -286,7 +286,8 @@ static sli_table_kind table_kind(const sli_step *step)
  * process has an error. */
 static sl_status broadcast_batch(const sl_pipe *pipe, sli_step *step, int64_t *first_sample)
 {
-    int64_t words[] = {step->rows, *first_sample, (int64_t)step->step, step->positions};
+    int64_t words[] = {step->rows, *first_sample, (int64_t)step->step, step->positions,
+                       step->same_weights};
     enum { WORDS = sizeof words / sizeof *words };
     SL_TRY(
         sli_pipe_group_broadcast(pipe->group, words, WORDS, SL_I64, first_stage(pipe)->group_rank));
@@ -294,6 +295,7 @@ static sl_status broadcast_batch(const sl_pipe *pipe, sli_step *step, int64_t *f
     *first_sample = words[1];
     step->step = (uint64_t)words[2];
     step->positions = words[3];
+    step->same_weights = words[4] != 0;
     return SL_OK;
 }
 
@@ -315,6 +317,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
     step->precision = pipe->precision;
     step->seed = pipe->seed;
     step->step = batch->step;
+    step->same_weights = batch->same_weights;
     step->failure = &pipe->failure;
     step->channels = pipe->channels;
     step->channel_count = pipe->channel_count;
@@ -322,6 +325,8 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
         sli_error_copy own;
         sli_error_save(&own, status);
         SL_TRY(broadcast_batch(pipe, step, &first_sample));
+        if (!step->same_weights)
+            SL_TRY(sli_pipe_exchange_tied(pipe));
         status = sli_error_restore(&own);
         step->link = pipe->group->link;
     }
@@ -387,9 +392,9 @@ static void convert_parameters(sli_rank *rank, void *arg)
 }
 
 /* All ranks have finished before any begins its row: a tied weight is another stage's. */
-static sl_status convert_all_parameters(sl_pipe *pipe, const sl_pipe_batch *batch)
+static sl_status convert_all_parameters(sl_pipe *pipe, const sli_step *step)
 {
-    if (pipe->precision == SL_PRECISION_F32 || batch->same_weights)
+    if (pipe->precision == SL_PRECISION_F32 || step->same_weights)
         return SL_OK;
     sli_pipe_run_ranks(pipe, convert_parameters, pipe);
     return sli_failure_take(&pipe->failure);
@@ -403,7 +408,7 @@ static sl_status run_accumulation_steps(sl_pipe *pipe, const sl_pipe_batch *batc
     int micros, first = 0;
     status = prepare_step(pipe, batch, step, status, &micros);
     if (status == SL_OK)
-        status = convert_all_parameters(pipe, batch);
+        status = convert_all_parameters(pipe, step);
     do {
         bool is_last = micros - first <= pipe->step_micros;
         step->observers = is_last ? observers : NULL;
@@ -531,6 +536,7 @@ void sl_pipe_zero_grad(sl_pipe *pipe)
     for (int i = 0; i < pipe->stage_count; i++)
         if (pipe->stages[i].is_here)
             sl_parameter_set_zero_grad(pipe->stages[i].parameters);
+    sli_pipe_zero_tied(pipe);
 }
 
 int sl_pipe_stages(const sl_pipe *pipe)

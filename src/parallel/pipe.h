@@ -31,7 +31,8 @@ struct sl_pipe {
     uint64_t seed;
     int64_t first_bucket_bytes, bucket_bytes;
     bool no_init, inference;
-    bool has_ties; /* some parameter is tied to another */
+    bool has_ties;        /* some parameter is tied to another */
+    bool has_remote_ties; /* of stages in different processes */
 
     sl_schedule_writer writer;
     const void *writer_arg;
@@ -102,11 +103,17 @@ sl_status sli_pipe_end_run(sl_pipe *pipe, bool runs_table);
 /* Ends the other ranks' calls with this error, in a group: for a rank that will make none. */
 void sli_pipe_abort(sl_pipe *pipe, sl_status error, const char *text);
 
-/* Refuses parameters that are tied from one process to another (tied.c). */
+/* Finds tied parameters, and refuses those of devices that do not share memory (tied.c). */
 sl_status sli_pipe_check_ties(sl_pipe *pipe);
 
-/* Gives tied parameters to the stages that use them (tied.c), when all sets have been created. */
-void sli_pipe_place_tied(sl_pipe *pipe);
+/* Gives tied parameters to the stages that use them (tied.c), when all sets of this process have
+ * been created: their owners' tensors, or copies of those of another process. */
+sl_status sli_pipe_place_tied(sl_pipe *pipe);
+void sli_pipe_destroy_tied(sl_pipe *pipe); /* the copies */
+void sli_pipe_zero_tied(sl_pipe *pipe);    /* their gradients */
+
+/* Gives the copies their owners' values. Every process calls it. */
+sl_status sli_pipe_exchange_tied(sl_pipe *pipe);
 
 /* Sums the gradients of tied parameters, when no action runs any more. */
 sl_status sli_pipe_sum_tied(sl_pipe *pipe);

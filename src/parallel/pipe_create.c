@@ -8,6 +8,7 @@
 
 #include "device/cores.h"
 
+#include <limits.h>
 #include <stdlib.h>
 
 enum { MOST_ACCUMULATION_STEPS = 1 << 16 };
@@ -384,9 +385,9 @@ static sl_status build_pipe(sl_pipe *pipe)
     sli_failure_raise(&pipe->failure, SLI_FAILURE_OF_CALL, status);
     if (status == SL_OK)
         sli_pipe_run_ranks(pipe, create_parameters, pipe);
-    SL_TRY(sli_pipe_end_run(pipe, false));
-    sli_pipe_place_tied(pipe);
-    return SL_OK;
+    if (!sli_failure_precedes(&pipe->failure, INT_MAX - 1))
+        sli_failure_raise(&pipe->failure, pipe->stage_count, sli_pipe_place_tied(pipe));
+    return sli_pipe_end_run(pipe, false);
 }
 
 /* The table's for each accumulation step, where there is one and the options do not say. */
@@ -464,6 +465,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     sli_pipe_group_destroy(&dead->group);
     for (int i = 0; i < dead->channel_count; i++)
         sli_channel_destroy(&dead->channels[i]);
+    sli_pipe_destroy_tied(dead);
     for (int i = 0; dead->stages && i < dead->stage_count; i++) {
         sl_parameter_set_destroy(&dead->stages[i].parameters);
         free(dead->stages[i].records);

@@ -170,6 +170,19 @@ sl_status sli_pipe_group_broadcast(sli_pipe_group *group, void *data, int64_t co
     return check_exchange(group, sl_group_broadcast(group->group, data, count, dtype, root, NULL));
 }
 
+sl_status sli_pipe_group_send(sli_pipe_group *group, const void *data, int64_t count,
+                              sl_dtype dtype, int to)
+{
+    return check_exchange(group, sl_group_send(group->group, data, count, dtype, to, 0, NULL));
+}
+
+sl_status sli_pipe_group_receive(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,
+                                 int from)
+{
+    return check_exchange(group,
+                          sl_group_recv(group->group, data, count, dtype, from, 0, NULL, NULL));
+}
+
 sl_status sli_pipe_group_sum(sli_pipe_group *group, double *terms, int64_t count)
 {
     return check_exchange(group, sl_group_all_reduce(group->group, terms, count, SL_F64,

@@ -35,9 +35,14 @@ sl_status sli_pipe_group_compare(const sl_pipe *pipe);
  * that of the lowest number on every rank. `runs_table`: the link has a step under way. */
 sl_status sli_pipe_group_end(sli_pipe_group *group, bool runs_table);
 
-/* Rank `root`'s data on every rank; and sums, in which one rank's term alone is not 0. */
+/* Rank `root`'s data on every rank; data from one rank to another; and sums, in which one rank's
+ * term alone is not 0. */
 sl_status sli_pipe_group_broadcast(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,
                                    int root);
+sl_status sli_pipe_group_send(sli_pipe_group *group, const void *data, int64_t count,
+                              sl_dtype dtype, int to);
+sl_status sli_pipe_group_receive(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,
+                                 int from);
 sl_status sli_pipe_group_sum(sli_pipe_group *group, double *terms, int64_t count);
 
 #endif

@@ -42,6 +42,7 @@ typedef struct sli_step {
     int64_t positions;  /* with a cache: those of the batch; else 0 */
     bool backward;      /* the table goes backward */
     bool training;      /* modules are in training mode: dropout is on */
+    bool same_weights;  /* as the batch says */
     sl_loss *loss;      /* NULL: the outputs are wanted */
     double scale;       /* of gradients: weight / terms of the whole batch */
     double *row_losses; /* of the whole batch, in its order; NULL without a loss */

@@ -107,7 +107,7 @@ sl_status layout_step(const layout_pipe *at, double *loss)
 
 typedef struct plan {
     int layers, rows;
-    bool is_language_model, is_sharded;
+    bool is_language_model, is_tied, is_sharded;
     int replicas, replica, shards;
     sl_group *pipe_group, *replica_group; /* the same replica's ranks; the same stages' */
     int group_ranks[LAYOUT_MAX_RANKS];
@@ -145,6 +145,7 @@ static sl_status draw_plan(sl_group *group, unsigned seed, plan *out)
     int choice = test_draw(&seed, 0, 3);
     p.rows = test_draw(&seed, 1, MAX_ROWS);
     p.is_language_model = test_draw(&seed, 0, 1);
+    p.is_tied = test_draw(&seed, 0, 1);
     p.layers = stages + test_draw(&seed, 0, 2);
     p.options = (sl_pipe_options){.stages = stages,
                                   .virtual_stages = virtual_stages,
@@ -180,7 +181,8 @@ static sl_module *build_model(const plan *p)
                                 .nhid = 12,
                                 .nlayers = p->layers,
                                 .nhead = 2,
-                                .dropout = 0.2f};
+                                .dropout = 0.2f,
+                                .tie = p->is_tied};
     if (p->is_language_model) {
         check_ok(sl_transformer_lm_create(&options, &model));
         return model;

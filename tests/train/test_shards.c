@@ -180,7 +180,7 @@ static run_layout draw_layout(uint64_t seed, uint32_t *draws, const sl_train_opt
                            .schedule = sl_schedule_names[draw(seed, draws, (uint32_t)schedules)],
                            .recompute = (sl_recompute)draw(seed, draws, 3)};
         out.processes = (int)draw(seed, draws, (uint32_t)out.ranks + 1);
-        if (out.ranks % (out.processes ? out.processes : 1) != 0 || options->model.tie)
+        if (out.ranks % (out.processes ? out.processes : 1) != 0)
             out.processes = 0;
         out.apart = draw(seed, draws, 2);
         drawn = laid_out(*options, &out);
