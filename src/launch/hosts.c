@@ -24,8 +24,8 @@ static const double answer_seconds = 5, pause_seconds = 5;
 typedef struct host {
     char *line, *name;
     int slots;
-    bool is_lost;
-    pid_t probe; /* the process that asks it; 0: none */
+    bool is_lost, was_lost; /* `was`: before the last probe */
+    pid_t probe;            /* the process that asks it; 0: none */
 } host;
 
 struct sli_hosts {
@@ -168,6 +168,7 @@ static void begin_probe(sli_hosts *self, bool lost_ones)
     self->is_asking = true;
     for (int i = 0; i < self->count; i++) {
         host *one = &self->list[i];
+        one->was_lost = one->is_lost;
         if (lost_ones && !one->is_lost)
             continue;
         one->is_lost = true;
@@ -203,10 +204,7 @@ static void continue_probe(sli_hosts *self, bool at_once)
 sl_status sli_hosts_find(sli_hosts *self)
 {
     const sl_launch_options *options = self->options;
-    bool was_lost[self->count];
     int left = 0;
-    for (int i = 0; i < self->count; i++)
-        was_lost[i] = self->list[i].is_lost;
     continue_probe(self, true);
     begin_probe(self, false);
     while (self->is_asking) {
@@ -218,7 +216,7 @@ sl_status sli_hosts_find(sli_hosts *self)
         snprintf(text, sizeof text, "host %s does not answer, and is left out until it does",
                  self->list[i].name);
         left += !self->list[i].is_lost;
-        if (self->list[i].is_lost && !was_lost[i])
+        if (self->list[i].is_lost && !self->list[i].was_lost)
             options->report(options->context,
                             &(sl_launch_event){.kind = SL_LAUNCH_WARNING, .text = text});
     }
@@ -231,12 +229,9 @@ const char *sli_hosts_look_for_lost(sli_hosts *self)
 {
     bool are_missing = false;
     if (self->is_asking) {
-        bool was_lost[self->count];
-        for (int i = 0; i < self->count; i++)
-            was_lost[i] = self->list[i].is_lost;
         continue_probe(self, false);
         for (int i = 0; i < self->count; i++)
-            if (was_lost[i] && !self->list[i].is_lost)
+            if (self->list[i].was_lost && !self->list[i].is_lost)
                 return self->list[i].name;
         return NULL;
     }

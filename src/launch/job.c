@@ -448,8 +448,8 @@ static void end_phase(attempt *self)
  * nothing would lose what it has done. */
 static void grow_job(attempt *self)
 {
-    const char *name = sli_hosts_look_for_lost(self->job->hosts);
-    if (!name || !self->has_saved)
+    const char *name = self->has_saved ? sli_hosts_look_for_lost(self->job->hosts) : NULL;
+    if (!name)
         return;
     snprintf(self->end->reason, sizeof self->end->reason, "host %s answers again", name);
     self->end->failed = sli_clock_seconds();
