@@ -1,8 +1,9 @@
 """Steps the tutorials' language model under PyTorch and prints one line of JSON.
 
-The counterpart of bench_step: the same model and data shape, dropout 0.2, SGD, clipping at 0.5, on
-the CPU. With --stages 1: eager and compiled, in f32 and under autocast(bfloat16). With --stages 2:
-PyTorch 1.13's Pipe. With --rank: a rank of torch.distributed.pipelining. compare_pytorch.py runs it.
+The counterpart of bench_step: the same model and data shape, dropout 0.2, SGD or AdamW, clipping at
+0.5, on the CPU. With --stages 1: eager and compiled, in f32 and under autocast(bfloat16). With
+--stages 2: PyTorch 1.13's Pipe. With --rank: a rank of torch.distributed.pipelining.
+compare_pytorch.py runs it.
 """
 import argparse
 import contextlib
@@ -97,7 +98,8 @@ def cross_entropy(output, targets):
 
 def median_step(args, model, loss_of, precision):
     """Milliseconds of a step; the first two, in which PyTorch compiles, do not count."""
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    kind = torch.optim.AdamW if args.optimizer == "adamw" else torch.optim.SGD
+    optimizer = kind(model.parameters(), lr=0.01)
     ids, targets = torch.randint(args.ntokens, (2, args.batch, args.bptt)).unbind()
     seconds = []
     for _ in range(args.steps + 2):
@@ -199,6 +201,7 @@ def main():
         parser.add_argument("--" + name, type=int, default=default)
     parser.add_argument("--checkpoint", default="never")
     parser.add_argument("--schedule", choices=SCHEDULES)
+    parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--meeting")
     args = parser.parse_args()
     args.nhid = args.nhid or args.emsize
