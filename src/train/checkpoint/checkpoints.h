@@ -2,6 +2,7 @@
  *
  *     checkpoints.c      when a save is due; copies the state, for which the run waits; a thread
  *                        writes the copy while the run goes on
+ *     best.c             the parameters that did best in validation
  *     save_directory.c   --save-dir: names, the newest, the oldest to be removed
  *     run_state.c        what state.json says of the run
  *     resume.c           the way back
@@ -92,8 +93,7 @@ sl_status sli_run_state_read(const char *text, sli_recorded *out);
  * that differs, and a position that these options cannot have. */
 sl_status sli_run_state_check(const char *text, const sli_run *run);
 
-/* ---- The best parameters (checkpoints.c)-------------------------------------------------------
- */
+/* ---- The best parameters (best.c) ----------------------------------------------------------- */
 
 /* A real copy of the parameters that did best in validation, of the stages of this process and one
  * for all its replicas: their parameters are equal, bit for bit. It lies on the first one's
