@@ -49,6 +49,12 @@ run cpu_bf16 --devices cpu:0 --precision bf16
 run cuda_bf16 --devices cuda:0 --precision bf16
 near cpu_bf16 cuda_bf16 1e-3 # a value may be rounded up here and down there
 
+# A shard before the last one is rounded in the device's memory.
+shards=(--dp 1 --shards 2 --comm-precision bf16)
+run cpu_shards --devices cpu:0 "${shards[@]}"
+run cuda_shards --devices cuda:0 "${shards[@]}"
+near cpu_shards cuda_shards 1e-3
+
 # Replicas exchange gradients, values and the optimizer's shards by the host; and what is saved on
 # one kind of device goes on on another.
 run replicas --dp 2 --devices cpu:0,cpu:1 --optimizer adamw --lr 0.001
