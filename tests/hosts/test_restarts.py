@@ -1,11 +1,12 @@
 """Training jobs of which a rank is killed, and that the launcher starts again: test_restarts.py.
 
 The run log is a named pipe of little room, which holds the job up where it is no longer read: so a
-rank dies in the middle of the run, however busy the machine. The job ends with the bits of one that
-was left alone, with as many ranks as before and with fewer.
+rank dies in the middle of the run, however busy the machine. The job ends with the losses and the weights
+of one that was left alone, with as many ranks as before, with fewer, and in another layout.
 """
 
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -25,7 +26,7 @@ FIRST_DEATH, SECOND_DEATH = 12, 70  # steps
 PATIENCE_SECONDS = 60
 MODEL = ("--emsize 16 --nhid 16 --nhead 2 --nlayers 3 --bptt 8 --batch-size 4 --chunks 2 --eval-batch-size 8 "
          "--epochs 2 --max-batches 60 --eval-max-batches 5 --optimizer adamw --lr 0.003")
-LAYOUT = ("--dp", "2", "--pp", "2", "--shards", str(RANKS))  # of four processes
+LAYOUT = ("--dp", "2", "--pp", "2", "--shards", str(RANKS), *SAVING)  # of four processes
 F_SETPIPE_SZ = 1031
 
 
@@ -63,18 +64,20 @@ def numbers(records):
         elif record["record"] == "eval":
             found[record["split"], record["epoch"]] = [record["loss"]]
         elif record["record"] == "end":
-            found["end"] = [record[k] for k in ("steps", "best_valid_loss", "test_loss")]
+            found["end"] = [record[k] for k in ("steps", "best_valid_loss", "test_loss", "weights")]
     return found
 
 
 def run(folder, name, options, deaths=(), ranks=RANKS, training=SAVING):
-    """The job's records, and what it wrote to its outputs. `deaths`: steps and ranks, in order."""
+    """The job's records, with the checksum of its weights in the last one, and what it wrote to its
+    outputs. `deaths`: steps and ranks, in order."""
     deaths = list(deaths)
     path = os.path.join(folder, name)
     os.mkdir(path)
     log = Log(os.path.join(path, "log"))
     command = [PROGRAM, "launch", "-n", str(ranks), "--grace", "20", *options, PROGRAM, "train",
-               "--data", f"{folder}/text", *MODEL.split(), "--log-json", "log", *training]
+               "--data", f"{folder}/text", *MODEL.split(), "--log-json", "log",
+               "--save", "weights", *training]
     with open(os.path.join(path, "out"), "w", encoding="utf-8") as out, \
             open(os.path.join(path, "err"), "w", encoding="utf-8") as err, \
             subprocess.Popen(command, cwd=path, stdin=subprocess.DEVNULL, stdout=out, stderr=err) as job:
@@ -90,6 +93,8 @@ def run(folder, name, options, deaths=(), ranks=RANKS, training=SAVING):
     out, err = read(os.path.join(path, "out")), read(os.path.join(path, "err"))
     if job.returncode != 0:
         sys.exit(f"FAILED: status {job.returncode}: {err}")
+    with open(os.path.join(path, "weights"), "rb") as weights:
+        records[-1]["weights"] = hashlib.sha256(weights.read()).hexdigest()
     return records, out, err
 
 
@@ -162,11 +167,13 @@ def check_nothing_saved(folder, expected):
 def check_layouts(folder, expected):
     """Two replicas of two ranks, of which three and then two processes are left."""
     deaths = [(FIRST_DEATH, 3), (SECOND_DEATH, 1)]
-    records, _, err = run(folder, "layouts", ["--max-restarts", "2", "--elastic", "1:4"], deaths, 4, LAYOUT)
+    records, out, err = run(folder, "layouts", ["--max-restarts", "2", "--elastic", "1:4"], deaths, 4, LAYOUT)
     of_attempts = attempts(records)
     found = [(a[0]["replicas"], len(a[0]["partition"])) for a in of_attempts]
     fail_unless(found == [(2, 2), (1, 3), (1, 2)], f"the layouts are {found}", err)
-    check_same(expected, numbers(of_attempts[-1]))
+    for i in range(2):
+        check_restart(i + 1, of_attempts[i], of_attempts[i + 1], out)
+    check_same(expected, numbers(records))
     print("four processes, then three, then two, each in another layout, ended with the same bits", flush=True)
 
 
@@ -176,6 +183,8 @@ def main():
         subprocess.run([PROGRAM, "data", "--synthetic", f"{folder}/text", "--tokens", "20000"],
                        stdout=subprocess.DEVNULL, check=True)
         expected = numbers(run(folder, "alone", [])[0])
+        fail_unless(expected["end"][1] == expected["valid", 2][0],
+                    "the best weights, whose checksum is compared, are not the last ones", expected)
         for victim in (0, 1):
             deaths = [(FIRST_DEATH, victim)]
             check_job(folder, f"same{victim}", expected, deaths, [3, 3])
