@@ -189,6 +189,8 @@ void cli_progress_destroy(cli_progress **progress);
 /* The run's reporters: [*count]. */
 const sl_reporter *cli_progress_reporters(const cli_progress *progress, int *count);
 
+/* ---- Warnings (warnings.c) ---------------------------------------------------------------- */
+
 /* Warns where more than half of the text is <unk>. Its vocabulary lies beside the weights `init`,
  * or, where that is NULL, is the vocabulary of the text at `source`. */
 void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source);
@@ -196,6 +198,9 @@ void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const c
 /* Warns if products in this precision have no hardware on one of the pipe's devices, and of kinds
  * of devices that are unproven. */
 void cli_warn_of_devices(const sl_pipe *pipe, sl_precision precision);
+
+/* Of a run that begins. */
+void cli_warn_of_run(const sl_run_info *info);
 
 /* ---- Signals (signals.c) ------------------------------------------------------------------ */
 

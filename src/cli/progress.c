@@ -227,55 +227,6 @@ static void print_layout(const display *on, const sl_run_info *info)
         print_line(on, "and %d more", count - MOST_DEVICES);
 }
 
-void cli_warn_unknown_tokens(const sl_text_info *text, const char *init, const char *source)
-{
-    char *beside = NULL;
-    if (2 * text->unknown <= text->tokens ||
-        (init && sl_weights_vocab_path(init, &beside) != SL_OK))
-        return;
-    cli_complain("warning: %.0f%% of the tokens in %s are <unk>: the vocabulary %s%s does not "
-                 "have them",
-                 100.0 * (double)text->unknown / (double)text->tokens, text->path,
-                 beside ? "" : "of ", beside ? beside : source);
-    free(beside);
-}
-
-void cli_warn_of_devices(const sl_pipe *pipe, sl_precision precision)
-{
-    bool is_slow = false, is_cuda = false;
-    for (int s = 0; s < sl_pipe_stages(pipe); s++) {
-        const sl_device *device = sl_pipe_device(pipe, s);
-        if (!device)
-            continue; /* another process's */
-        is_slow |= precision == SL_PRECISION_BF16 && !sl_device_has_bf16(device);
-        is_cuda |= strncmp(sl_device_name(device), "cuda:", 5) == 0;
-    }
-    if (is_slow)
-        cli_complain("warning: without AVX-512 BF16, --precision bf16 is slower than f32");
-    if (is_cuda)
-        cli_complain(
-            "warning: CUDA devices have not been run on a GPU yet: docs/cuda.md lists what "
-            "is unproven");
-}
-
-static void warn_of_run(const sl_run_info *info)
-{
-    const sl_train_options *options = info->options;
-    int64_t rows = options->batch_size;
-    if (info->oversubscribed)
-        cli_complain("warning: devices share cores");
-    cli_warn_of_devices(info->pipe, options->precision);
-    int steps = options->accumulate > 0 ? options->accumulate : 1;
-    if (steps * options->chunks > rows)
-        cli_complain("warning: --chunks%s is %d, but a batch has %" PRId64
-                     " row%s: it is cut into that many micro-batches",
-                     steps > 1 ? " times --accumulate" : "", steps * options->chunks, rows,
-                     plural(rows));
-    for (int split = 0; split < SL_SPLITS; split++)
-        cli_warn_unknown_tokens(&info->texts[split], options->init,
-                                info->texts[SL_SPLIT_TRAIN].path);
-}
-
 /* Tells the launcher the stages of each process, where none has all of them. */
 static void tell_stages(const sl_run_info *info)
 {
@@ -295,7 +246,7 @@ static sl_status print_started(void *context, const sl_run_info *info)
     const cli_progress_options *options = &on->of->options;
     on->total_batches = info->batches_per_epoch * info->options->epochs;
     if (is_first) {
-        warn_of_run(info);
+        cli_warn_of_run(info);
         tell_stages(info);
         sl_launch_link_steps(cli_launcher, on->resumed_step);
     }

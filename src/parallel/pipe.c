@@ -187,44 +187,6 @@ static sl_status check_rows(const sli_step *step, const sl_pipe_batch *batch,
 
 /* ---- Steps ------------------------------------------------------------------------------ */
 
-/* The order of computation for so many micro-batches. */
-static sl_status write_order(const sl_pipe *pipe, int micros, sl_schedule **out)
-{
-    if (pipe->is_given || micros == pipe->step_micros)
-        return sli_schedule_first_micros(pipe->order, micros, out);
-    return sli_pipe_write_order(pipe, sl_schedule_placement(pipe->order), micros, out);
-}
-
-static sl_status write_table(const sl_pipe *pipe, sli_table_kind kind, int micros, sli_table *out)
-{
-    if (kind == SLI_TABLE_FORWARD)
-        SL_TRY(sl_schedule_forward_only(
-            &(sl_schedule_options){.ranks = pipe->rank_count,
-                                   .virtual_stages = pipe->stage_count / pipe->rank_count,
-                                   .placement = sl_schedule_placement(pipe->order),
-                                   .micros = micros},
-            &out->schedule));
-    else
-        SL_TRY(write_order(pipe, micros, &out->schedule));
-    if (kind == SLI_TABLE_TRAINING)
-        SL_TRY(sl_schedule_recompute(out->schedule, pipe->recompute));
-    SL_TRY(sl_schedule_validate(out->schedule));
-    return sli_schedule_order(out->schedule, &out->order);
-}
-
-/* The table for so many micro-batches. */
-static sl_status find_table(sl_pipe *pipe, sli_table_kind kind, int micros, const sli_table **out)
-{
-    sli_table *table = pipe->tables[kind] + micros - 1;
-    *out = table;
-    if (table->order)
-        return SL_OK;
-    sl_status status = write_table(pipe, kind, micros, table);
-    if (status != SL_OK)
-        sl_schedule_destroy(&table->schedule);
-    return status;
-}
-
 static int table_size(const sl_schedule *schedule)
 {
     const sl_action *row;
@@ -340,7 +302,7 @@ static sl_status prepare_step(sl_pipe *pipe, const sl_pipe_batch *batch, sli_ste
 
 static sl_status prepare_accumulation_step(sl_pipe *pipe, sli_step *step, int first, int micros)
 {
-    SL_TRY(find_table(pipe, table_kind(step), micros, &step->table));
+    SL_TRY(sli_pipe_find_table(pipe, table_kind(step), micros, &step->table));
     if (step->backward) {
         SL_TRY(begin_trace(pipe, step->table->schedule));
         step->trace = pipe->trace;

@@ -77,14 +77,34 @@ typedef struct sli_step_times {
 sl_status sli_partition_simulate(const sl_partition_costs *costs, const int *balance,
                                  sli_step_times *times);
 
+/* ---- Tables (pipe_table.c) --------------------------------------------------------------- */
+
+/* Has the table the pipe's size and this placement (NULL: any)? The caller's own may have more
+ * micro-batches. */
+sl_status sli_pipe_check_table(const sl_pipe *pipe, const sl_schedule *table, const int *placement,
+                               int micros);
+
 /* What the writer writes for so many micro-batches, not validated. SL_ERR_INVALID for a table of
  * another size or placement (NULL: any). */
 sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int micros,
                                sl_schedule **out);
 
+/* The table of a kind for so many micro-batches. */
+sl_status sli_pipe_find_table(sl_pipe *pipe, sli_table_kind kind, int micros,
+                              const sli_table **out);
+
+/* [count] of one kind; NULL is allowed. */
+void sli_tables_destroy(sli_table *tables, int count);
+
+/* ---- Ranks and stages ---------------------------------------------------------------------- */
+
 /* Runs fn(rank, arg) on the worker of every rank of this process at the same time, and waits for
  * all of them. */
 void sli_pipe_run_ranks(sl_pipe *pipe, void (*fn)(sli_rank *rank, void *arg), void *arg);
+
+/* Ends a run of ranks: takes the pipe's failure, and returns the same error in every process.
+ * `runs_table`: it was an accumulation step. */
+sl_status sli_pipe_end_run(sl_pipe *pipe, bool runs_table);
 
 /* sl_pipe_run_on_stages for this process alone: the others neither call it nor have its status. */
 sl_status sli_pipe_run_here(sl_pipe *pipe, sl_status (*fn)(int stage, void *arg), void *arg);
@@ -95,10 +115,6 @@ const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *modul
 /* Checks the skip connections that the model's modules declare, and leaves in pipe->skips those
  * between two stages (skip.c), when the stages have their modules. */
 sl_status sli_pipe_find_skips(sl_pipe *pipe);
-
-/* Ends such a run: takes the pipe's failure, and returns the same error in every process.
- * `runs_table`: it was an accumulation step. */
-sl_status sli_pipe_end_run(sl_pipe *pipe, bool runs_table);
 
 /* Ends the other ranks' calls with this error, in a group: for a rank that will make none. */
 void sli_pipe_abort(sl_pipe *pipe, sl_status error, const char *text);

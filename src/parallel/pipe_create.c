@@ -108,48 +108,12 @@ static sl_status allocate_arrays(sl_pipe *pipe)
     return SL_OK;
 }
 
-/* Has the table the pipe's size and this placement (NULL: any)? The caller's own may have more
- * micro-batches. */
-static sl_status check_table(const sl_pipe *pipe, const sl_schedule *table, const int *placement,
-                             int micros)
-{
-    int ranks = sl_schedule_ranks(table), stages = sl_schedule_stages(table);
-    int has = sl_schedule_micros(table);
-    bool is_long_enough = pipe->is_given ? has >= micros : has == micros;
-    if (ranks != pipe->rank_count || stages != pipe->stage_count || !is_long_enough)
-        return sl_error(SL_ERR_INVALID,
-                        "the table has %d rank%s, %d stage%s and %d micro-batches, the pipe needs "
-                        "%d, %d and %d",
-                        ranks, ranks == 1 ? "" : "s", stages, stages == 1 ? "" : "s", has,
-                        pipe->rank_count, pipe->stage_count, micros);
-    if (pipe->loss && !pipe->inference && !sli_schedule_goes_backward(table))
-        return sl_error(SL_ERR_INVALID, "the table never goes backward");
-    return sli_schedule_check_placement(table, "the table", placement);
-}
-
-sl_status sli_pipe_write_order(const sl_pipe *pipe, const int *placement, int micros,
-                               sl_schedule **out)
-{
-    sl_schedule_options wanted = {.ranks = pipe->rank_count,
-                                  .virtual_stages = pipe->stage_count / pipe->rank_count,
-                                  .placement = placement,
-                                  .micros = micros};
-    *out = NULL;
-    SL_TRY(pipe->writer(pipe->writer_arg, &wanted, out));
-    if (!*out)
-        return sl_error(SL_ERR_INVALID, "the writer gave no table, and reported no error");
-    sl_status status = check_table(pipe, *out, placement, micros);
-    if (status != SL_OK)
-        sl_schedule_destroy(out);
-    return status;
-}
-
 /* The order of computation for an accumulation step, proven; it says where the stages are. */
 static sl_status make_order(sl_pipe *pipe, const sl_pipe_options *options)
 {
     pipe->is_given = options->table;
     if (pipe->is_given) {
-        SL_TRY(check_table(pipe, options->table, options->placement, pipe->step_micros));
+        SL_TRY(sli_pipe_check_table(pipe, options->table, options->placement, pipe->step_micros));
         SL_TRY(sli_schedule_first_micros(options->table, pipe->step_micros, &pipe->order));
         SL_TRY(sli_schedule_renumber(pipe->order));
     } else {
@@ -446,15 +410,6 @@ sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out)
 
 /* ---- Destruction ------------------------------------------------------------------------ */
 
-static void destroy_tables(sli_table *tables, int count)
-{
-    for (int i = 0; tables && i < count; i++) {
-        sl_schedule_destroy(&tables[i].schedule);
-        free(tables[i].order);
-    }
-    free(tables);
-}
-
 void sl_pipe_destroy(sl_pipe **pipe)
 {
     if (!pipe || !*pipe)
@@ -474,7 +429,7 @@ void sl_pipe_destroy(sl_pipe **pipe)
     for (int i = 0; i < dead->device_lock_count; i++)
         pthread_mutex_destroy(&dead->device_locks[i]);
     for (int kind = 0; kind < SLI_TABLE_KINDS; kind++)
-        destroy_tables(dead->tables[kind], dead->step_micros);
+        sli_tables_destroy(dead->tables[kind], dead->step_micros);
     sl_schedule_destroy(&dead->order);
     sli_failure_destroy(&dead->failure);
     free(dead->stages);

@@ -135,7 +135,7 @@ static int end_job(void **state)
 /* Whether no process runs that mpirun has started. */
 static bool ranks_have_ended(void)
 {
-    char pattern[64], path[64], stat[512];
+    char pattern[64];
     glob_t lists;
     bool running = false;
     snprintf(pattern, sizeof pattern, "/proc/%d/task/*/children", (int)job.mpirun);
@@ -144,14 +144,8 @@ static bool ranks_have_ended(void)
     for (size_t i = 0; i < lists.gl_pathc; i++) {
         FILE *list = fopen(lists.gl_pathv[i], "r");
         int child;
-        while (list && fscanf(list, "%d", &child) == 1) {
-            snprintf(path, sizeof path, "/proc/%d/stat", child);
-            FILE *file = fopen(path, "r");
-            const char *state = file && fgets(stat, sizeof stat, file) ? strrchr(stat, ')') : NULL;
-            running |= state && state[2] != 'Z' && state[2] != 'X';
-            if (file)
-                fclose(file);
-        }
+        while (list && fscanf(list, "%d", &child) == 1)
+            running |= process_runs(child);
         if (list)
             fclose(list);
     }

@@ -42,20 +42,6 @@ static void launch(program_run *to, scratch *in, const char *options)
     program_start(to, "launch %s sh %s/job.sh", options, in->directory);
 }
 
-/* A zombie waits for its parent to reap it, and runs no more. */
-static bool is_running(int process)
-{
-    char path[64], text[256];
-    snprintf(path, sizeof path, "/proc/%d/stat", process);
-    FILE *file = fopen(path, "r");
-    if (!file)
-        return false;
-    bool read = fgets(text, sizeof text, file) != NULL;
-    fclose(file);
-    const char *state = read ? strstr(text, ") ") : NULL;
-    return state && state[2] != 'Z' && state[2] != 'X';
-}
-
 /* How many processes left their numbers; *running is one of them that still runs, or 0. */
 static int count_processes(scratch *in, int *running)
 {
@@ -69,7 +55,7 @@ static int count_processes(scratch *in, int *running)
             continue;
         found++;
         read_file(scratch_path(in, entry->d_name), text, sizeof text - 1);
-        if (is_running(atoi(text)))
+        if (process_runs(atoi(text)))
             *running = atoi(text);
     }
     closedir(open);
@@ -271,21 +257,6 @@ static void errors_that_differ_are_all_shown(void **state)
     assert_int_equal(run.status, 3);
     check_line(run.err, "^sluice: rank 1: /nowhere/1: .*$");
     check_line(run.err, "^sluice: rank 2: /nowhere/2: .*$");
-}
-
-/* The drawing's line ends stay, what a file's name could do to a terminal does not. */
-static void drawing_below_an_error_keeps_its_lines(void **state)
-{
-    static const char table[] = "0F0,0B0\n1B0,1F0\n";
-    scratch *in = *state;
-    program_run run;
-    write_file(scratch_path(in, "bad\n\x1b[2J.csv"), table, strlen(table));
-    program_start(&run, "launch -n 2 %s schedule --schedule %s/bad\n\x1b[2J.csv",
-                  getenv("SLUICE_PROGRAM"), in->directory);
-    assert_int_equal(run.status, 1);
-    check_line(run.err, "^sluice: rank [01]: .*/bad\\\\x0a\\\\x1b\\[2J.csv: schedule: ");
-    check_text(run.err, "1B0 comes before the micro-batch's forward:\n0F0\n1B0\nsluice: rank ");
-    check_without(run.err, "\x1b");
 }
 
 /* ---- Restarts ----------------------------------------------------------------------------- */
@@ -596,7 +567,6 @@ int cmd_launch_tests(void)
         IN_SCRATCH(error_of_several_ranks_is_shown_once),
         IN_SCRATCH(error_of_a_group_is_shown_once),
         IN_SCRATCH(errors_that_differ_are_all_shown),
-        IN_SCRATCH(drawing_below_an_error_keeps_its_lines),
         IN_SCRATCH(failed_job_is_started_again),
         IN_SCRATCH(restarts_end),
         IN_SCRATCH(elastic_job_goes_on_without_the_dead),

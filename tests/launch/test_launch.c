@@ -277,6 +277,25 @@ static void elastic_job_follows_its_hosts(void **state)
     check_text(run.err, "launch: no host of ");
 }
 
+/* The drawing's line ends stay, what a file's name could do to a terminal does not. */
+static void drawing_below_an_error_keeps_its_lines(void **state)
+{
+    static const char table[] = "0F0,0B0\n1B0,1F0\n";
+    scratch *in = *state;
+    program_run run;
+    if (system("mpirun --version >/dev/null 2>&1") != 0) {
+        print_message("skipped: there is no mpirun\n");
+        skip();
+    }
+    write_file(scratch_path(in, "bad\n\x1b[2J.csv"), table, strlen(table));
+    program_start(&run, "launch -n 2 %s schedule --schedule %s/bad\n\x1b[2J.csv",
+                  getenv("SLUICE_PROGRAM"), in->directory);
+    assert_int_equal(run.status, 1);
+    check_line(run.err, "^sluice: rank [01]: .*/bad\\\\x0a\\\\x1b\\[2J.csv: schedule: ");
+    check_text(run.err, "1B0 comes before the micro-batch's forward:\n0F0\n1B0\nsluice: rank ");
+    check_without(run.err, "\x1b");
+}
+
 static void process_without_a_supervisor_has_no_link(void **state)
 {
     (void)state;
@@ -309,6 +328,8 @@ int launch_tests(void)
         cmocka_unit_test_setup_teardown(time_lost_to_failures_is_reported, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(elastic_job_follows_its_hosts, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(drawing_below_an_error_keeps_its_lines, scratch_create,
                                         scratch_remove),
         cmocka_unit_test(process_without_a_supervisor_has_no_link),
     };

@@ -56,6 +56,18 @@ int test_draw(unsigned *state, int low, int high)
     return low + (int)((*state >> 8) % (unsigned)(high - low + 1));
 }
 
+bool process_runs(int process)
+{
+    char path[64], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", process);
+    FILE *file = fopen(path, "r");
+    if (!file)
+        return false;
+    const char *state = fgets(text, sizeof text, file) ? strrchr(text, ')') : NULL;
+    fclose(file);
+    return state && state[2] != 'Z' && state[2] != 'X';
+}
+
 /* ---- Checks ----------------------------------------------------------------------------- */
 
 void check_ok_at(sl_status status, const char *file, int line)

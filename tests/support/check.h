@@ -7,6 +7,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -34,6 +35,9 @@ int test_draw(unsigned *state, int low, int high);
 
 #define check_ok(status)                check_ok_at(status, __FILE__, __LINE__)
 #define check_error(status, code, text) check_error_at(status, code, text, __FILE__, __LINE__)
+
+/* A zombie waits for its parent to reap it, and runs no more. */
+bool process_runs(int process);
 
 /* Once `seconds` are over, prints the stack of every thread to standard error and aborts. */
 void abort_with_stacks_after(unsigned seconds);
