@@ -40,24 +40,41 @@ struct sli_hosts {
 
 /* ---- The file ----------------------------------------------------------------------------- */
 
-/* "node1 slots=2"; mpirun counts one slot where the line gives none. */
+/* Reads the word "slots=N" after a host's name; false where there is none. */
+static bool read_slots(const char *words, int *slots)
+{
+    for (;; words += strcspn(words, " \t#")) {
+        words += strspn(words, " \t");
+        if (*words == '\0' || *words == '#')
+            return false;
+        if (sscanf(words, "slots = %d", slots) == 1)
+            return true;
+    }
+}
+
+/* "node1 slots=2". A line without slots counts as one, and mpirun is told so: by itself it would
+ * count the host's cores. */
 static sl_status add_host(sli_hosts *self, const char *line)
 {
-    const char *text = line + strspn(line, " \t"), *slots = strstr(text, "slots");
-    size_t length = strcspn(text, " \t\r\n#");
+    const char *name = line + strspn(line, " \t");
+    size_t length = strcspn(name, " \t\r\n#");
+    int slots = 1;
     if (length == 0)
         return SL_OK;
-    host *grown = realloc(self->list, (size_t)(self->count + 1) * sizeof *grown);
+    bool given = read_slots(name + length, &slots);
+    if (slots < 1 || slots > SL_LAUNCH_MAX_PROCESSES)
+        return sl_error(SL_ERR_INVALID, "%s: slots must be from 1 to %d, got %d",
+                        self->options->hosts, SL_LAUNCH_MAX_PROCESSES, slots);
+    host *grown = realloc(self->list, (size_t)(self->count + 1) * sizeof *grown), *added = NULL;
     if (grown) {
         self->list = grown;
-        grown[self->count] =
-            (host){.line = strdup(line), .name = strndup(text, length), .slots = 1};
-        if (slots && slots[-1] != '_' &&
-            sscanf(slots, "slots = %d", &grown[self->count].slots) != 1)
-            grown[self->count].slots = 1;
-        self->count++;
+        added = &grown[self->count++];
+        *added = (host){.name = strndup(name, length), .slots = slots};
+        if (asprintf(&added->line, "%.*s%s%s", (int)length, name, given ? "" : " slots=1",
+                     name + length) < 0)
+            added->line = NULL;
     }
-    if (!grown || !grown[self->count - 1].line || !grown[self->count - 1].name)
+    if (!added || !added->line || !added->name)
         return sl_error(SL_ERR_MEMORY, "no memory for the list of hosts");
     return SL_OK;
 }
@@ -161,9 +178,10 @@ static _Noreturn void ask_host(const sli_hosts *self, const char *name, pid_t pa
     _exit(1);
 }
 
-static void begin_probe(sli_hosts *self, bool lost_ones)
+static sl_status begin_probe(sli_hosts *self, bool lost_ones)
 {
     pid_t parent = getpid();
+    sl_status status = SL_OK;
     self->asked = sli_clock_seconds();
     self->is_asking = true;
     for (int i = 0; i < self->count; i++) {
@@ -175,7 +193,10 @@ static void begin_probe(sli_hosts *self, bool lost_ones)
         one->probe = fork();
         if (one->probe == 0)
             ask_host(self, one->name, parent);
+        if (one->probe < 0)
+            status = sl_error(SL_ERR_IO, "the hosts cannot be asked: %s", strerror(errno));
     }
+    return status;
 }
 
 /* Ends the probe when all have answered or the time is over. */
@@ -206,7 +227,7 @@ sl_status sli_hosts_find(sli_hosts *self)
     const sl_launch_options *options = self->options;
     int left = 0;
     continue_probe(self, true);
-    begin_probe(self, false);
+    SL_TRY(begin_probe(self, false));
     while (self->is_asking) {
         continue_probe(self, false);
         usleep(10000);
@@ -238,7 +259,7 @@ const char *sli_hosts_look_for_lost(sli_hosts *self)
     for (int i = 0; i < self->count; i++)
         are_missing |= self->list[i].is_lost;
     if (are_missing && sli_clock_seconds() - self->asked > pause_seconds)
-        begin_probe(self, true);
+        (void)begin_probe(self, true);
     return NULL;
 }
 

@@ -70,7 +70,7 @@ sl_status sli_hosts_read(const sl_launch_options *options, sli_hosts **out);
 void sli_hosts_destroy(sli_hosts **hosts); /* NULL is allowed */
 
 /* Asks all hosts, and warns of those that have stopped to answer. Takes up to 5 s. Errors:
- * SL_ERR_IO where none answers. */
+ * SL_ERR_IO where none answers or no process can be started to ask. */
 sl_status sli_hosts_find(sli_hosts *hosts);
 
 /* After sli_hosts_find: the file for mpirun with the hosts that answer, and how many of the job's
