@@ -154,7 +154,8 @@ void sl_launch_link_steps(sl_launch_link *link, int64_t steps);
 void sl_launch_link_role(sl_launch_link *link, int rank, const char *role);
 
 /* Asks for an attempt with fewer processes, after this one: by a program that can use so many, and
- * ends with success. NULL: does nothing. */
+ * ends with success. The job fails where they are fewer than least_processes, or that is 0. NULL:
+ * does nothing. */
 void sl_launch_link_processes(sl_launch_link *link, int processes);
 
 /* Tells the launcher the error that this program ends with; the launcher reports it. False if it

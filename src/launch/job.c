@@ -240,8 +240,15 @@ static void add_role(rank_state *rank, const char *role)
 
 static void ask_for_fewer(attempt *self, int rank, int processes)
 {
+    int least = self->options->least_processes;
     if (processes < 1 || processes >= self->count || self->failure != NO_FAILURE)
         return;
+    if (least == 0 || processes < least) {
+        self->end->is_final = true;
+        record_failure(self, RANK_FAILED, 1, "rank %d needs %d process%s, and the least is %d",
+                       rank, processes, processes == 1 ? "" : "es", least ? least : self->count);
+        return;
+    }
     self->end->fewer = processes;
     self->end->failed = sli_clock_seconds();
     snprintf(self->end->reason, sizeof self->end->reason, "rank %d needs fewer processes", rank);
@@ -509,10 +516,11 @@ sl_status sli_job_run(const sli_job *job, sli_job_end *out)
     *out = (sli_job_end){0};
     attempt self = {
         .job = job, .options = job->options, .count = job->processes, .signals = -1, .end = out};
-    bool ignores_pipe = is_ignored(SIGPIPE);
-    signal(SIGPIPE, SIG_IGN); /* a closed stderr must not end the launcher before the ranks */
+    struct sigaction pipe_before;
+    self.checks_readers = !is_ignored(SIGPIPE);
+    /* A closed stderr must not end the launcher before the ranks. */
+    sigaction(SIGPIPE, &(struct sigaction){.sa_handler = SIG_IGN}, &pipe_before);
     sigprocmask(SIG_BLOCK, NULL, &self.mask_before);
-    self.checks_readers = !ignores_pipe;
     sl_status status = listen_for_ranks(&self);
     if (status == SL_OK)
         status = start_mpirun(&self);
@@ -521,7 +529,7 @@ sl_status sli_job_run(const sli_job *job, sli_job_end *out)
         check_mpirun_status(&self);
     }
     sigprocmask(SIG_SETMASK, &self.mask_before, NULL);
-    signal(SIGPIPE, ignores_pipe ? SIG_IGN : SIG_DFL);
+    sigaction(SIGPIPE, &pipe_before, NULL);
     if (self.signals >= 0)
         close(self.signals);
     sli_wire_listener_destroy(&self.listener);

@@ -202,7 +202,7 @@ sl_status sl_launch_run(const sl_launch_options *options, const char *const *com
     sl_status status = count_processes(&self);
     sli_lost_time_begin(&self.lost, options);
     while (status == SL_OK && again) {
-        sli_job_end end;
+        sli_job_end end = {0};
         status = run_attempt(&self, &end);
         if (status == SL_OK)
             status = plan_next(&self, &end, &again);

@@ -227,11 +227,42 @@ static void time_lost_to_failures_is_reported(void **state)
                         "noticing, [0-9.]+ s restarting\\)$");
 }
 
+static void request_below_the_least_fails_the_job(void **state)
+{
+    static const char script[] = "printf 'processes 1' >&$SLUICE_LAUNCH_FD\n";
+    program_run run;
+    if (system("mpirun --version >/dev/null 2>&1") != 0)
+        skip();
+    const char *path = scratch_path(*state, "job.sh");
+    write_file(path, script, sizeof script - 1);
+    program_start(&run, "launch -n 2 --max-restarts 1 --elastic 2:2 sh %s", path);
+    assert_int_equal(run.status, 1);
+    check_line(run.err, "^sluice: attempt 1 of 2: rank [01] needs 1 process, and the least is 2$");
+    program_start(&run, "launch -n 2 sh %s", path);
+    assert_int_equal(run.status, 1);
+}
+
+static void hosts_without_sense_are_refused(void **state)
+{
+    static const char *const lines[] = {"slots1 slots=0\n", "node max-slots=4 slots=-1\n",
+                                        "node slots = 4097\n"};
+    program_run run;
+    if (system("mpirun --version >/dev/null 2>&1") != 0)
+        skip();
+    const char *path = scratch_path(*state, "hosts");
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        write_file(path, lines[i], strlen(lines[i]));
+        program_start(&run, "launch -n 1 --max-restarts 1 --elastic 1:1 --hosts %s true", path);
+        check_refused(&run, 2, "slots must be from 1 to 4096, got ");
+    }
+}
+
 /* node2 is a host that the agent alone knows; `lost.node2` beside it cuts it off. The job begins
- * without node2, grows when it answers, and loses it again. */
+ * without node2, grows when it has saved, since node2 answers, and loses it again. The lines count
+ * as one slot each: node2's word is another one. */
 static void elastic_job_follows_its_hosts(void **state)
 {
-    static const char hosts[] = "localhost slots=1\n# node3\nnode2 slots=1 # the other\n";
+    static const char hosts[] = "localhost slots=1\n# node3\nnode2 max_slots=9 # slots=2\n";
     static const char agent[] = "#!/bin/sh\n"
                                 "[ ! -e \"${0%/*}/lost.$1\" ] || exit 1\n"
                                 "shift\nexec sh -c \"$*\"\n";
@@ -239,7 +270,7 @@ static void elastic_job_follows_its_hosts(void **state)
                                  "parent() { read -r _ _ _ p _ </proc/$1/stat; echo $p; }\n"
                                  "echo attempt $TORCHELASTIC_RESTART_COUNT: $RANK of $WORLD_SIZE\n"
                                  "case $TORCHELASTIC_RESTART_COUNT.$RANK in\n"
-                                 "0.0) rm lost.node2; printf saved >&$SLUICE_LAUNCH_FD\n"
+                                 "0.0) rm lost.node2; sleep 6; printf saved >&$SLUICE_LAUNCH_FD\n"
                                  "     trap 'exit 0' TERM; while :; do sleep 0.05; done;;\n"
                                  "1.0) while [ ! -e lost.node2 ]; do sleep 0.05; done;;\n"
                                  "1.1) touch lost.node2; kill -9 $(parent $PPID) $PPID;;\n"
@@ -326,6 +357,10 @@ int launch_tests(void)
         cmocka_unit_test_setup_teardown(control_characters_in_an_error_are_escaped, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(time_lost_to_failures_is_reported, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(request_below_the_least_fails_the_job, scratch_create,
+                                        scratch_remove),
+        cmocka_unit_test_setup_teardown(hosts_without_sense_are_refused, scratch_create,
                                         scratch_remove),
         cmocka_unit_test_setup_teardown(elastic_job_follows_its_hosts, scratch_create,
                                         scratch_remove),
