@@ -41,12 +41,28 @@ static sl_status begin_again(sli_follower *follower, ino_t inode, bool *changed)
     return SL_OK;
 }
 
-/* Whether the file may still be the one that was read: the last line's end is where it was. */
-static bool is_same_log(const sli_follower *follower, int descriptor, uint64_t size)
+/* How many bytes before the offset are compared. */
+static size_t end_bytes(const sli_follower *follower)
 {
-    char last = '\0';
-    return follower->offset > 0 && size >= follower->offset &&
-           pread(descriptor, &last, 1, (off_t)follower->offset - 1) == 1 && last == '\n';
+    size_t most = sizeof follower->end;
+    return follower->offset < most ? (size_t)follower->offset : most;
+}
+
+/* Whether the file may still be the one that was read: the last line is where it was. */
+static bool is_same_log(const sli_follower *follower, int descriptor)
+{
+    char found[sizeof follower->end];
+    size_t count = end_bytes(follower);
+    return count > 0 &&
+           pread(descriptor, found, count, (off_t)(follower->offset - count)) == (ssize_t)count &&
+           memcmp(found, follower->end + sizeof found - count, count) == 0;
+}
+
+static void add_to_end(sli_follower *follower, const char *text, size_t bytes)
+{
+    size_t room = sizeof follower->end, added = bytes < room ? bytes : room;
+    memmove(follower->end, follower->end + added, room - added);
+    memcpy(follower->end + room - added, text + bytes - added, added);
 }
 
 static sl_status add_lines(sli_follower *follower, int descriptor, uint64_t size, bool *changed)
@@ -59,6 +75,7 @@ static sl_status add_lines(sli_follower *follower, int descriptor, uint64_t size
             SL_OK)
             return SL_OK; /* it is being cut */
         SL_TRY(sli_run_history_add(follower->history, follower->room, bytes, &used));
+        add_to_end(follower, follower->room, used);
         follower->offset += used;
         *changed = *changed || used > 0;
     }
@@ -76,7 +93,7 @@ sl_status sli_follower_update(sli_follower *follower, bool *changed)
         return follower->inode ? SL_OK : status;
     if (fstat(descriptor, &found) != 0)
         status = sli_io_error(follower->path, "cannot be examined");
-    else if (found.st_ino != follower->inode || !is_same_log(follower, descriptor, size))
+    else if (found.st_ino != follower->inode || !is_same_log(follower, descriptor))
         status = begin_again(follower, found.st_ino, changed);
     if (status == SL_OK && size > SLI_LOG_MOST_BYTES)
         status = sl_error(SL_ERR_FORMAT, "%s: has more than the %d bytes allowed", follower->path,

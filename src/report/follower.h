@@ -11,6 +11,7 @@ typedef struct sli_follower {
     sl_run_history *history; /* of the records so far; without any: it has no `run` */
     ino_t inode;             /* of the file that was read, */
     uint64_t offset;         /* and how far: to the end of a line; 0: begins (again) */
+    char end[64];            /* the bytes before that: the last `offset` of them where it is less */
     char *room;              /* for a chunk of the file */
 } sli_follower;
 

@@ -155,10 +155,10 @@ static void write_progress(FILE *to, const sl_run_history *run, bool grows)
         fprintf(to, "Epoch %" PRId64 ", step %.0f", last->epoch, done);
     if (last && all > 0)
         fprintf(to, " of %.0f", all);
-    fprintf(to, "%s.</p>\n",
-            run->ended ? "; the run has ended"
-            : grows    ? "; the run goes on"
-                       : "; the log has no end: the run goes on, was stopped, or failed");
+    fprintf(to, "%s%s.</p>\n", last ? ". " : "",
+            run->ended ? "The run has ended"
+            : grows    ? "The run goes on"
+                       : "The log has no end: the run goes on, was stopped, or failed");
     if (all > 0)
         fprintf(to, "<progress max=\"%.0f\" value=\"%.0f\"></progress>\n", all, fmin(done, all));
 }

@@ -126,9 +126,9 @@ static void page_shows_the_past_and_each_new_record(void **state)
     assert_non_null(strstr(got, "Content-Type: text/event-stream"));
     assert_non_null(strstr(got, "data: <h1>&lt;name&gt;</h1>"));
     add_line(*state, "{\"record\":\"step\",\"epoch\":1,\"batch\":3,\"step\":3,\"loss\":2}\n{\"rec");
-    assert_true(read_until(fd, "step 3 of 8; the run goes on", got, sizeof got));
+    assert_true(read_until(fd, "step 3 of 8. The run goes on.", got, sizeof got));
     add_line(*state, "ord\":\"end\",\"seconds\":9}\n");
-    assert_true(read_until(fd, "the run has ended", got, sizeof got));
+    assert_true(read_until(fd, "The run has ended.", got, sizeof got));
     close(fd);
     sl_live_page_destroy(&page);
     assert_null(page);
@@ -141,10 +141,18 @@ static void another_log_in_the_file_begins_again(void **state)
     int fd = open_events(page);
     assert_true(read_until(fd, "step 2 of 8", got, sizeof got));
     const char *path = scratch_path(*state, "log.jsonl");
+    static const char as_long[] =
+        "{\"record\":\"run\",\"batches_per_epoch\":5,\"epochs\":2,\"model\":{}}\n"
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":5,\"ms\":10}\n"
+        "{\"record\":\"step\",\"epoch\":1,\"batch\":2,\"step\":2,\"loss\":4,\"ms\":10}\n";
+    assert_int_equal(sizeof as_long, sizeof log_lines);
+    write_file(path, as_long, sizeof as_long - 1);
+    assert_true(read_until(fd, "step 2 of 10", got, sizeof got));
     static const char other[] =
-        "{\"record\":\"run\",\"batches_per_epoch\":5,\"epochs\":1,\"model\":{}}\n"
-        "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":4}\n";
+        "{\"record\":\"run\",\"batches_per_epoch\":5,\"epochs\":1,\"model\":{}}\n";
     write_file(path, other, sizeof other - 1);
+    assert_true(read_until(fd, "<p>The run goes on.</p>", got, sizeof got));
+    add_line(*state, "{\"record\":\"step\",\"epoch\":1,\"batch\":1,\"step\":1,\"loss\":4}\n");
     assert_true(read_until(fd, "step 1 of 5", got, sizeof got));
     add_line(*state, "{\"record\":7}\n");
     assert_true(read_until(fd, "The log cannot be read: ", got, sizeof got));
