@@ -50,8 +50,8 @@ typedef struct sl_run_info {
     const sl_stage_info *stages; /* [stage_count] of this replica */
     int stage_count;
     const sl_stage_memory *memory; /* [memory_count], by replica and pipeline rank: of the whole
-                                      run, on every rank; as it was at the last `evaluated`;
-                                      what is here: at the last `step` */
+                                      run. Entries of this process's ranks are updated at each
+                                      `step`, all others at each `evaluated` */
     int memory_count;
     const sl_stage_memory *slowest;   /* in `memory`, whose rank has computed longest; NULL before
                                          `finished` */
@@ -169,9 +169,9 @@ typedef void sl_reporter_failed(void *context, const char *reason);
 enum { SL_RUN_LOG_MOST_ACTIONS = 8192 };
 
 /* The run as JSON lines: one `run` record, a `step` for each batch, where there are several stages
- * a `pipeline` for each epoch, `eval` and, for every stage of every replica, `memory` after each
- * evaluation, and `end`. The file is opened at once and emptied when the run begins: a run that is
- * refused leaves an old log as it is, and no new one.
+ * a `pipeline` for each epoch, `eval` and, for every pipeline rank of every replica, `memory` after
+ * each evaluation, and `end`. The file is opened at once and emptied when the run begins: a run
+ * that is refused leaves an old log as it is, and no new one.
  *
  * Where a record cannot be written (the disk is full), `failed` is called once with `context` and
  * the reason, and the run goes on; when there is room again, a `gap` record says how many records

@@ -226,8 +226,9 @@ bool cli_signals_output_lost(void);
     {                                                                                              \
         .name = "devices", .value = "LIST", .group = "Pipeline", FIELD(TEXT, run.devices),         \
         .help =                                                                                    \
-            "Devices, one for each stage: cpu:0,cpu:1 divide the machine's cores evenly; cpu:0-3 " \
-            "names cores. Several processes divide the list; default: one for each process"        \
+            "Devices, one for each pipeline rank. cpu:0,cpu:1 divide the machine's cores evenly; " \
+            "cpu:0-3 names cores; cuda:0 is a GPU, cuda:0/1 a virtual device on it. Several "      \
+            "processes divide the list; default: one for each process"                             \
     }
 
 /* A model built again from its weights file. */

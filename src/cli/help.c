@@ -144,10 +144,11 @@ static void print_cell(FILE *to, const char *text)
 static void print_markdown_row(const entry *at, FILE *to)
 {
     const sl_option *row = at->row;
-    bool affects = at->command == &cmd_train; /* the table says which ones affect a run's numbers */
+    bool affects =
+        at->command == &cmd_train; /* the table says which ones a resumed run must have */
     if (at->begins_group)
         fprintf(to, "\n%s\n\n| option | | range | default |%s\n|---|---|---|---|%s\n", at->group,
-                affects ? " affects numbers |" : "", affects ? "---|" : "");
+                affects ? " fixed for a resumed run |" : "", affects ? "---|" : "");
     fprintf(to, "| `--%s%s%s`", row->name, row->value ? " " : "", row->value ? row->value : "");
     if (row->letter)
         fprintf(to, ", `-%c`", row->letter);
@@ -160,9 +161,10 @@ static void print_markdown_row(const entry *at, FILE *to)
 
 void cli_help_print_markdown(void)
 {
-    printf("# Options\n\n`sluice help --markdown` prints this page. A run that resumes must have "
-           "the same text, and the same\nvalues of the options that affect numbers, as far as its "
-           "optimizer and its schedule use them\n(`--epochs` only with the cosine schedule).\n");
+    printf(
+        "# Options\n\n`sluice help --markdown` prints this page. A run that resumes must have "
+        "the same text, and the same values\nof the options that are marked as fixed, as far as "
+        "its optimizer and its schedule use them (`--epochs`\nonly with the cosine schedule).\n");
     for (const cli_command *const *at = cli_commands; *at; at++) {
         printf("\n## sluice %s\n", (*at)->name);
         print_rows(*at, print_markdown_row, stdout);

@@ -156,7 +156,7 @@ static bool is_this_host(const char *name)
 }
 
 /* In the child process, which ends with 0 where the host answers. */
-static _Noreturn void ask_host(const sli_hosts *self, const char *name, pid_t parent)
+static _Noreturn void probe_host(const sli_hosts *self, const char *name, pid_t parent)
 {
     const char *agent = self->options->agent;
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -192,7 +192,7 @@ static sl_status begin_probe(sli_hosts *self, bool lost_ones)
         one->is_lost = true;
         one->probe = fork();
         if (one->probe == 0)
-            ask_host(self, one->name, parent);
+            probe_host(self, one->name, parent);
         if (one->probe < 0)
             status = sl_error(SL_ERR_IO, "the hosts cannot be asked: %s", strerror(errno));
     }
@@ -222,7 +222,7 @@ static void continue_probe(sli_hosts *self, bool at_once)
     }
 }
 
-sl_status sli_hosts_find(sli_hosts *self)
+sl_status sli_hosts_probe_all(sli_hosts *self)
 {
     const sl_launch_options *options = self->options;
     int left = 0;
@@ -246,7 +246,7 @@ sl_status sli_hosts_find(sli_hosts *self)
     return write_file(self);
 }
 
-const char *sli_hosts_look_for_lost(sli_hosts *self)
+const char *sli_hosts_poll_lost(sli_hosts *self)
 {
     bool are_missing = false;
     if (self->is_asking) {

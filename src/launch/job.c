@@ -455,7 +455,7 @@ static void end_phase(attempt *self)
  * nothing would lose what it has done. */
 static void grow_job(attempt *self)
 {
-    const char *name = self->has_saved ? sli_hosts_look_for_lost(self->job->hosts) : NULL;
+    const char *name = self->has_saved ? sli_hosts_poll_lost(self->job->hosts) : NULL;
     if (!name)
         return;
     snprintf(self->end->reason, sizeof self->end->reason, "host %s answers again", name);

@@ -69,18 +69,18 @@ typedef struct sli_hosts sli_hosts;
 sl_status sli_hosts_read(const sl_launch_options *options, sli_hosts **out);
 void sli_hosts_destroy(sli_hosts **hosts); /* NULL is allowed */
 
-/* Asks all hosts, and warns of those that have stopped to answer. Takes up to 5 s. Errors:
- * SL_ERR_IO where none answers or no process can be started to ask. */
-sl_status sli_hosts_find(sli_hosts *hosts);
+/* Asks all hosts, writes the file for mpirun, and warns of those that have stopped to answer. Takes
+ * up to 5 s. Errors: SL_ERR_IO where none answers or no process can be started to ask. */
+sl_status sli_hosts_probe_all(sli_hosts *hosts);
 
-/* After sli_hosts_find: the file for mpirun with the hosts that answer, and how many of the job's
- * processes they have room for. */
+/* After sli_hosts_probe_all: the file for mpirun with the hosts that answer, and how many of the
+ * job's processes they have room for. */
 const char *sli_hosts_path(const sli_hosts *hosts);
 int sli_hosts_processes(const sli_hosts *hosts);
 
-/* To be called often while a job runs: asks lost hosts again every 5 s, without waiting for them.
- * The name of one that answers, or NULL. */
-const char *sli_hosts_look_for_lost(sli_hosts *hosts);
+/* Asks lost hosts again every 5 s, without waiting for them, where it is called often. The name of
+ * one that answers, or NULL. */
+const char *sli_hosts_poll_lost(sli_hosts *hosts);
 
 /* One attempt at a job. */
 typedef struct sli_job {

@@ -46,7 +46,7 @@ void sli_lost_time_begin(sli_lost_time *self, const sl_launch_options *options)
 
 void sli_lost_time_add_attempt(sli_lost_time *self, double failed, bool host_lost, bool is_failure)
 {
-    if (self->in_gap) { /* it has failed before it was where the one before it had been */
+    if (self->in_gap) { /* the attempt failed before it had repeated the lost steps */
         close_gap(self, failed);
         self->stepped = failed;
     }

@@ -96,7 +96,7 @@ static sl_status count_processes(launcher *self)
 {
     int least = self->options->least_processes, most = self->options->processes;
     if (self->hosts) {
-        SL_TRY(sli_hosts_find(self->hosts));
+        SL_TRY(sli_hosts_probe_all(self->hosts));
         most = sli_hosts_processes(self->hosts);
     }
     self->processes = most - self->dead > least ? most - self->dead : least;

@@ -56,7 +56,8 @@ struct sl_live_page {
 
 /* ---- What the run leaves ------------------------------------------------------------------ */
 
-/* Of more stages than there is room for, nothing is shown but what the log has. */
+/* Of more stages than there is room for, nothing is shown but what the log has. The page's thread
+ * may hold the lock for a moment: it copies nothing before the first step. */
 static sl_status keep_info(void *context, const sl_run_info *info)
 {
     last_step *to = context;

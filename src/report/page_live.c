@@ -80,10 +80,10 @@ static const char script[] =
 void sli_page_write_live(FILE *to, const char *nonce)
 {
     sli_page_write_head(to, "sluice", NULL);
-    fputs("<main><p>The figures come when this page's script runs.</p></main>\n"
+    fputs("<main><p>This page needs JavaScript.</p></main>\n"
           "<p id=\"link\" class=\"wrong\" hidden=\"hidden\">There is no connection to sluice: the "
-          "run, or sluice watch, has ended, or cannot be reached. What stands above is the last "
-          "that came.</p>\n"
+          "run, or sluice watch, has ended, or cannot be reached. The page shows the last state "
+          "that was received.</p>\n"
           "<div id=\"tip\" hidden=\"hidden\"></div>\n",
           to);
     fprintf(to, "<footer>sluice %s</footer>\n<script nonce=\"%s\">\n%s</script>\n</body></html>\n",

@@ -3,9 +3,9 @@
  *     GET /         the page
  *     GET /events   server-sent events: the newest event at once, and each later one
  *
- * At an address of the loopback any process of this host may ask. A page of another site could make
- * a browser do so too, under a name of its own for the address: the Host that a request names must
- * be the loopback's. At any other address the request must have the token. */
+ * At an address of the loopback any process of this host may ask. Against DNS rebinding, by which a
+ * page of another site reads from there, the request's Host must name the loopback. At any other
+ * address the request must have the token. */
 #include "report/server.h"
 
 #include "core/error.h"
@@ -35,19 +35,19 @@ static const double ping_seconds = 10; /* a comment finds out which browsers hav
 typedef struct event {
     char *bytes;
     size_t count;
-    int readers; /* and the server */
+    int references; /* of connections and the server */
 } event;
 
 /* A connection that gets events. */
-typedef struct reader {
+typedef struct subscriber {
     struct sli_server *server;
     struct MHD_Connection *connection;
     event *current;         /* under way; NULL: none */
     size_t done;            /* bytes of it */
     uint64_t number, pings; /* of the server's, how many were read */
     bool suspended;
-    struct reader *next, **link; /* of the server's list; the pointer that leads here */
-} reader;
+    struct subscriber *next, **previous; /* of the server's list; the pointer that leads here */
+} subscriber;
 
 struct sli_server {
     struct MHD_Daemon *daemon;
@@ -60,7 +60,7 @@ struct sli_server {
     event *newest;          /* sent last; NULL: none yet */
     uint64_t number, pings; /* of events, and of comments between them */
     double sent;            /* when the last of these came */
-    reader *readers;
+    subscriber *subscribers;
 };
 
 /* ---- Events -------------------------------------------------------------------------------- */
@@ -70,7 +70,7 @@ static event *create_event(char *bytes, size_t count)
 {
     event *out = malloc(sizeof *out);
     if (out)
-        *out = (event){.bytes = bytes, .count = count, .readers = 1};
+        *out = (event){.bytes = bytes, .count = count, .references = 1};
     else
         free(bytes);
     return out;
@@ -78,16 +78,14 @@ static event *create_event(char *bytes, size_t count)
 
 static void release_event(event *of)
 {
-    if (!of || --of->readers > 0)
+    if (!of || --of->references > 0)
         return;
     free(of->bytes);
     free(of);
 }
 
-/* ---- Events ------------------------------------------------------------------------------- */
-
 /* What is left of the event under way, or the newest one; none of both: 0. */
-static size_t read_text(reader *self, char *to, size_t most)
+static size_t read_text(subscriber *self, char *to, size_t most)
 {
     sli_server *server = self->server;
     if (self->current && self->done == self->current->count) {
@@ -98,7 +96,7 @@ static size_t read_text(reader *self, char *to, size_t most)
         return 0;
     if (!self->current) {
         self->current = server->newest;
-        self->current->readers++;
+        self->current->references++;
         self->done = 0;
         self->number = server->number;
     }
@@ -111,7 +109,7 @@ static size_t read_text(reader *self, char *to, size_t most)
 static ssize_t read_event(void *context, uint64_t position, char *to, size_t most)
 {
     static const char comment[] = ":\n\n";
-    reader *self = context;
+    subscriber *self = context;
     (void)position;
     size_t bytes = read_text(self, to, most);
     if (bytes > 0)
@@ -128,19 +126,19 @@ static ssize_t read_event(void *context, uint64_t position, char *to, size_t mos
     return 0;
 }
 
-static void end_reader(void *context)
+static void end_subscriber(void *context)
 {
-    reader *self = context;
+    subscriber *self = context;
     release_event(self->current);
-    *self->link = self->next;
+    *self->previous = self->next;
     if (self->next)
-        self->next->link = self->link;
+        self->next->previous = self->previous;
     free(self);
 }
 
-static void resume_readers(sli_server *server)
+static void resume_subscribers(sli_server *server)
 {
-    for (reader *each = server->readers; each; each = each->next) {
+    for (subscriber *each = server->subscribers; each; each = each->next) {
         if (each->suspended)
             MHD_resume_connection(each->connection);
         each->suspended = false;
@@ -156,7 +154,7 @@ void sli_server_publish(sli_server *server, char *text, size_t bytes)
     server->newest = next;
     server->number++;
     server->sent = sli_clock_seconds();
-    resume_readers(server);
+    resume_subscribers(server);
 }
 
 static void send_ping(sli_server *server)
@@ -165,7 +163,7 @@ static void send_ping(sli_server *server)
         return;
     server->pings++;
     server->sent = sli_clock_seconds();
-    resume_readers(server);
+    resume_subscribers(server);
 }
 
 /* ---- Answers ------------------------------------------------------------------------------ */
@@ -196,24 +194,24 @@ static enum MHD_Result send_text(const sli_server *server, struct MHD_Connection
 
 static enum MHD_Result send_events(sli_server *server, struct MHD_Connection *connection)
 {
-    reader *self = malloc(sizeof *self);
+    subscriber *self = malloc(sizeof *self);
     if (!self)
         return MHD_NO;
-    *self = (reader){.server = server,
-                     .connection = connection,
-                     .pings = server->pings,
-                     .next = server->readers,
-                     .link = &server->readers};
+    *self = (subscriber){.server = server,
+                         .connection = connection,
+                         .pings = server->pings,
+                         .next = server->subscribers,
+                         .previous = &server->subscribers};
     struct MHD_Response *response =
         MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, CONNECTION_BYTES / 2, read_event, self,
-                                          end_reader);
+                                          end_subscriber);
     if (!response) {
         free(self);
         return MHD_NO;
     }
     if (self->next)
-        self->next->link = &self->next;
-    server->readers = self;
+        self->next->previous = &self->next;
+    server->subscribers = self;
     return send_response(server, connection, MHD_HTTP_OK, "text/event-stream", response);
 }
 
@@ -258,10 +256,9 @@ static enum MHD_Result answer(void *context, struct MHD_Connection *connection, 
     const char *host = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Host");
     if (server->asks_token ? !has_token(server, connection) : !is_loopback_host(host))
         return send_text(server, connection, MHD_HTTP_FORBIDDEN,
-                         "The page's address, as sluice prints it, is needed, with its token.\n");
+                         "Open the URL that sluice printed.\n");
     if (strcmp(method, MHD_HTTP_METHOD_GET) != 0 && strcmp(method, MHD_HTTP_METHOD_HEAD) != 0)
-        return send_text(server, connection, MHD_HTTP_METHOD_NOT_ALLOWED,
-                         "GET alone is answered.\n");
+        return send_text(server, connection, MHD_HTTP_METHOD_NOT_ALLOWED, "Only GET is allowed.\n");
     if (strcmp(path, "/events") == 0)
         return send_events(server, connection);
     if (strcmp(path, "/") != 0)
@@ -430,8 +427,8 @@ void sli_server_destroy(sli_server **server, double seconds)
         return;
     double end = sli_clock_seconds() + seconds;
     self->ends = true;
-    resume_readers(self);
-    while (self->readers && sli_clock_seconds() < end)
+    resume_subscribers(self);
+    while (self->subscribers && sli_clock_seconds() < end)
         (void)MHD_run_wait(self->daemon, 10);
     MHD_stop_daemon(self->daemon);
     release_event(self->newest);
