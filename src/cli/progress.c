@@ -288,19 +288,28 @@ static void print_interval(display *on, const sl_step_info *step)
     on->interval_tokens = on->interval_batches = 0;
 }
 
-/* Milliseconds of a step for each pipeline rank of the replica. */
+/* Whether the rank is of this process. */
+static bool is_timed(const sl_step_times *times, int rank)
+{
+    return sl_step_times_mean(times, rank, SL_TIME_FORWARD) > 0;
+}
+
+/* Milliseconds of a step for each pipeline rank of the replica in this process. */
 static void print_times(const display *on)
 {
     enum { COLUMN = 11 };
     const sl_step_times *times = on->of->times;
-    char columns[SL_TIME_KINDS * (COLUMN + 24) + 1];
-    int ranks = sl_step_times_ranks(times);
-    print_line(on, "Time of a step in ms, by what it went to (slowest: rank %d):",
-               sl_step_times_slowest(times));
+    char columns[SL_TIME_KINDS * (COLUMN + 24) + 1], slowest[40] = "";
+    int ranks = sl_step_times_ranks(times), rows = 0;
+    for (int rank = 0; rank < ranks; rank++)
+        rows += is_timed(times, rank);
+    if (rows > 1)
+        snprintf(slowest, sizeof slowest, " (slowest: rank %d)", sl_step_times_slowest(times));
+    print_line(on, "Time of a step in ms, by what it went to%s:", slowest);
     for (int rank = -1; rank < ranks; rank++) { /* -1: the heading */
         int used = 0;
-        if (rank >= 0 && sl_step_times_mean(times, rank, SL_TIME_FORWARD) == 0)
-            continue; /* another process's */
+        if (rank >= 0 && !is_timed(times, rank))
+            continue;
         for (int kind = 0; kind < SL_TIME_KINDS; kind++) {
             double ms = 1e3 * sl_step_times_mean(times, rank, (sl_time_kind)kind);
             used += snprintf(columns + used, sizeof columns - (size_t)used, " %*s", COLUMN,

@@ -127,16 +127,8 @@ static sl_status describe_pipeline(const last_step *from, const sl_utilization *
     return copy_entries(of->predicted, of->action_count, &out->predicted);
 }
 
-/* The actions of other processes have no times here. */
-static bool is_whole(const last_step *from)
-{
-    for (int i = 0; i < from->count; i++)
-        if (!(from->timeline[i].end > 0))
-            return false;
-    return from->count > 0 && from->stages > 1;
-}
-
-/* A timeline that is not of a whole step is left out: the log has others. */
+/* A timeline that is not of a whole step, or lacks other processes' actions, is left out: the log
+ * has others. */
 static void use_timeline(sl_run_history *history, const last_step *from)
 {
     sl_utilization utilization;
@@ -144,7 +136,7 @@ static void use_timeline(sl_run_history *history, const last_step *from)
     const sl_schedule_options options = {.ranks = from->ranks,
                                          .placement = from->placement,
                                          .virtual_stages = from->stages / from->ranks};
-    if (!is_whole(from) ||
+    if (from->count == 0 || from->stages < 2 ||
         sl_timeline_utilization(from->timeline, from->count, &options, &utilization) != SL_OK)
         return;
     if (describe_pipeline(from, &utilization, &pipeline) == SL_OK)

@@ -81,6 +81,8 @@ for ((rank = 0; rank < 4; rank++)); do
         fail "the layout lacks rank $rank"
 done
 if grep -q '^\[RANK [13]\]' "$scratch/out"; then fail "a rank that is not its replica's first prints"; fi
+grep -q '^\[RANK 0\]: Time of a step in ms, by what it went to:$' "$scratch/out" ||
+    fail "one of two stages is the slowest"
 for command in "eval --data $scratch/text --bptt 8 --eval-batch-size 8" "generate --tokens 12"; do
     # shellcheck disable=SC2086 # words
     "$program" $command --init "$scratch/one.safetensors" >"$scratch/alone" 2>"$scratch/err"
