@@ -159,7 +159,7 @@ void sli_pipe_abort(sl_pipe *pipe, sl_status error, const char *text)
         (void)break_group(pipe->group, sl_error(error, "%s", text));
 }
 
-static sl_status check_exchange(sli_pipe_group *group, sl_status status)
+sl_status sli_pipe_group_check(sli_pipe_group *group, sl_status status)
 {
     return status == SL_OK ? SL_OK : break_group(group, status);
 }
@@ -167,26 +167,28 @@ static sl_status check_exchange(sli_pipe_group *group, sl_status status)
 sl_status sli_pipe_group_broadcast(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,
                                    int root)
 {
-    return check_exchange(group, sl_group_broadcast(group->group, data, count, dtype, root, NULL));
+    return sli_pipe_group_check(group,
+                                sl_group_broadcast(group->group, data, count, dtype, root, NULL));
 }
 
 sl_status sli_pipe_group_send(sli_pipe_group *group, const void *data, int64_t count,
                               sl_dtype dtype, int to)
 {
-    return check_exchange(group, sl_group_send(group->group, data, count, dtype, to, 0, NULL));
+    return sli_pipe_group_check(group,
+                                sl_group_send(group->group, data, count, dtype, to, 0, NULL));
 }
 
 sl_status sli_pipe_group_receive(sli_pipe_group *group, void *data, int64_t count, sl_dtype dtype,
                                  int from)
 {
-    return check_exchange(group,
-                          sl_group_recv(group->group, data, count, dtype, from, 0, NULL, NULL));
+    return sli_pipe_group_check(group, sl_group_recv(group->group, data, count, dtype, from, 0,
+                                                     NULL, NULL));
 }
 
 sl_status sli_pipe_group_sum(sli_pipe_group *group, double *terms, int64_t count)
 {
-    return check_exchange(group, sl_group_all_reduce(group->group, terms, count, SL_F64,
-                                                     SL_REDUCE_SUM, NULL));
+    return sli_pipe_group_check(group, sl_group_all_reduce(group->group, terms, count, SL_F64,
+                                                           SL_REDUCE_SUM, NULL));
 }
 
 /* ---- Do all ranks have the same pipe? --------------------------------------------------- */
@@ -201,13 +203,13 @@ static sl_status compare_traits(sli_pipe_group *group, const trait *traits, int 
 {
     int64_t *all = calloc((size_t)group->size * (size_t)count, sizeof *all);
     if (!all)
-        return check_exchange(group,
-                              sl_error(SL_ERR_MEMORY, "no memory for %d ranks", group->size));
+        return sli_pipe_group_check(group,
+                                    sl_error(SL_ERR_MEMORY, "no memory for %d ranks", group->size));
     int64_t *own = all + (size_t)group->rank * (size_t)count;
     for (int i = 0; i < count; i++)
         own[i] = traits[i].value;
-    sl_status status =
-        check_exchange(group, sl_group_all_gather(group->group, own, all, count, SL_I64, NULL));
+    sl_status status = sli_pipe_group_check(group, sl_group_all_gather(group->group, own, all,
+                                                                       count, SL_I64, NULL));
     for (int r = 1; r < group->size && status == SL_OK; r++)
         for (int i = 0; i < count && status == SL_OK; i++)
             if (all[r * count + i] != all[i])
@@ -271,7 +273,7 @@ static int64_t read_checksum(const sli_checksum *sum)
 sl_status sli_pipe_group_compare(const sl_pipe *pipe)
 {
     sli_checksum *sum;
-    SL_TRY(check_exchange(pipe->group, sli_checksum_create(&sum)));
+    SL_TRY(sli_pipe_group_check(pipe->group, sli_checksum_create(&sum)));
     add_table(sum, pipe->order);
     int64_t table = read_checksum(sum);
     add_stages(sum, pipe);
@@ -305,8 +307,8 @@ static sl_status exchange_outcomes(sli_pipe_group *group, int number, bool runs_
     own[0] = number;
     if (!runs_table)
         memset(own + 1, 0, (size_t)group->size * sizeof *own);
-    return check_exchange(group, sl_group_all_gather(group->group, own, group->outcomes, count,
-                                                     SL_I64, NULL));
+    return sli_pipe_group_check(group, sl_group_all_gather(group->group, own, group->outcomes,
+                                                           count, SL_I64, NULL));
 }
 
 static sl_status flush_link(sli_pipe_group *group)
@@ -314,7 +316,7 @@ static sl_status flush_link(sli_pipe_group *group)
     int64_t sent[group->size];
     for (int r = 0; r < group->size; r++)
         sent[r] = group->outcomes[r * (group->size + 1) + 1 + group->rank];
-    return check_exchange(group, sli_link_flush(group->link, sent));
+    return sli_pipe_group_check(group, sli_link_flush(group->link, sent));
 }
 
 /* The rank whose failure has the lowest number; -1: none has failed. */

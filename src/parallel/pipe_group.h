@@ -22,6 +22,10 @@ typedef struct sli_pipe_group {
 /* Called by every rank of a group with its own status: all return the first rank's error. */
 sl_status sli_pipe_group_agree(sl_group *group, sl_status status);
 
+/* Breaks the group after an error that the other ranks cannot know otherwise, so that they do not
+ * wait for this one. Returns the error that broke it first. */
+sl_status sli_pipe_group_check(sli_pipe_group *group, sl_status status);
+
 /* Called by every rank of `from`. stage_ranks[s]: the rank of the group that has stage s. */
 sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stages,
                                 sli_failure *failure, sli_pipe_group **out);

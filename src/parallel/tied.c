@@ -168,8 +168,10 @@ static sl_status exchange_value(sl_parameter *tied, void *arg)
 
 sl_status sli_pipe_exchange_tied(sl_pipe *pipe)
 {
-    return pipe->has_remote_ties ? sli_module_for_each_tie(pipe->model, exchange_value, pipe)
-                                 : SL_OK;
+    if (!pipe->has_remote_ties)
+        return SL_OK;
+    return sli_pipe_group_check(pipe->group,
+                                sli_module_for_each_tie(pipe->model, exchange_value, pipe));
 }
 
 /* A process may have none, where a batch did not reach it. */
@@ -214,7 +216,8 @@ sl_status sli_pipe_sum_tied(sl_pipe *pipe)
     if (!pipe->has_ties)
         return SL_OK;
     if (pipe->has_remote_ties)
-        SL_TRY(sli_module_for_each_tie(pipe->model, exchange_gradient, pipe));
+        SL_TRY(sli_pipe_group_check(pipe->group,
+                                    sli_module_for_each_tie(pipe->model, exchange_gradient, pipe)));
     sli_pipe_run_ranks(pipe, sum_on_rank, pipe);
     return sli_pipe_end_run(pipe, false);
 }

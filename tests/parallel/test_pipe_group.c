@@ -1,4 +1,5 @@
 /* Pipes whose stages are on several ranks of a group. Over processes: tests/comm/test_mpi.c. */
+#include "device/device_base.h"
 #include "parallel/pipe.h"
 #include "support/check.h"
 #include "support/layouts.h"
@@ -179,6 +180,44 @@ static void error_of_a_replicas_stage_is_every_ranks(void **state)
 {
     (void)state;
     check_ranks(fail_in_replica, NULL, 2 * RANKS);
+}
+
+static sl_status refuse_conversion(sl_device *device, const sli_convert *arguments)
+{
+    (void)device;
+    (void)arguments;
+    return sl_error(SL_ERR_IO, "the device has fallen off the bus");
+}
+
+/* The last rank cannot convert its copy of the first one's weight. No rank waits for another. */
+static sl_status fail_to_copy_weight(sl_group *group, void *arg)
+{
+    (void)arg;
+    double loss;
+    layout_pipe at;
+    sl_loss *mse;
+    sl_module *model = layout_linears(RANKS);
+    check_ok(sl_module_tie_parameter(model, "2.weight", "0.weight"));
+    check_ok(sl_mse_loss_create(&mse));
+    sl_pipe_options options = {.stages = RANKS, .group = group, .precision = SL_PRECISION_BF16};
+    SL_TRY(layout_open(model, mse, options, &at));
+    sl_device *last = sl_pipe_device(at.pipe, RANKS - 1);
+    sli_device_ops refusing;
+    if (last) {
+        refusing = *last->ops;
+        refusing.convert = refuse_conversion;
+        last->ops = &refusing;
+    }
+    sl_status status = expect_error(layout_step(&at, &loss), "fallen off the bus");
+    layout_close(&at);
+    return status;
+}
+
+static void error_in_a_copy_of_a_tied_weight_is_every_ranks(void **state)
+{
+    (void)state;
+    sl_group_options options = {.timeout_seconds = 20};
+    check_ok(sl_spawn(fail_to_copy_weight, NULL, RANKS, &options));
 }
 
 /* Ends the step on all ranks by an error that no rank has. */
@@ -416,6 +455,7 @@ int pipe_group_tests(void)
         cmocka_unit_test(ranks_load_their_own_stages_from_a_checkpoint),
         cmocka_unit_test(error_of_a_stage_is_every_ranks_and_the_pipe_goes_on),
         cmocka_unit_test(error_of_a_replicas_stage_is_every_ranks),
+        cmocka_unit_test(error_in_a_copy_of_a_tied_weight_is_every_ranks),
         cmocka_unit_test(step_that_was_stopped_gives_no_loss),
         cmocka_unit_test(wrong_argument_of_one_rank_fails_on_all),
         cmocka_unit_test(cache_goes_on_over_the_ranks),
