@@ -217,6 +217,8 @@ static sl_status append_token(sl_pipe *pipe, sl_pipe_batch *batch,
         ++*length;
     } else if (status == SL_OK) {
         status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens);
+        if (pipe->group)
+            status = sli_pipe_group_check(pipe->group, status);
     }
     free(candidates);
     free(logits);
@@ -251,9 +253,11 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
         return sl_error(SL_ERR_INVALID,
                         "sl_generate: top-k, context and the count must not be negative");
     sl_pipe_batch batch = {0};
-    if (count > 0)
-        SL_TRY(create_cache(pipe, options, *length + count - 1, &batch.cache));
     sl_status status = SL_OK;
+    if (count > 0)
+        status = create_cache(pipe, options, *length + count - 1, &batch.cache);
+    if (pipe->group)
+        status = sli_pipe_group_agree(pipe->group->group, status);
     for (int64_t i = 0; i < count && status == SL_OK; i++)
         status = append_token(pipe, &batch, options, ids, length);
     sl_cache_destroy(&batch.cache);
