@@ -79,5 +79,7 @@ refused 'cuda:0: no memory for [0-9]+ bytes of [a-z]+; it holds these bytes: par
     FAKE_CUDA_BYTES=100000 --devices cuda:0
 refused 'CUDA finds no card: there is no driver' FAKE_CUDA_NO_DRIVER=1 --devices cuda:0
 refused 'cuda:2: the machine has no card 2 \(it has 2\)' A=0 --devices cuda:2
+refused 'cuda:0: attention: heads of at most 256 columns, got 320: use more heads or a CPU' A=0 \
+    --devices cuda:0 --emsize 320 --nhead 1
 refused 'is tied to 0.encoder.weight of stage 0 on cuda:0/0: both stages must be on one device' A=0 \
     --devices cuda:0/0,cuda:0/1 --tie

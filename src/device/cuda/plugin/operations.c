@@ -2,6 +2,8 @@
 #include "device/cuda/kernels.h"
 #include "device/cuda/plugin/cuda_device.h"
 
+#include <inttypes.h>
+
 /* One operation: its scratch memory, until `end_operation`. */
 typedef struct operation {
     sl_device *device;
@@ -49,11 +51,30 @@ SLOT(embedding_backward)
 SLOT(add_dropout)
 SLOT(add_norm)
 SLOT_WITH_SCRATCH(add_norm_backward)
-SLOT(attention)
-SLOT_WITH_SCRATCH(attention_backward)
 SLOT(convert)
 SLOT(sgd)
 SLOT(adamw)
+
+static sl_status check_head_width(sl_device *device, int64_t width)
+{
+    return width <= SLI_CUDA_HEAD_WIDTH
+               ? SL_OK
+               : sl_error(SL_ERR_UNSUPPORTED,
+                          "%s: attention: heads of at most %d columns, got %" PRId64
+                          ": use more heads or a CPU",
+                          device->name, SLI_CUDA_HEAD_WIDTH, width);
+}
+
+sl_status sli_cuda_attention(sl_device *device, const sli_attention *arguments)
+{
+    SL_TRY(check_head_width(device, arguments->head_width));
+    SL_TRY(sli_cuda_enter(device));
+    return sli_cuda_check(device, "attention",
+                          sli_launch_attention(arguments, sli_cuda(device)->stream));
+}
+
+/* Its forward has checked the width. */
+SLOT_WITH_SCRATCH(attention_backward)
 
 sl_status sli_cuda_add(sl_device *device, int64_t count, float *to, const float *from)
 {

@@ -226,7 +226,7 @@ static cublasLtEpilogue_t fused_epilogue(const sli_gemm *g)
                                                 : CUBLASLT_EPILOGUE_BIAS;
 }
 
-/* Queues the product. *fused: the epilogue's part that was asked for is done. */
+/* Queues the product. *exists: cuBLASLt has such a product; else nothing is queued. */
 static sl_status multiply(sl_device *device, const sli_gemm *g, cublasLtEpilogue_t epilogue,
                           bool *exists)
 {
