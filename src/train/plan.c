@@ -186,15 +186,39 @@ static sl_status plan_evaluation(const sl_train_options *options, const sl_modul
     return SL_OK;
 }
 
-/* A tied parameter has no memory but its gradient, in the stage that uses it. */
-static sl_status add_tied_gradient(sl_parameter *tied, void *arg)
+static sl_stage_plan *find_stage(sl_plan *plan, sl_module *module)
 {
-    sl_plan *plan = arg;
-    int index = sli_module_index_in(sli_module_root(tied->module), tied->module), s = 0;
-    while (index >= plan->stage[s].first + plan->stage[s].count)
-        s++;
-    if (sli_parameter_is_trained(tied))
-        plan->stage[s].gradient_bytes += bytes_of(sl_parameter_shape(tied));
+    sl_stage_plan *stage = plan->stage;
+    int index = sli_module_index_in(sli_module_root(module), module);
+    while (index >= stage->first + stage->count)
+        stage++;
+    return stage;
+}
+
+typedef struct tie_plan {
+    const sl_train_options *options;
+    sl_plan *plan;
+} tie_plan;
+
+/* A tied parameter has no memory but its gradient, in the stage that uses it. Where that stage is
+ * in another process than the owner's, it has a copy of the value as well, and the owner's process
+ * a second gradient (parallel/tied.c). */
+static sl_status add_tied(sl_parameter *tied, void *arg)
+{
+    const tie_plan *of = arg;
+    sl_stage_plan *user = find_stage(of->plan, tied->module);
+    sl_stage_plan *owner = find_stage(of->plan, tied->tied_to->module);
+    int64_t bytes = bytes_of(sl_parameter_shape(tied)), own = sli_layout_own_ranks(of->options);
+    bool is_trained = sli_parameter_is_trained(tied);
+    if (is_trained)
+        user->gradient_bytes += bytes;
+    if (user->rank / own == owner->rank / own)
+        return SL_OK;
+    user->parameter_bytes += bytes;
+    if (of->options->precision == SL_PRECISION_BF16 && sli_parameter_is_in_products(tied->tied_to))
+        user->parameter_bytes += bytes / 2;
+    if (is_trained)
+        owner->gradient_bytes += bytes;
     return SL_OK;
 }
 
@@ -246,7 +270,7 @@ static sl_status plan_stages(const sl_train_options *options, const sl_module *m
         first += balance[s];
         plan_parameters(options, model, stage);
     }
-    return sli_module_for_each_tie(model, add_tied_gradient, out);
+    return SL_OK;
 }
 
 sl_status sl_plan_create(const sl_train_options *options, const sl_module *model, int replica,
@@ -271,6 +295,8 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
         out->stage[s].rank = sl_schedule_placement(schedule)[s];
     sl_status status = name_devices(options, replica, out);
     if (status == SL_OK)
+        status = sli_module_for_each_tie(model, add_tied, &(tie_plan){options, out});
+    if (status == SL_OK)
         status = sl_schedule_recompute(schedule, options->recompute);
     if (status == SL_OK)
         status = plan_activations(options, (rows + micros - 1) / micros, model, schedule, out);
@@ -285,21 +311,33 @@ uint64_t sl_usable_memory(void)
     return sli_usable_memory("");
 }
 
-/* Adds what pipeline rank `rank` of a replica has. The first replica saves what is the same on all,
- * and each its shard of the optimizer's state. */
-static void add_rank(const sl_train_options *options, const sl_plan *plan, int rank, bool is_first,
-                     bool keeps_best, sl_host_plan *out)
+/* A card's memory is not the host's. NULL: a device without a name, which is a CPU. */
+static bool is_card(const char *device)
+{
+    return device && strncmp(device, "cuda:", 5) == 0;
+}
+
+static void add_device(const sl_stage_plan *stage, bool keeps_best, sl_host_plan *out)
+{
+    out->parameter_bytes += stage->parameter_bytes;
+    out->gradient_bytes += stage->gradient_bytes;
+    out->optimizer_bytes += stage->optimizer_bytes;
+    out->activation_bytes += stage->activation_bytes + stage->workspace_bytes;
+    if (keeps_best)
+        out->best_bytes += stage->best_bytes;
+}
+
+/* Adds what pipeline rank `rank` of a replica has in host memory. The first replica saves what is
+ * the same on all, and each its shard of the optimizer's state. */
+static void add_rank(const sl_train_options *options, const sl_plan *plan, int rank, bool on_host,
+                     bool is_first, bool keeps_best, sl_host_plan *out)
 {
     for (int s = 0; s < plan->stages; s++) {
         const sl_stage_plan *stage = &plan->stage[s];
         if (stage->rank != rank)
             continue;
-        out->parameter_bytes += stage->parameter_bytes;
-        out->gradient_bytes += stage->gradient_bytes;
-        out->optimizer_bytes += stage->optimizer_bytes;
-        out->activation_bytes += stage->activation_bytes + stage->workspace_bytes;
-        if (keeps_best)
-            out->best_bytes += stage->best_bytes;
+        if (on_host)
+            add_device(stage, keeps_best, out);
         if (!options->checkpoints.directory)
             continue;
         if (is_first)
@@ -317,14 +355,19 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
     SLI_CHECK_NOT_NULL(out);
     sl_plan plan;
     int count = sli_layout_local_ranks(options), processes = options->ranks > 0 ? count : 1;
+    char *devices, *rest;
     *out = (sl_host_plan){.process_bytes = processes * (int64_t)sli_resident_memory()};
     SL_TRY(sl_plan_create(options, model, 0, &plan));
+    SL_TRY(sli_layout_devices(options, &devices));
+    const char *device = strtok_r(devices, ", ", &rest);
     for (int rank = first_rank; rank < first_rank + count; rank++) {
         sli_layout of = sli_layout_of_rank(options, rank);
         bool keeps_best = options->ranks > 0 || rank == first_rank; /* one copy a process */
-        for (int i = 0; i < of.count; i++)
-            add_rank(options, &plan, of.first + i, of.replica == 0, keeps_best, out);
+        for (int i = 0; i < of.count; i++, device = device ? strtok_r(NULL, ", ", &rest) : NULL)
+            add_rank(options, &plan, of.first + i, !is_card(device), of.replica == 0, keeps_best,
+                     out);
     }
+    free(devices);
     out->total_bytes = out->parameter_bytes + out->gradient_bytes + out->optimizer_bytes +
                        out->activation_bytes + out->best_bytes + out->saved_bytes +
                        out->process_bytes;

@@ -320,6 +320,51 @@ static sl_host_plan host_plan_of(const sl_train_options *options, const sl_modul
     return plan;
 }
 
+static void copies_of_tied_parameters_in_other_processes_are_planned_for(void **state)
+{
+    (void)state;
+    sl_train_options options = {0};
+    sl_module *model;
+    sl_plan here, apart;
+    check_ok(sl_train_options_preset("pipeline-tutorial", &options));
+    options.model.ntokens = 1000;
+    options.model.tie = true;
+    options.pipeline_ranks = 2;
+    options.replicas = 1;
+    options.precision = SL_PRECISION_BF16;
+    int64_t elements = 1000 * options.model.emsize;
+    check_ok(sl_transformer_lm_create(&options.model, &model));
+    check_ok(sl_plan_create(&options, model, 0, &here));
+    options.ranks = 2;
+    check_ok(sl_plan_create(&options, model, 0, &apart));
+    assert_int_equal(apart.stage[0].parameter_bytes, here.stage[0].parameter_bytes);
+    assert_int_equal(apart.stage[1].parameter_bytes, here.stage[1].parameter_bytes + 6 * elements);
+    assert_int_equal(apart.stage[0].gradient_bytes, here.stage[0].gradient_bytes + 4 * elements);
+    assert_int_equal(apart.stage[1].gradient_bytes, here.stage[1].gradient_bytes);
+    sl_module_destroy(&model);
+}
+
+static void memory_of_cuda_devices_is_not_the_hosts(void **state)
+{
+    (void)state;
+    sl_train_options options = {0};
+    sl_module *model;
+    check_ok(sl_train_options_preset("pipeline-tutorial", &options));
+    options.model.ntokens = 1000;
+    options.pipeline_ranks = 2;
+    options.replicas = 1;
+    check_ok(sl_transformer_lm_create(&options.model, &model));
+    options.devices = "cpu:0,cpu:1";
+    sl_host_plan on_cpus = host_plan_of(&options, model);
+    options.devices = "cpu:0, cuda:0";
+    sl_host_plan mixed = host_plan_of(&options, model);
+    options.devices = "cuda:0,cuda:1";
+    sl_host_plan on_cards = host_plan_of(&options, model);
+    assert_true(mixed.parameter_bytes > 0 && mixed.parameter_bytes < on_cpus.parameter_bytes);
+    assert_int_equal(on_cards.total_bytes, on_cards.process_bytes);
+    sl_module_destroy(&model);
+}
+
 /* What would fit with `fits`, were that not refused by sl_train_options_check. */
 static void check_not_said(const sl_train_options *options, const sl_train_options *fits,
                            const char *refused)
@@ -363,6 +408,8 @@ int plan_tests(void)
         cmocka_unit_test(totals_of_the_tutorials_models_are_theirs),
         cmocka_unit_test(replicas_differ_in_their_devices_and_shard_what_zero_shards),
         cmocka_unit_test(runs_that_do_not_fit_are_refused_with_what_would),
+        cmocka_unit_test(copies_of_tied_parameters_in_other_processes_are_planned_for),
+        cmocka_unit_test(memory_of_cuda_devices_is_not_the_hosts),
         cmocka_unit_test(options_that_are_refused_are_not_said_to_fit),
         cmocka_unit_test_setup_teardown(planned_totals_are_the_peaks_of_runs, small_corpus_create,
                                         scratch_remove),
