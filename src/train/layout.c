@@ -197,9 +197,8 @@ static sl_status refuse_ranks(const sl_train_options *options)
             used += (size_t)snprintf(fit + used, sizeof fit - used, "%s%d",
                                      each < ranks ? ", " : " or ", replicas * each);
     return sl_error(SL_ERR_INVALID,
-                    "%d replica%s of %d pipeline rank%s fit%s on %s process%s, got %d", replicas,
-                    plural(replicas), ranks, plural(ranks), replicas == 1 ? "s" : "", fit,
-                    replicas * ranks == 1 ? "" : "es", options->ranks);
+                    "%d processes cannot be %d replica%s of %d pipeline rank%s: start %s",
+                    options->ranks, replicas, plural(replicas), ranks, plural(ranks), fit);
 }
 
 static sl_status check_ranks(const sl_train_options *options)
@@ -230,12 +229,13 @@ static sl_status check_lists(const char *devices, const char *owners, int count,
                         owners, lists, devices);
     for (int i = 0; i < lists; i++, list += strcspn(list, ";") + 1) {
         if (strcspn(list, ";") == 0)
-            return sl_error(SL_ERR_INVALID, "list %d of the devices is empty: \"%s\"", i, devices);
+            return sl_error(SL_ERR_INVALID, "list %d of the devices is empty: \"%s\"", i + 1,
+                            devices);
         if (count_devices(list) != ranks)
-            return sl_error(SL_ERR_INVALID,
-                            "each pipeline rank needs a device of its own: %d rank%s, list %d of "
-                            "\"%s\"",
-                            ranks, plural(ranks), i, devices);
+            return sl_error(
+                SL_ERR_INVALID,
+                "list %d of \"%s\" has %d device%s for %d pipeline rank%s: each needs one", i + 1,
+                devices, count_devices(list), plural(count_devices(list)), ranks, plural(ranks));
     }
     return SL_OK;
 }

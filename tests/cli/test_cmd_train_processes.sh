@@ -94,7 +94,7 @@ done
 
 # What cannot be ends every process, with one sentence and no hang.
 if processes 2 --dp 3; then fail "--dp 3 with two processes is accepted"; fi
-grep -q '^sluice: 3 replicas of 1 pipeline rank fit on 1 or 3 processes, got 2$' \
+grep -q '^sluice: 2 processes cannot be 3 replicas of 1 pipeline rank: start 1 or 3$' \
     "$scratch/err" || fail "--dp 3 with two processes is not explained"
 if processes 2 --lr 1e30 --clip 0; then fail "a loss that is no number is accepted"; fi
 grep -qE '^sluice: rank [01]: the loss is nan in epoch 1, batch 2' "$scratch/err" ||

@@ -184,7 +184,7 @@ static void impossible_replicas_are_one_sentence(void **state)
         {"--dp 0", 2, "--dp must be a whole number from 1 to 1024, got \"0\"\n"},
         {"--dp two", 2, "--dp must be a whole number from 1 to 1024, got \"two\"\n"},
         {"--dp 2 --devices cpu:0,cpu:1,cpu:2", 1, "2 replicas, 1 rank, devices \"cpu:0,cpu:1,"},
-        {"--devices cpu:0;;cpu:1", 1, "list 1 of the devices is empty: \"cpu:0;;cpu:1\"\n"},
+        {"--devices cpu:0;;cpu:1", 1, "list 2 of the devices is empty: \"cpu:0;;cpu:1\"\n"},
         {"--dp 3 --devices cpu:0;cpu:1", 1, "each of 3 replicas needs a list of devices"},
         {"--devices cpu:0;cpu:0", 1, "\"cpu:0\" is named twice\n"},
         {"--dp 2 --batch-size 300", 1, "tokens a column in 2 shards are "},

@@ -319,13 +319,13 @@ static void ranks_that_do_not_fit_the_replicas_are_refused(void **state)
     own_run run = {.options = small_options(*state), .local_ranks = 2};
     run.options.replicas = 3;
     check_error(sl_spawn(run_own_rank, &run, 2, NULL), SL_ERR_INVALID,
-                "3 replicas of 1 pipeline rank fit on 1 or 3 processes, got 2");
+                "2 processes cannot be 3 replicas of 1 pipeline rank: start 1 or 3");
     run.options.replicas = 2;
     run.options.pipeline_ranks = 4;
     run.options.model.nlayers = 4;
     run.options.shards = 3;
     check_error(sl_spawn(run_own_rank, &run, 6, NULL), SL_ERR_INVALID,
-                "2 replicas of 4 pipeline ranks fit on 1, 2, 4 or 8 processes, got 6");
+                "6 processes cannot be 2 replicas of 4 pipeline ranks: start 1, 2, 4 or 8");
 }
 
 /* ---- Failures ----------------------------------------------------------------------------- */
