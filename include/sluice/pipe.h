@@ -121,8 +121,8 @@ typedef struct sl_pipe_options {
 sl_status sl_pipe_create(const sl_pipe_options *options, sl_pipe **out);
 void sl_pipe_destroy(sl_pipe **pipe);
 
-/* In a group, N, `step` and `first_sample` are those of the first stage's rank, and `weight` that
- * of the last stage's; `evaluation` must be the same on all. */
+/* In a group, N, `step`, `first_sample` and `same_weights` are those of the first stage's rank, and
+ * `weight` that of the last stage's; `evaluation` must be the same on all. */
 typedef struct sl_pipe_batch {
     const sl_tensor *input; /* [N, …], N at least 1; borrowed; read where the first stage is */
     const sl_input *inputs; /* [input_count] further ones, borrowed, for every rank's stages. One
@@ -135,7 +135,8 @@ typedef struct sl_pipe_batch {
     double weight;            /* of the batch's gradient; 0: 1 */
     bool evaluation;          /* modules in evaluation mode: no dropout; nothing is recomputed */
     bool same_weights;        /* no parameter has changed since the pipe's last call that succeeded:
-                                 a pipe in bf16 then need not convert them again */
+                                 values are not converted to bf16 again, nor sent again to processes
+                                 that are tied to them. Where it is not so, the old ones are used */
     sl_cache *cache;          /* (optional, sl_pipe_forward alone) borrowed; see there */
 } sl_pipe_batch;
 

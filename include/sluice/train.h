@@ -112,9 +112,9 @@ typedef struct sl_train_options {
                         `devices` */
     int shards;      /* of the training text (sl_batches_shard): a batch has batch_size rows of
                         each. 0: one for each replica, or those of the checkpoint */
-    int ranks;       /* of the run's group (sl_train_run_rank): each is a replica, or several
-                        are one, whose pipeline ranks are spread over them evenly, neighbours
-                        together; 0: all replicas are threads of this process */
+    int ranks;       /* of the run's group (sl_train_run_rank): each is a replica; or N consecutive
+                        ranks are one replica, and each has 1/N of its pipeline ranks. 0: all
+                        replicas are threads of this process */
     int local_ranks; /* those of them on this host, which have its `devices`; 0: all */
     bool zero;       /* shard the optimizer's state over replicas: see sluice/zero.h */
     int pipeline_ranks;  /* pipeline ranks of each replica; 0: as many as it has devices */
@@ -221,7 +221,7 @@ typedef struct sl_plan {
     sl_stage_plan stage[SL_MAX_STAGES];
 } sl_plan;
 
-/* Of all ranks on this host together. */
+/* Of all ranks on this host together, in its memory: what CUDA devices hold is not in it. */
 typedef struct sl_host_plan {
     int64_t parameter_bytes, gradient_bytes, optimizer_bytes;
     int64_t activation_bytes; /* with workspace */
@@ -258,7 +258,7 @@ sl_status sl_train_profile(const sl_train_options *options, sl_module *model,
  * model without a pipeline gets none), it is the one with the shortest step, simulated with the
  * modules' operations as times; of equal ones the one with the most ranks. The same arguments
  * give the same layout. `model` has these options. Where nothing fits, nothing is changed. Errors:
- * SL_ERR_MEMORY. */
+ * SL_ERR_MEMORY, as sl_plan_create and sl_partition_by_time. */
 sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model, int processes);
 
 /* The bytes of memory and swap that a process can have: the machine's, or less where a control
@@ -290,7 +290,8 @@ sl_status sl_plan_check_memory(const sl_train_options *options, const sl_module 
  * and the best parameters included. Replicas, stages, balance, devices, schedule and zero may
  * differ from those of its checkpoint; the shards are the checkpoint's. Options that affect numbers
  * must be those of the checkpoint: SL_ERR_INVALID names each one that differs. A thread of its own
- * writes a checkpoint from a copy of the state; a save that is due while it writes waits for it. */
+ * writes a checkpoint from a copy of the state; a save that is due while it writes waits for it.
+ * options->ranks and local_ranks are ignored. */
 sl_status sl_train_run(const sl_train_options *options, const sl_reporter *reporters,
                        int reporter_count, sl_run_result *result);
 
@@ -402,9 +403,9 @@ typedef struct sl_generate_options {
 
 /* Appends `count` tokens to ids[0 … *length - 1] (room for *length + count) and adds to *length.
  * <unk> is drawn only where the vocabulary has nothing else. A draw depends on seed and position
- * alone. In a group, every rank of the pipe calls it, and gets them. Errors: SL_ERR_INVALID for an
- * empty prompt or negative numbers, SL_ERR_NUMERIC for an
- * output of the model that is not finite, as sl_pipe_forward. */
+ * alone. In a group, every rank of the pipe calls it with the same arguments, and gets the tokens.
+ * Errors: SL_ERR_INVALID for an empty prompt or negative numbers, SL_ERR_NUMERIC for an output of
+ * the model that is not finite, as sl_pipe_forward. */
 sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t *ids,
                       int64_t *length, int64_t count);
 

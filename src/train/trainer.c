@@ -306,7 +306,7 @@ static sl_status train_batch(sli_run *run)
     SL_TRY(status);
     step.optimizer_seconds = sli_clock_seconds() - before;
     step.timeline_count = sl_pipe_timeline(run->replica.pipe, &step.timeline);
-    for (int i = 0; i < step.timeline_count; i++) /* of other processes' ranks: 0 */
+    for (int i = 0; i < step.timeline_count; i++)
         run->busy[run->stages[step.timeline[i].action.stage].rank] +=
             step.timeline[i].end - step.timeline[i].start;
     run->at.steps++;

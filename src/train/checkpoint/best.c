@@ -27,20 +27,20 @@ void sli_best_destroy(sli_best **best)
 }
 
 /* One replica's use of the copy. */
-typedef struct use {
+typedef struct best_copy {
     sl_tensor ***copies; /* [stages] */
     sl_pipe *pipe;
     bool restores;
-} use;
+} best_copy;
 
 static sl_status copy_stage(int stage, void *arg)
 {
-    const use *checkpoints = arg;
-    sl_parameter_set *set = sl_pipe_parameters(checkpoints->pipe, stage);
+    const best_copy *copy = arg;
+    sl_parameter_set *set = sl_pipe_parameters(copy->pipe, stage);
     int count = sl_parameter_set_bucket_count(set);
-    sl_tensor **copies = checkpoints->copies[stage];
+    sl_tensor **copies = copy->copies[stage];
     if (!copies)
-        copies = checkpoints->copies[stage] = calloc((size_t)count + 1, sizeof(sl_tensor *));
+        copies = copy->copies[stage] = calloc((size_t)count + 1, sizeof(sl_tensor *));
     if (!copies)
         return sl_error(SL_ERR_MEMORY, "no memory for the best parameters");
     for (int b = 0; b < count; b++) {
@@ -48,8 +48,8 @@ static sl_status copy_stage(int stage, void *arg)
         if (!copies[b])
             SL_TRY(sl_tensor_create(sl_parameter_set_device(set), SL_MEMORY_PARAMETERS, SL_F32,
                                     sl_tensor_shape(values), &copies[b]));
-        SL_TRY(checkpoints->restores ? sl_tensor_copy(values, copies[b])
-                                     : sl_tensor_copy(copies[b], values));
+        SL_TRY(copy->restores ? sl_tensor_copy(values, copies[b])
+                              : sl_tensor_copy(copies[b], values));
     }
     return SL_OK;
 }
@@ -59,13 +59,13 @@ sl_status sli_best_keep(sli_best *best, const sli_replica *replica)
     sl_pipe *pipe = replica->pipe;
     if (best->shared && replica->rank > 0)
         return SL_OK;
-    SL_TRY(sl_pipe_run_on_stages(pipe, copy_stage, &(use){best->copies, pipe, false}));
+    SL_TRY(sl_pipe_run_on_stages(pipe, copy_stage, &(best_copy){best->copies, pipe, false}));
     best->kept = true;
     return SL_OK;
 }
 
 sl_status sli_best_restore(const sli_best *best, sl_pipe *pipe)
 {
-    use checkpoints = {(sl_tensor ***)best->copies, pipe, true};
-    return best->kept ? sl_pipe_run_on_stages(pipe, copy_stage, &checkpoints) : SL_OK;
+    best_copy copy = {(sl_tensor ***)best->copies, pipe, true};
+    return best->kept ? sl_pipe_run_on_stages(pipe, copy_stage, &copy) : SL_OK;
 }

@@ -27,7 +27,7 @@ struct sli_checkpoints {
     sl_group *every;    /* of all ranks, each of which writes its shard of the optimizers' state;
                            NULL: the first replica has all of it */
     bool sends;         /* the ranks do not see one directory: rank 0 writes what they send it */
-    uint64_t number;    /* drawn for this run; counts its saves; each save's own, the same on all */
+    uint64_t number;    /* of a save: random for the first one, then 1 more; the same on all */
     bool end_saved;     /* or saving it has begun */
 
     /* Rank 0's, where there is a directory. */
