@@ -188,8 +188,10 @@ void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *coun
 int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries);
 
 /* Where the time of the last sl_pipe_train (of its last accumulation step) went; free it with
- * sl_utilization_clear. Errors: SL_ERR_INVALID where no step has run, or the last one failed;
- * SL_ERR_UNSUPPORTED where the pipe's stages are in several processes. */
+ * sl_utilization_clear. In a group, every rank calls it and gets the same: the timelines of all
+ * ranks, as `measured`, on the clock of the group's first rank and since the first start. The
+ * clocks are compared in the call; another rank's times are wrong by at most half the shortest of 8
+ * round trips. Errors: SL_ERR_INVALID where no step has run, or the last one failed. */
 sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out);
 
 SL_API_END

@@ -74,8 +74,8 @@ typedef struct sl_step_info {
     double flops;             /* floating-point operations that the model needs for the tokens:
                                  matrix products, forward and twice that backward, without
                                  recomputation */
-    /* When each action of this replica's pipe ran, in the last accumulation step: sl_pipe_timeline.
-     * Lives as long as the call. */
+    /* When each action of this replica's stages in this process ran, in the last accumulation step:
+     * sl_pipe_timeline. Lives as long as the call. */
     const sl_timeline_entry *timeline;
     int timeline_count;
 } sl_step_info;

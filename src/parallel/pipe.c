@@ -310,6 +310,8 @@ static sl_status prepare_accumulation_step(sl_pipe *pipe, sli_step *step, int fi
     step->micros = pipe->micros + first;
     step->first_micro = first;
     step->start = sli_clock_seconds();
+    if (step->backward)
+        pipe->trace_start = step->start;
     return SL_OK;
 }
 
@@ -539,29 +541,4 @@ void sl_pipe_stage_modules(const sl_pipe *pipe, int stage, int *first, int *coun
     assert(stage >= 0 && stage < pipe->stage_count);
     *first = pipe->stages[stage].first;
     *count = pipe->stages[stage].count;
-}
-
-int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries)
-{
-    *entries = pipe->trace;
-    return pipe->trace_count;
-}
-
-sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out)
-{
-    SLI_CHECK_NOT_NULL(out);
-    *out = (sl_utilization){0};
-    SLI_CHECK_NOT_NULL(pipe);
-    if (pipe->group && pipe->group->size > 1)
-        return sl_error(SL_ERR_UNSUPPORTED, "sl_pipe_get_utilization: needs all stages in one "
-                                            "process, whose clock times them");
-    if (pipe->trace_count == 0)
-        return sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: no training step has run");
-    const sl_schedule_options options = {.ranks = pipe->rank_count,
-                                         .virtual_stages = pipe->stage_count / pipe->rank_count,
-                                         .placement = sl_schedule_placement(pipe->order)};
-    sl_status status = sl_timeline_utilization(pipe->trace, pipe->trace_count, &options, out);
-    return status == SL_ERR_INVALID
-               ? sl_error_context(status, "sl_pipe_get_utilization: the last step did not end: ")
-               : status;
 }

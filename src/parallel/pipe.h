@@ -63,6 +63,7 @@ struct sl_pipe {
     sli_failure failure;
     sl_timeline_entry *trace; /* of the last sl_pipe_train; NULL: none */
     int trace_count;
+    double trace_start;          /* of its step, on sli_clock_seconds' clock */
     struct sli_tensors *tensors; /* of sl_pipe_get_state; NULL: none */
 };
 
@@ -133,6 +134,13 @@ sl_status sli_pipe_exchange_tied(sl_pipe *pipe);
 
 /* Sums the gradients of tied parameters, when no action runs any more. */
 sl_status sli_pipe_sum_tied(sl_pipe *pipe);
+
+/* In a group: the timelines of all ranks, in the table's order and on one clock, on every rank; the
+ * caller frees it. An action ends at most *clock_error seconds after one that needs its result
+ * starts. Every rank calls it with its `status`, and gets the first rank's error. (pipe_timeline.c)
+ */
+sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_timeline_entry **out,
+                                   int *count, double *clock_error);
 
 /* As sl_pipe_train; observers[s] (may be NULL) is told of the modules of stage s whose gradients
  * are complete, on the thread of its rank, during the action that completes the stage's. */

@@ -174,17 +174,26 @@ static sl_status check_norm(const sli_run *run, const sl_step_info *step)
                          : sl_group_barrier(run->replica.all, NULL);
 }
 
-/* Measures the epoch's last step, or the one before it where the last batch is smaller. */
+/* Measures the epoch's last step, or the one before it where the last batch is smaller. All ranks
+ * of a replica call it; the first one, which has the targets, keeps the result. */
 static sl_status measure_pipeline(sli_run *run)
 {
-    int64_t targets = sl_tensor_count(run->targets), left = run->batches_per_epoch - run->at.batch;
-    bool is_smaller = run->utilization.ranks > 0 && targets < run->measured_targets;
-    if (sl_pipe_stages(run->replica.pipe) == 1 || left > 2 || is_smaller || run->replica.pipe_group)
+    sl_utilization measured;
+    int64_t left = run->batches_per_epoch - run->at.batch;
+    if (sl_pipe_stages(run->replica.pipe) == 1 || left > 2)
         return SL_OK;
+    SL_TRY(sl_pipe_get_utilization(run->replica.pipe, &measured));
+    int64_t targets = run->replica.follows ? 0 : sl_tensor_count(run->targets);
+    bool is_smaller = run->utilization.ranks > 0 && targets < run->measured_targets;
+    if (run->replica.follows || is_smaller) {
+        sl_utilization_clear(&measured);
+        return SL_OK;
+    }
+    sl_utilization_clear(&run->utilization);
+    run->utilization = measured;
     run->measured_targets = targets;
     run->measured_step = run->at.steps + 1;
-    sl_utilization_clear(&run->utilization);
-    return sl_pipe_get_utilization(run->replica.pipe, &run->utilization);
+    return SL_OK;
 }
 
 static sl_status call_pipeline_reporters(const sli_run *run, const sl_timeline_entry *timelines)
@@ -202,7 +211,8 @@ static sl_status call_pipeline_reporters(const sli_run *run, const sl_timeline_e
 static sl_status report_pipeline(sli_run *run)
 {
     sl_timeline_entry *timelines;
-    if (run->utilization.ranks == 0) /* one stage, or a run that resumed after that step */
+    if (run->utilization.ranks == 0) /* one stage, not a replica's first rank, or a run that resumed
+                                        after that step */
         return SL_OK;
     sl_status status = sli_replica_gather_timelines(&run->replica, &run->utilization, &timelines);
     if (status == SL_OK)
@@ -295,8 +305,8 @@ static sl_status train_batch(sli_run *run)
     if (!run->replica.follows) {
         step.flops = step_flops(run);
         step.tokens = run->options.shards * sl_tensor_count(run->targets);
-        SL_TRY(measure_pipeline(run));
     }
+    SL_TRY(measure_pipeline(run));
     if (run->replica.ddp)
         step.reduce_seconds = sl_ddp_get_log(run->replica.ddp)->wait_seconds;
     double before = sli_clock_seconds();

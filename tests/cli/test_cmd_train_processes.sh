@@ -75,6 +75,12 @@ processes 4 --dp 2 --pp 2 --chunks 2 --save "$scratch/several.safetensors" --log
     fail "four processes do not train two replicas"
 diff <(numbers "$scratch/threads") <(numbers "$scratch/processes") || fail "four processes have other numbers"
 cmp "$scratch/one.safetensors" "$scratch/several.safetensors" || fail "four processes have other weights"
+# Each replica's timeline has the actions of all its processes, as those of threads.
+timelines() { # LOG: all but times and fractions
+    grep '"record":"pipeline"' "$1" | grep -oE '"(replica|step|placement)":[^"]*|"[0-9]+[FBRIW][0-9]+"'
+}
+test "$(timelines "$scratch/processes" | grep -c replica)" = 2 || fail "two replicas do not log two timelines"
+diff <(timelines "$scratch/threads") <(timelines "$scratch/processes") || fail "four processes log other timelines"
 test "$(memories "$scratch/processes" | sort -u | wc -l)" = 4 || fail "the log of four processes lacks a device"
 for ((rank = 0; rank < 4; rank++)); do
     grep -Eq "^\[RANK 0\]: $rank +[^ ]+ +cpu:$rank +[0-9]+ \([a-z0-9]+\) +$((rank % 2)) \(modules" "$scratch/out" ||
@@ -91,6 +97,19 @@ for command in "eval --data $scratch/text --bptt 8 --eval-batch-size 8" "generat
         >"$scratch/out" 2>"$scratch/err" || fail "two processes do not $command"
     diff "$scratch/alone" "$scratch/out" || fail "two processes: another $command"
 done
+
+# The second process's clock is hours ahead, but the timeline is on one clock: a step takes seconds.
+ahead=(unshare --time --monotonic 100000)
+if "${ahead[@]}" true 2>"$scratch/err"; then
+    options=("${train[@]}" --dp 1 --pp 2 --chunks 2 --quiet --log-json "$scratch/log")
+    timeout 60 mpirun -n 1 "${options[@]}" : -n 1 "${ahead[@]}" "${options[@]}" >"$scratch/out" 2>"$scratch/err" ||
+        fail "two processes with other clocks do not train"
+    seconds=$(grep '"record":"pipeline"' "$scratch/log" | grep -oE '"measured":.*' | sed 's/"predicted".*//' |
+        grep -oE ',[0-9-]+,[0-9-]+\]' | tr -d ']' | awk -F, '$2 < 0 { most = 1e15 } $3 > most { most = $3 } END { print int(most / 1e6) }')
+    test "$seconds" -lt 60 || fail "the timeline of two clocks has $seconds s"
+else
+    echo "skipped: another clock, which only root can set"
+fi
 
 # What cannot be ends every process, with one sentence and no hang.
 if processes 2 --dp 3; then fail "--dp 3 with two processes is accepted"; fi

@@ -4,6 +4,7 @@
 #include "support/check.h"
 #include "support/layouts.h"
 #include "support/modules.h"
+#include "support/pipes.h"
 #include "support/replicas.h"
 
 #include <sched.h>
@@ -99,6 +100,86 @@ static void ranks_load_their_own_stages_from_a_checkpoint(void **state)
     assert_int_equal(system(command), 0);
 }
 
+static sl_status expect_error(sl_status status, const char *text)
+{
+    char got[1024];
+    snprintf(got, sizeof got, "%s", status == SL_OK ? "" : sl_error_text());
+    return expect(strstr(got, text) != NULL, "\"%s\", got \"%s\"", text, got);
+}
+
+/* ---- The timeline ----------------------------------------------------------------------- */
+
+enum { TIMED_STAGES = 4, TIMED_CHUNKS = 4 };
+
+/* What each rank gathers. */
+typedef struct gathered {
+    sl_timeline_entry *entries;
+    int count;
+    double clock_error;
+    sl_utilization utilization;
+} gathered;
+
+/* The last rank's argument is wrong in one call. */
+static sl_status gather(const layout_pipe *at, bool is_last, gathered *out)
+{
+    double loss;
+    sl_utilization none;
+    SL_TRY(expect_error(sl_pipe_get_utilization(at->pipe, &none), "no training step has run"));
+    for (int i = 0; i < 2; i++)
+        SL_TRY(layout_step(at, &loss));
+    SL_TRY(expect_error(sl_pipe_get_utilization(at->pipe, is_last ? NULL : &none), "out is NULL"));
+    SL_TRY(sl_pipe_get_utilization(at->pipe, &out->utilization));
+    return sli_pipe_gather_timeline(at->pipe, SL_OK, &out->entries, &out->count, &out->clock_error);
+}
+
+/* Rank 0 has two stages that are not neighbours. */
+static sl_status gather_on_rank(sl_group *group, void *arg)
+{
+    static const int group_ranks[TIMED_STAGES] = {2, 0, 1, 0};
+    gathered *all = arg;
+    layout_pipe at;
+    sl_loss *loss;
+    check_ok(sl_mse_loss_create(&loss));
+    sl_pipe_options options = {.stages = TIMED_STAGES,
+                               .chunks = TIMED_CHUNKS,
+                               .writer_arg = "1f1b",
+                               .group = group,
+                               .group_ranks = group_ranks};
+    sl_status status = layout_open(layout_linears(TIMED_STAGES), loss, options, &at);
+    int rank = sl_group_rank(group);
+    if (status == SL_OK)
+        status = gather(&at, rank == RANKS - 1, &all[rank]);
+    layout_close(&at);
+    return status;
+}
+
+static void every_rank_gets_the_timeline_of_all_on_one_clock(void **state)
+{
+    (void)state;
+    gathered all[RANKS] = {0};
+    sl_schedule *schedule;
+    check_ranks(gather_on_rank, all, RANKS);
+    check_ok(sl_schedule_write(
+        "1f1b", &(sl_schedule_options){.ranks = TIMED_STAGES, .micros = TIMED_CHUNKS}, &schedule));
+    check_ok(sl_schedule_recompute(schedule, SL_RECOMPUTE_EXCEPT_LAST));
+    for (int r = 0; r < RANKS; r++) {
+        sl_utilization *of = &all[r].utilization;
+        assert_true(all[r].clock_error > 0 && all[r].clock_error < 1);
+        assert_true(all[r].clock_error == all[0].clock_error);
+        check_timeline(all[r].entries, all[r].count, schedule, TIMED_STAGES, all[r].clock_error);
+        assert_memory_equal(all[r].entries, all[0].entries,
+                            (size_t)all[0].count * sizeof *all[0].entries);
+        assert_int_equal(of->ranks, TIMED_STAGES);
+        assert_int_equal(of->action_count, all[r].count);
+        assert_true(of->seconds == all[0].utilization.seconds);
+    }
+    for (int r = 0; r < RANKS; r++) {
+        free(all[r].entries);
+        sl_utilization_clear(&all[r].utilization);
+    }
+    sl_schedule_destroy(&schedule);
+}
+
 /* ---- Errors ----------------------------------------------------------------------------- */
 
 /* A pipe of three stages, one on each rank: a probe, a linear layer and a probe. */
@@ -115,13 +196,6 @@ static sl_status open_probed(sl_group *group, probe probes[2], layout_pipe *out)
                                .recompute = SL_RECOMPUTE_NEVER,
                                .group = group};
     return layout_open(model, loss, options, out);
-}
-
-static sl_status expect_error(sl_status status, const char *text)
-{
-    char got[1024];
-    snprintf(got, sizeof got, "%s", status == SL_OK ? "" : sl_error_text());
-    return expect(strstr(got, text) != NULL, "\"%s\", got \"%s\"", text, got);
 }
 
 /* Micro-batch 3 is the first under gpipe. Stages 0 and 2 fail at the same time of the table, and
@@ -259,10 +333,6 @@ static sl_status give_no_input(sl_group *group, void *arg)
     sl_status status = expect_error(sl_pipe_train(at.pipe, &none, &loss), "batch->input is NULL");
     if (status == SL_OK)
         status = layout_step(&at, &loss);
-    sl_utilization utilization;
-    if (status == SL_OK)
-        status = expect_error(sl_pipe_get_utilization(at.pipe, &utilization),
-                              "needs all stages in one process");
     layout_close(&at);
     return status;
 }
@@ -453,6 +523,7 @@ int pipe_group_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_layout_gives_the_bits_of_one_stage),
         cmocka_unit_test(ranks_load_their_own_stages_from_a_checkpoint),
+        cmocka_unit_test(every_rank_gets_the_timeline_of_all_on_one_clock),
         cmocka_unit_test(error_of_a_stage_is_every_ranks_and_the_pipe_goes_on),
         cmocka_unit_test(error_of_a_replicas_stage_is_every_ranks),
         cmocka_unit_test(error_in_a_copy_of_a_tied_weight_is_every_ranks),

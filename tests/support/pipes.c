@@ -258,3 +258,54 @@ sl_schedule *random_table(unsigned *seed, int ranks, int virtual_stages, int mic
     free(w.counts);
     return table;
 }
+
+/* ---- Timelines -------------------------------------------------------------------------- */
+
+/* When the stage's forward or backward of the micro-batch ended, whose result others wait for. */
+static double result_of(const sl_timeline_entry *entries, int count, int stage, int micro,
+                        bool forward)
+{
+    for (int i = 0; i < count; i++) {
+        sl_action action = entries[i].action;
+        bool gives =
+            forward ? action.kind == SL_ACTION_FORWARD
+                    : action.kind == SL_ACTION_BACKWARD || action.kind == SL_ACTION_BACKWARD_INPUT;
+        if (gives && action.stage == stage && action.micro == micro)
+            return entries[i].end;
+    }
+    fail_msg("stage %d never ran micro-batch %d", stage, micro);
+    return 0;
+}
+
+/* By field, because the bytes between the fields mean nothing. */
+static bool same_action(sl_action a, sl_action b)
+{
+    return a.stage == b.stage && a.micro == b.micro && a.kind == b.kind && a.joined == b.joined &&
+           a.discards == b.discards && a.completes == b.completes;
+}
+
+void check_timeline(const sl_timeline_entry *entries, int count, const sl_schedule *schedule,
+                    int stages, double clock_error)
+{
+    int at = 0;
+    for (int rank = 0; rank < sl_schedule_ranks(schedule); rank++) {
+        const sl_action *row;
+        double free_at = 0;
+        int length = sl_schedule_actions(schedule, rank, &row);
+        for (int i = 0; i < length; i++, at++) {
+            const sl_timeline_entry *e = &entries[at];
+            assert_true(at < count);
+            assert_true(same_action(e->action, row[i]));
+            assert_true(e->start >= free_at && e->end >= e->start);
+            free_at = e->end;
+            bool forward = row[i].kind == SL_ACTION_FORWARD;
+            bool backward =
+                row[i].kind == SL_ACTION_BACKWARD || row[i].kind == SL_ACTION_BACKWARD_INPUT;
+            int from = forward ? row[i].stage - 1 : row[i].stage + 1;
+            if ((forward || backward) && from >= 0 && from < stages)
+                assert_true(e->start >=
+                            result_of(entries, count, from, row[i].micro, forward) - clock_error);
+        }
+    }
+    assert_int_equal(count, at);
+}

@@ -36,6 +36,11 @@ void pipe_sgd_step(test_pipe *pipe, float lr);
  * anywhere between forward and backward. */
 sl_schedule *random_table(unsigned *seed, int ranks, int virtual_stages, int micros);
 
+/* Checks that the timeline has every action of the table: each rank's in order, and each begins at
+ * most `clock_error` seconds before what it needs of another stage ends. */
+void check_timeline(const sl_timeline_entry *entries, int count, const sl_schedule *schedule,
+                    int stages, double clock_error);
+
 /* Calls sl_pipe_train on rows that start at sample `step * rows`, and checks that it succeeds. */
 double pipe_train(test_pipe *pipe, const sl_tensor *input, const sl_tensor *targets, uint64_t step);
 

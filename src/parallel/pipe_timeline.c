@@ -1,0 +1,186 @@
+/* When the actions of a pipe's last training step ran, and where its time went.
+ *
+ * Each process of a pipe traces its own stages on its own clock. Rank 0 of the group compares the
+ * clocks when the timeline is gathered:
+ *
+ *     rank 0   ──sent──────────back──     `there` lies between `sent` and `back`, so the middle of
+ *                   ╲          ╱          the two is wrong by at most half the round trip. The
+ *     rank 1   ─────there─────            shortest of a few round trips counts. */
+#include "core/clock.h"
+#include "core/error.h"
+#include "parallel/pipe.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUND_TRIPS = 8 };
+
+/* What all ranks know of the trace of one of them. */
+typedef struct rank_trace {
+    double start;       /* of the step, on the rank's clock */
+    double count;       /* of its actions */
+    double offset;      /* its clock less rank 0's */
+    double clock_error; /* the most by which `offset` is wrong */
+} rank_trace;
+
+enum { RANK_TRACE_NUMBERS = sizeof(rank_trace) / sizeof(double) };
+
+/* ---- One clock -------------------------------------------------------------------------- */
+
+static sl_status measure_clock(sli_pipe_group *group, int rank, rank_trace *to)
+{
+    to->clock_error = INFINITY;
+    for (int i = 0; i < ROUND_TRIPS; i++) {
+        double there, sent = sli_clock_seconds();
+        SL_TRY(sli_pipe_group_send(group, &sent, 1, SL_F64, rank));
+        SL_TRY(sli_pipe_group_receive(group, &there, 1, SL_F64, rank));
+        double half = (sli_clock_seconds() - sent) / 2;
+        if (half < to->clock_error) {
+            to->clock_error = half;
+            to->offset = there - (sent + half);
+        }
+    }
+    return SL_OK;
+}
+
+static sl_status send_clock(sli_pipe_group *group)
+{
+    for (int i = 0; i < ROUND_TRIPS; i++) {
+        double seconds;
+        SL_TRY(sli_pipe_group_receive(group, &seconds, 1, SL_F64, 0));
+        seconds = sli_clock_seconds();
+        SL_TRY(sli_pipe_group_send(group, &seconds, 1, SL_F64, 0));
+    }
+    return SL_OK;
+}
+
+/* Fills in ranks[0 … size - 1] on every rank. */
+static sl_status compare_traces(const sl_pipe *pipe, rank_trace *ranks)
+{
+    sli_pipe_group *group = pipe->group;
+    memset(ranks, 0, (size_t)group->size * sizeof *ranks);
+    ranks[group->rank].start = pipe->trace_start;
+    ranks[group->rank].count = pipe->trace_count;
+    for (int r = 1; r < group->size && group->rank == 0; r++)
+        SL_TRY(measure_clock(group, r, &ranks[r]));
+    if (group->rank > 0)
+        SL_TRY(send_clock(group));
+    return sli_pipe_group_sum(group, &ranks[0].start, (int64_t)group->size * RANK_TRACE_NUMBERS);
+}
+
+/* ---- Gathering -------------------------------------------------------------------------- */
+
+/* On rank 0's clock. */
+static double step_start(const rank_trace *ranks, int count)
+{
+    double first = INFINITY;
+    for (int r = 0; r < count; r++)
+        if (ranks[r].count > 0)
+            first = fmin(first, ranks[r].start - ranks[r].offset);
+    return first;
+}
+
+/* The entries of all processes, one after the other. */
+static sl_status exchange_entries(const sl_pipe *pipe, const rank_trace *ranks,
+                                  sl_timeline_entry *entries)
+{
+    _Static_assert(sizeof *entries % sizeof(int64_t) == 0, "entries are words");
+    sli_pipe_group *group = pipe->group;
+    double first = step_start(ranks, group->size);
+    for (int r = 0; r < group->size; r++) {
+        int count = (int)ranks[r].count;
+        double shift = ranks[r].start - ranks[r].offset - first;
+        for (int i = 0; i < count && r == group->rank; i++) {
+            entries[i] = pipe->trace[i];
+            entries[i].start += shift;
+            entries[i].end += shift;
+        }
+        int64_t words = count * (int64_t)(sizeof *entries / sizeof(int64_t));
+        if (count > 0)
+            SL_TRY(sli_pipe_group_broadcast(group, entries, words, SL_I64, r));
+        entries += count;
+    }
+    return SL_OK;
+}
+
+/* Copies the entries of all processes in the table's order. */
+static void order_entries(const sl_pipe *pipe, const sl_timeline_entry *from, int count,
+                          sl_timeline_entry *to)
+{
+    for (int rank = 0; rank < pipe->rank_count; rank++)
+        for (int i = 0; i < count; i++)
+            if (sl_pipe_rank(pipe, from[i].action.stage) == rank)
+                *to++ = from[i];
+}
+
+sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_timeline_entry **out,
+                                   int *count, double *clock_error)
+{
+    sli_pipe_group *group = pipe->group;
+    rank_trace ranks[group->size];
+    sli_error_copy own;
+    sli_error_save(&own, status);
+    *out = NULL;
+    *count = 0;
+    *clock_error = 0;
+    SL_TRY(compare_traces(pipe, ranks));
+    for (int r = 0; r < group->size; r++) {
+        *count += (int)ranks[r].count;
+        *clock_error = fmax(*clock_error, 2 * ranks[r].clock_error);
+    }
+    status = sli_error_restore(&own);
+    sl_timeline_entry *entries = calloc(2 * (size_t)*count + 1, sizeof *entries);
+    if (!entries && status == SL_OK)
+        status = sl_error(SL_ERR_MEMORY, "no memory for the timeline of %d actions", *count);
+    status = sli_pipe_group_agree(group->group, status);
+    if (status == SL_OK)
+        status = exchange_entries(pipe, ranks, entries + *count);
+    if (status == SL_OK)
+        order_entries(pipe, entries + *count, *count, entries);
+    else
+        free(entries);
+    *out = status == SL_OK ? entries : NULL;
+    return status;
+}
+
+/* ---- Public functions ------------------------------------------------------------------- */
+
+int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries)
+{
+    *entries = pipe->trace;
+    return pipe->trace_count;
+}
+
+static sl_status find_utilization(const sl_pipe *pipe, const sl_timeline_entry *entries, int count,
+                                  sl_utilization *out)
+{
+    if (count == 0)
+        return sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: no training step has run");
+    const sl_schedule_options options = {.ranks = pipe->rank_count,
+                                         .virtual_stages = pipe->stage_count / pipe->rank_count,
+                                         .placement = sl_schedule_placement(pipe->order)};
+    sl_status status = sl_timeline_utilization(entries, count, &options, out);
+    return status == SL_ERR_INVALID
+               ? sl_error_context(status, "sl_pipe_get_utilization: the last step did not end: ")
+               : status;
+}
+
+sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out)
+{
+    sl_timeline_entry *gathered;
+    int count;
+    double clock_error;
+    if (out)
+        *out = (sl_utilization){0};
+    SLI_CHECK_NOT_NULL(pipe);
+    sl_status status =
+        out ? SL_OK : sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: out is NULL");
+    if (!pipe->group)
+        return status == SL_OK ? find_utilization(pipe, pipe->trace, pipe->trace_count, out)
+                               : status;
+    SL_TRY(sli_pipe_gather_timeline(pipe, status, &gathered, &count, &clock_error));
+    status = find_utilization(pipe, gathered, count, out);
+    free(gathered);
+    return status;
+}
