@@ -63,7 +63,9 @@ sl_status sl_group_create_mpi(const sl_group_options *options, sl_group **out);
 void sl_group_destroy(sl_group **group);
 
 /* Breaks the group: every rank's waiting and later calls end with `error` and "rank R: TEXT", where
- * R is this rank. For a rank that fails and will not make the call that the others wait for. */
+ * R is this rank; in a group that sl_group_split has made, "rank R (J of the job): TEXT", where J
+ * is its number in the group that was split first, if it has another one there. For a rank that
+ * fails and will not make the call that the others wait for. */
 void sl_group_abort(sl_group *group, sl_status error, const char *text);
 
 int sl_group_rank(const sl_group *group);

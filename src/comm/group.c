@@ -154,6 +154,15 @@ void sli_copy_unless_same(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
+const char *sli_rank_text(int rank, int job_rank, char text[SLI_RANK_BYTES])
+{
+    if (rank == job_rank)
+        snprintf(text, SLI_RANK_BYTES, "rank %d", rank);
+    else
+        snprintf(text, SLI_RANK_BYTES, "rank %d (%d of the job)", rank, job_rank);
+    return text;
+}
+
 const char *sli_sender_text(const sli_message *message, char text[SLI_SENDER_BYTES])
 {
     if (message->peer == SL_ANY_RANK)
@@ -376,7 +385,10 @@ sl_status sl_group_split(sl_group *group, int color, sl_group **out)
     *out = NULL;
     if (group->thread) /* what was started comes first */
         SL_TRY(sl_group_barrier(group, NULL));
-    return group->ops->split(group, color, ++group->sequence, out);
+    SL_TRY(group->ops->split(group, color, ++group->sequence, out));
+    if (*out)
+        (*out)->job_rank = group->job_rank;
+    return SL_OK;
 }
 
 sl_status sl_group_send(sl_group *group, const void *data, int64_t count, sl_dtype dtype, int to,

@@ -69,6 +69,11 @@ int64_t sli_rank_range_start(int64_t count, int rank, int size);
 /* memcpy of one rank's data, which may be in place already. */
 void sli_copy_unless_same(void *to, const void *from, size_t bytes);
 
+enum { SLI_RANK_BYTES = 48 };
+/* Writes "rank 1", or "rank 1 (3 of the job)" where the group's numbers are not the job's, and
+ * returns `text`. */
+const char *sli_rank_text(int rank, int job_rank, char text[SLI_RANK_BYTES]);
+
 /* Point to point. */
 typedef struct sli_message {
     void *data; /* read by a send, written by a receive */
@@ -137,6 +142,7 @@ typedef struct sli_comm_thread sli_comm_thread;
 struct sl_group {
     const sli_group_ops *ops;
     int rank, size;
+    int job_rank; /* this rank's number in the group from which splits have made this one */
     sl_group_options options; /* with the default time limit filled in */
     uint64_t sequence;        /* of the newest collective operation */
     sli_comm_thread *thread;  /* NULL until an operation is started without waiting for it */

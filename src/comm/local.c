@@ -269,8 +269,10 @@ static void local_leave(sl_group *group)
 static void local_abort(sl_group *group, sl_status error, const char *text)
 {
     sli_world *w = group->state;
+    char rank[SLI_RANK_BYTES];
+    sli_rank_text(group->rank, group->job_rank, rank);
     pthread_mutex_lock(&w->lock);
-    (void)break_world(w, sl_error(error, "rank %d: %s", group->rank, text));
+    (void)break_world(w, sl_error(error, "%s: %s", rank, text));
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -364,7 +366,11 @@ sl_status sli_local_create(int size, const sl_group_options *options, sl_group *
         return sl_error(SL_ERR_MEMORY, "sl_group_create_local: no memory for %d ranks", size);
     }
     for (int r = 0; r < size; r++)
-        *handles[r] =
-            (sl_group){.ops = &local_ops, .rank = r, .size = size, .options = *options, .state = w};
+        *handles[r] = (sl_group){.ops = &local_ops,
+                                 .rank = r,
+                                 .size = size,
+                                 .job_rank = r,
+                                 .options = *options,
+                                 .state = w};
     return SL_OK;
 }

@@ -64,8 +64,8 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
 {
     assert(micro >= 0 && micro < channel->options.micros && *tensor);
     if (!channel->options.to) {
-        sli_link_send(channel->options.link, channel->options.peer, channel->options.number, micro,
-                      tensor);
+        sli_link_send(channel->options.link, channel->options.neighbour, channel->options.number,
+                      micro, tensor);
         return;
     }
     sli_tensor_send(*tensor, channel->options.to);
@@ -105,7 +105,7 @@ static void spin_while_empty(const sli_channel *channel, int micro, int number)
 /* The receiver works for the link meanwhile: it has nothing else to do. */
 static void wait_at_link(const sli_channel *channel, int micro, int number)
 {
-    sli_link_wait wait = {.peer = channel->options.peer, .spins = channel->options.spins};
+    sli_link_wait wait = {.rank = channel->options.neighbour, .spins = channel->options.spins};
     while (must_wait(channel, micro, number))
         sli_link_poll_or_pause(channel->options.link, &wait);
     sli_link_end_wait(channel->options.link, &wait);
@@ -127,9 +127,9 @@ bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor 
     return *out != NULL;
 }
 
-bool sli_channel_accepts(const sli_channel *channel, int peer, int micro)
+bool sli_channel_accepts(const sli_channel *channel, int from, int micro)
 {
-    return channel->options.link && channel->options.to && channel->options.peer == peer &&
+    return channel->options.link && channel->options.to && channel->options.neighbour == from &&
            micro >= 0 && micro < channel->options.micros &&
            !atomic_load_explicit(&channel->slots[micro], memory_order_relaxed);
 }

@@ -25,7 +25,7 @@ typedef struct sli_channel_options {
     /* Where its stages are in two processes (link.h); else zero. */
     sli_link *link; /* borrowed */
     int number;     /* the same in both, no other channel's */
-    int peer;       /* the other one's rank in the link's group */
+    int neighbour;  /* the other one's rank in the link's group */
 } sli_channel_options;
 
 sl_status sli_channel_create(const sli_channel_options *options, sli_channel **out);
@@ -38,8 +38,8 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor);
  * False when there is an error whose number is `number` or lower. */
 bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor **out);
 
-/* Whether it leads from process `peer` to this one, with an empty slot for the micro-batch. */
-bool sli_channel_accepts(const sli_channel *channel, int peer, int micro);
+/* Whether it leads from process `from` to this one, with an empty slot for the micro-batch. */
+bool sli_channel_accepts(const sli_channel *channel, int from, int micro);
 
 /* The device that it leads to. */
 sl_device *sli_channel_device(const sli_channel *channel);

@@ -64,17 +64,17 @@ static void break_link_by_cause(sli_link *link, sl_status status)
 }
 
 /* A tensor that is too large ends the step, as an argument does that is wrong. */
-static sl_status refuse_large_tensor(sli_link *link, int peer, size_t bytes)
+static sl_status refuse_large_tensor(sli_link *link, int to, size_t bytes)
 {
     sli_failure_raise(link->failure, SLI_FAILURE_OF_CALL,
                       sl_error(SL_ERR_UNSUPPORTED,
                                "a tensor of %zu bytes is too large to be sent to %s: at most 1 GiB",
-                               bytes, link->names[peer]));
+                               bytes, link->names[to]));
     sli_link_wake_ranks(link);
     return sli_link_send_to_all(link, SLI_LINK_FAILURE, SLI_FAILURE_OF_CALL);
 }
 
-void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor **tensor)
+void sli_link_send(sli_link *link, int to, int channel, int micro, sl_tensor **tensor)
 {
     size_t bytes = sl_tensor_bytes(*tensor);
     const sl_shape *shape = sl_tensor_shape(*tensor);
@@ -87,8 +87,8 @@ void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor *
     pthread_mutex_lock(&link->lock);
     sl_status status = SL_OK;
     if (link->broken.status == SL_OK)
-        status = bytes > SLI_TRANSFER_BYTES ? refuse_large_tensor(link, peer, bytes)
-                                            : sli_link_start_sending(link, peer, &what, tensor);
+        status = bytes > SLI_TRANSFER_BYTES ? refuse_large_tensor(link, to, bytes)
+                                            : sli_link_start_sending(link, to, &what, tensor);
     if (status != SL_OK)
         break_link(link, status);
     pthread_mutex_unlock(&link->lock);
@@ -141,36 +141,36 @@ static bool try_polling(sli_link *link)
 }
 
 /* The process that all others wait for, directly or not, is the late one. */
-static int find_late_process(const sli_link *link, int peer)
+static int find_late_process(const sli_link *link, int rank)
 {
     int size = sl_group_size(link->group);
     for (int i = 0; i < size; i++) {
-        int next = link->sources[peer].waits_for;
+        int next = link->sources[rank].waits_for;
         if (next < 0 || next >= size || next == sl_group_rank(link->group))
             break;
-        peer = next;
+        rank = next;
     }
-    return peer;
+    return rank;
 }
 
-static void break_late_link(sli_link *link, int peer)
+static void break_late_link(sli_link *link, int rank)
 {
     pthread_mutex_lock(&link->lock);
-    peer = find_late_process(link, peer);
+    rank = find_late_process(link, rank);
     break_link(link, sl_error(SL_ERR_CANCELLED, "nothing came from %s within %g s",
-                              link->names[peer], link->group->options.timeout_seconds));
+                              link->names[rank], link->group->options.timeout_seconds));
     pthread_mutex_unlock(&link->lock);
 }
 
 /* Tells the others whom a rank of this process waits for, or, with `change` -1, that none waits any
  * more. */
-static void tell_wait(sli_link *link, int change, int peer)
+static void tell_wait(sli_link *link, int change, int rank)
 {
     sl_status status = SL_OK;
     pthread_mutex_lock(&link->lock);
     link->told_waits += change;
     if (link->broken.status == SL_OK && (change > 0 || link->told_waits == 0))
-        status = sli_link_send_to_all(link, SLI_LINK_WAITS, peer);
+        status = sli_link_send_to_all(link, SLI_LINK_WAITS, rank);
     if (status != SL_OK)
         break_link(link, status);
     pthread_mutex_unlock(&link->lock);
@@ -189,10 +189,10 @@ void sli_link_poll_or_pause(sli_link *link, sli_link_wait *wait)
     double waited = sli_running_clock_read(&wait->waited, longest_pause_seconds);
     if (waited > limit / 2 && !wait->is_told) {
         wait->is_told = true;
-        tell_wait(link, 1, wait->peer);
+        tell_wait(link, 1, wait->rank);
     }
     if (waited > limit)
-        break_late_link(link, wait->peer);
+        break_late_link(link, wait->rank);
 }
 
 void sli_link_end_wait(sli_link *link, const sli_link_wait *wait)
@@ -261,7 +261,7 @@ static int find_slow_process(const sli_link *link, const int64_t *headers)
     for (int r = 0; r < sl_group_size(link->group); r++)
         if (r != sl_group_rank(link->group) && link->sources[r].received < headers[r])
             return r;
-    return link->incoming ? link->incoming->peer : link->outgoing->peer;
+    return link->incoming ? link->incoming->rank : link->outgoing->rank;
 }
 
 /* With the lock held, when nothing goes on. A process that has left had all that it needed, so

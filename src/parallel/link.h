@@ -17,11 +17,11 @@
 #include "parallel/channel.h"
 #include "sluice/group.h"
 
-enum { SLI_LINK_NAME_BYTES = 192 };
+enum { SLI_LINK_NAME_BYTES = 224 };
 
 typedef struct sli_link_options {
     sl_group *group;                          /* taken, and used for nothing else */
-    const char (*names)[SLI_LINK_NAME_BYTES]; /* [ranks] in errors: "rank 1 on b, stage 2" */
+    const char (*names)[SLI_LINK_NAME_BYTES]; /* [ranks] in errors, as in pipe_group.h */
     sli_failure *failure;                     /* of the steps; borrowed, as the names */
 } sli_link_options;
 
@@ -41,16 +41,16 @@ typedef struct sli_link_step {
 void sli_link_begin(sli_link *link, const sli_link_step *step, sli_channel *const *channels,
                     int channel_count);
 
-/* Takes the tensor. It is freed when process `peer` has it. One of more than 1 GiB is not sent: an
+/* Takes the tensor. It is freed when process `to` has it. One of more than 1 GiB is not sent: an
  * error SLI_FAILURE_OF_CALL ends the step. */
-void sli_link_send(sli_link *link, int peer, int channel, int micro, sl_tensor **tensor);
+void sli_link_send(sli_link *link, int to, int channel, int micro, sl_tensor **tensor);
 
 /* Tells the other processes that an error with this number ends the step. */
 void sli_link_send_failure(sli_link *link, int number);
 
-/* One wait for a tensor from process `peer`. */
+/* One wait for a tensor from process `rank`. */
 typedef struct sli_link_wait {
-    int peer;
+    int rank;
     bool spins;
     int polls;    /* without a result */
     bool is_told; /* the others know that this process waits for long */

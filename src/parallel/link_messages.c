@@ -94,7 +94,7 @@ static sl_status receive_tensor(sli_link *link, int from, const sli_link_header 
     sl_shape shape = {.dims = got->dims};
     memcpy(shape.size, got->size, sizeof shape.size);
     one->header = *got;
-    one->peer = from;
+    one->rank = from;
     sl_status status = sli_link_header_check_step(got, &link->step, link->names[from]);
     one->is_wanted = status == SL_OK;
     if (status != SL_OK) {
@@ -153,7 +153,7 @@ static sl_status deliver_tensor(sli_link *link, sli_link_message *one)
 {
     if (!one->is_wanted)
         return SL_OK;
-    SL_TRY(check_slot(link, one->peer, &one->header));
+    SL_TRY(check_slot(link, one->rank, &one->header));
     SL_TRY(sli_host_array_close(&one->host, true));
     sli_channel_send(link->channels[one->header.channel], one->header.micro, &one->tensor);
     return SL_OK;
@@ -207,7 +207,7 @@ sl_status sli_link_start_sending(sli_link *link, int to, const sli_link_header *
         return sl_error(SL_ERR_MEMORY, "no memory for a message to %s", link->names[to]);
     one->header = *what;
     one->header.step = link->step;
-    one->peer = to;
+    one->rank = to;
     one->next = link->outgoing;
     link->outgoing = one;
     if (tensor) {
@@ -241,10 +241,10 @@ sl_status sli_link_send_to_all(sli_link *link, sli_link_header_kind kind, int nu
     return SL_OK;
 }
 
-void sli_link_cancel(sli_link *link, sli_link_message **list, int peer)
+void sli_link_cancel(sli_link *link, sli_link_message **list, int rank)
 {
     for (sli_link_message **at = list, *one; (one = *at);) {
-        if (peer != SL_ANY_RANK && one->peer != peer) {
+        if (rank != SL_ANY_RANK && one->rank != rank) {
             at = &one->next;
             continue;
         }

@@ -39,7 +39,7 @@ typedef struct sli_link_message {
     sli_transfer header_transfer, data;
     sl_tensor *tensor;
     sli_host_array host; /* the tensor's data */
-    int peer;
+    int rank;
     bool is_wanted; /* incoming: false if its header was of another step */
 } sli_link_message;
 
@@ -88,6 +88,6 @@ sl_status sli_link_send_to_all(sli_link *link, sli_link_header_kind kind, int nu
 sl_status sli_link_progress(sli_link *link, const int64_t *most, bool *goes_on);
 
 /* Frees the messages of a list to and from one process, or all of them (SL_ANY_RANK). */
-void sli_link_cancel(sli_link *link, sli_link_message **list, int peer);
+void sli_link_cancel(sli_link *link, sli_link_message **list, int rank);
 
 #endif

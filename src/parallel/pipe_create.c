@@ -224,7 +224,7 @@ static sl_status connect(sl_pipe *pipe, const sli_stage *from, const sli_stage *
     if (crosses) {
         options.link = pipe->group->link;
         options.number = pipe->channel_count;
-        options.peer = from->is_here ? to->group_rank : from->group_rank;
+        options.neighbour = from->is_here ? to->group_rank : from->group_rank;
     }
     SL_TRY(sli_channel_create(&options, out));
     pipe->channels[pipe->channel_count++] = *out;

@@ -1,3 +1,4 @@
+#include "comm/group.h"
 #include "core/checksum.h"
 #include "nn/module.h"
 #include "parallel/pipe.h"
@@ -34,7 +35,11 @@ sl_status sli_pipe_group_agree(sl_group *group, sl_status status)
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
-enum { HOST_BYTES = 64 };
+/* Where a rank is. */
+typedef struct rank_location {
+    int32_t job_rank;
+    char host[64];
+} rank_location;
 
 /* Writes "stage 2", "stages 2 to 3" or "stages 0, 3". */
 static void write_stages(const int *stage_ranks, int stages, int rank, char *text, size_t bytes)
@@ -59,20 +64,22 @@ static void write_stages(const int *stage_ranks, int stages, int rank, char *tex
 
 static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int stages)
 {
-    char(*hosts)[HOST_BYTES] = calloc((size_t)group->size, sizeof *hosts);
-    if (!hosts)
+    rank_location *all = calloc((size_t)group->size, sizeof *all);
+    char list[96], number[SLI_RANK_BYTES];
+    if (!all)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %d ranks", group->size);
-    char *own = hosts[group->rank], list[96];
-    if (gethostname(own, HOST_BYTES - 1) != 0)
-        snprintf(own, HOST_BYTES, "an unknown host");
+    rank_location *own = &all[group->rank];
+    own->job_rank = group->group->job_rank;
+    if (gethostname(own->host, sizeof own->host - 1) != 0)
+        snprintf(own->host, sizeof own->host, "an unknown host");
     sl_status status =
-        sl_group_all_gather(group->group, own, hosts, HOST_BYTES / sizeof(int32_t), SL_I32, NULL);
+        sl_group_all_gather(group->group, own, all, sizeof *own / sizeof(int32_t), SL_I32, NULL);
     for (int r = 0; r < group->size && status == SL_OK; r++) {
         write_stages(stage_ranks, stages, r, list, sizeof list);
-        snprintf(group->names[r], sizeof group->names[r], "rank %d on %.63s, %s", r, hosts[r],
-                 list);
+        snprintf(group->names[r], sizeof group->names[r], "%s on %.63s, %s",
+                 sli_rank_text(r, all[r].job_rank, number), all[r].host, list);
     }
-    free(hosts);
+    free(all);
     return status;
 }
 

@@ -65,6 +65,29 @@ static void spawn_blames_the_rank_that_broke_the_group(void **state)
     assert_string_equal(sl_error_text(), "rank 1: the disk is full");
 }
 
+/* Rank 3 of four breaks its half, in which it has another number. */
+static sl_status rank_3_breaks_its_half(sl_group *group, void *arg)
+{
+    (void)arg;
+    sl_group *half;
+    int rank = sl_group_rank(group);
+    SL_TRY(sl_group_split(group, rank / 2, &half));
+    if (rank == 3)
+        sl_group_abort(half, SL_ERR_IO, "the disk is full");
+    sl_status status = sl_group_barrier(half, NULL);
+    bool is_right = rank < 2
+                        ? status == SL_OK
+                        : strcmp(sl_error_text(), "rank 1 (3 of the job): the disk is full") == 0;
+    sl_group_destroy(&half);
+    return is_right ? SL_OK : sl_error(SL_ERR_INTERNAL, "got \"%s\"", sl_error_text());
+}
+
+static void error_in_a_subgroup_names_the_rank_of_the_job(void **state)
+{
+    (void)state;
+    assert_int_equal(sl_spawn(rank_3_breaks_its_half, NULL, 4, NULL), SL_OK);
+}
+
 /* Copying is seen where it is well under way: the first bytes may be written last. */
 enum {
     BUFFER_BYTES = 1 << 25,
@@ -277,6 +300,7 @@ int group_tests(void)
         cmocka_unit_test(every_case_of_the_contract_holds),
         cmocka_unit_test(spawn_with_a_failing_rank_stops_the_others_and_names_it),
         cmocka_unit_test(spawn_blames_the_rank_that_broke_the_group),
+        cmocka_unit_test(error_in_a_subgroup_names_the_rank_of_the_job),
         cmocka_unit_test(buffers_belong_to_their_owner_again_only_when_nobody_reads_them),
         cmocka_unit_test(time_limit_may_be_infinite),
         cmocka_unit_test(operation_past_its_time_limit_names_who_never_came),

@@ -75,7 +75,7 @@ static void create_channels(sli_link *link, sl_device *device, sli_channel **cha
                                        .failure = link->failure,
                                        .link = link,
                                        .number = i,
-                                       .peer = i == 2 ? 2 : 1};
+                                       .neighbour = i == 2 ? 2 : 1};
         demand(sli_channel_create(&options, &channels[i]) == SL_OK, "given memory");
     }
 }

@@ -126,7 +126,7 @@ static sl_status wait_in_two_steps(sl_group *group, void *arg)
     atomic_int *met = arg;
     linked at;
     SL_TRY(open_link(group, &at));
-    sli_link_wait wait = {.peer = 2};
+    sli_link_wait wait = {.rank = 2};
     while (sl_group_rank(group) == 1 && !wait.is_told && sli_link_status(at.link) == SL_OK)
         sli_link_poll_or_pause(at.link, &wait);
     sli_link_end_wait(at.link, &wait);
@@ -134,7 +134,7 @@ static sl_status wait_in_two_steps(sl_group *group, void *arg)
     sl_status status = end_step(group, &at, 1, 2);
     meet(met, 2);
     begin_step(&at, 2);
-    wait = (sli_link_wait){.peer = 1};
+    wait = (sli_link_wait){.rank = 1};
     while (sli_link_status(at.link) == SL_OK)
         if (sl_group_rank(group) == 0)
             sli_link_poll_or_pause(at.link, &wait);

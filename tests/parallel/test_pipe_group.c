@@ -429,20 +429,34 @@ static void ranks_that_cannot_be_spread_evenly_are_refused(void **state)
 
 /* ---- Ranks that leave or do not come ---------------------------------------------------- */
 
-/* Rank 1 leaves while the others take a step. Their pipes are broken for good. */
-static sl_status leave(sl_group *group, void *arg)
+/* Rank 1, which has this name, leaves while the others take a step. Their pipes are broken for
+ * good.
+ */
+static sl_status leave(sl_group *group, void *name)
 {
-    (void)arg;
     double loss;
     probe probes[2] = {0};
     layout_pipe at;
     sl_status status = open_probed(group, probes, &at);
     for (int i = 0; i < 2 && status == SL_OK && sl_group_rank(group) != 1; i++) {
-        status = expect_error(layout_step(&at, &loss), "rank 1 on ");
+        status = expect_error(layout_step(&at, &loss), name);
         if (status == SL_OK)
             status = expect_error(layout_step(&at, &loss), ", stage 1");
     }
     layout_close(&at);
+    return status;
+}
+
+/* Rank 1 of each replica leaves, the second one with another number in the job. */
+static sl_status leave_replica(sl_group *group, void *arg)
+{
+    (void)arg;
+    static char names[2][32] = {"rank 1 on ", "rank 1 (4 of the job) on "};
+    int replica = sl_group_rank(group) / RANKS;
+    sl_group *pipe_group;
+    SL_TRY(sl_group_split(group, replica, &pipe_group));
+    sl_status status = leave(pipe_group, names[replica]);
+    sl_group_destroy(&pipe_group);
     return status;
 }
 
@@ -466,7 +480,8 @@ static sl_status leave_without_stage(sl_group *group, void *arg)
 static void rank_that_leaves_is_named_with_host_and_stage(void **state)
 {
     (void)state;
-    check_ranks(leave, NULL, RANKS);
+    check_ranks(leave, "rank 1 on ", RANKS);
+    check_ranks(leave_replica, NULL, 2 * RANKS);
     check_ranks(leave_without_stage, NULL, RANKS);
 }
 

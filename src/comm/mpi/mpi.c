@@ -159,8 +159,10 @@ static void mpi_leave(sl_group *group)
 static void mpi_abort(sl_group *group, sl_status error, const char *text)
 {
     sli_mpi_group *state = group->state;
+    char rank[SLI_RANK_BYTES];
+    sli_rank_text(group->rank, group->job_rank, rank);
     (void)sli_watch_break(state->process->watch, &state->member,
-                          sl_error(error, "rank %d: %s", group->rank, text));
+                          sl_error(error, "%s: %s", rank, text));
 }
 
 /* A call that fails on one rank alone, for want of memory say, must end the others' waiting too.
@@ -232,6 +234,7 @@ static sl_status make_handle(sli_mpi_process *process, const group_plan *plan,
     **out = (sl_group){.ops = &mpi_ops,
                        .rank = plan->rank,
                        .size = plan->size,
+                       .job_rank = process->rank,
                        .options = *options,
                        .state = state};
     pthread_mutex_init(&state->lock, NULL);
