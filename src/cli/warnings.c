@@ -32,8 +32,7 @@ void cli_warn_of_devices(const sl_pipe *pipe, sl_precision precision)
         cli_complain("warning: without AVX-512 BF16, --precision bf16 is slower than f32");
     if (is_cuda)
         cli_complain(
-            "warning: CUDA devices have not been run on a GPU yet: docs/cuda.md lists what "
-            "is unproven");
+            "warning: CUDA devices are not proven on a GPU: docs/cuda.md says what is not shown");
 }
 
 void cli_warn_of_run(const sl_run_info *info)

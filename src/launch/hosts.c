@@ -24,7 +24,7 @@ static const double answer_seconds = 5, pause_seconds = 5;
 typedef struct host {
     char *line, *name;
     int slots;
-    bool is_lost, was_lost; /* `was`: before the last probe */
+    bool answers, answered; /* in the last probe; before it, at first true */
     pid_t probe;            /* the process that asks it; 0: none */
 } host;
 
@@ -69,7 +69,7 @@ static sl_status add_host(sli_hosts *self, const char *line)
     if (grown) {
         self->list = grown;
         added = &grown[self->count++];
-        *added = (host){.name = strndup(name, length), .slots = slots};
+        *added = (host){.name = strndup(name, length), .slots = slots, .answers = true};
         if (asprintf(&added->line, "%.*s%s%s", (int)length, name, given ? "" : " slots=1",
                      name + length) < 0)
             added->line = NULL;
@@ -114,7 +114,7 @@ static sl_status write_file(sli_hosts *self)
     snprintf(self->path, sizeof self->path, "/proc/%d/fd/%d", (int)getpid(), self->file);
     bool written = self->file >= 0;
     for (int i = 0; i < self->count && written; i++)
-        written = self->list[i].is_lost || dprintf(self->file, "%s\n", self->list[i].line) > 0;
+        written = !self->list[i].answers || dprintf(self->file, "%s\n", self->list[i].line) > 0;
     return written ? SL_OK : sl_error(SL_ERR_IO, "the list of hosts: %s", strerror(errno));
 }
 
@@ -128,7 +128,7 @@ int sli_hosts_processes(const sli_hosts *self)
     int most = self->options->processes, all = 0, left = 0;
     for (int i = 0; i < self->count; i++) {
         all += self->list[i].slots;
-        left += self->list[i].is_lost ? 0 : self->list[i].slots;
+        left += self->list[i].answers ? self->list[i].slots : 0;
     }
     if (all < most) /* mpirun spreads more processes than slots */
         return (int)((int64_t)most * left / all);
@@ -186,10 +186,10 @@ static sl_status begin_probe(sli_hosts *self, bool lost_ones)
     self->is_asking = true;
     for (int i = 0; i < self->count; i++) {
         host *one = &self->list[i];
-        one->was_lost = one->is_lost;
-        if (lost_ones && !one->is_lost)
+        one->answered = one->answers;
+        if (lost_ones && one->answers)
             continue;
-        one->is_lost = true;
+        one->answers = false;
         one->probe = fork();
         if (one->probe == 0)
             probe_host(self, one->name, parent);
@@ -218,7 +218,7 @@ static void continue_probe(sli_hosts *self, bool at_once)
             continue;
         }
         one->probe = 0;
-        one->is_lost = status != 0;
+        one->answers = status == 0;
     }
 }
 
@@ -236,8 +236,8 @@ sl_status sli_hosts_probe_all(sli_hosts *self)
         char text[512];
         snprintf(text, sizeof text, "host %s does not answer, and is left out until it does",
                  self->list[i].name);
-        left += !self->list[i].is_lost;
-        if (self->list[i].is_lost && !self->list[i].was_lost)
+        left += self->list[i].answers;
+        if (!self->list[i].answers && self->list[i].answered)
             options->report(options->context,
                             &(sl_launch_event){.kind = SL_LAUNCH_WARNING, .text = text});
     }
@@ -252,12 +252,12 @@ const char *sli_hosts_poll_lost(sli_hosts *self)
     if (self->is_asking) {
         continue_probe(self, false);
         for (int i = 0; i < self->count; i++)
-            if (self->list[i].was_lost && !self->list[i].is_lost)
+            if (!self->list[i].answered && self->list[i].answers)
                 return self->list[i].name;
         return NULL;
     }
     for (int i = 0; i < self->count; i++)
-        are_missing |= self->list[i].is_lost;
+        are_missing |= !self->list[i].answers;
     if (are_missing && sli_clock_seconds() - self->asked > pause_seconds)
         (void)begin_probe(self, true);
     return NULL;
