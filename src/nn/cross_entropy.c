@@ -158,16 +158,16 @@ static sl_status create_room(const sl_loss_call *call, const sli_linear *last, i
                              panel_room *out)
 {
     int64_t rows = sl_tensor_rows(call->in);
-    bool bf16 = last->weight->bf16;
+    bool bf16 = last->weight->bf16, keeps_all = call->pass && !bf16;
     sl_shape one = sl_shape_2d(step, last->out), all = sl_shape_2d(rows, last->out);
     *out = (panel_room){NULL, NULL};
-    SL_TRY(sl_tensor_create(call->device,
-                            call->pass && !bf16 ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
-                            SL_F32, call->pass && !bf16 ? &all : &one, &out->logits));
+    SL_TRY(sl_tensor_create(call->device, keeps_all ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
+                            SL_F32, keeps_all ? &all : &one, &out->logits));
     if (!bf16 || !call->grad_in)
         return SL_OK;
-    return sl_tensor_create(call->device, call->pass ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
-                            SL_BF16, call->pass ? &all : &one, &out->rounded);
+    keeps_all = call->pass;
+    return sl_tensor_create(call->device, keeps_all ? SL_MEMORY_ACTIVATIONS : SL_MEMORY_WORKSPACE,
+                            SL_BF16, keeps_all ? &all : &one, &out->rounded);
 }
 
 /* The rows of the room that the panel of `rows` rows from `first` has. */

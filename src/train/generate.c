@@ -124,36 +124,46 @@ static sl_status create_input(const sl_pipe *pipe, const int32_t *ids, int64_t r
     return sl_tensor_write(*out, ids);
 }
 
-/* Copies the output of the last stage, on every rank of its group; `output` is NULL elsewhere. */
-static sl_status copy_output(const sl_pipe *pipe, const sl_tensor *output, float **logits,
-                             int64_t *ntokens)
+/* The last `positions` rows of the output. */
+static sl_status read_last(const sl_tensor *output, int64_t positions, float *logits)
 {
-    int64_t sizes[2] = {0}; /* elements, and columns */
+    int64_t columns = sl_tensor_columns(output);
+    sl_shape shape = sl_shape_2d(positions, columns);
+    sl_tensor *view;
+    SL_TRY(sl_tensor_view(output, sl_tensor_count(output) - positions * columns, &shape, &view));
+    sl_status status = sl_tensor_read(view, logits);
+    sl_tensor_destroy(&view);
+    return status;
+}
+
+/* Copies the last `positions` of the last stage's output, on every rank of its group; `output` is
+ * NULL elsewhere. */
+static sl_status copy_output(const sl_pipe *pipe, const sl_tensor *output, int64_t positions,
+                             float **logits, int64_t *ntokens)
+{
     int last = pipe->stages[pipe->stage_count - 1].group_rank;
-    if (output) {
-        sizes[0] = sl_tensor_count(output);
-        sizes[1] = sl_tensor_columns(output);
-    }
+    *ntokens = output ? sl_tensor_columns(output) : 0;
     if (pipe->group)
-        SL_TRY(sli_pipe_group_broadcast(pipe->group, sizes, 2, SL_I64, last));
-    *ntokens = sizes[1];
-    *logits = malloc((size_t)sizes[0] * sizeof **logits);
+        SL_TRY(sli_pipe_group_broadcast(pipe->group, ntokens, 1, SL_I64, last));
+    int64_t count = positions * *ntokens;
+    *logits = malloc((size_t)count * sizeof **logits);
     sl_status status = SL_OK;
     if (!*logits)
-        status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits", sizes[0]);
+        status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " logits", count);
     else if (output)
-        status = sl_tensor_read(output, *logits);
+        status = read_last(output, positions, *logits);
     if (pipe->group)
         status = sli_pipe_group_agree(pipe->group->group, status);
     return status == SL_OK && pipe->group
-               ? sli_pipe_group_broadcast(pipe->group, *logits, sizes[0], SL_F32, last)
+               ? sli_pipe_group_broadcast(pipe->group, *logits, count, SL_F32, last)
                : status;
 }
 
-/* As sl_compute_logits, by a batch that lacks its input; with a cache the ids are those that follow
- * the positions in it. */
+/* The last `positions` of sl_compute_logits, by a batch that lacks its input; with a cache the ids
+ * are those that follow the positions in it. */
 static sl_status compute_logits(sl_pipe *pipe, sl_pipe_batch batch, const int32_t *ids,
-                                int64_t rows, int64_t length, float **logits, int64_t *ntokens)
+                                int64_t rows, int64_t length, int64_t positions, float **logits,
+                                int64_t *ntokens)
 {
     sl_tensor *input, *output = NULL;
     *logits = NULL;
@@ -165,7 +175,7 @@ static sl_status compute_logits(sl_pipe *pipe, sl_pipe_batch batch, const int32_
         status = sl_pipe_forward(pipe, &batch, &output);
     sl_tensor_destroy(&input);
     if (status == SL_OK)
-        status = copy_output(pipe, output, logits, ntokens);
+        status = copy_output(pipe, output, positions, logits, ntokens);
     sl_tensor_destroy(&output);
     if (status != SL_OK) {
         free(*logits);
@@ -177,7 +187,8 @@ static sl_status compute_logits(sl_pipe *pipe, sl_pipe_batch batch, const int32_
 sl_status sl_compute_logits(sl_pipe *pipe, const int32_t *ids, int64_t rows, int64_t length,
                             float **logits, int64_t *ntokens)
 {
-    return compute_logits(pipe, (sl_pipe_batch){0}, ids, rows, length, logits, ntokens);
+    return compute_logits(pipe, (sl_pipe_batch){0}, ids, rows, length, rows * length, logits,
+                          ntokens);
 }
 
 /* Ruined weights have no most probable token. */
@@ -195,9 +206,22 @@ static int64_t context_of(const sl_generate_options *options)
     return options->context > 0 ? options->context : DEFAULT_CONTEXT;
 }
 
+/* The first token's call allocates the candidates. */
+static sl_status create_candidates(sl_pipe *pipe, int64_t ntokens, candidate **candidates)
+{
+    if (*candidates)
+        return SL_OK;
+    *candidates = malloc((size_t)ntokens * sizeof **candidates);
+    if (*candidates)
+        return SL_OK;
+    sl_status status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens);
+    return pipe->group ? sli_pipe_group_check(pipe->group, status) : status;
+}
+
 /* The batch's cache is freed when the text grows longer than the context. */
 static sl_status append_token(sl_pipe *pipe, sl_pipe_batch *batch,
-                              const sl_generate_options *options, int32_t *ids, int64_t *length)
+                              const sl_generate_options *options, candidate **candidates,
+                              int32_t *ids, int64_t *length)
 {
     int64_t context = context_of(options), first = *length > context ? *length - context : 0;
     int64_t ntokens;
@@ -205,22 +229,16 @@ static sl_status append_token(sl_pipe *pipe, sl_pipe_batch *batch,
         sl_cache_destroy(&batch->cache);
     if (batch->cache)
         first = sl_cache_position(batch->cache);
-    int64_t seen = *length - first;
     float *logits;
-    SL_TRY(compute_logits(pipe, *batch, ids + first, 1, seen, &logits, &ntokens));
+    SL_TRY(compute_logits(pipe, *batch, ids + first, 1, *length - first, 1, &logits, &ntokens));
     batch->same_weights = true;
-    const float *last = logits + (seen - 1) * ntokens;
-    candidate *candidates = malloc((size_t)ntokens * sizeof *candidates);
-    sl_status status = check_finite(last, ntokens);
-    if (status == SL_OK && candidates) {
-        ids[*length] = choose_token(options, last, candidates, ntokens, *length);
+    sl_status status = check_finite(logits, ntokens);
+    if (status == SL_OK)
+        status = create_candidates(pipe, ntokens, candidates);
+    if (status == SL_OK) {
+        ids[*length] = choose_token(options, logits, *candidates, ntokens, *length);
         ++*length;
-    } else if (status == SL_OK) {
-        status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens);
-        if (pipe->group)
-            status = sli_pipe_group_check(pipe->group, status);
     }
-    free(candidates);
     free(logits);
     return status;
 }
@@ -253,13 +271,15 @@ sl_status sl_generate(sl_pipe *pipe, const sl_generate_options *options, int32_t
         return sl_error(SL_ERR_INVALID,
                         "sl_generate: top-k, context and the count must not be negative");
     sl_pipe_batch batch = {0};
+    candidate *candidates = NULL;
     sl_status status = SL_OK;
     if (count > 0)
         status = create_cache(pipe, options, *length + count - 1, &batch.cache);
     if (pipe->group)
         status = sli_pipe_group_agree(pipe->group->group, status);
     for (int64_t i = 0; i < count && status == SL_OK; i++)
-        status = append_token(pipe, &batch, options, ids, length);
+        status = append_token(pipe, &batch, options, &candidates, ids, length);
+    free(candidates);
     sl_cache_destroy(&batch.cache);
     return status;
 }
