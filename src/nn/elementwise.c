@@ -16,7 +16,7 @@ static sl_status activation_forward(sl_module *module, sl_pass *pass, const sl_t
 {
     sl_device *device = sl_pass_device(pass);
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
-    SL_TRY(sli_pass_output(pass, sl_tensor_shape(in), out));
+    SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(in), out));
     sli_epilogue arguments = {
         .rows = sl_tensor_rows(in),
         .columns = sl_tensor_columns(in),
@@ -131,7 +131,7 @@ static sl_status dropout_forward(sl_module *module, sl_pass *pass, const sl_tens
     sli_dropout mask = dropout_of(module, pass, in);
     if (mask.p == 0.0f)
         return sl_tensor_alias(in, out);
-    SL_TRY(sli_pass_output(pass, sl_tensor_shape(in), out));
+    SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(in), out));
     sl_status status = apply_dropout(mask, in, *out);
     if (status != SL_OK)
         sl_tensor_destroy(out);

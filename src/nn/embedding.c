@@ -84,7 +84,7 @@ static sl_status embedding_forward(sl_module *module, sl_pass *pass, const sl_te
     SL_TRY(check_ids(self, in));
     SL_TRY(check_length(self, sl_pass_position(pass) + sl_tensor_columns(in)));
     SL_TRY(sl_module_output_shape(module, sl_tensor_shape(in), &shape));
-    SL_TRY(sli_pass_output(pass, &shape, out));
+    SL_TRY(sli_pass_create_output(pass, &shape, out));
     sl_status status = look_up_ids(module, pass, in, *out);
     if (status == SL_OK)
         status = sl_pass_save_alias(pass, in);

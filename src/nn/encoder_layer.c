@@ -91,9 +91,9 @@ static sl_status feed_forward(const sl_module *module, sl_pass *pass, const sl_t
     const encoder_layer *layer = sl_module_state(module);
     sl_shape shape = hidden_shape(layer, sl_tensor_shape(x));
     bool gelu = layer->activation == SLI_ACTIVATION_GELU;
-    SL_TRY(sli_pass_tensor(pass, &shape, &t->h));
+    SL_TRY(sli_pass_create_tensor(pass, &shape, &t->h));
     if (gelu)
-        SL_TRY(sli_pass_tensor_if_kept(pass, &shape, &t->pre));
+        SL_TRY(sli_pass_create_tensor_if_kept(pass, &shape, &t->pre));
     sli_linear_epilogue epilogue = {.activation = layer->activation,
                                     .preactivation = t->pre,
                                     .dropout = dropout_of(module, pass, DROPOUT_HIDDEN, x)};
@@ -125,11 +125,11 @@ static sl_status forward_post_norm(sl_module *module, sl_pass *pass, const sl_te
     sli_dropout dropout1 = dropout_of(module, pass, DROPOUT_1, x);
     sli_dropout dropout2 = dropout_of(module, pass, DROPOUT_2, x);
     SL_TRY(sli_self_attention_forward(layer->self_attn, pass, x, SL_MEMORY_WORKSPACE, &t->branch));
-    SL_TRY(sli_pass_tensor(pass, sl_tensor_shape(x), &t->normed));
+    SL_TRY(sli_pass_create_tensor(pass, sl_tensor_shape(x), &t->normed));
     SL_TRY(add_norm(pass, layer->norm1, dropout1, t->branch, x, NULL, t->normed));
     sl_tensor_destroy(&t->branch);
     SL_TRY(feed_forward(module, pass, t->normed, t));
-    SL_TRY(sli_pass_output(pass, sl_tensor_shape(x), out));
+    SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(x), out));
     return add_norm(pass, layer->norm2, dropout2, t->branch, t->normed, NULL, *out);
 }
 
@@ -153,13 +153,13 @@ static sl_status forward_pre_norm(sl_module *module, sl_pass *pass, const sl_ten
 {
     const encoder_layer *layer = sl_module_state(module);
     sli_dropout none = {.p = 0.0f}, dropout1 = dropout_of(module, pass, DROPOUT_1, x);
-    SL_TRY(sli_pass_tensor(pass, sl_tensor_shape(x), &t->normed));
+    SL_TRY(sli_pass_create_tensor(pass, sl_tensor_shape(x), &t->normed));
     SL_TRY(add_norm(pass, layer->norm1, none, x, NULL, NULL, t->normed));
     SL_TRY(sli_self_attention_forward(layer->self_attn, pass, t->normed, SL_MEMORY_WORKSPACE,
                                       &t->branch));
     sl_tensor_destroy(&t->normed);
-    SL_TRY(sli_pass_tensor(pass, sl_tensor_shape(x), &t->normed));
-    SL_TRY(sli_pass_output(pass, sl_tensor_shape(x), out));
+    SL_TRY(sli_pass_create_tensor(pass, sl_tensor_shape(x), &t->normed));
+    SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(x), out));
     SL_TRY(add_norm(pass, layer->norm2, dropout1, t->branch, x, *out, t->normed));
     sl_tensor_destroy(&t->branch);
     SL_TRY(feed_forward(module, pass, t->normed, t));
@@ -196,7 +196,7 @@ static sl_status feed_forward_backward(const sl_module *module, sl_pass *pass, t
         SL_TRY(sl_pass_pop(pass, &t->pre));
     SL_TRY(sli_linear_backward_epilogue(layer->linear2, NULL, NULL, t->branch));
     SL_TRY(sli_linear_backward_weight(layer->linear2, pass, t->branch, t->h));
-    SL_TRY(sli_pass_gradient_like(pass, t->h, &t->grad_h));
+    SL_TRY(sli_pass_create_gradient(pass, t->h, &t->grad_h));
     SL_TRY(sli_linear_backward_input(layer->linear2, t->branch, 0.0f, t->grad_h));
     sl_tensor_destroy(&t->branch);
     SL_TRY(
@@ -227,7 +227,7 @@ static sl_status add_norm_backward(sl_pass *pass, const sli_layer_norm *norm, sl
     sl_status status = sli_check_grad(grad_sum, sl_tensor_shape(saved.normalized));
     if (status == SL_OK && grad_x)
         status = aliases ? sl_tensor_alias(grad_sum, grad_x)
-                         : sli_pass_gradient_like(pass, grad_sum, grad_x);
+                         : sli_pass_create_gradient(pass, grad_sum, grad_x);
     if (status == SL_OK)
         status = sli_norm_backward(norm, &saved, grad_out ? grad_out : grad_sum,
                                    grad_out ? grad_sum : NULL, dropout, grad_sum,
@@ -271,7 +271,7 @@ static sl_status backward_pre_norm(const sl_module *module, sl_pass *pass, tempo
     const encoder_layer *layer = sl_module_state(module);
     sli_dropout none = {.p = 0.0f}, dropout1 = dropout_of(module, pass, DROPOUT_1, grad);
     if (dropout_of(module, pass, DROPOUT_2, grad).p > 0.0f || pass->is_split) {
-        SL_TRY(sli_pass_gradient_like(pass, grad, &t->branch));
+        SL_TRY(sli_pass_create_gradient(pass, grad, &t->branch));
         SL_TRY(add_dropout2(module, pass, grad, NULL, t->branch));
     } else {
         SL_TRY(sl_tensor_alias(grad, &t->branch));

@@ -45,8 +45,8 @@ static sl_status make_saved(const sl_pass *pass, const sl_shape *shape, sli_norm
 {
     sl_shape rows = sl_shape_1d(sli_shape_rows(shape));
     *saved = (sli_norm_saved){NULL, NULL};
-    SL_TRY(sli_pass_tensor_if_kept(pass, shape, &saved->normalized));
-    sl_status status = sli_pass_exact_if_kept(pass, &rows, &saved->rstd);
+    SL_TRY(sli_pass_create_tensor_if_kept(pass, shape, &saved->normalized));
+    sl_status status = sli_pass_create_exact_if_kept(pass, &rows, &saved->rstd);
     if (status != SL_OK)
         sli_norm_saved_clear(saved);
     return status;
@@ -142,7 +142,7 @@ static sl_status norm_forward(sl_module *module, sl_pass *pass, const sl_tensor 
     const sli_layer_norm *norm = sl_module_state(module);
     sli_norm_saved saved;
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
-    SL_TRY(sli_pass_output(pass, sl_tensor_shape(in), out));
+    SL_TRY(sli_pass_create_output(pass, sl_tensor_shape(in), out));
     sl_status status =
         sli_norm_forward(norm, pass, in, NULL, (sli_dropout){.p = 0.0f}, NULL, *out, &saved);
     if (status == SL_OK)

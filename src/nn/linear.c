@@ -220,7 +220,7 @@ static sl_status linear_forward(sl_module *module, sl_pass *pass, const sl_tenso
     sl_shape shape;
     SL_TRY(sli_check_dtype("the input", in, SL_F32));
     SL_TRY(linear_output_shape(module, sl_tensor_shape(in), &shape));
-    SL_TRY(sli_pass_output(pass, &shape, out));
+    SL_TRY(sli_pass_create_output(pass, &shape, out));
     sl_status status = sli_linear_forward(linear, in, NULL, *out);
     if (status == SL_OK)
         status = sl_pass_save_alias(pass, in);
@@ -247,7 +247,7 @@ static sl_status linear_backward(sl_module *module, sl_pass *pass, sl_tensor *gr
     sl_tensor_destroy(&in);
     if (status != SL_OK || !grad_in)
         return status;
-    SL_TRY(sli_pass_output(pass, &shape, grad_in));
+    SL_TRY(sli_pass_create_output(pass, &shape, grad_in));
     status = sli_linear_backward_input(linear, grad_out, 0.0f, *grad_in);
     if (status != SL_OK)
         sl_tensor_destroy(grad_in);

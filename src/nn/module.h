@@ -248,21 +248,23 @@ sl_status sli_pass_pop_stored(sl_pass *pass, sl_tensor **out);
 sl_status sli_pass_defer_operand(sl_pass *pass, const sl_tensor *tensor);
 
 /* A module's output or the gradient of its input. On a bf16 pass it becomes bf16 at once. */
-sl_status sli_pass_output(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+sl_status sli_pass_create_output(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
 
 /* A tensor that forward will save: counted as an activation by a pass that keeps it as it is, as
  * workspace by one that drops or converts it. */
-sl_status sli_pass_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+sl_status sli_pass_create_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
 
-/* As sli_pass_tensor, but leaves *out NULL on a pass that does not keep: for what only backward
- * reads. */
-sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+/* As sli_pass_create_tensor, but leaves *out NULL on a pass that does not keep: for what only
+ * backward reads. */
+sl_status sli_pass_create_tensor_if_kept(const sl_pass *pass, const sl_shape *shape,
+                                         sl_tensor **out);
 
 /* The same for sli_pass_save_exact. */
-sl_status sli_pass_exact_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out);
+sl_status sli_pass_create_exact_if_kept(const sl_pass *pass, const sl_shape *shape,
+                                        sl_tensor **out);
 
 /* A tensor like another one for a gradient that backward_weight may need: counted as an activation
  * on a split pass, else as workspace. */
-sl_status sli_pass_gradient_like(const sl_pass *pass, const sl_tensor *like, sl_tensor **out);
+sl_status sli_pass_create_gradient(const sl_pass *pass, const sl_tensor *like, sl_tensor **out);
 
 #endif

@@ -291,29 +291,30 @@ static sl_status create_f32(const sl_pass *pass, bool is_kept, const sl_shape *s
     return sl_tensor_create(pass->options.device, category, SL_F32, shape, out);
 }
 
-sl_status sli_pass_output(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
+sl_status sli_pass_create_output(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
 {
     return create_f32(pass, !sli_pass_is_bf16(pass), shape, out);
 }
 
-sl_status sli_pass_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
+sl_status sli_pass_create_tensor(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
 {
     return create_f32(pass, pass->options.keep && !sli_pass_is_bf16(pass), shape, out);
 }
 
-sl_status sli_pass_tensor_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
+sl_status sli_pass_create_tensor_if_kept(const sl_pass *pass, const sl_shape *shape,
+                                         sl_tensor **out)
 {
     *out = NULL;
-    return pass->options.keep ? sli_pass_tensor(pass, shape, out) : SL_OK;
+    return pass->options.keep ? sli_pass_create_tensor(pass, shape, out) : SL_OK;
 }
 
-sl_status sli_pass_exact_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
+sl_status sli_pass_create_exact_if_kept(const sl_pass *pass, const sl_shape *shape, sl_tensor **out)
 {
     *out = NULL;
     return pass->options.keep ? create_f32(pass, true, shape, out) : SL_OK;
 }
 
-sl_status sli_pass_gradient_like(const sl_pass *pass, const sl_tensor *like, sl_tensor **out)
+sl_status sli_pass_create_gradient(const sl_pass *pass, const sl_tensor *like, sl_tensor **out)
 {
     return create_f32(pass, pass->is_split && !sli_pass_is_bf16(pass), sl_tensor_shape(like), out);
 }

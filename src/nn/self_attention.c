@@ -114,11 +114,11 @@ static sl_status project_and_attend(const sl_module *module, sl_pass *pass, cons
     const self_attention *self = sl_module_state(module);
     const sl_shape *shape = sl_tensor_shape(in);
     sl_shape qkv_is = qkv_shape(shape), lse_is = lse_shape(self, shape);
-    SL_TRY(sli_pass_tensor(pass, &qkv_is, &of->qkv));
+    SL_TRY(sli_pass_create_tensor(pass, &qkv_is, &of->qkv));
     SL_TRY(sli_linear_forward(&self->in_proj, in, NULL, of->qkv));
     SL_TRY(sli_pass_round(pass, of->qkv));
-    SL_TRY(sli_pass_exact_if_kept(pass, &lse_is, &of->lse));
-    SL_TRY(sli_pass_tensor(pass, shape, &of->attended));
+    SL_TRY(sli_pass_create_exact_if_kept(pass, &lse_is, &of->lse));
+    SL_TRY(sli_pass_create_tensor(pass, shape, &of->attended));
     SL_TRY(run_attention(module, pass, of->qkv, of->attended, of->lse));
     SL_TRY(sl_pass_save_alias(pass, in));
     SL_TRY(sl_pass_save(pass, &of->qkv));
@@ -182,7 +182,7 @@ static sl_status backward_attention(const sl_module *module, const sl_pass *pass
 {
     const self_attention *self = sl_module_state(module);
     const sl_shape *shape = sl_tensor_shape(of->in);
-    SL_TRY(sli_pass_gradient_like(pass, of->qkv, &of->grad_qkv));
+    SL_TRY(sli_pass_create_gradient(pass, of->qkv, &of->grad_qkv));
     sli_attention_backward arguments = {
         .samples = shape->size[0],
         .positions = shape->size[1],
@@ -245,7 +245,7 @@ static sl_status attention_backward(sl_module *module, sl_pass *pass, sl_tensor 
     SL_TRY(sli_self_attention_backward(module, pass, grad_out, &grad_qkv));
     sl_status status = SL_OK;
     if (grad_in)
-        status = pass->is_split ? sli_pass_gradient_like(pass, grad_out, grad_in)
+        status = pass->is_split ? sli_pass_create_gradient(pass, grad_out, grad_in)
                                 : sl_tensor_alias(grad_out, grad_in);
     if (status == SL_OK && grad_in)
         status = sli_self_attention_backward_input(module, grad_qkv, 0.0f, *grad_in);
