@@ -18,7 +18,7 @@ static float *floats(int64_t count)
 }
 
 /* Runs the size's product; all buffers have room for any size that this test asks for. */
-static void multiply(sli_matmul *matmul, const sli_matmul_size *size, float *c)
+static void multiply(sli_matmul *matmul, const sli_matmul_primitive *size, float *c)
 {
     float *a = floats(ROWS * LONGEST), *b = floats(COLUMNS * LONGEST);
     float *scratch = floats(sli_matmul_scratch_floats(size) + 1);
@@ -29,7 +29,8 @@ static void multiply(sli_matmul *matmul, const sli_matmul_size *size, float *c)
 }
 
 /* a [m, k] times the transpose of b [COLUMNS, k]. */
-static sl_status find_product(sli_matmul *matmul, int64_t m, int64_t k, const sli_matmul_size **out)
+static sl_status find_product(sli_matmul *matmul, int64_t m, int64_t k,
+                              const sli_matmul_primitive **out)
 {
     const sli_matmul_shape shape = {.m = m,
                                     .n = COLUMNS,
@@ -47,7 +48,7 @@ static void size_is_valid_until_some_others_were_asked_for(void **state)
 {
     (void)state;
     sli_matmul *matmul;
-    const sli_matmul_size *size, *other;
+    const sli_matmul_primitive *size, *other;
     float first[ROWS * COLUMNS], again[ROWS * COLUMNS];
     check_ok(sli_matmul_create(1, &matmul));
     sli_matmul_lock(matmul);

@@ -41,7 +41,7 @@ typedef struct gemm_job {
     sli_ranges rows, columns;
     /* The primitives of panels [is in the last rows][is in the last columns]; else dnnl_sgemm. */
     bool use_matmul;
-    const sli_matmul_size *sizes[2][2];
+    const sli_matmul_primitive *sizes[2][2];
     float *workspace; /* [threads, thread_floats]: a panel, then the primitive's scratch */
     int64_t panel_floats, thread_floats;
     atomic_int code; /* oneDNN's first error */
@@ -115,7 +115,7 @@ static sl_status find_primitives(gemm_job *job)
     for (int i = 0; i < 4 && job->use_matmul; i++) {
         sli_range rows = sli_range_at(&job->rows, i / 2 ? job->rows.count - 1 : 0);
         sli_range columns = sli_range_at(&job->columns, i % 2 ? job->columns.count - 1 : 0);
-        const sli_matmul_size **size = &job->sizes[i / 2][i % 2];
+        const sli_matmul_primitive **size = &job->sizes[i / 2][i % 2];
         sli_matmul_shape shape = panel_shape(job->gemm, rows.count, columns.count);
         SL_TRY(sli_matmul_find(job->cpu->matmul, &shape, size));
         job->use_matmul = *size != NULL;
@@ -167,7 +167,7 @@ static void matmul_panel(void *argument, int64_t panel, int thread)
     int64_t row = panel % job->rows.count, column = panel / job->rows.count;
     sli_range rows = sli_range_at(&job->rows, row);
     sli_range columns = sli_range_at(&job->columns, column);
-    const sli_matmul_size *size =
+    const sli_matmul_primitive *size =
         job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
     float *product = job->workspace + thread * job->thread_floats;
     store_error(job, sli_matmul_run(job->cpu->matmul, size, thread,
@@ -185,7 +185,7 @@ static void bf16_panel(void *argument, int64_t panel, int thread)
     int64_t row = panel % job->rows.count, column = panel / job->rows.count;
     sli_range rows = sli_range_at(&job->rows, row);
     sli_range columns = sli_range_at(&job->columns, column);
-    const sli_matmul_size *size =
+    const sli_matmul_primitive *size =
         job->sizes[row == job->rows.count - 1][column == job->columns.count - 1];
     const uint16_t *a = (const uint16_t *)g->a + rows.first * (g->transpose_a ? 1 : g->lda);
     const uint16_t *b = (const uint16_t *)g->b + columns.first * (g->transpose_b ? g->ldb : 1);

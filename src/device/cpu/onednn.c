@@ -49,14 +49,14 @@ sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int cod
 
 /* ---- The matmul primitive --------------------------------------------------------------- */
 
-enum { SIZES = 128, MEMORIES = 4 };
+enum { PRIMITIVES = 128, MEMORIES = 4 };
 
 /* What one thread passes to a primitive: its memories are pointed at new data at each run. */
 typedef struct call {
     dnnl_memory_t memory[MEMORIES]; /* a, b, c, scratch */
 } call;
 
-struct sli_matmul_size {
+struct sli_matmul_primitive {
     sli_matmul_shape shape;
     dnnl_primitive_t primitive; /* NULL: not better than dnnl_sgemm */
     int64_t scratch_floats;
@@ -65,12 +65,12 @@ struct sli_matmul_size {
 };
 
 struct sli_matmul {
-    pthread_mutex_t lock; /* guards the sizes, and is held while one is in use */
+    pthread_mutex_t lock; /* guards the primitives, and is held while one is in use */
     dnnl_engine_t engine;
     int threads;
     dnnl_stream_t *streams; /* [threads] a stream belongs to one thread at a time */
     uint64_t clock;         /* counts uses */
-    sli_matmul_size sizes[SIZES];
+    sli_matmul_primitive primitives[PRIMITIVES];
 };
 
 /* ---- Its building ----------------------------------------------------------------------- */
@@ -180,17 +180,17 @@ static dnnl_status_t make_attributes(bool adds, dnnl_primitive_attr_t *out)
     return code;
 }
 
-static dnnl_status_t make_calls(sli_matmul *matmul, sli_matmul_size *size,
+static dnnl_status_t make_calls(sli_matmul *matmul, sli_matmul_primitive *entry,
                                 const_dnnl_primitive_desc_t product)
 {
     static const dnnl_query_t queries[MEMORIES] = {dnnl_query_src_md, dnnl_query_weights_md,
                                                    dnnl_query_dst_md, dnnl_query_scratchpad_md};
-    size->calls = calloc((size_t)matmul->threads, sizeof *size->calls);
-    if (!size->calls)
+    entry->calls = calloc((size_t)matmul->threads, sizeof *entry->calls);
+    if (!entry->calls)
         return dnnl_out_of_memory;
     for (int i = 0; i < matmul->threads * MEMORIES; i++) {
         dnnl_status_t code =
-            dnnl_memory_create(&size->calls[i / MEMORIES].memory[i % MEMORIES],
+            dnnl_memory_create(&entry->calls[i / MEMORIES].memory[i % MEMORIES],
                                dnnl_primitive_desc_query_md(product, queries[i % MEMORIES], 0),
                                matmul->engine, DNNL_MEMORY_NONE);
         if (code != dnnl_success)
@@ -199,43 +199,43 @@ static dnnl_status_t make_calls(sli_matmul *matmul, sli_matmul_size *size,
     return dnnl_success;
 }
 
-static void clear_size(const sli_matmul *matmul, sli_matmul_size *size)
+static void clear_primitive(const sli_matmul *matmul, sli_matmul_primitive *entry)
 {
-    for (int i = 0; size->calls && i < matmul->threads * MEMORIES; i++)
-        dnnl_memory_destroy(size->calls[i / MEMORIES].memory[i % MEMORIES]);
-    free(size->calls);
-    dnnl_primitive_destroy(size->primitive);
-    memset(size, 0, sizeof *size);
+    for (int i = 0; entry->calls && i < matmul->threads * MEMORIES; i++)
+        dnnl_memory_destroy(entry->calls[i / MEMORIES].memory[i % MEMORIES]);
+    free(entry->calls);
+    dnnl_primitive_destroy(entry->primitive);
+    memset(entry, 0, sizeof *entry);
 }
 
-/* Leaves size->primitive NULL where there is no kernel worth it. */
-static dnnl_status_t build_primitive(sli_matmul *matmul, sli_matmul_size *size)
+/* Leaves entry->primitive NULL where there is no kernel worth it. */
+static dnnl_status_t build_primitive(sli_matmul *matmul, sli_matmul_primitive *entry)
 {
     dnnl_primitive_attr_t attributes = NULL;
     dnnl_primitive_desc_t product = NULL;
-    dnnl_status_t code = make_attributes(size->shape.adds, &attributes);
+    dnnl_status_t code = make_attributes(entry->shape.adds, &attributes);
     if (code == dnnl_success)
-        code = describe_product(matmul->engine, &size->shape, attributes, &product);
-    if (code == dnnl_unimplemented && size->shape.bf16)
+        code = describe_product(matmul->engine, &entry->shape, attributes, &product);
+    if (code == dnnl_unimplemented && entry->shape.bf16)
         code = dnnl_success;
-    else if (code == dnnl_success && is_fast(product, size->shape.bf16)) {
+    else if (code == dnnl_success && is_fast(product, entry->shape.bf16)) {
         size_t bytes = dnnl_memory_desc_get_size(
             dnnl_primitive_desc_query_md(product, dnnl_query_scratchpad_md, 0));
-        size->scratch_floats = (int64_t)((bytes + sizeof(float) - 1) / sizeof(float));
-        code = dnnl_primitive_create(&size->primitive, product);
+        entry->scratch_floats = (int64_t)((bytes + sizeof(float) - 1) / sizeof(float));
+        code = dnnl_primitive_create(&entry->primitive, product);
         if (code == dnnl_success)
-            code = make_calls(matmul, size, product);
+            code = make_calls(matmul, entry, product);
     }
     dnnl_primitive_desc_destroy(product);
     dnnl_primitive_attr_destroy(attributes);
     return code;
 }
 
-/* The entry of a size, NULL if there is none. */
-static sli_matmul_size *find_size(sli_matmul *matmul, const sli_matmul_shape *shape)
+/* The entry of a shape, NULL if there is none. */
+static sli_matmul_primitive *find_primitive(sli_matmul *matmul, const sli_matmul_shape *shape)
 {
-    for (int i = 0; i < SIZES; i++) {
-        sli_matmul_size *known = &matmul->sizes[i];
+    for (int i = 0; i < PRIMITIVES; i++) {
+        sli_matmul_primitive *known = &matmul->primitives[i];
         if (known->last_use && memcmp(&known->shape, shape, sizeof *shape) == 0)
             return known;
     }
@@ -243,62 +243,63 @@ static sli_matmul_size *find_size(sli_matmul *matmul, const sli_matmul_shape *sh
 }
 
 /* A free entry, else the least recently used one. */
-static sli_matmul_size *choose_entry(sli_matmul *matmul)
+static sli_matmul_primitive *choose_entry(sli_matmul *matmul)
 {
-    sli_matmul_size *oldest = &matmul->sizes[0];
-    for (int i = 1; i < SIZES; i++)
-        if (matmul->sizes[i].last_use < oldest->last_use)
-            oldest = &matmul->sizes[i];
+    sli_matmul_primitive *oldest = &matmul->primitives[0];
+    for (int i = 1; i < PRIMITIVES; i++)
+        if (matmul->primitives[i].last_use < oldest->last_use)
+            oldest = &matmul->primitives[i];
     return oldest;
 }
 
-static sl_status add_size(sli_matmul *matmul, const sli_matmul_shape *shape, sli_matmul_size **out)
+static sl_status add_primitive(sli_matmul *matmul, const sli_matmul_shape *shape,
+                               sli_matmul_primitive **out)
 {
-    sli_matmul_size *size = choose_entry(matmul);
-    clear_size(matmul, size);
-    size->shape = *shape;
+    sli_matmul_primitive *entry = choose_entry(matmul);
+    clear_primitive(matmul, entry);
+    entry->shape = *shape;
     int threads = omp_get_max_threads();
     omp_set_num_threads(1); /* a primitive is built for a number of threads */
-    dnnl_status_t code = build_primitive(matmul, size);
+    dnnl_status_t code = build_primitive(matmul, entry);
     omp_set_num_threads(threads);
     if (code != dnnl_success) {
-        clear_size(matmul, size);
+        clear_primitive(matmul, entry);
         return sl_error(code == dnnl_out_of_memory ? SL_ERR_MEMORY : SL_ERR_INTERNAL,
                         "gemm: oneDNN could not prepare a product of %lld x %lld by %lld x %lld "
                         "(code %d)",
                         (long long)shape->m, (long long)shape->k, (long long)shape->k,
                         (long long)shape->n, (int)code);
     }
-    *out = size;
+    *out = entry;
     return SL_OK;
 }
 
 sl_status sli_matmul_find(sli_matmul *matmul, const sli_matmul_shape *shape,
-                          const sli_matmul_size **out)
+                          const sli_matmul_primitive **out)
 {
     *out = NULL;
-    sli_matmul_size *size = find_size(matmul, shape);
-    if (!size)
-        SL_TRY(add_size(matmul, shape, &size));
-    size->last_use = ++matmul->clock;
-    *out = size->primitive ? size : NULL;
+    sli_matmul_primitive *entry = find_primitive(matmul, shape);
+    if (!entry)
+        SL_TRY(add_primitive(matmul, shape, &entry));
+    entry->last_use = ++matmul->clock;
+    *out = entry->primitive ? entry : NULL;
     return SL_OK;
 }
 
-int64_t sli_matmul_scratch_floats(const sli_matmul_size *size)
+int64_t sli_matmul_scratch_floats(const sli_matmul_primitive *entry)
 {
-    return size->scratch_floats;
+    return entry->scratch_floats;
 }
 
 /* ---- Running it ------------------------------------------------------------------------- */
 
-int sli_matmul_run(sli_matmul *matmul, const sli_matmul_size *size, int thread, const void *a,
+int sli_matmul_run(sli_matmul *matmul, const sli_matmul_primitive *entry, int thread, const void *a,
                    const void *b, float *c, float *scratch)
 {
     static const int roles[MEMORIES] = {DNNL_ARG_SRC, DNNL_ARG_WEIGHTS, DNNL_ARG_DST,
                                         DNNL_ARG_SCRATCHPAD};
     const void *data[MEMORIES] = {a, b, c, scratch};
-    const call *own = &size->calls[thread];
+    const call *own = &entry->calls[thread];
     dnnl_exec_arg_t arguments[MEMORIES];
     for (int i = 0; i < MEMORIES; i++) {
         dnnl_status_t code = dnnl_memory_set_data_handle(own->memory[i], (void *)data[i]);
@@ -310,7 +311,7 @@ int sli_matmul_run(sli_matmul *matmul, const sli_matmul_size *size, int thread, 
     if (threads != 1)
         omp_set_num_threads(1);
     dnnl_status_t code =
-        dnnl_primitive_execute(size->primitive, matmul->streams[thread], MEMORIES, arguments);
+        dnnl_primitive_execute(entry->primitive, matmul->streams[thread], MEMORIES, arguments);
     if (threads != 1)
         omp_set_num_threads(threads);
     return (int)code;
@@ -347,8 +348,8 @@ void sli_matmul_destroy(sli_matmul **matmul)
         return;
     sli_matmul *dead = *matmul;
     *matmul = NULL;
-    for (int i = 0; i < SIZES; i++)
-        clear_size(dead, &dead->sizes[i]);
+    for (int i = 0; i < PRIMITIVES; i++)
+        clear_primitive(dead, &dead->primitives[i]);
     for (int i = 0; dead->streams && i < dead->threads; i++)
         dnnl_stream_destroy(dead->streams[i]);
     free(dead->streams);

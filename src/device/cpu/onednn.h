@@ -30,8 +30,8 @@ sl_status sli_sgemm_error(const char *who, const sli_sgemm_shape *shape, int cod
 
 /* ---- The matmul primitive --------------------------------------------------------------- */
 
-typedef struct sli_matmul sli_matmul;           /* a device's primitives */
-typedef struct sli_matmul_size sli_matmul_size; /* one of them */
+typedef struct sli_matmul sli_matmul;                     /* a device's primitives */
+typedef struct sli_matmul_primitive sli_matmul_primitive; /* one of them */
 
 /* `threads`: how many may run a primitive at once. */
 sl_status sli_matmul_create(int threads, sli_matmul **out);
@@ -55,14 +55,14 @@ enum { SLI_MATMUL_AT_ONCE = 4 };
 /* The primitive for a shape. It is valid until the unlock, or until SLI_MATMUL_AT_ONCE others are
  * asked for. `*out` is NULL without an error where oneDNN has no such kernel for this processor. */
 sl_status sli_matmul_find(sli_matmul *matmul, const sli_matmul_shape *shape,
-                          const sli_matmul_size **out);
+                          const sli_matmul_primitive **out);
 
 /* Memory that a run needs beside its matrices. */
-int64_t sli_matmul_scratch_floats(const sli_matmul_size *size);
+int64_t sli_matmul_scratch_floats(const sli_matmul_primitive *primitive);
 
 /* Computes c. `thread` is 0 … threads - 1, and no two run with the same at once. Returns 0, or
  * oneDNN's code. */
-int sli_matmul_run(sli_matmul *matmul, const sli_matmul_size *size, int thread, const void *a,
-                   const void *b, float *c, float *scratch);
+int sli_matmul_run(sli_matmul *matmul, const sli_matmul_primitive *primitive, int thread,
+                   const void *a, const void *b, float *c, float *scratch);
 
 #endif
