@@ -41,14 +41,18 @@ struct sli_hosts {
 /* ---- The file ----------------------------------------------------------------------------- */
 
 /* Reads the word "slots=N" after a host's name; false where there is none. */
-static bool read_slots(const char *words, int *slots)
+static bool read_slots(const char *words, long *slots)
 {
+    static const char name[] = "slots";
     for (;; words += strcspn(words, " \t#")) {
         words += strspn(words, " \t");
         if (*words == '\0' || *words == '#')
             return false;
-        if (sscanf(words, "slots = %d", slots) == 1)
-            return true;
+        const char *end = words + sizeof name - 1;
+        if (strncmp(words, name, sizeof name - 1) != 0 || *(end += strspn(end, " \t")) != '=')
+            continue;
+        *slots = strtol(end + 1, NULL, 10);
+        return true;
     }
 }
 
@@ -58,18 +62,18 @@ static sl_status add_host(sli_hosts *self, const char *line)
 {
     const char *name = line + strspn(line, " \t");
     size_t length = strcspn(name, " \t\r\n#");
-    int slots = 1;
+    long slots = 1;
     if (length == 0)
         return SL_OK;
     bool given = read_slots(name + length, &slots);
     if (slots < 1 || slots > SL_LAUNCH_MAX_PROCESSES)
-        return sl_error(SL_ERR_INVALID, "%s: slots must be from 1 to %d, got %d",
+        return sl_error(SL_ERR_INVALID, "%s: slots must be from 1 to %d, got %ld",
                         self->options->hosts, SL_LAUNCH_MAX_PROCESSES, slots);
     host *grown = realloc(self->list, (size_t)(self->count + 1) * sizeof *grown), *added = NULL;
     if (grown) {
         self->list = grown;
         added = &grown[self->count++];
-        *added = (host){.name = strndup(name, length), .slots = slots, .answers = true};
+        *added = (host){.name = strndup(name, length), .slots = (int)slots, .answers = true};
         if (asprintf(&added->line, "%.*s%s%s", (int)length, name, given ? "" : " slots=1",
                      name + length) < 0)
             added->line = NULL;
@@ -130,7 +134,7 @@ int sli_hosts_processes(const sli_hosts *self)
         all += self->list[i].slots;
         left += self->list[i].answers ? self->list[i].slots : 0;
     }
-    if (all < most) /* mpirun spreads more processes than slots */
+    if (all > 0 && all < most) /* mpirun spreads more processes than slots */
         return (int)((int64_t)most * left / all);
     return left < most ? left : most;
 }

@@ -71,16 +71,16 @@ void sli_hosts_destroy(sli_hosts **hosts); /* NULL is allowed */
 
 /* Asks all hosts, writes the file for mpirun, and warns of those that have stopped to answer. Takes
  * up to 5 s. Errors: SL_ERR_IO where none answers or no process can be started to ask. */
-sl_status sli_hosts_probe_all(sli_hosts *hosts);
+sl_status sli_hosts_probe_all(sli_hosts *self);
 
 /* After sli_hosts_probe_all: the file for mpirun with the hosts that answer, and how many of the
  * job's processes they have room for. */
-const char *sli_hosts_path(const sli_hosts *hosts);
-int sli_hosts_processes(const sli_hosts *hosts);
+const char *sli_hosts_path(const sli_hosts *self);
+int sli_hosts_processes(const sli_hosts *self);
 
 /* Asks lost hosts again every 5 s, without waiting for them, where it is called often. The name of
  * one that answers, or NULL. */
-const char *sli_hosts_poll_lost(sli_hosts *hosts);
+const char *sli_hosts_poll_lost(sli_hosts *self);
 
 /* One attempt at a job. */
 typedef struct sli_job {
