@@ -40,9 +40,9 @@ static const double release_seconds = 8, release_success_seconds = 60, terminate
 
 enum { MAX_ERRORS = 64, SIGNAL_STATUS = 128, CONNECTION_LOST = -1 };
 
-/* A rank may end with an error because another one has died, and its message may come first: the
- * job reports the death. */
-typedef enum failure { NO_FAILURE, RANK_FAILED, RANK_DIED } failure;
+/* A rank may end with an error because another one has died, or by the SIGTERM with which mpirun
+ * ends the others then, and its message may come first: the job reports the highest of these. */
+typedef enum failure { NO_FAILURE, RANK_FAILED, RANK_TERMINATED, RANK_DIED } failure;
 
 typedef struct rank_state {
     bool started, ended; /* the program; after its end its connection is ignored */
@@ -126,7 +126,7 @@ static void enter_phase(attempt *self, phase next)
         kill(self->mpirun, next == KILLED ? SIGKILL : SIGTERM);
 }
 
-/* The job reports its first failure, or its first death where a rank has died. */
+/* The job reports its first failure of the highest kind. */
 __attribute__((format(printf, 4, 5))) static void
 record_failure(attempt *self, failure kind, int exit_status, const char *format, ...)
 {
@@ -134,7 +134,7 @@ record_failure(attempt *self, failure kind, int exit_status, const char *format,
     if (self->end->grows) /* programs may not handle the signal that ends them */
         return;
     va_start(values, format);
-    self->end->died += kind == RANK_DIED;
+    self->end->died += kind >= RANK_TERMINATED;
     if (kind > self->failure) {
         self->failure = kind;
         self->end->exit_status = exit_status;
@@ -218,9 +218,9 @@ static void end_rank(attempt *self, int index, int kind, int number)
                        "rank %d on %s: the program cannot be started: %s", index, rank->host,
                        strerror(number));
     } else if (WIFSIGNALED(number)) {
-        record_failure(self, RANK_DIED, sli_shell_status(number),
-                       "rank %d on %s was killed by signal %d (%s)", index, rank->host,
-                       WTERMSIG(number), strsignal(WTERMSIG(number)));
+        record_failure(self, WTERMSIG(number) == SIGTERM ? RANK_TERMINATED : RANK_DIED,
+                       sli_shell_status(number), "rank %d on %s was killed by signal %d (%s)",
+                       index, rank->host, WTERMSIG(number), strsignal(WTERMSIG(number)));
     } else if (number != 0) {
         record_failure(self, RANK_FAILED, sli_shell_status(number),
                        "rank %d on %s ended with exit status %d", index, rank->host,
