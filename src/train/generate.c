@@ -211,7 +211,7 @@ static sl_status create_candidates(sl_pipe *pipe, int64_t ntokens, candidate **c
 {
     if (*candidates)
         return SL_OK;
-    *candidates = malloc((size_t)ntokens * sizeof **candidates);
+    *candidates = calloc((size_t)ntokens + 1, sizeof **candidates);
     if (*candidates)
         return SL_OK;
     sl_status status = sl_error(SL_ERR_MEMORY, "no memory for %" PRId64 " candidates", ntokens);
