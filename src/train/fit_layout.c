@@ -73,7 +73,7 @@ sl_status sl_train_fit_layout(sl_train_options *options, const sl_module *model,
     asked.replicas = sl_train_options_replicas(options);
     asked.shards = sli_layout_shards(options);
     asked.chunks = sl_train_options_chunks(options);
-    int ranks = sli_layout_ranks(options);
+    int ranks = sli_layout_pipeline_ranks(options);
     int least = ranks < processes ? ranks : processes, most = ranks > 1 ? processes : 1;
     int used = 0; /* ranks of the best one */
     double best = INFINITY;

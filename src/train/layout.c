@@ -58,7 +58,7 @@ const char *sl_train_options_schedule(const sl_train_options *options)
 int sl_train_options_chunks(const sl_train_options *options)
 {
     enum { CHUNKS_PER_RANK = 4 };
-    int ranks = sli_layout_ranks(options);
+    int ranks = sli_layout_pipeline_ranks(options);
     if (options->chunks > 0)
         return options->chunks;
     if (options->table)
@@ -81,19 +81,19 @@ static int ranks_of_replica(const sl_train_options *options)
     return ranks > 1 ? ranks : 1;
 }
 
-int sli_layout_local_ranks(const sl_train_options *options)
+int sli_layout_host_ranks(const sl_train_options *options)
 {
     return options->local_ranks > 0 ? options->local_ranks : count_ranks(options);
 }
 
-int sli_layout_own_ranks(const sl_train_options *options)
+int sli_layout_pipeline_ranks_of_rank(const sl_train_options *options)
 {
-    return sli_layout_ranks(options) / ranks_of_replica(options);
+    return sli_layout_pipeline_ranks(options) / ranks_of_replica(options);
 }
 
 sli_layout sli_layout_of_rank(const sl_train_options *options, int rank)
 {
-    int ranks = ranks_of_replica(options), own = sli_layout_own_ranks(options),
+    int ranks = ranks_of_replica(options), own = sli_layout_pipeline_ranks_of_rank(options),
         index = rank % ranks;
     return (sli_layout){rank / ranks, index, ranks, index * own, own};
 }
@@ -121,7 +121,7 @@ static int virtual_stages(const sl_train_options *options)
     return options->virtual_stages > 0 ? options->virtual_stages : own > 0 ? own : 1;
 }
 
-int sli_layout_ranks(const sl_train_options *options)
+int sli_layout_pipeline_ranks(const sl_train_options *options)
 {
     if (options->table)
         return sl_schedule_ranks(options->table);
@@ -133,13 +133,13 @@ int sli_layout_ranks(const sl_train_options *options)
     if (options->devices && count_lists(options->devices) > 1)
         own = count_devices(options->devices);
     else if (options->devices)
-        own = count_devices(options->devices) / sli_layout_local_ranks(options);
+        own = count_devices(options->devices) / sli_layout_host_ranks(options);
     return ranks_of_replica(options) * (own > 0 ? own : 1);
 }
 
 int sli_layout_stages(const sl_train_options *options)
 {
-    return sli_layout_ranks(options) * virtual_stages(options);
+    return sli_layout_pipeline_ranks(options) * virtual_stages(options);
 }
 
 sl_status sli_layout_placement(const sl_train_options *options, int room[SL_MAX_STAGES],
@@ -149,14 +149,14 @@ sl_status sli_layout_placement(const sl_train_options *options, int room[SL_MAX_
     if (!options->placement)
         return SL_OK;
     *out = room;
-    return sl_placement_parse(options->placement, sli_layout_ranks(options),
+    return sl_placement_parse(options->placement, sli_layout_pipeline_ranks(options),
                               virtual_stages(options), room);
 }
 
 sl_status sli_layout_table(const sl_train_options *options, int micros, sl_schedule **out)
 {
     int room[SL_MAX_STAGES];
-    sl_schedule_options wanted = {.ranks = sli_layout_ranks(options),
+    sl_schedule_options wanted = {.ranks = sli_layout_pipeline_ranks(options),
                                   .virtual_stages = virtual_stages(options),
                                   .micros = micros};
     if (options->table)
@@ -189,7 +189,7 @@ static const char *plural(int count)
 /* Says how many processes fit. */
 static sl_status refuse_ranks(const sl_train_options *options)
 {
-    int replicas = sl_train_options_replicas(options), ranks = sli_layout_ranks(options);
+    int replicas = sl_train_options_replicas(options), ranks = sli_layout_pipeline_ranks(options);
     char fit[256] = "1";
     size_t used = 1;
     for (int each = 1; each <= ranks && used < sizeof fit; each++)
@@ -205,8 +205,8 @@ static sl_status check_ranks(const sl_train_options *options)
 {
     int replicas = sl_train_options_replicas(options), ranks = options->ranks,
         local = options->local_ranks, shards = sli_layout_shards(options);
-    if (ranks > 0 &&
-        (ranks % replicas != 0 || sli_layout_ranks(options) % ranks_of_replica(options) != 0))
+    if (ranks > 0 && (ranks % replicas != 0 ||
+                      sli_layout_pipeline_ranks(options) % ranks_of_replica(options) != 0))
         return refuse_ranks(options);
     if (local < 0 || local > count_ranks(options))
         return sl_error(SL_ERR_INVALID, "local_ranks must be from 1 to %d, got %d",
@@ -243,7 +243,7 @@ static sl_status check_lists(const char *devices, const char *owners, int count,
 static sl_status check_devices(const sl_train_options *options)
 {
     char *names, owners[32];
-    int count = sli_layout_local_ranks(options), ranks = sli_layout_own_ranks(options);
+    int count = sli_layout_host_ranks(options), ranks = sli_layout_pipeline_ranks_of_rank(options);
     bool is_replica = ranks_of_replica(options) == 1;
     if (!options->devices)
         return SL_OK;
@@ -333,7 +333,7 @@ sl_status sli_layout_check(const sl_train_options *options)
 static sl_status print_devices(const sl_train_options *options, bool shared, char **out)
 {
     enum { NAME_BYTES = 16 }; /* "cpu:65535," */
-    int count = sli_layout_local_ranks(options) * sli_layout_own_ranks(options);
+    int count = sli_layout_host_ranks(options) * sli_layout_pipeline_ranks_of_rank(options);
     size_t bytes = (size_t)count * NAME_BYTES + 1, used = 0;
     *out = calloc(bytes, 1);
     if (!*out)

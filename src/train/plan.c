@@ -21,7 +21,7 @@ static sl_status name_devices(const sl_train_options *options, int replica, sl_p
     char *devices, *rest;
     SL_TRY(sli_layout_devices(options, &devices));
     const char *name = strtok_r(devices, ",", &rest);
-    int ranks = sli_layout_ranks(options);
+    int ranks = sli_layout_pipeline_ranks(options);
     for (int skipped = replica * ranks; skipped > 0; skipped--)
         name = strtok_r(NULL, ",", &rest);
     for (int rank = 0; rank < ranks && name; rank++, name = strtok_r(NULL, ",", &rest))
@@ -208,7 +208,8 @@ static sl_status add_tied(sl_parameter *tied, void *arg)
     const tie_plan *of = arg;
     sl_stage_plan *user = find_stage(of->plan, tied->module);
     sl_stage_plan *owner = find_stage(of->plan, tied->tied_to->module);
-    int64_t bytes = bytes_of(sl_parameter_shape(tied)), own = sli_layout_own_ranks(of->options);
+    int64_t bytes = bytes_of(sl_parameter_shape(tied)),
+            own = sli_layout_pipeline_ranks_of_rank(of->options);
     bool is_trained = sli_parameter_is_trained(tied);
     if (is_trained)
         user->gradient_bytes += bytes;
@@ -282,7 +283,7 @@ sl_status sl_plan_create(const sl_train_options *options, const sl_module *model
     sl_schedule *schedule;
     *out = (sl_plan){.total_parameters = sl_module_parameter_elements(model)};
     SL_TRY(sli_layout_check(options));
-    int replicas = sli_layout_local_ranks(options) / sli_layout_of_rank(options, 0).ranks;
+    int replicas = sli_layout_host_ranks(options) / sli_layout_of_rank(options, 0).ranks;
     if (replica < 0 || (replica > 0 && replica >= replicas))
         return sl_error(SL_ERR_INVALID, "sl_plan_create: asked for replica %d of %d", replica,
                         replicas);
@@ -354,7 +355,7 @@ sl_status sl_plan_host(const sl_train_options *options, const sl_module *model, 
     SLI_CHECK_NOT_NULL(model);
     SLI_CHECK_NOT_NULL(out);
     sl_plan plan;
-    int count = sli_layout_local_ranks(options), processes = options->ranks > 0 ? count : 1;
+    int count = sli_layout_host_ranks(options), processes = options->ranks > 0 ? count : 1;
     char *devices, *rest;
     *out = (sl_host_plan){.process_bytes = processes * (int64_t)sli_resident_memory()};
     SL_TRY(sl_plan_create(options, model, 0, &plan));
@@ -458,7 +459,7 @@ static void try_replicas(run_demand *demand)
         return;
     changed = *given;
     changed.devices = NULL; /* there must be one for each stage of each replica */
-    changed.pipeline_ranks = sli_layout_ranks(given);
+    changed.pipeline_ranks = sli_layout_pipeline_ranks(given);
     changed.replicas = sl_train_options_replicas(given);
     while (changed.replicas > 1 && !run_fits(demand, &changed))
         changed.replicas--;

@@ -87,7 +87,7 @@ static sl_status open_profile(model_profile *profile)
     profile->chunks = sl_micro_batches(rows, sli_layout_micros(options), NULL);
     profile->micro_rows = (rows + profile->chunks - 1) / profile->chunks;
     profile->rows = profile->micro_rows < (rows + 3) / 4 ? profile->micro_rows : (rows + 3) / 4;
-    profile->ranks = sli_layout_ranks(options);
+    profile->ranks = sli_layout_pipeline_ranks(options);
     return profile_ranks(profile);
 }
 

@@ -35,7 +35,8 @@ static sl_status create_pipe(const sl_train_options *options, const sl_train_tas
     return sl_pipe_create(&(sl_pipe_options){.model = to->model,
                                              .loss = to->loss,
                                              .stages = stages,
-                                             .virtual_stages = stages / sli_layout_ranks(options),
+                                             .virtual_stages =
+                                                 stages / sli_layout_pipeline_ranks(options),
                                              .placement = placement,
                                              .devices = devices,
                                              .balance = balance,

@@ -149,9 +149,9 @@ static sl_status create_devices(sli_run *run, int first, int count, bool own_cor
 {
     char *names;
     sl_train_options *options = &run->options;
-    int ranks = sli_layout_own_ranks(options);
+    int ranks = sli_layout_pipeline_ranks_of_rank(options);
     options->replicas = sl_train_options_replicas(options);
-    options->pipeline_ranks = sli_layout_ranks(options);
+    options->pipeline_ranks = sli_layout_pipeline_ranks(options);
     SL_TRY(sli_layout_devices(options, &names));
     sl_status status = sli_device_list_create_range(names, first * ranks, count * ranks, own_cores,
                                                     &run->devices, &run->oversubscribed);
@@ -224,8 +224,8 @@ static sl_status decide_by_time(sli_run *run, sl_module *model, sl_loss *loss, s
     sli_step_times times;
     int balance[SL_MAX_STAGES] = {0};
     bool may_share = !options->devices && options->pipeline_ranks > 1 && !run->oversubscribed &&
-                     sli_layout_local_ranks(options) == 1 &&
-                     sli_layout_own_ranks(options) == options->pipeline_ranks;
+                     sli_layout_host_ranks(options) == 1 &&
+                     sli_layout_pipeline_ranks_of_rank(options) == options->pipeline_ranks;
     bool cuts = options->balance_kind == SL_BALANCE_AUTO && sli_layout_stages(options) > 1;
     if (may_share || (cuts && (!group || sl_group_rank(group) == 0)))
         SL_TRY(sli_train_profile(options, run->task, model, loss, run->devices, NULL, balance,
@@ -354,7 +354,7 @@ sl_status sl_train_run(const sl_train_options *options, const sl_reporter *repor
 
 static sl_status check_rank(const sl_train_options *options, int local_rank)
 {
-    int local = sli_layout_local_ranks(options);
+    int local = sli_layout_host_ranks(options);
     if (local_rank < 0 || local_rank >= local)
         return sl_error(SL_ERR_INVALID, "a host's %d rank%s cannot have a number %d", local,
                         local == 1 ? "" : "s", local_rank);

@@ -19,8 +19,8 @@ typedef struct sli_layout {
 sli_layout sli_layout_of_rank(const sl_train_options *options, int rank);
 
 /* Ranks on this host, and the pipeline ranks of each. */
-int sli_layout_local_ranks(const sl_train_options *options);
-int sli_layout_own_ranks(const sl_train_options *options);
+int sli_layout_host_ranks(const sl_train_options *options);
+int sli_layout_pipeline_ranks_of_rank(const sl_train_options *options);
 
 /* Shards of the training text: what the options say, or one for each replica. */
 int sli_layout_shards(const sl_train_options *options);
@@ -32,7 +32,7 @@ int sli_layout_micros(const sl_train_options *options);
 
 /* Pipeline ranks of each replica: what the options say, or as many as `balance` or `devices` has;
  * and the stages on them. */
-int sli_layout_ranks(const sl_train_options *options);
+int sli_layout_pipeline_ranks(const sl_train_options *options);
 int sli_layout_stages(const sl_train_options *options);
 
 /* The rank of each stage, in `room` or NULL: the table's or the schedule's own. */

@@ -83,11 +83,11 @@ static void several_stages_of_a_rank_have_one_device(void **state)
     const int balance[] = {2, 1, 2, 1, 2, 2};
     memcpy(options.balance, balance, sizeof balance);
     check_ok(sl_train_options_check(&options));
-    assert_int_equal(sli_layout_ranks(&options), 2);
+    assert_int_equal(sli_layout_pipeline_ranks(&options), 2);
     assert_int_equal(sli_layout_stages(&options), 6);
     options.devices = NULL; /* the numbers say how many ranks there are */
     check_ok(sl_train_options_check(&options));
-    assert_int_equal(sli_layout_ranks(&options), 2);
+    assert_int_equal(sli_layout_pipeline_ranks(&options), 2);
     options.balance_count = 5;
     check_error(sl_train_options_check(&options), SL_ERR_INVALID,
                 "balance must give one number for each of 6 stages, got 5 numbers");
