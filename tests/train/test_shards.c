@@ -67,19 +67,18 @@ typedef struct ranks_of_run {
     const sl_train_options *options;
     int ranks;
     bool apart; /* only the first one sees the folder of checkpoints */
-    small_record *record;
+    const sl_reporter *reporter;
 } ranks_of_run;
 
 static sl_status run_rank(sl_group *group, void *arg)
 {
     const ranks_of_run *run = arg;
     sl_run_result result;
-    sl_reporter reporter = small_reporter(run->record);
     sl_train_options options = *run->options;
     options.local_ranks = run->ranks;
     if (run->apart && options.checkpoints.directory && sl_group_rank(group) > 0)
         options.checkpoints.directory = "/nowhere";
-    return sl_train_run_rank(&options, group, sl_group_rank(group), &reporter, 1, &result);
+    return sl_train_run_rank(&options, group, sl_group_rank(group), run->reporter, 1, &result);
 }
 
 /* Where `ranks` is 0, all replicas are threads of one run. */
@@ -90,7 +89,7 @@ static sl_status shard_run(const sl_train_options *options, int ranks, bool apar
     size_t bytes;
     sl_run_result result;
     sl_reporter reporter = small_reporter(&record->run);
-    ranks_of_run run = {options, ranks, apart, &record->run};
+    ranks_of_run run = {options, ranks, apart, &reporter};
     SL_TRY(ranks > 0 ? sl_spawn(run_rank, &run, ranks, NULL)
                      : sl_train_run(options, &reporter, 1, &result));
     if (!options->save)
