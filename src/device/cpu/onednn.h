@@ -58,11 +58,11 @@ sl_status sli_matmul_find(sli_matmul *matmul, const sli_matmul_shape *shape,
                           const sli_matmul_primitive **out);
 
 /* Memory that a run needs beside its matrices. */
-int64_t sli_matmul_scratch_floats(const sli_matmul_primitive *primitive);
+int64_t sli_matmul_scratch_floats(const sli_matmul_primitive *entry);
 
 /* Computes c. `thread` is 0 … threads - 1, and no two run with the same at once. Returns 0, or
  * oneDNN's code. */
-int sli_matmul_run(sli_matmul *matmul, const sli_matmul_primitive *primitive, int thread,
-                   const void *a, const void *b, float *c, float *scratch);
+int sli_matmul_run(sli_matmul *matmul, const sli_matmul_primitive *entry, int thread, const void *a,
+                   const void *b, float *c, float *scratch);
 
 #endif
