@@ -150,15 +150,29 @@ static bool has_ended(sli_mpi_process *process, sli_request *request)
     return done;
 }
 
+/* Sends that are given up together, as all those to a rank that has died, have this time together:
+ * where the first one does not end, the others do not either. */
+static double end_of_sends(sli_mpi_process *process)
+{
+    const double together_seconds = 1;
+    double now = sli_clock_seconds(), until = atomic_load(&process->sends_until);
+    if (now < until + together_seconds)
+        return until;
+    atomic_store(&process->sends_until, now + cancel_seconds);
+    return now + cancel_seconds;
+}
+
 bool sli_requests_end(sli_mpi_process *process, sli_request *requests, int count)
 {
-    double until = sli_clock_seconds() + cancel_seconds;
+    double receives_until = sli_clock_seconds() + cancel_seconds;
     bool all_ended = true;
     if (!atomic_load(&process->unusable))
         for (int i = 0; i < count; i++)
             if (requests[i].bits && requests[i].receives)
                 (void)process->mpi->cancel(&requests[i]);
     for (int i = 0; i < count; i++) {
+        double until =
+            requests[i].bits && !requests[i].receives ? end_of_sends(process) : receives_until;
         while (!atomic_load(&process->unusable) && !has_ended(process, &requests[i]) &&
                sli_clock_seconds() < until)
             sched_yield();
