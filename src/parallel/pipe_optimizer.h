@@ -84,7 +84,7 @@ typedef struct sli_state_stream {
 
 /* Rank 0's: a source (sli_item_source) of the items of the lists; and the end of what the others
  * serve, also after an error. Gives `status`, else an error of its own. */
-sl_status sli_state_stream_read(void *stream, const sl_safetensors_item *item, const void **data);
+sl_status sli_state_stream_read(void *context, const sl_safetensors_item *item, const void **data);
 sl_status sli_state_stream_end(sli_state_stream *stream, sl_status status);
 
 /* The other ranks': returns when rank 0 has ended. */
