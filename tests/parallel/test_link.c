@@ -151,7 +151,7 @@ static void wait_of_an_earlier_step_blames_no_rank(void **state)
 {
     (void)state;
     atomic_int met = 0;
-    check_ok(sl_spawn(wait_in_two_steps, &met, RANKS, &(sl_group_options){.timeout_seconds = 1}));
+    check_ok(sl_spawn(wait_in_two_steps, &met, RANKS, &(sl_group_options){.timeout_seconds = 3}));
 }
 
 /* Rank 0 has all that it needs and leaves. Ranks 1 and 2 still exchange headers; one is late. */
