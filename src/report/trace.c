@@ -7,51 +7,67 @@
 #include "report/run_file.h"
 
 #include <inttypes.h>
+#include <math.h>
 
 enum { PREDICTED = 1, MEASURED = 2 };
+
+/* Perfetto takes a thread with the number 0 or that of its process for the process's main one. */
+static int thread_number(int process, int rank)
+{
+    return 1000 * process + rank;
+}
 
 /* After the last event; the next one overwrites it, so that the file is whole between records. */
 static const char ending[] = "\n]}\n";
 
-static void name_process(FILE *to, int process, const char *name)
+static void name_process(FILE *to, int process, const char *name, int ranks)
 {
     fprintf(
         to,
         "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"%s\"}},\n"
         "{\"name\":\"process_sort_index\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"sort_index\":%d}}",
         process, name, process, process);
+    for (int rank = 0; rank < ranks; rank++)
+        fprintf(to,
+                ",\n{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{"
+                "\"name\":\"rank %d\"}}",
+                process, thread_number(process, rank), rank);
 }
 
 static sl_status start_trace(void *context, const sl_run_info *info)
 {
     sl_run_file *file = context;
-    (void)info;
+    int ranks = info->memory_count / info->replicas;
     SL_TRY(sli_run_file_open(file, file->path));
     if (fseek(file->file, 0, SEEK_CUR) != 0)
         return sl_error(SL_ERR_INVALID,
                         "%s: a trace needs a file, whose end each record overwrites, not a pipe",
                         file->path);
     fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", file->file);
-    name_process(file->file, PREDICTED, "predicted");
+    name_process(file->file, PREDICTED, "predicted", ranks);
     fputs(",\n", file->file);
-    name_process(file->file, MEASURED, "measured");
+    name_process(file->file, MEASURED, "measured", ranks);
     fputs(ending, file->file);
     return sli_run_file_flush(file);
 }
 
+/* A start and an end are rounded alike: Perfetto drops an action that begins before the end of the
+ * one before it, by however little. */
 static void print_action(sl_run_file *file, int process, const sl_pipeline_info *info, int index)
 {
     char name[SLI_ACTION_TEXT_BYTES];
     const sl_utilization *of = info->utilization;
     sl_timeline_entry entry = process == PREDICTED ? of->predicted[index] : of->measured[index];
+    int64_t start_ns = llround(1e3 * file->end + 1e9 * entry.start),
+            end_ns = llround(1e3 * file->end + 1e9 * entry.end);
     fprintf(file->file,
             ",\n{\"name\":\"%s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,"
             "\"tid\":%d,\"args\":{\"stage\":%d,\"micro\":%d,\"epoch\":%" PRId64 ",\"step\":%" PRId64
             "}}",
             sli_action_text(entry.action, name), sli_action_name(entry.action.kind),
-            file->end + 1e6 * entry.start, 1e6 * (entry.end - entry.start), process,
-            of->placement[entry.action.stage], entry.action.stage, entry.action.micro, info->epoch,
-            info->step);
+            1e-3 * (double)start_ns, 1e-3 * (double)(end_ns - start_ns), process,
+            thread_number(process, of->placement[entry.action.stage]), entry.action.stage,
+            entry.action.micro, info->epoch, info->step);
 }
 
 static double last_end(const sl_utilization *of)

