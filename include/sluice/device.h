@@ -81,6 +81,9 @@ const char *sl_device_isa(const sl_device *device);
  * more time than f32's. */
 bool sl_device_has_bf16(const sl_device *device);
 
+/* Whether it has products in TF32 (GPUs). */
+bool sl_device_has_tf32(const sl_device *device);
+
 /* What its memory is used for, and the peaks since the last reset. Any thread may call. */
 void sl_device_memory(const sl_device *device, sl_memory_stats *out);
 

@@ -57,6 +57,11 @@ bool sl_device_has_bf16(const sl_device *device)
     return device->has_bf16;
 }
 
+bool sl_device_has_tf32(const sl_device *device)
+{
+    return device->has_tf32;
+}
+
 void sli_device_bind_thread(void *device)
 {
     sl_device *bound = device;

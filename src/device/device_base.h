@@ -79,6 +79,7 @@ struct sl_device {
     char name[SLI_DEVICE_NAME_BYTES];
     const char *isa;
     bool has_bf16; /* multiplies it in hardware */
+    bool has_tf32;
     int threads;
     uint64_t usable_bytes;           /* that the process can have, for an error's text */
     _Atomic uint64_t reserved_bytes; /* kept by the implementation's allocator */

@@ -114,6 +114,9 @@ sl_status sli_device_gemm(sl_device *device, const sli_gemm *a)
     check_at_least(&c, "ldc", a->n, a->ldc);
     check_beta(&c, a->beta);
     check_dropout(&c, &a->dropout);
+    if (c.status == SL_OK && a->tf32 && (a->bf16 || !device->has_tf32))
+        return sl_error(SL_ERR_INVALID, "%s: gemm: tf32 is for f32 matrices on a GPU",
+                        device->name);
     return c.status == SL_OK ? device->ops->gemm(device, a) : c.status;
 }
 

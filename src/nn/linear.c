@@ -43,6 +43,7 @@ sl_status sli_linear_forward(const sli_linear *linear, const sl_tensor *in,
     sli_gemm product = {
         .transpose_b = true,
         .bf16 = linear->weight->bf16,
+        .tf32 = linear->weight->tf32,
         .m = sl_tensor_rows(in),
         .n = linear->out,
         .k = linear->in,
@@ -100,6 +101,7 @@ sl_status sli_linear_add_weight(const sli_linear *linear, const sl_tensor *grad,
     sli_gemm product = {
         .transpose_a = true,
         .bf16 = linear->weight->bf16,
+        .tf32 = linear->weight->tf32,
         .m = linear->out,
         .n = linear->in,
         .k = sl_tensor_rows(grad),
@@ -156,6 +158,7 @@ sl_status sli_linear_backward_input(const sli_linear *linear, const sl_tensor *g
     operand a;
     sli_gemm product = {
         .bf16 = linear->weight->bf16,
+        .tf32 = linear->weight->tf32,
         .m = sl_tensor_rows(grad),
         .n = linear->in,
         .k = linear->out,

@@ -80,6 +80,7 @@ struct sl_parameter {
     sl_tensor *value;
     sl_tensor *grad;
     sl_tensor *bf16;    /* its value for products; NULL: they are of f32 */
+    bool tf32;          /* its products are */
     bool in_products;   /* it is the weight of one */
     bool grad_is_stale; /* there has been no gradient since zero_grad (PyTorch's None): its content
                            does not count */

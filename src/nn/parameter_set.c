@@ -180,7 +180,10 @@ static sl_status allocate_ties(const sl_parameter_set *set, const sl_parameter *
 /* The copy for products is one as well. */
 static sl_status allocate_copy(const sl_parameter_set *set, sl_parameter *parameter)
 {
-    if (set->options.precision == SL_PRECISION_F32 || !sli_parameter_is_in_products(parameter))
+    parameter->tf32 = set->options.precision == SL_PRECISION_TF32;
+    for (sl_parameter *at = parameter->ties; at; at = at->next_tie)
+        at->tf32 = parameter->tf32;
+    if (set->options.precision != SL_PRECISION_BF16 || !sli_parameter_is_in_products(parameter))
         return SL_OK;
     SL_TRY(sl_tensor_create(set->options.device, SL_MEMORY_PARAMETERS, SL_BF16, &parameter->shape,
                             &parameter->bf16));
@@ -258,6 +261,10 @@ static sl_status check_options(const sl_parameter_set_options *options)
     if (options->first_bucket_bytes < 0 || options->bucket_bytes < 0)
         return sl_error(SL_ERR_INVALID,
                         "sl_parameter_set_create: a bucket's bytes must not be negative");
+    if (options->precision == SL_PRECISION_TF32 && !sl_device_has_tf32(options->device))
+        return sl_error(SL_ERR_UNSUPPORTED,
+                        "%s has no products in tf32: use f32 or bf16, or GPUs for all stages",
+                        sl_device_name(options->device));
     return SL_OK;
 }
 

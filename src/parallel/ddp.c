@@ -24,6 +24,9 @@ static sl_status check_options(const sl_ddp_options *options)
     if (!options->pipe == !has_module)
         return sl_error(SL_ERR_INVALID, "sl_ddp_create: expected either a pipe, or a module and "
                                         "its parameters");
+    if (options->comm_precision == SL_PRECISION_TF32)
+        return sl_error(SL_ERR_INVALID,
+                        "sl_ddp_create: gradients are exchanged in f32 or bf16, not in tf32");
     return SL_OK;
 }
 

@@ -358,7 +358,7 @@ static void convert_parameters(sli_rank *rank, void *arg)
 /* All ranks have finished before any begins its row: a tied weight is another stage's. */
 static sl_status convert_all_parameters(sl_pipe *pipe, const sli_step *step)
 {
-    if (pipe->precision == SL_PRECISION_F32 || step->same_weights)
+    if (pipe->precision != SL_PRECISION_BF16 || step->same_weights)
         return SL_OK;
     sli_pipe_run_ranks(pipe, convert_parameters, pipe);
     return sli_failure_take(&pipe->failure);

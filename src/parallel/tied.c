@@ -72,7 +72,8 @@ static bool is_end_of(const sl_pipe *pipe, const sl_parameter *tied, bool of_own
 static sl_status create_copy(const sl_pipe *pipe, sl_parameter *tied, sl_device *device)
 {
     SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, SL_F32, &tied->shape, &tied->value));
-    if (pipe->precision != SL_PRECISION_F32 && sli_parameter_is_in_products(tied->tied_to))
+    tied->tf32 = pipe->precision == SL_PRECISION_TF32;
+    if (pipe->precision == SL_PRECISION_BF16 && sli_parameter_is_in_products(tied->tied_to))
         SL_TRY(sl_tensor_create(device, SL_MEMORY_PARAMETERS, SL_BF16, &tied->shape, &tied->bf16));
     if (!pipe->inference && sl_parameter_get_kind(tied) == SL_PARAMETER_TRAINED)
         SL_TRY(sl_tensor_create(device, SL_MEMORY_GRADIENTS, SL_F32, &tied->shape, &tied->grad));

@@ -29,7 +29,7 @@ struct sl_tensor {
     sl_shape shape;
 };
 
-const char *const sl_precision_names[] = {"f32", "bf16", NULL};
+const char *const sl_precision_names[] = {"f32", "bf16", "tf32", NULL};
 
 const char *sl_dtype_name(sl_dtype dtype)
 {

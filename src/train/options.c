@@ -58,6 +58,8 @@ static bool with_comm_in_bf16(const void *object)
     return ((const sl_train_options *)object)->comm_precision == SL_PRECISION_BF16;
 }
 
+static const char *const comm_precision_names[] = {"f32", "bf16", NULL};
+
 static bool with_eval_every(const void *object)
 {
     return ((const sl_train_options *)object)->eval_every > 0;
@@ -239,7 +241,7 @@ const sl_option sl_plan_option_rows[] = {
     {.name = "zero", .group = "Data parallelism", FIELD(FLAG, zero),
      .help = "Shard the optimizer's state over the replicas (ZeRO-1)"},
     {.name = "comm-precision", .value = "KIND", .group = "Data parallelism",
-     FIELD(CHOICE, comm_precision), .choices = sl_precision_names,
+     FIELD(CHOICE, comm_precision), .choices = comm_precision_names,
      .affects_numbers = with_comm_in_bf16,
      .help = "Precision of the gradients that replicas exchange. bf16: each shard's gradients and "
              "their average are rounded to bf16, which halves the bytes; sums are in f32"},
@@ -261,8 +263,9 @@ const sl_option sl_plan_option_rows[] = {
     {.name = "precision", .value = "KIND", .group = "Training", FIELD(CHOICE, precision),
      .choices = sl_precision_names,
      .help = "Precision of matrix products and of activations. bf16: products of bf16 numbers with "
-             "sums in f32; weights, gradients, optimizer and checkpoints stay f32. A run that "
-             "resumes may have another one"},
+             "sums in f32. tf32, on GPUs alone: products of f32 numbers rounded to 11 bits. Weights, "
+             "gradients, optimizer and checkpoints stay f32. A run that resumes may have another "
+             "one"},
 
     {0},
 };

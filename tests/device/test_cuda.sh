@@ -49,6 +49,13 @@ run cpu_bf16 --devices cpu:0 --precision bf16
 run cuda_bf16 --devices cuda:0 --precision bf16
 near cpu_bf16 cuda_bf16 1e-3 # a value may be rounded up here and down there
 
+# Products in TF32 are other numbers, and the same however the model is cut.
+run cuda_tf32 --devices cuda:0 --precision tf32 --chunks 2
+run virtual_tf32 --devices cuda:0/0,cuda:0/1 --precision tf32 --chunks 2
+near cuda cuda_tf32 1e-2
+! diff "$scratch/cuda" "$scratch/cuda_tf32" >"$scratch/out" || fail "tf32 has the bits of f32"
+diff "$scratch/cuda_tf32" "$scratch/virtual_tf32" || fail "in tf32, two stages give other bits than one"
+
 # A shard before the last one is rounded in the device's memory.
 shards=(--dp 1 --shards 2 --comm-precision bf16)
 run cpu_shards --devices cpu:0 "${shards[@]}"
@@ -81,5 +88,7 @@ refused 'CUDA finds no card: there is no driver' FAKE_CUDA_NO_DRIVER=1 --devices
 refused 'cuda:2: the machine has no card 2 \(it has 2\)' A=0 --devices cuda:2
 refused 'cuda:0: attention: heads of at most 256 columns, got 320: use more heads or a CPU' A=0 \
     --devices cuda:0 --emsize 320 --nhead 1
+refused 'cpu:0 has no products in tf32: use f32 or bf16, or GPUs for all stages' A=0 \
+    --devices cuda:0,cpu:0 --precision tf32
 refused 'is tied to 0.encoder.weight of stage 0 on cuda:0/0: both stages must be on one device' A=0 \
     --devices cuda:0/0,cuda:0/1 --tie

@@ -310,6 +310,23 @@ static void outputs_between_modules_are_bf16(void **state)
     sl_device_destroy(&device);
 }
 
+static void a_cpu_refuses_tf32(void **state)
+{
+    (void)state;
+    sl_device *device;
+    sl_module *module;
+    sl_parameter_set *set;
+    check_ok(sl_device_create_cpu(1, &device));
+    check_ok(sl_linear_create(4, 3, false, &module));
+    const sl_parameter_set_options options = {.device = device, .precision = SL_PRECISION_TF32};
+    check_error(sl_parameter_set_create(module, 0, 0, &options, &set), SL_ERR_UNSUPPORTED,
+                "cpu has no products in tf32: use f32 or bf16, or GPUs for all stages");
+    assert_null(set);
+    assert_false(sl_device_has_tf32(device));
+    sl_module_destroy(&module);
+    sl_device_destroy(&device);
+}
+
 int precision_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -317,6 +334,7 @@ int precision_tests(void)
         cmocka_unit_test(encoder_layers_in_bf16_agree_with_f32),
         cmocka_unit_test(cross_entropy_behind_a_decoder_in_bf16_agrees_with_f32),
         cmocka_unit_test(outputs_between_modules_are_bf16),
+        cmocka_unit_test(a_cpu_refuses_tf32),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -292,10 +292,21 @@ static sl_status differ_in_precision(sl_group *group, void *arg)
                   "every rank to refuse it, got \"%s\"", sl_error_text());
 }
 
+static sl_status exchange_in_tf32(sl_group *group, void *arg)
+{
+    (void)arg;
+    toy replica;
+    sl_ddp_options options = {.comm_precision = SL_PRECISION_TF32};
+    sl_status status = toy_open(group, &(toy_options){0}, &options, &replica);
+    return expect(status == SL_ERR_INVALID && strstr(sl_error_text(), "not in tf32"),
+                  "every rank to refuse it, got \"%s\"", sl_error_text());
+}
+
 static void ranks_with_gradients_of_other_precisions_are_refused(void **state)
 {
     (void)state;
     check_ranks(differ_in_precision, NULL, 2);
+    check_ranks(exchange_in_tf32, NULL, 2);
 }
 
 static sl_status fail_in_hook(sl_group *group, void *arg)

@@ -10,7 +10,7 @@
 
 /* What the opaque structs hold. */
 typedef struct product {
-    int32_t transpose_a, transpose_b, epilogue;
+    int32_t transpose_a, transpose_b, epilogue, compute;
     const float *bias;
 } product;
 
@@ -46,6 +46,7 @@ cublasStatus_t cublasLtMatmulDescCreate(cublasLtMatmulDesc_t *out, cublasCompute
     assert(scale == CUDA_R_32F &&
            (compute == CUBLAS_COMPUTE_32F || compute == CUBLAS_COMPUTE_32F_FAST_TF32));
     *out = calloc(1, sizeof **out);
+    ((product *)*out)->compute = (int32_t)compute;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -133,13 +134,19 @@ typedef struct call {
     size_t workspace_bytes;
 } call;
 
-static double element(const matrix *of, const void *data, bool transposed, int64_t row, int64_t col)
+/* The f32 numbers of a product in TF32 lose their last 13 bits. */
+static double element(const call *c, const matrix *of, const void *data, bool transposed,
+                      int64_t row, int64_t col)
 {
     int64_t at = transposed ? row * of->ld + col : col * of->ld + row;
-    if (!of->bf16)
-        return ((const float *)data)[at];
-    uint32_t bits = (uint32_t)((const uint16_t *)data)[at] << 16;
+    uint32_t bits;
     float value;
+    if (of->bf16)
+        bits = (uint32_t)((const uint16_t *)data)[at] << 16;
+    else
+        memcpy(&bits, (const float *)data + at, sizeof bits);
+    if (c->product.compute == CUBLAS_COMPUTE_32F_FAST_TF32)
+        bits &= 0xFFFFE000;
     memcpy(&value, &bits, sizeof value);
     return value;
 }
@@ -162,8 +169,8 @@ static cudaError_t multiply(void *argument)
         for (int64_t row = 0; row < (int64_t)c->d.rows; row++) {
             double sum = 0;
             for (int64_t i = 0; i < inner; i++)
-                sum +=
-                    element(&c->a, c->a_data, ta, row, i) * element(&c->b, c->b_data, tb, i, col);
+                sum += element(c, &c->a, c->a_data, ta, row, i) *
+                       element(c, &c->b, c->b_data, tb, i, col);
             float *to = &c->d_data[col * c->d.ld + row];
             *to = finish_element(c, sum, row, *to);
         }

@@ -10,6 +10,8 @@
 #include "device/cuda/kernels.h"
 #include "device/cuda/plugin/cuda_device.h"
 
+#include "sluice/tensor.h"
+
 #include <cublasLt.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -20,8 +22,10 @@ enum { MOST_PLANS = 256, WORKSPACE_BYTES = 32 << 20 };
 /* What a plan depends on. Compared as bytes: it has no padding that is not 0. */
 typedef struct product_key {
     int64_t m, n, k, lda, ldb, ldc;
-    int32_t transpose_a, transpose_b, bf16, epilogue; /* cublasLtEpilogue_t */
-    uint32_t align_a, align_b, align_c, align_bias;   /* bytes */
+    int32_t transpose_a, transpose_b;
+    int32_t precision;                              /* sl_precision */
+    int32_t epilogue;                               /* cublasLtEpilogue_t */
+    uint32_t align_a, align_b, align_c, align_bias; /* bytes */
 } product_key;
 
 typedef struct plan {
@@ -102,7 +106,9 @@ static product_key key_of(const sli_gemm *g, cublasLtEpilogue_t epilogue)
         .ldc = g->ldc,
         .transpose_a = g->transpose_a,
         .transpose_b = g->transpose_b,
-        .bf16 = g->bf16,
+        .precision = g->bf16   ? SL_PRECISION_BF16
+                     : g->tf32 ? SL_PRECISION_TF32
+                               : SL_PRECISION_F32,
         .epilogue = (int32_t)epilogue,
         .align_a = alignment_of(g->a, g->lda * bytes),
         .align_b = alignment_of(g->b, g->ldb * bytes),
@@ -120,12 +126,14 @@ static cublasStatus_t set_product(const plan *of, cublasLtMatmulDescAttributes_t
 /* Our b is cuBLASLt's a. A stored matrix has as many columns for it as it has rows for us. */
 static cublasStatus_t describe(const product_key *key, plan *out)
 {
-    cudaDataType_t type = key->bf16 ? CUDA_R_16BF : CUDA_R_32F;
+    cudaDataType_t type = key->precision == SL_PRECISION_BF16 ? CUDA_R_16BF : CUDA_R_32F;
+    cublasComputeType_t compute =
+        key->precision == SL_PRECISION_TF32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
     const int32_t transpose[] = {key->transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                                  key->transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N};
     int64_t a_columns = key->transpose_a ? key->m : key->k;
     int64_t b_columns = key->transpose_b ? key->k : key->n;
-    cublasStatus_t code = cublasLtMatmulDescCreate(&out->product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasStatus_t code = cublasLtMatmulDescCreate(&out->product, compute, CUDA_R_32F);
     if (code == CUBLAS_STATUS_SUCCESS)
         code = set_product(out, CUBLASLT_MATMUL_DESC_TRANSA, &transpose[0], sizeof *transpose);
     if (code == CUBLAS_STATUS_SUCCESS)
