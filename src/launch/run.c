@@ -104,7 +104,9 @@ static sl_status count_processes(launcher *self)
 }
 
 /* The ranks bind their devices' threads to cores themselves. A lost host is noticed within some
- * 10 s, where Open MPI's own settings take minutes. The caller frees out->list. */
+ * 10 s, where Open MPI's own settings take minutes. A supervisor may end without MPI_Finalize,
+ * which its program calls or not: mpirun would otherwise end the other supervisors, and wait a
+ * second for each. The caller frees out->list. */
 static sl_status write_command(launcher *self, words *out)
 {
     enum { MOST_OPTIONS = 64 };
@@ -118,7 +120,8 @@ static sl_status write_command(launcher *self, words *out)
     *out = (words){.list = calloc(room, sizeof *out->list)};
     if (!out->list)
         return sl_error(SL_ERR_MEMORY, "no memory for mpirun's command line");
-    add_words(out, (const char *const[]){"mpirun", "--quiet", "--bind-to", "none", "-n",
+    add_words(out, (const char *const[]){"mpirun", "--quiet", "--bind-to", "none", "--mca",
+                                         "orte_allowed_exit_without_sync", "1", "-n",
                                          self->processes_text, NULL});
     if (geteuid() == 0)
         add_words(out, (const char *const[]){"--allow-run-as-root", NULL});
