@@ -11,6 +11,7 @@
 #ifndef SLI_CORE_WIRE_H
 #define SLI_CORE_WIRE_H
 
+#include "core/host.h"
 #include "sluice/status.h"
 
 #include <netinet/in.h>
@@ -20,7 +21,6 @@
 /* ---- Addresses (wire_address.c) ----------------------------------------------------------- */
 
 enum {
-    SLI_HOST_BYTES = 33, /* of a host's id */
     SLI_WIRE_KEY_BYTES = 32,
     SLI_WIRE_MAX_ADDRESSES = 16,
     SLI_WIRE_ADDRESS_BYTES = 1024 /* of the text */
@@ -171,16 +171,5 @@ bool sli_wire_send_bytes(const sli_wire_connection *connection, const void *byte
 
 /* Sets up a connected socket: messages leave at once, and the loss of the host is noticed. */
 void sli_wire_set_socket_options(int fd);
-
-/* ---- Hosts (wire_address.c) ----------------------------------------------------------- */
-
-/* Which host this is. Two processes are on one host if the loopback interface leads from one to the
- * other: they run under one kernel, since its last start, and in one of its network namespaces.
- *
- * 32 hexadecimal digits, the same for processes on one host alone. */
-void sli_host_id(char id[SLI_HOST_BYTES]);
-
-/* 63 bits of the id. */
-int64_t sli_host_number(void);
 
 #endif

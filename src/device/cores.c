@@ -3,7 +3,7 @@
 #include "device/cores.h"
 
 #include "core/cgroup.h"
-#include "core/wire.h"
+#include "core/host.h"
 
 #include <hwloc.h>
 #include <limits.h>

@@ -324,15 +324,14 @@ static sl_status read_rank(sl_launch_info *info)
 
 static sl_status call_launcher(supervisor *self)
 {
-    char host[64] = "";
+    char host[SLI_HOST_NAME_BYTES];
     sli_wire_address address;
     const char *text = getenv(SLI_LAUNCHER_VARIABLE);
     if (!text)
         return sl_error(SL_ERR_INVALID,
                         "sl_launch_run_rank: environment variable " SLI_LAUNCHER_VARIABLE
                         " is not set: only processes that sl_launch_run starts may call this");
-    if (gethostname(host, sizeof host - 1) != 0)
-        snprintf(host, sizeof host, "?");
+    sli_host_name(host);
     sli_wire_call_options options = {.rank = self->info.rank,
                                      .ranks = self->info.world_size,
                                      .kinds = SLI_LAUNCH_KINDS,

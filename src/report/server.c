@@ -15,6 +15,7 @@
 #ifdef SLI_HAVE_MICROHTTPD
 
 #include "core/clock.h"
+#include "core/host.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -334,7 +335,7 @@ static void write_url(sli_server *server, const struct sockaddr_storage *bound)
                       NI_NUMERICHOST | NI_NUMERICSERV);
     bool any = is_any(address);
     if (any)
-        (void)gethostname(host, sizeof host - 1);
+        sli_host_name(host);
     bool brackets = address->sa_family == AF_INET6 && !any;
     snprintf(server->url, sizeof server->url, "http://%s%.200s%s:%s/%s%s", brackets ? "[" : "",
              host, brackets ? "]" : "", port, server->asks_token ? "?token=" : "",

@@ -9,6 +9,7 @@
  *
  * Source: tensorflow/core/lib/io/record_writer.h, event.proto and summary.proto. */
 #include "core/error.h"
+#include "core/host.h"
 #include "report/run_file.h"
 
 #include <errno.h>
@@ -134,9 +135,9 @@ static sl_status start_events(void *context, const sl_run_info *info)
 {
     static const char version[] = "brain.Event:2";
     sl_run_file *file = context;
-    char host[64] = "host", *path;
+    char host[SLI_HOST_NAME_BYTES], *path;
     (void)info;
-    (void)gethostname(host, sizeof host - 1);
+    sli_host_name(host);
     if (mkdir(file->path, 0777) != 0 && errno != EEXIST)
         return sl_error(SL_ERR_IO, "%s: the directory cannot be made: %s", file->path,
                         strerror(errno));
