@@ -60,7 +60,17 @@ void sl_group_destroy(sl_group **group)
 
 void sl_group_abort(sl_group *group, sl_status error, const char *text)
 {
-    group->ops->abort(group, error, text);
+    sli_error_copy own = {.status = error, .rank = SLI_NO_RANK};
+    snprintf(own.text, sizeof own.text, "%s", text);
+    group->ops->abort(group, &own);
+}
+
+sl_status sli_group_break(sl_group *group, sl_status status)
+{
+    sli_error_copy own;
+    sli_error_save(&own, status);
+    group->ops->abort(group, &own);
+    return sli_error_restore(&own);
 }
 
 int sl_group_rank(const sl_group *group)
@@ -129,15 +139,16 @@ const void *sli_operation_node(const sli_operation *operation, int index)
     return operation->nodes ? operation->nodes[index] : operation->in;
 }
 
-sl_status sli_operations_compare(const sli_operation *const *called, int size)
+sl_status sli_operations_compare(const sl_group *group, const sli_operation *const *called)
 {
-    for (int r = 1; r < size; r++) {
+    for (int r = 1; r < group->size; r++) {
         char a[SLI_OPERATION_TEXT_BYTES], b[SLI_OPERATION_TEXT_BYTES];
+        char first[SLI_RANK_BYTES], other[SLI_RANK_BYTES];
         if (!sli_operation_matches(called[0], called[r]))
             return sl_error(SL_ERR_INVALID,
-                            "operation %" PRIu64
-                            " of the group differs: rank 0 called %s, rank %d %s",
-                            called[0]->sequence, sli_operation_text(called[0], a), r,
+                            "operation %" PRIu64 " of the group differs: %s called %s, %s %s",
+                            called[0]->sequence, sli_rank_text(group, 0, first),
+                            sli_operation_text(called[0], a), sli_rank_text(group, r, other),
                             sli_operation_text(called[r], b));
     }
     return SL_OK;
@@ -154,31 +165,56 @@ void sli_copy_unless_same(void *to, const void *from, size_t bytes)
         memcpy(to, from, bytes);
 }
 
-const char *sli_rank_text(int rank, int job_rank, char text[SLI_RANK_BYTES])
+void sli_ranks_text_add(int rank, int job_rank, char *text, size_t bytes)
 {
-    if (rank == job_rank)
-        snprintf(text, SLI_RANK_BYTES, "rank %d", rank);
-    else
-        snprintf(text, SLI_RANK_BYTES, "rank %d (%d of the job)", rank, job_rank);
+    size_t used = strlen(text);
+    snprintf(text + used, bytes - used, "%s%d", used ? ", " : "rank ", rank);
+    used = strlen(text);
+    if (rank != job_rank)
+        snprintf(text + used, bytes - used, " (%d of the job)", job_rank);
+}
+
+const char *sli_rank_text(const sl_group *group, int rank, char text[SLI_RANK_BYTES])
+{
+    text[0] = '\0';
+    sli_ranks_text_add(rank, group->job_ranks[rank], text, SLI_RANK_BYTES);
     return text;
 }
 
-const char *sli_sender_text(const sli_message *message, char text[SLI_SENDER_BYTES])
+sl_status sli_group_set_error_rank(const sl_group *group, int rank, sl_status status)
 {
-    if (message->peer == SL_ANY_RANK)
-        return "any rank";
-    snprintf(text, SLI_SENDER_BYTES, "rank %d", message->peer);
-    return text;
+    return sli_error_set_rank(status, group->job_ranks[rank]);
 }
 
-sl_status sli_message_check(const sli_message *expected, int64_t count, sl_dtype dtype, int source)
+sl_status sli_message_late(const sl_group *group, const sli_message *message)
 {
+    bool any = message->peer == SL_ANY_RANK;
+    char sender[SLI_RANK_BYTES];
+    sl_status status =
+        sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from %s within %g s", message->tag,
+                 any ? "any rank" : sli_rank_text(group, message->peer, sender),
+                 group->options.timeout_seconds);
+    return any ? status : sli_group_set_error_rank(group, message->peer, status);
+}
+
+sl_status sli_message_absent(const sl_group *group, const char *what, int rank, const char *why)
+{
+    char text[SLI_RANK_BYTES];
+    return sli_group_set_error_rank(group, rank,
+                                    sl_error(SL_ERR_CANCELLED, "%s: %s %s", what,
+                                             sli_rank_text(group, rank, text), why));
+}
+
+sl_status sli_message_check(const sl_group *group, const sli_message *expected, int64_t count,
+                            sl_dtype dtype, int source)
+{
+    char text[SLI_RANK_BYTES];
     if (count == expected->count && dtype == expected->dtype)
         return SL_OK;
     return sl_error(SL_ERR_INVALID,
-                    "recv from rank %d, tag %d: expected %" PRId64 " x %s, got %" PRId64 " x %s",
-                    source, expected->tag, expected->count, sl_dtype_name(expected->dtype), count,
-                    sl_dtype_name(dtype));
+                    "recv from %s, tag %d: expected %" PRId64 " x %s, got %" PRId64 " x %s",
+                    sli_rank_text(group, source, text), expected->tag, expected->count,
+                    sl_dtype_name(expected->dtype), count, sl_dtype_name(dtype));
 }
 
 /* ---- Checks ------------------------------------------------------------------------------- */
@@ -220,23 +256,13 @@ static sl_status check_buffer(const sl_group *group, const sli_operation *operat
     return SL_OK;
 }
 
-/* What fails on this rank alone breaks the group: the others would wait for it until their time is
- * up. Does nothing to a group that is broken. */
-static sl_status break_group(sl_group *group, sl_status status)
-{
-    sli_error_copy own;
-    sli_error_save(&own, status);
-    sl_group_abort(group, status, own.text);
-    return sli_error_restore(&own);
-}
-
 /* Of gather and scatter: a buffer that only the root has. Other wrong arguments are wrong on every
- * rank; this may be one rank's mistake. */
+ * rank; this may be one rank's mistake, and the others would wait for it until their time is up. */
 static sl_status check_root_only(sl_group *group, const sli_operation *operation,
                                  const void *buffer, const char *name)
 {
     sl_status status = check_buffer(group, operation, buffer, name);
-    return status == SL_OK || group->size == 1 ? status : break_group(group, status);
+    return status == SL_OK || group->size == 1 ? status : sli_group_break(group, status);
 }
 
 /* ---- Running ------------------------------------------------------------------------------ */
@@ -280,7 +306,7 @@ static sl_status submit_collective(sl_group *group, sli_operation *operation, sl
         operation->terms = group->size;
     sl_status status =
         submit_task(group, &(sli_task){.run = run_collective, .operation = *operation}, work);
-    return status == SL_OK ? SL_OK : break_group(group, status);
+    return status == SL_OK ? SL_OK : sli_group_break(group, status);
 }
 
 /* ---- The operations ----------------------------------------------------------------------- */
@@ -385,10 +411,7 @@ sl_status sl_group_split(sl_group *group, int color, sl_group **out)
     *out = NULL;
     if (group->thread) /* what was started comes first */
         SL_TRY(sl_group_barrier(group, NULL));
-    SL_TRY(group->ops->split(group, color, ++group->sequence, out));
-    if (*out)
-        (*out)->job_rank = group->job_rank;
-    return SL_OK;
+    return group->ops->split(group, color, ++group->sequence, out);
 }
 
 sl_status sl_group_send(sl_group *group, const void *data, int64_t count, sl_dtype dtype, int to,

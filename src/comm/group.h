@@ -58,9 +58,9 @@ const void *sli_operation_node(const sli_operation *operation, int index);
 sl_status sli_group_all_reduce_nodes(sl_group *group, const void *const *nodes, int terms,
                                      void *out, int64_t count, sl_dtype dtype, sl_reduce_op op);
 
-/* SL_ERR_INVALID with the error for ranks 0 … size - 1 that do not all call the same: called[r] is
+/* SL_ERR_INVALID with the error for ranks of the group that do not all call the same: called[r] is
  * rank r's operation. */
-sl_status sli_operations_compare(const sli_operation *const *called, int size);
+sl_status sli_operations_compare(const sl_group *group, const sli_operation *const *called);
 
 /* The start of rank `rank`'s range of `count` elements; `count` for `rank` = `size`. Ranges begin
  * at multiples of 64 elements, so that no two ranks write one cache line. */
@@ -72,7 +72,13 @@ void sli_copy_unless_same(void *to, const void *from, size_t bytes);
 enum { SLI_RANK_BYTES = 48 };
 /* Writes "rank 1", or "rank 1 (3 of the job)" where the group's numbers are not the job's, and
  * returns `text`. */
-const char *sli_rank_text(int rank, int job_rank, char text[SLI_RANK_BYTES]);
+const char *sli_rank_text(const sl_group *group, int rank, char text[SLI_RANK_BYTES]);
+
+/* Adds a rank to a list, which is "" at first: "rank 1", "rank 1, 2 (5 of the job)". */
+void sli_ranks_text_add(int rank, int job_rank, char *text, size_t bytes);
+
+/* This thread's error is about `rank` of the group. Returns `status`. */
+sl_status sli_group_set_error_rank(const sl_group *group, int rank, sl_status status);
 
 /* Point to point. */
 typedef struct sli_message {
@@ -84,12 +90,17 @@ typedef struct sli_message {
     int *source; /* of a receive; may be NULL */
 } sli_message;
 
-enum { SLI_TRANSFER_BYTES = 1 << 30, SLI_SENDER_BYTES = 32 };
-/* The rank that a receive waits for: writes "rank 2" and returns `text`, or returns "any rank". */
-const char *sli_sender_text(const sli_message *message, char text[SLI_SENDER_BYTES]);
+enum { SLI_TRANSFER_BYTES = 1 << 30 };
+/* The error of a receive to which nothing has come within the group's time limit. */
+sl_status sli_message_late(const sl_group *group, const sli_message *message);
+
+/* The error of a message to or from `rank`, which takes no part any more: "recv, tag 3", …, "has
+ * left the group". */
+sl_status sli_message_absent(const sl_group *group, const char *what, int rank, const char *why);
 
 /* SL_ERR_INVALID where a message from `source` has another count or type than `expected`. */
-sl_status sli_message_check(const sli_message *expected, int64_t count, sl_dtype dtype, int source);
+sl_status sli_message_check(const sl_group *group, const sli_message *expected, int64_t count,
+                            sl_dtype dtype, int source);
 
 /* A message under way that is not copied: its data belong to the group until it has ended. All
  * zeros: none. Receives match sends of their rank and tag in the order in which they were started;
@@ -98,6 +109,9 @@ typedef struct sli_transfer {
     bool is_under_way, receives;
     void *state; /* the backend's */
 } sli_transfer;
+
+/* sl_group_abort with this thread's error, which stays as it is. Returns `status`. */
+sl_status sli_group_break(sl_group *group, sl_status status);
 
 /* ---- Backends ----------------------------------------------------------------------------- */
 
@@ -125,7 +139,8 @@ typedef struct sli_group_ops {
     sl_status (*status)(sl_group *group);
     /* A collective that forms the sub-group of `color`. */
     sl_status (*split)(sl_group *group, int color, uint64_t sequence, sl_group **out);
-    void (*abort)(sl_group *group, sl_status error, const char *text);
+    /* Breaks the group with an error of this rank, unless it is broken. */
+    void (*abort)(sl_group *group, const sli_error_copy *error);
     void (*leave)(sl_group *group);
 } sli_group_ops;
 
@@ -142,7 +157,8 @@ typedef struct sli_comm_thread sli_comm_thread;
 struct sl_group {
     const sli_group_ops *ops;
     int rank, size;
-    int job_rank; /* this rank's number in the group from which splits have made this one */
+    const int *job_ranks;     /* [size] in the group from which splits have made this one; the
+                                 backend's */
     sl_group_options options; /* with the default time limit filled in */
     uint64_t sequence;        /* of the newest collective operation */
     sli_comm_thread *thread;  /* NULL until an operation is started without waiting for it */

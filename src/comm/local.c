@@ -55,25 +55,29 @@ static sl_status break_world(sli_world *w, sl_status error)
     return sli_error_restore(&w->broken);
 }
 
-/* Writes the ranks that have not arrived, or only those that never can: "1, 3". */
-static void missing_ranks(const sli_world *w, bool only_left, char *text, size_t bytes)
+/* Writes the ranks that have not arrived, or only those that never can: "rank 1, 3". Returns the
+ * first of them. */
+static int missing_ranks(const sli_world *w, bool only_left, char *text, size_t bytes)
 {
-    size_t used = 0;
+    int first = -1;
     text[0] = '\0';
-    for (int r = 0; r < w->size && used < bytes; r++)
-        if (!w->slots[r].arrived && (w->slots[r].left || !only_left))
-            used += (size_t)snprintf(text + used, bytes - used, "%s%d", used ? ", " : "", r);
+    for (int r = 0; r < w->size; r++)
+        if (!w->slots[r].arrived && (w->slots[r].left || !only_left)) {
+            sli_ranks_text_add(r, w->job_ranks[r], text, bytes);
+            first = first < 0 ? r : first;
+        }
+    return first;
 }
 
 static sl_status break_for_missing(sli_world *w, const sli_operation *operation, bool only_left,
                                    const char *why)
 {
     char what[SLI_OPERATION_TEXT_BYTES], ranks[160];
-    missing_ranks(w, only_left, ranks, sizeof ranks);
-    return break_world(w, sl_error(SL_ERR_CANCELLED,
-                                   "%s, operation %" PRIu64 " of the group: rank %s %s",
-                                   sli_operation_text(operation, what), operation->sequence, ranks,
-                                   why));
+    int first = missing_ranks(w, only_left, ranks, sizeof ranks);
+    sl_status status =
+        sl_error(SL_ERR_CANCELLED, "%s, operation %" PRIu64 " of the group: %s %s",
+                 sli_operation_text(operation, what), operation->sequence, ranks, why);
+    return break_world(w, sli_error_set_rank(status, w->job_ranks[first]));
 }
 
 static bool any_rank_left(const sli_world *w)
@@ -84,12 +88,13 @@ static bool any_rank_left(const sli_world *w)
     return false;
 }
 
-static sl_status compare_operations(sli_world *w)
+static sl_status compare_operations(const sl_group *group)
 {
+    sli_world *w = group->state;
     const sli_operation *called[w->size];
     for (int r = 0; r < w->size; r++)
         called[r] = &w->slots[r].operation;
-    sl_status status = sli_operations_compare(called, w->size);
+    sl_status status = sli_operations_compare(group, called);
     return status == SL_OK ? SL_OK : break_world(w, status);
 }
 
@@ -113,8 +118,10 @@ static sl_status wait_for_arrivals(sli_world *w, uint64_t since, const sli_opera
 }
 
 /* With the lock held: posts this rank's operation. */
-static sl_status post_operation(sli_world *w, int rank, const sli_operation *operation)
+static sl_status post_operation(const sl_group *group, const sli_operation *operation)
 {
+    sli_world *w = group->state;
+    int rank = group->rank;
     uint64_t since = w->meetings;
     SL_TRY(sli_error_restore(&w->broken));
     w->slots[rank].operation = *operation;
@@ -123,7 +130,7 @@ static sl_status post_operation(sli_world *w, int rank, const sli_operation *ope
         return wait_for_arrivals(w, since, operation);
     w->arrived = 0;
     if (w->check)
-        SL_TRY(compare_operations(w));
+        SL_TRY(compare_operations(group));
     w->meetings++;
     pthread_cond_broadcast(&w->changed);
     return SL_OK;
@@ -133,7 +140,7 @@ static sl_status arrive_at_operation(sl_group *group, const sli_operation *opera
 {
     sli_world *w = group->state;
     pthread_mutex_lock(&w->lock);
-    sl_status status = post_operation(w, group->rank, operation);
+    sl_status status = post_operation(group, operation);
     pthread_mutex_unlock(&w->lock);
     return status;
 }
@@ -266,13 +273,13 @@ static void local_leave(sl_group *group)
         world_free(w);
 }
 
-static void local_abort(sl_group *group, sl_status error, const char *text)
+static void local_abort(sl_group *group, const sli_error_copy *error)
 {
     sli_world *w = group->state;
     char rank[SLI_RANK_BYTES];
-    sli_rank_text(group->rank, group->job_rank, rank);
+    sl_error(error->status, "%s: %s", sli_rank_text(group, group->rank, rank), error->text);
     pthread_mutex_lock(&w->lock);
-    (void)break_world(w, sl_error(error, "%s: %s", rank, text));
+    (void)break_world(w, sli_error_set_rank(error->status, error->rank));
     pthread_mutex_unlock(&w->lock);
 }
 
@@ -290,8 +297,10 @@ static sl_status make_subgroups(sli_world *w, const sl_group_options *options)
             members += w->slots[r].color == color;
         status = sli_local_create(members, options, handles);
         for (int r = first, next = 0; r < w->size && status == SL_OK; r++)
-            if (w->slots[r].color == color)
+            if (w->slots[r].color == color) {
+                ((sli_world *)handles[0]->state)->job_ranks[next] = w->job_ranks[r];
                 w->slots[r].subgroup = handles[next++];
+            }
     }
     for (int r = 0; r < w->size && status != SL_OK; r++)
         sl_group_destroy(&w->slots[r].subgroup);
@@ -308,7 +317,7 @@ static sl_status local_split(sl_group *group, int color, uint64_t sequence, sl_g
     own->subgroup = NULL;
     SL_TRY(arrive_at_operation(group, &operation));
     if (group->rank == 0 && make_subgroups(w, &group->options) != SL_OK)
-        local_abort(group, SL_ERR_MEMORY, sl_error_text());
+        (void)sli_group_break(group, SL_ERR_MEMORY);
     depart_from_operation(group);
     *out = own->subgroup;
     if (*out || color < 0)
@@ -333,9 +342,13 @@ static const sli_group_ops local_ops = {.collective = local_collective,
 
 static sli_world *world_create(int size, const sl_group_options *options)
 {
-    sli_world *w = calloc(1, sizeof *w + (size_t)size * sizeof w->slots[0]);
+    size_t slots = (size_t)size * sizeof(sli_rank_slot);
+    sli_world *w = calloc(1, sizeof *w + slots + (size_t)size * sizeof *w->job_ranks);
     if (!w)
         return NULL;
+    w->job_ranks = (int *)&w->slots[size];
+    for (int r = 0; r < size; r++)
+        w->job_ranks[r] = r;
     w->size = w->here = size;
     w->timeout_seconds = options->timeout_seconds;
     w->check = options->check_collectives;
@@ -369,7 +382,7 @@ sl_status sli_local_create(int size, const sl_group_options *options, sl_group *
         *handles[r] = (sl_group){.ops = &local_ops,
                                  .rank = r,
                                  .size = size,
-                                 .job_rank = r,
+                                 .job_ranks = w->job_ranks,
                                  .options = *options,
                                  .state = w};
     return SL_OK;

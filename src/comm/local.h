@@ -44,6 +44,7 @@ typedef struct sli_world {
     sli_error_copy broken;         /* SL_OK: the group works */
     sli_queued_message *queue;     /* sent and not yet received, oldest first */
     sli_local_transfer *transfers; /* likewise, by start */
+    int *job_ranks;                /* [size] behind the slots; constant once ranks have handles */
     sli_rank_slot slots[];
 } sli_world;
 

@@ -4,6 +4,7 @@
  * it. */
 #include "comm/local.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ sl_status sli_local_send(sl_group *group, const sli_message *message)
     pthread_mutex_lock(&w->lock);
     sl_status status = sli_error_restore(&w->broken);
     if (status == SL_OK && w->slots[message->peer].left)
-        status = sl_error(SL_ERR_CANCELLED, "send: rank %d has left the group", message->peer);
+        status = sli_message_absent(group, "send", message->peer, "has left the group");
     if (status == SL_OK) {
         sli_queued_message **end = &w->queue;
         while (*end)
@@ -49,9 +50,10 @@ static sli_queued_message *remove_matching(sli_world *w, int rank, const sli_mes
     return NULL;
 }
 
-static sl_status deliver_message(const sli_queued_message *found, const sli_message *message)
+static sl_status deliver_message(const sl_group *group, const sli_queued_message *found,
+                                 const sli_message *message)
 {
-    SL_TRY(sli_message_check(message, found->count, found->dtype, found->from));
+    SL_TRY(sli_message_check(group, message, found->count, found->dtype, found->from));
     size_t bytes = (size_t)found->count * sl_dtype_bytes(found->dtype);
     if (bytes > 0)
         memcpy(message->data, found->data, bytes);
@@ -72,22 +74,19 @@ static bool any_sender_remains(const sli_world *w, int rank, const sli_message *
 }
 
 /* With the lock held: waits for something to change. */
-static sl_status wait_for_message(sli_world *w, int rank, const sli_message *message,
+static sl_status wait_for_message(const sl_group *group, const sli_message *message,
                                   sli_running_clock *waited)
 {
-    char text[SLI_SENDER_BYTES];
-    const char *sender = sli_sender_text(message, text);
+    sli_world *w = group->state;
+    char what[32];
     SL_TRY(sli_error_restore(&w->broken));
-    if (!any_sender_remains(w, rank, message))
+    if (!any_sender_remains(w, group->rank, message)) {
+        snprintf(what, sizeof what, "recv, tag %d", message->tag);
         return message->peer == SL_ANY_RANK
-                   ? sl_error(SL_ERR_CANCELLED, "recv, tag %d: all others have left the group",
-                              message->tag)
-                   : sl_error(SL_ERR_CANCELLED, "recv, tag %d: %s has left the group", message->tag,
-                              sender);
-    if (!sli_local_wait(w, waited))
-        return sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from %s within %g s",
-                        message->tag, sender, w->timeout_seconds);
-    return SL_OK;
+                   ? sl_error(SL_ERR_CANCELLED, "%s: all others have left the group", what)
+                   : sli_message_absent(group, what, message->peer, "has left the group");
+    }
+    return sli_local_wait(w, waited) ? SL_OK : sli_message_late(group, message);
 }
 
 sl_status sli_local_receive(sl_group *group, const sli_message *message)
@@ -98,10 +97,10 @@ sl_status sli_local_receive(sl_group *group, const sli_message *message)
     sli_queued_message *found;
     pthread_mutex_lock(&w->lock);
     while (!(found = remove_matching(w, group->rank, message)) && status == SL_OK)
-        status = wait_for_message(w, group->rank, message, &waited);
+        status = wait_for_message(group, message, &waited);
     pthread_mutex_unlock(&w->lock);
     if (found)
-        status = deliver_message(found, message);
+        status = deliver_message(group, found, message);
     free(found);
     return status;
 }

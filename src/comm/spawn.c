@@ -1,6 +1,5 @@
 /* Ranks as threads: torch.multiprocessing.spawn. */
-#include "core/error.h"
-#include "sluice/group.h"
+#include "comm/group.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -27,9 +26,7 @@ typedef struct rank_thread {
 static void record_failure(rank_thread *rank, sl_status error)
 {
     outcome *shared = rank->outcome;
-    sli_error_copy own;
-    sli_error_save(&own, error);
-    sl_group_abort(rank->group, error, own.text);
+    (void)sli_group_break(rank->group, error);
     error = sl_group_barrier(rank->group, NULL);
     if (strncmp(sl_error_text(), "rank ", 5) != 0)
         sl_error_context(error, "rank %d: ", sl_group_rank(rank->group));

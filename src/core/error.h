@@ -5,11 +5,13 @@
 #include "sluice/status.h"
 
 enum { SLI_ERROR_BYTES = 1024 }; /* of an error text, with the 0 at its end */
+enum { SLI_NO_RANK = -1 };
 
 /* An error that one thread leaves for another one, or that is kept while others may follow. The
  * text is never cut: it holds the longest that sl_error leaves. All zeros: no error. */
 typedef struct sli_error_copy {
     sl_status status;
+    int rank; /* of the job, which the text names by its number alone; SLI_NO_RANK: none */
     char text[SLI_ERROR_BYTES];
 } sli_error_copy;
 
@@ -19,6 +21,13 @@ sl_status sli_error_save(sli_error_copy *to, sl_status status);
 
 /* Makes the copy the calling thread's error and returns its status. SL_OK: does nothing. */
 sl_status sli_error_restore(const sli_error_copy *from);
+
+/* Says which rank of the job the calling thread's error is about, for a caller that knows where it
+ * runs. Another error of the thread is about none. Returns `status`. */
+sl_status sli_error_set_rank(sl_status status, int rank);
+
+/* The rank that the calling thread's error is about, or SLI_NO_RANK. */
+int sli_error_rank(void);
 
 /* Puts a colon and `lines`, which quote no names, below the calling thread's error text. Their line
  * ends stay, but for one after the last line; those of other arguments of an error are escaped.

@@ -15,6 +15,7 @@
 
 /* Belongs to the thread, as errno does: ranks and stages that are threads never share it. */
 static _Thread_local char error_text[SLI_ERROR_BYTES];
+static _Thread_local int error_rank = SLI_NO_RANK;
 
 const char *sl_status_name(sl_status status)
 {
@@ -108,6 +109,7 @@ sl_status sl_error(sl_status status, const char *format, ...)
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
     print_escaped(text, false, error_text, sizeof error_text);
+    error_rank = SLI_NO_RANK;
     return status;
 }
 
@@ -130,15 +132,29 @@ sl_status sl_error_context(sl_status status, const char *format, ...)
 sl_status sli_error_save(sli_error_copy *to, sl_status status)
 {
     to->status = status;
+    to->rank = status == SL_OK ? SLI_NO_RANK : error_rank;
     snprintf(to->text, sizeof to->text, "%s", status == SL_OK ? "" : error_text);
     return status;
 }
 
 sl_status sli_error_restore(const sli_error_copy *from)
 {
-    if (from->status != SL_OK)
+    if (from->status != SL_OK) {
         print_escaped(from->text, true, error_text, sizeof error_text);
+        error_rank = from->rank;
+    }
     return from->status;
+}
+
+sl_status sli_error_set_rank(sl_status status, int rank)
+{
+    error_rank = rank;
+    return status;
+}
+
+int sli_error_rank(void)
+{
+    return error_rank;
 }
 
 sl_status sli_error_add_lines(sl_status status, const char *lines)

@@ -14,6 +14,7 @@
  * An error in an announcement or an exchange is every rank's, and ends the join on all of them. */
 #include "parallel/ddp.h"
 
+#include "comm/group.h"
 #include "core/error.h"
 #include "parallel/pipe.h"
 
@@ -133,9 +134,9 @@ sl_status sl_ddp_forward(sl_ddp *ddp, sl_pass *pass, const sl_tensor *in, sl_ten
     sl_status status = sl_module_forward(ddp->module, pass, in, out);
     ddp->exchanges |= syncs && status == SL_OK;
     if (status != SL_OK && syncs) { /* the other ranks would wait for this one's next step */
-        sl_group_abort(ddp->groups[0], status, sl_error_text());
+        (void)sli_group_break(ddp->groups[0], status);
         if (ddp->joins)
-            sl_group_abort(ddp->group, status, sl_error_text());
+            (void)sli_group_break(ddp->group, status);
         ddp->joins = false;
     }
     return status;

@@ -117,8 +117,9 @@ const sli_stage *sli_pipe_find_stage(const sl_pipe *pipe, const sl_module *modul
  * between two stages (skip.c), when the stages have their modules. */
 sl_status sli_pipe_find_skips(sl_pipe *pipe);
 
-/* Ends the other ranks' calls with this error, in a group: for a rank that will make none. */
-void sli_pipe_abort(sl_pipe *pipe, sl_status error, const char *text);
+/* Ends the other ranks' calls with this thread's error, in a group: for a rank that will make none.
+ */
+void sli_pipe_abort(sl_pipe *pipe, sl_status error);
 
 /* Finds tied parameters, and refuses those of devices that do not share memory (tied.c). */
 sl_status sli_pipe_check_ties(sl_pipe *pipe);

@@ -1,6 +1,7 @@
 /* Putting a pipe together, and taking it apart. */
 #include "parallel/pipe.h"
 
+#include "comm/group.h"
 #include "core/error.h"
 #include "nn/module.h"
 #include "parallel/pipe_optimizer.h"
@@ -331,8 +332,7 @@ static sl_status join_group(sl_pipe *pipe, sl_group *group, sl_status status)
     int *ranks = malloc((size_t)pipe->stage_count * sizeof *ranks);
     if (!ranks) {
         status = sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a list of stages");
-        sl_group_abort(group, status, sl_error_text());
-        return status;
+        return sli_group_break(group, status);
     }
     for (int i = 0; i < pipe->stage_count; i++)
         ranks[i] = pipe->stages[i].group_rank;

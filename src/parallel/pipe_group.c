@@ -1,5 +1,6 @@
 #include "comm/group.h"
 #include "core/checksum.h"
+#include "core/host.h"
 #include "nn/module.h"
 #include "parallel/pipe.h"
 
@@ -7,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* ---- Errors ----------------------------------------------------------------------------- */
 
@@ -35,14 +35,7 @@ sl_status sli_pipe_group_agree(sl_group *group, sl_status status)
 
 /* ---- Creation --------------------------------------------------------------------------- */
 
-/* Where a rank is. */
-typedef struct rank_location {
-    int32_t job_rank;
-    char host[64];
-} rank_location;
-
-/* Writes "stage 2", "stages 2 to 3" or "stages 0, 3". */
-static void write_stages(const int *stage_ranks, int stages, int rank, char *text, size_t bytes)
+void sli_stages_text(const int *stage_ranks, int stages, int rank, char *text, size_t bytes)
 {
     size_t used = 0;
     int own = 0;
@@ -64,22 +57,20 @@ static void write_stages(const int *stage_ranks, int stages, int rank, char *tex
 
 static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int stages)
 {
-    rank_location *all = calloc((size_t)group->size, sizeof *all);
+    char(*hosts)[SLI_HOST_NAME_BYTES] = calloc((size_t)group->size, sizeof *hosts);
     char list[96], number[SLI_RANK_BYTES];
-    if (!all)
+    if (!hosts)
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %d ranks", group->size);
-    rank_location *own = &all[group->rank];
-    own->job_rank = group->group->job_rank;
-    if (gethostname(own->host, sizeof own->host - 1) != 0)
-        snprintf(own->host, sizeof own->host, "an unknown host");
-    sl_status status =
-        sl_group_all_gather(group->group, own, all, sizeof *own / sizeof(int32_t), SL_I32, NULL);
+    char *own = hosts[group->rank];
+    sli_host_name(own);
+    sl_status status = sl_group_all_gather(group->group, own, hosts,
+                                           SLI_HOST_NAME_BYTES / sizeof(int32_t), SL_I32, NULL);
     for (int r = 0; r < group->size && status == SL_OK; r++) {
-        write_stages(stage_ranks, stages, r, list, sizeof list);
+        sli_stages_text(stage_ranks, stages, r, list, sizeof list);
         snprintf(group->names[r], sizeof group->names[r], "%s on %.63s, %s",
-                 sli_rank_text(r, all[r].job_rank, number), all[r].host, list);
+                 sli_rank_text(group->group, r, number), hosts[r], list);
     }
-    free(all);
+    free(hosts);
     return status;
 }
 
@@ -113,7 +104,7 @@ sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stag
     else
         status = connect_ranks(group, from, stage_ranks, stages);
     if (status != SL_OK) {
-        sl_group_abort(from, status, sl_error_text());
+        (void)sli_group_break(from, status);
         sli_pipe_group_destroy(&group);
     }
     *out = group;
@@ -137,33 +128,29 @@ void sli_pipe_group_destroy(sli_pipe_group **group)
 
 /* ---- Exchanges -------------------------------------------------------------------------- */
 
-/* Adds to a group's error, which names a rank by its number, where that rank is. */
+/* Adds to an error about a rank where that rank is. */
 static sl_status name_rank(const sli_pipe_group *group, sl_status status)
 {
-    char number[24], text[SLI_ERROR_BYTES];
-    snprintf(text, sizeof text, "%s", sl_error_text());
-    for (int r = 0; r < group->size; r++) {
-        snprintf(number, sizeof number, "rank %d ", r);
-        if (strstr(text, number) && !strstr(text, group->names[r]))
-            return sl_error(status, "%s (%s)", text, group->names[r]);
-    }
+    int failed = sli_error_rank();
+    for (int r = 0; r < group->size; r++)
+        if (group->group->job_ranks[r] == failed)
+            return sl_error(status, "%s (%s)", sl_error_text(), group->names[r]);
     return status;
 }
 
 /* Breaks link and group after an error that the other ranks cannot know otherwise. */
 static sl_status break_group(sli_pipe_group *group, sl_status status)
 {
-    status = sli_link_break(group->link, name_rank(group, status));
-    sli_error_copy own;
-    sli_error_save(&own, status);
-    sl_group_abort(group->group, status, own.text);
-    return sli_error_restore(&own);
+    return sli_group_break(group->group, sli_link_break(group->link, name_rank(group, status)));
 }
 
-void sli_pipe_abort(sl_pipe *pipe, sl_status error, const char *text)
+void sli_pipe_abort(sl_pipe *pipe, sl_status error)
 {
+    sli_error_copy own; /* the pipe may have broken before, by another one */
+    sli_error_save(&own, error);
     if (pipe->group)
-        (void)break_group(pipe->group, sl_error(error, "%s", text));
+        (void)break_group(pipe->group, error);
+    (void)sli_error_restore(&own);
 }
 
 sl_status sli_pipe_group_check(sli_pipe_group *group, sl_status status)

@@ -19,6 +19,9 @@ typedef struct sli_pipe_group {
                           headers that it has sent to each rank */
 } sli_pipe_group;
 
+/* Writes "stage 2", "stages 2 to 3" or "stages 0, 3": those that `rank` has. */
+void sli_stages_text(const int *stage_ranks, int stages, int rank, char *text, size_t bytes);
+
 /* Called by every rank of a group with its own status: all return the first rank's error. */
 sl_status sli_pipe_group_agree(sl_group *group, sl_status status);
 

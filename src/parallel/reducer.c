@@ -253,7 +253,7 @@ static void send_buckets(void *argument)
         sl_error_context(status, "gradients of stage %d, bucket %d: ", next->exchange.stage,
                          next->exchange.index);
         sli_failure_raise(&reducer->failure, 0, status);
-        sl_group_abort(reducer->group, status, sl_error_text());
+        (void)sli_group_break(reducer->group, status);
         return;
     }
 }
@@ -409,7 +409,7 @@ sl_status sli_reducer_end(sli_reducer *reducer)
 
 void sli_reducer_abort(sli_reducer *reducer, sl_status error)
 {
-    sl_group_abort(reducer->group, error, sl_error_text());
+    (void)sli_group_break(reducer->group, error);
     pthread_mutex_lock(&reducer->lock);
     reducer->aborted = true;
     pthread_cond_signal(&reducer->changed);

@@ -1,6 +1,7 @@
 /* ZeRO-1: an optimizer of this rank's shard of every bucket, and the exchange of shards. */
 #include "parallel/pipe_optimizer.h"
 
+#include "comm/group.h"
 #include "core/error.h"
 #include "optim/optimizer.h"
 #include "sluice/zero.h"
@@ -72,10 +73,7 @@ sl_status sli_zero_exchange(sl_zero *zero)
 
 sl_status sli_zero_abort(const sl_zero *zero, sl_status error)
 {
-    sli_error_copy own; /* aborting may set another */
-    sli_error_save(&own, error);
-    sl_group_abort(zero->group, error, own.text);
-    return sli_error_restore(&own);
+    return sli_group_break(zero->group, error);
 }
 
 sl_status sl_zero_step(sl_zero *zero, double lr, double grad_scale)

@@ -2,15 +2,17 @@
  * and the rows that it loads. */
 #include "train/run.h"
 
+#include "comm/group.h"
 #include "core/error.h"
+#include "core/host.h"
 #include "parallel/ddp.h"
+#include "parallel/pipe_group.h"
 #include "train/checkpoint/checkpoints.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 /* Splits all ranks into rows and columns. */
 static sl_status join_groups(const sl_train_options *options, const sli_layout *layout,
@@ -104,21 +106,41 @@ void sli_replica_clear(sli_replica *replica)
     replica->memory = NULL;
 }
 
-void sli_replica_abort(const sli_replica *replica, sl_status error)
+/* Adds to an error about a rank where that rank is, once `memory` is gathered. */
+static sl_status name_rank(const sli_replica *replica, sl_status status)
 {
-    sli_error_copy own; /* aborting may set another */
-    sli_error_save(&own, error);
+    int rank = 0, stage_ranks[SL_MAX_STAGES];
+    char stages[96];
+    if (sli_error_rank() == SLI_NO_RANK || !replica->all || !replica->memory)
+        return status;
+    int size = sl_group_size(replica->all), pipeline_ranks = sl_pipe_ranks(replica->pipe);
+    while (rank < size && replica->all->job_ranks[rank] != sli_error_rank())
+        rank++;
+    int row = replica->count * pipeline_ranks / size * rank;
+    if (rank == size || !*replica->memory[row].host)
+        return status;
+    const sl_stage_memory *of_replica = &replica->memory[row / pipeline_ranks * pipeline_ranks];
+    for (int s = 0; s < sl_pipe_stages(replica->pipe); s++)
+        stage_ranks[s] = of_replica[sl_pipe_rank(replica->pipe, s)].rank;
+    sli_stages_text(stage_ranks, sl_pipe_stages(replica->pipe), rank, stages, sizeof stages);
+    return sl_error(status, "%s (rank %d on %s, %s)", sl_error_text(), rank,
+                    replica->memory[row].host, stages);
+}
+
+sl_status sli_replica_abort(const sli_replica *replica, sl_status error)
+{
+    error = name_rank(replica, error);
     sl_group *groups[] = {replica->all, replica->group, replica->pipe_group};
     for (size_t i = 0; i < sizeof groups / sizeof *groups; i++) /* `all` first: its error names this
                                                                    rank as the cause */
         if (groups[i])
-            sl_group_abort(groups[i], error, own.text);
+            (void)sli_group_break(groups[i], error);
     if (replica->pipe_group && replica->pipe)
-        sli_pipe_abort(replica->pipe, error, own.text);
+        sli_pipe_abort(replica->pipe, error);
     for (int s = 0; replica->ddp && s < sl_pipe_stages(replica->pipe); s++)
         if (sl_ddp_group(replica->ddp, s))
-            sl_group_abort(sl_ddp_group(replica->ddp, s), error, own.text);
-    sli_error_restore(&own);
+            (void)sli_group_break(sl_ddp_group(replica->ddp, s), error);
+    return error;
 }
 
 static void describe_device(const sli_replica *replica, const sl_device *device, int stage,
@@ -127,8 +149,7 @@ static void describe_device(const sli_replica *replica, const sl_device *device,
     *out = (sl_stage_memory){.rank = replica->run_rank,
                              .stage = stage,
                              .threads = sl_device_thread_count(device)};
-    if (gethostname(out->host, sizeof out->host - 1) != 0)
-        snprintf(out->host, sizeof out->host, "unknown");
+    sli_host_name(out->host);
     snprintf(out->device, sizeof out->device, "%s", sl_device_name(device));
     snprintf(out->isa, sizeof out->isa, "%s", sl_device_isa(device));
     sl_device_memory(device, &out->stats);

@@ -2,6 +2,7 @@
  * the one rank that this process is. */
 #include "train/run.h"
 
+#include "comm/group.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "device/cores.h"
@@ -379,14 +380,16 @@ static sl_status find_own_cores(sl_group *group, bool *out)
 }
 
 /* Breaks the group with this thread's error, unless another rank has broken it; the error of every
- * rank is then that of the first to do so, "rank R: …". */
+ * rank is then that of the first to do so, "rank R: …". One that only says the number of a rank
+ * does not replace one that says where it is. */
 static sl_status abort_group(sl_group *group, sl_status error)
 {
     sli_error_copy own;
     sli_error_save(&own, error);
-    sl_group_abort(group, error, own.text);
+    (void)sli_group_break(group, error);
     sl_status first = sl_group_barrier(group, NULL);
-    return first == SL_OK ? sli_error_restore(&own) : first;
+    bool names_less = sli_error_rank() != SLI_NO_RANK && own.rank == SLI_NO_RANK;
+    return first == SL_OK || names_less ? sli_error_restore(&own) : first;
 }
 
 sl_status sl_train_run_rank(const sl_train_options *options, sl_group *group, int local_rank,

@@ -91,9 +91,10 @@ void sli_replica_clear(sli_replica *replica);
  * then on. */
 sl_status sli_replica_join(sli_replica *replica, const sl_train_options *options);
 
-/* Ends the other ranks with the calling thread's error, whatever they wait for. Called before
- * anything that they share is destroyed. */
-void sli_replica_abort(const sli_replica *replica, sl_status error);
+/* Ends the other ranks with the calling thread's error, whatever they wait for; one about a rank
+ * then says where that rank is. Returns `error`. Called before anything that they share is
+ * destroyed. */
+sl_status sli_replica_abort(const sli_replica *replica, sl_status error);
 
 /* Fills in what the devices of this rank hold, in its rows of `memory`. */
 void sli_replica_update_memory(const sli_replica *replica);

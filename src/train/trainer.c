@@ -554,7 +554,7 @@ sl_status sli_run_train(const sli_run *process, sl_group *group, int first, sl_r
     if (status == SL_OK)
         status = train_all(&run, result);
     if (status != SL_OK)
-        sli_replica_abort(&run.replica, status);
+        status = sli_replica_abort(&run.replica, status);
     clean_up(&run);
     return status;
 }

@@ -151,6 +151,51 @@ static void rank_that_cannot_join_ends_the_making_for_all(void **state)
     sli_hub_destroy(&hub);
 }
 
+/* Ranks 2 and 1 of the job, as ranks 0 and 1 of a group. The break that one says and the one that
+ * the hub makes of a late operation are about a rank of the job, which may be another one than the
+ * sender. */
+static void broken_group_knows_which_rank_of_the_job_failed(void **state)
+{
+    static const int of_pair[] = {2, 1};
+    const sli_operation barrier = {.kind = SLI_OP_BARRIER, .sequence = 1};
+    (void)state;
+    for (int is_late = 0; is_late < 2; is_late++) {
+        job_rank ranks[RANKS];
+        sli_wire_address address;
+        sli_hub *hub;
+        check_ok(sli_hub_create(RANKS, true, &address, &hub));
+        start_watches(ranks, RANKS, &address);
+        for (int r = 0; r < 2; r++) {
+            ranks[of_pair[r]].member = (sli_member){.id = GROUP,
+                                                    .rank = r,
+                                                    .size = 2,
+                                                    .processes = of_pair,
+                                                    .last = ranks[of_pair[r]].last};
+            sli_watch_join(ranks[of_pair[r]].watch, &ranks[of_pair[r]].member);
+        }
+        job_rank *first = &ranks[2], *second = &ranks[1];
+        for (int r = 1; r < RANKS; r++)
+            wait_until_ready(&ranks[r]);
+        if (is_late) {
+            atomic_store(&second->member.sequence, 1);
+            check_error(sli_watch_break_late(second->watch, &second->member, &barrier, 0.1),
+                        SL_ERR_CANCELLED,
+                        "barrier, operation 1 of the group: rank 0 (2 of the job) did not come "
+                        "within 0.1 s");
+        } else {
+            sl_error(SL_ERR_CANCELLED, "rank 1 (1 of the job) is late");
+            (void)sli_watch_break(first->watch, &first->member,
+                                  sli_error_set_rank(SL_ERR_CANCELLED, 1));
+            check_error(wait_for_break(second), SL_ERR_CANCELLED, "is late");
+        }
+        assert_int_equal(sli_error_rank(), is_late ? 2 : 1);
+        for (int r = 1; r < RANKS; r++)
+            sli_watch_leave(ranks[r].watch, &ranks[r].member);
+        end_watches(ranks, RANKS);
+        sli_hub_destroy(&hub);
+    }
+}
+
 static void rank_that_has_ended_is_not_waited_for(void **state)
 {
     (void)state;
@@ -250,6 +295,13 @@ static const sli_wire_message hostile_rank[] = {
     {.kind = SLI_HUB_REFUSE, .group = GROUP, .rank = 1, .size = RANKS, .number = SL_ERR_MEMORY},
     {.kind = SLI_HUB_BREAK, .group = GROUP, .rank = 2, .size = RANKS},
     {.kind = SLI_HUB_BREAK, .group = GROUP, .rank = 2, .size = RANKS, .number = INT32_MIN},
+    {.kind = SLI_HUB_BREAK,
+     .group = GROUP,
+     .rank = 2,
+     .size = RANKS,
+     .number = SL_ERR_IO,
+     .sequence = 2},
+    {.kind = SLI_HUB_BREAK, .group = 1, .size = RANKS, .number = SL_ERR_IO}, /* no group of its */
     {.kind = SLI_HUB_READY, .group = GROUP, .rank = 2, .size = RANKS},
     {.kind = SLI_HUB_DEAD, .rank = 0, .size = RANKS},
     {.kind = SLI_HUB_BYE, .number = 4096},
@@ -337,6 +389,7 @@ static const sli_wire_message hostile_hub[] = {
     {.kind = SLI_HUB_LEFT, .group = GROUP, .rank = -1, .size = -1},
     {.kind = SLI_HUB_BREAK, .group = GROUP, .rank = 0, .size = RANKS}, /* without an error */
     {.kind = SLI_HUB_BREAK, .group = GROUP, .rank = 0, .size = RANKS, .number = 7},
+    {.kind = SLI_HUB_BREAK, .group = GROUP, .size = RANKS, .number = SL_ERR_IO, .sequence = 2},
     {.kind = SLI_HUB_END, .number = -1},
     {.kind = SLI_HUB_KINDS},
 };
@@ -379,6 +432,7 @@ int hub_tests(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(group_is_ready_when_all_have_joined),
         cmocka_unit_test(rank_that_cannot_join_ends_the_making_for_all),
+        cmocka_unit_test(broken_group_knows_which_rank_of_the_job_failed),
         cmocka_unit_test(rank_that_has_ended_is_not_waited_for),
         cmocka_unit_test(rank_that_leaves_because_of_an_error_passes_it_on),
         cmocka_unit_test(silent_strangers_do_not_keep_ranks_from_the_hub),

@@ -89,9 +89,12 @@ static void copy_brings_an_error_back_uncut(void **state)
     sli_error_copy copy;
     memset(longest, 'x', sizeof longest - 1);
     longest[sizeof longest - 1] = '\0';
-    assert_int_equal(sli_error_save(&copy, sl_error(SL_ERR_FORMAT, "%s", longest)), SL_ERR_FORMAT);
+    sl_error(SL_ERR_FORMAT, "%s", longest);
+    assert_int_equal(sli_error_save(&copy, sli_error_set_rank(SL_ERR_FORMAT, 3)), SL_ERR_FORMAT);
     sl_error(SL_ERR_IO, "another");
+    assert_int_equal(sli_error_rank(), SLI_NO_RANK);
     check_error(sli_error_restore(&copy), SL_ERR_FORMAT, longest);
+    assert_int_equal(sli_error_rank(), 3);
     check_ok(sli_error_save(&copy, SL_OK));
     check_ok(sli_error_restore(&copy));
     assert_string_equal(sl_error_text(), longest);

@@ -1,7 +1,7 @@
 /* Any bytes as what comes over the wire: the body of a message, whose numbers must be within their
  * ranges where it is taken, and the address of a listener. What is taken must survive being written
  * again. */
-#include "core/wire.h"
+#include "comm/mpi/hub.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@ static void demand(bool condition, const char *what)
 
 static void check_message(const uint8_t *body, size_t bytes)
 {
-    enum { RANKS = 5, KINDS = 7 };
+    enum { RANKS = 5, KINDS = SLI_HUB_KINDS };
     sli_wire_message message;
     unsigned char again[SLI_WIRE_BODY_BYTES];
     if (!sli_wire_decode(body, bytes, RANKS, KINDS, &message))
@@ -29,6 +29,9 @@ static void check_message(const uint8_t *body, size_t bytes)
     demand(message.rank >= 0 && message.rank < RANKS, "a rank that there is");
     demand(message.rank < message.size || message.rank == 0, "a rank of its group");
     demand(message.seconds >= 0, "a time");
+    if (message.kind == SLI_HUB_BREAK && sli_hub_message_is_valid(&message, RANKS))
+        demand(message.size > 0 && message.number < 0 && message.sequence <= 1,
+               "an error about one rank of a group or none");
     demand(sli_wire_encode(&message, again) == bytes && memcmp(again, body, bytes) == 0,
            "the same bytes again");
 }

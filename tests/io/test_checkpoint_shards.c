@@ -177,7 +177,7 @@ static void ranks_that_did_not_write_fail_the_save(void **state)
     check_ok(write_rank(&made, path, 1));
     made.reports[1].files[0].bytes++;
     check_error(write_rank(&made, path, 0), SL_ERR_IO, "another rank has written ");
-    made.reports[1].error = (sli_error_copy){SL_ERR_IO, "no room"};
+    made.reports[1].error = (sli_error_copy){SL_ERR_IO, SLI_NO_RANK, "no room"};
     check_error(write_rank(&made, path, 0), SL_ERR_IO, "rank 1: no room");
     assert_int_equal(scratch_entries(*state, 0), 0);
 }

@@ -56,12 +56,12 @@ sl_status sli_call_scratch(const sli_call *call, size_t bytes, void **out)
 sl_status sli_call_mpi_error(const sli_call *call, int code)
 {
     sli_mpi_process *process = call->state->process;
-    char cause[256];
+    char cause[256], rank[SLI_RANK_BYTES];
     process->mpi->describe(code, cause, sizeof cause);
     sl_status status =
         sl_error(SL_ERR_IO,
-                 "rank %d: MPI: %s (SL_DEBUG=collectives shows whether the ranks call the same)",
-                 call->group->rank, cause);
+                 "%s: MPI: %s (SL_DEBUG=collectives shows whether the ranks call the same)",
+                 sli_rank_text(call->group, call->group->rank, rank), cause);
     return sli_watch_break(process->watch, &call->state->member, status);
 }
 

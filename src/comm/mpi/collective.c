@@ -172,7 +172,7 @@ static sl_status check_operations(sli_call *call)
         SL_TRY(sli_call_send(call, size + r, &called[rank], sizeof *called, r, SLI_TAG_CHECK));
     }
     SL_TRY(sli_call_wait_all(call, 2 * size));
-    sl_status status = sli_operations_compare(each, size);
+    sl_status status = sli_operations_compare(call->group, each);
     if (status != SL_OK)
         status = sli_watch_break(call->state->process->watch, &call->state->member, status);
     return status;

@@ -13,7 +13,8 @@ enum {
     SLI_HUB_READY,  /* hub: all ranks have joined */
     SLI_HUB_LEFT,   /* `rank` of the group has left after operation `sequence`; text: the error
                        because of which it left, or "" */
-    SLI_HUB_BREAK,  /* the group is broken: `number` is the status, text the error */
+    SLI_HUB_BREAK,  /* the group is broken: `number` is the status, text the error; `sequence` is 1
+                       where the error is about `rank` of the group, else 0 */
     SLI_HUB_LATE, /* operation `sequence`, text, is past the limit of `seconds`: who is missing? */
     SLI_HUB_ASK,  /* hub: which operation have you begun? */
     SLI_HUB_AT,   /* `rank` of the group has begun operation `sequence` */

@@ -1,5 +1,7 @@
 #include "comm/mpi/hub.h"
 
+#include "comm/group.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,12 +54,22 @@ static void send_to_group(const sli_hub_groups *groups, const sli_hub_group *gro
             groups->send(groups->hub, group->ranks[r].process, message);
 }
 
-static sli_wire_message break_message(const sli_hub_group *group, sl_status error)
+/* `rank`: the one that the error is about; SLI_NO_RANK: none. */
+static sli_wire_message break_message(const sli_hub_group *group, sl_status error, int rank)
 {
     return (sli_wire_message){.kind = SLI_HUB_BREAK,
                               .group = group->id,
+                              .rank = rank == SLI_NO_RANK ? 0 : rank,
                               .size = group->size,
-                              .number = error};
+                              .number = error,
+                              .sequence = rank != SLI_NO_RANK};
+}
+
+/* Adds a rank of the group to a list. One that has not joined has no number in the job yet. */
+static void add_rank(const sli_hub_group *group, int rank, char *text, size_t bytes)
+{
+    const group_rank *at = &group->ranks[rank];
+    sli_ranks_text_add(rank, at->joined ? at->process : rank, text, bytes);
 }
 
 static void break_group(const sli_hub_groups *groups, sli_hub_group *group,
@@ -75,16 +87,17 @@ static void break_group(const sli_hub_groups *groups, sli_hub_group *group,
 static void break_naming_missing(const sli_hub_groups *groups, sli_hub_group *group)
 {
     const sli_wire_message *late = &group->late;
-    sli_wire_message end = break_message(group, SL_ERR_CANCELLED);
     char ranks[160] = "";
-    size_t used = 0;
-    for (int r = 0; r < group->size && used < sizeof ranks; r++)
-        if (!group->ranks[r].joined || group->ranks[r].sequence < late->sequence)
-            used +=
-                (size_t)snprintf(ranks + used, sizeof ranks - used, "%s%d", used ? ", " : "", r);
-    if (used > 0)
+    int first = SLI_NO_RANK;
+    for (int r = 0; r < group->size; r++)
+        if (!group->ranks[r].joined || group->ranks[r].sequence < late->sequence) {
+            add_rank(group, r, ranks, sizeof ranks);
+            first = first == SLI_NO_RANK ? r : first;
+        }
+    sli_wire_message end = break_message(group, SL_ERR_CANCELLED, first);
+    if (first != SLI_NO_RANK)
         snprintf(end.text, sizeof end.text,
-                 "%.128s, operation %" PRIu64 " of the group: rank %s did not come within %g s",
+                 "%.128s, operation %" PRIu64 " of the group: %s did not come within %g s",
                  late->text, late->sequence, ranks, late->seconds);
     else
         snprintf(end.text, sizeof end.text,
@@ -149,7 +162,7 @@ static sli_hub_group *find_or_add_group(sli_hub_groups *groups, const sli_wire_m
     groups->first = group;
     if (!complete) {
         group->broken = true;
-        group->end = break_message(group, SL_ERR_MEMORY);
+        group->end = break_message(group, SL_ERR_MEMORY, SLI_NO_RANK);
         snprintf(group->end.text, sizeof group->end.text,
                  "rank 0 of the job has no memory to watch over the group");
     }
@@ -190,9 +203,11 @@ static void mark_left(sli_hub_groups *groups, sli_hub_group *group, int rank, ui
 static void handle_left(sli_hub_groups *groups, sli_hub_group *group,
                         const sli_wire_message *message)
 {
-    sli_wire_message end = break_message(group, SL_ERR_CANCELLED);
-    snprintf(end.text, sizeof end.text, "the creation of the group: rank %d left it%s%.1023s",
-             message->rank, *message->text ? ", after this error: " : "", message->text);
+    sli_wire_message end = break_message(group, SL_ERR_CANCELLED, message->rank);
+    char rank[SLI_RANK_BYTES] = "";
+    add_rank(group, message->rank, rank, sizeof rank);
+    snprintf(end.text, sizeof end.text, "the creation of the group: %s left it%s%.1023s", rank,
+             *message->text ? ", after this error: " : "", message->text);
     send_to_group(groups, group, message);
     if (group->joined < group->size)
         break_group(groups, group, &end);
@@ -209,12 +224,21 @@ static bool handle_refusal(sli_hub_groups *groups, int process, const sli_wire_m
     group_rank *rank = &group->ranks[message->rank];
     if (rank->left || (rank->joined && rank->process != process))
         return false;
-    sli_wire_message end = break_message(group, (sl_status)message->number);
+    sli_wire_message end = break_message(group, (sl_status)message->number, SLI_NO_RANK);
     memcpy(end.text, message->text, sizeof end.text);
     rank->joined = false; /* it is not told its own error */
     break_group(groups, group, &end);
     mark_left(groups, group, message->rank, 0);
     return true;
+}
+
+/* A process's rank of the group; NULL: it has none. */
+static group_rank *find_rank(sli_hub_group *group, int process)
+{
+    for (int r = 0; r < group->size; r++)
+        if (group->ranks[r].joined && group->ranks[r].process == process)
+            return &group->ranks[r];
+    return NULL;
 }
 
 bool sli_hub_groups_handle(sli_hub_groups *groups, int process, const sli_wire_message *message)
@@ -226,8 +250,9 @@ bool sli_hub_groups_handle(sli_hub_groups *groups, int process, const sli_wire_m
     sli_hub_group *group = find_group(groups, message);
     if (!group)
         return false;
-    group_rank *rank = &group->ranks[message->rank];
-    if (!rank->joined || rank->left || rank->process != process)
+    group_rank *rank =
+        message->kind == SLI_HUB_BREAK ? find_rank(group, process) : &group->ranks[message->rank];
+    if (!rank || !rank->joined || rank->left || rank->process != process)
         return false;
     switch (message->kind) {
     case SLI_HUB_LEFT:

@@ -4,6 +4,7 @@
 #include "comm/mpi/call.h"
 #include "core/threads.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,7 +77,7 @@ sl_status sli_mpi_send(sl_group *group, const sli_message *message)
     const char *absence =
         sli_watch_absence(state->process->watch, &state->member, message->peer, NULL);
     if (absence)
-        return sl_error(SL_ERR_CANCELLED, "send: rank %d %s", message->peer, absence);
+        return sli_message_absent(group, "send", message->peer, absence);
     size_t bytes = (size_t)message->count * sl_dtype_bytes(message->dtype);
     size_t whole = padded_bytes(sizeof(envelope) + bytes);
     sli_outgoing *sent = malloc(sizeof *sent + whole);
@@ -148,11 +149,8 @@ static sl_status pause_receive(sli_call *call, const sli_message *message)
     SL_TRY(sli_watch_status(state->process->watch, &state->member));
     if (atomic_load(&state->process->unusable))
         return sl_error(SL_ERR_CANCELLED, "recv: this process cannot use MPI any more");
-    char sender[SLI_SENDER_BYTES];
     if (sli_call_is_late(call))
-        return sl_error(SL_ERR_CANCELLED, "recv, tag %d: nothing came from %s within %g s",
-                        message->tag, sli_sender_text(message, sender),
-                        call->group->options.timeout_seconds);
+        return sli_message_late(call->group, message);
     sli_pause_polling(call->idle++, true);
     return SL_OK;
 }
@@ -160,6 +158,15 @@ static sl_status pause_receive(sli_call *call, const sli_message *message)
 /* The hub's word that a rank has left comes on another way than the messages that it sent before,
  * and may be faster: for so long they may still come. */
 static const double longest_delay_seconds = 1;
+
+static sl_status fail_absent(const sl_group *group, const sli_message *message, int rank,
+                             const char *absence, const char *when)
+{
+    char what[32], why[96];
+    snprintf(what, sizeof what, "recv, tag %d", message->tag);
+    snprintf(why, sizeof why, "%s%s", absence, when);
+    return sli_message_absent(group, what, rank, why);
+}
 
 static sl_status match_message(sli_call *call, const sli_message *message, sli_matched *out)
 {
@@ -181,8 +188,7 @@ static sl_status match_message(sli_call *call, const sli_message *message, sli_m
             return sl_error(SL_ERR_CANCELLED, "recv, tag %d: all others have left the group",
                             message->tag);
         if (absence)
-            return sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d %s", message->tag,
-                            message->peer, absence);
+            return fail_absent(call->group, message, message->peer, absence, "");
         SL_TRY(pause_receive(call, message));
     }
 }
@@ -201,12 +207,11 @@ static sl_status receive_data(sli_call *call, const sli_message *message, sli_ma
         code = process->mpi->test(&request, &done);
         if (code != 0 || done)
             break;
-        if (sli_watch_absence(process->watch, &call->state->member, matched->source, NULL) &&
-            call->idle > 10000)
-            status = sl_error(SL_ERR_CANCELLED, "recv, tag %d: rank %d %s amid its message",
-                              message->tag, matched->source,
-                              sli_watch_absence(process->watch, &call->state->member,
-                                                matched->source, NULL));
+        const char *absence =
+            sli_watch_absence(process->watch, &call->state->member, matched->source, NULL);
+        if (absence && call->idle > 10000)
+            status =
+                fail_absent(call->group, message, matched->source, absence, " amid its message");
         else
             status = pause_receive(call, &from_it);
     }
@@ -217,13 +222,13 @@ static sl_status receive_data(sli_call *call, const sli_message *message, sli_ma
     return status;
 }
 
-static sl_status deliver_message(const char *data, size_t bytes, int source,
+static sl_status deliver_message(const sl_group *group, const char *data, size_t bytes, int source,
                                  const sli_message *message)
 {
     envelope top = {0};
     if (bytes >= sizeof top)
         memcpy(&top, data, sizeof top);
-    SL_TRY(sli_message_check(message, top.count, (sl_dtype)top.dtype, source));
+    SL_TRY(sli_message_check(group, message, top.count, (sl_dtype)top.dtype, source));
     if (top.count > 0)
         memcpy(message->data, data + sizeof top,
                (size_t)top.count * sl_dtype_bytes(message->dtype));
@@ -244,7 +249,7 @@ sl_status sli_mpi_receive(sl_group *group, const sli_message *message)
         return sl_error(SL_ERR_MEMORY, "recv: no memory for a message of %zu bytes", matched.bytes);
     sl_status status = receive_data(&call, message, &matched, data);
     if (status == SL_OK)
-        status = deliver_message(data, matched.bytes, matched.source, message);
+        status = deliver_message(group, data, matched.bytes, matched.source, message);
     free(data);
     return status;
 }

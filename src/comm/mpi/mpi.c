@@ -156,23 +156,13 @@ static void mpi_leave(sl_group *group)
     state_free(state);
 }
 
-static void mpi_abort(sl_group *group, sl_status error, const char *text)
+static void mpi_abort(sl_group *group, const sli_error_copy *error)
 {
     sli_mpi_group *state = group->state;
     char rank[SLI_RANK_BYTES];
-    sli_rank_text(group->rank, group->job_rank, rank);
+    sl_error(error->status, "%s: %s", sli_rank_text(group, group->rank, rank), error->text);
     (void)sli_watch_break(state->process->watch, &state->member,
-                          sl_error(error, "%s: %s", rank, text));
-}
-
-/* A call that fails on one rank alone, for want of memory say, must end the others' waiting too.
- * Does nothing where the group is broken, as it mostly is. Returns the call's own error. */
-static sl_status fail_call(sl_group *group, sl_status error)
-{
-    sli_error_copy own;
-    sli_error_save(&own, error);
-    mpi_abort(group, error, own.text);
-    return sli_error_restore(&own);
+                          sli_error_set_rank(error->status, error->rank));
 }
 
 static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
@@ -187,7 +177,7 @@ static sl_status mpi_collective(sl_group *group, const sli_operation *operation)
         status = sli_mpi_run(&call);
     if (status != SL_OK) {
         sli_call_cancel(&call);
-        status = fail_call(group, status);
+        status = sli_group_break(group, status); /* for want of memory, say: the others wait */
     }
     return status;
 }
@@ -234,7 +224,6 @@ static sl_status make_handle(sli_mpi_process *process, const group_plan *plan,
     **out = (sl_group){.ops = &mpi_ops,
                        .rank = plan->rank,
                        .size = plan->size,
-                       .job_rank = process->rank,
                        .options = *options,
                        .state = state};
     pthread_mutex_init(&state->lock, NULL);
@@ -245,6 +234,7 @@ static sl_status make_handle(sli_mpi_process *process, const group_plan *plan,
         return sl_error(SL_ERR_MEMORY, "sl_group: no memory for %d ranks", plan->size);
     for (int r = 0; r < plan->size; r++)
         state->processes[r] = plan->parent ? plan->parent->state->processes[plan->ranks[r]] : r;
+    (*out)->job_ranks = state->processes;
     state->member = (sli_member){.id = plan->id,
                                  .rank = plan->rank,
                                  .size = plan->size,
@@ -341,7 +331,7 @@ static sl_status mpi_split(sl_group *group, int color, uint64_t sequence, sl_gro
     if (status == SL_OK)
         status = split_by_color(&call, colors, ranks, out);
     if (status != SL_OK)
-        status = fail_call(group, status);
+        status = sli_group_break(group, status);
     free(colors);
     free(ranks);
     return status;

@@ -27,7 +27,7 @@ static const double call_seconds = 30;
 
 struct sli_watch {
     pthread_t thread;
-    int size;
+    int rank, size;
     int stop;                /* eventfd: ends the thread */
     sli_running_clock clock; /* the thread's, as the next two */
     double heard, said_alive;
@@ -80,25 +80,21 @@ static const char *first_reason(const sli_watch *watch, const sli_member *member
     return first;
 }
 
-/* Writes the ranks that are absent for this reason: "rank 1, 3 died"; "rank 1 (3 of the job) died"
- * where the group's numbers are not the job's. */
-static void write_absent(const sli_watch *watch, const sli_member *member, uint64_t sequence,
-                         const char *why, char *text, size_t bytes)
+/* Writes the ranks that are absent for this reason: "rank 1, 3". Returns the first one's number in
+ * the job. */
+static int write_absent(const sli_watch *watch, const sli_member *member, uint64_t sequence,
+                        const char *why, char *text, size_t bytes)
 {
-    size_t used = (size_t)snprintf(text, bytes, "rank");
-    const char *separator = " ";
-    for (int r = 0; r < member->size && used < bytes; r++) {
+    int first = SLI_NO_RANK;
+    text[0] = '\0';
+    for (int r = 0; r < member->size; r++) {
         const char *own = reason_of_absence(watch, member, r, sequence);
         if (!own || strcmp(own, why) != 0)
             continue;
-        used += (size_t)snprintf(text + used, bytes - used, "%s%d", separator, r);
-        if (member->processes[r] != r && used < bytes)
-            used += (size_t)snprintf(text + used, bytes - used, " (%d of the job)",
-                                     member->processes[r]);
-        separator = ", ";
+        sli_ranks_text_add(r, member->processes[r], text, bytes);
+        first = first == SLI_NO_RANK ? member->processes[r] : first;
     }
-    if (used < bytes)
-        snprintf(text + used, bytes - used, " %s", why);
+    return first;
 }
 
 /* Breaks the group if the operation needs a rank that is dead or has left. */
@@ -106,20 +102,20 @@ static void break_for_absent(const sli_watch *watch, sli_member *member,
                              const sli_operation *operation)
 {
     uint64_t sequence = operation ? operation->sequence : 0;
-    char who[256], what[SLI_OPERATION_TEXT_BYTES];
+    char ranks[256], what[SLI_OPERATION_TEXT_BYTES];
+    int first = 0;
     const char *why = first_reason(watch, member, sequence);
     if (member->broken.status != SL_OK || (!why && !watch->hub_is_lost))
         return;
     if (why)
-        write_absent(watch, member, sequence, why, who, sizeof who);
-    else
-        snprintf(who, sizeof who, "rank 0 of the job %s, which watches over the others",
-                 watch->dead[0]);
-    bool has_cause = why && *member->cause && strncmp(why, "left", 4) == 0;
-    break_member(member,
-                 sl_error(SL_ERR_CANCELLED, "%s, operation %" PRIu64 " of the group: %s%s%s",
-                          operation_text(operation, what), sequence, who,
-                          has_cause ? ", after this error: " : "", has_cause ? member->cause : ""));
+        first = write_absent(watch, member, sequence, why, ranks, sizeof ranks);
+    const char *cause = why && strncmp(why, "left", 4) == 0 ? member->cause : "";
+    sl_status status =
+        sl_error(SL_ERR_CANCELLED, "%s, operation %" PRIu64 " of the group: %s %s%s%s%s",
+                 operation_text(operation, what), sequence, why ? ranks : "rank 0 of the job",
+                 why ? why : watch->dead[0], why ? "" : ", which watches over the others",
+                 *cause ? ", after this error: " : "", cause);
+    break_member(member, sli_error_set_rank(status, first));
 }
 
 /* ---- The thread --------------------------------------------------------------------------- */
@@ -168,7 +164,10 @@ static void handle_group_message(sli_watch *watch, const sli_wire_message *messa
     if (!member)
         return;
     if (message->kind == SLI_HUB_BREAK) {
-        break_member(member, sl_error((sl_status)message->number, "%s", message->text));
+        sl_status status = sl_error((sl_status)message->number, "%s", message->text);
+        break_member(member, message->sequence
+                                 ? sli_error_set_rank(status, member->processes[message->rank])
+                                 : status);
     } else if (message->kind == SLI_HUB_READY) {
         atomic_store(&member->ready, true);
     } else if (message->kind == SLI_HUB_LEFT) {
@@ -285,6 +284,7 @@ sl_status sli_watch_create(const sli_wire_address *hub, int rank, int size, sli_
     sli_watch *watch = calloc(1, sizeof *watch);
     if (!watch)
         return sl_error(SL_ERR_MEMORY, "no memory for %d ranks", size);
+    watch->rank = rank;
     watch->size = size;
     watch->hub.fd = -1;
     pthread_mutex_init(&watch->lock, NULL);
@@ -356,7 +356,9 @@ sl_status sli_watch_refuse_group(sli_watch *watch, uint64_t id, int rank, int si
 {
     sli_wire_message refusal = {
         .kind = SLI_HUB_REFUSE, .group = id, .rank = rank, .size = size, .number = error};
-    snprintf(refusal.text, sizeof refusal.text, "rank %d: %.480s", rank, sl_error_text());
+    sli_ranks_text_add(rank, watch->rank, refusal.text, sizeof refusal.text);
+    size_t used = strlen(refusal.text);
+    snprintf(refusal.text + used, sizeof refusal.text - used, ": %.480s", sl_error_text());
     pthread_mutex_lock(&watch->lock);
     send_to_hub(watch, &refusal);
     pthread_mutex_unlock(&watch->lock);
@@ -410,6 +412,11 @@ sl_status sli_watch_break(sli_watch *watch, sli_member *member, sl_status error)
         sli_wire_message end = message_about(member, SLI_HUB_BREAK);
         break_member(member, error);
         end.number = error;
+        for (int r = 0; r < member->size; r++)
+            if (member->processes[r] == member->broken.rank) {
+                end.rank = r;
+                end.sequence = 1;
+            }
         snprintf(end.text, sizeof end.text, "%s", member->broken.text);
         send_to_hub(watch, &end);
     }

@@ -130,7 +130,7 @@ static sl_status load_fitting(const char *path, int which, const char *checksum,
 static sl_status find_fitting(const char *path, sl_vocab **out, int *which)
 {
     char checksum[SLI_CHECKSUM_BYTES];
-    sli_error_copy first = {SL_OK, ""};
+    sli_error_copy first = {.status = SL_OK};
     *out = NULL;
     SL_TRY(read_checksum(path, checksum));
     for (*which = checksum[0] ? WAITING : NAMED; *which < NAMES; ++*which) {
