@@ -116,7 +116,7 @@ void sl_device_reset_peak(sl_device *device)
     pthread_mutex_unlock(&device->accounts);
 }
 
-static sl_status out_of_memory(sl_device *device, sl_memory_category category, size_t bytes)
+sl_status sli_device_out_of_memory(sl_device *device, const char *what, size_t bytes)
 {
     sl_memory_stats stats;
     sl_device_memory(device, &stats);
@@ -129,8 +129,7 @@ static sl_status out_of_memory(sl_device *device, sl_memory_category category, s
     return sl_error(SL_ERR_MEMORY,
                     "%s: no memory for %zu bytes of %s; it holds these bytes: %s; the process can "
                     "have %" PRIu64,
-                    device->name, bytes, sl_memory_category_name(category), holds,
-                    device->usable_bytes);
+                    device->name, bytes, what, holds, device->usable_bytes);
 }
 
 sl_status sli_device_allocate(sl_device *device, sl_memory_category category, size_t bytes,
@@ -141,7 +140,7 @@ sl_status sli_device_allocate(sl_device *device, sl_memory_category category, si
         return SL_OK;
     sl_status status = device->ops->allocate(device, bytes, out);
     if (status == SL_ERR_MEMORY)
-        return out_of_memory(device, category, bytes);
+        return sli_device_out_of_memory(device, sl_memory_category_name(category), bytes);
     SL_TRY(status);
     account_more(device, category, bytes);
     return SL_OK;

@@ -91,6 +91,9 @@ struct sl_device {
 void sli_device_init(sl_device *device, const sli_device_ops *ops, const char *name);
 void sli_device_finish(sl_device *device);
 
+/* SL_ERR_MEMORY, with a sentence: what was asked for, and what each category holds. */
+sl_status sli_device_out_of_memory(sl_device *device, const char *what, size_t bytes);
+
 /* ---- Kinds ------------------------------------------------------------------------------ */
 
 enum { SLI_MAX_DEVICES = 1024, SLI_MAX_DEVICE_NUMBER = 65535 };

@@ -2,6 +2,7 @@
  * are saved for backward. */
 #include "nn/layers.h"
 #include "nn/module.h"
+#include "tensor/tensor.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -21,6 +22,8 @@ static sl_status check_ids(const embedding *self, const sl_tensor *ids)
 {
     SL_TRY(sli_check_dtype("the input", ids, SL_I32));
     int64_t time = sl_tensor_columns(ids), count = sl_tensor_count(ids);
+    if (sli_tensor_is_below(ids, self->options.ntokens))
+        return SL_OK;
     int32_t *host = malloc(sl_tensor_bytes(ids));
     if (!host)
         return sl_error(SL_ERR_MEMORY, "no memory for a copy of %" PRId64 " token ids", count);

@@ -16,6 +16,8 @@ typedef struct storage {
     size_t bytes;
     void *memory;
     atomic_bool is_delivered; /* to another device */
+    /* What the host wrote is in 0 .. below - 1, as far as it knows; 0: it does not. */
+    int64_t below;
     /* Handles on this storage may be dropped by different threads (stages hand tensors over). */
     atomic_int handles;
 } storage;
@@ -347,6 +349,7 @@ sl_status sl_tensor_copy(sl_tensor *to, const sl_tensor *from)
                         sl_dtype_name(from->dtype), sl_shape_text(&from->shape, source),
                         sl_dtype_name(to->dtype), sl_shape_text(&to->shape, target));
     }
+    to->storage->below = 0;
     if (reach_each_other(to->device, from->device))
         return sli_device_copy(to->device, sl_tensor_data(to), sl_tensor_data(from),
                                sl_tensor_bytes(to));
@@ -361,6 +364,33 @@ sl_status sli_tensor_open_host(const sl_tensor *tensor, bool reads, sli_host_arr
 {
     return sli_host_array_open(tensor->device, sl_tensor_data(tensor), sl_tensor_bytes(tensor),
                                reads, out);
+}
+
+/* The least number above all elements, for a tensor that is all of its storage. */
+static int64_t least_above(const sl_tensor *tensor, const int32_t *host)
+{
+    int64_t count = sl_tensor_count(tensor), below = 0;
+    if (tensor->dtype != SL_I32 || sl_tensor_bytes(tensor) != tensor->storage->bytes ||
+        sli_device_has_host_memory(tensor->device))
+        return 0;
+    for (int64_t i = 0; i < count; i++) {
+        if (host[i] < 0)
+            return 0;
+        below = host[i] >= below ? host[i] + (int64_t)1 : below;
+    }
+    return below;
+}
+
+sl_status sli_tensor_close_host(sl_tensor *tensor, sli_host_array *host, bool writes)
+{
+    if (writes)
+        tensor->storage->below = least_above(tensor, host->host);
+    return sli_host_array_close(host, writes);
+}
+
+bool sli_tensor_is_below(const sl_tensor *tensor, int64_t count)
+{
+    return tensor->storage->below > 0 && tensor->storage->below <= count;
 }
 
 sl_status sli_tensor_add(sl_tensor *to, const sl_tensor *from)
@@ -383,6 +413,7 @@ sl_status sli_tensor_add(sl_tensor *to, const sl_tensor *from)
 
 sl_status sl_tensor_write(sl_tensor *tensor, const void *host)
 {
+    tensor->storage->below = least_above(tensor, host);
     return sli_device_write(tensor->device, sl_tensor_data(tensor), host, sl_tensor_bytes(tensor));
 }
 
@@ -393,6 +424,7 @@ sl_status sl_tensor_read(const sl_tensor *tensor, void *host)
 
 sl_status sl_tensor_zero(sl_tensor *tensor)
 {
+    tensor->storage->below = 0;
     return sli_device_zero(tensor->device, sl_tensor_data(tensor), sl_tensor_bytes(tensor));
 }
 

@@ -26,6 +26,11 @@ sl_status sli_tensor_add(sl_tensor *to, const sl_tensor *from);
 
 /* The tensor's elements for work on the host (device.h). */
 sl_status sli_tensor_open_host(const sl_tensor *tensor, bool reads, sli_host_array *out);
+sl_status sli_tensor_close_host(sl_tensor *tensor, sli_host_array *host, bool writes);
+
+/* Does the host know, without waiting for a device, that all elements of an i32 tensor are in
+ * 0 .. count - 1? It does where it wrote them itself, to memory that it does not reach. */
+bool sli_tensor_is_below(const sl_tensor *tensor, int64_t count);
 
 /* Has the tensor's storage another handle? */
 bool sli_tensor_is_shared(const sl_tensor *tensor);

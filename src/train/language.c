@@ -55,7 +55,8 @@ static sl_status load_rows(void *context, const sl_train_rows *rows, sl_device *
     if (status == SL_OK)
         status = sl_batches_block(&own, rows->batch, ids[0].host, ids[1].host);
     for (int i = 0; i < 2; i++) {
-        sl_status written = sli_host_array_close(&ids[i], status == SL_OK);
+        sl_status written =
+            sli_tensor_close_host(i == 0 ? *input : *targets, &ids[i], status == SL_OK);
         status = status == SL_OK ? written : status;
     }
     return status;

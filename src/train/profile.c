@@ -174,7 +174,7 @@ static sl_status make_ids(const sl_train_options *options, int64_t rows, sl_devi
         seed = seed * 1664525u + 1013904223u;
         ((int32_t *)ids.host)[i] = (int32_t)((seed >> 8) % (uint64_t)options->model.ntokens);
     }
-    return sli_host_array_close(&ids, true);
+    return sli_tensor_close_host(*out, &ids, true);
 }
 
 static sl_status load_random_ids(void *context, const sl_train_rows *rows, sl_device *input_device,

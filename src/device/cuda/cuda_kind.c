@@ -43,7 +43,8 @@ static sl_status set_error(sl_status status, const char *text)
 static sl_status open_plugin(const sli_cuda_plugin **out)
 {
     static const sli_plugin plugin = {"sluice_cuda.so", "CUDA", SLI_CUDA_SYMBOL, false};
-    static const sli_cuda_host host = {sl_version, set_error, sli_device_init, sli_device_finish};
+    static const sli_cuda_host host = {sl_version, set_error, sli_device_init, sli_device_finish,
+                                       sli_device_out_of_memory};
     sli_plugin_function *entry;
     *out = NULL;
     SL_TRY(sli_plugin_open(&plugin, &entry));

@@ -11,6 +11,7 @@ typedef struct sli_cuda_host {
     sl_status (*set_error)(sl_status status, const char *text);
     void (*init_device)(sl_device *device, const sli_device_ops *ops, const char *name);
     void (*finish_device)(sl_device *device);
+    sl_status (*out_of_memory)(sl_device *device, const char *what, size_t bytes);
 } sli_cuda_host;
 
 typedef struct sli_cuda_plugin {

@@ -53,10 +53,16 @@ static struct {
     size_t used, limit, live[CARDS];
     block *blocks;
     uint64_t random;
+    fake_cuda_state state;
 } all = {.lock = PTHREAD_MUTEX_INITIALIZER, .random = 20240229};
 
 static _Thread_local int current_card;
 static _Thread_local cudaError_t last_error;
+
+fake_cuda_state *fake_cuda(void)
+{
+    return &all.state;
+}
 
 static cudaError_t fail(cudaError_t code)
 {
@@ -140,7 +146,8 @@ cudaError_t cudaMallocFromPoolAsync(void **out, size_t bytes, cudaMemPool_t pool
     *out = NULL;
     begin();
     cudaError_t code = cudaSuccess;
-    if (all.live[pool->card] + bytes > all.limit) {
+    bool fails = ++all.state.allocations >= all.state.failing && all.state.failing > 0;
+    if (fails || all.live[pool->card] + bytes > all.limit) {
         code = cudaErrorMemoryAllocation;
     } else {
         block *taken = find_free(bytes, pool->card);
@@ -326,6 +333,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags)
 cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 {
     begin();
+    all.state.waits++;
     finish_stream(stream);
     cudaError_t code = all.error;
     end();
@@ -438,6 +446,7 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_card, const void *from, int fro
     (void)to_card;
     (void)from_card;
     assert(is_device_memory(to) && is_device_memory(from));
+    all.state.peer_copies++;
     return fake_enqueue(stream, copy_bytes, &copy, sizeof copy);
 }
 

@@ -9,6 +9,8 @@
 #ifndef TESTS_DEVICE_CUDA_FAKE_CUDA_H
 #define TESTS_DEVICE_CUDA_FAKE_CUDA_H
 
+#include "device/cuda/fake_cuda_state.h"
+
 #include <cuda_runtime_api.h>
 
 /* Queues work(argument) on a stream; the argument's bytes are copied. */

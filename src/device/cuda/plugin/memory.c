@@ -83,8 +83,7 @@ sl_status sli_cuda_scratch(sl_device *device, size_t bytes, void **out)
         return SL_OK;
     sl_status status = allocate(device, bytes, out);
     if (status == SL_ERR_MEMORY)
-        return sl_error(status, "%s: no memory for %zu bytes of an operation's scratch space",
-                        device->name, bytes);
+        return sli_device_out_of_memory(device, "an operation's scratch space", bytes);
     return status;
 }
 

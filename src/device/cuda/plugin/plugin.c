@@ -21,6 +21,11 @@ sl_status(sl_error)(sl_status status, const char *format, ...) /* the name may b
     return host->set_error(status, text);
 }
 
+sl_status sli_device_out_of_memory(sl_device *device, const char *what, size_t bytes)
+{
+    return host->out_of_memory(device, what, bytes);
+}
+
 sl_status sli_cuda_check(const sl_device *device, const char *what, cudaError_t code)
 {
     if (code == cudaSuccess)

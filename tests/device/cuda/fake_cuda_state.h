@@ -1,0 +1,16 @@
+/* What tests see and set of the CUDA runtime that needs no card (fake_cuda.h). They find the
+ * function in sluice_cuda.so. */
+#ifndef TESTS_DEVICE_CUDA_FAKE_CUDA_STATE_H
+#define TESTS_DEVICE_CUDA_FAKE_CUDA_STATE_H
+
+typedef struct fake_cuda_state {
+    _Atomic long waits;       /* of the host for a stream */
+    _Atomic long peer_copies; /* between devices */
+    _Atomic long norm_launches, sgd_launches;
+    _Atomic long allocations; /* that were asked for */
+    _Atomic long failing;     /* this one and all later ones find no memory; 0: none */
+} fake_cuda_state;
+
+__attribute__((visibility("default"))) fake_cuda_state *fake_cuda(void);
+
+#endif

@@ -1,0 +1,183 @@
+/* A pipe over two CUDA devices of a runtime that needs no card (cuda/fake_cuda.h): what its host
+ * waits for, what it launches, and what it does without memory. */
+#include "device/cuda/fake_cuda_state.h"
+#include "sluice/layers.h"
+#include "sluice/model.h"
+#include "sluice/pipe_optimizer.h"
+#include "support/check.h"
+
+#include <dlfcn.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STAGES = 2, ROWS = 4, TIME = 3, TOKENS = 5, WIDTH = 4, CHUNKS = 2 };
+
+typedef struct job {
+    fake_cuda_state *cuda;
+    sl_device_list *list;
+    sl_device *devices[STAGES];
+    sl_module *model;
+    sl_loss *loss;
+    sl_pipe *pipe;
+    sl_pipe_optimizer *optimizer;
+    sl_tensor *input, *targets;
+} job;
+
+static void create_pipe(job *j)
+{
+    const sl_model_options model = {
+        .ntokens = TOKENS, .emsize = WIDTH, .nhid = 6, .nlayers = 2, .nhead = 2, .dropout = 0.1f};
+    check_ok(sl_transformer_lm_create(&model, &j->model));
+    check_ok(sl_cross_entropy_create(&j->loss));
+    check_ok(sl_pipe_create(&(sl_pipe_options){.model = j->model,
+                                               .loss = j->loss,
+                                               .stages = STAGES,
+                                               .devices = j->devices,
+                                               .chunks = CHUNKS},
+                            &j->pipe));
+    check_ok(
+        sl_pipe_optimizer_create(&(sl_pipe_optimizer_options){.pipe = j->pipe}, &j->optimizer));
+}
+
+/* The batch; id `wrong` (-1: none) is that of the last element. */
+static void write_ids(sl_tensor *to, int wrong)
+{
+    int32_t ids[ROWS * TIME];
+    for (int i = 0; i < ROWS * TIME; i++)
+        ids[i] = i * i % TOKENS;
+    if (wrong >= 0)
+        ids[ROWS * TIME - 1] = wrong;
+    check_ok(sl_tensor_write(to, ids));
+}
+
+static int open_job(void **state)
+{
+    static job j;
+    const sl_shape shape = sl_shape_2d(ROWS, TIME);
+    memset(&j, 0, sizeof j);
+    check_ok(sl_device_list_create("cuda:0/0,cuda:0/1", &j.list, NULL));
+    void *plugin = dlopen("sluice_cuda.so", RTLD_LAZY | RTLD_NOLOAD);
+    fake_cuda_state *(*entry)(void) = NULL;
+    assert_non_null(plugin);
+    *(void **)&entry = dlsym(plugin, "fake_cuda");
+    assert_non_null(entry);
+    j.cuda = entry();
+    for (int s = 0; s < STAGES; s++)
+        j.devices[s] = sl_device_list_get(j.list, s);
+    create_pipe(&j);
+    check_ok(sl_tensor_create(j.devices[0], SL_MEMORY_WORKSPACE, SL_I32, &shape, &j.input));
+    check_ok(sl_tensor_create(j.devices[1], SL_MEMORY_WORKSPACE, SL_I32, &shape, &j.targets));
+    write_ids(j.input, -1);
+    write_ids(j.targets, -1);
+    dlclose(plugin);
+    *state = &j;
+    return 0;
+}
+
+static int close_job(void **state)
+{
+    job *j = *state;
+    sl_tensor_destroy(&j->input);
+    sl_tensor_destroy(&j->targets);
+    sl_pipe_optimizer_destroy(&j->optimizer);
+    sl_pipe_destroy(&j->pipe);
+    sl_loss_destroy(&j->loss);
+    sl_module_destroy(&j->model);
+    sl_device_list_destroy(&j->list);
+    return 0;
+}
+
+static sl_status train(job *j, double *loss)
+{
+    sl_pipe_zero_grad(j->pipe);
+    return sl_pipe_train(j->pipe, &(sl_pipe_batch){.input = j->input, .targets = j->targets}, loss);
+}
+
+/* ---- Waits and launches ----------------------------------------------------------------- */
+
+static long count_buckets(const job *j)
+{
+    long count = 0;
+    for (int s = 0; s < STAGES; s++)
+        count += sl_parameter_set_bucket_count(sl_pipe_parameters(j->pipe, s));
+    return count;
+}
+
+static void a_step_waits_for_losses_and_norms_alone(void **state)
+{
+    job *j = *state;
+    double loss, norm;
+    check_ok(train(j, &loss));
+    long waits = j->cuda->waits, copies = j->cuda->peer_copies;
+    check_ok(train(j, &loss));
+    assert_int_equal(j->cuda->waits - waits, CHUNKS);            /* the loss of each micro-batch */
+    assert_int_equal(j->cuda->peer_copies - copies, 2 * CHUNKS); /* forward and back */
+    waits = j->cuda->waits;
+    long norms = j->cuda->norm_launches, updates = j->cuda->sgd_launches;
+    check_ok(sl_clip_grad_norm(j->pipe, 1, SL_GRAD_NORM_L2, false, &norm));
+    check_ok(sl_pipe_optimizer_step(j->optimizer, 0.1, 0, NULL));
+    assert_int_equal(j->cuda->waits - waits, STAGES);
+    assert_int_equal(j->cuda->norm_launches - norms, STAGES); /* for all parameters of a stage */
+    assert_int_equal(j->cuda->sgd_launches - updates, count_buckets(j));
+    assert_true(count_buckets(j) == STAGES);
+}
+
+static void ids_that_the_model_lacks_are_named(void **state)
+{
+    job *j = *state;
+    double first, loss;
+    check_ok(train(j, &first));
+    write_ids(j->input, TOKENS);
+    check_error(train(j, &loss), SL_ERR_INVALID, "token id 5 at [1, 2] is not in 0 .. 4");
+    write_ids(j->input, -1);
+    write_ids(j->targets, TOKENS + 2);
+    check_error(train(j, &loss), SL_ERR_INVALID, "target 7 at row 5 is not in 0 .. 4");
+    write_ids(j->targets, -1);
+    check_ok(train(j, &loss));
+    assert_true(loss == first);
+}
+
+/* ---- Memory ----------------------------------------------------------------------------- */
+
+enum { EVERY = 7 };
+
+/* Allocation 1, 1 + EVERY, … of a step, and all after it. */
+static void memory_that_is_not_there_ends_a_step_and_no_more(void **state)
+{
+    job *j = *state;
+    double first, loss;
+    check_ok(train(j, &first));
+    for (long number = 1;; number += EVERY) {
+        long before = j->cuda->allocations;
+        j->cuda->failing = before + number;
+        sl_status status = train(j, &loss);
+        bool is_enough = j->cuda->allocations - before < number;
+        j->cuda->failing = 0;
+        if (is_enough) {
+            check_ok(status);
+            assert_in_range(number, 100, 1000);
+            return;
+        }
+        check_error(status, SL_ERR_MEMORY, "it holds these bytes: parameters ");
+        assert_non_null(strstr(sl_error_text(), "cuda:0/"));
+        assert_non_null(strstr(sl_error_text(), ": no memory for "));
+        check_ok(train(j, &loss));
+        assert_true(loss == first);
+    }
+}
+
+int cuda_pipe_tests(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_step_waits_for_losses_and_norms_alone, open_job,
+                                        close_job),
+        cmocka_unit_test_setup_teardown(ids_that_the_model_lacks_are_named, open_job, close_job),
+        cmocka_unit_test_setup_teardown(memory_that_is_not_there_ends_a_step_and_no_more, open_job,
+                                        close_job),
+    };
+    if (!getenv("FAKE_CUDA_CLOSED")) {
+        print_message("skipped: no CUDA toolkit, or no C++ compiler, was found\n");
+        return 77;
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
