@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RANKS = 2, MOST_CONTENDERS = 16, KINDS = SL_ACTION_BACKWARD_WEIGHT + 1 };
+enum { RANKS = 2, MOST_CONTENDERS = 16 };
 
 typedef struct contender {
     bench_setup setup;
@@ -26,65 +26,15 @@ typedef struct contender {
     double excess[BENCH_MAX_STEPS]; /* measured / simulated */
 } contender;
 
-/* ---- Against the simulation ------------------------------------------------------------- */
-
-/* Mean seconds of each kind of action at each stage in the last step. */
-typedef struct stage_costs {
-    double of[KINDS][BENCH_MAX_STAGES];
-} stage_costs;
-
-static stage_costs traced_costs(const sl_pipe *pipe)
-{
-    stage_costs costs = {{{0}}};
-    int counts[KINDS][BENCH_MAX_STAGES] = {{0}};
-    const sl_timeline_entry *entries;
-    int count = sl_pipe_timeline(pipe, &entries), last = sl_pipe_stages(pipe) - 1;
-    for (int i = 0; i < count; i++) {
-        sl_action action = entries[i].action;
-        if (action.discards && action.stage == last) /* computes nothing */
-            continue;
-        sl_action_kind kind = action.kind == SL_ACTION_RECOMPUTE ? SL_ACTION_FORWARD : action.kind;
-        costs.of[kind][action.stage] += entries[i].end - entries[i].start;
-        counts[kind][action.stage]++;
-    }
-    for (int kind = 0; kind < KINDS; kind++)
-        for (int stage = 0; stage <= last; stage++)
-            costs.of[kind][stage] /= counts[kind][stage] ? counts[kind][stage] : 1;
-    return costs;
-}
-
-/* The table that the pipe runs. */
-static sl_schedule *write_table(const bench_setup *setup)
-{
-    sl_schedule *schedule;
-    sl_schedule_options options = {.ranks = setup->stages / setup->virtual_stages,
-                                   .virtual_stages = setup->virtual_stages,
-                                   .micros = sl_micro_batches(setup->batch, setup->chunks, NULL)};
-    bench_check(sl_schedule_write(setup->schedule, &options, &schedule));
-    bench_check(sl_schedule_recompute(schedule, setup->recompute));
-    return schedule;
-}
-
 /* Compares the last step with the simulation of its table. */
 static void simulate_step(contender *of, int step)
 {
-    const bench_setup *setup = &of->setup;
-    const sl_pipe *pipe = bench_trainer_pipe(of->trainer);
-    stage_costs costs = traced_costs(pipe);
-    sl_schedule *schedule = write_table(setup);
-    sl_simulation simulation;
-    sl_cost_model model = {.forward = costs.of[SL_ACTION_FORWARD],
-                           .backward_input = costs.of[SL_ACTION_BACKWARD_INPUT],
-                           .backward_weight = costs.of[SL_ACTION_BACKWARD_WEIGHT],
-                           .backward = costs.of[SL_ACTION_BACKWARD]};
-    bench_check(sl_schedule_simulate(schedule, &model, &simulation));
-    of->bubble[step] = simulation.bubble;
-    of->excess[step] = bench_trainer_train_seconds(of->trainer) / simulation.makespan;
-    sl_simulation_clear(&simulation);
-    sl_schedule_destroy(&schedule);
+    sl_utilization utilization;
+    bench_check(sl_pipe_get_utilization(bench_trainer_pipe(of->trainer), &utilization));
+    of->bubble[step] = utilization.bubble_predicted;
+    of->excess[step] = bench_trainer_train_seconds(of->trainer) / utilization.predicted_seconds;
+    sl_utilization_clear(&utilization);
 }
-
-/* ---- Contenders ------------------------------------------------------------------------- */
 
 static void add_contender(contender *list, int *count, const bench_setup *setup)
 {

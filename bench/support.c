@@ -248,16 +248,23 @@ void bench_setup_parse(int argc, char **argv, bench_setup *setup, int *steps)
                              BENCH_MAX_STEPS));
 }
 
+/* The stage's, or that of another stage of this process. */
+static sl_device *own_device(const bench_trainer *trainer, int stage)
+{
+    sl_device *device = sl_pipe_device(trainer->pipe, stage);
+    for (int s = 0; !device && s < trainer->setup.stages; s++)
+        device = sl_pipe_device(trainer->pipe, s);
+    return device;
+}
+
 static void make_batch(bench_trainer *trainer)
 {
     const bench_setup *setup = &trainer->setup;
     sl_shape shape = sl_shape_2d(setup->batch, setup->bptt);
-    sl_device *first = sl_pipe_device(trainer->pipe, 0);
-    sl_device *last = sl_pipe_device(trainer->pipe, setup->stages - 1);
-    first = first ? first : last; /* of the process's own stages */
-    last = last ? last : first;
-    bench_check(sl_tensor_create(first, SL_MEMORY_WORKSPACE, SL_I32, &shape, &trainer->input));
-    bench_check(sl_tensor_create(last, SL_MEMORY_WORKSPACE, SL_I32, &shape, &trainer->targets));
+    bench_check(sl_tensor_create(own_device(trainer, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape,
+                                 &trainer->input));
+    bench_check(sl_tensor_create(own_device(trainer, setup->stages - 1), SL_MEMORY_WORKSPACE,
+                                 SL_I32, &shape, &trainer->targets));
     uint32_t state = 1;
     for (int64_t i = 0; i < sl_shape_count(&shape); i++) {
         state = state * 1664525u + 1013904223u;

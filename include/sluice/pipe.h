@@ -191,7 +191,9 @@ int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries);
  * sl_utilization_clear. In a group, every rank calls it and gets the same: the timelines of all
  * ranks, as `measured`, on the clock of the group's first rank and since the first start. The
  * clocks are compared in the call; another rank's times are wrong by at most half the shortest of 8
- * round trips. Errors: SL_ERR_INVALID where no step has run, or the last one failed. */
+ * round trips. The prediction's costs of links between processes are measured in the call, with
+ * messages of the tensors' sizes; ranks on the same cores share them there. Errors: SL_ERR_INVALID
+ * where no step has run, or the last one failed. */
 sl_status sl_pipe_get_utilization(const sl_pipe *pipe, sl_utilization *out);
 
 SL_API_END

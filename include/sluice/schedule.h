@@ -72,6 +72,9 @@ typedef struct sl_schedule_options {
      * each. */
     double forward, backward_input, backward_weight;
     double link; /* from an action's end to its result's arrival at another rank */
+    /* For sl_timeline_utilization alone, as in sl_cost_model. */
+    const double *links;
+    const int *cores;
 } sl_schedule_options;
 
 /* Writes the order of computation, without recomputation. `arg` is the writer's own. */
@@ -145,6 +148,11 @@ typedef struct sl_cost_model {
     const double *forward, *backward_input, *backward_weight;
     const double *backward; /* of B; NULL: I and W together */
     double link;            /* from an action's end to its result's arrival at another rank */
+    const double *links;    /* [stages - 1] the same between stages s and s + 1, both ways, in place
+                               of `link`; borrowed; NULL: `link` */
+    const int *cores; /* [ranks] ranks with the same number compute on the same cores: while k of
+                         them run an action, each goes on at 1/k of its speed; borrowed; NULL: every
+                         rank has its own */
     /* Bytes that passes hold of a micro-batch at a stage, [stages] each; NULL: not counted. */
     const double *held_bytes;        /* from forward to I or B */
     const double *weight_held_bytes; /* from I to W */
@@ -181,26 +189,29 @@ void sl_simulation_clear(sl_simulation *simulation);
 /* What the trace of a training step says. Times are seconds, or the trace's unit. */
 typedef struct sl_utilization {
     int ranks, stages;
-    double seconds;          /* from the step's start to the end of its last action */
-    double bubble_measured;  /* idle fraction of ranks * seconds, 0 ... 1 */
-    double bubble_predicted; /* that of the table, simulated with the mean time of each stage's
-                                forwards and backwards in the trace, without links. Ranks that share
-                                a device or cores idle more than predicted */
-    double *idle;            /* [ranks] fraction of `seconds` in which the rank ran no action */
-    double *waiting;         /* [ranks] fraction in which it waited for a tensor of another rank;
-                                `idle` also counts the time after its last action, and between a
-                                tensor's arrival and the action's start */
-    double *stage_seconds;   /* [stages] of the stage's actions together */
-    int slowest_stage;       /* the one with the most of them */
-    int *placement;          /* [stages] the rank of each stage */
+    double seconds;           /* from the step's start to the end of its last action */
+    double bubble_measured;   /* idle fraction of ranks * seconds, 0 ... 1 */
+    double bubble_predicted;  /* that of the table, simulated with the mean time of each stage's
+                                 forwards and backwards in the trace, and the costs of links. Where
+                                 ranks share cores, an action's time is its cores' time divided among
+                                 the actions that ran at once */
+    double predicted_seconds; /* of the simulation */
+    double *idle;             /* [ranks] fraction of `seconds` in which the rank ran no action */
+    double *waiting;          /* [ranks] fraction in which it waited for a tensor of another rank;
+                                 `idle` also counts the time after its last action, and between a
+                                 tensor's arrival and the action's start */
+    double *stage_seconds;    /* [stages] of the stage's actions together */
+    int slowest_stage;        /* the one with the most of them */
+    int *placement;           /* [stages] the rank of each stage */
     int action_count;
     sl_timeline_entry *measured;  /* [action_count] the trace, in the table's order */
     sl_timeline_entry *predicted; /* [action_count] the same actions in the simulation */
 } sl_utilization;
 
 /* From a trace in the table's order, as sl_pipe_timeline and sl_schedule_simulate give it. Takes
- * ranks, placement (NULL: a loop) and virtual_stages (0: 1) of the options. Free the result with
- * sl_utilization_clear. Errors: SL_ERR_INVALID for a trace that is not of a whole step. */
+ * ranks, placement (NULL: a loop), virtual_stages (0: 1), link, links and cores of the options.
+ * Free the result with sl_utilization_clear. Errors: SL_ERR_INVALID for a trace that is not of a
+ * whole step, or a cost of a link that is not 0 or more. */
 sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
                                   const sl_schedule_options *of, sl_utilization *out);
 void sl_utilization_clear(sl_utilization *utilization);

@@ -81,6 +81,7 @@ struct sl_device {
     bool has_bf16; /* multiplies it in hardware */
     bool has_tf32;
     int threads;
+    int first_core;                  /* of its threads; -1: they are bound to none */
     uint64_t usable_bytes;           /* that the process can have, for an error's text */
     _Atomic uint64_t reserved_bytes; /* kept by the implementation's allocator */
     pthread_mutex_t accounts;        /* guards `stats` */

@@ -22,6 +22,7 @@ struct sli_channel {
      * signal is lost. */
     pthread_mutex_t lock;
     pthread_cond_t changed;
+    int64_t last_bytes;           /* of the last tensor; written before its slot */
     _Atomic(sl_tensor *) slots[]; /* [micros]; NULL: empty */
 };
 
@@ -34,6 +35,7 @@ sl_status sli_channel_create(const sli_channel_options *options, sli_channel **o
         return sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for a channel of %d slots",
                         micros);
     channel->options = *options;
+    channel->last_bytes = 0;
     pthread_mutex_init(&channel->lock, NULL);
     pthread_cond_init(&channel->changed, NULL);
     for (int micro = 0; micro < micros; micro++)
@@ -68,6 +70,7 @@ void sli_channel_send(sli_channel *channel, int micro, sl_tensor **tensor)
                       micro, tensor);
         return;
     }
+    channel->last_bytes = (int64_t)sl_tensor_bytes(*tensor);
     sli_tensor_send(*tensor, channel->options.to);
     sl_tensor *before =
         atomic_exchange_explicit(&channel->slots[micro], *tensor, memory_order_acq_rel);
@@ -132,6 +135,11 @@ bool sli_channel_accepts(const sli_channel *channel, int from, int micro)
     return channel->options.link && channel->options.to && channel->options.neighbour == from &&
            micro >= 0 && micro < channel->options.micros &&
            !atomic_load_explicit(&channel->slots[micro], memory_order_relaxed);
+}
+
+int64_t sli_channel_last_bytes(const sli_channel *channel)
+{
+    return channel->last_bytes;
 }
 
 sl_device *sli_channel_device(const sli_channel *channel)

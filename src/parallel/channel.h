@@ -41,6 +41,9 @@ bool sli_channel_receive(sli_channel *channel, int micro, int number, sl_tensor 
 /* Whether it leads from process `from` to this one, with an empty slot for the micro-batch. */
 bool sli_channel_accepts(const sli_channel *channel, int from, int micro);
 
+/* Bytes of the last tensor that has come to it; 0: none has. */
+int64_t sli_channel_last_bytes(const sli_channel *channel);
+
 /* The device that it leads to. */
 sl_device *sli_channel_device(const sli_channel *channel);
 

@@ -69,6 +69,8 @@ static sl_status name_ranks(sli_pipe_group *group, const int *stage_ranks, int s
         sli_stages_text(stage_ranks, stages, r, list, sizeof list);
         snprintf(group->names[r], sizeof group->names[r], "%s on %.63s, %s",
                  sli_rank_text(group->group, r, number), hosts[r], list);
+        while (strncmp(hosts[group->hosts[r]], hosts[r], SLI_HOST_NAME_BYTES) != 0)
+            group->hosts[r]++;
     }
     free(hosts);
     return status;
@@ -96,10 +98,11 @@ sl_status sli_pipe_group_create(sl_group *from, const int *stage_ranks, int stag
         group->size = (int)size;
         group->failure = failure;
         group->names = calloc(size, sizeof *group->names);
+        group->hosts = calloc(size, sizeof *group->hosts);
         group->outcomes = calloc(size * (1 + size), sizeof *group->outcomes);
     }
     sl_status status = SL_OK;
-    if (!group || !group->names || !group->outcomes)
+    if (!group || !group->names || !group->hosts || !group->outcomes)
         status = sl_error(SL_ERR_MEMORY, "sl_pipe_create: no memory for %zu ranks", size);
     else
         status = connect_ranks(group, from, stage_ranks, stages);
@@ -121,6 +124,7 @@ void sli_pipe_group_destroy(sli_pipe_group **group)
     sl_group_destroy(&(*group)->group);
     (void)sli_error_restore(&own);
     free((*group)->names);
+    free((*group)->hosts);
     free((*group)->outcomes);
     free(*group);
     *group = NULL;

@@ -15,6 +15,7 @@ typedef struct sli_pipe_group {
     int rank, size;
     uint64_t calls; /* of the pipe's functions that run a table, and of their accumulation steps */
     char (*names)[SLI_LINK_NAME_BYTES]; /* [size] "rank 1 (3 of the job) on HOST, stage 1" */
+    int *hosts;                         /* [size] the first rank on the same host */
     int64_t *outcomes; /* [size][1 + size] of a call: each rank's number of its failure, and the
                           headers that it has sent to each rank */
 } sli_pipe_group;

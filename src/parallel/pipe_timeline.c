@@ -8,6 +8,7 @@
  *     rank 1   ─────there─────            shortest of a few round trips counts. */
 #include "core/clock.h"
 #include "core/error.h"
+#include "device/device_base.h"
 #include "parallel/pipe.h"
 
 #include <math.h>
@@ -15,6 +16,8 @@
 #include <string.h>
 
 enum { ROUND_TRIPS = 8 };
+/* Of a probe of a link; a larger tensor takes so much more time than the largest message. */
+enum { LINK_ROUND_TRIPS = 4, LARGEST_PROBE_BYTES = 1 << 20 };
 
 /* What all ranks know of the trace of one of them. */
 typedef struct rank_trace {
@@ -144,6 +147,115 @@ sl_status sli_pipe_gather_timeline(const sl_pipe *pipe, sl_status status, sl_tim
     return status;
 }
 
+/* ---- The machine ------------------------------------------------------------------------ */
+
+/* What a simulation of the pipe needs to know of where it runs. */
+typedef struct machine {
+    double *numbers; /* [ranks + stages]: the cores of each rank, then the bytes of the tensors that
+                        come from the stage before in another process */
+    double *links;   /* [stages - 1] seconds, as in sl_cost_model */
+    int *cores;      /* [ranks] */
+    bool has_shared_cores;
+} machine;
+
+static void destroy_machine(machine *of)
+{
+    free(of->numbers);
+    free(of->links);
+    free(of->cores);
+}
+
+/* The number of the rank's cores: the same for devices on the same cores of a host, and for ranks
+ * that share a device. */
+static int number_cores(const sl_pipe *pipe, const sli_rank *rank)
+{
+    int host = pipe->group ? pipe->group->hosts[rank->group_rank] : 0;
+    if (rank->device->first_core >= 0)
+        return host * (SLI_MAX_DEVICE_NUMBER + 1) + rank->device->first_core;
+    return -1 - rank->group_rank * pipe->rank_count - (int)(rank->device_lock - pipe->device_locks);
+}
+
+static sl_status describe_own(const sl_pipe *pipe, machine *out)
+{
+    size_t ranks = (size_t)pipe->rank_count, stages = (size_t)pipe->stage_count;
+    out->numbers = calloc(ranks + stages, sizeof *out->numbers);
+    out->links = calloc(stages, sizeof *out->links);
+    out->cores = calloc(ranks, sizeof *out->cores);
+    if (!out->numbers || !out->links || !out->cores)
+        return sl_error(SL_ERR_MEMORY, "sl_pipe_get_utilization: no memory for %zu stages", stages);
+    for (size_t r = 0; r < ranks; r++)
+        if (pipe->ranks[r].device)
+            out->numbers[r] = number_cores(pipe, &pipe->ranks[r]);
+    for (size_t s = 1; s < stages; s++)
+        if (pipe->stages[s].is_here && pipe->stages[s - 1].group_rank != pipe->stages[s].group_rank)
+            out->numbers[ranks + s] = (double)sli_channel_last_bytes(pipe->stages[s].from_previous);
+    return SL_OK;
+}
+
+/* Seconds from one rank to the other and on it, as the first one of them has measured: half the
+ * shortest round trip of a message of so many words. */
+static sl_status measure_link(sli_pipe_group *group, int first, int other, int32_t *words,
+                              int64_t count, double *seconds)
+{
+    for (int i = 0; i < LINK_ROUND_TRIPS; i++) {
+        double sent = sli_clock_seconds();
+        if (group->rank == first)
+            SL_TRY(sli_pipe_group_send(group, words, count, SL_I32, other));
+        else
+            SL_TRY(sli_pipe_group_receive(group, words, count, SL_I32, first));
+        if (group->rank == other)
+            SL_TRY(sli_pipe_group_send(group, words, count, SL_I32, first));
+        else
+            SL_TRY(sli_pipe_group_receive(group, words, count, SL_I32, other));
+        double half = (sli_clock_seconds() - sent) / 2;
+        *seconds = i == 0 ? half : fmin(*seconds, half);
+    }
+    if (group->rank == other)
+        *seconds = 0;
+    return SL_OK;
+}
+
+/* Fills in out->links on every rank. */
+static sl_status probe_links(const sl_pipe *pipe, const machine *out)
+{
+    sli_pipe_group *group = pipe->group;
+    int32_t *words = calloc(LARGEST_PROBE_BYTES / sizeof *words, sizeof *words);
+    sl_status status = SL_OK;
+    if (!words)
+        status = sli_pipe_group_check(
+            group, sl_error(SL_ERR_MEMORY, "sl_pipe_get_utilization: no memory to probe a link"));
+    for (int s = 1; s < pipe->stage_count && status == SL_OK; s++) {
+        int from = pipe->stages[s - 1].group_rank, to = pipe->stages[s].group_rank;
+        double bytes = out->numbers[pipe->rank_count + s];
+        double message = fmin(bytes, LARGEST_PROBE_BYTES);
+        if (bytes == 0 || (group->rank != from && group->rank != to))
+            continue;
+        int64_t count = (int64_t)ceil(message / sizeof *words);
+        status = measure_link(group, from, to, words, count, &out->links[s - 1]);
+        out->links[s - 1] *= bytes / message;
+    }
+    free(words);
+    SL_TRY(status);
+    return sli_pipe_group_sum(group, out->links, pipe->stage_count);
+}
+
+static sl_status describe_machine(const sl_pipe *pipe, machine *out)
+{
+    sl_status status = describe_own(pipe, out);
+    if (pipe->group) {
+        SL_TRY(sli_pipe_group_agree(pipe->group->group, status));
+        SL_TRY(sli_pipe_group_sum(pipe->group, out->numbers, pipe->rank_count + pipe->stage_count));
+        SL_TRY(probe_links(pipe, out));
+    }
+    SL_TRY(status);
+    for (int r = 0; r < pipe->rank_count; r++) {
+        out->cores[r] = (int)out->numbers[r];
+        for (int before = 0; before < r; before++)
+            out->has_shared_cores = out->has_shared_cores || out->cores[before] == out->cores[r];
+    }
+    return SL_OK;
+}
+
 /* ---- Public functions ------------------------------------------------------------------- */
 
 int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries)
@@ -152,15 +264,22 @@ int sl_pipe_timeline(const sl_pipe *pipe, const sl_timeline_entry **entries)
     return pipe->trace_count;
 }
 
+/* In a group, every rank calls it with the same entries. */
 static sl_status find_utilization(const sl_pipe *pipe, const sl_timeline_entry *entries, int count,
                                   sl_utilization *out)
 {
+    machine on = {0};
     if (count == 0)
         return sl_error(SL_ERR_INVALID, "sl_pipe_get_utilization: no training step has run");
+    sl_status status = describe_machine(pipe, &on);
     const sl_schedule_options options = {.ranks = pipe->rank_count,
                                          .virtual_stages = pipe->stage_count / pipe->rank_count,
-                                         .placement = sl_schedule_placement(pipe->order)};
-    sl_status status = sl_timeline_utilization(entries, count, &options, out);
+                                         .placement = sl_schedule_placement(pipe->order),
+                                         .links = on.links,
+                                         .cores = on.has_shared_cores ? on.cores : NULL};
+    if (status == SL_OK)
+        status = sl_timeline_utilization(entries, count, &options, out);
+    destroy_machine(&on);
     return status == SL_ERR_INVALID
                ? sl_error_context(status, "sl_pipe_get_utilization: the last step did not end: ")
                : status;

@@ -20,7 +20,7 @@ static int try_on_one_core(int core)
         sl_device_list_create("cpu", &list, NULL) != SL_OK)
         return 1;
     sl_device *device = sl_device_list_get(list, 0);
-    bool right = sl_device_thread_count(device) == 1 && sli_cpu(device)->first_core == core;
+    bool right = sl_device_thread_count(device) == 1 && device->first_core == core;
     sl_device_list_destroy(&list);
     return right ? 0 : 2;
 }

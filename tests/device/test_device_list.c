@@ -24,7 +24,7 @@ static int core_count(void)
 
 static int first_core(sl_device *device)
 {
-    return sli_cpu(device)->first_core;
+    return device->first_core;
 }
 
 static void cpu_alone_is_every_core(void **state)

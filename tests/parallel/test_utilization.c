@@ -127,6 +127,50 @@ static void joined_actions_run_one_after_the_other(void **state)
     sl_schedule_destroy(&table);
 }
 
+/* A simulation with costs of links or shared cores is predicted from its own trace; returns its
+ * seconds. */
+static double check_prediction(const char *schedule, const double *links, const int *cores)
+{
+    static const double two[] = {2, 2, 2, 2};
+    sl_schedule *table = open_table(schedule, 4, 6, SL_RECOMPUTE_NEVER);
+    sl_simulation simulation;
+    sl_utilization utilization;
+    check_ok(sl_schedule_simulate(table,
+                                  &(sl_cost_model){.forward = two,
+                                                   .backward_input = two,
+                                                   .backward_weight = two,
+                                                   .links = links,
+                                                   .cores = cores},
+                                  &simulation));
+    check_ok(
+        sl_timeline_utilization(simulation.entries, simulation.entry_count,
+                                &(sl_schedule_options){.ranks = 4, .links = links, .cores = cores},
+                                &utilization));
+    double seconds = simulation.makespan;
+    assert_float_equal(utilization.predicted_seconds, seconds, 1e-9);
+    assert_float_equal(utilization.bubble_predicted, simulation.bubble, 1e-9);
+    sl_utilization_clear(&utilization);
+    sl_simulation_clear(&simulation);
+    sl_schedule_destroy(&table);
+    return seconds;
+}
+
+/* Where all ranks share their cores, these always have work: 4 ranks x 6 micro-batches x 6. */
+static void prediction_knows_links_and_shared_cores(void **state)
+{
+    (void)state;
+    static const char *const schedules[] = {"gpipe", "1f1b", "zb-h1"};
+    static const double links[] = {0, 3, 0};
+    for (size_t i = 0; i < sizeof schedules / sizeof *schedules; i++) {
+        double alone = check_prediction(schedules[i], NULL, NULL);
+        assert_true(check_prediction(schedules[i], links, NULL) >= alone + 2 * 3);
+        double pairs = check_prediction(schedules[i], NULL, (int[]){0, 1, 0, 1});
+        assert_true(pairs > alone && pairs < 4 * 6 * 6);
+        assert_float_equal(check_prediction(schedules[i], NULL, (int[]){5, 5, 5, 5}), 4 * 6 * 6,
+                           1e-9);
+    }
+}
+
 static void what_is_no_whole_step_is_refused(void **state)
 {
     (void)state;
@@ -227,6 +271,7 @@ int utilization_tests(void)
         cmocka_unit_test(idle_and_waiting_time_are_what_is_worked_out_by_hand),
         cmocka_unit_test(utilization_of_a_simulation_has_its_bubble),
         cmocka_unit_test(joined_actions_run_one_after_the_other),
+        cmocka_unit_test(prediction_knows_links_and_shared_cores),
         cmocka_unit_test(what_is_no_whole_step_is_refused),
         cmocka_unit_test(pipe_gives_the_utilization_of_its_last_step),
     };

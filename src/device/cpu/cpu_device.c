@@ -98,9 +98,8 @@ static void release_bytes(sl_device *device, void *memory, size_t bytes)
 
 static void bind_thread(sl_device *device)
 {
-    int core = sli_cpu(device)->first_core;
-    if (core >= 0)
-        sli_thread_bind(core); /* refused: slower, but as correct as before */
+    if (device->first_core >= 0)
+        sli_thread_bind(device->first_core); /* refused: slower, but as correct as before */
 }
 
 static const sli_device_ops ops = {
@@ -140,7 +139,7 @@ static sl_status fill_device(sli_cpu_device *cpu, const sli_cpu_options *options
     cpu->base.isa = cpu->kernels->isa;
     cpu->base.has_bf16 = has_bf16(cpu->kernels);
     cpu->base.threads = options->threads;
-    cpu->first_core = options->cores ? options->cores[0] : -1;
+    cpu->base.first_core = options->cores ? options->cores[0] : -1;
     cpu->scratch = aligned_alloc(64, SLI_SCRATCH_FLOATS * sizeof(float));
     sli_memory_bound *bound = options->bound ? options->bound : &cpu->own_bound;
     if (bound == &cpu->own_bound)

@@ -49,7 +49,6 @@ sl_status sli_cpu_device_create(const sli_cpu_options *options, sl_device **out)
 
 typedef struct sli_cpu_device {
     sl_device base;
-    int first_core; /* -1: threads are bound to no core */
     sli_pool *pool;
     const sli_cpu_kernels *kernels;
     sli_memory_bound own_bound;

@@ -1,5 +1,6 @@
 #include "parallel/schedule/play.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +48,7 @@ static bool input_is_there(const player *p, int rank, sl_action action, double *
         return false;
     }
     if (schedule->placement[from] != rank)
-        arrival += p->costs->link;
+        arrival += p->costs->links ? p->costs->links[forward ? from : from - 1] : p->costs->link;
     *start = arrival > *start ? arrival : *start;
     return true;
 }
@@ -80,6 +81,14 @@ static void give_result(player *p, sl_action action, double end)
     p->runnable[p->count++] = rank;
 }
 
+static size_t cell_end(const sl_schedule *schedule, size_t first, size_t row_end)
+{
+    size_t end = first + 1;
+    while (end < row_end && schedule->actions[end].joined)
+        end++;
+    return end;
+}
+
 /* The cell that begins with action `first`: its actions are first ... *end - 1. */
 static bool run_cell(player *p, sli_play *play, int rank, size_t first, size_t end)
 {
@@ -106,15 +115,127 @@ static void run_rank(player *p, sli_play *play, int rank)
     const sl_schedule *schedule = p->schedule;
     size_t row = sli_schedule_row(schedule, rank), end = schedule->ends[rank];
     for (size_t first = row + play->done[rank]; first < end;) {
-        size_t next = first + 1;
-        while (next < end && schedule->actions[next].joined)
-            next++;
+        size_t next = cell_end(schedule, first, end);
         if (!run_cell(p, play, rank, first, next))
             return;
         play->done[rank] += next - first;
         first = next;
     }
 }
+
+/* ---- Ranks that share cores ------------------------------------------------------------- */
+
+/* Where a rank is in its row. */
+typedef struct row_state {
+    size_t next, end; /* its next action, or the one that runs; the end of the row */
+    double left;      /* of the action that runs: seconds on cores of its own */
+    bool runs;
+} row_state;
+
+static void start_action(const player *p, sli_play *play, row_state *row, double now)
+{
+    row->runs = true;
+    row->left = action_duration(p, p->schedule->actions[row->next]);
+    play->starts[row->next] = now;
+}
+
+/* Starts the next cells of ranks that are free, where their inputs are there. Returns when the
+ * first input comes that is on its way; INFINITY: none is. */
+static double start_cells(player *p, sli_play *play, row_state *rows, double now)
+{
+    double first_arrival = INFINITY;
+    for (int rank = 0; rank < p->schedule->ranks; rank++) {
+        row_state *row = &rows[rank];
+        if (row->runs || row->next == row->end)
+            continue;
+        double start = now;
+        bool has_inputs = true;
+        size_t end = cell_end(p->schedule, row->next, row->end);
+        for (size_t i = row->next; i < end && has_inputs; i++)
+            has_inputs = input_is_there(p, rank, p->schedule->actions[i], &start);
+        if (has_inputs && start <= now)
+            start_action(p, play, row, now);
+        else if (has_inputs)
+            first_arrival = fmin(first_arrival, start);
+    }
+    return first_arrival;
+}
+
+/* How many ranks run an action on the rank's cores. */
+static int sharing_ranks(const player *p, const row_state *rows, int rank)
+{
+    int count = 0;
+    for (int other = 0; other < p->schedule->ranks; other++)
+        count += rows[other].runs && p->costs->cores[other] == p->costs->cores[rank];
+    return count;
+}
+
+/* Ends the action that runs. Results leave with the cell's last one. */
+static void end_action(player *p, sli_play *play, int rank, row_state *row, double now)
+{
+    const sl_action *actions = p->schedule->actions;
+    size_t first = row->next;
+    play->ends[row->next++] = now;
+    play->done[rank]++;
+    play->makespan = now;
+    if (row->next < row->end && actions[row->next].joined) {
+        start_action(p, play, row, now);
+        return;
+    }
+    row->runs = false;
+    while (actions[first].joined)
+        first--;
+    for (size_t i = first; i < row->next; i++) {
+        p->count = 0; /* ranks that wait are asked again anyway */
+        give_result(p, actions[i], now);
+    }
+}
+
+/* Goes from one event to the next: an action's end, or a result's arrival. */
+static void play_shared(player *p, sli_play *play, row_state *rows)
+{
+    const int ranks = p->schedule->ranks;
+    double now = 0;
+    for (;;) {
+        double until = start_cells(p, play, rows, now);
+        int ending = -1;
+        double speeds[ranks];
+        for (int rank = 0; rank < ranks; rank++) {
+            if (!rows[rank].runs)
+                continue;
+            speeds[rank] = 1.0 / sharing_ranks(p, rows, rank);
+            double end = now + rows[rank].left / speeds[rank];
+            if (end > until)
+                continue;
+            until = end;
+            ending = rank;
+        }
+        if (isinf(until))
+            return;
+        for (int rank = 0; rank < ranks; rank++)
+            if (rows[rank].runs)
+                rows[rank].left = fmax(0, rows[rank].left - (until - now) * speeds[rank]);
+        now = until;
+        if (ending >= 0)
+            end_action(p, play, ending, &rows[ending], now);
+    }
+}
+
+static sl_status play_on_shared_cores(player *p, sli_play *play)
+{
+    const sl_schedule *schedule = p->schedule;
+    row_state *rows = calloc((size_t)schedule->ranks, sizeof *rows);
+    if (!rows)
+        return sl_error(SL_ERR_MEMORY, "schedule: no memory to play %d ranks", schedule->ranks);
+    for (int rank = 0; rank < schedule->ranks; rank++)
+        rows[rank] =
+            (row_state){.next = sli_schedule_row(schedule, rank), .end = schedule->ends[rank]};
+    play_shared(p, play, rows);
+    free(rows);
+    return SL_OK;
+}
+
+/* ---- All -------------------------------------------------------------------------------- */
 
 static sl_status allocate_play(const sl_schedule *schedule, player *p, sli_play *out)
 {
@@ -147,7 +268,9 @@ sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *c
                 .goes_backward = sli_schedule_goes_backward(schedule)};
     *out = (sli_play){0};
     sl_status status = allocate_play(schedule, &p, out);
-    while (status == SL_OK && p.count > 0)
+    if (status == SL_OK && costs->cores)
+        status = play_on_shared_cores(&p, out);
+    while (!costs->cores && status == SL_OK && p.count > 0)
         run_rank(&p, out, p.runnable[--p.count]);
     free(p.result_end);
     free(p.free_at);

@@ -11,6 +11,8 @@ typedef struct sli_play_costs {
     bool skips_discarded; /* the last stage's F that discards takes no time in a table that goes
                              backward: the interpreter computes nothing in it */
     double link;          /* between an action's end and its result's arrival at another rank */
+    const double *links;  /* [stages - 1] the same between stages s and s + 1; NULL: `link` */
+    const int *cores;     /* [ranks] as in sl_cost_model; NULL: every rank has its own */
 } sli_play_costs;
 
 typedef struct sli_play {
@@ -23,7 +25,7 @@ typedef struct sli_play {
 /* Each rank goes along its row; a cell starts when its rank is free and all its inputs are there.
  * Its actions run one after the other, and their results leave when all have ended. Ends when no
  * rank can go on. Every action's kind, stage and micro-batch must exist. Takes time in proportion
- * to the actions. */
+ * to the actions; with `cores`, to the actions times the ranks. */
 sl_status sli_schedule_play(const sl_schedule *schedule, const sli_play_costs *costs,
                             sli_play *out);
 void sli_play_clear(sli_play *play);

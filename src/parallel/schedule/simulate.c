@@ -19,7 +19,8 @@ static sl_status check_costs(const sl_schedule *schedule, const sl_cost_model *c
     const double *const lists[] = {costs->forward,    costs->backward_input,
                                    costs->backward,   costs->backward_weight,
                                    costs->held_bytes, costs->weight_held_bytes};
-    bool valid = costs->link >= 0 && isfinite(costs->link);
+    bool valid =
+        costs->link >= 0 && isfinite(costs->link) && is_valid(costs->links, schedule->stages - 1);
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         valid = valid && is_valid(lists[i], schedule->stages);
     if (!valid)
@@ -113,7 +114,9 @@ static sl_status simulate_table(const sl_schedule *schedule, const sl_cost_model
                                           [SL_ACTION_BACKWARD_INPUT] = costs->backward_input,
                                           [SL_ACTION_BACKWARD_WEIGHT] = costs->backward_weight},
                                 .skips_discarded = true,
-                                .link = costs->link};
+                                .link = costs->link,
+                                .links = costs->links,
+                                .cores = costs->cores};
     sli_play play;
     SL_TRY(allocate_simulation(schedule, out));
     SL_TRY(sli_schedule_play(schedule, &durations, &play));

@@ -74,9 +74,8 @@ static bool runs_nothing(const sl_schedule *schedule, sl_action action)
     return action.discards && action.stage + 1 == schedule->stages;
 }
 
-/* `room` holds 2 * SLI_ACTION_KINDS * stages zeros. */
-static mean_costs find_costs(const sl_schedule *schedule, const sl_timeline_entry *entries,
-                             double *room)
+/* `room` holds 2 * SLI_ACTION_KINDS * stages zeros; seconds[i] are entry i's. */
+static mean_costs find_costs(const sl_schedule *schedule, const double *seconds, double *room)
 {
     mean_costs costs;
     size_t stages = (size_t)schedule->stages;
@@ -88,7 +87,7 @@ static mean_costs find_costs(const sl_schedule *schedule, const sl_timeline_entr
         if (runs_nothing(schedule, action))
             continue;
         int kind = action.kind == SL_ACTION_RECOMPUTE ? SL_ACTION_FORWARD : (int)action.kind;
-        costs.mean[kind][action.stage] += entries[i].end - entries[i].start;
+        costs.mean[kind][action.stage] += seconds[i];
         counts[(size_t)kind * stages + (size_t)action.stage]++;
     }
     for (size_t i = 0; i < SLI_ACTION_KINDS * stages; i++)
@@ -96,28 +95,105 @@ static mean_costs find_costs(const sl_schedule *schedule, const sl_timeline_entr
     return costs;
 }
 
-static sl_status predict_step(const sl_schedule *schedule, const sl_timeline_entry *entries,
-                              sl_utilization *out)
+/* When the rank's entry at hand starts or, if it has started, ends. */
+static double next_event(const sl_timeline_entry *entry, bool runs)
+{
+    return runs ? entry->end : entry->start;
+}
+
+/* Adds to the entries at hand that run, at[rank], what they had of their cores in so much time. */
+static void divide_time(const sl_schedule *schedule, const int *cores, const size_t *at,
+                        const bool *runs, double time, double *seconds)
+{
+    for (int rank = 0; rank < schedule->ranks; rank++) {
+        int sharing = 0;
+        for (int other = 0; other < schedule->ranks && runs[rank]; other++)
+            sharing += runs[other] && cores[other] == cores[rank];
+        if (runs[rank])
+            seconds[at[rank]] += time / sharing;
+    }
+}
+
+/* What each entry would have taken on cores of its own: goes from one start or end to the next. */
+static void find_own_seconds(const sl_schedule *schedule, const sl_timeline_entry *entries,
+                             const int *cores, size_t *at, bool *runs, double *seconds)
+{
+    double now = 0;
+    for (int rank = 0; rank < schedule->ranks; rank++)
+        at[rank] = sli_schedule_row(schedule, rank);
+    for (;;) {
+        int first = -1;
+        for (int rank = 0; rank < schedule->ranks; rank++)
+            if (at[rank] < schedule->ends[rank] &&
+                (first < 0 || next_event(&entries[at[rank]], runs[rank]) <
+                                  next_event(&entries[at[first]], runs[first])))
+                first = rank;
+        if (first < 0)
+            return;
+        double next = next_event(&entries[at[first]], runs[first]);
+        divide_time(schedule, cores, at, runs, next - now, seconds);
+        now = next;
+        at[first] += runs[first];
+        runs[first] = !runs[first];
+    }
+}
+
+/* seconds[i] of entry i, from zeros. */
+static sl_status find_seconds(const sl_schedule *schedule, const sl_timeline_entry *entries,
+                              const int *cores, double *seconds)
+{
+    for (size_t i = 0; i < schedule->count && !cores; i++)
+        seconds[i] = entries[i].end - entries[i].start;
+    if (!cores)
+        return SL_OK;
+    size_t *at = calloc((size_t)schedule->ranks, sizeof *at);
+    bool *runs = calloc((size_t)schedule->ranks, sizeof *runs);
+    sl_status status = SL_OK;
+    if (at && runs)
+        find_own_seconds(schedule, entries, cores, at, runs, seconds);
+    else
+        status = sl_error(SL_ERR_MEMORY, "sl_timeline_utilization: no memory for %d ranks",
+                          schedule->ranks);
+    free(at);
+    free(runs);
+    return status;
+}
+
+static sl_status simulate_step(const sl_schedule *schedule, const sl_schedule_options *of,
+                               const mean_costs *costs, sl_utilization *out)
 {
     sl_simulation simulation;
+    SL_TRY(sl_schedule_simulate(
+        schedule,
+        &(sl_cost_model){.forward = costs->mean[SL_ACTION_FORWARD],
+                         .backward_input = costs->mean[SL_ACTION_BACKWARD_INPUT],
+                         .backward_weight = costs->mean[SL_ACTION_BACKWARD_WEIGHT],
+                         .backward = costs->mean[SL_ACTION_BACKWARD],
+                         .link = of->link,
+                         .links = of->links,
+                         .cores = of->cores},
+        &simulation));
+    out->bubble_predicted = simulation.bubble;
+    out->predicted_seconds = simulation.makespan;
+    memcpy(out->predicted, simulation.entries, schedule->count * sizeof *out->predicted);
+    sl_simulation_clear(&simulation);
+    return SL_OK;
+}
+
+static sl_status predict_step(const sl_schedule *schedule, const sl_timeline_entry *entries,
+                              const sl_schedule_options *of, sl_utilization *out)
+{
     size_t cells = SLI_ACTION_KINDS * (size_t)schedule->stages;
-    double *room = calloc(2 * cells, sizeof *room);
+    double *room = calloc(2 * cells + schedule->count, sizeof *room);
     if (!room)
         return sl_error(SL_ERR_MEMORY,
                         "sl_timeline_utilization: no memory for the costs of %d stages",
                         schedule->stages);
-    mean_costs costs = find_costs(schedule, entries, room);
-    sl_status status = sl_schedule_simulate(
-        schedule,
-        &(sl_cost_model){.forward = costs.mean[SL_ACTION_FORWARD],
-                         .backward_input = costs.mean[SL_ACTION_BACKWARD_INPUT],
-                         .backward_weight = costs.mean[SL_ACTION_BACKWARD_WEIGHT],
-                         .backward = costs.mean[SL_ACTION_BACKWARD]},
-        &simulation);
+    double *seconds = room + 2 * cells;
+    sl_status status = find_seconds(schedule, entries, of->cores, seconds);
     if (status == SL_OK) {
-        out->bubble_predicted = simulation.bubble;
-        memcpy(out->predicted, simulation.entries, schedule->count * sizeof *out->predicted);
-        sl_simulation_clear(&simulation);
+        mean_costs costs = find_costs(schedule, seconds, room);
+        status = simulate_step(schedule, of, &costs, out);
     }
     free(room);
     return status;
@@ -204,7 +280,7 @@ static sl_status allocate(const sl_schedule *schedule, sl_utilization *out)
 }
 
 static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_entry *entries,
-                               sl_utilization *out)
+                               const sl_schedule_options *of, sl_utilization *out)
 {
     double *results;
     SL_TRY(allocate(schedule, out));
@@ -221,7 +297,7 @@ static sl_status measure_ranks(const sl_schedule *schedule, const sl_timeline_en
     for (int stage = 1; stage < out->stages; stage++)
         if (out->stage_seconds[stage] > out->stage_seconds[out->slowest_stage])
             out->slowest_stage = stage;
-    return predict_step(schedule, entries, out);
+    return predict_step(schedule, entries, of, out);
 }
 
 sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
@@ -238,7 +314,7 @@ sl_status sl_timeline_utilization(const sl_timeline_entry *entries, int count,
     sl_schedule *schedule = NULL;
     sl_status status = make_table(entries, count, of, &schedule);
     if (status == SL_OK)
-        status = measure_ranks(schedule, entries, out);
+        status = measure_ranks(schedule, entries, of, out);
     sl_schedule_destroy(&schedule);
     if (status != SL_OK)
         sl_utilization_clear(out);
