@@ -188,13 +188,14 @@ def _command(number):
 
 # ---- The slow switch --------------------------------------------------------------------------
 
-SOL_PACKET, PACKET_VNET_HDR = 263, 15
-LARGEST_BYTES = 1 << 17
+SOL_PACKET, PACKET_VNET_HDR, SO_RCVBUFFORCE = 263, 15, 33
+LARGEST_BYTES, QUEUE_BYTES = 1 << 17, 1 << 24
 
 
 def open_port(interface):
     port = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))  # ETH_P_ALL
     port.setsockopt(SOL_PACKET, PACKET_VNET_HDR, 1)
+    port.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, QUEUE_BYTES)  # no loss while the cores are busy
     port.bind((interface, 0))
     port.setblocking(False)
     return port

@@ -172,6 +172,9 @@ static void every_rank_gets_the_timeline_of_all_on_one_clock(void **state)
         assert_int_equal(of->ranks, TIMED_STAGES);
         assert_int_equal(of->action_count, all[r].count);
         assert_true(of->seconds == all[0].utilization.seconds);
+        assert_true(of->predicted_seconds == all[0].utilization.predicted_seconds);
+        int row = of->action_count / TIMED_STAGES; /* 1F0 comes a link's time after 0F0 */
+        assert_true(of->predicted[row].start > of->predicted[0].end);
     }
     for (int r = 0; r < RANKS; r++) {
         free(all[r].entries);
