@@ -46,7 +46,9 @@ typedef struct sl_run_info {
     int replica, replicas;
     int64_t total_parameters;
     int64_t batches_per_epoch;
-    bool oversubscribed;         /* several devices use the same cores */
+    double peak_flops_per_s; /* the best rate of large matrix products in the run's precision on all
+                                ranks' devices at once; 0: options->measure_peak is not set */
+    bool oversubscribed;     /* several devices use the same cores */
     const sl_stage_info *stages; /* [stage_count] of this replica */
     int stage_count;
     const sl_stage_memory *memory; /* [memory_count], by replica and pipeline rank: of the whole
@@ -74,6 +76,7 @@ typedef struct sl_step_info {
     double flops;             /* floating-point operations that the model needs for the tokens:
                                  matrix products, forward and twice that backward, without
                                  recomputation */
+    double peak_share; /* flops / seconds / sl_run_info.peak_flops_per_s; NaN: not measured */
     /* When each action of this replica's stages in this process ran, in the last accumulation step:
      * sl_pipe_timeline. Lives as long as the call. */
     const sl_timeline_entry *timeline;

@@ -155,6 +155,9 @@ typedef struct sl_train_options {
     const char *save; /* the safetensors file to write; NULL: none */
     sl_save_options checkpoints;
 
+    bool measure_peak; /* measure what the devices can do before the run, for about 0.05 s:
+                          sl_run_info.peak_flops_per_s. The same on all ranks */
+
     /* The best perplexity that any model can reach on the text; 0: not known. It does not affect
      * the run, and is copied to sl_run_result. */
     double best_possible_perplexity;

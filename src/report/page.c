@@ -83,6 +83,11 @@ static double median_flops(const sl_run_history *run)
     return 1e-9 * sli_history_median(run, SLI_STEP_FLOPS_PER_S);
 }
 
+static double median_peak_percent(const sl_run_history *run)
+{
+    return 100 * sli_history_median(run, SLI_STEP_PEAK_SHARE);
+}
+
 /* In percent of the time of all steps. */
 static double field_percent(const sl_run_history *run, sli_step_field field)
 {
@@ -149,6 +154,7 @@ static const struct {
     {"seconds, with evaluations", run_seconds, false},
     {"tokens/s, median", median_speed, false},
     {"GFLOP/s of the model, median", median_flops, false},
+    {"of the devices' measured peak, median, %", median_peak_percent, false},
     {"peak memory of a device", sli_history_peak_bytes, true},
     {"bubble measured, %", measured_bubble, false},
     {"bubble predicted, %", predicted_bubble, false},
@@ -204,7 +210,8 @@ static json_t *option_value(const sl_run_history *run, const char *group, const 
 
 static bool is_option(const char *key, const json_t *value)
 {
-    return !json_is_object(value) && strcmp(key, "record") != 0;
+    return !json_is_object(value) && strcmp(key, "record") != 0 &&
+           strcmp(key, "peak_flops_per_s") != 0;
 }
 
 static void write_option(const sli_page *page, const char *group, const char *key)

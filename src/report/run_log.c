@@ -219,10 +219,12 @@ static json_t *describe_run(const sl_run_info *info)
         json_array_append_new(devices, json_string(info->stages[s].device));
         json_array_append_new(partition, json_integer(info->stages[s].count));
     }
-    return json_pack("{ss ss sI si so so sI}", "record", "run", "version", sl_version(),
+    double peak = info->peak_flops_per_s > 0 ? info->peak_flops_per_s : NAN;
+    return json_pack("{ss ss sI si so so sI so}", "record", "run", "version", sl_version(),
                      "parameters", (json_int_t)info->total_parameters, "replicas", info->replicas,
                      "devices", devices, "partition", partition, "batches_per_epoch",
-                     (json_int_t)info->batches_per_epoch);
+                     (json_int_t)info->batches_per_epoch, "peak_flops_per_s",
+                     sli_json_number(peak));
 }
 
 /* Moves `more`'s members to `record`, which is freed where there is no memory for that. */
@@ -260,18 +262,19 @@ static sl_status log_step(void *context, const sl_step_info *step)
     json_t *loss_z = sli_json_number(sli_zscore_add(&log->losses, step->loss));
     json_t *norm_z = sli_json_number(sli_zscore_add(&log->norms, step->grad_norm));
     return log_record(log,
-                      json_pack("{ss sI sI sI so so so so so so so so so so so}", "record", "step",
-                                "epoch", (json_int_t)step->epoch, "batch", (json_int_t)step->batch,
-                                "step", (json_int_t)step->step, "loss", sli_json_number(step->loss),
-                                "grad_norm", sli_json_number(step->grad_norm), "lr",
-                                sli_json_number(step->lr), "ms",
-                                sli_json_number(1e3 * step->seconds), "tokens_per_s",
+                      json_pack("{ss sI sI sI so so so so so so so so so so so so}", "record",
+                                "step", "epoch", (json_int_t)step->epoch, "batch",
+                                (json_int_t)step->batch, "step", (json_int_t)step->step, "loss",
+                                sli_json_number(step->loss), "grad_norm",
+                                sli_json_number(step->grad_norm), "lr", sli_json_number(step->lr),
+                                "ms", sli_json_number(1e3 * step->seconds), "tokens_per_s",
                                 sli_json_number((double)step->tokens / step->seconds),
                                 "flops_per_s", sli_json_number(step->flops / step->seconds),
-                                "data_ms", sli_json_number(1e3 * step->data_seconds),
-                                "optimizer_ms", sli_json_number(1e3 * step->optimizer_seconds),
-                                "reduce_ms", sli_json_number(1e3 * step->reduce_seconds), "loss_z",
-                                loss_z, "grad_norm_z", norm_z));
+                                "peak_share", sli_json_number(step->peak_share), "data_ms",
+                                sli_json_number(1e3 * step->data_seconds), "optimizer_ms",
+                                sli_json_number(1e3 * step->optimizer_seconds), "reduce_ms",
+                                sli_json_number(1e3 * step->reduce_seconds), "loss_z", loss_z,
+                                "grad_norm_z", norm_z));
 }
 
 static json_t *number_list(const double *values, int count, double factor)

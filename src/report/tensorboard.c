@@ -163,8 +163,9 @@ static sl_status write_step(void *context, const sl_step_info *step)
                                           {"train/learning_rate", step->lr},
                                           {"speed/tokens_per_s",
                                            (double)step->tokens / step->seconds},
-                                          {"speed/flops_per_s", step->flops / step->seconds}},
-                         6);
+                                          {"speed/flops_per_s", step->flops / step->seconds},
+                                          {"speed/peak_share", step->peak_share}},
+                         isnan(step->peak_share) ? 6 : 7);
 }
 
 static sl_status write_pipeline(void *context, const sl_pipeline_info *info)

@@ -123,6 +123,11 @@ sl_status sli_task_load(const sl_train_task *task, const sl_train_rows *rows,
 sl_status sli_replica_load(const sli_replica *replica, const sl_train_task *task,
                            const sl_train_rows *rows, sl_tensor **input, sl_tensor **targets);
 
+/* The sum of the best rates of large matrix products in this precision on devices [count], all at
+ * the same time, in FLOP/s. Takes about 0.05 s. (peak.c) */
+sl_status sli_measure_peak(sl_device *const *devices, int count, sl_precision precision,
+                           double *flops_per_s);
+
 /* ---- The language model as a task (language.c) ---------------------------------------------- */
 
 typedef struct sli_language {
@@ -219,9 +224,10 @@ typedef struct sli_run {
     sl_run_info info;
     sl_evaluating_info evaluating;
     sli_checkpoints *checkpoints;
-    int last_step; /* descriptor of the file that records it */
-    bool stopped;  /* on request */
-    bool saved;    /* options.save has the best parameters so far */
+    double peak_flops_per_s; /* of all ranks' devices; 0: not measured */
+    int last_step;           /* descriptor of the file that records it */
+    bool stopped;            /* on request */
+    bool saved;              /* options.save has the best parameters so far */
     double started;
 } sli_run;
 

@@ -96,6 +96,7 @@ static void describe_run(sli_run *run)
         .replicas = run->replica.count,
         .total_parameters = sl_module_parameter_elements(run->replica.model),
         .batches_per_epoch = run->batches_per_epoch,
+        .peak_flops_per_s = run->peak_flops_per_s,
         .oversubscribed = run->oversubscribed,
         .stages = run->stages,
         .stage_count = sl_pipe_stages(pipe),
@@ -122,9 +123,24 @@ static void describe_run(sli_run *run)
     }
 }
 
+/* Of all ranks, which measure at the same time: those of one host may share its cores. */
+static sl_status measure_peak(sli_run *run, sl_group *all, sl_device *const *devices)
+{
+    sli_layout own = sli_layout_of_rank(&run->options, all ? sl_group_rank(all) : 0);
+    double *peak = &run->peak_flops_per_s;
+    if (!run->options.measure_peak)
+        return SL_OK;
+    if (all)
+        SL_TRY(sl_group_barrier(all, NULL));
+    SL_TRY(sli_measure_peak(devices + own.first, own.count, run->options.precision, peak));
+    return all ? sl_group_all_reduce(all, peak, 1, SL_F64, SL_REDUCE_SUM, NULL) : SL_OK;
+}
+
 static sl_status set_up(sli_run *run, sl_group *all, sl_device *const *devices)
 {
     const sl_save_options *options = &run->options.checkpoints;
+    run->replica.all = all; /* for an error before there is a replica */
+    SL_TRY(measure_peak(run, all, devices));
     SL_TRY(create_replica(run, all, devices));
     SL_TRY(sli_replica_gather_memory(&run->replica));
     describe_run(run);
@@ -324,6 +340,8 @@ static sl_status train_batch(sli_run *run)
     sli_last_step_write(run->last_step, run->at.steps);
     sli_replica_update_memory(&run->replica);
     step.seconds = sli_clock_seconds() - start;
+    step.peak_share =
+        run->options.measure_peak ? step.flops / step.seconds / run->peak_flops_per_s : NAN;
     CALL_REPORTERS(run, step, &step)
     return SL_OK;
 }

@@ -68,6 +68,7 @@ static void run_is_logged_with_all_that_decided_it(void **state)
     sl_train_options options = small_options(*state);
     options.devices = "cpu:0,cpu:1";
     options.seed = 77;
+    options.measure_peak = true;
     options.optimizer = (sl_optimizer_options){.kind = SL_OPTIMIZER_ADAMW, .beta1 = 0.8f};
     log_file read = run_and_read_log(*state, &options, &record);
     /* run, 4 steps, the pipeline, 2 evaluations with 2 devices' memory each, end */
@@ -78,6 +79,8 @@ static void run_is_logged_with_all_that_decided_it(void **state)
     assert_true(real_of(run, "seed") == 77);
     assert_true(real_of(run, "parameters") > 1000);
     assert_true(real_of(run, "ntokens") > 10);
+    double peak = real_of(run, "peak_flops_per_s");
+    assert_true(peak > 1e6);
     assert_true(real_of(json_object_get(run, "model"), "nlayers") == 3);
     assert_true(real_of(run, "clip") == 0.5);
     assert_true(real_of(run, "lr") == 1e-3 && real_of(run, "gamma") == options.lr.gamma);
@@ -102,6 +105,7 @@ static void run_is_logged_with_all_that_decided_it(void **state)
         assert_true(real_of(step, "ms") > 0 && real_of(step, "tokens_per_s") > 0);
         double seconds = real_of(step, "ms") / 1e3, flops = real_of(step, "flops_per_s") * seconds;
         assert_float_equal(flops, record.steps[i].flops, 1e-6 * flops);
+        assert_float_equal(real_of(step, "peak_share") * peak * seconds, flops, 1e-6 * flops);
         assert_true(real_of(step, "data_ms") > 0 && real_of(step, "optimizer_ms") > 0);
         assert_true(real_of(step, "reduce_ms") == 0);
         assert_true(real_of(step, "data_ms") + real_of(step, "optimizer_ms") < real_of(step, "ms"));

@@ -1,0 +1,106 @@
+/* What a run's devices can do at best: the rate of large matrix products. */
+#include "train/run.h"
+
+#include "core/clock.h"
+#include "core/error.h"
+#include "core/threads.h"
+#include "device/device.h"
+
+#include <math.h>
+
+enum { SMALLEST = 128, LARGEST = 4096 };
+
+/* A product that takes less is too small for the best rate; and where devices share cores, it may
+ * have them for itself. */
+static const double least_seconds = 0.008, all_seconds = 0.05;
+
+typedef struct probe {
+    sl_device *device;
+    bool bf16;
+    double end;  /* of the measurement */
+    double best; /* FLOP/s so far */
+    sli_worker *worker;
+    sli_error_copy error;
+} probe;
+
+/* c = a b, all of them [size, size]. A device may only queue the product: a number of its result is
+ * waited for. */
+static sl_status time_product(const probe *p, sl_tensor *const *abc, int64_t size, double *seconds)
+{
+    float result;
+    double start = sli_clock_seconds();
+    SL_TRY(sli_device_gemm(p->device, &(sli_gemm){.bf16 = p->bf16,
+                                                  .m = size,
+                                                  .n = size,
+                                                  .k = size,
+                                                  .a = sl_tensor_data(abc[0]),
+                                                  .lda = size,
+                                                  .b = sl_tensor_data(abc[1]),
+                                                  .ldb = size,
+                                                  .c = sl_tensor_f32(abc[2]),
+                                                  .ldc = size}));
+    SL_TRY(sli_device_read(p->device, &result, sl_tensor_data(abc[2]), sizeof result));
+    *seconds = sli_clock_seconds() - start;
+    return SL_OK;
+}
+
+/* The first product of a size, for which a device may make a kernel, does not count. */
+static sl_status time_products(probe *p, sl_tensor *const *abc, int64_t size, double *seconds)
+{
+    SL_TRY(time_product(p, abc, size, seconds));
+    do {
+        SL_TRY(time_product(p, abc, size, seconds));
+        p->best = fmax(p->best, 2.0 * pow((double)size, 3) / *seconds);
+    } while ((*seconds >= least_seconds || size == LARGEST) && sli_clock_seconds() < p->end);
+    return SL_OK;
+}
+
+static sl_status probe_size(probe *p, int64_t size, double *seconds)
+{
+    sl_tensor *abc[3] = {NULL};
+    sl_shape shape = sl_shape_2d(size, size);
+    sl_status status = SL_OK;
+    for (int i = 0; i < 3 && status == SL_OK; i++)
+        status = sl_tensor_create_zero(p->device, SL_MEMORY_WORKSPACE,
+                                       p->bf16 && i < 2 ? SL_BF16 : SL_F32, &shape, &abc[i]);
+    if (status == SL_OK)
+        status = time_products(p, abc, size, seconds);
+    for (int i = 0; i < 3; i++)
+        sl_tensor_destroy(&abc[i]);
+    return status;
+}
+
+static void run_probe(void *arg)
+{
+    probe *p = arg;
+    double seconds = 0;
+    sl_status status = SL_OK;
+    p->end = sli_clock_seconds() + all_seconds;
+    for (int64_t size = SMALLEST; status == SL_OK && size <= LARGEST && seconds < least_seconds;
+         size *= 2)
+        status = probe_size(p, size, &seconds);
+    sl_device_reset_peak(p->device); /* the run's own memory is counted */
+    sli_error_save(&p->error, status);
+}
+
+sl_status sli_measure_peak(sl_device *const *devices, int count, sl_precision precision,
+                           double *flops_per_s)
+{
+    probe probes[SL_MAX_STAGES] = {{0}};
+    sl_status status = SL_OK;
+    *flops_per_s = 0;
+    for (int i = 0; i < count && status == SL_OK; i++) {
+        probes[i].device = devices[i];
+        probes[i].bf16 = precision == SL_PRECISION_BF16;
+        status = sli_worker_create(sli_device_bind_thread, devices[i], &probes[i].worker);
+        if (status == SL_OK)
+            sli_worker_start(probes[i].worker, run_probe, &probes[i]);
+    }
+    for (int i = 0; i < count && probes[i].worker; i++) {
+        sli_worker_wait(probes[i].worker);
+        sli_worker_destroy(&probes[i].worker);
+        status = status == SL_OK ? sli_error_restore(&probes[i].error) : status;
+        *flops_per_s += probes[i].best;
+    }
+    return status;
+}
