@@ -229,11 +229,13 @@ static void fill_positions(const sl_module *module, float *values, int64_t count
 {
     const sl_parameter *pe = module->parameters[0];
     int64_t width = sl_parameter_shape(pe)->size[2];
-    for (int64_t i = 0; i < count; i++) {
-        int64_t position = i / width, column = i % width;
-        double exponent = -(double)(column - column % 2) / (double)width;
-        double angle = (double)position * pow(10000.0, exponent);
-        values[i] = (float)(column % 2 ? cos(angle) : sin(angle));
+    for (int64_t column = 0; column < width; column += 2) {
+        double frequency = pow(10000.0, -(double)column / (double)width);
+        for (int64_t i = column; i < count; i += width) {
+            double angle = (double)(i / width) * frequency;
+            values[i] = (float)sin(angle);
+            values[i + 1] = (float)cos(angle);
+        }
     }
 }
 
