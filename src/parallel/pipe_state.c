@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* asprintf */
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "core/usable_memory.h"
 #include "optim/optimizer.h"
 #include "parallel/pipe.h"
@@ -338,7 +339,7 @@ static sl_status reserve_memory(sli_tensors *to)
     free(to->memory);
     to->memory = NULL;
     if (sli_resident_memory() + bytes <= sli_usable_memory(""))
-        to->memory = aligned_alloc(ALIGNMENT, bytes);
+        to->memory = sli_huge_pages_alloc(bytes);
     to->memory_bytes = to->memory ? bytes : 0;
     return to->memory ? SL_OK
                       : sl_error(SL_ERR_MEMORY,
