@@ -4,6 +4,9 @@
 
 #include "sluice/checkpoint.h"
 
+#include <stdatomic.h>
+#include <time.h>
+
 enum { BATCHES = 4 };
 
 typedef struct layout {
@@ -229,8 +232,8 @@ static sl_status fail_after_two_steps(void *context, const sl_step_info *info)
     return info->step < 2 ? SL_OK : sl_error(SL_ERR_CANCELLED, "enough");
 }
 
-/* Whatever the savers of all replicas have come to. */
-static void run_that_fails_while_it_saves_ends(void **state)
+/* Whatever the savers of all replicas have come to: the save under way is completed. */
+static void run_that_fails_completes_its_save_and_ends(void **state)
 {
     scratch *in = *state;
     const layout three = {3, 1, 0};
@@ -241,8 +244,47 @@ static void run_that_fails_while_it_saves_ends(void **state)
         sl_train_options options = options_of(in, &three, true);
         options.checkpoints = (sl_save_options){.directory = path, .every_steps = 1};
         check_error(sl_train_run(&options, &reporter, 1, &result), SL_ERR_CANCELLED, "enough");
+        sl_checkpoint_reader *first = open_step(path, 1);
+        sl_checkpoint_close(&first);
         scratch_remove_tree(in, "saved");
     }
+}
+
+static atomic_bool begun, is_late;
+
+static void see_save(void *context, bool begins)
+{
+    (void)context;
+    if (begins)
+        atomic_store(&begun, true);
+}
+
+/* Holds a replica up until the first one saves. */
+static sl_train_request wait_for_save(void *context)
+{
+    enum { PATIENCE = 10000 }; /* milliseconds */
+    (void)context;
+    for (int i = 0; i < PATIENCE && !atomic_load(&begun); i++)
+        nanosleep(&(struct timespec){0, 1000000}, NULL);
+    if (!atomic_load(&begun))
+        atomic_store(&is_late, true);
+    return SL_TRAIN_GO_ON;
+}
+
+static void save_that_is_due_waits_for_no_replica(void **state)
+{
+    scratch *in = *state;
+    const layout two = {2, 1, 0};
+    sl_run_result result;
+    sl_train_options options = options_of(in, &two, false);
+    options.max_batches = 1;
+    options.checkpoints = (sl_save_options){.directory = scratch_path(in, "saved"),
+                                            .every_steps = 1,
+                                            .request = wait_for_save,
+                                            .saving = see_save};
+    check_ok(sl_train_run(&options, NULL, 0, &result));
+    assert_false(atomic_load(&is_late));
+    scratch_remove_tree(in, "saved");
 }
 
 int sharded_checkpoints_tests(void)
@@ -251,7 +293,8 @@ int sharded_checkpoints_tests(void)
         cmocka_unit_test(shards_make_up_what_one_replica_saves),
         cmocka_unit_test(no_replica_holds_more_than_its_shard),
         cmocka_unit_test(every_save_is_completed_and_reported_once),
-        cmocka_unit_test(run_that_fails_while_it_saves_ends),
+        cmocka_unit_test(run_that_fails_completes_its_save_and_ends),
+        cmocka_unit_test(save_that_is_due_waits_for_no_replica),
     };
     return cmocka_run_group_tests(tests, small_corpus_create, scratch_remove);
 }

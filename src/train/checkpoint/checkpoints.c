@@ -415,16 +415,14 @@ sl_status sli_checkpoints_create(const sli_run *run, sli_checkpoints **out)
     return status;
 }
 
-/* Waits for a saver that writes alone, and gives up what several write. */
+/* Waits for the save under way, also after an error: its copy is complete, and what it writes need
+ * not be computed again. A rank that has died, or leaves without having begun it, ends it for all.
+ */
 void sli_checkpoints_destroy(sli_checkpoints **checkpoints)
 {
     sli_checkpoints *dead = checkpoints ? *checkpoints : NULL;
     if (!dead)
         return;
-    sl_group *groups[] = {dead->first, dead->every};
-    for (int i = 0; i < 2 && dead->under_way; i++)
-        if (groups[i])
-            sl_group_abort(groups[i], SL_ERR_CANCELLED, "the run has ended");
     sli_worker_destroy(&dead->worker);
     sl_group_destroy(&dead->first);
     sl_group_destroy(&dead->every);
@@ -503,16 +501,18 @@ static sl_status ask_for_request(const sli_checkpoints *checkpoints, sl_train_re
     return SL_OK;
 }
 
-/* Whoever stops a run relies on its checkpoint: a stop waits for it, and fails where it fails. */
+/* Whoever stops a run relies on its checkpoint: a stop waits for it, and fails where it fails. What
+ * is due is saved before the ranks meet: the death of one that saves nothing does not prevent it.
+ */
 static sl_status save_due(sli_checkpoints *checkpoints, int targets, bool *stop)
 {
     sl_train_request request;
     *stop = false;
     SL_TRY(report_ended(checkpoints, false));
-    SL_TRY(ask_for_request(checkpoints, &request));
-    if (request != SL_TRAIN_GO_ON && !checkpoints->end_saved)
-        targets |= STEP;
     SL_TRY(save_targets(checkpoints, targets));
+    SL_TRY(ask_for_request(checkpoints, &request));
+    if (request != SL_TRAIN_GO_ON && !(targets & STEP) && !checkpoints->end_saved)
+        SL_TRY(save_targets(checkpoints, STEP));
     *stop = request == SL_TRAIN_STOP;
     if (!*stop)
         return SL_OK;
