@@ -128,8 +128,9 @@ static void run_rank(player *p, sli_play *play, int rank)
 /* Where a rank is in its row. */
 typedef struct row_state {
     size_t next, end; /* its next action, or the one that runs; the end of the row */
-    double left;      /* of the action that runs: seconds on cores of its own */
     bool runs;
+    double left;  /* of the action that runs: seconds on cores of its own */
+    double speed; /* 1: it has its cores to itself */
 } row_state;
 
 static void start_action(const player *p, sli_play *play, row_state *row, double now)
@@ -199,12 +200,11 @@ static void play_shared(player *p, sli_play *play, row_state *rows)
     for (;;) {
         double until = start_cells(p, play, rows, now);
         int ending = -1;
-        double speeds[ranks];
         for (int rank = 0; rank < ranks; rank++) {
             if (!rows[rank].runs)
                 continue;
-            speeds[rank] = 1.0 / sharing_ranks(p, rows, rank);
-            double end = now + rows[rank].left / speeds[rank];
+            rows[rank].speed = 1.0 / sharing_ranks(p, rows, rank);
+            double end = now + rows[rank].left / rows[rank].speed;
             if (end > until)
                 continue;
             until = end;
@@ -214,7 +214,7 @@ static void play_shared(player *p, sli_play *play, row_state *rows)
             return;
         for (int rank = 0; rank < ranks; rank++)
             if (rows[rank].runs)
-                rows[rank].left = fmax(0, rows[rank].left - (until - now) * speeds[rank]);
+                rows[rank].left = fmax(0, rows[rank].left - (until - now) * rows[rank].speed);
         now = until;
         if (ending >= 0)
             end_action(p, play, ending, &rows[ending], now);
