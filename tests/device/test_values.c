@@ -347,6 +347,30 @@ static void later_queries_attend_as_they_do_among_all(void **state)
             check_later_queries(every->families[f].members[0], cases[i][0], cases[i][1]);
 }
 
+/* With equal scores, a position's result is the mean of what it sees. */
+static void four_thousand_positions_attend_to_all_before(void **state)
+{
+    enum { POSITIONS = 4096, WIDTH = 4 };
+    const lab *every = *state;
+    float *qkv = calloc((size_t)POSITIONS * 3 * WIDTH, sizeof *qkv);
+    float *out = malloc((size_t)POSITIONS * WIDTH * sizeof *out);
+    double sum = 0;
+    assert_true(qkv && out);
+    for (int i = 0; i < POSITIONS; i++)
+        qkv[i * 3 * WIDTH + 2 * WIDTH] = (float)(i % 11);
+    const sli_attention a = {
+        .samples = 1, .positions = POSITIONS, .heads = 1, .head_width = WIDTH, .causal = true};
+    attend(every->families[0].members[0], a, qkv, (int64_t)POSITIONS * 3 * WIDTH, out,
+           (int64_t)POSITIONS * WIDTH);
+    for (int i = 0; i < POSITIONS; i++) {
+        sum += i % 11;
+        assert_float_equal(out[i * WIDTH], (float)(sum / (i + 1)), 1e-4);
+        assert_float_equal(out[i * WIDTH + 1], 0, 0);
+    }
+    free(qkv);
+    free(out);
+}
+
 int values_tests(void)
 {
     const struct CMUnitTest tests[] = {
@@ -360,6 +384,7 @@ int values_tests(void)
         cmocka_unit_test(gemm_of_many_sizes_stays_the_same),
         cmocka_unit_test(initial_values_have_their_distribution),
         cmocka_unit_test(later_queries_attend_as_they_do_among_all),
+        cmocka_unit_test(four_thousand_positions_attend_to_all_before),
         cmocka_unit_test(arrays_that_are_missing_are_named),
         cmocka_unit_test(sizes_and_rates_out_of_range_are_refused),
     };

@@ -187,6 +187,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
     call made = {.a_data = a, .b_data = b, .d_data = d, .workspace = workspace};
     (void)handle, (void)algo;
     assert(c == d && c_layout == d_layout);
+    assert(fake_is_device_memory(a) && fake_is_device_memory(b) && fake_is_device_memory(d));
     memcpy(&made.product, described, sizeof made.product);
     memcpy(&made.a, a_layout, sizeof made.a);
     memcpy(&made.b, b_layout, sizeof made.b);

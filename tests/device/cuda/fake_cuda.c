@@ -103,7 +103,7 @@ static void open_memory(bool open)
         mprotect(all.memory, all.used, open ? PROT_READ | PROT_WRITE : PROT_NONE);
 }
 
-static bool is_device_memory(const void *memory)
+bool fake_is_device_memory(const void *memory)
 {
     return (uintptr_t)memory - (uintptr_t)all.memory < RESERVED_BYTES;
 }
@@ -229,7 +229,7 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *out, const vo
 {
     begin();
     memset(out, 0, sizeof *out);
-    out->type = is_device_memory(memory) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+    out->type = fake_is_device_memory(memory) ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
     end();
     return cudaSuccess;
 }
@@ -426,8 +426,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
                             cudaStream_t stream)
 {
     transfer copy = {.to = to, .from = from, .bytes = bytes};
-    assert(is_device_memory(to) == (kind != cudaMemcpyDeviceToHost) &&
-           is_device_memory(from) == (kind != cudaMemcpyHostToDevice));
+    assert(fake_is_device_memory(to) == (kind != cudaMemcpyDeviceToHost) &&
+           fake_is_device_memory(from) == (kind != cudaMemcpyHostToDevice));
     if (kind != cudaMemcpyHostToDevice)
         return fake_enqueue(stream, copy_bytes, &copy, sizeof copy);
     transfer *whole = malloc(sizeof copy + bytes);
@@ -445,7 +445,7 @@ cudaError_t cudaMemcpyPeerAsync(void *to, int to_card, const void *from, int fro
     transfer copy = {.to = to, .from = from, .bytes = bytes};
     (void)to_card;
     (void)from_card;
-    assert(is_device_memory(to) && is_device_memory(from));
+    assert(fake_is_device_memory(to) && fake_is_device_memory(from));
     all.state.peer_copies++;
     return fake_enqueue(stream, copy_bytes, &copy, sizeof copy);
 }
@@ -462,7 +462,7 @@ cudaError_t cudaMemset2DAsync(void *to, size_t pitch, int value, size_t bytes, s
                               cudaStream_t stream)
 {
     transfer set = {.to = to, .bytes = bytes, .pitch = pitch, .rows = rows, .value = value};
-    assert(is_device_memory(to));
+    assert(fake_is_device_memory(to));
     return fake_enqueue(stream, set_rows, &set, sizeof set);
 }
 

@@ -12,6 +12,9 @@
 #include "device/cuda/fake_cuda_state.h"
 
 #include <cuda_runtime_api.h>
+#include <stdbool.h>
+
+bool fake_is_device_memory(const void *memory);
 
 /* Queues work(argument) on a stream; the argument's bytes are copied. */
 cudaError_t fake_enqueue(cudaStream_t stream, cudaError_t (*work)(void *argument),
