@@ -13,6 +13,7 @@
  * under these settings, each of which has a default, without the bound: one JSON line. */
 #include "support.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 
 enum { STEPS = 15 };
@@ -58,10 +59,11 @@ static void measure_settings(int argc, char **argv)
     double median = bench_median(seconds, steps);
     printf("{\"bench\":\"step\",\"emsize\":%d,\"nlayers\":%d,\"stages\":%d,"
            "\"chunks\":%d,\"checkpoint\":\"%s\",\"schedule\":\"%s\",\"precision\":\"%s\","
-           "\"ms\":%.2f,\"tokens_per_s\":%.1f}\n",
+           "\"ms\":%.2f,\"tokens_per_s\":%.1f,\"gflops\":%.2f,\"peak_bytes\":%" PRIu64 "}\n",
            (int)setup.model.emsize, (int)setup.model.nlayers, setup.stages, setup.chunks,
            sl_recompute_name(setup.recompute), setup.schedule, sl_precision_names[setup.precision],
-           1e3 * median, (double)(setup.batch * setup.bptt) / median);
+           1e3 * median, (double)(setup.batch * setup.bptt) / median,
+           1e-9 * bench_trainer_flop(trainer) / median, bench_trainer_peak_bytes(trainer));
     bench_trainer_destroy(trainer);
 }
 

@@ -1,31 +1,89 @@
 #!/bin/bash
-# Builds sluice on a machine with an NVIDIA GPU, tests the CUDA device and measures it, in at most ten
-# minutes.
+# Builds sluice on a machine with an NVIDIA GPU, tests the CUDA device and measures it beside PyTorch, in at
+# most ten minutes.
 #
-# Usage: bench/cuda.sh [FOLDER]
+# Usage: bench/cuda.sh [FOLDER [check | speed]]
+#        bench/cuda.sh pack
 #
-# Logs go to FOLDER (build-cuda/logs). The last lines are a summary; exits with 1 if a check failed.
-# CMAKE_ARGUMENTS is given to cmake.
+# FOLDER (build-cuda/results) gets summary.md, results.json and logs.tar.gz; the summary is printed last.
+# Exits with 1 if a check failed. With `check` or `speed`, half of it runs. Current PyTorch is python3's.
+#
+# `pack` is for a GPU's machine without the libraries' packages: on another one, of the same processor and a
+# C library that is not newer, it writes build-cuda-packed (about 50 MB). Where that folder is there, nothing
+# is built. CMAKE_ARGUMENTS is given to cmake.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
 build="build-cuda"
-logs=${1:-$build/logs}
-mkdir -p "$logs"
-program=$build/bin/sluice
+packed="build-cuda-packed"
+targets=(sluice_program sluice_cuda test_device bench_step)
+
+# shellcheck disable=SC2206 # several arguments
+configure=(cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=ON -DSLUICE_EXAMPLES=OFF
+    -DSLUICE_HTTP=OFF -DSLUICE_MPI=OFF -DCMAKE_CUDA_ARCHITECTURES=90 ${CMAKE_ARGUMENTS-})
+
+# The programs, and the libraries that they need but for the compiler's and CUDA's own.
+pack() {
+    local file library
+    "${configure[@]}" || return 1
+    cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" || return 1
+    rm -rf "$packed"
+    mkdir -p "$packed/bin" "$packed/tests" "$packed/bench" "$packed/lib"
+    cp "$build/bin/sluice" "$packed/bin"
+    cp "$build/tests/test_device" "$packed/tests"
+    cp "$build/bench/bench_step" "$packed/bench"
+    find "$build" -name sluice_cuda.so -not -path '*/tests/*' -exec cp {} "$packed/lib" \;
+    for file in "$packed"/*/*; do
+        strip "$file"
+        ldd "$file" | awk '$3 ~ "^/" { print $3 }'
+    done | sort -u | grep -vE '/lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|cublasLt)\.so' | while read -r library; do
+        cp -n "$library" "$packed/lib"
+    done
+    du -sh "$packed"
+}
+
+if [ "${1-}" = pack ]; then
+    pack
+    exit
+fi
+
+folder=${1:-$build/results}
+part=${2:-all}
+logs=$build/logs
+rm -rf "$logs"
+mkdir -p "$folder" "$logs"
 summary=$logs/summary
+figures=$logs/figures # a line of JSON for each
 : >"$summary"
+: >"$figures"
 failed=0
+
+# What is there at the end, also when time is over.
+finish() {
+    trap - EXIT TERM INT
+    {
+        echo "# CUDA, $(date -u +%F)"
+        echo
+        nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | sed 1q
+        git log -1 --format='commit %h, %ci' 2>/dev/null
+        printf '\n```\n%s\n```\n\n' "$(cat "$summary")"
+        python3 bench/cuda_table.py "$figures" "$folder/results.json" || echo "no table of figures"
+    } >"$folder/summary.md" 2>>"$logs/errors"
+    tar -czf "$folder/logs.tar.gz" -C "$build" logs
+    cat "$folder/summary.md"
+    exit "$failed"
+}
+trap finish EXIT TERM INT
 
 # Runs a command for at most so many seconds, of what is left of ten minutes; its output is NAME.log.
 check() { # NAME SECONDS COMMAND...
-    local name=$1 limit=$2 status=0 left=$((590 - SECONDS)) begun=$SECONDS
+    local name=$1 limit=$2 status=0 left=$((575 - SECONDS)) begun=$SECONDS
     shift 2
     if [ "$left" -lt 5 ]; then
         echo "skipped  $name: no time is left" >>"$summary"
         return 1
     fi
-    timeout $((limit < left ? limit : left)) "$@" >"$logs/$name.log" 2>&1 </dev/null || status=$?
+    timeout -k 5 $((limit < left ? limit : left)) "$@" >"$logs/$name.log" 2>&1 </dev/null || status=$?
     if [ "$status" = 0 ]; then
         echo "ok       $name ($((SECONDS - begun)) s)" >>"$summary"
     else
@@ -35,30 +93,27 @@ check() { # NAME SECONDS COMMAND...
     return "$status"
 }
 
-finish() {
-    nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader | head -n 1
-    git log -1 --format='commit %h, %ci'
-    cat "$summary"
-    exit "$failed"
-}
+# ---- The build --------------------------------------------------------------------------------------
 
-# shellcheck disable=SC2086 # several arguments
-check configure 60 cmake -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DSLUICE_CUDA=ON \
-    -DSLUICE_EXAMPLES=OFF -DSLUICE_BENCH=OFF ${CMAKE_ARGUMENTS-} || finish
-check build 270 cmake --build "$build" -j "$(nproc)" --target sluice_program sluice_cuda test_device ||
-    finish
+with=() # comes before each of sluice's programs
+if [ -d "$packed" ]; then
+    root=$packed
+    # cuBLASLt is the toolkit's, or that of PyTorch's packages.
+    cublas=$(find /usr/local/cuda*/ "$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/nvidia" \
+        -name 'libcublasLt.so.*' 2>/dev/null | sed 1q)
+    with=(env "LD_LIBRARY_PATH=$PWD/$packed/lib:${cublas%/*}:${LD_LIBRARY_PATH-}")
+else
+    root=$build
+    check configure 60 "${configure[@]}" || exit
+    check build 270 cmake --build "$build" -j "$(nproc)" --target "${targets[@]}" || exit
+fi
+program=("${with[@]}" "$root/bin/sluice")
+step=("${with[@]}" "$root/bench/bench_step")
 
 # ---- Correctness ------------------------------------------------------------------------------------
 
-check operators 60 env SLUICE_TEST_DEVICES=cuda:0,cuda:0/1 "$build/tests/test_device" operators
-check values 30 env SLUICE_TEST_DEVICES=cuda:0 "$build/tests/test_device" values
-
-check text 20 "$program" data --synthetic "$logs/text" --tokens 400000
-train=("$program" train --data "$logs/text" --epochs 1 --eval-batch-size 8 --quiet)
-
 # The losses of a short run are in NAME.json.
 losses() { # NAME OPTION...
-    rm -f "$logs/$1.json"
     check "train-$1" 60 "${train[@]}" --emsize 64 --nhid 64 --nhead 2 --nlayers 2 --bptt 16 --batch-size 8 \
         --max-batches 5 --chunks 2 --log-json "$logs/$1.json" "${@:2}"
     grep -oE '"(loss|grad_norm|test_loss)":[^,}]*' "$logs/$1.json" >"$logs/$1.losses"
@@ -68,41 +123,73 @@ losses() { # NAME OPTION...
 near() { # NAME NAME BOUND
     check "$1-is-$2" 5 awk -F: -v bound="$3" '
         NR == FNR { first[FNR] = $2; next }
-        { d = $2 - first[FNR]; if (d < 0) d = -d; if (!(d <= bound * $2)) { print FNR, first[FNR], $2; exit 1 } }
-        END { if (FNR < 10) { print "too few numbers"; exit 1 } }' "$logs/$1.losses" "$logs/$2.losses"
+        { d = $2 - first[FNR]; if (d < 0) d = -d; if (!(d <= bound * $2)) { print FNR, first[FNR], $2; bad = 1 } }
+        END { if (FNR < 10) { print "too few numbers"; bad = 1 } exit bad }' "$logs/$1.losses" "$logs/$2.losses"
 }
 
-losses cpu --devices cpu:0
-losses cuda --devices cuda:0
-losses again --devices cuda:0
-losses stages --devices cuda:0/0,cuda:0/1
-losses mixed --devices cpu:0,cuda:0
-near cpu cuda 1e-3
-near cpu mixed 1e-3
-near cuda again 0
-near cuda stages 0
-
-if sanitizer=$(command -v compute-sanitizer); then
-    for tool in memcheck racecheck; do
-        check "$tool" 60 "$sanitizer" --tool "$tool" --error-exitcode 1 "${train[@]}" --emsize 32 --nhid 32 \
-            --nhead 2 --nlayers 1 --bptt 8 --batch-size 4 --max-batches 2 --devices cuda:0/0,cuda:0/1
+check_all() {
+    check operators 90 env SLUICE_TEST_DEVICES=cuda:0,cuda:0/1 "${with[@]}" "$root/tests/test_device" operators
+    check text 20 "${program[@]}" data --synthetic "$logs/text" --tokens 40000
+    train=("${program[@]}" train --data "$logs/text" --epochs 1 --eval-batch-size 8 --quiet)
+    losses cpu --devices cpu:0
+    for precision in f32 tf32 bf16; do
+        losses "$precision" --devices cuda:0 --precision "$precision"
+        losses "$precision-stages" --devices cuda:0/0,cuda:0/1 --precision "$precision"
+        near "$precision" "$precision-stages" 0
     done
-else
-    echo "skipped  compute-sanitizer: it was not found" >>"$summary"
-fi
+    losses again --devices cuda:0
+    losses mixed --devices cpu:0,cuda:0
+    losses replicas --dp 2 --devices cuda:0/0,cuda:0/1 --optimizer adamw --lr 0.001
+    losses zero --dp 2 --zero --devices cuda:0/0,cuda:0/1 --optimizer adamw --lr 0.001
+    near cpu f32 1e-3
+    near cpu mixed 1e-3
+    near f32 tf32 3e-2
+    near f32 bf16 2e-2
+    near f32 again 0
+    near replicas zero 0
+    if ! sanitizer=$(command -v compute-sanitizer); then
+        echo "skipped  compute-sanitizer: it was not found" >>"$summary"
+        return
+    fi
+    for tool in memcheck racecheck; do
+        check "$tool" 75 "$sanitizer" --tool "$tool" --target-processes all --error-exitcode 1 "${train[@]}" \
+            --emsize 32 --nhid 32 --nhead 2 --nlayers 1 --bptt 8 --batch-size 4 --max-batches 2 --eval-max-batches 1 \
+            --devices cuda:0/0,cuda:0/1
+    done
+}
 
 # ---- Speed ------------------------------------------------------------------------------------------
 
-# Tokens a second after the first batches, as the run's log has it.
-speed() { # NAME OPTION...
-    check "speed-$1" 60 "$program" train --data "$logs/text" --epochs 1 --log-interval 20 --max-batches 100 \
-        --preset ddp-pipeline "${@:2}" && grep -E 'tok/s|tokens/s|ms/batch' "$logs/speed-$1.log" |
-        tail -n 1 | sed "s/^/         /" >>"$summary"
+# Runs a program that prints a line of JSON, which goes to the figures with the case's name and size.
+figure() { # NAME CASE SECONDS COMMAND...
+    check "$1-$2" "$3" "${@:4}" || return
+    printf '{"name":"%s","case":"%s","figures":%s}\n' "$1" "$2" "$(grep '^{' "$logs/$1-$2.log" | tail -n 1)" \
+        >>"$figures"
 }
 
-for precision in f32 bf16; do
-    speed "$precision" --devices cuda:0 --precision "$precision" --dp 1 --pp 1
-    speed "$precision-stages" --devices cuda:0/0,cuda:0/1 --precision "$precision" --dp 1 --pp 2
-done
-speed bf16-long --devices cuda:0 --precision bf16 --dp 1 --pp 1 --batch-size 32 --bptt 512
-finish
+speed_all() {
+    check peak 60 python3 bench/cuda_table.py --peak && grep "^{" "$logs/peak.log" >>"$figures"
+    for layers in 8 12; do # 1.06 and 1.44 billion parameters
+        for size in "20 35" "32 512"; do
+            local batch=${size% *} bptt=${size#* }
+            local case="$layers-layers-$batch-x-$bptt"
+            local flags=(--emsize 4096 --nlayers "$layers" --nhead 16 --batch "$batch" --bptt "$bptt")
+            figure sluice-bf16 "$case" 40 "${step[@]}" "${flags[@]}" --devices cuda:0 \
+                --precision bf16 --steps 10
+            figure pytorch "$case" 110 python3 bench/pytorch_lm.py "${flags[@]}" --device cuda --stages 1 \
+                --modes "eager bf16,compiled bf16" --steps 10
+        done
+    done
+    local flags=(--emsize 4096 --nlayers 8 --nhead 16 --devices "cuda:0/0,cuda:0/1" --stages 2 --chunks 4)
+    figure sluice-bf16-stages 8-layers-20-x-35 40 "${step[@]}" "${flags[@]}" --precision bf16
+    for precision in f32 tf32; do
+        figure "sluice-$precision" 8-layers-20-x-35 40 "${step[@]}" --emsize 4096 --nlayers 8 \
+            --nhead 16 --devices cuda:0 --precision "$precision"
+    done
+    figure pytorch-f32 8-layers-20-x-35 60 python3 bench/pytorch_lm.py --emsize 4096 --nlayers 8 --nhead 16 \
+        --batch 20 --device cuda --stages 1 --modes "eager f32,eager tf32"
+}
+
+[ "$part" = speed ] || check_all
+[ "$part" = check ] || speed_all
+exit

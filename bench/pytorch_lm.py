@@ -1,9 +1,9 @@
 """Steps the tutorials' language model under PyTorch and prints one line of JSON.
 
 The counterpart of bench_step: the same model and data shape, dropout 0.2, SGD or AdamW, clipping at
-0.5, on the CPU. With --stages 1: eager and compiled, in f32 and under autocast(bfloat16). With
---stages 2: PyTorch 1.13's Pipe. With --rank: a rank of torch.distributed.pipelining.
-compare_pytorch.py runs it.
+0.5, on the CPU. With --stages 1: eager and compiled, in f32 and under autocast(bfloat16), on a GPU also
+with products in TF32 (--device cuda, --modes). With --stages 2: PyTorch 1.13's Pipe. With --rank: a rank
+of torch.distributed.pipelining. compare_pytorch.py and cuda.sh run it.
 """
 import argparse
 import contextlib
@@ -100,33 +100,44 @@ def median_step(args, model, loss_of, precision):
     """Milliseconds of a step; the first two, in which PyTorch compiles, do not count."""
     kind = torch.optim.AdamW if args.optimizer == "adamw" else torch.optim.SGD
     optimizer = kind(model.parameters(), lr=0.01)
-    ids, targets = torch.randint(args.ntokens, (2, args.batch, args.bptt)).unbind()
+    batch = torch.randint(args.ntokens, (2, args.batch, args.bptt)).to(args.device)
+    ids, targets = batch.unbind()
+    if VERSION >= (2, 0):
+        torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     seconds = []
     for _ in range(args.steps + 2):
         start = time.perf_counter()
         optimizer.zero_grad()
-        with (torch.autocast("cpu", dtype=torch.bfloat16) if precision == "bf16"
+        with (torch.autocast(args.device, dtype=torch.bfloat16) if precision == "bf16"
               else contextlib.nullcontext()):
             loss = loss_of(ids, targets)
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 0.5)
         optimizer.step()
+        if args.device == "cuda":
+            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - start)
     return round(1e3 * statistics.median(seconds[2:]), 2)
 
 
 def run_model(args):
-    """The milliseconds of each mode."""
-    model = build_stages(args, 1)[0].train()
+    """The milliseconds of each mode; and on a GPU, the bytes of its tensors at the peak."""
+    with torch.device(args.device) if VERSION >= (2, 0) else contextlib.nullcontext():
+        model = build_stages(args, 1)[0].train()
 
     def loss_of(ids, targets):
         return cross_entropy(model(ids), targets)
 
-    times = {}
-    for precision in ("f32", "bf16"):
-        times["eager " + precision] = median_step(args, model, loss_of, precision)
-        times["compiled " + precision] = median_step(args, model, torch.compile(loss_of), precision)
-    return times
+    times, bytes_of = {}, {}
+    for mode in args.modes.split(","):
+        way, precision = mode.split()
+        if args.device == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        times[mode] = median_step(args, model, torch.compile(loss_of) if way == "compiled"
+                                  else loss_of, precision)
+        if args.device == "cuda":
+            bytes_of[mode] = torch.cuda.max_memory_allocated()
+    return {"ms": times, "peak_bytes": bytes_of} if bytes_of else {"ms": times}
 
 
 def run_pipe(args):
@@ -141,7 +152,7 @@ def run_pipe(args):
     def loss_of(ids, targets):
         return cross_entropy(pipe(ids).local_value(), targets)
 
-    return {"eager": median_step(args, pipe, loss_of, "f32")}
+    return {"ms": {"eager": median_step(args, pipe, loss_of, "f32")}}
 
 
 # ---- A rank of several ------------------------------------------------------------------------
@@ -190,7 +201,7 @@ def run_rank(args):
     batch = torch.randint(args.ntokens, (2, args.batch, args.bptt)).unbind()
     seconds = step_seconds(args, schedule, stages, placement, batch)
     dist.destroy_process_group()
-    return 1e3 * seconds if args.rank == 0 else None
+    return {"ms": 1e3 * seconds} if args.rank == 0 else None
 
 
 def main():
@@ -203,6 +214,8 @@ def main():
     parser.add_argument("--schedule", choices=SCHEDULES)
     parser.add_argument("--optimizer", choices=("sgd", "adamw"), default="sgd")
     parser.add_argument("--meeting")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--modes", default="eager f32,compiled f32,eager bf16,compiled bf16")
     args = parser.parse_args()
     args.nhid = args.nhid or args.emsize
     torch.manual_seed(0)
@@ -211,7 +224,7 @@ def main():
     else:
         result = run_model(args) if args.stages == 1 else run_pipe(args)
     if result:
-        print(json.dumps({"version": torch.__version__, "ms": result}), flush=True)
+        print(json.dumps({"version": torch.__version__, **result}), flush=True)
     if args.stages > 1 and args.rank is None:
         os._exit(0)  # rpc's threads would wait for peers that do not exist
 

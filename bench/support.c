@@ -163,7 +163,8 @@ static sl_precision parse_precision(const char *text)
     for (int i = 0; sl_precision_names[i]; i++)
         if (strcmp(text, sl_precision_names[i]) == 0)
             return (sl_precision)i;
-    bench_check(sl_error(SL_ERR_INVALID, "--precision must be f32 or bf16, got \"%s\"", text));
+    bench_check(
+        sl_error(SL_ERR_INVALID, "--precision must be f32, bf16 or tf32, got \"%s\"", text));
     return SL_PRECISION_F32;
 }
 
@@ -257,22 +258,29 @@ static sl_device *own_device(const bench_trainer *trainer, int stage)
     return device;
 }
 
+/* Ids that lie apart, as a text's do. */
+static sl_tensor *create_ids(const bench_setup *setup, sl_device *device, uint32_t seed)
+{
+    sl_shape shape = sl_shape_2d(setup->batch, setup->bptt);
+    sl_tensor *tensor;
+    int32_t *ids = malloc((size_t)sl_shape_count(&shape) * sizeof *ids);
+    if (!ids)
+        bench_check(sl_error(SL_ERR_MEMORY, "no memory for a batch"));
+    for (int64_t i = 0; i < sl_shape_count(&shape); i++) {
+        seed = seed * 1664525u + 1013904223u;
+        ids[i] = (int32_t)((seed >> 8) % (uint32_t)setup->model.ntokens);
+    }
+    bench_check(sl_tensor_create(device, SL_MEMORY_WORKSPACE, SL_I32, &shape, &tensor));
+    bench_check(sl_tensor_write(tensor, ids));
+    free(ids);
+    return tensor;
+}
+
 static void make_batch(bench_trainer *trainer)
 {
     const bench_setup *setup = &trainer->setup;
-    sl_shape shape = sl_shape_2d(setup->batch, setup->bptt);
-    bench_check(sl_tensor_create(own_device(trainer, 0), SL_MEMORY_WORKSPACE, SL_I32, &shape,
-                                 &trainer->input));
-    bench_check(sl_tensor_create(own_device(trainer, setup->stages - 1), SL_MEMORY_WORKSPACE,
-                                 SL_I32, &shape, &trainer->targets));
-    uint32_t state = 1;
-    for (int64_t i = 0; i < sl_shape_count(&shape); i++) {
-        state = state * 1664525u + 1013904223u;
-        sl_tensor_i32(trainer->input)[i] = (int32_t)((state >> 8) % (uint32_t)setup->model.ntokens);
-        state = state * 1664525u + 1013904223u;
-        sl_tensor_i32(trainer->targets)[i] =
-            (int32_t)((state >> 8) % (uint32_t)setup->model.ntokens);
-    }
+    trainer->input = create_ids(setup, own_device(trainer, 0), 1);
+    trainer->targets = create_ids(setup, own_device(trainer, setup->stages - 1), 2);
 }
 
 bench_trainer *bench_trainer_create(const bench_setup *setup)
@@ -345,6 +353,17 @@ double bench_trainer_train_seconds(const bench_trainer *trainer)
 sl_pipe *bench_trainer_pipe(const bench_trainer *trainer)
 {
     return trainer->pipe;
+}
+
+uint64_t bench_trainer_peak_bytes(const bench_trainer *trainer)
+{
+    uint64_t bytes = 0;
+    for (int i = 0; i < sl_device_list_count(trainer->devices); i++) {
+        sl_memory_stats memory;
+        sl_device_memory(sl_device_list_get(trainer->devices, i), &memory);
+        bytes += memory.peak_total_bytes;
+    }
+    return bytes;
 }
 
 double bench_trainer_flop(const bench_trainer *trainer)

@@ -53,6 +53,9 @@ double bench_trainer_step(bench_trainer *trainer);
 double bench_trainer_train_seconds(const bench_trainer *trainer);
 sl_pipe *bench_trainer_pipe(const bench_trainer *trainer);
 
+/* The tensors' bytes at the peak, of all devices together. */
+uint64_t bench_trainer_peak_bytes(const bench_trainer *trainer);
+
 /* FLOP of one step by the usual count: a multiply-add is 2, backward twice the forward, nothing for
  * recomputation or look-ups. */
 double bench_trainer_flop(const bench_trainer *trainer);
